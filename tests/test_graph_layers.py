@@ -13,7 +13,7 @@ import autolayers
 from autolayers.arguments import parse
 from autolayers.devices.device import Device
 from autolayers.memory import estimate
-from autolayers.memory.graph import reserve
+from autolayers.memory.graph import shorten
 
 HEADERS = Path(__file__).parent.parent / "fixtures" / "headers"
 # deep enough to have layers to skip
@@ -31,7 +31,8 @@ def sizes(name: str, args: str, n_gpus: int, every_layer: bool) -> tuple[int, ..
     devices = [Device.hypothetical("24GiB", f"CUDA{i}") for i in range(n_gpus)]
     with pytest.MonkeyPatch.context() as patch:
         if every_layer:
-            patch.setattr(reserve, "_some_layers", lambda setting, keep, cycle=2: (list(range(setting.hparams.n_layer)), []))
+            patch.setattr(shorten.Shortened, "_choose", lambda self: self.build_all())
+            patch.setitem(model(name).memo, "layers", {})
         found = estimate(model(name), parse(args.split()).params, devices, runtime=True)
     peak = found.runtime_peak or {}
     return (*(usage.compute for usage in found.devices.values()), found.host.compute, *peak.values())
@@ -68,12 +69,12 @@ def test_skipping_equal_layers_changes_nothing(launch: tuple[str, str, int]) -> 
 def test_most_layers_are_skipped(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Or the property above would say nothing."""
     built: list[int] = []
-    construct = reserve.construct
+    choose = shorten.Shortened._choose
 
-    def counted(setting, n_tokens, n_seqs, n_outputs, fused, layers, pins=True):
-        built.append(len(layers))
-        return construct(setting, n_tokens, n_seqs, n_outputs, fused, layers, pins)
+    def counted(self: shorten.Shortened) -> None:
+        choose(self)
+        built.append(len(self.layers))
 
-    monkeypatch.setattr(reserve, "construct", counted)
+    monkeypatch.setattr(shorten.Shortened, "_choose", counted)
     estimate(model(name), parse(["-c", "8192", "-fa", "on"]).params, [Device.hypothetical("24GiB")])
-    assert max(built) < model(name).hparams.n_layer
+    assert max(built) < model(name).hparams.n_layer * 2 // 3

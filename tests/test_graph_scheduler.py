@@ -32,7 +32,8 @@ class Machine:
         return self.g.input("x", "f32", width, n)
 
     def split(self, op_offload: bool = True, n_copies: int = 1) -> Split:
-        return split(self.g, self.backends, op_offload, n_copies)
+        assign(self.g, self.backends, op_offload)
+        return split(self.g, self.backends, n_copies)
 
 
 @pytest.fixture

@@ -45,6 +45,7 @@ class Placed:
     buffer: str      # buffer type: a device's name, CPU, CPU_REPACK, CUDA_Host...
     size: int        # with padding and alignment
     copy: bool = False
+    block: int = -1  # the layer it is part of
 
     @property
     def type(self) -> str:
@@ -157,7 +158,7 @@ def place_weights(model: Model, params: Params, devices: Sequence[Device], load_
         for name, part in split(shares, info.type, info.ne, size, weight.op.startswith("MUL_MAT")) if on_device and shares \
                 else ((buffer, size),):
             buffers[name] = buffers.get(name, 0) + part
-        placed.append(Placed(info.name, info, buffer, size, duplicate))
+        placed.append(Placed(info.name, info, buffer, size, duplicate, -1 if weight.op == "ROPE" else weight.block))
         if not on_device:
             if weight.info.name == "per_layer_token_embd.weight" and lazy != "off" and model.row.name in ("gemma4", "qwen4exp") \
                     and (lazy == "on" or info.n_bytes > LAZY_MIN_SIZE):

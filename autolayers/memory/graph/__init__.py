@@ -38,10 +38,12 @@ def measure(model: Model, params: Params, context: Context, placement: Placement
     else:
         build = builder(model.architecture)
     if build is not None:
+        from .reserve import Contradiction
+
         try:
             return _simulated(model, params, context, placement, memory, runtime, build)
-        except (ArithmeticError, AssertionError, AttributeError, LookupError, TypeError, ValueError):
-            pass      # tensors that contradict the keys, or are not where this architecture has them: no graph that we know
+        except Contradiction:
+            pass
     from .bound import upper_bound
 
     return upper_bound(model, params, context, placement, memory)
@@ -55,8 +57,12 @@ def _simulated(model: Model, params: Params, context: Context, placement: Placem
     from .reserve import runtime as in_use
 
     setting = prepare(model, params, context, placement, memory, build)
-    result = reserve(setting)
-    larger = in_use(setting, result.fused) if runtime and grows(setting) else None
+    larger = None
+    if runtime and grows(setting):
+        result = reserve(setting, pinned=True)
+        larger = in_use(setting, result)
+    else:
+        result = reserve(setting)
     unproven = sorted({device.backend for device in placement.devices if not backend(device.backend).proven})
     warning = f"compute buffers on {', '.join(unproven)} are not proven equal to llama.cpp's" if unproven else ""
     sizes = result.sizes

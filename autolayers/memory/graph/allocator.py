@@ -10,7 +10,7 @@ from .tensor import Tensor
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Container, Sequence
 
 _INPLACE = frozenset((
     "FILL", "SCALE", "DIAG_MASK_ZERO", "DIAG_MASK_INF", "ADD", "ADD_ID", "ADD1", "SUB", "MUL", "DIV", "SQR", "SQRT",
@@ -49,6 +49,9 @@ class Arena:
         return sum(chunk.peak for chunk in self.chunks)
 
     def state(self) -> tuple[tuple[int, ...], ...]:
+        """What future allocations depend on; a chunk's peak matters only in the choice between chunks."""
+        if len(self.chunks) == 1:
+            return (tuple(n for block in self.chunks[0].free for n in block),)
         return tuple((chunk.peak, *(n for block in chunk.free for n in block)) for chunk in self.chunks)
 
     def take(self, size: int) -> tuple[int, int]:
@@ -108,7 +111,7 @@ class Arena:
 
 
 def allocate(nodes: Sequence[tuple[Tensor, int]], leafs: Sequence[tuple[Tensor, int]], arenas: Sequence[Arena],
-             boundary: Callable[[Tensor], None] | None = None, boundaries: frozenset[int] = frozenset()) -> None:
+             boundary: Callable[[Tensor], None] | None = None, boundaries: Container[int] = ()) -> None:
     """Run the allocator over a split graph; the arenas' peaks are the result.
 
     `nodes` and `leafs` are (tensor, backend); `arenas[backend]` may repeat where backends share a buffer type.

@@ -112,7 +112,7 @@ class Llm:
 
     def __init__(self, hp: Any, c: Any, *, n_tokens: int, n_seqs: int, n_outputs: int, fused: dict[str, bool],
                  layers: Sequence[int], weight: Callable[[str], Tensor | None], caches: dict[str, Any],
-                 backends: list[Backend], dev_layer: Sequence[int], full_offload: bool, pins: bool = True) -> None:
+                 backends: list[Backend], dev_layer: Sequence[int], full_offload: bool) -> None:
         self.g = Graph()
         self.hp = hp
         self.arch: str = hp.architecture.name
@@ -136,11 +136,10 @@ class Llm:
         self.caches = caches
         self.backends = backends
         self.dev_layer = dev_layer           # backend of each layer
-        self.pins = pins                     # whether requests to run a node on a certain backend are honoured
-        self._pin = pins and (n_tokens < 32 or full_offload)
+        self._pin = n_tokens < 32 or full_offload
         self._weight = weight
         self.fused: list[tuple[str, Tensor, int]] = []    # (kind, node, layer) for llama.cpp's auto decisions
-        self.ends: list[tuple[Tensor, list[Tensor]]] = []      # of each layer, see end_layer
+        self.ends: list[Tensor] = []                      # of each layer, see end_layer
         self.t_embd: Tensor | None = None
         self.outputs: list[Tensor] = []
         self.inp_tokens: Tensor | None = None
@@ -188,22 +187,8 @@ class Llm:
         return tensor
 
     def end_layer(self, cur: Tensor) -> None:
-        """Mark the end of a layer: here the allocator's state is compared when equal layers are skipped.
-
-        What is not expanded yet may follow the first nodes of the next layer, so the state is looked at after the last
-        expanded node, together with the tensors that still wait to be read.
-        """
-        live, stack, visited = [], [cur], set()
-        while stack:
-            tensor = stack.pop()
-            if id(tensor) in visited:
-                continue
-            visited.add(id(tensor))
-            if tensor.seen:
-                live.append(tensor)
-            else:
-                stack += tensor.src
-        self.ends.append((self.g.nodes[-1], live))
+        """Mark the end of a layer by what it hands on: there the allocator's states are compared (shorten.py)."""
+        self.ends.append(cur)
 
     # inputs
 
@@ -635,7 +620,7 @@ class Llm:
                 kqv = g.mul_mat(v_mla, kqv)
             cur = g.permute(kqv, 0, 2, 1, 3)
             cur = g.cont(cur, cur.ne[0] * cur.ne[1], cur.ne[2] * cur.ne[3])
-            if self.pins and not self.c.offload_kqv:
+            if not self.c.offload_kqv:
                 cur.pinned = len(self.backends) - 1
         g.expand(cur)
         return cur

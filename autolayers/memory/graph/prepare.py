@@ -56,11 +56,14 @@ def prepare(model: Model, params: Params, context: Context, placement: Placement
     pipeline = (len(placement.devices) > 1 and full and context.split_mode == "layer" and context.offload_kqv
                 and not params.overrides)
     # of an MTP context one block is built, none repeats
-    kinds = list(range(hp.n_layer_all)) if context.kind == "mtp" else _kinds(model, placement, dev_layer, context.layer_inputs, build)
+    kinds = outlines = places = list(range(hp.n_layer_all))
+    if context.kind != "mtp":
+        kinds, outlines, places = _kinds(model, placement, dev_layer, context.layer_inputs, build)
     return Setting(
         hparams=hp, context=context, build=build, weights=lambda: _weights(model, placement, buffers),
         caches=lambda llm: _caches(llm, memory, context, hp, buffers), backends=backends, dev_layer=dev_layer,
-        full_offload=full, kinds=kinds, n_copies=N_COPIES if pipeline else 1)
+        full_offload=full, kinds=kinds[:hp.n_layer], outlines=outlines[:hp.n_layer], places=places[:hp.n_layer],
+        learned=model.memo.setdefault("layers", {}), n_copies=N_COPIES if pipeline else 1)
 
 
 def _weights(model: Model, placement: Placement, buffers: dict[str, Buffer]) -> Callable[[str], Tensor | None]:
@@ -167,8 +170,8 @@ def _rotation(head: int) -> int:
     return side // 2
 
 
-def _kinds(model: Model, placement: Placement, dev_layer: list[int], read: tuple[int, ...], build: Builder) -> list[Any]:
-    """Per layer everything its nodes depend on, so that equal kinds build equal nodes."""
+def _kinds(model: Model, placement: Placement, dev_layer: list[int], read: tuple[int, ...], build: Builder) -> tuple[list[Any], list[Any], list[Any]]:
+    """Per layer everything its nodes depend on, so that equal kinds build equal nodes; and that without the types of host weights."""
     hp = model.hparams
     static = model.memo.get("kinds")
     if static is None:
@@ -191,11 +194,14 @@ def _kinds(model: Model, placement: Placement, dev_layer: list[int], read: tuple
         model.memo["kinds"] = static
     # a weight's type matters only where the weight may be copied: on its own device it is just there
     on_device = {device.name for device in placement.devices}
-    places: dict[int, list[str]] = {}
+    places: list[list[str]] = [[] for _ in range(hp.n_layer_all)]
+    types: list[list[str]] = [[] for _ in range(hp.n_layer_all)]
     for placed in placement.tensors:
-        _, block, name = placed.name.partition("blk.")
-        if block:
-            buffer = placed.buffer
-            places.setdefault(int(name[:name.index(".")]), []).append(
-                buffer if buffer in on_device else buffer + placed.info.type)
-    return [(static[il], dev_layer[il], tuple(places.get(il, ())), il in read) for il in range(hp.n_layer_all)]
+        il = placed.block
+        if 0 <= il < hp.n_layer_all:
+            places[il].append(placed.buffer)
+            if placed.buffer not in on_device:
+                types[il].append(placed.info.type)
+    where = [(dev_layer[il], tuple(places[il])) for il in range(hp.n_layer_all)]
+    outlines = [(static[il], where[il], il in read) for il in range(hp.n_layer_all)]
+    return [(outline, tuple(types[il])) for il, outline in enumerate(outlines)], outlines, where

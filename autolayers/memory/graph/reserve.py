@@ -10,9 +10,11 @@ first; `reserve` reports what it measures, `runtime` what a launch may grow to.
 
 from __future__ import annotations
 
+from ...backends.cuda_graph import OFFLOAD_MIN_BATCH
 from .allocator import Arena, allocate
 from .llm import Llm
-from .scheduler import Split, assign, split
+from .scheduler import Split, assign, free, split
+from .shorten import Shortened
 from .tensor import VIEW_OPS
 
 TYPE_CHECKING = False
@@ -21,16 +23,16 @@ if TYPE_CHECKING:
     from dataclasses import dataclass
     from typing import Any
 
-    from .scheduler import Backend
     from .tensor import Tensor
 else:
     from ...records import dataclass
 
 _GROWING = frozenset(("kimi-linear", "minimax-01", "minimax-m3"))   # with the tokens of a sequence, or the cache's fill
 N_COPIES = 4                 # GGML_SCHED_MAX_COPIES: pipeline parallelism
-_KEEP = 3                    # repetitions of equal layers that are simulated before they are skipped
-_KEEP_MORE = 7               # and if the allocator has not come back to an earlier state by then
-_PERIODS = 12                # longest pattern of layers that is recognised
+
+
+class Contradiction(Exception):
+    """The file's tensors contradict its keys, or are not where its architecture has them: no graph that we know."""
 
 
 @dataclass(frozen=True)
@@ -46,16 +48,20 @@ class Setting:
     dev_layer: Sequence[int]
     full_offload: bool
     kinds: Sequence[Hashable]                    # per layer: equal kinds build equal nodes
+    outlines: Sequence[Hashable]                 # the same without the types of matrices on the host
+    places: Sequence[Hashable]                   # where it runs and its weights are
+    learned: dict[object, dict[object, int]]     # what Shortened found out about this model before
     n_copies: int = 1
 
 
 @dataclass(frozen=True)
 class Reserved:
-    """Bytes per backend (the last is the host), and what was decided on the way."""
+    """Bytes per backend (the last is the host), and what was decided on the way. `pinned`: bytes of the prompt graph with the
+    builder's wishes honoured, where that was asked for."""
 
     sizes: tuple[int, ...]
     fused: dict[str, bool]
-    n_splits: int = 0
+    pinned: tuple[int, ...] | None = None
 
     @property
     def flash_attn(self) -> bool:
@@ -65,13 +71,13 @@ class Reserved:
 def _without_gc(function: Callable[..., Any]) -> Callable[..., Any]:
     """A graph is tens of thousands of small objects that all die together: collecting in between only costs time."""
 
-    def run(*args: Any) -> Any:
+    def run(*args: Any, **options: Any) -> Any:
         import gc
 
         enabled = gc.isenabled()
         gc.disable()
         try:
-            return function(*args)
+            return function(*args, **options)
         finally:
             if enabled:
                 gc.enable()
@@ -80,15 +86,17 @@ def _without_gc(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 @_without_gc
-def reserve(setting: Setting) -> Reserved:
-    """The larger of the prompt and the generation graph per buffer."""
+def reserve(setting: Setting, pinned: bool = False) -> Reserved:
+    """The larger of the prompt and the generation graph per buffer; with `pinned` also what `runtime` starts from."""
     c = setting.context
     n_seqs = c.n_seq_max
     n_tokens = min(c.n_ctx, c.n_ubatch)
-    fused = resolve_fused(setting, n_seqs)
-    prompt, n_splits = measure(setting, n_tokens, n_seqs, min(n_tokens, c.n_outputs_max), fused, pins=False)
-    generation, _ = measure(setting, n_seqs, n_seqs, n_seqs, fused)
-    return Reserved(tuple(map(max, prompt, generation)), fused, n_splits)
+    generation = resolve_fused(setting, n_seqs)
+    fused = generation.fused
+    prompt = Graphs(setting, n_tokens, n_seqs, min(n_tokens, c.n_outputs_max), fused)
+    without = prompt.sizes(pins=False, compare=pinned)
+    honoured = without if prompt.same else prompt.sizes() if pinned else None
+    return Reserved(tuple(map(max, without, generation.sizes())), fused, honoured)
 
 
 def grows(setting: Setting) -> bool:
@@ -100,8 +108,8 @@ def grows(setting: Setting) -> bool:
 
 
 @_without_gc
-def runtime(setting: Setting, fused: dict[str, bool]) -> tuple[int, ...]:
-    """Bytes per backend that a launch may grow to while it runs; `fused` as `reserve` found it.
+def runtime(setting: Setting, reserved: Reserved) -> tuple[int, ...]:
+    """Bytes per backend that a launch may grow to while it runs, after `reserve` with `pinned`.
 
     A real launch honours the builder's wishes in the prompt graph too; it reserves it once more for a single sequence
     where the graph grows with tokens per sequence; and a micro-batch of one sequence may need more than the reserved
@@ -112,162 +120,156 @@ def runtime(setting: Setting, fused: dict[str, bool]) -> tuple[int, ...]:
     n_seqs = c.n_seq_max
     n_tokens = min(c.n_ctx, c.n_ubatch)
     n_outputs = min(n_tokens, c.n_outputs_max)
-    fused = {**fused, "filled": True}
-    sizes = measure(setting, n_tokens, n_seqs, n_outputs, fused)[0]
-    single = []
-    if n_seqs > 1 and setting.hparams.architecture.name in _GROWING:
-        single += [(n_tokens, n_outputs, fused)]
+    sizes = reserved.pinned
+    assert sizes is not None
+    more: list[tuple[int, int, int, dict[str, bool]]] = []
+    filled = {**reserved.fused, "filled": True}
+    if setting.hparams.architecture.name in _GROWING:
+        more += [(n_tokens, n, n_outputs, filled) for n in {n_seqs, 1}]
     if n_seqs > 1 and not c.kv_unified:
-        alone = {**fused, "one_stream": True}
-        single += [(n_tokens, n_outputs, alone), (1, 1, alone)]
-    for tokens, outputs, use in single:
-        sizes = tuple(map(max, sizes, measure(setting, tokens, 1, outputs, use)[0]))
+        alone = {**filled, "one_stream": True}
+        more += [(n_tokens, 1, n_outputs, alone), (1, 1, 1, alone)]
+    for tokens, seqs, outputs, fused in more:
+        sizes = tuple(map(max, sizes, Graphs(setting, tokens, seqs, outputs, fused).sizes()))
     return sizes
 
 
-def resolve_fused(setting: Setting, n_seqs: int) -> dict[str, bool]:
-    """resolve_fused_ops: a fused op stays only if it would run on its layer's own device, in every layer."""
-    c = setting.context
-    fused = {"flash_attn": c.flash_attn != "off"}
-    probes = ["flash_attn"] if c.flash_attn == "auto" else []
+def resolve_fused(setting: Setting, n_seqs: int) -> Graphs:
+    """resolve_fused_ops: a fused op stays only if it would run on its layer's own device, in every layer.
+
+    Gives the generation graphs, which llama.cpp asks; their `fused` is the answer.
+    """
+    fused = {"flash_attn": setting.context.flash_attn != "off", **dict.fromkeys(("hc_pre", "hc_comb", "hc_post"), True)}
+    probes = ["flash_attn"] if setting.context.flash_attn == "auto" else []
     if setting.hparams.dsv4_hc_mult:
         probes += ["hc_pre", "hc_comb", "hc_post"]
-    fused.update(dict.fromkeys(("hc_pre", "hc_comb", "hc_post"), True))
-    llm: Llm | None = None
-    for probe in probes:
-        if llm is None:      # one graph serves all questions until an answer changes it
-            llm = construct(setting, n_seqs, n_seqs, n_seqs, fused, _some_layers(setting, 2)[0])
-            assign(llm.g, setting.backends, c.op_offload)
-        if any(kind == probe and t.backend != setting.dev_layer[il] for kind, t, il in llm.fused):
-            fused[probe] = False
-            llm.release()
-            llm = None
-        elif not any(kind in probes for kind, _, _ in llm.fused):
+    graphs = Graphs(setting, n_seqs, n_seqs, n_seqs, fused)
+    for probe in probes:             # one graph serves all questions until an answer changes it
+        asked = graphs.built().fused
+        if any(kind == probe and t.backend != setting.dev_layer[il] for kind, t, il in asked):
+            fused = {**fused, probe: False}
+            graphs.release()
+            graphs = Graphs(setting, n_seqs, n_seqs, n_seqs, fused)
+        elif not any(kind in probes for kind, _, _ in asked):
             break
-    if llm is not None:
-        llm.release()
-    return fused
+    return graphs
 
 
-def construct(setting: Setting, n_tokens: int, n_seqs: int, n_outputs: int, fused: dict[str, bool],
-              layers: Sequence[int], pins: bool = True) -> Llm:
-    n_tokens = -(-n_tokens // n_seqs) * n_seqs
-    llm = Llm(setting.hparams, setting.context, n_tokens=n_tokens, n_seqs=n_seqs, n_outputs=n_outputs,
-              fused=fused, layers=layers, weight=setting.weights(), caches={}, backends=setting.backends,
-              dev_layer=setting.dev_layer, full_offload=setting.full_offload, pins=pins)
-    llm.caches = setting.caches(llm)
-    llm.done(setting.build(llm))
-    return llm
+class Graphs:
+    """One of a launch's graphs, built and allocated as often as it takes to know its sizes for certain.
 
-
-def measure(setting: Setting, n_tokens: int, n_seqs: int, n_outputs: int,
-            fused: dict[str, bool], pins: bool = True) -> tuple[tuple[int, ...], int]:
-    """Bytes per backend of one graph, and its number of splits.
-
-    Equal layers are built a few times only. That the rest would change nothing is not assumed but seen: the allocator
-    must be in the very same state after two repetitions, at a distance that divides what was left out.
+    Of layers that repeat only some are built. That the rest would change nothing is not assumed but seen (shorten.py);
+    where it is not, more of them are built, in the end all.
     """
-    few = _KEEP if len(setting.backends) == 2 else _KEEP + 2        # each GPU takes its own time to settle
-    for keep, cycle in ((few, 2), (_KEEP_MORE, 6)):
-        layers, runs = _some_layers(setting, keep, cycle)
-        if not runs:
-            break
-        result = _simulate(setting, construct(setting, n_tokens, n_seqs, n_outputs, fused, layers, pins), runs)
-        if result is not None:
-            return result
-    everything = range(setting.hparams.n_layer)
-    result = _simulate(setting, construct(setting, n_tokens, n_seqs, n_outputs, fused, everything, pins), [])
-    assert result is not None
-    return result
 
+    def __init__(self, setting: Setting, n_tokens: int, n_seqs: int, n_outputs: int, fused: dict[str, bool]) -> None:
+        c = setting.context
+        self.setting = setting
+        self.fused = fused
+        self.shape = (-(-n_tokens // n_seqs) * n_seqs, n_seqs, n_outputs)
+        self.same = False            # the builder's wishes change nothing, as far as `sizes` compared
+        large = n_tokens >= OFFLOAD_MIN_BATCH
+        self._learned = setting.learned.setdefault(
+            (large, len(setting.backends), setting.n_copies, c.offload_kqv, fused["flash_attn"]), {})
+        # the type of a weight on the host matters only where the weight may be copied to a device
+        self._typed = (large and c.op_offload) or "typed" in self._learned
+        self._short = self._shortened()
+        self._llm: Llm | None = None
 
-def _simulate(setting: Setting, llm: Llm, runs: list[tuple[int, int, int, int]]) -> tuple[tuple[int, ...], int] | None:
-    """Split and allocate the graph of `llm`, which is used up; None where the runs were cut too short."""
-    try:
-        return _allocated(setting, llm, runs)
-    finally:
-        llm.release()
+    def _shortened(self) -> Shortened:
+        setting = self.setting
+        return Shortened(setting.kinds if self._typed else setting.outlines, setting.outlines, setting.places, self._learned)
 
+    def built(self, pins: bool = True) -> Llm:
+        """The graph of the layers chosen at present, every node with its backend."""
+        if self._llm is None:
+            setting, (n_tokens, n_seqs, n_outputs) = self.setting, self.shape
+            llm = self._llm = Llm(
+                setting.hparams, setting.context, n_tokens=n_tokens, n_seqs=n_seqs, n_outputs=n_outputs, fused=self.fused,
+                layers=self._short.layers, weight=setting.weights(), caches={}, backends=setting.backends,
+                dev_layer=setting.dev_layer, full_offload=setting.full_offload)
+            llm.caches = setting.caches(llm)
+            try:
+                llm.done(setting.build(llm))
+            except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+                raise Contradiction(f"{llm.arch}: {error}") from error
+            assign(llm.g, setting.backends, setting.context.op_offload, pins)
+        return self._llm
 
-def _allocated(setting: Setting, llm: Llm, runs: list[tuple[int, int, int, int]]) -> tuple[tuple[int, ...], int] | None:
-    backends: list[Backend] = setting.backends
-    ready: Split = split(llm.g, backends, setting.context.op_offload, setting.n_copies)
-    if runs and setting.n_copies > 1 and (not _in_one_split(llm, runs) or _fed_by_layer(ready)):
-        return None        # each split's inputs are allocated up front: their number matters
-    arenas: list[Arena] = []
-    for b in setting.backends:
-        known = next((a for a, other in zip(arenas, setting.backends, strict=False) if other.buffer is b.buffer), None)
-        arenas.append(known or Arena(b.buffer.alignment, b.alloc_size))
-    states: list[object] = []
+    def release(self) -> None:
+        if self._llm is not None:
+            self._llm.release()
+            self._llm = None
 
-    def remember(end: Tensor) -> None:
-        free = [arena.state() for arena in arenas]
-        for live in watched[id(end)]:
-            owners = [t.view_src or t for t in live]
-            states.append((*((t.place, t.chunk, t.addr) for t in owners), *free))
+    def sizes(self, pins: bool = True, compare: bool = False) -> tuple[int, ...]:
+        """Bytes per backend, without `pins` as if the builder asked for no backends; `compare` finds whether it matters."""
+        while True:
+            llm = self.built(pins or compare)
+            if compare:
+                wished = [t.backend for t in llm.g.nodes]
+                if any(t.pinned >= 0 for t in llm.g.nodes):
+                    free(llm.g)
+                    assign(llm.g, self.setting.backends, self.setting.context.op_offload, pins)
+                self.same = wished == [t.backend for t in llm.g.nodes]
+            try:
+                found = self._allocated(llm)
+            finally:
+                self.release()
+            if found is not None:
+                return found
 
-    watched: dict[int, list[list[Tensor]]] = {}     # a layer that expands nothing ends at the same node as the one before
-    for end, live in llm.ends if runs else ():
-        watched.setdefault(id(end), []).append(live)
-    allocate(ready.nodes, ready.leafs, arenas, remember if runs else None, frozenset(watched))
-    if runs and len(states) != len(llm.ends):
-        return None
-    for first, period, kept, skipped in runs:
-        after = [states[first + period * (k + 1) - 1] for k in range(kept)]
-        if not any(after[a] == after[b] and skipped % (b - a) == 0 for b in range(kept) for a in range(b)):
+    def _allocated(self, llm: Llm) -> tuple[int, ...] | None:
+        """Split and allocate a graph, which is used up; None where too many layers were left out."""
+        setting, short = self.setting, self._short
+        ready: Split = split(llm.g, setting.backends, setting.n_copies)
+        if not self._typed and any(s.weight for sources in ready.inputs for s in sources):
+            self._typed = True
+            self._learned["typed"] = 1
+            self._short = self._shortened()
             return None
-    return tuple(arena.peak for arena in arenas), ready.n_splits
+        if short.jumps and setting.n_copies > 1:       # each split's inputs are allocated up front: their number matters
+            one_split, feeding = _splits_of(llm, ready, short)
+            if not one_split:
+                short.build_all()
+            elif feeding:
+                short.build_more(feeding)
+            if not one_split or feeding:
+                return None
+        arenas: list[Arena] = []
+        for b in setting.backends:
+            known = next((a for a, other in zip(arenas, setting.backends, strict=False) if other.buffer is b.buffer), None)
+            arenas.append(known or Arena(b.buffer.alignment, b.alloc_size))
+        states: list[Hashable] = []
+
+        def remember(end: Tensor) -> None:
+            owner = end.view_src or end
+            state = (owner.place, owner.chunk, owner.addr, *(arena.state() for arena in arenas))
+            states.extend([state] * passes[id(end)])
+
+        passes: dict[int, int] = {}          # a layer that does nothing hands on what it got
+        for end in llm.ends:
+            passes[id(end)] = passes.get(id(end), 0) + 1
+        allocate(ready.nodes, ready.leafs, arenas, remember, passes)
+        return tuple(arena.peak for arena in arenas) if short.proven(states) else None
 
 
-def _in_one_split(llm: Llm, runs: list[tuple[int, int, int, int]]) -> bool:
-    """Do the repetitions of each run follow each other on one backend?"""
+def _splits_of(llm: Llm, ready: Split, short: Shortened) -> tuple[bool, set[int]]:
+    """Of the windows that are left out: does each of their layers run on one backend, and which of them bring an input of
+    their own into the split every time (gemma4's per-layer embeddings)?"""
     at = {id(node): i for i, node in enumerate(llm.g.nodes)}
-    for first, period, kept, _ in runs:
-        begin, end = (at[id(llm.ends[first + period * k - 1][0])] for k in (1, kept))
-        if len({node.backend for node in llm.g.nodes[begin:end] if node.op not in VIEW_OPS}) > 1:
-            return False
-    return True
-
-
-def _fed_by_layer(ready: Split) -> bool:
-    """Does each of the repeated layers bring an input of its own into a split (gemma4's per-layer embeddings)?"""
-    for sources in ready.inputs:
-        seen: dict[object, int] = {}
-        for s in sources:
-            if s.op != "NONE":
-                seen[s.op, s.ne] = seen.get((s.op, s.ne), 0) + 1
-        if max(seen.values(), default=0) >= _KEEP:
-            return True
-    return False
-
-
-def _some_layers(setting: Setting, keep: int, cycle: int = 2) -> tuple[list[int], list[tuple[int, int, int, int]]]:
-    """Layers that stand for all, and the runs cut short: (index of the first, period, repetitions kept, skipped).
-
-    The first and the last layer are always their own; a multiple of `cycle` repetitions is left out, because a residual
-    stream that moves between two or three places returns after as many.
-    """
-    n = setting.hparams.n_layer
-    kinds = list(setting.kinds[:n])
-    layers: list[int] = []
-    runs: list[tuple[int, int, int, int]] = []
-    i = 0
-    while i < n:
-        best_period, best_count = 0, 0
-        if i < n - 1:
-            for period in range(1, _PERIODS + 1):
-                count = 1
-                while i + period * (count + 1) <= n - 1 and \
-                        kinds[i + period * count:i + period * (count + 1)] == kinds[i:i + period]:
-                    count += 1
-                if count >= keep + cycle and period * count > best_period * best_count:
-                    best_period, best_count = period, count
-        if not best_period:
-            layers.append(i)
-            i += 1
-            continue
-        kept = keep + (best_count - keep) % cycle
-        runs.append((len(layers), best_period, kept, best_count - kept))
-        layers += range(i, i + best_period * kept)
-        i += best_period * best_count
-    return layers, runs
+    copies = {id(made[0]) for sources in ready.inputs for s in sources for made in (s.copies or {}).values()}
+    left_out = short.left_out()
+    bare: set[int] = set()
+    read: set[int] = set()
+    begin = 0
+    for il, last in zip(short.layers, llm.ends, strict=True):
+        end = at.get(id(last), begin - 1) + 1
+        nodes, window = llm.g.nodes[begin:end], short.windows[il]
+        if begin and window in left_out and len({node.backend for node in nodes if node.op not in VIEW_OPS}) > 1:
+            return False, set()
+        fresh = {id(s) for node in nodes for s in node.src} & copies - read
+        if not fresh:
+            bare.add(window)
+        read |= fresh
+        begin = end
+    return True, left_out - bare

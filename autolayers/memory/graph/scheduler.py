@@ -36,8 +36,14 @@ class Split:
         self.inputs: list[list[Tensor]] = []      # of each split
 
 
-def assign(graph: Graph, backends: list[Backend], op_offload: bool) -> None:
-    """Passes 1 to 4: set `backend` of every node and leaf."""
+def free(graph: Graph) -> None:
+    """Forget what `assign` set."""
+    for t in (*graph.nodes, *graph.leafs):
+        t.backend = -1
+
+
+def assign(graph: Graph, backends: list[Backend], op_offload: bool, pins: bool = True) -> None:
+    """Passes 1 to 4: set `backend` of every node and leaf, where `pins` count to what the builder asked for."""
     cpu = len(backends) - 1
     nodes = graph.nodes
     verdicts: dict[tuple[int, int], bool] = {}
@@ -74,9 +80,9 @@ def assign(graph: Graph, backends: list[Backend], op_offload: bool) -> None:
         return -1
 
     for t in graph.leafs:
-        t.backend = t.pinned if t.pinned >= 0 else first_choice(t)
+        t.backend = t.pinned if pins and t.pinned >= 0 else first_choice(t)
     for t in nodes:
-        t.backend = t.pinned if t.pinned >= 0 else first_choice(t)
+        t.backend = t.pinned if pins and t.pinned >= 0 else first_choice(t)
 
     real = [t for t in nodes if t.op not in VIEW_OPS]
     for skip_cpu in (True, False):
@@ -129,9 +135,8 @@ def assign(graph: Graph, backends: list[Backend], op_offload: bool) -> None:
                 t.backend = b
 
 
-def split(graph: Graph, backends: list[Backend], op_offload: bool, n_copies: int = 1) -> Split:
-    """Assign, cut into splits and add the copies: what ggml_gallocr gets to see."""
-    assign(graph, backends, op_offload)
+def split(graph: Graph, backends: list[Backend], n_copies: int = 1) -> Split:
+    """Cut a graph whose nodes have their backends into splits and add the copies: what ggml_gallocr gets to see."""
     nodes = graph.nodes
 
     def readable(t: Tensor, b: int) -> bool:
