@@ -244,34 +244,39 @@ def alloc_size(t: Tensor, cc: int = 890) -> int:
 
 # what graph_optimize keeps alive
 
+_FUSED_FIRST = frozenset(("MUL", "UNARY", "SOFT_MAX"))     # the ops with which a fusion that keeps tensors alive begins
+
+
 def keep_alive(nodes: list[Tensor], after: Tensor | None, deps: dict[int, list[Tensor]]) -> None:
     """Add to `deps`: id(node) -> tensors that must not be freed before it, for the fused MoE paths. A fusion that ends
     with its split holds its tensors until `after`, the next split's first node."""
 
-    def keep(tensor: Tensor, until: Tensor) -> None:
+    def keep(tensors: list[Tensor], until: Tensor) -> None:
         kept = deps.setdefault(id(until), [])
-        if not any(t is tensor for t in kept):
-            kept.append(tensor)
+        there = {id(t) for t in kept}
+        for tensor in tensors:
+            if id(tensor) not in there:
+                there.add(id(tensor))
+                kept.append(tensor)
 
     i, count = 0, len(nodes)
     while i < count:
         node = nodes[i]
+        if node.op not in _FUSED_FIRST:
+            i += 1
+            continue
         if node.op == "MUL" and i + 1 < count and nodes[i + 1].op in ("MUL", "VIEW"):
             match = _weighted_reduction(nodes, i)
             if match is not None:
                 kept, length = match
-                for tensor in kept:
-                    keep(tensor, nodes[i + length - 1])
+                keep(kept, nodes[i + length - 1])
                 i += length - 1
                 node = nodes[i]
         if node.op in ("UNARY", "SOFT_MAX"):
             length = _top_k_moe(nodes, i)
             until = nodes[i + length] if i + length < count else after
             if length and until is not None:
-                for tensor in nodes[i:i + length]:
-                    keep(tensor, until)
-                    for source in tensor.src:
-                        keep(source, until)
+                keep([t for tensor in nodes[i:i + length] for t in (tensor, *tensor.src)], until)
                 i += length - 1
         i += 1
 
@@ -281,13 +286,18 @@ def _fusible(nodes: list[Tensor], start: int, length: int, outputs: tuple[int, .
     group = nodes[start:start + length]
     if len(group) < length or length > 31:
         return False
+    inside = {id(node): 0 for node in group}       # how often each is read by the others
+    for node in group:
+        for source in node.src:
+            if id(source) in inside:
+                inside[id(source)] += 1
     for i, node in enumerate(group):
         if start + i in outputs:
             continue
-        if node.is_output or sum(s is node for other in group[i + 1:] for s in other.src) != node.uses:
+        if node.is_output or inside[id(node)] != node.uses:
             return False
         root = node.view_src
-        if root is not None and not root.weight and not any(t is root for t in group):
+        if root is not None and not root.weight and id(root) not in inside:
             return False
     return True
 

@@ -16,7 +16,8 @@ from .weights import place_weights
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
+    from typing import Any
 
     from ..devices.device import Device
     from ..model import Model
@@ -26,12 +27,14 @@ __all__ = ["Breakdown", "Extra", "Usage", "estimate"]
 
 
 def estimate(model: Model, params: Params, devices: Sequence[Device], build: int | None = None,
-             compute: bool = True, runtime: bool = False) -> Breakdown:
+             compute: bool = True, runtime: bool = False,
+             enough: Callable[[Breakdown], bool] | None = None) -> Breakdown:
     """The Breakdown of llama-server started with `params` on `devices` (all the machine has, in llama.cpp's order).
 
     What is None in params has llama-server's default, and n_gpu_layers None, -1 or -2 offloads everything. `compute=False`
-    leaves the graph buffers and the extras out: weights and caches alone, in a tenth of the time. `runtime` also finds what the graph buffers
-    may grow to in use (`runtime_peak`: bytes above `compute`). `build` is llama.cpp's build number,
+    leaves the graph buffers and the extras out: weights and caches alone, in a tenth of the time. `runtime` also finds what
+    the graph buffers may grow to in use (`runtime_peak`: bytes above `compute`). `enough` is asked with a lower bound, weights, caches and the
+    prompt graph, and where it says yes that is the answer (`partial`), at a third of the price. `build` is llama.cpp's build number,
     None for the newest known. Raises LaunchRefused where llama.cpp would refuse, with its reason.
     """
     model = model.overridden(params.override_kv)
@@ -51,50 +54,51 @@ def estimate(model: Model, params: Params, devices: Sequence[Device], build: int
     placement = place_weights(model, params, devices, context.load_mtp)
     memory = allocate(model, context, placement)
     names = [device.name for device in placement.devices]
-    sizes = dict.fromkeys([*names, "Host"], 0)
     exact = placement.exact and not model.inexact
-    peak: dict[str, int] | None = None
     warnings = [*model.inexact, *placement.warnings]
     if build and build < MODELLED:
         exact = False
         warnings.append(f"llama.cpp build {build} is older than the rules used here (build {MODELLED}): an upper bound")
+
+    def bill(compute: Sequence[int], **known: Any) -> Breakdown:
+        sizes = dict(zip(names, compute, strict=False))
+        usage = {device.name: Usage(placement.buffers.get(device.name, 0), memory.buffers.get(device.name, 0), sizes[device.name])
+                 if device.name in sizes else Usage() for device in devices}
+        host = Usage(placement.host, sum(size for name, size in memory.buffers.items() if name not in sizes), compute[-1])
+        return Breakdown(
+            devices=usage, host=host, n_ctx=context.n_ctx, n_ctx_seq=context.n_ctx_seq, n_batch=context.n_batch,
+            n_ubatch=context.n_ubatch, n_seq_max=context.n_seq_max, kv_unified=context.kv_unified,
+            host_resident=placement.resident, **known)
+
     flash_attn = context.flash_attn != "off"
-    if compute:
-        from .graph import measure
+    if not compute:
+        return bill([0] * (len(names) + 1), flash_attn=flash_attn, exact=exact, warnings=tuple(warnings))
+    from .graph import measure
 
-        measured = measure(model, params, context, placement, memory, runtime)
-        sizes.update(zip([*names, "Host"], measured.sizes, strict=True))
-        flash_attn = measured.flash_attn
-        if measured.runtime is not None:
-            peak = {name: max(0, most - size) for name, most, size in
-                    zip([*names, "Host"], measured.runtime, measured.sizes, strict=True)}
-        if measured.warning:
-            exact = False
-            warnings.append(measured.warning)
-        if not flash_attn and context.type_v not in ("f32", "f16", "bf16"):
-            raise LaunchRefused("quantized V cache was requested, but this requires Flash Attention")
-    extras: tuple[Extra, ...] = ()
-    if compute:
-        from .serving import serving
+    halt = None if enough is None else lambda sizes: enough(bill(sizes, flash_attn=flash_attn, exact=False, partial=True))
+    measured = measure(model, params, context, placement, memory, runtime, halt)
+    if measured.stopped:
+        return bill(measured.sizes, flash_attn=measured.flash_attn, exact=False, warnings=tuple(warnings), partial=True)
+    peak = None if measured.runtime is None else {
+        name: max(0, most - size) for name, most, size in
+        zip([*names, "Host"], measured.runtime, measured.sizes, strict=True)}
+    if measured.warning:
+        exact = False
+        warnings.append(measured.warning)
+    if not measured.flash_attn and context.type_v not in ("f32", "f16", "bf16"):
+        raise LaunchRefused("quantized V cache was requested, but this requires Flash Attention")
+    from .serving import serving
 
-        extras, unlimited = serving(model, params, context, memory)
-        warnings += unlimited
-        if beside is not None:
-            from .extras import extras as others
+    extras, unlimited = serving(model, params, context, memory)
+    warnings += unlimited
+    if beside is not None:
+        from .extras import extras as others
 
-            more, doubts = others(model, params, devices, context, placement, memory, beside, measure)
-            extras = (*more, *extras)
-            warnings += doubts
-    usage = {}
-    for device in devices:
-        name = device.name
-        usage[name] = Usage(placement.buffers.get(name, 0), memory.buffers.get(name, 0), sizes.get(name, 0)) \
-            if name in names else Usage()
-    host = Usage(placement.host, sum(size for name, size in memory.buffers.items() if name not in names), sizes["Host"])
-    return Breakdown(
-        devices=usage, host=host, n_ctx=context.n_ctx, n_ctx_seq=context.n_ctx_seq, n_batch=context.n_batch,
-        n_ubatch=context.n_ubatch, n_seq_max=context.n_seq_max, kv_unified=context.kv_unified, flash_attn=flash_attn,
-        exact=exact, warnings=tuple(warnings), extras=extras, host_resident=placement.resident, runtime_peak=peak)
+        more, doubts = others(model, params, devices, context, placement, memory, beside, measure)
+        extras = (*more, *extras)
+        warnings += doubts
+    return bill(measured.sizes, flash_attn=measured.flash_attn, exact=exact, warnings=tuple(warnings), extras=extras,
+                runtime_peak=peak)
 
 
 def _companied(params: Params) -> bool:

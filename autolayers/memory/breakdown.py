@@ -9,7 +9,6 @@ else:
     from ..records import dataclass
 
 
-
 @dataclass(frozen=True)
 class Usage:
     """Bytes on one device: weights, KV cache and recurrent state, graph buffers."""
@@ -51,4 +50,5 @@ class Breakdown:
     warnings: tuple[str, ...] = ()
     extras: tuple[Extra, ...] = ()
     host_resident: int = 0       # bytes of host weights that must be in RAM, whatever is mapped
+    partial: bool = False        # at least this much: measuring ended early because that was enough to know
     runtime_peak: dict[str, int] | None = None   # device or "Host" -> bytes a single-sequence graph needs above `compute`

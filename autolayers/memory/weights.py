@@ -136,6 +136,7 @@ def place_weights(model: Model, params: Params, devices: Sequence[Device], load_
     lazy = params.lazy_mode or "auto"
     resident = 0
     mapped: dict[str, set[str]] = {}
+    records: dict[tuple[int, str], Placed] = model.memo.setdefault(("placed", load_mtp), {})     # the same in many placements
     for i, (weight, where, duplicate, twin, sizes, supported) in enumerate(entries):
         device = HOST if where < 0 else dev_of[where]
         buffer = None
@@ -155,10 +156,16 @@ def place_weights(model: Model, params: Params, devices: Sequence[Device], load_
             if duplicate and buffer in there and not (always_copy and name == "token_embd.weight"):
                 continue
             there.add(buffer)
-        for name, part in split(shares, info.type, info.ne, size, weight.op.startswith("MUL_MAT")) if on_device and shares \
-                else ((buffer, size),):
-            buffers[name] = buffers.get(name, 0) + part
-        placed.append(Placed(info.name, info, buffer, size, duplicate, -1 if weight.op == "ROPE" else weight.block))
+        if on_device and shares:
+            for name, part in split(shares, info.type, info.ne, size, weight.op.startswith("MUL_MAT")):
+                buffers[name] = buffers.get(name, 0) + part
+        else:
+            buffers[buffer] = buffers.get(buffer, 0) + size
+        record = records.get((i, buffer))
+        if record is None or record.size != size:
+            block = -1 if weight.op == "ROPE" else weight.block
+            record = records[i, buffer] = Placed(info.name, info, buffer, size, duplicate, block)
+        placed.append(record)
         if not on_device:
             if weight.info.name == "per_layer_token_embd.weight" and lazy != "off" and model.row.name in ("gemma4", "qwen4exp") \
                     and (lazy == "on" or info.n_bytes > LAZY_MIN_SIZE):
@@ -372,11 +379,15 @@ def _overridden(model: Model, created: list[tuple[Weight, int, bool]], load_mtp:
             raise UsageError(f"unknown buffer type: {target} (there are: {', '.join([HOST, *known])})")
     key = ("overrides", load_mtp, overrides)
     if key not in model.memo:
-        memo = model.memo.setdefault("patterns", {})
-        patterns = [(memo.get(text) or memo.setdefault(text, ecmascript(text)), target) for text, target in overrides]
-        model.memo[key] = [
-            next((target for pattern, target in patterns if pattern.search(weight.info.name)), None)
-            for weight, _, _ in created]
+        matches = model.memo.setdefault(("matches", load_mtp), {})     # regex -> which tensors
+        found: list[str | None] = [None] * len(created)
+        for text, target in reversed(overrides):                       # the first of several counts
+            if text not in matches:
+                pattern = ecmascript(text)
+                matches[text] = [i for i, (weight, _, _) in enumerate(created) if pattern.search(weight.info.name)]
+            for i in matches[text]:
+                found[i] = target
+        model.memo[key] = found
     result: list[str | None] = model.memo[key]
     return result
 

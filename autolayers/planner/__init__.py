@@ -56,6 +56,8 @@ def plan_on(model: Model, params: Params, policy: Policy, machine: Machine, note
     probe = Probe(model, machine, policy.build, policy.margin)
     solver = Solver(probe, params, policy)
     trial = solver.solve()
+    if trial is not None:
+        trial = probe.trial(trial.params, whole=True)
     if trial is None:
         raise probe.refusal or LaunchRefused("llama.cpp would refuse this launch")
     return _answer(solver, trial, notes, explain, speed or explain)
@@ -149,7 +151,7 @@ def _answer(solver: Solver, trial: Trial, notes: tuple[str, ...], explain: bool,
 def _rival(solver: Solver, everything: int) -> Rival | None:
     from .fit import fit
 
-    trial = fit(solver.probe, solver.given)
+    trial = fit(solver.probe, solver.given, whole=True)
     if trial is None:
         return None
     return Rival(trial.params, trial.breakdown, trial.fits, solver.judge.speed(trial), describe(trial.params, everything))

@@ -11,9 +11,10 @@ from ..units import MiB
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
     from dataclasses import dataclass, replace
 
+    from ..memory.breakdown import Breakdown
     from ..params import Params
     from .probe import Probe, Trial
 else:
@@ -52,62 +53,76 @@ def _at(values: tuple[object, ...], index: int, value: object) -> tuple[object, 
     return (*values[:index], value, *values[index + 1:])
 
 
-def fit(probe: Probe, given: Params) -> Trial | None:
-    """The launch that --fit makes of the given flags, measured; None where llama.cpp would refuse it.
+def fit(probe: Probe, given: Params, whole: bool = False) -> Trial | None:
+    """The launch that --fit makes of the given flags, measured (as Probe.trial does); None where llama.cpp would refuse it.
 
     Whether it fits is judged by the plan's own margins, not by --fit's.
     """
-    return _Fit(probe, given).run()
+    params = _Fit(probe, given).choose()
+    return None if params is None else probe.trial(params, whole)
+
+
+def ideal(probe: Probe, given: Params) -> Params | None:
+    """What --fit would choose if graph buffers took nothing: no layer or expert less on the devices than it really chooses."""
+    return _Fit(probe, given, lambda params, _: probe.static(params)).choose()
 
 
 class _Fit:
-    def __init__(self, probe: Probe, given: Params) -> None:
+    def __init__(self, probe: Probe, given: Params,
+                 measure: Callable[[Params, Mapping[str, int]], Breakdown | None] | None = None) -> None:
         self.probe = probe
         self.given = given
+        self.measure = measure or probe.usage
         self.names: list[str] = []
         self.n_layer = probe.model.hparams.n_layer_all
         self.experts = bool(probe.model.hparams.n_expert)
         self.n_ctx = given.n_ctx
 
-    def run(self) -> Trial | None:
+    def choose(self) -> Params | None:
+        """The flags that --fit ends with."""
         given, model = self.given, self.probe.model
         if given.split_mode == "tensor":
-            return self.probe.trial(given)
+            return given
         automatic = given.n_ctx is None and not given.kv_unified_per_slot
         slots = given.n_parallel if given.n_parallel is not None and given.n_parallel > 0 else 4
         streams = 1 if given.kv_unified or slots != given.n_parallel else slots
         most, least = model.n_ctx_train * streams, (given.fit_ctx or _DEFAULT_CTX) * streams
         if automatic:
             self.n_ctx = most
-        full = self.probe.trial(replace(given, n_ctx=self.n_ctx))
+        asked = replace(given, n_ctx=self.n_ctx)
         self.names = self.probe.used(given)
-        if full is None or not self.names:
-            return full
+        if not self.names:
+            return asked
         free = {device.name: device.free for device in self.probe.machine.devices}
         wanted = given.fit_target or (_DEFAULT_TARGET,)
-        self.targets = [free[name] - wanted[min(i, len(wanted) - 1)] * MiB for i, name in enumerate(self.names)]
+        self.targets = {name: free[name] - wanted[min(i, len(wanted) - 1)] * MiB for i, name in enumerate(self.names)}
+        total = sum(self.targets.values())
+        full = self.measure(asked, {} if automatic else self.targets)
+        if full is None:
+            return None
         used = self._used(full)
-        if all(use <= target for use, target in zip(used, self.targets, strict=True)):
-            return full
-        if automatic and sum(used) > sum(self.targets) and most > least:
+        if all(use <= target for use, target in zip(used, self.targets.values(), strict=True)):
+            return asked
+        if automatic and sum(used) > total and most > least:
             enough = self._shrink(most, least, full)
+            asked = replace(given, n_ctx=self.n_ctx)
             if enough is None or (enough and len(self.names) == 1):
-                return self.probe.trial(replace(given, n_ctx=self.n_ctx))
+                return asked
         fixed = given.n_gpu_layers not in (None, -1) or bool(given.overrides)
         if fixed or (len(self.names) > 1 and (any(share != 0 for share in given.tensor_split or ()) or given.split_mode == "row")):
-            return self.probe.trial(replace(given, n_ctx=self.n_ctx))
+            return asked
         return self._place()
 
-    def _used(self, trial: Trial) -> list[int]:
-        return [trial.breakdown.devices[name].total for name in self.names]
+    def _used(self, use: Breakdown) -> list[int]:
+        return [use.devices[name].total for name in self.names]
 
-    def _shrink(self, most: int, least: int, full: Trial) -> bool | None:
+    def _shrink(self, most: int, least: int, full: Breakdown) -> bool | None:
         """Sets the context between the two by linear interpolation; False where even the smallest is too much."""
-        target = sum(self.targets)
+        target = sum(self.targets.values())
         if len(self.names) > 1:
-            per_layer = sum(full.breakdown.devices[name].model for name in self.names) // max(1, self.n_layer)
+            per_layer = sum(full.devices[name].model for name in self.names) // max(1, self.n_layer)
             target -= (len(self.names) + 1) * per_layer // (6 if self.experts else 2)
-        small = self.probe.trial(replace(self.given, n_ctx=least))
+        small = self.measure(replace(self.given, n_ctx=least), {})
         if small is None:
             return None
         self.n_ctx = least
@@ -134,17 +149,20 @@ class _Fit:
         split = tuple(float(n) for n in shape.layers) if len(self.names) > 1 and total else None
         return replace(self.given, n_ctx=self.n_ctx, n_gpu_layers=total, tensor_split=split, overrides=tuple(rules))
 
-    def _memory(self, shape: _Shape) -> list[int]:
-        trial = self.probe.trial(self._params(shape))
-        return [1 << 62] * len(self.names) if trial is None else self._used(trial)
+    def _memory(self, shape: _Shape, *devices: int, most: int | None = None) -> list[int]:
+        """Bytes per device. What these devices need beyond their targets (or `most`) is not measured to the end."""
+        limits = {self.names[d]: self.targets[self.names[d]] if most is None else most for d in devices}
+        use = self.measure(self._params(shape), limits)
+        return [1 << 62] * len(self.names) if use is None else self._used(use)
 
-    def _place(self) -> Trial | None:
+    def _place(self) -> Params:
         count = len(self.names)
         shape = _Shape((0,) * count, (0,) * count, ("dense",) * count, ("CPU",) * count)
         surplus = 0
         if self.experts:
-            bare = self.probe.trial(replace(self.given, n_ctx=self.n_ctx, overrides=((r"blk\.\d+\." + _ELSEWHERE["dense"], "CPU"),)))
-            surplus = sum(self.targets) - (sum(self._used(bare)) if bare is not None else 1 << 62)
+            bare = self.measure(replace(
+                self.given, n_ctx=self.n_ctx, overrides=((r"blk\.\d+\." + _ELSEWHERE["dense"], "CPU"),)), {})
+            surplus = sum(self.targets.values()) - (sum(self._used(bare)) if bare is not None else 1 << 62)
         for device in reversed(range(count)):
             left = self.n_layer + 1 - sum(shape.layers)
             if left:
@@ -152,7 +170,7 @@ class _Fit:
                                    lambda s, n, d=device: self._dense(s, d, n), lambda s, d=device: s.layers[d])  # type: ignore[misc]
         if self.experts and surplus > 0 and any(n > 0 for n in shape.layers):
             shape = self._convert(shape)
-        return self.probe.trial(self._params(shape))
+        return self._params(shape)
 
     def _dense(self, shape: _Shape, device: int, more: int) -> _Shape:
         """`more` layers for a device, without their experts; the output layer, the last device's first, is whole."""
@@ -164,15 +182,17 @@ class _Fit:
     def _fill(self, low: _Shape, high: _Shape, device: int, grow: Callable[[_Shape, int], _Shape],
               size: Callable[[_Shape], int]) -> _Shape:
         """Between a shape that fits and one that may not: the largest by false position on one device's memory."""
-        memory, memory_high = self._memory(low), self._memory(high)
-        if memory_high[device] <= self.targets[device]:
+        target = self.targets[self.names[device]]
+        memory_high = self._memory(high, device)
+        if memory_high[device] <= target:
             return high
+        memory = self._memory(low, device, most=0)       # it only has to tell where to look first
         delta = size(high) - size(low)
         while delta > 1:
-            step = delta * (self.targets[device] - memory[device]) // max(1, memory_high[device] - memory[device])
+            step = delta * (target - memory[device]) // max(1, memory_high[device] - memory[device])
             test = grow(low, min(max(step, 1), delta - 1))
-            memory_test = self._memory(test)
-            if memory_test[device] <= self.targets[device]:
+            memory_test = self._memory(test, device)
+            if memory_test[device] <= target:
                 low, memory = test, memory_test
             else:
                 high, memory_high = test, memory_test
@@ -228,5 +248,6 @@ class _Fit:
         return gate if self._both_fit(gate, device) else up
 
     def _both_fit(self, shape: _Shape, device: int) -> bool:
-        memory = self._memory(shape)
-        return all(memory[d] < self.targets[d] for d in (device, device + 1) if d < len(self.names))
+        both = [d for d in (device, device + 1) if d < len(self.names)]
+        memory = self._memory(shape, *both)
+        return all(memory[d] < self.targets[self.names[d]] for d in both)

@@ -6,7 +6,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from dataclasses import replace
 
-    from ..memory.breakdown import Usage
+    from ..memory.breakdown import Breakdown, Usage
     from ..params import Params
     from .probe import Probe, Trial
     from .speed import Bandwidths, Speed, Traffic
@@ -24,7 +24,10 @@ class Judge:
         self._speeds: dict[Params, Speed] = {}
 
     def speed(self, trial: Trial) -> Speed:
-        params, use = trial.params, trial.breakdown
+        return self.predict(trial.params, trial.breakdown)
+
+    def predict(self, params: Params, use: Breakdown) -> Speed:
+        """The speed of a launch; of its breakdown only the context and the micro-batch count."""
         if params not in self._speeds:
             from .speed import predict
 

@@ -6,7 +6,7 @@ from ..errors import LaunchRefused
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from dataclasses import dataclass, replace
 
     from ..devices.device import Device
@@ -63,15 +63,32 @@ class Probe:
         self.model, self.machine, self.build, self.target = model, machine, build, target
         self.refusal: LaunchRefused | None = None    # the last reason for which llama.cpp would not start
         self._trials: dict[Params, Trial | None] = {}
+        self._usages: dict[Params, Breakdown | None] = {}
         self._static: dict[Params, Breakdown | None] = {}
         self._placements: dict[Params, Placement] = {}
         self._layers: dict[Params, tuple[Usage, ...] | None] = {}
 
-    def trial(self, params: Params) -> Trial | None:
-        """The launch's bill, or None where llama.cpp would refuse it (the reason is kept in `refusal`)."""
-        if params not in self._trials:
-            self._trials[params] = self._measure(params)
-        return self._trials[params]
+    def trial(self, params: Params, whole: bool = False) -> Trial | None:
+        """The launch's bill, or None where llama.cpp would refuse it (the reason is kept in `refusal`).
+
+        Of a launch that does not fit only as much is measured as shows it, unless the `whole` bill is wanted.
+        """
+        known = self._trials.get(params, self)
+        if known is self or (whole and isinstance(known, Trial) and known.breakdown.partial):
+            known = self._trials[params] = self._measure(params, whole)
+        return known  # type: ignore[return-value]
+
+    def usage(self, params: Params, most: Mapping[str, int]) -> Breakdown | None:
+        """What the launch allocates, without margins; at least that, where a device would need more than `most` has for it."""
+        trial = self._trials.get(params)
+        known = trial.breakdown if trial is not None else self._usages.get(params)
+
+        def too_much(use: Breakdown) -> bool:
+            return any(use.devices[name].total > size for name, size in most.items())
+
+        if known is None or (known.partial and not too_much(known)):
+            known = self._usages[params] = self._estimate(params, self.machine.devices, runtime=False, enough=too_much)
+        return known
 
     def static(self, params: Params) -> Breakdown | None:
         """Weights and caches without the graph buffers: cheap, and a lower bound."""
@@ -129,19 +146,22 @@ class Probe:
 
         return margin(device, self.model, params, breakdown)
 
-    def _estimate(self, params: Params, devices: Sequence[Device], compute: bool = True) -> Breakdown | None:
+    def _estimate(self, params: Params, devices: Sequence[Device], compute: bool = True, runtime: bool = True,
+                  enough: Callable[[Breakdown], bool] | None = None) -> Breakdown | None:
         from ..memory import estimate
 
         try:
-            return estimate(self.model, params, devices, self.build, compute=compute, runtime=compute and self.target is None)
+            return estimate(self.model, params, devices, self.build, compute, runtime and compute and self.target is None, enough)
         except LaunchRefused as refusal:
             self.refusal = refusal
             return None
 
-    def _measure(self, params: Params) -> Trial | None:
-        use = self._estimate(params, self.machine.devices)
-        if use is None:
-            return None
+    def _measure(self, params: Params, whole: bool) -> Trial | None:
+        use = self._estimate(params, self.machine.devices,
+                             enough=None if whole else lambda use: not self._trial(params, use).on_devices)
+        return None if use is None else self._trial(params, use)
+
+    def _trial(self, params: Params, use: Breakdown) -> Trial:
         beside = beside_by_device(use)
         margins: dict[str, tuple[tuple[str, int], ...]] = {}
         spare: dict[str, int] = {}

@@ -46,7 +46,7 @@ def next_step(params: Params, given: Params, everything: int) -> tuple[str, Para
 def missing(probe: Probe, trial: Trial, step: tuple[str, Params]) -> tuple[str, ...]:
     """The price of the next step on each device, and how much of it is missing."""
     name, params = step
-    after = probe.trial(params)
+    after = probe.trial(params, whole=True)
     if after is None:
         return ()
     lines = []
@@ -77,7 +77,7 @@ def levers(probe: Probe, trial: Trial, given: Params, step: tuple[str, Params] |
     before = sum(usage.total for usage in use.devices.values())
     found = []
     for name, words, values in changes:
-        after = probe.trial(replace(params, **values))  # type: ignore[arg-type]
+        after = probe.trial(replace(params, **values), whole=True)  # type: ignore[arg-type]
         if after is None:
             continue
         saved = before - sum(usage.total for usage in after.breakdown.devices.values())

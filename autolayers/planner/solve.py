@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from ..argument_table import EXPERTS_REGEX, FFN_REGEX
 from .judge import Judge
-from .search import largest_context
+from .search import largest_context, last
 from .spread import Spread
 
 TYPE_CHECKING = False
@@ -27,6 +27,7 @@ else:
     from ..records import dataclass, replace
 
 FLOOR = 4096          # tokens per sequence, llama.cpp's own --fit-ctx
+OUTDONE = 1.25        # whole layers that are predicted this much slower, with memory to spare, are not looked at
 SPILL_GAIN = 1.25     # FFN weights in RAM must promise this much more than whole layers: the prediction is not that good
 
 
@@ -149,16 +150,18 @@ class Solver:
             return largest_context(self.probe, lambda n: self._full(params, n),
                                    span.least, span.most, span.step)
         low, high, best = span.least, span.most, smallest
-        while high - low > max(span.step, (span.most - span.least) // 64):      # the split may change with the context
-            middle = (low + high) // 2
-            middle -= middle % span.step
-            if middle <= low:
-                break
-            trial = self.spread.best(self._full(params, middle))
+        near = max(span.step, (span.most - span.least) // 64 // span.step * span.step)
+        while high - low > near:                                                # the split may change with the context
+            steps = (high - low) // near
+            guess = low + near * last(0, steps, lambda n, low=low: self.spread.promising(self._full(params, low + near * n)))  # type: ignore[misc]
+            if guess >= high or not self.spread.overheads:
+                guess = high - near
+            guess = max(guess, low + near)
+            trial = self.spread.best(self._full(params, guess))
             if trial is None or self.judge.speed(trial).request > limit:
-                high = middle
+                high = guess
             else:
-                low, best = middle, trial
+                low, best = guess, trial
         shape = best.params
         return largest_context(self.probe, lambda n: replace(shape, n_ctx=n), low, high, span.step) or best
 
@@ -167,27 +170,50 @@ class Solver:
     def _spilled(self, params: Params, n_ctx: int | None) -> Trial | None:
         at = replace(params, n_ctx=n_ctx)
         candidates: list[Trial] = []
-        layers = None if self.literal else self.spread.most(lambda n: replace(at, n_gpu_layers=n), self.everything)
+        finer = self.policy.strategy != "layers" and not params.overrides
+        if finer and self.model.hparams.n_expert:
+            candidates += self._experts(at)
+        layers = None if self.literal or self._outdone(at, candidates) else \
+            self.spread.most(lambda n: replace(at, n_gpu_layers=n), self.everything)
         if layers is not None:
-            candidates.append(layers)
-        if self.policy.strategy != "layers" and not params.overrides:
-            if self.model.hparams.n_expert:
-                candidates += self._experts(at)
-            else:
+            candidates.insert(0, layers)
+        if finer:
+            if not self.model.hparams.n_expert:
                 candidates += self._feed_forward(at, layers)
             if not self.literal and not self._includes_fit(layers):
-                from .fit import fit
-
-                rival = fit(self.probe, self.given if self.given.n_ctx is not None else replace(at, n_gpu_layers=None))
-                # An RPC server's buffers have names that only llama.cpp knows
-                if rival is not None and rival.fits and not any(buffer.startswith("RPC") for _, buffer in rival.params.overrides):
-                    candidates.append(rival)
+                candidates += self._rival(at, candidates)
         fitting = [trial for trial in candidates if trial.fits]
         if fitting:
             return self.judge.fastest(fitting)
         if self.literal:
             return self.probe.trial(at)
         return candidates[0] if candidates else self.probe.trial(replace(at, n_gpu_layers=0))
+
+    def _outdone(self, params: Params, candidates: list[Trial]) -> bool:
+        """Whether whole layers would be much slower than one of these, were all memory free for weights and caches."""
+        fitting = [trial for trial in candidates if trial.fits]
+        if not fitting:
+            return False
+        count = last(0, self.everything, lambda n: self.probe.possible(replace(params, n_gpu_layers=n), any_split=True))
+        bound = self.judge.predict(replace(params, n_gpu_layers=count), fitting[0].breakdown)
+        return bound.request > OUTDONE * min(self.judge.speed(trial).request for trial in fitting)
+
+    def _rival(self, params: Params, candidates: list[Trial]) -> list[Trial]:
+        """What --fit would do, unless even more than it can do is no faster than one of these."""
+        from .fit import fit, ideal
+
+        given = self.given if self.given.n_ctx is not None else replace(params, n_gpu_layers=None)
+        fitting = [trial for trial in candidates if trial.fits]
+        if fitting:
+            most = ideal(self.probe, given)
+            best = min(self.judge.speed(trial).request for trial in fitting)
+            if most is None or self.judge.predict(most, fitting[0].breakdown).request >= best:
+                return []
+        found = fit(self.probe, given)
+        # An RPC server's buffers have names that only llama.cpp knows
+        if found is None or not found.fits or any(buffer.startswith("RPC") for _, buffer in found.params.overrides):
+            return []
+        return [found]
 
     def _includes_fit(self, layers: Trial | None) -> bool:
         """--fit would try nothing that was not tried: whole layers on one device, with a margin that is no smaller."""

@@ -25,6 +25,7 @@ class Spread:
         self.probe, self.judge = probe, judge
         self.everything = probe.model.hparams.n_layer_all + 1
         self.overheads: dict[str, int] = {}
+        self.learned_at = 0                    # the context they were last measured with
 
     def open(self, params: Params) -> bool:
         """Whether there is a split to choose: several devices, whole layers, nothing given."""
@@ -43,6 +44,8 @@ class Spread:
             found = self._fitting(params)
             if found is not None:
                 return found
+            if self._hopeless(params):
+                return None
         plain = self.probe.trial(params)             # llama.cpp's own split, by free memory
         if plain is None:
             return None
@@ -72,6 +75,10 @@ class Spread:
             steps += 1
         return best
 
+    def promising(self, params: Params) -> bool:
+        """Whether some split should fit, by the overheads known so far."""
+        return self._partition(params) is not None
+
     def settled(self, trial: Trial) -> Params:
         """The launch's flags with llama.cpp's own split written down as layer counts: free memory may change until then."""
         params = trial.params
@@ -98,6 +105,15 @@ class Spread:
                 return trial
         return None
 
+    def _hopeless(self, params: Params) -> bool:
+        """Whether llama.cpp's own split is far from fitting, by the overheads known so far."""
+        if (params.n_ctx or 0) < self.learned_at:       # with a smaller context they may be much smaller
+            return False
+        use = self.probe.static(params)
+        return use is None or any(
+            use.devices[name].total + size * 3 // 4 > self.probe.machine.limits[name]
+            for name, size in self.overheads.items() if use.devices[name].total)
+
     def _partition(self, params: Params) -> tuple[int, ...] | None:
         from .speed import hop
 
@@ -116,6 +132,7 @@ class Spread:
     def _learn(self, trial: Trial, anew: bool) -> None:
         """Takes over a launch's overheads; while a split does not fit only larger ones, so that the search ends."""
         use = trial.breakdown
+        self.learned_at = use.n_ctx
         for name in self.probe.used(trial.params):
             parts = trial.margins.get(name)
             if parts is None and not anew:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from dataclasses import dataclass
 
     from ...model import Model
@@ -23,12 +24,14 @@ class Measured:
     sizes: tuple[int, ...]
     flash_attn: bool
     warning: str = ""
+    stopped: bool = False                      # the prompt graph alone: a lower bound
     runtime: tuple[int, ...] | None = None     # what they may grow to in use, where that was asked for and can be more
 
 
 def measure(model: Model, params: Params, context: Context, placement: Placement, memory: Memory,
-            runtime: bool = False) -> Measured:
-    """What llama_context::sched_reserve would allocate; with `runtime` also what real use may need above it."""
+            runtime: bool = False, enough: Callable[[tuple[int, ...]], bool] | None = None) -> Measured:
+    """What llama_context::sched_reserve would allocate; with `runtime` also what real use may need above it. Where `enough`
+    says yes to what the prompt graph takes, nothing more is measured."""
     from .archs import builder
 
     if context.kind == "mtp":
@@ -41,7 +44,7 @@ def measure(model: Model, params: Params, context: Context, placement: Placement
         from .reserve import Contradiction
 
         try:
-            return _simulated(model, params, context, placement, memory, runtime, build)
+            return _simulated(model, params, context, placement, memory, runtime, build, enough)
         except Contradiction:
             pass
     from .bound import upper_bound
@@ -50,19 +53,16 @@ def measure(model: Model, params: Params, context: Context, placement: Placement
 
 
 def _simulated(model: Model, params: Params, context: Context, placement: Placement, memory: Memory, runtime: bool,
-               build: Builder) -> Measured:
+               build: Builder, enough: Callable[[tuple[int, ...]], bool] | None) -> Measured:
     from ...backends import backend
     from .prepare import prepare
     from .reserve import grows, reserve
     from .reserve import runtime as in_use
 
     setting = prepare(model, params, context, placement, memory, build)
-    larger = None
-    if runtime and grows(setting):
-        result = reserve(setting, pinned=True)
-        larger = in_use(setting, result)
-    else:
-        result = reserve(setting)
+    more = runtime and grows(setting)
+    result = reserve(setting, more, enough)
+    larger = in_use(setting, result) if more and not result.stopped else None
     unproven = sorted({device.backend for device in placement.devices if not backend(device.backend).proven})
     warning = f"compute buffers on {', '.join(unproven)} are not proven equal to llama.cpp's" if unproven else ""
     sizes = result.sizes
@@ -71,7 +71,7 @@ def _simulated(model: Model, params: Params, context: Context, placement: Placem
         kept = (len(context.layer_inputs) + max(1, hp.dsv4_hc_mult)) * hp.n_embd * context.n_ubatch * 4
         sizes = tuple(size + kept for size in sizes)
         warning = f"what the draft reads of {model.architecture}'s layers is counted on every device"
-    return Measured(sizes, result.flash_attn, warning, larger)
+    return Measured(sizes, result.flash_attn, warning, result.stopped, larger)
 
 
 def _keeps_inputs(build: object) -> bool:

@@ -151,9 +151,9 @@ def allocate(nodes: Sequence[tuple[Tensor, int]], leafs: Sequence[tuple[Tensor, 
                 place(source, backend)
     for node, backend in nodes:
         for source in node.src:
-            if not source.own:
+            if not source.own and source.view_src is None and source.buffer is None:
                 place(source, backend)
-        if not node.own:
+        if not node.own and node.view_src is None and node.buffer is None:
             place(node, backend)
         for parent in node.src:
             parent.n_children -= 1

@@ -171,7 +171,8 @@ def _rotation(head: int) -> int:
 
 
 def _kinds(model: Model, placement: Placement, dev_layer: list[int], read: tuple[int, ...], build: Builder) -> tuple[list[Any], list[Any], list[Any]]:
-    """Per layer everything its nodes depend on, so that equal kinds build equal nodes; and that without the types of host weights."""
+    """Per layer everything its nodes depend on, so that equal kinds build equal nodes; and that where of the types
+    of host weights only f32 is told from the others."""
     hp = model.hparams
     static = model.memo.get("kinds")
     if static is None:
@@ -203,5 +204,5 @@ def _kinds(model: Model, placement: Placement, dev_layer: list[int], read: tuple
             if placed.buffer not in on_device:
                 types[il].append(placed.info.type)
     where = [(dev_layer[il], tuple(places[il])) for il in range(hp.n_layer_all)]
-    outlines = [(static[il], where[il], il in read) for il in range(hp.n_layer_all)]
+    outlines = [(static[il], where[il], il in read, tuple(name == "f32" for name in types[il])) for il in range(hp.n_layer_all)]
     return [(outline, tuple(types[il])) for il, outline in enumerate(outlines)], outlines, where

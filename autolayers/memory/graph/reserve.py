@@ -48,9 +48,9 @@ class Setting:
     dev_layer: Sequence[int]
     full_offload: bool
     kinds: Sequence[Hashable]                    # per layer: equal kinds build equal nodes
-    outlines: Sequence[Hashable]                 # the same without the types of matrices on the host
+    outlines: Sequence[Hashable]                 # the same without the types of quantised weights on the host
     places: Sequence[Hashable]                   # where it runs and its weights are
-    learned: dict[object, dict[object, int]]     # what Shortened found out about this model before
+    learned: dict[object, dict[Any, Any]]         # what Shortened found out about this model before
     n_copies: int = 1
 
 
@@ -62,6 +62,7 @@ class Reserved:
     sizes: tuple[int, ...]
     fused: dict[str, bool]
     pinned: tuple[int, ...] | None = None
+    stopped: bool = False        # the prompt graph alone was more than enough
 
     @property
     def flash_attn(self) -> bool:
@@ -86,15 +87,28 @@ def _without_gc(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 @_without_gc
-def reserve(setting: Setting, pinned: bool = False) -> Reserved:
-    """The larger of the prompt and the generation graph per buffer; with `pinned` also what `runtime` starts from."""
+def reserve(setting: Setting, pinned: bool = False, enough: Callable[[tuple[int, ...]], bool] | None = None) -> Reserved:
+    """The larger of the prompt and the generation graph per buffer; with `pinned` also what `runtime` starts from.
+
+    `enough` is asked with what the prompt graph takes, before anything else is known; where it says yes, that is the answer.
+    """
     c = setting.context
     n_seqs = c.n_seq_max
     n_tokens = min(c.n_ctx, c.n_ubatch)
-    generation = resolve_fused(setting, n_seqs)
-    fused = generation.fused
-    prompt = Graphs(setting, n_tokens, n_seqs, min(n_tokens, c.n_outputs_max), fused)
-    without = prompt.sizes(pins=False, compare=pinned)
+    generation = None if enough is not None else resolve_fused(setting, n_seqs)
+    # until the generation graph is there, the answer of the last launch will do
+    fused = generation.fused if generation is not None else _assumed(setting)
+    while True:
+        prompt = Graphs(setting, n_tokens, n_seqs, min(n_tokens, c.n_outputs_max), fused)
+        without = prompt.sizes(pins=False, compare=pinned)
+        if enough is not None and enough(without):
+            return Reserved(without, fused, stopped=True)
+        if generation is None:
+            generation = resolve_fused(setting, n_seqs)
+        if generation.fused == fused:
+            break
+        fused = generation.fused
+    setting.learned.setdefault("fused", {}).update((name, fused[name]) for name in _probes(setting))
     honoured = without if prompt.same else prompt.sizes() if pinned else None
     return Reserved(tuple(map(max, without, generation.sizes())), fused, honoured)
 
@@ -134,15 +148,28 @@ def runtime(setting: Setting, reserved: Reserved) -> tuple[int, ...]:
     return sizes
 
 
+def _unresolved(setting: Setting) -> dict[str, bool]:
+    return {"flash_attn": setting.context.flash_attn != "off", **dict.fromkeys(("hc_pre", "hc_comb", "hc_post"), True)}
+
+
+def _assumed(setting: Setting) -> dict[str, bool]:
+    """What was decided for the last launch of this model, where llama.cpp decides."""
+    known = setting.learned.get("fused", {})
+    return {**_unresolved(setting), **{name: known[name] for name in _probes(setting) if name in known}}
+
+
+def _probes(setting: Setting) -> list[str]:
+    """The fused operations that llama.cpp decides about by itself."""
+    probes = ["flash_attn"] if setting.context.flash_attn == "auto" else []
+    return probes + (["hc_pre", "hc_comb", "hc_post"] if setting.hparams.dsv4_hc_mult else [])
+
+
 def resolve_fused(setting: Setting, n_seqs: int) -> Graphs:
     """resolve_fused_ops: a fused op stays only if it would run on its layer's own device, in every layer.
 
     Gives the generation graphs, which llama.cpp asks; their `fused` is the answer.
     """
-    fused = {"flash_attn": setting.context.flash_attn != "off", **dict.fromkeys(("hc_pre", "hc_comb", "hc_post"), True)}
-    probes = ["flash_attn"] if setting.context.flash_attn == "auto" else []
-    if setting.hparams.dsv4_hc_mult:
-        probes += ["hc_pre", "hc_comb", "hc_post"]
+    fused, probes = _unresolved(setting), _probes(setting)
     graphs = Graphs(setting, n_seqs, n_seqs, n_seqs, fused)
     for probe in probes:             # one graph serves all questions until an answer changes it
         asked = graphs.built().fused
@@ -222,7 +249,7 @@ class Graphs:
         """Split and allocate a graph, which is used up; None where too many layers were left out."""
         setting, short = self.setting, self._short
         ready: Split = split(llm.g, setting.backends, setting.n_copies)
-        if not self._typed and any(s.weight for sources in ready.inputs for s in sources):
+        if not self._typed and any(s.weight and s.type != "f32" for sources in ready.inputs for s in sources):
             self._typed = True
             self._learned["typed"] = 1
             self._short = self._shortened()

@@ -46,18 +46,22 @@ def assign(graph: Graph, backends: list[Backend], op_offload: bool, pins: bool =
     """Passes 1 to 4: set `backend` of every node and leaf, where `pins` count to what the builder asked for."""
     cpu = len(backends) - 1
     nodes = graph.nodes
-    verdicts: dict[tuple[int, int], bool] = {}
+    verdicts: list[dict[int, bool]] = [{} for _ in backends]      # by id: all tensors of the graph live on
 
     def supports(b: int, op: Tensor) -> bool:
-        key = (b, id(op))
-        verdict = verdicts.get(key)
+        verdict = verdicts[b].get(id(op))
         if verdict is None:
-            verdict = verdicts[key] = backends[b].supports(op)
+            verdict = verdicts[b][id(op)] = backends[b].supports(op)
         return verdict
 
+    readers: dict[int, list[int]] = {}          # by id of a buffer: the backends that read it
+
     def from_buffer(buffer: Buffer, op: Tensor) -> int:
-        for b, backend in enumerate(backends):
-            if backend.reads(buffer) and supports(b, op):
+        able = readers.get(id(buffer))
+        if able is None:
+            able = readers[id(buffer)] = [b for b, backend in enumerate(backends) if backend.reads(buffer)]
+        for b in able:
+            if supports(b, op):
                 return b
         return -1
 
@@ -79,18 +83,18 @@ def assign(graph: Graph, backends: list[Backend], op_offload: bool, pins: bool =
                     return chosen
         return -1
 
-    for t in graph.leafs:
-        t.backend = t.pinned if pins and t.pinned >= 0 else first_choice(t)
-    for t in nodes:
-        t.backend = t.pinned if pins and t.pinned >= 0 else first_choice(t)
+    for group in (graph.leafs, nodes):
+        for t in group:
+            t.backend = t.pinned if pins and t.pinned >= 0 else first_choice(t)
 
     real = [t for t in nodes if t.op not in VIEW_OPS]
     for skip_cpu in (True, False):
         for order in (real, real[::-1]):
             current = -1
             for t in order:
-                if t.backend != -1:
-                    current = -1 if skip_cpu and t.backend == cpu else t.backend
+                b = t.backend
+                if b != -1:
+                    current = -1 if skip_cpu and b == cpu else b
                 elif current != -1 and supports(current, t):
                     t.backend = current
 
@@ -105,6 +109,7 @@ def assign(graph: Graph, backends: list[Backend], op_offload: bool, pins: bool =
             buffer = backends[owner].buffer
         return backends[b].reads(buffer)
 
+    twins = [[b for b in range(i) if backends[b].buffer is backend.buffer] for i, backend in enumerate(backends)]
     for t in real:
         if t.backend == -1:
             best = -1
@@ -116,9 +121,8 @@ def assign(graph: Graph, backends: list[Backend], op_offload: bool, pins: bool =
                         best = count
                         t.backend = b
         else:
-            for b in range(t.backend):
-                if (backends[b].buffer is backends[t.backend].buffer and supports(b, t)
-                        and all(readable(s, b) for s in t.src)):
+            for b in twins[t.backend]:
+                if supports(b, t) and all(readable(s, b) for s in t.src):
                     t.backend = b
                     break
 
@@ -128,20 +132,22 @@ def assign(graph: Graph, backends: list[Backend], op_offload: bool, pins: bool =
         for s in t.src:
             if s.backend == -1:
                 s.backend = s.view_src.backend if s.view_src is not None else t.backend
-        for b in range(len(backends)):
-            if t.backend != -1:
-                break
-            if supports(b, t):
-                t.backend = b
+        if t.backend == -1:
+            t.backend = next((b for b in range(len(backends)) if supports(b, t)), -1)
 
 
 def split(graph: Graph, backends: list[Backend], n_copies: int = 1) -> Split:
     """Cut a graph whose nodes have their backends into splits and add the copies: what ggml_gallocr gets to see."""
     nodes = graph.nodes
 
+    verdicts: list[dict[int, bool]] = [{} for _ in backends]      # by id of a buffer
+
     def readable(t: Tensor, b: int) -> bool:
         buffer = t.buffer if t.buffer is not None else backends[t.backend].buffer
-        return backends[b].reads(buffer)
+        verdict = verdicts[b].get(id(buffer))
+        if verdict is None:
+            verdict = verdicts[b][id(buffer)] = backends[b].reads(buffer)
+        return verdict
 
     def copies_of(t: Tensor, keep_first: bool) -> list[Tensor]:
         made = []

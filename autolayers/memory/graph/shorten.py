@@ -1,8 +1,8 @@
 """Which layers to build so that all are known: of layers that repeat a few stand for the rest.
 
 A layer changes the allocator in a way that depends on the state it finds, on what it is, on where the layer before it
-runs and on what the next one is: the scheduler looks across both borders, and what the next one needs may be copied
-early. That is a layer's window. So the layers that are built yield a table (state before, window) -> state after, and
+runs and on what the next one is: the scheduler looks across both borders, and what the next one needs (the last one: which
+rows are wanted) may be copied early. That is a layer's window. So the layers that are built yield a table (state before, window) -> state after, and
 the whole model is walked through that table: every layer that was left out must be in it, and each stretch left out
 must end in the state in which building went on. Then nothing would have changed; no repetition is taken for granted.
 """
@@ -28,15 +28,16 @@ class Shortened:
     def __init__(self, kinds: Sequence[Hashable], outlines: Sequence[Hashable], places: Sequence[Hashable],
                  learned: dict[object, int]) -> None:
         final = {outline: i for i, outline in enumerate(outlines)}.values()     # may be the last to read an input
-        here = [(kind, i in final) for i, kind in enumerate(kinds)]
-        around = list(zip([None, *places], here, [*here[1:], None]))     # noqa: B905
+        n = len(kinds)
+        around = [(places[i - 1] if i else None, kind, i in final, kinds[i + 1] if i + 1 < n else None, i + 2 == n)
+                  for i, kind in enumerate(kinds)]
         self.windows = _numbers(around)
         # and with what is in the layer before: each such meeting is built at least once
         self._pairs = _numbers(zip([None, *outlines], self.windows, [*outlines[1:], None]))     # noqa: B905
         self._names = list(dict.fromkeys(around))
         self._learned = learned
         self._keep = [learned.get(name, _AT_FIRST) for name in self._names]   # how often each is built before one is left out
-        self._cycle = learned.get("cycle", 2)      # what moves between two places is back after two
+        self._cycle = [learned.get(("cycle", name), 2) for name in self._names]     # after how many layers the state is back
         self._tries = _TRIES
         self.layers: list[int] = []
         self.jumps: list[tuple[int, int]] = []
@@ -58,12 +59,12 @@ class Shortened:
             seen[window] += 1
             met.add(pairs[i])
             if seen[window] >= keep[window]:
-                furthest = i
+                furthest, cycle = i, self._cycle[window]
                 for j in range(i + 1, n):
                     other = windows[j]
                     if seen[other] < keep[other] or pairs[j] not in met:
                         break
-                    if pairs[j] == pairs[i] and (j - i) % self._cycle == 0:
+                    if pairs[j] == pairs[i] and (j - i) % cycle == 0:
                         furthest = j
                 if furthest > i:
                     self.jumps.append((len(self.layers) - 1, furthest))
@@ -98,14 +99,19 @@ class Shortened:
         unknown: set[int] = set()
         off = False
         for k, last in self.jumps:
-            state = states[k]
-            for i in range(self.layers[k] + 1, last + 1):
+            first, state, back = self.layers[k], states[k], 0
+            for i in range(first + 1, last + 1):
                 after = table.get((state, self.windows[i]))
                 if after is None:
                     unknown.add(self.windows[i])
                 else:
                     state = after
-            off = off or state != states[k]
+                if not back and state == states[k] and self._pairs[i] == self._pairs[first]:
+                    back = i - first
+            if state != states[k]:
+                off = True
+                window = self.windows[first]
+                self._cycle[window] = self._learned["cycle", self._names[window]] = back or self._cycle[window] * 3
         if unknown or off:
             return self.build_more(unknown)
         for name, count in zip(self._names, needed, strict=True):
@@ -113,12 +119,10 @@ class Shortened:
         return True
 
     def build_more(self, unknown: Iterable[int]) -> bool:
-        """Chooses anew: more of the layers of these windows, or (of none) another number of what is left out."""
+        """Chooses anew, with more of the layers of these windows."""
         self._tries -= 1
         if not self._tries:
             return self.build_all()
-        if not unknown:
-            self._cycle = self._learned["cycle"] = self._cycle * 3
         for window in unknown:
             self._keep[window] += self._keep[window] // 2 or 1
         self._choose()
