@@ -62,9 +62,15 @@ def fit(probe: Probe, given: Params, whole: bool = False) -> Trial | None:
     return None if params is None else probe.trial(params, whole)
 
 
-def ideal(probe: Probe, given: Params) -> Params | None:
-    """What --fit would choose if graph buffers took nothing: no layer or expert less on the devices than it really chooses."""
-    return _Fit(probe, given, lambda params, _: probe.static(params)).choose()
+def ideal(probe: Probe, given: Params, compute: Mapping[str, int]) -> Params | None:
+    """What --fit would choose if the graph buffers took only so much of a device that is used."""
+
+    def measure(params: Params, most: Mapping[str, int]) -> Breakdown | None:
+        use = probe.static(params)
+        return use if use is None else replace(use, devices={
+            name: replace(usage, compute=compute.get(name, 0) if usage.model else 0) for name, usage in use.devices.items()})
+
+    return _Fit(probe, given, measure).choose()
 
 
 class _Fit:

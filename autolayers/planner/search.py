@@ -22,7 +22,7 @@ def largest_count(probe: Probe, make: Callable[[int], Params], top: int) -> Tria
     if best is not None and best.on_devices:
         return best
     ceiling = last(-1, top, lambda count: probe.possible(make(count)))
-    low, found = _between(probe, make, -1, ceiling + 1, best, lambda trial: trial.on_devices)
+    low, found = _between(probe, make, -1, ceiling + 1, None, best, lambda trial: trial.on_devices)
     # Buffers may shrink again just above: a layer less on the CPU is a copy less.
     if low + 2 <= ceiling:
         trial = probe.trial(make(low + 2))
@@ -40,28 +40,32 @@ def largest_context(probe: Probe, make: Callable[[int], Params], low: int, high:
     if least is None or not least.fits:
         return None
     first = low // step            # of the steps, none of them below `low`
-    _, found = _between(probe, lambda n: make((first + n) * step), 0, -(-high // step) - first, least, lambda trial: trial.fits)
+    _, found = _between(probe, lambda n: make((first + n) * step), 0, -(-high // step) - first, least, most, lambda trial: trial.fits)
     return found or least
 
 
-def _between(probe: Probe, make: Callable[[int], Params], low: int, high: int, like: Trial | None,
+def _between(probe: Probe, make: Callable[[int], Params], low: int, high: int, below: Trial | None, above: Trial | None,
              fits: Callable[[Trial], bool]) -> tuple[int, Trial | None]:
-    """(number, launch) of the largest number between low, which fits, and high, which does not; (low, None) if none does."""
+    """(number, launch) of the largest number between low, which fits, and high, which does not; (low, None) if none does.
+    `below` and `above` are their launches, or ones like them, where they were measured."""
     found: Trial | None = None
-    steps = 0
-    while low + 1 < high:
-        if steps < 5:
-            guess = high - 1 if like is None else last(low, high - 1, lambda n, like=like: _fits_with(probe.static(make(n)), like))  # type: ignore[misc]
+    first, end = low, high
+    for step in range(1 << 20):
+        if low + 1 >= high:
+            break
+        if step < 5:
+            known = [(n, trial) for n, trial in ((first, below), (end, above)) if trial is not None]
+            guess = last(low, high - 1, lambda n, known=known: _expected(probe, make(n), n, known)) if known else high - 1  # type: ignore[misc]
         else:                      # buffers that jump about: no guess is better than the middle
             guess = (low + high) // 2
         guess = min(max(guess, low + 1), high - 1)
         trial = probe.trial(make(guess))
         if trial is not None and fits(trial):
-            found, low = trial, guess
+            found, low, first, below = trial, guess, guess, trial
         else:
             high = guess
-        like = trial or like
-        steps += 1
+            if trial is not None:
+                end, above = guess, trial
     return low, found
 
 
@@ -77,12 +81,21 @@ def last(low: int, high: int, holds: Callable[[int], bool]) -> int:
     return low
 
 
-def _fits_with(static: Breakdown | None, like: Trial) -> bool:
-    """Whether these weights and caches fit beside the graph buffers and margins of `like`."""
+def _expected(probe: Probe, params: Params, n: int, known: list[tuple[int, Trial]]) -> bool:
+    """Whether these flags should fit: weights and caches are known, the rest follows from the launches of one or two other
+    numbers, on whose line it is expected to lie."""
+    static = probe.static(params)
     if static is None:
         return False
-    for name, spare in like.spare.items():
-        measured, usage = like.breakdown.devices[name], static.devices[name]
-        if spare + measured.model + measured.context < usage.model + usage.context:
+    (first, near), (second, far) = known[0], known[-1]
+    part = 0.0 if first == second else (n - first) / (second - first)
+    for name in near.spare.keys() | far.spare.keys():
+        limit = probe.machine.limits[name]
+        beside = [limit - trial.spare.get(name, limit) - _static(trial.breakdown, name) for trial in (near, far)]
+        if beside[0] + (beside[1] - beside[0]) * part + _static(static, name) > limit:
             return False
     return True
+
+
+def _static(use: Breakdown, name: str) -> int:
+    return use.devices[name].model + use.devices[name].context

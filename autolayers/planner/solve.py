@@ -154,9 +154,7 @@ class Solver:
         while high - low > near:                                                # the split may change with the context
             steps = (high - low) // near
             guess = low + near * last(0, steps, lambda n, low=low: self.spread.promising(self._full(params, low + near * n)))  # type: ignore[misc]
-            if guess >= high or not self.spread.overheads:
-                guess = high - near
-            guess = max(guess, low + near)
+            guess = max(min(guess, high - near), low + near)
             trial = self.spread.best(self._full(params, guess))
             if trial is None or self.judge.speed(trial).request > limit:
                 high = guess
@@ -205,10 +203,17 @@ class Solver:
         given = self.given if self.given.n_ctx is not None else replace(params, n_gpu_layers=None)
         fitting = [trial for trial in candidates if trial.fits]
         if fitting:
-            most = ideal(self.probe, given)
             best = min(self.judge.speed(trial).request for trial in fitting)
-            if most is None or self.judge.predict(most, fitting[0].breakdown).request >= best:
-                return []
+            compute: dict[str, int] = {}
+            for _ in range(3):
+                most = ideal(self.probe, given, compute)
+                if most is None or self.judge.predict(most, fitting[0].breakdown).request >= best:
+                    return []
+                # With so small graph buffers it might win: so with nearly those that this choice really has
+                use = self.probe.usage(most, dict.fromkeys(self.probe.used(most), 0))
+                if use is None:
+                    break
+                compute = {name: usage.compute * 31 // 32 for name, usage in use.devices.items()}
         found = fit(self.probe, given)
         # An RPC server's buffers have names that only llama.cpp knows
         if found is None or not found.fits or any(buffer.startswith("RPC") for _, buffer in found.params.overrides):

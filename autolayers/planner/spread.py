@@ -18,14 +18,13 @@ else:
 
 
 class Spread:
-    """Splits of one model over one machine's devices. `overheads` are the bytes per device that are no layer's (graph
-    buffers, margin, what lives beside the model) as last measured: they predict which splits can fit."""
+    """Splits of one model over one machine's devices. `measured` has by context the bytes per device that are no layer's
+    (graph buffers, margin, what lives beside the model) as last measured: they predict which splits can fit."""
 
     def __init__(self, probe: Probe, judge: Judge) -> None:
         self.probe, self.judge = probe, judge
         self.everything = probe.model.hparams.n_layer_all + 1
-        self.overheads: dict[str, int] = {}
-        self.learned_at = 0                    # the context they were last measured with
+        self.measured: dict[int, dict[str, int]] = {}
 
     def open(self, params: Params) -> bool:
         """Whether there is a split to choose: several devices, whole layers, nothing given."""
@@ -40,7 +39,7 @@ class Spread:
         if not choice:
             trial = self.probe.trial(params)
             return trial if trial is not None and trial.fits else None
-        if self.overheads:
+        if self.measured:
             found = self._fitting(params)
             if found is not None:
                 return found
@@ -64,7 +63,7 @@ class Spread:
         low, high, steps = -1, top, 0
         while low + 1 < high:
             guess = (low + high) // 2
-            if self.overheads and steps < 4:
+            if self.measured and steps < 4:
                 guess = last(low, high - 1, lambda count: self._partition(make(count)) is not None)
             guess = min(max(guess, low + 1), high - 1)
             trial = self.best(make(guess))
@@ -76,8 +75,21 @@ class Spread:
         return best
 
     def promising(self, params: Params) -> bool:
-        """Whether some split should fit, by the overheads known so far."""
-        return self._partition(params) is not None
+        """Whether some split should fit, by what was measured so far."""
+        return bool(self.measured) and self._partition(params) is not None
+
+    def overheads(self, n_ctx: int) -> dict[str, int]:
+        """Per device what was measured with this context, or what follows from the two contexts nearest to it: most of it
+        is the same for all, the rest grows with the context."""
+        known = sorted(self.measured, key=lambda other: abs(other - n_ctx))
+        if not known:
+            return {}
+        near = self.measured[known[0]]
+        if len(known) == 1 or known[0] == n_ctx:
+            return near
+        far = self.measured[known[1]]
+        part = (n_ctx - known[0]) / (known[1] - known[0])
+        return {name: max(0, size + int((far.get(name, size) - size) * part)) for name, size in near.items()}
 
     def settled(self, trial: Trial) -> Params:
         """The launch's flags with llama.cpp's own split written down as layer counts: free memory may change until then."""
@@ -106,13 +118,14 @@ class Spread:
         return None
 
     def _hopeless(self, params: Params) -> bool:
-        """Whether llama.cpp's own split is far from fitting, by the overheads known so far."""
-        if (params.n_ctx or 0) < self.learned_at:       # with a smaller context they may be much smaller
+        """Whether llama.cpp's own split is far from fitting, by what was measured so far."""
+        n_ctx = params.n_ctx or 0
+        if n_ctx < min(self.measured):       # with a smaller context much less may be needed
             return False
         use = self.probe.static(params)
         return use is None or any(
             use.devices[name].total + size * 3 // 4 > self.probe.machine.limits[name]
-            for name, size in self.overheads.items() if use.devices[name].total)
+            for name, size in self.overheads(n_ctx).items() if use.devices[name].total)
 
     def _partition(self, params: Params) -> tuple[int, ...] | None:
         from .speed import hop
@@ -124,7 +137,8 @@ class Spread:
         cached = params.kv_offload is not False
         sizes = [usage.model + (usage.context if cached else 0) for usage in layers[-count:]]
         names = self.probe.used(params)
-        capacities = [self.probe.machine.limits[name] - self.overheads.get(name, 0) for name in names]
+        overheads = self.overheads(params.n_ctx or 0)
+        capacities = [self.probe.machine.limits[name] - overheads.get(name, 0) for name in names]
         slowness = [1 / self.judge.bandwidths.devices[name] for name in names]
         work = self.judge.work(params, params.n_ctx or self.judge.depth)[-count:]
         return best_partition(sizes, work, capacities, slowness, hop(params.n_ubatch or 512))
@@ -132,11 +146,13 @@ class Spread:
     def _learn(self, trial: Trial, anew: bool) -> None:
         """Takes over a launch's overheads; while a split does not fit only larger ones, so that the search ends."""
         use = trial.breakdown
-        self.learned_at = use.n_ctx
+        n_ctx = trial.params.n_ctx or 0
+        before = self.overheads(n_ctx)
+        known = self.measured[n_ctx] = dict(before)
         for name in self.probe.used(trial.params):
             parts = trial.margins.get(name)
             if parts is None and not anew:
                 continue
             size = use.devices[name].compute + sum(size for _, size in parts or ())
             size += sum(extra.size for extra in use.extras if extra.device == name and not extra.upper_limit)
-            self.overheads[name] = size if anew and parts is not None else max(size, self.overheads.get(name, 0))
+            known[name] = size if anew and parts is not None else max(size, before.get(name, 0))

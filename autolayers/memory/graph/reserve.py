@@ -13,7 +13,7 @@ from __future__ import annotations
 from ...backends.cuda_graph import OFFLOAD_MIN_BATCH
 from .allocator import Arena, allocate
 from .llm import Llm
-from .scheduler import Split, assign, free, split
+from .scheduler import Split, assign, split
 from .shorten import Shortened
 from .tensor import VIEW_OPS
 
@@ -100,7 +100,7 @@ def reserve(setting: Setting, pinned: bool = False, enough: Callable[[tuple[int,
     fused = generation.fused if generation is not None else _assumed(setting)
     while True:
         prompt = Graphs(setting, n_tokens, n_seqs, min(n_tokens, c.n_outputs_max), fused)
-        without = prompt.sizes(pins=False, compare=pinned)
+        without = prompt.sizes(pins=False)
         if enough is not None and enough(without):
             return Reserved(without, fused, stopped=True)
         if generation is None:
@@ -109,8 +109,8 @@ def reserve(setting: Setting, pinned: bool = False, enough: Callable[[tuple[int,
             break
         fused = generation.fused
     setting.learned.setdefault("fused", {}).update((name, fused[name]) for name in _probes(setting))
-    honoured = without if prompt.same else prompt.sizes() if pinned else None
-    return Reserved(tuple(map(max, without, generation.sizes())), fused, honoured)
+    sizes = tuple(map(max, without, generation.sizes()))
+    return Reserved(sizes, fused, prompt.sizes() if pinned else None)
 
 
 def grows(setting: Setting) -> bool:
@@ -194,7 +194,8 @@ class Graphs:
         self.setting = setting
         self.fused = fused
         self.shape = (-(-n_tokens // n_seqs) * n_seqs, n_seqs, n_outputs)
-        self.same = False            # the builder's wishes change nothing, as far as `sizes` compared
+        self._backends: list[int] = []           # of every node as last measured, and what came of it
+        self._sizes: tuple[int, ...] = ()
         large = n_tokens >= OFFLOAD_MIN_BATCH
         self._learned = setting.learned.setdefault(
             (large, len(setting.backends), setting.n_copies, c.offload_kqv, fused["flash_attn"]), {})
@@ -228,21 +229,19 @@ class Graphs:
             self._llm.release()
             self._llm = None
 
-    def sizes(self, pins: bool = True, compare: bool = False) -> tuple[int, ...]:
-        """Bytes per backend, without `pins` as if the builder asked for no backends; `compare` finds whether it matters."""
+    def sizes(self, pins: bool = True) -> tuple[int, ...]:
+        """Bytes per backend; without `pins` as if the builder asked for no backends."""
         while True:
-            llm = self.built(pins or compare)
-            if compare:
-                wished = [t.backend for t in llm.g.nodes]
-                if any(t.pinned >= 0 for t in llm.g.nodes):
-                    free(llm.g)
-                    assign(llm.g, self.setting.backends, self.setting.context.op_offload, pins)
-                self.same = wished == [t.backend for t in llm.g.nodes]
+            llm = self.built(pins)
             try:
+                backends = [t.backend for t in llm.g.nodes]
+                if backends == self._backends:       # measured before, with other wishes
+                    return self._sizes
                 found = self._allocated(llm)
             finally:
                 self.release()
             if found is not None:
+                self._backends, self._sizes = backends, found
                 return found
 
     def _allocated(self, llm: Llm) -> tuple[int, ...] | None:

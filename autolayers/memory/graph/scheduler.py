@@ -36,12 +36,6 @@ class Split:
         self.inputs: list[list[Tensor]] = []      # of each split
 
 
-def free(graph: Graph) -> None:
-    """Forget what `assign` set."""
-    for t in (*graph.nodes, *graph.leafs):
-        t.backend = -1
-
-
 def assign(graph: Graph, backends: list[Backend], op_offload: bool, pins: bool = True) -> None:
     """Passes 1 to 4: set `backend` of every node and leaf, where `pins` count to what the builder asked for."""
     cpu = len(backends) - 1
@@ -85,7 +79,10 @@ def assign(graph: Graph, backends: list[Backend], op_offload: bool, pins: bool =
 
     for group in (graph.leafs, nodes):
         for t in group:
-            t.backend = t.pinned if pins and t.pinned >= 0 else first_choice(t)
+            if pins and t.pinned >= 0:
+                t.backend = t.pinned
+            elif t.src or t.is_input or t.buffer is not None:
+                t.backend = first_choice(t)
 
     real = [t for t in nodes if t.op not in VIEW_OPS]
     for skip_cpu in (True, False):
