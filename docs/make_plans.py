@@ -2,8 +2,8 @@
 
     python docs/make_plans.py
 
-Headers are the fixtures'; --fit's answer is autolayers.planner.fit, which tests/test_planner_fit.py compares with llama.cpp's
-own llama-fit-params.
+Headers are the fixtures'; --fit's answer is autolayers.planner.fit. tests/test_planner_fit.py asks the real llama-server and
+llama-fit-params for every cell of it.
 """
 
 from __future__ import annotations
@@ -35,6 +35,8 @@ autolayers plans, beside what `llama-server --fit on` would choose by itself.
 - **context**: tokens, shared by the four default slots.
 - **t/s**: predicted tokens per second of generation with a short context, from bytes and bandwidths: not a measurement, the
   truth may be half as much or half as much again. It is there to compare the two columns.
+- What `--fit` chooses is compared, cell by cell, with what llama-server and llama-fit-params themselves choose for CUDA
+  devices of these sizes (`pytest -m llamacpp tests/test_planner_fit.py`).
 - `--fit` keeps 1024 MiB free on each GPU, autolayers what docs/devices.md derives. *breaks* marks a choice of --fit that
   does not leave that; *does not fit* a model too large for the machine.
 """

@@ -1,6 +1,6 @@
 #!/bin/sh
-# Builds llama-server, llama-fit-params and ggml-rpc-server once, for the tests marked `llamacpp`; prints the directory they are in.
-# About 15 minutes on two cores. Source: llama.cpp as the PyPI package llama-cpp-python 0.3.36 carries it.
+# Builds llama-server, llama-fit-params and ggml-rpc-server once, for the tests marked `llamacpp`, and libmockcuda.so (mock_cuda.py)
+# beside them; prints the directory they are in. About 15 minutes on two cores. Source: llama.cpp as the PyPI package llama-cpp-python 0.3.36 carries it.
 set -eu
 version=0.3.36
 cache=${AUTOLAYERS_CACHE:-$HOME/.cache/autolayers-tests}/llama-cpp-python-$version
@@ -19,5 +19,13 @@ if [ ! -e "$cache/done" ]; then
         nice ninja -C "$cache/build" llama-server llama-fit-params ggml-rpc-server
         touch "$cache/done"
     } >&2
+fi
+source=$cache/source/vendor/llama.cpp
+maker=$(dirname "$0")/mock_cuda.py
+if [ ! -e "$bin/libmockcuda.so" ] || [ "$maker" -nt "$bin/libmockcuda.so" ]; then
+    ${PYTHON:-python3} "$maker" "$source" "$cache/mock_cuda.cpp" >&2
+    c++ -std=c++17 -O1 -fPIC -shared -w "$cache/mock_cuda.cpp" -I"$source/ggml/include" -I"$source/ggml/src" \
+        -o "$bin/libmockcuda.so.new" >&2
+    mv "$bin/libmockcuda.so.new" "$bin/libmockcuda.so"
 fi
 echo "$bin"

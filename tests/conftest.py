@@ -7,6 +7,7 @@ import pathlib
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 
 import pytest
 
@@ -28,6 +29,15 @@ def binaries() -> pathlib.Path:
     script = pathlib.Path(__file__).parent / "build_llamacpp.sh"
     built = subprocess.run([script], stdout=subprocess.PIPE, check=True, env={**os.environ, "PYTHON": sys.executable})
     return pathlib.Path(built.stdout.decode().strip())
+
+
+@pytest.fixture(scope="session")
+def mock_cuda(binaries: pathlib.Path) -> Callable[..., dict[str, str]]:
+    """The environment in which the real llama.cpp sees these CUDA devices, with all their memory free (mock_cuda.py)."""
+    library = binaries / "libmockcuda.so"
+    if not library.exists():
+        pytest.skip(f"no {library}: tests/build_llamacpp.sh makes it")
+    return lambda *devices: {"LD_PRELOAD": str(library), "MOCK_CUDA": ",".join(str(device.total) for device in devices)}
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

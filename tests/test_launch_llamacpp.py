@@ -1,4 +1,4 @@
-"""`autolayers run` with the real llama-server, and a ggml-rpc-server as its GPU.
+"""`autolayers run` with the real llama-server; its GPUs are ggml-rpc-servers, or CUDA devices that are not there (mock_cuda.py).
 
 Binaries: $AUTOLAYERS_LLAMACPP_BIN, or tests/build_llamacpp.sh builds them (about 15 minutes, once).
 """
@@ -75,9 +75,9 @@ def rpc(binaries: pathlib.Path) -> Iterator[Rpc]:
 class Run:
     """One `autolayers run`; its output in files, so that nothing can block."""
 
-    def __init__(self, path: pathlib.Path, words: list[str]) -> None:
+    def __init__(self, path: pathlib.Path, words: list[str], environ: dict[str, str] | None = None) -> None:
         self.error = path / "stderr"
-        environ = {name: value for name, value in os.environ.items() if not name.startswith("LLAMA_")}
+        environ = {name: value for name, value in os.environ.items() if not name.startswith("LLAMA_")} | (environ or {})
         environ |= {"XDG_STATE_HOME": str(path / "state"), "XDG_CONFIG_HOME": str(path)}
         with open(self.error, "wb") as error:
             self.process = subprocess.Popen([sys.executable, "-m", "autolayers", "run", *words], stdout=subprocess.DEVNULL, stderr=error, env=environ)
@@ -192,28 +192,39 @@ def real(name: str, path: pathlib.Path) -> pathlib.Path:
 _LINE = re.compile(r"\w+: +(\S+) +(model|KV|RS|compute) buffer size = +([\d.]+) MiB")
 
 
-def check(run: Run, file: pathlib.Path, flags: list[str], devices: list[str], spare: float = 0) -> None:
+def remote(*names: str) -> list[autolayers.Device]:
+    return [replace(autolayers.Device.hypothetical("64GiB", name=name), backend="RPC-CPU", kind="rpc") for name in names]
+
+
+def check(run: Run, file: pathlib.Path, flags: list[str], gpus: list[autolayers.Device], spare: float = 0) -> None:
     """The log, read here without the package's own reader, beside the plan of the same flags."""
     names = {endpoint: name for name, endpoint in re.findall(r"using device (\S+) \((\S+)\)", run.log)}
     seen: dict[tuple[str, str], list[float]] = {}
     for where, part, size in _LINE.findall(run.log):
-        device = names[where.partition("[")[2].rstrip("]")] if where.startswith("RPC") else "Host"     # each server counts from RPC0
+        device = names[where.partition("[")[2].rstrip("]")] if where.startswith("RPC") else where      # each server counts from RPC0
+        device = device if device in {gpu.name for gpu in gpus} else "Host"
         seen.setdefault((device, {"KV": "context", "RS": "context"}.get(part, part)), []).append(float(size))
-    gpus = [replace(autolayers.Device.hypothetical("64GiB", name=name), backend="RPC-CPU", kind="rpc") for name in devices]
     plan = autolayers.plan(autolayers.read_model(str(file)), flags, devices=gpus)
+    peak = plan.breakdown.runtime_peak or {}
+    grown = False
     offloaded = re.search(r"offloaded (\d+)/(\d+) layers", run.log)
     assert offloaded and int(offloaded[1]) == min(plan.n_gpu_layers, int(offloaded[2]))
     for device, usage in [*plan.breakdown.devices.items(), ("Host", plan.breakdown.host)]:
         for part in ("model", "context", "compute"):
             sizes = seen.get((device, part), [])
             # each line is rounded to 0.01 MiB on its own
-            above = getattr(usage, part) / MiB - sum(sizes)
-            assert abs(above) <= 0.00501 * max(1, len(sizes)) or (part == "compute" and 0 < above <= spare), (device, part, sizes, usage)
-    if spare:
+            above, rounding = getattr(usage, part) / MiB - sum(sizes), 0.00501 * max(1, len(sizes))
+            if part == "compute" and abs(above) > rounding:
+                # a launch honours the graph's wishes for backends, llama.cpp's measuring and so the prediction does not
+                grown = True
+                assert 0 < above <= spare + rounding or abs(above + peak.get(device, 0) / MiB) <= rounding, (device, sizes, usage, peak)
+            else:
+                assert abs(above) <= rounding, (device, part, sizes, usage)
+    if grown:
         return
     start = run.log.index("autolayers: prediction")
-    table = run.log[start:].splitlines()[2:2 + 3 * (len(devices) + 1)]
-    assert len(table) == 3 * (len(devices) + 1) and all(line.endswith("equal") for line in table), table
+    table = run.log[start:].splitlines()[2:2 + 3 * (len(gpus) + 1)]
+    assert len(table) == 3 * (len(gpus) + 1) and all(line.endswith("equal") for line in table), table
     assert plan.breakdown.exact
 
 
@@ -223,18 +234,19 @@ def test_buffers_are_the_predicted_ones(binaries: pathlib.Path, rpc: Rpc, tmp_pa
     file = real(name, tmp_path)
     cache = "bf16" if file.parent.name == "tiny" else "q8_0"     # tiny heads are smaller than a block
     flags = [*(word.replace("QUANTISED", cache) for word in VARIANTS[variant]), "--rpc", f"127.0.0.1:{rpc.port}", "-lm", "none", "-nr", "--no-warmup"]
-    launch_and_check(binaries, file, flags, ["RPC0"], tmp_path)
+    launch_and_check(binaries, file, flags, remote("RPC0"), tmp_path)
 
 
-def launch_and_check(binaries: pathlib.Path, file: pathlib.Path, flags: list[str], devices: list[str], path: pathlib.Path,
-                     spare: float = 0) -> None:
-    run = Run(path, ["--verify", str(binaries / "llama-server"), "-m", str(file), "--port", str(free_port()), *flags])
+def launch_and_check(binaries: pathlib.Path, file: pathlib.Path, flags: list[str], gpus: list[autolayers.Device], path: pathlib.Path,
+                     spare: float = 0, environ: dict[str, str] | None = None) -> None:
+    there = ["--gpu", ",".join(str(gpu.total) for gpu in gpus)] if environ else []     # NVML does not know devices that are not there
+    run = Run(path, ["--verify", *there, str(binaries / "llama-server"), "-m", str(file), "--port", str(free_port()), *flags], environ)
     try:
         run.ready()
         until(lambda: "autolayers: prediction" in run.log)
     finally:
         assert run.end() == 0
-    check(run, file, flags, devices, spare)
+    check(run, file, flags, gpus, spare)
 
 
 @pytest.mark.parametrize("pipeline", [False, True])
@@ -247,10 +259,33 @@ def test_two_devices(binaries: pathlib.Path, tmp_path: pathlib.Path, name: str, 
         if not pipeline:
             flags += ["-ot", "no_such_tensor=CPU"]      # any override ends pipeline parallelism
         # With it the launch takes less than llama.cpp's own measuring says, which the prediction equals: four hidden states
-        launch_and_check(binaries, real(name, tmp_path), flags, ["RPC0", "RPC1"], tmp_path, 2.01 if pipeline else 0)
+        launch_and_check(binaries, real(name, tmp_path), flags, remote("RPC0", "RPC1"), tmp_path, 2 if pipeline else 0)
     finally:
         for server in servers:
             server.end()
+
+
+CUDA = [
+    (["16GiB"], ["-ngl", "all", "-c", "4096"]),
+    (["16GiB"], ["-ngl", "1", "-c", "2048", "-np", "2", "-fa", "off"]),
+    (["16GiB"], ["-ngl", "2", "-c", "4096", "-nkvo", "-fa", "on", "-ub", "256"]),
+    (["8GiB", "16GiB"], ["-ngl", "all", "-c", "2048", "-ot", "ffn_down=CPU"]),
+    (["8GiB", "8GiB", "8GiB"], ["-ngl", "all", "-c", "2048", "-np", "1", "-ot", "no_such_tensor=CPU"]),
+    (["8GiB", "16GiB"], ["-ngl", "all", "-c", "2048"]),       # pipelined
+]
+
+
+@pytest.mark.parametrize("variant", range(len(CUDA)))
+@pytest.mark.parametrize("name", ["chat", "qwen3-dense", "gemma3-dense", "llama-moe", "gpt-oss-moe", "qwen2moe-moe", "mamba-dense", "llama-3.2-1b-q8_0"])
+def test_cuda_buffers_are_the_predicted_ones(mock_cuda: Callable[..., dict[str, str]], binaries: pathlib.Path, tmp_path: pathlib.Path,
+                                             name: str, variant: int) -> None:
+    sizes, flags = CUDA[variant]
+    gpus = [autolayers.Device.hypothetical(size, f"CUDA{i}") for i, size in enumerate(sizes)]
+    file = real(name, tmp_path)
+    # between devices a launch may need a hidden state less than llama.cpp's own measuring says; pipelined, four
+    copies = 0 if len(gpus) == 1 else 1 if "-ot" in flags else 4
+    spare = copies * 512 * autolayers.read_model(file).hparams.n_embd * 4 / MiB
+    launch_and_check(binaries, file, [*flags, "-lm", "none", "-nr", "--no-warmup"], gpus, tmp_path, spare, mock_cuda(*gpus))
 
 
 # --- running out of memory

@@ -1,7 +1,7 @@
-"""--fit's own answer: the steps of its search as numbers, and (marked) beside llama.cpp's own llama-fit-params.
+"""--fit's own answer: the steps of its search as numbers, and (marked) beside llama.cpp's own llama-fit-params and llama-server.
 
-llama-fit-params: $AUTOLAYERS_LLAMACPP_BIN, or tests/build_llamacpp.sh builds it (about 15 minutes, once). Two ggml-rpc-servers
-are its GPUs; how much of them may be taken is said with --fit-target.
+Both: $AUTOLAYERS_LLAMACPP_BIN, or tests/build_llamacpp.sh builds them (about 15 minutes, once). Their GPUs are two
+ggml-rpc-servers, of which --fit-target says how much may be taken, or CUDA devices that are not there (mock_cuda.py).
 """
 
 from __future__ import annotations
@@ -14,15 +14,18 @@ import re
 import shutil
 import socket
 import subprocess
+import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 
 import autolayers
 from autolayers import Device
 from autolayers.arguments import parse
+from autolayers.devices import hypothetical
 from autolayers.memory import context
+from autolayers.memory.weights import place_weights
 from autolayers.params import Params
 from autolayers.planner.fit import fit
 from autolayers.planner.probe import Machine, Probe
@@ -103,9 +106,7 @@ def test_the_same_words_as_llama_fit_params(name: str, count: int, binaries: pat
                                             tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # llama-fit-params reserves an output row for every token of a batch, llama-server one per slot.
     monkeypatch.setattr(context, "_outputs", lambda params, embeddings, n_batch, n_seq_max: n_batch)
-    path = tmp_path / f"{name}.gguf"
-    shutil.copy(HEADERS / path.name, path)
-    os.truncate(path, json.loads((HEADERS / "sizes.json").read_text())[name])
+    path = sparse(name, tmp_path)
     model = autolayers.read_model(path)
     endpoints = servers[:count]
     memory = next(int(line.split()[1]) << 10 for line in pathlib.Path("/proc/meminfo").read_text().splitlines()
@@ -123,6 +124,66 @@ def test_the_same_words_as_llama_fit_params(name: str, count: int, binaries: pat
         found = fit(Probe(model, Machine(devices, {d.name: d.free for d in devices})), parse(flags).params)
         assert found is not None
         assert words(found.params) == theirs, f"{flags} with {budget} MiB"
+
+
+def sparse(name: str, folder: pathlib.Path) -> pathlib.Path:
+    """A model of full length, of which only the header is there."""
+    path = folder / f"{name}.gguf"
+    shutil.copy(HEADERS / path.name, path)
+    os.truncate(path, json.loads((HEADERS / "sizes.json").read_text())[name])
+    return path
+
+
+sys.path.append(str(HERE.parent / "docs"))
+from make_plans import MACHINES, MODELS  # noqa: E402
+
+
+@pytest.mark.llamacpp
+@pytest.mark.parametrize("cards", [cards for _, cards in MACHINES])
+@pytest.mark.parametrize("name", MODELS)
+def test_the_fit_column_of_the_document(name: str, cards: str, binaries: pathlib.Path, mock_cuda: Callable[..., dict[str, str]],
+                                        tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every cell of docs/plans.md: llama-server's own --fit chooses it, and llama-fit-params the same but for its output rows."""
+    path = sparse(name, tmp_path)
+    model, devices = autolayers.read_model(path), tuple(hypothetical(cards))
+    environ = {**os.environ, **mock_cuda(*devices)}
+
+    def ours(given: Params) -> Params:
+        found = fit(Probe(model, Machine(devices, {d.name: d.free for d in devices})), given)
+        assert found is not None
+        return found.params
+
+    chosen, log = ours(Params()), ask_server(binaries, path, environ)
+    n_ctx = re.findall(r"context size reduced from \d+ to (\d+)", log)
+    assert (int(n_ctx[-1]) if n_ctx else model.n_ctx_train) == chosen.n_ctx
+    placement = place_weights(model, chosen, devices)
+    assert re.findall(r"layer +\d+ assigned to device (\w+)", log)[-model.n_layer - 1:] == [*placement.dev_layer, placement.dev_output]
+    overridden = dict(re.findall(r"tensor (\S+) \(.*buffer type overridden to (\w+)", log))
+    assert overridden == {placed.name: placed.buffer for placed in placement.tensors
+                          if any(re.search(pattern, placed.name) for pattern, _ in chosen.overrides)}
+
+    # llama-fit-params takes one slot where none are given
+    monkeypatch.setattr(context, "_outputs", lambda params, embeddings, n_batch, n_seq_max: n_batch)
+    theirs = subprocess.run([binaries / "llama-fit-params", "-m", path], capture_output=True, text=True, check=True, env=environ)
+    assert words(ours(Params(n_parallel=1))) == theirs.stdout.strip().splitlines()[-1]
+
+
+def ask_server(binaries: pathlib.Path, path: pathlib.Path, environ: dict[str, str]) -> str:
+    """What llama-server says from the end of --fit until it knows where every tensor goes."""
+    with subprocess.Popen([binaries / "llama-server", "-m", path, "--port", "0", "-lv", "5"], stdout=subprocess.PIPE,
+                          stderr=subprocess.STDOUT, text=True, env=environ) as server:
+        assert server.stdout is not None
+        said: list[str] = []
+        fitted = False
+        for line in server.stdout:
+            if "context size reduced" in line or fitted:
+                said.append(line)
+            fitted = fitted or "fitting params to free memory took" in line
+            if fitted and "done_getting_tensors" in line:
+                break
+        server.kill()
+    assert fitted, said[-3:]
+    return "".join(said)
 
 
 def words(params: Params) -> str:

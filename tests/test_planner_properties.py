@@ -20,9 +20,10 @@ import autolayers
 from autolayers import Device, LaunchRefused
 from autolayers.devices import Host
 from autolayers.memory import estimate
-from autolayers.planner import Plan, machine_for, plan_on, read
+from autolayers.planner import Plan, machine_for, plan_on
 from autolayers.planner.speed import hop
 from autolayers.planner.split import best_partition
+from autolayers.wishes import read
 
 HEADERS = pathlib.Path(__file__).parent.parent / "fixtures" / "headers"
 MODELS = {name: autolayers.read_model(HEADERS / f"{name}.gguf")

@@ -25,8 +25,9 @@ def main(words: list[str]) -> int:
         return 0
     lists, plot, others = _own(words)
     from ..arguments import config_files, parse
-    from ..planner import machine_for, read
+    from ..planner import machine_for
     from ..planner.sweep import sweep
+    from ..wishes import read
     from .plan import load
 
     arguments = parse(others, os.environ, config_files(os.environ))

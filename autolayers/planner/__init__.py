@@ -9,7 +9,6 @@ What is given stays, what is not given is solved (solve.py); the answer says wha
 from __future__ import annotations
 
 from ..errors import LaunchRefused, UsageError
-from .policy import Policy, read_policy
 from .probe import RAM_MARGIN, Machine, Probe, beside_by_device, resident
 from .result import DeviceRow, HostRow, Plan, Rival, describe
 from .solve import Solver
@@ -24,12 +23,13 @@ if TYPE_CHECKING:
     from ..devices.host import Host
     from ..model import Model
     from ..params import Params
+    from ..wishes import Policy
     from .probe import Trial
     from .reasons import Lever
 else:
     from ..records import replace
 
-__all__ = ["DeviceRow", "HostRow", "Machine", "Plan", "Policy", "Rival", "machine_for", "plan", "plan_on", "read"]
+__all__ = ["DeviceRow", "HostRow", "Machine", "Plan", "Rival", "machine_for", "plan", "plan_on"]
 
 
 def plan(model: Model, words: Sequence[str] | Params | Arguments = (), devices: Sequence[Device] | None = None,
@@ -44,6 +44,8 @@ def plan(model: Model, words: Sequence[str] | Params | Arguments = (), devices: 
     Raises UsageError for flags that make no sense, LaunchRefused where llama.cpp would not start, DeviceError where
     the machine's memory cannot be known. A launch that does not fit is an answer (`fits` is False), not an error.
     """
+    from ..wishes import read
+
     params, policy = read(words, environ)
     machine, notes = machine_for(params, policy, devices, host, environ)
     return plan_on(model, params, policy, machine, notes, explain)
@@ -61,21 +63,6 @@ def plan_on(model: Model, params: Params, policy: Policy, machine: Machine, note
     if trial is None:
         raise probe.refusal or LaunchRefused("llama.cpp would refuse this launch")
     return _answer(solver, trial, notes, explain, speed or explain)
-
-
-def read(words: Sequence[str] | Params | Arguments, environ: Mapping[str, str] | None) -> tuple[Params, Policy]:
-    """What is fixed and what is wished, from words, a Params or parsed Arguments. Raises UsageError."""
-    from ..arguments import Arguments, config_files, parse
-    from ..params import Params
-
-    if isinstance(words, Params):
-        return words, Policy()
-    if isinstance(words, Arguments):
-        return words.params, read_policy(words.own)
-    parsed = parse(list(words), environ, () if environ is None else config_files(environ))
-    if parsed.positional:
-        raise UsageError(f"not a flag: {parsed.positional[0]!r}")
-    return parsed.params, read_policy(parsed.own)
 
 
 def machine_for(params: Params, policy: Policy, devices: Sequence[Device] | None, host: Host | None,

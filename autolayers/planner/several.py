@@ -58,7 +58,8 @@ def plan_together(models: Sequence[Model], words: Sequence[str] | Params | Argum
     If all fit wholly on the GPUs at their smallest contexts, they do, and share what is left for larger contexts; else
     each gets a share of what is left in proportion to what it would need alone. Raises what `plan` raises.
     """
-    from . import machine_for, plan_on, read
+    from ..wishes import read
+    from . import machine_for, plan_on
 
     params, policy = read(words, environ)
     machine, notes = machine_for(params, policy, devices, host, environ)

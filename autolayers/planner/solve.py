@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from ..model import Model
     from ..params import Params
-    from .policy import Policy
+    from ..wishes import Policy
     from .probe import Probe, Trial
 else:
     from ..records import dataclass, replace

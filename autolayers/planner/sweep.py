@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
     from ..model import Model
     from ..params import Params
-    from .policy import Policy
+    from ..wishes import Policy
     from .probe import Machine
     from .result import Plan
 else:

@@ -1,16 +1,24 @@
-"""What the user wishes beside llama-server's own flags: strategy, context, cache types, budgets."""
+"""What the user asks for, read: llama-server's flags (Params) and, beside them, autolayers' own (Policy).
+
+    params, policy = read(["-c", "8192", "--budget", "CUDA0=10GiB"], os.environ)
+
+Here texts become numbers; the planner gets no flag to see.
+"""
 
 from __future__ import annotations
 
-from ..errors import UsageError
-from ..units import parse_size
+from .errors import UsageError
+from .units import parse_size
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
     from dataclasses import dataclass
+
+    from .arguments import Arguments
+    from .params import Params
 else:
-    from ..records import dataclass
+    from .records import dataclass
 
 _CACHE_TYPES = ("f32", "f16", "bf16", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0", "iq4_nl")
 
@@ -31,6 +39,21 @@ class Policy:
     gpu: str | None = None
     ram: int | None = None
     build: int | None = None
+
+
+def read(words: Sequence[str] | Params | Arguments, environ: Mapping[str, str] | None) -> tuple[Params, Policy]:
+    """What is fixed and what is wished, from words, a Params or parsed Arguments. Raises UsageError."""
+    from .arguments import Arguments, config_files, parse
+    from .params import Params
+
+    if isinstance(words, Params):
+        return words, Policy()
+    if isinstance(words, Arguments):
+        return words.params, read_policy(words.own)
+    parsed = parse(list(words), environ, () if environ is None else config_files(environ))
+    if parsed.positional:
+        raise UsageError(f"not a flag: {parsed.positional[0]!r}")
+    return parsed.params, read_policy(parsed.own)
 
 
 def read_policy(own: Mapping[str, object]) -> Policy:
