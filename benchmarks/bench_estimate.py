@@ -100,6 +100,7 @@ def main(runs: int) -> None:
             return plan(read_model(str(path)), ["-c", "8192"], devices=devices)
 
         cards = [Device.hypothetical("24GiB", f"CUDA{i}") for i in range(3)]
+        small = [Device.hypothetical(size, f"CUDA{i}") for i, size in enumerate(("12GiB", "8GiB", "6GiB"))]
         for what, path, n_layer, aim in (("80 layers, dense", dense, 80, 60), ("94 layers, experts", deep, 94, 150)):
             model = read_model(str(path))
             assert model.hparams.n_layer == n_layer
@@ -107,9 +108,9 @@ def main(runs: int) -> None:
                 name = f"estimate, {what}, {how}"
                 work[name] = partial(estimate, model, parse(["-ngl", str(ngl), "-c", "8192"]).params, cards[:n])
                 aims[name] = aim
-            for n in (1, 3):
-                name = f"plan, {what}, {n} GPU{'s' * (n > 1)}"
-                work[name] = partial(planned, path, cards[:n])
+            for how, devices in (("1 GPU", cards[:1]), ("3 GPUs", cards), ("3 GPUs too small", small)):
+                name = f"plan, {what}, {how}"
+                work[name] = partial(planned, path, devices)
                 aims[name] = 500
         best = least(work, runs)
         unit = best[PASS]

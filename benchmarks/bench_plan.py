@@ -23,6 +23,10 @@ QUESTIONS = (
     ("llama-3.3-70b-q4_k_m", "--gpu 24GiB,8GiB", "a split, and layers in RAM"),
     ("qwen3-30b-a3b-q4_k_m", "--gpu 8GiB", "experts in RAM"),
     ("qwen3-30b-a3b-q4_k_m", "--gpu 8GiB,6GiB", "experts in RAM, and a split"),
+    ("llama-3.3-70b-q4_k_m", "--gpu 24GiB,12GiB,8GiB", "three GPUs, a split"),
+    ("qwen3-30b-a3b-q4_k_m", "--gpu 4GiB,4GiB,4GiB", "three GPUs, experts in RAM"),
+    ("qwen3-next-80b-a3b-q4_k_m", "--gpu 24GiB,24GiB,8GiB", "three GPUs, the context"),
+    ("llama-4-scout-q4_k_m", "--gpu 24GiB,24GiB,8GiB", "three GPUs, experts in RAM"),
 )
 
 
@@ -35,14 +39,14 @@ def main() -> None:
         return estimate(self, *args, **options)  # type: ignore[arg-type]
 
     probe.Probe._estimate = counted  # type: ignore[assignment, method-assign]
-    print(f"{'':60} full  static      ms")
+    print(f"{'':81} full  static      ms")
     for name, flags, what in QUESTIONS:
         model = autolayers.read_model(ROOT / "fixtures" / "headers" / f"{name}.gguf")
         asked.clear()
         start = time.process_time()
         autolayers.plan(model, flags.split())
         taken = (time.process_time() - start) * 1000
-        print(f"{name + ' ' + flags:44} {what:30} {sum(asked):4} {len(asked) - sum(asked):6} {taken:8.0f}")
+        print(f"{name + ' ' + flags:50} {what:30} {sum(asked):4} {len(asked) - sum(asked):6} {taken:8.0f}")
 
 
 if __name__ == "__main__":

@@ -52,7 +52,10 @@ def estimate(model: Model, params: Params, devices: Sequence[Device], build: int
 
         context = replace(context, layer_inputs=layer_inputs(model, beside))
     placement = place_weights(model, params, devices, context.load_mtp)
-    memory = allocate(model, context, placement)
+    key = (context, placement.devices, placement.dev_layer, tuple(placement.shares))
+    last = model.memo.get("memory")            # searches ask for the same caches many times in a row
+    memory = last[1] if last is not None and last[0] == key else allocate(model, context, placement)
+    model.memo["memory"] = (key, memory)
     names = [device.name for device in placement.devices]
     exact = placement.exact and not model.inexact
     warnings = [*model.inexact, *placement.warnings]

@@ -27,7 +27,7 @@ else:
     from ..records import dataclass, replace
 
 FLOOR = 4096          # tokens per sequence, llama.cpp's own --fit-ctx
-OUTDONE = 1.25        # whole layers that are predicted this much slower, with memory to spare, are not looked at
+OUTDONE = 1.1         # whole layers that are predicted this much slower, were all memory theirs, are not looked at
 SPILL_GAIN = 1.25     # FFN weights in RAM must promise this much more than whole layers: the prediction is not that good
 
 
@@ -197,28 +197,29 @@ class Solver:
         return bound.request > OUTDONE * min(self.judge.speed(trial).request for trial in fitting)
 
     def _rival(self, params: Params, candidates: list[Trial]) -> list[Trial]:
-        """What --fit would do, unless even more than it can do is no faster than one of these."""
+        """What is faster than these by --fit's rules: what it would do itself, or what it would do with smaller graph
+        buffers than it finds, if that fits all the same. Nothing where even then it is no faster."""
         from .fit import fit, ideal
 
         given = self.given if self.given.n_ctx is not None else replace(params, n_gpu_layers=None)
+        found: list[Trial] = []
         fitting = [trial for trial in candidates if trial.fits]
-        if fitting:
-            best = min(self.judge.speed(trial).request for trial in fitting)
-            compute: dict[str, int] = {}
-            for _ in range(3):
-                most = ideal(self.probe, given, compute)
-                if most is None or self.judge.predict(most, fitting[0].breakdown).request >= best:
-                    return []
-                # With so small graph buffers it might win: so with nearly those that this choice really has
-                use = self.probe.usage(most, dict.fromkeys(self.probe.used(most), 0))
-                if use is None:
-                    break
-                compute = {name: usage.compute * 31 // 32 for name, usage in use.devices.items()}
-        found = fit(self.probe, given)
-        # An RPC server's buffers have names that only llama.cpp knows
-        if found is None or not found.fits or any(buffer.startswith("RPC") for _, buffer in found.params.overrides):
-            return []
-        return [found]
+        compute: dict[str, int] = {}
+        for _ in range(4 if fitting else 0):
+            best = self.judge.fastest(fitting)
+            most = ideal(self.probe, given, compute)
+            if most is None or self.judge.predict(most, best.breakdown).request >= self.judge.speed(best).request:
+                return found
+            trial = self.probe.trial(most)
+            if trial is None:
+                break
+            if trial.fits and not _on_rpc(trial):
+                found = [trial]
+                fitting.append(trial)
+            else:         # with so small buffers it might win: so with nearly those that this choice really has
+                compute = {name: usage.compute * 31 // 32 for name, usage in trial.breakdown.devices.items()}
+        rival = fit(self.probe, given)
+        return found if rival is None or not rival.fits or _on_rpc(rival) else [*found, rival]
 
     def _includes_fit(self, layers: Trial | None) -> bool:
         """--fit would try nothing that was not tried: whole layers on one device, with a margin that is no smaller."""
@@ -278,6 +279,11 @@ class Solver:
             if gain.request * SPILL_GAIN > loss.request:
                 return []
         return [found]
+
+
+def _on_rpc(trial: Trial) -> bool:
+    """Whether tensors are sent to an RPC server: its buffers have names that only llama.cpp knows."""
+    return any(buffer.startswith("RPC") for _, buffer in trial.params.overrides)
 
 
 def with_experts_on_host(params: Params, count: int) -> Params:

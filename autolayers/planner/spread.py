@@ -5,6 +5,8 @@ from __future__ import annotations
 from .search import largest_count, last
 from .split import best_partition
 
+FIRST_GUESS = 768 << 20      # of graph buffers and margin on a device, before any was measured
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -31,19 +33,21 @@ class Spread:
         return (len(self.probe.machine.devices) > 1 and params.tensor_split is None
                 and params.split_mode in (None, "layer") and len(self.probe.used(params)) > 1)
 
-    def best(self, params: Params) -> Trial | None:
-        """These flags with the fastest split that fits, llama.cpp's own one included; None where none fits."""
+    def best(self, params: Params, plain_first: bool = True) -> Trial | None:
+        """These flags with the fastest split that fits, llama.cpp's own one included; None where none fits.
+
+        Where nothing was measured yet llama.cpp's own split comes first, or the best by a guess."""
         choice = self.open(params)
         if not self.probe.possible(params, any_split=choice):
             return None
         if not choice:
             trial = self.probe.trial(params)
             return trial if trial is not None and trial.fits else None
-        if self.measured:
+        if self.measured or not plain_first:
             found = self._fitting(params)
             if found is not None:
                 return found
-            if self._hopeless(params):
+            if self.measured and self._hopeless(params):
                 return None
         plain = self.probe.trial(params)             # llama.cpp's own split, by free memory
         if plain is None:
@@ -63,10 +67,10 @@ class Spread:
         low, high, steps = -1, top, 0
         while low + 1 < high:
             guess = (low + high) // 2
-            if self.measured and steps < 4:
+            if steps < 4:
                 guess = last(low, high - 1, lambda count: self._partition(make(count)) is not None)
             guess = min(max(guess, low + 1), high - 1)
-            trial = self.best(make(guess))
+            trial = self.best(make(guess), plain_first=False)
             if trial is None:
                 high = guess
             else:
@@ -83,7 +87,7 @@ class Spread:
         is the same for all, the rest grows with the context."""
         known = sorted(self.measured, key=lambda other: abs(other - n_ctx))
         if not known:
-            return {}
+            return dict.fromkeys(self.probe.machine.limits, FIRST_GUESS)
         near = self.measured[known[0]]
         if len(known) == 1 or known[0] == n_ctx:
             return near
@@ -147,6 +151,7 @@ class Spread:
         """Takes over a launch's overheads; while a split does not fit only larger ones, so that the search ends."""
         use = trial.breakdown
         n_ctx = trial.params.n_ctx or 0
+        anew = anew or not self.measured
         before = self.overheads(n_ctx)
         known = self.measured[n_ctx] = dict(before)
         for name in self.probe.used(trial.params):

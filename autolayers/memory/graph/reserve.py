@@ -27,7 +27,8 @@ if TYPE_CHECKING:
 else:
     from ...records import dataclass
 
-_GROWING = frozenset(("kimi-linear", "minimax-01", "minimax-m3"))   # with the tokens of a sequence, or the cache's fill
+_GROWING = frozenset(("kimi-linear", "minimax-01", "minimax-m3"))   # with the tokens of a sequence
+_FILLING = frozenset(("minimax-m3",))                               # with what the cache holds
 N_COPIES = 4                 # GGML_SCHED_MAX_COPIES: pipeline parallelism
 
 
@@ -96,8 +97,8 @@ def reserve(setting: Setting, pinned: bool = False, enough: Callable[[tuple[int,
     n_seqs = c.n_seq_max
     n_tokens = min(c.n_ctx, c.n_ubatch)
     generation = None if enough is not None else resolve_fused(setting, n_seqs)
-    # until the generation graph is there, the answer of the last launch will do
-    fused = generation.fused if generation is not None else _assumed(setting)
+    # until the generation graph is there, everything is taken to be fused: what needs less memory
+    fused = generation.fused if generation is not None else _unresolved(setting)
     while True:
         prompt = Graphs(setting, n_tokens, n_seqs, min(n_tokens, c.n_outputs_max), fused)
         without = prompt.sizes(pins=False)
@@ -108,7 +109,6 @@ def reserve(setting: Setting, pinned: bool = False, enough: Callable[[tuple[int,
         if generation.fused == fused:
             break
         fused = generation.fused
-    setting.learned.setdefault("fused", {}).update((name, fused[name]) for name in _probes(setting))
     sizes = tuple(map(max, without, generation.sizes()))
     return Reserved(sizes, fused, prompt.sizes() if pinned else None)
 
@@ -138,8 +138,11 @@ def runtime(setting: Setting, reserved: Reserved) -> tuple[int, ...]:
     assert sizes is not None
     more: list[tuple[int, int, int, dict[str, bool]]] = []
     filled = {**reserved.fused, "filled": True}
-    if setting.hparams.architecture.name in _GROWING:
-        more += [(n_tokens, n, n_outputs, filled) for n in {n_seqs, 1}]
+    name = setting.hparams.architecture.name
+    if name in _FILLING:
+        more.append((n_tokens, n_seqs, n_outputs, filled))
+    if name in _GROWING and n_seqs > 1:
+        more.append((n_tokens, 1, n_outputs, filled))
     if n_seqs > 1 and not c.kv_unified:
         alone = {**filled, "one_stream": True}
         more += [(n_tokens, 1, n_outputs, alone), (1, 1, 1, alone)]
@@ -150,12 +153,6 @@ def runtime(setting: Setting, reserved: Reserved) -> tuple[int, ...]:
 
 def _unresolved(setting: Setting) -> dict[str, bool]:
     return {"flash_attn": setting.context.flash_attn != "off", **dict.fromkeys(("hc_pre", "hc_comb", "hc_post"), True)}
-
-
-def _assumed(setting: Setting) -> dict[str, bool]:
-    """What was decided for the last launch of this model, where llama.cpp decides."""
-    known = setting.learned.get("fused", {})
-    return {**_unresolved(setting), **{name: known[name] for name in _probes(setting) if name in known}}
 
 
 def _probes(setting: Setting) -> list[str]:
