@@ -224,7 +224,10 @@ def flash_kernel(op: Tensor, cc: int) -> str:
 
 def alloc_size(t: Tensor, cc: int = 890) -> int:
     """Bytes ggml asks of a CUDA buffer for this tensor."""
-    size = t.nbytes
+    if t.op == "NONE" or t.view_src is not None:
+        size = t.nbytes
+    else:
+        size = t.nb[3] * t.ne[3]         # a result has no gaps
     if t.op == "FLASH_ATTN_EXT":
         k, v = t.src[1], t.src[2]
         kernel = flash_kernel(t, cc)
@@ -237,7 +240,7 @@ def alloc_size(t: Tensor, cc: int = 890) -> int:
             size = -(-size // 128) * 128 + 2 * k.nelements
         if need_v and v.type != "f16" and not v_is_k:
             size = -(-size // 128) * 128 + 2 * v.nelements
-    if block_size(t.type) > 1 and t.ne[0] % MATRIX_ROW_PADDING:
+    if t.type != "f32" and block_size(t.type) > 1 and t.ne[0] % MATRIX_ROW_PADDING:
         size += row_size(t.type, MATRIX_ROW_PADDING - t.ne[0] % MATRIX_ROW_PADDING)
     return size
 

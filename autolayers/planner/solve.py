@@ -27,7 +27,7 @@ else:
     from ..records import dataclass, replace
 
 FLOOR = 4096          # tokens per sequence, llama.cpp's own --fit-ctx
-OUTDONE = 1.1         # whole layers that are predicted this much slower, were all memory theirs, are not looked at
+OUTDONE = 1.25        # how much slower whole layers must be expected on unlike GPUs to be left out
 SPILL_GAIN = 1.25     # FFN weights in RAM must promise this much more than whole layers: the prediction is not that good
 
 
@@ -100,7 +100,8 @@ class Solver:
         if not self.probe.machine.devices:
             return self._stretch(lambda n: replace(params, n_ctx=n, n_gpu_layers=params.n_gpu_layers if self.literal else 0))
         if self.literal and self.policy.strategy is None:
-            return self._stretch(lambda n: replace(params, n_ctx=n))
+            split = self._whole(params) if self.spread.open(params) else None
+            return split or self._stretch(lambda n: replace(params, n_ctx=n))
         whole = self._whole(params)
         if whole is not None:
             return whole
@@ -119,7 +120,7 @@ class Solver:
 
     def _full(self, params: Params, n_ctx: int | None) -> Params:
         """As many layers on the GPUs as may be: all, or the given number."""
-        return replace(params, n_ctx=n_ctx, n_gpu_layers=self.top)
+        return replace(params, n_ctx=n_ctx, n_gpu_layers=params.n_gpu_layers if self.literal else self.top)
 
     def _stretch(self, make: Callable[[int | None], Params]) -> Trial | None:
         """The largest context that fits with this shape; the smallest, not fitting, where none does."""
@@ -188,13 +189,23 @@ class Solver:
         return candidates[0] if candidates else self.probe.trial(replace(at, n_gpu_layers=0))
 
     def _outdone(self, params: Params, candidates: list[Trial]) -> bool:
-        """Whether whole layers would be much slower than one of these, were all memory free for weights and caches."""
+        """Whether whole layers would be slower than one of these even if half of what is not theirs were free."""
         fitting = [trial for trial in candidates if trial.fits]
         if not fitting:
             return False
-        count = last(0, self.everything, lambda n: self.probe.possible(replace(params, n_gpu_layers=n), any_split=True))
-        bound = self.judge.predict(replace(params, n_gpu_layers=count), fitting[0].breakdown)
-        return bound.request > OUTDONE * min(self.judge.speed(trial).request for trial in fitting)
+        limits, use = self.probe.machine.limits, fitting[0].breakdown.devices
+        beside = sum(limits[name] - spare - use[name].model - use[name].context for name, spare in fitting[0].spare.items())
+        room = sum(limits.values()) - beside // 2
+
+        def possible(count: int) -> bool:
+            static = self.probe.static(replace(params, n_gpu_layers=count))
+            return static is not None and sum(usage.total for usage in static.devices.values()) <= room
+
+        bound = self.judge.predict(replace(params, n_gpu_layers=last(0, self.everything, possible)), fitting[0].breakdown)
+        # llama.cpp's own split, which is predicted here, need not be the fastest
+        alike = len({self.judge.bandwidths.devices[name] for name in fitting[0].spare}) == 1
+        best = self.judge.speed(self.judge.fastest(fitting)).request
+        return bound.request > best * (1 if alike else OUTDONE)
 
     def _rival(self, params: Params, candidates: list[Trial]) -> list[Trial]:
         """What is faster than these by --fit's rules: what it would do itself, or what it would do with smaller graph

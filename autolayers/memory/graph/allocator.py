@@ -140,22 +140,26 @@ def allocate(nodes: Sequence[tuple[Tensor, int]], leafs: Sequence[tuple[Tensor, 
 
     for tensor, backend in leafs:
         place(tensor, backend)
+    parents: list[list[Tensor]] = []         # of each node, those that are not in buffers of their own
     for node, backend in nodes:
-        if node.view_src is not None and node.op != "NONE":
-            node.view_src.n_views += 1
+        root = node.view_src
+        if root is not None and node.op != "NONE":
+            root.n_views += 1
         if node.is_input:
             place(node, backend)
-        for source in node.src:
+        found = [source for source in node.src if source.buffer is None]
+        parents.append(found)
+        for source in found:
             source.n_children += 1
             if source.is_input:
                 place(source, backend)
-    for node, backend in nodes:
-        for source in node.src:
-            if not source.own and source.view_src is None and source.buffer is None:
+    for (node, backend), found in zip(nodes, parents, strict=True):
+        for source in found:
+            if not source.own and source.view_src is None:
                 place(source, backend)
         if not node.own and node.view_src is None and node.buffer is None:
             place(node, backend)
-        for parent in node.src:
+        for parent in found:
             parent.n_children -= 1
             if parent.n_children == 0 and parent.n_views == 0:
                 root = parent.view_src

@@ -125,6 +125,7 @@ class Shortened:
             return self.build_all()
         for window in unknown:
             self._keep[window] += self._keep[window] // 2 or 1
+            self._learned[self._names[window]] = self._keep[window]
         self._choose()
         return False
 
