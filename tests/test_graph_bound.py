@@ -63,3 +63,38 @@ def test_an_unknown_graph_is_bounded_and_says_so(monkeypatch: pytest.MonkeyPatch
     assert unknown.host.compute >= known.host.compute
     assert dataclasses.replace(unknown.devices["CUDA0"], compute=0) == dataclasses.replace(known.devices["CUDA0"], compute=0)
     assert any("upper bound" in warning for warning in unknown.warnings)
+
+
+@pytest.mark.parametrize(("name", "override"), [
+    ("headers/qwen3-30b-a3b-q4_k_m", "qwen3moe.attention.head_count=int:7"),             # the builder's shapes do not meet
+    ("more/headers/granite-embed-modernbert", "modern-bert.attention.head_count_kv=int:0"),   # nor the backend's
+    ("more/headers/qwen4exp-80b", "qwen4exp.block_count=int:64"),                         # layers the tensors do not have
+])
+def test_keys_that_contradict_the_tensors_end_in_a_bound_or_a_refusal(name: str, override: str) -> None:
+    m = autolayers.read_model(str(FIXTURES / f"{name}.gguf"))
+    for words in (["-c", "4096"], ["-c", "512", "-ngl", "3", "-fa", "on"]):
+        try:
+            found = estimate(m, parse([*words, "--override-kv", override]).params, gpus([24576, 24576]), runtime=True)
+        except autolayers.AutolayersError:
+            continue
+        assert sum(usage.compute for usage in found.devices.values()) > 0
+
+
+@pytest.mark.parametrize("override", ["qwen3moe.expert_used_count=int:129", "qwen3moe.expert_used_count=int:0",
+                                      "qwen3moe.expert_group_count=int:128", "qwen3moe.expert_group_count=int:3"])
+def test_experts_that_llama_cpp_asserts_against(override: str) -> None:
+    m = model("qwen3-30b-a3b-q4_k_m")
+    with pytest.raises(autolayers.ModelError, match="does not load that"):
+        estimate(m, parse(["--override-kv", override]).params, gpus([24576]))
+
+
+def test_measuring_ends_where_the_prompt_graph_is_enough_to_know() -> None:
+    m, params, devices = model("qwen3-30b-a3b-q4_k_m"), parse(["-c", "8192", "-ncmoe", "20"]).params, gpus([24576])
+    whole = estimate(m, params, devices, runtime=True)
+    asked = []
+    part = estimate(m, params, devices, runtime=True, enough=lambda use: asked.append(use) or True)  # type: ignore[func-returns-value]
+    assert len(asked) == 1 and asked[0].partial and not asked[0].exact
+    assert part.partial and not whole.partial and whole.exact
+    assert part.devices["CUDA0"].model == whole.devices["CUDA0"].model
+    assert 0 < part.devices["CUDA0"].compute <= whole.devices["CUDA0"].compute
+    assert estimate(m, params, devices, runtime=True, enough=lambda use: False) == whole

@@ -57,6 +57,12 @@ class TestGivenFlagsStay:
         assert (found.n_gpu_layers, found.fits) == (5, True)
         assert found.flags == ("-ngl", "5", "-c", "4096")
 
+    def test_and_with_llama_cpps_own_split(self) -> None:
+        found = plan(DENSE, "-ngl 17 -c 16384 -np 1 -ub 2048 -fa on", gpu(24), gpu(16, 1), gpu(16, 2))
+        # fixtures/truth: the launch of these very flags
+        assert [row.model for row in found.devices] == [517079168, 323174528, 472998016]
+        assert [row.context for row in found.devices] == [268435456, 167772160, 100663296]
+
     def test_and_reported_when_it_does_not_fit(self) -> None:
         found = plan(DENSE, "-ngl 99 -c 131072", gpu(2))
         assert (found.n_gpu_layers, found.fits) == (99, False)

@@ -109,6 +109,23 @@ def test_more_memory_never_makes_the_predicted_speed_worse(
 
 @given(questions())
 @settings(COMMON, max_examples=15)
+def test_no_plan_is_predicted_slower_than_what_fit_would_do(question: tuple[autolayers.Model, list[str], list[Device]]) -> None:
+    model, words, devices = question
+    if "--strategy" in words or "-ngl" in words or "--kv-types" in words:       # then less is asked for
+        return
+    try:
+        found = autolayers.plan(model, words, devices=devices, explain=True)
+    except LaunchRefused:
+        return
+    rival = found.rival
+    if found.fits and rival is not None and rival.fits and rival.breakdown.n_ctx >= found.breakdown.n_ctx:
+        note(f"{model.name} {words} {[d.free for d in devices]} -> {found.flags}, --fit {rival.params}")
+        assert found.speed and rival.speed
+        assert found.speed.request <= rival.speed.request * (1 + 1e-9)
+
+
+@given(questions())
+@settings(COMMON, max_examples=15)
 def test_no_device_loses_its_margin(question: tuple[autolayers.Model, list[str], list[Device]]) -> None:
     model, words, devices = question
     found = planned(model, words, devices)

@@ -120,6 +120,8 @@ class Hparams:
         used = self._per_layer("expert_used_count", 0)
         if row.name in ("hunyuan_vl", "hunyuan-dense") and self.n_expert <= 1:
             self.n_expert, used = 0, (0,) * self.n_layer_all
+        if row.known:
+            self._check_experts(max(used))
         heads = self._per_layer("attention.head_count", 0)
         heads_kv = self._per_layer("attention.head_count_kv", heads)
         ff = self._per_layer("feed_forward_length", 0)
@@ -180,6 +182,14 @@ class Hparams:
                 raise ModelError("attention.compress_ratios is shorter than block_count")
         self.ple_layers = frozenset(self._array("ple.layers")) if row.name == "qwen4exp" else frozenset()
         self.n_embd_v_gqa_max = max(map(self.n_embd_v_gqa, range(self.n_layer_all)))
+
+    def _check_experts(self, used: int) -> None:
+        """What llama_model_base::load_hparams of 2026-10-01 asserts about experts and their groups."""
+        groups, chosen = self._size("expert_group_count"), self._size("expert_group_used_count")
+        if used > self.n_expert or (self.n_expert and not used):
+            raise ModelError(f"expert_used_count is {used} of {self.n_expert} experts; llama.cpp does not load that")
+        if groups >= max(1, self.n_expert) or (groups > 1 and (self.n_expert % groups or not 0 < chosen < groups)):
+            raise ModelError(f"{chosen} of {groups} groups of {self.n_expert} experts are used; llama.cpp does not load that")
 
     # reading keys
 

@@ -100,8 +100,7 @@ class Solver:
         if not self.probe.machine.devices:
             return self._stretch(lambda n: replace(params, n_ctx=n, n_gpu_layers=params.n_gpu_layers if self.literal else 0))
         if self.literal and self.policy.strategy is None:
-            split = self._whole(params) if self.spread.open(params) else None
-            return split or self._stretch(lambda n: replace(params, n_ctx=n))
+            return self._stretch(lambda n: replace(params, n_ctx=n))
         whole = self._whole(params)
         if whole is not None:
             return whole
@@ -120,7 +119,7 @@ class Solver:
 
     def _full(self, params: Params, n_ctx: int | None) -> Params:
         """As many layers on the GPUs as may be: all, or the given number."""
-        return replace(params, n_ctx=n_ctx, n_gpu_layers=params.n_gpu_layers if self.literal else self.top)
+        return replace(params, n_ctx=n_ctx, n_gpu_layers=self.top)
 
     def _stretch(self, make: Callable[[int | None], Params]) -> Trial | None:
         """The largest context that fits with this shape; the smallest, not fitting, where none does."""

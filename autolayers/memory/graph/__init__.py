@@ -56,10 +56,13 @@ def _simulated(model: Model, params: Params, context: Context, placement: Placem
                build: Builder, enough: Callable[[tuple[int, ...]], bool] | None) -> Measured:
     from ...backends import backend
     from .prepare import prepare
-    from .reserve import grows, reserve
+    from .reserve import BROKEN, Contradiction, grows, reserve
     from .reserve import runtime as in_use
 
-    setting = prepare(model, params, context, placement, memory, build)
+    try:
+        setting = prepare(model, params, context, placement, memory, build)
+    except BROKEN as error:
+        raise Contradiction(str(error)) from error
     more = runtime and grows(setting)
     result = reserve(setting, more, enough)
     larger = in_use(setting, result) if more and not result.stopped else None

@@ -32,6 +32,10 @@ _FILLING = frozenset(("minimax-m3",))                               # with what 
 N_COPIES = 4                 # GGML_SCHED_MAX_COPIES: pipeline parallelism
 
 
+# what a graph of tensors that contradict the keys may end in
+BROKEN = (ArithmeticError, AssertionError, AttributeError, LookupError, TypeError, ValueError)
+
+
 class Contradiction(Exception):
     """The file's tensors contradict its keys, or are not where its architecture has them: no graph that we know."""
 
@@ -217,18 +221,21 @@ class Graphs:
     def built(self, pins: bool = True) -> Llm:
         """The graph of the layers chosen at present, every node with its backend."""
         if self._llm is None:
-            setting, (n_tokens, n_seqs, n_outputs) = self.setting, self.shape
-            llm = self._llm = Llm(
-                setting.hparams, setting.context, n_tokens=n_tokens, n_seqs=n_seqs, n_outputs=n_outputs, fused=self.fused,
-                layers=self._short.layers, weight=setting.weights(), caches={}, backends=setting.backends,
-                dev_layer=setting.dev_layer, full_offload=setting.full_offload)
-            llm.caches = setting.caches(llm)
             try:
-                llm.done(setting.build(llm))
-            except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
-                raise Contradiction(f"{llm.arch}: {error}") from error
-            assign(llm.g, setting.backends, setting.context.op_offload, pins)
+                self._llm = self._build(pins)
+            except BROKEN as error:
+                raise Contradiction(str(error)) from error
         return self._llm
+
+    def _build(self, pins: bool) -> Llm:
+        setting, (n_tokens, n_seqs, n_outputs) = self.setting, self.shape
+        llm = Llm(setting.hparams, setting.context, n_tokens=n_tokens, n_seqs=n_seqs, n_outputs=n_outputs, fused=self.fused,
+                  layers=self._short.layers, weight=setting.weights(), caches={}, backends=setting.backends,
+                  dev_layer=setting.dev_layer, full_offload=setting.full_offload)
+        llm.caches = setting.caches(llm)
+        llm.done(setting.build(llm))
+        assign(llm.g, setting.backends, setting.context.op_offload, pins)
+        return llm
 
     def release(self) -> None:
         if self._llm is not None:
@@ -244,6 +251,8 @@ class Graphs:
                 if backends == self._backends:       # measured before, with other wishes
                     return self._sizes
                 found = self._allocated(llm)
+            except BROKEN as error:
+                raise Contradiction(str(error)) from error
             finally:
                 self.release()
             if found is not None:
