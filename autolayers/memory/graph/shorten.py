@@ -2,9 +2,10 @@
 
 A layer changes the allocator in a way that depends on the state it finds, on what it is, on where the layer before it
 runs and on what the next one is: the scheduler looks across both borders, and what the next one needs (the last one: which
-rows are wanted) may be copied early. That is a layer's window. So the layers that are built yield a table (state before, window) -> state after, and
-the whole model is walked through that table: every layer that was left out must be in it, and each stretch left out
-must end in the state in which building went on. Then nothing would have changed; no repetition is taken for granted.
+rows are wanted) may be copied early. That is a layer's window. So the layers that are built yield a table
+(state before, window) -> state after, and the whole model is walked through that table: every layer that was left out must
+be in it, and each stretch left out must end in the state in which building went on. Then nothing would have changed: no
+repetition is taken for granted, and no layer's peak is missed.
 """
 
 from __future__ import annotations
