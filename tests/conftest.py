@@ -5,11 +5,15 @@ from __future__ import annotations
 import os
 import pathlib
 import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
 
 import pytest
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:      # run as a job in the background: what the tests start would inherit that
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 FIGURES: dict[str, tuple[int, int]] = {}     # what -> (right, of)
 

@@ -99,8 +99,6 @@ class Fake:
                               env=self.environ(**environ), timeout=60, check=False)
 
     def start(self, line: str, **environ: str) -> subprocess.Popen[bytes]:
-        if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:      # as a job in the background, whose children would inherit that
-            signal.signal(signal.SIGINT, signal.default_int_handler)
         child = subprocess.Popen([sys.executable, str(self.path / "runner.py"), *self.words(line)], stdout=subprocess.PIPE,
                                  stderr=subprocess.PIPE, env=self.environ(**environ))
         self.started.append(child)
