@@ -136,14 +136,16 @@ class Solver:
         largest = self.spread.best(self._full(params, span.most))
         if span.fixed or (largest is not None and not self.spread.open(params)):
             return largest
-        smallest = self.spread.best(self._full(params, span.least))
-        if smallest is None or span.least is None or span.most is None:
-            return None
         from .speed import hop
 
         # More context may cost hand-overs between GPUs, but no slower GPU (--ctx max takes that one too)
-        limit = self.judge.speed(smallest).request * (1 + 1e-9) + \
-            (len(self.probe.machine.devices) - 1) * hop(smallest.breakdown.n_ubatch)
+        hops = (len(self.probe.machine.devices) - 1) * hop(params.n_ubatch or 512)
+        if largest is not None and self.judge.speed(largest).request <= self.spread.hoped(self._full(params, span.least)) + hops < float("inf"):
+            return largest
+        smallest = self.spread.best(self._full(params, span.least))
+        if smallest is None or span.least is None or span.most is None:
+            return None
+        limit = self.judge.speed(smallest).request * (1 + 1e-9) + hops
         if largest is not None and self.judge.speed(largest).request <= limit:
             return largest
         if not self.spread.open(params):

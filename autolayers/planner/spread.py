@@ -53,6 +53,8 @@ class Spread:
         if plain is None:
             return None
         self._learn(plain, anew=True)
+        if plain.fits and self.hoped(params) >= self.judge.speed(plain).request:
+            return plain
         found = self._fitting(params)
         candidates = [trial for trial in (plain, found) if trial is not None and trial.fits]
         return self.judge.fastest(candidates) if candidates else None
@@ -81,6 +83,14 @@ class Spread:
     def promising(self, params: Params) -> bool:
         """Whether some split should fit, by what was measured so far."""
         return bool(self.measured) and self._partition(params) is not None
+
+    def hoped(self, params: Params) -> float:
+        """Seconds of the reference request with the fastest split that should fit by what was measured so far; nothing is
+        measured for it. Infinite where none should."""
+        split, static = self._partition(params), self.probe.static(params)
+        if split is None or static is None:
+            return float("inf")
+        return self.judge.predict(replace(params, tensor_split=tuple(float(n) for n in split)), static).request
 
     def overheads(self, n_ctx: int) -> dict[str, int]:
         """Per device what was measured with this context, or what follows from the two contexts nearest to it: most of it
