@@ -33,8 +33,9 @@ def estimate(model: Model, params: Params, devices: Sequence[Device], build: int
 
     What is None in params has llama-server's default, and n_gpu_layers None, -1 or -2 offloads everything. `compute=False`
     leaves the graph buffers and the extras out: weights and caches alone, in a tenth of the time. `runtime` also finds what
-    the graph buffers may grow to in use (`runtime_peak`: bytes above `compute`). `enough` is asked with a lower bound, weights, caches and the
-    prompt graph, and where it says yes that is the answer (`partial`), at a third of the price. `build` is llama.cpp's build number,
+    the graph buffers may grow to in use (`runtime_peak`: bytes above `compute`). `enough` is asked with a lower bound,
+    weights, caches and the prompt graph, and where it says yes that is the answer (`partial`), at a third of the price.
+    `build` is llama.cpp's build number,
     None for the newest known. Raises LaunchRefused where llama.cpp would refuse, with its reason.
     """
     model = model.overridden(params.override_kv)
@@ -52,7 +53,7 @@ def estimate(model: Model, params: Params, devices: Sequence[Device], build: int
 
         context = replace(context, layer_inputs=layer_inputs(model, beside))
     placement = place_weights(model, params, devices, context.load_mtp)
-    key = (context, placement.devices, placement.dev_layer, tuple(placement.shares))
+    key = (context, placement.devices, placement.dev_layer, placement.shares)
     last = model.memo.get("memory")            # searches ask for the same caches many times in a row
     memory = last[1] if last is not None and last[0] == key else allocate(model, context, placement)
     model.memo["memory"] = (key, memory)

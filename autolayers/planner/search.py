@@ -50,10 +50,9 @@ def _between(probe: Probe, make: Callable[[int], Params], low: int, high: int, b
     `below` and `above` are their launches, or ones like them, where they were measured."""
     found: Trial | None = None
     first, end = low, high
-    for step in range(1 << 20):
-        if low + 1 >= high:
-            break
-        if step < 5:
+    steps = 0
+    while low + 1 < high:
+        if steps < 5:
             known = [(n, trial) for n, trial in ((first, below), (end, above)) if trial is not None]
             guess = last(low, high - 1, lambda n, known=known: _expected(probe, make(n), n, known)) if known else high - 1  # type: ignore[misc]
         else:                      # buffers that jump about: no guess is better than the middle
@@ -66,6 +65,7 @@ def _between(probe: Probe, make: Callable[[int], Params], low: int, high: int, b
             high = guess
             if trial is not None:
                 end, above = guess, trial
+        steps += 1
     return low, found
 
 

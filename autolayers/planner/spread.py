@@ -5,8 +5,6 @@ from __future__ import annotations
 from .search import largest_count, last
 from .split import best_partition
 
-FIRST_GUESS = 768 << 20      # of graph buffers and margin on a device, before any was measured
-
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -17,6 +15,8 @@ if TYPE_CHECKING:
     from .probe import Probe, Trial
 else:
     from ..records import replace
+
+FIRST_GUESS = 768 << 20      # of graph buffers and margin on a device, before any was measured
 
 
 class Spread:

@@ -130,7 +130,7 @@ def grows(setting: Setting) -> bool:
 
 def _wishes_cost(setting: Setting) -> bool:
     """Whether the builder's wishes may cost memory in the prompt graph: between several devices they do, but pipelined they
-    only save copies (in none of 713 launches of 200 models did one grow by them)."""
+    only save copies (none of 713 launches grew by them)."""
     return len(setting.backends) > 2 and setting.n_copies == 1
 
 

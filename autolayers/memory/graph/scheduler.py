@@ -48,14 +48,9 @@ def assign(graph: Graph, backends: list[Backend], op_offload: bool, pins: bool =
             verdict = verdicts[b][id(op)] = backends[b].supports(op)
         return verdict
 
-    readers: dict[int, list[int]] = {}          # by id of a buffer: the backends that read it
-
     def from_buffer(buffer: Buffer, op: Tensor) -> int:
-        able = readers.get(id(buffer))
-        if able is None:
-            able = readers[id(buffer)] = [b for b, backend in enumerate(backends) if backend.reads(buffer)]
-        for b in able:
-            if supports(b, op):
+        for b, backend in enumerate(backends):
+            if backend.reads(buffer) and supports(b, op):
                 return b
         return -1
 
@@ -77,12 +72,8 @@ def assign(graph: Graph, backends: list[Backend], op_offload: bool, pins: bool =
                     return chosen
         return -1
 
-    for group in (graph.leafs, nodes):
-        for t in group:
-            if pins and t.pinned >= 0:
-                t.backend = t.pinned
-            elif t.src or t.is_input or t.buffer is not None:
-                t.backend = first_choice(t)
+    for t in (*graph.leafs, *nodes):
+        t.backend = t.pinned if pins and t.pinned >= 0 else first_choice(t)
 
     real = [t for t in nodes if t.op not in VIEW_OPS]
     for skip_cpu in (True, False):
@@ -137,14 +128,9 @@ def split(graph: Graph, backends: list[Backend], n_copies: int = 1) -> Split:
     """Cut a graph whose nodes have their backends into splits and add the copies: what ggml_gallocr gets to see."""
     nodes = graph.nodes
 
-    verdicts: list[dict[int, bool]] = [{} for _ in backends]      # by id of a buffer
-
     def readable(t: Tensor, b: int) -> bool:
         buffer = t.buffer if t.buffer is not None else backends[t.backend].buffer
-        verdict = verdicts[b].get(id(buffer))
-        if verdict is None:
-            verdict = verdicts[b][id(buffer)] = backends[b].reads(buffer)
-        return verdict
+        return backends[b].reads(buffer)
 
     def copies_of(t: Tensor, keep_first: bool) -> list[Tensor]:
         made = []
