@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autolayers.memory.graph.allocator import Arena, allocate
+from autolayers.memory.graph.allocator import Arena, play, record
 from autolayers.memory.graph.tensor import Graph, Tensor
 
 
@@ -133,7 +133,9 @@ def peak(build) -> int:
     g = Graph()
     build(g, g.input("x", "f32", 16, 16))
     a = arena()
-    allocate([(t, 0) for t in g.nodes], [(t, 0) for t in g.leafs], [a])
+    places: dict[int, tuple[int, int, int]] = {}
+    for events in record([(t, 0) for t in g.nodes], [(t, 0) for t in g.leafs], [a]).segments:
+        play(events, places, [a])
     return a.peak
 
 

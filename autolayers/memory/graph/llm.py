@@ -187,7 +187,7 @@ class Llm:
         return tensor
 
     def end_layer(self, cur: Tensor) -> None:
-        """Mark the end of a layer by what it hands on: there the allocator's states are compared (shorten.py)."""
+        """Mark the end of a layer by what it hands on: there the graph's script is cut in parts (shorten.py)."""
         self.ends.append(cur)
 
     # inputs

@@ -189,7 +189,8 @@ def _kinds(model: Model, placement: Placement, dev_layer: list[int], read: tuple
         for il in range(hp.n_layer_all):
             facts = (tuple(tensors.get(il, ())), hp.is_swa(il), hp.is_recr(il), hp.has_rope(il), hp.n_head(il),
                      hp.n_head_kv(il), hp.n_ff(il), hp.n_expert_used(il), hp.has_kv(il), hp.has_indexer(il),
-                     hp.compress_ratios[il:il + 1], *(x[il:il + 1] for x in limits if isinstance(x, tuple)),
+                     hp.compress_ratios[il:il + 1], il < hp.n_deepstack_layers,
+                     *(x[il:il + 1] for x in limits if isinstance(x, tuple)),
                      special(hp, il) if special is not None else None)
             static.append(numbers.setdefault(facts, len(numbers)))
         model.memo["kinds"] = static

@@ -11,11 +11,10 @@ first; `reserve` reports what it measures, `runtime` what a launch may grow to.
 from __future__ import annotations
 
 from ...backends.cuda_graph import OFFLOAD_MIN_BATCH
-from .allocator import Arena, allocate
+from .allocator import Arena, record
 from .llm import Llm
 from .scheduler import Split, assign, split
-from .shorten import Shortened
-from .tensor import VIEW_OPS
+from .shorten import Shortened, walk
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -268,49 +267,12 @@ class Graphs:
             self._learned["typed"] = 1
             self._short = self._shortened()
             return None
-        if short.jumps and setting.n_copies > 1:       # each split's inputs are allocated up front: their number matters
-            one_split, feeding = _splits_of(llm, ready, short)
-            if not one_split:
-                short.build_all()
-            elif feeding:
-                short.build_more(feeding)
-            if not one_split or feeding:
-                return None
         arenas: list[Arena] = []
         for b in setting.backends:
             known = next((a for a, other in zip(arenas, setting.backends, strict=False) if other.buffer is b.buffer), None)
             arenas.append(known or Arena(b.buffer.alignment, b.alloc_size))
-        states: list[Hashable] = []
-
-        def remember(end: Tensor) -> None:
-            owner = end.view_src or end
-            state = (owner.place, owner.chunk, owner.addr, *(arena.state() for arena in arenas))
-            states.extend([state] * passes[id(end)])
-
-        passes: dict[int, int] = {}          # a layer that does nothing hands on what it got
+        ends: dict[int, int] = {}          # a layer that does nothing hands on what it got
         for end in llm.ends:
-            passes[id(end)] = passes.get(id(end), 0) + 1
-        allocate(ready.nodes, ready.leafs, arenas, remember, passes)
-        return tuple(arena.peak for arena in arenas) if short.proven(states) else None
-
-
-def _splits_of(llm: Llm, ready: Split, short: Shortened) -> tuple[bool, set[int]]:
-    """Of the windows that are left out: does each of their layers run on one backend, and which of them bring an input of
-    their own into the split every time (gemma4's per-layer embeddings)?"""
-    at = {id(node): i for i, node in enumerate(llm.g.nodes)}
-    copies = {id(made[0]) for sources in ready.inputs for s in sources for made in (s.copies or {}).values()}
-    left_out = short.left_out()
-    bare: set[int] = set()
-    read: set[int] = set()
-    begin = 0
-    for il, last in zip(short.layers, llm.ends, strict=True):
-        end = at.get(id(last), begin - 1) + 1
-        nodes, window = llm.g.nodes[begin:end], short.windows[il]
-        if begin and window in left_out and len({node.backend for node in nodes if node.op not in VIEW_OPS}) > 1:
-            return False, set()
-        fresh = {id(s) for node in nodes for s in node.src} & copies - read
-        if not fresh:
-            bare.add(window)
-        read |= fresh
-        begin = end
-    return True, left_out - bare
+            ends[id(end)] = ends.get(id(end), 0) + 1
+        script = record(ready.nodes, ready.leafs, arenas, ends)
+        return tuple(arena.peak for arena in arenas) if walk(script, short, arenas) else None

@@ -60,8 +60,7 @@ class Tensor:
     n_children = 0
     n_views = 0
     own = False                    # has memory of its own now
-    addr = 0
-    chunk = 0
+    block = -1                     # of the allocator's script
     place = -1                     # backend whose buffer holds it
     size = -1
     copies: dict[int, list[Tensor]] | None = None
