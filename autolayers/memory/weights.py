@@ -56,13 +56,25 @@ class Placed:
         return self.info.ne
 
 
+class Lot:
+    """Tensors that are placed together, mostly those of one layer. One and the same object in all placements of a model
+    that put them in the same buffers, so that what is found out about it is found out once."""
+
+    __slots__ = ("buffers", "resident", "tensors")
+
+    def __init__(self) -> None:
+        self.tensors: list[Placed] = []
+        self.buffers: dict[str, int] = {}      # buffer type -> bytes
+        self.resident = 0                      # bytes of host weights that must be in RAM even if they are mapped
+
+
 @dataclass(frozen=True)
 class Placement:
     devices: tuple[Device, ...]          # those the model uses, in llama.cpp's order
     n_gpu_layers: int                    # effective: 0 to n_layer + 1
     dev_layer: tuple[str, ...]           # per block, MTP blocks included
     dev_output: str
-    tensors: tuple[Placed, ...]
+    lots: tuple[Lot, ...]
     buffers: dict[str, int]              # buffer type -> bytes of all its tensors
     resident: int                        # bytes of host weights that must be in RAM even if they are mapped
     exact: bool = True
@@ -70,6 +82,10 @@ class Placement:
     shares: dict[str, float] = field(default_factory=dict)   # of split modes row and tensor: what part of a matrix a device has
     _devices: dict[str, Device] = field(default_factory=dict, repr=False)
     target: Placement | None = None      # of the model a draft works for: it may use that one's embeddings and head
+
+    @lazy
+    def tensors(self) -> tuple[Placed, ...]:
+        return tuple([placed for lot in self.lots for placed in lot.tensors])
 
     @lazy
     def _by_name(self) -> dict[str, Placed]:
@@ -123,62 +139,70 @@ def place_weights(model: Model, params: Params, devices: Sequence[Device], load_
     if not params.no_host:
         host_row = next((rows[device.name] for device in used if rows[device.name].host_buffer), None)
     entries = _entries(model, created, load_mtp, tuple(sorted({rows[d.name].name for d in used} | _targets(params, rows))))
-    targets = _overridden(model, created, load_mtp, params.overrides, known) if params.overrides else None
+    groups = _groups(model, entries, load_mtp)
+    targets = _overridden(model, created, groups, load_mtp, params.overrides, known) if params.overrides else {}
     host_of = _host_buffers(model, entries, load_mtp, host_row, params.repack is not False)
-
-    always_copy = model.row.tied == "first"
-    mine = {device.name for device in used}
-    buffers: dict[str, int] = {}
-    placed: list[Placed] = []
-    seen: dict[str, set[str]] = {}       # of tensors created more than once: where they are already
     use_mmap = (params.load_mode or "auto") in ("auto", "mmap", "mmap+mlock") and all(
         rows[device.name].mmap and (device.kind != "igpu" or rows[device.name].igpu_mmap) for device in used)
-    lazy = params.lazy_mode or "auto"
-    resident = 0
-    mapped: dict[str, set[str]] = {}
-    records: dict[tuple[int, str], Placed] = model.memo.setdefault(("placed", load_mtp), {})     # the same in many placements
-    for i, (weight, where, duplicate, twin, sizes, supported) in enumerate(entries):
-        device = HOST if where < 0 else dev_of[where]
-        buffer = None
-        if targets is not None and targets[i] is not None:
-            buffer = host_of[i] if targets[i] == HOST else targets[i]
-        if buffer is None:
-            row_name = "" if device == HOST else rows[device].name
-            buffer = device if row_name and supported[row_name] else host_of[i]
+    lazily = params.lazy_mode or "auto"
+    always_copy = model.row.tied == "first"
+    mine = {device.name for device in used}
+    seen: dict[str, set[str]] = {}       # of tensors created more than once: where they are already
+    mapped: set[str] = set()
+
+    def put(lot: Lot, i: int, device: str, target: str | None) -> None:
+        weight, _, duplicate, twin, sizes, supported = entries[i]
         info = weight.info
+        buffer = host_of[i] if target == HOST else target
+        if buffer is None:
+            buffer = device if device != HOST and supported[rows[device].name] else host_of[i]
         on_device = buffer in known
         if on_device and buffer not in mine:
             raise LaunchRefused(f"tensor {info.name} is overridden to {buffer}, which the model does not use; llama.cpp aborts")
-        size = sizes[rows[buffer].name] if on_device else sizes["CPU"]
         if twin:
-            name = info.name
-            there = seen.setdefault(name, set())
-            if duplicate and buffer in there and not (always_copy and name == "token_embd.weight"):
-                continue
+            there = seen.setdefault(info.name, set())
+            if duplicate and buffer in there and not (always_copy and info.name == "token_embd.weight"):
+                return
             there.add(buffer)
-        if on_device and shares:
-            for name, part in split(shares, info.type, info.ne, size, weight.op.startswith("MUL_MAT")):
-                buffers[name] = buffers.get(name, 0) + part
+        size = sizes[rows[buffer].name] if on_device else sizes["CPU"]
+        parts = split(shares, info.type, info.ne, size, weight.op.startswith("MUL_MAT")) if on_device and shares else [(buffer, size)]
+        for name, part in parts:
+            lot.buffers[name] = lot.buffers.get(name, 0) + part
+        lot.tensors.append(Placed(info.name, info, buffer, size, duplicate, -1 if weight.op == "ROPE" else weight.block))
+        if on_device:
+            return
+        if info.name == "per_layer_token_embd.weight" and lazily != "off" and model.row.name in ("gemma4", "qwen4exp") \
+                and (lazily == "on" or info.n_bytes > LAZY_MIN_SIZE):
+            return                           # read row by row from the file
+        if use_mmap and buffer != "CPU_REPACK":
+            if info.name not in mapped:      # copies of a mapped tensor are the same pages
+                lot.resident += info.n_bytes
+                mapped.add(info.name)
         else:
-            buffers[buffer] = buffers.get(buffer, 0) + size
-        record = records.get((i, buffer))
-        if record is None or record.size != size:
-            block = -1 if weight.op == "ROPE" else weight.block
-            record = records[i, buffer] = Placed(info.name, info, buffer, size, duplicate, block)
-        placed.append(record)
-        if not on_device:
-            if weight.info.name == "per_layer_token_embd.weight" and lazy != "off" and model.row.name in ("gemma4", "qwen4exp") \
-                    and (lazy == "on" or info.n_bytes > LAZY_MIN_SIZE):
-                continue                 # read row by row from the file
-            if use_mmap and buffer != "CPU_REPACK":
-                if twin:                 # copies of a mapped tensor are the same pages
-                    if info.name in mapped:
-                        continue
-                    mapped[info.name] = set()
-                resident += info.n_bytes
-            else:
-                resident += size
-    return Placement(used, offloaded, tuple(dev_of[:-1]), dev_of[-1], tuple(placed), buffers, resident, exact,
+            lot.resident += size
+
+    settings = (load_mtp, tuple([(device.name, device.backend, device.name in mine) for device in devices]), host_row and host_row.name,
+                params.repack is not False, use_mmap, lazily, tuple(shares.items()))
+    kept: dict[object, Lot] = model.memo.setdefault(("lots", settings), {})
+    lots: list[Lot] = []
+    for number, (where, members) in enumerate(groups):
+        device = HOST if where < 0 else dev_of[where]
+        wishes = targets.get(number, ())
+        alone = entries[members[0]][3]       # a twin: what becomes of it depends on the other
+        lot = None if alone else kept.get((number, device, wishes))
+        if lot is None:
+            lot = Lot()
+            for i, target in zip(members, wishes or [None] * len(members), strict=True):
+                put(lot, i, device, target)
+            if not lot.tensors:
+                continue
+            lot = kept.setdefault((number, lot.tensors[0].buffer, lot.resident) if alone else (number, device, wishes), lot)
+        lots.append(lot)
+    buffers: dict[str, int] = {}
+    for lot in lots:
+        for name, size in lot.buffers.items():
+            buffers[name] = buffers.get(name, 0) + size
+    return Placement(used, offloaded, tuple(dev_of[:-1]), dev_of[-1], tuple(lots), buffers, sum([lot.resident for lot in lots]), exact,
                      warnings, shares, known)
 
 
@@ -352,6 +376,21 @@ def _entries(model: Model, created: list[tuple[Weight, int, bool]], load_mtp: bo
     return result
 
 
+Group = tuple[int, list[int]]
+
+
+def _groups(model: Model, entries: list[Entry], load_mtp: bool) -> list[Group]:
+    """(layer, entries): what always goes together. A tensor that may be created twice is alone."""
+    key = ("groups", load_mtp)
+    if key not in model.memo:
+        together: dict[object, Group] = {}
+        for i, (_, where, _, twin, _, _) in enumerate(entries):
+            together.setdefault(("twin", i) if twin else where, (where, []))[1].append(i)
+        model.memo[key] = list(together.values())
+    result: list[Group] = model.memo[key]
+    return result
+
+
 def _host_buffers(model: Model, entries: list[Entry], load_mtp: bool, host: Backend | None, repack: bool) -> list[str]:
     """The buffer type each tensor gets in host memory: pinned if its device can read it, repacked, or plain."""
     key = ("host", load_mtp, host and host.name, repack)
@@ -371,25 +410,64 @@ def _targets(params: Params, rows: dict[str, Backend]) -> set[str]:
     return {rows[target].name for _, target in params.overrides if target in rows}
 
 
-def _overridden(model: Model, created: list[tuple[Weight, int, bool]], load_mtp: bool,
-                overrides: tuple[tuple[str, str], ...], known: dict[str, Device]) -> list[str | None]:
-    """Per created tensor the buffer type of the first override whose regex is found in its name."""
+def _overridden(model: Model, created: list[tuple[Weight, int, bool]], groups: list[Group], load_mtp: bool,
+                overrides: tuple[tuple[str, str], ...], known: dict[str, Device]) -> dict[int, tuple[str | None, ...]]:
+    """By group, of those that have any: per member the buffer type of the first override whose regex is found in its name."""
     for _, target in overrides:
         if target != HOST and target not in known:
             raise UsageError(f"unknown buffer type: {target} (there are: {', '.join([HOST, *known])})")
     key = ("overrides", load_mtp, overrides)
     if key not in model.memo:
-        matches = model.memo.setdefault(("matches", load_mtp), {})     # regex -> which tensors
-        found: list[str | None] = [None] * len(created)
+        matches = model.memo.get(("matches", load_mtp))
+        if matches is None:
+            matches = model.memo["matches", load_mtp] = _Matches([weight.info.name for weight, _, _ in created])
+        found: dict[int, str] = {}
         for text, target in reversed(overrides):                       # the first of several counts
-            if text not in matches:
-                pattern = ecmascript(text)
-                matches[text] = [i for i, (weight, _, _) in enumerate(created) if pattern.search(weight.info.name)]
-            for i in matches[text]:
-                found[i] = target
-        model.memo[key] = found
-    result: list[str | None] = model.memo[key]
+            found.update(dict.fromkeys(matches.of(text), target))
+        group_of = {i: number for number, (_, members) in enumerate(groups) for i in members}
+        model.memo[key] = {number: tuple([found.get(i) for i in groups[number][1]]) for number in {group_of[i] for i in found}}
+    result: dict[int, tuple[str | None, ...]] = model.memo[key]
     return result
+
+
+class _Matches:
+    """Which of a model's tensors a regex is found in. A search for a plan asks with a hundred of them, most of which begin with
+    the name of one layer: then only that layer's tensors are looked at, and the rest is often the same."""
+
+    def __init__(self, names: list[str]) -> None:
+        self.names = names
+        self.known: dict[str, list[int]] = {}
+        self.rests: dict[str, re.Pattern[str]] = {}
+        self.layers: dict[str, list[tuple[int, int]]] = {}      # "blk.7." -> tensors, and where it ends in their names
+        for i, name in enumerate(names):
+            at = name.find("blk.")
+            while at >= 0:
+                end = name.find(".", at + 4) + 1
+                if end:
+                    self.layers.setdefault(name[at:end], []).append((i, end))
+                at = name.find("blk.", at + 1)
+
+    def of(self, text: str) -> list[int]:
+        """The tensors, in order. Raises UsageError."""
+        if text not in self.known:
+            layer, rest = _of_one_layer(text)
+            if layer:
+                pattern = self.rests.get(rest)
+                if pattern is None:
+                    pattern = self.rests[rest] = ecmascript(rest)
+                self.known[text] = [i for i, end in self.layers.get(layer, ()) if pattern.match(self.names[i], end)]
+            else:
+                pattern = ecmascript(text)
+                self.known[text] = [i for i, name in enumerate(self.names) if pattern.search(name)]
+        return self.known[text]
+
+
+def _of_one_layer(text: str) -> tuple[str, str]:
+    """("blk.7.", the rest) of a regex that begins with just that; else ("", text)."""
+    begin = _compile(r"blk\\\.(\d+)\\\.(?![*+?{])").match(text)
+    if begin is None or "[" in text or r"\(" in text or "|" in _compile(r"\([^()]*\)").sub("", text):
+        return "", text
+    return f"blk.{begin[1]}.", text[begin.end():]
 
 
 def _compile(pattern: str) -> re.Pattern[str]:

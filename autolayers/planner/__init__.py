@@ -58,8 +58,6 @@ def plan_on(model: Model, params: Params, policy: Policy, machine: Machine, note
     probe = Probe(model, machine, policy.build, policy.margin)
     solver = Solver(probe, params, policy)
     trial = solver.solve()
-    if trial is not None:
-        trial = probe.trial(trial.params, whole=True)
     if trial is None:
         raise probe.refusal or LaunchRefused("llama.cpp would refuse this launch")
     return _answer(solver, trial, notes, explain, speed or explain)

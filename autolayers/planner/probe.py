@@ -62,6 +62,7 @@ class Probe:
                  target: tuple[int, ...] | None = None) -> None:
         self.model, self.machine, self.build, self.target = model, machine, build, target
         self.refusal: LaunchRefused | None = None    # the last reason for which llama.cpp would not start
+        self.quick = False       # that a launch fits may be said of its prompt graph alone, which is nearly always the largest
         self._trials: dict[Params, Trial | None] = {}
         self._usages: dict[Params, Breakdown | None] = {}
         self._static: dict[Params, Breakdown | None] = {}
@@ -74,7 +75,8 @@ class Probe:
         Of a launch that does not fit only as much is measured as shows it, unless the `whole` bill is wanted.
         """
         known = self._trials.get(params, self)
-        if known is self or (whole and isinstance(known, Trial) and known.breakdown.partial):
+        begun = isinstance(known, Trial) and known.breakdown.partial
+        if known is self or (begun and (whole or (known.on_devices and not self.quick))):  # type: ignore[union-attr]
             known = self._trials[params] = self._measure(params, whole)
         return known  # type: ignore[return-value]
 
@@ -158,7 +160,7 @@ class Probe:
 
     def _measure(self, params: Params, whole: bool) -> Trial | None:
         use = self._estimate(params, self.machine.devices,
-                             enough=None if whole else lambda use: not self._trial(params, use).on_devices)
+                             enough=None if whole else lambda use: self.quick or not self._trial(params, use).on_devices)
         return None if use is None else self._trial(params, use)
 
     def _trial(self, params: Params, use: Breakdown) -> Trial:

@@ -81,7 +81,22 @@ class Solver:
     # --- the answer
 
     def solve(self) -> Trial | None:
-        """The best launch; one that does not fit where nothing does; None where llama.cpp would refuse every one."""
+        """The best launch, with its whole bill; one that does not fit where nothing does; None where llama.cpp would refuse
+        every one.
+
+        The search believes the prompt graphs. They are a lower bound, so an answer that fits after all is the best one;
+        else the search is repeated with whole bills.
+        """
+        for self.probe.quick in (True, False):
+            self.spread = Spread(self.probe, self.judge)
+            found = self._best()
+            answer = found and self.probe.trial(found.params, whole=True)
+            if found is None or (answer is not None and answer.fits == found.fits):
+                break
+        self.probe.quick = False
+        return answer
+
+    def _best(self) -> Trial | None:
         given = self.given
         if not self.policy.kv_types or given.cache_type_k or given.cache_type_v:
             return self._solve(given)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from dataclasses import dataclass
 
     from ..memory.breakdown import Usage
-    from ..memory.weights import Placement
+    from ..memory.weights import Lot, Placed, Placement
     from ..model import Model
     from ..params import Params
 else:
@@ -94,18 +94,30 @@ class Traffic:
             if weight.op == "MUL_MAT_ID" and hparams.n_expert:
                 part = max(1, hparams.n_expert_used(layer)) / hparams.n_expert
             self.reads[name] = (layer, tensor.n_bytes * part, tensor.n_elements * part)
+        self._lots: dict[Lot, list[tuple[int, str, float, float, int]]] = {}
 
     def placed(self, placement: Placement) -> list[tuple[int, str, float, float, int]]:
-        """(layer, place, bytes and multiply-adds per token, bytes in all) of every tensor that a token reads."""
+        """(layer, place, bytes and multiply-adds per token, bytes in all) of what a token reads, by layer and place."""
         found = []
         output = placement.output
-        for tensor in placement.tensors:
-            read = self.reads.get(tensor.name)
-            if read is None or (tensor.name == "token_embd.weight" and tensor is not output):
-                continue                                 # as the input table, of which single rows are read
-            place = "Host" if placement.is_host(tensor.buffer) else tensor.buffer
-            found.append((read[0], place, read[1], read[2], tensor.info.n_bytes))
+        for lot in placement.lots:
+            rows = self._lots.get(lot)
+            if rows is None:
+                rows = self._lots[lot] = self._rows([t for t in lot.tensors if t.name != "token_embd.weight"], placement)
+            found += rows
+        if output is not None and output.name == "token_embd.weight":      # of the input table single rows are read
+            found += self._rows([output], placement)
         return found
+
+    def _rows(self, tensors: list[Placed], placement: Placement) -> list[tuple[int, str, float, float, int]]:
+        sums: dict[tuple[int, str], tuple[float, float, int]] = {}
+        for tensor in tensors:
+            read = self.reads.get(tensor.name)
+            if read is not None:
+                key = (read[0], "Host" if placement.is_host(tensor.buffer) else tensor.buffer)
+                size, multiplies, whole = sums.get(key, (0.0, 0.0, 0))
+                sums[key] = (size + read[1], multiplies + read[2], whole + tensor.info.n_bytes)
+        return [(*key, *row) for key, row in sums.items()]
 
     def costs(self, placement: Placement, caches: Sequence[Usage]) -> list[float]:
         """For each layer (output last) what the reference request costs on the device it lies on: seconds times that

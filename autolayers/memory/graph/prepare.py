@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from ..cache import Cache as CacheLayout
     from ..cache import Memory
     from ..context import Context
-    from ..weights import Placement
+    from ..weights import Lot, Placement
     from .archs import Builder
 
 # their indexer keys are rotated whatever the cache's type
@@ -63,7 +63,8 @@ def prepare(model: Model, params: Params, context: Context, placement: Placement
         hparams=hp, context=context, build=build, weights=lambda: _weights(model, placement, buffers),
         caches=lambda llm: _caches(llm, memory, context, hp, buffers), backends=backends, dev_layer=dev_layer,
         full_offload=full, kinds=kinds[:hp.n_layer], outlines=outlines[:hp.n_layer], places=places[:hp.n_layer],
-        learned=model.memo.setdefault("layers", {}), n_copies=N_COPIES if pipeline else 1)
+        learned=model.memo.setdefault("layers", {}), begun=model.memo.setdefault("begun", {}),
+        launch=(params, context, placement.lots, placement.dev_layer), n_copies=N_COPIES if pipeline else 1)
 
 
 def _weights(model: Model, placement: Placement, buffers: dict[str, Buffer]) -> Callable[[str], Tensor | None]:
@@ -196,14 +197,23 @@ def _kinds(model: Model, placement: Placement, dev_layer: list[int], read: tuple
         model.memo["kinds"] = static
     # a weight's type matters only where the weight may be copied: on its own device it is just there
     on_device = {device.name for device in placement.devices}
-    places: list[list[str]] = [[] for _ in range(hp.n_layer_all)]
-    types: list[list[str]] = [[] for _ in range(hp.n_layer_all)]
-    for placed in placement.tensors:
-        il = placed.block
-        if 0 <= il < hp.n_layer_all:
-            places[il].append(placed.buffer)
-            if placed.buffer not in on_device:
-                types[il].append(placed.info.type)
-    where = [(dev_layer[il], tuple(places[il])) for il in range(hp.n_layer_all)]
-    outlines = [(static[il], where[il], il in read, tuple(name == "f32" for name in types[il])) for il in range(hp.n_layer_all)]
-    return [(outline, tuple(types[il])) for il, outline in enumerate(outlines)], outlines, where
+    known: dict[Lot, list[tuple[int, int, int, tuple[bool, ...]]]] = model.memo.setdefault("kinds of lots", {})
+    numbers = model.memo.setdefault("numbers", {})       # short names of long tuples
+    places: list[Any] = [()] * hp.n_layer_all
+    types: list[Any] = [()] * hp.n_layer_all
+    plain: list[Any] = [()] * hp.n_layer_all             # which of the types are f32
+    for lot in placement.lots:
+        rows = known.get(lot)
+        if rows is None:
+            rows = known[lot] = []
+            for il in dict.fromkeys(placed.block for placed in lot.tensors):
+                mine = [placed for placed in lot.tensors if placed.block == il]
+                host = [placed.info.type for placed in mine if placed.buffer not in on_device]
+                place, names = [numbers.setdefault(facts, len(numbers)) for facts in (tuple([p.buffer for p in mine]), tuple(host))]
+                if 0 <= il < hp.n_layer_all:
+                    rows.append((il, place, names, tuple([name == "f32" for name in host])))
+        for il, place, names, f32 in rows:
+            places[il], types[il], plain[il] = (*places[il], place), (*types[il], names), (*plain[il], *f32)
+    where = [(dev_layer[il], places[il]) for il in range(hp.n_layer_all)]
+    outlines = [(static[il], where[il], il in read, plain[il]) for il in range(hp.n_layer_all)]
+    return [(outline, types[il]) for il, outline in enumerate(outlines)], outlines, where

@@ -29,6 +29,7 @@ else:
 _GROWING = frozenset(("kimi-linear", "minimax-01", "minimax-m3"))   # with the tokens of a sequence
 _FILLING = frozenset(("minimax-m3",))                               # with what the cache holds
 N_COPIES = 4                 # GGML_SCHED_MAX_COPIES: pipeline parallelism
+_BEGUN = 64                  # launches whose prompt graph is remembered
 
 
 # what a graph of tensors that contradict the keys may end in
@@ -55,6 +56,8 @@ class Setting:
     outlines: Sequence[Hashable]                 # the same without the types of quantised weights on the host
     places: Sequence[Hashable]                   # where it runs and its weights are
     learned: dict[object, dict[Any, Any]]         # what Shortened found out about this model before
+    begun: dict[object, Graphs]                  # prompt graphs of launches that only began to be measured
+    launch: Hashable                             # which of them is this one's
     n_copies: int = 1
 
 
@@ -102,10 +105,15 @@ def reserve(setting: Setting, pinned: bool = False, enough: Callable[[tuple[int,
     generation = None if enough is not None else resolve_fused(setting, n_seqs)
     # until the generation graph is there, everything is taken to be fused: what needs less memory
     fused = generation.fused if generation is not None else _unresolved(setting)
+    prompt = setting.begun.pop(setting.launch, None)
     while True:
-        prompt = Graphs(setting, n_tokens, n_seqs, min(n_tokens, c.n_outputs_max), fused)
-        without = prompt.sizes(pins=False)
+        if prompt is None or prompt.fused != fused:
+            prompt = Graphs(setting, n_tokens, n_seqs, min(n_tokens, c.n_outputs_max), fused)
+        without = prompt.plain()
         if enough is not None and enough(without):
+            if len(setting.begun) >= _BEGUN:
+                setting.begun.clear()
+            setting.begun[setting.launch] = prompt
             return Reserved(without, fused, stopped=True)
         if generation is None:
             generation = resolve_fused(setting, n_seqs)
@@ -205,6 +213,7 @@ class Graphs:
         self.shape = (-(-n_tokens // n_seqs) * n_seqs, n_seqs, n_outputs)
         self._backends: list[int] = []           # of every node as last measured, and what came of it
         self._sizes: tuple[int, ...] = ()
+        self._plain: tuple[int, ...] | None = None
         large = n_tokens >= OFFLOAD_MIN_BATCH
         self._learned = setting.learned.setdefault(
             (large, len(setting.backends), setting.n_copies, c.offload_kqv, fused["flash_attn"]), {})
@@ -240,6 +249,12 @@ class Graphs:
         if self._llm is not None:
             self._llm.release()
             self._llm = None
+
+    def plain(self) -> tuple[int, ...]:
+        """Bytes per backend as if the builder asked for no backends."""
+        if self._plain is None:
+            self._plain = self.sizes(pins=False)
+        return self._plain
 
     def sizes(self, pins: bool = True) -> tuple[int, ...]:
         """Bytes per backend; without `pins` as if the builder asked for no backends."""

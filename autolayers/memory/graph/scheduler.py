@@ -48,32 +48,47 @@ def assign(graph: Graph, backends: list[Backend], op_offload: bool, pins: bool =
             verdict = verdicts[b][id(op)] = backends[b].supports(op)
         return verdict
 
+    readers: dict[Buffer, list[int]] = {}
+
     def from_buffer(buffer: Buffer, op: Tensor) -> int:
-        for b, backend in enumerate(backends):
-            if backend.reads(buffer) and supports(b, op):
+        found = readers.get(buffer)
+        if found is None:
+            found = readers[buffer] = [b for b, backend in enumerate(backends) if backend.reads(buffer)]
+        for b in found:
+            if supports(b, op):
                 return b
         return -1
 
-    def first_choice(t: Tensor) -> int:
+    leafs: dict[Buffer, int] = {}             # of the same buffer all are alike
+    for t in graph.leafs:
+        buffer = t.buffer
+        if pins and t.pinned >= 0:
+            t.backend = t.pinned
+        elif buffer is None:
+            t.backend = cpu if t.is_input else -1
+        else:
+            b = leafs.get(buffer)
+            if b is None:
+                b = leafs[buffer] = from_buffer(buffer, t)
+            t.backend = b
+    for t in nodes:
+        if pins and t.pinned >= 0:
+            t.backend = t.pinned
+            continue
         if t.buffer is not None:
-            return from_buffer(t.buffer, t)
-        if t.is_input:
-            return cpu
-        if t.op != "ROPE" and t.op != "FLASH_ATTN_EXT":
-            for source in t.src:
-                if source.weight:
-                    buffer = source.buffer
-                    assert buffer is not None
-                    chosen = from_buffer(buffer, t)
-                    if op_offload and chosen == cpu and buffer.host:
-                        for b in range(cpu):
-                            if supports(b, t) and backends[b].offloads(t):
-                                return b
-                    return chosen
-        return -1
-
-    for t in (*graph.leafs, *nodes):
-        t.backend = t.pinned if pins and t.pinned >= 0 else first_choice(t)
+            t.backend = from_buffer(t.buffer, t)
+            continue
+        t.backend = cpu if t.is_input else -1
+        if t.is_input or t.op == "ROPE" or t.op == "FLASH_ATTN_EXT":
+            continue
+        for source in t.src:
+            if source.weight:
+                buffer = source.buffer
+                assert buffer is not None
+                t.backend = from_buffer(buffer, t)
+                if op_offload and t.backend == cpu and buffer.host:
+                    t.backend = next((b for b in range(cpu) if supports(b, t) and backends[b].offloads(t)), cpu)
+                break
 
     real = [t for t in nodes if t.op not in VIEW_OPS]
     for skip_cpu in (True, False):
