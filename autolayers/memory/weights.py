@@ -63,7 +63,7 @@ class Lot:
     __slots__ = ("buffers", "resident", "tensors")
 
     def __init__(self) -> None:
-        self.tensors: list[Placed] = []
+        self.tensors: dict[str, Placed] = {}   # by name
         self.buffers: dict[str, int] = {}      # buffer type -> bytes
         self.resident = 0                      # bytes of host weights that must be in RAM even if they are mapped
 
@@ -85,17 +85,20 @@ class Placement:
 
     @lazy
     def tensors(self) -> tuple[Placed, ...]:
-        return tuple([placed for lot in self.lots for placed in lot.tensors])
+        return tuple([placed for lot in self.lots for placed in lot.tensors.values()])
 
     @lazy
     def _by_name(self) -> dict[str, Placed]:
-        return {placed.name: placed for placed in reversed(self.tensors)}
+        found: dict[str, Placed] = {}
+        for lot in reversed(self.lots):
+            found.update(lot.tensors)
+        return found
 
     @lazy
     def output(self) -> Placed | None:
         """The matrix of the output layer: output.weight, or the copy of token_embd that stands in for it."""
         name = "output.weight" if "output.weight" in self._by_name else "token_embd.weight"
-        return next((placed for placed in reversed(self.tensors) if placed.name == name), None)
+        return next((lot.tensors[name] for lot in reversed(self.lots) if name in lot.tensors), None)
 
     def lookup(self, name: str, block: int | None = None) -> Placed | None:
         """The created tensor `name`, None if the file has none or it was skipped. Of rope factors the copy beside `block`."""
@@ -168,7 +171,7 @@ def place_weights(model: Model, params: Params, devices: Sequence[Device], load_
         parts = split(shares, info.type, info.ne, size, weight.op.startswith("MUL_MAT")) if on_device and shares else [(buffer, size)]
         for name, part in parts:
             lot.buffers[name] = lot.buffers.get(name, 0) + part
-        lot.tensors.append(Placed(info.name, info, buffer, size, duplicate, -1 if weight.op == "ROPE" else weight.block))
+        lot.tensors[info.name] = Placed(info.name, info, buffer, size, duplicate, -1 if weight.op == "ROPE" else weight.block)
         if on_device:
             return
         if info.name == "per_layer_token_embd.weight" and lazily != "off" and model.row.name in ("gemma4", "qwen4exp") \
@@ -196,7 +199,7 @@ def place_weights(model: Model, params: Params, devices: Sequence[Device], load_
                 put(lot, i, device, target)
             if not lot.tensors:
                 continue
-            lot = kept.setdefault((number, lot.tensors[0].buffer, lot.resident) if alone else (number, device, wishes), lot)
+            lot = kept.setdefault((number, *lot.buffers, lot.resident) if alone else (number, device, wishes), lot)
         lots.append(lot)
     buffers: dict[str, int] = {}
     for lot in lots:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from ..errors import LaunchRefused, UsageError
 from .probe import RAM_MARGIN, Machine, Probe, beside_by_device, resident
-from .result import DeviceRow, HostRow, Plan, Rival, describe
+from .result import DeviceRow, HostRow, Plan, Rival, describe, together
 from .solve import Solver
 
 TYPE_CHECKING = False
@@ -129,7 +129,7 @@ def _answer(solver: Solver, trial: Trial, notes: tuple[str, ...], explain: bool,
     why += tuple(f"{lever.name} ({' '.join(lever.words)}) would free {lever.saves / 2**20:.2f} MiB of device memory"
                  + (", enough for it" if lever.enough else "") for lever in found)
     return Plan(
-        model, params, use, tuple(rows), host, trial.fits, tuple(_flags(params)), describe(params, everything), why,
+        model, params, use, tuple(rows), host, trial.fits, tuple(_flags(params, solver.given)), describe(params, everything), why,
         notes + _warnings(solver, trial, host), solver.judge.speed(trial) if speed else None, rival, found)
 
 
@@ -142,10 +142,12 @@ def _rival(solver: Solver, everything: int) -> Rival | None:
     return Rival(trial.params, trial.breakdown, trial.fits, solver.judge.speed(trial), describe(trial.params, everything))
 
 
-def _flags(params: Params) -> list[str]:
+def _flags(params: Params, given: Params) -> list[str]:
     """All memory-relevant words, layers and context first; the model is the caller's."""
     from ..arguments import to_words
 
+    if not given.overrides:
+        params = replace(params, overrides=together(params.overrides))
     rest = to_words(replace(params, model=None, n_ctx=None, n_gpu_layers=None))
     words = []
     if params.n_gpu_layers is not None:

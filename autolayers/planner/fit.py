@@ -62,20 +62,46 @@ def fit(probe: Probe, given: Params, whole: bool = False) -> Trial | None:
     return None if params is None else probe.trial(params, whole)
 
 
-def ideal(probe: Probe, given: Params, compute: Mapping[str, int]) -> Params | None:
-    """What --fit would choose if the graph buffers took only so much of a device that is used."""
+def shaped(probe: Probe, given: Params, beside: Mapping[str, int], targets: Mapping[str, int] | None = None) -> Params | None:
+    """What --fit would choose if graph buffers and all else beside weights and caches took `beside` bytes of each device
+    that is used, and if it filled the devices up to `targets` (None: to what it leaves free itself). Nothing is measured."""
 
     def measure(params: Params, most: Mapping[str, int]) -> Breakdown | None:
-        use = probe.static(params)
-        return use if use is None else replace(use, devices={
-            name: replace(usage, compute=compute.get(name, 0) if usage.model else 0) for name, usage in use.devices.items()})
+        return _with_compute(probe.static(params), beside)
+
+    return _Fit(probe, given, measure, targets).choose()
+
+
+def likely(probe: Probe, given: Params) -> Params | None:
+    """What --fit would choose, if graph buffers are near to those of the launches that were measured already; what that
+    leaves open is measured."""
+
+    def measure(params: Params, most: Mapping[str, int]) -> Breakdown | None:
+        static, known = probe.static(params), probe.computes(params.n_ctx)
+        if static is None:
+            return None
+        for name, limit in most.items():
+            taken = static.devices[name].total
+            if not taken:
+                continue
+            least, largest = known.get(name, (0, limit))
+            if taken + least * 7 // 8 <= limit < taken + largest * 9 // 8:
+                return probe.usage(params, most)
+        return _with_compute(static, {name: sum(sizes) // 2 for name, sizes in known.items()})
 
     return _Fit(probe, given, measure).choose()
 
 
+def _with_compute(use: Breakdown | None, compute: Mapping[str, int]) -> Breakdown | None:
+    return use if use is None else replace(use, devices={
+        name: replace(usage, compute=compute.get(name, 0) if usage.model else 0) for name, usage in use.devices.items()})
+
+
 class _Fit:
     def __init__(self, probe: Probe, given: Params,
-                 measure: Callable[[Params, Mapping[str, int]], Breakdown | None] | None = None) -> None:
+                 measure: Callable[[Params, Mapping[str, int]], Breakdown | None] | None = None,
+                 targets: Mapping[str, int] | None = None) -> None:
+        self.filled = targets
         self.probe = probe
         self.given = given
         self.measure = measure or probe.usage
@@ -102,6 +128,8 @@ class _Fit:
         free = {device.name: device.free for device in self.probe.machine.devices}
         wanted = given.fit_target or (_DEFAULT_TARGET,)
         self.targets = {name: free[name] - wanted[min(i, len(wanted) - 1)] * MiB for i, name in enumerate(self.names)}
+        if self.filled is not None:
+            self.targets = {name: self.filled[name] for name in self.names}
         total = sum(self.targets.values())
         full = self.measure(asked, {} if automatic else self.targets)
         if full is None:

@@ -88,9 +88,22 @@ class Probe:
         def too_much(use: Breakdown) -> bool:
             return any(use.devices[name].total > size for name, size in most.items())
 
-        if known is None or (known.partial and not too_much(known)):
-            known = self._usages[params] = self._estimate(params, self.machine.devices, runtime=False, enough=too_much)
+        if known is None or (known.partial and not self.quick and not too_much(known)):
+            known = self._usages[params] = self._estimate(params, self.machine.devices, runtime=False,
+                                                          enough=lambda use: self.quick or too_much(use))
         return known
+
+    def computes(self, n_ctx: int | None) -> dict[str, tuple[int, int]]:
+        """The smallest and the largest graph buffer that a device had in any launch measured with this context."""
+        found: dict[str, tuple[int, int]] = {}
+        uses = [(params, trial.breakdown) for params, trial in self._trials.items() if trial is not None]
+        for params, use in (*uses, *self._usages.items()):
+            if use is not None and params.n_ctx == n_ctx:
+                for name, usage in use.devices.items():
+                    if usage.model:
+                        least, largest = found.get(name, (usage.compute, usage.compute))
+                        found[name] = min(least, usage.compute), max(largest, usage.compute)
+        return found
 
     def static(self, params: Params) -> Breakdown | None:
         """Weights and caches without the graph buffers: cheap, and a lower bound."""
@@ -109,7 +122,8 @@ class Probe:
         return all(need <= self.machine.limits[name] for name, need in needs.items() if need)
 
     def placement(self, params: Params) -> Placement:
-        """Where these flags put every tensor."""
+        """Where these flags put every tensor, with whatever context."""
+        params = replace(params, n_ctx=None)
         if params not in self._placements:
             from ..memory.weights import place_weights
 

@@ -169,6 +169,9 @@ class Plan:
         return answer
 
 
+_BLOCK = "blk\\."
+
+
 def describe(params: Params, everything: int) -> str:
     """Where the layers are, in words."""
     n = params.n_gpu_layers
@@ -180,10 +183,30 @@ def describe(params: Params, everything: int) -> str:
     if EXPERTS_REGEX in experts:
         text += ", all experts in RAM"
     elif experts:
-        text += f", experts of {len(experts)} layers in RAM"
+        text += f", experts of {sum(map(_layers, experts))} layers in RAM"
     if ffn:
         text += f", FFN weights of {len(ffn)} layers in RAM"
     others = len(params.overrides) - len(experts) - len(ffn)
     if others:
         text += f", {others} more tensor {'rule' if others == 1 else 'rules'}"
     return text
+
+
+def together(rules: tuple[tuple[str, str], ...]) -> tuple[tuple[str, str], ...]:
+    """The same tensor rules in fewer words: neighbours that differ in the layer alone become one. Those that llama.cpp has a
+    flag of its own for (-ncmoe, -ncffn) stay."""
+    found: list[tuple[list[str], str, str]] = []
+    for pattern, buffer in rules:
+        layer, dot, rest = pattern.removeprefix(_BLOCK).partition("\\.")
+        one = pattern.startswith(_BLOCK) and layer.isdigit() and dot and dot + rest not in (EXPERTS_REGEX, FFN_REGEX)
+        if one and found and found[-1][0] and found[-1][1:] == (rest, buffer):
+            found[-1][0].append(layer)
+        else:
+            found.append(([layer], rest, buffer) if one else ([], pattern, buffer))
+    return tuple((rest if not layers else rf"{_BLOCK}{layers[0]}\.{rest}" if len(layers) == 1 else rf"{_BLOCK}({'|'.join(layers)})\.{rest}",
+                  buffer) for layers, rest, buffer in found)
+
+
+def _layers(pattern: str) -> int:
+    """How many layers a rule made by `together` is about."""
+    return pattern.partition(")")[0].count("|") + 1 if pattern.startswith(_BLOCK + "(") else 1

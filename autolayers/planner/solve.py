@@ -16,7 +16,7 @@ from .spread import Spread
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
     from dataclasses import dataclass, replace
 
     from ..model import Model
@@ -27,6 +27,7 @@ else:
     from ..records import dataclass, replace
 
 FLOOR = 4096          # tokens per sequence, llama.cpp's own --fit-ctx
+PARTS_GAIN = 1.02     # parts of layers on several GPUs must promise this much more than -ncmoe: they take many words
 OUTDONE = 1.25        # how much slower whole layers must be expected on unlike GPUs to be left out
 SPILL_GAIN = 1.25     # FFN weights in RAM must promise this much more than whole layers: the prediction is not that good
 
@@ -84,17 +85,21 @@ class Solver:
         """The best launch, with its whole bill; one that does not fit where nothing does; None where llama.cpp would refuse
         every one.
 
-        The search believes the prompt graphs. They are a lower bound, so an answer that fits after all is the best one;
-        else the search is repeated with whole bills.
+        The search believes the prompt graphs. They are a lower bound, so an answer that fits after all is the best one. One
+        that does not may do so with less context; else the search is repeated with whole bills.
         """
-        for self.probe.quick in (True, False):
-            self.spread = Spread(self.probe, self.judge)
-            found = self._best()
-            answer = found and self.probe.trial(found.params, whole=True)
-            if found is None or (answer is not None and answer.fits == found.fits):
-                break
+        self.probe.quick = True
+        found = self._best()
         self.probe.quick = False
-        return answer
+        answer = found and self.probe.trial(found.params, whole=True)
+        if found is None or (answer is not None and answer.fits == found.fits):
+            return answer
+        shape = found.params
+        less = self._stretch(lambda n: replace(shape, n_ctx=n), shape.n_ctx)
+        if less is None or not less.fits:
+            self.spread = Spread(self.probe, self.judge)
+            less = self._best()
+        return less and self.probe.trial(less.params, whole=True)
 
     def _best(self) -> Trial | None:
         given = self.given
@@ -122,8 +127,26 @@ class Solver:
         spilled = self._spilled(params, self.contexts.least)
         if spilled is None or not spilled.fits or self.contexts.fixed:
             return spilled
-        shape = spilled.params
-        return self._stretch(lambda n: replace(shape, n_ctx=n)) or spilled
+        shape = self._roomiest(spilled, params)
+        answer = None if shape is None else self._stretch(lambda n: replace(shape, n_ctx=n))
+        if answer is None or not answer.fits:
+            answer = self._stretch(lambda n: replace(spilled.params, n_ctx=n))
+        return answer or spilled
+
+    def _roomiest(self, trial: Trial, given: Params) -> Params | None:
+        """These flags with the split that should allow the largest context and be no slower, if that is another one."""
+        span, own = self.contexts, trial.params
+        if (own.tensor_split is None or not self.spread.open(given) or span.least is None or span.most is None
+                or any(buffer != "CPU" for _, buffer in own.overrides)):
+            return None
+        bare = replace(own, tensor_split=None)
+        limit = self.judge.speed(trial).request * (1 + 1e-9)
+        grid = [span.least]
+        while grid[-1] < span.most:
+            grid.append(min(grid[-1] * 2, span.most))
+        most = last(0, len(grid) - 1, lambda i: self.spread.hoped(replace(bare, n_ctx=grid[i])) <= limit)
+        split = self.spread.partition(replace(bare, n_ctx=grid[most]))
+        return None if split is None or split == own.tensor_split else replace(own, tensor_split=split)
 
     def whole(self, trial: Trial) -> bool:
         """All layers are on devices and no weight was sent to the host."""
@@ -136,12 +159,12 @@ class Solver:
         """As many layers on the GPUs as may be: all, or the given number."""
         return replace(params, n_ctx=n_ctx, n_gpu_layers=self.top)
 
-    def _stretch(self, make: Callable[[int | None], Params]) -> Trial | None:
-        """The largest context that fits with this shape; the smallest, not fitting, where none does."""
+    def _stretch(self, make: Callable[[int | None], Params], most: int | None = None) -> Trial | None:
+        """The largest context that fits with this shape, none above `most`; the smallest, not fitting, where none does."""
         span = self.contexts
         if span.fixed or span.least is None or span.most is None:
             return self.probe.trial(make(span.least))
-        found = largest_context(self.probe, make, span.least, span.most, span.step)
+        found = largest_context(self.probe, make, span.least, most or span.most, span.step)
         return found if found is not None else self.probe.trial(make(span.least))
 
     # --- everything on the GPUs
@@ -170,7 +193,7 @@ class Solver:
         near = max(span.step, (span.most - span.least) // 64 // span.step * span.step)
         while high - low > near:                                                # the split may change with the context
             steps = (high - low) // near
-            guess = low + near * last(0, steps, lambda n, low=low: self.spread.promising(self._full(params, low + near * n)))  # type: ignore[misc]
+            guess = low + near * last(0, steps, lambda n, low=low: self.spread.hoped(self._full(params, low + near * n)) <= limit)  # type: ignore[misc]
             guess = max(min(guess, high - near), low + near)
             trial = self.spread.best(self._full(params, guess))
             if trial is None or self.judge.speed(trial).request > limit:
@@ -209,9 +232,8 @@ class Solver:
         fitting = [trial for trial in candidates if trial.fits]
         if not fitting:
             return False
-        limits, use = self.probe.machine.limits, fitting[0].breakdown.devices
-        beside = sum(limits[name] - spare - use[name].model - use[name].context for name, spare in fitting[0].spare.items())
-        room = sum(limits.values()) - beside // 2
+        limits = self.probe.machine.limits
+        room = sum(limits.values()) - sum(_beside(fitting[0], limits).values()) // 2
 
         def possible(count: int) -> bool:
             static = self.probe.static(replace(params, n_gpu_layers=count))
@@ -224,29 +246,45 @@ class Solver:
         return bound.request > best * (1 if alike else OUTDONE)
 
     def _rival(self, params: Params, candidates: list[Trial]) -> list[Trial]:
-        """What is faster than these by --fit's rules: what it would do itself, or what it would do with smaller graph
-        buffers than it finds, if that fits all the same. Nothing where even then it is no faster."""
-        from .fit import fit, ideal
+        """What is faster than these by --fit's rules: with our margins, with its own, or with smaller graph buffers than it
+        finds, if that fits all the same. Nothing where even then it is no faster."""
+        from .fit import likely, shaped
 
         given = self.given if self.given.n_ctx is not None else replace(params, n_gpu_layers=None)
         found: list[Trial] = []
         fitting = [trial for trial in candidates if trial.fits]
-        compute: dict[str, int] = {}
-        for _ in range(4 if fitting else 0):
-            best = self.judge.fastest(fitting)
-            most = ideal(self.probe, given, compute)
-            if most is None or self.judge.predict(most, best.breakdown).request >= self.judge.speed(best).request:
-                return found
-            trial = self.probe.trial(most)
-            if trial is None:
-                break
-            if trial.fits and not _on_rpc(trial):
-                found = [trial]
+
+        def better(shape: Params | None, gain: float = 1.0) -> Trial | None:
+            """The trial of a shape that promises to be faster than all that fits so far."""
+            if shape is None:
+                return None
+            if fitting:
+                best = self.judge.fastest(fitting)
+                if self.judge.predict(shape, best.breakdown).request * gain >= self.judge.speed(best).request:
+                    return None
+            trial = self.probe.trial(shape)
+            if trial is not None and trial.fits and not _on_rpc(trial):
+                found.append(trial)
                 fitting.append(trial)
-            else:         # with so small buffers it might win: so with nearly those that this choice really has
-                compute = {name: usage.compute * 31 // 32 for name, usage in trial.breakdown.devices.items()}
-        rival = fit(self.probe, given)
-        return found if rival is None or not rival.fits or _on_rpc(rival) else [*found, rival]
+            return trial
+
+        if fitting:
+            limits = self.probe.machine.limits
+            beside = _beside(self.judge.fastest(fitting), limits)
+            for _ in range(4):
+                trial = better(shaped(self.probe, given, beside, limits), PARTS_GAIN)
+                if trial is None or trial.fits:
+                    break
+                beside = {**beside, **{name: max(size, beside.get(name, 0)) for name, size in _beside(trial, limits).items()}}
+            compute: dict[str, int] = {}
+            for _ in range(4):
+                trial = better(shaped(self.probe, given, compute))
+                if trial is None:
+                    return found
+                if not trial.fits:       # with so small buffers it might win: so with nearly those that this choice really has
+                    compute = {name: usage.compute * 31 // 32 for name, usage in trial.breakdown.devices.items()}
+        better(likely(self.probe, given))
+        return found
 
     def _includes_fit(self, layers: Trial | None) -> bool:
         """--fit would try nothing that was not tried: whole layers on one device, with a margin that is no smaller."""
@@ -306,6 +344,12 @@ class Solver:
             if gain.request * SPILL_GAIN > loss.request:
                 return []
         return [found]
+
+
+def _beside(trial: Trial, limits: Mapping[str, int]) -> dict[str, int]:
+    """Bytes of each device that is used, margin included, that are neither weights nor cache."""
+    use = trial.breakdown.devices
+    return {name: limits[name] - spare - use[name].model - use[name].context for name, spare in trial.spare.items()}
 
 
 def _on_rpc(trial: Trial) -> bool:

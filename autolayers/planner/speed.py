@@ -103,7 +103,7 @@ class Traffic:
         for lot in placement.lots:
             rows = self._lots.get(lot)
             if rows is None:
-                rows = self._lots[lot] = self._rows([t for t in lot.tensors if t.name != "token_embd.weight"], placement)
+                rows = self._lots[lot] = self._rows([t for t in lot.tensors.values() if t.name != "token_embd.weight"], placement)
             found += rows
         if output is not None and output.name == "token_embd.weight":      # of the input table single rows are read
             found += self._rows([output], placement)

@@ -7,7 +7,7 @@ from .split import best_partition
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
     from dataclasses import replace
 
     from ..params import Params
@@ -70,7 +70,7 @@ class Spread:
         while low + 1 < high:
             guess = (low + high) // 2
             if steps < 4:
-                guess = last(low, high - 1, lambda count: self._partition(make(count)) is not None)
+                guess = last(low, high - 1, lambda count: self.partition(make(count)) is not None)
             guess = min(max(guess, low + 1), high - 1)
             trial = self.best(make(guess), plain_first=False)
             if trial is None:
@@ -80,17 +80,16 @@ class Spread:
             steps += 1
         return best
 
-    def promising(self, params: Params) -> bool:
-        """Whether some split should fit, by what was measured so far."""
-        return bool(self.measured) and self._partition(params) is not None
-
     def hoped(self, params: Params) -> float:
         """Seconds of the reference request with the fastest split that should fit by what was measured so far; nothing is
-        measured for it. Infinite where none should."""
-        split, static = self._partition(params), self.probe.static(params)
+        measured for it. Infinite where none should. With a smaller context than any so far half as much may do."""
+        beside = self.overheads(params.n_ctx or 0)
+        if self.measured and (params.n_ctx or 0) < min(self.measured):
+            beside = {name: size // 2 for name, size in beside.items()}
+        split, static = self.partition(params, beside), self.probe.static(params)
         if split is None or static is None:
             return float("inf")
-        return self.judge.predict(replace(params, tensor_split=tuple(float(n) for n in split)), static).request
+        return self.judge.predict(replace(params, tensor_split=split), static).request
 
     def overheads(self, n_ctx: int) -> dict[str, int]:
         """Per device what was measured with this context, or what follows from the two contexts nearest to it: most of it
@@ -116,20 +115,25 @@ class Spread:
         return replace(params, tensor_split=tuple(float(where.count(name)) for name in self.probe.used(params)))
 
     def _fitting(self, params: Params) -> Trial | None:
-        """The split that is best by the known overheads, corrected by what is measured until it fits."""
-        seen: set[tuple[int, ...]] = set()
+        """The split that is best by the known overheads, corrected by what is measured until it fits and no other promises
+        to be faster."""
+        seen: set[tuple[float, ...]] = set()
+        best: Trial | None = None
         for _ in range(6):
-            split = self._partition(params)
+            split = self.partition(params)
             if split is None or split in seen:
-                return None
+                break
             seen.add(split)
-            trial = self.probe.trial(replace(params, tensor_split=tuple(float(n) for n in split)))
+            shape = replace(params, tensor_split=split)
+            if best is not None and self.judge.predict(shape, best.breakdown).request >= self.judge.speed(best).request:
+                break
+            trial = self.probe.trial(shape)
             if trial is None:
-                return None
+                break
             self._learn(trial, anew=trial.fits)
             if trial.fits:
-                return trial
-        return None
+                best = trial
+        return best
 
     def _hopeless(self, params: Params) -> bool:
         """Whether llama.cpp's own split is far from fitting, by what was measured so far."""
@@ -141,7 +145,8 @@ class Spread:
             use.devices[name].total + size * 3 // 4 > self.probe.machine.limits[name]
             for name, size in self.overheads(n_ctx).items() if use.devices[name].total)
 
-    def _partition(self, params: Params) -> tuple[int, ...] | None:
+    def partition(self, params: Params, beside: Mapping[str, int] | None = None) -> tuple[float, ...] | None:
+        """The fastest split that should fit, by what was measured so far (or `beside`)."""
         from .speed import hop
 
         layers = self.probe.layers(params)
@@ -151,11 +156,12 @@ class Spread:
         cached = params.kv_offload is not False
         sizes = [usage.model + (usage.context if cached else 0) for usage in layers[-count:]]
         names = self.probe.used(params)
-        overheads = self.overheads(params.n_ctx or 0)
-        capacities = [self.probe.machine.limits[name] - overheads.get(name, 0) for name in names]
+        beside = self.overheads(params.n_ctx or 0) if beside is None else beside
+        capacities = [self.probe.machine.limits[name] - beside.get(name, 0) for name in names]
         slowness = [1 / self.judge.bandwidths.devices[name] for name in names]
         work = self.judge.work(params, params.n_ctx or self.judge.depth)[-count:]
-        return best_partition(sizes, work, capacities, slowness, hop(params.n_ubatch or 512))
+        split = best_partition(sizes, work, capacities, slowness, hop(params.n_ubatch or 512))
+        return None if split is None else tuple(float(n) for n in split)
 
     def _learn(self, trial: Trial, anew: bool) -> None:
         """Takes over a launch's overheads; while a split does not fit only larger ones, so that the search ends."""

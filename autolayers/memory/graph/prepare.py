@@ -7,6 +7,7 @@ from ...backends.cpu_graph import ALIGNMENT as CPU_ALIGNMENT
 from ...backends.cpu_graph import Cpu
 from ...backends.cuda_graph import Cuda
 from ...backends.plain_graph import Plain
+from ...gguf import BY_NAME
 from ..weights import HOST
 from .llm import Cache, Llm, States
 from .reserve import N_COPIES, Setting
@@ -89,8 +90,8 @@ def _weights(model: Model, placement: Placement, buffers: dict[str, Buffer]) -> 
         key = (base, placed.buffer)
         tensor = made.get(key)
         if tensor is None:
-            type_ = placed.type if _known(placed.type) else "f32"
-            tensor = Tensor("NONE", type_, placed.ne)
+            info = placed.info
+            tensor = Tensor("NONE", info.type if info.type in BY_NAME else "f32", info.ne)
             tensor.name = base
             tensor.buffer = buffers[placed.buffer]
             tensor.weight = True
@@ -99,13 +100,6 @@ def _weights(model: Model, placement: Placement, buffers: dict[str, Buffer]) -> 
         return tensor
 
     return weight
-
-
-def _known(type_: str) -> bool:
-    try:
-        return block_size(type_) > 0
-    except KeyError:
-        return False
 
 
 class _Layers(dict):  # type: ignore[type-arg]
@@ -206,8 +200,8 @@ def _kinds(model: Model, placement: Placement, dev_layer: list[int], read: tuple
         rows = known.get(lot)
         if rows is None:
             rows = known[lot] = []
-            for il in dict.fromkeys(placed.block for placed in lot.tensors):
-                mine = [placed for placed in lot.tensors if placed.block == il]
+            for il in dict.fromkeys(placed.block for placed in lot.tensors.values()):
+                mine = [placed for placed in lot.tensors.values() if placed.block == il]
                 host = [placed.info.type for placed in mine if placed.buffer not in on_device]
                 place, names = [numbers.setdefault(facts, len(numbers)) for facts in (tuple([p.buffer for p in mine]), tuple(host))]
                 if 0 <= il < hp.n_layer_all:

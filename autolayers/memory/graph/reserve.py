@@ -102,9 +102,13 @@ def reserve(setting: Setting, pinned: bool = False, enough: Callable[[tuple[int,
     c = setting.context
     n_seqs = c.n_seq_max
     n_tokens = min(c.n_ctx, c.n_ubatch)
-    generation = None if enough is not None else resolve_fused(setting, n_seqs)
-    # until the generation graph is there, everything is taken to be fused: what needs less memory
-    fused = generation.fused if generation is not None else _unresolved(setting)
+    # until the generation graph is there, everything is taken to be fused, which needs less memory; but not where a launch
+    # like this one was not
+    alike = ("fused", c.type_k, c.type_v, c.offload_kqv, c.flash_attn, *[(type(b), getattr(b, "cc", 0)) for b in setting.backends])
+    hasty = enough is not None and setting.learned.get(alike) == _unresolved(setting)
+    generation = None if hasty else resolve_fused(setting, n_seqs)
+    fused = _unresolved(setting) if generation is None else generation.fused
+    setting.learned.setdefault(alike, fused)
     prompt = setting.begun.pop(setting.launch, None)
     while True:
         if prompt is None or prompt.fused != fused:

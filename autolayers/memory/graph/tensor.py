@@ -48,26 +48,8 @@ class Buffer:
 class Tensor:
     """One node or leaf. The attributes from `seen` on belong to the scheduler and the allocator."""
 
-    # what most tensors never change stays on the class: a graph makes thousands
-    name = ""
-    weight = False                 # lives in a buffer of model weights
-    is_input = False
-    is_output = False
-    seen = False                   # reached by expand()
-    uses = 0                       # how many nodes read it
-    pinned = -1                    # backend the graph builder asked for
-    backend = -1
-    n_children = 0
-    n_views = 0
-    own = False                    # has memory of its own now
-    block = -1                     # of the allocator's script
-    place = -1                     # backend whose buffer holds it
-    size = -1
-    copies: dict[int, list[Tensor]] | None = None
-    view_src: Tensor | None = None
-    view_offs: int = 0
-    buffer: Buffer | None = None
-    param: object = None
+    __slots__ = ("backend", "block", "buffer", "copies", "is_input", "is_output", "n_children", "n_views", "name", "nb", "ne", "op",
+                 "own", "param", "pinned", "place", "seen", "size", "src", "type", "uses", "view_offs", "view_src", "weight")
 
     def __init__(self, op: str, type_: str, ne: tuple[int, int, int, int], src: tuple[Tensor, ...] = (),
                  nb: tuple[int, int, int, int] | None = None, view_src: Tensor | None = None, view_offs: int = 0,
@@ -82,6 +64,21 @@ class Tensor:
             nb = (ts, n1, n2, n2 * ne[2])
         self.nb = nb
         self.src: list[Tensor] = list(src)
+        self.name = ""
+        self.weight = False                 # lives in a buffer of model weights
+        self.is_input = self.is_output = False
+        self.seen = False                   # reached by expand()
+        self.uses = 0                       # how many nodes read it
+        self.pinned = self.backend = -1     # what the graph builder asked for, where it runs
+        self.n_children = self.n_views = 0
+        self.own = False                    # has memory of its own now
+        self.block = self.place = -1        # of the allocator's script, and the backend whose buffer it is in
+        self.size = -1
+        self.copies: dict[int, list[Tensor]] | None = None
+        self.view_src: Tensor | None = None
+        self.view_offs = 0
+        self.buffer: Buffer | None = None
+        self.param = param
         if view_src is not None:
             if view_src.view_src is not None:     # flattened to the root, as ggml_new_tensor_impl does
                 view_offs += view_src.view_offs
@@ -90,8 +87,6 @@ class Tensor:
             self.view_offs = view_offs
             if view_src.buffer is not None:
                 self.buffer = view_src.buffer
-        if param is not None:
-            self.param = param
 
     @property
     def nbytes(self) -> int:
@@ -162,8 +157,10 @@ class Graph:
                 source.uses += 1
                 if not source.seen:
                     source.seen = True
-                    stack.append((source, iter(source.src)))
-                    break
+                    if source.src:
+                        stack.append((source, iter(source.src)))
+                        break
+                    (self.leafs if source.op == "NONE" else self.nodes).append(source)
             else:
                 stack.pop()
                 (self.leafs if node.op == "NONE" else self.nodes).append(node)
