@@ -10,6 +10,9 @@ import pytest
 import autolayers
 from autolayers import Device, UsageError
 from autolayers.devices import Host
+from autolayers.planner.probe import Probe
+from autolayers.planner.solve import Solver
+from autolayers.planner.speed import hop
 
 FIXTURES = pathlib.Path(__file__).parent.parent / "fixtures"
 GiB = 1 << 30
@@ -18,7 +21,8 @@ _models: dict[str, autolayers.Model] = {}
 
 def model(name: str) -> autolayers.Model:
     if name not in _models:
-        _models[name] = autolayers.read_model(FIXTURES / "headers" / f"{name}.gguf")
+        here = next(path for path in (FIXTURES / "headers", FIXTURES / "more" / "headers") if (path / f"{name}.gguf").exists())
+        _models[name] = autolayers.read_model(here / f"{name}.gguf")
     return _models[name]
 
 
@@ -204,6 +208,69 @@ class TestSeveralDevices:
     def test_a_budget_for_a_device_that_is_not_there(self) -> None:
         with pytest.raises(UsageError, match=r"no device CUDA7 \(devices: CUDA0\)"):
             plan(DENSE, "--budget CUDA7=1GiB", gpu(24))
+
+
+    def test_more_memory_on_the_slower_card_moves_no_layers_there(self) -> None:
+        """Without flash attention on the GPUs the largest context takes much more beside the layers than the smallest."""
+        flags = "-ctk q8_0 -ctv q8_0 -nkvo -ncmoe 3"
+        small, large = (plan("gemma-4-26b-a4b-q4_k_m", flags, gpu(8.63, 0, 900e9), gpu(size, 1, 300e9), explain=True) for size in (9.68, 19.29))
+        assert small.speed and large.speed
+        assert large.speed.request <= small.speed.request + hop(512)
+
+    def test_parts_of_layers_are_spread_over_the_cards(self) -> None:
+        cards = [gpu(2.8, i) for i in range(2)]
+        spread = plan("lfm2-8b-a1b-q4_k_m", "-c 8192", *cards, explain=True)
+        assert spread.fits and {"CUDA1", "CPU"} <= {buffer for _, buffer in spread.params.overrides}
+        leading = [plan("lfm2-8b-a1b-q4_k_m", f"-c 8192 -ngl 25 --strategy auto -ncmoe {count}", *cards, explain=True) for count in (4, 5, 6)]
+        assert leading[-1].fits
+        for other in leading:
+            assert not other.fits or (spread.speed and other.speed and spread.speed.request < other.speed.request * 0.98)
+
+    def test_many_rules_are_written_as_few(self) -> None:
+        found = plan("lfm2-8b-a1b-q4_k_m", "-c 8192", gpu(2.8, 0), gpu(2.8, 1))
+        rules = found.flags[found.flags.index("-ot") + 1].split(",")
+        assert len(rules) < len(found.params.overrides)
+        again = plan("lfm2-8b-a1b-q4_k_m", " ".join(found.flags), gpu(2.8, 0), gpu(2.8, 1))
+        assert (again.breakdown, again.flags, again.placement) == (found.breakdown, found.flags, found.placement)
+
+
+class TestSearch:
+    """A search measures launches by their prompt graphs; its answer is measured to the end."""
+
+    @pytest.mark.parametrize(("name", "mib"), [("llama-3.1-8b-q4_k_m", (2263, 2263, 862)), ("qwen3-30b-a3b-q4_k_m", (3715, 3715, 1415)),
+                                               ("deepseek-v2-lite-q4_k_m", (1622, 1622))])
+    def test_an_answer_that_only_the_prompt_graph_allows_gets_less_context(self, name: str, mib: tuple[int, ...],
+                                                                           monkeypatch: pytest.MonkeyPatch) -> None:
+        cards = [gpu(size / 1024, i) for i, size in enumerate(mib)]
+        believed = []
+        best = Solver._best
+
+        def seen(self: Solver) -> object:
+            believed.append(best(self))
+            return believed[-1]
+
+        monkeypatch.setattr(Solver, "_best", seen)
+        found = plan(name, "", *cards)
+        n_ctx = found.breakdown.n_ctx
+        assert believed[0].fits and believed[0].breakdown.partial and believed[0].params.n_ctx > n_ctx
+        assert found.fits and not found.breakdown.partial
+        shape = " ".join(found.flags[4:])
+        assert not plan(name, f"-ngl {found.n_gpu_layers} -c {n_ctx + 256} {shape}", *cards).fits
+
+    def test_a_first_card_too_small_for_anything_is_soon_given_up(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        measured = []
+        trial = Probe._measure
+
+        def counted(self: Probe, *args: object) -> object:
+            measured.append(args)
+            return trial(self, *args)  # type: ignore[arg-type]
+
+        monkeypatch.setattr(Probe, "_measure", counted)
+        size = model("qwen4exp-80b").size / GiB
+        found = plan("qwen4exp-80b", "", *[gpu(size * part, i, speed) for i, (part, speed) in
+                                           enumerate(((0.056, 300e9), (0.161, 300e9), (0.265, 900e9)))])
+        assert len(measured) < 15
+        assert found.n_gpu_layers == 0
 
 
 class TestMargin:

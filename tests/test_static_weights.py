@@ -13,7 +13,7 @@ from autolayers.errors import UsageError
 from autolayers.gguf import FileInfo, Header, TensorInfo, n_bytes
 from autolayers.memory.cache import allocate
 from autolayers.memory.context import resolve
-from autolayers.memory.weights import Placement, ecmascript, place_weights
+from autolayers.memory.weights import Placement, _Matches, ecmascript, place_weights
 from autolayers.model import Model
 
 MiB = 1 << 20
@@ -118,6 +118,27 @@ def test_an_override_to_a_device_that_is_not_there(llama: Model) -> None:
 ])
 def test_regexes_mean_what_they_mean_in_cpp(pattern: str, text: str, matches: bool) -> None:
     assert (ecmascript(pattern).search(text) is not None) is matches
+
+
+NAMES = [f"{before}blk.{il}.{name}" for before in ("", "enc.") for il in (1, 2, 11, 12)
+         for name in ("ffn_up.weight", "ffn_up_exps.weight", "ffn_gate_up_exps.weight", "ffn_up_chexps.weight", "attn_q.weight")]
+NAMES += ["output.weight", "token_embd.weight", "blk.1", "x.blk.1.blk.2.y"]
+
+
+@pytest.mark.parametrize("pattern", [
+    r"blk\.1\.ffn_(up|down|gate_up|gate)_(ch|)exps", r"blk\.1\.ffn_(gate|up|gate_up|down).*", r"blk\.1\.", r"blk\.1\.*", r"blk\.1\.?",
+    r"blk\.1\.ffn|attn_q", r"blk\.1\.(ffn|(attn|x)_q)", r"blk\.1\.[^|]", r"blk\.1\.\(|attn", r"blk\.(1|11)\.ffn", r"blk\.1.\.ffn",
+    r"blk\.1\.^ffn", r"blk\.1\.ffn_up\.weight$", r"^blk\.1\.", r"blk.1.ffn", r"blk\.2\.y", r"blk\.1\.(f)\1", r"blk\.1\.(f)\1n_up", "output",
+])
+def test_a_regex_that_names_a_layer_is_found_where_a_search_finds_it(pattern: str) -> None:
+    """Most of a plan's regexes begin with one layer's name; only that layer's tensors are then looked at."""
+    assert _Matches(NAMES).of(pattern) == [i for i, name in enumerate(NAMES) if ecmascript(pattern).search(name)]
+
+
+@pytest.mark.parametrize("pattern", ["blk\\.1\\.(", "blk\\.1\\.ffn++"])
+def test_a_bad_regex_is_named_whole(pattern: str) -> None:
+    with pytest.raises(UsageError, match=re.escape(repr(pattern))):
+        _Matches(NAMES).of(pattern)
 
 
 @pytest.mark.parametrize("pattern", ["(", "[a", "*a", "(?P<n>a)", "(?i)a", "a++", r"\Aa", "[[:nothing:]]"])

@@ -455,13 +455,14 @@ class _Matches:
         if text not in self.known:
             layer, rest = _of_one_layer(text)
             if layer:
-                pattern = self.rests.get(rest)
-                if pattern is None:
-                    pattern = self.rests[rest] = ecmascript(rest)
-                self.known[text] = [i for i, end in self.layers.get(layer, ()) if pattern.match(self.names[i], end)]
+                if rest not in self.rests:
+                    ecmascript(text)           # an error names the whole
+                    self.rests[rest] = ecmascript(rest)
+                match = self.rests[rest].match
+                self.known[text] = [i for i, end in self.layers.get(layer, ()) if match(self.names[i], end)]
             else:
-                pattern = ecmascript(text)
-                self.known[text] = [i for i, name in enumerate(self.names) if pattern.search(name)]
+                search = ecmascript(text).search
+                self.known[text] = [i for i, name in enumerate(self.names) if search(name)]
         return self.known[text]
 
 

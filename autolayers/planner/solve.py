@@ -127,25 +127,23 @@ class Solver:
         spilled = self._spilled(params, self.contexts.least)
         if spilled is None or not spilled.fits or self.contexts.fixed:
             return spilled
-        shape = self._roomiest(spilled, params)
-        answer = None if shape is None else self._stretch(lambda n: replace(shape, n_ctx=n))
-        if answer is None or not answer.fits:
-            answer = self._stretch(lambda n: replace(spilled.params, n_ctx=n))
-        return answer or spilled
+        shape = spilled.params
+        answer = self._stretch(lambda n: replace(shape, n_ctx=n)) or spilled
+        roomier = self._roomier(answer, params)
+        other = None if roomier is None else self._stretch(lambda n: replace(roomier, n_ctx=n))
+        return other if other is not None and other.fits and other.breakdown.n_ctx > answer.breakdown.n_ctx else answer
 
-    def _roomiest(self, trial: Trial, given: Params) -> Params | None:
-        """These flags with the split that should allow the largest context and be no slower, if that is another one."""
-        span, own = self.contexts, trial.params
-        if (own.tensor_split is None or not self.spread.open(given) or span.least is None or span.most is None
+    def _roomier(self, trial: Trial, given: Params) -> Params | None:
+        """These flags with the split that should allow the largest context and be no slower, if that is a good deal more."""
+        span, own, here = self.contexts, trial.params, trial.breakdown.n_ctx
+        if (own.tensor_split is None or not self.spread.open(given) or span.most is None
                 or any(buffer != "CPU" for _, buffer in own.overrides)):
             return None
-        bare = replace(own, tensor_split=None)
+        grid = [n for n in (here * 5 // 4, here * 3 // 2, here * 2, here * 3, here * 4, here * 8, here * 16) if n <= span.most]
         limit = self.judge.speed(trial).request * (1 + 1e-9)
-        grid = [span.least]
-        while grid[-1] < span.most:
-            grid.append(min(grid[-1] * 2, span.most))
-        most = last(0, len(grid) - 1, lambda i: self.spread.hoped(replace(bare, n_ctx=grid[i])) <= limit)
-        split = self.spread.partition(replace(bare, n_ctx=grid[most]))
+        shapes = [replace(own, tensor_split=None, n_ctx=n) for n in grid]
+        found = last(-1, len(shapes) - 1, lambda i: self.spread.hoped(shapes[i]) <= limit)
+        split = None if found < 0 else self.spread.partition(shapes[found])
         return None if split is None or split == own.tensor_split else replace(own, tensor_split=split)
 
     def whole(self, trial: Trial) -> bool:

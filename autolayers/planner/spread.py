@@ -27,6 +27,7 @@ class Spread:
         self.probe, self.judge = probe, judge
         self.everything = probe.model.hparams.n_layer_all + 1
         self.measured: dict[int, dict[str, int]] = {}
+        self.idle: dict[tuple[int, str], int] = {}       # the least of them that a device without any layers had (op offload)
 
     def open(self, params: Params) -> bool:
         """Whether there is a split to choose: several devices, whole layers, nothing given."""
@@ -153,13 +154,16 @@ class Spread:
         count = self.everything if params.n_gpu_layers is None or params.n_gpu_layers < 0 else min(params.n_gpu_layers, self.everything)
         if layers is None or not count:
             return None
+        n_ctx = params.n_ctx or 0
+        if any(size > self.probe.machine.limits[name] for (least, name), size in self.idle.items() if least <= n_ctx):
+            return None
         cached = params.kv_offload is not False
         sizes = [usage.model + (usage.context if cached else 0) for usage in layers[-count:]]
         names = self.probe.used(params)
-        beside = self.overheads(params.n_ctx or 0) if beside is None else beside
+        beside = self.overheads(n_ctx) if beside is None else beside
         capacities = [self.probe.machine.limits[name] - beside.get(name, 0) for name in names]
         slowness = [1 / self.judge.bandwidths.devices[name] for name in names]
-        work = self.judge.work(params, params.n_ctx or self.judge.depth)[-count:]
+        work = self.judge.work(params, n_ctx or self.judge.depth)[-count:]
         split = best_partition(sizes, work, capacities, slowness, hop(params.n_ubatch or 512))
         return None if split is None else tuple(float(n) for n in split)
 
@@ -177,3 +181,5 @@ class Spread:
             size = use.devices[name].compute + sum(size for _, size in parts or ())
             size += sum(extra.size for extra in use.extras if extra.device == name and not extra.upper_limit)
             known[name] = size if anew and parts is not None else max(size, before.get(name, 0))
+            if parts is not None and not use.devices[name].model:
+                self.idle[n_ctx, name] = min(size, self.idle.get((n_ctx, name), size))

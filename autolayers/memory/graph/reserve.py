@@ -104,7 +104,8 @@ def reserve(setting: Setting, pinned: bool = False, enough: Callable[[tuple[int,
     n_tokens = min(c.n_ctx, c.n_ubatch)
     # until the generation graph is there, everything is taken to be fused, which needs less memory; but not where a launch
     # like this one was not
-    alike = ("fused", c.type_k, c.type_v, c.offload_kqv, c.flash_attn, *[(type(b), getattr(b, "cc", 0)) for b in setting.backends])
+    alike = ("fused", c.type_k, c.type_v, c.offload_kqv, c.flash_attn, *[(type(b), getattr(b, "cc", 0)) for b in setting.backends],
+             len(setting.backends) - 1 in setting.dev_layer)
     hasty = enough is not None and setting.learned.get(alike) == _unresolved(setting)
     generation = None if hasty else resolve_fused(setting, n_seqs)
     fused = _unresolved(setting) if generation is None else generation.fused
