@@ -147,11 +147,11 @@ class Script:
 
 
 def record(nodes: Sequence[tuple[Tensor, int]], leafs: Sequence[tuple[Tensor, int]], arenas: Sequence[Arena],
-           ends: Mapping[int, int] | None = None) -> Script:
+           ends: Mapping[int, int] | None = None, readers: bool = True) -> Script:
     """The script of a split graph, which is used up.
 
     `nodes` and `leafs` are (tensor, backend); `arenas[backend]` may repeat where backends share a buffer type. `ends` are
-    the id() of the nodes that end a part of the graph, and how many parts end there.
+    the id() of the nodes that end a part of the graph, and how many parts end there; `readers`: whether to note who reads what.
     """
     ends = ends or {}
     script = Script()
@@ -205,7 +205,7 @@ def record(nodes: Sequence[tuple[Tensor, int]], leafs: Sequence[tuple[Tensor, in
         parents.append(found)
         for source in found:
             source.n_children += 1
-            if source.op == "NONE":
+            if readers and source.op == "NONE":
                 first.setdefault(id(source), part)
                 last[id(source)] = part
             if source.is_input:
@@ -222,9 +222,10 @@ def record(nodes: Sequence[tuple[Tensor, int]], leafs: Sequence[tuple[Tensor, in
             place(node, backend)
         for parent in found:
             root = parent.view_src
-            block = parent.block if root is None else root.block
-            if home[block] != segment:
-                reads.add(block)
+            if readers:
+                block = parent.block if root is None else root.block
+                if home[block] != segment:
+                    reads.add(block)
             parent.n_children -= 1
             if parent.n_children == 0 and parent.n_views == 0:
                 if root is not None:

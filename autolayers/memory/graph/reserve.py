@@ -294,5 +294,5 @@ class Graphs:
         ends: dict[int, int] = {}          # a layer that does nothing hands on what it got
         for end in llm.ends:
             ends[id(end)] = ends.get(id(end), 0) + 1
-        script = record(ready.nodes, ready.leafs, arenas, ends)
+        script = record(ready.nodes, ready.leafs, arenas, ends, bool(short.jumps))
         return tuple(arena.peak for arena in arenas) if walk(script, short, arenas) else None
