@@ -101,7 +101,7 @@ class _Fit:
     def __init__(self, probe: Probe, given: Params,
                  measure: Callable[[Params, Mapping[str, int]], Breakdown | None] | None = None,
                  targets: Mapping[str, int] | None = None) -> None:
-        self.filled = targets
+        self.up_to = targets
         self.probe = probe
         self.given = given
         self.measure = measure or probe.usage
@@ -128,8 +128,8 @@ class _Fit:
         free = {device.name: device.free for device in self.probe.machine.devices}
         wanted = given.fit_target or (_DEFAULT_TARGET,)
         self.targets = {name: free[name] - wanted[min(i, len(wanted) - 1)] * MiB for i, name in enumerate(self.names)}
-        if self.filled is not None:
-            self.targets = {name: self.filled[name] for name in self.names}
+        if self.up_to is not None:
+            self.targets = {name: self.up_to[name] for name in self.names}
         total = sum(self.targets.values())
         full = self.measure(asked, {} if automatic else self.targets)
         if full is None:

@@ -2,7 +2,7 @@
 
     fixed context, or a range      contexts()
     all layers on the GPUs         tried first, at the largest context
-    else at the smallest context   whole layers | experts in RAM | FFN in RAM | what --fit would do
+    else at the smallest context   whole layers | experts in RAM | FFN in RAM | parts of layers by --fit's rules
                                    and of those that fit the one with the fastest reference request (speed.py)
     then                           the largest context that this placement leaves room for
 """
