@@ -151,9 +151,11 @@ def record(nodes: Sequence[tuple[Tensor, int]], leafs: Sequence[tuple[Tensor, in
     """The script of a split graph, which is used up.
 
     `nodes` and `leafs` are (tensor, backend); `arenas[backend]` may repeat where backends share a buffer type. `ends` are
-    the id() of the nodes that end a part of the graph, and how many parts end there; `readers`: whether to note who reads what.
+    the id() of the nodes that end a part of the graph, in order, and how many parts end there; if they run in another order the script
+    tells of no ends. `readers`: whether to note who reads what.
     """
     ends = ends or {}
+    passed: list[int] = []
     script = Script()
     took, home, gone = script.took, script.home, script.gone
     events = script.segments[0]
@@ -237,10 +239,13 @@ def record(nodes: Sequence[tuple[Tensor, int]], leafs: Sequence[tuple[Tensor, in
         for _ in range(ends.get(id(node), 0)):
             owner = node.view_src or node
             script.ends.append(owner.block if owner.own else -1)
+            passed.append(id(node))
             segment += 1
             events, reads = [], set()
             script.segments.append(events)
             script.reads.append(reads)
+    if list(dict.fromkeys(passed)) != list(ends):
+        script.ends.clear()
     known = (1, 1)
     for leaf in plain:       # what nobody reads is one more copy of the one before
         known = script.readers[leaf.block] = (first.get(id(leaf), known[0]), last.get(id(leaf), known[1]))
