@@ -31,16 +31,20 @@ def largest_count(probe: Probe, make: Callable[[int], Params], top: int) -> Tria
     return found
 
 
-def largest_context(probe: Probe, make: Callable[[int], Params], low: int, high: int, step: int) -> Trial | None:
-    """The launch with the largest context of low, high or a multiple of `step` between them that fits, or None."""
-    most = probe.trial(make(high)) if probe.possible(make(high)) else None
+def largest_context(probe: Probe, make: Callable[[int], Params], low: int, high: int, step: int,
+                    above: Trial | None = None) -> Trial | None:
+    """The launch with the largest context of low, high or a multiple of `step` between them that fits, or None. `above` is
+    the launch at `high`, where it is known not to fit; then the smallest is only asked for if no other fits."""
+    most = above or (probe.trial(make(high)) if probe.possible(make(high)) else None)
     if most is not None and most.fits:
         return most
-    least = probe.trial(make(low)) if low < high else None
-    if least is None or not least.fits:
+    least = probe.trial(make(low)) if low < high and above is None else None
+    if above is None and (least is None or not least.fits):
         return None
     first = low // step            # of the steps, none of them below `low`
     _, found = _between(probe, lambda n: make((first + n) * step), 0, -(-high // step) - first, least, most, lambda trial: trial.fits)
+    if found is None and above is not None:
+        least = probe.trial(make(low))
     return found or least
 
 

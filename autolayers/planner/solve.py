@@ -95,7 +95,7 @@ class Solver:
         if found is None or (answer is not None and answer.fits == found.fits):
             return answer
         shape = found.params
-        less = self._stretch(lambda n: replace(shape, n_ctx=n), shape.n_ctx)
+        less = self._stretch(lambda n: replace(shape, n_ctx=n), answer)
         if less is None or not less.fits:
             self.spread = Spread(self.probe, self.judge)
             less = self._best()
@@ -157,12 +157,14 @@ class Solver:
         """As many layers on the GPUs as may be: all, or the given number."""
         return replace(params, n_ctx=n_ctx, n_gpu_layers=self.top)
 
-    def _stretch(self, make: Callable[[int | None], Params], most: int | None = None) -> Trial | None:
-        """The largest context that fits with this shape, none above `most`; the smallest, not fitting, where none does."""
+    def _stretch(self, make: Callable[[int | None], Params], above: Trial | None = None) -> Trial | None:
+        """The largest context that fits with this shape, less than that of the launch `above`, which does not; the smallest,
+        not fitting, where none does."""
         span = self.contexts
         if span.fixed or span.least is None or span.most is None:
             return self.probe.trial(make(span.least))
-        found = largest_context(self.probe, make, span.least, most or span.most, span.step)
+        most = span.most if above is None else above.params.n_ctx or span.most
+        found = largest_context(self.probe, make, span.least, most, span.step, above)
         return found if found is not None else self.probe.trial(make(span.least))
 
     # --- everything on the GPUs
