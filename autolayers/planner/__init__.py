@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from ..errors import LaunchRefused, UsageError
 from .probe import RAM_MARGIN, Machine, Probe, beside_by_device, resident
-from .result import DeviceRow, HostRow, Plan, Rival, describe, together
+from .result import DeviceRow, HostRow, Plan, Rival, describe, merged
 from .solve import Solver
 
 TYPE_CHECKING = False
@@ -147,7 +147,7 @@ def _flags(params: Params, given: Params) -> list[str]:
     from ..arguments import to_words
 
     if not given.overrides:
-        params = replace(params, overrides=together(params.overrides))
+        params = replace(params, overrides=merged(params.overrides))
     rest = to_words(replace(params, model=None, n_ctx=None, n_gpu_layers=None))
     words = []
     if params.n_gpu_layers is not None:

@@ -192,7 +192,7 @@ def describe(params: Params, everything: int) -> str:
     return text
 
 
-def together(rules: tuple[tuple[str, str], ...]) -> tuple[tuple[str, str], ...]:
+def merged(rules: tuple[tuple[str, str], ...]) -> tuple[tuple[str, str], ...]:
     """The same tensor rules in fewer words: neighbours that differ in the layer alone become one. Those that llama.cpp has a
     flag of its own for (-ncmoe, -ncffn) stay."""
     found: list[tuple[list[str], str, str]] = []
@@ -208,5 +208,5 @@ def together(rules: tuple[tuple[str, str], ...]) -> tuple[tuple[str, str], ...]:
 
 
 def _layers(pattern: str) -> int:
-    """How many layers a rule made by `together` is about."""
+    """How many layers a rule made by `merged` is about."""
     return pattern.partition(")")[0].count("|") + 1 if pattern.startswith(_BLOCK + "(") else 1

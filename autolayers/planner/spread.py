@@ -21,13 +21,14 @@ FIRST_GUESS = 768 << 20      # of graph buffers and margin on a device, before a
 
 class Spread:
     """Splits of one model over one machine's devices. `measured` has by context the bytes per device that are no layer's
-    (graph buffers, margin, what lives beside the model) as last measured: they predict which splits can fit."""
+    (graph buffers, margin, what lives beside the model) as last measured: they predict which splits can fit. `idle` has by
+    context and device the least of them that one without any layers had (op offload)."""
 
     def __init__(self, probe: Probe, judge: Judge) -> None:
         self.probe, self.judge = probe, judge
         self.everything = probe.model.hparams.n_layer_all + 1
         self.measured: dict[int, dict[str, int]] = {}
-        self.idle: dict[tuple[int, str], int] = {}       # the least of them that a device without any layers had (op offload)
+        self.idle: dict[tuple[int, str], int] = {}
 
     def open(self, params: Params) -> bool:
         """Whether there is a split to choose: several devices, whole layers, nothing given."""

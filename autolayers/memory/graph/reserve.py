@@ -55,7 +55,7 @@ class Setting:
     kinds: Sequence[Hashable]                    # per layer: equal kinds build equal nodes
     outlines: Sequence[Hashable]                 # the same without the types of quantised weights on the host
     places: Sequence[Hashable]                   # where it runs and its weights are
-    learned: dict[object, dict[Any, Any]]         # what Shortened found out about this model before
+    learned: dict[object, dict[Any, Any]]         # what launches of this model found out before: how often a layer must be built, what was fused
     begun: dict[object, Graphs]                  # prompt graphs of launches that only began to be measured
     launch: Hashable                             # which of them is this one's
     n_copies: int = 1
