@@ -16,9 +16,9 @@ __version__ = "0.1.0"
 _HOME = {
     "AutolayersError": "errors", "UsageError": "errors", "LaunchRefused": "errors", "ModelError": "errors",
     "DeviceError": "errors", "DoesNotFit": "errors",
-    "Device": "devices.device", "Params": "params", "Breakdown": "memory.breakdown",
+    "Device": "devices.device", "Params": "flags.params", "Breakdown": "memory.breakdown",
     "read_header": "gguf", "Header": "gguf", "read_model": "model", "Model": "model",
-    "estimate": "memory", "plan": "planner", "Plan": "planner",
+    "estimate": "api", "plan": "api", "Plan": "planner",
 }
 __all__ = ["__version__", *sorted(_HOME)]
 

@@ -4,17 +4,14 @@
     build.knows("--load-mode"), build.default_slots       # (False, 4)
 
 Where a binary is at hand its own --help decides (`flags`); the numbers below serve for `--llama-build` and for remote
-servers. Each is a release that is known to have the change, from the pull request named and reports of users; the very first one
-may be a few releases earlier.
+servers. Each is a release that is known to have the change, from the pull request named and reports of users; the very
+first one may be a few releases earlier.
 """
 
 from __future__ import annotations
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from dataclasses import dataclass
-else:
-    from .records import dataclass
+from .flags.params import N_PARALLEL
+from .records import dataclass
 
 # canonical flag -> first build that knows it. A flag that is not here is older than all of these.
 FIRST_BUILD = {
@@ -38,14 +35,16 @@ REMOVED = {"--mmap": 10884, "--mlock": 10884, "-dio": 10884}
 
 FLASH_WORDS = 6325      # #15434, 2025-08: -fa takes on, off or auto, and auto is the default; before, a bare -fa
 AUTO_SLOTS = 6927       # #16736, 2025-11: four unified slots where -np is not given; before, one
-OUTPUT_LIMIT = 9530     # #23861, 2026-06: the server reserves logits for its slots only; before, for a whole micro batch
-MODELLED = 10884        # the source of 2026-10-01, whose memory rules are modelled; older builds lack some of its buffers
+OUTPUT_LIMIT = 9530     # #23861, 2026-06: the server reserves logits for its slots only; before, for a micro batch
+# "As modelled" in other modules is the source of build 11311, 2026-10-01 (ggml 0.25.3).
+MODELLED = 10884        # the first build taken to have all its memory rules
 TRACE_LEVELS = 8000     # -lv counts 3 info, 4 trace; before, every buffer line was shown without being asked for
 
 
 @dataclass(frozen=True)
 class Build:
-    """One llama.cpp build. `number` 0: unknown (built outside of git). `flags`: the names in its own --help, None: not asked."""
+    """One llama.cpp build. `number` 0: unknown (built outside of git). `flags`: the names in its --help, None: not
+    asked."""
 
     number: int = 0
     commit: str = ""
@@ -55,10 +54,10 @@ class Build:
 
     def knows(self, flag: str) -> bool:
         """Whether this build accepts a flag. Unknown builds are taken for today's."""
-        from .arguments import lookup
+        from .flags.table import lookup
 
         found = lookup(flag)
-        names = (found[0][0] + " " + found[0][1]).split() if found else [flag]
+        names = (*found[0].names, *found[0].negated) if found else (flag,)
         if self.flags is not None:
             return any(name in self.flags for name in names)
         if not self.number:
@@ -75,7 +74,7 @@ class Build:
     @property
     def default_slots(self) -> int:
         """Slots of a llama-server without -np."""
-        return 1 if 0 < self.number < AUTO_SLOTS else 4
+        return 1 if 0 < self.number < AUTO_SLOTS else N_PARALLEL
 
     @property
     def buffers_need_trace(self) -> bool:

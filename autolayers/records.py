@@ -1,16 +1,9 @@
 """What the hot path uses of `dataclasses`, for a tenth of its start-up time.
 
-`dataclasses` imports `inspect`, `ast`, `dis` and `re` and compiles source text for every class: together more than half of
-the time of a short command. These make equal classes out of closures, and what they make still answers the real
-module's `fields`, `replace` and `asdict`. Type checkers see the real module:
-
-    TYPE_CHECKING = False
-    if TYPE_CHECKING:
-        from dataclasses import dataclass, replace
-    else:
-        from .records import dataclass, replace
-
-Left out of it: slots, ordering, `InitVar`, `KW_ONLY` and field options other than defaults.
+`dataclasses` imports `inspect`, `ast`, `dis` and `re` and compiles source text for every class: together more than half
+of the time of a short command. These make equal classes out of closures, and what they make still answers the real
+module's `fields`, `replace` and `asdict`. Type checkers see the real module. Left out: slots, ordering, `InitVar`,
+`KW_ONLY` and field options other than defaults. `lazy` is `functools.cached_property` without its imports.
 """
 
 from __future__ import annotations
@@ -21,6 +14,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 _MISSING: Any = object()
+_set = object.__setattr__       # a frozen record's own refuses
 
 
 class FrozenInstanceError(AttributeError):
@@ -51,7 +45,7 @@ class _Fields:
         return vars(dataclasses.make_dataclass(owner.__name__, rows))["__dataclass_fields__"]
 
 
-def field(*, default: Any = _MISSING, default_factory: Any = _MISSING, repr: bool = True) -> Any:
+def _field(*, default: Any = _MISSING, default_factory: Any = _MISSING, repr: bool = True) -> Any:
     return default if default_factory is _MISSING else _Factory(default_factory)
 
 
@@ -63,10 +57,10 @@ def _refuse_del(self: object, name: str) -> None:
     raise FrozenInstanceError(f"cannot delete field {name!r}")
 
 
-def dataclass(cls: Any = None, /, *, frozen: bool = False) -> Any:
+def _dataclass(cls: Any = None, /, *, frozen: bool = False) -> Any:
     """The class with __init__, __repr__, __eq__ and, if frozen, __hash__ over its annotated fields."""
     if cls is None:
-        return lambda cls: dataclass(cls, frozen=frozen)
+        return lambda cls: _dataclass(cls, frozen=frozen)
     fields: dict[str, Any] = {}
     for base in reversed(cls.__mro__[1:]):
         fields.update(base.__dict__.get("__record_fields__", {}))
@@ -84,8 +78,9 @@ def dataclass(cls: Any = None, /, *, frozen: bool = False) -> Any:
     def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
         if len(args) > len(names):
             raise TypeError(f"{title}() takes {len(names)} values but {len(args)} were given")
-        values = dict(plain)
-        values.update(zip(names, args, strict=False))
+        values = plain.copy()
+        if args:
+            values.update(zip(names, args, strict=False))
         if kwargs:
             if not known.issuperset(kwargs):
                 raise TypeError(f"{title}() got an unexpected keyword argument {min(kwargs.keys() - known)!r}")
@@ -97,7 +92,7 @@ def dataclass(cls: Any = None, /, *, frozen: bool = False) -> Any:
                 values[name] = make()
         if len(values) < len(names):
             raise TypeError(f"{title}() is missing {[name for name in names if name not in values]}")
-        self.__dict__.update(values)
+        _set(self, "__dict__", values)
 
     def __eq__(self: Any, other: Any) -> Any:
         if other.__class__ is not self.__class__:
@@ -124,6 +119,32 @@ def dataclass(cls: Any = None, /, *, frozen: bool = False) -> Any:
     return cls
 
 
-def replace(record: Any, /, **changes: Any) -> Any:
+def _replace(record: Any, /, **changes: Any) -> Any:
     """A copy with some fields changed."""
     return record.__class__(**{**{name: record.__dict__[name] for name in record.__record_fields__}, **changes})
+
+
+class _Lazy:
+    """A property that is computed once and then kept in the instance."""
+
+    def __init__(self, compute: Callable[[Any], Any]) -> None:
+        self.compute = compute
+        self.__doc__ = compute.__doc__
+
+    def __set_name__(self, owner: object, name: str) -> None:
+        self.name = name
+
+    def __get__(self, instance: Any, owner: object = None) -> Any:
+        if instance is None:
+            return self
+        value = instance.__dict__[self.name] = self.compute(instance)
+        return value
+
+
+if TYPE_CHECKING:
+    from dataclasses import dataclass, field, replace
+    from functools import cached_property as lazy
+else:
+    dataclass, field, replace, lazy = _dataclass, _field, _replace, _Lazy
+
+__all__ = ["FrozenInstanceError", "dataclass", "field", "lazy", "replace"]

@@ -30,9 +30,14 @@ def parse_size(text: str, default: int = 1) -> int:
     return round(value * factor)
 
 
+def in_mib(size: int, decimals: int = 2) -> str:
+    """"1234.56": a cell of a table whose head says MiB."""
+    return f"{size / MiB:.{decimals}f}"
+
+
 def mib(size: int) -> str:
     """"1234.56 MiB": how llama.cpp prints a buffer."""
-    return f"{size / MiB:.2f} MiB"
+    return f"{in_mib(size)} MiB"
 
 
 def human(size: int) -> str:

@@ -1,9 +1,9 @@
 """What estimates and plans cost: python benchmarks/bench_estimate.py [RUNS]
 
 One process, least time of RUNS, beside `python -c pass` measured in turn with them; the process that holds the model is
-warm, so an estimate's cost is that of one more question. A plan includes reading the file. The 94-layer mixture of experts has the
-tensors of fixtures/headers/qwen3-30b-a3b-q4_k_m.gguf, with their sizes, on 94 layers. Aims: 60 ms for an estimate of 80
-dense layers, 150 ms for one of 94 layers of experts, half a second for a plan.
+warm, so an estimate's cost is that of one more question. A plan includes reading the file. The 94-layer mixture of
+experts has the tensors of fixtures/headers/qwen3-30b-a3b-q4_k_m.gguf, with their sizes, on 94 layers. Aims: 60 ms for
+an estimate of 80 dense layers, 150 ms for one of 94 layers of experts, half a second for a plan.
 """
 
 from __future__ import annotations
@@ -22,13 +22,12 @@ ROOT = Path(__file__).resolve().parent.parent
 HEADERS = ROOT / "fixtures" / "headers"
 sys.path.insert(0, str(ROOT))
 
-from autolayers.arguments import parse  # noqa: E402
+from autolayers import estimate, plan  # noqa: E402
 from autolayers.devices.device import Device  # noqa: E402
+from autolayers.flags.parse import parse  # noqa: E402
+from autolayers.ggml.types import TYPES  # noqa: E402
 from autolayers.gguf import TensorInfo, read_header  # noqa: E402
-from autolayers.gguf.types import TYPES  # noqa: E402
-from autolayers.memory import estimate  # noqa: E402
 from autolayers.model import read_model  # noqa: E402
-from autolayers.planner import plan  # noqa: E402
 
 U32, I32, F32, BOOL, STR = 4, 5, 6, 7, 8
 PASS = "python -c pass"
@@ -93,7 +92,9 @@ def main(runs: int) -> None:
         deep = Path(folder, "moe-94.gguf")
         write_deeper(HEADERS / "qwen3-30b-a3b-q4_k_m.gguf", deep, 94)
         dense = HEADERS / "llama-3.3-70b-q4_k_m.gguf"
-        work: dict[str, Callable[[], object]] = {PASS: lambda: subprocess.run([sys.executable, "-c", "pass"], check=True)}
+        work: dict[str, Callable[[], object]] = {
+            PASS: lambda: subprocess.run([sys.executable, "-c", "pass"], check=True)
+        }
         aims: dict[str, int] = {}
 
         def planned(path: Path, devices: list[Device]) -> object:
@@ -104,7 +105,11 @@ def main(runs: int) -> None:
         for what, path, n_layer, aim in (("80 layers, dense", dense, 80, 60), ("94 layers, experts", deep, 94, 150)):
             model = read_model(str(path))
             assert model.hparams.n_layer == n_layer
-            for how, ngl, n in (("all on 1 GPU", 999, 1), ("half on 1 GPU", n_layer // 2, 1), ("all on 3 GPUs", 999, 3)):
+            for how, ngl, n in (
+                ("all on 1 GPU", 999, 1),
+                ("half on 1 GPU", n_layer // 2, 1),
+                ("all on 3 GPUs", 999, 3),
+            ):
                 name = f"estimate, {what}, {how}"
                 work[name] = partial(estimate, model, parse(["-ngl", str(ngl), "-c", "8192"]).params, cards[:n])
                 aims[name] = aim

@@ -70,7 +70,8 @@ def write_apart(path: Path, n_tokens: int, n_merges: int) -> None:
 
 
 def run(words: list[str], cache: str) -> tuple[float, int, int]:
-    """(seconds, KiB at the peak, exit code) of a fresh process, with compiled modules as an installed package has them."""
+    """(seconds, KiB at the peak, exit code) of a fresh process, with compiled modules as an installed package has them.
+    """
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONDONTWRITEBYTECODE": "", "PYTHONPYCACHEPREFIX": cache}
     start = time.perf_counter()
     pid = os.posix_spawn(sys.executable, [sys.executable, *words], environment,

@@ -1,7 +1,8 @@
 """What searches cost: python benchmarks/bench_plan.py
 
-For each question the launches that were measured, with and without graph buffers, and the processor time of the plan. Then every
-larger model of the fixtures on three unlike GPUs, which together hold half of it or a little more than all of it.
+For each question the launches that were measured, with and without graph buffers, and the processor time of the plan.
+Then every larger model of the fixtures on three unlike GPUs, which together hold half of it or a little more than all
+of it.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ sys.path.insert(0, str(ROOT))
 
 import autolayers  # noqa: E402
 from autolayers import Device  # noqa: E402
-from autolayers.planner import probe  # noqa: E402
+from autolayers.memory.estimate import Estimator  # noqa: E402
 
 QUESTIONS = (
     ("llama-3.1-8b-q4_k_m", "--gpu 24GiB", "all fits at once"),
@@ -34,13 +35,9 @@ QUESTIONS = (
 
 def main() -> None:
     asked: list[bool] = []
-    estimate = probe.Probe._estimate
-
-    def counted(self: probe.Probe, *args: object, **options: object) -> object:
-        asked.append(options.get("compute", True) is True)
-        return estimate(self, *args, **options)  # type: ignore[arg-type]
-
-    probe.Probe._estimate = counted  # type: ignore[assignment, method-assign]
+    at_least, static = Estimator.at_least, Estimator.static
+    Estimator.at_least = lambda *args, **more: asked.append(True) or at_least(*args, **more)  # type: ignore
+    Estimator.static = lambda *args, **more: asked.append(False) or static(*args, **more)  # type: ignore
     print(f"{'':81} full  static      ms")
     for name, flags, what in QUESTIONS:
         model = autolayers.read_model(ROOT / "fixtures" / "headers" / f"{name}.gguf")
@@ -61,16 +58,21 @@ def everywhere() -> None:
                 model = autolayers.read_model(path)
                 if model.size < 2e9:
                     continue
-                devices = [Device.hypothetical(str(int(model.size * share * part)), f"CUDA{i}") for i, part in enumerate((0.42, 0.42, 0.16))]
+                devices = [
+                    Device.hypothetical(str(int(model.size * share * part)), f"CUDA{i}")
+                    for i, part in enumerate((0.42, 0.42, 0.16))
+                ]
                 start = time.process_time()
                 autolayers.plan(model, devices=devices)
             except autolayers.AutolayersError:
                 continue
             taken.append((time.process_time() - start, f"{model.name} x {share}"))
     taken.sort()
-    print(f"\n{len(taken)} plans on three unlike GPUs: half in {taken[len(taken) // 2][0] * 1000:.0f} ms, nine in ten in "
-          f"{taken[len(taken) * 9 // 10][0] * 1000:.0f}, the slowest in {taken[-1][0] * 1000:.0f} ({taken[-1][1]}); "
-          f"{sum(seconds < 0.5 for seconds, _ in taken)} in less than half a second")
+    print(
+        f"\n{len(taken)} plans on three unlike GPUs: half in {taken[len(taken) // 2][0] * 1000:.0f} ms, nine in ten in "
+        f"{taken[len(taken) * 9 // 10][0] * 1000:.0f}, the slowest in {taken[-1][0] * 1000:.0f} ({taken[-1][1]}); "
+        f"{sum(seconds < 0.5 for seconds, _ in taken)} in less than half a second"
+    )
 
 
 if __name__ == "__main__":

@@ -1,4 +1,5 @@
-"""Shared by all tests: a real llama.cpp for those that need one, and the figures that the truth tests collect, printed at the end."""
+"""Shared by all tests: a real llama.cpp for those that need one, and the figures that the truth tests collect, printed
+at the end."""
 
 from __future__ import annotations
 
@@ -12,7 +13,7 @@ from collections.abc import Callable
 
 import pytest
 
-if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:      # run as a job in the background: what the tests start would inherit that
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # a job in the background: its children would inherit that
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 FIGURES: dict[str, tuple[int, int]] = {}     # what -> (right, of)
@@ -37,7 +38,8 @@ def binaries() -> pathlib.Path:
 
 @pytest.fixture(scope="session")
 def mock_cuda(binaries: pathlib.Path) -> Callable[..., dict[str, str]]:
-    """The environment in which the real llama.cpp sees these CUDA devices, with all their memory free (mock_cuda.py)."""
+    """The environment in which the real llama.cpp sees these CUDA devices, with all their memory free (mock_cuda.py).
+    """
     library = binaries / "libmockcuda.so"
     if not library.exists():
         pytest.skip(f"no {library}: tests/build_llamacpp.sh makes it")

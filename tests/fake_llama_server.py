@@ -1,9 +1,11 @@
-"""A llama-server that replays recorded logs: copied into a test's directory, told what to do by scenario.json beside it.
+"""A llama-server that replays recorded logs: copied into a test's directory, told what to do by scenario.json beside
+it.
 
     {"attempts": [{"log": "text of stderr", "code": 1}, {"log": "...", "serve": true}]}
 
-Launch n takes attempt n (the last one for all later); `bytes`: hex instead of `log`; `kill`: the signal it dies of; `serve`:
-answer /health and /completion on --port until a signal comes. Every launch's words are appended to calls.jsonl.
+Launch n takes attempt n (the last one for all later); `bytes`: hex instead of `log`; `kill`: the signal it dies of;
+`serve`: answer /health and /completion on --port until a signal comes. Every launch's words are appended to
+calls.jsonl.
 """
 
 import json

@@ -62,7 +62,9 @@ class FakeOllama:
     def environ(self) -> dict[str, str]:
         return {"OLLAMA_HOST": self.host + self.prefix}
 
-    def add(self, name: str, gguf: str | Path, parameters: dict | None = None, extra_size: int = 0, projector: bool = False) -> None:
+    def add(
+        self, name: str, gguf: str | Path, parameters: dict | None = None, extra_size: int = 0, projector: bool = False
+    ) -> None:
         header = read_header(gguf)
         info: dict[str, object] = {}
         for key, value in header.metadata.items():
@@ -70,15 +72,23 @@ class FakeOllama:
                 value = ["x" if value.type == "str" else 0] * value.length
             if key not in ("general.name", "tokenizer.chat_template"):
                 info[key] = list(value) if isinstance(value, tuple) else value
-        tensors = [{"name": t.name, "type": t.type.upper(), "shape": list(t.ne[:t.n_dims])} for t in header.tensors.values()]
+        tensors = [
+            {"name": t.name, "type": t.type.upper(), "shape": list(t.ne[: t.n_dims])} for t in header.tensors.values()
+        ]
         self.models[full(name)] = {
             "info": info, "tensors": tensors, "parameters": dict(parameters or {}), "size": header.n_bytes + extra_size,
             "digest": hashlib.sha256(name.encode()).hexdigest(), "projector": projector,
         }
 
     def details(self) -> dict:
-        return {"parent_model": "", "format": "gguf", "family": "llama", "families": ["llama"], "parameter_size": "8.0B",
-                "quantization_level": "Q4_K_M"}
+        return {
+            "parent_model": "",
+            "format": "gguf",
+            "family": "llama",
+            "families": ["llama"],
+            "parameter_size": "8.0B",
+            "quantization_level": "Q4_K_M",
+        }
 
     def answer(self, path: str, body: dict) -> tuple[int, dict]:
         name = full(str(body.get("model", "")))
@@ -100,7 +110,11 @@ class FakeOllama:
             return 404, {"error": f"model '{body.get('model')}' not found"}
         model = self.models[name]
         if path == "/api/show":
-            info = model["info"] if body.get("verbose") else {k: None if isinstance(v, list) else v for k, v in model["info"].items()}
+            info = (
+                model["info"]
+                if body.get("verbose")
+                else {k: None if isinstance(v, list) else v for k, v in model["info"].items()}
+            )
             shown = {"modelfile": f"# Modelfile\nFROM {name}\n", "template": "{{ .Prompt }}", "details": self.details(),
                      "parameters": "\n".join(f"{k:<30} {v!r}" for k, v in model["parameters"].items()),
                      "model_info": info, "tensors": model["tensors"], "capabilities": ["completion"]}
@@ -114,14 +128,27 @@ class FakeOllama:
             if layers > self.fits_layers:
                 return 500, {"error": self.oom}
             size, size_vram = self.vram
-            self.loaded[name] = {"name": name, "model": name, "size": size, "size_vram": size_vram, "digest": model["digest"],
-                                 "details": self.details(), "expires_at": "2026-08-21T10:05:00Z",
-                                 "context_length": options.get("num_ctx", 4096)}
+            self.loaded[name] = {
+                "name": name,
+                "model": name,
+                "size": size,
+                "size_vram": size_vram,
+                "digest": model["digest"],
+                "details": self.details(),
+                "expires_at": "2026-08-21T10:05:00Z",
+                "context_length": options.get("num_ctx", 4096),
+            }
             if self.log:
                 there = self.layers if layers < 0 else min(layers, self.layers)
                 with self.log.open("a") as stream:
                     stream.write(f"load_tensors: offloaded {there}/{self.layers} layers to GPU\n")
-            return 200, {"model": name, "created_at": "2026-08-21T10:00:00Z", "response": "", "done": True, "done_reason": "load"}
+            return 200, {
+                "model": name,
+                "created_at": "2026-08-21T10:00:00Z",
+                "response": "",
+                "done": True,
+                "done_reason": "load",
+            }
         return 404, {"error": "not found"}
 
 
@@ -201,8 +228,11 @@ class Handler(BaseHTTPRequestHandler):
             self.close_connection = True
 
 
-def make_store(root: Path, name: str, gguf: Path, parameters: dict | None = None, layers: tuple[tuple[str, bytes], ...] = ()) -> Path:
-    """A store with one model whose weights are `gguf` (a link); name as HOST/NAMESPACE/MODEL/TAG. Returns its manifest."""
+def make_store(
+    root: Path, name: str, gguf: Path, parameters: dict | None = None, layers: tuple[tuple[str, bytes], ...] = ()
+) -> Path:
+    """A store with one model whose weights are `gguf` (a link); name as HOST/NAMESPACE/MODEL/TAG. Returns its manifest.
+    """
     blobs = root / "blobs"
     blobs.mkdir(parents=True, exist_ok=True)
 
@@ -221,8 +251,18 @@ def make_store(root: Path, name: str, gguf: Path, parameters: dict | None = None
         entries.append(blob("params", json.dumps(parameters).encode()))
     manifest = root / "manifests" / name
     manifest.parent.mkdir(parents=True, exist_ok=True)
-    manifest.write_text(json.dumps({
-        "schemaVersion": 2, "mediaType": "application/vnd.docker.distribution.manifest.v2+json",
-        "config": {"mediaType": "application/vnd.docker.container.image.v1+json", "digest": f"sha256:{'0' * 64}", "size": 2},
-        "layers": entries}))
+    manifest.write_text(
+        json.dumps(
+            {
+                "schemaVersion": 2,
+                "mediaType": "application/vnd.docker.distribution.manifest.v2+json",
+                "config": {
+                    "mediaType": "application/vnd.docker.container.image.v1+json",
+                    "digest": f"sha256:{'0' * 64}",
+                    "size": 2,
+                },
+                "layers": entries,
+            }
+        )
+    )
     return manifest

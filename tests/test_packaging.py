@@ -50,7 +50,8 @@ def test_wheel_holds_the_package_and_nothing_else(archives: tuple[set[str], set[
     modules = {path.relative_to(ROOT).as_posix() for path in (ROOT / "autolayers").rglob("*.py")}
     assert modules | {"autolayers/py.typed"} <= wheel
     info = f"autolayers-{autolayers.__version__}.dist-info"
-    assert {name.split("/")[0] for name in wheel} == {"autolayers", info}
+    assert {name.split("/")[0] for name in wheel} == {"autolayers", info, f"autolayers-{autolayers.__version__}.data"}
+    assert f"autolayers-{autolayers.__version__}.data/data/share/man/man1/autolayers.1" in wheel
     assert f"{info}/licenses/LICENSE" in wheel
 
 
@@ -91,7 +92,9 @@ def test_readme_shows_the_real_table() -> None:
     answer = _python("-m", "autolayers", HEADER, "--gpu", "24GiB", "--format", "text")
     shown = README.partition("the table begins\n\n")[2].partition("\n\n(That")[0]
     real = [line.rstrip() for line in answer.stdout.splitlines()]
-    assert real[:6] == [line.removeprefix("    ").rstrip() for line in shown.splitlines()], "README.md shows an older table"
+    assert real[:6] == [line.removeprefix("    ").rstrip() for line in shown.splitlines()], (
+        "README.md shows an older table"
+    )
 
 
 def test_readme_library_example_runs() -> None:

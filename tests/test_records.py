@@ -6,7 +6,7 @@ import pytest
 
 from autolayers import records
 from autolayers.devices.device import Device
-from autolayers.params import Params
+from autolayers.flags.params import Params
 
 
 def both(frozen=True):
@@ -16,7 +16,10 @@ def both(frozen=True):
             x: "int"
             y: "int" = 2
             tags: "dict" = module.field(default_factory=dict)
-        made.append(module.dataclass(Point, frozen=frozen) if module is records else module.dataclass(frozen=frozen)(Point))
+
+        made.append(
+            module.dataclass(Point, frozen=frozen) if module is records else module.dataclass(frozen=frozen)(Point)
+        )
     return made
 
 

@@ -1,53 +1,139 @@
-"""What the allocator must know of a ggml backend: how it aligns, pads and which weights it can read.
+"""What llama.cpp asks of a ggml backend on one device, and what else is known of one by its name.
 
-One file per backend states its facts; the sources are named there (2026-10-01). `proven` says whether sizes computed from
-them have been compared with llama.cpp's own; the others are read from source.
+    class Cuda(Backend): name = "CUDA"; alignment = 128 ...       # one file or folder per backend
+    on(device)                                                    # autolayers.backends: that class, for one Device
+
+The class attributes hold for every device of a backend; an instance is one device and may set its own. The methods
+are those of ggml_backend_device_i, ggml_backend_i and ggml_backend_buffer_type_i (ggml/src/ggml-backend-impl.h), and
+autolayers.ggml.scheduler calls them. A backend that says nothing of its own is taken to run every operation.
 """
 
 from __future__ import annotations
 
-from ..gguf import BY_NAME, row_size
+from ..ggml.tensor import ENDLESS, Buffer, Tensor, row_size
+from ..ggml.types import BY_NAME
+from .ops import DEFAULT_TARGET
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from dataclasses import dataclass
+    from collections.abc import Hashable
 
-    from ..gguf import TensorInfo
-    from ..model import Hparams
-
-    Supports = Callable[[str, TensorInfo, Hparams], bool]
-else:
-    from ..records import dataclass
+    from ..devices.device import Device
+    from ..ggml.scheduler import AddAllocDep
+    from .ops import Ops, Parts
 
 
-def supports_all(op: str, info: TensorInfo, hp: Hparams) -> bool:
-    return True
+OFFLOAD_MIN_BATCH = 32          # GGML_OP_OFFLOAD_MIN_BATCH
+# Head sizes of keys and values that CUDA, Vulkan, Metal and SYCL all have flash attention kernels for, whatever the
+# grouping of heads.
+FLASH_ATTN_HEADS = frozenset((40, 64, 72, 80, 96, 112, 128, 256))
 
 
-@dataclass(frozen=True)
 class Backend:
-    name: str                        # as in the names of its devices: CUDA0, Vulkan1
-    alignment: int                   # of every tensor in a buffer
-    row_padding: int = 0             # rows of quantised tensors are padded to this many elements, once per tensor
-    host_buffer: str = ""            # pinned host memory that weights left in RAM use; "": none
-    mmap: bool = True                # False: its presence turns the mapping of files off
-    igpu_mmap: bool = True           # the same, of a GPU that shares the system's memory
-    split_rows: bool = False         # exports split buffers for -sm row
-    proven: bool = False
-    supports: Supports = supports_all    # (op, weight, hparams): can it run the op that reads this weight?
+    """One device; without a Device what is the same for all of them."""
 
-    def alloc_size(self, type_: str, ne: tuple[int, int, int, int], n_bytes: int) -> int:
-        """Bytes of a weight or cache tensor with the backend's own padding, before alignment."""
-        if self.row_padding and ne[0] % self.row_padding:
-            row = BY_NAME.get(type_)
-            if row is None:          # a type from the future: no block is larger than a padded row of f32
-                return n_bytes + 4 * self.row_padding
-            if row.blck_size > 1:
-                return n_bytes + row_size(type_, self.row_padding - ne[0] % self.row_padding)
-        return n_bytes
+    # names
+    name = "?"                           # as in the names of its devices: CUDA0, Vulkan1
+    aliases: tuple[str, ...] = ()        # what other builds and people call it
+    # buffers
+    alignment = 32                       # of every tensor in a buffer: get_alignment
+    row_padding = 0                      # rows of quantised tensors are padded to this many elements, once per tensor
+    max_size = ENDLESS                   # of one buffer: get_max_size
+    host_buffer = ""                     # pinned host memory that weights left in RAM use; "": none
+    host_alignment = 32
+    host_max_size = ENDLESS
+    # launches
+    mmap = True                          # False: its presence turns the mapping of files off
+    igpu_mmap = True                     # the same, of a GPU that shares the system's memory
+    split_rows = False                   # exports split buffers for -sm row
+    offload_min_batch = 0                # computes operations of at least so many rows whose weight is in RAM; 0: none
+    modelled = False                     # supports_op, alloc_size and graph_optimize are its own rules
+    proven = False                       # sizes computed from all this were compared with llama.cpp's own
+    # its devices' memory, as `--list-devices` tells it
+    context_first = False                # free was read after creating the backend's context
+    free_is_total = False                # where the driver does not tell, total is listed as free
+    free_doubt = ""                      # why its free memory may be off
+    remote = False                       # its devices are another machine's
+    # files that start a llama-server
+    image = ""                           # suffix of the tag of ghcr.io/ggml-org/llama.cpp:server
+    device_nodes: tuple[str, ...] = ()   # what a container must be given
+    gpu_driver = ""                      # the container runtime's driver that gives it all GPUs
+    koboldcpp: tuple[str, ...] = ()      # KoboldCpp's words for it
+    # Regular expressions of what it prints when an allocation fails; groups `mib` or `bytes` are the size asked for,
+    # `index` the device.
+    out_of_memory: tuple[str, ...] = ()
+
+    def __init__(self, device: Device | None = None, index: int = 0) -> None:
+        """`index`: of the device among those of a launch."""
+        self.device = device
+        name = device.name if device else self.name
+        self.buffer = Buffer(name, index, self.alignment, host=False, max_size=self.max_size)
+
+    @property
+    def kind(self) -> Hashable:
+        """Devices of one kind have the same alignment, support the same operations and pad weights alike."""
+        return self.name
+
+    def host_buffer_type(self) -> Buffer | None:
+        """ggml_backend_dev_host_buffer_type: pinned host memory, where there is any."""
+        if not self.host_buffer:
+            return None
+        return Buffer(self.host_buffer, -1, self.host_alignment, host=True, max_size=self.host_max_size)
+
+    def supports_op(self, op: Tensor) -> bool:
+        """Whether it runs this operation, given where its sources lie."""
+        return self.reaches(op)
+
+    def reaches(self, op: Tensor) -> bool:
+        """No source is in another device's memory. Views do not have their buffer yet when llama.cpp asks."""
+        for source in op.src:
+            buffer = source.buffer
+            if buffer is not None and buffer.device >= 0 and buffer is not self.buffer and source.view_src is None:
+                return False
+        return True
+
+    def supports_buft(self, buffer: Buffer) -> bool:
+        """Whether it reads tensors in this buffer without a copy."""
+        return buffer is self.buffer
+
+    def offload_op(self, op: Tensor) -> bool:
+        """Whether it wants an operation whose weight is in RAM, so that the weight is copied to it."""
+        return self.offload_min_batch > 0 and batch_size(op) >= self.offload_min_batch
+
+    def graph_optimize(self, nodes: list[Tensor], after: Tensor | None, add_alloc_dep: AddAllocDep) -> list[Tensor]:
+        """The nodes of one split in the order they will run. `add_alloc_dep(tensor, until)` keeps a tensor's memory
+        until that node is done: one of `nodes`, or `after`, the first of the next split."""
+        return nodes
+
+    def alloc_size(self, tensor: Tensor) -> int:
+        """get_alloc_size: bytes that it asks of a buffer for this tensor, before alignment."""
+        return tensor.nbytes + self.padding(tensor.type, tensor.ne)
+
+    def padding(self, type_: str, ne: tuple[int, int, int, int]) -> int:
+        """Bytes that fill up a tensor's last row."""
+        if not self.row_padding or not ne[0] % self.row_padding:
+            return 0
+        row = BY_NAME.get(type_)
+        if row is None:          # a type from the future: no block is larger than a padded row of f32
+            return 4 * self.row_padding
+        return row_size(type_, self.row_padding - ne[0] % self.row_padding) if row.blck_size > 1 else 0
 
     def padded(self, type_: str, ne: tuple[int, int, int, int], n_bytes: int) -> int:
-        """alloc_size rounded up to the alignment: what the tensor adds to its buffer (ggml-alloc.c)."""
-        size = self.alloc_size(type_, ne, n_bytes)
-        return -(-size // self.alignment) * self.alignment
+        """Bytes that a weight or cache tensor of `n_bytes` takes in a buffer, alignment included (ggml-alloc.c)."""
+        return -(-(n_bytes + self.padding(type_, ne)) // self.alignment) * self.alignment
+
+    def margin(self, ops: Ops) -> Parts:
+        """(name, bytes) of what it takes on its device beyond llama.cpp's buffers."""
+        name = self.device.backend if self.device else self.name
+        return ((f"{name}, as llama.cpp's default", DEFAULT_TARGET),)
+
+
+def batch_size(op: Tensor) -> int:
+    """get_op_batch_size of ggml-cuda, ggml-vulkan and ggml-sycl: rows of work."""
+    if op.op == "GET_ROWS":
+        return 0
+    if op.op == "MUL_MAT":
+        return op.ne[1]
+    if op.op in ("MUL_MAT_ID", "ROPE", "ROPE_BACK"):
+        return op.ne[2]
+    return op.nrows

@@ -1,24 +1,70 @@
-"""Host memory: plain buffers, and weights repacked for the processor's matrix kernels.
+"""Host memory and the CPU: plain buffers, and weights repacked for the processor's matrix kernels.
 
-Alignment: ggml/src/ggml-cpu (TENSOR_ALIGNMENT 32). Repacking: ggml/src/ggml-cpu/repack.cpp:ggml_repack_get_optimal_repack_type
-for x86-64 with AVX2; other instruction sets repack other types, which moves bytes between host buffers but keeps their sum.
+Alignment: TENSOR_ALIGNMENT of ggml/src/ggml-impl.h. Operations: ggml_backend_cpu_device_supports_op of
+ggml/src/ggml-cpu/ggml-cpu.cpp. Repacking: supports_op and ggml_repack_get_optimal_repack_type of
+ggml/src/ggml-cpu/repack.cpp, for x86-64 with AVX2; other instruction sets repack other types, which moves bytes
+between host buffers but keeps their sum. All as modelled.
 """
 
 from __future__ import annotations
 
+from ..ggml.tensor import VIEW_OPS, Buffer, Tensor
 from .backend import Backend
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from ..gguf import TensorInfo
+HOST = "CPU"                     # also the device name of everything that is not offloaded
+REPACK = "CPU_REPACK"
+BUFFERS = ("CPU", "AMX", "KLEIDIAI", "BLAS", "Host")       # buffer types of host memory begin with one of these
 
-BACKEND = Backend("CPU", alignment=32, proven=True)
+_NO_FROM_FLOAT = frozenset(("iq3_xxs", "iq3_s", "iq2_xxs", "iq2_xs", "iq2_s", "iq1_s", "iq1_m"))
 _REPACKED = frozenset(("q4_0", "q4_K", "iq4_nl", "mxfp4"))
 
 
-def repacks(op: str, info: TensorInfo) -> bool:
-    """Whether the CPU_REPACK buffer takes this weight: matrices whose rows come in eights."""
-    ne = info.ne
+class Cpu(Backend):
+    """The last backend of a launch. Graph tensors live in `buffer`: the first GPU's pinned memory, or plain RAM."""
+
+    name = HOST
+    modelled = True
+    proven = True
+    out_of_memory = (
+        r"insufficient memory \(attempted to allocate +(?P<mib>\d+\.\d+) MB\)",                          # ggml.c
+        r"ggml_aligned_malloc"
+        r"|ggml_backend_cpu_buffer_type_alloc_buffer: failed to allocate buffer of size (?P<bytes>\d+)",
+        r"std::bad_alloc|bad_alloc|Cannot allocate memory|mmap failed: .*memory",
+    )
+
+    def __init__(self, buffer: Buffer | None = None) -> None:
+        super().__init__()
+        self.buffer = buffer or Buffer(HOST, -1, self.alignment, host=True)
+        self.alignment = self.buffer.alignment
+
+    @property
+    def kind(self) -> tuple[str, int]:
+        return self.name, self.alignment
+
+    def supports_op(self, op: Tensor) -> bool:
+        kind = op.op
+        if kind == "NONE" or kind in VIEW_OPS:
+            return True
+        for source in op.src[:4]:
+            if source.buffer is not None and source.buffer.repack:
+                return _repack_supports(op)
+        if kind == "MUL_MAT":
+            a, b = op.src[0].type, op.src[1].type
+            return b == "f32" or a == b or (b == "bf16" and a == "f32") or (op.param == "hadamard" and b == "f16")
+        if kind in ("CPY", "SET_ROWS"):
+            return op.type not in _NO_FROM_FLOAT
+        if kind == "SSM_SCAN":
+            return not (isinstance(op.param, int) and op.param > 1) or op.src[3].ne[0] == 1
+        return True
+
+    def supports_buft(self, buffer: Buffer) -> bool:
+        return buffer.host or buffer.repack
+
+
+def _repack_supports(op: Tensor) -> bool:
+    """Matrices of some types whose rows come in eights, times f32."""
+    weight = op.src[0]
+    ne = weight.ne
     n_dims = 4 if ne[3] > 1 else 3 if ne[2] > 1 else 2 if ne[1] > 1 else 1
-    return (info.type in _REPACKED and ne[1] % 8 == 0
-            and n_dims == {"MUL_MAT": 2, "MUL_MAT_ID": 3}.get(op))
+    return (weight.buffer is not None and weight.buffer.repack and weight.type in _REPACKED and ne[1] % 8 == 0
+            and n_dims == {"MUL_MAT": 2, "MUL_MAT_ID": 3}.get(op.op) and op.src[1].type == "f32")

@@ -1,9 +1,26 @@
-"""RPC: ggml/src/ggml-rpc/ggml-rpc.cpp. Alignment and padding are the server's; a CUDA server's, the largest, is assumed."""
+"""RPC: ggml/src/ggml-rpc/ggml-rpc.cpp, which supports every operation, offloads none and fuses nothing.
+
+Alignment and padding are the server's; a CUDA server's, the largest, is assumed.
+"""
 
 from __future__ import annotations
 
 from .backend import Backend
+from .cuda import CudaBuffers
 
-BACKEND = Backend("RPC", alignment=128, row_padding=512)
-# `ggml-rpc-server` on a machine without GPU: the CPU's alignment, no padding, no scratch
-CPU_SERVED = Backend("RPC-CPU", alignment=32, proven=True)
+
+class Rpc(CudaBuffers):
+    name = "RPC"
+    remote = True
+    context_first = True
+    free_doubt = "as the remote server tells"
+
+
+class RpcCpu(Backend):
+    """A ggml-rpc-server on a machine without GPU: the CPU's alignment, no padding, no scratch."""
+
+    name = "RPC-CPU"
+    alignment = 32
+    remote = True
+    modelled = True
+    proven = True

@@ -11,22 +11,13 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-__all__ = ["main"]
+    from ..model import Model
 
-# command -> (module with the function, its name)
-COMMANDS = {
-    "run": ("launch", "main"),
-    "ollama": ("ollama", "main"),
-    "devices": ("devices", "main"),
-    "inspect": ("cli.inspect", "main"),
-    "sweep": ("cli.sweep", "main"),
-    "rules": ("rules", "main"),
-    "plan": ("cli.plan", "main"),
-}
+__all__ = ["main"]
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs one command; returns its exit code (0 fits, 2 usage, 3 model, 4 devices, 5 does not fit, 130 interrupted)."""
+    """Runs one command; its exit code: 0 fits, 2 usage, 3 model, 4 devices, 5 does not fit, 130 interrupted."""
     words = list(sys.argv[1:] if argv is None else argv)
     from ..errors import AutolayersError
 
@@ -40,7 +31,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return 130
     except BrokenPipeError:
-        _let_go(sys.stdout)
+        _discard_output()
         return 1
     except (OSError, MemoryError, RecursionError) as error:
         print(f"autolayers: {error or type(error).__name__}", file=sys.stderr)
@@ -49,28 +40,37 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _command(words: list[str]) -> int:
     if not words or words[0] in ("-h", "--help", "help"):
-        from .help import HELP
+        from .help import help_of, overview
 
-        (sys.stdout if words else sys.stderr).write(HELP)
+        (sys.stdout if words else sys.stderr).write(help_of(" ".join(words[1:])) if words[1:] else overview())
         return 0 if words else 2
-    if words[0] == "--version":
-        from .. import __version__
+    from ..flags.own import COMMANDS
 
-        print(f"autolayers {__version__}")
+    name, rest = (words[0], words[1:]) if words[0] in COMMANDS else ("plan", words)
+    if name != "run" and ("-h" in rest or "--help" in rest):
+        from .help import help_of
+
+        sys.stdout.write(help_of(name if name != "ollama" else f"ollama {rest[0]}"))
         return 0
-    if words[0] in COMMANDS:
-        module, name = COMMANDS[words[0]]
-        from importlib import import_module
+    from importlib import import_module
 
-        function: Callable[[list[str]], int] = getattr(import_module(f"autolayers.{module}"), name)
-        return function(words[1:])
-    from .plan import main as plan
-
-    return plan(words)
+    # Each command is the main of the module of its name
+    command: Callable[[list[str]], int] = import_module(f"{__name__}.{name}").main
+    return command(rest)
 
 
-def _let_go(stream: object) -> None:
-    """The reader is gone: what is still buffered must not fail once more at exit."""
+def load(name: str, token: str | None = None) -> Model:
+    """The model a user named: a path, or anything autolayers.sources knows; `token` comes before HF_TOKEN."""
+    import os
+
+    from ..model import read_model
+    from ..sources import open_source
+
+    return read_model(open_source(name, {**os.environ, "HF_TOKEN": token} if token else None))
+
+
+def _discard_output() -> None:
+    """Sends stdout to the null device, so that flushing it at exit cannot raise BrokenPipeError again."""
     import os
 
     try:

@@ -1,44 +1,76 @@
-"""The text of `autolayers --help`."""
+"""`autolayers --help` and each command's help, made from the rows of autolayers.flags.own: plain text, 80 columns."""
 
 from __future__ import annotations
 
-HELP = """\
-autolayers: the best llama.cpp launch flags for a GGUF model on this machine's memory.
+import textwrap
 
-usage: autolayers MODEL [llama-server flags] [own flags]
-       autolayers COMMAND ...
+from ..errors import UsageError
+from ..flags.own import COMMANDS, FLAGS, OwnFlag
 
-  MODEL            a .gguf file (any part of a split one), a URL, hf:USER/REPO, ollama:NAME
-  run ...          plan, then start that command: autolayers run llama-server -m MODEL ...
-  plan A B ...     plan several models that are to run at the same time
-  ollama ...       Modelfiles and the Ollama server
-  devices          what memory there is, and from which source that is known
-  inspect MODEL    what the header says, sizes per layer
-  sweep MODEL      what if: contexts, cache types, machines
-  rules            rules of thumb for models that have no file yet
+_WIDTH = 80
+_COLUMN = 26      # where the meaning of a flag begins
 
-llama-server's flags that touch memory (-ngl -c -b -ub -np -kvu -fa -ctk -ctv -ts -sm -ot -ncmoe ...) and its
-LLAMA_ARG_* variables are constraints: what is given stays, what is not given is solved. -ngl alone is taken
-literally; with --strategy auto the rest is solved around it.
+ABOUT = "the best llama.cpp launch of a GGUF model on this machine's memory"
+MODEL = "a .gguf file (any part of a split one), https://..., hf:USER/REPO[:QUANT], ollama:NAME"
+EXIT_CODES = ("0 fits, 1 failure, 2 usage, 3 unreadable model, 4 no device information, 5 does not fit, "
+              "126/127 program not executable or not found, 130 interrupted; otherwise the started program's own")
+EXAMPLES = ("autolayers model.gguf --gpu 24GiB", "llama-server -m model.gguf $(autolayers model.gguf)",
+            "autolayers run llama-server -m model.gguf -c 16k")
 
-own flags:
-  --gpu SIZE|NAME,...    plan for GPUs that are not here: 24GiB, rtx-3090, 2x24GiB
-  --ram SIZE             the system memory to plan for
-  --strategy auto|layers auto: experts or FFN weights may go to RAM; layers: whole layers only, the largest -ngl
-  --ctx N|max            the context; max: the largest that keeps all layers on the GPUs
-  --ctx-min N            never less than this (4096)
-  --kv-types A,B,...     cache types that may be used, in this order: f16,q8_0,q4_0
-  --budget DEVICE=SIZE   take at most this much of a device
-  --margin SIZE          leave exactly this free on each device (as --fit-target MiB does)
-  --llama-build N        plan for this build of llama.cpp
-  --format F             text, flags, number, json, systemd, docker, compose, llama-swap, preset,
-                         llama-cpp-python, koboldcpp; default: text on a terminal, flags on a pipe
-  --json, -q             the same as --format json, --format number
-  --version, -h
 
-exit codes: 0 fits, 1 failure, 2 usage, 3 unreadable model, 4 no device information, 5 does not fit,
-126/127 program not executable or not found, 130 interrupted
+def overview() -> str:
+    """The text of `autolayers --help`: all commands, and the flags of the plan."""
+    usage = f"usage: autolayers {COMMANDS['plan'].usage}\n       autolayers COMMAND ...\n"
+    rows = [("MODEL", MODEL), *((f"{name} ...", command.summary) for name, command in COMMANDS.items()
+                                if name != "plan" and " " not in name)]
+    rows.append(("help COMMAND", "the flags of a command"))
+    return "\n".join([f"autolayers: {ABOUT}", "", usage, *_columns(rows, 18), "",
+                      _paragraph(COMMANDS["plan"].about), "", "own flags:", *_columns(_flags("plan"), _COLUMN), "",
+                      _paragraph("exit codes: " + EXIT_CODES), "",
+                      *(f"  {line}" for line in EXAMPLES), ""])
 
-  autolayers model.gguf --gpu 24GiB
-  llama-server -m model.gguf $(autolayers model.gguf)
-"""
+
+def help_of(name: str) -> str:
+    """The text of `autolayers COMMAND --help`. Raises UsageError for a command that there is not."""
+    words = [word for word in name.split() if not word.startswith("-")]
+    command = COMMANDS.get(" ".join(words[:2])) or COMMANDS.get(" ".join(words[:1]))
+    if command is None:
+        raise UsageError(f"no command {name!r}: {', '.join(name for name in COMMANDS if ' ' not in name)}")
+    if command.name == "plan":
+        return overview()
+    usage = f"usage: autolayers {command.usage}"
+    lines = [*textwrap.wrap(usage, _WIDTH, subsequent_indent=" " * 7, break_on_hyphens=False), "",
+             _paragraph(f"{command.summary[0].upper()}{command.summary[1:]}. {command.about}".rstrip()), ""]
+    below = [(other.name, other.summary) for other in COMMANDS.values() if other.name.startswith(command.name + " ")]
+    if below:
+        lines += [*_columns(below, _COLUMN), ""]
+    return "\n".join([*lines, *_columns(_flags(command.name), _COLUMN), ""])
+
+
+def spelled(flag: OwnFlag) -> str:
+    """"-q, --quiet", "--ram SIZE"."""
+    return ", ".join(flag.names) + (f" {flag.metavar}" if flag.metavar else "")
+
+
+def _flags(command: str) -> list[tuple[str, str]]:
+    return [(spelled(flag), flag.help) for flag in FLAGS if command in flag.commands]
+
+
+def _columns(rows: list[tuple[str, str]], column: int) -> list[str]:
+    """Terms and their meanings; a term that is too long has a line of its own."""
+    lines: list[str] = []
+    for term, meaning in rows:
+        head = f"  {term}"
+        if len(head) + 2 > column:
+            lines.append(head)
+            head = ""
+        lines += textwrap.wrap(meaning, _WIDTH, initial_indent=head.ljust(column), subsequent_indent=" " * column,
+                               break_long_words=False, break_on_hyphens=False)
+    return lines
+
+
+def _paragraph(text: str) -> str:
+    """Wrapped, but for lines that begin with blanks."""
+    return "\n".join(line if line.startswith(" ") else
+                     textwrap.fill(line, _WIDTH, break_long_words=False, break_on_hyphens=False)
+                     for line in text.split("\n"))

@@ -6,28 +6,19 @@ import os
 import sys
 
 from ..errors import UsageError
-
-HELP = """\
-usage: autolayers inspect MODEL [-c N] [-ctk TYPE] [-ctv TYPE] [--json]
-
-What the header says, the size of each layer, and of its cache with N cells (default: the trained context).
-"""
+from ..flags.check import read
+from . import load
 
 
 def main(words: list[str]) -> int:
-    """Prints a model's anatomy."""
-    from ..arguments import parse
-    from ..planner.anatomy import anatomy
-    from .plan import load
+    """Prints the facts of a model's header and the sizes of its layers."""
+    from ..memory.layers import model_layers
 
-    if "-h" in words or "--help" in words:
-        sys.stdout.write(HELP)
-        return 0
-    arguments = parse(words)
+    arguments = read("inspect", words)
     names = list(arguments.positional) or [name for name in (arguments.params.model,) if name]
     if len(names) != 1:
         raise UsageError("inspect takes one model: autolayers inspect MODEL.gguf")
-    found = anatomy(load(names[0]), arguments.params)
+    found = model_layers(load(names[0], arguments.value("-hft")), arguments.params)
     if arguments.own.get("format") == "json":
         import json
 

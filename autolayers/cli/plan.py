@@ -1,4 +1,4 @@
-"""`autolayers MODEL ...` and `autolayers plan A B ...`"""
+"""`autolayers MODEL...`: the plan of one model, or of several that are to run at the same time."""
 
 from __future__ import annotations
 
@@ -6,59 +6,61 @@ import os
 import sys
 
 from ..errors import UsageError
+from ..flags.check import read
+from . import load
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from ..arguments import Arguments
-    from ..model import Model
+    from ..flags.parse import Arguments
     from ..planner import Plan
+    from ..planner.multi import Together
 
 
 def main(words: list[str]) -> int:
     """Plans one model, or several at once; prints the answer; 5 where it does not fit."""
-    from ..arguments import config_files, parse
+    arguments = read("plan", words, os.environ)
+    if arguments.own.get("version"):
+        from .. import __version__
 
-    if "-h" in words or "--help" in words:
-        from .help import HELP
-
-        sys.stdout.write(HELP)
+        print(f"autolayers {__version__}")
         return 0
-    arguments = parse(words, os.environ, config_files(os.environ))
     names = list(arguments.positional)
-    if len(names) > 1:
-        from .several import main as several
-
-        return several(names, arguments)
     if arguments.params.model and not names:
         names = [arguments.params.model]
     if not names:
         raise UsageError("which model? autolayers MODEL.gguf [flags]; autolayers --help says more")
-    model = load(names[0], arguments.value("-hft"))
     form = str(arguments.own.get("format") or ("text" if sys.stdout.isatty() else "flags"))
-    from ..planner import plan
+    return _one(names[0], arguments, form) if len(names) == 1 else _several(names, arguments, form)
 
-    answer = plan(model, arguments, environ=os.environ, explain=form in ("text", "json"))
-    sys.stdout.write(render(answer, form, arguments))
+
+def _one(name: str, arguments: Arguments, form: str) -> int:
+    from ..api import plan
+
+    answer = plan(load(name, arguments.value("-hft")), arguments, environ=os.environ, explain=form in ("text", "json"))
+    sys.stdout.write(_render(answer, form, arguments))
     if form not in ("text", "json"):
-        talk(answer)
+        _warn(answer)
     return 0 if answer.fits else 5
 
 
-def load(name: str, token: str | None = None) -> Model:
-    """The model a user named: a path, or anything autolayers.sources knows; `token` stands for HF_TOKEN."""
-    from ..model import read_model
-    from ..sources import open_source
+def _several(names: list[str], arguments: Arguments, form: str) -> int:
+    from ..api import plan_together
 
-    return read_model(open_source(name, {**os.environ, "HF_TOKEN": token} if token else None))
+    together = plan_together([load(name, arguments.value("-hft")) for name in names], arguments, environ=os.environ)
+    sys.stdout.write(_render_several(together, form, arguments))
+    if form not in ("text", "json"):
+        for plan in together.plans:
+            _warn(plan)
+    return 0 if together.fits else 5
 
 
-def render(plan: Plan, form: str, arguments: Arguments) -> str:
+def _render(plan: Plan, form: str, arguments: Arguments) -> str:
     """The plan in one of the output formats."""
     if form == "number":
         return f"{plan.n_gpu_layers}\n"
     if form == "flags":
         # Words for $(...), which splits at blanks and knows no quotes
-        return " ".join([*plan.flags, *printable(arguments)]) + "\n"
+        return " ".join([*plan.flags, *_printable(arguments)]) + "\n"
     if form == "json":
         import json
 
@@ -67,26 +69,48 @@ def render(plan: Plan, form: str, arguments: Arguments) -> str:
         from ..report.table import Style
         from ..report.text import plan_text
 
-        return plan_text(plan, Style.of(sys.stdout, os.environ), printable(arguments))
+        return plan_text(plan, Style.of(sys.stdout, os.environ), _printable(arguments))
     from ..launch import formats
 
     return formats.write(form, plan, arguments)
 
 
-def printable(arguments: Arguments) -> list[str]:
-    """The user's words that do not touch memory, without tokens: those are never printed; a line on stderr says where they go."""
+def _render_several(together: Together, form: str, arguments: Arguments) -> str:
+    """The plans in one of the output formats; flags are one line per model, the model's path first."""
+    if form == "json":
+        import json
+
+        return json.dumps(together.to_dict(), indent=1) + "\n"
+    if form == "number":
+        return "".join(f"{plan.n_gpu_layers}\n" for plan in together.plans)
+    if form not in ("flags", "text"):
+        from ..launch.formats import write_several
+
+        return write_several(form, together.plans, arguments, together.fits)
+    from ..report.multi import model_words, together_text
+
+    rest = _printable(arguments)
+    if form == "flags":
+        return "".join(" ".join([*model_words(plan), *plan.flags, *rest]) + "\n" for plan in together.plans)
+    from ..report.table import Style
+
+    return together_text(together, Style.of(sys.stdout, os.environ), rest)
+
+
+def _printable(arguments: Arguments) -> list[str]:
+    """The user's words that do not touch memory, without secrets; a line on stderr says where those go."""
     if not arguments.rest:
         return []
-    from ..launch.formats import without_secrets
+    from ..launch.secrets import without_secrets
 
     words, secrets = without_secrets(arguments.rest)
     for name in secrets:
-        print(f"autolayers: a secret is not printed: llama-server reads it from {name}", file=sys.stderr)
+        print(f"autolayers: {name} is left out of the output: set it in llama-server's environment", file=sys.stderr)
     return words
 
 
-def talk(plan: Plan) -> None:
-    """What must be known beside a bare answer, on stderr."""
+def _warn(plan: Plan) -> None:
+    """Warnings of a plan whose output has no room for them, on stderr."""
     for warning in plan.warnings:
         print(f"autolayers: {warning}", file=sys.stderr)
     if not plan.fits:

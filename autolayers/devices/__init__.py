@@ -7,18 +7,17 @@
 
 from __future__ import annotations
 
-from .device import Device
+from ..backends import Cuda
+from ..records import dataclass
+from .device import Device, hypothetical
 from .host import Host
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-    from dataclasses import dataclass
     from typing import Any
-else:
-    from ..records import dataclass
 
-__all__ = ["Device", "Host", "Inventory", "discover", "hypothetical", "main", "measured"]
+__all__ = ["Device", "Host", "Inventory", "discover", "hypothetical", "measured", "remote"]
 
 
 @dataclass(frozen=True)
@@ -35,7 +34,8 @@ def discover(environ: Mapping[str, str] | None = None, llama_server: str | None 
     """This machine's devices as a llama-server started under `environ` (default: ours) sees them.
 
     With `llama_server`, a program's path, its own list counts; if it fails a note says so and the rest is asked:
-    NVML, then AMD's sysfs, then Metal. `rpc` are --rpc's host:port. No GPU is no error: a note, no devices.
+    NVML, then AMD's sysfs, then Metal. The servers of `rpc`, --rpc's host:port, are always asked; one without an answer
+    is a note and a device without memory. No GPU is no error: a note, no devices.
     `root` is where the file system to read starts. Raises DeviceError if even RAM cannot be told.
     """
     import os
@@ -51,20 +51,25 @@ def discover(environ: Mapping[str, str] | None = None, llama_server: str | None 
         try:
             listed, notes = list_devices.query(llama_server, environ, rpc)
         except DeviceError as error:
-            local, notes = _local(environ, ram, root)
-            notes.insert(0, str(error))
-            remote, more = _remote(rpc)
-            return Inventory((*remote, *local), ram, (*notes, *more))
-        if any(device.backend == "CUDA" for device in listed):
+            found = discover(environ, None, rpc, root)
+            return Inventory(found.devices, found.host, (str(error), *found.notes))
+        if any(device.backend == Cuda.name for device in listed):
             from . import nvml
 
             listed = list_devices.enrich(listed, nvml.query(environ, root=root)[0])
+        if rpc:
+            from .rpc import refine
+
+            listed = refine(listed, rpc)
         if not listed:
             notes.append(f"{llama_server} lists no GPU: planning for the CPU")
         return Inventory(tuple(listed), ram, tuple(notes))
     local, notes = _local(environ, ram, root)
-    remote, more = _remote(rpc)
-    return Inventory((*remote, *local), ram, (*notes, *more))
+    far, more = remote(rpc)
+    devices = (*far, *local)
+    if not any(device.total for device in devices):
+        more.append("no GPU found: planning for the CPU")
+    return Inventory(devices, ram, (*notes, *more))
 
 
 def _local(environ: Mapping[str, str], ram: Host, root: str) -> tuple[list[Device], list[str]]:
@@ -74,37 +79,16 @@ def _local(environ: Mapping[str, str], ram: Host, root: str) -> tuple[list[Devic
     if not devices:
         devices, more = amd.query(environ, root)
         notes += more
-    if not devices:
-        devices = metal.query(ram.available)
-    if not devices:
-        notes.append("no GPU found: planning for the CPU")
-    return devices, notes
+    return devices or metal.query(ram.available), notes
 
 
-def _remote(endpoints: Sequence[str]) -> tuple[list[Device], list[str]]:
+def remote(endpoints: Sequence[str]) -> tuple[list[Device], list[str]]:
+    """The devices of --rpc's servers, and a note for each server without an answer. Raises UsageError."""
     if not endpoints:
         return [], []
-    from . import rpc
+    from .rpc import query
 
-    return rpc.unknown(endpoints)
-
-
-def hypothetical(spec: str) -> list[Device]:
-    """The devices of `--gpu`: sizes and names of cards, "24GiB,12GiB", "2x4090", "a100-80g". Raises UsageError.
-
-    >>> [device.name for device in hypothetical("24GiB,2x12GiB")]
-    ['CUDA0', 'CUDA1', 'CUDA2']
-    """
-    from .given import devices
-
-    return devices(spec)
-
-
-def main(argv: Sequence[str] | None = None) -> int:
-    """`autolayers devices`: see autolayers.devices.command."""
-    from .command import main
-
-    return main(argv)
+    return query(endpoints)
 
 
 def measured() -> dict[str, Any] | None:

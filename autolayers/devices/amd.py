@@ -9,14 +9,13 @@ from __future__ import annotations
 import os
 import re
 
+from ..backends import Hip
+from ..records import replace
 from .device import Device
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
-    from dataclasses import replace
-else:
-    from ..records import replace
 
 _AMD = "0x1002"
 _MASKS = ("ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES")   # HIP reads CUDA's as well
@@ -26,10 +25,11 @@ def query(environ: Mapping[str, str], root: str = "/") -> tuple[list[Device], li
     """AMD's GPUs, named ROCm0... as a ROCm build of llama.cpp names them, and notes. `root`: see Host.read."""
     base = f"{root.rstrip('/')}/sys/class/drm"
     try:
-        names = sorted((name for name in os.listdir(base) if re.fullmatch(r"card\d+", name)), key=lambda name: int(name[4:]))
+        names = [name for name in os.listdir(base) if re.fullmatch(r"card\d+", name)]
     except OSError:
         return [], []
-    cards = [card for name in names if (card := _card(f"{base}/{name}/device", root))]
+    paths = [f"{base}/{name}/device" for name in sorted(names, key=lambda name: int(name[4:]))]
+    cards = [card for path in paths if (card := _card(path, root))]
     notes: list[str] = []
     mask = next((name for name in _MASKS if name in environ), None)
     if mask and environ[mask] in ("", "-1"):
@@ -38,7 +38,7 @@ def query(environ: Mapping[str, str], root: str = "/") -> tuple[list[Device], li
         notes.append("the order of AMD GPUs is the kernel's"
                      + (f", and {mask} is not applied" if mask else "") + "; a llama-server's own list would be sure")
     discrete = [card for card in cards if card.kind == "gpu"]
-    return [replace(card, name=f"ROCm{i}") for i, card in enumerate(discrete or cards)], notes
+    return [replace(card, name=f"{Hip.name}{i}") for i, card in enumerate(discrete or cards)], notes
 
 
 def _card(path: str, root: str) -> Device | None:
@@ -51,7 +51,7 @@ def _card(path: str, root: str) -> Device | None:
     address = os.path.basename(os.path.realpath(path))
     description = _text(f"{path}/product_name") or f"AMD GPU {_text(f'{path}/device') or address}"
     pci = address if re.fullmatch(r"[0-9a-f]{4}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]", address) else None
-    card = Device(name="", total=vram, free=max(0, vram - vram_used), description=description, backend="ROCm",
+    card = Device(name="", total=vram, free=max(0, vram - vram_used), description=description, backend=Hip.name,
                   pci_id=pci, source="sysfs")
     if not _integrated(path):
         return card

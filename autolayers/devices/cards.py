@@ -7,13 +7,9 @@ to 1 %. Bandwidth is the maker's.
 
 from __future__ import annotations
 
+from ..backends import DEFAULT, Hip
 from ..errors import UsageError
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from dataclasses import dataclass
-else:
-    from ..records import dataclass
+from ..records import dataclass
 
 
 @dataclass(frozen=True)
@@ -23,6 +19,7 @@ class Card:
     compute_capability: tuple[int, int] | None    # None: not CUDA
     n_sm: int | None
     bandwidth: int                                # 10**9 bytes per second
+    backend: str = DEFAULT.name                   # whose device it is
 
 
 CARDS = {
@@ -89,13 +86,13 @@ CARDS = {
     "h100-nvl": Card("NVIDIA H100 NVL", 95320, (9, 0), 132, 3938),
     "h200": Card("NVIDIA H200", 143155, (9, 0), 132, 4917),
     "b200": Card("NVIDIA B200", 182630, (10, 0), 148, 7700),
-    "rx-6800-xt": Card("AMD Radeon RX 6800 XT", 16120, None, None, 512),
-    "rx-6900-xt": Card("AMD Radeon RX 6900 XT", 16120, None, None, 512),
-    "rx-7800-xt": Card("AMD Radeon RX 7800 XT", 16120, None, None, 624),
-    "rx-7900-xt": Card("AMD Radeon RX 7900 XT", 20150, None, None, 800),
-    "rx-7900-xtx": Card("AMD Radeon RX 7900 XTX", 24190, None, None, 960),
-    "rx-9070-xt": Card("AMD Radeon RX 9070 XT", 16120, None, None, 640),
-    "mi300x": Card("AMD Instinct MI300X", 193658, None, None, 5300),
+    "rx-6800-xt": Card("AMD Radeon RX 6800 XT", 16120, None, None, 512, Hip.name),
+    "rx-6900-xt": Card("AMD Radeon RX 6900 XT", 16120, None, None, 512, Hip.name),
+    "rx-7800-xt": Card("AMD Radeon RX 7800 XT", 16120, None, None, 624, Hip.name),
+    "rx-7900-xt": Card("AMD Radeon RX 7900 XT", 20150, None, None, 800, Hip.name),
+    "rx-7900-xtx": Card("AMD Radeon RX 7900 XTX", 24190, None, None, 960, Hip.name),
+    "rx-9070-xt": Card("AMD Radeon RX 9070 XT", 16120, None, None, 640, Hip.name),
+    "mi300x": Card("AMD Instinct MI300X", 193658, None, None, 5300, Hip.name),
 }
 
 # Makers' and families' words that people leave out or add.

@@ -1,13 +1,17 @@
-"""One device as `llama-server --list-devices` would name it, and where its numbers come from."""
+"""One device as `llama-server --list-devices` would name it, here or hypothetical, and where its numbers come from."""
 
 from __future__ import annotations
 
+from ..backends import DEFAULT
+from ..errors import UsageError
+from ..records import dataclass, replace
+from ..units import MiB, parse_size
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from dataclasses import dataclass
-else:
-    from ..records import dataclass
+    from collections.abc import Mapping
 
+MAX_DEVICES = 16      # llama_max_devices
 
 
 @dataclass(frozen=True)
@@ -19,7 +23,7 @@ class Device:
     total: int
     free: int
     description: str = ""
-    backend: str = "CUDA"          # a row of autolayers.backends: CUDA ROCm Vulkan MTL SYCL RPC ...
+    backend: str = DEFAULT.name    # a name of autolayers.backends: CUDA ROCm Vulkan MTL SYCL RPC ...
     kind: str = "gpu"              # gpu, igpu (shares the system's RAM), rpc
     uuid: str | None = None
     pci_id: str | None = None      # "0000:01:00.0"
@@ -31,16 +35,68 @@ class Device:
     n_sm: int | None = None        # streaming multiprocessors, None: unknown
     wddm: bool = False             # driven by Windows (WSL2 too), which moves memory about
     warning: str = ""              # why `total` and `free` may be off; empty: as measured
+    fp16_tflops: float | None = None   # of its matrix units, dense; None: unknown
+    link: float | None = None      # bytes per second between it and RAM, None: unknown
+    limits: Mapping[str, int] | None = None   # what its driver allows, keys as the backend has them; None: unknown
+
+    def __hash__(self) -> int:     # limits have none
+        return hash((self.name, self.backend, self.total, self.free))
 
     @classmethod
-    def hypothetical(cls, size: str, name: str = "CUDA0") -> Device:
+    def hypothetical(cls, size: str, name: str = f"{DEFAULT.name}0") -> Device:
         """A device of that much free memory that is not here: "24GiB", or a card's name such as "rtx-3090".
 
-        A size is the free memory, exactly. Raises UsageError for anything else.
+        A size is the free memory, exactly. A card of another backend is named by that one: ROCm0. Raises UsageError for
+        anything else.
 
         >>> Device.hypothetical("24576MiB").free == 24576 << 20
         True
         """
-        from .given import device
+        text = size.strip()
+        n_bytes = _size(text)
+        if n_bytes is not None:
+            return cls(name, n_bytes, n_bytes, f"hypothetical {text}")
+        from .cards import find
 
-        return device(size, name)
+        card = find(text)
+        usable = card.usable * MiB
+        return cls(name.replace(DEFAULT.name, card.backend), usable, usable, card.description, card.backend,
+                   compute_capability=card.compute_capability, n_sm=card.n_sm, bandwidth=card.bandwidth * 1e9)
+
+
+def _size(text: str) -> int | None:
+    """Bytes; None where the text can only be a card's name: "4090" is one, "24" is most likely meant in GiB."""
+    try:
+        size = parse_size(text)
+    except UsageError:
+        return None
+    if not text.isdigit() or size >= MiB:
+        return size
+    if len(text) < 4:
+        raise UsageError(f"{text} bytes of memory? write {text}GiB or {text}MiB")
+    return None
+
+
+def hypothetical(spec: str) -> list[Device]:
+    """The devices of `--gpu`: sizes and names of cards, "24GiB,12GiB", "2x4090", "a100-80g", numbered per backend.
+
+    Raises UsageError.
+
+    >>> [device.name for device in hypothetical("24GiB,2x12GiB")]
+    ['CUDA0', 'CUDA1', 'CUDA2']
+    """
+    found: list[Device] = []
+    for part in spec.split(","):
+        times, _, rest = part.strip().lower().partition("x")
+        count, what = (int(times), rest) if times.isdecimal() and len(times) < 3 and rest else (1, part)
+        if not what.strip():
+            raise UsageError(f"an empty device in --gpu {spec!r} (write for example 24GiB,12GiB or 2x24GiB)")
+        if not 1 <= count <= MAX_DEVICES or len(found) + count > MAX_DEVICES:
+            raise UsageError(f"--gpu {spec!r}: llama.cpp uses 1 to {MAX_DEVICES} devices")
+        found += [Device.hypothetical(what)] * count
+    used: dict[str, int] = {}
+    named = []
+    for device in found:
+        number = used[device.backend] = used.get(device.backend, -1) + 1
+        named.append(replace(device, name=f"{device.backend}{number}"))
+    return named

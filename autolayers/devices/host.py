@@ -8,14 +8,12 @@ Files: Linux's Documentation/filesystems/proc.rst, admin-guide/cgroup-v2.rst, ad
 from __future__ import annotations
 
 from ..errors import DeviceError
+from ..records import dataclass
 from ..units import parse_size
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from dataclasses import dataclass
-else:
-    from ..records import dataclass
 
 
 @dataclass(frozen=True)
@@ -71,7 +69,7 @@ def meminfo(root: str = "/") -> dict[str, int]:
 def unified_available(memory: dict[str, int]) -> int:
     """What llama.cpp takes as free on a GPU that shares the system's RAM.
 
-    Mirrors ggml_backend_cuda_get_available_uma_memory (2026-10-01): huge pages, where reserved, are all a GPU may have.
+    Mirrors ggml_backend_cuda_get_available_uma_memory: huge pages, where reserved, are all a GPU may have.
     """
     if memory.get("HugePages_Total", 0) > 0:
         return memory.get("HugePages_Free", 0) * memory.get("Hugepagesize", 0)
@@ -99,7 +97,8 @@ def _limits(root: str) -> Iterator[tuple[int, int]]:
             limits = [int(text) for name in names if (text := _text(root, f"{group}/{name}").strip()).isdigit()]
             taken = _text(root, f"{group}/{usage}").strip()
             if limits and taken.isdigit():
-                statistics = dict(line.split()[:2] for line in _text(root, f"{group}/memory.stat").splitlines() if " " in line)
+                lines = _text(root, f"{group}/memory.stat").splitlines()
+                statistics = dict(line.split()[:2] for line in lines if " " in line)
                 droppable = statistics.get(cache, "0")
                 yield min(limits), max(0, int(taken) - (int(droppable) if droppable.isdigit() else 0))
 

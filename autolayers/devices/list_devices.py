@@ -3,7 +3,7 @@
 It knows every backend it was built with, and on CUDA and ROCm it reads the free memory after creating its
 context there, so those Devices have `includes_context=True`. It tells neither types nor PCI addresses: cards
 that two backends show, and integrated GPUs, are told apart by their descriptions here, as
-llama_prepare_model_devices (2026-10-01) does by address and type.
+llama_prepare_model_devices does by address and type.
 """
 
 from __future__ import annotations
@@ -11,23 +11,17 @@ from __future__ import annotations
 import os
 import re
 
+from ..backends import backend, canonical
 from ..errors import DeviceError
+from ..records import replace
 from ..units import MiB
 from .device import Device
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-    from dataclasses import replace
-else:
-    from ..records import replace
 
 _LINE = re.compile(r"^  (?P<name>\S+): (?P<description>.*) \((?P<total>\d{1,9}) MiB, (?P<free>\d{1,20}) MiB free\)\s*$")
-
-# Device names are a backend's name and a number; what is not here keeps its own name as backend.
-_BACKENDS = {"Metal": "MTL", "GPUOpenCL": "OpenCL"}
-_CONTEXT_FIRST = ("CUDA", "ROCm", "MUSA", "RPC")   # their free memory is read from an existing context
-_FREE_IS_TOTAL = ("Vulkan", "SYCL")                # where the driver does not tell, these list total as free
 
 # Processors with graphics, as the drivers of Intel, AMD and NVIDIA call them; cards have a model number instead.
 _INTEGRATED = re.compile(r"Intel.*\b(U?HD|Iris)\b|Intel.*\bArc\S* Graphics|Radeon.*\bGraphics|Radeon\S* \d{3,4}[MS]\b"
@@ -97,7 +91,7 @@ def _reason(code: int) -> str:
 def parse(text: str) -> tuple[list[Device], list[str]]:
     """Devices of a listing, as llama.cpp would use them by default, and notes about the rest.
 
-    >>> devices, notes = parse("Available devices:\\n  CUDA0: NVIDIA GeForce RTX 3080 Ti (11909 MiB, 11650 MiB free)\\n")
+    >>> devices, notes = parse("  CUDA0: NVIDIA GeForce RTX 3080 Ti (11909 MiB, 11650 MiB free)\\n")
     >>> devices[0].name, devices[0].free >> 20
     ('CUDA0', 11650)
     """
@@ -107,26 +101,22 @@ def parse(text: str) -> tuple[list[Device], list[str]]:
         if not (match := _LINE.match(line)):
             continue
         name, description = match["name"], match["description"]
-        backend = name.rstrip("0123456789")
-        backend = _BACKENDS.get(backend, backend)
+        prefix = name.rstrip("0123456789")
+        known = backend(prefix)
         total, free = int(match["total"]) * MiB, int(match["free"]) * MiB
         if total == 0:
             # BLAS and its like compute in system RAM and have no memory of their own.
-            if backend in _CONTEXT_FIRST + _FREE_IS_TOTAL:
+            if known.context_first or known.free_is_total:
                 notes.append(f"{name} ({description}) does not tell its memory and is left out")
             continue
-        warning = ""
+        warning = known.free_doubt
         if free > total:
             warning = f"{name} says more is free than it has; taken is its total"
-        elif free == total and backend in _FREE_IS_TOTAL:
+        elif free == total and known.free_is_total:
             warning = "free is the card's total: the driver does not say what others use"
-        elif backend == "OpenCL":
-            warning = "free is a guess: total less 1 GiB"
-        elif backend == "RPC":
-            warning = "as the remote server tells"
-        kind = "rpc" if backend == "RPC" else "igpu" if _INTEGRATED.search(description) else "gpu"
-        listed.append(Device(name, total, min(free, total), description, backend, kind,
-                             includes_context=backend in _CONTEXT_FIRST, source="list-devices", warning=warning))
+        kind = "rpc" if known.remote else "igpu" if _INTEGRATED.search(description) else "gpu"
+        listed.append(Device(name, total, min(free, total), description, canonical(prefix), kind,
+                             includes_context=known.context_first, source="list-devices", warning=warning))
     return _as_used(listed, notes)
 
 
@@ -137,8 +127,8 @@ def _as_used(listed: list[Device], notes: list[str]) -> tuple[list[Device], list
         if device.kind == "rpc":
             continue
         # Each card of an earlier backend can explain one of this backend.
-        twins = [other for other in gpus if other.backend != device.backend and _same_card(other.description, device.description)]
-        before = [other for other in listed if other.backend == device.backend and _same_card(other.description, device.description)]
+        twins = [other for other in gpus if other.backend != device.backend and _same_card(other, device)]
+        before = [other for other in listed if other.backend == device.backend and _same_card(other, device)]
         if before.index(device) < len(twins):
             notes.append(f"{device.name} is {twins[before.index(device)].name} again and is left out")
         else:
@@ -152,9 +142,9 @@ def _as_used(listed: list[Device], notes: list[str]) -> tuple[list[Device], list
     return [device for device in listed if device.kind == "rpc"] + (discrete or gpus), notes
 
 
-def _same_card(one: str, other: str) -> bool:
-    """Vulkan appends the driver's name: "AMD Radeon RX 7900 XTX (RADV NAVI31)"."""
-    return one.partition(" (RADV")[0].strip() == other.partition(" (RADV")[0].strip()
+def _same_card(one: Device, other: Device) -> bool:
+    """By description, to which Vulkan appends the driver's name: "AMD Radeon RX 7900 XTX (RADV NAVI31)"."""
+    return one.description.partition(" (RADV")[0].strip() == other.description.partition(" (RADV")[0].strip()
 
 
 def enrich(devices: list[Device], cards: list[Device]) -> list[Device]:

@@ -1,16 +1,15 @@
 """How fast this machine's RAM and bus are: measured once on request, kept for the planner's prediction of speed.
 
-Kept in ${XDG_STATE_HOME:-~/.local/state}/autolayers/measured.json (%LOCALAPPDATA% on Windows):
+Kept as measured.json in the state directory (state.py):
 {"schema": 1, "machine": NAME, "ram": B/s, "bus": B/s or absent, "when": "2026-11-21T..."}.
 """
 
 from __future__ import annotations
 
-import json
 import os
 import time
-from contextlib import suppress
 
+from .. import state
 from ..errors import AutolayersError
 
 TYPE_CHECKING = False
@@ -27,23 +26,13 @@ class CannotMeasure(AutolayersError):
     """The reason, for a person."""
 
 
-def state_file(environ: Mapping[str, str] | None = None) -> str:
-    environ = os.environ if environ is None else environ
-    if os.name == "nt":
-        root = environ.get("LOCALAPPDATA") or os.path.join(environ.get("USERPROFILE", ""), "AppData", "Local")
-    else:
-        root = environ.get("XDG_STATE_HOME") or os.path.join(environ.get("HOME", ""), ".local", "state")
-    return os.path.join(root, "autolayers", "measured.json")
-
-
 def load(environ: Mapping[str, str] | None = None) -> dict[str, Any] | None:
     """The last measurement of this very machine; None where there is none or it cannot be read."""
     import platform
 
     try:
-        with open(state_file(environ), encoding="utf-8") as file:
-            found = json.loads(file.read(1 << 16))
-    except (OSError, ValueError):
+        found = state.read(_file(environ))
+    except AutolayersError:
         return None
     if not isinstance(found, dict) or found.get("schema") != 1 or found.get("machine") != platform.node():
         return None
@@ -67,8 +56,15 @@ def measure(available: int, environ: Mapping[str, str] | None = None) -> tuple[d
         result["bus"] = bus()
     except CannotMeasure as error:
         notes.append(str(error))
-    _keep(state_file(environ), result)
+    try:
+        state.keep(_file(environ), result)
+    except AutolayersError as error:
+        raise AutolayersError(f"cannot keep the measurement: {error}") from None
     return result, notes
+
+
+def _file(environ: Mapping[str, str] | None) -> str:
+    return state.path(os.environ if environ is None else environ, "measured.json")
 
 
 def ram(size: int) -> float:
@@ -145,18 +141,3 @@ def _best(run: Any) -> float:
         best = min(best, time.perf_counter() - start)
         done += 1
     return best
-
-
-def _keep(path: str, result: dict[str, Any]) -> None:
-    temporary = f"{path}.{os.getpid()}.tmp"
-    try:
-        os.makedirs(os.path.dirname(path), exist_ok=True)
-        with open(temporary, "w", encoding="utf-8") as file:
-            json.dump(result, file)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    except OSError as error:
-        with suppress(OSError):
-            os.unlink(temporary)
-        raise AutolayersError(f"cannot keep the measurement in {path}: {error.strerror or error}") from None

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sys
 
+from ..backends import Metal
 from .device import Device
 
 TYPE_CHECKING = False
@@ -26,7 +27,7 @@ def query(available: int, platform: str = sys.platform, read: Reader | None = No
         return []
     name, limit, unified = answer
     free = min(limit, available) if unified else limit
-    return [Device("MTL0", limit, free, name, backend="MTL", kind="gpu", source="metal",
+    return [Device(f"{Metal.name}0", limit, free, name, backend=Metal.name, kind="gpu", source="metal",
                    warning="unified memory: free is Metal's limit or what the system has available" if unified else
                    "free is the card's limit: Metal does not say what others use")]
 
@@ -49,7 +50,8 @@ def read_metal() -> tuple[str, int, bool] | None:
     objc.sel_registerName.restype = ctypes.c_void_p
     objc.sel_registerName.argtypes = [ctypes.c_char_p]
 
-    def send(target: int, message: bytes, kind: type[ctypes.c_uint64 | ctypes.c_void_p | ctypes.c_char_p | ctypes.c_bool]) -> object:
+    def send(target: int, message: bytes,
+             kind: type[ctypes.c_uint64 | ctypes.c_void_p | ctypes.c_char_p | ctypes.c_bool]) -> object:
         # objc_msgSend must be called through each message's exact signature.
         call = ctypes.CFUNCTYPE(kind, ctypes.c_void_p, ctypes.c_void_p)(("objc_msgSend", objc))
         return call(target, objc.sel_registerName(message))

@@ -13,16 +13,15 @@ import re
 import sys
 from contextlib import suppress
 
+from ..backends import Cuda
+from ..records import replace
 from . import visible
 from .device import Device
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
-    from dataclasses import replace
     from typing import Any
-else:
-    from ..records import replace
 
 # Integrated GPUs whose memory is the system's; drivers answer NotSupported for them (DGX Spark, Jetson).
 _UNIFIED = re.compile(r"\b(GB10|N1X|Thor|Orin|Xavier|nvgpu)\b", re.IGNORECASE)
@@ -63,7 +62,7 @@ def query(environ: Mapping[str, str], timeout: float = 10.0, root: str = "/") ->
     from .host import platform
 
     wddm = platform(root) in ("windows", "wsl")
-    return [replace(card, name=f"CUDA{i}", wddm=wddm) for i, card in enumerate(shown)], notes + more
+    return [replace(card, name=f"{Cuda.name}{i}", wddm=wddm) for i, card in enumerate(shown)], notes + more
 
 
 def _query(root: str) -> tuple[list[Device], list[str]]:
@@ -88,7 +87,8 @@ def _query(root: str) -> tuple[list[Device], list[str]]:
         pynvml.nvmlInit()
     except pynvml.NVMLError as error:
         code = int(getattr(error, "value", 999))
-        return [], [] if code == _NO_LIBRARY else [_INIT.get(code, f"the NVIDIA driver does not answer (NVML: {error})")]
+        said = _INIT.get(code, f"the NVIDIA driver does not answer (NVML: {error})")
+        return [], [] if code == _NO_LIBRARY else [said]
     except Exception as error:
         return [], [f"the NVIDIA driver does not answer (NVML: {error})"]
     try:
@@ -159,7 +159,8 @@ class _Driver:
             # Parent's figures that an instance has only a share of are unknown, not the parent's.
             found.append(replace(device, uuid=self.ask("nvmlDeviceGetUUID", instance), bandwidth=None, n_sm=None))
         if not found:
-            self.notes.append(f"GPU {index} ({parent}) is in MIG mode or not permitted, and no instance of it can be used")
+            self.notes.append(f"GPU {index} ({parent}) is in MIG mode or not permitted, "
+                              "and no instance of it can be used")
         return found
 
     def device(self, name: str, handle: object, total: int, free: int) -> Device:
@@ -170,7 +171,7 @@ class _Driver:
         bits = self.ask("nvmlDeviceGetMemoryBusWidth", handle)
         mhz = self.ask("nvmlDeviceGetMaxClockInfo", handle, self.nvml.NVML_CLOCK_MEM)
         return Device(
-            name="", total=total, free=min(free, total), description=name, source="nvml",
+            name="", total=total, free=min(free, total), description=name, backend=Cuda.name, source="nvml",
             uuid=self.ask("nvmlDeviceGetUUID", handle),
             pci_id=pci and f"{pci.domain:04x}:{pci.bus:02x}:{pci.device:02x}.0",
             compute_capability=capability,

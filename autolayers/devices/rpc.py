@@ -1,27 +1,68 @@
-"""Devices behind `--rpc host:port`. What they have only a llama.cpp program can ask them."""
+"""The devices of `--rpc host:port,...`, asked of their servers (rpc_protocol.py), numbered through as in llama.cpp."""
 
 from __future__ import annotations
 
-from ..errors import UsageError
+from ..backends import CPU, Rpc, RpcCpu
+from ..errors import DeviceError, UsageError
+from ..records import replace
 from .device import Device
+from .rpc_protocol import Served, address, ask
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
 
-def unknown(endpoints: Sequence[str]) -> tuple[list[Device], list[str]]:
-    """One device per server, named RPC0..., of unknown memory: total and free are 0. Raises UsageError.
+def query(endpoints: Sequence[str]) -> tuple[list[Device], list[str]]:
+    """The devices of these servers, and a note for each server without an answer, which counts as one device of unknown
+    memory (0). Raises UsageError for anything but host:port."""
+    devices: list[Device] = []
+    answers, notes = _ask(endpoints)
+    for endpoint, served in zip(endpoints, answers, strict=True):
+        for one in served or (None,):
+            device = Device(f"{Rpc.name}{len(devices)}", 0, 0, endpoint, Rpc.name, "rpc", includes_context=True,
+                            source="rpc", warning="it does not answer: its memory is unknown")
+            devices.append(_with(replace(device, warning=""), one) if one else device)
+    return devices, [f"{note}: nothing is planned for it" for note in notes]
 
-    A server may offer several devices; llama.cpp numbers them all through.
-    """
-    devices = []
-    for i, endpoint in enumerate(endpoints):
-        host, _, port = endpoint.rpartition(":")
-        if not host or not port.isdecimal() or not 0 < int(port) < 65536:
-            raise UsageError(f"--rpc {endpoint!r}: not host:port")
-        devices.append(Device(f"RPC{i}", 0, 0, endpoint, backend="RPC", kind="rpc", includes_context=True,
-                              source="rpc", warning="its memory is unknown"))
-    notes = [f"what memory the RPC servers have is unknown, so nothing is planned for them ({', '.join(endpoints)}); "
-             "a llama-server can ask them"] if devices else []
-    return devices, notes
+
+def refine(devices: Iterable[Device], endpoints: Sequence[str]) -> list[Device]:
+    """Listed RPC devices completed by their servers; a device whose server does not answer stays as it is. Raises
+    UsageError for anything but host:port."""
+    answers, _ = _ask(endpoints)
+    remaining = iter([one for served in answers for one in served or (None,)])
+    refined = []
+    for device in devices:
+        said = next(remaining, None) if device.kind == "rpc" else None
+        refined.append(_with(device, said) if said else device)
+    return refined
+
+
+def _with(device: Device, said: Served) -> Device:
+    """The device with the backend that its server's alignment shows (CPU or GPU), and its memory if not known yet."""
+    device = replace(device, backend=RpcCpu.name if said.alignment == CPU.alignment else device.backend)
+    return device if device.total else replace(device, free=said.free, total=said.total)
+
+
+def _ask(endpoints: Sequence[str]) -> tuple[list[list[Served] | None], list[str]]:
+    """Each server's devices, None where it cannot be asked, and a line for each of those. All are asked at once."""
+    if not endpoints:
+        return [], []
+    from concurrent.futures import ThreadPoolExecutor
+
+    for endpoint in endpoints:
+        try:
+            address(endpoint)
+        except ValueError as error:
+            raise UsageError(f"--rpc {error}") from None
+
+    def asked(endpoint: str) -> list[Served] | DeviceError:
+        try:
+            return ask(endpoint)
+        except DeviceError as error:
+            return error
+
+    with ThreadPoolExecutor(len(endpoints)) as threads:
+        answers = list(threads.map(asked, endpoints))
+    return ([answer if isinstance(answer, list) else None for answer in answers],
+            [str(answer) for answer in answers if not isinstance(answer, list)])

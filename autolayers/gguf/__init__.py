@@ -14,9 +14,9 @@ from os import PathLike, fspath, fstat, stat
 from stat import S_ISREG
 
 from ..errors import ModelError
+from ..ggml.types import BY_ID, BY_NAME, TYPES, GgmlType, n_bytes, row_size
 from .header import ArrayInfo, FileInfo, Header, TensorInfo
-from .reader import Window, join, read_file
-from .types import BY_ID, BY_NAME, TYPES, GgmlType, n_bytes, row_size
+from .reader import ReadWindow, join, read_file
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -32,8 +32,8 @@ def read_header(source: str | PathLike[str] | Readable | list[Readable] | Header
     """The Header of a model.
 
     A path may name any part of a split model; the others are looked for beside it. An object needs only
-    `read(n)`; if it can also seek, skipped arrays cost nothing. Its attributes `name` (str) and `size` (int or None) are
-    used when there. A split model that is no path is given as the list of all its parts' objects, in order.
+    `read(n)`; if it can also seek, skipped arrays cost nothing. Its attributes `name` (str) and `size` (int or None)
+    are used when there. A split model that is no path is given as the list of all its parts' objects, in order.
     A Header is one already.
 
     Raises ModelError: one line that names the file and what is wrong with it.
@@ -66,7 +66,7 @@ def _read_one(path: str, what: str = "") -> Header:
         if not S_ISREG(stat(path).st_mode):     # a pipe without a writer would never open
             raise ModelError(f"{path}: not a regular file")
         with open(path, "rb", buffering=0) as file:
-            return read_file(Window(file, path, fstat(file.fileno()).st_size, True))
+            return read_file(ReadWindow(file, path, fstat(file.fileno()).st_size, True))
     except FileNotFoundError:
         raise ModelError(f"{path}: {what + ' is missing' if what else 'no such file'}") from None
     except (OSError, ValueError) as error:      # ValueError: a path with a zero byte
@@ -83,7 +83,7 @@ def _read_object(source: Readable) -> Header:
         source.seek(0)  # type: ignore[attr-defined]
     name = name if isinstance(name, str) else "<stream>"
     try:
-        return read_file(Window(source, name, size, can_seek))
+        return read_file(ReadWindow(source, name, size, can_seek))
     except OSError as error:
         raise ModelError(f"{name}: {error.strerror or error}") from None
 
@@ -109,5 +109,6 @@ def _join_all(parts: list[Header]) -> Header:
         raise ModelError(f"{name}: it is part {index + 1} of {count}, but {len(parts)} parts were given")
     for i, part in enumerate(parts):
         if _split(part)[0] != i:
-            raise ModelError(f"{part.files[0].path}: it is part {_split(part)[0] + 1}, expected part {i + 1} of {count}")
+            raise ModelError(f"{part.files[0].path}: it is part {_split(part)[0] + 1}, expected part {i + 1} of "
+                             f"{count}")
     return join(parts, name)

@@ -2,30 +2,21 @@
 
 from __future__ import annotations
 
+from ..records import dataclass
 
+
+@dataclass(frozen=True)
 class ArrayInfo:
     """An array that was skipped: `type` of an element as GGUF names it ("str", "f32", ...), and how many.
 
     A single string too long to keep is `ArrayInfo("u8", its length)`.
     """
 
-    __slots__ = ("length", "type")
-
-    def __init__(self, type: str, length: int) -> None:
-        self.type = type
-        self.length = length
+    type: str
+    length: int
 
     def __len__(self) -> int:
         return self.length
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, ArrayInfo) and (self.type, self.length) == (other.type, other.length)
-
-    def __hash__(self) -> int:
-        return hash((self.type, self.length))
-
-    def __repr__(self) -> str:
-        return f"ArrayInfo({self.type!r}, {self.length})"
 
 
 class TensorInfo:
@@ -66,29 +57,18 @@ class TensorInfo:
                 f"n_bytes={self.n_bytes}, file={self.file}, exact={self.exact})")
 
 
+@dataclass(frozen=True)
 class FileInfo:
     """One file of a model: its length now (None: a stream that does not say) and the length its header promises."""
 
-    __slots__ = ("data_offset", "path", "promised", "size")
-
-    def __init__(self, path: str, size: int | None, promised: int, data_offset: int = 0) -> None:
-        self.path = path
-        self.size = size
-        self.promised = promised
-        self.data_offset = data_offset
+    path: str
+    size: int | None
+    promised: int
+    data_offset: int = 0
 
     @property
     def truncated(self) -> bool:
         return self.size is not None and self.size < self.promised
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, FileInfo) and all(getattr(self, s) == getattr(other, s) for s in self.__slots__)
-
-    def __hash__(self) -> int:
-        return hash((self.path, self.size, self.promised, self.data_offset))
-
-    def __repr__(self) -> str:
-        return f"FileInfo({self.path!r}, {self.size}, {self.promised}, data_offset={self.data_offset})"
 
 
 class Header:

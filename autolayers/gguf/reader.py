@@ -11,7 +11,7 @@ from struct import Struct, unpack_from
 from struct import error as StructError
 
 from ..errors import ModelError
-from . import types
+from ..ggml import types
 from .header import ArrayInfo, FileInfo, Header, TensorInfo
 from .strings import skip_strings
 
@@ -58,7 +58,7 @@ _TYPE_OFFSET = Struct("<iQ").unpack_from
 _DIMS = tuple(Struct(f"<{n}Q").unpack_from for n in range(5))
 
 
-class Window:
+class ReadWindow:
     """The part of a source that is being looked at: `buf[pos:]` follows what was consumed."""
 
     __slots__ = ("base", "buf", "name", "pos", "read_bytes", "seekable", "size", "source")
@@ -150,7 +150,7 @@ class Window:
         return value
 
 
-def read_file(window: Window) -> Header:
+def read_file(window: ReadWindow) -> Header:
     """The Header of this one file, whether or not others belong to it."""
     version, n_tensors, n_keys = _read_start(window)
     metadata = _read_metadata(window, n_keys)
@@ -158,7 +158,7 @@ def read_file(window: Window) -> Header:
     return _read_tensors(window, version, alignment, metadata, n_tensors)
 
 
-def _read_start(window: Window) -> tuple[int, int, int]:
+def _read_start(window: ReadWindow) -> tuple[int, int, int]:
     if not window.fill(4):
         raise window.error("not a GGUF file: it is empty" if not window.buf else "not a GGUF file: only "
                            f"{len(window.buf)} bytes")
@@ -184,7 +184,7 @@ def _read_start(window: Window) -> tuple[int, int, int]:
     return version, n_tensors, n_keys
 
 
-def _read_metadata(window: Window, n_keys: int) -> dict[str, object]:
+def _read_metadata(window: ReadWindow, n_keys: int) -> dict[str, object]:
     metadata: dict[str, object] = {}
     kept = strings = 0
     for _ in range(n_keys):
@@ -223,7 +223,8 @@ def _read_metadata(window: Window, n_keys: int) -> dict[str, object]:
         elif type_ == _STR:
             n = window.u64()
             if n > MAX_STRING:
-                raise window.error(f"metadata key {key[:80]!r} has a string of {n} bytes, more than llama.cpp's {MAX_STRING}")
+                raise window.error(f"metadata key {key[:80]!r} has a string of {n} bytes, more than llama.cpp's "
+                                   f"{MAX_STRING}")
             if n > MAX_KEPT_STRING:
                 window.skip(n)
                 metadata[key] = ArrayInfo("u8", n)
@@ -244,7 +245,7 @@ def _read_metadata(window: Window, n_keys: int) -> dict[str, object]:
     return metadata
 
 
-def _skip_strings(window: Window, n: int, key: str) -> None:
+def _skip_strings(window: ReadWindow, n: int, key: str) -> None:
     while True:
         window.pos, n = skip_strings(window.buf, window.pos, n)
         if n == 0:
@@ -253,7 +254,8 @@ def _skip_strings(window: Window, n: int, key: str) -> None:
         window.need(8)
         length: int = _U64(window.buf, window.pos)[0]
         if length > MAX_STRING:
-            raise window.error(f"metadata key {key[:80]!r} has a string of {length} bytes, more than llama.cpp's {MAX_STRING}")
+            raise window.error(f"metadata key {key[:80]!r} has a string of {length} bytes, more than llama.cpp's "
+                               f"{MAX_STRING}")
         if length > CHUNK:
             window.pos += 8
             window.skip(length)
@@ -262,7 +264,7 @@ def _skip_strings(window: Window, n: int, key: str) -> None:
             window.need(8 + length)
 
 
-def _alignment(window: Window, metadata: dict[str, object]) -> int:
+def _alignment(window: ReadWindow, metadata: dict[str, object]) -> int:
     value = metadata.get(ALIGNMENT, 32)
     if not isinstance(value, int):
         raise window.error(f"{ALIGNMENT} must be of type u32")
@@ -271,7 +273,8 @@ def _alignment(window: Window, metadata: dict[str, object]) -> int:
     return value
 
 
-def _read_tensors(window: Window, version: int, alignment: int, metadata: dict[str, object], n_tensors: int) -> Header:
+def _read_tensors(window: ReadWindow, version: int, alignment: int, metadata: dict[str, object],
+                  n_tensors: int) -> Header:
     tensors: dict[str, TensorInfo] = {}
     unknown: list[TensorInfo] = []
     by_id = types.BY_ID
@@ -326,13 +329,14 @@ def _read_tensors(window: Window, version: int, alignment: int, metadata: dict[s
     notes: tuple[str, ...] = ()
     if unknown:
         some = f"{len(unknown)} tensors" if len(unknown) > 1 else "1 tensor"
-        notes = (f"{window.name}: {some} of a type newer than autolayers knows ({unknown[0].type} in {unknown[0].name!r}), "
-                 f"counted with all the space {'they' if len(unknown) > 1 else 'it'} may take",)
+        first, they = unknown[0], "they" if len(unknown) > 1 else "it"
+        notes = (f"{window.name}: {some} of a type newer than autolayers knows ({first.type} in {first.name!r}), "
+                 f"counted with all the space {they} may take",)
     file = FileInfo(window.name, window.size, end, data_offset)
     return Header(version, alignment, metadata, tensors, (file,), notes)
 
 
-def _place(window: Window, data_offset: int, alignment: int, tensors: list[TensorInfo]) -> int:
+def _place(window: ReadWindow, data_offset: int, alignment: int, tensors: list[TensorInfo]) -> int:
     """Makes offsets absolute and checks that each tensor follows its predecessor; returns the end of the last one."""
     expected = end = 0
     for i, tensor in enumerate(tensors):
@@ -348,7 +352,7 @@ def _place(window: Window, data_offset: int, alignment: int, tensors: list[Tenso
     return data_offset + end
 
 
-def _bound(window: Window, data_offset: int, tensor: TensorInfo, following: TensorInfo | None) -> int:
+def _bound(window: ReadWindow, data_offset: int, tensor: TensorInfo, following: TensorInfo | None) -> int:
     """The most bytes that a tensor of unknown type can have: up to the next one, or up to the file's end."""
     if following is not None:
         space = following.offset - tensor.offset

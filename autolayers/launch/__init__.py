@@ -1,21 +1,19 @@
-"""`autolayers run`: a llama-server command with the plan's flags added, started, watched, proved, retried."""
+"""A llama-server command started with a plan's flags: watched, proved by its log, retried with less."""
 
 from __future__ import annotations
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from .run import Planner
-
-__all__ = ["main"]
+NOT_EXECUTABLE, NOT_FOUND = 126, 127     # exit codes, as a shell's
 
 
-def main(argv: Sequence[str], planner: Planner | None = None) -> int:
-    """Runs the words after `autolayers run`; returns the exit code. Without supervision, on POSIX, it does not return.
+def say(text: str) -> None:
+    """One line for the user, on stderr."""
+    import sys
 
-    Raises AutolayersError subclasses. `planner` stands in for autolayers.planner.plan.
-    """
-    from .run import main
+    print(f"autolayers: {text}", file=sys.stderr, flush=True)
 
-    return main(argv, planner)
+
+def cannot_start(program: str, error: OSError) -> int:
+    """Says why a program cannot be started; its exit code."""
+    reason = {FileNotFoundError: "not found", PermissionError: "cannot be executed"}.get(type(error))
+    say(f"{program}: {reason or error.strerror}")
+    return NOT_FOUND if isinstance(error, FileNotFoundError) else NOT_EXECUTABLE

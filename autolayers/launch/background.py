@@ -1,4 +1,4 @@
-"""A server that goes on after us: started in its own session, its output in a file, watched until it is ready."""
+"""A server in the background: started in its own session, its output in a file, watched until it is ready."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import signal
 import subprocess
 import sys
 import time
-from pathlib import Path
 
+from .. import state
 from .log import LogReader
 from .supervise import Outcome, end_group
 
@@ -22,25 +22,19 @@ _PAUSE = 0.2      # seconds between two looks
 _TAIL = 4000      # bytes of the log that are shown when it fails
 
 
-def log_file(environ: Mapping[str, str], port: int) -> Path:
-    """Where the output of a server in the background goes; the newest of each port is kept."""
-    from .observations import directory
-
-    return Path(directory(environ)).parent / "logs" / f"{port}.log"
-
-
-def run(words: Sequence[str], environ: Mapping[str, str], port: int, healthy: Callable[[], bool]) -> tuple[int, Outcome]:
+def run(words: Sequence[str], environ: Mapping[str, str], port: int,
+        healthy: Callable[[], bool]) -> tuple[int, Outcome]:
     """Starts `words` and returns when it is healthy, (its process id, an outcome with code 0), or has ended, (0, how).
 
     A signal that comes before ends the server. Progress goes to a terminal, the end of the log to stderr when it fails.
-    Raises OSError if it cannot be started.
+    Raises OSError if it cannot be started, AutolayersError if its log cannot be written.
     """
-    path = log_file(environ, port)
-    path.parent.mkdir(parents=True, exist_ok=True)
+    path = state.path(environ, "logs", f"{port}.log")      # the newest of each port is kept
     options: dict[str, Any] = {"start_new_session": True} if os.name == "posix" else {
         "creationflags": getattr(subprocess, "CREATE_NEW_PROCESS_GROUP", 0)}
-    with open(path, "wb") as output:
-        child = subprocess.Popen(list(words), env=dict(environ), stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, **options)
+    with state.create(path) as output:
+        child = subprocess.Popen(list(words), env=dict(environ), stdin=subprocess.DEVNULL, stdout=output,
+                                 stderr=subprocess.STDOUT, **options)
     stopped: list[int] = []
 
     def stop(number: int, _: FrameType | None) -> None:
@@ -61,7 +55,8 @@ def run(words: Sequence[str], environ: Mapping[str, str], port: int, healthy: Ca
                     reader.feed(log.read())
                     return child.pid, Outcome(0, reader.finish(), False, False, False)
                 if terminal:
-                    print(f"\rautolayers: loading, {time.monotonic() - start:.0f} s ", end="", file=sys.stderr, flush=True)
+                    waited = time.monotonic() - start
+                    print(f"\rautolayers: loading, {waited:.0f} s ", end="", file=sys.stderr, flush=True)
                 time.sleep(_PAUSE)
             end_group(child)
             reader.feed(log.read())
@@ -73,11 +68,14 @@ def run(words: Sequence[str], environ: Mapping[str, str], port: int, healthy: Ca
     code = child.wait()
     _show_end(path)
     killed = code == -9 and not stopped
-    return 0, Outcome(128 + stopped[0] if stopped else 128 - code if code < 0 else code, reader.finish(), bool(stopped), killed, False)
+    shown = 128 + stopped[0] if stopped else 128 - code if code < 0 else code
+    return 0, Outcome(shown, reader.finish(), bool(stopped), killed, False)
 
 
-def _show_end(path: Path) -> None:
-    data = path.read_bytes()[-_TAIL:]
+def _show_end(path: str) -> None:
+    with open(path, "rb") as log:
+        log.seek(max(0, os.path.getsize(path) - _TAIL))
+        data = log.read()
     sys.stderr.flush()
     sys.stderr.buffer.write(data + (b"" if data.endswith(b"\n") else b"\n"))
     print(f"autolayers: it ended before it was ready; its whole output: {path}", file=sys.stderr, flush=True)

@@ -7,17 +7,21 @@
     autolayers run ./serve.sh -- -m model.gguf                     or say with -- where llama.cpp's words begin
     autolayers run docker run --gpus all -v /data:/models ghcr.io/ggml-org/llama.cpp:server -m /models/model.gguf
 
-A given word is never changed, moved or dropped, except a -- that says where llama.cpp's words begin.
+A given word is never changed, moved or dropped, but for a -- that says where llama.cpp's words begin and a context of
+16k, which llama.cpp would read as 16.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-
-from ..argument_table import OWN_FLAGS
-from ..arguments import lookup, parse, to_words
 from ..errors import UsageError
-from ..params import Params
+from ..flags.check import refuse_unknown
+from ..flags.kinds import FLAG
+from ..flags.own import own_flags
+from ..flags.params import Params
+from ..flags.parse import items, parse
+from ..flags.table import lookup
+from ..flags.write import to_words
+from ..records import dataclass, replace
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -39,7 +43,7 @@ _COMMANDS = {"serve": "server", "client": "cli", "complete": "completion", "benc
 
 
 @dataclass(frozen=True)
-class Command:
+class WrappedCommand:
     own_words: tuple[str, ...]             # autolayers' own flags, as given
     launcher: tuple[str, ...]              # up to and with the program; a container's image and its entry point
     words: tuple[str, ...]                 # llama.cpp's
@@ -57,7 +61,8 @@ class Command:
         if self.bench:
             return _bench_words(self.words)
         # The other programs run one sequence where llama-server's default is four slots
-        return self.words if "server" in self.program or not self.program.startswith("llama-") else ("-np", "1", *self.words)
+        one_sequence = self.program.startswith("llama-") and "server" not in self.program
+        return ("-np", "1", *self.words) if one_sequence else self.words
 
     @property
     def environ(self) -> dict[str, str]:
@@ -73,9 +78,9 @@ class Command:
         return path
 
 
-def read(argv: Sequence[str]) -> Command:
-    """Splits the words after `autolayers run`. Raises UsageError if there is no command."""
-    i = _own_end(argv)
+def read(argv: Sequence[str]) -> WrappedCommand:
+    """Splits the words after `autolayers run`. Raises UsageError: no command, an own flag behind its program."""
+    i = own_end(argv)
     own = tuple(argv[:i])
     wrapped = list(argv[i:])
     if wrapped[:1] == ["--"]:
@@ -83,7 +88,9 @@ def read(argv: Sequence[str]) -> Command:
     if not wrapped:
         raise UsageError("nothing to run: autolayers run [flags] llama-server -m model.gguf ...")
     if wrapped[0].startswith("-"):
-        raise UsageError(f"{wrapped[0]}: not a flag of autolayers run (llama-server's own follow the word llama-server)")
+        if lookup(wrapped[0].partition("=")[0]) is None:
+            refuse_unknown(wrapped[0], "run")
+        raise UsageError(f"{wrapped[0]}: not a flag of autolayers run (llama-server's follow the word llama-server)")
     name = _basename(wrapped[0])
     if name in _CONTAINERS and "run" in wrapped[:3]:
         return _container(own, wrapped)
@@ -96,18 +103,34 @@ def read(argv: Sequence[str]) -> Command:
     if "--" in words:
         split = words.index("--")
         launcher, words = [*launcher, *words[:split]], words[split + 1:]
-    return Command(own, tuple(launcher), tuple(words), program)
+    return WrappedCommand(own, tuple(launcher), _plain(words, program), program)
 
 
-def _own_end(argv: Sequence[str]) -> int:
+def _plain(words: Sequence[str], program: str) -> tuple[str, ...]:
+    """llama.cpp's words, contexts such as 16k as numbers. Raises UsageError for an own flag of `autolayers run`."""
+    if program == "llama-bench":      # its flags are its own
+        unknown, plain = words, words
+    else:
+        found = list(items(words))
+        unknown = [item.name for item in found if item.flag is None]
+        plain = [word for item in found for word in item.words]
+    own = own_flags("run")
+    for name in (word.partition("=")[0] for word in unknown):
+        if name.startswith("--") and name.replace("_", "-") in own:
+            raise UsageError(f"{name} is autolayers' own flag: write it before {program}")
+    return tuple(plain)
+
+
+def own_end(argv: Sequence[str]) -> int:
     """Where the wrapped command begins."""
+    own = own_flags("run")
     i = 0
     while i < len(argv):
         name, equals, _ = argv[i].partition("=")
         name = name.replace("_", "-") if name.startswith("--") else name
-        if name not in OWN_FLAGS:
+        if name not in own:
             break
-        i += 1 if equals or OWN_FLAGS[name][1] is not None else 2
+        i += 2 if own[name].takes_value and not equals else 1
     return min(i, len(argv))
 
 
@@ -124,12 +147,12 @@ def _program(wrapped: list[str]) -> int:
         named = name.startswith("llama-") or (name == "llama" and (after in _COMMANDS or after in _COMMANDS.values()))
         if named and not word.startswith("-") and "=" not in word and not word.endswith(".gguf"):
             return i
-        if word == "--" or (i and lookup(word) is not None and lookup(word)[0][4] == "model"):  # type: ignore[index]
+        if word == "--" or (i and _field(word) == "model"):
             break      # past here words are arguments
     return 0
 
 
-def _container(own: tuple[str, ...], wrapped: list[str]) -> Command:
+def _container(own: tuple[str, ...], wrapped: list[str]) -> WrappedCommand:
     mounts = []
     i = wrapped.index("run") + 1
     while i < len(wrapped) and wrapped[i].startswith("-") and wrapped[i] != "--":
@@ -160,7 +183,7 @@ def _container(own: tuple[str, ...], wrapped: list[str]) -> Command:
     if i == image and ":light" in wrapped[image]:
         program = "llama-cli"
     known = tuple(sorted((pair for pair in mounts if all(pair)), key=lambda pair: -len(pair[0])))
-    return Command(own, tuple(launcher), tuple(words), program, known, True)
+    return WrappedCommand(own, tuple(launcher), _plain(words, program), program, known, True)
 
 
 def _volume(text: str) -> tuple[str, str]:
@@ -172,16 +195,16 @@ def _volume(text: str) -> tuple[str, str]:
 
 # --- the plan's flags
 
-def additions(command: Command, flags: Sequence[str], build: Build, environ: Mapping[str, str],
+def additions(command: WrappedCommand, flags: Sequence[str], build: Build, environ: Mapping[str, str],
               config_files: Sequence[str] = ()) -> tuple[list[str], list[str]]:
     """(words to add, notes): those of the plan's flags that the command does not have yet and the build knows.
 
     `flags` are the plan's, complete. What only the environment or a config file says is said again as a flag, because
     that is what the plan relies on; only what llama.cpp would then have twice is not.
     """
-    typed = parse(command.plannable, own=False)
-    spoken = parse(command.plannable, environ, config_files, own=False)
-    wanted = parse(flags, own=False).params
+    typed = parse(command.plannable, command=None)
+    spoken = parse(command.plannable, environ, config_files, command=None)
+    wanted = parse(flags, command=None).params
     given = {_field(flag) for flag, _ in typed.given} - {""}
     twice = {_field(flag) for flag, _ in spoken.given if _accumulates(flag)}
     words: list[str] = []
@@ -189,7 +212,8 @@ def additions(command: Command, flags: Sequence[str], build: Build, environ: Map
     for name, written in _by_field(wanted):
         if name in ("overrides", "overrides_draft"):
             before, after = getattr(spoken.params, name), getattr(wanted, name)
-            missing = after[len(before):] if after[:len(before)] == before else tuple(p for p in after if p not in before)
+            begins = after[:len(before)] == before
+            missing = after[len(before):] if begins else tuple(pair for pair in after if pair not in before)
             written = _said(name, missing)
         elif name in given or name in twice:
             continue
@@ -215,15 +239,15 @@ def _said(name: str, value: Any) -> list[str]:
 
 def _field(flag: str) -> str:
     found = lookup(flag)
-    return found[0][4] if found else ""
+    return found[0].field if found else ""
 
 
 def _accumulates(flag: str) -> bool:
     found = lookup(flag)
-    return found is not None and found[0][3] in ("names+", "files+", "scaled+", "pairs+", "types+", "default types")
+    return found is not None and found[0].accumulates
 
 
-def complete(command: Command, added: Sequence[str]) -> list[str]:
+def complete(command: WrappedCommand, added: Sequence[str]) -> list[str]:
     """The whole command line."""
     return [*command.launcher, *command.words, *added]
 
@@ -232,24 +256,25 @@ def complete(command: Command, added: Sequence[str]) -> list[str]:
 
 _BENCH_SEPARATORS = {"tensor_split": "/", "device": "/", "overrides": ";"}
 _BENCH_FIELDS = ("n_gpu_layers", "split_mode", "tensor_split", "main_gpu", "device", "overrides")
-_BENCH_SWITCHES = {"-nkvo": "-nkvo", "--no-kv-offload": "-nkvo", "-nopo": "--no-op-offload", "--no-op-offload": "--no-op-offload",
-                   "--no-host": "--no-host", "-embd": "--embedding", "--embeddings": "--embedding"}
+_BENCH_SWITCHES = {"-nkvo": "-nkvo", "--no-kv-offload": "-nkvo", "-nopo": "--no-op-offload",
+                   "--no-op-offload": "--no-op-offload", "--no-host": "--no-host", "-embd": "--embedding",
+                   "--embeddings": "--embedding"}
 _BENCH_TEXTS = ("-ts", "--tensor-split", "-dev", "--device", "-ot", "--override-tensor")
 
 
 def _for_bench(name: str, words: list[str]) -> list[str]:
-    """llama-bench reads a comma as the next test, so lists have other separators; the context follows from its tests."""
+    """llama-bench reads a comma as the next test, so lists have other separators; its tests say the context."""
     if name not in _BENCH_FIELDS or not words:
         return []
     if name == "overrides":
-        pairs = parse(words, own=False).params.overrides
+        pairs = parse(words, command=None).params.overrides
         return ["-ot", ";".join(f"{pattern}={buffer_type}" for pattern, buffer_type in pairs)]
     separator = _BENCH_SEPARATORS.get(name)
     return [words[0], words[1].replace(",", separator)] if separator else words
 
 
 def _bench_words(words: Sequence[str]) -> tuple[str, ...]:
-    """What a llama-bench command allocates at most, in llama-server's words: one sequence, room for its longest test."""
+    """What a llama-bench command allocates at most, in llama-server's words: one sequence, its longest test."""
     translated: list[str] = ["-np", "1"]
     longest = {"-p": 512, "-n": 128, "-d": 0, "-pg": 0}
     names = {"--n-prompt": "-p", "--n-gen": "-n", "--n-depth": "-d"}
@@ -265,25 +290,11 @@ def _bench_words(words: Sequence[str]) -> tuple[str, ...]:
             translated += [_BENCH_SWITCHES[word]] if value == "1" else []
         elif word in _BENCH_TEXTS:
             translated += [word, value.replace("/", ",").replace(";", ",")]
-        elif lookup(word) is None or word in ("-o", "-r", "-v", "--progress", "--repack"):
+        elif (found := lookup(word)) is None or word in ("-o", "-r", "-v", "--progress", "--repack"):
             step = 1 if value.startswith("-") or word in ("-v", "--progress") else 2
         else:
-            row = lookup(word)[0]  # type: ignore[index]
-            step = 1 if row[3] == "flag" else 2
-            translated += [word, value.split(",")[0]] if row[4] and step == 2 else []
+            step = 1 if found[0].kind is FLAG else 2
+            translated += [word, value.split(",")[0]] if found[0].field and step == 2 else []
         i += step
     n_ctx = max(longest["-p"] + longest["-n"], longest["-pg"]) + longest["-d"]
     return (*translated, "-c", str(n_ctx)) if n_ctx else tuple(translated)
-
-
-def quoted(words: Sequence[str]) -> str:
-    """The command as this machine's shell reads it."""
-    import os
-
-    if os.name == "nt":
-        import subprocess
-
-        return subprocess.list2cmdline(words)
-    import shlex
-
-    return shlex.join(words)

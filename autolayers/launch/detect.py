@@ -35,7 +35,7 @@ def detect(launcher: Sequence[str], environ: Mapping[str, str]) -> Build:
 
 
 def read_help(text: str) -> tuple[frozenset[str] | None, bool | None, bool | None]:
-    """(names of all flags, whether -fa takes a word, whether buffer sizes need -lv 4); None for what it does not tell."""
+    """(names of all flags, whether -fa takes a word, whether buffer sizes need -lv 4), None where it is not known."""
     lines = text.splitlines()
     names = frozenset(name for line in lines if line.startswith("-") for name in _FLAGS.findall(line))
     if "-ngl" not in names and "--n-gpu-layers" not in names:

@@ -1,20 +1,22 @@
-"""What llama-server says about its memory while it loads, and what it says when there is not enough.
+"""llama-server's log: the sizes of its buffers while it loads, and its messages when memory runs out.
 
     reader = LogReader()
     reader.feed(b"load_tensors:        CUDA0 model buffer size =  4403.49 MiB\\n")
     reader.finish()
     reader.launch.loads[0].buffers["model"]["CUDA0"]      # [4403.49]
 
-Formats as printed by src/llama-model.cpp, src/llama-kv-cache.cpp, src/llama-memory-recurrent.cpp, src/llama-context.cpp,
-tools/mtmd/clip.cpp and common/fit.cpp of 2026-10-01, and those of builds back to 2023: the function names before the colon have
-changed often and are not looked at, the words around the numbers hardly.
+Formats as printed by src/llama-model.cpp, src/llama-kv-cache.cpp, src/llama-memory-recurrent.cpp,
+src/llama-context.cpp, tools/mtmd/clip.cpp and common/fit.cpp of 2026-10-01, and those of builds back to 2023: the
+function names before the colon have changed often and are ignored, the words around the numbers hardly.
 """
 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
 
+from ..backends import HOST, Rpc, canonical, failed_allocations
+from ..backends.cpu import BUFFERS
+from ..records import dataclass, field
 from ..units import MiB
 
 TYPE_CHECKING = False
@@ -26,8 +28,10 @@ _LINE_LIMIT = 1 << 16      # llama.cpp's own lines are short; longer ones (promp
 _ESCAPE = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 _PREFIX = re.compile(r"^(?:\d+\.\d\d\.\d\d\d\.\d\d\d )?(?:[DIWE] )?")
 
-# "sched_reserve:      CUDA0 compute buffer size =   304.75 MiB", "llm_load_tensors:        CPU buffer size =  4165.37 MiB"
-_BUFFER = re.compile(r"(?P<where>\w+): +(?P<name>[^\s:]\S*) +(?P<what>model|KV|RS|LoRA|output|compute|DSV4 \S+ state)? ?"
+# "sched_reserve:      CUDA0 compute buffer size =   304.75 MiB",
+# "llm_load_tensors:        CPU buffer size =  4165.37 MiB"
+_BUFFER = re.compile(r"(?P<where>\w+): +(?P<name>[^\s:]\S*) +"
+                     r"(?P<what>model|KV|RS|LoRA|output|compute|DSV4 \S+ state)? ?"
                      r"buffer size = +(?P<size>\d+\.\d+) MiB")
 # "load_tensors: offloaded 33/33 layers to GPU"
 _OFFLOADED = re.compile(r"offloaded (\d+)/(\d+) layers to GPU")
@@ -43,32 +47,18 @@ _OLD = re.compile(r"(VRAM used|kv self size|mem required) *[:=] +(\d+\.\d+) Mi?B
 _READY = re.compile(r"model loaded|: listening on |server is listening on|llama server listening at")
 _LISTENING = re.compile(r"listening (?:on|at) (https?://\S+)")
 _NEW_LOAD = re.compile(r"llama_model_loader: loaded meta data|loading model tensors")
-_NEW_CONTEXT = re.compile(r"constructing llama_context|(?:llama_new_context_with_model|llama_init_from_model): n_ctx +=")
+_NEW_CONTEXT = re.compile(
+    r"constructing llama_context|(?:llama_new_context_with_model|llama_init_from_model): n_ctx +=")
 
-# Out of memory: (pattern, backend). The groups name a buffer or a device's index, and the size asked for; "Host" is system RAM.
-_OOM: tuple[tuple[re.Pattern[str], str], ...] = (
-    # ggml-cuda.cu; HIP and MUSA share the text
-    (re.compile(r"allocating (?P<mib>\d+\.\d+) MiB on device (?P<index>\d+): (?:cuda|hip|musa)Malloc failed: out of memory"), "CUDA"),
+# Out of memory, from the surest: (pattern, backends that print it). The groups name a buffer or a device's index, and
+# the size asked for.
+_OOM: tuple[tuple[re.Pattern[str], tuple[str, ...]], ...] = (
     # ggml-alloc.c, any backend
-    (re.compile(r"failed to allocate (?P<name>\S+) buffer of size (?P<bytes>\d+)"), ""),
-    # ggml-vulkan-buffers.cpp
-    (re.compile(r"ggml_vulkan: Device memory allocation of size (?P<bytes>\d+) failed"), "Vulkan"),
-    (re.compile(r"ErrorOutOfDeviceMemory|Requested buffer size exceeds device (?:memory|buffer)"), "Vulkan"),
-    # ggml-metal-device.m
-    (re.compile(r"error: failed to allocate buffer, size = +(?P<mib>\d+\.\d+) MiB"), "MTL"),
-    (re.compile(r"kIOGPUCommandBufferCallbackErrorOutOfMemory|failed to allocate Metal buffer of (?P<bytes>\d+) bytes"), "MTL"),
-    # ggml-sycl, ggml-cann
-    (re.compile(r"allocating (?P<mib>\d+\.\d+) MiB on device (?P<index>\d+): aclrtMalloc failed"), "CANN"),
-    (re.compile(r"can't allocate (?P<bytes>\d+) Bytes of memory on device"), "SYCL"),
-    # any CUDA call that fails for lack of memory (graph capture, cuBLAS handles, the pool)
-    (re.compile(r"(?:CUDA|ROCm|MUSA) error: out of memory|CUBLAS_STATUS_ALLOC_FAILED|hipErrorOutOfMemory|cudaErrorMemoryAllocation"), "CUDA"),
-    # the host: ggml.c, ggml-backend.cpp, the C++ runtime, mmap
-    (re.compile(r"insufficient memory \(attempted to allocate +(?P<mib>\d+\.\d+) MB\)"), "Host"),
-    (re.compile(r"ggml_aligned_malloc|ggml_backend_cpu_buffer_type_alloc_buffer: failed to allocate buffer of size (?P<bytes>\d+)"), "Host"),
-    (re.compile(r"std::bad_alloc|bad_alloc|Cannot allocate memory|mmap failed: .*memory"), "Host"),
+    (re.compile(r"failed to allocate (?P<name>\S+) buffer of size (?P<bytes>\d+)"), ()),
+    *((re.compile(text), names) for text, names in failed_allocations().items()),
     # what llama.cpp concludes from any of these
-    (re.compile(r"unable to allocate (?P<name>\S+) buffer"), ""),
-    (re.compile(r"failed to allocate (?:buffer for (?:kv|rs) cache|compute (?:pp|tg)? ?buffers)"), ""),
+    (re.compile(r"unable to allocate (?P<name>\S+) buffer"), ()),
+    (re.compile(r"failed to allocate (?:buffer for (?:kv|rs) cache|compute (?:pp|tg)? ?buffers)"), ()),
 )
 # Allocations that llama.cpp can do without
 _HARMLESS = re.compile(r"pinned memory|retrying without|falling back|fallback|skipping reorder|async uploads")
@@ -85,7 +75,7 @@ class Load:
 
 @dataclass(frozen=True)
 class OutOfMemory:
-    """`device` as llama.cpp names it, "Host", or None where the log does not say; `requested` bytes, None if not said."""
+    """`device` as llama.cpp names it, or "Host"; `requested` in bytes; both None where the log does not have them."""
 
     device: str | None
     requested: int | None
@@ -94,12 +84,13 @@ class OutOfMemory:
 
 
 @dataclass
-class Launch:
-    """What one run of llama-server told. Numbers are MiB as printed."""
+class LaunchLog:
+    """The log of one run of llama-server. Numbers are MiB as printed."""
 
     loads: list[Load] = field(default_factory=list)
     free: dict[str, int] = field(default_factory=dict)                  # device -> MiB free before the load
-    breakdown: dict[str, tuple[int, ...]] = field(default_factory=dict)  # device -> total free model context compute unaccounted
+    # device -> total free model context compute unaccounted
+    breakdown: dict[str, tuple[int, ...]] = field(default_factory=dict)
     host: tuple[int, int, int] | None = None                            # model context compute
     projector: dict[str, float] = field(default_factory=dict)           # the multimodal projector's compute buffers
     old: dict[str, float] = field(default_factory=dict)                 # sums as builds of 2023 print them
@@ -112,8 +103,9 @@ class Launch:
         """The device of a buffer's name. RPC buffers are numbered per server, RPC devices through all servers."""
         name, _, endpoint = buffer.partition("[")
         behind = self.endpoints.get(endpoint.rstrip("]"), [])
-        index = int(name[3:]) if name[3:].isdigit() else 0
-        return behind[index] if name.startswith("RPC") and index < len(behind) else device_of(buffer)
+        number = name[len(Rpc.name):]
+        index = int(number) if number.isdigit() else 0
+        return behind[index] if name.startswith(Rpc.name) and index < len(behind) else device_of(buffer)
 
     @property
     def out_of_memory(self) -> OutOfMemory | None:
@@ -121,7 +113,8 @@ class Launch:
         if not self.failures:
             return None
         first = self.failures[0]
-        named = next((f for f in self.failures if f.device and f.certain), next((f for f in self.failures if f.device), first))
+        with_device = [f for f in self.failures if f.device]
+        named = next((f for f in with_device if f.certain), with_device[0] if with_device else first)
         requested = next((f.requested for f in self.failures if f.requested), None)
         return OutOfMemory(named.device, requested, first.message, named.certain)
 
@@ -131,7 +124,7 @@ class LogReader:
     in the middle are what logs of killed programs are made of."""
 
     def __init__(self) -> None:
-        self.launch = Launch()
+        self.launch = LaunchLog()
         self._rest = b""
         self._skipping = False
 
@@ -146,7 +139,7 @@ class LogReader:
             self._skipping, rest = True, b""
         self._rest = b"" if self._skipping else rest
 
-    def finish(self) -> Launch:
+    def finish(self) -> LaunchLog:
         """The end of the log: what is left is a line, though nothing ended it."""
         if self._rest and not self._skipping:
             self._line(self._rest)
@@ -166,7 +159,7 @@ class LogReader:
             self._load().offloaded = int(match[1]), int(match[2])
         elif "using device" in text and (match := _DEVICE.search(text)):
             launch.free[match[1]] = int(match[3])
-            if match[1].startswith("RPC"):
+            if match[1].startswith(Rpc.name):
                 launch.endpoints.setdefault(match[2], []).append(match[1])
         elif "| " in text and (match := _ROW_DEVICE.search(text)):
             total, free, _, model, context, compute, unaccounted = map(int, match.groups()[1:])
@@ -225,20 +218,19 @@ def device_of(buffer: str) -> str:
     """The device of a buffer's name: "CUDA0", "RPC0[127.0.0.1:50052]", "MTL0_Mapped", "Metal"; "Host" for system RAM
     (CPU, CPU_Mapped, CPU_REPACK, CUDA_Host, AMX...)."""
     base = buffer.partition("[")[0]
-    if base.endswith("_Host") or base.startswith(("CPU", "AMX", "KLEIDIAI", "BLAS", "Host")):
+    if base.endswith("_Host") or base.startswith(BUFFERS):
         return "Host"
     for suffix in ("_Mapped", "_Private", "_Shared", "_Split"):
         base = base.removesuffix(suffix)
-    if base == "Metal":
-        return "MTL0"
-    return base if base[-1:].isdigit() else base + "0"
+    name = base.rstrip("0123456789")
+    return canonical(name) + (base[len(name):] or "0")
 
 
 def out_of_memory(text: str, device_of: Callable[[str], str] = device_of) -> OutOfMemory | None:
     """The failed allocation that one line reports, None if it reports none. `device_of` names a buffer's device."""
     if _HARMLESS.search(text):
         return None
-    for pattern, backend in _OOM:
+    for pattern, backends in _OOM:
         if match := pattern.search(text):
             groups = match.groupdict()
             requested = None
@@ -246,12 +238,12 @@ def out_of_memory(text: str, device_of: Callable[[str], str] = device_of) -> Out
                 requested = int(groups["bytes"])
             elif groups.get("mib"):
                 requested = round(float(groups["mib"]) * MiB)
-            device, certain = (backend and backend + "0") or None, False
+            device, certain = backends[0] + "0" if backends else None, False
             if groups.get("name"):
                 device, certain = device_of(groups["name"]), True
-            elif backend == "Host":
+            elif backends == (HOST,):
                 device, certain = "Host", True
             elif groups.get("index"):
-                device, certain = backend + groups["index"], backend != "CUDA"       # HIP and MUSA print CUDA's words
+                device, certain = backends[0] + groups["index"], len(backends) == 1
             return OutOfMemory(device, requested, text[:300], certain)
     return None

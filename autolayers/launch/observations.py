@@ -1,16 +1,19 @@
-"""What launches on this machine really used, kept so that the next plan knows.
+"""What launches on this machine really used, for the next plan.
 
-One small JSON file per model in ${XDG_STATE_HOME:-~/.local/state}/autolayers/observations (%LOCALAPPDATA% on Windows), named by
-the digest of the model's header: an edited or renamed file is another model or the same one, whichever it is.
+One JSON file for each model in observations/ of the state directory, named by the digest of the model's header: a
+renamed file is the same model, an edited one is another.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from .. import state
+from ..errors import AutolayersError
+from ..records import dataclass
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+    from typing import Any
 
 _LIMIT = 200      # observations kept per model, the newest
 
@@ -26,18 +29,8 @@ class Observation:
     date: str = ""
 
 
-def directory(environ: Mapping[str, str]) -> str:
-    import os
-
-    if os.name == "nt":
-        root = environ.get("LOCALAPPDATA") or os.path.join(environ.get("USERPROFILE", ""), "AppData", "Local")
-    else:
-        root = environ.get("XDG_STATE_HOME") or os.path.join(environ.get("HOME", ""), ".local", "state")
-    return os.path.join(root, "autolayers", "observations")
-
-
 def digest(path: str, header_size: int) -> str:
-    """SHA-256 of a model file's first `header_size` bytes: metadata and tensor list, no weights. "" if it cannot be read."""
+    """SHA-256 of a model file's first `header_size` bytes (metadata and tensor list); "" if it cannot be read."""
     import hashlib
 
     state = hashlib.sha256()
@@ -52,17 +45,14 @@ def digest(path: str, header_size: int) -> str:
 
 
 def load(model: str, environ: Mapping[str, str]) -> list[Observation]:
-    """All observations of a model digest, oldest first; a file that is not ours counts as none."""
-    import json
-    import os
-
+    """All observations of a model digest, oldest first; none where the file cannot be read or is not ours."""
     try:
-        with open(os.path.join(directory(environ), model + ".json"), encoding="utf-8") as file:
-            entries = json.loads(file.read(1 << 20))
-        return [Observation(int(e["build"]), str(e["backend"]), tuple(map(str, e["flags"])),
-                            {str(device): int(size) for device, size in e["differences"].items()}, str(e.get("date", "")))
-                for e in entries]
-    except (OSError, ValueError, TypeError, KeyError, AttributeError):
+        entries: Any = state.read(_file(model, environ))
+        return [Observation(
+            int(e["build"]), str(e["backend"]), tuple(map(str, e["flags"])),
+            {str(device): int(size) for device, size in e["differences"].items()}, str(e.get("date", "")),
+        ) for e in entries or ()]
+    except (AutolayersError, ValueError, TypeError, KeyError, AttributeError, OverflowError):
         return []
 
 
@@ -72,24 +62,14 @@ def find(known: Sequence[Observation], build: int, backend: str, flags: Sequence
 
 
 def keep(model: str, observation: Observation, environ: Mapping[str, str]) -> None:
-    """Adds an observation, replacing one of the same launch. Raises OSError."""
-    import json
-    import os
-    import tempfile
+    """Adds an observation, replacing one of the same launch. Raises AutolayersError."""
+    with state.locked(environ):
+        others = [o for o in load(model, environ)
+                  if (o.build, o.backend, o.flags) != (observation.build, observation.backend, observation.flags)]
+        state.keep(_file(model, environ), [
+            {"build": o.build, "backend": o.backend, "flags": list(o.flags), "differences": o.differences,
+             "date": o.date} for o in [*others, observation][-_LIMIT:]])
 
-    others = [o for o in load(model, environ)
-              if (o.build, o.backend, o.flags) != (observation.build, observation.backend, observation.flags)]
-    entries = [{"build": o.build, "backend": o.backend, "flags": list(o.flags), "differences": o.differences, "date": o.date}
-               for o in [*others, observation][-_LIMIT:]]
-    where = directory(environ)
-    os.makedirs(where, exist_ok=True)
-    handle, temporary = tempfile.mkstemp(dir=where, suffix=".tmp")
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            json.dump(entries, file, indent=1)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, os.path.join(where, model + ".json"))
-    except BaseException:
-        os.unlink(temporary)
-        raise
+
+def _file(model: str, environ: Mapping[str, str]) -> str:
+    return state.path(environ, "observations", model + ".json")

@@ -1,8 +1,9 @@
-"""A child that is watched: its output passes unchanged and is read on the way, signals reach it, nothing of it survives us.
+"""A supervised child: its output is copied and parsed, signals are forwarded, no process of it outlives the supervisor.
 
-The child leads its own session, so that a terminal's Ctrl-C reaches it once, through us. When the supervisor dies, however
-it dies, two things end what is left: the kernel's parent-death signal for the child (Linux), and a small watcher process
-that sees our end of a pipe close and signals the child's whole group (a wrapper script's children too).
+The child leads its own session, so that a terminal's Ctrl-C reaches it once, through the supervisor. When the
+supervisor dies, in whatever way, two mechanisms end the child: the kernel's parent-death signal (Linux), and a small
+watcher process that sees the supervisor's end of a pipe close and signals the child's process group (a wrapper script's
+children too).
 """
 
 from __future__ import annotations
@@ -12,9 +13,9 @@ import signal
 import subprocess
 import sys
 import threading
-from dataclasses import dataclass
 
-from .log import Launch, LogReader
+from ..records import dataclass
+from .log import LaunchLog, LogReader
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -22,24 +23,25 @@ if TYPE_CHECKING:
     from types import FrameType
     from typing import IO, Any
 
-_FORWARDED = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2", "SIGWINCH",
-                                                 "SIGCONT", "SIGBREAK") if hasattr(signal, name)]
-_ENDING = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT", "SIGBREAK") if hasattr(signal, name)]
+_ENDING = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT", "SIGBREAK")
+           if hasattr(signal, name)]
+_FORWARDED = [*_ENDING, *(getattr(signal, name) for name in ("SIGUSR1", "SIGUSR2", "SIGWINCH", "SIGCONT")
+                          if hasattr(signal, name))]
 _GRACE = 10.0      # seconds between asking what is left to end and ending it
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """How it ended. `code` as a shell would say it: 128 + n for signal n. `asked`: a signal that ends it came from outside."""
+    """How it ended. `code` as a shell's: 128 + n for signal n. `asked`: the supervisor received a signal to end it."""
 
     code: int
-    launch: Launch
+    launch: LaunchLog
     asked: bool
     killed: bool         # by SIGKILL that nobody here sent
     oom_killed: bool     # and the kernel counts one more process killed for lack of memory
 
 
-def run(words: Sequence[str], environ: Mapping[str, str], on_ready: Callable[[Launch], None] | None = None,
+def run(words: Sequence[str], environ: Mapping[str, str], on_ready: Callable[[LaunchLog], None] | None = None,
         out: IO[bytes] | None = None, err: IO[bytes] | None = None) -> Outcome:
     """Starts `words` and returns when it and all its children have ended. Raises OSError if it cannot be started.
 
@@ -49,7 +51,8 @@ def run(words: Sequence[str], environ: Mapping[str, str], on_ready: Callable[[La
     posix = os.name == "posix"
     options: dict[str, Any] = {"start_new_session": True, "preexec_fn": _die_with_parent} if posix else {
         "creationflags": getattr(subprocess, "CREATE_NEW_PROCESS_GROUP", 0)}
-    child = subprocess.Popen(list(words), env=dict(environ), stdout=subprocess.PIPE, stderr=subprocess.PIPE, bufsize=0, **options)
+    child = subprocess.Popen(list(words), env=dict(environ), stdout=subprocess.PIPE, stderr=subprocess.PIPE, bufsize=0,
+                             **options)
     watcher = _Watcher(child.pid) if posix else None
     asked = threading.Event()
 
@@ -111,8 +114,8 @@ def _wait(child: subprocess.Popen[bytes]) -> int:
 
 
 def _signal(child: subprocess.Popen[bytes], number: int) -> None:
-    """To the child's whole group: a shell script would not pass it on. llama-server takes a second interrupt for impatience,
-    so this sends each signal once."""
+    """To the child's whole group, because a shell script would not pass it on; once, because llama-server exits at once
+    on a second interrupt."""
     try:
         if os.name == "posix":
             os.killpg(child.pid, number)
@@ -200,8 +203,10 @@ class _Watcher:
                 f"        time.sleep(0.1)\n"
                 f"        try: os.killpg({group}, 0)\n"
                 f"        except OSError: raise SystemExit\n")
-        self._process = subprocess.Popen([sys.executable, "-S", "-E", "-c", code], pass_fds=(reading,), start_new_session=True,
-                                         stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        # -I: -c alone puts the current directory first in sys.path, where a signal.py may lie
+        self._process = subprocess.Popen(
+            [sys.executable, "-I", "-S", "-c", code], pass_fds=(reading,), start_new_session=True,
+            stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         os.close(reading)
 
     def dismiss(self) -> None:

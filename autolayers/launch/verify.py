@@ -1,15 +1,15 @@
-"""The prediction beside what llama-server says it allocated, line by line."""
+"""The prediction compared with the sizes in llama-server's log, line by line."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from ..backends import HOST
+from ..records import dataclass
 from ..units import MiB, mib
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from ..memory.breakdown import Breakdown
-    from .log import Launch
+    from .log import LaunchLog
 
 PARTS = ("model", "context", "compute")
 _ROUNDING = 0.005      # MiB: the log has two decimals
@@ -17,7 +17,7 @@ _ROUNDING = 0.005      # MiB: the log has two decimals
 
 @dataclass(frozen=True)
 class Line:
-    """One part on one device, bytes. `observed` None: the log does not say. `tolerance`: what the log's rounding hides."""
+    """One part on one device, bytes. `observed` None: not in the log. `tolerance`: the error of the log's rounding."""
 
     device: str
     part: str
@@ -37,7 +37,7 @@ class Line:
 
 
 @dataclass(frozen=True)
-class Comparison:
+class LogComparison:
     lines: tuple[Line, ...]
     warnings: tuple[str, ...] = ()
 
@@ -66,18 +66,20 @@ class Comparison:
         rows = [("", "predicted", "observed", "difference")]
         for line in self.lines:
             observed = "-" if line.observed is None else mib(line.observed)
-            difference = "equal" if line.equal else "-" if line.difference is None else f"{line.difference / MiB:+.2f} MiB"
-            rows.append((f"{line.device} {line.part}", mib(line.predicted), observed, line.note or difference))
-        widths = [max(len(row[i]) for row in rows) for i in range(3)]
-        return "\n".join(f"{row[0]:{widths[0]}}  {row[1]:>{widths[1]}}  {row[2]:>{widths[2]}}  {row[3]}".rstrip() for row in rows)
+            more = line.difference
+            difference = "-" if more is None else f"{'+' if more > 0 else ''}{mib(more)}"
+            verdict = line.note or ("equal" if line.equal else difference)
+            rows.append((f"{line.device} {line.part}", mib(line.predicted), observed, verdict))
+        a, b, c = (max(len(row[i]) for row in rows) for i in range(3))
+        return "\n".join(f"{row[0]:{a}}  {row[1]:>{b}}  {row[2]:>{c}}  {row[3]}".rstrip() for row in rows)
 
 
-def compare(launch: Launch, predicted: Breakdown, margins: dict[str, int] | None = None) -> Comparison:
-    """Sets a launch's log beside its prediction.
+def compare(launch: LaunchLog, predicted: Breakdown, margins: dict[str, int] | None = None) -> LogComparison:
+    """Compares a launch's log with its prediction.
 
-    Buffers of the first model and its first context count; draft models and second contexts are beside. Where no buffer line was
-    shown, the memory breakdown that llama-server prints at its end serves, whole MiB. `margins` (bytes per device) are
-    for the warning about memory that is not left.
+    Buffers of the first model and its first context count, not those of draft models and further contexts. Without
+    buffer lines the memory breakdown that llama-server prints at its end is used, in whole MiB. `margins` (bytes per
+    device) are for the warning about too little free memory.
     """
     observed, rounding, mapped = _sums(launch)
     lines = []
@@ -96,16 +98,16 @@ def compare(launch: Launch, predicted: Breakdown, margins: dict[str, int] | None
     known = next((extra for extra in predicted.extras if "output" in extra.name), None)
     if known is not None:
         lines.append(Line(known.device, known.name, known.size, output, round(_ROUNDING * MiB) + 1))
-    return Comparison(tuple(lines), tuple(spills(launch, margins)))
+    return LogComparison(tuple(lines), tuple(spills(launch, margins)))
 
 
-def _sum(launch: Launch, part: str) -> int | None:
+def _sum(launch: LaunchLog, part: str) -> int | None:
     if not launch.loads or part not in launch.loads[0].buffers:
         return None
     return round(sum(size for sizes in launch.loads[0].buffers[part].values() for size in sizes) * MiB)
 
 
-def _sums(launch: Launch) -> tuple[dict[tuple[str, str], int], dict[tuple[str, str], int], bool]:
+def _sums(launch: LaunchLog) -> tuple[dict[tuple[str, str], int], dict[tuple[str, str], int], bool]:
     """(bytes per device and part, tolerance of each, whether host weights are mapped)."""
     sums: dict[tuple[str, str], float] = {}
     tolerance: dict[tuple[str, str], float] = {}
@@ -114,7 +116,7 @@ def _sums(launch: Launch) -> tuple[dict[tuple[str, str], int], dict[tuple[str, s
     for part in PARTS:
         for name, sizes in buffers.get(part, {}).items():
             key = (launch.device_of(name), part)
-            mapped = mapped or (name.startswith("CPU") and name.endswith("_Mapped"))
+            mapped = mapped or (name.startswith(HOST) and name.endswith("_Mapped"))
             sums[key] = sums.get(key, 0) + sum(sizes) * MiB
             tolerance[key] = tolerance.get(key, 0) + _ROUNDING * MiB * len(sizes)
     if not sums:
@@ -125,10 +127,11 @@ def _sums(launch: Launch) -> tuple[dict[tuple[str, str], int], dict[tuple[str, s
             for part, value in zip(PARTS, row, strict=True):
                 sums[device, part] = value * MiB + MiB // 2        # the table cuts the fraction off
                 tolerance[device, part] = MiB / 2
-    return {key: round(size) for key, size in sums.items()}, {key: int(size) + 1 for key, size in tolerance.items()}, mapped
+    return ({key: round(size) for key, size in sums.items()}, {key: int(size) + 1 for key, size in tolerance.items()},
+            mapped)
 
 
-def used(launch: Launch) -> dict[str, int]:
+def used(launch: LaunchLog) -> dict[str, int]:
     """Device -> bytes of all its buffers that the log names, of all models and contexts."""
     found: dict[str, float] = {}
     for load in launch.loads:
@@ -140,7 +143,7 @@ def used(launch: Launch) -> dict[str, int]:
     return {device: round(size) for device, size in found.items()}
 
 
-def spills(launch: Launch, margins: dict[str, int] | None = None) -> list[str]:
+def spills(launch: LaunchLog, margins: dict[str, int] | None = None) -> list[str]:
     """Warnings about devices that took more than was free when the load began, which no error reports where the driver
     moves memory to system RAM (Windows, unified memory), and about devices with nothing left."""
     warnings = []
@@ -150,8 +153,9 @@ def spills(launch: Launch, margins: dict[str, int] | None = None) -> list[str]:
             continue
         left = free * MiB - size
         if left < 0:
-            warnings.append(f"{device}: {mib(size)} allocated where {free} MiB were free: {mib(-left)} spilled into system RAM, "
-                            "which is slow; use a smaller -c or -ngl")
+            warnings.append(f"{device}: {mib(size)} allocated where {free} MiB were free: {mib(-left)} spilled into "
+                            "system RAM, which is slow; use a smaller -c or -ngl")
         elif left < (margins or {}).get(device, 64 * MiB) // 4:
-            warnings.append(f"{device}: only {mib(left)} left free after the load; a long prompt or another program may fail")
+            warnings.append(f"{device}: only {mib(left)} left free after the load; a long prompt or another program "
+                            "may fail")
     return warnings

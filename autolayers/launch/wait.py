@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+_MAX_ANSWER = 1 << 16     # bytes
+
 
 def address(host: str | None, port: str | None) -> tuple[str, int]:
     """Where a llama-server with these --host and --port is reached from here: a wildcard means this machine."""
     name = host or "127.0.0.1"
-    return {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(name, name), int(port) if port and port.isdigit() else 8080
+    number = int(port) if port and port.isascii() and port.isdecimal() and len(port) < 6 else 8080
+    return {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(name, name), number
 
 
 def url(host: str, port: int, secure: bool = False) -> str:
@@ -15,46 +22,29 @@ def url(host: str, port: int, secure: bool = False) -> str:
 
 
 def healthy(host: str, port: int, secure: bool = False, prefix: str = "") -> bool:
-    """One question."""
-    answer = _request("GET", host, port, prefix + "/health", None, secure, 5)
-    return answer is not None and answer[0] == 200
+    """One question, for 5 s at most."""
+    return _ask("GET", url(host, port, secure) + prefix + "/health", 5) is not None
 
 
 def speed(host: str, port: int, secure: bool = False, prefix: str = "", key: str | None = None) -> float | None:
-    """Tokens per second of a probe that generates one token after a short prompt; None if it does not answer."""
+    """Tokens per second of two generated tokens after a short prompt; None without an answer within 60 s."""
     import json
 
-    body = json.dumps({"prompt": "Hello", "n_predict": 2, "cache_prompt": False}).encode()
-    answer = _request("POST", host, port, prefix + "/completion", body, secure, 60, key)
-    if answer is None or answer[0] != 200:
-        return None
+    body = {"prompt": "Hello", "n_predict": 2, "cache_prompt": False}
+    answer = _ask("POST", url(host, port, secure) + prefix + "/completion", 60, body, f"Bearer {key}" if key else "")
     try:
-        return float(json.loads(answer[1])["timings"]["predicted_per_second"])
-    except (ValueError, KeyError, TypeError):
+        found: Any = json.loads(answer or b"")
+        return float(found["timings"]["predicted_per_second"])
+    except (ValueError, KeyError, TypeError, RecursionError, OverflowError):
         return None
 
 
-def _request(method: str, host: str, port: int, path: str, body: bytes | None, secure: bool, timeout: float,
-             key: str | None = None) -> tuple[int, bytes] | None:
-    import http.client
+def _ask(method: str, url: str, timeout: float, body: object = None, authorization: str = "") -> bytes | None:
+    """The body of an answer with status 200, None for any other, and where none comes."""
+    from ..net import Limit, NetError, request
 
-    connection: http.client.HTTPConnection
-    if secure:
-        import ssl
-
-        context = ssl.create_default_context()
-        context.check_hostname, context.verify_mode = False, ssl.CERT_NONE    # its own certificate, on this machine
-        connection = http.client.HTTPSConnection(host, port, timeout=timeout, context=context)
-    else:
-        connection = http.client.HTTPConnection(host, port, timeout=timeout)
-    headers = {"Content-Type": "application/json"} if body else {}
-    if key:
-        headers["Authorization"] = "Bearer " + key
     try:
-        connection.request(method, path, body, headers)
-        response = connection.getresponse()
-        return response.status, response.read(1 << 16)
-    except (OSError, http.client.HTTPException):
+        with request(method, url, Limit(timeout), json=body, authorization=authorization, own=True) as answer:
+            return answer.content(_MAX_ANSWER) if answer.status == 200 else None
+    except NetError:
         return None
-    finally:
-        connection.close()

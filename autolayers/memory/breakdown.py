@@ -1,12 +1,13 @@
-"""The answer of the memory model: bytes per device, in llama.cpp's three parts."""
+"""What a launch allocates, in bytes per device and in llama.cpp's three parts. Three questions, three answers:
+
+    Static        weights and caches: cheap, no graph is built
+    LowerBound    with the prompt graph, which is nearly always the largest: at least this much
+    Breakdown     everything
+"""
 
 from __future__ import annotations
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from dataclasses import dataclass
-else:
-    from ..records import dataclass
+from ..records import dataclass
 
 
 @dataclass(frozen=True)
@@ -24,7 +25,7 @@ class Usage:
 
 @dataclass(frozen=True)
 class Extra:
-    """Something that lives beside the model: mmproj, draft model, LoRA, prompt cache, output buffer..."""
+    """Something that is held in addition to the model: mmproj, draft model, LoRA, prompt cache, output buffer..."""
 
     name: str          # "mmproj weights"
     device: str        # a device's name, or "Host"
@@ -34,8 +35,8 @@ class Extra:
 
 
 @dataclass(frozen=True)
-class Breakdown:
-    """What a launch allocates. `devices` has one Usage per device in llama.cpp's order."""
+class Static:
+    """Weights and caches alone; every `compute` is 0. `devices` has one Usage per device in llama.cpp's order."""
 
     devices: dict[str, Usage]
     host: Usage
@@ -45,10 +46,37 @@ class Breakdown:
     n_ubatch: int
     n_seq_max: int
     kv_unified: bool
-    flash_attn: bool             # after llama.cpp's auto decision
+    flash_attn: bool             # after llama.cpp's auto decision, where that was reached
     exact: bool
     warnings: tuple[str, ...] = ()
-    extras: tuple[Extra, ...] = ()
     host_resident: int = 0       # bytes of host weights that must be in RAM, whatever is mapped
-    partial: bool = False        # at least this much: measuring ended early because that was enough to know
-    runtime_peak: dict[str, int] | None = None   # device or "Host" -> bytes a single-sequence graph needs above `compute`
+
+    @property
+    def resident(self) -> int:
+        """Bytes of system memory that are needed at once: mapped weights count as the pages that are read."""
+        return (self.host_resident or self.host.model) + self.host.context + self.host.compute
+
+
+@dataclass(frozen=True)
+class LowerBound(Static):
+    """Weights, caches and the prompt graph."""
+
+
+@dataclass(frozen=True)
+class Breakdown(Static):
+    """What a launch allocates."""
+
+    extras: tuple[Extra, ...] = ()
+    runtime_peak: dict[str, int] | None = None   # by device or "Host": bytes that a graph in use needs above `compute`
+
+    def extra_by_device(self) -> dict[str, int]:
+        """Bytes of the extras that are there from the start; what only may grow to a limit is not counted."""
+        sums: dict[str, int] = {}
+        for extra in self.extras:
+            if not extra.upper_limit:
+                sums[extra.device] = sums.get(extra.device, 0) + extra.size
+        return sums
+
+    @property
+    def resident(self) -> int:
+        return super().resident + self.extra_by_device().get("Host", 0)

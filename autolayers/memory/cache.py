@@ -11,25 +11,22 @@ Mirrors llama_model::create_memory (src/llama-model.cpp) and the constructors it
 
 from __future__ import annotations
 
-from ..backends import CPU, backend
+from ..backends import CPU, HOST, on
 from ..errors import LaunchRefused
 from ..gguf import n_bytes
+from ..model.hparams import CSA_RATIO, HCA_RATIO
+from ..records import dataclass, replace
 from .context import Context, pad
-from .weights import HOST, Placement
+from .weights import Placement
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from dataclasses import dataclass, replace
 
     from ..model import Hparams, Model
 
     Filter = Callable[[int], bool]
     Target = tuple[Hparams, Context, "Memory"]      # a draft's target, as far as caches go
-else:
-    from ..records import dataclass, replace
-
-CSA_RATIO, HCA_RATIO = 4, 128     # DSV4_CSA_RATIO, DSV4_HCA_RATIO
 
 
 @dataclass(frozen=True)
@@ -43,8 +40,8 @@ class CacheTensor:
 
 @dataclass(frozen=True)
 class CacheLayer:
-    """What one layer keeps. Attention: k and v (no v where keys and values are one, MLA). Recurrent: r, s and, on PLE layers,
-    p. DeepSeek-V4's compressors: kv and score."""
+    """What one layer keeps. Attention: k and v (no v where keys and values are one, MLA). Recurrent: r, s and, on PLE
+    layers, p. DeepSeek-V4's compressors: kv and score."""
 
     il: int
     k: CacheTensor | None = None
@@ -63,7 +60,8 @@ class CacheLayer:
 @dataclass(frozen=True)
 class Cache:
     """kind: attn (full attention, MLA too), swa, lid (DSA's indexer), idx (other indexers), recurrent, csa, hca and
-    csa-state, hca-state, lid-state (DeepSeek-V4). `reused` maps layers without a cache to the layer whose cache they read."""
+    csa-state, hca-state, lid-state (DeepSeek-V4). `reused` maps layers without a cache to the layer whose cache they
+    read."""
 
     kind: str
     n_cells: int             # rows; of a recurrent cache one per sequence and rollback step
@@ -94,7 +92,7 @@ class _Builder:
         self.hp: Hparams = model.hparams
         self.context = context
         self.placement = placement
-        self.rows = {device.name: backend(device.backend) for device in placement.devices}
+        self.rows = {device.name: on(device) for device in placement.devices}
         self.buffers: dict[str, int] = {}
         self.caches: list[Cache] = []
         self.sizes: dict[tuple[object, ...], int] = {}
@@ -110,12 +108,14 @@ class _Builder:
         parts: list[tuple[str, int]] = [(buffer, size)]
         if buffer in self.placement.shares:       # split modes row and tensor: an upper bound, cut at a head
             head = size // max(1, self.hp.n_head_kv(il))
-            parts = [(name, min(size, int(size * share) + head)) for name, share in self.placement.shares.items() if share > 0]
+            parts = [(name, min(size, int(size * share) + head))
+                     for name, share in self.placement.shares.items() if share > 0]
         for where, part in parts:
             self.buffers[where] = self.buffers.get(where, 0) + part
         return CacheTensor(f"{name}_l{il}", type_, ne, buffer, size)
 
-    def keep(self, kind: str, n_cells: int, n_stream: int, layers: list[CacheLayer], reused: dict[int, int] | None = None) -> None:
+    def keep(self, kind: str, n_cells: int, n_stream: int, layers: list[CacheLayer],
+             reused: dict[int, int] | None = None) -> None:
         self.caches.append(Cache(kind, n_cells, n_stream, tuple(layers), reused or {}))
 
     def attention(self, kind: str, n_cells: int, wanted: Filter, *, k_only: bool | None = None, n_stream: int = 0,
@@ -150,7 +150,8 @@ class _Builder:
         unified = context.kv_unified if unified is None else unified
         n_stream = 1 if unified else context.n_seq_max
         cells = self.window_cells(unified)
-        self.attention("attn", context.n_ctx_seq, lambda il: not hp.is_swa(il) and wanted(il), k_only=k_only, n_stream=n_stream)
+        self.attention("attn", context.n_ctx_seq, lambda il: not hp.is_swa(il) and wanted(il), k_only=k_only,
+                       n_stream=n_stream)
         self.attention("swa", cells, lambda il: hp.is_swa(il) and wanted(il), k_only=k_only, n_stream=n_stream)
 
     def window_cells(self, unified: bool) -> int:
@@ -215,11 +216,9 @@ def allocate(model: Model, context: Context, placement: Placement, target: Targe
     n = hp.n_layer
     mtp = context.kind == "mtp"
     kind = row.memory
-    if target is not None and row.name == "gemma4-assistant":
+    if target is not None and "cache" in row.borrows:
         return _lent(hp, target)
-    if target is None and (row.name == "gemma4-assistant" or (row.name in ("eagle3", "dflash") and not (
-            "token_embd.weight" in model.tensors
-            and ("output.weight" in model.tensors or row.name == "dflash")))):
+    if target is None and not all(name in model.tensors for name in row.borrows):
         raise LaunchRefused(f"{row.name} requires ctx_other to be set: it drafts for another model (-md), not alone")
 
     def every(il: int) -> bool:
@@ -231,7 +230,7 @@ def allocate(model: Model, context: Context, placement: Placement, target: Targe
     def block(il: int) -> bool:
         return il >= n
 
-    if mtp and (kind in ("dsa", "dsa-iswa") or (kind == "hybrid" and row.mtp_plain)):
+    if mtp and (kind in ("dsa", "dsa-iswa") or (kind == "hybrid" and row.mtp)):
         build.attention("attn", context.n_ctx_seq, block)
     elif mtp and kind == "dsv4":
         build.window(block)
@@ -241,8 +240,8 @@ def allocate(model: Model, context: Context, placement: Placement, target: Targe
         build.attention("attn", context.n_ctx_seq, every)
         build.indexer("idx", hp.has_indexer, k_only=False)
     elif kind == "dsa":
-        build.attention("attn", context.n_ctx_seq, trunk if hp.n_layer_nextn and row.name != "hy_v4" else every)
-        if row.name != "hy_v4" or hp.indexer_top_k:
+        build.attention("attn", context.n_ctx_seq, trunk if row.trunk_only else every)
+        if hp.indexer_top_k or not row.indexer_optional:
             build.indexer("lid", hp.has_indexer, k_only=hp.is_mla)
     elif kind == "dsa-iswa":
         build.attention("attn", context.n_ctx_seq, lambda il: il < n and not hp.is_swa(il))
@@ -253,7 +252,7 @@ def allocate(model: Model, context: Context, placement: Placement, target: Targe
     elif kind == "recurrent":
         build.recurrent(every)
     elif kind in ("hybrid", "hybrid-idx"):
-        _hybrid(build, model, mtp and row.name == "glm5-next")
+        _hybrid(build, model, mtp and kind == "hybrid-idx")
     else:
         wanted = every
         if hp.n_layer_nextn and n and hp.router_layer < 0:
@@ -261,7 +260,7 @@ def allocate(model: Model, context: Context, placement: Placement, target: Targe
         if hp.swa_type == "none":
             build.attention("attn", context.n_ctx_seq, wanted)
         elif not hp.is_swa_any:
-            raise LaunchRefused("the model has a sliding window but no layer that uses it; llama.cpp aborts (is_swa_any)")
+            raise LaunchRefused("the model has a sliding window but no layer that uses it; llama.cpp aborts")
         else:
             build.window(wanted)
     return Memory(tuple(build.caches), build.buffers)
@@ -290,7 +289,8 @@ def _hybrid(build: _Builder, model: Model, mtp: bool) -> None:
         build.window(attends)
     build.recurrent(recurs)
     if row.memory == "hybrid-idx" and hp.indexer_head_size:
-        build.indexer("idx", lambda il: attends(il) and hp.has_indexer(il), factor=3 if hp.indexer_kpool else 1, tag="idx_")
+        build.indexer("idx", lambda il: attends(il) and hp.has_indexer(il), factor=3 if hp.indexer_kpool else 1,
+                      tag="idx_")
 
 
 def _deepseek4(build: _Builder) -> None:
@@ -304,7 +304,8 @@ def _deepseek4(build: _Builder) -> None:
 
     build.window(lambda il: True, k_only=True, unified=False)
     for kind, ratio in (("csa", CSA_RATIO), ("hca", HCA_RATIO)):
-        build.attention(kind, cells(ratio), lambda il, ratio=ratio: ratios[il] == ratio, k_only=True, n_stream=streams)  # type: ignore[misc]
+        build.attention(kind, cells(ratio), lambda il, ratio=ratio: ratios[il] == ratio,  # type: ignore[misc]
+                        k_only=True, n_stream=streams)
     build.attention("lid", cells(CSA_RATIO), lambda il: ratios[il] == CSA_RATIO, k_only=True, n_stream=streams,
                     width=lambda il: hp.indexer_head_size)
     build.compressor("csa", CSA_RATIO, 2 * hp.head_k(0), 2 * CSA_RATIO)

@@ -1,7 +1,8 @@
-"""From flags to the numbers llama.cpp's context really uses: llama-server's defaults, roundings and refusals in one place.
+"""From flags to the numbers llama.cpp's context really uses: llama-server's defaults, roundings and refusals in one
+place.
 
-Read it beside these functions of 2026-10-01, in their order: tools/server/server.cpp (slots, embedding batch, pool size),
-tools/server/server-context.cpp:server_output_limits, common/fit.cpp (what it leaves behind of n_ctx),
+Read it beside these functions of 2026-10-01, in their order: tools/server/server.cpp (slots, embedding batch, pool
+size), tools/server/server-context.cpp:server_output_limits, common/fit.cpp (what it leaves behind of n_ctx),
 src/llama-context.cpp:llama_init_from_model (refusals) and llama_context's constructor (roundings).
 """
 
@@ -9,37 +10,27 @@ from __future__ import annotations
 
 from ..builds import AUTO_SLOTS, OUTPUT_LIMIT
 from ..errors import LaunchRefused
+from ..flags.params import N_BATCH, N_PARALLEL, N_UBATCH, POOLING_TYPES
 from ..gguf import BY_NAME
+from ..records import dataclass
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from dataclasses import dataclass
-
+    from ..flags.params import Params
     from ..model import Model
-    from ..params import Params
-else:
-    from ..records import dataclass
 
-N_BATCH, N_UBATCH = 2048, 512
-N_PARALLEL = 4                    # slots when -np is not given; they share one cache
 MAX_SEQUENCES = 256               # LLAMA_MAX_SEQ
 DRAFT_N_MAX = 3                   # --spec-draft-n-max
 DRAFT_TYPES = ("draft-simple", "draft-eagle3", "draft-mtp", "draft-dflash", "draft-dspark")
 ROLLBACK_TYPES = ("draft-mtp", "draft-eagle3", "draft-dflash", "draft-dspark")
-ENCODERS = ("t5", "t5encoder", "eagle3", "dflash")     # every token of theirs may be an output
-# the architectures that llama.cpp has a graph for MTP blocks of; a context of another's does not come up
-MTP_GRAPHS = frozenset((
-    "bailingmoe3", "cohere2moe", "deepseek2", "deepseek32", "deepseek4", "gemma4-assistant", "glm-dsa", "glm4moe", "hy_v3",
-    "mimo2", "nemotron_h_moe", "qwen35", "qwen35moe", "qwen3next", "step35"))
 # drafts of at most so many tokens; of ngram-mod, ngram-cache and the map types when nothing is said
 _NGRAM_N_MAX = {"ngram-simple": 48, "ngram-map-k": 48, "ngram-map-k4v": 48, "ngram-mod": 64, "ngram-cache": 8}
-_POOLING = {"none": 0, "mean": 1, "cls": 2, "last": 3, "rank": 4}
 
 
 @dataclass(frozen=True)
 class Context:
-    """llama.cpp's context parameters after every automatic change. `kind` is "default", or "mtp" for the second context of
-    a model that drafts with its own MTP blocks."""
+    """llama.cpp's context parameters after every automatic change. `kind` is "default", or "mtp" for the second context
+    of a model that drafts with its own MTP blocks."""
 
     n_ctx: int                # cells of all sequences together
     n_ctx_seq: int            # cells one sequence may use
@@ -115,7 +106,7 @@ def resolve(model: Model, params: Params, build: int | None = None, kind: str = 
     if build and build < OUTPUT_LIMIT:
         n_outputs_max = n_batch       # the head's buffer held every token of a micro batch
     n_ubatch = min(n_batch, n_ubatch or n_batch)
-    if row.name in ENCODERS:
+    if row.all_outputs:
         n_outputs_max = n_batch
     n_ctx = pad(n_ctx, 256)
     n_ctx_seq = n_ctx
@@ -128,7 +119,7 @@ def resolve(model: Model, params: Params, build: int | None = None, kind: str = 
     flash_attn = _flash_attention(model, params.flash_attn or "auto", type_k, type_v, split_mode)
     if kind == "mtp" and (hp.n_layer_nextn == 0 or hp.router_layer >= 0):
         raise LaunchRefused("context type MTP requested but model doesn't contain MTP layers")
-    if kind == "mtp" and row.known and row.name not in MTP_GRAPHS:
+    if kind == "mtp" and row.known and not row.mtp:
         raise LaunchRefused(f"context type MTP requested but llama.cpp has no graph for the MTP blocks of {row.name}")
 
     n_rs_seq = 0
@@ -137,13 +128,13 @@ def resolve(model: Model, params: Params, build: int | None = None, kind: str = 
     pooling = params.pooling or ("rank" if params.reranking else None)
     if pooling is None:
         default = hp.pooling_type
-        pooling = next((name for name, number in _POOLING.items() if number == default), "none")
+        pooling = next((name for number, name in enumerate(POOLING_TYPES) if number == default), "none")
     context = Context(
         n_ctx=n_ctx, n_ctx_seq=n_ctx_seq, n_batch=n_batch, n_ubatch=n_ubatch, n_seq_max=n_seq_max, kv_unified=unified,
         flash_attn=flash_attn, type_k=type_k, type_v=type_v, offload_kqv=params.kv_offload is not False,
         op_offload=params.op_offload is not False, swa_full=bool(params.swa_full), n_outputs_max=n_outputs_max,
-        n_rs_seq=n_rs_seq, causal=causal, embeddings=embeddings, pooling=pooling, load_mtp="draft-mtp" in params.spec_type,
-        split_mode=split_mode, kind=kind)
+        n_rs_seq=n_rs_seq, causal=causal, embeddings=embeddings, pooling=pooling,
+        load_mtp="draft-mtp" in params.spec_type, split_mode=split_mode, kind=kind)
     _refuse_aborts(model, context)
     return context
 
@@ -153,10 +144,12 @@ def _refuse_aborts(model: Model, context: Context) -> None:
     hp, row = model.hparams, model.row
     slots = context.n_seq_max
     uneven = min(context.n_ctx, context.n_ubatch) % slots != 0
-    mean = context.pooling == "mean" or (context.pooling == "rank" and hp.pooling_type_cls == _POOLING["mean"])
+    pooled_mean = hp.pooling_type_cls == POOLING_TYPES.index("mean")
+    mean = context.pooling == "mean" or (context.pooling == "rank" and pooled_mean)
     if uneven and ((row.even_slots and not context.kv_unified) or (context.embeddings and mean)):
         what = "mean pooling" if context.embeddings and mean else f"{row.name} without --kv-unified"
-        raise LaunchRefused(f"{what}: llama.cpp aborts unless n_ubatch ({context.n_ubatch}) is a multiple of the slots ({slots})")
+        raise LaunchRefused(f"{what}: llama.cpp aborts unless n_ubatch ({context.n_ubatch}) is a multiple of the slots "
+                            f"({slots})")
     if row.one_stream and context.n_stream > 1:
         raise LaunchRefused(f"{row.name}: llama.cpp aborts with {slots} slots that have a cache each; use --kv-unified")
     if row.needs_window and hp.swa_type == "none":

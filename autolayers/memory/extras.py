@@ -1,39 +1,37 @@
-"""What a launch is asked to hold beside the model: projectors, drafts, adapters. llama.cpp's memory breakdown has none of it.
+"""What a launch is asked to hold in addition to the model: projectors, drafts, adapters. llama.cpp's memory breakdown
+has none of it.
 
-    beside = companions(params)                                   # reads the headers of --mmproj, -md and --lora
-    params = with_draft_type(params, beside)                      # what a draft model's file says about itself
-    found, warnings = extras(model, params, devices, context, placement, beside)
+    found, warnings = extras_of(model, params, devices, context, placement, memory, companions)
 
-Mirrors, of 2026-10-01: tools/mtmd/clip.cpp (mmproj), common/speculative.cpp and tools/server/server-context.cpp (drafts),
+Mirrors, as modelled: tools/mtmd/clip.cpp (mmproj), common/speculative.cpp and tools/server/server-context.cpp (drafts),
 src/llama-adapter.cpp (LoRA, control vectors).
 """
 
 from __future__ import annotations
 
-from ..backends import CPU, backend
+from ..backends import CPU, HOST, REPACK, on
+from ..backends.backend import FLASH_ATTN_HEADS
 from ..errors import UsageError
-from ..gguf import Header, read_header
-from ..model import Model, read_model
+from ..gguf import Header
+from ..model import Model
+from ..records import replace
 from ..units import MiB
 from .breakdown import Extra
 from .cache import allocate
+from .compute import measure
 from .context import DRAFT_N_MAX, resolve
-from .weights import HOST, Placement, place_weights
+from .reserve import GraphCache
+from .weights import Placement, place_weights
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-    from dataclasses import dataclass, replace
+    from collections.abc import Sequence
 
     from ..devices.device import Device
-    from ..params import Params
+    from ..flags.params import Params
     from .cache import Memory
+    from .companions import Companions
     from .context import Context
-    from .graph import Measured
-
-    Measure = Callable[[Model, Params, Context, Placement, Memory], Measured]
-else:
-    from ..records import dataclass, replace
 
 SAMPLING = ("draft-eagle3", "draft-mtp", "draft-dflash", "draft-dspark")      # drafts that sample on their backend
 NGRAM_MOD = 16 * MiB             # 4 Mi entries of 4 bytes
@@ -41,64 +39,32 @@ _SMALLEST = 256                  # bytes that a tensor takes at least, with the 
 
 # tokens an image is given at warm-up, by projector; the others are warmed up with an image of their own size
 _WARMUP_TOKENS = {
-    "phi4": 256, "pixtral": 256, "lightonocr": 256, "dots_ocr": 2116, "dots3note_v": 2116, "kimivl": 256, "gemma4v": 256,
-    "gemma4uv": 256, "qwen2vl_merger": 2116, "qwen2.5vl_merger": 2116, "qwen2.5o": 2116, "qwen3vl_merger": 2116,
-    "ling3vl": 2116, "minimax_m3": 256, "muse-glimmer": 1024, "mimovl": 2116, "youtuvl": 256, "glm4v": 2116, "glm5v": 2116,
-    "paddleocr": 784, "hunyuanvl": 1024, "exaone4_5": 2116,
+    "phi4": 256, "pixtral": 256, "lightonocr": 256, "dots_ocr": 2116, "dots3note_v": 2116, "kimivl": 256,
+    "gemma4v": 256, "gemma4uv": 256, "qwen2vl_merger": 2116, "qwen2.5vl_merger": 2116, "qwen2.5o": 2116,
+    "qwen3vl_merger": 2116, "ling3vl": 2116, "minimax_m3": 256, "muse-glimmer": 1024, "mimovl": 2116, "youtuvl": 256,
+    "glm4v": 2116, "glm5v": 2116, "paddleocr": 784, "hunyuanvl": 1024, "exaone4_5": 2116,
 }
 _WARMUP_FRAMES = 3000            # of audio
-_FLASH_HEADS = frozenset((40, 64, 72, 80, 96, 112, 128, 256))   # head sizes that CUDA's flash attention takes
 
 
-@dataclass(frozen=True)
-class Companions:
-    """The files a launch loads beside its model; None and () where it has none."""
+def extras_of(model: Model, params: Params, devices: Sequence[Device], context: Context, placement: Placement,
+              memory: Memory, companions: Companions) -> tuple[tuple[Extra, ...], tuple[str, ...]]:
+    """Everything that was asked for in addition to the model, and warnings about what is not exact.
 
-    mmproj: Header | None = None
-    draft: Model | None = None
-    loras: tuple[Header, ...] = ()
-
-
-def companions(params: Params) -> Companions:
-    """Reads the headers of what `params` names. Raises ModelError naming the file that cannot be read."""
-    return Companions(
-        read_header(params.mmproj) if params.mmproj else None,
-        read_model(params.model_draft) if params.model_draft else None,
-        tuple(read_header(path) for path in params.lora))
-
-
-def with_draft_type(params: Params, beside: Companions) -> Params:
-    """`params` with the speculative type that llama.cpp infers from the draft's file (common_speculative_types_from_gguf)."""
-    draft = beside.draft
-    if draft is None or any(name != "none" for name in params.spec_type):
-        return params
-    if draft.architecture == "dflash":
-        found = "draft-dspark" if "markov_w1.weight" in draft.tensors else "draft-dflash"
-    elif f"blk.{draft.hparams.n_layer_all - 1}.nextn.eh_proj.weight" in draft.tensors:
-        found = "draft-mtp"
-    else:
-        return params
-    return replace(params, spec_type=(found,))
-
-
-def extras(model: Model, params: Params, devices: Sequence[Device], context: Context, placement: Placement,
-           memory: Memory, beside: Companions, measure: Measure | None = None) -> tuple[tuple[Extra, ...], tuple[str, ...]]:
-    """Everything that was asked for beside the model, and warnings about what is not exact.
-
-    `context`, `placement` and `memory` are the launch's own. `measure` (autolayers.memory.graph's) finds the graph buffers of a
-    draft; without it they are left out and a warning says so.
+    `context`, `placement` and `memory` are the launch's own.
     """
     found: list[Extra] = []
     warnings: list[str] = []
-    if beside.mmproj is not None:
-        found += _projector(beside.mmproj, params, devices, warnings)
-    if beside.draft is not None and all(name == "none" for name in params.spec_type):
-        warnings.append("the draft model is loaded but not used: --spec-type draft-simple makes llama-server draft with it")
-    if beside.draft is not None or "draft-mtp" in params.spec_type:
-        found += _draft(model, params, devices, context, placement, memory, beside.draft, measure, warnings)
+    if companions.mmproj is not None:
+        found += _projector(companions.mmproj, params, devices, warnings)
+    if companions.draft is not None and all(name == "none" for name in params.spec_type):
+        warnings.append("the draft model is loaded but not used: "
+                        "--spec-type draft-simple makes llama-server draft with it")
+    if companions.draft is not None or "draft-mtp" in params.spec_type:
+        found += _draft(model, params, devices, context, placement, memory, companions.draft, warnings)
     if "ngram-mod" in params.spec_type:
         found.append(Extra("n-gram table", "Host", NGRAM_MOD, True))
-    for header in beside.loras:
+    for header in companions.loras:
         found += _lora(header, model, placement)
     if params.control_vector:
         found += _control_vector(model, placement)
@@ -115,7 +81,7 @@ def _device(name: str, placement: Placement) -> str:
 def _projector(header: Header, params: Params, devices: Sequence[Device], warnings: list[str]) -> list[Extra]:
     """clip_init: one context per modality, each with its own copy of what it needs, on one device."""
     device = _projector_device(params, devices)
-    row = backend(device.backend) if device else CPU
+    row = on(device) if device else CPU
     name = device.name if device else "Host"
     keys = header.metadata
     vision = keys.get("clip.has_vision_encoder", True) is not False
@@ -123,13 +89,15 @@ def _projector(header: Header, params: Params, devices: Sequence[Device], warnin
     weights = 0
     for info in header.tensors.values():
         padded = row.padded(info.type, info.ne, info.n_bytes)
-        both = not info.name.startswith(("v.", "a.")) or info.name.startswith(("v.class_embd", "v.patch_embd", "v.norm_embd"))
+        shared = ("v.class_embd", "v.patch_embd", "v.norm_embd")
+        both = not info.name.startswith(("v.", "a.")) or info.name.startswith(shared)
         weights += padded * (2 if vision and audio and both else 1)
     kind = str(keys.get("clip.projector_type") or keys.get("clip.vision.projector_type") or "")
     exact = kind == "gemma3" and row.proven
     found = [Extra("mmproj weights", name, weights, exact)]
     if params.warmup is not False:
-        compute = (_vision_graph(header, kind, params, row.name) if vision else 0) + (_audio_graph(header) if audio else 0)
+        flash = device is not None and row.modelled and not row.remote and params.flash_attn != "off"
+        compute = (_vision_graph(header, kind, flash) if vision else 0) + (_audio_graph(header) if audio else 0)
         found.append(Extra("mmproj compute", name, compute, False))
     warnings.append(f"mmproj ({kind or 'unknown projector'}): compute is an upper bound for the warm-up image"
                     + ("" if exact else ", weights for all tensors in its file"))
@@ -154,7 +122,7 @@ def _number(header: Header, key: str, default: int) -> int:
     return value if isinstance(value, int) and 0 < value < 1 << 20 else default
 
 
-def _vision_graph(header: Header, kind: str, params: Params, backend_name: str) -> int:
+def _vision_graph(header: Header, kind: str, flash: bool) -> int:
     """At most what a transformer over the warm-up image's patches keeps at once, all of it in f32."""
     patch = _number(header, "clip.vision.patch_size", 14)
     side = _number(header, "clip.vision.image_size", 1024)
@@ -167,8 +135,7 @@ def _vision_graph(header: Header, kind: str, params: Params, backend_name: str) 
     n_embd = _number(header, "clip.vision.embedding_length", 1664)
     n_ff = _number(header, "clip.vision.feed_forward_length", 4 * n_embd)
     heads = _number(header, "clip.vision.attention.head_count", 16)
-    flash = backend_name == "CUDA" and params.flash_attn != "off" and n_embd // heads in _FLASH_HEADS
-    attention = n * n * 6 if flash else n * n * heads * 8
+    attention = n * n * 6 if flash and n_embd // heads in FLASH_ATTN_HEADS else n * n * heads * 8
     return n * (2 * n_ff + 8 * n_embd) * 4 + attention + n * patch * patch * 3 * 4 * 3
 
 
@@ -184,18 +151,10 @@ def _audio_graph(header: Header) -> int:
 # drafts
 
 
-def layer_inputs(model: Model, beside: Companions) -> tuple[int, ...]:
-    """The layers of `model` whose inputs an EAGLE-3 or DFlash draft reads: llama.cpp keeps them through the graph."""
-    draft = beside.draft
-    if draft is None or draft.architecture not in ("eagle3", "dflash"):
-        return ()
-    return tuple(il for il in draft.hparams.get("target_layers") or () if 0 <= il < model.hparams.n_layer)
-
-
 def _draft(model: Model, params: Params, devices: Sequence[Device], context: Context, placement: Placement,
-           memory: Memory, draft: Model | None, measure: Measure | None, warnings: list[str]) -> list[Extra]:
-    """common_speculative_init_result: a model of its own, or a second context on the target's MTP blocks. Its caches are f16
-    unless -ctkd and -ctvd say otherwise, whatever the target's are."""
+           memory: Memory, draft: Model | None, warnings: list[str]) -> list[Extra]:
+    """common_speculative_init_result: a model of its own, or a second context on the target's MTP blocks. Its caches
+    are f16 unless -ctkd and -ctvd say otherwise, whatever the target's are."""
     found: list[Extra] = []
     mtp = "draft-mtp" in params.spec_type
     label = "MTP" if draft is None else "draft"
@@ -226,21 +185,19 @@ def _draft(model: Model, params: Params, devices: Sequence[Device], context: Con
     their_memory = allocate(whose, their_context, their_placement, target)
     found += [Extra(f"{label} context", device, size, not whose.inexact)
               for device, size in _summed(their_memory.buffers, their_placement).items()]
-    # logits and the hidden state, and where its backend samples: logits, probabilities, candidates and the token once more
+    # logits and the hidden state, and where its backend samples: logits, probabilities, candidates and the token once
+    # more
     n_vocab = whose.hparams.n_vocab or model.hparams.n_vocab
     row = n_vocab * (4 if sampled else 1) + whose.hparams.n_embd_out + 1
     found.append(Extra(f"{label} output buffer", "Host", context.n_seq_max * rows * row * 4, False))
-    if measure is None:
-        warnings.append(f"the graph buffers of the {label} context are not counted")
-    else:
-        measured = measure(whose, theirs, their_context, their_placement, their_memory)
-        names = [*(device.name for device in their_placement.devices), "Host"]
-        # Vocabularies mapped to the target's (d2t) and Markov heads leave up to one small tensor a row that is not modelled
-        unsure = their_context.n_outputs_max * _SMALLEST if {"d2t", "markov_w1.weight"} & whose.tensors.keys() else 0
-        found += [Extra(f"{label} compute", name, size + unsure, not (unsure or measured.warning or whose.inexact))
-                  for name, size in zip(names, measured.sizes, strict=True) if size]
-        if measured.warning:
-            warnings.append(f"{label}: {measured.warning}")
+    measured = measure(whose, theirs, their_context, their_placement, their_memory, GraphCache())
+    names = [*(device.name for device in their_placement.devices), "Host"]
+    # Vocabularies mapped to the target's (d2t) and Markov heads leave up to one small tensor a row that is not modelled
+    unsure = their_context.n_outputs_max * _SMALLEST if {"d2t", "markov_w1.weight"} & whose.tensors.keys() else 0
+    found += [Extra(f"{label} compute", name, size + unsure, not (unsure or measured.warning or whose.inexact))
+              for name, size in zip(names, measured.sizes, strict=True) if size]
+    if measured.warning:
+        warnings.append(f"{label}: {measured.warning}")
     return found
 
 
@@ -257,26 +214,28 @@ def _summed(buffers: dict[str, int], placement: Placement) -> dict[str, int]:
 
 
 def _lora(header: Header, model: Model, placement: Placement) -> list[Extra]:
-    """llama_adapter_lora_init_impl: each pair lies where its base tensor lies; all adapters are resident, whatever their scale."""
+    """llama_adapter_lora_init_impl: each pair lies where its base tensor lies; all adapters are resident, whatever
+    their scale."""
     buffers: dict[str, int] = {}
     for info in header.tensors.values():
         base, dot, part = info.name.rpartition(".")
         if not dot or part not in ("lora_a", "lora_b"):
             continue
         target = placement.lookup(base)
-        where = HOST if target is None or target.buffer == "CPU_REPACK" else target.buffer
-        row = CPU if placement.is_host(where) else backend(placement.device(where).backend)
+        where = HOST if target is None or target.buffer == REPACK else target.buffer
+        row = CPU if placement.is_host(where) else on(placement.device(where))
         buffers[where] = buffers.get(where, 0) + row.padded(info.type, info.ne, info.n_bytes)
     exact = placement.exact and not model.inexact
     return [Extra("LoRA", device, size, exact) for device, size in _summed(buffers, placement).items()]
 
 
 def _control_vector(model: Model, placement: Placement) -> list[Extra]:
-    """llama_adapter_cvec::init: one f32 vector per layer from the second on, all layers, whatever range is asked for."""
+    """llama_adapter_cvec::init: one f32 vector per layer from the second on, all layers, whatever range is asked
+    for."""
     hp = model.hparams
     buffers: dict[str, int] = {}
     for il in range(1, hp.n_layer):
         where = placement.dev_layer[il]
-        row = CPU if where == HOST else backend(placement.device(where).backend)
+        row = CPU if where == HOST else on(placement.device(where))
         buffers[where] = buffers.get(where, 0) + row.padded("f32", (hp.n_embd, 1, 1, 1), 4 * hp.n_embd)
     return [Extra("control vector", device, size, True) for device, size in _summed(buffers, placement).items()]

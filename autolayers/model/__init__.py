@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from .architectures import NAMES, Architecture, Window, architecture
+from .architectures import NAMES, Architecture, SlidingWindow, architecture
 from .hparams import Hparams
-from .model import Model, Weight, read_model
+from .model import Model, Weight, is_projector, read_model
 
-__all__ = ["NAMES", "Architecture", "Hparams", "Model", "Weight", "Window", "architecture", "read_model"]
+__all__ = ["NAMES", "Architecture", "Hparams", "Model", "SlidingWindow", "Weight", "architecture", "is_projector",
+           "read_model"]

@@ -1,84 +1,148 @@
-"""One row per architecture: what llama.cpp's loader does differently from the generic rule.
+"""One row per architecture: what llama.cpp's loader, caches and graphs do differently from the generic rule.
 
-A row is the difference to a plain transformer whose layers all keep keys and values (llama). Where a new architecture is made
-of parts that are here already, it is one more row; a row's facts mirror src/models/<name>.cpp:load_arch_hparams,
-load_arch_tensors and src/llama-model.cpp:create_memory of 2026-10-01.
+A row is the difference to a plain transformer whose layers all keep keys and values (llama). Rows and the builders of
+autolayers.graph are the only places that know an architecture by name. A row mirrors src/models/<name>.cpp
+(load_arch_hparams, load_arch_tensors), create_memory of src/llama-model.cpp, and what src/llama-graph.cpp and
+src/llama-context.cpp ask by name (as modelled, see autolayers.builds).
 """
 
 from __future__ import annotations
 
+from ..records import dataclass, field
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Container, Mapping
-    from dataclasses import dataclass, field
-    from typing import Any
-else:
-    from ..records import dataclass, field
+    from typing import Any, Literal
+
+    State = Literal["", "ssm", "ssm-groups", "kda", "rwkv", "shortconv", "linear"]
 
 
 @dataclass(frozen=True)
-class Window:
-    """Sliding-window attention. `period` n: of n layers the last is full (the first, if `dense_first`); 0: every layer slides."""
+class SlidingWindow:
+    """Sliding-window attention: of `period` layers the last is full (the first, if `dense_first`); 0: all slide."""
 
     period: int = 0
-    when: str = "window"        # window: only with a sliding_window above 0; always; required: refuse without the key;
-    #                             attention: every layer that is not recurrent; deep: only models of 64 layers; not-zero: unless 0
-    kind: str = "standard"      # standard, symmetric (encoders), chunked (llama4)
+    # which models slide: window: with a sliding_window above 0; attention: the same, in layers that are not recurrent;
+    # always; required: always, and not without the key; deep: those of 64 layers; not-zero: unless the key is 0
+    when: Literal["window", "attention", "always", "required", "deep", "not-zero"] = "window"
+    kind: Literal["standard", "symmetric", "chunked"] = "standard"
     size: int = 0               # used when the file has no sliding_window
     fixed: int = 0              # used whatever the file says
     dense_first: bool = False
     array: bool = False         # the pattern is only ever an array in the file; without one no layer slides
+    all_with_streams: bool = False   # every layer slides in a model with residual streams (hyper_connection.count)
 
 
 @dataclass(frozen=True)
 class Architecture:
+    """Fields with their meaning; the defaults make llama."""
+
     name: str
-    rope: str = "norm"          # none norm neox mrope imrope; "mrope|x": mrope if the file has sections, else x
-    memory: str = "kv"          # which cache class: none kv recurrent hybrid dsa dsa-iswa msa hybrid-idx dsv4
-    window: Window | None = None
-    mla: str = ""               # required, optional: key_length_mla and value_length_mla are read
-    recurrent: str = ""         # all; no-kv (head_count_kv 0); no-kv-no-ff; interval (all but every n-th); every (and attention too)
-    interval: int = 4           # default of full_attention_interval
-    state: str = ""             # mamba mamba2 kda rwkv shortconv linear: what a recurrent layer keeps
-    indexer: str = ""           # which layers have one: trunk, glm, types, types-or-all, after-dense, attention
-    shared_kv: int = -1         # layers with a cache of their own, if fixed; 0: n_layer_all - attention.shared_kv_layers
+
+    # hyperparameters
+    # llama_model_rope_type; mrope|x: mrope if the file has sections, else x; hc-norm: norm with residual streams
+    rope: Literal["none", "norm", "neox", "mrope", "imrope", "mrope|norm", "mrope|neox", "mrope|hc-norm|neox"] = "norm"
+    # what turns rope off: the key rope.scaling.finetuned, or by layer attention.rope_pattern
+    rope_switch: Literal["", "finetuned", "pattern"] = ""
+    half_rope: bool = False     # full attention rotates half of rope.dimension_count
+    defaults: Mapping[str, float] = field(default_factory=dict)   # values of missing keys, where unusual
+    head_sizes: bool = False    # key_length and value_length are read even if the first layer has no heads
+    latent_value: bool = False  # a value head is kv_lora_rank wide
+    mla: Literal["", "required", "optional"] = ""   # key_length_mla and value_length_mla are read
+    features: bool = False      # the layers are features_length wide, the output embedding_length
+    one_expert: bool = True     # False: expert_count 1 means no experts
+    loops: bool = False         # num_loops passes over the blocks, each with a cache of its own
+    router: bool = False        # one more block with a single head routes between adapters
+    ple: bool = False           # ple.layers: layers that add embeddings of n-grams
+    embd_out: Literal["", "streams"] = ""   # n_embd_out is of all residual streams
+    embd_inp: Literal["", "output", "deepstack_mapping"] = ""   # n_embd_inp: n_embd_out, or with its parts
+
+    # caches
+    memory: Literal["none", "kv", "recurrent", "hybrid", "hybrid-idx", "dsa", "dsa-iswa", "msa", "dsv4"] = "kv"
+    window: SlidingWindow | None = None
     causal: bool = True
+    shared_kv: int = -1         # layers with a cache of their own; 0: n_layer_all - attention.shared_kv_layers; -1: all
+    trunk_only: bool = False    # the attention cache leaves the MTP blocks out
+    # recurrent layers: all; no-kv: with head_count_kv 0 (-all: MTP blocks too, -no-ff: and without FFN); interval: all
+    # but every n-th; every: all, and attention too
+    recurrent: Literal["", "all", "no-kv", "no-kv-all", "no-kv-no-ff", "interval", "every"] = ""
+    interval: int = 4           # n where there is no full_attention_interval
+    state: State = ""           # what a recurrent layer keeps; ssm-groups: ssm.group_count is read
     rollback: bool = False      # keeps n_rs_seq more recurrent rows for speculative decoding
-    split_tensor: bool = True   # -sm tensor is allowed
-    tied: str = "absent"        # output = token_embd: absent (when output is), always, first (output is created first), never
-    rope_users: str = ""        # who uses rope_freqs / rope_factors: "" every layer below n_layer, all, full, physical
+    # layers with an indexer: trunk: all but MTP blocks; glm: GLM's table; types: attention.indexer.types, else none (or
+    # all); after-dense: after leading_dense_block_count; attention: those that are not recurrent
+    indexer: Literal["", "trunk", "glm", "types", "types-or-all", "after-dense", "attention"] = ""
+    indexer_optional: bool = False  # no indexer without attention.indexer.top_k
+    rotated_indexer: bool = False   # its keys are rotated whatever the cache's type
+
+    # tensors
+    # output = token_embd: when output is absent; always; first: as absent, and created before token_embd; never
+    tied: Literal["absent", "always", "first", "never"] = "absent"
+    output_twice: bool = False  # without token_embd the output matrix is stored twice
+    norm_misnamed: bool = False  # token_embd_norm is the output norm
+    ops: Mapping[str, str] = field(default_factory=dict)   # tensors of blocks that another op than usual reads
+    # layers that use rope_freqs and rope_factors: below n_layer; all; full: those that do not slide (-all: MTP blocks
+    # too); physical: one pass over the blocks
+    rope_users: Literal["", "all", "full", "full-all", "physical"] = ""
+    lazy_embd: bool = False     # --lazy-mode reads per_layer_token_embd row by row from the file
+    mtp_tensors: bool = True    # False: tensors of MTP blocks are never loaded
     mtp_leaks: str = ""         # regex of tensors of skipped MTP blocks that are loaded all the same
-    mtp_graph: bool = True      # False: MTP tensors are never loaded
+
+    # graphs
+    # the graph of its MTP block picks the output rows after the head's norm, before it (layer), or after attention
+    # (graph/mtp.py); own: in its model's file; "": llama.cpp has none
+    mtp: Literal["", "norm", "layer", "attention", "own"] = ""
+    # swiglu_clamp_exp and _shexp are read: experts: only of the experts; fused: of all FFNs of a model with residual
+    # streams, as one op; ops: of all, as several ops
+    swiglu_clamp: Literal["", "experts", "fused", "ops"] = ""
+    cls_act: Literal["TANH", "GELU"] = "TANH"   # of the classification head
+    cls_softmax: bool = False   # rank pooling ends in a softmax
     flash_attn: bool = True     # False: flash attention is forced off
-    trunk_only: bool = False    # the hybrid's attention cache leaves the MTP blocks out
-    mtp_plain: bool = False     # the MTP context of this hybrid is a plain cache
+    split_tensor: bool = True   # -sm tensor is allowed
+    # graphs in use may be larger than reserved: with the tokens of a sequence; cache: also with what the cache holds
+    graph_grows: Literal["", "sequence", "cache"] = ""
+    all_outputs: bool = False   # every token of a batch may be an output (encoders)
     even_slots: bool = False    # llama.cpp aborts unless every slot gets the same share of n_ubatch
     one_stream: bool = False    # llama.cpp aborts on several slots with a cache each
     needs_window: bool = False  # llama.cpp aborts on a file without a sliding window
+
+    # drafts and projectors
+    borrows: tuple[str, ...] = ()   # the target's tensors that it uses if its file has none; "cache": the target's
+    reads_target: bool = False  # its target keeps the inputs of target_layers
+    draft_type: str = ""        # --spec-type where none is given
+    projector: bool = False     # no model; --mmproj takes it
+
+    ollama_single: bool = False  # Ollama serves it with one slot
     proven: bool = True         # its numbers have been compared with llama.cpp's own
-    defaults: Mapping[str, float] = field(default_factory=dict)   # hparams that do not start from llama.cpp's usual value
-    note: str = ""
     known: bool = True          # False: made up for a name that has no row
+    note: str = ""              # for docs/architectures.md
 
 
-def _row(name: str, rope: str = "norm", **facts: Any) -> tuple[str, dict[str, Any]]:
-    return name, {"rope": rope, **facts}      # an Architecture is made of the one row that a model needs
-
+if TYPE_CHECKING:
+    _row = Architecture         # what a type checker reads, so that it checks every row
+else:
+    def _row(name, rope="norm", **facts):
+        """Made an Architecture when a model needs it: all of them would cost each start a third of a millisecond."""
+        return name, {"rope": rope, **facts}
 
 _SIGMOID = {"expert_gating_func": 2}
 _ALIBI = {"f_max_alibi_bias": 8.0}
+_DELTA = {"ssm_a": "MUL"}     # the decay is a factor, not what SSM_SCAN reads
 _MTP_HEAD = r"nextn\.(embed_tokens|shared_head_)"
 
-_ROWS = dict((
-    _row("clip", "none", memory="none", tied="never", proven=False, note="only llama-quantize reads it"),
+_TABLE: Any = (
+    _row("clip", "none", memory="none", tied="never", projector=True, proven=False,
+         note="only llama-quantize reads it"),
     _row("llama"),
-    _row("llama4", window=Window(4, "not-zero", "chunked", fixed=8192)),
+    _row("llama4", window=SlidingWindow(4, "not-zero", "chunked", fixed=8192)),
     _row("llama-embed"),
     _row("deci", note="layers without attention keep caches of width 0"),
     _row("falcon", "neox"),
     _row("grok", "neox", flash_attn=False, split_tensor=False, defaults={
-        "f_logit_scale": 0.5773502691896257, "f_embedding_scale": 78.38367176906169, "f_attn_out_scale": 0.08838834764831845,
-        "f_attn_logit_softcapping": 30.0, "f_router_logit_softcapping": 30.0, "f_final_logit_softcapping": 0.0}),
+        "f_logit_scale": 0.5773502691896257, "f_embedding_scale": 78.38367176906169,
+        "f_attn_out_scale": 0.08838834764831845, "f_attn_logit_softcapping": 30.0,
+        "f_router_logit_softcapping": 30.0, "f_final_logit_softcapping": 0.0}),
     _row("gpt2", "none"),
     _row("gptj", "none", proven=False),
     _row("gptneox", "neox", tied="never"),
@@ -87,12 +151,12 @@ _ROWS = dict((
     _row("starcoder", "norm"),
     _row("refact", "none", defaults=_ALIBI),
     _row("bert", "neox", memory="none", tied="never"),
-    _row("modern-bert", "neox", memory="none", tied="never", window=Window(3, "window", "symmetric", dense_first=True),
-         defaults={"pooling_type_cls": 1}),
+    _row("modern-bert", "neox", defaults={"pooling_type_cls": 1}, memory="none",
+         window=SlidingWindow(3, "window", "symmetric", dense_first=True), tied="never", cls_act="GELU"),
     _row("nomic-bert", "neox", memory="none", tied="never"),
     _row("nomic-bert-moe", "neox", memory="none", tied="never"),
     _row("neo-bert", "norm", memory="none", tied="never"),
-    _row("jina-bert-v2", "none", memory="none", tied="never", defaults=_ALIBI),
+    _row("jina-bert-v2", "none", defaults=_ALIBI, memory="none", tied="never"),
     _row("jina-bert-v3", "neox", memory="none", tied="never"),
     _row("eurobert", "neox", memory="none", tied="never"),
     _row("bloom", "none", defaults=_ALIBI),
@@ -101,162 +165,189 @@ _ROWS = dict((
     _row("qwen2", "neox"),
     _row("qwen2moe", "neox", tied="never"),
     _row("qwen2vl", "mrope"),
-    _row("qwen3", "neox"),
+    _row("qwen3", "neox", cls_softmax=True),
     _row("qwen3moe", "neox"),
-    _row("qwen3next", "neox", memory="hybrid", recurrent="interval", state="mamba2", trunk_only=True, mtp_plain=True),
-    _row("qwen3vl", "imrope"),
-    _row("qwen3vlmoe", "imrope"),
+    _row("qwen3next", "neox", memory="hybrid", trunk_only=True, recurrent="interval", state="ssm-groups", ops=_DELTA,
+         mtp="attention", ollama_single=True),
+    _row("qwen3vl", "imrope", cls_softmax=True, ollama_single=True),
+    _row("qwen3vlmoe", "imrope", ollama_single=True),
     _row("qwen3tts", "imrope", split_tensor=False),
-    _row("qwen35", "imrope", memory="hybrid", recurrent="interval", state="mamba2", rollback=True, trunk_only=True, mtp_plain=True),
-    _row("qwen35moe", "imrope", memory="hybrid", recurrent="interval", state="mamba2", rollback=True, trunk_only=True,
-         mtp_plain=True),
-    _row("qwen4exp", "imrope", memory="hybrid-idx", recurrent="interval", state="mamba2", rollback=True, trunk_only=True,
-         indexer="attention", split_tensor=False),
+    _row("qwen35", "imrope", memory="hybrid", trunk_only=True, recurrent="interval", state="ssm-groups", rollback=True,
+         ops=_DELTA, mtp="norm", ollama_single=True),
+    _row("qwen35moe", "imrope", memory="hybrid", trunk_only=True, recurrent="interval", state="ssm-groups",
+         rollback=True, ops=_DELTA, mtp="norm", ollama_single=True),
+    _row("qwen4exp", "imrope", ple=True, embd_out="streams", memory="hybrid-idx", trunk_only=True, recurrent="interval",
+         state="ssm-groups", rollback=True, indexer="attention", ops=_DELTA, lazy_embd=True, split_tensor=False),
     _row("phi2", "neox", tied="never"),
     _row("phi3", "neox", note="the window is read and then disabled"),
     _row("phimoe", "neox"),
     _row("plamo", "neox", tied="never"),
-    _row("plamo2", "neox", memory="hybrid", recurrent="no-kv", state="mamba2", split_tensor=False),
-    _row("plamo3", "neox", window=Window(8)),
-    _row("codeshell", "neox", note="without token_embd the output matrix is stored twice"),
+    _row("plamo2", "neox", head_sizes=True, memory="hybrid", recurrent="no-kv", state="ssm-groups", split_tensor=False),
+    _row("plamo3", "neox", window=SlidingWindow(8)),
+    _row("codeshell", "neox", output_twice=True, note="without token_embd the output matrix is stored twice"),
     _row("orion", "neox", tied="never"),
     _row("internlm2", tied="never"),
     _row("minicpm", defaults={"f_embedding_scale": 12.0}),
     _row("minicpm3", "neox", split_tensor=False),
     _row("gemma", "neox", tied="always"),
-    _row("gemma2", "neox", tied="always", window=Window(2, "always", size=4096)),
-    _row("gemma3", "neox", window=Window(6), defaults={"f_final_logit_softcapping": 0.0}),
-    _row("gemma3n", "neox", tied="first", window=Window(5, "required"), shared_kv=20, split_tensor=False,
-         defaults={"f_attention_scale": 1.0}),
-    _row("gemma4", "neox", tied="first", window=Window(0, "required", array=True), shared_kv=0, rope_users="full",
-         defaults={"f_attention_scale": 1.0}),
-    _row("gemma4-assistant", "neox", tied="always", window=Window(0, "required", array=True), rope_users="full-all",
-         defaults={"f_attention_scale": 1.0}, mtp_leaks=".", note="its context borrows the target's cache"),
-    _row("gemma-embedding", "neox", memory="none", window=Window(6, "required", "symmetric"), causal=False),
+    _row("gemma2", "neox", window=SlidingWindow(2, "always", size=4096), tied="always"),
+    _row("gemma3", "neox", defaults={"f_final_logit_softcapping": 0.0}, window=SlidingWindow(6)),
+    _row("gemma3n", "neox", defaults={"f_attention_scale": 1.0}, window=SlidingWindow(5, "required"), shared_kv=20,
+         tied="first", split_tensor=False),
+    _row("gemma4", "neox", defaults={"f_attention_scale": 1.0}, window=SlidingWindow(0, "required", array=True),
+         shared_kv=0, tied="first", rope_users="full", lazy_embd=True),
+    _row("gemma4-assistant", "neox", defaults={"f_attention_scale": 1.0}, embd_inp="output",
+         window=SlidingWindow(0, "required", array=True), tied="always", rope_users="full-all", mtp_leaks=".",
+         mtp="own", borrows=("cache",), note="its context borrows the target's cache"),
+    _row("gemma-embedding", "neox", memory="none", window=SlidingWindow(6, "required", "symmetric"), causal=False),
     _row("starcoder2", "neox"),
-    _row("mamba", "none", memory="recurrent", recurrent="all", state="mamba", split_tensor=False),
-    _row("mamba2", "none", memory="recurrent", recurrent="all", state="mamba2", split_tensor=False),
-    _row("maple", "neox", tied="never", window=Window(0, "required", array=True)),
-    _row("jamba", "none", memory="hybrid", recurrent="no-kv", state="mamba", split_tensor=False),
-    _row("falcon-h1", "neox", memory="hybrid", recurrent="every", state="mamba2", split_tensor=False),
+    _row("mamba", "none", memory="recurrent", recurrent="all", state="ssm", split_tensor=False),
+    _row("mamba2", "none", memory="recurrent", recurrent="all", state="ssm-groups", split_tensor=False),
+    _row("maple", "neox", window=SlidingWindow(0, "required", array=True), tied="never", swiglu_clamp="experts"),
+    _row("jamba", "none", memory="hybrid", recurrent="no-kv", state="ssm", split_tensor=False),
+    _row("falcon-h1", "neox", memory="hybrid", recurrent="every", state="ssm-groups", split_tensor=False),
     _row("xverse", tied="never"),
     _row("command-r", tied="always"),
-    _row("cohere2", tied="always", window=Window(4, "required")),
-    _row("cohere2moe", window=Window(4, "required", dense_first=True), mtp_leaks=_MTP_HEAD, defaults=_SIGMOID),
+    _row("cohere2", window=SlidingWindow(4, "required"), tied="always"),
+    _row("cohere2moe", defaults=_SIGMOID, window=SlidingWindow(4, "required", dense_first=True), mtp_leaks=_MTP_HEAD,
+         mtp="norm"),
     _row("dbrx", "neox", tied="never"),
     _row("olmo"),
-    _row("olmo2", "neox", tied="never", window=Window(4), split_tensor=False),
+    _row("olmo2", "neox", window=SlidingWindow(4), tied="never", split_tensor=False),
     _row("olmoe", "neox", tied="never", split_tensor=False),
-    _row("muse-glimmer", tied="never", window=Window(4, "required")),
+    _row("muse-glimmer", window=SlidingWindow(4, "required"), tied="never"),
     _row("openelm", "neox", tied="always"),
     _row("arctic"),
     _row("deepseek"),
-    _row("deepseek2", mla="optional", split_tensor=False),
+    _row("deepseek2", mla="optional", mtp="norm", split_tensor=False),
     _row("deepseek2-ocr", defaults={"expert_gating_func": 1}),
-    _row("deepseek32", memory="dsa", mla="optional", indexer="trunk", mtp_leaks=r"exp_probs_b", split_tensor=False,
-         defaults={"f_norm_eps": 1e-6}),
-    _row("deepseek4", memory="dsv4", window=Window(0, "required"), rollback=True, tied="never",
+    _row("deepseek32", defaults={"f_norm_eps": 1e-6}, mla="optional", memory="dsa", trunk_only=True, indexer="trunk",
+         rotated_indexer=True, mtp_leaks=r"exp_probs_b", mtp="norm", split_tensor=False),
+    _row("deepseek4", embd_out="streams", memory="dsv4", window=SlidingWindow(0, "required"), rollback=True,
+         rotated_indexer=True, tied="never", mtp="own", swiglu_clamp="fused",
          note="every layer slides, MTP blocks too"),
     _row("chatglm"),
-    _row("glm4", "mrope|norm", mtp_graph=False),
-    _row("glm4moe", "mrope|neox", defaults=_SIGMOID),
-    _row("glm-dsa", memory="dsa", mla="optional", indexer="glm", mtp_leaks=r"exp_probs_b", split_tensor=False, defaults=_SIGMOID),
+    _row("glm4", "mrope|norm", mtp_tensors=False),
+    _row("glm4moe", "mrope|neox", defaults=_SIGMOID, mtp="norm"),
+    _row("glm-dsa", defaults=_SIGMOID, mla="optional", memory="dsa", trunk_only=True, indexer="glm",
+         rotated_indexer=True, mtp_leaks=r"exp_probs_b", mtp="norm", split_tensor=False),
     _row("bitnet", "neox", tied="never", split_tensor=False, note="the GPU reads token_embd from the CPU's buffer"),
-    _row("t5", "none", split_tensor=False, one_stream=True),
-    _row("t5encoder", "none"),
+    _row("t5", "none", split_tensor=False, all_outputs=True, one_stream=True),
+    _row("t5encoder", "none", all_outputs=True),
     _row("jais", "none", tied="never"),
     _row("jais2", "neox"),
     _row("nemotron", "neox", tied="never"),
-    _row("nemotron_h", "none", memory="hybrid", recurrent="no-kv-no-ff", state="mamba2", rollback=True, split_tensor=False),
-    _row("nemotron_h_moe", "none", memory="hybrid", recurrent="no-kv-no-ff", state="mamba2", rollback=True, mtp_plain=True,
-         split_tensor=False),
+    _row("nemotron_h", "none", memory="hybrid", recurrent="no-kv-no-ff", state="ssm-groups", rollback=True,
+         split_tensor=False, ollama_single=True),
+    _row("nemotron_h_moe", "none", memory="hybrid", recurrent="no-kv-no-ff", state="ssm-groups", rollback=True,
+         mtp="attention", split_tensor=False, ollama_single=True),
     _row("exaone", "neox"),
-    _row("exaone4", "neox", window=Window(4, "deep", size=4096), mtp_graph=False),
-    _row("exaone-moe", "neox", window=Window(4, "required"), mtp_graph=False),
+    _row("exaone4", "neox", window=SlidingWindow(4, "deep", size=4096), mtp_tensors=False),
+    _row("exaone-moe", "neox", window=SlidingWindow(4, "required"), mtp_tensors=False),
     _row("rwkv6", "none", memory="recurrent", recurrent="all", state="rwkv", tied="never"),
     _row("rwkv6qwen2", "none", memory="recurrent", recurrent="all", state="rwkv", tied="never"),
     _row("rwkv7", "none", memory="recurrent", recurrent="all", state="rwkv", tied="never"),
     _row("arwkv7", "none", memory="recurrent", recurrent="all", state="rwkv", tied="never"),
-    _row("granite"),
+    _row("granite", rope_switch="finetuned", embd_inp="deepstack_mapping"),
     _row("granitemoe"),
-    _row("granitehybrid", memory="hybrid", recurrent="no-kv", state="mamba2", split_tensor=False),
-    _row("graniteswitch", note="one more layer routes between adapters"),
-    _row("granite_swa", window=Window(0, "required", array=True)),
+    _row("granitehybrid", rope_switch="finetuned", memory="hybrid", recurrent="no-kv", state="ssm-groups",
+         split_tensor=False),
+    _row("graniteswitch", rope_switch="finetuned", router=True, note="one more layer routes between adapters"),
+    _row("granite_swa", rope_switch="pattern", embd_inp="deepstack_mapping",
+         window=SlidingWindow(0, "required", array=True)),
     _row("chameleon", defaults={"f_norm_eps": 1e-5}),
-    _row("wavtokenizer-dec", "none", memory="none", tied="never"),
+    _row("wavtokenizer-dec", "none", features=True, memory="none", tied="never"),
     _row("plm", tied="always"),
     _row("bailingmoe", tied="never"),
-    _row("bailingmoe2", "neox", tied="never", mtp_graph=False),
-    _row("bailingmoe3", "mrope|norm", memory="hybrid", recurrent="no-kv", state="kda", mla="required", rollback=True,
-         mtp_plain=True, split_tensor=False),
+    _row("bailingmoe2", "neox", tied="never", mtp_tensors=False),
+    _row("bailingmoe3", "mrope|norm", mla="required", memory="hybrid", recurrent="no-kv", state="kda", rollback=True,
+         ops=_DELTA, mtp="norm", swiglu_clamp="ops", split_tensor=False),
     _row("dots1", "neox", tied="never"),
-    _row("dots3note", memory="dsa-iswa", mla="required", indexer="types", window=Window(0, "required", array=True),
-         mtp_graph=False, split_tensor=False, defaults={"f_norm_eps": 1e-6}),
+    _row("dots3note", defaults={"f_norm_eps": 1e-6}, mla="required", memory="dsa-iswa",
+         window=SlidingWindow(0, "required", array=True), indexer="types", rotated_indexer=True, mtp_tensors=False,
+         split_tensor=False),
     _row("arcee"),
-    _row("afmoe", "neox", window=Window(4), needs_window=True, defaults=_SIGMOID),
-    _row("laguna", "neox", window=Window(4, dense_first=True), defaults={**_SIGMOID, "n_expert_shared": 1}),
+    _row("afmoe", "neox", defaults=_SIGMOID, window=SlidingWindow(4), needs_window=True),
+    _row("laguna", "neox", defaults={**_SIGMOID, "n_expert_shared": 1}, window=SlidingWindow(4, dense_first=True)),
     _row("ernie4_5"),
     _row("ernie4_5-moe"),
     _row("paddleocr", "mrope"),
     _row("hunyuan-moe", "neox"),
-    _row("hunyuan-dense", "neox"),
-    _row("hunyuan_vl", "mrope|neox"),
+    _row("hunyuan-dense", "neox", one_expert=False),
+    _row("hunyuan_vl", "mrope|neox", one_expert=False),
     _row("hy_v3", "neox", defaults=_SIGMOID,
-         mtp_leaks=r"blk\.\d+\.(ffn_(gate|down|up)\.|ffn_gate_inp\.|exp_probs_b|ffn_\w+_exps|ffn_\w+_shexp)|" + _MTP_HEAD),
-    _row("hy_v4", memory="dsa", mla="required", indexer="types", tied="never", split_tensor=False),
+         mtp_leaks=r"blk\.\d+\.(ffn_(gate|down|up)\.|ffn_gate_inp\.|exp_probs_b|ffn_\w+_exps|ffn_\w+_shexp)|"
+         + _MTP_HEAD,
+         mtp="norm"),
+    _row("hy_v4", mla="required", memory="dsa", indexer="types", indexer_optional=True, tied="never",
+         swiglu_clamp="experts", split_tensor=False),
     _row("smollm3"),
-    _row("gpt-oss", "neox", tied="never", window=Window(2, "required")),
-    _row("lfm2", "neox", memory="hybrid", recurrent="no-kv", state="shortconv", rollback=True, window=Window(0, "attention")),
-    _row("lfm2moe", "neox", memory="hybrid", recurrent="no-kv", state="shortconv", rollback=True),
+    _row("gpt-oss", "neox", window=SlidingWindow(2, "required"), tied="never"),
+    _row("lfm2", "neox", memory="hybrid", window=SlidingWindow(0, "attention"), recurrent="no-kv", state="shortconv",
+         rollback=True, norm_misnamed=True, ollama_single=True),
+    _row("lfm2moe", "neox", memory="hybrid", recurrent="no-kv", state="shortconv", rollback=True, norm_misnamed=True,
+         ollama_single=True),
     _row("dream", "neox", memory="none", causal=False),
-    _row("smallthinker", "neox", window=Window(4, fixed=4096, dense_first=True)),
+    _row("smallthinker", "neox", window=SlidingWindow(4, fixed=4096, dense_first=True)),
     _row("llada", memory="none", causal=False),
     _row("llada-moe", "neox", memory="none", causal=False, tied="never"),
     _row("rnd1", "neox", memory="none", causal=False),
     _row("seed_oss", "neox"),
     _row("grovemoe", "neox"),
     _row("apertus", "neox"),
-    _row("minimax-01", "neox", memory="hybrid", recurrent="interval", interval=8, state="linear", trunk_only=True,
-         split_tensor=False),
+    _row("minimax-01", "neox", memory="hybrid", trunk_only=True, recurrent="interval", interval=8, state="linear",
+         split_tensor=False, graph_grows="sequence"),
     _row("minimax-m2", "neox", tied="never", split_tensor=False),
-    _row("minimax-m3", "neox", memory="msa", indexer="after-dense", tied="never", split_tensor=False),
+    _row("minimax-m3", "neox", memory="msa", indexer="after-dense", tied="never", split_tensor=False,
+         graph_grows="cache"),
     _row("hrm_text", "neox", note="block_count counts cache slots; the weights are in the first blocks"),
     _row("cogvlm", "neox"),
     _row("pangu-embedded", "neox"),
     _row("mistral3"),
     _row("mistral4", mla="optional", split_tensor=False),
-    _row("eagle3", tied="never"),
-    _row("dflash", "dflash", window=Window(0, "dflash", array=True), defaults={"f_final_logit_softcapping": 0.0}),
-    _row("mimo2", "neox", tied="never", window=Window(0, "required", array=True)),
-    _row("step35", "neox", tied="never", window=Window(0, "required", array=True), rope_users="all", defaults=_SIGMOID,
-         mtp_leaks=r"blk\.\d+\.(attn_[qk]_norm|attn_gate|ffn_(?!norm)|exp_probs_b)|" + _MTP_HEAD),
-    _row("spark2_5", "neox", window=Window(0, "required", array=True)),
+    _row("eagle3", tied="never", all_outputs=True, borrows=("token_embd.weight", "output.weight"), reads_target=True),
+    _row("dflash", "mrope|hc-norm|neox", defaults={"f_final_logit_softcapping": 0.0},
+         window=SlidingWindow(0, "window", array=True, all_with_streams=True), swiglu_clamp="fused", all_outputs=True,
+         borrows=("token_embd.weight",), reads_target=True, draft_type="draft-dflash"),
+    _row("mimo2", "neox", window=SlidingWindow(0, "required", array=True), tied="never", mtp="layer"),
+    _row("step35", "neox", half_rope=True, defaults=_SIGMOID, window=SlidingWindow(0, "required", array=True),
+         tied="never", rope_users="all",
+         mtp_leaks=r"blk\.\d+\.(attn_[qk]_norm|attn_gate|ffn_(?!norm)|exp_probs_b)|" + _MTP_HEAD, mtp="layer",
+         swiglu_clamp="ops"),
+    _row("spark2_5", "neox", window=SlidingWindow(0, "required", array=True)),
     _row("maincoder"),
-    _row("kimi-linear", "none", memory="hybrid", recurrent="no-kv", state="kda", mla="required", tied="never", split_tensor=False,
-         even_slots=True),
-    _row("kimi-k3", "none", memory="hybrid", recurrent="no-kv", state="kda", mla="required", rollback=True, tied="never",
-         split_tensor=False, note="value head is the KV LoRA rank"),
-    _row("glm5-next", "none", memory="hybrid-idx", recurrent="no-kv-all", state="kda", mla="required", indexer="types-or-all",
-         rollback=True, trunk_only=True, tied="never", split_tensor=False, defaults=_SIGMOID,
+    _row("kimi-linear", "none", mla="required", memory="hybrid", recurrent="no-kv", state="kda", tied="never",
+         ops=_DELTA, split_tensor=False, graph_grows="sequence", even_slots=True),
+    _row("kimi-k3", "none", latent_value=True, mla="required", memory="hybrid", recurrent="no-kv", state="kda",
+         rollback=True, tied="never", ops=_DELTA, split_tensor=False, note="value head is the KV LoRA rank"),
+    _row("glm5-next", "none", defaults=_SIGMOID, latent_value=True, mla="required", memory="hybrid-idx",
+         trunk_only=True, recurrent="no-kv-all", state="kda", rollback=True, indexer="types-or-all", tied="never",
+         ops={**_DELTA, "indexer_compressor_ape": "ADD"}, swiglu_clamp="fused", split_tensor=False,
          note="value head is the KV LoRA rank"),
     _row("talkie", "neox", tied="never"),
-    _row("mellum", "neox", tied="never", window=Window(4)),
-    _row("nanbeige", rope_users="physical", note="num_loops passes over the same blocks, each with its own cache"),
+    _row("mellum", "neox", window=SlidingWindow(4), tied="never"),
+    _row("nanbeige", loops=True, rope_users="physical",
+         note="num_loops passes over the same blocks, each with its own cache"),
     _row("pockettts", tied="always"),
-))
+)
+_ROWS: dict[str, dict[str, Any]] = dict(_TABLE)
 NAMES = tuple(_ROWS)
 
-
-# what an unknown architecture's keys betray about its recurrent state
-_STATE_KEYS = (("wkv.head_size", "rwkv"), ("kda.head_dim", "kda"), ("shortconv.l_cache", "shortconv"), ("ssm.state_size", "mamba2"))
+# what an unknown architecture's keys say of its recurrent state
+_STATE_KEYS: dict[str, State] = {
+    "wkv.head_size": "rwkv", "kda.head_dim": "kda", "shortconv.l_cache": "shortconv", "ssm.state_size": "ssm-groups"}
 
 
 def architecture(name: str, keys: Container[str] = ()) -> Architecture:
-    """The row of `general.architecture`. A name that has none gets one that takes more than any known model with such `keys`
-    would: full attention caches in every layer, and a recurrent state too if the file mentions one."""
+    """The row of `general.architecture`.
+
+    A name that has none gets a row that takes more than any known model with such `keys` would: full attention caches
+    in every layer, and a recurrent state too if the file mentions one.
+    """
     row = _ROWS.get(name)
     if row is not None:
         return Architecture(name, **row)
-    state = next((state for key, state in _STATE_KEYS if f"{name}.{key}" in keys), "")
-    return Architecture(name, memory="hybrid" if state else "kv", recurrent="every" if state else "", state=state, proven=False,
-                        split_tensor=False, known=False, note="unknown to autolayers")
+    state: State = next((state for key, state in _STATE_KEYS.items() if f"{name}.{key}" in keys), "")
+    return Architecture(name, memory="hybrid" if state else "kv", recurrent="every" if state else "", state=state,
+                        split_tensor=False, ollama_single=name == "mllama" or name.startswith("nemotron_h"),
+                        proven=False, known=False, note="unknown to autolayers")

@@ -5,8 +5,8 @@
     hp.n_expert_shared                          # any name of FIELDS
     hp.get("attention.layer_norm_rms_epsilon")  # any other key of the architecture
 
-Mirrors src/llama-model.cpp:load_hparams, src/llama-hparams.cpp and each src/models/*.cpp:load_arch_hparams of 2026-10-01;
-what differs between architectures is in their rows (architectures.py).
+Mirrors src/llama-model.cpp:load_hparams, src/llama-hparams.cpp and each src/models/*.cpp:load_arch_hparams (as
+modelled); what differs between architectures is in their rows (architectures.py).
 """
 
 from __future__ import annotations
@@ -23,65 +23,117 @@ if TYPE_CHECKING:
 
 MAX_LAYERS = 512
 MAX_EXPERTS = 1024
+CSA_RATIO, HCA_RATIO = 4, 128     # DSV4_CSA_RATIO, DSV4_HCA_RATIO: tokens of a compressed cell, see compress_ratios
 _MAX_DIMENSION = 1 << 32
 
 # name in llama.cpp -> (key after "<architecture>.", value without the key)
 FIELDS: dict[str, tuple[str, Any]] = {
-    "n_lora_q": ("attention.q_lora_rank", 0), "n_lora_kv": ("attention.kv_lora_rank", 0),
-    "n_lora_kv_swa": ("attention.kv_lora_rank_swa", 0), "n_embd_head_k_mla_swa": ("attention.key_length_mla_swa", 0),
+    "n_lora_q": ("attention.q_lora_rank", 0),
+    "n_lora_kv": ("attention.kv_lora_rank", 0),
+    "n_lora_kv_swa": ("attention.kv_lora_rank_swa", 0),
+    "n_embd_head_k_mla_swa": ("attention.key_length_mla_swa", 0),
     "n_embd_head_v_mla_swa": ("attention.value_length_mla_swa", 0),
-    "n_layer_dense_lead": ("leading_dense_block_count", 0), "n_ff_shexp": ("expert_shared_feed_forward_length", 0),
-    "n_ff_chexp": ("expert_chunk_feed_forward_length", 0), "n_expert_shared": ("expert_shared_count", 0),
-    "n_expert_groups": ("expert_group_count", 0), "n_group_used": ("expert_group_used_count", 0),
-    "n_group_experts": ("experts_per_group", 0), "n_expert_latent": ("expert_latent_length", 0),
-    "n_norm_groups": ("attention.group_norm_groups", 0), "moe_every_n_layers": ("moe_every_n_layers", 0),
-    "moe_latent_size": ("moe_latent_size", 0), "n_moe_layer_step": ("interleave_moe_layer_step", 0),
-    "expert_gating_func": ("expert_gating_func", 0), "expert_weights_scale": ("expert_weights_scale", 0.0),
-    "expert_weights_norm": ("expert_weights_norm", False), "expert_group_scale": ("expert_group_scale", 0.05),
-    "f_norm_eps": ("attention.layer_norm_epsilon", 0.0), "f_norm_rms_eps": ("attention.layer_norm_rms_epsilon", 0.0),
-    "f_norm_group_eps": ("attention.group_norm_epsilon", 0.0), "f_clamp_kqv": ("attention.clamp_kqv", 0.0),
-    "f_max_alibi_bias": ("attention.max_alibi_bias", 0.0), "f_logit_scale": ("logit_scale", 0.0),
-    "f_residual_scale": ("residual_scale", 0.0), "f_embedding_scale": ("embedding_scale", 0.0),
-    "f_attention_scale": ("attention.scale", 0.0), "f_attn_out_scale": ("attention.output_scale", 0.0),
-    "f_attn_value_scale": ("attention.value_scale", 0.0), "f_attn_temp_scale": ("attention.temperature_scale", 0.0),
-    "attn_temp_length": ("attention.temperature_length", 0), "f_attn_logit_softcapping": ("attn_logit_softcapping", 50.0),
+    "n_layer_dense_lead": ("leading_dense_block_count", 0),
+    "n_ff_shexp": ("expert_shared_feed_forward_length", 0),
+    "n_ff_chexp": ("expert_chunk_feed_forward_length", 0),
+    "n_expert_shared": ("expert_shared_count", 0),
+    "n_expert_groups": ("expert_group_count", 0),
+    "n_group_used": ("expert_group_used_count", 0),
+    "n_group_experts": ("experts_per_group", 0),
+    "n_expert_latent": ("expert_latent_length", 0),
+    "n_norm_groups": ("attention.group_norm_groups", 0),
+    "moe_every_n_layers": ("moe_every_n_layers", 0),
+    "moe_latent_size": ("moe_latent_size", 0),
+    "n_moe_layer_step": ("interleave_moe_layer_step", 0),
+    "expert_gating_func": ("expert_gating_func", 0),
+    "expert_weights_scale": ("expert_weights_scale", 0.0),
+    "expert_weights_norm": ("expert_weights_norm", False),
+    "expert_group_scale": ("expert_group_scale", 0.05),
+    "f_norm_eps": ("attention.layer_norm_epsilon", 0.0),
+    "f_norm_rms_eps": ("attention.layer_norm_rms_epsilon", 0.0),
+    "f_norm_group_eps": ("attention.group_norm_epsilon", 0.0),
+    "f_clamp_kqv": ("attention.clamp_kqv", 0.0),
+    "f_max_alibi_bias": ("attention.max_alibi_bias", 0.0),
+    "f_logit_scale": ("logit_scale", 0.0),
+    "f_residual_scale": ("residual_scale", 0.0),
+    "f_embedding_scale": ("embedding_scale", 0.0),
+    "f_attention_scale": ("attention.scale", 0.0),
+    "f_attn_out_scale": ("attention.output_scale", 0.0),
+    "f_attn_value_scale": ("attention.value_scale", 0.0),
+    "f_attn_temp_scale": ("attention.temperature_scale", 0.0),
+    "attn_temp_length": ("attention.temperature_length", 0),
+    "f_attn_logit_softcapping": ("attn_logit_softcapping", 50.0),
     "f_router_logit_softcapping": ("router_logit_softcapping", 30.0),
-    "f_final_logit_softcapping": ("final_logit_softcapping", 30.0), "use_par_res": ("use_parallel_residual", False),
-    "swin_norm": ("swin_norm", False), "rope_freq_base_train": ("rope.freq_base", 10000.0),
-    "n_ctx_orig_yarn": ("rope.scaling.original_context_length", 0), "rope_scaling_type": ("rope.scaling.type", "linear"),
-    "rope_attn_factor": ("rope.scaling.attn_factor", 1.0), "rope_yarn_log_mul": ("rope.scaling.yarn_log_multiplier", 0.0),
-    "rescale_every_n_layers": ("rescale_every_n_layers", 0), "time_mix_extra_dim": ("time_mix_extra_dim", 0),
-    "time_decay_extra_dim": ("time_decay_extra_dim", 0), "n_lora_decay": ("attention.decay_lora_rank", 0),
-    "n_lora_iclr": ("attention.iclr_lora_rank", 0), "n_lora_value_res_mix": ("attention.value_residual_mix_lora_rank", 0),
-    "n_lora_gate": ("attention.gate_lora_rank", 0), "ssm_dt_rank": ("ssm.time_step_rank", 0),
-    "ssm_dt_b_c_rms": ("ssm.dt_b_c_rms", False), "kda_safe_gate": ("kda.safe_gate", True),
-    "kda_gate_lower_bound": ("kda.gate_lower_bound", float("-inf")), "attn_res_block_size": ("attn_res.block_size", 0),
-    "situ_beta": ("activation.situ_beta", 1.0), "situ_linear_beta": ("activation.situ_linear_beta", 0.0),
-    "n_hrm_layers_per_stack": ("hrm.layers_per_stack", 0), "n_hrm_h_cycles": ("hrm.h_cycles", 0),
-    "n_hrm_l_cycles": ("hrm.l_cycles", 0), "hrm_prefix_lm": ("hrm.prefix_lm", False), "n_loops": ("num_loops", 1),
-    "skip_loop_final_norm": ("skip_loop_final_norm", False), "n_rel_attn_bkts": ("attention.relative_buckets_count", 0),
-    "dec_n_layer": ("decoder_block_count", 0), "n_deepstack_layers": ("n_deepstack_layers", 0),
-    "n_embd_per_layer": ("embedding_length_per_layer_input", 0), "indexer_n_head": ("attention.indexer.head_count", 0),
-    "indexer_top_k": ("attention.indexer.top_k", 0), "indexer_kpool_select_tail": ("attention.indexer.kpool_select_tail", True),
-    "indexer_block_size": ("attention.indexer.block_size", 0), "indexer_local_blocks": ("attention.indexer.local_blocks", 0),
-    "dsv4_o_group_count": ("attention.output_group_count", 0), "dsv4_o_lora_rank": ("attention.output_lora_rank", 0),
-    "dsv4_hc_mult": ("hyper_connection.count", 0), "dsv4_hc_sinkhorn_iters": ("hyper_connection.sinkhorn_iterations", 0),
-    "dsv4_hc_eps": ("hyper_connection.epsilon", 0.0), "dsv4_hash_layer_count": ("hash_layer_count", 0),
-    "dsv4_compress_rope_base": ("attention.compress_rope_freq_base", 0.0), "hc_magnitude": ("hyper_connection.magnitude", 0.0),
-    "hc_low_rank": ("hyper_connection.low_rank", 0), "ple_ngram_size": ("ple.ngram_size", 0),
-    "ple_heads_per_ngram": ("ple.heads_per_ngram", 0), "ple_conv_kernel": ("ple.conv_kernel", 0),
-    "pooling_type": ("pooling_type", 0), "pooling_type_cls": ("classifier.pooling_type", -1),
-    "dense_2_feat_in": ("dense_2_feat_in", 0), "dense_2_feat_out": ("dense_2_feat_out", 0),
-    "dense_3_feat_in": ("dense_3_feat_in", 0), "dense_3_feat_out": ("dense_3_feat_out", 0),
-    "dflash_block_size": ("block_size", 0), "dflash_conv_kernel_size": ("conv_kernel_size", 0),
-    "dflash_conv_group_size": ("conv_group_size", 0), "dflash_selector_rank": ("selector_rank", 0),
-    "dflash_selector_top_k": ("selector_top_k", 0), "norm_before_residual": ("norm_before_residual", False),
-    "norm_before_fc": ("norm_before_fc", False), "hidden_act": ("hidden_activation", ""),
+    "f_final_logit_softcapping": ("final_logit_softcapping", 30.0),
+    "use_par_res": ("use_parallel_residual", False),
+    "swin_norm": ("swin_norm", False),
+    "rope_freq_base_train": ("rope.freq_base", 10000.0),
+    "n_ctx_orig_yarn": ("rope.scaling.original_context_length", 0),
+    "rope_scaling_type": ("rope.scaling.type", "linear"),
+    "rope_attn_factor": ("rope.scaling.attn_factor", 1.0),
+    "rope_yarn_log_mul": ("rope.scaling.yarn_log_multiplier", 0.0),
+    "rescale_every_n_layers": ("rescale_every_n_layers", 0),
+    "time_mix_extra_dim": ("time_mix_extra_dim", 0),
+    "time_decay_extra_dim": ("time_decay_extra_dim", 0),
+    "n_lora_decay": ("attention.decay_lora_rank", 0),
+    "n_lora_iclr": ("attention.iclr_lora_rank", 0),
+    "n_lora_value_res_mix": ("attention.value_residual_mix_lora_rank", 0),
+    "n_lora_gate": ("attention.gate_lora_rank", 0),
+    "ssm_dt_rank": ("ssm.time_step_rank", 0),
+    "ssm_dt_b_c_rms": ("ssm.dt_b_c_rms", False),
+    "kda_safe_gate": ("kda.safe_gate", True),
+    "kda_gate_lower_bound": ("kda.gate_lower_bound", float("-inf")),
+    "attn_res_block_size": ("attn_res.block_size", 0),
+    "situ_beta": ("activation.situ_beta", 1.0),
+    "situ_linear_beta": ("activation.situ_linear_beta", 0.0),
+    "n_hrm_layers_per_stack": ("hrm.layers_per_stack", 0),
+    "n_hrm_h_cycles": ("hrm.h_cycles", 0),
+    "n_hrm_l_cycles": ("hrm.l_cycles", 0),
+    "hrm_prefix_lm": ("hrm.prefix_lm", False),
+    "n_loops": ("num_loops", 1),
+    "skip_loop_final_norm": ("skip_loop_final_norm", False),
+    "n_rel_attn_bkts": ("attention.relative_buckets_count", 0),
+    "dec_n_layer": ("decoder_block_count", 0),
+    "n_deepstack_layers": ("n_deepstack_layers", 0),
+    "n_embd_per_layer": ("embedding_length_per_layer_input", 0),
+    "indexer_n_head": ("attention.indexer.head_count", 0),
+    "indexer_top_k": ("attention.indexer.top_k", 0),
+    "indexer_kpool_select_tail": ("attention.indexer.kpool_select_tail", True),
+    "indexer_block_size": ("attention.indexer.block_size", 0),
+    "indexer_local_blocks": ("attention.indexer.local_blocks", 0),
+    "dsv4_o_group_count": ("attention.output_group_count", 0),
+    "dsv4_o_lora_rank": ("attention.output_lora_rank", 0),
+    "dsv4_hc_mult": ("hyper_connection.count", 0),
+    "dsv4_hc_sinkhorn_iters": ("hyper_connection.sinkhorn_iterations", 0),
+    "dsv4_hc_eps": ("hyper_connection.epsilon", 0.0),
+    "dsv4_hash_layer_count": ("hash_layer_count", 0),
+    "dsv4_compress_rope_base": ("attention.compress_rope_freq_base", 0.0),
+    "hc_magnitude": ("hyper_connection.magnitude", 0.0),
+    "hc_low_rank": ("hyper_connection.low_rank", 0),
+    "ple_ngram_size": ("ple.ngram_size", 0),
+    "ple_heads_per_ngram": ("ple.heads_per_ngram", 0),
+    "ple_conv_kernel": ("ple.conv_kernel", 0),
+    "pooling_type": ("pooling_type", 0),
+    "pooling_type_cls": ("classifier.pooling_type", -1),
+    "dense_2_feat_in": ("dense_2_feat_in", 0),
+    "dense_2_feat_out": ("dense_2_feat_out", 0),
+    "dense_3_feat_in": ("dense_3_feat_in", 0),
+    "dense_3_feat_out": ("dense_3_feat_out", 0),
+    "dflash_block_size": ("block_size", 0),
+    "dflash_conv_kernel_size": ("conv_kernel_size", 0),
+    "dflash_conv_group_size": ("conv_group_size", 0),
+    "dflash_selector_rank": ("selector_rank", 0),
+    "dflash_selector_top_k": ("selector_top_k", 0),
+    "norm_before_residual": ("norm_before_residual", False),
+    "norm_before_fc": ("norm_before_fc", False),
+    "hidden_act": ("hidden_activation", ""),
 }
+
 
 def _guess(tensors: Mapping[str, TensorInfo], prefix: str) -> dict[str, Any]:
     """What an unknown architecture's tensors say where its keys do not."""
-    blocks = [int(number) for number in (name.split(".")[1] for name in tensors if name.startswith("blk.")) if number.isdecimal()]
+    numbers = {name.split(".")[1] for name in tensors if name.startswith("blk.")}
+    blocks = [int(number) for number in numbers if number.isdecimal()]
     embedding = tensors.get("token_embd.weight")
     found = {"context_length": 4096}
     if blocks:
@@ -97,74 +149,19 @@ _GLM_5_2_INDEXERS = (1, 1) + (1, 0, 0, 0) * 19
 class Hparams:
     """Everything is read at construction except FIELDS, which are read when asked for."""
 
-    def __init__(self, row: Architecture, metadata: Mapping[str, Any], tensors: Mapping[str, TensorInfo] | None = None) -> None:
-        """`row` says which rules hold, `metadata` and `tensors` are the header's. Raises ModelError
-        where llama.cpp would not load the file: a missing required key, an array of the wrong length."""
-        self.architecture = row
-        self._metadata = metadata
-        self._prefix = row.name + "."
+    def __init__(self, row: Architecture, metadata: Mapping[str, Any],
+                 tensors: Mapping[str, TensorInfo] | None = None) -> None:
+        """`row` says which rules hold, `metadata` and `tensors` are the header's.
+
+        Raises ModelError where llama.cpp would not load the file: a missing required key, an array of the wrong length.
+        """
         tensors = tensors or {}
-        if not row.known:
-            self._metadata = metadata = {**_guess(tensors, self._prefix), **metadata}
-        self.n_ctx_train = self._size("context_length", required=True)
-        self.n_embd = self._size("embedding_length", required=True)
-        self.n_layer_all = self._size("block_count", required=True)
-        if not 0 < self.n_layer_all <= MAX_LAYERS:
-            raise ModelError(f"block_count is {self.n_layer_all}; llama.cpp accepts 1 to {MAX_LAYERS}")
-        self.n_layer_nextn = self._size("nextn_predict_layers")
-        if self.n_layer_nextn > self.n_layer_all:
-            raise ModelError("nextn_predict_layers exceeds block_count")
-        self.n_expert = self._size("expert_count")
-        if self.n_expert > MAX_EXPERTS:
-            raise ModelError(f"expert_count is {self.n_expert}; llama.cpp accepts up to {MAX_EXPERTS}")
-        used = self._per_layer("expert_used_count", 0)
-        if row.name in ("hunyuan_vl", "hunyuan-dense") and self.n_expert <= 1:
-            self.n_expert, used = 0, (0,) * self.n_layer_all
-        if row.known:
-            self._check_experts(max(used))
-        heads = self._per_layer("attention.head_count", 0)
-        heads_kv = self._per_layer("attention.head_count_kv", heads)
-        ff = self._per_layer("feed_forward_length", 0)
-        self.n_embd_out_impl = self._size("embedding_length_out")
-        if row.name == "wavtokenizer-dec":
-            self.n_embd, self.n_embd_out_impl = self._size("features_length", required=True), self.n_embd
-
-        self.n_embd_head_k_full = self.n_embd_head_v_full = self.n_rot_full = 0
-        if heads[0]:
-            self.n_embd_head_k_full = self._size("attention.key_length", self.n_embd // heads[0])
-            self.n_embd_head_v_full = self._size("attention.value_length", self.n_embd // heads[0])
-            self.n_rot_full = self._size("rope.dimension_count", self.n_embd_head_k_full)
-        elif row.name == "plamo2":
-            self.n_embd_head_k_full = self._size("attention.key_length")
-            self.n_embd_head_v_full = self._size("attention.value_length")
-        if row.state == "kda" and row.name in ("kimi-k3", "glm5-next"):
-            self.n_embd_head_v_full = self._size("attention.kv_lora_rank")
-        self.n_embd_head_k_swa = self._size("attention.key_length_swa", self.n_embd_head_k_full)
-        self.n_embd_head_v_swa = self._size("attention.value_length_swa", self.n_embd_head_v_full)
-        self.n_rot_swa = self._size("rope.dimension_count_swa", self.n_rot_full)
-        if row.name == "step35":
-            self.n_rot_full //= 2
-        self.n_embd_head_k_mla = self.n_embd_head_v_mla = 0
-        if row.mla:
-            self.n_embd_head_k_mla = self._size("attention.key_length_mla", required=row.mla == "required")
-            self.n_embd_head_v_mla = self._size("attention.value_length_mla", required=row.mla == "required")
-        self.is_mla = bool(self.n_embd_head_k_mla and self.n_embd_head_v_mla)
-
-        self.router_layer = -1
-        self.n_layer_phys = self.n_layer_all
-        if row.name == "graniteswitch":   # one more block with a single head holds the adapter routing
-            self.router_layer, self.n_layer_all, self.n_layer_nextn = self.n_layer_all, self.n_layer_all + 1, 1
-            heads, heads_kv, ff, used = (*heads, 1), (*heads_kv, 1), (*ff, 0), (*used, 0)
-        elif row.name == "nanbeige":      # every loop has its own cache
-            loops = max(1, self._size("num_loops", 1))
-            if self.n_layer_all * loops > MAX_LAYERS:
-                raise ModelError("num_loops * block_count exceeds llama.cpp's 512 layers")
-            self.n_layer_all *= loops
-            heads, heads_kv, ff, used = heads * loops, heads_kv * loops, ff * loops, used * loops
-        elif row.memory == "dsv4" and f"blk.{self.n_layer}.nextn.eh_proj.weight" not in tensors:
-            self.n_layer_nextn = 0        # converted without its MTP block
-        self._n_head, self._n_head_kv, self._n_ff, self._n_expert_used = heads, heads_kv, ff, used
-
+        self.architecture = row
+        self._prefix = row.name + "."
+        self._metadata = metadata if row.known else {**_guess(tensors, self._prefix), **metadata}
+        self._load_sizes(row)
+        self._load_heads(row)
+        self._load_extra_blocks(row, tensors)
         if not row.known:
             self._widen(tensors)
         self.causal = bool(self.get("attention.causal", True)) and row.causal
@@ -180,16 +177,82 @@ class Hparams:
             self.compress_ratios = self._array("attention.compress_ratios")
             if len(self.compress_ratios) < self.n_layer_all:
                 raise ModelError("attention.compress_ratios is shorter than block_count")
-        self.ple_layers = frozenset(self._array("ple.layers")) if row.name == "qwen4exp" else frozenset()
+        self.ple_layers = frozenset(self._array("ple.layers")) if row.ple else frozenset()
         self.n_embd_v_gqa_max = max(map(self.n_embd_v_gqa, range(self.n_layer_all)))
 
+    def _load_sizes(self, row: Architecture) -> None:
+        self.n_ctx_train = self._size("context_length", required=True)
+        self.n_embd = self._size("embedding_length", required=True)
+        self.n_layer_all = self._size("block_count", required=True)
+        if not 0 < self.n_layer_all <= MAX_LAYERS:
+            raise ModelError(f"block_count is {self.n_layer_all}; llama.cpp accepts 1 to {MAX_LAYERS}")
+        self.n_layer_nextn = self._size("nextn_predict_layers")
+        if self.n_layer_nextn > self.n_layer_all:
+            raise ModelError("nextn_predict_layers exceeds block_count")
+        self.n_expert = self._size("expert_count")
+        if self.n_expert > MAX_EXPERTS:
+            raise ModelError(f"expert_count is {self.n_expert}; llama.cpp accepts up to {MAX_EXPERTS}")
+        self._n_expert_used = self._per_layer("expert_used_count", 0)
+        if not row.one_expert and self.n_expert <= 1:
+            self.n_expert, self._n_expert_used = 0, (0,) * self.n_layer_all
+        if row.known:
+            self._check_experts(max(self._n_expert_used))
+        self._n_head = self._per_layer("attention.head_count", 0)
+        self._n_head_kv = self._per_layer("attention.head_count_kv", self._n_head)
+        self._n_ff = self._per_layer("feed_forward_length", 0)
+        self.n_embd_out_impl = self._size("embedding_length_out")
+        if row.features:
+            self.n_embd, self.n_embd_out_impl = self._size("features_length", required=True), self.n_embd
+
+    def _load_heads(self, row: Architecture) -> None:
+        n_head = self._n_head[0]
+        self.n_embd_head_k_full = self.n_embd_head_v_full = self.n_rot_full = 0
+        if n_head:
+            self.n_embd_head_k_full = self._size("attention.key_length", self.n_embd // n_head)
+            self.n_embd_head_v_full = self._size("attention.value_length", self.n_embd // n_head)
+            self.n_rot_full = self._size("rope.dimension_count", self.n_embd_head_k_full)
+        elif row.head_sizes:
+            self.n_embd_head_k_full = self._size("attention.key_length")
+            self.n_embd_head_v_full = self._size("attention.value_length")
+        if row.latent_value:
+            self.n_embd_head_v_full = self._size("attention.kv_lora_rank")
+        self.n_embd_head_k_swa = self._size("attention.key_length_swa", self.n_embd_head_k_full)
+        self.n_embd_head_v_swa = self._size("attention.value_length_swa", self.n_embd_head_v_full)
+        self.n_rot_swa = self._size("rope.dimension_count_swa", self.n_rot_full)
+        if row.half_rope:
+            self.n_rot_full //= 2
+        self.n_embd_head_k_mla = self.n_embd_head_v_mla = 0
+        if row.mla:
+            self.n_embd_head_k_mla = self._size("attention.key_length_mla", required=row.mla == "required")
+            self.n_embd_head_v_mla = self._size("attention.value_length_mla", required=row.mla == "required")
+        self.is_mla = bool(self.n_embd_head_k_mla and self.n_embd_head_v_mla)
+
+    def _load_extra_blocks(self, row: Architecture, tensors: Mapping[str, TensorInfo]) -> None:
+        """Layers that block_count does not count, or counts although the file has not got them."""
+        self.router_layer = -1
+        self.n_layer_phys = self.n_layer_all
+        if row.router:
+            self.router_layer, self.n_layer_all, self.n_layer_nextn = self.n_layer_all, self.n_layer_all + 1, 1
+            self._n_head, self._n_head_kv = (*self._n_head, 1), (*self._n_head_kv, 1)
+            self._n_ff, self._n_expert_used = (*self._n_ff, 0), (*self._n_expert_used, 0)
+        elif row.loops:
+            loops = max(1, self._size("num_loops", 1))
+            if self.n_layer_all * loops > MAX_LAYERS:
+                raise ModelError("num_loops * block_count exceeds llama.cpp's 512 layers")
+            self.n_layer_all *= loops
+            self._n_head, self._n_head_kv = self._n_head * loops, self._n_head_kv * loops
+            self._n_ff, self._n_expert_used = self._n_ff * loops, self._n_expert_used * loops
+        elif row.memory == "dsv4" and f"blk.{self.n_layer}.nextn.eh_proj.weight" not in tensors:
+            self.n_layer_nextn = 0        # converted without its MTP block
+
     def _check_experts(self, used: int) -> None:
-        """What llama_model_base::load_hparams of 2026-10-01 asserts about experts and their groups."""
+        """What llama_model_base::load_hparams asserts about experts and their groups."""
         groups, chosen = self._size("expert_group_count"), self._size("expert_group_used_count")
         if used > self.n_expert or (self.n_expert and not used):
             raise ModelError(f"expert_used_count is {used} of {self.n_expert} experts; llama.cpp does not load that")
         if groups >= max(1, self.n_expert) or (groups > 1 and (self.n_expert % groups or not 0 < chosen < groups)):
-            raise ModelError(f"{chosen} of {groups} groups of {self.n_expert} experts are used; llama.cpp does not load that")
+            raise ModelError(f"{chosen} of {groups} groups of {self.n_expert} experts are used; "
+                             "llama.cpp does not load that")
 
     # reading keys
 
@@ -241,9 +304,10 @@ class Hparams:
         return (self._size(key),) * n
 
     def _widen(self, tensors: Mapping[str, TensorInfo]) -> None:
-        """Of an unknown architecture: caches as wide as its widest attention projection or largest head, in every layer."""
-        width = max((info.ne[1] for name, info in tensors.items() if ".attn_" in name and name.endswith(
-            ("_k.weight", "_v.weight", "_kv.weight", "_qkv.weight", "_kv_b.weight", "_kv_a_mqa.weight"))), default=self.n_embd)
+        """Of an unknown architecture: caches as wide as its widest attention projection or largest head."""
+        kinds = ("_k.weight", "_v.weight", "_kv.weight", "_qkv.weight", "_kv_b.weight", "_kv_a_mqa.weight")
+        width = max((info.ne[1] for name, info in tensors.items() if ".attn_" in name and name.endswith(kinds)),
+                    default=self.n_embd)
         heads = max(self._n_head_kv)
         for head in (self.n_embd_head_k_full, self.n_embd_head_v_full, self.n_embd_head_k_swa, self.n_embd_head_v_swa):
             width = max(width, head * heads)
@@ -256,11 +320,11 @@ class Hparams:
         self.ssm_d_conv = self.ssm_d_inner = self.ssm_d_state = self.ssm_n_group = 0
         self.wkv_head_size = self.n_shortconv_l_cache = self.n_embd_head_kda = self.n_embd_head_la = 0
         self.token_shift_count = 2
-        if row.state in ("mamba", "mamba2"):
+        if row.state in ("ssm", "ssm-groups"):
             self.ssm_d_conv = self._size("ssm.conv_kernel", required=row.known)
             self.ssm_d_inner = self._size("ssm.inner_size", required=row.known)
             self.ssm_d_state = self._size("ssm.state_size", required=row.known)
-        if row.state == "mamba2":         # mamba and jamba never read the group count
+        if row.state == "ssm-groups":
             self.ssm_n_group = self._size("ssm.group_count", required=row.known)
         elif row.state == "kda":
             self.ssm_d_conv = self._size("ssm.conv_kernel", required=row.known)
@@ -301,14 +365,14 @@ class Hparams:
             return
         given = self.get("attention.sliding_window") is not None
         n_swa = self._size("attention.sliding_window", window.size, required=window.when == "required")
-        slides = {"required": True, "always": True, "window": n_swa > 0, "attention": n_swa > 0, "dflash": n_swa > 0,
+        slides = {"required": True, "always": True, "window": n_swa > 0, "attention": n_swa > 0,
                   "not-zero": not given or n_swa > 0, "deep": self.n_layer == 64}[window.when]
         if not slides:
             return
         self.swa_type = window.kind
         self.n_swa = window.fixed or n_swa
         n, layers = self.n_layer, range(self.n_layer_all)
-        if row.memory == "dsv4" or (window.when == "dflash" and self._size("hyper_connection.count")):
+        if row.memory == "dsv4" or (window.all_with_streams and self._size("hyper_connection.count")):
             self._is_swa = (True,) * self.n_layer_all
             return
         if window.when == "attention":
@@ -404,9 +468,10 @@ class Hparams:
     def has_rope(self, il: int) -> bool:
         if il == self.router_layer:
             return False
-        if self.architecture.name in ("granite", "granitehybrid", "graniteswitch"):
+        switch = self.architecture.rope_switch
+        if switch == "finetuned":
             return bool(self.get("rope.scaling.finetuned", True))
-        pattern = self.get("attention.rope_pattern") if self.architecture.name == "granite_swa" else None
+        pattern = self.get("attention.rope_pattern") if switch == "pattern" else None
         return bool(pattern[il]) if isinstance(pattern, tuple) and il < len(pattern) else True
 
     def n_embd_r(self) -> int:
@@ -442,13 +507,10 @@ class Hparams:
     @property
     def rope_type(self) -> str:
         """none, norm, neox, mrope or imrope (llama_model_rope_type)."""
-        rope = self.architecture.rope
-        sections = self.rope_sections[0] > 0 and self.rope_sections[1] > 0
-        if rope == "dflash":
-            return "mrope" if sections else "norm" if self.dsv4_hc_mult else "neox"
-        if rope.startswith("mrope|"):
-            return "mrope" if sections else rope[6:]
-        return rope
+        first, *others = self.architecture.rope.split("|")
+        if not others or (self.rope_sections[0] > 0 and self.rope_sections[1] > 0):
+            return first
+        return "norm" if "hc-norm" in others and self.dsv4_hc_mult else others[-1]
 
     @property
     def n_pos_per_embd(self) -> int:
@@ -463,15 +525,15 @@ class Hparams:
 
     @property
     def n_embd_out(self) -> int:
-        if self.architecture.name in ("deepseek4", "qwen4exp"):
+        if self.architecture.embd_out == "streams":
             return int(self.dsv4_hc_mult * self.n_embd)
         return self.n_embd_out_impl or self.n_embd
 
     @property
     def n_embd_inp(self) -> int:
-        if self.architecture.name == "gemma4-assistant":
+        if self.architecture.embd_inp == "output":
             return self.n_embd_out
         deepstack = self.n_deepstack_layers
-        if self.architecture.name in ("granite", "granite_swa"):
+        if self.architecture.embd_inp == "deepstack_mapping":
             deepstack = len({x for x in self._array("deepstack_mapping") if x >= 0})
         return int(self.n_embd * (1 + deepstack))

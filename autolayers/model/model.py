@@ -4,18 +4,15 @@ from __future__ import annotations
 
 from ..errors import ModelError, UsageError
 from ..gguf import Header, TensorInfo, read_header
+from ..records import dataclass, lazy
 from .architectures import Architecture, architecture
 from .hparams import Hparams
-from .lazy import lazy
 from .tensors import classify
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from dataclasses import dataclass
     from os import PathLike
     from typing import Any
-else:
-    from ..records import dataclass
 
 
 @dataclass(frozen=True)
@@ -30,7 +27,7 @@ class Weight:
 
 
 class Model:
-    """What everything after the file works with; never changes. Raises ModelError where llama.cpp would not load it.
+    """A model as its header describes it; never changes. Raises ModelError where llama.cpp would not load it.
 
         model = read_model("model.gguf")
         model.name, model.architecture, model.size, model.n_layer, model.n_ctx_train
@@ -41,13 +38,12 @@ class Model:
         name = header.metadata.get("general.architecture")
         if not isinstance(name, str):
             raise ModelError(f"{path}: no general.architecture, so not a model that llama.cpp can load")
-        if name == "clip":
-            raise ModelError(f"{path} is a projector for images or sound; give it with --mmproj beside its model")
+        self.row: Architecture = architecture(name, header.metadata)
+        if self.row.projector:
+            raise ModelError(f"{path} is a projector for images or sound; give it with --mmproj, and its model with -m")
         self.header = header
         self.path = path
         self.architecture = name
-        self.row: Architecture = architecture(name, header.metadata)
-        self.memo: dict[Any, Any] = {}      # what other stages derive from the model alone, so that they need not do it twice
         try:
             self.hparams = Hparams(self.row, header.metadata, header.tensors)
         except ModelError as error:
@@ -82,7 +78,7 @@ class Model:
     @lazy
     def weights(self) -> tuple[Weight, ...]:
         """All tensors, classified, in file order."""
-        return tuple(Weight(info, *classify(self.architecture, name)) for name, info in self.header.tensors.items())
+        return tuple(Weight(info, *classify(self.row, name)) for name, info in self.header.tensors.items())
 
     @property
     def is_moe(self) -> bool:
@@ -97,7 +93,8 @@ class Model:
             reasons.append(f"architecture {self.architecture} is {what}: its memory use is an upper bound")
         unknown = [weight.info.name for weight in self.weights if not weight.known]
         if unknown and self.row.proven:
-            reasons.append(f"{len(unknown)} tensors that llama.cpp does not know ({unknown[0]}), counted with their layers")
+            reasons.append(f"{len(unknown)} tensors that llama.cpp does not know ({unknown[0]}), "
+                           "counted with their layers")
         if not all(info.exact for info in self.header.tensors.values()):
             reasons.append("tensors of an unknown type are counted with all the space they may take")
         return tuple(reasons)
@@ -106,16 +103,12 @@ class Model:
         """This model with --override-kv applied: ("key", "type:value") pairs; only scalars can be replaced."""
         if not override_kv:
             return self
-        if ("overridden", override_kv) in self.memo:
-            known: Model = self.memo["overridden", override_kv]
-            return known
         metadata = dict(self.header.metadata)
         for key, text in override_kv:
             metadata[key] = _override(key, text)
         header = self.header
-        model = Model(Header(header.version, header.alignment, metadata, header.tensors, header.files, header.notes), self.path)
-        self.memo["overridden", override_kv] = model
-        return model
+        changed = Header(header.version, header.alignment, metadata, header.tensors, header.files, header.notes)
+        return Model(changed, self.path)
 
     def __repr__(self) -> str:
         return f"Model({self.path!r}, {self.architecture}, {self.n_layer} layers)"
@@ -135,6 +128,12 @@ def _override(key: str, text: str) -> Any:
     except ValueError:
         pass
     raise UsageError(f"--override-kv {key}={text}: write KEY=int:N, float:X, bool:true, bool:false or str:TEXT")
+
+
+def is_projector(header: Header) -> bool:
+    """Whether a file is what --mmproj takes, and no model."""
+    name = header.metadata.get("general.architecture")
+    return isinstance(name, str) and architecture(name).projector
 
 
 def read_model(path: str | PathLike[str] | Any) -> Model:

@@ -1,15 +1,17 @@
 """What to tell Ollama: num_gpu, num_ctx and num_batch from a plan made with Ollama's own settings, or why not to.
 
-Since Ollama 0.30 every GGUF runs in llama-server, so that num_gpu is -ngl: it counts the output layer. Setting it switches
-llama.cpp's --fit off, which for some models costs more than it brings; then `num_gpu` is None and `notes` say why.
+Since Ollama 0.30 every GGUF runs in llama-server, so that num_gpu is -ngl: it counts the output layer. Setting it
+switches llama.cpp's --fit off, which for some models costs more than it brings; then `num_gpu` is None and `notes` say
+why.
 """
 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, replace
 
 from ..errors import LaunchRefused
+from ..flags.params import FIT_PARAMS_TARGET
+from ..records import dataclass, replace
 from ..units import MiB, human
 from . import settings as rules
 
@@ -33,8 +35,8 @@ _OLD = (0, 30)   # before: engines of its own, which estimate the layers themsel
 
 @dataclass(frozen=True)
 class Advice:
-    """`num_gpu` None: leave it to Ollama. `num_batch` is what the plan counts with; it is pinned where Ollama, left alone,
-    might take a larger one that costs a layer. `server` are LLAMA_ARG_* settings for `ollama serve`."""
+    """`num_gpu` None: leave it to Ollama. `num_batch` is the plan's; it is pinned where Ollama might take a larger one
+    that costs a layer. `server` are LLAMA_ARG_* settings for `ollama serve`."""
 
     target: Target
     plan: Plan
@@ -58,7 +60,7 @@ class Advice:
         return found
 
     def over(self, existing: Mapping[str, object]) -> dict[str, int]:
-        """What to write over these parameters: a num_gpu that should not be there becomes -1, Ollama's word for auto."""
+        """The parameters that replace these: a num_gpu that should not be there becomes -1, Ollama's word for auto."""
         if self.num_gpu is None and "num_gpu" in existing:
             return {"num_gpu": -1, **self.parameters}
         return self.parameters
@@ -75,12 +77,13 @@ class Advice:
         if self.server and self.num_gpu is None:
             lines.append("with the server's settings below:")
         for row in self.plan.devices:
-            lines.append(f"{row.name}: weights {human(row.model)}, KV cache {human(row.context)}, compute {human(row.compute)}"
-                         + (f", beside {human(row.beside)}" if row.beside else "")
+            lines.append(f"{row.name}: weights {human(row.model)}, KV cache {human(row.context)}, "
+                         f"compute {human(row.compute)}"
+                         + (f", beside {human(row.extra)}" if row.extra else "")
                          + f", margin {human(row.margin)}, left {human(row.remaining)} of {human(row.free)}")
         host = self.plan.host
         lines.append(f"RAM: weights {human(host.model)}, KV cache {human(host.context)}, compute {human(host.compute)}"
-                     + (f", beside {human(host.beside)}" if host.beside else ""))
+                     + (f", beside {human(host.extra)}" if host.extra else ""))
         return lines
 
 
@@ -89,20 +92,22 @@ def advise(target: Target, settings: Settings, devices: Sequence[Device], host: 
            version: str = "", explain: bool = True, planner: Planner | None = None) -> Advice:
     """The parameters for a model on these devices.
 
-    `num_ctx` may be "max", the largest that keeps the model wholly on the GPUs; None is the model's own, then the server's,
-    then the default by VRAM; likewise `num_batch`. `words` are more flags for the planner. `pin` writes num_gpu even
-    where leaving it to Ollama is better, `explain` adds reasons and the comparison with Ollama's own choice. Raises what the planner raises, and LaunchRefused for "max" without a GPU.
+    `num_ctx` may be "max", the largest that keeps the model wholly on the GPUs; None is the model's own, then the
+    server's, then the default by VRAM; likewise `num_batch`. `words` are more flags for the planner. `pin` writes
+    num_gpu even where leaving it to Ollama is better, `explain` adds reasons and the comparison with Ollama's own
+    choice. Raises what the planner raises, and LaunchRefused for "max" without a GPU.
     """
     question = _Question(target, settings, devices, host, words, planner)
     model, everything = target.model, target.model.n_layer + 1
     slots = question.parallel
+    given_batch = num_batch or _whole(target.parameters.get("num_batch"))
     notes = list(target.notes)
 
     if num_ctx == "max":
         if not devices:
             raise LaunchRefused("the largest num_ctx for a GPU needs a GPU: say which with --gpu SIZE")
         # The smallest batch leaves the most for the context; it is pinned below, as Ollama would take a larger one.
-        batch = num_batch or _whole(target.parameters.get("num_batch")) or min(512, model.n_ctx_train or 512)
+        batch = given_batch or min(rules.BATCH, model.n_ctx_train or rules.BATCH)
         use = list(devices)
         plan = question.ask(None, batch, use)
         fewer = question.visible(plan.breakdown.n_ctx)
@@ -119,8 +124,7 @@ def advise(target: Target, settings: Settings, devices: Sequence[Device], host: 
             notes.append(f"num_ctx {wanted} becomes {n_ctx}: Ollama keeps it between "
                          f"{rules.clamped(0, model, target.vision)} and the trained {model.n_ctx_train}")
         use = question.visible(n_ctx * slots)
-        batch = (num_batch or _whole(target.parameters.get("num_batch"))
-                 or rules.automatic_batch(model, target.size, n_ctx * slots, use, question.flash))
+        batch = given_batch or rules.automatic_batch(model, target.size, n_ctx * slots, use, question.flash)
         plan = question.ask(n_ctx, batch, use)
 
     more: tuple[str, ...] = ()
@@ -138,17 +142,13 @@ def advise(target: Target, settings: Settings, devices: Sequence[Device], host: 
         plan = question.ask(n_ctx, batch, use, () if left else more, layers=not left, explain=explain)
 
     if server:
-        notes.append("a mixture of experts that does not fit: without num_gpu llama.cpp keeps all layers on the GPU and moves experts "
-                     "alone to RAM, which is faster" + ("" if pin else ", so num_gpu is not set (--pin sets it)"))
-        if left:
-            margins = ",".join(str(-(-row.margin // MiB)) for row in plan.devices)
-            notes.append(f"LLAMA_ARG_FIT_TARGET={margins} on the server makes llama.cpp leave that many MiB free rather than 1024")
+        notes += _about_experts(plan, left, pin)
     elif more and num_gpu:
-        notes.append(f"num_gpu {num_gpu} sends the projector to the CPU, as any partial num_gpu does; without num_gpu Ollama keeps it "
-                     "on the GPU at the price of layers")
-    elif partial and len(use) == 1 and plan.rival is not None and plan.rival.fits:
-        own = plan.rival.params.n_gpu_layers or 0
-        if own >= plan.n_gpu_layers and not plan.rival.params.overrides:
+        notes.append(f"num_gpu {num_gpu} sends the projector to the CPU, as any partial num_gpu does; without num_gpu "
+                     "Ollama keeps it on the GPU at the price of layers")
+    elif partial and len(use) == 1 and plan.fit_choice is not None and plan.fit_choice.fits:
+        own = plan.fit_choice.params.n_gpu_layers or 0
+        if own >= plan.n_gpu_layers and not plan.fit_choice.params.overrides:
             notes.append(f"Ollama's own choice would be {own} layers as well: num_gpu only pins it")
     if partial and num_ctx != "max":
         notes += question.larger_context(batch, use, everything)
@@ -166,13 +166,24 @@ def advise(target: Target, settings: Settings, devices: Sequence[Device], host: 
                   tuple(dict.fromkeys((*notes, *plan.warnings))), tuple(server))
 
 
+def _about_experts(plan: Plan, left: bool, pin: bool) -> list[str]:
+    """A mixture of experts that does not fit; `left`: num_gpu is left to llama.cpp."""
+    notes = ["a mixture of experts that does not fit: without num_gpu llama.cpp keeps all layers on the GPU and moves "
+             "experts alone to RAM, which is faster" + ("" if pin else ", so num_gpu is not set (--pin sets it)")]
+    if left:
+        margins = ",".join(str(-(-row.margin // MiB)) for row in plan.devices)
+        notes.append(f"LLAMA_ARG_FIT_TARGET={margins} on the server makes llama.cpp leave that many MiB free rather "
+                     f"than {FIT_PARAMS_TARGET}")
+    return notes
+
+
 class _Question:
     """Everything of a plan that does not change while the answer is looked for."""
 
-    def __init__(self, target: Target, settings: Settings, devices: Sequence[Device], host: Host | None, words: Sequence[str],
-                 planner: Planner | None) -> None:
+    def __init__(self, target: Target, settings: Settings, devices: Sequence[Device], host: Host | None,
+                 words: Sequence[str], planner: Planner | None) -> None:
         if planner is None:
-            from ..planner import plan
+            from ..api import plan
 
             planner = plan
         self.target, self.settings, self.devices, self.host, self.words = target, settings, devices, host, words
@@ -192,7 +203,8 @@ class _Question:
             self.answers[key] = self._ask(n_ctx, batch, devices, more, layers, explain)
         return self.answers[key]
 
-    def _ask(self, n_ctx: int | None, batch: int, devices: Sequence[Device], more: Sequence[str], layers: bool, explain: bool) -> Plan:
+    def _ask(self, n_ctx: int | None, batch: int, devices: Sequence[Device], more: Sequence[str], layers: bool,
+             explain: bool) -> Plan:
         target, words = self.target, ["-np", str(self.parallel), "-b", str(batch), "-ub", str(batch), "-fa", self.flash]
         words += ["--ctx", "max"] if n_ctx is None else ["-c", str(n_ctx * self.parallel)]
         if self.settings.kv_cache_type:
@@ -216,7 +228,7 @@ class _Question:
 
     def larger_context(self, batch: int, devices: Sequence[Device], everything: int) -> list[str]:
         """A context at which all would fit, if there is one."""
-        best = self.ask(None, min(batch, 512), devices)
+        best = self.ask(None, min(batch, rules.BATCH), devices)
         if best.fits and best.n_gpu_layers >= everything:
             return [f"all {everything} layers fit with num_ctx {best.breakdown.n_ctx // self.parallel} (--ctx max)"]
         return []
@@ -224,14 +236,15 @@ class _Question:
 
 def _server_settings(plan: Plan) -> list[str]:
     """The environment of `ollama serve` that places this one model as planned; it holds for every model served."""
-    from .. import arguments
+    from ..flags.parse import parse
+    from ..flags.table import lookup
 
     found: dict[str, str] = {}
-    for flag, value in arguments.parse(list(plan.flags)).given:
-        row = arguments.lookup(flag)
+    for flag, value in parse(plan.flags, command=None).given:
+        row = lookup(flag)
         if row is None or flag not in _PLACEMENT:
             continue
-        name = row[0][2]
+        name = row[0].env
         if flag == "-ot" and _PART_OF_A_LAYER.match(value):
             # A regex would have to be quoted for whatever starts the server: the layer's other experts go along.
             name, value = _EXPERTS, str(int(found.get(_EXPERTS, "0")) + 1)
@@ -239,15 +252,16 @@ def _server_settings(plan: Plan) -> list[str]:
     return [f"{name}={value}" for name, value in found.items()]
 
 
-def _about_settings(settings: Settings, devices: Sequence[Device], use: Sequence[Device], num_gpu: int | None, version: str) -> list[str]:
+def _about_settings(settings: Settings, devices: Sequence[Device], use: Sequence[Device], num_gpu: int | None,
+                    version: str) -> list[str]:
     notes = []
     numbers = re.match(r"v?(\d+)\.(\d+)", version)
     if numbers and (int(numbers[1]), int(numbers[2])) < _OLD and version != "0.0.0":
-        notes.append(f"Ollama {version} still has engines of its own, whose buffers differ from llama.cpp's: num_gpu means the same "
-                     "there, but update to 0.30 or later for these numbers")
+        notes.append(f"Ollama {version} still has engines of its own, whose buffers differ from llama.cpp's: num_gpu "
+                     "means the same there, but update to 0.30 or later for these numbers")
     if settings.gpu_overhead:
-        notes.append("OLLAMA_GPU_OVERHEAD reserves nothing since Ollama 0.30: LLAMA_ARG_FIT_TARGET=MiB on the server does "
-                     "(where num_gpu is not set)")
+        notes.append("OLLAMA_GPU_OVERHEAD reserves nothing since Ollama 0.30: LLAMA_ARG_FIT_TARGET=MiB on the server "
+                     "does (where num_gpu is not set)")
     if len(use) < len(devices):
         notes.append(f"Ollama puts it on {', '.join(device.name for device in use)} alone")
     if use and num_gpu is not None:

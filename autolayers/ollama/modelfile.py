@@ -13,9 +13,9 @@ from __future__ import annotations
 
 import re
 from codecs import BOM_UTF8, BOM_UTF16_BE, BOM_UTF16_LE
-from dataclasses import dataclass
 
 from ..errors import AutolayersError
+from ..records import dataclass
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -31,11 +31,16 @@ _ROLES = ("system", "user", "assistant")
 # What a command is called once read; a PARAMETER of that name *is* that command.
 _NOT_PARAMETERS = frozenset(("model", *_COMMANDS)) - {"from", "parameter"}
 
-_INTEGERS = frozenset(["num_ctx", "num_batch", "num_gpu", "main_gpu", "num_thread", "draft_num_predict", "num_keep", "seed", "num_predict", "top_k", "repeat_last_n"])
-_FLOATS = frozenset(["top_p", "min_p", "typical_p", "temperature", "repeat_penalty", "presence_penalty", "frequency_penalty"])
+_INTEGERS = frozenset([
+    "num_ctx", "num_batch", "num_gpu", "main_gpu", "num_thread", "draft_num_predict", "num_keep", "seed", "num_predict",
+    "top_k", "repeat_last_n"])
+_FLOATS = frozenset([
+    "top_p", "min_p", "typical_p", "temperature", "repeat_penalty", "presence_penalty", "frequency_penalty"])
 _BOOLEANS = frozenset(["use_mmap"])
 _LISTS = frozenset(["stop"])
-DEPRECATED = frozenset(["penalize_newline", "low_vram", "f16_kv", "logits_all", "vocab_only", "use_mlock", "mirostat", "mirostat_tau", "mirostat_eta"])
+DEPRECATED = frozenset([
+    "penalize_newline", "low_vram", "f16_kv", "logits_all", "vocab_only", "use_mlock", "mirostat", "mirostat_tau",
+    "mirostat_eta"])
 _TRUTH = {**dict.fromkeys(("1", "t", "T", "TRUE", "true", "True"), True),
           **dict.fromkeys(("0", "f", "F", "FALSE", "false", "False"), False)}
 
@@ -54,7 +59,8 @@ _SEMVER = re.compile(rf"v{_NUMBER}(\.{_NUMBER}(\.{_NUMBER}(-{_PRERELEASE}(\.{_PR
                      r"(\+[0-9A-Za-z-]+(\.[0-9A-Za-z-]+)*)?)?)?", re.ASCII)
 _FLOAT32_MAX = 3.4028235677973366e38   # halfway to the next one: more does not round to a float32
 
-_INVALID_COMMAND = "command must be one of {}, or \"requires\"".format(", ".join(f'"{name}"' for name in _COMMANDS[:-1]))
+_INVALID_COMMAND = "command must be one of {}, or \"requires\"".format(
+    ", ".join(f'"{name}"' for name in _COMMANDS[:-1]))
 _INVALID_ROLE = 'message role must be one of "system", "user", or "assistant"'
 
 
@@ -68,7 +74,7 @@ class ModelfileError(AutolayersError):
 
 
 @dataclass(frozen=True)
-class Command:
+class Instruction:
     """One command. Offsets are bytes of the file: `value` is what stands there, quotes included, without the blanks
     around it; `end` is behind the newline that closed it, or the end of the file."""
 
@@ -86,7 +92,7 @@ class Command:
 class Modelfile:
     data: bytes
     encoding: str           # Python's name: utf-8, utf-16-le, utf-16-be
-    commands: tuple[Command, ...]
+    commands: tuple[Instruction, ...]
     source: str = "Modelfile"
 
     @property
@@ -94,7 +100,7 @@ class Modelfile:
         """What the last FROM names."""
         return self._from().args
 
-    def named(self, name: str) -> list[Command]:
+    def named(self, name: str) -> list[Instruction]:
         return [command for command in self.commands if command.name == name]
 
     def parameters(self) -> dict[str, Value]:
@@ -115,7 +121,7 @@ class Modelfile:
                 found[command.name] = value
         return found
 
-    def _from(self) -> Command:
+    def _from(self) -> Instruction:
         return self.named("model")[-1]
 
 
@@ -195,7 +201,7 @@ class _Offsets:
         return self._offset
 
 
-def _commands(text: str, offset: _Offsets, source: str) -> Iterator[Command]:
+def _commands(text: str, offset: _Offsets, source: str) -> Iterator[Instruction]:
     at, size = 0, len(text)
     line, counted = 1, 0
 
@@ -249,7 +255,7 @@ def _commands(text: str, offset: _Offsets, source: str) -> Iterator[Command]:
         at = newline_at + len(ending)
         # In the order of the file, so that every byte is measured once.
         from_byte, value, to_byte = offset(start), (offset(begin), offset(end)), offset(at)
-        yield Command(name, role + args, keyword, line, from_byte, value, to_byte, ending)
+        yield Instruction(name, role + args, keyword, line, from_byte, value, to_byte, ending)
 
 
 def _value(text: str, at: int) -> tuple[str | None, int, int, int]:

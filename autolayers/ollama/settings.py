@@ -5,8 +5,8 @@ Facts of Ollama 0.33 (2026-08-21): envconfig/config.go, server/sched.go, server/
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from ..backends import Cuda
+from ..records import dataclass
 from ..units import GiB, MiB
 
 TYPE_CHECKING = False
@@ -20,14 +20,12 @@ if TYPE_CHECKING:
 _CONTEXTS = ((47 * GiB, 262144), (23 * GiB, 32768), (0, 4096))
 _MIN_CONTEXT, _MIN_VISION_CONTEXT = 4, 2048
 
+BATCH = 512       # num_batch of api.DefaultOptions
 # Automatic num_batch: (num_ctx * parallel above, batch), then down this list until it leaves room:
 # batch -> (share of free memory that the prediction may take, what the batch is thought to cost).
-_BATCHES = ((32768, 2048), (4096, 1024), (0, 512))
+_BATCHES = ((32768, 2048), (4096, 1024), (0, BATCH))
 _ROOM = {2048: (0.60, 2 * GiB), 1024: (0.75, 768 * MiB)}
 _PACKED = 0.80   # of a GPU's free memory may be taken by what is put on one GPU alone, or beside another model
-
-# Architectures that are always served with one slot, beside all whose names start with nemotron_h.
-_SINGLE = frozenset(("mllama", "qwen3vl", "qwen3vlmoe", "qwen35", "qwen35moe", "qwen3next", "lfm2", "lfm2moe"))
 
 
 @dataclass(frozen=True)
@@ -69,7 +67,7 @@ def is_embedding(model: Model) -> bool:
 
 
 def parallel(model: Model, settings: Settings) -> int:
-    single = is_embedding(model) or model.architecture in _SINGLE or model.architecture.startswith("nemotron_h")
+    single = is_embedding(model) or model.row.ollama_single
     return 1 if single else settings.parallel
 
 
@@ -92,15 +90,15 @@ def flash_attention(settings: Settings, devices: Sequence[Device]) -> str:
     if settings.flash_attention is not None:
         return "on" if settings.flash_attention else "off"
     for device in devices:
-        capability = device.compute_capability if device.backend == "CUDA" else None
+        capability = device.compute_capability if device.backend == Cuda.name else None
         if capability is not None and (capability[0] < 6 or capability == (7, 2)):
             return "off"
     return "auto"
 
 
 def predicted(model: Model, size: int, n_ctx: int) -> int:
-    """Ollama's own guess of the memory a model takes, bytes (llm.PredictServerVRAM): the file and an f16 cache as if every
-    layer had the fewest KV heads. It decides on GPUs and batch, never on layers. `n_ctx` is that of all slots."""
+    """Ollama's own guess of the memory a model takes, bytes (llm.PredictServerVRAM): the file and an f16 cache as if
+    every layer had the fewest KV heads. It decides on GPUs and batch, never on layers. `n_ctx` is that of all slots."""
     metadata, name = model.header.metadata, model.architecture
     heads = _extreme(metadata.get(f"{name}.attention.head_count"), max)
     heads_kv = _extreme(metadata.get(f"{name}.attention.head_count_kv"), min) or heads
@@ -112,9 +110,9 @@ def automatic_batch(model: Model, size: int, n_ctx: int, devices: Sequence[Devic
     """num_batch where nobody says one; llama-server's micro-batch is the same. `n_ctx` is that of all slots."""
     if is_embedding(model):
         return min(2048, n_ctx)
-    if flash == "off" and any(device.backend == "CUDA" for device in devices):
+    if flash == "off" and any(device.backend == Cuda.name for device in devices):
         small = any(device.total <= 8 * GiB for device in devices)
-        return 256 if small and n_ctx > 4096 else 512
+        return 256 if small and n_ctx > 4096 else BATCH
     batch = largest_batch(n_ctx)
     if not devices:
         return batch

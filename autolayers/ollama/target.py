@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import glob
 import os
-from dataclasses import dataclass, field
 
 from ..errors import ModelError
-from .api import NoSuchModel, NotRunning
-from .show import header
-from .store import NotInStore, StoreUnreadable, find
+from ..model import is_projector
+from ..records import dataclass, field
+from ..sources.ollama import stored_or_shown
+from ..sources.ollama.api import NoSuchModel
+from ..sources.ollama.show import header
+from ..sources.ollama.store import NotInStore, Stored, StoreUnreadable
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -18,17 +20,18 @@ if TYPE_CHECKING:
 
     from ..gguf import Header
     from ..model import Model
-    from .api import Server
+    from ..sources.ollama.api import Server
     from .modelfile import Modelfile
 
-# What a directory that FROM names is searched for, in this order (parser.go:filesForModel); only GGUF needs no conversion.
-_CONVERTED = ("model*.safetensors", "*/model*.safetensors", "consolidated*.safetensors", "pytorch_model*.bin", "consolidated*.pth")
+# The files that FROM DIRECTORY takes before GGUF (parser.go:filesForModel); Ollama converts them.
+_CONVERTED = ("model*.safetensors", "*/model*.safetensors", "consolidated*.safetensors", "pytorch_model*.bin",
+              "consolidated*.pth")
 
 
 @dataclass(frozen=True)
 class Target:
-    """`size` is the length of the model's file in bytes, which Ollama's own guess starts from. `hidden` is an upper bound,
-    in bytes, of layers whose files cannot be read here."""
+    """`size` is the length of the model's file in bytes, which Ollama's own guess starts from. `hidden` is an upper
+    bound, in bytes, of layers whose files cannot be read here."""
 
     label: str
     model: Model
@@ -43,7 +46,8 @@ class Target:
     @property
     def vision(self) -> bool:
         """It has a projector, in a file of its own or inside the model's."""
-        return bool(self.projectors or self.hidden) or f"{self.model.architecture}.vision.block_count" in self.model.header.metadata
+        inside = f"{self.model.architecture}.vision.block_count" in self.model.header.metadata
+        return bool(self.projectors or self.hidden) or inside
 
 
 def from_file(path: str, label: str = "") -> Target:
@@ -60,20 +64,15 @@ def from_name(text: str, environ: Mapping[str, str], server: Server) -> Target:
     """
     from ..gguf import read_header
 
-    try:
-        if not server.is_local:
-            raise StoreUnreadable(f"the Ollama server is {server.url}")
-        stored = find(text, environ)
-    except (NotInStore, StoreUnreadable) as reason:
-        try:
-            return _from_server(text, server)
-        except NotRunning as error:
-            raise type(reason)(f"{reason}; {error}") if server.is_local else error from None
-    return _target(str(stored.name), read_header(stored.model), parameters=stored.parameters, projectors=stored.projectors,
-                   adapters=stored.adapters, draft=stored.draft)
+    stored = stored_or_shown(text, environ, server)
+    if not isinstance(stored, Stored):
+        return _shown(text, stored, server)
+    return _target(str(stored.name), read_header(stored.model), parameters=stored.parameters,
+                   projectors=stored.projectors, adapters=stored.adapters, draft=stored.draft)
 
 
-def from_modelfile(modelfile: Modelfile, directory: str, model: str | None, environ: Mapping[str, str], server: Server) -> Target:
+def from_modelfile(modelfile: Modelfile, directory: str, model: str | None, environ: Mapping[str, str],
+                   server: Server) -> Target:
     """What a Modelfile in `directory` stands for; `model` is the GGUF that FROM means where it cannot be resolved here.
 
     Its own parameters come over those of the model it is made from.
@@ -109,7 +108,7 @@ def from_modelfile(modelfile: Modelfile, directory: str, model: str | None, envi
         try:
             base = from_name(name, environ, server)
         except (NotInStore, StoreUnreadable, NoSuchModel) as error:
-            raise ModelError(f"{modelfile.source}: FROM {name}: {error}; --model PATH names the GGUF it stands for") from None
+            raise ModelError(f"{modelfile.source}: FROM {name}: {error}; --model PATH names its GGUF") from None
     return Target(
         base.label, base.model, base.size, {**base.parameters, **own}, (*base.projectors, *projectors),
         (*base.adapters, *(path for kind, path in adapters if kind == "adapter")),
@@ -122,11 +121,10 @@ def _target(label: str, found: Header, **rest: Any) -> Target:
     return Target(label, Model(found, found.files[0].path), sum(file.promised for file in found.files), **rest)
 
 
-def _from_server(text: str, server: Server) -> Target:
+def _shown(text: str, answer: Mapping[str, Any], server: Server) -> Target:
     """From /api/show; what it hides is at most the rest of the size that /api/tags gives."""
-    from .store import Name
+    from ..sources.ollama.store import Name
 
-    answer = server.show(text)
     found = header(text, answer)
     whole = 0
     for entry in server.tags():
@@ -135,18 +133,22 @@ def _from_server(text: str, server: Server) -> Target:
                 whole = entry["size"]
         except ModelError:
             continue
-    beside = answer.get("projector_info") or "ADAPTER " in str(answer.get("modelfile", "")) or "DRAFT " in str(answer.get("modelfile", ""))
+    modelfile = str(answer.get("modelfile", ""))
+    beside = answer.get("projector_info") or "ADAPTER " in modelfile or "DRAFT " in modelfile
     hidden = max(0, whole - found.n_bytes) if beside else 0
     notes = [f"{text} is planned from what the server at {server.url} says of it"]
     if hidden:
-        notes.append(f"it has a projector, adapter or draft model that the server does not describe: {hidden} bytes are set aside for it")
+        notes.append("it has a projector, adapter or draft model that the server does not describe: "
+                     f"{hidden} bytes are set aside for it")
     elif beside:
-        notes.append("it has a projector, adapter or draft model that the server does not describe: its memory is not in the plan")
-    return _target(text, found, parameters=_shown_parameters(str(answer.get("parameters") or "")), hidden=hidden, notes=tuple(notes))
+        notes.append("it has a projector, adapter or draft model that the server does not describe: "
+                     "its memory is not in the plan")
+    parameters = _shown_parameters(str(answer.get("parameters") or ""))
+    return _target(text, found, parameters=parameters, hidden=hidden, notes=tuple(notes))
 
 
 def _shown_parameters(text: str) -> dict[str, int]:
-    """The numbers that matter of /api/show's lines "num_ctx                        8192" (large ones as 1.048576e+06)."""
+    """Numbers of /api/show's lines such as "num_ctx                        8192" (large ones as 1.048576e+06)."""
     found = {}
     for line in text.splitlines():
         name, _, value = line.partition(" ")
@@ -169,7 +171,8 @@ def _files(path: str, text: str) -> list[str]:
     if not os.path.isdir(path):
         return []
     if any(glob.glob(os.path.join(glob.escape(path), pattern)) for pattern in _CONVERTED):
-        raise ModelError(f"FROM {text} holds weights that Ollama converts first: name the GGUF they become with --model PATH")
+        raise ModelError(f"FROM {text} holds weights that Ollama converts first: name the GGUF they become with "
+                         "--model PATH")
     found = sorted(glob.glob(os.path.join(glob.escape(path), "*.gguf")))
     if not found:
         raise ModelError(f"FROM {text}: no GGUF in that directory")
@@ -179,4 +182,4 @@ def _files(path: str, text: str) -> list[str]:
 def _is_projector(path: str) -> bool:
     from ..gguf import read_header
 
-    return read_header(path).metadata.get("general.architecture") == "clip"
+    return is_projector(read_header(path))

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-
+from ..records import dataclass, field, replace
+from ..sources.ollama.api import Refused
+from ..sources.ollama.store import Name
 from ..units import MiB, human
-from .api import Refused
 from .log import Log
-from .store import Name
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from typing import Any
 
+    from ..sources.ollama.api import Server
     from .advice import Advice
-    from .api import Server
 
 _TRIES = 8
 # Ollama sums llama-server's rounded log lines and leaves out what has no line there.
@@ -23,7 +22,7 @@ _TOLERANCE = 64 * MiB
 
 
 @dataclass(frozen=True)
-class Result:
+class LoadResult:
     """`parameters` are those of the load that worked, or of the last that did not. Sizes in bytes."""
 
     loaded: bool
@@ -43,13 +42,13 @@ class Result:
         return self.size > 0 and self.size == self.size_vram
 
     def to_dict(self) -> dict[str, Any]:
-        return {"loaded": self.loaded, "parameters": self.parameters, "all_layers_on_gpu": self.whole, "size": self.size,
-                "size_vram": self.size_vram, "predicted_vram": self.predicted,
+        return {"loaded": self.loaded, "parameters": self.parameters, "all_layers_on_gpu": self.whole,
+                "size": self.size, "size_vram": self.size_vram, "predicted_vram": self.predicted,
                 "offloaded": list(self.offloaded) if self.offloaded else None, "failures": list(self.failures)}
 
 
 def verify(advice: Advice, name: str, server: Server, log: str | None = None, environ: Mapping[str, str] | None = None,
-           say: Callable[[str], None] = lambda line: None) -> Result:
+           say: Callable[[str], None] = lambda line: None) -> LoadResult:
     """Loads `name` with the advice's parameters. On out of memory num_gpu is lowered by 1, 2, 4, ... layers.
 
     Raises OllamaError for what is no lack of memory.
@@ -69,8 +68,8 @@ def verify(advice: Advice, name: str, server: Server, log: str | None = None, en
                 raise
             failures.append(str(error))
             if options["num_gpu"] <= 0 or attempt == _TRIES - 1:
-                return Result(False, options, (f"{name} runs out of memory even with num_gpu {options['num_gpu']}", *failures[-1:]),
-                              failures=tuple(failures))
+                line = f"{name} runs out of memory even with num_gpu {options['num_gpu']}"
+                return LoadResult(False, options, (line, *failures[-1:]), failures=tuple(failures))
             fewer = max(0, options["num_gpu"] - (1 << attempt))
             say(f"out of memory with num_gpu {options['num_gpu']}: trying {fewer}")
             options["num_gpu"] = fewer
@@ -81,15 +80,15 @@ def verify(advice: Advice, name: str, server: Server, log: str | None = None, en
     entry = _loaded(server, name)
     size, size_vram = (int(entry.get(key) or 0) for key in ("size", "size_vram"))
     predicted = 0 if failures else _predicted(advice)
-    result = Result(True, kept, (), size, size_vram, predicted, offloaded, tuple(failures))
-    return Result(True, kept, tuple(_lines(result, advice, name, entry)), size, size_vram, predicted, offloaded, tuple(failures))
+    result = LoadResult(True, kept, (), size, size_vram, predicted, offloaded, tuple(failures))
+    return replace(result, lines=tuple(_lines(result, advice, name, entry)))
 
 
 def _predicted(advice: Advice) -> int:
-    """Bytes on all GPUs: of the plan, or of --fit's own choice where that is what Ollama was left to; 0 where unknown."""
+    """Bytes on all GPUs: of the plan, or of --fit's own choice where Ollama makes it; 0 where unknown."""
     if advice.num_gpu is not None:
         return sum(row.model + row.context + row.compute for row in advice.plan.devices)
-    rival = advice.plan.rival
+    rival = advice.plan.fit_choice
     return sum(usage.total for usage in rival.breakdown.devices.values()) if rival is not None else 0
 
 
@@ -112,7 +111,7 @@ def _is(entry: Mapping[str, Any], name: Name) -> bool:
         return False
 
 
-def _lines(result: Result, advice: Advice, name: str, entry: Mapping[str, Any]) -> list[str]:
+def _lines(result: LoadResult, advice: Advice, name: str, entry: Mapping[str, Any]) -> list[str]:
     lines = [f"{name} loaded with " + ", ".join(f"{key} {value}" for key, value in result.parameters.items())]
     if result.offloaded:
         lines.append(f"the server's log: {result.offloaded[0]} of {result.offloaded[1]} layers on the GPU")
@@ -126,7 +125,8 @@ def _lines(result: Result, advice: Advice, name: str, entry: Mapping[str, Any]) 
         lines.append(f"partly on the GPU: {human(result.size_vram)} of {human(result.size)}")
     if result.predicted and result.size_vram:
         difference = result.size_vram - result.predicted
-        verdict = "as planned" if abs(difference) <= _TOLERANCE else f"{human(abs(difference))} {'more' if difference > 0 else 'less'} than planned"
+        verdict = f"{human(abs(difference))} {'more' if difference > 0 else 'less'} than planned"
+        verdict = "as planned" if abs(difference) <= _TOLERANCE else verdict
         lines.append(f"planned {human(result.predicted)} of GPU memory: {verdict}")
     context = entry.get("context_length")
     if isinstance(context, int) and context and context != advice.num_ctx:

@@ -1,27 +1,25 @@
-"""What `llama-server --fit on` would choose by itself: the rival that no plan may lose against.
+"""What `llama-server --fit on` would choose by itself; no plan may be slower.
 
-Mirrors common_params_fit_impl (common/fit.cpp, 2026-10-01) as memory_static.md 4.3 describes it: first a smaller
-context where none was given, then layers from the last device to the first, for mixtures of experts without their
-experts; then experts from the first device on, and a part of one more layer per device.
+Mirrors common_params_fit_impl (common/fit.cpp, as modelled): first a smaller context where none was given, then layers
+from the last device to the first, for mixtures of experts without their experts; then experts from the first device on,
+and a part of one more layer per device.
 """
 
 from __future__ import annotations
 
+from ..backends import HOST
+from ..flags.params import FIT_PARAMS_MIN_CTX, FIT_PARAMS_TARGET, N_PARALLEL
+from ..records import dataclass, replace
 from ..units import MiB
+from .evaluate import FIT
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
-    from dataclasses import dataclass, replace
 
-    from ..memory.breakdown import Breakdown
-    from ..params import Params
-    from .probe import Probe, Trial
-else:
-    from ..records import dataclass, replace
-
-_DEFAULT_TARGET = 1024    # MiB that --fit leaves free on each device
-_DEFAULT_CTX = 4096
+    from ..flags.params import Params
+    from ..memory.breakdown import Static
+    from .evaluate import Candidate, Evaluator, Fidelity
 
 # What of a partly offloaded layer goes elsewhere, by what stays
 _ELSEWHERE = {
@@ -53,31 +51,33 @@ def _at(values: tuple[object, ...], index: int, value: object) -> tuple[object, 
     return (*values[:index], value, *values[index + 1:])
 
 
-def fit(probe: Probe, given: Params, whole: bool = False) -> Trial | None:
-    """The launch that --fit makes of the given flags, measured (as Probe.trial does); None where llama.cpp would refuse it.
+def fit(evaluator: Evaluator, given: Params, fidelity: Fidelity) -> Candidate | None:
+    """The launch that --fit makes of the given flags, measured; None where llama.cpp would refuse it.
 
-    Whether it fits is judged by the plan's own margins, not by --fit's.
+    Whether it fits is decided by the plan's own margins, not by --fit's.
     """
-    params = _Fit(probe, given).choose()
-    return None if params is None else probe.trial(params, whole)
+    params = _Fit(evaluator, given, lambda params, most: evaluator.usage(params, most, FIT)).choose()
+    return None if params is None else evaluator.candidate(params, fidelity)
 
 
-def shaped(probe: Probe, given: Params, beside: Mapping[str, int], targets: Mapping[str, int] | None = None) -> Params | None:
-    """What --fit would choose if graph buffers and all else beside weights and caches took `beside` bytes of each device
-    that is used, and if it filled the devices up to `targets` (None: to what it leaves free itself). Nothing is measured."""
+def fit_with_overheads(evaluator: Evaluator, given: Params, overheads: Mapping[str, int],
+                       targets: Mapping[str, int] | None = None) -> Params | None:
+    """What --fit would choose if graph buffers and all else but weights and caches took `overheads` bytes of each
+    device that is used, and if it filled the devices up to `targets` (None: to what it leaves free itself). Nothing is
+    measured."""
 
-    def measure(params: Params, most: Mapping[str, int]) -> Breakdown | None:
-        return _with_compute(probe.static(params), beside)
+    def measure(params: Params, most: Mapping[str, int]) -> Static | None:
+        return _with_compute(evaluator.static(params), overheads)
 
-    return _Fit(probe, given, measure, targets).choose()
+    return _Fit(evaluator, given, measure, targets).choose()
 
 
-def likely(probe: Probe, given: Params) -> Params | None:
-    """What --fit would choose, if graph buffers are near to those of the launches that were measured already; what that
-    leaves open is measured."""
+def fit_estimated(evaluator: Evaluator, given: Params, fidelity: Fidelity) -> Params | None:
+    """What --fit would choose if graph buffers are near to those of the launches that were measured already; only what
+    that leaves open is measured."""
 
-    def measure(params: Params, most: Mapping[str, int]) -> Breakdown | None:
-        static, known = probe.static(params), probe.computes(params.n_ctx)
+    def measure(params: Params, most: Mapping[str, int]) -> Static | None:
+        static, known = evaluator.static(params), evaluator.compute_range(params.n_ctx)
         if static is None:
             return None
         for name, limit in most.items():
@@ -86,47 +86,51 @@ def likely(probe: Probe, given: Params) -> Params | None:
                 continue
             least, largest = known.get(name, (0, limit))
             if taken + least * 7 // 8 <= limit < taken + largest * 9 // 8:
-                return probe.usage(params, most)
+                return evaluator.usage(params, most, fidelity)
         return _with_compute(static, {name: sum(sizes) // 2 for name, sizes in known.items()})
 
-    return _Fit(probe, given, measure).choose()
+    return _Fit(evaluator, given, measure).choose()
 
 
-def _with_compute(use: Breakdown | None, compute: Mapping[str, int]) -> Breakdown | None:
+def _with_compute(use: Static | None, compute: Mapping[str, int]) -> Static | None:
     return use if use is None else replace(use, devices={
-        name: replace(usage, compute=compute.get(name, 0) if usage.model else 0) for name, usage in use.devices.items()})
+        name: replace(usage, compute=compute.get(name, 0) if usage.model else 0)
+        for name, usage in use.devices.items()})
 
 
 class _Fit:
-    def __init__(self, probe: Probe, given: Params,
-                 measure: Callable[[Params, Mapping[str, int]], Breakdown | None] | None = None,
+    """One run of common_params_fit_impl. `measure(params, most)` says what a launch allocates, or at least that, where
+    a device would need more than `most` has for it; `targets`: bytes to fill each device up to."""
+
+    def __init__(self, evaluator: Evaluator, given: Params,
+                 measure: Callable[[Params, Mapping[str, int]], Static | None],
                  targets: Mapping[str, int] | None = None) -> None:
         self.up_to = targets
-        self.probe = probe
+        self.evaluator = evaluator
         self.given = given
-        self.measure = measure or probe.usage
+        self.measure = measure
         self.names: list[str] = []
-        self.n_layer = probe.model.hparams.n_layer_all
-        self.experts = bool(probe.model.hparams.n_expert)
+        self.n_layer = evaluator.model.hparams.n_layer_all
+        self.experts = bool(evaluator.model.hparams.n_expert)
         self.n_ctx = given.n_ctx
 
     def choose(self) -> Params | None:
         """The flags that --fit ends with."""
-        given, model = self.given, self.probe.model
+        given, model = self.given, self.evaluator.model
         if given.split_mode == "tensor":
             return given
         automatic = given.n_ctx is None and not given.kv_unified_per_slot
-        slots = given.n_parallel if given.n_parallel is not None and given.n_parallel > 0 else 4
+        slots = given.n_parallel if given.n_parallel is not None and given.n_parallel > 0 else N_PARALLEL
         streams = 1 if given.kv_unified or slots != given.n_parallel else slots
-        most, least = model.n_ctx_train * streams, (given.fit_ctx or _DEFAULT_CTX) * streams
+        most, least = model.n_ctx_train * streams, (given.fit_ctx or FIT_PARAMS_MIN_CTX) * streams
         if automatic:
             self.n_ctx = most
         asked = replace(given, n_ctx=self.n_ctx)
-        self.names = self.probe.used(given)
+        self.names = self.evaluator.device_names(given)
         if not self.names:
             return asked
-        free = {device.name: device.free for device in self.probe.machine.devices}
-        wanted = given.fit_target or (_DEFAULT_TARGET,)
+        free = {device.name: device.free for device in self.evaluator.machine.devices}
+        wanted = given.fit_target or (FIT_PARAMS_TARGET,)
         self.targets = {name: free[name] - wanted[min(i, len(wanted) - 1)] * MiB for i, name in enumerate(self.names)}
         if self.up_to is not None:
             self.targets = {name: self.up_to[name] for name in self.names}
@@ -143,14 +147,15 @@ class _Fit:
             if enough is None or (enough and len(self.names) == 1):
                 return asked
         fixed = given.n_gpu_layers not in (None, -1) or bool(given.overrides)
-        if fixed or (len(self.names) > 1 and (any(share != 0 for share in given.tensor_split or ()) or given.split_mode == "row")):
+        split = any(share != 0 for share in given.tensor_split or ()) or given.split_mode == "row"
+        if fixed or (len(self.names) > 1 and split):
             return asked
         return self._place()
 
-    def _used(self, use: Breakdown) -> list[int]:
+    def _used(self, use: Static) -> list[int]:
         return [use.devices[name].total for name in self.names]
 
-    def _shrink(self, most: int, least: int, full: Breakdown) -> bool | None:
+    def _shrink(self, most: int, least: int, full: Static) -> bool | None:
         """Sets the context between the two by linear interpolation; False where even the smallest is too much."""
         target = sum(self.targets.values())
         if len(self.names) > 1:
@@ -164,7 +169,7 @@ class _Fit:
         if target <= used_least:
             return False
         n_ctx = least + (most - least) * (target - used_least) // max(1, used_most - used_least)
-        step = 256 * max(1, least // (self.given.fit_ctx or _DEFAULT_CTX))
+        step = 256 * max(1, least // (self.given.fit_ctx or FIT_PARAMS_MIN_CTX))
         self.n_ctx = max(n_ctx - n_ctx % step, least)
         return True
 
@@ -177,31 +182,32 @@ class _Fit:
         for device in range(len(self.names)):
             layer += shape.layers[device] - shape.part[device]
             for i in range(shape.part[device]):
-                stays, buffer = (shape.stays[device], shape.spill[device]) if i == 0 else ("dense", "CPU")
+                stays, buffer = (shape.stays[device], shape.spill[device]) if i == 0 else ("dense", HOST)
                 rules.append((rf"blk\.{layer + i}\.{_ELSEWHERE[stays]}", buffer))
             layer += shape.part[device]
         split = tuple(float(n) for n in shape.layers) if len(self.names) > 1 and total else None
         return replace(self.given, n_ctx=self.n_ctx, n_gpu_layers=total, tensor_split=split, overrides=tuple(rules))
 
     def _memory(self, shape: _Shape, *devices: int, most: int | None = None) -> list[int]:
-        """Bytes per device. What these devices need beyond their targets (or `most`) is not measured to the end."""
+        """Bytes per device. Measuring stops once one of these devices exceeds its target (or `most`)."""
         limits = {self.names[d]: self.targets[self.names[d]] if most is None else most for d in devices}
         use = self.measure(self._params(shape), limits)
         return [1 << 62] * len(self.names) if use is None else self._used(use)
 
     def _place(self) -> Params:
         count = len(self.names)
-        shape = _Shape((0,) * count, (0,) * count, ("dense",) * count, ("CPU",) * count)
+        shape = _Shape((0,) * count, (0,) * count, ("dense",) * count, (HOST,) * count)
         surplus = 0
         if self.experts:
             bare = self.measure(replace(
-                self.given, n_ctx=self.n_ctx, overrides=((r"blk\.\d+\." + _ELSEWHERE["dense"], "CPU"),)), {})
+                self.given, n_ctx=self.n_ctx, overrides=((r"blk\.\d+\." + _ELSEWHERE["dense"], HOST),)), {})
             surplus = sum(self.targets.values()) - (sum(self._used(bare)) if bare is not None else 1 << 62)
         for device in reversed(range(count)):
             left = self.n_layer + 1 - sum(shape.layers)
             if left:
                 shape = self._fill(shape, self._dense(shape, device, left), device,
-                                   lambda s, n, d=device: self._dense(s, d, n), lambda s, d=device: s.layers[d])  # type: ignore[misc]
+                                   lambda s, n, d=device: self._dense(s, d, n),  # type: ignore[misc]
+                                   lambda s, d=device: s.layers[d])  # type: ignore[misc]
         if self.experts and surplus > 0 and any(n > 0 for n in shape.layers):
             shape = self._convert(shape)
         return self._params(shape)
@@ -220,7 +226,7 @@ class _Fit:
         memory_high = self._memory(high, device)
         if memory_high[device] <= target:
             return high
-        memory = self._memory(low, device, most=0)       # it only has to tell where to look first
+        memory = self._memory(low, device, most=0)       # a lower bound is enough for the first guess
         delta = size(high) - size(low)
         while delta > 1:
             step = delta * (target - memory[device]) // max(1, memory_high[device] - memory[device])
@@ -271,7 +277,7 @@ class _Fit:
         last, donor = len(self.names) - 1, shape.start
         moved = shape.put(donor, layers=shape.layers[donor] - 1, part=shape.part[donor] - 1)
         moved = moved.put(device, layers=moved.layers[device] + 1, part=moved.part[device] + 1,
-                          spill=self.names[device + 1] if device < last else "CPU")
+                          spill=self.names[device + 1] if device < last else HOST)
         if not moved.part[donor] and donor < last:
             moved = replace(moved, start=donor + 1)
         up = moved.put(device, stays="up")

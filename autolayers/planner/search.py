@@ -6,69 +6,75 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from ..memory.breakdown import Breakdown
-    from ..params import Params
-    from .probe import Probe, Trial
+    from ..flags.params import Params
+    from ..memory.breakdown import Static
+    from .evaluate import Candidate, Evaluator, Fidelity
 
 
-def largest_count(probe: Probe, make: Callable[[int], Params], top: int) -> Trial | None:
+def largest_count(evaluator: Evaluator, make: Callable[[int], Params], top: int,
+                  fidelity: Fidelity) -> Candidate | None:
     """The launch with the largest count in 0..top that fits on the devices, or None.
 
-    Weights and caches grow with the count and are cheap to know; graph buffers are not and need not grow: they
-    drop where the last layer leaves the CPU. So the cheap part rules counts out, and the buffers last measured
-    tell what to measure next.
+    Weights and caches grow with the count and are cheap to know. Graph buffers are neither: they drop where the last
+    layer leaves the CPU. So weights and caches rule counts out, and the buffers last measured say what to measure next.
     """
-    best = probe.trial(make(top)) if probe.possible(make(top)) else None
-    if best is not None and best.on_devices:
+    best = evaluator.candidate(make(top), fidelity) if evaluator.may_fit(make(top)) else None
+    if best is not None and best.fits_devices:
         return best
-    ceiling = last(-1, top, lambda count: probe.possible(make(count)))
-    low, found = _between(probe, make, -1, ceiling + 1, None, best, lambda trial: trial.on_devices)
-    # Buffers may shrink again just above: a layer less on the CPU is a copy less.
+    ceiling = last(-1, top, lambda count: evaluator.may_fit(make(count)))
+    low, found = _between(evaluator, make, -1, ceiling + 1, fidelity, None, best, lambda it: it.fits_devices)
+    # The count just above may fit again: one layer fewer on the CPU means one copy fewer.
     if low + 2 <= ceiling:
-        trial = probe.trial(make(low + 2))
-        if trial is not None and trial.on_devices:
-            return trial
+        candidate = evaluator.candidate(make(low + 2), fidelity)
+        if candidate is not None and candidate.fits_devices:
+            return candidate
     return found
 
 
-def largest_context(probe: Probe, make: Callable[[int], Params], low: int, high: int, step: int,
-                    above: Trial | None = None) -> Trial | None:
-    """The launch with the largest context of low, high or a multiple of `step` between them that fits, or None. `above` is
-    the launch at `high`, where it is known not to fit; then the smallest is only asked for if no other fits."""
-    most = above or (probe.trial(make(high)) if probe.possible(make(high)) else None)
+def largest_context(evaluator: Evaluator, make: Callable[[int], Params], low: int, high: int, step: int,
+                    fidelity: Fidelity, above: Candidate | None = None) -> Candidate | None:
+    """The launch with the largest context of low, high or a multiple of `step` between them that fits, or None. `above`
+    is the launch at `high`, where it is known not to fit; then the smallest is only asked for if no other fits."""
+    most = above or (evaluator.candidate(make(high), fidelity) if evaluator.may_fit(make(high)) else None)
     if most is not None and most.fits:
         return most
-    least = probe.trial(make(low)) if low < high and above is None else None
+    least = evaluator.candidate(make(low), fidelity) if low < high and above is None else None
     if above is None and (least is None or not least.fits):
         return None
     first = low // step            # of the steps, none of them below `low`
-    _, found = _between(probe, lambda n: make((first + n) * step), 0, -(-high // step) - first, least, most, lambda trial: trial.fits)
+    _, found = _between(evaluator, lambda n: make((first + n) * step), 0, -(-high // step) - first, fidelity, least,
+                        most, lambda it: it.fits)
     if found is None and above is not None:
-        least = probe.trial(make(low))
+        least = evaluator.candidate(make(low), fidelity)
     return found or least
 
 
-def _between(probe: Probe, make: Callable[[int], Params], low: int, high: int, below: Trial | None, above: Trial | None,
-             fits: Callable[[Trial], bool]) -> tuple[int, Trial | None]:
-    """(number, launch) of the largest number between low, which fits, and high, which does not; (low, None) if none does.
-    `below` and `above` are their launches, or ones like them, where they were measured."""
-    found: Trial | None = None
+def _between(evaluator: Evaluator, make: Callable[[int], Params], low: int, high: int, fidelity: Fidelity,
+             below: Candidate | None, above: Candidate | None,
+             fits: Callable[[Candidate], bool]) -> tuple[int, Candidate | None]:
+    """(number, launch) of the largest number between low, which fits, and high, which does not; (low, None) if none
+    does. `below` and `above` are their launches, or ones like them, where they were measured."""
+    found: Candidate | None = None
     first, end = low, high
     steps = 0
     while low + 1 < high:
         if steps < 5:
-            known = [(n, trial) for n, trial in ((first, below), (end, above)) if trial is not None]
-            guess = last(low, high - 1, lambda n, known=known: _expected(probe, make(n), n, known)) if known else high - 1  # type: ignore[misc]
-        else:                      # buffers that jump about: no guess is better than the middle
+            known = [(n, measured) for n, measured in ((first, below), (end, above)) if measured is not None]
+
+            def expected(n: int, known: list[tuple[int, Candidate]] = known) -> bool:
+                return _expected(evaluator, make(n), n, known)
+
+            guess = last(low, high - 1, expected) if known else high - 1
+        else:                      # buffer sizes are not monotonic here: fall back to bisection
             guess = (low + high) // 2
         guess = min(max(guess, low + 1), high - 1)
-        trial = probe.trial(make(guess))
-        if trial is not None and fits(trial):
-            found, low, first, below = trial, guess, guess, trial
+        candidate = evaluator.candidate(make(guess), fidelity)
+        if candidate is not None and fits(candidate):
+            found, low, first, below = candidate, guess, guess, candidate
         else:
             high = guess
-            if trial is not None:
-                end, above = guess, trial
+            if candidate is not None:
+                end, above = guess, candidate
         steps += 1
     return low, found
 
@@ -85,21 +91,21 @@ def last(low: int, high: int, holds: Callable[[int], bool]) -> int:
     return low
 
 
-def _expected(probe: Probe, params: Params, n: int, known: list[tuple[int, Trial]]) -> bool:
-    """Whether these flags should fit: weights and caches are known, the rest follows from the launches of one or two other
-    numbers, on whose line it is expected to lie."""
-    static = probe.static(params)
+def _expected(evaluator: Evaluator, params: Params, n: int, known: list[tuple[int, Candidate]]) -> bool:
+    """Whether these flags should fit: weights and caches are known, the rest follows from the launches of one or two
+    other numbers, on whose line it is expected to lie."""
+    static = evaluator.static(params)
     if static is None:
         return False
     (first, near), (second, far) = known[0], known[-1]
     part = 0.0 if first == second else (n - first) / (second - first)
     for name in near.spare.keys() | far.spare.keys():
-        limit = probe.machine.limits[name]
-        beside = [limit - trial.spare.get(name, limit) - _static(trial.breakdown, name) for trial in (near, far)]
-        if beside[0] + (beside[1] - beside[0]) * part + _static(static, name) > limit:
+        limit = evaluator.machine.limits[name]
+        overhead = [limit - other.spare.get(name, limit) - _static(other.breakdown, name) for other in (near, far)]
+        if overhead[0] + (overhead[1] - overhead[0]) * part + _static(static, name) > limit:
             return False
     return True
 
 
-def _static(use: Breakdown, name: str) -> int:
+def _static(use: Static, name: str) -> int:
     return use.devices[name].model + use.devices[name].context

@@ -1,35 +1,36 @@
 """The search: what is given stays, what is not given is solved.
 
     fixed context, or a range      contexts()
-    all layers on the GPUs         tried first, at the largest context
+    fully offloaded                tried first, at the largest context
     else at the smallest context   whole layers | experts in RAM | FFN in RAM | parts of layers by --fit's rules
-                                   and of those that fit the one with the fastest reference request (speed.py)
+                                   and of those that fit the one with the fastest reference request (cost.py)
     then                           the largest context that this placement leaves room for
 """
 
 from __future__ import annotations
 
-from ..argument_table import EXPERTS_REGEX, FFN_REGEX
-from .judge import Judge
+from ..backends import HOST
+from ..flags.params import FIT_PARAMS_MIN_CTX, FIT_PARAMS_TARGET, N_PARALLEL, N_UBATCH
+from ..records import dataclass, lazy, replace
+from . import candidates
+from .cost import CostModel, hop
+from .evaluate import FIT, FULL, PROMPT
+from .fit import fit_estimated, fit_with_overheads
 from .search import largest_context, last
-from .spread import Spread
+from .tensor_split import TensorSplit, is_free
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-    from dataclasses import dataclass, replace
+    from collections.abc import Callable
 
+    from ..flags.params import Params
+    from ..flags.policy import Policy
     from ..model import Model
-    from ..params import Params
-    from ..wishes import Policy
-    from .probe import Probe, Trial
-else:
-    from ..records import dataclass, replace
+    from .evaluate import Candidate, Evaluator, Fidelity
 
-FLOOR = 4096          # tokens per sequence, llama.cpp's own --fit-ctx
 PARTS_GAIN = 1.02     # parts of layers on several GPUs must promise this much more than -ncmoe: they take many words
-OUTDONE = 1.25        # how much slower whole layers must be expected on unlike GPUs to be left out
-SPILL_GAIN = 1.25     # FFN weights in RAM must promise this much more than whole layers: the prediction is not that good
+PRUNE_FACTOR = 1.25   # on unlike GPUs, skip whole-layer candidates predicted this much slower
+SPILL_GAIN = 1.25     # FFN weights in RAM must promise this much more than whole layers: predictions are uncertain
 
 
 @dataclass(frozen=True)
@@ -49,59 +50,62 @@ def contexts(model: Model, params: Params, policy: Policy) -> Contexts:
     """What -c, --ctx and --ctx-min leave open, in cells of the whole cache.
 
     A cache that is not unified has one stream per slot, and each slot gets an equal part; so the range is per
-    sequence times the number of streams, as --fit counts (memory_static.md 4.3).
+    sequence times the number of streams, as common_params_fit_impl counts.
     """
     if params.n_ctx is not None or params.kv_unified_per_slot:
         return Contexts(params.n_ctx, params.n_ctx)
     auto_slots = params.n_parallel is None or params.n_parallel < 0
-    slots = 4 if auto_slots else max(1, params.n_parallel or 1)
+    slots = N_PARALLEL if auto_slots else max(1, params.n_parallel or 1)
     streams = 1 if auto_slots or params.kv_unified else slots
     trained = max(1, model.n_ctx_train)
     if isinstance(policy.n_ctx, int):
         return Contexts(policy.n_ctx, policy.n_ctx)
-    floor = policy.n_ctx_min if policy.n_ctx_min is not None else min(params.fit_ctx or FLOOR, trained)
+    floor = policy.n_ctx_min if policy.n_ctx_min is not None else min(params.fit_ctx or FIT_PARAMS_MIN_CTX, trained)
     # With one cache for all slots --ctx max goes on until every slot could hold the trained context.
     most = trained * (slots if policy.n_ctx == "max" else streams)
     return Contexts(floor * streams, max(floor * streams, most), 256 * streams)
 
 
-class Solver:
-    """One model, one machine, one set of given flags."""
+def solve(evaluator: Evaluator, given: Params, policy: Policy, cost: CostModel) -> Candidate | None:
+    """The best launch, fully measured; one that does not fit where nothing does; None where llama.cpp would refuse
+    every one.
 
-    def __init__(self, probe: Probe, given: Params, policy: Policy) -> None:
-        self.probe, self.given, self.policy = probe, given, policy
-        self.model = probe.model
+    The search only measures the prompt graph, a lower bound, and the winner is then measured fully. If it fits after
+    all it is the best one. If not, it may fit with less context; else the search is repeated with measurements that
+    decide.
+    """
+    found = Search(evaluator, given, policy, cost, PROMPT).best()
+    answer = found and evaluator.candidate(found.params, FULL)
+    if found is None or (answer is not None and answer.fits == found.fits):
+        return answer
+    shape = found.params
+    search = Search(evaluator, given, policy, cost, FIT)
+    less = search.grow_context(lambda n: replace(shape, n_ctx=n), answer)
+    if less is None or not less.fits:
+        less = search.best()
+    return less and evaluator.candidate(less.params, FULL)
+
+
+class Search:
+    """One model, one machine, one set of given flags, at one fidelity."""
+
+    def __init__(self, evaluator: Evaluator, given: Params, policy: Policy, cost: CostModel,
+                 fidelity: Fidelity) -> None:
+        self.evaluator, self.given, self.policy, self.cost, self.fidelity = evaluator, given, policy, cost, fidelity
+        self.model = evaluator.model
         self.everything = self.model.hparams.n_layer_all + 1
         n = given.n_gpu_layers
         self.literal = n is not None and n != -1                 # -ngl was given
         self.top = n if n is not None and n >= 0 else self.everything
         self.contexts = contexts(self.model, given, policy)
-        self.judge = Judge(probe)
-        self.spread = Spread(probe, self.judge)
 
-    # --- the answer
+    @lazy
+    def split(self) -> TensorSplit:
+        return TensorSplit(self.evaluator, self.cost, self.fidelity)
 
-    def solve(self) -> Trial | None:
-        """The best launch, with its whole bill; one that does not fit where nothing does; None where llama.cpp would refuse
-        every one.
-
-        The search believes the prompt graphs. They are a lower bound, so an answer that fits after all is the best one. One
-        that does not may do so with less context; else the search is repeated with whole bills.
-        """
-        self.probe.quick = True
-        found = self._best()
-        self.probe.quick = False
-        answer = found and self.probe.trial(found.params, whole=True)
-        if found is None or (answer is not None and answer.fits == found.fits):
-            return answer
-        shape = found.params
-        less = self._stretch(lambda n: replace(shape, n_ctx=n), answer)
-        if less is None or not less.fits:
-            self.spread = Spread(self.probe, self.judge)
-            less = self._best()
-        return less and self.probe.trial(less.params, whole=True)
-
-    def _best(self) -> Trial | None:
+    def best(self) -> Candidate | None:
+        """The best launch by what is measured at this fidelity; of several cache types the first that is fully
+        offloaded."""
         given = self.given
         if not self.policy.kv_types or given.cache_type_k or given.cache_type_v:
             return self._solve(given)
@@ -110,254 +114,239 @@ class Solver:
             answer = self._solve(replace(given, cache_type_k=name, cache_type_v=name))
             if answer is None:
                 continue
-            if answer.fits and self.whole(answer):
+            if answer.fits and self.fully_offloaded(answer):
                 return answer
             answers.append(answer)
         fitting = [answer for answer in answers if answer.fits]
-        return self.judge.fastest(fitting) if fitting else answers[0] if answers else None
+        return self.cost.fastest(fitting) if fitting else answers[0] if answers else None
 
-    def _solve(self, params: Params) -> Trial | None:
-        if not self.probe.machine.devices:
-            return self._stretch(lambda n: replace(params, n_ctx=n, n_gpu_layers=params.n_gpu_layers if self.literal else 0))
+    def _solve(self, params: Params) -> Candidate | None:
+        if not self.evaluator.machine.devices:
+            layers = params.n_gpu_layers if self.literal else 0
+            return self.grow_context(lambda n: replace(params, n_ctx=n, n_gpu_layers=layers))
         if self.literal and self.policy.strategy is None:
-            return self._stretch(lambda n: replace(params, n_ctx=n))
-        whole = self._whole(params)
-        if whole is not None:
-            return whole
-        spilled = self._spilled(params, self.contexts.least)
-        if spilled is None or not spilled.fits or self.contexts.fixed:
-            return spilled
-        shape = spilled.params
-        answer = self._stretch(lambda n: replace(shape, n_ctx=n)) or spilled
-        roomier = self._roomier(answer, params)
-        other = None if roomier is None else self._stretch(lambda n: replace(roomier, n_ctx=n))
+            return self.grow_context(lambda n: replace(params, n_ctx=n))
+        found = self._fully_offloaded(params)
+        if found is not None:
+            return found
+        found = self._partially_offloaded(params, self.contexts.least)
+        if found is None or not found.fits or self.contexts.fixed:
+            return found
+        shape = found.params
+        answer = self.grow_context(lambda n: replace(shape, n_ctx=n)) or found
+        other_shape = self._split_with_more_context(answer, params)
+        other = None if other_shape is None else self.grow_context(lambda n: replace(other_shape, n_ctx=n))
         return other if other is not None and other.fits and other.breakdown.n_ctx > answer.breakdown.n_ctx else answer
 
-    def _roomier(self, trial: Trial, given: Params) -> Params | None:
-        """These flags with the split that should allow the largest context and be no slower, if that is a good deal more."""
-        span, own, here = self.contexts, trial.params, trial.breakdown.n_ctx
-        if (own.tensor_split is None or not self.spread.open(given) or span.most is None
-                or any(buffer != "CPU" for _, buffer in own.overrides)):
-            return None
-        grid = [n for n in (here * 5 // 4, here * 3 // 2, here * 2, here * 3, here * 4, here * 8, here * 16) if n <= span.most]
-        limit = self.judge.speed(trial).request * (1 + 1e-9)
-        shapes = [replace(own, tensor_split=None, n_ctx=n) for n in grid]
-        found = last(-1, len(shapes) - 1, lambda i: self.spread.hoped(shapes[i]) <= limit)
-        split = None if found < 0 else self.spread.partition(shapes[found])
-        return None if split is None or split == own.tensor_split else replace(own, tensor_split=split)
-
-    def whole(self, trial: Trial) -> bool:
+    def fully_offloaded(self, candidate: Candidate) -> bool:
         """All layers are on devices and no weight was sent to the host."""
-        n = trial.params.n_gpu_layers
-        return n is not None and (n >= self.top or n == -2) and len(trial.params.overrides) == len(self.given.overrides)
+        n, overrides = candidate.params.n_gpu_layers, candidate.params.overrides
+        return n is not None and (n >= self.top or n == -2) and len(overrides) == len(self.given.overrides)
 
     # --- context
 
-    def _full(self, params: Params, n_ctx: int | None) -> Params:
+    def grow_context(self, make: Callable[[int | None], Params], above: Candidate | None = None) -> Candidate | None:
+        """The largest context that fits with this shape, less than that of the launch `above`, which does not; the
+        smallest, not fitting, where none does."""
+        span = self.contexts
+        if span.fixed or span.least is None or span.most is None:
+            return self.evaluator.candidate(make(span.least), self.fidelity)
+        most = span.most if above is None else above.params.n_ctx or span.most
+        found = largest_context(self.evaluator, make, span.least, most, span.step, self.fidelity, above)
+        return found if found is not None else self.evaluator.candidate(make(span.least), self.fidelity)
+
+    def _split_with_more_context(self, candidate: Candidate, given: Params) -> Params | None:
+        """These flags with a split that allows at least 25 % more context at the same speed, or None."""
+        span, own, here = self.contexts, candidate.params, candidate.breakdown.n_ctx
+        if (own.tensor_split is None or not is_free(self.evaluator, given) or span.most is None
+                or any(buffer != HOST for _, buffer in own.overrides)):
+            return None
+        grid = [n for quarters in (5, 6, 8, 12, 16, 32, 64) if (n := here * quarters // 4) <= span.most]
+        limit = self.cost.speed(candidate).request * (1 + 1e-9)
+        shapes = [replace(own, tensor_split=None, n_ctx=n) for n in grid]
+        found = last(-1, len(shapes) - 1, lambda i: self.split.lower_bound(shapes[i]) <= limit)
+        split = None if found < 0 else self.split.partition(shapes[found])
+        return None if split is None or split == own.tensor_split else replace(own, tensor_split=split)
+
+    # --- fully offloaded
+
+    def _all_layers(self, params: Params, n_ctx: int | None) -> Params:
         """As many layers on the GPUs as may be: all, or the given number."""
         return replace(params, n_ctx=n_ctx, n_gpu_layers=self.top)
 
-    def _stretch(self, make: Callable[[int | None], Params], above: Trial | None = None) -> Trial | None:
-        """The largest context that fits with this shape, less than that of the launch `above`, which does not; the smallest,
-        not fitting, where none does."""
+    def _fully_offloaded(self, params: Params) -> Candidate | None:
         span = self.contexts
-        if span.fixed or span.least is None or span.most is None:
-            return self.probe.trial(make(span.least))
-        most = span.most if above is None else above.params.n_ctx or span.most
-        found = largest_context(self.probe, make, span.least, most, span.step, above)
-        return found if found is not None else self.probe.trial(make(span.least))
-
-    # --- everything on the GPUs
-
-    def _whole(self, params: Params) -> Trial | None:
-        span = self.contexts
-        largest = self.spread.best(self._full(params, span.most))
-        if span.fixed or (largest is not None and not self.spread.open(params)):
+        largest = self.split.best(self._all_layers(params, span.most))
+        if span.fixed or (largest is not None and not is_free(self.evaluator, params)):
             return largest
-        from .speed import hop
-
         # More context may cost hand-overs between GPUs, but no slower GPU (--ctx max takes that one too)
-        hops = (len(self.probe.machine.devices) - 1) * hop(params.n_ubatch or 512)
-        if largest is not None and self.judge.speed(largest).request <= self.spread.hoped(self._full(params, span.least)) + hops < float("inf"):
+        hops = (len(self.evaluator.machine.devices) - 1) * hop(params.n_ubatch or N_UBATCH)
+        bound = self.split.lower_bound(self._all_layers(params, span.least)) if largest is not None else 0.0
+        if largest is not None and self.cost.speed(largest).request <= bound + hops < float("inf"):
             return largest
-        smallest = self.spread.best(self._full(params, span.least))
+        smallest = self.split.best(self._all_layers(params, span.least))
         if smallest is None or span.least is None or span.most is None:
             return None
-        limit = self.judge.speed(smallest).request * (1 + 1e-9) + hops
-        if largest is not None and self.judge.speed(largest).request <= limit:
+        limit = self.cost.speed(smallest).request * (1 + 1e-9) + hops
+        if largest is not None and self.cost.speed(largest).request <= limit:
             return largest
-        if not self.spread.open(params):
-            return largest_context(self.probe, lambda n: self._full(params, n),
-                                   span.least, span.most, span.step)
+        if not is_free(self.evaluator, params):
+            return largest_context(self.evaluator, lambda n: self._all_layers(params, n), span.least, span.most,
+                                   span.step, self.fidelity)
+        return self._context_by_split(params, smallest, limit)
+
+    def _context_by_split(self, params: Params, smallest: Candidate, limit: float) -> Candidate | None:
+        """The largest context of a fully offloaded launch whose request takes at most `limit` seconds; the split may
+        change with the context. `smallest` is the launch at the smallest one."""
+        span = self.contexts
+        assert span.least is not None and span.most is not None
         low, high, best = span.least, span.most, smallest
         near = max(span.step, (span.most - span.least) // 64 // span.step * span.step)
-        while high - low > near:                                                # the split may change with the context
+        while high - low > near:
             steps = (high - low) // near
-            guess = low + near * last(0, steps, lambda n, low=low: self.spread.hoped(self._full(params, low + near * n)) <= limit)  # type: ignore[misc]
-            guess = max(min(guess, high - near), low + near)
-            trial = self.spread.best(self._full(params, guess))
-            if trial is None or self.judge.speed(trial).request > limit:
+
+            def promising(n: int, low: int = low) -> bool:
+                return self.split.lower_bound(self._all_layers(params, low + near * n)) <= limit
+
+            guess = max(min(low + near * last(0, steps, promising), high - near), low + near)
+            candidate = self.split.best(self._all_layers(params, guess))
+            if candidate is None or self.cost.speed(candidate).request > limit:
                 high = guess
             else:
-                low, best = guess, trial
+                low, best = guess, candidate
         shape = best.params
-        return largest_context(self.probe, lambda n: replace(shape, n_ctx=n), low, high, span.step) or best
+        found = largest_context(self.evaluator, lambda n: replace(shape, n_ctx=n), low, high, span.step, self.fidelity)
+        return found or best
 
-    # --- part of it in RAM
+    # --- partially offloaded
 
-    def _spilled(self, params: Params, n_ctx: int | None) -> Trial | None:
+    def _partially_offloaded(self, params: Params, n_ctx: int | None) -> Candidate | None:
         at = replace(params, n_ctx=n_ctx)
-        candidates: list[Trial] = []
+        found: list[Candidate] = []
         finer = self.policy.strategy != "layers" and not params.overrides
         if finer and self.model.hparams.n_expert:
-            candidates += self._experts(at)
-        layers = None if self.literal or self._outdone(at, candidates) else \
-            self.spread.most(lambda n: replace(at, n_gpu_layers=n), self.everything)
+            found += self._experts(at)
+        layers = None if self.literal or self._whole_layers_dominated(at, found) else \
+            self.split.most(lambda n: replace(at, n_gpu_layers=n), self.everything)
         if layers is not None:
-            candidates.insert(0, layers)
+            found.insert(0, layers)
         if finer:
             if not self.model.hparams.n_expert:
-                candidates += self._feed_forward(at, layers)
-            if not self.literal and not self._includes_fit(layers):
-                candidates += self._rival(at, candidates)
-        fitting = [trial for trial in candidates if trial.fits]
+                found += self._feed_forward(at, layers)
+            if not self.literal and not self._fit_is_covered(layers):
+                found += self._fit_candidates(at, found)
+        fitting = [candidate for candidate in found if candidate.fits]
         if fitting:
-            return self.judge.fastest(fitting)
+            return self.cost.fastest(fitting)
         if self.literal:
-            return self.probe.trial(at)
-        return candidates[0] if candidates else self.probe.trial(replace(at, n_gpu_layers=0))
+            return self.evaluator.candidate(at, self.fidelity)
+        return found[0] if found else self.evaluator.candidate(replace(at, n_gpu_layers=0), self.fidelity)
 
-    def _outdone(self, params: Params, candidates: list[Trial]) -> bool:
-        """Whether whole layers would be slower than one of these even if half of what is not theirs were free."""
-        fitting = [trial for trial in candidates if trial.fits]
+    def _whole_layers_dominated(self, params: Params, found: list[Candidate]) -> bool:
+        """Whether an optimistic bound for whole-layer offload (half of the overheads) is already slower than the best
+        candidate."""
+        fitting = [candidate for candidate in found if candidate.fits]
         if not fitting:
             return False
-        limits = self.probe.machine.limits
-        room = sum(limits.values()) - sum(_beside(fitting[0], limits).values()) // 2
+        limits = self.evaluator.machine.limits
+        room = sum(limits.values()) - sum(fitting[0].overheads(limits).values()) // 2
 
         def possible(count: int) -> bool:
-            static = self.probe.static(replace(params, n_gpu_layers=count))
+            static = self.evaluator.static(replace(params, n_gpu_layers=count))
             return static is not None and sum(usage.total for usage in static.devices.values()) <= room
 
-        bound = self.judge.predict(replace(params, n_gpu_layers=last(0, self.everything, possible)), fitting[0].breakdown)
+        count = last(0, self.everything, possible)
+        bound = self.cost.predict(replace(params, n_gpu_layers=count), fitting[0].breakdown)
         # llama.cpp's own split, which is predicted here, need not be the fastest
-        alike = len({self.judge.bandwidths.devices[name] for name in fitting[0].spare}) == 1
-        best = self.judge.speed(self.judge.fastest(fitting)).request
-        return bound.request > best * (1 if alike else OUTDONE)
+        alike = len({self.cost.bandwidths.devices[name] for name in fitting[0].spare}) == 1
+        best = self.cost.speed(self.cost.fastest(fitting)).request
+        return bound.request > best * (1 if alike else PRUNE_FACTOR)
 
-    def _rival(self, params: Params, candidates: list[Trial]) -> list[Trial]:
-        """What is faster than these by --fit's rules: with our margins, with its own, or with smaller graph buffers than it
-        finds, if that fits all the same. Nothing where even then it is no faster."""
-        from .fit import likely, shaped
-
+    def _fit_candidates(self, params: Params, known: list[Candidate]) -> list[Candidate]:
+        """What is faster than these by --fit's rules: with our margins, with its own, or with smaller graph buffers
+        than it finds, if that fits all the same. Nothing where even then it is no faster."""
         given = self.given if self.given.n_ctx is not None else replace(params, n_gpu_layers=None)
-        found: list[Trial] = []
-        fitting = [trial for trial in candidates if trial.fits]
+        found: list[Candidate] = []
+        fitting = [candidate for candidate in known if candidate.fits]
 
-        def better(shape: Params | None, gain: float = 1.0) -> Trial | None:
-            """The trial of a shape that promises to be faster than all that fits so far."""
+        def measured(shape: Params | None, gain: float = 1.0) -> Candidate | None:
+            """The candidate of a shape that is predicted faster than all that fits so far."""
             if shape is None:
                 return None
             if fitting:
-                best = self.judge.fastest(fitting)
-                if self.judge.predict(shape, best.breakdown).request * gain >= self.judge.speed(best).request:
+                best = self.cost.fastest(fitting)
+                if self.cost.predict(shape, best.breakdown).request * gain >= self.cost.speed(best).request:
                     return None
-            trial = self.probe.trial(shape)
-            if trial is not None and trial.fits and not _on_rpc(trial):
-                found.append(trial)
-                fitting.append(trial)
-            return trial
+            candidate = self.evaluator.candidate(shape, self.fidelity)
+            if candidate is not None and candidate.fits and not candidates.overrides_rpc(candidate):
+                found.append(candidate)
+                fitting.append(candidate)
+            return candidate
 
         if fitting:
-            limits = self.probe.machine.limits
-            beside = _beside(self.judge.fastest(fitting), limits)
+            limits = self.evaluator.machine.limits
+            overheads = self.cost.fastest(fitting).overheads(limits)
             for _ in range(4):
-                trial = better(shaped(self.probe, given, beside, limits), PARTS_GAIN)
-                if trial is None or trial.fits:
+                candidate = measured(fit_with_overheads(self.evaluator, given, overheads, limits), PARTS_GAIN)
+                if candidate is None or candidate.fits:
                     break
-                beside = {**beside, **{name: max(size, beside.get(name, 0)) for name, size in _beside(trial, limits).items()}}
+                grown = candidate.overheads(limits)
+                overheads = {**overheads, **{name: max(size, overheads.get(name, 0)) for name, size in grown.items()}}
             compute: dict[str, int] = {}
             for _ in range(4):
-                trial = better(shaped(self.probe, given, compute))
-                if trial is None:
+                candidate = measured(fit_with_overheads(self.evaluator, given, compute))
+                if candidate is None:
                     return found
-                if not trial.fits:       # with so small buffers it might win: so with nearly those that this choice really has
-                    compute = {name: usage.compute * 31 // 32 for name, usage in trial.breakdown.devices.items()}
-        better(likely(self.probe, given))
+                if not candidate.fits:       # it might win with such small buffers: try nearly those that it has
+                    compute = {name: usage.compute * 31 // 32 for name, usage in candidate.breakdown.devices.items()}
+        measured(fit_estimated(self.evaluator, given, self.fidelity))
         return found
 
-    def _includes_fit(self, layers: Trial | None) -> bool:
-        """--fit would try nothing that was not tried: whole layers on one device, with a margin that is no smaller."""
+    def _fit_is_covered(self, layers: Candidate | None) -> bool:
+        """--fit's search space is a subset of what was already tried: whole layers on one device, with a margin that is
+        no smaller."""
         if layers is None or self.model.hparams.n_expert or len(layers.spare) != 1:
             return False
         (name, parts), = layers.margins.items()
-        target = (self.given.fit_target or (1024,))[0] << 20
-        device = next(device for device in self.probe.machine.devices if device.name == name)
-        return sum(size for _, size in parts) + device.free - self.probe.machine.limits[name] <= target
+        target = (self.given.fit_target or (FIT_PARAMS_TARGET,))[0] << 20
+        device = next(device for device in self.evaluator.machine.devices if device.name == name)
+        return sum(size for _, size in parts) + device.free - self.evaluator.machine.limits[name] <= target
 
-    def _experts(self, params: Params) -> list[Trial]:
+    def _experts(self, params: Params) -> list[Candidate]:
         """The experts of as few leading layers as possible in RAM, then part of one more layer's back on the GPU."""
         n_layer = self.model.hparams.n_layer_all
         base = replace(params, n_gpu_layers=self.top)
-        found = self.spread.most(lambda spared: with_experts_on_host(base, n_layer - spared), n_layer)
+        found = self.split.most(lambda spared: candidates.with_experts_on_host(base, n_layer - spared), n_layer)
         if found is None:
             if self.literal:
                 return []
-            bare = replace(params, overrides=(*params.overrides, (EXPERTS_REGEX, "CPU")))
-            less = self.spread.most(lambda n: replace(bare, n_gpu_layers=n), self.everything)
+            bare = candidates.with_all_experts_on_host(params)
+            less = self.split.most(lambda n: replace(bare, n_gpu_layers=n), self.everything)
             return [] if less is None else [less]
-        return [found, *self._finer(base, found)]
+        return [found, *self._part_of_experts(base, found)]
 
-    def _finer(self, base: Params, found: Trial) -> list[Trial]:
+    def _part_of_experts(self, base: Params, found: Candidate) -> list[Candidate]:
+        """`found` with as many matrices as fit of the last layer whose experts are in RAM back on the GPU."""
         count = len(found.params.overrides) - len(base.overrides)
         if count == 0:
             return []
-        boundary = count - 1
-        kinds = [kind for kind in ("up", "gate", "gate_up", "down") if f"blk.{boundary}.ffn_{kind}_exps.weight" in self.model.tensors]
-        better: list[Trial] = []
-        for kept in range(len(kinds) - 1, 0, -1):       # how many of the layer's matrices come back to the GPU
-            on_host = "|".join(kinds[kept:])
-            pattern = (rf"blk\.{boundary}\.ffn_({on_host})_(ch|)exps", "CPU")
-            shape = replace(with_experts_on_host(base, boundary), tensor_split=found.params.tensor_split)
-            trial = self.probe.trial(replace(shape, overrides=(*shape.overrides, pattern)))
-            if trial is not None and trial.fits:
-                better.append(trial)
-                break
-        return better
+        shape = replace(candidates.with_experts_on_host(base, count - 1), tensor_split=found.params.tensor_split)
+        for params in candidates.with_part_of_experts_on_host(self.model, shape, count - 1):
+            candidate = self.evaluator.candidate(params, self.fidelity)
+            if candidate is not None and candidate.fits:
+                return [candidate]
+        return []
 
-    def _feed_forward(self, params: Params, layers: Trial | None) -> list[Trial]:
+    def _feed_forward(self, params: Params, layers: Candidate | None) -> list[Candidate]:
         """FFN weights of the leading layers in RAM, attention and cache of all layers on the GPU."""
-        if f"blk.{self.model.hparams.n_layer_all - 1}.ffn_down.weight" not in self.model.tensors:
-            return []
         n_layer = self.model.hparams.n_layer_all
+        if f"blk.{n_layer - 1}.ffn_down.weight" not in self.model.tensors:
+            return []
         base = replace(params, n_gpu_layers=self.top)
-
-        def make(spared: int) -> Params:
-            rules = tuple((rf"blk\.{i}{FFN_REGEX}", "CPU") for i in range(n_layer - spared))
-            return replace(base, overrides=(*base.overrides, *rules))
-
-        found = self.spread.most(make, n_layer)
+        found = self.split.most(lambda spared: candidates.with_ffn_on_host(base, n_layer - spared), n_layer)
         if found is None:
             return []
-        if layers is not None and layers.fits:
-            gain, loss = self.judge.speed(found), self.judge.speed(layers)
-            if gain.request * SPILL_GAIN > loss.request:
-                return []
+        if layers is not None and layers.fits and \
+                self.cost.speed(found).request * SPILL_GAIN > self.cost.speed(layers).request:
+            return []
         return [found]
-
-
-def _beside(trial: Trial, limits: Mapping[str, int]) -> dict[str, int]:
-    """Bytes of each device that is used, margin included, that are neither weights nor cache."""
-    use = trial.breakdown.devices
-    return {name: limits[name] - spare - use[name].model - use[name].context for name, spare in trial.spare.items()}
-
-
-def _on_rpc(trial: Trial) -> bool:
-    """Whether tensors are sent to an RPC server: its buffers have names that only llama.cpp knows."""
-    return any(buffer.startswith("RPC") for _, buffer in trial.params.overrides)
-
-
-def with_experts_on_host(params: Params, count: int) -> Params:
-    """The flags with the experts of the first `count` layers in system memory: what -ncmoe COUNT says."""
-    rules = tuple((rf"blk\.{i}{EXPERTS_REGEX}", "CPU") for i in range(count))
-    return replace(params, overrides=(*params.overrides, *rules))

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 from ..errors import LaunchRefused
+from ..memory.companions import NONE
+from ..records import dataclass, replace
+from .answer import plan_on
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from dataclasses import dataclass, replace
 
+    from ..flags.params import Params
+    from ..flags.policy import Policy
+    from ..memory.companions import Companions
     from ..model import Model
-    from ..params import Params
-    from ..wishes import Policy
-    from .probe import Machine
-    from .result import Plan
-else:
-    from ..records import dataclass, replace
+    from .evaluate import Machine
+    from .plan import Plan
 
 
 @dataclass(frozen=True)
@@ -49,10 +50,8 @@ TYPES = ("f16", "q8_0", "q4_0")
 
 
 def sweep(models: Sequence[Model], machines: Sequence[tuple[str, Machine]], params: Params, policy: Policy,
-          contexts: Sequence[int] = (), types: Sequence[str] = ()) -> list[Point]:
+          contexts: Sequence[int] = (), types: Sequence[str] = (), companions: Companions = NONE) -> list[Point]:
     """All cases, models outermost, contexts innermost. Contexts default to powers of two up to the trained one."""
-    from . import plan_on
-
     points = []
     for model in models:
         here = list(contexts) or [n for n in CONTEXTS if n <= model.n_ctx_train] or [model.n_ctx_train or CONTEXTS[0]]
@@ -63,7 +62,7 @@ def sweep(models: Sequence[Model], machines: Sequence[tuple[str, Machine]], para
                     if kind != "f16":
                         wanted = replace(wanted, cache_type_k=kind, cache_type_v=params.cache_type_v or kind)
                     try:
-                        plan = plan_on(model, wanted, policy, machine, speed=True)
+                        plan = plan_on(model, wanted, policy, machine, companions, speed=True)
                         points.append(Point(model, name, kind, n_ctx, plan))
                     except LaunchRefused as refusal:
                         points.append(Point(model, name, kind, n_ctx, None, str(refusal)))

@@ -1,16 +1,18 @@
-"""A model's anatomy as text: equal neighbours in one line."""
+"""A model's layers as text: equal neighbours in one line."""
 
 from __future__ import annotations
 
-from ..units import human
+from ..units import human, in_mib
 from .table import Style, table
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from ..planner.anatomy import Anatomy
+    from ..memory.layers import ModelLayers
+
+_PARTS = ("weights", "attention", "ffn", "experts", "other", "cache")
 
 
-def inspect_text(anatomy: Anatomy, style: Style | None = None) -> str:
+def inspect_text(anatomy: ModelLayers, style: Style | None = None) -> str:
     """Facts, layers and tensor types."""
     style = style or Style()
     lines = []
@@ -20,19 +22,20 @@ def inspect_text(anatomy: Anatomy, style: Style | None = None) -> str:
     rows: list[list[str]] = []
     first = ""
     for layer in anatomy.layers:
-        cells = [_mib(size) for size in (layer.weights, layer.attention, layer.ffn, layer.experts, layer.other, layer.cache)]
+        cells = [_cell(getattr(layer, part)) for part in _PARTS]
         if rows and rows[-1][1:] == cells and layer.name.isdigit() and first.isdigit():
             rows[-1][0] = f"{first}-{layer.name}"
         else:
             first = layer.name
             rows.append([layer.name, *cells])
-    total = [sum(getattr(layer, part) for layer in anatomy.layers) for part in ("weights", "attention", "ffn", "experts", "other", "cache")]
-    rows.append(["all", *map(_mib, total)])
-    lines += ["", *table(["MiB per layer", "weights", "attention", "FFN", "experts", "other", f"cache of {anatomy.n_ctx}"], rows, style)]
-    lines += ["", *table(["type", "tensors", "MiB"], [[name, str(n), _mib(size)] for name, n, size in anatomy.types], style)]
+    rows.append(["all", *(_cell(sum(getattr(layer, part) for layer in anatomy.layers)) for part in _PARTS)])
+    head = ["MiB per layer", "weights", "attention", "FFN", "experts", "other", f"cache of {anatomy.n_ctx}"]
+    lines += ["", *table(head, rows, style)]
+    types = [[name, str(n), _cell(size)] for name, n, size in anatomy.types]
+    lines += ["", *table(["type", "tensors", "MiB"], types, style)]
     lines += [style(f"! {warning}", "yellow") for warning in anatomy.warnings]
     return "\n".join(lines) + "\n"
 
 
-def _mib(size: int) -> str:
-    return f"{size / 2**20:.2f}" if size else "-"
+def _cell(size: int) -> str:
+    return in_mib(size) if size else "-"

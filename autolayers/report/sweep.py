@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from ..units import GiB, in_mib
 from .table import Style, table
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ..planner.result import Plan
+    from ..planner.plan import Plan
     from ..planner.sweep import Point
 
 _WIDTH = 48
+_HEAD = ("context", "cache", "fits", "layers", "GPU MiB", "host MiB", "tokens/s*", "flags")
 
 
 def sweep_text(points: Sequence[Point], style: Style | None = None) -> str:
@@ -28,16 +30,16 @@ def sweep_text(points: Sequence[Point], style: Style | None = None) -> str:
             used = sum(d.used for d in plan.devices)
             speed = plan.speed
             rows.append([
-                str(point.n_ctx), point.cache_type, "yes" if plan.fits else "no", f"{plan.n_gpu_layers}/{plan.n_layer + 1}",
-                f"{used / 2**20:.0f}", f"{plan.host.used / 2**20:.0f}",
+                str(point.n_ctx), point.cache_type, "yes" if plan.fits else "no",
+                f"{plan.n_gpu_layers}/{plan.n_layer + 1}", in_mib(used, 0), in_mib(plan.host.used, 0),
                 f"{speed.generation:.1f}" if speed else "", " ".join(plan.flags)[:100]])
-        lines = table(["context", "cache", "fits", "layers", "GPU MiB", "host MiB", "tokens/s*", "flags"], rows, style, left=(0, 1, 7))
+        lines = table(_HEAD, rows, style, left=(0, 1, 7))
         blocks.append("\n".join([f"{style(name, 'bold')} on {machine}", *lines]))
     return "\n\n".join(blocks) + "\n\n* predicted, not measured\n"
 
 
 def bars(points: Sequence[Point], style: Style | None = None) -> str:
-    """Device memory by context as bars: # weights, = KV cache, - compute; the line's end | is the memory there is."""
+    """Device memory by context as bars: # weights, = KV cache, - compute, | free memory."""
     style = style or Style()
     blocks = []
     for (name, machine), group in _groups(points).items():
@@ -53,7 +55,8 @@ def bars(points: Sequence[Point], style: Style | None = None) -> str:
             at = round(_free(plan) / most * _WIDTH)
             bar = bar.ljust(_WIDTH + 1)
             bar = bar[:at] + "|" + bar[at + 1:]
-            shown = f"{point.n_ctx:>8} {point.cache_type:<5} {bar} {end / 2**30:7.2f} GiB, {plan.n_gpu_layers}/{plan.n_layer + 1} layers"
+            shown = (f"{point.n_ctx:>8} {point.cache_type:<5} {bar} {end / GiB:7.2f} GiB, "
+                     f"{plan.n_gpu_layers}/{plan.n_layer + 1} layers")
             lines.append(shown if plan.fits else style(shown, "red"))
         blocks.append("\n".join(lines))
     return "\n\n".join(blocks) + "\n"

@@ -26,7 +26,8 @@ class Style:
         return f"\x1b[{_CODES[name]}m{text}\x1b[0m" if self.on and text else text
 
 
-def table(head: Sequence[str], rows: Sequence[Sequence[str]], style: Style | None = None, left: Sequence[int] = (0,)) -> list[str]:
+def table(head: Sequence[str], rows: Sequence[Sequence[str]], style: Style | None = None,
+          left: Sequence[int] = (0,)) -> list[str]:
     """Lines of a table: the columns of `left` flush left, the others right. Negative numbers are marked red."""
     style = style or Style()
     widths = [max(len(row[i]) for row in (head, *rows)) for i in range(len(head))]

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from ..units import human
+from ..quoting import shell
+from ..units import human, in_mib
 from .table import Style, table
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ..planner.result import Plan
-    from ..planner.speed import Speed
+    from ..planner.cost import Speed
+    from ..planner.plan import Plan
 
 
 def plan_text(plan: Plan, style: Style | None = None, rest: Sequence[str] = ()) -> str:
@@ -26,17 +27,18 @@ def plan_text(plan: Plan, style: Style | None = None, rest: Sequence[str] = ()) 
     ]
     if plan.speed:
         lines += [speed_words(plan.speed)]
-    if plan.rival:
-        rival = plan.rival
+    if plan.fit_choice:
+        rival = plan.fit_choice
         speed = f", {rival.speed.generation:.1f} tokens/s predicted" if rival.speed else ""
         lines += [f"--fit would choose: {rival.placement}, context {rival.breakdown.n_ctx}{speed}"
                   + ("" if rival.fits else ", which breaks these margins")]
-    if plan.speed or plan.rival:
+    if plan.speed or plan.fit_choice:
         lines.append("")
     lines += [f"- {reason}" for reason in plan.reasons]
     for device in plan.devices:
         if len(device.margin_parts) > 1:
-            lines.append(f"- margin on {device.name}: " + ", ".join(f"{name} {human(size)}" for name, size in device.margin_parts if size))
+            parts = [f"{name} {human(size)}" for name, size in device.margin_parts if size]
+            lines.append(f"- margin on {device.name}: {', '.join(parts)}")
     for later, words in ((False, "beside the model on {}"), (True, "growing while it serves, on {}")):
         for name in dict.fromkeys(e.device for e in use.extras if e.upper_limit == later):
             parts = [f"{e.name} {human(e.size)}{'' if e.exact else ' at most'}"
@@ -46,14 +48,15 @@ def plan_text(plan: Plan, style: Style | None = None, rest: Sequence[str] = ()) 
     if not plan.exact:
         lines.append(style("! sizes are upper bounds, not exact", "yellow"))
     verdict = style("fits", "green") if plan.fits else style("does not fit: " + shortage(plan), "red")
-    return "\n".join([*lines, *([""] if lines[-1] else []), f"{verdict}", quoted([*plan.flags, *rest])]) + "\n"
+    return "\n".join([*lines, *([""] if lines[-1] else []), f"{verdict}", shell([*plan.flags, *rest])]) + "\n"
 
 
 def context_words(plan: Plan) -> str:
     use = plan.breakdown
     text = f"context {use.n_ctx}"
     if use.n_seq_max > 1:
-        text += f" shared by {use.n_seq_max} slots" if use.kv_unified else f" ({use.n_seq_max} slots of {use.n_ctx_seq})"
+        shared = f" shared by {use.n_seq_max} slots"
+        text += shared if use.kv_unified else f" ({use.n_seq_max} slots of {use.n_ctx_seq})"
     kinds = {plan.params.cache_type_k or "f16", plan.params.cache_type_v or "f16"}
     return text + ("" if kinds == {"f16"} else f", {'/'.join(sorted(kinds))} cache")
 
@@ -68,30 +71,18 @@ def shortage(plan: Plan) -> str:
     parts = [f"{human(-d.remaining)} missing on {d.name}" for d in plan.devices if d.used and d.remaining < 0]
     if plan.host.remaining is not None and plan.host.remaining < 0:
         parts.append(f"{human(-plan.host.remaining)} missing in RAM")
-    return ", ".join(parts) or "no placement does"
-
-
-def quoted(words: Sequence[str]) -> str:
-    """Words as a shell wants them typed."""
-    from shlex import join
-
-    return join(words)
+    return ", ".join(parts) or "no placement fits"
 
 
 def _memory(plan: Plan, style: Style) -> list[str]:
-    beside = any(d.beside for d in plan.devices)
+    beside = any(d.extra for d in plan.devices)
     head = ["MiB", "free", "weights", "KV cache", "compute", *(["beside"] if beside else []), "margin", "left"]
     rows = []
     for d in plan.devices:
         name = f"{d.name} {d.description}".strip()
-        rows.append([name if len(name) < 40 else name[:37] + "...", _mib(d.free), _mib(d.model), _mib(d.context), _mib(d.compute),
-                     *([_mib(d.beside)] if beside else []), _mib(d.margin), _mib(d.remaining)])
+        sizes = (d.free, d.model, d.context, d.compute, *([d.extra] if beside else []), d.margin, d.remaining)
+        rows.append([name if len(name) < 40 else name[:37] + "...", *map(in_mib, sizes)])
     h = plan.host
-    left = "" if h.remaining is None else _mib(h.remaining)
-    rows.append(["Host", "" if h.free is None else _mib(h.free), _mib(h.model), _mib(h.context), _mib(h.compute),
-                 *([_mib(h.beside)] if beside else []), _mib(h.margin) if h.margin else "", left])
+    host = (h.free, h.model, h.context, h.compute, *([h.extra] if beside else []), h.margin or None, h.remaining)
+    rows.append(["Host", *("" if size is None else in_mib(size) for size in host)])
     return table(head, rows, style)
-
-
-def _mib(size: int) -> str:
-    return f"{size / 2**20:.2f}"

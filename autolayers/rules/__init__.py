@@ -7,11 +7,10 @@
 `autolayers.plan` is exact where there is a file; `rules.compare` sets the rules beside it.
 """
 
-from .command import main
 from .evaluate import Result, evaluate, evaluate_all
 from .exact import Comparison, compare
 from .inputs import Inputs
 from .table import RULES, Answer, Example, Rule
 
-__all__ = ["RULES", "Answer", "Comparison", "Example", "Inputs", "Result", "Rule", "compare", "evaluate", "evaluate_all",
-           "main"]
+__all__ = [
+    "RULES", "Answer", "Comparison", "Example", "Inputs", "Result", "Rule", "compare", "evaluate", "evaluate_all"]

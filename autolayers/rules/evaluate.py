@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from math import ceil
 
 from ..errors import UsageError
+from ..records import dataclass
 from .inputs import flag, read
 from .table import RULES, Rule
 

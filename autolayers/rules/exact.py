@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, replace
 
 from ..errors import UsageError
+from ..records import dataclass, replace
 from .evaluate import Result, apply_all
 from .inputs import Inputs, flag, read
 
@@ -33,8 +33,8 @@ class Comparison:
 def compare(model: Model, **given: object) -> tuple[dict[str, Comparison], dict[str, str], Inputs]:
     """The rules for this model beside what llama-server allocates with every layer on one large enough GPU.
 
-    `given` are the inputs a file does not answer (sequence, batch, gpu, ...). Returns the comparisons, the reasons of the
-    rules left out, and the inputs used. Raises UsageError for nonsense and for inputs that the file answers.
+    `given` are the inputs a file does not answer (sequence, batch, gpu, ...). Returns the comparisons, the reasons of
+    the rules left out, and the inputs used. Raises UsageError for nonsense and for inputs that the file answers.
     """
     for name in FROM_FILE:
         if given.get(name) is not None:
@@ -46,7 +46,8 @@ def compare(model: Model, **given: object) -> tuple[dict[str, Comparison], dict[
 
 
 def inputs_of(model: Model, inputs: Inputs) -> Inputs:
-    """`inputs` with what the header says. Where layers differ the one with most KV heads speaks for all, as the rules know one."""
+    """`inputs` with what the header says. Where layers differ the one with most KV heads speaks for all, as the rules
+    know one."""
     hparams = model.hparams
     layers = range(hparams.n_layer)
     widest = max(layers, key=hparams.n_head_kv)
@@ -79,8 +80,8 @@ def nominal_bits(type_name: str) -> float:
 
 def _exact(model: Model, inputs: Inputs) -> dict[str, int]:
     """Exact figures by rule: bytes on all devices together, or layers on the given GPU."""
+    from ..api import plan
     from ..devices import Device
-    from ..planner import plan
 
     assert inputs.sequence is not None
     context = ["-c", str(inputs.sequence * inputs.batch), "-np", str(inputs.batch)]

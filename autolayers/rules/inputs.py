@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
 from ..errors import UsageError
-from ..gguf.types import TYPES as GGML_TYPES
+from ..ggml.types import TYPES as GGML_TYPES
+from ..records import dataclass
 from ..units import MiB, parse_size
 
 TYPE_CHECKING = False
@@ -134,23 +134,23 @@ def _choice(name: str, allowed: tuple[str, ...]) -> Callable[[object], str]:
     return parse
 
 
-# name -> (parser, help); the command line and the documentation are made from it.
-FIELDS: dict[str, tuple[Callable[[object], object], str]] = {
-    "params": (_params, "parameter count: 7B, 350M, 1.5e9"),
-    "bits": (_bits, "bits per weight, or a type: 16, fp16, int4, q4_k"),
-    "layers": (_whole("layers"), "number of layers"),
-    "hidden": (_whole("hidden"), "hidden size"),
-    "intermediate": (_whole("intermediate"), "feed-forward size"),
-    "heads": (_whole("heads"), "attention heads"),
-    "kv_heads": (_whole("kv_heads"), "KV heads: 1 for MQA, fewer than the heads for GQA (default: all heads)"),
-    "sequence": (_whole("sequence"), "tokens per sequence"),
-    "batch": (_whole("batch"), "sequences at once (default 1)"),
-    "optimizer": (_choice("optimizer", tuple(OPTIMIZERS)), "adamw or sgd (default adamw)"),
-    "scheme": (_choice("scheme", SCHEMES), "show only this training scheme: " + ", ".join(SCHEMES)),
-    "overhead": (_overhead, "what the serving and training margins add (default 20%)"),
-    "gpu": (_gpu, "memory of one GPU, or a card's name: 80GiB"),
-    "extra": (_size("extra", 0), "memory kept for everything but layers: 4GB (default 0)"),
-    "layer_size": (_size("layer_size", 1), "memory of one layer, if not parameters x bits / layers: 400MB"),
+# name -> its reader; autolayers.flags.own says what each means
+FIELDS: dict[str, Callable[[object], object]] = {
+    "params": _params,
+    "bits": _bits,
+    "layers": _whole("layers"),
+    "hidden": _whole("hidden"),
+    "intermediate": _whole("intermediate"),
+    "heads": _whole("heads"),
+    "kv_heads": _whole("kv_heads"),
+    "sequence": _whole("sequence"),
+    "batch": _whole("batch"),
+    "optimizer": _choice("optimizer", tuple(OPTIMIZERS)),
+    "scheme": _choice("scheme", SCHEMES),
+    "overhead": _overhead,
+    "gpu": _gpu,
+    "extra": _size("extra", 0),
+    "layer_size": _size("layer_size", 1),
 }
 
 
@@ -166,7 +166,7 @@ def read(given: Mapping[str, object]) -> Inputs:
         if name not in FIELDS:
             raise UsageError(f"no rule takes {name!r} (known: {', '.join(FIELDS)})")
         if value is not None:
-            parsed[name] = FIELDS[name][0](value)
+            parsed[name] = FIELDS[name](value)
     inputs = Inputs(**parsed)  # type: ignore[arg-type]
     if inputs.kv_heads is not None:
         if inputs.heads is None:

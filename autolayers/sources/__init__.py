@@ -46,27 +46,26 @@ def open_source(name: str, environ: Mapping[str, str] | None = None) -> str | He
     if not needs_download(name):
         return name
     kind = name.partition(":")[0].lower()
-    if kind in ("http", "https"):
+    if kind in ("http", "https", "hf"):
+        from ..net import NetError
         from .http import open_url
         from .huggingface import Hub
 
-        hub = Hub(environ)
-        return open_url(hub.file_url(name), hub.token_for)
-    if kind == "hf":
-        from .huggingface import Hub
-
-        return Hub(environ).header(name)
+        try:
+            hub = Hub(environ)
+            return hub.header(name) if kind == "hf" else open_url(hub.file_url(name), hub.token_for)
+        except NetError as error:
+            raise ModelError(str(error)) from None
     if kind == "ollama":
         return _ollama(name.partition(":")[2].removeprefix("//"), environ)
     raise ModelError(f"{name}: cannot be read from here; give a path, http(s)://..., hf:USER/REPO or ollama:NAME")
 
 
 def _ollama(name: str, environ: Mapping[str, str]) -> Header:
-    from ..ollama.api import Server
-    from ..ollama.target import from_name
+    from .ollama import read_header
 
     try:
-        return from_name(name, environ, Server.from_environment(environ)).model.header
+        return read_header(name, environ)
     except ModelError:
         raise
     except AutolayersError as error:

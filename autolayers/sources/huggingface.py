@@ -13,13 +13,15 @@ import re
 from urllib.parse import quote, urlsplit, urlunsplit
 
 from ..errors import ModelError
-from .http import Get, Remote, is_loopback, open_url, origin
+from ..net import NetError, is_loopback, origin, public
+from .http import Get, Remote, open_url, patience
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from ..gguf import Header
+    from ..net import Limit
 
 HUB = "https://huggingface.co"
 MAX_PAGES = 100
@@ -39,7 +41,7 @@ class Hub:
         self.endpoint = (environ.get("HF_ENDPOINT", "").strip() or HUB).rstrip("/")
         try:
             self._origin = origin(self.endpoint)
-        except ModelError as error:
+        except NetError as error:
             raise ModelError(f"HF_ENDPOINT: {error} (expected http(s)://HOST)") from None
         self._token = environ.get("HF_TOKEN", "").strip()
 
@@ -63,7 +65,8 @@ class Hub:
         from ..gguf import Header, read_header
 
         repository, revision, wanted, quant = _parse(name)
-        files = self.files(repository, revision, name)
+        limit = patience()
+        files = self.files(repository, revision, name, limit)
         notes: list[str] = []
         if wanted:
             if wanted not in files:
@@ -76,27 +79,37 @@ class Hub:
             notes.append(f"`llama-server -hf` loads {projector} of {repository} too, which is not in this plan: "
                          "download it and give it with --mmproj, or launch with --no-mmproj")
         url = f"{self.endpoint}/{repository}/resolve/{quote(revision, safe='')}/{quote(path)}"
-        parts = open_url(url, self.token_for)
+        parts = open_url(url, self.token_for, limit)
         paths = _parts(path, len(parts))
-        named = [Remote(part.url, self.token_for, f"hf:{repository}/{file}{'' if revision == 'main' else '@' + revision}")
+        at = "" if revision == "main" else f"@{revision}"
+        named = [Remote(part.url, self.token_for, f"hf:{repository}/{file}{at}", limit)
                  for part, file in zip(parts, paths, strict=True)]
         found = read_header(list(named))
-        return Header(found.version, found.alignment, found.metadata, found.tensors, found.files, (*found.notes, *notes))
+        return Header(found.version, found.alignment, found.metadata, found.tensors, found.files,
+                      (*found.notes, *notes))
 
-    def files(self, repository: str, revision: str, name: str) -> list[str]:
-        """The paths of a repository's files, in the Hub's order."""
+    def files(self, repository: str, revision: str, name: str, limit: Limit) -> list[str]:
+        """The paths of a repository's files, in the Hub's order. `name` is what errors call it."""
         url = f"{self.endpoint}/api/models/{repository}/tree/{quote(revision, safe='')}?recursive=true"
         found: list[str] = []
         for _ in range(MAX_PAGES):
-            answer, following = Get(url, self.token_for, name).json()
+            answer, following = Get(url, self.token_for, name, limit).json()
             if not isinstance(answer, list):
-                raise ModelError(f"{name}: {self.endpoint} answers with no list of files; is HF_ENDPOINT right?")
+                raise ModelError(f"{name}: {public(self.endpoint)} answers with no list of files; is HF_ENDPOINT "
+                                 "right?")
             found += [entry["path"] for entry in answer if isinstance(entry, dict) and entry.get("type") == "file"
                       and isinstance(entry.get("path"), str) and entry["path"].isprintable()]
-            if not following or origin(following) != origin(url):
+            if not following or not _same_origin(following, url):
                 return found
             url = following
         raise ModelError(f"{name}: its list of files does not end; name one: hf:{repository}/FILE.gguf")
+
+
+def _same_origin(one: str, other: str) -> bool:
+    try:
+        return origin(one) == origin(other)
+    except NetError:
+        return False
 
 
 def choose(repository: str, files: list[str], quant: str = "") -> tuple[str, list[str]]:
@@ -107,7 +120,8 @@ def choose(repository: str, files: list[str], quant: str = "") -> tuple[str, lis
     for wanted in (quant,) if quant else _DEFAULTS:
         matching = [path for path in models if re.search(re.escape(wanted) + "[.-]", path, re.IGNORECASE)]
         if matching:
-            others = matching[1:] if wanted in (quant, _DEFAULTS[0]) else [path for path in models if path != matching[0]]
+            first = wanted in (quant, _DEFAULTS[0])
+            others = matching[1:] if first else [path for path in models if path != matching[0]]
             break
     else:
         if quant:

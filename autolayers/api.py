@@ -1,0 +1,122 @@
+"""The front door: words, files and machines in, plans and breakdowns out. What the command line and the library call.
+
+    model = read_model("model.gguf")
+    plan(model, ["-c", "8192"], devices=[gpu])
+    estimate(model, params, [gpu])
+"""
+
+from __future__ import annotations
+
+from .errors import UsageError
+from .memory.breakdown import Breakdown
+from .memory.companions import NONE, Companions
+from .memory.estimate import Estimator
+from .planner import Machine, Together, plan_on, plan_together_on
+from .records import replace
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from .devices.device import Device
+    from .devices.host import Host
+    from .flags.params import Params
+    from .flags.parse import Arguments
+    from .flags.policy import Policy
+    from .model import Model
+    from .planner import Plan
+
+__all__ = ["companions_of", "estimate", "machine_for", "plan", "plan_together"]
+
+
+def plan(model: Model, words: Sequence[str] | Params | Arguments = (), devices: Sequence[Device] | None = None,
+         host: Host | None = None, environ: Mapping[str, str] | None = None, *, explain: bool = False) -> Plan:
+    """The best launch of a model.
+
+    `words` are llama-server's flags and autolayers' own, as on the command line (or a Params, or parsed Arguments);
+    `environ` adds LLAMA_ARG_* variables and llama.cpp's config files, None leaves them out. `devices` None asks
+    the machine, or takes --gpu from the words; devices given without a host plan without a limit on RAM. `explain` adds
+    the next layer's price, the levers and --fit's own answer, each of which costs some more arithmetic.
+
+    Raises UsageError for flags that make no sense, LaunchRefused where llama.cpp would not start, ModelError for a file
+    of
+    --mmproj, -md or --lora that cannot be read, DeviceError where the machine's memory cannot be known. A launch that
+    does not fit is an answer (`fits` is False), not an error.
+    """
+    from .flags.policy import read
+
+    params, policy = read(words, environ)
+    machine, notes = machine_for(params, policy, devices, host, environ)
+    return plan_on(model, params, policy, machine, companions_of(params), notes, explain=explain, speed=explain)
+
+
+def plan_together(models: Sequence[Model], words: Sequence[str] | Params | Arguments = (),
+                  devices: Sequence[Device] | None = None, host: Host | None = None,
+                  environ: Mapping[str, str] | None = None) -> Together:
+    """Plans models that are to be loaded at once, with the same given flags for each; see planner.multi. Raises what
+    `plan` raises."""
+    from .flags.policy import read
+
+    params, policy = read(words, environ)
+    machine, notes = machine_for(params, policy, devices, host, environ)
+    return plan_together_on(models, params, policy, machine, companions_of(params), notes)
+
+
+def estimate(model: Model, params: Params, devices: Sequence[Device], build: int | None = None, compute: bool = True,
+             runtime: bool = False) -> Breakdown:
+    """What llama-server started with `params` allocates on `devices` (all the machine has, in llama.cpp's order),
+    bytes.
+
+    What is None in params has llama-server's default, and n_gpu_layers None, -1 or -2 offloads everything.
+    `compute=False` leaves the graph buffers and the extras out. `runtime` also finds what the graph buffers may grow to
+    in use. `build` is llama.cpp's build number, None for the newest known. Raises LaunchRefused where llama.cpp would
+    refuse.
+    """
+    estimator = Estimator(model.overridden(params.override_kv), build, companions_of(params))
+    if compute:
+        return estimator.breakdown(params, devices, runtime)
+    return Breakdown(**vars(estimator.static(params, devices)))
+
+
+def companions_of(params: Params) -> Companions:
+    """The headers of the files that `params` names in addition to the model's. Raises ModelError naming the file."""
+    if not (params.mmproj or params.model_draft or params.lora):
+        return NONE
+    from .gguf import read_header
+    from .model import read_model
+
+    return Companions(
+        read_header(params.mmproj) if params.mmproj else None,
+        read_model(params.model_draft) if params.model_draft else None,
+        tuple(read_header(path) for path in params.lora))
+
+
+def machine_for(params: Params, policy: Policy, devices: Sequence[Device] | None = None, host: Host | None = None,
+                environ: Mapping[str, str] | None = None) -> tuple[Machine, tuple[str, ...]]:
+    """The machine to plan for, and what there is to say about it. Raises UsageError, DeviceError."""
+    notes: tuple[str, ...] = ()
+    figures: Mapping[str, float] = {}
+    if devices is None:
+        from . import devices as sources
+
+        if policy.gpu is not None:
+            remote, found = sources.remote(params.rpc)
+            devices, notes = [*remote, *sources.hypothetical(policy.gpu)], tuple(found)
+        else:
+            inventory = sources.discover(environ, rpc=params.rpc)
+            devices, notes = inventory.devices, inventory.notes
+            if host is None and policy.ram is None:
+                host = inventory.host
+            figures = sources.measured() or {}
+    ram = policy.ram if policy.ram is not None else host.available if host else None
+    total = policy.ram if policy.ram is not None else host.total if host else None
+    budget = dict(policy.budget)
+    for name in budget:
+        if name not in {device.name for device in devices}:
+            names = ", ".join(device.name for device in devices) or "none"
+            raise UsageError(f"--budget: there is no device {name} (devices: {names})")
+    # Of an RPC server that does not answer the budget is all that is known
+    devices = [replace(device, total=budget[device.name], free=budget[device.name])
+               if device.name in budget and not device.total else device for device in devices]
+    limits = {device.name: min(device.free, budget.get(device.name, device.free)) for device in devices}
+    return Machine(tuple(devices), limits, ram, total, figures.get("ram"), figures.get("bus")), notes

@@ -1,0 +1,102 @@
+"""CUDA, and HIP and MUSA, which are built from the same source: ggml/src/ggml-cuda, as modelled."""
+
+from __future__ import annotations
+
+from ..backend import OFFLOAD_MIN_BATCH, Backend
+from .fattn import ADA, with_converted_cache
+from .fusion import add_alloc_deps
+from .supported import supports_op
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from ...devices.device import Device
+    from ...ggml.scheduler import AddAllocDep
+    from ...ggml.tensor import Tensor
+    from ..ops import Ops, Parts
+
+
+class CudaBuffers(Backend):
+    """Buffers as CUDA's (ggml_backend_cuda_buffer_type_get_alignment and _get_alloc_size), which some other backends
+    are taken to have too."""
+
+    alignment = 128
+    row_padding = 512               # MATRIX_ROW_PADDING
+    cc = ADA                        # 100 * major + 10 * minor of the compute capability
+
+    def alloc_size(self, tensor: Tensor) -> int:
+        if tensor.op == "NONE" or tensor.view_src is not None:
+            size = tensor.nbytes
+        else:
+            size = tensor.nb[3] * tensor.ne[3]         # a result has no gaps
+        if tensor.op == "FLASH_ATTN_EXT":
+            size = with_converted_cache(tensor, size, self.cc)
+        return size if tensor.type == "f32" else size + self.padding(tensor.type, tensor.ne)
+
+
+class Cuda(CudaBuffers):
+    name = "CUDA"
+    host_buffer = "CUDA_Host"
+    igpu_mmap = False
+    offload_min_batch = OFFLOAD_MIN_BATCH
+    modelled = True
+    proven = True
+    context_first = True
+    image = "-cuda"
+    gpu_driver = "nvidia"
+    koboldcpp: tuple[str, ...] = ("--usecuda",)
+    out_of_memory = (
+        r"allocating (?P<mib>\d+\.\d+) MiB on device (?P<index>\d+): (?:cuda|hip|musa)Malloc failed: out of memory",
+        # any call that fails for lack of memory (graph capture, cuBLAS handles, the pool)
+        r"(?:CUDA|ROCm|MUSA) error: out of memory|CUBLAS_STATUS_ALLOC_FAILED"
+        r"|hipErrorOutOfMemory|cudaErrorMemoryAllocation",
+    )
+    nvidia = True                   # its contexts were measured and the choice of matrix kernels is known
+    blas = "cuBLAS"
+
+    def __init__(self, device: Device | None = None, index: int = 0) -> None:
+        super().__init__(device, index)
+        if device is not None and device.compute_capability is not None:
+            self.cc = 100 * device.compute_capability[0] + 10 * device.compute_capability[1]
+
+    def supports_op(self, op: Tensor) -> bool:
+        return self.reaches(op) and supports_op(op)
+
+    def graph_optimize(self, nodes: list[Tensor], after: Tensor | None, add_alloc_dep: AddAllocDep) -> list[Tensor]:
+        add_alloc_deps(nodes, after, add_alloc_dep)
+        return nodes
+
+    def margin(self, ops: Ops) -> Parts:
+        from . import pool
+
+        device = self.device
+        capability = (device and device.compute_capability) or pool.ASSUMED
+        n_sm = device.n_sm if device else None
+        parts = [("temporaries of operations", pool.pool(ops, capability, n_sm, self.nvidia)),
+                 (self.blas, pool.workspace(capability)), (f"{self.name} graphs", pool.GRAPHS)]
+        if device is None or not device.includes_context:
+            context = pool.context(capability) if self.nvidia else pool.OTHER_CONTEXT
+            parts.insert(0, (f"{self.name} context", context))
+        return tuple(parts)
+
+
+class Hip(Cuda):
+    name = "ROCm"
+    aliases = ("HIP",)
+    host_buffer = "ROCm_Host"
+    proven = False
+    nvidia = False
+    blas = "ROCm BLAS"
+    image = "-rocm"
+    gpu_driver = ""
+    device_nodes = ("/dev/kfd", "/dev/dri")
+
+
+class Musa(Cuda):
+    name = "MUSA"
+    host_buffer = "MUSA_Host"
+    proven = False
+    nvidia = False
+    blas = "MUSA BLAS"
+    image = "-musa"
+    gpu_driver = ""
+    koboldcpp = ()

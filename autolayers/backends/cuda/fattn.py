@@ -1,0 +1,79 @@
+"""Flash attention on CUDA: which kernel runs, and what its result holds beside itself (ggml/src/ggml-cuda/fattn.cu, as
+modelled; default build: compiled pairs of f16, bf16, q4_0 and q8_0 with themselves)."""
+
+from __future__ import annotations
+
+from ...ggml.tensor import Tensor, block_size
+
+ADA = 890                       # compute capability 8.9, assumed where a card does not tell
+_KQ_STRIDE = 256                # FATTN_KQ_STRIDE
+_KV = frozenset(("f32", "f16", "bf16", "q4_0", "q4_1", "q5_0", "q5_1", "q8_0"))
+_VEC_PAIRS = frozenset((t, t) for t in ("f16", "bf16", "q4_0", "q8_0"))
+
+
+def flash_kernel(op: Tensor, cc: int) -> str:
+    """ggml_cuda_get_best_fattn_kernel: "none", "vec", "mma" or "tile"; `cc` is 100 * major + 10 * minor."""
+    q, k, v = op.src[0], op.src[1], op.src[2]
+    mask, alibi = op.param[0], op.param[1]     # type: ignore[index]
+    ratio = q.ne[2] // k.ne[2]
+    grouped = ratio >= 2 and mask is not None and not alibi and k.ne[1] % _KQ_STRIDE == 0
+    for t in (q, k, v, mask):
+        if t is not None and block_size(t.type) == 1 and any(n % 16 for n in t.nb[1:]):
+            grouped = False
+            break
+    head = k.ne[0]
+    if head in (40, 64, 72, 80, 96, 112, 128, 256):
+        if v.ne[0] != head:
+            return "none"
+    elif head == 192:
+        if v.ne[0] != 128 or not grouped or ratio % 8:
+            return "none"
+    elif head == 320:
+        if v.ne[0] != 256 or not grouped or ratio % 32:
+            return "none"
+    elif head == 512 or head == 576:
+        if v.ne[0] != 512 or not grouped:
+            return "none"
+    else:
+        return "none"
+    if k.type not in _KV or v.type not in _KV or (mask is not None and mask.ne[2] != 1):
+        return "none"
+    vector = q.ne[0] <= 256 and q.ne[0] % 64 == 0 and q.ne[0] != 192 and k.ne[1] % _KQ_STRIDE == 0
+    quantised = block_size(k.type) > 1 or block_size(v.type) > 1
+    n = q.ne[1]
+    if cc >= 750 and q.ne[0] not in (40, 72):
+        if vector:
+            if not quantised:
+                if cc >= 890 and n == 1 and q.ne[3] == 1 and not (ratio > 4 and (q.ne[0] >= 256 or k.ne[1] >= 8192)):
+                    return "vec"
+            elif n <= (2 if cc >= 890 else 1):
+                return "vec"
+            if not grouped and n == 1:
+                return "vec"
+        return "mma"
+    if cc >= 700 and cc < 750 and q.ne[0] not in (40, 72):
+        effective, most = 1, 32 if q.ne[0] == 320 else 16 if q.ne[0] in (192, 576) else 8
+        while ratio % (2 * effective) == 0 and effective < most:
+            effective *= 2
+        if vector and n * effective <= 2:
+            return "vec"
+        return "tile" if n * effective <= 16 else "mma"
+    if vector and ((not quantised and n == 1 and not grouped) or (quantised and n <= 2)):
+        return "vec"
+    return "tile"
+
+
+def with_converted_cache(t: Tensor, size: int, cc: int) -> int:
+    """ggml_cuda_flash_attn_ext_get_alloc_size: `size`, then keys and values as f16 where the kernel needs them so."""
+    k, v = t.src[1], t.src[2]
+    kernel = flash_kernel(t, cc)
+    need_k = need_v = kernel in ("tile", "mma")
+    if kernel == "vec":
+        fallback = (k.type, v.type) not in _VEC_PAIRS or t.src[0].ne[0] not in (64, 128, 256)
+        need_k, need_v = k.type == "f32" or fallback, v.type == "f32" or fallback
+    v_is_k = v.view_src is not None and (v.view_src is k or (v.view_src is k.view_src and v.view_offs == k.view_offs))
+    if need_k and k.type != "f16":
+        size = -(-size // 128) * 128 + 2 * k.nelements
+    if need_v and v.type != "f16" and not v_is_k:
+        size = -(-size // 128) * 128 + 2 * v.nelements
+    return size

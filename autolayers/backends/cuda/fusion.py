@@ -1,0 +1,162 @@
+"""What CUDA keeps in memory for its fusions: ggml_backend_cuda_graph_optimize of ggml/src/ggml-cuda/ggml-cuda.cu, as
+modelled. The order of the nodes stays."""
+
+from __future__ import annotations
+
+from ...ggml.tensor import Tensor
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from ...ggml.scheduler import AddAllocDep
+
+_FUSED_FIRST = frozenset(("MUL", "UNARY", "SOFT_MAX"))     # the ops with which a fusion that keeps tensors alive begins
+
+
+def add_alloc_deps(nodes: list[Tensor], after: Tensor | None, add_alloc_dep: AddAllocDep) -> None:
+    """Report what the fused MoE paths among `nodes`, one split, read at their end. A fusion that ends with its split
+    holds its tensors until `after`, the next split's first node."""
+    i, count = 0, len(nodes)
+    while i < count:
+        node = nodes[i]
+        if node.op not in _FUSED_FIRST:
+            i += 1
+            continue
+        if node.op == "MUL" and i + 1 < count and nodes[i + 1].op in ("MUL", "VIEW"):
+            match = _weighted_reduction(nodes, i)
+            if match is not None:
+                kept, length = match
+                for tensor in kept:
+                    add_alloc_dep(tensor, nodes[i + length - 1])
+                i += length - 1
+                node = nodes[i]
+        if node.op in ("UNARY", "SOFT_MAX"):
+            length = _top_k_moe(nodes, i)
+            until = nodes[i + length] if i + length < count else after
+            if length and until is not None:
+                for fused in nodes[i:i + length]:
+                    for tensor in (fused, *fused.src):
+                        add_alloc_dep(tensor, until)
+                i += length - 1
+        i += 1
+
+
+def _fusible(nodes: list[Tensor], start: int, length: int, outputs: tuple[int, ...]) -> bool:
+    """ggml_can_fuse_subgraph: nothing inside is needed outside, but for the outputs."""
+    group = nodes[start:start + length]
+    if len(group) < length or length > 31:
+        return False
+    inside = {id(node): 0 for node in group}       # how often each is read by the others
+    for node in group:
+        for source in node.src:
+            if id(source) in inside:
+                inside[id(source)] += 1
+    for i, node in enumerate(group):
+        if start + i in outputs:
+            continue
+        if node.is_output or inside[id(node)] != node.uses:
+            return False
+        root = node.view_src
+        if root is not None and not root.weight and id(root) not in inside:
+            return False
+    return True
+
+
+def _weighted_reduction(nodes: list[Tensor], start: int) -> tuple[list[Tensor], int] | None:
+    """experts * weights summed over the experts used (ggml_cuda_match_moe_weighted_reduction)."""
+
+    def parts(mul: Tensor) -> tuple[Tensor, Tensor] | None:
+        for full, broadcast in ((mul.src[0], mul.src[1]), (mul.src[1], mul.src[0])):
+            if (full.type == broadcast.type == "f32" and full.contiguous() and broadcast.contiguous()
+                    and full.ne == mul.ne and broadcast.ne[0] == 1 and broadcast.ne[1:] == mul.ne[1:]):
+                return full, broadcast
+        return None
+
+    first = nodes[start]
+    if first.type != "f32" or not first.contiguous():
+        return None
+    kept: list[Tensor] = []
+    weighted, n_mul = first, 1
+    second = nodes[start + 1]
+    if second.op == "MUL" and second.type == "f32" and second.contiguous():
+        outer, inner = parts(second), parts(first)
+        if outer is not None and outer[0] is first and inner is not None:
+            weighted, n_mul, kept = second, 2, [inner[0], outer[1], inner[1]]
+    if not kept:
+        found = parts(first)
+        if found is None:
+            return None
+        kept = [found[0], found[1]]
+    used, n_tokens = weighted.ne[1], weighted.ne[2] * weighted.ne[3]
+    length = 2 * used + n_mul - 1
+    if not 2 <= used <= 15 or n_tokens <= 0 or start + length > len(nodes):
+        return None
+    views: list[Tensor] = []
+    last: Tensor | None = None
+    adds = 0
+    for candidate in nodes[start + n_mul:start + length]:
+        if candidate.op == "VIEW":
+            if (len(views) >= used or candidate.src[0] is not weighted or candidate.view_src is not weighted
+                    or candidate.ne != (weighted.ne[0], n_tokens, 1, 1) or candidate.nb[0] != weighted.nb[0]
+                    or candidate.nb[1] != weighted.nb[2] or candidate.view_offs != len(views) * weighted.nb[1]):
+                return None
+            views.append(candidate)
+        else:
+            if candidate.op != "ADD" or len(views) < 2 or adds + 1 >= len(views) or candidate.type != "f32":
+                return None
+            left = views[0] if adds == 0 else last
+            if candidate.src[0] is not left or candidate.src[1] is not views[adds + 1]:
+                return None
+            last = candidate
+            adds += 1
+    if len(views) != used or adds != used - 1 or last is None or last.ne != (weighted.ne[0], n_tokens, 1, 1):
+        return None
+    return (kept, length) if _fusible(nodes, start, length, (start + length - 1,)) else None
+
+
+def _top_k_moe(nodes: list[Tensor], start: int) -> int:
+    """Length of a fusible expert selection beginning here, else 0 (ggml_cuda_topk_moe_fusion)."""
+    i, count = start, len(nodes)
+    gate = nodes[i]
+    if gate.op == "UNARY":
+        if gate.param == "SOFTPLUS" and i + 1 < count and nodes[i + 1].op == "SQRT" and nodes[i + 1].src[0] is gate:
+            i += 1
+        elif gate.param != "SIGMOID":
+            return 0
+
+    def follows(j: int, op: str, source: Tensor) -> bool:
+        return j < count and nodes[j].op == op and nodes[j].src[0] is source
+
+    probs = nodes[i]
+    if not follows(i + 1, "RESHAPE", probs):
+        return 0
+    reshaped = nodes[i + 1]
+    i += 2
+    ranked = probs
+    if follows(i, "ADD", probs):
+        ranked = nodes[i]
+        i += 1
+    if not follows(i, "ARGSORT", ranked) or not follows(i + 1, "VIEW", nodes[i]):
+        return 0
+    ids = nodes[i + 1]
+    i += 2
+    if not follows(i, "GET_ROWS", reshaped) or nodes[i].src[1] is not ids:
+        return 0
+    ids_at = i - 1
+    i += 1
+    if (follows(i, "RESHAPE", nodes[i - 1]) and follows(i + 1, "SUM_ROWS", nodes[i])
+            and follows(i + 2, "CLAMP", nodes[i + 1]) and follows(i + 3, "DIV", nodes[i])
+            and nodes[i + 3].src[1] is nodes[i + 2] and follows(i + 4, "RESHAPE", nodes[i + 3])):
+        i += 5
+    if follows(i, "SCALE", nodes[i - 1]):
+        i += 1
+    length = i - start
+    if not _fusible(nodes, start, length, (ids_at, i - 1)):
+        return 0
+    n_expert = ids.nb[1] // ids.nb[0]
+    if (n_expert & (n_expert - 1) or n_expert > 512) and n_expert not in (288, 576):
+        return 0
+    if not gate.src[0].contiguous() or not nodes[i - 1].contiguous():
+        return 0
+    if gate.op == "SOFT_MAX" and (len(gate.src) > 1 or gate.param not in (None, (False, False))):
+        return 0
+    return length

@@ -1,0 +1,141 @@
+"""What CUDA takes on a device beyond llama.cpp's buffers: its context, and the temporaries of single operations.
+
+Temporaries come from ggml-cuda's pool, which grows to the largest sum one operation needs and never shrinks; the
+formulas mirror the functions named beside them, in ggml/src/ggml-cuda as modelled. Contexts, kernels and graphs are
+bounds on public measurements: see docs/devices.md.
+"""
+
+from __future__ import annotations
+
+from ...units import MiB
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from ..ops import Matmul, Ops
+
+PAGE = 2 * MiB                # allocation granularity of the pool
+KERNELS = 32 * MiB            # cuBLAS's handle and the kernels it loads when first used
+GRAPHS = 16 * MiB             # instances of CUDA graphs
+OTHER_CONTEXT = 600 * MiB     # of HIP and MUSA, of which nothing was measured
+ASSUMED = (8, 9)              # compute capability of a card that does not tell
+
+# Compute capability from which on, and the most that a context with llama.cpp's kernels was seen to take, rounded up
+# (with everything else: Tesla T4 139 MiB, RTX 4060 Ti 164, RTX 3090 557, RTX PRO 6000 749; more multiprocessors, more).
+_CONTEXTS = (((10, 0), 800 * MiB), ((9, 0), 600 * MiB), ((8, 0), 500 * MiB), ((0, 0), 300 * MiB))
+
+# Streaming multiprocessors of the largest GPU of a generation, where the device does not tell.
+_MOST_SM = {(6, 0): 56, (6, 1): 30, (7, 0): 84, (7, 5): 72, (8, 0): 108, (8, 6): 84, (8, 9): 144, (9, 0): 132,
+            (10, 0): 160, (12, 0): 192}
+
+# Types that ggml_cuda_should_use_mmq knows; other quantised types are expanded for cuBLAS.
+_MMQ = frozenset((
+    "q1_0", "q2_0", "q4_0", "q4_1", "q5_0", "q5_1", "q8_0", "q2_K", "q3_K", "q4_K", "q5_K", "q6_K", "iq1_s", "iq2_xxs",
+    "iq2_xs", "iq2_s", "iq3_xxs", "iq3_s", "iq4_xs", "iq4_nl", "mxfp4", "nvfp4"))
+_PLAIN = ("f32", "f16", "bf16")
+
+
+def context(capability: tuple[int, int]) -> int:
+    """Bytes of a CUDA context with llama.cpp's kernels in it."""
+    return next(size for floor, size in _CONTEXTS if capability >= floor)
+
+
+def workspace(capability: tuple[int, int]) -> int:
+    """Bytes of cuBLAS: its workspace (ggml-cuda's common.cuh), handle and kernels."""
+    return (32 if capability >= (9, 0) else 4) * MiB + KERNELS
+
+
+def pool(ops: Ops, capability: tuple[int, int] = ASSUMED, n_sm: int | None = None, nvidia: bool = True) -> int:
+    """Bytes that ggml_cuda_pool_vmm holds in the end: the operation that needs most, a tenth more, in whole pages.
+
+    Not `nvidia`: ggml_cuda_pool_leg, whose blocks may not fit the next request (half as much again), and matrix kernels
+    that depend on the card.
+    """
+    n_sm = n_sm or _MOST_SM.get(capability, 192)
+    needs = [_attention(ops, capability, n_sm), _sort(ops), _scan(ops)]
+    needs += [_matmul(weight, ops.n_tokens, nvidia, capability, n_sm) for weight in ops.weights]
+    needs += [_matmul(weight, ops.n_outputs, nvidia, capability, n_sm) for weight in ops.outputs]
+    most = max(needs)
+    most += most // (10 if nvidia else 2)
+    return -(-most // PAGE) * PAGE
+
+
+def _matmul(weight: Matmul, n: int, nvidia: bool, cc: tuple[int, int], n_sm: int) -> int:
+    columns = n * (weight.n_used or weight.n_mat)
+    if weight.type in _PLAIN:
+        # mmf.cu and mmvf.cu read the weight as it is, cuBLAS multiplies f32 by f32
+        direct = n <= (16 if cc >= (7, 5) else 8) or (weight.type == "f32" and not weight.n_used)
+        return 0 if direct else _expanded(weight, n, columns, cc)
+    # ggml_cuda_mul_mat_q (and mmvq.cu): activations as q8_1 blocks, 36 bytes for 32 elements
+    quantised = columns * -(-weight.k // 512) * 512 * 36 // 32 + 12 * n * weight.n_used
+    if n <= 8:
+        return quantised
+    quantised += 128 * 144 + n_sm * 128 * 128 * 4    # the last tile, and those that stream-k leaves unfinished
+    if nvidia and _uses_mmq(weight, n, cc):
+        return quantised
+    expanded = _expanded(weight, n, columns, cc)
+    return expanded if nvidia else max(quantised, expanded)
+
+
+def _uses_mmq(weight: Matmul, n: int, cc: tuple[int, int]) -> bool:
+    """ggml_cuda_should_use_mmq, for NVIDIA."""
+    if weight.type not in _MMQ:
+        return False
+    if cc >= (7, 5) or cc == (6, 1):
+        return True
+    if cc >= (7, 0):
+        return n < 64           # MMQ_DP4A_MAX_BATCH_SIZE
+    return cc >= (6, 0) and weight.n_used > 0
+
+
+def _expanded(weight: Matmul, n: int, columns: int, cc: tuple[int, int]) -> int:
+    """ggml_cuda_mul_mat_cublas: weights and activations in the type it computes in, and the result where that is f16.
+
+    With experts (ggml_cuda_mul_mat_id) the activations are first sorted by expert, and one expert's matrix at a time
+    is multiplied; in the worst case one expert gets all tokens.
+    """
+    k, m = weight.k, weight.m
+    fast_f16 = cc >= (6, 0) and cc != (6, 1)
+    computes_f32 = weight.type == "f32" or not (fast_f16 if weight.type != "bf16" else cc >= (8, 0))
+    sorting, matrices = 0, weight.n_mat
+    if weight.n_used:
+        sorting, matrices, columns = columns * 4 * (k + m) + 8 * columns, 1, n
+    if computes_f32:
+        return sorting + (0 if weight.type == "f32" else 4 * m * k * matrices)
+    result = 0 if weight.type == "bf16" or cc == (7, 0) else 2 * columns * m
+    return sorting + 2 * columns * k + result + (0 if weight.type in _PLAIN else 2 * m * k * matrices)
+
+
+def _attention(ops: Ops, cc: tuple[int, int], n_sm: int) -> int:
+    """launch_fattn's partial results with flash attention; without, what cuBLAS converts: K to f32 (the product's
+    precision), then the whole attention matrix to f16. No estimate of llama.cpp's knows of the latter."""
+    n, heads, head_v = ops.n_tokens, ops.n_head, ops.head_v
+    if not heads or not ops.n_kv:
+        return 0
+    if ops.flash_attn:
+        blocks = n_sm * 2 * 64 * (2 + head_v // 2) * 8
+        return blocks if cc >= (7, 0) else blocks + 4 * n * heads * head_v * 4    # without tensor cores: whole rows
+    keys = 4 * ops.n_kv * ops.n_stream * ops.n_embd_k_gqa
+    values = 2 * ops.n_kv * n * heads + 2 * n * heads * head_v
+    return max(keys, values)
+
+
+def _sort(ops: Ops) -> int:
+    """argsort_f32_i32_cuda_cub below ggml_cuda_op_top_k: indices, keys and their copies, CUB's own two and the result,
+    for chunks of rows of about 64 MiB. Shorter rows are sorted on the spot."""
+    if ops.sort_columns <= 1024 or not ops.sort_rows:
+        return 0
+    chunk = min(ops.sort_rows, max(1, 64 * MiB // (4 * ops.sort_columns)))
+    return 6 * 4 * ops.sort_columns * chunk
+
+
+def _scan(ops: Ops) -> int:
+    """ssm_scan_ssd_f32_cuda: Mamba-2 in chunks of 256 tokens, for prompts of more than 128 tokens per sequence."""
+    scan = ops.scan
+    if scan is None or ops.n_tokens <= 128:
+        return 0
+    seqs = max(1, min(ops.n_seqs, ops.n_tokens // 129))
+    chunk = 256
+    per_head = 2 * chunk * scan.head_dim + 6 * chunk * scan.d_state + 2 * chunk * chunk
+    return 8 * ops.n_tokens * scan.n_head + seqs * (4 * chunk * chunk * scan.n_group + scan.n_head * per_head)
+
+

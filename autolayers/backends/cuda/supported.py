@@ -1,0 +1,149 @@
+"""Which operations CUDA runs: ggml_backend_cuda_device_supports_op of ggml/src/ggml-cuda/ggml-cuda.cu, as modelled
+(default build, CUB present)."""
+
+from __future__ import annotations
+
+from ...ggml.tensor import Tensor, block_size, type_size
+from .fattn import ADA, flash_kernel
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_UNARY = frozenset((
+    "ABS", "SGN", "NEG", "STEP", "GELU", "SILU", "RELU", "SIGMOID", "HARDSIGMOID", "HARDSWISH", "GELU_ERF",
+    "GELU_QUICK", "TANH", "EXP", "EXPM1", "SOFTPLUS", "ELU", "XIELU", "FLOOR", "CEIL", "ROUND", "TRUNC",
+))
+_GLU = frozenset(("REGLU", "GEGLU", "SWIGLU", "SWIGLU_OAI", "GEGLU_ERF", "GEGLU_QUICK", "SWIGLU_CLAMP"))
+_MUL_MAT = frozenset((
+    "f32", "f16", "bf16", "q1_0", "q2_0", "q4_0", "q4_1", "q5_0", "q5_1", "q8_0", "mxfp4", "nvfp4", "q2_K", "q3_K",
+    "q4_K", "q5_K", "q6_K", "q8_K", "iq1_m", "iq1_s", "iq2_s", "iq2_xs", "iq2_xxs", "iq3_s", "iq3_xxs", "iq4_nl",
+    "iq4_xs",
+))
+_GET_ROWS = frozenset((
+    "f16", "f32", "bf16", "i32", "q1_0", "q2_0", "q4_0", "q4_1", "q5_0", "q5_1", "q8_0", "q2_K", "q3_K", "q4_K",
+    "q5_K", "q6_K", "iq2_xxs", "iq2_xs", "iq2_s", "iq3_xxs", "iq3_s", "iq1_s", "iq1_m", "iq4_xs",
+))
+_SET_ROWS = frozenset(("f32", "f16", "bf16", "q4_0", "q4_1", "q5_0", "q5_1", "q8_0", "iq4_nl"))
+_FLOATS = frozenset(("f32", "bf16", "f16"))
+_CPY_PAIRS = frozenset(
+    [("f32", q) for q in ("q8_0", "q4_0", "q4_1", "q5_0", "q5_1", "iq4_nl", "i32")]
+    + [(q, "f32") for q in ("q8_0", "q4_0", "q4_1", "q5_0", "q5_1", "i32")] + [("i32", "i32")])
+_ALWAYS = frozenset((
+    "NONE", "RESHAPE", "VIEW", "PERMUTE", "TRANSPOSE", "ADD_ID", "ADD1", "SQR", "SQRT", "SIN", "COS", "CLAMP", "LOG",
+    "DUP", "ARGMAX", "COUNT_EQUAL", "CONT", "DIAG_MASK_INF", "SOFT_MAX", "CONV_TRANSPOSE_2D", "POOL_1D", "POOL_2D",
+    "TOP_K", "ARGSORT", "PAD", "UPSCALE", "PAD_REFLECT_1D", "ARANGE", "TIMESTEP_EMBEDDING", "LEAKY_RELU",
+    "RWKV_WKV6", "GATED_LINEAR_ATTN", "RWKV_WKV7", "GATED_DELTA_NET", "FILL", "CUMSUM", "TRI", "DIAG", "SOLVE_TRI",
+    "DSV4_HC_COMB", "DSV4_HC_PRE", "DSV4_HC_POST",
+))
+
+
+def supports_op(op: Tensor) -> bool:
+    """Whether CUDA runs this operation, wherever its sources lie."""
+    kind = op.op
+    if kind in _ALWAYS:
+        return True
+    rule = _RULES.get(kind)
+    return rule is not None and rule(op)
+
+
+def _mul_mat(op: Tensor) -> bool:
+    a, b = op.src[0], op.src[1]
+    if a.nb[0] != type_size(a.type) or b.nb[0] != type_size(b.type):
+        return False
+    if b.type == "f16" and a.type != "f16" and not _fwht(op):
+        return False
+    if op.op == "MUL_MAT_ID" and op.param == "src1_f32":
+        return False
+    return a.type in _MUL_MAT
+
+
+def _fwht(op: Tensor) -> bool:
+    """ggml_cuda_op_mul_mat_use_fwht: the Hadamard rotation of quantised caches."""
+    b = op.src[1]
+    return (op.op == "MUL_MAT" and op.param == "hadamard" and op.src[0].type == "f32" and b.type in ("f32", "f16")
+            and b.contiguous() and op.contiguous() and b.ne == op.ne)
+
+
+def _get_rows(op: Tensor) -> bool:
+    type_ = op.src[0].type
+    return type_ in _GET_ROWS or (type_ in ("iq4_nl", "mxfp4") and op.src[0].ne[0] % 256 == 0)
+
+
+def _set_rows(op: Tensor) -> bool:
+    source = op.src[0].type
+    return ((op.type in _SET_ROWS and source == "f32") or (op.type == "f16" and source == "f16")) and \
+        op.src[1].type in ("i64", "i32")
+
+
+def _cpy(op: Tensor) -> bool:
+    a, b = op.src[0], op.src[1]
+    return ((a.type in _FLOATS and b.type in _FLOATS) or (a.type, b.type) in _CPY_PAIRS
+            or (a.type == b.type and a.contiguous() and b.contiguous()))
+
+
+def _arithmetic(op: Tensor) -> bool:
+    a, b, t = op.src[0].type, op.src[1].type, op.type
+    if "bf16" in (a, b, t):
+        return a == "bf16" and t == "bf16" and b in ("bf16", "f32")
+    return a in ("f32", "f16") and b in ("f32", "f16") and t in ("f32", "f16")
+
+
+def _concat(op: Tensor) -> bool:
+    a, b = op.src[0], op.src[1]
+    if a.type != b.type or a.type != op.type:
+        return False
+    if block_size(a.type) == 1:
+        return type_size(a.type) in (1, 2, 4, 8)
+    straight = a.contiguous() and b.contiguous() if op.param == 3 else a.contiguous(0) and b.contiguous(0)
+    return straight and a.ne[0] % block_size(a.type) == 0 and b.ne[0] % block_size(a.type) == 0
+
+
+def _ssm_scan(op: Tensor) -> bool:
+    s = op.src[0]
+    if op.src[3].ne[0] == 1:     # Mamba-2
+        return s.ne[0] in (96, 128, 256) and s.ne[1] % 16 == 0
+    if isinstance(op.param, int) and op.param > 1:
+        return False
+    return s.ne[0] == 16 and s.ne[1] == 1 and s.ne[2] % 128 == 0 and op.src[4].ne[1] == 1
+
+
+def _indexer(op: Tensor) -> bool:
+    q, k = op.src[0], op.src[1]
+    if q.ne[0] != 128 or q.ne[1] not in (32, 64):
+        return False
+    for t in (q, k):
+        if block_size(t.type) == 1 and any(n % 16 for n in t.nb[1:]):
+            return False
+    return k.type in ("f32", "bf16", "f16", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0")
+
+
+_RULES: dict[str, Callable[[Tensor], bool]] = {
+    "UNARY": lambda op: op.param in _UNARY and op.src[0].contiguous()
+    and not (op.param == "XIELU" and op.src[0].type == "bf16"),
+    "GLU": lambda op: op.param in _GLU and op.src[0].contiguous(1)
+    and not (op.src[0].type == "bf16" and op.param in ("SWIGLU_OAI", "SWIGLU_CLAMP")),
+    "MUL_MAT": _mul_mat, "MUL_MAT_ID": _mul_mat, "GET_ROWS": _get_rows, "SET_ROWS": _set_rows, "CPY": _cpy,
+    "OUT_PROD": lambda op: op.type == op.src[0].type == op.src[1].type == "f32",
+    "SET": lambda op: op.type in ("f32", "i32") and op.type == op.src[0].type == op.src[1].type,
+    "REPEAT": lambda op: op.src[0].type in ("f32", "f16"),
+    "CONCAT": _concat,
+    "CONV_TRANSPOSE_1D": lambda op: op.src[0].type == op.src[1].type == "f32",
+    "NORM": lambda op: op.src[0].contiguous_rows(), "RMS_NORM": lambda op: op.src[0].contiguous_rows(),
+    "L2_NORM": lambda op: op.src[0].contiguous_rows(), "GROUP_NORM": lambda op: op.src[0].contiguous(),
+    "SCALE": lambda op: op.src[0].type in ("f32", "bf16") and op.type == op.src[0].type,
+    "ADD": _arithmetic, "SUB": _arithmetic, "MUL": _arithmetic, "DIV": _arithmetic,
+    "SSM_SCAN": _ssm_scan, "SSM_CONV": lambda op: op.src[0].ne[1] % 128 == 0,
+    "ROLL": lambda op: op.src[0].type == "f32" and op.src[0].contiguous(),
+    "ROPE": lambda op: op.src[0].nb[0] == type_size(op.src[0].type) and op.src[0].contiguous(2),
+    "ROPE_BACK": lambda op: op.src[0].nb[0] == type_size(op.src[0].type) and op.src[0].contiguous(2),
+    "IM2COL": lambda op: op.src[0].contiguous() and op.src[1].contiguous(),
+    "CONV_2D": lambda op: op.src[0].contiguous() and op.src[1].contiguous(),
+    "CONV_2D_DW": lambda op: op.src[0].type in ("f16", "f32") and op.src[1].type == op.type == "f32",
+    "ACC": lambda op: op.src[0].contiguous() and op.src[1].contiguous(),
+    "SUM": lambda op: op.src[0].contiguous_rows(),
+    "SUM_ROWS": lambda op: op.src[0].type == op.type == "f32" and op.src[0].contiguous_rows(),
+    "MEAN": lambda op: op.src[0].type == op.type == "f32" and op.src[0].contiguous_rows(),
+    "LIGHTNING_INDEXER": _indexer,
+    "FLASH_ATTN_EXT": lambda op: flash_kernel(op, ADA) != "none",
+}

@@ -1,0 +1,94 @@
+"""`autolayers devices`: what memory there is, from which source, and how sure."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import asdict
+
+from ..devices import Inventory, discover
+from ..devices.measure import load, measure
+from ..errors import UsageError
+from ..flags.check import read
+from ..units import human
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from typing import Any
+
+    from ..devices.device import Device
+
+_SURE = {
+    "nvml": "from the driver (NVML); a CUDA context will still take its part",
+    "list-devices": "from llama.cpp itself",
+    "sysfs": "from the driver (sysfs); a ROCm context will still take its part",
+    "metal": "from Metal",
+    "rpc": "from the RPC server",
+}
+_HOST = {
+    "meminfo": "from the system", "psutil": "from the system", "given": "as given",
+    "cgroup": "from the system, cut by this container's or group's limit",
+}
+
+
+def main(words: Sequence[str]) -> int:
+    """Runs `autolayers devices WORDS`: the answer on stdout, notes on stderr; 0, also without any GPU.
+
+    Raises UsageError (2), DeviceError (4) where not even RAM can be told, AutolayersError (1).
+    """
+    arguments = read("devices", words)
+    if arguments.positional:
+        raise UsageError(f"devices takes flags alone, not {arguments.positional[0]!r}: see its --help")
+    own = arguments.own
+    found = discover(llama_server=own.get("llama-server"), rpc=own.get("rpc", ()))
+    notes = list(found.notes)
+    if own.get("measure"):
+        print("measuring for some seconds ...", file=sys.stderr)
+        speeds, more = measure(found.host.available)
+        notes += more
+    else:
+        speeds = load() or {}
+    if own.get("json"):
+        print(json.dumps(_json(found, notes, speeds), indent=2))
+        return 0
+    for line in _table(found, speeds):
+        print(line)
+    for note in notes:
+        print(note, file=sys.stderr)
+    return 0
+
+
+def sureness(device: Device) -> str:
+    """One phrase: the source, and why it may be off."""
+    source = _SURE.get(device.source, "as given")
+    return f"{source}; {device.warning}" if device.warning else source
+
+
+def _table(found: Inventory, speeds: dict[str, Any]) -> list[str]:
+    rows = [("device", "total", "free", "", "source")]
+    for device in found.devices:
+        facts = [device.description, *(text for text in (
+            f"compute capability {'.'.join(map(str, device.compute_capability))}" if device.compute_capability else "",
+            f"{device.bandwidth / 1e9:.0f} GB/s" if device.bandwidth else "",
+            "draws the desktop" if device.display else "") if text)]
+        size = (human(device.total), human(device.free)) if device.total else ("?", "?")
+        rows.append((device.name, *size, ", ".join(facts), sureness(device)))
+    host = found.host
+    names = {"ram": "read", "bus": "to the GPU"}
+    measured = ", ".join(f"{speeds[key] / 1e9:.1f} GB/s {name}" for key, name in names.items() if key in speeds)
+    rows.append(("RAM", human(host.total), human(host.available), measured and f"{measured} (measured)",
+                 _HOST[host.source]))
+    widths = [max(len(row[i]) for row in rows) for i in range(4)]
+    return [f"{name:{widths[0]}}  {total:>{widths[1]}}  {free:>{widths[2]}}  {about:{widths[3]}}  {source}".rstrip()
+            for name, total, free, about, source in rows]
+
+
+def _json(found: Inventory, notes: list[str], speeds: dict[str, Any]) -> dict[str, object]:
+    from .. import __version__
+
+    return {"schema": 1, "autolayers": __version__,
+            "devices": [{**asdict(device), "sure": sureness(device)} for device in found.devices],
+            "host": {**asdict(found.host), "bandwidth": speeds.get("ram"), "bus": speeds.get("bus"),
+                     "measured": speeds.get("when")},
+            "notes": notes}

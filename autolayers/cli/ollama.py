@@ -1,0 +1,304 @@
+"""`autolayers ollama modelfile|plan|create|verify`: words in, one call each, the answer out."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+
+from ..errors import DoesNotFit, UsageError
+from ..flags.check import read
+from ..flags.own import COMMANDS
+from ..flags.parse import items
+from ..flags.table import Argument
+from ..ollama.advice import Advice, advise
+from ..ollama.settings import Settings
+from ..ollama.target import Target, from_file, from_modelfile, from_name
+from ..records import replace
+from ..sources.ollama.api import OllamaError, Server
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from ..devices import Device, Host
+
+# Own flags that the planner reads itself
+_PLANNER = ("--budget", "--margin", "--llama-build")
+
+
+def main(words: Sequence[str]) -> int:
+    """Exit code: 0 planned and fits, 5 does not fit, 1 where verify could not load it; errors are raised."""
+    from .help import help_of
+
+    if not words:
+        sys.stderr.write(help_of("ollama"))
+        return 2
+    actions = {"modelfile": _modelfile, "plan": _plan, "create": _create, "verify": _verify}
+    if words[0] not in actions:
+        raise UsageError(f"ollama: invalid choice {words[0]!r} (choose from {', '.join(actions)})")
+    return actions[words[0]](_Request(words[0], words[1:], os.environ))
+
+
+class _Request:
+    """One command with its surroundings."""
+
+    def __init__(self, action: str, words: Sequence[str], environ: Mapping[str, str]) -> None:
+        command = f"ollama {action}"
+        arguments = read(command, words)
+        usage = COMMANDS[command].usage.split()
+        if len(arguments.positional) != 1:
+            raise UsageError(f"{command}: one {usage[2]} is required, got {len(arguments.positional)}")
+        self.what, self.own, self.environ = arguments.positional[0], arguments.own, environ
+        self.words = [word for item in items(words, command) if isinstance(item.flag, Argument) or item.name in _PLANNER
+                      for word in item.words]
+        changed = dict(environ)
+        if "parallel" in self.own:
+            changed["OLLAMA_NUM_PARALLEL"] = str(self.own["parallel"])
+        if "kv-type" in self.own:
+            changed["OLLAMA_KV_CACHE_TYPE"] = self.own["kv-type"]
+        self.settings = Settings.from_environment(changed)
+        self.server = Server.from_environment(environ)
+
+    def devices(self, remote: bool) -> tuple[list[Device], Host | None]:
+        """What to plan for. `remote`: the model will run where the server is."""
+        from .. import devices
+        from ..devices.host import Host
+
+        ram = Host(self.own["ram"], self.own["ram"], "given") if "ram" in self.own else None
+        if "gpu" in self.own:
+            return devices.hypothetical(self.own["gpu"]), ram
+        if remote and not self.server.is_local:
+            raise UsageError(f"the server {self.server.url} is another machine: say its GPUs with --gpu SIZE")
+        found = devices.discover(self.environ)
+        for note in found.notes:
+            _say(note)
+        return self._with_what_is_evicted(list(found.devices)), ram or found.host
+
+    def _with_what_is_evicted(self, found: list[Device]) -> list[Device]:
+        """Memory that Ollama itself holds now is free again once it loads the planned model."""
+
+        if not found:
+            return found
+        try:
+            loaded = [entry for entry in self.server.ps() if _size(entry, "size_vram")]
+        except OllamaError:
+            return found
+        if not loaded:
+            return found
+        names = ", ".join(str(entry.get("name")) for entry in loaded)
+        size = sum(_size(entry, "size_vram") for entry in loaded)
+        if len(found) > 1:
+            _say(f"{names} is loaded in Ollama and counts as taken memory: `ollama stop` frees it for the plan")
+            return found
+        _say(f"{names} is loaded in Ollama; the plan counts on its memory being given back")
+        return [replace(found[0], free=min(found[0].total, found[0].free + size))]
+
+    def advise(self, target: Target, remote: bool = False) -> Advice:
+        found, host = self.devices(remote)
+        own = self.own
+        return advise(target, self.settings, found, host, num_ctx=own.get("num-ctx"), num_batch=own.get("num-batch"),
+                      words=self.words, pin="pin" in own, version=self._version(remote), explain="quiet" not in own)
+
+    def _version(self, remote: bool) -> str:
+        """Of the server that will load the model; a Modelfile may be for any, so nobody waits for a far one."""
+        if not remote and not self.server.is_local:
+            return ""
+        try:
+            return self.server.version()
+        except OllamaError:
+            return ""
+
+
+def _plan(request: _Request) -> int:
+    what = request.what
+    if os.path.isfile(what):
+        target = from_file(what) if _is_gguf(what) else _of_modelfile(request, _read(what), what)
+    else:
+        target = from_name(what, request.environ, request.server)
+    advice = request.advise(target, remote=not os.path.isfile(what))
+    if "json" in request.own:
+        print(json.dumps(_as_dict(advice), indent=1))
+    elif "quiet" in request.own:
+        print(-1 if advice.num_gpu is None else advice.num_gpu)
+    else:
+        print("\n".join(advice.summary))
+        for reason in advice.plan.reasons:
+            print(f"  {reason}")
+        if advice.server:
+            print("settings of the server (`systemctl edit ollama`), for every model it serves, place it exactly:")
+            print("\n".join(f"  {line}" for line in advice.server))
+    if "json" not in request.own:
+        _say_all(advice)
+    return 0 if advice.plan.fits else DoesNotFit.exit_code
+
+
+def _modelfile(request: _Request) -> int:
+    from ..ollama import modelfile
+
+    own, what = request.own, request.what
+    in_place, output = "in-place" in own, own.get("output")
+    if in_place and output is not None:
+        raise UsageError("--in-place is not allowed with --output: give one of them")
+    path = None if what == "-" else what
+    if what == "-" or (os.path.isfile(what) and not _is_gguf(what)):
+        data = sys.stdin.buffer.read(modelfile.MAX_SIZE + 1) if path is None else _read(what)
+        source = "standard input" if path is None else what
+        if in_place and path is None:
+            raise UsageError("--in-place needs a file")
+        parsed = modelfile.parse(data, source)
+        existing = parsed.parameters()
+        advice = request.advise(_of_modelfile(request, data, source))
+        _must_fit(advice)
+        written = modelfile.rewrite(data, advice.over(existing), source)
+    else:
+        if in_place:
+            raise UsageError(f"--in-place changes a Modelfile, and {what} is none: use -o FILE")
+        if _is_path(what):
+            target = from_file(os.path.expanduser(own.get("model", what)))
+            source = os.path.abspath(os.path.expanduser(what))
+        else:
+            named = own.get("model")
+            target = from_file(named, what) if named else from_name(what, request.environ, request.server)
+            source = what
+        advice = request.advise(target)
+        _must_fit(advice)
+        written = _new(source, advice)
+    _say_all(advice)
+    for line in advice.server:
+        _say(f"server setting: {line}")
+    if output is None and not in_place:
+        sys.stdout.flush()
+        sys.stdout.buffer.write(written)
+        sys.stdout.buffer.flush()
+        return 0
+    from ..state import write
+
+    kept = write(output or what, written, backup="backup" in own)
+    if kept:
+        _say(f"what was there is in {kept}")
+    print(advice.summary[0])
+    return 0
+
+
+def _create(request: _Request) -> int:
+    from ..errors import ModelError
+    from ..sources.ollama.store import Name
+
+    own, server = request.own, request.server
+    if "as" not in own:
+        raise UsageError("ollama create: --as NEW is required")
+    name, new = Name.parse(request.what), Name.parse(own["as"])
+    if not server.has(name):   # the server would download it
+        raise ModelError(f"the server at {server.url} has no model {name}: `ollama pull {name}` gets it")
+    if "force" not in own and server.has(new):
+        raise UsageError(f"{new} exists already: --force replaces it")
+    target = from_name(request.what, request.environ, server)
+    advice = request.advise(target, remote=True)
+    _must_fit(advice)
+    parameters = advice.over(target.parameters)
+    server.create(str(new), str(name), parameters)
+    _say_all(advice)
+    for line in advice.server:
+        _say(f"server setting: {line}")
+    print(f"{new}: " + ", ".join(f"{key} {value}" for key, value in parameters.items()))
+    return 0
+
+
+def _verify(request: _Request) -> int:
+    from ..ollama.verify import verify
+
+    own, server = request.own, request.server
+    server.version()   # before any work: is it there at all
+    target = from_name(request.what, request.environ, server)
+    server.unload(request.what)
+    advice = request.advise(target, remote=True)
+    _say_all(advice)
+    result = verify(advice, request.what, server, log=own.get("log"), environ=request.environ, say=_say)
+    if "json" in own:
+        print(json.dumps({**_as_dict(advice), "verified": result.to_dict()}, indent=1))
+    else:
+        print("\n".join(result.lines))
+    if result.loaded and "write" in own:
+        server.create(request.what, request.what, result.parameters)
+        _say(f"stored in {request.what}: " + ", ".join(f"{key} {value}" for key, value in result.parameters.items()))
+    return 0 if result.loaded else 1
+
+
+def _of_modelfile(request: _Request, data: bytes, source: str) -> Target:
+    from ..ollama import modelfile
+
+    parsed = modelfile.parse(data, source)
+    directory = os.getcwd() if source == "standard input" else os.path.dirname(os.path.abspath(source))
+    return from_modelfile(parsed, directory, request.own.get("model"), request.environ, request.server)
+
+
+def _new(source: str, advice: Advice) -> bytes:
+    """A minimal Modelfile, the plan as its comments."""
+    from .. import __version__
+    from ..ollama import modelfile
+
+    value = source if source == source.strip() and not source.startswith('"') else f'"""{source}"""'
+    server = [f"server: {line}" for line in advice.server]
+    comments = [f"autolayers {__version__}", *advice.summary, *advice.notes, *server]
+    lines = [*(f"# {' '.join(text.split())}" for text in comments), f"FROM {value}",
+             *(f"PARAMETER {name} {number}" for name, number in advice.parameters.items())]
+    data = "".join(f"{line}\n" for line in lines).encode("utf-8", "replace")
+    parsed = modelfile.parse(data)
+    if parsed.model != source or parsed.parameters() != advice.parameters:
+        raise UsageError(f"no Modelfile can name {source!r}: Ollama drops some of its characters; rename it")
+    return data
+
+
+def _as_dict(advice: Advice) -> dict[str, object]:
+    return {
+        "num_gpu": advice.num_gpu, "num_ctx": advice.num_ctx, "num_batch": advice.num_batch,
+        "pin_num_batch": advice.pin_batch, "parallel": advice.parallel, "n_layers_all": advice.everything,
+        "parameters": advice.parameters,
+        "server": list(advice.server), "warnings": list(advice.notes), "plan": advice.plan.to_dict(),
+    }
+
+
+def _must_fit(advice: Advice) -> None:
+    if not advice.plan.fits:
+        reason = next(iter(advice.plan.warnings or advice.plan.reasons), "too little memory")
+        raise DoesNotFit(f"{advice.target.label} does not fit with num_ctx {advice.num_ctx}: {reason}; "
+                         "nothing was written")
+
+
+def _is_path(what: str) -> bool:
+    """Whether it is a file's name rather than a model's."""
+    return (what.startswith((".", "/", "~")) or what.endswith(".gguf") or (os.sep != "/" and os.sep in what)
+            or os.path.exists(what))
+
+
+def _is_gguf(path: str) -> bool:
+    try:
+        with open(path, "rb") as stream:
+            return stream.read(4) in (b"GGUF", b"FUGG")
+    except OSError:
+        return False
+
+
+def _read(path: str) -> bytes:
+    from ..ollama.modelfile import MAX_SIZE
+
+    try:
+        with open(path, "rb") as stream:
+            return stream.read(MAX_SIZE + 1)
+    except OSError as error:
+        raise UsageError(f"{path}: {error.strerror or error}") from None
+
+
+def _size(entry: Mapping[str, object], key: str) -> int:
+    value = entry.get(key)
+    return value if isinstance(value, int) else 0
+
+
+def _say_all(advice: Advice) -> None:
+    for note in advice.notes:
+        _say(note)
+
+
+def _say(line: str) -> None:
+    print(f"autolayers: {' '.join(line.split())}", file=sys.stderr)

@@ -1,0 +1,131 @@
+"""`autolayers rules`: the table, the comparison with a file, JSON."""
+
+from __future__ import annotations
+
+import json
+import sys
+
+from ..errors import UsageError
+from ..flags.check import read
+from ..rules.evaluate import Result, evaluate_all
+from ..rules.exact import Comparison, compare
+from ..rules.inputs import FIELDS, Inputs, flag
+from ..rules.inputs import read as read_inputs
+from ..units import GiB, human
+from . import load
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+def main(words: Sequence[str]) -> int:
+    """Runs `autolayers rules WORDS`: the answer on stdout, reasons of what is left out on stderr; 0.
+
+    Raises UsageError (2) for what is missing or makes no sense, ModelError (3) for an unreadable file.
+    """
+    arguments = read("rules", words)
+    if len(arguments.positional) > 1:
+        raise UsageError("rules takes one model at most")
+    path = arguments.positional[0] if arguments.positional else None
+    given = {name: arguments.own[flag(name)[2:]] for name in FIELDS if flag(name)[2:] in arguments.own}
+    explain = bool(arguments.own.get("explain"))
+    if path is None:
+        inputs = read_inputs(given)
+        results, refused = evaluate_all(**given)
+        rows = {name: Comparison(result) for name, result in results.items()}
+    else:
+        rows, refused, inputs = compare(load(path), **given)
+    if arguments.own.get("json"):
+        print(json.dumps(_json(rows, refused, inputs), indent=2))
+        return 0
+    print(_heading(inputs, path))
+    for line in _table(rows, inputs, path is not None, explain):
+        print(line)
+    for reason in refused.values():
+        print(f"left out: {reason}", file=sys.stderr)
+    return 0
+
+
+def _heading(inputs: Inputs, path: str | None) -> str:
+    parts = []
+    if inputs.params is not None:
+        parts.append(f"{inputs.params / 1e9:.4g}B parameters")
+    if inputs.bits is not None:
+        parts.append(f"{inputs.bits:g} bits")
+    if inputs.layers is not None:
+        parts.append(f"{inputs.layers} layers")
+    if inputs.sequence is not None:
+        parts.append(f"{inputs.batch} x {inputs.sequence} tokens")
+    if inputs.gpu is not None:
+        parts.append(f"GPUs of {human(inputs.gpu)}")
+    parts.append("GB = 10^9 bytes")
+    return (f"{path}: " if path else "") + ", ".join(parts)
+
+
+def figure(value: float, unit: str) -> str:
+    """"168.00 GB", "43.75 MB" or "25 layers"."""
+    if unit == "layers":
+        return f"{value:g} layers"
+    return f"{value / 1e9:.2f} GB" if value >= 1e8 else f"{value / 1e6:.2f} MB"
+
+
+def _table(rows: dict[str, Comparison], inputs: Inputs, with_exact: bool, explain: bool) -> list[str]:
+    cells = [_cells(name, row, inputs, with_exact) for name, row in rows.items()]
+    widths = [max(len(row[column]) for row in cells) for column in range(len(cells[0]))]
+    lines = []
+    for row, comparison in zip(cells, rows.values(), strict=True):
+        name, *numbers, title = row
+        columns = [name.ljust(widths[0])]
+        columns += [number.rjust(width) for number, width in zip(numbers, widths[1:-1], strict=True) if width]
+        lines.append("  ".join([*columns, title]).rstrip())
+        if explain:
+            lines += [f"    {line}" for line in _explain(comparison.result)]
+    return lines
+
+
+def _cells(name: str, row: Comparison, inputs: Inputs, with_exact: bool) -> list[str]:
+    result = row.result
+    cells = [name, figure(result.value, result.rule.unit)]
+    if with_exact:
+        cells.append("" if row.exact is None else f"exact {figure(row.exact, result.rule.unit)}")
+        cells.append("" if row.error is None else f"{row.error:+.0%}")
+    else:
+        cells.append(f"{result.value / GiB:.2f} GiB" if result.rule.unit == "bytes" else "")
+    cells.append("" if result.gpus is None else f"{result.gpus} GPU{'s' if result.gpus != 1 else ''}")
+    notes = [result.note] if result.note else []
+    if result.as_published is not None:
+        notes.append(f"its source: {figure(result.as_published, result.rule.unit)}")
+    cells.append(result.rule.title + (f" ({'; '.join(notes)})" if notes else ""))
+    return cells
+
+
+def _explain(result: Result) -> list[str]:
+    rule = result.rule
+    lines = [f"{rule.formula}  =  {result.working}", f"assumes: {rule.assumes}", f"leaves out: {rule.leaves_out}",
+             f"source: {rule.source}"]
+    return [*lines, f"note: {rule.erratum}"] if rule.erratum else lines
+
+
+def _json(rows: dict[str, Comparison], refused: dict[str, str], inputs: Inputs) -> dict[str, object]:
+    answer: dict[str, object] = {
+        "schema": 1,
+        "inputs": {name: value for name in FIELDS if (value := getattr(inputs, name)) is not None},
+    }
+    for name, row in rows.items():
+        result = row.result
+        entry: dict[str, object] = {result.rule.unit: round(result.value)}
+        if result.rule.unit == "bytes":
+            entry["GB"] = round(result.gb, 6)
+        if inputs.gpu is not None and result.gpus is not None:
+            entry["gpus"] = result.gpus
+        if result.as_published is not None:
+            entry["as_published"] = round(result.as_published)
+        if row.exact is not None:
+            entry["exact"] = row.exact
+            entry["error"] = row.error
+        entry |= {"formula": result.rule.formula, "working": result.working, "assumes": result.rule.assumes,
+                  "leaves_out": result.rule.leaves_out}
+        answer[name] = entry
+    answer["left_out"] = refused
+    return answer

@@ -1,0 +1,90 @@
+"""`autolayers run [own flags] COMMAND ...`: plan, add the plan's flags, start."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from ..flags.check import read
+from ..launch import cannot_start, say
+from ..launch import command as commands
+from ..launch.formats import write
+from ..launch.secrets import launcher_without_secrets, without_secrets
+from ..launch.session import Session
+from ..quoting import shell
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from typing import Any
+
+    from ..launch.command import WrappedCommand
+    from ..launch.session import Planner
+    from ..planner import Plan
+
+
+def main(argv: Sequence[str], planner: Planner | None = None) -> int:
+    """The exit code of the program; 126 or 127 where it cannot be started."""
+    own = read("run", argv[:commands.own_end(argv)]).own
+    if own.get("help"):
+        from .help import help_of
+
+        sys.stdout.write(help_of("run"))
+        return 0
+    command = commands.read(argv)
+    environ = dict(os.environ)
+    kind = own.get("format")
+    if not kind and not own.get("dry-run") and (code := _startable(command)):
+        return code
+    session = Session(command, own, environ, planner or _planner)
+    plan, added = session.plan()
+    if kind:
+        sys.stdout.write(write(kind, plan, session.arguments, command, added, environ))
+        return 0
+    if own.get("dry-run"):
+        launcher, names = launcher_without_secrets(command)
+        words, more = without_secrets([*command.words, *added])
+        for name in dict.fromkeys((*names, *more)):
+            say(f"a secret is not printed: the command reads it from {name}")
+        print(shell([*launcher, *words]))
+        return 0
+    for warning in plan.warnings:
+        say(warning)
+    if not plan.fits:
+        say("the plan does not fit: llama-server may run out of memory")
+    retries, verify, wait = own.get("retry", 0), "verify" in own, "wait" in own
+    if retries or verify or wait:
+        from ..launch.attempts import Attempts
+
+        return Attempts(session, plan, added, retries, verify, wait).run()
+    return _become(commands.complete(command, added), environ)
+
+
+def _planner(*args: Any, **kwargs: Any) -> Plan:
+    from ..api import plan
+
+    return plan(*args, **kwargs)
+
+
+def _startable(command: WrappedCommand) -> int:
+    """0, or 126 or 127 with a line that says why, before any time is spent on planning."""
+    import shutil
+
+    program = command.launcher[0]
+    if shutil.which(program):
+        return 0
+    return cannot_start(program, PermissionError() if os.path.exists(program) else FileNotFoundError())
+
+
+def _become(words: list[str], environ: dict[str, str]) -> int:
+    """exec: this process becomes the server. Windows has no exec: there it is a child that is waited for."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    try:
+        if os.name == "posix":
+            os.execvpe(words[0], words, environ)
+        import subprocess
+
+        return subprocess.call(words, env=environ)
+    except OSError as error:
+        return cannot_start(words[0], error)

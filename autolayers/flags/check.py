@@ -1,0 +1,85 @@
+"""The one check of a whole command line: every flag must be one of its command's own or of llama-server's.
+
+    read("sweep", ["model.gguf", "--retry", "2"])     # UsageError: --retry is no flag of autolayers sweep: run has it
+"""
+
+from __future__ import annotations
+
+from ..errors import UsageError
+from .own import COMMANDS, own_flags, takers
+from .parse import Arguments, config_files, parse
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+_PASS_ON = " (--strict-flags off passes on what a newer llama.cpp may know)"
+
+
+def read(command: str, words: Sequence[str], environ: Mapping[str, str] | None = None) -> Arguments:
+    """The words of a command, with the environment and llama.cpp's config files where `environ` is given.
+
+    Raises UsageError for what a flag does not allow and for flags that nobody knows, unless --strict-flags is off.
+    """
+    arguments = parse(words, environ, () if environ is None else config_files(environ), command)
+    for name in arguments.unknown:
+        refuse_unknown(name, command, arguments.own.get("strict-flags") != "off")
+    return arguments
+
+
+def refuse_unknown(name: str, command: str, strict: bool = True) -> None:
+    """Raises UsageError for a flag that a command does not have; where not `strict`, only for another command's own."""
+    flag, equals, value = name.partition("=")
+    own, reads_llama = own_flags(command), COMMANDS[command].llama
+    known = [*own, *(_llama_names() if reads_llama else ())]
+    if equals and flag in known:
+        raise UsageError(f"{name}: write {flag} {value}")
+    owners = takers(flag.replace("_", "-") if flag.startswith("--") else flag)
+    near = nearest(flag, own if owners else known)
+    instead = f"; did you mean {near}?" if near else ""
+    if owners:
+        raise UsageError(f"{flag} is no flag of {title(command)}: {_listed(owners)} it{instead}")
+    if strict:
+        instead = instead or f": see {'autolayers' if command == 'plan' else title(command)} --help"
+        raise UsageError(f"{flag} is no flag of {title(command)}{instead}{_PASS_ON if reads_llama else ''}")
+
+
+def refuse_of_program(name: str, program: str) -> None:
+    """Raises UsageError for a flag behind the program of `autolayers run` that llama.cpp does not have."""
+    flag, equals, value = name.partition("=")
+    known = _llama_names()
+    if equals and flag in known:
+        raise UsageError(f"{name}: write {flag} {value}")
+    near = nearest(flag, known)
+    raise UsageError(f"{flag} is no flag of {program}" + (f"; did you mean {near}?" if near else "") + _PASS_ON)
+
+
+def nearest(name: str, known: Iterable[str]) -> str | None:
+    """The flag that is spelled most like this one, if any is."""
+    import difflib
+
+    known = list(known)
+    wanted = name.replace("_", "-")
+    for spelling in (wanted, wanted.lower(), "-" + wanted.lower()):
+        if spelling in known:
+            return spelling
+    return next(iter(difflib.get_close_matches(wanted.lower(), known, 1, 0.7)), None)
+
+
+def title(command: str) -> str:
+    """How messages name a command: "autolayers run"."""
+    return "autolayers MODEL" if command == "plan" else f"autolayers {command}"
+
+
+def _llama_names() -> list[str]:
+    from .table import ARGUMENTS
+
+    return [name for row in ARGUMENTS for name in (*row.names, *row.negated)]
+
+
+def _listed(commands: Sequence[str]) -> str:
+    """"run has", "plan, run and ollama have": Ollama's commands by their common name where all of them do."""
+    ollama = [command for command in COMMANDS if command.startswith("ollama ")]
+    all_of_ollama = set(ollama) <= set(commands)
+    *names, last = dict.fromkeys("ollama" if all_of_ollama and command in ollama else command for command in commands)
+    return f"{', '.join(names)} and {last} have" if names else f"{last} has"

@@ -1,0 +1,24 @@
+"""The files that --format can write: one row each. Help, choices and documentation are made from them, and
+autolayers.launch.formats has a module for each."""
+
+from __future__ import annotations
+
+
+class Format:
+    """`several`: one file can hold several models."""
+
+    __slots__ = ("about", "name", "several")
+
+    def __init__(self, name: str, about: str, several: bool = False) -> None:
+        self.name, self.about, self.several = name, about, several
+
+
+FORMATS = {row.name: row for row in (
+    Format("systemd", "a systemd service"),
+    Format("docker", "a `docker run` command"),
+    Format("compose", "a Compose file"),
+    Format("llama-swap", "a llama-swap configuration", several=True),
+    Format("preset", "a preset of llama-server's router (--models-preset)", several=True),
+    Format("llama-cpp-python", "Python code for llama-cpp-python"),
+    Format("koboldcpp", "a KoboldCpp command"),
+)}

@@ -1,0 +1,325 @@
+"""How the value of an argument is read and written: one object per kind.
+
+    LAYERS.read(values, "n_gpu_layers", "all")     # values["n_gpu_layers"] = -2
+    LAYERS.write(-2)                               # "all"
+
+Mirrors the handlers of llama.cpp's common/arg.cpp (2026-10-01), stricter where those take nonsense for a number.
+"""
+
+from __future__ import annotations
+
+from .params import EXPERTS_REGEX, FFN_REGEX, HOST_BUFFER, POOLING_TYPES
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+    from typing import Any
+
+    Values = dict[str, Any]
+
+CACHE_TYPES = ("f32", "f16", "bf16", "q8_0", "q4_0", "q4_1", "iq4_nl", "q5_0", "q5_1")
+TRUE, FALSE, AUTO = ("on", "enabled", "true", "1"), ("off", "disabled", "false", "0"), ("auto", "-1")
+
+
+class Bad(Exception):
+    """A value that is not allowed; the message says what is."""
+
+
+class Kind:
+    """`words`: how many words follow the flag. `read(values, field, text)` sets the field; the text of a negated switch
+    is "off". `write` gives the text of a field's value, None where another argument of the field writes it. `adds`:
+    repeats add up. `bare`: the value where the word is left out. `plain` turns a spelling that llama.cpp does not know
+    into the one it does. `prefixes`: how the values begin that only an argument of this kind writes."""
+
+    __slots__ = ("adds", "bare", "choices", "plain", "prefixes", "read", "words", "write")
+
+    def __init__(self, read: Callable[[Values, str, str], None], write: Callable[[Any], str] | None = None,
+                 words: int = 1, *, adds: bool = False, choices: tuple[str, ...] = (), bare: str | None = None,
+                 plain: Callable[[str], str] | None = None, prefixes: tuple[str, ...] = ()) -> None:
+        self.read = read
+        self.write = write
+        self.words = words
+        self.adds = adds
+        self.choices = choices
+        self.bare = bare
+        self.plain = plain
+        self.prefixes = prefixes
+
+
+# --- texts to values
+
+def number(text: str, low: int, high: int = 2**31 - 1, what: str = "") -> int:
+    try:
+        value = int(text)
+    except ValueError:
+        value = low - 1
+    if not low <= value <= high:
+        raise Bad(what or ("a whole number" if low < 0 else f"a whole number, {low} or more"))
+    return value
+
+
+_FACTORS = {"k": 1 << 10, "m": 1 << 20}
+
+
+def tokens(text: str, low: int = 1, what: str = "a number of tokens such as 8192 or 16k") -> int:
+    """16384 of "16384" and of "16k", 1048576 of "1M"."""
+    factor = _FACTORS.get(text[-1:].lower(), 1)
+    digits = text if factor == 1 else text[:-1]
+    if not (digits.isascii() and digits.isdecimal()) or len(digits) > 12 or not low <= int(digits) * factor < 2**31:
+        raise Bad(what)
+    return int(digits) * factor
+
+
+def one_of(text: str, allowed: Iterable[str]) -> str:
+    if text not in allowed:
+        raise Bad("one of " + ", ".join(allowed))
+    return text
+
+
+def boolean(text: str) -> bool:
+    return one_of(text, TRUE + FALSE) in TRUE
+
+
+def _plain_tokens(text: str) -> str:
+    return str(tokens(text, 0)) if text[-1:].lower() in _FACTORS else text
+
+
+def _float(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = float("nan")
+    if not abs(value) < 1e30:
+        raise Bad("a number")
+    return value
+
+
+def _scale(text: str) -> float:
+    value = _float(text)
+    if value <= 0:
+        raise Bad("a number above 0")
+    return value
+
+
+def _layers(text: str) -> int:
+    """-1 auto, -2 all; llama.cpp takes every other negative number as all."""
+    if text in ("auto", "all"):
+        return -1 if text == "auto" else -2
+    return max(-2, number(text, -(2**31), what="a number of layers, auto or all"))
+
+
+def _flash(text: str) -> str:
+    word = one_of(text, TRUE + FALSE + AUTO)
+    return "on" if word in TRUE else "off" if word in FALSE else "auto"
+
+
+def _slots(text: str) -> int:
+    value = max(-1, number(text, -(2**31), what="a number of slots, or -1 for auto"))
+    if value == 0:
+        raise Bad("a number of slots, or -1 for auto")
+    return value
+
+
+def _names(text: str) -> tuple[str, ...]:
+    names = tuple(text.split(","))
+    if not all(names):
+        raise Bad("names separated by commas")
+    return names
+
+
+def _ratios(text: str) -> tuple[float, ...]:
+    """Mirrors the handler of -ts: commas and slashes, any number of them, separate."""
+    parts = text.replace("/", ",").split(",")
+    ratios = tuple(_float(part) for i, part in enumerate(parts) if part or i == 0)
+    if any(ratio < 0 for ratio in ratios):
+        raise Bad("proportions such as 3,1")
+    return ratios
+
+
+def _counts(text: str) -> tuple[int, ...]:
+    return tuple(number(part, 0) for part in text.replace("/", ",").split(","))
+
+
+def _csv(text: str) -> list[str]:
+    """Fields of one comma-separated row, quotes and doubled quotes as in parse_csv_row (common/arg.cpp, 2026-10-01)."""
+    found, current, quoted, i = [], "", False, 0
+    while i < len(text):
+        char = text[i]
+        if char == '"' and quoted and text[i + 1:i + 2] == '"':
+            current, i = current + '"', i + 1
+        elif char == '"' and (quoted or not current):
+            quoted = not quoted
+        elif char == "," and not quoted:
+            found.append(current)
+            current = ""
+        else:
+            current += char
+        i += 1
+    return [*found, current]
+
+
+def _scaled(text: str) -> list[str]:
+    """Paths of FNAME:SCALE,... The scale changes no memory."""
+    paths = []
+    for item in _csv(text):
+        path, colon, scale = item.rpartition(":")
+        if not colon or not path:
+            raise Bad("FILE:SCALE,...")
+        _float(scale)
+        paths.append(path)
+    return paths
+
+
+def _overrides(text: str) -> list[tuple[str, str]]:
+    pairs = [item.partition("=") for item in text.split(",")]
+    if not all(equals and buffer_type for _, equals, buffer_type in pairs):
+        raise Bad("<tensor name pattern>=<buffer type>,...")
+    return [(pattern, buffer_type) for pattern, _, buffer_type in pairs]
+
+
+def _kv_overrides(text: str) -> list[tuple[str, str]]:
+    """Mirrors string_parse_kv_override (common/common.cpp, 2026-10-01)."""
+    pairs = []
+    for item in _csv(text):
+        key, equals, value = item.partition("=")
+        if not equals or not key or value.partition(":")[0] not in ("int", "float", "bool", "str") or ":" not in value:
+            raise Bad("KEY=TYPE:VALUE,... with a TYPE of int, float, bool, str")
+        pairs.append((key, value))
+    return pairs
+
+
+def _on_cpu(regex: str, text: str) -> list[tuple[str, str]]:
+    return [(rf"blk\.{i}{regex}", HOST_BUFFER) for i in range(number(text, 0, 2**16))]
+
+
+# --- values to texts
+
+def _comma(values: Iterable[object]) -> str:
+    return ",".join(map(str, values))
+
+
+def _quoted(text: str) -> str:
+    return '"' + text.replace('"', '""') + '"' if "," in text or text.startswith('"') else text
+
+
+def _pairs(pairs: Iterable[tuple[str, str]]) -> str:
+    return ",".join(f"{pattern}={buffer_type}" for pattern, buffer_type in pairs)
+
+
+def _ratio(ratio: float) -> str:
+    return f"{ratio:g}" if float(f"{ratio:g}") == ratio else repr(ratio)
+
+
+# --- kinds that set their field
+
+def _set(read: Callable[[str], Any]) -> Callable[[Values, str, str], None]:
+    def to(values: Values, field: str, text: str) -> None:
+        values[field] = read(text)
+    return to
+
+
+def choice(*allowed: str) -> Kind:
+    return Kind(_set(lambda text: one_of(text, allowed)), str, choices=allowed)
+
+
+FLAG = Kind(_set(lambda text: text != "off"), str, words=0)
+SWITCH = Kind(_set(lambda text: text != "off"), str, words=0)    # has a negation
+TEXT = Kind(_set(str), str)
+NUMBER = Kind(_set(str), str)          # of an argument that does not touch memory: not checked
+PAIR = Kind(_set(str), str, words=2)
+INT = Kind(_set(lambda text: number(text, -(2**31))), str)
+COUNT = Kind(_set(lambda text: number(text, 0, 2**32 - 1)), str)
+TOKENS = Kind(COUNT.read, str, plain=_plain_tokens)     # of "16k" llama.cpp would read 16
+POSITIVE = Kind(_set(lambda text: number(text, 1)), str)
+SCALE = Kind(_set(_scale), str)
+INVERSE = Kind(_set(lambda text: 1 / _scale(text)))
+ON_OFF = Kind(_set(boolean), lambda value: "on" if value else "off", choices=TRUE + FALSE)
+FLASH = Kind(_set(_flash), str, choices=TRUE + FALSE + AUTO, bare="on")
+SLOTS = Kind(_set(_slots), str)
+LAYERS = Kind(_set(_layers), lambda value: {-1: "auto", -2: "all"}.get(value) or str(value))
+DEVICES = Kind(_set(lambda text: () if text == "none" else _names(text)), lambda value: ",".join(value) or "none")
+RATIOS = Kind(_set(_ratios), lambda value: ",".join(map(_ratio, value)))
+COUNTS = Kind(_set(_counts), _comma)
+OLD_DRAFT = Kind(_set(lambda text: number(text, 0)))
+CACHE_TYPE = choice(*CACHE_TYPES)
+POOLING = choice(*POOLING_TYPES)
+ROPE_SCALING = choice("none", "linear", "yarn")
+LOAD_MODE = choice("auto", "none", "mmap", "mlock", "mmap+mlock", "dio")
+LAZY_MODE = choice("on", "auto", "off")
+SPLIT_MODE = choice("none", "layer", "row", "tensor")
+_NUMA = ("distribute", "isolate", "numactl")
+NUMA = Kind(_set(lambda text: one_of(text, _NUMA) if text else "distribute"), str, choices=_NUMA)
+
+
+def _mmproj_device(values: Values, _: str, text: str) -> None:
+    values["mmproj_offload"] = text != "none"
+    values["mmproj_device"] = None if text == "none" else text
+
+
+MMPROJ_DEVICE = Kind(_mmproj_device, str)
+
+
+# --- kinds that say where a file comes from
+
+def _file_of_repository(values: Values, field: str, text: str) -> None:
+    """-hff after -hf names the file; before it there is nothing to join it to yet."""
+    repository = values.get(field) or ""
+    if repository.startswith("hf:"):
+        values[field] = repository.partition(":")[0] + ":" + repository[3:].partition(":")[0] + "/" + text
+
+
+URL = Kind(_set(str), str, prefixes=("http://", "https://"))
+REPOSITORY = Kind(_set(lambda text: "hf:" + text), lambda value: value.removeprefix("hf:"), prefixes=("hf:",))
+DOCKER = Kind(_set(lambda text: "docker:" + text), lambda value: value.removeprefix("docker:"), prefixes=("docker:",))
+FILE_OF = Kind(_file_of_repository)
+
+
+# --- kinds that add to their field
+
+def _add(read: Callable[[str], Iterable[Any]]) -> Callable[[Values, str, str], None]:
+    def to(values: Values, field: str, text: str) -> None:
+        values[field] = (*values.get(field, ()), *read(text))
+    return to
+
+
+_SPECULATION = ("none", "draft-simple", "draft-eagle3", "draft-mtp", "draft-dflash", "draft-dspark", "ngram-simple",
+                "ngram-map-k", "ngram-map-k4v", "ngram-mod", "ngram-cache")
+
+
+def _speculation(text: str) -> list[str]:
+    """"none" cancels the other names of the same list, as common_speculative_types_from_names does."""
+    names = [one_of(name, _SPECULATION) for name in text.split(",")]
+    return ["none"] if "none" in names else names
+
+
+NAMES = Kind(_add(_names), _comma, adds=True)
+FILES = Kind(_add(_csv), lambda value: ",".join(map(_quoted, value)), adds=True)
+SCALED = Kind(_add(_scaled), adds=True)
+KV_OVERRIDES = Kind(_add(_kv_overrides), lambda value: ",".join(_quoted(f"{key}={text}") for key, text in value),
+                    adds=True)
+SPECULATION = Kind(_add(_speculation), _comma, adds=True, choices=_SPECULATION)
+DEFAULT_SPECULATION = Kind(_add(lambda _: ["ngram-mod"]), words=0, adds=True)
+OVERRIDES = Kind(_add(_overrides), _pairs, adds=True)
+EXPERTS = Kind(_add(lambda _: [(EXPERTS_REGEX, HOST_BUFFER)]), words=0, adds=True)
+EXPERTS_OF = Kind(_add(lambda text: _on_cpu(EXPERTS_REGEX, text)), adds=True)
+FFN_OF = Kind(_add(lambda text: _on_cpu(FFN_REGEX, text)), adds=True)
+
+
+# --- kinds that set more, or less, than a field
+
+def preset(**values: str | int) -> Kind:
+    """One flag that stands for several: the memory-relevant values that it sets at its position."""
+    return Kind(lambda all_values, _field, _text: all_values.update(values), words=0)
+
+
+def _load_mode(values: Values, mapped: bool | None = None, locked: bool | None = None) -> str:
+    """llama.cpp had two switches where it has one mode today; each leaves the other's choice."""
+    mode = values.get("load_mode") or "auto"
+    mapped = mode in ("auto", "mmap", "mmap+mlock") if mapped is None else mapped
+    locked = "mlock" in mode if locked is None else locked
+    return "+".join(name for name, on in (("mmap", mapped), ("mlock", locked)) if on) or "none"
+
+
+OLD_MMAP = Kind(lambda values, field, text: values.update({field: _load_mode(values, mapped=text != "off")}), words=0)
+OLD_MLOCK = Kind(lambda values, field, _: values.update({field: _load_mode(values, locked=True)}), words=0)
+OLD_DIO = Kind(lambda values, field, text: values.update({field: "auto" if text == "off" else "dio"}), words=0)

@@ -1,0 +1,261 @@
+"""autolayers' commands and its own flags: one row each. Help, completion, man page and README are made from them.
+
+    own_flags("run")["--retry"].read("2")      # 2
+    takers("--retry")                          # ["run"]
+"""
+
+from __future__ import annotations
+
+from ..errors import UsageError
+from .formats import FORMATS
+from .kinds import CACHE_TYPES, Bad, number, one_of, tokens
+from .params import FIT_PARAMS_MIN_CTX
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+
+class Command:
+    """`usage`: what follows the word autolayers. `llama`: llama-server's flags are read beside its own."""
+
+    __slots__ = ("about", "llama", "name", "summary", "usage")
+
+    def __init__(self, name: str, usage: str, summary: str, about: str = "", llama: bool = False) -> None:
+        self.name = name
+        self.usage = usage
+        self.summary = summary
+        self.about = about
+        self.llama = llama
+
+
+class OwnFlag:
+    """One of autolayers' own flags in the commands that have it; + stands for the blank in a command's name. Without a
+    metavar it is a switch, whose value is `value`; else `read` turns its text into one and raises Bad. `adds`: repeats
+    are joined by commas. `key`: its name in Arguments.own."""
+
+    __slots__ = ("adds", "choices", "commands", "help", "key", "metavar", "names", "read", "value")
+
+    def __init__(self, names: str, commands: str, metavar: str, help: str, read: Callable[[str], Any] = str, *,
+                 choices: tuple[str, ...] = (), adds: bool = False, key: str = "", value: object = True) -> None:
+        self.names = tuple(names.split())
+        self.commands = tuple(commands.replace("+", " ") for commands in commands.split())
+        self.metavar = metavar
+        self.help = help
+        self.read = (lambda text: one_of(text, choices)) if choices else read
+        self.choices = choices
+        self.adds = adds
+        self.key = key or self.names[0].lstrip("-")
+        self.value = value
+
+    @property
+    def takes_value(self) -> bool:
+        return bool(self.metavar)
+
+    def __repr__(self) -> str:
+        return f"OwnFlag({' '.join(self.names)!r}, {' '.join(self.commands)!r})"
+
+
+# --- readers
+
+def _tokens_or_max(text: str, low: int = 1) -> int | str:
+    return text if text == "max" else tokens(text, low, "a number of tokens such as 8192 or 16k, or max")
+
+
+def _num_ctx(text: str) -> int | str:
+    """0 is the trained context."""
+    return _tokens_or_max(text, 0)
+
+
+def _list(read: Callable[[str], Any], separator: str = ",") -> Callable[[str], tuple[Any, ...]]:
+    def read_all(text: str) -> tuple[Any, ...]:
+        parts = [part.strip() for part in text.split(separator) if part.strip()]
+        if not parts:
+            raise Bad("a value")
+        return tuple(map(read, parts))
+    return read_all
+
+
+def _cache_type(text: str) -> str:
+    if text not in CACHE_TYPES:
+        raise Bad(f"cache types, and {text!r} is none: some of {', '.join(CACHE_TYPES)}")
+    return text
+
+
+def _size(text: str) -> int:
+    from ..units import parse_size
+
+    try:
+        return parse_size(text)
+    except UsageError:
+        raise Bad("a size such as 24GiB or 512MiB") from None
+
+
+def _budget(text: str) -> tuple[str, int]:
+    name, _, size = text.partition("=")
+    if not (name and size):
+        raise Bad("a device and a size, such as CUDA0=10GiB")
+    return name, _size(size)
+
+
+def _build(text: str) -> int:
+    return number(text.removeprefix("b"), 1, what="a build number such as b10488")
+
+
+def _attempts(text: str) -> int:
+    return number(text, 0, 100, "a number of attempts, 0 to 100")
+
+
+def _positive(text: str) -> int:
+    return number(text, 1, what="a whole number, 1 or more")
+
+
+# --- rows
+
+_OLLAMA_ABOUT = """\
+Other flags are llama-server's, such as -fitt 512, for the plan. OLLAMA_HOST, OLLAMA_MODELS, OLLAMA_NUM_PARALLEL, \
+OLLAMA_CONTEXT_LENGTH, OLLAMA_KV_CACHE_TYPE, OLLAMA_FLASH_ATTENTION and OLLAMA_SCHED_SPREAD are read as Ollama's \
+server reads them: set them here as they are set there."""
+
+COMMANDS = {command.name: command for command in (
+    Command("plan", "MODEL... [llama-server flags] [own flags]",
+            "the plan; several models are planned to run at the same time",
+            "llama-server's flags that touch memory (-ngl -c -b -ub -np -kvu -fa -ctk -ctv -ts -sm -ot -ncmoe ...) and "
+            "its LLAMA_ARG_* variables are constraints: what is given stays, what is not given is solved. -ngl alone "
+            "is taken literally; with --strategy auto the rest is solved around it. Its other flags are passed on.",
+            True),
+    Command("run", "run [own flags] llama-server -m MODEL [llama-server flags]", "plan, then start that command",
+            "The plan's flags are added to the command; flags that are given are never changed. Own flags stand before "
+            "the program; any program that takes llama-server's flags will do, and behind a script -- says where they "
+            "begin."),
+    Command("ollama", "ollama COMMAND ...", "Modelfiles and the Ollama server",
+            "The right num_gpu, num_ctx and num_batch for Ollama."),
+    Command("ollama modelfile", "ollama modelfile MODELFILE|MODEL.gguf|NAME [flags]",
+            "set the planned parameters in a Modelfile, or write one",
+            "MODELFILE may be - for standard input. " + _OLLAMA_ABOUT, True),
+    Command("ollama plan", "ollama plan NAME|MODEL.gguf|MODELFILE [flags]",
+            "say what num_gpu, num_ctx and num_batch should be, and when to leave them alone", _OLLAMA_ABOUT, True),
+    Command("ollama create", "ollama create NAME --as NEW [flags]",
+            "make a model with the planned parameters on the server; no weights are copied", _OLLAMA_ABOUT, True),
+    Command("ollama verify", "ollama verify NAME [flags]",
+            "load a model with the planned parameters and compare with what Ollama then says", _OLLAMA_ABOUT, True),
+    Command("devices", "devices [flags]", "what memory there is, from which source, and how sure"),
+    Command("inspect", "inspect MODEL [flags] [llama-server flags]",
+            "what the header says, and the size of each layer",
+            "The size of its cache is for -c N cells (default: the trained context) of the types -ctk and -ctv.", True),
+    Command("sweep", "sweep MODEL... [flags] [llama-server flags]", "what if: contexts, cache types, machines",
+            "One plan per model (several quantisations, say), machine, cache type and context: layers on the GPU, "
+            "memory and predicted speed as tables, with --plot as bars. Without --gpus and --gpu for this machine.",
+            True),
+    Command("rules", "rules [MODEL] [flags]",
+            "rules of thumb for models that have no file yet, and their error for those that do",
+            "With MODEL, each rule's figure stands next to the exact one."),
+    Command("completion", "completion bash|zsh|fish|powershell", "a script that completes these words in your shell",
+            "In ~/.bashrc, in ~/.zshrc after compinit, in PowerShell's $PROFILE, or once for fish:\n"
+            "\n  eval \"$(autolayers completion bash)\""
+            "\n  eval \"$(autolayers completion zsh)\""
+            "\n  autolayers completion powershell | Out-String | Invoke-Expression"
+            "\n  autolayers completion fish > ~/.config/fish/completions/autolayers.fish"),
+)}
+
+_OLLAMA = "ollama+modelfile ollama+plan ollama+create ollama+verify"
+_EVERY = " ".join(name.replace(" ", "+") for name in COMMANDS)
+
+FLAGS = (
+    OwnFlag("--gpu", f"plan run sweep {_OLLAMA}", "SIZE|NAME,...",
+            "plan for GPUs that are not here: 24GiB, rtx-3090, 2x24GiB", adds=True),
+    OwnFlag("--ram", f"plan run sweep {_OLLAMA}", "SIZE", "the system memory to plan for", _size),
+    OwnFlag("--strategy", "plan run sweep", "auto|layers",
+            "auto: experts or FFN weights may go to RAM; layers: whole layers only, the largest -ngl",
+            choices=("layers", "auto")),
+    OwnFlag("--ctx", "plan run", "N|max",
+            "the context (8192, 16k); max: the largest that keeps all layers on the GPUs", _tokens_or_max),
+    OwnFlag("--ctx-min", "plan run", "N",
+            f"the context is never less than this (default {FIT_PARAMS_MIN_CTX})", tokens),
+    OwnFlag("--kv-types", "plan run", "A,B,...",
+            "cache types that may be used, in this order: f16,q8_0,q4_0", _list(_cache_type)),
+    OwnFlag("--budget", f"plan run sweep {_OLLAMA}", "DEVICE=SIZE,...",
+            "take at most this much of a device", _list(_budget), adds=True),
+    OwnFlag("--margin", f"plan run sweep {_OLLAMA}", "SIZE,...",
+            "leave exactly this free on each device (as --fit-target MiB does)", _list(_size)),
+    OwnFlag("--llama-build", f"plan run sweep {_OLLAMA}", "N", "plan for this build of llama.cpp: b10488", _build),
+    OwnFlag("--strict-flags", f"plan run sweep inspect {_OLLAMA}", "on|off",
+            "off: flags that are not known here, of a newer llama.cpp say, are passed on (default on)",
+            choices=("on", "off")),
+    OwnFlag("--format", "plan", "FORM",
+            "text (on a terminal), flags (on a pipe), number, json, or a launch file: " + ", ".join(FORMATS),
+            choices=("text", "flags", "number", "json", *FORMATS)),
+    OwnFlag("--format", "run", "FORM",
+            "write a launch file instead of starting: " + ", ".join(FORMATS), choices=tuple(FORMATS)),
+    OwnFlag("--format", "sweep inspect", "FORM", "text or json", choices=("text", "json")),
+    OwnFlag("--json", "plan sweep inspect", "", "the same as --format json", key="format", value="json"),
+    OwnFlag("--json", "devices rules ollama+plan ollama+verify", "", "the answer as JSON"),
+    OwnFlag("-q --quiet", "plan", "", "the same as --format number: n_gpu_layers alone", key="format", value="number"),
+    OwnFlag("-q --quiet", "ollama+plan", "", "num_gpu alone (-1: leave it to Ollama)", key="quiet"),
+
+    OwnFlag("--dry-run", "run", "", "print the command and do not start it"),
+    OwnFlag("--verify", "run", "",
+            "compare llama-server's own buffer sizes with the prediction, and keep the difference"),
+    OwnFlag("--retry", "run", "N",
+            "if memory runs out while loading, plan smaller and start again, N times at most", _attempts),
+    OwnFlag("--wait", "run", "",
+            "start it in the background; return when it is ready, with its address, speed and process id"),
+
+    OwnFlag("--contexts", "sweep", "N,N,...",
+            "contexts: 8192,32k (default: powers of two from 4096 to the trained one)", _list(tokens)),
+    OwnFlag("--types", "sweep", "A,B,...", "cache types (default f16,q8_0,q4_0)", _list(_cache_type)),
+    OwnFlag("--gpus", "sweep", "SPECS", "machines, each as --gpu has it: '8GiB 24GiB 24GiB,24GiB'",
+            _list(str, " ")),
+    OwnFlag("--plot", "sweep", "", "bars instead of tables"),
+
+    OwnFlag("--llama-server", "devices", "PROGRAM", "ask this llama.cpp program (--list-devices) first"),
+    OwnFlag("--rpc", "devices", "HOST:PORT,...", "devices of these RPC servers too", _list(str), adds=True),
+    OwnFlag("--measure", "devices", "",
+            "measure the bandwidth of RAM and bus for some seconds and keep it for predictions of speed"),
+
+    OwnFlag("-c --ctx --ctx-size --num-ctx", _OLLAMA, "N|max",
+            "num_ctx; max: the largest that keeps the model wholly on the GPU", _num_ctx, key="num-ctx"),
+    OwnFlag("-b --num-batch --batch-size", _OLLAMA, "N", "num_batch", _positive, key="num-batch"),
+    OwnFlag("-np --parallel", _OLLAMA, "N", "OLLAMA_NUM_PARALLEL of the server", _positive, key="parallel"),
+    OwnFlag("--kv-type -ctk --cache-type-k", _OLLAMA, "TYPE", "OLLAMA_KV_CACHE_TYPE of the server"),
+    OwnFlag("--pin", _OLLAMA, "", "write num_gpu even where leaving it to Ollama is better"),
+    OwnFlag("-o --output", "ollama+modelfile", "FILE", "write here instead of to standard output", key="output"),
+    OwnFlag("-i --in-place", "ollama+modelfile", "", "change the Modelfile itself", key="in-place"),
+    OwnFlag("--backup", "ollama+modelfile", "", "keep what was there as FILE.bak"),
+    OwnFlag("--model", "ollama+modelfile", "PATH", "the GGUF that FROM names, where it cannot be found here"),
+    OwnFlag("--as", "ollama+create", "NEW", "the new model's name"),
+    OwnFlag("--force", "ollama+create", "", "replace NEW if it exists"),
+    OwnFlag("--write", "ollama+verify", "", "store what worked in the model"),
+    OwnFlag("--log", "ollama+verify", "FILE", "the server's log, where it is in no usual place"),
+
+    OwnFlag("--params", "rules", "N", "parameter count: 7B, 350M, 1.5e9"),
+    OwnFlag("--bits --type", "rules", "N|TYPE", "bits per weight, or a type: 16, fp16, int4, q4_k"),
+    OwnFlag("--layers", "rules", "N", "number of layers"),
+    OwnFlag("--hidden", "rules", "N", "hidden size"),
+    OwnFlag("--intermediate", "rules", "N", "feed-forward size"),
+    OwnFlag("--heads", "rules", "N", "attention heads"),
+    OwnFlag("--kv-heads", "rules", "N", "KV heads: 1 for MQA, fewer than the heads for GQA (default: all heads)"),
+    OwnFlag("--sequence", "rules", "N", "tokens per sequence"),
+    OwnFlag("--batch", "rules", "N", "sequences at once (default 1)"),
+    OwnFlag("--optimizer", "rules", "NAME", "adamw or sgd (default adamw)"),
+    OwnFlag("--scheme", "rules", "NAME", "show only this training scheme: fp32, mixed, fp16, lora, qlora"),
+    OwnFlag("--overhead", "rules", "N|N%", "what the serving and training margins add (default 20%)"),
+    OwnFlag("--gpu", "rules", "SIZE|NAME", "memory of one GPU, or a card's name: 80GiB"),
+    OwnFlag("--extra", "rules", "SIZE", "memory kept for everything but layers: 4GB (default 0)"),
+    OwnFlag("--layer-size", "rules", "SIZE", "memory of one layer, if not parameters x bits / layers: 400MB"),
+    OwnFlag("--explain", "rules", "", "formulas, assumptions and what each rule leaves out"),
+
+    OwnFlag("-h --help", _EVERY, "", "this help", key="help"),
+    OwnFlag("--version", "plan", "", "the version"),
+)
+
+
+def own_flags(command: str) -> dict[str, OwnFlag]:
+    """The flags of a command, by each of their names."""
+    return {name: flag for flag in FLAGS if command in flag.commands for name in flag.names}
+
+
+def takers(name: str) -> list[str]:
+    """The commands that have an own flag of this name."""
+    return [command for command in COMMANDS for flag in FLAGS if name in flag.names and command in flag.commands]

@@ -1,0 +1,277 @@
+"""llama-server's command line, environment and config files as one Params.
+
+    arguments = parse(["-c", "8192", "-cmoe", "--port", "80"])
+    arguments.params.n_ctx        # 8192
+    arguments.rest                # ("--port", "80"), nothing that touches memory
+
+Mirrors common_params_parse_ex of llama.cpp's common/arg.cpp (2026-10-01): config files first, then LLAMA_ARG_*
+variables, then the words, and what comes later wins, except where llama.cpp accumulates (-ot, -cmoe, -ncmoe, -ncffn,
+--rpc, --lora, --control-vector, --override-kv, --spec-type).
+
+Understood beyond llama.cpp: `--flag=value`, a bare -fa, --no-mmap and the like (older builds have the last two), a
+context of 16k, and autolayers' own flags. A flag that is not known stays in `rest`; if the next word does not start
+with a dash it is taken as its value, because nothing says whether it is one. `check.read` refuses it.
+"""
+
+from __future__ import annotations
+
+from ..errors import UsageError
+from ..records import dataclass, field
+from .kinds import SWITCH, TRUE, Bad, boolean
+from .own import COMMANDS, OwnFlag, own_flags
+from .params import Params
+from .table import ARGUMENTS, LEGACY, Argument, lookup
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from typing import Any
+
+
+@dataclass(frozen=True)
+class Arguments:
+    """What was asked for. `given` names every known argument that was set, from whatever source and in the order
+    applied, as (canonical flag, value); the value of a switch is ""."""
+
+    params: Params
+    given: tuple[tuple[str, str], ...] = ()
+    rest: tuple[str, ...] = ()                   # words that do not touch memory, unchanged
+    positional: tuple[str, ...] = ()             # words that are no flag and no flag's value
+    own: dict[str, Any] = field(default_factory=dict)     # autolayers' own flags, read, by their keys
+    unknown: tuple[str, ...] = ()                # flags that neither the command nor llama-server has; in `rest` too
+
+    def value(self, flag: str) -> str | None:
+        """The last value given for a canonical flag, None if it was not given."""
+        return next((value for name, value in reversed(self.given) if name == flag), None)
+
+
+def parse(words: Sequence[str], environ: Mapping[str, str] | None = None, config_files: Sequence[str] = (),
+          command: str | None = "plan") -> Arguments:
+    """Reads `config_files`, `environ` (None: no environment) and `words`, in this order.
+
+    `words` may hold the own flags of `command`; None: of none, as llama-server itself reads them. Raises UsageError
+    naming the flag and what it allows.
+    """
+    state = _State()
+    for path in config_files:
+        _read_config(path, state)
+    if environ is not None:
+        _read_environment(environ, state)
+    rest: list[str] = []
+    positional: list[str] = []
+    unknown: list[str] = []
+    own: dict[str, Any] = {}
+    texts: dict[str, str] = {}
+    for item in items(words, command):
+        if isinstance(item.flag, Argument):
+            state.apply(item.flag, item.name, item.value, item.positive)
+            if not item.flag.field:
+                rest += item.words
+        elif item.flag is not None:
+            _take(texts, own, item.flag, item)
+        elif item.name:
+            unknown.append(item.name)
+            rest += item.words
+        else:
+            positional += item.words
+    return Arguments(state.params(), tuple(state.given), tuple(rest), tuple(positional), own, tuple(unknown))
+
+
+def config_files(environ: Mapping[str, str]) -> tuple[str, ...]:
+    """The config files llama.cpp reads on this machine, in its order; those that exist.
+
+    Mirrors common_params_apply_system_config and fs_get_config_directory (2026-10-01).
+    """
+    import os
+
+    if os.name == "nt":
+        roots = [environ.get("PROGRAMDATA", ""), environ.get("APPDATA", "")]
+    else:
+        home = environ.get("HOME", "")
+        roots = ["/etc", environ.get("XDG_CONFIG_HOME") or (home and os.path.join(home, ".config"))]
+    paths = (os.path.join(root, "llama.cpp", "config.ini") for root in roots if root)
+    return tuple(path for path in paths if os.path.isfile(path))
+
+
+# --- words
+
+class Item:
+    """A flag with its value. `flag` is None for an unknown flag, and `name` empty for a word that is no flag. `words`
+    are as llama-server reads them, `name` as the user wrote it but with dashes for underscores; `positive` is False for
+    a negated switch."""
+
+    __slots__ = ("flag", "name", "positive", "value", "words")
+
+    def __init__(self, flag: Argument | OwnFlag | None, name: str, words: Sequence[str], value: str = "",
+                 positive: bool = True) -> None:
+        self.flag = flag
+        self.name = name
+        self.words = tuple(words)
+        self.value = value
+        self.positive = positive
+
+
+def items(words: Sequence[str], command: str | None = None) -> Iterator[Item]:
+    """The words flag by flag, with the own flags of a command (None: llama-server's alone). Raises UsageError."""
+    own = {} if command is None else own_flags(command)
+    llama = command is None or COMMANDS[command].llama
+    i, n = 0, len(words)
+    while i < n:
+        start, word = i, words[i]
+        i += 1
+        if word == "--" and command is not None:
+            yield from (Item(None, "", [word]) for word in words[i:])
+            return
+        if not _is_flag(word):
+            yield Item(None, "", [word])
+            continue
+        name, equals, value = word.partition("=") if word.startswith("--") else (word, "", "")
+        name = name.replace("_", "-") if name.startswith("--") else name
+        flag: Argument | OwnFlag | None = own.get(name)
+        positive = True
+        if flag is None and llama and (found := lookup(name)):
+            flag, positive = found
+        if flag is None:
+            if not equals and i < n and not _is_flag(words[i]):
+                i += 1
+            yield Item(None, word, words[start:i])
+            continue
+        if not flag.takes_value and equals:
+            raise UsageError(f"{name} takes no value, got {value!r}")
+        if flag.takes_value and not equals:
+            value, i = _value(flag, name, words, i)
+        said = words[start:i]
+        if isinstance(flag, Argument) and flag.kind.plain is not None:
+            plain = _read(flag.kind.plain, name, value)
+            if plain != value:
+                value, said = plain, [f"{name}={plain}"] if equals else [name, plain]
+        yield Item(flag, name, said, value, positive)
+
+
+def _is_flag(word: str) -> bool:
+    """Negative numbers are values."""
+    return word.startswith("-") and len(word) > 1 and not word[1:].replace(".", "", 1).isdigit()
+
+
+def _value(flag: Argument | OwnFlag, name: str, words: Sequence[str], i: int) -> tuple[str, int]:
+    """(the value of a flag, the index behind it)."""
+    count = 1
+    if isinstance(flag, Argument):
+        kind, count = flag.kind, flag.kind.words
+        follows = words[i] if i < len(words) else ""
+        # A word that looks like a misspelt value is no reason to take the flag for a bare one
+        if kind.bare is not None and follows not in kind.choices and (_is_flag(follows) or not follows.isalpha()):
+            return kind.bare, i
+    if i + count > len(words):
+        raise UsageError(f"{name} needs a value")
+    return " ".join(words[i:i + count]), i + count
+
+
+def _take(texts: dict[str, str], own: dict[str, Any], flag: OwnFlag, item: Item) -> None:
+    """One of autolayers' own flags."""
+    if not flag.takes_value:
+        own[flag.key] = flag.value
+        return
+    text = f"{texts[flag.key]},{item.value}" if flag.adds and flag.key in texts else item.value
+    own[flag.key] = _read(flag.read, item.name, text)
+    texts[flag.key] = text
+
+
+def _read(read: Callable[[str], Any], name: str, text: str) -> Any:
+    try:
+        return read(text)
+    except Bad as error:
+        raise UsageError(f"{name} {text!r}: expected {error}") from None
+
+
+# --- from all sources to one set of values
+
+class _State:
+    """Params fields written so far, and the record of who wrote them."""
+
+    def __init__(self) -> None:
+        self.values: dict[str, Any] = {}
+        self.given: list[tuple[str, str]] = []
+
+    def apply(self, row: Argument, name: str, value: str, positive: bool = True) -> None:
+        """One argument at its turn. `name` is what the user wrote, for the message."""
+        self.given.append((row.written(positive), value))
+        if not row.field:
+            return
+        try:
+            row.kind.read(self.values, row.field, value if positive else "off")
+        except Bad as error:
+            raise UsageError(f"{name} {value!r}: expected {error}") from None
+
+    def params(self) -> Params:
+        return Params(**self.values)
+
+
+def _read_environment(environ: Mapping[str, str], state: _State) -> None:
+    """LLAMA_ARG_* in the order of llama.cpp's argument list; LLAMA_ARG_NO_X set to anything, even "0", means off."""
+    for row in ARGUMENTS:
+        if not row.env or not (row.field or row.env in environ):
+            continue
+        if row.negated and row.env.replace("LLAMA_ARG_", "LLAMA_ARG_NO_") in environ:
+            state.apply(row, row.canonical, "", False)
+            continue
+        if row.env not in environ:
+            continue
+        text = environ[row.env]
+        if row.kind is SWITCH:
+            try:
+                state.apply(row, row.env, "", boolean(text))
+            except Bad as error:
+                raise UsageError(f"{row.env}={text!r}: expected {error}") from None
+        elif row.takes_value:
+            state.apply(row, row.env, text)
+        elif text in TRUE:
+            state.apply(row, row.canonical, "")
+
+
+def _read_config(path: str, state: _State) -> None:
+    """One llama.cpp config.ini: the section [*], then [default] with all that stands before any section.
+
+    Mirrors parse_ini_from_file and apply_to_params (common/preset.cpp, 2026-10-01): within a section the keys are
+    applied in the order of the arguments' first names, unknown keys are skipped, and a key of an argument without value
+    switches it on whatever it says.
+    """
+    try:
+        with open(path, encoding="utf-8", errors="replace") as file:
+            text = file.read(1 << 20)
+    except OSError as error:
+        raise UsageError(f"{path}: {error.strerror}") from None
+    sections: dict[str, dict[str, str]] = {}
+    current = "default"
+    for number, line in enumerate(text.splitlines(), 1):
+        bare = line[:min((line.find(mark) for mark in ";#" if mark in line), default=len(line))].rstrip(" \t")
+        if not bare.strip():
+            continue
+        key, equals, value = bare.partition("=")
+        if bare[0] == "[" and bare[-1] == "]" and bare[1:-1].strip():
+            current = bare[1:-1].strip()
+            sections[current] = {}
+        elif equals and not key[0].isspace():
+            sections.setdefault(current, {})[key.rstrip()] = value.strip(" \t")
+        else:
+            raise UsageError(f"{path}, line {number}: llama.cpp cannot read {line.strip()[:60]!r}, write key = value")
+    for section in ("*", "default"):
+        chosen = []
+        for key, value in sections.get(section, {}).items():
+            found = _config_key(key)
+            if found is not None:
+                chosen.append((found[0], key, value, found[1]))
+        for row, key, value, positive in sorted(chosen, key=lambda item: item[0].names):
+            if row.kind is SWITCH:
+                state.apply(row, key, "", (value in TRUE) == positive)
+            else:
+                state.apply(row, f"{path}: {key}", value if row.takes_value else "")
+
+
+def _config_key(key: str) -> tuple[Argument, bool] | None:
+    found = lookup("--" + key) or lookup("-" + key)
+    if found is not None:
+        return None if found[0] in LEGACY else found
+    return next(((row, True) for row in ARGUMENTS if row.env and row.env == key), None)
+
+

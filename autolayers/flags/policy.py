@@ -1,0 +1,55 @@
+"""autolayers' own flags as the values a planner goes by.
+
+    params, policy = read(["-c", "8192", "--budget", "CUDA0=10GiB"], os.environ)
+"""
+
+from __future__ import annotations
+
+from ..errors import UsageError
+from ..records import dataclass
+from .params import Params
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from typing import Any
+
+    from .parse import Arguments
+
+
+@dataclass(frozen=True)
+class Policy:
+    """What a planner is to aim at. `strategy` None means not given: auto, but a given -ngl is taken literally.
+
+    `n_ctx` is None (the largest context that costs no layer), "max" or a number; `budget` holds bytes per device
+    name, `margin` bytes per device; `gpu` and `ram` (bytes) say the machine, `build` the llama.cpp build."""
+
+    strategy: str | None = None
+    n_ctx: int | str | None = None
+    n_ctx_min: int | None = None
+    kv_types: tuple[str, ...] = ()
+    budget: tuple[tuple[str, int], ...] = ()
+    margin: tuple[int, ...] | None = None
+    gpu: str | None = None
+    ram: int | None = None
+    build: int | None = None
+
+
+def read(words: Sequence[str] | Params | Arguments, environ: Mapping[str, str] | None) -> tuple[Params, Policy]:
+    """What is fixed and what is aimed at, from words, a Params or parsed Arguments. Raises UsageError."""
+    from . import check
+    from .parse import Arguments
+
+    if isinstance(words, Params):
+        return words, Policy()
+    if not isinstance(words, Arguments):
+        words = check.read("plan", words, environ)
+        if words.positional:
+            raise UsageError(f"not a flag: {words.positional[0]!r}")
+    return words.params, read_policy(words.own)
+
+
+def read_policy(own: Mapping[str, Any]) -> Policy:
+    """The Policy of Arguments.own; other keys are left alone."""
+    return Policy(own.get("strategy"), own.get("ctx"), own.get("ctx-min"), own.get("kv-types", ()),
+                  own.get("budget", ()), own.get("margin"), own.get("gpu"), own.get("ram"), own.get("llama-build"))

@@ -1,0 +1,80 @@
+"""Params as llama-server's words: parse(to_words(params)).params == params."""
+
+from __future__ import annotations
+
+from .kinds import DEVICES, EXPERTS, EXPERTS_OF, FFN_OF, FILE_OF, OVERRIDES, REPOSITORY
+from .params import EXPERTS_REGEX, FFN_REGEX, HOST_BUFFER, Params
+from .table import ARGUMENTS, Argument, rows_of
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+
+def to_words(params: Params) -> list[str]:
+    """The words that say `params`, canonical short flags.
+
+    Raises ValueError for values that no command line can say (a comma in an override's pattern).
+    """
+    words: list[str] = []
+    for row in ARGUMENTS:
+        if not row.field or row.kind.write is None:
+            continue
+        value: Any = getattr(params, row.field)
+        if value is None or (value == () and row.kind is not DEVICES) or _writer(row.field, value) is not row:
+            continue
+        if row.field == "mmproj_offload" and value and params.mmproj_device is not None:
+            continue         # -mmdev says it
+        if row.kind is OVERRIDES:
+            words += _override_words(value, row)
+        elif row.kind is REPOSITORY:
+            words += _repository_words(value, row)
+        elif row.takes_value:
+            words += [row.canonical, row.kind.write(value)]
+        elif value or row.negated:
+            words.append(row.written(value))
+    return words
+
+
+def _writer(field: str, value: Any) -> Argument:
+    """Which of the arguments of a field says this value."""
+    rows = [row for row in rows_of(field) if row.kind.write is not None]
+    plain = next(row for row in rows if not row.kind.prefixes)
+    return next((row for row in rows if row.kind.prefixes and value.startswith(row.kind.prefixes)), plain)
+
+
+def _repository_words(value: str, row: Argument) -> list[str]:
+    """-hf REPOSITORY -hff FILE of hf:USER/NAME/FILE, where the field has an argument for the file."""
+    where = value.removeprefix("hf:")
+    file_flag = next((other.canonical for other in rows_of(row.field) if other.kind is FILE_OF), None)
+    repository, file = "/".join(where.split("/")[:2]), "/".join(where.split("/")[2:])
+    return [row.canonical, repository, file_flag, file] if file and file_flag else [row.canonical, where]
+
+
+def _override_words(pairs: tuple[tuple[str, str], ...], row: Argument) -> list[str]:
+    """The shortest saying: -cmoe and -ncmoe N where the patterns are llama.cpp's own, -ot for all others."""
+    flags = {other.kind: other.canonical for other in rows_of(row.field)}
+    words: list[str] = []
+    pending: list[str] = []
+    i = 0
+    while i < len(pairs):
+        said = [flags[EXPERTS]] if pairs[i] == (EXPERTS_REGEX, HOST_BUFFER) else []
+        length = 1 if said else 0
+        for kind, regex in ((EXPERTS_OF, EXPERTS_REGEX), (FFN_OF, FFN_REGEX)):
+            count = 0
+            while kind in flags and pairs[i + count:i + count + 1] == ((rf"blk\.{count}{regex}", HOST_BUFFER),):
+                count += 1
+            if count > length:
+                said, length = [flags[kind], str(count)], count
+        if said and pending:
+            words += [row.canonical, ",".join(pending)]
+            pending = []
+        if not said:
+            pattern, buffer_type = pairs[i]
+            if "," in pattern + buffer_type or "=" in pattern:
+                raise ValueError(f"-ot cannot say {pattern}={buffer_type}")
+            pending.append(f"{pattern}={buffer_type}")
+            length = 1
+        words += said
+        i += length
+    return words + ([row.canonical, ",".join(pending)] if pending else [])

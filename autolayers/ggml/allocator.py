@@ -1,0 +1,165 @@
+"""ggml's graph allocator: where each tensor of a split graph would lie, and so how large each buffer gets.
+
+Mirrors ggml_dyn_tallocr_alloc / _free_bytes and ggml_gallocr_alloc_graph_impl of ggml/src/ggml-alloc.c, as modelled.
+Fragmentation is part of the answer: the peak is often 10 to 40 % above what lives at any one time.
+"""
+
+from __future__ import annotations
+
+from .tensor import ENDLESS, Tensor
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+_INPLACE = frozenset((
+    "FILL", "SCALE", "DIAG_MASK_ZERO", "DIAG_MASK_INF", "ADD", "ADD_ID", "ADD1", "SUB", "MUL", "DIV", "SQR", "SQRT",
+    "LOG", "UNARY", "ROPE", "ROPE_BACK", "SILU_BACK", "RMS_NORM", "RMS_NORM_BACK", "CLAMP", "SOFT_MAX",
+    "SOFT_MAX_BACK",
+))
+_MAX_CHUNKS = 16
+
+
+class Chunk:
+    __slots__ = ("free", "peak")
+
+    def __init__(self, size: int) -> None:
+        self.free: list[list[int]] = [[0, size]]     # [offset, size], sorted by offset
+        self.peak = 0
+
+
+class Arena:
+    """The dynamic allocator of one buffer type."""
+
+    __slots__ = ("alignment", "alloc_size", "chunks", "max_chunk")
+
+    def __init__(self, alignment: int, alloc_size: Callable[[Tensor], int], max_chunk: int = ENDLESS) -> None:
+        self.alignment = alignment
+        self.alloc_size = alloc_size
+        self.max_chunk = max_chunk
+        self.chunks: list[Chunk] = []
+
+    def size_of(self, tensor: Tensor) -> int:
+        a = self.alignment
+        return -(-self.alloc_size(tensor) // a) * a
+
+    @property
+    def peak(self) -> int:
+        return sum(chunk.peak for chunk in self.chunks)
+
+    def take(self, size: int) -> tuple[int, int]:
+        """(chunk, offset) of a new block: the best fit, the last block of a chunk only if nothing else does."""
+        found: list[int] | None = None
+        where = 0
+        for c, chunk in enumerate(self.chunks):
+            best = ENDLESS
+            for block in chunk.free[:-1]:
+                if size <= block[1] <= best:
+                    found, where, best = block, c, block[1]
+        if found is None:
+            reuse_best = -ENDLESS
+            for c, chunk in enumerate(self.chunks):
+                if not chunk.free:
+                    continue
+                block = chunk.free[-1]
+                reuse = chunk.peak - block[0] - size
+                better = (reuse_best < 0 and reuse > reuse_best) or 0 <= reuse < reuse_best
+                if block[1] >= size and better:
+                    found, where, reuse_best = block, c, reuse
+        if found is None:
+            last = len(self.chunks) == _MAX_CHUNKS - 1
+            self.chunks.append(Chunk(ENDLESS if last else max(size, self.max_chunk)))
+            where = len(self.chunks) - 1
+            found = self.chunks[where].free[0]
+        chunk = self.chunks[where]
+        offset = found[0]
+        found[0] += size
+        found[1] -= size
+        if found[1] == 0:
+            chunk.free.remove(found)
+        if offset + size > chunk.peak:
+            chunk.peak = offset + size
+        return where, offset
+
+    def give(self, c: int, offset: int, size: int) -> None:
+        free = self.chunks[c].free
+        for i, block in enumerate(free):
+            if block[0] + block[1] == offset:
+                block[1] += size
+                if i + 1 < len(free) and block[0] + block[1] == free[i + 1][0]:
+                    block[1] += free[i + 1][1]
+                    del free[i + 1]
+                return
+            if offset + size == block[0]:
+                block[0] = offset
+                block[1] += size
+                if i > 0 and free[i - 1][0] + free[i - 1][1] == offset:
+                    free[i - 1][1] += block[1]
+                    del free[i]
+                return
+        position = 0
+        while position < len(free) and free[position][0] < offset:
+            position += 1
+        free.insert(position, [offset, size])
+
+
+def allocate(nodes: Sequence[tuple[Tensor, int]], leafs: Sequence[tuple[Tensor, int]], arenas: Sequence[Arena]) -> None:
+    """Lay out a split graph, which is used up; the arenas' peaks are the buffers' sizes.
+
+    `nodes` and `leafs` are (tensor, backend); `arenas[backend]` may repeat where backends share a buffer type.
+    Mirrors ggml_gallocr_alloc_graph_impl.
+    """
+
+    def place(tensor: Tensor, backend: int) -> None:
+        if tensor.own or tensor.view_src is not None or tensor.buffer is not None:
+            return
+        tensor.own = True
+        if tensor.op in _INPLACE:
+            for parent in tensor.src:
+                if (parent.own and parent.n_children == 1 and parent.n_views == 0 and not parent.is_output
+                        and parent.ne == tensor.ne and parent.nb == tensor.nb and parent.type == tensor.type):
+                    owner, chunk, offset = tensor.place = parent.place
+                    parent.own = False
+                    tensor.size = arenas[owner].size_of(tensor)
+                    if parent.size > tensor.size:
+                        arenas[owner].give(chunk, offset + tensor.size, parent.size - tensor.size)
+                    return
+        tensor.size = arenas[backend].size_of(tensor)
+        tensor.place = (backend, *arenas[backend].take(tensor.size))
+
+    def give(tensor: Tensor) -> None:
+        owner, chunk, offset = tensor.place
+        arenas[owner].give(chunk, offset, tensor.size)
+        tensor.own = False
+
+    for tensor, backend in leafs:
+        place(tensor, backend)
+    parents: list[list[Tensor]] = []         # of each node, those that are not in buffers of their own
+    for node, backend in nodes:
+        root = node.view_src
+        if root is not None and node.op != "NONE":
+            root.n_views += 1
+        if node.is_input:
+            place(node, backend)
+        found = [source for source in node.src if source.buffer is None]
+        parents.append(found)
+        for source in found:
+            source.n_children += 1
+            if source.is_input:
+                place(source, backend)
+    for (node, backend), found in zip(nodes, parents, strict=True):
+        for source in found:
+            if not source.own and source.view_src is None:
+                place(source, backend)
+        if not node.own and node.view_src is None and node.buffer is None:
+            place(node, backend)
+        for parent in found:
+            parent.n_children -= 1
+            if parent.n_children == 0 and parent.n_views == 0:
+                root = parent.view_src
+                if root is not None:
+                    root.n_views -= 1
+                    if root.n_views == 0 and root.n_children == 0 and root.own and not root.is_output:
+                        give(root)
+                elif parent.own and not parent.is_output:
+                    give(parent)

@@ -1,0 +1,260 @@
+"""ggml's scheduler: which backend runs which node, where the graph splits, what is copied between backends.
+
+Mirrors ggml_backend_sched_split_graph of ggml/src/ggml-backend.cpp, as modelled; the passes keep its numbers.
+"""
+
+from __future__ import annotations
+
+from ..errors import LaunchRefused
+from .tensor import VIEW_OPS, Buffer, Graph, Tensor
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from typing import Protocol
+
+    AddAllocDep = Callable[[Tensor, Tensor], None]     # (tensor, until) of ggml_backend_graph_optimize_params
+
+    class Backend(Protocol):
+        """What the scheduler asks of a backend; see autolayers.backends.Backend."""
+
+        buffer: Buffer                                            # where its graph tensors live
+
+        def supports_op(self, op: Tensor) -> bool: ...
+        def supports_buft(self, buffer: Buffer) -> bool: ...
+        def offload_op(self, op: Tensor) -> bool: ...
+        def graph_optimize(self, nodes: list[Tensor], after: Tensor | None,
+                           add_alloc_dep: AddAllocDep) -> list[Tensor]: ...
+
+
+class Split:
+    """The graph ready for the allocator: (tensor, backend) in order."""
+
+    __slots__ = ("inputs", "leafs", "n_splits", "nodes")
+
+    def __init__(self) -> None:
+        self.nodes: list[tuple[Tensor, int]] = []
+        self.leafs: list[tuple[Tensor, int]] = []
+        self.n_splits = 0
+        self.inputs: list[list[Tensor]] = []      # of each split
+
+
+def assign(graph: Graph, backends: Sequence[Backend], op_offload: bool, pins: bool = True) -> None:
+    """Passes 1 to 4: set `backend` of every node and leaf, where `pins` count to what the builder asked for."""
+    cpu = len(backends) - 1
+    nodes = graph.nodes
+    verdicts: list[dict[int, bool]] = [{} for _ in backends]      # by id: all tensors of the graph live on
+
+    def supports(b: int, op: Tensor) -> bool:
+        verdict = verdicts[b].get(id(op))
+        if verdict is None:
+            verdict = verdicts[b][id(op)] = backends[b].supports_op(op)
+        return verdict
+
+    readers: dict[Buffer, list[int]] = {}
+
+    def from_buffer(buffer: Buffer, op: Tensor) -> int:
+        found = readers.get(buffer)
+        if found is None:
+            found = readers[buffer] = [b for b, backend in enumerate(backends) if backend.supports_buft(buffer)]
+        for b in found:
+            if supports(b, op):
+                return b
+        return -1
+
+    # pass 1: what lies in a buffer already, inputs, and what reads weights
+    leafs: dict[object, int] = {}             # layers repeat
+    for t in graph.leafs:
+        buffer = t.buffer
+        if pins and t.pinned >= 0:
+            t.backend = t.pinned
+        elif buffer is None:
+            t.backend = cpu if t.is_input else -1
+        else:
+            shape = (buffer, t.type, t.ne)
+            b = leafs.get(shape)
+            if b is None:
+                b = leafs[shape] = from_buffer(buffer, t)
+                if b < 0:
+                    raise _stuck(t, buffer)
+            t.backend = b
+    for t in nodes:
+        if pins and t.pinned >= 0:
+            t.backend = t.pinned
+            continue
+        if t.buffer is not None:
+            t.backend = from_buffer(t.buffer, t)
+            if t.backend < 0:
+                raise _stuck(t, t.buffer)
+            continue
+        t.backend = cpu if t.is_input else -1
+        if t.is_input or t.op == "ROPE" or t.op == "FLASH_ATTN_EXT":
+            continue
+        for source in t.src:
+            if source.weight:
+                buffer = source.buffer
+                assert buffer is not None
+                t.backend = from_buffer(buffer, t)
+                if op_offload and t.backend == cpu and buffer.host:
+                    t.backend = next((b for b in range(cpu) if supports(b, t) and backends[b].offload_op(t)), cpu)
+                break
+
+    # pass 2: the neighbours, GPUs first
+    real = [t for t in nodes if t.op not in VIEW_OPS]
+    for skip_cpu in (True, False):
+        for order in (real, real[::-1]):
+            current = -1
+            for t in order:
+                b = t.backend
+                if b != -1:
+                    current = -1 if skip_cpu and b == cpu else b
+                elif current != -1 and supports(current, t):
+                    t.backend = current
+
+    def readable(t: Tensor, b: int) -> bool:
+        buffer = t.buffer
+        if buffer is None:
+            owner = t.backend
+            if owner == -1 and t.view_src is not None:
+                owner = t.view_src.backend
+            if owner == -1:
+                return False
+            buffer = backends[owner].buffer
+        return backends[b].supports_buft(buffer)
+
+    # pass 3: what is left goes where most of its sources can be read; the others to a twin that shares the buffer
+    twins = [[b for b in range(i) if backends[b].buffer is backend.buffer] for i, backend in enumerate(backends)]
+    for t in real:
+        if t.backend == -1:
+            best = -1
+            for b in range(len(backends)):
+                if supports(b, t):
+                    count = sum(1 for s in t.src if (s.backend != -1 or (s.view_src is not None
+                                and s.view_src.backend != -1)) and readable(s, b))
+                    if count > best:
+                        best = count
+                        t.backend = b
+        else:
+            for b in twins[t.backend]:
+                if supports(b, t) and all(readable(s, b) for s in t.src):
+                    t.backend = b
+                    break
+
+    # pass 4: views, and sources that nobody has
+    for t in nodes:
+        if t.backend == -1 and t.view_src is not None:
+            t.backend = t.view_src.backend
+        for s in t.src:
+            if s.backend == -1:
+                s.backend = s.view_src.backend if s.view_src is not None else t.backend
+        if t.backend == -1:
+            t.backend = next((b for b in range(len(backends)) if supports(b, t)), -1)
+
+
+def _stuck(t: Tensor, buffer: Buffer) -> LaunchRefused:
+    """GGML_ABORT("pre-allocated tensor ... in a buffer ... that cannot run the operation")."""
+    what = "use" if t.op == "NONE" else f"run {t.op} on"
+    return LaunchRefused(
+        f"no backend can {what} a tensor of {t.nbytes} bytes ({t.type}) in {buffer.name}: llama.cpp aborts")
+
+
+def split(graph: Graph, backends: Sequence[Backend], n_copies: int = 1) -> Split:
+    """Cut a graph whose nodes have their backends into splits and add the copies: what ggml_gallocr gets to see."""
+    nodes = graph.nodes
+
+    def readable(t: Tensor, b: int) -> bool:
+        buffer = t.buffer if t.buffer is not None else backends[t.backend].buffer
+        return backends[b].supports_buft(buffer)
+
+    def copies_of(t: Tensor, keep_first: bool) -> list[Tensor]:
+        made = []
+        for c in range(n_copies):
+            copy = t if keep_first and c == 0 else Tensor("NONE", t.type, t.ne, (), t.nb)
+            if n_copies > 1:
+                copy.is_input = copy.is_output = True
+            copy.name = t.name
+            made.append(copy)
+        return made
+
+    # pass 5: where the graph is cut, and what each split copies from other backends
+    parts: list[tuple[int, int, list[Tensor]]] = []     # (start, backend, inputs)
+    start = 0
+    while start < len(nodes) and nodes[start].op in VIEW_OPS:
+        start += 1
+    current = nodes[start].backend
+    inputs: list[Tensor] = []
+    parts.append((0, current, inputs))
+    for i in range(start, len(nodes)):
+        t = nodes[i]
+        if t.op in VIEW_OPS:
+            continue
+        new = t.backend != current
+        if not new and inputs:
+            for s in t.src:
+                if s.weight and s.backend != current and not readable(s, current):
+                    new = True
+                    break
+        if new:
+            current = t.backend
+            inputs = []
+            parts.append((i, current, inputs))
+        for j, s in enumerate(t.src):
+            if s.backend != current and not readable(s, current):
+                if s.copies is None:
+                    s.copies = {}
+                made = s.copies.get(current)
+                if made is None:
+                    made = s.copies[current] = copies_of(s, keep_first=False)
+                    for copy in made:
+                        copy.backend = current
+                    inputs.append(s)
+                t.src[j] = made[0]
+
+    # inputs of a pipeline
+    graph_inputs: list[Tensor] = []
+    if n_copies > 1:
+        for leaf in graph.leafs:
+            if leaf.is_input:
+                if leaf.copies is None:
+                    leaf.copies = {}
+                if leaf.backend not in leaf.copies:
+                    leaf.copies[leaf.backend] = copies_of(leaf, keep_first=True)
+                graph_inputs.append(leaf)
+
+    result = Split()
+    out = result.nodes
+    result.n_splits = len(parts)
+    result.inputs = [sources for _, _, sources in parts]
+    ends = [begin for begin, _, _ in parts[1:]] + [len(nodes)]
+    alloc_deps: dict[int, dict[int, Tensor]] = {}       # by id: what must not be freed before a node is done
+
+    def add_alloc_dep(tensor: Tensor, until: Tensor) -> None:
+        alloc_deps.setdefault(id(until), {})[id(tensor)] = tensor
+
+    orders = [backends[b].graph_optimize(nodes[begin:end], nodes[end] if end < len(nodes) else None, add_alloc_dep)
+              for (begin, b, _), end in zip(parts, ends, strict=True)]
+    for (_, b, sources), part in zip(parts, orders, strict=True):
+        for s in sources:
+            out.append((_dependency([s]), s.backend))
+            out.append((s.copies[b][0], b))  # type: ignore[index]
+        for t in part:
+            out.append((t, t.backend))
+            kept = alloc_deps.get(id(t)) if alloc_deps else None
+            if kept:
+                tensors = list(kept.values())
+                for k in range(0, len(tensors), 10):             # GGML_MAX_SRC
+                    out.append((_dependency(tensors[k:k + 10]), b))
+    if n_copies > 1:
+        for leaf in graph_inputs:
+            result.leafs += [(copy, leaf.backend) for copy in leaf.copies[leaf.backend]]  # type: ignore[index]
+        for _, b, sources in parts:
+            for s in sources:
+                result.leafs += [(copy, b) for copy in s.copies[b]]  # type: ignore[index]
+    result.leafs += [(leaf, leaf.backend) for leaf in graph.leafs]
+    return result
+
+
+def _dependency(kept: list[Tensor]) -> Tensor:
+    """A node that reads `kept` and computes nothing: a view of the first, so it takes no memory."""
+    first = kept[0]
+    return Tensor("NONE", first.type, first.ne, tuple(kept), first.nb, first)

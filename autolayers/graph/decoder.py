@@ -1,0 +1,282 @@
+"""The plain transformer, described: most architectures are one row of this vocabulary (rows.py).
+
+    "qwen3": Decoder(qk_norm="head")
+
+Every step runs only where the file has its tensors, so a row says what cannot be seen in the file: orders, activations,
+which tensor plays which part. Sources: build_arch_graph of src/models/*.cpp (as modelled).
+"""
+
+from __future__ import annotations
+
+from ..ggml.tensor import Tensor
+from ..model.hparams import Hparams
+from ..records import dataclass
+from .llm import AttnInput, Llm, Routing
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Literal
+
+    from .llm import Activation, Gate, Norm
+
+    Ropes = Literal["all", "none", "key"] | Callable[[Hparams, int], bool]
+
+
+@dataclass(frozen=True)
+class Decoder:
+    """Fields with their meaning; the defaults make llama."""
+
+    # before the layers
+    embed_scale: bool = False            # multiply the embeddings
+    embed_norm: bool = False             # normed right after them (token_embd_norm, if the file has one)
+    positions: bool = False              # learned positions are added
+    inp_pos: bool = True                 # rope or learned positions need the position input
+
+    # attention
+    qkv_scales: bool = True              # NVFP4 scales of a fused QKV are applied
+    norm: Norm = "rms"                   # every norm of the model
+    attn_norm: str | None = "attn_norm"
+    rope: Ropes = "all"                  # all, none, key (Hparams.has_rope), or a rule of (hparams, layer)
+    rope_factors: bool = False           # rope_freqs / LongRoPE factors are used
+    # Q and K are normed per head before rope (head), before the heads are split (flat), or after rope
+    qk_norm: Literal["head", "flat", "after"] | None = None
+    qk_norm_kind: Norm | None = None     # kind of that norm where it is not `norm`
+    q_scale: bool = False                # Q is multiplied after rope
+    temperature: bool | None = False     # Q is multiplied by a position-dependent scale; None: if the key is set
+    sinks: bool = False                  # attn_sinks go into the softmax
+    soft_cap: bool = False               # attention logits are capped
+    out_norm: str | None = None          # norm of the attention's result before wo (attn_sub_norm)
+    wo: str = "attn_output"
+    wo_bias: bool = True                 # its bias is added, if the file has one
+    attn_post_norm: str | None = None    # norm of the attention's output before the residual is added
+    # the FFN reads the attention's normed input; FFN, residual and attention are then added in this order
+    parallel: Literal["fra", "afr", "far"] | None = None
+
+    # feed-forward
+    ffn_norm: str | None = "ffn_norm"
+    act: Activation = "silu"
+    gate: Gate | None = "par"
+    ffn_bias: bool = True                # biases of the FFN are added, if the file has them
+    ffn_scales: bool = False             # NVFP4 scales are applied in the FFN (attention always does)
+    ffn_post_norm: str | None = None
+    ffn_post_norm_pinned: bool = False   # llama.cpp names the layer for this norm (it matters to the scheduler)
+    moe: Routing | None = None           # in layers that have ffn_gate_inp
+    shexp: Literal["add", "gated", "div"] | None = None   # shared expert: added, times a sigmoid, or times silu / x
+    residual_scale: bool | None = False  # both branches are scaled before they are added; None: if the key is set
+    residual_first: bool = False         # residual + attention instead of attention + residual
+    deepstack: bool = False              # image features are added after the first layers (n_deepstack_layers)
+    ffn_residual_first: bool = False     # ffn_inp + cur instead of cur + ffn_inp
+
+    # after the layers
+    head_bias: bool = False              # output.bias is added, if the file has one
+    # where the rows that are asked for are picked: after the last layer's attention, after its post norm, after the
+    # last layer (late), after the last norm, which makes the hidden state before it an output too (last), or nowhere
+    select: Literal["attention", "norm", "late", "last", ""] = "attention"
+    final_norm: str | None = "output_norm"
+    final_cap: bool | None = False       # logits are capped; None: if the key is set
+    logit_scale: bool | None = False     # logits are multiplied; None: if the key is set
+    head_scale: bool = False             # hidden state is scaled before the head
+
+    def __call__(self, llm: Llm) -> Tensor | None:
+        """Build the graph; returns the logits (not yet expanded), None where the model has none."""
+        return self.for_file(llm).build(llm)
+
+    def for_file(self, llm: Llm) -> Decoder:
+        """Itself, or a variant that this file's keys or tensors ask for."""
+        return self
+
+    def build(self, llm: Llm) -> Tensor | None:
+        g, hp = llm.graph, llm.hparams
+        llm.attn_soft_cap = self.soft_cap
+        cur = llm.build_inp_embd()
+        if self.embed_scale:
+            cur = g.scale(cur)
+        pos = llm.build_inp_pos() if self.inp_pos else None
+        if self.temperature or (self.temperature is None and hp.f_attn_temp_scale):
+            llm.attn_temp = llm.build_inp_attn_scale()
+        if self.positions:
+            cur = g.add(cur, g.get_rows(llm.need("position_embd.weight"), pos))  # type: ignore[arg-type]
+        if self.embed_norm:
+            weight, bias = llm.weight("token_embd_norm.weight"), llm.weight("token_embd_norm.bias")
+            cur = llm.build_norm(cur, weight, bias, self.norm)
+        inp = self.inputs(llm)
+        out_ids = llm.build_inp_out_ids()
+        for il in range(llm.n_layer):
+            if il in llm.cparams.layer_inputs:
+                llm.output(cur)
+            cur = self.layer(llm, cur, il, inp, pos, out_ids)
+            if self.deepstack and il < hp.n_deepstack_layers:
+                cur = llm.deepstack(cur, il + 1)
+        if self.select == "late":
+            llm.output(cur)
+            cur = g.get_rows(cur, out_ids)
+        if self.final_norm is not None:
+            weight, bias = (llm.weight(f"{self.final_norm}.{suffix}") for suffix in ("weight", "bias"))
+            cur = llm.build_norm(cur, weight, bias, self.norm)
+        if self.select == "last":
+            cur = g.get_rows(llm.output(cur), out_ids)
+        return self.head(llm, cur)
+
+    def inputs(self, llm: Llm) -> AttnInput:
+        return llm.build_attn_inp()
+
+    def head(self, llm: Llm, cur: Tensor) -> Tensor | None:
+        """The logits of the normed hidden state."""
+        g = llm.graph
+        if self.head_scale:
+            llm.t_embd = llm.output(cur)
+            cur = g.scale(cur)
+            cur = llm.build_lora_mm(llm.need("output.weight"), cur, llm.weight("output.scale"))
+        else:
+            cur = llm.finish(cur, bias=self.head_bias)
+        if self.logit_scale or (self.logit_scale is None and llm.hparams.f_logit_scale):
+            cur = g.scale(cur)
+        if self.final_cap or (self.final_cap is None and llm.hparams.get("final_logit_softcapping")):
+            cur = g.scale(g.unary("TANH", g.scale(cur)))
+        return cur
+
+    def mtp(self, llm: Llm) -> Tensor:
+        """The graph of the block for multi-token prediction, as a context of its own."""
+        from .mtp import build_mtp
+
+        return build_mtp(self, llm)
+
+    def mtp_layer(self, llm: Llm, cur: Tensor, il: int, inp: AttnInput, pos: Tensor | None, out_ids: Tensor) -> Tensor:
+        return self.layer(llm, cur, il, inp, pos, out_ids)
+
+    def mtp_norm(self) -> Norm:
+        """The kind of the norm before its head."""
+        return self.norm
+
+    def normed(self, llm: Llm, cur: Tensor, il: int, name: str | None, pinned: bool = True) -> Tensor:
+        """`cur` normed by blk.<il>.<name>; as it is without a name."""
+        if name is None:
+            return cur
+        weight, bias = llm.layer_weight(il, name), llm.layer_weight(il, name, "bias")
+        return llm.build_norm(cur, weight, bias, self.norm, il if pinned else -1)
+
+    def layer(self, llm: Llm, inp_l: Tensor, il: int, inp: AttnInput, pos: Tensor | None, out_ids: Tensor) -> Tensor:
+        g = llm.graph
+        residual = inp_l
+        normed = self.normed(llm, inp_l, il, self.attn_norm)
+        cur = self.attention(llm, normed, il, inp, pos)
+        if self.select == "attention":
+            if self.parallel:
+                cur, residual, normed = llm.select_outputs(il, out_ids, cur, residual, normed)
+            else:
+                cur, residual = llm.select_outputs(il, out_ids, cur, residual)
+        cur = self.normed(llm, cur, il, self.attn_post_norm)
+        if self.select == "norm":
+            cur, residual = llm.select_outputs(il, out_ids, cur, residual)
+        if self.parallel:
+            parts = {"f": self.feed_forward(llm, normed, il), "a": cur, "r": residual}
+            first, second, third = (parts[letter] for letter in self.parallel)
+            return g.add(g.add(first, second), third)
+        scaled = bool(llm.hparams.f_residual_scale) if self.residual_scale is None else self.residual_scale
+        if scaled:
+            cur = g.scale(cur)
+        ffn_inp = g.add(residual, cur) if self.residual_first else g.add(cur, residual)
+        cur = self.normed(llm, ffn_inp, il, self.ffn_norm)
+        cur = self.feed_forward(llm, cur, il)
+        cur = self.normed(llm, cur, il, self.ffn_post_norm, self.ffn_post_norm_pinned)
+        if scaled:
+            cur = g.scale(cur)
+        return g.add(ffn_inp, cur) if self.ffn_residual_first else g.add(cur, ffn_inp)
+
+    def attention(self, llm: Llm, cur: Tensor, il: int, inp: AttnInput, pos: Tensor | None) -> Tensor:
+        """Attention of the normed input, projected by wo."""
+        g, hp = llm.graph, llm.hparams
+        flat = self.qk_norm == "flat"
+        q, k, v = llm.build_qkv(cur, il, reshape=not flat, scales=self.qkv_scales)
+        kind = self.qk_norm_kind or self.norm
+        if self.qk_norm in ("flat", "head"):
+            q, k = self.qk_normed(llm, q, k, il, kind)
+        if flat:
+            q = g.reshape(q, hp.head_k(il), hp.n_head(il), llm.n_tokens)
+            k = g.reshape(k, hp.head_k(il), hp.n_head_kv(il), llm.n_tokens)
+            v = g.reshape(v, hp.head_v(il), hp.n_head_kv(il), llm.n_tokens)
+        if pos is not None and self.ropes(hp, il):
+            factors = llm.rope_factors(il) if self.rope_factors else None
+            q, k = g.rope(q, pos, factors), g.rope(k, pos, factors)
+        if self.qk_norm == "after":
+            q, k = self.qk_normed(llm, q, k, il, kind)
+        if self.q_scale:
+            q = g.scale(q)
+        if llm.attn_temp is not None:
+            q = g.mul(q, llm.attn_temp)
+        sinks = llm.layer_weight(il, "attn_sinks") if self.sinks else None
+        if self.out_norm is None:
+            return llm.build_attn(inp, q, k, v, il, wo=self.wo, sinks=sinks, wo_bias=self.wo_bias)
+        cur = llm.build_attn(inp, q, k, v, il, wo=None, sinks=sinks)
+        return llm.project(self.normed(llm, cur, il, self.out_norm), il, self.wo, self.wo_bias)
+
+    def ropes(self, hp: Hparams, il: int) -> bool:
+        """Whether layer `il` rotates Q and K by position."""
+        if isinstance(self.rope, str):
+            return self.rope == "all" or (self.rope == "key" and hp.has_rope(il))
+        return self.rope(hp, il)
+
+    def qk_normed(self, llm: Llm, q: Tensor, k: Tensor, il: int, kind: Norm) -> tuple[Tensor, Tensor]:
+        """Q and K, each normed if the file has its norm."""
+        made = []
+        for name, t in (("attn_q_norm", q), ("attn_k_norm", k)):
+            weight, bias = llm.layer_weight(il, name), llm.layer_weight(il, name, "bias")
+            made.append(t if weight is None else llm.build_norm(t, weight, bias, kind, il))
+        return made[0], made[1]
+
+    def feed_forward(self, llm: Llm, cur: Tensor, il: int) -> Tensor:
+        """The FFN of the normed input: experts where the layer has a router, and the shared expert."""
+        g = llm.graph
+        if self.moe is None or llm.layer_weight(il, "ffn_gate_inp") is None:
+            return llm.build_ffn(cur, il, self.act, self.gate, scales=self.ffn_scales, biases=self.ffn_bias)
+        out = self.experts(llm, cur, il, self.moe)
+        if self.shexp is None or llm.layer_weight(il, "ffn_up_shexp") is None:
+            return out
+        gate = None
+        if self.shexp in ("gated", "div"):
+            raw = llm.linear(il, "ffn_gate_inp_shexp", cur)
+            gate = g.unary("SIGMOID", raw) if self.shexp == "gated" else g.div(g.unary("SILU", raw), raw)
+        shared = llm.build_ffn(cur, il, self.act, self.gate, up="ffn_up_shexp", gate_name="ffn_gate_shexp",
+                               down="ffn_down_shexp", scales=self.ffn_scales, biases=self.ffn_bias)
+        return g.add(out, shared if gate is None else g.mul(shared, gate))
+
+    def experts(self, llm: Llm, cur: Tensor, il: int, routing: Routing) -> Tensor:
+        return llm.build_moe_ffn(cur, il, routing)
+
+
+@dataclass(frozen=True)
+class Gated(Decoder):
+    """A decoder whose attention's result is multiplied by a gate before wo."""
+
+    gate_act: Literal["SIGMOID", "SOFTPLUS"] = "SIGMOID"
+    gate_heads: bool = False        # one gate a head instead of one an element, if the file's gate is that wide
+
+    def attention(self, llm: Llm, cur: Tensor, il: int, inp: AttnInput, pos: Tensor | None) -> Tensor:
+        g, hp = llm.graph, llm.hparams
+        normed = cur
+        q, k, v = llm.build_qkv(cur, il)
+        q, k = self.qk_normed(llm, q, k, il, self.norm)
+        if self.ropes(hp, il):
+            q, k = g.rope(q, pos), g.rope(k, pos)  # type: ignore[arg-type]
+        cur = llm.build_attn(inp, q, k, v, il, wo=None)
+        weight = llm.need_layer(il, "attn_gate")
+        gate = g.unary(self.gate_act, llm.build_lora_mm(weight, normed))
+        n_head, head, n = hp.n_head(il), hp.head_k(il), cur.ne[1]
+        if self.gate_heads and weight.ne[1] == n_head:
+            cur = g.mul(g.reshape(cur, head, n_head, n), g.reshape(gate, 1, n_head, n))
+            cur = g.reshape(cur, head * n_head, n)
+        else:
+            cur = g.mul(cur, gate)
+        return llm.linear(il, "attn_output", cur, scale=True)
+
+
+class Encoder(Decoder):
+    """A decoder without a cache and without an output matrix: the hidden state is the result."""
+
+    def __call__(self, llm: Llm) -> Tensor | None:
+        llm.caches = {}                # llama-embed has one that no graph uses
+        return super().__call__(llm)
+
+    def head(self, llm: Llm, cur: Tensor) -> Tensor:
+        return llm.finish(cur, head=None)

@@ -1,0 +1,86 @@
+"""Multi-head latent attention (MLA): keys and values pass through a small latent vector.
+
+Absorbed, the cache holds the latent itself and all heads share it. Expanded, keys and values are made for every head
+before they are cached (files from before key_length_mla existed). Source: src/models/deepseek2.cpp (as modelled).
+"""
+
+from __future__ import annotations
+
+from ..ggml.tensor import Tensor
+from .decoder import Decoder
+from .llm import AttnInput, Llm
+
+
+def latent(llm: Llm, cur: Tensor, il: int) -> tuple[Tensor, Tensor]:
+    """(normed latent [rank, n_tokens], the part of the keys that takes rope [n_rot, 1, n_tokens], still without it)."""
+    g, n = llm.graph, llm.n_tokens
+    norm = llm.need_layer(il, "attn_kv_a_norm")
+    rank = norm.ne[0]
+    both = llm.linear(il, "attn_kv_a_mqa", cur)
+    compressed = g.view(both, (rank, n), (both.nb[1],))
+    k_pe = g.view(both, (both.ne[0] - rank, 1, n), (both.nb[1], both.nb[1]), rank * both.nb[0])
+    return llm.build_norm(compressed, norm, None, "rms", il), k_pe
+
+
+def absorbed(llm: Llm, q: Tensor, compressed: Tensor, k_pe: Tensor, il: int,
+             pos: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
+    """Q, K and V with one head of keys for all: attn_k_b is applied to Q instead of the keys. No `pos`: no rope.
+
+    `q` holds whole heads, [head_k, n_head, n_tokens] or flat.
+    """
+    g, n_head, n_rot, n = llm.graph, llm.hparams.n_head(il), k_pe.ne[0], llm.n_tokens
+    head = q.nelements // (n_head * n)
+    strides = (head * q.nb[0], head * n_head * q.nb[0])
+    q_nope = g.view(q, (head - n_rot, n_head, n), strides)
+    q_pe = g.view(q, (n_rot, n_head, n), strides, (head - n_rot) * q.nb[0])
+    if pos is not None:
+        q_pe, k_pe = g.rope(q_pe, pos), g.rope(k_pe, pos)
+    moved = g.permute(g.mul_mat(llm.need_layer(il, "attn_k_b"), g.permute(q_nope, 0, 2, 1, 3)), 0, 2, 1, 3)
+    v = g.reshape(compressed, compressed.ne[0], 1, n)
+    return g.concat(moved, q_pe, 0), g.concat(v, k_pe, 0), v
+
+
+def expanded(llm: Llm, q: Tensor, compressed: Tensor, k_pe: Tensor, il: int, pos: Tensor | None,
+             factors: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor]:
+    """Q, K and V with keys and values of their own for every head: `q` is [head_k, n_head, n_tokens]."""
+    g, n = llm.graph, llm.n_tokens
+    n_head, n_rot = q.ne[1], k_pe.ne[0]
+    nope = q.ne[0] - n_rot
+    if pos is not None:
+        q, k_pe = g.rope(q, pos, factors), g.rope(k_pe, pos, factors)
+    kv = llm.linear(il, "attn_kv_b", compressed)
+    strides = (kv.nb[1] // n_head, kv.nb[1])
+    v = g.cont(g.view(kv, (kv.ne[0] // n_head - nope, n_head, n), strides, nope * kv.nb[0]))
+    k = g.concat(g.view(kv, (nope, n_head, n), strides), g.repeat(k_pe, n_rot, n_head, n, 1), 0)
+    return q, k, v
+
+
+class LatentAttention(Decoder):
+    """The deepseek2 graph, with or without experts and absorbed weights."""
+
+    def queries(self, llm: Llm, cur: Tensor, il: int) -> Tensor:
+        """[head_k, n_head, n_tokens]; lite models have no latent for Q."""
+        weight = llm.layer_weight(il, "attn_q")
+        if weight is None:
+            cur = llm.rms_norm(il, "attn_q_a_norm", llm.linear(il, "attn_q_a", cur))
+            weight = llm.need_layer(il, "attn_q_b")
+        n_head = llm.hparams.n_head(il)
+        return llm.graph.reshape(llm.build_lora_mm(weight, cur), weight.ne[1] // n_head, n_head, llm.n_tokens)
+
+    def attention(self, llm: Llm, cur: Tensor, il: int, inp: AttnInput, pos: Tensor | None) -> Tensor:
+        mla = llm.hparams.is_mla
+        q = self.queries(llm, cur, il)
+        compressed, k_pe = latent(llm, cur, il)
+        if mla:
+            q, k, v = absorbed(llm, q, compressed, k_pe, il, pos)
+        else:
+            q, k, v = expanded(llm, q, compressed, k_pe, il, pos, llm.rope_factors(il) if self.rope_factors else None)
+            v = self.cached_v(llm, v)
+        if llm.attn_temp is not None:
+            q = llm.graph.mul(q, llm.attn_temp)
+        v_mla = llm.layer_weight(il, "attn_v_b") if mla else None
+        return llm.build_attn(inp, q, k, v, il, mla=mla, v_mla=v_mla, wo_bias=False)
+
+    def cached_v(self, llm: Llm, v: Tensor) -> Tensor:
+        """V as it is stored in a cache of full heads."""
+        return v

@@ -1,0 +1,24 @@
+"""A dense FFN and experts in parallel, the experts on the layer's input (src/models/arctic.cpp)."""
+
+from __future__ import annotations
+
+from ...ggml.tensor import Tensor
+from ..decoder import Decoder
+from ..llm import AttnInput, Llm, Routing
+
+
+class Arctic(Decoder):
+    def layer(self, llm: Llm, inp_l: Tensor, il: int, inp: AttnInput, pos: Tensor | None, out_ids: Tensor) -> Tensor:
+        g = llm.graph
+        cur = self.attention(llm, self.normed(llm, inp_l, il, "attn_norm"), il, inp, pos)
+        cur, residual = llm.select_outputs(il, out_ids, cur, inp_l)
+        ffn_inp = g.add(cur, residual)
+        dense = llm.build_ffn(self.normed(llm, ffn_inp, il, "ffn_norm"), il, scales=False, biases=False)
+        out = g.add(dense, ffn_inp)
+        experts = llm.build_moe_ffn(self.normed(llm, residual, il, "ffn_norm_exps"), il, _ROUTING)
+        return g.add(experts, out)
+
+
+_ROUTING = Routing("softmax", norm_w=True, probs_b=None)
+
+BUILDERS = {"arctic": Arctic(wo_bias=False)}

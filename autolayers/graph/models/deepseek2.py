@@ -1,0 +1,23 @@
+"""DeepSeek-V2 and V3, Mistral 4 (src/models/deepseek2.cpp, mistral4.cpp)."""
+
+from __future__ import annotations
+
+from ...records import replace
+from ..decoder import Decoder
+from ..latent_attention import LatentAttention
+from ..llm import Llm, Routing
+
+
+class DeepSeek2(LatentAttention):
+    def for_file(self, llm: Llm) -> Decoder:
+        """GLM-4.7-Flash came without the name of its gating (llama_model_deepseek2::load_arch_hparams)."""
+        hp = llm.hparams
+        unnamed = not hp.expert_gating_func and hp.n_layer in (47, 48) and hp.n_vocab == 154880
+        return replace(self, moe=Routing("sigmoid")) if unnamed else self
+
+
+BUILDERS = {
+    "deepseek2": DeepSeek2(temperature=None, wo_bias=False, ffn_bias=False, moe=Routing(), shexp="add"),
+    "mistral4": LatentAttention(temperature=None, wo_bias=False, ffn_bias=False, shexp="add",
+                                moe=Routing(down_param="src1_f32")),      # activations leave the range of f16
+}

@@ -1,0 +1,52 @@
+"""Latent attention with an indexer on every layer or on some, whose choice the others share
+(src/models/deepseek32.cpp, glm-dsa.cpp, dots3note.cpp).
+"""
+
+from __future__ import annotations
+
+from ...ggml.tensor import Tensor
+from ..latent_attention import LatentAttention, absorbed, latent
+from ..llm import AttnInput, Llm, Routing
+from ..sparse_attention import DsaInput, dsa_input, lightning_indexer, sparse_attention
+
+
+class DeepSeek32(LatentAttention):
+    rotate_indexer = True        # the indexer's keys and queries go through a Hadamard matrix
+
+    def inputs(self, llm: Llm) -> AttnInput:
+        return dsa_input(llm)
+
+    def attention(self, llm: Llm, cur: Tensor, il: int, inp: AttnInput, pos: Tensor | None) -> Tensor:
+        assert isinstance(inp, DsaInput) and pos is not None
+        latent_q = llm.rms_norm(il, "attn_q_a_norm", llm.linear(il, "attn_q_a", cur))
+        if llm.hparams.has_indexer(il):
+            inp.top_k = lightning_indexer(llm, inp, cur, latent_q, il, pos, self.rotate_indexer)
+        q = llm.linear(il, "attn_q_b", latent_q)
+        compressed, k_pe = latent(llm, cur, il)
+        k_norm = llm.layer_weight(il, "attn_k_norm")
+        if k_norm is not None:
+            k_pe = llm.build_norm(k_pe, k_norm, None, "rms", il)
+        q, k, v = absorbed(llm, q, compressed, k_pe, il, pos)
+        if inp.window is not None and llm.hparams.is_swa(il):
+            out = llm.build_attn(inp.window, q, k, v, il, wo=None, v_mla=llm.layer_weight(il, "attn_v_b"), mla=True)
+        else:
+            out = sparse_attention(llm, inp, q, k, v, il, llm.layer_weight(il, "attn_sinks"))
+        return self.projected(llm, out, cur, il)
+
+    def projected(self, llm: Llm, out: Tensor, cur: Tensor, il: int) -> Tensor:
+        """wo, after a sigmoid gate per head of the attention's input where the file has one."""
+        g, n_head, n = llm.graph, llm.hparams.n_head(il), llm.n_tokens
+        gate = llm.layer_weight(il, "attn_gate")
+        if gate is not None:
+            opened = g.reshape(g.unary("SIGMOID", llm.build_lora_mm(gate, cur)), 1, n_head, n)
+            out = g.reshape(g.mul(g.reshape(out, out.ne[0] // n_head, n_head, n), opened), *out.ne[:2])
+        return llm.project(out, il, biased=False)
+
+    def mtp(self, llm: Llm) -> Tensor:
+        """The MTP block has no indexer: dense attention."""
+        return LatentAttention(**vars(self)).mtp(llm)
+
+
+_ROW = DeepSeek32(wo_bias=False, ffn_bias=False, ffn_scales=True, moe=Routing(scales=True), shexp="add")
+
+BUILDERS = {"deepseek32": _ROW, "glm-dsa": _ROW, "dots3note": _ROW}

@@ -1,0 +1,282 @@
+"""DeepSeek-V4: keys and values are one head, raw within a window and compressed outside it.
+
+A layer's compression ratio is 0 (window only), 128 (HCA: every block of tokens) or 4 (CSA: overlapping blocks of which
+an indexer picks the best). A block becomes one cell when it is complete; until then its tokens wait in a state.
+Sources: src/models/deepseek4.cpp, src/llama-kv-cache-dsv4.cpp, build_inp_dsv4 of src/llama-graph.cpp (as modelled).
+"""
+
+from __future__ import annotations
+
+from ...ggml.tensor import Tensor
+from ...model.hparams import CSA_RATIO, HCA_RATIO
+from ...records import replace
+from ..decoder import Decoder
+from ..hyper_connections import build_hc_head, build_hc_post, build_hc_pre, expand_streams
+from ..llm import AttnInput, Llm, Routing
+from ..mtp import mtp_inputs
+from ..sparse_attention import top_k_mask
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from ..llm import CacheView, StateView
+
+
+class _Compressed:
+    """Inputs of one kind of compressed cache for the worst batch (dsv4_build_reserve_comp_plan)."""
+
+    def __init__(self, llm: Llm, kind: str, ratio: int, streams: int, mask_type: str) -> None:
+        g, n = llm.graph, llm.n_tokens
+        self.kind, self.ratio = kind, ratio
+        self.cache: CacheView = llm.caches[kind]
+        self.state: StateView = llm.caches[f"{kind}-state"]
+        slots, rollback = llm.cparams.n_seq_max, llm.cparams.n_rs_seq
+        self.rows = self.state.n_rows * slots              # of one generation of states
+        self.all_rows = self.rows * (1 + rollback)
+        blocks = n // ratio + llm.n_seqs
+        kept = min(n, self.rows)
+
+        def ids(name: str, size: int, type_: str = "i32") -> Tensor:
+            return g.input(f"dsv4_{kind}_{name}", type_, size)
+
+        self.pos = ids("state_pos", n)
+        self.persist = ids("state_persist_src_idxs", kept), ids("state_persist_dst_idxs", kept)
+        self.restore = self.snapshot = None
+        if rollback:
+            self.restore = ids("state_restore_src_idxs", self.rows), ids("state_restore_dst_idxs", self.rows)
+            saved = self.rows * rollback
+            self.snapshot = ids("state_snapshot_src_idxs", saved), ids("state_snapshot_dst_idxs", saved)
+        self.read = ids("state_read_idxs", (2 if ratio == CSA_RATIO else 1) * ratio * blocks)
+        self.write = ids("state_write_idxs", blocks, "i64")
+        self.write_pos = ids("state_write_pos", blocks)
+        self.mask = g.input(f"dsv4_{kind}_kq_mask", mask_type, self.cache.n_kv, n // streams, 1, streams)
+        side = self.cache.k_rot
+        self.k_rot = g.input("attn_inp_k_rot", "f32", side, side) if side else None
+
+
+class Dsv4Input(AttnInput):
+    """The raw window and the compressed caches (build_inp_dsv4)."""
+
+    def __init__(self, llm: Llm) -> None:
+        g, n = llm.graph, llm.n_tokens
+        cache: CacheView = llm.caches["swa"]
+        streams = llm.n_seqs if llm.cparams.n_seq_max > 1 else 1
+        type_ = "f16" if llm.flash_attn else "f32"
+        side = cache.k_rot
+        super().__init__(cache, g.input("attn_inp_kq_mask", type_, cache.n_kv, n // streams, 1, streams),
+                         g.input("attn_inp_k_idxs", "i64", n),
+                         k_rot=g.input("attn_inp_k_rot", "f32", side, side) if side else None)
+        self.csa = _Compressed(llm, "csa", CSA_RATIO, streams, type_)
+        self.hca = _Compressed(llm, "hca", HCA_RATIO, streams, type_)
+        self.lid = _Compressed(llm, "lid", CSA_RATIO, streams, "f16")
+
+
+class DeepSeek4(Decoder):
+    def build(self, llm: Llm) -> Tensor:
+        g, hp, n = llm.graph, llm.hparams, llm.n_tokens
+        embd = llm.build_inp_embd()
+        pos = llm.build_inp_pos()
+        out_ids = llm.build_inp_out_ids()
+        inp = Dsv4Input(llm)
+        g.expand(inp.mask)  # type: ignore[arg-type]
+        x = expand_streams(llm, embd)
+        for il in range(llm.n_layer):
+            cur, post, comb = build_hc_pre(llm, x, "attn", il)
+            cur = self.attention(llm, self.normed(llm, cur, il, "attn_norm"), il, inp, pos)
+            x = build_hc_post(llm, cur, x, post, comb, il)
+            cur, post, comb = build_hc_pre(llm, x, "ffn", il)
+            for t in (x, post, comb):
+                g.expand(t)
+            cur = self.feed_forward(llm, self.normed(llm, cur, il, "ffn_norm"), il)
+            x = build_hc_post(llm, cur, x, post, comb, il)
+            llm.pin(x, il)
+        x = g.get_rows(g.reshape(x, x.ne[0] * x.ne[1], n), out_ids)
+        x = g.reshape(x, hp.n_embd, hp.dsv4_hc_mult, llm.n_outputs)
+        return llm.finish(llm.build_norm(build_hc_head(llm, x), llm.weight("output_norm.weight")))
+
+    def mtp(self, llm: Llm) -> Tensor:
+        return WINDOWED.mtp(llm)
+
+    def experts(self, llm: Llm, cur: Tensor, il: int, routing: Routing) -> Tensor:
+        """In hash layers a table chooses the experts by token."""
+        table = llm.layer_weight(il, "ffn_gate_tid2eid")
+        if table is None:
+            return super().experts(llm, cur, il, routing)
+        chosen = llm.graph.get_rows(table, llm.inp_tokens)  # type: ignore[arg-type]
+        return llm.build_moe_ffn(cur, il, replace(routing, probs_b=None), selected_in=chosen)
+
+    def attention(self, llm: Llm, cur: Tensor, il: int, inp: AttnInput, pos: Tensor | None) -> Tensor:
+        assert pos is not None
+        g, hp, n = llm.graph, llm.hparams, llm.n_tokens
+        head, n_head = hp.head_k(il), hp.n_head(il)
+        latent_q = llm.rms_norm(il, "attn_q_a_norm", llm.linear(il, "attn_q_a", cur))
+        q = g.rms_norm(g.reshape(llm.linear(il, "attn_q_b", latent_q), head, n_head, n))
+        q = g.rope(q, pos)
+        kv = llm.rms_norm(il, "attn_kv_a_norm", llm.linear(il, "attn_kv", cur))
+        kv = g.rope(g.reshape(kv, head, 1, n), pos)
+        out = g.reshape(self.attend(llm, inp, q, kv, latent_q, cur, il, pos), head, n_head, n)
+        groups = hp.dsv4_o_group_count
+        out = g.permute(g.reshape(g.rope_back(out, pos), n_head // groups * head, groups, n), 0, 2, 1, 3)
+        first = self._grouped(llm.need_layer(il, "attn_output_a"), groups)
+        out = g.permute(g.mul_mat(first, out), 0, 2, 1, 3)
+        return llm.linear(il, "attn_output_b", g.cont(out, out.ne[0] * groups, n))
+
+    def attend(self, llm: Llm, inp: AttnInput, q: Tensor, kv: Tensor, latent_q: Tensor, cur: Tensor, il: int,
+               pos: Tensor) -> Tensor:
+        """Attention to the window and, by the layer's ratio, to compressed cells, which are brought up to date."""
+        assert isinstance(inp, Dsv4Input)
+        hp = llm.hparams
+        head, ratio = hp.head_k(il), hp.compress_ratios[il]
+        if ratio == CSA_RATIO:
+            self._compress(llm, inp.csa, cur, il, "attn_compressor", head)
+            self._compress(llm, inp.lid, cur, il, "indexer_compressor", hp.indexer_head_size)
+        elif ratio == HCA_RATIO:
+            self._compress(llm, inp.hca, cur, il, "attn_compressor", head)
+        top_k = self._top_k(llm, inp.lid, latent_q, cur, il, pos) if ratio == CSA_RATIO else None
+        return self._attend_cells(llm, inp, q, kv, il, top_k)
+
+    @staticmethod
+    def _grouped(weight: Tensor, groups: int) -> Tensor:
+        """Loaded as one matrix per group whatever its shape in the file (TENSOR_ALLOW_RESHAPE)."""
+        if weight.ne[2] != groups:
+            rows = weight.ne[1] * weight.ne[2] // groups
+            weight.ne = (weight.ne[0], rows, groups, 1)
+            weight.nb = (*weight.nb[:2], rows * weight.nb[1], rows * groups * weight.nb[1])
+        return weight
+
+    def _compress(self, llm: Llm, inp: _Compressed, cur: Tensor, il: int, name: str, head: int) -> None:
+        """Turn complete blocks of stored and new tokens into cells, and store the rest."""
+        g = llm.graph
+        kv = llm.linear(il, f"{name}_kv", cur)
+        score = llm.linear(il, f"{name}_gate", cur)
+        score = g.add(score, g.get_rows(llm.need_layer(il, f"{name}_ape"), inp.pos))
+        tensors = inp.state.layers[il]
+
+        def everything(i: int) -> Tensor:
+            state = tensors[i]
+            assert state is not None
+            return g.view(state, (state.ne[0], inp.all_rows), (state.nb[1],))
+
+        def written(rows: list[Tensor], ids: tuple[Tensor, Tensor]) -> list[Tensor]:
+            source, target = ids
+            return [g.set_rows(everything(i), g.get_rows(t, source), target) for i, t in enumerate(rows)]
+
+        restored = [everything(0), everything(1)]
+        if inp.restore is not None:
+            restored = written(restored, inp.restore)
+        sources = [g.concat(g.view(t, (t.ne[0], inp.rows), (t.nb[1],)), new, 1)
+                   for t, new in zip(restored, (kv, score), strict=True)]
+        blocks = self._overlapping_blocks if inp.ratio == CSA_RATIO else self._blocks
+        cells = blocks(llm, inp, sources, head)
+        weights = g.soft_max(cells[1])
+        comp = g.cont(g.permute(g.sum_rows(g.mul(cells[0], weights)), 1, 0, 2, 3))
+        comp = g.rope(llm.rms_norm(il, f"{name}_norm", comp), inp.write_pos)
+        if inp.k_rot is not None:
+            comp = llm.hadamard(comp, inp.k_rot)
+        g.expand(inp.cache.cpy_k(comp, inp.write, il))
+        if inp.snapshot is not None:
+            both = [g.concat(t, new, 1) for t, new in zip(restored, (kv, score), strict=True)]
+            for t in written(both, inp.snapshot):
+                g.expand(t)
+        for t in written([kv, score], inp.persist):
+            g.expand(t)
+
+    def _blocks(self, llm: Llm, inp: _Compressed, sources: list[Tensor], head: int) -> list[Tensor]:
+        """Values and scores of each block: [ratio, head, blocks]."""
+        g = llm.graph
+        blocks = inp.write.ne[0]
+        return [g.cont(g.permute(g.reshape(g.get_rows(t, inp.read), head, inp.ratio, blocks), 1, 0, 2, 3))
+                for t in sources]
+
+    def _overlapping_blocks(self, llm: Llm, inp: _Compressed, sources: list[Tensor], head: int) -> list[Tensor]:
+        """The same of every block after its predecessor, [2 ratio, head, blocks]; a row of -inf precedes the first."""
+        g, ratio, blocks = llm.graph, inp.ratio, inp.write.ne[0]
+        n = ratio * blocks
+        made = []
+        for t in sources:
+            t = g.concat(t, g.reshape(g.scale(g.view(t, (t.ne[0],))), t.ne[0], 1), 1)
+            rows = g.get_rows(t, inp.read)
+            parts = [g.reshape(g.cont(g.view(rows, (head, n), (rows.nb[1],), offset)), head, ratio, blocks)
+                     for offset in (0, n * rows.nb[1] + head * rows.nb[0])]
+            made.append(g.cont(g.permute(g.concat(parts[0], parts[1], 1), 1, 0, 2, 3)))
+        return made
+
+    def _top_k(self, llm: Llm, inp: _Compressed, latent_q: Tensor, cur: Tensor, il: int, pos: Tensor) -> Tensor:
+        """The compressed cells each token attends to."""
+        g, hp, n = llm.graph, llm.hparams, llm.n_tokens
+        head, n_head = hp.indexer_head_size, hp.indexer_n_head
+        q = g.rope(g.reshape(llm.linear(il, "indexer.attn_q_b", latent_q), head, n_head, n), pos)
+        q = llm.hadamard(q, inp.k_rot)  # type: ignore[arg-type]
+        weights = g.scale(llm.linear(il, "indexer.proj", cur))
+        keys = self._keys(llm, inp, il, head)
+        streams = keys.ne[3]
+        q = g.view(q, (head, n_head, n // streams, streams), (q.nb[1], q.nb[2], q.nb[3] // streams))
+        weights = g.view(weights, (n_head, n // streams, 1, streams),
+                         (weights.nb[1], weights.nb[2] // streams, weights.nb[3] // streams))
+        score = g.lightning_indexer(q, keys, weights, inp.mask)
+        return g.cont(g.top_k(score, min(score.ne[0], hp.indexer_top_k)))
+
+    @staticmethod
+    def _keys(llm: Llm, inp: _Compressed, il: int, head: int) -> Tensor:
+        k = inp.cache.get_k(il, head, 1)
+        return llm.graph.view(k, (*k.ne[:2], inp.mask.ne[0], k.ne[3]), k.nb[1:])
+
+    def _attend_cells(self, llm: Llm, inp: Dsv4Input, q: Tensor, kv: Tensor, il: int, top_k: Tensor | None) -> Tensor:
+        g, hp = llm.graph, llm.hparams
+        head, cache, mask = hp.head_k(il), inp.cache, inp.mask
+        assert cache is not None and mask is not None
+        if inp.k_rot is not None:
+            q, kv = llm.hadamard(q, inp.k_rot), llm.hadamard(kv, inp.k_rot)
+        g.expand(q)
+        g.expand(kv)
+        g.expand(cache.cpy_k(kv, inp.k_idxs, il))  # type: ignore[arg-type]
+        keys = cache.get_k(il, head, 1)
+        n_kv_max = 0
+        if hp.compress_ratios[il]:
+            comp = inp.hca if top_k is None else inp.csa
+            keys = g.concat(keys, self._keys(llm, comp, il, head), 2)
+            more = comp.mask
+            if top_k is not None:
+                n_kv_max = min(mask.ne[0], hp.n_swa) + top_k.ne[0]
+                more = top_k_mask(llm, more, top_k, "f16" if llm.flash_attn else "f32")
+            mask = g.concat(mask, more, 0)
+        out = llm.build_attn_mha(q, keys, keys, mask, il, sinks=llm.layer_weight(il, "attn_sinks"), n_kv_max=n_kv_max)
+        return out if inp.k_rot is None else llm.hadamard(out, inp.k_rot)
+
+
+class Windowed(DeepSeek4):
+    """A block of a draft (MTP, DSpark): it keeps only the raw window."""
+
+    def block(self, llm: Llm, x: Tensor, il: int, inp: AttnInput, pos: Tensor) -> Tensor:
+        cur, post, comb = build_hc_pre(llm, x, "attn", il)
+        cur = self.attention(llm, self.normed(llm, cur, il, "attn_norm"), il, inp, pos)
+        x = build_hc_post(llm, cur, x, post, comb, il)
+        cur, post, comb = build_hc_pre(llm, x, "ffn", il)
+        cur = self.feed_forward(llm, self.normed(llm, cur, il, "ffn_norm"), il)
+        return build_hc_post(llm, cur, x, post, comb, il)
+
+    def attend(self, llm: Llm, inp: AttnInput, q: Tensor, kv: Tensor, latent_q: Tensor, cur: Tensor, il: int,
+               pos: Tensor) -> Tensor:
+        return llm.build_attn(inp, q, kv, kv, il, wo=None, sinks=llm.layer_weight(il, "attn_sinks"), mla=True)
+
+    def mtp(self, llm: Llm) -> Tensor:
+        """All streams of the last hidden state come in, and all go out."""
+        g, il, n, hc = llm.graph, llm.n_layer, llm.n_tokens, llm.hparams.dsv4_hc_mult
+        embd, state = mtp_inputs(llm, il, hc)
+        state = g.reshape(state, llm.n_embd, hc, n)
+        pos = llm.build_inp_pos()
+        out_ids = llm.build_inp_out_ids()
+        inp = llm.build_attn_inp_k_iswa()
+        state = llm.rms_norm(il, "nextn.hnorm", state)
+        embd = expand_streams(llm, llm.rms_norm(il, "nextn.enorm", embd))
+        x = llm.linear(il, "nextn.eh_proj", g.concat(embd, state, 0), scale=True)
+        x = self.block(llm, x, il, inp, pos)
+        x = llm.output(g.get_rows(g.reshape(x, llm.n_embd * hc, n), out_ids))
+        cur = build_hc_head(llm, g.reshape(x, llm.n_embd, hc, llm.n_outputs))
+        norm, head = llm.layer_weight(il, "nextn.shared_head_norm"), llm.layer_weight(il, "nextn.shared_head_head")
+        cur = llm.finish(llm.build_norm(cur, llm.weight("output_norm.weight") if norm is None else norm), head=None)
+        return g.mul_mat(llm.need("output.weight") if head is None else head, cur)
+
+
+WINDOWED = Windowed(wo_bias=False, ffn_bias=False, moe=Routing(gate_up=None), shexp="add")
+
+BUILDERS = {"deepseek4": DeepSeek4(**vars(WINDOWED))}

@@ -1,0 +1,21 @@
+"""Attention and Mamba-2 in parallel in every layer (src/models/falcon-h1.cpp)."""
+
+from __future__ import annotations
+
+from ...ggml.tensor import Tensor
+from ..decoder import Decoder
+from ..llm import AttnInput, Llm
+from .mamba_base import build_mamba2_layer
+
+
+class FalconH1(Decoder):
+    def layer(self, llm: Llm, inp_l: Tensor, il: int, inp: AttnInput, pos: Tensor | None, out_ids: Tensor) -> Tensor:
+        g = llm.graph
+        attended = self.attention(llm, self.normed(llm, inp_l, il, "attn_norm"), il, inp, pos)
+        scanned = build_mamba2_layer(llm, self.normed(llm, inp_l, il, "attn_norm"), il)
+        cur = g.add(g.add(attended, scanned), inp_l)
+        cur, = llm.select_outputs(il, out_ids, cur)
+        return g.add(self.feed_forward(llm, self.normed(llm, cur, il, "ffn_norm"), il), cur)
+
+
+BUILDERS = {"falcon-h1": FalconH1(wo_bias=False)}

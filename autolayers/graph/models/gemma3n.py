@@ -1,0 +1,116 @@
+"""AltUp: each layer predicts a stack of hidden states, computes one of them and corrects the rest
+(src/models/gemma3n.cpp).
+"""
+
+from __future__ import annotations
+
+from ...ggml.tensor import Tensor
+from ..llm import AttnInput, Llm
+from .gemma4 import matrix, per_layer_inputs, query
+
+_N_ALTUP = 4                # llama_hparams::n_altup; the active one is the first
+_SPARSE_LAYERS = 10        # the first ones zero most of the FFN's gate (llama_model_gemma3n::graph::n_layer_sparsity)
+
+
+class Gemma3n:
+    def __call__(self, llm: Llm) -> Tensor:
+        g, n = llm.graph, llm.n_tokens
+        embd = g.scale(llm.build_inp_embd())
+        pos = llm.build_inp_pos()
+        inp = llm.build_attn_inp_kv_iswa()
+        per_layer = per_layer_inputs(llm, embd, llm.need("per_layer_proj_norm.weight").ne[0])
+        others = g.mul_mat(llm.need("altup_proj.weight"), g.repeat(embd, llm.n_embd, n, _N_ALTUP - 1, 1))
+        cur = g.concat(embd, self.rescaled(llm, others, embd), 2)
+        for il in range(llm.n_layer):
+            cur = self.layer(llm, cur, il, inp, pos, per_layer)
+        others = g.mul_mat(llm.need("altup_unembd_proj.weight"), self.rest(llm, cur))
+        others = self.rescaled(llm, others, matrix(llm, cur, 0))
+        cur = matrix(llm, cur, 0)
+        for i in range(_N_ALTUP - 1):
+            cur = g.add(cur, matrix(llm, others, i))
+        cur = g.get_rows(g.scale(cur), llm.build_inp_out_ids())
+        cur = llm.finish(llm.build_norm(cur, llm.weight("output_norm.weight")))
+        return g.scale(g.unary("TANH", g.scale(cur)))
+
+    def rescaled(self, llm: Llm, x: Tensor, like: Tensor) -> Tensor:
+        """`x` with the magnitude of `like`."""
+        g = llm.graph
+        target = g.sqrt(g.sum_rows(g.sqr(like)))
+        return g.div(g.mul(x, target), g.sqrt(g.sum_rows(g.sqr(x))))
+
+    def rest(self, llm: Llm, x: Tensor) -> Tensor:
+        """All of the stack but the active one."""
+        return llm.graph.view(x, (x.ne[0], x.ne[1], _N_ALTUP - 1), x.nb[1:3], x.nb[2])
+
+    def layer(self, llm: Llm, inp_l: Tensor, il: int, inp: AttnInput, pos: Tensor, per_layer: Tensor) -> Tensor:
+        g = llm.graph
+
+        def normed(x: Tensor, name: str, pinned: bool = True) -> Tensor:
+            return llm.build_norm(x, llm.layer_weight(il, name), None, "rms", il if pinned else -1)
+
+        def linear(name: str, x: Tensor) -> Tensor:
+            return llm.linear(il, name, x)
+
+        predictions = self.predict(llm, inp_l, il)
+        active = matrix(llm, predictions, 0)
+        cur = normed(active, "attn_norm")
+        laurel = g.add(normed(linear("laurel_r", linear("laurel_l", cur)), "laurel_post_norm"), cur)
+        cur = g.add(normed(self.attention(llm, cur, il, inp, pos), "post_attention_norm"), active)
+        residual = g.scale(g.add(cur, laurel))
+        cur = normed(residual, "ffn_norm")
+        up, gate = linear("ffn_up", cur), linear("ffn_gate", cur)
+        if il < _SPARSE_LAYERS:
+            gate = self.sparse(llm, gate)
+        cur = linear("ffn_down", g.mul(up, g.unary("GELU", gate)))
+        cur = g.add(normed(cur, "post_ffw_norm", pinned=False), residual)
+        corrected = self.correct(llm, predictions, cur, il)
+        first = g.mul(matrix(llm, corrected, 0), llm.need_layer(il, "altup_correct_scale"))
+        first = g.mul(g.unary("GELU", linear("inp_gate", first)), matrix(llm, per_layer, il))
+        first = normed(linear("proj", first), "post_norm")
+        head = matrix(llm, corrected, 0)
+        return g.concat(head, g.add(self.rest(llm, corrected), first), 2)
+
+    def attention(self, llm: Llm, cur: Tensor, il: int, inp: AttnInput, pos: Tensor) -> Tensor:
+        g = llm.graph
+        if not llm.hparams.has_kv(il):
+            weight = llm.layer_weight(il, "attn_qkv")
+            q = query(llm, cur, None if weight is None else llm.build_lora_mm(weight, cur), il, scaled=False)
+            return llm.build_attn(inp, g.rope(q, pos), None, None, il, wo_bias=False)
+        q, k, v = llm.build_qkv(cur, il)
+        q = llm.rms_norm(il, "attn_q_norm", q)
+        k = llm.rms_norm(il, "attn_k_norm", k)
+        return llm.build_attn(inp, g.rope(q, pos), g.rope(k, pos), g.rms_norm(v), il, wo_bias=False)
+
+    def sparse(self, llm: Llm, x: Tensor) -> Tensor:
+        """Keep what lies above a multiple of the standard deviation (gaussian_topk)."""
+        g = llm.graph
+        mean = g.mean(x)
+        deviation = g.sqrt(g.scale(g.sum_rows(g.sqr(g.sub(x, mean)))))
+        return g.unary("RELU", g.sub(x, g.add(mean, g.scale(deviation))))
+
+    def router_modalities(self, llm: Llm, x: Tensor, il: int) -> Tensor:
+        """altup_compute_router_modalities"""
+        g = llm.graph
+        x = g.scale(llm.rms_norm(il, "altup_router_norm", x))
+        return g.unary("TANH", g.mul_mat(llm.need_layer(il, "altup_router"), x))
+
+    def predict(self, llm: Llm, cur: Tensor, il: int) -> Tensor:
+        """altup_predict"""
+        g = llm.graph
+        coefs = llm.linear(il, "altup_predict_coef", self.router_modalities(llm, matrix(llm, cur, 0), il))
+        coefs = g.reshape(coefs, _N_ALTUP, _N_ALTUP, llm.n_tokens)
+        made = g.mul_mat(g.cont(g.permute(cur, 1, 2, 0, 3)), coefs)
+        return g.add(g.cont(g.permute(made, 0, 2, 1, 3)), cur)
+
+    def correct(self, llm: Llm, predictions: Tensor, activated: Tensor, il: int) -> Tensor:
+        """altup_correct"""
+        g, n = llm.graph, llm.n_tokens
+        modalities = self.router_modalities(llm, activated, il)
+        innovation = g.sub(activated, matrix(llm, predictions, 0))
+        coefs = g.scale(llm.linear(il, "altup_correct_coef", modalities))
+        coefs = g.cont(g.transpose(coefs), 1, n, _N_ALTUP)
+        innovation = g.repeat(innovation, llm.n_embd, n, _N_ALTUP, 1)
+        return g.add(g.mul(innovation, coefs), predictions)
+
+
+BUILDERS = {"gemma3n": Gemma3n()}

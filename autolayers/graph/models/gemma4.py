@@ -1,0 +1,110 @@
+"""Per-layer embeddings, and layers that read another's cache (src/models/gemma4.cpp)."""
+
+from __future__ import annotations
+
+from ...ggml.tensor import Tensor
+from ..llm import AttnInput, Llm, Routing
+
+
+def matrix(llm: Llm, x: Tensor, index: int) -> Tensor:
+    """The index-th matrix of a stack."""
+    return llm.graph.view(x, x.ne[:2], (x.nb[1],), index * x.nb[2])
+
+
+def per_layer_inputs(llm: Llm, embd: Tensor, width: int) -> Tensor:
+    """build_inp_per_layer: a matrix for each layer, of a second embedding and a projection of the first."""
+    g, n = llm.graph, llm.n_tokens
+    table = llm.need("per_layer_token_embd.weight")
+    selected = g.get_rows(table, g.input("inp_tokens", "i32", n))
+    selected = g.scale(g.reshape(selected, width, llm.n_layer, n))
+    g.expand(selected)
+    projected = g.scale(g.mul_mat(llm.need("per_layer_model_proj.weight"), embd))
+    projected = g.reshape(projected, width, llm.n_layer, n)
+    projected = llm.build_norm(projected, llm.need("per_layer_proj_norm.weight"))
+    return g.cont(g.permute(g.scale(g.add(projected, selected)), 0, 2, 1, 3))
+
+
+def query(llm: Llm, cur: Tensor, fused: Tensor | None, il: int, scaled: bool = True) -> Tensor:
+    """Q, normed and before rope; all that a layer needs that reads another layer's cache."""
+    g, hp = llm.graph, llm.hparams
+    head, n_head = hp.head_k(il), hp.n_head(il)
+    if fused is not None:
+        q = g.cont(g.view(fused, (head * n_head, llm.n_tokens), (fused.nb[1],)))
+    else:
+        q = llm.linear(il, "attn_q", cur, scaled)
+    return llm.rms_norm(il, "attn_q_norm", g.reshape(q, head, n_head, llm.n_tokens))
+
+
+class Gemma4:
+    keeps_inputs = True         # of its layers, for a draft
+
+    def __call__(self, llm: Llm) -> Tensor:
+        g = llm.graph
+        cur = g.scale(llm.build_inp_embd())
+        pos = llm.build_inp_pos()
+        inp = llm.build_attn_inp_kv_iswa()
+        out_ids = llm.build_inp_out_ids()
+        per_layer = None
+        if llm.weight("per_layer_token_embd.weight") is not None:
+            per_layer = per_layer_inputs(llm, cur, llm.hparams.n_embd_per_layer)
+        for il in range(llm.n_layer):
+            if il in llm.cparams.layer_inputs:
+                llm.output(cur)
+            attn = self.attention(llm, llm.rms_norm(il, "attn_norm", cur), il, inp, pos)
+            attn = llm.rms_norm(il, "post_attention_norm", attn)
+            attn_out = g.add(attn, cur)
+            cur = self.feed_forward(llm, attn_out, il)
+            cur = g.add(llm.build_norm(cur, llm.layer_weight(il, "post_ffw_norm")), attn_out)
+            if per_layer is not None:
+                gate = g.unary("GELU", llm.linear(il, "inp_gate", cur, scale=True))
+                extra = llm.linear(il, "proj", g.mul(gate, matrix(llm, per_layer, il)))
+                cur = g.add(cur, llm.rms_norm(il, "post_norm", extra))
+            scale = llm.layer_weight(il, "layer_output_scale")
+            if scale is not None:
+                cur = g.mul(cur, scale)
+        cur = llm.output(llm.build_norm(cur, llm.weight("output_norm.weight")))
+        logits = llm.finish(g.get_rows(cur, out_ids))
+        return g.scale(g.unary("TANH", g.scale(logits))) if llm.hparams.f_final_logit_softcapping else logits
+
+    def attention(self, llm: Llm, cur: Tensor, il: int, inp: AttnInput, pos: Tensor) -> Tensor:
+        g, hp, n = llm.graph, llm.hparams, llm.n_tokens
+        factors = None if hp.is_swa(il) else llm.rope_factors(il)
+        weight = llm.layer_weight(il, "attn_qkv")
+        fused = None if weight is None else llm.build_lora_mm(weight, cur, llm.layer_weight(il, "attn_qkv", "scale"))
+        q = g.rope(query(llm, cur, fused, il), pos, factors)
+        if not hp.has_kv(il):
+            return llm.build_attn(inp, q, None, None, il, wo_bias=False)
+        head, n_head, n_kv = hp.head_k(il), hp.n_head(il), hp.n_head_kv(il)
+        if fused is not None:
+            width, size = head * n_kv, fused.nb[0]
+            k = g.cont(g.view(fused, (width, n), (fused.nb[1],), head * n_head * size))
+            v = g.cont(g.view(fused, (width, n), (fused.nb[1],), (head * n_head + width) * size))
+        else:
+            k = llm.linear(il, "attn_k", cur, scale=True)
+            weight = llm.layer_weight(il, "attn_v")
+            v = k if weight is None else llm.build_lora_mm(weight, cur, llm.layer_weight(il, "attn_v", "scale"))
+        k = llm.rms_norm(il, "attn_k_norm", g.reshape(k, head, n_kv, n))
+        v = g.rms_norm(g.reshape(v, head, n_kv, n))
+        return llm.build_attn(inp, q, g.rope(k, pos, factors), v, il, wo_bias=False)
+
+    def feed_forward(self, llm: Llm, inp: Tensor, il: int) -> Tensor:
+        """In a layer with experts the dense FFN is the shared expert; the router reads its own norm of the input."""
+        g = llm.graph
+
+        def normed(x: Tensor, name: str) -> Tensor:
+            return llm.rms_norm(il, name, x)
+
+        cur = llm.build_ffn(normed(inp, "ffn_norm"), il, "gelu", biases=False)
+        if llm.layer_weight(il, "ffn_gate_inp") is None:
+            return cur
+        shared = normed(cur, "post_ffw_norm_1")
+        cur = normed(inp, "pre_ffw_norm_2")
+        router = g.mul(g.scale(g.rms_norm(inp)), llm.need_layer(il, "ffn_gate_inp", "scale"))
+        logits = llm.linear(il, "ffn_gate_inp", router)
+        cur = llm.build_moe_ffn(cur, il, _ROUTING, probs_in=logits)
+        return g.add(shared, normed(cur, "post_ffw_norm_2"))
+
+
+_ROUTING = Routing("softmax", norm_w=True, w_scale=0.0, act="gelu", probs_b=None, biases=False, scales=True)
+
+BUILDERS = {"gemma4": Gemma4()}

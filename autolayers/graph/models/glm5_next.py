@@ -1,0 +1,168 @@
+"""Kimi delta attention, sparse latent attention over pools of tokens, several residual streams.
+
+The indexer scores pools of a few consecutive tokens by one averaged key, kept in the cache next to those it came from.
+Source: src/models/glm5-next.cpp and src/llama-memory-hybrid-idx.cpp (as modelled).
+"""
+
+from __future__ import annotations
+
+from ...ggml.tensor import Tensor, row_size
+from ..hyper_connections import build_hc_post, build_hc_pre, expand_streams
+from ..kimi_delta_attention import KimiDeltaAttention
+from ..llm import AttnInput, Llm, Routing
+from .kimi_k3 import KimiK3
+
+_GATHER_TOKENS = 16        # up to so many tokens the chosen cells are copied out instead of masked in place
+
+
+class KpoolInput(AttnInput):
+    """llm_graph_input_kpool and the input of the latent cache; `chosen` is what the last indexer chose."""
+
+    def __init__(self, llm: Llm) -> None:
+        base = llm.build_attn_inp_k()
+        super().__init__(base.cache, base.mask, base.k_idxs)
+        g, hp, n = llm.graph, llm.hparams, llm.n_tokens
+        keys = llm.caches["idx"]
+        self.keys = keys
+        self.size: int = hp.indexer_kpool
+        complete = llm.cparams.n_ctx_seq // self.size * llm.cparams.n_seq_max
+        self.count = max(64, -(-(complete + 1) // 64) * 64)
+        self.n_new = max(1, complete)
+        self.best = min(self.count, hp.indexer_top_k // self.size)
+        self.n_chosen = self.size * self.best + (self.size - 1 if hp.indexer_kpool_select_tail else 0)
+        self.gathers = n <= _GATHER_TOKENS and keys.n_kv > self.n_chosen
+        self.ids = g.input("kpool_k_idxs", "i64", n)
+        self.cells = g.input("pool_cells", "i32", self.count)
+        self.members = g.input("pool_idxs", "i32", self.size, self.count)
+        self.visible = g.input("pool_mask", "f16", self.count, n)
+        self.tail = g.input("tail_idxs", "i32", self.size - 1, n)
+        self.live = g.input("gather_mask", "f32", self.n_chosen, 1, 1, n)
+        self.new_members = g.input("new_pool_idxs", "i32", self.size, self.n_new)
+        self.new_cells = g.input("new_pool_rep", "i64", self.n_new)
+        for tensor in (self.cells, self.members, self.visible, self.tail, self.live):
+            g.expand(tensor)
+        self.chosen: Tensor | None = None
+
+
+class Glm5Next(KimiK3):
+    def __call__(self, llm: Llm) -> Tensor:
+        g, n_embd = llm.graph, llm.n_embd
+        embd = llm.build_inp_embd()
+        inp = KpoolInput(llm)
+        out_ids = llm.build_inp_out_ids()
+        x = expand_streams(llm, embd)
+        streams = x.ne[1]
+        for il in range(llm.n_layer):
+            for block in ("attn", "ffn"):
+                cur, post, comb = build_hc_pre(llm, x, block, il)
+                cur = self.normed(llm, cur, il, f"{block}_norm")
+                cur = self.attention(llm, cur, il, inp, None) if block == "attn" else self.feed_forward(llm, cur, il)
+                x = build_hc_post(llm, cur, x, post, comb, il)
+        x = g.get_rows(g.reshape(x, n_embd * streams, llm.n_tokens), out_ids)
+        x = g.reshape(x, n_embd, streams, llm.n_outputs)
+        parts = [g.view(x, (n_embd, x.ne[2]), (x.nb[2],), i * x.nb[1]) for i in range(streams)]
+        cur = parts[0]
+        for part in parts[1:]:
+            cur = g.add(cur, part)
+        return self.head(llm, llm.build_norm(g.scale(cur), llm.weight("output_norm.weight")))
+
+    def output_gate(self, llm: Llm, cur: Tensor, il: int) -> Tensor:
+        g = llm.graph
+        return g.mul_mat(llm.need_layer(il, "ssm_g_b"), g.mul_mat(llm.need_layer(il, "ssm_g_a"), cur))
+
+    def feed_forward(self, llm: Llm, cur: Tensor, il: int) -> Tensor:
+        return KimiDeltaAttention.feed_forward(self, llm, cur, il)
+
+    def mla(self, llm: Llm, cur: Tensor, il: int, inp: AttnInput, pos: Tensor | None) -> Tensor:
+        """build_dsa_layer"""
+        assert isinstance(inp, KpoolInput) and inp.cache is not None and inp.mask is not None
+        g, hp, n, cache, mask = llm.graph, llm.hparams, llm.n_tokens, inp.cache, inp.mask
+        rank = hp.n_lora_kv
+        low = g.mul_mat(llm.need_layer(il, "attn_q_a"), cur)
+        low = llm.rms_norm(il, "attn_q_a_norm", low)
+        q = g.reshape(g.mul_mat(llm.need_layer(il, "attn_q_b"), low), hp.n_embd_head_k_mla, llm.n_head, n)
+        kv = g.mul_mat(llm.need_layer(il, "attn_kv_a_mqa"), cur)
+        kv = g.reshape(llm.rms_norm(il, "attn_kv_a_norm", kv), rank, 1, n)
+        q = g.permute(g.mul_mat(llm.need_layer(il, "attn_k_b"), g.permute(q, 0, 2, 1, 3)), 0, 2, 1, 3)
+        if hp.has_indexer(il):
+            inp.chosen = self.kpool_select(llm, inp, cur, low, il)
+        chosen = inp.chosen
+        assert chosen is not None
+        g.expand(q)
+        g.expand(kv)
+        g.expand(cache.cpy_k(kv, inp.k_idxs, il))  # type: ignore[arg-type]
+        v_b = llm.need_layer(il, "attn_v_b")
+        if inp.gathers:
+            g.expand(mask)
+            store = cache.layers[il][0]
+            rows = g.view(store, (store.ne[0], store.ne[1] * store.ne[2]), (store.nb[1],))
+            k = g.get_rows(rows, g.reshape(chosen, inp.n_chosen * n))
+            k = g.reshape(k, rank, inp.n_chosen, 1, n)
+            kq = g.soft_max(g.mul_mat(k, g.permute(q, 0, 2, 3, 1)), inp.live)
+            kqv = g.mul_mat(v_b, g.mul_mat(g.cont(g.transpose(k)), kq))
+            out = g.cont(g.permute(kqv, 0, 2, 1, 3))
+            out = g.reshape(out, kqv.ne[0] * llm.n_head, n)
+        else:
+            k = cache.get_k(il, hp.head_k(il), hp.n_head_kv(il))
+            v = g.view(k, (rank, *k.ne[1:]), k.nb[1:])
+            out = llm.build_attn_mha(q, k, v, g.reshape(chosen, *mask.ne), il, v_mla=v_b, n_kv_max=inp.n_chosen)
+        return g.mul_mat(llm.need_layer(il, "attn_output"), out)
+
+    def kpool_select(self, llm: Llm, inp: KpoolInput, cur: Tensor, low: Tensor, il: int) -> Tensor:
+        """build_kpool_select: the chosen cells of each token, or the attention mask with -inf elsewhere."""
+        g, hp, n = llm.graph, llm.hparams, llm.n_tokens
+        head, n_head, size, n_new = hp.indexer_head_size, hp.indexer_n_head, inp.size, inp.n_new
+        q = g.reshape(g.mul_mat(llm.need_layer(il, "indexer.attn_q_b"), low), head, n_head, n)
+        key = g.mul_mat(llm.need_layer(il, "indexer.attn_k"), cur)
+        weight, bias = llm.layer_weight(il, "indexer.k_norm"), llm.layer_weight(il, "indexer.k_norm", "bias")
+        key = llm.build_norm(key, weight, bias, "layer", il)
+        gate = g.mul_mat(llm.need_layer(il, "indexer_compressor_gate"), cur)
+        packed = g.concat(g.concat(key, gate, 0), g.fill(g.new("f32", head, n)), 0)
+        g.expand(inp.keys.cpy_k(g.reshape(packed, 3 * head, 1, n), inp.ids, il))
+
+        store: Tensor = inp.keys.layers[il][0]
+        cells = store.ne[1] * store.ne[2]
+        both = g.view(store, (2 * head, cells), (store.nb[1],))
+        averages = g.view(store, (head, cells), (store.nb[1],), row_size(store.type, 2 * head))
+        rows = g.reshape(g.get_rows(both, g.reshape(inp.new_members, size * n_new)), 2 * head, size, n_new)
+        keys, gates = (g.view(rows, (head, size, n_new), rows.nb[1:3], at * head * rows.nb[0]) for at in (0, 1))
+        gates = g.add(gates, llm.need_layer(il, "indexer_compressor_ape"))
+        shares = g.reshape(g.cont(g.permute(gates, 1, 0, 2, 3)), size, head * n_new)
+        shares = g.reshape(g.soft_max(shares), size, head, n_new)
+        fresh = g.sum_rows(g.mul(shares, g.cont(g.permute(keys, 1, 0, 2, 3))))
+        g.expand(g.set_rows(averages, g.reshape(fresh, head, n_new), inp.new_cells))
+        pooled = g.reshape(g.get_rows(averages, inp.cells), head, 1, inp.count)
+
+        weights = g.scale(g.mul_mat(llm.need_layer(il, "indexer.proj"), cur))
+        score = g.lightning_indexer(q, pooled, weights, inp.visible)
+        top = g.top_k(score, inp.best)
+        ranked = g.get_rows(g.reshape(score, 1, inp.count, n), top)
+        order = g.argsort(g.reshape(ranked, inp.best, n))
+        top = g.get_rows(g.reshape(g.cast(top, "f32"), 1, inp.best, n), order)
+        top = g.cast(g.cont(g.reshape(top, inp.best, n)), "i32")
+        chosen = g.get_rows(inp.members, g.reshape(top, inp.best * n))
+        chosen = g.reshape(chosen, size * inp.best, n)
+        if hp.indexer_kpool_select_tail:
+            chosen = g.concat(chosen, inp.tail, 0)
+        return chosen if inp.gathers else self.top_k_mask(llm, inp, chosen)
+
+    def top_k_mask(self, llm: Llm, inp: KpoolInput, chosen: Tensor) -> Tensor:
+        """-inf everywhere except at the chosen cells; padding indices point to scratch rows at the end."""
+        g, n, mask = llm.graph, llm.n_tokens, inp.mask
+        assert mask is not None
+        n_kv, n_chosen = inp.keys.n_kv, inp.n_chosen
+        seed = g.cast(g.view(chosen, (1,)), "f32")
+        closed = g.fill(seed if mask.type == "f32" else g.cast(seed, mask.type))
+        closed = g.reshape(g.repeat(closed, 1, n_kv + n_chosen, n, 1), 1, n_kv + n_chosen, n)
+        zeros = g.reshape(g.repeat(g.fill(seed), 1, n_chosen, n, 1), 1, n_chosen, n)
+        live = g.unary("EXP", g.reshape(inp.live, n_chosen, n))
+        dump = g.arange(n_chosen)
+        ids = g.cast(g.add(g.mul(g.sub(g.cast(chosen, "f32"), dump), live), dump), "i32")
+        opened = g.set_rows(closed, zeros, g.reshape(ids, n_chosen, n, 1))
+        opened = g.view(opened, (n_kv, n), (opened.nb[2],))
+        return g.add(opened, g.reshape(mask, n_kv, n))
+
+
+BUILDERS = {
+    "glm5-next": Glm5Next(shexp="add", ffn_bias=False, moe=Routing(gate_up=None, biases=False)),
+}

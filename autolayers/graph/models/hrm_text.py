@@ -1,0 +1,51 @@
+"""Two stacks take turns: the low one several cycles for each of the high one (src/models/hrm-text.cpp)."""
+
+from __future__ import annotations
+
+from ...ggml.tensor import Tensor
+from ...model.hparams import Hparams
+from ..llm import AttnInput, Llm
+
+
+def _block(hp: Hparams, il: int) -> int:
+    """Blocks of the low stack come first, then those of the high one."""
+    per, cycles = hp.n_hrm_layers_per_stack, hp.n_hrm_l_cycles
+    return int(il % per + (per if il // per % (cycles + 1) == cycles else 0))
+
+
+class HrmText:
+    def __call__(self, llm: Llm) -> Tensor:
+        g, hp = llm.graph, llm.hparams
+        per, cycles = hp.n_hrm_layers_per_stack, hp.n_hrm_l_cycles
+        llm.share_blocks(lambda il: _block(hp, il), scales=False)
+        high = llm.build_inp_embd()
+        pos = llm.build_inp_pos()
+        inp = llm.build_attn_inp_kv()
+        out_ids = llm.build_inp_out_ids()
+        low = llm.need("hrm.z_l_init")
+        cur = high
+        for il in range(llm.n_layer):
+            if il % per == 0:
+                cur = g.add(high, low)
+            cur = self.layer(llm, cur, il, inp, pos)
+            if il % per == per - 1:
+                cur = llm.build_norm(cur, None)
+                if il // per % (cycles + 1) == cycles:
+                    high = cur
+                else:
+                    low = cur
+        return llm.finish(g.get_rows(cur, out_ids))
+
+    def layer(self, llm: Llm, cur: Tensor, il: int, inp: AttnInput, pos: Tensor) -> Tensor:
+        g = llm.graph
+        residual = cur
+        cur = llm.build_norm(cur, None)
+        gate = llm.linear(il, "attn_gate", cur)
+        q, k, v = llm.build_qkv(cur, il)
+        cur = llm.build_attn(inp, g.rope(q, pos), g.rope(k, pos), v, il, wo=None)
+        cur = g.mul(cur, g.unary("SIGMOID", gate))
+        ffn_inp = g.add(llm.project(cur, il, biased=False), residual)
+        return g.add(llm.build_ffn(llm.build_norm(ffn_inp, None), il, scales=False, biases=False), ffn_inp)
+
+
+BUILDERS = {"hrm_text": HrmText()}

@@ -1,0 +1,89 @@
+"""Sparse latent attention, and several residual streams mixed into one before each block and fed by its result
+(src/models/hy-v4.cpp).
+"""
+
+from __future__ import annotations
+
+from ...ggml.tensor import Tensor
+from ..latent_attention import absorbed, latent
+from ..llm import AttnInput, Llm, Routing
+from ..sparse_attention import DsaInput, dsa_input
+from .deepseek32 import DeepSeek32
+
+
+class HyV4(DeepSeek32):
+    rotate_indexer = False
+
+    def inputs(self, llm: Llm) -> AttnInput:
+        return dsa_input(llm) if llm.hparams.indexer_top_k else llm.build_attn_inp_k()
+
+    def build(self, llm: Llm) -> Tensor:
+        g, hp = llm.graph, llm.hparams
+        width, streams, n = hp.n_embd, hp.dsv4_hc_mult, llm.n_tokens
+        x = llm.build_inp_embd()
+        pos = llm.build_inp_pos()
+        inp = self.inputs(llm)
+        out_ids = llm.build_inp_out_ids()
+        x = g.repeat(g.reshape(x, width, 1, n), width, streams, n, 1)
+        for il in range(llm.n_layer):
+            for block in ("attn", "ffn"):
+                weights, after = self.hc_weights(llm, x, il, block)
+                cur = self.normed(llm, self.hc_mix(llm, x, weights), il, f"{block}_norm")
+                cur = self.attention(llm, cur, il, inp, pos) if block == "attn" else self.feed_forward(llm, cur, il)
+                x = self.hc_post(llm, cur, x, after)
+        x = g.get_rows(g.reshape(x, width * streams, n), out_ids)
+        x = g.reshape(x, width, streams, llm.n_outputs)
+        mixes = g.mul_mat(llm.need("output_hc_fn.weight"), g.rms_norm(g.reshape(x, width * streams, x.ne[2])))
+        weights = g.add(g.mul(mixes, llm.need("output_hc_scale.weight")), llm.need("output_hc_base.weight"))
+        cur = self.hc_mix(llm, x, g.scale(g.unary("SIGMOID", weights)))
+        return llm.finish(llm.build_norm(cur, llm.weight("output_norm.weight")))
+
+    def attention(self, llm: Llm, cur: Tensor, il: int, inp: AttnInput, pos: Tensor | None) -> Tensor:
+        if isinstance(inp, DsaInput):
+            return super().attention(llm, cur, il, inp, pos)
+        latent_q = llm.rms_norm(il, "attn_q_a_norm", llm.linear(il, "attn_q_a", cur))
+        compressed, k_pe = latent(llm, cur, il)
+        q, k, v = absorbed(llm, llm.linear(il, "attn_q_b", latent_q), compressed, k_pe, il, pos)
+        sinks, v_mla = llm.layer_weight(il, "attn_sinks"), llm.layer_weight(il, "attn_v_b")
+        out = llm.build_attn(inp, q, k, v, il, wo=None, sinks=sinks, v_mla=v_mla, mla=True)
+        return self.projected(llm, out, cur, il)
+
+    def projected(self, llm: Llm, out: Tensor, cur: Tensor, il: int) -> Tensor:
+        gate = llm.graph.unary("SIGMOID", llm.linear(il, "attn_gate", cur))
+        return llm.linear(il, "attn_output", llm.graph.mul(out, gate))
+
+    def hc_weights(self, llm: Llm, x: Tensor, il: int, block: str) -> tuple[Tensor, Tensor]:
+        """How much of each stream the block reads, and each stream of the block's result: [streams, n_tokens]."""
+        g, streams = llm.graph, x.ne[1]
+        scale, base = (llm.need_layer(il, f"hc_{block}_{part}") for part in ("scale", "base"))
+        mixes = g.mul_mat(llm.need_layer(il, f"hc_{block}_fn"),
+                          g.rms_norm(g.reshape(x, x.ne[0] * streams, x.ne[2])))
+
+        def gate(i: int) -> Tensor:
+            t = g.view(mixes, (streams, x.ne[2]), (mixes.nb[1],), i * streams * mixes.nb[0])
+            t = g.mul(t, g.view(scale, (1,), (), i * scale.nb[0]))
+            return g.scale(g.unary("SIGMOID", g.add(t, g.view(base, (streams,), (), i * streams * base.nb[0]))))
+
+        return gate(0), g.scale(gate(1))
+
+    def hc_mix(self, llm: Llm, x: Tensor, weights: Tensor) -> Tensor:
+        """The streams' weighted sum."""
+        g, n = llm.graph, x.ne[2]
+        x = g.cast(x, "f32")
+        parts = [g.mul(g.view(x, (x.ne[0], n), (x.nb[2],), i * x.nb[1]),
+                       g.view(weights, (1, n), (weights.nb[1],), i * weights.nb[0])) for i in range(x.ne[1])]
+        return g.cast(llm.add_up(parts), "f32")
+
+    def hc_post(self, llm: Llm, cur: Tensor, x: Tensor, weights: Tensor) -> Tensor:
+        """build_hc_post: the streams, each with its share of the block's result."""
+        g, n = llm.graph, x.ne[2]
+        cur, weights, x = g.cast(cur, "f32"), g.cast(weights, "f32"), g.cast(x, "f32")
+        streams = []
+        for i in range(x.ne[1]):
+            stream = g.view(x, (x.ne[0], n), (x.nb[2],), i * x.nb[1])
+            part = g.mul(cur, g.view(weights, (1, n), (weights.nb[1],), i * weights.nb[0]))
+            streams.append(g.reshape(g.add(stream, part), x.ne[0], 1, n))
+        return g.cast(llm.concat_all(streams, 1), "f32")
+
+
+BUILDERS = {"hy_v4": HyV4(wo_bias=False, ffn_bias=False, moe=Routing(gate_up=None), shexp="add")}

@@ -1,0 +1,92 @@
+"""Residual streams of earlier layers are kept and mixed by attention over them; experts in a latent space
+(src/models/kimi-k3.cpp).
+"""
+
+from __future__ import annotations
+
+from ...ggml.tensor import Tensor
+from ..kimi_delta_attention import KimiDeltaAttention
+from ..llm import AttnInput, Llm, Routing
+from ..recurrent import snapshots
+from .kimi_linear import KimiLinear
+
+
+class KimiK3(KimiLinear):
+    flat_states = False
+
+    def __call__(self, llm: Llm) -> Tensor:
+        g, every = llm.graph, llm.hparams.attn_res_block_size
+        stream = llm.build_inp_embd()
+        inp, out_ids = llm.build_attn_inp(), llm.build_inp_out_ids()
+        bank: Tensor | None = None
+        for il in range(llm.n_layer):
+            cur = self.attend_residuals(llm, stream, bank, f"blk.{il}.attn_res_score.weight")
+            banked = every > 0 and il % every == 0
+            if banked:
+                checkpoint = g.reshape(stream, llm.n_embd, 1, llm.n_tokens)
+                bank = checkpoint if bank is None else g.concat(bank, checkpoint, 1)
+            cur = self.attention(llm, self.normed(llm, cur, il, "attn_norm"), il, inp, None)
+            stream = cur if banked else g.add(stream, cur)
+            cur = self.attend_residuals(llm, stream, bank, f"blk.{il}.ffn_res_score.weight")
+            stream = g.add(stream, self.feed_forward(llm, self.normed(llm, cur, il, "ffn_norm"), il))
+        cur = g.get_rows(self.attend_residuals(llm, stream, bank, "output_res_score.weight"), out_ids)
+        return self.head(llm, llm.build_norm(cur, llm.weight("output_norm.weight")))
+
+    def attend_residuals(self, llm: Llm, cur: Tensor, bank: Tensor | None, score: str) -> Tensor:
+        """The stream mixed with those in `bank`, [n_embd, kept, n_tokens], by attention over them."""
+        if bank is None:
+            return cur
+        g, n, kept = llm.graph, llm.n_tokens, bank.ne[1]
+        weight = llm.need(score)
+        old = g.reshape(g.sum_rows(g.mul(g.rms_norm(bank), weight)), kept, n)
+        new = g.sum_rows(g.mul(g.rms_norm(cur), weight))
+        probs = g.soft_max(g.concat(old, new, 0))
+        of_old = g.cont(g.view(probs, (kept, n), (probs.nb[1],)))
+        of_new = g.cont(g.view(probs, (1, n), (probs.nb[1],), kept * probs.nb[0]))
+        return g.add(g.hc_pre(bank, of_old), g.mul(cur, of_new))
+
+    def slots(self, llm: Llm) -> int:
+        return snapshots(llm)
+
+    def decay(self, llm: Llm, cur: Tensor, il: int) -> Tensor:
+        g, hp = llm.graph, llm.hparams
+        if hp.kda_gate_lower_bound == float("-inf"):
+            return super().decay(llm, cur, il)
+        gate = g.reshape(self.low_rank_gate(llm, cur, il), hp.n_embd_head_kda, llm.n_head, llm.n_tokens)
+        return g.scale(g.unary("SIGMOID", g.scale(g.mul(gate, self.decay_rates(llm, il)))))
+
+    def output_gate(self, llm: Llm, cur: Tensor, il: int) -> Tensor:
+        return llm.graph.mul_mat(llm.need_layer(il, "ssm_g"), self.regrouped(llm, cur))
+
+    def mla(self, llm: Llm, cur: Tensor, il: int, inp: AttnInput, pos: Tensor | None) -> Tensor:
+        return KimiDeltaAttention.mla(self, llm, cur, il, inp, pos)
+
+    def gated(self, llm: Llm, out: Tensor, cur: Tensor, il: int) -> Tensor:
+        g, weight = llm.graph, llm.layer_weight(il, "attn_gate")
+        return out if weight is None else g.mul(out, g.unary("SIGMOID", g.mul_mat(weight, cur)))
+
+    def feed_forward(self, llm: Llm, cur: Tensor, il: int) -> Tensor:
+        if il < llm.hparams.n_layer_dense_lead:
+            return self.situ_ffn(llm, cur, il, "")
+        g = llm.graph
+        down, norm, up = (llm.layer_weight(il, f"ffn_routed_{name}") for name in ("down", "norm", "up"))
+        latent = cur if down is None else g.mul_mat(down, cur)
+        logits = g.mul_mat(llm.need_layer(il, "ffn_gate_inp"), cur)
+        out = llm.build_moe_ffn(latent, il, _ROUTING, probs_in=logits)
+        if norm is not None:
+            out = llm.build_norm(out, norm, None, "rms", il)
+        if up is not None:
+            out = g.mul_mat(up, out)
+        if llm.layer_weight(il, "ffn_gate_shexp") is None:
+            return out
+        return g.add(out, self.situ_ffn(llm, cur, il, "_shexp"))
+
+    def situ_ffn(self, llm: Llm, cur: Tensor, il: int, which: str) -> Tensor:
+        gate, up, down = (llm.need_layer(il, f"ffn_{name}{which}") for name in ("gate", "up", "down"))
+        g = llm.graph
+        return g.mul_mat(down, llm.situ(g.mul_mat(gate, cur), g.mul_mat(up, cur)))
+
+
+_ROUTING = Routing(act="situ", gate_up=None, biases=False)
+
+BUILDERS = {"kimi-k3": KimiK3()}

@@ -1,0 +1,96 @@
+"""The mixers of Mamba-1 and Mamba-2 (src/models/mamba-base.cpp)."""
+
+from __future__ import annotations
+
+from ...ggml.tensor import Tensor
+from ..llm import Llm
+from ..recurrent import F32, build_rs, keep_tails, n_cells, snapshots, state, tails
+
+
+def build_mamba_layer(llm: Llm, cur: Tensor, il: int) -> Tensor:
+    """build_mamba_layer: selective scan with a decay per channel and state."""
+    g, hp, n_tok, n_seqs = llm.graph, llm.hparams, llm.n_seq_tokens, llm.n_seqs
+    d_conv, d_inner, d_state, rank = hp.ssm_d_conv, hp.ssm_d_inner, hp.ssm_d_state, hp.ssm_dt_rank
+    conv_all, ssm_all = state(llm, il, 0), state(llm, il, 1)
+    conv = g.reshape(build_rs(llm, conv_all), d_conv - 1, d_inner, n_seqs)
+    cur = g.reshape(cur, cur.ne[0], n_tok, n_seqs)
+    xz = llm.linear(il, "ssm_in", cur, scale=True)
+    x = g.view(xz, (d_inner, n_tok, n_seqs), xz.nb[1:3])
+    z = g.view(xz, (d_inner, n_tok, n_seqs), xz.nb[1:3], d_inner * F32)
+    conv = g.concat(conv, g.transpose(x), 0)
+    width = (d_conv - 1) * d_inner * n_seqs
+    last = g.view(conv, (d_conv - 1, d_inner, n_seqs), conv.nb[1:3], n_tok * conv.nb[0])
+    g.expand(g.cpy(last, g.view(conv_all, (width,))))
+    x = g.add(g.ssm_conv(conv, llm.need_layer(il, "ssm_conv1d")), llm.need_layer(il, "ssm_conv1d", "bias"))
+    x = g.unary("SILU", x)
+
+    x_db = llm.linear(il, "ssm_x", x)
+    dt = g.view(x_db, (rank, n_tok, n_seqs), x_db.nb[1:3])
+    shape, strides = (d_state, 1, n_tok, n_seqs), (d_state * x_db.nb[0], x_db.nb[1], x_db.nb[2])
+    b, c = (g.view(x_db, shape, strides, F32 * at) for at in (rank, rank + d_state))
+    norms = [llm.layer_weight(il, f"ssm_{name}_norm") for name in ("dt", "b", "c")]
+    if hp.ssm_dt_b_c_rms or None not in norms:
+        dt, b, c = (llm.build_norm(t, norm, None, "rms", il) for t, norm in zip((dt, b, c), norms, strict=True))
+    else:
+        dt = g.cont(dt)
+    dt = g.add(llm.linear(il, "ssm_dt", dt), llm.need_layer(il, "ssm_dt", "bias"))
+    cur = x
+    x = g.reshape(x, 1, d_inner, n_tok, n_seqs)
+
+    def scan(states: Tensor, ids: Tensor) -> Tensor:
+        ssm = g.reshape(states, d_state, 1, d_inner, n_cells(llm))
+        return g.ssm_scan(ssm, x, dt, llm.need_layer(il, "ssm_a"), b, c, ids)
+
+    y_ssm = build_rs(llm, ssm_all, scan)
+    width = d_state * d_inner * n_seqs
+    g.expand(g.cpy(g.view(y_ssm, (width,), (), x.nb[3] * x.ne[3]), g.view(ssm_all, (width,))))
+    y = g.view(y_ssm, (d_inner, n_tok, n_seqs), (x.nb[2], x.nb[3]))
+    y = g.add(y, g.mul(cur, llm.need_layer(il, "ssm_d")))
+    y = g.glu("SWIGLU", g.cont(z), y)
+    cur = llm.linear(il, "ssm_out", y, scale=True)
+    return g.reshape(cur, cur.ne[0], n_tok * n_seqs)
+
+
+def build_mamba2_layer(llm: Llm, cur: Tensor, il: int) -> Tensor:
+    """build_mamba2_layer: one decay per head."""
+    g, hp, n_tok, n_seqs = llm.graph, llm.hparams, llm.n_seq_tokens, llm.n_seqs
+    d_conv, d_inner, d_state = hp.ssm_d_conv, hp.ssm_d_inner, hp.ssm_d_state
+    n_head, n_group, kept = hp.ssm_dt_rank, hp.ssm_n_group, snapshots(llm)
+    head_dim, channels = d_inner // n_head, d_inner + 2 * n_group * d_state
+    conv_all, ssm_all = state(llm, il, 0), state(llm, il, 1)
+    conv = g.reshape(build_rs(llm, conv_all), d_conv - 1, channels, n_seqs)
+    projected = llm.linear(il, "ssm_in", cur, scale=True)
+    projected = g.reshape(projected, projected.ne[0], n_tok, n_seqs)
+    nb = projected.nb
+    z = g.view(projected, (head_dim, n_head, n_tok, n_seqs), (head_dim * F32, nb[1], nb[2]))
+    xbc = g.view(projected, (channels, n_tok, n_seqs), nb[1:3], d_inner * F32)
+    dt = g.view(projected, (n_head, n_tok, n_seqs), nb[1:3], (d_inner + channels) * F32)
+    conv = g.concat(conv, g.transpose(xbc), 0)
+    keep_tails(llm, conv, conv_all, d_conv - 1, tails(llm, conv.ne[0], d_conv - 1))
+    xbc = g.add(g.ssm_conv(conv, llm.need_layer(il, "ssm_conv1d")), llm.need_layer(il, "ssm_conv1d", "bias"))
+    xbc = g.unary("SILU", xbc)
+
+    x = g.view(xbc, (head_dim, n_head, n_tok, n_seqs), (head_dim * F32, *xbc.nb[1:3]))
+    b, c = (g.view(xbc, (d_state, n_group, n_tok, n_seqs), (d_state * F32, *xbc.nb[1:3]), at * F32)
+            for at in (d_inner, d_inner + n_group * d_state))
+    dt = g.add(g.cont(dt), llm.need_layer(il, "ssm_dt", "bias"))
+
+    def scan(states: Tensor, ids: Tensor) -> Tensor:
+        ssm = g.reshape(states, d_state, head_dim, n_head, ssm_all.ne[1])
+        return g.ssm_scan(ssm, x, dt, llm.need_layer(il, "ssm_a"), b, c, ids, kept)
+
+    y_ssm = build_rs(llm, ssm_all, scan)
+    width, written = d_state * d_inner, min(n_tok, kept)
+    row = width * F32
+    g.expand(g.cpy(g.view(y_ssm, (width, n_seqs, written), (row, row * n_seqs), x.nelements * F32),
+                   g.view(ssm_all, (width, n_seqs, written), (ssm_all.nb[1], n_cells(llm) * row))))
+    nb1 = x.nb[1]
+    y = g.view(y_ssm, (head_dim, n_head, n_tok, n_seqs), (nb1, n_head * nb1, n_tok * n_head * nb1))
+    y = g.add(y, g.mul(x, llm.need_layer(il, "ssm_d")))
+    y = g.glu("SWIGLU", g.cont(z), y)
+    norm = llm.layer_weight(il, "ssm_norm")
+    if norm is not None:
+        y = g.reshape(y, d_inner // n_group, n_group, n_tok, n_seqs)
+        y = llm.build_norm(y, norm, None, "rms", il)
+    y = g.reshape(y, d_inner, n_tok * n_seqs)
+    return llm.linear(il, "ssm_out", y, scale=True)

@@ -1,0 +1,228 @@
+"""Gated delta nets, attention to the best blocks of tokens, several residual streams, n-gram embeddings
+(src/models/qwen4exp.cpp).
+"""
+
+from __future__ import annotations
+
+from ...ggml.tensor import Tensor
+from ...model.hparams import Hparams
+from ..gated_delta_net import ROUTING, GatedDeltaNet
+from ..hyper_connections import expand_streams
+from ..llm import AttnInput, Llm
+from ..recurrent import F32, build_rs, n_cells, snapshots, state
+from ..sparse_attention import top_k_mask
+
+
+class _Blocks:
+    """llm_graph_input_qsa: which cells make up a block of `ratio` tokens; shared by layers of one ratio."""
+
+    def __init__(self, llm: Llm, ratio: int) -> None:
+        g, cache = llm.graph, llm.caches["idx"]
+        n_kv, streams = cache.n_kv, cache.n_stream
+        self.n = -(-n_kv // ratio)
+        self.ids = g.input("qsa_k_idxs", "i64", llm.n_tokens)
+        self.of_cell = g.input("cell_blk", "i32", n_kv, streams)
+        self.cells = g.input("blk_cells", "i32", ratio * self.n, streams)
+        self.pos = g.input("blk_pos", "i32", 4 * self.n * streams)
+        self.bias = g.input("qsa_bias", "f32", self.n, llm.n_tokens // streams, streams)
+
+
+class QsaInput(AttnInput):
+    """The input of attention and, by the length of a block, of its choice of blocks."""
+
+    def __init__(self, llm: Llm) -> None:
+        base = llm.build_attn_inp_kv()
+        super().__init__(base.cache, base.mask, base.k_idxs, base.v_idxs, base.k_rot, base.v_rot)
+        self.blocks: dict[int, _Blocks] = {}
+
+
+def _ratio(hp: Hparams, il: int) -> int:
+    """Tokens of a block of layer `il`, 0: it attends to all."""
+    ratios = hp.get("attention.compress_ratios", 0)
+    return int(ratios[il] if isinstance(ratios, tuple) else ratios)
+
+
+class Qwen4Exp(GatedDeltaNet):
+    def __call__(self, llm: Llm) -> Tensor | None:
+        g, hp, n_embd = llm.graph, llm.hparams, llm.n_embd
+        embd = llm.build_inp_embd()
+        inp, pos, out_ids = QsaInput(llm), llm.build_inp_pos(), llm.build_inp_out_ids()
+        grams: Tensor | None = None
+        if hp.ple_layers:
+            heads = (hp.ple_ngram_size - 1) * hp.ple_heads_per_ngram
+            rows = g.input("ple_rows", "i32", heads * llm.n_tokens)
+            grams = g.get_rows(llm.need("per_layer_token_embd.weight"), rows)
+            grams = g.reshape(grams, hp.n_embd_per_layer * heads, llm.n_tokens)
+            g.expand(grams)
+        x = expand_streams(llm, embd)
+        streams = x.ne[1]
+        for il in range(llm.n_layer):
+            if grams is not None and il in hp.ple_layers:
+                x = self.ple(llm, x, grams, il)
+            cur, inject = self.hc_mix(llm, x, f"blk.{il}.hc_attn", il)
+            assert inject is not None
+            cur = self.attention(llm, cur, il, inp, pos)
+            if il == llm.n_layer - 1:
+                cur, inject = g.get_rows(cur, out_ids), g.get_rows(inject, out_ids)
+                x = g.get_rows(g.reshape(x, n_embd * streams, x.ne[2]), out_ids)
+                x = g.reshape(x, n_embd, streams, x.ne[1])
+            x = self.hc_combine(llm, x, cur, inject, il)
+            cur, inject = self.hc_mix(llm, x, f"blk.{il}.hc_ffn", il)
+            assert inject is not None
+            x = self.hc_combine(llm, x, self.feed_forward(llm, cur, il), inject, il)
+            llm.pin(x, il)
+        return self.head(llm, self.hc_mix(llm, x, "output_hc", -1)[0])
+
+    # residual streams
+
+    def hc_mix(self, llm: Llm, x: Tensor, name: str, il: int) -> tuple[Tensor, Tensor | None]:
+        """build_hc_mix: (the block's input, what decides how much of its result each stream gets)."""
+        g, width, streams, n = llm.graph, x.ne[0], x.ne[1], x.ne[2]
+        normed = g.reshape(g.mul(g.rms_norm(x), llm.need(f"{name}_norm.weight")), width * streams, n)
+        low = g.unary("SILU", g.scale(llm.build_lora_mm(llm.need(f"{name}_down.weight"), normed)))
+        gate = llm.build_lora_mm(llm.need(f"{name}_up.weight"), low)
+        if llm.fused_ops["hc_pre"] and il >= 0:
+            mixed = g.hc_pre(g.reshape(normed, width, streams, n), g.reshape(gate, width, streams, n))
+            llm.fused_nodes.append(("hc_pre", mixed, il))
+        else:
+            gated = g.reshape(g.mul(normed, g.unary("SIGMOID", gate)), width, streams, n)
+            parts = [g.view(gated, (width, n), (width * streams * F32,), i * width * F32) for i in range(streams)]
+            mixed = g.scale(llm.add_up([g.cont(parts[0]), *parts[1:]]))
+        inject = llm.weight(f"{name}_inject.weight")
+        return mixed, None if inject is None else llm.build_lora_mm(inject, normed)
+
+    def hc_combine(self, llm: Llm, x: Tensor, cur: Tensor, inject: Tensor, il: int) -> Tensor:
+        """build_hc_combine: the streams, each with its share of the block's result."""
+        g, width, streams, n = llm.graph, x.ne[0], x.ne[1], x.ne[2]
+        weights = g.scale(g.unary("SIGMOID", g.scale(inject)))
+        if llm.fused_ops["hc_post"]:
+            out = g.hc_post(cur, x, weights)
+            llm.fused_nodes.append(("hc_post", out, il))
+            return out
+        weights = g.reshape(weights, 1, streams, n)
+        return g.add(x, g.mul(g.repeat(g.reshape(cur, width, 1, n), width, streams, n, 1), weights))
+
+    # n-gram embeddings
+
+    def ple(self, llm: Llm, x: Tensor, grams: Tensor, il: int) -> Tensor:
+        """build_ple: the streams plus a gated, convolved projection of the n-grams' embeddings."""
+        g, hp, n, n_tok, n_seqs = llm.graph, llm.hparams, llm.n_tokens, llm.n_seq_tokens, llm.n_seqs
+        width, streams = x.ne[0], x.ne[1]
+        every = width * streams
+
+        def normed(t: Tensor, name: str) -> Tensor:
+            return g.mul(g.rms_norm(g.reshape(t, width, streams, n)), llm.need_layer(il, f"ple_norm_{name}"))
+
+        key = normed(llm.linear(il, "ple_key", grams), "key")
+        value = llm.linear(il, "ple_value", grams)
+        match = g.scale(g.sum_rows(g.mul(key, normed(x, "query"))))
+        size = g.sqrt(g.clamp(g.unary("ABS", match)))
+        gate = g.unary("SIGMOID", g.mul(g.unary("SGN", match), size))
+        gated = g.mul(g.repeat(g.reshape(value, width, 1, n), width, streams, n, 1), gate)
+        taps, step = hp.ple_conv_kernel, hp.ple_ngram_size
+        past = (taps - 1) * step
+        inputs = g.reshape(normed(g.reshape(gated, every, n), "conv"), every, n)
+        padded = self.conv_state(llm, state(llm, il, 2), g.reshape(inputs, every, n_tok, n_seqs), past, every)
+        kernel = llm.need_layer(il, "ple_conv1d")
+        terms = []
+        for tap in range(taps):
+            shifted = g.view(padded, (n_tok, every, n_seqs), padded.nb[1:3], (past - (taps - 1 - tap) * step) * F32)
+            weight = g.reshape(g.cont(g.view(kernel, (1, every), (kernel.nb[1],), tap * kernel.nb[0])), every)
+            if weight.type != "f32":
+                weight = g.cast(weight, "f32")
+            terms.append(g.mul(g.cont(g.transpose(shifted)), weight))
+        out = g.reshape(g.cont(g.unary("SILU", llm.add_up(terms))), width, streams, n)
+        return g.add(x, g.add(gated, out))
+
+    # linear attention
+
+    def value_size(self, hp: Hparams) -> int:
+        size: int = hp.ssm_d_state
+        return size
+
+    def conv_state(self, llm: Llm, states: Tensor, mixed: Tensor, columns: int, channels: int) -> Tensor:
+        """build_conv_state_at"""
+        g, n_seqs = llm.graph, llm.n_seqs
+        before = g.reshape(build_rs(llm, states), columns, channels, n_seqs)
+        conv = g.concat(before, g.transpose(mixed), 0)
+        for slot in range(snapshots(llm)):
+            first = max(0, conv.ne[0] - columns - slot)
+            tail = g.view(conv, (columns, channels, n_seqs), conv.nb[1:3], first * F32)
+            place = g.view(states, (columns * channels, n_seqs), (states.nb[1],), slot * n_cells(llm) * states.nb[1])
+            g.expand(g.cpy(g.cont(tail), place))
+        return conv
+
+    # sparse attention
+
+    def attention(self, llm: Llm, cur: Tensor, il: int, inp: AttnInput, pos: Tensor | None) -> Tensor:
+        g, hp, n = llm.graph, llm.hparams, llm.n_tokens
+        g.expand(cur)
+        if hp.is_recr(il):
+            return self.recurrent(llm, cur, il)
+        assert isinstance(inp, QsaInput) and pos is not None
+        head, n_head, n_head_kv, ratio = hp.head_v(0), llm.n_head, llm.n_head_kv, _ratio(hp, il)
+        top_k = self.qsa_top_k(llm, inp, cur, pos, il, ratio) if ratio and "idx" in llm.caches else None
+        both, k, v = (self.linear(llm, cur, il, f"attn_{x}") for x in "qkv")
+        q, gate = self.query_and_gate(llm, both, head, n_head)
+        k, v = g.reshape(k, head, n_head_kv, n), g.reshape(v, head, n_head_kv, n)
+        q, k = self.qk_normed(llm, q, k, il, "rms")
+        q, k = g.rope(q, pos), g.rope(k, pos)
+        if top_k is None:
+            out = llm.build_attn(inp, q, k, v, il, wo=None)
+        else:
+            out = self.attn_qsa(llm, inp, q, k, v, top_k, il)
+        return self.linear(llm, g.mul(out, g.unary("SIGMOID", gate)), il, "attn_output")
+
+    def qsa_top_k(self, llm: Llm, inp: QsaInput, cur: Tensor, pos: Tensor, il: int, ratio: int) -> Tensor:
+        """build_qsa_top_k: the cells of the best blocks, [width, n_tokens / n_stream, 1, n_stream] of i32."""
+        g, hp, n, cache = llm.graph, llm.hparams, llm.n_tokens, llm.caches["idx"]
+        head, n_head, n_kv, streams = hp.indexer_head_size, hp.indexer_n_head, cache.n_kv, cache.n_stream
+        per = n // streams
+        blocks = inp.blocks.get(ratio) or inp.blocks.setdefault(ratio, _Blocks(llm, ratio))
+        raw = g.reshape(llm.linear(il, "indexer.k_proj", cur), head, 1, n)
+        g.expand(cache.cpy_k(raw, blocks.ids, il))
+        keys = cache.get_k(il, head, 1)
+        keys = g.view(keys, (head, n_kv, streams), keys.nb[2:])
+        members = g.reshape(g.get_rows(keys, blocks.cells), head, ratio, blocks.n, streams)
+        pooled = llm.add_up([g.cont(g.view(members, (head, blocks.n, streams), members.nb[2:], i * members.nb[1]))
+                             for i in range(ratio)])
+        pooled = g.reshape(g.scale(pooled), head, blocks.n * streams, 1)
+        pooled = llm.rms_norm(il, "indexer.k_norm", pooled)
+        pooled = g.rope(g.reshape(pooled, head, 1, blocks.n * streams), blocks.pos)
+        pooled = g.reshape(pooled, head, blocks.n, streams)
+        q = g.reshape(llm.linear(il, "indexer.q_proj", cur), head, n_head, n)
+        q = g.rope(llm.rms_norm(il, "indexer.q_norm", q), pos)
+        score = g.mul_mat(pooled, g.reshape(q, head, n_head * per, streams))
+        score = g.unary("RELU", g.reshape(score, blocks.n, n_head, per, streams))
+        by_head = [g.view(score, (blocks.n, per, streams), score.nb[2:], h * score.nb[1]) for h in range(n_head)]
+        total = llm.add_up([g.cont(by_head[0]), *by_head[1:]])
+        assert inp.mask is not None
+        by_block = g.cont(g.permute(g.add(total, blocks.bias), 1, 0, 2, 3))
+        by_cell = g.cont(g.permute(g.get_rows(by_block, blocks.of_cell), 1, 0, 2, 3))
+        mask = inp.mask if inp.mask.type == "f32" else g.cast(inp.mask, "f32")
+        by_cell = g.add(by_cell, g.reshape(mask, n_kv, per, streams))
+        width = min(n_kv, hp.indexer_top_k + ratio - 1)
+        return g.reshape(g.cont(g.top_k(by_cell, width)), width, per, 1, streams)
+
+    def attn_qsa(self, llm: Llm, inp: QsaInput, q: Tensor, k: Tensor, v: Tensor, top_k: Tensor, il: int) -> Tensor:
+        """build_attn_qsa, before wo."""
+        g, hp, cache = llm.graph, llm.hparams, inp.cache
+        assert cache is not None and inp.mask is not None
+        if inp.k_rot is not None:
+            q, k = llm.hadamard(q, inp.k_rot), llm.hadamard(k, inp.k_rot)
+        if inp.v_rot is not None:
+            v = llm.hadamard(v, inp.v_rot)
+        for tensor in (q, v, k):
+            g.expand(tensor)
+        g.expand(cache.cpy_k(k, inp.k_idxs, il))  # type: ignore[arg-type]
+        g.expand(cache.cpy_v(v, inp.v_idxs, il))  # type: ignore[arg-type]
+        mask = top_k_mask(llm, inp.mask, top_k)
+        keys = cache.get_k(il, hp.head_k(il), hp.n_head_kv(il))
+        values = cache.get_v(il, hp.head_v(il), hp.n_head_kv(il))
+        out = llm.build_attn_mha(q, keys, values, mask, il, n_kv_max=top_k.ne[0])
+        return out if inp.v_rot is None else llm.hadamard(out, inp.v_rot)
+
+
+BUILDERS = {
+    "qwen4exp": Qwen4Exp(gate_act="SIGMOID", ffn_scales=True, ffn_bias=False, moe=ROUTING, shexp="gated"),
+}

@@ -1,0 +1,29 @@
+"""The router reads the layer's input, before any norm (src/models/smallthinker.cpp)."""
+
+from __future__ import annotations
+
+from ...ggml.tensor import Tensor
+from ...model.hparams import Hparams
+from ..decoder import Decoder
+from ..llm import AttnInput, Llm, Routing
+
+
+class SmallThinker(Decoder):
+    def layer(self, llm: Llm, inp_l: Tensor, il: int, inp: AttnInput, pos: Tensor | None, out_ids: Tensor) -> Tensor:
+        g = llm.graph
+        probs = llm.linear(il, "ffn_gate_inp", inp_l)
+        cur = self.attention(llm, self.normed(llm, inp_l, il, "attn_norm"), il, inp, pos)
+        cur, residual, probs = llm.select_outputs(il, out_ids, cur, inp_l, probs)
+        ffn_inp = g.add(cur, residual)
+        out = llm.build_moe_ffn(self.normed(llm, ffn_inp, il, "ffn_norm"), il, _ROUTING, probs_in=probs)
+        return g.add(out, ffn_inp)
+
+
+_ROUTING = Routing(norm_w=True, act="relu", probs_b=None)
+
+
+def _all_but_every_fourth(hp: Hparams, il: int) -> bool:
+    return hp.swa_type == "none" or il % 4 != 0
+
+
+BUILDERS = {"smallthinker": SmallThinker(rope=_all_but_every_fourth)}

@@ -1,0 +1,31 @@
+"""Head-wise gates; rope factors on full layers only; biased dense FFN (src/models/step35.cpp)."""
+
+from __future__ import annotations
+
+from ...ggml.tensor import Tensor
+from ..decoder import Decoder
+from ..llm import AttnInput, Llm, Routing
+
+
+class Step35(Decoder):
+    def attention(self, llm: Llm, cur: Tensor, il: int, inp: AttnInput, pos: Tensor | None) -> Tensor:
+        g, hp, n = llm.graph, llm.hparams, llm.n_tokens
+        normed = cur
+        n_head, head = hp.n_head(il), hp.head_v(0)
+        q, k, v = llm.build_qkv(cur, il, head_k=hp.head_k(0), head_v=head, reshape=False)
+        q = g.reshape(q, hp.head_k(0), n_head, n)
+        k = g.reshape(k, hp.head_k(0), hp.n_head_kv(il), n)
+        v = g.reshape(v, head, hp.n_head_kv(il), n)
+        q, k = self.qk_normed(llm, q, k, il, "rms")
+        factors = None if hp.is_swa(il) else llm.rope_factors(il)
+        q, k = g.rope(q, pos, factors), g.rope(k, pos, factors)  # type: ignore[arg-type]
+        cur = llm.build_attn(inp, q, k, v, il, wo=None)
+        gate_w = llm.layer_weight(il, "attn_gate")
+        if gate_w is not None:
+            gate = g.unary("SIGMOID", llm.build_lora_mm(gate_w, normed))
+            cur = g.mul(g.reshape(cur, head, n_head, n), g.reshape(gate, 1, n_head, n))
+            cur = g.reshape(cur, head * n_head, n)
+        return llm.linear(il, "attn_output", cur, scale=True)
+
+
+BUILDERS = {"step35": Step35(select="late", moe=Routing(), shexp="add")}

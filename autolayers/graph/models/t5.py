@@ -1,0 +1,75 @@
+"""T5: relative positions as a bias on the scores, so self-attention never uses flash attention (src/models/t5.cpp).
+
+What is measured is the decoder, with as many encoder outputs as the model was trained on.
+"""
+
+from __future__ import annotations
+
+from ...errors import LaunchRefused
+from ...ggml.tensor import Tensor
+from ..llm import AttnInput, Llm
+
+
+class T5:
+    def __init__(self, encoder: bool = False) -> None:
+        self.encoder = encoder
+
+    def __call__(self, llm: Llm) -> Tensor:
+        g, hp, n = llm.graph, llm.hparams, llm.n_tokens
+        half = "enc." if self.encoder else "dec."
+        llm.rename_weights(lambda name: half + name if name.startswith("blk.") else name)
+        cur = llm.build_inp_embd()
+        cross = AttnInput(None, None)
+        if self.encoder:
+            embd = cur
+            bucket = g.input("pos_bucket_enc", "i32", n, n)
+            inp = llm.build_attn_inp_no_cache()
+            n_layer = llm.n_layer
+        else:
+            embd = g.input("cross_embd", "f32", hp.n_embd_inp, hp.n_ctx_train)
+            if llm.caches["attn"].n_stream > 1:
+                raise LaunchRefused("t5: llama.cpp aborts with slots that do not share a cache; "
+                                    "use --kv-unified or -np 1")
+            bucket = g.input("pos_bucket_dec", "i32", llm.caches["attn"].n_kv, n)
+            inp = llm.build_attn_inp_kv()
+            cross.mask = g.input("cross_kq_mask", "f16" if llm.flash_attn else "f32", hp.n_ctx_train, n)
+            n_layer = hp.dec_n_layer or llm.n_layer
+        out_ids = llm.build_inp_out_ids()
+        for il in range(min(n_layer, llm.n_layer)):
+            residual = cur
+            q, k, v = llm.build_qkv(llm.rms_norm(il, "attn_norm", cur), il)
+            bias = self.bias(llm, bucket, il)
+            cur = llm.build_attn(inp, q, k, v, il, kq_b=bias, wo="attn_o", wo_bias=False)
+            if not self.encoder:
+                residual = g.add(cur, residual)
+                cur = self.cross_attention(llm, llm.rms_norm(il, "cross_attn_norm", residual), embd, il, cross)
+            if il == n_layer - 1:
+                cur, residual = g.get_rows(cur, out_ids), g.get_rows(residual, out_ids)
+            ffn_inp = g.add(cur, residual)
+            gated = llm.layer_weight(il, "ffn_gate") is not None
+            cur = llm.build_ffn(llm.rms_norm(il, "ffn_norm", ffn_inp), il, "gelu" if gated else "relu",
+                                "par" if gated else None, scales=False, biases=False)
+            cur = g.add(cur, ffn_inp)
+        norm = llm.build_norm(cur, llm.weight(f"{half}output_norm.weight"))
+        return llm.finish(norm, head=None if self.encoder else "output")
+
+    def bias(self, llm: Llm, bucket: Tensor, il: int) -> Tensor:
+        """build_pos_bias: the first layer's table where a layer has none."""
+        g = llm.graph
+        table = llm.layer_weight(il, "attn_rel_b")
+        if table is None:
+            table = llm.need("blk.0.attn_rel_b.weight")
+        made = g.get_rows(table, g.reshape(bucket, bucket.ne[0] * bucket.ne[1]))
+        return g.cont(g.permute(g.reshape(made, made.ne[0], *bucket.ne[:2]), 2, 0, 1, 3))
+
+    def cross_attention(self, llm: Llm, cur: Tensor, embd: Tensor, il: int, inp: AttnInput) -> Tensor:
+        g, hp = llm.graph, llm.hparams
+        made = []
+        n_kv = hp.n_head_kv(il)
+        for x, source, n_head in (("q", cur, hp.n_head(il)), ("k", embd, n_kv), ("v", embd, n_kv)):
+            t = llm.linear(il, f"cross_attn_{x}", source)
+            made.append(g.reshape(t, hp.head_k(il), n_head, source.ne[1]))
+        return llm.build_attn(inp, *made, il, wo="cross_attn_o", wo_bias=False)  # type: ignore[misc, arg-type]
+
+
+BUILDERS = {"t5": T5(), "t5encoder": T5(encoder=True)}

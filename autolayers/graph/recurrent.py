@@ -1,0 +1,91 @@
+"""What recurrent and hybrid models share: states in the cache, and layers that have one instead of keys and values.
+
+Source: build_rs of src/llama-graph.cpp (as modelled).
+"""
+
+from __future__ import annotations
+
+from ..ggml.tensor import Tensor
+from .decoder import Decoder
+from .llm import AttnInput, Llm
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+F32 = 4      # bytes of an element of a state
+
+
+class Hybrid(Decoder):
+    """Layers with a state instead of keys and values run `recurrent` in place of attention."""
+
+    def recurrent(self, llm: Llm, cur: Tensor, il: int) -> Tensor:
+        raise NotImplementedError
+
+    def attention(self, llm: Llm, cur: Tensor, il: int, inp: AttnInput, pos: Tensor | None) -> Tensor:
+        if llm.hparams.is_recr(il):
+            return self.recurrent(llm, cur, il)
+        return super().attention(llm, cur, il, inp, pos)
+
+
+class OneBlock(Hybrid):
+    """A layer is one mixer: a state, attention or an FFN, never two of them."""
+
+    def layer(self, llm: Llm, inp_l: Tensor, il: int, inp: AttnInput, pos: Tensor | None, out_ids: Tensor) -> Tensor:
+        cur = self.normed(llm, inp_l, il, self.attn_norm)
+        if llm.hparams.is_recr(il) or llm.hparams.n_ff(il) == 0:
+            cur = self.attention(llm, cur, il, inp, pos)
+        else:
+            cur = self.feed_forward(llm, cur, il)
+        if self.select == "attention":
+            cur, inp_l = llm.select_outputs(il, out_ids, cur, inp_l)
+        return llm.graph.add(cur, inp_l)
+
+
+def state(llm: Llm, il: int, which: int) -> Tensor:
+    """A layer's states of all sequences. 0: r, the convolution's last inputs; 1: s, the recurrence's; 2: p, of PLE."""
+    tensor: Tensor = llm.caches["recurrent"].layers[il][which]
+    return tensor
+
+
+def n_cells(llm: Llm) -> int:
+    """Rows of a state without those kept for rollback: one per sequence."""
+    rows: int = llm.caches["recurrent"].n_rows // snapshots(llm)
+    return rows
+
+
+def snapshots(llm: Llm) -> int:
+    """States kept per sequence: the last, and those a rejected draft goes back to."""
+    kept: int = llm.cparams.n_rs_seq + 1
+    return kept
+
+
+def build_rs(llm: Llm, states: Tensor, rows: Callable[[Tensor, Tensor], Tensor] | None = None) -> Tensor:
+    """The states of this batch's sequences, gathered or read by `rows`; those of the other sequences are copied."""
+    g, cache, n_seqs = llm.graph, llm.caches["recurrent"], llm.n_seqs
+    extra = n_cells(llm) - n_seqs
+    if cache.ids is None:
+        ids = g.input("rs_s_copy", "i32", n_cells(llm))
+        cache.ids = g.view(ids, (n_seqs,)), g.view(ids, (extra,), (), n_seqs * ids.nb[0])
+    main, rest = cache.ids
+    width = states.ne[0]
+    flat = g.reshape(states, width, states.ne[1])
+    g.expand(g.scale_inplace(g.view(flat, (width,))))
+    out = g.get_rows(flat, main) if rows is None else rows(flat, main)
+    g.expand(out)
+    g.expand(g.cpy(g.get_rows(flat, rest), g.view(states, (width, extra), (states.nb[1],), n_seqs * states.nb[1])))
+    return out
+
+
+def keep_tails(llm: Llm, conv: Tensor, states: Tensor, columns: int, slots: list[tuple[int, int]]) -> None:
+    """Store `columns` columns of a convolution's input from each first column, in a rollback slot each."""
+    g = llm.graph
+    width = columns * conv.ne[1]
+    for first, slot in slots:
+        tail = g.view(conv, (columns, conv.ne[1], llm.n_seqs), conv.nb[1:3], first * conv.nb[0])
+        g.expand(g.cpy(tail, g.view(states, (width, llm.n_seqs), (states.nb[1],), slot * n_cells(llm) * width * F32)))
+
+
+def tails(llm: Llm, width: int, columns: int) -> list[tuple[int, int]]:
+    """(first column, slot) of the last columns after each of the newest tokens, newest first."""
+    return [(width - columns - slot, slot) for slot in range(min(llm.n_seq_tokens, snapshots(llm)))]

@@ -1,0 +1,88 @@
+"""DeepSeek sparse attention (DSA): a small indexer ranks the keys, and attention sees only the best of them.
+
+The mask of latent attention is open at the top-k positions only; the indexer's keys are in a cache of their own.
+Sources: src/models/deepseek32.cpp, build_attn_inp_k_dsa of src/llama-graph.cpp (as modelled).
+"""
+
+from __future__ import annotations
+
+from ..ggml.tensor import Tensor
+from .llm import AttnInput, Llm
+
+
+class DsaInput(AttnInput):
+    """llm_graph_input_attn_k_dsa: the cache of the latents is the input itself, `lid` the indexer's.
+
+    `top_k` is what the last layer with an indexer chose; `window` serves layers that slide instead.
+    """
+
+    def __init__(self, mla: AttnInput, lid: AttnInput, window: AttnInput | None = None) -> None:
+        super().__init__(mla.cache, mla.mask, mla.k_idxs)
+        self.lid = lid
+        self.window = window
+        self.top_k: Tensor | None = None
+
+
+def dsa_input(llm: Llm) -> DsaInput:
+    """build_attn_inp_k_dsa, _iswa: the fused indexer takes a half precision mask whatever attention does."""
+    lid = llm.attn_input(llm.caches["lid"], with_v=False, mask_type="f16")
+    swa = llm.caches.get("swa")
+    window = llm.attn_input(swa, with_v=False, rotations=False) if swa is not None else None
+    return DsaInput(llm.build_attn_inp_k(), lid, window)
+
+
+def lightning_indexer(llm: Llm, inp: DsaInput, cur: Tensor, latent_q: Tensor, il: int, pos: Tensor,
+                      rotate: bool = True) -> Tensor:
+    """The positions every token attends to: [top_k, n_tokens / n_stream, 1, n_stream] of i32."""
+    g, hp, n = llm.graph, llm.hparams, llm.n_tokens
+    lid = inp.lid
+    cache = lid.cache
+    assert cache is not None
+    head, n_head = hp.indexer_head_size, hp.indexer_n_head
+    q = g.mul_mat(llm.need_layer(il, "indexer.attn_q_b"), latent_q)
+    q = g.rope(g.reshape(q, head, n_head, n), pos)
+    k = g.mul_mat(llm.need_layer(il, "indexer.attn_k"), cur)
+    weight, bias = llm.layer_weight(il, "indexer.k_norm"), llm.layer_weight(il, "indexer.k_norm", "bias")
+    k = llm.build_norm(k, weight, bias, "layer", il)
+    k = g.rope(g.reshape(k, head, 1, n), pos)
+    if rotate:
+        q, k = g.mul_mat(lid.k_rot, q), g.mul_mat(lid.k_rot, k)  # type: ignore[arg-type]
+    g.expand(cache.cpy_k(k, lid.k_idxs, il))  # type: ignore[arg-type]
+    weights = g.mul_mat(llm.need_layer(il, "indexer.proj"), cur)
+    keys = cache.get_k(il, head, 1)
+    streams = keys.ne[3]
+    q = g.view(q, (head, n_head, n // streams, streams), (q.nb[1], q.nb[2], q.nb[3] // streams))
+    weights = g.view(weights, (n_head, n // streams, 1, streams),
+                     (weights.nb[1], weights.nb[2] // streams, weights.nb[3] // streams))
+    score = g.lightning_indexer(q, keys, g.scale(weights), lid.mask)  # type: ignore[arg-type]
+    return g.cont(g.top_k(score, min(score.ne[0], hp.indexer_top_k)))
+
+
+def top_k_mask(llm: Llm, mask: Tensor, top_k: Tensor, zeros_type: str = "f32") -> Tensor:
+    """The attention mask with -inf everywhere except at `top_k`."""
+    g = llm.graph
+    closed = g.fill(mask)
+    closed = g.view(closed, (1, closed.ne[0], closed.ne[1], closed.ne[3]), closed.nb[:3])
+    ne, nb = top_k.ne, top_k.nb
+    rows = g.view(top_k, (ne[0], ne[1], ne[3]), (nb[1], nb[2], ne[3] * nb[3]))
+    zeros = g.fill(g.new(zeros_type, 1, *rows.ne[:3]))
+    opened = g.set_rows(closed, zeros, rows)
+    opened = g.view(opened, (opened.ne[1], opened.ne[2], 1, opened.ne[3]), (opened.nb[2], opened.nb[3], opened.nb[3]))
+    return g.add(opened, mask)
+
+
+def sparse_attention(llm: Llm, inp: DsaInput, q: Tensor, k: Tensor, v: Tensor, il: int,
+                     sinks: Tensor | None = None) -> Tensor:
+    """build_attn of llm_graph_input_attn_k_dsa, before wo."""
+    g, hp, top_k = llm.graph, llm.hparams, inp.top_k
+    cache, mask = inp.cache, inp.mask
+    assert cache is not None and mask is not None and top_k is not None
+    g.expand(q)
+    g.expand(v)
+    g.expand(k)
+    g.expand(cache.cpy_k(k, inp.k_idxs, il))  # type: ignore[arg-type]
+    mask = top_k_mask(llm, mask, top_k)
+    keys = cache.get_k(il, hp.head_k(il), hp.n_head_kv(il))
+    values = g.view(keys, (v.ne[0], *keys.ne[1:]), keys.nb[1:])
+    v_mla = llm.layer_weight(il, "attn_v_b")
+    return llm.build_attn_mha(q, keys, values, mask, il, sinks=sinks, v_mla=v_mla, n_kv_max=top_k.ne[0])

@@ -1,0 +1,185 @@
+"""A supervised launch: started, compared with its prediction, and started again smaller where memory runs out."""
+
+from __future__ import annotations
+
+from ..errors import AutolayersError
+from ..flags.parse import parse
+from ..records import replace
+from ..units import MiB
+from . import NOT_EXECUTABLE, cannot_start, say
+from . import command as commands
+from .log import OutOfMemory
+from .session import LaunchMachine, backend
+from .verify import compare, used
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from ..planner import Plan
+    from .log import LaunchLog
+    from .session import Session
+    from .supervise import Outcome
+
+_STEP = 64 * MiB      # the least a retry gives up where the log does not say how much was missing
+
+
+class Attempts:
+    """Launches of one session until one comes up, fails for another reason, or there is nothing left to give up."""
+
+    def __init__(self, session: Session, plan: Plan, added: list[str], retries: int, verify: bool, wait: bool) -> None:
+        self.session = session
+        self.plan = plan
+        self.added = added
+        self.retries = retries
+        self.verify = verify
+        self.wait = wait
+        self.compared = False
+        self.given = parse(session.command.words, session.seen, session.files, command=None)
+
+    def run(self) -> int:
+        """The exit code of the last launch."""
+        machine = self.session.machine
+        code = NOT_EXECUTABLE
+        for attempt in range(self.retries + 1):
+            words = commands.complete(self.session.command, [*self.added, *self._louder()])
+            try:
+                outcome = self._start(words)
+            except OSError as error:
+                return cannot_start(words[0], error)
+            code = outcome.code
+            failure = memory_failure(outcome)
+            if failure is None:
+                self._ended(outcome)
+                return code
+            say(f"out of memory on {failure.device or 'an unnamed device'} while loading: {failure.message}")
+            if attempt == self.retries:
+                return code
+            smaller = smaller_machine(machine, self.plan, outcome.launch, failure)
+            if smaller is None:
+                say("nothing to plan with: how much memory there is is not known")
+                return code
+            machine = smaller
+            if not self._plan_again(machine):
+                return code
+            say(f"attempt {attempt + 2} of {self.retries + 1}: " + " ".join(self.added))
+        return code
+
+    def _plan_again(self, machine: LaunchMachine) -> bool:
+        """False where the plan would be the same, or does not fit."""
+        before = (self.plan.flags, self.added)
+        self.plan, self.added = self.session.plan(machine)
+        if (self.plan.flags, self.added) == before:
+            say("no smaller plan: every flag that could give way is given")
+            return False
+        if not self.plan.fits:
+            say("no smaller plan fits")
+        return self.plan.fits
+
+    def _ended(self, outcome: Outcome) -> None:
+        if self.verify and not self.compared:
+            # The log of a launch that broke off is incomplete: shown, not kept
+            whole = outcome.launch.ready or outcome.code == 0 or outcome.asked
+            if not self._compare(outcome.launch, whole):
+                say("nothing to compare: its log names no buffers")
+
+    def _start(self, words: list[str]) -> Outcome:
+        if self.wait:
+            return self._start_in_background(words)
+        from . import supervise
+
+        return supervise.run(words, self.session.environ, self._ready if self.verify else None)
+
+    def _start_in_background(self, words: list[str]) -> Outcome:
+        from . import background, wait
+
+        given, environ = self.given, self.session.environ
+        host, port = wait.address(given.value("--host"), given.value("--port"))
+        secure, prefix = bool(given.value("--ssl-cert-file")), given.value("--api-prefix") or ""
+        url = wait.url(host, port, secure)
+        if wait.healthy(host, port, secure, prefix):
+            raise AutolayersError(f"a server answers at {url} already: stop it, or give another --port")
+        pid, outcome = background.run(words, environ, port, lambda: wait.healthy(host, port, secure, prefix))
+        if pid:
+            key = given.value("--api-key") or environ.get("LLAMA_API_KEY")
+            rate = wait.speed(host, port, secure, prefix, key.split(",")[0] if key else None)
+            say(f"ready at {url}{prefix}" + (f", {rate:.1f} tokens/s" if rate else "") + f", process {pid}")
+        return outcome
+
+    def _louder(self) -> list[str]:
+        """Buffer sizes are shown from level 4 (trace) on."""
+        chosen = self.given.value("-lv") is not None or self.given.value("-v") is not None
+        return ["-lv", "4"] if self.verify and self.session.build.buffers_need_trace and not chosen else []
+
+    def _ready(self, launch: LaunchLog) -> None:
+        self._compare(launch, True)
+
+    def _compare(self, launch: LaunchLog, whole: bool) -> bool:
+        """Prints the table and, of a whole launch, keeps the differences; False where the log names no buffers."""
+        margins = {row.name: row.margin for row in self.plan.devices}
+        comparison = compare(launch, self.plan.breakdown, margins)
+        if not comparison.seen:
+            return False
+        self.compared = True
+        say("prediction and llama-server's own numbers:\n" + comparison.table())
+        for warning in comparison.warnings:
+            say(warning)
+        if whole:
+            self._keep(comparison.differences)
+        return True
+
+    def _keep(self, differences: dict[str, int]) -> None:
+        import datetime
+
+        from .observations import Observation, keep
+
+        digest = self.session.digest()
+        if not digest:
+            return
+        date = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
+        seen = Observation(self.session.build.number, backend(self.plan), tuple(self.plan.flags), differences, date)
+        try:
+            keep(digest, seen, self.session.environ)
+        except AutolayersError as error:
+            say(f"the observation cannot be kept: {error}")
+
+
+def memory_failure(outcome: Outcome) -> OutOfMemory | None:
+    """Why a load failed, if memory ran out; None for anything else, and once the model was loaded."""
+    if outcome.code == 0 or outcome.asked or outcome.launch.ready:
+        return None
+    failure = outcome.launch.out_of_memory
+    if failure is None and outcome.oom_killed:
+        return OutOfMemory("Host", None, "the kernel killed it")
+    return failure
+
+
+def smaller_machine(machine: LaunchMachine, plan: Plan, launch: LaunchLog,
+                    failure: OutOfMemory) -> LaunchMachine | None:
+    """The machine as the failure shows it: less free than the allocation that failed would have made it use.
+
+    What was allocated before on that device plus what was asked for is more than there is; where the log does not say,
+    the plan's own use is. None if the size of RAM is not known and it is RAM that ran out.
+    """
+    predicted = plan.breakdown
+    device = failure.device
+    if device is not None and device not in ("Host", *predicted.devices) and not failure.certain:
+        number = device.lstrip("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz")
+        device = next((name for name in predicted.devices if name.endswith(number)), device)    # CUDA's words on ROCm
+    if device == "Host":
+        host = machine.host
+        if host is None:
+            return None
+        limit = min(host.available, predicted.host_resident or predicted.host.total)
+        if failure.requested:
+            limit = min(limit, used(launch).get("Host", 0) + failure.requested)
+        return LaunchMachine(machine.devices, replace(host, available=max(0, limit - _STEP)))
+    devices = []
+    for d in machine.devices:
+        if device is None or d.name == device:
+            limit = min(d.free, predicted.devices[d.name].total if d.name in predicted.devices else d.free)
+            if failure.requested and d.name == device:
+                limit = min(limit, used(launch).get(d.name, 0) + failure.requested)
+            if d.name in launch.free:
+                limit = min(limit, launch.free[d.name] * MiB)
+            d = replace(d, free=max(0, limit - 1))
+        devices.append(d)
+    return LaunchMachine(tuple(devices), machine.host)

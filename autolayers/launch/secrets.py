@@ -1,0 +1,58 @@
+"""Keys, tokens and URLs with credentials in a command; llama-server reads each from an environment variable too.
+
+    without_secrets(["--api-key", "x", "--port", "80"])     # (["--port", "80"], ["LLAMA_API_KEY"])
+"""
+
+from __future__ import annotations
+
+from urllib.parse import urlsplit
+
+from ..flags.parse import items
+from ..flags.table import Argument
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from .command import WrappedCommand
+
+_FLAGS = ("--api-key", "-hft")           # always
+_URL_FLAGS = ("-mu", "-mmu")             # where the URL has a user or a query
+_VARIABLES = ("LLAMA_API_KEY", "HF_TOKEN")
+
+
+def without_secrets(words: Sequence[str]) -> tuple[list[str], list[str]]:
+    """(the words without secrets, the names of the environment variables that carry these instead)."""
+    kept: list[str] = []
+    names: list[str] = []
+    for item in items(words):
+        row = item.flag if isinstance(item.flag, Argument) else None
+        if row and (row.canonical in _FLAGS or (row.canonical in _URL_FLAGS and _has_credentials(item.value))):
+            names.append(row.env)
+        else:
+            kept += item.words
+    return kept, names
+
+
+def launcher_without_secrets(command: WrappedCommand) -> tuple[list[str], list[str]]:
+    """The same for the words before the program: `env LLAMA_API_KEY=x`, and `docker run -e LLAMA_API_KEY=x`, which
+    becomes `-e LLAMA_API_KEY`, the caller's variable."""
+    kept: list[str] = []
+    names: list[str] = []
+    for word in command.launcher:
+        option = next((option for option in ("--env=", "-e") if word.startswith(option) and command.container), "")
+        name, equals, _ = word[len(option):].partition("=")
+        if equals and name in _VARIABLES:
+            names.append(name)
+            kept += [option + name] if command.container else []
+        else:
+            kept.append(word)
+    return kept, names
+
+
+def _has_credentials(url: str) -> bool:
+    try:
+        split = urlsplit(url)
+    except ValueError:
+        return True
+    return "@" in split.netloc or split.query not in ("", "download=true")      # the Hub's own links have that

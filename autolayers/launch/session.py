@@ -1,0 +1,167 @@
+"""One command on one machine: its words read once, its plan, corrected by what was observed of it before."""
+
+from __future__ import annotations
+
+from ..backends import HOST
+from ..builds import TODAY, Build
+from ..errors import UsageError
+from ..flags.check import refuse_of_program
+from ..flags.params import N_PARALLEL
+from ..flags.parse import config_files, parse
+from ..flags.policy import read_policy
+from ..records import dataclass, replace
+from ..units import mib
+from . import command as commands
+from . import say
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from typing import Any
+
+    from ..devices.device import Device
+    from ..devices.host import Host
+    from ..flags.parse import Arguments
+    from ..model import Model
+    from ..planner import Plan
+    from .command import WrappedCommand
+    from .observations import Observation
+
+    Planner = Callable[..., Plan]
+
+
+@dataclass(frozen=True)
+class LaunchMachine:
+    """What is planned for. `host` None: RAM without a limit."""
+
+    devices: tuple[Device, ...]
+    host: Host | None
+
+
+class Session:
+    """Everything that does not change between attempts. `own` are the flags of autolayers before the command, read.
+
+    Raises UsageError for words that make no sense, ModelError for an unreadable model, DeviceError.
+    """
+
+    def __init__(self, command: WrappedCommand, own: Mapping[str, Any], environ: Mapping[str, str],
+                 planner: Planner) -> None:
+        self.command = command
+        self.environ = environ
+        self.planner = planner
+        self.files = config_files(environ) if not command.container else ()
+        # A container does not see this environment, only what its command gives it
+        self.seen = {**({} if command.container else environ), **command.environ}
+        read = parse(command.plannable, self.seen, self.files, command=None)
+        self.model_path = self._model_path(read)
+        self.model = self._model()
+        self.build = self._build(read_policy(own).build)
+        self._check(read, own)
+        self.machine = self._machine(read, own)
+        # The machine is known, and what the build does without a flag is said
+        params = read.params
+        if params.n_parallel is None and self.build.default_slots != N_PARALLEL:
+            params = replace(params, n_parallel=self.build.default_slots)
+        own = {key: value for key, value in own.items() if key not in ("gpu", "ram")}
+        if self.build.number:
+            own["llama-build"] = self.build.number
+        self.arguments = replace(read, params=params, own=own, positional=())
+
+    def plan(self, machine: LaunchMachine | None = None) -> tuple[Plan, list[str]]:
+        """(the plan for `machine`, this one's where none is given; the words it adds to the command)."""
+        machine = machine or self.machine
+        plan = self._corrected(self._plan(machine), machine)
+        added, notes = commands.additions(self.command, plan.flags, self.build, self.seen, self.files)
+        for note in notes:
+            say(note)
+        return plan, added
+
+    def digest(self) -> str:
+        """Of the model's header, for what is kept of its launches; "" if it cannot be read."""
+        from .observations import digest
+
+        offset = getattr(getattr(self.model, "header", None), "data_offset", 0)
+        return digest(self.model_path, offset or 1 << 20)
+
+    def _model_path(self, read: Arguments) -> str:
+        from ..sources import needs_download
+
+        model = read.params.model
+        if model is None:
+            raise UsageError(f"no model in the command: add -m MODEL after {self.command.program}")
+        if needs_download(model):
+            raise UsageError(f"autolayers run needs a local file, not {model}: download it and give -m FILE, or launch "
+                             f"by hand with the flags that `autolayers {model}` prints")
+        return self.command.here(model)
+
+    def _model(self) -> Model:
+        from ..model import read_model
+
+        return read_model(self.model_path)
+
+    def _build(self, number: int | None) -> Build:
+        if number is not None:
+            return Build(number)
+        if self._program() is None:
+            return TODAY
+        from .detect import detect
+
+        return detect(self.command.launcher, self.environ)
+
+    def _program(self) -> str | None:
+        """The path of a llama.cpp program; None for a script or container, which may do anything when asked."""
+        import shutil
+
+        if self.command.container or not self.command.program.startswith("llama-"):
+            return None
+        return shutil.which(self.command.launcher[0])
+
+    def _check(self, read: Arguments, own: Mapping[str, Any]) -> None:
+        """Refuses flags that nobody knows; what this very llama.cpp has is passed on."""
+        for name in read.unknown:
+            if name.partition("=")[0] in (self.build.flags or ()):
+                say(f"{name} is newer than autolayers: passed on, and not part of the plan")
+            elif own.get("strict-flags") != "off":
+                refuse_of_program(name, self.command.program)
+
+    def _machine(self, read: Arguments, own: Mapping[str, Any]) -> LaunchMachine:
+        from ..devices import Host, discover, hypothetical, remote
+
+        policy = read_policy(own)
+        host = None if policy.ram is None else Host(policy.ram, policy.ram, "given")
+        if policy.gpu is not None:
+            servers, notes = remote(read.params.rpc)
+            devices = (*servers, *hypothetical(policy.gpu))
+        else:
+            program = self._program() if len(self.command.launcher) == 1 else None
+            found = discover(self.environ, program, read.params.rpc)
+            devices, notes, host = found.devices, list(found.notes), host or found.host
+        for note in notes:
+            say(note)
+        return LaunchMachine(devices, host)
+
+    def _plan(self, machine: LaunchMachine) -> Plan:
+        return self.planner(self.model, self.arguments, devices=machine.devices, host=machine.host)
+
+    def _corrected(self, plan: Plan, machine: LaunchMachine) -> Plan:
+        """Planned again where an earlier launch with these flags took more than predicted."""
+        found = self._observed(plan)
+        worse = {device: size for device, size in (found.differences if found else {}).items() if size > 0}
+        if found is None or not worse:
+            return plan
+        for device, size in worse.items():
+            say(f"observed {found.date[:10] or 'before'}: {device} takes {mib(size)} more than predicted with these "
+                "flags; planned with that")
+        devices = tuple(replace(d, free=max(0, d.free - worse.get(d.name, 0))) for d in machine.devices)
+        return self._plan(LaunchMachine(devices, machine.host))
+
+    def _observed(self, plan: Plan) -> Observation | None:
+        from .observations import find, load
+
+        digest = self.digest()
+        return find(load(digest, self.environ), self.build.number, backend(plan), plan.flags) if digest else None
+
+
+def backend(plan: Plan) -> str:
+    """The backend of the first device: "CUDA", "Vulkan", ..., "CPU"."""
+    return next((name.rstrip("0123456789") for name in plan.breakdown.devices), HOST)

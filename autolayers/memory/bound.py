@@ -1,0 +1,124 @@
+"""An upper bound of the compute buffers where the graph is not known: from the header's shapes alone.
+
+The largest sum of matmul widths of a layer stands for what lives at the peak. The factors are the smallest that were
+never too small for the graphs that are known: tests/test_graph_bound.py applies the bound to all of them, partial
+offload, quantised caches and several GPUs included, and compares with llama.cpp of 2026-10-01.
+"""
+
+from __future__ import annotations
+
+from ..backends import HOST, backend
+from ..backends.backend import FLASH_ATTN_HEADS
+from .compute import Measured
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from ..flags.params import Params
+    from ..model import Model
+    from .cache import Cache, Memory
+    from .context import Context
+    from .weights import Placement
+
+# multiples of what lives at once: tables of tokens and of widths, scores of attention, states of recurrent layers
+_HIDDEN, _WIDTHS, _SCORES, _STATES = 6.0, 2.0, 2.1, 4.0
+_RECURRENT = 2.5         # what a scan makes of its layer's widths, more than attention does
+_COPIES = 4              # pipeline parallelism keeps so many of each input
+_ATTENTION = ("attn", "swa", "lid", "idx", "csa", "hca")
+
+
+def upper_bound(model: Model, params: Params, context: Context, placement: Placement, memory: Memory) -> Measured:
+    """Bytes per device and, last, the host, none of which llama.cpp is expected to exceed."""
+    hp = model.hparams
+    n = -(-max(min(context.n_ctx, context.n_ubatch), 1) // context.n_seq_max) * context.n_seq_max
+    f = 4 * n                                                     # one f32 column of all tokens
+    devices = placement.devices
+    wanted = params.n_gpu_layers
+    full = wanted is None or wanted < 0 or wanted > hp.n_layer_all
+    pipeline = (len(devices) > 1 and full and context.split_mode == "layer" and context.offload_kqv
+                and not params.overrides)
+    copies = _COPIES if pipeline else 1
+    caches = [cache for cache in memory.caches if cache.kind in _ATTENTION]
+    layers = range(hp.n_layer_all)
+
+    widths: dict[int, int] = {}
+    looked_up = 0                                                 # columns that embeddings bring in, per-layer ones too
+    for weight in model.weights:
+        ne = weight.info.ne
+        if weight.layer == "repeating" and weight.op in ("MUL_MAT", "MUL_MAT_ID"):
+            times = max(hp.n_expert_used_max, 1) if weight.op == "MUL_MAT_ID" else ne[2]
+            widths[weight.block] = widths.get(weight.block, 0) + ne[1] * times
+        elif weight.layer == "input":
+            looked_up += ne[0]
+    hidden = f * max(hp.n_embd, hp.n_embd_inp)
+    handed = hidden + f * max(0, looked_up - hp.n_embd)           # what goes from device to device
+    width = max(widths.values(), default=0)
+
+    heads = max((hp.n_head(il) for il in layers), default=1)
+    cells = max((cache.n_cells for cache in caches), default=n)
+    rounds = _rounds(model)
+    biased = any("rel_b" in name for name in model.tensors)       # a bias on the scores rules flash attention out
+    indexed = any(cache.kind in ("lid", "idx") for cache in caches)
+    on_cpu = any(hp.head_k(il) not in FLASH_ATTN_HEADS or hp.head_v(il) != hp.head_k(il)
+                 for il in layers if hp.has_kv(il))
+    scores = 0 if context.flash_attn == "on" and not biased and not indexed else 4 * cells * n * heads
+    scores *= 1 + biased + 10 * indexed                            # bias, or what the indexer ranks
+    masks = [cache.n_cells for cache in caches] or [n] * (1 if hp.swa_type == "none" else 2)
+    masks += [cells] if biased else []                            # which bias each pair of positions has
+    rows = 8 * n * (hp.n_embd_v_gqa_max if context.v_trans else 1)
+    inputs = sum(4 * n * cell + 8 * n + rows for cell in masks) + 16 * n + 4 * 128 * 128 * 4
+    if biased:
+        inputs += 4 * hp.n_embd * hp.n_ctx_train                  # what an encoder said
+    states = _STATES * max((sum(t.size for t in layer.tensors) for cache in memory.caches if cache not in caches
+                            for layer in cache.layers), default=0)
+    factor = _WIDTHS * (_RECURRENT if states else 1)
+
+    output = placement.output
+    n_outputs = min(n, max(context.n_outputs_max, context.n_seq_max))
+    logits = 4 * n_outputs * ((output.ne[1] if output is not None else 0) + 2 * hp.n_embd)
+    fed = copies * (inputs + (2 * rounds * handed if pipeline else 0))
+    if pipeline and (on_cpu or states):                           # each layer's visits to the CPU are inputs
+        fed += copies * f * width
+    peak = fed + int(max(_HIDDEN * handed + factor * f * width + _SCORES * scores + states, logits + 2 * handed))
+
+    kv = max((sum(t.size for t in layer.tensors) for cache in caches for layer in cache.layers), default=0)
+    converted = 0
+    if context.flash_attn != "off":
+        converted = max((2 * t.ne[0] * t.ne[1] * t.ne[2] for cache in caches for layer in cache.layers
+                         for t in layer.tensors if t.type != "f16"), default=0) * 2
+    on_host = HOST in placement.dev_layer or bool(params.overrides) or not context.offload_kqv
+    copied = 0
+    if on_host and devices:
+        host = {(placed.ne[2] > 1, placed.size) for placed in placement.tensors
+                if placement.is_host(placed.buffer) and placed.name.startswith("blk.")}
+        if output is not None and placement.is_host(output.buffer):
+            host.add((False, output.size))
+        if host and context.op_offload and backend(devices[0].backend).offload_min_batch:
+            # one at a time, but the next one may not fit the last one's gap: because it is larger, or, beside the many
+            # small tensors of experts, although it is not
+            two = sorted((size for _, size in host), reverse=True)[:2]
+            copied = 2 * two[0] if any(experts for experts, size in host if size == two[0]) else sum(two)
+        copied += 3 * rounds * kv + 2 * hidden
+    sizes = [peak + converted + (copied if i == 0 or not context.offload_kqv else 0) for i in range(len(devices))]
+    at_host = 2 * handed + copies * (inputs + hidden)
+    if on_host or not devices:
+        at_host += peak + kv + converted
+    elif states or indexed or on_cpu:
+        at_host += peak + _lifted(caches, copies)
+    return Measured((*sizes, at_host), context.flash_attn != "off",
+                    f"the graph of architecture {model.architecture} is not known: "
+                    "its compute buffers are an upper bound")
+
+
+def _rounds(model: Model) -> int:
+    """How often the layers run, where the file says that they do more than once (HRM's cycles)."""
+    rounds = 1
+    for key, value in model.header.metadata.items():
+        if key.endswith("_cycles") and isinstance(value, int):
+            rounds *= 2 * min(max(value, 1), 8)      # each cycle runs two stacks
+    return rounds
+
+
+def _lifted(caches: list[Cache], copies: int) -> int:
+    """Keys and values that the host may have to attend to: a layer's at a time, or all of them, as often as inputs."""
+    sizes = [sum(t.size for t in layer.tensors) for cache in caches for layer in cache.layers]
+    return copies * sum(sizes) if copies > 1 else 3 * max(sizes, default=0)

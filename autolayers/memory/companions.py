@@ -1,0 +1,55 @@
+"""The other files that a launch loads: projector, draft model, adapters, as headers that the caller has read.
+
+    params = with_draft_type(params, companions)      # what a draft model's file says about itself
+"""
+
+from __future__ import annotations
+
+from ..records import dataclass, replace
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from ..flags.params import Params
+    from ..gguf import Header
+    from ..model import Model
+
+
+@dataclass(frozen=True)
+class Companions:
+    """The headers of the other files that a launch loads; None and () where it has none."""
+
+    mmproj: Header | None = None
+    draft: Model | None = None
+    loras: tuple[Header, ...] = ()
+
+
+NONE = Companions()
+
+
+def wants_extras(params: Params, companions: Companions) -> bool:
+    """Whether the launch loads extra files or contexts (projector, draft, adapters)."""
+    return companions != NONE or bool(params.control_vector) or any(
+        kind in params.spec_type for kind in ("draft-mtp", "ngram-mod"))
+
+
+def with_draft_type(params: Params, companions: Companions) -> Params:
+    """`params` with the speculative type that llama.cpp infers from the draft's file
+    (common_speculative_types_from_gguf)."""
+    draft = companions.draft
+    if draft is None or any(name != "none" for name in params.spec_type):
+        return params
+    if draft.row.draft_type:
+        found = "draft-dspark" if "markov_w1.weight" in draft.tensors else draft.row.draft_type
+    elif f"blk.{draft.hparams.n_layer_all - 1}.nextn.eh_proj.weight" in draft.tensors:
+        found = "draft-mtp"
+    else:
+        return params
+    return replace(params, spec_type=(found,))
+
+
+def layer_inputs(model: Model, companions: Companions) -> tuple[int, ...]:
+    """The layers of `model` whose inputs an EAGLE-3 or DFlash draft reads: llama.cpp keeps them through the graph."""
+    draft = companions.draft
+    if draft is None or not draft.row.reads_target:
+        return ()
+    return tuple(il for il in draft.hparams.get("target_layers") or () if 0 <= il < model.hparams.n_layer)

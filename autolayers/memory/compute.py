@@ -1,0 +1,76 @@
+"""Graph buffers of one launch: simulated where the architecture's graph is modelled, else bounded from above."""
+
+from __future__ import annotations
+
+from ..backends import on
+from ..graph import builder
+from ..records import dataclass
+from .prepare import prepare
+from .reserve import BROKEN, Contradiction, grows, reserve, runtime_sizes
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from ..flags.params import Params
+    from ..graph import Builder
+    from ..model import Model
+    from .cache import Memory
+    from .context import Context
+    from .reserve import GraphCache
+    from .weights import Placement
+
+
+@dataclass(frozen=True)
+class Measured:
+    """Bytes per device of the placement and, last, the host; a warning where they are only an upper bound."""
+
+    sizes: tuple[int, ...]
+    flash_attn: bool
+    warning: str = ""
+    stopped: bool = False                      # the prompt graph alone: a lower bound
+    runtime: tuple[int, ...] | None = None     # what they may grow to in use, where that was asked for and can be more
+
+
+def measure(model: Model, params: Params, context: Context, placement: Placement, memory: Memory, cache: GraphCache,
+            runtime: bool = False, enough: Callable[[tuple[int, ...]], bool] | None = None) -> Measured:
+    """What llama_context::sched_reserve would allocate; with `runtime` also what real use may need above it. Where
+    `enough` says yes to what the prompt graph takes, nothing more is measured."""
+    build = builder(model.architecture, mtp=context.kind == "mtp")
+    if build is not None:
+        try:
+            return _simulated(model, params, context, placement, memory, cache, runtime, build, enough)
+        except Contradiction:
+            pass
+    from .bound import upper_bound
+
+    return upper_bound(model, params, context, placement, memory)
+
+
+def _simulated(model: Model, params: Params, context: Context, placement: Placement, memory: Memory, cache: GraphCache,
+               runtime: bool, build: Builder, enough: Callable[[tuple[int, ...]], bool] | None) -> Measured:
+    try:
+        setting = prepare(model, params, context, placement, memory, build, cache)
+    except BROKEN as error:
+        raise Contradiction(str(error)) from error
+    more = runtime and grows(setting)
+    result = reserve(setting, more, enough)
+    larger = runtime_sizes(setting, result) if more and not result.stopped else None
+    unproven = sorted({device.backend for device in placement.devices if not on(device).proven})
+    warning = f"compute buffers on {', '.join(unproven)} are not proven equal to llama.cpp's" if unproven else ""
+    sizes = result.sizes
+    if context.layer_inputs and not _keeps_inputs(build):
+        hp = model.hparams
+        kept = (len(context.layer_inputs) + 2 * max(1, hp.dsv4_hc_mult)) * hp.n_embd * context.n_ubatch * 4
+        sizes = tuple(size + kept for size in sizes)
+        warning = f"what the draft reads of {model.architecture}'s layers is counted on every device"
+    return Measured(sizes, result.flash_attn, warning, result.stopped, larger)
+
+
+def _keeps_inputs(build: object) -> bool:
+    """Whether a builder marks the layer inputs that a draft reads (Context.layer_inputs) as outputs."""
+    from ..graph.decoder import Decoder
+
+    kind = type(build)
+    return getattr(kind, "keeps_inputs", False) or (
+        getattr(kind, "build", None) is Decoder.build and kind.__call__ is Decoder.__call__)

@@ -1,0 +1,189 @@
+"""The memory model of one model: what its launches allocate, per device, to the byte.
+
+    estimator = Estimator(model)
+    estimator.breakdown(params, devices)           # Breakdown
+    estimator.static(params, devices)              # weights and caches alone, in a tenth of the time
+    estimator.at_least(params, devices, enough)    # a Breakdown, or a LowerBound as soon as that is enough
+
+It never asks a device anything and opens no file: `devices` says what there is, `params` what is wanted, `companions`
+what the files beside the model's say.
+"""
+
+from __future__ import annotations
+
+from ..builds import MODELLED
+from ..errors import LaunchRefused
+from ..records import dataclass, replace
+from .breakdown import Breakdown, LowerBound, Static, Usage
+from .cache import allocate
+from .companions import NONE, Companions, layer_inputs, wants_extras, with_draft_type
+from .compute import measure
+from .context import resolve
+from .margin import margin, matmuls, ops_of
+from .reserve import GraphCache
+from .server import serving
+from .weights import WeightPlacer
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from ..backends.ops import Matmul, Ops, Parts
+    from ..devices.device import Device
+    from ..flags.params import Params
+    from ..model import Model
+    from .cache import Memory
+    from .compute import Measured
+    from .context import Context
+    from .weights import Placement
+
+
+@dataclass(frozen=True)
+class _Launch:
+    """A launch up to its graphs."""
+
+    params: Params
+    context: Context
+    placement: Placement
+    memory: Memory
+
+
+class Estimator:
+    """Answers for one model and one build of llama.cpp (None: the newest known). Launches share what they have in
+    common.
+
+    `companions` are the headers of what params name (--mmproj, -md, --lora), read by the caller.
+    Every method raises LaunchRefused where llama.cpp would refuse the launch, with its reason, and UsageError for names
+    of devices that are not there.
+    """
+
+    def __init__(self, model: Model, build: int | None = None, companions: Companions = NONE) -> None:
+        self.model, self.build, self.companions = model, build, companions
+        self.placer = WeightPlacer(model)
+        self._graphs = GraphCache()
+        self._memory: tuple[object, Memory] | None = None
+        self._ops: dict[object, Ops] = {}
+        self._matmuls: tuple[tuple[Matmul, ...], tuple[Matmul, ...]] | None = None
+
+    def static(self, params: Params, devices: Sequence[Device]) -> Static:
+        """Weights and caches: a lower bound without any graph."""
+        launch = self._launch(params, devices)
+        nothing = [0] * (len(launch.placement.devices) + 1)
+        return Static(**self._facts(launch, devices, nothing))  # type: ignore[arg-type]
+
+    def breakdown(self, params: Params, devices: Sequence[Device], runtime: bool = False) -> Breakdown:
+        """The whole launch; `runtime` also finds what the graph buffers may grow to in use (`runtime_peak`)."""
+        found = self.at_least(params, devices, None, runtime)
+        assert isinstance(found, Breakdown)
+        return found
+
+    def at_least(self, params: Params, devices: Sequence[Device], enough: Callable[[LowerBound], bool] | None,
+                 runtime: bool = False) -> Breakdown | LowerBound:
+        """Like breakdown, but `enough` is asked with the lower bound, and where it says yes that is the answer, at a
+        third of the price."""
+        launch = self._launch(params, devices)
+
+        def lower(sizes: Sequence[int], flash_attn: bool) -> LowerBound:
+            return LowerBound(**self._facts(launch, devices, sizes, flash_attn))  # type: ignore[arg-type]
+
+        flash_attn = launch.context.flash_attn != "off"
+        halt = None if enough is None else lambda sizes: enough(lower(sizes, flash_attn))
+        measured = measure(self.model, launch.params, launch.context, launch.placement, launch.memory, self._graphs,
+                           runtime, halt)
+        if measured.stopped:
+            return lower(measured.sizes, measured.flash_attn)
+        return self._whole(launch, devices, measured)
+
+    def layers(self, params: Params, kind: Device) -> tuple[Usage, ...]:
+        """What each layer takes on a device like `kind`, the output layer last (n_layer + 1 entries).
+
+        llama.cpp has no such number; it is what each of n_layer + 1 equal devices would take if every one had
+        exactly one layer. Small tensors that every device copies (rope factors) are counted in every layer.
+        """
+        count = self.model.hparams.n_layer_all + 1
+        one_each = replace(params, n_gpu_layers=count, tensor_split=(1.0,) * count, split_mode=None, main_gpu=None,
+                           device=None, rpc=())
+        shelf = [replace(kind, name=f"{kind.backend}{i}", free=1 << 60, total=1 << 60) for i in range(count)]
+        found = self.static(one_each, shelf)
+        return tuple(found.devices[device.name] for device in shelf)
+
+    def margin(self, device: Device, params: Params, use: Breakdown | LowerBound) -> Parts:
+        """What must stay free on a device in this launch, as named parts in bytes."""
+        key = (use.n_ctx_seq, use.n_ctx, use.n_ubatch, use.n_seq_max, use.flash_attn, params.embedding,
+               params.reranking, params.pooling, params.backend_sampling)
+        ops = self._ops.get(key)
+        if ops is None:
+            if self._matmuls is None:
+                self._matmuls = matmuls(self.model)
+            ops = self._ops[key] = ops_of(self.model, params, use, self._matmuls)
+        return margin(device, self.model, params, use, ops)
+
+    def _launch(self, params: Params, devices: Sequence[Device]) -> _Launch:
+        params = with_draft_type(params, self.companions)
+        context = resolve(self.model, params, self.build)
+        inputs = layer_inputs(self.model, self.companions)
+        if inputs:
+            context = replace(context, layer_inputs=inputs)
+        placement = self.placer.place(params, devices, context.load_mtp)
+        key = (context, placement.devices, placement.dev_layer, placement.shares)
+        if self._memory is None or self._memory[0] != key:       # searches ask for the same caches many times in a row
+            self._memory = key, allocate(self.model, context, placement)
+        return _Launch(params, context, placement, self._memory[1])
+
+    def _facts(self, launch: _Launch, devices: Sequence[Device], compute: Sequence[int],
+               flash_attn: bool | None = None) -> dict[str, object]:
+        """The fields of a Static; `compute` are bytes per device that the model uses and, last, of the host."""
+        context, placement, buffers = launch.context, launch.placement, launch.memory.buffers
+        sizes = dict(zip([device.name for device in placement.devices], compute, strict=False))
+        warnings = [*self.model.inexact, *placement.warnings]
+        exact = placement.exact and not self.model.inexact
+        if self.build and self.build < MODELLED:
+            exact = False
+            warnings.append(f"llama.cpp build {self.build} is older than the rules used here (build {MODELLED}): "
+                            "an upper bound")
+        return {
+            "devices": {
+                name: Usage(placement.buffers.get(name, 0), buffers.get(name, 0), sizes[name])
+                if name in sizes
+                else Usage()
+                for name in [device.name for device in devices]
+            },
+            "host": Usage(
+                placement.host, sum([size for name, size in buffers.items() if name not in sizes]), compute[-1]
+            ),
+            "n_ctx": context.n_ctx,
+            "n_ctx_seq": context.n_ctx_seq,
+            "n_batch": context.n_batch,
+            "n_ubatch": context.n_ubatch,
+            "n_seq_max": context.n_seq_max,
+            "kv_unified": context.kv_unified,
+            "flash_attn": context.flash_attn != "off" if flash_attn is None else flash_attn,
+            "exact": exact,
+            "warnings": tuple(warnings),
+            "host_resident": placement.resident,
+        }
+
+    def _whole(self, launch: _Launch, devices: Sequence[Device], measured: Measured) -> Breakdown:
+        params, context, placement, memory = launch.params, launch.context, launch.placement, launch.memory
+        if not measured.flash_attn and context.type_v not in ("f32", "f16", "bf16"):
+            raise LaunchRefused("quantized V cache was requested, but this requires Flash Attention")
+        facts = self._facts(launch, devices, measured.sizes, measured.flash_attn)
+        found = Breakdown(**facts)  # type: ignore[arg-type]
+        warnings, exact = list(found.warnings), found.exact
+        if measured.warning:
+            exact = False
+            warnings.append(measured.warning)
+        extras, unlimited = serving(self.model, params, context, memory)
+        warnings += unlimited
+        if wants_extras(params, self.companions):
+            from .extras import extras_of  # few launches need it
+
+            more, doubts = extras_of(self.model, params, devices, context, placement, memory, self.companions)
+            extras = (*more, *extras)
+            warnings += doubts
+        peak = None
+        if measured.runtime is not None:
+            names = [*(device.name for device in placement.devices), "Host"]
+            peak = {name: max(0, most - size)
+                    for name, most, size in zip(names, measured.runtime, measured.sizes, strict=True)}
+        return replace(found, exact=exact, warnings=tuple(warnings), extras=extras, runtime_peak=peak)

@@ -1,0 +1,99 @@
+"""What a model is made of, layer by layer: for `autolayers inspect`."""
+
+from __future__ import annotations
+
+from ..backends import DEFAULT
+from ..devices.device import Device
+from ..records import dataclass
+from .estimate import Estimator
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from ..flags.params import Params
+    from ..model import Model
+
+
+@dataclass(frozen=True)
+class LayerSizes:
+    """One layer in bytes: its weights by part as in the file, and its cache or state with `n_ctx` cells on a device."""
+
+    name: str            # its number, or input, output
+    attention: int
+    ffn: int
+    experts: int
+    other: int
+    cache: int
+
+    @property
+    def weights(self) -> int:
+        return self.attention + self.ffn + self.experts + self.other
+
+
+@dataclass(frozen=True)
+class ModelLayers:
+    """A model's facts under llama.cpp's names, its layers, and its tensor types as (type, tensors, bytes)."""
+
+    facts: tuple[tuple[str, int | str], ...]
+    layers: tuple[LayerSizes, ...]
+    types: tuple[tuple[str, int, int], ...]
+    n_ctx: int
+    warnings: tuple[str, ...]
+
+    def to_dict(self) -> dict[str, object]:
+        return {
+            "schema": 1, "facts": dict(self.facts), "n_ctx": self.n_ctx,
+            "layers": [{"name": x.name, "weights": x.weights, "attention": x.attention, "ffn": x.ffn,
+                        "experts": x.experts, "other": x.other, "cache": x.cache} for x in self.layers],
+            "types": {name: {"tensors": count, "bytes": size} for name, count, size in self.types},
+            "warnings": list(self.warnings),
+        }
+
+
+_ATTENTION = ("attn", "wkv", "ssm", "time_mix", "shortconv", "indexer", "post_attention")
+
+
+def model_layers(model: Model, params: Params) -> ModelLayers:
+    """The sizes of a model's layers; caches as the flags in `params` make them. Raises LaunchRefused where llama.cpp
+    would not make a context with these flags."""
+    model = model.overridden(params.override_kv)
+    hp = model.hparams
+    device = Device(f"{DEFAULT.name}0", 1 << 60, 1 << 60)
+    estimator = Estimator(model)
+    caches = estimator.layers(params, device)
+    static = estimator.static(params, [device])
+    names = [str(i) for i in range(hp.n_layer_all)]
+    parts: dict[str, list[int]] = {name: [0, 0, 0, 0] for name in ("input", *names, "output")}
+    types: dict[str, list[int]] = {}
+    for weight in model.weights:
+        info = weight.info
+        row = parts[str(weight.block) if weight.layer == "repeating" and 0 <= weight.block < hp.n_layer_all
+                    else "input" if weight.layer == "input" else "output"]
+        stem = info.name.split(".", 2)[-1] if info.name.startswith("blk.") else info.name
+        if weight.op == "MUL_MAT_ID":
+            part = 2
+        else:
+            part = 0 if stem.startswith(_ATTENTION) else 1 if stem.startswith("ffn") else 3
+        row[part] += info.n_bytes
+        kind = types.setdefault(info.type, [0, 0])
+        kind[0] += 1
+        kind[1] += info.n_bytes
+    layers = [LayerSizes(name, row[0], row[1], row[2], row[3], caches[int(name)].context if name.isdigit() else 0)
+              for name, row in parts.items()]
+    return ModelLayers(_facts(model), tuple(layers),
+                   tuple(sorted(((name, n, size) for name, (n, size) in types.items()), key=lambda t: -t[2])),
+                   static.n_ctx, (*model.header.warnings, *model.inexact))
+
+
+def _facts(model: Model) -> tuple[tuple[str, int | str], ...]:
+    hp = model.hparams
+    elements = sum(info.n_elements for info in model.tensors.values())
+    facts: list[tuple[str, int | str]] = [
+        ("architecture", model.architecture), ("name", model.name), ("size", model.size), ("parameters", elements),
+        ("bits_per_weight", f"{8 * model.size / max(1, elements):.2f}"), ("n_layer", hp.n_layer_all),
+        ("n_embd", hp.n_embd), ("n_head", hp.n_head(0)), ("n_head_kv", hp.n_head_kv(0)), ("n_vocab", hp.n_vocab),
+        ("n_ctx_train", hp.n_ctx_train)]
+    if hp.n_expert:
+        facts += [("n_expert", hp.n_expert), ("n_expert_used", hp.n_expert_used_max)]
+    if hp.is_swa_any:
+        facts += [("n_swa", hp.n_swa)]
+    return tuple(facts)

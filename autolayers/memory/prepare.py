@@ -1,0 +1,146 @@
+"""From placed weights and caches to the setting of a graph."""
+
+from __future__ import annotations
+
+from ..backends import CPU, HOST, REPACK, Cpu, on
+from ..ggml.tensor import Buffer, Tensor, block_size
+from ..gguf import BY_NAME
+from ..graph.llm import CacheView, Llm, StateView
+from .reserve import N_COPIES, GraphCache, Setting
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+    from ..backends import Backend
+    from ..flags.params import Params
+    from ..graph import Builder
+    from ..model import Model
+    from .cache import Cache as CacheLayout
+    from .cache import Memory
+    from .context import Context
+    from .weights import Placement
+
+
+def prepare(model: Model, params: Params, context: Context, placement: Placement, memory: Memory,
+            build: Builder, cache: GraphCache) -> Setting:
+    """Everything `reserve` needs, for one launch."""
+    hp = model.hparams
+    backends: list[Backend] = [on(device, i) for i, device in enumerate(placement.devices)]
+    pinned = [buffer for backend in backends if (buffer := backend.host_buffer_type())]
+    backends.append(Cpu(pinned[0]) if pinned and backends[0].host_buffer else Cpu())
+    buffers = {buffer.name: buffer for buffer in (*reversed(pinned), *(backend.buffer for backend in backends))}
+    borrowed = placement.target.buffers if placement.target is not None else ()
+    for name in {HOST, REPACK, *placement.buffers, *borrowed}:
+        if name not in buffers:
+            buffers[name] = Buffer(name, -1, CPU.alignment, host=name != REPACK, repack=name == REPACK)
+    index = {device.name: i for i, device in enumerate(placement.devices)}
+    dev_layer = [index.get(name, len(backends) - 1) for name in placement.dev_layer]
+    wanted = params.n_gpu_layers
+    full = wanted is None or wanted < 0 or wanted > hp.n_layer_all
+    pipeline = (len(placement.devices) > 1 and full and context.split_mode == "layer" and context.offload_kqv
+                and not params.overrides)
+    return Setting(
+        hparams=hp, context=context, build=build, weights=lambda: _weights(model, placement, buffers),
+        caches=lambda llm: _caches(llm, memory, context, hp, buffers), backends=backends, dev_layer=dev_layer,
+        full_offload=full, cache=cache,
+        launch=(params, context, placement.groups, placement.dev_layer), n_copies=N_COPIES if pipeline else 1)
+
+
+def _weights(model: Model, placement: Placement, buffers: dict[str, Buffer]) -> Callable[[str], Tensor | None]:
+    """A lookup of weights for one graph. "name@il": the copy beside layer `il` (rope factors)."""
+    made: dict[object, Tensor | None] = {}
+
+    def weight(name: str) -> Tensor | None:
+        if name in made:
+            return made[name]
+        base, at, il = name.partition("@")
+        if base.startswith("target."):       # a draft's target lends it
+            base = base[7:]
+            theirs = placement.target
+            placed = None if theirs is None else theirs.output if base == "output.weight" else theirs.lookup(base)
+        elif base == "output.weight" and model.row.tied != "never":
+            placed = placement.output
+        else:
+            placed = placement.lookup(base, int(il)) if at else placement.lookup(base)
+        if placed is None:
+            made[name] = None
+            return None
+        key = (base, placed.buffer)
+        tensor = made.get(key)
+        if tensor is None:
+            info = placed.info
+            tensor = Tensor("NONE", info.type if info.type in BY_NAME else "f32", info.ne)
+            tensor.name = base
+            tensor.buffer = buffers[placed.buffer]
+            tensor.weight = True
+            made[key] = tensor
+        made[name] = tensor
+        return tensor
+
+    return weight
+
+
+class _Layers(dict):  # type: ignore[type-arg]
+    """Cache tensors by layer, made when a graph first asks for them."""
+
+    def __init__(self, layout: CacheLayout, buffers: dict[str, Buffer], names: tuple[str, ...]) -> None:
+        self._layout = layout
+        self._buffers = buffers
+        self._names = names
+        self._made: dict[int, Any] = {}
+
+    def __missing__(self, il: int) -> Any:
+        layer = self._layout.layer(il)
+        if layer is None:
+            raise KeyError(il)
+        made = self._made.get(layer.il)
+        if made is None:
+            made = self._made[layer.il] = tuple(self._tensor(getattr(layer, name)) for name in self._names)
+        self[il] = made
+        return made
+
+    def _tensor(self, info: Any) -> Tensor | None:
+        if info is None:
+            return None
+        tensor = Tensor("NONE", info.type, info.ne)
+        tensor.name = info.name
+        tensor.buffer = self._buffers[info.buffer]
+        return tensor
+
+
+def _caches(llm: Llm, memory: Memory, c: Context, hp: Any, buffers: dict[str, Buffer]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    own = hp
+    if memory.owner is not None:             # lent, with the rotations of whoever made them
+        hp, c = memory.owner
+    for layout in memory.caches:
+        if layout.kind == "recurrent" or layout.kind.endswith("-state"):
+            names = ("r", "s", "p") if layout.kind == "recurrent" else ("kv", "score")
+            found[layout.kind] = StateView(layout.n_cells, _Layers(layout, buffers, names))
+            continue
+        indexer = layout.kind in ("lid", "idx")
+        k_heads = {hp.indexer_head_size if indexer else hp.head_k(layer.il) for layer in layout.layers}
+        v_heads = {hp.head_v(layer.il) for layer in layout.layers}
+        k_all = k_heads.pop() if len(k_heads) == 1 else 0
+        v_all = v_heads.pop() if len(v_heads) == 1 else 0
+        first_k = hp.indexer_head_size if indexer else hp.head_k(0)
+        rotate_k = k_all > 0 and block_size(c.type_k) > 1 and first_k % 64 == 0
+        if hp.architecture.rotated_indexer and \
+                (indexer or hp.n_embd_head_k_full == hp.indexer_head_size):
+            rotate_k = True
+        rotate_v = v_all > 0 and block_size(c.type_v) > 1 and hp.head_v(0) % 64 == 0
+        found[layout.kind] = CacheView(
+            llm, layout.n_cells, 1 if llm.fused_ops.get("one_stream") else layout.n_stream,
+            _Layers(layout, buffers, ("k", "v")), llm.cparams.v_trans,
+            _rotation(k_all) if rotate_k else 0, 64 if rotate_v else 0, own.n_embd_v_gqa_max)
+    return found
+
+
+def _rotation(head: int) -> int:
+    """build_input_k_rot: the largest power of two, from 64 on, that divides the head."""
+    side = 128
+    while head > 0 and head % side == 0:
+        side *= 2
+    return side // 2

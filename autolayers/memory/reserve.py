@@ -1,0 +1,276 @@
+"""Compute buffers: build the worst-case graphs, schedule and allocate them, as llama_context::sched_reserve does.
+
+A launch reserves a prompt graph (n_ubatch tokens) and a generation graph (one token a slot) into the same buffers,
+so each buffer ends as large as the larger of the two asks for. Source: src/llama-context.cpp of 2026-10-01.
+
+The graph builder asks for some nodes to run on a certain backend. llama.cpp's measuring (--fit, llama-fit-params, the
+memory breakdown) forgets these wishes for the prompt graph, because ggml_backend_sched_reserve_size resets the
+scheduler first; `reserve` reports what it measures, `runtime_sizes` what a launch may grow to.
+"""
+
+from __future__ import annotations
+
+from ..ggml.allocator import Arena, allocate
+from ..ggml.scheduler import assign, split
+from ..graph.llm import Llm
+from ..records import dataclass
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Hashable, Sequence
+    from typing import Any
+
+    from ..backends import Backend
+    from ..ggml.tensor import Tensor
+
+N_COPIES = 4                 # GGML_SCHED_MAX_COPIES: pipeline parallelism
+_KEPT_PROMPTS = 64           # of GraphCache
+
+
+# what a graph of tensors that contradict the keys may end in
+BROKEN = (ArithmeticError, AssertionError, AttributeError, LookupError, TypeError, ValueError)
+
+
+class Contradiction(Exception):
+    """The file's tensors contradict its keys, or are not where its architecture has them: no graph that we know."""
+
+
+class GraphCache:
+    """What launches of one model learn for those that follow."""
+
+    def __init__(self) -> None:
+        self.fused: dict[object, dict[str, bool]] = {}      # by kind of launch: the fused operations that stay
+        self.prompts: dict[object, Graphs] = {}             # prompt graphs of launches that were measured no further
+
+
+@dataclass(frozen=True)
+class Setting:
+    """Everything one graph depends on except its number of tokens."""
+
+    hparams: Any
+    context: Any
+    build: Callable[[Llm], Tensor | None]        # the architecture's builder
+    weights: Callable[[], Callable[[str], Tensor | None]]   # a fresh lookup per graph
+    caches: Callable[[Llm], dict[str, Any]]      # a fresh set of cache tensors per graph
+    backends: Sequence[Backend]
+    dev_layer: Sequence[int]
+    full_offload: bool
+    cache: GraphCache
+    launch: Hashable                             # the key of this launch's prompt graph in it
+    n_copies: int = 1
+
+
+@dataclass(frozen=True)
+class Reserved:
+    """Bytes per backend (the last is the host), and what was decided on the way. `pinned`: bytes of the prompt graph
+    with the builder's wishes honoured, where that was asked for."""
+
+    sizes: tuple[int, ...]
+    fused: dict[str, bool]
+    pinned: tuple[int, ...] | None = None
+    stopped: bool = False        # the prompt graph alone was more than enough
+
+    @property
+    def flash_attn(self) -> bool:
+        return self.fused["flash_attn"]
+
+
+def _without_gc(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A graph is tens of thousands of small objects that all die together: collecting in between only costs time."""
+
+    def run(*args: Any, **options: Any) -> Any:
+        import gc
+
+        enabled = gc.isenabled()
+        gc.disable()
+        try:
+            return function(*args, **options)
+        finally:
+            if enabled:
+                gc.enable()
+
+    return run
+
+
+@_without_gc
+def reserve(setting: Setting, pinned: bool = False,
+            enough: Callable[[tuple[int, ...]], bool] | None = None) -> Reserved:
+    """The larger of the prompt and the generation graph per buffer; with `pinned` also what `runtime_sizes` starts
+    from.
+
+    `enough` is asked with what the prompt graph takes, before anything else is known; where it says yes, that is the
+    answer.
+    """
+    c = setting.context
+    n_seqs = c.n_seq_max
+    n_tokens = min(c.n_ctx, c.n_ubatch)
+    # until the generation graph is there, everything is taken to be fused, which needs less memory; but not where a
+    # launch like this one was not
+    alike = ("fused", c.type_k, c.type_v, c.offload_kqv, c.flash_attn, *[b.kind for b in setting.backends],
+             len(setting.backends) - 1 in setting.dev_layer)
+    hasty = enough is not None and setting.cache.fused.get(alike) == _unresolved(setting)
+    generation = None if hasty else resolve_fused(setting, n_seqs)
+    fused = _unresolved(setting) if generation is None else generation.fused
+    setting.cache.fused.setdefault(alike, fused)
+    prompt = setting.cache.prompts.pop(setting.launch, None)
+    while True:
+        if prompt is None or prompt.fused != fused:
+            prompt = Graphs(setting, n_tokens, n_seqs, min(n_tokens, c.n_outputs_max), fused)
+        without = prompt.plain()
+        if enough is not None and enough(without):
+            if len(setting.cache.prompts) >= _KEPT_PROMPTS:
+                setting.cache.prompts.clear()
+            setting.cache.prompts[setting.launch] = prompt
+            return Reserved(without, fused, stopped=True)
+        if generation is None:
+            generation = resolve_fused(setting, n_seqs)
+        if generation.fused == fused:
+            break
+        fused = generation.fused
+    sizes = tuple(map(max, without, generation.sizes()))
+    if pinned and setting.n_copies == 1:
+        return Reserved(sizes, fused, prompt.sizes())
+    return Reserved(sizes, fused, sizes if pinned else None)
+
+
+def grows(setting: Setting) -> bool:
+    """Whether `runtime_sizes` can differ from `reserve` at all."""
+    c = setting.context
+    on_host = any(b == len(setting.backends) - 1 for b in setting.dev_layer)
+    streams = c.n_seq_max > 1 and not c.kv_unified
+    return ((streams and (on_host or len(setting.backends) > 2)) or (not c.offload_kqv and c.flash_attn != "on")
+            or _wishes_cost(setting) or bool(setting.hparams.architecture.graph_grows))
+
+
+def _wishes_cost(setting: Setting) -> bool:
+    """Whether the builder's wishes may cost memory in the prompt graph: between several devices they do, but pipelined
+    they only save copies (none of 713 launches grew by them)."""
+    return len(setting.backends) > 2 and setting.n_copies == 1
+
+
+@_without_gc
+def runtime_sizes(setting: Setting, reserved: Reserved) -> tuple[int, ...]:
+    """Bytes per backend that a launch may grow to while it runs, after `reserve` with `pinned`.
+
+    A real launch honours the builder's wishes in the prompt graph too; it reserves it once more for a single sequence
+    where the graph grows with tokens per sequence; and a micro-batch of one sequence may need more than the reserved
+    graph of all (separate streams, partial offload), which ggml_gallocr_alloc_graph then allocates: it sees its own
+    stream of the cache alone ("one_stream"). Some graphs grow with what the cache holds ("filled": minimax-m3).
+    """
+    c = setting.context
+    n_seqs = c.n_seq_max
+    n_tokens = min(c.n_ctx, c.n_ubatch)
+    n_outputs = min(n_tokens, c.n_outputs_max)
+    sizes = reserved.pinned
+    assert sizes is not None
+    more: list[tuple[int, int, int, dict[str, bool]]] = []
+    filled = {**reserved.fused, "filled": True}
+    grows_with = setting.hparams.architecture.graph_grows
+    if grows_with == "cache":
+        more.append((n_tokens, n_seqs, n_outputs, filled))
+    if grows_with and n_seqs > 1:
+        more.append((n_tokens, 1, n_outputs, filled))
+    if n_seqs > 1 and not c.kv_unified:
+        alone = {**filled, "one_stream": True}
+        more += [(n_tokens, 1, n_outputs, alone), (1, 1, 1, alone)]
+    for tokens, seqs, outputs, fused in more:
+        sizes = tuple(map(max, sizes, Graphs(setting, tokens, seqs, outputs, fused).sizes()))
+    return sizes
+
+
+def _unresolved(setting: Setting) -> dict[str, bool]:
+    return {"flash_attn": setting.context.flash_attn != "off", **dict.fromkeys(("hc_pre", "hc_comb", "hc_post"), True)}
+
+
+def _probes(setting: Setting) -> list[str]:
+    """The fused operations that llama.cpp decides about by itself."""
+    probes = ["flash_attn"] if setting.context.flash_attn == "auto" else []
+    return probes + (["hc_pre", "hc_comb", "hc_post"] if setting.hparams.dsv4_hc_mult else [])
+
+
+def resolve_fused(setting: Setting, n_seqs: int) -> Graphs:
+    """resolve_fused_ops: a fused op stays only if it would run on its layer's own device, in every layer.
+
+    Gives the generation graphs, which llama.cpp asks; their `fused` is the answer.
+    """
+    fused, probes = _unresolved(setting), _probes(setting)
+    graphs = Graphs(setting, n_seqs, n_seqs, n_seqs, fused)
+    for probe in probes:             # one graph serves all questions until an answer changes it
+        asked = graphs.built().fused_nodes
+        if any(kind == probe and t.backend != setting.dev_layer[il] for kind, t, il in asked):
+            fused = {**fused, probe: False}
+            graphs.release()
+            graphs = Graphs(setting, n_seqs, n_seqs, n_seqs, fused)
+        elif not any(kind in probes for kind, _, _ in asked):
+            break
+    return graphs
+
+
+class Graphs:
+    """One of a launch's graphs: built, split and allocated when its sizes are asked for."""
+
+    def __init__(self, setting: Setting, n_tokens: int, n_seqs: int, n_outputs: int, fused: dict[str, bool]) -> None:
+        self.setting = setting
+        self.fused = fused
+        self.shape = (-(-n_tokens // n_seqs) * n_seqs, n_seqs, n_outputs)
+        self._backends: list[int] = []           # of every node as last measured, and what came of it
+        self._sizes: tuple[int, ...] = ()
+        self._plain: tuple[int, ...] | None = None
+        self._llm: Llm | None = None
+
+    def built(self, pins: bool = True) -> Llm:
+        """The graph, every node with its backend."""
+        if self._llm is None:
+            try:
+                self._llm = self._build(pins)
+            except BROKEN as error:
+                raise Contradiction(str(error)) from error
+        return self._llm
+
+    def _build(self, pins: bool) -> Llm:
+        setting, (n_tokens, n_seqs, n_outputs) = self.setting, self.shape
+        llm = Llm(setting.hparams, setting.context, n_tokens=n_tokens, n_seqs=n_seqs, n_outputs=n_outputs,
+                  fused_ops=self.fused,
+                  lookup=setting.weights(), caches={}, backends=setting.backends,
+                  dev_layer=setting.dev_layer, full_offload=setting.full_offload)
+        llm.caches = setting.caches(llm)
+        llm.done(setting.build(llm))
+        assign(llm.graph, setting.backends, setting.context.op_offload, pins)
+        return llm
+
+    def release(self) -> None:
+        if self._llm is not None:
+            self._llm.release()
+            self._llm = None
+
+    def plain(self) -> tuple[int, ...]:
+        """Bytes per backend as if the builder asked for no backends."""
+        if self._plain is None:
+            self._plain = self.sizes(pins=False)
+        return self._plain
+
+    def sizes(self, pins: bool = True) -> tuple[int, ...]:
+        """Bytes per backend; without `pins` as if the builder asked for no backends."""
+        llm = self.built(pins)
+        try:
+            backends = [t.backend for t in llm.graph.nodes]
+            if backends != self._backends:       # else measured before, with other wishes
+                self._sizes = self._allocated(llm)
+                self._backends = backends
+        except BROKEN as error:
+            raise Contradiction(str(error)) from error
+        finally:
+            self.release()
+        return self._sizes
+
+    def _allocated(self, llm: Llm) -> tuple[int, ...]:
+        """Split and allocate a graph, which is used up."""
+        setting = self.setting
+        ready = split(llm.graph, setting.backends, setting.n_copies)
+        arenas: list[Arena] = []
+        for b in setting.backends:
+            shared = (a for a, other in zip(arenas, setting.backends, strict=False) if other.buffer is b.buffer)
+            known = next(shared, None)
+            arenas.append(known or Arena(b.buffer.alignment, b.alloc_size, b.buffer.max_size))
+        allocate(ready.nodes, ready.leafs, arenas)
+        return tuple(arena.peak for arena in arenas)

@@ -1,0 +1,77 @@
+"""What every server holds in system memory beside the breakdown, most of it only while it serves.
+
+Mirrors, of 2026-10-01: llama_context::output_reserve, the state writers of src/llama-kv-cache*.cpp and
+llama-memory-recurrent.cpp (context checkpoints), tools/server's prompt cache, src/llama-kv-cells.h.
+"""
+
+from __future__ import annotations
+
+from ..gguf import row_size
+from ..units import MiB
+from .breakdown import Extra
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from ..flags.params import Params
+    from ..model import Model
+    from .cache import Memory
+    from .context import Context
+
+CACHE_RAM = 8192                 # --cache-ram, MiB
+CTX_CHECKPOINTS = 32             # --ctx-checkpoints, per slot
+CELL = 52                        # bytes of bookkeeping per cell of a cache, and as much again once it is used
+_USED_CELL = 90
+
+
+def serving(model: Model, params: Params, context: Context,
+            memory: Memory) -> tuple[tuple[Extra, ...], tuple[str, ...]]:
+    """The output buffer, and what grows up to a limit; and warnings about what has no limit."""
+    found = [*_output(model, params, context), *_checkpoints(model, params, context, memory)]
+    warnings: tuple[str, ...] = ()
+    mib = CACHE_RAM if params.cache_ram is None else params.cache_ram
+    if mib < 0:
+        warnings = ("--cache-ram -1: saved prompts may take all of the host's memory",)
+    elif mib:
+        found.append(Extra("prompt cache", "Host", mib * MiB, True, upper_limit=True))
+    cells = sum(cache.n_cells * cache.n_stream for cache in memory.caches if cache.layers and cache.layers[0].k)
+    if cells:
+        found.append(Extra("cache bookkeeping", "Host", cells * (CELL + _USED_CELL), False, upper_limit=True))
+    return tuple(found), warnings
+
+
+def _output(model: Model, params: Params, context: Context) -> list[Extra]:
+    """llama_context::output_reserve: a row of logits (and of embeddings) per output, pinned host memory; first one per
+    slot, more when more are asked for (embeddings, verified drafts)."""
+    hp = model.hparams
+    output = model.tensors.get("output.weight") or model.tensors.get("token_embd.weight")
+    n_vocab = hp.n_vocab or (output.ne[1] if output else 0)
+    row = n_vocab + (hp.n_embd_out if context.embeddings else 0) + (hp.n_embd_out if context.load_mtp else 0)
+    if params.backend_sampling:
+        row += 3 * n_vocab + 1
+    found = [Extra("output buffer", "Host", context.n_seq_max * row * 4, True)]
+    more = context.n_outputs_max - context.n_seq_max
+    return [*found, Extra("more outputs", "Host", more * row * 4, True, upper_limit=True)] if more > 0 else found
+
+
+def _checkpoints(model: Model, params: Params, context: Context, memory: Memory) -> list[Extra]:
+    """Context checkpoints of memories that cannot be rolled back; each is a sequence's state without its full
+    attention."""
+    n = CTX_CHECKPOINTS if params.ctx_checkpoints is None else max(0, params.ctx_checkpoints)
+    size = 0
+    swa, recurrent = memory.cache("swa"), memory.cache("recurrent")
+    if swa is not None and swa.layers:
+        cells = min(context.n_ctx_seq, model.hparams.n_swa)
+        size += 16 + cells * 12
+        for layer in swa.layers:
+            size += sum(12 + cells * row_size(tensor.type, tensor.ne[0]) for tensor in (layer.k, layer.v) if tensor)
+    if recurrent is not None and recurrent.layers:
+        hp = model.hparams
+        size += 20 + len(recurrent.layers) * (24 + 4 * hp.n_embd_r() + 4 * hp.n_embd_s() + 4 * hp.ple_conv_state())
+    for kind in ("csa-state", "hca-state", "lid-state"):
+        state = memory.cache(kind)
+        if state is not None:
+            size += sum(12 + tensor.size // max(1, state.n_stream)
+                        for layer in state.layers for tensor in layer.tensors)
+    if not size or not n:
+        return []
+    return [Extra("context checkpoints", "Host", context.n_seq_max * n * (8 + size), True, upper_limit=True)]

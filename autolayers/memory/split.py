@@ -1,0 +1,110 @@
+"""Which devices a model uses, and which of them gets which layer.
+
+Mirrors llama_prepare_model_devices (src/llama.cpp) and the layer split of llama_model_base::load_tensors
+(src/llama-model.cpp), as modelled.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+
+from ..backends import HOST, backend, on
+from ..errors import LaunchRefused, UsageError
+from ..gguf import BY_NAME, row_size
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from ..devices.device import Device
+    from ..flags.params import Params
+
+
+def model_devices(params: Params, devices: Sequence[Device]) -> tuple[tuple[Device, ...], bool, tuple[str, ...]]:
+    """llama_prepare_model_devices: what of the machine this model uses."""
+    by_name = {device.name: device for device in devices}
+    if params.device is not None:
+        for name in params.device:
+            if name not in by_name:
+                raise UsageError(f"invalid device: {name} (there are: {', '.join(by_name) or 'none'})")
+        used = [by_name[name] for name in params.device]
+    else:
+        gpus: list[Device] = []
+        for device in devices:
+            if device.kind == "gpu" and (device.pci_id is None or device.pci_id not in {gpu.pci_id for gpu in gpus}):
+                gpus.append(device)
+        used = [device for device in devices if device.kind == "rpc"] + gpus
+        if not gpus:
+            used += [device for device in devices if device.kind == "igpu"]
+    mode = params.split_mode or "layer"
+    if mode == "none" and used:
+        main = params.main_gpu or 0
+        if main < 0:
+            used = []
+        elif main >= len(used):
+            raise LaunchRefused(f"invalid value for main_gpu: {main} (available devices: {len(used)})")
+        else:
+            used = [used[main]]
+    if mode == "row":
+        for device in used:
+            if not backend(device.backend).split_rows:
+                raise LaunchRefused(f"device {device.name} does not support split buffers")
+    warnings = []
+    if mode in ("row", "tensor") and used:
+        warnings.append(f"split mode {mode}: the shares of the devices are an upper bound")
+    for name in dict.fromkeys(device.backend for device in used if not on(device).proven):
+        warnings.append(f"backend {name}: alignment and padding are an upper bound, not compared with llama.cpp yet")
+    return tuple(used), not warnings, tuple(warnings)
+
+
+def layer_devices(n: int, n_gpu_layers: int, devices: Sequence[Device], tensor_split: Sequence[float]) -> list[str]:
+    """The device of each of the `n` layers, the output layer last; in float32, whose rounding decides at the
+    boundaries."""
+    start = max(n - n_gpu_layers, 0)
+    count = min(n_gpu_layers, n) if devices else 0
+    layers = [HOST] * n
+    if not count:
+        return layers
+    from array import array
+
+    splits = _splits(devices, tensor_split)
+    cum = array("f")
+    total = array("f", [0.0])
+    for share in splits:
+        total[0] = total[0] + array("f", [share])[0]
+        cum.append(total[0])
+    if total[0] == 0:
+        return layers if not devices else _all_on_last(layers, start, count, devices)
+    points = list(array("f", (x / total[0] for x in cum)))
+    fractions = array("f", (i / count for i in range(count)))
+    for i, fraction in enumerate(fractions):
+        layers[start + i] = devices[min(bisect_right(points, fraction), len(devices) - 1)].name
+    return layers
+
+
+def _all_on_last(layers: list[str], start: int, count: int, devices: Sequence[Device]) -> list[str]:
+    for i in range(count):
+        layers[start + i] = devices[-1].name
+    return layers
+
+
+def _splits(devices: Sequence[Device], tensor_split: Sequence[float]) -> list[float]:
+    given = list(tensor_split[:len(devices)]) + [0.0] * max(0, len(devices) - len(tensor_split))
+    return given if any(given) else [float(device.free) for device in devices]
+
+
+def shares_of(params: Params, used: Sequence[Device]) -> dict[str, float]:
+    splits = _splits(used, params.tensor_split or ())
+    total = sum(splits) or 1.0
+    return {device.name: share / total for device, share in zip(used, splits, strict=True)}
+
+
+def split_tensor(shares: dict[str, float], type_: str, ne: tuple[int, int, int, int], size: int, divisible: bool,
+          granule: int = 512) -> list[tuple[str, int]]:
+    """(device, bytes) of a tensor that split mode row or tensor spreads: at most its share and one granule of rows, or
+    all of it on every device. An upper bound: llama.cpp's own cuts (llama_meta_device_get_split_state) are not
+    followed."""
+    if not divisible:
+        return [(name, size) for name in shares]
+    extra = row_size(type_, ne[0]) * granule * ne[2] if type_ in BY_NAME else size
+    return [(name, min(size, int(size * share) + extra)) for name, share in shares.items() if share > 0]

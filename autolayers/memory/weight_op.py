@@ -1,0 +1,69 @@
+"""The operation llama.cpp tries a weight with before it picks a buffer type: weight_buft_supported of
+src/llama-model-loader.cpp, as modelled. Backends answer for it as for any operation of a graph."""
+
+from __future__ import annotations
+
+from ..ggml.tensor import Graph, Tensor
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from ..backends import Backend
+    from ..ggml.tensor import Buffer
+    from ..gguf import TensorInfo
+    from ..model import Hparams
+
+_N_TOKENS, _N_SEQS = 512, 3      # of the activations
+
+
+def weight_supported(backend: Backend, buffer: Buffer, op: str, info: TensorInfo, hp: Hparams) -> bool:
+    """Whether `backend` runs `op` on a weight that lies in `buffer`. `info`: of a type that ggml knows."""
+    weight = Tensor("NONE", info.type, info.ne)
+    weight.buffer = buffer
+    weight.weight = True
+    node = weight_op(op, weight, hp)
+    return node is None or backend.supports_op(node)
+
+
+def weight_op(op: str, w: Tensor, hp: Hparams) -> Tensor | None:
+    """`op` on `w` and activations that fit it; None for NONE, which no backend is asked about."""
+    g = Graph()
+    ne = w.ne
+    used = max(1, hp.n_expert_used_max) if hp.router_layer < 0 else 1
+    if op == "GET_ROWS":
+        return g.get_rows(w, g.new("i32", _N_TOKENS))
+    if op == "MUL_MAT":
+        return g.mul_mat(w, g.new("f32", ne[0], _N_TOKENS, ne[2], ne[3]))
+    if op == "MUL_MAT_ID":
+        return g.mul_mat_id(w, g.new("f32", ne[0], used, _N_TOKENS), g.new("i32", used, _N_TOKENS))
+    if op == "ADD":
+        return g.add(g.new("f32", *ne), w)
+    if op == "ADD_ID":
+        return g.add_id(g.new("f32", ne[0], used, _N_TOKENS), w, g.new("i32", used, _N_TOKENS))
+    if op == "MUL":
+        return g.mul(g.new("f32", *ne), w)
+    if op == "DIV":
+        return g.div(g.new("f32", ne[0]), w)
+    if op == "ROPE":
+        return g.rope(g.new("f32", hp.head_v(0), hp.n_head(0), _N_TOKENS), g.new("i32", _N_TOKENS), w)
+    if op == "SSM_CONV":
+        return g.ssm_conv(g.new("f32", ne[0] - 1 + _N_TOKENS, ne[1], _N_SEQS), w)
+    if op == "SSM_SCAN":
+        return _ssm_scan(g, w, hp)
+    if op == "RWKV_WKV6":
+        k = g.new("f32", 123, 123, 123)
+        return g.wkv("RWKV_WKV6", k, g.new("f32", 123, 123, 123, 123), k, k, k, w, k)
+    if op == "IM2COL":
+        return g.im2col(w, g.new("f32", hp.n_embd_inp, ne[1]), 0)
+    if op == "SCALE":
+        return g.scale(w)
+    return None
+
+
+def _ssm_scan(g: Graph, a: Tensor, hp: Hparams) -> Tensor:
+    """Mamba-1 has a row of decays per head, Mamba-2 one."""
+    d_state = hp.ssm_d_state if a.ne[0] == 1 else a.ne[0]
+    n_head, n_group = a.ne[1], max(1, hp.ssm_n_group)
+    x = g.new("f32", hp.ssm_d_inner // n_head, n_head, _N_TOKENS, _N_SEQS)
+    group = g.new("f32", d_state, n_group, _N_TOKENS, _N_SEQS)
+    return g.ssm_scan(g.new("f32", d_state, x.ne[0], n_head, _N_SEQS), x, g.new("f32", n_head, _N_TOKENS, _N_SEQS), a,
+                      group, group, g.new("i32", _N_SEQS))

@@ -1,0 +1,341 @@
+"""HTTP: one exchange with a limit of time for all of it, a bounded answer, and every failure as one line.
+
+    limit = Limit(60, silence=30)                            # seconds in all, and between two bytes
+    with request("GET", "https://example.org/x", limit, redirects=10) as answer:
+        answer.status, answer.headers.get("ETag"), answer.read(1 << 16)
+
+The work is done by requests, imported with the first request. What it would do otherwise is settled here:
+
+- its timeouts count from byte to byte: a server that sends a byte of its headers now and then would hold us for ever
+- credentials go only to the host that they are for; redirects never lead from https to http; netrc is not read
+- this machine's own servers are not asked through a proxy
+- an answer is read as it is: a compressed one, which could be of any length, is refused
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from contextlib import contextmanager
+from urllib.parse import urljoin, urlsplit, urlunsplit
+
+from .errors import AutolayersError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+    from typing import Any, Literal
+
+    import requests
+    from urllib3 import PoolManager
+
+    Kind = Literal["address", "unreachable", "silent", "slow", "tls", "proxy", "broken", "redirect", "compressed",
+                   "large", "credentials"]
+
+CONNECT = 10.0            # seconds, for each address that a name has
+_ADVICE = "is the address right, and is this machine online?"
+_REDIRECTS = (301, 302, 303, 307, 308)
+
+
+class NetError(AutolayersError):
+    """A failed exchange; the message does not name the URL. `reason`: the system's or a library's words for it."""
+
+    def __init__(self, kind: Kind, message: str, reason: str = "") -> None:
+        super().__init__(message)
+        self.kind, self.reason = kind, reason
+
+
+class Limit:
+    """`total` seconds from the first request on, for all that share this limit; `silence` between two bytes."""
+
+    def __init__(self, total: float, silence: float | None = None) -> None:
+        self.total, self.silence = total, total if silence is None else silence
+        self._until: float | None = None
+
+    def left(self) -> float:
+        """Seconds until the next byte must have come. Raises TimeoutError when none are left."""
+        now = time.monotonic()
+        if self._until is None:
+            self._until = now + self.total
+        if now >= self._until:
+            raise TimeoutError(f"more than {self.total:g} s")
+        return min(self.silence, self._until - now)
+
+    @property
+    def over(self) -> bool:
+        return self._until is not None and time.monotonic() >= self._until
+
+
+class Response:
+    """Status and headers of an answer, and its body as it arrives."""
+
+    def __init__(self, response: requests.Response, url: str, limit: Limit) -> None:
+        self._response, self._limit = response, limit
+        self.url = url                                   # behind all redirects
+        self.status = response.status_code
+        self.reason = one_line(response.reason or "")        # "Not Found"
+        self.headers: Mapping[str, str] = response.headers
+
+    def __enter__(self) -> Response:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        self._response.close()
+
+    def read(self, n: int) -> bytes:
+        """1 to `n` bytes of the body, b"" at its end. Raises NetError."""
+        if self.headers.get("Content-Encoding", "").lower() not in ("", "identity"):
+            raise NetError("compressed", "the server compresses what it sends, although it was asked not to")
+        raw = self._response.raw
+        with _explained(self._limit):
+            # urllib3 2 returns the bytes that have arrived; older versions wait for all n
+            found: bytes = raw.read1(n) if hasattr(raw, "read1") else raw.read(min(n, 1 << 12))
+            if not found and raw.length_remaining:
+                raise ConnectionError(f"{raw.length_remaining} bytes are missing")
+        return found
+
+    def content(self, most: int) -> bytes:
+        """The whole body. Raises NetError, also where it is longer than `most` bytes."""
+        content = bytearray()
+        while chunk := self.read(1 << 16):
+            content += chunk
+            if len(content) > most:
+                raise NetError("large", f"the answer does not end within {most} bytes")
+        return bytes(content)
+
+    @property
+    def next_page(self) -> str:
+        """The URL that the Link header names for what follows, "" if none or none that is valid."""
+        try:
+            following = self._response.links.get("next", {}).get("url", "")
+            return urljoin(self.url, following) if following else ""
+        except ValueError:
+            return ""
+
+
+def request(method: str, url: str, limit: Limit, *, headers: Mapping[str, str] | None = None, json: object = None,
+            authorization: str = "", redirects: int = 0, own: bool = False) -> Response:
+    """One request and its answer, whatever its status, after at most so many redirects (0: a redirect is the answer).
+
+    `authorization` is that header's value; a user in the URL takes precedence. `json` is sent as the body. `own`: a
+    server that was started here, which is reached without a proxy and may have any certificate. Raises NetError.
+    """
+    first = origin(url)
+    authorization = _basic(url) or authorization
+    if not authorization.isascii() or not authorization.isprintable():     # http.client would show it in its error
+        raise NetError("credentials", "the token has characters that no token has")
+    for _ in range(redirects + 1):
+        here = origin(url)
+        if here != first:
+            authorization = ""
+            if (first[0], here[0]) == ("https", "http"):
+                raise NetError("redirect", f"it leads from https to {public(url)}, which anybody may tamper with")
+        answer = _exchange(method, url, limit, headers or {}, json, authorization, own)
+        if not redirects or answer.status not in _REDIRECTS or "Location" not in answer.headers:
+            return answer
+        answer.close()
+        url = _target(url, answer.headers["Location"])
+    raise NetError("redirect", f"more than {redirects} redirects")
+
+
+def _target(url: str, location: str) -> str:
+    """Where a redirect leads."""
+    try:
+        target = urljoin(url, location)
+        origin(target)
+        return target
+    except (ValueError, NetError) as error:
+        why = "" if isinstance(error, NetError) else f" ({one_line(str(error))})"
+        raise NetError("redirect", f"it leads to {public(location)}, which is no web address{why}") from None
+
+
+def _exchange(method: str, url: str, limit: Limit, headers: Mapping[str, str], json: object, authorization: str,
+              own: bool) -> Response:
+    import os
+    import warnings
+
+    sent = {"Accept-Encoding": "identity", "User-Agent": "autolayers", **headers}
+    with _explained(limit), warnings.catch_warnings(), _session(limit) as session:
+        verify: bool | str = not own
+        if own or is_loopback(origin(url)[1]):
+            session.trust_env = False        # no proxies, but certificate authorities of the environment still count
+            verify = verify and (os.environ.get("REQUESTS_CA_BUNDLE") or os.environ.get("CURL_CA_BUNDLE") or True)
+        if own:
+            warnings.simplefilter("ignore")
+        response = session.request(
+            method, _without_user(url), headers=sent, json=json, auth=_Authorization(authorization), verify=verify,
+            stream=True, allow_redirects=False, timeout=(min(CONNECT, limit.left()), limit.left()))
+    return Response(response, url, limit)
+
+
+class _Authorization:
+    """Given to requests as `auth`, also when empty: it keeps requests from looking into a netrc."""
+
+    def __init__(self, value: str) -> None:
+        self.value = value
+
+    def __call__(self, request: requests.PreparedRequest) -> requests.PreparedRequest:
+        if self.value:
+            request.headers["Authorization"] = self.value
+        return request
+
+
+def _session(limit: Limit) -> requests.Session:
+    """A requests.Session that reads all bytes, headers included, within a limit, and does not follow redirects."""
+    import http.client
+    import io
+
+    import requests
+
+    class Reader(io.RawIOBase):
+        """The bytes of a socket."""
+
+        def __init__(self, raw: io.RawIOBase, sock: Any) -> None:
+            self.raw, self.sock = raw, sock
+
+        def readable(self) -> bool:
+            return True
+
+        def readinto(self, buffer: Any) -> int | None:
+            self.sock.settimeout(limit.left())
+            return self.raw.readinto(buffer)
+
+        def close(self) -> None:
+            self.raw.close()
+            super().close()
+
+    class LimitedResponse(http.client.HTTPResponse):
+        def __init__(self, sock: Any, *args: Any, **kwargs: Any) -> None:
+            super().__init__(sock, *args, **kwargs)
+            self.fp = io.BufferedReader(Reader(self.fp.detach(), sock))
+
+    def limited(manager: PoolManager) -> PoolManager:
+        """The manager with pools whose connections read their answers by the class above."""
+        def connection(pool: Any) -> type:
+            return type("Connection", (pool.ConnectionCls,), {"response_class": LimitedResponse})
+
+        manager.pool_classes_by_scheme = {scheme: type("Pool", (pool,), {"ConnectionCls": connection(pool)})
+                                          for scheme, pool in manager.pool_classes_by_scheme.items()}
+        return manager
+
+    class Adapter(requests.adapters.HTTPAdapter):
+        def init_poolmanager(self, *args: Any, **kwargs: Any) -> None:
+            super().init_poolmanager(*args, **kwargs)
+            limited(self.poolmanager)
+
+        def proxy_manager_for(self, *args: Any, **kwargs: Any) -> PoolManager:
+            return limited(super().proxy_manager_for(*args, **kwargs))
+
+    class Session(requests.Session):
+        def get_redirect_target(self, resp: requests.Response) -> None:
+            """Else requests reads the whole body of a redirect to prepare for the next request."""
+
+    session = Session()
+    for scheme in ("http://", "https://"):
+        session.mount(scheme, Adapter())
+    return session
+
+
+@contextmanager
+def _explained(limit: Limit) -> Iterator[None]:
+    """Failures of the connection as a NetError."""
+    import requests
+    import urllib3
+
+    try:
+        yield
+    except NetError:
+        raise
+    except (requests.exceptions.ConnectTimeout, urllib3.exceptions.ConnectTimeoutError):
+        raise NetError("unreachable", f"no answer: {_ADVICE}", "no answer") from None
+    except (requests.exceptions.Timeout, urllib3.exceptions.TimeoutError, TimeoutError):
+        if limit.over:
+            raise NetError("slow", f"the server needs more than {limit.total:g} s") from None
+        raise NetError("silent", f"the server sent nothing for {limit.silence:g} s: try again later") from None
+    except requests.exceptions.SSLError as error:
+        reason = _reason(error)
+        raise NetError("tls", f"its certificate is not trusted or TLS failed ({reason})", reason) from None
+    except requests.exceptions.ProxyError as error:
+        reason = _reason(error)
+        raise NetError("proxy", f"the proxy does not work ({reason}): check HTTPS_PROXY", reason) from None
+    except (requests.exceptions.RequestException, urllib3.exceptions.HTTPError, OSError, ValueError) as error:
+        reason = _reason(error)
+        kind: Kind = "unreachable" if isinstance(_root(error), urllib3.exceptions.NewConnectionError) else "broken"
+        raise NetError(kind, f"the connection failed or broke ({reason}): {_ADVICE}", reason) from None
+
+
+def _root(error: BaseException) -> BaseException:
+    """What really happened, without the layers of the HTTP library around it."""
+    for _ in range(10):
+        inner = getattr(error, "reason", None)
+        if not isinstance(inner, BaseException):
+            inner = next((a for a in reversed(error.args) if isinstance(a, BaseException)), None)
+        if inner is None:
+            break
+        error = inner
+    return error
+
+
+def _reason(error: BaseException) -> str:
+    root = _root(error)
+    text = str(getattr(root, "strerror", None) or root)
+    return one_line(re.sub(r"^.*\[Errno -?\d+\] |^\S*Connection\([^)]*\): |^<[^>]*>: ", "", text)).rstrip(")")
+
+
+# --- URLs
+
+def origin(url: str) -> tuple[str, str, int]:
+    """(scheme, host, port), which decides whether credentials may be sent. Raises NetError for other URLs."""
+    try:
+        split = urlsplit(url)
+        scheme, host = split.scheme.lower(), (split.hostname or "").rstrip(".")
+        port = split.port or {"http": 80, "https": 443}[scheme]
+    except (ValueError, KeyError):
+        scheme = host = ""
+    if not host:
+        raise NetError("address", f"{public(url)}: no web address")
+    return scheme, host, port
+
+
+def is_loopback(host: str) -> bool:
+    """Whether a host of a URL is this machine."""
+    from ipaddress import ip_address
+
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def public(url: str) -> str:
+    """The URL without what may be secret: user, password, query."""
+    try:
+        split = urlsplit(url)
+    except ValueError:
+        return one_line(re.sub(r"//[^/]*@|[?#].*", "//", url))
+    return one_line(urlunsplit((split.scheme, split.netloc.rpartition("@")[2], split.path, "", "")), 2000)
+
+
+def _without_user(url: str) -> str:
+    split = urlsplit(url)
+    return urlunsplit(split._replace(netloc=split.netloc.rpartition("@")[2]))
+
+
+def _basic(url: str) -> str:
+    """The Authorization that a URL's user and password stand for, "" without."""
+    from base64 import b64encode
+    from urllib.parse import unquote
+
+    split = urlsplit(url)
+    if split.username is None:
+        return ""
+    return "Basic " + b64encode(f"{unquote(split.username)}:{unquote(split.password or '')}".encode()).decode()
+
+
+def one_line(text: str, limit: int = 200) -> str:
+    """One printable line of bounded length."""
+    cleaned = " ".join("".join(c if c.isprintable() else " " for c in text).split())
+    return cleaned if len(cleaned) <= limit else cleaned[:limit - 3] + "..."

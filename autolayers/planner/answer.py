@@ -1,0 +1,121 @@
+"""The Plan of a solved launch: its rows, flags, warnings and, where asked for, why it is this one."""
+
+from __future__ import annotations
+
+from ..errors import LaunchRefused
+from ..memory.breakdown import Breakdown
+from ..memory.companions import NONE
+from ..records import replace
+from ..units import mib
+from .candidates import describe, merged
+from .cost import CostModel
+from .evaluate import FULL, RAM_MARGIN, Evaluator
+from .plan import DeviceRow, FitChoice, HostRow, Plan
+from .solve import solve
+from .tensor_split import explicit_split
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from ..flags.params import Params
+    from ..flags.policy import Policy
+    from ..memory.companions import Companions
+    from ..model import Model
+    from .evaluate import Candidate, Machine
+    from .explain import Lever
+
+
+def plan_on(model: Model, params: Params, policy: Policy, machine: Machine, companions: Companions = NONE,
+            notes: tuple[str, ...] = (), *, explain: bool = False, speed: bool = False) -> Plan:
+    """The plan for a machine that is known already; `notes` become warnings of the plan. `explain` adds the next step's
+    price, the levers and --fit's own answer, `speed` the prediction. Raises LaunchRefused."""
+    evaluator = Evaluator.of(model.overridden(params.override_kv), machine, policy.build, policy.margin, companions)
+    cost = CostModel(evaluator)
+    candidate = solve(evaluator, params, policy, cost)
+    if candidate is None:
+        raise evaluator.refusal or LaunchRefused("llama.cpp would refuse this launch")
+    return _Answer(evaluator, cost, params, candidate).plan(notes, explain, speed)
+
+
+class _Answer:
+    """One solved launch."""
+
+    def __init__(self, evaluator: Evaluator, cost: CostModel, given: Params, candidate: Candidate) -> None:
+        self.evaluator, self.cost, self.given, self.candidate = evaluator, cost, given, candidate
+        self.everything = evaluator.model.hparams.n_layer_all + 1
+        assert isinstance(candidate.breakdown, Breakdown)       # solve() measures its answer fully
+        self.use = candidate.breakdown
+
+    def plan(self, notes: tuple[str, ...], explain: bool, speed: bool) -> Plan:
+        params = explicit_split(self.evaluator, self.candidate.params)
+        if params.n_ctx == 0:      # the trained one, which --fit would multiply by slots with caches
+            params = replace(params, n_ctx=self.use.n_ctx)
+        host = self._host()
+        why, found, fit_choice = self._explained() if explain and self.evaluator.machine.devices else ((), (), None)
+        return Plan(
+            self.evaluator.model, params, self.use, self._devices(), host, self.candidate.fits,
+            tuple(_flags(params, self.given)), describe(params, self.everything), why, notes + self._warnings(host),
+            self.cost.speed(self.candidate) if speed or explain else None, fit_choice, found)
+
+    def _devices(self) -> tuple[DeviceRow, ...]:
+        machine, use, extra = self.evaluator.machine, self.use, self.use.extra_by_device()
+        rows = []
+        for device in machine.devices:
+            usage = use.devices[device.name]
+            parts = self.candidate.margins.get(device.name, ())
+            rows.append(DeviceRow(
+                device.name, device.description, device.total, machine.limits[device.name],
+                sum(size for _, size in parts), parts, usage.model, usage.context, usage.compute,
+                extra.get(device.name, 0)))
+        return tuple(rows)
+
+    def _host(self) -> HostRow:
+        machine, use = self.evaluator.machine, self.use
+        margin = 0 if machine.ram is None else RAM_MARGIN
+        return HostRow(use.host.model, use.host.context, use.host.compute, use.extra_by_device().get("Host", 0),
+                       use.resident, margin, machine.ram, machine.ram_total)
+
+    def _explained(self) -> tuple[tuple[str, ...], tuple[Lever, ...], FitChoice | None]:
+        from .explain import levers, next_step, price_of
+        from .fit import fit
+
+        step = next_step(self.candidate.params, self.given, self.everything)
+        why = price_of(self.evaluator, self.candidate, step) if step else ()
+        found = levers(self.evaluator, self.candidate, self.given, step)
+        why += tuple(f"{lever.name} ({' '.join(lever.words)}) would free {mib(lever.saves)} of device memory"
+                     + (", enough for it" if lever.enough else "") for lever in found)
+        chosen = fit(self.evaluator, self.given, FULL)
+        if chosen is None:
+            return why, found, None
+        return why, found, FitChoice(chosen.params, chosen.breakdown, chosen.fits, self.cost.speed(chosen),
+                                     describe(chosen.params, self.everything))
+
+    def _warnings(self, host: HostRow) -> tuple[str, ...]:
+        model, use, spare = self.evaluator.model, self.use, self.candidate.ram_spare
+        found = [*model.header.warnings, *use.warnings]
+        if spare is not None and spare < 0:
+            found.append(f"the launch needs {mib(host.resident)} of system memory, {mib(-spare)} more than is "
+                         "available: it would swap, or read the file again for every token")
+        elif spare is not None:
+            growing = sum(extra.size for extra in use.extras if extra.upper_limit and extra.device == "Host")
+            if growing > spare:
+                found.append(f"what grows while serving (prompt cache, checkpoints) may take {mib(growing)} of system "
+                             f"memory, {mib(spare)} are left: --cache-ram limits it")
+        trained = model.n_ctx_train
+        if trained and use.n_ctx_seq > trained and self.given.n_ctx:
+            found.append(f"a slot's context of {use.n_ctx_seq} is more than the {trained} the model was trained for")
+        return tuple(dict.fromkeys(found))
+
+
+def _flags(params: Params, given: Params) -> list[str]:
+    """All memory-relevant words, layers and context first; the model is the caller's."""
+    from ..flags.write import to_words
+
+    if not given.overrides:
+        params = replace(params, overrides=merged(params.overrides))
+    rest = to_words(replace(params, model=None, n_ctx=None, n_gpu_layers=None))
+    words = []
+    if params.n_gpu_layers is not None:
+        words += ["-ngl", {-1: "auto", -2: "all"}.get(params.n_gpu_layers, str(params.n_gpu_layers))]
+    if params.n_ctx is not None:
+        words += ["-c", str(params.n_ctx)]
+    return words + rest

@@ -1,0 +1,214 @@
+"""What a launch would take on this machine, and whether it fits: every search of the planner asks here."""
+
+from __future__ import annotations
+
+from ..backends import DEFAULT
+from ..errors import LaunchRefused
+from ..memory.breakdown import Breakdown, LowerBound, Static
+from ..memory.companions import NONE
+from ..memory.estimate import Estimator
+from ..records import dataclass, replace
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from typing import Literal
+
+    from ..backends.ops import Parts
+    from ..devices.device import Device
+    from ..flags.params import Params
+    from ..memory.breakdown import Usage
+    from ..memory.companions import Companions
+    from ..memory.weights import Placement
+    from ..model import Model
+
+    Measured = Breakdown | LowerBound
+    Fidelity = Literal["prompt", "fit", "full"]
+
+# How far a candidate is measured:
+PROMPT: Fidelity = "prompt"      # weights, caches and the prompt graph: a lower bound
+FIT: Fidelity = "fit"            # as far as it takes to know whether it fits on the devices
+FULL: Fidelity = "full"
+
+RAM_MARGIN = 512 << 20    # of system memory: llama-server itself, the driver's host side, and everything else that runs
+
+
+@dataclass(frozen=True)
+class Machine:
+    """Where the launch is to run. `limits` is what may be taken per device (free memory, or the user's budget);
+    `ram` is what may be taken of system memory, None where it is not known. Bytes."""
+
+    devices: tuple[Device, ...]
+    limits: Mapping[str, int]
+    ram: int | None = None
+    ram_total: int | None = None
+    ram_bandwidth: float | None = None     # bytes per second, measured
+    bus_bandwidth: float | None = None
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A launch and what it allocates. `spare` is what is left on each device that is used once the margin is kept
+    (negative: missing), `ram_spare` the same for system memory (None: not limited)."""
+
+    params: Params
+    breakdown: Measured
+    margins: Mapping[str, Parts]
+    spare: Mapping[str, int]
+    ram_spare: int | None
+
+    @property
+    def fits_devices(self) -> bool:
+        """Every device keeps its margin."""
+        return all(left >= 0 for left in self.spare.values())
+
+    @property
+    def fits(self) -> bool:
+        return self.fits_devices and (self.ram_spare is None or self.ram_spare >= 0)
+
+    def overheads(self, limits: Mapping[str, int]) -> dict[str, int]:
+        """Bytes on each device that is used that are neither weights nor cache: graph buffers, extras, margin."""
+        use = self.breakdown.devices
+        return {name: limits[name] - spare - use[name].model - use[name].context for name, spare in self.spare.items()}
+
+
+class Evaluator:
+    """Measures launches of one model on one machine, each only once."""
+
+    def __init__(self, estimator: Estimator, machine: Machine, target: tuple[int, ...] | None = None) -> None:
+        self.estimator, self.machine, self.target = estimator, machine, target
+        self.model: Model = estimator.model
+        self.refusal: LaunchRefused | None = None    # the last reason for which llama.cpp would not start
+        self._candidates: dict[Params, Candidate | None] = {}
+        self._usages: dict[Params, Measured | None] = {}
+        self._static: dict[Params, Static | None] = {}
+        self._placements: dict[Params, Placement] = {}
+        self._layers: dict[Params, tuple[Usage, ...] | None] = {}
+
+    @classmethod
+    def of(cls, model: Model, machine: Machine, build: int | None = None, target: tuple[int, ...] | None = None,
+           companions: Companions = NONE) -> Evaluator:
+        """An Evaluator with an Estimator of its own. `target`: bytes to leave free per device instead of the margin."""
+        return cls(Estimator(model, build, companions), machine, target)
+
+    def candidate(self, params: Params, fidelity: Fidelity) -> Candidate | None:
+        """The launch measured at least that far, or None where llama.cpp would refuse it (see `refusal`)."""
+        if params in self._candidates:
+            known = self._candidates[params]
+            if known is None or isinstance(known.breakdown, Breakdown) or fidelity == PROMPT \
+                    or (fidelity == FIT and not known.fits_devices):
+                return known
+
+        def enough(use: LowerBound) -> bool:
+            return fidelity == PROMPT or not self._candidate(params, use).fits_devices
+
+        try:
+            use = self.estimator.at_least(params, self.machine.devices, None if fidelity == FULL else enough,
+                                          runtime=self.target is None)
+            self._candidates[params] = self._candidate(params, use)
+        except LaunchRefused as refusal:
+            self.refusal = refusal
+            self._candidates[params] = None
+        return self._candidates[params]
+
+    def usage(self, params: Params, most: Mapping[str, int], fidelity: Fidelity) -> Measured | None:
+        """What the launch allocates, without margins; a lower bound where a device would need more than `most` has for
+        it."""
+        def too_much(use: Static) -> bool:
+            return any(use.devices[name].total > size for name, size in most.items())
+
+        known: Measured | None
+        if self._candidates.get(params) is not None:
+            known = self._candidates[params].breakdown  # type: ignore[union-attr]
+        else:
+            known = self._usages.get(params)
+        if known is None or (isinstance(known, LowerBound) and fidelity != PROMPT and not too_much(known)):
+            try:
+                known = self.estimator.at_least(params, self.machine.devices,
+                                                lambda use: fidelity == PROMPT or too_much(use))
+            except LaunchRefused as refusal:
+                self.refusal = refusal
+                known = None
+            self._usages[params] = known
+        return known
+
+    def compute_range(self, n_ctx: int | None) -> dict[str, tuple[int, int]]:
+        """The smallest and the largest graph buffer that a device had in any launch measured with this context."""
+        found: dict[str, tuple[int, int]] = {}
+        uses = [(params, known.breakdown) for params, known in self._candidates.items() if known is not None]
+        for params, use in (*uses, *self._usages.items()):
+            if use is not None and params.n_ctx == n_ctx:
+                for name, usage in use.devices.items():
+                    if usage.model:
+                        least, largest = found.get(name, (usage.compute, usage.compute))
+                        found[name] = min(least, usage.compute), max(largest, usage.compute)
+        return found
+
+    def static(self, params: Params) -> Static | None:
+        """Weights and caches without the graph buffers: cheap, and a lower bound."""
+        if params not in self._static:
+            try:
+                self._static[params] = self.estimator.static(params, self.machine.devices)
+            except LaunchRefused as refusal:
+                self.refusal = refusal
+                self._static[params] = None
+        return self._static[params]
+
+    def may_fit(self, params: Params, any_split: bool = False) -> bool:
+        """False where weights and caches alone are more than the devices have (with `any_split`: all of them
+        together)."""
+        static = self.static(params)
+        if static is None:
+            return False
+        needs = {name: usage.model + usage.context for name, usage in static.devices.items()}
+        if any_split:
+            return sum(needs.values()) <= sum(self.machine.limits.values())
+        return all(need <= self.machine.limits[name] for name, need in needs.items() if need)
+
+    def placement(self, params: Params) -> Placement:
+        """Where these flags put every tensor, with whatever context."""
+        params = replace(params, n_ctx=None)
+        if params not in self._placements:
+            self._placements[params] = self.estimator.placer.place(params, self.machine.devices)
+        return self._placements[params]
+
+    def device_names(self, params: Params) -> list[str]:
+        """The devices that llama.cpp uses with these flags, in its order."""
+        return [device.name for device in self.placement(replace(params, n_gpu_layers=None, tensor_split=None)).devices]
+
+    def layers(self, params: Params) -> tuple[Usage, ...] | None:
+        """Estimator.layers on devices of this machine's kind; None where llama.cpp would refuse these flags."""
+        params = replace(params, n_gpu_layers=None, tensor_split=None, split_mode=None, main_gpu=None, device=None,
+                         rpc=())
+        if params not in self._layers:
+            from ..devices.device import Device
+
+            kind = self.machine.devices[0] if self.machine.devices else Device(f"{DEFAULT.name}0", 1 << 60, 1 << 60)
+            try:
+                self._layers[params] = self.estimator.layers(params, kind)
+            except LaunchRefused as refusal:
+                self.refusal = refusal
+                self._layers[params] = None
+        return self._layers[params]
+
+    def margin(self, device: Device, params: Params, use: Measured) -> Parts:
+        """The named parts of what stays free on a device; --fit-target or --margin given means exactly that and nothing
+        else is kept."""
+        if self.target:
+            position = list(use.devices).index(device.name)
+            return (("given", self.target[min(position, len(self.target) - 1)]),)
+        return self.estimator.margin(device, params, use)
+
+    def _candidate(self, params: Params, use: Measured) -> Candidate:
+        extra = use.extra_by_device() if isinstance(use, Breakdown) else {}
+        margins: dict[str, Parts] = {}
+        spare: dict[str, int] = {}
+        for device in self.machine.devices:
+            taken = use.devices[device.name].total + extra.get(device.name, 0)
+            if not taken:
+                continue
+            margins[device.name] = self.margin(device, params, use)
+            kept = sum(size for _, size in margins[device.name])
+            spare[device.name] = self.machine.limits[device.name] - kept - taken
+        ram = self.machine.ram
+        return Candidate(params, use, margins, spare, None if ram is None else ram - RAM_MARGIN - use.resident)

@@ -1,0 +1,89 @@
+"""Several models that run at the same time on one machine: what each may take, and whether they all fit."""
+
+from __future__ import annotations
+
+from ..flags.params import FIT_PARAMS_MIN_CTX
+from ..memory.companions import NONE
+from ..records import dataclass, replace
+from .answer import plan_on
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from ..flags.params import Params
+    from ..flags.policy import Policy
+    from ..memory.companions import Companions
+    from ..model import Model
+    from .evaluate import Machine
+    from .plan import Plan
+
+
+@dataclass(frozen=True)
+class Together:
+    """One plan per model, in the order given. Each plan's `free` is what was left for it."""
+
+    plans: tuple[Plan, ...]
+    machine: Machine
+
+    @property
+    def fits(self) -> bool:
+        return all(plan.fits for plan in self.plans)
+
+    def left(self) -> dict[str, int]:
+        """Bytes that nobody takes and that no margin needs, per device."""
+        left = dict(self.machine.limits)
+        for plan in self.plans:
+            for device in plan.devices:
+                if device.used:
+                    left[device.name] -= device.used + device.margin
+        return left
+
+    def to_dict(self) -> dict[str, object]:
+        return {
+            "schema": 1, "fits": self.fits, "left": self.left(), "ram_left": self.ram_left(),
+            "models": [plan.to_dict() for plan in self.plans],
+        }
+
+    def ram_left(self) -> int | None:
+        """Bytes of system memory that are left, None where that is not limited."""
+        ram = self.machine.ram
+        return None if ram is None else ram - sum(plan.host.resident for plan in self.plans)
+
+
+def plan_together_on(models: Sequence[Model], params: Params, policy: Policy, machine: Machine,
+                     companions: Companions = NONE, notes: tuple[str, ...] = ()) -> Together:
+    """Plans models that are to be loaded at once, with the same given flags for each.
+
+    If all fit wholly on the GPUs at their smallest contexts, they do, and share what is left for larger contexts; else
+    each gets a share of what is left in proportion to its size. Raises LaunchRefused.
+    """
+    floors = [replace(policy, n_ctx=_floor(model, params, policy.n_ctx_min)) for model in models]
+    smallest = [plan_on(model, params, floor, machine, companions, notes)
+                for model, floor in zip(models, floors, strict=True)]
+    whole = all(plan.fits and plan.n_gpu_layers >= plan.n_layer + 1 and not plan.params.overrides for plan in smallest)
+    needs = [_taken(plan) for plan in smallest]
+    together = {name: sum(need.get(name, 0) for need in needs) for name in machine.limits}
+    whole = whole and all(together[name] <= limit for name, limit in machine.limits.items())
+    weights = [model.size for model in models]
+    plans: list[Plan] = []
+    limits, ram = dict(machine.limits), machine.ram
+    for i, model in enumerate(models):
+        if whole:
+            rest = {name: limit - sum(need.get(name, 0) for need in needs[i:]) for name, limit in limits.items()}
+            mine = {name: needs[i].get(name, 0) + spare // (len(models) - i) for name, spare in rest.items()}
+        else:
+            mine = {name: limit * weights[i] // max(1, sum(weights[i:])) for name, limit in limits.items()}
+        found = plan_on(model, params, policy, replace(machine, limits=mine, ram=ram), companions, notes)
+        plans.append(found)
+        limits = {name: limit - _taken(found).get(name, 0) for name, limit in limits.items()}
+        ram = None if ram is None else ram - found.host.resident      # one margin does for all
+    return Together(tuple(plans), machine)
+
+
+def _floor(model: Model, params: Params, floor: int | None) -> int | None:
+    return None if params.n_ctx is not None else floor or min(FIT_PARAMS_MIN_CTX, max(1, model.n_ctx_train))
+
+
+def _taken(plan: Plan) -> dict[str, int]:
+    return {device.name: device.used + device.margin for device in plan.devices if device.used}

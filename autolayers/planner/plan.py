@@ -1,0 +1,166 @@
+"""The answer of the planner: a launch, what it takes on each device, whether it fits, and why it is this one."""
+
+from __future__ import annotations
+
+from ..records import dataclass
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from ..flags.params import Params
+    from ..memory.breakdown import Breakdown, Static
+    from ..model import Model
+    from .cost import Speed
+    from .explain import Lever
+
+
+@dataclass(frozen=True)
+class DeviceRow:
+    """One device, bytes. `free` is what may be allocated now (or the budget); `margin` is left free of it on
+    purpose."""
+
+    name: str
+    description: str
+    total: int
+    free: int
+    margin: int
+    margin_parts: tuple[tuple[str, int], ...]
+    model: int
+    context: int
+    compute: int
+    extra: int = 0    # mmproj, draft model, LoRA
+
+    @property
+    def used(self) -> int:
+        return self.model + self.context + self.compute + self.extra
+
+    @property
+    def remaining(self) -> int:
+        """What is left when the margin is kept; negative: by how much it does not fit."""
+        return self.free - self.margin - self.used
+
+
+@dataclass(frozen=True)
+class HostRow:
+    """System RAM, bytes. `resident` is what must be in RAM at once: weights that are only mapped from the file count
+    with the pages that are read, not with their address range. `free` is None where the machine is not here."""
+
+    model: int
+    context: int
+    compute: int
+    extra: int = 0
+    resident: int = 0
+    margin: int = 0
+    free: int | None = None
+    total: int | None = None
+
+    @property
+    def used(self) -> int:
+        return self.model + self.context + self.compute + self.extra
+
+    @property
+    def remaining(self) -> int | None:
+        """What is left when the margin is kept; negative: it would swap."""
+        return None if self.free is None else self.free - self.margin - self.resident
+
+
+@dataclass(frozen=True)
+class FitChoice:
+    """What `llama-server --fit on` would do with the same given flags (fit.py), for comparison."""
+
+    params: Params
+    breakdown: Static
+    fits: bool
+    speed: Speed | None
+    placement: str
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A launch and its bill.
+
+    >>> plan = autolayers.plan(model, ["-c", "8192"], devices=[gpu])      # doctest: +SKIP
+    >>> plan.n_gpu_layers, plan.flags, plan.devices[0].compute            # doctest: +SKIP
+    """
+
+    model: Model
+    params: Params                 # complete: what was given and what was solved
+    breakdown: Breakdown
+    devices: tuple[DeviceRow, ...]
+    host: HostRow
+    fits: bool
+    flags: tuple[str, ...]         # llama-server's own words, complete for memory
+    placement: str                 # in words: "33 of 33 layers on the GPU"
+    reasons: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
+    speed: Speed | None = None
+    fit_choice: FitChoice | None = None
+    levers: tuple[Lever, ...] = ()
+
+    @property
+    def n_gpu_layers(self) -> int:
+        """llama.cpp's count: the output layer is the first one offloaded, n_layer + 1 is everything."""
+        return self.params.layers_wanted(self.n_layer + 1, limit=False)
+
+    @property
+    def n_layer(self) -> int:
+        return self.model.hparams.n_layer_all
+
+    @property
+    def exact(self) -> bool:
+        return self.breakdown.exact
+
+    def to_dict(self) -> dict[str, object]:
+        """The --json document (schema 1); sizes in bytes. `beside` is `extra` under its first name."""
+        from .. import __version__
+
+        model, params, use = self.model, self.params, self.breakdown
+        answer: dict[str, object] = {
+            "schema": 1,
+            "autolayers": __version__,
+            "model": {
+                "path": model.path, "architecture": model.architecture, "name": model.name, "n_layer": self.n_layer,
+                "size": model.size, "n_ctx_train": model.n_ctx_train,
+            },
+            "launch": {
+                "n_gpu_layers": self.n_gpu_layers, "n_ctx": use.n_ctx, "n_ctx_seq": use.n_ctx_seq,
+                "n_batch": use.n_batch, "n_ubatch": use.n_ubatch, "n_seq_max": use.n_seq_max,
+                "kv_unified": use.kv_unified, "flash_attn": use.flash_attn,
+                "cache_type_k": params.cache_type_k or "f16", "cache_type_v": params.cache_type_v or "f16",
+                "tensor_split": list(params.tensor_split) if params.tensor_split else None,
+                "overrides": [f"{pattern}={buffer}" for pattern, buffer in params.overrides],
+            },
+            "devices": [
+                {
+                    "name": d.name, "description": d.description, "total": d.total, "free": d.free,
+                    "margin": d.margin, "margin_parts": dict(d.margin_parts), "model": d.model,
+                    "context": d.context, "compute": d.compute, "extra": d.extra, "beside": d.extra, "used": d.used,
+                    "remaining": d.remaining,
+                }
+                for d in self.devices
+            ],
+            "host": {
+                "model": self.host.model, "context": self.host.context, "compute": self.host.compute,
+                "extra": self.host.extra, "beside": self.host.extra, "used": self.host.used,
+                "resident": self.host.resident,
+                "margin": self.host.margin, "free": self.host.free, "remaining": self.host.remaining,
+            },
+            "extras": [
+                {"name": e.name, "device": e.device, "bytes": e.size, "exact": e.exact, "upper_limit": e.upper_limit}
+                for e in use.extras
+            ],
+            "fits": self.fits,
+            "exact": self.exact,
+            "placement": self.placement,
+            "flags": list(self.flags),
+            "reasons": list(self.reasons),
+            "warnings": list(self.warnings),
+            "levers": [lever.to_dict() for lever in self.levers],
+            "speed": self.speed.to_dict() if self.speed else None,
+        }
+        if self.fit_choice:
+            r = self.fit_choice
+            answer["fit"] = {
+                "placement": r.placement, "n_ctx": r.breakdown.n_ctx, "fits": r.fits,
+                "speed": r.speed.to_dict() if r.speed else None,
+            }
+        return answer

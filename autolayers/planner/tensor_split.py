@@ -1,0 +1,183 @@
+"""Layers over several unequal devices: the fastest tensor split that fits, and the most layers that have one."""
+
+from __future__ import annotations
+
+from ..flags.params import N_UBATCH
+from ..records import replace
+from .cost import hop, layer_devices
+from .partition import best_partition
+from .search import largest_count, last
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from ..flags.params import Params
+    from .cost import CostModel
+    from .evaluate import Candidate, Evaluator, Fidelity
+
+FIRST_GUESS = 768 << 20      # bytes of graph buffers and margin on a device, before any was measured
+
+
+class TensorSplit:
+    """Splits of one model over one machine's devices, measured at one fidelity.
+
+    `measured` has, by context, the overheads in bytes per device (graph buffers, margin, extras) as last measured: they
+    predict which splits can fit. `idle` has, by context and device, the least overhead of a device without any layers
+    (op offload).
+    """
+
+    def __init__(self, evaluator: Evaluator, cost: CostModel, fidelity: Fidelity) -> None:
+        self.evaluator, self.cost, self.fidelity = evaluator, cost, fidelity
+        self.everything = evaluator.model.hparams.n_layer_all + 1
+        self.measured: dict[int, dict[str, int]] = {}
+        self.idle: dict[tuple[int, str], int] = {}
+
+    def best(self, params: Params, default_first: bool = True) -> Candidate | None:
+        """These flags with the fastest split that fits, llama.cpp's default included; None where none fits.
+
+        `default_first`: where nothing was measured yet, llama.cpp's default is tried before the best by a guess."""
+        free = is_free(self.evaluator, params)
+        if not self.evaluator.may_fit(params, any_split=free):
+            return None
+        if not free:
+            candidate = self.evaluator.candidate(params, self.fidelity)
+            return candidate if candidate is not None and candidate.fits else None
+        if self.measured or not default_first:
+            found = self._refined(params)
+            if found is not None:
+                return found
+            if self.measured and self._default_cannot_fit(params):
+                return None
+        default = self.evaluator.candidate(params, self.fidelity)       # llama.cpp's own split, by free memory
+        if default is None:
+            return None
+        self._record(default, trusted=True)
+        if default.fits and self.lower_bound(params) >= self.cost.speed(default).request:
+            return default
+        found = self._refined(params)
+        fitting = [candidate for candidate in (default, found) if candidate is not None and candidate.fits]
+        return self.cost.fastest(fitting) if fitting else None
+
+    def most(self, make: Callable[[int], Params], top: int) -> Candidate | None:
+        """The launch with the largest count in 0..top that fits, with the best split where there is one to choose."""
+        if not is_free(self.evaluator, make(top)):
+            return largest_count(self.evaluator, make, top, self.fidelity)
+        best = self.best(make(top))
+        if best is not None:
+            return best
+        low, high, steps = -1, top, 0
+        while low + 1 < high:
+            guess = (low + high) // 2
+            if steps < 4:
+                guess = last(low, high - 1, lambda count: self.partition(make(count)) is not None)
+            guess = min(max(guess, low + 1), high - 1)
+            candidate = self.best(make(guess), default_first=False)
+            if candidate is None:
+                high = guess
+            else:
+                low, best = guess, candidate
+            steps += 1
+        return best
+
+    def lower_bound(self, params: Params) -> float:
+        """Seconds of the reference request with the fastest split that should fit by the overheads measured so far;
+        nothing is measured for it. Infinite where none should. With a smaller context than any so far half of them may
+        do."""
+        overheads = self.overheads(params.n_ctx or 0)
+        if self.measured and (params.n_ctx or 0) < min(self.measured):
+            overheads = {name: size // 2 for name, size in overheads.items()}
+        split, static = self.partition(params, overheads), self.evaluator.static(params)
+        if split is None or static is None:
+            return float("inf")
+        return self.cost.predict(replace(params, tensor_split=split), static).request
+
+    def overheads(self, n_ctx: int) -> dict[str, int]:
+        """Bytes per device measured with this context, or interpolated from the two contexts nearest to it: most of it
+        is the same for all, the rest grows with the context."""
+        known = sorted(self.measured, key=lambda other: abs(other - n_ctx))
+        if not known:
+            return dict.fromkeys(self.evaluator.machine.limits, FIRST_GUESS)
+        near = self.measured[known[0]]
+        if len(known) == 1 or known[0] == n_ctx:
+            return near
+        far = self.measured[known[1]]
+        part = (n_ctx - known[0]) / (known[1] - known[0])
+        return {name: max(0, size + int((far.get(name, size) - size) * part)) for name, size in near.items()}
+
+    def partition(self, params: Params, overheads: Mapping[str, int] | None = None) -> tuple[float, ...] | None:
+        """The fastest split that should fit by the overheads measured so far (or by these), as layers per device."""
+        layers = self.evaluator.layers(params)
+        count = params.layers_wanted(self.everything)
+        if layers is None or not count:
+            return None
+        n_ctx = params.n_ctx or 0
+        limits = self.evaluator.machine.limits
+        if any(size > limits[name] for (least, name), size in self.idle.items() if least <= n_ctx):
+            return None
+        cached = params.kv_offload is not False
+        sizes = [usage.model + (usage.context if cached else 0) for usage in layers[-count:]]
+        names = self.evaluator.device_names(params)
+        overheads = self.overheads(n_ctx) if overheads is None else overheads
+        capacities = [limits[name] - overheads.get(name, 0) for name in names]
+        slowness = [1 / self.cost.bandwidths.devices[name] for name in names]
+        costs = self.cost.layer_costs(params, n_ctx or 1 << 60)[-count:]
+        split = best_partition(sizes, costs, capacities, slowness, hop(params.n_ubatch or N_UBATCH))
+        return None if split is None else tuple(float(n) for n in split)
+
+    def _refined(self, params: Params) -> Candidate | None:
+        """The split that is best by the known overheads, corrected by what is measured until it fits and no other
+        promises to be faster."""
+        seen: set[tuple[float, ...]] = set()
+        best: Candidate | None = None
+        for _ in range(6):
+            split = self.partition(params)
+            if split is None or split in seen:
+                break
+            seen.add(split)
+            shape = replace(params, tensor_split=split)
+            if best is not None and self.cost.predict(shape, best.breakdown).request >= self.cost.speed(best).request:
+                break
+            candidate = self.evaluator.candidate(shape, self.fidelity)
+            if candidate is None:
+                break
+            self._record(candidate, trusted=candidate.fits)
+            if candidate.fits:
+                best = candidate
+        return best
+
+    def _default_cannot_fit(self, params: Params) -> bool:
+        """Whether llama.cpp's own split is far from fitting, by what was measured so far."""
+        n_ctx = params.n_ctx or 0
+        if n_ctx < min(self.measured):       # with a smaller context much less may be needed
+            return False
+        use = self.evaluator.static(params)
+        return use is None or any(
+            use.devices[name].total + size * 3 // 4 > self.evaluator.machine.limits[name]
+            for name, size in self.overheads(n_ctx).items() if use.devices[name].total)
+
+    def _record(self, candidate: Candidate, trusted: bool) -> None:
+        """Record a launch's overheads; of one that is not `trusted` (it does not fit) only those that grew, which
+        guarantees that the search ends."""
+        trusted = trusted or not self.measured
+        n_ctx = candidate.params.n_ctx or 0
+        before = self.overheads(n_ctx)
+        known = self.measured[n_ctx] = dict(before)
+        for name, size in candidate.overheads(self.evaluator.machine.limits).items():
+            known[name] = size if trusted else max(size, before.get(name, 0))
+            if not candidate.breakdown.devices[name].model:
+                self.idle[n_ctx, name] = min(size, self.idle.get((n_ctx, name), size))
+
+
+def is_free(evaluator: Evaluator, params: Params) -> bool:
+    """Whether there is a split to choose: several devices, whole layers, nothing given."""
+    return (len(evaluator.machine.devices) > 1 and params.tensor_split is None
+            and params.split_mode in (None, "layer") and len(evaluator.device_names(params)) > 1)
+
+
+def explicit_split(evaluator: Evaluator, params: Params) -> Params:
+    """The flags with llama.cpp's own split replaced by layer counts: free memory may change before the launch."""
+    if params.n_gpu_layers == 0 or not is_free(evaluator, params):
+        return params
+    where = layer_devices(evaluator.placement(params))
+    return replace(params, tensor_split=tuple(float(where.count(name)) for name in evaluator.device_names(params)))

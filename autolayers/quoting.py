@@ -1,0 +1,55 @@
+"""Quoting, one function for each language: shell, systemd, YAML, INI."""
+
+from __future__ import annotations
+
+from .errors import UsageError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+def shell(words: Sequence[str]) -> str:
+    """A command line for this machine's shell."""
+    import os
+
+    if os.name == "nt":
+        import subprocess
+
+        return subprocess.list2cmdline(words)
+    import shlex
+
+    return shlex.join(words)
+
+
+def systemd(word: str) -> str:
+    """One word of ExecStart= (systemd.service(5), systemd.syntax(7)), without specifiers, variables and line ends."""
+    escaped = "".join(
+        c if c.isprintable() else "".join(f"\\x{byte:02x}" for byte in c.encode("utf-8", "surrogateescape"))
+        for c in word.replace("\\", "\\\\").replace('"', '\\"').replace("%", "%%").replace("$", "$$"))
+    plain = word and word.isprintable() and not set(word) & set(" \"'\\;#") and word != "-"
+    return escaped if plain else f'"{escaped}"'
+
+
+def yaml(text: str) -> str:
+    """A double-quoted scalar (YAML 1.2, section 5.7). Raises UsageError for text that is not UTF-8."""
+    if any("\ud800" <= c <= "\udfff" for c in text):
+        raise UsageError(f"{text!r}: not UTF-8, so no YAML file can hold it: rename it")
+    return '"' + "".join(_yaml_escape(c) for c in text) + '"'
+
+
+def _yaml_escape(c: str) -> str:
+    if c in '"\\':
+        return f"\\{c}"
+    if c.isprintable():
+        return c
+    code = ord(c)
+    return f"\\x{code:02x}" if code < 1 << 8 else f"\\u{code:04x}" if code < 1 << 16 else f"\\U{code:08x}"
+
+
+def ini(what: str, text: str) -> str:
+    """A value or section of an INI file as llama.cpp reads it (common/preset.cpp), without quotes and escapes.
+    Raises UsageError, naming `what`, for text that such a file cannot hold."""
+    if set(text) & set(";#\r\n") or text != text.strip(" \t"):
+        raise UsageError(f"{what} {text!r}: a preset cannot hold it (; and # begin a comment there)")
+    return text

@@ -1,0 +1,43 @@
+"""Models of Ollama: its store on disk, its HTTP API, and what that API says of a model.
+
+    stored_or_shown("llama3.1", os.environ, Server.from_environment(os.environ))
+"""
+
+from __future__ import annotations
+
+from .api import NotRunning
+from .store import NotInStore, Stored, StoreUnreadable, find
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from typing import Any
+
+    from ...gguf import Header
+    from .api import Server
+
+
+def stored_or_shown(text: str, environ: Mapping[str, str], server: Server) -> Stored | Mapping[str, Any]:
+    """A model of the local store or, where that cannot be read or does not have it, the server's /api/show answer.
+
+    Raises ModelError where neither has it, OllamaError where the server would have to be asked and cannot be.
+    """
+    try:
+        if not server.is_local:
+            raise StoreUnreadable(f"the Ollama server is {server.url}")
+        return find(text, environ)
+    except (NotInStore, StoreUnreadable) as reason:
+        try:
+            return server.show(text)
+        except NotRunning as error:
+            raise type(reason)(f"{reason}; {error}") if server.is_local else error from None
+
+
+def read_header(text: str, environ: Mapping[str, str]) -> Header:
+    """The header of the model that `ollama run TEXT` would load. Raises ModelError, OllamaError."""
+    from ...gguf import read_header as read
+    from .api import Server
+    from .show import header
+
+    found = stored_or_shown(text, environ, Server.from_environment(environ))
+    return read(found.model) if isinstance(found, Stored) else header(text, found)

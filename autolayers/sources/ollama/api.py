@@ -1,0 +1,259 @@
+"""Ollama's HTTP API, as far as a plan needs it.
+
+    server = Server.from_environment(os.environ)
+    server.version(); server.tags(); server.show("llama3.1:8b", verbose=True)
+    server.load("llama3.1:8b", {"num_gpu": 33, "num_ctx": 8192}); server.ps(); server.unload("llama3.1:8b")
+
+Every failure is an OllamaError whose message is one line: the server is down or slow, refuses, answers nothing or
+nonsense, or reports an error in the middle of a stream. Redirects are not followed, so no token can leave its host.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from urllib.parse import urlsplit
+
+from ...errors import AutolayersError, ModelError
+from ...net import Limit, NetError, Response, is_loopback, one_line, public, request
+from .store import Name
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from typing import Any
+
+DEFAULT_PORT = 11434
+_LONGEST_ANSWER = 64 << 20    # bytes; a verbose /api/show repeats the whole vocabulary, 16 MiB at most
+_OUT_OF_MEMORY = re.compile(
+    r"out of memory|cudamalloc|(failed|unable) to allocate|allocation failed|erroroutofdevicememory", re.IGNORECASE)
+
+
+class OllamaError(AutolayersError):
+    """The server could not be asked, or would not do it."""
+
+
+class NotRunning(OllamaError):
+    """Nobody answers at OLLAMA_HOST."""
+
+
+class Refused(OllamaError):
+    """The server answered with an error: its HTTP status (200 inside a stream) and its own words."""
+
+    def __init__(self, message: str, status: int, reason: str) -> None:
+        super().__init__(message)
+        self.status, self.reason = status, reason
+
+    @property
+    def out_of_memory(self) -> bool:
+        return bool(_OUT_OF_MEMORY.search(self.reason))
+
+
+class NoSuchModel(ModelError):
+    """The server does not have it."""
+
+
+def base_url(host: str) -> str:
+    """The address a client connects to for a value of OLLAMA_HOST: host, :port, [v6]:port, scheme://host:port/path.
+
+    Mirrors envconfig.Host and ConnectableHost of Ollama 0.33: a port that is none counts as the default one, and an
+    address that only a server can listen on (0.0.0.0) becomes this machine.
+
+    >>> base_url("0.0.0.0")
+    'http://127.0.0.1:11434'
+    """
+    text = host.strip(" \t\r\n\"'")
+    scheme, found, rest = text.partition("://")
+    if not found:
+        scheme, rest = "http", text
+        if rest == "ollama.com":
+            scheme, rest = "https", "ollama.com:443"
+    scheme = scheme.lower()
+    if scheme not in ("http", "https"):
+        raise OllamaError(f"OLLAMA_HOST {text!r}: only http and https can be spoken")
+    port: str = {"http": "80", "https": "443"}[scheme] if found else str(DEFAULT_PORT)
+    default = port
+    hostport, _, path = rest.partition("/")
+    if not re.fullmatch(r"[-.\w:\[\]%]*", hostport):
+        shown = re.sub(r"[^/]*@", "", text)   # a password is nobody's business
+        raise OllamaError(f"OLLAMA_HOST {shown!r} is no address (write host, host:port or http://host:port)")
+    name = hostport.strip("[]")
+    split = re.fullmatch(r"(\[[^\]]*\]|[^:\[\]]*):([^:\[\]]*)", hostport)
+    if split:
+        name, port = split[1].strip("[]"), split[2]
+    if not re.fullmatch(r"\+?[0-9]{1,9}", port) or int(port) > 65535:
+        port = default
+    name = {"": "127.0.0.1", "0.0.0.0": "127.0.0.1", "::": "::1"}.get(name, name)
+    if ":" in name:
+        name = f"[{name}]"
+    path = path.strip("/")
+    return f"{scheme}://{name}:{int(port)}" + (f"/{path}" if path else "")
+
+
+class Server:
+    """One Ollama server. `timeout` is how long an answer may take, in seconds; loading a model has a longer one."""
+
+    def __init__(self, url: str, token: str = "", timeout: float = 30.0, load_timeout: float = 600.0) -> None:
+        self.url, self.timeout, self.load_timeout = url, timeout, load_timeout
+        self._token = token
+
+    @classmethod
+    def from_environment(cls, environ: Mapping[str, str]) -> Server:
+        url = base_url(environ.get("OLLAMA_HOST", ""))
+        # The key is for Ollama's own service alone, and only where nobody can listen in.
+        parts = urlsplit(url)
+        ours = parts.scheme == "https" and f".{parts.hostname}".endswith(".ollama.com")
+        return cls(url, token=environ.get("OLLAMA_API_KEY", "") if ours else "")
+
+    @property
+    def is_local(self) -> bool:
+        """On this machine, as far as the address tells."""
+        return is_loopback(urlsplit(self.url).hostname or "")
+
+    def version(self) -> str:
+        return str(self._ask("GET", "/api/version").get("version", ""))
+
+    def tags(self) -> list[dict[str, Any]]:
+        return _models(self._ask("GET", "/api/tags"))
+
+    def has(self, name: Name) -> bool:
+        """Whether the server has this model, by any spelling of its name."""
+        for entry in self.tags():
+            try:
+                if Name.parse(str(entry.get("name"))).same(name):
+                    return True
+            except ModelError:
+                continue
+        return False
+
+    def show(self, name: str, verbose: bool = True) -> dict[str, Any]:
+        return self._ask("POST", "/api/show", {"model": name, "verbose": verbose}, model=name)
+
+    def ps(self) -> list[dict[str, Any]]:
+        """What is loaded: name, size and size_vram in bytes, context_length."""
+        return _models(self._ask("GET", "/api/ps"))
+
+    def create(self, model: str, source: str, parameters: Mapping[str, Any]) -> None:
+        """A model that shares every layer of `source` but has these parameters. The server would *pull* a source that
+        it does not have, so ask `has` before."""
+        body = {"model": model, "from": source, "parameters": dict(parameters), "stream": False}
+        answer = self._ask("POST", "/api/create", body, timeout=self.load_timeout, model=source)
+        if answer.get("status") != "success":
+            raise OllamaError(f"{self.url} did not say that {model} was created, but {_said(json.dumps(answer))}")
+
+    def load(self, name: str, options: Mapping[str, Any], keep_alive: str = "5m") -> None:
+        """Load with these options, generate nothing. Raises Refused with the server's reason."""
+        body = {"model": name, "options": dict(options), "keep_alive": keep_alive, "stream": False}
+        try:
+            answer = self._ask("POST", "/api/generate", body, timeout=self.load_timeout, model=name)
+        except Refused as error:
+            if "does not support generate" not in error.reason:
+                raise
+            # An embedding model has no other way to be loaded than to embed something.
+            self._ask("POST", "/api/embed", {**body, "input": "x"}, timeout=self.load_timeout, model=name)
+            return
+        if answer.get("done") is not True:
+            raise OllamaError(f"{self.url} did not say that {name} was loaded, but {_said(json.dumps(answer))}")
+
+    def unload(self, name: str, patience: float = 20.0) -> None:
+        """Unload and wait, for at most `patience` seconds, until it is gone: memory is freed after the answer."""
+        loaded = _entry(self.ps(), name)
+        try:
+            self._ask("POST", "/api/generate", {"model": name, "keep_alive": 0, "stream": False}, model=name)
+        except Refused as error:
+            if "does not support generate" not in error.reason:
+                raise
+            self._ask("POST", "/api/embed", {"model": name, "input": "", "keep_alive": 0}, model=name)
+        if loaded is None:
+            return
+        until = time.monotonic() + patience
+        while _entry(self.ps(), name) is not None:
+            if time.monotonic() > until:
+                raise OllamaError(f"{name} is still loaded {patience:.0f} s after it was asked to unload: is it in "
+                                  "use?")
+            time.sleep(0.2)
+
+    def _ask(self, method: str, path: str, body: Mapping[str, Any] | None = None, timeout: float | None = None,
+             model: str = "") -> dict[str, Any]:
+        """One call: its JSON object, of a stream the last one."""
+        limit = Limit(self.timeout if timeout is None else timeout)
+        try:
+            with request(method, self.url + path, limit, json=body,
+                         authorization=f"Bearer {self._token}" if self._token else "") as answer:
+                return self._read(answer, answer.content(_LONGEST_ANSWER), path, model)
+        except NetError as error:
+            raise self._failed(error, self.url + path, limit) from None
+
+    def _failed(self, error: NetError, url: str, limit: Limit) -> OllamaError:
+        if error.kind == "unreachable":
+            return NotRunning(f"no Ollama server at {self.url} ({error.reason}): start it with `ollama serve`, "
+                              "or say where it is with OLLAMA_HOST")
+        if error.kind in ("slow", "silent"):
+            return OllamaError(f"{url} did not answer within {limit.total:.0f} s")
+        if error.kind == "large":
+            return OllamaError(f"{url}: the answer does not end")
+        if error.kind == "broken":
+            return OllamaError(f"{url}: the connection broke ({error.reason})")
+        return OllamaError(f"{url}: {error}")
+
+    def _read(self, answer: Response, content: bytes, path: str, model: str) -> dict[str, Any]:
+        status = answer.status
+        if 300 <= status < 400:
+            place = public(answer.headers.get("Location", "elsewhere"))
+            raise OllamaError(f"{self.url} sends its clients to {place}: set OLLAMA_HOST to where Ollama itself is")
+        objects = list(_objects(content))
+        reason = next((str(found["error"]) for found in objects if found.get("error")), "")
+        if reason or status >= 400:
+            reason = reason or content.decode("utf-8", "replace").strip() or answer.reason or "no reason given"
+            if status == 404 and model and objects:
+                raise NoSuchModel(f"the Ollama server at {self.url} has no model {model}: {_said(reason)}")
+            hint = " (its queue is full: try again later)" if status == 503 else ""
+            code = f" (HTTP {status})" if status != 200 else ""
+            raise Refused(f"{self.url}{path}: {_said(reason)}{code}{hint}", status, reason)
+        if not content.strip():
+            why = " (it does so for a model whose metadata has Inf or NaN)" if path == "/api/show" else ""
+            raise OllamaError(f"{self.url}{path}: the server answered nothing{why}")
+        if not objects:
+            raise OllamaError(f"{self.url}{path}: not an answer of Ollama: {_said(content.decode('utf-8', 'replace'))}")
+        return objects[-1]
+
+
+def _said(text: str) -> str:
+    """The server's own words in a message."""
+    return one_line(text, 400)
+
+
+def _objects(content: bytes) -> list[dict[str, Any]]:
+    """The JSON objects of an answer: one, or one a line in a stream; nothing where it is something else."""
+    try:
+        whole = json.loads(content)
+        return [whole] if isinstance(whole, dict) else []
+    except (ValueError, RecursionError):
+        pass
+    found: list[dict[str, Any]] = []
+    for line in content.splitlines():
+        if line.strip():
+            try:
+                part = json.loads(line)
+            except (ValueError, RecursionError):
+                return [entry for entry in found if entry.get("error")]
+            if isinstance(part, dict):
+                found.append(part)
+    return found
+
+
+def _models(answer: Mapping[str, Any]) -> list[dict[str, Any]]:
+    models = answer.get("models")
+    return [entry for entry in models if isinstance(entry, dict)] if isinstance(models, list) else []
+
+
+def _entry(loaded: list[dict[str, Any]], name: str) -> dict[str, Any] | None:
+    """The loaded model of that name."""
+    for entry in loaded:
+        try:
+            if Name.parse(str(entry.get("name") or entry.get("model"))).same(Name.parse(name)):
+                return entry
+        except ModelError:
+            continue
+    return None

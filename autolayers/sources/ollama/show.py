@@ -1,0 +1,71 @@
+"""A model's header from /api/show, for a store that cannot be read or a server that is elsewhere.
+
+The verbose answer holds the GGUF's metadata (without general.name and the chat template) and every tensor's name, type
+and shape: all that a plan needs. The file's layout and a projector's tensors are missing.
+"""
+
+from __future__ import annotations
+
+from ...errors import ModelError
+from ...gguf import BY_NAME, ArrayInfo, FileInfo, Header, TensorInfo, n_bytes
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from typing import Any
+
+_LONGEST_KEPT_ARRAY = 1 << 12   # as the reader of files: per layer yes, per token no
+_TYPES = {name.lower(): name for name in BY_NAME}
+_MAX_ELEMENTS = 1 << 62
+
+
+def header(name: str, answer: Mapping[str, Any]) -> Header:
+    """The Header that the answer describes. Raises ModelError where it describes none (safetensors, cloud models).
+
+    Offsets are those of tensors laid one behind the other in the order given; nothing reads tensor data through them.
+    """
+    info, tensors = answer.get("model_info"), answer.get("tensors")
+    if not isinstance(info, dict) or not isinstance(tensors, list) or not tensors:
+        raise ModelError(f"Ollama says too little of {name} to plan for it (no tensor list: a cloud model, or too old "
+                         "a server)")
+    details = answer.get("details")
+    if isinstance(details, dict) and details.get("format") not in (None, "", "gguf"):
+        raise ModelError(f"{name} is in the format {details.get('format')!r}: Ollama runs it in MLX, where num_gpu "
+                         "means nothing")
+    metadata = {str(key): _value(value) for key, value in info.items() if value is not None}
+    metadata.setdefault("general.name", name)
+    alignment = metadata.get("general.alignment", 32)
+    if not isinstance(alignment, int) or not 0 < alignment <= 1 << 20:
+        alignment = 32
+    found: dict[str, TensorInfo] = {}
+    unknown: list[str] = []
+    at = 0
+    for entry in tensors:
+        tensor = _tensor(name, entry, at)
+        found[tensor.name] = tensor
+        if not tensor.exact:
+            unknown.append(tensor.type)
+        at += -(-tensor.n_bytes // alignment) * alignment
+    notes = tuple(f"{name}: tensors of the type {type_}, which autolayers does not know, are counted as f32"
+                  for type_ in unknown[:1])
+    return Header(3, alignment, metadata, found, (FileInfo(f"ollama:{name}", None, at),), notes)
+
+
+def _value(value: Any) -> object:
+    if not isinstance(value, list):
+        return value
+    if all(isinstance(item, (int, float)) for item in value) and len(value) <= _LONGEST_KEPT_ARRAY:
+        return tuple(value)
+    return ArrayInfo("str" if isinstance(value[0], str) else "i32", len(value))
+
+
+def _tensor(model: str, entry: object, offset: int) -> TensorInfo:
+    if isinstance(entry, dict):
+        name, type_, shape = entry.get("name"), entry.get("type"), entry.get("shape")
+        if isinstance(name, str) and isinstance(type_, str) and isinstance(shape, list) and len(shape) <= 4 and all(
+                isinstance(extent, int) and 0 <= extent < _MAX_ELEMENTS for extent in shape):
+            ne = (*shape, 1, 1, 1, 1)[:4]
+            known = _TYPES.get(type_.lower())
+            size = n_bytes(known or "f32", ne)
+            return TensorInfo(name, known or type_, ne, len(shape), offset, size, 0, known is not None)
+    raise ModelError(f"{model}: the Ollama server describes a tensor as {str(entry)[:100]!r}, which cannot be read")

@@ -1,0 +1,251 @@
+"""Ollama's local model store: from a name to the GGUF files behind it.
+
+    stored = find("llama3.1:8b", os.environ)
+    stored.model                 # /usr/share/ollama/.ollama/models/blobs/sha256-...
+    stored.parameters            # {"num_ctx": 8192}
+
+    MODELS/manifests/HOST/NAMESPACE/MODEL/TAG      JSON, a list of layers: media type, digest, size
+    MODELS/blobs/sha256-HEX                        their contents
+
+Names are read as types/model/name.go and server/routes.go:getExistingName of Ollama 0.33 (2026-08-21) read them.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import sys
+
+from ...errors import ModelError
+from ...records import dataclass, field
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+    from typing import Any
+
+HOST, NAMESPACE, TAG = "registry.ollama.ai", "library", "latest"
+
+# The second ones are announced (manifest v2): content-addressed, with another default host.
+_MANIFESTS = ("manifests", "manifests-v2")
+_DEFAULT_HOSTS = (HOST, "ollama.com")
+_MEDIA_TYPE = "application/vnd.ollama.image."
+_MANIFEST_SIZE = 16 << 20   # bytes; one of a safetensors model lists thousands of tensors
+
+_HOST_PART = re.compile(r"\w[-.:\w]{0,349}", re.ASCII)
+_NAMESPACE_PART = re.compile(r"\w[-\w]{0,79}", re.ASCII)
+_PART = re.compile(r"\w[-.\w]{0,79}", re.ASCII)
+_DIGEST = re.compile(r"sha256[:-]([0-9a-f]{64})")
+
+
+class NotInStore(ModelError):
+    """No manifest of that name in any store that could be read."""
+
+
+class StoreUnreadable(ModelError):
+    """The store is there and this user may not read it, or it is damaged; the server may still tell."""
+
+
+@dataclass(frozen=True)
+class Name:
+    """HOST/NAMESPACE/MODEL:TAG, defaults filled in.
+
+    >>> str(Name.parse("llama3.1"))
+    'llama3.1:latest'
+    """
+
+    host: str
+    namespace: str
+    model: str
+    tag: str
+
+    @classmethod
+    def parse(cls, text: str) -> Name:
+        """Raises ModelError for what Ollama would not take as a name."""
+        rest = text.split("://", 1)[-1].removesuffix(":local")
+        tag, host, namespace = TAG, HOST, NAMESPACE
+        if rest.rfind(":") > rest.rfind("/"):
+            rest, tag = rest.rsplit(":", 1)
+        parts = rest.rsplit("/", 2)
+        model = parts.pop()
+        if parts:
+            namespace = parts.pop()
+        if parts:
+            host = parts.pop()
+        name = cls(host, namespace, model, tag)
+        rules = ((_HOST_PART, host), (_NAMESPACE_PART, namespace), (_PART, model), (_PART, tag))
+        if not all(rule.fullmatch(part) for rule, part in rules):
+            raise ModelError(f"not a model's name: {text!r} (Ollama writes [host/][namespace/]model[:tag])")
+        return name
+
+    @property
+    def is_cloud(self) -> bool:
+        return self.tag == "cloud" or self.tag.endswith("-cloud")
+
+    def same(self, other: Name) -> bool:
+        """Ollama compares names without regard to case."""
+        return str(self).lower() == str(other).lower()
+
+    def __str__(self) -> str:
+        short = f"{self.model}:{self.tag}"
+        if self.host != HOST:
+            return f"{self.host}/{self.namespace}/{short}"
+        return short if self.namespace == NAMESPACE else f"{self.namespace}/{short}"
+
+
+@dataclass(frozen=True)
+class Stored:
+    """A model of the store. Paths are blobs; `model` is a GGUF."""
+
+    name: Name
+    manifest: str
+    model: str
+    digest: str                              # of the model's blob, "sha256:..."
+    projectors: tuple[str, ...] = ()
+    adapters: tuple[str, ...] = ()
+    draft: str | None = None
+    parameters: dict[str, Any] = field(default_factory=dict)
+
+
+def roots(environ: Mapping[str, str], platform: str = sys.platform) -> list[str]:
+    """Where a store may be, the likeliest first: OLLAMA_MODELS alone if set, else this user's and the service's."""
+    given = environ.get("OLLAMA_MODELS", "").strip(" \t\"'")
+    if given:
+        return [os.path.abspath(os.path.expanduser(given))]
+    home = environ.get("USERPROFILE" if platform == "win32" else "HOME") or os.path.expanduser("~")
+    found = [os.path.join(home, ".ollama", "models")]
+    if platform.startswith("linux"):
+        # The installer's service runs as a user of its own; the image for containers runs as root.
+        homes = [_home_of("ollama"), "/usr/share/ollama", "/root"]
+        found += [os.path.join(user, ".ollama", "models") for user in homes if user]
+    return list(dict.fromkeys(found))
+
+
+def find(text: str, environ: Mapping[str, str], places: Sequence[str] | None = None) -> Stored:
+    """The stored model of a name, in the first store that has it.
+
+    Raises NotInStore (saying where was looked), StoreUnreadable, and ModelError for a model without a GGUF: one that
+    runs in the cloud, or in MLX from safetensors.
+    """
+    name = Name.parse(text)
+    if name.is_cloud:
+        raise ModelError(f"{name} runs in Ollama's cloud: there is no file here to plan for")
+    places = roots(environ) if places is None else places
+    unreadable: OSError | None = None
+    for place in places:
+        try:
+            manifest = _manifest(place, name)
+        except OSError as error:
+            unreadable = unreadable or error
+            continue
+        if manifest is not None:
+            return _read(place, name, manifest)
+    if unreadable is not None:
+        raise StoreUnreadable(f"{unreadable.filename}: {unreadable.strerror} (Ollama's store belongs to another user: "
+                              "join its group, or ask the server through OLLAMA_HOST)")
+    raise NotInStore(f"no model {name} in {' or '.join(places)} (`ollama list` shows what there is, "
+                     "OLLAMA_MODELS says where)")
+
+
+def _home_of(user: str) -> str | None:
+    try:
+        import pwd
+
+        return pwd.getpwnam(user).pw_dir
+    except (ImportError, KeyError):
+        return None
+
+
+def _manifest(place: str, name: Name) -> str | None:
+    for directory in _MANIFESTS:
+        for host in _DEFAULT_HOSTS if name.host == HOST else (name.host,):
+            path: str | None = os.path.join(place, directory)
+            for part in (host, name.namespace, name.model, name.tag):
+                path = _child(path, part) if path else None
+            if path and os.path.isfile(path):
+                return path
+    return None
+
+
+def _child(directory: str, part: str) -> str | None:
+    """An entry whatever its case, the exact one first. Raises PermissionError where nothing can be told."""
+    try:
+        names = os.listdir(directory)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except PermissionError:
+        exact = os.path.join(directory, part)
+        if os.path.exists(exact):   # a directory may be passed through without being listed
+            return exact
+        raise
+    match = part if part in names else next((n for n in sorted(names) if n.lower() == part.lower()), None)
+    return os.path.join(directory, match) if match else None
+
+
+def _read(place: str, name: Name, manifest: str) -> Stored:
+    layers = list(_layers(manifest))
+    by_kind: dict[str, list[str]] = {}
+    for kind, digest in layers:
+        by_kind.setdefault(kind, []).append(digest)
+    if "model" not in by_kind:
+        if "tensor" in by_kind:
+            raise ModelError(f"{name} is made of safetensors: Ollama runs it in MLX, where num_gpu means nothing")
+        raise ModelError(f"{name}: its manifest {manifest} names no model layer")
+    return Stored(
+        name=name,
+        manifest=manifest,
+        model=_blob(place, name, by_kind["model"][0]),
+        digest=by_kind["model"][0],
+        projectors=tuple(_blob(place, name, digest) for digest in by_kind.get("projector", ())),
+        adapters=tuple(_blob(place, name, digest) for digest in by_kind.get("adapter", ())),
+        draft=next((_blob(place, name, digest) for digest in by_kind.get("draft", ())), None),
+        parameters=_parameters(place, name, by_kind.get("params", ())),
+    )
+
+
+def _layers(manifest: str) -> Iterator[tuple[str, str]]:
+    """(kind, "sha256:HEX") of every layer that Ollama defines; others are not for us."""
+    content = _json(manifest)
+    layers = content.get("layers") if isinstance(content, dict) else None
+    if not isinstance(layers, list):
+        raise StoreUnreadable(f"{manifest}: not a manifest")
+    for layer in layers:
+        kind = layer.get("mediaType") if isinstance(layer, dict) else None
+        digest = _DIGEST.fullmatch(str(layer.get("digest"))) if isinstance(kind, str) else None
+        if isinstance(kind, str) and kind.startswith(_MEDIA_TYPE) and digest:
+            yield kind.removeprefix(_MEDIA_TYPE), f"sha256:{digest[1]}"
+
+
+def _blob(place: str, name: Name, digest: str) -> str:
+    path = os.path.join(place, "blobs", digest.replace(":", "-"))
+    old = os.path.join(place, "blobs", digest)   # until a server of 2024 or later has started once
+    for candidate in (path, old):
+        if os.path.exists(candidate):
+            return candidate
+    if os.path.exists(f"{path}-partial"):
+        raise StoreUnreadable(f"{name} is only partly downloaded ({path}-partial): `ollama pull {name}` resumes it")
+    raise StoreUnreadable(f"{name}: {path} is missing or not accessible (`ollama pull {name}` brings it back)")
+
+
+def _parameters(place: str, name: Name, digests: Sequence[str]) -> dict[str, Any]:
+    merged: dict[str, Any] = {}
+    for digest in digests:
+        content = _json(_blob(place, name, digest))
+        if isinstance(content, dict):
+            merged.update(content)
+    return merged
+
+
+def _json(path: str) -> object:
+    try:
+        with open(path, "rb") as stream:
+            text = stream.read(_MANIFEST_SIZE + 1)
+        if len(text) > _MANIFEST_SIZE:
+            raise StoreUnreadable(f"{path}: too long for what it should be")
+        content: object = json.loads(text)
+        return content
+    except OSError as error:
+        raise StoreUnreadable(f"{path}: {error.strerror}") from None
+    except (ValueError, RecursionError):
+        raise StoreUnreadable(f"{path}: not valid JSON") from None

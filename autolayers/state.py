@@ -1,0 +1,210 @@
+"""The directory that keeps what was measured on this machine, and files that are replaced as a whole.
+
+    keep(path(environ, "measured.json"), found)      # JSON, readable for this user alone
+    read(path(environ, "measured.json"))             # None where there is none, or none that can be read
+    write("Modelfile", data, backup=True)            # "Modelfile.bak"
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+
+from .errors import AutolayersError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+    from typing import BinaryIO
+
+MAX_SIZE = 1 << 20        # bytes of a state file
+_PATIENCE = 5.0           # seconds to wait for another process's lock
+_BACKUPS = 1000
+_PREFIX, _SUFFIX = ".autolayers-", ".tmp"      # .autolayers-PID-RANDOM.tmp
+
+
+def directory(environ: Mapping[str, str]) -> str:
+    """${XDG_STATE_HOME:-~/.local/state}/autolayers, %LOCALAPPDATA%\\autolayers on Windows. Raises AutolayersError where
+    there is no home directory. A relative XDG_STATE_HOME is ignored, as the XDG base directory specification asks."""
+    home = environ.get("USERPROFILE" if os.name == "nt" else "HOME") or os.path.expanduser("~")
+    if os.name == "nt":
+        root = environ.get("LOCALAPPDATA") or os.path.join(home, "AppData", "Local")
+    else:
+        root = environ.get("XDG_STATE_HOME", "")
+        root = root if os.path.isabs(root) else os.path.join(home, ".local", "state")
+    if not os.path.isabs(root):
+        raise AutolayersError("there is no home directory to keep anything in: set XDG_STATE_HOME")
+    return os.path.join(root, "autolayers")
+
+
+def path(environ: Mapping[str, str], *names: str) -> str:
+    """A file in the state directory. Raises AutolayersError without a home."""
+    return os.path.join(directory(environ), *names)
+
+
+def create(name: str) -> BinaryIO:
+    """A state file that is written in pieces, such as a log; its directory is made. Raises AutolayersError."""
+    try:
+        _make_directory(name)
+        return open(name, "wb")
+    except OSError as error:
+        raise _cannot_write(name, error) from None
+
+
+def read(name: str) -> object:
+    """A state file's JSON; None where it is missing, no regular file, no JSON, or larger than MAX_SIZE bytes."""
+    import json
+
+    try:
+        if not os.path.isfile(name):      # opening a pipe would wait for its writer
+            return None
+        with open(name, "rb") as stream:
+            data = stream.read(MAX_SIZE + 1)
+        found: object = json.loads(data) if len(data) <= MAX_SIZE else None
+        return found
+    except (OSError, ValueError, RecursionError):
+        return None
+
+
+def keep(name: str, value: object) -> None:
+    """Writes a state file that only this user may read. Raises AutolayersError."""
+    import json
+
+    try:
+        _make_directory(name)
+    except OSError as error:
+        raise _cannot_write(name, error) from None
+    write(name, json.dumps(value, indent=1).encode(), mode=0o600)
+
+
+@contextlib.contextmanager
+def locked(environ: Mapping[str, str]) -> Iterator[None]:
+    """A lock for read-modify-write of state files; after 5 s of waiting it goes on without.
+    Raises AutolayersError where the state directory cannot be written."""
+    name = path(environ, "lock")
+    try:
+        _make_directory(name)
+        handle = os.open(name, os.O_RDWR | os.O_CREAT, 0o600)
+    except OSError as error:
+        raise _cannot_write(name, error) from None
+    try:
+        _lock(handle)
+        yield
+    finally:
+        os.close(handle)      # and unlocks
+
+
+def _make_directory(name: str) -> None:
+    """The directory of a state file, for this user alone."""
+    os.makedirs(os.path.dirname(name), mode=0o700, exist_ok=True)
+
+
+def _lock(handle: int) -> None:
+    import time
+
+    until = time.monotonic() + _PATIENCE
+    while time.monotonic() < until:
+        try:
+            if os.name == "nt":
+                import msvcrt
+
+                msvcrt.locking(handle, msvcrt.LK_NBLCK, 1)  # type: ignore[attr-defined]
+            else:
+                import fcntl
+
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return
+        except (BlockingIOError, PermissionError):      # POSIX, Windows: another process has it
+            time.sleep(0.01)
+        except OSError:                                 # a file system without locks
+            return
+
+
+def write(name: str, data: bytes, *, mode: int = 0o666, backup: bool = False) -> str | None:
+    """Replaces a file so that a killed writer leaves the old one: a temporary file in its directory, fsync, rename.
+
+    Links are followed; an existing file keeps its mode and owner, a new one gets `mode` less the umask. `backup` keeps
+    the old content as NAME.bak, NAME.bak1, ... and returns that name. A pipe or device (/dev/stdout) is written to
+    directly. Raises AutolayersError with the name and the system's reason.
+    """
+    try:
+        target = os.path.realpath(name)
+        if os.path.exists(target) and not os.path.isfile(target):
+            with open(name, "wb") as stream:
+                stream.write(data)
+            return None
+        kept = _back_up(target) if backup and os.path.exists(target) else None
+        _replace(target, data, mode)
+        return kept
+    except OSError as error:
+        raise _cannot_write(name, error) from None
+
+
+def _cannot_write(name: str, error: OSError) -> AutolayersError:
+    return AutolayersError(f"cannot write {name}: {error.strerror or error}")
+
+
+def _back_up(name: str) -> str:
+    with open(name, "rb") as stream:
+        data = stream.read()
+    for kept in (f"{name}.bak{number or ''}" for number in range(_BACKUPS)):
+        with contextlib.suppress(FileExistsError):
+            _create(kept, data, like=os.stat(name))
+            return kept
+    raise AutolayersError(f"{name} has {_BACKUPS} backups already: remove some")
+
+
+def _replace(name: str, data: bytes, mode: int) -> None:
+    folder = os.path.dirname(name)       # the temporary file is made there: a rename cannot cross file systems
+    _remove_abandoned(folder)
+    temporary = os.path.join(folder, f"{_PREFIX}{os.getpid()}-{os.urandom(6).hex()}{_SUFFIX}")
+    _create(temporary, data, mode, os.stat(name) if os.path.exists(name) else None)
+    try:
+        os.replace(temporary, name)
+    except BaseException:
+        os.unlink(temporary)
+        raise
+    _sync_directory(folder)
+
+
+def _create(name: str, data: bytes, mode: int = 0o666, like: os.stat_result | None = None) -> None:
+    """A new file on the disk, with mode and owner before its content; nothing is left of one that cannot be written."""
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0)
+    handle = os.open(name, flags, mode if like is None else 0o600)
+    try:
+        with os.fdopen(handle, "wb") as stream:
+            if like is not None:
+                if hasattr(os, "chown"):
+                    with contextlib.suppress(OSError):       # only root may give a file away
+                        os.chown(name, like.st_uid, like.st_gid)
+                os.chmod(name, like.st_mode & 0o7777)
+            stream.write(data)
+            stream.flush()
+            os.fsync(stream.fileno())
+    except BaseException:
+        with contextlib.suppress(OSError):
+            os.unlink(name)
+        raise
+
+
+def _remove_abandoned(folder: str) -> None:
+    """Removes the temporary files of writers that were killed."""
+    with contextlib.suppress(OSError):
+        for name in os.listdir(folder):
+            if name.startswith(_PREFIX) and name.endswith(_SUFFIX):
+                pid = name[len(_PREFIX):].partition("-")[0]
+                if pid.isascii() and pid.isdecimal() and len(pid) < 10:
+                    import psutil
+
+                    if not psutil.pid_exists(int(pid)):
+                        os.unlink(os.path.join(folder, name))
+
+
+def _sync_directory(name: str) -> None:
+    """Makes the rename itself durable; Windows has no such handle, and some file systems refuse."""
+    with contextlib.suppress(OSError):
+        handle = os.open(name, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)

@@ -1,0 +1,55 @@
+"""Pages of docs/, and tables between markers in other files, that are made from the program's own tables.
+
+    python docs/make.py                  # all of them
+    python docs/make.py architectures    # docs/architectures.md alone
+    python docs/make.py --check          # exit code 1 and their names where a file is not what would be made
+
+A table stands between <!-- made by docs/make.py: NAME --> and <!-- end -->; make_flags.part(NAME) makes it.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from importlib import import_module
+from pathlib import Path
+
+DOCS = Path(__file__).resolve().parent
+sys.path[:0] = [str(DOCS), str(DOCS.parent)]
+
+# name -> its file
+FILES = {"architectures": DOCS / "architectures.md", "rules": DOCS / "rules.md", "launch": DOCS / "launch.md",
+         "README": DOCS.parent / "README.md", "autolayers.1": DOCS / "autolayers.1"}
+_PART = re.compile(r"(<!-- made by docs/make\.py: ([\w ]+) -->\n\n).*?(\n\n<!-- end -->)", re.DOTALL)
+
+
+def render(name: str) -> str:
+    """The text of a file as it should be."""
+    import make_flags
+
+    if name == "autolayers.1":
+        return make_flags.man()
+    if name in ("README", "launch"):
+        text = FILES[name].read_text(encoding="utf-8")
+        return _PART.sub(lambda found: found[1] + make_flags.part(found[2]) + found[3], text)
+    text = import_module(f"make_{name}").render()
+    return text
+
+
+def main(words: list[str]) -> int:
+    check = "--check" in words
+    stale = []
+    for name in [word for word in words if word in FILES] or FILES:
+        file, text = FILES[name], render(name)
+        if file.exists() and file.read_text(encoding="utf-8") == text:
+            continue
+        stale.append(file.relative_to(DOCS.parent))
+        if not check:
+            file.write_text(text, encoding="utf-8")
+    for file in stale:
+        print(f"{file} {'is not current: run python docs/make.py' if check else 'written'}")
+    return int(check and bool(stale))
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(sys.argv[1:]))

@@ -1,0 +1,74 @@
+"""README's and docs/launch.md's tables of commands and flags, and the man page, from the rows of autolayers.flags.own.
+
+    python docs/make.py README launch autolayers.1
+"""
+
+from __future__ import annotations
+
+from autolayers import __version__
+from autolayers.cli.help import ABOUT, EXAMPLES, EXIT_CODES, MODEL, spelled
+from autolayers.flags.formats import FORMATS
+from autolayers.flags.own import COMMANDS, FLAGS, OwnFlag
+
+
+def part(name: str) -> str:
+    """A table between markers: "commands", "formats", or "flags COMMAND", without those that a plan has too."""
+    what, _, command = name.partition(" ")
+    if what == "formats":
+        return _table("format", "is", [(row.name, row.about + (", for one model or several" if row.several else ""))
+                                       for row in FORMATS.values()])
+    if what == "commands":
+        rows = [(f"autolayers {'MODEL...' if name == 'plan' else f'{name} ...'}", row.summary)
+                for name, row in COMMANDS.items() if " " not in name]
+        return _table("command", "does", rows)
+    shared = set() if command == "plan" else set(_flags("plan"))
+    return _table("flag", "means", [(spelled(flag), flag.help) for flag in _flags(command) if flag not in shared])
+
+
+def man() -> str:
+    """The man page, in the macros of man(7)."""
+    lines = [f'.TH AUTOLAYERS 1 "" "autolayers {__version__}" "User Commands"',
+             '.\\" made by python docs/make.py; do not edit', ".SH NAME",
+             _roff(f"autolayers - {ABOUT}"), ".SH SYNOPSIS"]
+    for command in COMMANDS.values():
+        if command.name != "ollama":
+            lines += [f".B autolayers\n{_roff(command.usage)}", ".br"]
+    lines += [".SH DESCRIPTION", _roff(COMMANDS["plan"].about), ".TP", "MODEL", _roff(MODEL)]
+    for command in COMMANDS.values():
+        lines += [".SH OPTIONS" if command.name == "plan" else f".SH {_roff(command.name.upper())}"]
+        if command.name != "plan":
+            lines += [_roff(f"{command.summary[0].upper()}{command.summary[1:]}."), *_about(command.about)]
+        flags = [flag for flag in _flags(command.name) if "--help" not in flag.names]
+        shared = [flag for flag in flags if command.name != "plan" and flag in _flags("plan")]
+        for flag in flags:
+            if flag not in shared:
+                lines += [".TP", f".B {_roff(spelled(flag))}", _roff(flag.help)]
+        if shared:
+            lines += [".PP", _roff("As for a plan: " + ", ".join(flag.names[-1] for flag in shared) + ".")]
+    lines += [".SH EXIT STATUS", _roff(EXIT_CODES + "."), ".SH ENVIRONMENT",
+              _roff("LLAMA_ARG_* as llama-server reads them. HF_TOKEN and HF_ENDPOINT for hf: and Hugging Face's URLs. "
+                    "OLLAMA_HOST, OLLAMA_MODELS and the settings of Ollama's server. NO_COLOR."), ".SH EXAMPLES", ".nf",
+              *map(_roff, EXAMPLES), ".fi"]
+    return "\n".join(lines) + "\n"
+
+
+def _flags(command: str) -> list[OwnFlag]:
+    return [flag for flag in FLAGS if command in flag.commands]
+
+
+def _table(left: str, right: str, rows: list[tuple[str, str]]) -> str:
+    cells = [(f"`{term}`".replace("|", "\\|"), meaning.replace("|", "\\|")) for term, meaning in rows]
+    return "\n".join([f"| {left} | {right} |", "|---|---|", *(f"| {term} | {meaning} |" for term, meaning in cells)])
+
+
+def _about(text: str) -> list[str]:
+    """Paragraphs, and lines that begin with blanks as they are."""
+    lines = []
+    for line in filter(None, text.split("\n")):
+        lines += [".PP", ".nf", _roff(line), ".fi"] if line.startswith(" ") else [".PP", _roff(line)]
+    return lines
+
+
+def _roff(text: str) -> str:
+    text = text.replace("\\", "\\e").replace("-", "\\-")
+    return "\\&" + text if text.startswith((".", "'")) else text

@@ -1,0 +1,198 @@
+"""CUDA's own rules: which flash-attention kernel runs, what its result takes beside itself, what fusions keep alive."""
+
+from __future__ import annotations
+
+import pytest
+
+from autolayers.backends import Cuda
+from autolayers.backends.backend import batch_size
+from autolayers.backends.cuda.fattn import flash_kernel
+from autolayers.devices.device import Device
+from autolayers.ggml.tensor import Graph, Tensor, row_size
+
+CUDA = Cuda()
+alloc_size, supports = CUDA.alloc_size, CUDA.supports_op
+
+
+def keep_alive(nodes: list[Tensor], after: Tensor | None = None) -> dict[int, list[Tensor]]:
+    """id(node) -> what must not be freed before it. The order stays."""
+    deps: dict[int, dict[int, Tensor]] = {}
+
+    def add_alloc_dep(tensor: Tensor, until: Tensor) -> None:
+        deps.setdefault(id(until), {})[id(tensor)] = tensor
+
+    assert CUDA.graph_optimize(nodes, after, add_alloc_dep) == nodes
+    return {until: list(kept.values()) for until, kept in deps.items()}
+
+
+def attention(head: int = 128, n_head: int = 32, n_head_kv: int = 8, n: int = 512, n_kv: int = 4096, k: str = "f16",
+              v: str = "f16", head_v: int = 0, alibi: bool = False, masked: bool = True) -> Tensor:
+    g = Graph()
+    mask = g.new("f16", n_kv, n) if masked else None
+    return g.flash_attn(g.new("f32", head, n, n_head), g.new(k, head, n_kv, n_head_kv),
+                        g.new(v, head_v or head, n_kv, n_head_kv), mask, None, alibi)
+
+
+@pytest.mark.parametrize(("shape", "kernel"), [
+    ({}, "mma"),                                                   # a prompt
+    ({"n": 1}, "vec"),                                             # one token, unquantised
+    ({"n": 1, "n_kv": 8192}, "vec"),                               # 4 heads per KV head are not more than 4
+    ({"n": 1, "n_kv": 8192, "n_head_kv": 4}, "mma"),               # 8 are, and the cache is long
+    ({"n": 1, "head": 256, "n_head_kv": 4}, "mma"),
+    ({"n": 2, "k": "q8_0", "v": "q8_0"}, "vec"),                   # quantised: up to two tokens
+    ({"n": 3, "k": "q8_0", "v": "q8_0"}, "mma"),
+    ({"head": 40}, "tile"), ({"head": 72}, "tile"),                # no tensor-core kernel for these
+    ({"head": 64}, "mma"), ({"head": 80}, "mma"), ({"head": 96}, "mma"), ({"head": 112}, "mma"), ({"head": 256}, "mma"),
+    ({"head": 32}, "none"), ({"head": 48}, "none"), ({"head": 160}, "none"), ({"head": 224}, "none"),
+    ({"head": 128, "head_v": 64}, "none"),
+    ({"head": 192, "head_v": 128, "n_head_kv": 4}, "mma"),         # DeepSeek without absorption: 8 heads per KV head
+    ({"head": 192, "head_v": 128, "n_head_kv": 8}, "none"),
+    ({"head": 192, "head_v": 192}, "none"),
+    ({"head": 320, "head_v": 256, "n_head_kv": 1}, "mma"), ({"head": 320, "head_v": 256, "n_head_kv": 2}, "none"),
+    ({"head": 576, "head_v": 512, "n_head_kv": 1}, "mma"),         # MLA
+    ({"head": 576, "head_v": 512, "n_head_kv": 32}, "none"),       # not grouped
+    ({"head": 576, "head_v": 512, "n_head_kv": 1, "masked": False}, "none"),
+    ({"head": 512, "n_head_kv": 1, "alibi": True}, "none"),
+    ({"k": "iq4_nl"}, "none"), ({"v": "q6_K"}, "none"), ({"k": "q5_1", "v": "q4_1"}, "mma"),
+    ({"k": "bf16", "v": "bf16"}, "mma"),
+])
+def test_the_kernel_on_ada(shape: dict, kernel: str) -> None:
+    op = attention(**shape)
+    assert flash_kernel(op, 890) == kernel
+    assert supports(op) == (kernel != "none")
+
+
+@pytest.mark.parametrize(("cc", "shape", "kernel"), [
+    (610, {}, "tile"), (610, {"n": 1, "n_head_kv": 32}, "vec"), (610, {"n": 2, "k": "q8_0"}, "vec"),
+    (700, {}, "mma"), (700, {"n": 4}, "tile"), (700, {"n": 1, "n_head_kv": 32}, "vec"),
+    (750, {}, "mma"), (750, {"n": 2, "k": "q8_0"}, "mma"), (750, {"n": 1, "k": "q8_0"}, "vec"), (860, {"n": 1}, "mma"),
+])
+def test_older_cards_choose_otherwise(cc: int, shape: dict, kernel: str) -> None:
+    assert flash_kernel(attention(**shape), cc) == kernel
+
+
+def test_f16_caches_take_nothing_more() -> None:
+    op = attention()
+    assert alloc_size(op) == op.nbytes == 128 * 32 * 512 * 4
+
+
+@pytest.mark.parametrize(("k", "v", "converted"), [
+    ("q8_0", "q8_0", 2), ("q8_0", "f16", 1), ("f16", "q4_0", 1), ("bf16", "bf16", 2)])
+def test_other_caches_are_converted_beside_the_result(k: str, v: str, converted: int) -> None:
+    op = attention(k=k, v=v)
+    assert alloc_size(op) == op.nbytes + converted * 2 * 128 * 4096 * 8      # all cells, f16
+
+
+def test_the_vector_kernel_reads_some_pairs_as_they_are() -> None:
+    for k, v, extra in (("q8_0", "q8_0", 0), ("q4_0", "q4_0", 0), ("q5_1", "q5_1", 2), ("q8_0", "q4_0", 2)):
+        op = attention(n=1, k=k, v=v)
+        assert flash_kernel(op, 890) == "vec"
+        assert alloc_size(op) == op.nbytes + extra * 2 * 128 * 4096 * 8, (k, v)
+
+
+def test_values_inside_the_keys_are_converted_once() -> None:
+    g = Graph()
+    k = g.new("q8_0", 576, 4096, 1)
+    v = g.view(k, (512, 4096, 1), k.nb[1:3])
+    op = g.flash_attn(g.new("f32", 576, 512, 128), k, v, g.new("f16", 4096, 512))
+    assert alloc_size(op) == op.nbytes + 2 * 576 * 4096
+
+
+def test_quantised_rows_are_padded_to_512() -> None:
+    g = Graph()
+    assert alloc_size(g.new("q4_0", 512, 7)) == 7 * row_size("q4_0", 512)
+    assert alloc_size(g.new("q4_0", 544, 7)) == 7 * row_size("q4_0", 544) + row_size("q4_0", 480)
+    assert alloc_size(g.new("f16", 544, 7)) == 7 * 544 * 2
+
+
+def test_rows_of_work_per_operation() -> None:
+    g = Graph()
+    x = g.new("f32", 128, 40)
+    assert batch_size(g.mul_mat(g.new("f16", 128, 16), x)) == 40
+    assert batch_size(g.mul_mat_id(g.new("f16", 128, 16, 8), g.new("f32", 128, 1, 40), g.new("i32", 2, 40))) == 40
+    assert batch_size(g.get_rows(x, g.new("i32", 1000))) == 0
+    assert batch_size(g.rms_norm(x)) == 40
+
+
+def test_another_cards_memory_is_out_of_reach() -> None:
+    g, first, second = Graph(), *(Cuda(Device(f"CUDA{i}", 1, 1), i) for i in range(2))
+    weight = g.new("f16", 128, 128)
+    weight.buffer = first.buffer
+    op = g.mul_mat(weight, g.new("f32", 128, 4))
+    assert first.supports_op(op) and not second.supports_op(op)
+
+
+def test_operations_cuda_lacks() -> None:
+    g = Graph()
+    x = g.new("f32", 128, 40)
+    assert not supports(g.mul_mat(g.new("q4_0", 128, 16), g.new("f16", 128, 40)))
+    assert supports(g.mul_mat(g.new("f16", 128, 16), g.new("f16", 128, 40)))
+    assert not supports(g.unary("SILU", g.view(x, (64, 40), (512,))))
+    assert not supports(g.ssm_conv(g.new("f32", 8, 100, 1), g.new("f32", 4, 100)))
+    assert supports(g.ssm_conv(g.new("f32", 8, 128, 1), g.new("f32", 4, 128)))
+    assert not supports(g.add(x, g.new("bf16", 128, 40)))
+
+
+# fusions
+
+def experts(used: int, n: int = 32, leak: bool = False) -> tuple[list[Tensor], Tensor, Tensor]:
+    """The weighted sum of `used` experts as the graph has it: nodes, the experts' results, their weights."""
+    g = Graph()
+    made = g.norm(g.new("f32", 64, used, n))
+    weights = g.norm(g.new("f32", 1, used, n))
+    product = g.mul(made, weights)
+    g.expand(product)
+    views = []
+    for i in range(used):
+        views.append(g.view(product, (64, n), (product.nb[2],), i * product.nb[1]))
+        g.expand(views[-1])
+    total = views[0]
+    for view in views[1:]:
+        total = g.add(total, view)
+        g.expand(total)
+    if leak:
+        g.expand(g.unary("SILU", product))
+    return g.nodes, made, weights
+
+
+@pytest.mark.parametrize(("used", "kept"), [(1, False), (2, True), (8, True), (15, True), (16, False)])
+def test_a_weighted_sum_of_experts_keeps_its_operands_to_the_end(used: int, kept: bool) -> None:
+    nodes, made, weights = experts(used)
+    deps = keep_alive(nodes)
+    assert deps == ({id(nodes[-1]): [made, weights]} if kept else {})
+
+
+def test_not_if_somebody_else_reads_the_product() -> None:
+    nodes, _, _ = experts(4, leak=True)
+    deps = keep_alive(nodes)
+    assert not deps
+
+
+def routing(n_expert: int, used: int = 8, n: int = 32) -> tuple[Graph, Tensor]:
+    g = Graph()
+    probs = g.soft_max(g.mul_mat(g.new("f32", 64, n_expert), g.new("f32", 64, n)))
+    chosen = g.argsort_top_k(probs, used)
+    weights = g.get_rows(g.reshape(probs, 1, n_expert, n), chosen)
+    g.expand(weights)
+    g.expand(g.unary("SILU", weights))
+    return g, weights
+
+
+@pytest.mark.parametrize(("n_expert", "fused"), [
+    (64, True), (128, True), (512, True), (288, True), (576, True), (60, False), (1024, False)])
+def test_the_choice_of_experts_is_one_operation_for_some_counts(n_expert: int, fused: bool) -> None:
+    g, weights = routing(n_expert)
+    deps = keep_alive(g.nodes)
+    if not fused:
+        assert not deps
+        return
+    (until, kept), = deps.items()
+    assert until == id(g.nodes[-1])                   # the first node after the weights
+    assert {t.op for t in kept if t.op != "NONE"} == {"MUL_MAT", "SOFT_MAX", "RESHAPE", "ARGSORT", "VIEW", "GET_ROWS"}
+    assert any(t is weights for t in kept)
+
+
+def test_a_fusion_at_the_end_of_its_split_holds_until_the_next() -> None:
+    g, _ = routing(64)
+    assert list(keep_alive(g.nodes[:-1], g.nodes[-1])) == [id(g.nodes[-1])]
+    assert not keep_alive(g.nodes[:-1])               # nothing follows

@@ -1,0 +1,41 @@
+"""Nothing outside autolayers/backends knows a backend by name."""
+
+from __future__ import annotations
+
+import ast
+import re
+
+from support import ROOT
+
+from autolayers.backends import BACKENDS, HOST
+from autolayers.flags.params import HOST_BUFFER
+
+PACKAGE = ROOT / "autolayers"
+NAMES = sorted({*BACKENDS, *(alias for b in BACKENDS.values() for alias in b.aliases)}, key=len, reverse=True)
+# a backend, one of its devices ("CUDA0", also the first piece of f"CUDA{i}") or one of its buffer types
+NAMED = re.compile(rf"({'|'.join(map(re.escape, NAMES))})(\d+|_Host|_REPACK|_Mapped)?")
+
+
+def named(text: str) -> list[tuple[int, str]]:
+    """(line, string) of a module's strings that name a backend; docstrings may."""
+    tree = ast.parse(text)
+    docs = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+    strings = [node for node in ast.walk(tree) if isinstance(node, ast.Constant) and isinstance(node.value, str)]
+    return [(node.lineno, node.value) for node in strings if id(node) not in docs and NAMED.fullmatch(node.value)]
+
+
+def test_no_backend_is_named_outside_its_room() -> None:
+    found = [f"{path.relative_to(ROOT)}:{line}: {string!r}"
+             for path in sorted(PACKAGE.rglob("*.py")) if PACKAGE / "backends" not in path.parents
+             for line, string in named(path.read_text()) if (path, string) != (PACKAGE / "flags" / "params.py", HOST)]
+    assert not found, "\n".join(found)
+
+
+def test_the_buffer_type_that_cmoe_names_is_the_hosts() -> None:
+    """A word of the command line, which is read below the backends."""
+    assert HOST_BUFFER == HOST
+
+
+def test_the_search_finds_what_it_must() -> None:
+    text = '"""CUDA"""\nx = f"CUDA{i}"\ny = ["CUDA_VISIBLE_DEVICES", "Vulkan0", "CPU_REPACK", "a CUDA context"]\n'
+    assert named(text) == [(2, "CUDA"), (3, "Vulkan0"), (3, "CPU_REPACK")]

@@ -1,0 +1,219 @@
+"""The command line as users meet it: a process, its two streams and its exit code."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import subprocess
+import sys
+
+import pytest
+from support import HEADERS, ROOT
+
+DENSE, MOE = str(HEADERS / "llama-3.2-1b-q8_0.gguf"), str(HEADERS / "gpt-oss-20b-mxfp4.gguf")
+
+
+def run(*words: str, env: dict[str, str] | None = None, **more: object) -> subprocess.CompletedProcess[str]:
+    environ = {k: v for k, v in os.environ.items() if not k.startswith("LLAMA_ARG_")}
+    environ |= {"HOME": "/nonexistent", "XDG_CONFIG_HOME": "/nonexistent"} | (env or {})
+    return subprocess.run(
+        [sys.executable, "-m", "autolayers", *words],
+        cwd=ROOT,
+        env=environ,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        **more,
+    )  # type: ignore[call-overload, no-any-return]
+
+
+def on_a_terminal(*words: str, env: dict[str, str] | None = None) -> str:
+    """stdout of a process whose stdout is a terminal."""
+    ours, theirs = pty.openpty()
+    environ = {**os.environ, "TERM": "xterm", **(env or {})}
+    process = subprocess.Popen([sys.executable, "-m", "autolayers", *words], cwd=ROOT, env=environ, stdout=theirs,
+                               stderr=subprocess.DEVNULL)
+    os.close(theirs)
+    parts = []
+    while True:
+        try:
+            part = os.read(ours, 65536)
+        except OSError:        # the other side is gone
+            break
+        if not part:
+            break
+        parts.append(part)
+    process.wait(120)
+    os.close(ours)
+    return b"".join(parts).decode().replace("\r\n", "\n")
+
+
+class TestOutput:
+    def test_on_a_pipe_one_line_of_flags(self) -> None:
+        found = run(DENSE, "--gpu", "24GiB")
+        assert (found.returncode, found.stdout) == (0, "-ngl 17 -c 131072\n")
+
+    def test_the_users_other_words_stay_behind_them(self) -> None:
+        assert run(DENSE, "--gpu", "24GiB", "--port", "8080").stdout == "-ngl 17 -c 131072 --port 8080\n"
+
+    def test_q_is_the_number(self) -> None:
+        assert run(DENSE, "--gpu", "24GiB", "-q").stdout == "17\n"
+
+    def test_json_is_the_librarys_answer(self) -> None:
+        import autolayers
+
+        found = json.loads(run(DENSE, "--gpu", "24GiB", "--json", "-c", "8192").stdout)
+        model = autolayers.read_model(DENSE)
+        assert found == autolayers.plan(model, ["-c", "8192", "--gpu", "24GiB"], explain=True).to_dict()
+
+    def test_on_a_terminal_a_table(self) -> None:
+        text = on_a_terminal(DENSE, "--gpu", "24GiB", env={"NO_COLOR": "1"})
+        assert "CUDA0" in text and "margin" in text and "KV cache" in text
+        assert text.endswith("fits\n-ngl 17 -c 131072\n")
+        assert "\x1b" not in text
+
+    def test_with_colour_where_that_is_wanted(self) -> None:
+        assert "\x1b[" in on_a_terminal(DENSE, "--gpu", "24GiB", env={"NO_COLOR": ""})
+        assert "\x1b[" not in on_a_terminal(DENSE, "--gpu", "24GiB", env={"NO_COLOR": "", "TERM": "dumb"})
+
+    def test_the_layer_that_did_not_fit_and_by_how_much(self) -> None:
+        text = run(DENSE, "--gpu", "1.6GiB", "--strategy", "layers", "--format", "text").stdout
+        count = int(text.split(" of 17 layers")[0].split()[-1])
+        assert 0 < count < 17
+        assert f"layer {count + 1} of 17 would take" in text and "MiB missing" in text
+
+    def test_other_formats_are_the_launchers(self) -> None:
+        text = run(DENSE, "--gpu", "24GiB", "--format", "systemd").stdout
+        assert "ExecStart=" in text and "-ngl 17" in text
+
+    def test_flags_and_numbers_for_a_launch_that_does_not_fit_end_in_5(self) -> None:
+        found = run(DENSE, "--gpu", "1GiB", "-ngl", "99", "-c", "4096")
+        assert (found.returncode, found.stdout) == (5, "-ngl 99 -c 4096\n")
+        assert "does not fit" in found.stderr and "missing on CUDA0" in found.stderr
+
+    def test_what_the_environment_says_counts(self) -> None:
+        assert run(DENSE, "--gpu", "24GiB", env={"LLAMA_ARG_CTX_SIZE": "2048"}).stdout == "-ngl 17 -c 2048\n"
+
+    def test_the_model_as_llama_server_names_it(self) -> None:
+        assert run("-m", DENSE, "--gpu", "24GiB", "-q").stdout == "17\n"
+
+
+class TestErrors:
+    @pytest.mark.parametrize(("words", "code", "message"), [
+        (["nowhere.gguf"], 3, "nowhere.gguf: no such file"),
+        ([str(ROOT / "README.md"), "--gpu", "8GiB"], 3, "README.md"),
+        ([DENSE, "--gpu", "many"], 2, "'many'"),
+        ([DENSE, "-c"], 2, "-c needs a value"),
+        ([DENSE, "-c", "x"], 2, "expected a whole number"),
+        ([DENSE, "--gpu", "24GiB", "-ctv", "q8_0", "-fa", "off"], 2, "quantized V cache"),
+        ([DENSE, "--format", "poem"], 2, "--format"),
+        (["--gpu", "24GiB"], 2, "which model?"),
+        (["inspect"], 2, "one model"),
+        (["sweep"], 2, "which model?"),
+        (["sweep", DENSE, "--contexts", "a"], 2, "--contexts"),
+        ([DENSE, "--gpu", "24GiB", "--budget", "GPU9=1GiB"], 2, "no device GPU9"),
+    ])
+    def test_one_clear_line(self, words: list[str], code: int, message: str) -> None:
+        found = run(*words)
+        assert found.returncode == code, found.stderr
+        assert found.stdout == ""
+        assert found.stderr.startswith("autolayers: ") and found.stderr.count("\n") == 1
+        assert message in found.stderr
+
+    def test_no_words_at_all(self) -> None:
+        found = run()
+        assert found.returncode == 2 and found.stdout == "" and found.stderr.startswith("autolayers: ")
+
+    def test_a_reader_that_leaves(self) -> None:
+        process = subprocess.Popen([sys.executable, "-m", "autolayers", DENSE, "--gpu", "24GiB", "--json"], cwd=ROOT,
+                                   stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        assert process.stdout and process.stderr
+        process.stdout.close()
+        assert b"Traceback" not in process.stderr.read()
+        process.stderr.close()
+        process.wait(120)
+
+
+class TestCommands:
+    @pytest.mark.parametrize("words", [["--help"], ["-h"], ["help"]])
+    def test_help(self, words: list[str]) -> None:
+        found = run(*words)
+        assert found.returncode == 0 and "usage: autolayers MODEL" in found.stdout
+
+    def test_version(self) -> None:
+        import autolayers
+
+        assert run("--version").stdout == f"autolayers {autolayers.__version__}\n"
+
+    def test_inspect(self) -> None:
+        found = run("inspect", MOE, "-c", "8192", "--json")
+        anatomy = json.loads(found.stdout)
+        assert anatomy["facts"]["n_expert"] == 32 and anatomy["n_ctx"] == 8192
+        layers = {layer["name"]: layer for layer in anatomy["layers"]}
+        assert len(layers) == 26 and layers["3"]["experts"] > layers["3"]["attention"] > 0
+        assert (
+            layers["1"]["cache"] == 8192 * 2 * 2 * 8 * 64
+        )  # every second layer sees all cells: K and V, 8 heads of 64, f16
+        assert sum(layer["weights"] for layer in anatomy["layers"]) == anatomy["facts"]["size"]
+        assert "experts" in run("inspect", MOE).stdout
+
+    def test_sweep(self) -> None:
+        found = run("sweep", DENSE, "--contexts", "4096,8192", "--types", "f16,q8_0", "--gpus", "2GiB 24GiB", "--json")
+        points = json.loads(found.stdout)["points"]
+        assert [(p["machine"], p["cache_type"], p["n_ctx"]) for p in points] == [
+            (machine, kind, n) for machine in ("2GiB", "24GiB") for kind in ("f16", "q8_0") for n in (4096, 8192)]
+        assert all(p["n_gpu_layers"] == 17 for p in points if p["machine"] == "24GiB")
+        assert "tokens/s*" in run("sweep", DENSE, "--contexts", "4096", "--gpus", "24GiB").stdout
+        assert "####" in run("sweep", DENSE, "--contexts", "4096", "--gpus", "2GiB", "--plot").stdout
+
+
+class TestSeveralModels:
+    def test_what_fits_together(self) -> None:
+        found = json.loads(run("plan", DENSE, MOE, "--gpu", "24GiB", "--json").stdout)
+        assert found["fits"] and [m["launch"]["n_gpu_layers"] for m in found["models"]] == [17, 25]
+        used = sum(d["used"] + d["margin"] for m in found["models"] for d in m["devices"])
+        assert found["left"]["CUDA0"] == 24 * 2**30 - used >= 0
+
+    def test_what_does_not_shares_what_there_is(self) -> None:
+        found = run("plan", DENSE, MOE, "--gpu", "8GiB")
+        assert found.returncode == 0
+        lines = found.stdout.splitlines()
+        assert len(lines) == 2 and lines[0].startswith(f"-m {DENSE} -ngl") and "-ncmoe" in lines[1]
+
+    def test_a_router_preset_says_the_same(self) -> None:
+        import configparser
+
+        text = run("plan", DENSE, DENSE, "--gpu", "24GiB", "--format", "preset").stdout
+        preset = configparser.ConfigParser(interpolation=None)
+        preset.read_string(text.partition("\n\n")[2])
+        assert preset.sections() == ["llama-3.2-1b-q8_0", "llama-3.2-1b-q8_0-2"]
+        assert preset["llama-3.2-1b-q8_0"]["n-gpu-layers"] == "17"
+
+    def test_a_llama_swap_configuration(self) -> None:
+        text = run("plan", DENSE, MOE, "--gpu", "24GiB", "--format", "llama-swap").stdout
+        assert '"gpt-oss-20b-mxfp4":' in text and "--port ${PORT}" in text and "swap: false" in text
+
+    def test_no_format_for_one_model_only(self) -> None:
+        found = run("plan", DENSE, MOE, "--gpu", "24GiB", "--format", "systemd")
+        assert found.returncode == 2 and "is for one model" in found.stderr
+
+
+def test_the_hot_path_imports_nothing_heavy() -> None:
+    code = (
+        "import sys; from autolayers.cli import main; main([sys.argv[1], '-q', '--gpu', '24GiB']); "
+        "print(sorted(set(sys.modules) & {'argparse', 'json', 'pathlib', 'typing', 'subprocess', 'logging', 'numpy', "
+        "'requests', 'psutil', 'pynvml', 'gguf', 'dataclasses', 'inspect', 'importlib.metadata'}))"
+    )
+    found = subprocess.run(
+        [sys.executable, "-S", "-c", code, DENSE], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    assert found.stdout == "17\n[]\n"
+
+
+@pytest.mark.parametrize("form", ["flags", "text", "systemd"])
+def test_a_token_is_never_printed(form: str) -> None:
+    done = run(
+        "fixtures/headers/llama-3.1-8b-q4_k_m.gguf", "--gpu", "24GiB", "-hft", "hush", "--port", "81", "--format", form
+    )
+    assert "hush" not in done.stdout + done.stderr and "HF_TOKEN" in done.stdout + done.stderr and "81" in done.stdout

@@ -1,0 +1,121 @@
+"""The completion scripts, asked by the shells themselves where they are installed."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from autolayers.cli import main
+from autolayers.cli.completion import SHELLS
+from autolayers.devices.cards import CARDS
+from autolayers.flags.own import COMMANDS, own_flags
+from autolayers.flags.table import ARGUMENTS
+
+# What the shell's own files bring is set aside: the function is called with the words of a line
+BASH = """source {script}
+COMP_WORDS=({words}); COMP_CWORD=$((${{#COMP_WORDS[@]}} - 1))
+_autolayers; printf '%s\\n' "${{COMPREPLY[@]}}"
+"""
+ZSH = """compdef() {{ :; }}
+source {script}
+compset() {{ :; }}
+compadd() {{ [[ $1 == -a ]] && print -rl -- ${{(P)2}} || print -rl -- $@ }}
+_describe() {{ print -rl -- ${{(P)@[-1]%%:*}} }}
+_files() {{ [[ $1 == -g ]] && print -rl -- $~2(N) || print -rl -- *(N) }}
+_command_names() {{ print nice }}
+words=({words}); CURRENT=$#words; PREFIX=$words[-1]
+_autolayers
+"""
+FISH = "source {script}; complete -C {line}"
+
+
+def ask(shell: str, script: Path, line: str, folder: Path) -> set[str]:
+    """What the shell offers for the last word of a line."""
+    *before, last = line.split(" ")
+    if shell == "fish":
+        command = ["fish", "-N", "-c", FISH.format(script=script, line=shlex.quote(line))]
+    else:
+        words = " ".join(map(shlex.quote, [*before, last]))
+        command = [shell, *(["-f"] if shell == "zsh" else ["--norc"]), "-c", (ZSH if shell == "zsh" else BASH).format(
+            script=script, words=words)]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=60, check=False)
+    assert done.stderr == "" and done.returncode == 0, done.stderr
+    found = {re.sub(r"\\", "", answer.partition("\t")[0].rpartition(",")[2]) for answer in done.stdout.splitlines()}
+    return {answer for answer in found if answer.startswith(last.rpartition(",")[2])} - {""}     # as zsh would do
+
+
+@pytest.fixture(params=["bash", "zsh", "fish"])
+def offers(request: pytest.FixtureRequest, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> object:
+    shell = request.param
+    if shutil.which(shell) is None:
+        pytest.skip(f"no {shell} here")
+    (tmp_path / "a b.gguf").touch()
+    (tmp_path / "notes.txt").touch()
+    assert main(["completion", shell]) == 0
+    script = tmp_path / ".script"
+    script.write_text(capsys.readouterr().out)
+    return lambda line: ask(shell, script, line, tmp_path)
+
+
+def test_the_first_word_is_a_command_or_a_model(offers) -> None:  # type: ignore[no-untyped-def]
+    found = offers("autolayers ")
+    assert {name for name in COMMANDS if " " not in name} - {"plan"} | {"a b.gguf"} == found
+    assert offers("autolayers sw") == {"sweep"}
+
+
+@pytest.mark.parametrize(("line", "flag", "other"), [
+    ("autolayers m.gguf --", "--strategy", "--retry"), ("autolayers m.gguf -", "-ngl", "--dry-run"),
+    ("autolayers run --", "--dry-run", "--ctx-size"),
+    ("autolayers run --gpu 24GiB nice llama-server --", "--ctx-size", "--dry-run"),
+    ("autolayers sweep m.gguf --", "--contexts", "--ctx"), ("autolayers devices --", "--measure", "--ctx-size"),
+    ("autolayers ollama verify m --", "--write", "--in-place"), ("autolayers rules --", "--kv-heads", "--gpus"),
+])
+def test_flags_are_those_of_the_command(offers, line: str, flag: str, other: str) -> None:  # type: ignore[no-untyped-def]
+    found = offers(line)
+    assert flag in found and other not in found
+
+
+def test_every_flag_is_offered(offers) -> None:  # type: ignore[no-untyped-def]
+    llama = {name for row in ARGUMENTS for name in (*row.names, *row.negated)}
+    assert offers("autolayers m.gguf -") == llama | set(own_flags("plan"))
+    assert offers("autolayers rules -") == set(own_flags("rules"))
+
+
+@pytest.mark.parametrize(("line", "values"), [
+    ("autolayers m.gguf --format ", set(own_flags("plan")["--format"].choices)),
+    ("autolayers run --format ", set(own_flags("run")["--format"].choices)),
+    ("autolayers m.gguf -fa ", {"on", "off", "auto"}), ("autolayers m.gguf -ctk q8", {"q8_0"}),
+    ("autolayers run llama-server --split-mode ", {"none", "layer", "row", "tensor"}),
+    ("autolayers ollama ", {"modelfile", "plan", "create", "verify"}), ("autolayers completion ", set(SHELLS)),
+    ("autolayers m.gguf --gpu ", set(CARDS)), ("autolayers rules --gpu rtx-309", {"rtx-3090", "rtx-3090-ti"}),
+    ("autolayers m.gguf --gpu 24GiB,rtx-309", {"rtx-3090", "rtx-3090-ti"}),
+])
+def test_values(offers, line: str, values: set[str]) -> None:  # type: ignore[no-untyped-def]
+    assert offers(line) == values
+
+
+def test_a_flag_that_takes_a_file(offers) -> None:  # type: ignore[no-untyped-def]
+    assert "notes.txt" in offers("autolayers m.gguf --grammar-file n")
+
+
+def test_powershell_has_the_same_tables(capsys: pytest.CaptureFixture[str]) -> None:
+    """PowerShell's own tables: keys are unique there without regard to case."""
+    assert main(["completion", "powershell"]) == 0
+    text = capsys.readouterr().out
+    for table in re.findall(r"@\{\n(.*?)\n    \}", text, re.DOTALL):
+        keys = [line.partition(" = ")[0].strip().lower() for line in table.splitlines()]
+        assert keys and len(keys) == len(set(keys))
+    for word in (*COMMANDS, *CARDS, *(name for row in ARGUMENTS for name in row.names)):
+        assert f"'{word}'" in text
+    assert text.count("(") == text.count(")") and text.count("{") == text.count("}")
+
+
+@pytest.mark.parametrize("words", [[], ["tcsh"], ["bash", "zsh"]])
+def test_which_shell(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["completion", *words]) == 2
+    assert "which shell? autolayers completion bash|zsh|fish|powershell" in capsys.readouterr().err

@@ -1,0 +1,365 @@
+"""`autolayers ollama ...` as a user runs it: a process of its own, a store on disk, a server on loopback."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+from fake_ollama import FakeOllama, make_store
+from support import HEADERS, ROOT
+
+from autolayers.ollama.modelfile import parse
+
+LLAMA = HEADERS / "llama-3.1-8b-q4_k_m.gguf"
+MOE = HEADERS / "llama-moe.gguf"                        # tiny: 3 layers, 7 MiB
+SMALL = ("--gpu", "8500KiB", "--margin", "0")           # too small for all of it
+
+
+@pytest.fixture
+def fake():
+    with FakeOllama() as server:
+        server.add("llama3.1:8b", LLAMA, {"temperature": 0.5})
+        server.layers = 33
+        yield server
+
+
+@pytest.fixture
+def run(tmp_path):
+    """Runs the command with a home of its own and, unless told otherwise, no server."""
+    def run(*words: str, input: bytes | None = None, **environ: str) -> subprocess.CompletedProcess:
+        surroundings = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), "OLLAMA_HOST": "127.0.0.1:9",
+                        "OLLAMA_MODELS": str(tmp_path / "models"), **environ}
+        done = subprocess.run(
+            [sys.executable, "-m", "autolayers", "ollama", *words],
+            input=input,
+            capture_output=True,
+            env=surroundings,
+            cwd=tmp_path,
+            timeout=120,
+            check=False,
+        )
+        assert b"Traceback" not in done.stderr, done.stderr.decode()
+        return done
+    return run
+
+
+def failure(done: subprocess.CompletedProcess, code: int) -> str:
+    """The one clear line."""
+    assert done.returncode == code, (done.stdout, done.stderr)
+    lines = done.stderr.decode().splitlines()
+    assert done.stdout == b"" and lines[-1].startswith("autolayers: ")
+    return lines[-1]
+
+
+def test_a_modelfile_is_changed_in_place(run, tmp_path):
+    file = tmp_path / "Modelfile"
+    before = b'# mine\r\nFROM "' + str(LLAMA).encode() + b'"\r\nPARAMETER num_ctx  8192 \r\nSYSTEM """\r\nhi\r\n"""'
+    file.write_bytes(before)
+    file.chmod(0o600)
+    done = run("modelfile", "Modelfile", "--in-place", "--backup", "--gpu", "24GiB")
+    assert done.returncode == 0, done.stderr
+    quoted = b'"' + str(LLAMA).encode() + b'"\r\n'
+    assert file.read_bytes() == before.replace(quoted, quoted + b"PARAMETER num_gpu 33\r\n")
+    assert (tmp_path / "Modelfile.bak").read_bytes() == before
+    assert file.stat().st_mode & 0o777 == 0o600
+    assert b"num_gpu 33 of 33, num_ctx 8192" in done.stdout
+
+
+def test_to_standard_output_to_a_file_and_from_standard_input(run, tmp_path):
+    source = f"FROM {LLAMA}\n".encode()
+    (tmp_path / "Modelfile").write_bytes(source)
+    wanted = source + b"PARAMETER num_gpu 33\nPARAMETER num_ctx 4096\n"
+    words = ("--gpu", "12GiB", "-c", "4096")
+    assert run("modelfile", "Modelfile", *words).stdout == wanted
+    assert run("modelfile", "-", *words, input=source).stdout == wanted
+    assert run("modelfile", "Modelfile", *words, "-o", "new").returncode == 0
+    assert (tmp_path / "new").read_bytes() == wanted and (tmp_path / "Modelfile").read_bytes() == source
+
+
+def test_utf_16_and_num_gpu_that_should_not_be_there(run, tmp_path):
+    text = f"FROM {MOE}\r\nPARAMETER num_gpu 12\r\n"
+    (tmp_path / "Modelfile").write_bytes(b"\xff\xfe" + text.encode("utf-16-le"))
+    done = run("modelfile", "Modelfile", *SMALL, "-c", "128")
+    changed = text.replace("num_gpu 12", "num_gpu -1").replace("gguf\r\n", "gguf\r\nPARAMETER num_ctx 128\r\n")
+    assert done.stdout == b"\xff\xfe" + changed.encode("utf-16-le")
+    assert b"mixture of experts" in done.stderr and b"LLAMA_ARG_N_CPU_MOE=" in done.stderr
+
+
+@pytest.mark.parametrize(("content", "words"), [
+    (b"FROM m\nPARAMETER num_gpu 3 # all\n", "Modelfile:2: invalid int value [3 # all]"),
+    (b"FROM m\nPARAMETER numgpu 3\n", "Modelfile:2: unknown parameter 'numgpu'"),
+    (b"FROM m\nFOO bar\n", "Modelfile:2: command must be one of"),
+    (b"PARAMETER num_gpu 3\n", "no FROM line"),
+    (b'FROM m\nSYSTEM "open\n', "unexpected EOF"),
+])
+def test_what_ollama_would_refuse_is_refused(run, tmp_path, content, words):
+    (tmp_path / "Modelfile").write_bytes(content)
+    assert words in failure(run("modelfile", "Modelfile", "-i", "--gpu", "24GiB"), 1)
+    assert (tmp_path / "Modelfile").read_bytes() == content
+
+
+def test_a_from_that_cannot_be_resolved_here(run, tmp_path):
+    (tmp_path / "Modelfile").write_bytes(b"FROM somewhere/else:7b\nPARAMETER stop x\n")
+    assert "--model PATH" in failure(run("modelfile", "Modelfile", "--gpu", "24GiB"), 3)
+    done = run("modelfile", "Modelfile", "--gpu", "24GiB", "-c", "8192", "--model", str(LLAMA))
+    assert done.stdout == b"FROM somewhere/else:7b\nPARAMETER num_gpu 33\nPARAMETER num_ctx 8192\nPARAMETER stop x\n"
+
+
+def test_from_a_directory_and_relative_to_the_modelfile(run, tmp_path):
+    (tmp_path / "deep/weights").mkdir(parents=True)
+    (tmp_path / "deep/weights/model.gguf").symlink_to(LLAMA)
+    (tmp_path / "deep/Modelfile").write_bytes(b"FROM ./weights\n")
+    assert b"PARAMETER num_gpu 33" in run("modelfile", "deep/Modelfile", "--gpu", "24GiB").stdout
+    (tmp_path / "deep/weights/model-00001-of-00002.safetensors").touch()
+    assert "--model PATH" in failure(run("modelfile", "deep/Modelfile", "--gpu", "24GiB"), 3)
+
+
+def test_a_new_modelfile_for_a_gguf(run, tmp_path):
+    (tmp_path / "my model.gguf").symlink_to(LLAMA)
+    done = run("modelfile", "my model.gguf", "--gpu", "8GiB", "--ctx", "max", "-o", "Modelfile")
+    assert done.returncode == 0, done.stderr
+    made = parse((tmp_path / "Modelfile").read_bytes())
+    assert made.model == str(tmp_path / "my model.gguf")
+    parameters = made.parameters()
+    assert parameters["num_gpu"] == 33 and parameters["num_batch"] == 512 and 16384 < parameters["num_ctx"] < 40000
+    assert b"# CUDA0: weights 4403.49 MiB" in made.data
+
+
+def test_a_new_modelfile_for_a_name(run, tmp_path):
+    make_store(tmp_path / "models", "registry.ollama.ai/library/llama3.1/8b", LLAMA, {"num_ctx": 2048})
+    made = parse(run("modelfile", "llama3.1:8b", "--gpu", "24GiB").stdout)
+    assert made.model == "llama3.1:8b" and made.parameters() == {"num_gpu": 33, "num_ctx": 2048}
+
+
+def test_a_killed_command_leaves_the_old_file_or_the_new_one(run, tmp_path):
+    file = tmp_path / "Modelfile"
+    old = f"FROM {LLAMA}\n".encode()
+    new = run("modelfile", "-", "--gpu", "24GiB", input=old).stdout
+    environ = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), "OLLAMA_HOST": "127.0.0.1:9"}
+    for delay in (0.1, 0.3, 0.5):
+        file.write_bytes(old)
+        process = subprocess.Popen(
+            [sys.executable, "-m", "autolayers", "ollama", "modelfile", "Modelfile", "-i", "--gpu", "24GiB"],
+            cwd=tmp_path,
+            env=environ,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+        time.sleep(delay)
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+        assert file.read_bytes() in (old, new)
+
+
+def test_plan_from_the_store_and_from_the_server_agree(run, fake, tmp_path):
+    words = ("plan", "llama3.1:8b", "--gpu", "5GiB", "-c", "8192", "--json")
+    told = json.loads(run(*words, **fake.environ).stdout)
+    make_store(tmp_path / "models", "registry.ollama.ai/library/llama3.1/8b", LLAMA)
+    there = json.loads(run(*words).stdout)
+    assert there["num_gpu"] == told["num_gpu"] and 0 < there["num_gpu"] < 33
+    for key in ("devices", "host", "launch", "fits"):
+        assert there["plan"][key] == told["plan"][key]
+    assert any("planned from what the server" in note for note in told["warnings"])
+
+
+def test_a_projector_that_only_the_server_can_read_is_set_aside(run, fake):
+    fake.add("seeing", LLAMA, extra_size=1 << 30, projector=True)
+    plan = json.loads(run("plan", "seeing", "--gpu", "12GiB", "-c", "8192", "--json", **fake.environ).stdout)
+    assert plan["plan"]["devices"][0]["free"] == (12 << 30) - (1 << 30)
+    assert any("1073741824 bytes are set aside" in warning for warning in plan["warnings"])
+
+
+def test_parameters_of_the_server_s_model_count(run, fake):
+    fake.add("long", LLAMA, {"num_ctx": 16384, "num_batch": 256})
+    plan = json.loads(run("plan", "long", "--gpu", "24GiB", "--json", **fake.environ).stdout)
+    assert plan["parameters"] == {"num_gpu": 33, "num_ctx": 16384, "num_batch": 256}
+
+
+def test_plan_prints_a_number_a_text_or_what_the_server_needs(run):
+    assert run("plan", str(LLAMA), "--gpu", "24GiB", "-q").stdout == b"33\n"
+    assert run("plan", str(MOE), *SMALL, "-q").stdout == b"-1\n"   # Ollama's word for automatic
+    text = run("plan", str(MOE), *SMALL).stdout.decode()
+    assert "num_gpu left to Ollama" in text and "LLAMA_ARG_N_GPU_LAYERS=" in text
+    assert run("plan", str(LLAMA), "--gpu", "24GiB", "-q", "--budget", "CUDA0=4GiB", "-c", "4096").stdout not in (
+        b"33\n",
+        b"",
+    )
+
+
+def test_the_server_s_settings_are_heeded(run):
+    plan = json.loads(
+        run(
+            "plan",
+            str(LLAMA),
+            "--gpu",
+            "24GiB",
+            "--json",
+            OLLAMA_NUM_PARALLEL="2",
+            OLLAMA_CONTEXT_LENGTH="8192",
+            OLLAMA_KV_CACHE_TYPE="q8_0",
+            OLLAMA_FLASH_ATTENTION="1",
+        ).stdout
+    )
+    launch = plan["plan"]["launch"]
+    assert (launch["n_ctx"], launch["n_seq_max"], launch["cache_type_k"], launch["n_ubatch"]) == (
+        16384,
+        2,
+        "q8_0",
+        1024,
+    )
+    assert plan["parallel"] == 2 and plan["num_ctx"] == 8192
+
+
+def test_what_does_not_fit_is_not_written(run, tmp_path):
+    (tmp_path / "Modelfile").write_bytes(f"FROM {LLAMA}\n".encode())
+    assert "nothing was written" in failure(run("modelfile", "Modelfile", "-i", "--gpu", "2GiB", "--ram", "1GiB"), 5)
+    assert (tmp_path / "Modelfile").read_bytes() == f"FROM {LLAMA}\n".encode()
+
+
+@pytest.mark.parametrize(("words", "code", "line"), [
+    (("plan", "nope"), 3, "no model nope:latest in"),
+    (("plan", "./nope"), 3, "not a model's name"),
+    (("plan", "a-model:120b-cloud"), 3, "cloud"),
+    (("modelfile", "nope.gguf", "--gpu", "8GiB"), 3, "nope.gguf: no such file"),
+    (("modelfile", "."), 3, "not a regular file"),
+    (("modelfile", "nope", "-i", "-o", "x"), 2, "not allowed with"),
+    (("modelfile", "nope", "--frob"), 2, "--frob is no flag of autolayers ollama modelfile"),
+    (("modelfile",), 2, "required"),
+    (("plan", "m", "-c", "lots"), 2, "expected a number of tokens such as 8192 or 16k, or max"),
+    (("create", "m"), 2, "--as"),
+    (("dance",), 2, "invalid choice"),
+    (("verify", "m"), 1, "no Ollama server at http://127.0.0.1:9"),
+    (("create", "m", "--as", "n"), 1, "no Ollama server at http://127.0.0.1:9"),
+])
+def test_mistakes_are_one_clear_line(run, words, code, line):
+    assert line in failure(run(*words), code)
+
+
+def test_create_shares_the_weights_and_never_overwrites(run, fake):
+    words = ("create", "llama3.1:8b", "--as", "mine", "--gpu", "24GiB", "-c", "8192")
+    done = run(*words, **fake.environ)
+    assert done.returncode == 0 and done.stdout == b"mine:latest: num_gpu 33, num_ctx 8192\n", done.stderr
+    assert (
+        "/api/create",
+        {
+            "model": "mine:latest",
+            "from": "llama3.1:8b",
+            "parameters": {"num_gpu": 33, "num_ctx": 8192},
+            "stream": False,
+        },
+    ) in fake.requests
+    assert fake.models["mine:latest"]["parameters"] == {"temperature": 0.5, "num_gpu": 33, "num_ctx": 8192}
+    assert "--force" in failure(run(*words, **fake.environ), 2)
+    assert run(*words, "--force", **fake.environ).returncode == 0
+
+
+def test_create_never_pulls(run, fake):
+    assert "ollama pull" in failure(run("create", "absent", "--as", "mine", "--gpu", "24GiB", **fake.environ), 3)
+    assert not [path for path, _ in fake.requests if path == "/api/create"]
+
+
+@pytest.mark.parametrize(("fault", "words"), [
+    ("500 no space left on device", "no space left on device"), ("stream max retries exceeded", "max retries exceeded"),
+    ("empty", "answered nothing"),
+])
+def test_a_server_that_fails_in_between(run, fake, fault, words):
+    fake.faults["/api/create"] = fault
+    assert words in failure(run("create", "llama3.1:8b", "--as", "mine", "--gpu", "24GiB", **fake.environ), 1)
+
+
+def test_an_empty_show_and_no_store(run, fake):
+    fake.faults["/api/show"] = "empty"
+    assert "Inf or NaN" in failure(run("plan", "llama3.1:8b", "--gpu", "24GiB", **fake.environ), 1)
+
+
+def test_verify_loads_what_was_planned_and_compares(run, fake, tmp_path):
+    planned = json.loads(run("plan", "llama3.1:8b", "--gpu", "24GiB", "-c", "8192", "--json", **fake.environ).stdout)
+    use = planned["plan"]["devices"][0]
+    size = use["model"] + use["context"] + use["compute"]
+    fake.vram = (size, size)
+    (tmp_path / ".ollama/logs").mkdir(parents=True)
+    fake.log = tmp_path / ".ollama/logs/server.log"
+    fake.log.write_text("offloaded 1/99 layers to GPU\n")
+    done = run("verify", "llama3.1:8b", "--gpu", "24GiB", "-c", "8192", **fake.environ)
+    assert done.returncode == 0, done.stderr
+    text = done.stdout.decode()
+    assert "33 of 33 layers on the GPU" in text and "wholly on the GPU" in text and "as planned" in text
+    calls = [body for path, body in fake.requests if path == "/api/generate"]
+    assert calls[0]["keep_alive"] == 0 and calls[1]["options"] == {"num_gpu": 33, "num_ctx": 8192, "num_batch": 1024}
+
+
+def test_verify_says_what_differs(run, fake):
+    fake.vram = (6 << 30, 3 << 30)
+    done = run("verify", "llama3.1:8b", "--gpu", "24GiB", "-c", "8192", **fake.environ)
+    text = done.stdout.decode()
+    assert "partly on the GPU: 3072.00 MiB of 6144.00 MiB" in text and "less than planned" in text
+    assert "planned was all layers on the GPU" in text
+    fake.vram = (0, 0)
+    assert b"runs on the CPU" in run("verify", "llama3.1:8b", "--gpu", "24GiB", **fake.environ).stdout
+
+
+def test_verify_steps_down_and_stores_what_worked(run, fake):
+    fake.fits_layers = 29
+    done = run("verify", "llama3.1:8b", "--gpu", "24GiB", "-c", "8192", "--write", "--json", **fake.environ)
+    assert done.returncode == 0, done.stderr
+    tried = [
+        body["options"]["num_gpu"] for path, body in fake.requests if path == "/api/generate" and "options" in body
+    ]
+    assert tried == [33, 32, 30, 26]
+    verified = json.loads(done.stdout)["verified"]
+    assert verified["parameters"] == {"num_gpu": 26, "num_ctx": 8192} and len(verified["failures"]) == 3
+    assert fake.models["llama3.1:8b"]["parameters"] == {"temperature": 0.5, "num_gpu": 26, "num_ctx": 8192}
+
+
+def test_verify_gives_up_where_nothing_fits(run, fake):
+    fake.fits_layers = -5
+    done = run("verify", "llama3.1:8b", "--gpu", "24GiB", "--write", **fake.environ)
+    assert done.returncode == 1 and b"runs out of memory even with num_gpu 0" in done.stdout
+    assert fake.models["llama3.1:8b"]["parameters"] == {"temperature": 0.5}
+
+
+def test_verify_stops_at_what_is_no_lack_of_memory(run, fake):
+    fake.faults["/api/generate"] = "500 option \\\"num_gpu\\\" must be of type integer"
+    assert "must be of type integer" in failure(run("verify", "llama3.1:8b", "--gpu", "24GiB", **fake.environ), 1)
+
+
+def test_a_far_server_needs_its_gpus_named(run):
+    done = run("plan", "llama3.1:8b", OLLAMA_HOST="http://192.0.2.1:11434/", OLLAMA_TEST="")
+    assert done.returncode in (1, 2) and b"192.0.2.1" in done.stderr
+
+
+def test_the_documentation_names_no_flag_that_is_not_there(run):
+    import re
+
+    text = (ROOT / "docs/ollama.md").read_text()
+    known = b" ".join(run(action, "--help").stdout for action in ("modelfile", "plan", "create", "verify")).decode()
+    flags = set(re.findall(r"(?<![\w-])--[a-z][a-z-]*", text)) - {
+        "--fit",
+        "--modelfile",
+    }  # llama.cpp's and Ollama's own
+    assert flags and not [flag for flag in flags if flag not in known]
+
+
+def test_memory_that_ollama_holds_itself_counts_as_free(fake, monkeypatch, capsys):
+    from autolayers import devices
+    from autolayers.cli.ollama import main
+
+    card = devices.Device("CUDA0", total=8 << 30, free=3 << 30)
+    monkeypatch.setattr(
+        devices, "discover", lambda environ: devices.Inventory((card,), devices.Host(64 << 30, 64 << 30, "given"))
+    )
+    monkeypatch.setenv("OLLAMA_HOST", fake.host)
+    words = ["plan", str(LLAMA), "-c", "4096", "--json"]
+    main(words)
+    before = json.loads(capsys.readouterr().out)
+    fake.loaded["x"] = {"name": "x", "size": 5 << 30, "size_vram": 4 << 30}
+    main(words)
+    said = capsys.readouterr()
+    after = json.loads(said.out)
+    assert after["plan"]["devices"][0]["free"] == 7 << 30 and before["plan"]["devices"][0]["free"] == 3 << 30
+    assert before["num_gpu"] < after["num_gpu"] == 33 and "x is loaded in Ollama" in said.err

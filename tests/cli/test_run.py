@@ -1,0 +1,530 @@
+"""`autolayers run` with a llama-server that replays logs: real processes, real signals, real exit codes."""
+
+from __future__ import annotations
+
+import json
+import os
+import pathlib
+import shlex
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+
+import pytest
+from support import TESTS
+
+from autolayers.cli.run import main
+from autolayers.errors import UsageError
+
+HEADER = TESTS.parent / "fixtures" / "tiny" / "chat.gguf"
+MiB = 1 << 20
+LAYER = 100          # MiB per layer in the planner below
+
+pytestmark = pytest.mark.skipif(os.name != "posix", reason="signals and exec")
+
+# A planner with a rule that everybody can check: each of 10 layers takes 100 MiB, and as many as fit are offloaded
+RUNNER = """
+import sys
+from dataclasses import dataclass, replace
+from autolayers.flags.parse import parse
+from autolayers.memory.breakdown import Breakdown, Usage
+from autolayers.cli.run import main
+
+MiB = 1 << 20
+
+@dataclass
+class Plan:
+    flags: tuple
+    fits: bool
+    breakdown: Breakdown
+    warnings: tuple = ()
+    devices: tuple = ()
+
+def planner(model, arguments, devices=None, host=None, environ=None):
+    given = arguments.params.n_gpu_layers
+    free = devices[0].free // MiB if devices else 0
+    n = given if given is not None else min(10, free // 100)
+    use = Breakdown({"CUDA0": Usage(n * 100 * MiB, 0, 0)}, Usage((10 - n) * 100 * MiB, 0, 0),
+                    512, 512, 512, 512, 1, True, True, True)
+    room = host is None or host.available >= (10 - n) * 100 * MiB
+    return Plan(("-ngl", str(n), "-c", "512"), n * 100 <= free and room, use)
+
+from autolayers.errors import AutolayersError
+
+try:
+    raise SystemExit(main(sys.argv[1:], planner))
+except AutolayersError as error:
+    print(error, file=sys.stderr)
+    raise SystemExit(error.exit_code)
+"""
+
+
+@pytest.fixture
+def fake(tmp_path: pathlib.Path) -> Iterator[Fake]:
+    made = Fake(tmp_path)
+    yield made
+    made.end()
+
+
+class Fake:
+    def __init__(self, path: pathlib.Path) -> None:
+        self.path = path
+        self.server = path / "llama-server"
+        # The shell answers what is asked often: Python starts slowly
+        self.server.write_text(
+            '#!/bin/sh\nhere=$(dirname "$0")\ncase " $* " in *" --version "*) exec cat "$here/version";; '
+            f'*" --help "*) exec cat "$here/help";; esac\nexec {sys.executable} -S -E "$here/server.py" "$@"\n'
+        )
+        self.server.chmod(0o755)
+        (path / "server.py").write_text((TESTS / "fake_llama_server.py").read_text())
+        (path / "runner.py").write_text(RUNNER)
+        self.started: list[subprocess.Popen[bytes]] = []
+        self.scenario()
+
+    def scenario(
+        self, *attempts: dict[str, object], version: str = "version: 10900 (abcdef12)", help: str = ""
+    ) -> None:
+        (self.path / "scenario.json").write_text(json.dumps({"attempts": attempts or [{}]}))
+        (self.path / "version").write_text(version)
+        (self.path / "help").write_text(help)
+
+    def words(self, line: str) -> list[str]:
+        return [
+            word.replace("llama-server", str(self.server))
+            if word == "llama-server"
+            else word.replace("MODEL", str(HEADER))
+            for word in shlex.split(line)
+        ]
+
+    def environ(self, **more: str) -> dict[str, str]:
+        kept = {name: value for name, value in os.environ.items() if not name.startswith("LLAMA_")}
+        return {
+            **kept,
+            "XDG_STATE_HOME": str(self.path / "state"),
+            "XDG_CONFIG_HOME": str(self.path / "config"),
+            **more,
+        }
+
+    def run(self, line: str, **environ: str) -> subprocess.CompletedProcess[bytes]:
+        return subprocess.run([sys.executable, str(self.path / "runner.py"), *self.words(line)], capture_output=True,
+                              env=self.environ(**environ), timeout=60, check=False)
+
+    def start(self, line: str, **environ: str) -> subprocess.Popen[bytes]:
+        child = subprocess.Popen(
+            [sys.executable, str(self.path / "runner.py"), *self.words(line)],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env=self.environ(**environ),
+        )
+        self.started.append(child)
+        return child
+
+    def end(self) -> None:
+        for child in self.started:
+            if child.poll() is None:
+                child.kill()
+            child.communicate()
+        for call in self.calls():
+            if running(call["pid"]):
+                os.kill(call["pid"], signal.SIGKILL)
+
+    def calls(self) -> list[dict[str, object]]:
+        try:
+            return [json.loads(line) for line in (self.path / "calls.jsonl").read_text().splitlines()]
+        except FileNotFoundError:
+            return []
+
+    def launched(self, count: int = 1) -> int:
+        """Waits for a launch; its process id."""
+        until(lambda: len(self.calls()) >= count)
+        return self.calls()[count - 1]["pid"]
+
+
+def running(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    try:
+        return pathlib.Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return os.path.isdir("/proc/1") is False
+
+
+def until(condition: object, seconds: float = 30) -> None:
+    end = time.monotonic() + seconds
+    while not condition():  # type: ignore[operator]
+        assert time.monotonic() < end, "waited in vain"
+        time.sleep(0.02)
+
+
+def free_port() -> int:
+    with socket.socket() as server:
+        server.bind(("127.0.0.1", 0))
+        return server.getsockname()[1]
+
+
+OOM = """load_tensors: offloaded {n}/11 layers to GPU
+load_tensors:        CUDA0 model buffer size =   100.00 MiB
+ggml_backend_cuda_buffer_type_alloc_buffer: allocating {mib}.00 MiB on device 0: cudaMalloc failed: out of memory
+alloc_tensor_range: failed to allocate CUDA0 buffer of size {size}
+llama_model_load: error loading model: unable to allocate CUDA0 buffer
+srv    load_model: failed to load model
+"""
+FINE = ("load_tensors:  CPU model buffer size = {host}.00 MiB\n"
+        "load_tensors:  CUDA0 model buffer size = {gpu} MiB\nsrv  llama_server: model loaded\n")
+
+
+def oom(mib: int, n: int = 10) -> str:
+    return OOM.format(mib=mib, size=mib * MiB, n=n)
+
+
+# --- without supervision
+
+def test_dry_run_prints_the_exact_command_and_starts_nothing(fake: Fake) -> None:
+    done = fake.run("--gpu 650MiB --dry-run llama-server -m MODEL --port 80 -p 'a b'")
+    assert shlex.split(done.stdout.decode()) == fake.words("llama-server -m MODEL --port 80 -p 'a b' -ngl 6 -c 512")
+    assert fake.calls() == [] and done.returncode == 0
+
+
+def test_a_secret_is_not_printed(fake: Fake) -> None:
+    done = fake.run("--gpu 650MiB --dry-run llama-server -m MODEL --api-key hush")
+    assert b"hush" not in done.stdout + done.stderr and b"LLAMA_API_KEY" in done.stderr
+    assert shlex.split(done.stdout.decode()) == fake.words("llama-server -m MODEL -ngl 6 -c 512")
+
+
+def test_the_process_becomes_the_server(fake: Fake) -> None:
+    fake.scenario({"stdout": "hello\n", "log": "no end", "code": 7})
+    child = fake.start("--gpu 650MiB llama-server -m MODEL -c 64")
+    out, err = child.communicate(timeout=30)
+    assert (child.returncode, out) == (7, b"hello\n") and err.endswith(b"no end")
+    (call,) = fake.calls()
+    assert call["words"] == ["-m", str(HEADER), "-c", "64", "-ngl", "6"] and call["pid"] == child.pid
+
+
+def test_a_signal_goes_to_the_server_directly(fake: Fake) -> None:
+    fake.scenario({"serve": True})
+    child = fake.start("--gpu 650MiB llama-server -m MODEL")
+    fake.launched()
+    child.terminate()
+    _, err = child.communicate(timeout=30)
+    assert b"signals: [15]" in err and child.returncode == 0
+
+
+@pytest.mark.parametrize("flags", ["", "--verify", "--retry 1"])
+def test_programs_that_cannot_be_started(fake: Fake, flags: str) -> None:
+    (fake.path / "text").write_text("no program")
+    missing = fake.run(f"--gpu 1GiB {flags} ./llama-nothing -m MODEL")
+    assert (missing.returncode, missing.stderr) == (127, b"autolayers: ./llama-nothing: not found\n")
+    plain = fake.run(f"--gpu 1GiB {flags} {fake.path}/text -m MODEL")
+    assert (plain.returncode, plain.stderr) == (126, f"autolayers: {fake.path}/text: cannot be executed\n".encode())
+
+
+def test_an_old_build_is_not_given_what_it_does_not_know(fake: Fake) -> None:
+    fake.scenario({}, version="version: 5000 (abc)", help="-ngl,  --gpu-layers N   layers\n-m,    --model F\n")
+    done = fake.run("--gpu 650MiB llama-server -m MODEL")
+    assert fake.calls()[0]["words"] == ["-m", str(HEADER), "-ngl", "6"]
+    assert b"this llama.cpp does not know -c: left out" in done.stderr
+
+
+def test_a_flag_that_only_this_llama_cpp_knows_passes(fake: Fake) -> None:
+    fake.scenario({}, help="-ngl,  --gpu-layers N   layers\n-c, --ctx-size N  context\n--brand-new N   something\n")
+    done = fake.run("--gpu 650MiB llama-server -m MODEL --brand-new 7")
+    assert fake.calls()[0]["words"][2:4] == ["--brand-new", "7"]
+    assert b"--brand-new is newer than autolayers: passed on, and not part of the plan" in done.stderr
+    fake.scenario({})
+    refused = fake.run("--gpu 650MiB llama-server -m MODEL --brand-new 7")
+    assert (
+        refused.returncode == 2
+        and refused.stderr.startswith(b"--brand-new is no flag of llama-server")
+        and len(fake.calls()) == 1
+    )
+    assert fake.run("--gpu 650MiB --strict-flags off llama-server -m MODEL --brand-new 7").returncode == 0
+
+
+def test_a_context_of_16k_reaches_the_server_as_a_number(fake: Fake) -> None:
+    fake.run("--gpu 650MiB llama-server -m MODEL -c 16k")
+    assert fake.calls()[0]["words"][:4] == ["-m", str(HEADER), "-c", "16384"]
+
+
+def test_the_environment_reaches_the_server_and_the_plan(fake: Fake) -> None:
+    fake.run("--gpu 650MiB llama-server -m MODEL", LLAMA_ARG_N_GPU_LAYERS="3")
+    assert fake.calls()[0]["words"][-4:] == ["-ngl", "3", "-c", "512"]
+    assert fake.calls()[0]["environ"] == {"LLAMA_ARG_N_GPU_LAYERS": "3"}
+
+
+@pytest.mark.parametrize(("line", "message"), [
+    ("--gpu 1GiB true", "no model in the command: add -m MODEL after true"),
+    ("--gpu 1GiB --retry many true -m MODEL", "--retry 'many': expected a number of attempts, 0 to 100"),
+    ("--gpu 1GiB --format yaml true -m MODEL", "--format 'yaml': expected one of"),
+    ("--gpu 1GiB --format json true -m MODEL", "--format 'json': expected one of systemd"),
+])
+def test_usage(line: str, message: str) -> None:
+    with pytest.raises(UsageError) as error:
+        main([word.replace("MODEL", str(HEADER)) for word in line.split()])
+    assert message in str(error.value)
+
+
+# --- supervised
+
+def test_output_and_exit_code_pass_unchanged(fake: Fake) -> None:
+    data = bytes(range(256)) * 700 + b"\n\xff\xfe no end"
+    fake.scenario({"bytes": data.hex(), "stdout": "out\r\nput", "code": 9})
+    done = fake.run("--gpu 650MiB --retry 1 llama-server -m MODEL")
+    assert (done.returncode, done.stdout) == (9, b"out\r\nput") and data in done.stderr
+    assert len(fake.calls()) == 1
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1])
+def test_signals_are_forwarded_once(fake: Fake, number: int) -> None:
+    fake.scenario({"serve": True, "log": "x: model loaded\n"})
+    child = fake.start("--gpu 650MiB --retry 1 llama-server -m MODEL")
+    server = fake.launched()
+    child.send_signal(number)
+    _, err = child.communicate(timeout=30)
+    assert f"signals: [{int(number)}]".encode() in err and child.returncode == 0
+    assert not running(server)
+
+
+def test_a_server_that_dies_of_a_signal(fake: Fake) -> None:
+    fake.scenario({"log": "x", "kill": int(signal.SIGABRT)})
+    assert fake.run("--gpu 650MiB --retry 1 llama-server -m MODEL").returncode == 128 + signal.SIGABRT
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")
+def test_nothing_survives_a_supervisor_that_is_killed(fake: Fake) -> None:
+    fake.scenario({"serve": True})
+    script = fake.path / "serve.sh"
+    script.write_text(f"#!/bin/sh\n{fake.server} \"$@\"\nexit $?\n")       # the server is the child's child
+    script.chmod(0o755)
+    for program in ("llama-server", str(script)):
+        count = len(fake.calls()) + 1
+        child = fake.start(f"--gpu 650MiB --retry 1 {program} -m MODEL")
+        server = fake.launched(count)
+        child.kill()
+        child.communicate()
+        until(lambda server=server: not running(server))
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")
+def test_children_that_a_script_leaves_behind_are_ended(fake: Fake) -> None:
+    fake.scenario({"serve": True})
+    script = fake.path / "serve.sh"
+    script.write_text(f"#!/bin/sh\n{fake.server} \"$@\" &\nsleep 1\nexit 5\n")
+    script.chmod(0o755)
+    assert fake.run(f"--gpu 650MiB --retry 1 {script} -m MODEL").returncode == 5
+    assert not running(fake.launched())
+
+
+# --- retry
+
+def test_out_of_memory_plans_smaller_and_comes_up(fake: Fake) -> None:
+    fake.scenario({"log": oom(450), "code": 1}, {"log": FINE.format(host=500, gpu="500.00"), "code": 0})
+    done = fake.run("--gpu 1010MiB --retry 2 llama-server -m MODEL")
+    first, second = fake.calls()
+    # 100 MiB were allocated and 450 more did not fit: less than 550 MiB are there
+    assert first["words"][-3:] == ["10", "-c", "512"] and second["words"][-3:] == ["5", "-c", "512"]
+    assert done.returncode == 0
+    assert (
+        b"autolayers: out of memory on CUDA0 while loading: ggml_backend_cuda" in done.stderr
+        and b"attempt 2 of 3: -ngl 5" in done.stderr
+    )
+
+
+def test_retries_end(fake: Fake) -> None:
+    fake.scenario({"log": oom(900), "code": 1}, {"log": oom(450), "code": 1}, {"log": oom(100), "code": 1})
+    done = fake.run("--gpu 1010MiB --retry 2 llama-server -m MODEL")
+    assert [call["words"][3] for call in fake.calls()] == ["10", "9", "5"] and done.returncode == 1
+
+
+@pytest.mark.parametrize(
+    ("log", "layers"),
+    [
+        ("alloc_tensor_range: failed to allocate ROCm0 buffer of size 524288000\n", None),
+        ("CUDA error: out of memory\n  current device: 0, in function alloc at ggml-cuda.cu:543\n", "9"),
+        (
+            "ggml_vulkan: Device memory allocation of size 524288000 failed.\n"
+            "ggml_vulkan: vk::Device::allocateMemory: ErrorOutOfDeviceMemory\n"
+            "alloc_tensor_range: failed to allocate CUDA0 buffer of size 524288000\n",
+            "4",
+        ),
+        ("llama_init_from_model: failed to initialize the context: failed to allocate buffer for kv cache", "9"),
+    ],
+)
+def test_messages_of_several_backends(fake: Fake, log: str, layers: str | None) -> None:
+    fake.scenario({"log": log, "code": 1}, {})
+    fake.run("--gpu 1010MiB --retry 1 llama-server -m MODEL")
+    assert [call["words"][3] for call in fake.calls()] == (["10"] if layers is None else ["10", layers])
+
+
+@pytest.mark.parametrize(
+    "log", ["error: invalid argument: --frobnicate\n", "", "srv: model loaded\nCUDA error: out of memory\n"]
+)
+def test_nothing_else_is_retried(fake: Fake, log: str) -> None:
+    fake.scenario({"log": log, "code": 1})
+    done = fake.run("--gpu 1010MiB --retry 3 llama-server -m MODEL")
+    assert len(fake.calls()) == 1 and done.returncode == 1 and b"out of memory on" not in done.stderr
+
+
+def test_given_flags_do_not_give_way(fake: Fake) -> None:
+    fake.scenario({"log": oom(450), "code": 1})
+    done = fake.run("--gpu 1010MiB --retry 3 llama-server -m MODEL -ngl 10 -c 512")
+    assert (
+        len(fake.calls()) == 1
+        and b"no smaller plan: every flag that could give way is given" in done.stderr
+        and done.returncode == 1
+    )
+
+
+def test_a_stop_while_loading_is_no_failure(fake: Fake) -> None:
+    fake.scenario({"log": oom(450), "serve": True, "code": 1})
+    child = fake.start("--gpu 1010MiB --retry 3 llama-server -m MODEL")
+    fake.launched()
+    child.terminate()
+    child.communicate(timeout=30)
+    assert len(fake.calls()) == 1 and child.returncode == 1
+
+
+def test_the_kernels_kill_counts_only_when_the_kernel_counted_one(fake: Fake) -> None:
+    fake.scenario({"log": "load_tensors: loading", "kill": int(signal.SIGKILL)})
+    done = fake.run("--gpu 1010MiB --ram 4GiB --retry 1 llama-server -m MODEL")
+    assert done.returncode == 137 and len(fake.calls()) == 1
+
+
+def test_the_kernels_kill_is_out_of_host_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    from autolayers.launch import supervise
+    from autolayers.launch.attempts import memory_failure
+
+    counts = iter([3, 4])
+    monkeypatch.setattr(supervise, "_oom_kills", lambda: next(counts))
+    with open(os.devnull, "wb") as nowhere:
+        outcome = supervise.run(
+            [sys.executable, "-c", "import os; os.kill(os.getpid(), 9)"], os.environ, None, nowhere, nowhere
+        )
+    failure = memory_failure(outcome)
+    assert outcome.code == 137 and failure is not None and failure.device == "Host"
+
+
+# --- verify
+
+def test_verify_compares_and_keeps_and_corrects(fake: Fake) -> None:
+    fake.scenario({"log": FINE.format(host=0, gpu="1030.50")})
+    first = fake.run("--gpu 1010MiB --verify llama-server -m MODEL")
+    assert b"CUDA0 model    1000.00 MiB  1030.50 MiB  +30.50 MiB" in first.stderr
+    assert fake.calls()[0]["words"][3] == "10"
+    second = fake.run("--gpu 1010MiB llama-server -m MODEL")
+    assert fake.calls()[1]["words"][3] == "9"
+    assert b"CUDA0 takes 30.50 MiB more than predicted with these flags; planned with that" in second.stderr
+    (file,) = (fake.path / "state" / "autolayers" / "observations").iterdir()
+    (kept,) = json.loads(file.read_text())
+    assert (
+        kept["differences"] == {"CUDA0": 30 * MiB + MiB // 2} and kept["build"] == 10900 and kept["backend"] == "CUDA"
+    )
+    file.write_text("{broken")
+    assert fake.run("--gpu 1010MiB llama-server -m MODEL").returncode == 0
+    assert fake.calls()[2]["words"][3] == "10"
+
+
+def test_verify_says_equal_and_leaves_no_correction(fake: Fake) -> None:
+    fake.scenario({"log": FINE.format(host=0, gpu="1000.00")})
+    done = fake.run("--gpu 1010MiB --verify llama-server -m MODEL")
+    assert b"CUDA0 model    1000.00 MiB  1000.00 MiB  equal" in done.stderr
+    assert b"planned with that" not in fake.run("--gpu 1010MiB llama-server -m MODEL").stderr
+
+
+def test_verify_asks_for_the_lines_where_the_build_hides_them(fake: Fake) -> None:
+    fake.run("--gpu 1010MiB --verify llama-server -m MODEL")
+    fake.run("--gpu 1010MiB --verify llama-server -m MODEL -lv 2")
+    fake.scenario({}, version="version: 6000 (abcdef12)")
+    fake.run("--gpu 1010MiB --verify llama-server -m MODEL")
+    assert [call["words"][-2:] for call in fake.calls()] == [["-lv", "4"], ["-c", "512"], ["-c", "512"]]
+
+
+def test_only_launches_that_came_up_are_kept(fake: Fake) -> None:
+    fake.scenario({"log": oom(450), "code": 1}, {"log": FINE.format(host=500, gpu="500.00")})
+    done = fake.run("--gpu 1010MiB --retry 1 --verify llama-server -m MODEL")
+    assert (
+        done.stderr.count(b"prediction and llama-server's own numbers") == 1
+        and b"CUDA0 model    500.00 MiB  500.00 MiB  equal" in done.stderr
+    )
+    (file,) = (fake.path / "state" / "autolayers" / "observations").iterdir()
+    assert [(kept["flags"], kept["differences"]) for kept in json.loads(file.read_text())] == [
+        (["-ngl", "5", "-c", "512"], {})
+    ]
+
+
+def test_verify_says_when_there_is_nothing_to_compare(fake: Fake) -> None:
+    assert b"nothing to compare" in fake.run("--gpu 1010MiB --verify llama-server -m MODEL").stderr
+
+
+def test_verify_reports_a_silent_spill(fake: Fake) -> None:
+    fake.scenario(
+        {"log": "x: using device CUDA0 (RTX) (0000:01:00.0) - 900 MiB free\n" + FINE.format(host=0, gpu="1000.00")}
+    )
+    done = fake.run("--gpu 1010MiB --verify llama-server -m MODEL")
+    assert b"CUDA0: 1000.00 MiB allocated where 900 MiB were free: 100.00 MiB spilled into system RAM" in done.stderr
+
+
+@pytest.mark.parametrize(
+    "log",
+    [
+        (b"\x00\xff" * 5000 + b"\nload_tensors:  CUDA0 model buffer size = 1000.00 MiB\n" + b"z" * (1 << 20)).hex(),
+        b"load_tensors:  CUDA0 model buffer size = 1000.00 MiB".hex(),
+    ],
+)
+def test_verify_reads_what_is_left_of_a_broken_log(fake: Fake, log: str) -> None:
+    fake.scenario({"bytes": log, "code": 3})
+    done = fake.run("--gpu 1010MiB --verify llama-server -m MODEL")
+    assert done.returncode == 3 and b"CUDA0 model    1000.00 MiB  1000.00 MiB  equal" in done.stderr
+
+
+# --- wait
+
+def test_wait_returns_when_it_is_ready_and_the_server_goes_on(fake: Fake) -> None:
+    port = free_port()
+    fake.scenario({"serve": True, "delay": 0.5, "log": FINE.format(host=0, gpu="1000.00")})
+    done = fake.run(f"--gpu 1010MiB --wait --verify llama-server -m MODEL --port {port}")
+    server = fake.launched()
+    assert f"autolayers: ready at http://127.0.0.1:{port}, 42.2 tokens/s, process {server}\n".encode() in done.stderr
+    assert done.returncode == 0 and running(server) and b"CUDA0 model    1000.00 MiB  1000.00 MiB  equal" in done.stderr
+    again = fake.run(f"--gpu 1010MiB --wait llama-server -m MODEL --port {port}")
+    assert b"answers at" in again.stderr and len(fake.calls()) == 1
+    os.kill(server, signal.SIGTERM)
+    until(lambda: not running(server))
+    assert b"signals: [15]" in (fake.path / "state" / "autolayers" / "logs" / f"{port}.log").read_bytes()
+
+
+def test_wait_ends_with_a_server_that_dies(fake: Fake) -> None:
+    fake.scenario({"code": 4, "log": "a reason"})
+    done = fake.run(f"--gpu 1010MiB --wait llama-server -m MODEL --port {free_port()}")
+    assert done.returncode == 4 and b"ready at" not in done.stderr
+    assert b"a reason\nautolayers: it ended before it was ready; its whole output: " in done.stderr
+
+
+def test_wait_retries(fake: Fake) -> None:
+    fake.scenario({"log": oom(450), "code": 1}, {"serve": True})
+    done = fake.run(f"--gpu 1010MiB --wait --retry 1 llama-server -m MODEL --port {free_port()}")
+    assert (
+        done.returncode == 0
+        and b"ready at" in done.stderr
+        and [call["words"][5] for call in fake.calls()] == ["10", "5"]
+    )
+
+
+def test_a_signal_while_waiting_ends_the_server(fake: Fake) -> None:
+    fake.scenario({"serve": True, "delay": 60})
+    child = fake.start(f"--gpu 1010MiB --wait llama-server -m MODEL --port {free_port()}")
+    server = fake.launched()
+    child.terminate()
+    child.communicate(timeout=30)
+    assert child.returncode == 128 + signal.SIGTERM and not running(server)
+
+
+def test_formats_are_written_instead_of_a_start(fake: Fake) -> None:
+    done = fake.run("--gpu 650MiB --format systemd llama-server -m MODEL --port 80")
+    assert (
+        f"ExecStart={fake.server} -m {HEADER} --port 80 -ngl 6 -c 512\n".encode() in done.stdout and fake.calls() == []
+    )

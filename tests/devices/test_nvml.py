@@ -1,0 +1,347 @@
+"""NVIDIA GPUs through the real pynvml, with a libnvidia-ml.so.1 compiled from fake_nvml.c under it."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from support import TESTS
+
+pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the fake driver is a Linux library")
+
+GiB = 1 << 30
+RTX_3090 = {
+    "name": "NVIDIA GeForce RTX 3090",
+    "uuid": "GPU-3090aaaa-0000-1111-2222-333333333333",
+    "bus": 1,
+    "total": 24 * GiB,
+    "free": 23 * GiB,
+    "cc": 86,
+    "cores": 10496,
+    "bits": 384,
+    "mhz": 9751,
+    "display": 1,
+    "mig": 0,
+}
+RTX_5090 = {"name": "NVIDIA GeForce RTX 5090", "uuid": "GPU-5090bbbb-4444-5555-6666-777777777777", "bus": 2,
+            "total": 32 * GiB, "free": 31 * GiB, "cc": 120, "cores": 21760, "bits": 512, "mhz": 14001, "display": 0}
+ASK = """
+import dataclasses, json, sys
+from autolayers.devices import discover
+found = discover(root=sys.argv[1])
+json.dump({"devices": [dataclasses.asdict(d) for d in found.devices], "notes": found.notes}, sys.stdout)
+"""
+
+
+@pytest.fixture(scope="session")
+def library(tmp_path_factory):
+    """A directory with both fake libraries, and one with a driver that is too old."""
+    compiler = shutil.which("cc") or shutil.which("gcc")
+    if not compiler:
+        pytest.skip("no C compiler: the fake NVIDIA driver cannot be built")
+    source = TESTS / "fake_nvml.c"
+
+    def build(folder, name, *flags):
+        subprocess.run(
+            [
+                compiler,
+                "-shared",
+                "-fPIC",
+                "-Wall",
+                "-Werror",
+                f"-Wl,-soname,{name}",
+                *flags,
+                "-o",
+                str(folder / name),
+                str(source),
+            ],
+            check=True,
+        )
+
+    new, old = tmp_path_factory.mktemp("driver"), tmp_path_factory.mktemp("old-driver")
+    build(new, "libnvidia-ml.so.1")
+    build(new, "libcuda.so.1", "-DCUDA")
+    build(old, "libnvidia-ml.so.1", "-DOLD")
+    return {"new": new, "old": old}
+
+
+@pytest.fixture
+def ask(library, tmp_path):
+    """ask(gpu, gpu, MIG={(gpu, instance): fields}, **environment) -> what discover() says in a process of its own."""
+    (tmp_path / "proc").mkdir()
+    (tmp_path / "proc/meminfo").write_text("MemTotal: 125829120 kB\nMemFree: 1 kB\nMemAvailable: 104857600 kB\n")
+
+    def fields(values):
+        return "|".join(f"{key}={value}" for key, value in values.items())
+
+    def run(*gpus, mig=None, driver="new", **environment):
+        env = {k: v for k, v in os.environ.items() if k not in ("CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER")}
+        env |= {f"FAKE_GPU_{i}": fields(gpu) for i, gpu in enumerate(gpus)}
+        env |= {f"FAKE_GPU_{gpu}_MIG_{i}": fields(values) for (gpu, i), values in (mig or {}).items()}
+        env |= {"LD_LIBRARY_PATH": str(library[driver]) if driver else "", **environment}
+        done = subprocess.run(
+            [sys.executable, "-c", ASK, str(tmp_path)], env=env, capture_output=True, text=True, timeout=60
+        )
+        assert done.returncode == 0 and done.stderr == "", done.stderr
+        return json.loads(done.stdout)
+
+    return run
+
+
+def names(answer):
+    return [(d["name"], d["description"].removeprefix("NVIDIA GeForce ")) for d in answer["devices"]]
+
+
+def test_one_gpu_says_everything_the_planner_wants(ask):
+    device, = ask(RTX_3090)["devices"]
+    assert (device["name"], device["total"], device["free"]) == ("CUDA0", 24 * GiB, 23 * GiB)
+    assert device["uuid"] == RTX_3090["uuid"] and device["pci_id"] == "0000:01:00.0"
+    assert device["compute_capability"] == [8, 6] and device["n_sm"] == 82
+    assert device["display"] is True and device["source"] == "nvml" and device["kind"] == "gpu"
+    assert device["includes_context"] is False
+    assert device["bandwidth"] == pytest.approx(936e9, rel=0.001)
+
+
+def test_two_equal_gpus_need_no_cuda_to_be_ordered(ask):
+    second = RTX_3090 | {"uuid": "GPU-3090cccc-0000-1111-2222-333333333333", "bus": 5, "free": 20 * GiB, "display": 0}
+    answer = ask(RTX_3090, second)
+    assert [(d["name"], d["free"] // GiB, d["pci_id"]) for d in answer["devices"]] == [
+        ("CUDA0", 23, "0000:01:00.0"), ("CUDA1", 20, "0000:05:00.0")]
+    assert answer["notes"] == []
+
+
+FASTEST_FIRST = " ".join(gpu["uuid"][4:].replace("-", "") for gpu in (RTX_5090, RTX_3090))
+
+
+def test_different_gpus_are_in_the_order_cuda_says(ask):
+    answer = ask(RTX_3090, RTX_5090, FAKE_CUDA_UUIDS=FASTEST_FIRST)
+    assert names(answer) == [("CUDA0", "RTX 5090"), ("CUDA1", "RTX 3090")] and answer["notes"] == []
+
+
+def test_different_gpus_in_pci_order_on_request(ask):
+    answer = ask(RTX_3090, RTX_5090, CUDA_DEVICE_ORDER="PCI_BUS_ID", FAKE_CUDA_UUIDS=FASTEST_FIRST)
+    assert names(answer) == [("CUDA0", "RTX 3090"), ("CUDA1", "RTX 5090")]
+
+
+def test_different_gpus_and_no_cuda_to_ask_is_said(ask):
+    answer = ask(RTX_3090, RTX_5090, FAKE_CUDA_ERROR="999")
+    assert names(answer) == [("CUDA0", "RTX 3090"), ("CUDA1", "RTX 5090")]
+    assert len(answer["notes"]) == 1 and "CUDA_DEVICE_ORDER=PCI_BUS_ID" in answer["notes"][0]
+
+
+@pytest.mark.parametrize("mask, expected", [
+    ("GPU-5090bbbb-4444-5555-6666-777777777777,GPU-3090aaaa", ["RTX 5090", "RTX 3090"]),
+    ("GPU-3", ["RTX 3090"]),
+    ("GPU-", []),                   # ambiguous
+    ("GPU-3,1", ["RTX 3090"]),      # another kind ends the list
+    ("GPU-5,GPU-5090", []),         # the same one twice
+    ("", []), ("-1", []),
+])
+def test_uuid_masks_and_empty_ones_need_no_cuda(ask, mask, expected):
+    answer = ask(RTX_3090, RTX_5090, CUDA_VISIBLE_DEVICES=mask, FAKE_CUDA_ERROR="999")
+    assert [name for _, name in names(answer)] == expected
+    assert [name for name, _ in names(answer)] == [f"CUDA{i}" for i in range(len(expected))]
+    if not expected:
+        assert f"CUDA_VISIBLE_DEVICES={mask} " in answer["notes"][0]
+        assert answer["notes"][-1] == "no GPU found: planning for the CPU"
+
+
+@pytest.mark.parametrize(
+    "mask, expected",
+    [
+        ("1,0", ["RTX 5090", "RTX 3090"]),
+        ("1", ["RTX 5090"]),
+        ("0,-1,1", ["RTX 3090"]),
+        ("1st, 0th", ["RTX 5090", "RTX 3090"]),
+        ("7", []),
+        ("0,0", []),
+    ],
+)
+def test_number_masks_in_pci_order(ask, mask, expected):
+    answer = ask(RTX_3090, RTX_5090, CUDA_DEVICE_ORDER="PCI_BUS_ID", CUDA_VISIBLE_DEVICES=mask)
+    assert [name for _, name in names(answer)] == expected
+
+
+def test_mig_instances_instead_of_their_gpu(ask):
+    a100 = {"name": "NVIDIA A100-SXM4-80GB", "uuid": "GPU-a100", "bus": 1, "cc": 80, "mig": 1, "memory_error": 4}
+    mig = {(0, 1): {"name": "NVIDIA A100-SXM4-80GB MIG 3g.40gb", "uuid": "MIG-aaaa0000-1111-2222-3333-444444444444",
+                    "total": 40 * GiB, "free": 39 * GiB},
+           (0, 4): {"uuid": "MIG-bbbb0000-1111-2222-3333-444444444444", "total": 10 * GiB, "free": 9 * GiB}}
+    second = "bbbb0000111122223333444444444444"
+    answer = ask(a100, mig=mig, CUDA_VISIBLE_DEVICES="MIG-bbbb", FAKE_CUDA_UUIDS=second)
+    device, = answer["devices"]
+    assert (device["name"], device["free"]) == ("CUDA0", 9 * GiB) and device["compute_capability"] == [8, 0]
+    assert device["uuid"].startswith("MIG-bbbb") and device["bandwidth"] is None
+
+    # Without a mask CUDA shows one instance: the one it says, or the first.
+    assert ask(a100, mig=mig, FAKE_CUDA_UUIDS=second)["devices"][0]["free"] == 9 * GiB
+    assert [d["free"] for d in ask(a100, mig=mig, FAKE_CUDA_ERROR="999")["devices"]] == [39 * GiB]
+
+
+def test_mig_in_a_container_where_the_gpu_itself_is_not_permitted(ask):
+    h100 = {"name": "NVIDIA H100 80GB HBM3", "uuid": "GPU-h100", "bus": 1, "cc": 90, "memory_error": 4}
+    mig = {(0, 0): {"uuid": "MIG-h100", "total": 20 * GiB, "free": 19 * GiB}}
+    assert [d["free"] for d in ask(h100, mig=mig, CUDA_VISIBLE_DEVICES="MIG-h100")["devices"]] == [19 * GiB]
+    answer = ask(h100)
+    assert answer["devices"] == [] and "no instance of it can be used" in answer["notes"][0]
+
+
+def test_a_gpu_that_may_not_be_opened_leaves_the_others(ask):
+    answer = ask({"handle_error": 4}, RTX_3090)
+    assert names(answer) == [("CUDA0", "RTX 3090")]
+    assert len(answer["notes"]) == 1 and answer["notes"][0].startswith("GPU 0 cannot be opened")
+
+
+def test_a_gpu_lost_in_between_leaves_the_others(ask):
+    answer = ask(RTX_3090 | {"memory_error": 15}, RTX_3090 | {"bus": 7, "uuid": "GPU-7", "free": GiB})
+    assert [(d["name"], d["free"]) for d in answer["devices"]] == [("CUDA0", GiB)]
+    assert len(answer["notes"]) == 1 and "RTX 3090" in answer["notes"][0] and "left out" in answer["notes"][0]
+
+
+@pytest.mark.parametrize("gpu", [
+    {"name": "NVIDIA GB10", "memory_error": 3}, {"name": "Orin (nvgpu)", "memory_error": 3},
+    {"name": "NVIDIA GB10", "total": 120 * GiB, "free": 3 * GiB},      # a driver that counts the page cache as used
+])
+def test_unified_memory_is_what_the_system_has_available(ask, gpu):
+    device, = ask({"uuid": "GPU-10", "bus": 1, "cc": 121} | gpu)["devices"]
+    assert (device["total"], device["free"], device["kind"]) == (120 * GiB, 100 * GiB, "igpu")
+    assert "unified" in device["warning"]
+
+
+def test_memory_not_supported_on_a_card_is_no_unified_memory(ask):
+    answer = ask({"name": "NVIDIA Strange", "uuid": "GPU-1", "bus": 1, "memory_error": 3}, {**RTX_3090, "bus": 3},
+                 CUDA_DEVICE_ORDER="PCI_BUS_ID")
+    assert names(answer) == [("CUDA0", "RTX 3090")]
+    assert "NVIDIA Strange" in answer["notes"][0] and "--gpu SIZE" in answer["notes"][0]
+
+
+@pytest.mark.parametrize(
+    "code, words",
+    [(18, "reboot"), (9, "not loaded"), (4, "no permission"), (999, "/dev/nvidia"), (3, "does not answer")],
+)
+def test_a_broken_driver_is_one_line_and_the_cpu(ask, code, words):
+    answer = ask(RTX_3090, FAKE_INIT_ERROR=str(code))
+    assert answer["devices"] == [] and len(answer["notes"]) == 2
+    assert words in answer["notes"][0] and "NVML" in answer["notes"][0]
+    assert answer["notes"][1] == "no GPU found: planning for the CPU"
+
+
+def test_a_driver_too_old_for_pynvml(ask):
+    assert "too old" in ask(RTX_3090, driver="old")["notes"][0]
+
+
+def test_no_driver_is_only_no_gpu(ask):
+    if Path("/proc/driver/nvidia").exists():
+        pytest.skip("this machine has an NVIDIA driver")
+    assert ask(driver=None) == {"devices": [], "notes": ["no GPU found: planning for the CPU"]}
+
+
+def test_a_driver_that_hangs_is_given_up(library):
+    code = "from autolayers.devices import nvml; import os; print(nvml.query(os.environ, timeout=0.5))"
+    env = os.environ | {"LD_LIBRARY_PATH": str(library["new"]), "FAKE_INIT_SLEEP": "50"}
+    done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, timeout=30)
+    assert done.returncode == 0 and "did not answer within 0.5 s" in done.stdout
+
+
+def test_the_retired_package_warns_nobody(ask, tmp_path):
+    """PyPI's "pynvml" raises a FutureWarning on import; a wrapper of that kind stands before the real module here."""
+    import pynvml
+
+    (tmp_path / "path").mkdir()
+    (tmp_path / "path/pynvml.py").write_text(
+        "import warnings\nwarnings.warn('The pynvml package is deprecated.', FutureWarning)\n"
+        f"exec(compile(open({pynvml.__file__!r}).read(), 'pynvml', 'exec'))\n")
+    assert names(ask(RTX_3090, PYTHONPATH=str(tmp_path / "path"))) == [
+        ("CUDA0", "RTX 3090")
+    ]  # ask() wants stderr empty
+
+
+# --- autolayers devices ------------------------------------------------------------------------------------------
+
+@pytest.fixture
+def command(library, tmp_path):
+    """command(words, **environment) -> the finished `autolayers devices` on a machine with one fake RTX 3090."""
+
+    def run(*words, driver="new", **environment):
+        env = {k: v for k, v in os.environ.items() if k not in ("CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER")}
+        env |= {
+            "FAKE_GPU_0": "|".join(f"{k}={v}" for k, v in RTX_3090.items()),
+            "FAKE_CUDA_UUIDS": FASTEST_FIRST,
+            "LD_LIBRARY_PATH": str(library[driver]) if driver else "",
+            "XDG_STATE_HOME": str(tmp_path / "state"),
+            **environment,
+        }
+        code = "import sys; from autolayers.cli.devices import main; sys.exit(main(sys.argv[1:]))"
+        return subprocess.run([sys.executable, "-c", code, *words], env=env, capture_output=True, text=True, timeout=60)
+
+    return run
+
+
+def test_the_command_shows_devices_ram_and_sources(command):
+    done = command()
+    assert done.returncode == 0 and done.stderr == ""
+    head, gpu, ram = done.stdout.splitlines()
+    assert head.split() == ["device", "total", "free", "source"]
+    assert gpu.split()[:5] == ["CUDA0", "24.00", "GiB", "23.00", "GiB"]
+    assert "NVIDIA GeForce RTX 3090, compute capability 8.6, 936 GB/s, draws the desktop" in gpu and "NVML" in gpu
+    assert ram.startswith("RAM") and "from the system" in ram
+
+
+def test_the_command_as_json(command):
+    answer = json.loads(command("--json").stdout)
+    assert answer["schema"] == 1 and answer["notes"] == []
+    assert answer["devices"][0]["free"] == 23 * GiB and answer["devices"][0]["sure"].startswith("from the driver")
+    assert 0 < answer["host"]["available"] <= answer["host"]["total"] and answer["host"]["bandwidth"] is None
+
+
+def test_the_command_without_a_gpu_is_no_failure(command):
+    done = command(FAKE_INIT_ERROR="18")
+    assert done.returncode == 0 and done.stdout.splitlines()[1].startswith("RAM")
+    assert len(done.stderr.splitlines()) == 2 and "reboot" in done.stderr
+
+
+def test_measuring_is_kept_for_the_planner(command, tmp_path):
+    first = json.loads(command("--measure", "--json").stdout)
+    assert 1e8 < first["host"]["bandwidth"] < 1e13 and 1e8 < first["host"]["bus"] < 1e13
+    later = json.loads(command("--json").stdout)
+    assert later["host"] | {"available": 0} == first["host"] | {"available": 0}
+    assert "(measured)" in command().stdout
+
+    code = "from autolayers.devices import measured; found = measured(); print(found and sorted(found))"
+    env = os.environ | {"XDG_STATE_HOME": str(tmp_path / "state")}
+    ask = [sys.executable, "-c", code]
+    assert (
+        subprocess.run(ask, env=env, capture_output=True, text=True).stdout
+        == "['bus', 'machine', 'ram', 'schema', 'when']\n"
+    )
+
+    kept = tmp_path / "state/autolayers/measured.json"
+    good = json.loads(kept.read_text())
+    for bad in (
+        "",
+        "[]",
+        "nonsense",
+        json.dumps(good | {"machine": "another"}),
+        json.dumps(good | {"ram": -1}),
+        json.dumps(good | {"schema": 2}),
+        json.dumps({k: v for k, v in good.items() if k not in ("ram", "bus")}),
+    ):
+        kept.write_text(bad)
+        assert subprocess.run(ask, env=env, capture_output=True, text=True).stdout == "None\n"
+
+
+def test_measuring_without_cuda_or_a_place_to_keep_it(command, tmp_path):
+    done = command("--measure", driver="old")
+    assert (
+        done.returncode == 0
+        and "the bus cannot be measured: no CUDA driver" in done.stderr
+        and "GB/s read (measured)" in done.stdout
+    )
+    (tmp_path / "file").write_text("")
+    done = command("--measure", XDG_STATE_HOME=str(tmp_path / "file"))
+    assert "cannot keep the measurement" in done.stderr

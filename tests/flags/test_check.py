@@ -1,0 +1,150 @@
+"""Flags that nobody knows are refused, wherever words are read, and named after the nearest that somebody does."""
+
+from __future__ import annotations
+
+import shlex
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from support import HEADERS, gpus, model
+
+import autolayers
+from autolayers.cli import main
+from autolayers.errors import UsageError
+from autolayers.flags.check import nearest, read
+from autolayers.flags.own import COMMANDS
+from autolayers.launch import command as commands
+
+MODEL = str(HEADERS / "llama-3.2-1b-q8_0.gguf")
+PASS_ON = " (--strict-flags off passes on what a newer llama.cpp may know)"
+
+
+@pytest.mark.parametrize(("command", "words", "message"), [
+    ("plan", "m --gup 24GiB", "--gup is no flag of autolayers MODEL; did you mean --gpu?" + PASS_ON),
+    ("plan", "m -gpu 24GiB", "-gpu is no flag of autolayers MODEL; did you mean --gpu?" + PASS_ON),
+    ("plan", "m --n-gpu-layer 5",
+     "--n-gpu-layer is no flag of autolayers MODEL; did you mean --n-gpu-layers?" + PASS_ON),
+    ("plan", "m --CTX-SIZE 5", "--CTX-SIZE is no flag of autolayers MODEL; did you mean --ctx-size?" + PASS_ON),
+    ("plan", "m --colour always", "--colour is no flag of autolayers MODEL; did you mean --color?" + PASS_ON),
+    ("plan", "m -c=8192", "-c=8192: write -c 8192"),
+    ("plan", "m --gup=24GiB", "--gup is no flag of autolayers MODEL; did you mean --gpu?" + PASS_ON),
+    ("plan", "--zzz", "--zzz is no flag of autolayers MODEL: see autolayers --help" + PASS_ON),
+    ("plan", "m --gpus 24GiB", "--gpus is no flag of autolayers MODEL: sweep has it; did you mean --gpu?"),
+    ("plan", "m --retry 3 --verify", "--retry is no flag of autolayers MODEL: run has it"),
+    ("sweep", "m --retry 2", "--retry is no flag of autolayers sweep: run has it"),
+    ("sweep", "m --ctx 8k", "--ctx is no flag of autolayers sweep: plan, run and ollama have it"),
+    ("inspect", "m --foo", "--foo is no flag of autolayers inspect: see autolayers inspect --help" + PASS_ON),
+    ("inspect", "m --verify", "--verify is no flag of autolayers inspect: run has it"),
+    ("devices", "--port 80", "--port is no flag of autolayers devices: see autolayers devices --help"),
+    ("rules", "--param 7B", "--param is no flag of autolayers rules; did you mean --params?"),
+    ("ollama plan", "m --buget CUDA0=1GiB",
+     "--buget is no flag of autolayers ollama plan; did you mean --budget?" + PASS_ON),
+    ("ollama create", "m --in-place", "--in-place is no flag of autolayers ollama create: ollama modelfile has it"),
+])
+def test_the_line_names_the_flag_and_the_way_out(command: str, words: str, message: str) -> None:
+    with pytest.raises(UsageError) as error:
+        read(command, words.split())
+    assert str(error.value) == message
+
+
+@pytest.mark.parametrize("command", [command for command in COMMANDS.values() if command.llama], ids=lambda c: c.name)
+def test_what_a_newer_llama_cpp_may_know_passes_where_it_is_asked_for(command: object) -> None:
+    arguments = read(command.name, ["m", "--strict-flags", "off", "--brand-new", "7", "-c", "8k"])  # type: ignore[attr-defined]
+    assert arguments.rest == ("--brand-new", "7") and arguments.positional == ("m",)
+    with pytest.raises(UsageError, match="--retry is no flag"):
+        read(command.name, ["m", "--strict-flags", "off", "--retry", "7"])    # type: ignore[attr-defined]
+
+
+def test_flags_that_touch_no_memory_pass_through(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([MODEL, "--gpu", "24GiB", "--port", "80", "--jinja", "-t", "4"]) == 0
+    assert capsys.readouterr().out == "-ngl 17 -c 131072 --port 80 --jinja -t 4\n"
+    assert main([MODEL, "--gpu", "24GiB", "--strict-flags", "off", "--brand-new", "x"]) == 0
+    assert capsys.readouterr().out == "-ngl 17 -c 131072 --brand-new x\n"
+
+
+def test_the_library_refuses_them_too() -> None:
+    found = model("llama-3.2-1b-q8_0")
+    with pytest.raises(UsageError, match="--typo is no flag"):
+        autolayers.plan(found, ["--typo", "x"], devices=gpus(24576))
+    with pytest.raises(UsageError, match="--retry is no flag of autolayers MODEL: run has it"):
+        autolayers.plan(found, ["--retry", "2"], devices=gpus(24576))
+    assert autolayers.plan(found, ["--strict-flags", "off", "--typo", "x"], devices=gpus(24576)).n_gpu_layers == 17
+
+
+@pytest.mark.parametrize(("line", "message"), [
+    ("--gup 24GiB llama-server -m m", "--gup is no flag of autolayers run; did you mean --gpu?"),
+    ("--plot llama-server -m m", "--plot is no flag of autolayers run: sweep has it"),
+    ("llama-server -m m --gpu 12GiB --dry-run", "--gpu is autolayers' own flag: write it before llama-server"),
+    ("./serve.sh -m m --dry_run", "--dry_run is autolayers' own flag: write it before serve.sh"),
+    ("docker run image -m m --retry=2", "--retry is autolayers' own flag: write it before llama-server"),
+    ("llama-bench -m m --verify", "--verify is autolayers' own flag: write it before llama-bench"),
+    ("llama-server -m m -c 12x -c 99999M", "-c '99999M': expected a number of tokens such as 8192 or 16k"),
+])
+def test_run_knows_its_own_flags_on_both_sides_of_the_program(line: str, message: str) -> None:
+    with pytest.raises(UsageError) as error:
+        commands.read(shlex.split(line))
+    assert str(error.value) == message
+
+
+def test_the_value_of_a_flag_is_no_flag() -> None:
+    assert commands.read(["llama-server", "-m", "m", "-p", "--dry-run"]).words == ("-m", "m", "-p", "--dry-run")
+    assert read("plan", ["m", "-p", "--retry", "--", "--odd.gguf"]).positional == ("m", "--odd.gguf")
+
+
+@pytest.mark.parametrize("name", ["gpu", "--xyzzy", "-", "--"])
+def test_nothing_is_near_to_what_is_far(name: str) -> None:
+    assert nearest(name, ["--gpu", "--ram"]) in (None, "--gpu")
+
+
+@given(st.sampled_from([*COMMANDS]), st.lists(st.text(max_size=6) | st.sampled_from(
+    ["--", "-c", "--gpu", "24GiB", "8k", "--strict-flags", "off", "--ctx=1M", "--budget", "CUDA0=1G", "--json", "-q"]),
+    max_size=8))
+def test_any_words_are_read_or_refused(command: str, words: list[str]) -> None:
+    try:
+        arguments = read(command, words)
+    except UsageError as error:
+        assert str(error)
+    else:
+        assert not arguments.unknown or arguments.own["strict-flags"] == "off"
+
+
+@pytest.mark.parametrize(("command", "flag"), [
+    ("plan", "--budget"), ("plan", "--kv-types"), ("plan", "--margin"), ("sweep", "--contexts"), ("sweep", "--gpus"),
+    ("sweep", "--types"), ("devices", "--rpc")])
+def test_an_empty_list_is_no_value(command: str, flag: str) -> None:
+    with pytest.raises(UsageError, match=f"{flag} '': expected"):
+        read(command, [flag, ""])
+
+
+# --- contexts
+
+def test_contexts_as_people_write_them() -> None:
+    assert read("plan", ["m", "--ctx", "16k", "--ctx-min", "4K"]).own == {"ctx": 16384, "ctx-min": 4096}
+    assert read("plan", ["m", "--ctx", "1M"]).own == {"ctx": 1 << 20}
+    assert read("sweep", ["m", "--contexts", "8192,16k,1m"]).own == {"contexts": (8192, 16384, 1 << 20)}
+    assert read("ollama plan", ["m", "-c", "64k"]).own == {"num-ctx": 65536}
+
+
+@pytest.mark.parametrize(("words", "field", "value"), [
+    ("-c 16k", "n_ctx", 16384), ("--ctx-size=32K", "n_ctx", 32768), ("-c 0k", "n_ctx", 0),
+    ("-fitc 8k", "fit_ctx", 8192),
+    ("--yarn-orig-ctx 1M", "yarn_orig_ctx", 1 << 20),
+])
+def test_llama_servers_contexts_too(words: str, field: str, value: int) -> None:
+    arguments = read("plan", words.split())
+    assert getattr(arguments.params, field) == value and arguments.given[0][1] == str(value)
+
+
+def test_what_llama_server_gets_is_a_number() -> None:
+    """It would read 16 of 16k."""
+    assert commands.read(shlex.split("llama-server -m m -c 16k --fit-ctx=8k -p 4k")).words == (
+        "-m", "m", "-c", "16384", "--fit-ctx=8192", "-p", "4k")
+    with pytest.raises(UsageError, match="LLAMA_ARG_CTX_SIZE '16k': expected a whole number"):
+        read("plan", ["m"], {"LLAMA_ARG_CTX_SIZE": "16k"})
+
+
+@pytest.mark.parametrize("text", ["k", "16kk", "1.5k", "-1k", "16 k", "3000M", "١k", "16g"])
+def test_contexts_that_are_none(text: str) -> None:
+    with pytest.raises(UsageError, match="expected a number of tokens such as 8192 or 16k"):
+        read("plan", ["m", "--ctx-min", text])

@@ -1,0 +1,66 @@
+"""What a session reads once, and asks of the planner."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from support import HEADERS
+
+from autolayers.flags.check import read
+from autolayers.launch import command as commands
+from autolayers.launch.attempts import memory_failure, smaller_machine
+from autolayers.launch.log import LaunchLog, OutOfMemory
+from autolayers.launch.session import Session
+
+MiB, GiB = 1 << 20, 1 << 30
+MODEL = str(HEADERS / "llama-3.2-1b-q8_0.gguf")
+
+
+class Asked:
+    """A planner that remembers what it was asked."""
+
+    def __init__(self) -> None:
+        self.questions: list[Any] = []
+
+    def __call__(self, model: object, arguments: object, devices: object, host: object) -> object:
+        self.questions.append(SimpleNamespace(arguments=arguments, devices=devices, host=host))
+        host_use = SimpleNamespace(total=300 * MiB)
+        return SimpleNamespace(flags=("-ngl", "3"), breakdown=SimpleNamespace(devices={"CUDA0": None}, host=host_use,
+                                                                            host_resident=400 * MiB))
+
+
+def session(line: str, planner: Asked, tmp: str) -> Session:
+    words = line.split()
+    own = read("run", words[:commands.own_end(words)]).own
+    return Session(commands.read(words), own, {"XDG_STATE_HOME": tmp, "XDG_CONFIG_HOME": tmp}, planner)
+
+
+def test_the_machine_is_read_once_and_is_not_among_the_flags(tmp_path: object) -> None:
+    planner = Asked()
+    made = session(f"--gpu 2x8GiB --ram 4GiB --budget CUDA0=1GiB --llama-build b5000 llama-server -m {MODEL}", planner,
+                   str(tmp_path))
+    made.plan()
+    (question,) = planner.questions
+    assert [device.free for device in question.devices] == [8 * GiB] * 2 and question.host.available == 4 * GiB
+    assert question.arguments.own == {"budget": (("CUDA0", GiB),), "llama-build": 5000}
+    assert question.arguments.params.n_parallel == 1        # the default of that build
+
+
+def test_ram_that_ran_out_is_less_in_the_next_plan_though_it_was_given(tmp_path: object) -> None:
+    planner = Asked()
+    made = session(f"--gpu 8GiB --ram 4GiB llama-server -m {MODEL}", planner, str(tmp_path))
+    plan, _ = made.plan()
+    smaller = smaller_machine(made.machine, plan, LaunchLog(), OutOfMemory("Host", None, "killed"))
+    made.plan(smaller)
+    assert planner.questions[1].host.available == (400 - 64) * MiB and "ram" not in planner.questions[1].arguments.own
+
+
+@pytest.mark.parametrize("outcome", [{"code": 0}, {"asked": True}, {"launch": SimpleNamespace(ready=True)}])
+def test_what_is_no_lack_of_memory(outcome: dict[str, object]) -> None:
+    failure = OutOfMemory("CUDA0", None, "x")
+    whole = {"code": 1, "asked": False, "oom_killed": False,
+             "launch": SimpleNamespace(ready=False, out_of_memory=failure)}
+    assert memory_failure(SimpleNamespace(**whole)) is failure          # type: ignore[arg-type]
+    assert memory_failure(SimpleNamespace(**{**whole, **outcome})) is None        # type: ignore[arg-type]

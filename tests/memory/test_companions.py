@@ -1,0 +1,169 @@
+"""What lives beside the model; sizes of drafts, MTP contexts and LoRA were seen in llama-server's own log (2026-10-01).
+"""
+
+from __future__ import annotations
+
+import pytest
+from support import FIXTURES, blocks, gpus, header, model
+
+from autolayers.api import companions_of
+from autolayers.errors import UsageError
+from autolayers.flags.parse import parse
+from autolayers.gguf import FileInfo, Header, TensorInfo, n_bytes
+from autolayers.memory import extras
+from autolayers.memory.cache import allocate
+from autolayers.memory.companions import Companions, with_draft_type
+from autolayers.memory.compute import Measured
+from autolayers.memory.context import resolve
+from autolayers.memory.extras import extras_of
+from autolayers.memory.server import serving
+from autolayers.memory.weights import place_weights
+from autolayers.model import Model, read_model
+
+MiB = 1 << 20
+
+
+def held(
+    target: Model, words: str, files: Companions | None = None, *mib: int
+) -> tuple[dict[tuple[str, str], int], tuple[str, ...]]:
+    files = files or Companions()
+    params = with_draft_type(parse(words.split()).params, files)
+    devices = gpus(*mib)
+    context = resolve(target, params)
+    placement = place_weights(target, params, devices, context.load_mtp)
+    memory = allocate(target, context, placement)
+    found, warnings = extras_of(target, params, devices, context, placement, memory, files)
+    always, unlimited = serving(target, params, context, memory)
+    return {(extra.name, extra.device): extra.size for extra in (*found, *always)}, (*warnings, *unlimited)
+
+
+def test_a_draft_model_has_caches_of_f16_whatever_the_targets_are() -> None:
+    draft = Companions(draft=model("llama-3.2-1b-q8_0"))
+    target = model("llama-3.1-8b-q4_k_m")
+    found, _ = held(target, "-c 8192 -np 1 -ctk q8_0 -ctv q8_0 -md draft.gguf", draft, 24576)
+    assert found["draft context", "CUDA0"] == 16 * 2 * 512 * 2 * 8192
+    found, _ = held(target, "-c 8192 -np 1 -md draft.gguf -ctkd q4_0 -ctvd q4_0", draft, 24576)
+    assert found["draft context", "CUDA0"] == 16 * 2 * 512 // 32 * 18 * 8192
+
+
+def test_a_draft_models_weights_follow_its_own_flags() -> None:
+    draft = Companions(draft=model("llama-3.2-1b-q8_0"))
+    target = model("llama-3.1-8b-q4_k_m")
+    everything, _ = held(target, "-c 4096 -ngl 0 -md draft.gguf", draft, 24576)
+    nothing, _ = held(target, "-c 4096 -ngl 99 -md draft.gguf -ngld 0", draft, 24576)
+    assert ("draft model weights", "CUDA0") in everything
+    assert ("draft model weights", "CUDA0") not in nothing
+    second, _ = held(target, "-c 4096 -md draft.gguf -devd CUDA1", draft, 24576, 8192)
+    assert ("draft model weights", "CUDA1") in second and ("draft model weights", "CUDA0") not in second
+
+
+def test_a_model_that_drafts_for_itself_has_a_second_context(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(extras, "measure", lambda *launch: Measured((0, 0), True))     # these few tensors make no graph
+    target = Model(header("glm4moe", blocks(3), block_count=3, nextn_predict_layers=1), "m.gguf")
+    found, _ = held(target, "-c 1024 -np 2 -ctk q8_0 -ctv q8_0 --spec-type draft-mtp", None, 8192)
+    assert found["MTP context", "CUDA0"] == 2 * 128 * 2 * 1024     # K and V of one block, 2 heads of 64, f16
+
+
+def test_a_drafts_file_says_how_it_drafts() -> None:
+    tensors = {**blocks(3), "blk.2.nextn.eh_proj.weight": ("f32", (512, 256))}
+    draft = Companions(draft=Model(header("glm4moe", tensors, block_count=3, nextn_predict_layers=1), "d.gguf"))
+    params = parse(["-md", "d.gguf"]).params
+    assert with_draft_type(params, draft).spec_type == ("draft-mtp",)
+    assert with_draft_type(params, Companions(draft=model("llama-3.2-1b-q8_0"))).spec_type == ()
+    asked = parse(["-md", "d.gguf", "--spec-type", "draft-simple"]).params
+    assert with_draft_type(asked, draft) is asked
+
+
+def adapter(**shapes: tuple[str, tuple[int, int]]) -> Header:
+    tensors = {}
+    for name, (type_, (a, b)) in shapes.items():
+        name = name.replace("__", ".")
+        ne = (a, b, 1, 1)
+        tensors[name] = TensorInfo(name, type_, ne, 2, 0, n_bytes(type_, ne))
+    return Header(3, 32, {"general.type": "adapter"}, tensors, (FileInfo("lora.gguf", None, 0),))
+
+
+def test_a_lora_lies_where_its_base_lies() -> None:
+    target = Model(header("llama", {**blocks(2), "output.weight": ("f32", (256, 1000))}), "m.gguf")
+    files = Companions(loras=(adapter(
+        blk__0__attn_q__weight__lora_a=("f16", (256, 8)), blk__0__attn_q__weight__lora_b=("f32", (8, 256)),
+        blk__1__ffn_up__weight__lora_a=("f16", (256, 8)), blk__1__ffn_up__weight__lora_b=("f32", (8, 256))),))
+    pair = 256 * 8 * 2 + 8 * 256 * 4
+    assert held(target, "-ngl 99", files, 8192)[0]["LoRA", "CUDA0"] == 2 * pair
+    split, _ = held(target, "-ngl 2", files, 8192)
+    assert (split["LoRA", "CUDA0"], split["LoRA", "Host"]) == (pair, pair)
+
+
+def test_control_vectors_have_a_vector_in_every_layer_but_the_first() -> None:
+    found, _ = held(model("llama-3.1-8b-q4_k_m"), "-c 4096 --control-vector v.gguf", None, 24576)
+    assert found["control vector", "CUDA0"] == 31 * 4096 * 4
+
+
+def projector(kind: str, **keys: object) -> Header:
+    shapes = {
+        "v.patch_embd.weight": (14, 14, 3, 1152),
+        "v.blk.0.ffn_up.weight": (1152, 4304, 1, 1),
+        "mm.input_projection.weight": (1152, 2560, 1, 1),
+    }
+    tensors = {name: TensorInfo(name, "f16", ne, 4, 0, n_bytes("f16", ne)) for name, ne in shapes.items()}
+    metadata = {"general.architecture": "clip", "clip.projector_type": kind, "clip.has_vision_encoder": True,
+                "clip.vision.image_size": 896, "clip.vision.patch_size": 14, "clip.vision.embedding_length": 1152,
+                "clip.vision.feed_forward_length": 4304, "clip.vision.attention.head_count": 16, **keys}
+    return Header(3, 32, metadata, tensors, (FileInfo("mmproj.gguf", None, 0),))
+
+
+@pytest.mark.parametrize(("words", "device"), [
+    ("", "CUDA0"), ("-ngl 0", "CUDA0"), ("-dev CUDA1", "CUDA1"), ("--no-mmproj-offload", "Host"), ("-dev none", "Host"),
+    ("-mmdev CUDA1", "CUDA1"),
+])
+def test_a_projector_goes_to_one_device(words: str, device: str) -> None:
+    files = Companions(mmproj=projector("gemma3"))
+    found, _ = held(model("gemma-3-4b-q8_0"), f"-c 4096 --mmproj p.gguf {words}", files, 8192, 8192)
+    weights = {where for name, where in found if name == "mmproj weights"}
+    assert weights == {device}
+    assert found["mmproj weights", device] == sum(info.n_bytes for info in files.mmproj.tensors.values())  # type: ignore[union-attr]
+
+
+def test_a_projectors_warm_up() -> None:
+    files = Companions(mmproj=projector("gemma3"))
+    target = model("gemma-3-4b-q8_0")
+    flash, warnings = held(target, "-c 4096 --mmproj p.gguf", files, 8192)
+    plain, _ = held(target, "-c 4096 --mmproj p.gguf -fa off", files, 8192)
+    none, _ = held(target, "-c 4096 --mmproj p.gguf --no-warmup", files, 8192)
+    assert 4097 * 4304 * 4 < flash["mmproj compute", "CUDA0"] < plain["mmproj compute", "CUDA0"]   # 64 * 64 patches
+    assert ("mmproj compute", "CUDA0") not in none
+    assert any("upper bound" in warning for warning in warnings)
+    with pytest.raises(UsageError, match="mmproj device CUDA5"):
+        held(target, "-c 4096 --mmproj p.gguf -mmdev CUDA5", files, 8192)
+
+
+def test_context_checkpoints_exist_only_where_a_cache_cannot_be_rolled_back() -> None:
+    plain, _ = held(model("llama-3.1-8b-q4_k_m"), "-c 8192", None, 24576)
+    assert ("context checkpoints", "Host") not in plain
+    hybrid, _ = held(model("qwen3-next-80b-a3b-q4_k_m"), "-c 8192 -np 4", None, 81920)
+    assert hybrid["context checkpoints", "Host"] == 4 * 32 * (8 + 20 + 36 * (24 + 4 * (24576 + 524288)))
+    off, _ = held(model("qwen3-next-80b-a3b-q4_k_m"), "-c 8192 -np 4 -ctxcp 0", None, 81920)
+    assert ("context checkpoints", "Host") not in off
+
+
+def test_the_prompt_cache_is_as_large_as_it_is_allowed_to_be() -> None:
+    target = model("llama-3.1-8b-q4_k_m")
+    assert held(target, "-c 4096", None, 24576)[0]["prompt cache", "Host"] == 8192 * MiB
+    assert held(target, "-c 4096 -cram 100", None, 24576)[0]["prompt cache", "Host"] == 100 * MiB
+    assert ("prompt cache", "Host") not in held(target, "-c 4096 -cram 0", None, 24576)[0]
+    assert any("--cache-ram -1" in warning for warning in held(target, "-c 4096 -cram -1", None, 24576)[1])
+
+
+def test_the_output_buffer_holds_a_row_of_logits_per_slot() -> None:
+    target = model("llama-3.1-8b-q4_k_m")
+    assert held(target, "-c 4096", None, 24576)[0]["output buffer", "Host"] == 4 * 128256 * 4    # 1.96 MiB
+    found = held(target, "-c 4096 --embedding", None, 24576)[0]
+    row = (128256 + 4096) * 4
+    assert (found["output buffer", "Host"], found["more outputs", "Host"]) == (4 * row, 508 * row)
+
+
+def test_companions_are_read_from_their_files() -> None:
+    path = str(FIXTURES / "headers" / "llama-3.2-1b-q8_0.gguf")
+    found = companions_of(parse(["-m", "m.gguf", "-md", path, "--lora", path]).params)
+    assert found.draft is not None and found.draft.architecture == read_model(path).architecture
+    assert len(found.loras) == 1 and found.mmproj is None

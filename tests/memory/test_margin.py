@@ -1,0 +1,137 @@
+"""The margin's parts against numbers worked out from llama.cpp's source by hand, and against public measurements."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from support import ROOT
+
+import autolayers
+from autolayers import Device, Params
+from autolayers.backends.ops import Matmul, Ops
+from autolayers.memory.breakdown import Breakdown, Usage
+from autolayers.memory.margin import margin, parts
+
+MiB = 1 << 20
+FIXTURES = ROOT / "fixtures/headers"
+
+# Llama 3.1 8B as Q4_K: 32 heads of 128, 8 of them with keys and values
+LLAMA = Ops(512, 8192, 1, 32, 128, 1024, True, (
+    Matmul("q4_K", 4096, 4096), Matmul("q4_K", 4096, 1024), Matmul("q4_K", 4096, 14336), Matmul("q6_K", 14336, 4096)),
+    (Matmul("q6_K", 4096, 128256),))
+
+# --- the sum ----------------------------------------------------------------------------------------------------
+
+def card(capability, **facts):
+    return Device("CUDA0", 1 << 34, 1 << 34, compute_capability=capability, **facts)
+
+
+def total(named):
+    return sum(size for _, size in named)
+
+
+@pytest.mark.parametrize(
+    "card, mib, n_ubatch",
+    [("t4", 139, 512), ("rtx-4060-ti-16g", 164, 512), ("rtx-3090", 557, 2048), ("rtx-pro-6000", 749, 512)],
+)
+def test_no_public_measurement_on_an_idle_linux_card_exceeds_it(card, mib, n_ubatch):
+    """What the driver reported as used beyond the buffers at the end of a run."""
+    device = Device.hypothetical(card)
+    named = parts(device, replace(LLAMA, n_tokens=n_ubatch), Usage(1, 1, 300 * MiB))
+    assert total(named) >= mib * MiB
+    assert total(named) < 1100 * MiB
+
+
+def test_usual_launches_need_less_than_llama_cpp_s_default():
+    named = dict(parts(card((8, 9), n_sm=128), LLAMA, Usage(1, 1, 300 * MiB)))
+    assert named["CUDA context"] == 500 * MiB and named["cuBLAS"] == 36 * MiB and named["CUDA graphs"] == 16 * MiB
+    assert named["rounding to pages"] == 6 * MiB and named["growth in use"] == 6 * MiB
+    assert 500 * MiB < sum(named.values()) < 1024 * MiB
+
+
+def test_a_context_that_was_there_at_measuring_is_not_reserved_again():
+    without = parts(card((9, 0), includes_context=True), LLAMA)
+    assert total(parts(card((9, 0)), LLAMA)) - total(without) == 600 * MiB
+    assert "CUDA context" not in dict(without) and dict(without)["cuBLAS"] == 64 * MiB
+
+
+def test_an_unknown_card_is_taken_for_ada():
+    assert dict(parts(card(None), LLAMA))["CUDA context"] == 500 * MiB
+
+
+def test_displays_windows_and_shared_memory_have_parts_of_their_own():
+    plain = total(parts(card((8, 9)), LLAMA))
+    for extra, mib in (
+        ({"display": True}, 128),
+        ({"wddm": True}, 768),
+        ({"wddm": True, "display": True}, 768),
+        ({"kind": "igpu"}, 1024),
+    ):
+        assert total(parts(card((8, 9), **extra), LLAMA)) - plain == mib * MiB
+
+
+@pytest.mark.parametrize("backend", ["Vulkan", "MTL", "RPC", "SYCL", "OpenCL"])
+def test_backends_of_which_nothing_is_known_keep_llama_cpp_s_default(backend):
+    assert total(parts(Device("X0", 1, 1, backend=backend), LLAMA, n_buffers=0)) == 1024 * MiB
+
+
+# --- for a launch -----------------------------------------------------------------------------------------------
+
+def bill(**changes):
+    usage = Usage(4000 * MiB, 1024 * MiB, 300 * MiB)
+    return Breakdown(
+        **{
+            "devices": {"CUDA0": usage, "CUDA1": usage},
+            "host": Usage(),
+            "n_ctx": 32768,
+            "n_ctx_seq": 32768,
+            "n_batch": 2048,
+            "n_ubatch": 512,
+            "n_seq_max": 4,
+            "kv_unified": True,
+            "flash_attn": True,
+            "exact": True,
+            "runtime_peak": {"CUDA0": 7 * MiB},
+        }
+        | changes
+    )
+
+
+@pytest.fixture(scope="module")
+def model():
+    path = next(iter(sorted(FIXTURES.glob("*llama*8b*.gguf"))), None)
+    assert path, "no header of an 8B Llama in fixtures/headers"
+    return autolayers.read_model(str(path))
+
+
+def test_fit_target_is_exactly_that_and_nothing_else(model):
+    device = Device.hypothetical("24GiB")
+    assert margin(device, model, Params(fit_target=(300,)), bill()) == (("given", 300 * MiB),)
+    second = replace(device, name="CUDA1")
+    assert margin(second, model, Params(fit_target=(300, 500)), bill()) == (("given", 500 * MiB),)
+    assert margin(second, model, Params(fit_target=(300,)), bill()) == (("given", 300 * MiB),)
+
+
+def test_a_launch_is_read_from_its_model_and_bill(model):
+    device = Device.hypothetical("rtx-3090")
+    named = dict(margin(device, model, Params(), bill()))
+    assert named["growth in use"] == 7 * MiB + 6 * MiB and named["rounding to pages"] == 6 * MiB
+    assert 14 * MiB <= named["temporaries of operations"] <= 24 * MiB
+    off = dict(margin(device, model, Params(flash_attn="off"), bill(flash_attn=False)))
+    assert off["temporaries of operations"] >= 1028 * MiB
+    assert dict(margin(replace(device, name="CUDA1"), model, Params(), bill()))["growth in use"] == 6 * MiB
+
+
+@pytest.mark.parametrize("path", sorted(FIXTURES.glob("*.gguf")), ids=lambda path: path.stem)
+def test_every_real_model_has_a_plausible_margin(path):
+    model = autolayers.read_model(str(path))
+    for device in (
+        Device.hypothetical("24GiB"),
+        Device.hypothetical("p40"),
+        Device.hypothetical("7900xtx"),
+        Device("Vulkan0", 1 << 34, 1 << 34, backend="Vulkan"),
+    ):
+        named = margin(device, model, Params(), bill())
+        assert 300 * MiB < total(named) < 6000 * MiB and all(size > 0 and name for name, size in named)
+        assert margin(device, model, Params(), bill()) == named

@@ -1,0 +1,43 @@
+"""Only the rows of architectures and their builders know an architecture by name."""
+
+from __future__ import annotations
+
+import ast
+
+from support import ROOT
+
+from autolayers.model import NAMES
+
+PACKAGE = ROOT / "autolayers"
+ROOMS = (PACKAGE / "model" / "architectures.py", PACKAGE / "graph" / "__init__.py", PACKAGE / "graph" / "rows.py",
+         PACKAGE / "graph" / "models")
+# strings that are spelt like an architecture and mean something else
+OTHERS = {
+    "flags/own.py": {"llama"},                                             # an attribute
+    "launch/command.py": {"llama"},                                        # the program
+    "memory/extras.py": {"gemma3", "gemma4", "muse-glimmer", "paddleocr"},     # kinds of projectors
+}
+
+
+def named(text: str) -> list[tuple[int, str]]:
+    """(line, string) of a module's strings that are an architecture's name or a list of names; docstrings may."""
+    tree = ast.parse(text)
+    docs = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+    strings = [node for node in ast.walk(tree) if isinstance(node, ast.Constant) and isinstance(node.value, str)]
+    return [(node.lineno, node.value) for node in strings
+            if id(node) not in docs and node.value.split() and set(node.value.split()) <= set(NAMES)]
+
+
+def test_no_architecture_is_named_outside_its_rows() -> None:
+    found = []
+    for path in sorted(PACKAGE.rglob("*.py")):
+        if not any(room in (path, *path.parents) for room in ROOMS):
+            name = path.relative_to(PACKAGE).as_posix()
+            found += [f"{name}:{line}: {text!r}" for line, text in named(path.read_text())
+                      if text not in OTHERS.get(name, ())]
+    assert not found, "\n".join(found)
+
+
+def test_the_search_finds_what_it_must() -> None:
+    text = '"""llama"""\nx = f"{y}qwen3"\nz = ["llama.cpp", "gpt2 bloom", "a llama", ""]\n'
+    assert named(text) == [(2, "qwen3"), (3, "gpt2 bloom")]

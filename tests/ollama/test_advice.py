@@ -1,0 +1,289 @@
+"""num_gpu, num_ctx and num_batch with Ollama's own settings, on the real planner; and when to leave num_gpu alone."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from support import HEADERS
+
+import autolayers
+from autolayers.devices import Device, Host, hypothetical
+from autolayers.errors import UsageError
+from autolayers.ollama import settings as rules
+from autolayers.ollama.advice import Advice
+from autolayers.ollama.advice import advise as explained
+from autolayers.ollama.settings import Settings
+from autolayers.ollama.target import Target, from_file
+from autolayers.units import GiB, MiB
+
+PLAIN = Settings()
+
+
+def target(name: str, **more) -> Target:
+    return replace(from_file(str(HEADERS / f"{name}.gguf")), **more)
+
+
+def gpu(size: float, name: str = "CUDA0", **more) -> Device:
+    return Device(name=name, total=int(size * GiB), free=int(size * GiB), **more)
+
+
+def advise(*args, **options) -> Advice:
+    return explained(*args, explain=False, **options)
+
+
+@pytest.fixture(scope="module")
+def llama() -> Target:
+    return target("llama-3.1-8b-q4_k_m")
+
+
+@pytest.mark.parametrize(
+    ("environ", "expected"),
+    [
+        ({}, Settings()),
+        ({"OLLAMA_NUM_PARALLEL": "4", "OLLAMA_CONTEXT_LENGTH": "16384"}, Settings(parallel=4, context_length=16384)),
+        ({"OLLAMA_NUM_PARALLEL": "0", "OLLAMA_CONTEXT_LENGTH": "nonsense"}, Settings()),
+        (
+            {"OLLAMA_KV_CACHE_TYPE": ' "Q8_0" ', "OLLAMA_FLASH_ATTENTION": "1"},
+            Settings(kv_cache_type="q8_0", flash_attention=True),
+        ),
+        (
+            {"OLLAMA_FLASH_ATTENTION": "false", "OLLAMA_SCHED_SPREAD": "yes", "OLLAMA_GPU_OVERHEAD": "1024"},
+            Settings(flash_attention=False, spread=True, gpu_overhead=1024),
+        ),
+    ],
+)
+def test_the_server_s_environment(environ, expected):
+    assert Settings.from_environment(environ) == expected
+
+
+@pytest.mark.parametrize(
+    ("sizes", "n_ctx"),
+    [
+        ((), 4096),
+        ((12,), 4096),
+        ((22.9,), 4096),
+        ((23,), 32768),
+        ((12, 12), 32768),
+        ((46,), 32768),
+        ((24, 24), 262144),
+        ((80,), 262144),
+    ],
+)
+def test_default_context_by_vram(sizes, n_ctx):
+    assert rules.default_context(PLAIN, [gpu(size) for size in sizes]) == n_ctx
+    assert rules.default_context(Settings(context_length=7000), [gpu(size) for size in sizes]) == 7000
+
+
+def test_overhead_counts_for_the_default_context_alone():
+    assert rules.default_context(Settings(gpu_overhead=GiB), [gpu(23.5)]) == 4096
+
+
+@pytest.mark.parametrize(("n_ctx", "size", "flash", "batch"), [
+    (4096, 24, "auto", 512), (4097, 24, "auto", 1024), (32768, 24, "auto", 1024), (32769, 24, "auto", 2048),
+    (32769, 14, "auto", 1024), (32769, 8, "auto", 512), (8192, 6, "auto", 512),
+    (8192, 24, "off", 512), (8192, 8, "off", 256), (4096, 8, "off", 512),
+])
+def test_automatic_batch(llama, n_ctx, size, flash, batch):
+    assert rules.automatic_batch(llama.model, llama.size, n_ctx, [gpu(size)], flash) == batch
+
+
+def test_ollama_s_own_guess(llama):
+    assert rules.predicted(llama.model, 0, 8192) == 2 * 32 * 8 * 128 * 8192 * 2
+    assert rules.predicted(llama.model, llama.size, 0) == llama.size == 4912916224
+
+
+def test_embedding_models_have_one_slot_and_a_batch_of_their_context():
+    base = from_file(str(HEADERS / "llama-3.2-1b-q8_0.gguf"))
+    header = base.model.header
+    metadata = {**header.metadata, "llama.pooling_type": 1}
+    model = type(base.model)(type(header)(3, 32, metadata, header.tensors, header.files), "x")
+    assert rules.parallel(model, Settings(parallel=4)) == 1 and rules.parallel(base.model, Settings(parallel=4)) == 4
+    assert rules.automatic_batch(model, 0, 1024, [gpu(8)], "auto") == 1024
+    assert rules.automatic_batch(model, 0, 8192, [gpu(8)], "auto") == 2048
+
+
+def test_flash_attention_where_the_card_cannot():
+    assert rules.flash_attention(PLAIN, [gpu(8, compute_capability=(8, 6))]) == "auto"
+    assert rules.flash_attention(PLAIN, [gpu(8, compute_capability=(8, 6)), gpu(8, compute_capability=(5, 2))]) == "off"
+    assert rules.flash_attention(PLAIN, [gpu(8, compute_capability=(7, 2))]) == "off"
+    assert rules.flash_attention(Settings(flash_attention=True), [gpu(8, compute_capability=(5, 2))]) == "on"
+
+
+def test_which_gpus_a_model_is_put_on(llama):
+    two = [gpu(12), gpu(16, "CUDA1")]
+    assert rules.visible_devices(llama.model, llama.size, 4096, PLAIN, two) == [two[1]]
+    assert rules.visible_devices(llama.model, llama.size, 4096, Settings(spread=True), two) == two
+    assert rules.visible_devices(llama.model, 20 * GiB, 4096, PLAIN, two) == two
+    mixed = [gpu(64, "Vulkan0", backend="Vulkan", kind="igpu"), gpu(8)]
+    assert rules.visible_devices(llama.model, llama.size, 4096, PLAIN, mixed) == [mixed[1]]
+    assert rules.visible_devices(llama.model, llama.size, 4096, PLAIN, []) == []
+
+
+def test_a_model_that_fits_gets_all_its_layers_and_its_context(llama):
+    advice = advise(llama, PLAIN, [gpu(24)])
+    assert (advice.num_gpu, advice.everything, advice.num_ctx, advice.num_batch) == (33, 33, 32768, 1024)
+    assert advice.parameters == {"num_gpu": 33, "num_ctx": 32768} and not advice.server
+    assert advice.plan.fits and advice.plan.breakdown.n_ubatch == advice.plan.breakdown.n_batch == 1024
+    use = advice.plan.breakdown.devices["CUDA0"]
+    # What llama.cpp's own cache of that size takes: K and V of 32 layers, 8 heads of 128, f16.
+    assert use.context == 2 * 32 * 8 * 128 * 32768 * 2
+
+
+def test_the_model_s_own_parameters_come_before_ollama_s_defaults(llama):
+    own = replace(llama, parameters={"num_ctx": 8192, "num_batch": 256, "num_gpu": 5})
+    advice = advise(own, Settings(context_length=4096), [gpu(24)])
+    assert advice.parameters == {"num_gpu": 33, "num_ctx": 8192, "num_batch": 256}
+    assert advise(own, PLAIN, [gpu(24)], num_ctx=2048, num_batch=64).parameters == {
+        "num_gpu": 33,
+        "num_ctx": 2048,
+        "num_batch": 64,
+    }
+
+
+def test_slots_cache_type_and_flash_attention_are_the_server_s(llama):
+    settings = Settings(parallel=3, kv_cache_type="q8_0", flash_attention=True)
+    advice = advise(llama, settings, [gpu(24)], num_ctx=8192)
+    use = advice.plan.breakdown
+    assert (use.n_seq_max, use.n_ctx, use.n_ctx_seq, use.flash_attn) == (3, 3 * 8192, 8192, True)
+    assert use.devices["CUDA0"].context == 2 * 32 * 8 * 128 * 3 * 8192 * 34 // 32
+    assert advice.num_ctx == 8192
+
+
+def test_a_part_of_a_dense_model(llama):
+    advice = advise(llama, PLAIN, [gpu(4)], num_ctx=4096)
+    fixed = ["-c", "4096", "-np", "1", "-b", "512", "-ub", "512"]
+    exact = autolayers.plan(llama.model, [*fixed, "--strategy", "layers"], devices=[gpu(4)])
+    one_more = autolayers.plan(llama.model, [*fixed, "-ngl", str(exact.n_gpu_layers + 1)], devices=[gpu(4)])
+    assert 0 < advice.num_gpu == exact.n_gpu_layers < 33 and not one_more.fits
+    assert advice.num_ctx == 4096
+
+
+def test_the_largest_context_that_stays_on_the_gpu(llama):
+    advice = advise(llama, PLAIN, [gpu(8)], num_ctx="max")
+    assert advice.num_gpu == 33 and advice.plan.fits
+    assert advice.parameters == {"num_gpu": 33, "num_ctx": advice.num_ctx, "num_batch": 512}
+    words = ["-np", "1", "-b", "512", "-ub", "512", "-ngl", "33", "-c"]
+    assert autolayers.plan(llama.model, [*words, str(advice.num_ctx)], devices=[gpu(8)]).fits
+    assert not autolayers.plan(llama.model, [*words, str(advice.num_ctx + 256)], devices=[gpu(8)]).fits
+    assert advise(llama, Settings(parallel=2), [gpu(8)], num_ctx="max").num_ctx == pytest.approx(
+        advice.num_ctx / 2, abs=512
+    )
+
+
+def test_a_context_that_would_keep_all_on_the_gpu_is_named(llama):
+    advice = advise(llama, PLAIN, [gpu(8)], num_ctx=65536)
+    best = advise(llama, PLAIN, [gpu(8)], num_ctx="max").num_ctx
+    assert advice.num_gpu < 33 and any(f"all 33 layers fit with num_ctx {best}" in note for note in advice.notes)
+
+
+def test_the_batch_is_pinned_where_the_plan_depends_on_it():
+    model = target("gemma-2-9b-q4_k_m")
+    seen = set()
+    for size in (6, 10):
+        advice = advise(model, PLAIN, [gpu(size)], num_ctx=8192)
+        largest = rules.automatic_batch(model.model, 0, 8192, (), "auto")
+        unpinned = advise(model, PLAIN, [gpu(size)], num_ctx=8192, num_batch=largest)
+        assert advice.pin_batch == (advice.num_batch < largest and unpinned.num_gpu < advice.num_gpu)
+        seen.add(advice.pin_batch)
+    assert seen == {True, False}
+
+
+def test_a_mixture_of_experts_that_does_not_fit_is_left_to_ollama():
+    model = target("gpt-oss-20b-mxfp4")
+    advice = advise(model, PLAIN, [gpu(8)])
+    assert advice.num_gpu is None and advice.parameters == {"num_ctx": 4096}
+    assert advice.over({"num_gpu": 12}) == {"num_gpu": -1, "num_ctx": 4096}
+    assert any("mixture of experts" in note for note in advice.notes)
+    assert "LLAMA_ARG_N_GPU_LAYERS=25" in advice.server
+    experts = next(int(line.partition("=")[2]) for line in advice.server if line.startswith("LLAMA_ARG_N_CPU_MOE="))
+    # What is printed fits as it stands, fed back to the planner.
+    words = ["-c", "4096", "-np", "1", "-b", "512", "-ub", "512", "-ngl", "25", "-ncmoe", str(experts)]
+    assert autolayers.plan(model.model, words, devices=[gpu(8)]).fits
+    pinned = advise(model, PLAIN, [gpu(8)], pin=True)
+    assert 0 < pinned.num_gpu < 25 and pinned.parameters["num_gpu"] == pinned.num_gpu
+    whole = advise(model, PLAIN, [gpu(24)])
+    assert whole.num_gpu == 25 and not whole.server
+
+
+@pytest.fixture
+def projector(tmp_path) -> str:
+    """128 MiB of zeros that call themselves one."""
+    import gguf
+    import numpy
+
+    path = tmp_path / "mmproj.gguf"
+    writer = gguf.GGUFWriter(path, "clip")
+    writer.add_bool("clip.has_vision_encoder", True)
+    writer.add_tensor("v.patch_embd.weight", numpy.zeros((64, 1 << 20), numpy.float16))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return str(path)
+
+
+def test_a_partial_vision_model_sends_its_projector_to_the_cpu(projector):
+    model = target("gemma-3-4b-q8_0", projectors=(projector,))
+    whole = advise(model, PLAIN, [gpu(12)], num_ctx=4096)
+    assert whole.num_gpu == whole.everything and not any("projector to the CPU" in note for note in whole.notes)
+    partial = advise(model, PLAIN, [gpu(3.5)], num_ctx=4096)
+    assert 0 < partial.num_gpu < partial.everything and partial.plan.devices[0].extra == 0
+    assert any("projector to the CPU" in note for note in partial.notes)
+
+
+def test_a_projector_is_counted_or_said_not_to_be(projector):
+    advice = advise(target("gemma-3-4b-q8_0", projectors=(projector,)), PLAIN, [gpu(12)], num_ctx=4096)
+    counted = advice.plan.devices[0].extra >= 128 * MiB
+    assert counted != any(f"the memory of {projector} is not in these numbers" in note for note in advice.notes)
+
+
+def test_what_cannot_be_seen_is_set_aside(llama):
+    free = advise(llama, PLAIN, [gpu(6)], num_ctx=4096)
+    less = advise(replace(llama, hidden=GiB), PLAIN, [gpu(6)], num_ctx=4096)
+    assert less.plan.devices[0].free == free.plan.devices[0].free - GiB
+    assert less.num_gpu < free.num_gpu
+
+
+def test_two_gpus_are_split_as_llama_cpp_does_without_being_told():
+    model = target("llama-3.3-70b-q4_k_m")
+    two = [gpu(24), gpu(12, "CUDA1")]
+    advice = advise(model, PLAIN, two, num_ctx=8192)
+    assert [row.name for row in advice.plan.devices] == ["CUDA0", "CUDA1"]
+    words = ["-c", "8192", "-np", "1", "-b", "512", "-ub", "512", "-ngl"]
+    split = ["-ts", "2,1"]
+    assert autolayers.plan(model.model, [*words, str(advice.num_gpu), *split], devices=two).fits
+    assert not autolayers.plan(model.model, [*words, str(advice.num_gpu + 1), *split], devices=two).fits
+
+
+def test_without_a_gpu_everything_is_on_the_cpu(llama):
+    advice = advise(llama, PLAIN, [], Host.hypothetical("32GiB"))
+    assert advice.num_gpu == 0 and advice.num_ctx == 4096 and advice.plan.fits
+    assert not advise(llama, PLAIN, [], Host.hypothetical("2GiB")).plan.fits
+    with pytest.raises(UsageError, match="--gpu"):
+        advise(llama, PLAIN, [], num_ctx="max")
+
+
+def test_contexts_are_clamped_as_ollama_clamps_them(llama):
+    advice = advise(llama, PLAIN, [gpu(80)], num_ctx=10_000_000)
+    assert advice.num_ctx == 131072 and any("131072" in note for note in advice.notes)
+    assert advise(llama, PLAIN, [gpu(80)]).num_ctx == 131072   # the tier says 262144
+    assert advise(llama, PLAIN, [gpu(80)], num_ctx=0).num_ctx == 131072
+
+
+def test_old_servers_dead_settings_and_far_clients_are_mentioned(llama):
+    notes = " ".join(advise(llama, Settings(gpu_overhead=GiB), [gpu(24)], version="0.24.1").notes)
+    assert "0.24.1" in notes and "OLLAMA_GPU_OVERHEAD reserves nothing" in notes and "send their own num_ctx" in notes
+    assert "engines of its own" not in " ".join(advise(llama, PLAIN, [gpu(24)], version="0.33.0").notes)
+
+
+def test_a_plan_that_ollama_would_make_as_well_says_so(llama):
+    short = explained(llama, PLAIN, [gpu(4)], num_ctx=4096, words=["-fitt", "2048"])
+    rival = short.plan.fit_choice
+    assert rival is not None and rival.params.n_gpu_layers is not None
+    same = rival.params.n_gpu_layers >= short.num_gpu
+    assert same == any("own choice" in note for note in short.notes)
+
+
+def test_cards_by_name_work_too(llama):
+    assert advise(llama, PLAIN, hypothetical("rtx-3060"), num_ctx=8192).num_gpu == 33

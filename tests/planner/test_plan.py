@@ -1,0 +1,372 @@
+"""The planner, through the library call: what it chooses, what it honours, what it says."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from support import FIXTURES
+
+import autolayers
+from autolayers import Device, UsageError
+from autolayers.devices import Host
+from autolayers.memory.breakdown import Breakdown, LowerBound
+from autolayers.memory.estimate import Estimator
+from autolayers.planner.cost import hop
+from autolayers.planner.solve import Search
+
+GiB = 1 << 30
+_models: dict[str, autolayers.Model] = {}
+
+
+def model(name: str) -> autolayers.Model:
+    if name not in _models:
+        here = next(
+            path for path in (FIXTURES / "headers", FIXTURES / "more" / "headers") if (path / f"{name}.gguf").exists()
+        )
+        _models[name] = autolayers.read_model(here / f"{name}.gguf")
+    return _models[name]
+
+
+def gpu(gib: float, index: int = 0, bandwidth: float | None = None) -> Device:
+    return Device(f"CUDA{index}", round(gib * GiB), round(gib * GiB), bandwidth=bandwidth)
+
+
+def plan(name: str, flags: str = "", *devices: Device, **more: object) -> autolayers.Plan:
+    return autolayers.plan(model(name), flags.split(), devices=list(devices), **more)
+
+
+DENSE, MOE = "llama-3.2-1b-q8_0", "gpt-oss-20b-mxfp4"
+
+
+def decisions() -> list[dict[str, object]]:
+    """Every sixth of llama.cpp's own decisions: one per model."""
+    lines = (FIXTURES / "truth" / "decisions.jsonl").read_text().splitlines()
+    return [json.loads(line) for line in lines[::6]]
+
+
+@pytest.mark.parametrize("case", decisions(), ids=lambda c: f"{c['model']} {c['vram_mib']} MiB {c['args']}")
+def test_the_largest_number_of_layers_is_the_one_that_llama_cpps_own_sizes_allow(case: dict[str, object]) -> None:
+    device = Device.hypothetical(f"{case['vram_mib']}MiB")
+    words = [*str(case["args"]).split(), "--strategy", "layers", "--fit-target", str(case["margin_mib"])]
+    found = autolayers.plan(model(str(case["model"])), words, devices=[device])
+    if case["max_ngl"] is None:
+        assert not found.fits
+    else:
+        assert (found.n_gpu_layers, found.fits) == (case["max_ngl"], True)
+        assert found.devices[0].used == case["use"][found.n_gpu_layers]  # type: ignore[index]
+
+
+class TestGivenFlagsStay:
+    def test_a_given_n_gpu_layers_is_taken_literally(self) -> None:
+        found = plan(DENSE, "-ngl 5 -c 4096", gpu(24))
+        assert (found.n_gpu_layers, found.fits) == (5, True)
+        assert found.flags == ("-ngl", "5", "-c", "4096")
+
+    def test_and_with_llama_cpps_own_split(self) -> None:
+        found = plan(DENSE, "-ngl 17 -c 16384 -np 1 -ub 2048 -fa on", gpu(24), gpu(16, 1), gpu(16, 2))
+        # fixtures/truth: the launch of these very flags
+        assert [row.model for row in found.devices] == [517079168, 323174528, 472998016]
+        assert [row.context for row in found.devices] == [268435456, 167772160, 100663296]
+
+    def test_and_reported_when_it_does_not_fit(self) -> None:
+        found = plan(DENSE, "-ngl 99 -c 131072", gpu(2))
+        assert (found.n_gpu_layers, found.fits) == (99, False)
+        assert found.devices[0].remaining < 0
+
+    def test_with_strategy_auto_the_rest_is_solved_around_it(self) -> None:
+        literal = plan(MOE, "-ngl 99 -c 8192", gpu(8))
+        solved = plan(MOE, "-ngl 99 -c 8192 --strategy auto", gpu(8))
+        assert not literal.fits and solved.fits
+        assert solved.params.overrides and solved.flags[:2] == ("-ngl", "99")
+
+    def test_every_memory_flag_comes_back(self) -> None:
+        given = "-c 8192 -b 1024 -ub 256 -fa on -ctk q8_0 -ctv q8_0 -np 2 -kvu"
+        found = plan(DENSE, given, gpu(24))
+        words = " ".join(found.flags)
+        assert all(
+            part in words
+            for part in ("-c 8192", "-b 1024", "-ub 256", "-fa on", "-ctk q8_0", "-ctv q8_0", "-np 2", "-kvu")
+        )
+
+    def test_overrides_that_are_given_are_the_only_ones(self) -> None:
+        found = plan(MOE, "-cmoe -c 8192", gpu(4))
+        assert found.fits and found.flags[-1] == "-cmoe"
+
+    def test_flags_in_the_environment_count_only_when_it_is_given(self) -> None:
+        environ = {"LLAMA_ARG_CTX_SIZE": "2048", "HOME": "/nonexistent"}
+        assert plan(DENSE, "", gpu(24), environ=environ).breakdown.n_ctx == 2048
+        assert plan(DENSE, "", gpu(24)).breakdown.n_ctx == 131072
+
+
+class TestContext:
+    def test_by_default_the_largest_that_costs_no_layer(self) -> None:
+        found = plan(DENSE, "", gpu(4))
+        assert found.n_gpu_layers == 17 and 4096 < found.breakdown.n_ctx < 131072
+        more = plan(DENSE, f"-c {found.breakdown.n_ctx + 256} -ngl 17", gpu(4))
+        assert found.fits and not more.fits
+
+    def test_never_more_than_the_trained_one(self) -> None:
+        assert plan(DENSE, "", gpu(80)).breakdown.n_ctx == 131072
+
+    def test_unless_every_slot_may_have_it(self) -> None:
+        assert plan(DENSE, "--ctx max", gpu(80)).breakdown.n_ctx == 4 * 131072
+
+    def test_a_cache_per_slot_has_the_range_per_slot(self) -> None:
+        found = plan(DENSE, "-np 2 -no-kvu", gpu(80))
+        assert (found.breakdown.n_ctx, found.breakdown.n_ctx_seq) == (2 * 131072, 131072)
+
+    def test_the_floor_where_layers_do_not_fit(self) -> None:
+        found = plan("llama-3.3-70b-q4_k_m", "--strategy layers", gpu(8))
+        assert 4096 <= found.breakdown.n_ctx < 8192 and 0 < found.n_gpu_layers < 81
+
+    def test_a_higher_floor_costs_layers(self) -> None:
+        low = plan("llama-3.1-8b-q4_k_m", "--strategy layers", gpu(5))
+        high = plan("llama-3.1-8b-q4_k_m", "--strategy layers --ctx-min 32768", gpu(5))
+        assert high.breakdown.n_ctx >= 32768 and high.n_gpu_layers < low.n_gpu_layers
+
+    def test_the_trained_context_said_as_zero_is_written_as_a_number(self) -> None:
+        found = plan(DENSE, "-c 0", gpu(80))
+        assert found.flags == ("-ngl", "17", "-c", "131072")
+
+    def test_the_ladder_of_cache_types_is_walked_until_all_layers_fit(self) -> None:
+        flags = "-c 65536 --kv-types f16,q8_0,q4_0"
+        assert plan(DENSE, flags, gpu(24)).params.cache_type_k == "f16"
+        narrow = plan(DENSE, flags, gpu(3.5))
+        assert narrow.params.cache_type_k == "q8_0" and narrow.n_gpu_layers == 17
+        assert plan(DENSE, "-c 65536", gpu(3.5)).n_gpu_layers < 17
+
+
+class TestWhatDoesNotFit:
+    def test_experts_go_to_ram_before_layers(self) -> None:
+        found = plan(MOE, "-c 8192", gpu(8))
+        assert found.fits and found.n_gpu_layers == 25
+        assert "-ncmoe" in found.flags
+        whole = plan(MOE, "-c 8192 --strategy layers", gpu(8))
+        assert whole.n_gpu_layers < 25 and not whole.params.overrides
+
+    def test_part_of_one_more_layer_uses_what_is_left(self) -> None:
+        found = plan("qwen3-30b-a3b-q4_k_m", "-c 8192", gpu(8))
+        assert "-ot" in found.flags
+        pattern = found.params.overrides[-1][0]
+        layer = len(found.params.overrides) - 1
+        assert pattern.startswith(rf"blk\.{layer}\.ffn_(") and "down" in pattern
+
+    def test_the_plan_is_never_predicted_slower_than_fits_own(self) -> None:
+        for name, size in ((MOE, 8), ("llama-3.1-8b-q4_k_m", 5), ("llama-3.3-70b-q4_k_m", 24)):
+            found = plan(name, "", gpu(size), explain=True)
+            assert found.speed and found.fit_choice and found.fit_choice.speed
+            assert not found.fit_choice.fits or found.speed.request <= found.fit_choice.speed.request
+
+    def test_nothing_fits_on_a_card_that_is_full(self) -> None:
+        found = plan(DENSE, "--strategy layers", gpu(0.1))
+        assert not found.fits
+
+
+class TestSystemMemory:
+    def test_a_plan_that_would_swap_does_not_fit_and_says_so(self) -> None:
+        host = Host(16 * GiB, 8 * GiB, "given")
+        found = plan("llama-3.3-70b-q4_k_m", "-c 4096", gpu(8), host=host)
+        assert not found.fits
+        assert any("would swap" in warning for warning in found.warnings)
+
+    def test_without_a_host_it_is_not_limited(self) -> None:
+        assert plan("llama-3.3-70b-q4_k_m", "-c 4096", gpu(8)).fits
+
+    def test_ram_can_be_given_in_words(self) -> None:
+        assert plan("llama-3.3-70b-q4_k_m", "-c 4096 --ram 64GiB", gpu(8)).host.free == 64 * GiB
+
+    def test_no_gpu_is_the_cpu(self) -> None:
+        found = plan(DENSE, "", host=Host(64 * GiB, 64 * GiB, "given"))
+        assert (found.n_gpu_layers, found.fits, found.devices) == (0, True, ())
+
+
+class TestSeveralDevices:
+    def test_the_split_is_written_as_layer_counts(self) -> None:
+        found = plan("llama-3.1-8b-q4_k_m", "-c 4096", gpu(4, 0), gpu(4, 1))
+        assert found.fits and found.params.tensor_split is not None
+        assert sum(found.params.tensor_split) == 33 and "-ts" in found.flags
+
+    def test_the_faster_card_is_filled_first(self) -> None:
+        slow, fast = 300e9, 1000e9
+        found = plan("llama-3.1-8b-q4_k_m", "-c 4096", gpu(8, 0, slow), gpu(8, 1, fast))
+        assert found.params.tensor_split == (0, 33)
+
+    def test_a_card_too_small_for_its_share_by_free_memory_gets_what_it_can_hold(self) -> None:
+        found = plan("llama-3.3-70b-q4_k_m", "-c 4096", gpu(24, 0), gpu(8, 1), gpu(16, 2))
+        assert found.fits and found.n_gpu_layers == 81
+
+    def test_a_given_split_stays(self) -> None:
+        found = plan("llama-3.1-8b-q4_k_m", "-c 4096 -ts 1,2", gpu(8, 0), gpu(8, 1))
+        assert found.params.tensor_split == (1, 2)
+
+    def test_one_device_only(self) -> None:
+        found = plan("llama-3.1-8b-q4_k_m", "-c 4096 -sm none -mg 1", gpu(8, 0), gpu(8, 1))
+        assert found.fits and not found.devices[0].used and found.devices[1].used
+
+    def test_a_budget_is_a_limit(self) -> None:
+        free = plan("llama-3.1-8b-q4_k_m", "-c 4096", gpu(24))
+        bounded = plan("llama-3.1-8b-q4_k_m", "-c 4096 --budget CUDA0=4GiB", gpu(24))
+        assert free.n_gpu_layers == 33 and not free.params.overrides
+        assert bounded.devices[0].used + bounded.devices[0].margin <= 4 * GiB
+
+    def test_a_budget_for_a_device_that_is_not_there(self) -> None:
+        with pytest.raises(UsageError, match=r"no device CUDA7 \(devices: CUDA0\)"):
+            plan(DENSE, "--budget CUDA7=1GiB", gpu(24))
+
+
+    def test_more_memory_on_the_slower_card_moves_no_layers_there(self) -> None:
+        """Without flash attention on the GPUs the largest context takes much more beside the layers than the smallest.
+        """
+        flags = "-ctk q8_0 -ctv q8_0 -nkvo -ncmoe 3"
+        small, large = (
+            plan("gemma-4-26b-a4b-q4_k_m", flags, gpu(8.63, 0, 900e9), gpu(size, 1, 300e9), explain=True)
+            for size in (9.68, 19.29)
+        )
+        assert small.speed and large.speed
+        assert large.speed.request <= small.speed.request + hop(512)
+
+    def test_parts_of_layers_are_spread_over_the_cards(self) -> None:
+        cards = [gpu(2.8, i) for i in range(2)]
+        spread = plan("lfm2-8b-a1b-q4_k_m", "-c 8192", *cards, explain=True)
+        assert spread.fits and {"CUDA1", "CPU"} <= {buffer for _, buffer in spread.params.overrides}
+        leading = [
+            plan("lfm2-8b-a1b-q4_k_m", f"-c 8192 -ngl 25 --strategy auto -ncmoe {count}", *cards, explain=True)
+            for count in (4, 5, 6)
+        ]
+        assert leading[-1].fits
+        for other in leading:
+            assert not other.fits or (
+                spread.speed and other.speed and spread.speed.request < other.speed.request * 0.98
+            )
+
+    def test_many_rules_are_written_as_few(self) -> None:
+        found = plan("lfm2-8b-a1b-q4_k_m", "-c 8192", gpu(2.8, 0), gpu(2.8, 1))
+        rules = found.flags[found.flags.index("-ot") + 1].split(",")
+        assert len(rules) < len(found.params.overrides)
+        again = plan("lfm2-8b-a1b-q4_k_m", " ".join(found.flags), gpu(2.8, 0), gpu(2.8, 1))
+        assert (again.breakdown, again.flags, again.placement) == (found.breakdown, found.flags, found.placement)
+
+
+class TestSearch:
+    """A search measures launches by their prompt graphs; its answer is measured to the end."""
+
+    @pytest.mark.parametrize(
+        ("name", "mib"),
+        [
+            ("llama-3.1-8b-q4_k_m", (2263, 2263, 862)),
+            ("qwen3-30b-a3b-q4_k_m", (3715, 3715, 1415)),
+            ("deepseek-v2-lite-q4_k_m", (1622, 1622)),
+        ],
+    )
+    def test_an_answer_that_only_the_prompt_graph_allows_gets_less_context(self, name: str, mib: tuple[int, ...],
+                                                                           monkeypatch: pytest.MonkeyPatch) -> None:
+        cards = [gpu(size / 1024, i) for i, size in enumerate(mib)]
+        believed = []
+        best = Search.best
+
+        def seen(self: Search) -> object:
+            believed.append(best(self))
+            return believed[-1]
+
+        monkeypatch.setattr(Search, "best", seen)
+        found = plan(name, "", *cards)
+        n_ctx = found.breakdown.n_ctx
+        assert believed[0].fits and isinstance(believed[0].breakdown, LowerBound) and believed[0].params.n_ctx > n_ctx
+        assert found.fits and isinstance(found.breakdown, Breakdown)
+        shape = " ".join(found.flags[4:])
+        assert not plan(name, f"-ngl {found.n_gpu_layers} -c {n_ctx + 256} {shape}", *cards).fits
+
+    def test_a_first_card_too_small_for_anything_is_soon_given_up(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        measured = []
+        at_least = Estimator.at_least
+
+        def counted(self: Estimator, *args: object, **more: object) -> object:
+            measured.append(args)
+            return at_least(self, *args, **more)  # type: ignore[arg-type]
+
+        monkeypatch.setattr(Estimator, "at_least", counted)
+        size = model("qwen4exp-80b").size / GiB
+        found = plan("qwen4exp-80b", "", *[gpu(size * part, i, speed) for i, (part, speed) in
+                                           enumerate(((0.056, 300e9), (0.161, 300e9), (0.265, 900e9)))])
+        assert len(measured) < 15
+        assert found.n_gpu_layers == 0
+
+
+class TestMargin:
+    def test_given_means_exactly_that(self) -> None:
+        for flags in ("-fitt 100", "--margin 100MiB"):
+            assert plan(DENSE, flags, gpu(24)).devices[0].margin == 100 << 20
+
+    def test_not_given_it_is_built_from_named_parts(self) -> None:
+        row = plan(DENSE, "", gpu(24)).devices[0]
+        assert row.margin == sum(size for _, size in row.margin_parts) > 0
+        assert "CUDA context" in dict(row.margin_parts)
+
+
+class TestReasons:
+    def test_the_next_layers_price_and_what_is_missing(self) -> None:
+        found = plan("llama-3.1-8b-q4_k_m", "-c 8192 --strategy layers", gpu(5), explain=True)
+        assert any(f"layer {found.n_gpu_layers + 1} of 33 would take" in r and "missing" in r for r in found.reasons)
+
+    def test_levers_as_numbers_that_are_true(self) -> None:
+        found = plan(DENSE, "-c 32768", gpu(24), explain=True)
+        by_name = {lever.name: lever for lever in found.levers}
+        smaller = plan(DENSE, "-c 16384", gpu(24))
+        assert by_name["half the context"].saves == found.devices[0].used - smaller.devices[0].used
+        quantised = plan(DENSE, "-c 32768 -ctk q8_0 -ctv q8_0", gpu(24))
+        assert by_name["a q8_0 cache"].saves == found.devices[0].used - quantised.devices[0].used
+
+    def test_flash_attention_is_a_lever_where_it_is_off(self) -> None:
+        found = plan(DENSE, "-c 32768 -fa off", gpu(24), explain=True)
+        assert {lever.name: lever.saves > 0 for lever in found.levers}["flash attention"]
+
+
+def test_the_json_has_the_keys_that_are_promised() -> None:
+    answer = plan(DENSE, "-c 8192", gpu(24)).to_dict()
+    assert json.loads(json.dumps(answer)) == answer
+    assert answer["schema"] == 1 and answer["fits"] is True and answer["exact"] is True
+    assert set(answer) >= {"autolayers", "model", "launch", "devices", "host", "flags", "reasons", "warnings"}
+    assert set(answer["launch"]) == {  # type: ignore[call-overload]
+        "n_gpu_layers",
+        "n_ctx",
+        "n_ctx_seq",
+        "n_batch",
+        "n_ubatch",
+        "n_seq_max",
+        "kv_unified",
+        "flash_attn",
+        "cache_type_k",
+        "cache_type_v",
+        "tensor_split",
+        "overrides",
+    }
+    assert set(answer["devices"][0]) >= {  # type: ignore[index]
+        "name", "description", "total", "free", "margin", "model", "context", "compute", "used", "remaining"}
+    assert set(answer["host"]) >= {"model", "context", "compute", "used", "free"}  # type: ignore[call-overload]
+
+
+def test_the_same_question_has_the_same_answer() -> None:
+    first = plan(DENSE, "-np 2", gpu(1.5, 0), gpu(2, 1), explain=True).to_dict()
+    _models.clear()
+    assert plan(DENSE, "-np 2", gpu(1.5, 0), gpu(2, 1), explain=True).to_dict() == first
+
+
+@pytest.mark.parametrize(("flags", "message"), [
+    ("--ctx many", "--ctx 'many': expected a number of tokens such as 8192 or 16k, or max"),
+    ("--ctx-min 0", "--ctx-min '0': expected a number of tokens"),
+    ("--kv-types f16,q3", "--kv-types 'f16,q3': expected cache types, and 'q3' is none"),
+    ("--budget 10GiB", "--budget '10GiB': expected a device and a size"),
+    ("--llama-build new", "--llama-build 'new': expected a build number"),
+    ("--ram lots", "--ram 'lots': expected a size such as 24GiB or 512MiB"),
+    ("model.gguf", "not a flag: 'model.gguf'"),
+])
+def test_what_makes_no_sense_is_said(flags: str, message: str) -> None:
+    with pytest.raises(UsageError) as error:
+        plan(DENSE, flags, gpu(24))
+    assert message in str(error.value)
+
+
+def test_a_launch_that_llama_cpp_refuses_is_refused_with_its_reason() -> None:
+    with pytest.raises(autolayers.LaunchRefused, match="quantized V cache requires"):
+        plan(DENSE, "-ctv q8_0 -fa off", gpu(24))

@@ -1,0 +1,65 @@
+"""What many tests need: places, models of the fixtures, GPUs, and headers small enough to write down."""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+
+from autolayers.devices.device import Device
+from autolayers.flags.parse import parse
+from autolayers.gguf import FileInfo, Header, TensorInfo, n_bytes
+from autolayers.memory.weights import Placement, place_weights
+from autolayers.model import Model, read_model
+
+TESTS = Path(__file__).parent
+ROOT = TESTS.parent
+FIXTURES = ROOT / "fixtures"
+HEADERS = FIXTURES / "headers"
+LOGS = TESTS / "logs"
+MiB = 1 << 20
+
+
+@cache
+def model(name: str) -> Model:
+    """A model of the fixtures by its file's name."""
+    return read_model(next(path for path in sorted(FIXTURES.glob(f"**/headers/{name}.gguf"))))
+
+
+def gpus(*mib: float) -> list[Device]:
+    """CUDA0, CUDA1, ... with so many MiB each, all of it free."""
+    return [Device(f"CUDA{i}", int(size * MiB), int(size * MiB)) for i, size in enumerate(mib)]
+
+
+def header(architecture: str, tensors: dict[str, tuple[str, tuple[int, ...]]], **keys: object) -> Header:
+    """The header of a small model: tensors as name -> (type, dimensions), keys without the architecture, __ for a dot.
+    """
+    infos = {}
+    offset = 0
+    for name, (type_, dims) in tensors.items():
+        ne = (*dims, 1, 1, 1, 1)[:4]
+        infos[name] = TensorInfo(name, type_, ne, len(dims), offset, n_bytes(type_, ne))
+        offset += -(-infos[name].n_bytes // 32) * 32
+    base: dict[str, object] = {
+        "context_length": 4096, "embedding_length": 256, "block_count": 2, "attention.head_count": 4,
+        "attention.head_count_kv": 2, "feed_forward_length": 512, "vocab_size": 1000}
+    base.update({key.replace("__", "."): value for key, value in keys.items()})
+    metadata = {"general.architecture": architecture, **{f"{architecture}.{key}": value for key, value in base.items()}}
+    return Header(3, 32, metadata, infos, (FileInfo("m.gguf", None, offset),))
+
+
+def blocks(n: int, type_: str = "f32", *more: str) -> dict[str, tuple[str, tuple[int, ...]]]:
+    """The tensors of n llama layers, for header()."""
+    found: dict[str, tuple[str, tuple[int, ...]]] = {
+        "token_embd.weight": (type_, (256, 1000)),
+        "output_norm.weight": ("f32", (256,)),
+    }
+    for il in range(n):
+        found[f"blk.{il}.attn_norm.weight"] = ("f32", (256,))
+        for name in ("attn_q", "attn_k", "attn_v", "attn_output", "ffn_up", *more):
+            found[f"blk.{il}.{name}.weight"] = (type_, (256, 256))
+    return found
+
+
+def place(model: Model, words: str = "", *mib: int, load_mtp: bool = False) -> Placement:
+    """Where the weights go with these words on GPUs of so many MiB (one of 8192)."""
+    return place_weights(model, parse(words.split()).params, gpus(*(mib or (8192,))), load_mtp)

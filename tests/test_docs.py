@@ -1,0 +1,34 @@
+"""Documents that are made from the program's tables are what would be made now."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from autolayers.flags.own import COMMANDS, FLAGS
+
+ROOT = Path(__file__).parent.parent
+
+
+def test_made_pages_are_current() -> None:
+    done = subprocess.run(
+        [sys.executable, str(ROOT / "docs" / "make.py"), "--check"], capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_the_man_page_is_readable_and_whole() -> None:
+    if shutil.which("groff") is None:
+        pytest.skip("no groff here")
+    done = subprocess.run(["groff", "-man", "-Tascii", "-ww", "-P-c", "-rLL=200n", str(ROOT / "docs" / "autolayers.1")],
+                          capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stderr) == (0, "")
+    plain = re.sub(".\b", "", done.stdout)       # bold is a letter printed twice
+    assert [name for flag in FLAGS for name in flag.names if name not in plain and "--help" not in flag.names] == []
+    assert [command.usage for command in COMMANDS.values() if f"autolayers {command.usage}" not in plain] == [
+        COMMANDS["ollama"].usage]

@@ -1,0 +1,76 @@
+"""The floors of the package: a module imports from its own floor or from those below it, whenever the import runs."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+from support import ROOT
+
+PACKAGE = ROOT / "autolayers"
+
+# From the ground up. What stands in one row does not import each other.
+FLOORS = (
+    ("errors", "records"),
+    ("units", "quoting"),
+    ("state", "net", "ggml"),
+    ("gguf", "flags"),
+    ("builds", "model"),
+    ("backends",),
+    ("devices", "sources"),
+    ("graph",),
+    ("memory",),
+    ("planner",),
+    ("api",),
+    ("report", "launch", "ollama", "rules", "web"),
+    ("cli",),
+)
+LEVEL = {room: level for level, rooms in enumerate(FLOORS) for room in rooms}
+# A backend answers for a Device, whose record lies with those who find devices: its type alone is named upward.
+TYPES_ONLY = {("backends", "devices")}
+
+
+def imports(path: Path) -> list[tuple[str, int, bool]]:
+    """(room, line, for type checkers alone) of every import of this package in a file, those inside functions included.
+    """
+    here = path.relative_to(PACKAGE).with_suffix("").parts
+    package = here[:-1]
+    found = []
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    types = {
+        id(inner)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
+        for inner in ast.walk(node)
+    }
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and node.level:
+            base = package[:len(package) - (node.level - 1)]
+            target = (*base, *(node.module or "").split(".")) if node.module else base
+            names = [target[0]] if target and target[0] else [alias.name for alias in node.names]
+            found += [
+                (name, node.lineno, id(node) in types)
+                for name in names
+                if (PACKAGE / name).is_dir() or (PACKAGE / f"{name}.py").exists()
+            ]
+    return found
+
+
+def test_every_room_has_a_floor() -> None:
+    rooms = {path.stem if path.is_file() else path.name for path in PACKAGE.iterdir()
+             if path.suffix == ".py" or (path.is_dir() and (path / "__init__.py").exists())}
+    assert rooms - {"__init__", "__main__"} <= LEVEL.keys()
+
+
+@pytest.mark.parametrize("path", sorted(PACKAGE.rglob("*.py")), ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_imports_go_down(path: Path) -> None:
+    here = path.relative_to(PACKAGE).parts[0].removesuffix(".py")
+    if here in ("__init__", "__main__"):
+        return
+    up = [
+        f"line {line}: {here} imports {room}"
+        for room, line, types in imports(path)
+        if room in LEVEL and room != here and LEVEL[room] >= LEVEL[here] and not (types and (here, room) in TYPES_ONLY)
+    ]
+    assert not up, f"{path}: {'; '.join(up)}"

@@ -1,0 +1,82 @@
+"""Each language's own reader gets back what was quoted: for any text, however hostile."""
+
+from __future__ import annotations
+
+import configparser
+import shlex
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from autolayers.errors import UsageError
+from autolayers.quoting import ini, shell, systemd, yaml
+
+yaml_reader = pytest.importorskip("yaml")
+
+TEXT = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0")) | st.text(
+    st.sampled_from(list("a\"'\\$%{}#;:-&*!|>@` \t\n\r\x0b\x7f\x85\u2028\u202e\ufeff\x1b[]=é😀")))
+
+
+@given(TEXT)
+def test_yaml(text: str) -> None:
+    quoted = yaml(text)
+    assert yaml_reader.safe_load(f"models:\n  {quoted}:\n    cmd: {quoted}\n") == {"models": {text: {"cmd": text}}}
+    assert quoted.isprintable()
+
+
+@given(TEXT)
+def test_systemd(text: str) -> None:
+    quoted = systemd(text)
+    assert quoted.isprintable()                      # one line, and no line of its own
+    (word,) = shlex.split(quoted) if quoted.startswith('"') else [quoted]
+    # shlex takes \" and \\ only; what systemd unescapes beside is \xNN, which stands for bytes
+    raw, at = b"", 0
+    while at < len(word):
+        if word[at:at + 2] == "\\x":
+            raw, at = raw + bytes([int(word[at + 2:at + 4], 16)]), at + 4
+        elif word[at:at + 2] in ("%%", "$$"):
+            raw, at = raw + word[at].encode(), at + 2
+        else:
+            assert word[at] not in "%$"
+            raw, at = raw + word[at].encode(), at + 1
+    assert raw.decode() == text or "\\x" in text     # shlex has undone the \\ before such an x
+
+
+@given(st.lists(TEXT, min_size=1))
+def test_shell(words: list[str]) -> None:
+    assert shlex.split(shell(words)) == words
+
+
+@given(TEXT)
+def test_ini(text: str) -> None:
+    try:
+        said = ini("-a", text)
+    except UsageError as error:
+        assert "a preset cannot hold it" in str(error) and str(error).startswith("-a ")
+        return
+    if not set(text) & set("\x0b\x0c\x1c\x1d\x1e\x85\u2028\u2029"):       # further line ends, for Python's reader alone
+        marks = ("#", ";")
+        reader = configparser.RawConfigParser(comment_prefixes=marks, inline_comment_prefixes=marks, strict=False)
+        reader.read_string(f"[x]\nkey = {said}\n")
+        assert reader["x"]["key"] == text.strip()
+
+
+def test_what_is_no_text() -> None:
+    with pytest.raises(UsageError, match="not UTF-8, so no YAML file can hold it"):
+        yaml("m\udcff.gguf")
+    assert systemd("m\udcff.gguf") == '"m\\xff.gguf"'
+
+
+@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="needs systemd-analyze")
+@pytest.mark.parametrize("name", ["m\rExecStartPre=/bin/sh -c evil\rX=", "m\nExecStartPre=/bin/sh", "m\\", "%h",
+                                  "$HOME ${HOME}", 'a"b', "; x"])
+def test_systemd_itself_sees_one_command(tmp_path: Path, name: str) -> None:
+    unit = tmp_path / "test.service"
+    unit.write_text(f"[Service]\nExecStart=/bin/echo {systemd(name)} {systemd('end')}\n")
+    done = subprocess.run(["systemd-analyze", "verify", str(unit)], capture_output=True, text=True, check=False)
+    assert "ignoring" not in done.stderr.lower() and "unknown" not in done.stderr.lower(), done.stderr
+    assert "ExecStartPre" not in [line.partition("=")[0].strip() for line in unit.read_text().splitlines()]

@@ -1,0 +1,236 @@
+"""Where state is kept, and files that are replaced as a whole: kills, full disks, other writers, hostile content."""
+
+from __future__ import annotations
+
+import errno
+import os
+import signal
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from autolayers import state
+from autolayers.devices import measure
+from autolayers.errors import AutolayersError
+from autolayers.launch.observations import Observation, keep, load
+
+posix = pytest.mark.skipif(os.name != "posix", reason="modes, owners and signals of POSIX")
+
+
+# --- the directory
+
+@posix
+def test_where_state_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", "/home/me")
+    assert state.directory({"XDG_STATE_HOME": "/state", "HOME": "/home/you"}) == "/state/autolayers"
+    assert state.directory({"HOME": "/home/you"}) == "/home/you/.local/state/autolayers"
+    assert state.directory({"XDG_STATE_HOME": "here", "HOME": "/home/you"}) == "/home/you/.local/state/autolayers"
+    assert state.directory({}) == "/home/me/.local/state/autolayers"
+    with pytest.raises(AutolayersError, match="set XDG_STATE_HOME"):
+        state.directory({"HOME": "there"})
+
+
+@posix
+def test_state_is_for_this_user_alone(tmp_path: Path) -> None:
+    name = state.path({"XDG_STATE_HOME": str(tmp_path)}, "observations", "x.json")
+    state.keep(name, {"a": [1]})
+    assert state.read(name) == {"a": [1]}
+    assert stat.S_IMODE(os.stat(name).st_mode) == 0o600
+    assert stat.S_IMODE(os.stat(os.path.dirname(name)).st_mode) == 0o700
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"\xff", b"[" * 200_000, b'"' + b"x" * state.MAX_SIZE + b'"'])
+def test_what_cannot_be_read_is_nothing(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "file").write_bytes(content)
+    assert state.read(str(tmp_path / "file")) is None
+
+
+@posix
+def test_no_file_a_directory_and_a_pipe_are_nothing(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    assert [state.read(str(tmp_path / name)) for name in ("none", "", "pipe")] == [None, None, None]
+
+
+@pytest.mark.parametrize("content", [
+    "[]", "{}", "null", "3", '[1, "x", null]', '[{"build": 1e999, "backend": "", "flags": [], "differences": {}}]',
+    '[{"build": 1, "backend": "", "flags": 7, "differences": {}}]',
+    '[{"build": 1, "backend": "", "flags": [], "differences": []}]',
+    '[{"build": 1, "backend": "", "flags": [], "differences": {"CUDA0": 1e999}}]', "[" * 100_000,
+])
+def test_observations_and_measurements_that_are_none(tmp_path: Path, content: str) -> None:
+    environ = {"XDG_STATE_HOME": str(tmp_path)}
+    for name in (("observations", "m.json"), ("measured.json",)):
+        path = Path(state.path(environ, *name))
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(content)
+    assert load("m", environ) == [] and measure.load(environ) is None
+
+
+def test_observations_of_many_processes_are_all_kept(tmp_path: Path) -> None:
+    environ = {**os.environ, "XDG_STATE_HOME": str(tmp_path), "LOCALAPPDATA": str(tmp_path)}
+    code = ("import os, sys\nfrom autolayers.launch.observations import Observation, keep\n"
+            "for i in range(5): keep('m', Observation(int(sys.argv[1]), 'CUDA', (str(i),), {'CUDA0': i}), os.environ)")
+    writers = [subprocess.Popen([sys.executable, "-c", code, str(number)], env=environ) for number in range(4)]
+    assert [writer.wait() for writer in writers] == [0] * 4
+    assert len(load("m", environ)) == 20
+
+
+def test_the_newest_observation_of_a_launch_counts(tmp_path: Path) -> None:
+    environ = {"XDG_STATE_HOME": str(tmp_path), "LOCALAPPDATA": str(tmp_path)}
+    for size in (1, 2):
+        keep("m", Observation(9000, "CUDA", ("-ngl", "3"), {"CUDA0": size}), environ)
+    assert load("m", environ) == [Observation(9000, "CUDA", ("-ngl", "3"), {"CUDA0": 2})]
+
+
+# --- replacing a file
+
+@posix
+@pytest.mark.parametrize("fatal", ["chmod", "fsync", "replace"])
+def test_a_killed_writer_leaves_the_old_file_and_the_next_one_tidies_up(tmp_path: Path, fatal: str) -> None:
+    target = tmp_path / "Modelfile"
+    old = b"FROM m\n" + b"# x\n" * 1000
+    target.write_bytes(old)
+    target.chmod(0o600)
+    code = (f"import os, signal, sys\nfrom autolayers import state\n"
+            f"os.{fatal} = lambda *args, **kwargs: os.kill(os.getpid(), signal.SIGKILL)\n"
+            f"state.write(sys.argv[1], b'FROM other\\n')\n")
+    process = subprocess.run([sys.executable, "-c", code, str(target)], check=False)
+    assert process.returncode == -signal.SIGKILL
+    assert target.read_bytes() == old
+    (left,) = set(os.listdir(tmp_path)) - {"Modelfile"}
+    assert stat.S_IMODE((tmp_path / left).stat().st_mode) == 0o600      # nobody may read what only the owner could
+    state.write(str(target), b"FROM third\n")
+    assert os.listdir(tmp_path) == ["Modelfile"] and target.read_bytes() == b"FROM third\n"
+
+
+@posix
+def test_a_writer_at_work_is_left_alone(tmp_path: Path) -> None:
+    busy = tmp_path / f".autolayers-{os.getppid()}-0123456789ab.tmp"
+    busy.write_bytes(b"half")
+    state.write(str(tmp_path / "file"), b"x")
+    assert sorted(os.listdir(tmp_path)) == sorted([busy.name, "file"])
+
+
+@posix
+def test_writing_keeps_mode_and_link_and_takes_backups(tmp_path: Path) -> None:
+    real, link = tmp_path / "real", tmp_path / "Modelfile"
+    real.write_bytes(b"one")
+    real.chmod(0o640)
+    link.symlink_to(real)
+    assert state.write(str(link), b"two", backup=True) == f"{real}.bak"
+    assert state.write(str(link), b"three", backup=True) == f"{real}.bak1"
+    assert link.is_symlink() and real.read_bytes() == b"three"
+    assert stat.S_IMODE(real.stat().st_mode) == stat.S_IMODE((tmp_path / "real.bak").stat().st_mode) == 0o640
+    assert (tmp_path / "real.bak").read_bytes() == b"one" and (tmp_path / "real.bak1").read_bytes() == b"two"
+    assert sorted(os.listdir(tmp_path)) == ["Modelfile", "real", "real.bak", "real.bak1"]
+
+
+@posix
+def test_a_new_file_has_the_mode_that_the_umask_leaves(tmp_path: Path) -> None:
+    before = os.umask(0o027)
+    try:
+        state.write(str(tmp_path / "new"), b"x")
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE((tmp_path / "new").stat().st_mode) == 0o640
+
+
+def test_a_name_may_be_as_long_as_the_file_system_takes(tmp_path: Path) -> None:
+    name = tmp_path / ("n" * 255)
+    state.write(str(name), b"x")
+    assert name.read_bytes() == b"x"
+
+
+@posix
+def test_what_is_no_regular_file_is_written_to(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    reader = subprocess.Popen(["cat", str(pipe)], stdout=subprocess.PIPE)
+    assert state.write(str(pipe), b"through", backup=True) is None
+    assert reader.communicate(timeout=30)[0] == b"through" and os.listdir(tmp_path) == ["pipe"]
+
+
+def test_backups_end_in_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(state, "_BACKUPS", 3)
+    target = tmp_path / "Modelfile"
+    target.write_bytes(b"old")
+    for _ in range(3):
+        state.write(str(target), b"new", backup=True)
+    with pytest.raises(AutolayersError, match="has 3 backups already"):
+        state.write(str(target), b"newer", backup=True)
+    assert target.read_bytes() == b"new"
+
+
+# --- places that cannot be written
+
+def test_a_place_that_is_not_there_is_one_line(tmp_path: Path) -> None:
+    with pytest.raises(AutolayersError, match=r"cannot write .*nowhere.Modelfile: No such file or directory"):
+        state.write(str(tmp_path / "nowhere" / "Modelfile"), b"x")
+    (tmp_path / "file").write_bytes(b"")
+    environ = {"XDG_STATE_HOME": str(tmp_path / "file"), "LOCALAPPDATA": str(tmp_path / "file")}
+    for what in (lambda: keep("m", Observation(1, "", (), {}), environ),
+                 lambda: state.keep(state.path(environ, "x"), 1),
+                 lambda: state.create(state.path(environ, "logs", "1.log"))):
+        with pytest.raises(AutolayersError, match=r"cannot write .*: "):
+            what()
+
+
+@pytest.mark.parametrize("call", ["fsync", "replace", "open"])
+def test_a_full_disk_is_one_line_and_nothing_is_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+                                                     call: str) -> None:
+    target = tmp_path / "measured.json"
+    target.write_bytes(b"old")
+
+    def full(*args: object, **kwargs: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, call, full)
+    for write in (lambda: state.write(str(target), b"new"), lambda: state.keep(str(target), {})):
+        with pytest.raises(AutolayersError) as error:
+            write()
+        assert str(error.value) == f"cannot write {target}: No space left on device"
+    monkeypatch.undo()
+    assert target.read_bytes() == b"old" and os.listdir(tmp_path) == ["measured.json"]
+
+
+@posix
+def test_a_file_larger_than_allowed_is_one_line(tmp_path: Path) -> None:
+    """A real limit of the system, as a full disk is: the write itself fails, in the middle."""
+    target = tmp_path / "Modelfile"
+    target.write_bytes(b"old")
+    code = ("import resource, signal, sys\nfrom autolayers import state\n"
+            "from autolayers.errors import AutolayersError\n"
+            "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\nresource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))\n"
+            "try: state.write(sys.argv[1], b'x' * 100_000)\nexcept AutolayersError as error: print(error)\n")
+    done = subprocess.run([sys.executable, "-c", code, str(target)], capture_output=True, text=True, check=True)
+    assert done.stdout == f"cannot write {target}: File too large\n"
+    assert target.read_bytes() == b"old" and os.listdir(tmp_path) == ["Modelfile"]
+
+
+def test_a_measurement_that_cannot_be_kept_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "file").write_bytes(b"")
+    monkeypatch.setattr(measure, "ram", lambda size: 1e10)
+    environ = {"XDG_STATE_HOME": str(tmp_path / "file"), "LOCALAPPDATA": str(tmp_path / "file")}
+    with pytest.raises(AutolayersError, match=r"cannot write .*measured\.json: "):
+        measure.measure(1 << 30, environ)
+    kept, _ = measure.measure(1 << 30, {"XDG_STATE_HOME": str(tmp_path), "LOCALAPPDATA": str(tmp_path)})
+    assert measure.load({"XDG_STATE_HOME": str(tmp_path), "LOCALAPPDATA": str(tmp_path)}) == kept
+
+
+@posix
+def test_a_lock_that_is_held_delays_but_does_not_stop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(state, "_PATIENCE", 0.1)
+    environ = {"XDG_STATE_HOME": str(tmp_path)}
+    code = ("import os, time\nfrom autolayers import state\n"
+            "with state.locked(os.environ): print('held', flush=True); time.sleep(60)")
+    holder = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, env={**os.environ, **environ})
+    try:
+        assert holder.stdout is not None and holder.stdout.readline() == b"held\n"
+        keep("m", Observation(1, "", (), {}), environ)
+        assert len(load("m", environ)) == 1
+    finally:
+        holder.kill()
+        holder.communicate()

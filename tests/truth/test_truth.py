@@ -1,0 +1,87 @@
+"""The whole estimate against llama.cpp's own numbers (fixtures/truth): every launch, every device, all three parts.
+
+The tests read as the specification does: what llama.cpp measures is what autolayers says, byte for byte; what llama.cpp
+refuses is refused; nothing that claims to be exact is low; and the largest n_gpu_layers that fits is the one chosen.
+"""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from support import FIXTURES, model
+
+import autolayers
+from autolayers import estimate
+from autolayers.devices.device import Device
+from autolayers.flags.parse import parse
+
+PARTS = ("model", "context", "compute")
+
+
+def lines(name: str) -> list[dict]:
+    return [json.loads(line) for line in (FIXTURES / "truth" / f"{name}.jsonl").read_text().splitlines()]
+
+
+def by_model(name: str) -> dict[str, list[dict]]:
+    groups: dict[str, list[dict]] = {}
+    for case in lines(name):
+        groups.setdefault(case["model"], []).append(case)
+    return groups
+
+
+def gpus(mib: list[int]) -> list[Device]:
+    return [Device.hypothetical(f"{size}MiB", f"CUDA{i}") for i, size in enumerate(mib)]
+
+
+CASES = {**by_model("cases_models"), **by_model("cases_archs")}
+KIND = {name: kind for kind in ("models", "archs") for name in by_model(f"cases_{kind}")}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_every_launch_to_the_byte(name: str, figures: dict[str, tuple[int, int]]) -> None:
+    wrong = []
+    for case in CASES[name]:
+        params = parse(case["args"].split()).params
+        devices = gpus(case["gpus_mib"])
+        if "error" in case:
+            with pytest.raises(autolayers.LaunchRefused):
+                estimate(model(name), params, devices)
+            continue
+        found = estimate(model(name), params, devices)
+        got = {
+            device: [getattr(use, part) for part in PARTS]
+            for device, use in [*found.devices.items(), ("Host", found.host)]
+        }
+        want = {device: [sizes[part] for part in PARTS] for device, sizes in case["devices"].items()}
+        differs = {device: (got[device], sizes) for device, sizes in want.items() if got[device] != sizes}
+        if differs:
+            wrong.append(f"{case['gpus_mib']} {case['args']}: {differs}")
+            low = any(sum(got[device]) < sum(sizes) for device, sizes in want.items())
+            assert not (found.exact and low), wrong[-1]
+    what = f"launches of {'real models' if KIND[name] == 'models' else 'other architectures'}, exact"
+    right, of = figures.get(what, (0, 0))
+    figures[what] = (right + len(CASES[name]) - len(wrong), of + len(CASES[name]))
+    assert not wrong, "\n".join(wrong)
+
+
+@pytest.mark.parametrize("name", by_model("decisions"))
+def test_the_largest_n_gpu_layers_that_fits(name: str, figures: dict[str, tuple[int, int]]) -> None:
+    for case in by_model("decisions")[name]:
+        words = [*case["args"].split(), "--strategy", "layers", "--fit-target", str(case["margin_mib"])]
+        plan = autolayers.plan(model(name), words, devices=gpus([case["vram_mib"]]))
+        right, of = figures.get("decisions, right", (0, 0))
+        chosen = min(plan.n_gpu_layers, case["n_layer"] + 1)
+        good = not plan.fits if case["max_ngl"] is None else chosen == case["max_ngl"]
+        figures["decisions, right"] = (right + good, of + 1)
+        assert good, f"{case['args']} in {case['vram_mib']} MiB: {chosen}, llama.cpp's sizes allow {case['max_ngl']}"
+
+
+def test_older_builds_reserve_logits_for_a_whole_micro_batch() -> None:
+    """The "CUDA0 compute buffer size = 258.50 MiB" of many public logs of Llama 3 8B."""
+    words, devices = parse(["-ngl", "99", "-c", "8192"]).params, gpus([24576])
+    llama = model("llama-3.1-8b-q4_k_m")
+    old, new = (estimate(llama, words, devices, build=build) for build in (6000, None))
+    assert old.devices["CUDA0"].compute == 258.5 * 2**20 and old.n_seq_max == 1
+    assert new.devices["CUDA0"].compute < 121 * 2**20 and new.n_seq_max == 4
+    assert new.exact and not old.exact and "older" in old.warnings[-1]

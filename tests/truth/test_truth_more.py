@@ -1,0 +1,110 @@
+"""Encoders, drafts and rare architectures against llama.cpp's own numbers of 2026-10-01 (fixtures/more).
+
+launches.jsonl: models launched alone. drafts.jsonl: what a draft model, or the model's own MTP block, takes beside a
+target once it samples on its backend, and the graph buffers of the target whose states it reads.
+"""
+
+from __future__ import annotations
+
+import json
+from functools import cache
+
+import pytest
+from support import FIXTURES
+
+import autolayers
+from autolayers import estimate
+from autolayers.devices.device import Device
+from autolayers.flags.parse import parse
+
+PARTS = ("model", "context", "compute")
+Grouped = dict[str, list[dict]]
+
+
+def grouped(name: str, *keys: str) -> Grouped:
+    groups: Grouped = {}
+    for line in (FIXTURES / "more" / f"{name}.jsonl").read_text().splitlines():
+        case = json.loads(line)
+        groups.setdefault(" + ".join(case[key] or "MTP" for key in keys), []).append(case)
+    return groups
+
+
+def header(name: str) -> str:
+    path = FIXTURES / "more" / "headers" / f"{name}.gguf"
+    return str(path if path.exists() else FIXTURES / "headers" / f"{name}.gguf")
+
+
+@cache
+def model(name: str) -> autolayers.Model:
+    return autolayers.read_model(header(name))
+
+
+def gpus(case: dict) -> list[Device]:
+    return [Device.hypothetical(f"{size}MiB", f"CUDA{i}") for i, size in enumerate(case["gpus_mib"])]
+
+
+LAUNCHES, DRAFTS = grouped("launches", "model"), grouped("drafts", "target", "draft")
+
+
+@pytest.mark.parametrize("name", LAUNCHES)
+def test_every_launch_to_the_byte(name: str) -> None:
+    for case in LAUNCHES[name]:
+        params = parse(case["args"].split()).params
+        if "error" in case:
+            with pytest.raises(autolayers.LaunchRefused):
+                estimate(model(name), params, gpus(case))
+            continue
+        found = estimate(model(name), params, gpus(case))
+        uses = {**found.devices, "Host": found.host}
+        got = {device: {part: getattr(uses[device], part) for part in PARTS} for device in case["devices"]}
+        assert got == case["devices"], case["args"]
+
+
+@pytest.mark.parametrize("name", DRAFTS)
+def test_every_draft_to_the_byte(name: str) -> None:
+    for case in DRAFTS[name]:
+        words = case["args"].split()
+        if case["draft"]:
+            words += ["-md", header(case["draft"])]
+        found = estimate(model(case["target"]), parse(words).params, gpus(case))
+        got = {device: dict.fromkeys(sizes, 0) for device, sizes in case["devices"].items()}
+        theirs = {device: dict(sizes) for device, sizes in case["devices"].items()}
+        for extra in found.extras:
+            whose, _, what = extra.name.partition(" ")
+            if whose not in ("draft", "MTP") or what == "output buffer":  # llama.cpp's breakdown has no output buffers
+                continue
+            part = what.partition(" ")[0]
+            got[extra.device][part] += extra.size
+            if not extra.exact:                                                # vocabularies mapped to the target's
+                assert part == "compute" and 0 <= extra.size - theirs[extra.device][part] <= 32768, case["args"]
+                theirs[extra.device][part] = extra.size
+        assert got == theirs, case["args"]
+        uses = {**found.devices, "Host": found.host}
+        for device, compute in case["target_compute"].items():
+            assert uses[device].compute == compute or (not found.exact and uses[device].compute > compute), case["args"]
+
+
+def test_slots_of_t5_share_a_cache() -> None:
+    with pytest.raises(autolayers.LaunchRefused, match="--kv-unified"):
+        estimate(
+            model("flan-t5-xl-q4_k_m"),
+            parse(["-ngl", "99", "-c", "2048", "-np", "2"]).params,
+            gpus({"gpus_mib": [24576]}),
+        )
+
+
+def test_one_slot_at_work_sees_its_own_stream_of_the_cache() -> None:
+    found = estimate(
+        model("dflash2"),
+        parse(["-ngl", "1", "-c", "4096", "-np", "2"]).params,
+        gpus({"gpus_mib": [8192]}),
+        runtime=True,
+    )
+    assert found.exact and found.runtime_peak is not None
+
+
+def test_a_draft_without_embeddings_is_refused_them() -> None:
+    with pytest.raises(autolayers.LaunchRefused, match="eagle3 has no embeddings"):
+        estimate(
+            model("eagle3-l31"), parse(["-ngl", "99", "-c", "4096", "--embedding"]).params, gpus({"gpus_mib": [8192]})
+        )
