@@ -325,7 +325,7 @@ def _without_user(url: str) -> str:
 
 
 def _basic(url: str) -> str:
-    """The Authorization that a URL's user and password stand for, "" without."""
+    """The Authorization header of a URL's user and password, "" without."""
     from base64 import b64encode
     from urllib.parse import unquote
 

@@ -1,7 +1,7 @@
 """What estimates and plans cost: python benchmarks/bench_estimate.py [RUNS]
 
-One process, least time of RUNS, beside `python -c pass` measured in turn with them; the process that holds the model is
-warm, so an estimate's cost is that of one more question. A plan includes reading the file. The 94-layer mixture of
+One process, least time of RUNS, against `python -c pass` measured in turn with them; the process that holds the model
+is warm, so an estimate's cost is that of one more question. A plan includes reading the file. The 94-layer mixture of
 experts has the tensors of fixtures/headers/qwen3-30b-a3b-q4_k_m.gguf, with their sizes, on 94 layers. Aims: 60 ms for
 an estimate of 80 dense layers, 150 ms for one of 94 layers of experts, half a second for a plan.
 """

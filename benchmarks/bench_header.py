@@ -1,9 +1,9 @@
 """What a large vocabulary costs: python benchmarks/bench_header.py [RUNS]
 
-Every line is a fresh process beside `python -c pass`: the least wall time of RUNS, and the peak memory. The two files
-have the metadata and tensors of fixtures/headers/llama-3.1-8b-q4_k_m.gguf and a vocabulary of 128,256 or 262,144 tokens
-with its scores, types and merges, as long on average as those of Llama 3 and Gemma 4. Aims: 8 and 12 times
-`pass` for the whole `autolayers FILE -q --gpu 24GiB`, 60 MiB.
+Every line is a fresh process, compared with `python -c pass`: the least wall time of RUNS, and the peak memory. The two
+files have the metadata and tensors of fixtures/headers/llama-3.1-8b-q4_k_m.gguf and a vocabulary of 128,256 or
+262,144 tokens with its scores, types and merges, as long on average as those of Llama 3 and Gemma 4. Aims: 8 and 12
+times `pass` for the whole `autolayers FILE -q --gpu 24GiB`, 60 MiB.
 """
 
 from __future__ import annotations

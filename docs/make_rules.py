@@ -20,9 +20,9 @@ _INTRODUCTION = """\
     autolayers rules MODEL.gguf --gpu 24GiB
 
 They are estimates. Where there is a file, `autolayers MODEL` computes the exact figures, and `autolayers rules MODEL`
-shows each rule beside them with its error, (rule - exact) / exact: what llama-server allocates with every layer on one
-GPU that is large enough, all buffers and the host's part included; *holding* is set beside the weights, *kv_cache*
-beside the context, and *layers_that_fit* beside the plan for `--gpu` (`--strategy layers`), whose n_gpu_layers counts
+shows each rule with its error, (rule - exact) / exact: what llama-server allocates with every layer on one
+GPU that is large enough, all buffers and the host's part included; *holding* is compared with the weights, *kv_cache*
+with the context, and *layers_that_fit* with the plan for `--gpu` (`--strategy layers`), whose n_gpu_layers counts
 one more, the output layer. Training has no exact figure here. The bits are then the ones people quote for the type of
 most weights (4 for q4_K), unless `--bits` says otherwise.
 
@@ -39,7 +39,7 @@ rounded up: no context, no uneven split.
 
 **JSON** (`--json`): one key per rule, by the names below, with `bytes` (or `layers`), `GB`, `gpus` where `--gpu` is
 given, `as_published` where the source's own arithmetic gives another figure, and with a file `exact` and `error`;
-`inputs` and `left_out` beside them.
+then `inputs` and `left_out`.
 """
 
 

@@ -1,6 +1,6 @@
 #!/bin/sh
 # Builds llama-server, llama-fit-params and ggml-rpc-server once, for the tests marked `llamacpp`, and libmockcuda.so
-# (fixtures/recorder/mock_cuda.py) beside them; prints the directory they are in. About 15 minutes on two cores. Source:
+# (fixtures/recorder/mock_cuda.py) in the same directory, which it prints. About 15 minutes on two cores. Source:
 # llama.cpp as the PyPI package llama-cpp-python 0.3.36 carries it (build 11311).
 set -eu
 version=0.3.36

@@ -1,5 +1,4 @@
-"""A llama-server that replays recorded logs: copied into a test's directory, told what to do by scenario.json beside
-it.
+"""A llama-server that replays recorded logs: copied into a test's directory, where scenario.json says what to do.
 
     {"attempts": [{"log": "text of stderr", "code": 1}, {"log": "...", "serve": true}]}
 

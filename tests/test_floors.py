@@ -26,13 +26,13 @@ FLOORS = (
     ("report", "launch", "ollama", "rules", "web"),
     ("cli",),
 )
-LEVEL = {room: level for level, rooms in enumerate(FLOORS) for room in rooms}
+LEVEL = {part: level for level, parts in enumerate(FLOORS) for part in parts}
 # A backend answers for a Device, whose record lies with those who find devices: its type alone is named upward.
 TYPES_ONLY = {("backends", "devices")}
 
 
 def imports(path: Path) -> list[tuple[str, int, bool]]:
-    """(room, line, for type checkers alone) of every import of this package in a file, those inside functions included.
+    """(part, line, for type checkers alone) of every import of this package in a file, those inside functions included.
     """
     here = path.relative_to(PACKAGE).with_suffix("").parts
     package = here[:-1]
@@ -57,10 +57,10 @@ def imports(path: Path) -> list[tuple[str, int, bool]]:
     return found
 
 
-def test_every_room_has_a_floor() -> None:
-    rooms = {path.stem if path.is_file() else path.name for path in PACKAGE.iterdir()
+def test_every_part_has_a_floor() -> None:
+    parts = {path.stem if path.is_file() else path.name for path in PACKAGE.iterdir()
              if path.suffix == ".py" or (path.is_dir() and (path / "__init__.py").exists())}
-    assert rooms - {"__init__", "__main__"} <= LEVEL.keys()
+    assert parts - {"__init__", "__main__"} <= LEVEL.keys()
 
 
 @pytest.mark.parametrize("path", sorted(PACKAGE.rglob("*.py")), ids=lambda path: str(path.relative_to(PACKAGE)))
@@ -69,8 +69,8 @@ def test_imports_go_down(path: Path) -> None:
     if here in ("__init__", "__main__"):
         return
     up = [
-        f"line {line}: {here} imports {room}"
-        for room, line, types in imports(path)
-        if room in LEVEL and room != here and LEVEL[room] >= LEVEL[here] and not (types and (here, room) in TYPES_ONLY)
+        f"line {line}: {here} imports {part}"
+        for part, line, types in imports(path)
+        if part in LEVEL and part != here and LEVEL[part] >= LEVEL[here] and not (types and (here, part) in TYPES_ONLY)
     ]
     assert not up, f"{path}: {'; '.join(up)}"

@@ -33,7 +33,7 @@ def test_systemd(text: str) -> None:
     quoted = systemd(text)
     assert quoted.isprintable()                      # one line, and no line of its own
     (word,) = shlex.split(quoted) if quoted.startswith('"') else [quoted]
-    # shlex takes \" and \\ only; what systemd unescapes beside is \xNN, which stands for bytes
+    # shlex takes \" and \\ only; systemd also unescapes \xNN, one byte
     raw, at = b"", 0
     while at < len(word):
         if word[at:at + 2] == "\\x":

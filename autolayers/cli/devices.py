@@ -35,7 +35,7 @@ _HOST = {
 def main(words: Sequence[str]) -> int:
     """Runs `autolayers devices WORDS`: the answer on stdout, notes on stderr; 0, also without any GPU.
 
-    Raises UsageError (2), DeviceError (4) where not even RAM can be told, AutolayersError (1).
+    Raises UsageError (2), DeviceError (4) where not even the size of RAM is known, AutolayersError (1).
     """
     arguments = read("devices", words)
     if arguments.positional:

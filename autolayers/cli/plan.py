@@ -110,7 +110,7 @@ def _printable(arguments: Arguments) -> list[str]:
 
 
 def _warn(plan: Plan) -> None:
-    """Warnings of a plan whose output has no room for them, on stderr."""
+    """Warnings on stderr, of a plan whose output cannot carry them."""
     for warning in plan.warnings:
         print(f"autolayers: {warning}", file=sys.stderr)
     if not plan.fits:

@@ -36,7 +36,7 @@ def discover(environ: Mapping[str, str] | None = None, llama_server: str | None 
     With `llama_server`, a program's path, its own list counts; if it fails a note says so and the rest is asked:
     NVML, then AMD's sysfs, then Metal. The servers of `rpc`, --rpc's host:port, are always asked; one without an answer
     is a note and a device without memory. No GPU is no error: a note, no devices.
-    `root` is where the file system to read starts. Raises DeviceError if even RAM cannot be told.
+    `root` is where the file system to read starts. Raises DeviceError if not even the size of RAM is known.
     """
     import os
 

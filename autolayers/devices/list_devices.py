@@ -2,7 +2,7 @@
 
 It knows every backend it was built with, and on CUDA and ROCm it reads the free memory after creating its
 context there, so those Devices have `includes_context=True`. It tells neither types nor PCI addresses: cards
-that two backends show, and integrated GPUs, are told apart by their descriptions here, as
+that two backends show, and integrated GPUs, are recognised by their descriptions here, as
 llama_prepare_model_devices does by address and type.
 """
 
@@ -135,7 +135,7 @@ def _as_used(listed: list[Device], notes: list[str]) -> tuple[list[Device], list
             gpus.append(device)
     discrete = [device for device in gpus if device.kind == "gpu"]
     if discrete:
-        notes += [f"{device.name} ({device.description}) is an integrated GPU and is left out beside {discrete[0].name}"
+        notes += [f"{device.name} ({device.description}) is an integrated GPU, left out because of {discrete[0].name}"
                   for device in gpus if device.kind == "igpu"]
     else:
         gpus = [device for device in gpus if device.backend == gpus[0].backend]

@@ -1,4 +1,4 @@
-"""The devices of a ggml-rpc-server, by the protocol of ggml/src/ggml-rpc/ggml-rpc.cpp (2026-10-01).
+"""The devices of a ggml-rpc-server, by the protocol of ggml/src/ggml-rpc/ggml-rpc.cpp as modelled.
 
 A request is one byte for the command, eight for the size of its data, the data; an answer eight bytes for its size, and
 the data; little endian. Versions since 4.0 begin with HELLO. A server talks with one client at a time: one that serves

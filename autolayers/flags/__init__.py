@@ -1,4 +1,4 @@
-"""The one owner of the command line: llama-server's arguments, autolayers' own flags, and the values they stand for.
+"""The one owner of the command line: llama-server's arguments, autolayers' own flags, and their values.
 
     table    llama-server's arguments, one row each        kinds   how a value is read and written, one object per kind
     own      autolayers' commands and own flags            parse   words, environment and config files -> Arguments

@@ -3,7 +3,7 @@
     LAYERS.read(values, "n_gpu_layers", "all")     # values["n_gpu_layers"] = -2
     LAYERS.write(-2)                               # "all"
 
-Mirrors the handlers of llama.cpp's common/arg.cpp (2026-10-01), stricter where those take nonsense for a number.
+Mirrors the handlers of llama.cpp's common/arg.cpp, stricter where those take nonsense for a number.
 """
 
 from __future__ import annotations
@@ -141,7 +141,7 @@ def _counts(text: str) -> tuple[int, ...]:
 
 
 def _csv(text: str) -> list[str]:
-    """Fields of one comma-separated row, quotes and doubled quotes as in parse_csv_row (common/arg.cpp, 2026-10-01)."""
+    """Fields of one comma-separated row, quotes and doubled quotes as in parse_csv_row (common/arg.cpp)."""
     found, current, quoted, i = [], "", False, 0
     while i < len(text):
         char = text[i]
@@ -178,7 +178,7 @@ def _overrides(text: str) -> list[tuple[str, str]]:
 
 
 def _kv_overrides(text: str) -> list[tuple[str, str]]:
-    """Mirrors string_parse_kv_override (common/common.cpp, 2026-10-01)."""
+    """Mirrors string_parse_kv_override (common/common.cpp)."""
     pairs = []
     for item in _csv(text):
         key, equals, value = item.partition("=")
@@ -308,7 +308,7 @@ FFN_OF = Kind(_add(lambda text: _on_cpu(FFN_REGEX, text)), adds=True)
 # --- kinds that set more, or less, than a field
 
 def preset(**values: str | int) -> Kind:
-    """One flag that stands for several: the memory-relevant values that it sets at its position."""
+    """One flag that expands to several: the memory-relevant values that it sets at its position."""
     return Kind(lambda all_values, _field, _text: all_values.update(values), words=0)
 
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class Command:
-    """`usage`: what follows the word autolayers. `llama`: llama-server's flags are read beside its own."""
+    """`usage`: what follows the word autolayers. `llama`: it reads llama-server's flags too."""
 
     __slots__ = ("about", "llama", "name", "summary", "usage")
 
@@ -31,7 +31,7 @@ class Command:
 
 
 class OwnFlag:
-    """One of autolayers' own flags in the commands that have it; + stands for the blank in a command's name. Without a
+    """One of autolayers' own flags in the commands that have it; a + in a command's name is a blank. Without a
     metavar it is a switch, whose value is `value`; else `read` turns its text into one and raises Bad. `adds`: repeats
     are joined by commas. `key`: its name in Arguments.own."""
 

@@ -4,7 +4,7 @@
     arguments.params.n_ctx        # 8192
     arguments.rest                # ("--port", "80"), nothing that touches memory
 
-Mirrors common_params_parse_ex of llama.cpp's common/arg.cpp (2026-10-01): config files first, then LLAMA_ARG_*
+Mirrors common_params_parse_ex of llama.cpp's common/arg.cpp: config files first, then LLAMA_ARG_*
 variables, then the words, and what comes later wins, except where llama.cpp accumulates (-ot, -cmoe, -ncmoe, -ncffn,
 --rpc, --lora, --control-vector, --override-kv, --spec-type).
 
@@ -80,7 +80,7 @@ def parse(words: Sequence[str], environ: Mapping[str, str] | None = None, config
 def config_files(environ: Mapping[str, str]) -> tuple[str, ...]:
     """The config files llama.cpp reads on this machine, in its order; those that exist.
 
-    Mirrors common_params_apply_system_config and fs_get_config_directory (2026-10-01).
+    Mirrors common_params_apply_system_config and fs_get_config_directory.
     """
     import os
 
@@ -232,7 +232,7 @@ def _read_environment(environ: Mapping[str, str], state: _State) -> None:
 def _read_config(path: str, state: _State) -> None:
     """One llama.cpp config.ini: the section [*], then [default] with all that stands before any section.
 
-    Mirrors parse_ini_from_file and apply_to_params (common/preset.cpp, 2026-10-01): within a section the keys are
+    Mirrors parse_ini_from_file and apply_to_params (common/preset.cpp): within a section the keys are
     applied in the order of the arguments' first names, unknown keys are skipped, and a key of an argument without value
     switches it on whatever it says.
     """

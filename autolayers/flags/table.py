@@ -1,4 +1,4 @@
-"""llama-server's arguments as facts: one row each, taken from common/arg.cpp of 2026-10-01.
+"""llama-server's arguments as facts: one row each, taken from common/arg.cpp as modelled.
 
     lookup("--no-kv-offload")      # (the row of -kvo, False)
 

@@ -31,7 +31,7 @@ __all__ = [
 def read_header(source: str | PathLike[str] | Readable | list[Readable] | Header) -> Header:
     """The Header of a model.
 
-    A path may name any part of a split model; the others are looked for beside it. An object needs only
+    A path may name any part of a split model; the others are looked for in its directory. An object needs only
     `read(n)`; if it can also seek, skipped arrays cost nothing. Its attributes `name` (str) and `size` (int or None)
     are used when there. A split model that is no path is given as the list of all its parts' objects, in order.
     A Header is one already.

@@ -2,7 +2,7 @@
 
 Format: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md. What is refused, and every limit named below
 without another reason, is what llama.cpp's gguf_init_from_reader (ggml/src/gguf.cpp) and llama_model_loader
-(src/llama-model-loader.cpp) refuse, as of 2026-10-01.
+(src/llama-model-loader.cpp) refuse, as modelled.
 """
 
 from __future__ import annotations
@@ -241,7 +241,7 @@ def _read_metadata(window: ReadWindow, n_keys: int) -> dict[str, object]:
             metadata[key] = format_.unpack_from(window.buf, window.pos)[0]
             window.pos += format_.size
         if kept > MAX_KEPT:
-            raise window.error(f"more than {MAX_KEPT >> 20} MiB of metadata beside the vocabulary")
+            raise window.error(f"more than {MAX_KEPT >> 20} MiB of metadata outside the vocabulary")
     return metadata
 
 
@@ -361,7 +361,7 @@ def _bound(window: ReadWindow, data_offset: int, tensor: TensorInfo, following: 
     else:
         space = tensor.n_elements * 8       # no ggml type takes more than 8 bytes per element
     if space < 0 or (space == 0 and tensor.n_elements):
-        raise window.error(f"tensor {tensor.name!r} of the unknown {tensor.type} has no room before its successor")
+        raise window.error(f"tensor {tensor.name!r} of the unknown {tensor.type} has no space before its successor")
     return space
 
 

@@ -252,7 +252,7 @@ def complete(command: WrappedCommand, added: Sequence[str]) -> list[str]:
     return [*command.launcher, *command.words, *added]
 
 
-# --- llama-bench says the same things differently (tools/llama-bench/llama-bench.cpp, 2026-10-01)
+# --- llama-bench spells the same flags differently (tools/llama-bench/llama-bench.cpp)
 
 _BENCH_SEPARATORS = {"tensor_split": "/", "device": "/", "overrides": ";"}
 _BENCH_FIELDS = ("n_gpu_layers", "split_mode", "tensor_split", "main_gpu", "device", "overrides")

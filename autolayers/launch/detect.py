@@ -1,6 +1,6 @@
 """Which llama.cpp a program is: its --version and --help.
 
-Formats (common/build-info.cpp, common/arg.cpp of 2026-10-01 and before):
+Formats (common/build-info.cpp, common/arg.cpp, as modelled and before):
     version: 0.5.0 (build 10912, commit 1652066e)        today
     version: 6789 (abcdef12)                             2023 to mid-2026
 """

@@ -6,7 +6,7 @@
     reader.launch.loads[0].buffers["model"]["CUDA0"]      # [4403.49]
 
 Formats as printed by src/llama-model.cpp, src/llama-kv-cache.cpp, src/llama-memory-recurrent.cpp,
-src/llama-context.cpp, tools/mtmd/clip.cpp and common/fit.cpp of 2026-10-01, and those of builds back to 2023: the
+src/llama-context.cpp, tools/mtmd/clip.cpp and common/fit.cpp as modelled, and those of builds back to 2023: the
 function names before the colon have changed often and are ignored, the words around the numbers hardly.
 """
 
@@ -194,7 +194,7 @@ class LogReader:
         load = self._load()
         part = _PARTS.get(match["what"] or "model", "context")
         if load.contexts > 1 and part in ("context", "compute", "output"):
-            part += " beside"                     # a second context on the same weights (MTP)
+            part += " (second)"                   # a second context on the same weights (MTP)
         sizes = load.buffers.setdefault(part, {}).setdefault(name, [])
         if part.startswith(("compute", "output")):
             sizes.clear()                         # reserved anew: the new buffer replaces the old one

@@ -61,20 +61,20 @@ def run(words: Sequence[str], environ: Mapping[str, str], on_ready: Callable[[La
             asked.set()
         _signal(child, number)
 
-    # What nohup or a shell told us to ignore stays ignored
+    # A signal that nohup or a shell set to be ignored stays ignored
     before = {number: signal.signal(number, forward) for number in _FORWARDED
               if signal.getsignal(number) is not signal.SIG_IGN} if _main_thread() else {}
     reader = LogReader()
     lock = threading.Lock()
-    told = threading.Event()
+    called = threading.Event()
 
     def pump(source: IO[bytes], target: IO[bytes]) -> None:
         while data := os.read(source.fileno(), 1 << 16):
             with lock:
                 reader.feed(data)
-                ready = reader.launch.ready and on_ready is not None and not told.is_set()
+                ready = reader.launch.ready and on_ready is not None and not called.is_set()
                 if ready:
-                    told.set()
+                    called.set()
             _write(target, data)
             if ready and on_ready is not None:
                 on_ready(reader.launch)

@@ -43,7 +43,7 @@ class LogComparison:
 
     @property
     def seen(self) -> bool:
-        """The log told something."""
+        """The log has at least one comparable line."""
         return any(line.observed is not None for line in self.lines)
 
     @property

@@ -1,8 +1,8 @@
 """An upper bound of the compute buffers where the graph is not known: from the header's shapes alone.
 
-The largest sum of matmul widths of a layer stands for what lives at the peak. The factors are the smallest that were
-never too small for the graphs that are known: tests/test_graph_bound.py applies the bound to all of them, partial
-offload, quantised caches and several GPUs included, and compares with llama.cpp of 2026-10-01.
+The largest sum of matmul widths of a layer approximates what lives at the peak. The factors are the smallest that were
+never too small for the graphs that are known: tests/memory/test_bound.py applies the bound to all of them, partial
+offload, quantised caches and several GPUs included, and compares with llama.cpp.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ def upper_bound(model: Model, params: Params, context: Context, placement: Place
         if output is not None and placement.is_host(output.buffer):
             host.add((False, output.size))
         if host and context.op_offload and backend(devices[0].backend).offload_min_batch:
-            # one at a time, but the next one may not fit the last one's gap: because it is larger, or, beside the many
+            # one at a time, but the next one may not fit the last one's gap: because it is larger, or, among the many
             # small tensors of experts, although it is not
             two = sorted((size for _, size in host), reverse=True)[:2]
             copied = 2 * two[0] if any(experts for experts, size in host if size == two[0]) else sum(two)

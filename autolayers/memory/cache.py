@@ -6,7 +6,7 @@
     for cache in memory.caches: cache.kind, cache.n_cells, cache.n_stream, cache.layers
 
 Mirrors llama_model::create_memory (src/llama-model.cpp) and the constructors it calls: llama-kv-cache.cpp, -iswa, -dsa,
--dsa-iswa, -msa, -dsv4, llama-memory-recurrent.cpp, llama-memory-hybrid*.cpp, all of 2026-10-01.
+-dsa-iswa, -msa, -dsv4, llama-memory-recurrent.cpp, llama-memory-hybrid*.cpp, as modelled.
 """
 
 from __future__ import annotations

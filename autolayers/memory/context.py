@@ -1,7 +1,7 @@
 """From flags to the numbers llama.cpp's context really uses: llama-server's defaults, roundings and refusals in one
 place.
 
-Read it beside these functions of 2026-10-01, in their order: tools/server/server.cpp (slots, embedding batch, pool
+It follows these functions, as modelled, in their order: tools/server/server.cpp (slots, embedding batch, pool
 size), tools/server/server-context.cpp:server_output_limits, common/fit.cpp (what it leaves behind of n_ctx),
 src/llama-context.cpp:llama_init_from_model (refusals) and llama_context's constructor (roundings).
 """
@@ -57,7 +57,7 @@ class Context:
 
     @property
     def n_stream(self) -> int:
-        """Caches beside each other: one shared by all sequences, or one each."""
+        """Separate caches: one shared by all sequences, or one each."""
         return 1 if self.kv_unified else self.n_seq_max
 
     @property
@@ -140,7 +140,7 @@ def resolve(model: Model, params: Params, build: int | None = None, kind: str = 
 
 
 def _refuse_aborts(model: Model, context: Context) -> None:
-    """Launches that llama.cpp of 2026-10-01 accepts and then aborts on while it builds its graphs (GGML_ASSERT)."""
+    """Launches that llama.cpp accepts and then aborts on while it builds its graphs (GGML_ASSERT)."""
     hp, row = model.hparams, model.row
     slots = context.n_seq_max
     uneven = min(context.n_ctx, context.n_ubatch) % slots != 0

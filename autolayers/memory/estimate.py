@@ -6,7 +6,7 @@
     estimator.at_least(params, devices, enough)    # a Breakdown, or a LowerBound as soon as that is enough
 
 It never asks a device anything and opens no file: `devices` says what there is, `params` what is wanted, `companions`
-what the files beside the model's say.
+the headers of the other files.
 """
 
 from __future__ import annotations

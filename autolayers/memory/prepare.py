@@ -49,7 +49,7 @@ def prepare(model: Model, params: Params, context: Context, placement: Placement
 
 
 def _weights(model: Model, placement: Placement, buffers: dict[str, Buffer]) -> Callable[[str], Tensor | None]:
-    """A lookup of weights for one graph. "name@il": the copy beside layer `il` (rope factors)."""
+    """A lookup of weights for one graph. "name@il": the copy on the device of layer `il` (rope factors)."""
     made: dict[object, Tensor | None] = {}
 
     def weight(name: str) -> Tensor | None:
@@ -113,7 +113,7 @@ class _Layers(dict):  # type: ignore[type-arg]
 def _caches(llm: Llm, memory: Memory, c: Context, hp: Any, buffers: dict[str, Buffer]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     own = hp
-    if memory.owner is not None:             # lent, with the rotations of whoever made them
+    if memory.owner is not None:             # another context's caches, with its rotations
         hp, c = memory.owner
     for layout in memory.caches:
         if layout.kind == "recurrent" or layout.kind.endswith("-state"):

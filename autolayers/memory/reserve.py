@@ -1,10 +1,10 @@
 """Compute buffers: build the worst-case graphs, schedule and allocate them, as llama_context::sched_reserve does.
 
 A launch reserves a prompt graph (n_ubatch tokens) and a generation graph (one token a slot) into the same buffers,
-so each buffer ends as large as the larger of the two asks for. Source: src/llama-context.cpp of 2026-10-01.
+so each buffer ends as large as the larger of the two asks for. Source: src/llama-context.cpp as modelled.
 
-The graph builder asks for some nodes to run on a certain backend. llama.cpp's measuring (--fit, llama-fit-params, the
-memory breakdown) forgets these wishes for the prompt graph, because ggml_backend_sched_reserve_size resets the
+The graph builder pins some nodes to a backend (graph_get_cb). llama.cpp's measuring (--fit, llama-fit-params, the
+memory breakdown) drops these pins for the prompt graph, because ggml_backend_sched_reserve_size resets the
 scheduler first; `reserve` reports what it measures, `runtime_sizes` what a launch may grow to.
 """
 
@@ -63,7 +63,7 @@ class Setting:
 @dataclass(frozen=True)
 class Reserved:
     """Bytes per backend (the last is the host), and what was decided on the way. `pinned`: bytes of the prompt graph
-    with the builder's wishes honoured, where that was asked for."""
+    with the builder's pins, where that was asked for."""
 
     sizes: tuple[int, ...]
     fused: dict[str, bool]
@@ -139,11 +139,11 @@ def grows(setting: Setting) -> bool:
     on_host = any(b == len(setting.backends) - 1 for b in setting.dev_layer)
     streams = c.n_seq_max > 1 and not c.kv_unified
     return ((streams and (on_host or len(setting.backends) > 2)) or (not c.offload_kqv and c.flash_attn != "on")
-            or _wishes_cost(setting) or bool(setting.hparams.architecture.graph_grows))
+            or _pins_cost(setting) or bool(setting.hparams.architecture.graph_grows))
 
 
-def _wishes_cost(setting: Setting) -> bool:
-    """Whether the builder's wishes may cost memory in the prompt graph: between several devices they do, but pipelined
+def _pins_cost(setting: Setting) -> bool:
+    """Whether the builder's pins may cost memory in the prompt graph: between several devices they do, but pipelined
     they only save copies (none of 713 launches grew by them)."""
     return len(setting.backends) > 2 and setting.n_copies == 1
 
@@ -152,7 +152,7 @@ def _wishes_cost(setting: Setting) -> bool:
 def runtime_sizes(setting: Setting, reserved: Reserved) -> tuple[int, ...]:
     """Bytes per backend that a launch may grow to while it runs, after `reserve` with `pinned`.
 
-    A real launch honours the builder's wishes in the prompt graph too; it reserves it once more for a single sequence
+    A real launch keeps the builder's pins in the prompt graph too; it reserves it once more for a single sequence
     where the graph grows with tokens per sequence; and a micro-batch of one sequence may need more than the reserved
     graph of all (separate streams, partial offload), which ggml_gallocr_alloc_graph then allocates: it sees its own
     stream of the cache alone ("one_stream"). Some graphs grow with what the cache holds ("filled": minimax-m3).
@@ -244,17 +244,17 @@ class Graphs:
             self._llm = None
 
     def plain(self) -> tuple[int, ...]:
-        """Bytes per backend as if the builder asked for no backends."""
+        """Bytes per backend as if the builder pinned nothing."""
         if self._plain is None:
             self._plain = self.sizes(pins=False)
         return self._plain
 
     def sizes(self, pins: bool = True) -> tuple[int, ...]:
-        """Bytes per backend; without `pins` as if the builder asked for no backends."""
+        """Bytes per backend; without `pins` as if the builder pinned nothing."""
         llm = self.built(pins)
         try:
             backends = [t.backend for t in llm.graph.nodes]
-            if backends != self._backends:       # else measured before, with other wishes
+            if backends != self._backends:       # else measured before, with other pins
                 self._sizes = self._allocated(llm)
                 self._backends = backends
         except BROKEN as error:

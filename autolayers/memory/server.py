@@ -1,6 +1,6 @@
-"""What every server holds in system memory beside the breakdown, most of it only while it serves.
+"""What every server holds in system memory in addition to the breakdown, most of it only while it serves.
 
-Mirrors, of 2026-10-01: llama_context::output_reserve, the state writers of src/llama-kv-cache*.cpp and
+Mirrors, as modelled: llama_context::output_reserve, the state writers of src/llama-kv-cache*.cpp and
 llama-memory-recurrent.cpp (context checkpoints), tools/server's prompt cache, src/llama-kv-cells.h.
 """
 

@@ -79,11 +79,11 @@ class Advice:
         for row in self.plan.devices:
             lines.append(f"{row.name}: weights {human(row.model)}, KV cache {human(row.context)}, "
                          f"compute {human(row.compute)}"
-                         + (f", beside {human(row.extra)}" if row.extra else "")
+                         + (f", extra {human(row.extra)}" if row.extra else "")
                          + f", margin {human(row.margin)}, left {human(row.remaining)} of {human(row.free)}")
         host = self.plan.host
         lines.append(f"RAM: weights {human(host.model)}, KV cache {human(host.context)}, compute {human(host.compute)}"
-                     + (f", beside {human(host.extra)}" if host.extra else ""))
+                     + (f", extra {human(host.extra)}" if host.extra else ""))
         return lines
 
 
@@ -158,9 +158,9 @@ def advise(target: Target, settings: Settings, devices: Sequence[Device], host: 
         largest = rules.automatic_batch(model, 0, n_ctx * slots, (), question.flash)
         pin_batch = largest > batch and question.ask(n_ctx, largest, use).n_gpu_layers < plan.n_gpu_layers
         pin_batch = pin_batch or (num_ctx == "max" and largest > batch)
-    beside = (*target.projectors, *target.adapters, *filter(None, (target.draft,)))
-    if beside and not plan.breakdown.extras:
-        notes.append(f"the memory of {', '.join(beside)} is not in these numbers")
+    others = (*target.projectors, *target.adapters, *filter(None, (target.draft,)))
+    if others and not plan.breakdown.extras:
+        notes.append(f"the memory of {', '.join(others)} is not in these numbers")
     notes += _about_settings(settings, devices, use, num_gpu, version)
     return Advice(target, plan, tuple(use), num_gpu, everything, n_ctx, batch, pin_batch, slots,
                   tuple(dict.fromkeys((*notes, *plan.warnings))), tuple(server))

@@ -305,7 +305,7 @@ def _printable(piece: str) -> str:
 
 
 def _rune(text: str, at: int) -> str:
-    """The character at a position; of invalid bytes all that U+FFFD stands for."""
+    """The character at a position; of invalid bytes all that U+FFFD replaces."""
     if bad := _BAD_UTF8.match(text, at):
         try:
             bad.group().encode("utf-8", "surrogateescape").decode("utf-8")

@@ -21,11 +21,11 @@ _CONTEXTS = ((47 * GiB, 262144), (23 * GiB, 32768), (0, 4096))
 _MIN_CONTEXT, _MIN_VISION_CONTEXT = 4, 2048
 
 BATCH = 512       # num_batch of api.DefaultOptions
-# Automatic num_batch: (num_ctx * parallel above, batch), then down this list until it leaves room:
+# Automatic num_batch: (num_ctx * parallel above, batch), then down this list until it fits:
 # batch -> (share of free memory that the prediction may take, what the batch is thought to cost).
 _BATCHES = ((32768, 2048), (4096, 1024), (0, BATCH))
 _ROOM = {2048: (0.60, 2 * GiB), 1024: (0.75, 768 * MiB)}
-_PACKED = 0.80   # of a GPU's free memory may be taken by what is put on one GPU alone, or beside another model
+_PACKED = 0.80   # of a GPU's free memory may be taken by what is put on one GPU alone, or with another model
 
 
 @dataclass(frozen=True)

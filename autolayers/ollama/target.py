@@ -1,4 +1,4 @@
-"""What is to be planned: the model that a path, a name or a Modelfile stands for, and what Ollama loads beside it."""
+"""What is to be planned: the model of a path, a name or a Modelfile, and what Ollama loads with it."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def from_name(text: str, environ: Mapping[str, str], server: Server) -> Target:
 
 def from_modelfile(modelfile: Modelfile, directory: str, model: str | None, environ: Mapping[str, str],
                    server: Server) -> Target:
-    """What a Modelfile in `directory` stands for; `model` is the GGUF that FROM means where it cannot be resolved here.
+    """The target of a Modelfile in `directory`; `model` is the GGUF that FROM means where it cannot be resolved here.
 
     Its own parameters come over those of the model it is made from.
     """
@@ -134,13 +134,13 @@ def _shown(text: str, answer: Mapping[str, Any], server: Server) -> Target:
         except ModelError:
             continue
     modelfile = str(answer.get("modelfile", ""))
-    beside = answer.get("projector_info") or "ADAPTER " in modelfile or "DRAFT " in modelfile
-    hidden = max(0, whole - found.n_bytes) if beside else 0
+    others = answer.get("projector_info") or "ADAPTER " in modelfile or "DRAFT " in modelfile
+    hidden = max(0, whole - found.n_bytes) if others else 0
     notes = [f"{text} is planned from what the server at {server.url} says of it"]
     if hidden:
         notes.append("it has a projector, adapter or draft model that the server does not describe: "
                      f"{hidden} bytes are set aside for it")
-    elif beside:
+    elif others:
         notes.append("it has a projector, adapter or draft model that the server does not describe: "
                      "its memory is not in the plan")
     parameters = _shown_parameters(str(answer.get("parameters") or ""))

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from ..model import Model
     from .evaluate import Candidate, Evaluator
 
-# A request that stands for daily use when two placements are compared: a prompt and its answer, in tokens.
+# The request by which two placements are compared: a prompt and its answer, in tokens.
 PROMPT, ANSWER = 2048, 512
 DEPTH = PROMPT + ANSWER        # tokens in the cache at its end
 

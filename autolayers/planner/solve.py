@@ -4,7 +4,7 @@
     fully offloaded                tried first, at the largest context
     else at the smallest context   whole layers | experts in RAM | FFN in RAM | parts of layers by --fit's rules
                                    and of those that fit the one with the fastest reference request (cost.py)
-    then                           the largest context that this placement leaves room for
+    then                           the largest context that fits with this placement
 """
 
 from __future__ import annotations
@@ -249,11 +249,11 @@ class Search:
         if not fitting:
             return False
         limits = self.evaluator.machine.limits
-        room = sum(limits.values()) - sum(fitting[0].overheads(limits).values()) // 2
+        space = sum(limits.values()) - sum(fitting[0].overheads(limits).values()) // 2
 
         def possible(count: int) -> bool:
             static = self.evaluator.static(replace(params, n_gpu_layers=count))
-            return static is not None and sum(usage.total for usage in static.devices.values()) <= room
+            return static is not None and sum(usage.total for usage in static.devices.values()) <= space
 
         count = last(0, self.everything, possible)
         bound = self.cost.predict(replace(params, n_gpu_layers=count), fitting[0].breakdown)

@@ -39,7 +39,7 @@ def plan_text(plan: Plan, style: Style | None = None, rest: Sequence[str] = ()) 
         if len(device.margin_parts) > 1:
             parts = [f"{name} {human(size)}" for name, size in device.margin_parts if size]
             lines.append(f"- margin on {device.name}: {', '.join(parts)}")
-    for later, words in ((False, "beside the model on {}"), (True, "growing while it serves, on {}")):
+    for later, words in ((False, "in addition to the model on {}"), (True, "growing while it serves, on {}")):
         for name in dict.fromkeys(e.device for e in use.extras if e.upper_limit == later):
             parts = [f"{e.name} {human(e.size)}{'' if e.exact else ' at most'}"
                      for e in use.extras if (e.upper_limit, e.device) == (later, name)]
@@ -75,14 +75,14 @@ def shortage(plan: Plan) -> str:
 
 
 def _memory(plan: Plan, style: Style) -> list[str]:
-    beside = any(d.extra for d in plan.devices)
-    head = ["MiB", "free", "weights", "KV cache", "compute", *(["beside"] if beside else []), "margin", "left"]
+    extra = any(d.extra for d in plan.devices)
+    head = ["MiB", "free", "weights", "KV cache", "compute", *(["extra"] if extra else []), "margin", "left"]
     rows = []
     for d in plan.devices:
         name = f"{d.name} {d.description}".strip()
-        sizes = (d.free, d.model, d.context, d.compute, *([d.extra] if beside else []), d.margin, d.remaining)
+        sizes = (d.free, d.model, d.context, d.compute, *([d.extra] if extra else []), d.margin, d.remaining)
         rows.append([name if len(name) < 40 else name[:37] + "...", *map(in_mib, sizes)])
     h = plan.host
-    host = (h.free, h.model, h.context, h.compute, *([h.extra] if beside else []), h.margin or None, h.remaining)
+    host = (h.free, h.model, h.context, h.compute, *([h.extra] if extra else []), h.margin or None, h.remaining)
     rows.append(["Host", *("" if size is None else in_mib(size) for size in host)])
     return table(head, rows, style)

@@ -4,7 +4,7 @@
     rules.evaluate("serving", params="70B", bits=16, gpu="80GiB").gpus    # 2
     rules.evaluate_all(params="70B", bits=16)[0]["serving"].value         # 168e9 bytes
 
-`autolayers.plan` is exact where there is a file; `rules.compare` sets the rules beside it.
+`autolayers.plan` is exact where there is a file; `rules.compare` sets the rules against it.
 """
 
 from .evaluate import Result, evaluate, evaluate_all

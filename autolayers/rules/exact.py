@@ -1,4 +1,4 @@
-"""The rules beside the exact figures of a model that does have a file."""
+"""The rules against the exact figures of a model that does have a file."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Comparison:
 
 
 def compare(model: Model, **given: object) -> tuple[dict[str, Comparison], dict[str, str], Inputs]:
-    """The rules for this model beside what llama-server allocates with every layer on one large enough GPU.
+    """The rules for this model against what llama-server allocates with every layer on one large enough GPU.
 
     `given` are the inputs a file does not answer (sequence, batch, gpu, ...). Returns the comparisons, the reasons of
     the rules left out, and the inputs used. Raises UsageError for nonsense and for inputs that the file answers.

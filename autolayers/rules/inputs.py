@@ -1,4 +1,4 @@
-"""What a rule can be told, and the one place where words become numbers."""
+"""The inputs of a rule, and the one place where words become numbers."""
 
 from __future__ import annotations
 

@@ -112,12 +112,12 @@ def _layers_that_fit(inputs: Inputs) -> Answer:
         raise UsageError("layers_that_fit needs --layer-size, or --params, --bits and --layers")
     if inputs.extra > inputs.gpu:
         raise UsageError(f"layers_that_fit: --extra ({inputs.extra} bytes) is more than the GPU holds ({inputs.gpu})")
-    room = (inputs.gpu - inputs.extra) / per_layer
+    layers = (inputs.gpu - inputs.extra) / per_layer
     working = f"({inputs.gpu / GB:.4g} GB - {inputs.extra / GB:.4g} GB) / {per_layer / MB:.4g} MB a layer"
-    whole = floor(room)
-    as_published = None if round(room) == whole else round(room)   # the source rounds
+    whole = floor(layers)
+    as_published = None if round(layers) == whole else round(layers)   # the source rounds
     if inputs.layers is not None and whole >= inputs.layers:
-        return Answer(inputs.layers, working, f"room for {whole}, so all {inputs.layers}", as_published)
+        return Answer(inputs.layers, working, f"space for {whole}, so all {inputs.layers}", as_published)
     return Answer(whole, working, as_published=as_published)
 
 

@@ -143,7 +143,7 @@ class Remote:
     def _check_start(self, chunk: bytes) -> None:
         kind = self._answer.headers.get("Content-Type", "") if self._answer is not None else ""
         if chunk.startswith(b"version https://git-lfs"):
-            raise self.get.error("a Git LFS pointer, not the file that it stands for; find the link of the file itself")
+            raise self.get.error("a Git LFS pointer instead of the file; use the link of the file itself")
         if not chunk.startswith(b"G") and ("html" in kind.lower() or chunk.lstrip()[:1] == b"<"):
             raise self.get.error("a web page, not a GGUF file; is it the page about the file, or a login? Give the "
                                  "link that downloads the file itself")

@@ -3,7 +3,7 @@
     GET HF_ENDPOINT/api/models/USER/REPO/tree/REVISION?recursive=true     the files, 1000 a page
     GET HF_ENDPOINT/USER/REPO/resolve/REVISION/path/FILE.gguf             leads to where the file is
 
-Of several files the one is taken that `llama-server -hf` would load (common/download.cpp:find_best_model, 2026-10-01),
+Of several files the one is taken that `llama-server -hf` would load (common/download.cpp:find_best_model),
 because the plan is for that launch; where more than one would do, a warning names the others.
 """
 
@@ -156,7 +156,7 @@ def _models(files: list[str]) -> list[str]:
 
 
 def _projector(files: list[str], model: str) -> str:
-    """The projector that belongs to a model: beside it or in a directory above (find_best_mmproj)."""
+    """The projector that belongs to a model: in its directory or one above (find_best_mmproj)."""
     found = [path for path in files if path.lower().endswith(".gguf") and "mmproj" in path
              and (model.startswith(path.rpartition("/")[0] + "/") or "/" not in path)]
     return max(found, key=lambda path: path.count("/"), default="")

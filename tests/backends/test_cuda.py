@@ -1,4 +1,4 @@
-"""CUDA's own rules: which flash-attention kernel runs, what its result takes beside itself, what fusions keep alive."""
+"""CUDA's own rules: which flash-attention kernel runs, the scratch behind its result, what fusions keep alive."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ def named(text: str) -> list[tuple[int, str]]:
     return [(node.lineno, node.value) for node in strings if id(node) not in docs and NAMED.fullmatch(node.value)]
 
 
-def test_no_backend_is_named_outside_its_room() -> None:
+def test_no_backend_is_named_outside_its_folder() -> None:
     found = [f"{path.relative_to(ROOT)}:{line}: {string!r}"
              for path in sorted(PACKAGE.rglob("*.py")) if PACKAGE / "backends" not in path.parents
              for line, string in named(path.read_text()) if (path, string) != (PACKAGE / "flags" / "params.py", HOST)]

@@ -30,7 +30,7 @@ def fake():
 
 @pytest.fixture
 def run(tmp_path):
-    """Runs the command with a home of its own and, unless told otherwise, no server."""
+    """Runs the command with a home of its own and, without OLLAMA_HOST, no server."""
     def run(*words: str, input: bytes | None = None, **environ: str) -> subprocess.CompletedProcess:
         surroundings = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), "OLLAMA_HOST": "127.0.0.1:9",
                         "OLLAMA_MODELS": str(tmp_path / "models"), **environ}
@@ -158,13 +158,13 @@ def test_a_killed_command_leaves_the_old_file_or_the_new_one(run, tmp_path):
 
 def test_plan_from_the_store_and_from_the_server_agree(run, fake, tmp_path):
     words = ("plan", "llama3.1:8b", "--gpu", "5GiB", "-c", "8192", "--json")
-    told = json.loads(run(*words, **fake.environ).stdout)
+    planned = json.loads(run(*words, **fake.environ).stdout)
     make_store(tmp_path / "models", "registry.ollama.ai/library/llama3.1/8b", LLAMA)
     there = json.loads(run(*words).stdout)
-    assert there["num_gpu"] == told["num_gpu"] and 0 < there["num_gpu"] < 33
+    assert there["num_gpu"] == planned["num_gpu"] and 0 < there["num_gpu"] < 33
     for key in ("devices", "host", "launch", "fits"):
-        assert there["plan"][key] == told["plan"][key]
-    assert any("planned from what the server" in note for note in told["warnings"])
+        assert there["plan"][key] == planned["plan"][key]
+    assert any("planned from what the server" in note for note in planned["warnings"])
 
 
 def test_a_projector_that_only_the_server_can_read_is_set_aside(run, fake):

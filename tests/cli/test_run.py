@@ -49,8 +49,8 @@ def planner(model, arguments, devices=None, host=None, environ=None):
     n = given if given is not None else min(10, free // 100)
     use = Breakdown({"CUDA0": Usage(n * 100 * MiB, 0, 0)}, Usage((10 - n) * 100 * MiB, 0, 0),
                     512, 512, 512, 512, 1, True, True, True)
-    room = host is None or host.available >= (10 - n) * 100 * MiB
-    return Plan(("-ngl", str(n), "-c", "512"), n * 100 <= free and room, use)
+    in_ram = host is None or host.available >= (10 - n) * 100 * MiB
+    return Plan(("-ngl", str(n), "-c", "512"), n * 100 <= free and in_ram, use)
 
 from autolayers.errors import AutolayersError
 

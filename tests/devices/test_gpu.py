@@ -89,7 +89,7 @@ def test_nvml_s_free_less_the_context_is_cuda_s_free(both):
 def test_bandwidth_is_what_copies_come_near_to(both):
     for device, cuda in both:
         print(
-            f"{device.description}: {device.bandwidth / 1e9:.0f} GB/s told, {cuda['bandwidth'] / 1e9:.0f} GB/s copied"
+            f"{device.description}: {device.bandwidth / 1e9:.0f} GB/s read, {cuda['bandwidth'] / 1e9:.0f} GB/s copied"
         )
         assert 0.4 * device.bandwidth < cuda["bandwidth"] < 1.05 * device.bandwidth
 

@@ -1,4 +1,4 @@
-"""The allocator's rules, one at a time: where a block goes, when it comes back, what shares its room."""
+"""The allocator's rules, one at a time: where a block goes, when it comes back, what shares its space."""
 
 from __future__ import annotations
 
@@ -148,14 +148,14 @@ def test_a_sum_is_written_over_its_first_operand() -> None:
 
 
 def test_a_product_never_is() -> None:
-    # norm writes new room; its source is then free for the next one: two blocks in turn
+    # norm writes new space; its source is then free for the next one: two blocks in turn
     assert peak(lambda g, x: g.expand(g.norm(g.norm(g.norm(x))))) == 2 * KIB
     assert peak(lambda g, x: g.expand(g.mul_mat(x, g.mul_mat(x, x)))) == 3 * KIB
 
 
 def test_not_over_what_somebody_else_still_reads() -> None:
     def twice(g: Graph, x: Tensor) -> None:
-        x.is_output = True                # keeps its room, so that only y's could be taken
+        x.is_output = True                # keeps its space, so that only y's could be taken
         y = g.norm(x)
         g.expand(g.add(g.scale(y), y))
 

@@ -1,4 +1,4 @@
-"""read_header on real files: what it says, for which sources, and beside the gguf package's own reader."""
+"""read_header on real files: what it says, for which sources, and the same as the gguf package's own reader."""
 
 from __future__ import annotations
 

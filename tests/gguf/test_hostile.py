@@ -119,7 +119,7 @@ REFUSED = {
         gguf(tensors=[tensor(ne=(2**62,), type_=0), tensor(b"u", (2**62,), 0, 2**64 - 32)]),
         "beyond|expected",
     ),
-    "unknown type without room": (gguf(tensors=[tensor(type_=77), tensor(b"u", offset=0)]), "no room"),
+    "unknown type without space": (gguf(tensors=[tensor(type_=77), tensor(b"u", offset=0)]), "no space"),
     "tensor infos cut": (gguf(tensors=[tensor()], data=0)[:-3], "ends inside"),
     "second tensor missing": (gguf(tensors=[tensor()], n_tensors=2, data=0), "ends inside"),
 }

@@ -230,7 +230,7 @@ def remote(*names: str) -> list[autolayers.Device]:
 
 
 def check(run: Run, file: pathlib.Path, flags: list[str], gpus: list[autolayers.Device], spare: float = 0) -> None:
-    """The log, read here without the package's own reader, beside the plan of the same flags."""
+    """The log, read here without the package's own reader, against the plan of the same flags."""
     names = {endpoint: name for name, endpoint in re.findall(r"using device (\S+) \((\S+)\)", run.log)}
     seen: dict[tuple[str, str], list[float]] = {}
     for where, part, size in _LINE.findall(run.log):
@@ -250,7 +250,7 @@ def check(run: Run, file: pathlib.Path, flags: list[str], gpus: list[autolayers.
             # each line is rounded to 0.01 MiB on its own
             above, rounding = getattr(usage, part) / MiB - sum(sizes), 0.00501 * max(1, len(sizes))
             if part == "compute" and abs(above) > rounding:
-                # a launch honours the graph's wishes for backends, llama.cpp's measuring and so the prediction does not
+                # a launch keeps the graph's pins, llama.cpp's measuring and so the prediction does not
                 grown = True
                 assert 0 < above <= spare + rounding or abs(above + peak.get(device, 0) / MiB) <= rounding, (
                     device,

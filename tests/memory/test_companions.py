@@ -1,5 +1,4 @@
-"""What lives beside the model; sizes of drafts, MTP contexts and LoRA were seen in llama-server's own log (2026-10-01).
-"""
+"""Companions of the model; sizes of drafts, MTP contexts and LoRA are from llama-server's log."""
 
 from __future__ import annotations
 

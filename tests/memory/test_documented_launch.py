@@ -47,7 +47,7 @@ def test_the_examples_weights_and_host_add_up() -> None:
 
 
 def test_the_examples_trace_is_the_allocators(monkeypatch: pytest.MonkeyPatch) -> None:
-    told = [
+    documented = [
         ((1 if sign == "+" else -1) * int(size.replace(",", "")), int(at.replace(",", "")), int(end.replace(",", "")))
         for sign, size, at, end in re.findall(r"^\| .* \| ([+−]) ([\d,]+) \| ([\d,]+) \| ([\d,]+) \|$", DOC, re.M)
     ]
@@ -72,9 +72,9 @@ def test_the_examples_trace_is_the_allocators(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(reserve, "Arena", Traced)
     found = launch("internlm2-dense", EXAMPLE).devices["CUDA0"].compute
     prompt = traces[0]
-    assert len(told) > 20
-    assert prompt[:len(told)] == told
-    assert told[-1][2] == max(end for _, _, end in prompt) == found
+    assert len(documented) > 20
+    assert prompt[:len(documented)] == documented
+    assert documented[-1][2] == max(end for _, _, end in prompt) == found
 
 
 @pytest.mark.parametrize(("name", "args", "n_gpus", "what"), [

@@ -1,4 +1,4 @@
-"""What lives beside the model, from real files to the answer: projectors, adapters, drafts and MTP contexts."""
+"""Companions of the model, from real files to the answer: projectors, adapters, drafts and MTP contexts."""
 
 from __future__ import annotations
 
@@ -232,7 +232,7 @@ def test_on_the_command_line(tmp_path: pathlib.Path) -> None:
     command = [sys.executable, "-m", "autolayers", str(files[TARGET]), "--gpu", "8GiB", "--ram", "32GiB", "-c", "4096"]
     done = subprocess.run([*command, "-md", str(files[DRAFT]), "--format", "text"], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    assert "beside the model on CUDA0: draft model weights " in done.stdout
+    assert "in addition to the model on CUDA0: draft model weights " in done.stdout
     assert "growing while it serves, on Host: " in done.stdout and "prompt cache 8192.00 MiB" in done.stdout
     failed = subprocess.run([*command, "-md", str(tmp_path / "none.gguf")], capture_output=True, text=True)
     assert failed.returncode == 3 and failed.stdout == ""

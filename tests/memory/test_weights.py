@@ -54,7 +54,7 @@ def test_which_devices_are_used() -> None:
     def used(*devices: Device) -> list[str]:
         return [device.name for device in place_weights(llama, parse([]).params, devices).devices]
 
-    assert used(gpu, again, igpu, rpc) == ["RPC0", "CUDA0"]     # servers first, each card once, no iGPU beside a card
+    assert used(gpu, again, igpu, rpc) == ["RPC0", "CUDA0"]     # servers first, each card once, no iGPU with a card
     assert used(igpu, rpc) == ["RPC0", "Vulkan1"]
 
 

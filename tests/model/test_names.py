@@ -9,7 +9,7 @@ from support import ROOT
 from autolayers.model import NAMES
 
 PACKAGE = ROOT / "autolayers"
-ROOMS = (PACKAGE / "model" / "architectures.py", PACKAGE / "graph" / "__init__.py", PACKAGE / "graph" / "rows.py",
+PLACES = (PACKAGE / "model" / "architectures.py", PACKAGE / "graph" / "__init__.py", PACKAGE / "graph" / "rows.py",
          PACKAGE / "graph" / "models")
 # strings that are spelt like an architecture and mean something else
 OTHERS = {
@@ -31,7 +31,7 @@ def named(text: str) -> list[tuple[int, str]]:
 def test_no_architecture_is_named_outside_its_rows() -> None:
     found = []
     for path in sorted(PACKAGE.rglob("*.py")):
-        if not any(room in (path, *path.parents) for room in ROOMS):
+        if not any(place in (path, *path.parents) for place in PLACES):
             name = path.relative_to(PACKAGE).as_posix()
             found += [f"{name}:{line}: {text!r}" for line, text in named(path.read_text())
                       if text not in OTHERS.get(name, ())]

@@ -1,4 +1,4 @@
-"""--fit's own answer: the steps of its search as numbers, and (marked) beside llama.cpp's own llama-fit-params and
+"""--fit's own answer: the steps of its search as numbers, and (marked) against llama.cpp's own llama-fit-params and
 llama-server.
 
 Both: $AUTOLAYERS_LLAMACPP_BIN, or tests/build_llamacpp.sh builds them (about 15 minutes, once). Their GPUs are two

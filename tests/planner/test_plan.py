@@ -216,7 +216,7 @@ class TestSeveralDevices:
 
 
     def test_more_memory_on_the_slower_card_moves_no_layers_there(self) -> None:
-        """Without flash attention on the GPUs the largest context takes much more beside the layers than the smallest.
+        """Without flash attention on the GPUs the largest context takes much more compute memory than the smallest.
         """
         flags = "-ctk q8_0 -ctv q8_0 -nkvo -ncmoe 3"
         small, large = (

@@ -87,7 +87,7 @@ def test_7b_at_4_bit_over_80_layers() -> None:
     result = rules.evaluate("layers_that_fit", params="7B", bits=4, layers=80, gpu="8GB")
     assert "43.75 MB a layer" in result.working
     assert result.as_published == 183    # its source rounds 182.86 up
-    assert "room for 182" in result.note
+    assert "space for 182" in result.note
     assert result.value == 80
 
 

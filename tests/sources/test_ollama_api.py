@@ -166,10 +166,10 @@ def test_a_token_goes_nowhere_else(fake):
 )
 def test_what_the_server_shows_is_the_file_s_header(fake, server, path):
     fake.add("m", path)
-    told, there = header("m", server.show("m")), read_header(path)
-    assert {k: v for k, v in told.metadata.items() if k != "general.name"} == {
+    from_server, there = header("m", server.show("m")), read_header(path)
+    assert {k: v for k, v in from_server.metadata.items() if k != "general.name"} == {
         k: v for k, v in there.metadata.items() if k not in ("general.name", "tokenizer.chat_template")}
-    assert [(t.name, t.type, t.ne, t.n_bytes) for t in told.tensors.values()] == [
+    assert [(t.name, t.type, t.ne, t.n_bytes) for t in from_server.tensors.values()] == [
         (t.name, t.type, t.ne, t.n_bytes) for t in there.tensors.values()]
 
 
@@ -184,8 +184,8 @@ def test_an_answer_that_says_too_little(answer):
 
 
 def test_an_unknown_tensor_type_is_never_counted_low():
-    told = header("m", {"model_info": {}, "tensors": [{"name": "x", "type": "Q9_Z", "shape": [32, 2]}]})
-    assert told.tensors["x"].n_bytes == 256 and not told.tensors["x"].exact and "Q9_Z" in told.warnings[0]
+    found = header("m", {"model_info": {}, "tensors": [{"name": "x", "type": "Q9_Z", "shape": [32, 2]}]})
+    assert found.tensors["x"].n_bytes == 256 and not found.tensors["x"].exact and "Q9_Z" in found.warnings[0]
 
 
 def test_all_errors_are_ours():

@@ -229,7 +229,7 @@ def test_the_source_of_these_tests_says_what_is_recorded(binaries: Path) -> None
         os.environ.get("AUTOLAYERS_LLAMACPP_SOURCE") or binaries.parent.parent / "source" / "vendor" / "llama.cpp"
     )
     if not source.exists():
-        pytest.skip(f"no source beside {binaries}")
+        pytest.skip(f"no source for {binaries}")
     done = record("--check", "--source", str(source), "--every", "10")
     assert done.returncode == 0, done.stdout + done.stderr
     tiny = record("--headers", "--check", "--source", str(source))

@@ -1,7 +1,7 @@
-"""Encoders, drafts and rare architectures against llama.cpp's own numbers of 2026-10-01 (fixtures/more).
+"""Encoders, drafts and rare architectures against llama.cpp's own numbers (fixtures/more).
 
-launches.jsonl: models launched alone. drafts.jsonl: what a draft model, or the model's own MTP block, takes beside a
-target once it samples on its backend, and the graph buffers of the target whose states it reads.
+launches.jsonl: models launched alone. drafts.jsonl: what a draft model, or the model's own MTP block, takes in
+addition to a target once it samples on its backend, and the graph buffers of the target whose states it reads.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """What CUDA takes on a device beyond llama.cpp's buffers: its context, and the temporaries of single operations.
 
 Temporaries come from ggml-cuda's pool, which grows to the largest sum one operation needs and never shrinks; the
-formulas mirror the functions named beside them, in ggml/src/ggml-cuda as modelled. Contexts, kernels and graphs are
+formulas mirror the functions they name, in ggml/src/ggml-cuda as modelled. Contexts, kernels and graphs are
 bounds on public measurements: see docs/devices.md.
 """
 

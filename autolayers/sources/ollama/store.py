@@ -169,7 +169,7 @@ def _manifest(place: str, name: Name) -> str | None:
 
 
 def _child(directory: str, part: str) -> str | None:
-    """An entry whatever its case, the exact one first. Raises PermissionError where nothing can be told."""
+    """An entry whatever its case, the exact one first. Raises PermissionError where it cannot be read."""
     try:
         names = os.listdir(directory)
     except (FileNotFoundError, NotADirectoryError):
