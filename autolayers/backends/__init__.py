@@ -9,6 +9,7 @@ To add one: a file with a Backend, and its class in _ALL.
 
 from __future__ import annotations
 
+from ..builds import NEWEST_RULES
 from .backend import Backend
 from .cann import Cann
 from .cpu import HOST, REPACK, Cpu
@@ -21,6 +22,7 @@ from .vulkan import Vulkan
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from ..builds import Rules
     from ..devices.device import Device
 
 __all__ = ["BACKENDS", "CPU", "DEFAULT", "HOST", "REPACK", "Backend", "Cpu", "Cuda", "Hip", "Metal", "Rpc", "RpcCpu",
@@ -64,7 +66,7 @@ def backend_of(device_name: str) -> type[Backend]:
     return backend(device_name.partition("[")[0].rstrip("0123456789"))
 
 
-def on(device: Device, index: int = 0) -> Backend:
-    """The backend on one device, `index` of a launch's. A CPU as a device is one that is served."""
+def on(device: Device, index: int = 0, rules: Rules = NEWEST_RULES) -> Backend:
+    """The backend on one device, `index` of a launch's, by a build's rules. A CPU as a device is one that is served."""
     known = backend(device.backend)
-    return (RpcCpu if known is Cpu else known)(device, index)
+    return (RpcCpu if known is Cpu else known)(device, index, rules)

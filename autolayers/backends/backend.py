@@ -10,6 +10,7 @@ autolayers.ggml.scheduler calls them. A backend that says nothing of its own is 
 
 from __future__ import annotations
 
+from ..builds import NEWEST_RULES
 from ..ggml.tensor import ENDLESS, Buffer, Tensor, row_size
 from ..ggml.types import BY_NAME
 from .ops import DEFAULT_TARGET
@@ -18,6 +19,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Hashable
 
+    from ..builds import Rules
     from ..devices.device import Device
     from ..ggml.scheduler import AddAllocDep
     from .ops import Ops, Parts
@@ -63,9 +65,9 @@ class Backend:
     # `index` the device.
     out_of_memory: tuple[str, ...] = ()
 
-    def __init__(self, device: Device | None = None, index: int = 0) -> None:
+    def __init__(self, device: Device | None = None, index: int = 0, rules: Rules = NEWEST_RULES) -> None:
         """`index`: of the device among those of a launch."""
-        self.device = device
+        self.device, self.rules = device, rules
         name = device.name if device else self.name
         self.buffer = Buffer(name, index, self.alignment, host=False, max_size=self.max_size)
 

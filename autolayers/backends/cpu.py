@@ -8,8 +8,13 @@ between host buffers but keeps their sum. All as modelled.
 
 from __future__ import annotations
 
+from ..builds import NEWEST_RULES
 from ..ggml.tensor import VIEW_OPS, Buffer, Tensor
 from .backend import Backend
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from ..builds import Rules
 
 HOST = "CPU"                     # also the device name of everything that is not offloaded
 REPACK = "CPU_REPACK"
@@ -32,8 +37,8 @@ class Cpu(Backend):
         r"std::bad_alloc|bad_alloc|Cannot allocate memory|mmap failed: .*memory",
     )
 
-    def __init__(self, buffer: Buffer | None = None) -> None:
-        super().__init__()
+    def __init__(self, buffer: Buffer | None = None, rules: Rules = NEWEST_RULES) -> None:
+        super().__init__(rules=rules)
         self.buffer = buffer or Buffer(HOST, -1, self.alignment, host=True)
         self.alignment = self.buffer.alignment
 

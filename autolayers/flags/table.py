@@ -59,16 +59,20 @@ from .kinds import (
 
 class Argument:
     """One argument of llama-server. The first name is the canonical one: the short form that every build knows. `field`
-    is the Params field that it sets; without one it does not touch memory. `negated`: the names that switch it off."""
+    is the Params field that it sets; without one it does not touch memory. `negated`: the names that switch it off.
+    `first` and `last`: the builds of llama.cpp that know it (0: older ones than any that is read; today's too), of
+    rows that a plan may write, a release that is known to."""
 
-    __slots__ = ("env", "field", "kind", "names", "negated")
+    __slots__ = ("env", "field", "first", "kind", "last", "names", "negated")
 
-    def __init__(self, names: str, kind: Kind, field: str = "", env: str = "", negated: str = "") -> None:
+    def __init__(self, names: str, kind: Kind, field: str = "", env: str = "", negated: str = "", *, first: int = 0,
+                 last: int = 0) -> None:
         self.names = tuple(names.split())
         self.kind = kind
         self.field = field
         self.env = env
         self.negated = tuple(negated.split())
+        self.first, self.last = first, last
 
     @property
     def canonical(self) -> str:
@@ -92,9 +96,9 @@ class Argument:
 
 # Arguments that builds since 2024 had and today's refuses: read, because the user's build may be old
 LEGACY = (
-    Argument("--mmap", OLD_MMAP, "load_mode", "", "--no-mmap"),
-    Argument("--mlock", OLD_MLOCK, "load_mode"),
-    Argument("-dio --direct-io", OLD_DIO, "load_mode", "", "-ndio --no-direct-io"),
+    Argument("--mmap", OLD_MMAP, "load_mode", "", "--no-mmap", last=10883),
+    Argument("--mlock", OLD_MLOCK, "load_mode", last=10883),
+    Argument("-dio --direct-io", OLD_DIO, "load_mode", "", "-ndio --no-direct-io", last=10883),
     Argument("-cd --ctx-size-draft --spec-draft-ctx-size", NUMBER),
     Argument("-dkvc --dump-kv-cache", FLAG),
     Argument("--log-new", FLAG),
@@ -149,16 +153,17 @@ ARGUMENTS = (
     Argument("-lcs --lookup-cache-static", TEXT),
     Argument("-lcd --lookup-cache-dynamic", TEXT),
     Argument("-c --ctx-size", TOKENS, "n_ctx", "LLAMA_ARG_CTX_SIZE"),
-    Argument("--kv-unified-per-slot", TOKENS, "kv_unified_per_slot", "LLAMA_ARG_KV_UNIFIED_PER_SLOT"),
+    Argument("--kv-unified-per-slot", TOKENS, "kv_unified_per_slot", "LLAMA_ARG_KV_UNIFIED_PER_SLOT", first=10000),
     Argument("-n --predict --n-predict", NUMBER, "", "LLAMA_ARG_N_PREDICT"),
     Argument("-b --batch-size", POSITIVE, "n_batch", "LLAMA_ARG_BATCH"),
     Argument("-ub --ubatch-size", COUNT, "n_ubatch", "LLAMA_ARG_UBATCH"),
     Argument("--keep", NUMBER),
-    Argument("--swa-full", FLAG, "swa_full", "LLAMA_ARG_SWA_FULL"),
-    Argument("-ctxcp --ctx-checkpoints --swa-checkpoints", INT, "ctx_checkpoints", "LLAMA_ARG_CTX_CHECKPOINTS"),
+    Argument("--swa-full", FLAG, "swa_full", "LLAMA_ARG_SWA_FULL", first=5427),
+    Argument("-ctxcp --ctx-checkpoints --swa-checkpoints", INT, "ctx_checkpoints",
+             "LLAMA_ARG_CTX_CHECKPOINTS", first=6710),
     Argument("-cms --checkpoint-min-step", NUMBER, "", "LLAMA_ARG_CHECKPOINT_MIN_SPACING_NT"),
-    Argument("-cram --cache-ram", INT, "cache_ram", "LLAMA_ARG_CACHE_RAM"),
-    Argument("-kvu --kv-unified", SWITCH, "kv_unified", "LLAMA_ARG_KV_UNIFIED", "-no-kvu --no-kv-unified"),
+    Argument("-cram --cache-ram", INT, "cache_ram", "LLAMA_ARG_CACHE_RAM", first=6726),
+    Argument("-kvu --kv-unified", SWITCH, "kv_unified", "LLAMA_ARG_KV_UNIFIED", "-no-kvu --no-kv-unified", first=5913),
     Argument("--cache-idle-slots", SWITCH, "", "LLAMA_ARG_CACHE_IDLE_SLOTS", "--no-cache-idle-slots"),
     Argument("--context-shift", SWITCH, "", "LLAMA_ARG_CONTEXT_SHIFT", "--no-context-shift"),
     Argument("--chunks", NUMBER),
@@ -221,7 +226,7 @@ ARGUMENTS = (
     Argument("--grammar-file", TEXT),
     Argument("-j --json-schema", TEXT),
     Argument("-jf --json-schema-file", TEXT),
-    Argument("-bs --backend-sampling", FLAG, "backend_sampling", "LLAMA_ARG_BACKEND_SAMPLING"),
+    Argument("-bs --backend-sampling", FLAG, "backend_sampling", "LLAMA_ARG_BACKEND_SAMPLING", first=7625),
     Argument("--pooling", POOLING, "pooling", "LLAMA_ARG_POOLING"),
     Argument("--attention", TEXT),
     Argument("--rope-scaling", ROPE_SCALING, "rope_scaling", "LLAMA_ARG_ROPE_SCALING_TYPE"),
@@ -237,7 +242,7 @@ ARGUMENTS = (
     Argument("-gaw --grp-attn-w", NUMBER, "", "LLAMA_ARG_GRP_ATTN_W"),
     Argument("-kvo --kv-offload", SWITCH, "kv_offload", "LLAMA_ARG_KV_OFFLOAD", "-nkvo --no-kv-offload"),
     Argument("--repack", SWITCH, "repack", "LLAMA_ARG_REPACK", "-nr --no-repack"),
-    Argument("--no-host", FLAG, "no_host", "LLAMA_ARG_NO_HOST"),
+    Argument("--no-host", FLAG, "no_host", "LLAMA_ARG_NO_HOST", first=6710),
     Argument("-ctk --cache-type-k", CACHE_TYPE, "cache_type_k", "LLAMA_ARG_CACHE_TYPE_K"),
     Argument("-ctv --cache-type-v", CACHE_TYPE, "cache_type_v", "LLAMA_ARG_CACHE_TYPE_V"),
     Argument("--hellaswag", FLAG),
@@ -267,26 +272,26 @@ ARGUMENTS = (
     Argument("--video-timestamp-interval", NUMBER, "", "LLAMA_ARG_VIDEO_TIMESTAMP_INTERVAL"),
     Argument("--video-ffmpeg-dir", TEXT, "", "LLAMA_ARG_VIDEO_FFMPEG_DIR"),
     Argument("--rpc", NAMES, "rpc", "LLAMA_ARG_RPC"),
-    Argument("-lm --load-mode", LOAD_MODE, "load_mode", "LLAMA_ARG_LOAD_MODE"),
-    Argument("-lzm --lazy-mode", LAZY_MODE, "lazy_mode", "LLAMA_ARG_LAZY_MODE"),
+    Argument("-lm --load-mode", LOAD_MODE, "load_mode", "LLAMA_ARG_LOAD_MODE", first=10110),
+    Argument("-lzm --lazy-mode", LAZY_MODE, "lazy_mode", "LLAMA_ARG_LAZY_MODE", first=10884),
     Argument("--numa", NUMA, "numa", "LLAMA_ARG_NUMA"),
     Argument("-dev --device", DEVICES, "device", "LLAMA_ARG_DEVICE"),
     Argument("--list-devices", FLAG),
-    Argument("-ot --override-tensor", OVERRIDES, "overrides", "LLAMA_ARG_OVERRIDE_TENSOR"),
-    Argument("-cmoe --cpu-moe", EXPERTS, "overrides", "LLAMA_ARG_CPU_MOE"),
-    Argument("-ncmoe --n-cpu-moe", EXPERTS_OF, "overrides", "LLAMA_ARG_N_CPU_MOE"),
-    Argument("-ncffn --n-cpu-ffn", FFN_OF, "overrides", "LLAMA_ARG_N_CPU_FFN"),
+    Argument("-ot --override-tensor", OVERRIDES, "overrides", "LLAMA_ARG_OVERRIDE_TENSOR", first=5030),
+    Argument("-cmoe --cpu-moe", EXPERTS, "overrides", "LLAMA_ARG_CPU_MOE", first=6050),
+    Argument("-ncmoe --n-cpu-moe", EXPERTS_OF, "overrides", "LLAMA_ARG_N_CPU_MOE", first=6093),
+    Argument("-ncffn --n-cpu-ffn", FFN_OF, "overrides", "LLAMA_ARG_N_CPU_FFN", first=10884),
     Argument("-ngl --gpu-layers --n-gpu-layers", LAYERS, "n_gpu_layers", "LLAMA_ARG_N_GPU_LAYERS"),
     Argument("-sm --split-mode", SPLIT_MODE, "split_mode", "LLAMA_ARG_SPLIT_MODE"),
     Argument("-ts --tensor-split", RATIOS, "tensor_split", "LLAMA_ARG_TENSOR_SPLIT"),
     Argument("-mg --main-gpu", INT, "main_gpu", "LLAMA_ARG_MAIN_GPU"),
-    Argument("-fit --fit", ON_OFF, "fit", "LLAMA_ARG_FIT"),
+    Argument("-fit --fit", ON_OFF, "fit", "LLAMA_ARG_FIT", first=7407),
     Argument("-fitp --fit-print", TEXT, "", "LLAMA_ARG_FIT_ESTIMATE"),
-    Argument("-fitt --fit-target", COUNTS, "fit_target", "LLAMA_ARG_FIT_TARGET"),
-    Argument("-fitc --fit-ctx", TOKENS, "fit_ctx", "LLAMA_ARG_FIT_CTX"),
+    Argument("-fitt --fit-target", COUNTS, "fit_target", "LLAMA_ARG_FIT_TARGET", first=7407),
+    Argument("-fitc --fit-ctx", TOKENS, "fit_ctx", "LLAMA_ARG_FIT_CTX", first=7407),
     Argument("--check-tensors", FLAG),
     Argument("--override-kv", KV_OVERRIDES, "override_kv"),
-    Argument("--op-offload", SWITCH, "op_offload", "", "--no-op-offload"),
+    Argument("--op-offload", SWITCH, "op_offload", "", "--no-op-offload", first=5342),
     Argument("--lora", FILES, "lora"),
     Argument("--lora-scaled", SCALED, "lora"),
     Argument("--control-vector", FILES, "control_vector"),

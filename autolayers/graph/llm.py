@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from typing import Any, Literal
 
+    from ..builds import Rules
     from ..ggml.scheduler import Backend
 
     Norm = Literal["rms", "layer", "group"]
@@ -147,6 +148,7 @@ class Llm:
         self.graph = Graph()
         self.hparams = hparams
         self.cparams = cparams
+        self.rules: Rules = cparams.rules
         self.row = hparams.architecture
         self.n_tokens = n_tokens
         self.n_seqs = n_seqs

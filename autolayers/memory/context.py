@@ -8,7 +8,7 @@ src/llama-context.cpp:llama_init_from_model (refusals) and llama_context's const
 
 from __future__ import annotations
 
-from ..builds import AUTO_SLOTS, OUTPUT_LIMIT
+from ..builds import NEWEST_RULES
 from ..errors import LaunchRefused
 from ..flags.params import N_BATCH, N_PARALLEL, N_UBATCH, POOLING_TYPES
 from ..gguf import BY_NAME
@@ -16,6 +16,7 @@ from ..records import dataclass
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from ..builds import Rules
     from ..flags.params import Params
     from ..model import Model
 
@@ -54,6 +55,7 @@ class Context:
     kind: str = "default"
     n_sampled: int = 0        # outputs of each sequence that its backend samples (what drafts do); 0: the CPU does
     layer_inputs: tuple[int, ...] = ()    # layers whose inputs a draft reads
+    rules: Rules = NEWEST_RULES             # of the build
 
     @property
     def n_stream(self) -> int:
@@ -70,7 +72,7 @@ def pad(n: int, to: int) -> int:
     return -(-n // to) * to
 
 
-def resolve(model: Model, params: Params, build: int | None = None, kind: str = "default") -> Context:
+def resolve(model: Model, params: Params, rules: Rules = NEWEST_RULES, kind: str = "default") -> Context:
     """The Context of `params` on `model`; what is None in params has llama-server's default.
 
     Raises LaunchRefused with llama.cpp's reason where it would not create the context.
@@ -82,7 +84,7 @@ def resolve(model: Model, params: Params, build: int | None = None, kind: str = 
     if embeddings and n_batch > n_ubatch:
         n_batch = n_ubatch            # an embedding needs its whole input in one micro batch
     if params.n_parallel is None or params.n_parallel < 0:
-        n_seq_max, unified = (1, False) if build and build < AUTO_SLOTS else (N_PARALLEL, True)
+        n_seq_max, unified = (N_PARALLEL, True) if rules.auto_slots else (1, False)
     else:
         n_seq_max, unified = max(1, params.n_parallel), bool(params.kv_unified)
     if n_seq_max > MAX_SEQUENCES:
@@ -103,7 +105,7 @@ def resolve(model: Model, params: Params, build: int | None = None, kind: str = 
     causal = hp.causal
     n_outputs_max = _outputs(params, embeddings, n_batch, n_seq_max)
     n_batch = min(n_ctx, n_batch) if causal else n_batch
-    if build and build < OUTPUT_LIMIT:
+    if not rules.output_limit:
         n_outputs_max = n_batch       # the head's buffer held every token of a micro batch
     n_ubatch = min(n_batch, n_ubatch or n_batch)
     if row.all_outputs:
@@ -134,7 +136,7 @@ def resolve(model: Model, params: Params, build: int | None = None, kind: str = 
         flash_attn=flash_attn, type_k=type_k, type_v=type_v, offload_kqv=params.kv_offload is not False,
         op_offload=params.op_offload is not False, swa_full=bool(params.swa_full), n_outputs_max=n_outputs_max,
         n_rs_seq=n_rs_seq, causal=causal, embeddings=embeddings, pooling=pooling,
-        load_mtp="draft-mtp" in params.spec_type, split_mode=split_mode, kind=kind)
+        load_mtp="draft-mtp" in params.spec_type, split_mode=split_mode, kind=kind, rules=rules)
     _refuse_aborts(model, context)
     return context
 

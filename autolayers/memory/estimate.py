@@ -11,7 +11,7 @@ the headers of the other files.
 
 from __future__ import annotations
 
-from ..builds import MODELLED
+from ..builds import rules
 from ..errors import LaunchRefused
 from ..records import dataclass, replace
 from .breakdown import Breakdown, LowerBound, Static, Usage
@@ -58,8 +58,8 @@ class Estimator:
     """
 
     def __init__(self, model: Model, build: int | None = None, companions: Companions = NONE) -> None:
-        self.model, self.build, self.companions = model, build, companions
-        self.placer = WeightPlacer(model)
+        self.model, self.rules, self.companions = model, rules(build), companions
+        self.placer = WeightPlacer(model, self.rules)
         self._graphs = GraphCache()
         self._memory: tuple[object, Memory] | None = None
         self._ops: dict[object, Ops] = {}
@@ -120,7 +120,7 @@ class Estimator:
 
     def _launch(self, params: Params, devices: Sequence[Device]) -> _Launch:
         params = with_draft_type(params, self.companions)
-        context = resolve(self.model, params, self.build)
+        context = resolve(self.model, params, self.rules)
         inputs = layer_inputs(self.model, self.companions)
         if inputs:
             context = replace(context, layer_inputs=inputs)
@@ -137,10 +137,9 @@ class Estimator:
         sizes = dict(zip([device.name for device in placement.devices], compute, strict=False))
         warnings = [*self.model.inexact, *placement.warnings]
         exact = placement.exact and not self.model.inexact
-        if self.build and self.build < MODELLED:
+        if self.rules.warning:
             exact = False
-            warnings.append(f"llama.cpp build {self.build} is older than the rules used here (build {MODELLED}): "
-                            "an upper bound")
+            warnings.append(self.rules.warning)
         return {
             "devices": {
                 name: Usage(placement.buffers.get(name, 0), buffers.get(name, 0), sizes[name])

@@ -168,7 +168,7 @@ def _draft(model: Model, params: Params, devices: Sequence[Device], context: Con
             device=params.device_draft if params.device_draft is not None else params.device,
             split_mode="layer" if params.device_draft and len(params.device_draft) == 1 else params.split_mode)
     whose = draft or model
-    their_context = resolve(whose, theirs, kind="mtp" if mtp else "default")
+    their_context = resolve(whose, theirs, context.rules, kind="mtp" if mtp else "default")
     rows = 1
     if any(name in ("draft-dflash", "draft-dspark") for name in params.spec_type):
         rows += DRAFT_N_MAX if params.draft_n_max is None else max(0, params.draft_n_max)
@@ -177,7 +177,7 @@ def _draft(model: Model, params: Params, devices: Sequence[Device], context: Con
     their_context = replace(their_context, n_rs_seq=0, n_outputs_max=context.n_seq_max * rows, n_sampled=sampled)
     their_placement = placement
     if draft is not None:
-        their_placement = replace(place_weights(draft, theirs, devices, load_mtp=mtp), target=placement)
+        their_placement = replace(place_weights(draft, theirs, devices, mtp, context.rules), target=placement)
         found += [Extra("draft model weights", device, size, their_placement.exact and not draft.inexact)
                   for device, size in _summed(their_placement.buffers, their_placement).items()]
         warnings += draft.inexact

@@ -27,9 +27,9 @@ def prepare(model: Model, params: Params, context: Context, placement: Placement
             build: Builder, cache: GraphCache) -> Setting:
     """Everything `reserve` needs, for one launch."""
     hp = model.hparams
-    backends: list[Backend] = [on(device, i) for i, device in enumerate(placement.devices)]
+    backends: list[Backend] = [on(device, i, context.rules) for i, device in enumerate(placement.devices)]
     pinned = [buffer for backend in backends if (buffer := backend.host_buffer_type())]
-    backends.append(Cpu(pinned[0]) if pinned and backends[0].host_buffer else Cpu())
+    backends.append(Cpu(pinned[0] if pinned and backends[0].host_buffer else None, context.rules))
     buffers = {buffer.name: buffer for buffer in (*reversed(pinned), *(backend.buffer for backend in backends))}
     borrowed = placement.target.buffers if placement.target is not None else ()
     for name in {HOST, REPACK, *placement.buffers, *borrowed}:

@@ -13,6 +13,7 @@ measuring pass does.
 from __future__ import annotations
 
 from ..backends import CPU, HOST, REPACK, Cpu, on
+from ..builds import NEWEST_RULES
 from ..errors import LaunchRefused, UsageError
 from ..ggml.tensor import Buffer
 from ..gguf import BY_NAME, TensorInfo
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Hashable, Sequence
 
     from ..backends import Backend
+    from ..builds import Rules
     from ..devices.device import Device
     from ..flags.params import Params
     from ..model import Model, Weight
@@ -132,8 +134,8 @@ class Created:
 class WeightPlacer:
     """Places the weights of one model. Launches of the same model share what does not depend on their flags."""
 
-    def __init__(self, model: Model) -> None:
-        self.model = model
+    def __init__(self, model: Model, rules: Rules = NEWEST_RULES) -> None:
+        self.model, self.rules = model, rules
         self._tables: dict[bool, _Table] = {}
 
     def place(self, params: Params, devices: Sequence[Device], load_mtp: bool = False) -> Placement:
@@ -149,7 +151,7 @@ class WeightPlacer:
         if load_mtp not in self._tables:
             self._tables[load_mtp] = _Table(self.model, load_mtp)
         shares = shares_of(params, used) if params.split_mode in ("row", "tensor") else {}
-        groups = _Pass(self._tables[load_mtp], params, devices, used, shares).groups(dev_of)
+        groups = _Pass(self._tables[load_mtp], self.rules, params, devices, used, shares).groups(dev_of)
         buffers: dict[str, int] = {}
         for group in groups:
             for name, size in group.buffers.items():
@@ -160,9 +162,10 @@ class WeightPlacer:
             {device.name: device for device in devices})
 
 
-def place_weights(model: Model, params: Params, devices: Sequence[Device], load_mtp: bool = False) -> Placement:
+def place_weights(model: Model, params: Params, devices: Sequence[Device], load_mtp: bool = False,
+                  rules: Rules = NEWEST_RULES) -> Placement:
     """WeightPlacer.place for a single launch."""
-    return WeightPlacer(model).place(params, devices, load_mtp)
+    return WeightPlacer(model, rules).place(params, devices, load_mtp)
 
 
 class _Table:
@@ -245,10 +248,10 @@ class _Table:
 class _Pass:
     """One launch's pass over the tensors."""
 
-    def __init__(self, table: _Table, params: Params, devices: Sequence[Device], used: Sequence[Device],
-                 shares: dict[str, float]) -> None:
-        self.table, self.model, self.shares = table, table.model, shares
-        self.devices = {device.name: on(device) for device in devices}
+    def __init__(self, table: _Table, rules: Rules, params: Params, devices: Sequence[Device],
+                 used: Sequence[Device], shares: dict[str, float]) -> None:
+        self.table, self.rules, self.model, self.shares = table, rules, table.model, shares
+        self.devices = {device.name: on(device, rules=rules) for device in devices}
         self.mine = {device.name for device in used}
         pinned = None
         if not params.no_host:

@@ -10,6 +10,7 @@ from support import MiB, gpus, model
 from autolayers import Device, estimate
 from autolayers.backends import BACKENDS, CPU, HOST, Backend, backend, backend_of, canonical, failed_allocations, on
 from autolayers.backends.backend import OFFLOAD_MIN_BATCH
+from autolayers.builds import NEWEST_RULES, Rules
 from autolayers.devices.cards import CARDS
 from autolayers.flags.parse import parse
 from autolayers.ggml.tensor import Tensor
@@ -97,11 +98,11 @@ class Limited(Backend):
     host_buffer = "Limited_Host"
     offload_min_batch = OFFLOAD_MIN_BATCH
 
-    def __init__(self, device: Device | None = None, index: int = 0) -> None:
+    def __init__(self, device: Device | None = None, index: int = 0, rules: Rules = NEWEST_RULES) -> None:
         limits = dict(device.limits or {}) if device else {}
         self.alignment = self.host_alignment = limits.get("alignment", 256)
         self.max_size = self.host_max_size = limits.get("max_size", 1 << 62)
-        super().__init__(device, index)
+        super().__init__(device, index, rules)
 
     @property
     def kind(self) -> Hashable:

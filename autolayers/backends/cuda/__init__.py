@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ...builds import NEWEST_RULES
 from ..backend import OFFLOAD_MIN_BATCH, Backend
 from .fattn import ADA, with_converted_cache
 from .fusion import add_alloc_deps
@@ -9,6 +10,7 @@ from .supported import supports_op
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from ...builds import Rules
     from ...devices.device import Device
     from ...ggml.scheduler import AddAllocDep
     from ...ggml.tensor import Tensor
@@ -53,8 +55,8 @@ class Cuda(CudaBuffers):
     nvidia = True                   # its contexts were measured and the choice of matrix kernels is known
     blas = "cuBLAS"
 
-    def __init__(self, device: Device | None = None, index: int = 0) -> None:
-        super().__init__(device, index)
+    def __init__(self, device: Device | None = None, index: int = 0, rules: Rules = NEWEST_RULES) -> None:
+        super().__init__(device, index, rules)
         if device is not None and device.compute_capability is not None:
             self.cc = 100 * device.compute_capability[0] + 10 * device.compute_capability[1]
 

@@ -1,0 +1,60 @@
+"""A dated rule, and a build's set of them.
+
+    class Rules(RuleSet):
+        early_rows = Rule("graph", 9090, "#22000", "the output's rows are picked in the last layer")
+
+    Rules(9091).early_rows         # True
+"""
+
+from __future__ import annotations
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from typing import Literal
+
+    Part = Literal["graph", "cache", "placement", "flags", "server", "backends"]
+
+
+class Rule:
+    """A change: what `part` of llama.cpp does from build `first` on, up to `last` (0: today's does too).
+
+    `after` is the newest build whose source was seen without it, `until` the oldest one seen without it again; between
+    those and `first` or `last` it is not known (0: nothing lies between). `pull` is the request that brought it."""
+
+    __slots__ = ("after", "clause", "first", "last", "name", "part", "pull", "until")
+
+    def __init__(self, part: Part, first: int, pull: str, clause: str, *, after: int = 0, last: int = 0,
+                 until: int = 0) -> None:
+        self.part, self.first, self.pull, self.clause = part, first, pull, clause
+        self.after, self.last, self.until = after or first - 1, last, until or last + 1
+        self.name = ""
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self.name = name
+
+    def __get__(self, rules: RuleSet, owner: type | None = None) -> bool:
+        holds = self.first <= rules.number and (not self.last or rules.number <= self.last)
+        vars(rules)[self.name] = holds          # the next look finds it there
+        return holds
+
+    def doubtful(self, number: int) -> bool:
+        """Whether that build lies where it is not known."""
+        return self.after < number < self.first or (self.last > 0 and self.last < number < self.until)
+
+
+class RuleSet:
+    """The rules of one build: an attribute each, whether it holds."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+
+    @classmethod
+    def rows(cls) -> Iterator[Rule]:
+        """The table, in its own order."""
+        return (row for row in vars(cls).values() if isinstance(row, Rule))
+
+    @property
+    def doubts(self) -> list[Rule]:
+        """The rules that this build may have or not."""
+        return [row for row in self.rows() if row.doubtful(self.number)]

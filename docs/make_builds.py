@@ -1,0 +1,52 @@
+"""docs/builds.md: what changed in llama.cpp's memory at which build, from the table that the program itself uses.
+
+    python docs/make.py builds
+"""
+
+from __future__ import annotations
+
+from autolayers.builds import NEWEST, OLDEST_EXACT, Rule, Rules
+from autolayers.flags.table import ARGUMENTS, LEGACY
+
+_HEAD = f"""# Builds of llama.cpp
+
+Made by `python docs/make.py builds`; do not edit. `autolayers/builds/table.py` has one row for each
+change of llama.cpp that moves memory or that a launch must know. Sizes are exact from build b{OLDEST_EXACT} to
+b{NEWEST}, the newest known and the one that is planned for where nothing says another. Builds outside of these, and
+those between which a rule changed without it being known where (*not in*), get an upper bound and a warning.
+
+- *from*, *to*: the first and the last build that has the rule; without a last one today's has it too.
+- *not in*: the newest build whose source was seen without it; empty where the one before *from* is.
+- *pull*: the pull request at github.com/ggml-org/llama.cpp.
+
+| part | rule | from | to | not in | pull | what |
+|---|---|---|---|---|---|---|
+"""
+_FLAGS = """
+
+## Flags
+
+Flags that not every build has, by their canonical name. Of a binary at hand its own `--help` is asked instead.
+
+| flag | from | to |
+|---|---|---|
+"""
+
+
+def render() -> str:
+    """The whole document as Markdown."""
+    rows = sorted(Rules.rows(), key=lambda row: (row.part, row.first))
+    flags = [(f"`{row.canonical}`", _build(row.first), _build(row.last)) for row in (*ARGUMENTS, *LEGACY)
+             if row.first or row.last]
+    table = "\n".join(f"| {' | '.join(cells)} |" for cells in flags)
+    return f"{_HEAD}{chr(10).join(map(_line, rows))}{_FLAGS}{table}\n"
+
+
+def _line(row: Rule) -> str:
+    after = _build(row.after) if row.after != row.first - 1 else ""
+    cells = (row.part, f"`{row.name}`", _build(row.first), _build(row.last), after, row.pull, row.clause)
+    return f"| {' | '.join(cells)} |"
+
+
+def _build(number: int) -> str:
+    return f"b{number}" if number else ""

@@ -1,0 +1,56 @@
+"""The table of dated rules: what its rows promise, and that nothing else compares build numbers."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+from support import ROOT
+
+from autolayers.builds import NEWEST, OLDEST_EXACT, Rule, Rules, RuleSet, rules
+
+
+def test_rows() -> None:
+    rows = list(Rules.rows())
+    assert [row.part for row in rows] == sorted((row.part for row in rows), key=[row.part for row in rows].index)
+    for row in rows:
+        assert row.after < row.first <= NEWEST and (not row.last or row.first <= row.last < row.until), row.name
+        assert row.clause and "\n" not in row.clause and (not row.pull or row.pull.startswith("#")), row.name
+
+
+class Few(RuleSet):
+    came = Rule("graph", 200, "", "came", after=190)
+    went = Rule("graph", 100, "", "came and went", last=300, until=310)
+
+
+@pytest.mark.parametrize(("number", "came", "went", "doubts"), [
+    (99, False, False, []), (100, False, True, []), (195, False, True, ["came"]), (200, True, True, []),
+    (300, True, True, []), (305, True, False, ["went"]), (310, True, False, []),
+])
+def test_dates(number: int, came: bool, went: bool, doubts: list[str]) -> None:
+    few = Few(number)
+    for _ in "twice":
+        assert (few.came, few.went, [row.name for row in few.doubts]) == (came, went, doubts)
+
+
+@pytest.mark.parametrize("number", [1, 4000, OLDEST_EXACT - 1, NEWEST + 1, 99999])
+def test_no_other_build_is_exact(number: int) -> None:
+    assert not rules(number).exact and str(number) in rules(number).warning
+
+
+def test_unknown_is_the_newest() -> None:
+    assert rules(None) is rules(0) is rules(NEWEST) and rules().exact and not rules().warning
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "autolayers").rglob("*.py")), ids=lambda path: path.stem)
+def test_no_number_is_compared_in_place(path: Path) -> None:
+    """Rules are read by name."""
+    if path.parent.name == "builds":
+        return
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Compare):
+            text = ast.unparse(node)
+            assert not ("build" in text.lower() and any(
+                isinstance(side, ast.Constant) and isinstance(side.value, int) and side.value > 500
+                for side in (node.left, *node.comparators))), f"{path}:{node.lineno}: {text}"
