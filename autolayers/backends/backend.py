@@ -51,9 +51,9 @@ class Backend:
     offload_min_batch = 0                # computes operations of at least so many rows whose weight is in RAM; 0: none
     modelled = False                     # supports_op, alloc_size and graph_optimize are its own rules
     proven = False                       # sizes computed from all this were compared with llama.cpp's own
-    # its devices' memory, as `--list-devices` tells it
+    # its devices' memory, as `--list-devices` reports it
     context_first = False                # free was read after creating the backend's context
-    free_is_total = False                # where the driver does not tell, total is listed as free
+    free_is_total = False                # where the driver does not report it, total is listed as free
     free_doubt = ""                      # why its free memory may be off
     remote = False                       # its devices are another machine's
     # files that start a llama-server

@@ -13,7 +13,7 @@ class Rpc(CudaBuffers):
     name = "RPC"
     remote = True
     context_first = True
-    free_doubt = "as the remote server tells"
+    free_doubt = "as the remote server reports"
 
 
 class RpcCpu(Backend):

@@ -45,7 +45,7 @@ def main(argv: Sequence[str], planner: Planner | None = None) -> int:
         launcher, names = launcher_without_secrets(command)
         words, more = without_secrets([*command.words, *added])
         for name in dict.fromkeys((*names, *more)):
-            say(f"a secret is not printed: the command reads it from {name}")
+            say(f"secret omitted from the output: set it in the environment as {name}")
         print(shell([*launcher, *words]))
         return 0
     for warning in plan.warnings:

@@ -67,7 +67,7 @@ def _card(path: str, root: str) -> Device | None:
 
 
 def _integrated(path: str) -> bool:
-    """The driver's metrics table says: its first format is a card's, the later ones are processors'
+    """From the driver's metrics table: its first format is a card's, the later ones are processors'
     (kgd_pp_interface.h: gpu_metrics v1 and v2, v3)."""
     try:
         with open(f"{path}/gpu_metrics", "rb") as file:

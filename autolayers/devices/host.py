@@ -32,7 +32,7 @@ class Host:
 
 
 def read(root: str = "/") -> Host:
-    """This machine's RAM. `root` is where its file system starts. Raises DeviceError where nothing tells."""
+    """This machine's RAM. `root` is where its file system starts. Raises DeviceError where it cannot be read."""
     memory = meminfo(root)
     if "MemTotal" in memory and "MemAvailable" in memory:
         total, available, source = memory["MemTotal"], memory["MemAvailable"], "meminfo"
@@ -51,7 +51,7 @@ def _psutil() -> tuple[int, int, str]:
 
         memory = psutil.virtual_memory()
     except Exception as error:   # psutil raises whatever a strange /proc makes it raise
-        raise DeviceError(f"cannot tell how much RAM there is ({error}): say it with --ram SIZE") from None
+        raise DeviceError(f"the size of RAM cannot be read ({error}): say it with --ram SIZE") from None
     return memory.total, memory.available, "psutil"
 
 

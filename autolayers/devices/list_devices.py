@@ -107,7 +107,7 @@ def parse(text: str) -> tuple[list[Device], list[str]]:
         if total == 0:
             # BLAS and its like compute in system RAM and have no memory of their own.
             if known.context_first or known.free_is_total:
-                notes.append(f"{name} ({description}) does not tell its memory and is left out")
+                notes.append(f"{name} ({description}) does not report its memory and is left out")
             continue
         warning = known.free_doubt
         if free > total:

@@ -1,6 +1,6 @@
 """NVIDIA GPUs through the driver's management library, in the order and under the names llama.cpp's CUDA uses.
 
-NVML tells what is free without creating a CUDA context, so its `free` still contains what that context will
+NVML reports what is free without creating a CUDA context, so its `free` still contains what that context will
 take: every Device from here has `includes_context=False`. Only the first version of the memory call is used,
 and of it never `used`, whose meaning changed between drivers.
 
@@ -138,7 +138,7 @@ class _Driver:
                 return self.instances(index, handle)
             if self.unified(name, handle, error.value):
                 return [self.shared_memory(name, handle)]
-            self.notes.append(f"GPU {index} ({name}) does not tell its memory and is left out (NVML: {error}); "
+            self.notes.append(f"GPU {index} ({name}) does not report its memory and is left out (NVML: {error}); "
                               "say it with --gpu SIZE, or ask a llama-server")
             # CUDA still counts one that merely cannot tell, but no longer one that has fallen off the bus.
             return [self.device(name, handle, 0, 0)] if error.value == nvml.NVML_ERROR_NOT_SUPPORTED else []

@@ -25,7 +25,7 @@ POOLING_TYPES = ("none", "mean", "cls", "last", "rank")      # llama_pooling_typ
 @dataclass(frozen=True)
 class Params:
     n_gpu_layers: int | None = None          # -ngl; -1 auto, -2 all
-    n_ctx: int | None = None                 # -c; 0 = the trained context, said explicitly
+    n_ctx: int | None = None                 # -c; 0 = the trained context, given explicitly
     n_batch: int | None = None               # -b, 2048
     n_ubatch: int | None = None              # -ub, 512
     n_parallel: int | None = None            # -np; -1 (or None) = auto: 4 slots, unified

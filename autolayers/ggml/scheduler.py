@@ -140,7 +140,7 @@ def assign(graph: Graph, backends: Sequence[Backend], op_offload: bool, pins: bo
                     t.backend = b
                     break
 
-    # pass 4: views, and sources that nobody has
+    # pass 4: views, and sources without a backend
     for t in nodes:
         if t.backend == -1 and t.view_src is not None:
             t.backend = t.view_src.backend

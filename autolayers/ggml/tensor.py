@@ -73,7 +73,7 @@ class Tensor:
         self.is_input = self.is_output = False
         self.seen = False                   # reached by expand()
         self.uses = 0                       # how many nodes read it
-        self.pinned = self.backend = -1     # what the graph builder asked for, where it runs
+        self.pinned = self.backend = -1     # the backend that the graph builder pinned it to, where that can run it
         self.n_children = self.n_views = 0
         self.own = False                    # has memory of its own now
         self.place = (-1, 0, 0)             # backend whose buffer it is in, chunk, offset

@@ -18,7 +18,7 @@ def skip_strings(buf: bytes, pos: int, n: int) -> tuple[int, int]:
 
     Returns the position after them and how many are left; strings are left when the next one is not complete.
 
-    It cannot read otherwise than `step_strings`: both follow the same chain of positions, which only grows. The block
+    It reads the same as `step_strings`: both follow the same chain of positions, which only grows. The block
     leaves the comparison with the end to its last position: if that one is inside, all before it were. If it is
     not, or a length was looked for beyond the end, the block is done again step by step.
     """

@@ -19,11 +19,11 @@ if TYPE_CHECKING:
     from .session import Session
     from .supervise import Outcome
 
-_STEP = 64 * MiB      # the least a retry gives up where the log does not say how much was missing
+_STEP = 64 * MiB      # the least by which a retry shrinks, where the log does not say how much was missing
 
 
 class Attempts:
-    """Launches of one session until one comes up, fails for another reason, or there is nothing left to give up."""
+    """Launches of one session until one comes up, fails for another reason, or nothing can shrink any more."""
 
     def __init__(self, session: Session, plan: Plan, added: list[str], retries: int, verify: bool, wait: bool) -> None:
         self.session = session
@@ -68,7 +68,7 @@ class Attempts:
         before = (self.plan.flags, self.added)
         self.plan, self.added = self.session.plan(machine)
         if (self.plan.flags, self.added) == before:
-            say("no smaller plan: every flag that could give way is given")
+            say("cannot retry smaller: the flags you gave leave nothing to reduce")
             return False
         if not self.plan.fits:
             say("no smaller plan fits")

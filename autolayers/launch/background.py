@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from types import FrameType
     from typing import Any
 
-_PAUSE = 0.2      # seconds between two looks
+_PAUSE = 0.2      # seconds between two polls
 _TAIL = 4000      # bytes of the log that are shown when it fails
 
 

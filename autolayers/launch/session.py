@@ -58,7 +58,7 @@ class Session:
         self.build = self._build(read_policy(own).build)
         self._check(read, own)
         self.machine = self._machine(read, own)
-        # The machine is known, and what the build does without a flag is said
+        # From here on the plan names what this build would do without a flag
         params = read.params
         if params.n_parallel is None and self.build.default_slots != N_PARALLEL:
             params = replace(params, n_parallel=self.build.default_slots)

@@ -67,7 +67,7 @@ def upper_bound(model: Model, params: Params, context: Context, placement: Place
     rows = 8 * n * (hp.n_embd_v_gqa_max if context.v_trans else 1)
     inputs = sum(4 * n * cell + 8 * n + rows for cell in masks) + 16 * n + 4 * 128 * 128 * 4
     if biased:
-        inputs += 4 * hp.n_embd * hp.n_ctx_train                  # what an encoder said
+        inputs += 4 * hp.n_embd * hp.n_ctx_train                  # the encoder's output
     states = _STATES * max((sum(t.size for t in layer.tensors) for cache in memory.caches if cache not in caches
                             for layer in cache.layers), default=0)
     factor = _WIDTHS * (_RECURRENT if states else 1)

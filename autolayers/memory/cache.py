@@ -79,7 +79,7 @@ class Cache:
 class Memory:
     caches: tuple[Cache, ...]
     buffers: dict[str, int]
-    owner: tuple[Hparams, Context] | None = None     # whose the caches are, where another model lends them
+    owner: tuple[Hparams, Context] | None = None     # the model that owns the caches, where it is another one
 
     def cache(self, kind: str) -> Cache | None:
         return next((cache for cache in self.caches if cache.kind == kind), None)

@@ -35,7 +35,7 @@ class Measured:
 def measure(model: Model, params: Params, context: Context, placement: Placement, memory: Memory, cache: GraphCache,
             runtime: bool = False, enough: Callable[[tuple[int, ...]], bool] | None = None) -> Measured:
     """What llama_context::sched_reserve would allocate; with `runtime` also what real use may need above it. Where
-    `enough` says yes to what the prompt graph takes, nothing more is measured."""
+    `enough` accepts what the prompt graph takes, nothing more is measured."""
     build = builder(model.architecture, mtp=context.kind == "mtp")
     if build is not None:
         try:

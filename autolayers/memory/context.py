@@ -24,7 +24,7 @@ MAX_SEQUENCES = 256               # LLAMA_MAX_SEQ
 DRAFT_N_MAX = 3                   # --spec-draft-n-max
 DRAFT_TYPES = ("draft-simple", "draft-eagle3", "draft-mtp", "draft-dflash", "draft-dspark")
 ROLLBACK_TYPES = ("draft-mtp", "draft-eagle3", "draft-dflash", "draft-dspark")
-# drafts of at most so many tokens; of ngram-mod, ngram-cache and the map types when nothing is said
+# drafts of at most so many tokens; of ngram-mod, ngram-cache and the map types by default
 _NGRAM_N_MAX = {"ngram-simple": 48, "ngram-map-k": 48, "ngram-map-k4v": 48, "ngram-mod": 64, "ngram-cache": 8}
 
 

@@ -79,8 +79,7 @@ class Estimator:
 
     def at_least(self, params: Params, devices: Sequence[Device], enough: Callable[[LowerBound], bool] | None,
                  runtime: bool = False) -> Breakdown | LowerBound:
-        """Like breakdown, but `enough` is asked with the lower bound, and where it says yes that is the answer, at a
-        third of the price."""
+        """Like breakdown, but where `enough` accepts the lower bound, that is the answer, at a third of the price."""
         launch = self._launch(params, devices)
 
         def lower(sizes: Sequence[int], flash_attn: bool) -> LowerBound:

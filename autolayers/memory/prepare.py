@@ -56,7 +56,7 @@ def _weights(model: Model, placement: Placement, buffers: dict[str, Buffer]) -> 
         if name in made:
             return made[name]
         base, at, il = name.partition("@")
-        if base.startswith("target."):       # a draft's target lends it
+        if base.startswith("target."):       # of a draft's target
             base = base[7:]
             theirs = placement.target
             placed = None if theirs is None else theirs.output if base == "output.weight" else theirs.lookup(base)

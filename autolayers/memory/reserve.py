@@ -1,7 +1,7 @@
 """Compute buffers: build the worst-case graphs, schedule and allocate them, as llama_context::sched_reserve does.
 
 A launch reserves a prompt graph (n_ubatch tokens) and a generation graph (one token a slot) into the same buffers,
-so each buffer ends as large as the larger of the two asks for. Source: src/llama-context.cpp as modelled.
+so each buffer is as large as the larger of the two needs it. Source: src/llama-context.cpp as modelled.
 
 The graph builder pins some nodes to a backend (graph_get_cb). llama.cpp's measuring (--fit, llama-fit-params, the
 memory breakdown) drops these pins for the prompt graph, because ggml_backend_sched_reserve_size resets the
@@ -27,7 +27,7 @@ N_COPIES = 4                 # GGML_SCHED_MAX_COPIES: pipeline parallelism
 _KEPT_PROMPTS = 64           # of GraphCache
 
 
-# what a graph of tensors that contradict the keys may end in
+# what building a graph of tensors that contradict the keys may raise
 BROKEN = (ArithmeticError, AssertionError, AttributeError, LookupError, TypeError, ValueError)
 
 
@@ -98,8 +98,7 @@ def reserve(setting: Setting, pinned: bool = False,
     """The larger of the prompt and the generation graph per buffer; with `pinned` also what `runtime_sizes` starts
     from.
 
-    `enough` is asked with what the prompt graph takes, before anything else is known; where it says yes, that is the
-    answer.
+    Where `enough` accepts what the prompt graph takes, before anything else is measured, that is the answer.
     """
     c = setting.context
     n_seqs = c.n_seq_max

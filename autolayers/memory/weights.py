@@ -81,7 +81,7 @@ class Placement:
     warnings: tuple[str, ...] = ()
     shares: dict[str, float] = field(default_factory=dict)   # split modes row and tensor: a device's part of a matrix
     _devices: dict[str, Device] = field(default_factory=dict, repr=False)
-    target: Placement | None = None      # of the model a draft works for: it may use that one's embeddings and head
+    target: Placement | None = None      # of a draft's target, whose embeddings and head the draft may use
 
     @lazy
     def tensors(self) -> tuple[PlacedTensor, ...]:

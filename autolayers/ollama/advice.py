@@ -1,4 +1,4 @@
-"""What to tell Ollama: num_gpu, num_ctx and num_batch from a plan made with Ollama's own settings, or why not to.
+"""What to set in Ollama: num_gpu, num_ctx and num_batch from a plan made with Ollama's own settings, or why not to.
 
 Since Ollama 0.30 every GGUF runs in llama-server, so that num_gpu is -ngl: it counts the output layer. Setting it
 switches llama.cpp's --fit off, which for some models costs more than it brings; then `num_gpu` is None and `notes` say

@@ -1,4 +1,4 @@
-"""What a launch would take on this machine, and whether it fits: every search of the planner asks here."""
+"""What a launch would take on this machine, and whether it fits: every search of the planner measures here."""
 
 from __future__ import annotations
 

@@ -76,7 +76,7 @@ class FitChoice:
 
 @dataclass(frozen=True)
 class Plan:
-    """A launch and its bill.
+    """A launch and what it allocates.
 
     >>> plan = autolayers.plan(model, ["-c", "8192"], devices=[gpu])      # doctest: +SKIP
     >>> plan.n_gpu_layers, plan.flags, plan.devices[0].compute            # doctest: +SKIP

@@ -28,9 +28,9 @@ if TYPE_CHECKING:
     from ..model import Model
     from .evaluate import Candidate, Evaluator, Fidelity
 
-PARTS_GAIN = 1.02     # parts of layers on several GPUs must promise this much more than -ncmoe: they take many words
+PARTS_GAIN = 1.02     # parts of layers on several GPUs need many flags: they must be this much faster than -ncmoe
 PRUNE_FACTOR = 1.25   # on unlike GPUs, skip whole-layer candidates predicted this much slower
-SPILL_GAIN = 1.25     # FFN weights in RAM must promise this much more than whole layers: predictions are uncertain
+SPILL_GAIN = 1.25     # FFN weights in RAM must be this much faster than whole layers: predictions are uncertain
 
 
 @dataclass(frozen=True)
@@ -297,7 +297,7 @@ class Search:
                 candidate = measured(fit_with_overheads(self.evaluator, given, compute))
                 if candidate is None:
                     return found
-                if not candidate.fits:       # it might win with such small buffers: try nearly those that it has
+                if not candidate.fits:       # it might win with such small buffers: try buffers close to its real ones
                     compute = {name: usage.compute * 31 // 32 for name, usage in candidate.breakdown.devices.items()}
         measured(fit_estimated(self.evaluator, given, self.fidelity))
         return found

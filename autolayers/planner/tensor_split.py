@@ -127,7 +127,7 @@ class TensorSplit:
 
     def _refined(self, params: Params) -> Candidate | None:
         """The split that is best by the known overheads, corrected by what is measured until it fits and no other
-        promises to be faster."""
+        is predicted faster."""
         seen: set[tuple[float, ...]] = set()
         best: Candidate | None = None
         for _ in range(6):

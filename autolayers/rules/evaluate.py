@@ -1,4 +1,4 @@
-"""From what is given to what a rule says."""
+"""Evaluates rules of thumb."""
 
 from __future__ import annotations
 

@@ -170,7 +170,7 @@ def _parts(path: str, count: int) -> list[str]:
 
 
 def _choices(repository: str, models: list[str], what: str = "there is") -> str:
-    """What can be said instead: quants where their names tell them apart, else files."""
+    """What the user can write instead: quants where these are distinct, else files."""
     if not models:
         return f"{repository} has no GGUF model"
     quants = [match[1] if (match := _QUANT.search(path)) else "" for path in models]

@@ -374,7 +374,7 @@ def test_given_flags_do_not_give_way(fake: Fake) -> None:
     done = fake.run("--gpu 1010MiB --retry 3 llama-server -m MODEL -ngl 10 -c 512")
     assert (
         len(fake.calls()) == 1
-        and b"no smaller plan: every flag that could give way is given" in done.stderr
+        and b"cannot retry smaller: the flags you gave leave nothing to reduce" in done.stderr
         and done.returncode == 1
     )
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from ...ggml.tensor import Tensor, block_size
 
-ADA = 890                       # compute capability 8.9, assumed where a card does not tell
+ADA = 890                       # compute capability 8.9, assumed where it is not known
 _KQ_STRIDE = 256                # FATTN_KQ_STRIDE
 _KV = frozenset(("f32", "f16", "bf16", "q4_0", "q4_1", "q5_0", "q5_1", "q8_0"))
 _VEC_PAIRS = frozenset((t, t) for t in ("f16", "bf16", "q4_0", "q8_0"))

@@ -17,13 +17,13 @@ PAGE = 2 * MiB                # allocation granularity of the pool
 KERNELS = 32 * MiB            # cuBLAS's handle and the kernels it loads when first used
 GRAPHS = 16 * MiB             # instances of CUDA graphs
 OTHER_CONTEXT = 600 * MiB     # of HIP and MUSA, of which nothing was measured
-ASSUMED = (8, 9)              # compute capability of a card that does not tell
+ASSUMED = (8, 9)              # compute capability of a card that is not known
 
 # Compute capability from which on, and the most that a context with llama.cpp's kernels was seen to take, rounded up
 # (with everything else: Tesla T4 139 MiB, RTX 4060 Ti 164, RTX 3090 557, RTX PRO 6000 749; more multiprocessors, more).
 _CONTEXTS = (((10, 0), 800 * MiB), ((9, 0), 600 * MiB), ((8, 0), 500 * MiB), ((0, 0), 300 * MiB))
 
-# Streaming multiprocessors of the largest GPU of a generation, where the device does not tell.
+# Streaming multiprocessors of the largest GPU of a generation, where the device's own are not known.
 _MOST_SM = {(6, 0): 56, (6, 1): 30, (7, 0): 84, (7, 5): 72, (8, 0): 108, (8, 6): 84, (8, 9): 144, (9, 0): 132,
             (10, 0): 160, (12, 0): 192}
 

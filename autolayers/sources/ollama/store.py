@@ -44,7 +44,7 @@ class NotInStore(ModelError):
 
 
 class StoreUnreadable(ModelError):
-    """The store is there and this user may not read it, or it is damaged; the server may still tell."""
+    """The store is there and this user may not read it, or it is damaged; the server may still answer."""
 
 
 @dataclass(frozen=True)
