@@ -142,6 +142,7 @@ class Graph:
     def __init__(self) -> None:
         self.nodes: list[Tensor] = []
         self.leafs: list[Tensor] = []
+        self.max_nodes = 1 << 16
         self._knots: list[Tensor] = []     # tensors that refer to themselves
 
     def release(self) -> None:
@@ -150,9 +151,12 @@ class Graph:
             tensor.src.clear()
 
     def expand(self, tensor: Tensor) -> None:
-        """Depth first, sources in order, after them the tensor (ggml_visit_parents_graph)."""
+        """Depth first, sources in order, after them the tensor (ggml_visit_parents_graph). Raises ValueError where the
+        graph is full, on which ggml aborts."""
         if tensor.seen:
             return
+        if len(self.nodes) > self.max_nodes:
+            raise ValueError(f"more than {self.max_nodes} nodes")
         tensor.seen = True
         stack = [(tensor, iter(tensor.src))]
         while stack:

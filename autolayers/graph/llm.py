@@ -460,12 +460,10 @@ class Llm:
         kind = self.row.swiglu_clamp
         if not kind or (kind == "experts" and which == "shexp") or (kind == "fused" and not self.hparams.dsv4_hc_mult):
             return 0.0
-        limits = self.hparams.get(f"swiglu_clamp_{which}")
-        if limits is None and kind == "fused":
-            limits = self.hparams.get("swiglu_clamp_exp")
-        if isinstance(limits, tuple):
-            return float(limits[il]) if il < len(limits) else 0.0
-        return float(limits or 0.0)
+        key = f"swiglu_clamp_{which}"
+        if kind == "fused" and self.hparams.get(key) is None:
+            key = "swiglu_clamp_exp"
+        return float(self.hparams.number_at(key, il, 0.0))
 
     def build_ffn(self, cur: Tensor, il: int, act: Activation = "silu", gate: Gate | None = "par", *,
                   up: str = "ffn_up", gate_name: str = "ffn_gate", down: str | None = "ffn_down",

@@ -52,4 +52,4 @@ def layer_inputs(model: Model, companions: Companions) -> tuple[int, ...]:
     draft = companions.draft
     if draft is None or not draft.row.reads_target:
         return ()
-    return tuple(il for il in draft.hparams.get("target_layers") or () if 0 <= il < model.hparams.n_layer)
+    return tuple(il for il in draft.hparams.target_layers if 0 <= il < model.hparams.n_layer)

@@ -164,7 +164,7 @@ def _trained_context(model: Model, params: Params) -> int:
     scaling = params.rope_scaling or hp.rope_scaling_type
     if not params.fit or scaling != "yarn" or not params.rope_scale:
         return hp.n_ctx_train
-    trained = hp.get("rope.scaling.factor") or hp.get("rope.scale_linear") or 1.0
+    trained = hp.rope_scaling_factor or hp.rope_scale_linear or 1.0
     if params.rope_scale == trained:
         return hp.n_ctx_train
     original = params.yarn_orig_ctx or hp.n_ctx_orig_yarn or hp.n_ctx_train

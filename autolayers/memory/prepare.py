@@ -45,7 +45,8 @@ def prepare(model: Model, params: Params, context: Context, placement: Placement
         hparams=hp, context=context, build=build, weights=lambda: _weights(model, placement, buffers),
         caches=lambda llm: _caches(llm, memory, context, hp, buffers), backends=backends, dev_layer=dev_layer,
         full_offload=full, cache=cache,
-        launch=(params, context, placement.groups, placement.dev_layer), n_copies=N_COPIES if pipeline else 1)
+        launch=(params, context, placement.groups, placement.dev_layer), n_tensors=len(model.tensors),
+        n_copies=N_COPIES if pipeline else 1)
 
 
 def _weights(model: Model, placement: Placement, buffers: dict[str, Buffer]) -> Callable[[str], Tensor | None]:

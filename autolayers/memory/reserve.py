@@ -57,6 +57,7 @@ class Setting:
     full_offload: bool
     cache: GraphCache
     launch: Hashable                             # the key of this launch's prompt graph in it
+    n_tensors: int                               # in the model's file
     n_copies: int = 1
 
 
@@ -232,6 +233,8 @@ class Graphs:
                   fused_ops=self.fused,
                   lookup=setting.weights(), caches={}, backends=setting.backends,
                   dev_layer=setting.dev_layer, full_offload=setting.full_offload)
+        # llama_context::graph_max_nodes, the largest that any architecture has in any build
+        llm.graph.max_nodes = max(1 << 14, 40 * n_tokens, 32 * setting.n_tensors)
         llm.caches = setting.caches(llm)
         llm.done(setting.build(llm))
         assign(llm.graph, setting.backends, setting.context.op_offload, pins)

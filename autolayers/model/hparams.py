@@ -12,7 +12,9 @@ modelled); what differs between architectures is in their rows (architectures.py
 from __future__ import annotations
 
 from ..errors import ModelError
+from ..gguf import ArrayInfo
 from .architectures import Architecture
+from .values import LARGEST, checked
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -24,9 +26,8 @@ if TYPE_CHECKING:
 MAX_LAYERS = 512
 MAX_EXPERTS = 1024
 CSA_RATIO, HCA_RATIO = 4, 128     # DSV4_CSA_RATIO, DSV4_HCA_RATIO: tokens of a compressed cell, see compress_ratios
-_MAX_DIMENSION = 1 << 32
 
-# name in llama.cpp -> (key after "<architecture>.", value without the key)
+# name in llama.cpp -> (key after "<architecture>.", value without the key, whose type is the type of the key's)
 FIELDS: dict[str, tuple[str, Any]] = {
     "n_lora_q": ("attention.q_lora_rank", 0),
     "n_lora_kv": ("attention.kv_lora_rank", 0),
@@ -127,6 +128,21 @@ FIELDS: dict[str, tuple[str, Any]] = {
     "norm_before_residual": ("norm_before_residual", False),
     "norm_before_fc": ("norm_before_fc", False),
     "hidden_act": ("hidden_activation", ""),
+    "posnet_n_block": ("posnet.block_count", 0),
+    "convnext_n_block": ("convnext.block_count", 0),
+    "sample_from_anchor": ("sample_from_anchor", True),
+    "target_layers": ("target_layers", ()),
+    "rope_scaling_factor": ("rope.scaling.factor", 0.0),
+    "rope_scale_linear": ("rope.scale_linear", 0.0),
+}
+
+# How often a graph repeats something, at most: several times what any model says. What a field that is not here says
+# is the size of something, or bounded by the layers.
+_REPEATS = {
+    "posnet_n_block": MAX_LAYERS, "convnext_n_block": MAX_LAYERS,
+    "indexer_n_head": 512, "dsv4_hc_mult": 16, "dsv4_hc_sinkhorn_iters": 64,
+    "ple_ngram_size": 64, "ple_heads_per_ngram": 64, "ple_conv_kernel": 64,
+    "dflash_block_size": 512, "dflash_conv_kernel_size": 64,
 }
 
 
@@ -159,6 +175,10 @@ class Hparams:
         self.architecture = row
         self._prefix = row.name + "."
         self._metadata = metadata if row.known else {**_guess(tensors, self._prefix), **metadata}
+        for name, (key, like) in FIELDS.items():
+            value = self.get(key)
+            if value is not None and (value or name != "expert_gating_func"):      # 0 means not said
+                self.__dict__[name] = checked(self._prefix + key, value, like, _REPEATS.get(name, LARGEST))
         self._load_sizes(row)
         self._load_heads(row)
         self._load_extra_blocks(row, tensors)
@@ -179,6 +199,11 @@ class Hparams:
                 raise ModelError("attention.compress_ratios is shorter than block_count")
         self.ple_layers = frozenset(self._array("ple.layers")) if row.ple else frozenset()
         self.n_embd_v_gqa_max = max(map(self.n_embd_v_gqa, range(self.n_layer_all)))
+        self.rope_sections = (*self._array("rope.dimension_sections"), 0, 0, 0, 0)[:4]
+        self._n_deepstack: int = self.n_deepstack_layers
+        if row.embd_inp == "deepstack_mapping":
+            self._n_deepstack = len({x for x in self._array("deepstack_mapping") if x >= 0})
+        self.n_vocab = self._vocabulary()
 
     def _load_sizes(self, row: Architecture) -> None:
         self.n_ctx_train = self._size("context_length", required=True)
@@ -262,14 +287,10 @@ class Hparams:
 
     def __getattr__(self, name: str) -> Any:
         try:
-            key, default = FIELDS[name]
+            _, default = FIELDS[name]
         except KeyError:
             raise AttributeError(name) from None
-        default = self.architecture.defaults.get(name, default)
-        value = self.get(key, default)
-        if name == "expert_gating_func" and not value:
-            value = default
-        self.__dict__[name] = value
+        self.__dict__[name] = value = self.architecture.defaults.get(name, default)
         return value
 
     def _size(self, key: str, default: int = 0, required: bool = False) -> int:
@@ -278,17 +299,29 @@ class Hparams:
             if required:
                 raise ModelError(f"key not found in model: {self._prefix}{key}")
             return default
-        if not isinstance(value, int) or not 0 <= value < _MAX_DIMENSION:
-            raise ModelError(f"{self._prefix}{key} has an impossible value: {value!r:.60}")
-        return int(value)
+        size: int = checked(self._prefix + key, value, 0)
+        return size
 
     def _array(self, key: str) -> tuple[int, ...]:
         value = self.get(key)
-        if not isinstance(value, tuple):
-            return ()
-        if not all(isinstance(x, (int, float)) for x in value):
-            raise ModelError(f"{self._prefix}{key} is not a list of numbers")
-        return tuple(int(x) for x in value)
+        found: tuple[int, ...] = checked(self._prefix + key, value, ()) if isinstance(value, tuple) else ()
+        return found
+
+    def _vocabulary(self) -> int:
+        tokens = self._metadata.get("tokenizer.ggml.tokens")
+        if isinstance(tokens, (ArrayInfo, tuple)):
+            return len(tokens)
+        if tokens is not None:
+            raise ModelError("tokenizer.ggml.tokens is not a list")
+        return self._size("vocab_size")
+
+    def number_at(self, key: str, il: int, like: float, most: int = LARGEST) -> Any:
+        """What a key says of layer `il` that holds one number for all layers, or one for each. `like` as for `checked`,
+        and what holds for a layer without one."""
+        value = self.get(key, like)
+        if isinstance(value, tuple):
+            value = value[il] if il < len(value) else like
+        return checked(self._prefix + key, value, like, most)
 
     def _per_layer(self, key: str, default: int | tuple[int, ...], n: int = 0) -> tuple[int, ...]:
         n = n or self.n_layer_all
@@ -296,9 +329,7 @@ class Hparams:
         if isinstance(value, tuple):
             if len(value) != n:
                 raise ModelError(f"{self._prefix}{key} has {len(value)} values, expected {n}")
-            if not all(isinstance(x, int) and 0 <= x < _MAX_DIMENSION for x in value):
-                raise ModelError(f"{self._prefix}{key} has an impossible value")
-            return tuple(int(x) for x in value)
+            return tuple(checked(self._prefix + key, x, 0) for x in value)
         if value is None:
             return default if isinstance(default, tuple) else (default,) * n
         return (self._size(key),) * n
@@ -501,10 +532,6 @@ class Hparams:
         return int((self.ple_conv_kernel - 1) * self.ple_ngram_size * self.dsv4_hc_mult * self.n_embd)
 
     @property
-    def rope_sections(self) -> tuple[int, ...]:
-        return (*self._array("rope.dimension_sections"), 0, 0, 0, 0)[:4]
-
-    @property
     def rope_type(self) -> str:
         """none, norm, neox, mrope or imrope (llama_model_rope_type)."""
         first, *others = self.architecture.rope.split("|")
@@ -517,23 +544,13 @@ class Hparams:
         return 4 if self.rope_type in ("mrope", "imrope") else 1
 
     @property
-    def n_vocab(self) -> int:
-        tokens = self._metadata.get("tokenizer.ggml.tokens")
-        if tokens is not None:
-            return int(tokens.length) if hasattr(tokens, "length") else len(tokens)
-        return self._size("vocab_size")
-
-    @property
     def n_embd_out(self) -> int:
         if self.architecture.embd_out == "streams":
-            return int(self.dsv4_hc_mult * self.n_embd)
+            return int(self.dsv4_hc_mult) * self.n_embd
         return self.n_embd_out_impl or self.n_embd
 
     @property
     def n_embd_inp(self) -> int:
         if self.architecture.embd_inp == "output":
             return self.n_embd_out
-        deepstack = self.n_deepstack_layers
-        if self.architecture.embd_inp == "deepstack_mapping":
-            deepstack = len({x for x in self._array("deepstack_mapping") if x >= 0})
-        return int(self.n_embd * (1 + deepstack))
+        return self.n_embd * (1 + self._n_deepstack)

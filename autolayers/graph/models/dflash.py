@@ -115,7 +115,7 @@ class DFlash:
         per = n // blocks
         if per > hp.dflash_block_size:
             return base
-        first = 0 if hp.get("sample_from_anchor") is not False else 1
+        first = 0 if hp.sample_from_anchor else 1
         project = llm.weight("conf_proj.weight")
 
         def column(x: Tensor, width: int, i: int) -> Tensor:

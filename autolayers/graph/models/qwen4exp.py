@@ -12,6 +12,8 @@ from ..llm import AttnInput, Llm
 from ..recurrent import F32, build_rs, n_cells, snapshots, state
 from ..sparse_attention import top_k_mask
 
+_MAX_RATIO = 1024     # tokens of a block; each is a tensor of the graph
+
 
 class _Blocks:
     """llm_graph_input_qsa: which cells make up a block of `ratio` tokens; shared by layers of one ratio."""
@@ -38,8 +40,8 @@ class QsaInput(AttnInput):
 
 def _ratio(hp: Hparams, il: int) -> int:
     """Tokens of a block of layer `il`, 0: it attends to all."""
-    ratios = hp.get("attention.compress_ratios", 0)
-    return int(ratios[il] if isinstance(ratios, tuple) else ratios)
+    ratio: int = hp.number_at("attention.compress_ratios", il, 0, _MAX_RATIO)
+    return ratio
 
 
 class Qwen4Exp(GatedDeltaNet):

@@ -18,12 +18,12 @@ class WavTokenizerDec:
 
         cur = g.conv_1d(llm.need("conv1d.weight"), flipped(llm.build_inp_embd()))
         cur = g.add(cur, llm.need("conv1d.bias"))
-        for i in range(hp.get("posnet.block_count") or 0):
+        for i in range(hp.posnet_n_block):
             cur = self.posnet(llm, cur, i)
         cur = flipped(cur)
         cur = llm.build_norm(cur, *norm("token_embd_norm"), "layer", 0)
         cur = flipped(cur)
-        for i in range(hp.get("convnext.block_count") or 0):
+        for i in range(hp.convnext_n_block):
             name = f"convnext.{i}."
             residual = cur
             cur = g.add(g.conv_1d_depthwise(llm.need(name + "dw.weight"), cur), llm.need(name + "dw.bias"))

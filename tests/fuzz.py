@@ -1,0 +1,303 @@
+"""Hostile input at random, for as long as you like: python tests/fuzz.py --minutes 10 --jobs 2
+
+Every case must end in an answer or in an AutolayersError, within 2 s of processor time and 200 MiB. A case is its kind
+and a number: python tests/fuzz.py --case plan:1234 runs that one alone, with its traceback.
+"""
+
+from __future__ import annotations
+
+import argparse
+import io
+import json
+import random
+import resource
+import signal
+import struct
+import sys
+import time
+import traceback
+from collections.abc import Callable
+from functools import cache
+from multiprocessing import get_context
+from multiprocessing.connection import wait
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from support import FIXTURES, gpus
+
+from autolayers.api import plan
+from autolayers.devices.host import Host
+from autolayers.errors import AutolayersError
+from autolayers.flags.check import read
+from autolayers.flags.own import COMMANDS, FLAGS
+from autolayers.flags.table import ARGUMENTS
+from autolayers.gguf import ArrayInfo, Header, read_header
+from autolayers.model import Model
+from autolayers.model.hparams import FIELDS
+
+SECONDS, MEMORY = 2.0, 200 << 20
+GIB = 1 << 30
+
+
+class TooSlow(BaseException):
+    """More processor time than a case may take; no `except Exception` stops it."""
+
+
+# --- what is mutated
+
+@cache
+def paths() -> tuple[Path, ...]:
+    """Headers of at most 25 KB: the plan of a large model may take seconds on several GPUs, whatever its numbers."""
+    found = [path for path in sorted(FIXTURES.glob("**/*.gguf")) if read_header(path).data_offset <= 25_000]
+    return tuple(path for path in found if "split" not in path.name)
+
+
+@cache
+def whole(path: Path) -> bytes:
+    """A fixture's header and a little of what follows."""
+    return path.read_bytes()[:read_header(path).data_offset + 64]
+
+
+@cache
+def header(path: Path) -> Header:
+    return read_header(path)
+
+
+SIZES = (0, 1, 2, 3, 7, 8, 9, 12, 31, 63, 64, 255, 256, 512, 1024, 65535, 65536, (1 << 20) + 1, 30_000_000, 1 << 30,
+         (1 << 31) - 1, 1 << 31, (1 << 32) - 1, 1 << 32, 1 << 40, 1 << 62, (1 << 63) - 1, 1 << 63, (1 << 64) - 8,
+         (1 << 64) - 1)
+HOSTILE = ("", "\x1b[2J\x1b]0;owned\x07", "a\nfits\n-ngl 99", "a\rb", "\u202egnp", "\x9b31m", "\u2028", "%s%n", "$(id)",
+           "x" * 5000, "\ud800", "'\"\\", "²", "9" * 5000, "{", "NaN", "-inf", "1e999", "none", "\0")
+VALUES: tuple[Any, ...] = (*SIZES, -1, -(1 << 31), 1.5, 0.0, float("inf"), float("-inf"), float("nan"), True, False,
+                           *HOSTILE, (), (0,), (1, 2, 3), (float("nan"),) * 4, (1 << 32, -1), (float("inf"),) * 64,
+                           (1,) * 64, ArrayInfo("u32", 5000), ArrayInfo("u32", 1 << 40), ArrayInfo("str", 1 << 22))
+
+
+def mutated(data: bytearray, seed: random.Random) -> bytes:
+    """A few bytes changed, numbers replaced by odd ones, pieces removed or repeated."""
+    for _ in range(seed.choice((1, 1, 1, 2, 4))):
+        at = seed.randrange(len(data) + 1) if seed.random() < 0.8 else seed.randrange(min(len(data), 64) + 1)
+        kind = seed.randrange(7)
+        if kind == 0:
+            data[at:at + 1] = bytes([seed.randrange(256)])
+        elif kind == 1:
+            data[at:at + 8] = struct.pack("<Q", seed.choice(SIZES))
+        elif kind == 2:
+            data[at:at + 4] = struct.pack("<I", seed.choice(SIZES) & 0xFFFFFFFF)
+        elif kind == 3:
+            del data[at:at + seed.choice((1, 4, 8, 100))]
+        elif kind == 4:
+            data[at:at] = seed.randbytes(seed.choice((1, 4, 8, 100)))
+        elif kind == 5:
+            other = seed.randrange(len(data) + 1)
+            data[at:at] = data[other:other + seed.choice((8, 50, 400))]
+        else:
+            del data[at:]
+    return bytes(data)
+
+
+def machine(seed: random.Random) -> tuple[list[Any], Host]:
+    sizes = [seed.choice((0, 1, 512, 2048, 8192, 24576, 1 << 20)) for _ in range(seed.choice((0, 1, 1, 2)))]
+    ram = seed.choice((0, GIB, 32 * GIB, 1 << 50))
+    return gpus(*sizes), Host(ram, ram, "given")
+
+
+FEW_WORDS = ([], [], ["-c", "512"], ["-ngl", "99"], ["-c", "8192", "-np", "1"], ["-fa", "off"], ["-ncmoe", "2"],
+             ["--strategy", "layers"], ["-ctk", "q8_0", "-ctv", "q8_0"], ["--embedding"], ["-sm", "none"],
+             ["--spec-type", "draft-mtp"], ["-ub", "64", "-b", "128"], ["--ctx", "max"], ["-no-kvu", "-np", "3"])
+
+
+def planned(model: Model, seed: random.Random) -> None:
+    devices, host = machine(seed)
+    answer = plan(model, seed.choice(FEW_WORDS), devices, host)
+    json.dumps(answer.to_dict())
+
+
+# --- the kinds of cases
+
+def reading(seed: random.Random) -> None:
+    """Headers with bytes changed."""
+    data = mutated(bytearray(whole(seed.choice(paths()))), seed)
+    header = read_header(io.BytesIO(data))
+    assert isinstance(header.warnings, tuple)
+
+
+def reading_and_plan(seed: random.Random) -> None:
+    """The same, and a plan of what can be read."""
+    planned(Model(read_header(io.BytesIO(mutated(bytearray(whole(seed.choice(paths()))), seed))), "m.gguf"), seed)
+
+
+def _changed(seed: random.Random) -> Model:
+    """A fixture with keys that its architecture reads changed."""
+    found = header(seed.choice(paths()))
+    metadata = dict(found.metadata)
+    name = metadata["general.architecture"]
+    own = [key for key in metadata if not key.startswith("tokenizer.")] + ["tokenizer.ggml.tokens"]
+    for _ in range(seed.choice((1, 1, 2, 4))):
+        key = seed.choice(own) if seed.random() < 0.6 else f"{name}.{seed.choice(list(FIELDS.values()))[0]}"
+        metadata[key] = seed.choice(SIZES if seed.random() < 0.5 else VALUES)
+    return Model(Header(found.version, found.alignment, metadata, found.tensors, found.files, found.notes), "m.gguf")
+
+
+def hyperparameters(seed: random.Random) -> None:
+    """Keys with values that no model has."""
+    _changed(seed)
+
+
+def hyperparameters_and_plan(seed: random.Random) -> None:
+    """The same, and a plan of what is a model all the same."""
+    planned(_changed(seed), seed)
+
+
+NAMES = [*(name for row in ARGUMENTS for name in (*row.names, *row.negated)),
+         *(name for flag in FLAGS for name in flag.names if name not in ("--measure", "--help", "-h"))]
+WORDS = ("", "-", "--", "-1", "0", "1", "16k", "max", "all", "auto", "none", "on", "2,1", "q8_0", "CUDA0", "24GiB",
+         "CUDA0=1GiB", "a=b", "blk.*=CPU", "llama.x=int:5", "x.gguf", "1e30", *map(str, SIZES), *HOSTILE)
+
+
+def _words(seed: random.Random) -> list[str]:
+    words = []
+    for _ in range(seed.randrange(8)):
+        name = seed.choice(NAMES)
+        if seed.random() < 0.1:
+            at = seed.randrange(len(name))
+            name = name[:at] + seed.choice(("", "-", "_", "=", "x", "\x1b")) + name[at + 1:]
+        words.append(name + seed.choice(("", "", "", "=" + seed.choice(WORDS))))
+        if seed.random() < 0.7:
+            words.append(seed.choice(WORDS))
+    return words
+
+
+def words(seed: random.Random) -> None:
+    """Flags with values of all kinds, as each command reads them."""
+    read(seed.choice([name for name, command in COMMANDS.items() if command.llama]), _words(seed), {})
+
+
+KINDS: dict[str, tuple[Callable[[random.Random], None], float]] = {      # and its share of the time
+    "reading": (reading, 1), "reading-plan": (reading_and_plan, 2), "keys": (hyperparameters, 1),
+    "keys-plan": (hyperparameters_and_plan, 3), "words": (words, 1),
+}
+
+
+# --- limits
+
+def _slow(*_: object) -> None:
+    raise TooSlow
+
+
+def outcome(kind: str, number: int) -> tuple[str, str]:
+    """("ok" or the error's name, "") or ("!", what must not happen)."""
+    run = KINDS[kind][0]
+    seed = random.Random(f"{kind}:{number}")
+    used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+    resource.setrlimit(resource.RLIMIT_AS, (used + MEMORY, resource.RLIM_INFINITY))
+    signal.setitimer(signal.ITIMER_PROF, SECONDS)
+    try:
+        run(seed)
+        return "ok", ""
+    except AutolayersError as error:
+        return type(error).__name__, ""
+    except TooSlow:
+        where = "".join(traceback.format_exc().splitlines(True)[-7:-1])
+        return "!", f"more than {SECONDS:g} s\n{where}"
+    except BaseException as error:
+        return "!", "".join(traceback.format_exception(error)[-4:])
+    finally:
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        resource.setrlimit(resource.RLIMIT_AS, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+
+
+def work(pipe: Any, first: int, step: int, seconds: float, kinds: list[str]) -> None:
+    """Cases until the time is over; says what it begins with, so that a hang that no signal ends has a name."""
+    signal.signal(signal.SIGPROF, _slow)
+    end = time.monotonic() + seconds
+    spent = dict.fromkeys(kinds, 0.0)
+    counts: dict[str, dict[str, int]] = {kind: {} for kind in kinds}
+    number = dict.fromkeys(kinds, first)
+    for kind in kinds:                       # what is read once and kept is no case's
+        outcome(kind, -1)
+    header_cache = [header(path) for path in paths()], [whole(path) for path in paths()]
+    while time.monotonic() < end:
+        kind = min(kinds, key=lambda kind: spent[kind] / KINDS[kind][1])
+        begun = time.monotonic()
+        for _ in range(20):
+            pipe.send(("at", kind, number[kind]))
+            name, trouble = outcome(kind, number[kind])
+            if trouble:
+                pipe.send(("bad", kind, number[kind], trouble))
+            counts[kind][name] = counts[kind].get(name, 0) + 1
+            number[kind] += step
+            if time.monotonic() > end:
+                break
+        spent[kind] += time.monotonic() - begun
+    del header_cache
+    peak = int(Path("/proc/self/status").read_text().partition("VmHWM:")[2].split()[0]) >> 10
+    pipe.send(("done", counts, peak))
+
+
+def run(seconds: float, jobs: int, first: int, kinds: list[str]) -> tuple[dict[str, dict[str, int]], list[str], int]:
+    """(how the cases of each kind ended, what must not happen, the largest worker in MiB)."""
+    context = get_context("fork")
+    workers: dict[Any, tuple[Any, list[Any]]] = {}
+    for job in range(jobs):
+        ours, theirs = context.Pipe(False)
+        process = context.Process(target=work, args=(theirs, first + job, jobs, seconds, kinds), daemon=True)
+        process.start()
+        theirs.close()
+        workers[ours] = process, ["nothing", 0]
+    totals: dict[str, dict[str, int]] = {kind: {} for kind in kinds}
+    bad: list[str] = []
+    peak = 0
+    while workers:
+        ready = wait(list(workers), timeout=30)
+        for pipe in ready or list(workers):
+            process, at = workers[pipe]
+            try:
+                message = pipe.recv() if ready else None
+            except EOFError:
+                message = None
+            if message is None:
+                bad.append(f"{at[0]}:{at[1]}: the process {'ended' if ready else 'hangs'}")
+                process.kill()
+                del workers[pipe]
+            elif message[0] == "at":
+                at[:] = message[1:]
+            elif message[0] == "bad":
+                bad.append(f"{message[1]}:{message[2]}: {message[3]}")
+            else:
+                for kind, counts in message[1].items():
+                    for name, count in counts.items():
+                        totals[kind][name] = totals[kind].get(name, 0) + count
+                peak = max(peak, message[2])
+                del workers[pipe]
+    return totals, bad, peak
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--minutes", type=float, default=1.0)
+    parser.add_argument("--jobs", type=int, default=1)
+    parser.add_argument("--first", type=int, default=0, help="number of the first case")
+    parser.add_argument("--only", default=",".join(KINDS), help="kinds, separated by commas")
+    parser.add_argument("--case", help="KIND:NUMBER, one case")
+    given = parser.parse_args()
+    if given.case:
+        kind, _, number = given.case.partition(":")
+        signal.signal(signal.SIGPROF, _slow)
+        name, trouble = outcome(kind, int(number))
+        print(name, trouble)
+        return bool(trouble)
+    totals, bad, peak = run(60 * given.minutes, given.jobs, given.first, given.only.split(","))
+    for kind, counts in totals.items():
+        print(f"{kind}: {sum(counts.values())} cases:",
+              ", ".join(f"{name} {count}" for name, count in sorted(counts.items())))
+    print(f"{sum(sum(counts.values()) for counts in totals.values())} cases, {len(bad)} bad, peak {peak} MiB")
+    for line in bad[:20]:
+        print(line)
+    return bool(bad)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
