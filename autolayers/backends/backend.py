@@ -70,11 +70,22 @@ class Backend:
         self.device, self.rules = device, rules
         name = device.name if device else self.name
         self.buffer = Buffer(name, index, self.alignment, host=False, max_size=self.max_size)
+        self.undecided = False      # something not known of the device decided where an operation runs
 
     @property
     def kind(self) -> Hashable:
         """Devices of one kind have the same alignment, support the same operations and pad weights alike."""
         return self.name
+
+    @property
+    def doubt(self) -> str:
+        """Why its sizes may be off; "": they were compared with llama.cpp's own."""
+        name = self.device.backend if self.device else self.name
+        return "" if self.proven else f"backend {name}: sizes are an upper bound, not compared with llama.cpp's own"
+
+    def otherwise(self) -> Device | None:
+        """The device with what is `undecided` the other way; the larger sizes of both are a bound."""
+        return self.device
 
     def host_buffer_type(self) -> Buffer | None:
         """ggml_backend_dev_host_buffer_type: pinned host memory, where there is any."""

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from ..backends import on
+from ..errors import LaunchRefused
 from ..graph import builder
-from ..records import dataclass
+from ..records import dataclass, replace
 from .prepare import prepare
-from .reserve import BROKEN, Contradiction, grows, reserve, runtime_sizes
+from .reserve import BROKEN, Contradiction, GraphCache, grows, reserve, runtime_sizes
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from ..model import Model
     from .cache import Memory
     from .context import Context
-    from .reserve import GraphCache
+    from .reserve import Setting
     from .weights import Placement
 
 
@@ -56,15 +56,26 @@ def _simulated(model: Model, params: Params, context: Context, placement: Placem
     more = runtime and grows(setting)
     result = reserve(setting, more, enough)
     larger = runtime_sizes(setting, result) if more and not result.stopped else None
-    unproven = sorted({device.backend for device in placement.devices if not on(device).proven})
-    warning = f"compute buffers on {', '.join(unproven)} are not proven equal to llama.cpp's" if unproven else ""
-    sizes = result.sizes
+    sizes, warning = result.sizes, ""
+    if any(backend.undecided for backend in setting.backends) and not result.stopped:
+        other = tuple([backend.otherwise() or device
+                       for device, backend in zip(placement.devices, setting.backends, strict=False)])
+        placement = replace(placement, devices=other)
+        sizes = _larger(sizes, prepare(model, params, context, placement, memory, build, GraphCache()))
     if context.layer_inputs and not _keeps_inputs(build):
         hp = model.hparams
         kept = (len(context.layer_inputs) + 2 * max(1, hp.dsv4_hc_mult)) * hp.n_embd * context.n_ubatch * 4
         sizes = tuple(size + kept for size in sizes)
         warning = f"what the draft reads of {model.architecture}'s layers is counted on every device"
     return Measured(sizes, result.flash_attn, warning, result.stopped, larger)
+
+
+def _larger(sizes: tuple[int, ...], setting: Setting) -> tuple[int, ...]:
+    """Per buffer the larger of `sizes` and this setting's, where llama.cpp would not refuse it."""
+    try:
+        return tuple(map(max, sizes, reserve(setting).sizes))
+    except LaunchRefused:
+        return sizes
 
 
 def _keeps_inputs(build: object) -> bool:

@@ -52,8 +52,7 @@ def model_devices(params: Params, devices: Sequence[Device]) -> tuple[tuple[Devi
     warnings = []
     if mode in ("row", "tensor") and used:
         warnings.append(f"split mode {mode}: the shares of the devices are an upper bound")
-    for name in dict.fromkeys(device.backend for device in used if not on(device).proven):
-        warnings.append(f"backend {name}: alignment and padding are an upper bound, not compared with llama.cpp yet")
+    warnings += dict.fromkeys(doubt for device in used if (doubt := on(device).doubt))
     return tuple(used), not warnings, tuple(warnings)
 
 

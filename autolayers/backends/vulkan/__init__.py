@@ -1,0 +1,69 @@
+"""Vulkan: ggml/src/ggml-vulkan/ggml-vulkan.cpp, as modelled.
+
+What a device's driver allows decides alignments, the largest buffer and which operations it runs: see limits.py.
+"""
+
+from __future__ import annotations
+
+from ...records import replace
+from ..backend import OFFLOAD_MIN_BATCH, Backend
+from .limits import SMALLEST, Limits
+from .reorder import reorder
+from .supported import largest, supports_op
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Hashable
+
+    from ...devices.device import Device
+    from ...ggml.scheduler import AddAllocDep
+    from ...ggml.tensor import Tensor
+
+
+class Vulkan(Backend):
+    name = "Vulkan"
+    host_buffer = "Vulkan_Host"
+    igpu_mmap = False
+    offload_min_batch = OFFLOAD_MIN_BATCH
+    modelled = True
+    free_is_total = True               # without VK_EXT_memory_budget
+    image = "-vulkan"
+    device_nodes = ("/dev/dri",)
+    koboldcpp = ("--usevulkan",)
+    out_of_memory = (
+        r"ggml_vulkan: Device memory allocation of size (?P<bytes>\d+) failed",      # ggml-vulkan-buffers.cpp
+        r"ErrorOutOfDeviceMemory|Requested buffer size exceeds device (?:memory|buffer)",
+    )
+
+    def __init__(self, device: Device | None = None, index: int = 0) -> None:
+        self.limits = limits = Limits.of(device)
+        self.proven = limits.known
+        self.alignment = limits.min_storage_buffer_offset_alignment
+        self.host_alignment = limits.min_memory_map_alignment
+        self.max_size = self.host_max_size = limits.block_size
+        super().__init__(device, index)
+
+    @property
+    def doubt(self) -> str:
+        if self.proven:
+            return ""
+        return (f"{self.device.name if self.device else self.name}: the limits of its driver are not known; "
+                "those of a desktop's GPU are assumed, an upper bound")
+
+    @property
+    def kind(self) -> Hashable:
+        return self.name, self.limits
+
+    def supports_op(self, op: Tensor) -> bool:
+        if not self.proven and largest(op) > SMALLEST:
+            self.undecided = True
+        return supports_op(op, self.limits)
+
+    def otherwise(self) -> Device | None:
+        if self.device is None or not self.undecided:
+            return self.device
+        small = {"max_storage_buffer_range": SMALLEST, "shader_64bit_indexing": False}
+        return replace(self.device, limits={**(self.device.limits or {}), **small})
+
+    def graph_optimize(self, nodes: list[Tensor], after: Tensor | None, add_alloc_dep: AddAllocDep) -> list[Tensor]:
+        return reorder(nodes, add_alloc_dep)

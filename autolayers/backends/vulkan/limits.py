@@ -1,0 +1,64 @@
+"""What a Vulkan driver allows, as far as it changes sizes: the keys of a device's `limits`.
+
+    Limits.of(device).block_size
+
+`vulkaninfo` shows them, and autolayers.devices.vulkan asks the driver. Where they are not known, a driver is assumed
+that aligns more than those of desktops do; tensors of more than SMALLEST bytes may run on it or not.
+"""
+
+from __future__ import annotations
+
+from ...records import dataclass
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from ...devices.device import Device
+
+GiB = 1 << 30
+
+
+@dataclass(frozen=True)
+class Limits:
+    """`known`: the device's own. The values here are those that are assumed."""
+
+    min_storage_buffer_offset_alignment: int = 256
+    min_memory_map_alignment: int = 4096
+    max_storage_buffer_range: int = 4 * GiB - 1
+    max_buffer_size: int = 1 << 40
+    max_memory_allocation_size: int = 4 * GiB - 4
+    max_compute_shared_memory_size: int = 32768
+    max_compute_workgroup_invocations: int = 1024
+    subgroup_size: int = 32
+    shader_float16: bool = True
+    cooperative_matrix2: bool = False
+    vulkan_memory_model: bool = True
+    compute_full_subgroups: bool = True
+    subgroup_shuffle_vote: bool = True
+    subgroup_arithmetic: bool = True
+    shader_64bit_indexing: bool = True       # VK_EXT_shader_64bit_indexing
+    known: bool = False
+
+    @classmethod
+    def of(cls, device: Device | None) -> Limits:
+        given = device.limits if device is not None else None
+        if not given:
+            return ASSUMED
+        known = all(key in given for key in _KEYS)
+        return cls(**{key: given[key] for key in _KEYS if key in given}, known=known)  # type: ignore[arg-type]
+
+    @property
+    def largest(self) -> int:
+        """Bytes of a tensor that an operation may read or write."""
+        if self.shader_64bit_indexing:
+            return self.max_buffer_size
+        return min(self.max_buffer_size, self.max_storage_buffer_range)
+
+    @property
+    def block_size(self) -> int:
+        """suballocation_block_size: a larger buffer is cut into several, and a graph's buffer into chunks."""
+        return min(GiB, self.max_memory_allocation_size, self.max_buffer_size)
+
+
+SMALLEST = GiB                   # the smallest max_storage_buffer_range of a desktop's driver (Intel's older ones)
+_KEYS = tuple(name for name in Limits.__annotations__ if name != "known")
+ASSUMED = Limits()

@@ -1,0 +1,280 @@
+"""The order in which Vulkan runs a split: ggml_vk_graph_optimize of ggml/src/ggml-vulkan/ggml-vulkan.cpp, as modelled.
+
+Nodes that do not depend on each other are moved together, so that the GPU need not wait between them; sequences that
+it fuses stay whole. The allocator sees the new order, which changes what lives at one time.
+"""
+
+from __future__ import annotations
+
+from ...ggml.tensor import Tensor
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from ...ggml.scheduler import AddAllocDep
+
+_AHEAD, _FOLLOWERS = 20, 15          # how far nodes are looked for
+
+_EMPTY = frozenset(("NONE", "RESHAPE", "TRANSPOSE", "VIEW", "PERMUTE"))
+
+
+def _ops(text: str) -> tuple[str, ...]:
+    return tuple(text.split())
+
+
+# Sequences that stay whole, in the order in which they are tried. Only the kinds of the operations are compared.
+_TOPK_MOE = tuple(map(_ops, (
+    "SOFT_MAX RESHAPE ARGSORT VIEW GET_ROWS RESHAPE SUM_ROWS CLAMP DIV RESHAPE",
+    "UNARY RESHAPE ADD ARGSORT VIEW GET_ROWS RESHAPE SUM_ROWS CLAMP DIV RESHAPE",
+    "UNARY SQRT RESHAPE ADD ARGSORT VIEW GET_ROWS RESHAPE SUM_ROWS CLAMP DIV RESHAPE",
+    "SOFT_MAX RESHAPE ARGSORT VIEW GET_ROWS",
+    "ARGSORT VIEW GET_ROWS RESHAPE SOFT_MAX RESHAPE",
+)))
+_SNAKE = _ops("MUL SIN SQR MUL ADD")
+_TOPK_QSA = _ops("GET_ROWS PERMUTE CONT CPY RESHAPE ADD TOP_K")
+_HC_POST = _ops("SCALE UNARY SCALE DSV4_HC_POST")
+_SEQUENCES = (*_TOPK_MOE, _SNAKE, _TOPK_QSA, *map(_ops, (
+    "RMS_NORM MUL ADD MUL",
+    "RMS_NORM MUL ADD",
+    "RMS_NORM MUL ROPE VIEW SET_ROWS",
+    "RMS_NORM VIEW SET_ROWS",
+    "ROPE VIEW SET_ROWS",
+)), _HC_POST)
+_KEEPING = frozenset((*_TOPK_MOE, _HC_POST))      # these hold what they read until they are done
+
+_BEGINNING: dict[str, list[tuple[str, ...]]] = {}
+for _sequence in _SEQUENCES:
+    _BEGINNING.setdefault(_sequence[0], []).append(_sequence)
+
+# A node may run right behind the one it reads where both are fused: next to each other, or with nothing but views and
+# what has run already between them.
+_FUSED_NEXT = frozenset((("MUL_MAT", "ADD"), ("MUL_MAT_ID", "ADD_ID"), ("MUL_MAT_ID", "MUL"), ("ADD", "ADD"),
+                         ("SSM_CONV", "ADD"), ("SSM_CONV", "UNARY")))
+_FUSED_NEAR = frozenset((("RMS_NORM", "MUL"), ("UNARY", "MUL")))
+_UNARY_MUL = frozenset(("GELU", "SIGMOID", "SILU", "SOFTPLUS"))
+
+
+def reorder(nodes: list[Tensor], add_alloc_dep: AddAllocDep) -> list[Tensor]:
+    """The nodes of one split in their new order."""
+    return _Order(nodes, add_alloc_dep).run()
+
+
+class _Order:
+    """Indices are those of the old order."""
+
+    def __init__(self, nodes: list[Tensor], add_alloc_dep: AddAllocDep) -> None:
+        self.nodes = nodes
+        self.add_alloc_dep = add_alloc_dep
+        self.ops = [node.op for node in nodes]
+        self.used = bytearray(len(nodes))            # has its place, or has been pulled forward
+        self.placed: set[int] = set()                # by id, of earlier rounds
+        self.sources = _sources(nodes)
+        self.sequences: dict[int, list[tuple[str, ...]]] = {}     # by where they begin
+        self.within_qsa: dict[int, int] = {}         # where the sequence around a node begins
+        for i, op in enumerate(self.ops):
+            found = [s for s in _BEGINNING.get(op, ()) if tuple(self.ops[i:i + len(s)]) == s]
+            if found:
+                self.sequences[i] = found
+                if _TOPK_QSA in found:
+                    self.within_qsa.update(dict.fromkeys(range(i, i + len(_TOPK_QSA)), i))
+
+    def run(self) -> list[Tensor]:
+        nodes, used = self.nodes, self.used
+        order: list[Tensor] = []
+        count = len(nodes)
+        first = 0
+        while first < count:
+            taken: list[int] | range | None = self.sequence(first) if first in self.sequences else None
+            if taken is None:
+                taken = self.independent(first)
+            for i in taken:
+                used[i] = 1
+                order.append(nodes[i])
+                self.placed.add(id(nodes[i]))
+            while first < count and used[first]:
+                first += 1
+        return order
+
+    def whole(self, start: int, length: int) -> bool:
+        return 1 not in self.used[start:start + length]
+
+    def sequence(self, first: int) -> range | None:
+        """The sequence that begins here, and what it keeps alive."""
+        for ops in self.sequences[first]:
+            end = first + len(ops)
+            if not self.whole(first, len(ops)):
+                continue
+            if ops in _KEEPING:
+                last = end - 1
+                if ops is not _HC_POST and end < len(self.nodes) and self.ops[end] == "SCALE":
+                    last = end                       # some are fused with it too
+                seen: set[int] = set()
+                for node in self.nodes[first:end]:
+                    for source in node.src:
+                        if id(source) not in seen:
+                            seen.add(id(source))
+                            self.add_alloc_dep(source, self.nodes[last])
+                    seen.add(id(node))
+            return range(first, end)
+        return None
+
+    def independent(self, first: int) -> list[int]:
+        """The node `first`, and those behind it that need not wait for any before them."""
+        ops, used, sources = self.ops, self.used, self.sources
+        taken = [first]
+        end = min(first + _AHEAD, len(ops))
+        views = []
+        for j in range(first + 1, end):
+            if used[j]:
+                continue
+            op = ops[j]
+            if op in _EMPTY:
+                views.append(j)
+                continue
+            for c in sources[j]:
+                if c >= first and not used[c] and not self.fused(c, j, taken[-1]):
+                    break
+            else:
+                if self.in_sequence(j):
+                    continue
+                taken.append(j)
+                self.pull_followers(j, taken)
+        if ops[taken[-1]] != "ADD":                  # else it is fused with what follows
+            inside = set(taken)
+            for j in views:
+                if used[j]:
+                    continue
+                for c in sources[j]:
+                    if c >= first and not used[c] and c not in inside:
+                        break
+                else:
+                    taken.append(j)
+                    inside.add(j)
+        return taken
+
+    def fused(self, c: int, j: int, last: int) -> bool:
+        """Whether `j` reads `c`, the last one taken, as part of one operation."""
+        if c != last:
+            return False
+        pair = self.ops[c], self.ops[j]
+        if pair in _FUSED_NEXT:
+            return j == c + 1
+        return pair in _FUSED_NEAR and all(self.used[i] or self.ops[i] in _EMPTY for i in range(c + 1, j))
+
+    def in_sequence(self, j: int) -> bool:
+        if j in self.within_qsa and self.whole(self.within_qsa[j], len(_TOPK_QSA)):
+            return True
+        return any(self.whole(j, len(ops)) for ops in self.sequences.get(j, ()))
+
+    def pull_followers(self, j: int, taken: list[int]) -> None:
+        """Put what is fused with `j` right behind it."""
+        ops, nodes, node = self.ops, self.nodes, self.nodes[j]
+        op, before = ops[j], ops[j - 1]
+        rope = j
+        if op == "MUL" and before == "RMS_NORM":
+            k = self.follower(j, "ROPE", lambda t: t.src[0] is node and all(s.op == "NONE" for s in t.src[1:]))
+            if k:
+                rope = k
+                self.pull(taken, k)
+        if ops[rope] in ("ROPE", "RMS_NORM"):
+            self.pull_set_rows(rope, taken)
+        if (op == "ADD_ID" and before == "MUL_MAT_ID") or (op == "ADD" and before == "MUL_MAT"):
+            kind = "MUL" if op == "ADD_ID" else "ADD"
+            self.pull(taken, self.follower(j, kind, lambda t: t.src[0] is node and self.ready(t.src[1])))
+        if op == "ADD" and before == "SSM_CONV":
+            self.pull(taken, self.follower(j, "UNARY", lambda t: t.src[0] is node))
+        if op == "UNARY":
+            self.pull(taken, self.follower(j, "MUL", lambda t: self.is_unary_mul(nodes[j], t)))
+
+    def follower(self, j: int, op: str, fits: Callable[[Tensor], bool]) -> int:
+        """The first node within reach of `j` that fits, used or not; 0: none."""
+        for k in range(j + 1, min(j + _FOLLOWERS, len(self.ops))):
+            if self.ops[k] == op and fits(self.nodes[k]):
+                return k
+        return 0
+
+    def pull(self, taken: list[int], k: int) -> None:
+        if k:
+            taken.append(k)
+            self.used[k] = 1
+
+    def ready(self, t: Tensor) -> bool:
+        return t.op == "NONE" or id(t) in self.placed
+
+    def is_unary_mul(self, unary: Tensor, mul: Tensor) -> bool:
+        """ggml_vk_can_fuse_unary_mul, with what is multiplied ready."""
+        first = mul.src[0] is unary
+        if not first and mul.src[1] is not unary:
+            return False
+        other = mul.src[1] if first else mul.src[0]
+        if not self.ready(other) or unary.param not in _UNARY_MUL or unary.type not in ("f32", "f16"):
+            return False
+        if not unary.type == mul.type == other.type or not other.contiguous(1) or not unary.src[0].contiguous(1):
+            return False
+        small, large = (other, unary) if first else (unary, other)
+        return all(n % m == 0 for n, m in zip(large.ne, small.ne, strict=True))
+
+    def pull_set_rows(self, start: int, taken: list[int]) -> None:
+        """The view of `start` and the SET_ROWS of that view, where the three can be fused and nothing between them
+        is in the way."""
+        nodes, ops, used = self.nodes, self.ops, self.used
+        view = rows = 0
+        for k in range(start + 1, min(start + _FOLLOWERS, len(ops))):
+            if used[k]:
+                continue
+            if not view and ops[k] == "VIEW" and nodes[k].src[0] is nodes[start]:
+                view = k
+            elif view and ops[k] == "SET_ROWS" and nodes[k].src[0] is nodes[view]:
+                rows = k
+                break
+        if not rows:
+            return
+        inner = nodes[start], nodes[view]            # read by nothing else, as ggml_can_fuse_subgraph_ext wants it
+        if any(t.is_output for t in inner) or inner[0].uses != 1 or inner[1].uses != 1:
+            return
+        if inner[0].view_src is not None or inner[1].view_src is not inner[0]:
+            return
+        for c in self.sources[rows]:
+            if c > start and c != view and not used[c] and ops[c] not in _EMPTY:
+                return
+        self.pull(taken, view)
+        self.pull(taken, rows)
+
+
+def _sources(nodes: list[Tensor]) -> list[list[int]]:
+    """Of each node the earlier ones within reach that must run before it: what it reads, and what shares memory with
+    it or with what it reads (`is_src_of` of ggml_vk_graph_optimize)."""
+    where: dict[int, int] = {}                       # by id of a node
+    same: dict[int, list[int]] = {}                  # by id of the memory's owner: nodes that are or view it
+    readers: dict[int, list[int]] = {}               # the same: nodes that read it
+    found = []
+    for j, node in enumerate(nodes):
+        base = node.view_src or node
+        low = j - _AHEAD
+        before = set()
+        mine = same.get(id(base))
+        if mine:
+            before.update([c for c in mine[-_AHEAD:] if c > low])
+        if node.op in _EMPTY:
+            for source in node.src:
+                c = where.get(id(source), -1)
+                if c > low:
+                    before.add(c)
+        else:
+            theirs = readers.get(id(base))
+            if theirs:
+                before.update([c for c in theirs[-_AHEAD:] if c > low])
+            for source in node.src:
+                c = where.get(id(source), -1)
+                if c > low:
+                    before.add(c)
+                owner = id(source.view_src or source)
+                shared = same.get(owner)
+                if shared:
+                    before.update([c for c in shared[-_AHEAD:] if c > low and nodes[c].op not in _EMPTY])
+                readers.setdefault(owner, []).append(j)
+        where[id(node)] = j
+        same.setdefault(id(base), []).append(j)
+        found.append(list(before))
+    return found
