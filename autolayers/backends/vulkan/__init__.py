@@ -5,6 +5,7 @@ What a device's driver allows decides alignments, the largest buffer and which o
 
 from __future__ import annotations
 
+from ...builds import NEWEST_RULES
 from ...records import replace
 from ..backend import OFFLOAD_MIN_BATCH, Backend
 from .limits import SMALLEST, Limits
@@ -15,6 +16,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Hashable
 
+    from ...builds import Rules
     from ...devices.device import Device
     from ...ggml.scheduler import AddAllocDep
     from ...ggml.tensor import Tensor
@@ -35,13 +37,13 @@ class Vulkan(Backend):
         r"ErrorOutOfDeviceMemory|Requested buffer size exceeds device (?:memory|buffer)",
     )
 
-    def __init__(self, device: Device | None = None, index: int = 0) -> None:
+    def __init__(self, device: Device | None = None, index: int = 0, rules: Rules = NEWEST_RULES) -> None:
         self.limits = limits = Limits.of(device)
         self.proven = limits.known
         self.alignment = limits.min_storage_buffer_offset_alignment
         self.host_alignment = limits.min_memory_map_alignment
         self.max_size = self.host_max_size = limits.block_size
-        super().__init__(device, index)
+        super().__init__(device, index, rules)
 
     @property
     def doubt(self) -> str:
