@@ -7,6 +7,8 @@ import sys
 
 from ..errors import UsageError
 from ..flags.check import read
+from ..quoting import shell
+from ..records import replace
 from . import load
 
 TYPE_CHECKING = False
@@ -36,7 +38,14 @@ def main(words: list[str]) -> int:
 def _one(name: str, arguments: Arguments, form: str) -> int:
     from ..api import plan
 
-    answer = plan(load(name, arguments.value("-hft")), arguments, environ=os.environ, explain=form in ("text", "json"))
+    model = load(name, arguments.value("-hft"))
+    answer = plan(model, arguments, environ=os.environ, explain=form in ("text", "json"))
+    if form == "number" and not answer.fits:
+        whole = plan(model, replace(arguments, own={**arguments.own, "format": "flags"}), environ=os.environ)
+        if whole.fits:
+            print("autolayers: no n_gpu_layers fits by itself; this does: "
+                  + shell([*whole.flags, *_printable(arguments)]), file=sys.stderr)
+            return 5
     sys.stdout.write(_render(answer, form, arguments))
     if form not in ("text", "json"):
         _warn(answer)
@@ -46,6 +55,8 @@ def _one(name: str, arguments: Arguments, form: str) -> int:
 def _several(names: list[str], arguments: Arguments, form: str) -> int:
     from ..api import plan_together
 
+    if form == "number":
+        raise UsageError("-q is for one model: several at once are only right with all their flags (--format flags)")
     together = plan_together([load(name, arguments.value("-hft")) for name in names], arguments, environ=os.environ)
     sys.stdout.write(_render_several(together, form, arguments))
     if form not in ("text", "json"):
@@ -57,7 +68,7 @@ def _several(names: list[str], arguments: Arguments, form: str) -> int:
 def _render(plan: Plan, form: str, arguments: Arguments) -> str:
     """The plan in one of the output formats."""
     if form == "number":
-        return f"{plan.n_gpu_layers}\n"
+        return f"{plan.n_gpu_layers}\n" if plan.fits else ""
     if form == "flags":
         # Words for $(...), which splits at blanks and knows no quotes
         return " ".join([*plan.flags, *_printable(arguments)]) + "\n"
@@ -81,8 +92,6 @@ def _render_several(together: Together, form: str, arguments: Arguments) -> str:
         import json
 
         return json.dumps(together.to_dict(), indent=1) + "\n"
-    if form == "number":
-        return "".join(f"{plan.n_gpu_layers}\n" for plan in together.plans)
     if form not in ("flags", "text"):
         from ..launch.formats import write_several
 

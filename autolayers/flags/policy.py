@@ -22,7 +22,8 @@ class Policy:
     """What a planner is to aim at. `strategy` None means not given: auto, but a given -ngl is taken literally.
 
     `n_ctx` is None (the largest context that costs no layer), "max" or a number; `budget` holds bytes per device
-    name, `margin` bytes per device; `gpu` and `ram` (bytes) say the machine, `build` the llama.cpp build."""
+    name, `margin` bytes per device; `gpu` and `ram` (bytes) say the machine, `build` the llama.cpp build. `alone`: the
+    answer is to be n_gpu_layers and nothing else."""
 
     strategy: str | None = None
     n_ctx: int | str | None = None
@@ -33,6 +34,7 @@ class Policy:
     gpu: str | None = None
     ram: int | None = None
     build: int | None = None
+    alone: bool = False
 
 
 def read(words: Sequence[str] | Params | Arguments, environ: Mapping[str, str] | None) -> tuple[Params, Policy]:
@@ -50,6 +52,9 @@ def read(words: Sequence[str] | Params | Arguments, environ: Mapping[str, str] |
 
 
 def read_policy(own: Mapping[str, Any]) -> Policy:
-    """The Policy of Arguments.own; other keys are left alone."""
+    """The Policy of Arguments.own; other keys are left alone. Raises UsageError."""
+    if own.get("format") == "number" and own.get("kv-types"):
+        raise UsageError("--kv-types chooses flags that n_gpu_layers alone is wrong without: --format flags prints all")
     return Policy(own.get("strategy"), own.get("ctx"), own.get("ctx-min"), own.get("kv-types", ()),
-                  own.get("budget", ()), own.get("margin"), own.get("gpu"), own.get("ram"), own.get("llama-build"))
+                  own.get("budget", ()), own.get("margin"), own.get("gpu"), own.get("ram"), own.get("llama-build"),
+                  own.get("format") == "number")

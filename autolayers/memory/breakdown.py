@@ -32,6 +32,7 @@ class Extra:
     size: int          # bytes
     exact: bool
     upper_limit: bool = False   # grows up to this while serving (prompt cache, checkpoints)
+    bounded_by: str = ""        # the field of Params that bounds it, where one does
 
 
 @dataclass(frozen=True)
@@ -80,3 +81,8 @@ class Breakdown(Static):
     @property
     def resident(self) -> int:
         return super().resident + self.extra_by_device().get("Host", 0)
+
+    @property
+    def growing(self) -> int:
+        """Bytes of system memory that may be taken in addition while it serves."""
+        return sum(extra.size for extra in self.extras if extra.upper_limit and extra.device == "Host")

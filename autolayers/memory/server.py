@@ -1,11 +1,13 @@
 """What every server holds in system memory in addition to the breakdown, most of it only while it serves.
 
 Mirrors, as modelled: llama_context::output_reserve, the state writers of src/llama-kv-cache*.cpp and
-llama-memory-recurrent.cpp (context checkpoints), tools/server's prompt cache, src/llama-kv-cells.h.
+llama-memory-recurrent.cpp (context checkpoints), server_prompt_cache of tools/server, src/llama-kv-cells.h. The limits
+and their defaults are the same from build 9093 to 11434.
 """
 
 from __future__ import annotations
 
+from ..builds import Build
 from ..gguf import row_size
 from ..units import MiB
 from .breakdown import Extra
@@ -24,15 +26,24 @@ _USED_CELL = 90
 
 
 def serving(model: Model, params: Params, context: Context,
-            memory: Memory) -> tuple[tuple[Extra, ...], tuple[str, ...]]:
+            memory: Memory, build: int | None = None) -> tuple[tuple[Extra, ...], tuple[str, ...]]:
     """The output buffer, and what grows up to a limit; and warnings about what has no limit."""
-    found = [*_output(model, params, context), *_checkpoints(model, params, context, memory)]
+    here, checkpoint = Build(build or 0), _checkpoint(model, context, memory)
+    n = CTX_CHECKPOINTS if params.ctx_checkpoints is None else max(0, params.ctx_checkpoints)
+    found = _output(model, params, context)
+    if checkpoint and n and here.knows("-ctxcp"):
+        found.append(Extra("context checkpoints", "Host", context.n_seq_max * n * checkpoint, True, upper_limit=True,
+                           bounded_by="ctx_checkpoints"))
     warnings: tuple[str, ...] = ()
     mib = CACHE_RAM if params.cache_ram is None else params.cache_ram
     if mib < 0:
         warnings = ("--cache-ram -1: saved prompts may take all of the host's memory",)
-    elif mib:
-        found.append(Extra("prompt cache", "Host", mib * MiB, True, upper_limit=True))
+    elif mib and here.knows("-cram"):
+        size = mib * MiB
+        if not here.rules.prompt_limit:
+            size = max(size, n * checkpoint + sum(tensor.size for cache in memory.caches
+                                                  for layer in cache.layers for tensor in layer.tensors))
+        found.append(Extra("prompt cache", "Host", size, True, upper_limit=True, bounded_by="cache_ram"))
     cells = sum(cache.n_cells * cache.n_stream for cache in memory.caches if cache.layers and cache.layers[0].k)
     if cells:
         found.append(Extra("cache bookkeeping", "Host", cells * (CELL + _USED_CELL), False, upper_limit=True))
@@ -53,10 +64,9 @@ def _output(model: Model, params: Params, context: Context) -> list[Extra]:
     return [*found, Extra("more outputs", "Host", more * row * 4, True, upper_limit=True)] if more > 0 else found
 
 
-def _checkpoints(model: Model, params: Params, context: Context, memory: Memory) -> list[Extra]:
-    """Context checkpoints of memories that cannot be rolled back; each is a sequence's state without its full
-    attention."""
-    n = CTX_CHECKPOINTS if params.ctx_checkpoints is None else max(0, params.ctx_checkpoints)
+def _checkpoint(model: Model, context: Context, memory: Memory) -> int:
+    """Bytes of a context checkpoint of memories that cannot be rolled back: a sequence's state without its full
+    attention. 0 where all can."""
     size = 0
     swa, recurrent = memory.cache("swa"), memory.cache("recurrent")
     if swa is not None and swa.layers:
@@ -72,6 +82,4 @@ def _checkpoints(model: Model, params: Params, context: Context, memory: Memory)
         if state is not None:
             size += sum(12 + tensor.size // max(1, state.n_stream)
                         for layer in state.layers for tensor in layer.tensors)
-    if not size or not n:
-        return []
-    return [Extra("context checkpoints", "Host", context.n_seq_max * n * (8 + size), True, upper_limit=True)]
+    return size and 8 + size

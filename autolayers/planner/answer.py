@@ -7,6 +7,8 @@ from ..memory.breakdown import Breakdown
 from ..memory.companions import NONE
 from ..records import replace
 from ..units import mib
+from . import serving
+from .alone import layers_alone
 from .candidates import describe, merged
 from .cost import CostModel
 from .evaluate import FULL, RAM_MARGIN, Evaluator
@@ -30,10 +32,17 @@ def plan_on(model: Model, params: Params, policy: Policy, machine: Machine, comp
     price, the levers and --fit's own answer, `speed` the prediction. Raises LaunchRefused."""
     evaluator = Evaluator.of(model.overridden(params.override_kv), machine, policy.build, policy.margin, companions)
     cost = CostModel(evaluator)
-    candidate = solve(evaluator, params, policy, cost)
+    if policy.alone:
+        candidate = layers_alone(evaluator, params)
+    else:
+        candidate = solve(evaluator, params, policy, cost)
     if candidate is None:
         raise evaluator.refusal or LaunchRefused("llama.cpp would refuse this launch")
-    return _Answer(evaluator, cost, params, candidate).plan(notes, explain, speed)
+    answer = serving.bounded(evaluator, candidate)
+    why = () if answer is candidate else (serving.reason(candidate, answer),)
+    if policy.alone:
+        notes, why = notes + why, ()
+    return _Answer(evaluator, cost, params, answer).plan(notes, why, explain, speed)
 
 
 class _Answer:
@@ -45,7 +54,7 @@ class _Answer:
         assert isinstance(candidate.breakdown, Breakdown)       # solve() measures its answer fully
         self.use = candidate.breakdown
 
-    def plan(self, notes: tuple[str, ...], explain: bool, speed: bool) -> Plan:
+    def plan(self, notes: tuple[str, ...], reasons: tuple[str, ...], explain: bool, speed: bool) -> Plan:
         params = explicit_split(self.evaluator, self.candidate.params)
         if params.n_ctx == 0:      # the trained one, which --fit would multiply by slots with caches
             params = replace(params, n_ctx=self.use.n_ctx)
@@ -53,7 +62,8 @@ class _Answer:
         why, found, fit_choice = self._explained() if explain and self.evaluator.machine.devices else ((), (), None)
         return Plan(
             self.evaluator.model, params, self.use, self._devices(), host, self.candidate.fits,
-            tuple(_flags(params, self.given)), describe(params, self.everything), why, notes + self._warnings(host),
+            tuple(_flags(params, self.given)), describe(params, self.everything), reasons + why,
+            notes + self._warnings(host),
             self.cost.speed(self.candidate) if speed or explain else None, fit_choice, found)
 
     def _devices(self) -> tuple[DeviceRow, ...]:
@@ -70,9 +80,8 @@ class _Answer:
 
     def _host(self) -> HostRow:
         machine, use = self.evaluator.machine, self.use
-        margin = 0 if machine.ram is None else RAM_MARGIN
         return HostRow(use.host.model, use.host.context, use.host.compute, use.extra_by_device().get("Host", 0),
-                       use.resident, margin, machine.ram, machine.ram_total)
+                       use.resident, use.growing, RAM_MARGIN, machine.ram, machine.ram_total)
 
     def _explained(self) -> tuple[tuple[str, ...], tuple[Lever, ...], FitChoice | None]:
         from .explain import levers, next_step, price_of
@@ -93,13 +102,8 @@ class _Answer:
         model, use, spare = self.evaluator.model, self.use, self.candidate.ram_spare
         found = [*model.header.warnings, *use.warnings]
         if spare is not None and spare < 0:
-            found.append(f"the launch needs {mib(host.resident)} of system memory, {mib(-spare)} more than is "
+            found.append(f"the launch needs {mib(host.needed)} of system memory, {mib(-spare)} more than is "
                          "available: it would swap, or read the file again for every token")
-        elif spare is not None:
-            growing = sum(extra.size for extra in use.extras if extra.upper_limit and extra.device == "Host")
-            if growing > spare:
-                found.append(f"what grows while serving (prompt cache, checkpoints) may take {mib(growing)} of system "
-                             f"memory, {mib(spare)} are left: --cache-ram limits it")
         trained = model.n_ctx_train
         if trained and use.n_ctx_seq > trained and self.given.n_ctx:
             found.append(f"a slot's context of {use.n_ctx_seq} is more than the {trained} the model was trained for")

@@ -8,6 +8,7 @@ from ..memory.breakdown import Breakdown, LowerBound, Static
 from ..memory.companions import NONE
 from ..memory.estimate import Estimator
 from ..records import dataclass, replace
+from . import serving
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -49,7 +50,8 @@ class Machine:
 @dataclass(frozen=True)
 class Candidate:
     """A launch and what it allocates. `spare` is what is left on each device that is used once the margin is kept
-    (negative: missing), `ram_spare` the same for system memory (None: not limited)."""
+    (negative: missing), `ram_spare` the same for system memory (None: not limited), where what serving adds for certain
+    is taken off too."""
 
     params: Params
     breakdown: Measured
@@ -65,6 +67,11 @@ class Candidate:
     @property
     def fits(self) -> bool:
         return self.fits_devices and (self.ram_spare is None or self.ram_spare >= 0)
+
+    @property
+    def ram_missing(self) -> int:
+        """Bytes of system memory that there are too few."""
+        return max(0, -(self.ram_spare or 0))
 
     def overheads(self, limits: Mapping[str, int]) -> dict[str, int]:
         """Bytes on each device that is used that are neither weights nor cache: graph buffers, extras, margin."""
@@ -211,4 +218,5 @@ class Evaluator:
             kept = sum(size for _, size in margins[device.name])
             spare[device.name] = self.machine.limits[device.name] - kept - taken
         ram = self.machine.ram
-        return Candidate(params, use, margins, spare, None if ram is None else ram - RAM_MARGIN - use.resident)
+        needed = RAM_MARGIN + use.resident + serving.certain(params, use)
+        return Candidate(params, use, margins, spare, None if ram is None else ram - needed)

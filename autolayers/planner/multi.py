@@ -6,6 +6,7 @@ from ..flags.params import FIT_PARAMS_MIN_CTX
 from ..memory.companions import NONE
 from ..records import dataclass, replace
 from .answer import plan_on
+from .evaluate import RAM_MARGIN
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -48,7 +49,7 @@ class Together:
     def ram_left(self) -> int | None:
         """Bytes of system memory that are left, None where that is not limited."""
         ram = self.machine.ram
-        return None if ram is None else ram - sum(plan.host.resident for plan in self.plans)
+        return None if ram is None else ram - sum(plan.host.resident + plan.host.growing for plan in self.plans)
 
 
 def plan_together_on(models: Sequence[Model], params: Params, policy: Policy, machine: Machine,
@@ -78,7 +79,19 @@ def plan_together_on(models: Sequence[Model], params: Params, policy: Policy, ma
         plans.append(found)
         limits = {name: limit - _taken(found).get(name, 0) for name, limit in limits.items()}
         ram = None if ram is None else ram - found.host.resident      # one margin does for all
+    if ram is not None:
+        plans = [_served(plan, params, policy, machine, companions, notes, max(0, ram - RAM_MARGIN) // len(plans))
+                 for plan in plans]
     return Together(tuple(plans), machine)
+
+
+def _served(plan: Plan, given: Params, policy: Policy, machine: Machine, companions: Companions, notes: tuple[str, ...],
+            share: int) -> Plan:
+    """The same launch where `share` bytes of system memory are left for what grows while it serves."""
+    launch = replace(plan.params, cache_ram=given.cache_ram, ctx_checkpoints=given.ctx_checkpoints)
+    mine = replace(machine, limits={device.name: device.free for device in plan.devices},
+                   ram=RAM_MARGIN + plan.host.resident + share)
+    return plan_on(plan.model, launch, replace(policy, strategy=None, kv_types=()), mine, companions, notes)
 
 
 def _floor(model: Model, params: Params, floor: int | None) -> int | None:

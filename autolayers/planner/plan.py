@@ -42,13 +42,15 @@ class DeviceRow:
 @dataclass(frozen=True)
 class HostRow:
     """System RAM, bytes. `resident` is what must be in RAM at once: weights that are only mapped from the file count
-    with the pages that are read, not with their address range. `free` is None where the machine is not here."""
+    with the pages that are read, not with their address range; `growing` may come to it while it serves. `free` is None
+    where it is not known: then nothing is compared with it."""
 
     model: int
     context: int
     compute: int
     extra: int = 0
     resident: int = 0
+    growing: int = 0
     margin: int = 0
     free: int | None = None
     total: int | None = None
@@ -58,9 +60,15 @@ class HostRow:
         return self.model + self.context + self.compute + self.extra
 
     @property
+    def needed(self) -> int:
+        """What must be available, the margin included; what grows is only counted where it is bounded by what there
+        is."""
+        return self.resident + self.margin + (0 if self.free is None else self.growing)
+
+    @property
     def remaining(self) -> int | None:
-        """What is left when the margin is kept; negative: it would swap."""
-        return None if self.free is None else self.free - self.margin - self.resident
+        """What is left when the margin is kept and all has grown; negative: it would swap."""
+        return None if self.free is None else self.free - self.needed
 
 
 @dataclass(frozen=True)
@@ -141,7 +149,7 @@ class Plan:
             "host": {
                 "model": self.host.model, "context": self.host.context, "compute": self.host.compute,
                 "extra": self.host.extra, "beside": self.host.extra, "used": self.host.used,
-                "resident": self.host.resident,
+                "resident": self.host.resident, "growing": self.host.growing, "needed": self.host.needed,
                 "margin": self.host.margin, "free": self.host.free, "remaining": self.host.remaining,
             },
             "extras": [

@@ -15,7 +15,7 @@ from ..records import dataclass, lazy, replace
 from . import candidates
 from .cost import CostModel, hop
 from .evaluate import FIT, FULL, PROMPT
-from .fit import fit_estimated, fit_with_overheads
+from .fit import fit, fit_estimated, fit_with_overheads
 from .search import largest_context, last
 from .tensor_split import TensorSplit, is_free
 
@@ -31,6 +31,11 @@ if TYPE_CHECKING:
 PARTS_GAIN = 1.02     # parts of layers on several GPUs need many flags: they must be this much faster than -ncmoe
 PRUNE_FACTOR = 1.25   # on unlike GPUs, skip whole-layer candidates predicted this much slower
 SPILL_GAIN = 1.25     # FFN weights in RAM must be this much faster than whole layers: predictions are uncertain
+
+# A context that was not asked for does not grow beyond what a processor serves well and leaves for the rest:
+TOKEN_SECONDS = 0.5   # a token may take this long with a full context,
+TOKEN_GROWTH = 1.5    # or this many times what it takes at the reference depth
+RAM_SHARE = 7 / 8     # of the system memory that there is may be taken
 
 
 @dataclass(frozen=True)
@@ -118,7 +123,7 @@ class Search:
                 return answer
             answers.append(answer)
         fitting = [answer for answer in answers if answer.fits]
-        return self.cost.fastest(fitting) if fitting else answers[0] if answers else None
+        return self.cost.fastest(fitting) if fitting else self.least_bad(answers)
 
     def _solve(self, params: Params) -> Candidate | None:
         if not self.evaluator.machine.devices:
@@ -152,8 +157,34 @@ class Search:
         if span.fixed or span.least is None or span.most is None:
             return self.evaluator.candidate(make(span.least), self.fidelity)
         most = span.most if above is None else above.params.n_ctx or span.most
+        useful = self._useful(make, span.least, most)
+        if useful < most:
+            most, above = useful, None
         found = largest_context(self.evaluator, make, span.least, most, span.step, self.fidelity, above)
         return found if found is not None else self.evaluator.candidate(make(span.least), self.fidelity)
+
+    def _useful(self, make: Callable[[int | None], Params], least: int, most: int) -> int:
+        """The largest context of least..most whose tokens do not take too long, and that leaves system memory for the
+        rest; neither is asked of --ctx max."""
+        ram = self.evaluator.machine.ram
+        if self.policy.n_ctx == "max":
+            return most
+
+        def useful(n: int) -> bool:
+            params = make(n)
+            use = self.evaluator.static(params)
+            if use is None or not use.host.context:
+                return use is not None
+            speed = self.cost.predict(params, use)
+            slowest = max(TOKEN_SECONDS, TOKEN_GROWTH / speed.generation)
+            return 1 / speed.generation_full <= slowest and (ram is None or use.resident <= ram * RAM_SHARE)
+
+        step = self.contexts.step
+        first = least // step
+        if most <= least or useful(most):
+            return most
+        count = last(0, most // step - first, lambda n: useful((first + n) * step))
+        return max(least, (first + count) * step)
 
     def _split_with_more_context(self, candidate: Candidate, given: Params) -> Params | None:
         """These flags with a split that allows at least 25 % more context at the same speed, or None."""
@@ -240,7 +271,18 @@ class Search:
             return self.cost.fastest(fitting)
         if self.literal:
             return self.evaluator.candidate(at, self.fidelity)
-        return found[0] if found else self.evaluator.candidate(replace(at, n_gpu_layers=0), self.fidelity)
+        return self.least_bad(found, at if finer else None) or \
+            self.evaluator.candidate(replace(at, n_gpu_layers=0), self.fidelity)
+
+    def least_bad(self, found: list[Candidate], params: Params | None = None) -> Candidate | None:
+        """Of launches that system memory does not suffice for the fastest, but none that lacks more of it than what
+        --fit would do with `params`; where none keeps the margins of the devices, the first."""
+        limited = self.evaluator.machine.ram is not None
+        rival = fit(self.evaluator, params, self.fidelity) if params and limited else None
+        on_devices = [candidate for candidate in (*found, rival) if candidate is not None and candidate.fits_devices]
+        if rival is not None and rival.fits_devices:
+            on_devices = [candidate for candidate in on_devices if candidate.ram_missing <= rival.ram_missing]
+        return self.cost.fastest(on_devices) if on_devices else found[0] if found else None
 
     def _whole_layers_dominated(self, params: Params, found: list[Candidate]) -> bool:
         """Whether an optimistic bound for whole-layer offload (half of the overheads) is already slower than the best
@@ -333,7 +375,7 @@ class Search:
         shape = replace(candidates.with_experts_on_host(base, count - 1), tensor_split=found.params.tensor_split)
         for params in candidates.with_part_of_experts_on_host(self.model, shape, count - 1):
             candidate = self.evaluator.candidate(params, self.fidelity)
-            if candidate is not None and candidate.fits:
+            if candidate is not None and candidate.fits_devices:
                 return [candidate]
         return []
 

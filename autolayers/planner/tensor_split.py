@@ -33,18 +33,19 @@ class TensorSplit:
         self.measured: dict[int, dict[str, int]] = {}
         self.idle: dict[tuple[int, str], int] = {}
 
-    def best(self, params: Params, default_first: bool = True) -> Candidate | None:
+    def best(self, params: Params, default_first: bool = True, ram: bool = True) -> Candidate | None:
         """These flags with the fastest split that fits, llama.cpp's default included; None where none fits.
 
-        `default_first`: where nothing was measured yet, llama.cpp's default is tried before the best by a guess."""
+        `default_first`: where nothing was measured yet, llama.cpp's default is tried before the best by a guess. `ram`:
+        system memory must suffice too."""
         free = is_free(self.evaluator, params)
         if not self.evaluator.may_fit(params, any_split=free):
             return None
         if not free:
             candidate = self.evaluator.candidate(params, self.fidelity)
-            return candidate if candidate is not None and candidate.fits else None
+            return candidate if candidate is not None and _fits(candidate, ram) else None
         if self.measured or not default_first:
-            found = self._refined(params)
+            found = self._refined(params, ram)
             if found is not None:
                 return found
             if self.measured and self._default_cannot_fit(params):
@@ -53,17 +54,18 @@ class TensorSplit:
         if default is None:
             return None
         self._record(default, trusted=True)
-        if default.fits and self.lower_bound(params) >= self.cost.speed(default).request:
+        if _fits(default, ram) and self.lower_bound(params) >= self.cost.speed(default).request:
             return default
-        found = self._refined(params)
-        fitting = [candidate for candidate in (default, found) if candidate is not None and candidate.fits]
+        found = self._refined(params, ram)
+        fitting = [candidate for candidate in (default, found) if candidate is not None and _fits(candidate, ram)]
         return self.cost.fastest(fitting) if fitting else None
 
     def most(self, make: Callable[[int], Params], top: int) -> Candidate | None:
-        """The launch with the largest count in 0..top that fits, with the best split where there is one to choose."""
+        """The launch with the largest count in 0..top that fits on the devices, with the best split where there is one
+        to choose."""
         if not is_free(self.evaluator, make(top)):
             return largest_count(self.evaluator, make, top, self.fidelity)
-        best = self.best(make(top))
+        best = self.best(make(top), ram=False)
         if best is not None:
             return best
         low, high, steps = -1, top, 0
@@ -72,7 +74,7 @@ class TensorSplit:
             if steps < 4:
                 guess = last(low, high - 1, lambda count: self.partition(make(count)) is not None)
             guess = min(max(guess, low + 1), high - 1)
-            candidate = self.best(make(guess), default_first=False)
+            candidate = self.best(make(guess), default_first=False, ram=False)
             if candidate is None:
                 high = guess
             else:
@@ -125,7 +127,7 @@ class TensorSplit:
         split = best_partition(sizes, costs, capacities, slowness, hop(params.n_ubatch or N_UBATCH))
         return None if split is None else tuple(float(n) for n in split)
 
-    def _refined(self, params: Params) -> Candidate | None:
+    def _refined(self, params: Params, ram: bool) -> Candidate | None:
         """The split that is best by the known overheads, corrected by what is measured until it fits and no other
         is predicted faster."""
         seen: set[tuple[float, ...]] = set()
@@ -141,8 +143,8 @@ class TensorSplit:
             candidate = self.evaluator.candidate(shape, self.fidelity)
             if candidate is None:
                 break
-            self._record(candidate, trusted=candidate.fits)
-            if candidate.fits:
+            self._record(candidate, trusted=candidate.fits_devices)
+            if _fits(candidate, ram):
                 best = candidate
         return best
 
@@ -167,6 +169,10 @@ class TensorSplit:
             known[name] = size if trusted else max(size, before.get(name, 0))
             if not candidate.breakdown.devices[name].model:
                 self.idle[n_ctx, name] = min(size, self.idle.get((n_ctx, name), size))
+
+
+def _fits(candidate: Candidate, ram: bool) -> bool:
+    return candidate.fits if ram else candidate.fits_devices
 
 
 def is_free(evaluator: Evaluator, params: Params) -> bool:

@@ -32,7 +32,8 @@ def together_text(together: Together, style: Style | None = None, rest: Sequence
         rows.append([device.name, in_mib(together.machine.limits[device.name]),
                      *(in_mib(d.used + d.margin if d.used else 0) for d in taken), in_mib(left[device.name])])
     ram, ram_left = together.machine.ram, together.ram_left()
-    rows.append(["Host", "" if ram is None else in_mib(ram), *(in_mib(plan.host.resident) for plan in together.plans),
+    needs = [plan.host.needed - plan.host.margin for plan in together.plans]
+    rows.append(["Host", "" if ram is None else in_mib(ram), *map(in_mib, needs),
                  "" if ram_left is None else in_mib(ram_left)])
     lines += [*table(head, rows, style), "", style("all fit together", "green") if together.fits
               else style("they do not fit together", "red")]

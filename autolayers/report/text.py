@@ -47,7 +47,7 @@ def plan_text(plan: Plan, style: Style | None = None, rest: Sequence[str] = ()) 
     lines += [style(f"! {warning}", "yellow") for warning in plan.warnings]
     if not plan.exact:
         lines.append(style("! sizes are upper bounds, not exact", "yellow"))
-    verdict = style("fits", "green") if plan.fits else style("does not fit: " + shortage(plan), "red")
+    verdict = style(fits_words(plan), "green") if plan.fits else style("does not fit: " + shortage(plan), "red")
     return "\n".join([*lines, *([""] if lines[-1] else []), f"{verdict}", shell([*plan.flags, *rest])]) + "\n"
 
 
@@ -64,6 +64,13 @@ def context_words(plan: Plan) -> str:
 def speed_words(speed: Speed) -> str:
     return (f"predicted, not measured (within a factor of {speed.spread:g}): {speed.generation:.1f} tokens/s, "
             f"{speed.generation_full:.1f} with a full context, prompt {speed.prompt:.0f} tokens/s")
+
+
+def fits_words(plan: Plan) -> str:
+    """The verdict on a plan that fits; where the system memory is not known, how much of it is needed."""
+    if plan.host.free is not None:
+        return "fits"
+    return f"fits where {human(plan.host.needed)} of RAM are available (--ram SIZE checks it)"
 
 
 def shortage(plan: Plan) -> str:

@@ -60,6 +60,18 @@ class TestOutput:
     def test_q_is_the_number(self) -> None:
         assert run(DENSE, "--gpu", "24GiB", "-q").stdout == "17\n"
 
+    @pytest.mark.parametrize(("words", "code", "message"), [
+        (["--gpu", "24GiB", "--ram", "4GiB"], 0, "-cram"),
+        (["--gpu", "1.5GiB", "--ram", "2GiB", "-fit", "off"], 5, "this does: -ngl"),
+        (["--gpu", "1GiB", "-ngl", "99"], 5, "does not fit"),
+        (["--gpu", "8GiB", "--kv-types", "f16,q8_0"], 2, "--format flags"),
+        ([MOE, "--gpu", "24GiB"], 2, "for one model"),
+    ])
+    def test_q_prints_no_number_that_needs_other_flags(self, words: list[str], code: int, message: str) -> None:
+        found = run(DENSE, *words, "-q")
+        assert found.returncode == code and message in found.stderr
+        assert found.stdout.strip().isdigit() == (code == 0)
+
     def test_json_is_the_librarys_answer(self) -> None:
         import autolayers
 
@@ -70,7 +82,7 @@ class TestOutput:
     def test_on_a_terminal_a_table(self) -> None:
         text = on_a_terminal(DENSE, "--gpu", "24GiB", env={"NO_COLOR": "1"})
         assert "CUDA0" in text and "margin" in text and "KV cache" in text
-        assert text.endswith("fits\n-ngl 17 -c 131072\n")
+        assert "fits where 916.13 MiB of RAM are available" in text and text.endswith("\n-ngl 17 -c 131072\n")
         assert "\x1b" not in text
 
     def test_with_colour_where_that_is_wanted(self) -> None:

@@ -1,0 +1,133 @@
+"""System memory over the life of a launch: what grows while it serves, what -q leaves to llama-server, what a processor
+serves well."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from support import model
+
+import autolayers
+from autolayers import Device
+from autolayers.devices import Host
+from autolayers.flags.parse import parse
+from autolayers.planner.evaluate import FULL, RAM_MARGIN, Evaluator, Machine
+from autolayers.planner.fit import fit
+from autolayers.records import replace
+
+GiB = 1 << 30
+COMMON = settings(deadline=None, derandomize=True, suppress_health_check=list(HealthCheck), max_examples=30)
+NAMES = ("llama-3.2-1b-q8_0", "gemma-3-4b-q8_0", "qwen3-next-80b-a3b-q4_k_m", "mamba2-2.7b-q4_k_m")
+
+
+def plan(name: str, words: str, gib: float | None, ram: float | None) -> autolayers.Plan:
+    devices = [] if gib is None else [Device("CUDA0", round(gib * GiB), round(gib * GiB))]
+    host = None if ram is None else Host(round(ram * GiB), round(ram * GiB), "given")
+    return autolayers.plan(model(name), words.split(), devices=devices, host=host)
+
+
+class TestWhatGrows:
+    @given(st.sampled_from(NAMES), st.floats(0.6, 80), st.sampled_from(["", "-cram 100", "-ctxcp 3", "-np 1"]))
+    @COMMON
+    def test_what_fits_still_fits_when_everything_has_grown(self, name: str, ram: float, words: str) -> None:
+        found = plan(name, f"-c 8192 {words}", 80, ram)
+        assert found.fits == (found.host.remaining >= 0)  # type: ignore[operator]
+        assert found.host.needed == found.host.resident + RAM_MARGIN + sum(
+            extra.size for extra in found.breakdown.extras if extra.upper_limit)
+        assert all(word in " ".join(found.flags) for word in words.split())
+        again = plan(name, " ".join(found.flags), 80, ram)
+        assert (again.flags, again.host, again.fits) == (found.flags, found.host, found.fits)
+
+    @pytest.mark.parametrize(("name", "ram", "flags"), [
+        ("llama-3.2-1b-q8_0", 16, ()),
+        ("llama-3.2-1b-q8_0", 4, ("-cram",)),
+        ("gemma-3-4b-q8_0", 16, ("-ctxcp",)),
+        ("gemma-3-4b-q8_0", 8, ("-ctxcp", "-cram")),
+    ])
+    def test_is_limited_by_as_few_flags_as_needed(self, name: str, ram: float, flags: tuple[str, ...]) -> None:
+        found = plan(name, "-c 8192", 80, ram)
+        assert found.fits and tuple(word for word in found.flags if word in ("-cram", "-ctxcp")) == flags
+        assert all(any(flag in reason for reason in found.reasons) for flag in flags)
+
+    def test_a_limit_that_was_given_is_part_of_the_bill(self) -> None:
+        found = plan("llama-3.2-1b-q8_0", "-c 8192 -cram 8192", 80, 4)
+        assert not found.fits and found.host.remaining < 0  # type: ignore[operator]
+
+    def test_without_ram_the_plan_says_how_much_it_needs(self) -> None:
+        found = plan("qwen3-next-80b-a3b-q4_k_m", "", 12, None)
+        host = found.to_dict()["host"]
+        assert host["needed"] == found.host.resident + RAM_MARGIN > 32 * GiB and host["free"] is None  # type: ignore[index]
+        known = plan("qwen3-next-80b-a3b-q4_k_m", " ".join(found.flags), 12, host["needed"] / GiB + 1)  # type: ignore[index]
+        assert known.fits
+
+    def test_old_builds_keep_one_prompt_whatever_the_limit_and_older_ones_none(self) -> None:
+        def saved(build: int) -> int:
+            found = plan("llama-3.2-1b-q8_0", f"-c 131072 -np 1 -cram 100 --llama-build {build}", 80, None)
+            return sum(extra.size for extra in found.breakdown.extras if extra.bounded_by == "cache_ram")
+
+        assert [saved(build) >> 20 for build in (6000, 9713, 10068)] == [0, 4096, 100]
+
+
+class TestAlone:
+    """-q: the number that llama-server can be given with nothing but the flags that were given here."""
+
+    @given(st.sampled_from(["llama-3.2-1b-q8_0", "gpt-oss-20b-mxfp4", "olmoe-moe", "gemma-3-4b-q8_0"]),
+           st.lists(st.floats(0.2, 1.2), min_size=1, max_size=2),
+           st.sampled_from(["", "-c 16384", "-np 2", "-ctk q8_0 -ctv q8_0", "-cmoe", "--strategy auto", "--ctx max"]))
+    @COMMON
+    def test_is_right_by_itself(self, name: str, shares: list[float], words: str) -> None:
+        if words == "-cmoe" and not model(name).is_moe:
+            return
+        cards = [Device(f"CUDA{i}", size, size) for i, size in
+                 enumerate(round(model(name).size * share) + GiB for share in shares)]
+        found = autolayers.plan(model(name), [*words.split(), "-q"], devices=cards)
+        if not found.fits:
+            return
+        evaluator = Evaluator.of(model(name), Machine(tuple(cards), {card.name: card.free for card in cards}))
+        given_ = replace(parse(words.split()).params, n_gpu_layers=found.n_gpu_layers)
+        launched = fit(evaluator, given_, FULL)
+        assert launched is not None and launched.fits
+
+    def test_a_mixture_of_experts_gets_whole_layers(self) -> None:
+        alone, all_flags = (plan("gpt-oss-20b-mxfp4", words, 8, None) for words in ("-q", ""))
+        assert 0 < alone.n_gpu_layers < all_flags.n_gpu_layers == 25 and alone.fits
+
+
+class TestProcessor:
+    """No GPU: the context grows while tokens come quickly and memory is left."""
+
+    @pytest.mark.parametrize("name", ["llama-3.1-8b-q4_k_m", "llama-3.2-1b-q8_0", "qwen3-30b-a3b-q4_k_m"])
+    @pytest.mark.parametrize("ram", [24, 400])
+    def test_keeps_a_token_under_seconds_and_memory_free(self, name: str, ram: float) -> None:
+        host = Host(round(ram * GiB), round(ram * GiB), "given")
+        found = autolayers.plan(model(name), [], devices=[], host=host, explain=True)
+        assert found.fits and found.speed
+        assert 1 / found.speed.generation_full <= max(0.5, 1.5 / found.speed.generation)
+        assert found.host.resident <= ram * GiB * 7 / 8
+        assert found.breakdown.n_ctx > 4096
+
+    def test_what_is_asked_for_is_given(self) -> None:
+        assert plan("llama-3.1-8b-q4_k_m", "-c 65536", None, 24).breakdown.n_ctx == 65536
+        assert plan("llama-3.2-1b-q8_0", "--ctx max", None, 400).breakdown.n_ctx == 4 * 131072
+
+
+class TestMoreThanMemory:
+    """Models that system memory does not suffice for."""
+
+    @pytest.mark.parametrize(("name", "gib", "ram"), [
+        ("qwen3-next-80b-a3b-q4_k_m", (12,), 32), ("llama-4-scout-q4_k_m", (12,), 32),
+        ("qwen3-30b-a3b-q4_k_m", (4,), 8), ("gpt-oss-20b-mxfp4", (3, 2), 4),
+        ("llama-3.3-70b-q4_k_m", (8,), 16),
+    ])
+    def test_lack_no_more_of_it_than_fits_own_answer_and_are_no_slower(
+            self, name: str, gib: tuple[float, ...], ram: float) -> None:
+        cards = [Device(f"CUDA{i}", round(size * GiB), round(size * GiB)) for i, size in enumerate(gib)]
+        host = Host(round(ram * GiB), round(ram * GiB), "given")
+        found = autolayers.plan(model(name), [], devices=cards, host=host, explain=True)
+        rival = found.fit_choice
+        assert not found.fits and rival is not None and found.speed and rival.speed
+        assert found.breakdown.resident <= rival.breakdown.resident
+        assert found.speed.request <= rival.speed.request * (1 + 1e-9)
+        if model(name).is_moe:
+            assert found.n_gpu_layers == found.n_layer + 1 and found.params.overrides
