@@ -171,7 +171,7 @@ class Estimator:
         if measured.warning:
             exact = False
             warnings.append(measured.warning)
-        extras, unlimited = serving(self.model, params, context, memory, self.build)
+        extras, unlimited = serving(self.model, params, context, memory, self.rules)
         warnings += unlimited
         if wants_extras(params, self.companions):
             from .extras import extras_of  # few launches need it

@@ -7,7 +7,7 @@ and their defaults are the same from build 9093 to 11434.
 
 from __future__ import annotations
 
-from ..builds import Build
+from ..builds import NEWEST_RULES, Build, Rules
 from ..gguf import row_size
 from ..units import MiB
 from .breakdown import Extra
@@ -26,9 +26,9 @@ _USED_CELL = 90
 
 
 def serving(model: Model, params: Params, context: Context,
-            memory: Memory, build: int | None = None) -> tuple[tuple[Extra, ...], tuple[str, ...]]:
+            memory: Memory, rules: Rules = NEWEST_RULES) -> tuple[tuple[Extra, ...], tuple[str, ...]]:
     """The output buffer, and what grows up to a limit; and warnings about what has no limit."""
-    here, checkpoint = Build(build or 0), _checkpoint(model, context, memory)
+    here, checkpoint = Build(rules.number), _checkpoint(model, context, memory)
     n = CTX_CHECKPOINTS if params.ctx_checkpoints is None else max(0, params.ctx_checkpoints)
     found = _output(model, params, context)
     if checkpoint and n and here.knows("-ctxcp"):
@@ -40,7 +40,7 @@ def serving(model: Model, params: Params, context: Context,
         warnings = ("--cache-ram -1: saved prompts may take all of the host's memory",)
     elif mib and here.knows("-cram"):
         size = mib * MiB
-        if not here.rules.prompt_limit:
+        if not rules.prompt_limit:
             size = max(size, n * checkpoint + sum(tensor.size for cache in memory.caches
                                                   for layer in cache.layers for tensor in layer.tensors))
         found.append(Extra("prompt cache", "Host", size, True, upper_limit=True, bounded_by="cache_ram"))

@@ -17,7 +17,7 @@ from autolayers.planner.fit import fit
 from autolayers.records import replace
 
 GiB = 1 << 30
-COMMON = settings(deadline=None, derandomize=True, suppress_health_check=list(HealthCheck), max_examples=30)
+COMMON = settings(deadline=None, derandomize=True, suppress_health_check=list(HealthCheck), max_examples=15)
 NAMES = ("llama-3.2-1b-q8_0", "gemma-3-4b-q8_0", "qwen3-next-80b-a3b-q4_k_m", "mamba2-2.7b-q4_k_m")
 
 
@@ -118,7 +118,7 @@ class TestMoreThanMemory:
     @pytest.mark.parametrize(("name", "gib", "ram"), [
         ("qwen3-next-80b-a3b-q4_k_m", (12,), 32), ("llama-4-scout-q4_k_m", (12,), 32),
         ("qwen3-30b-a3b-q4_k_m", (4,), 8), ("gpt-oss-20b-mxfp4", (3, 2), 4),
-        ("llama-3.3-70b-q4_k_m", (8,), 16),
+        ("llama-3.3-70b-q4_k_m", (8,), 16)
     ])
     def test_lack_no_more_of_it_than_fits_own_answer_and_are_no_slower(
             self, name: str, gib: tuple[float, ...], ram: float) -> None:
