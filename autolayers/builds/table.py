@@ -24,6 +24,34 @@ class Rules(RuleSet):
     prompt_limit = Rule("server", 10068, "", "no prompt larger than --cache-ram is saved; before, one always was",
                         after=9713)
 
+    # graph
+    set_rows = Rule("graph", 6070, "#14959", "K and V are stored by row indices, inputs of the graph; before, copied",
+                    after=6050)
+    embeddings_input = Rule("graph", 7800, "#18898", "an input of raw embeddings besides that of tokens", after=7780)
+    f16_mask = Rule("graph", 9410, "#23764", "flash attention's mask is an f16 input; before, cast from an f32 one",
+                    after=9409)
+    mamba2_flat = Rule("graph", 10605, "", "Mamba-2's projections multiply two dimensions, not three", after=10603)
+    l2_norm_of_rms = Rule("graph", 10830, "", "a delta net's L2 norm is a scaled RMS norm, not one op", after=10825)
+    mamba_dt_cont = Rule("graph", 11063, "", "Mamba-1's time steps are made contiguous where they have no norm",
+                         after=11057)
+    clamps_in_place = Rule("graph", 10700, "", "CLAMP may overwrite its source")
+    copies_every_input = Rule("graph", 11258, "", "pipeline parallelism copies inputs that nothing reads too",
+                              after=11243)
+    any_split_inputs = Rule("graph", 10840, "", "a split has as many inputs as it needs; before, 30 at the most",
+                            after=10830)
+    sinks_follow = Rule("graph", 10000, "", "attention with sinks runs where its neighbours do, not where the sinks are")
+
+    # backends
+    converts_in_graph = Rule("backends", 9489, "#23907", "CUDA: the f16 copies of a quantised cache are part of the "
+                             "compute buffer; before, of the pool", after=9484)
+    gathers_k_quants = Rule("backends", 10091, "", "CUDA runs GET_ROWS of K-quants", after=10088)
+    scans_96 = Rule("backends", 10700, "", "CUDA runs SSM_SCAN of 96 states")
+    keeps_weighted_experts = Rule("backends", 10752, "#27301", "CUDA keeps what a fused sum of weighted experts reads",
+                                  after=10739)
+    mixed_cache_types = Rule("backends", 10878, "", "CUDA: flash attention takes any pair of cache types; before, f16, "
+                             "bf16, q4_0 and q8_0 with themselves", after=10867)
+    keeps_top_k_moe = Rule("backends", 11138, "", "CUDA keeps what a fused choice of experts reads", after=11117)
+
     @property
     def exact(self) -> bool:
         """Whether sizes computed by these rules are known to be llama.cpp's own."""

@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from typing import Protocol
 
+    from ..builds import Rules
+
     AddAllocDep = Callable[[Tensor, Tensor], None]     # (tensor, until) of ggml_backend_graph_optimize_params
 
     class Backend(Protocol):
@@ -27,6 +29,9 @@ if TYPE_CHECKING:
                            add_alloc_dep: AddAllocDep) -> list[Tensor]: ...
 
 
+_MAX_SPLIT_INPUTS = 30          # GGML_SCHED_MAX_SPLIT_INPUTS
+
+
 class Split:
     """The graph ready for the allocator: (tensor, backend) in order."""
 
@@ -39,7 +44,7 @@ class Split:
         self.inputs: list[list[Tensor]] = []      # of each split
 
 
-def assign(graph: Graph, backends: Sequence[Backend], op_offload: bool, pins: bool = True) -> None:
+def assign(graph: Graph, backends: Sequence[Backend], op_offload: bool, rules: Rules, pins: bool = True) -> None:
     """Passes 1 to 4: set `backend` of every node and leaf, where `pins` count to what the builder asked for."""
     cpu = len(backends) - 1
     nodes = graph.nodes
@@ -88,7 +93,7 @@ def assign(graph: Graph, backends: Sequence[Backend], op_offload: bool, pins: bo
                 raise _stuck(t, t.buffer)
             continue
         t.backend = cpu if t.is_input else -1
-        if t.is_input or t.op == "ROPE" or t.op == "FLASH_ATTN_EXT":
+        if t.is_input or t.op == "ROPE" or (t.op == "FLASH_ATTN_EXT" and rules.sinks_follow):
             continue
         for source in t.src:
             if source.weight:
@@ -158,7 +163,7 @@ def _stuck(t: Tensor, buffer: Buffer) -> LaunchRefused:
         f"no backend can {what} a tensor of {t.nbytes} bytes ({t.type}) in {buffer.name}: llama.cpp aborts")
 
 
-def split(graph: Graph, backends: Sequence[Backend], n_copies: int = 1) -> Split:
+def split(graph: Graph, backends: Sequence[Backend], rules: Rules, n_copies: int = 1) -> Split:
     """Cut a graph whose nodes have their backends into splits and add the copies: what ggml_gallocr gets to see."""
     nodes = graph.nodes
 
@@ -176,6 +181,18 @@ def split(graph: Graph, backends: Sequence[Backend], n_copies: int = 1) -> Split
             made.append(copy)
         return made
 
+    graph_inputs: list[Tensor] = []
+
+    def graph_input(leaf: Tensor) -> None:
+        if leaf.copies is None:
+            leaf.copies = {}
+        known = leaf.backend in leaf.copies
+        if not known:
+            leaf.copies[leaf.backend] = copies_of(leaf, keep_first=True)
+        if not known or rules.copies_every_input:
+            graph_inputs.append(leaf)
+
+    most = 0 if rules.any_split_inputs else _MAX_SPLIT_INPUTS
     # pass 5: where the graph is cut, and what each split copies from other backends
     parts: list[tuple[int, int, list[Tensor]]] = []     # (start, backend, inputs)
     start = 0
@@ -194,11 +211,17 @@ def split(graph: Graph, backends: Sequence[Backend], n_copies: int = 1) -> Split
                 if s.weight and s.backend != current and not readable(s, current):
                     new = True
                     break
+                if most and len(inputs) >= most and s.backend != current and not readable(s, current) \
+                        and (s.copies is None or current not in s.copies):
+                    new = True
+                    break
         if new:
             current = t.backend
             inputs = []
             parts.append((i, current, inputs))
         for j, s in enumerate(t.src):
+            if s.is_input and n_copies > 1 and not rules.copies_every_input:
+                graph_input(s)
             if s.backend != current and not readable(s, current):
                 if s.copies is None:
                     s.copies = {}
@@ -211,15 +234,10 @@ def split(graph: Graph, backends: Sequence[Backend], n_copies: int = 1) -> Split
                 t.src[j] = made[0]
 
     # inputs of a pipeline
-    graph_inputs: list[Tensor] = []
-    if n_copies > 1:
+    if n_copies > 1 and rules.copies_every_input:
         for leaf in graph.leafs:
             if leaf.is_input:
-                if leaf.copies is None:
-                    leaf.copies = {}
-                if leaf.backend not in leaf.copies:
-                    leaf.copies[leaf.backend] = copies_of(leaf, keep_first=True)
-                graph_inputs.append(leaf)
+                graph_input(leaf)
 
     result = Split()
     out = result.nodes

@@ -31,8 +31,9 @@ def build_conv_state(llm: Llm, states: Tensor, mixed: Tensor, kernel: int, chann
 
 
 def build_gdn_l2_norm(llm: Llm, x: Tensor) -> Tensor:
-    """The L2 norm as llama.cpp makes it for gated delta nets, of an RMS norm."""
-    return llm.graph.scale(llm.graph.rms_norm(x))
+    """The L2 norm as llama.cpp makes it for gated delta nets, of an RMS norm or as one op."""
+    g = llm.graph
+    return g.scale(g.rms_norm(x)) if llm.rules.l2_norm_of_rms else g.l2_norm(x)
 
 
 def build_recurrent_attn(llm: Llm, states: Tensor, q: Tensor, k: Tensor, v: Tensor, gate: Tensor, beta: Tensor,

@@ -7,7 +7,7 @@ part of the result, because the allocator sees it.
 from __future__ import annotations
 
 from ..errors import LaunchRefused, ModelError
-from ..ggml.tensor import Graph, Tensor, row_size
+from ..ggml.tensor import Graph, Tensor, row_size, type_size
 from ..model.hparams import Hparams
 from ..records import dataclass
 
@@ -83,18 +83,26 @@ class CacheView:
         return g.view(v, (self.n_kv, n_head, head, self.n_stream),
                       (row_size(t, size * head), row_size(t, size), row_size(t, size * width)))
 
-    def cpy_k(self, cur: Tensor, ids: Tensor, il: int) -> Tensor:
+    def cpy_k(self, cur: Tensor, ids: Tensor | None, il: int) -> Tensor:
         g, k = self.llm.graph, self.layers[il][0]
         width = cur.ne[0] * cur.ne[1]
+        if ids is None:
+            return g.cpy(cur, g.view(k, (cur.ne[2] * width,)))
         cur = g.view(cur, (width, cur.ne[2]), (cur.nb[2],))
         if k.ne[2] > 1:
             k = g.reshape(k, width, k.ne[1] * k.ne[2])
         return g.set_rows(k, cur, ids)
 
-    def cpy_v(self, cur: Tensor, ids: Tensor, il: int) -> Tensor:
+    def cpy_v(self, cur: Tensor, ids: Tensor | None, il: int) -> Tensor:
         g, v = self.llm.graph, self.layers[il][1]
         assert v is not None
         width, n_tokens = cur.ne[0] * cur.ne[1], cur.ne[2]
+        if ids is None:
+            cur = g.reshape(cur, width, n_tokens)
+            if not self.v_trans:
+                return g.cpy(cur, g.view(v, (n_tokens * width,)))
+            size = type_size(v.type)
+            return g.cpy(g.transpose(cur), g.view(v, (n_tokens, width), (v.ne[1] * size,)))
         if not self.v_trans:
             cur = g.view(cur, (width, n_tokens), (cur.nb[2],))
             if v.ne[2] > 1:
@@ -251,12 +259,13 @@ class Llm:
         g, hp = self.graph, self.hparams
         tokens = self.inp_tokens = g.input("inp_tokens", "i32", self.n_tokens)
         n_embd_inp = hp.n_embd_inp
-        embd = g.input("inp_embd", "f32", n_embd_inp, self.n_tokens)
+        embd = g.input("inp_embd", "f32", n_embd_inp, self.n_tokens) if self.rules.embeddings_input else None
         cur = g.get_rows(self.need("token_embd.weight"), tokens)
         if n_embd_inp != self.n_embd:
             cur = g.pad(cur, n_embd_inp - self.n_embd)
-        g.expand(cur)
-        g.expand(embd)         # ggml_build_forward_select visits both alternatives
+        if embd is not None:
+            g.expand(cur)
+            g.expand(embd)         # ggml_build_forward_select visits both alternatives
         self.inp_embd = cur
         if n_embd_inp != self.n_embd:
             cur = g.view(cur, (self.n_embd, self.n_tokens), (cur.nb[1],))
@@ -264,7 +273,8 @@ class Llm:
             if not cur.contiguous():
                 cur = g.cont(cur)
             cur = g.scale(cur)
-        g.expand(cur)
+        if embd is not None:
+            g.expand(cur)
         return cur
 
     def build_inp_pos(self) -> Tensor:
@@ -278,16 +288,24 @@ class Llm:
 
     def _mask(self, cache: CacheView, type_: str) -> Tensor:
         n_stream = 1 if self.cparams.kv_unified else self.n_seqs
-        return self.graph.input("attn_inp_kq_mask", type_ or ("f16" if self.flash_attn else "f32"), cache.n_kv,
-                            self.n_tokens // n_stream, 1, n_stream)
+        return self._mask_input("attn_inp_kq_mask", type_, cache.n_kv, self.n_tokens // n_stream, 1, n_stream)
+
+    def _mask_input(self, name: str, type_: str, *ne: int) -> Tensor:
+        """A mask in the type that attention reads; `type_`: that type, where it is not attention that decides."""
+        type_ = type_ or ("f16" if self.flash_attn else "f32")
+        if type_ == "f16" and not self.rules.f16_mask:
+            return self.graph.cast(self.graph.input(name, "f32", *ne), "f16")
+        return self.graph.input(name, type_, *ne)
 
     def attn_input(self, cache: CacheView, with_v: bool = True, rotations: bool = True,
                    mask_type: str = "") -> AttnInput:
         """The inputs of attention to `cache`; MLA has none for V."""
         g, n = self.graph, self.n_tokens
-        k_idxs = g.input("attn_inp_k_idxs", "i64", n)
-        n_v = n * cache.n_embd_v_gqa_max if cache.v_trans else n
-        v_idxs = g.input("attn_inp_v_idxs", "i64", n_v) if with_v else None
+        k_idxs = v_idxs = None
+        if self.rules.set_rows:
+            k_idxs = g.input("attn_inp_k_idxs", "i64", n)
+            n_v = n * cache.n_embd_v_gqa_max if cache.v_trans else n
+            v_idxs = g.input("attn_inp_v_idxs", "i64", n_v) if with_v else None
         mask = self._mask(cache, mask_type)
         k_rot = g.input("attn_inp_k_rot", "f32", cache.k_rot, cache.k_rot) if cache.k_rot and rotations else None
         v_rot = g.input("attn_inp_v_rot", "f32", cache.v_rot, cache.v_rot) \
@@ -314,10 +332,9 @@ class Llm:
 
     def build_attn_inp_no_cache(self) -> AttnInput:
         n = self.n_tokens
-        type_ = "f16" if self.flash_attn else "f32"
-        inp = AttnInput(None, self.graph.input("self_kq_mask", type_, n, n))
+        inp = AttnInput(None, self._mask_input("self_kq_mask", "", n, n))
         if self.hparams.swa_type != "none":
-            inp.swa = AttnInput(None, self.graph.input("self_kq_mask_swa", type_, n, n))
+            inp.swa = AttnInput(None, self._mask_input("self_kq_mask_swa", "", n, n))
         return inp
 
     def build_attn_inp(self) -> AttnInput:
@@ -745,9 +762,9 @@ class Llm:
             keys, values = k, v
         else:
             if k is not None:
-                g.expand(cache.cpy_k(k, a.k_idxs, il))  # type: ignore[arg-type]
+                g.expand(cache.cpy_k(k, a.k_idxs, il))
             if v is not None and not mla:
-                g.expand(cache.cpy_v(v, a.v_idxs, il))  # type: ignore[arg-type]
+                g.expand(cache.cpy_v(v, a.v_idxs, il))
             keys = cache.get_k(il, hp.head_k(il), hp.n_head_kv(il))
             if mla:
                 assert v is not None

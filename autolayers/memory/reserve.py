@@ -237,7 +237,7 @@ class Graphs:
         llm.graph.max_nodes = max(1 << 14, 40 * n_tokens, 32 * setting.n_tensors)
         llm.caches = setting.caches(llm)
         llm.done(setting.build(llm))
-        assign(llm.graph, setting.backends, setting.context.op_offload, pins)
+        assign(llm.graph, setting.backends, setting.context.op_offload, setting.context.rules, pins)
         return llm
 
     def release(self) -> None:
@@ -268,11 +268,12 @@ class Graphs:
     def _allocated(self, llm: Llm) -> tuple[int, ...]:
         """Split and allocate a graph, which is used up."""
         setting = self.setting
-        ready = split(llm.graph, setting.backends, setting.n_copies)
+        rules = setting.context.rules
+        ready = split(llm.graph, setting.backends, rules, setting.n_copies)
         arenas: list[Arena] = []
         for b in setting.backends:
             shared = (a for a, other in zip(arenas, setting.backends, strict=False) if other.buffer is b.buffer)
             known = next(shared, None)
             arenas.append(known or Arena(b.buffer.alignment, b.alloc_size, b.buffer.max_size))
-        allocate(ready.nodes, ready.leafs, arenas)
+        allocate(ready.nodes, ready.leafs, arenas, rules)
         return tuple(arena.peak for arena in arenas)

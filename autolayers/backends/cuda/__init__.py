@@ -30,8 +30,8 @@ class CudaBuffers(Backend):
             size = tensor.nbytes
         else:
             size = tensor.nb[3] * tensor.ne[3]         # a result has no gaps
-        if tensor.op == "FLASH_ATTN_EXT":
-            size = with_converted_cache(tensor, size, self.cc)
+        if tensor.op == "FLASH_ATTN_EXT" and self.rules.converts_in_graph:
+            size = with_converted_cache(tensor, size, self.cc, self.rules)
         return size if tensor.type == "f32" else size + self.padding(tensor.type, tensor.ne)
 
 
@@ -61,10 +61,10 @@ class Cuda(CudaBuffers):
             self.cc = 100 * device.compute_capability[0] + 10 * device.compute_capability[1]
 
     def supports_op(self, op: Tensor) -> bool:
-        return self.reaches(op) and supports_op(op)
+        return self.reaches(op) and supports_op(op, self.rules)
 
     def graph_optimize(self, nodes: list[Tensor], after: Tensor | None, add_alloc_dep: AddAllocDep) -> list[Tensor]:
-        add_alloc_deps(nodes, after, add_alloc_dep)
+        add_alloc_deps(nodes, after, add_alloc_dep, self.rules)
         return nodes
 
     def margin(self, ops: Ops) -> Parts:

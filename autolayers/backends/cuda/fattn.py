@@ -5,13 +5,18 @@ from __future__ import annotations
 
 from ...ggml.tensor import Tensor, block_size
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from ...builds import Rules
+
 ADA = 890                       # compute capability 8.9, assumed where it is not known
 _KQ_STRIDE = 256                # FATTN_KQ_STRIDE
 _KV = frozenset(("f32", "f16", "bf16", "q4_0", "q4_1", "q5_0", "q5_1", "q8_0"))
+_KV_PAIRED = frozenset(("f32", "f16", "bf16", "q4_0", "q8_0"))     # each with itself alone
 _VEC_PAIRS = frozenset((t, t) for t in ("f16", "bf16", "q4_0", "q8_0"))
 
 
-def flash_kernel(op: Tensor, cc: int) -> str:
+def flash_kernel(op: Tensor, cc: int, rules: Rules) -> str:
     """ggml_cuda_get_best_fattn_kernel: "none", "vec", "mma" or "tile"; `cc` is 100 * major + 10 * minor."""
     q, k, v = op.src[0], op.src[1], op.src[2]
     mask, alibi = op.param[0], op.param[1]     # type: ignore[index]
@@ -38,6 +43,8 @@ def flash_kernel(op: Tensor, cc: int) -> str:
         return "none"
     if k.type not in _KV or v.type not in _KV or (mask is not None and mask.ne[2] != 1):
         return "none"
+    if not rules.mixed_cache_types and (k.type != v.type or k.type not in _KV_PAIRED):
+        return "none"
     vector = q.ne[0] <= 256 and q.ne[0] % 64 == 0 and q.ne[0] != 192 and k.ne[1] % _KQ_STRIDE == 0
     quantised = block_size(k.type) > 1 or block_size(v.type) > 1
     n = q.ne[1]
@@ -63,10 +70,10 @@ def flash_kernel(op: Tensor, cc: int) -> str:
     return "tile"
 
 
-def with_converted_cache(t: Tensor, size: int, cc: int) -> int:
+def with_converted_cache(t: Tensor, size: int, cc: int, rules: Rules) -> int:
     """ggml_cuda_flash_attn_ext_get_alloc_size: `size`, then keys and values as f16 where the kernel needs them so."""
     k, v = t.src[1], t.src[2]
-    kernel = flash_kernel(t, cc)
+    kernel = flash_kernel(t, cc, rules)
     need_k = need_v = kernel in ("tile", "mma")
     if kernel == "vec":
         fallback = (k.type, v.type) not in _VEC_PAIRS or t.src[0].ne[0] not in (64, 128, 256)

@@ -7,14 +7,17 @@ from ...ggml.tensor import Tensor
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from ...builds import Rules
     from ...ggml.scheduler import AddAllocDep
 
 _FUSED_FIRST = frozenset(("MUL", "UNARY", "SOFT_MAX"))     # the ops with which a fusion that keeps tensors alive begins
 
 
-def add_alloc_deps(nodes: list[Tensor], after: Tensor | None, add_alloc_dep: AddAllocDep) -> None:
+def add_alloc_deps(nodes: list[Tensor], after: Tensor | None, add_alloc_dep: AddAllocDep, rules: Rules) -> None:
     """Report what the fused MoE paths among `nodes`, one split, read at their end. A fusion that ends with its split
     holds its tensors until `after`, the next split's first node."""
+    if not rules.keeps_weighted_experts:
+        return
     i, count = 0, len(nodes)
     while i < count:
         node = nodes[i]
@@ -29,7 +32,7 @@ def add_alloc_deps(nodes: list[Tensor], after: Tensor | None, add_alloc_dep: Add
                     add_alloc_dep(tensor, nodes[i + length - 1])
                 i += length - 1
                 node = nodes[i]
-        if node.op in ("UNARY", "SOFT_MAX"):
+        if node.op in ("UNARY", "SOFT_MAX") and rules.keeps_top_k_moe:
             length = _top_k_moe(nodes, i)
             until = nodes[i + length] if i + length < count else after
             if length and until is not None:

@@ -10,6 +10,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from ...builds import Rules
+
 _UNARY = frozenset((
     "ABS", "SGN", "NEG", "STEP", "GELU", "SILU", "RELU", "SIGMOID", "HARDSIGMOID", "HARDSWISH", "GELU_ERF",
     "GELU_QUICK", "TANH", "EXP", "EXPM1", "SOFTPLUS", "ELU", "XIELU", "FLOOR", "CEIL", "ROUND", "TRUNC",
@@ -24,6 +26,7 @@ _GET_ROWS = frozenset((
     "f16", "f32", "bf16", "i32", "q1_0", "q2_0", "q4_0", "q4_1", "q5_0", "q5_1", "q8_0", "q2_K", "q3_K", "q4_K",
     "q5_K", "q6_K", "iq2_xxs", "iq2_xs", "iq2_s", "iq3_xxs", "iq3_s", "iq1_s", "iq1_m", "iq4_xs",
 ))
+_GET_ROWS_PLAIN = frozenset(("f16", "f32", "bf16", "i32", "q1_0", "q4_0", "q4_1", "q5_0", "q5_1", "q8_0"))
 _SET_ROWS = frozenset(("f32", "f16", "bf16", "q4_0", "q4_1", "q5_0", "q5_1", "q8_0", "iq4_nl"))
 _FLOATS = frozenset(("f32", "bf16", "f16"))
 _CPY_PAIRS = frozenset(
@@ -38,11 +41,14 @@ _ALWAYS = frozenset((
 ))
 
 
-def supports_op(op: Tensor) -> bool:
+def supports_op(op: Tensor, rules: Rules) -> bool:
     """Whether CUDA runs this operation, wherever its sources lie."""
     kind = op.op
     if kind in _ALWAYS:
         return True
+    dated = _DATED.get(kind)
+    if dated is not None:
+        return dated(op, rules)
     rule = _RULES.get(kind)
     return rule is not None and rule(op)
 
@@ -65,8 +71,10 @@ def _fwht(op: Tensor) -> bool:
             and b.contiguous() and op.contiguous() and b.ne == op.ne)
 
 
-def _get_rows(op: Tensor) -> bool:
+def _get_rows(op: Tensor, rules: Rules) -> bool:
     type_ = op.src[0].type
+    if not rules.gathers_k_quants:
+        return type_ in _GET_ROWS_PLAIN
     return type_ in _GET_ROWS or (type_ in ("iq4_nl", "mxfp4") and op.src[0].ne[0] % 256 == 0)
 
 
@@ -99,10 +107,10 @@ def _concat(op: Tensor) -> bool:
     return straight and a.ne[0] % block_size(a.type) == 0 and b.ne[0] % block_size(a.type) == 0
 
 
-def _ssm_scan(op: Tensor) -> bool:
+def _ssm_scan(op: Tensor, rules: Rules) -> bool:
     s = op.src[0]
     if op.src[3].ne[0] == 1:     # Mamba-2
-        return s.ne[0] in (96, 128, 256) and s.ne[1] % 16 == 0
+        return (s.ne[0] in (128, 256) or (s.ne[0] == 96 and rules.scans_96)) and s.ne[1] % 16 == 0
     if isinstance(op.param, int) and op.param > 1:
         return False
     return s.ne[0] == 16 and s.ne[1] == 1 and s.ne[2] % 128 == 0 and op.src[4].ne[1] == 1
@@ -123,7 +131,7 @@ _RULES: dict[str, Callable[[Tensor], bool]] = {
     and not (op.param == "XIELU" and op.src[0].type == "bf16"),
     "GLU": lambda op: op.param in _GLU and op.src[0].contiguous(1)
     and not (op.src[0].type == "bf16" and op.param in ("SWIGLU_OAI", "SWIGLU_CLAMP")),
-    "MUL_MAT": _mul_mat, "MUL_MAT_ID": _mul_mat, "GET_ROWS": _get_rows, "SET_ROWS": _set_rows, "CPY": _cpy,
+    "MUL_MAT": _mul_mat, "MUL_MAT_ID": _mul_mat, "SET_ROWS": _set_rows, "CPY": _cpy,
     "OUT_PROD": lambda op: op.type == op.src[0].type == op.src[1].type == "f32",
     "SET": lambda op: op.type in ("f32", "i32") and op.type == op.src[0].type == op.src[1].type,
     "REPEAT": lambda op: op.src[0].type in ("f32", "f16"),
@@ -133,7 +141,7 @@ _RULES: dict[str, Callable[[Tensor], bool]] = {
     "L2_NORM": lambda op: op.src[0].contiguous_rows(), "GROUP_NORM": lambda op: op.src[0].contiguous(),
     "SCALE": lambda op: op.src[0].type in ("f32", "bf16") and op.type == op.src[0].type,
     "ADD": _arithmetic, "SUB": _arithmetic, "MUL": _arithmetic, "DIV": _arithmetic,
-    "SSM_SCAN": _ssm_scan, "SSM_CONV": lambda op: op.src[0].ne[1] % 128 == 0,
+    "SSM_CONV": lambda op: op.src[0].ne[1] % 128 == 0,
     "ROLL": lambda op: op.src[0].type == "f32" and op.src[0].contiguous(),
     "ROPE": lambda op: op.src[0].nb[0] == type_size(op.src[0].type) and op.src[0].contiguous(2),
     "ROPE_BACK": lambda op: op.src[0].nb[0] == type_size(op.src[0].type) and op.src[0].contiguous(2),
@@ -145,5 +153,8 @@ _RULES: dict[str, Callable[[Tensor], bool]] = {
     "SUM_ROWS": lambda op: op.src[0].type == op.type == "f32" and op.src[0].contiguous_rows(),
     "MEAN": lambda op: op.src[0].type == op.type == "f32" and op.src[0].contiguous_rows(),
     "LIGHTNING_INDEXER": _indexer,
-    "FLASH_ATTN_EXT": lambda op: flash_kernel(op, ADA) != "none",
+}
+_DATED: dict[str, Callable[[Tensor, Rules], bool]] = {
+    "GET_ROWS": _get_rows, "SSM_SCAN": _ssm_scan,
+    "FLASH_ATTN_EXT": lambda op, rules: flash_kernel(op, ADA, rules) != "none",
 }

@@ -31,7 +31,7 @@ def build_mamba_layer(llm: Llm, cur: Tensor, il: int) -> Tensor:
     norms = [llm.layer_weight(il, f"ssm_{name}_norm") for name in ("dt", "b", "c")]
     if hp.ssm_dt_b_c_rms or None not in norms:
         dt, b, c = (llm.build_norm(t, norm, None, "rms", il) for t, norm in zip((dt, b, c), norms, strict=True))
-    else:
+    elif llm.rules.mamba_dt_cont:
         dt = g.cont(dt)
     dt = g.add(llm.linear(il, "ssm_dt", dt), llm.need_layer(il, "ssm_dt", "bias"))
     cur = x
@@ -59,8 +59,12 @@ def build_mamba2_layer(llm: Llm, cur: Tensor, il: int) -> Tensor:
     head_dim, channels = d_inner // n_head, d_inner + 2 * n_group * d_state
     conv_all, ssm_all = state(llm, il, 0), state(llm, il, 1)
     conv = g.reshape(build_rs(llm, conv_all), d_conv - 1, channels, n_seqs)
+    flat = llm.rules.mamba2_flat
+    if not flat:
+        cur = g.reshape(cur, cur.ne[0], n_tok, n_seqs)
     projected = llm.linear(il, "ssm_in", cur, scale=True)
-    projected = g.reshape(projected, projected.ne[0], n_tok, n_seqs)
+    if flat:
+        projected = g.reshape(projected, projected.ne[0], n_tok, n_seqs)
     nb = projected.nb
     z = g.view(projected, (head_dim, n_head, n_tok, n_seqs), (head_dim * F32, nb[1], nb[2]))
     xbc = g.view(projected, (channels, n_tok, n_seqs), nb[1:3], d_inner * F32)
@@ -92,5 +96,7 @@ def build_mamba2_layer(llm: Llm, cur: Tensor, il: int) -> Tensor:
     if norm is not None:
         y = g.reshape(y, d_inner // n_group, n_group, n_tok, n_seqs)
         y = llm.build_norm(y, norm, None, "rms", il)
-    y = g.reshape(y, d_inner, n_tok * n_seqs)
-    return llm.linear(il, "ssm_out", y, scale=True)
+    if flat:
+        return llm.linear(il, "ssm_out", g.reshape(y, d_inner, n_tok * n_seqs), scale=True)
+    cur = llm.linear(il, "ssm_out", g.reshape(y, d_inner, n_tok, n_seqs), scale=True)
+    return g.reshape(cur, cur.ne[0], n_tok * n_seqs)
