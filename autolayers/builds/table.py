@@ -34,23 +34,40 @@ class Rules(RuleSet):
     l2_norm_of_rms = Rule("graph", 10830, "", "a delta net's L2 norm is a scaled RMS norm, not one op", after=10825)
     mamba_dt_cont = Rule("graph", 11063, "", "Mamba-1's time steps are made contiguous where they have no norm",
                          after=11057)
-    clamps_in_place = Rule("graph", 10700, "", "CLAMP may overwrite its source")
+    indexer_ropes_whole = Rule("graph", 10453, "", "DSA's indexer rotates its heads whole, not a part that it then joins "
+                               "with the rest", after=10452)
+    clamp_copies = Rule("graph", 10615, "", "CLAMP has a result of its own; before, it overwrote its source",
+                        after=10605)
+    rows_before_ffn = Rule("graph", 10909, "", "PLaMo-2 picks the output rows before its last FFN, not after it",
+                           after=10901)
     copies_every_input = Rule("graph", 11258, "", "pipeline parallelism copies inputs that nothing reads too",
                               after=11243)
     any_split_inputs = Rule("graph", 10840, "", "a split has as many inputs as it needs; before, 30 at the most",
                             after=10830)
-    sinks_follow = Rule("graph", 10000, "", "attention with sinks runs where its neighbours do, not where the sinks are")
+    sinks_follow = Rule("graph", 10151, "", "attention with sinks runs where its neighbours do, not where the sinks are",
+                        after=10142)
+
+    # loading and caches
+    window_lists = Rule("cache", 11040, "", "sliding_window_pattern may be a list, one entry a layer", after=11028)
+    granite_moe_ropes = Rule("graph", 10524, "", "GraniteMoE ropes whatever rope.scaling.finetuned says", after=10502)
+    nextn_left_out = Rule("cache", 0, "", "no cache for NextN blocks: they are loaded and never used", last=9518,
+                          until=9528)
+    nextn_apart = Rule("cache", 10909, "", "no cache for NextN blocks unless they draft", after=10901)
 
     # backends
     converts_in_graph = Rule("backends", 9489, "#23907", "CUDA: the f16 copies of a quantised cache are part of the "
                              "compute buffer; before, of the pool", after=9484)
     gathers_k_quants = Rule("backends", 10091, "", "CUDA runs GET_ROWS of K-quants", after=10088)
-    scans_96 = Rule("backends", 10700, "", "CUDA runs SSM_SCAN of 96 states")
+    scans_96 = Rule("backends", 11205, "", "CUDA runs SSM_SCAN of 96 states", after=11200)
     keeps_weighted_experts = Rule("backends", 10752, "#27301", "CUDA keeps what a fused sum of weighted experts reads",
                                   after=10739)
     mixed_cache_types = Rule("backends", 10878, "", "CUDA: flash attention takes any pair of cache types; before, f16, "
                              "bf16, q4_0 and q8_0 with themselves", after=10867)
     keeps_top_k_moe = Rule("backends", 11138, "", "CUDA keeps what a fused choice of experts reads", after=11117)
+
+    def lacks(self, after: int) -> bool:
+        """Whether something is missing that the build `after` still lacked; 0: no build did."""
+        return self.number <= after
 
     @property
     def exact(self) -> bool:

@@ -12,8 +12,6 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from ..builds import Rules
-
 _INPLACE = frozenset((
     "FILL", "SCALE", "DIAG_MASK_ZERO", "DIAG_MASK_INF", "ADD", "ADD_ID", "ADD1", "SUB", "MUL", "DIV", "SQR", "SQRT",
     "LOG", "UNARY", "ROPE", "ROPE_BACK", "SILU_BACK", "RMS_NORM", "RMS_NORM_BACK", "CLAMP", "SOFT_MAX",
@@ -105,21 +103,18 @@ class Arena:
         free.insert(position, [offset, size])
 
 
-def allocate(nodes: Sequence[tuple[Tensor, int]], leafs: Sequence[tuple[Tensor, int]], arenas: Sequence[Arena],
-             rules: Rules) -> None:
+def allocate(nodes: Sequence[tuple[Tensor, int]], leafs: Sequence[tuple[Tensor, int]], arenas: Sequence[Arena]) -> None:
     """Lay out a split graph, which is used up; the arenas' peaks are the buffers' sizes.
 
     `nodes` and `leafs` are (tensor, backend); `arenas[backend]` may repeat where backends share a buffer type.
     Mirrors ggml_gallocr_alloc_graph_impl.
     """
 
-    inplace = _INPLACE if rules.clamps_in_place else _INPLACE - {"CLAMP"}
-
     def place(tensor: Tensor, backend: int) -> None:
         if tensor.own or tensor.view_src is not None or tensor.buffer is not None:
             return
         tensor.own = True
-        if tensor.op in inplace:
+        if tensor.op in _INPLACE:
             for parent in tensor.src:
                 if (parent.own and parent.n_children == 1 and parent.n_views == 0 and not parent.is_output
                         and parent.ne == tensor.ne and parent.nb == tensor.nb and parent.type == tensor.type):

@@ -139,7 +139,9 @@ class Tensor:
 class Graph:
     """Operations make tensors; expand() puts them in llama.cpp's order (ggml_build_forward_expand)."""
 
-    def __init__(self) -> None:
+    def __init__(self, clamp_copies: bool = True) -> None:
+        """`clamp_copies`: CLAMP has a result of its own; in older builds it overwrites its source."""
+        self.clamp_copies = clamp_copies
         self.nodes: list[Tensor] = []
         self.leafs: list[Tensor] = []
         self.max_nodes = 1 << 16
@@ -247,7 +249,7 @@ class Graph:
         return Tensor("SCALE", a.type, a.ne, (a,))
 
     def clamp(self, a: Tensor) -> Tensor:
-        return Tensor("CLAMP", a.type, a.ne, (a,))
+        return Tensor("CLAMP", a.type, a.ne, (a,)) if self.clamp_copies else Tensor("CLAMP", a.type, a.ne, (a,), a.nb, a)
 
     def sqr(self, a: Tensor) -> Tensor:
         return Tensor("SQR", a.type, a.ne, (a,))

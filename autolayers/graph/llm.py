@@ -153,10 +153,10 @@ class Llm:
                  backends: Sequence[Backend], dev_layer: Sequence[int], full_offload: bool) -> None:
         """`cparams` is a memory.context.Context; `lookup` gives a weight by its name, None where the file has none;
         `dev_layer` is the backend of each layer."""
-        self.graph = Graph()
+        self.rules: Rules = cparams.rules
+        self.graph = Graph(self.rules.clamp_copies)
         self.hparams = hparams
         self.cparams = cparams
-        self.rules: Rules = cparams.rules
         self.row = hparams.architecture
         self.n_tokens = n_tokens
         self.n_seqs = n_seqs

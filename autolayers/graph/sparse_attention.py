@@ -6,7 +6,7 @@ Sources: src/models/deepseek32.cpp, build_attn_inp_k_dsa of src/llama-graph.cpp 
 
 from __future__ import annotations
 
-from ..ggml.tensor import Tensor
+from ..ggml.tensor import Tensor, row_size
 from .llm import AttnInput, Llm
 
 
@@ -39,12 +39,11 @@ def lightning_indexer(llm: Llm, inp: DsaInput, cur: Tensor, latent_q: Tensor, il
     cache = lid.cache
     assert cache is not None
     head, n_head = hp.indexer_head_size, hp.indexer_n_head
-    q = g.mul_mat(llm.need_layer(il, "indexer.attn_q_b"), latent_q)
-    q = g.rope(g.reshape(q, head, n_head, n), pos)
+    q = _rotated(llm, g.mul_mat(llm.need_layer(il, "indexer.attn_q_b"), latent_q), n_head, pos)
     k = g.mul_mat(llm.need_layer(il, "indexer.attn_k"), cur)
     weight, bias = llm.layer_weight(il, "indexer.k_norm"), llm.layer_weight(il, "indexer.k_norm", "bias")
     k = llm.build_norm(k, weight, bias, "layer", il)
-    k = g.rope(g.reshape(k, head, 1, n), pos)
+    k = _rotated(llm, k, 1, pos)
     if rotate:
         q, k = g.mul_mat(lid.k_rot, q), g.mul_mat(lid.k_rot, k)  # type: ignore[arg-type]
     g.expand(cache.cpy_k(k, lid.k_idxs, il))  # type: ignore[arg-type]
@@ -56,6 +55,18 @@ def lightning_indexer(llm: Llm, inp: DsaInput, cur: Tensor, latent_q: Tensor, il
                      (weights.nb[1], weights.nb[2] // streams, weights.nb[3] // streams))
     score = g.lightning_indexer(q, keys, g.scale(weights), lid.mask)  # type: ignore[arg-type]
     return g.cont(g.top_k(score, min(score.ne[0], hp.indexer_top_k)))
+
+
+def _rotated(llm: Llm, cur: Tensor, n_head: int, pos: Tensor) -> Tensor:
+    """The indexer's heads after rope, which rotates the first part of a head."""
+    g, n, head = llm.graph, llm.n_tokens, llm.hparams.indexer_head_size
+    if llm.rules.indexer_ropes_whole:
+        return g.rope(g.reshape(cur, head, n_head, n), pos)
+    n_rot = llm.hparams.n_rot_full
+    strides = (row_size(cur.type, head), row_size(cur.type, head) * n_head)
+    first = g.view(cur, (n_rot, n_head, n), strides)
+    rest = g.view(cur, (head - n_rot, n_head, n), strides, row_size(cur.type, head - n_rot))
+    return g.concat(g.rope(first, pos), rest, 0)
 
 
 def top_k_mask(llm: Llm, mask: Tensor, top_k: Tensor, zeros_type: str = "f32") -> Tensor:

@@ -255,7 +255,9 @@ def allocate(model: Model, context: Context, placement: Placement, target: Targe
         _hybrid(build, model, mtp and kind == "hybrid-idx")
     else:
         wanted = every
-        if hp.n_layer_nextn and n and hp.router_layer < 0:
+        rules = context.rules
+        apart = rules.nextn_apart or rules.nextn_left_out or row.trunk_before or mtp
+        if hp.n_layer_nextn and n and hp.router_layer < 0 and apart:
             wanted = block if mtp else trunk
         if hp.swa_type == "none":
             build.attention("attn", context.n_ctx_seq, wanted)

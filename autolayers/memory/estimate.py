@@ -58,7 +58,8 @@ class Estimator:
     """
 
     def __init__(self, model: Model, build: int | None = None, companions: Companions = NONE) -> None:
-        self.model, self.rules, self.companions = model, rules(build), companions
+        self.rules, self.companions = rules(build), companions
+        self.model = model = model.read_by(self.rules)
         self.placer = WeightPlacer(model, self.rules)
         self._graphs = GraphCache()
         self._memory: tuple[object, Memory] | None = None

@@ -268,12 +268,11 @@ class Graphs:
     def _allocated(self, llm: Llm) -> tuple[int, ...]:
         """Split and allocate a graph, which is used up."""
         setting = self.setting
-        rules = setting.context.rules
-        ready = split(llm.graph, setting.backends, rules, setting.n_copies)
+        ready = split(llm.graph, setting.backends, setting.context.rules, setting.n_copies)
         arenas: list[Arena] = []
         for b in setting.backends:
             shared = (a for a, other in zip(arenas, setting.backends, strict=False) if other.buffer is b.buffer)
             known = next(shared, None)
             arenas.append(known or Arena(b.buffer.alignment, b.alloc_size, b.buffer.max_size))
-        allocate(ready.nodes, ready.leafs, arenas, rules)
+        allocate(ready.nodes, ready.leafs, arenas)
         return tuple(arena.peak for arena in arenas)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ..errors import ModelError, UsageError
 from ..gguf import Header, TensorInfo, read_header
-from ..records import dataclass, lazy
+from ..records import dataclass, lazy, replace
 from .architectures import Architecture, architecture
 from .hparams import Hparams
 from .tensors import classify
@@ -12,7 +12,15 @@ from .tensors import classify
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from os import PathLike
-    from typing import Any
+    from typing import Any, Protocol
+
+    class Loader(Protocol):
+        """What a build's loader does otherwise (autolayers.builds.Rules)."""
+
+        @property
+        def window_lists(self) -> bool: ...
+        @property
+        def granite_moe_ropes(self) -> bool: ...
 
 
 @dataclass(frozen=True)
@@ -34,11 +42,12 @@ class Model:
         model.hparams.n_embd_k_gqa(0)
     """
 
-    def __init__(self, header: Header, path: str) -> None:
+    def __init__(self, header: Header, path: str, row: Architecture | None = None) -> None:
+        """`row`: the architecture's, where a build has another one than today's."""
         name = header.metadata.get("general.architecture")
         if not isinstance(name, str):
             raise ModelError(f"{path}: no general.architecture, so not a model that llama.cpp can load")
-        self.row: Architecture = architecture(name, header.metadata)
+        self.row: Architecture = row or architecture(name, header.metadata)
         if self.row.projector:
             raise ModelError(f"{path} is a projector for images or sound; give it with --mmproj, and its model with -m")
         self.header = header
@@ -98,6 +107,18 @@ class Model:
         if not all(info.exact for info in self.header.tensors.values()):
             reasons.append("tensors of an unknown type are counted with all the space they may take")
         return tuple(reasons)
+
+    def read_by(self, loader: Loader) -> Model:
+        """This model as an older build reads it, which knows less of its header."""
+        row, header, window = self.row, self.header, self.row.window
+        if not loader.granite_moe_ropes and row.rope_switch_before:
+            row = replace(row, rope_switch=row.rope_switch_before)
+        key = f"{self.architecture}.attention.sliding_window_pattern"
+        if not loader.window_lists and window is not None and not (window.array or window.list_before) \
+                and isinstance(header.metadata.get(key), (list, tuple)):
+            kept = {name: value for name, value in header.metadata.items() if name != key}
+            header = Header(header.version, header.alignment, kept, header.tensors, header.files, header.notes)
+        return self if row is self.row and header is self.header else Model(header, self.path, row)
 
     def overridden(self, override_kv: tuple[tuple[str, str], ...]) -> Model:
         """This model with --override-kv applied: ("key", "type:value") pairs; only scalars can be replaced."""

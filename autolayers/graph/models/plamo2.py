@@ -3,11 +3,22 @@
 from __future__ import annotations
 
 from ...ggml.tensor import Tensor
-from ..llm import Llm
+from ..llm import AttnInput, Llm
 from ..recurrent import Hybrid, build_rs, n_cells, state
 
 
 class Plamo2(Hybrid):
+    def layer(self, llm: Llm, inp_l: Tensor, il: int, inp: AttnInput, pos: Tensor | None, out_ids: Tensor) -> Tensor:
+        if llm.rules.rows_before_ffn:
+            return super().layer(llm, inp_l, il, inp, pos, out_ids)
+        g = llm.graph
+        cur = self.attention(llm, self.normed(llm, inp_l, il, self.attn_norm), il, inp, pos)
+        residual = g.add(self.normed(llm, cur, il, self.attn_post_norm), inp_l)
+        cur = self.feed_forward(llm, self.normed(llm, residual, il, self.ffn_norm), il)
+        cur = self.normed(llm, cur, il, self.ffn_post_norm, self.ffn_post_norm_pinned)
+        cur, residual = llm.select_outputs(il, out_ids, cur, residual)
+        return g.add(cur, residual)
+
     def recurrent(self, llm: Llm, cur: Tensor, il: int) -> Tensor:
         """build_plamo2_mamba_layer"""
         g, hp, n_tok, n_seqs = llm.graph, llm.hparams, llm.n_seq_tokens, llm.n_seqs
