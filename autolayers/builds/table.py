@@ -47,7 +47,22 @@ class Rules(RuleSet):
     sinks_follow = Rule("graph", 10151, "", "attention with sinks runs where its neighbours do, not where the sinks are",
                         after=10142)
 
+    views_qk = Rule("graph", 5880, "", "Q and K of a fused QKV are views; before, copies", after=5830)
+    views_v = Rule("graph", 6400, "", "V of a fused QKV is a view too", after=6170)
+    pools_sequences = Rule("graph", 5600, "", "pooling has a row a sequence; before, one a token", after=5310)
+    qwen35_late_rows = Rule("graph", 9246, "", "Qwen3.5 picks the output rows after its last layer", after=9113)
+    qwen35_last_rows = Rule("graph", 9500, "", "Qwen3.5 picks the output rows after its last norm")
+    gemma4_last_rows = Rule("graph", 9553, "", "Gemma 4 picks the output rows after its last norm", after=9548)
+    qwen3next_last_rows = Rule("graph", 10240, "", "Qwen3-Next picks the output rows after its last norm", after=10235)
+    gpt_oss_late_rows = Rule("graph", 10300, "", "gpt-oss picks the output rows after its last layer")
+
     # loading and caches
+    encoders_without_cache = Rule("cache", 5200, "", "encoders have no cache of keys and values", after=5000)
+    window_cache = Rule("cache", 5427, "#13194", "layers that slide have a cache of their own, of a window's size")
+    streams = Rule("cache", 5913, "#14363", "a cache a slot, unless -kvu; before, one for all slots")
+    cells_by_256 = Rule("cache", 6500, "", "n_ctx is rounded up to 256; before, to 32 without flash attention", after=6170)
+    rotates_cache = Rule("cache", 8607, "#21038", "a quantised cache holds rotated keys and values", after=8571)
+    output_first = Rule("placement", 7450, "#18148", "-ngl counts the output layer first; before, last", after=6800)
     window_lists = Rule("cache", 11040, "", "sliding_window_pattern may be a list, one entry a layer", after=11028)
     granite_moe_ropes = Rule("graph", 10524, "", "GraniteMoE ropes whatever rope.scaling.finetuned says", after=10502)
     nextn_left_out = Rule("cache", 0, "", "no cache for NextN blocks: they are loaded and never used", last=9518,

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from ..ggml.tensor import Tensor
 from ..model.hparams import Hparams
-from ..records import dataclass
+from ..records import dataclass, replace
 from .llm import AttnInput, Llm, Routing
 
 TYPE_CHECKING = False
@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from typing import Literal
 
     from .llm import Activation, Gate, Norm
+
+    Select = Literal["attention", "norm", "late", "last", ""]
 
     Ropes = Literal["all", "none", "key"] | Callable[[Hparams, int], bool]
 
@@ -72,7 +74,8 @@ class Decoder:
     head_bias: bool = False              # output.bias is added, if the file has one
     # where the rows that are asked for are picked: after the last layer's attention, after its post norm, after the
     # last layer (late), after the last norm, which makes the hidden state before it an output too (last), or nowhere
-    select: Literal["attention", "norm", "late", "last", ""] = "attention"
+    select: Select = "attention"
+    select_before: tuple[tuple[str, Select], ...] = ()   # (rule, where builds without it picked them), oldest first
     final_norm: str | None = "output_norm"
     final_cap: bool | None = False       # logits are capped; None: if the key is set
     logit_scale: bool | None = False     # logits are multiplied; None: if the key is set
@@ -88,6 +91,9 @@ class Decoder:
 
     def build(self, llm: Llm) -> Tensor | None:
         g, hp = llm.graph, llm.hparams
+        before = next((select for rule, select in self.select_before if not getattr(llm.rules, rule)), None)
+        if before is not None:
+            return replace(self, select=before, select_before=()).build(llm)
         llm.attn_soft_cap = self.soft_cap
         cur = llm.build_inp_embd()
         if self.embed_scale:

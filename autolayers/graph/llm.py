@@ -320,6 +320,10 @@ class Llm:
         return self.attn_input(self.caches["attn"], with_v=False, rotations=False)
 
     def build_attn_inp_kv_iswa(self) -> AttnInput:
+        if not self.rules.window_cache:
+            base = self.attn_input(self.caches["attn"])
+            base.swa = AttnInput(base.cache, self._mask(self.caches["attn"], ""))
+            return base
         rotations = "recurrent" not in self.caches     # build_inp_mem_hybrid_iswa builds none
         base = self.attn_input(self.caches["attn"], rotations=rotations)
         base.swa = self.attn_input(self.caches["swa"], rotations=rotations)
@@ -339,11 +343,12 @@ class Llm:
 
     def build_attn_inp(self) -> AttnInput:
         """The input that fits the model's caches: sliding window or not, only keys (MLA), or no cache."""
-        if "attn" not in self.caches:
+        if "attn" not in self.caches or self.row.memory == "none":
             return self.build_attn_inp_no_cache()
+        windows = "swa" in self.caches or (self.hparams.swa_type != "none" and not self.rules.window_cache)
         if self.hparams.is_mla:
-            return self.build_attn_inp_k_iswa() if "swa" in self.caches else self.build_attn_inp_k()
-        return self.build_attn_inp_kv_iswa() if "swa" in self.caches else self.build_attn_inp_kv()
+            return self.build_attn_inp_k_iswa() if windows else self.build_attn_inp_k()
+        return self.build_attn_inp_kv_iswa() if windows else self.build_attn_inp_kv()
 
     # small blocks
 
@@ -423,9 +428,17 @@ class Llm:
             at_k = head_q * n_head
             at_v = at_k + head_k * n_head_kv
             if reshape:
-                return (g.view(qkv, (head_q, n_head, n), (size * head_q, row)),
-                        g.view(qkv, (head_k, n_head_kv, n), (size * head_k, row), size * at_k),
-                        g.view(qkv, (head_v, n_head_kv, n), (size * head_v, row), size * at_v))
+                made = []
+                for head, heads, at, viewed in ((head_q, n_head, 0, self.rules.views_qk),
+                                                (head_k, n_head_kv, at_k, self.rules.views_qk),
+                                                (head_v, n_head_kv, at_v, self.rules.views_v)):
+                    if viewed:
+                        made.append(g.view(qkv, (head, heads, n), (size * head, row), size * at))
+                    else:
+                        part = g.cont(g.view(qkv, (head * heads, n), (row,), size * at))
+                        made.append(g.reshape(part, head, heads, n))
+                q, k, v = made
+                return q, k, v
             parts = [g.view(qkv, (width, n), (row,), size * at)
                      for width, at in ((at_k, 0), (at_v - at_k, at_k), (head_v * n_head_kv, at_v))]
             q, k, v = map(g.cont, parts)
@@ -851,10 +864,10 @@ class Llm:
         if kind == "none":
             cur = inp
         elif kind == "mean" or rank_mean:
-            mean = g.input("mean", "f32", self.n_tokens, self.n_seqs)
+            mean = g.input("mean", "f32", self.n_tokens, self.n_seqs if self.rules.pools_sequences else self.n_tokens)
             cur = g.mul_mat(g.cont(g.transpose(inp)), mean)
         else:
-            cur = g.get_rows(inp, g.input("cls", "i32", self.n_seqs))
+            cur = g.get_rows(inp, g.input("cls", "i32", self.n_seqs if self.rules.pools_sequences else self.n_tokens))
         if kind == "rank":
             if self.weight("cls.weight") is not None:
                 cur = g.unary(self.row.cls_act, self._dense(cur, "cls"))

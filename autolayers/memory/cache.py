@@ -235,7 +235,8 @@ def allocate(model: Model, context: Context, placement: Placement, target: Targe
     elif mtp and kind == "dsv4":
         build.window(block)
     elif kind == "none":
-        pass
+        if not context.rules.encoders_without_cache:
+            build.attention("attn", context.n_ctx_seq, every)
     elif kind == "msa":
         build.attention("attn", context.n_ctx_seq, every)
         build.indexer("idx", hp.has_indexer, k_only=False)
@@ -259,7 +260,7 @@ def allocate(model: Model, context: Context, placement: Placement, target: Targe
         apart = rules.nextn_apart or rules.nextn_left_out or row.trunk_before or mtp
         if hp.n_layer_nextn and n and hp.router_layer < 0 and apart:
             wanted = block if mtp else trunk
-        if hp.swa_type == "none":
+        if hp.swa_type == "none" or not rules.window_cache:
             build.attention("attn", context.n_ctx_seq, wanted)
         elif not hp.is_swa_any:
             raise LaunchRefused("the model has a sliding window but no layer that uses it; llama.cpp aborts")

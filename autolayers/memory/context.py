@@ -112,15 +112,17 @@ def resolve(model: Model, params: Params, rules: Rules = NEWEST_RULES, kind: str
     n_ubatch = min(n_batch, n_ubatch or n_batch)
     if row.all_outputs:
         n_outputs_max = n_batch
-    n_ctx = pad(n_ctx, 256)
+    if not rules.streams:
+        unified = True                # one cache for all sequences
+    type_k, type_v = params.cache_type_k or "f16", params.cache_type_v or "f16"
+    split_mode = params.split_mode or "layer"
+    flash_attn = _flash_attention(model, params.flash_attn or "auto", type_k, type_v, split_mode)
+    n_ctx = pad(n_ctx, 256 if rules.cells_by_256 or flash_attn != "off" else 32)
     n_ctx_seq = n_ctx
     if not unified:
         n_ctx_seq = pad(n_ctx // n_seq_max, 256)
         n_ctx = n_ctx_seq * n_seq_max
 
-    type_k, type_v = params.cache_type_k or "f16", params.cache_type_v or "f16"
-    split_mode = params.split_mode or "layer"
-    flash_attn = _flash_attention(model, params.flash_attn or "auto", type_k, type_v, split_mode)
     if kind == "mtp" and (hp.n_layer_nextn == 0 or hp.router_layer >= 0):
         raise LaunchRefused("context type MTP requested but model doesn't contain MTP layers")
     if kind == "mtp" and row.known and not row.mtp:

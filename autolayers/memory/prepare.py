@@ -127,11 +127,11 @@ def _caches(llm: Llm, memory: Memory, c: Context, hp: Any, buffers: dict[str, Bu
         k_all = k_heads.pop() if len(k_heads) == 1 else 0
         v_all = v_heads.pop() if len(v_heads) == 1 else 0
         first_k = hp.indexer_head_size if indexer else hp.head_k(0)
-        rotate_k = k_all > 0 and block_size(c.type_k) > 1 and first_k % 64 == 0
+        rotate_k = c.rules.rotates_cache and k_all > 0 and block_size(c.type_k) > 1 and first_k % 64 == 0
         if hp.architecture.rotated_indexer and \
                 (indexer or hp.n_embd_head_k_full == hp.indexer_head_size):
             rotate_k = True
-        rotate_v = v_all > 0 and block_size(c.type_v) > 1 and hp.head_v(0) % 64 == 0
+        rotate_v = c.rules.rotates_cache and v_all > 0 and block_size(c.type_v) > 1 and hp.head_v(0) % 64 == 0
         found[layout.kind] = CacheView(
             llm, layout.n_cells, 1 if llm.fused_ops.get("one_stream") else layout.n_stream,
             _Layers(layout, buffers, ("k", "v")), llm.cparams.v_trans,

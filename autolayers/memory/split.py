@@ -9,6 +9,7 @@ from __future__ import annotations
 from bisect import bisect_right
 
 from ..backends import HOST, backend, on
+from ..builds import NEWEST_RULES
 from ..errors import LaunchRefused, UsageError
 from ..gguf import BY_NAME, row_size
 
@@ -16,6 +17,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from ..builds import Rules
     from ..devices.device import Device
     from ..flags.params import Params
 
@@ -56,10 +58,11 @@ def model_devices(params: Params, devices: Sequence[Device]) -> tuple[tuple[Devi
     return tuple(used), not warnings, tuple(warnings)
 
 
-def layer_devices(n: int, n_gpu_layers: int, devices: Sequence[Device], tensor_split: Sequence[float]) -> list[str]:
+def layer_devices(n: int, n_gpu_layers: int, devices: Sequence[Device], tensor_split: Sequence[float],
+                  rules: Rules = NEWEST_RULES) -> list[str]:
     """The device of each of the `n` layers, the output layer last; in float32, whose rounding decides at the
     boundaries."""
-    start = max(n - n_gpu_layers, 0)
+    start = max((n if rules.output_first else n - 1) - n_gpu_layers, 0)
     count = min(n_gpu_layers, n) if devices else 0
     layers = [HOST] * n
     if not count:

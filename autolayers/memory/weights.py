@@ -147,7 +147,7 @@ class WeightPlacer:
         used, exact, warnings = model_devices(params, devices)
         n = self.model.hparams.n_layer_all + 1
         wanted = params.layers_wanted(n)
-        dev_of = layer_devices(n, wanted, used, params.tensor_split or ())
+        dev_of = layer_devices(n, wanted, used, params.tensor_split or (), self.rules)
         if load_mtp not in self._tables:
             self._tables[load_mtp] = _Table(self.model, load_mtp)
         shares = shares_of(params, used) if params.split_mode in ("row", "tensor") else {}

@@ -52,18 +52,22 @@ class Gemma4:
                 llm.output(cur)
             attn = self.attention(llm, llm.rms_norm(il, "attn_norm", cur), il, inp, pos)
             attn = llm.rms_norm(il, "post_attention_norm", attn)
+            early = il == llm.n_layer - 1 and not llm.rules.gemma4_last_rows
+            if early:
+                attn, cur = g.get_rows(attn, out_ids), g.get_rows(cur, out_ids)
             attn_out = g.add(attn, cur)
             cur = self.feed_forward(llm, attn_out, il)
             cur = g.add(llm.build_norm(cur, llm.layer_weight(il, "post_ffw_norm")), attn_out)
             if per_layer is not None:
                 gate = g.unary("GELU", llm.linear(il, "inp_gate", cur, scale=True))
-                extra = llm.linear(il, "proj", g.mul(gate, matrix(llm, per_layer, il)))
+                mine = matrix(llm, per_layer, il)
+                extra = llm.linear(il, "proj", g.mul(gate, g.get_rows(mine, out_ids) if early else mine))
                 cur = g.add(cur, llm.rms_norm(il, "post_norm", extra))
             scale = llm.layer_weight(il, "layer_output_scale")
             if scale is not None:
                 cur = g.mul(cur, scale)
-        cur = llm.output(llm.build_norm(cur, llm.weight("output_norm.weight")))
-        logits = llm.finish(g.get_rows(cur, out_ids))
+        cur = llm.build_norm(cur, llm.weight("output_norm.weight"))
+        logits = llm.finish(g.get_rows(llm.output(cur), out_ids) if llm.rules.gemma4_last_rows else cur)
         return g.scale(g.unary("TANH", g.scale(logits))) if llm.hparams.f_final_logit_softcapping else logits
 
     def attention(self, llm: Llm, cur: Tensor, il: int, inp: AttnInput, pos: Tensor) -> Tensor:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from ...records import replace
 from ..gated_delta_net import ROUTING, GatedDeltaNet
 
-_ROW = GatedDeltaNet(ffn_norm="post_attention_norm", ffn_scales=True, ffn_bias=False, select="last")
+_ROW = GatedDeltaNet(ffn_norm="post_attention_norm", ffn_scales=True, ffn_bias=False, select="last",
+                     select_before=(("qwen35_late_rows", "attention"), ("qwen35_last_rows", "late")))
 
 BUILDERS = {
     "qwen35": _ROW,

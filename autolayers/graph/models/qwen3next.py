@@ -51,6 +51,7 @@ class Qwen3Next(GatedDeltaNet):
 
 
 BUILDERS = {
-    "qwen3next": Qwen3Next(ffn_norm="post_attention_norm", ffn_scales=True, ffn_bias=False, select="last", moe=ROUTING,
+    "qwen3next": Qwen3Next(ffn_norm="post_attention_norm", ffn_scales=True, ffn_bias=False, select="last",
+                            select_before=(("qwen3next_last_rows", "attention"),), moe=ROUTING,
                            shexp="gated"),
 }
