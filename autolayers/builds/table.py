@@ -70,6 +70,9 @@ class Rules(RuleSet):
     nextn_apart = Rule("cache", 10909, "", "no cache for NextN blocks unless they draft", after=10901)
 
     # backends
+    vulkan_reorders = Rule("backends", 7150, "#17475", "Vulkan runs a split's nodes in an order of its own")
+    vulkan_hazards = Rule("backends", 10840, "#27812", "Vulkan keeps nodes apart that share memory with what the other "
+                          "reads", after=10752)
     converts_in_graph = Rule("backends", 9489, "#23907", "CUDA: the f16 copies of a quantised cache are part of the "
                              "compute buffer; before, of the pool", after=9484)
     gathers_k_quants = Rule("backends", 10091, "", "CUDA runs GET_ROWS of K-quants", after=10088)

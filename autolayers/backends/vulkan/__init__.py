@@ -10,6 +10,7 @@ from ...records import replace
 from ..backend import OFFLOAD_MIN_BATCH, Backend
 from .limits import SMALLEST, Limits
 from .reorder import reorder
+from .reorder_before import reorder_before
 from .supported import largest, supports_op
 
 TYPE_CHECKING = False
@@ -68,4 +69,6 @@ class Vulkan(Backend):
         return replace(self.device, limits={**(self.device.limits or {}), **small})
 
     def graph_optimize(self, nodes: list[Tensor], after: Tensor | None, add_alloc_dep: AddAllocDep) -> list[Tensor]:
-        return reorder(nodes, add_alloc_dep)
+        if not self.rules.vulkan_reorders:
+            return nodes
+        return reorder(nodes, add_alloc_dep) if self.rules.vulkan_hazards else reorder_before(nodes)

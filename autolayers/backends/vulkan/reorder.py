@@ -14,9 +14,9 @@ if TYPE_CHECKING:
 
     from ...ggml.scheduler import AddAllocDep
 
-_AHEAD, _FOLLOWERS = 20, 15          # how far nodes are looked for
+AHEAD, FOLLOWERS = 20, 15          # how far nodes are looked for
 
-_EMPTY = frozenset(("NONE", "RESHAPE", "TRANSPOSE", "VIEW", "PERMUTE"))
+EMPTY = frozenset(("NONE", "RESHAPE", "TRANSPOSE", "VIEW", "PERMUTE"))
 
 
 def _ops(text: str) -> tuple[str, ...]:
@@ -24,7 +24,7 @@ def _ops(text: str) -> tuple[str, ...]:
 
 
 # Sequences that stay whole, in the order in which they are tried. Only the kinds of the operations are compared.
-_TOPK_MOE = tuple(map(_ops, (
+TOPK_MOE = tuple(map(_ops, (
     "SOFT_MAX RESHAPE ARGSORT VIEW GET_ROWS RESHAPE SUM_ROWS CLAMP DIV RESHAPE",
     "UNARY RESHAPE ADD ARGSORT VIEW GET_ROWS RESHAPE SUM_ROWS CLAMP DIV RESHAPE",
     "UNARY SQRT RESHAPE ADD ARGSORT VIEW GET_ROWS RESHAPE SUM_ROWS CLAMP DIV RESHAPE",
@@ -34,14 +34,14 @@ _TOPK_MOE = tuple(map(_ops, (
 _SNAKE = _ops("MUL SIN SQR MUL ADD")
 _TOPK_QSA = _ops("GET_ROWS PERMUTE CONT CPY RESHAPE ADD TOP_K")
 _HC_POST = _ops("SCALE UNARY SCALE DSV4_HC_POST")
-_SEQUENCES = (*_TOPK_MOE, _SNAKE, _TOPK_QSA, *map(_ops, (
+_SEQUENCES = (*TOPK_MOE, _SNAKE, _TOPK_QSA, *map(_ops, (
     "RMS_NORM MUL ADD MUL",
     "RMS_NORM MUL ADD",
     "RMS_NORM MUL ROPE VIEW SET_ROWS",
     "RMS_NORM VIEW SET_ROWS",
     "ROPE VIEW SET_ROWS",
 )), _HC_POST)
-_KEEPING = frozenset((*_TOPK_MOE, _HC_POST))      # these hold what they read until they are done
+_KEEPING = frozenset((*TOPK_MOE, _HC_POST))      # these hold what they read until they are done
 
 _BEGINNING: dict[str, list[tuple[str, ...]]] = {}
 for _sequence in _SEQUENCES:
@@ -123,13 +123,13 @@ class _Order:
         """The node `first`, and those behind it that need not wait for any before them."""
         ops, used, sources = self.ops, self.used, self.sources
         taken = [first]
-        end = min(first + _AHEAD, len(ops))
+        end = min(first + AHEAD, len(ops))
         views = []
         for j in range(first + 1, end):
             if used[j]:
                 continue
             op = ops[j]
-            if op in _EMPTY:
+            if op in EMPTY:
                 views.append(j)
                 continue
             for c in sources[j]:
@@ -160,7 +160,7 @@ class _Order:
         pair = self.ops[c], self.ops[j]
         if pair in _FUSED_NEXT:
             return j == c + 1
-        return pair in _FUSED_NEAR and all(self.used[i] or self.ops[i] in _EMPTY for i in range(c + 1, j))
+        return pair in _FUSED_NEAR and all(self.used[i] or self.ops[i] in EMPTY for i in range(c + 1, j))
 
     def in_sequence(self, j: int) -> bool:
         if j in self.within_qsa and self.whole(self.within_qsa[j], len(_TOPK_QSA)):
@@ -189,7 +189,7 @@ class _Order:
 
     def follower(self, j: int, op: str, fits: Callable[[Tensor], bool]) -> int:
         """The first node within reach of `j` that fits, used or not; 0: none."""
-        for k in range(j + 1, min(j + _FOLLOWERS, len(self.ops))):
+        for k in range(j + 1, min(j + FOLLOWERS, len(self.ops))):
             if self.ops[k] == op and fits(self.nodes[k]):
                 return k
         return 0
@@ -220,7 +220,7 @@ class _Order:
         is in the way."""
         nodes, ops, used = self.nodes, self.ops, self.used
         view = rows = 0
-        for k in range(start + 1, min(start + _FOLLOWERS, len(ops))):
+        for k in range(start + 1, min(start + FOLLOWERS, len(ops))):
             if used[k]:
                 continue
             if not view and ops[k] == "VIEW" and nodes[k].src[0] is nodes[start]:
@@ -236,7 +236,7 @@ class _Order:
         if inner[0].view_src is not None or inner[1].view_src is not inner[0]:
             return
         for c in self.sources[rows]:
-            if c > start and c != view and not used[c] and ops[c] not in _EMPTY:
+            if c > start and c != view and not used[c] and ops[c] not in EMPTY:
                 return
         self.pull(taken, view)
         self.pull(taken, rows)
@@ -251,12 +251,12 @@ def _sources(nodes: list[Tensor]) -> list[list[int]]:
     found = []
     for j, node in enumerate(nodes):
         base = node.view_src or node
-        low = j - _AHEAD
+        low = j - AHEAD
         before = set()
         mine = same.get(id(base))
         if mine:
-            before.update([c for c in mine[-_AHEAD:] if c > low])
-        if node.op in _EMPTY:
+            before.update([c for c in mine[-AHEAD:] if c > low])
+        if node.op in EMPTY:
             for source in node.src:
                 c = where.get(id(source), -1)
                 if c > low:
@@ -264,7 +264,7 @@ def _sources(nodes: list[Tensor]) -> list[list[int]]:
         else:
             theirs = readers.get(id(base))
             if theirs:
-                before.update([c for c in theirs[-_AHEAD:] if c > low])
+                before.update([c for c in theirs[-AHEAD:] if c > low])
             for source in node.src:
                 c = where.get(id(source), -1)
                 if c > low:
@@ -272,7 +272,7 @@ def _sources(nodes: list[Tensor]) -> list[list[int]]:
                 owner = id(source.view_src or source)
                 shared = same.get(owner)
                 if shared:
-                    before.update([c for c in shared[-_AHEAD:] if c > low and nodes[c].op not in _EMPTY])
+                    before.update([c for c in shared[-AHEAD:] if c > low and nodes[c].op not in EMPTY])
                 readers.setdefault(owner, []).append(j)
         where[id(node)] = j
         same.setdefault(id(base), []).append(j)

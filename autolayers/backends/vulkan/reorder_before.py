@@ -1,0 +1,125 @@
+"""The order in which Vulkan of builds before Rules.vulkan_hazards runs a split (ggml_vk_graph_optimize of those).
+
+It knows fewer sequences, and takes two nodes to depend on each other only where one reads the other or both view the
+same tensor.
+"""
+
+from __future__ import annotations
+
+from ...ggml.tensor import Tensor
+from .reorder import AHEAD, EMPTY, FOLLOWERS, TOPK_MOE
+
+_ROPE_FOLLOWERS = 10
+_SEQUENCES = (TOPK_MOE[0], TOPK_MOE[1], TOPK_MOE[3], TOPK_MOE[4])
+_FUSED_NEXT = frozenset((("RMS_NORM", "MUL"), ("MUL_MAT", "ADD"), ("MUL_MAT_ID", "ADD_ID"), ("MUL_MAT_ID", "MUL"),
+                         ("ADD", "ADD")))
+
+
+def reorder_before(nodes: list[Tensor]) -> list[Tensor]:
+    """The nodes of one split in their new order."""
+    return _Order(nodes).run()
+
+
+class _Order:
+    """Indices are those of the old order."""
+
+    def __init__(self, nodes: list[Tensor]) -> None:
+        self.nodes = nodes
+        self.ops = [node.op for node in nodes]
+        self.used = bytearray(len(nodes))
+        self.placed: set[int] = set()                # by id, of earlier rounds
+        self.sources = _sources(nodes)
+
+    def run(self) -> list[Tensor]:
+        order: list[Tensor] = []
+        count = len(self.nodes)
+        first = 0
+        while first < count:
+            length = self.sequence(first)
+            for i in range(first, first + length) if length else self.independent(first):
+                self.used[i] = 1
+                order.append(self.nodes[i])
+                self.placed.add(id(self.nodes[i]))
+            while first < count and self.used[first]:
+                first += 1
+        return order
+
+    def sequence(self, start: int) -> int:
+        """The length of the sequence that begins here, 0 without one."""
+        for ops in _SEQUENCES:
+            end = start + len(ops)
+            if self.ops[start] == ops[0] and tuple(self.ops[start:end]) == ops and 1 not in self.used[start:end]:
+                return len(ops)
+        return 0
+
+    def independent(self, first: int) -> list[int]:
+        """The node `first`, and those behind it that need not wait for any before them."""
+        ops, used, sources = self.ops, self.used, self.sources
+        taken = [first]
+        reach = range(first + 1, min(first + AHEAD, len(ops)))
+        for j in reach:
+            if used[j] or ops[j] in EMPTY or self.sequence(j):
+                continue
+            if all(c < first or used[c] or (j == c + 1 and c == taken[-1] and (ops[c], ops[j]) in _FUSED_NEXT)
+                   for c in sources[j]):
+                taken.append(j)
+                self.pull_followers(j, taken)
+        if ops[taken[-1]] != "ADD":                  # else it is fused with what follows
+            for j in reach:
+                if not used[j] and ops[j] in EMPTY and all(c < first or used[c] or c in taken for c in sources[j]):
+                    taken.append(j)
+        return taken
+
+    def pull_followers(self, j: int, taken: list[int]) -> None:
+        """Put what is fused with `j` right behind it."""
+        ops, nodes, node = self.ops, self.nodes, self.nodes[j]
+        op, before = ops[j], ops[j - 1]
+        rope = j
+        if op == "MUL" and before == "RMS_NORM":
+            for k in self.within(j, FOLLOWERS):
+                if ops[k] == "ROPE" and nodes[k].src[0] is node and all(s.op == "NONE" for s in nodes[k].src[1:]):
+                    rope = k
+                    self.pull(taken, k)
+                    break
+        if ops[rope] == "ROPE":
+            self.pull_set_rows(rope, taken)
+        if (op == "ADD_ID" and before == "MUL_MAT_ID") or (op == "ADD" and before == "MUL_MAT"):
+            kind = "MUL" if op == "ADD_ID" else "ADD"
+            for k in self.within(j, FOLLOWERS):
+                if ops[k] == kind and nodes[k].src[0] is node and self.ready(nodes[k].src[1]):
+                    self.pull(taken, k)
+                    break
+
+    def pull_set_rows(self, rope: int, taken: list[int]) -> None:
+        view = 0
+        for k in self.within(rope, _ROPE_FOLLOWERS):
+            if not view and self.ops[k] == "VIEW" and self.nodes[k].src[0] is self.nodes[rope]:
+                view = k
+            elif view and self.ops[k] == "SET_ROWS" and self.nodes[k].src[0] is self.nodes[view]:
+                self.pull(taken, view)
+                self.pull(taken, k)
+                return
+
+    def within(self, j: int, reach: int) -> range:
+        return range(j + 1, min(j + reach, len(self.ops)))
+
+    def pull(self, taken: list[int], k: int) -> None:
+        taken.append(k)
+        self.used[k] = 1
+
+    def ready(self, t: Tensor) -> bool:
+        return t.op == "NONE" or id(t) in self.placed
+
+
+def _sources(nodes: list[Tensor]) -> list[list[int]]:
+    """Of each node the earlier ones within reach that it reads, or that lie in the same tensor."""
+    where: dict[int, int] = {}
+    same: dict[int, list[int]] = {}                  # by id of the memory's owner
+    found = []
+    for j, node in enumerate(nodes):
+        owner = id(node.view_src or node)
+        before = {where.get(id(source), -1) for source in node.src} | set(same.get(owner, ())[-AHEAD:])
+        found.append([c for c in before if c > j - AHEAD and c >= 0])
+        where[id(node)] = j
+        same.setdefault(owner, []).append(j)
+    return found
