@@ -24,64 +24,68 @@ class Rules(RuleSet):
     prompt_limit = Rule("server", 10068, "", "no prompt larger than --cache-ram is saved; before, one always was",
                         after=9713)
 
-    # graph
-    set_rows = Rule("graph", 6070, "#14959", "K and V are stored by row indices, inputs of the graph; before, copied",
-                    after=6050)
-    embeddings_input = Rule("graph", 7800, "#18898", "an input of raw embeddings besides that of tokens", after=7780)
-    f16_mask = Rule("graph", 9410, "#23764", "flash attention's mask is an f16 input; before, cast from an f32 one",
-                    after=9409)
-    mamba2_flat = Rule("graph", 10605, "", "Mamba-2's projections multiply two dimensions, not three", after=10603)
-    l2_norm_of_rms = Rule("graph", 10830, "", "a delta net's L2 norm is a scaled RMS norm, not one op", after=10825)
-    mamba_dt_cont = Rule("graph", 11063, "", "Mamba-1's time steps are made contiguous where they have no norm",
-                         after=11057)
-    indexer_ropes_whole = Rule("graph", 10453, "", "DSA's indexer rotates its heads whole, not a part that it then joins "
-                               "with the rest", after=10452)
-    clamp_copies = Rule("graph", 10615, "", "CLAMP has a result of its own; before, it overwrote its source",
-                        after=10605)
-    rows_before_ffn = Rule("graph", 10909, "", "PLaMo-2 picks the output rows before its last FFN, not after it",
-                           after=10901)
-    copies_every_input = Rule("graph", 11258, "", "pipeline parallelism copies inputs that nothing reads too",
-                              after=11243)
-    any_split_inputs = Rule("graph", 10840, "", "a split has as many inputs as it needs; before, 30 at the most",
-                            after=10830)
-    sinks_follow = Rule("graph", 10151, "", "attention with sinks runs where its neighbours do, not where the sinks are",
-                        after=10142)
+    # placement
+    output_first = Rule("placement", 7450, "#18148", "-ngl counts the output layer first; before, last", after=6800)
 
-    views_qk = Rule("graph", 5880, "", "Q and K of a fused QKV are views; before, copies", after=5830)
-    views_v = Rule("graph", 6400, "", "V of a fused QKV is a view too", after=6170)
-    pools_sequences = Rule("graph", 5600, "", "pooling has a row a sequence; before, one a token", after=5310)
-    qwen35_late_rows = Rule("graph", 9246, "", "Qwen3.5 picks the output rows after its last layer", after=9113)
-    qwen35_last_rows = Rule("graph", 9500, "", "Qwen3.5 picks the output rows after its last norm")
-    gemma4_last_rows = Rule("graph", 9553, "", "Gemma 4 picks the output rows after its last norm", after=9548)
-    qwen3next_last_rows = Rule("graph", 10240, "", "Qwen3-Next picks the output rows after its last norm", after=10235)
-    gpt_oss_late_rows = Rule("graph", 10300, "", "gpt-oss picks the output rows after its last layer")
-
-    # loading and caches
+    # cache
     encoders_without_cache = Rule("cache", 5200, "", "encoders have no cache of keys and values", after=5000)
     window_cache = Rule("cache", 5427, "#13194", "layers that slide have a cache of their own, of a window's size")
     streams = Rule("cache", 5913, "#14363", "a cache a slot, unless -kvu; before, one for all slots")
-    cells_by_256 = Rule("cache", 6500, "", "n_ctx is rounded up to 256; before, to 32 without flash attention", after=6170)
+    cells_by_256 = Rule("cache", 6500, "", "n_ctx is rounded up to 256; before, to 32 without flash attention",
+                        after=6170)
     rotates_cache = Rule("cache", 8607, "#21038", "a quantised cache holds rotated keys and values", after=8571)
-    output_first = Rule("placement", 7450, "#18148", "-ngl counts the output layer first; before, last", after=6800)
-    window_lists = Rule("cache", 11040, "", "sliding_window_pattern may be a list, one entry a layer", after=11028)
-    granite_moe_ropes = Rule("graph", 10524, "", "GraniteMoE ropes whatever rope.scaling.finetuned says", after=10502)
-    nextn_left_out = Rule("cache", 0, "", "no cache for NextN blocks: they are loaded and never used", last=9518,
-                          until=9528)
+    nextn_left_out = Rule("cache", 0, "", "no cache for NextN blocks: they are loaded and never used",
+                          last=9518, until=9528)
     nextn_apart = Rule("cache", 10909, "", "no cache for NextN blocks unless they draft", after=10901)
+    window_lists = Rule("cache", 11040, "", "sliding_window_pattern may be a list, one entry a layer", after=11028)
+
+    # graph
+    pools_sequences = Rule("graph", 5600, "", "pooling has a row a sequence; before, one a token", after=5310)
+    views_qk = Rule("graph", 5880, "", "Q and K of a fused QKV are views; before, copies", after=5830)
+    set_rows = Rule("graph", 6070, "#14959", "K and V are stored by row indices, inputs of the graph; before, copied",
+                    after=6050)
+    views_v = Rule("graph", 6400, "", "V of a fused QKV is a view too", after=6170)
+    embeddings_input = Rule("graph", 7800, "#18898", "an input of raw embeddings besides that of tokens", after=7780)
+    qwen35_late_rows = Rule("graph", 9246, "", "Qwen3.5 picks the output rows after its last layer", after=9113)
+    f16_mask = Rule("graph", 9410, "#23764", "flash attention's mask is an f16 input; before, cast from an f32 one",
+                    after=9409)
+    qwen35_last_rows = Rule("graph", 9496, "", "Qwen3.5 picks the output rows after its last norm", after=9493)
+    gemma4_last_rows = Rule("graph", 9553, "", "Gemma 4 picks the output rows after its last norm", after=9548)
+    sinks_follow = Rule("graph", 10151, "", "attention with sinks runs where its neighbours do; before, where the "
+                        "sinks are", after=10142)
+    gpt_oss_late_rows = Rule("graph", 10159, "", "gpt-oss picks the output rows after its last layer", after=10156)
+    qwen3next_last_rows = Rule("graph", 10240, "", "Qwen3-Next picks the output rows after its last norm", after=10235)
+    indexer_ropes_whole = Rule("graph", 10453, "", "DSA's indexer ropes its heads whole; before, a part that it joins "
+                               "with the rest", after=10452)
+    granite_moe_ropes = Rule("graph", 10524, "", "GraniteMoE ropes whatever rope.scaling.finetuned says", after=10502)
+    mamba2_flat = Rule("graph", 10605, "", "Mamba-2's projections multiply two dimensions, not three", after=10603)
+    clamp_copies = Rule("graph", 10615, "", "CLAMP has a result of its own; before, it overwrote its source",
+                        after=10605)
+    l2_norm_of_rms = Rule("graph", 10830, "", "a delta net's L2 norm is a scaled RMS norm, not one op", after=10825)
+    any_split_inputs = Rule("graph", 10840, "", "a split has as many inputs as it needs; before, 30 at the most",
+                            after=10830)
+    rows_before_ffn = Rule("graph", 10909, "", "PLaMo-2 picks the output rows before its last FFN, not after it",
+                           after=10901)
+    mamba_dt_cont = Rule("graph", 11063, "", "Mamba-1's time steps are made contiguous where they have no norm",
+                         after=11057)
+    copies_every_input = Rule("graph", 11258, "", "pipeline parallelism copies inputs that nothing reads too",
+                              after=11243)
 
     # backends
     vulkan_reorders = Rule("backends", 7150, "#17475", "Vulkan runs a split's nodes in an order of its own")
-    vulkan_hazards = Rule("backends", 10840, "#27812", "Vulkan keeps nodes apart that share memory with what the other "
-                          "reads", after=10752)
     converts_in_graph = Rule("backends", 9489, "#23907", "CUDA: the f16 copies of a quantised cache are part of the "
                              "compute buffer; before, of the pool", after=9484)
     gathers_k_quants = Rule("backends", 10091, "", "CUDA runs GET_ROWS of K-quants", after=10088)
-    scans_96 = Rule("backends", 11205, "", "CUDA runs SSM_SCAN of 96 states", after=11200)
+    vulkan_hazards = Rule("backends", 10679, "#27812", "Vulkan keeps nodes apart that share memory with what the other "
+                          "reads", after=10666)
     keeps_weighted_experts = Rule("backends", 10752, "#27301", "CUDA keeps what a fused sum of weighted experts reads",
                                   after=10739)
     mixed_cache_types = Rule("backends", 10878, "", "CUDA: flash attention takes any pair of cache types; before, f16, "
                              "bf16, q4_0 and q8_0 with themselves", after=10867)
     keeps_top_k_moe = Rule("backends", 11138, "", "CUDA keeps what a fused choice of experts reads", after=11117)
+    scans_96 = Rule("backends", 11205, "", "CUDA runs SSM_SCAN of 96 states", after=11200)
+    vulkan_as_modelled = Rule("backends", 11236, "", "Vulkan's order is the one modelled; before, close to it",
+                              after=11223)
 
     def lacks(self, after: int) -> bool:
         """Whether something is missing that the build `after` still lacked; 0: no build did."""

@@ -13,8 +13,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from typing import Protocol
 
-    from ..builds import Rules
-
     AddAllocDep = Callable[[Tensor, Tensor], None]     # (tensor, until) of ggml_backend_graph_optimize_params
 
     class Backend(Protocol):
@@ -27,6 +25,16 @@ if TYPE_CHECKING:
         def offload_op(self, op: Tensor) -> bool: ...
         def graph_optimize(self, nodes: list[Tensor], after: Tensor | None,
                            add_alloc_dep: AddAllocDep) -> list[Tensor]: ...
+
+    class Rules(Protocol):
+        """What depends on the build; see autolayers.builds."""
+
+        @property
+        def sinks_follow(self) -> bool: ...
+        @property
+        def copies_every_input(self) -> bool: ...
+        @property
+        def any_split_inputs(self) -> bool: ...
 
 
 _MAX_SPLIT_INPUTS = 30          # GGML_SCHED_MAX_SPLIT_INPUTS

@@ -249,7 +249,9 @@ class Graph:
         return Tensor("SCALE", a.type, a.ne, (a,))
 
     def clamp(self, a: Tensor) -> Tensor:
-        return Tensor("CLAMP", a.type, a.ne, (a,)) if self.clamp_copies else Tensor("CLAMP", a.type, a.ne, (a,), a.nb, a)
+        if self.clamp_copies:
+            return Tensor("CLAMP", a.type, a.ne, (a,))
+        return Tensor("CLAMP", a.type, a.ne, (a,), a.nb, a)
 
     def sqr(self, a: Tensor) -> Tensor:
         return Tensor("SQR", a.type, a.ne, (a,))

@@ -46,7 +46,7 @@ def lightning_indexer(llm: Llm, inp: DsaInput, cur: Tensor, latent_q: Tensor, il
     k = _rotated(llm, k, 1, pos)
     if rotate:
         q, k = g.mul_mat(lid.k_rot, q), g.mul_mat(lid.k_rot, k)  # type: ignore[arg-type]
-    g.expand(cache.cpy_k(k, lid.k_idxs, il))  # type: ignore[arg-type]
+    g.expand(cache.cpy_k(k, lid.k_idxs, il))
     weights = g.mul_mat(llm.need_layer(il, "indexer.proj"), cur)
     keys = cache.get_k(il, head, 1)
     streams = keys.ne[3]
@@ -91,7 +91,7 @@ def sparse_attention(llm: Llm, inp: DsaInput, q: Tensor, k: Tensor, v: Tensor, i
     g.expand(q)
     g.expand(v)
     g.expand(k)
-    g.expand(cache.cpy_k(k, inp.k_idxs, il))  # type: ignore[arg-type]
+    g.expand(cache.cpy_k(k, inp.k_idxs, il))
     mask = top_k_mask(llm, mask, top_k)
     keys = cache.get_k(il, hp.head_k(il), hp.n_head_kv(il))
     values = g.view(keys, (v.ne[0], *keys.ne[1:]), keys.nb[1:])

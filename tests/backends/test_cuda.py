@@ -7,6 +7,7 @@ import pytest
 from autolayers.backends import Cuda
 from autolayers.backends.backend import batch_size
 from autolayers.backends.cuda.fattn import flash_kernel
+from autolayers.builds import NEWEST_RULES
 from autolayers.devices.device import Device
 from autolayers.ggml.tensor import Graph, Tensor, row_size
 
@@ -58,7 +59,7 @@ def attention(head: int = 128, n_head: int = 32, n_head_kv: int = 8, n: int = 51
 ])
 def test_the_kernel_on_ada(shape: dict, kernel: str) -> None:
     op = attention(**shape)
-    assert flash_kernel(op, 890) == kernel
+    assert flash_kernel(op, 890, NEWEST_RULES) == kernel
     assert supports(op) == (kernel != "none")
 
 
@@ -68,7 +69,7 @@ def test_the_kernel_on_ada(shape: dict, kernel: str) -> None:
     (750, {}, "mma"), (750, {"n": 2, "k": "q8_0"}, "mma"), (750, {"n": 1, "k": "q8_0"}, "vec"), (860, {"n": 1}, "mma"),
 ])
 def test_older_cards_choose_otherwise(cc: int, shape: dict, kernel: str) -> None:
-    assert flash_kernel(attention(**shape), cc) == kernel
+    assert flash_kernel(attention(**shape), cc, NEWEST_RULES) == kernel
 
 
 def test_f16_caches_take_nothing_more() -> None:
@@ -86,7 +87,7 @@ def test_other_caches_are_converted_beside_the_result(k: str, v: str, converted:
 def test_the_vector_kernel_reads_some_pairs_as_they_are() -> None:
     for k, v, extra in (("q8_0", "q8_0", 0), ("q4_0", "q4_0", 0), ("q5_1", "q5_1", 2), ("q8_0", "q4_0", 2)):
         op = attention(n=1, k=k, v=v)
-        assert flash_kernel(op, 890) == "vec"
+        assert flash_kernel(op, 890, NEWEST_RULES) == "vec"
         assert alloc_size(op) == op.nbytes + extra * 2 * 128 * 4096 * 8, (k, v)
 
 

@@ -8,6 +8,7 @@ import pytest
 from support import gpus
 
 from autolayers.backends import Backend, Cpu, Cuda, on
+from autolayers.builds import NEWEST_RULES
 from autolayers.errors import LaunchRefused
 from autolayers.ggml.scheduler import Split, assign, split
 from autolayers.ggml.tensor import Buffer, Graph, Tensor
@@ -35,8 +36,8 @@ class Machine:
         return self.g.input("x", "f32", width, n)
 
     def split(self, op_offload: bool = True, n_copies: int = 1) -> Split:
-        assign(self.g, self.backends, op_offload)
-        return split(self.g, self.backends, n_copies)
+        assign(self.g, self.backends, op_offload, NEWEST_RULES)
+        return split(self.g, self.backends, NEWEST_RULES, n_copies)
 
 
 @pytest.fixture
@@ -54,7 +55,7 @@ def test_a_weight_decides(one: Machine) -> None:
     a = g.mul_mat(one.weight(0, 128, 128), one.x(4))
     b = g.mul_mat(one.weight(one.cpu, 128, 128), a)
     g.expand(b)
-    assign(g, one.backends, op_offload=True)
+    assign(g, one.backends, True, NEWEST_RULES)
     assert (a.backend, b.backend) == (0, one.cpu)
 
 
@@ -65,7 +66,7 @@ def test_what_has_no_weight_follows_its_neighbours_gpus_first(one: Machine) -> N
     on_gpu = g.mul_mat(one.weight(0, 128, 128), between)
     after = g.unary("SILU", on_gpu)
     g.expand(after)
-    assign(g, one.backends, op_offload=True)
+    assign(g, one.backends, True, NEWEST_RULES)
     assert between.backend == on_gpu.backend == after.backend == 0
 
 
@@ -74,7 +75,7 @@ def test_what_has_no_weight_follows_its_neighbours_gpus_first(one: Machine) -> N
 def test_op_offload_needs_32_rows(one: Machine, rows: int, op_offload: bool, backend: int) -> None:
     t = one.g.mul_mat(one.weight(one.cpu, 128, 128), one.x(rows))
     one.g.expand(t)
-    assign(one.g, one.backends, op_offload)
+    assign(one.g, one.backends, op_offload, NEWEST_RULES)
     assert t.backend == backend
 
 
@@ -84,7 +85,7 @@ def test_op_offload_never_moves_lookups_nor_repacked_weights(one: Machine) -> No
     looked_up = g.get_rows(one.weight(one.cpu, 128, 1000), ids)
     repacked = g.mul_mat(one.weight(REPACK, 128, 128, type_="q4_0"), looked_up)
     g.expand(repacked)
-    assign(g, one.backends, op_offload=True)
+    assign(g, one.backends, True, NEWEST_RULES)
     assert looked_up.backend == repacked.backend == one.cpu
 
 
@@ -92,7 +93,7 @@ def test_offloaded_ops_go_to_the_first_gpu() -> None:
     m = Machine(2)
     t = m.g.mul_mat(m.weight(m.cpu, 128, 128), m.x())
     m.g.expand(t)
-    assign(m.g, m.backends, op_offload=True)
+    assign(m.g, m.backends, True, NEWEST_RULES)
     assert t.backend == 0
 
 
@@ -173,7 +174,7 @@ def test_a_view_runs_with_what_it_looks_at(one: Machine) -> None:
     a = g.mul_mat(one.weight(one.cpu, 128, 128), one.x(4))
     view = g.reshape(a, 64, 8)
     g.expand(g.mul_mat(one.weight(0, 64, 128), view))
-    assign(g, one.backends, op_offload=True)
+    assign(g, one.backends, True, NEWEST_RULES)
     assert view.backend == a.backend == one.cpu
 
 

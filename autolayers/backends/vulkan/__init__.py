@@ -40,7 +40,7 @@ class Vulkan(Backend):
 
     def __init__(self, device: Device | None = None, index: int = 0, rules: Rules = NEWEST_RULES) -> None:
         self.limits = limits = Limits.of(device)
-        self.proven = limits.known
+        self.proven = limits.known and rules.vulkan_as_modelled
         self.alignment = limits.min_storage_buffer_offset_alignment
         self.host_alignment = limits.min_memory_map_alignment
         self.max_size = self.host_max_size = limits.block_size
@@ -50,6 +50,8 @@ class Vulkan(Backend):
     def doubt(self) -> str:
         if self.proven:
             return ""
+        if self.limits.known:
+            return f"Vulkan of build {self.rules.number} runs a graph in an order close to the one modelled"
         return (f"{self.device.name if self.device else self.name}: the limits of its driver are not known; "
                 "those of a desktop's GPU are assumed, an upper bound")
 

@@ -228,7 +228,7 @@ class DeepSeek4(Decoder):
             q, kv = llm.hadamard(q, inp.k_rot), llm.hadamard(kv, inp.k_rot)
         g.expand(q)
         g.expand(kv)
-        g.expand(cache.cpy_k(kv, inp.k_idxs, il))  # type: ignore[arg-type]
+        g.expand(cache.cpy_k(kv, inp.k_idxs, il))
         keys = cache.get_k(il, head, 1)
         n_kv_max = 0
         if hp.compress_ratios[il]:

@@ -90,7 +90,7 @@ class Glm5Next(KimiK3):
         assert chosen is not None
         g.expand(q)
         g.expand(kv)
-        g.expand(cache.cpy_k(kv, inp.k_idxs, il))  # type: ignore[arg-type]
+        g.expand(cache.cpy_k(kv, inp.k_idxs, il))
         v_b = llm.need_layer(il, "attn_v_b")
         if inp.gathers:
             g.expand(mask)

@@ -62,8 +62,8 @@ class MiniMaxM3(Decoder):
             v = llm.hadamard(v, inp.v_rot)
         for t in (q, k, v):
             g.expand(t)
-        g.expand(inp.cache.cpy_k(k, inp.k_idxs, il))  # type: ignore[arg-type]
-        g.expand(inp.cache.cpy_v(v, inp.v_idxs, il))  # type: ignore[arg-type]
+        g.expand(inp.cache.cpy_k(k, inp.k_idxs, il))
+        g.expand(inp.cache.cpy_v(v, inp.v_idxs, il))
         k = inp.cache.get_k(il, hp.head_k(il), hp.n_head_kv(il))
         v = inp.cache.get_v(il, hp.head_v(il), hp.n_head_kv(il))
         out = self._gathered(llm, inp, q, k, v, iq, ik) if inp.decodes else self._masked(llm, inp, q, k, v, iq, ik)

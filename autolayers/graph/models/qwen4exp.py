@@ -216,8 +216,8 @@ class Qwen4Exp(GatedDeltaNet):
             v = llm.hadamard(v, inp.v_rot)
         for tensor in (q, v, k):
             g.expand(tensor)
-        g.expand(cache.cpy_k(k, inp.k_idxs, il))  # type: ignore[arg-type]
-        g.expand(cache.cpy_v(v, inp.v_idxs, il))  # type: ignore[arg-type]
+        g.expand(cache.cpy_k(k, inp.k_idxs, il))
+        g.expand(cache.cpy_v(v, inp.v_idxs, il))
         mask = top_k_mask(llm, inp.mask, top_k)
         keys = cache.get_k(il, hp.head_k(il), hp.n_head_kv(il))
         values = cache.get_v(il, hp.head_v(il), hp.n_head_kv(il))
