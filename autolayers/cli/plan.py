@@ -7,6 +7,7 @@ import sys
 
 from ..errors import UsageError
 from ..flags.check import read
+from ..flags.parse import config_files
 from ..quoting import shell
 from ..records import replace
 from . import load
@@ -39,9 +40,18 @@ def _one(name: str, arguments: Arguments, form: str) -> int:
     from ..api import plan
 
     model = load(name, arguments.value("-hft"))
-    answer = plan(model, arguments, environ=os.environ, explain=form in ("text", "json"))
+
+    def make(arguments: Arguments) -> Plan:
+        return plan(model, arguments, environ=os.environ, explain=form in ("text", "json"))
+
+    if form in ("text", "flags", "number", "json"):
+        answer = make(arguments)
+    else:
+        from ..launch.formats import plan_for
+
+        answer, arguments = plan_for(form, arguments, make)
     if form == "number" and not answer.fits:
-        whole = plan(model, replace(arguments, own={**arguments.own, "format": "flags"}), environ=os.environ)
+        whole = make(replace(arguments, own={**arguments.own, "format": "flags"}))
         if whole.fits:
             print("autolayers: no n_gpu_layers fits by itself; this does: "
                   + shell([*whole.flags, *_printable(arguments)]), file=sys.stderr)
@@ -83,7 +93,7 @@ def _render(plan: Plan, form: str, arguments: Arguments) -> str:
         return plan_text(plan, Style.of(sys.stdout, os.environ), _printable(arguments))
     from ..launch import formats
 
-    return formats.write(form, plan, arguments)
+    return formats.write(form, plan, arguments, environ=os.environ, config_files=config_files(os.environ))
 
 
 def _render_several(together: Together, form: str, arguments: Arguments) -> str:
@@ -95,7 +105,7 @@ def _render_several(together: Together, form: str, arguments: Arguments) -> str:
     if form not in ("flags", "text"):
         from ..launch.formats import write_several
 
-        return write_several(form, together.plans, arguments, together.fits)
+        return write_several(form, together.plans, arguments, together.fits, os.environ, config_files(os.environ))
     from ..report.multi import model_words, together_text
 
     rest = _printable(arguments)

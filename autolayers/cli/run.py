@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 import sys
 
+from ..errors import DoesNotFit
 from ..flags.check import read
 from ..launch import cannot_start, say
 from ..launch import command as commands
-from ..launch.formats import write
+from ..launch.formats import plan_for, write
 from ..launch.secrets import launcher_without_secrets, without_secrets
 from ..launch.session import Session
 from ..quoting import shell
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from typing import Any
 
+    from ..flags.parse import Arguments
     from ..launch.command import WrappedCommand
     from ..launch.session import Planner
     from ..planner import Plan
@@ -37,27 +39,47 @@ def main(argv: Sequence[str], planner: Planner | None = None) -> int:
     if not kind and not own.get("dry-run") and (code := _startable(command)):
         return code
     session = Session(command, own, environ, planner or _planner)
-    plan, added = session.plan()
     if kind:
-        sys.stdout.write(write(kind, plan, session.arguments, command, added, environ))
-        return 0
+        plan, added = _for_format(kind, session)
+        sys.stdout.write(write(kind, plan, session.arguments, command, added, session.seen, session.files))
+        return _said(plan)
+    plan, added = session.plan()
     if own.get("dry-run"):
         launcher, names = launcher_without_secrets(command)
         words, more = without_secrets([*command.words, *added])
         for name in dict.fromkeys((*names, *more)):
             say(f"secret omitted from the output: set it in the environment as {name}")
         print(shell([*launcher, *words]))
-        return 0
-    for warning in plan.warnings:
-        say(warning)
-    if not plan.fits:
-        say("the plan does not fit: llama-server may run out of memory")
+        return _said(plan)
+    _said(plan)
     retries, verify, wait = own.get("retry", 0), "verify" in own, "wait" in own
     if retries or verify or wait:
         from ..launch.attempts import Attempts
 
         return Attempts(session, plan, added, retries, verify, wait).run()
     return _become(commands.complete(command, added), environ)
+
+
+def _for_format(kind: str, session: Session) -> tuple[Plan, list[str]]:
+    """The plan for what reads a launch file, and the words it adds."""
+    added: list[str] = []
+
+    def make(arguments: Arguments) -> Plan:
+        session.arguments = arguments
+        plan, added[:] = session.plan()
+        return plan
+
+    plan, _ = plan_for(kind, session.arguments, make)
+    return plan, added
+
+
+def _said(plan: Plan) -> int:
+    """Says what a plan warns of; the exit code of a plan that nothing is started with."""
+    for warning in plan.warnings:
+        say(warning)
+    if not plan.fits:
+        say("the plan does not fit: llama-server may run out of memory")
+    return 0 if plan.fits else DoesNotFit.exit_code
 
 
 def _planner(*args: Any, **kwargs: Any) -> Plan:

@@ -29,13 +29,15 @@ class Kind:
     """`words`: how many words follow the flag. `read(values, field, text)` sets the field; the text of a negated switch
     is "off". `write` gives the text of a field's value, None where another argument of the field writes it. `adds`:
     repeats add up. `bare`: the value where the word is left out. `plain` turns a spelling that llama.cpp does not know
-    into the one it does. `prefixes`: how the values begin that only an argument of this kind writes."""
+    into the one it does. `prefixes`: how the values begin that only an argument of this kind writes. `paths` gives the
+    text with each path of this machine in it replaced; `written`: llama.cpp writes there."""
 
-    __slots__ = ("adds", "bare", "choices", "plain", "prefixes", "read", "words", "write")
+    __slots__ = ("adds", "bare", "choices", "paths", "plain", "prefixes", "read", "words", "write", "written")
 
     def __init__(self, read: Callable[[Values, str, str], None], write: Callable[[Any], str] | None = None,
                  words: int = 1, *, adds: bool = False, choices: tuple[str, ...] = (), bare: str | None = None,
-                 plain: Callable[[str], str] | None = None, prefixes: tuple[str, ...] = ()) -> None:
+                 plain: Callable[[str], str] | None = None, prefixes: tuple[str, ...] = (),
+                 paths: Callable[[str, Callable[[str], str]], str] | None = None, written: bool = False) -> None:
         self.read = read
         self.write = write
         self.words = words
@@ -44,6 +46,8 @@ class Kind:
         self.bare = bare
         self.plain = plain
         self.prefixes = prefixes
+        self.paths = paths
+        self.written = written
 
 
 # --- texts to values
@@ -158,16 +162,15 @@ def _csv(text: str) -> list[str]:
     return [*found, current]
 
 
-def _scaled(text: str) -> list[str]:
-    """Paths of FNAME:SCALE,... The scale changes no memory."""
-    paths = []
+def scaled(text: str) -> list[tuple[str, float]]:
+    """(path, scale) of FNAME:SCALE,..."""
+    found = []
     for item in _csv(text):
         path, colon, scale = item.rpartition(":")
         if not colon or not path:
             raise Bad("FILE:SCALE,...")
-        _float(scale)
-        paths.append(path)
-    return paths
+        found.append((path, _float(scale)))
+    return found
 
 
 def _overrides(text: str) -> list[tuple[str, str]]:
@@ -225,6 +228,8 @@ def choice(*allowed: str) -> Kind:
 FLAG = Kind(_set(lambda text: text != "off"), str, words=0)
 SWITCH = Kind(_set(lambda text: text != "off"), str, words=0)    # has a negation
 TEXT = Kind(_set(str), str)
+PATH = Kind(_set(str), str, paths=lambda text, move: move(text))
+OUTPUT = Kind(_set(str), str, paths=lambda text, move: move(text), written=True)
 NUMBER = Kind(_set(str), str)          # of an argument that does not touch memory: not checked
 PAIR = Kind(_set(str), str, words=2)
 INT = Kind(_set(lambda text: number(text, -(2**31))), str)
@@ -292,9 +297,17 @@ def _speculation(text: str) -> list[str]:
     return ["none"] if "none" in names else names
 
 
+def _move_files(text: str, move: Callable[[str], str]) -> str:
+    return ",".join(_quoted(move(path)) for path in _csv(text))
+
+
+def _move_scaled(text: str, move: Callable[[str], str]) -> str:
+    return ",".join(_quoted(f"{move(path)}:{_ratio(scale)}") for path, scale in scaled(text))
+
+
 NAMES = Kind(_add(_names), _comma, adds=True)
-FILES = Kind(_add(_csv), lambda value: ",".join(map(_quoted, value)), adds=True)
-SCALED = Kind(_add(_scaled), adds=True)
+FILES = Kind(_add(_csv), lambda value: ",".join(map(_quoted, value)), adds=True, paths=_move_files)
+SCALED = Kind(_add(lambda text: [path for path, _ in scaled(text)]), adds=True, paths=_move_scaled)
 KV_OVERRIDES = Kind(_add(_kv_overrides), lambda value: ",".join(_quoted(f"{key}={text}") for key, text in value),
                     adds=True)
 SPECULATION = Kind(_add(_speculation), _comma, adds=True, choices=_SPECULATION)

@@ -3,22 +3,31 @@
 from __future__ import annotations
 
 import configparser
+import importlib.util
 import json
+import os
 import shlex
+import shutil
+import subprocess
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from types import SimpleNamespace
 
+import launch_targets as targets
 import pytest
-from support import HEADERS
+from support import HEADERS, gpus, model
 
+import autolayers
+from autolayers import Plan
+from autolayers.builds import TODAY
 from autolayers.cli import main
 from autolayers.errors import UsageError
 from autolayers.flags.formats import FORMATS
 from autolayers.flags.parse import parse
 from autolayers.launch import formats
-from autolayers.launch.command import WrappedCommand, read
+from autolayers.launch.command import WrappedCommand, additions, read
 from autolayers.launch.formats.preset import section
 from autolayers.launch.secrets import launcher_without_secrets, without_secrets
+from autolayers.model import Model
 
 LLAMA = str(HEADERS / "llama-3.1-8b-q4_k_m.gguf")
 SMALL = str(HEADERS / "llama-3.2-1b-q8_0.gguf")
@@ -32,14 +41,22 @@ def split(line: str) -> WrappedCommand:
 
 MODEL = "/data/my models/a $b%c \"q\".gguf"
 FLAGS = ("-ngl", "33", "-c", "8192", "-fa", "on")
-# The part of a plan that the writers read
-Plan = SimpleNamespace(breakdown=SimpleNamespace(devices={"CUDA0": None}), model=SimpleNamespace(path=MODEL),
-                       flags=FLAGS)
 
 
-def written(kind: str, words: tuple[str, ...] = ()) -> str:
-    command = WrappedCommand((), ("llama-server",), ("-m", MODEL, *words), "llama-server")
-    return formats.write(kind, Plan, parse(["-m", MODEL, *words]), command, FLAGS)  # type: ignore[arg-type]
+def planned_for(kind: str, path: str, words: Sequence[str], name: str = "llama-3.1-8b-q4_k_m") -> Plan:
+    """A real plan of a fixture that is called `path`, for what starts it."""
+    found = Model(model(name).header, path)
+    return formats.plan_for(kind, parse([*FLAGS, *words]), lambda arguments: autolayers.plan(
+        found, arguments, devices=gpus(24576)))[0]
+
+
+def written(kind: str, words: Sequence[str] = (), path: str = MODEL, name: str = "llama-3.1-8b-q4_k_m",
+            warn: Callable[[str], None] = lambda _: None) -> str:
+    """The format's text for a command with these words."""
+    plan = planned_for(kind, path, words, name)
+    command = WrappedCommand((), ("llama-server",), ("-m", path, *words), "llama-server")
+    added, _ = additions(command, plan.flags, TODAY, {})
+    return formats.write(kind, plan, parse(["-m", path, *words]), command, added, warn=warn)
 
 
 def test_systemd() -> None:
@@ -52,32 +69,62 @@ def test_systemd() -> None:
     assert "EnvironmentFile=-/etc/autolayers/a-b-c-q-.env" in lines
 
 
+@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="needs systemd-analyze")
+def test_systemd_itself_takes_the_service(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a program that is there and words of every kind, for a file and for a model that is downloaded."""
+    (tmp_path / "llama-server").write_text("#!/bin/sh\n")
+    (tmp_path / "llama-server").chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    for i, path in enumerate((MODEL, "hf:user/name/file.gguf", "/m/a\rExecStartPre=b.gguf")):
+        unit = tmp_path / f"unit{i}.service"
+        unit.write_text(written("systemd", ("-p", "a;b\n'c' \\ %n $HOME ${x}"), path))
+        done = subprocess.run(["systemd-analyze", "verify", str(unit)], capture_output=True, text=True, timeout=60)
+        assert (done.returncode, str(unit) in done.stderr) == (0, False), done.stderr
+
+
 def test_docker() -> None:
     words = shlex.split(written("docker", ("--port", "81", "--hf-token=x")))
     assert words == [
         "docker", "run", "--rm", "--init", "-p", "127.0.0.1:81:81", "--gpus", "all", "-v", "/data/my models:/models:ro",
         "-e", "HF_TOKEN", "ghcr.io/ggml-org/llama.cpp:server-cuda", "-m", '/models/a $b%c "q".gguf', "--port", "81",
         "-ngl", "33", "-c", "8192", "-fa", "on", "--host", "0.0.0.0"]
+    plan = planned_for("docker", MODEL, ())
     with pytest.raises(UsageError, match="container already"):
-        formats.write("docker", Plan, parse(["-m", "m"]), split("docker run image -m m"), ())  # type: ignore[arg-type]
+        formats.write("docker", plan, parse(["-m", "m"]), split("docker run image -m m"), ())
 
 
-def test_compose() -> None:
-    text = written("compose")
-    yaml = pytest.importorskip("yaml") if _has_yaml() else None
-    assert '      - "/models/a $$b%c \\"q\\".gguf"' in text
-    assert "capabilities: [gpu]" in text and "restart: unless-stopped" in text
-    if yaml is not None:
+@pytest.mark.parametrize(("words", "published"), [
+    ((), "127.0.0.1:8080:8080"), (("--host", "localhost"), "127.0.0.1:8080:8080"),
+    (("--host", "0.0.0.0"), "0.0.0.0:8080:8080"), (("--host", "192.168.1.2"), "192.168.1.2:8080:8080"),
+    (("--host", "::1"), "[::1]:8080:8080"),
+])
+def test_a_container_is_published_where_the_server_would_listen(words: tuple[str, ...], published: str) -> None:
+    found = shlex.split(written("docker", words))
+    assert found[found.index("-p") + 1] == published and found.count("--host") == 1
+    assert f'- "{published}"' in written("compose", words)
+
+
+@pytest.mark.parametrize(("words", "said"), [
+    (("--port", "0"), "a container's port must be known"), (("--host", "/tmp/a.sock"), "socket is not published")])
+def test_what_a_container_cannot_publish(words: tuple[str, ...], said: str) -> None:
+    with pytest.raises(UsageError, match=said):
+        written("compose", words)
+
+
+def test_compose_by_its_own_specification() -> None:
+    yaml = pytest.importorskip("yaml")
+    words = ("--api-prefix", "/v2", "--ssl-cert-file", "c.pem", "--api-key", "x", "--slot-save-path", "slots")
+    for path in (MODEL, "hf:user/name/file.gguf"):
+        text = written("compose", words, path)
         service = yaml.safe_load(text)["services"]["llama-server"]
-        assert service["command"][:4] == ["-m", '/models/a $$b%c "q".gguf', "-ngl", "33"]
-        assert service["volumes"] == [
-            {"type": "bind", "source": "/data/my models", "target": "/models", "read_only": True}]
-
-
-def _has_yaml() -> bool:
-    import importlib.util
-
-    return importlib.util.find_spec("yaml") is not None
+        assert service["healthcheck"]["test"][-1] == "https://localhost:8080/v2/health"
+        assert service["environment"] == ["LLAMA_API_KEY"]
+        if compose_spec := importlib.util.find_spec("compose_spec"):
+            importlib.import_module(compose_spec.name).PyCompose.from_yaml(text).validate()
+    (cache,) = [volume for volume in service["volumes"] if volume["type"] == "volume"]
+    assert cache == {"type": "volume", "source": "llama-cache", "target": "/root/.cache"}
+    assert yaml.safe_load(text)["volumes"] == {"llama-cache": None}
+    assert [volume["read_only"] for volume in service["volumes"] if volume["type"] == "bind"] == [False]
 
 
 def test_llama_swap() -> None:
@@ -87,6 +134,8 @@ def test_llama_swap() -> None:
     assert shlex.split(line) == [
         "llama-server", "--port", "${PORT}", "-m", MODEL, "-a", "my-model,other", "-ngl", "33", "-c", "8192",
         "-fa", "on"]
+    text = written("llama-swap", ("--host", "10.0.0.1", "--api-prefix", "/x/"))
+    assert '    proxy: "http://10.0.0.1:${PORT}"' in text and '    checkEndpoint: "/x/health"' in text
 
 
 def test_preset() -> None:
@@ -100,42 +149,117 @@ def test_preset() -> None:
     mixed = section("x", ["-ot", "a=CPU", "-ncmoe", "1"])
     assert r"override-tensor = a=CPU,blk\.0\.ffn_(up|down|gate|gate_up)_(ch|)exps=CPU" in mixed
     assert "n-cpu-moe = 1" in section("x", ["-ncmoe", "1"])
+    # neither what is newer than the table, nor a scale, nor a second adapter is dropped
+    more = section("x", ["--moe-cache-mib", "9", "--is-new", "--lora-scaled", "a:0.5", "--lora", "b", "--lora", "c"])
+    assert more.splitlines()[1:] == ["moe-cache-mib = 9", "is-new = true", "lora-scaled = a:0.5", "lora = b,c"]
+    assert "load-mode = none" in section("x", ["--no-mmap"])
     with pytest.raises(UsageError, match="a preset cannot hold it"):
         section("x", ["--grammar", "a ; b"])
+    with pytest.raises(UsageError, match="two values"):
+        section("x", ["--control-vector-layer-range", "1", "2"])
 
 
-def test_a_preset_is_read_back_as_a_config_file(tmp_path) -> None:  # type: ignore[no-untyped-def]
+def test_a_preset_is_read_back_as_a_config_file(tmp_path: Path) -> None:
     words = shlex.split("-m /m/x.gguf -ngl 12 -c 4096 -nkvo -cmoe -ts 3,1 --lora a,b --swa-full -fitt 5,6")
     file = tmp_path / "config.ini"
     file.write_text(section("default", words))
     assert parse([], config_files=[str(file)]).params == parse(words).params
 
 
-def test_llama_cpp_python() -> None:
-    text = written("llama-cpp-python", ("-ctk", "q8_0", "-lm", "none", "-nkvo"))
-    calls: list[dict[str, object]] = []
-    exec(text.replace("from llama_cpp import Llama", ""), {"Llama": lambda **kwargs: calls.append(kwargs)})
-    assert calls == [{"model_path": MODEL, "n_gpu_layers": 33, "n_ctx": 8192, "n_batch": 2048, "flash_attn": True,
-                      "type_k": 8, "offload_kqv": False, "use_mmap": False}]
-    with pytest.raises(UsageError, match="nothing like -ncmoe"):
-        written("llama-cpp-python", ("-ncmoe", "3"))
+@pytest.mark.parametrize("name", ["llama-3.1-8b-q4_k_m", "gemma-3-4b-q8_0"])
+def test_llama_cpp_python_gets_every_default_that_differs(name: str) -> None:
+    params, said = targets.llama_cpp_python(written("llama-cpp-python", ("-ctk", "q8_0", "-nkvo"), name=name))
+    assert (params.flash_attn, params.swa_full, params.n_ubatch, params.kv_offload) == ("on", False, 512, False)
+    assert {"flash_attn", "swa_full", "n_batch", "n_ubatch", "type_k", "type_v"} <= said.keys()
 
 
-def test_koboldcpp() -> None:
-    assert shlex.split(written("koboldcpp", ("-ctk", "q8_0", "-ctv", "q8_0", "-ncmoe", "3", "-ts", "3,1"))) == [
-        "koboldcpp", "--model", MODEL, "--usecuda", "--gpulayers", "33", "--contextsize", "8192",
-        "--tensor_split", "3", "1", "--flashattention", "--quantkv", "1", "--moecpu", "3"]
-    with pytest.raises(UsageError, match="koboldcpp's cache"):
-        written("koboldcpp", ("-ctk", "q5_0"))
+def test_koboldcpp_gets_every_default_that_differs() -> None:
+    words = ("-ctk", "q8_0", "-ctv", "q8_0", "-ncmoe", "3", "-ts", "3,1")
+    assert shlex.split(written("koboldcpp", words)) == [
+        "koboldcpp", "--model", MODEL, "--usecuda", "--gpulayers", "33", "--contextsize", "8064",
+        "--tensor_split", "3", "1", "--flashattention", "--quantkv", "1", "--moecpu", "3", "--batchsize", "512",
+        "--usemmap", "--host", "127.0.0.1", "--port", "8080"]
+    for name, windows in (("gemma-3-4b-q8_0", True), ("llama-3.1-8b-q4_k_m", False)):
+        assert ("--useswa" in written("koboldcpp", name=name)) == windows
+        assert "--useswa" not in written("koboldcpp", ("--swa-full",), name=name)
+    assert shlex.split(written("koboldcpp", ("--api-key", "hush")))[-2:] == ["--password", "${LLAMA_API_KEY:?}"]
+
+
+@pytest.mark.parametrize(("kind", "words", "said"), [
+    ("llama-cpp-python", "-ncmoe 3", "nothing like -ncmoe"), ("llama-cpp-python", "-lm dio", "nothing like -lm dio"),
+    ("llama-cpp-python", "-np 2", "one sequence where -np 2"), ("llama-cpp-python", "--no-repack", "nothing like -nr"),
+    ("koboldcpp", "-np 3", "one sequence where -np 3"), ("koboldcpp", "-ctk q8_0", "for both K and V"),
+    ("koboldcpp", "-ub 100", "--batchsize is one of"), ("koboldcpp", "-c 1048576", "--contextsize is 256 to 262144"),
+    ("koboldcpp", "--no-op-offload", "nothing like --no-op-offload"),
+    ("koboldcpp", "--ssl-cert-file c", "a certificate and a key"),
+])
+def test_what_a_target_cannot_do_is_refused(kind: str, words: str, said: str) -> None:
+    with pytest.raises(UsageError, match=said):
+        written(kind, words.split())
+
+
+@pytest.mark.parametrize("kind", ["llama-cpp-python", "koboldcpp"])
+def test_a_word_that_a_target_does_not_have_is_named(kind: str) -> None:
+    said: list[str] = []
+    written(kind, ("--metrics", "--temp", "0.5", "--brand-new", "-t", "8"), warn=said.append)
+    assert [line.partition(" has nothing like ")[2] for line in said] == [
+        "--metrics: left out", "--temp: left out", "--brand-new: left out"]
+
+
+@pytest.mark.parametrize("kind", FORMATS)
+def test_a_model_of_the_hub(kind: str) -> None:
+    """The program gets it by itself; a projector that is not in the plan is not loaded, and the files are kept."""
+    text = written(kind, path="hf:user/name/dir/file.gguf")
+    if kind == "koboldcpp":
+        assert "--model https://huggingface.co/user/name/resolve/main/dir/file.gguf" in text
+    elif kind == "llama-cpp-python":
+        assert "repo_id='user/name',\n    filename='dir/file.gguf'" in text
+    else:
+        assert "--no-mmproj" in text or "mmproj-auto = false" in text
+        kept = {"docker": "-v llama-cache:/root/.cache", "compose": "source: llama-cache",
+                "systemd": "CacheDirectory=llama.cpp\nEnvironment=LLAMA_CACHE=%C/llama.cpp\n"}
+        assert kept.get(kind, "") in text
+        assert "--no-mmproj" not in written(kind, ("--mmproj-auto",), "hf:user/name/file.gguf")
+
+
+@pytest.mark.parametrize("kind", FORMATS)
+def test_a_plan_that_does_not_fit_says_so(kind: str, capfd: pytest.CaptureFixture[str]) -> None:
+    assert main(["run", "--gpu", "2GiB", "--format", kind, "llama-server", "-m", LLAMA, "-ngl", "99"]) == 5
+    said = capfd.readouterr()
+    assert "does not fit" in said.err
+    assert ("# by the plan this does not fit" in said.out) == (kind not in ("docker", "koboldcpp"))
+
+
+def test_what_only_a_variable_says_is_in_the_file(capfd: pytest.CaptureFixture[str],
+                                                  monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in {"MODEL": LLAMA, "PORT": "9999", "CTX_SIZE": "4096", "THREADS": "3"}.items():
+        monkeypatch.setenv(f"LLAMA_ARG_{name}", value)
+    monkeypatch.setenv("LLAMA_API_KEY", "hush")
+    assert main(["run", "--gpu", "24GiB", "--format", "docker", "llama-server"]) == 0
+    words = shlex.split(capfd.readouterr().out)
+    assert "127.0.0.1:9999:9999" in words and f"{HEADERS}:/models:ro" in words and "LLAMA_API_KEY" in words
+    image = words.index("ghcr.io/ggml-org/llama.cpp:server-cuda")
+    assert parse(words[image + 1:]).value("-t") == "3" and parse(words[image + 1:]).params.n_ctx == 4096
+
+
+def test_relative_paths_of_every_kind() -> None:
+    """A service has another working directory; a container sees what is mounted."""
+    words = ("--chat-template-file", "d/t.jinja", "--api-key-file=k.txt", "--slot-save-path", "slots")
+    here = os.getcwd()
+    text = written("systemd", words)
+    assert f" {here}/d/t.jinja " in text and f"--api-key-file={here}/k.txt" in text and f" {here}/slots " in text
+    found = shlex.split(written("docker", words))
+    mounts = [found[i + 1] for i, word in enumerate(found) if word == "-v"]
+    assert mounts == ["/data/my models:/models:ro", f"{here}/d:/models1:ro", f"{here}:/models2"]
+    assert "/models1/t.jinja" in found and "--api-key-file=/models2/k.txt" in found and "/models2/slots" in found
 
 
 def test_formats_without_a_command() -> None:
-    text = formats.write("llama-swap", Plan, parse(["x.gguf", "--jinja"]))  # type: ignore[arg-type]
+    plan = planned_for("llama-swap", MODEL, ())
+    text = formats.write("llama-swap", plan, parse(["x.gguf", "--jinja"]))
     assert "--jinja" in text and "-ngl 33" in text and "a $b%c" in text
     with pytest.raises(UsageError, match="expected one of systemd"):
-        formats.write("yaml", Plan, parse([]))  # type: ignore[arg-type]
-
-
+        formats.write("yaml", plan, parse([]))
 
 
 # --- several models
@@ -187,11 +311,9 @@ NAMES = ["a b", "a'b", 'a"b', "a$b", "a%b", "a\\", "-a", "a#b", "a;b", "a\nb", "
 def test_a_file_may_have_any_name(name: str, tmp_path: Path) -> None:
     reader = pytest.importorskip("yaml")
     model = str(tmp_path / f"{name}.gguf")
-    words = parse(["-m", model])
-    command = WrappedCommand((), ("llama-server",), ("-m", model), "llama-server")
 
     def text(kind: str) -> str:
-        return formats.write(kind, Plan, words, command, FLAGS)  # type: ignore[arg-type]
+        return written(kind, path=model)
 
     unit = text("systemd").splitlines()
     keys = [line.partition("=")[0] for line in written("systemd").splitlines()]
@@ -252,7 +374,8 @@ def test_variables_that_are_secret() -> None:
 def test_no_file_has_a_secret(kind: str) -> None:
     command = WrappedCommand((), ("env", "HF_TOKEN=hush", "llama-server"), (
         "-mu", "https://me:hush@example.org/a.gguf?sig=hush", "--api-key", "hush", "-c", "8192"), "llama-server")
-    text = formats.write(kind, Plan, parse(command.words), command, FLAGS)  # type: ignore[arg-type]
+    plan = planned_for(kind, "https://example.org/a.gguf", ())
+    text = formats.write(kind, plan, parse(command.words), command, FLAGS)
     assert "hush" not in text
     assert all(name in text for name in ("LLAMA_API_KEY", "HF_TOKEN", "LLAMA_ARG_MODEL_URL"))
     if kind not in ("docker", "compose"):

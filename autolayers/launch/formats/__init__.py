@@ -1,55 +1,94 @@
 """The planned launch as a file for whatever starts it elsewhere; one module for each row of flags/formats.py.
 
+    plan, arguments = plan_for("systemd", arguments, make)
     write("systemd", plan, arguments)
     write_several("llama-swap", [plan, other], arguments, together=True)
 
 Secrets are never written: the file names the environment variable that carries them. A launch that a format cannot
-express is refused.
+express is refused; a word of it that does not touch memory is left out with a warning.
 """
 
 from __future__ import annotations
 
 from ...errors import UsageError
 from ...flags.formats import FORMATS
+from .. import say
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
+    from types import ModuleType
 
     from ...flags.parse import Arguments
     from ...planner import Plan
     from ..command import WrappedCommand
+    from .launch_file import LaunchFile
+
+
+def plan_for(kind: str | None, arguments: Arguments, make: Callable[[Arguments], Plan]) -> tuple[Plan, Arguments]:
+    """`make`'s plan for what starts it, and the arguments it was made with: a program of another kind does some things
+    whatever it is given (one sequence, say), and knows no flash attention that is chosen while loading."""
+    from ...records import replace
+
+    own = getattr(_module(kind), "settle", None) if kind in FORMATS else None
+    if own is None:
+        return make(arguments), arguments
+    arguments = replace(arguments, params=own(arguments))
+    plan = make(arguments)
+    if arguments.params.flash_attn in (None, "auto"):
+        chosen = "on" if plan.breakdown.flash_attn else "off"
+        arguments = replace(arguments, params=replace(arguments.params, flash_attn=chosen))
+        plan = make(arguments)
+    return plan, arguments
 
 
 def write(kind: str, plan: Plan, arguments: Arguments, command: WrappedCommand | None = None,
-          added: Sequence[str] | None = None, environ: Mapping[str, str] | None = None) -> str:
+          added: Sequence[str] | None = None, environ: Mapping[str, str] | None = None,
+          config_files: Sequence[str] = (), warn: Callable[[str], None] = say) -> str:
     """The text of one format for a `command` and the words added to it (None: the plan's); without a command for a
-    llama-server with the plan's flags and the other words of `arguments`. Raises UsageError for an unknown kind, or for
-    what the format cannot express."""
+    llama-server with the plan's flags and the other words of `arguments`. What `environ` and `config_files` say to
+    llama-server here is written too. Raises UsageError for an unknown kind, or for what the format cannot express."""
     from .launch_file import LaunchFile
 
     writer = _writer(kind, tuple(FORMATS))
     if command is None:
-        return writer(LaunchFile.of_plan(plan, arguments, arguments.params.model, environ or {}))
-    return writer(LaunchFile(command, plan.flags if added is None else added, plan, environ or {}))
+        launch = LaunchFile.of_plan(plan, arguments, arguments.params.model, environ, config_files)
+    else:
+        launch = LaunchFile(command, plan.flags if added is None else added, plan, environ, config_files)
+    return _written(writer, [launch], warn)
 
 
-def write_several(kind: str, plans: Sequence[Plan], arguments: Arguments, together: bool) -> str:
+def write_several(kind: str, plans: Sequence[Plan], arguments: Arguments, together: bool,
+                  environ: Mapping[str, str] | None = None, config_files: Sequence[str] = (),
+                  warn: Callable[[str], None] = say) -> str:
     """One file for several models; `together`: they fit at the same time. Raises UsageError as `write` does."""
     from .launch_file import LaunchFile
 
     writer = _writer(kind, tuple(row.name for row in FORMATS.values() if row.several))
-    return writer(*(LaunchFile.of_plan(plan, arguments, None, {}) for plan in plans), together=together)
+    launches = [LaunchFile.of_plan(plan, arguments, None, environ, config_files) for plan in plans]
+    return _written(writer, launches, warn, together=together)
+
+
+def _written(writer: Callable[..., str], launches: Sequence[LaunchFile], warn: Callable[[str], None],
+             **options: bool) -> str:
+    text = writer(*launches, **options)
+    for warning in dict.fromkeys(warning for launch in launches for warning in launch.warnings):
+        warn(warning)
+    return text
 
 
 def _writer(kind: str, names: Sequence[str]) -> Callable[..., str]:
     """The `write` of the module with the format's name."""
-    from importlib import import_module
-
     if kind in FORMATS and kind not in names:
         several = ", ".join(("text", "flags", "number", "json", *names))
         raise UsageError(f"--format {kind} is for one model; for several: {several}")
     if kind not in names:
         raise UsageError(f"--format {kind}: expected one of {', '.join(names)}")
-    writer: Callable[..., str] = import_module(f"{__name__}.{kind.replace('-', '_')}").write
+    writer: Callable[..., str] = _module(kind).write
     return writer
+
+
+def _module(kind: str | None) -> ModuleType:
+    from importlib import import_module
+
+    return import_module(f"{__name__}.{str(kind).replace('-', '_')}")

@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 from ...quoting import yaml
-from .container import Container
+from .container import CACHE, CACHED, Container
 from .launch_file import LaunchFile
 
 
 def write(launch: LaunchFile) -> str:
     box = Container(launch)
-    lines = ["services:", "  llama-server:", f"    image: {_yaml(box.image)}", "    command:"]
+    lines = [*launch.notes, "services:", "  llama-server:", f"    image: {_yaml(box.image)}", "    command:"]
     lines += [f"      - {_yaml(word)}" for word in box.words]
-    lines += ["    ports:", f"      - {_yaml(f'127.0.0.1:{box.port}:{box.port}')}"]
-    if box.mounts:
+    lines += ["    ports:", f"      - {_yaml(box.published)}"]
+    if box.mounts or box.cached:
         lines += ["    volumes:"]
-        for folder, inside in box.mounts.items():
-            lines += ["      - type: bind", f"        source: {_yaml(folder)}", f"        target: {_yaml(inside)}",
-                      "        read_only: true"]
+    for folder, inside in box.mounts.items():
+        lines += ["      - type: bind", f"        source: {_yaml(folder)}", f"        target: {_yaml(inside)}",
+                  f"        read_only: {'false' if folder in box.written else 'true'}"]
+    if box.cached:
+        lines += ["      - type: volume", f"        source: {CACHE}", f"        target: {CACHED}"]
     if launch.secrets:
         lines += ["    environment:", *(f"      - {name}" for name in launch.secrets)]
     if launch.backend.gpu_driver:
@@ -25,8 +27,13 @@ def write(launch: LaunchFile) -> str:
                   "              capabilities: [gpu]"]
     if launch.backend.device_nodes:
         lines += ["    devices:", *(f"      - {node}" for node in launch.backend.device_nodes)]
-    lines += ["    healthcheck:", f'      test: ["CMD", "curl", "-f", "http://localhost:{box.port}/health"]',
+    scheme, path = launch.health
+    # -k: a certificate for another name than localhost says nothing about health
+    lines += ["    healthcheck:",
+              f'      test: ["CMD", "curl", "-fk", {_yaml(f"{scheme}://localhost:{box.port}{path}")}]',
               "      start_period: 5m", "    restart: unless-stopped"]
+    if box.cached:
+        lines += ["volumes:", f"  {CACHE}:"]
     return "\n".join(lines) + "\n"
 
 

@@ -5,28 +5,43 @@ from __future__ import annotations
 import os
 
 from ...errors import UsageError
-from .launch_file import LaunchFile
+from .launch_file import LaunchFile, moved, without
 
 _IMAGE = "ghcr.io/ggml-org/llama.cpp:server"
+CACHE = "llama-cache"            # the volume for what is downloaded
+CACHED = "/root/.cache"          # where builds of every age keep it
 
 
 class Container:
-    """The words with the paths of a container, and what it must be given."""
+    """The words with the paths of a container, and what it must be given. `mounts`: directory in the container by
+    directory here; `written`: those here that it writes to; `address`: where its port is reached."""
 
     def __init__(self, launch: LaunchFile) -> None:
         if launch.command.container:
             raise UsageError("the command is a container already: take it as it is, with --dry-run")
+        self.launch = launch
         self.mounts: dict[str, str] = {}
-        files = launch.files
-        words = []
-        for word in launch.words:
-            if word in files:
-                folder, name = os.path.split(os.path.abspath(word))
-                inside = self.mounts.setdefault(folder, f"/models{len(self.mounts) or ''}")
-                word = f"{inside}/{name}"
-            words.append(word)
-        if launch.host is None:
-            words += ["--host", "0.0.0.0"]
-        self.words = words
+        self.written: set[str] = set()
+        self.words = [*moved(without(launch.words, "--host"), self._mounted), "--host", "0.0.0.0"]
         self.image = _IMAGE + launch.backend.image
         self.port = launch.port
+        if not self.port.isdecimal() or self.port == "0":
+            raise UsageError(f"--port {self.port}: a container's port must be known to be published")
+        if (launch.host or "").endswith(".sock"):
+            raise UsageError(f"--host {launch.host}: a container's socket is not published; give --port")
+        self.cached = launch.downloads
+
+    @property
+    def published(self) -> str:
+        """ADDRESS:PORT:PORT; without a --host only this machine reaches it, as llama-server has it."""
+        address = "127.0.0.1" if self.launch.private and self.launch.host != "::1" else self.launch.host or ""
+        return f"[{address}]:{self.port}:{self.port}" if ":" in address else f"{address}:{self.port}:{self.port}"
+
+    def _mounted(self, path: str, written: bool) -> str:
+        folder, name = os.path.split(os.path.abspath(path))
+        if os.path.isdir(path):
+            folder, name = os.path.abspath(path), ""
+        inside = self.mounts.setdefault(folder, f"/models{len(self.mounts) or ''}")
+        if written:
+            self.written.add(folder)
+        return f"{inside}/{name}" if name else inside

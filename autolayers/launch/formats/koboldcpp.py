@@ -1,52 +1,116 @@
-"""A KoboldCpp command: koboldcpp.py --help (1.100)."""
+"""A KoboldCpp command: koboldcpp.py --help, 1.113; what 1.102 has too is said as both read it.
+
+Its defaults are not llama-server's: no memory mapping, no sliding windows in the cache (before 1.114), one micro-batch
+of 512, and 128 cells more than --contextsize (gpttype_adapter.cpp: extra_context_handle_fragmentation).
+"""
 
 from __future__ import annotations
 
+import os
+
 from ...errors import UsageError
+from ...flags.kinds import scaled
 from ...flags.params import Params
+from ...flags.table import lookup
 from ...flags.write import to_words
 from ...quoting import shell
-from .launch_file import LaunchFile
+from ...sources.huggingface import HUB
+from .launch_file import LaunchFile, one_sequence
 
-_CACHE = {"f16": 0, "q8_0": 1, "q4_0": 2}      # --quantkv
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from ...flags.parse import Arguments
+
+_TARGET = "koboldcpp"
+_CACHE = {"f16": (), "q8_0": ("--quantkv", "1"), "q4_0": ("--quantkv", "2"), "bf16": ("--quantkv", "bf16"),
+          "q5_1": ("--quantkv", "q5_1")}
+_BATCHES = (16, 32, 64, 128, 256, 512, 1024, 2048, 4096)
+_CONTEXTS = (256, 262144)
+_MORE_CELLS = 128
+_MAX_KV_OVERRIDES = 4
+_FIELDS = frozenset((
+    "model", "n_gpu_layers", "n_ctx", "n_batch", "n_ubatch", "n_parallel", "kv_unified", "flash_attn", "cache_type_k",
+    "cache_type_v", "kv_offload", "swa_full", "split_mode", "tensor_split", "main_gpu", "device", "overrides",
+    "load_mode", "mmproj", "mmproj_offload", "image_max_tokens", "model_draft", "draft_n_max", "n_gpu_layers_draft",
+    "spec_type", "lora", "override_kv"))
+# Arguments that do not touch memory, and what KoboldCpp calls them
+_FLAGS = {"-t": "--threads", "-tb": "--blasthreads", "--host": "--host", "--port": "--port", "--jinja": "--jinja",
+          "--chat-template-file": "--jinjatemplate", "--chat-template-kwargs": "--jinja_kwargs",
+          "--image-min-tokens": "--visionmintokens", "--ssl-cert-file": "", "--ssl-key-file": "", "--mmproj-auto": ""}
+
+
+def settle(arguments: Arguments) -> Params:
+    """What KoboldCpp does whatever it is given, for planning."""
+    return one_sequence(arguments, _TARGET)
 
 
 def write(launch: LaunchFile) -> str:
-    p = launch.params
-    if p.rpc or p.device is not None:
-        raise UsageError("koboldcpp has neither --rpc nor --device: plan without them")
-    words = ["koboldcpp", "--model", launch.model]
-    words += launch.backend.koboldcpp
-    if p.n_gpu_layers is not None:
-        words += ["--gpulayers", str(999 if p.n_gpu_layers < 0 else p.n_gpu_layers)]
-    if p.n_ctx:
-        words += ["--contextsize", str(p.n_ctx)]
+    launch.check_expressed(_FIELDS, _FLAGS, _TARGET)
+    p, use = launch.params, launch.plan.breakdown
+    words = ["koboldcpp", "--model", _model(launch), *_devices(launch),
+             "--gpulayers", str(999 if p.n_gpu_layers is None or p.n_gpu_layers < 0 else p.n_gpu_layers),
+             "--contextsize", str(_context(use.n_ctx))]
     if p.tensor_split:
         words += ["--tensor_split", *(f"{ratio:g}" for ratio in p.tensor_split)]
-    if p.flash_attn != "off":
-        words.append("--flashattention")
-    words += _cache(p)
-    words += _overrides(p)
-    if p.n_ubatch:
-        words += ["--batchsize", str(p.n_ubatch)]
-    if p.kv_offload is False:
-        words.append("--lowvram")
-    if p.mmproj:
-        words += ["--mmproj", p.mmproj]
-    if p.model_draft:
-        words += ["--draftmodel", p.model_draft]
-    if launch.arguments.value("--port"):
-        words += ["--port", launch.port]
-    if launch.host:
-        words += ["--host", launch.host]
-    return shell(words) + "\n"
+    words += _attention(launch) + _overrides(p)
+    if use.n_ubatch not in _BATCHES:
+        raise UsageError(f"koboldcpp's --batchsize is one of {', '.join(map(str, _BATCHES))}, not {use.n_ubatch}: "
+                         "plan with such an -ub")
+    words += ["--batchsize", str(use.n_ubatch), *_loading(p), *_companions(launch), *_rest(launch)]
+    line = shell(words)
+    if "LLAMA_API_KEY" in launch.secrets:      # the shell stops where it is not set: no server without its key
+        line += " --password " + ("%LLAMA_API_KEY%" if os.name == "nt" else '"${LLAMA_API_KEY:?}"')
+    return line + "\n"
 
 
-def _cache(p: Params) -> list[str]:
+def _model(launch: LaunchFile) -> str:
+    model = launch.model
+    if model.startswith(("http://", "https://")):
+        return model
+    if model.startswith("hf:") and model.lower().endswith(".gguf"):
+        parts = model[3:].split("/")
+        return f"{HUB}/{'/'.join(parts[:2])}/resolve/main/{'/'.join(parts[2:])}"
+    if ":" in model[2:] and model.startswith(("hf:", "docker:")):
+        raise UsageError(f"koboldcpp loads files and links, not {model}: name one file, hf:USER/REPO/FILE.gguf")
+    return model
+
+
+def _context(n_ctx: int) -> int:
+    """--contextsize for a cache of so many cells."""
+    least, most = _CONTEXTS
+    if not least <= n_ctx - _MORE_CELLS <= most:
+        raise UsageError(f"koboldcpp's --contextsize is {least} to {most} and {_MORE_CELLS} cells are added to it: "
+                         f"{n_ctx} is none, plan with -c {most} or less")
+    return n_ctx - _MORE_CELLS
+
+
+def _devices(launch: LaunchFile) -> list[str]:
+    p, words = launch.params, list(launch.backend.koboldcpp)
+    if p.device == ():
+        return ["--usecpu"]
+    if p.device:
+        words += ["--device", ",".join(p.device)]
+    if p.split_mode == "none":
+        names = [device.name for device in launch.plan.devices]
+        words += ["--device", names[max(0, p.main_gpu or 0)]]
+    elif p.split_mode not in (None, "layer"):
+        raise UsageError(f"koboldcpp's layers cannot be split as -sm {p.split_mode} does: plan without it")
+    return words
+
+
+def _attention(launch: LaunchFile) -> list[str]:
+    p, use = launch.params, launch.plan.breakdown
+    words = ["--flashattention"] if use.flash_attn else ["--noflashattention"]
+    if not p.swa_full and launch.plan.model.hparams.is_swa_any:
+        words += ["--useswa", "--swapadding", "0"]
+    elif p.swa_full:
+        launch.warnings.append("koboldcpp from 1.114 on makes a small cache of sliding windows whatever is said: "
+                               "--swa-full holds for older ones")
     k, v = p.cache_type_k or "f16", p.cache_type_v or "f16"
     if k != v or k not in _CACHE:
-        raise UsageError(f"koboldcpp's cache is f16, q8_0 or q4_0 for both K and V, not {k} and {v}")
-    return [] if k == "f16" else ["--quantkv", str(_CACHE[k])]
+        raise UsageError(f"koboldcpp's cache is {', '.join(_CACHE)} for both K and V, not {k} and {v}")
+    words += _CACHE[k]
+    return [*words, "--lowvram"] if p.kv_offload is False else words
 
 
 def _overrides(p: Params) -> list[str]:
@@ -56,3 +120,61 @@ def _overrides(p: Params) -> list[str]:
     if said == ["-cmoe"]:
         return ["--moecpu", "999"]
     return ["--overridetensors", ",".join(f"{pattern}={buffer}" for pattern, buffer in p.overrides)] if said else []
+
+
+def _loading(p: Params) -> list[str]:
+    mode = p.load_mode or "auto"
+    if mode == "dio":
+        raise UsageError("koboldcpp has nothing like -lm dio: plan without it")
+    return (["--usemmap"] if mode in ("auto", "mmap", "mmap+mlock") else []) + (
+        ["--usemlock"] if "mlock" in mode else [])
+
+
+def _companions(launch: LaunchFile) -> list[str]:
+    p, words = launch.params, []
+    for flag, path in (("--mmproj", p.mmproj), ("--draftmodel", p.model_draft)):
+        if path:
+            words += [flag, path]
+    if p.mmproj_offload is False:
+        words.append("--mmprojcpu")
+    if p.image_max_tokens is not None:
+        words += ["--visionmaxtokens", str(p.image_max_tokens)]
+    if set(p.spec_type) - {"draft-simple"}:
+        raise UsageError(f"koboldcpp has nothing like --spec-type {','.join(p.spec_type)}: plan without it")
+    if p.draft_n_max is not None:
+        words += ["--draftamount", str(p.draft_n_max)]
+    if p.n_gpu_layers_draft is not None and p.n_gpu_layers_draft >= 0:
+        words += ["--draftgpulayers", str(p.n_gpu_layers_draft)]
+    if len(p.override_kv) > _MAX_KV_OVERRIDES or any("," in text for _, text in p.override_kv):
+        raise UsageError(f"koboldcpp takes {_MAX_KV_OVERRIDES} of --override-kv, without commas")
+    if p.override_kv:
+        words += ["--overridekv", ",".join(f"{key}={text}" for key, text in p.override_kv)]
+    return words + _adapter(launch)
+
+
+def _adapter(launch: LaunchFile) -> list[str]:
+    if len(launch.params.lora) > 1:
+        raise UsageError(f"koboldcpp takes one adapter, not {len(launch.params.lora)}")
+    for flag, value in launch.arguments.given:
+        row = lookup(flag)
+        if row and row[0].canonical == "--lora-scaled":
+            path, scale = scaled(value)[0]
+            return ["--lora", path, "--loramult", f"{scale:g}"]
+    return ["--lora", launch.params.lora[0]] if launch.params.lora else []
+
+
+def _rest(launch: LaunchFile) -> list[str]:
+    """What does not touch memory, the last of each; KoboldCpp listens to all and on another port without a word."""
+    found = dict(launch.arguments.given)
+    found.setdefault("--host", "127.0.0.1")
+    found.setdefault("--port", launch.port)
+    words: list[str] = []
+    for flag, name in _FLAGS.items():
+        if flag in found and name:
+            words += [name, found[flag]] if found[flag] else [name]
+    certificate, key = found.get("--ssl-cert-file"), found.get("--ssl-key-file")
+    if certificate or key:
+        if not (certificate and key):
+            raise UsageError("koboldcpp's --ssl takes a certificate and a key: give --ssl-cert-file and --ssl-key-file")
+        words += ["--ssl", certificate, key]
+    return words

@@ -9,7 +9,7 @@ from ...backends import HOST, backend_of
 from ...errors import UsageError
 from ...flags.params import Params
 from ...flags.parse import items, parse
-from ...flags.table import Argument
+from ...flags.table import Argument, lookup
 from ...flags.write import to_words
 from ...net import public
 from ..command import WrappedCommand
@@ -17,37 +17,54 @@ from ..secrets import launcher_without_secrets, without_secrets
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 
     from ...flags.parse import Arguments
     from ...planner import Plan
 
 _PORT = "8080"
 _ELSEWHERE = ("hf:", "docker:", "http://", "https://")
+_HERE = ("", "127.0.0.1", "localhost", "::1")      # addresses that nobody else reaches
+# Fields of what only llama-server has: a program that reads none of these has nothing of it either
+_OF_THE_SERVER = frozenset(("fit", "fit_target", "fit_ctx", "cache_ram", "ctx_checkpoints", "warmup"))
 
 
 class LaunchFile:
-    """A command with the words added to it. `secrets`: the environment variables that carry the words left out."""
+    """A command with the words added to it. `secrets`: the environment variables that carry the words left out;
+    `warnings`: what whoever uses the file should know."""
 
-    def __init__(self, command: WrappedCommand, added: Sequence[str], plan: Plan, environ: Mapping[str, str]) -> None:
+    def __init__(self, command: WrappedCommand, added: Sequence[str], plan: Plan,
+                 environ: Mapping[str, str] | None = None, config_files: Sequence[str] = ()) -> None:
         self.command = command
+        self.plan = plan
         self.backend = backend_of(next(iter(plan.breakdown.devices), HOST))
-        words = [*command.words, *added]
+        said = _said_elsewhere(command.words, environ, config_files)
+        if not _downloads(parse([*command.words, *said, *added], command=None).params.model):
+            said = without(said, "-hft")
+        words = [*command.words, *said, *added]
+        if not command.container:        # whatever starts it has another working directory
+            words = moved(words, lambda path, _: os.path.abspath(path))
+        complete = parse(words, command=None)
+        if (complete.params.model or "").startswith("hf:") and complete.params.mmproj is None \
+                and complete.value("--mmproj-auto") is None and complete.value("--no-mmproj") is None:
+            words.append("--no-mmproj")          # -hf would load one that is not in the plan
         self.words, names = without_secrets(words)
         self.launcher, more = launcher_without_secrets(command)
         self.secrets = list(dict.fromkeys([*names, *more]))
-        self.arguments = parse(self.words, environ, command=None)
+        self.arguments = parse(self.words, command=None)
         self.params = self.arguments.params
         self.host = self.arguments.value("--host")
         self.port = self.arguments.value("--port") or _PORT
-        self._model = parse(words, environ, command=None).params.model
+        self.warnings: list[str] = []
+        self._model = complete.params.model
 
     @classmethod
-    def of_plan(cls, plan: Plan, arguments: Arguments, model: str | None, environ: Mapping[str, str]) -> LaunchFile:
+    def of_plan(cls, plan: Plan, arguments: Arguments, model: str | None, environ: Mapping[str, str] | None = None,
+                config_files: Sequence[str] = ()) -> LaunchFile:
         """A llama-server with a plan's flags; `model` as the user named it, None: as the plan does."""
         words = [] if "-m" in plan.flags else to_words(Params(model=model or plan.model.path))
         command = WrappedCommand((), ("llama-server",), (*words, *arguments.rest), "llama-server")
-        return cls(command, plan.flags, plan, environ)
+        return cls(command, plan.flags, plan, environ, config_files)
 
     @property
     def name(self) -> str:
@@ -64,20 +81,10 @@ class LaunchFile:
         import shutil
 
         first, *others = self.launcher
-        return [os.path.abspath(found) if (found := shutil.which(first)) else first, *others]
-
-    @property
-    def files(self) -> list[str]:
-        """Paths that the launch reads."""
-        params = self.params
-        paths = [params.model, params.model_draft, params.mmproj, *params.lora, *params.control_vector]
-        return [path for path in paths if path and not path.startswith(_ELSEWHERE)]
-
-    @property
-    def absolute_words(self) -> list[str]:
-        """The words, paths of this machine as absolute ones."""
-        here = set() if self.command.container else set(self.files)
-        return [os.path.abspath(word) if word in here else word for word in self.words]
+        found = shutil.which(first)
+        if found is None and not self.command.container:
+            self.warnings.append(f"{first} is not in PATH here: write its full path into the file")
+        return [os.path.abspath(found) if found else first, *others]
 
     @property
     def model(self) -> str:
@@ -86,9 +93,87 @@ class LaunchFile:
             raise UsageError("no model in the command: add -m MODEL")
         return self.params.model
 
+    @property
+    def downloads(self) -> bool:
+        """The program itself gets the model, and keeps it in its cache."""
+        return _downloads(self.params.model)
+
+    @property
+    def private(self) -> bool:
+        """Nobody but this machine is to reach the server."""
+        return (self.host or "") in _HERE
+
+    @property
+    def notes(self) -> list[str]:
+        """Comments for the head of a file."""
+        return [] if self.plan.fits else ["# by the plan this does not fit: it may run out of memory"]
+
+    @property
+    def health(self) -> tuple[str, str]:
+        """(http or https, the path that answers once the model is loaded)."""
+        prefix = (self.arguments.value("--api-prefix") or "").rstrip("/")
+        return "https" if self.arguments.value("--ssl-cert-file") else "http", f"{prefix}/health"
+
     def secret_notes(self, where: str) -> list[str]:
         """A comment for each secret that was left out."""
         return [f"# {name} is read from {where}" for name in self.secrets]
+
+    def check_expressed(self, fields: Container[str], flags: Container[str], target: str) -> None:
+        """Raises UsageError for what touches memory and is not in `fields`; warns of all else not in `flags`."""
+        params = self.params
+        for name in Params.__dataclass_fields__:
+            value = getattr(params, name)
+            if value is None or value == () or name in fields or name in _OF_THE_SERVER:
+                continue
+            said = next(iter(to_words(Params(**{name: value}))), name)
+            raise UsageError(f"{target} has nothing like {said}: plan without it")
+        given = [flag for flag, _ in self.arguments.given
+                 if (row := lookup(flag)) and not row[0].field and row[0].canonical not in flags]
+        for flag in dict.fromkeys((*given, *self.arguments.unknown)):
+            self.warnings.append(f"{target} has nothing like {flag}: left out")
+
+
+def _downloads(model: str | None) -> bool:
+    return (model or "").startswith(_ELSEWHERE)
+
+
+def _said_elsewhere(words: Sequence[str], environ: Mapping[str, str] | None,
+                    config_files: Sequence[str]) -> list[str]:
+    """What only the environment or a config file says, as words. The plan's flags have all that touches memory but the
+    model."""
+    typed = parse(words, command=None)
+    rows = {row[0].canonical for flag, _ in typed.given if (row := lookup(flag))}
+    found: list[str] = []
+    for flag, value in parse((), environ, config_files, command=None).given:
+        row = lookup(flag)
+        if row is None or row[0].canonical in rows or row[0].field not in ("", "model"):
+            continue
+        if row[0].field != "model" or typed.params.model is None:
+            found += [flag, *(value.split(" ", 1) if row[0].kind.words > 1 else [value] if row[0].takes_value else [])]
+    return found
+
+
+def one_sequence(arguments: Arguments, target: str) -> Params:
+    """The parameters for a program that runs one sequence. Raises UsageError where more are given."""
+    from ...records import replace
+
+    given = arguments.params.n_parallel
+    if given is not None and given > 1:
+        raise UsageError(f"{target} runs one sequence where -np {given} asks for {given}")
+    return replace(arguments.params, n_parallel=1)
+
+
+def moved(words: Sequence[str], where: Callable[[str, bool], str]) -> list[str]:
+    """The words with each path of this machine as `where(path, is it written to)` has it."""
+    found: list[str] = []
+    for item in items(words):
+        kind = item.flag.kind if isinstance(item.flag, Argument) else None
+        if kind is None or kind.paths is None or not item.value or item.value.startswith(_ELSEWHERE):
+            found += item.words
+        else:
+            text = kind.paths(item.value, lambda path, written=kind.written: where(path, written))  # type: ignore[misc]
+            found += [item.words[0].partition("=")[0], text] if len(item.words) > 1 else [f"{item.name}={text}"]
+    return found
 
 
 def plain_name(text: str) -> str:

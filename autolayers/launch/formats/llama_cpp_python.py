@@ -1,51 +1,148 @@
-"""Python for llama-cpp-python 0.3.36, llama_cpp/llama.py: Llama.__init__."""
+"""Python for llama-cpp-python 0.3.36, llama_cpp/llama.py: Llama.__init__.
+
+Everything is written in which its defaults are not llama-server's: flash attention is off there, a sliding-window cache
+is as large as the context, a micro-batch is the batch's.
+"""
 
 from __future__ import annotations
 
 from ...errors import UsageError
-from ...flags.kinds import POOLING, ROPE_SCALING, SPLIT_MODE, Kind
-from ...flags.params import N_BATCH, Params
-from ...flags.write import to_words
+from ...flags.kinds import POOLING, ROPE_SCALING, SPLIT_MODE, Kind, scaled
+from ...flags.params import N_BATCH, N_UBATCH, Params
+from ...flags.table import lookup
 from ...ggml.types import BY_NAME
-from .launch_file import LaunchFile
+from ...records import replace
+from .launch_file import LaunchFile, one_sequence
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from ...flags.parse import Arguments
+
+_TARGET = "llama-cpp-python"
+_FIELDS = frozenset((
+    "model", "n_gpu_layers", "n_ctx", "n_batch", "n_ubatch", "n_parallel", "kv_unified", "flash_attn", "cache_type_k",
+    "cache_type_v", "kv_offload", "op_offload", "swa_full", "split_mode", "tensor_split", "main_gpu", "device",
+    "load_mode", "embedding", "reranking", "pooling", "lora", "override_kv", "rope_scaling", "rope_scale",
+    "yarn_orig_ctx", "numa"))
+# Arguments that do not touch memory: (Llama's own name, how its value is read)
+_FLAGS: dict[str, tuple[str, Any]] = {
+    "-t": ("n_threads", int), "-tb": ("n_threads_batch", int), "-s": ("seed", int),
+    "--rope-freq-base": ("rope_freq_base", float), "--yarn-ext-factor": ("yarn_ext_factor", float),
+    "--yarn-attn-factor": ("yarn_attn_factor", float), "--yarn-beta-fast": ("yarn_beta_fast", float),
+    "--yarn-beta-slow": ("yarn_beta_slow", float),
+    "--attention": ("attention_type", ("causal", "non-causal").index),
+}
+_MAX_SEQUENCES = 256         # llama_max_parallel_sequences: Llama(embedding=True) makes as many, at most one a token
+_NUMA = {"distribute": 1, "isolate": 2, "numactl": 3}
+_KV_TYPES: dict[str, Any] = {"int": int, "float": float, "bool": lambda text: text == "true", "str": str}
+
+
+def settle(arguments: Arguments) -> Params:
+    """What Llama() does whatever it is given, for planning."""
+    params = arguments.params
+    if _embeds(params):
+        if params.n_parallel is not None:
+            raise UsageError(f"{_TARGET} chooses the sequences of an embedding model itself: plan without -np")
+        # llama-server, whose rules the plan goes by, makes the batch of an embedding model its micro-batch
+        count = min(params.n_batch or N_BATCH, params.n_ubatch or N_UBATCH, params.n_ctx or N_BATCH, _MAX_SEQUENCES)
+        params = replace(params, n_parallel=count, kv_unified=True)
+    else:
+        params = one_sequence(arguments, _TARGET)
+    # Llama() maps no model that has an adapter
+    return replace(params, load_mode="none") if params.lora and params.load_mode is None else params
 
 
 def write(launch: LaunchFile) -> str:
-    p = launch.params
-    if p.overrides or p.rpc or p.device is not None:
-        said = next(word for word in to_words(Params(overrides=p.overrides, rpc=p.rpc, device=p.device)))
-        raise UsageError(f"llama-cpp-python has nothing like {said}: plan with --strategy layers and without it")
+    launch.check_expressed(_FIELDS, _FLAGS, _TARGET)
+    p, use = launch.params, launch.plan.breakdown
+    mapped, locked = _load_mode(p)
+    split_mode, main_gpu = _devices(launch)
     arguments: dict[str, object] = {
-        "n_gpu_layers": None if p.n_gpu_layers is None else -1 if p.n_gpu_layers < 0 else p.n_gpu_layers,
-        "split_mode": _number(SPLIT_MODE, p.split_mode),
-        "main_gpu": p.main_gpu,
+        "n_gpu_layers": -1 if p.n_gpu_layers is None or p.n_gpu_layers < 0 else p.n_gpu_layers,
+        "split_mode": split_mode, "main_gpu": main_gpu,
         "tensor_split": list(p.tensor_split) if p.tensor_split else None,
-        "n_ctx": p.n_ctx, "n_batch": p.n_batch or N_BATCH, "n_ubatch": p.n_ubatch,
-        "flash_attn": {"on": True, "off": False}.get(p.flash_attn or ""),
-        "type_k": _type(p.cache_type_k), "type_v": _type(p.cache_type_v),
-        "offload_kqv": p.kv_offload, "op_offload": p.op_offload, "swa_full": p.swa_full,
-        "use_mmap": None if p.load_mode in (None, "auto") else "mmap" in str(p.load_mode),
-        "use_mlock": True if "mlock" in (p.load_mode or "") else None,
-        "embedding": p.embedding,
-        "pooling_type": _number(POOLING, p.pooling),
+        "n_ctx": use.n_ctx, "n_batch": use.n_batch, "n_ubatch": use.n_ubatch,
+        "flash_attn": use.flash_attn, "swa_full": bool(p.swa_full),
+        "type_k": BY_NAME[p.cache_type_k or "f16"].id, "type_v": BY_NAME[p.cache_type_v or "f16"].id,
+        "offload_kqv": p.kv_offload is not False, "op_offload": p.op_offload is not False,
+        "use_mmap": mapped, "use_mlock": locked,
+        "embedding": True if _embeds(p) else None,
+        "pooling_type": _number(POOLING, "rank" if p.reranking else p.pooling),
+        # llama_rope_scaling_type: unspecified is -1
         "rope_scaling_type": _number(ROPE_SCALING, p.rope_scaling),
         "rope_freq_scale": 1 / p.rope_scale if p.rope_scale else None,
         "yarn_orig_ctx": p.yarn_orig_ctx,
-        "lora_path": p.lora[0] if p.lora else None,
+        "kv_overrides": {key: _kv_value(text) for key, text in p.override_kv} or None,
+        "numa": _NUMA[p.numa] if p.numa else None,
+        **_adapter(launch),
     }
+    for flag, value in launch.arguments.given:
+        if flag in _FLAGS:
+            name, read = _FLAGS[flag]
+            try:
+                arguments[name] = read(value)
+            except ValueError:
+                raise UsageError(f"{flag} {value!r}: {_TARGET}'s {name} cannot be that") from None
+    launch.warnings += [f"Llama() serves nothing, so {name} is not used: its own server (python -m llama_cpp.server) "
+                        "has --api_key" for name in launch.secrets if name == "LLAMA_API_KEY"]
     function, lines = _source(launch.model)
     lines += [f"{name}={value!r}" for name, value in arguments.items() if value is not None]
     body = "".join(f"    {line},\n" for line in lines)
-    return f"from llama_cpp import Llama\n\nllm = {function}(\n{body})\n"
+    head = "".join(f"{note}\n" for note in launch.notes)
+    return f"{head}from llama_cpp import Llama\n\nllm = {function}(\n{body})\n"
+
+
+def _embeds(params: Params) -> bool:
+    return bool(params.embedding or params.reranking)
+
+
+def _load_mode(p: Params) -> tuple[bool, bool]:
+    """(use_mmap, use_mlock)."""
+    mode = p.load_mode or "auto"
+    if mode == "dio":
+        raise UsageError(f"{_TARGET} has nothing like -lm dio: plan without it")
+    mapped = mode in ("auto", "mmap", "mmap+mlock")
+    if mapped and p.lora:
+        raise UsageError(f"{_TARGET} maps no model that has an adapter: plan with -lm none")
+    return mapped, "mlock" in mode
+
+
+def _devices(launch: LaunchFile) -> tuple[int | None, int | None]:
+    """(split_mode, main_gpu): one device or none of several can be said by them."""
+    p = launch.params
+    if p.device is None:
+        return _number(SPLIT_MODE, p.split_mode), p.main_gpu
+    names = [device.name for device in launch.plan.devices]
+    if not p.device:
+        return SPLIT_MODE.choices.index("none"), -1
+    if len(p.device) == 1 and p.device[0] in names and p.main_gpu is None:
+        return SPLIT_MODE.choices.index("none"), names.index(p.device[0])
+    if list(p.device) == names:
+        return _number(SPLIT_MODE, p.split_mode), p.main_gpu
+    raise UsageError(f"{_TARGET} has nothing like -dev {','.join(p.device)}: plan without it")
+
+
+def _adapter(launch: LaunchFile) -> dict[str, object]:
+    if len(launch.params.lora) > 1:
+        raise UsageError(f"{_TARGET} takes one adapter, not {len(launch.params.lora)}")
+    for flag, value in launch.arguments.given:
+        row = lookup(flag)
+        if row and row[0].field == "lora":
+            path, scale = scaled(value)[0] if row[0].canonical == "--lora-scaled" else (launch.params.lora[0], 1.0)
+            return {"lora_path": path, "lora_scale": scale}
+    return {}
+
+
+def _kv_value(text: str) -> object:
+    kind, _, value = text.partition(":")
+    return _KV_TYPES[kind](value)
 
 
 def _number(kind: Kind, value: str | None) -> int | None:
     """Of llama_split_mode, llama_pooling_type or llama_rope_scaling_type: the flags' choices have their order."""
     return None if value is None else kind.choices.index(value)
-
-
-def _type(name: str | None) -> int | None:
-    return None if name is None else BY_NAME[name].id
 
 
 def _source(model: str) -> tuple[str, list[str]]:
@@ -54,4 +151,6 @@ def _source(model: str) -> tuple[str, list[str]]:
         parts = repository.split("/")
         file = "/".join(parts[2:]) or (f"*{tag}*.gguf" if tag else "*.gguf")
         return "Llama.from_pretrained", [f"repo_id={'/'.join(parts[:2])!r}", f"filename={file!r}"]
+    if "://" in model or model.startswith("docker:"):
+        raise UsageError(f"{_TARGET} loads files and hf: models, not {model}: download it first")
     return "Llama", [f"model_path={model!r}"]

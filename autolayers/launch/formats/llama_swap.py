@@ -9,11 +9,12 @@ from .launch_file import LaunchFile, named, without
 
 def write(*launches: LaunchFile, together: bool = False) -> str:
     """`together`: several models fit at the same time, so they form a group whose members stay loaded."""
-    notes = dict.fromkeys(note for launch in launches for note in launch.secret_notes("llama-swap's environment"))
+    notes = dict.fromkeys(note for launch in launches
+                          for note in (*launch.notes, *launch.secret_notes("llama-swap's environment")))
     models = dict(named(launches))
     lines = [*notes, "models:"]
     for name, launch in models.items():
-        lines += [f"  {yaml(name)}:", f"    cmd: {yaml(_command(launch))}"]
+        lines += [f"  {yaml(name)}:", f"    cmd: {yaml(_command(launch))}", *_proxy(launch)]
     if together:
         lines += ["groups:", "  together:", "    swap: false", "    exclusive: true", "    members:"]
         lines += [f"      - {yaml(name)}" for name in models]
@@ -21,8 +22,24 @@ def write(*launches: LaunchFile, together: bool = False) -> str:
 
 
 def _command(launch: LaunchFile) -> str:
-    words = without(launch.absolute_words, "--port")
-    for word in [*launch.program, *words]:
+    words = without(launch.words, "--port")
+    program = launch.program
+    for word in [*program, *words]:
         if "${" in word:
             raise UsageError(f"{word!r}: llama-swap would replace ${{...}} in it, and has no other way to say it")
-    return f"{shell(launch.program)} --port ${{PORT}} {shell(words)}"
+    return f"{shell(program)} --port ${{PORT}} {shell(words)}"
+
+
+def _proxy(launch: LaunchFile) -> list[str]:
+    """How llama-swap reaches the server, where that is not http://localhost:PORT/health."""
+    scheme, path = launch.health
+    host = launch.host or "localhost"
+    if launch.private or host in ("0.0.0.0", "::"):
+        host = "localhost"
+    address = f"[{host}]" if ":" in host else host
+    lines = []
+    if (scheme, host) != ("http", "localhost"):
+        lines.append(f"    proxy: {yaml(f'{scheme}://{address}:${{PORT}}')}")
+    if path != "/health":
+        lines.append(f"    checkEndpoint: {yaml(path)}")
+    return lines

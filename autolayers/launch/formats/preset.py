@@ -4,56 +4,80 @@ from __future__ import annotations
 
 from ...errors import UsageError
 from ...flags.params import Params
-from ...flags.parse import items, parse
-from ...flags.table import lookup
+from ...flags.parse import Item, items, parse
+from ...flags.table import LEGACY, Argument
 from ...flags.write import to_words
 from ...quoting import ini
-from .launch_file import LaunchFile, named, without
+from .launch_file import LaunchFile, named
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
-_ROUTERS = ("--port", "--host", "--models-preset", "--models-dir", "--models-max")      # the router's own business
+# The router's own business (server-models.cpp:unset_reserved_args): it takes none of these from a preset
+_ROUTERS = ("--port", "--host", "--api-key-file", "--ssl-key-file", "--ssl-cert-file", "--models-preset",
+            "--models-dir", "--models-max", "--models-autoload")
+_OVERRIDES = ("-ot", "-cmoe", "-ncmoe", "-ncffn")
 
 
 def write(*launches: LaunchFile, together: bool = False) -> str:
     """A section for each model; the router itself decides which stay loaded, so `together` changes nothing."""
-    notes = dict.fromkeys(note for launch in launches for note in launch.secret_notes("the router's environment"))
-    sections = [section(name, without(launch.absolute_words, *_ROUTERS)) for name, launch in named(launches)]
+    notes = dict.fromkeys(note for launch in launches
+                          for note in (*launch.notes, *launch.secret_notes("the router's environment")))
+    sections = []
+    for name, launch in named(launches):
+        words: list[str] = []
+        for item in items(launch.words):
+            if isinstance(item.flag, Argument) and item.flag.canonical in _ROUTERS:
+                launch.warnings.append(f"{item.name} is not of one model: give it to the router (llama-server "
+                                       "--models-preset FILE)")
+            else:
+                words += item.words
+        sections.append(section(name, words))
     return "\n".join(["version = 1", "", *notes, *sections])
 
 
 def section(name: str, words: Sequence[str]) -> str:
     """One [section]: long names without dashes. Raises UsageError for values an INI file cannot say."""
-    arguments = parse(words, command=None)
     if "]" in name:
         raise UsageError(f"-a {name!r}: a preset cannot hold it (] ends a section's name)")
     lines = [f"[{ini('-a', name)}]"]
-    for flag, value in _flat(arguments.params):
-        lines.append(_entry(flag, value))
-    for flag, value in arguments.given:
-        found = lookup(flag)
-        if found and not found[0].field:
-            lines.append(_entry(flag, value))
-    return "\n".join(lines) + "\n"
+    entries: dict[str, str] = {}
+    for item in _flat(words):
+        key, value = _entry(item)
+        adds = isinstance(item.flag, Argument) and item.flag.accumulates and key in entries
+        entries[key] = f"{entries[key]},{value}" if adds else value
+    return "\n".join([*lines, *(f"{key} = {value}" for key, value in entries.items())]) + "\n"
 
 
-def _flat(params: Params) -> list[tuple[str, str]]:
-    """Each flag once: a preset keeps one value per argument and applies them in its own order."""
-    words = to_words(params)
-    if sum(word in ("-ot", "-cmoe", "-ncmoe", "-ncffn") for word in words) > 1:
-        words = without(words, "-ot", "-cmoe", "-ncmoe", "-ncffn")
-        words += ["-ot", ",".join(f"{pattern}={buffer}" for pattern, buffer in params.overrides)]
-    return [(item.name, item.value) for item in items(words)]
+def _flat(words: Sequence[str]) -> Iterator[Item]:
+    """The words of today's llama-server, overrides as one argument: a preset keeps one value per argument and applies
+    them in its own order."""
+    params = parse(words, command=None).params
+    found = list(items(words))
+    kinds = {item.flag.canonical for item in found if isinstance(item.flag, Argument)} & {*_OVERRIDES}
+    mixed = len(kinds) > 1 or sum(item.name in ("-ncmoe", "-ncffn") for item in found) > 1
+    for item in found:
+        flag = item.flag if isinstance(item.flag, Argument) else None
+        if flag is None and not item.name:
+            raise UsageError(f"{item.words[0]!r}: not an argument of llama-server, so no preset can hold it")
+        if flag in LEGACY and flag is not None and flag.field:
+            yield from items(to_words(Params(**{flag.field: getattr(params, flag.field)})))
+        elif not (mixed and flag is not None and flag.canonical in _OVERRIDES):
+            yield item
+    if mixed:
+        text = ",".join(f"{pattern}={buffer}" for pattern, buffer in params.overrides)
+        yield from items(["-ot", text])
 
 
-def _entry(flag: str, value: str) -> str:
-    found = lookup(flag)
-    if found is None:
-        raise UsageError(f"{flag}: not an argument of llama-server, so no preset can hold it")
-    row, positive = found
-    key = row.names[-1].lstrip("-")
-    if not value and not row.takes_value:
-        value = "true" if positive else "false"
-    return f"{key} = {ini(flag, value)}"
+def _entry(item: Item) -> tuple[str, str]:
+    if not isinstance(item.flag, Argument):         # of a newer llama.cpp
+        name, equals, value = item.words[0].partition("=")
+        value = value if equals else item.words[1] if len(item.words) > 1 else "true"
+        return name.lstrip("-"), ini(item.name, value)
+    if item.flag.kind.words > 1:
+        raise UsageError(f"{item.name}: a preset cannot hold an argument with two values")
+    value = item.value
+    if not item.flag.takes_value:
+        value = "true" if item.positive else "false"
+    return item.flag.names[-1].lstrip("-"), ini(item.name, value)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 from ...quoting import systemd
 from .launch_file import LaunchFile, plain_name
 
@@ -9,15 +11,21 @@ from .launch_file import LaunchFile, plain_name
 def write(launch: LaunchFile) -> str:
     name = plain_name(launch.name)
     lines = [
+        *launch.notes,
         "[Unit]",
         f"Description=llama-server {name}",
         "Wants=network-online.target",
         "After=network-online.target",
         "",
         "[Service]",
+        *_user(),
         *launch.secret_notes("the environment file (mode 600)"),
         f"EnvironmentFile=-/etc/autolayers/{name}.env",
-        "ExecStart=" + " ".join(systemd(word) for word in [*launch.program, *launch.absolute_words]),
+    ]
+    if launch.downloads:
+        lines += ["CacheDirectory=llama.cpp", "Environment=LLAMA_CACHE=%C/llama.cpp"]
+    lines += [
+        "ExecStart=" + " ".join(systemd(word) for word in [*launch.program, *launch.words]),
         "Restart=on-failure",
         "RestartSec=5",
         "TimeoutStopSec=30",
@@ -26,3 +34,16 @@ def write(launch: LaunchFile) -> str:
         "WantedBy=multi-user.target",
     ]
     return "\n".join(lines) + "\n"
+
+
+def _user() -> list[str]:
+    """Whoever writes the file, who can read the model; root's services need no word for it."""
+    if os.name != "posix" or not os.getuid():
+        return []
+    import pwd
+
+    try:
+        name = pwd.getpwuid(os.getuid()).pw_name
+    except KeyError:
+        return []
+    return [f"User={name}"] if plain_name(name) == name else []

@@ -1,0 +1,231 @@
+"""What starts a launch elsewhere, as it reads its file: each format's text back into llama-server's words, or into the
+Params of the context that the program makes of its own options.
+
+Facts of the programs: systemd.syntax(7) and systemd.service(5); the Compose specification; llama_cpp/llama.py of
+llama-cpp-python 0.3.36; koboldcpp.py --help of 1.113 and gpttype_adapter.cpp. `python -m pytest -m llamacpp` compares
+those that can be had with the real thing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import shlex
+from functools import cache
+from typing import Any
+
+from autolayers.flags.params import EXPERTS_REGEX, Params
+from autolayers.flags.parse import parse
+from autolayers.gguf import BY_NAME
+
+TYPES = {type_.id: name for name, type_ in BY_NAME.items()}
+
+
+# --- systemd
+
+def systemd(text: str) -> list[str]:
+    """The words of ExecStart=."""
+    (line,) = [line for line in text.splitlines() if line.startswith("ExecStart=")]
+    words: list[str] = []
+    rest = line.partition("=")[2]
+    while rest := rest.lstrip(" \t"):
+        word, quote = "", ""
+        while rest and (quote or rest[0] not in " \t"):
+            char, rest = rest[0], rest[1:]
+            if char == "\\":
+                byte = re.match(r"(?:x[0-9a-f]{2}(?:\\x[0-9a-f]{2})*)", rest)
+                if byte:
+                    word += bytes.fromhex(byte[0].replace("\\", "").replace("x", "")).decode("utf-8", "surrogateescape")
+                    rest = rest[byte.end():]
+                else:
+                    assert rest[0] in "\\\"'", "an escape that systemd would keep or read otherwise"
+                    word, rest = word + rest[0], rest[1:]
+            elif char == quote:
+                quote = ""
+            elif char in "\"'" and not quote:
+                quote = char
+            else:
+                word += char
+        assert not quote
+        words.append(_specifiers(word))
+    assert not words[0].startswith(("-", "@", ":", "+", "!"))
+    return words[1:]
+
+
+def _specifiers(word: str) -> str:
+    assert not re.search(r"(?<!%)(?:%%)*%(?!%)", word) and not re.search(r"(?<!\$)(?:\$\$)*\$(?!\$)", word)
+    return word.replace("%%", "%").replace("$$", "$")
+
+
+# --- containers
+
+def docker(text: str) -> list[str]:
+    """The words of the server, paths as they are called here."""
+    parser = argparse.ArgumentParser()
+    for name in ("--rm", "--init"):
+        parser.add_argument(name, action="store_true", required=True)
+    for name in ("-p", "-v", "-e", "--device"):
+        parser.add_argument(name, action="append", default=[])
+    parser.add_argument("--gpus")
+    words = shlex.split(text)
+    assert words[:2] == ["docker", "run"]
+    image = next(i for i, word in enumerate(words) if word.startswith("ghcr.io/"))
+    options = parser.parse_args(words[2:image])
+    mounts = [volume.removesuffix(":ro").rsplit(":", 1) for volume in options.v]
+    return _outside(words[image + 1:], {inside: here for here, inside in mounts})
+
+
+def compose(text: str) -> list[str]:
+    import yaml
+
+    service = yaml.safe_load(text)["services"]["llama-server"]
+    mounts = {volume["target"]: volume["source"].replace("$$", "$") for volume in service.get("volumes", ())}
+    for word in service["command"]:
+        assert not re.search(r"(?<!\$)(?:\$\$)*\$(?!\$)", word)
+    return _outside([word.replace("$$", "$") for word in service["command"]], mounts)
+
+
+def _outside(words: list[str], mounts: dict[str, str]) -> list[str]:
+    """The words with the directories of this machine again; the address that a container listens on is no word of the
+    user's."""
+    found = []
+    for word in words:
+        inside = next((path for path in mounts if word.startswith(path + "/")), None)
+        found.append(mounts[inside] + word[len(inside):] if inside else word)
+    at = len(found) - 2
+    assert found[at:] == ["--host", "0.0.0.0"]
+    return found[:at]
+
+
+# --- llama.cpp's own friends
+
+def llama_swap(text: str) -> list[str]:
+    import yaml
+
+    (entry,) = yaml.safe_load(text)["models"].values()
+    assert not set(entry) - {"cmd", "proxy", "checkEndpoint"}
+    words = shlex.split(entry["cmd"].replace("${PORT}", "5800"))
+    assert "${" not in entry["cmd"].replace("${PORT}", "") and words[1:3] == ["--port", "5800"]
+    return words[3:]
+
+
+def preset(text: str) -> list[str]:
+    """As parse_ini_from_file and common_preset::to_args do: one value per key, long names."""
+    lines = [re.split("[;#]", line)[0].rstrip(" \t") for line in text.splitlines()]
+    entries = [line.partition("=") for line in lines if line and not line.startswith("[")]
+    words = []
+    for key, _, value in (entry for entry in entries if entry[0].strip() != "version"):
+        value = value.strip(" \t")
+        found = parse([f"--{key.strip()}", *([] if value in ("true", "false") else [value])], command=None).given
+        if value == "false":
+            found = parse([f"--no-{key.strip()}"], command=None).given
+        words += [word for flag, text in found for word in (flag, text) if word]
+        if not found:
+            words += [f"--{key.strip()}", value]
+    return words
+
+
+# --- llama-cpp-python
+
+# Llama.__init__: what it takes and its defaults, as far as they reach llama.cpp; None: llama.cpp's own
+LLAMA: dict[str, Any] = {
+    "model_path": ..., "n_gpu_layers": 0, "split_mode": 1, "main_gpu": 0, "tensor_split": None, "vocab_only": False,
+    "use_mmap": True, "use_mlock": False, "kv_overrides": None, "seed": 0xFFFFFFFF, "n_ctx": 512, "n_batch": 512,
+    "n_ubatch": 512, "n_threads": None, "n_threads_batch": None, "rope_scaling_type": -1, "pooling_type": -1,
+    "attention_type": -1, "rope_freq_base": 0.0, "rope_freq_scale": 0.0, "yarn_ext_factor": -1.0,
+    "yarn_attn_factor": 1.0, "yarn_beta_fast": 32.0, "yarn_beta_slow": 1.0, "yarn_orig_ctx": 0, "logits_all": False,
+    "embedding": False, "offload_kqv": True, "flash_attn": False, "op_offload": None, "swa_full": None,
+    "no_perf": False, "last_n_tokens_size": 64, "lora_base": None, "lora_scale": 1.0, "lora_path": None, "numa": False,
+    "chat_format": None, "chat_handler": None, "draft_model": None, "tokenizer": None, "type_k": None, "type_v": None,
+    "spm_infill": False, "verbose": True}
+
+
+def llama_cpp_python(text: str) -> tuple[Params, dict[str, Any]]:
+    """(the context that the program makes, Llama's arguments)."""
+    calls: list[dict[str, Any]] = []
+
+    class Llama:
+        def __init__(self, **arguments: Any) -> None:
+            calls.append(arguments)
+
+        @classmethod
+        def from_pretrained(cls, repo_id: str, filename: str, **arguments: Any) -> None:
+            calls.append({"model_path": f"hf:{repo_id}/{filename}", **arguments})
+
+    exec(text.replace("from llama_cpp import Llama", ""), {"Llama": Llama})
+    (given,) = calls
+    assert not set(given) - set(LLAMA)
+    a = {**LLAMA, **given}
+    n_batch = min(a["n_ctx"], a["n_batch"])
+    mapped = a["use_mmap"] and a["lora_path"] is None
+    modes = {(True, True): "mmap+mlock", (False, True): "mlock", (True, False): "mmap", (False, False): "none"}
+    return Params(
+        model=a["model_path"], n_gpu_layers=-2 if a["n_gpu_layers"] == -1 else a["n_gpu_layers"],
+        split_mode=("none", "layer", "row", "tensor")[a["split_mode"]], main_gpu=a["main_gpu"],
+        tensor_split=tuple(a["tensor_split"]) if a["tensor_split"] else None, load_mode=modes[mapped, a["use_mlock"]],
+        n_ctx=a["n_ctx"], n_batch=n_batch, n_ubatch=min(n_batch, a["n_ubatch"]),
+        n_parallel=min(n_batch, 256) if a["embedding"] else 1, kv_unified=bool(a["embedding"]),
+        embedding=a["embedding"] or None, flash_attn="on" if a["flash_attn"] else "off",
+        swa_full=True if a["swa_full"] is None else a["swa_full"],        # llama_context_default_params has it
+        cache_type_k=TYPES[1 if a["type_k"] is None else a["type_k"]],
+        cache_type_v=TYPES[1 if a["type_v"] is None else a["type_v"]],
+        kv_offload=a["offload_kqv"], op_offload=a["op_offload"] is not False,
+        lora=(a["lora_path"],) if a["lora_path"] else ()), a
+
+
+# --- KoboldCpp
+
+@cache
+def koboldcpp_options() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(allow_abbrev=False)
+    parser.add_argument("--model", nargs="+", required=True)
+    parser.add_argument("--port", type=int, default=5001)
+    parser.add_argument("--host", default="")
+    parser.add_argument("--threads", type=int)
+    parser.add_argument("--usecuda", nargs="*", choices=["0", "1", "2", "3", "all", "mmq", "nommq", "rowsplit"])
+    parser.add_argument("--usevulkan", nargs="*", type=int)
+    parser.add_argument("--contextsize", type=int, default=8192)
+    parser.add_argument("--gpulayers", type=int, default=-1)
+    parser.add_argument("--tensor_split", type=float, nargs="+")
+    parser.add_argument("--batchsize", type=int, default=512,
+                        choices=[-1, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096])
+    parser.add_argument("--moecpu", type=int, default=0)
+    parser.add_argument("--swapadding", type=int, default=512)
+    parser.add_argument("--quantkv", default="f16",
+                        choices=["f16", "bf16", "q8_0", "q5_1", "q4_0", "0", "1", "2", "3"])
+    for name in ("--maingpu", "--blasthreads", "--draftamount", "--draftgpulayers", "--visionmintokens",
+                 "--visionmaxtokens"):
+        parser.add_argument(name, type=int)
+    for name in ("--device", "--mmproj", "--draftmodel", "--password", "--jinja_kwargs", "--jinjatemplate",
+                 "--overridekv", "--overridetensors"):
+        parser.add_argument(name, default="")
+    for name in ("--usecpu", "--useswa", "--usemmap", "--usemlock", "--mmprojcpu", "--jinja", "--flashattention",
+                 "--noflashattention", "--lowvram"):
+        parser.add_argument(name, action="store_true")
+    parser.add_argument("--lora", nargs="+")
+    parser.add_argument("--loramult", type=float, default=1.0)
+    parser.add_argument("--ssl", nargs="+")
+    return parser
+
+
+def koboldcpp(text: str) -> tuple[Params, argparse.Namespace]:
+    """(the context that the program makes, its options)."""
+    words = shlex.split(text)
+    assert words[0] == "koboldcpp"
+    a = koboldcpp_options().parse_args(words[1:])
+    assert 256 <= a.contextsize <= 262144
+    cache = {"0": "f16", "1": "q8_0", "2": "q4_0", "3": "bf16"}.get(a.quantkv, a.quantkv)
+    overrides = [tuple(pair.rsplit("=", 1)) for pair in a.overridetensors.split(",") if pair]
+    overrides += [(rf"blk\.{i}{EXPERTS_REGEX}", "CPU") for i in range(min(a.moecpu, 200))]
+    assert a.swapadding == 0 or not a.useswa
+    return Params(
+        model=a.model[0], n_gpu_layers=a.gpulayers, n_ctx=a.contextsize + 128, n_batch=a.batchsize,
+        n_ubatch=a.batchsize, n_parallel=1, kv_unified=True, split_mode="layer",
+        device=() if a.usecpu else tuple(a.device.split(",")) if a.device else None,
+        tensor_split=tuple(a.tensor_split) if a.tensor_split else None,
+        flash_attn="off" if a.noflashattention else "on", swa_full=not a.useswa, cache_type_k=cache, cache_type_v=cache,
+        kv_offload=not a.lowvram, overrides=tuple(overrides),  # type: ignore[arg-type]
+        load_mode="+".join(n for n, on in (("mmap", a.usemmap), ("mlock", a.usemlock)) if on) or "none",
+        lora=tuple(a.lora[:1]) if a.lora else ()), a
+
+
