@@ -1,4 +1,4 @@
-"""Quoting, one function for each language: shell, systemd, YAML, INI."""
+"""Quoting, one function for each language: shell, PowerShell, systemd, YAML, INI."""
 
 from __future__ import annotations
 
@@ -20,6 +20,12 @@ def shell(words: Sequence[str]) -> str:
     import shlex
 
     return shlex.join(words)
+
+
+def powershell(words: Sequence[str]) -> str:
+    """A command line for PowerShell (about_Quoting_Rules): what is not plain stands between single quotes."""
+    plain = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_./:=+")
+    return " ".join(word if word and set(word) <= plain else "'" + word.replace("'", "''") + "'" for word in words)
 
 
 def systemd(word: str) -> str:

@@ -107,6 +107,10 @@ def _attempts(text: str) -> int:
     return number(text, 0, 100, "a number of attempts, 0 to 100")
 
 
+def _port(text: str) -> int:
+    return number(text, 0, 65535, "a port, 0 to 65535")
+
+
 def _positive(text: str) -> int:
     return number(text, 1, what="a whole number, 1 or more")
 
@@ -151,6 +155,9 @@ COMMANDS = {command.name: command for command in (
     Command("rules", "rules [MODEL] [flags]",
             "rules of thumb for models that have no file yet, and their error for those that do",
             "With MODEL, each rule's figure stands next to the exact one."),
+    Command("web", "web [MODEL...] [flags]", "the planner as a page in the browser",
+            "Serves the page on 127.0.0.1, for this machine's devices and for files that are opened in it by name; "
+            "MODELs are opened at once. `python -m autolayers.web build DIR` writes the same page as static files."),
     Command("completion", "completion bash|zsh|fish|powershell", "a script that completes these words in your shell",
             "In ~/.bashrc, in ~/.zshrc after compinit, in PowerShell's $PROFILE, or once for fish:\n"
             "\n  eval \"$(autolayers completion bash)\""
@@ -245,6 +252,9 @@ FLAGS = (
     OwnFlag("--extra", "rules", "SIZE", "memory kept for everything but layers: 4GB (default 0)"),
     OwnFlag("--layer-size", "rules", "SIZE", "memory of one layer, if not parameters x bits / layers: 400MB"),
     OwnFlag("--explain", "rules", "", "formulas, assumptions and what each rule leaves out"),
+
+    OwnFlag("--port", "web", "N", "listen on this port (default: a free one)", _port),
+    OwnFlag("--no-browser", "web", "", "print the page's address and open no browser"),
 
     OwnFlag("-h --help", _EVERY, "", "this help", key="help"),
     OwnFlag("--version", "plan", "", "the version"),

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from .reader import Readable
 
 __all__ = [
-    "BY_ID", "BY_NAME", "TYPES", "ArrayInfo", "FileInfo", "GgmlType", "Header", "TensorInfo", "n_bytes", "read_header",
-    "row_size",
+    "BY_ID", "BY_NAME", "TYPES", "ArrayInfo", "FileInfo", "GgmlType", "Header", "TensorInfo", "join_parts", "n_bytes",
+    "read_header", "read_part", "row_size", "split_of",
 ]
 
 
@@ -42,12 +42,12 @@ def read_header(source: str | PathLike[str] | Readable | list[Readable] | Header
         return _read_path(fspath(source))
     if isinstance(source, Header):
         return source
-    return _join_all([_read_object(part) for part in (source if isinstance(source, list) else [source])])
+    return join_parts([read_part(part) for part in (source if isinstance(source, list) else [source])])
 
 
 def _read_path(path: str) -> Header:
     header = _read_one(path)
-    index, count = _split(header)
+    index, count = split_of(header)
     if count < 2:
         return header
     suffix = f"-{index + 1:05d}-of-{count:05d}.gguf"
@@ -58,7 +58,7 @@ def _read_path(path: str) -> Header:
     for i in range(count):
         part = f"{prefix}-{i + 1:05d}-of-{count:05d}.gguf"
         parts.append(header if i == index else _read_one(part, f"part {i + 1} of {count} of {path}"))
-    return _join_all(parts)
+    return join_parts(parts)
 
 
 def _read_one(path: str, what: str = "") -> Header:
@@ -73,7 +73,8 @@ def _read_one(path: str, what: str = "") -> Header:
         raise ModelError(f"{path}: {getattr(error, 'strerror', None) or error}") from None
 
 
-def _read_object(source: Readable) -> Header:
+def read_part(source: Readable) -> Header:
+    """The Header of one file, whether or not it is a part of a split model; see `split_of` and `join_parts`."""
     name = getattr(source, "name", None)
     size = getattr(source, "size", None)
     seekable = getattr(source, "seekable", None)
@@ -88,7 +89,7 @@ def _read_object(source: Readable) -> Header:
         raise ModelError(f"{name}: {error.strerror or error}") from None
 
 
-def _split(header: Header) -> tuple[int, int]:
+def split_of(header: Header) -> tuple[int, int]:
     """(index from 0, count) of a part; (0, 1) for a model in one file."""
     count = header.metadata.get("split.count", 0)
     index = header.metadata.get("split.no", 0)
@@ -100,15 +101,16 @@ def _split(header: Header) -> tuple[int, int]:
     return index, count
 
 
-def _join_all(parts: list[Header]) -> Header:
+def join_parts(parts: list[Header]) -> Header:
+    """The Header of a whole model from those of all its parts, in order. Raises ModelError."""
     name = parts[0].files[0].path
-    index, count = _split(parts[0])
+    index, count = split_of(parts[0])
     if count < 2 and len(parts) == 1:
         return parts[0]
     if count != len(parts):
         raise ModelError(f"{name}: it is part {index + 1} of {count}, but {len(parts)} parts were given")
     for i, part in enumerate(parts):
-        if _split(part)[0] != i:
-            raise ModelError(f"{part.files[0].path}: it is part {_split(part)[0] + 1}, expected part {i + 1} of "
+        if split_of(part)[0] != i:
+            raise ModelError(f"{part.files[0].path}: it is part {split_of(part)[0] + 1}, expected part {i + 1} of "
                              f"{count}")
     return join(parts, name)

@@ -60,17 +60,24 @@ class Hub:
             return urlunsplit(split._replace(path=f"{page[1]}/resolve/{page[2]}"))
         return url
 
+    def listing_url(self, repository: str, revision: str) -> str:
+        """Where a repository's files are listed, as JSON."""
+        return f"{self.endpoint}/api/models/{repository}/tree/{quote(revision, safe='')}?recursive=true"
+
+    def download_url(self, repository: str, revision: str, path: str) -> str:
+        return f"{self.endpoint}/{repository}/resolve/{quote(revision, safe='')}/{quote(path)}"
+
     def header(self, name: str) -> Header:
         """The Header of the model that `name` means. Raises ModelError."""
         from ..gguf import Header, read_header
 
-        repository, revision, wanted, quant = _parse(name)
+        repository, revision, wanted, quant = parse_name(name)
         limit = patience()
         files = self.files(repository, revision, name, limit)
         notes: list[str] = []
         if wanted:
             if wanted not in files:
-                raise ModelError(f"{name}: no such file; {_choices(repository, _models(files))}")
+                raise ModelError(f"{name}: no such file; {_choices(repository, models_of(files))}")
             path = wanted
         else:
             path, notes = choose(repository, files, quant)
@@ -78,9 +85,8 @@ class Hub:
         if projector and path != projector:
             notes.append(f"`llama-server -hf` loads {projector} of {repository} too, which is not in this plan: "
                          "download it and give it with --mmproj, or launch with --no-mmproj")
-        url = f"{self.endpoint}/{repository}/resolve/{quote(revision, safe='')}/{quote(path)}"
-        parts = open_url(url, self.token_for, limit)
-        paths = _parts(path, len(parts))
+        parts = open_url(self.download_url(repository, revision, path), self.token_for, limit)
+        paths = parts_of(path, len(parts))
         at = "" if revision == "main" else f"@{revision}"
         named = [Remote(part.url, self.token_for, f"hf:{repository}/{file}{at}", limit)
                  for part, file in zip(parts, paths, strict=True)]
@@ -90,7 +96,7 @@ class Hub:
 
     def files(self, repository: str, revision: str, name: str, limit: Limit) -> list[str]:
         """The paths of a repository's files, in the Hub's order. `name` is what errors call it."""
-        url = f"{self.endpoint}/api/models/{repository}/tree/{quote(revision, safe='')}?recursive=true"
+        url = self.listing_url(repository, revision)
         found: list[str] = []
         for _ in range(MAX_PAGES):
             answer, following = Get(url, self.token_for, name, limit).json()
@@ -114,7 +120,7 @@ def _same_origin(one: str, other: str) -> bool:
 
 def choose(repository: str, files: list[str], quant: str = "") -> tuple[str, list[str]]:
     """(the file that llama-server takes, warnings). Raises ModelError naming what there is."""
-    models = _models(files)
+    models = models_of(files)
     if not models:
         raise ModelError(f"hf:{repository}: no GGUF model in it; look for a repository whose name ends with -GGUF")
     for wanted in (quant,) if quant else _DEFAULTS:
@@ -133,8 +139,8 @@ def choose(repository: str, files: list[str], quant: str = "") -> tuple[str, lis
                          f"{_choices(repository, others, 'others')}"]
 
 
-def _parse(name: str) -> tuple[str, str, str, str]:
-    """(repository, revision, file, quant), the last two "" where not given."""
+def parse_name(name: str) -> tuple[str, str, str, str]:
+    """What an hf: name says: (repository, revision, file, quant), the last two "" where not given."""
     if file := _FILE.fullmatch(name):
         path = file[2]
         if any(part in ("", ".", "..") for part in path.split("/")):
@@ -145,7 +151,7 @@ def _parse(name: str) -> tuple[str, str, str, str]:
     raise ModelError(f"{name}: expected hf:USER/REPO, hf:USER/REPO:QUANT or hf:USER/REPO/FILE.gguf")
 
 
-def _models(files: list[str]) -> list[str]:
+def models_of(files: list[str]) -> list[str]:
     """The models among the files, a split one by its first part (gguf_filename_is_model)."""
     def is_model(path: str) -> bool:
         part = _PART.search(path)
@@ -162,7 +168,8 @@ def _projector(files: list[str], model: str) -> str:
     return max(found, key=lambda path: path.count("/"), default="")
 
 
-def _parts(path: str, count: int) -> list[str]:
+def parts_of(path: str, count: int) -> list[str]:
+    """The files of a model of `count` parts, named by its first one."""
     if count == 1:
         return [path]
     stem = path[:-len("-00001-of-00001.gguf")]

@@ -1,0 +1,34 @@
+"""`python -m autolayers.web build DIR [--pyodide URL|FOLDER]`: the page as static files."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from ..errors import AutolayersError
+from .build import PYODIDE, build
+
+USAGE = "python -m autolayers.web build DIR [--pyodide URL|FOLDER]"
+
+
+def main(words: list[str]) -> int:
+    """Exit codes as the command line's."""
+    pyodide = PYODIDE
+    if "--pyodide" in words[:-1]:
+        at = words.index("--pyodide")
+        pyodide = words[at + 1]
+        words = words[:at] + words[at + 2:]
+    if len(words) != 2 or words[0] != "build" or words[1].startswith("-"):
+        print(f"usage: {USAGE}", file=sys.stderr)
+        return 2
+    try:
+        names = build(Path(words[1]), pyodide)
+    except (AutolayersError, OSError) as error:
+        print(f"autolayers: {error}", file=sys.stderr)
+        return getattr(error, "exit_code", 1)
+    print(f"{len(names)} files written to {words[1]}: serve them from any host, at any path")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,128 @@
+"""The page's server on loopback: static files, and the engine for whoever knows the token.
+
+    server = PageServer(Engine(load, here=True), port=0)
+    server.url                       # http://127.0.0.1:PORT/?token=...
+    server.serve_forever()
+
+Nothing is answered to another Host (a name that leads here by DNS), another Origin, or a request from another site;
+POST needs the token of the opened URL in a header that no other origin may send.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from importlib.resources import files
+from typing import Any
+from urllib.parse import parse_qs, unquote, urlsplit
+
+from .engine import LARGEST_SLICE, Engine
+
+TOKEN_HEADER = "X-Autolayers-Token"
+MAX_QUESTION = 1 << 20          # bytes of a question
+SILENCE = 30.0                  # seconds a connection may say nothing
+CSP = ("default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data:; "
+       "base-uri 'none'; form-action 'none'; frame-ancestors 'none'")
+TYPES = {"html": "text/html; charset=utf-8", "css": "text/css; charset=utf-8", "svg": "image/svg+xml",
+         "js": "text/javascript; charset=utf-8", "json": "application/json"}
+CONFIG = {"engine": "server"}
+
+
+def page_files() -> dict[str, bytes]:
+    """The page's static files by name."""
+    return {path.name: path.read_bytes() for path in files(__package__).joinpath("static").iterdir()
+            if path.name.rpartition(".")[2] in TYPES}
+
+
+class PageServer(ThreadingHTTPServer):
+    """Serves the page on 127.0.0.1 alone. Raises OSError where the port is taken."""
+
+    daemon_threads = True
+
+    def __init__(self, engine: Engine, port: int = 0) -> None:
+        super().__init__(("127.0.0.1", port), _Handler)
+        self.engine, self.token, self.files = engine, secrets.token_urlsafe(24), page_files()
+        self.hosts = {f"127.0.0.1:{self.server_port}", f"localhost:{self.server_port}"}
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.server_port}/?token={self.token}"
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A browser that hangs up is no error."""
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server: PageServer
+    timeout = SILENCE
+    protocol_version = "HTTP/1.1"
+    server_version, sys_version = "autolayers", ""
+
+    def do_GET(self) -> None:
+        if not self._from_here():
+            return
+        name = urlsplit(self.path).path.lstrip("/") or "index.html"
+        if name == "config.json":
+            self._send(HTTPStatus.OK, json.dumps(CONFIG).encode(), TYPES["json"])
+        elif name in self.server.files:
+            self._send(HTTPStatus.OK, self.server.files[name], TYPES[name.rpartition(".")[2]])
+        else:
+            self._refuse(HTTPStatus.NOT_FOUND, "no such file")
+
+    def do_POST(self) -> None:
+        """/call/METHOD with a question as JSON, or /add?name=&size= with a file's first bytes."""
+        self.close_connection = True          # a body that is not read must not be the next request
+        split = urlsplit(self.path)
+        if not self._from_here():
+            return
+        if not secrets.compare_digest(self.headers.get(TOKEN_HEADER, "").encode(), self.server.token.encode()):
+            return self._refuse(HTTPStatus.FORBIDDEN, "open the address that autolayers web printed")
+        method = split.path.removeprefix("/call/")
+        largest = LARGEST_SLICE if split.path == "/add" else MAX_QUESTION
+        length = self.headers.get("Content-Length", "")
+        if not length.isascii() or not length.isdigit() or int(length) > largest:
+            return self._refuse(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"a body of at most {largest} bytes")
+        body = self.rfile.read(int(length))
+        if split.path == "/add":
+            query = parse_qs(split.query)
+            size = query.get("size", [""])[0]
+            name = unquote(query.get("name", ["file.gguf"])[0])
+            return self._answer(self.server.engine.add(name, int(size) if size.isdigit() else None, body))
+        try:
+            question = json.loads(body)
+        except (ValueError, RecursionError):
+            question = None
+        if not isinstance(question, dict):
+            return self._refuse(HTTPStatus.BAD_REQUEST, "the question is no JSON object")
+        self._answer(self.server.engine.call(method, question))
+
+    def _from_here(self) -> bool:
+        """Whether the page itself asks; else the refusal is sent."""
+        origin, site = self.headers.get("Origin"), self.headers.get("Sec-Fetch-Site")
+        hosts = self.server.hosts
+        if self.headers.get("Host") in hosts and (origin is None or origin in {f"http://{host}" for host in hosts}) \
+                and site in (None, "same-origin", "none"):
+            return True
+        self.close_connection = True
+        self._refuse(HTTPStatus.FORBIDDEN, "not for other sites")
+        return False
+
+    def _answer(self, answer: dict[str, Any]) -> None:
+        self._send(HTTPStatus.OK, json.dumps(answer).encode(), TYPES["json"])
+
+    def _refuse(self, status: HTTPStatus, reason: str) -> None:
+        self._send(status, json.dumps({"error": reason}).encode(), TYPES["json"])
+
+    def _send(self, status: HTTPStatus, body: bytes, kind: str) -> None:
+        self.send_response(status)
+        for name, value in (("Content-Type", kind), ("Content-Length", str(len(body))), ("Cache-Control", "no-store"),
+                            ("Content-Security-Policy", CSP), ("X-Content-Type-Options", "nosniff"),
+                            ("Referrer-Policy", "no-referrer"), ("Cross-Origin-Resource-Policy", "same-origin")):
+            self.send_header(name, value)
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Nothing is logged: the addresses hold the token."""

@@ -1,0 +1,299 @@
+// The page: the form is the question, the address holds it, the engine answers, the answer is drawn.
+
+import { bars, byteTable, curve, element, matrix, size, strip } from "./charts.js";
+import { start } from "./engine.js";
+import { addAddress, addFiles } from "./models.js";
+import { FIELDS, fromHash, toHash } from "./state.js";
+
+const $ = (id) => document.getElementById(id);
+const SLIDER = ["", "4096", "8192", "16384", "32768", "65536", "131072", "262144", "1048576"];
+const PAUSE = 40;                       // milliseconds without typing before a question is asked
+let engine, offer, latest;              // latest: the answer that is shown
+let known = new Map();                  // models that were opened, by name
+let asking = false, again = false;
+
+// --- the form and the address
+
+function read() {
+  const state = Object.fromEntries(FIELDS.map((name) => [name, $(name)?.value.trim() ?? ""]));
+  state.gpu = [...$("cards").querySelectorAll("input")].map((input) => input.value.trim()).filter(Boolean).join(",");
+  return state;
+}
+
+function fill(state) {
+  for (const name of FIELDS) if ($(name)) $(name).value = state[name];
+  $("ctx-slider").value = Math.max(0, SLIDER.indexOf(state.ctx));
+  $("cards").replaceChildren();
+  for (const card of state.gpu ? state.gpu.split(",") : [""]) addCard(card);
+}
+
+function addCard(text = "") {
+  const input = element("input", { list: "card-names", "aria-label": `GPU ${$("cards").children.length + 1}`,
+                                   placeholder: offer.here ? "this machine" : "rtx-3090 or 24GiB" });
+  input.value = text;
+  const remove = element("button", { type: "button", "aria-label": "Remove this GPU" }, "×");
+  const row = element("div", { class: "card" }, input, remove);
+  remove.onclick = () => {
+    row.remove();
+    if (!$("cards").children.length) addCard();
+    changed(true);
+  };
+  $("cards").append(row);
+  return input;
+}
+
+// The address follows the form; `step`: a place that the back button returns to.
+function changed(step) {
+  const hash = toHash(read());
+  if (hash !== location.hash) history[step ? "pushState" : "replaceState"](null, "", hash);
+  clearTimeout(changed.timer);
+  changed.timer = setTimeout(ask, PAUSE);
+}
+
+// --- asking
+
+// One question at a time; while it is answered only the newest further one is kept.
+async function ask() {
+  if (asking) {
+    again = true;
+    return;
+  }
+  asking = true;
+  const state = read();
+  try {
+    const opened = await open(state.model);
+    const quick = opened.error ? opened : await engine.call("plan", { ...state, quick: true });
+    if (!again) show(quick, state);
+    if (!again && !quick.error) {          // the reasons cost as much as the plan
+      const answer = await engine.call("plan", state);
+      if (!again) show(answer, state);
+    }
+  } finally {
+    asking = false;
+    if (again) {
+      again = false;
+      ask();
+    }
+  }
+}
+
+// Makes the engine know a model that is named by an address; others it knows itself or says why not.
+async function open(name) {
+  if (!name || known.has(name) || offer.models.includes(name)) return known.get(name) ?? {};
+  if (!offer.opens && !/^(https?:\/\/|hf:)/.test(name)) {
+    const near = offer.models.find((model) => model === "bundled:" + name);
+    if (!near) return { error: `${name}: drop the file here, or give an address` };
+    $("model").value = near;
+    return {};
+  }
+  status(`Reading ${name}…`);
+  const answer = offer.opens ? await engine.call("open", { name }) : await addAddress(engine, name, offer.first_slice);
+  if (!answer.error) remember(name, answer);
+  return answer;
+}
+
+function remember(name, answer) {
+  known.set(name, answer);
+  $("models").append(element("option", { value: name }));
+  $("matrix-models").append(new Option(name, name));
+}
+
+function status(text) {
+  $("status").textContent = text;
+}
+
+// --- showing
+
+function show(answer, state) {
+  status("");
+  $("error").hidden = !answer.error;
+  $("error").textContent = answer.error ?? "";
+  $("result").classList.toggle("old", Boolean(answer.error));
+  const opened = known.get(state.model);
+  $("model-facts").textContent = opened?.model ? facts(opened) : "";
+  $("others").hidden = !opened?.models?.length;
+  if (opened?.models?.length) {
+    $("other").replaceChildren(new Option("choose…", ""), ...opened.models.map((name) => new Option(name, name)));
+  }
+  if (answer.error) return;
+  latest = answer;
+  const { plan } = answer;
+  $("result").hidden = false;
+  status(answer.verdict);
+  $("verdict").textContent = answer.verdict[0].toUpperCase() + answer.verdict.slice(1);
+  $("verdict").className = plan.fits ? "yes" : "no";
+  const slots = plan.launch.n_seq_max > 1 ? `, ${plan.launch.n_seq_max} slots` : "";
+  $("summary").textContent = `${plan.model.name || plan.model.path} (${plan.model.architecture}, ${size(plan.model.size)}): `
+    + `${plan.placement}, context ${plan.launch.n_ctx}${slots}. ${plan.exact ? "Exact to the byte." : "Upper bounds, not exact."}`;
+  showCommand();
+  $("bars").replaceChildren(bars(plan));
+  $("bytes").replaceChildren(byteTable(plan));
+  $("speed").textContent = speedWords(plan.speed);
+  $("strip").replaceChildren(...strip(answer.layers));
+  $("notes").replaceChildren(...notes("Warnings", plan.warnings, "warning"), ...notes("Why", plan.reasons, "why"));
+}
+
+function facts({ model, notes: said = [] }) {
+  return [`${model.title}: ${model.architecture}, ${size(model.size)}, ${model.n_layer} layers, trained context ${model.n_ctx_train}`,
+          ...model.warnings, ...said].join(". ");
+}
+
+function speedWords(speed) {
+  if (!speed) return "not predicted";
+  const rate = (value) => value.toFixed(value < 10 ? 1 : 0);
+  return `Predicted, not measured, within a factor of ${speed.uncertainty_factor}: `
+    + `${rate(speed.generation_tokens_per_second)} tokens/s, ${rate(speed.generation_tokens_per_second_full_context)} with a `
+    + `full context; prompt ${rate(speed.prompt_tokens_per_second)} tokens/s.`;
+}
+
+function notes(title, lines, kind) {
+  if (!lines.length) return [];
+  return [element("h3", {}, title), element("ul", { class: kind }, ...lines.map((line) => element("li", {}, line)))];
+}
+
+function showCommand() {
+  if (latest) $("command").textContent = latest.command[$("shell").value];
+}
+
+async function drawCurve() {
+  $("curve").textContent = "Computing…";
+  const answer = await engine.call("curve", { ...read(), types: ["f16", "q8_0", "q4_0"] });
+  $("curve").replaceChildren(answer.error ? element("p", {}, answer.error) : curve(answer.points, answer.n_layer));
+}
+
+async function drawMatrix() {
+  const chosen = [...$("matrix-models").selectedOptions].map((option) => option.value);
+  const models = chosen.length ? chosen : [read().model];
+  $("matrix").replaceChildren();
+  const all = { gpus: offer.matrix_gpus, rows: [] };
+  for (const model of models) {          // row by row, so that other questions are answered in between
+    const answer = await engine.call("matrix", { ...read(), models: [model], gpus: offer.matrix_gpus });
+    if (answer.error) {
+      $("matrix").replaceChildren(element("p", {}, answer.error));
+      return;
+    }
+    all.rows.push(...answer.rows);
+    $("matrix").replaceChildren(matrix(all));
+  }
+}
+
+function save(name, text) {
+  const link = element("a", { download: name, href: URL.createObjectURL(new Blob([text])) });
+  link.click();
+  setTimeout(() => URL.revokeObjectURL(link.href), 1000);
+}
+
+// --- files
+
+async function dropped(files) {
+  status("Reading the header…");
+  const answer = await addFiles(engine, [...files].filter((file) => /\.gguf$/i.test(file.name)), offer.first_slice);
+  if (answer.model) {
+    remember(answer.model.name, answer);
+    $("model").value = answer.model.name;
+    changed(true);
+  } else {
+    show({ error: answer.error ?? `parts ${answer.missing.join(", ")} of ${answer.of} are missing: drop them too` }, read());
+  }
+}
+
+async function openMachine(file) {
+  try {
+    const machine = JSON.parse(await file.slice(0, 1 << 20).text());
+    const cards = machine.devices.map((d) => String(d.card ?? `${Math.floor(d.total / 2 ** 20)}MiB`));
+    const ram = machine.host?.available ?? machine.host?.total;
+    fill({ ...read(), gpu: cards.join(","), ram: ram ? `${Math.floor(ram / 2 ** 20)}MiB` : "" });
+    changed(true);
+  } catch {
+    show({ error: `${file.name}: not a machine file, as autolayers devices --json writes it` }, read());
+  }
+}
+
+function saveMachine() {
+  const devices = (latest?.plan.devices ?? []).map((d) => ({ name: d.name, description: d.description, total: d.total, free: d.free }));
+  const host = latest?.plan.host.free ? { total: latest.plan.host.free, available: latest.plan.host.free } : {};
+  save("machine.json", JSON.stringify({ devices, host }, null, 1));
+}
+
+// --- start
+
+function theme(dark) {
+  document.documentElement.dataset.theme = dark ? "dark" : "light";
+  $("theme").setAttribute("aria-pressed", String(dark));
+}
+
+function wire() {
+  $("form").addEventListener("submit", (event) => event.preventDefault());
+  $("form").addEventListener("input", (event) => {
+    if (event.target.id === "ctx-slider") $("ctx").value = SLIDER[event.target.value];
+    else if (event.target.id === "ctx") $("ctx-slider").value = Math.max(0, SLIDER.indexOf($("ctx").value));
+    if (!["file", "machine-file", "other", "model"].includes(event.target.id)) changed(false);
+  });
+  $("form").addEventListener("change", (event) => {
+    if (!["file", "machine-file", "other"].includes(event.target.id)) changed(true);
+  });
+  $("file").onchange = () => dropped($("file").files);
+  $("drop").ondragover = (event) => event.preventDefault();
+  $("drop").ondrop = (event) => {
+    event.preventDefault();
+    dropped(event.dataTransfer.files);
+  };
+  $("other").onchange = () => {
+    if (!$("other").value) return;
+    $("model").value = $("other").value;
+    changed(true);
+  };
+  $("add-card").onclick = () => addCard().focus();
+  $("machine-file").onchange = () => openMachine($("machine-file").files[0]);
+  $("save-machine").onclick = saveMachine;
+  $("shell").onchange = showCommand;
+  $("copy").onclick = () => navigator.clipboard.writeText($("command").textContent).then(() => status("Copied"));
+  $("share").onclick = () => navigator.clipboard.writeText(location.href).then(() => status("Link copied"));
+  $("download").onclick = async () => {
+    const answer = await engine.call("file", { ...read(), format: $("format").value });
+    if (answer.error) show(answer, read());
+    else save(`autolayers.${$("format").value}.txt`, answer.text);
+  };
+  $("draw-curve").onclick = drawCurve;
+  $("draw-matrix").onclick = drawMatrix;
+  $("theme").onclick = () => theme(document.documentElement.dataset.theme !== "dark");
+  addEventListener("popstate", () => {
+    fill(fromHash(location.hash));
+    ask();
+  });
+}
+
+async function main() {
+  theme(matchMedia("(prefers-color-scheme: dark)").matches);
+  try {
+    engine = await start(status);
+    offer = await engine.call("start", {});
+    if (offer.error) throw new Error(offer.error);
+  } catch (error) {
+    status("");
+    $("error").hidden = false;
+    $("error").textContent = `autolayers could not start: ${error.message}`;
+    return;
+  }
+  $("models").append(...offer.models.map((name) => element("option", { value: name })));
+  $("matrix-models").append(...offer.models.map((name) => new Option(name.replace(/^bundled:/, ""), name)));
+  $("card-names").append(...offer.cards.map((card) => element("option", { value: card.name }, card.description)));
+  for (const id of ["ctk", "ctv"]) {
+    $(id).append(new Option("f16", ""), ...offer.cache_types.filter((type) => type !== "f16").map((type) => new Option(type)));
+  }
+  $("format").append(...offer.formats.map((name) => new Option(name)));
+  $("workload-row").hidden = !offer.workloads;
+  $("version").textContent += ` autolayers ${offer.version}.`;
+  wire();
+  const state = fromHash(location.hash);
+  if (!state.model) state.model = offer.models[0] ?? "";
+  if (!state.gpu && !offer.here) state.gpu = "24GiB";
+  fill(state);
+  await ask();
+  if ("serviceWorker" in navigator && !offer.here) {
+    const { version } = await (await fetch("config.json")).json();
+    await navigator.serviceWorker.register(`sw.js?${version}`);
+  }
+}
+
+main();

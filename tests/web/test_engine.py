@@ -1,0 +1,128 @@
+"""The page's engine: its answers are the library's, foreign input is an error of one line."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+from support import FIXTURES, HEADERS, ROOT
+
+import autolayers
+from autolayers.web.engine import BUNDLED, LARGEST_SLICE, Engine
+
+MODELS = ["llama-3.1-8b-q4_k_m", "qwen3-30b-a3b-q4_k_m", "gemma-2-9b-q4_k_m"]
+MACHINES = ["8GiB", "rtx-3090,12GiB"]
+
+
+def ask(method: str, **question: Any) -> dict[str, Any]:
+    """As the page asks: through JSON both ways."""
+    answer: dict[str, Any] = json.loads(json.dumps(Engine().call(method, json.loads(json.dumps(question)))))
+    return answer
+
+
+@pytest.mark.parametrize("gpu", MACHINES)
+@pytest.mark.parametrize("name", MODELS)
+def test_plans_are_the_librarys(name: str, gpu: str) -> None:
+    words = ["--gpu", gpu, "--ram", "64GiB", "-c", "8192", "-ctk", "q8_0", "-ctv", "q8_0", "-np", "2"]
+    answer = ask("plan", model=BUNDLED + name, gpu=gpu, ram="64GiB", ctx="8192", ctk="q8_0", flags="-ctv q8_0 -np 2")
+    plan = autolayers.plan(autolayers.read_model(HEADERS / f"{name}.gguf"), words, explain=True)
+    want = json.loads(json.dumps(plan.to_dict()))
+    assert {**answer["plan"], "model": None, "warnings": None} == {**want, "model": None, "warnings": None}
+    assert answer["command"]["bash"].startswith(f"llama-server -m {name}.gguf -ngl {plan.n_gpu_layers} -c 8192 ")
+    weights: dict[str, int] = {}
+    for layer in answer["layers"]:
+        for buffer, size in layer["buffers"].items():
+            weights[buffer] = weights.get(buffer, 0) + size
+    for device in plan.devices:
+        assert weights.get(device.name, 0) == pytest.approx(device.model, abs=64 << 10)   # buffers are padded
+
+
+def test_the_bundle_is_the_fixtures_headers() -> None:
+    assert subprocess.run([sys.executable, "fixtures/bundle.py", "--check"], cwd=ROOT).returncode == 0
+
+
+def test_a_file_is_read_by_its_first_bytes() -> None:
+    engine = Engine()
+    data = (HEADERS / "qwen3-8b-q4_k_m.gguf").read_bytes()
+    promised = autolayers.read_header(HEADERS / "qwen3-8b-q4_k_m.gguf").files[0].promised
+    assert engine.add("mine.gguf", promised, data[:100]) == {"need": 2 << 20}
+    answer = engine.add("mine.gguf", promised, data + bytes(1 << 20))
+    assert answer["model"]["name"] == "mine.gguf" and answer["model"]["n_layer"] == 36
+    assert answer["model"]["warnings"] == []
+    assert engine.call("plan", {"model": "mine.gguf", "gpu": "24GiB"})["verdict"] == "fits"
+
+
+def test_a_split_model_is_whole_once_all_parts_are_there() -> None:
+    engine = Engine()
+    parts = sorted((FIXTURES / "tiny").glob("split-0000?-of-00003.gguf"))
+    sent = [engine.add(path.name, path.stat().st_size, path.read_bytes()) for path in reversed(parts)]
+    assert [answer.get("missing") for answer in sent] == [[1, 2], [1], None]
+    name = sent[-1]["model"]["name"]
+    assert name == "split (3 parts)" and engine.call("plan", {"model": name, "gpu": "1GiB"})["plan"]["fits"]
+
+
+@pytest.mark.parametrize(("method", "question", "error"), [
+    ("plan", {"model": "", "gpu": "8GiB"}, "which model?"),
+    ("plan", {"model": "/etc/passwd", "gpu": "8GiB"}, "/etc/passwd: not opened yet"),
+    ("plan", {"model": BUNDLED + "../x", "gpu": "8GiB"}, "no bundled model"),
+    ("plan", {"model": BUNDLED + MODELS[0], "gpu": ""}, "which machine?"),
+    ("plan", {"model": BUNDLED + MODELS[0], "gpu": "rtx-9999"}, "rtx-9999"),
+    ("plan", {"model": BUNDLED + MODELS[0], "gpu": "8GiB", "ctx": "many"}, "many"),
+    ("plan", {"model": BUNDLED + MODELS[0], "gpu": "8GiB", "flags": "--frobnicate"}, "--frobnicate"),
+    ("plan", {"model": BUNDLED + MODELS[0], "gpu": "8GiB", "flags": "'open"}, "flags: No closing quotation"),
+    ("plan", {"model": 7}, "model: not a text"),
+    ("matrix", {"models": ["x"] * 100, "gpus": ["8GiB"] * 100}, "at most 256 cells"),
+    ("locate", {"name": "ftp://x/y.gguf"}, "ftp://x/y.gguf"),
+    ("locate", {"name": "hf:a/b", "files": ["README.md"]}, "no GGUF model"),
+    ("nothing", {}, "no such question"),
+])
+def test_nonsense_is_one_line(method: str, question: dict[str, Any], error: str) -> None:
+    answer = ask(method, **question)
+    assert error in answer["error"] and "\n" not in answer["error"] and set(answer) == {"error", "kind"}
+
+
+@pytest.mark.parametrize("data", [b"", b"GGUF", b"<html>", b"GGUF\x03\0\0\0" + b"\xff" * 16])
+def test_foreign_files_are_refused(data: bytes) -> None:
+    assert "x.gguf: " in Engine().add("x.gguf", len(data), data)["error"]
+
+
+def test_a_header_without_end_is_refused() -> None:
+    """One string of 1 GiB: each answer asks for more, up to a limit."""
+    start = b"GGUF\x03\0\0\0" + b"".join(n.to_bytes(8, "little") for n in (1, 1, 1)) + b"k\x08\0\0\0"
+    data = start + (1 << 30).to_bytes(8, "little")
+    wanted, answer = [2 << 20], {}
+    while "error" not in answer:
+        answer = Engine().add("x.gguf", None, data + bytes(wanted[-1] - len(data)))
+        wanted.append(answer.get("need", 0))
+    assert max(wanted) <= LARGEST_SLICE and len(wanted) < 6
+
+
+def test_the_price_of_context_and_the_matrix() -> None:
+    answer = ask("curve", model=BUNDLED + MODELS[2], gpu="12GiB", types=["f16", "q8_0"], ctx="99")
+    assert [(point["cache_type"], point["n_ctx"]) for point in answer["points"]] == [
+        (kind, n) for kind in ("f16", "q8_0") for n in (4096, 8192)]
+    cells = ask("matrix", models=[BUNDLED + MODELS[1]], gpus=["1GiB", "12GiB", "24GiB"], ram="16GiB")["rows"][0]["cells"]
+    assert [cell["how"] for cell in cells] == ["no", "experts", "wholly"]
+
+
+def test_where_the_browser_finds_a_model() -> None:
+    assert ask("locate", name="https://h/m-00001-of-00002.gguf")["urls"] == [
+        f"https://h/m-0000{i}-of-00002.gguf" for i in (1, 2)]
+    first = ask("locate", name="hf:user/repo:Q8_0")
+    assert first == {"listing": "https://huggingface.co/api/models/user/repo/tree/main?recursive=true"}
+    files = ["a-Q4_K_M.gguf", "a-Q8_0.gguf", "mmproj-a.gguf"]
+    found = ask("locate", name="hf:user/repo:Q8_0", files=files)
+    assert found["urls"] == ["https://huggingface.co/user/repo/resolve/main/a-Q8_0.gguf"]
+    assert found["models"] == ["hf:user/repo/a-Q4_K_M.gguf", "hf:user/repo/a-Q8_0.gguf"]
+
+
+def test_names_are_opened_where_that_is_allowed() -> None:
+    opened = []
+    model = autolayers.read_model(HEADERS / f"{MODELS[0]}.gguf")
+    engine = Engine(lambda name: opened.append(name) or model)
+    assert engine.call("open", {"name": "/models/a.gguf"})["model"]["n_layer"] == 32
+    assert engine.call("plan", {"model": "/models/a.gguf", "gpu": "8GiB"})["plan"]["model"]["n_layer"] == 32
+    assert opened == ["/models/a.gguf"]

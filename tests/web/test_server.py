@@ -1,0 +1,104 @@
+"""The loopback server answers the page and nobody else."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import closing
+from typing import Any
+
+import pytest
+from support import HEADERS
+
+from autolayers.web.engine import Engine
+from autolayers.web.server import MAX_QUESTION, TOKEN_HEADER, PageServer
+
+QUESTION = json.dumps({"model": "bundled:qwen3-8b-q4_k_m", "gpu": "12GiB"})
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[PageServer]:
+    with PageServer(Engine(), 0) as found:
+        threading.Thread(target=found.serve_forever, daemon=True).start()
+        yield found
+        found.shutdown()
+
+
+def ask(server: PageServer, method: str, path: str, body: str | bytes = "",
+        **headers: str) -> tuple[int, dict[str, str], bytes]:
+    with closing(http.client.HTTPConnection("127.0.0.1", server.server_port, timeout=60)) as connection:
+        connection.request(method, path, body, {name.replace("_", "-"): value for name, value in headers.items()})
+        answer = connection.getresponse()
+        return answer.status, dict(answer.headers), answer.read()
+
+
+def test_the_page_asks_with_its_token(server: PageServer) -> None:
+    status, headers, body = ask(server, "GET", "/")
+    assert status == 200 and b"<title>autolayers</title>" in body
+    assert "default-src 'none'" in headers["Content-Security-Policy"] and "Server" in headers
+    token = {TOKEN_HEADER: server.token}
+    status, _, body = ask(server, "POST", "/call/plan", QUESTION, **token)
+    assert status == 200 and json.loads(body)["plan"]["fits"]
+    data = (HEADERS / "qwen3-8b-q4_k_m.gguf").read_bytes()
+    status, _, body = ask(server, "POST", f"/add?name=a%20b.gguf&size={len(data)}", data, **token)
+    assert json.loads(body)["model"]["name"] == "a b.gguf"
+
+
+@pytest.mark.parametrize("headers", [
+    {"Host": "evil.example"}, {"Host": "evil.example:80"}, {"Host": "127.0.0.1"}, {"Origin": "https://evil.example"},
+    {"Origin": "null"}, {"Sec_Fetch_Site": "cross-site"}, {"Sec_Fetch_Site": "same-site"},
+])
+@pytest.mark.parametrize("method", ["GET", "POST"])
+def test_nobody_else_gets_an_answer(server: PageServer, method: str, headers: dict[str, str]) -> None:
+    status, _, body = ask(server, method, "/call/plan", QUESTION, **{TOKEN_HEADER: server.token, **headers})
+    assert status == 403 and b"qwen" not in body
+
+
+@pytest.mark.parametrize("token", ["", "x", "é"])
+def test_no_token_no_answer(server: PageServer, token: str) -> None:
+    status, _, body = ask(server, "POST", "/call/plan", QUESTION, **{TOKEN_HEADER: token.encode().decode("latin-1")})
+    assert status == 403 and b"plan" not in body
+
+
+@pytest.mark.parametrize(("method", "path", "body", "status"), [
+    ("GET", "/../pyproject.toml", "", 404), ("GET", "/%2e%2e/engine.py", "", 404), ("GET", "/engine.py", "", 404),
+    ("GET", "/bundled.zip", "", 404), ("POST", "/call/plan", "{", 400), ("POST", "/call/plan", "[]", 400),
+    ("POST", "/call/plan", "[" * 100000, 400), ("POST", "/call/plan", " " * (MAX_QUESTION + 1), 413),
+    ("PUT", "/", "", 501), ("OPTIONS", "/call/plan", "", 501),
+])
+def test_bad_requests(server: PageServer, method: str, path: str, body: str, status: int) -> None:
+    assert ask(server, method, path, body, **{TOKEN_HEADER: server.token})[0] == status
+
+
+def test_only_loopback_listens(server: PageServer) -> None:
+    assert server.server_address[0] == "127.0.0.1"
+
+
+def test_the_command_serves_until_interrupted() -> None:
+    words = [sys.executable, "-m", "autolayers", "web", "--no-browser", str(HEADERS / "qwen3-8b-q4_k_m.gguf")]
+    with subprocess.Popen(words, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr is not None
+        url = process.stderr.readline().strip()
+        port, token = int(url.split(":")[2].split("/")[0]), url.partition("token=")[2]
+        with closing(http.client.HTTPConnection("127.0.0.1", port, timeout=60)) as connection:
+            connection.request("POST", "/call/start", "{}", {TOKEN_HEADER: token})
+            answer: dict[str, Any] = json.loads(connection.getresponse().read())
+        assert answer["here"] and str(HEADERS / "qwen3-8b-q4_k_m.gguf") in answer["models"]
+        os.kill(process.pid, signal.SIGINT)
+        assert process.wait(30) == 130
+
+
+def test_a_port_that_is_taken_is_named() -> None:
+    with closing(socket.create_server(("127.0.0.1", 0))) as taken:
+        port = taken.getsockname()[1]
+        done = subprocess.run([sys.executable, "-m", "autolayers", "web", "--no-browser", "--port", str(port)],
+                              capture_output=True, text=True)
+    assert done.returncode == 2 and done.stderr.startswith(f"autolayers: --port {port}: ")
+    assert "Traceback" not in done.stderr
