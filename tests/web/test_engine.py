@@ -104,8 +104,8 @@ def test_the_price_of_context_and_the_matrix() -> None:
     answer = ask("curve", model=BUNDLED + MODELS[2], gpu="12GiB", types=["f16", "q8_0"], ctx="99")
     assert [(point["cache_type"], point["n_ctx"]) for point in answer["points"]] == [
         (kind, n) for kind in ("f16", "q8_0") for n in (4096, 8192)]
-    cells = ask("matrix", models=[BUNDLED + MODELS[1]], gpus=["1GiB", "12GiB", "24GiB"], ram="16GiB")["rows"][0]["cells"]
-    assert [cell["how"] for cell in cells] == ["no", "experts", "wholly"]
+    answer = ask("matrix", models=[BUNDLED + MODELS[1]], gpus=["1GiB", "12GiB", "24GiB"], ram="16GiB")
+    assert [cell["how"] for cell in answer["rows"][0]["cells"]] == ["no", "experts", "wholly"]
 
 
 def test_where_the_browser_finds_a_model() -> None:

@@ -47,6 +47,7 @@ function changed(step) {
   const hash = toHash(read());
   if (hash !== location.hash) history[step ? "pushState" : "replaceState"](null, "", hash);
   clearTimeout(changed.timer);
+  document.body.dataset.asking = "true";
   changed.timer = setTimeout(ask, PAUSE);
 }
 
@@ -59,6 +60,7 @@ async function ask() {
     return;
   }
   asking = true;
+  document.body.dataset.asking = "true";
   const state = read();
   try {
     const opened = await open(state.model);
@@ -70,6 +72,7 @@ async function ask() {
     }
   } finally {
     asking = false;
+    document.body.dataset.asking = String(again);
     if (again) {
       again = false;
       ask();

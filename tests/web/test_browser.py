@@ -1,0 +1,304 @@
+"""The page in a real browser, both engines: its numbers are the library's, whatever is dropped into it.
+
+    pip install playwright; npm install pyodide@0.29 axe-core      # and a Chromium: /usr/bin/chromium
+    AUTOLAYERS_NODE_MODULES=node_modules python -m pytest -m browser
+"""
+
+from __future__ import annotations
+
+import functools
+import http.server
+import json
+import os
+import pathlib
+import re
+import shutil
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from support import HEADERS
+
+import autolayers
+from autolayers.cli import load
+from autolayers.web.build import build
+from autolayers.web.engine import BUNDLED, Engine
+from autolayers.web.server import PageServer
+
+pytestmark = pytest.mark.browser
+NODE_MODULES = os.environ.get("AUTOLAYERS_NODE_MODULES", "")
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+if CHROMIUM is None:
+    pytest.skip("no Chromium here", allow_module_level=True)
+sync_api = pytest.importorskip("playwright.sync_api")
+
+MODELS = ["llama-3.2-1b-q8_0", "llama-3.1-8b-q4_k_m", "qwen3-8b-q4_k_m", "gemma-2-9b-q4_k_m", "gemma-3-4b-q8_0",
+          "phi-3-mini-q4_k_m", "qwen3-30b-a3b-q4_k_m", "gpt-oss-20b-mxfp4", "mamba2-2.7b-q4_k_m",
+          "deepseek-v2-lite-q4_k_m"]
+MACHINES = ["8GiB", "rtx-3060", "24GiB", "rtx-3090,rtx-3060", "7900xtx"]
+PATIENCE = 120_000      # milliseconds
+
+
+class _Files(http.server.SimpleHTTPRequestHandler):
+    """A static host that knows ranges, with a file that is no model and one that never ends."""
+
+    def do_GET(self) -> None:
+        if self.path == "/hostile/page.gguf":
+            return self._say(b"<html><script>alert(1)</script>")
+        if self.path == "/hostile/endless.gguf":
+            return self._endless()
+        path = pathlib.Path(self.translate_path(self.path))
+        found = re.fullmatch(r"bytes=(\d+)-(\d+)", self.headers.get("Range", ""))
+        if not found or not path.is_file():
+            return super().do_GET()
+        data, start, end = path.read_bytes(), int(found[1]), int(found[2]) + 1
+        self._say(data[start:end], 206, f"bytes {start}-{min(end, len(data)) - 1}/{len(data)}")
+
+    def _say(self, body: bytes, status: int = 200, content_range: str = "") -> None:
+        self.send_response(status)
+        self.send_header("Content-Length", str(len(body)))
+        self.send_header("Content-Range", content_range)
+        self.end_headers()
+        self.wfile.write(body)
+
+    def _endless(self) -> None:
+        self.send_response(200)
+        self.end_headers()
+        start = b"GGUF\x03\0\0\0" + b"".join(n.to_bytes(8, "little") for n in (1, 1, 1)) + b"k\x08\0\0\0"
+        try:
+            self.wfile.write(start + (1 << 30).to_bytes(8, "little"))
+            while True:
+                self.wfile.write(bytes(1 << 20))
+        except OSError:
+            pass
+
+    def log_message(self, format: str, *args: object) -> None:
+        pass
+
+
+@pytest.fixture(scope="session")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Callable[[], None]]]:
+    """The static page's address, and what stops its host."""
+    pyodide = pathlib.Path(NODE_MODULES) / "pyodide"
+    if not pyodide.is_dir():
+        pytest.skip("no Pyodide: AUTOLAYERS_NODE_MODULES names the folder where npm installed it")
+    folder = tmp_path_factory.mktemp("site")
+    build(folder, str(pyodide))
+    shutil.copy(HEADERS / "qwen3-8b-q4_k_m.gguf", folder)
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(_Files, directory=str(folder))) as host:
+        threading.Thread(target=host.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{host.server_port}/", host.shutdown
+        host.shutdown()
+
+
+@pytest.fixture(scope="session")
+def local() -> Iterator[str]:
+    """The address of `autolayers web`."""
+    with PageServer(Engine(load, here=True)) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield server.url
+        server.shutdown()
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Any]:
+    quiet = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
+             "--disable-component-update", "--disable-sync"]
+    with sync_api.sync_playwright() as playwright:
+        found = playwright.chromium.launch(executable_path=CHROMIUM, args=quiet)
+        yield found
+        found.close()
+
+
+@pytest.fixture(params=["local", "site"])
+def page(request: pytest.FixtureRequest, browser: Any) -> Iterator[Any]:
+    """A page of one of the engines; an error in its console fails the test."""
+    found = request.getfixturevalue(request.param)
+    address = found if isinstance(found, str) else found[0]
+    context = browser.new_context()
+    context.grant_permissions(["clipboard-read", "clipboard-write"])
+    page = context.new_page()
+    errors: list[str] = []
+    page.on("pageerror", lambda error: errors.append(str(error)))
+    page.on("dialog", lambda dialog: errors.append(f"dialog {dialog.message}"))
+    page.set_default_timeout(PATIENCE)
+    page.address = address
+    page.goto(address)
+    settled(page)
+    yield page
+    context.close()
+    assert not errors
+
+
+def settled(page: Any) -> None:
+    """Waits until the newest question is answered, reasons and all."""
+    page.wait_for_timeout(100)
+    page.wait_for_selector("body[data-asking=false]")
+
+
+def choose(page: Any, **fields: str) -> None:
+    for name, value in fields.items():
+        place = page.locator(f"#{name}") if name != "gpu" else page.locator("#cards input").first
+        if name in ("ctk", "ctv", "fa", "strategy"):
+            place.select_option(value)
+        else:
+            place.fill(value)
+            place.dispatch_event("change")
+    settled(page)
+
+
+def shown(page: Any) -> dict[str, list[int]]:
+    """The table of bytes: device -> weights, cache, compute, extra, margin, remaining."""
+    page.locator("details").evaluate("details => { details.open = true }")
+    rows = page.locator("#bytes tbody tr").all()
+    return {row.locator("th").inner_text().split()[0]: [
+        int(cell.replace(",", "")) if cell != "–" else 0 for cell in row.locator("td").all_inner_texts()]
+        for row in rows}
+
+
+@pytest.mark.parametrize("gpu", MACHINES)
+def test_numbers_are_the_librarys(page: Any, gpu: str) -> None:
+    for name in MODELS:
+        question = f"model={BUNDLED}{name}&gpu={gpu}&ram=64GiB&ctk=q8_0&ctv=q8_0"
+        page.evaluate("hash => { location.hash = hash }", question)
+        settled(page)
+        words = ["--gpu", gpu, "--ram", "64GiB", "-ctk", "q8_0", "-ctv", "q8_0"]
+        plan = autolayers.plan(autolayers.read_model(HEADERS / f"{name}.gguf"), words)
+        want = {d.name: [d.model, d.context, d.compute, d.extra, d.margin, d.remaining] for d in plan.devices}
+        found = shown(page)
+        assert {device: found[device] for device in want} == want, name
+        assert page.inner_text("#command").endswith(" ".join(plan.flags)) or "'" in page.inner_text("#command")
+
+
+def test_every_control_changes_the_launch(page: Any) -> None:
+    choose(page, model=BUNDLED + "qwen3-8b-q4_k_m", gpu="8GiB", ram="32GiB")
+    for field, value, flag in [("ctx", "16k", "-c 16384"), ("np", "2", "-np 2"), ("ub", "256", "-ub 256"),
+                               ("ctk", "q8_0", "-ctk q8_0"), ("ctv", "q8_0", "-ctv q8_0"), ("fa", "on", "-fa on"),
+                               ("flags", "--swa-full", "--swa-full")]:
+        choose(page, **{field: value})
+        assert flag in page.inner_text("#command"), field
+    page.locator("#ctx-slider").fill("2")
+    settled(page)
+    assert "-c 8192" in page.inner_text("#command")
+    page.select_option("#shell", "powershell")
+    assert page.inner_text("#command").startswith("llama-server -m ")
+    page.click("#add-card")
+    page.locator("#cards input").nth(1).fill("rtx-3060")
+    page.locator("#cards input").nth(1).dispatch_event("change")
+    settled(page)
+    assert list(shown(page)) == ["CUDA0", "CUDA1", "System"]
+    page.click("#draw-curve")
+    page.wait_for_selector("#curve circle")
+    page.click("#draw-matrix")
+    page.wait_for_selector("#matrix td")
+    with page.expect_download() as download:
+        page.click("#download")
+    assert "llama-server" in pathlib.Path(download.value.path()).read_text()
+
+
+def test_a_link_is_the_plan(page: Any, browser: Any) -> None:
+    choose(page, model=BUNDLED + "gpt-oss-20b-mxfp4", gpu="rtx-3060", ram="48GiB", ctx="32768")
+    command = page.inner_text("#command")
+    assert "-c 32768" in command
+    choose(page, ctx="8192")
+    page.go_back()
+    settled(page)
+    assert page.inner_text("#command") == command and page.input_value("#ctx") == "32768"
+    page.click("#share")
+    link = page.evaluate("navigator.clipboard.readText()")
+    other = page.context.new_page()
+    other.set_default_timeout(PATIENCE)
+    other.goto(page.address.partition("#")[0])
+    other.goto(link)
+    other.wait_for_selector("#result:not([hidden])")
+    settled(other)
+    assert other.inner_text("#command") == command
+
+
+def test_a_dropped_file_is_planned(page: Any, tmp_path: pathlib.Path) -> None:
+    """Only the header is read: the file is 4 GiB long and nearly all of it is a hole."""
+    data = (HEADERS / "llama-3.1-8b-q4_k_m.gguf").read_bytes()
+    path = tmp_path / "mine.gguf"
+    path.write_bytes(data)
+    with path.open("r+b") as file:
+        file.truncate(autolayers.read_header(path).files[0].promised)
+    page.set_input_files("#file", str(path))
+    page.wait_for_selector("#model-facts:has-text('llama-3.1-8b')")
+    choose(page, gpu="24GiB")
+    assert page.inner_text("#verdict") == "Fits" and "llama-server -m mine.gguf -ngl 33" in page.inner_text("#command")
+
+
+NASTY = "<img src=x onerror=alert(1)>\u202e\x1b[31m\r\n" + "A" * 5000
+
+
+def test_hostile_metadata_is_text(page: Any, tmp_path: pathlib.Path) -> None:
+    path = tmp_path / "<b>x.gguf"
+    data = (HEADERS / "qwen3-8b-q4_k_m.gguf").read_bytes()
+    at = data.index(b"general.name") + len(b"general.name") + 4       # behind the key and its type: length, text
+    length = int.from_bytes(data[at:at + 8], "little")
+    name = NASTY.encode()
+    path.write_bytes(data[:at] + len(name).to_bytes(8, "little") + name + data[at + 8 + length:])
+    page.set_input_files("#file", str(path))
+    settled(page)
+    page.wait_for_selector("#summary:has-text('onerror')")
+    assert page.locator("#answer img, #model-facts img, #model-facts b").count() == 0
+
+
+def test_what_is_no_model_is_one_line(page: Any, tmp_path: pathlib.Path) -> None:
+    (tmp_path / "x.gguf").write_bytes(b"GGUF\x03\0\0\0" + b"\xff" * 64)
+    page.set_input_files("#file", str(tmp_path / "x.gguf"))
+    page.wait_for_selector("#error:not([hidden])")
+    assert "x.gguf: " in page.inner_text("#error")
+    choose(page, model=BUNDLED + "qwen3-8b-q4_k_m", gpu="rtx-9999")
+    assert "rtx-9999" in page.inner_text("#error")
+    choose(page, gpu="12GiB")
+    assert page.inner_text("#error") == "" and page.inner_text("#verdict") == "Fits"
+
+
+@pytest.mark.parametrize("page", ["site"], indirect=True)
+def test_an_address_is_read_by_its_start(page: Any) -> None:
+    choose(page, gpu="24GiB")
+    choose(page, model=page.address + "qwen3-8b-q4_k_m.gguf")
+    assert "llama-server -m qwen3-8b-q4_k_m.gguf" in page.inner_text("#command")
+    for name in ("page", "endless"):
+        choose(page, model=f"{page.address}hostile/{name}.gguf")
+        page.wait_for_selector("#error:not([hidden])")
+        assert f"hostile/{name}.gguf" in page.inner_text("#error")
+
+
+@pytest.mark.parametrize("page", ["site"], indirect=True)
+def test_it_works_without_a_network(page: Any) -> None:
+    page.evaluate("navigator.serviceWorker.ready")
+    page.reload()                    # the worker serves from here on
+    settled(page)
+    page.context.set_offline(True)
+    page.reload()
+    page.wait_for_selector("#result:not([hidden])")
+    choose(page, model=BUNDLED + "qwen3-8b-q4_k_m", gpu="12GiB")
+    assert page.inner_text("#verdict") == "Fits"
+    page.context.set_offline(False)
+
+
+@pytest.mark.parametrize("dark", [False, True])
+@pytest.mark.parametrize("width", [390, 1280])
+def test_everybody_can_use_it(page: Any, width: int, dark: bool) -> None:
+    """No violation that axe-core finds; nothing wider than the screen; the keyboard reaches the controls."""
+    page.set_viewport_size({"width": width, "height": 900})
+    if (page.get_attribute("#theme", "aria-pressed") == "true") != dark:
+        page.click("#theme")
+    choose(page, model=BUNDLED + "qwen3-30b-a3b-q4_k_m", gpu="12GiB", ram="64GiB")
+    page.click("#draw-curve")
+    page.wait_for_selector("#curve circle")
+    page.click("#draw-matrix")
+    page.wait_for_selector("#matrix td")
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    page.evaluate("document.activeElement.blur()")
+    page.keyboard.press("Tab")
+    assert page.evaluate("document.activeElement.id") == "theme"
+    axe = pathlib.Path(NODE_MODULES) / "axe-core" / "axe.min.js"
+    if not axe.is_file():
+        pytest.skip("no axe-core: AUTOLAYERS_NODE_MODULES names the folder where npm installed it")
+    page.evaluate(axe.read_text())
+    found = page.evaluate("axe.run().then(({violations}) => violations.map(v => v.id + ': ' + v.nodes[0].html))")
+    assert found == [], json.dumps(found, indent=1)
