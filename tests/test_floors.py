@@ -23,7 +23,8 @@ FLOORS = (
     ("memory",),
     ("planner",),
     ("api",),
-    ("report", "launch", "ollama", "rules", "web"),
+    ("report", "launch", "ollama", "rules"),
+    ("web",),
     ("cli",),
 )
 LEVEL = {part: level for level, parts in enumerate(FLOORS) for part in parts}

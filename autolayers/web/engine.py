@@ -347,7 +347,7 @@ def _layers(plan: Plan, machine: Machine) -> list[Answer]:
     by_name = {weight.info.name: weight for weight in plan.model.weights}
     for tensor in placement.tensors:
         weight = by_name.get(tensor.info.name)
-        if weight is None or (weight.layer == "input" and not tensor.copy):     # a copy: the output layer's of a tied one
+        if weight is None or (weight.layer == "input" and not tensor.copy):     # a copy: the output layer
             continue
         buffers = rows[weight.block if weight.layer == "repeating" else -1]["buffers"]
         buffers[tensor.buffer] = buffers.get(tensor.buffer, 0) + tensor.size

@@ -36,7 +36,7 @@ PASS_ON = " (--strict-flags off passes on what a newer llama.cpp may know)"
     ("sweep", "m --ctx 8k", "--ctx is no flag of autolayers sweep: plan, run and ollama have it"),
     ("inspect", "m --foo", "--foo is no flag of autolayers inspect: see autolayers inspect --help" + PASS_ON),
     ("inspect", "m --verify", "--verify is no flag of autolayers inspect: run has it"),
-    ("devices", "--port 80", "--port is no flag of autolayers devices: see autolayers devices --help"),
+    ("devices", "--threads 8", "--threads is no flag of autolayers devices: see autolayers devices --help"),
     ("rules", "--param 7B", "--param is no flag of autolayers rules; did you mean --params?"),
     ("ollama plan", "m --buget CUDA0=1GiB",
      "--buget is no flag of autolayers ollama plan; did you mean --budget?" + PASS_ON),

@@ -42,10 +42,10 @@ function addCard(text = "") {
   return input;
 }
 
-// The address follows the form; `step`: a place that the back button returns to.
+// Asks anew; `step`: the address follows, and the back button returns to the one before.
 function changed(step) {
   const hash = toHash(read());
-  if (hash !== location.hash) history[step ? "pushState" : "replaceState"](null, "", hash);
+  if (step && hash !== location.hash) history.pushState(null, "", hash);
   clearTimeout(changed.timer);
   document.body.dataset.asking = "true";
   changed.timer = setTimeout(ask, PAUSE);
@@ -292,6 +292,7 @@ async function main() {
   if (!state.model) state.model = offer.models[0] ?? "";
   if (!state.gpu && !offer.here) state.gpu = "24GiB";
   fill(state);
+  history.replaceState(null, "", toHash(read()));
   await ask();
   if ("serviceWorker" in navigator && !offer.here) {
     const { version } = await (await fetch("config.json")).json();
