@@ -1,4 +1,4 @@
-"""Quoting, one function for each language: shell, PowerShell, systemd, YAML, INI."""
+"""Quoting, one function for each language: a terminal, shell, PowerShell, systemd, YAML, INI."""
 
 from __future__ import annotations
 
@@ -9,8 +9,21 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 
+def printable(text: str) -> str:
+    """Part of a line on a terminal or in a comment: line ends, control characters, marks that turn the direction of
+    writing and bytes that are not UTF-8 as escapes.
+
+    >>> printable("a\\x1b[2J\\n\\u202e")
+    'a\\\\x1b[2J\\\\n\\\\u202e'
+    """
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() else f"\\x{ord(c) - 0xDC00:02x}" if 0xDC80 <= ord(c) <= 0xDCFF
+                   else c.encode("unicode_escape").decode() for c in text)
+
+
 def shell(words: Sequence[str]) -> str:
-    """A command line for this machine's shell."""
+    """A command line for this machine's shell: a POSIX one, or where a word is not printable bash, zsh or ksh."""
     import os
 
     if os.name == "nt":
@@ -19,7 +32,13 @@ def shell(words: Sequence[str]) -> str:
         return subprocess.list2cmdline(words)
     import shlex
 
-    return shlex.join(words)
+    return " ".join(shlex.quote(word) if word.isprintable() else f"$'{_ansi_c(word)}'" for word in words)
+
+
+def _ansi_c(word: str) -> str:
+    """What stands between $' and ' (POSIX.1-2024, 2.2.4)."""
+    return "".join(f"\\{c}" if c in "'\\" else c if c.isprintable()
+                   else "".join(f"\\x{byte:02x}" for byte in c.encode("utf-8", "surrogateescape")) for c in word)
 
 
 def powershell(words: Sequence[str]) -> str:

@@ -14,7 +14,7 @@ PACKAGE = ROOT / "autolayers"
 FLOORS = (
     ("errors", "records"),
     ("units", "quoting"),
-    ("state", "net", "ggml"),
+    ("output", "state", "net", "ggml"),
     ("gguf", "flags"),
     ("builds", "model"),
     ("backends",),

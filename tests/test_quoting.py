@@ -48,7 +48,18 @@ def test_systemd(text: str) -> None:
 
 @given(st.lists(TEXT, min_size=1))
 def test_shell(words: list[str]) -> None:
-    assert shlex.split(shell(words)) == words
+    quoted = shell(words)
+    assert quoted.isprintable()
+    if all(word.isprintable() for word in words):
+        assert shlex.split(quoted) == words
+
+
+@pytest.mark.skipif(shutil.which("bash") is None, reason="needs bash")
+@given(st.lists(TEXT.map(lambda text: text + "\n'\x1b\udcff1"), min_size=1, max_size=3))
+def test_bash_reads_what_is_not_printable(words: list[str]) -> None:
+    done = subprocess.run(["bash", "-c", f"printf '%s\\0' {shell(words)}"], capture_output=True, check=True,
+                          env={"LC_ALL": "C"})
+    assert done.stdout == b"".join(word.encode("utf-8", "surrogateescape") + b"\0" for word in words)
 
 
 @given(TEXT)

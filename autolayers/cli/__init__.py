@@ -20,21 +20,24 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Runs one command; its exit code: 0 fits, 2 usage, 3 model, 4 devices, 5 does not fit, 130 interrupted."""
     words = list(sys.argv[1:] if argv is None else argv)
     from ..errors import AutolayersError
+    from ..output import discard, open_streams, say
 
+    open_streams()
     try:
         code = _command(words)
         sys.stdout.flush()
         return code
     except AutolayersError as error:
-        print(f"autolayers: {' '.join(str(error).split())}", file=sys.stderr)
+        say(str(error))
         return error.exit_code
     except KeyboardInterrupt:
         return 130
     except BrokenPipeError:
-        _discard_output()
+        discard()
         return 1
     except (OSError, MemoryError, RecursionError) as error:
-        print(f"autolayers: {error or type(error).__name__}", file=sys.stderr)
+        say(f"{error}" or type(error).__name__)
+        discard()
         return 1
 
 
@@ -68,13 +71,3 @@ def load(name: str, token: str | None = None) -> Model:
 
     return read_model(open_source(name, {**os.environ, "HF_TOKEN": token} if token else None))
 
-
-def _discard_output() -> None:
-    """Sends stdout to the null device, so that flushing it at exit cannot raise BrokenPipeError again."""
-    import os
-
-    try:
-        null = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(null, sys.stdout.fileno())
-    except (OSError, ValueError, AttributeError):
-        pass

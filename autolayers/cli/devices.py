@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
-import sys
 from dataclasses import asdict
 
 from ..devices import Inventory, discover
 from ..devices.measure import load, measure
 from ..errors import UsageError
 from ..flags.check import read
+from ..output import emit, say, show
+from ..quoting import printable
 from ..units import human
 
 TYPE_CHECKING = False
@@ -44,18 +45,17 @@ def main(words: Sequence[str]) -> int:
     found = discover(llama_server=own.get("llama-server"), rpc=own.get("rpc", ()))
     notes = list(found.notes)
     if own.get("measure"):
-        print("measuring for some seconds ...", file=sys.stderr)
+        say("measuring for some seconds ...")
         speeds, more = measure(found.host.available)
         notes += more
     else:
         speeds = load() or {}
     if own.get("json"):
-        print(json.dumps(_json(found, notes, speeds), indent=2))
+        emit(json.dumps(_json(found, notes, speeds), indent=2) + "\n")
         return 0
-    for line in _table(found, speeds):
-        print(line)
+    show("".join(f"{printable(line)}\n" for line in _table(found, speeds)))
     for note in notes:
-        print(note, file=sys.stderr)
+        say(note)
     return 0
 
 

@@ -7,6 +7,7 @@ import sys
 
 from ..errors import UsageError
 from ..flags.check import read
+from ..output import emit, show
 from . import load
 
 
@@ -22,10 +23,10 @@ def main(words: list[str]) -> int:
     if arguments.own.get("format") == "json":
         import json
 
-        print(json.dumps(found.to_dict(), indent=1))
+        emit(json.dumps(found.to_dict(), indent=1) + "\n")
         return 0
     from ..report.inspect import inspect_text
     from ..report.table import Style
 
-    sys.stdout.write(inspect_text(found, Style.of(sys.stdout, os.environ)))
+    show(inspect_text(found, Style.of(sys.stdout, os.environ)))
     return 0

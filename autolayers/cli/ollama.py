@@ -14,6 +14,8 @@ from ..flags.table import Argument
 from ..ollama.advice import Advice, advise
 from ..ollama.settings import Settings
 from ..ollama.target import Target, from_file, from_modelfile, from_name
+from ..output import emit, say, show
+from ..quoting import printable
 from ..records import replace
 from ..sources.ollama.api import OllamaError, Server
 
@@ -72,7 +74,7 @@ class _Request:
             raise UsageError(f"the server {self.server.url} is another machine: say its GPUs with --gpu SIZE")
         found = devices.discover(self.environ)
         for note in found.notes:
-            _say(note)
+            say(note)
         return self._with_what_is_evicted(list(found.devices)), ram or found.host
 
     def _with_what_is_evicted(self, found: list[Device]) -> list[Device]:
@@ -89,9 +91,9 @@ class _Request:
         names = ", ".join(str(entry.get("name")) for entry in loaded)
         size = sum(_size(entry, "size_vram") for entry in loaded)
         if len(found) > 1:
-            _say(f"{names} is loaded in Ollama and counts as taken memory: `ollama stop` frees it for the plan")
+            say(f"{names} is loaded in Ollama and counts as taken memory: `ollama stop` frees it for the plan")
             return found
-        _say(f"{names} is loaded in Ollama; the plan counts on its memory being given back")
+        say(f"{names} is loaded in Ollama; the plan counts on its memory being given back")
         return [replace(found[0], free=min(found[0].total, found[0].free + size))]
 
     def advise(self, target: Target, remote: bool = False) -> Advice:
@@ -118,16 +120,14 @@ def _plan(request: _Request) -> int:
         target = from_name(what, request.environ, request.server)
     advice = request.advise(target, remote=not os.path.isfile(what))
     if "json" in request.own:
-        print(json.dumps(_as_dict(advice), indent=1))
+        emit(json.dumps(_as_dict(advice), indent=1) + "\n")
     elif "quiet" in request.own:
-        print(-1 if advice.num_gpu is None else advice.num_gpu)
+        emit(f"{-1 if advice.num_gpu is None else advice.num_gpu}\n")
     else:
-        print("\n".join(advice.summary))
-        for reason in advice.plan.reasons:
-            print(f"  {reason}")
+        _print(*advice.summary, *(f"  {reason}" for reason in advice.plan.reasons))
         if advice.server:
-            print("settings of the server (`systemctl edit ollama`), for every model it serves, place it exactly:")
-            print("\n".join(f"  {line}" for line in advice.server))
+            _print("settings of the server (`systemctl edit ollama`), for every model it serves, place it exactly:",
+                   *(f"  {line}" for line in advice.server))
     if "json" not in request.own:
         _say_all(advice)
     return 0 if advice.plan.fits else DoesNotFit.exit_code
@@ -166,7 +166,7 @@ def _modelfile(request: _Request) -> int:
         written = _new(source, advice)
     _say_all(advice)
     for line in advice.server:
-        _say(f"server setting: {line}")
+        say(f"server setting: {line}")
     if output is None and not in_place:
         sys.stdout.flush()
         sys.stdout.buffer.write(written)
@@ -176,8 +176,8 @@ def _modelfile(request: _Request) -> int:
 
     kept = write(output or what, written, backup="backup" in own)
     if kept:
-        _say(f"what was there is in {kept}")
-    print(advice.summary[0])
+        say(f"what was there is in {kept}")
+    _print(advice.summary[0])
     return 0
 
 
@@ -200,8 +200,8 @@ def _create(request: _Request) -> int:
     server.create(str(new), str(name), parameters)
     _say_all(advice)
     for line in advice.server:
-        _say(f"server setting: {line}")
-    print(f"{new}: " + ", ".join(f"{key} {value}" for key, value in parameters.items()))
+        say(f"server setting: {line}")
+    _print(f"{new}: " + ", ".join(f"{key} {value}" for key, value in parameters.items()))
     return 0
 
 
@@ -214,14 +214,14 @@ def _verify(request: _Request) -> int:
     server.unload(request.what)
     advice = request.advise(target, remote=True)
     _say_all(advice)
-    result = verify(advice, request.what, server, log=own.get("log"), environ=request.environ, say=_say)
+    result = verify(advice, request.what, server, log=own.get("log"), environ=request.environ, say=say)
     if "json" in own:
-        print(json.dumps({**_as_dict(advice), "verified": result.to_dict()}, indent=1))
+        emit(json.dumps({**_as_dict(advice), "verified": result.to_dict()}, indent=1) + "\n")
     else:
-        print("\n".join(result.lines))
+        _print(*result.lines)
     if result.loaded and "write" in own:
         server.create(request.what, request.what, result.parameters)
-        _say(f"stored in {request.what}: " + ", ".join(f"{key} {value}" for key, value in result.parameters.items()))
+        say(f"stored in {request.what}: " + ", ".join(f"{key} {value}" for key, value in result.parameters.items()))
     return 0 if result.loaded else 1
 
 
@@ -241,7 +241,7 @@ def _new(source: str, advice: Advice) -> bytes:
     value = source if source == source.strip() and not source.startswith('"') else f'"""{source}"""'
     server = [f"server: {line}" for line in advice.server]
     comments = [f"autolayers {__version__}", *advice.summary, *advice.notes, *server]
-    lines = [*(f"# {' '.join(text.split())}" for text in comments), f"FROM {value}",
+    lines = [*(f"# {printable(' '.join(text.split()))}" for text in comments), f"FROM {value}",
              *(f"PARAMETER {name} {number}" for name, number in advice.parameters.items())]
     data = "".join(f"{line}\n" for line in lines).encode("utf-8", "replace")
     parsed = modelfile.parse(data)
@@ -297,8 +297,8 @@ def _size(entry: Mapping[str, object], key: str) -> int:
 
 def _say_all(advice: Advice) -> None:
     for note in advice.notes:
-        _say(note)
+        say(note)
 
 
-def _say(line: str) -> None:
-    print(f"autolayers: {' '.join(line.split())}", file=sys.stderr)
+def _print(*lines: str) -> None:
+    show("".join(f"{printable(line)}\n" for line in lines))

@@ -8,6 +8,7 @@ import sys
 from ..errors import UsageError
 from ..flags.check import read
 from ..flags.parse import config_files
+from ..output import emit, say, show
 from ..quoting import shell
 from ..records import replace
 from . import load
@@ -25,7 +26,7 @@ def main(words: list[str]) -> int:
     if arguments.own.get("version"):
         from .. import __version__
 
-        print(f"autolayers {__version__}")
+        show(f"autolayers {__version__}\n")
         return 0
     names = list(arguments.positional)
     if arguments.params.model and not names:
@@ -53,10 +54,9 @@ def _one(name: str, arguments: Arguments, form: str) -> int:
     if form == "number" and not answer.fits:
         whole = make(replace(arguments, own={**arguments.own, "format": "flags"}))
         if whole.fits:
-            print("autolayers: no n_gpu_layers fits by itself; this does: "
-                  + shell([*whole.flags, *_printable(arguments)]), file=sys.stderr)
+            say("no n_gpu_layers fits by itself; this does: " + shell([*whole.flags, *_printable(arguments)]))
             return 5
-    sys.stdout.write(_render(answer, form, arguments))
+    (show if form == "text" else emit)(_render(answer, form, arguments))
     if form not in ("text", "json"):
         _warn(answer)
     return 0 if answer.fits else 5
@@ -68,7 +68,7 @@ def _several(names: list[str], arguments: Arguments, form: str) -> int:
     if form == "number":
         raise UsageError("-q is for one model: several at once are only right with all their flags (--format flags)")
     together = plan_together([load(name, arguments.value("-hft")) for name in names], arguments, environ=os.environ)
-    sys.stdout.write(_render_several(together, form, arguments))
+    (show if form == "text" else emit)(_render_several(together, form, arguments))
     if form not in ("text", "json"):
         for plan in together.plans:
             _warn(plan)
@@ -124,15 +124,15 @@ def _printable(arguments: Arguments) -> list[str]:
 
     words, secrets = without_secrets(arguments.rest)
     for name in secrets:
-        print(f"autolayers: {name} is left out of the output: set it in llama-server's environment", file=sys.stderr)
+        say(f"{name} is left out of the output: set it in llama-server's environment")
     return words
 
 
 def _warn(plan: Plan) -> None:
     """Warnings on stderr, of a plan whose output cannot carry them."""
     for warning in plan.warnings:
-        print(f"autolayers: {warning}", file=sys.stderr)
+        say(warning)
     if not plan.fits:
         from ..report.text import shortage
 
-        print(f"autolayers: does not fit: {shortage(plan)}", file=sys.stderr)
+        say(f"does not fit: {shortage(plan)}")

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
-import sys
 
 from ..errors import UsageError
 from ..flags.check import read
+from ..output import emit, say, show
+from ..quoting import printable
 from ..rules.evaluate import Result, evaluate_all
 from ..rules.exact import Comparison, compare
 from ..rules.inputs import FIELDS, Inputs, flag
@@ -37,13 +38,12 @@ def main(words: Sequence[str]) -> int:
     else:
         rows, refused, inputs = compare(load(path), **given)
     if arguments.own.get("json"):
-        print(json.dumps(_json(rows, refused, inputs), indent=2))
+        emit(json.dumps(_json(rows, refused, inputs), indent=2) + "\n")
         return 0
-    print(_heading(inputs, path))
-    for line in _table(rows, inputs, path is not None, explain):
-        print(line)
+    show("".join(f"{printable(line)}\n" for line in (
+        _heading(inputs, path), *_table(rows, inputs, path is not None, explain))))
     for reason in refused.values():
-        print(f"left out: {reason}", file=sys.stderr)
+        say(f"left out: {reason}")
     return 0
 
 

@@ -7,11 +7,12 @@ import sys
 
 from ..errors import DoesNotFit
 from ..flags.check import read
-from ..launch import cannot_start, say
+from ..launch import cannot_start
 from ..launch import command as commands
 from ..launch.formats import plan_for, write
 from ..launch.secrets import launcher_without_secrets, without_secrets
 from ..launch.session import Session
+from ..output import emit, say, show
 from ..quoting import shell
 
 TYPE_CHECKING = False
@@ -31,7 +32,7 @@ def main(argv: Sequence[str], planner: Planner | None = None) -> int:
     if own.get("help"):
         from .help import help_of
 
-        sys.stdout.write(help_of("run"))
+        show(help_of("run"))
         return 0
     command = commands.read(argv)
     environ = dict(os.environ)
@@ -41,7 +42,7 @@ def main(argv: Sequence[str], planner: Planner | None = None) -> int:
     session = Session(command, own, environ, planner or _planner)
     if kind:
         plan, added = _for_format(kind, session)
-        sys.stdout.write(write(kind, plan, session.arguments, command, added, session.seen, session.files))
+        emit(write(kind, plan, session.arguments, command, added, session.seen, session.files))
         return _said(plan)
     plan, added = session.plan()
     if own.get("dry-run"):
@@ -49,7 +50,7 @@ def main(argv: Sequence[str], planner: Planner | None = None) -> int:
         words, more = without_secrets([*command.words, *added])
         for name in dict.fromkeys((*names, *more)):
             say(f"secret omitted from the output: set it in the environment as {name}")
-        print(shell([*launcher, *words]))
+        emit(shell([*launcher, *words]) + "\n")
         return _said(plan)
     _said(plan)
     retries, verify, wait = own.get("retry", 0), "verify" in own, "wait" in own

@@ -12,6 +12,7 @@ from struct import error as StructError
 
 from ..errors import ModelError
 from ..ggml import types
+from ..quoting import printable
 from .header import ArrayInfo, FileInfo, Header, TensorInfo
 from .strings import skip_strings
 
@@ -143,6 +144,10 @@ class ReadWindow:
         self.pos += 8
         return value
 
+    def label(self, n: int) -> str:
+        """Text that only names something; what a terminal would not print is escaped."""
+        return printable(self.text(n))
+
     def text(self, n: int) -> str:
         self.need(n)
         value = self.buf[self.pos:self.pos + n].decode("utf-8", "backslashreplace")
@@ -191,7 +196,7 @@ def _read_metadata(window: ReadWindow, n_keys: int) -> dict[str, object]:
         n = window.u64()
         if not 0 < n <= MAX_KEY:
             raise window.error(f"metadata key of {n} bytes")
-        key = window.text(n)
+        key = window.label(n)
         if key in metadata:
             raise window.error(f"duplicate metadata key {key[:80]!r}")
         type_ = window.u32()
@@ -289,7 +294,7 @@ def _read_tensors(window: ReadWindow, version: int, alignment: int, metadata: di
             if n >= MAX_NAME:
                 raise window.error(f"tensor name of {n} bytes, longer than llama.cpp's {MAX_NAME - 1}")
             pos += 8 + n
-            name = buf[pos - n:pos].decode("utf-8", "backslashreplace")
+            name = printable(buf[pos - n:pos].decode("utf-8", "backslashreplace"))
             if name in tensors:
                 raise window.error(f"duplicate tensor name {name!r}")
             n_dims = _U32(buf, pos)[0]

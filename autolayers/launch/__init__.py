@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
+from ..output import say
+
 NOT_EXECUTABLE, NOT_FOUND = 126, 127     # exit codes, as a shell's
-
-
-def say(text: str) -> None:
-    """One line for the user, on stderr."""
-    import sys
-
-    print(f"autolayers: {text}", file=sys.stderr, flush=True)
 
 
 def cannot_start(program: str, error: OSError) -> int:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from ..errors import AutolayersError
 from ..flags.parse import parse
+from ..output import say
 from ..records import replace
 from ..units import MiB
-from . import NOT_EXECUTABLE, cannot_start, say
+from . import NOT_EXECUTABLE, cannot_start
 from . import command as commands
 from .log import OutOfMemory
 from .session import LaunchMachine, backend

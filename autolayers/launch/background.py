@@ -9,6 +9,8 @@ import sys
 import time
 
 from .. import state
+from ..output import say
+from ..quoting import printable
 from .log import LogReader
 from .supervise import Outcome, end_group
 
@@ -76,6 +78,6 @@ def _show_end(path: str) -> None:
     with open(path, "rb") as log:
         log.seek(max(0, os.path.getsize(path) - _TAIL))
         data = log.read()
-    sys.stderr.flush()
-    sys.stderr.buffer.write(data + (b"" if data.endswith(b"\n") else b"\n"))
-    print(f"autolayers: it ended before it was ready; its whole output: {path}", file=sys.stderr, flush=True)
+    for line in data.decode("utf-8", "backslashreplace").splitlines():
+        print(printable(line.expandtabs()), file=sys.stderr)
+    say(f"it ended before it was ready; its whole output: {path}")

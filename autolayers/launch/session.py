@@ -9,10 +9,10 @@ from ..flags.check import refuse_of_program
 from ..flags.params import N_PARALLEL
 from ..flags.parse import config_files, parse
 from ..flags.policy import read_policy
+from ..output import say
 from ..records import dataclass, replace
 from ..units import mib
 from . import command as commands
-from . import say
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

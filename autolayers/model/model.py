@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from ..errors import ModelError, UsageError
 from ..gguf import Header, TensorInfo, read_header
+from ..quoting import printable
 from ..records import dataclass, lazy, replace
 from .architectures import Architecture, architecture
 from .hparams import Hparams
@@ -52,7 +53,7 @@ class Model:
             raise ModelError(f"{path} is a projector for images or sound; give it with --mmproj, and its model with -m")
         self.header = header
         self.path = path
-        self.architecture = name
+        self.architecture = printable(name)
         try:
             self.hparams = Hparams(self.row, header.metadata, header.tensors)
         except ModelError as error:
@@ -60,11 +61,11 @@ class Model:
 
     @property
     def name(self) -> str:
-        """general.name, or the file's name without its ending."""
+        """general.name, or the file's name without its ending; one printable line."""
         name = self.header.metadata.get("general.name")
-        if isinstance(name, str) and name:
-            return name
-        return self.path.replace("\\", "/").rsplit("/", 1)[-1].removesuffix(".gguf")
+        if not (isinstance(name, str) and name):
+            name = self.path.replace("\\", "/").rsplit("/", 1)[-1].removesuffix(".gguf")
+        return printable(name)
 
     @lazy
     def size(self) -> int:

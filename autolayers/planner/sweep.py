@@ -9,7 +9,7 @@ from .answer import plan_on
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from ..flags.params import Params
     from ..flags.policy import Policy
@@ -38,7 +38,8 @@ class Point:
         plan = self.plan
         return {
             **answer, "fits": plan.fits, "n_gpu_layers": plan.n_gpu_layers, "placement": plan.placement,
-            "devices": {d.name: {"model": d.model, "context": d.context, "compute": d.compute, "free": d.free,
+            "devices": {d.name: {"description": d.description, "total": d.total, "free": d.free, "margin": d.margin,
+                                 "model": d.model, "context": d.context, "compute": d.compute,
                                  "remaining": d.remaining} for d in plan.devices},
             "host": plan.host.used, "flags": list(plan.flags), "exact": plan.exact,
             "speed": plan.speed.to_dict() if plan.speed else None,
@@ -50,9 +51,8 @@ TYPES = ("f16", "q8_0", "q4_0")
 
 
 def sweep(models: Sequence[Model], machines: Sequence[tuple[str, Machine]], params: Params, policy: Policy,
-          contexts: Sequence[int] = (), types: Sequence[str] = (), companions: Companions = NONE) -> list[Point]:
+          contexts: Sequence[int] = (), types: Sequence[str] = (), companions: Companions = NONE) -> Iterator[Point]:
     """All cases, models outermost, contexts innermost. Contexts default to powers of two up to the trained one."""
-    points = []
     for model in models:
         here = list(contexts) or [n for n in CONTEXTS if n <= model.n_ctx_train] or [model.n_ctx_train or CONTEXTS[0]]
         for name, machine in machines:
@@ -63,7 +63,7 @@ def sweep(models: Sequence[Model], machines: Sequence[tuple[str, Machine]], para
                         wanted = replace(wanted, cache_type_k=kind, cache_type_v=params.cache_type_v or kind)
                     try:
                         plan = plan_on(model, wanted, policy, machine, companions, speed=True)
-                        points.append(Point(model, name, kind, n_ctx, plan))
                     except LaunchRefused as refusal:
-                        points.append(Point(model, name, kind, n_ctx, None, str(refusal)))
-    return points
+                        yield Point(model, name, kind, n_ctx, None, str(refusal))
+                    else:
+                        yield Point(model, name, kind, n_ctx, plan)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ..quoting import printable
 from ..units import human, in_mib
 from .table import Style, table
 
@@ -18,7 +19,7 @@ def inspect_text(anatomy: ModelLayers, style: Style | None = None) -> str:
     lines = []
     for name, value in anatomy.facts:
         shown = human(value) if name == "size" and isinstance(value, int) else str(value)
-        lines.append(f"{name:<16} {shown}")
+        lines.append(f"{name:<16} {printable(shown)}")
     rows: list[list[str]] = []
     first = ""
     for layer in anatomy.layers:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ..quoting import printable, shell
 from ..units import GiB, in_mib
 from .table import Style, table
 
@@ -13,60 +14,51 @@ if TYPE_CHECKING:
     from ..planner.sweep import Point
 
 _WIDTH = 48
-_HEAD = ("context", "cache", "fits", "layers", "GPU MiB", "host MiB", "tokens/s*", "flags")
+_HEAD = ("context", "cache", "fits", "layers", "GPU MiB", "margin", "host MiB", "tokens/s*", "full*", "flags")
 
 
 def sweep_text(points: Sequence[Point], style: Style | None = None) -> str:
-    """One table per model and machine: a line per context and cache type."""
+    """The table of one model on one machine: a line per context and cache type."""
     style = style or Style()
-    blocks = []
-    for (name, machine), group in _groups(points).items():
-        rows = []
-        for point in group:
-            plan = point.plan
-            if plan is None:
-                rows.append([str(point.n_ctx), point.cache_type, "refused", "", "", "", "", point.refusal[:60]])
-                continue
-            used = sum(d.used for d in plan.devices)
-            speed = plan.speed
-            rows.append([
-                str(point.n_ctx), point.cache_type, "yes" if plan.fits else "no",
-                f"{plan.n_gpu_layers}/{plan.n_layer + 1}", in_mib(used, 0), in_mib(plan.host.used, 0),
-                f"{speed.generation:.1f}" if speed else "", " ".join(plan.flags)[:100]])
-        lines = table(_HEAD, rows, style, left=(0, 1, 7))
-        blocks.append("\n".join([f"{style(name, 'bold')} on {machine}", *lines]))
-    return "\n\n".join(blocks) + "\n\n* predicted, not measured\n"
+    rows = []
+    for point in points:
+        plan = point.plan
+        if plan is None:
+            rows.append([str(point.n_ctx), point.cache_type, "no", "", "", "", "", "", "", f"refused: {point.refusal}"])
+            continue
+        speed = plan.speed
+        rows.append([
+            str(point.n_ctx), point.cache_type, "yes" if plan.fits else "no", f"{plan.n_gpu_layers}/{plan.n_layer + 1}",
+            in_mib(_used(plan), 0), in_mib(sum(d.margin for d in plan.devices), 0), in_mib(plan.host.used, 0),
+            *((f"{speed.generation:.1f}", f"{speed.generation_full:.1f}") if speed else ("", "")), shell(plan.flags)])
+    return "\n".join([_title(points[0], style), *table(_HEAD, rows, style, left=(0, 1, 9))]) + "\n"
 
 
 def bars(points: Sequence[Point], style: Style | None = None) -> str:
     """Device memory by context as bars: # weights, = KV cache, - compute, | free memory."""
     style = style or Style()
-    blocks = []
-    for (name, machine), group in _groups(points).items():
-        plans = [(point, point.plan) for point in group if point.plan is not None]
-        most = max((max(_used(plan), _free(plan)) for _, plan in plans), default=1) or 1
-        lines = [f"{style(name, 'bold')} on {machine}: # weights, = KV cache, - compute, | free memory"]
-        for point, plan in plans:
-            parts = [sum(getattr(d, part) for d in plan.devices) for part in ("model", "context", "compute")]
-            bar, end = "", 0
-            for mark, size in zip("#=-", parts, strict=True):
-                end += size
-                bar += mark * (round(end / most * _WIDTH) - len(bar))
-            at = round(_free(plan) / most * _WIDTH)
-            bar = bar.ljust(_WIDTH + 1)
-            bar = bar[:at] + "|" + bar[at + 1:]
-            shown = (f"{point.n_ctx:>8} {point.cache_type:<5} {bar} {end / GiB:7.2f} GiB, "
-                     f"{plan.n_gpu_layers}/{plan.n_layer + 1} layers")
-            lines.append(shown if plan.fits else style(shown, "red"))
-        blocks.append("\n".join(lines))
-    return "\n\n".join(blocks) + "\n"
+    plans = [(point, point.plan) for point in points if point.plan is not None]
+    most = max((max(_used(plan), _free(plan)) for _, plan in plans), default=1) or 1
+    lines = [_title(points[0], style)]
+    for point, plan in plans:
+        parts = [sum(getattr(d, part) for d in plan.devices) for part in ("model", "context", "compute")]
+        bar, end = "", 0
+        for mark, size in zip("#=-", parts, strict=True):
+            end += size
+            bar += mark * (round(end / most * _WIDTH) - len(bar))
+        at = round(_free(plan) / most * _WIDTH)
+        bar = bar.ljust(_WIDTH + 1)
+        bar = bar[:at] + "|" + bar[at + 1:]
+        speed = f", {plan.speed.generation:.1f} tokens/s" if plan.speed else ""
+        shown = (f"{point.n_ctx:>8} {point.cache_type:<5} {bar} {end / GiB:7.2f} GiB, "
+                 f"{plan.n_gpu_layers}/{plan.n_layer + 1} layers{speed}")
+        lines.append(shown if plan.fits else style(shown, "red"))
+    return "\n".join(lines) + "\n"
 
 
-def _groups(points: Sequence[Point]) -> dict[tuple[str, str], list[Point]]:
-    groups: dict[tuple[str, str], list[Point]] = {}
-    for point in points:
-        groups.setdefault((point.model.path.rsplit("/", 1)[-1], point.machine), []).append(point)
-    return groups
+def _title(point: Point, style: Style) -> str:
+    name = point.model.path.replace("\\", "/").rsplit("/", 1)[-1]
+    return f"{style(name, 'bold')} on {printable(point.machine)}"
 
 
 def _used(plan: Plan) -> int:

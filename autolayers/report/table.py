@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from ..output import COLOURS
+from ..quoting import printable
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from typing import TextIO
 
-_CODES = {"bold": "1", "dim": "2", "red": "31", "green": "32", "yellow": "33"}
+_CODES = {name: code for code, name in COLOURS.items()}
 
 
 class Style:
@@ -23,6 +26,7 @@ class Style:
         return cls(bool(environ.get("FORCE_COLOR")) or stream.isatty())
 
     def __call__(self, text: str, name: str) -> str:
+        text = printable(text)
         return f"\x1b[{_CODES[name]}m{text}\x1b[0m" if self.on and text else text
 
 
@@ -30,6 +34,7 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]], style: Style | Non
           left: Sequence[int] = (0,)) -> list[str]:
     """Lines of a table: the columns of `left` flush left, the others right. Negative numbers are marked red."""
     style = style or Style()
+    head, rows = [printable(cell) for cell in head], [[printable(cell) for cell in row] for row in rows]
     widths = [max(len(row[i]) for row in (head, *rows)) for i in range(len(head))]
     lines = []
     for number, row in enumerate((head, *rows)):

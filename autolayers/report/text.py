@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..quoting import shell
+from ..quoting import printable, shell
 from ..units import human, in_mib
 from .table import Style, table
 
@@ -34,7 +34,7 @@ def plan_text(plan: Plan, style: Style | None = None, rest: Sequence[str] = ()) 
                   + ("" if rival.fits else ", which breaks these margins")]
     if plan.speed or plan.fit_choice:
         lines.append("")
-    lines += [f"- {reason}" for reason in plan.reasons]
+    lines += [f"- {printable(reason)}" for reason in plan.reasons]
     for device in plan.devices:
         if len(device.margin_parts) > 1:
             parts = [f"{name} {human(size)}" for name, size in device.margin_parts if size]

@@ -1,0 +1,115 @@
+"""What reaches a terminal: nothing of a hostile file steers it, and streams may be closed, full or narrow."""
+
+from __future__ import annotations
+
+import os
+import struct
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from support import HEADERS
+
+from autolayers.flags.formats import FORMATS
+from autolayers.output import _clean
+from autolayers.quoting import printable
+
+MODEL = HEADERS / "llama-3.2-1b-q8_0.gguf"
+EVIL = "\x1b]0;owned\x07\r\nfits\n\u202e\x9b31m\u2028\x7f"
+
+
+def autolayers(*words: object, environ: dict[str, str] | None = None,
+               shell: str = "") -> subprocess.CompletedProcess[bytes]:
+    """Runs the command, with `shell` behind it for redirections."""
+    command = [sys.executable, "-m", "autolayers", *map(str, words)]
+    environ = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1]), **(environ or {})}
+    if shell:
+        command = ["sh", "-c", f'exec "$@" {shell}', "sh", *command]
+    return subprocess.run(command, capture_output=True, env=environ, timeout=60, check=False)
+
+
+def string(text: str) -> bytes:
+    data = text.encode("utf-8", "surrogateescape")
+    return struct.pack("<Q", len(data)) + data
+
+
+def evil_model(path: Path) -> Path:
+    """A llama with two layers whose texts are all hostile: architecture, name, keys and tensors that nobody knows."""
+    arch = "llama" + EVIL
+    numbers = {"context_length": 4096, "embedding_length": 64, "block_count": 2, "attention.head_count": 4,
+               "feed_forward_length": 128, "vocab_size": 100}
+    pairs = [string("general.architecture") + struct.pack("<I", 8) + string(arch),
+             string("general.name") + struct.pack("<I", 8) + string("name" + EVIL)]
+    pairs += [string(f"{arch}.{key}") + struct.pack("<II", 4, value) for key, value in numbers.items()]
+    tensors, offset = [], 0
+    for name in ("token_embd.weight", "blk.0.attn_q.weight", f"blk.1.{EVIL}.weight", EVIL):
+        tensors.append(string(name) + struct.pack("<IQQiQ", 2, 64, 100, 0, offset))
+        offset += 64 * 100 * 4
+    data = b"GGUF" + struct.pack("<IQQ", 3, len(tensors), len(pairs)) + b"".join(pairs + tensors)
+    path.write_bytes(data + bytes(offset + 64))
+    return path
+
+
+@given(st.text())
+def test_printable(text: str) -> None:
+    said = printable(text)
+    assert said.isprintable()
+    assert said == text or not text.isprintable()
+
+
+@given(st.text(st.sampled_from(list("\x1b[0123m;JHa\n"))))
+def test_colours_are_all_that_stays(line: str) -> None:
+    cleaned = _clean(line)
+    for code in ("0", "1", "2", "31", "32", "33"):
+        cleaned = cleaned.replace(f"\x1b[{code}m", "")
+    assert cleaned.isprintable()
+
+
+HERE = ("--gpu", "8GiB", "--ram", "16GiB")
+
+
+@pytest.mark.parametrize("words", [
+    *[("MODEL", *HERE, "--format", form) for form in ("text", "flags", "number", "json", *FORMATS)],
+    ("inspect", "MODEL"), ("sweep", "MODEL", "--gpus", "8GiB", "--contexts", "4096", "--types", "f16"),
+    ("rules", "MODEL"), ("ollama", "plan", "MODEL", *HERE), ("ollama", "modelfile", "MODEL", *HERE),
+    ("MODEL", "MODEL", *HERE, "--format", "text"), ("MODEL", *HERE, "-ot", "(", "--format", "text"),
+    ("run", *HERE, "--dry-run", "llama-server", "-m", "MODEL")], ids=" ".join)
+@pytest.mark.parametrize("name", ["plain.gguf", f"{EVIL.replace('/', '')}.gguf"], ids=["name", "path"])
+def test_nothing_hostile_is_printed(tmp_path: Path, words: tuple[str, ...], name: str) -> None:
+    model = evil_model(tmp_path / name)
+    done = autolayers(*[model if word == "MODEL" else word for word in words], environ={"FORCE_COLOR": ""})
+    assert b"Traceback" not in done.stderr
+    for what in (done.stdout, done.stderr):
+        text = what.decode()
+        assert text.replace("\n", "").isprintable(), text
+        assert not any(line.strip() == "fits" for line in text.splitlines()) or words[-1] == "text"
+
+
+def test_closed_streams() -> None:
+    """Warnings never land among the flags, and an answer that cannot be written is a failure."""
+    flags = autolayers(MODEL, "--gpu", "24GiB").stdout
+    assert flags.startswith(b"-ngl 17")
+    assert autolayers(MODEL, "--gpu", "24GiB", shell="2>&-").stdout == flags
+    assert autolayers("nofile.gguf", shell="2>&-").stdout == b""
+    for shell in (">&-", ">/dev/full"):
+        done = autolayers(MODEL, "--gpu", "24GiB", shell=shell)
+        assert done.returncode == 1
+        assert b"Traceback" not in done.stderr and b"Exception" not in done.stderr
+    assert autolayers(MODEL, "--gpu", "24GiB", shell="<&-").stdout == flags
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1", "utf-8:strict"])
+def test_encodings(tmp_path: Path, encoding: str) -> None:
+    """Text for people escapes what the terminal lacks; for programs a path is right or refused."""
+    environ = {"PYTHONIOENCODING": encoding}
+    assert autolayers("rules", "--params", "7B", "--bits", "4", "--explain", environ=environ).returncode == 0
+    for name in ("caf\u00e9\u20ac.gguf", os.fsdecode(b"bad\xff.gguf")):
+        model = evil_model(tmp_path / name)
+        for form in ("text", "docker", "koboldcpp"):
+            done = autolayers(model, *HERE, "--format", form, environ=environ)
+            assert b"Traceback" not in done.stderr
+            if form != "text" and done.returncode == 0:
+                assert os.fsencode(name) in done.stdout or b"bad\\xff.gguf" in done.stdout
