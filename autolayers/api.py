@@ -7,7 +7,7 @@
 
 from __future__ import annotations
 
-from .errors import UsageError
+from .errors import LaunchRefused, UsageError
 from .memory.breakdown import Breakdown
 from .memory.companions import NONE, Companions
 from .memory.estimate import Estimator
@@ -17,6 +17,7 @@ from .records import replace
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+    from os import PathLike
 
     from .devices.device import Device
     from .devices.host import Host
@@ -29,14 +30,16 @@ if TYPE_CHECKING:
 __all__ = ["companions_of", "estimate", "machine_for", "plan", "plan_together"]
 
 
-def plan(model: Model, words: Sequence[str] | Params | Arguments = (), devices: Sequence[Device] | None = None,
-         host: Host | None = None, environ: Mapping[str, str] | None = None, *, explain: bool = False) -> Plan:
+def plan(model: Model | str | PathLike[str], words: Sequence[str] | Params | Arguments = (),
+         devices: Sequence[Device | str] | None = None, host: Host | None = None,
+         environ: Mapping[str, str] | None = None, *, explain: bool = False) -> Plan:
     """The best launch of a model.
 
-    `words` are llama-server's flags and autolayers' own, as on the command line (or a Params, or parsed Arguments);
-    `environ` adds LLAMA_ARG_* variables and llama.cpp's config files, None leaves them out. `devices` None asks
-    the machine, or takes --gpu from the words; devices given without a host plan without a limit on RAM. `explain` adds
-    the next layer's price, the levers and --fit's own answer, each of which costs some more arithmetic.
+    `model` may be the name of its file. `words` are llama-server's flags and autolayers' own, as on the command line
+    (or a Params, or parsed Arguments); `environ` adds LLAMA_ARG_* variables and llama.cpp's config files, None leaves
+    them out. `devices` None asks the machine, or takes --gpu from the words; devices (or sizes and names of cards, such
+    as "24GiB") given without a host plan without a limit on RAM. `explain` adds the next layer's price, the levers and
+    --fit's own answer, each of which costs some more arithmetic.
 
     Raises UsageError for flags that make no sense, LaunchRefused where llama.cpp would not start, ModelError for a file
     of
@@ -45,13 +48,14 @@ def plan(model: Model, words: Sequence[str] | Params | Arguments = (), devices: 
     """
     from .flags.policy import read
 
+    model = _read(model)
     params, policy = read(words, environ)
     machine, notes = machine_for(params, policy, devices, host, environ)
-    return plan_on(model, params, policy, machine, companions_of(params), notes, explain=explain, speed=explain)
+    return plan_on(model, params, policy, machine, companions_of(params), notes, explain=explain, speed=True)
 
 
 def plan_together(models: Sequence[Model], words: Sequence[str] | Params | Arguments = (),
-                  devices: Sequence[Device] | None = None, host: Host | None = None,
+                  devices: Sequence[Device | str] | None = None, host: Host | None = None,
                   environ: Mapping[str, str] | None = None) -> Together:
     """Plans models that are to be loaded at once, with the same given flags for each; see planner.multi. Raises what
     `plan` raises."""
@@ -83,28 +87,34 @@ def companions_of(params: Params) -> Companions:
     if not (params.mmproj or params.model_draft or params.lora):
         return NONE
     from .gguf import read_header
-    from .model import read_model
+    from .model import is_adapter, is_projector, read_model
 
-    return Companions(
-        read_header(params.mmproj) if params.mmproj else None,
-        read_model(params.model_draft) if params.model_draft else None,
-        tuple(read_header(path) for path in params.lora))
+    projector = read_header(params.mmproj) if params.mmproj else None
+    if projector is not None and not is_projector(projector):
+        raise LaunchRefused(f"--mmproj {params.mmproj}: a model, not a projector for images or sound")
+    loras = tuple(map(read_header, params.lora))
+    for path, lora in zip(params.lora, loras, strict=True):
+        if not is_adapter(lora):
+            raise LaunchRefused(f"--lora {path}: a model, not an adapter (general.type is not adapter)")
+    return Companions(projector, read_model(params.model_draft) if params.model_draft else None, loras)
 
 
-def machine_for(params: Params, policy: Policy, devices: Sequence[Device] | None = None, host: Host | None = None,
+def machine_for(params: Params, policy: Policy, devices: Sequence[Device | str] | None = None, host: Host | None = None,
                 environ: Mapping[str, str] | None = None) -> tuple[Machine, tuple[str, ...]]:
     """The machine to plan for, and what there is to say about it. Raises UsageError, DeviceError."""
     notes: tuple[str, ...] = ()
     figures: Mapping[str, float] = {}
-    if devices is None:
+    if devices is not None:
+        found = _named(devices)
+    else:
         from . import devices as sources
 
         if policy.gpu is not None:
-            remote, found = sources.remote(params.rpc)
-            devices, notes = [*remote, *sources.hypothetical(policy.gpu)], tuple(found)
+            remote, why = sources.remote(params.rpc)
+            found, notes = [*remote, *sources.hypothetical(policy.gpu)], (*why, *_decimal(policy.gpu))
         else:
             inventory = sources.discover(environ, rpc=params.rpc)
-            devices, notes = inventory.devices, inventory.notes
+            found, notes = inventory.devices, inventory.notes
             if host is None and policy.ram is None:
                 host = inventory.host
             figures = sources.measured() or {}
@@ -112,11 +122,35 @@ def machine_for(params: Params, policy: Policy, devices: Sequence[Device] | None
     total = policy.ram if policy.ram is not None else host.total if host else None
     budget = dict(policy.budget)
     for name in budget:
-        if name not in {device.name for device in devices}:
-            names = ", ".join(device.name for device in devices) or "none"
+        if name not in {device.name for device in found}:
+            names = ", ".join(device.name for device in found) or "none"
             raise UsageError(f"--budget: there is no device {name} (devices: {names})")
     # Of an RPC server that does not answer the budget is all that is known
-    devices = [replace(device, total=budget[device.name], free=budget[device.name])
-               if device.name in budget and not device.total else device for device in devices]
-    limits = {device.name: min(device.free, budget.get(device.name, device.free)) for device in devices}
-    return Machine(tuple(devices), limits, ram, total, figures.get("ram"), figures.get("bus")), notes
+    found = [replace(device, total=budget[device.name], free=budget[device.name])
+               if device.name in budget and not device.total else device for device in found]
+    limits = {device.name: min(device.free, budget.get(device.name, device.free)) for device in found}
+    return Machine(tuple(found), limits, ram, total, figures.get("ram"), figures.get("bus")), notes
+
+
+def _read(model: Model | str | PathLike[str]) -> Model:
+    from .model import Model, read_model
+
+    return model if isinstance(model, Model) else read_model(model)
+
+
+def _named(given: Sequence[Device | str]) -> Sequence[Device]:
+    """Devices, or what --gpu has for each; hypothetical ones of one name are numbered. Raises UsageError."""
+    from .devices import Device, hypothetical, numbered
+
+    if isinstance(given, str):
+        return hypothetical(given)
+    devices = [device if isinstance(device, Device) else Device.hypothetical(device) for device in given]
+    return devices if len({device.name for device in devices}) == len(devices) else numbered(devices)
+
+
+def _decimal(gpu: str) -> list[str]:
+    """A word on sizes in GB: a card is sold by GiB."""
+    decimal = [part.strip() for part in gpu.split(",") if part.strip().lower().endswith(("gb", "mb"))]
+    sizes = [part for part in decimal if part[:-2].rpartition("x")[2].strip().replace(".", "", 1).isdecimal()]
+    return [f"--gpu {sizes[0]} counts in powers of ten; a card that is sold as {sizes[0]} has {sizes[0][:-1]}iB"
+            ] if sizes else []

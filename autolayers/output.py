@@ -17,9 +17,10 @@ from .quoting import printable
 COLOURS = {"0": "none", "1": "bold", "2": "dim", "31": "red", "32": "green", "33": "yellow"}     # ESC [ code m
 
 
-def say(text: str) -> None:
-    """One line on stderr, also of a text that has several."""
-    print(f"autolayers: {printable(' '.join(text.split()))}", file=sys.stderr, flush=True)
+def say(text: str, *table: str) -> None:
+    """One line on stderr, also of a text that has several; below it the lines of a table."""
+    lines = (f"autolayers: {' '.join(text.split())}", *table)
+    print("\n".join(map(printable, lines)), file=sys.stderr, flush=True)
 
 
 def show(text: str) -> None:

@@ -30,9 +30,14 @@ def shell(words: Sequence[str]) -> str:
         import subprocess
 
         return subprocess.list2cmdline(words)
+    return " ".join(posix([word]) if word.isprintable() else f"$'{_ansi_c(word)}'" for word in words)
+
+
+def posix(words: Sequence[str]) -> str:
+    """A command line for readers of the shell's plain quotes, inside a file that escapes what is not printable."""
     import shlex
 
-    return " ".join(shlex.quote(word) if word.isprintable() else f"$'{_ansi_c(word)}'" for word in words)
+    return shlex.join(words)
 
 
 def _ansi_c(word: str) -> str:

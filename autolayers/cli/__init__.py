@@ -55,6 +55,12 @@ def _command(words: list[str]) -> int:
 
         sys.stdout.write(help_of(name if name != "ollama" else f"ollama {rest[0]}"))
         return 0
+    if _asks_for_cards(name, rest):
+        from ..devices.cards import table
+        from ..output import show
+
+        show(table())
+        return 0
     from importlib import import_module
 
     # Each command is the main of the module of its name
@@ -63,11 +69,46 @@ def _command(words: list[str]) -> int:
 
 
 def load(name: str, token: str | None = None) -> Model:
-    """The model a user named: a path, or anything autolayers.sources knows; `token` comes before HF_TOKEN."""
+    """The model a user named: a path, or anything autolayers.sources knows; `token` comes before HF_TOKEN.
+
+    Raises ModelError, with what may have been meant where there is no such file."""
     import os
 
     from ..model import read_model
-    from ..sources import open_source
+    from ..sources import needs_download, open_source
 
+    if not os.path.isfile(name) and not needs_download(name):
+        _refuse_name(name)
     return read_model(open_source(name, {**os.environ, "HF_TOKEN": token} if token else None))
 
+
+def _asks_for_cards(command: str, words: list[str]) -> bool:
+    """Whether the words have --gpu list, of a command that plans for GPUs."""
+    from ..flags.own import own_flags
+
+    if command == "ollama":
+        command = " ".join(["ollama", *words[:1]])
+    if "--gpu" not in own_flags(command):
+        return False
+    return "--gpu=list" in words or "--gpu list" in " ".join(words)
+
+
+def _refuse_name(name: str) -> None:
+    """Raises ModelError for a name that is no file and that a person may have meant otherwise."""
+    import os
+
+    from ..errors import ModelError
+    from ..flags.check import nearest
+    from ..flags.own import COMMANDS
+
+    if os.path.isdir(name):
+        found = sorted(entry for entry in os.listdir(name) if entry.endswith(".gguf"))
+        inside = f"; it has {', '.join(found[:4])}{' ...' if len(found) > 4 else ''}" if found else ""
+        raise ModelError(f"{name}: a directory, not a model{inside}")
+    if os.path.lexists(name) or set(name) & set("/\\.:"):
+        return
+    near = nearest(name, [command for command in COMMANDS if " " not in command])
+    if near:
+        raise ModelError(f"{name}: no such file; did you mean {'' if near == 'plan' else 'the command '}autolayers "
+                         f"{'MODEL' if near == 'plan' else near}?")
+    raise ModelError(f"{name}: no such file; a model of Ollama's is ollama:{name}, one of Hugging Face hf:USER/REPO")

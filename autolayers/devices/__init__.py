@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from ..backends import Cuda
 from ..records import dataclass
-from .device import Device, hypothetical
+from .device import Device, hypothetical, numbered
 from .host import Host
 
 TYPE_CHECKING = False
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from typing import Any
 
-__all__ = ["Device", "Host", "Inventory", "discover", "hypothetical", "measured", "remote"]
+__all__ = ["Device", "Host", "Inventory", "discover", "hypothetical", "measured", "numbered", "remote"]
 
 
 @dataclass(frozen=True)

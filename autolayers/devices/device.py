@@ -74,7 +74,21 @@ def _size(text: str) -> int | None:
         return size
     if len(text) < 4:
         raise UsageError(f"{text} bytes of memory? write {text}GiB or {text}MiB")
+    if int(text) % 256 == 0:
+        raise UsageError(f"{text} bytes of memory? write {text}MiB, or --gpu list for the names of cards")
     return None
+
+
+def _times(part: str) -> tuple[int, str]:
+    """(2, "24GiB") of "2x24GiB", "2 x 24GiB" and "24GiBx2"."""
+    lower = part.lower()
+    first, _, rest = lower.partition("x")
+    if first.strip().isdecimal() and len(first.strip()) < 3 and rest:
+        return int(first), part[len(first) + 1:].strip()
+    rest, _, last = lower.rpartition("x")
+    if last.strip().isdecimal() and len(last.strip()) < 3 and rest:
+        return int(last), part[:len(rest)].strip()
+    return 1, part
 
 
 def hypothetical(spec: str) -> list[Device]:
@@ -87,16 +101,20 @@ def hypothetical(spec: str) -> list[Device]:
     """
     found: list[Device] = []
     for part in spec.split(","):
-        times, _, rest = part.strip().lower().partition("x")
-        count, what = (int(times), rest) if times.isdecimal() and len(times) < 3 and rest else (1, part)
+        count, what = _times(part.strip())
         if not what.strip():
             raise UsageError(f"an empty device in --gpu {spec!r} (write for example 24GiB,12GiB or 2x24GiB)")
         if not 1 <= count <= MAX_DEVICES or len(found) + count > MAX_DEVICES:
             raise UsageError(f"--gpu {spec!r}: llama.cpp uses 1 to {MAX_DEVICES} devices")
         found += [Device.hypothetical(what)] * count
+    return numbered(found)
+
+
+def numbered(devices: list[Device]) -> list[Device]:
+    """The same, named by their backends in this order: CUDA0, CUDA1, ROCm0."""
     used: dict[str, int] = {}
     named = []
-    for device in found:
+    for device in devices:
         number = used[device.backend] = used.get(device.backend, -1) + 1
         named.append(replace(device, name=f"{device.backend}{number}"))
     return named

@@ -12,6 +12,9 @@ from .parse import Arguments, config_files, parse
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
+    from typing import Any
+
+    from .params import Params
 
 _PASS_ON = " (--strict-flags off passes on what a newer llama.cpp may know)"
 
@@ -24,7 +27,24 @@ def read(command: str, words: Sequence[str], environ: Mapping[str, str] | None =
     arguments = parse(words, environ, () if environ is None else config_files(environ), command)
     for name in arguments.unknown:
         refuse_unknown(name, command, arguments.own.get("strict-flags") != "off")
+    if COMMANDS[command].llama:
+        typed = arguments.params if environ is None else parse(words, command=command).params
+        refuse_contradictions(arguments.own, typed)
+        if typed.model and arguments.positional and command != "ollama modelfile" \
+                and typed.model not in arguments.positional:
+            raise UsageError(f"{arguments.positional[0]} and -m {typed.model} are two models: give one of them")
     return arguments
+
+
+def refuse_contradictions(own: Mapping[str, Any], typed: Params) -> None:
+    """Raises UsageError where own flags and llama-server's say different things of the context. `typed`: from words
+    alone, since a word means more than a variable."""
+    n_ctx, wanted, least = typed.n_ctx, own.get("ctx"), own.get("ctx-min")
+    if n_ctx and wanted is not None and wanted != n_ctx:
+        raise UsageError(f"-c {n_ctx} and --ctx {wanted} both say the context: give one of them")
+    most = n_ctx or (wanted if isinstance(wanted, int) else 0)
+    if most and least is not None and least > most:
+        raise UsageError(f"--ctx-min {least} is more than the context that was asked for, {most}")
 
 
 def refuse_unknown(name: str, command: str, strict: bool = True) -> None:

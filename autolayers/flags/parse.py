@@ -170,11 +170,15 @@ def _value(flag: Argument | OwnFlag, name: str, words: Sequence[str], i: int) ->
 def _take(texts: dict[str, str], own: dict[str, Any], flag: OwnFlag, item: Item) -> None:
     """One of autolayers' own flags."""
     if not flag.takes_value:
-        own[flag.key] = flag.value
-        return
-    text = f"{texts[flag.key]},{item.value}" if flag.adds and flag.key in texts else item.value
-    own[flag.key] = _read(flag.read, item.name, text)
-    texts[flag.key] = text
+        value: Any = flag.value
+    else:
+        text = f"{texts[flag.key]},{item.value}" if flag.adds and flag.key in texts else item.value
+        value = _read(flag.read, item.name, text)
+        texts[flag.key] = text
+    by = f"{flag.key} by"
+    if own.get(flag.key, value) != value and texts[by] != flag.names[0]:
+        raise UsageError(f"{texts[by]} and {item.name} say different things: give one of them")
+    own[flag.key], texts[by] = value, flag.names[0]
 
 
 def _read(read: Callable[[str], Any], name: str, text: str) -> Any:

@@ -44,6 +44,8 @@ def read(words: Sequence[str] | Params | Arguments, environ: Mapping[str, str] |
 
     if isinstance(words, Params):
         return words, Policy()
+    if isinstance(words, str):
+        raise UsageError(f"words are a list, such as {words.split()!r:.60}, not {words!r:.60}")
     if not isinstance(words, Arguments):
         words = check.read("plan", words, environ)
         if words.positional:

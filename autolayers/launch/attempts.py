@@ -120,7 +120,7 @@ class Attempts:
         if not comparison.seen:
             return False
         self.compared = True
-        say("prediction and llama-server's own numbers:\n" + comparison.table())
+        say("prediction and llama-server's own numbers:", *comparison.table().split("\n"))
         for warning in comparison.warnings:
             say(warning)
         if whole:

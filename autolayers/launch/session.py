@@ -5,7 +5,7 @@ from __future__ import annotations
 from ..backends import HOST
 from ..builds import TODAY, Build
 from ..errors import UsageError
-from ..flags.check import refuse_of_program
+from ..flags.check import refuse_contradictions, refuse_of_program
 from ..flags.params import N_PARALLEL
 from ..flags.parse import config_files, parse
 from ..flags.policy import read_policy
@@ -117,7 +117,8 @@ class Session:
         return shutil.which(self.command.launcher[0])
 
     def _check(self, read: Arguments, own: Mapping[str, Any]) -> None:
-        """Refuses flags that nobody knows; what this very llama.cpp has is passed on."""
+        """Refuses flags that nobody knows, and contradictions; what this very llama.cpp has is passed on."""
+        refuse_contradictions(own, parse(self.command.plannable, command=None).params)
         for name in read.unknown:
             if name.partition("=")[0] in (self.build.flags or ()):
                 say(f"{name} is newer than autolayers: passed on, and not part of the plan")

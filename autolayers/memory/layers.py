@@ -41,7 +41,9 @@ class ModelLayers:
 
     def to_dict(self) -> dict[str, object]:
         return {
-            "schema": 1, "facts": dict(self.facts), "n_ctx": self.n_ctx,
+            "schema": 1,
+            "facts": {name: float(value) if name == "bits_per_weight" else value for name, value in self.facts},
+            "n_ctx": self.n_ctx,
             "layers": [{"name": x.name, "weights": x.weights, "attention": x.attention, "ffn": x.ffn,
                         "experts": x.experts, "other": x.other, "cache": x.cache} for x in self.layers],
             "types": {name: {"tensors": count, "bytes": size} for name, count, size in self.types},

@@ -158,6 +158,11 @@ def is_projector(header: Header) -> bool:
     return isinstance(name, str) and architecture(name).projector
 
 
+def is_adapter(header: Header) -> bool:
+    """Whether a file is what --lora takes."""
+    return header.metadata.get("general.type") == "adapter"
+
+
 def read_model(path: str | PathLike[str] | Any) -> Model:
     """The Model of a GGUF file (or of what autolayers.gguf.read_header takes). Only the header is read."""
     header = read_header(path)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ..errors import LaunchRefused
+from ..flags.params import EXPERTS_REGEX
 from ..memory.breakdown import Breakdown
 from ..memory.companions import NONE
 from ..records import replace
@@ -62,9 +63,14 @@ class _Answer:
         why, found, fit_choice = self._explained() if explain and self.evaluator.machine.devices else ((), (), None)
         return Plan(
             self.evaluator.model, params, self.use, self._devices(), host, self.candidate.fits,
-            tuple(_flags(params, self.given)), describe(params, self.everything), reasons + why,
+            tuple(_flags(params, self.given)), self._described(params), reasons + why,
             notes + self._warnings(host),
             self.cost.speed(self.candidate) if speed or explain else None, fit_choice, found)
+
+    def _described(self, params: Params) -> str:
+        if not self.evaluator.model.is_moe:
+            params = replace(params, overrides=tuple(p for p in params.overrides if EXPERTS_REGEX not in p[0]))
+        return describe(params, self.everything)
 
     def _devices(self) -> tuple[DeviceRow, ...]:
         machine, use, extra = self.evaluator.machine, self.use, self.use.extra_by_device()
@@ -96,7 +102,7 @@ class _Answer:
         if chosen is None:
             return why, found, None
         return why, found, FitChoice(chosen.params, chosen.breakdown, chosen.fits, self.cost.speed(chosen),
-                                     describe(chosen.params, self.everything))
+                                     self._described(chosen.params))
 
     def _warnings(self, host: HostRow) -> tuple[str, ...]:
         model, use, spare = self.evaluator.model, self.use, self.candidate.ram_spare
@@ -105,9 +111,20 @@ class _Answer:
             found.append(f"the launch needs {mib(host.needed)} of system memory, {mib(-spare)} more than is "
                          "available: it would swap, or read the file again for every token")
         trained = model.n_ctx_train
-        if trained and use.n_ctx_seq > trained and self.given.n_ctx:
+        if trained and use.n_ctx_seq > trained:
             found.append(f"a slot's context of {use.n_ctx_seq} is more than the {trained} the model was trained for")
-        return tuple(dict.fromkeys(found))
+        return tuple(dict.fromkeys([*found, *self._idle()]))
+
+    def _idle(self) -> list[str]:
+        """What was asked for and changes nothing for this model or on this machine."""
+        given, found = self.given, []
+        if not self.evaluator.model.is_moe and any(EXPERTS_REGEX in pattern for pattern, _ in given.overrides):
+            found.append("the model has no experts: -cmoe and -ncmoe change nothing")
+        shares, devices = len(given.tensor_split or ()), len(self.evaluator.machine.devices)
+        if shares > devices:
+            found.append(f"-ts has {shares} shares for {devices} device{'s' * (devices != 1)}: the last ones change "
+                         "nothing")
+        return found
 
 
 def _flags(params: Params, given: Params) -> list[str]:

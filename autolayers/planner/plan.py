@@ -104,6 +104,9 @@ class Plan:
     fit_choice: FitChoice | None = None
     levers: tuple[Lever, ...] = ()
 
+    def __repr__(self) -> str:
+        return f"Plan({self.model!r}, {' '.join(self.flags)!r}, fits={self.fits})"
+
     @property
     def n_gpu_layers(self) -> int:
         """llama.cpp's count: the output layer is the first one offloaded, n_layer + 1 is everything."""

@@ -123,6 +123,12 @@ class TestErrors:
         (["--gpu", "24GiB"], 2, "which model?"),
         (["inspect"], 2, "one model"),
         (["sweep"], 2, "which model?"),
+        (["swep", "x"], 3, "swep: no such file; did you mean the command autolayers sweep?"),
+        (["Plan"], 3, "did you mean autolayers MODEL?"),
+        ([str(HEADERS)], 3, "a directory, not a model; it has afmoe-moe.gguf, "),
+        (["llama3.1"], 3, "no such file"), (["mistral"], 3, "ollama:mistral, one of Hugging Face hf:USER/REPO"),
+        ([DENSE, "--gpu", "gtx-1660-tie"], 2, "perhaps gtx-1660-ti"),
+        (["sweep", DENSE, "-m", MOE], 2, "two models"),
         (["sweep", DENSE, "--contexts", "a"], 2, "--contexts"),
         ([DENSE, "--gpu", "24GiB", "--budget", "GPU9=1GiB"], 2, "no device GPU9"),
     ])

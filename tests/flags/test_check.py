@@ -48,6 +48,48 @@ def test_the_line_names_the_flag_and_the_way_out(command: str, words: str, messa
     assert str(error.value) == message
 
 
+@pytest.mark.parametrize(("command", "words", "message"), [
+    ("plan", "m -c 8192 --ctx 4096", "-c 8192 and --ctx 4096 both say the context: give one of them"),
+    ("plan", "m -c 8192 --ctx max", "-c 8192 and --ctx max both say the context: give one of them"),
+    ("plan", "m --ctx-min 9000 -c 4096", "--ctx-min 9000 is more than the context that was asked for, 4096"),
+    ("plan", "m --ctx-min 9000 --ctx 4k", "--ctx-min 9000 is more than the context that was asked for, 4096"),
+    ("plan", "m -m other", "m and -m other are two models: give one of them"),
+    ("sweep", "m -m other", "m and -m other are two models: give one of them"),
+    ("inspect", "m -m other", "m and -m other are two models: give one of them"),
+    ("plan", "m --json -q", "--json and -q say different things: give one of them"),
+    ("plan", "m --format docker --json", "--format and --json say different things: give one of them"),
+])
+def test_contradictions_are_named(command: str, words: str, message: str) -> None:
+    with pytest.raises(UsageError) as error:
+        read(command, words.split(), {"LLAMA_ARG_CTX_SIZE": "512", "LLAMA_ARG_MODEL": "third"})
+    assert str(error.value) == message
+
+
+@pytest.mark.parametrize("words", ["m --ctx 4096", "m --ctx 4096 -c 4k", "m -m m", "m --json --format json",
+                                   "m --ctx 8k --ctx 4k", "m --ctx-min 512"])
+def test_what_says_the_same_twice_or_overrules_a_variable_is_none(words: str) -> None:
+    read("plan", words.split(), {"LLAMA_ARG_CTX_SIZE": "4096", "LLAMA_ARG_MODEL": "third"})
+
+
+@pytest.mark.parametrize(("words", "warning"), [
+    ("-ncmoe 5", "the model has no experts"), ("-cmoe", "the model has no experts"),
+    ("-ts 1,2,3", "-ts has 3 shares for 1 device: the last ones change nothing"),
+    ("--ctx-min 200000", "more than the 131072 the model was trained for"),
+    ("--ctx max", "more than the 131072 the model was trained for"), ("", None), ("-ts 1", None)])
+def test_words_that_change_nothing_are_named(words: str, warning: str | None) -> None:
+    plan = autolayers.plan(model("llama-3.2-1b-q8_0"), words.split(), devices=gpus(24576))
+    found = [line for line in plan.warnings if "incomplete" not in line]
+    assert len(found) == bool(warning) and all(str(warning) in line for line in found)
+    assert "experts" not in plan.placement
+
+
+@pytest.mark.parametrize(("words", "message"), [
+    ("--mmproj MODEL", "a model, not a projector"), ("--lora MODEL", "a model, not an adapter")])
+def test_files_in_the_wrong_place_are_refused(words: str, message: str) -> None:
+    with pytest.raises(autolayers.LaunchRefused, match=message):
+        autolayers.plan(MODEL, words.replace("MODEL", MODEL).split(), devices=["24GiB"])
+
+
 @pytest.mark.parametrize("command", [command for command in COMMANDS.values() if command.llama], ids=lambda c: c.name)
 def test_what_a_newer_llama_cpp_may_know_passes_where_it_is_asked_for(command: object) -> None:
     arguments = read(command.name, ["m", "--strict-flags", "off", "--brand-new", "7", "-c", "8k"])  # type: ignore[attr-defined]

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from ...errors import UsageError
 from ...flags.formats import FORMATS
-from .. import say
+from ...output import say
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

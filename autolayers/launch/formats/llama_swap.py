@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ...errors import UsageError
-from ...quoting import shell, yaml
+from ...quoting import posix, yaml
 from .launch_file import LaunchFile, named, without
 
 
@@ -27,7 +27,7 @@ def _command(launch: LaunchFile) -> str:
     for word in [*program, *words]:
         if "${" in word:
             raise UsageError(f"{word!r}: llama-swap would replace ${{...}} in it, and has no other way to say it")
-    return f"{shell(program)} --port ${{PORT}} {shell(words)}"
+    return f"{posix(program)} --port ${{PORT}} {posix(words)}"
 
 
 def _proxy(launch: LaunchFile) -> list[str]:
