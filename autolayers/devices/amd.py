@@ -52,7 +52,7 @@ def _card(path: str, root: str) -> Device | None:
     description = _text(f"{path}/product_name") or f"AMD GPU {_text(f'{path}/device') or address}"
     pci = address if re.fullmatch(r"[0-9a-f]{4}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]", address) else None
     card = Device(name="", total=vram, free=max(0, vram - vram_used), description=description, backend=Hip.name,
-                  pci_id=pci, source="sysfs")
+                  pci_id=pci, source="sysfs", limits=_limits(pci, root))
     if not _integrated(path):
         return card
     card = replace(card, kind="igpu", warning="unified memory: what the firmware carved out for the GPU")
@@ -64,6 +64,26 @@ def _card(path: str, root: str) -> Device | None:
         free = min(max(0, gtt - gtt_used), meminfo(root).get("MemAvailable", 0))
         card = replace(card, total=gtt, free=free, warning="unified memory: free is what the system has available")
     return card
+
+
+def _limits(pci: str | None, root: str) -> dict[str, int] | None:
+    """Which card it is to ROCm: gfx_target_version of the KFD's node at that address."""
+    if pci is None:
+        return None
+    domain, bus, rest = pci.split(":")
+    slot, function = rest.split(".")
+    place = {"domain": int(domain, 16), "location_id": int(bus, 16) << 8 | int(slot, 16) << 3 | int(function)}
+    nodes = f"{root.rstrip('/')}/sys/class/kfd/kfd/topology/nodes"
+    try:
+        names = os.listdir(nodes)
+    except OSError:
+        return None
+    for name in names:
+        facts = dict(re.findall(r"^(\w+) (\d+)$", _text(f"{nodes}/{name}/properties"), re.MULTILINE))
+        version = int(facts.get("gfx_target_version", 0))
+        if version and all(int(facts.get(key, -1)) == value for key, value in place.items()):
+            return {"gfx_target_version": version}
+    return None
 
 
 def _integrated(path: str) -> bool:

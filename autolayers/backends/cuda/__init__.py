@@ -4,17 +4,22 @@ from __future__ import annotations
 
 from ...builds import NEWEST_RULES
 from ..backend import OFFLOAD_MIN_BATCH, Backend
-from .fattn import ADA, with_converted_cache
+from .fattn import ADA, AMD, with_converted_cache
 from .fusion import add_alloc_deps
 from .supported import supports_op
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Hashable
+
     from ...builds import Rules
     from ...devices.device import Device
     from ...ggml.scheduler import AddAllocDep
     from ...ggml.tensor import Tensor
     from ..ops import Ops, Parts
+
+
+SHARED_MEMORY = 65536           # bytes that a workgroup of AMD's has
 
 
 class CudaBuffers(Backend):
@@ -82,15 +87,45 @@ class Cuda(CudaBuffers):
 
 
 class Hip(Cuda):
+    """`limits["gfx_target_version"]` of a device is its card's, as the driver has it (KFD): 110000 for gfx1100."""
+
     name = "ROCm"
     aliases = ("HIP",)
     host_buffer = "ROCm_Host"
-    proven = False
     nvidia = False
     blas = "ROCm BLAS"
     image = "-rocm"
     gpu_driver = ""
     device_nodes = ("/dev/kfd", "/dev/dri")
+
+    def __init__(self, device: Device | None = None, index: int = 0, rules: Rules = NEWEST_RULES) -> None:
+        super().__init__(device, index, rules)
+        limits = (device and device.limits) or {}
+        version = limits.get("gfx_target_version", 0)
+        self.cc = AMD + _gfx(version)
+        self.proven = version > 0
+
+    @property
+    def kind(self) -> Hashable:
+        return self.name, self.cc
+
+    @property
+    def doubt(self) -> str:
+        if self.proven:
+            return ""
+        return (f"{self.device.name if self.device else self.name}: its card's gfx number is not known; the kernels "
+                "that need more memory are assumed, an upper bound")
+
+    def supports_op(self, op: Tensor) -> bool:
+        if op.op == "ARGSORT" and 4 * (1 << (op.src[0].ne[0] - 1).bit_length()) > SHARED_MEMORY:
+            return False                                   # HIP has no CUB to sort longer rows with
+        return super().supports_op(op)
+
+
+def _gfx(version: int) -> int:
+    """110000 -> 0x1100, 90010 -> 0x90a: the number as its hexadecimal digits say it."""
+    major, minor, step = version // 10000, version // 100 % 100, version % 100
+    return int(f"{major}{minor:x}{step:x}", 16)
 
 
 class Musa(Cuda):

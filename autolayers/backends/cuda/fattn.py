@@ -10,6 +10,8 @@ if TYPE_CHECKING:
     from ...builds import Rules
 
 ADA = 890                       # compute capability 8.9, assumed where it is not known
+AMD = 0x1000000                 # GGML_CUDA_CC_OFFSET_AMD: cards of AMD are this and their gfx number, 0 where unknown
+_CDNA, _RDNA, _RDNA3 = AMD + 0x908, AMD + 0x1010, AMD + 0x1100
 _KQ_STRIDE = 256                # FATTN_KQ_STRIDE
 _KV = frozenset(("f32", "f16", "bf16", "q4_0", "q4_1", "q5_0", "q5_1", "q8_0"))
 _KV_PAIRED = frozenset(("f32", "f16", "bf16", "q4_0", "q8_0"))     # each with itself alone
@@ -17,7 +19,8 @@ _VEC_PAIRS = frozenset((t, t) for t in ("f16", "bf16", "q4_0", "q8_0"))
 
 
 def flash_kernel(op: Tensor, cc: int, rules: Rules) -> str:
-    """ggml_cuda_get_best_fattn_kernel: "none", "vec", "mma" or "tile"; `cc` is 100 * major + 10 * minor."""
+    """ggml_cuda_get_best_fattn_kernel: "none", "vec", "mma" or "tile"; `cc` is 100 * major + 10 * minor,
+    for AMD's cards AMD + 0x1100 (gfx1100)."""
     q, k, v = op.src[0], op.src[1], op.src[2]
     mask, alibi = op.param[0], op.param[1]     # type: ignore[index]
     ratio = q.ne[2] // k.ne[2]
@@ -48,7 +51,10 @@ def flash_kernel(op: Tensor, cc: int, rules: Rules) -> str:
     vector = q.ne[0] <= 256 and q.ne[0] % 64 == 0 and q.ne[0] != 192 and k.ne[1] % _KQ_STRIDE == 0
     quantised = block_size(k.type) > 1 or block_size(v.type) > 1
     n = q.ne[1]
-    if cc >= 750 and q.ne[0] not in (40, 72):
+    if cc >= AMD:
+        if cc == AMD or _amd_matrix_cores(q.ne[0], n * _effective(ratio, q.ne[0]), grouped, cc):
+            return "mma"                       # of an unknown card the kernel that needs more memory
+    elif cc >= 750 and q.ne[0] not in (40, 72):
         if vector:
             if not quantised:
                 if cc >= 890 and n == 1 and q.ne[3] == 1 and not (ratio > 4 and (q.ne[0] >= 256 or k.ne[1] >= 8192)):
@@ -58,16 +64,33 @@ def flash_kernel(op: Tensor, cc: int, rules: Rules) -> str:
             if not grouped and n == 1:
                 return "vec"
         return "mma"
-    if cc >= 700 and cc < 750 and q.ne[0] not in (40, 72):
-        effective, most = 1, 32 if q.ne[0] == 320 else 16 if q.ne[0] in (192, 576) else 8
-        while ratio % (2 * effective) == 0 and effective < most:
-            effective *= 2
+    elif cc >= 700 and q.ne[0] not in (40, 72):
+        effective = _effective(ratio, q.ne[0])
         if vector and n * effective <= 2:
             return "vec"
         return "tile" if n * effective <= 16 else "mma"
     if vector and ((not quantised and n == 1 and not grouped) or (quantised and n <= 2)):
         return "vec"
     return "tile"
+
+
+def _effective(ratio: int, head: int) -> int:
+    """gqa_ratio_eff: how many heads of a group one tile of a kernel computes."""
+    effective, most = 1, 32 if head == 320 else 16 if head in (192, 576) else 8
+    while ratio % (2 * effective) == 0 and effective < most:
+        effective *= 2
+    return effective
+
+
+def _amd_matrix_cores(head: int, columns: int, grouped: bool, cc: int) -> bool:
+    """Whether CDNA's or RDNA 3's matrix cores pay off."""
+    if head in (40, 72):
+        return False
+    if _CDNA <= cc < _RDNA:
+        if head <= 256:
+            return columns > (8 if head <= 64 else 16 if head <= 128 else 64)
+        return grouped and columns > 128
+    return cc >= _RDNA3 and grouped and head <= 256 and columns > (8 if head <= 128 else 16)
 
 
 def with_converted_cache(t: Tensor, size: int, cc: int, rules: Rules) -> int:

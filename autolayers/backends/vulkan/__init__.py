@@ -60,9 +60,10 @@ class Vulkan(Backend):
         return self.name, self.limits
 
     def supports_op(self, op: Tensor) -> bool:
-        if not self.proven and largest(op) > SMALLEST:
+        size = largest(op)
+        if size > SMALLEST and not self.proven:
             self.undecided = True
-        return supports_op(op, self.limits)
+        return supports_op(op, self.limits, size)
 
     def otherwise(self) -> Device | None:
         if self.device is None or not self.undecided:

@@ -30,10 +30,10 @@ _ALWAYS = frozenset((
     "NONE", "RESHAPE", "VIEW", "PERMUTE", "TRANSPOSE", "RMS_NORM", "ROPE_BACK", "RWKV_WKV6", "RWKV_WKV7"))
 
 
-def supports_op(op: Tensor, limits: Limits) -> bool:
-    """Whether a device with these limits runs this operation."""
+def supports_op(op: Tensor, limits: Limits, size: int) -> bool:
+    """Whether a device with these limits runs this operation, whose largest tensor has `size` bytes."""
     kind = op.op
-    if largest(op) > (limits.max_buffer_size if kind == "IM2COL" else limits.largest):
+    if size > (limits.max_buffer_size if kind == "IM2COL" else limits.largest):
         return False
     if kind in _ALWAYS:
         return True

@@ -1,0 +1,45 @@
+"""Metal: ggml/src/ggml-metal, as modelled. Weights can stay in the mapped file, which the GPU reads in place."""
+
+from __future__ import annotations
+
+from ..backend import OFFLOAD_MIN_BATCH, Backend
+from .fusion import add_alloc_deps
+from .reorder import reorder
+from .sizes import scratch
+from .supported import supports_op
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from ...ggml.scheduler import AddAllocDep
+    from ...ggml.tensor import Tensor
+
+
+class Metal(Backend):
+    name = "MTL"
+    aliases = ("Metal",)               # of builds before 2026
+    alignment = 32
+    modelled = True
+    out_of_memory = (
+        # ggml-metal-device.m
+        r"error: failed to allocate buffer, size = +(?P<mib>\d+\.\d+) MiB",
+        r"kIOGPUCommandBufferCallbackErrorOutOfMemory|failed to allocate Metal buffer of (?P<bytes>\d+) bytes",
+    )
+
+    @property
+    def doubt(self) -> str:
+        return f"backend {self.name}: sizes follow its source and were not compared with a launch on a Mac"
+
+    def supports_op(self, op: Tensor) -> bool:
+        return supports_op(op)
+
+    def offload_op(self, op: Tensor) -> bool:
+        if op.op == "MUL_MAT":
+            return op.ne[1] >= OFFLOAD_MIN_BATCH
+        return op.op == "MUL_MAT_ID" and op.ne[2] >= OFFLOAD_MIN_BATCH
+
+    def alloc_size(self, tensor: Tensor) -> int:
+        return scratch(tensor, tensor.nbytes)
+
+    def graph_optimize(self, nodes: list[Tensor], after: Tensor | None, add_alloc_dep: AddAllocDep) -> list[Tensor]:
+        add_alloc_deps(nodes, add_alloc_dep)
+        return reorder(nodes)

@@ -1,0 +1,220 @@
+"""What Metal fuses: the table and its checks of ggml/src/ggml-metal/ggml-metal-fusion.cpp, as modelled.
+
+`span` says how many nodes stay together when a graph is reordered, `add_alloc_deps` what their sources must outlast.
+The snake activation (MUL SIN SQR MUL ADD) is left out: no language model has it.
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+from ...ggml.tensor import VIEW_OPS, Tensor
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from ...ggml.scheduler import AddAllocDep
+
+MOST = 16                        # GGML_METAL_FUSION_MAX
+EMPTY = VIEW_OPS | {"NONE"}
+_MOE_MOST_USED = 8               # GGML_METAL_MOE_REDUCE_MAX_EXPERTS
+_MOE_MOST_EXPERTS = 1024         # GGML_METAL_TOPK_MOE_MAX_EXPERTS
+
+
+class Fusion:
+    """A sequence of operations: `ops_all` with the views between them, `ops` without."""
+
+    def __init__(self, ops: str, check: Callable[[Fusion, Sequence[Tensor], Sequence[int], int], bool],
+                 chain: bool = True) -> None:
+        self.ops_all = tuple(ops.split())
+        self.ops = tuple(op for op in self.ops_all if op not in EMPTY)
+        self.check = check
+        self.chain = chain       # each node reads the one before, has its shape and is read by the next alone
+
+
+def add_alloc_deps(nodes: list[Tensor], add_alloc_dep: AddAllocDep) -> None:
+    """ggml_metal_fusion_add_alloc_deps: by the kinds of operations alone, the longest sequence first."""
+    ops = [node.op for node in nodes]
+    i, count = 0, len(nodes)
+    while i < count:
+        length = 0
+        for fusion in _BY_FIRST.get(ops[i], ()):
+            size = len(fusion.ops_all)
+            if size > length and tuple(ops[i:i + size]) == fusion.ops_all:
+                length = size
+        if length:
+            seen: set[int] = set()
+            for node in nodes[i:i + length]:
+                for source in node.src:
+                    if id(source) not in seen:
+                        seen.add(id(source))
+                        add_alloc_dep(source, nodes[i + length - 1])
+                seen.add(id(node))
+        i += max(1, length)
+
+
+def span(nodes: Sequence[Tensor], real: Sequence[int], at: int) -> int:
+    """ggml_metal_fusion_max: nodes from `real[at]` on that are one kernel. `real`: indices of nodes that compute."""
+    start, end = at, min(at + MOST, len(real))
+    while at < end:
+        best = 0
+        for fusion in _BY_FIRST.get(nodes[real[at]].op, ()):
+            n = len(fusion.ops)
+            if n > best and at + n <= end and _matches(fusion, nodes, real[at:at + n]):
+                best = n
+        if not best or at + best - start > MOST:
+            break
+        at += best
+    return min(MOST, real[at - 1] - real[start] + 1) if at > start else 1
+
+
+def _matches(fusion: Fusion, nodes: Sequence[Tensor], idxs: Sequence[int]) -> bool:
+    """ggml_metal_fusion_next, for one row of the table."""
+    group = [nodes[i] for i in idxs]
+    for node, op in zip(group, fusion.ops, strict=True):
+        if node.op != op:
+            return False
+    if fusion.chain:
+        for before, node in pairwise(group):
+            if not any(source is before for source in node.src[:2]) or node.ne != before.ne:
+                return False
+        if not _fusible(group, (len(group) - 1,)):
+            return False
+    return fusion.check(fusion, nodes, idxs, len(group))
+
+
+def _fusible(group: Sequence[Tensor], outputs: tuple[int, ...]) -> bool:
+    """ggml_can_fuse_subgraph_ext: what is inside is not needed outside, but for the outputs."""
+    inside = {id(node) for node in group}
+    for i, node in enumerate(group):
+        if i in outputs:
+            continue
+        if node.is_output or sum(s is node for other in group[i + 1:] for s in other.src) != node.uses:
+            return False
+        root = node.view_src
+        if root is not None and not root.weight and id(root) not in inside:
+            return False
+    return True
+
+
+def _norm(fusion: Fusion, nodes: Sequence[Tensor], idxs: Sequence[int], n: int) -> bool:
+    before = first = nodes[idxs[0]]
+    for i in idxs[1:]:
+        node = nodes[i]
+        if node.src[0] is not before or node.type != "f32":
+            return False
+        if node.op == "SCALE":
+            return len(node.src) == 1
+        if node.src[1].ne[0] != first.ne[0] or not node.src[1].contiguous_rows():
+            return False
+        before = node
+    return True
+
+
+def _ssm_conv_silu(fusion: Fusion, nodes: Sequence[Tensor], idxs: Sequence[int], n: int) -> bool:
+    conv, unary = nodes[idxs[0]], nodes[idxs[1]]
+    return unary.param == "SILU" and conv.type == unary.type == "f32" and unary.contiguous_rows()
+
+
+def _add_chain(fusion: Fusion, nodes: Sequence[Tensor], idxs: Sequence[int], n: int) -> bool:
+    for i, j in pairwise(idxs):
+        before, node = nodes[i], nodes[j]
+        a, b = node.src[1], before.src[1]
+        if node.src[0] is not before or a.type != b.type or a.ne != b.ne or a.nb != b.nb:
+            return False
+    return True
+
+
+def _gdn_cache(fusion: Fusion, nodes: Sequence[Tensor], idxs: Sequence[int], n: int) -> bool:
+    """The states that GATED_DELTA_NET puts behind its output, copied to the cache."""
+    gdn, cpy = nodes[idxs[0]], nodes[idxs[1]]
+    if gdn.is_output or cpy.is_output or gdn.type != "f32":
+        return False
+    size, heads, n_tokens, n_seqs = gdn.src[2].ne
+    rows = n_tokens * n_seqs
+    snapshots = (gdn.ne[1] - rows) // (size * n_seqs)
+    states, cache = cpy.src[0], cpy.src[1]
+    width = size * size * heads
+    return (states.op == "VIEW" and states.view_src is gdn and states.view_offs == 4 * size * heads * rows
+            and states.contiguous() and cache.type == "f32"
+            and cache.ne == (width, n_seqs, min(n_tokens, snapshots), 1) and cache.nb[:2] == (4, 4 * width))
+
+
+def _raw(fusion: Fusion, nodes: Sequence[Tensor], start: int) -> Sequence[Tensor]:
+    """The nodes from `start` on with the views between them, where their kinds are `ops_all`; else none."""
+    group = nodes[start:start + len(fusion.ops_all)]
+    return group if tuple([node.op for node in group]) == fusion.ops_all else ()
+
+
+def _topk_moe(fusion: Fusion, nodes: Sequence[Tensor], idxs: Sequence[int], n: int) -> bool:
+    """ggml_metal_fusion_check_topk_moe: the choice of experts."""
+    group = _raw(fusion, nodes, idxs[0])
+    last = idxs[0] + len(fusion.ops_all) - 1
+    if not group or last - (fusion.ops_all[-1] == "RESHAPE") != idxs[-1]:
+        return False
+    softmax, probs, order, ids, chosen = group[:5]
+    logits, out = softmax.src[0], group[-1]
+    if len(softmax.src) > 1 or not logits.type == softmax.type == out.type == "f32":
+        return False
+    n_expert, n_tokens = logits.ne[:2]
+    if n_expert > _MOE_MOST_EXPERTS or logits.ne[2:] != (1, 1) or ids.ne[1:] != (n_tokens, 1, 1) \
+            or out.ne != (1, ids.ne[0], n_tokens, 1):
+        return False
+    if not logits.contiguous() or not out.contiguous() or ids.nb[:2] != (4, 4 * n_expert):
+        return False
+    if not (probs.src[0] is order.src[0] is softmax and ids.src[0] is order
+            and chosen.src[0] is probs and chosen.src[1] is ids):
+        return False
+    before = chosen
+    if n >= 6:
+        weights, total, clamp, div, reshaped = group[5:10]
+        if not (weights.src[0] is chosen and total.src[0] is weights and clamp.src[0] is total
+                and div.src[0] is weights and div.src[1] is clamp and reshaped.src[0] is div):
+            return False
+        before = reshaped
+    if out.op == "SCALE" and out.src[0] is not before:
+        return False
+    return _fusible(group, (3, len(group) - 1))
+
+
+def _moe_reduce(fusion: Fusion, nodes: Sequence[Tensor], idxs: Sequence[int], n: int) -> bool:
+    """ggml_metal_fusion_match_moe_reduce: the weighted sum of the experts' results."""
+    group = _raw(fusion, nodes, idxs[0])
+    if not group or idxs[-1] != idxs[0] + len(group) - 1:
+        return False
+    mul, views, adds = group[0], group[1:n + 1], group[n + 1:]
+    experts, weights, out = mul.src[0], mul.src[1], group[-1]
+    n_embd, used, n_tokens, more = experts.ne
+    if not mul.type == experts.type == weights.type == out.type == "f32" or used != n or more != 1:
+        return False
+    if weights.ne != (1, used, n_tokens, 1) or out.ne != (n_embd, n_tokens, 1, 1) \
+            or not (experts.contiguous() and weights.contiguous() and out.contiguous()):
+        return False
+    for i, view in enumerate(views):
+        if view.view_src is not mul or view.src[0] is not mul or view.view_offs != i * mul.nb[1] \
+                or view.ne[:2] != (n_embd, n_tokens) or view.nb[1] != mul.nb[2]:
+            return False
+    left = views[0]
+    for add, right in zip(adds, views[1:], strict=True):
+        if add.src[0] is not left or add.src[1] is not right:
+            return False
+        left = add
+    return _fusible(group, (len(group) - 1,))
+
+
+_SELECTION = "SOFT_MAX RESHAPE ARGSORT VIEW GET_ROWS"
+_NORMALISED = f"{_SELECTION} RESHAPE SUM_ROWS CLAMP DIV RESHAPE"
+_FUSIONS = (
+    *(Fusion(f"{norm} {rest}", _norm) for norm in ("NORM", "RMS_NORM") for rest in ("MUL", "MUL ADD", "SCALE")),
+    *(Fusion(" ".join(["ADD"] * n), _add_chain) for n in range(2, 8)),
+    Fusion("GATED_DELTA_NET CPY", _gdn_cache, chain=False),
+    *(Fusion(ops, _topk_moe, chain=False) for ops in (_SELECTION, f"{_SELECTION} SCALE", _NORMALISED,
+                                                      f"{_NORMALISED} SCALE")),
+    *(Fusion(" ".join(["MUL", *["VIEW"] * n, *["ADD"] * (n - 1)]), _moe_reduce, chain=False)
+      for n in range(2, _MOE_MOST_USED + 1)),
+    Fusion("SSM_CONV UNARY", _ssm_conv_silu),
+)
+_BY_FIRST: dict[str, list[Fusion]] = {}
+for _fusion in _FUSIONS:
+    _BY_FIRST.setdefault(_fusion.ops[0], []).append(_fusion)

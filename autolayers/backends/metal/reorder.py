@@ -1,0 +1,92 @@
+"""The order in which Metal runs a split: ggml_graph_optimize of ggml/src/ggml-metal/ggml-metal-common.cpp, as modelled.
+
+Nodes that touch other memory than those before them are moved forward, so that they can run at the same time; what is
+fused stays together. The allocator sees the new order.
+"""
+
+from __future__ import annotations
+
+from ...ggml.tensor import Tensor
+from .fusion import EMPTY, span
+
+_FORWARD = 64                    # how far nodes are looked for
+_SAFE = EMPTY | {
+    "MUL_MAT", "MUL_MAT_ID", "ROPE", "NORM", "RMS_NORM", "GROUP_NORM", "L2_NORM", "SUM_ROWS", "SSM_CONV", "SSM_SCAN",
+    "CLAMP", "TRI", "DIAG", "MUL", "ADD", "SUB", "DIV", "GLU", "SCALE", "UNARY", "GET_ROWS", "SET_ROWS", "SET", "CPY",
+    "CONT", "REPEAT"}
+
+
+class Pack:
+    """Nodes of one kernel, and by id the owners of the memory that it reads and writes."""
+
+    __slots__ = ("empty", "nodes", "read", "safe", "touched", "written")
+
+    def __init__(self, nodes: list[Tensor]) -> None:
+        self.nodes = nodes
+        self.empty = nodes[0].op in EMPTY
+        self.safe = nodes[0].op in _SAFE
+        inside = {id(node) for node in nodes}
+        self.read = {id(s.view_src or s) for node in nodes for s in node.src if id(s) not in inside}
+        self.written = {id(node.view_src or node) for node in nodes}
+        self.touched = self.read | self.written
+
+
+class Ranges:
+    """ggml_mem_ranges: memory of a set of kernels that run at the same time."""
+
+    __slots__ = ("read", "written")
+
+    def __init__(self) -> None:
+        self.read: set[int] = set()
+        self.written: set[int] = set()
+
+    def add(self, pack: Pack) -> None:
+        self.read |= pack.read
+        self.written |= pack.written
+
+    def free_for(self, pack: Pack) -> bool:
+        """Whether it writes nothing that they touch and touches nothing that they write."""
+        return self.written.isdisjoint(pack.touched) and self.read.isdisjoint(pack.written)
+
+
+def packs(nodes: list[Tensor]) -> list[Pack]:
+    """The nodes, those that are fused together."""
+    real = [i for i, node in enumerate(nodes) if node.op not in EMPTY]
+    at = {i: n for n, i in enumerate(real)}
+    found = []
+    i = 0
+    while i < len(nodes):
+        length = span(nodes, real, at[i]) if i in at else 1
+        found.append(Pack(nodes[i:i + length]))
+        i += length
+    return found
+
+
+def reorder(nodes: list[Tensor]) -> list[Tensor]:
+    """The nodes of one split in their new order (ggml_metal_graph_optimize_reorder)."""
+    todo = packs(nodes)
+    used = bytearray(len(todo))
+    order: list[Tensor] = []
+    running = Ranges()
+    for i, pack in enumerate(todo):
+        if used[i]:
+            continue
+        if not pack.empty and not running.free_for(pack):
+            waiting = Ranges()                   # what has been skipped
+            waiting.add(pack)
+            for j in range(i + 1, min(i + _FORWARD, len(todo))):
+                if used[j]:
+                    continue
+                other = todo[j]
+                if not other.safe:
+                    break
+                if (other.empty or running.free_for(other)) and waiting.free_for(other):
+                    running.add(other)
+                    order += other.nodes
+                    used[j] = 1
+                else:
+                    waiting.add(other)
+            running = Ranges()
+        running.add(pack)
+        order += pack.nodes
+    return order

@@ -1,0 +1,59 @@
+"""What Metal's results hold in addition to themselves: ggml_backend_metal_buffer_type_get_alloc_size of
+ggml/src/ggml-metal/ggml-metal.cpp and the functions of ggml-metal-ops.cpp named here, as modelled."""
+
+from __future__ import annotations
+
+from ...ggml.tensor import Tensor, block_size
+
+# ggml-metal-impl.h: queries and keys of one threadgroup, plain and vector kernels
+_NQPSG, _NCPSG = 8, 64
+_VEC_NQPSG, _VEC_NCPSG = 1, 32
+_AMAX = 8 + 256 * 4              # ggml_metal_op_mul_mat_id_extra_amax
+_SPARSE_HEADS = frozenset((
+    (32, 32), (64, 64), (96, 96), (96, 64), (128, 128), (192, 128), (192, 192), (256, 256), (320, 256), (512, 512),
+    (576, 512)))
+_SPARSE_TYPES = frozenset(("f16", "bf16", "f32", "q4_0", "q4_1", "q5_0", "q5_1", "q8_0"))
+
+
+def scratch(t: Tensor, size: int) -> int:
+    """`size`, the bytes of a tensor, with what its operation needs while it runs."""
+    op = t.op
+    if op == "FLASH_ATTN_EXT":
+        return size + _flash_attn(t)
+    if op == "MUL_MAT_ID":
+        n_expert = t.src[0].ne[2]
+        return size + 4 * n_expert * (1 + t.src[2].ne[1]) + _AMAX
+    if op in ("CUMSUM", "ARGSORT"):
+        return 2 * size
+    if op == "TOP_K":
+        return 2 * 4 * t.src[0].nelements
+    return size
+
+
+def _flash_attn(t: Tensor) -> int:
+    q, k, v = t.src[:3]
+    mask, n_kv_max = t.param[0], t.param[2]  # type: ignore[index]
+    v_is_k = v.view_src is not None and (v.view_src is k or (v.view_src is k.view_src and v.view_offs == k.view_offs))
+    # ggml_metal_op_flash_attn_ext_extra_pad: the last keys and values, and their part of the mask
+    row_k, row_v = k.nb[1], v.nb[1]
+    if q.ne[1] >= 32 and block_size(k.type) > 1:
+        row_k = 2 * k.ne[0]
+        row_v = 2 * (k.ne[0] if v_is_k else v.ne[0])
+    masked = mask.ne[1] * mask.ne[2] * mask.ne[3] if mask is not None else 0
+    size = _NCPSG * (row_k * k.ne[2] * k.ne[3] + row_v * v.ne[2] * v.ne[3] + 2 * masked)
+    if mask is not None:             # ..._extra_blk: which parts of the mask are empty
+        vector = q.ne[1] < 20 and q.ne[0] % 32 == 0
+        rows, columns = (_VEC_NQPSG, _VEC_NCPSG) if vector else (_NQPSG, _NCPSG)
+        blocks = -(-q.ne[1] // rows) * -(-mask.ne[0] // columns)
+        size += _pad(blocks * mask.ne[2] * mask.ne[3], 32)
+    size += 4 * min(q.ne[1], 32) * q.ne[2] * q.ne[3] * 32 * (v.ne[0] + 2)      # ..._extra_tmp: 32 workgroups' results
+    size += _pad(2 * k.nelements, 16)                                          # ..._extra_kv_f16
+    if not v_is_k:
+        size += _pad(2 * v.nelements, 16)
+    if 0 < n_kv_max <= 4096 and mask is not None and (k.ne[0], v.ne[0]) in _SPARSE_HEADS and k.type in _SPARSE_TYPES:
+        size += _pad(4 * _pad(n_kv_max, _VEC_NCPSG) * masked, 16)              # ..._extra_idx
+    return size
+
+
+def _pad(n: int, to: int) -> int:
+    return -(-n // to) * to

@@ -1,0 +1,140 @@
+"""Which operations Metal runs: ggml_metal_device_supports_op of ggml/src/ggml-metal/ggml-metal-device.m, as modelled,
+on an M1 or newer (simdgroup matrices and reductions, bfloat). Where the sources lie makes no difference: the scheduler
+copies."""
+
+from __future__ import annotations
+
+from ...ggml.tensor import Tensor
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_UNARY = frozenset((
+    "TANH", "RELU", "SIGMOID", "GELU", "GELU_ERF", "GELU_QUICK", "SILU", "ELU", "NEG", "ABS", "SGN", "STEP",
+    "HARDSWISH", "HARDSIGMOID", "EXP", "SOFTPLUS", "EXPM1", "FLOOR", "CEIL", "ROUND", "TRUNC", "XIELU",
+))
+_GLU = frozenset(("REGLU", "GEGLU", "SWIGLU", "SWIGLU_OAI", "GEGLU_ERF", "GEGLU_QUICK", "SWIGLU_CLAMP"))
+_FLOATS = frozenset(("f32", "f16"))
+_NO_KERNEL = frozenset(("nvfp4", "tq1_0"))
+_CONCAT = frozenset(("f32", "f16", "bf16", "i8", "i16", "i32", "i64", "q4_0", "q4_1", "q5_0", "q5_1", "q8_0"))
+_FLASH_ATTN_HEADS = frozenset((32, 40, 48, 64, 72, 80, 96, 112, 128, 192, 256, 320, 512, 576))
+_FLASH_ATTN = frozenset(("f32", "f16", "bf16", "q8_0", "q4_0", "q4_1", "q5_0", "q5_1"))
+_SET_ROWS = frozenset(("f32", "f16", "bf16", "q8_0", "q4_0", "q4_1", "q5_0", "q5_1", "iq4_nl", "tq2_0"))
+_CPY = {
+    "f32": _SET_ROWS | {"q1_0", "q2_0", "i32"}, "f16": _FLOATS, "bf16": frozenset(("f32", "bf16")),
+    "i32": frozenset(("f32", "i32")),
+    **dict.fromkeys(("q1_0", "q2_0", "q4_0", "q4_1", "q5_0", "q5_1", "q8_0", "tq2_0"), _FLOATS)}
+_ALWAYS = frozenset((
+    "NONE", "RESHAPE", "VIEW", "TRANSPOSE", "PERMUTE", "REPEAT", "CONV_TRANSPOSE_1D", "ARGMAX", "ROPE", "ROPE_BACK",
+    "ARGSORT", "TOP_K", "ARANGE", "SSM_SCAN", "SSM_CONV", "RWKV_WKV6", "RWKV_WKV7", "DIAG"))
+_THREADGROUP = 32768             # bytes of threadgroup memory
+
+
+def supports_op(op: Tensor) -> bool:
+    kind = op.op
+    if kind in _ALWAYS:
+        return True
+    rule = _RULES.get(kind)
+    return rule is not None and rule(op)
+
+
+def _rows(op: Tensor) -> bool:
+    return op.src[0].contiguous_rows()
+
+
+def _float_rows(op: Tensor) -> bool:
+    return op.src[0].contiguous_rows() and op.src[0].type in _FLOATS
+
+
+def _arithmetic(op: Tensor) -> bool:
+    return _float_rows(op) and op.src[1].contiguous_rows() and op.src[0].type == op.src[1].type
+
+
+def _concat(op: Tensor) -> bool:
+    return op.type == op.src[0].type == op.src[1].type and op.type in _CONCAT
+
+
+def _flash_attn(op: Tensor) -> bool:
+    q, k, v = op.src[:3]
+    if q.ne[0] not in _FLASH_ATTN_HEADS or (k.ne[0] == 72 and v.ne[0] != 72):
+        return False
+    return k.ne[0] >= v.ne[0] and k.type == v.type and k.type in _FLASH_ATTN
+
+
+def _mul_mat(op: Tensor) -> bool:
+    """ggml_metal_supports_mul_mat_op."""
+    a, b = op.src[0], op.src[1]
+    if a.type == "f32" and b.type == "f16" and _use_fwht(op):
+        return True
+    if a.type in _NO_KERNEL:
+        return False
+    if b.type != "f16":
+        return True
+    if a.type == "bf16":
+        return False
+    if op.op == "MUL_MAT":
+        return a.type == "f16" or (not _transposed(a) and not _transposed(b) and a.ne[0] >= 64 and b.ne[1] > 8)
+    return a.ne[0] >= 64 and op.src[2].ne[1] >= 32
+
+
+def _use_fwht(op: Tensor) -> bool:
+    """ggml_metal_op_mul_mat_use_fwht: the Hadamard rotation of quantised caches."""
+    b = op.src[1]
+    n = b.ne[0]
+    return (op.op == "MUL_MAT" and op.param == "hadamard" and b.contiguous() and op.contiguous() and b.ne == op.ne
+            and (n in (64, 128, 256, 512) or (n in (1024, 2048, 4096, 8192) and 4 * n <= _THREADGROUP)))
+
+
+def _transposed(t: Tensor) -> bool:
+    return t.nb[0] > t.nb[1]
+
+
+def _indexer(op: Tensor) -> bool:
+    q, k, weights, mask = op.src[:4]
+    return (q.ne[0] == 128 and q.ne[1] == 64 and q.type == weights.type == op.type == "f32" and mask.type == "f16"
+            and all(t.contiguous_rows() for t in (q, k, weights, mask)) and k.type in _FLASH_ATTN)
+
+
+def _hyper_connections(op: Tensor) -> bool:
+    if any(t.type != "f32" or not t.contiguous_rows() for t in op.src) or op.type != "f32":
+        return False
+    if op.op == "DSV4_HC_COMB":
+        return op.src[0].ne[0] == 24 and op.src[1].ne[0] >= 3 and op.src[2].ne[0] == 24
+    if op.op == "DSV4_HC_PRE":
+        return True
+    return (op.src[1].ne[1] == 4 and op.src[2].ne[0] == 4
+            and (len(op.src) < 4 or (op.src[3].ne[0] == 4 and op.src[3].ne[1] == 4)))
+
+
+def _set_rows(op: Tensor) -> bool:
+    source = op.src[0].type
+    return op.type == "f16" if source == "f16" else source == "f32" and op.type in _SET_ROWS
+
+
+def _f32_source(op: Tensor) -> bool:
+    return op.src[0].type == "f32"
+
+
+_RULES: dict[str, Callable[[Tensor], bool]] = {
+    **dict.fromkeys(("SCALE", "FILL", "CLAMP", "SQR", "SQRT", "SIN", "COS", "LOG"), _float_rows),
+    **dict.fromkeys(("ADD", "SUB", "MUL", "DIV", "ADD_ID"), _arithmetic),
+    **dict.fromkeys(("TRI", "SUM_ROWS", "CUMSUM", "MEAN", "SOFT_MAX", "GROUP_NORM", "L2_NORM", "NORM", "RMS_NORM"),
+                    _rows),
+    **dict.fromkeys(("UPSCALE", "POOL_2D", "PAD", "PAD_REFLECT_1D", "TIMESTEP_EMBEDDING", "SOLVE_TRI"), _f32_source),
+    **dict.fromkeys(("SET", "CPY", "DUP", "CONT"), lambda op: op.type in _CPY.get(op.src[0].type, ())),
+    **dict.fromkeys(("MUL_MAT", "MUL_MAT_ID"), _mul_mat),
+    **dict.fromkeys(("DSV4_HC_COMB", "DSV4_HC_PRE", "DSV4_HC_POST"), _hyper_connections),
+    "UNARY": lambda op: op.param in _UNARY and _float_rows(op),
+    "GLU": lambda op: op.param in _GLU and op.src[0].contiguous(1) and op.src[0].type in _FLOATS,
+    "CONCAT": _concat, "FLASH_ATTN_EXT": _flash_attn, "LIGHTNING_INDEXER": _indexer, "SET_ROWS": _set_rows,
+    "ACC": lambda op: _rows(op) and op.src[1].contiguous_rows() and op.src[0].type == "f32",
+    "SUM": lambda op: op.src[0].contiguous(), "ROLL": lambda op: op.src[0].contiguous(),
+    "LEAKY_RELU": lambda op: op.src[0].type in _FLOATS,
+    "IM2COL": lambda op: op.src[1].contiguous() and op.src[1].type == "f32" and op.type in _FLOATS,
+    "CONV_2D": lambda op: op.src[0].contiguous() and op.src[0].type in _FLOATS and op.src[1].type == op.type == "f32",
+    "CONV_2D_DW": lambda op: op.src[0].type in _FLOATS and op.src[1].type == op.type == "f32",
+    "POOL_1D": lambda op: op.src[0].contiguous() and op.src[0].type == "f32",
+    "GATED_DELTA_NET": lambda op: op.src[2].ne[0] % 32 == 0,
+    "GET_ROWS": lambda op: op.src[0].type not in _NO_KERNEL,
+}

@@ -1,0 +1,56 @@
+"""Backends that reorder a split: every node once, and after all that it depends on, whatever the architecture."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from support import FIXTURES, model
+
+from autolayers import Device, LaunchRefused, estimate
+from autolayers.backends import Metal, Vulkan
+from autolayers.flags.parse import parse
+from autolayers.ggml.tensor import VIEW_OPS, Tensor
+
+NAMES = sorted(path.stem for path in (FIXTURES / "headers").glob("*-*.gguf"))
+
+
+def check(before: list[Tensor], after: list[Tensor]) -> None:
+    """The same nodes; what reads or writes memory that another writes keeps its side of it."""
+    assert sorted(map(id, before)) == sorted(map(id, after))
+    place = {id(node): i for i, node in enumerate(after)}
+    touching: dict[int, list[tuple[Tensor, bool]]] = {}          # by memory: nodes in their order, whether they write
+    for node in before:
+        for source in node.src:
+            assert id(source) not in place or source is node or place[id(source)] < place[id(node)]
+        if node.op not in VIEW_OPS:
+            for source in node.src:
+                touching.setdefault(id(source.view_src or source), []).append((node, False))
+            touching.setdefault(id(node.view_src or node), []).append((node, True))
+    for nodes in touching.values():
+        for i, (node, writes) in enumerate(nodes):
+            for other, wrote in nodes[:i] if writes else [pair for pair in nodes[:i] if pair[1]]:
+                assert place[id(other)] <= place[id(node)], (other, node, wrote)
+
+
+@pytest.mark.parametrize("backend", [Vulkan, Metal])
+def test_no_node_runs_before_what_it_depends_on(backend: type, monkeypatch: pytest.MonkeyPatch) -> None:
+    own = backend.graph_optimize
+    moved = 0
+
+    def checked(self: object, nodes: list[Tensor], after: Tensor | None, add: Callable[[Tensor, Tensor], None]):
+        nonlocal moved
+        before = list(nodes)
+        found = own(self, nodes, after, add)
+        check(before, found)
+        moved += sum(a is not b for a, b in zip(before, found, strict=True))
+        return found
+
+    monkeypatch.setattr(backend, "graph_optimize", checked)
+    for name in NAMES[::4]:
+        try:
+            estimate(model(name), parse(["-c", "2048", "-np", "2", "-ub", "64"]).params,
+                     [Device(f"{backend.name}0", 1 << 36, 1 << 36, backend=backend.name)])
+        except LaunchRefused:
+            continue
+    assert moved > 1000
