@@ -14,7 +14,7 @@ PACKAGE = ROOT / "autolayers"
 FLOORS = (
     ("errors", "records"),
     ("units", "quoting"),
-    ("output", "state", "net", "ggml"),
+    ("output", "programs", "state", "net", "ggml"),
     ("gguf", "flags"),
     ("builds", "model"),
     ("backends",),

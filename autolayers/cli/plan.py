@@ -110,7 +110,7 @@ def _render_several(together: Together, form: str, arguments: Arguments) -> str:
 
     rest = _printable(arguments)
     if form == "flags":
-        return "".join(" ".join([*model_words(plan), *plan.flags, *rest]) + "\n" for plan in together.plans)
+        return "".join(" ".join([shell(model_words(plan)), *plan.flags, *rest]) + "\n" for plan in together.plans)
     from ..report.table import Style
 
     return together_text(together, Style.of(sys.stdout, os.environ), rest)

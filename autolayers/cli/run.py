@@ -39,6 +39,14 @@ def main(argv: Sequence[str], planner: Planner | None = None) -> int:
     kind = own.get("format")
     if not kind and not own.get("dry-run") and (code := _startable(command)):
         return code
+    alone = commands.needs_no_plan(command)
+    if alone and not kind:
+        say(f"with {alone} {command.program} loads no model itself: nothing to plan")
+        words = commands.complete(command, [])
+        if own.get("dry-run"):
+            emit(shell(words) + "\n")
+            return 0
+        return _become(words, environ)
     session = Session(command, own, environ, planner or _planner)
     if kind:
         plan, added = _for_format(kind, session)

@@ -8,11 +8,11 @@ llama_prepare_model_devices does by address and type.
 
 from __future__ import annotations
 
-import os
 import re
 
 from ..backends import backend, canonical
 from ..errors import DeviceError
+from ..programs import NoAnswer, ask
 from ..records import replace
 from ..units import MiB
 from .device import Device
@@ -44,44 +44,26 @@ def query(program: str, environ: Mapping[str, str], rpc: Sequence[str] = (),
 
 def run(program: str, environ: Mapping[str, str], rpc: Sequence[str] = (), timeout: float = 30.0) -> str:
     """The listing's text. Raises DeviceError."""
-    import subprocess
-    import tempfile
-
     # llama.cpp handles --list-devices the moment it reads it: what follows would be ignored.
     command = [program, *(["--rpc", ",".join(rpc)] if rpc else []), "--list-devices"]
     kept = {name: value for name, value in environ.items()
             if not name.startswith("LLAMA_ARG_") or name == "LLAMA_ARG_RPC"}
-    # Files, not pipes: a grandchild that keeps a pipe open would outlast the timeout.
-    with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
-        try:
-            child = subprocess.Popen(command, env=kept, stdin=subprocess.DEVNULL, stdout=out, stderr=err,
-                                     start_new_session=os.name == "posix")
-        except OSError as error:
-            raise DeviceError(f"cannot run {program}: {error.strerror or error}") from None
-        try:
-            code = child.wait(timeout)
-        except subprocess.TimeoutExpired:
-            raise DeviceError(f"{program} --list-devices did not end within {timeout:g} s") from None
-        finally:
-            if child.poll() is None:
-                _kill(child.pid)
-                child.wait()
-        if code:
-            err.seek(0)
-            said = err.read(1 << 20).decode("utf-8", "replace").strip().splitlines()
-            raise DeviceError(f"{program} --list-devices failed ({_reason(code)}"
-                              f"{': ' + said[-1].strip()[:200] if said else ''}): its devices are unknown")
-        out.seek(0)
-        return out.read(1 << 20).decode("utf-8", "replace")
+    try:
+        answer = ask(command, kept, timeout)
+    except NoAnswer as error:
+        raise DeviceError(f"{program} --list-devices: {error}: its devices are unknown") from None
+    if answer.code:
+        said = _complaint(answer.err)
+        raise DeviceError(f"{program} --list-devices failed ({_reason(answer.code)}{f': {said}' if said else ''}): "
+                          "its devices are unknown")
+    return answer.out
 
 
-def _kill(pid: int) -> None:
-    import signal
-
-    if os.name == "posix":
-        os.killpg(pid, signal.SIGKILL)
-    else:
-        os.kill(pid, signal.SIGTERM)   # TerminateProcess
+def _complaint(text: str) -> str:
+    """The line of stderr that says what is wrong: the first that speaks of an error, else the last."""
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    about = [line for line in lines if re.search(r"error|fail|cannot|could not|abort|assert", line, re.IGNORECASE)]
+    return next(iter(about or lines[-1:]), "")[:200]
 
 
 def _reason(code: int) -> str:

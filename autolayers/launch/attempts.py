@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..errors import AutolayersError
+from ..errors import AutolayersError, UsageError
 from ..flags.parse import parse
 from ..output import say
 from ..records import replace
@@ -93,6 +93,8 @@ class Attempts:
         from . import background, wait
 
         given, environ = self.given, self.session.environ
+        if given.value("--port") == "0" or (given.value("--host") or "").endswith(".sock"):
+            raise UsageError("--wait needs a --host and a --port that are known before the server starts")
         host, port = wait.address(given.value("--host"), given.value("--port"))
         secure, prefix = bool(given.value("--ssl-cert-file")), given.value("--api-prefix") or ""
         url = wait.url(host, port, secure)
@@ -169,7 +171,7 @@ def smaller_machine(machine: LaunchMachine, plan: Plan, launch: LaunchLog,
         host = machine.host
         if host is None:
             return None
-        limit = min(host.available, predicted.host_resident or predicted.host.total)
+        limit = min(host.available, predicted.resident)
         if failure.requested:
             limit = min(limit, used(launch).get("Host", 0) + failure.requested)
         return LaunchMachine(machine.devices, replace(host, available=max(0, limit - _STEP)))

@@ -12,7 +12,7 @@ from .. import state
 from ..output import say
 from ..quoting import printable
 from .log import LogReader
-from .supervise import Outcome, end_group
+from .supervise import ENDING, Outcome, end_group
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ def run(words: Sequence[str], environ: Mapping[str, str], port: int,
     def stop(number: int, _: FrameType | None) -> None:
         stopped.append(number)
 
-    before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
+    before = {number: signal.signal(number, stop) for number in ENDING}
     reader = LogReader()
     start = time.monotonic()
     terminal = sys.stderr.isatty()

@@ -106,6 +106,23 @@ def read(argv: Sequence[str]) -> WrappedCommand:
     return WrappedCommand(own, tuple(launcher), _plain(words, program), program)
 
 
+# With these llama-server loads no model itself: it answers and ends, or starts other servers
+_ANSWERS = frozenset(("-h", "--help", "--usage", "--version", "--license", "--list-devices", "-cl", "--cache-list",
+                      "--completion-bash"))
+_ROUTER = ("--models-dir", "--models-preset")
+
+
+def needs_no_plan(command: WrappedCommand) -> str | None:
+    """The word of a command with which llama-server loads no model itself, None where it loads one."""
+    if not command.program.startswith("llama-"):
+        return None
+    names = [word.partition("=")[0] for word in command.words]
+    found = next((name for name in names if name in _ANSWERS), None)
+    if found is None and not {"-m", "--model"} & set(names):
+        found = next((name for name in names if name in _ROUTER), None)
+    return found
+
+
 def _plain(words: Sequence[str], program: str) -> tuple[str, ...]:
     """llama.cpp's words, contexts such as 16k as numbers. Raises UsageError for an own flag of `autolayers run`."""
     if program == "llama-bench":      # its flags are its own

@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 
 from ..builds import Build
+from ..programs import NoAnswer, ask
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -46,13 +47,10 @@ def read_help(text: str) -> tuple[frozenset[str] | None, bool | None, bool | Non
 
 
 def _ask(launcher: Sequence[str], flag: str, environ: Mapping[str, str]) -> str:
-    import subprocess
-
     # A LLAMA_ARG_ value that does not parse would end it before it answers
     quiet = {name: value for name, value in environ.items() if not name.startswith("LLAMA_ARG_")}
     try:
-        answer = subprocess.run([*launcher, flag], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-                                stderr=subprocess.STDOUT, timeout=_TIMEOUT, env=quiet, check=False)
-    except (OSError, subprocess.TimeoutExpired, ValueError):
+        answer = ask([*launcher, flag], quiet, _TIMEOUT)
+    except NoAnswer:
         return ""
-    return answer.stdout[:1 << 20].decode("utf-8", "replace")
+    return answer.out + answer.err

@@ -8,6 +8,7 @@ children too).
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -19,13 +20,13 @@ from .log import LaunchLog, LogReader
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
     from types import FrameType
     from typing import IO, Any
 
-_ENDING = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT", "SIGBREAK")
+ENDING = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT", "SIGBREAK")
            if hasattr(signal, name)]
-_FORWARDED = [*_ENDING, *(getattr(signal, name) for name in ("SIGUSR1", "SIGUSR2", "SIGWINCH", "SIGCONT")
+_FORWARDED = [*ENDING, *(getattr(signal, name) for name in ("SIGUSR1", "SIGUSR2", "SIGWINCH", "SIGCONT")
                           if hasattr(signal, name))]
 _GRACE = 10.0      # seconds between asking what is left to end and ending it
 
@@ -57,7 +58,7 @@ def run(words: Sequence[str], environ: Mapping[str, str], on_ready: Callable[[La
     asked = threading.Event()
 
     def forward(number: int, _: FrameType | None) -> None:
-        if number in _ENDING:
+        if number in ENDING:
             asked.set()
         _signal(child, number)
 
@@ -83,8 +84,9 @@ def run(words: Sequence[str], environ: Mapping[str, str], on_ready: Callable[[La
     streams = ((child.stdout, out or sys.stdout.buffer), (child.stderr, err or sys.stderr.buffer))
     pumps = [threading.Thread(target=pump, args=pair, daemon=True) for pair in streams]
     try:
-        for thread in pumps:
-            thread.start()
+        with _signals_to_this_thread():
+            for thread in pumps:
+                thread.start()
         code = _wait(child)
     finally:
         # Whatever happened here, no process of the child's group goes on
@@ -99,6 +101,20 @@ def run(words: Sequence[str], environ: Mapping[str, str], on_ready: Callable[[La
         launch = reader.finish()
     killed = code in (-9, 137) and not asked.is_set()
     return Outcome(128 - code if code < 0 else code, launch, asked.is_set(), killed, killed and _oom_kills() > kills)
+
+
+@contextlib.contextmanager
+def _signals_to_this_thread() -> Iterator[None]:
+    """Threads that are started here never receive a signal. Else one of two in a row may reach a thread that waits in a
+    read, and the main thread, where Python calls its handlers, sleeps on until the next one."""
+    if not hasattr(signal, "pthread_sigmask"):
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, _FORWARDED)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _main_thread() -> bool:

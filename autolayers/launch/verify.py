@@ -95,7 +95,7 @@ def compare(launch: LaunchLog, predicted: Breakdown, margins: dict[str, int] | N
             note = "mapped from the file: address range, not memory" if key == ("Host", "model") and mapped else ""
             lines.append(Line(device, part, size, value, rounding.get(key, round(_ROUNDING * MiB) + 1), note))
     output = _sum(launch, "output")
-    known = next((extra for extra in predicted.extras if "output" in extra.name), None)
+    known = next((extra for extra in predicted.extras if extra.name == "output buffer"), None)
     if known is not None:
         lines.append(Line(known.device, known.name, known.size, output, round(_ROUNDING * MiB) + 1))
     return LogComparison(tuple(lines), tuple(spills(launch, margins)))

@@ -291,7 +291,10 @@ def test_a_program_is_asked_with_rpc_first_and_a_clean_environment(program, tmp_
 
 @pytest.mark.parametrize("body, says", [
     ("echo 'error: invalid device: CUDA7' >&2; exit 1", "exit code 1: error: invalid device: CUDA7"),
-    ("kill -ABRT $$", "signal 6"), ("exit 134", "exit code 134"),
+    ("kill -ABRT $$", "signal 6"),
+    ("echo 'RPC: failed to connect' >&2; echo '360 ../csu/libc-start.c: No such file' >&2; kill -ABRT $$",
+     "signal 6: RPC: failed to connect"),
+    ("yes", "it says more than 1 MiB"), ("yes >&2", "it says more than 1 MiB"), ("exit 134", "exit code 134"),
 ])
 def test_a_program_that_fails_leaves_the_devices_unknown(program, body, says):
     server = program(f"{LIST}\n{body}")
@@ -315,7 +318,7 @@ def test_a_program_that_hangs_is_given_up_with_its_children(program, tmp_path):
 
 
 def test_a_program_that_is_not_there(tmp_path):
-    with pytest.raises(DeviceError, match=r"cannot run .*No such file"):
+    with pytest.raises(DeviceError, match=r"No such file.*: its devices are unknown"):
         list_devices.query(str(tmp_path / "nothing"), os.environ)
 
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -31,3 +33,21 @@ def test_a_log_that_cannot_be_written_is_one_line(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(AutolayersError, match=r"cannot write .*8080\.log: "):
         background.run(["true"], {**os.environ, "XDG_STATE_HOME": str(tmp_path / "file")}, 8080, lambda: False)
+
+
+@pytest.mark.skipif(os.name != "posix", reason="signals")
+def test_no_signal_of_a_burst_is_lost() -> None:
+    """As `timeout` and systemd send them: TERM, TERM to the group, CONT, CONT."""
+    code = ("import os, sys; from autolayers.launch import supervise; print('up', flush=True);"
+            "sys.exit(0 if supervise.run(['sleep', '60'], os.environ).asked else 3)")
+    for _ in range(6):
+        child = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, start_new_session=True)
+        assert child.stdout is not None and child.stdout.readline() == b"up\n"
+        time.sleep(0.5)
+        for number in (signal.SIGTERM, signal.SIGTERM, signal.SIGCONT, signal.SIGCONT):
+            os.kill(child.pid, number)
+        try:
+            child.wait(30)
+        finally:
+            child.kill()
+            child.stdout.close()

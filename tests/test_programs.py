@@ -1,0 +1,36 @@
+"""Programs that are asked a question: bounded in time and size, and nothing of them stays."""
+
+from __future__ import annotations
+
+import os
+import time
+
+import pytest
+
+from autolayers.programs import NoAnswer, ask
+
+
+def test_an_answer() -> None:
+    answer = ask(["sh", "-c", "echo out; echo err >&2; exit 3"], {"PATH": os.environ["PATH"]}, 30)
+    assert (answer.code, answer.out, answer.err) == (3, "out\n", "err\n")
+
+
+@pytest.mark.parametrize(("script", "says"), [
+    ("yes", "more than 1 MiB"), ("yes >&2", "more than 1 MiB"), ("sleep 1000", "did not end within 1 s"),
+    ("sleep 1000 & sleep 1000", "did not end within 1 s")])
+def test_no_answer(script: str, says: str) -> None:
+    with pytest.raises(NoAnswer, match=says):
+        ask(["sh", "-c", script], os.environ, 1)
+
+
+def test_a_child_that_keeps_the_pipes_open_holds_nobody() -> None:
+    begun = time.monotonic()
+    assert ask(["sh", "-c", "sleep 1000 & echo here"], os.environ, 60).out == "here\n"
+    assert time.monotonic() - begun < 50
+
+
+def test_what_is_no_program() -> None:
+    with pytest.raises(NoAnswer, match="No such file"):
+        ask(["/nonexistent/llama-server"], {}, 1)
+    with pytest.raises(NoAnswer, match="null"):
+        ask(["a\0b"], {}, 1)
