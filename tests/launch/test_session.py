@@ -28,7 +28,7 @@ class Asked:
         self.questions.append(SimpleNamespace(arguments=arguments, devices=devices, host=host))
         host_use = SimpleNamespace(total=300 * MiB)
         return SimpleNamespace(flags=("-ngl", "3"), breakdown=SimpleNamespace(devices={"CUDA0": None}, host=host_use,
-                                                                            host_resident=400 * MiB))
+                                                                            resident=400 * MiB))
 
 
 def session(line: str, planner: Asked, tmp: str) -> Session:
