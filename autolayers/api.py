@@ -7,6 +7,7 @@
 
 from __future__ import annotations
 
+from .devices.host import Host
 from .errors import LaunchRefused, UsageError
 from .memory.breakdown import Breakdown
 from .memory.companions import NONE, Companions
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
     from os import PathLike
 
     from .devices.device import Device
-    from .devices.host import Host
     from .flags.params import Params
     from .flags.parse import Arguments
     from .flags.policy import Policy
@@ -51,7 +51,7 @@ def plan(model: Model | str | PathLike[str], words: Sequence[str] | Params | Arg
     model = _read(model)
     params, policy = read(words, environ)
     machine, notes = machine_for(params, policy, devices, host, environ)
-    return plan_on(model, params, policy, machine, companions_of(params), notes, explain=explain, speed=True)
+    return plan_on(model, params, policy, machine, companions_of(params), notes, explain=explain)
 
 
 def plan_together(models: Sequence[Model], words: Sequence[str] | Params | Arguments = (),
@@ -103,21 +103,24 @@ def machine_for(params: Params, policy: Policy, devices: Sequence[Device | str] 
                 environ: Mapping[str, str] | None = None) -> tuple[Machine, tuple[str, ...]]:
     """The machine to plan for, and what there is to say about it. Raises UsageError, DeviceError."""
     notes: tuple[str, ...] = ()
-    figures: Mapping[str, float] = {}
     if devices is not None:
         found = _named(devices)
     else:
         from . import devices as sources
 
-        if policy.gpu is not None:
+        if policy.machine is not None:
+            if policy.gpu is not None:
+                raise UsageError("--machine and --gpu both say the devices: give one of them")
+            found, described = sources.described(policy.machine)
+            host = host or described
+        elif policy.gpu is not None:
             remote, why = sources.remote(params.rpc)
             found, notes = [*remote, *sources.hypothetical(policy.gpu)], (*why, *_decimal(policy.gpu))
         else:
             inventory = sources.discover(environ, rpc=params.rpc)
             found, notes = inventory.devices, inventory.notes
-            if host is None and policy.ram is None:
+            if host is None:
                 host = inventory.host
-            figures = sources.measured() or {}
     ram = policy.ram if policy.ram is not None else host.available if host else None
     total = policy.ram if policy.ram is not None else host.total if host else None
     budget = dict(policy.budget)
@@ -129,7 +132,8 @@ def machine_for(params: Params, policy: Policy, devices: Sequence[Device | str] 
     found = [replace(device, total=budget[device.name], free=budget[device.name])
                if device.name in budget and not device.total else device for device in found]
     limits = {device.name: min(device.free, budget.get(device.name, device.free)) for device in found}
-    return Machine(tuple(found), limits, ram, total, figures.get("ram"), figures.get("bus")), notes
+    host = host or Host(0, 0, "")
+    return Machine(tuple(found), limits, ram, total, host.bandwidth, host.bus, host.cores, host.disk), notes
 
 
 def _read(model: Model | str | PathLike[str]) -> Model:

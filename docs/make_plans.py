@@ -72,13 +72,13 @@ def cell(params: object, n_ctx: int, everything: int, speed: float | None) -> st
 
 def row(name: str, plan: Plan) -> str:
     everything = plan.n_layer + 1
-    ours = cell(plan.params, plan.breakdown.n_ctx, everything, plan.speed and plan.speed.generation)
+    ours = cell(plan.params, plan.breakdown.n_ctx, everything, plan.speed.generation)
     if not plan.fits:
         ours = "does not fit | | "
     rival: FitChoice | None = plan.fit_choice
     theirs = " | | "
     if rival:
-        theirs = cell(rival.params, rival.breakdown.n_ctx, everything, rival.speed and rival.speed.generation)
+        theirs = cell(rival.params, rival.breakdown.n_ctx, everything, rival.speed.generation)
         if not rival.fits:
             theirs += " (breaks)"
     return f"| {name} | {ours} | {theirs} |"

@@ -168,6 +168,7 @@ int cuCtxSetCurrent(void *context) { return context ? 0 : 201; }
 int cuMemHostAlloc(void **memory, size_t size, unsigned flags) { return (*memory = malloc(size)) && !flags ? 0 : 2; }
 int cuMemAlloc_v2(void **memory, size_t size) { return (*memory = malloc(size)) ? 0 : 2; }
 int cuMemcpyHtoD_v2(void *to, const void *from, size_t size) { memcpy(to, from, size); return 0; }
+int cuMemcpyDtoH_v2(void *to, const void *from, size_t size) { memcpy(to, from, size); return 0; }
 int cuMemFree_v2(void *memory) { free(memory); return 0; }
 int cuMemFreeHost(void *memory) { free(memory); return 0; }
 

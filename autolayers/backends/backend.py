@@ -46,6 +46,7 @@ class Backend:
     host_max_size = ENDLESS
     # launches
     mmap = True                          # False: its presence turns the mapping of files off
+    has_igpu = True                      # llama.cpp lists devices that share the system's memory as of another kind
     igpu_mmap = True                     # the same, of a GPU that shares the system's memory
     split_rows = False                   # exports split buffers for -sm row
     offload_min_batch = 0                # computes operations of at least so many rows whose weight is in RAM; 0: none

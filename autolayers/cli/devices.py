@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import asdict
 
-from ..devices import Inventory, discover
-from ..devices.measure import load, measure
+from ..devices import Inventory, discover, measured
+from ..devices.measure import BUS, load, measure
 from ..errors import UsageError
 from ..flags.check import read
 from ..output import emit, say, show
 from ..quoting import printable
+from ..records import replace
 from ..units import human
 
 TYPE_CHECKING = False
@@ -48,6 +50,7 @@ def main(words: Sequence[str]) -> int:
         say("measuring for some seconds ...")
         speeds, more = measure(found.host.available)
         notes += more
+        found = replace(found, host=measured(found.host, os.environ))
     else:
         speeds = load() or {}
     if own.get("json"):
@@ -75,20 +78,25 @@ def _table(found: Inventory, speeds: dict[str, Any]) -> list[str]:
         size = (human(device.total), human(device.free)) if device.total else ("?", "?")
         rows.append((device.name, *size, ", ".join(facts), sureness(device)))
     host = found.host
-    names = {"ram": "read", "bus": "to the GPU"}
-    measured = ", ".join(f"{speeds[key] / 1e9:.1f} GB/s {name}" for key, name in names.items() if key in speeds)
-    rows.append(("RAM", human(host.total), human(host.available), measured and f"{measured} (measured)",
-                 _HOST[host.source]))
+    names = {"ram": "read", "bus": "to the GPU", "disk": "from the disk"}
+    known = ", ".join(f"{speeds[key] / 1e9:.1f} GB/s {name}" for key, name in names.items() if key in speeds)
+    about = f"{known} (measured)" if known else f"{host.bandwidth / 1e9:.0f} GB/s by the firmware's tables" \
+        if host.bandwidth else "bandwidth unknown: --measure finds it"
+    rows.append(("RAM", human(host.total), human(host.available), about, _HOST[host.source]))
     widths = [max(len(row[i]) for row in rows) for i in range(4)]
     return [f"{name:{widths[0]}}  {total:>{widths[1]}}  {free:>{widths[2]}}  {about:{widths[3]}}  {source}".rstrip()
             for name, total, free, about, source in rows]
+
+
+def _dotted(device: Device) -> str | None:
+    return ".".join(map(str, device.compute_capability)) if device.compute_capability else None
 
 
 def _json(found: Inventory, notes: list[str], speeds: dict[str, Any]) -> dict[str, object]:
     from .. import __version__
 
     return {"schema": 1, "autolayers": __version__,
-            "devices": [{**asdict(device), "sure": sureness(device)} for device in found.devices],
-            "host": {**asdict(found.host), "bandwidth": speeds.get("ram"), "bus": speeds.get("bus"),
-                     "measured": speeds.get("when")},
+            "devices": [{**asdict(device), "compute_capability": _dotted(device), "sure": sureness(device)}
+                        for device in found.devices],
+            "host": {**asdict(found.host), **{key: speeds.get(key) for key in BUS}, "measured": speeds.get("when")},
             "notes": notes}

@@ -3,21 +3,21 @@
     inventory = discover()                  # this machine
     inventory.devices, inventory.host, inventory.notes
     hypothetical("24GiB,rtx-3090")          # one that is not here: [CUDA0, CUDA1]
+    described("machine.json")               # one in a file
 """
 
 from __future__ import annotations
 
 from ..backends import Cuda
-from ..records import dataclass
+from ..records import dataclass, replace
 from .device import Device, hypothetical, numbered
 from .host import Host
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-    from typing import Any
 
-__all__ = ["Device", "Host", "Inventory", "discover", "hypothetical", "measured", "numbered", "remote"]
+__all__ = ["Device", "Host", "Inventory", "described", "discover", "hypothetical", "numbered", "remote"]
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ def discover(environ: Mapping[str, str] | None = None, llama_server: str | None 
     from . import host
 
     environ = os.environ if environ is None else environ
-    ram = host.read(root)
+    ram = measured(host.read(root), environ)
     if llama_server:
         from ..errors import DeviceError
         from . import list_devices
@@ -82,6 +82,17 @@ def _local(environ: Mapping[str, str], ram: Host, root: str) -> tuple[list[Devic
     return devices or metal.query(ram.available), notes
 
 
+def measured(host: Host, environ: Mapping[str, str]) -> Host:
+    """The host with the rates that `autolayers devices --measure` last found on this machine."""
+    from .measure import load
+
+    known = load(environ)
+    if known is None:
+        return host
+    return replace(host, bandwidth=known.get("ram") or host.bandwidth, bus=known.get("bus"), disk=known.get("disk"),
+                   bandwidth_source="measured" if known.get("ram") else host.bandwidth_source)
+
+
 def remote(endpoints: Sequence[str]) -> tuple[list[Device], list[str]]:
     """The devices of --rpc's servers, and a note for each server without an answer. Raises UsageError."""
     if not endpoints:
@@ -91,8 +102,8 @@ def remote(endpoints: Sequence[str]) -> tuple[list[Device], list[str]]:
     return query(endpoints)
 
 
-def measured() -> dict[str, Any] | None:
-    """What `autolayers devices --measure` last found on this machine, or None: see autolayers.devices.measure."""
-    from .measure import load
+def described(path: str) -> tuple[list[Device], Host | None]:
+    """The devices and the RAM of a machine file. Raises UsageError."""
+    from .machine_file import read
 
-    return load()
+    return read(path)

@@ -37,6 +37,7 @@ class Device:
     warning: str = ""              # why `total` and `free` may be off; empty: as measured
     fp16_tflops: float | None = None   # of its matrix units, dense; None: unknown
     link: float | None = None      # bytes per second between it and RAM, None: unknown
+    unified: bool = False          # its memory is the system's RAM
     limits: Mapping[str, int] | None = None   # what its driver allows, keys as the backend has them; None: unknown
 
     def __hash__(self) -> int:     # limits have none

@@ -18,11 +18,17 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Host:
-    """System RAM in bytes; `available` is what can be taken without swapping."""
+    """System RAM in bytes; `available` is what can be taken without swapping. Rates are bytes per second, None where
+    they are not known."""
 
     total: int
     available: int
     source: str   # meminfo, psutil, "cgroup" where a container's limit is what counts, given
+    bandwidth: float | None = None     # of reading RAM
+    bus: float | None = None           # from RAM to the first GPU
+    cores: int | None = None           # physical ones that may be used
+    disk: float | None = None          # of reading files
+    bandwidth_source: str = ""         # measured, smbios (the firmware's tables), given
 
     @classmethod
     def hypothetical(cls, size: str) -> Host:
@@ -42,7 +48,32 @@ def read(root: str = "/") -> Host:
         if limit < total or limit - taken < available:
             total, source = min(total, limit), "cgroup"
             available = min(available, max(0, limit - taken))
-    return Host(total, available, source)
+    from .smbios import bandwidth
+
+    speed = bandwidth(root)
+    return Host(total, available, source, speed, cores=cores(root), bandwidth_source="smbios" if speed else "")
+
+
+def cores(root: str = "/") -> int | None:
+    """Physical cores that this process may use; None where nothing tells."""
+    import os
+
+    usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    found: set[tuple[str, str]] = set()
+    threads, package = 0, ""
+    for line in _text(root, "proc/cpuinfo").splitlines():
+        name, _, value = line.partition(":")
+        name = name.strip()
+        threads += name == "processor"
+        if name == "physical id":
+            package = value.strip()
+        elif name == "core id":
+            found.add((package, value.strip()))
+    if not usable or (not threads and root != "/"):
+        return None
+    if not found or not threads:
+        return usable
+    return max(1, min(len(found), round(usable * len(found) / threads)))
 
 
 def _psutil() -> tuple[int, int, str]:

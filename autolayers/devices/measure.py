@@ -1,7 +1,8 @@
-"""How fast this machine's RAM and bus are: measured once on request, kept for the planner's prediction of speed.
+"""How fast this machine's RAM, bus and disk are: measured once on request, kept for the planner's prediction of speed.
 
 Kept as measured.json in the state directory (state.py):
-{"schema": 1, "machine": NAME, "ram": B/s, "bus": B/s or absent, "when": "2026-11-21T..."}.
+{"schema": 1, "machine": NAME, "ram": B/s, "bus": B/s or absent, "disk": B/s or absent,
+"when": "2026-11-21T...", and those of BUS}.
 """
 
 from __future__ import annotations
@@ -19,7 +20,11 @@ if TYPE_CHECKING:
 
 _MAX_RAM = 1 << 30        # larger than the caches of every processor there is
 _BUS = 256 << 20
+_FILE = 256 << 20
+_BLOCK = 4 << 20
 _SECONDS = 1.0            # of repeating; the best repetition counts, as others only slow it down
+
+BUS = ("bus_pageable", "bus_back", "bus_back_pageable")     # to the GPU from plain RAM, and back into pinned and plain
 
 
 class CannotMeasure(AutolayersError):
@@ -36,8 +41,8 @@ def load(environ: Mapping[str, str] | None = None) -> dict[str, Any] | None:
         return None
     if not isinstance(found, dict) or found.get("schema") != 1 or found.get("machine") != platform.node():
         return None
-    known = [name for name in ("ram", "bus") if name in found]
-    if not known or not all(isinstance(found[name], (int, float)) and 1e8 < found[name] < 1e14 for name in known):
+    known = [name for name in ("ram", "bus", "disk", *BUS) if name in found]
+    if not known or not all(isinstance(found[name], (int, float)) and 1e6 < found[name] < 1e14 for name in known):
         return None
     return found
 
@@ -53,7 +58,11 @@ def measure(available: int, environ: Mapping[str, str] | None = None) -> tuple[d
                               "when": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())}
     notes = []
     try:
-        result["bus"] = bus()
+        result |= bus()
+    except CannotMeasure as error:
+        notes.append(str(error))
+    try:
+        result["disk"] = disk(os.path.dirname(_file(environ)), min(_FILE, available // 8))
     except CannotMeasure as error:
         notes.append(str(error))
     try:
@@ -96,8 +105,9 @@ def ram(size: int) -> float:
         return count * share / _best(once)
 
 
-def bus() -> float:
-    """Bytes per second from pinned RAM to the first GPU that CUDA shows. Raises CannotMeasure."""
+def bus() -> dict[str, float]:
+    """Bytes per second between RAM and the first GPU that CUDA shows: `bus` from pinned RAM, and BUS. Raises
+    CannotMeasure."""
     import ctypes
     import sys
 
@@ -113,22 +123,59 @@ def bus() -> float:
             raise CannotMeasure(f"the bus cannot be measured: {name} failed (CUDA error {code})")
 
     device, context = ctypes.c_int(), ctypes.c_void_p()
-    host, there = ctypes.c_void_p(), ctypes.c_void_p()
+    pinned, there, size = ctypes.c_void_p(), ctypes.c_void_p(), ctypes.c_size_t(_BUS)
     call("cuInit", 0)
     call("cuDeviceGet", ctypes.byref(device), 0)
     call("cuDevicePrimaryCtxRetain", ctypes.byref(context), device)
     try:
         call("cuCtxSetCurrent", context)
-        call("cuMemHostAlloc", ctypes.byref(host), ctypes.c_size_t(_BUS), 0)
-        ctypes.memset(host, 1, _BUS)
-        call("cuMemAlloc_v2", ctypes.byref(there), ctypes.c_size_t(_BUS))
-        return _BUS / _best(lambda: call("cuMemcpyHtoD_v2", there, host, ctypes.c_size_t(_BUS)))
+        call("cuMemHostAlloc", ctypes.byref(pinned), size, 0)
+        plain = ctypes.create_string_buffer(_BUS)
+        for buffer in (pinned, plain):
+            ctypes.memset(buffer, 1, _BUS)
+        call("cuMemAlloc_v2", ctypes.byref(there), size)
+        to, back = "cuMemcpyHtoD_v2", "cuMemcpyDtoH_v2"
+        copies = {"bus": (to, there, pinned), "bus_pageable": (to, there, plain), "bus_back": (back, pinned, there),
+                  "bus_back_pageable": (back, plain, there)}
+        found = {}
+        for name, words in copies.items():
+            try:
+                found[name] = _BUS / _best(lambda words=words: call(*words, size))
+            except CannotMeasure:
+                if name == "bus":
+                    raise
+        return found
     finally:
         if there:
             cuda.cuMemFree_v2(there)
-        if host:
-            cuda.cuMemFreeHost(host)
+        if pinned:
+            cuda.cuMemFreeHost(pinned)
         cuda.cuDevicePrimaryCtxRelease_v2(device)
+
+
+def disk(folder: str, size: int) -> float:
+    """Bytes per second of reading a file of that size in this folder, which the system has forgotten. Raises
+    CannotMeasure."""
+    import tempfile
+
+    if not hasattr(os, "posix_fadvise"):
+        raise CannotMeasure("the disk cannot be measured: this system cannot be asked to forget a file")
+    block = os.urandom(_BLOCK)
+    try:
+        os.makedirs(folder, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder, buffering=0) as file:
+            for _ in range(max(1, size // _BLOCK)):
+                file.write(block)
+            length = file.tell()
+            os.fsync(file.fileno())
+            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+            file.seek(0)
+            start = time.perf_counter()
+            while file.read(_BLOCK):
+                pass
+            return length / max(1e-6, time.perf_counter() - start)
+    except OSError as error:
+        raise CannotMeasure(f"the disk cannot be measured: {error.strerror or error}") from None
 
 
 def _best(run: Any) -> float:

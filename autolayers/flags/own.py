@@ -10,6 +10,7 @@ from ..errors import UsageError
 from .formats import FORMATS
 from .kinds import CACHE_TYPES, Bad, number, one_of, tokens
 from .params import FIT_PARAMS_MIN_CTX
+from .workload import WORKLOADS, workload
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -43,7 +44,7 @@ class OwnFlag:
         self.commands = tuple(commands.replace("+", " ") for commands in commands.split())
         self.metavar = metavar
         self.help = help
-        self.read = (lambda text: one_of(text, choices)) if choices else read
+        self.read = (lambda text: one_of(text, choices)) if choices and read is str else read
         self.choices = choices
         self.adds = adds
         self.key = key or self.names[0].lstrip("-")
@@ -173,6 +174,11 @@ FLAGS = (
     OwnFlag("--gpu", f"plan run sweep {_OLLAMA}", "SIZE|NAME,...",
             "plan for GPUs that are not here: 24GiB, rtx-3090, 2x24GiB", adds=True),
     OwnFlag("--ram", f"plan run sweep {_OLLAMA}", "SIZE", "the system memory to plan for", _size),
+    OwnFlag("--machine", "plan run sweep", "FILE", "plan for the machine in this file, as devices --json prints it"),
+    OwnFlag("--workload", "plan run sweep", "NAME|P+G@D",
+            f"what placements are compared by: {', '.join(WORKLOADS)}, or tokens of a prompt, of its answer and "
+            "already in the cache, 4096+512@16k; with x4 behind it, four requests at once (default chat, 2048+512@0)",
+            workload, choices=tuple(WORKLOADS)),
     OwnFlag("--strategy", "plan run sweep", "auto|layers",
             "auto: experts or FFN weights may go to RAM; layers: whole layers only, the largest -ngl",
             choices=("layers", "auto")),

@@ -62,7 +62,7 @@ class Session:
         params = read.params
         if params.n_parallel is None and self.build.default_slots != N_PARALLEL:
             params = replace(params, n_parallel=self.build.default_slots)
-        own = {key: value for key, value in own.items() if key not in ("gpu", "ram")}
+        own = {key: value for key, value in own.items() if key not in ("gpu", "ram", "machine")}
         if self.build.number:
             own["llama-build"] = self.build.number
         self.arguments = replace(read, params=params, own=own, positional=())
@@ -126,11 +126,17 @@ class Session:
                 refuse_of_program(name, self.command.program)
 
     def _machine(self, read: Arguments, own: Mapping[str, Any]) -> LaunchMachine:
-        from ..devices import Host, discover, hypothetical, remote
+        from ..devices import Host, described, discover, hypothetical, remote
 
         policy = read_policy(own)
         host = None if policy.ram is None else Host(policy.ram, policy.ram, "given")
-        if policy.gpu is not None:
+        notes: list[str] = []
+        if policy.machine is not None:
+            if policy.gpu is not None:
+                raise UsageError("--machine and --gpu both say the devices: give one of them")
+            listed, there = described(policy.machine)
+            devices, host = tuple(listed), host or there
+        elif policy.gpu is not None:
             servers, notes = remote(read.params.rpc)
             devices = (*servers, *hypothetical(policy.gpu))
         else:

@@ -107,6 +107,15 @@ class Estimator:
         found = self.static(one_each, shelf)
         return tuple(found.devices[device.name] for device in shelf)
 
+    @property
+    def kernels(self) -> dict[str, tuple[int, int]]:
+        """kernels_of the first generation graph that was made; empty where none was, or none is known."""
+        return self._graphs.kernels
+
+    def caches(self, params: Params, placement: Placement) -> Memory:
+        """What the context allocates before its first graph, with the layers of this placement."""
+        return allocate(self.model, resolve(self.model, params, self.rules), placement)
+
     def margin(self, device: Device, params: Params, use: Breakdown | LowerBound) -> Parts:
         """What must stay free on a device in this launch, as named parts in bytes."""
         key = (use.n_ctx_seq, use.n_ctx, use.n_ubatch, use.n_seq_max, use.flash_attn, params.embedding,

@@ -14,6 +14,7 @@ from ..ggml.allocator import Arena, allocate
 from ..ggml.scheduler import assign, split
 from ..graph.llm import Llm
 from ..records import dataclass
+from .kernels import kernels_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -41,6 +42,7 @@ class GraphCache:
     def __init__(self) -> None:
         self.fused: dict[object, dict[str, bool]] = {}      # by kind of launch: the fused operations that stay
         self.prompts: dict[object, Graphs] = {}             # prompt graphs of launches that were measured no further
+        self.kernels: dict[str, tuple[int, int]] = {}       # of the first generation graph (kernels.py)
 
 
 @dataclass(frozen=True)
@@ -203,6 +205,8 @@ def resolve_fused(setting: Setting, n_seqs: int) -> Graphs:
             graphs = Graphs(setting, n_seqs, n_seqs, n_seqs, fused)
         elif not any(kind in probes for kind, _, _ in asked):
             break
+    if not setting.cache.kernels:
+        setting.cache.kernels = kernels_of(graphs.built().graph.nodes)
     return graphs
 
 

@@ -28,11 +28,11 @@ if TYPE_CHECKING:
 
 
 def plan_on(model: Model, params: Params, policy: Policy, machine: Machine, companions: Companions = NONE,
-            notes: tuple[str, ...] = (), *, explain: bool = False, speed: bool = False) -> Plan:
+            notes: tuple[str, ...] = (), *, explain: bool = False) -> Plan:
     """The plan for a machine that is known already; `notes` become warnings of the plan. `explain` adds the next step's
-    price, the levers and --fit's own answer, `speed` the prediction. Raises LaunchRefused."""
+    price, the levers and --fit's own answer. Raises LaunchRefused."""
     evaluator = Evaluator.of(model.overridden(params.override_kv), machine, policy.build, policy.margin, companions)
-    cost = CostModel(evaluator)
+    cost = CostModel(evaluator, policy.workload)
     if policy.alone:
         candidate = layers_alone(evaluator, params)
     else:
@@ -43,7 +43,7 @@ def plan_on(model: Model, params: Params, policy: Policy, machine: Machine, comp
     why = () if answer is candidate else (serving.reason(candidate, answer),)
     if policy.alone:
         notes, why = notes + why, ()
-    return _Answer(evaluator, cost, params, answer).plan(notes, why, explain, speed)
+    return _Answer(evaluator, cost, params, answer).plan(notes, why, explain)
 
 
 class _Answer:
@@ -55,7 +55,7 @@ class _Answer:
         assert isinstance(candidate.breakdown, Breakdown)       # solve() measures its answer fully
         self.use = candidate.breakdown
 
-    def plan(self, notes: tuple[str, ...], reasons: tuple[str, ...], explain: bool, speed: bool) -> Plan:
+    def plan(self, notes: tuple[str, ...], reasons: tuple[str, ...], explain: bool) -> Plan:
         params = explicit_split(self.evaluator, self.candidate.params)
         if params.n_ctx == 0:      # the trained one, which --fit would multiply by slots with caches
             params = replace(params, n_ctx=self.use.n_ctx)
@@ -63,9 +63,8 @@ class _Answer:
         why, found, fit_choice = self._explained() if explain and self.evaluator.machine.devices else ((), (), None)
         return Plan(
             self.evaluator.model, params, self.use, self._devices(), host, self.candidate.fits,
-            tuple(_flags(params, self.given)), self._described(params), reasons + why,
-            notes + self._warnings(host),
-            self.cost.speed(self.candidate) if speed or explain else None, fit_choice, found)
+            tuple(_flags(params, self.given)), self._described(params), self.cost.speed(self.candidate), reasons + why,
+            notes + self._warnings(host), fit_choice, found)
 
     def _described(self, params: Params) -> str:
         if not self.evaluator.model.is_moe:

@@ -1,254 +1,406 @@
-"""How fast a placement would be: a prediction from bytes and bandwidths, never a measurement.
+"""How fast a launch would be: a prediction from bytes, arithmetic and kernels, never a measurement.
 
-Generation reads every weight that takes part in a token once, and the caches up to the current depth. Each part
-is read where it lies, so the time of a token is the sum of bytes over bandwidths, plus a small cost for each time
-the work moves between the processor and a GPU. A prompt is bound by arithmetic where weights lie on a GPU, and
-by the bus where llama.cpp copies weights of the host to the GPU for each micro-batch (op offload).
+    seconds of n tokens  =  token                                  whatever is read
+      + on each device      weights   hypot(bytes / bandwidth, arithmetic / fp16 rate)
+                            experts   the same, of those that n tokens choose, by tokens per expert
+                            cache     hypot(bytes / bandwidth, arithmetic / fp16 rate) at the request's depth
+                            kernels   one for each node of the graph
+      + in RAM              weights and cache by bandwidth and cores; for prompts weights are copied to a device
+      + handovers, hops     each time the graph goes from a device to the processor, or to another device
+      + disk                what of the weights in RAM has no space there
 
-The constants are public figures of cards and boards, not measurements of this machine, so the answer is given with
-a range; `autolayers devices --measure` replaces the host's and the bus's figures by measured ones.
+What share of their makers' figures cards reach is in backends/speeds.py, fitted to measured launches. Where a figure of
+the machine is not known there is a default, and the prediction is less sure. A Speed says how sure, by its class.
 """
 
 from __future__ import annotations
 
+from math import exp, hypot, log
+
+from ..backends import backend
+from ..backends.speeds import DOUBT, FP16_PER_BANDWIDTH, FP16_UNKNOWN, SHARED, generation_of, rates_of
+from ..flags.params import N_BATCH
+from ..flags.workload import CHAT
 from ..records import dataclass, lazy, replace
+from .traffic import HOST, Traffic
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from ..backends.speeds import Rates, Shared
+    from ..devices.device import Device
     from ..flags.params import Params
-    from ..memory.breakdown import Static, Usage
-    from ..memory.weights import PlacedTensor, Placement, WeightGroup
-    from ..model import Model
-    from .evaluate import Candidate, Evaluator
+    from ..flags.workload import Workload
+    from ..memory.breakdown import Static
+    from ..memory.weights import Placement
+    from .evaluate import Candidate, Evaluator, Machine
+    from .traffic import Attention, Placed
 
-# The request by which two placements are compared: a prompt and its answer, in tokens.
-PROMPT, ANSWER = 2048, 512
-DEPTH = PROMPT + ANSWER        # tokens in the cache at its end
-
-_MATMUL_EFFICIENCY = 0.70      # of the bandwidth, weights read in generation
-_GPU_ATTENTION_EFFICIENCY = 0.50
-_CPU_ATTENTION_EFFICIENCY = 0.10   # the processor computes attention far below its bandwidth
-_QUERIES = 64                  # tokens of a prompt that attention serves with one pass over the cache
-_SWITCH = 150e-6               # seconds for a hand-over from GPU to processor and back
-_HOP = 30e-6                   # seconds for a hand-over between GPUs
-_TOKEN = 300e-6                # seconds a token costs whatever is read
-_GPU_FLOPS_PER_BYTE = 60.0     # arithmetic a GPU reaches for a byte per second of its bandwidth
-_CPU_FLOPS_PER_BYTE = 8.0
-
-_DEFAULT_GPU = 400e9           # bytes per second, where the card is not known
-_DEFAULT_IGPU = 80e9
-_DEFAULT_RPC = 100e9
-_DEFAULT_RAM = 50e9
-_DEFAULT_BUS = 12e9
+_MANY = 32                     # tokens from which on matrix kernels are those of prompts, and weights are copied
+_BANDWIDTH = {"igpu": 80e9, "rpc": 100e9}     # bytes per second of a device that is not known
+_GPU_BANDWIDTH = 400e9
+RAM_BANDWIDTH = 38e9           # fits unknown machines best: two channels of DDR4-3200 have 51 at most
+_BUS = 12e9
+_UNIFIED_BUS = 100e9
+_CORES = 8
+_DISK = 2.5e9
 
 
 @dataclass(frozen=True)
-class Bandwidths:
-    """Bytes per second. `known` says that none of them is a default."""
+class Figures:
+    """What a device has: bytes and operations per second. `known` says that neither is a default."""
 
-    devices: Mapping[str, float]
+    rates: Rates
+    bandwidth: float
+    fp16: float
+    offloads: bool       # weights in RAM are copied to it for prompts
+    known: bool
+
+    @classmethod
+    def of(cls, device: Device) -> Figures:
+        generation = generation_of(device)
+        bandwidth = device.bandwidth or _BANDWIDTH.get(device.kind, _GPU_BANDWIDTH)
+        per_byte = FP16_PER_BANDWIDTH.get(generation, FP16_UNKNOWN)
+        fp16 = device.fp16_tflops * 1e12 if device.fp16_tflops else bandwidth * per_byte
+        return cls(rates_of(device), bandwidth, fp16, backend(device.backend).offload_min_batch > 0,
+                   bool(device.bandwidth and generation))
+
+
+@dataclass(frozen=True)
+class HostFigures:
+    """What the rest of the machine has: bytes per second, and cores."""
+
     ram: float
     bus: float
-    known: bool
+    cores: int
+    disk: float
+    known: bool          # RAM's bandwidth is no default
+
+    @classmethod
+    def of(cls, machine: Machine) -> HostFigures:
+        unified = [device for device in machine.devices if device.kind == "igpu" or device.unified]
+        shared = max([device.bandwidth or 0 for device in unified], default=0.0)
+        ram = machine.ram_bandwidth or shared or RAM_BANDWIDTH
+        bus = machine.bus_bandwidth or (_UNIFIED_BUS if unified else 0) \
+            or min([device.link for device in machine.devices if device.link], default=0.0) or _BUS
+        return cls(ram, bus, machine.cores or _CORES, machine.disk_bandwidth or _DISK,
+                   bool(machine.ram_bandwidth or shared))
 
 
 @dataclass(frozen=True)
 class Speed:
-    """Predicted tokens per second. The truth is expected between a `spread`-th and `spread` times of it."""
+    """Predicted tokens per second for a workload. The truth is expected between a `spread`-th and `spread` times of the
+    whole request's; `prompt_spread` and `generation_spread` are its parts'."""
 
+    workload: Workload
     prompt: float
-    generation: float         # at the depth of the reference request
+    generation: float         # of all requests together, in the middle of the answer
     generation_full: float    # with the context of one slot full
-    spread: float
+    request: float            # seconds of the whole workload: what placements are compared by
+    prompt_spread: float
+    generation_spread: float
+    kind: str = ""            # of placement, whose residuals the spreads are
 
     @property
-    def request(self) -> float:
-        """Seconds for the reference request of PROMPT and ANSWER tokens: what placements are compared by."""
-        return PROMPT / self.prompt + ANSWER / self.generation
+    def spread(self) -> float:
+        prompt, answer = self.workload.prompt / self.prompt, self.workload.generate / self.generation
+        return (prompt * self.prompt_spread + answer * self.generation_spread) / (prompt + answer)
 
     def to_dict(self) -> dict[str, object]:
         return {
-            "predicted": True, "prompt_tokens_per_second": round(self.prompt, 1),
-            "generation_tokens_per_second": round(self.generation, 2),
-            "generation_tokens_per_second_full_context": round(self.generation_full, 2),
-            "uncertainty_factor": self.spread,
+            "predicted": True, "workload": self.workload.to_dict(),
+            "prompt_tokens_per_second": round(self.prompt, 1),
+            "generation_tokens_per_second": round(self.generation, 3),
+            "generation_tokens_per_second_full_context": round(self.generation_full, 3),
+            "seconds": round(self.request, 3), "uncertainty_factor": round(self.spread, 2),
+            "prompt_uncertainty_factor": round(self.prompt_spread, 2),
+            "generation_uncertainty_factor": round(self.generation_spread, 2),
         }
 
 
-class Traffic:
-    """What one token makes a model read, by tensor name: bytes and multiply-adds. Made once per model."""
+class Clock:
+    """The seconds of one launch's graphs."""
 
-    def __init__(self, model: Model) -> None:
-        hparams = model.hparams
-        self.n_layer = hparams.n_layer_all
-        self.reads: dict[str, tuple[int, float, float]] = {}     # layer (n_layer: output), bytes, multiply-adds
-        for weight in model.weights:
-            name, tensor = weight.info.name, weight.info
-            layer = weight.block if weight.layer == "repeating" else self.n_layer
-            if weight.op in ("NONE", "ROPE") or (weight.layer == "input" and name != "token_embd.weight"):
-                continue             # of the input tables single rows are read, rope factors are tiny
-            if weight.layer == "repeating" and layer >= hparams.n_layer:
-                continue             # MTP blocks take no part in plain generation
-            part = 1.0
-            if weight.op == "MUL_MAT_ID" and hparams.n_expert:
-                part = max(1, hparams.n_expert_used(layer)) / hparams.n_expert
-            self.reads[name] = (layer, tensor.n_bytes * part, tensor.n_elements * part)
-        self._groups: dict[WeightGroup, list[tuple[int, str, float, float, int]]] = {}
+    def __init__(self, traffic: Traffic, placed: Placed, homes: Sequence[str], caches: Sequence[Attention | None],
+                 devices: Mapping[str, Figures], host: HostFigures, shared: Shared = SHARED, *, n_batch: int = N_BATCH,
+                 n_ubatch: int = 512, kv_offload: bool = True, op_offload: bool = True, pipelined: bool = False,
+                 shares: Mapping[str, float] | None = None, missing: float = 0.0) -> None:
+        self.traffic, self.placed, self.devices, self.host, self.shared = traffic, placed, devices, host, shared
+        self.n_batch, self.n_ubatch, self.pipelined = n_batch, n_ubatch, pipelined
+        self.shares, self.missing = shares, missing
+        self.first = next((name for name in homes if name in devices), next(iter(devices), HOST))
+        self.offloads = op_offload and self.first != HOST and devices[self.first].offloads
+        sums: dict[tuple[str, str], list[float]] = {}       # (place, home)
+        for row in placed.rows:
+            home = homes[row.layer]
+            key = (row.place, home if home != HOST else self.first) if row.place == HOST else (row.place, row.place)
+            known = sums.get(key)
+            if known is None:
+                sums[key] = [row.dense, row.experts, row.work, row.expert_work, row.bf16, row.kernels]
+            else:
+                known[0] += row.dense
+                known[1] += row.experts
+                known[2] += row.work
+                known[3] += row.expert_work
+                known[4] += row.bf16
+                known[5] += row.kernels
+        self.sums = sums
+        kinds: dict[tuple[str, str, Attention], int] = {}
+        for home, cache in zip(homes, caches, strict=False):
+            if cache is not None:
+                place = home if kv_offload else HOST
+                key3 = (place, home if home != HOST else self.first, cache)
+                kinds[key3] = kinds.get(key3, 0) + 1
+        self.caches = kinds
 
-    def placed(self, placement: Placement) -> list[tuple[int, str, float, float, int]]:
-        """(layer, place, bytes and multiply-adds per token, bytes in all) of what a token reads, by layer and place."""
-        found = []
-        output = placement.output
-        for group in placement.groups:
-            rows = self._groups.get(group)
-            if rows is None:
-                tensors = [tensor for tensor in group.tensors.values() if tensor.name != "token_embd.weight"]
-                rows = self._groups[group] = self._rows(tensors, placement)
-            found += rows
-        if output is not None and output.name == "token_embd.weight":      # of the input table single rows are read
-            found += self._rows([output], placement)
-        return found
+    def step(self, n: int, depth: float, sequences: int = 1) -> tuple[float, dict[str, float]]:
+        """Seconds of a graph of n tokens with `depth` before each in its sequence: those that belong to no device, and
+        each device's."""
+        shared, host = self.shared, self.host
+        many = n >= _MANY
+        copied = many and self.offloads
+        used = self.traffic.used
+        touched = 1 - (1 - used) ** n if self.traffic.n_expert else 1.0
+        stages = dict.fromkeys(self.devices, 0.0)
+        common = shared.token * 1e-6
+        work: dict[str, list[float]] = {}
+        in_ram = 0.0
+        for (place, home), (dense, experts, multiplies, expert_multiplies, bf16, kernels) in self.sums.items():
+            if place == HOST:
+                in_ram += dense + experts * touched
+                if copied:
+                    part = 1 - (1 - used) ** (shared.copied * n) if self.traffic.n_expert else 1.0
+                    common += self._copy(dense + experts * part)
+                else:
+                    common += self._on_processor(n, dense, experts * touched, multiplies + expert_multiplies)
+                    common += kernels * shared.core_kernel * 1e-6
+                    continue
+            known = work.setdefault(home, [0.0] * 6)
+            for i, value in enumerate((dense, experts, multiplies, expert_multiplies, bf16, kernels)):
+                known[i] += value
+        for name, sums in work.items():
+            stages[name] += self._on_device(self.devices[name], n, many, touched, sums)
+        for (place, home, cache), count in self.caches.items():
+            cells = min(depth, cache.window)
+            size = count * cells * cache.cell * sequences
+            flops = count * n * cells * cache.flops
+            state = 2 * count * cache.state * sequences
+            if place == HOST and not copied:
+                common += hypot((size + state) / (host.ram * shared.ram_cache), flops / self._core_flops)
+                continue
+            if place == HOST:
+                common += self._copy(size)
+            device = self.devices[home]
+            rates = device.rates
+            share = rates.cache * (rates.quantised if cache.quantised and not many else 1.0)
+            stages[home] += hypot((size + state) / (device.bandwidth * share), flops / (device.fp16 * rates.attention))
+        if not many or not self.offloads:
+            price = max([figures.rates.handover for figures in self.devices.values()], default=0.0)
+            common += self.placed.handovers * price * 1e-6
+        common += self.placed.hops * shared.hop * 1e-6
+        common += in_ram * self.missing / host.disk
+        if self.shares:          # each device computes its part of every matrix, and waits for the others twice a layer
+            together = sum(stages.values())
+            stages = {name: together * share for name, share in self.shares.items()}
+            common += 2 * self.traffic.n_layer * shared.hop * 1e-6 + max(stages.values())
+            stages = dict.fromkeys(stages, 0.0)
+        return common, stages
 
-    def _rows(self, tensors: list[PlacedTensor], placement: Placement) -> list[tuple[int, str, float, float, int]]:
-        sums: dict[tuple[int, str], tuple[float, float, int]] = {}
-        for tensor in tensors:
-            read = self.reads.get(tensor.name)
-            if read is not None:
-                key = (read[0], "Host" if placement.is_host(tensor.buffer) else tensor.buffer)
-                size, multiplies, whole = sums.get(key, (0.0, 0.0, 0))
-                sums[key] = (size + read[1], multiplies + read[2], whole + tensor.info.n_bytes)
-        return [(*key, *row) for key, row in sums.items()]
+    def _on_device(self, device: Figures, n: int, many: bool, touched: float, sums: Sequence[float]) -> float:
+        shared, rates = self.shared, device.rates
+        dense, experts, multiplies, expert_multiplies, bf16, kernels = sums
+        bandwidth, rate = device.bandwidth * rates.read, device.fp16 * rates.matmul
+        if many:
+            bandwidth *= shared.prompt_read
+        slow = 1 + (1 / rates.bf16 - 1) * bf16 / max(1.0, dense + experts * self.traffic.used)
+        seconds = hypot(dense / bandwidth, 2 * n * multiplies / rate) * slow
+        if experts:
+            each = n * self.traffic.used          # tokens per expert
+            rate *= shared.expert_work
+            if many:
+                rate *= each / (each + shared.expert_tokens)
+            seconds += hypot(experts * touched / (bandwidth * shared.experts), 2 * n * expert_multiplies / rate) * slow
+        return seconds + kernels * rates.kernel * 1e-6 * (shared.prompt_kernel if many else 1.0)
 
-    def costs(self, placement: Placement, caches: Sequence[Usage]) -> list[float]:
-        """For each layer (output last) what the reference request costs on the device it lies on: seconds times that
-        device's bytes per second. What is in RAM costs the same wherever its layer lies, and is left out."""
-        costs = [0.0] * (self.n_layer + 1)
-        for layer, cache in enumerate(caches):
-            costs[layer] = cache.context / _GPU_ATTENTION_EFFICIENCY * (ANSWER + PROMPT / _QUERIES)
-        for layer, place, size, multiplies, _ in self.placed(placement):
-            if place != "Host":
-                costs[layer] += ANSWER * size / _MATMUL_EFFICIENCY
-            costs[layer] += PROMPT * 2 * multiplies / _GPU_FLOPS_PER_BYTE
-        return costs
+    def _on_processor(self, n: int, dense: float, experts: float, multiplies: float) -> float:
+        shared, host = self.shared, self.host
+        cores = host.cores * shared.core * 1e9
+        seconds = 0.0
+        for size, share in ((dense, shared.ram), (experts, shared.ram_experts)):
+            seconds += size * ((host.ram * share) ** -4 + cores ** -4) ** 0.25
+        return hypot(seconds, 2 * n * multiplies / self._core_flops)
+
+    @property
+    def _core_flops(self) -> float:
+        return self.host.cores * self.shared.core_flops * 1e9
+
+    def _copy(self, size: float) -> float:
+        """Pageable memory is copied by the processor first, so RAM counts as well as the bus."""
+        shared, host = self.shared, self.host
+        return size * max(1 / (host.bus * shared.bus_copy), 1 / (host.ram * shared.ram_copy))
+
+    def prompt(self, n: int, depth: float) -> float:
+        """Seconds of a prompt of n tokens behind `depth` others."""
+        whole, rest = divmod(n, self.n_ubatch)
+        seconds = 0.0
+        middle = depth + n / 2
+        if whole:
+            common, stages = self.step(self.n_ubatch, middle)
+            total = common + sum(stages.values())
+            if self.pipelined and len(stages) > 1:
+                together = min(whole, max(1, self.n_batch // self.n_ubatch))
+                slowest = common + max(stages.values())
+                follow = slowest + self.shared.stages * (total - slowest)
+                total = (total + (together - 1) * follow) / together
+            seconds += whole * total
+        if rest:
+            common, stages = self.step(rest, depth + n - rest / 2)
+            seconds += common + sum(stages.values())
+        return seconds
+
+    def token(self, depth: float, requests: int = 1) -> float:
+        """Seconds of one token for each request."""
+        common, stages = self.step(requests, depth, requests)
+        return common + sum(stages.values())
 
 
 class CostModel:
     """Predicts the speed of launches of one model on one machine, each only once."""
 
-    def __init__(self, evaluator: Evaluator) -> None:
+    def __init__(self, evaluator: Evaluator, workload: Workload | None = None) -> None:
         self.evaluator = evaluator
+        self.workload = workload or CHAT
         self._speeds: dict[Params, Speed] = {}
+        self._caches: dict[object, list[Attention | None]] = {}
 
     @lazy
     def traffic(self) -> Traffic:
-        return Traffic(self.evaluator.model)
+        return Traffic(self.evaluator.model, self.evaluator.kernels())
 
     @lazy
-    def bandwidths(self) -> Bandwidths:
-        machine = self.evaluator.machine
-        return bandwidths(machine.devices, machine.ram_bandwidth, machine.bus_bandwidth)
+    def devices(self) -> dict[str, Figures]:
+        return {device.name: Figures.of(device) for device in self.evaluator.machine.devices}
+
+    @lazy
+    def host(self) -> HostFigures:
+        return HostFigures.of(self.evaluator.machine)
 
     def speed(self, candidate: Candidate) -> Speed:
         return self.predict(candidate.params, candidate.breakdown)
 
     def predict(self, params: Params, use: Static) -> Speed:
-        """The speed of a launch; of what it allocates only the context and the micro-batch count."""
-        if params not in self._speeds:
-            shallow, deep = self._caches(params, min(DEPTH, use.n_ctx_seq)), self._caches(params, use.n_ctx_seq)
-            self._speeds[params] = predict(
-                self.traffic, self.evaluator.placement(params), params, shallow, deep, self.bandwidths, use.n_ubatch)
-        return self._speeds[params]
+        """The speed of a launch; of what it allocates only the context, the batches and what lies in RAM count."""
+        key = params if params.n_ctx is not None else replace(params, n_ctx=use.n_ctx)
+        if key not in self._speeds:
+            clock = self.clock(params, use)
+            self._speeds[key] = _speed(clock, self.workload, use.n_ctx_seq, self._kind(clock), self.host.known)
+        return self._speeds[key]
+
+    def clock(self, params: Params, use: Static) -> Clock:
+        """The seconds of a launch's graphs."""
+        placement = self.evaluator.placement(params)
+        devices = {device.name: self.devices[device.name] for device in placement.devices}
+        pipelined = (len(devices) > 1 and params.kv_offload is not False and not params.overrides
+                     and params.split_mode in (None, "layer") and placement.n_gpu_layers > placement_layers(placement))
+        return Clock(
+            self.traffic, self.traffic.placed(placement), layer_devices(placement), self.caches(params), devices,
+            self.host, n_batch=use.n_batch, n_ubatch=use.n_ubatch, kv_offload=params.kv_offload is not False,
+            op_offload=params.op_offload is not False, pipelined=pipelined, shares=placement.shares or None,
+            missing=self._missing(use))
+
+    def _missing(self, use: Static) -> float:
+        """The share of the weights in RAM that is read from the disk for every token."""
+        ram = self.evaluator.machine.ram
+        if ram is None or not use.host_resident:
+            return 0.0
+        lacking = use.host_resident + use.host.context + use.host.compute - ram
+        return min(1.0, max(0.0, lacking / use.host_resident))
+
+    def _kind(self, clock: Clock) -> str:
+        experts = sum(row.experts for row in clock.placed.rows)
+        in_ram = any(row.place == HOST and (row.experts or row.dense > 1 << 20) for row in clock.placed.rows)
+        if in_ram:
+            return "MoE in RAM" if experts else "dense partial"
+        if len({row.place for row in clock.placed.rows}) > 1:
+            return "multi-GPU"
+        return "MoE resident" if experts else "dense resident"
 
     def fastest(self, candidates: Sequence[Candidate]) -> Candidate:
-        """The candidate with the shortest reference request; the first of equals."""
+        """The candidate with the shortest request; the first of equals."""
         if len(candidates) == 1:
             return candidates[0]
         return min(candidates, key=lambda candidate: self.speed(candidate).request)
 
-    def layer_costs(self, params: Params, n_ctx_seq: int) -> list[float]:
-        """What each layer (output last) costs the reference request on a device, in bytes: seconds x the device's
-        bandwidth."""
-        caches = self._caches(params, min(DEPTH, n_ctx_seq)) if params.kv_offload is not False else ()
+    def hop(self, n_ubatch: int) -> float:
+        """Seconds that one more hop between devices costs the request."""
+        return SHARED.hop * 1e-6 * (self.workload.generate + self.workload.prompt / n_ubatch)
+
+    def layer_seconds(self, params: Params, n_ctx_seq: int) -> dict[str, list[float]]:
+        """What each layer (output last) costs the request on each device. What is in RAM costs the same wherever its
+        layer lies, and is left out."""
+        work = self.workload
+        depth = min(n_ctx_seq, work.depth + work.prompt + work.generate / 2)
+        caches = self.caches(params) if params.kv_offload is not False else []
         placement = self.evaluator.placement(replace(params, n_gpu_layers=None, tensor_split=None))
-        return self.traffic.costs(placement, caches)
+        rows = self.traffic.placed(placement).rows
+        found = {}
+        for name, device in self.devices.items():
+            rates, seconds = device.rates, [0.0] * (self.traffic.n_layer + 1)
+            read, rate = device.bandwidth * rates.read, device.fp16 * rates.matmul
+            for row in rows:
+                if row.place != HOST:
+                    size = row.dense + row.experts * self.traffic.used / SHARED.experts
+                    seconds[row.layer] += work.generate * (size / read + row.kernels * rates.kernel * 1e-6)
+                seconds[row.layer] += work.prompt * 2 * (row.work + 2 * row.expert_work) / rate
+            for layer, cache in enumerate(caches):
+                if cache is not None:
+                    size = min(depth, cache.window) * cache.cell + 2 * cache.state
+                    seconds[layer] += work.generate * size / (device.bandwidth * rates.cache)
+                    flops = min(work.depth + work.prompt / 2, cache.window) * cache.flops
+                    seconds[layer] += work.prompt * flops / (device.fp16 * rates.attention)
+            found[name] = seconds
+        return found
 
-    def _caches(self, params: Params, depth: int) -> tuple[Usage, ...]:
-        """Each layer's cache with `depth` tokens of one sequence in it."""
-        alone = replace(params, overrides=(), n_ctx=depth, n_parallel=1, kv_unified=None, kv_offload=None)
-        return self.evaluator.layers(alone) or ()
+    def caches(self, params: Params) -> list[Attention | None]:
+        """What attention reads and computes in each layer."""
+        key = (params.cache_type_k, params.cache_type_v, params.swa_full, params.flash_attn, params.n_ubatch)
+        if key not in self._caches:
+            found = self.evaluator.caches(params)
+            self._caches[key] = [] if found is None else self.traffic.attention(*found)
+        return self._caches[key]
 
 
-def hop(n_ubatch: int) -> float:
-    """Seconds that one more hand-over between GPUs costs the reference request."""
-    return _HOP * (ANSWER + PROMPT / n_ubatch)
+def placement_layers(placement: Placement) -> int:
+    """All blocks; a launch is pipelined where the output layer is on a device too."""
+    return len(placement.dev_layer)
 
 
 def layer_devices(placement: Placement) -> list[str]:
-    """The device of each layer, the output layer last; "Host" for none."""
+    """The device of each layer, the output layer last; HOST for none."""
     used = {device.name for device in placement.devices}
-    return [name if name in used else "Host" for name in (*placement.dev_layer, placement.dev_output)]
+    return [name if name in used else HOST for name in (*placement.dev_layer, placement.dev_output)]
 
 
-def predict(traffic: Traffic, placement: Placement, params: Params, shallow: Sequence[Usage], deep: Sequence[Usage],
-            bandwidths: Bandwidths, n_ubatch: int) -> Speed:
-    """The speed of a placement. `shallow` and `deep` hold each layer's caches in bytes, at the reference request's
-    depth and with a full context."""
-    weights = dict.fromkeys([*bandwidths.devices, "Host"], 0.0)
-    arithmetic = dict(weights)
-    streamed = 0.0                                       # bytes a micro-batch copies over the bus
-    offload = params.op_offload is not False and n_ubatch >= 32 and bool(placement.devices)
-    switched: set[int] = set()
-    where = layer_devices(placement)
-    for layer, place, size, multiplies, whole in traffic.placed(placement):
-        weights[place] += size
-        home = where[layer]
-        if place == "Host" and offload:
-            streamed += whole
-            arithmetic[home if home != "Host" else placement.devices[0].name] += multiplies
-        else:
-            arithmetic[place] += multiplies
-        if place != home:
-            switched.add(layer)
-    hops = sum(1 for i in range(1, len(where)) if where[i] != where[i - 1])
-    speed = {**bandwidths.devices, "Host": bandwidths.ram}
-    base = _TOKEN + len(switched) * _SWITCH + hops * _HOP
-    base += sum(size / (speed[place] * _MATMUL_EFFICIENCY) for place, size in weights.items() if size)
-    on_host = params.kv_offload is False
-    generation = base + _attention(where, shallow, speed, on_host)
-    full = base + _attention(where, deep, speed, on_host)
-    flops = {place: value * (_CPU_FLOPS_PER_BYTE if place == "Host" else _GPU_FLOPS_PER_BYTE)
-             for place, value in speed.items()}
-    prompt = sum(2 * n_ubatch * count / flops[place] for place, count in arithmetic.items())
-    if offload:        # the GPU computes attention for layers of the host too, with their caches copied like weights
-        on_gpu = [placement.devices[0].name if home == "Host" else home for home in where]
-        streamed += sum(cache.context for home, cache in zip(where, shallow, strict=False) if on_host or home == "Host")
-        attention = _attention(on_gpu, shallow, speed, False)
-    else:
-        attention = _attention(where, shallow, speed, on_host)
-    prompt += streamed / bandwidths.bus + hops * _HOP + attention * n_ubatch / _QUERIES
-    return Speed(n_ubatch / max(prompt, 1e-9), 1 / generation, 1 / full, 1.5 if bandwidths.known else 2.5)
+def _speed(clock: Clock, work: Workload, n_ctx_seq: int, kind: str, ram_known: bool) -> Speed:
+    """The Speed of a workload: its prompts one after another, its answers together. A request that a slot has no space
+    for is cut."""
+    depth = min(work.depth, max(0, n_ctx_seq - work.prompt - work.generate))
+    prompt = min(work.prompt, n_ctx_seq)
+    first = clock.prompt(prompt, depth) * work.prompt / prompt
+    token = clock.token(min(n_ctx_seq, depth + prompt + work.generate / 2), work.requests)
+    full = clock.token(n_ctx_seq, work.requests)
+    known = all(figures.known for figures in clock.devices.values())
+    return Speed(work, work.prompt / first, work.requests / token, work.requests / full,
+                 first * work.requests + work.generate * token, _doubt(kind, "pp", known, ram_known),
+                 _doubt(kind, "tg", known, ram_known), kind)
 
 
-def _attention(homes: Sequence[str], caches: Sequence[Usage], speed: Mapping[str, float], on_host: bool) -> float:
-    seconds = 0.0
-    for home, cache in zip(homes, caches, strict=False):
-        place = "Host" if on_host else home
-        efficiency = _CPU_ATTENTION_EFFICIENCY if place == "Host" else _GPU_ATTENTION_EFFICIENCY
-        seconds += cache.context / (speed[place] * efficiency)
-    return seconds
-
-
-def bandwidths(devices: Sequence[object], ram: float | None = None, bus: float | None = None) -> Bandwidths:
-    """Known figures where a device or the host has them, defaults by kind where not."""
-    found: dict[str, float] = {}
-    known = ram is not None and bus is not None
-    for device in devices:
-        figure = getattr(device, "bandwidth", None)
-        if not figure:
-            known = False
-            kind = getattr(device, "kind", "gpu")
-            figure = _DEFAULT_IGPU if kind == "igpu" else _DEFAULT_RPC if kind == "rpc" else _DEFAULT_GPU
-        found[getattr(device, "name", "")] = float(figure)
-    return Bandwidths(found, ram or _DEFAULT_RAM, bus or _DEFAULT_BUS, known)
+def _doubt(kind: str, part: str, known: bool, ram_known: bool) -> float:
+    """The factor that 8 in 10 predictions of this class are within, more where figures of the machine are defaults."""
+    spread = log(DOUBT[kind, part])
+    if not known:
+        spread = hypot(spread, log(2.0))
+    if not ram_known and kind in ("MoE in RAM", "dense partial"):
+        spread = hypot(spread, log(1.5))
+    return exp(spread)

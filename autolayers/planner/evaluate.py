@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from ..backends import DEFAULT
 from ..errors import LaunchRefused
+from ..flags.params import FIT_PARAMS_MIN_CTX, Params
 from ..memory.breakdown import Breakdown, LowerBound, Static
 from ..memory.companions import NONE
 from ..memory.estimate import Estimator
@@ -17,8 +18,8 @@ if TYPE_CHECKING:
 
     from ..backends.ops import Parts
     from ..devices.device import Device
-    from ..flags.params import Params
     from ..memory.breakdown import Usage
+    from ..memory.cache import Memory
     from ..memory.companions import Companions
     from ..memory.weights import Placement
     from ..model import Model
@@ -31,6 +32,7 @@ PROMPT: Fidelity = "prompt"      # weights, caches and the prompt graph: a lower
 FIT: Fidelity = "fit"            # as far as it takes to know whether it fits on the devices
 FULL: Fidelity = "full"
 
+_LONG = 1 << 17           # a context that is longer than every window
 RAM_MARGIN = 512 << 20    # of system memory: llama-server itself, the driver's host side, and everything else that runs
 
 
@@ -45,6 +47,8 @@ class Machine:
     ram_total: int | None = None
     ram_bandwidth: float | None = None     # bytes per second, measured
     bus_bandwidth: float | None = None
+    cores: int | None = None               # physical ones of the processor
+    disk_bandwidth: float | None = None
 
 
 @dataclass(frozen=True)
@@ -197,6 +201,22 @@ class Evaluator:
                 self.refusal = refusal
                 self._layers[params] = None
         return self._layers[params]
+
+    def caches(self, params: Params) -> tuple[Memory, int] | None:
+        """The caches of one long sequence and its context; None where llama.cpp would refuse these flags."""
+        alone = replace(params, n_ctx=_LONG, n_parallel=1, kv_unified=None, kv_offload=None)
+        try:
+            placement = self.placement(replace(params, n_gpu_layers=0, tensor_split=None))
+            return self.estimator.caches(alone, placement), _LONG
+        except LaunchRefused as refusal:
+            self.refusal = refusal
+            return None
+
+    def kernels(self) -> Mapping[str, tuple[int, int]]:
+        """Estimator.kernels, which the first launch that is measured fills."""
+        if not self.estimator.kernels and self.machine.devices:
+            self.candidate(Params(n_ctx=FIT_PARAMS_MIN_CTX, n_gpu_layers=0), PROMPT)
+        return self.estimator.kernels
 
     def margin(self, device: Device, params: Params, use: Measured) -> Parts:
         """The named parts of what stays free on a device; --fit-target or --margin given means exactly that and nothing

@@ -78,7 +78,7 @@ class FitChoice:
     params: Params
     breakdown: Static
     fits: bool
-    speed: Speed | None
+    speed: Speed
     placement: str
 
 
@@ -98,9 +98,9 @@ class Plan:
     fits: bool
     flags: tuple[str, ...]         # llama-server's own words, complete for memory
     placement: str                 # in words: "33 of 33 layers on the GPU"
+    speed: Speed                   # predicted, for the workload asked for
     reasons: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
-    speed: Speed | None = None
     fit_choice: FitChoice | None = None
     levers: tuple[Lever, ...] = ()
 
@@ -166,12 +166,12 @@ class Plan:
             "reasons": list(self.reasons),
             "warnings": list(self.warnings),
             "levers": [lever.to_dict() for lever in self.levers],
-            "speed": self.speed.to_dict() if self.speed else None,
+            "speed": self.speed.to_dict(),
         }
         if self.fit_choice:
             r = self.fit_choice
             answer["fit"] = {
                 "placement": r.placement, "n_ctx": r.breakdown.n_ctx, "fits": r.fits,
-                "speed": r.speed.to_dict() if r.speed else None,
+                "speed": r.speed.to_dict(),
             }
         return answer

@@ -13,7 +13,7 @@ from ..backends import HOST
 from ..flags.params import FIT_PARAMS_MIN_CTX, FIT_PARAMS_TARGET, N_PARALLEL, N_UBATCH
 from ..records import dataclass, lazy, replace
 from . import candidates
-from .cost import CostModel, hop
+from .cost import CostModel
 from .evaluate import FIT, FULL, PROMPT
 from .fit import fit, fit_estimated, fit_with_overheads
 from .search import largest_context, last
@@ -211,7 +211,7 @@ class Search:
         if span.fixed or (largest is not None and not is_free(self.evaluator, params)):
             return largest
         # More context may cost hand-overs between GPUs, but no slower GPU (--ctx max takes that one too)
-        hops = (len(self.evaluator.machine.devices) - 1) * hop(params.n_ubatch or N_UBATCH)
+        hops = (len(self.evaluator.machine.devices) - 1) * self.cost.hop(params.n_ubatch or N_UBATCH)
         bound = self.split.lower_bound(self._all_layers(params, span.least)) if largest is not None else 0.0
         if largest is not None and self.cost.speed(largest).request <= bound + hops < float("inf"):
             return largest
@@ -268,7 +268,7 @@ class Search:
                 found += self._fit_candidates(at, found)
         fitting = [candidate for candidate in found if candidate.fits]
         if fitting:
-            return self.cost.fastest(fitting)
+            return self._or_none(at, self.cost.fastest(fitting))
         if self.literal:
             return self.evaluator.candidate(at, self.fidelity)
         return self.least_bad(found, at if finer else None) or \
@@ -283,6 +283,17 @@ class Search:
         if rival is not None and rival.fits_devices:
             on_devices = [candidate for candidate in on_devices if candidate.ram_missing <= rival.ram_missing]
         return self.cost.fastest(on_devices) if on_devices else found[0] if found else None
+
+    def _or_none(self, params: Params, best: Candidate) -> Candidate:
+        """The best launch, or one with no layer on the GPUs where that is faster: of small models, whose layers cost
+        more kernels than bytes."""
+        if self.literal or best.params.n_gpu_layers == 0:
+            return best
+        bare = replace(params, n_gpu_layers=0)
+        if self.cost.predict(bare, best.breakdown).request >= self.cost.speed(best).request:
+            return best
+        candidate = self.evaluator.candidate(bare, self.fidelity)
+        return best if candidate is None or not candidate.fits else self.cost.fastest([best, candidate])
 
     def _whole_layers_dominated(self, params: Params, found: list[Candidate]) -> bool:
         """Whether an optimistic bound for whole-layer offload (half of the overheads) is already slower than the best
@@ -300,7 +311,7 @@ class Search:
         count = last(0, self.everything, possible)
         bound = self.cost.predict(replace(params, n_gpu_layers=count), fitting[0].breakdown)
         # llama.cpp's own split, which is predicted here, need not be the fastest
-        alike = len({self.cost.bandwidths.devices[name] for name in fitting[0].spare}) == 1
+        alike = len({self.cost.devices[name] for name in fitting[0].spare}) == 1
         best = self.cost.speed(self.cost.fastest(fitting)).request
         return bound.request > best * (1 if alike else PRUNE_FACTOR)
 

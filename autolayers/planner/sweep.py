@@ -42,7 +42,7 @@ class Point:
                                  "model": d.model, "context": d.context, "compute": d.compute,
                                  "remaining": d.remaining} for d in plan.devices},
             "host": plan.host.used, "flags": list(plan.flags), "exact": plan.exact,
-            "speed": plan.speed.to_dict() if plan.speed else None,
+            "speed": plan.speed.to_dict(),
         }
 
 
@@ -62,7 +62,7 @@ def sweep(models: Sequence[Model], machines: Sequence[tuple[str, Machine]], para
                     if kind != "f16":
                         wanted = replace(wanted, cache_type_k=kind, cache_type_v=params.cache_type_v or kind)
                     try:
-                        plan = plan_on(model, wanted, policy, machine, companions, speed=True)
+                        plan = plan_on(model, wanted, policy, machine, companions)
                     except LaunchRefused as refusal:
                         yield Point(model, name, kind, n_ctx, None, str(refusal))
                     else:

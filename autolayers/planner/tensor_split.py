@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ..flags.params import N_UBATCH
 from ..records import replace
-from .cost import hop, layer_devices
+from .cost import layer_devices
 from .partition import best_partition
 from .search import largest_count, last
 
@@ -122,9 +122,9 @@ class TensorSplit:
         names = self.evaluator.device_names(params)
         overheads = self.overheads(n_ctx) if overheads is None else overheads
         capacities = [limits[name] - overheads.get(name, 0) for name in names]
-        slowness = [1 / self.cost.bandwidths.devices[name] for name in names]
-        costs = self.cost.layer_costs(params, n_ctx or 1 << 60)[-count:]
-        split = best_partition(sizes, costs, capacities, slowness, hop(params.n_ubatch or N_UBATCH))
+        costs = self.cost.layer_seconds(params, n_ctx or 1 << 60)
+        seconds = [costs[name][-count:] for name in names]
+        split = best_partition(sizes, seconds, capacities, self.cost.hop(params.n_ubatch or N_UBATCH))
         return None if split is None else tuple(float(n) for n in split)
 
     def _refined(self, params: Params, ram: bool) -> Candidate | None:

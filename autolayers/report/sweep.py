@@ -30,7 +30,7 @@ def sweep_text(points: Sequence[Point], style: Style | None = None) -> str:
         rows.append([
             str(point.n_ctx), point.cache_type, "yes" if plan.fits else "no", f"{plan.n_gpu_layers}/{plan.n_layer + 1}",
             in_mib(_used(plan), 0), in_mib(sum(d.margin for d in plan.devices), 0), in_mib(plan.host.used, 0),
-            *((f"{speed.generation:.1f}", f"{speed.generation_full:.1f}") if speed else ("", "")), shell(plan.flags)])
+            f"{speed.generation:.1f}", f"{speed.generation_full:.1f}", shell(plan.flags)])
     return "\n".join([_title(points[0], style), *table(_HEAD, rows, style, left=(0, 1, 9))]) + "\n"
 
 

@@ -25,15 +25,13 @@ def plan_text(plan: Plan, style: Style | None = None, rest: Sequence[str] = ()) 
         *_memory(plan, style),
         "",
     ]
-    if plan.speed:
-        lines += [speed_words(plan.speed)]
+    lines += speed_words(plan.speed)
     if plan.fit_choice:
         rival = plan.fit_choice
-        speed = f", {rival.speed.generation:.1f} tokens/s predicted" if rival.speed else ""
+        speed = f", {rival.speed.generation:.1f} tokens/s and prompts {rival.speed.prompt:.0f} predicted"
         lines += [f"--fit would choose: {rival.placement}, context {rival.breakdown.n_ctx}{speed}"
                   + ("" if rival.fits else ", which breaks these margins")]
-    if plan.speed or plan.fit_choice:
-        lines.append("")
+    lines.append("")
     lines += [f"- {printable(reason)}" for reason in plan.reasons]
     for device in plan.devices:
         if len(device.margin_parts) > 1:
@@ -61,9 +59,23 @@ def context_words(plan: Plan) -> str:
     return text + ("" if kinds == {"f16"} else f", {'/'.join(sorted(kinds))} cache")
 
 
-def speed_words(speed: Speed) -> str:
-    return (f"predicted, not measured (within a factor of {speed.spread:g}): {speed.generation:.1f} tokens/s, "
-            f"{speed.generation_full:.1f} with a full context, prompt {speed.prompt:.0f} tokens/s")
+def speed_words(speed: Speed) -> list[str]:
+    """The prediction for the workload, and how sure it is."""
+    work = speed.workload
+    asked = f"{work.prompt} tokens of prompt, {work.generate} of answer"
+    asked += f" behind {work.depth}" if work.depth else ""
+    asked += f", {work.requests} requests at once" if work.requests > 1 else ""
+    name = f"{work.name}: " if work.name else ""
+    return [
+        f"predicted, not measured: {tokens(speed.generation)} tokens/s (within x{speed.generation_spread:.2f}), "
+        f"{tokens(speed.generation_full)} with a full context; "
+        f"prompts {tokens(speed.prompt)} (within x{speed.prompt_spread:.2f})",
+        f"for {name}{asked}: {speed.request:.1f} s"]
+
+
+def tokens(rate: float) -> str:
+    """Tokens per second in three figures."""
+    return f"{rate:.0f}" if rate >= 100 else f"{rate:.1f}" if rate >= 10 else f"{rate:.2f}"
 
 
 def fits_words(plan: Plan) -> str:

@@ -19,10 +19,10 @@ from support import HEADERS
 import autolayers
 from autolayers import Device, LaunchRefused, estimate
 from autolayers.api import machine_for
+from autolayers.backends.speeds import SHARED
 from autolayers.devices import Host
 from autolayers.flags.policy import read
 from autolayers.planner import Plan, plan_on
-from autolayers.planner.cost import hop
 from autolayers.planner.partition import best_partition
 
 MODELS = {name: autolayers.read_model(HEADERS / f"{name}.gguf")
@@ -70,7 +70,7 @@ def planned(model: autolayers.Model, words: list[str], devices: list[Device], ho
     params, policy = read(words, None)
     machine, notes = machine_for(params, policy, devices, host, None)
     try:
-        return plan_on(model, params, policy, machine, notes=notes, speed=True)
+        return plan_on(model, params, policy, machine, notes=notes)
     except LaunchRefused:
         return None
 
@@ -105,8 +105,8 @@ def test_more_memory_never_makes_the_predicted_speed_worse(
     richer = planned(model, words, [grown if d.name == grown.name else d for d in devices])
     note(f"{model.name} {words} {[d.free for d in devices]} -> {found.flags}, {grown} -> {richer and richer.flags}")
     assert richer is not None and richer.fits
-    assert richer.speed and found.speed
-    hops = (len(devices) - 1) * hop(richer.breakdown.n_ubatch)  # what a larger context may cost
+    # what a larger context may cost
+    hops = (len(devices) - 1) * SHARED.hop * 1e-6 * (512 + 2048 / richer.breakdown.n_ubatch)
     assert richer.speed.request <= found.speed.request * (1 + 1e-9) + (
         hops if richer.breakdown.n_ctx > found.breakdown.n_ctx else 0
     )
@@ -127,7 +127,6 @@ def test_no_plan_is_predicted_slower_than_what_fit_would_do(
     rival = found.fit_choice
     if found.fits and rival is not None and rival.fits and rival.breakdown.n_ctx >= found.breakdown.n_ctx:
         note(f"{model.name} {words} {[d.free for d in devices]} -> {found.flags}, --fit {rival.params}")
-        assert found.speed and rival.speed
         assert found.speed.request <= rival.speed.request * (1 + 1e-9)
 
 
@@ -164,7 +163,7 @@ def test_a_split_is_the_fastest_there_is(
         split for split in itertools.product(range(len(layers) + 1), repeat=len(devices)) if sum(split) == len(layers)
     )
     possible = [time for split in splits if (time := seconds(split)) is not None]
-    found = best_partition(sizes, work, room, slowness, hop)
+    found = best_partition(sizes, [[cost * slow for cost in work] for slow in slowness], room, hop)
     if found is None:
         assert not possible
     else:

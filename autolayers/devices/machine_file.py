@@ -1,0 +1,198 @@
+"""A machine described by a file: what `autolayers devices --json` prints, or a few figures written by hand.
+
+    {"devices": [{"card": "rtx-3090"}, {"name": "Vulkan0", "backend": "Vulkan", "total": 17179869184}],
+     "host": {"total": 68719476736, "bandwidth": 70e9, "bus": 25e9, "cores": 8, "disk": 3e9}}
+
+Sizes are bytes, rates bytes per second. `card` is a name of cards.py, whose figures stand where the file has none. Only
+memory must be said.
+"""
+
+from __future__ import annotations
+
+from ..backends import BACKENDS, DEFAULT, backend_of, canonical
+from ..errors import UsageError
+from ..records import replace
+from ..units import MiB
+from .device import MAX_DEVICES, Device
+from .host import Host
+from .measure import BUS
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from typing import Any
+
+_MAX_SIZE = 1 << 20
+_DEVICE = frozenset((*Device.__record_fields__, "card", "sure"))      # type: ignore[attr-defined]
+_HOST = frozenset((*Host.__record_fields__, "measured", *BUS))              # type: ignore[attr-defined]
+_TOP = frozenset(("schema", "autolayers", "devices", "host", "notes"))
+_RATE = 1e7, 1e15          # bytes per second that anything may have
+
+
+class _Wrong(Exception):
+    """What is wrong in the file, without its name."""
+
+
+def read(path: str) -> tuple[list[Device], Host | None]:
+    """The devices and the RAM of a machine file; no Host where it says nothing of RAM. Raises UsageError."""
+    import json
+
+    try:
+        with open(path, "rb") as file:
+            data = json.loads(file.read(_MAX_SIZE + 1)[:_MAX_SIZE])
+    except OSError as error:
+        raise UsageError(f"--machine {path}: {error.strerror or error}") from None
+    except (ValueError, RecursionError) as error:
+        raise UsageError(f"--machine {path}: not JSON ({error}); autolayers devices --json writes one") from None
+    try:
+        if not isinstance(data, dict):
+            raise _Wrong("no JSON object; autolayers devices --json writes one")
+        _known(data, _TOP, "the file")
+        devices = _devices(_list(data.get("devices", [])))
+        host = _host(data["host"]) if data.get("host") is not None else None
+        if not devices and host is None:
+            raise _Wrong("neither devices nor a host")
+        return devices, host
+    except _Wrong as error:
+        raise UsageError(f"--machine {path}: {error}") from None
+
+
+def _devices(rows: list[Any]) -> list[Device]:
+    if len(rows) > MAX_DEVICES:
+        raise _Wrong(f"{len(rows)} devices: llama.cpp uses at most {MAX_DEVICES}")
+    found: list[Device] = []
+    for number, row in enumerate(rows, 1):
+        device = _device(row, f"device {number}", found)
+        if device.name in {other.name for other in found}:
+            raise _Wrong(f"two devices are called {device.name}")
+        found.append(device)
+    return found
+
+
+def _device(row: Any, what: str, before: list[Device]) -> Device:
+    if not isinstance(row, dict):
+        raise _Wrong(f"{what} is no object")
+    if isinstance(row.get("name"), str):
+        what = f"device {row['name']}"
+    _known(row, _DEVICE, what)
+    values = {key: value for key, value in row.items() if value is not None and key not in ("card", "sure")}
+    for key, least, most in (("total", 1, 1 << 60), ("free", 0, 1 << 60), ("n_sm", 1, 4096)):
+        if key in values:
+            values[key] = _number(values[key], least, most, f"{what}: {key}", whole=True)
+    for key, low, high in (("bandwidth", *_RATE), ("link", *_RATE), ("fp16_tflops", 0.01, 1e5)):
+        if key in values:
+            values[key] = _number(values[key], low, high, f"{what}: {key}")
+    for key in ("unified", "includes_context", "wddm", "display"):
+        if key in values and not isinstance(values[key], bool):
+            raise _Wrong(f"{what}: {key} must be true or false")
+    for key in ("name", "description", "backend", "kind", "uuid", "pci_id", "source", "warning"):
+        if key in values and not isinstance(values[key], str):
+            raise _Wrong(f"{what}: {key} must be a text")
+    if "compute_capability" in values:
+        values["compute_capability"] = _capability(values["compute_capability"], what)
+    if "limits" in values and not isinstance(values["limits"], dict):
+        raise _Wrong(f"{what}: limits must be an object")
+    card = _card(row.get("card"), values, what)
+    if card is None and not values.get("total"):
+        raise _Wrong(f'{what}: neither "total" bytes of memory nor a "card"')
+    return _complete(card, values, what, before)
+
+
+def _complete(card: Device | None, values: dict[str, Any], what: str, before: list[Device]) -> Device:
+    """The device of the file's figures, the card's where it has none. Raises _Wrong where they contradict."""
+    backend = values.get("backend") or (card.backend if card else None)
+    if backend is None:
+        backend = backend_of(values["name"]).name if values.get("name") else DEFAULT.name
+    backend = canonical(backend)
+    if backend not in BACKENDS:
+        raise _Wrong(f"{what}: backend {backend!r} (known: {', '.join(BACKENDS)})")
+    used = sum(other.backend == backend for other in before)
+    name = values.get("name") or f"{backend}{used}"
+    named = backend_of(name)
+    if named.name in BACKENDS and named.name != backend:
+        raise _Wrong(f"{what}: called {name}, but its backend is {backend}")
+    total = values.get("total") or (card.total if card else 0)
+    free = values.get("free", min(total, card.free) if card else total)
+    if free > total:
+        raise _Wrong(f"{what}: {free} bytes free are more than the {total} it has")
+    values = {**values, "name": name, "backend": backend, "total": total, "free": free}
+    if values.get("unified", card.unified if card else False) and BACKENDS[backend].has_igpu:
+        values.setdefault("kind", "igpu")
+    if values.get("kind", "gpu") not in ("gpu", "igpu", "rpc"):
+        raise _Wrong(f"{what}: kind must be gpu, igpu or rpc")
+    if card is not None:
+        if BACKENDS[backend] is not DEFAULT:       # a compute capability chooses CUDA's kernels
+            card = replace(card, compute_capability=None, n_sm=None)
+        return replace(card, **values)
+    return Device(**values)
+
+
+def _card(name: object, values: Mapping[str, Any], what: str) -> Device | None:
+    """The card's Device; None where there is no such card but the file has the memory itself."""
+    from .device import Device as Card
+
+    if name is None:
+        return None
+    if not isinstance(name, str):
+        raise _Wrong(f"{what}: card must be a text")
+    try:
+        from .cards import find
+
+        find(name)
+        return Card.hypothetical(name)
+    except UsageError as error:
+        if values.get("total"):
+            return None
+        raise _Wrong(f"{what}: {error}") from None
+
+
+def _host(row: Any) -> Host:
+    if not isinstance(row, dict):
+        raise _Wrong("host is no object")
+    _known(row, _HOST, "host")
+    values = {key: value for key, value in row.items() if value is not None and key not in ("measured", *BUS)}
+    for key in ("total", "available"):
+        if key in values:
+            values[key] = _number(values[key], MiB if key == "total" else 0, 1 << 60, f"host: {key}", whole=True)
+    for key in ("bandwidth", "bus", "disk"):
+        if key in values:
+            values[key] = _number(values[key], *_RATE, f"host: {key}")
+    if "cores" in values:
+        values["cores"] = _number(values["cores"], 1, 4096, "host: cores", whole=True)
+    for key in ("source", "bandwidth_source"):
+        if key in values and not isinstance(values[key], str):
+            raise _Wrong(f"host: {key} must be a text")
+    total = values.get("total", values.get("available"))
+    if total is None:
+        raise _Wrong('host: no "total" bytes of memory')
+    available = values.get("available", total)
+    if available > total:
+        raise _Wrong(f"host: {available} bytes available are more than the {total} it has")
+    return Host(**{"source": "given", **values, "total": total, "available": available})
+
+
+def _number(value: Any, least: float, most: float, what: str, whole: bool = False) -> Any:
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not least <= value <= most \
+            or (whole and value != int(value)):
+        raise _Wrong(f"{what} must be {'a whole number' if whole else 'a number'} from {least:g} to {most:g}, "
+                     f"not {str(value)[:40]}")
+    return int(value) if whole else float(value)
+
+
+def _capability(value: Any, what: str) -> tuple[int, int]:
+    parts = value.split(".") if isinstance(value, str) else value
+    if not isinstance(parts, list) or len(parts) != 2 or not all(str(part).isdecimal() for part in parts):
+        raise _Wrong(f'{what}: compute_capability must be a text such as "8.6"')
+    return int(parts[0]), int(parts[1])
+
+
+def _list(value: Any) -> list[Any]:
+    if not isinstance(value, list):
+        raise _Wrong("devices must be a list")
+    return value
+
+
+def _known(row: dict[str, Any], known: frozenset[str], what: str) -> None:
+    for key in row:
+        if key not in known:
+            raise _Wrong(f"{what} has an unknown key {str(key)[:40]!r} (known: {', '.join(sorted(known))})")

@@ -1,0 +1,52 @@
+"""What a launch is to do: the request that placements are compared by.
+
+    workload("agent"), workload("4096+512@16384"), workload("512+256@0x8")
+"""
+
+from __future__ import annotations
+
+from ..records import dataclass
+from .kinds import Bad, tokens
+
+
+@dataclass(frozen=True)
+class Workload:
+    """A request of `prompt` new tokens and `generate` answered ones, `depth` tokens of the same sequence being in the
+    cache already; `requests` of them at once. A context smaller than `context` is no use for it."""
+
+    prompt: int = 2048
+    generate: int = 512
+    depth: int = 0
+    requests: int = 1
+    context: int = 0
+    name: str = ""
+
+    def to_dict(self) -> dict[str, object]:
+        return {"name": self.name or None, "prompt": self.prompt, "generate": self.generate, "depth": self.depth,
+                "requests": self.requests}
+
+
+# chat: a question with a document, or a few turns. agent: tool results of about 1000 tokens after a long prefix that is
+# in the cache. batch: long documents, short answers.
+WORKLOADS = {
+    "chat": Workload(2048, 512, 0, name="chat"),
+    "agent": Workload(1024, 256, 24576, context=32768, name="agent"),
+    "batch": Workload(8192, 256, 0, name="batch"),
+}
+CHAT = WORKLOADS["chat"]
+
+
+def workload(text: str) -> Workload:
+    """Raises Bad for what is neither a name nor P+G, P+G@D, P+G@DxN."""
+    if text in WORKLOADS:
+        return WORKLOADS[text]
+    what = f"{', '.join(WORKLOADS)} or P+G@D: tokens of the prompt, of the answer and in the cache, as in 4096+512@16k"
+    rest, times, count = text.partition("x")
+    rest, at, depth = rest.partition("@")
+    prompt, plus, generate = rest.partition("+")
+    if not plus or (times and not count) or (at and not depth):
+        raise Bad(what)
+    requests = tokens(count, 1, what) if times else 1
+    if requests > 256:
+        raise Bad("at most 256 requests at once")
+    return Workload(tokens(prompt, 1, what), tokens(generate, 1, what), tokens(depth, 0, what) if at else 0, requests)

@@ -1,0 +1,364 @@
+"""Fits the constants of the speed prediction to measured launches: python benchmarks/fit_speed.py [--write]
+
+Prints how far predictions are off by class, once with all rows known (fitted) and once with each row predicted by
+constants that were fitted without its source. --write puts the constants into autolayers/backends/speeds.py, and --rows
+FILE adds rows, such as `autolayers tune --share` writes.
+
+Least squares on log(predicted / measured) with Huber's loss; a source of n rows weighs as sqrt(n). A generation's
+constants are drawn to those of its backend, and those to the start values, so that few rows move them little. What only
+describes the rows is fitted with them and then left out: RAM where a source does not say its speed, and what builds of
+2024 were slower.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import sys
+from collections import Counter, defaultdict
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+
+import autolayers  # noqa: E402
+from autolayers.backends import canonical, speeds  # noqa: E402
+from autolayers.devices.device import Device  # noqa: E402
+from autolayers.flags.policy import read  # noqa: E402
+from autolayers.planner.cost import Clock, CostModel  # noqa: E402
+from autolayers.planner.evaluate import Evaluator, Machine  # noqa: E402
+from autolayers.records import replace  # noqa: E402
+
+ROWS = ROOT / "fixtures" / "speeds" / "speeds.jsonl"
+MODELS = [ROOT / "fixtures" / folder for folder in ("headers", "speeds/models", "more/headers")]
+CLASSES = ("dense resident", "dense partial", "MoE resident", "MoE in RAM", "multi-GPU")
+
+FIELDS = ("read", "cache", "kernel", "matmul", "attention", "handover", "quantised", "bf16")
+MOST = {"read": 0.95, "cache": 0.95, "quantised": 1.0, "bf16": 1.2, "ram": 1.0, "ram_experts": 1.0, "ram_copy": 0.6,
+        "bus_copy": 1.0, "experts": 1.2, "prompt_read": 1.0, "stages": 1.0}
+# How far a constant may be from where it starts, as a factor of e: of a generation from its backend, of others at all
+WIDTH = {"read": 0.15, "cache": 0.25, "kernel": 0.25, "matmul": 0.25, "attention": 0.4, "handover": 0.15,
+         "quantised": 0.3, "bf16": 0.3}
+BACKEND_WIDTH = 0.3
+SHARED_WIDTH = 0.25
+OLD = {"kernel": 2.1, "prompt": 0.8}      # builds of 2024, of today's
+ERROR = 0.12                              # of a row whose model is right
+
+
+@dataclass
+class Row:
+    """One measured launch, ready to be predicted with any constants."""
+
+    source: str
+    kind: str
+    clock: Clock
+    keys: tuple[tuple[str, str], ...]
+    work: dict[str, int]
+    measured: float
+    old: bool
+    ram: str                  # of a machine that does not say its RAM's speed
+    label: str
+    placement: str
+
+
+def machine_of(data: dict) -> Machine:
+    """The machine of a row."""
+    devices = []
+    for d in data["devices"]:
+        capability = d.get("compute_capability")
+        devices.append(Device(
+            d["name"], d["total"], d["free"], d["description"], canonical(d["backend"]),
+            kind="igpu" if d["unified"] and d["backend"] != "Metal" else "gpu", bandwidth=d["bandwidth"],
+            compute_capability=tuple(capability) if capability else None, n_sm=d.get("n_sm"),
+            fp16_tflops=d.get("fp16_tflops"), unified=d["unified"], includes_context=d["free"] < d["total"]))
+    ram = data["ram"]
+    return Machine(tuple(devices), {d.name: d.free for d in devices}, ram["total"], ram["total"], ram["bandwidth"],
+                   data["bus"]["bandwidth"], data["cpu"]["cores"])
+
+
+def load(paths: list[Path]) -> list[Row]:
+    """The rows that count: measured by llama-bench or a server, with a model that fits in RAM."""
+    found, models = [], {}
+    for path in paths:
+        for line in path.read_text().splitlines():
+            data = json.loads(line)
+            if data["quality"] not in ("llama-bench", "server") or data.get("disk_bound"):
+                continue
+            if data["model"] not in models:
+                file = next(p for folder in MODELS if (p := folder / f"{data['model']}.gguf").exists())
+                models[data["model"]] = autolayers.read_model(file)
+            params, _ = read(data["words"], None)
+            evaluator = Evaluator.of(models[data["model"]], machine_of(data["machine"]))
+            cost = CostModel(evaluator)
+            use = evaluator.static(params)
+            evaluator.kernels()
+            clock = cost.clock(params, use)
+            clock.missing = 0.0
+            keys = tuple((device.backend, speeds.generation_of(device)) for device in evaluator.machine.devices)
+            machine, work = data["machine"], data["workload"]
+            ram = "" if cost.host.known else f"{data['source']} {machine['cpu']['model']} {machine['ram']['total']}"
+            label = f"{data['id']} {data['model']} {'+'.join(d['card'] for d in machine['devices'])} " \
+                f"{' '.join(data['words'])[:70]} {work['prompt']}+{work['generate']}@{work['depth']}"
+            found.append(Row(data["source"], data["kind"], clock, keys, work, data["measured"], data["date"] < "2025",
+                             ram, label, data["class"]))
+    return found
+
+
+class Constants:
+    """All constants as logarithms in one vector, with where each is drawn to."""
+
+    def __init__(self, rows: list[Row]) -> None:
+        self.names: list[tuple] = []
+        self.start: list[float] = []
+        self.width: list[float] = []
+        self.parent: dict[int, int] = {}
+        keys = sorted({key for row in rows for key in row.keys})
+        backends = sorted({key[0] for key in keys})
+        for backend in backends:
+            for field in FIELDS:
+                self._add(("rates", (backend, ""), field), getattr(START[backend], field), BACKEND_WIDTH)
+        for key in keys:
+            if key[1]:
+                for field in FIELDS:
+                    first = getattr(START.get(key, START[key[0]]), field)
+                    parent = self.names.index(("rates", (key[0], ""), field))
+                    self.parent[len(self.names)] = parent
+                    self._add(("rates", key, field), first, WIDTH[field])
+        for field in speeds.Shared.__record_fields__:
+            self._add(("shared", field), getattr(SHARED, field), SHARED_WIDTH)
+        for field, value in OLD.items():
+            self._add(("old", field), value, 0.3)
+        for machine in sorted({row.ram for row in rows if row.ram}):
+            self._add(("ram", machine), 38.0, 0.4)
+        self.x0 = numpy.log(numpy.array(self.start))
+
+    def _add(self, name: tuple, value: float, width: float) -> None:
+        self.names.append(name)
+        self.start.append(value)
+        self.width.append(width)
+
+    def tables(self, x: numpy.ndarray) -> tuple[dict, speeds.Shared, dict, dict]:
+        values = numpy.exp(x)
+        rates: dict = defaultdict(dict)
+        shared, old, ram = {}, {}, {}
+        for name, value in zip(self.names, values, strict=True):
+            value = float(min(value, MOST.get(name[-1], 1e9)))
+            if name[0] == "rates":
+                rates[name[1]][name[2]] = value
+            else:
+                {"shared": shared, "old": old, "ram": ram}[name[0]][name[1]] = value
+        return {key: speeds.Rates(**fields) for key, fields in rates.items()}, speeds.Shared(**shared), old, ram
+
+    def prior(self, x: numpy.ndarray) -> tuple[numpy.ndarray, numpy.ndarray]:
+        """Residuals of the constants themselves, and their derivatives."""
+        residuals, jacobian = [], []
+        for i in range(len(self.names)):
+            row = numpy.zeros(len(x))
+            row[i] = 1 / self.width[i]
+            value = x[i] - self.x0[i]
+            if i in self.parent:
+                value -= x[self.parent[i]] - self.x0[self.parent[i]]
+                row[self.parent[i]] = -1 / self.width[i]
+            residuals.append(value / self.width[i])
+            jacobian.append(row)
+        return numpy.array(residuals), numpy.array(jacobian)
+
+    def touches(self, name: tuple, row: Row) -> bool:
+        if name[0] == "rates":
+            return name[1] in row.keys
+        return (name[0] == "ram" and row.ram == name[1]) or (name[0] == "old" and row.old) or name[0] == "shared"
+
+
+def predict(row: Row, rates: dict, shared: speeds.Shared, old: dict, ram: dict, plain: bool = False) -> float:
+    """Tokens per second. `plain`: as a plan would, without what is fitted for the row alone."""
+    clock = row.clock
+    aged = row.old and not plain
+    figures = {}
+    for (name, device), key in zip(clock.devices.items(), row.keys, strict=True):
+        rate = rates.get(key) or rates.get((key[0], "")) or START[key[0]]
+        if aged:
+            rate = replace(rate, kernel=rate.kernel * old["kernel"])
+        figures[name] = replace(device, rates=rate)
+    before = clock.devices, clock.host, clock.shared, clock.pipelined
+    clock.devices, clock.shared = figures, shared
+    if row.ram in ram and not plain:
+        clock.host = replace(clock.host, ram=ram[row.ram] * 1e9)
+    if aged:
+        clock.pipelined = False
+    try:
+        work = row.work
+        if row.kind == "pp":
+            found = work["prompt"] / clock.prompt(work["prompt"], work["depth"])
+            return found * (old["prompt"] if aged else 1.0)
+        return 1 / clock.token(work["depth"] + work["generate"] / 2)
+    finally:
+        clock.devices, clock.host, clock.shared, clock.pipelined = before
+
+
+def fit(rows: list[Row], rounds: int = 12, near: dict | None = None) -> tuple[tuple, dict]:
+    """The tables that fit these rows, and their logarithms by name; `near`: of a fit to begin at."""
+    constants = Constants(rows)
+    x = numpy.array([(near or {}).get(name, first) for name, first in zip(constants.names, constants.x0, strict=True)])
+    count = Counter((row.source, row.kind) for row in rows)
+    weight = numpy.array([count[row.source, row.kind] ** -0.25 / ERROR for row in rows])
+    touched = [[i for i, row in enumerate(rows) if constants.touches(name, row)] for name in constants.names]
+
+    def errors(x: numpy.ndarray, which: list[int]) -> numpy.ndarray:
+        tables = constants.tables(x)
+        return numpy.array([math.log(predict(rows[i], *tables) / rows[i].measured) for i in which])
+
+    every = list(range(len(rows)))
+    damping, error = 0.1, errors(x, every)
+
+    def loss(error: numpy.ndarray, x: numpy.ndarray) -> float:
+        a = numpy.abs(error * weight)
+        return float(numpy.where(a < 1.5, a * a / 2, 1.5 * a - 1.125).sum() + (constants.prior(x)[0] ** 2).sum() / 2)
+
+    best = loss(error, x)
+    for _ in range(rounds):
+        jacobian = numpy.zeros((len(rows), len(x)))
+        for j, which in enumerate(touched):
+            if which:
+                moved = x.copy()
+                moved[j] += 0.02
+                jacobian[which, j] = (errors(moved, which) - error[which]) / 0.02
+        a = numpy.abs(error * weight)
+        huber = weight * numpy.sqrt(numpy.where(a < 1.5, 1.0, 1.5 / numpy.maximum(a, 1e-9)))
+        prior, slope = constants.prior(x)
+        left = numpy.vstack([jacobian * huber[:, None], slope])
+        right = -numpy.concatenate([error * huber, prior])
+        improved = False
+        for _ in range(5):
+            step = numpy.linalg.solve(left.T @ left + damping * numpy.diag((left * left).sum(0)), left.T @ right)
+            tried = x + numpy.clip(step, -0.5, 0.5)
+            after = errors(tried, every)
+            if loss(after, tried) < best:
+                gain = best - loss(after, tried)
+                x, error, best, damping, improved = tried, after, loss(after, tried), damping / 3, True
+                break
+            damping *= 4
+        if not improved or gain < 0.05:
+            break
+    return constants.tables(x), dict(zip(constants.names, x, strict=True))
+
+
+def share(factors: numpy.ndarray, most: float) -> str:
+    return f"{100 * numpy.mean(factors <= most):6.0f}%"
+
+
+def table(title: str, rows: list[Row], predicted: list[float]) -> dict[tuple[str, str], float]:
+    """Prints residuals by class; returns the factor that 8 in 10 rows of each are within."""
+    print(f"\n{title}\n{'':20}{'n':>5}{'ratio':>7}{'factor':>8}{'p80':>7}{'<1.25':>7}{'<1.5':>7}")
+    found = {}
+    for kind in ("tg", "pp"):
+        for name in (*CLASSES, "all"):
+            logs = [math.log(p / row.measured) for row, p in zip(rows, predicted, strict=True)
+                    if row.kind == kind and name in (row.placement, "all")]
+            if not logs:
+                continue
+            factors = numpy.exp(numpy.abs(logs))
+            found[name, kind] = float(numpy.quantile(factors, 0.8))
+            print(f"{name + ' ' + kind:20}{len(logs):5}{math.exp(numpy.median(logs)):7.2f}{numpy.median(factors):8.2f}"
+                  f"{found[name, kind]:7.2f}{share(factors, 1.25)}{share(factors, 1.5)}")
+    return found
+
+
+def without_source(rows: list[Row], near: dict) -> list[float]:
+    """Each row's prediction with constants that were fitted without its source."""
+    found = [0.0] * len(rows)
+    for source in sorted({row.source for row in rows}):
+        tables, _ = fit([row for row in rows if row.source != source], 4, near)
+        for i, row in enumerate(rows):
+            if row.source == source:
+                found[i] = predict(row, *tables, plain=not row.old)
+    return found
+
+
+def number(value: float) -> str:
+    return f"{value:.3g}"
+
+
+def write(tables: tuple, rows: list[Row], doubt: dict[tuple[str, str], float]) -> None:
+    """Puts the constants between their marks in speeds.py."""
+    rates, shared, _, _ = tables
+    count = Counter(key for row in rows for key in set(row.keys))
+    shared_text = ",\n                ".join(f"{name}={number(value)}" for name, value in vars(shared).items())
+    lines = [f"SHARED = Shared({shared_text})", "", f"RATES = {{      # {', '.join(FIELDS)}, rows"]
+    for key, rate in rates.items():
+        n = count[key] if key[1] else sum(n for other, n in count.items() if other[0] == key[0])
+        values = ", ".join(number(getattr(rate, field)) for field in FIELDS)
+        lines += [f'    ("{key[0]}", "{key[1]}"): Rates({values}, {n}),']
+    values = ", ".join(number(getattr(START[""], field)) for field in FIELDS)
+    lines += [f'    ("", ""): Rates({values}),', "}", "",
+              "# The factor that 8 in 10 predictions of a class are within, of sources that were left out of the fit",
+              "DOUBT = {"]
+    lines += [f'    ("{name}", "{kind}"): {doubt[name, kind]:.2f},' for kind in ("tg", "pp") for name in CLASSES]
+    lines += ["}", ""]
+    file = ROOT / "autolayers" / "backends" / "speeds.py"
+    text = file.read_text()
+    begin, end = text.index("# --- made by"), text.index("# --- end")
+    head = text[begin:text.index("\n", begin) + 1]
+    file.write_text(text[:begin] + head + "\n" + "\n".join(lines) + "\n" + text[end:])
+
+
+# Where the fit starts, by backend: a share of the bandwidth and of the arithmetic that a good kernel reaches
+SHARED = speeds.Shared(
+    token=170, experts=0.83, expert_work=0.63, expert_tokens=38, prompt_read=0.9, prompt_kernel=1.5, hop=65, ram=0.95,
+    ram_experts=0.88, ram_cache=0.06, core=13, core_flops=74, core_kernel=2.0, bus_copy=0.54, ram_copy=0.44,
+    copied=0.17, stages=0.29)
+START = {
+    "CUDA": speeds.Rates(0.83, 0.55, 2.0, 0.45, 0.33, 23, 1.0),
+    ("CUDA", "Turing"): speeds.Rates(0.8, 0.55, 2.0, 0.45, 0.33, 23, 0.2),
+    ("CUDA", "A100"): speeds.Rates(0.6, 0.55, 2.0, 0.45, 0.33, 23, 1.0),
+    ("CUDA", "Hopper"): speeds.Rates(0.6, 0.55, 2.0, 0.40, 0.33, 23, 1.0),
+    "Vulkan": speeds.Rates(0.78, 0.55, 2.0, 0.35, 0.1, 195),
+    ("Vulkan", "RDNA4"): speeds.Rates(0.78, 0.55, 2.0, 0.15, 0.05, 195, 1.0, 0.5),
+    ("Vulkan", "Strix Halo"): speeds.Rates(0.9, 0.55, 2.0, 0.33, 0.09, 195, 1.0, 0.5),
+    "ROCm": speeds.Rates(0.76, 0.55, 2.2, 0.32, 0.11, 40),
+    "MTL": speeds.Rates(0.80, 0.55, 4.0, 0.85, 0.35, 40),
+    "": speeds.Rates(0.70, 0.50, 3.0, 0.30, 0.1, 80),
+}
+
+
+def main() -> None:
+    options = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    options.add_argument("--rows", type=Path, action="append", default=[], help="more rows")
+    options.add_argument("--write", action="store_true", help="put the constants into speeds.py")
+    options.add_argument("--quick", action="store_true", help="leave out the fits without a source")
+    options.add_argument("--show", type=int, default=0, help="so many of the worst rows")
+    words = options.parse_args()
+    rows = load([ROWS, *words.rows])
+    tables, near = fit(rows)
+    rates, shared, old, ram = tables
+    for key, rate in rates.items():
+        print(f"{' '.join(key):24}", *(f"{field} {number(getattr(rate, field))}" for field in FIELDS))
+    print(*(f"{name} {number(value)}" for name, value in vars(shared).items()))
+    print("2024:", *(f"{name} {number(value)}" for name, value in old.items()))
+    for machine, value in ram.items():
+        print(f"RAM {value:.0f} GB/s: {machine.removeprefix('https://github.com/')}")
+    recent = [row for row in rows if not row.old]
+    table("fitted, all rows", rows, [predict(row, *tables) for row in rows])
+    predicted = [predict(row, *tables, plain=True) for row in recent]
+    doubt = table("fitted, rows since 2025, as a plan predicts", recent, predicted)
+    if words.show:
+        order = sorted(zip(recent, predicted, strict=True), key=lambda p: -abs(math.log(p[1] / p[0].measured)))
+        for row, p in order[:words.show]:
+            print(f"{p / row.measured:5.2f} {row.kind} {row.placement:15} {p:8.1f} / {row.measured:8.1f} {row.label}")
+    if not words.quick:
+        left_out = without_source(rows, near)
+        now = [(row, p) for row, p in zip(rows, left_out, strict=True) if not row.old]
+        doubt = table("rows since 2025, each predicted without its source", [r for r, _ in now], [p for _, p in now])
+        for source in sorted({row.source for row in rows}):
+            factors = numpy.exp([abs(math.log(p / row.measured)) for row, p in zip(rows, left_out, strict=True)
+                                 if row.source == source])
+            print(f"{numpy.median(factors):6.2f}{share(factors, 1.25)}{len(factors):5} {source}")
+    if words.write:
+        write(tables, rows, doubt)
+
+
+if __name__ == "__main__":
+    main()
