@@ -193,7 +193,7 @@ class Engine:
     def plan(self, question: Question) -> Answer:
         """The plan, as --json has it, and what the page draws of it; with {"quick": true} without its reasons."""
         name, arguments = _text(question, "model"), _arguments(question)
-        found, machine = self._plan(self.model(name), arguments, explain=not question.get("quick"), speed=True)
+        found, machine = self._plan(self.model(name), arguments, explain=not question.get("quick"))
         words = ["llama-server", *_launch_name(name), *found.flags, *_public(arguments)]
         return {"plan": found.to_dict(), "verdict": _verdict(found), "layers": _layers(found, machine),
                 "command": {"bash": shlex.join(words), "powershell": powershell(words)}}
@@ -221,11 +221,11 @@ class Engine:
 
     def _cell(self, name: str, question: Question, gpu: str) -> Answer:
         try:
-            found, _ = self._plan(self.model(name), _arguments({**question, "gpu": gpu}), speed=True)
+            found, _ = self._plan(self.model(name), _arguments({**question, "gpu": gpu}))
         except LaunchRefused as refusal:
             return {"how": "no", "placement": str(refusal), "n_ctx": 0, "speed": None}
         return {"how": _how(found), "placement": found.placement, "n_ctx": found.breakdown.n_ctx,
-                "speed": found.speed.to_dict() if found.speed else None}
+                "speed": found.speed.to_dict()}
 
     def file(self, question: Question) -> Answer:
         """The launch as a file of {"format"}."""
@@ -237,20 +237,21 @@ class Engine:
         given = replace(arguments.params, model=_launch_name(name)[-1])
         return {"text": write(_text(question, "format"), found, replace(arguments, params=given))}
 
-    def _plan(self, model: Model, arguments: Arguments, *, explain: bool = False,
-              speed: bool = False) -> tuple[Plan, Machine]:
+    def _plan(self, model: Model, arguments: Arguments, *, explain: bool = False) -> tuple[Plan, Machine]:
         from ..api import companions_of
         from ..planner import plan_on
 
         machine, policy, notes = self._machine(arguments)
         found = plan_on(model, arguments.params, policy, machine, companions_of(arguments.params), notes,
-                        explain=explain, speed=speed or explain)
+                        explain=explain)
         return found, machine
 
     def _machine(self, arguments: Arguments) -> tuple[Machine, Policy, tuple[str, ...]]:
         from ..api import machine_for
         from ..flags.policy import read_policy
 
+        if arguments.own.get("machine"):
+            raise UsageError("--machine reads a file of the machine that serves this page: add a card")
         if not arguments.own.get("gpu") and not self._here:
             raise UsageError("which machine? add a card")
         policy = read_policy(arguments.own)
