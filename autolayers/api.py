@@ -121,6 +121,10 @@ def machine_for(params: Params, policy: Policy, devices: Sequence[Device | str] 
             found, notes = inventory.devices, inventory.notes
             if host is None:
                 host = inventory.host
+    if policy.backend is not None:
+        from .devices.driven import driven
+
+        found = driven(found, policy.backend)
     ram = policy.ram if policy.ram is not None else host.available if host else None
     total = policy.ram if policy.ram is not None else host.total if host else None
     budget = dict(policy.budget)

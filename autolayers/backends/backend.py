@@ -17,7 +17,7 @@ from .ops import DEFAULT_TARGET
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Hashable
+    from collections.abc import Hashable, Mapping
 
     from ..builds import Rules
     from ..devices.device import Device
@@ -52,6 +52,7 @@ class Backend:
     offload_min_batch = 0                # computes operations of at least so many rows whose weight is in RAM; 0: none
     modelled = False                     # supports_op, alloc_size and graph_optimize are its own rules
     proven = False                       # sizes computed from all this were compared with llama.cpp's own
+    own_cards = False                    # runs no other backend's cards
     # its devices' memory, as `--list-devices` reports it
     context_first = False                # free was read after creating the backend's context
     free_is_total = False                # where the driver does not report it, total is listed as free
@@ -77,6 +78,16 @@ class Backend:
     def kind(self) -> Hashable:
         """Devices of one kind have the same alignment, support the same operations and pad weights alike."""
         return self.name
+
+    @classmethod
+    def runs(cls, native: str) -> bool:
+        """Whether it runs the cards of that backend too."""
+        return native == cls.name or not cls.own_cards
+
+    @classmethod
+    def wrong_limits(cls, limits: Mapping[str, int]) -> str:
+        """What is wrong with a device's `limits`; "": nothing."""
+        return ""
 
     @property
     def doubt(self) -> str:

@@ -7,4 +7,5 @@ from .cuda import CudaBuffers
 
 class Cann(CudaBuffers):
     name = "CANN"
+    own_cards = True
     out_of_memory = (r"allocating (?P<mib>\d+\.\d+) MiB on device (?P<index>\d+): aclrtMalloc failed",)

@@ -27,6 +27,7 @@ _SURE = {
     "list-devices": "from llama.cpp itself",
     "sysfs": "from the driver (sysfs); a ROCm context will still take its part",
     "metal": "from Metal",
+    "vulkan": "from the driver (Vulkan)",
     "rpc": "from the RPC server",
 }
 _HOST = {

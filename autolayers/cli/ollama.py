@@ -69,13 +69,21 @@ class _Request:
 
         ram = Host(self.own["ram"], self.own["ram"], "given") if "ram" in self.own else None
         if "gpu" in self.own:
-            return devices.hypothetical(self.own["gpu"]), ram
+            return self._driven(devices.hypothetical(self.own["gpu"])), ram
         if remote and not self.server.is_local:
             raise UsageError(f"the server {self.server.url} is another machine: say its GPUs with --gpu SIZE")
         found = devices.discover(self.environ)
         for note in found.notes:
             say(note)
-        return self._with_what_is_evicted(list(found.devices)), ram or found.host
+        return self._with_what_is_evicted(self._driven(list(found.devices))), ram or found.host
+
+    def _driven(self, found: list[Device]) -> list[Device]:
+        """The devices as --backend has them."""
+        if "backend" not in self.own:
+            return found
+        from ..devices.driven import driven
+
+        return driven(found, self.own["backend"])
 
     def _with_what_is_evicted(self, found: list[Device]) -> list[Device]:
         """Memory that Ollama itself holds now is free again once it loads the planned model."""

@@ -8,7 +8,7 @@
 
 from __future__ import annotations
 
-from ..backends import Cuda
+from ..backends import Cuda, Vulkan
 from ..records import dataclass, replace
 from .device import Device, hypothetical, numbered
 from .host import Host
@@ -34,8 +34,8 @@ def discover(environ: Mapping[str, str] | None = None, llama_server: str | None 
     """This machine's devices as a llama-server started under `environ` (default: ours) sees them.
 
     With `llama_server`, a program's path, its own list counts; if it fails a note says so and the rest is asked:
-    NVML, then AMD's sysfs, then Metal. The servers of `rpc`, --rpc's host:port, are always asked; one without an answer
-    is a note and a device without memory. No GPU is no error: a note, no devices.
+    NVML, then AMD's sysfs, then Metal, then Vulkan. The servers of `rpc`, --rpc's host:port, are always asked; one
+    without an answer is a note and a device without memory. No GPU is no error: a note, no devices.
     `root` is where the file system to read starts. Raises DeviceError if not even the size of RAM is known.
     """
     import os
@@ -57,6 +57,10 @@ def discover(environ: Mapping[str, str] | None = None, llama_server: str | None 
             from . import nvml
 
             listed = list_devices.enrich(listed, nvml.query(environ, root=root)[0])
+        if any(device.backend == Vulkan.name for device in listed):
+            from . import vulkan
+
+            listed = vulkan.with_limits(listed, vulkan.query(environ))
         if rpc:
             from .rpc import refine
 
@@ -73,13 +77,20 @@ def discover(environ: Mapping[str, str] | None = None, llama_server: str | None 
 
 
 def _local(environ: Mapping[str, str], ram: Host, root: str) -> tuple[list[Device], list[str]]:
+    import os
+
     from . import amd, metal, nvml
 
     devices, notes = nvml.query(environ, root=root)
     if not devices:
         devices, more = amd.query(environ, root)
         notes += more
-    return devices or metal.query(ram.available), notes
+    devices = devices or metal.query(ram.available)
+    if not devices and os.path.isdir(f"{root.rstrip('/')}/dev/dri"):
+        from . import vulkan
+
+        devices = vulkan.query(environ)
+    return devices, notes
 
 
 def measured(host: Host, environ: Mapping[str, str]) -> Host:

@@ -90,8 +90,11 @@ def _device(row: Any, what: str, before: list[Device]) -> Device:
             raise _Wrong(f"{what}: {key} must be a text")
     if "compute_capability" in values:
         values["compute_capability"] = _capability(values["compute_capability"], what)
-    if "limits" in values and not isinstance(values["limits"], dict):
+    if not isinstance(values.get("limits", {}), dict):
         raise _Wrong(f"{what}: limits must be an object")
+    for key, value in values.get("limits", {}).items():
+        if not isinstance(value, int) or value < 0:
+            raise _Wrong(f"{what}: limits: {str(key)[:40]} must be a whole number, or true or false")
     card = _card(row.get("card"), values, what)
     if card is None and not values.get("total"):
         raise _Wrong(f'{what}: neither "total" bytes of memory nor a "card"')
@@ -106,6 +109,8 @@ def _complete(card: Device | None, values: dict[str, Any], what: str, before: li
     backend = canonical(backend)
     if backend not in BACKENDS:
         raise _Wrong(f"{what}: backend {backend!r} (known: {', '.join(BACKENDS)})")
+    if refused := BACKENDS[backend].wrong_limits(values.get("limits", {})):
+        raise _Wrong(f"{what}: limits: {refused}")
     used = sum(other.backend == backend for other in before)
     name = values.get("name") or f"{backend}{used}"
     named = backend_of(name)

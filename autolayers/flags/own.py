@@ -173,6 +173,8 @@ _EVERY = " ".join(name.replace(" ", "+") for name in COMMANDS)
 FLAGS = (
     OwnFlag("--gpu", f"plan run sweep {_OLLAMA}", "SIZE|NAME,...",
             "plan for GPUs that are not here: 24GiB, rtx-3090, 2x24GiB", adds=True),
+    OwnFlag("--backend", f"plan sweep {_OLLAMA}", "NAME",
+            "plan for this backend of llama.cpp: cuda, rocm, vulkan, metal, sycl, cann, opencl, musa or cpu"),
     OwnFlag("--ram", f"plan run sweep {_OLLAMA}", "SIZE", "the system memory to plan for", _size),
     OwnFlag("--machine", "plan run sweep", "FILE", "plan for the machine in this file, as devices --json prints it"),
     OwnFlag("--workload", "plan run sweep", "NAME|P+G@D",

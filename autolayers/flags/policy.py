@@ -23,9 +23,9 @@ class Policy:
     """What a planner is to aim at. `strategy` None means not given: auto, but a given -ngl is taken literally.
 
     `n_ctx` is None (the largest context that costs no layer), "max" or a number; `budget` holds bytes per device
-    name, `margin` bytes per device; `gpu` and `ram` (bytes), or the file `machine`, say the machine, `build` the
-    llama.cpp build. `alone`: the answer is to be n_gpu_layers and nothing else. `workload` is what placements are
-    compared by."""
+    name, `margin` bytes per device; `gpu` and `ram` (bytes), or the file `machine`, say the machine, `backend` what
+    drives its GPUs, `build` the llama.cpp build. `alone`: the answer is to be n_gpu_layers and nothing else. `workload`
+    is what placements are compared by."""
 
     strategy: str | None = None
     n_ctx: int | str | None = None
@@ -39,6 +39,7 @@ class Policy:
     alone: bool = False
     workload: Workload = CHAT
     machine: str | None = None
+    backend: str | None = None
 
 
 def read(words: Sequence[str] | Params | Arguments, environ: Mapping[str, str] | None) -> tuple[Params, Policy]:
@@ -63,4 +64,4 @@ def read_policy(own: Mapping[str, Any]) -> Policy:
         raise UsageError("--kv-types chooses flags that n_gpu_layers alone is wrong without: --format flags prints all")
     return Policy(own.get("strategy"), own.get("ctx"), own.get("ctx-min"), own.get("kv-types", ()),
                   own.get("budget", ()), own.get("margin"), own.get("gpu"), own.get("ram"), own.get("llama-build"),
-                  own.get("format") == "number", own.get("workload", CHAT), own.get("machine"))
+                  own.get("format") == "number", own.get("workload", CHAT), own.get("machine"), own.get("backend"))

@@ -21,6 +21,11 @@ if TYPE_CHECKING:
 
 SHARED_MEMORY = 65536           # bytes that a workgroup of AMD's has
 
+# Of cards by their names, as far as it decides the kernels: which have matrix cores of which kind (CDNA, RDNA 3 and 4)
+_GFX = (("RX 6|PRO W6", 100300), ("RX 7|PRO W7|780M|760M", 110000), ("8060S|8050S|8040S|890M|880M", 110501),
+        ("RX 90|AI PRO R9", 120001), ("MI355|MI350", 90500), ("MI325|MI300", 90402), ("MI250|MI210", 90010),
+        ("MI100", 90008), ("MI50|MI60|Radeon VII", 90006))
+
 
 class CudaBuffers(Backend):
     """Buffers as CUDA's (ggml_backend_cuda_buffer_type_get_alignment and _get_alloc_size), which some other backends
@@ -42,6 +47,7 @@ class CudaBuffers(Backend):
 
 class Cuda(CudaBuffers):
     name = "CUDA"
+    own_cards = True
     host_buffer = "CUDA_Host"
     igpu_mmap = False
     offload_min_batch = OFFLOAD_MIN_BATCH
@@ -101,7 +107,7 @@ class Hip(Cuda):
     def __init__(self, device: Device | None = None, index: int = 0, rules: Rules = NEWEST_RULES) -> None:
         super().__init__(device, index, rules)
         limits = (device and device.limits) or {}
-        version = limits.get("gfx_target_version", 0)
+        version = limits.get("gfx_target_version", 0) or _version(device.description if device else "")
         self.cc = AMD + _gfx(version)
         self.proven = version > 0
 
@@ -113,13 +119,18 @@ class Hip(Cuda):
     def doubt(self) -> str:
         if self.proven:
             return ""
-        return (f"{self.device.name if self.device else self.name}: its card's gfx number is not known; the kernels "
+        return (f"{self.device.name if self.device else self.name}: its card's gfx number is not known: the kernels "
                 "that need more memory are assumed, an upper bound")
 
     def supports_op(self, op: Tensor) -> bool:
         if op.op == "ARGSORT" and 4 * (1 << (op.src[0].ne[0] - 1).bit_length()) > SHARED_MEMORY:
             return False                                   # HIP has no CUB to sort longer rows with
         return super().supports_op(op)
+
+
+def _version(description: str) -> int:
+    """gfx_target_version of a card by its name; 0: unknown."""
+    return next((version for words, version in _GFX if any(word in description for word in words.split("|"))), 0)
 
 
 def _gfx(version: int) -> int:

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 class Metal(Backend):
     name = "MTL"
+    own_cards = True
     aliases = ("Metal",)               # of builds before 2026
     alignment = 32
     modelled = True

@@ -8,14 +8,14 @@ from __future__ import annotations
 from ...builds import NEWEST_RULES
 from ...records import replace
 from ..backend import OFFLOAD_MIN_BATCH, Backend
-from .limits import SMALLEST, Limits
+from .limits import SMALLEST, Limits, wrong
 from .reorder import reorder
 from .reorder_before import reorder_before
 from .supported import largest, supports_op
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Hashable
+    from collections.abc import Hashable, Mapping
 
     from ...builds import Rules
     from ...devices.device import Device
@@ -54,6 +54,10 @@ class Vulkan(Backend):
             return f"Vulkan of build {self.rules.number} runs a graph in an order close to the one modelled"
         return (f"{self.device.name if self.device else self.name}: the limits of its driver are not known; "
                 "those of a desktop's GPU are assumed, an upper bound")
+
+    @classmethod
+    def wrong_limits(cls, limits: Mapping[str, int]) -> str:
+        return wrong(limits)
 
     @property
     def kind(self) -> Hashable:

@@ -12,6 +12,8 @@ from ...records import dataclass
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from ...devices.device import Device
 
 GiB = 1 << 30
@@ -62,3 +64,13 @@ class Limits:
 SMALLEST = GiB                   # the smallest max_storage_buffer_range of a desktop's driver (Intel's older ones)
 _KEYS = tuple(name for name in Limits.__annotations__ if name != "known")
 ASSUMED = Limits()
+
+
+def wrong(limits: Mapping[str, int]) -> str:
+    """The first of a device's limits that no driver has; "": none."""
+    for name, value in limits.items():
+        if name.endswith("_alignment") and (value < 1 or value & (value - 1) or value > 1 << 20):
+            return f"{name} is {value}, not a power of two up to 1 MiB"
+        if name.startswith("max_") and name.endswith(("_range", "_buffer_size", "_allocation_size")) and value < 1 << 20:
+            return f"{name} is {value} bytes, less than 1 MiB"
+    return ""

@@ -1,0 +1,48 @@
+"""The same GPUs under another backend of llama.cpp: `--backend vulkan` on any machine.
+
+    driven(devices, "vulkan")      # ROCm0 becomes Vulkan0; what is an RPC server's stays
+"""
+
+from __future__ import annotations
+
+from ..backends import BACKENDS, CPU, Vulkan, backend
+from ..errors import UsageError
+from ..records import replace
+from .device import Device, numbered
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from ..backends import Backend
+
+
+def chosen(word: str) -> type[Backend]:
+    """The backend of that name or alias, in any case. Raises UsageError naming those that there are."""
+    names = {name.lower(): b for b in BACKENDS.values() if not b.remote for name in (b.name, *b.aliases)}
+    if word.lower() not in names:
+        raise UsageError(f"--backend {word}: llama.cpp has {', '.join(sorted(set(names)))}")
+    return names[word.lower()]
+
+
+def driven(devices: Sequence[Device], word: str) -> list[Device]:
+    """The devices as that backend has them, renumbered; none but RPC servers' for cpu. Raises UsageError where it does
+    not run one."""
+    wanted = chosen(word)
+    remote = [device for device in devices if backend(device.backend).remote]
+    own = [device for device in devices if not backend(device.backend).remote]
+    if wanted is type(CPU):
+        return remote
+    changed = []
+    for device in own:
+        if device.backend != wanted.name:
+            known = device.description and not device.description.startswith("hypothetical")
+            if known and not wanted.runs(device.backend):
+                raise UsageError(f"--backend {word}: {wanted.name} does not run on {device.description}")
+            device = replace(device, backend=wanted.name, compute_capability=None, includes_context=False, limits=None)
+        changed.append(device)
+    if wanted is Vulkan and any(device.source != "given" for device in changed):
+        from .vulkan import query, with_limits
+
+        changed = with_limits(changed, query())
+    return [*remote, *numbered(changed)]

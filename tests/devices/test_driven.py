@@ -1,0 +1,71 @@
+"""The same GPUs under another backend, and what Vulkan's loader says of them."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+from support import FIXTURES, HEADERS
+
+import autolayers
+from autolayers import Device, UsageError
+from autolayers.devices import hypothetical, vulkan
+from autolayers.devices.driven import driven
+
+PROFILES = json.loads((FIXTURES / "truth" / "vulkan" / "profiles.json").read_text())
+
+
+@pytest.mark.parametrize(("spec", "word", "names"), [
+    ("7900xtx", "vulkan", ["Vulkan0"]), ("7900xtx", "HIP", ["ROCm0"]), ("2x24GiB", "Metal", ["MTL0", "MTL1"]),
+    ("4090,7900xtx", "vulkan", ["Vulkan0", "Vulkan1"]), ("24GiB", "cpu", []), ("3090", "sycl", ["SYCL0"]),
+])
+def test_cards_are_renamed_and_renumbered(spec: str, word: str, names: list[str]) -> None:
+    before = hypothetical(spec)
+    after = driven(before, word)
+    assert [device.name for device in after] == names
+    assert all(new.free == old.free and new.compute_capability is None
+               for new, old in zip(after, before, strict=False) if new.backend != old.backend)
+
+
+def test_remote_devices_stay() -> None:
+    far = Device("RPC0", 1 << 30, 1 << 30, backend="RPC", kind="rpc")
+    assert driven([far, *hypothetical("8GiB")], "cpu") == [far]
+
+
+@pytest.mark.parametrize(("spec", "word", "says"), [
+    ("24GiB", "opengl", "cuda"), ("7900xtx", "cuda", "AMD Radeon RX 7900 XTX"), ("4090", "metal", "GeForce RTX 4090")])
+def test_what_cannot_be_is_named(spec: str, word: str, says: str) -> None:
+    with pytest.raises(UsageError, match=says):
+        driven(hypothetical(spec), word)
+
+
+def test_a_plan_for_another_backend_on_the_command_line() -> None:
+    words = [HEADERS / "llama-3.1-8b-q4_k_m.gguf", "--gpu", "7900xtx", "--backend", "vulkan", "-c", "8192", "--json"]
+    done = subprocess.run([sys.executable, "-m", "autolayers", *words], capture_output=True, text=True)
+    answer = json.loads(done.stdout)
+    assert done.returncode == 0 and [device["name"] for device in answer["devices"]] == ["Vulkan0"]
+    assert not answer["exact"] and any("limits of its driver" in warning for warning in answer["warnings"])
+
+
+def test_names_of_amds_cards_choose_their_kernels() -> None:
+    model = autolayers.read_model(HEADERS / "llama-3.1-8b-q4_k_m.gguf")
+    for card, exact in (("7900xtx", True), ("mi300x", True), ("24GiB", False)):
+        assert autolayers.plan(model, ["-c", "8192"], devices=driven(hypothetical(card), "rocm")).exact is exact
+
+
+def test_limits_are_given_to_the_card_of_that_name_in_order() -> None:
+    listed = [Device(f"Vulkan{i}", 1, 1, name, "Vulkan") for i, name in enumerate(("A (RADV X)", "B", "A (RADV X)"))]
+    known = [Device(f"Vulkan{i}", 1, 1, name, "Vulkan", limits={"subgroup_size": i}) for i, name in enumerate("AAC")]
+    found = vulkan.with_limits(listed, known)
+    assert [device.limits for device in found] == [{"subgroup_size": 0}, None, {"subgroup_size": 1}]
+
+
+def test_the_loader_is_asked_in_a_process_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert all(device.backend == "Vulkan" and device.total for device in vulkan.query())
+    monkeypatch.setattr(vulkan, "_PROCESSOR", None)
+    for row in vulkan.answer():                         # a software driver, where there is one
+        assert row["limits"].keys() < PROFILES["lavapipe"].keys() and row["total"] >= row["free"] > 0
+        if row["name"].startswith("llvmpipe"):
+            assert row["limits"].items() <= PROFILES["lavapipe"].items()
