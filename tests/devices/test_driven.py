@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from support import FIXTURES, HEADERS
 
 import autolayers
 from autolayers import Device, UsageError
-from autolayers.devices import hypothetical, vulkan
+from autolayers.devices import described, hypothetical, vulkan
 from autolayers.devices.driven import driven
 
 PROFILES = json.loads((FIXTURES / "truth" / "vulkan" / "profiles.json").read_text())
@@ -69,3 +70,13 @@ def test_the_loader_is_asked_in_a_process_of_its_own(monkeypatch: pytest.MonkeyP
         assert row["limits"].keys() < PROFILES["lavapipe"].keys() and row["total"] >= row["free"] > 0
         if row["name"].startswith("llvmpipe"):
             assert row["limits"].items() <= PROFILES["lavapipe"].items()
+
+
+@pytest.mark.parametrize(("limits", "says"), [
+    ({"min_memory_map_alignment": 48}, "power of two"), ({"max_buffer_size": 4}, "less than 1 MiB"),
+    ({"subgroup_size": "32"}, "whole number"), ([16], "object")])
+def test_limits_of_a_machine_file_that_no_driver_has_are_named(tmp_path: Path, limits: object, says: str) -> None:
+    path = tmp_path / "machine.json"
+    path.write_text(json.dumps({"devices": [{"name": "Vulkan0", "total": 1 << 34, "limits": limits}]}))
+    with pytest.raises(UsageError, match=says):
+        described(str(path))

@@ -71,6 +71,6 @@ def wrong(limits: Mapping[str, int]) -> str:
     for name, value in limits.items():
         if name.endswith("_alignment") and (value < 1 or value & (value - 1) or value > 1 << 20):
             return f"{name} is {value}, not a power of two up to 1 MiB"
-        if name.startswith("max_") and name.endswith(("_range", "_buffer_size", "_allocation_size")) and value < 1 << 20:
+        if name in ("max_storage_buffer_range", "max_buffer_size", "max_memory_allocation_size") and value < 1 << 20:
             return f"{name} is {value} bytes, less than 1 MiB"
     return ""
