@@ -17,7 +17,7 @@ FLOORS = (
     ("output", "programs", "state", "net", "ggml"),
     ("gguf", "flags"),
     ("builds", "model"),
-    ("backends",),
+    ("backends", "bundled"),
     ("devices", "sources"),
     ("graph",),
     ("memory",),

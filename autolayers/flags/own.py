@@ -156,6 +156,10 @@ COMMANDS = {command.name: command for command in (
     Command("rules", "rules [MODEL] [flags]",
             "rules of thumb for models that have no file yet, and their error for those that do",
             "With MODEL, each rule's figure stands next to the exact one."),
+    Command("check", "check [flags]", "does the installed llama.cpp allocate as predicted?",
+            "Loads a tiny model of each architecture with llama-server and compares the sizes in its log with the "
+            "prediction. The result is kept: plans for that very program say that it was checked, and sizes of "
+            "architectures that differ are no longer called exact."),
     Command("web", "web [MODEL...] [flags]", "the planner as a page in the browser",
             "Serves the page on 127.0.0.1, for this machine's devices and for files that are opened in it by name; "
             "MODELs are opened at once. `python -m autolayers.web build DIR` writes the same page as static files."),
@@ -205,7 +209,7 @@ FLAGS = (
             "write a launch file instead of starting: " + ", ".join(FORMATS), choices=tuple(FORMATS)),
     OwnFlag("--format", "sweep inspect", "FORM", "text or json", choices=("text", "json")),
     OwnFlag("--json", "plan sweep inspect", "", "the same as --format json", key="format", value="json"),
-    OwnFlag("--json", "devices rules ollama+plan ollama+verify", "", "the answer as JSON"),
+    OwnFlag("--json", "devices check rules ollama+plan ollama+verify", "", "the answer as JSON"),
     OwnFlag("-q --quiet", "plan", "", "the same as --format number: n_gpu_layers alone", key="format", value="number"),
     OwnFlag("-q --quiet", "ollama+plan", "", "num_gpu alone (-1: leave it to Ollama)", key="quiet"),
 
@@ -225,6 +229,8 @@ FLAGS = (
     OwnFlag("--plot", "sweep", "", "bars instead of tables"),
 
     OwnFlag("--llama-server", "devices", "PROGRAM", "ask this llama.cpp program (--list-devices) first"),
+    OwnFlag("--llama-server", "check", "PROGRAM", "the program to check (default: llama-server of PATH)"),
+    OwnFlag("--quick", "check", "", "one launch of each model instead of two or three"),
     OwnFlag("--rpc", "devices", "HOST:PORT,...", "devices of these RPC servers too", _list(str), adds=True),
     OwnFlag("--measure", "devices", "",
             "measure the bandwidth of RAM and bus for some seconds and keep it for predictions of speed"),

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from .log import LaunchLog
     from .session import Session
     from .supervise import Outcome
+    from .verify import LogComparison
 
 _STEP = 64 * MiB      # the least by which a retry shrinks, where the log does not say how much was missing
 
@@ -126,10 +127,22 @@ class Attempts:
         for warning in comparison.warnings:
             say(warning)
         if whole:
-            self._keep(comparison.differences)
+            self._keep(comparison)
         return True
 
-    def _keep(self, differences: dict[str, int]) -> None:
+    def _keep_build(self, comparison: LogComparison, date: str) -> None:
+        """Adds the launch to what `autolayers check` knows of this program."""
+        from .checked_builds import CheckedBuild, keep, named
+
+        program, build = self.session.program(), self.session.build
+        if program is None or not self.plan.exact:
+            return
+        parts = [(line.part, line.device, 0 if line.equal else line.difference) for line in comparison.lines
+                 if line.difference is not None]
+        keep(program, CheckedBuild(build.number, build.commit, date, {self.plan.model.architecture: named(parts)}),
+             self.session.environ)
+
+    def _keep(self, comparison: LogComparison) -> None:
         import datetime
 
         from .observations import Observation, keep
@@ -138,9 +151,11 @@ class Attempts:
         if not digest:
             return
         date = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
-        seen = Observation(self.session.build.number, backend(self.plan), tuple(self.plan.flags), differences, date)
+        build, flags = self.session.build.number, tuple(self.plan.flags)
+        seen = Observation(build, backend(self.plan), flags, comparison.differences, date)
         try:
             keep(digest, seen, self.session.environ)
+            self._keep_build(comparison, date)
         except AutolayersError as error:
             say(f"the observation cannot be kept: {error}")
 

@@ -70,7 +70,7 @@ class Session:
     def plan(self, machine: LaunchMachine | None = None) -> tuple[Plan, list[str]]:
         """(the plan for `machine`, this one's where none is given; the words it adds to the command)."""
         machine = machine or self.machine
-        plan = self._corrected(self._plan(machine), machine)
+        plan = self._checked(self._corrected(self._plan(machine), machine))
         added, notes = commands.additions(self.command, plan.flags, self.build, self.seen, self.files)
         for note in notes:
             say(note)
@@ -102,13 +102,13 @@ class Session:
     def _build(self, number: int | None) -> Build:
         if number is not None:
             return Build(number)
-        if self._program() is None:
+        if self.program() is None:
             return TODAY
         from .detect import detect
 
         return detect(self.command.launcher, self.environ)
 
-    def _program(self) -> str | None:
+    def program(self) -> str | None:
         """The path of a llama.cpp program; None for a script or container, which may do anything when asked."""
         import shutil
 
@@ -140,7 +140,7 @@ class Session:
             servers, notes = remote(read.params.rpc)
             devices = (*servers, *hypothetical(policy.gpu))
         else:
-            program = self._program() if len(self.command.launcher) == 1 else None
+            program = self.program() if len(self.command.launcher) == 1 else None
             found = discover(self.environ, program, read.params.rpc)
             devices, notes, host = found.devices, list(found.notes), host or found.host
         for note in notes:
@@ -161,6 +161,23 @@ class Session:
                 "flags; planned with that")
         devices = tuple(replace(d, free=max(0, d.free - worse.get(d.name, 0))) for d in machine.devices)
         return self._plan(LaunchMachine(devices, machine.host))
+
+    def _checked(self, plan: Plan) -> Plan:
+        """The plan with what `autolayers check` found of this very program."""
+        from .checked_builds import load
+
+        program = self.program()
+        known = load(program, self.environ) if program else None
+        differs = known.architectures.get(plan.model.architecture) if known else None
+        if known is None or differs is None:
+            return plan
+        if not differs:
+            say(f"checked on this build on {known.date[:10]}: {plan.model.architecture} allocates as predicted")
+            return plan
+        parts = ", ".join(f"{part} {'+' if size > 0 else ''}{mib(size)}" for part, size in differs.items())
+        warning = (f"checked on this build on {known.date[:10]}: {plan.model.architecture} does not allocate as "
+                   f"predicted (a small model of it: {parts})")
+        return replace(plan, breakdown=replace(plan.breakdown, exact=False), warnings=(*plan.warnings, warning))
 
     def _observed(self, plan: Plan) -> Observation | None:
         from .observations import find, load

@@ -50,10 +50,8 @@ def run(words: Sequence[str], environ: Mapping[str, str], on_ready: Callable[[La
     """
     kills = _oom_kills()
     posix = os.name == "posix"
-    options: dict[str, Any] = {"start_new_session": True, "preexec_fn": _die_with_parent} if posix else {
-        "creationflags": getattr(subprocess, "CREATE_NEW_PROCESS_GROUP", 0)}
     child = subprocess.Popen(list(words), env=dict(environ), stdout=subprocess.PIPE, stderr=subprocess.PIPE, bufsize=0,
-                             **options)
+                             **own_group())
     watcher = _Watcher(child.pid) if posix else None
     asked = threading.Event()
 
@@ -115,6 +113,13 @@ def _signals_to_this_thread() -> Iterator[None]:
         yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def own_group() -> dict[str, Any]:
+    """Popen's options for a child in a process group of its own that ends with us."""
+    if os.name == "posix":
+        return {"start_new_session": True, "preexec_fn": _die_with_parent}
+    return {"creationflags": getattr(subprocess, "CREATE_NEW_PROCESS_GROUP", 0)}
 
 
 def _main_thread() -> bool:

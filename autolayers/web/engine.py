@@ -88,14 +88,14 @@ class Engine:
     def start(self, question: Question) -> Answer:
         """What the form offers."""
         from .. import __version__
+        from ..bundled import models
         from ..devices.cards import CARDS
         from ..flags.formats import FORMATS
         from ..flags.kinds import CACHE_TYPES
-        from .bundled import names
 
         return {
             "version": __version__, "here": self._here, "opens": self._open is not None,
-            "models": [*self._models, *(BUNDLED + name for name in names())],
+            "models": [*self._models, *(BUNDLED + name for name in models())],
             "cards": [{"name": name, "description": card.description, "mib": card.usable}
                       for name, card in CARDS.items()],
             "cache_types": list(CACHE_TYPES), "formats": list(FORMATS), "matrix_gpus": list(GPUS_OF_MATRIX),
@@ -114,7 +114,7 @@ class Engine:
         if name in self._models:
             return self._models[name]
         if name.startswith(BUNDLED):
-            from .bundled import read
+            from ..bundled import read
 
             return self._keep(name, read(name.removeprefix(BUNDLED)))
         if not name:

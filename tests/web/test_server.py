@@ -69,7 +69,7 @@ def test_no_token_no_answer(server: PageServer, token: str) -> None:
 
 @pytest.mark.parametrize(("method", "path", "body", "status"), [
     ("GET", "/../pyproject.toml", "", 404), ("GET", "/%2e%2e/engine.py", "", 404), ("GET", "/engine.py", "", 404),
-    ("GET", "/bundled.zip", "", 404), ("POST", "/call/plan", "{", 400), ("POST", "/call/plan", "[]", 400),
+    ("GET", "/headers.zip", "", 404), ("POST", "/call/plan", "{", 400), ("POST", "/call/plan", "[]", 400),
     ("POST", "/call/plan", "[" * 100000, 400), ("POST", "/call/plan", " " * (MAX_QUESTION + 1), 413),
     ("PUT", "/", "", 501), ("OPTIONS", "/call/plan", "", 501),
 ])

@@ -1,0 +1,103 @@
+"""`autolayers check`: does the installed llama.cpp allocate as predicted?"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sys
+
+from ..errors import AutolayersError, UsageError
+from ..flags.check import read
+from ..output import emit, say, show
+from ..units import mib
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from ..builds import Build
+    from ..launch.build_check import Checked
+
+
+def main(words: Sequence[str]) -> int:
+    """Prints what each architecture showed and keeps it; 1 where any size differs or a load failed."""
+    from ..bundled import architectures
+    from ..devices import discover
+    from ..launch.build_check import check
+    from ..launch.detect import detect
+
+    arguments = read("check", words)
+    if arguments.positional:
+        raise UsageError(f"check takes flags alone, not {arguments.positional[0]!r}: see its --help")
+    own = arguments.own
+    program = shutil.which(own.get("llama-server", "llama-server"))
+    if program is None:
+        raise UsageError(f"{own.get('llama-server', 'llama-server')}: no such program; give its path with "
+                         "--llama-server")
+    program = os.path.abspath(program)
+    build = detect([program], os.environ)
+    if build.flags is None:
+        raise AutolayersError(f"{program}: its --help is not llama-server's")
+    devices = discover(llama_server=program).devices
+    names, found = architectures(), []
+    terminal = sys.stderr.isatty()
+    for checked in check(program, devices, os.environ, build, names, quick="quick" in own):
+        found.append(checked)
+        if terminal:
+            print(f"\r{len(found)} of {len(names)}: {checked.name:<32}", end="", file=sys.stderr, flush=True)
+    if terminal:
+        print("\r" + " " * 60 + "\r", end="", file=sys.stderr)
+    _keep(program, build, found)
+    if own.get("json"):
+        emit(json.dumps(_json(program, build, found), indent=1) + "\n")
+    else:
+        show(_text(program, build, found))
+    return 1 if any(one.state in ("differs", "failed") for one in found) else 0
+
+
+def _keep(program: str, build: Build, found: Sequence[Checked]) -> None:
+    import datetime
+
+    from ..launch.checked_builds import CheckedBuild, keep, named
+
+    seen: dict[str, dict[str, int]] = {}
+    for one in found:
+        if one.state in ("equal", "differs"):
+            seen[one.architecture] = {**seen.get(one.architecture, {}), **named(one.parts)}
+    date = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
+    try:
+        keep(program, CheckedBuild(build.number, build.commit, date, seen), os.environ)
+    except AutolayersError as error:
+        say(f"the result cannot be kept: {error}")
+
+
+def _text(program: str, build: Build, found: Sequence[Checked]) -> str:
+    """One line for each part, and one for each architecture that is not equal."""
+    lines = [f"{program}: " + (f"build {build.number}" if build.number else "a build without a number")
+             + (f", commit {build.commit}" if build.commit else "")]
+    parts: dict[tuple[str, str], list[int]] = {}
+    for one in found:
+        for part, device, more in one.parts:
+            parts.setdefault((device, part), []).append(more)
+    for (device, part), sizes in sorted(parts.items()):
+        lines.append(f"{device} {part}: {sum(not size for size in sizes)} of {len(sizes)} equal")
+    for one in found:
+        if one.state == "differs":
+            above = ", ".join(f"{part} on {device} {'+' if more > 0 else ''}{mib(more)}"
+                              for part, device, more in one.parts if more)
+            lines.append(f"{one.architecture} ({one.name}): {above}")
+        elif one.state in ("failed", "bound"):
+            lines.append(f"{one.architecture} ({one.name}): {one.state}: {one.reason}")
+    unknown = sorted({one.architecture for one in found if one.state == "unknown"})
+    if unknown:
+        lines.append(f"not in this build: {', '.join(unknown)}")
+    equal = sum(one.state == "equal" for one in found)
+    return "\n".join([*lines, f"{equal} of {len(found) - len(unknown)} models equal in every part"]) + "\n"
+
+
+def _json(program: str, build: Build, found: Sequence[Checked]) -> dict[str, object]:
+    return {"schema": 1, "program": program, "build": build.number, "commit": build.commit, "models": [
+        {"name": one.name, "architecture": one.architecture, "state": one.state, "reason": one.reason,
+         "parts": [{"part": part, "device": device, "above_prediction": more} for part, device, more in one.parts]}
+        for one in found]}

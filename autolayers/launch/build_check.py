@@ -1,0 +1,170 @@
+"""`autolayers check`: does the user's own build of llama.cpp allocate as predicted?
+
+A tiny model of each architecture (bundled headers, the weights a hole in the file) is loaded by llama-server, the
+buffer sizes of its log are compared with the prediction, and the server ended. Nothing is computed: there is no warmup.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+import subprocess
+import tempfile
+
+from ..api import estimate
+from ..bundled import architectures, data, read
+from ..errors import LaunchRefused
+from ..flags.parse import parse
+from ..gguf import read_header
+from ..records import dataclass
+from .log import LogReader
+from .supervise import end_group, own_group
+from .verify import compare
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from ..builds import Build
+    from ..devices.device import Device
+    from .log import LaunchLog
+
+PATIENCE = 60.0          # seconds for one load
+_TAIL = 1 << 14          # bytes of the end of a log that are searched for the reason of a failure
+_UNKNOWN = re.compile(rb"unknown model architecture|unknown (?:pre-tokenizer|tokenizer)")
+_REASON = re.compile(rb"(?: E |GGML_ASSERT|error:)[^\n]*")
+# Launches of each model; those with layers on a device only where there is one
+VARIANTS = (
+    ("-ngl", "99", "-c", "1024", "-np", "1"),
+    ("-ngl", "99", "-c", "2048", "-np", "2", "-fa", "off", "-ub", "64"),
+    ("-ngl", "2", "-c", "4096", "-np", "4", "-nkvo"),
+)
+
+
+@dataclass(frozen=True)
+class Checked:
+    """What one architecture showed. `parts`: of all launches, (part, device) -> bytes above the prediction (0: equal).
+    `state`: "equal", "differs", "bound" (not predicted exactly, for the `reason`), "unknown" (to the build), or "failed"
+    for the `reason`."""
+
+    name: str
+    architecture: str
+    state: str
+    parts: tuple[tuple[str, str, int], ...] = ()
+    reason: str = ""
+
+
+def check(program: str, devices: Sequence[Device], environ: Mapping[str, str], build: Build,
+          names: Sequence[str] = (), quick: bool = False) -> Iterator[Checked]:
+    """Loads each bundled model (all, or those `names`) with `program`, two at a time, and compares; one Checked after
+    the other. `devices` as --list-devices has them. `quick`: one launch of each instead of two or three."""
+    from concurrent.futures import ThreadPoolExecutor
+
+    variants = VARIANTS[:1] if quick else VARIANTS if devices else VARIANTS[:2]
+    with tempfile.TemporaryDirectory(prefix="autolayers-check-") as folder, ThreadPoolExecutor(2) as pool:
+        def one(name: str) -> Checked:
+            path = os.path.join(folder, f"{name}.gguf")
+            _write(path, name)
+            try:
+                return _check_one(program, name, path, devices, environ, build, variants)
+            finally:
+                os.unlink(path)
+
+        try:
+            yield from pool.map(one, names or architectures())
+        finally:
+            pool.shutdown(cancel_futures=True)
+
+
+def _check_one(program: str, name: str, path: str, devices: Sequence[Device], environ: Mapping[str, str], build: Build,
+               variants: Sequence[Sequence[str]]) -> Checked:
+    model = read(name)
+    parts: dict[tuple[str, str], int] = {}
+    for variant in variants:
+        words = [*variant, *_plain(build)]
+        params = parse(words, command=None).params
+        try:
+            predicted = estimate(model, params, devices, build.number or None, runtime=True)
+        except LaunchRefused as refusal:
+            predicted = None
+            refused = str(refusal)
+        log, tail = load([program, "-m", path, *words], environ, os.path.dirname(path))
+        if not log.ready:
+            if _UNKNOWN.search(tail):
+                return Checked(name, model.architecture, "unknown")
+            if predicted is None:
+                continue                     # refused, as predicted
+            return Checked(name, model.architecture, "failed", reason=_reason(tail))
+        if predicted is None:
+            return Checked(name, model.architecture, "failed", reason=f"loads, though refused here: {refused}")
+        if not predicted.exact:
+            return Checked(name, model.architecture, "bound", reason="; ".join(predicted.warnings))
+        peak = predicted.runtime_peak or {}
+        for line in compare(log, predicted).lines:
+            more = line.difference
+            if more is None:
+                continue
+            # A load keeps what measuring does not; where it grew by as much as predicted for use, it is equal too
+            equal = line.equal or (line.part == "compute" and abs(more - peak.get(line.device, 0)) <= line.tolerance)
+            key = line.part, line.device
+            parts[key] = max(parts.get(key, 0), 0 if equal else more, key=abs)
+    state = "differs" if any(parts.values()) else "equal"
+    return Checked(name, model.architecture, state, tuple((*key, more) for key, more in parts.items()))
+
+
+def load(words: Sequence[str], environ: Mapping[str, str], folder: str) -> tuple[LaunchLog, bytes]:
+    """Starts llama-server and ends it once its model is loaded, or after PATIENCE: (its log, the log's last bytes)."""
+    import threading
+
+    quiet = {name: value for name, value in environ.items() if not name.startswith("LLAMA_")}
+    reader, tail = LogReader(), b""
+    child = subprocess.Popen([*words, "--host", "127.0.0.1", "--port", str(_free_port())], cwd=folder, env=quiet,
+                             stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, bufsize=0,
+                             **own_group())
+    assert child.stdout is not None
+    timer = threading.Timer(PATIENCE, end_group, (child,))
+    timer.start()
+    try:
+        while not reader.launch.ready and (piece := os.read(child.stdout.fileno(), 1 << 16)):
+            reader.feed(piece)
+            tail = (tail + piece)[-_TAIL:]
+    finally:
+        timer.cancel()
+        end_group(child)
+        child.wait()
+        child.stdout.close()
+    return reader.finish(), tail
+
+
+def _plain(build: Build) -> list[str]:
+    """Flags that leave the sizes to the model: weights in buffers of their own, no warmup; and a loud log."""
+    words = ["--override-kv", "tokenizer.ggml.model=str:none"]      # of the vocabulary only the size is there
+    for flag in (("-lm", "none"), ("--no-mmap",)):
+        if build.knows(flag[0]):
+            words += flag
+            break
+    words += [flag for flag in ("--no-repack", "--no-warmup") if build.knows(flag)]
+    return words + (["-lv", "4"] if build.buffers_need_trace else [])
+
+
+def _write(path: str, name: str) -> None:
+    """The model's file: its header, and a hole for the weights."""
+    header = data(name)
+    with open(path, "wb") as file:
+        file.write(header)
+    promised = read_header(path).files[0].promised
+    with open(path, "r+b") as file:
+        file.truncate(promised)
+
+
+def _free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port: int = taken.getsockname()[1]
+        return port
+
+
+def _reason(tail: bytes) -> str:
+    found = _REASON.findall(tail)
+    text = (found[-1] if found else tail.strip().rpartition(b"\n")[2]).decode("utf-8", "replace")
+    return " ".join(text.split())[:200] or "it ended without a word"

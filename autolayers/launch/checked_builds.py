@@ -1,0 +1,92 @@
+"""What `autolayers check` and `run --verify` found of the llama.cpp programs of this machine.
+
+One JSON file for each program in builds/ of the state directory, named by its path. It counts only for the very files
+that were checked: the program and its libraries, by their sizes and times.
+"""
+
+from __future__ import annotations
+
+import os
+
+from .. import state
+from ..errors import AutolayersError
+from ..records import dataclass
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from typing import Any
+
+_LIBRARIES = ("libllama", "libggml", "libmtmd", "llama", "ggml", "mtmd")
+_ENDINGS = (".so", ".dylib", ".dll")
+
+
+@dataclass(frozen=True)
+class CheckedBuild:
+    """`architectures`: name -> bytes above the prediction, by "part device"; {} where everything was equal."""
+
+    build: int
+    commit: str
+    date: str
+    architectures: dict[str, dict[str, int]]
+
+
+def digest(program: str) -> str:
+    """SHA-256 over the names, sizes and times of a program and of llama.cpp's libraries next to it (or in ../lib); ""
+    where there is no such file."""
+    import hashlib
+
+    real = os.path.realpath(program)
+    folder = os.path.dirname(real)
+    found = [real]
+    for place in (folder, os.path.join(os.path.dirname(folder), "lib")):
+        try:
+            names = sorted(os.listdir(place))
+        except OSError:
+            continue
+        found += [os.path.join(place, name) for name in names
+                  if name.startswith(_LIBRARIES) and any(ending in name for ending in _ENDINGS)]
+    sum_ = hashlib.sha256()
+    try:
+        for path in found:
+            facts = os.stat(path)
+            sum_.update(f"{path}\0{facts.st_size}\0{facts.st_mtime_ns}\n".encode("utf-8", "surrogateescape"))
+    except OSError:
+        return ""
+    return sum_.hexdigest()
+
+
+def load(program: str, environ: Mapping[str, str]) -> CheckedBuild | None:
+    """What is known of exactly these files, None where nothing is."""
+    try:
+        found: Any = state.read(_file(program, environ))
+        if not found or found["digest"] != digest(program):
+            return None
+        return CheckedBuild(int(found["build"]), str(found["commit"]), str(found["date"]), {
+            str(name): {str(part): int(size) for part, size in differs.items()}
+            for name, differs in found["architectures"].items()})
+    except (AutolayersError, ValueError, TypeError, KeyError, AttributeError, OverflowError):
+        return None
+
+
+def keep(program: str, found: CheckedBuild, environ: Mapping[str, str]) -> None:
+    """Keeps a result in addition to what is known of the same files; of an architecture the newest counts. Raises
+    AutolayersError."""
+    with state.locked(environ):
+        before = load(program, environ)
+        known = {**(before.architectures if before else {}), **found.architectures}
+        state.keep(_file(program, environ), {
+            "program": os.path.realpath(program), "digest": digest(program), "build": found.build,
+            "commit": found.commit, "date": found.date, "architectures": known})
+
+
+def named(parts: Sequence[tuple[str, str, int]]) -> dict[str, int]:
+    """Parts that differ by the names of this file."""
+    return {f"{part} {device}": size for part, device, size in parts if size}
+
+
+def _file(program: str, environ: Mapping[str, str]) -> str:
+    import hashlib
+
+    name = hashlib.sha256(os.path.realpath(program).encode("utf-8", "surrogateescape")).hexdigest()[:32]
+    return state.path(environ, "builds", f"{name}.json")

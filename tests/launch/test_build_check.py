@@ -1,0 +1,143 @@
+"""`autolayers check`: a program's loads compared with the prediction, kept, and used by plans for that very program.
+
+The fake llama-server prints the sizes that it is given for each file; test_with_the_real_llama_server asks a real one.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import pathlib
+import subprocess
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from support import MiB
+
+import autolayers
+from autolayers.bundled import architectures, read
+from autolayers.flags.parse import parse
+from autolayers.launch import checked_builds
+
+SERVER = """\
+import json, os, signal, sys
+words = sys.argv[1:]
+here = os.path.dirname(os.path.abspath(__file__))
+if "--version" in words:
+    sys.exit(print("version: 0.5.0 (build 11311, commit abcdef12)"))
+if "--help" in words:
+    sys.exit(print("-ngl, --n-gpu-layers N\\n-lm, --load-mode MODE\\n--no-warmup\\n-lv, --verbosity N\\n - 4: trace\\n"))
+if "--list-devices" in words:
+    sys.exit(print("Available devices:\\n  (none)"))
+name = os.path.basename(words[words.index("-m") + 1]).removesuffix(".gguf")
+sizes = json.load(open(os.path.join(here, "sizes.json"))).get(name)
+if sizes is None:
+    sys.exit("llama_model_load: error loading model: unknown model architecture: 'x'")
+if isinstance(sizes, str):
+    sys.exit(sizes)
+print("llama_model_loader: loaded meta data")
+for part, size in sizes.items():
+    print(f"x: CPU {part} buffer size = {size / 1048576:.2f} MiB")
+print("srv llama_server: model loaded", flush=True)
+signal.pause()
+"""
+NAMES = ("gemma2-dense", "qwen3-dense", "llama-moe")
+WORDS = "-ngl 99 -c 1024 -np 1 -lm none"
+
+
+@pytest.fixture
+def program(tmp_path: pathlib.Path) -> pathlib.Path:
+    """A llama-server that knows NAMES and takes what is predicted for them."""
+    (tmp_path / "server.py").write_text(SERVER)
+    found = tmp_path / "llama-server"
+    found.write_text(f'#!/bin/sh\nexec {sys.executable} -S -E {tmp_path}/server.py "$@"\n')
+    found.chmod(0o755)
+    sizes = {}
+    for name in NAMES:
+        use = autolayers.estimate(read(name), parse(WORDS.split(), command=None).params, [], 11311)
+        sizes[name] = {"model": use.host.model, "KV": use.host.context, "compute": use.host.compute,
+                       "output": next(extra.size for extra in use.extras if "output" in extra.name)}
+    (tmp_path / "sizes.json").write_text(json.dumps(sizes))
+    return found
+
+
+@pytest.fixture
+def run(program: pathlib.Path) -> Callable[..., subprocess.CompletedProcess[str]]:
+    environ = {**os.environ, "XDG_STATE_HOME": str(program.parent / "state"), "HOME": str(program.parent)}
+
+    def run(*words: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run([sys.executable, "-m", "autolayers", *words], env=environ, capture_output=True, text=True)
+    return run
+
+
+def change(program: pathlib.Path, name: str, value: object) -> None:
+    file = program.parent / "sizes.json"
+    sizes: dict[str, Any] = json.loads(file.read_text())
+    file.write_text(json.dumps({**sizes, name: value}))
+
+
+def states(answer: subprocess.CompletedProcess[str]) -> dict[str, str]:
+    return {one["name"]: one["state"] for one in json.loads(answer.stdout)["models"]}
+
+
+def test_equal_different_failed_and_unknown(run: Callable[..., Any], program: pathlib.Path) -> None:
+    done = run("check", "--quick", "--json", "--llama-server", str(program))
+    assert done.returncode == 0, done.stderr
+    assert set(states(done)) == set(architectures())
+    assert {name for name, state in states(done).items() if state == "equal"} == set(NAMES)
+    assert {state for name, state in states(done).items() if name not in NAMES} == {"unknown"}
+    before = json.loads((program.parent / "sizes.json").read_text())
+    change(program, "qwen3-dense", {**before["qwen3-dense"], "compute": before["qwen3-dense"]["compute"] + 3 * MiB})
+    change(program, "llama-moe", "GGML_ASSERT(false) \x1b[31mfailed")
+    done = run("check", "--quick", "--llama-server", str(program))
+    assert done.returncode == 1
+    assert "qwen3 (qwen3-dense): compute on Host +3.00 MiB" in done.stdout
+    assert "llama (llama-moe): failed: GGML_ASSERT" in done.stdout and "\x1b" not in done.stdout
+    assert "1 of 3 models equal in every part" in done.stdout
+
+
+def test_plans_for_that_program_say_so(run: Callable[..., Any], program: pathlib.Path) -> None:
+    before = json.loads((program.parent / "sizes.json").read_text())
+    change(program, "qwen3-dense", {**before["qwen3-dense"], "KV": before["qwen3-dense"]["KV"] + MiB})
+    run("check", "--quick", "--llama-server", str(program))
+    launch = ["run", "--gpu", "24GiB", "--dry-run", str(program), "-m"]
+    equal = run(*launch, "fixtures/headers/gemma-2-9b-q4_k_m.gguf")
+    assert "checked on this build on 20" in equal.stderr and "gemma2 allocates as predicted" in equal.stderr
+    differs = run(*launch, "fixtures/headers/qwen3-8b-q4_k_m.gguf")
+    assert "qwen3 does not allocate as predicted (a small model of it: context Host +1.00 MiB)" in differs.stderr
+    other = run(*launch, "fixtures/headers/phi-3-mini-q4_k_m.gguf")
+    assert "checked" not in other.stderr
+    os.utime(program, (1, 1))                                  # another file: what was checked is not this
+    assert "checked" not in run(*launch, "fixtures/headers/qwen3-8b-q4_k_m.gguf").stderr
+
+
+@pytest.mark.parametrize(("words", "error", "code"), [
+    (["--llama-server", "no-such-server"], "no-such-server: no such program", 2),
+    (["--llama-server", sys.executable], "its --help is not llama-server's", 1),
+    (["model.gguf"], "check takes flags alone", 2),
+])
+def test_what_cannot_be_checked(run: Callable[..., Any], words: list[str], error: str, code: int) -> None:
+    done = run("check", *words)
+    assert done.returncode == code and error in done.stderr and done.stderr.count("\n") == 1 and not done.stdout
+
+
+def test_a_damaged_record_is_none(tmp_path: pathlib.Path) -> None:
+    environ = {"XDG_STATE_HOME": str(tmp_path)}
+    program = tmp_path / "llama-server"
+    program.write_text("x")
+    found = checked_builds.CheckedBuild(11311, "abc", "2026-11-22", {"llama": {}})
+    checked_builds.keep(str(program), found, environ)
+    assert checked_builds.load(str(program), environ) == found
+    (file,) = (tmp_path / "autolayers" / "builds").iterdir()
+    for text in ("", "[]", "{}", '{"digest": 1}', file.read_text().replace('"llama"', '"llama": 7, "x"')):
+        file.write_text(text)
+        assert checked_builds.load(str(program), environ) is None
+
+
+@pytest.mark.llamacpp
+def test_with_the_real_llama_server(binaries: pathlib.Path, run: Callable[..., Any]) -> None:
+    done = run("check", "--llama-server", str(binaries / "llama-server"))
+    assert done.returncode == 0, done.stdout
+    assert f"{len(architectures())} of {len(architectures())} models equal" in done.stdout
