@@ -92,8 +92,8 @@ def _text(program: str, build: Build, found: Sequence[Checked]) -> str:
     unknown = sorted({one.architecture for one in found if one.state == "unknown"})
     if unknown:
         lines.append(f"not in this build: {', '.join(unknown)}")
-    equal = sum(one.state == "equal" for one in found)
-    return "\n".join([*lines, f"{equal} of {len(found) - len(unknown)} models equal in every part"]) + "\n"
+    known = [one.state for one in found if one.state != "unknown"]
+    return "\n".join([*lines, f"{known.count('equal')} of {len(known)} models equal in every part"]) + "\n"
 
 
 def _json(program: str, build: Build, found: Sequence[Checked]) -> dict[str, object]:

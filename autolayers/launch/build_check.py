@@ -17,6 +17,7 @@ from ..bundled import architectures, data, read
 from ..errors import LaunchRefused
 from ..flags.parse import parse
 from ..gguf import read_header
+from ..quoting import printable
 from ..records import dataclass
 from .log import LogReader
 from .supervise import end_group, own_group
@@ -45,8 +46,8 @@ VARIANTS = (
 @dataclass(frozen=True)
 class Checked:
     """What one architecture showed. `parts`: of all launches, (part, device) -> bytes above the prediction (0: equal).
-    `state`: "equal", "differs", "bound" (not predicted exactly, for the `reason`), "unknown" (to the build), or "failed"
-    for the `reason`."""
+    `state`: "equal", "differs", "unknown" (to the build), "bound" (not predicted exactly) or "failed", each for the
+    `reason`."""
 
     name: str
     architecture: str
@@ -167,4 +168,4 @@ def _free_port() -> int:
 def _reason(tail: bytes) -> str:
     found = _REASON.findall(tail)
     text = (found[-1] if found else tail.strip().rpartition(b"\n")[2]).decode("utf-8", "replace")
-    return " ".join(text.split())[:200] or "it ended without a word"
+    return printable(" ".join(text.split()))[:200] or "it ended without a word"

@@ -28,7 +28,7 @@ here = os.path.dirname(os.path.abspath(__file__))
 if "--version" in words:
     sys.exit(print("version: 0.5.0 (build 11311, commit abcdef12)"))
 if "--help" in words:
-    sys.exit(print("-ngl, --n-gpu-layers N\\n-lm, --load-mode MODE\\n--no-warmup\\n-lv, --verbosity N\\n - 4: trace\\n"))
+    sys.exit(print("-ngl, --n-gpu-layers N\\n-lm, --load-mode MODE\\n-lv, --verbosity N\\n - 4: trace\\n"))
 if "--list-devices" in words:
     sys.exit(print("Available devices:\\n  (none)"))
 name = os.path.basename(words[words.index("-m") + 1]).removesuffix(".gguf")
