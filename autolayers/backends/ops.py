@@ -51,3 +51,5 @@ class Ops:
     scan: Scan | None = None
     sort_columns: int = 0                # of the longest rows that are sorted (TOP_K, ARGSORT)
     sort_rows: int = 0
+    n_embd_v_gqa: int = 0
+    quantised_cache: bool = False        # both K and V

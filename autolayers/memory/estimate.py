@@ -119,7 +119,7 @@ class Estimator:
     def margin(self, device: Device, params: Params, use: Breakdown | LowerBound) -> Parts:
         """What must stay free on a device in this launch, as named parts in bytes."""
         key = (use.n_ctx_seq, use.n_ctx, use.n_ubatch, use.n_seq_max, use.flash_attn, params.embedding,
-               params.reranking, params.pooling, params.backend_sampling)
+               params.reranking, params.pooling, params.backend_sampling, params.cache_type_k, params.cache_type_v)
         ops = self._ops.get(key)
         if ops is None:
             if self._matmuls is None:

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from ..backends import on
 from ..backends.ops import Matmul, Ops, Parts, Scan
+from ..gguf import BY_NAME
 from ..units import MiB
 from .breakdown import Breakdown, Usage
 
@@ -86,7 +87,10 @@ def ops_of(model: Model, params: Params, use: Static,
         n_outputs=n_outputs, n_seqs=use.n_seq_max,
         scan=Scan(hp.ssm_d_state, hp.ssm_d_inner // n_head_ssm, n_head_ssm, hp.ssm_n_group) if n_head_ssm else None,
         sort_columns=use.n_ctx_seq if sorts_cells else hp.n_vocab if sampling else 0,
-        sort_rows=use.n_ubatch if sorts_cells else n_outputs if sampling else 0)
+        sort_rows=use.n_ubatch if sorts_cells else n_outputs if sampling else 0,
+        n_embd_v_gqa=max(hp.n_embd_v_gqa(il) for il in layers),
+        quantised_cache=all(BY_NAME[type_ or "f16"].blck_size > 1 for type_ in (params.cache_type_k,
+                                                                                params.cache_type_v)))
 
 
 def matmuls(model: Model) -> tuple[tuple[Matmul, ...], tuple[Matmul, ...]]:

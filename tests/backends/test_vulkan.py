@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 from support import FIXTURES, MiB, model
 
 from autolayers import Device, LaunchRefused, estimate
 from autolayers.backends import on
+from autolayers.backends.ops import Matmul, Ops
 from autolayers.backends.vulkan.limits import ASSUMED
+from autolayers.backends.vulkan.pool import SPLIT_K, temporaries
 from autolayers.flags.parse import parse
 from autolayers.ggml.tensor import Graph, Tensor
 
@@ -52,6 +55,27 @@ def attention(k: str = "f16", v: str = "f16", head: int = 128) -> Tensor:
 ])
 def test_limits_decide_what_runs(op: Tensor, limits: dict, runs: bool) -> None:
     assert vulkan(**limits).supports_op(op) is runs
+
+
+# Qwen3 0.6B: 16 heads of 128, 8 of them with keys and values
+QWEN = Ops(512, 6144, 1, 16, 128, 1024, True, (Matmul("q8_0", 1024, 3072), Matmul("q8_0", 3072, 1024)),
+           n_embd_v_gqa=1024)
+
+
+@pytest.mark.parametrize(("changes", "coopmat2", "mib"), [
+    ({}, False, 3),                                            # activations as f16, as seen on a software driver
+    ({"quantised_cache": True}, False, 3 + 24),                # and a layer's K and V, as seen with 6000 tokens
+    ({"quantised_cache": True}, True, 3),
+    ({"flash_attn": False}, True, 12 + 96),                    # K, and half the attention matrix
+])
+def test_temporaries(changes: dict, coopmat2: bool, mib: int) -> None:
+    assert temporaries(replace(QWEN, **changes), coopmat2) == mib * MiB + SPLIT_K
+
+
+def test_the_margin_has_no_flat_gibibyte() -> None:
+    for name, most in (("Vulkan", 160), ("MTL", 80)):
+        margin = on(Device(f"{name}0", 1, 1, backend=name)).margin(QWEN)
+        assert 30 * MiB < sum(size for _, size in margin) < most * MiB
 
 
 def test_a_cache_larger_than_a_buffer_is_refused() -> None:

@@ -71,7 +71,7 @@ def test_displays_windows_and_shared_memory_have_parts_of_their_own():
         assert total(parts(card((8, 9), **extra), LLAMA)) - plain == mib * MiB
 
 
-@pytest.mark.parametrize("backend", ["Vulkan", "MTL", "RPC", "SYCL", "OpenCL"])
+@pytest.mark.parametrize("backend", ["RPC", "SYCL", "OpenCL"])
 def test_backends_of_which_nothing_is_known_keep_llama_cpp_s_default(backend):
     assert total(parts(Device("X0", 1, 1, backend=backend), LLAMA, n_buffers=0)) == 1024 * MiB
 
@@ -133,5 +133,5 @@ def test_every_real_model_has_a_plausible_margin(path):
         Device("Vulkan0", 1 << 34, 1 << 34, backend="Vulkan"),
     ):
         named = margin(device, model, Params(), bill())
-        assert 300 * MiB < total(named) < 6000 * MiB and all(size > 0 and name for name, size in named)
+        assert 100 * MiB < total(named) < 6000 * MiB and all(size > 0 and name for name, size in named)
         assert margin(device, model, Params(), bill()) == named

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ...units import MiB
 from ..backend import OFFLOAD_MIN_BATCH, Backend
 from .fusion import add_alloc_deps
 from .reorder import reorder
@@ -12,6 +13,10 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from ...ggml.scheduler import AddAllocDep
     from ...ggml.tensor import Tensor
+    from ..ops import Ops, Parts
+
+
+KERNELS = 64 * MiB             # estimate: what Metal counts as its own grew by 1 MiB at most after the buffers
 
 
 class Metal(Backend):
@@ -29,6 +34,10 @@ class Metal(Backend):
     @property
     def doubt(self) -> str:
         return f"backend {self.name}: sizes follow its source and were not compared with a launch on a Mac"
+
+    def margin(self, ops: Ops) -> Parts:
+        """Temporaries are part of the results (sizes.py)."""
+        return (("Metal's kernels and command buffers", KERNELS),)
 
     def supports_op(self, op: Tensor) -> bool:
         return supports_op(op)

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from ...devices.device import Device
     from ...ggml.scheduler import AddAllocDep
     from ...ggml.tensor import Tensor
+    from ..ops import Ops, Parts
 
 
 class Vulkan(Backend):
@@ -68,6 +69,14 @@ class Vulkan(Backend):
         if size > SMALLEST and not self.proven:
             self.undecided = True
         return supports_op(op, self.limits, size)
+
+    def margin(self, ops: Ops) -> Parts:
+        from . import pool
+
+        # where it is not known, the larger of both
+        kinds = {bool(self.limits.cooperative_matrix2)} if self.limits.known else {False, True}
+        return (("Vulkan driver", pool.DRIVER),
+                ("temporaries of operations", max(pool.temporaries(ops, kind) for kind in kinds)))
 
     def otherwise(self) -> Device | None:
         if self.device is None or not self.undecided:

@@ -1,0 +1,50 @@
+"""What Vulkan takes on a device beyond llama.cpp's buffers: prealloc_x, prealloc_y and prealloc_split_k of
+ggml-vulkan.cpp, which grow to the largest need of one operation, and the driver's own.
+
+The formulas are those of ggml_vk_mul_mat_q_f16, ggml_vk_mul_mat_id_q_f16, ggml_vk_flash_attn, ggml_vk_soft_max and
+ggml_vk_argsort, as modelled.
+"""
+
+from __future__ import annotations
+
+from ...units import MiB
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from ..ops import Matmul, Ops
+
+# Command buffers, pipelines and descriptors: 30 MiB at most on 22 launches (Radeon 8060S), three times that taken.
+DRIVER = 96 * MiB
+SPLIT_K = 16 * MiB            # partial results of matrices and of attention
+_TILE = 256                   # columns of the largest tile, to which activations are padded
+_ONE_PASS = 16384             # columns that one workgroup's softmax takes; twice 128 bytes of results for each 512 more
+
+
+def temporaries(ops: Ops, cooperative_matrix2: bool) -> int:
+    """Bytes of prealloc_x, prealloc_y and prealloc_split_k. With cooperative matrix 2 products are f16 by f16."""
+    weights = [(weight, ops.n_tokens) for weight in ops.weights] + [(weight, ops.n_outputs) for weight in ops.outputs]
+    x, y = _attention(ops, cooperative_matrix2)
+    y = max([y, *[_activations(weight, n) for weight, n in weights]])
+    if cooperative_matrix2:
+        x = max([x, *[2 * weight.k * weight.m * weight.n_mat for weight, _ in weights if weight.type == "f32"]])
+    if ops.sort_columns > 1024:
+        x = max(x, 8 * ops.sort_rows << (ops.sort_columns - 1).bit_length())
+    return x + y + SPLIT_K
+
+
+def _activations(weight: Matmul, n: int) -> int:
+    """As f16, padded to a tile; q8_1 is smaller."""
+    return 2 * weight.k * -(-n // _TILE) * _TILE * (weight.n_used or weight.n_mat)
+
+
+def _attention(ops: Ops, cooperative_matrix2: bool) -> tuple[int, int]:
+    """x, y. Flash attention copies a layer's quantised cache as f16 where there is no cooperative matrix 2."""
+    n_kv = ops.n_kv * ops.n_stream
+    if ops.flash_attn:
+        copied = ops.quantised_cache and not cooperative_matrix2
+        return (2 * n_kv * (ops.n_embd_k_gqa + ops.n_embd_v_gqa) if copied else 0), 0
+    columns = ops.n_tokens * ops.n_head
+    softmax = -(-ops.n_kv // 512) * 4 * columns if ops.n_kv > _ONE_PASS else 0
+    scores = 2 * ops.n_kv * columns if cooperative_matrix2 else 0
+    return max(2 * n_kv * max(ops.n_embd_k_gqa, ops.n_embd_v_gqa), softmax), \
+        max(2 * columns * ops.head_v, scores, softmax)
