@@ -42,9 +42,8 @@ def plan(model: Model | str | PathLike[str], words: Sequence[str] | Params | Arg
     --fit's own answer, each of which costs some more arithmetic.
 
     Raises UsageError for flags that make no sense, LaunchRefused where llama.cpp would not start, ModelError for a file
-    of
-    --mmproj, -md or --lora that cannot be read, DeviceError where the machine's memory cannot be known. A launch that
-    does not fit is an answer (`fits` is False), not an error.
+    of --mmproj, -md or --lora that cannot be read, DeviceError where the machine's memory cannot be known. A launch
+    that does not fit is an answer (`fits` is False), not an error.
     """
     from .flags.policy import read
 

@@ -18,7 +18,7 @@ DOCS = Path(__file__).resolve().parent
 sys.path[:0] = [str(DOCS), str(DOCS.parent)]
 
 # name -> its file
-FILES = {"architectures": DOCS / "architectures.md", "builds": DOCS / "builds.md",
+FILES = {"api": DOCS / "api.md", "architectures": DOCS / "architectures.md", "builds": DOCS / "builds.md",
          "rules": DOCS / "rules.md", "launch": DOCS / "launch.md",
          "README": DOCS.parent / "README.md", "autolayers.1": DOCS / "autolayers.1"}
 _PART = re.compile(r"(<!-- made by docs/make\.py: ([\w ]+) -->\n\n).*?(\n\n<!-- end -->)", re.DOTALL)

@@ -1,4 +1,6 @@
-"""The floors of the package: a module imports from its own floor or from those below it, whenever the import runs."""
+"""The floors of the package: a module imports from its own floor or from those below it, whenever the import runs;
+and its functions are short.
+"""
 
 from __future__ import annotations
 
@@ -75,3 +77,19 @@ def test_imports_go_down(path: Path) -> None:
         if part in LEVEL and part != here and LEVEL[part] >= LEVEL[here] and not (types and (here, part) in TYPES_ONLY)
     ]
     assert not up, f"{path}: {'; '.join(up)}"
+
+
+LONGEST = 80
+# Pass by pass as ggml_backend_sched_split_graph
+MIRRORS = {("ggml/scheduler.py", "assign"), ("ggml/scheduler.py", "split")}
+
+
+def test_functions_are_short_but_for_mirrors_of_llama_cpp() -> None:
+    long = {
+        (path.relative_to(PACKAGE).as_posix(), node.name)
+        for path in PACKAGE.rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))
+        and (node.end_lineno or 0) - node.lineno + 1 > LONGEST
+    }
+    assert long == MIRRORS

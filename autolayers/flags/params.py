@@ -24,6 +24,8 @@ POOLING_TYPES = ("none", "mean", "cls", "last", "rank")      # llama_pooling_typ
 
 @dataclass(frozen=True)
 class Params:
+    """Memory-relevant parameters of a launch; None or an empty tuple: not given."""
+
     n_gpu_layers: int | None = None          # -ngl; -1 auto, -2 all
     n_ctx: int | None = None                 # -c; 0 = the trained context, given explicitly
     n_batch: int | None = None               # -b, 2048

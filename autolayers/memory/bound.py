@@ -86,18 +86,7 @@ def upper_bound(model: Model, params: Params, context: Context, placement: Place
         converted = max((2 * t.ne[0] * t.ne[1] * t.ne[2] for cache in caches for layer in cache.layers
                          for t in layer.tensors if t.type != "f16"), default=0) * 2
     on_host = HOST in placement.dev_layer or bool(params.overrides) or not context.offload_kqv
-    copied = 0
-    if on_host and devices:
-        host = {(placed.ne[2] > 1, placed.size) for placed in placement.tensors
-                if placement.is_host(placed.buffer) and placed.name.startswith("blk.")}
-        if output is not None and placement.is_host(output.buffer):
-            host.add((False, output.size))
-        if host and context.op_offload and backend(devices[0].backend).offload_min_batch:
-            # one at a time, but the next one may not fit the last one's gap: because it is larger, or, among the many
-            # small tensors of experts, although it is not
-            two = sorted((size for _, size in host), reverse=True)[:2]
-            copied = 2 * two[0] if any(experts for experts, size in host if size == two[0]) else sum(two)
-        copied += 3 * rounds * kv + 2 * hidden
+    copied = _offloaded(context, placement) + 3 * rounds * kv + 2 * hidden if on_host and devices else 0
     sizes = [peak + converted + (copied if i == 0 or not context.offload_kqv else 0) for i in range(len(devices))]
     at_host = 2 * handed + copies * (inputs + hidden)
     if on_host or not devices:
@@ -107,6 +96,21 @@ def upper_bound(model: Model, params: Params, context: Context, placement: Place
     return Measured((*sizes, at_host), context.flash_attn != "off",
                     f"the graph of architecture {model.architecture} is not known: "
                     "its compute buffers are an upper bound")
+
+
+def _offloaded(context: Context, placement: Placement) -> int:
+    """Bytes of host weights that the first device holds at once for op offload."""
+    host = {(placed.ne[2] > 1, placed.size) for placed in placement.tensors
+            if placement.is_host(placed.buffer) and placed.name.startswith("blk.")}
+    output = placement.output
+    if output is not None and placement.is_host(output.buffer):
+        host.add((False, output.size))
+    if not (host and context.op_offload and backend(placement.devices[0].backend).offload_min_batch):
+        return 0
+    # one at a time, but the next one may not fit the last one's gap: because it is larger, or, among the many small
+    # tensors of experts, although it is not
+    two = sorted((size for _, size in host), reverse=True)[:2]
+    return 2 * two[0] if any(experts for experts, size in host if size == two[0]) else sum(two)
 
 
 def _rounds(model: Model) -> int:

@@ -1,0 +1,76 @@
+"""Writes docs/api.md: the public names of the package, from their docstrings.
+
+    python docs/make.py api
+"""
+
+from __future__ import annotations
+
+import inspect
+
+import autolayers
+
+HEAD = """# The library
+
+Made by `python docs/make.py api`; do not edit. The names below are the public ones, all from `import autolayers`; they
+are loaded when they are first used. What `Plan.to_dict()` returns is the `--json` document, schema 1: keys are added,
+never taken away or given another meaning.
+"""
+
+
+def render() -> str:
+    names = [name for name in autolayers.__all__ if not name.startswith("_")]
+    found = {name: getattr(autolayers, name) for name in names}
+    functions = [name for name in names if inspect.isfunction(found[name])]
+    errors = [name for name in names if isinstance(found[name], type) and issubclass(found[name], Exception)]
+    classes = [name for name in names if name not in functions and name not in errors]
+    pages = [HEAD, "## Functions\n", *[_function(name, found[name]) for name in functions],
+             "## Classes\n", *[_class(name, found[name]) for name in classes],
+             "## Errors\n", _text(_doc(inspect.getmodule(autolayers.AutolayersError)).partition("\n\n")[2])]
+    return "\n".join(pages)
+
+
+def _function(name: str, function: object) -> str:
+    signature = str(inspect.signature(function)).replace("'", "")  # type: ignore[arg-type]
+    return f"### `{name}`\n\n{_code(f'{name}{signature}')}\n{_text(_doc(function))}"
+
+
+def _class(name: str, cls: type) -> str:
+    lines = [f"### `{name}`\n", _text(_doc(cls))]
+    fields = list(getattr(cls, "__record_fields__", ()))
+    if fields:
+        lines += [f"Fields: {', '.join(f'`{field}`' for field in fields)}.\n"]
+    members = [(member, value) for member, value in vars(cls).items()
+               if not member.startswith("_") and member not in fields and _doc(_function_of(value))]
+    lines += [f"- `{name}.{member}{_call(value)}`: {' '.join(_doc(_function_of(value)).split('>>>')[0].split())}"
+              for member, value in members]
+    return "\n".join(lines) + ("\n" if members else "")
+
+
+def _function_of(member: object) -> object:
+    """The function behind a method or property."""
+    return getattr(member, "__func__", None) or getattr(member, "fget", None) or getattr(member, "compute", member)
+
+
+def _call(member: object) -> str:
+    function = _function_of(member)
+    if function is not getattr(member, "__func__", member):
+        return ""                        # a property
+    parameters = [p for p in inspect.signature(function).parameters if p not in ("self", "cls")]  # type: ignore[arg-type]
+    return f"({', '.join(parameters)})"
+
+
+def _doc(of: object) -> str:
+    return "" if isinstance(of, (str, int, tuple)) else inspect.getdoc(of) or ""
+
+
+def _text(doc: str) -> str:
+    """A docstring as Markdown: examples and indented paragraphs as code."""
+    parts = []
+    for part in doc.split("\n\n"):
+        code = part.startswith(">>> ") or " = " in part or "   " in part
+        parts.append(_code(inspect.cleandoc("\n" + part)) if code else part + "\n")
+    return "\n".join(parts)
+
+
+def _code(text: str) -> str:
+    return f"```python\n{text.rstrip()}\n```\n"
