@@ -10,21 +10,22 @@ Where a binary is at hand its own --help decides (`flags`); else the builds in t
 from __future__ import annotations
 
 from ..flags.params import N_PARALLEL
-from ..flags.table import lookup
-from ..records import dataclass
-from .table import Rules, rules
+from ..flags.table import ARGUMENTS, LEGACY, lookup
+from ..records import dataclass, lazy
+from .table import NEWEST, Rules, rules
 
 
 @dataclass(frozen=True)
 class Build:
     """One llama.cpp build. `number` 0: unknown (built outside of git). `flags`: the names in its --help, None: not
-    asked."""
+    asked. `doubt`: why it may be none of llama.cpp's own builds."""
 
     number: int = 0
     commit: str = ""
     flags: frozenset[str] | None = None
     flash_takes_word: bool | None = None      # as --help says; None: not asked
     traces: bool | None = None                # as --help says: buffer sizes need -lv 4
+    doubt: str = ""
 
     def knows(self, flag: str) -> bool:
         """Whether this build accepts a flag. Unknown builds are taken for today's."""
@@ -34,10 +35,17 @@ class Build:
             return any(name in self.flags for name in names)
         return found is None or found[0].first <= self.rules.number <= (found[0].last or self.rules.number)
 
-    @property
+    @lazy
     def rules(self) -> Rules:
-        """What llama.cpp does at this build; at an unknown one what today's does."""
-        return rules(self.number or None)
+        """What llama.cpp does at this build; at an unknown one what the newest does that has its flags."""
+        if self.number and not self.doubt:
+            return rules(self.number)
+        low, high = dates(self.flags or frozenset())
+        why = self.doubt
+        if not why and self.flags is not None:
+            when = f"b{low} or newer" if high >= NEWEST else f"b{low} to b{high}"
+            why = f"this llama.cpp does not say its build, by its flags {when}"
+        return rules(min(self.number or high, high, NEWEST), why)
 
     @property
     def bare_flash(self) -> bool:
@@ -57,6 +65,17 @@ class Build:
         if self.traces is not None:
             return self.traces
         return self.rules.trace_level
+
+
+def dates(flags: frozenset[str]) -> tuple[int, int]:
+    """(first, last) build that has these names in its --help; the last is the newest known where nothing says less."""
+    rows = [row for row in (*ARGUMENTS, *LEGACY) if row.first or row.last] if flags else []
+    has = {row.canonical for row in rows if not flags.isdisjoint((*row.names, *row.negated))}
+    low = max((row.first if row.canonical in has else row.last + 1 for row in rows
+               if row.canonical in has or row.last), default=1)
+    high = min((row.last if row.canonical in has else row.first - 1 for row in rows
+                if (row.last if row.canonical in has else row.first > low)), default=NEWEST)
+    return low, max(low, high)
 
 
 TODAY = Build()

@@ -36,6 +36,8 @@ class Rule:
     def __get__(self, rules: RuleSet, owner: type | None = None) -> bool:
         holds = self.first <= rules.number and (not self.last or rules.number <= self.last)
         vars(rules)[self.name] = holds          # the next look finds it there
+        if self.doubtful(rules.number):
+            rules.doubts.append(self)
         return holds
 
     def doubtful(self, number: int) -> bool:
@@ -44,17 +46,15 @@ class Rule:
 
 
 class RuleSet:
-    """The rules of one build: an attribute each, whether it holds."""
+    """The rules of one build: an attribute each, whether it holds. `doubts`: those asked for so far that this build may
+    have or not. `why`: a reason why the build may be another one."""
 
-    def __init__(self, number: int) -> None:
+    def __init__(self, number: int, why: str = "") -> None:
         self.number = number
+        self.why = why
+        self.doubts: list[Rule] = []
 
     @classmethod
     def rows(cls) -> Iterator[Rule]:
         """The table, in its own order."""
         return (row for row in vars(cls).values() if isinstance(row, Rule))
-
-    @property
-    def doubts(self) -> list[Rule]:
-        """The rules that this build may have or not."""
-        return [row for row in self.rows() if row.doubtful(self.number)]

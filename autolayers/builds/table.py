@@ -10,13 +10,37 @@ from __future__ import annotations
 from .rule import Rule, RuleSet
 
 OLDEST_EXACT = 11311     # the oldest build whose sizes were compared with llama.cpp's own and equal
-NEWEST = 11311           # the newest one, which a launch is planned for where nothing is said
+NEWEST = 11434           # the newest one, which a launch is planned for where nothing is said
+DEFAULT = 11311          # planned for where nothing is said
 
 
 class Rules(RuleSet):
+    # graph
+    mixed_input = Rule("graph", 11400, "#29622", "batches may mix tokens and embeddings: a third input branch, and "
+                       "gemma's factors of token rows as an input", after=11393)
+    one_state_gather = Rule("graph", 11378, "", "recurrent states of all sequences are gathered by one node",
+                            after=11368)
+    kpool_masks = Rule("graph", 11368, "", "masks over pools of keys are filled in the attention mask's own type",
+                       after=11349)
+    kpool_gather = Rule("graph", 11434, "", "whether pools are gathered follows from the context, not the batch",
+                        after=11401)
+    kpool_masked_only = Rule("graph", 11549, "", "pools are never gathered, only masked", after=11434)
+    qsa_pools = Rule("graph", 11434, "", "QSA ranks pools of keys by the lightning indexer; its cache keeps a pooled "
+                     "key for each", after=11321)
+    rows_before_nextn = Rule("graph", 11549, "", "models with MTP blocks pick the output's rows in the last layer "
+                             "while nothing is drafted; the hidden state is always an output", after=11434)
+    grams_first = Rule("graph", 11549, "", "embeddings of n-grams come before those of tokens", after=11434)
+    embeddings_first = Rule("graph", 11537, "#30160", "the rows of token_embd are the graph's first nodes")
+
     # flags
     flash_word = Rule("flags", 6325, "#15434", "-fa takes on, off or auto, and auto is the default; before, a bare -fa")
     trace_level = Rule("flags", 8000, "", "-lv counts 3 info, 4 trace; before, every buffer line was shown unasked")
+
+    # backends
+    shared_expert_fused = Rule("backends", 11378, "", "CUDA computes a shared expert together with the routed ones, "
+                               "directly behind them", after=11368)
+    strided_unary = Rule("backends", 11549, "", "CUDA's unary operations take rows with gaps between their elements",
+                         after=11434)
 
     # server
     auto_slots = Rule("server", 6927, "#16736", "four unified slots where -np is not given; before, one")
@@ -93,14 +117,16 @@ class Rules(RuleSet):
 
     @property
     def exact(self) -> bool:
-        """Whether sizes computed by these rules are known to be llama.cpp's own."""
-        return OLDEST_EXACT <= self.number <= NEWEST and not self.doubts
+        """Whether sizes computed by the rules that were asked for are known to be llama.cpp's own."""
+        return OLDEST_EXACT <= self.number <= NEWEST and not self.doubts and not self.why
 
     @property
     def warning(self) -> str:
         """Why they are not; "" where they are."""
         if self.exact:
             return ""
+        if self.why:
+            return f"{self.why}: sizes are those of the nearest known build, {self.number}, as an upper bound"
         if self.number > NEWEST:
             return (f"llama.cpp build {self.number} is newer than the rules known (build {NEWEST}): sizes are an upper "
                     "bound as far as nothing changed since")
@@ -115,9 +141,11 @@ class Rules(RuleSet):
 _made: dict[int, Rules] = {}
 
 
-def rules(number: int | None = None) -> Rules:
+def rules(number: int | None = None, why: str = "") -> Rules:
     """The rules of a build; those of the newest known where none is given."""
-    number = number or NEWEST
+    number = number or DEFAULT
+    if why or any(row.doubtful(number) for row in Rules.rows()):
+        return Rules(number, why)         # its own, because it notes which doubtful rules mattered
     if number not in _made:
         _made[number] = Rules(number)
     return _made[number]

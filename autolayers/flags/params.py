@@ -45,6 +45,7 @@ class Params:
     device: tuple[str, ...] | None = None    # -dev; () is "--device none"
     rpc: tuple[str, ...] = ()                # --rpc host:port,...
     overrides: tuple[tuple[str, str], ...] = ()   # (regex, buffer type) in order; -cmoe, -ncmoe, -ncffn too
+    moe_cache_mib: int | None = None         # experts kept in VRAM that are in RAM
     fit: bool | None = None
     fit_target: tuple[int, ...] | None = None     # MiB per device
     fit_ctx: int | None = None

@@ -24,8 +24,8 @@ class Policy:
 
     `n_ctx` is None (the largest context that costs no layer), "max" or a number; `budget` holds bytes per device
     name, `margin` bytes per device; `gpu` and `ram` (bytes), or the file `machine`, say the machine, `backend` what
-    drives its GPUs, `build` the llama.cpp build. `alone`: the answer is to be n_gpu_layers and nothing else. `workload`
-    is what placements are compared by."""
+    drives its GPUs, `build` the llama.cpp build: its number, or a builds.Build. `alone`: the answer is to be
+    n_gpu_layers and nothing else. `workload` is what placements are compared by."""
 
     strategy: str | None = None
     n_ctx: int | str | None = None
@@ -35,7 +35,7 @@ class Policy:
     margin: tuple[int, ...] | None = None
     gpu: str | None = None
     ram: int | None = None
-    build: int | None = None
+    build: Any = None
     alone: bool = False
     workload: Workload = CHAT
     machine: str | None = None

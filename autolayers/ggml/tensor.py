@@ -211,6 +211,9 @@ class Graph:
         ne, nb = a.ne, a.nb
         return Tensor("TRANSPOSE", a.type, (ne[1], ne[0], ne[2], ne[3]), (a,), (nb[1], nb[0], nb[2], nb[3]), a)
 
+    def dup(self, a: Tensor) -> Tensor:
+        return Tensor("DUP", a.type, a.ne, (a,))
+
     def set_rows(self, a: Tensor, b: Tensor, ids: Tensor) -> Tensor:
         """Write rows of `b` into `a`: a view of `a`, so no memory of its own."""
         return Tensor("SET_ROWS", a.type, a.ne, (b, ids, a), a.nb, a)

@@ -30,7 +30,8 @@ class Decoder:
     """Fields with their meaning; the defaults make llama."""
 
     # before the layers
-    embed_scale: bool = False            # multiply the embeddings
+    # multiply the embeddings: all, or those of tokens alone, in builds that mix them with others
+    embed_scale: Literal["", "all", "tokens"] = ""
     embed_norm: bool = False             # normed right after them (token_embd_norm, if the file has one)
     positions: bool = False              # learned positions are added
     inp_pos: bool = True                 # rope or learned positions need the position input
@@ -72,10 +73,12 @@ class Decoder:
 
     # after the layers
     head_bias: bool = False              # output.bias is added, if the file has one
-    # where the rows that are asked for are picked: after the last layer's attention, after its post norm, after the
-    # last layer (late), after the last norm, which makes the hidden state before it an output too (last), or nowhere
+    # where the rows that are asked for are picked: after the last layer's attention, after its post norm, or nowhere;
+    # while an MTP block reads all rows after the last layer (late) or the last norm (last), which makes the hidden
+    # state there an output too
     select: Select = "attention"
     select_before: tuple[tuple[str, Select], ...] = ()   # (rule, where builds without it picked them), oldest first
+    keeps_last: bool = False             # the last layer's result is an output, where rows are picked early
     final_norm: str | None = "output_norm"
     final_cap: bool | None = False       # logits are capped; None: if the key is set
     logit_scale: bool | None = False     # logits are multiplied; None: if the key is set
@@ -83,7 +86,10 @@ class Decoder:
 
     def __call__(self, llm: Llm) -> Tensor | None:
         """Build the graph; returns the logits (not yet expanded), None where the model has none."""
-        return self.for_file(llm).build(llm)
+        row = self.for_file(llm)
+        if row.select in ("late", "last") and llm.crops_early:
+            row = replace(row, select="attention", keeps_last=row.select == "late")
+        return row.build(llm)
 
     def for_file(self, llm: Llm) -> Decoder:
         """Itself, or a variant that this file's keys or tensors ask for."""
@@ -95,8 +101,8 @@ class Decoder:
         if before is not None:
             return replace(self, select=before, select_before=()).build(llm)
         llm.attn_soft_cap = self.soft_cap
-        cur = llm.build_inp_embd()
-        if self.embed_scale:
+        cur = llm.build_inp_embd(scale=self.embed_scale == "tokens")
+        if self.embed_scale == "all":
             cur = g.scale(cur)
         pos = llm.build_inp_pos() if self.inp_pos else None
         if self.temperature or (self.temperature is None and hp.f_attn_temp_scale):
@@ -114,8 +120,9 @@ class Decoder:
             cur = self.layer(llm, cur, il, inp, pos, out_ids)
             if self.deepstack and il < hp.n_deepstack_layers:
                 cur = llm.deepstack(cur, il + 1)
-        if self.select == "late":
+        if self.select == "late" or (self.keeps_last and llm.rules.rows_before_nextn):
             llm.output(cur)
+        if self.select == "late":
             cur = g.get_rows(cur, out_ids)
         if self.final_norm is not None:
             weight, bias = (llm.weight(f"{self.final_norm}.{suffix}") for suffix in ("weight", "bias"))

@@ -124,7 +124,7 @@ class StateView:
     def __init__(self, n_rows: int, layers: dict[int, tuple[Tensor | None, ...]]) -> None:
         self.n_rows = n_rows
         self.layers = layers
-        self.ids: tuple[Tensor, Tensor] | None = None     # which rows to start from (recurrent.build_rs)
+        self.ids: tuple[Tensor, Tensor, Tensor] | None = None     # which rows to start from (recurrent.build_rs)
 
 
 class AttnInput:
@@ -254,28 +254,50 @@ class Llm:
 
     # inputs
 
-    def build_inp_embd(self) -> Tensor:
-        """The embeddings of tokens, or what comes in their place: [n_embd, n_tokens]."""
-        g, hp = self.graph, self.hparams
-        tokens = self.inp_tokens = g.input("inp_tokens", "i32", self.n_tokens)
-        n_embd_inp = hp.n_embd_inp
-        embd = g.input("inp_embd", "f32", n_embd_inp, self.n_tokens) if self.rules.embeddings_input else None
-        cur = g.get_rows(self.need("token_embd.weight"), tokens)
+    def build_inp_embd(self, scale: bool = False) -> Tensor:
+        """The embeddings of tokens, or what comes in their place: [n_embd, n_tokens]; `scale`: those of tokens are
+        multiplied by a constant."""
+        g, hp, n = self.graph, self.hparams, self.n_tokens
+        n_embd_inp, table = hp.n_embd_inp, self.need("token_embd.weight")
+        mixed = self.rules.mixed_input and self.row.mixed_batch and self.cparams.kind == "default"
+        tokens = self.inp_tokens = g.input("inp_tokens", "i32", n)
+        embd = g.input("inp_embd", "f32", n_embd_inp, n) if self.rules.embeddings_input else None
+        rows = [g.get_rows(table, tokens)]
+        if mixed:
+            rows.append(g.get_rows(table, g.input("inp_mixed_tokens", "i32", n)))
+        if self.rules.embeddings_first:
+            for row in rows:
+                g.expand(row)
         if n_embd_inp != self.n_embd:
-            cur = g.pad(cur, n_embd_inp - self.n_embd)
+            rows = [g.pad(row, n_embd_inp - self.n_embd) for row in rows]
+        cur = rows[0]
         if embd is not None:
-            g.expand(cur)
-            g.expand(embd)         # ggml_build_forward_select visits both alternatives
+            g.expand(cur)          # ggml_build_forward_select visits all alternatives
+            g.expand(embd)
+        if mixed:
+            slots, copy = g.input("inp_mixed_slots", "i64", n), g.dup(g.input("inp_mixed_embd", "f32", n_embd_inp, n))
+            g.expand(g.set_rows(copy, rows[1], slots))
         self.inp_embd = cur
         if n_embd_inp != self.n_embd:
-            cur = g.view(cur, (self.n_embd, self.n_tokens), (cur.nb[1],))
-        if hp.f_embedding_scale != 0.0:
+            cur = g.view(cur, (self.n_embd, n), (cur.nb[1],))
+        by_row = self.rules.mixed_input and (scale or (hp.f_embedding_scale != 0.0 and hp.n_deepstack_layers > 0))
+        if hp.f_embedding_scale != 0.0 and not (by_row and hp.n_deepstack_layers > 0):
             if not cur.contiguous():
                 cur = g.cont(cur)
             cur = g.scale(cur)
+        if by_row:
+            factors = g.input("inp_scale_rows", "f32", 1, n)
+            if not cur.contiguous():
+                cur = g.cont(cur)
+            cur = g.mul(cur, factors)
         if embd is not None:
             g.expand(cur)
-        return cur
+        return g.scale(cur) if scale and not by_row else cur
+
+    @property
+    def crops_early(self) -> bool:
+        """crop_before_nextn: rows are picked in the last layer, because no MTP block reads the others."""
+        return self.rules.rows_before_nextn and not self.cparams.load_mtp
 
     def build_inp_pos(self) -> Tensor:
         return self.graph.input("inp_pos", "i32", self.n_tokens * self.hparams.n_pos_per_embd)

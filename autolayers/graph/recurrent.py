@@ -63,17 +63,27 @@ def snapshots(llm: Llm) -> int:
 def build_rs(llm: Llm, states: Tensor, rows: Callable[[Tensor, Tensor], Tensor] | None = None) -> Tensor:
     """The states of this batch's sequences, gathered or read by `rows`; those of the other sequences are copied."""
     g, cache, n_seqs = llm.graph, llm.caches["recurrent"], llm.n_seqs
-    extra = n_cells(llm) - n_seqs
+    extra, once = n_cells(llm) - n_seqs, llm.rules.one_state_gather
     if cache.ids is None:
         ids = g.input("rs_s_copy", "i32", n_cells(llm))
-        cache.ids = g.view(ids, (n_seqs,)), g.view(ids, (extra,), (), n_seqs * ids.nb[0])
-    main, rest = cache.ids
+        tail = g.view(ids, (n_cells(llm) - 1,), (), ids.nb[0]) if once else \
+            g.view(ids, (extra,), (), n_seqs * ids.nb[0])
+        cache.ids = ids, g.view(ids, (n_seqs,)), tail
+    ids, main, tail = cache.ids
     width = states.ne[0]
     flat = g.reshape(states, width, states.ne[1])
     g.expand(g.scale_inplace(g.view(flat, (width,))))
-    out = g.get_rows(flat, main) if rows is None else rows(flat, main)
-    g.expand(out)
-    g.expand(g.cpy(g.get_rows(flat, rest), g.view(states, (width, extra), (states.nb[1],), n_seqs * states.nb[1])))
+    if once:        # the states of this batch, unless `rows` reads them, and those of the others
+        gathered = g.get_rows(flat, ids if rows is None else tail)
+        out = g.view(gathered, (width, n_seqs), (gathered.nb[1],)) if rows is None else rows(flat, main)
+        g.expand(out)
+        begin = n_seqs if rows is None else n_seqs - 1
+        others = g.view(gathered, (width, extra), (gathered.nb[1],), begin * gathered.nb[1])
+    else:
+        out = g.get_rows(flat, main) if rows is None else rows(flat, main)
+        g.expand(out)
+        others = g.get_rows(flat, tail)
+    g.expand(g.cpy(others, g.view(states, (width, extra), (states.nb[1],), n_seqs * states.nb[1])))
     return out
 
 

@@ -34,7 +34,7 @@ _UNSCALED = Routing("softmax", norm_w=True, w_scale=0.0)
 _LLAMA_MOE = replace(_UNSCALED, scales=True)
 
 _GPT = Decoder(norm="layer", act="gelu", gate="seq")          # layer norms, biases, two-matrix FFN
-_GEMMA3 = Decoder(embed_scale=True, qk_norm="head", q_scale=True, attn_post_norm="post_attention_norm", act="gelu",
+_GEMMA3 = Decoder(embed_scale="tokens", qk_norm="head", q_scale=True, attn_post_norm="post_attention_norm", act="gelu",
                   ffn_post_norm="post_ffw_norm", final_cap=None)
 _GRANITE = Decoder(rope="key", rope_factors=True, residual_scale=None, logit_scale=True, moe=_UNSCALED, shexp="add")
 _HUNYUAN = Decoder(rope_factors=True, qk_norm="after")
@@ -101,11 +101,11 @@ BUILDERS = {
     "orion": Decoder(norm="layer"),
     "exaone4": replace(_OLMO2, qk_norm="head", rope_factors=True, rope=_slides_or_nothing_does),
 
-    "gemma": Decoder(embed_scale=True, q_scale=True, act="gelu"),
-    "gemma2": Decoder(embed_scale=True, q_scale=True, attn_post_norm="post_attention_norm", act="gelu",
+    "gemma": Decoder(embed_scale="all", q_scale=True, act="gelu"),
+    "gemma2": Decoder(embed_scale="all", q_scale=True, attn_post_norm="post_attention_norm", act="gelu",
                       ffn_post_norm="post_ffw_norm", soft_cap=True, final_cap=True),
     "gemma3": _GEMMA3,
-    "gemma-embedding": Encoder(embed_scale=True, qk_norm="head", q_scale=True, attn_post_norm="post_attention_norm",
+    "gemma-embedding": Encoder(embed_scale="tokens", qk_norm="head", q_scale=True, attn_post_norm="post_attention_norm",
                                act="gelu", ffn_post_norm="post_ffw_norm"),
     "command-r": Decoder(norm="layer", qk_norm="head", parallel="fra", logit_scale=None),
     "cohere2": Decoder(norm="layer", rope=_slides, rope_factors=True, parallel="fra", ffn_scales=True,
@@ -119,7 +119,7 @@ BUILDERS = {
     "minicpm": _GRANITE,
     "granite_swa": replace(_GRANITE, sinks=True, moe=_SOFTMAX),
 
-    "afmoe": Gated(embed_scale=True, qk_norm="head", rope=_all_but_every_fourth, attn_post_norm="post_attention_norm",
+    "afmoe": Gated(embed_scale="all", qk_norm="head", rope=_all_but_every_fourth, attn_post_norm="post_attention_norm",
                    select="norm", moe=Routing(), shexp="add", ffn_post_norm="post_ffw_norm", ffn_post_norm_pinned=True,
                    wo_bias=False),
     "bailingmoe": Decoder(rope_factors=True, moe=Routing("softmax", probs_b=None), shexp="add"),

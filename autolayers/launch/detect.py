@@ -22,9 +22,18 @@ _FIRST = 500        # less is no release: the number counts commits, and a shall
 _TIMEOUT = 30      # a CUDA build initialises every GPU before it answers
 
 
+# words of their --help that llama.cpp never had
+_FORKS = {
+    "ik_llama.cpp": ("-fmoe", "--fused-moe", "-rtr", "--run-time-repack", "-amb", "--attention-max-batch"),
+    "KoboldCpp": ("--usecublas", "--usecuda", "--gpulayers", "--contextsize"),
+    "llamafile": ("--nobrowser", "--recompile"),
+    "ollama": ("--ollama-engine",),
+}
+
+
 def detect(launcher: Sequence[str], environ: Mapping[str, str]) -> Build:
-    """The Build of a program, by asking it twice. What cannot be asked (it fails, hangs or answers something else)
-    is an unknown build, taken for today's."""
+    """The Build of a program, by asking it twice. One that fails, hangs, answers something else or is a fork of
+    llama.cpp has a `doubt`."""
     version = _ask(launcher, "--version", environ)
     match = _VERSION.search(version)
     number, commit = (int(match[1] or match[3]), match[2] or match[4]) if match else (0, "")
@@ -32,7 +41,14 @@ def detect(launcher: Sequence[str], environ: Mapping[str, str]) -> Build:
         number = 0
     text = _ask(launcher, "--help", environ)
     flags, flash, traces = read_help(text)
-    return Build(number, commit, flags, flash, traces)
+    words = frozenset(_FLAGS.findall(text))
+    fork = next((name for name, its in _FORKS.items() if not words.isdisjoint(its)), "")
+    doubt = ""
+    if fork:
+        doubt = f"{launcher[-1]} is {fork}, which is not llama.cpp"
+    elif flags is None and not number:
+        doubt = f"{launcher[-1]} does not answer --version and --help as llama.cpp does"
+    return Build(number, commit, flags, flash, traces, doubt)
 
 
 def read_help(text: str) -> tuple[frozenset[str] | None, bool | None, bool | None]:

@@ -63,8 +63,8 @@ class Session:
         if params.n_parallel is None and self.build.default_slots != N_PARALLEL:
             params = replace(params, n_parallel=self.build.default_slots)
         own = {key: value for key, value in own.items() if key not in ("gpu", "ram", "machine")}
-        if self.build.number:
-            own["llama-build"] = self.build.number
+        if self.build is not TODAY:
+            own["llama-build"] = self.build if self.build.doubt else self.build.number or self.build
         self.arguments = replace(read, params=params, own=own, positional=())
 
     def plan(self, machine: LaunchMachine | None = None) -> tuple[Plan, list[str]]:

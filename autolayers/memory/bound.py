@@ -35,7 +35,7 @@ def upper_bound(model: Model, params: Params, context: Context, placement: Place
     wanted = params.n_gpu_layers
     full = wanted is None or wanted < 0 or wanted > hp.n_layer_all
     pipeline = (len(devices) > 1 and full and context.split_mode == "layer" and context.offload_kqv
-                and not params.overrides)
+                and not params.overrides and not context.moe_cache)
     copies = _COPIES if pipeline else 1
     caches = [cache for cache in memory.caches if cache.kind in _ATTENTION]
     layers = range(hp.n_layer_all)

@@ -170,6 +170,14 @@ class _Builder:
             width=lambda il: hp.n_embd_head_k_swa if hp.is_swa(il) else hp.indexer_head_size * factor,
             v_width=(lambda il: max(heads)) if self.context.v_trans else (lambda il: heads[il]))
 
+    def pooled(self) -> int:
+        """indexer_kpool_row: head sizes of a cell, where keys of pools are kept next to those they came from."""
+        if self.hp.indexer_kpool:
+            return 3                 # the key, what decides its share, and the pooled one
+        ratios = self.hp.get("attention.compress_ratios", 0)
+        pools = any(ratios) if isinstance(ratios, tuple) else ratios
+        return 2 if pools and self.context.rules.qsa_pools else 1
+
     def recurrent(self, wanted: Filter) -> None:
         """llama_memory_recurrent: always f32, independent of the context's length."""
         hp, context = self.hp, self.context
@@ -275,7 +283,7 @@ def _hybrid(build: _Builder, model: Model, mtp: bool) -> None:
     if mtp:      # the draft head is a single layer of attention with an indexer
         build.attention("attn", build.context.n_ctx_seq, lambda il: il >= n)
         build.recurrent(lambda il: False)
-        build.indexer("idx", lambda il: il >= n, factor=3 if hp.indexer_kpool else 1, tag="idx_")
+        build.indexer("idx", lambda il: il >= n, factor=build.pooled(), tag="idx_")
         return
     if row.recurrent == "every":
         attends: Filter = lambda il: True  # noqa: E731
@@ -292,7 +300,7 @@ def _hybrid(build: _Builder, model: Model, mtp: bool) -> None:
         build.window(attends)
     build.recurrent(recurs)
     if row.memory == "hybrid-idx" and hp.indexer_head_size:
-        build.indexer("idx", lambda il: attends(il) and hp.has_indexer(il), factor=3 if hp.indexer_kpool else 1,
+        build.indexer("idx", lambda il: attends(il) and hp.has_indexer(il), factor=build.pooled(),
                       tag="idx_")
 
 

@@ -13,6 +13,7 @@ from ..errors import LaunchRefused
 from ..flags.params import N_BATCH, N_PARALLEL, N_UBATCH, POOLING_TYPES
 from ..gguf import BY_NAME
 from ..records import dataclass
+from ..units import MiB
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -53,6 +54,8 @@ class Context:
     load_mtp: bool = False
     split_mode: str = "layer"
     kind: str = "default"
+    moe_cache: int = 0        # bytes for experts that are cached on devices
+    moe_split: tuple[float, ...] = ()     # the devices' parts of them; empty: by free memory
     n_sampled: int = 0        # outputs of each sequence that its backend samples (what drafts do); 0: the CPU does
     layer_inputs: tuple[int, ...] = ()    # layers whose inputs a draft reads
     rules: Rules = NEWEST_RULES             # of the build
@@ -140,7 +143,9 @@ def resolve(model: Model, params: Params, rules: Rules = NEWEST_RULES, kind: str
         flash_attn=flash_attn, type_k=type_k, type_v=type_v, offload_kqv=params.kv_offload is not False,
         op_offload=params.op_offload is not False, swa_full=bool(params.swa_full), n_outputs_max=n_outputs_max,
         n_rs_seq=n_rs_seq, causal=causal, embeddings=embeddings, pooling=pooling,
-        load_mtp="draft-mtp" in params.spec_type, split_mode=split_mode, kind=kind, rules=rules)
+        load_mtp="draft-mtp" in params.spec_type, split_mode=split_mode, kind=kind, rules=rules,
+        moe_cache=(params.moe_cache_mib or 0) * MiB if kind == "default" else 0,
+        moe_split=tuple(params.tensor_split or ()) if params.moe_cache_mib and any(params.tensor_split or ()) else ())
     _refuse_aborts(model, context)
     return context
 

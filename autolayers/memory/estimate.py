@@ -11,7 +11,7 @@ the headers of the other files.
 
 from __future__ import annotations
 
-from ..builds import rules
+from ..builds import Build, rules
 from ..errors import LaunchRefused
 from ..records import dataclass, replace
 from .breakdown import Breakdown, LowerBound, Static, Usage
@@ -46,6 +46,7 @@ class _Launch:
     context: Context
     placement: Placement
     memory: Memory
+    doubts: tuple[str, ...] = ()        # why sizes are not llama.cpp's own
 
 
 class Estimator:
@@ -57,8 +58,9 @@ class Estimator:
     of devices that are not there.
     """
 
-    def __init__(self, model: Model, build: int | None = None, companions: Companions = NONE) -> None:
-        self.rules, self.companions = rules(build), companions
+    def __init__(self, model: Model, build: Build | int | None = None, companions: Companions = NONE) -> None:
+        self.rules = build.rules if isinstance(build, Build) else rules(build)
+        self.companions = companions
         self.model = model = model.read_by(self.rules)
         self.placer = WeightPlacer(model, self.rules)
         self._graphs = GraphCache()
@@ -137,15 +139,24 @@ class Estimator:
         key = (context, placement.devices, placement.dev_layer, placement.shares)
         if self._memory is None or self._memory[0] != key:       # searches ask for the same caches many times in a row
             self._memory = key, allocate(self.model, context, placement)
-        return _Launch(params, context, placement, self._memory[1])
+        memory = self._memory[1]
+        doubts: tuple[str, ...] = ()
+        if context.moe_cache:
+            from .moe_cache import banks  # few launches need it
+
+            kept, doubt = banks(self.model, context, placement)
+            names = {**memory.buffers, **kept}
+            memory = replace(memory, buffers={n: memory.buffers.get(n, 0) + kept.get(n, 0) for n in names})
+            doubts = (doubt,)
+        return _Launch(params, context, placement, memory, doubts)
 
     def _facts(self, launch: _Launch, devices: Sequence[Device], compute: Sequence[int],
                flash_attn: bool | None = None) -> dict[str, object]:
         """The fields of a Static; `compute` are bytes per device that the model uses and, last, of the host."""
         context, placement, buffers = launch.context, launch.placement, launch.memory.buffers
         sizes = dict(zip([device.name for device in placement.devices], compute, strict=False))
-        warnings = [*self.model.inexact, *placement.warnings]
-        exact = placement.exact and not self.model.inexact
+        warnings = [*self.model.inexact, *placement.warnings, *launch.doubts]
+        exact = placement.exact and not self.model.inexact and not launch.doubts
         if self.rules.warning:
             exact = False
             warnings.append(self.rules.warning)

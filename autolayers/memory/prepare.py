@@ -40,7 +40,7 @@ def prepare(model: Model, params: Params, context: Context, placement: Placement
     wanted = params.n_gpu_layers
     full = wanted is None or wanted < 0 or wanted > hp.n_layer_all
     pipeline = (len(placement.devices) > 1 and full and context.split_mode == "layer" and context.offload_kqv
-                and not params.overrides)
+                and not params.overrides and not context.moe_cache)
     return Setting(
         hparams=hp, context=context, build=build, weights=lambda: _weights(model, placement, buffers),
         caches=lambda llm: _caches(llm, memory, context, hp, buffers), backends=backends, dev_layer=dev_layer,

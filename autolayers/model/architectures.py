@@ -59,6 +59,7 @@ class Architecture:
     ple: bool = False           # ple.layers: layers that add embeddings of n-grams
     embd_out: Literal["", "streams"] = ""   # n_embd_out is of all residual streams
     embd_inp: Literal["", "output", "deepstack_mapping"] = ""   # n_embd_inp: n_embd_out, or with its parts
+    mixed_batch: bool = True    # a batch may mix tokens and embeddings (llm_arch_supports_mixed_batch)
 
     # caches
     memory: Literal["none", "kv", "recurrent", "hybrid", "hybrid-idx", "dsa", "dsa-iswa", "msa", "dsv4"] = "kv"
@@ -231,8 +232,8 @@ _TABLE: Any = (
     _row("deepseek2-ocr", defaults={"expert_gating_func": 1}, after=8470),
     _row("deepseek32", defaults={"f_norm_eps": 1e-6}, mla="optional", memory="dsa", trunk_only=True, indexer="trunk",
          rotated_indexer=True, mtp_leaks=r"exp_probs_b", mtp="norm", split_tensor=False, after=9409),
-    _row("deepseek4", embd_out="streams", memory="dsv4", window=SlidingWindow(0, "required"), rollback=True,
-         rotated_indexer=True, tied="never", mtp="own", swiglu_clamp="fused",
+    _row("deepseek4", mixed_batch=False, embd_out="streams", memory="dsv4", window=SlidingWindow(0, "required"),
+         rollback=True, rotated_indexer=True, tied="never", mtp="own", swiglu_clamp="fused",
          note="every layer slides, MTP blocks too", after=9811),
     _row("chatglm"),
     _row("glm4", "mrope|norm", mtp_tensors=False, after=4880),
@@ -260,8 +261,8 @@ _TABLE: Any = (
     _row("granitemoe", rope_switch_before="finetuned"),
     _row("granitehybrid", rope_switch="finetuned", memory="hybrid", recurrent="no-kv", state="ssm-groups",
          split_tensor=False, after=5830),
-    _row("graniteswitch", rope_switch="finetuned", router=True, note="one more layer routes between adapters",
-         after=10338),
+    _row("graniteswitch", mixed_batch=False, rope_switch="finetuned", router=True,
+         note="one more layer routes between adapters", after=10338),
     _row("granite_swa", rope_switch="pattern", embd_inp="deepstack_mapping",
          window=SlidingWindow(0, "required", array=True), after=10502),
     _row("chameleon", defaults={"f_norm_eps": 1e-5}),
@@ -311,7 +312,7 @@ _TABLE: Any = (
     _row("minimax-m3", "neox", memory="msa", indexer="after-dense", tied="never", split_tensor=False,
          graph_grows="cache", after=10103),
     _row("hrm_text", "neox", note="block_count counts cache slots; the weights are in the first blocks", after=10950),
-    _row("cogvlm", "neox", after=6170),
+    _row("cogvlm", "neox", mixed_batch=False, after=6170),
     _row("pangu-embedded", "neox", after=6170),
     _row("mistral3", after=6170),
     _row("mistral4", mla="optional", split_tensor=False, after=6170),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from ...builds import NEWEST_RULES
 from ..backend import OFFLOAD_MIN_BATCH, Backend
 from .fattn import ADA, AMD, with_converted_cache
-from .fusion import add_alloc_deps
+from .fusion import add_alloc_deps, with_shared_experts
 from .supported import supports_op
 
 TYPE_CHECKING = False
@@ -75,6 +75,8 @@ class Cuda(CudaBuffers):
         return self.reaches(op) and supports_op(op, self.rules)
 
     def graph_optimize(self, nodes: list[Tensor], after: Tensor | None, add_alloc_dep: AddAllocDep) -> list[Tensor]:
+        if self.rules.shared_expert_fused:
+            nodes = with_shared_experts(nodes, add_alloc_dep)
         add_alloc_deps(nodes, after, add_alloc_dep, self.rules)
         return nodes
 

@@ -1,15 +1,16 @@
 """What CUDA keeps in memory for its fusions: ggml_backend_cuda_graph_optimize of ggml/src/ggml-cuda/ggml-cuda.cu, as
-modelled. The order of the nodes stays."""
+modelled."""
 
 from __future__ import annotations
 
-from ...ggml.tensor import Tensor
+from ...ggml.tensor import Tensor, block_size
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from ...builds import Rules
     from ...ggml.scheduler import AddAllocDep
 
+_SHARED = ("SWIGLU", "GEGLU", "SWIGLU_OAI", "SWIGLU_CLAMP")     # gates that a shared expert is fused with
 _FUSED_FIRST = frozenset(("MUL", "UNARY", "SOFT_MAX"))     # the ops with which a fusion that keeps tensors alive begins
 
 
@@ -43,18 +44,61 @@ def add_alloc_deps(nodes: list[Tensor], after: Tensor | None, add_alloc_dep: Add
         i += 1
 
 
-def _fusible(nodes: list[Tensor], start: int, length: int, outputs: tuple[int, ...]) -> bool:
+def with_shared_experts(nodes: list[Tensor], add_alloc_dep: AddAllocDep) -> list[Tensor]:
+    """The nodes with each shared expert's gate, up and activation directly behind those of the routed experts that it
+    is computed with; what both read lives until then."""
+    nodes = list(nodes)
+    i, count = 0, len(nodes)
+    while i + 5 < count:
+        if nodes[i].op == "MUL_MAT_ID":
+            for j in range(i + 3, count - 2):
+                if nodes[j].op == "MUL_MAT_ID" and nodes[j + 1].op == "MUL_MAT_ID":
+                    break
+                if nodes[j].op == "MUL_MAT" and _shared_expert(nodes[i:i + 3], nodes[j:j + 3]):
+                    nodes[i + 3:j + 3] = nodes[j:j + 3] + nodes[i + 3:j]
+                    up = nodes[i + 2].src[1]
+                    add_alloc_dep(up.src[1], nodes[i + 5])
+                    add_alloc_dep(up.src[2], nodes[i + 5])
+                    i += 5
+                    break
+        i += 1
+    return nodes
+
+
+def _shared_expert(routed: list[Tensor], shared: list[Tensor]) -> bool:
+    """ggml_cuda_match_shared_expert, with ggml_cuda_should_fuse_mul_mat of both."""
+    for group, op in ((routed, "MUL_MAT_ID"), (shared, "MUL_MAT")):
+        first, second, act = group
+        if (first.op, second.op, act.op) != (op, op, "GLU") or act.param not in _SHARED or len(act.src) < 2:
+            return False
+        gate, up = act.src
+        if {id(gate), id(up)} != {id(first), id(second)} or up.src[1:] != gate.src[1:]:
+            return False
+        a, b = up.src[0], gate.src[0]
+        if (a.type, a.ne, a.nb) != (b.type, b.ne, b.nb) or not act.contiguous():
+            return False
+    if routed[2].param != shared[2].param or not _fusible([*routed, *shared], (routed[2], shared[2])):
+        return False
+    (weight, source, _), (theirs, read) = routed[2].src[1].src, shared[2].src[1].src
+    return (weight.buffer is not None and block_size(weight.type) > 1
+            and source.op == "RESHAPE" and source.src[0] is read and source.ne[1] == source.ne[3] == 1
+            and source.contiguous() and read.contiguous() and read.ne[2] == read.ne[3] == 1
+            and weight.type == theirs.type and weight.ne[:2] == theirs.ne[:2] and weight.nb[1] == theirs.nb[1]
+            and weight.ne[3] == 1 and theirs.ne[2] == theirs.ne[3] == 1 and theirs.contiguous()
+            and shared[2].src[0].src[0].contiguous() and theirs.op == shared[2].src[0].src[0].op == "NONE")
+
+
+def _fusible(group: list[Tensor], outputs: tuple[Tensor, ...]) -> bool:
     """ggml_can_fuse_subgraph: nothing inside is needed outside, but for the outputs."""
-    group = nodes[start:start + length]
-    if len(group) < length or length > 31:
+    if len(group) > 31:
         return False
     inside = {id(node): 0 for node in group}       # how often each is read by the others
     for node in group:
         for source in node.src:
             if id(source) in inside:
                 inside[id(source)] += 1
-    for i, node in enumerate(group):
-        if start + i in outputs:
+    for node in group:
+        if node in outputs:
             continue
         if node.is_output or inside[id(node)] != node.uses:
             return False
@@ -113,7 +157,7 @@ def _weighted_reduction(nodes: list[Tensor], start: int) -> tuple[list[Tensor], 
             adds += 1
     if len(views) != used or adds != used - 1 or last is None or last.ne != (weighted.ne[0], n_tokens, 1, 1):
         return None
-    return (kept, length) if _fusible(nodes, start, length, (start + length - 1,)) else None
+    return (kept, length) if _fusible(nodes[start:start + length], (last,)) else None
 
 
 def _top_k_moe(nodes: list[Tensor], start: int) -> int:
@@ -153,7 +197,7 @@ def _top_k_moe(nodes: list[Tensor], start: int) -> int:
     if follows(i, "SCALE", nodes[i - 1]):
         i += 1
     length = i - start
-    if not _fusible(nodes, start, length, (ids_at, i - 1)):
+    if not _fusible(nodes[start:i], (nodes[ids_at], nodes[i - 1])):
         return 0
     n_expert = ids.nb[1] // ids.nb[0]
     if (n_expert & (n_expert - 1) or n_expert > 512) and n_expert not in (288, 576):

@@ -33,7 +33,7 @@ _CPY_PAIRS = frozenset(
     [("f32", q) for q in ("q8_0", "q4_0", "q4_1", "q5_0", "q5_1", "iq4_nl", "i32")]
     + [(q, "f32") for q in ("q8_0", "q4_0", "q4_1", "q5_0", "q5_1", "i32")] + [("i32", "i32")])
 _ALWAYS = frozenset((
-    "NONE", "RESHAPE", "VIEW", "PERMUTE", "TRANSPOSE", "ADD_ID", "ADD1", "SQR", "SQRT", "SIN", "COS", "CLAMP", "LOG",
+    "NONE", "RESHAPE", "VIEW", "PERMUTE", "TRANSPOSE", "ADD_ID", "ADD1", "SQR", "SQRT", "SIN", "COS", "LOG",
     "DUP", "ARGMAX", "COUNT_EQUAL", "CONT", "DIAG_MASK_INF", "SOFT_MAX", "CONV_TRANSPOSE_2D", "POOL_1D", "POOL_2D",
     "TOP_K", "ARGSORT", "PAD", "UPSCALE", "PAD_REFLECT_1D", "ARANGE", "TIMESTEP_EMBEDDING", "LEAKY_RELU",
     "RWKV_WKV6", "GATED_LINEAR_ATTN", "RWKV_WKV7", "GATED_DELTA_NET", "FILL", "CUMSUM", "TRI", "DIAG", "SOLVE_TRI",
@@ -127,8 +127,6 @@ def _indexer(op: Tensor) -> bool:
 
 
 _RULES: dict[str, Callable[[Tensor], bool]] = {
-    "UNARY": lambda op: op.param in _UNARY and op.src[0].contiguous()
-    and not (op.param == "XIELU" and op.src[0].type == "bf16"),
     "GLU": lambda op: op.param in _GLU and op.src[0].contiguous(1)
     and not (op.src[0].type == "bf16" and op.param in ("SWIGLU_OAI", "SWIGLU_CLAMP")),
     "MUL_MAT": _mul_mat, "MUL_MAT_ID": _mul_mat, "SET_ROWS": _set_rows, "CPY": _cpy,
@@ -155,6 +153,9 @@ _RULES: dict[str, Callable[[Tensor], bool]] = {
     "LIGHTNING_INDEXER": _indexer,
 }
 _DATED: dict[str, Callable[[Tensor, Rules], bool]] = {
+    "UNARY": lambda op, rules: op.param in _UNARY and (rules.strided_unary or op.src[0].contiguous())
+    and not (op.param == "XIELU" and op.src[0].type == "bf16"),
+    "CLAMP": lambda op, rules: not rules.strided_unary or op.src[0].contiguous_rows(),
     "GET_ROWS": _get_rows, "SSM_SCAN": _ssm_scan,
     "FLASH_ATTN_EXT": lambda op, rules: flash_kernel(op, ADA, rules) != "none",
 }

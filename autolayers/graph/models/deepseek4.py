@@ -89,6 +89,8 @@ class DeepSeek4(Decoder):
             cur = self.feed_forward(llm, self.normed(llm, cur, il, "ffn_norm"), il)
             x = build_hc_post(llm, cur, x, post, comb, il)
             llm.pin(x, il)
+        if llm.rules.rows_before_nextn:
+            llm.output(x)
         x = g.get_rows(g.reshape(x, x.ne[0] * x.ne[1], n), out_ids)
         x = g.reshape(x, hp.n_embd, hp.dsv4_hc_mult, llm.n_outputs)
         return llm.finish(llm.build_norm(build_hc_head(llm, x), llm.weight("output_norm.weight")))

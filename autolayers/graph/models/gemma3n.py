@@ -15,7 +15,7 @@ _SPARSE_LAYERS = 10        # the first ones zero most of the FFN's gate (llama_m
 class Gemma3n:
     def __call__(self, llm: Llm) -> Tensor:
         g, n = llm.graph, llm.n_tokens
-        embd = g.scale(llm.build_inp_embd())
+        embd = llm.build_inp_embd(scale=True)
         pos = llm.build_inp_pos()
         inp = llm.build_attn_inp_kv_iswa()
         per_layer = per_layer_inputs(llm, embd, llm.need("per_layer_proj_norm.weight").ne[0])

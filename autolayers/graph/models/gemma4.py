@@ -11,13 +11,21 @@ def matrix(llm: Llm, x: Tensor, index: int) -> Tensor:
     return llm.graph.view(x, x.ne[:2], (x.nb[1],), index * x.nb[2])
 
 
-def per_layer_inputs(llm: Llm, embd: Tensor, width: int) -> Tensor:
-    """build_inp_per_layer: a matrix for each layer, of a second embedding and a projection of the first."""
+def per_layer_rows(llm: Llm) -> Tensor:
+    g = llm.graph
+    return g.get_rows(llm.need("per_layer_token_embd.weight"), g.input("inp_tokens", "i32", llm.n_tokens))
+
+
+def per_layer_inputs(llm: Llm, embd: Tensor, width: int, rows: Tensor | None = None) -> Tensor:
+    """build_inp_per_layer and project_per_layer_inputs: a matrix for each layer, of a second embedding, which `rows`
+    may be already, and a projection of the first."""
     g, n = llm.graph, llm.n_tokens
-    table = llm.need("per_layer_token_embd.weight")
-    selected = g.get_rows(table, g.input("inp_tokens", "i32", n))
-    selected = g.scale(g.reshape(selected, width, llm.n_layer, n))
-    g.expand(selected)
+    if rows is not None:
+        selected = g.reshape(g.scale(rows), width, llm.n_layer, n)
+    else:
+        selected = per_layer_rows(llm)
+        selected = g.scale(g.reshape(selected, width, llm.n_layer, n))
+        g.expand(selected)
     projected = g.scale(g.mul_mat(llm.need("per_layer_model_proj.weight"), embd))
     projected = g.reshape(projected, width, llm.n_layer, n)
     projected = llm.build_norm(projected, llm.need("per_layer_proj_norm.weight"))
@@ -40,17 +48,23 @@ class Gemma4:
 
     def __call__(self, llm: Llm) -> Tensor:
         g = llm.graph
-        cur = g.scale(llm.build_inp_embd())
+        per_layer = None
+        twofold = llm.weight("per_layer_token_embd.weight") is not None
+        if twofold and llm.rules.embeddings_first:
+            per_layer = per_layer_rows(llm)
+            g.expand(per_layer)
+        cur = llm.build_inp_embd(scale=True)
         pos = llm.build_inp_pos()
         inp = llm.build_attn_inp_kv_iswa()
         out_ids = llm.build_inp_out_ids()
-        per_layer = None
-        if llm.weight("per_layer_token_embd.weight") is not None:
-            per_layer = per_layer_inputs(llm, cur, llm.hparams.n_embd_per_layer)
+        if twofold:
+            per_layer = per_layer_inputs(llm, cur, llm.hparams.n_embd_per_layer, per_layer)
         for il in range(llm.n_layer):
             if il in llm.cparams.layer_inputs:
                 llm.output(cur)
             attn = self.attention(llm, llm.rms_norm(il, "attn_norm", cur), il, inp, pos)
+            if llm.crops_early:
+                attn, cur = llm.select_outputs(il, out_ids, attn, cur)
             attn = llm.rms_norm(il, "post_attention_norm", attn)
             early = il == llm.n_layer - 1 and not llm.rules.gemma4_last_rows
             if early:
@@ -61,13 +75,17 @@ class Gemma4:
             if per_layer is not None:
                 gate = g.unary("GELU", llm.linear(il, "inp_gate", cur, scale=True))
                 mine = matrix(llm, per_layer, il)
-                extra = llm.linear(il, "proj", g.mul(gate, g.get_rows(mine, out_ids) if early else mine))
+                if early or (llm.crops_early and il == llm.n_layer - 1):
+                    mine = g.get_rows(mine, out_ids)
+                extra = llm.linear(il, "proj", g.mul(gate, mine))
                 cur = g.add(cur, llm.rms_norm(il, "post_norm", extra))
             scale = llm.layer_weight(il, "layer_output_scale")
             if scale is not None:
                 cur = g.mul(cur, scale)
         cur = llm.build_norm(cur, llm.weight("output_norm.weight"))
-        logits = llm.finish(g.get_rows(llm.output(cur), out_ids) if llm.rules.gemma4_last_rows else cur)
+        if llm.rules.gemma4_last_rows and not llm.crops_early:
+            cur = g.get_rows(llm.output(cur), out_ids)
+        logits = llm.finish(cur)
         return g.scale(g.unary("TANH", g.scale(logits))) if llm.hparams.f_final_logit_softcapping else logits
 
     def attention(self, llm: Llm, cur: Tensor, il: int, inp: AttnInput, pos: Tensor) -> Tensor:

@@ -30,7 +30,13 @@ class KpoolInput(AttnInput):
         self.n_new = max(1, complete)
         self.best = min(self.count, hp.indexer_top_k // self.size)
         self.n_chosen = self.size * self.best + (self.size - 1 if hp.indexer_kpool_select_tail else 0)
-        self.gathers = n <= _GATHER_TOKENS and keys.n_kv > self.n_chosen
+        if llm.rules.kpool_masked_only:
+            self.gathers = False
+        elif llm.rules.kpool_gather:
+            self.gathers = llm.cparams.n_ubatch <= _GATHER_TOKENS and \
+                llm.cparams.n_ctx > hp.indexer_top_k + self.size - 1
+        else:
+            self.gathers = n <= _GATHER_TOKENS and keys.n_kv > self.n_chosen
         self.ids = g.input("kpool_k_idxs", "i64", n)
         self.cells = g.input("pool_cells", "i32", self.count)
         self.members = g.input("pool_idxs", "i32", self.size, self.count)
@@ -151,10 +157,16 @@ class Glm5Next(KimiK3):
         g, n, mask = llm.graph, llm.n_tokens, inp.mask
         assert mask is not None
         n_kv, n_chosen = inp.keys.n_kv, inp.n_chosen
-        seed = g.cast(g.view(chosen, (1,)), "f32")
-        closed = g.fill(seed if mask.type == "f32" else g.cast(seed, mask.type))
-        closed = g.reshape(g.repeat(closed, 1, n_kv + n_chosen, n, 1), 1, n_kv + n_chosen, n)
-        zeros = g.reshape(g.repeat(g.fill(seed), 1, n_chosen, n, 1), 1, n_chosen, n)
+        if llm.rules.kpool_masks:
+            g.expand(chosen)
+            closed = g.repeat(g.fill(g.new(mask.type, n_kv + n_chosen)), n_kv + n_chosen, n)
+            zeros = g.repeat(g.fill(g.new(mask.type, n_chosen)), n_chosen, n)
+        else:
+            seed = g.cast(g.view(chosen, (1,)), "f32")
+            closed = g.fill(seed if mask.type == "f32" else g.cast(seed, mask.type))
+            closed = g.repeat(closed, 1, n_kv + n_chosen, n)
+            zeros = g.repeat(g.fill(seed), 1, n_chosen, n)
+        closed, zeros = g.reshape(closed, 1, n_kv + n_chosen, n), g.reshape(zeros, 1, n_chosen, n)
         live = g.unary("EXP", g.reshape(inp.live, n_chosen, n))
         dump = g.arange(n_chosen)
         ids = g.cast(g.add(g.mul(g.sub(g.cast(chosen, "f32"), dump), live), dump), "i32")

@@ -22,4 +22,4 @@ class Mimo2(Decoder):
         return g.scale(cur) if hp.f_attn_value_scale else cur
 
 
-BUILDERS = {"mimo2": Mimo2(moe=Routing("sigmoid", norm_w=True))}
+BUILDERS = {"mimo2": Mimo2(keeps_last=True, moe=Routing("sigmoid", norm_w=True))}

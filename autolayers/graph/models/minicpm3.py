@@ -5,6 +5,6 @@ from __future__ import annotations
 from ..latent_attention import LatentAttention
 
 BUILDERS = {
-    "minicpm3": LatentAttention(wo_bias=False, ffn_bias=False, embed_scale=True, rope_factors=True, residual_scale=True,
-                                head_scale=True),
+    "minicpm3": LatentAttention(wo_bias=False, ffn_bias=False, embed_scale="all", rope_factors=True,
+                                residual_scale=True, head_scale=True),
 }

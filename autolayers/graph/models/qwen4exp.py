@@ -4,7 +4,7 @@
 
 from __future__ import annotations
 
-from ...ggml.tensor import Tensor
+from ...ggml.tensor import Tensor, row_size
 from ...model.hparams import Hparams
 from ..gated_delta_net import ROUTING, GatedDeltaNet
 from ..hyper_connections import expand_streams
@@ -29,13 +29,37 @@ class _Blocks:
         self.bias = g.input("qsa_bias", "f32", self.n, llm.n_tokens // streams, streams)
 
 
+class _Pools:
+    """llm_graph_input_kpool: which cells make up a pool of `size` tokens, and where its key is kept; for all layers."""
+
+    def __init__(self, llm: Llm, size: int) -> None:
+        g, n, cache = llm.graph, llm.n_tokens, llm.caches["idx"]
+        complete = llm.cparams.n_ctx_seq // size * llm.cparams.n_seq_max
+        self.size = size
+        self.count = max(64, -(-(complete + 1) // 64) * 64)
+        self.n_new = max(1, complete)
+        self.best = min(self.count, llm.hparams.indexer_top_k // size)
+        self.n_kv = cache.n_kv
+        self.ids = g.input("kpool_k_idxs", "i64", n)
+        self.cells = g.input("pool_cells", "i32", self.count)
+        self.members = g.input("pool_idxs", "i32", size, self.count)
+        self.visible = g.input("pool_mask", "f16", self.count, n)
+        self.tail = g.input("tail_idxs", "i32", size - 1, n)
+        self.new_members = g.input("new_pool_idxs", "i32", size, self.n_new)
+        self.new_cells = g.input("new_pool_rep", "i64", self.n_new)
+        self.new_pos = g.input("new_pool_pos", "i32", 4 * self.n_new)
+        for tensor in (self.cells, self.members, self.visible, self.tail):
+            g.expand(tensor)
+
+
 class QsaInput(AttnInput):
-    """The input of attention and, by the length of a block, of its choice of blocks."""
+    """The input of attention and of its choice: of pools of tokens, or by the length of a block of blocks."""
 
     def __init__(self, llm: Llm) -> None:
         base = llm.build_attn_inp_kv()
         super().__init__(base.cache, base.mask, base.k_idxs, base.v_idxs, base.k_rot, base.v_rot)
         self.blocks: dict[int, _Blocks] = {}
+        self.pools: _Pools | None = None
 
 
 def _ratio(hp: Hparams, il: int) -> int:
@@ -47,16 +71,18 @@ def _ratio(hp: Hparams, il: int) -> int:
 class Qwen4Exp(GatedDeltaNet):
     def __call__(self, llm: Llm) -> Tensor | None:
         g, hp, n_embd = llm.graph, llm.hparams, llm.n_embd
+        grams = self.grams(llm) if llm.rules.grams_first else None
         embd = llm.build_inp_embd()
-        inp, pos, out_ids = QsaInput(llm), llm.build_inp_pos(), llm.build_inp_out_ids()
-        grams: Tensor | None = None
-        if hp.ple_layers:
-            heads = (hp.ple_ngram_size - 1) * hp.ple_heads_per_ngram
-            rows = g.input("ple_rows", "i32", heads * llm.n_tokens)
-            grams = g.get_rows(llm.need("per_layer_token_embd.weight"), rows)
-            grams = g.reshape(grams, hp.n_embd_per_layer * heads, llm.n_tokens)
-            g.expand(grams)
+        inp = QsaInput(llm)
+        sizes = {ratio for il in range(llm.n_layer) if (ratio := _ratio(hp, il))}
+        if llm.rules.qsa_pools and sizes and "idx" in llm.caches:
+            inp.pools = _Pools(llm, min(sizes))
+        pos, out_ids = llm.build_inp_pos(), llm.build_inp_out_ids()
+        if not llm.rules.grams_first:
+            grams = self.grams(llm)
         x = expand_streams(llm, embd)
+        if llm.rules.qsa_pools:
+            g.expand(x)
         streams = x.ne[1]
         for il in range(llm.n_layer):
             if grams is not None and il in hp.ple_layers:
@@ -73,6 +99,8 @@ class Qwen4Exp(GatedDeltaNet):
             assert inject is not None
             x = self.hc_combine(llm, x, self.feed_forward(llm, cur, il), inject, il)
             llm.pin(x, il)
+        if llm.rules.rows_before_nextn:
+            g.expand(g.reshape(x, n_embd * streams, x.ne[2]))     # what an MTP block would read
         return self.head(llm, self.hc_mix(llm, x, "output_hc", -1)[0])
 
     # residual streams
@@ -105,6 +133,17 @@ class Qwen4Exp(GatedDeltaNet):
         return g.add(x, g.mul(g.repeat(g.reshape(cur, width, 1, n), width, streams, n, 1), weights))
 
     # n-gram embeddings
+
+    def grams(self, llm: Llm) -> Tensor | None:
+        """build_inp_ple, where the model has any."""
+        g, hp, n = llm.graph, llm.hparams, llm.n_tokens
+        if not hp.ple_layers:
+            return None
+        heads = (hp.ple_ngram_size - 1) * hp.ple_heads_per_ngram
+        rows = g.input("ple_rows", "i32", heads * n)
+        grams = g.reshape(g.get_rows(llm.need("per_layer_token_embd.weight"), rows), hp.n_embd_per_layer * heads, n)
+        g.expand(grams)
+        return grams
 
     def ple(self, llm: Llm, x: Tensor, grams: Tensor, il: int) -> Tensor:
         """build_ple: the streams plus a gated, convolved projection of the n-grams' embeddings."""
@@ -163,16 +202,22 @@ class Qwen4Exp(GatedDeltaNet):
             return self.recurrent(llm, cur, il)
         assert isinstance(inp, QsaInput) and pos is not None
         head, n_head, n_head_kv, ratio = hp.head_v(0), llm.n_head, llm.n_head_kv, _ratio(hp, il)
-        top_k = self.qsa_top_k(llm, inp, cur, pos, il, ratio) if ratio and "idx" in llm.caches else None
+        chosen, n_kv_max = None, 0
+        if ratio and inp.pools is not None:
+            chosen = self.qsa_sel(llm, inp, inp.pools, cur, pos, il)
+            n_kv_max = inp.pools.size * (inp.pools.best + 1) - 1
+        elif ratio and "idx" in llm.caches:
+            chosen = self.qsa_top_k(llm, inp, cur, pos, il, ratio)
+            n_kv_max = chosen.ne[0]
         both, k, v = (self.linear(llm, cur, il, f"attn_{x}") for x in "qkv")
         q, gate = self.query_and_gate(llm, both, head, n_head)
         k, v = g.reshape(k, head, n_head_kv, n), g.reshape(v, head, n_head_kv, n)
         q, k = self.qk_normed(llm, q, k, il, "rms")
         q, k = g.rope(q, pos), g.rope(k, pos)
-        if top_k is None:
+        if chosen is None:
             out = llm.build_attn(inp, q, k, v, il, wo=None)
         else:
-            out = self.attn_qsa(llm, inp, q, k, v, top_k, il)
+            out = self.attn_qsa(llm, inp, q, k, v, chosen, n_kv_max, il)
         return self.linear(llm, g.mul(out, g.unary("SIGMOID", gate)), il, "attn_output")
 
     def qsa_top_k(self, llm: Llm, inp: QsaInput, cur: Tensor, pos: Tensor, il: int, ratio: int) -> Tensor:
@@ -206,8 +251,53 @@ class Qwen4Exp(GatedDeltaNet):
         width = min(n_kv, hp.indexer_top_k + ratio - 1)
         return g.reshape(g.cont(g.top_k(by_cell, width)), width, per, 1, streams)
 
-    def attn_qsa(self, llm: Llm, inp: QsaInput, q: Tensor, k: Tensor, v: Tensor, top_k: Tensor, il: int) -> Tensor:
-        """build_attn_qsa, before wo."""
+    def qsa_sel(self, llm: Llm, inp: QsaInput, pools: _Pools, cur: Tensor, pos: Tensor, il: int) -> Tensor:
+        """build_qsa_sel: the attention mask, closed but for the cells of the best pools and of the last, unfinished
+        one."""
+        g, hp, n, mask, cache = llm.graph, llm.hparams, llm.n_tokens, inp.mask, llm.caches["idx"]
+        assert mask is not None
+        head, n_head, size, n_new, best = hp.indexer_head_size, hp.indexer_n_head, pools.size, pools.n_new, pools.best
+        raw = llm.linear(il, "indexer.k_proj", cur)
+        packed = g.concat(raw, g.fill(g.new("f32", head, n)), 0)
+        g.expand(cache.cpy_k(g.reshape(packed, 2 * head, 1, n), pools.ids, il))
+
+        store: Tensor = cache.layers[il][0]
+        cells = store.ne[1] * store.ne[2]
+        raw_keys = g.view(store, (head, cells), (store.nb[1],))
+        kept = g.view(store, (head, cells), (store.nb[1],), row_size(store.type, head))
+        rows = g.get_rows(raw_keys, g.reshape(pools.new_members, size * n_new))
+        rows = g.reshape(rows, head, size, n_new)
+        parts = [g.view(rows, (head, n_new), (rows.nb[2],), i * rows.nb[1]) for i in range(size)]
+        fresh = g.scale(llm.add_up([g.cont(parts[0]), *parts[1:]]))
+        fresh = llm.rms_norm(il, "indexer.k_norm", fresh)
+        fresh = g.reshape(g.rope(g.reshape(fresh, head, 1, n_new), pools.new_pos), head, n_new)
+        g.expand(g.set_rows(kept, fresh, pools.new_cells))
+        pooled = g.reshape(g.get_rows(kept, pools.cells), head, 1, pools.count)
+
+        q = g.reshape(llm.linear(il, "indexer.q_proj", cur), head, n_head, n)
+        q = g.rope(llm.rms_norm(il, "indexer.q_norm", q), pos)
+        score = g.lightning_indexer(q, pooled, g.fill(g.new("f32", n_head, n)), pools.visible)
+        top = g.top_k(score, best)
+        chosen = g.reshape(g.get_rows(pools.members, g.reshape(top, best * n)), size * best, n)
+        chosen = g.concat(chosen, pools.tail, 0)
+        n_chosen, n_kv = chosen.ne[0], pools.n_kv
+        g.expand(chosen)
+        closed = g.repeat(g.fill(g.new(mask.type, n_kv + n_chosen)), n_kv + n_chosen, n)
+        zeros = g.repeat(g.fill(g.new(mask.type, n_chosen)), n_chosen, n)
+        ranked = g.get_rows(g.reshape(score, 1, pools.count, n), top)
+        live = g.repeat(g.clamp(g.scale(ranked)), size, best, n, 1)
+        live = g.concat(g.reshape(live, size * best, n), g.clamp(g.scale(g.cast(pools.tail, "f32"))), 0)
+        dump = g.scale(g.like("CUMSUM", g.fill(live)))
+        ids = g.cast(g.add(g.mul(g.sub(g.cast(chosen, "f32"), dump), live), dump), "i32")
+        opened = g.set_rows(g.reshape(closed, 1, n_kv + n_chosen, n), g.reshape(zeros, 1, n_chosen, n),
+                            g.reshape(ids, n_chosen, n, 1))
+        row = opened.nb[2]
+        opened = g.view(opened, (n_kv, *mask.ne[1:]), (row, row * mask.ne[1], row * mask.ne[1] * mask.ne[2]))
+        return g.add(opened, mask)
+
+    def attn_qsa(self, llm: Llm, inp: QsaInput, q: Tensor, k: Tensor, v: Tensor, chosen: Tensor, n_kv_max: int,
+                 il: int) -> Tensor:
+        """build_attn_qsa, before wo; `chosen`: the cells, or the mask that is open there."""
         g, hp, cache = llm.graph, llm.hparams, inp.cache
         assert cache is not None and inp.mask is not None
         if inp.k_rot is not None:
@@ -218,10 +308,10 @@ class Qwen4Exp(GatedDeltaNet):
             g.expand(tensor)
         g.expand(cache.cpy_k(k, inp.k_idxs, il))
         g.expand(cache.cpy_v(v, inp.v_idxs, il))
-        mask = top_k_mask(llm, inp.mask, top_k)
+        mask = g.reshape(chosen, *inp.mask.ne) if inp.pools is not None else top_k_mask(llm, inp.mask, chosen)
         keys = cache.get_k(il, hp.head_k(il), hp.n_head_kv(il))
         values = cache.get_v(il, hp.head_v(il), hp.n_head_kv(il))
-        out = llm.build_attn_mha(q, keys, values, mask, il, n_kv_max=top_k.ne[0])
+        out = llm.build_attn_mha(q, keys, values, mask, il, n_kv_max=n_kv_max)
         return out if inp.v_rot is None else llm.hadamard(out, inp.v_rot)
 
 

@@ -1,0 +1,88 @@
+"""--moe-cache-mib: experts of layers whose own are in RAM, kept on the layer's device as they are used.
+
+Mirrors llama_moe_cache::impl of src/llama-moe-cache.cpp: layers of one device with the same expert tensors share banks
+of slots, as many as the device's part of the budget holds.
+"""
+
+from __future__ import annotations
+
+from ..backends import HOST, REPACK, on
+from ..errors import LaunchRefused
+from ..gguf import row_size
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from ..model import Model
+    from .context import Context
+    from .weights import Placement
+
+    Tensors = tuple[tuple[str, tuple[int, int, int, int]], ...]      # (type, ne) of a layer's expert tensors
+
+_PARTS = ("gate_up", "gate", "up", "down")
+_HOST_ALIGNMENT = 32
+
+
+def banks(model: Model, context: Context, placement: Placement) -> tuple[dict[str, int], str]:
+    """Bytes per buffer type, and a warning where they are not llama.cpp's own. Raises LaunchRefused with its reason."""
+    hp, devices = model.hparams, placement.devices
+    used = hp.n_expert_used_max
+    if not devices:
+        raise LaunchRefused("--moe-cache-mib: MoE cache requires a GPU backend")
+    if context.split_mode == "tensor":
+        raise LaunchRefused("--moe-cache-mib: MoE cache does not support tensor parallelism")
+    if not hp.n_expert or not used:
+        raise LaunchRefused("--moe-cache-mib: MoE cache requires a MoE model")
+    groups: dict[tuple[str, Tensors], list[int]] = {}      # layers
+    sizes: dict[str, int] = {}                             # by device: bytes of the experts in RAM
+    for il in range(hp.n_layer_all):
+        experts = [placed for part in _PARTS if (placed := placement.lookup(f"blk.{il}.ffn_{part}_exps.weight"))]
+        device = placement.dev_layer[il]
+        if not experts or device == HOST or any(
+                not placement.is_host(placed.buffer) or placed.buffer == REPACK for placed in experts):
+            continue
+        groups.setdefault((device, tuple([(placed.type, placed.ne) for placed in experts])), []).append(il)
+        sizes[device] = sizes.get(device, 0) + sum(_bytes(placed.type, placed.ne) for placed in experts)
+    split = {device.name: share for device, share in zip(devices, context.moe_split or [d.free for d in devices],
+                                                         strict=False) if device.name in sizes}
+    whole = sum(split.values())
+    found: dict[str, int] = {}
+    for (name, tensors), layers in groups.items():
+        alignment = on(next(device for device in devices if device.name == name)).alignment
+        mine = sum(_bytes(*tensor) for tensor in tensors) * len(layers)
+        share = split.get(name, 0.0) / whole if whole else 1 / len(sizes)
+        budget = int(context.moe_cache * share * mine / sizes[name])
+        slots = _slots(tensors, budget, alignment, len(layers))
+        if slots < used:
+            continue
+        found[name] = found.get(name, 0) + _banks(tensors, slots, alignment)
+        n_expert = tensors[0][1][2]
+        found[HOST] = found.get(HOST, 0) + len(layers) * -(-4 * n_expert // _HOST_ALIGNMENT) * _HOST_ALIGNMENT
+    if groups and not found:
+        raise LaunchRefused("--moe-cache-mib: MoE cache is too small to hold the experts of one token")
+    if not groups:
+        return {}, "--moe-cache-mib: no layer has all of its experts in host memory, so nothing is cached"
+    return found, "--moe-cache-mib: the graph that reads cached experts is not modelled: not compared with llama.cpp"
+
+
+def _bytes(type_: str, ne: tuple[int, int, int, int]) -> int:
+    return row_size(type_, ne[0]) * ne[1] * ne[2]
+
+
+def _banks(tensors: Tensors, slots: int, alignment: int) -> int:
+    """alloc_size: banks of all tensors of a layer, with one more slot each."""
+    total = 0
+    for type_, ne in tensors:
+        total += -(-row_size(type_, ne[0]) * ne[1] * (slots + 1) // alignment) * alignment
+    return total
+
+
+def _slots(tensors: Tensors, budget: int, alignment: int, n_layers: int) -> int:
+    """The most slots within a budget, no more than there are experts."""
+    low, high = 0, n_layers * tensors[0][1][2]
+    while low < high:
+        middle = (low + high + 1) // 2
+        if _banks(tensors, middle, alignment) <= budget:
+            low = middle
+        else:
+            high = middle - 1
+    return low
