@@ -15,51 +15,18 @@ DEFAULT = 11311          # planned for where nothing is said
 
 
 class Rules(RuleSet):
-    # graph
-    mixed_input = Rule("graph", 11400, "#29622", "batches may mix tokens and embeddings: a third input branch, and "
-                       "gemma's factors of token rows as an input", after=11393)
-    one_state_gather = Rule("graph", 11378, "", "recurrent states of all sequences are gathered by one node",
-                            after=11368)
-    kpool_masks = Rule("graph", 11368, "", "masks over pools of keys are filled in the attention mask's own type",
-                       after=11349)
-    kpool_gather = Rule("graph", 11434, "", "whether pools are gathered follows from the context, not the batch",
-                        after=11401)
-    kpool_masked_only = Rule("graph", 11549, "", "pools are never gathered, only masked", after=11434)
-    qsa_pools = Rule("graph", 11434, "", "QSA ranks pools of keys by the lightning indexer; its cache keeps a pooled "
-                     "key for each", after=11321)
-    rows_before_nextn = Rule("graph", 11549, "", "models with MTP blocks pick the output's rows in the last layer "
-                             "while nothing is drafted; the hidden state is always an output", after=11434)
-    grams_first = Rule("graph", 11549, "", "embeddings of n-grams come before those of tokens", after=11434)
-    embeddings_first = Rule("graph", 11537, "#30160", "the rows of token_embd are the graph's first nodes")
-
-    # flags
-    flash_word = Rule("flags", 6325, "#15434", "-fa takes on, off or auto, and auto is the default; before, a bare -fa")
-    trace_level = Rule("flags", 8000, "", "-lv counts 3 info, 4 trace; before, every buffer line was shown unasked")
-
-    # backends
-    shared_expert_fused = Rule("backends", 11378, "", "CUDA computes a shared expert together with the routed ones, "
-                               "directly behind them", after=11368)
-    strided_unary = Rule("backends", 11549, "", "CUDA's unary operations take rows with gaps between their elements",
-                         after=11434)
-
-    # server
-    auto_slots = Rule("server", 6927, "#16736", "four unified slots where -np is not given; before, one")
-    output_limit = Rule("server", 9464, "#23861", "logits are reserved for the slots only; before, for a micro batch")
-    prompt_limit = Rule("server", 10068, "", "no prompt larger than --cache-ram is saved; before, one always was",
-                        after=9713)
-
     # placement
     output_first = Rule("placement", 7450, "#18148", "-ngl counts the output layer first; before, last", after=6800)
 
     # cache
+    nextn_left_out = Rule("cache", 0, "", "no cache for NextN blocks: they are loaded and never used",
+                          last=9518, until=9528)
     encoders_without_cache = Rule("cache", 5200, "", "encoders have no cache of keys and values", after=5000)
     window_cache = Rule("cache", 5427, "#13194", "layers that slide have a cache of their own, of a window's size")
     streams = Rule("cache", 5913, "#14363", "a cache a slot, unless -kvu; before, one for all slots")
     cells_by_256 = Rule("cache", 6500, "", "n_ctx is rounded up to 256; before, to 32 without flash attention",
                         after=6170)
     rotates_cache = Rule("cache", 8607, "#21038", "a quantised cache holds rotated keys and values", after=8571)
-    nextn_left_out = Rule("cache", 0, "", "no cache for NextN blocks: they are loaded and never used",
-                          last=9518, until=9528)
     nextn_apart = Rule("cache", 10909, "", "no cache for NextN blocks unless they draft", after=10901)
     window_lists = Rule("cache", 11040, "", "sliding_window_pattern may be a list, one entry a layer", after=11028)
 
@@ -94,6 +61,21 @@ class Rules(RuleSet):
                          after=11057)
     copies_every_input = Rule("graph", 11258, "", "pipeline parallelism copies inputs that nothing reads too",
                               after=11243)
+    kpool_masks = Rule("graph", 11368, "", "masks over pools of keys are filled in the attention mask's own type",
+                       after=11349)
+    one_state_gather = Rule("graph", 11378, "", "recurrent states of all sequences are gathered by one node",
+                            after=11368)
+    mixed_input = Rule("graph", 11400, "#29622", "batches may mix tokens and embeddings: a third input branch, and "
+                       "gemma's factors of token rows as an input", after=11393)
+    kpool_gather = Rule("graph", 11434, "", "whether pools are gathered follows from the context, not the batch",
+                        after=11401)
+    qsa_pools = Rule("graph", 11434, "", "QSA ranks pools of keys by the lightning indexer; its cache keeps a pooled "
+                     "key for each", after=11321)
+    embeddings_first = Rule("graph", 11537, "#30160", "the rows of token_embd are the graph's first nodes")
+    kpool_masked_only = Rule("graph", 11549, "", "pools are never gathered, only masked", after=11434)
+    rows_before_nextn = Rule("graph", 11549, "", "models with MTP blocks pick the output's rows in the last layer "
+                             "while nothing is drafted; the hidden state is always an output", after=11434)
+    grams_first = Rule("graph", 11549, "", "embeddings of n-grams come before those of tokens", after=11434)
 
     # backends
     vulkan_reorders = Rule("backends", 7150, "#17475", "Vulkan runs a split's nodes in an order of its own")
@@ -110,6 +92,20 @@ class Rules(RuleSet):
     scans_96 = Rule("backends", 11205, "", "CUDA runs SSM_SCAN of 96 states", after=11200)
     vulkan_as_modelled = Rule("backends", 11236, "", "Vulkan's order is the one modelled; before, close to it",
                               after=11223)
+    shared_expert_fused = Rule("backends", 11378, "", "CUDA computes a shared expert together with the routed ones, "
+                               "directly behind them", after=11368)
+    strided_unary = Rule("backends", 11549, "", "CUDA's unary operations take rows with gaps between their elements",
+                         after=11434)
+
+    # flags
+    flash_word = Rule("flags", 6325, "#15434", "-fa takes on, off or auto, and auto is the default; before, a bare -fa")
+    trace_level = Rule("flags", 8000, "", "-lv counts 3 info, 4 trace; before, every buffer line was shown unasked")
+
+    # server
+    auto_slots = Rule("server", 6927, "#16736", "four unified slots where -np is not given; before, one")
+    output_limit = Rule("server", 9464, "#23861", "logits are reserved for the slots only; before, for a micro batch")
+    prompt_limit = Rule("server", 10068, "", "no prompt larger than --cache-ram is saved; before, one always was",
+                        after=9713)
 
     def lacks(self, after: int) -> bool:
         """Whether something is missing that the build `after` still lacked; 0: no build did."""

@@ -15,7 +15,7 @@ def test_rows() -> None:
     rows = list(Rules.rows())
     assert [row.part for row in rows] == sorted((row.part for row in rows), key=[row.part for row in rows].index)
     for row in rows:
-        assert 0 <= row.after < row.first and (not row.last or row.first <= row.last < row.until), row.name
+        assert row.after < row.first and (not row.last or row.first <= row.last < row.until), row.name
         assert row.clause and "\n" not in row.clause and (not row.pull or row.pull.startswith("#")), row.name
 
 
