@@ -12,7 +12,7 @@ from .errors import LaunchRefused, UsageError
 from .memory.breakdown import Breakdown
 from .memory.companions import NONE, Companions
 from .memory.estimate import Estimator
-from .planner import Machine, Together, plan_on, plan_together_on
+from .planner import Machine, Together, fit_choice_on, plan_on, plan_together_on
 from .records import replace
 
 TYPE_CHECKING = False
@@ -25,9 +25,9 @@ if TYPE_CHECKING:
     from .flags.parse import Arguments
     from .flags.policy import Policy
     from .model import Model
-    from .planner import Plan
+    from .planner import FitChoice, Plan
 
-__all__ = ["companions_of", "estimate", "machine_for", "plan", "plan_together"]
+__all__ = ["companions_of", "estimate", "fit_choice", "machine_for", "plan", "plan_together"]
 
 
 def plan(model: Model | str | PathLike[str], words: Sequence[str] | Params | Arguments = (),
@@ -63,6 +63,16 @@ def plan_together(models: Sequence[Model], words: Sequence[str] | Params | Argum
     params, policy = read(words, environ)
     machine, notes = machine_for(params, policy, devices, host, environ)
     return plan_together_on(models, params, policy, machine, companions_of(params), notes)
+
+
+def fit_choice(model: Model, words: Sequence[str] | Params | Arguments, devices: Sequence[Device] | None = None,
+               host: Host | None = None, environ: Mapping[str, str] | None = None) -> FitChoice | None:
+    """What `llama-server --fit on`, its default, would choose with these words; None where it would refuse them."""
+    from .flags.policy import read
+
+    params, policy = read(words, environ)
+    machine, _ = machine_for(params, policy, devices, host, environ)
+    return fit_choice_on(model, params, policy, machine, companions_of(params))
 
 
 def estimate(model: Model, params: Params, devices: Sequence[Device], build: int | None = None, compute: bool = True,

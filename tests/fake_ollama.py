@@ -1,5 +1,8 @@
 """An Ollama server that answers over real HTTP with the shapes recorded from 0.33, and fails in every way it can.
 
+With `gpus` it starts a llama-server as Ollama does: the same words, whose buffers it takes from the arithmetic of
+api.estimate, says in its log and adds up in /api/ps, where each kind of buffer on a device counts once.
+
     with FakeOllama() as server:
         server.add("llama3.1:8b", "fixtures/headers/llama-3.1-8b-q4_k_m.gguf")
         server.environ            # {"OLLAMA_HOST": "127.0.0.1:40123"}
@@ -15,7 +18,11 @@ import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
+from autolayers import api
+from autolayers.devices import Device
+from autolayers.flags.parse import parse
 from autolayers.gguf import ArrayInfo, read_header
+from autolayers.model import Model, read_model
 
 NS = "application/vnd.ollama.image."
 
@@ -38,6 +45,9 @@ class FakeOllama:
         self.vram = (10 << 30, 10 << 30)       # size, size_vram of what is loaded
         self.log: Path | None = None
         self.prefix = ""
+        self.gpus: list[Device] = []           # what a started llama-server has
+        self.settings: dict[str, str] = {}     # OLLAMA_* and LLAMA_ARG_* of the server
+        self.started: list[list[str]] = []     # the words of each llama-server
 
     def __enter__(self) -> FakeOllama:
         outer = self
@@ -77,8 +87,73 @@ class FakeOllama:
         ]
         self.models[full(name)] = {
             "info": info, "tensors": tensors, "parameters": dict(parameters or {}), "size": header.n_bytes + extra_size,
-            "digest": hashlib.sha256(name.encode()).hexdigest(), "projector": projector,
+            "digest": hashlib.sha256(name.encode()).hexdigest(), "projector": projector, "path": str(gguf),
         }
+
+    def say(self, line: str) -> None:
+        if self.log:
+            with self.log.open("a") as stream:
+                stream.write(line + "\n")
+
+    def say_started(self) -> None:
+        """What `ollama serve` writes when it starts; what is not set as its type's zero."""
+        given = {"OLLAMA_CONTEXT_LENGTH": "0", "OLLAMA_FLASH_ATTENTION": "false", "OLLAMA_GPU_OVERHEAD": "0",
+                 "OLLAMA_KV_CACHE_TYPE": "", "OLLAMA_NUM_PARALLEL": "1", "OLLAMA_ORIGINS": "[http://localhost app://*]",
+                 "OLLAMA_SCHED_SPREAD": "false", **self.settings}
+        env = " ".join(f"{name}:{value}" for name, value in sorted(given.items()))
+        self.say(f'time=2026-08-21T10:00:00Z level=INFO source=routes.go:2005 msg="server config" env="map[{env}]"')
+        for i, gpu in enumerate(self.gpus):
+            self.say(f'time=2026-08-21T10:00:01Z level=INFO source=types.go:32 msg="inference compute" id={i} '
+                     f'filter_id={i} library={gpu.backend} compute=8.6 name={gpu.name} description="a \\"GPU\\"" '
+                     f'libdirs=ollama,cuda_v13 driver=13.0 pci_id=0000:0{i}:00.0 type=discrete '
+                     f'total="{gpu.total / (1 << 30):.1f} GiB" available="{gpu.free / (1 << 30):.1f} GiB"')
+
+    def command(self, found: Model, options: dict) -> list[str]:
+        """llama_server.go:startLlamaServer."""
+        slots = int(self.settings.get("OLLAMA_NUM_PARALLEL", "1"))
+        n_ctx = max(4, min(options.get("num_ctx", 4096), found.n_ctx_train))
+        words = ["--model", found.path, "--port", "41234", "--host", "127.0.0.1", "--no-webui", "--offline",
+                 "-c", str(n_ctx * slots), "-np", str(slots), "--log-verbosity", "4", "--no-log-prefix",
+                 "--no-log-timestamps"]
+        if kv := self.settings.get("OLLAMA_KV_CACHE_TYPE"):
+            words += ["--cache-type-k", kv, "--cache-type-v", kv]
+        flash = {"1": "on", "true": "on", "0": "off"}.get(self.settings.get("OLLAMA_FLASH_ATTENTION", ""), "auto")
+        batch = str(options.get("num_batch", 512))
+        words += ["--flash-attn", flash, "-b", batch, "-ub", batch]
+        if options.get("num_gpu", -1) >= 0:
+            words += ["-ngl", str(options["num_gpu"])]
+        return words
+
+    def start(self, found: Model, options: dict) -> tuple[int, int] | None:
+        """(size, size_vram) of /api/ps; None: out of memory."""
+        words = self.command(found, options)
+        self.started.append(words)
+        cmd = " ".join(["/usr/lib/ollama/llama-server", *words])
+        self.say(f'time=2026-08-21T10:00:02Z level=INFO source=llama_server.go:433 msg="starting llama-server" '
+                 f'cmd="{cmd}"')
+        flags = [word for word in words if word not in ("--no-webui", "--no-log-prefix", "--no-log-timestamps")]
+        params = parse(flags, command=None).params
+        if "-ngl" not in words:
+            own = api.fit_choice(found, params, self.gpus)
+            assert own is not None
+            params = own.params
+        use = api.estimate(found, params, self.gpus)
+        if any(use.devices[gpu.name].total > gpu.free for gpu in self.gpus):
+            return None
+        layers = params.layers_wanted(found.n_layer + 1)
+        self.say(f"load_tensors: offloaded {layers}/{found.n_layer + 1} layers to GPU")
+        sizes: dict[tuple[str, str], float] = {}
+        for name, usage in (*use.devices.items(), ("CPU", use.host)):
+            parts = [("model", usage.model), ("KV", usage.context), ("compute", usage.compute)]
+            if found.hparams.is_swa_any:       # two caches, two lines
+                parts[1:2] = [("KV", usage.context - usage.context // 3), ("KV", usage.context // 3)]
+            for kind, size in parts:
+                if size:
+                    self.say(f"load: {name:>10} {kind} buffer size = {size / (1 << 20):8.2f} MiB")
+                    sizes[name, kind] = size
+        size_vram = int(sum(size for (name, _), size in sizes.items() if name != "CPU"))
+        whole = layers > found.n_layer
+        return size_vram if whole else int(sum(sizes.values())), size_vram
 
     def details(self) -> dict:
         return {
@@ -124,10 +199,23 @@ class FakeOllama:
             return 200, {"model": name, "response": "", "done": True, "done_reason": "unload"}
         if path == "/api/generate":
             options = {**model["parameters"], **body.get("options", {})}
+            for key in ("num_gpu", "num_ctx", "num_batch", "main_gpu"):
+                if isinstance(options.get(key), float):
+                    options[key] = int(options[key])
+                if key in options and not isinstance(options[key], int):
+                    return 500, {"error": f'option "{key}" must be of type integer'}
             layers = options.get("num_gpu", -1)
+            if name in self.loaded and layers < 0:
+                return 200, {"model": name, "response": "", "done": True, "done_reason": "load"}    # no reload
+            self.loaded.pop(name, None)
             if layers > self.fits_layers:
                 return 500, {"error": self.oom}
             size, size_vram = self.vram
+            if self.gpus:
+                sizes = self.start(read_model(model["path"]), options)
+                if sizes is None:
+                    return 500, {"error": self.oom}
+                size, size_vram = sizes
             self.loaded[name] = {
                 "name": name,
                 "model": name,
@@ -138,10 +226,9 @@ class FakeOllama:
                 "expires_at": "2026-08-21T10:05:00Z",
                 "context_length": options.get("num_ctx", 4096),
             }
-            if self.log:
+            if not self.gpus:
                 there = self.layers if layers < 0 else min(layers, self.layers)
-                with self.log.open("a") as stream:
-                    stream.write(f"load_tensors: offloaded {there}/{self.layers} layers to GPU\n")
+                self.say(f"load_tensors: offloaded {there}/{self.layers} layers to GPU")
             return 200, {
                 "model": name,
                 "created_at": "2026-08-21T10:00:00Z",

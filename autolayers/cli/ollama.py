@@ -1,4 +1,4 @@
-"""`autolayers ollama modelfile|plan|create|verify`: words in, one call each, the answer out."""
+"""`autolayers ollama modelfile|plan|create|verify|list`: words in, one call each, the answer out."""
 
 from __future__ import annotations
 
@@ -12,8 +12,9 @@ from ..flags.own import COMMANDS
 from ..flags.parse import items
 from ..flags.table import Argument
 from ..ollama.advice import Advice, advise
+from ..ollama.log import Log, ServerLog
 from ..ollama.settings import Settings
-from ..ollama.target import Target, from_file, from_modelfile, from_name
+from ..ollama.target import Target, from_file, from_modelfile, from_name, is_gguf
 from ..output import emit, say, show
 from ..quoting import printable
 from ..records import replace
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 
 # Own flags that the planner reads itself
 _PLANNER = ("--budget", "--margin", "--llama-build")
+_PATIENCE = 3.0      # seconds for what a plan can do without
 
 
 def main(words: Sequence[str]) -> int:
@@ -36,7 +38,7 @@ def main(words: Sequence[str]) -> int:
     if not words:
         sys.stderr.write(help_of("ollama"))
         return 2
-    actions = {"modelfile": _modelfile, "plan": _plan, "create": _create, "verify": _verify}
+    actions = {"modelfile": _modelfile, "plan": _plan, "create": _create, "verify": _verify, "list": _list}
     if words[0] not in actions:
         raise UsageError(f"ollama: invalid choice {words[0]!r} (choose from {', '.join(actions)})")
     return actions[words[0]](_Request(words[0], words[1:], os.environ))
@@ -49,18 +51,28 @@ class _Request:
         command = f"ollama {action}"
         arguments = read(command, words)
         usage = COMMANDS[command].usage.split()
-        if len(arguments.positional) != 1:
-            raise UsageError(f"{command}: one {usage[2]} is required, got {len(arguments.positional)}")
-        self.what, self.own, self.environ = arguments.positional[0], arguments.own, environ
+        if len(arguments.positional) != (action != "list"):
+            wanted = "no model's name is wanted" if action == "list" else f"one {usage[2]} is required"
+            raise UsageError(f"{command}: {wanted}, got {len(arguments.positional)}")
+        self.what, self.own, self.environ = "".join(arguments.positional), arguments.own, environ
         self.words = [word for item in items(words, command) if isinstance(item.flag, Argument) or item.name in _PLANNER
                       for word in item.words]
-        changed = dict(environ)
+        self.server = Server.from_environment(environ)
+        self.log = Log(environ, self.own.get("log")).server() if self._reads_log() else ServerLog({})
+        changed = {**self.log.settings, **environ}
+        differ = [name for name, value in self.log.settings.items() if environ.get(name, value) != value]
+        for name in differ:
+            say(f"{name} is {environ[name]} here and {self.log.settings[name]} in the server's log: planned as here")
         if "parallel" in self.own:
             changed["OLLAMA_NUM_PARALLEL"] = str(self.own["parallel"])
         if "kv-type" in self.own:
             changed["OLLAMA_KV_CACHE_TYPE"] = self.own["kv-type"]
         self.settings = Settings.from_environment(changed)
-        self.server = Server.from_environment(environ)
+        self.machine: tuple[list[Device], Host | None] | None = None
+
+    def _reads_log(self) -> bool:
+        """Only of a server that is here; and a plan for another machine has nothing of this one."""
+        return self.server.is_local and ("gpu" not in self.own or "log" in self.own)
 
     def devices(self, remote: bool) -> tuple[list[Device], Host | None]:
         """What to plan for. `remote`: the model will run where the server is."""
@@ -73,9 +85,14 @@ class _Request:
         if remote and not self.server.is_local:
             raise UsageError(f"the server {self.server.url} is another machine: say its GPUs with --gpu SIZE")
         found = devices.discover(self.environ)
-        for note in found.notes:
-            say(note)
-        return self._with_what_is_evicted(self._driven(list(found.devices))), ram or found.host
+        seen = list(found.devices)
+        if not seen and self.log.gpus:
+            seen = list(self.log.gpus)
+            say(f"GPUs as the server's log names them when it started: {', '.join(gpu.name for gpu in seen)}")
+        else:
+            for note in found.notes:
+                say(note)
+        return self._with_what_is_evicted(self._driven(seen)), ram or found.host
 
     def _driven(self, found: list[Device]) -> list[Device]:
         """The devices as --backend has them."""
@@ -91,7 +108,7 @@ class _Request:
         if not found:
             return found
         try:
-            loaded = [entry for entry in self.server.ps() if _size(entry, "size_vram")]
+            loaded = [entry for entry in self.server.ps(_PATIENCE) if _size(entry, "size_vram")]
         except OllamaError:
             return found
         if not loaded:
@@ -105,7 +122,10 @@ class _Request:
         return [replace(found[0], free=min(found[0].total, found[0].free + size))]
 
     def advise(self, target: Target, remote: bool = False) -> Advice:
-        found, host = self.devices(remote)
+        remote = remote or target.remote
+        if self.machine is None:
+            self.machine = self.devices(remote)
+        found, host = self.machine
         own = self.own
         return advise(target, self.settings, found, host, num_ctx=own.get("num-ctx"), num_batch=own.get("num-batch"),
                       words=self.words, pin="pin" in own, version=self._version(remote), explain="quiet" not in own)
@@ -115,7 +135,7 @@ class _Request:
         if not remote and not self.server.is_local:
             return ""
         try:
-            return self.server.version()
+            return self.server.version(_PATIENCE)
         except OllamaError:
             return ""
 
@@ -123,7 +143,7 @@ class _Request:
 def _plan(request: _Request) -> int:
     what = request.what
     if os.path.isfile(what):
-        target = from_file(what) if _is_gguf(what) else _of_modelfile(request, _read(what), what)
+        target = from_file(what) if is_gguf(what) else _of_modelfile(request, _read(what), what)
     else:
         target = from_name(what, request.environ, request.server)
     advice = request.advise(target, remote=not os.path.isfile(what))
@@ -132,9 +152,9 @@ def _plan(request: _Request) -> int:
     elif "quiet" in request.own:
         emit(f"{-1 if advice.num_gpu is None else advice.num_gpu}\n")
     else:
-        _print(*advice.summary, *(f"  {reason}" for reason in advice.plan.reasons))
+        _print(*advice.summary, *(f"  {reason}" for reason in advice.reasons))
         if advice.server:
-            _print("settings of the server (`systemctl edit ollama`), for every model it serves, place it exactly:",
+            _print("settings of the server (`systemctl edit ollama`), for every model it serves, that place it so:",
                    *(f"  {line}" for line in advice.server))
     if "json" not in request.own:
         _say_all(advice)
@@ -149,17 +169,21 @@ def _modelfile(request: _Request) -> int:
     if in_place and output is not None:
         raise UsageError("--in-place is not allowed with --output: give one of them")
     path = None if what == "-" else what
-    if what == "-" or (os.path.isfile(what) and not _is_gguf(what)):
+    if what == "-" or (os.path.isfile(what) and not is_gguf(what)):
         data = sys.stdin.buffer.read(modelfile.MAX_SIZE + 1) if path is None else _read(what)
         source = "standard input" if path is None else what
         if in_place and path is None:
             raise UsageError("--in-place needs a file")
-        parsed = modelfile.parse(data, source)
-        existing = parsed.parameters()
-        advice = request.advise(_of_modelfile(request, data, source))
+        if "auto" in own:
+            return _written(request, modelfile.rewrite(data, {"num_gpu": -1}, source), ["num_gpu -1"])
+        target = _of_modelfile(request, data, source)
+        advice = request.advise(target)
         _must_fit(advice)
-        written = modelfile.rewrite(data, advice.over(existing), source)
+        written = modelfile.rewrite(data, advice.over(target.parameters), source)
     else:
+        if "auto" in own:
+            raise UsageError(f"--auto changes a Modelfile, and {what} is none: `ollama create {what} --auto` changes a "
+                             "model")
         if in_place:
             raise UsageError(f"--in-place changes a Modelfile, and {what} is none: use -o FILE")
         if _is_path(what):
@@ -175,17 +199,23 @@ def _modelfile(request: _Request) -> int:
     _say_all(advice)
     for line in advice.server:
         say(f"server setting: {line}")
-    if output is None and not in_place:
+    return _written(request, written, advice.summary)
+
+
+def _written(request: _Request, data: bytes, summary: Sequence[str]) -> int:
+    """A Modelfile to where it belongs, with a line that says what is in it."""
+    own = request.own
+    if own.get("output") is None and "in-place" not in own:
         sys.stdout.flush()
-        sys.stdout.buffer.write(written)
+        sys.stdout.buffer.write(data)
         sys.stdout.buffer.flush()
         return 0
     from ..state import write
 
-    kept = write(output or what, written, backup="backup" in own)
+    kept = write(own.get("output") or request.what, data, backup="backup" in own)
     if kept:
         say(f"what was there is in {kept}")
-    _print(advice.summary[0])
+    _print(summary[0])
     return 0
 
 
@@ -194,13 +224,17 @@ def _create(request: _Request) -> int:
     from ..sources.ollama.store import Name
 
     own, server = request.own, request.server
-    if "as" not in own:
+    if "as" not in own and "auto" not in own:
         raise UsageError("ollama create: --as NEW is required")
-    name, new = Name.parse(request.what), Name.parse(own["as"])
+    name, new = Name.parse(request.what), Name.parse(own.get("as", request.what))
     if not server.has(name):   # the server would download it
         raise ModelError(f"the server at {server.url} has no model {name}: `ollama pull {name}` gets it")
-    if "force" not in own and server.has(new):
+    if "force" not in own and not ("auto" in own and new.same(name)) and server.has(new):
         raise UsageError(f"{new} exists already: --force replaces it")
+    if "auto" in own:
+        server.create(str(new), str(name), {"num_gpu": -1})
+        _print(f"{new}: num_gpu -1 (a loaded model keeps its layers until `ollama stop {new}`)")
+        return 0
     target = from_name(request.what, request.environ, server)
     advice = request.advise(target, remote=True)
     _must_fit(advice)
@@ -233,6 +267,42 @@ def _verify(request: _Request) -> int:
     return 0 if result.loaded else 1
 
 
+def _list(request: _Request) -> int:
+    """A line for each model; those without a GGUF are named on stderr."""
+    from ..errors import AutolayersError
+
+    answers: list[dict[str, object]] = []
+    fits = True
+    for name in _names(request):
+        try:
+            advice = request.advise(from_name(name, request.environ, request.server), remote=True)
+        except AutolayersError as error:
+            say(f"{name}: {error}")
+            continue
+        fits = fits and advice.plan.fits
+        if "json" in request.own:
+            answers.append({"model": name, **_as_dict(advice)})
+        else:
+            _print(f"{name}: {advice.summary[0].partition(': ')[2]}" + ("" if advice.plan.fits else ", does not fit"))
+            sys.stdout.flush()
+    if "json" in request.own:
+        emit(json.dumps(answers, indent=1) + "\n")
+    return 0 if fits else DoesNotFit.exit_code
+
+
+def _names(request: _Request) -> list[str]:
+    """The server's models, or those of the store where no server runs."""
+    from ..sources.ollama.api import NotRunning
+    from ..sources.ollama.store import names
+
+    try:
+        return [str(entry.get("name")) for entry in request.server.tags()]
+    except NotRunning:
+        if not request.server.is_local:
+            raise
+        return [str(name) for name in names(request.environ)]
+
+
 def _of_modelfile(request: _Request, data: bytes, source: str) -> Target:
     from ..ollama import modelfile
 
@@ -248,12 +318,13 @@ def _new(source: str, advice: Advice) -> bytes:
 
     value = source if source == source.strip() and not source.startswith('"') else f'"""{source}"""'
     server = [f"server: {line}" for line in advice.server]
+    parameters = advice.over(advice.target.parameters)
     comments = [f"autolayers {__version__}", *advice.summary, *advice.notes, *server]
     lines = [*(f"# {printable(' '.join(text.split()))}" for text in comments), f"FROM {value}",
-             *(f"PARAMETER {name} {number}" for name, number in advice.parameters.items())]
+             *(f"PARAMETER {name} {number}" for name, number in parameters.items())]
     data = "".join(f"{line}\n" for line in lines).encode("utf-8", "replace")
     parsed = modelfile.parse(data)
-    if parsed.model != source or parsed.parameters() != advice.parameters:
+    if parsed.model != source or parsed.parameters() != parameters:
         raise UsageError(f"no Modelfile can name {source!r}: Ollama drops some of its characters; rename it")
     return data
 
@@ -262,9 +333,15 @@ def _as_dict(advice: Advice) -> dict[str, object]:
     return {
         "num_gpu": advice.num_gpu, "num_ctx": advice.num_ctx, "num_batch": advice.num_batch,
         "pin_num_batch": advice.pin_batch, "parallel": advice.parallel, "n_layers_all": advice.everything,
-        "parameters": advice.parameters,
+        "parameters": advice.parameters, "ollamas_own_layers": _own_layers(advice),
         "server": list(advice.server), "warnings": list(advice.notes), "plan": advice.plan.to_dict(),
     }
+
+
+def _own_layers(advice: Advice) -> int | None:
+    """What Ollama places without num_gpu, where that is known and not everything."""
+    own = advice.own_choice
+    return None if own is None else own.params.layers_wanted(advice.everything)
 
 
 def _must_fit(advice: Advice) -> None:
@@ -278,14 +355,6 @@ def _is_path(what: str) -> bool:
     """Whether it is a file's name rather than a model's."""
     return (what.startswith((".", "/", "~")) or what.endswith(".gguf") or (os.sep != "/" and os.sep in what)
             or os.path.exists(what))
-
-
-def _is_gguf(path: str) -> bool:
-    try:
-        with open(path, "rb") as stream:
-            return stream.read(4) in (b"GGUF", b"FUGG")
-    except OSError:
-        return False
 
 
 def _read(path: str) -> bytes:

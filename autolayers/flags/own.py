@@ -145,6 +145,8 @@ COMMANDS = {command.name: command for command in (
             "make a model with the planned parameters on the server; no weights are copied", _OLLAMA_ABOUT, True),
     Command("ollama verify", "ollama verify NAME [flags]",
             "load a model with the planned parameters and compare with what Ollama then says", _OLLAMA_ABOUT, True),
+    Command("ollama list", "ollama list [flags]",
+            "num_gpu, num_ctx and num_batch for every model of the server or store", _OLLAMA_ABOUT, True),
     Command("devices", "devices [flags]", "what memory there is, from which source, and how sure"),
     Command("inspect", "inspect MODEL [flags] [llama-server flags]",
             "what the header says, and the size of each layer",
@@ -171,7 +173,7 @@ COMMANDS = {command.name: command for command in (
             "\n  autolayers completion fish > ~/.config/fish/completions/autolayers.fish"),
 )}
 
-_OLLAMA = "ollama+modelfile ollama+plan ollama+create ollama+verify"
+_OLLAMA = "ollama+modelfile ollama+plan ollama+create ollama+verify ollama+list"
 _EVERY = " ".join(name.replace(" ", "+") for name in COMMANDS)
 
 FLAGS = (
@@ -209,7 +211,7 @@ FLAGS = (
             "write a launch file instead of starting: " + ", ".join(FORMATS), choices=tuple(FORMATS)),
     OwnFlag("--format", "sweep inspect", "FORM", "text or json", choices=("text", "json")),
     OwnFlag("--json", "plan sweep inspect", "", "the same as --format json", key="format", value="json"),
-    OwnFlag("--json", "devices check rules ollama+plan ollama+verify", "", "the answer as JSON"),
+    OwnFlag("--json", "devices check rules ollama+plan ollama+verify ollama+list", "", "the answer as JSON"),
     OwnFlag("-q --quiet", "plan", "", "the same as --format number: n_gpu_layers alone", key="format", value="number"),
     OwnFlag("-q --quiet", "ollama+plan", "", "num_gpu alone (-1: leave it to Ollama)", key="quiet"),
 
@@ -245,10 +247,12 @@ FLAGS = (
     OwnFlag("-i --in-place", "ollama+modelfile", "", "change the Modelfile itself", key="in-place"),
     OwnFlag("--backup", "ollama+modelfile", "", "keep what was there as FILE.bak"),
     OwnFlag("--model", "ollama+modelfile", "PATH", "the GGUF that FROM names, where it cannot be found here"),
-    OwnFlag("--as", "ollama+create", "NEW", "the new model's name"),
+    OwnFlag("--as", "ollama+create", "NEW", "the new model's name (with --auto: or NAME itself)"),
+    OwnFlag("--auto", "ollama+create ollama+modelfile", "",
+            "plan nothing: give the number of layers back to Ollama (num_gpu -1)"),
     OwnFlag("--force", "ollama+create", "", "replace NEW if it exists"),
     OwnFlag("--write", "ollama+verify", "", "store what worked in the model"),
-    OwnFlag("--log", "ollama+verify", "FILE", "the server's log, where it is in no usual place"),
+    OwnFlag("--log", _OLLAMA, "FILE", "the server's log, where it is in no usual place"),
 
     OwnFlag("--params", "rules", "N", "parameter count: 7B, 350M, 1.5e9"),
     OwnFlag("--bits --type", "rules", "N|TYPE", "bits per weight, or a type: 16, fp16, int4, q4_k"),

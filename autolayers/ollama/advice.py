@@ -11,6 +11,7 @@ import re
 
 from ..errors import LaunchRefused
 from ..flags.params import FIT_PARAMS_TARGET
+from ..flags.parse import items
 from ..records import dataclass, replace
 from ..units import MiB, human
 from . import settings as rules
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from ..devices import Device, Host
-    from ..planner import Plan
+    from ..planner import FitChoice, Plan
     from .settings import Settings
     from .target import Target
 
@@ -30,13 +31,18 @@ if TYPE_CHECKING:
 _PLACEMENT = ("-ngl", "-ncmoe", "-cmoe", "-ncffn", "-ot", "-ts", "-sm")
 _EXPERTS = "LLAMA_ARG_N_CPU_MOE"
 _PART_OF_A_LAYER = re.compile(r"blk\\\.\d+\\\.ffn_\([a-z_|]+\)_\(ch\|\)exps=CPU")
+_NOT_OLLAMAS = ("-fitt", "--fit-target", "-ngl", "--n-gpu-layers", "--gpu-layers", "-ts", "--tensor-split", "--margin")
 _OLD = (0, 30)   # before: engines of its own, which estimate the layers themselves
+# What a lever of the planner is in Ollama, by its first word
+_LEVERS = {"-c": "num_ctx {}", "-ctk": "OLLAMA_KV_CACHE_TYPE={} on the server", "-ub": "num_batch {}",
+           "-np": "OLLAMA_NUM_PARALLEL={} on the server", "-fa": "OLLAMA_FLASH_ATTENTION=1 on the server"}
 
 
 @dataclass(frozen=True)
 class Advice:
     """`num_gpu` None: leave it to Ollama. `num_batch` is the plan's; it is pinned where Ollama might take a larger one
-    that costs a layer. `server` are LLAMA_ARG_* settings for `ollama serve`."""
+    that costs a layer. `server` are LLAMA_ARG_* settings for `ollama serve`; `own_choice` is what Ollama does without
+    num_gpu, where that is not everything."""
 
     target: Target
     plan: Plan
@@ -49,6 +55,8 @@ class Advice:
     parallel: int
     notes: tuple[str, ...] = ()
     server: tuple[str, ...] = ()
+    own_choice: FitChoice | None = None
+    words: tuple[str, ...] = ()       # llama-server's, as planned; what Ollama's own may differ from
 
     @property
     def parameters(self) -> dict[str, int]:
@@ -60,10 +68,26 @@ class Advice:
         return found
 
     def over(self, existing: Mapping[str, object]) -> dict[str, int]:
-        """The parameters that replace these: a num_gpu that should not be there becomes -1, Ollama's word for auto."""
-        if self.num_gpu is None and "num_gpu" in existing:
+        """The parameters that replace these: a num_gpu that should not be there becomes -1, Ollama's word for auto;
+        where no GPU is known of, it is left as it is."""
+        if self.num_gpu is None and "num_gpu" in existing and self.devices:
             return {"num_gpu": -1, **self.parameters}
         return self.parameters
+
+    @property
+    def reasons(self) -> list[str]:
+        """The plan's reasons with Ollama's names for what may be changed."""
+        levers = {lever.name: lever for lever in self.plan.levers}
+        found = [reason for reason in self.plan.reasons if reason.partition(" (")[0] not in levers]
+        if self.num_gpu is None or self.num_gpu >= self.everything:
+            return found
+        for lever in self.plan.levers:
+            word, value = lever.words[0], lever.words[1]
+            if lever.saves > 0 and word in _LEVERS:
+                value = str(int(value) // self.parallel) if word == "-c" else value
+                found.append(f"{_LEVERS[word].format(value)} would free {human(lever.saves)} of GPU memory"
+                             + (", enough for one layer more" if lever.enough else ""))
+        return found
 
     @property
     def summary(self) -> list[str]:
@@ -94,87 +118,42 @@ def advise(target: Target, settings: Settings, devices: Sequence[Device], host: 
 
     `num_ctx` may be "max", the largest that keeps the model wholly on the GPUs; None is the model's own, then the
     server's, then the default by VRAM; likewise `num_batch`. `words` are more flags for the planner. `pin` writes
-    num_gpu even where leaving it to Ollama is better, `explain` adds reasons and the comparison with Ollama's own
-    choice. Raises what the planner raises, and LaunchRefused for "max" without a GPU.
+    num_gpu even where leaving it to Ollama is better, `explain` adds reasons. Raises what the planner raises, and
+    LaunchRefused for "max" without a GPU.
     """
     question = _Question(target, settings, devices, host, words, planner)
-    model, everything = target.model, target.model.n_layer + 1
-    slots = question.parallel
-    given_batch = num_batch or _whole(target.parameters.get("num_batch"))
-    notes = list(target.notes)
-
-    if num_ctx == "max":
-        if not devices:
-            raise LaunchRefused("the largest num_ctx for a GPU needs a GPU: say which with --gpu SIZE")
-        # The smallest batch leaves the most for the context; it is pinned below, as Ollama would take a larger one.
-        batch = given_batch or min(rules.BATCH, model.n_ctx_train or rules.BATCH)
-        use = list(devices)
-        plan = question.ask(None, batch, use)
-        fewer = question.visible(plan.breakdown.n_ctx)
-        if len(fewer) < len(use):
-            use, plan = fewer, question.ask(None, batch, fewer)
-        n_ctx = plan.breakdown.n_ctx // slots
-        if plan.n_gpu_layers < everything:
-            notes.append(f"no num_ctx keeps this model wholly on the GPU; planned for {n_ctx}")
-    else:
-        wanted = num_ctx if isinstance(num_ctx, int) else _whole(target.parameters.get("num_ctx"))
-        n_ctx = rules.default_context(settings, devices) if wanted is None else wanted or model.n_ctx_train
-        n_ctx = rules.clamped(n_ctx, model, target.vision)
-        if wanted and n_ctx != wanted:
-            notes.append(f"num_ctx {wanted} becomes {n_ctx}: Ollama keeps it between "
-                         f"{rules.clamped(0, model, target.vision)} and the trained {model.n_ctx_train}")
-        use = question.visible(n_ctx * slots)
-        batch = given_batch or rules.automatic_batch(model, target.size, n_ctx * slots, use, question.flash)
-        plan = question.ask(n_ctx, batch, use)
-
-    more: tuple[str, ...] = ()
-    if target.vision and use and plan.n_gpu_layers < everything:
-        # An explicit partial num_gpu sends the projector to the CPU; without it more layers fit, but never all.
-        more = ("--no-mmproj-offload",)
-        if question.ask(n_ctx, batch, use, more).n_gpu_layers >= everything:
-            more = (*more, "-ngl", str(everything - 1))
-    plan = question.ask(n_ctx, batch, use, more)
-    partial = bool(use) and plan.n_gpu_layers < everything
-    left = partial and model.is_moe and not pin
-    num_gpu = None if left else plan.n_gpu_layers
-    server = _server_settings(question.ask(n_ctx, batch, use, layers=False)) if partial and model.is_moe else []
-    if explain or left:
-        plan = question.ask(n_ctx, batch, use, () if left else more, layers=not left, explain=explain)
-
-    if server:
-        notes += _about_experts(plan, left, pin)
-    elif more and num_gpu:
-        notes.append(f"num_gpu {num_gpu} sends the projector to the CPU, as any partial num_gpu does; without num_gpu "
-                     "Ollama keeps it on the GPU at the price of layers")
-    elif partial and len(use) == 1 and plan.fit_choice is not None and plan.fit_choice.fits:
-        own = plan.fit_choice.params.n_gpu_layers or 0
-        if own >= plan.n_gpu_layers and not plan.fit_choice.params.overrides:
-            notes.append(f"Ollama's own choice would be {own} layers as well: num_gpu only pins it")
-    if partial and num_ctx != "max":
-        notes += question.larger_context(batch, use, everything)
-
-    pin_batch = num_batch is not None or "num_batch" in target.parameters
-    if not pin_batch and use:
-        largest = rules.automatic_batch(model, 0, n_ctx * slots, (), question.flash)
-        pin_batch = largest > batch and question.ask(n_ctx, largest, use).n_gpu_layers < plan.n_gpu_layers
-        pin_batch = pin_batch or (num_ctx == "max" and largest > batch)
-    others = (*target.projectors, *target.adapters, *filter(None, (target.draft,)))
-    if others and not plan.breakdown.extras:
-        notes.append(f"the memory of {', '.join(others)} is not in these numbers")
-    notes += _about_settings(settings, devices, use, num_gpu, version)
-    return Advice(target, plan, tuple(use), num_gpu, everything, n_ctx, batch, pin_batch, slots,
-                  tuple(dict.fromkeys((*notes, *plan.warnings))), tuple(server))
+    notes = [*target.notes, *settings.ignored]
+    n_ctx, batch, use = question.launch(num_ctx, num_batch, notes)
+    choice = question.placement(n_ctx, batch, use, pin)
+    plan = choice.plan if not explain else question.ask(n_ctx, batch, use, choice.words, layers=choice.layers,
+                                                        explain=True)
+    notes += choice.notes
+    partial = bool(use) and plan.n_gpu_layers < question.everything
+    if explain and use and num_ctx != "max":
+        notes += question.larger_context(n_ctx, batch, use, given=num_ctx is not None)
+    elif partial and num_ctx != "max":
+        notes += question.larger_context(n_ctx, batch, use, given=True)
+    pin_batch = question.pinned(n_ctx, batch, use, plan, num_batch is not None, num_ctx == "max")
+    beside = (*target.projectors, *target.adapters, *filter(None, (target.draft,)))
+    if beside and not plan.breakdown.extras:
+        notes.append(f"the memory of {', '.join(beside)} is not in these numbers")
+    notes += _about_settings(settings, devices, use, choice.num_gpu, version)
+    return Advice(target, plan, tuple(use), choice.num_gpu, question.everything, n_ctx, batch, pin_batch,
+                  question.parallel, tuple(dict.fromkeys((*notes, *map(_in_ollamas_words, plan.warnings)))),
+                  tuple(choice.server), choice.own, tuple(question.words_for(n_ctx, batch, use)))
 
 
-def _about_experts(plan: Plan, left: bool, pin: bool) -> list[str]:
-    """A mixture of experts that does not fit; `left`: num_gpu is left to llama.cpp."""
-    notes = ["a mixture of experts that does not fit: without num_gpu llama.cpp keeps all layers on the GPU and moves "
-             "experts alone to RAM, which is faster" + ("" if pin else ", so num_gpu is not set (--pin sets it)")]
-    if left:
-        margins = ",".join(str(-(-row.margin // MiB)) for row in plan.devices)
-        notes.append(f"LLAMA_ARG_FIT_TARGET={margins} on the server makes llama.cpp leave that many MiB free rather "
-                     f"than {FIT_PARAMS_TARGET}")
-    return notes
+@dataclass(frozen=True)
+class _Choice:
+    """A placement and how to ask for its plan again. `own`: Ollama's without num_gpu."""
+
+    plan: Plan
+    num_gpu: int | None
+    words: tuple[str, ...] = ()
+    layers: bool = True
+    notes: tuple[str, ...] = ()
+    server: tuple[str, ...] = ()
+    own: FitChoice | None = None
 
 
 class _Question:
@@ -188,58 +167,205 @@ class _Question:
             planner = plan
         self.target, self.settings, self.devices, self.host, self.words = target, settings, devices, host, words
         self.planner = planner
+        self.everything = target.model.n_layer + 1
         self.parallel = rules.parallel(target.model, settings)
         self.flash = rules.flash_attention(settings, devices)
         self.answers: dict[tuple[object, ...], Plan] = {}
 
+    # --- context and batch
+
+    def launch(self, num_ctx: int | str | None, num_batch: int | None, notes: list[str]) -> tuple[
+            int, int, list[Device]]:
+        """(num_ctx, num_batch, the GPUs that Ollama uses)."""
+        target, model = self.target, self.target.model
+        given_batch = num_batch or _whole(target.parameters.get("num_batch"))
+        if num_ctx == "max":
+            if not self.devices:
+                raise LaunchRefused("the largest num_ctx for a GPU needs a GPU: say which with --gpu SIZE")
+            # The smallest batch leaves the most for the context; it is pinned, as Ollama would take a larger one
+            batch = given_batch or min(rules.BATCH, model.n_ctx_train or rules.BATCH)
+            use = list(self.devices)
+            plan = self.ask(None, batch, use)
+            fewer = self.visible(plan.breakdown.n_ctx)
+            if len(fewer) < len(use):
+                use, plan = fewer, self.ask(None, batch, fewer)
+            n_ctx = plan.breakdown.n_ctx // self.parallel
+            if plan.n_gpu_layers < self.everything:
+                notes.append(f"no num_ctx keeps this model wholly on the GPU; planned for {n_ctx}")
+            return n_ctx, batch, use
+        own = target.parameters.get("num_ctx")
+        if isinstance(num_ctx, int):
+            wanted: int | None = num_ctx or model.n_ctx_train      # 0 on the command line is the trained one
+        else:
+            wanted = max(0, own) if isinstance(own, int) and not isinstance(own, bool) else None
+        n_ctx = rules.default_context(self.settings, self.devices) if wanted is None else wanted
+        n_ctx = rules.clamped(n_ctx, model, target.vision)
+        if wanted is not None and n_ctx != wanted:
+            notes.append(f"num_ctx {wanted} becomes {n_ctx}: Ollama keeps it between "
+                         f"{rules.clamped(0, model, target.vision)} and the trained {model.n_ctx_train}")
+        use = self.visible(n_ctx * self.parallel)
+        batch = given_batch or rules.automatic_batch(model, target.size, n_ctx * self.parallel, use, self.flash)
+        return n_ctx, batch, use
+
     def visible(self, n_ctx: int) -> list[Device]:
-        return rules.visible_devices(self.target.model, self.target.size, n_ctx, self.settings, self.devices)
+        return rules.visible_devices(self.target.model, self.target.size, n_ctx, self.settings, self.devices,
+                                     _whole(self.target.parameters.get("main_gpu")))
 
-    def ask(self, n_ctx: int | None, batch: int, devices: Sequence[Device], more: Sequence[str] = (), *,
-            layers: bool = True, explain: bool = False) -> Plan:
-        """A plan for what Ollama would start; `n_ctx` per slot, None the largest."""
-        key = (n_ctx, batch, tuple(device.name for device in devices), tuple(more), layers, explain)
-        if key not in self.answers:
-            self.answers[key] = self._ask(n_ctx, batch, devices, more, layers, explain)
-        return self.answers[key]
+    def pinned(self, n_ctx: int, batch: int, use: Sequence[Device], plan: Plan, given: bool, largest_context: bool
+               ) -> bool:
+        """Whether num_batch is written: it is given, or Ollama might take a larger one that costs a layer."""
+        if given or "num_batch" in self.target.parameters:
+            return True
+        largest = rules.automatic_batch(self.target.model, 0, n_ctx * self.parallel, (), self.flash)
+        return bool(use) and largest > batch and (
+            largest_context or self.ask(n_ctx, largest, use).n_gpu_layers < plan.n_gpu_layers)
 
-    def _ask(self, n_ctx: int | None, batch: int, devices: Sequence[Device], more: Sequence[str], layers: bool,
-             explain: bool) -> Plan:
+    # --- placement
+
+    def placement(self, n_ctx: int, batch: int, use: Sequence[Device], pin: bool) -> _Choice:
+        """The layers, or why they are left to Ollama."""
+        if not use:
+            plan = self.ask(n_ctx, batch, use)
+            note = "no GPU is known of, so num_gpu is left to Ollama, which may see one (--gpu SIZE says what there " \
+                "is, --pin writes num_gpu 0)"
+            return _Choice(plan, 0 if pin else None, notes=() if pin else (note,))
+        more: tuple[str, ...] = ()
+        plan = self.ask(n_ctx, batch, use)
+        if self.target.vision and plan.n_gpu_layers < self.everything:
+            # An explicit partial num_gpu sends the projector to the CPU; without it more layers fit, but never all.
+            more = ("--no-mmproj-offload",)
+            if self.ask(n_ctx, batch, use, more).n_gpu_layers >= self.everything:
+                more = (*more, "-ngl", str(self.everything - 1))
+            plan = self.ask(n_ctx, batch, use, more)
+        if plan.n_gpu_layers >= self.everything:
+            return _Choice(plan, plan.n_gpu_layers, more)
+        own = self.left_alone(n_ctx, batch, use)
+        if self.target.model.is_moe:
+            return self._experts(n_ctx, batch, use, more, plan, pin, own)
+        layers = own.params.layers_wanted(self.everything) if own is not None else 0
+        if len(use) > 1 and layers > plan.n_gpu_layers and own is not None:
+            return self._several(n_ctx, batch, use, plan, pin, own, layers)
+        notes: tuple[str, ...] = ()
+        if more:
+            notes = (f"num_gpu {plan.n_gpu_layers} sends the projector to the CPU, as any partial num_gpu does; "
+                     "without num_gpu Ollama keeps it on the GPU at the price of layers",)
+        elif layers == plan.n_gpu_layers:
+            notes = (f"Ollama's own choice would be {layers} layers as well: num_gpu only pins it",)
+        elif own is not None:
+            notes = (f"without num_gpu Ollama would place {layers} of {self.everything} layers",)
+        return _Choice(plan, plan.n_gpu_layers, more, notes=notes, own=own)
+
+    def _experts(self, n_ctx: int, batch: int, use: Sequence[Device], more: tuple[str, ...], plan: Plan, pin: bool,
+                 own: FitChoice | None) -> _Choice:
+        """A mixture of experts that does not fit."""
+        notes = ["a mixture of experts that does not fit: without num_gpu llama.cpp keeps all layers on the GPU and "
+                 "moves experts alone to RAM, which is faster" + ("" if pin else ", so num_gpu is not set (--pin sets "
+                                                                  "it)")]
+        if pin:
+            return _Choice(plan, plan.n_gpu_layers, more, notes=tuple(notes), own=own)
+        server, words = _server_settings(self.ask(n_ctx, batch, use, layers=False))
+        exact = self.ask(n_ctx, batch, use, words, layers=False)
+        margins = ",".join(str(-(-row.margin // MiB)) for row in exact.devices)
+        notes.append(f"LLAMA_ARG_FIT_TARGET={margins} on the server makes llama.cpp leave that many MiB free rather "
+                     f"than {FIT_PARAMS_TARGET}")
+        return _Choice(exact, None, words, False, tuple(notes), server, own)
+
+    def _several(self, n_ctx: int, batch: int, use: Sequence[Device], plan: Plan, pin: bool, own: FitChoice,
+                 layers: int) -> _Choice:
+        """Several GPUs on which --fit finds a better split than the one by free memory that any num_gpu means."""
+        notes = [f"any num_gpu splits the layers by free memory, which fits {plan.n_gpu_layers} of {self.everything}; "
+                 f"without it Ollama places {layers}" + ("" if pin else ", so num_gpu is not set (--pin sets it)")]
+        best = self.ask(n_ctx, batch, use, ("--strategy", "layers"), layers=False)
+        if best.fits and best.n_gpu_layers > layers and best.params.tensor_split:
+            split = ",".join(f"{share:g}" for share in best.params.tensor_split)
+            notes.append(f"with LLAMA_ARG_TENSOR_SPLIT={split} on the server, for every model on these GPUs, num_gpu "
+                         f"{best.n_gpu_layers} fits")
+        if pin:
+            return _Choice(plan, plan.n_gpu_layers, notes=tuple(notes), own=own)
+        words = ["-ngl", str(layers), "-fitt", ",".join(map(str, self._margins(use)))]
+        if own.params.tensor_split:
+            words += ["-ts", ",".join(f"{share:g}" for share in own.params.tensor_split)]
+        return _Choice(self.ask(n_ctx, batch, use, words, layers=False), None, tuple(words), False, tuple(notes),
+                       own=own)
+
+    def _margins(self, use: Sequence[Device]) -> tuple[int, ...]:
+        """MiB that --fit leaves free on each GPU as Ollama starts it."""
+        if self.settings.fit_target:
+            return self.settings.fit_target
+        from ..gguf import read_header
+
+        beside = sum(read_header(path).n_bytes for path in self.target.projectors)
+        return (FIT_PARAMS_TARGET + -(-beside // MiB),)
+
+    def left_alone(self, n_ctx: int, batch: int, use: Sequence[Device]) -> FitChoice | None:
+        """What Ollama does without num_gpu: --fit with its own margins and no split of ours."""
+        from ..api import fit_choice
+
+        own = [word for item in items(self.words) if item.name not in _NOT_OLLAMAS for word in item.words]
+        words = [*self.words_for(n_ctx, batch, use), *own, "-fitt", ",".join(map(str, self._margins(use)))]
+        return fit_choice(self.target.model, words, self._seen(use), self.host)
+
+    # --- plans
+
+    def words_for(self, n_ctx: int | None, batch: int, devices: Sequence[Device]) -> list[str]:
+        """llama-server's words as Ollama would start it, without a placement; `n_ctx` per slot, None the largest."""
         target, words = self.target, ["-np", str(self.parallel), "-b", str(batch), "-ub", str(batch), "-fa", self.flash]
         words += ["--ctx", "max"] if n_ctx is None else ["-c", str(n_ctx * self.parallel)]
         if self.settings.kv_cache_type:
             words += ["-ctk", self.settings.kv_cache_type, "-ctv", self.settings.kv_cache_type]
-        if layers:
-            words += ["--strategy", "layers"]
-            if len(devices) > 1:   # Ollama passes no split: llama.cpp goes by what is free
-                words += ["-ts", ",".join(str(device.free) for device in devices)]
         if target.projectors:
             words += ["--mmproj", target.projectors[0]]
         for adapter in target.adapters:
             words += ["--lora", adapter]
         if target.draft:
             words += ["-md", target.draft]
-        if rules.is_embedding(target.model):
-            words.append("--embedding")
+        kind, count = target.drafting
+        if kind:
+            words += ["--spec-type", kind, "--spec-draft-n-max", str(count)]
+        return [*words, "--embedding"] if rules.is_embedding(target.model) else words
+
+    def ask(self, n_ctx: int | None, batch: int, devices: Sequence[Device], more: Sequence[str] = (), *,
+            layers: bool = True, explain: bool = False) -> Plan:
+        """A plan for what Ollama would start with a num_gpu; not `layers`: with a placement that is free, or `more`."""
+        key = (n_ctx, batch, tuple(device.name for device in devices), tuple(more), layers, explain)
+        if key not in self.answers:
+            words = self.words_for(n_ctx, batch, devices)
+            if layers:
+                words += ["--strategy", "layers"]
+                if len(devices) > 1:   # Ollama passes no split: llama.cpp goes by what is free
+                    words += ["-ts", ",".join(str(device.free) for device in devices)]
+            given = {item.name for item in items(more)}
+            own = [word for item in items(self.words) if item.name not in given for word in item.words]
+            self.answers[key] = self.planner(self.target.model, [*words, *own, *more], devices=self._seen(devices),
+                                             host=self.host, explain=explain)
+        return self.answers[key]
+
+    def _seen(self, devices: Sequence[Device]) -> list[Device]:
         seen = list(devices)
-        if target.hidden and seen:
-            seen[0] = replace(seen[0], free=max(0, seen[0].free - target.hidden))
-        return self.planner(target.model, [*words, *self.words, *more], devices=seen, host=self.host, explain=explain)
+        if self.target.hidden and seen:
+            seen[0] = replace(seen[0], free=max(0, seen[0].free - self.target.hidden))
+        return seen
 
-    def larger_context(self, batch: int, devices: Sequence[Device], everything: int) -> list[str]:
-        """A context at which all would fit, if there is one."""
+    def larger_context(self, n_ctx: int, batch: int, devices: Sequence[Device], given: bool) -> list[str]:
+        """A context at which all would fit, if there is one; a larger one where nobody said how large."""
+        fits = self.ask(n_ctx, batch, devices).n_gpu_layers >= self.everything
+        if fits and (given or "num_ctx" in self.target.parameters):
+            return []
         best = self.ask(None, min(batch, rules.BATCH), devices)
-        if best.fits and best.n_gpu_layers >= everything:
-            return [f"all {everything} layers fit with num_ctx {best.breakdown.n_ctx // self.parallel} (--ctx max)"]
-        return []
+        largest = best.breakdown.n_ctx // self.parallel
+        if not best.fits or best.n_gpu_layers < self.everything or (fits and largest < 2 * n_ctx):
+            return []
+        return [f"all {self.everything} layers fit with num_ctx {largest} (--ctx max)"]
 
 
-def _server_settings(plan: Plan) -> list[str]:
-    """The environment of `ollama serve` that places this one model as planned; it holds for every model served."""
+def _server_settings(plan: Plan) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The environment of `ollama serve` that places this one model as planned, and the same as llama-server's words; it
+    holds for every model served."""
     from ..flags.parse import parse
     from ..flags.table import lookup
 
     found: dict[str, str] = {}
+    words: dict[str, str] = {}
     for flag, value in parse(plan.flags, command=None).given:
         row = lookup(flag)
         if row is None or flag not in _PLACEMENT:
@@ -247,9 +373,16 @@ def _server_settings(plan: Plan) -> list[str]:
         name = row[0].env
         if flag == "-ot" and _PART_OF_A_LAYER.match(value):
             # A regex would have to be quoted for whatever starts the server: the layer's other experts go along.
-            name, value = _EXPERTS, str(int(found.get(_EXPERTS, "0")) + 1)
-        found[name] = f"{found[name]},{value}" if name in found and flag == "-ot" and name != _EXPERTS else value or "1"
-    return [f"{name}={value}" for name, value in found.items()]
+            flag, name, value = "-ncmoe", _EXPERTS, str(int(found.get(_EXPERTS, "0")) + 1)
+        found[name] = f"{found[name]},{value}" if name in found and flag == "-ot" else value or "1"
+        words[flag] = found[name] if value else ""
+    return (tuple(f"{name}={value}" for name, value in found.items()),
+            tuple(word for pair in words.items() for word in pair if word))
+
+
+def _in_ollamas_words(warning: str) -> str:
+    """A warning of the planner that names a flag which Ollama does not have."""
+    return warning.replace("--cache-ram limits it", "LLAMA_ARG_CACHE_RAM=MiB on the server limits it")
 
 
 def _about_settings(settings: Settings, devices: Sequence[Device], use: Sequence[Device], num_gpu: int | None,

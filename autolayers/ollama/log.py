@@ -1,4 +1,15 @@
-"""What Ollama's own log says of the last load: the one place where the number of offloaded layers is written."""
+"""What Ollama's own log says: the server's settings and GPUs, how it started llama-server, and what that allocated.
+
+    Log(os.environ).server()          # Server(settings={"OLLAMA_NUM_PARALLEL": "1"}, gpus=(...))
+
+    msg="server config" env="map[... OLLAMA_NUM_PARALLEL:1 ...]"                     once, when the server starts
+    msg="inference compute" id=0 library=CUDA compute=8.6 name=CUDA0 description="..." type=discrete
+        total="12.0 GiB" available="11.5 GiB"                                          then one line for each GPU
+    msg="starting llama-server" cmd="/usr/lib/ollama/llama-server --model ... -c 8192 -np 2 ..."      for each load
+    load_tensors: CUDA0 model buffer size = 4403.49 MiB                              llama-server's own lines
+
+The lines of Ollama 0.33 (2026-08-21).
+"""
 
 from __future__ import annotations
 
@@ -6,12 +17,35 @@ import os
 import re
 import sys
 
+from ..records import dataclass
+from ..units import GiB, MiB
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
+
+    from ..devices import Device
 
 _OFFLOADED = re.compile(r"offloaded (\d+)/(\d+) layers to GPU")
-_TAIL = 4 << 20   # bytes; one load writes well under one MiB
+_CONFIG = re.compile(r'msg="server config" env="map\[(.*)\]"')
+_SETTING = re.compile(r"\b((?:OLLAMA|LLAMA_ARG)_[A-Z_]+):([^ \]]*)")
+_COMPUTE = re.compile(r'msg="inference compute" (.*)')
+_FIELD = re.compile(r'(\w+)=("(?:[^"\\]|\\.)*"|\S*)')
+_STARTED = re.compile(r'msg="starting llama-server" cmd="((?:[^"\\]|\\.)*)"')
+_BUFFER = re.compile(r"(\S+) +(?:model|KV|RS|compute|output)[a-z ()]* buffer size = *([0-9.]+) MiB", re.IGNORECASE)
+_GPU_BUFFER = re.compile(r"(?!CPU)[A-Za-z]+\d+(?:\[.*\])?$")
+_UNITS = {"B": 1, "KiB": 1 << 10, "MiB": MiB, "GiB": GiB, "TiB": GiB << 10}
+_TAIL = 4 << 20        # bytes; one load writes well under one MiB
+_LONG_TAIL = 64 << 20  # where the server's start is looked for
+
+
+@dataclass(frozen=True)
+class ServerLog:
+    """A server as its log tells of its last start: what was set (as far as that can be told from a default), its
+    GPUs."""
+
+    settings: Mapping[str, str]
+    gpus: tuple[Device, ...] = ()
 
 
 def places(environ: Mapping[str, str], platform: str = sys.platform) -> list[str]:
@@ -22,7 +56,7 @@ def places(environ: Mapping[str, str], platform: str = sys.platform) -> list[str
 
 
 class Log:
-    """The part of the log that is written from now on."""
+    """The server's log, for a load the part of it that is written from now on."""
 
     def __init__(self, environ: Mapping[str, str], path: str | None = None) -> None:
         import time
@@ -32,34 +66,102 @@ class Log:
         self._since = int(time.time())
         self._environ = environ
 
+    def server(self) -> ServerLog:
+        """The last start of the server; empty where nothing readable tells of it."""
+        if self.path:
+            text = self._tail(0, _LONG_TAIL)
+        else:
+            text = self._journal(["-n", "200", "--grep", "server config|inference compute"])
+        return started(text)
+
     def offloaded(self) -> tuple[int, int] | None:
         """(layers on the GPU, layers there are) of the last load since, None where nothing readable says so."""
         found = _OFFLOADED.findall(self._text())
         return (int(found[-1][0]), int(found[-1][1])) if found else None
 
+    def arguments(self) -> tuple[str, ...]:
+        """The words of the last llama-server started since, () where nothing readable tells."""
+        found = _STARTED.findall(self._text())
+        return tuple(_plain(found[-1]).split()[1:]) if found else ()
+
+    def on_gpu(self) -> int:
+        """Bytes that the last load since took on GPUs: every buffer that llama-server names, where /api/ps forgets the
+        first of two caches. 0 where nothing tells."""
+        text = self._text()
+        starts = [match.end() for match in _STARTED.finditer(text)]
+        buffers = _BUFFER.findall(text, starts[-1] if starts else 0)
+        return sum(round(float(size) * MiB) for name, size in buffers if _GPU_BUFFER.match(name))
+
     def _text(self) -> str:
         if self.path:
-            try:
-                with open(self.path, "rb") as stream:
-                    end = stream.seek(0, os.SEEK_END)
-                    # A log that was begun anew is shorter than it was.
-                    start = self._start if end >= self._start else 0
-                    stream.seek(max(start, end - _TAIL))
-                    return stream.read(_TAIL).decode("utf-8", "replace")
-            except OSError:
-                return ""
-        return self._journal() if sys.platform.startswith("linux") else ""
+            return self._tail(self._start, _TAIL)
+        return self._journal(["-n", "20000", f"--since=@{self._since}"])
 
-    def _journal(self) -> str:
+    def _tail(self, start: int, most: int) -> str:
+        """What the file has from an offset on, at most its last `most` bytes."""
+        try:
+            with open(str(self.path), "rb") as stream:
+                end = stream.seek(0, os.SEEK_END)
+                # A log that was begun anew is shorter than it was.
+                stream.seek(max(start if end >= start else 0, end - most))
+                return stream.read(most).decode("utf-8", "replace")
+        except OSError:
+            return ""
+
+    def _journal(self, words: Sequence[str]) -> str:
         import shutil
         import subprocess
 
-        program = shutil.which("journalctl", path=self._environ.get("PATH"))
-        if program is None:
+        program = shutil.which("journalctl", path=self._environ.get("PATH")) if sys.platform.startswith("linux") else ""
+        if not program:
             return ""
-        words = [program, "-u", "ollama", "-o", "cat", "--no-pager", "-q", "-n", "20000", f"--since=@{self._since}"]
         try:
-            done = subprocess.run(words, stdin=subprocess.DEVNULL, capture_output=True, timeout=10, check=False)
+            done = subprocess.run([program, "-u", "ollama", "-o", "cat", "--no-pager", "-q", *words],
+                                  stdin=subprocess.DEVNULL, capture_output=True, timeout=10, check=False)
         except (OSError, subprocess.TimeoutExpired):
             return ""
         return done.stdout[-_TAIL:].decode("utf-8", "replace")
+
+
+def started(text: str) -> ServerLog:
+    """The last "server config" line of a log and the GPUs named after it."""
+    configs = list(_CONFIG.finditer(text))
+    settings = {}
+    if configs:
+        for name, value in _SETTING.findall(configs[-1][1]):
+            # What is not set is printed as its type's zero
+            if value not in ("", "0", "false"):
+                settings[name] = value
+    lines = _COMPUTE.findall(text, configs[-1].end() if configs else 0)
+    return ServerLog(settings, tuple(filter(None, map(_gpu, lines))))
+
+
+def _gpu(line: str) -> Device | None:
+    """A GPU of an "inference compute" line; the sizes are rounded to a tenth, so half of that is left out of what is
+    free."""
+    from ..backends import DEFAULT, canonical
+    from ..devices import Device
+
+    found = {name: _plain(value[1:-1] if value.startswith('"') else value) for name, value in _FIELD.findall(line)}
+    library, total = found.get("library", ""), _size(found.get("total", ""))
+    if library.lower() in ("", "cpu") or not total:
+        return None
+    free = _size(found.get("available", "")) or total
+    unit = _UNITS.get(found.get("available", "").rpartition(" ")[2], MiB)
+    capability = re.fullmatch(r"(\d+)\.(\d+)", found.get("compute", ""))
+    return Device(
+        name=found.get("name") or f"{library}0", total=total, free=max(0, min(total, free - unit // 20)),
+        description=found.get("description", ""), backend=canonical(library),
+        kind="igpu" if found.get("type", "").lower() in ("igpu", "integrated") else "gpu",
+        compute_capability=(int(capability[1]), int(capability[2])) if capability and canonical(library) == DEFAULT.name
+        else None, source="Ollama's log")
+
+
+def _size(text: str) -> int:
+    match = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?) ?([KMGT]?i?B)", text)
+    return int(float(match[1]) * _UNITS.get(match[2], 0)) if match else 0
+
+
+def _plain(text: str) -> str:
+    """Without Go's escapes of quotes and backslashes."""
+    return re.sub(r'\\(["\\])', r"\1", text)

@@ -70,6 +70,8 @@ class ModelfileError(AutolayersError):
     def __init__(self, ollama: str, line: int, source: str = "Modelfile") -> None:
         self.ollama, self.line, self.source = ollama, line, source
         reason = re.sub(r"^\(line \d+\): ", "", ollama)
+        if ollama == "unknown parameter ''":
+            reason += ": one blank alone may stand behind PARAMETER"
         super().__init__(f"{source}:{line}: {reason} (Ollama refuses this Modelfile)")
 
 

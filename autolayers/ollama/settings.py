@@ -5,7 +5,11 @@ Facts of Ollama 0.33 (2026-08-21): envconfig/config.go, server/sched.go, server/
 
 from __future__ import annotations
 
+import re
+
 from ..backends import Cuda
+from ..errors import UsageError
+from ..flags.kinds import CACHE_TYPES
 from ..records import dataclass
 from ..units import GiB, MiB
 
@@ -38,26 +42,40 @@ class Settings:
     flash_attention: bool | None = None
     gpu_overhead: int = 0        # bytes
     spread: bool = False
+    fit_target: tuple[int, ...] = ()    # LLAMA_ARG_FIT_TARGET, MiB that --fit leaves free on each GPU
+    ignored: tuple[str, ...] = ()       # what Ollama would not take for a number, and so leaves at its default
 
     @classmethod
     def from_environment(cls, environ: Mapping[str, str]) -> Settings:
+        """Raises UsageError for a cache type that no llama-server starts with."""
+        ignored: list[str] = []
+
         def text(name: str) -> str:
             return environ.get(name, "").strip(" \t\"'")
 
         def number(name: str) -> int | None:
-            return int(text(name)) if text(name).isascii() and text(name).isdecimal() else None
+            if text(name) and not (text(name).isascii() and text(name).isdecimal()):
+                ignored.append(f"{name}={text(name)} is no number: Ollama leaves it at its default")
+                return None
+            return int(text(name)) if text(name) else None
 
         def truth(name: str) -> bool | None:
             # Whatever is no Go boolean counts as set.
             return None if not text(name) else text(name) not in ("0", "f", "F", "false", "False", "FALSE")
 
+        kv_cache_type = text("OLLAMA_KV_CACHE_TYPE").lower() or None
+        if kv_cache_type is not None and kv_cache_type not in CACHE_TYPES:
+            raise UsageError(f"OLLAMA_KV_CACHE_TYPE {kv_cache_type!r}: expected one of {', '.join(CACHE_TYPES)}")
+        targets = text("LLAMA_ARG_FIT_TARGET")
         return cls(
             parallel=max(1, number("OLLAMA_NUM_PARALLEL") or 1),
             context_length=number("OLLAMA_CONTEXT_LENGTH") or None,
-            kv_cache_type=text("OLLAMA_KV_CACHE_TYPE").lower() or None,
+            kv_cache_type=kv_cache_type,
             flash_attention=truth("OLLAMA_FLASH_ATTENTION"),
             gpu_overhead=number("OLLAMA_GPU_OVERHEAD") or 0,
             spread=bool(truth("OLLAMA_SCHED_SPREAD")),
+            fit_target=tuple(map(int, targets.split(","))) if re.fullmatch(r"\d{1,9}(,\d{1,9})*", targets) else (),
+            ignored=tuple(ignored),
         )
 
 
@@ -134,15 +152,21 @@ def _has_room(batch: int, guess: int, free: int) -> bool:
     return guess <= share * free and guess + surcharge <= _PACKED * free
 
 
-def visible_devices(model: Model, size: int, n_ctx: int, settings: Settings, devices: Sequence[Device]) -> list[Device]:
-    """The GPUs that the model is loaded on: the single best one if Ollama's guess leaves it a fifth of its free memory,
-    else all of one backend (discrete before integrated, then the most free memory)."""
+def visible_devices(model: Model, size: int, n_ctx: int, settings: Settings, devices: Sequence[Device],
+                    main_gpu: int | None = None) -> list[Device]:
+    """The GPUs that the model is loaded on: the one that main_gpu names within its backend, else the single best one if
+    Ollama's guess leaves it a fifth of its free memory, else all of one backend (discrete before integrated, then the
+    most free memory)."""
     groups: dict[tuple[bool, str], list[Device]] = {}
     for device in devices:
         groups.setdefault((device.kind != "igpu", device.backend), []).append(device)
     if not groups:
         return []
     discrete = [group for (is_discrete, _), group in groups.items() if is_discrete] or list(groups.values())
+    if main_gpu is not None and len(devices) > 1:
+        best_group = max(discrete, key=lambda group: sum(device.free for device in group))
+        if 0 <= main_gpu < len(best_group):
+            return [best_group[main_gpu]]
     if not settings.spread:
         best = max((device for group in discrete for device in group), key=lambda device: device.free)
         if predicted(model, size, n_ctx) <= _PACKED * best.free:

@@ -7,7 +7,7 @@ import os
 
 from ..errors import ModelError
 from ..model import is_projector
-from ..records import dataclass, field
+from ..records import dataclass, field, replace
 from ..sources.ollama import stored_or_shown
 from ..sources.ollama.api import NoSuchModel
 from ..sources.ollama.show import header
@@ -28,6 +28,9 @@ _CONVERTED = ("model*.safetensors", "*/model*.safetensors", "consolidated*.safet
               "consolidated*.pth")
 
 
+_DRAFTED = 4      # draft_num_predict of a model with a DRAFT layer
+
+
 @dataclass(frozen=True)
 class Target:
     """`size` is the length of the model's file in bytes, which Ollama's own guess starts from. `hidden` is an upper
@@ -41,13 +44,31 @@ class Target:
     adapters: tuple[str, ...] = ()
     draft: str | None = None
     hidden: int = 0
+    hidden_projector: bool = False       # what cannot be read is, or has, a projector
+    remote: bool = False                 # as a server on another machine describes it
     notes: tuple[str, ...] = ()
 
     @property
     def vision(self) -> bool:
         """It has a projector, in a file of its own or inside the model's."""
         inside = f"{self.model.architecture}.vision.block_count" in self.model.header.metadata
-        return bool(self.projectors or self.hidden) or inside
+        return bool(self.projectors or self.hidden_projector) or inside
+
+    @property
+    def drafting(self) -> tuple[str, int]:
+        """(how Ollama has the model draft, how many tokens at once); ("", 0): it does not.
+
+        A DRAFT layer drafts four by default, MTP blocks of the model's own only where draft_num_predict is set.
+        """
+        given = self.parameters.get("draft_num_predict")
+        count = given if isinstance(given, int) else _DRAFTED if self.draft else 0
+        if count <= 0 or not (self.draft or self.model.hparams.n_layer_nextn):
+            return "", 0
+        if self.draft:
+            from ..model import read_model
+
+            return ("draft-dflash" if read_model(self.draft).hparams.dflash_block_size else "draft-mtp"), count
+        return "draft-mtp", count
 
 
 def from_file(path: str, label: str = "") -> Target:
@@ -80,21 +101,27 @@ def from_modelfile(modelfile: Modelfile, directory: str, model: str | None, envi
     own = modelfile.parameters()
     files, name = [], ""
     for command in modelfile.named("model"):
-        found = _files(_path(command.args, directory), command.args)
+        found = _files(_path(command.args, directory), command.args) if model is None else []
         if found:
             files += found
         else:
             name = command.args
+            if model is None and _is_path(name):
+                raise ModelError(f"{modelfile.source}:{command.line}: FROM {name}: no such file"
+                                 + (" (comments need a line of their own)" if " #" in name else ""))
     adapters, notes = [], []
     for command in (*modelfile.named("adapter")[-1:], *modelfile.named("draft")[-1:]):
         path = _path(command.args, directory)
+        if command.name == "draft" and command.args in [weights.args for weights in modelfile.named("model")]:
+            raise ModelError(f"{modelfile.source}:{command.line}: DRAFT {command.args} is the model itself: Ollama "
+                             "refuses that")
         if os.path.isfile(path):
             adapters.append((command.name, path))
         else:
             notes.append(f"{command.keyword} {command.args}: no such file here, so its memory is not in the plan")
     if model is not None:
-        base = from_file(model, name or files[0])
-        projectors = tuple(path for path in files if path != model and _is_projector(path))
+        base = from_file(model, name)
+        projectors: tuple[str, ...] = ()
     elif files:
         projectors = tuple(path for path in files if _is_projector(path))
         weights = [path for path in files if path not in projectors]
@@ -109,10 +136,10 @@ def from_modelfile(modelfile: Modelfile, directory: str, model: str | None, envi
             base = from_name(name, environ, server)
         except (NotInStore, StoreUnreadable, NoSuchModel) as error:
             raise ModelError(f"{modelfile.source}: FROM {name}: {error}; --model PATH names its GGUF") from None
-    return Target(
-        base.label, base.model, base.size, {**base.parameters, **own}, (*base.projectors, *projectors),
-        (*base.adapters, *(path for kind, path in adapters if kind == "adapter")),
-        next((path for kind, path in adapters if kind == "draft"), base.draft), base.hidden, (*base.notes, *notes))
+    return replace(
+        base, parameters={**base.parameters, **own}, projectors=(*base.projectors, *projectors),
+        adapters=(*base.adapters, *(path for kind, path in adapters if kind == "adapter")),
+        draft=next((path for kind, path in adapters if kind == "draft"), base.draft), notes=(*base.notes, *notes))
 
 
 def _target(label: str, found: Header, **rest: Any) -> Target:
@@ -144,7 +171,8 @@ def _shown(text: str, answer: Mapping[str, Any], server: Server) -> Target:
         notes.append("it has a projector, adapter or draft model that the server does not describe: "
                      "its memory is not in the plan")
     parameters = _shown_parameters(str(answer.get("parameters") or ""))
-    return _target(text, found, parameters=parameters, hidden=hidden, notes=tuple(notes))
+    return _target(text, found, parameters=parameters, hidden=hidden, remote=not server.is_local,
+                   hidden_projector=bool(answer.get("projector_info")), notes=tuple(notes))
 
 
 def _shown_parameters(text: str) -> dict[str, int]:
@@ -152,7 +180,7 @@ def _shown_parameters(text: str) -> dict[str, int]:
     found = {}
     for line in text.splitlines():
         name, _, value = line.partition(" ")
-        if name in ("num_ctx", "num_batch", "num_gpu", "draft_num_predict"):
+        if name in ("num_ctx", "num_batch", "num_gpu", "main_gpu", "draft_num_predict"):
             try:
                 found[name] = int(float(value))
             except (ValueError, OverflowError):
@@ -173,10 +201,24 @@ def _files(path: str, text: str) -> list[str]:
     if any(glob.glob(os.path.join(glob.escape(path), pattern)) for pattern in _CONVERTED):
         raise ModelError(f"FROM {text} holds weights that Ollama converts first: name the GGUF they become with "
                          "--model PATH")
-    found = sorted(glob.glob(os.path.join(glob.escape(path), "*.gguf")))
+    found = sorted(glob.glob(os.path.join(glob.escape(path), "*.gguf"))
+                   or [file for file in glob.glob(os.path.join(glob.escape(path), "*.bin")) if is_gguf(file)])
     if not found:
         raise ModelError(f"FROM {text}: no GGUF in that directory")
     return found
+
+
+def is_gguf(path: str) -> bool:
+    try:
+        with open(path, "rb") as stream:
+            return stream.read(4) in (b"GGUF", b"FUGG")
+    except OSError:
+        return False
+
+
+def _is_path(text: str) -> bool:
+    """Whether FROM can only mean a file: no model's name begins or ends so."""
+    return text.startswith((".", "/", "~")) or text.partition(" #")[0].rstrip().lower().endswith(".gguf")
 
 
 def _is_projector(path: str) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ..flags.parse import parse
 from ..records import dataclass, field, replace
 from ..sources.ollama.api import Refused
 from ..sources.ollama.store import Name
@@ -10,13 +11,12 @@ from .log import Log
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
     from typing import Any
 
     from ..sources.ollama.api import Server
     from .advice import Advice
 
-_TRIES = 8
 # Ollama sums llama-server's rounded log lines and leaves out what has no line there.
 _TOLERANCE = 64 * MiB
 
@@ -33,6 +33,7 @@ class LoadResult:
     predicted: int = 0
     offloaded: tuple[int, int] | None = None
     failures: tuple[str, ...] = field(default=())
+    differences: tuple[str, ...] = ()
 
     @property
     def whole(self) -> bool:
@@ -44,12 +45,14 @@ class LoadResult:
     def to_dict(self) -> dict[str, Any]:
         return {"loaded": self.loaded, "parameters": self.parameters, "all_layers_on_gpu": self.whole,
                 "size": self.size, "size_vram": self.size_vram, "predicted_vram": self.predicted,
-                "offloaded": list(self.offloaded) if self.offloaded else None, "failures": list(self.failures)}
+                "offloaded": list(self.offloaded) if self.offloaded else None, "failures": list(self.failures),
+                "differences": list(self.differences)}
 
 
 def verify(advice: Advice, name: str, server: Server, log: str | None = None, environ: Mapping[str, str] | None = None,
            say: Callable[[str], None] = lambda line: None) -> LoadResult:
-    """Loads `name` with the advice's parameters. On out of memory num_gpu is lowered by 1, 2, 4, ... layers.
+    """Loads `name` with the advice's parameters. On out of memory num_gpu is lowered by 1, 2, 4, ... layers until one
+    loads, then raised again by halves: what stays loaded is the most that works.
 
     Raises OllamaError for what is no lack of memory.
     """
@@ -58,38 +61,96 @@ def verify(advice: Advice, name: str, server: Server, log: str | None = None, en
     if advice.num_gpu is None:
         options["num_gpu"] = -1
     failures: list[str] = []
-    for attempt in range(_TRIES):
-        reader = Log(environ or {}, log) if server.is_local or log else None
+    readers: list[Log | None] = [None]
+
+    def loads(num_gpu: int) -> bool:
+        options["num_gpu"] = num_gpu
+        readers[0] = Log(environ or {}, log) if server.is_local or log else None
         try:
             server.load(name, options)
-            break
         except Refused as error:
             if not error.out_of_memory:
                 raise
             failures.append(str(error))
-            if options["num_gpu"] <= 0 or attempt == _TRIES - 1:
-                line = f"{name} runs out of memory even with num_gpu {options['num_gpu']}"
-                return LoadResult(False, options, (line, *failures[-1:]), failures=tuple(failures))
-            fewer = max(0, options["num_gpu"] - (1 << attempt))
-            say(f"out of memory with num_gpu {options['num_gpu']}: trying {fewer}")
-            options["num_gpu"] = fewer
+            return False
+        return True
+
+    best = _most(options["num_gpu"], loads, say)
+    if best is None:
+        line = f"{name} runs out of memory even with num_gpu {options['num_gpu']}"
+        return LoadResult(False, options, (line, *failures[-1:]), failures=tuple(failures))
+    reader = readers[0]
     offloaded = reader.offloaded() if reader else None
     kept = {key: value for key, value in options.items() if key != "num_batch" or advice.pin_batch}
     if advice.num_gpu is None and "num_gpu" not in advice.target.parameters:
         kept.pop("num_gpu")
     entry = _loaded(server, name)
     size, size_vram = (int(entry.get(key) or 0) for key in ("size", "size_vram"))
-    predicted = 0 if failures else _predicted(advice)
-    result = LoadResult(True, kept, (), size, size_vram, predicted, offloaded, tuple(failures))
+    # /api/ps has one figure for each kind of buffer, of two caches the last
+    on_gpu = max(size_vram, reader.on_gpu() if reader and size_vram else 0)
+    result = LoadResult(True, kept, (), max(size, on_gpu), on_gpu, 0 if failures else _predicted(advice), offloaded,
+                        tuple(failures), _differences(advice, reader.arguments() if reader else ()))
     return replace(result, lines=tuple(_lines(result, advice, name, entry)))
+
+
+def _most(wanted: int, loads: Callable[[int], bool], say: Callable[[str], None]) -> int | None:
+    """The most layers that load, which are loaded then; None where not even 0 do. A negative number is Ollama's own
+    choice, which nothing is taken from."""
+    if loads(wanted):
+        return wanted
+    if wanted <= 0:
+        return None
+    failed, step, works = wanted, 1, None
+    while works is None and failed > 0:
+        fewer = max(0, failed - step)
+        say(f"out of memory with num_gpu {failed}: trying {fewer}")
+        step *= 2
+        if loads(fewer):
+            works = fewer
+        else:
+            failed = fewer
+    if works is None:
+        return None
+    last = works
+    while failed - works > 1:
+        last = (works + failed) // 2
+        say(f"num_gpu {works} works and {failed} does not: trying {last}")
+        if loads(last):
+            works = last
+        else:
+            failed = last
+    if last != works:
+        loads(works)
+    return works
 
 
 def _predicted(advice: Advice) -> int:
     """Bytes on all GPUs: of the plan, or of --fit's own choice where Ollama makes it; 0 where unknown."""
     if advice.num_gpu is not None:
         return sum(row.model + row.context + row.compute for row in advice.plan.devices)
-    rival = advice.plan.fit_choice
-    return sum(usage.total for usage in rival.breakdown.devices.values()) if rival is not None else 0
+    own = advice.own_choice
+    return sum(usage.total for usage in own.breakdown.devices.values()) if own is not None else 0
+
+
+# llama-server's words by which a server's settings show, and the setting
+_SETTINGS = (("-np", "OLLAMA_NUM_PARALLEL"), ("-c", "num_ctx times OLLAMA_NUM_PARALLEL"), ("-ub", "num_batch"),
+             ("-ctk", "OLLAMA_KV_CACHE_TYPE"), ("-fa", "OLLAMA_FLASH_ATTENTION"), ("--spec-type", "draft_num_predict"))
+_DEFAULTS = {"-ctk": "f16", "-fa": "auto"}
+
+
+def _differences(advice: Advice, arguments: Sequence[str]) -> tuple[str, ...]:
+    """What the server started otherwise than planned, by its llama-server's own words."""
+    if not arguments:
+        return ()
+    started, planned = parse(arguments, command=None), parse(advice.words, command=None)
+    found = []
+    for flag, setting in _SETTINGS:
+        theirs = started.value(flag) or _DEFAULTS.get(flag, "")
+        ours = planned.value(flag) or _DEFAULTS.get(flag, "")
+        if theirs != ours:
+            found.append(f"the server started llama-server with {flag} {theirs or '(nothing)'}, planned was "
+                         f"{ours or '(nothing)'}: {setting} differs there")
+    return tuple(found)
 
 
 def _loaded(server: Server, name: str) -> Mapping[str, Any]:
@@ -113,25 +174,31 @@ def _is(entry: Mapping[str, Any], name: Name) -> bool:
 
 def _lines(result: LoadResult, advice: Advice, name: str, entry: Mapping[str, Any]) -> list[str]:
     lines = [f"{name} loaded with " + ", ".join(f"{key} {value}" for key, value in result.parameters.items())]
-    if result.offloaded:
-        lines.append(f"the server's log: {result.offloaded[0]} of {result.offloaded[1]} layers on the GPU")
     if not entry:
         return [*lines, "the server does not list it as loaded: something else unloaded it at once"]
-    if result.size == 0 or result.size_vram == 0:
+    # Without a GPU the log counts layers all the same
+    if not result.size_vram:
         lines.append("Ollama reports no GPU memory for it: it runs on the CPU")
-    elif result.size == result.size_vram:
-        lines.append(f"wholly on the GPU: {human(result.size_vram)}")
     else:
-        lines.append(f"partly on the GPU: {human(result.size_vram)} of {human(result.size)}")
+        if result.offloaded:
+            lines.append(f"the server's log: {result.offloaded[0]} of {result.offloaded[1]} layers on the GPU")
+        whole = result.size == result.size_vram
+        lines.append(f"wholly on the GPU: {human(result.size_vram)}" if whole else
+                     f"partly on the GPU: {human(result.size_vram)} of {human(result.size)}")
+        if not advice.devices:
+            lines.append("it is on a GPU that was not found here: say which with --gpu SIZE")
     if result.predicted and result.size_vram:
         difference = result.size_vram - result.predicted
         verdict = f"{human(abs(difference))} {'more' if difference > 0 else 'less'} than planned"
         verdict = "as planned" if abs(difference) <= _TOLERANCE else verdict
         lines.append(f"planned {human(result.predicted)} of GPU memory: {verdict}")
+    lines += result.differences
     context = entry.get("context_length")
     if isinstance(context, int) and context and context != advice.num_ctx:
         lines.append(f"num_ctx is {context}, planned was {advice.num_ctx}")
     wanted = advice.num_gpu is not None and advice.num_gpu >= advice.everything and not result.failures
     if wanted and not result.whole and result.size:
         lines.append("planned was all layers on the GPU")
+    if not advice.plan.fits:
+        lines.append("by the plan it does not fit: it may run out of memory in use")
     return lines

@@ -6,9 +6,10 @@ What is given stays, what is not given is solved (solve.py); the answer says wha
 
 from __future__ import annotations
 
-from .answer import plan_on
+from .answer import fit_choice_on, plan_on
 from .evaluate import Machine
 from .multi import Together, plan_together_on
 from .plan import DeviceRow, FitChoice, HostRow, Plan
 
-__all__ = ["DeviceRow", "FitChoice", "HostRow", "Machine", "Plan", "Together", "plan_on", "plan_together_on"]
+__all__ = ["DeviceRow", "FitChoice", "HostRow", "Machine", "Plan", "Together", "fit_choice_on", "plan_on",
+           "plan_together_on"]

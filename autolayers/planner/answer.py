@@ -13,6 +13,7 @@ from .alone import layers_alone
 from .candidates import describe, merged
 from .cost import CostModel
 from .evaluate import FULL, RAM_MARGIN, Evaluator
+from .fit import fit
 from .plan import DeviceRow, FitChoice, HostRow, Plan
 from .solve import solve
 from .tensor_split import explicit_split
@@ -44,6 +45,18 @@ def plan_on(model: Model, params: Params, policy: Policy, machine: Machine, comp
     if policy.alone:
         notes, why = notes + why, ()
     return _Answer(evaluator, cost, params, answer).plan(notes, why, explain)
+
+
+def fit_choice_on(model: Model, params: Params, policy: Policy, machine: Machine,
+                  companions: Companions = NONE) -> FitChoice | None:
+    """What `llama-server --fit on` makes of these flags; `fits` is by the plan's own margins. None where llama.cpp
+    would refuse it."""
+    evaluator = Evaluator.of(model.overridden(params.override_kv), machine, policy.build, policy.margin, companions)
+    chosen = fit(evaluator, params, FULL)
+    if chosen is None:
+        return None
+    placement = describe(chosen.params, model.hparams.n_layer_all + 1)
+    return FitChoice(chosen.params, chosen.breakdown, chosen.fits, CostModel(evaluator).speed(chosen), placement)
 
 
 class _Answer:
@@ -90,7 +103,6 @@ class _Answer:
 
     def _explained(self) -> tuple[tuple[str, ...], tuple[Lever, ...], FitChoice | None]:
         from .explain import levers, next_step, price_of
-        from .fit import fit
 
         step = next_step(self.candidate.params, self.given, self.everything)
         why = price_of(self.evaluator, self.candidate, step) if step else ()

@@ -13,7 +13,9 @@ import pytest
 from fake_ollama import FakeOllama, make_store
 from support import HEADERS, ROOT
 
+from autolayers.devices import Device
 from autolayers.ollama.modelfile import parse
+from autolayers.units import GiB
 
 LLAMA = HEADERS / "llama-3.1-8b-q4_k_m.gguf"
 MOE = HEADERS / "llama-moe.gguf"                        # tiny: 3 layers, 7 MiB
@@ -117,6 +119,8 @@ def test_from_a_directory_and_relative_to_the_modelfile(run, tmp_path):
     assert b"PARAMETER num_gpu 33" in run("modelfile", "deep/Modelfile", "--gpu", "24GiB").stdout
     (tmp_path / "deep/weights/model-00001-of-00002.safetensors").touch()
     assert "--model PATH" in failure(run("modelfile", "deep/Modelfile", "--gpu", "24GiB"), 3)
+    named = run("modelfile", "deep/Modelfile", "--gpu", "24GiB", "--model", str(LLAMA))
+    assert b"PARAMETER num_gpu 33" in named.stdout
 
 
 def test_a_new_modelfile_for_a_gguf(run, tmp_path):
@@ -132,6 +136,7 @@ def test_a_new_modelfile_for_a_gguf(run, tmp_path):
 
 def test_a_new_modelfile_for_a_name(run, tmp_path):
     make_store(tmp_path / "models", "registry.ollama.ai/library/llama3.1/8b", LLAMA, {"num_ctx": 2048})
+    assert "; there is llama3.1:8b" in failure(run("modelfile", "llama3.1", "--gpu", "24GiB"), 3)
     made = parse(run("modelfile", "llama3.1:8b", "--gpu", "24GiB").stdout)
     assert made.model == "llama3.1:8b" and made.parameters() == {"num_gpu": 33, "num_ctx": 2048}
 
@@ -223,7 +228,8 @@ def test_what_does_not_fit_is_not_written(run, tmp_path):
 
 @pytest.mark.parametrize(("words", "code", "line"), [
     (("plan", "nope"), 3, "no model nope:latest in"),
-    (("plan", "./nope"), 3, "not a model's name"),
+    (("plan", "./nope"), 3, "./nope: no such file"),
+    (("plan", "hf:me/it"), 3, "hf.co/USER/REPO:QUANT"),
     (("plan", "a-model:120b-cloud"), 3, "cloud"),
     (("modelfile", "nope.gguf", "--gpu", "8GiB"), 3, "nope.gguf: no such file"),
     (("modelfile", "."), 3, "not a regular file"),
@@ -310,10 +316,132 @@ def test_verify_steps_down_and_stores_what_worked(run, fake):
     tried = [
         body["options"]["num_gpu"] for path, body in fake.requests if path == "/api/generate" and "options" in body
     ]
-    assert tried == [33, 32, 30, 26]
+    # down by 1, 2, 4, then up again by halves: the most that loads
+    assert tried == [33, 32, 30, 26, 28, 29]
     verified = json.loads(done.stdout)["verified"]
-    assert verified["parameters"] == {"num_gpu": 26, "num_ctx": 8192} and len(verified["failures"]) == 3
-    assert fake.models["llama3.1:8b"]["parameters"] == {"temperature": 0.5, "num_gpu": 26, "num_ctx": 8192}
+    assert verified["parameters"] == {"num_gpu": 29, "num_ctx": 8192} and len(verified["failures"]) == 3
+    assert fake.models["llama3.1:8b"]["parameters"] == {"temperature": 0.5, "num_gpu": 29, "num_ctx": 8192}
+
+
+@pytest.mark.parametrize("most", [0, 1, 2, 16, 17, 31, 32])
+def test_verify_finds_the_most_that_loads(run, fake, most):
+    """From 33 the way down passes 32, 30, 26, 18, 2 and 0; what is left loaded is the answer."""
+    fake.fits_layers = most
+    done = run("verify", "llama3.1:8b", "--gpu", "24GiB", "-c", "4096", "--json", **fake.environ)
+    tried = [body["options"]["num_gpu"] for path, body in fake.requests if "options" in body]
+    assert json.loads(done.stdout)["verified"]["parameters"]["num_gpu"] == most
+    assert tried[-1] == most and len(tried) <= 12
+
+
+# --- a server whose llama-server is started as Ollama starts it
+
+GEMMA = HEADERS / "gemma-3-4b-q8_0.gguf"      # two KV caches
+
+
+@pytest.fixture
+def serving(fake, tmp_path):
+    """A server on two GPUs with a log where it is looked for."""
+    fake.add("gemma", GEMMA)
+    fake.gpus = [gpu(12), gpu(8, "CUDA1")]
+    fake.log = tmp_path / ".ollama/logs/server.log"
+    fake.log.parent.mkdir(parents=True)
+    fake.log.write_text("")
+    return fake
+
+
+def gpu(gib: float, name: str = "CUDA0") -> Device:
+    return Device(name, int(gib * GiB), int(gib * GiB))
+
+
+def test_verify_counts_both_caches(run, serving):
+    serving.gpus = serving.gpus[:1]
+    text = run("verify", "gemma", "--gpu", "12GiB", "-c", "32768", **serving.environ).stdout.decode()
+    assert "wholly on the GPU" in text and ": as planned" in text and "differs" not in text
+
+
+@pytest.mark.parametrize(("theirs", "word"), [
+    ({"OLLAMA_NUM_PARALLEL": "4"}, "-np 4, planned was 1: OLLAMA_NUM_PARALLEL"),
+    ({"OLLAMA_KV_CACHE_TYPE": "q8_0"}, "-ctk q8_0, planned was f16: OLLAMA_KV_CACHE_TYPE"),
+    ({"OLLAMA_FLASH_ATTENTION": "1"}, "-fa on, planned was auto: OLLAMA_FLASH_ATTENTION"),
+])
+def test_verify_says_which_setting_differs(run, serving, theirs, word):
+    serving.gpus, serving.settings = serving.gpus[:1], theirs
+    text = run("verify", "gemma", "--gpu", "12GiB", "-c", "8192", **serving.environ).stdout.decode()
+    assert word in text
+
+
+def test_the_server_s_log_says_its_gpus_and_settings(run, serving):
+    """No GPU is found here; what the server saw and was set to is what is planned for, unless it is said otherwise."""
+    serving.settings = {"OLLAMA_NUM_PARALLEL": "2", "OLLAMA_CONTEXT_LENGTH": "8192", "OLLAMA_KV_CACHE_TYPE": "q8_0"}
+    serving.log.write_text("")
+    serving.say_started()
+    done = run("plan", "gemma", "--json", **serving.environ)
+    plan = json.loads(done.stdout)
+    assert (plan["parallel"], plan["num_ctx"], plan["plan"]["launch"]["cache_type_k"]) == (2, 8192, "q8_0")
+    assert [d["name"] for d in plan["plan"]["devices"]] == ["CUDA0"] and plan["num_gpu"] == 35
+    assert 11.9 * GiB < plan["plan"]["devices"][0]["free"] < 12 * GiB
+    assert b"GPUs as the server's log names them" in done.stderr
+    plan = json.loads(run("plan", "gemma", "--json", OLLAMA_NUM_PARALLEL="3", **serving.environ).stdout)
+    assert plan["parallel"] == 3
+    assert json.loads(run("plan", "gemma", "--gpu", "24GiB", "--json", **serving.environ).stdout)["parallel"] == 1
+
+
+def test_no_gpu_is_no_reason_to_turn_the_gpu_off(run, fake, tmp_path):
+    done = run("create", "llama3.1:8b", "--as", "mine", **fake.environ)
+    assert done.stdout == b"mine:latest: num_ctx 4096\n" and b"--gpu SIZE" in done.stderr
+    assert "num_gpu" not in fake.models["mine:latest"]["parameters"]
+    (tmp_path / "Modelfile").write_bytes(b"FROM llama3.1:8b\nPARAMETER num_gpu 20\n")
+    assert b"PARAMETER num_gpu 20\n" in run("modelfile", "Modelfile", **fake.environ).stdout
+    assert run("plan", "llama3.1:8b", "-q", **fake.environ).stdout == b"-1\n"
+
+
+def test_a_num_gpu_of_the_base_is_overridden(run, fake, tmp_path):
+    """FROM NAME takes over the parameters of NAME, so that one left out would be the base's."""
+    fake.add("moe-auto", MOE, {"num_gpu": 2})
+    (tmp_path / "Modelfile").write_bytes(b"FROM moe-auto\n")
+    for what in ("Modelfile", "moe-auto"):
+        made = parse(run("modelfile", what, *SMALL, "-c", "128", **fake.environ).stdout)
+        assert made.parameters()["num_gpu"] == -1
+    run("create", "moe-auto", "--as", "mine", *SMALL, "-c", "128", **fake.environ)
+    assert fake.models["mine:latest"]["parameters"]["num_gpu"] == -1
+
+
+def test_auto_gives_a_model_back(run, fake, tmp_path):
+    fake.add("pinned", LLAMA, {"num_gpu": 12, "num_ctx": 8192})
+    done = run("create", "pinned", "--auto", **fake.environ)
+    assert done.returncode == 0 and fake.models["pinned:latest"]["parameters"] == {"num_gpu": -1, "num_ctx": 8192}
+    (tmp_path / "Modelfile").write_bytes(b"FROM pinned\nPARAMETER num_gpu 12\nPARAMETER num_ctx 9\n")
+    assert run("modelfile", "Modelfile", "--auto", "-i", **fake.environ).returncode == 0
+    assert (tmp_path / "Modelfile").read_bytes() == b"FROM pinned\nPARAMETER num_gpu -1\nPARAMETER num_ctx 9\n"
+    assert "Modelfile" in failure(run("modelfile", "pinned", "--auto", **fake.environ), 2)
+
+
+def test_a_line_for_every_model(run, fake, tmp_path):
+    fake.add("gemma", GEMMA)
+    lines = run("list", "--gpu", "24GiB", "-c", "8192", **fake.environ).stdout.decode().splitlines()
+    assert lines == ["llama3.1:8b: num_gpu 33 of 33, num_ctx 8192, num_batch 1024 (Ollama's own choice)",
+                     "gemma:latest: num_gpu 35 of 35, num_ctx 8192, num_batch 1024 (Ollama's own choice)"]
+    make_store(tmp_path / "models", "registry.ollama.ai/library/llama3.1/8b", LLAMA)
+    make_store(tmp_path / "models", "hf.co/user/name/Q8_0", GEMMA)
+    answers = json.loads(run("list", "--gpu", "24GiB", "--json").stdout)
+    assert sorted(answer["model"] for answer in answers) == ["hf.co/user/name:Q8_0", "llama3.1:8b"]
+
+
+@pytest.mark.parametrize(("content", "line"), [
+    ("FROM ./nofile.gguf\n", "Modelfile:1: FROM ./nofile.gguf: no such file"),
+    ("FROM /x/y.gguf # mine\n", "comments need a line of their own"),
+    (f"FROM {LLAMA}\nDRAFT {LLAMA}\n", "Modelfile:2: DRAFT"),
+])
+def test_files_that_are_not_what_they_should_be(run, tmp_path, content, line):
+    (tmp_path / "Modelfile").write_text(content)
+    assert line in failure(run("modelfile", "Modelfile", "--gpu", "8GiB"), 3)
+
+
+def test_a_model_of_another_machine_needs_that_machine_s_gpus(run, fake, tmp_path):
+    """Whatever asks for it: 192.0.2.1 is nobody's address here."""
+    for words in (("modelfile", "llama3.1:8b"), ("plan", "llama3.1:8b"), ("list",)):
+        done = run(*words, OLLAMA_HOST="192.0.2.1:1")
+        assert done.returncode in (1, 2) and done.stdout == b""
 
 
 def test_verify_gives_up_where_nothing_fits(run, fake):

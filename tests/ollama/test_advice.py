@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from support import HEADERS
+from support import HEADERS, ROOT
 
 import autolayers
+from autolayers import api
 from autolayers.devices import Device, Host, hypothetical
 from autolayers.errors import UsageError
 from autolayers.ollama import settings as rules
@@ -42,7 +43,8 @@ def llama() -> Target:
     [
         ({}, Settings()),
         ({"OLLAMA_NUM_PARALLEL": "4", "OLLAMA_CONTEXT_LENGTH": "16384"}, Settings(parallel=4, context_length=16384)),
-        ({"OLLAMA_NUM_PARALLEL": "0", "OLLAMA_CONTEXT_LENGTH": "nonsense"}, Settings()),
+        ({"OLLAMA_NUM_PARALLEL": "0", "OLLAMA_CONTEXT_LENGTH": "64k"}, Settings(
+            ignored=("OLLAMA_CONTEXT_LENGTH=64k is no number: Ollama leaves it at its default",))),
         (
             {"OLLAMA_KV_CACHE_TYPE": ' "Q8_0" ', "OLLAMA_FLASH_ATTENTION": "1"},
             Settings(kv_cache_type="q8_0", flash_attention=True),
@@ -258,7 +260,10 @@ def test_two_gpus_are_split_as_llama_cpp_does_without_being_told():
 
 def test_without_a_gpu_everything_is_on_the_cpu(llama):
     advice = advise(llama, PLAIN, [], Host.hypothetical("32GiB"))
-    assert advice.num_gpu == 0 and advice.num_ctx == 4096 and advice.plan.fits
+    assert advice.plan.n_gpu_layers == 0 and advice.num_ctx == 4096 and advice.plan.fits
+    # never written: Ollama may see a GPU that was not found here
+    assert advice.num_gpu is None and advice.parameters == {"num_ctx": 4096} == advice.over({"num_gpu": 20})
+    assert advise(llama, PLAIN, [], Host.hypothetical("32GiB"), pin=True).num_gpu == 0
     assert not advise(llama, PLAIN, [], Host.hypothetical("2GiB")).plan.fits
     with pytest.raises(UsageError, match="--gpu"):
         advise(llama, PLAIN, [], num_ctx="max")
@@ -277,12 +282,71 @@ def test_old_servers_dead_settings_and_far_clients_are_mentioned(llama):
     assert "engines of its own" not in " ".join(advise(llama, PLAIN, [gpu(24)], version="0.33.0").notes)
 
 
-def test_a_plan_that_ollama_would_make_as_well_says_so(llama):
-    short = explained(llama, PLAIN, [gpu(4)], num_ctx=4096, words=["-fitt", "2048"])
-    rival = short.plan.fit_choice
-    assert rival is not None and rival.params.n_gpu_layers is not None
-    same = rival.params.n_gpu_layers >= short.num_gpu
-    assert same == any("own choice" in note for note in short.notes)
+@pytest.mark.parametrize(("size", "words", "fit_target"), [
+    (4, ("-fitt", "2048"), ()), (5, ("-fitt", "300"), ()), (5, (), (300,)), (4, (), ())])
+def test_ollama_s_own_choice_has_ollama_s_own_margins(llama, size, words, fit_target):
+    """1024 MiB, or what the server was told; a margin of the user's own is not Ollama's."""
+    settings = Settings(fit_target=fit_target)
+    short = advise(llama, settings, [gpu(size)], num_ctx=4096, words=words)
+    launch = ["-c", "4096", "-np", "1", "-b", "512", "-ub", "512", "-fitt", str(*fit_target or (1024,))]
+    own = api.fit_choice(llama.model, launch, [gpu(size)]).params.layers_wanted(33)
+    notes = " ".join(short.notes)
+    assert (f"own choice would be {own} layers as well" in notes) == (own == short.num_gpu)
+    assert own == short.num_gpu or f"without num_gpu Ollama would place {own} of 33 layers" in notes
+
+
+@pytest.mark.parametrize(("name", "sizes", "n_ctx", "by_free", "own"), [
+    ("gemma-2-9b-q4_k_m", (5, 2), None, 20, 29), ("gemma-2-9b-q4_k_m", (4, 2), None, 17, 22),
+    ("llama-3.1-8b-q4_k_m", (4, 2), None, 23, 25), ("llama-3.1-8b-q4_k_m", (6, 2), 32768, 19, 21),
+    ("qwen3-8b-q4_k_m", (4, 2), 16384, 17, 19),
+])
+def test_unlike_gpus_are_left_to_ollama_where_it_places_more(name, sizes, n_ctx, by_free, own):
+    """What a real Ollama server placed on these GPUs without num_gpu, and what a split by free memory fits."""
+    devices = [gpu(size, f"CUDA{i}") for i, size in enumerate(sizes)]
+    advice = advise(target(name), PLAIN, devices, num_ctx=n_ctx)
+    assert advice.num_gpu is None and advice.parameters.get("num_gpu") is None and advice.plan.fits
+    assert advice.own_choice.params.n_gpu_layers == own == advice.plan.n_gpu_layers
+    assert f"fits {by_free} of" in " ".join(advice.notes)
+    assert advise(target(name), PLAIN, devices, num_ctx=n_ctx, pin=True).num_gpu == by_free
+
+
+def test_main_gpu_chooses_the_gpu(llama):
+    two = [gpu(8), gpu(3, "CUDA1")]
+    advice = advise(replace(llama, parameters={"main_gpu": 1}), PLAIN, two, num_ctx=4096)
+    assert [device.name for device in advice.devices] == ["CUDA1"] and 0 < advice.num_gpu < 33
+    assert advise(llama, PLAIN, two, num_ctx=4096).devices[0].name == "CUDA0"
+
+
+@pytest.mark.parametrize(("parameters", "vision", "n_ctx"), [
+    ({"num_ctx": 0}, False, 4), ({"num_ctx": -5}, False, 4), ({"num_ctx": 1000}, False, 1000),
+    ({"num_ctx": 1000}, True, 2048)])
+def test_a_context_of_the_modelfile_is_clamped(llama, parameters, vision, n_ctx):
+    """Something hidden is no projector by itself: an adapter has no smallest context."""
+    hidden = replace(llama, parameters=parameters, hidden=1 << 20, hidden_projector=vision)
+    assert advise(hidden, PLAIN, [gpu(12)]).num_ctx == n_ctx
+
+
+@pytest.mark.parametrize(("parameters", "drafting"), [
+    ({}, ("", 0)), ({"draft_num_predict": 4}, ("draft-mtp", 4)), ({"draft_num_predict": 0}, ("", 0))])
+def test_mtp_blocks_draft_where_ollama_is_told_how_many(parameters, drafting):
+    """A second context, which takes memory of its own."""
+    path = next(ROOT.glob("fixtures/**/*qwen35*.gguf"))
+    found = replace(from_file(str(path)), parameters=parameters)
+    assert found.model.hparams.n_layer_nextn and found.drafting == drafting
+    plain = advise(replace(found, parameters={}), PLAIN, [gpu(12)], num_ctx=1024).plan.devices[0]
+    row = advise(found, PLAIN, [gpu(12)], num_ctx=1024).plan.devices[0]
+    assert (row.used > plain.used) == bool(drafting[0])
+
+
+def test_advice_is_in_ollama_s_words(llama):
+    advice = explained(llama, Settings(parallel=2), [gpu(6)], num_ctx=8192)
+    reasons = " ".join(advice.reasons)
+    assert "OLLAMA_KV_CACHE_TYPE=q8_0 on the server would free" in reasons and "num_ctx 4096 would free" in reasons
+    assert "-ctk" not in reasons and "-np" not in reasons
+    # where nobody says how large a context is wanted, the largest is named
+    roomy = explained(llama, PLAIN, [gpu(8)])
+    best = advise(llama, PLAIN, [gpu(8)], num_ctx="max").num_ctx
+    assert roomy.num_ctx == 4096 and f"all 33 layers fit with num_ctx {best} (--ctx max)" in roomy.notes
 
 
 def test_cards_by_name_work_too(llama):

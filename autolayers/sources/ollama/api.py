@@ -108,11 +108,12 @@ class Server:
 
     @property
     def is_local(self) -> bool:
-        """On this machine, as far as the address tells."""
-        return is_loopback(urlsplit(self.url).hostname or "")
+        """On this machine, as far as the address tells: a loopback address, or one of this machine's own."""
+        host = urlsplit(self.url).hostname or ""
+        return is_loopback(host) or _is_own(host)
 
-    def version(self) -> str:
-        return str(self._ask("GET", "/api/version").get("version", ""))
+    def version(self, patience: float | None = None) -> str:
+        return str(self._ask("GET", "/api/version", timeout=patience).get("version", ""))
 
     def tags(self) -> list[dict[str, Any]]:
         return _models(self._ask("GET", "/api/tags"))
@@ -130,9 +131,9 @@ class Server:
     def show(self, name: str, verbose: bool = True) -> dict[str, Any]:
         return self._ask("POST", "/api/show", {"model": name, "verbose": verbose}, model=name)
 
-    def ps(self) -> list[dict[str, Any]]:
+    def ps(self, patience: float | None = None) -> list[dict[str, Any]]:
         """What is loaded: name, size and size_vram in bytes, context_length."""
-        return _models(self._ask("GET", "/api/ps"))
+        return _models(self._ask("GET", "/api/ps", timeout=patience))
 
     def create(self, model: str, source: str, parameters: Mapping[str, Any]) -> None:
         """A model that shares every layer of `source` but has these parameters. The server would *pull* a source that
@@ -217,6 +218,20 @@ class Server:
         if not objects:
             raise OllamaError(f"{self.url}{path}: not an answer of Ollama: {_said(content.decode('utf-8', 'replace'))}")
         return objects[-1]
+
+
+def _is_own(host: str) -> bool:
+    """Whether something could listen on this address here; names are not looked up."""
+    import ipaddress
+    import socket
+
+    try:
+        address = ipaddress.ip_address(host)
+        with socket.socket(socket.AF_INET6 if address.version == 6 else socket.AF_INET) as probe:
+            probe.bind((host, 0))
+        return True
+    except (OSError, ValueError):
+        return False
 
 
 def _said(text: str) -> str:

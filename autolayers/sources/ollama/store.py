@@ -76,7 +76,11 @@ class Name:
         name = cls(host, namespace, model, tag)
         rules = ((_HOST_PART, host), (_NAMESPACE_PART, namespace), (_PART, model), (_PART, tag))
         if not all(rule.fullmatch(part) for rule, part in rules):
-            raise ModelError(f"not a model's name: {text!r} (Ollama writes [host/][namespace/]model[:tag])")
+            file = text.startswith((".", "/", "~")) or text.lower().endswith(".gguf")
+            if text.startswith("hf:"):
+                raise ModelError(f"not a model's name: {text!r} (Ollama writes hf.co/USER/REPO:QUANT)")
+            raise ModelError(f"{text}: no such file" if file else
+                             f"not a model's name: {text!r} (Ollama writes [host/][namespace/]model[:tag])")
         return name
 
     @property
@@ -144,8 +148,27 @@ def find(text: str, environ: Mapping[str, str], places: Sequence[str] | None = N
     if unreadable is not None:
         raise StoreUnreadable(f"{unreadable.filename}: {unreadable.strerror} (Ollama's store belongs to another user: "
                               "join its group, or ask the server through OLLAMA_HOST)")
+    others = [str(other) for other in names(environ, places) if other.model.lower() == name.model.lower()]
+    hint = f"; there is {', '.join(others[:10])}" if others else ""
     raise NotInStore(f"no model {name} in {' or '.join(places)} (`ollama list` shows what there is, "
-                     "OLLAMA_MODELS says where)")
+                     f"OLLAMA_MODELS says where){hint}")
+
+
+def names(environ: Mapping[str, str], places: Sequence[str] | None = None) -> list[Name]:
+    """Every model of the first store that has any."""
+    for place in roots(environ) if places is None else places:
+        found = []
+        for directory in _MANIFESTS:
+            root = os.path.join(place, directory)
+            for path, folders, files in os.walk(root):
+                folders.sort()
+                parts = os.path.relpath(path, root).split(os.sep)
+                if len(parts) == 3:
+                    host = HOST if parts[0] in _DEFAULT_HOSTS else parts[0]
+                    found += [Name(host, parts[1], parts[2], tag) for tag in sorted(files) if not tag.startswith(".")]
+        if found:
+            return found
+    return []
 
 
 def _home_of(user: str) -> str | None:
