@@ -6,7 +6,7 @@ from ..errors import LaunchRefused
 from ..graph import builder
 from ..records import dataclass, replace
 from .prepare import prepare
-from .reserve import BROKEN, Contradiction, GraphCache, grows, reserve, runtime_sizes
+from .reserve import BROKEN, Contradiction, GraphCache, count_kernels, grows, reserve, runtime_sizes
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -45,6 +45,18 @@ def measure(model: Model, params: Params, context: Context, placement: Placement
     from .bound import upper_bound
 
     return upper_bound(model, params, context, placement, memory)
+
+
+def kernels(model: Model, params: Params, context: Context, placement: Placement, memory: Memory,
+            cache: GraphCache) -> dict[str, tuple[int, int]]:
+    """GraphCache.kernels of a launch; empty where the architecture's graph is not known."""
+    build = builder(model.architecture, mtp=context.kind == "mtp")
+    if build is not None and not cache.kernels:
+        try:
+            count_kernels(prepare(model, params, context, placement, memory, build, cache))
+        except (Contradiction, *BROKEN):
+            return {}
+    return cache.kernels
 
 
 def _simulated(model: Model, params: Params, context: Context, placement: Placement, memory: Memory, cache: GraphCache,

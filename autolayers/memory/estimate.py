@@ -17,7 +17,7 @@ from ..records import dataclass, replace
 from .breakdown import Breakdown, LowerBound, Static, Usage
 from .cache import allocate
 from .companions import NONE, Companions, layer_inputs, wants_extras, with_draft_type
-from .compute import measure
+from .compute import kernels, measure
 from .context import resolve
 from .margin import margin, matmuls, ops_of
 from .reserve import GraphCache
@@ -109,10 +109,13 @@ class Estimator:
         found = self.static(one_each, shelf)
         return tuple(found.devices[device.name] for device in shelf)
 
-    @property
-    def kernels(self) -> dict[str, tuple[int, int]]:
-        """kernels_of the first generation graph that was made; empty where none was, or none is known."""
-        return self._graphs.kernels
+    def kernels(self, params: Params, devices: Sequence[Device]) -> dict[str, tuple[int, int]]:
+        """Kernels of a token's graph by weight (kernels.py): of the first launch that was measured, else of this one;
+        empty where the architecture's graph is not known. Raises LaunchRefused."""
+        if self._graphs.kernels:
+            return self._graphs.kernels
+        launch = self._launch(params, devices)
+        return kernels(self.model, launch.params, launch.context, launch.placement, launch.memory, self._graphs)
 
     def caches(self, params: Params, placement: Placement) -> Memory:
         """What the context allocates before its first graph, with the layers of this placement."""

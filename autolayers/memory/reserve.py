@@ -180,6 +180,13 @@ def runtime_sizes(setting: Setting, reserved: Reserved) -> tuple[int, ...]:
     return sizes
 
 
+@_without_gc
+def count_kernels(setting: Setting) -> None:
+    """Counts the kernels of a token's graph for GraphCache.kernels, unless a launch was measured already."""
+    if not setting.cache.kernels:
+        setting.cache.kernels = Graphs(setting, 1, 1, 1, _unresolved(setting)).kernels()
+
+
 def _unresolved(setting: Setting) -> dict[str, bool]:
     return {"flash_attn": setting.context.flash_attn != "off", **dict.fromkeys(("hc_pre", "hc_comb", "hc_post"), True)}
 
@@ -226,12 +233,12 @@ class Graphs:
         """The graph, every node with its backend."""
         if self._llm is None:
             try:
-                self._llm = self._build(pins)
+                self._llm = self._assigned(self._build(), pins)
             except BROKEN as error:
                 raise Contradiction(str(error)) from error
         return self._llm
 
-    def _build(self, pins: bool) -> Llm:
+    def _build(self) -> Llm:
         setting, (n_tokens, n_seqs, n_outputs) = self.setting, self.shape
         llm = Llm(setting.hparams, setting.context, n_tokens=n_tokens, n_seqs=n_seqs, n_outputs=n_outputs,
                   fused_ops=self.fused,
@@ -241,8 +248,22 @@ class Graphs:
         llm.graph.max_nodes = max(1 << 14, 40 * n_tokens, 32 * setting.n_tensors)
         llm.caches = setting.caches(llm)
         llm.done(setting.build(llm))
+        return llm
+
+    def _assigned(self, llm: Llm, pins: bool) -> Llm:
+        setting = self.setting
         assign(llm.graph, setting.backends, setting.context.op_offload, setting.context.rules, pins)
         return llm
+
+    def kernels(self) -> dict[str, tuple[int, int]]:
+        """kernels_of the graph, which no backend needs to be chosen for."""
+        try:
+            llm = self._build()
+        except BROKEN as error:
+            raise Contradiction(str(error)) from error
+        found = kernels_of(llm.graph.nodes)
+        llm.release()
+        return found
 
     def release(self) -> None:
         if self._llm is not None:

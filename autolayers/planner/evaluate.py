@@ -213,10 +213,11 @@ class Evaluator:
             return None
 
     def kernels(self) -> Mapping[str, tuple[int, int]]:
-        """Estimator.kernels, which the first launch that is measured fills."""
-        if not self.estimator.kernels and self.machine.devices:
-            self.candidate(Params(n_ctx=FIT_PARAMS_MIN_CTX, n_gpu_layers=0), PROMPT)
-        return self.estimator.kernels
+        """Kernels of a token's graph by weight; empty where they are not known."""
+        try:
+            return self.estimator.kernels(Params(n_ctx=FIT_PARAMS_MIN_CTX, n_gpu_layers=0), self.machine.devices)
+        except LaunchRefused:
+            return {}
 
     def margin(self, device: Device, params: Params, use: Measured) -> Parts:
         """The named parts of what stays free on a device; --fit-target or --margin given means exactly that and nothing
