@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from ..devices.device import Device
 
 __all__ = ["BACKENDS", "CPU", "DEFAULT", "HOST", "REPACK", "Backend", "Cpu", "Cuda", "Hip", "Metal", "Rpc", "RpcCpu",
-           "Unknown", "Vulkan", "backend", "backend_of", "canonical", "failed_allocations", "on"]
+           "Sycl", "Unknown", "Vulkan", "backend", "backend_of", "canonical", "failed_allocations", "on"]
 
 _ALL: tuple[type[Backend], ...] = (Cuda, Hip, Musa, Vulkan, Metal, Sycl, Cann, OpenCl, Rpc, RpcCpu, Cpu)
 BACKENDS = {b.name: b for b in _ALL}

@@ -67,7 +67,7 @@ def discover(environ: Mapping[str, str] | None = None, llama_server: str | None 
             listed = refine(listed, rpc)
         if not listed:
             notes.append(f"{llama_server} lists no GPU: planning for the CPU")
-        return Inventory(tuple(listed), ram, tuple(notes))
+        return Inventory(tuple(map(completed, listed)), ram, tuple(notes))
     local, notes = _local(environ, ram, root)
     far, more = remote(rpc)
     devices = (*far, *local)
@@ -90,7 +90,7 @@ def _local(environ: Mapping[str, str], ram: Host, root: str) -> tuple[list[Devic
         from . import vulkan
 
         devices = vulkan.query(environ)
-    return devices, notes
+    return list(map(completed, devices)), notes
 
 
 def measured(host: Host, environ: Mapping[str, str]) -> Host:
@@ -102,6 +102,18 @@ def measured(host: Host, environ: Mapping[str, str]) -> Host:
         return host
     return replace(host, bandwidth=known.get("ram") or host.bandwidth, bus=known.get("bus"), disk=known.get("disk"),
                    bandwidth_source="measured" if known.get("ram") else host.bandwidth_source)
+
+
+def completed(device: Device) -> Device:
+    """The device with its card's figures where its driver does not tell them."""
+    from ..units import MiB
+    from .cards import described as card_of
+
+    card = card_of(device.description, device.total // MiB) if device.description else None
+    if card is None or (device.uuid or "").startswith("MIG-"):     # an instance has a share of the card
+        return device
+    return replace(device, bandwidth=device.bandwidth or card.bandwidth * 1e9, link=device.link or card.link,
+                   fp16_tflops=device.fp16_tflops or card.fp16, unified=device.unified or card.unified)
 
 
 def remote(endpoints: Sequence[str]) -> tuple[list[Device], list[str]]:

@@ -2,12 +2,13 @@
 
 The memory is what CUDA (or ROCm) reports as the card's total under Linux, the lowest seen in public llama.cpp
 logs of 2026 ("VRAM: ... MiB"), where none was found 1.5 % less than advertised; a driver update moves it by up
-to 1 %. Bandwidth is the maker's.
+to 1 %. Bandwidth is the maker's, and so is the fp16 rate: matrix units at boost clock, without
+sparsity (NVIDIA from Turing on 1024 operations a clock and multiprocessor, with fp16 sums), else twice or once fp32.
 """
 
 from __future__ import annotations
 
-from ..backends import DEFAULT, Hip
+from ..backends import DEFAULT, Hip, Metal, Sycl
 from ..errors import UsageError
 from ..records import dataclass
 
@@ -19,110 +20,193 @@ class Card:
     compute_capability: tuple[int, int] | None    # None: not CUDA
     n_sm: int | None
     bandwidth: int                                # 10**9 bytes per second
+    fp16: float                                   # 10**12 operations per second of its matrix units, dense
+    pcie: str                                     # generation and lanes; "": none, its memory is the system's
     backend: str = DEFAULT.name                   # whose device it is
+    unified: bool = False
+
+    @property
+    def link(self) -> float | None:
+        """Bytes per second from RAM that copies reach."""
+        generation, _, lanes = self.pcie.partition("x")
+        return _LANE[generation] * int(lanes) if lanes else None
+
+
+_LANE = {"3": 0.886e9, "4": 1.77e9, "5": 3.54e9}      # 0.9 of a lane's bytes per second, by generation
+
+# Apple's chips, the largest variant of each: 10**9 bytes per second, 10**12 fp16 operations per second, sizes in GiB
+_APPLE = {
+    "m1": (68, 2.6, (8, 16)), "m1-pro": (200, 5.3, (16, 32)), "m1-max": (400, 10.4, (32, 64)),
+    "m1-ultra": (800, 20.8, (64, 128)), "m2": (100, 3.6, (8, 16, 24)), "m2-pro": (200, 6.8, (16, 32)),
+    "m2-max": (400, 13.6, (32, 64, 96)), "m2-ultra": (800, 27.2, (64, 128, 192)), "m3": (100, 4.1, (8, 16, 24)),
+    "m3-pro": (150, 7.4, (18, 36)), "m3-max": (400, 14.2, (36, 48, 64, 96, 128)),
+    "m3-ultra": (819, 28.4, (96, 256, 512)), "m4": (120, 4.6, (16, 24, 32)), "m4-pro": (273, 9.2, (24, 48, 64)),
+    "m4-max": (546, 18.4, (36, 48, 64, 128)), "m5": (153, 16.0, (16, 24, 32)),
+}
 
 
 CARDS = {
-    "gtx-1060-6g": Card("NVIDIA GeForce GTX 1060 6GB", 6063, (6, 1), 10, 192),
-    "gtx-1070": Card("NVIDIA GeForce GTX 1070", 8098, (6, 1), 15, 256),
-    "gtx-1080": Card("NVIDIA GeForce GTX 1080", 8098, (6, 1), 20, 320),
-    "gtx-1080-ti": Card("NVIDIA GeForce GTX 1080 Ti", 11094, (6, 1), 28, 484),
-    "gtx-1650": Card("NVIDIA GeForce GTX 1650", 3712, (7, 5), 14, 128),
-    "gtx-1660": Card("NVIDIA GeForce GTX 1660", 5747, (7, 5), 22, 192),
-    "gtx-1660-super": Card("NVIDIA GeForce GTX 1660 SUPER", 5747, (7, 5), 22, 336),
-    "gtx-1660-ti": Card("NVIDIA GeForce GTX 1660 Ti", 5747, (7, 5), 24, 288),
-    "rtx-2060-6g": Card("NVIDIA GeForce RTX 2060", 5745, (7, 5), 30, 336),
-    "rtx-2060-12g": Card("NVIDIA GeForce RTX 2060", 11832, (7, 5), 34, 336),
-    "rtx-2070": Card("NVIDIA GeForce RTX 2070", 7782, (7, 5), 36, 448),
-    "rtx-2070-super": Card("NVIDIA GeForce RTX 2070 SUPER", 7782, (7, 5), 40, 448),
-    "rtx-2080": Card("NVIDIA GeForce RTX 2080", 7782, (7, 5), 46, 448),
-    "rtx-2080-ti": Card("NVIDIA GeForce RTX 2080 Ti", 10822, (7, 5), 68, 616),
-    "rtx-3050-8g": Card("NVIDIA GeForce RTX 3050", 7782, (8, 6), 20, 224),
-    "rtx-3060": Card("NVIDIA GeForce RTX 3060", 11906, (8, 6), 28, 360),
-    "rtx-3060-ti": Card("NVIDIA GeForce RTX 3060 Ti", 7782, (8, 6), 38, 448),
-    "rtx-3070": Card("NVIDIA GeForce RTX 3070", 7782, (8, 6), 46, 448),
-    "rtx-3070-ti": Card("NVIDIA GeForce RTX 3070 Ti", 7782, (8, 6), 48, 608),
-    "rtx-3080-10g": Card("NVIDIA GeForce RTX 3080", 9868, (8, 6), 68, 760),
-    "rtx-3080-12g": Card("NVIDIA GeForce RTX 3080", 11906, (8, 6), 70, 912),
-    "rtx-3080-ti": Card("NVIDIA GeForce RTX 3080 Ti", 11909, (8, 6), 80, 912),
-    "rtx-3090": Card("NVIDIA GeForce RTX 3090", 24115, (8, 6), 82, 936),
-    "rtx-3090-ti": Card("NVIDIA GeForce RTX 3090 Ti", 24115, (8, 6), 84, 1008),
-    "rtx-4060": Card("NVIDIA GeForce RTX 4060", 7806, (8, 9), 24, 272),
-    "rtx-4060-ti-8g": Card("NVIDIA GeForce RTX 4060 Ti", 7806, (8, 9), 34, 288),
-    "rtx-4060-ti-16g": Card("NVIDIA GeForce RTX 4060 Ti", 15939, (8, 9), 34, 288),
-    "rtx-4070": Card("NVIDIA GeForce RTX 4070", 11872, (8, 9), 46, 504),
-    "rtx-4070-super": Card("NVIDIA GeForce RTX 4070 SUPER", 11872, (8, 9), 56, 504),
-    "rtx-4070-ti": Card("NVIDIA GeForce RTX 4070 Ti", 11872, (8, 9), 60, 504),
-    "rtx-4070-ti-super": Card("NVIDIA GeForce RTX 4070 Ti SUPER", 15939, (8, 9), 66, 672),
-    "rtx-4080": Card("NVIDIA GeForce RTX 4080", 15939, (8, 9), 76, 716),
-    "rtx-4080-super": Card("NVIDIA GeForce RTX 4080 SUPER", 15939, (8, 9), 80, 736),
-    "rtx-4090": Card("NVIDIA GeForce RTX 4090", 24080, (8, 9), 128, 1008),
-    "rtx-5060": Card("NVIDIA GeForce RTX 5060", 7707, (12, 0), 30, 448),
-    "rtx-5060-ti-8g": Card("NVIDIA GeForce RTX 5060 Ti", 7707, (12, 0), 36, 448),
-    "rtx-5060-ti-16g": Card("NVIDIA GeForce RTX 5060 Ti", 15841, (12, 0), 36, 448),
-    "rtx-5070": Card("NVIDIA GeForce RTX 5070", 11756, (12, 0), 48, 672),
-    "rtx-5070-ti": Card("NVIDIA GeForce RTX 5070 Ti", 15808, (12, 0), 70, 896),
-    "rtx-5080": Card("NVIDIA GeForce RTX 5080", 15808, (12, 0), 84, 960),
-    "rtx-5090": Card("NVIDIA GeForce RTX 5090", 32106, (12, 0), 170, 1792),
-    "rtx-3060-laptop": Card("NVIDIA GeForce RTX 3060 Laptop GPU", 5745, (8, 6), 30, 336),
-    "rtx-3070-laptop": Card("NVIDIA GeForce RTX 3070 Laptop GPU", 7782, (8, 6), 40, 448),
-    "rtx-3080-laptop-16g": Card("NVIDIA GeForce RTX 3080 Laptop GPU", 15939, (8, 6), 48, 448),
-    "rtx-4050-laptop": Card("NVIDIA GeForce RTX 4050 Laptop GPU", 5745, (8, 9), 20, 192),
-    "rtx-4060-laptop": Card("NVIDIA GeForce RTX 4060 Laptop GPU", 7782, (8, 9), 24, 256),
-    "rtx-4070-laptop": Card("NVIDIA GeForce RTX 4070 Laptop GPU", 7782, (8, 9), 36, 256),
-    "rtx-4080-laptop": Card("NVIDIA GeForce RTX 4080 Laptop GPU", 11872, (8, 9), 58, 432),
-    "rtx-4090-laptop": Card("NVIDIA GeForce RTX 4090 Laptop GPU", 15939, (8, 9), 76, 576),
-    "rtx-5070-ti-laptop": Card("NVIDIA GeForce RTX 5070 Ti Laptop GPU", 11756, (12, 0), 46, 672),
-    "rtx-5080-laptop": Card("NVIDIA GeForce RTX 5080 Laptop GPU", 15808, (12, 0), 60, 896),
-    "rtx-5090-laptop": Card("NVIDIA GeForce RTX 5090 Laptop GPU", 24080, (12, 0), 82, 896),
-    "rtx-a2000-12g": Card("NVIDIA RTX A2000 12GB", 11906, (8, 6), 26, 288),
-    "rtx-a4000": Card("NVIDIA RTX A4000", 15939, (8, 6), 48, 448),
-    "rtx-a5000": Card("NVIDIA RTX A5000", 24115, (8, 6), 64, 768),
-    "rtx-a6000": Card("NVIDIA RTX A6000", 48531, (8, 6), 84, 768),
-    "rtx-4000-ada": Card("NVIDIA RTX 4000 Ada Generation", 19991, (8, 9), 48, 360),
-    "rtx-6000-ada": Card("NVIDIA RTX 6000 Ada Generation", 48497, (8, 9), 142, 960),
-    "rtx-pro-6000": Card("NVIDIA RTX PRO 6000 Blackwell Workstation Edition", 97247, (12, 0), 188, 1792),
-    "quadro-rtx-5000": Card("Quadro RTX 5000", 15927, (7, 5), 48, 448),
-    "tesla-p40": Card("Tesla P40", 22905, (6, 1), 30, 346),
-    "tesla-p100-16g": Card("Tesla P100-PCIE-16GB", 16138, (6, 0), 56, 732),
-    "tesla-t4": Card("Tesla T4", 14912, (7, 5), 40, 320),
-    "tesla-v100-16g": Card("Tesla V100-SXM2-16GB", 16138, (7, 0), 80, 898),
-    "tesla-v100-32g": Card("Tesla V100-SXM2-32GB", 32494, (7, 0), 80, 898),
-    "a10": Card("NVIDIA A10", 22731, (8, 6), 72, 600),
-    "a40": Card("NVIDIA A40", 45411, (8, 6), 84, 696),
-    "a100-40g": Card("NVIDIA A100-SXM4-40GB", 40326, (8, 0), 108, 1555),
-    "a100-80g": Card("NVIDIA A100-SXM4-80GB", 81037, (8, 0), 108, 2039),
-    "l4": Card("NVIDIA L4", 22478, (8, 9), 58, 300),
-    "l20": Card("NVIDIA L20", 45457, (8, 9), 92, 864),
-    "l40": Card("NVIDIA L40", 45411, (8, 9), 142, 864),
-    "l40s": Card("NVIDIA L40S", 45411, (8, 9), 142, 864),
-    "h100-80g": Card("NVIDIA H100 80GB HBM3", 81007, (9, 0), 132, 3352),
-    "h100-nvl": Card("NVIDIA H100 NVL", 95320, (9, 0), 132, 3938),
-    "h200": Card("NVIDIA H200", 143155, (9, 0), 132, 4917),
-    "b200": Card("NVIDIA B200", 182630, (10, 0), 148, 7700),
-    "rx-6600": Card("AMD Radeon RX 6600", 8060, None, None, 224, Hip.name),
-    "rx-6600-xt": Card("AMD Radeon RX 6600 XT", 8060, None, None, 256, Hip.name),
-    "rx-6700-xt": Card("AMD Radeon RX 6700 XT", 12090, None, None, 384, Hip.name),
-    "rx-6750-xt": Card("AMD Radeon RX 6750 XT", 12090, None, None, 432, Hip.name),
-    "rx-6800": Card("AMD Radeon RX 6800", 16120, None, None, 512, Hip.name),
-    "rx-6800-xt": Card("AMD Radeon RX 6800 XT", 16120, None, None, 512, Hip.name),
-    "rx-6900-xt": Card("AMD Radeon RX 6900 XT", 16120, None, None, 512, Hip.name),
-    "rx-6950-xt": Card("AMD Radeon RX 6950 XT", 16120, None, None, 576, Hip.name),
-    "rx-7600": Card("AMD Radeon RX 7600", 8060, None, None, 288, Hip.name),
-    "rx-7600-xt": Card("AMD Radeon RX 7600 XT", 16120, None, None, 288, Hip.name),
-    "rx-7700-xt": Card("AMD Radeon RX 7700 XT", 12090, None, None, 432, Hip.name),
-    "rx-7800-xt": Card("AMD Radeon RX 7800 XT", 16120, None, None, 624, Hip.name),
-    "rx-7900-xt": Card("AMD Radeon RX 7900 XT", 20150, None, None, 800, Hip.name),
-    "rx-7900-xtx": Card("AMD Radeon RX 7900 XTX", 24190, None, None, 960, Hip.name),
-    "rx-9060-xt-8g": Card("AMD Radeon RX 9060 XT", 8060, None, None, 320, Hip.name),
-    "rx-9060-xt-16g": Card("AMD Radeon RX 9060 XT", 16120, None, None, 320, Hip.name),
-    "rx-9070": Card("AMD Radeon RX 9070", 16120, None, None, 640, Hip.name),
-    "rx-9070-xt": Card("AMD Radeon RX 9070 XT", 16120, None, None, 640, Hip.name),
-    "mi300x": Card("AMD Instinct MI300X", 193658, None, None, 5300, Hip.name),
+    "gtx-1060-6g": Card("NVIDIA GeForce GTX 1060 6GB", 6063, (6, 1), 10, 192, 4.4, "3x16"),
+    "gtx-1070": Card("NVIDIA GeForce GTX 1070", 8098, (6, 1), 15, 256, 6.5, "3x16"),
+    "gtx-1080": Card("NVIDIA GeForce GTX 1080", 8098, (6, 1), 20, 320, 8.9, "3x16"),
+    "gtx-1080-ti": Card("NVIDIA GeForce GTX 1080 Ti", 11094, (6, 1), 28, 484, 11.3, "3x16"),
+    "gtx-1650": Card("NVIDIA GeForce GTX 1650", 3712, (7, 5), 14, 128, 6.0, "3x16"),
+    "gtx-1660": Card("NVIDIA GeForce GTX 1660", 5747, (7, 5), 22, 192, 10.1, "3x16"),
+    "gtx-1660-super": Card("NVIDIA GeForce GTX 1660 SUPER", 5747, (7, 5), 22, 336, 10.0, "3x16"),
+    "gtx-1660-ti": Card("NVIDIA GeForce GTX 1660 Ti", 5747, (7, 5), 24, 288, 10.9, "3x16"),
+    "rtx-2060-6g": Card("NVIDIA GeForce RTX 2060", 5745, (7, 5), 30, 336, 51.6, "3x16"),
+    "rtx-2060-12g": Card("NVIDIA GeForce RTX 2060", 11832, (7, 5), 34, 336, 57.4, "3x16"),
+    "rtx-2070": Card("NVIDIA GeForce RTX 2070", 7782, (7, 5), 36, 448, 59.7, "3x16"),
+    "rtx-2070-super": Card("NVIDIA GeForce RTX 2070 SUPER", 7782, (7, 5), 40, 448, 72.5, "3x16"),
+    "rtx-2080": Card("NVIDIA GeForce RTX 2080", 7782, (7, 5), 46, 448, 80.5, "3x16"),
+    "rtx-2080-super": Card("NVIDIA GeForce RTX 2080 SUPER", 7782, (7, 5), 48, 496, 89.2, "3x16"),
+    "rtx-2080-ti": Card("NVIDIA GeForce RTX 2080 Ti", 10822, (7, 5), 68, 616, 107.6, "3x16"),
+    "titan-rtx": Card("NVIDIA TITAN RTX", 24007, (7, 5), 72, 672, 130.5, "3x16"),
+    "rtx-3050-8g": Card("NVIDIA GeForce RTX 3050", 7782, (8, 6), 20, 224, 36.4, "4x8"),
+    "rtx-3060": Card("NVIDIA GeForce RTX 3060", 11906, (8, 6), 28, 360, 51.2, "4x16"),
+    "rtx-3060-ti": Card("NVIDIA GeForce RTX 3060 Ti", 7782, (8, 6), 38, 448, 64.8, "4x16"),
+    "rtx-3070": Card("NVIDIA GeForce RTX 3070", 7782, (8, 6), 46, 448, 81.3, "4x16"),
+    "rtx-3070-ti": Card("NVIDIA GeForce RTX 3070 Ti", 7782, (8, 6), 48, 608, 87.0, "4x16"),
+    "rtx-3080-10g": Card("NVIDIA GeForce RTX 3080", 9868, (8, 6), 68, 760, 119.0, "4x16"),
+    "rtx-3080-12g": Card("NVIDIA GeForce RTX 3080", 11906, (8, 6), 70, 912, 122.6, "4x16"),
+    "rtx-3080-ti": Card("NVIDIA GeForce RTX 3080 Ti", 11909, (8, 6), 80, 912, 136.0, "4x16"),
+    "rtx-3090": Card("NVIDIA GeForce RTX 3090", 24115, (8, 6), 82, 936, 142.0, "4x16"),
+    "rtx-3090-ti": Card("NVIDIA GeForce RTX 3090 Ti", 24115, (8, 6), 84, 1008, 160.0, "4x16"),
+    "rtx-4060": Card("NVIDIA GeForce RTX 4060", 7806, (8, 9), 24, 272, 60.5, "4x8"),
+    "rtx-4060-ti-8g": Card("NVIDIA GeForce RTX 4060 Ti", 7806, (8, 9), 34, 288, 88.3, "4x8"),
+    "rtx-4060-ti-16g": Card("NVIDIA GeForce RTX 4060 Ti", 15939, (8, 9), 34, 288, 88.3, "4x8"),
+    "rtx-4070": Card("NVIDIA GeForce RTX 4070", 11872, (8, 9), 46, 504, 116.6, "4x16"),
+    "rtx-4070-super": Card("NVIDIA GeForce RTX 4070 SUPER", 11872, (8, 9), 56, 504, 141.9, "4x16"),
+    "rtx-4070-ti": Card("NVIDIA GeForce RTX 4070 Ti", 11872, (8, 9), 60, 504, 160.4, "4x16"),
+    "rtx-4070-ti-super": Card("NVIDIA GeForce RTX 4070 Ti SUPER", 15939, (8, 9), 66, 672, 176.4, "4x16"),
+    "rtx-4080": Card("NVIDIA GeForce RTX 4080", 15939, (8, 9), 76, 716, 194.9, "4x16"),
+    "rtx-4080-super": Card("NVIDIA GeForce RTX 4080 SUPER", 15939, (8, 9), 80, 736, 208.9, "4x16"),
+    "rtx-4090": Card("NVIDIA GeForce RTX 4090", 24080, (8, 9), 128, 1008, 330.3, "4x16"),
+    "rtx-4090-d": Card("NVIDIA GeForce RTX 4090 D", 24080, (8, 9), 114, 1008, 294.2, "4x16"),
+    "rtx-5050": Card("NVIDIA GeForce RTX 5050", 7707, (12, 0), 20, 320, 52.7, "5x8"),
+    "rtx-5060": Card("NVIDIA GeForce RTX 5060", 7707, (12, 0), 30, 448, 76.7, "5x8"),
+    "rtx-5060-ti-8g": Card("NVIDIA GeForce RTX 5060 Ti", 7707, (12, 0), 36, 448, 94.8, "5x8"),
+    "rtx-5060-ti-16g": Card("NVIDIA GeForce RTX 5060 Ti", 15841, (12, 0), 36, 448, 94.8, "5x8"),
+    "rtx-5070": Card("NVIDIA GeForce RTX 5070", 11756, (12, 0), 48, 672, 123.5, "5x16"),
+    "rtx-5070-ti": Card("NVIDIA GeForce RTX 5070 Ti", 15808, (12, 0), 70, 896, 175.8, "5x16"),
+    "rtx-5080": Card("NVIDIA GeForce RTX 5080", 15808, (12, 0), 84, 960, 225.1, "5x16"),
+    "rtx-5090": Card("NVIDIA GeForce RTX 5090", 32106, (12, 0), 170, 1792, 419.0, "5x16"),
+    "rtx-3060-laptop": Card("NVIDIA GeForce RTX 3060 Laptop GPU", 5745, (8, 6), 30, 336, 43.8, "4x8"),
+    "rtx-3070-laptop": Card("NVIDIA GeForce RTX 3070 Laptop GPU", 7782, (8, 6), 40, 448, 63.9, "4x8"),
+    "rtx-3070-ti-laptop": Card("NVIDIA GeForce RTX 3070 Ti Laptop GPU", 7782, (8, 6), 46, 448, 69.9, "4x8"),
+    "rtx-3080-laptop-8g": Card("NVIDIA GeForce RTX 3080 Laptop GPU", 7782, (8, 6), 48, 448, 75.9, "4x8"),
+    "rtx-3080-laptop-16g": Card("NVIDIA GeForce RTX 3080 Laptop GPU", 15939, (8, 6), 48, 448, 75.9, "4x8"),
+    "rtx-3080-ti-laptop": Card("NVIDIA GeForce RTX 3080 Ti Laptop GPU", 15939, (8, 6), 58, 512, 74.8, "4x8"),
+    "rtx-4050-laptop": Card("NVIDIA GeForce RTX 4050 Laptop GPU", 5745, (8, 9), 20, 192, 48.5, "4x8"),
+    "rtx-4060-laptop": Card("NVIDIA GeForce RTX 4060 Laptop GPU", 7782, (8, 9), 24, 256, 58.2, "4x8"),
+    "rtx-4070-laptop": Card("NVIDIA GeForce RTX 4070 Laptop GPU", 7782, (8, 9), 36, 256, 80.2, "4x8"),
+    "rtx-4080-laptop": Card("NVIDIA GeForce RTX 4080 Laptop GPU", 11872, (8, 9), 58, 432, 135.4, "4x8"),
+    "rtx-4090-laptop": Card("NVIDIA GeForce RTX 4090 Laptop GPU", 15939, (8, 9), 76, 576, 158.8, "4x8"),
+    "rtx-5050-laptop": Card("NVIDIA GeForce RTX 5050 Laptop GPU", 7707, (12, 0), 20, 384, 51.2, "5x8"),
+    "rtx-5060-laptop": Card("NVIDIA GeForce RTX 5060 Laptop GPU", 7707, (12, 0), 26, 384, 66.6, "5x8"),
+    "rtx-5070-laptop": Card("NVIDIA GeForce RTX 5070 Laptop GPU", 7707, (12, 0), 36, 384, 86.6, "5x16"),
+    "rtx-5070-ti-laptop": Card("NVIDIA GeForce RTX 5070 Ti Laptop GPU", 11756, (12, 0), 46, 672, 104.6, "5x16"),
+    "rtx-5080-laptop": Card("NVIDIA GeForce RTX 5080 Laptop GPU", 15808, (12, 0), 60, 896, 140.7, "5x16"),
+    "rtx-5090-laptop": Card("NVIDIA GeForce RTX 5090 Laptop GPU", 24080, (12, 0), 82, 896, 181.4, "5x16"),
+    "rtx-a2000-12g": Card("NVIDIA RTX A2000 12GB", 11906, (8, 6), 26, 288, 31.9, "4x16"),
+    "rtx-a4000": Card("NVIDIA RTX A4000", 15939, (8, 6), 48, 448, 76.7, "4x16"),
+    "rtx-a4500": Card("NVIDIA RTX A4500", 19991, (8, 6), 56, 640, 94.6, "4x16"),
+    "rtx-a5000": Card("NVIDIA RTX A5000", 24115, (8, 6), 64, 768, 111.1, "4x16"),
+    "rtx-a6000": Card("NVIDIA RTX A6000", 48531, (8, 6), 84, 768, 154.8, "4x16"),
+    "rtx-2000-ada": Card("NVIDIA RTX 2000 Ada Generation", 15939, (8, 9), 22, 224, 48.0, "4x8"),
+    "rtx-4000-ada": Card("NVIDIA RTX 4000 Ada Generation", 19991, (8, 9), 48, 360, 106.8, "4x16"),
+    "rtx-4500-ada": Card("NVIDIA RTX 4500 Ada Generation", 24080, (8, 9), 60, 432, 158.5, "4x16"),
+    "rtx-5000-ada": Card("NVIDIA RTX 5000 Ada Generation", 32200, (8, 9), 100, 576, 261.0, "4x16"),
+    "rtx-6000-ada": Card("NVIDIA RTX 6000 Ada Generation", 48497, (8, 9), 142, 960, 364.2, "4x16"),
+    "rtx-pro-2000": Card("NVIDIA RTX PRO 2000 Blackwell", 15808, (12, 0), 34, 288, 87.0, "5x16"),
+    "rtx-pro-4000": Card("NVIDIA RTX PRO 4000 Blackwell", 24080, (12, 0), 70, 672, 186.4, "5x16"),
+    "rtx-pro-4500": Card("NVIDIA RTX PRO 4500 Blackwell", 32106, (12, 0), 82, 896, 218.3, "5x16"),
+    "rtx-pro-5000-48g": Card("NVIDIA RTX PRO 5000 Blackwell", 48400, (12, 0), 110, 1344, 292.9, "5x16"),
+    "rtx-pro-5000-72g": Card("NVIDIA RTX PRO 5000 Blackwell", 72600, (12, 0), 110, 1344, 292.9, "5x16"),
+    "rtx-pro-6000": Card("NVIDIA RTX PRO 6000 Blackwell Workstation Edition", 97247, (12, 0), 188, 1792, 503.8, "5x16"),
+    "rtx-pro-6000-max-q":
+        Card("NVIDIA RTX PRO 6000 Blackwell Max-Q Workstation Edition", 97247, (12, 0), 188, 1792, 438.9, "5x16"),
+    "rtx-pro-6000-server":
+        Card("NVIDIA RTX PRO 6000 Blackwell Server Edition", 97247, (12, 0), 188, 1597, 477.4, "5x16"),
+    "quadro-rtx-6000": Card("Quadro RTX 6000", 24007, (7, 5), 72, 672, 130.5, "3x16"),
+    "quadro-rtx-8000": Card("Quadro RTX 8000", 48400, (7, 5), 72, 672, 130.5, "3x16"),
+    "quadro-rtx-5000": Card("Quadro RTX 5000", 15927, (7, 5), 48, 448, 89.2, "3x16"),
+    "tesla-p40": Card("Tesla P40", 22905, (6, 1), 30, 346, 11.8, "3x16"),
+    "tesla-p100-16g": Card("Tesla P100-PCIE-16GB", 16138, (6, 0), 56, 732, 18.7, "3x16"),
+    "tesla-t4": Card("Tesla T4", 14912, (7, 5), 40, 320, 65.0, "3x16"),
+    "tesla-v100-16g": Card("Tesla V100-SXM2-16GB", 16138, (7, 0), 80, 898, 125.0, "3x16"),
+    "tesla-v100-32g": Card("Tesla V100-SXM2-32GB", 32494, (7, 0), 80, 898, 125.0, "3x16"),
+    "a10": Card("NVIDIA A10", 22731, (8, 6), 72, 600, 125.0, "4x16"),
+    "a30": Card("NVIDIA A30", 24115, (8, 0), 56, 933, 165.0, "4x16"),
+    "a40": Card("NVIDIA A40", 45411, (8, 6), 84, 696, 149.7, "4x16"),
+    "a100-40g": Card("NVIDIA A100-SXM4-40GB", 40326, (8, 0), 108, 1555, 312.0, "4x16"),
+    "a100-80g": Card("NVIDIA A100-SXM4-80GB", 81037, (8, 0), 108, 2039, 312.0, "4x16"),
+    "a100-80g-pcie": Card("NVIDIA A100 80GB PCIe", 81037, (8, 0), 108, 1935, 312.0, "4x16"),
+    "l4": Card("NVIDIA L4", 22478, (8, 9), 58, 300, 121.0, "4x16"),
+    "l20": Card("NVIDIA L20", 45457, (8, 9), 92, 864, 119.5, "4x16"),
+    "l40": Card("NVIDIA L40", 45411, (8, 9), 142, 864, 181.0, "4x16"),
+    "l40s": Card("NVIDIA L40S", 45411, (8, 9), 142, 864, 362.0, "4x16"),
+    "h100-pcie": Card("NVIDIA H100 PCIe", 81007, (9, 0), 114, 2039, 756.0, "4x16"),
+    "h100-80g": Card("NVIDIA H100 80GB HBM3", 81007, (9, 0), 132, 3352, 989.0, "5x16"),
+    "h100-nvl": Card("NVIDIA H100 NVL", 95320, (9, 0), 132, 3938, 835.0, "5x16"),
+    "h20": Card("NVIDIA H20", 97500, (9, 0), 78, 4000, 148.0, "4x16"),
+    "h200": Card("NVIDIA H200", 143155, (9, 0), 132, 4917, 989.0, "5x16"),
+    "gh200-96g": Card("NVIDIA GH200 480GB", 96768, (9, 0), 132, 4000, 989.0, "4x16"),
+    "b200": Card("NVIDIA B200", 182630, (10, 0), 148, 7700, 2250.0, "5x16"),
+    "gb10": Card("NVIDIA GB10", 122000, (12, 1), 48, 273, 125.0, "", DEFAULT.name, True),
+    "rx-6600": Card("AMD Radeon RX 6600", 8060, None, None, 224, 17.9, "4x8", Hip.name),
+    "rx-6600-xt": Card("AMD Radeon RX 6600 XT", 8060, None, None, 256, 21.2, "4x8", Hip.name),
+    "rx-6700-xt": Card("AMD Radeon RX 6700 XT", 12090, None, None, 384, 26.4, "4x16", Hip.name),
+    "rx-6750-xt": Card("AMD Radeon RX 6750 XT", 12090, None, None, 432, 26.6, "4x16", Hip.name),
+    "rx-6800": Card("AMD Radeon RX 6800", 16120, None, None, 512, 32.3, "4x16", Hip.name),
+    "rx-6800-xt": Card("AMD Radeon RX 6800 XT", 16120, None, None, 512, 41.5, "4x16", Hip.name),
+    "rx-6900-xt": Card("AMD Radeon RX 6900 XT", 16120, None, None, 512, 46.1, "4x16", Hip.name),
+    "rx-6950-xt": Card("AMD Radeon RX 6950 XT", 16120, None, None, 576, 47.3, "4x16", Hip.name),
+    "rx-7600": Card("AMD Radeon RX 7600", 8060, None, None, 288, 43.5, "4x8", Hip.name),
+    "rx-7600-xt": Card("AMD Radeon RX 7600 XT", 16120, None, None, 288, 45.1, "4x8", Hip.name),
+    "rx-7700-xt": Card("AMD Radeon RX 7700 XT", 12090, None, None, 432, 70.3, "4x16", Hip.name),
+    "rx-7800-xt": Card("AMD Radeon RX 7800 XT", 16120, None, None, 624, 74.7, "4x16", Hip.name),
+    "rx-7900-gre": Card("AMD Radeon RX 7900 GRE", 16120, None, None, 576, 92.0, "4x16", Hip.name),
+    "rx-7900-xt": Card("AMD Radeon RX 7900 XT", 20150, None, None, 800, 103.0, "4x16", Hip.name),
+    "rx-7900-xtx": Card("AMD Radeon RX 7900 XTX", 24190, None, None, 960, 122.8, "4x16", Hip.name),
+    "rx-9060-xt-8g": Card("AMD Radeon RX 9060 XT", 8060, None, None, 320, 103.0, "5x16", Hip.name),
+    "rx-9060-xt-16g": Card("AMD Radeon RX 9060 XT", 16120, None, None, 320, 103.0, "5x16", Hip.name),
+    "rx-9070": Card("AMD Radeon RX 9070", 16120, None, None, 640, 145.0, "5x16", Hip.name),
+    "rx-9070-xt": Card("AMD Radeon RX 9070 XT", 16120, None, None, 640, 195.0, "5x16", Hip.name),
+    "pro-w6800": Card("AMD Radeon PRO W6800", 32240, None, None, 512, 35.7, "4x16", Hip.name),
+    "pro-w7800": Card("AMD Radeon PRO W7800", 32240, None, None, 576, 90.5, "4x16", Hip.name),
+    "pro-w7900": Card("AMD Radeon PRO W7900", 48360, None, None, 864, 122.6, "4x16", Hip.name),
+    "ai-pro-r9700": Card("AMD Radeon AI PRO R9700", 32240, None, None, 640, 191.0, "5x16", Hip.name),
+    "strix-halo-64g": Card("AMD Radeon 8060S (Strix Halo)", 55000, None, None, 256, 59.4, "", Hip.name, True),
+    "strix-halo-96g": Card("AMD Radeon 8060S (Strix Halo)", 82500, None, None, 256, 59.4, "", Hip.name, True),
+    "strix-halo-128g": Card("AMD Radeon 8060S (Strix Halo)", 110000, None, None, 256, 59.4, "", Hip.name, True),
+    "mi50-16g": Card("AMD Instinct MI50", 16120, None, None, 1024, 26.5, "4x16", Hip.name),
+    "mi50-32g": Card("AMD Instinct MI50", 32240, None, None, 1024, 26.5, "4x16", Hip.name),
+    "mi100": Card("AMD Instinct MI100", 32240, None, None, 1229, 184.6, "4x16", Hip.name),
+    "mi210": Card("AMD Instinct MI210", 64480, None, None, 1638, 181.0, "4x16", Hip.name),
+    "mi250x": Card("AMD Instinct MI250X", 64480, None, None, 1638, 191.5, "4x16", Hip.name),
+    "mi300x": Card("AMD Instinct MI300X", 193658, None, None, 5300, 1307.0, "5x16", Hip.name),
+    "mi325x": Card("AMD Instinct MI325X", 258000, None, None, 6000, 1307.0, "5x16", Hip.name),
+    "mi355x": Card("AMD Instinct MI355X", 290000, None, None, 8000, 2300.0, "5x16", Hip.name),
+    "arc-a380": Card("Intel Arc A380", 6000, None, None, 186, 33.0, "4x8", Sycl.name),
+    "arc-a580": Card("Intel Arc A580", 8060, None, None, 512, 98.0, "4x16", Sycl.name),
+    "arc-a750": Card("Intel Arc A750", 8060, None, None, 512, 118.0, "4x16", Sycl.name),
+    "arc-a770-8g": Card("Intel Arc A770", 8060, None, None, 512, 137.6, "4x16", Sycl.name),
+    "arc-a770-16g": Card("Intel Arc A770", 15900, None, None, 560, 137.6, "4x16", Sycl.name),
+    "arc-b570": Card("Intel Arc B570", 10070, None, None, 380, 92.0, "4x8", Sycl.name),
+    "arc-b580": Card("Intel Arc B580", 12090, None, None, 456, 117.0, "4x8", Sycl.name),
+    "arc-pro-b50": Card("Intel Arc Pro B50", 16120, None, None, 224, 85.0, "4x8", Sycl.name),
+    "arc-pro-b60": Card("Intel Arc Pro B60", 24180, None, None, 456, 98.0, "4x8", Sycl.name),
 }
 
+for _chip, (_rate, _fp16, _sizes) in _APPLE.items():
+    for _gib in _sizes:      # Metal lets two thirds of a small memory be taken, three quarters of a large one
+        _usable = _gib * 1024 * (2 if _gib <= 36 else 3) // (3 if _gib <= 36 else 4)
+        _name = f"Apple {_chip.replace('-', ' ').title()}"
+        CARDS[f"{_chip}-{_gib}g"] = Card(_name, _usable, None, None, _rate, _fp16, "", Metal.name, True)
+
 # Makers' and families' words that people leave out or add.
-_OPTIONAL = ("nvidia", "geforce", "amd", "radeon", "instinct", "quadro", "tesla", "rtx", "gtx", "rx")
+_OPTIONAL = ("nvidia", "geforce", "amd", "radeon", "instinct", "quadro", "tesla", "apple", "intel", "rtx", "gtx", "rx")
 
 
 def _plain(name: str) -> str:
@@ -144,6 +228,14 @@ def table() -> str:
     lines = [f"{'name':<20}{'MiB':>8}{'GB/s':>7}"]
     lines += [f"{key:<20}{card.usable:>8}{card.bandwidth:>7}" for key, card in CARDS.items()]
     return "\n".join([*lines, "any other: its memory, --gpu 24GiB"]) + "\n"
+
+
+def described(description: str, mib: int) -> Card | None:
+    """The card that a driver describes so, of several sizes the one whose memory is nearest; None where it is not
+    here."""
+    bare = description.partition(" (")[0]
+    found = [card for card in CARDS.values() if bare and card.description.partition(" (")[0] == bare]
+    return min(found, key=lambda card: abs(card.usable - mib), default=None)
 
 
 def find(name: str) -> Card:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..backends import DEFAULT
+from ..backends import DEFAULT, backend
 from ..errors import UsageError
 from ..records import dataclass, replace
 from ..units import MiB, parse_size
@@ -61,8 +61,10 @@ class Device:
 
         card = find(text)
         usable = card.usable * MiB
-        return cls(name.replace(DEFAULT.name, card.backend), usable, usable, card.description, card.backend,
-                   compute_capability=card.compute_capability, n_sm=card.n_sm, bandwidth=card.bandwidth * 1e9)
+        kind = "igpu" if card.unified and backend(card.backend).has_igpu else "gpu"
+        return cls(name.replace(DEFAULT.name, card.backend), usable, usable, card.description, card.backend, kind,
+                   compute_capability=card.compute_capability, n_sm=card.n_sm, bandwidth=card.bandwidth * 1e9,
+                   fp16_tflops=card.fp16, link=card.link, unified=card.unified)
 
 
 def _size(text: str) -> int | None:

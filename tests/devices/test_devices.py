@@ -12,6 +12,7 @@ import time
 import pytest
 
 from autolayers import Device, DeviceError, UsageError
+from autolayers.backends.speeds import generation_of
 from autolayers.devices import amd, discover, host, hypothetical, list_devices, metal, visible
 from autolayers.devices.cards import CARDS
 
@@ -59,7 +60,9 @@ def test_every_card_is_found_by_its_own_key_and_is_plausible():
     for key, card in CARDS.items():
         device = Device.hypothetical(key)
         assert device.description == card.description
-        assert 3000 * MiB < device.free < 200000 * MiB and 100e9 < device.bandwidth < 8000e9
+        assert 3000 * MiB < device.free < 400000 * MiB and 60e9 < device.bandwidth <= 8000e9
+        assert 2 <= device.fp16_tflops < 2500 and generation_of(device), key
+        assert device.unified or 7e9 < device.link < 60e9
 
 
 @pytest.mark.parametrize(
