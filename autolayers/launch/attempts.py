@@ -135,11 +135,11 @@ class Attempts:
         from .checked_builds import CheckedBuild, keep, named
 
         program, build = self.session.program(), self.session.build
-        if program is None or not self.plan.exact:
+        if program is None or not self.plan.breakdown.exact:
             return
         parts = [(line.part, line.device, 0 if line.equal else line.difference) for line in comparison.lines
                  if line.difference is not None]
-        keep(program, CheckedBuild(build.number, build.commit, date, {self.plan.model.architecture: named(parts)}),
+        keep(program, CheckedBuild(build.number, build.commit, date, {self.session.model.architecture: named(parts)}),
              self.session.environ)
 
     def _keep(self, comparison: LogComparison) -> None:

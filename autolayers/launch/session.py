@@ -168,15 +168,15 @@ class Session:
 
         program = self.program()
         known = load(program, self.environ) if program else None
-        differs = known.architectures.get(plan.model.architecture) if known else None
+        differs = known.architectures.get(self.model.architecture) if known else None
         if known is None or differs is None:
             return plan
         if not differs:
-            say(f"checked on this build on {known.date[:10]}: {plan.model.architecture} allocates as predicted")
+            say(f"checked on this build on {known.date[:10]}: {self.model.architecture} allocates as predicted")
             return plan
         parts = ", ".join(f"{part} {'+' if size > 0 else ''}{mib(size)}" for part, size in differs.items())
-        warning = (f"checked on this build on {known.date[:10]}: {plan.model.architecture} does not allocate as "
-                   f"predicted (a small model of it: {parts})")
+        warning = (f"checked on this build on {known.date[:10]}: {self.model.architecture} does not allocate as "
+                   f"predicted ({parts})")
         return replace(plan, breakdown=replace(plan.breakdown, exact=False), warnings=(*plan.warnings, warning))
 
     def _observed(self, plan: Plan) -> Observation | None:

@@ -28,7 +28,7 @@ pytestmark = pytest.mark.skipif(os.name != "posix", reason="signals and exec")
 # A planner with a rule that everybody can check: each of 10 layers takes 100 MiB, and as many as fit are offloaded
 RUNNER = """
 import sys
-from dataclasses import dataclass, replace
+from autolayers.records import dataclass
 from autolayers.flags.parse import parse
 from autolayers.memory.breakdown import Breakdown, Usage
 from autolayers.cli.run import main
