@@ -7,6 +7,7 @@ and a number: python tests/fuzz.py --case plan:1234 runs that one alone, with it
 from __future__ import annotations
 
 import argparse
+import contextlib
 import io
 import json
 import random
@@ -14,6 +15,7 @@ import resource
 import signal
 import struct
 import sys
+import tempfile
 import time
 import traceback
 from collections.abc import Callable
@@ -27,15 +29,23 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from support import FIXTURES, gpus
 
+from autolayers import cli
 from autolayers.api import plan
+from autolayers.devices import hypothetical, list_devices, measure
 from autolayers.devices.host import Host
 from autolayers.errors import AutolayersError
 from autolayers.flags.check import read
 from autolayers.flags.own import COMMANDS, FLAGS
+from autolayers.flags.parse import parse
 from autolayers.flags.table import ARGUMENTS
 from autolayers.gguf import ArrayInfo, Header, read_header
+from autolayers.launch import observations
+from autolayers.launch.log import LogReader
 from autolayers.model import Model
 from autolayers.model.hparams import FIELDS
+from autolayers.ollama import modelfile
+from autolayers.sources import huggingface
+from autolayers.sources.ollama.show import header as ollama_header
 
 SECONDS, MEMORY = 2.0, 200 << 20
 GIB = 1 << 30
@@ -175,9 +185,127 @@ def words(seed: random.Random) -> None:
     read(seed.choice([name for name, command in COMMANDS.items() if command.llama]), _words(seed), {})
 
 
+def commands(seed: random.Random) -> None:
+    """The whole command with such flags: what it prints cannot steer a terminal."""
+    words = [seed.choice(("plan", "plan", "inspect", "sweep")), str(seed.choice(paths())), *_words(seed)]
+    if words[0] == "plan":
+        words[:1] = ["--gpu", seed.choice(("2GiB", "8GiB,4GiB"))]
+    if words[0] == "sweep":
+        words += ["--contexts", "4096", "--types", "f16", "--gpus", "8GiB"]
+    if {"--rpc", "-hf", "-hfr", "--hf-repo", "-mu", "--model-url"} & set(words):
+        return
+    out, err = io.TextIOWrapper(io.BytesIO(), "utf-8"), io.TextIOWrapper(io.BytesIO(), "utf-8")
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        code = cli.main(words)
+    assert code in (0, 1, 2, 3, 4, 5), code
+    assert isinstance(out.buffer, io.BytesIO) and isinstance(err.buffer, io.BytesIO)
+    for stream in (out, err):
+        stream.flush()
+        said = stream.buffer.getvalue().decode("utf-8", "surrogateescape")  # type: ignore[attr-defined]
+        assert stream is out or said.replace("\n", "").isprintable(), said
+
+
+def _json(seed: random.Random, depth: int = 0) -> Any:
+    """A value of JSON that may be anything."""
+    kind = seed.randrange(8 if depth < 4 else 5)
+    if kind == 5:
+        return [_json(seed, depth + 1) for _ in range(seed.randrange(4))]
+    if kind > 5:
+        keys = ("build", "backend", "flags", "differences", "schema", "machine", "ram", "CUDA0", *HOSTILE)
+        return {seed.choice(keys): _json(seed, depth + 1) for _ in range(seed.randrange(6))}
+    return seed.choice((*SIZES, *HOSTILE, None, True, 1e308, float("inf"), float("nan"), -5))
+
+
+def _spoiled(value: Any, seed: random.Random) -> Any:
+    """JSON with a few of its values replaced."""
+    if seed.random() < 0.004:
+        return _json(seed)
+    if isinstance(value, dict):
+        return {seed.choice(HOSTILE) if seed.random() < 0.002 else key: _spoiled(inner, seed)
+                for key, inner in value.items()}
+    if isinstance(value, list):
+        return [_spoiled(inner, seed) for inner in value]
+    return value
+
+
+def answers(seed: random.Random) -> None:
+    """What an Ollama server says of a model."""
+    found = header(seed.choice(paths()))
+    info = {key: list(value) if isinstance(value, tuple) else value if not isinstance(value, ArrayInfo)
+            else ["x"] * min(value.length, 3) for key, value in found.metadata.items()}
+    tensors = [{"name": t.name, "type": t.type.upper(), "shape": list(t.ne[:t.n_dims])}
+               for t in list(found.tensors.values())[:40]]
+    answer = _spoiled(json.loads(json.dumps({"model_info": info, "tensors": tensors, "details": {"format": "gguf"}})),
+                      seed)
+    if isinstance(answer, dict):
+        model = Model(ollama_header("m:latest", answer), "ollama:m")
+        if seed.random() < 0.05:
+            planned(model, seed)
+
+
+@cache
+def _folder() -> str:
+    return tempfile.mkdtemp(prefix="autolayers-fuzz-")
+
+
+def states(seed: random.Random) -> None:
+    """Files of the state directory."""
+    environ = {"XDG_STATE_HOME": _folder()}
+    good = [{"build": 1, "backend": "CUDA", "flags": ["-ngl", "3"], "differences": {"CUDA0": 5}, "date": "2026"}]
+    value = _spoiled(good, seed) if seed.random() < 0.5 else _json(seed)
+    data = json.dumps(value).encode("utf-8", "surrogatepass")
+    if seed.random() < 0.3:
+        data = mutated(bytearray(data), seed)
+    if seed.random() < 0.02:
+        data = b"[" * 200_000
+    for name in ("measured.json", "observations/x.json"):
+        path = Path(_folder(), "autolayers", name)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(data)
+    observations.find(observations.load("x", environ), 1, "CUDA", ["-ngl", "3"])
+    measure.load(environ)
+
+
+LISTING = b"Available devices:\n  CUDA0: NVIDIA GeForce RTX 3090 (24115 MiB, 23800 MiB free)\n"
+MODELFILE = b'FROM x.gguf\nPARAMETER num_ctx 8192\nSYSTEM """a\nb"""\nMESSAGE user hi\nPARAMETER stop "<|end|>"\n'
+CONFIG = b"[*]\nctx-size = 8192\n[default]\nn-gpu-layers = 9\nflash-attn = on\n"
+
+
+@cache
+def _logs() -> tuple[bytes, ...]:
+    return tuple(path.read_bytes()[:20_000] for path in sorted((Path(__file__).parent / "logs").glob("*.log")))
+
+
+def texts(seed: random.Random) -> None:
+    """Words of other programs and files for people: logs, lists of devices, Modelfiles, config files, names of models.
+    """
+    kind = seed.randrange(5)
+    if kind == 0:
+        reader = LogReader()
+        reader.feed(mutated(bytearray(seed.choice(_logs())), seed))
+        reader.finish()
+    elif kind == 1:
+        list_devices.parse(mutated(bytearray(LISTING), seed).decode("utf-8", "replace"))
+    elif kind == 2:
+        found = modelfile.parse(mutated(bytearray(MODELFILE), seed))
+        modelfile.rewrite(MODELFILE, {"num_gpu": seed.choice(SIZES[:9])})
+        found.parameters()
+    elif kind == 3:
+        path = Path(_folder(), "config.ini")
+        path.write_bytes(mutated(bytearray(CONFIG), seed))
+        read("plan", ["m"], {"XDG_CONFIG_HOME": "/nonexistent"})
+        parse([], config_files=[str(path)])
+    else:
+        name = mutated(bytearray(b"hf:user/repo:Q4_K_M"), seed).decode("utf-8", "surrogateescape")
+        if name.startswith("hf:"):
+            huggingface.choose(huggingface.parse_name(name)[0], [name, "a-Q4_K_M.gguf", "b-00001-of-00002.gguf"])
+        hypothetical(mutated(bytearray(b"2x24GiB,rtx-3090,12 GB"), seed).decode("utf-8", "surrogateescape"))
+
+
 KINDS: dict[str, tuple[Callable[[random.Random], None], float]] = {      # and its share of the time
     "reading": (reading, 1), "reading-plan": (reading_and_plan, 2), "keys": (hyperparameters, 1),
-    "keys-plan": (hyperparameters_and_plan, 3), "words": (words, 1),
+    "keys-plan": (hyperparameters_and_plan, 3), "words": (words, 1), "commands": (commands, 2), "answers": (answers, 1),
+    "states": (states, 1), "texts": (texts, 1),
 }
 
 

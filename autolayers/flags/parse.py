@@ -255,7 +255,7 @@ def _read_config(path: str, state: _State) -> None:
         if bare[0] == "[" and bare[-1] == "]" and bare[1:-1].strip():
             current = bare[1:-1].strip()
             sections[current] = {}
-        elif equals and not key[0].isspace():
+        elif equals and key and not key[0].isspace():
             sections.setdefault(current, {})[key.rstrip()] = value.strip(" \t")
         else:
             raise UsageError(f"{path}, line {number}: llama.cpp cannot read {line.strip()[:60]!r}, write key = value")

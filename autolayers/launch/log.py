@@ -209,7 +209,7 @@ def _json_message(text: str) -> str:
 
     try:
         message = json.loads(text).get("msg", "")
-    except (ValueError, AttributeError):
+    except (ValueError, AttributeError, RecursionError):
         return text
     return message.strip() if isinstance(message, str) else ""
 

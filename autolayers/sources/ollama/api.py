@@ -25,7 +25,8 @@ if TYPE_CHECKING:
     from typing import Any
 
 DEFAULT_PORT = 11434
-_LONGEST_ANSWER = 64 << 20    # bytes; a verbose /api/show repeats the whole vocabulary, 16 MiB at most
+_LONGEST_ANSWER = 32 << 20    # bytes; a verbose /api/show repeats the whole vocabulary, 16 MiB at most
+_MOST_PARTS = 1 << 18         # lists and objects of an answer; each takes a hundred bytes here and two there
 _OUT_OF_MEMORY = re.compile(
     r"out of memory|cudamalloc|(failed|unable) to allocate|allocation failed|erroroutofdevicememory", re.IGNORECASE)
 
@@ -241,6 +242,8 @@ def _said(text: str) -> str:
 
 def _objects(content: bytes) -> list[dict[str, Any]]:
     """The JSON objects of an answer: one, or one a line in a stream; nothing where it is something else."""
+    if content.count(b"[") + content.count(b"{") > _MOST_PARTS:
+        return []
     try:
         whole = json.loads(content)
         return [whole] if isinstance(whole, dict) else []

@@ -6,8 +6,11 @@ and shape: all that a plan needs. The file's layout and a projector's tensors ar
 
 from __future__ import annotations
 
+from math import prod
+
 from ...errors import ModelError
 from ...gguf import BY_NAME, ArrayInfo, FileInfo, Header, TensorInfo, n_bytes
+from ...quoting import printable
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -32,7 +35,7 @@ def header(name: str, answer: Mapping[str, Any]) -> Header:
     if isinstance(details, dict) and details.get("format") not in (None, "", "gguf"):
         raise ModelError(f"{name} is in the format {details.get('format')!r}: Ollama runs it in MLX, where num_gpu "
                          "means nothing")
-    metadata = {str(key): _value(value) for key, value in info.items() if value is not None}
+    metadata = {printable(str(key)): _value(value) for key, value in info.items() if value is not None}
     metadata.setdefault("general.name", name)
     alignment = metadata.get("general.alignment", 32)
     if not isinstance(alignment, int) or not 0 < alignment <= 1 << 20:
@@ -63,9 +66,11 @@ def _tensor(model: str, entry: object, offset: int) -> TensorInfo:
     if isinstance(entry, dict):
         name, type_, shape = entry.get("name"), entry.get("type"), entry.get("shape")
         if isinstance(name, str) and isinstance(type_, str) and isinstance(shape, list) and len(shape) <= 4 and all(
-                isinstance(extent, int) and 0 <= extent < _MAX_ELEMENTS for extent in shape):
+                isinstance(extent, int) and 0 <= extent < _MAX_ELEMENTS for extent in shape) \
+                and prod(shape) < _MAX_ELEMENTS:
             ne = (*shape, 1, 1, 1, 1)[:4]
             known = _TYPES.get(type_.lower())
             size = n_bytes(known or "f32", ne)
-            return TensorInfo(name, known or type_, ne, len(shape), offset, size, 0, known is not None)
+            return TensorInfo(printable(name), known or printable(type_), ne, len(shape), offset, size, 0,
+                              known is not None)
     raise ModelError(f"{model}: the Ollama server describes a tensor as {str(entry)[:100]!r}, which cannot be read")
