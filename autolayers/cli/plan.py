@@ -58,7 +58,8 @@ def _one(name: str, arguments: Arguments, form: str) -> int:
             return 5
     (show if form == "text" else emit)(_render(answer, form, arguments))
     if form not in ("text", "json"):
-        _warn(answer)
+        for line in _warnings(answer):
+            say(line)
     return 0 if answer.fits else 5
 
 
@@ -67,11 +68,12 @@ def _several(names: list[str], arguments: Arguments, form: str) -> int:
 
     if form == "number":
         raise UsageError("-q is for one model: several at once are only right with all their flags (--format flags)")
-    together = plan_together([load(name, arguments.value("-hft")) for name in names], arguments, environ=os.environ)
+    models = {name: load(name, arguments.value("-hft")) for name in dict.fromkeys(names)}
+    together = plan_together([models[name] for name in names], arguments, environ=os.environ)
     (show if form == "text" else emit)(_render_several(together, form, arguments))
     if form not in ("text", "json"):
-        for plan in together.plans:
-            _warn(plan)
+        for line in dict.fromkeys(line for plan in together.plans for line in _warnings(plan)):
+            say(line)
     return 0 if together.fits else 5
 
 
@@ -128,11 +130,10 @@ def _printable(arguments: Arguments) -> list[str]:
     return words
 
 
-def _warn(plan: Plan) -> None:
-    """Warnings on stderr, of a plan whose output cannot carry them."""
-    for warning in plan.warnings:
-        say(warning)
-    if not plan.fits:
-        from ..report.text import shortage
+def _warnings(plan: Plan) -> list[str]:
+    """What a plan whose output cannot carry it says on stderr."""
+    if plan.fits:
+        return list(plan.warnings)
+    from ..report.text import shortage
 
-        say(f"does not fit: {shortage(plan)}")
+    return [*plan.warnings, f"does not fit: {shortage(plan)}"]

@@ -87,10 +87,10 @@ def _times(part: str) -> tuple[int, str]:
     lower = part.lower()
     first, _, rest = lower.partition("x")
     if first.strip().isdecimal() and len(first.strip()) < 3 and rest:
-        return int(first), part[len(first) + 1:].strip()
+        return int(first.strip()), part[len(first) + 1:].strip()
     rest, _, last = lower.rpartition("x")
     if last.strip().isdecimal() and len(last.strip()) < 3 and rest:
-        return int(last), part[:len(rest)].strip()
+        return int(last.strip()), part[:len(rest)].strip()
     return 1, part
 
 

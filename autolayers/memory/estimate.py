@@ -37,6 +37,8 @@ if TYPE_CHECKING:
     from .context import Context
     from .weights import Placement
 
+    Known = dict[tuple[Params, tuple[Device, ...], bool], Breakdown]     # whole launches
+
 
 @dataclass(frozen=True)
 class _Launch:
@@ -58,12 +60,15 @@ class Estimator:
     of devices that are not there.
     """
 
-    def __init__(self, model: Model, build: Build | int | None = None, companions: Companions = NONE) -> None:
+    def __init__(self, model: Model, build: Build | int | None = None, companions: Companions = NONE,
+                 known: Known | None = None) -> None:
+        """`known`: what an earlier Estimator of the same has measured, and this one will."""
         self.rules = build.rules if isinstance(build, Build) else rules(build)
         self.companions = companions
         self.model = model = model.read_by(self.rules)
         self.placer = WeightPlacer(model, self.rules)
         self._graphs = GraphCache()
+        self._known: Known = {} if known is None else known
         self._memory: tuple[object, Memory] | None = None
         self._ops: dict[object, Ops] = {}
         self._matmuls: tuple[tuple[Matmul, ...], tuple[Matmul, ...]] | None = None
@@ -83,6 +88,9 @@ class Estimator:
     def at_least(self, params: Params, devices: Sequence[Device], enough: Callable[[LowerBound], bool] | None,
                  runtime: bool = False) -> Breakdown | LowerBound:
         """Like breakdown, but where `enough` accepts the lower bound, that is the answer, at a third of the price."""
+        key = (params, tuple(devices), runtime)
+        if key in self._known:
+            return self._known[key]
         launch = self._launch(params, devices)
 
         def lower(sizes: Sequence[int], flash_attn: bool) -> LowerBound:
@@ -94,7 +102,8 @@ class Estimator:
                            runtime, halt)
         if measured.stopped:
             return lower(measured.sizes, measured.flash_attn)
-        return self._whole(launch, devices, measured)
+        self._known[key] = found = self._whole(launch, devices, measured)
+        return found
 
     def layers(self, params: Params, kind: Device) -> tuple[Usage, ...]:
         """What each layer takes on a device like `kind`, the output layer last (n_layer + 1 entries).

@@ -23,16 +23,18 @@ if TYPE_CHECKING:
     from ..flags.params import Params
     from ..flags.policy import Policy
     from ..memory.companions import Companions
+    from ..memory.estimate import Known
     from ..model import Model
     from .evaluate import Candidate, Machine
     from .explain import Lever
 
 
 def plan_on(model: Model, params: Params, policy: Policy, machine: Machine, companions: Companions = NONE,
-            notes: tuple[str, ...] = (), *, explain: bool = False) -> Plan:
+            notes: tuple[str, ...] = (), *, explain: bool = False, known: Known | None = None) -> Plan:
     """The plan for a machine that is known already; `notes` become warnings of the plan. `explain` adds the next step's
-    price, the levers and --fit's own answer. Raises LaunchRefused."""
-    evaluator = Evaluator.of(model.overridden(params.override_kv), machine, policy.build, policy.margin, companions)
+    price, the levers and --fit's own answer. `known` is shared by plans of one model. Raises LaunchRefused."""
+    evaluator = Evaluator.of(model.overridden(params.override_kv), machine, policy.build, policy.margin, companions,
+                             known)
     cost = CostModel(evaluator, policy.workload)
     if policy.alone:
         candidate = layers_alone(evaluator, params)

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from ..memory.breakdown import Usage
     from ..memory.cache import Memory
     from ..memory.companions import Companions
+    from ..memory.estimate import Known
     from ..memory.weights import Placement
     from ..model import Model
 
@@ -98,9 +99,10 @@ class Evaluator:
 
     @classmethod
     def of(cls, model: Model, machine: Machine, build: int | None = None, target: tuple[int, ...] | None = None,
-           companions: Companions = NONE) -> Evaluator:
-        """An Evaluator with an Estimator of its own. `target`: bytes to leave free per device instead of the margin."""
-        return cls(Estimator(model, build, companions), machine, target)
+           companions: Companions = NONE, known: Known | None = None) -> Evaluator:
+        """An Evaluator with an Estimator of its own. `target`: bytes to leave free per device instead of the margin.
+        `known`: what was measured of this model for these devices before."""
+        return cls(Estimator(model, build, companions, known), machine, target)
 
     def candidate(self, params: Params, fidelity: Fidelity) -> Candidate | None:
         """The launch measured at least that far, or None where llama.cpp would refuse it (see `refusal`)."""

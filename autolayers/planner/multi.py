@@ -10,11 +10,12 @@ from .evaluate import RAM_MARGIN
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from ..flags.params import Params
     from ..flags.policy import Policy
     from ..memory.companions import Companions
+    from ..memory.estimate import Known
     from ..model import Model
     from .evaluate import Machine
     from .plan import Plan
@@ -59,13 +60,9 @@ def plan_together_on(models: Sequence[Model], params: Params, policy: Policy, ma
     If all fit wholly on the GPUs at their smallest contexts, they do, and share what is left for larger contexts; else
     each gets a share of what is left in proportion to its size. Raises LaunchRefused.
     """
-    floors = [replace(policy, n_ctx=_floor(model, params, policy.n_ctx_min)) for model in models]
-    smallest = [plan_on(model, params, floor, machine, companions, notes)
-                for model, floor in zip(models, floors, strict=True)]
-    whole = all(plan.fits and plan.n_gpu_layers >= plan.n_layer + 1 and not plan.params.overrides for plan in smallest)
-    needs = [_taken(plan) for plan in smallest]
-    together = {name: sum(need.get(name, 0) for need in needs) for name in machine.limits}
-    whole = whole and all(together[name] <= limit for name, limit in machine.limits.items())
+    shared: dict[int, Known] = {id(model): {} for model in models}      # a model may be there several times
+    needs = _smallest(models, params, policy, machine, companions, shared)
+    whole = len(needs) == len(models)
     weights = [model.size for model in models]
     plans: list[Plan] = []
     limits, ram = dict(machine.limits), machine.ram
@@ -75,23 +72,40 @@ def plan_together_on(models: Sequence[Model], params: Params, policy: Policy, ma
             mine = {name: needs[i].get(name, 0) + spare // (len(models) - i) for name, spare in rest.items()}
         else:
             mine = {name: limit * weights[i] // max(1, sum(weights[i:])) for name, limit in limits.items()}
-        found = plan_on(model, params, policy, replace(machine, limits=mine, ram=ram), companions, notes)
+        found = plan_on(model, params, policy, replace(machine, limits=mine, ram=ram), companions, notes,
+                        known=shared[id(model)])
         plans.append(found)
         limits = {name: limit - _taken(found).get(name, 0) for name, limit in limits.items()}
         ram = None if ram is None else ram - found.host.resident      # one margin does for all
     if ram is not None:
-        plans = [_served(plan, params, policy, machine, companions, notes, max(0, ram - RAM_MARGIN) // len(plans))
-                 for plan in plans]
+        share = max(0, ram - RAM_MARGIN) // len(plans)
+        plans = [_served(plan, params, policy, machine, companions, notes, share, shared[id(model)])
+                 for model, plan in zip(models, plans, strict=True)]
     return Together(tuple(plans), machine)
 
 
 def _served(plan: Plan, given: Params, policy: Policy, machine: Machine, companions: Companions, notes: tuple[str, ...],
-            share: int) -> Plan:
+            share: int, known: Known) -> Plan:
     """The same launch where `share` bytes of system memory are left for what grows while it serves."""
     launch = replace(plan.params, cache_ram=given.cache_ram, ctx_checkpoints=given.ctx_checkpoints)
     mine = replace(machine, limits={device.name: device.free for device in plan.devices},
                    ram=RAM_MARGIN + plan.host.resident + share)
-    return plan_on(plan.model, launch, replace(policy, strategy=None, kv_types=()), mine, companions, notes)
+    again = replace(policy, strategy=None, kv_types=())
+    return plan_on(plan.model, launch, again, mine, companions, notes, known=known)
+
+
+def _smallest(models: Sequence[Model], params: Params, policy: Policy, machine: Machine, companions: Companions,
+              shared: Mapping[int, Known]) -> list[dict[str, int]]:
+    """Bytes per device of each model wholly on the GPUs at its smallest context, as far as they fit together."""
+    needs: list[dict[str, int]] = []
+    for model in models:
+        floor = replace(policy, n_ctx=_floor(model, params, policy.n_ctx_min))
+        plan = plan_on(model, params, floor, machine, companions, known=shared[id(model)])
+        needs.append(_taken(plan))
+        full = plan.fits and plan.n_gpu_layers >= plan.n_layer + 1 and not plan.params.overrides
+        if not full or any(sum(need.get(name, 0) for need in needs) > limit for name, limit in machine.limits.items()):
+            return needs[:-1]
+    return needs
 
 
 def _floor(model: Model, params: Params, floor: int | None) -> int | None:

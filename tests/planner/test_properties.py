@@ -42,7 +42,7 @@ def constraints(draw: st.DrawFn) -> list[str]:
                     [["-ctk", "q8_0", "-fa", "on"]],
                     [["-nkvo"]],
                     [["--strategy", "layers"], ["--strategy", "auto", "-ngl", "2"]],
-                    [["--ctx-min", "2048"]]):
+                    [["--ctx-min", "512"]]):      # not more than any context here
         if draw(st.integers(0, 3)) == 0:
             words += draw(st.sampled_from(options))
     return words
