@@ -78,6 +78,13 @@ class Rules(RuleSet):
     grams_first = Rule("graph", 11549, "", "embeddings of n-grams come before those of tokens", after=11434)
 
     # backends
+    metal_reorders = Rule("backends", 6450, "#15929", "Metal runs a split's nodes in an order of its own")
+    metal_reorders_far = Rule("backends", 8010, "#19555", "Metal moves nodes over 64 others and more kinds of them; "
+                              "before, over 8")
+    metal_scratch = Rule("backends", 8185, "", "Metal's flash attention and products of experts hold what their "
+                         "kernels need")
+    metal_fusions = Rule("backends", 11063, "", "Metal packs what its table of fusions has, keeps what that reads and "
+                         "reserves an f16 copy of every cache", after=10435)
     vulkan_reorders = Rule("backends", 7150, "#17475", "Vulkan runs a split's nodes in an order of its own")
     converts_in_graph = Rule("backends", 9489, "#23907", "CUDA: the f16 copies of a quantised cache are part of the "
                              "compute buffer; before, of the pool", after=9484)

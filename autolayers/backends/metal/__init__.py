@@ -24,6 +24,7 @@ class Metal(Backend):
     own_cards = True
     aliases = ("Metal",)               # of builds before 2026
     alignment = 32
+    has_igpu = False
     modelled = True
     out_of_memory = (
         # ggml-metal-device.m
@@ -48,8 +49,9 @@ class Metal(Backend):
         return op.op == "MUL_MAT_ID" and op.ne[2] >= OFFLOAD_MIN_BATCH
 
     def alloc_size(self, tensor: Tensor) -> int:
-        return scratch(tensor, tensor.nbytes)
+        return scratch(tensor, tensor.nbytes, self.rules)
 
     def graph_optimize(self, nodes: list[Tensor], after: Tensor | None, add_alloc_dep: AddAllocDep) -> list[Tensor]:
-        add_alloc_deps(nodes, add_alloc_dep)
-        return reorder(nodes)
+        if self.rules.metal_fusions:
+            add_alloc_deps(nodes, add_alloc_dep)
+        return reorder(nodes, self.rules)

@@ -5,6 +5,10 @@ from __future__ import annotations
 
 from ...ggml.tensor import Tensor, block_size
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from ...builds import Rules
+
 # ggml-metal-impl.h: queries and keys of one threadgroup, plain and vector kernels
 _NQPSG, _NCPSG = 8, 64
 _VEC_NQPSG, _VEC_NCPSG = 1, 32
@@ -15,14 +19,16 @@ _SPARSE_HEADS = frozenset((
 _SPARSE_TYPES = frozenset(("f16", "bf16", "f32", "q4_0", "q4_1", "q5_0", "q5_1", "q8_0"))
 
 
-def scratch(t: Tensor, size: int) -> int:
+def scratch(t: Tensor, size: int, rules: Rules) -> int:
     """`size`, the bytes of a tensor, with what its operation needs while it runs."""
     op = t.op
+    if not rules.metal_scratch:
+        return size
     if op == "FLASH_ATTN_EXT":
-        return size + _flash_attn(t)
+        return size + _flash_attn(t, rules.metal_fusions)
     if op == "MUL_MAT_ID":
         n_expert = t.src[0].ne[2]
-        return size + 4 * n_expert * (1 + t.src[2].ne[1]) + _AMAX
+        return size + 4 * n_expert * (1 + t.src[2].ne[1]) + (_AMAX if rules.metal_fusions else 0)
     if op in ("CUMSUM", "ARGSORT"):
         return 2 * size
     if op == "TOP_K":
@@ -30,13 +36,14 @@ def scratch(t: Tensor, size: int) -> int:
     return size
 
 
-def _flash_attn(t: Tensor) -> int:
+def _flash_attn(t: Tensor, copies: bool) -> int:
+    """`copies`: keys and values are copied as f16."""
     q, k, v = t.src[:3]
     mask, n_kv_max = t.param[0], t.param[2]  # type: ignore[index]
     v_is_k = v.view_src is not None and (v.view_src is k or (v.view_src is k.view_src and v.view_offs == k.view_offs))
     # ggml_metal_op_flash_attn_ext_extra_pad: the last keys and values, and their part of the mask
     row_k, row_v = k.nb[1], v.nb[1]
-    if q.ne[1] >= 32 and block_size(k.type) > 1:
+    if copies and q.ne[1] >= 32 and block_size(k.type) > 1:
         row_k = 2 * k.ne[0]
         row_v = 2 * (k.ne[0] if v_is_k else v.ne[0])
     masked = mask.ne[1] * mask.ne[2] * mask.ne[3] if mask is not None else 0
@@ -47,6 +54,8 @@ def _flash_attn(t: Tensor) -> int:
         blocks = -(-q.ne[1] // rows) * -(-mask.ne[0] // columns)
         size += _pad(blocks * mask.ne[2] * mask.ne[3], 32)
     size += 4 * min(q.ne[1], 32) * q.ne[2] * q.ne[3] * 32 * (v.ne[0] + 2)      # ..._extra_tmp: 32 workgroups' results
+    if not copies:
+        return size
     size += _pad(2 * k.nelements, 16)                                          # ..._extra_kv_f16
     if not v_is_k:
         size += _pad(2 * v.nelements, 16)
