@@ -27,6 +27,8 @@ pytestmark = pytest.mark.skipif(os.name != "posix", reason="signals and exec")
 
 # A planner with a rule that everybody can check: each of 10 layers takes 100 MiB, and as many as fit are offloaded
 RUNNER = """
+from __future__ import annotations
+
 import sys
 from autolayers.records import dataclass
 from autolayers.flags.parse import parse
