@@ -43,7 +43,8 @@ def _one(name: str, arguments: Arguments, form: str) -> int:
     model = load(name, arguments.value("-hft"))
 
     def make(arguments: Arguments) -> Plan:
-        return plan(model, arguments, environ=os.environ, explain=form in ("text", "json"))
+        return plan(model, arguments, environ=os.environ, explain=form in ("text", "json"),
+                    advise=True)
 
     if form in ("text", "flags", "number", "json"):
         answer = make(arguments)

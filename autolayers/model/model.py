@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ..errors import ModelError, UsageError
-from ..gguf import Header, TensorInfo, read_header
+from ..gguf import BY_NAME, Header, TensorInfo, n_bytes, read_header
 from ..quoting import printable
 from ..records import dataclass, lazy, replace
 from .architectures import Architecture, architecture
@@ -22,6 +22,9 @@ if TYPE_CHECKING:
         def window_lists(self) -> bool: ...
         @property
         def granite_moe_ropes(self) -> bool: ...
+
+
+_QUANTISED = ("MUL_MAT", "MUL_MAT_ID", "GET_ROWS")     # the ops whose weights llama-quantize makes smaller
 
 
 @dataclass(frozen=True)
@@ -128,9 +131,22 @@ class Model:
         metadata = dict(self.header.metadata)
         for key, text in override_kv:
             metadata[key] = _override(key, text)
+        return self._with(metadata, self.header.tensors)
+
+    def quantised(self, type: str) -> Model:
+        """This model as `llama-quantize --pure` would write it: every matrix that is larger in that type of ggml."""
+        kind = BY_NAME[type]
+        tensors = dict(self.header.tensors)
+        for weight in self.weights:
+            info = weight.info
+            size = n_bytes(type, info.ne) if info.ne[0] % kind.blck_size == 0 else info.n_bytes
+            if info.n_dims > 1 and size < info.n_bytes and weight.op in _QUANTISED and "ffn_gate_inp" not in info.name:
+                tensors[info.name] = TensorInfo(info.name, type, info.ne, info.n_dims, info.offset, size, info.file)
+        return self._with(self.header.metadata, tensors)
+
+    def _with(self, metadata: dict[str, object], tensors: dict[str, TensorInfo]) -> Model:
         header = self.header
-        changed = Header(header.version, header.alignment, metadata, header.tensors, header.files, header.notes)
-        return Model(changed, self.path)
+        return Model(Header(header.version, header.alignment, metadata, tensors, header.files, header.notes), self.path)
 
     def __repr__(self) -> str:
         return f"Model({self.path!r}, {self.architecture}, {self.n_layer} layers)"

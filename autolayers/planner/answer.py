@@ -30,9 +30,11 @@ if TYPE_CHECKING:
 
 
 def plan_on(model: Model, params: Params, policy: Policy, machine: Machine, companions: Companions = NONE,
-            notes: tuple[str, ...] = (), *, explain: bool = False, known: Known | None = None) -> Plan:
+            notes: tuple[str, ...] = (), *, explain: bool = False, advise: bool = False,
+            known: Known | None = None) -> Plan:
     """The plan for a machine that is known already; `notes` become warnings of the plan. `explain` adds the next step's
-    price, the levers and --fit's own answer. `known` is shared by plans of one model. Raises LaunchRefused."""
+    price, the levers and --fit's own answer, `advise` what would make a launch fit that does not. `known` is shared by
+    plans of one model. Raises LaunchRefused."""
     evaluator = Evaluator.of(model.overridden(params.override_kv), machine, policy.build, policy.margin, companions,
                              known)
     cost = CostModel(evaluator, policy.workload)
@@ -46,7 +48,12 @@ def plan_on(model: Model, params: Params, policy: Policy, machine: Machine, comp
     why = () if answer is candidate else (serving.reason(candidate, answer),)
     if policy.alone:
         notes, why = notes + why, ()
-    return _Answer(evaluator, cost, params, answer).plan(notes, why, explain)
+    plan = _Answer(evaluator, cost, params, answer).plan(notes, why, explain)
+    if plan.fits or not (explain or advise):
+        return plan
+    from .advice import remedies
+
+    return replace(plan, remedies=remedies(evaluator, params, policy, answer))
 
 
 def fit_choice_on(model: Model, params: Params, policy: Policy, machine: Machine,

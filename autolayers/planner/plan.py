@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from ..flags.params import Params
     from ..memory.breakdown import Breakdown, Static
     from ..model import Model
+    from .advice import Remedy
     from .cost import Speed
     from .explain import Lever
 
@@ -103,6 +104,7 @@ class Plan:
     warnings: tuple[str, ...] = ()
     fit_choice: FitChoice | None = None
     levers: tuple[Lever, ...] = ()
+    remedies: tuple[Remedy, ...] = ()    # of a plan that does not fit and is explained
 
     def __repr__(self) -> str:
         return f"Plan({self.model!r}, {' '.join(self.flags)!r}, fits={self.fits})"
@@ -166,6 +168,7 @@ class Plan:
             "reasons": list(self.reasons),
             "warnings": list(self.warnings),
             "levers": [lever.to_dict() for lever in self.levers],
+            "remedies": [remedy.to_dict() for remedy in self.remedies],
             "speed": self.speed.to_dict(),
         }
         if self.fit_choice:

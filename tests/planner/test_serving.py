@@ -4,7 +4,7 @@ serves well."""
 from __future__ import annotations
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from support import model
 
@@ -17,7 +17,8 @@ from autolayers.planner.fit import fit
 from autolayers.records import replace
 
 GiB = 1 << 30
-COMMON = settings(deadline=None, derandomize=True, suppress_health_check=list(HealthCheck), max_examples=15)
+COMMON = settings(deadline=None, derandomize=True, suppress_health_check=list(HealthCheck), max_examples=15,
+                  phases=[Phase.explicit, Phase.generate])
 NAMES = ("llama-3.2-1b-q8_0", "gemma-3-4b-q8_0", "qwen3-next-80b-a3b-q4_k_m", "mamba2-2.7b-q4_k_m")
 
 

@@ -1,0 +1,195 @@
+"""What would make a launch fit that does not: every piece of advice was planned with, and fits.
+
+    flags     other words for those given, or words to add
+    ram       system memory to add
+    vram      device memory to add
+    memory    both, where neither alone is enough
+    file      the largest quantisation of the same model
+"""
+
+from __future__ import annotations
+
+from ..flags.params import N_UBATCH, Params
+from ..flags.write import to_words
+from ..memory.estimate import Estimator
+from ..records import dataclass, replace
+from ..units import MiB
+from .cost import CostModel
+from .evaluate import Evaluator
+from .solve import solve
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from typing import Literal
+
+    from ..flags.policy import Policy
+    from ..model import Model
+    from .evaluate import Candidate, Machine
+
+# Types that llama-quantize --pure makes a whole file of, largest first
+QUANTISATIONS = ("q8_0", "q6_K", "q5_K", "q4_K", "iq4_xs", "q3_K", "iq3_xxs", "q2_K", "iq2_xxs", "iq1_s")
+STEP = 64 * MiB         # memory to add is said in whole steps
+TRIES = 6
+SHOWN = 3
+SMALLEST = 2048         # context that is advised where less than the floor is needed
+
+
+@dataclass(frozen=True)
+class Remedy:
+    """One change with which the launch fits: `flags` behind the given ones, `ram` or `devices` bytes more, or the same
+    model as a `file` of so many bytes, all of it of one `type`."""
+
+    kind: Literal["flags", "ram", "vram", "memory", "file"]
+    flags: tuple[str, ...] = ()
+    ram: int = 0
+    devices: tuple[tuple[str, int], ...] = ()
+    file: int = 0
+    type: str = ""
+    bits_per_weight: float = 0.0
+
+    def to_dict(self) -> dict[str, object]:
+        return {"kind": self.kind, "flags": list(self.flags), "ram": self.ram, "devices": dict(self.devices),
+                "file": self.file, "type": self.type, "bits_per_weight": self.bits_per_weight}
+
+
+def remedies(evaluator: Evaluator, given: Params, policy: Policy, short: Candidate) -> tuple[Remedy, ...]:
+    """What would make these flags fit; `short` is the launch that does not."""
+    advice = _Advice(evaluator, given, policy, short)
+    return (*advice.flags(), *advice.memory(), *advice.file())
+
+
+class _Advice:
+    def __init__(self, evaluator: Evaluator, given: Params, policy: Policy, short: Candidate) -> None:
+        self.evaluator, self.model, self.machine = evaluator, evaluator.model, evaluator.machine
+        self.given, self.policy, self.short = given, replace(policy, alone=False), short
+
+    def launch(self, given: Params | None = None, machine: Machine | None = None, model: Model | None = None,
+               policy: Policy | None = None) -> Candidate | None:
+        """The plan's launch with one thing changed; None where llama.cpp would refuse it."""
+        policy, estimator = policy or self.policy, self.evaluator.estimator
+        if model is not None:
+            estimator = Estimator(model, policy.build, estimator.companions)
+        evaluator = Evaluator(estimator, machine or self.machine, policy.margin)
+        return solve(evaluator, given or self.given, policy, CostModel(evaluator, policy.workload))
+
+    def fits(self, given: Params | None = None, model: Model | None = None) -> bool:
+        """Whether there is a launch that fits, asked at length only where weights and caches are not too much already
+        for all memory together."""
+        changed = {name: value for name, value in vars(given or self.given).items()
+                   if value != getattr(self.given, name)}
+        params = replace(self.short.params, **changed)
+        use = self.evaluator.static(params)
+        if use is not None and self.machine.ram is not None:
+            need = use.resident + sum(usage.total for usage in use.devices.values()) + max(0, params.cache_ram or 0) * MiB
+            if model is not None:
+                need -= self.model.size - model.size
+            if need > self.machine.ram + sum(self.machine.limits.values()):
+                return False
+        found = self.launch(given, model=model)
+        return found is not None and found.fits
+
+    # --- flags
+
+    def flags(self) -> Iterator[Remedy]:
+        """Up to three changes of one flag that are enough; else the first changes that are together."""
+        enough = 0
+        single: list[dict[str, object]] = []
+        for change in self._changes():
+            single.append(change)
+            if self.fits(replace(self.given, **change)):  # type: ignore[arg-type]
+                enough += 1
+                yield self._words(change)
+                if enough == SHOWN:
+                    return
+        together: dict[str, object] = {}
+        for change in single if not enough else ():
+            together |= change
+            if len(together) > len(change) and self.fits(replace(self.given, **together)):  # type: ignore[arg-type]
+                yield self._words(together)
+                return
+
+    def _words(self, change: dict[str, object]) -> Remedy:
+        words = to_words(Params(**change)) # type: ignore[arg-type]
+        said = "--ctx" if self.policy.n_ctx is not None else "-c"
+        return Remedy("flags", flags=tuple(said if word == "-c" else word for word in words))
+
+    def _changes(self) -> Iterator[dict[str, object]]:
+        given, use = self.given, self.short.breakdown
+        if given.n_gpu_layers not in (None, -1):
+            fewer = self.launch(replace(given, n_gpu_layers=None), policy=replace(self.policy, strategy="layers"))
+            if fewer is not None and fewer.fits:
+                yield {"n_gpu_layers": fewer.params.n_gpu_layers}
+        if given.cache_ram is not None or given.ctx_checkpoints is not None:
+            yield {"cache_ram": 0, **({} if given.ctx_checkpoints is None else {"ctx_checkpoints": 1})}
+        if given.n_ctx is not None or isinstance(self.policy.n_ctx, int):
+            less = self.launch(replace(given, n_ctx=None), policy=replace(self.policy, n_ctx=None))
+            if less is not None and less.fits and less.breakdown.n_ctx < use.n_ctx:
+                yield {"n_ctx": less.breakdown.n_ctx}
+        if given.kv_offload is False:
+            yield {"kv_offload": True}
+        if (given.cache_type_k or "f16", given.cache_type_v or "f16") == ("f16", "f16") and not self.policy.kv_types \
+                and given.flash_attn != "off":
+            yield {"cache_type_k": "q8_0", "cache_type_v": "q8_0"}
+        if use.n_seq_max > 1:
+            yield {"n_parallel": 1}
+        if given.n_ctx is None and self.policy.n_ctx is None and not self.policy.n_ctx_min and use.n_ctx > SMALLEST:
+            yield {"n_ctx": SMALLEST}
+        if (given.n_ubatch or N_UBATCH) > 64:
+            yield {"n_ubatch": 64}
+        if given.device is None and self.machine.devices:
+            yield {"device": ()}
+
+    # --- memory
+
+    def memory(self) -> Iterator[Remedy]:
+        """System memory to add, device memory to add, or where neither is enough alone both."""
+        alone = [found for found in (self._more("ram"), self._more("vram")) if found is not None]
+        both = None if alone else self._more("memory")
+        yield from alone if both is None else (both,)
+
+    def _more(self, kind: Literal["ram", "vram", "memory"]) -> Remedy | None:
+        """What is missing, added until the launch fits: device memory where it is missing, or on the largest device in
+        place of system memory."""
+        limits, ram = self.machine.limits, 0
+        devices: dict[str, int] = {}
+        found: Candidate | None = self.short
+        for i in range(TRIES):
+            if found is None or not (limits or kind == "ram"):
+                return None
+            missing = {name: -left for name, left in found.spare.items() if left < 0}
+            if kind == "ram" and missing:
+                return None
+            if kind == "vram" and not missing:
+                missing = {max(limits, key=lambda name: limits[name]): found.ram_missing << i}
+            if kind != "vram":
+                ram += _step(found.ram_missing)
+            devices = {name: devices.get(name, 0) + _step(missing.get(name, 0))
+                       for name in limits if name in devices or name in missing}
+            found = self.launch(machine=self._with(devices, ram))
+            if found is not None and found.fits:
+                return Remedy(kind, ram=ram, devices=tuple(devices.items()))
+        return None
+
+    def _with(self, more: dict[str, int], ram: int) -> Machine:
+        devices = tuple(
+            replace(device, total=device.total + more.get(device.name, 0), free=device.free + more.get(device.name, 0))
+            for device in self.machine.devices)
+        limits = {name: limit + more.get(name, 0) for name, limit in self.machine.limits.items()}
+        known = self.machine.ram
+        return replace(self.machine, devices=devices, limits=limits, ram=known and known + ram)
+
+    # --- file
+
+    def file(self) -> Iterator[Remedy]:
+        """The largest quantisation of the model that fits."""
+        elements = sum(info.n_elements for info in self.model.tensors.values())
+        for kind in QUANTISATIONS:
+            smaller = self.model.quantised(kind)
+            if smaller.size < self.model.size and self.fits(model=smaller):
+                yield Remedy("file", file=smaller.size, type=kind, bits_per_weight=round(8 * smaller.size / elements, 2))
+                return
+
+
+def _step(size: int) -> int:
+    return -(-size // STEP) * STEP

@@ -1,0 +1,74 @@
+"""What would make a launch fit: there is always something, and followed to the letter it fits."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import HealthCheck, Phase, given, note, settings
+from hypothesis import strategies as st
+from support import model
+
+import autolayers
+from autolayers import Device, LaunchRefused
+from autolayers.devices import Host
+from autolayers.planner.advice import Remedy
+from autolayers.records import replace
+
+GiB, MiB = 1 << 30, 1 << 20
+NAMES = ("llama-3.2-1b-q8_0", "olmoe-moe", "granite-moe", "gemma-3-4b-q8_0", "qwen2-dense")
+WORDS = ("", "-ngl 99", "-c 65536", "-ngl 99 -c 65536", "-c 16384 -np 4 -no-kvu", "-cram 4096 -c 4096", "-nkvo -c 32768",
+         "--ctx 65536", "--strategy layers", "-ngl 5 -ts 1,1", "-fa off -c 32768")
+
+
+def followed(remedy: Remedy, target: autolayers.Model, words: list[str], devices: list[Device],
+             ram: int | None) -> autolayers.Plan:
+    """The plan of someone who does what is said."""
+    more = dict(remedy.devices)
+    devices = [replace(device, total=device.total + more.get(device.name, 0), free=device.free + more.get(device.name, 0))
+               for device in devices]
+    if remedy.file:
+        target = target.quantised(remedy.type)
+        assert target.size == remedy.file
+    if remedy.flags[:1] == ("--ctx",):        # the same flag, given once
+        words = []
+    host = None if ram is None else Host(ram + remedy.ram, ram + remedy.ram, "given")
+    return autolayers.plan(target, [*words, *remedy.flags], devices=devices, host=host)
+
+
+@given(st.sampled_from(NAMES), st.sampled_from(WORDS), st.lists(st.floats(0.01, 1), min_size=0, max_size=2),
+       st.one_of(st.none(), st.floats(0.05, 1)))
+@settings(deadline=None, derandomize=True, suppress_health_check=list(HealthCheck), max_examples=25,
+          phases=[Phase.explicit, Phase.generate])
+def test_advice_that_is_followed_fits(name: str, text: str, cards: list[float], ram: float | None) -> None:
+    target, words = model(name), text.split()
+    if "-ts" in words and len(cards) != 2:
+        return
+    size = max(target.size, GiB)
+    devices = [Device(f"CUDA{i}", round(size * part), round(size * part)) for i, part in enumerate(cards)]
+    if not devices and ram is None:
+        return
+    left = None if ram is None else round(size * ram)
+    host = None if left is None else Host(left, left, "given")
+    try:
+        found = autolayers.plan(target, words, devices=devices, host=host, advise=True)
+    except LaunchRefused:
+        return
+    note(f"{name} {words} {[d.free >> 20 for d in devices]} {left and left >> 20} -> {found.flags} {found.remedies}")
+    assert bool(found.remedies) == (not found.fits)
+    for remedy in found.remedies:
+        after = followed(remedy, target, words, devices, left)
+        note(f"{remedy} -> {after.flags} {after.host} {after.devices}")
+        assert after.fits
+
+
+@pytest.mark.parametrize(("name", "words", "gib", "ram", "kinds"), [
+    ("llama-3.1-8b-q4_k_m", "-ngl 99 -c 131072", 8, None, {"flags", "vram"}),
+    ("llama-3.3-70b-q4_k_m", "", 12, 16, {"ram", "vram", "file"}),
+    ("llama-3.1-8b-q4_k_m", "-c 131072", 8, 3, {"flags", "ram", "vram"}),
+    ("gemma-3-4b-q8_0", "-cram 4000", 24, 2, {"flags", "ram"}),
+])
+def test_each_kind_is_given_where_it_helps(name: str, words: str, gib: int, ram: int | None, kinds: set[str]) -> None:
+    host = None if ram is None else Host(ram * GiB, ram * GiB, "given")
+    found = autolayers.plan(model(name), words.split(), devices=[Device("CUDA0", gib * GiB, gib * GiB)], host=host,
+                            advise=True)
+    assert not found.fits and {remedy.kind for remedy in found.remedies} == kinds
+    assert found.to_dict()["remedies"] == [remedy.to_dict() for remedy in found.remedies]
