@@ -93,7 +93,8 @@ def _render(plan: Plan, form: str, arguments: Arguments) -> str:
         from ..report.table import Style
         from ..report.text import plan_text
 
-        return plan_text(plan, Style.of(sys.stdout, os.environ), _printable(arguments))
+        verbose = not {"-v", "--verbose"}.isdisjoint(arguments.rest)        # llama-server's flag means it here too
+        return plan_text(plan, Style.of(sys.stdout, os.environ), _printable(arguments), verbose)
     from ..launch import formats
 
     return formats.write(form, plan, arguments, environ=os.environ, config_files=config_files(os.environ))
@@ -135,6 +136,7 @@ def _warnings(plan: Plan) -> list[str]:
     """What a plan whose output cannot carry it says on stderr."""
     if plan.fits:
         return list(plan.warnings)
-    from ..report.text import shortage
+    from ..report.text import remedy_words, shortage
 
-    return [*plan.warnings, f"does not fit: {shortage(plan)}"]
+    return [*plan.warnings, f"does not fit: {shortage(plan)}",
+            *(f"it fits with {remedy_words(remedy)}" for remedy in plan.remedies)]

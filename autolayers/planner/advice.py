@@ -81,7 +81,8 @@ class _Advice:
         params = replace(self.short.params, **changed)
         use = self.evaluator.static(params)
         if use is not None and self.machine.ram is not None:
-            need = use.resident + sum(usage.total for usage in use.devices.values()) + max(0, params.cache_ram or 0) * MiB
+            need = use.resident + sum(usage.total for usage in use.devices.values())
+            need += max(0, params.cache_ram or 0) * MiB
             if model is not None:
                 need -= self.model.size - model.size
             if need > self.machine.ram + sum(self.machine.limits.values()):
@@ -187,7 +188,8 @@ class _Advice:
         for kind in QUANTISATIONS:
             smaller = self.model.quantised(kind)
             if smaller.size < self.model.size and self.fits(model=smaller):
-                yield Remedy("file", file=smaller.size, type=kind, bits_per_weight=round(8 * smaller.size / elements, 2))
+                bits = round(8 * smaller.size / elements, 2)
+                yield Remedy("file", file=smaller.size, type=kind, bits_per_weight=bits)
                 return
 
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from ..memory.estimate import Known
     from ..model import Model
     from .evaluate import Candidate, Machine
-    from .explain import Lever
+    from .explain import Alternative, Lever
 
 
 def plan_on(model: Model, params: Params, policy: Policy, machine: Machine, companions: Companions = NONE,
@@ -48,7 +48,7 @@ def plan_on(model: Model, params: Params, policy: Policy, machine: Machine, comp
     why = () if answer is candidate else (serving.reason(candidate, answer),)
     if policy.alone:
         notes, why = notes + why, ()
-    plan = _Answer(evaluator, cost, params, answer).plan(notes, why, explain)
+    plan = _Answer(evaluator, cost, params, policy, answer).plan(notes, why, explain)
     if plan.fits or not (explain or advise):
         return plan
     from .advice import remedies
@@ -71,8 +71,9 @@ def fit_choice_on(model: Model, params: Params, policy: Policy, machine: Machine
 class _Answer:
     """One solved launch."""
 
-    def __init__(self, evaluator: Evaluator, cost: CostModel, given: Params, candidate: Candidate) -> None:
-        self.evaluator, self.cost, self.given, self.candidate = evaluator, cost, given, candidate
+    def __init__(self, evaluator: Evaluator, cost: CostModel, given: Params, policy: Policy,
+                 candidate: Candidate) -> None:
+        self.evaluator, self.cost, self.given, self.policy, self.candidate = evaluator, cost, given, policy, candidate
         self.everything = evaluator.model.hparams.n_layer_all + 1
         assert isinstance(candidate.breakdown, Breakdown)       # solve() measures its answer fully
         self.use = candidate.breakdown
@@ -83,10 +84,15 @@ class _Answer:
             params = replace(params, n_ctx=self.use.n_ctx)
         host = self._host()
         why, found, fit_choice = self._explained() if explain and self.evaluator.machine.devices else ((), (), None)
+        others: tuple[Alternative, ...] = ()
+        if explain and self.candidate.fits:
+            from .explain import alternatives
+
+            others = alternatives(self.evaluator, self.cost, self.given, self.policy, self.candidate)
         return Plan(
             self.evaluator.model, params, self.use, self._devices(), host, self.candidate.fits,
             tuple(_flags(params, self.given)), self._described(params), self.cost.speed(self.candidate), reasons + why,
-            notes + self._warnings(host), fit_choice, found)
+            notes + self._warnings(host), fit_choice, found, others)
 
     def _described(self, params: Params) -> str:
         if not self.evaluator.model.is_moe:
@@ -116,8 +122,6 @@ class _Answer:
         step = next_step(self.candidate.params, self.given, self.everything)
         why = price_of(self.evaluator, self.candidate, step) if step else ()
         found = levers(self.evaluator, self.candidate, self.given, step)
-        why += tuple(f"{lever.name} ({' '.join(lever.words)}) would free {mib(lever.saves)} of device memory"
-                     + (", enough for it" if lever.enough else "") for lever in found)
         chosen = fit(self.evaluator, self.given, FULL)
         if chosen is None:
             return why, found, None

@@ -1,21 +1,32 @@
-"""Why this plan: what one step more would cost, and what each lever would give."""
+"""Why this plan: what one step more would cost, what each lever would free, and what else could be asked for."""
 
 from __future__ import annotations
 
-from ..flags.params import EXPERTS_REGEX, FFN_REGEX
+from ..flags.params import EXPERTS_REGEX, FFN_REGEX, Params
+from ..flags.write import to_words
 from ..records import dataclass, replace
 from ..units import human
+from .candidates import describe
 from .evaluate import FIT, FULL
+from .solve import solve
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from ..flags.params import Params
+    from collections.abc import Iterator
+
+    from ..flags.policy import Policy
+    from ..memory.breakdown import Static
+    from .cost import CostModel, Speed
     from .evaluate import Candidate, Evaluator
+
+SHOWN = 5                # alternatives
+FASTER, LARGER = 1.03, 1.05      # tokens per second and context that an alternative must buy, one of them
+CONTEXTS = (16384, 32768)        # larger ones that are asked for most, and the trained one
 
 
 @dataclass(frozen=True)
 class Lever:
-    """A change of one flag, and the device memory in bytes that it would free (negative: it takes more)."""
+    """A change of one flag, and the device memory in bytes that it would free."""
 
     name: str
     words: tuple[str, ...]
@@ -24,6 +35,66 @@ class Lever:
 
     def to_dict(self) -> dict[str, object]:
         return {"name": self.name, "flags": list(self.words), "saves": self.saves, "enough": self.enough}
+
+
+@dataclass(frozen=True)
+class Alternative:
+    """What else could be asked for, by flags behind the given ones, and the launch that it would be."""
+
+    flags: tuple[str, ...]
+    placement: str
+    n_gpu_layers: int
+    n_ctx: int
+    speed: Speed
+
+    def to_dict(self) -> dict[str, object]:
+        return {"flags": list(self.flags), "placement": self.placement, "n_gpu_layers": self.n_gpu_layers,
+                "n_ctx": self.n_ctx, "speed": self.speed.to_dict()}
+
+
+def alternatives(evaluator: Evaluator, cost: CostModel, given: Params, policy: Policy,
+                 chosen: Candidate) -> tuple[Alternative, ...]:
+    """Changes of one flag that buy speed or context, at most five; each is a plan that fits."""
+    found: list[Alternative] = []
+    everything = evaluator.model.hparams.n_layer_all + 1
+    here = cost.speed(chosen)
+    for change in _changes(evaluator, given, policy, chosen):
+        candidate = solve(evaluator, replace(given, **change), policy, cost)  # type: ignore[arg-type]
+        if candidate is None or not candidate.fits:
+            continue
+        speed, n_ctx = cost.speed(candidate), candidate.breakdown.n_ctx
+        if n_ctx > chosen.breakdown.n_ctx * LARGER or speed.generation > here.generation * FASTER \
+                or speed.prompt > here.prompt * FASTER:
+            found.append(Alternative(
+                tuple(to_words(Params(**change))), describe(candidate.params, everything),  # type: ignore[arg-type]
+                candidate.params.layers_wanted(everything), n_ctx, speed))
+    return tuple(found[:SHOWN])
+
+
+def _changes(evaluator: Evaluator, given: Params, policy: Policy, chosen: Candidate) -> Iterator[dict[str, object]]:
+    use, trained = chosen.breakdown, evaluator.model.n_ctx_train
+    open_context = given.n_ctx is None and policy.n_ctx is None and not given.kv_unified_per_slot
+    whole = chosen.params.layers_wanted(evaluator.model.hparams.n_layer_all + 1) > evaluator.model.hparams.n_layer_all \
+        and len(chosen.params.overrides) == len(given.overrides)
+    if (given.cache_type_k, given.cache_type_v) == (None, None) and not policy.kv_types and given.flash_attn != "off" \
+            and not (whole and (not open_context or use.n_ctx_seq >= trained)):
+        yield {"cache_type_k": "q8_0", "cache_type_v": "q8_0"}
+    if given.flash_attn == "off":
+        yield {"flash_attn": "on"}
+    if given.n_parallel is None and use.n_seq_max > 1:
+        single = replace(chosen.params, n_parallel=1)
+        alone, now = evaluator.static(single), evaluator.static(chosen.params)
+        if alone is not None and now is not None and _context(alone) < _context(now):
+            yield {"n_parallel": 1}
+    if open_context:
+        larger = dict.fromkeys(n for n in (*CONTEXTS, trained) if use.n_ctx * LARGER < n <= trained)
+        yield from ({"n_ctx": n} for n in larger)
+    elif given.n_ctx and not whole and use.n_ctx > 8192:
+        yield {"n_ctx": use.n_ctx // 2}
+
+
+def _context(use: Static) -> int:
+    return use.host.context + sum(usage.context for usage in use.devices.values())
 
 
 def next_step(params: Params, given: Params, everything: int) -> tuple[str, Params] | None:
@@ -58,7 +129,7 @@ def price_of(evaluator: Evaluator, candidate: Candidate, step: tuple[str, Params
 
 def levers(evaluator: Evaluator, candidate: Candidate, given: Params,
            step: tuple[str, Params] | None) -> tuple[Lever, ...]:
-    """The five usual changes, each tried alone, with the device memory it frees in bytes."""
+    """The five usual changes that free device memory, each tried alone, with how much in bytes."""
     use, params = candidate.breakdown, candidate.params
     half = max(256, use.n_ctx // 2 // 256 * 256)
     changes: list[tuple[str, tuple[str, ...], dict[str, object]]] = []
@@ -82,5 +153,6 @@ def levers(evaluator: Evaluator, candidate: Candidate, given: Params,
             continue
         saved = before - sum(usage.total for usage in after.breakdown.devices.values())
         further = evaluator.candidate(replace(step[1], **values), FIT) if step else None  # type: ignore[arg-type]
-        found.append(Lever(name, words, saved, further is not None and further.fits))
+        if saved > 0:
+            found.append(Lever(name, words, saved, further is not None and further.fits))
     return tuple(found)

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from ..model import Model
     from .advice import Remedy
     from .cost import Speed
-    from .explain import Lever
+    from .explain import Alternative, Lever
 
 
 @dataclass(frozen=True)
@@ -104,6 +104,7 @@ class Plan:
     warnings: tuple[str, ...] = ()
     fit_choice: FitChoice | None = None
     levers: tuple[Lever, ...] = ()
+    alternatives: tuple[Alternative, ...] = ()    # of a plan that fits and is explained
     remedies: tuple[Remedy, ...] = ()    # of a plan that does not fit and is explained
 
     def __repr__(self) -> str:
@@ -168,6 +169,7 @@ class Plan:
             "reasons": list(self.reasons),
             "warnings": list(self.warnings),
             "levers": [lever.to_dict() for lever in self.levers],
+            "alternatives": [other.to_dict() for other in self.alternatives],
             "remedies": [remedy.to_dict() for remedy in self.remedies],
             "speed": self.speed.to_dict(),
         }

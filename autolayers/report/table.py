@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 from ..output import COLOURS
 from ..quoting import printable
 
@@ -13,26 +15,57 @@ if TYPE_CHECKING:
 _CODES = {name: code for code, name in COLOURS.items()}
 
 
-class Style:
-    """Colour where the reader's terminal shows it: NO_COLOR and TERM=dumb win over FORCE_COLOR, that over isatty."""
+WIDTH = 80           # columns, where there is no terminal that says
+NARROWEST = 40
 
-    def __init__(self, on: bool = False) -> None:
+
+class Style:
+    """Colour where the reader's terminal shows it (NO_COLOR and TERM=dumb win over FORCE_COLOR, that over isatty), and
+    its width in columns: COLUMNS wins over what the terminal says."""
+
+    def __init__(self, on: bool = False, width: int = WIDTH) -> None:
         self.on = on
+        self.width = width
 
     @classmethod
     def of(cls, stream: TextIO, environ: Mapping[str, str]) -> Style:
+        width = _width(stream, environ)
         if environ.get("NO_COLOR") or environ.get("TERM") == "dumb":
-            return cls(False)
-        return cls(bool(environ.get("FORCE_COLOR")) or stream.isatty())
+            return cls(False, width)
+        return cls(bool(environ.get("FORCE_COLOR")) or stream.isatty(), width)
 
     def __call__(self, text: str, name: str) -> str:
         text = printable(text)
         return f"\x1b[{_CODES[name]}m{text}\x1b[0m" if self.on and text else text
 
 
+def _width(stream: TextIO, environ: Mapping[str, str]) -> int:
+    said = environ.get("COLUMNS", "")
+    if said.isdecimal() and int(said):
+        return max(NARROWEST, int(said))
+    try:
+        return max(NARROWEST, os.get_terminal_size(stream.fileno()).columns or WIDTH)
+    except (OSError, ValueError, AttributeError):
+        return WIDTH
+
+
+def wrap(text: str, width: int, first: str = "", then: str = "") -> list[str]:
+    """The text in lines of at most `width` columns, broken at blanks alone; `first` stands before the first line,
+    `then` before the others. A word longer than a line has a line of its own."""
+    lines, line = [], first
+    for word in printable(text).split(" "):
+        empty = line in (first, then)
+        if not empty and len(line) + 1 + len(word) > width:
+            lines.append(line)
+            line, empty = then, True
+        line += word if empty else " " + word
+    return [*lines, line.rstrip()]
+
+
 def table(head: Sequence[str], rows: Sequence[Sequence[str]], style: Style | None = None,
-          left: Sequence[int] = (0,)) -> list[str]:
-    """Lines of a table: the columns of `left` flush left, the others right. Negative numbers are marked red."""
+          left: Sequence[int] = (0,), marks: Mapping[int, str] | None = None) -> list[str]:
+    """Lines of a table: the columns of `left` flush left, the others right. Negative numbers are marked red, and rows
+    as `marks` says."""
     style = style or Style()
     head, rows = [printable(cell) for cell in head], [[printable(cell) for cell in row] for row in rows]
     widths = [max(len(row[i]) for row in (head, *rows)) for i in range(len(head))]
@@ -45,6 +78,8 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]], style: Style | Non
                 padded = style(padded, "dim")
             elif cell.startswith("-") and cell[1:2].isdigit():
                 padded = style(padded, "red")
+            elif marks and number - 1 in marks:
+                padded = style(padded, marks[number - 1])
             cells.append(padded)
         lines.append("  ".join(cells).rstrip())
     return lines

@@ -1,52 +1,56 @@
-"""A plan for people: one table, the flags, and why."""
+"""A plan for people: what it takes, what else could be asked for, and the flags; laid out for the terminal's width."""
 
 from __future__ import annotations
 
 from ..quoting import printable, shell
 from ..units import human, in_mib
-from .table import Style, table
+from .table import Style, table, wrap
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from ..planner.advice import Remedy
     from ..planner.cost import Speed
-    from ..planner.plan import Plan
+    from ..planner.explain import Alternative
+    from ..planner.plan import DeviceRow, Plan
+
+ALIKE = 3             # cards of one kind and as much free memory that share a row
+NEARLY_FULL = 0.02    # of a device's memory that is left
 
 
-def plan_text(plan: Plan, style: Style | None = None, rest: Sequence[str] = ()) -> str:
-    """The whole answer as text; `rest` are the user's words that do not touch memory, kept behind the flags."""
+def plan_text(plan: Plan, style: Style | None = None, rest: Sequence[str] = (), verbose: bool = False) -> str:
+    """The whole answer as text; `rest` are the user's words that do not touch memory, kept behind the flags. `verbose`
+    adds what the margins and the rest of the bill are made of, and every device's own row."""
     style = style or Style()
-    model, use = plan.model, plan.breakdown
+    model = plan.model
     lines = [
         f"{style(model.name, 'bold')}  {model.architecture}, {plan.n_layer} layers, {human(model.size)}",
-        f"{plan.placement}, {context_words(plan)}",
+        *wrap(f"{plan.placement}, {context_words(plan)}", style.width),
         "",
-        *_memory(plan, style),
+        *_memory(plan, style, verbose),
         "",
     ]
-    lines += speed_words(plan.speed)
-    if plan.fit_choice:
-        rival = plan.fit_choice
-        speed = f", {rival.speed.generation:.1f} tokens/s and prompts {rival.speed.prompt:.0f} predicted"
-        lines += [f"--fit would choose: {rival.placement}, context {rival.breakdown.n_ctx}{speed}"
-                  + ("" if rival.fits else ", which breaks these margins")]
-    lines.append("")
-    lines += [f"- {printable(reason)}" for reason in plan.reasons]
-    for device in plan.devices:
-        if len(device.margin_parts) > 1:
-            parts = [f"{name} {human(size)}" for name, size in device.margin_parts if size]
-            lines.append(f"- margin on {device.name}: {', '.join(parts)}")
-    for later, words in ((False, "in addition to the model on {}"), (True, "growing while it serves, on {}")):
-        for name in dict.fromkeys(e.device for e in use.extras if e.upper_limit == later):
-            parts = [f"{e.name} {human(e.size)}{'' if e.exact else ' at most'}"
-                     for e in use.extras if (e.upper_limit, e.device) == (later, name)]
-            lines.append(f"- {words.format(name)}: {', '.join(parts)}")
-    lines += [style(f"! {warning}", "yellow") for warning in plan.warnings]
+    for line in speed_words(plan.speed):
+        lines += wrap(line, style.width, "", "  ")
+    lines += _decision(plan, style)
+    for reason in plan.reasons:
+        lines += wrap(reason, style.width, "- ", "  ")
+    if verbose:
+        for part in _parts(plan):
+            lines += wrap(part, style.width, "- ", "  ")
+    for warning in plan.warnings:
+        lines += [style(line, "yellow") for line in wrap(warning, style.width, "! ", "  ")]
     if not plan.exact:
         lines.append(style("! sizes are upper bounds, not exact", "yellow"))
-    verdict = style(fits_words(plan), "green") if plan.fits else style("does not fit: " + shortage(plan), "red")
-    return "\n".join([*lines, *([""] if lines[-1] else []), f"{verdict}", shell([*plan.flags, *rest])]) + "\n"
+    lines += [""] if lines[-1] else []
+    if plan.fits:
+        lines += [style(line, "green") for line in wrap(fits_words(plan), style.width)]
+    else:
+        lines += [style(line, "red") for line in wrap("does not fit: " + shortage(plan), style.width)]
+        for remedy in plan.remedies:
+            lines += wrap("fits with " + remedy_words(remedy), style.width, "  ", "    ")
+    return "\n".join([*lines, shell([*plan.flags, *rest])]) + "\n"
 
 
 def context_words(plan: Plan) -> str:
@@ -82,7 +86,8 @@ def fits_words(plan: Plan) -> str:
     """The verdict on a plan that fits; where the system memory is not known, how much of it is needed."""
     if plan.host.free is not None:
         return "fits"
-    return f"fits where {human(plan.host.needed)} of RAM are available (--ram SIZE checks it)"
+    growing = f", and {human(plan.host.growing)} for what grows while it serves" if plan.host.growing else ""
+    return f"fits where {human(plan.host.needed)} of RAM are available{growing} (--ram SIZE checks and bounds it)"
 
 
 def shortage(plan: Plan) -> str:
@@ -93,15 +98,127 @@ def shortage(plan: Plan) -> str:
     return ", ".join(parts) or "no placement fits"
 
 
-def _memory(plan: Plan, style: Style) -> list[str]:
-    extra = any(d.extra for d in plan.devices)
-    head = ["MiB", "free", "weights", "KV cache", "compute", *(["extra"] if extra else []), "margin", "left"]
-    rows = []
-    for d in plan.devices:
-        name = f"{d.name} {d.description}".strip()
-        sizes = (d.free, d.model, d.context, d.compute, *([d.extra] if extra else []), d.margin, d.remaining)
-        rows.append([name if len(name) < 40 else name[:37] + "...", *map(in_mib, sizes)])
-    h = plan.host
-    host = (h.free, h.model, h.context, h.compute, *([h.extra] if extra else []), h.margin or None, h.remaining)
-    rows.append(["Host", *("" if size is None else in_mib(size) for size in host)])
-    return table(head, rows, style)
+def remedy_words(remedy: Remedy) -> str:
+    """One thing that would make a launch fit."""
+    if remedy.flags:
+        return shell(remedy.flags)
+    if remedy.file:
+        return (f"a smaller file: {remedy.type} throughout is {human(remedy.file)}, "
+                f"{remedy.bits_per_weight:g} bits per weight")
+    parts = [f"{human(remedy.ram)} more of RAM"] if remedy.ram else []
+    return " and ".join([*parts, *(f"{human(size)} more on {name}" for name, size in remedy.devices)])
+
+
+# --- the decision
+
+def _decision(plan: Plan, style: Style) -> list[str]:
+    """What else could be asked for and what it buys, and what --fit would do."""
+    lines: list[str] = []
+    if plan.alternatives:
+        lines += ["instead, with"]
+        words = [shell(other.flags) for other in plan.alternatives]
+        column = max(map(len, words)) + 4
+        for said, other in zip(words, plan.alternatives, strict=True):
+            lines += wrap(bought(plan, other), style.width, f"  {said}".ljust(column), " " * column)
+    rival = plan.fit_choice
+    if rival is not None:
+        speed = f", {rival.speed.generation:.1f} tokens/s and prompts {rival.speed.prompt:.0f}"
+        breaks = "" if rival.fits else "; that breaks these margins"
+        lines += wrap(f"--fit, llama-server's own choice: {rival.placement}, context {rival.breakdown.n_ctx}"
+                      f"{speed}{breaks}", style.width, "", "  ")
+    return [*lines, ""]
+
+
+def bought(plan: Plan, other: Alternative) -> str:
+    """What an alternative changes, its gain first."""
+    here, speed = plan.speed, other.speed
+    gains: list[str] = []
+    losses: list[str] = []
+    if other.n_ctx != plan.breakdown.n_ctx:
+        (gains if other.n_ctx > plan.breakdown.n_ctx else losses).append(f"context {other.n_ctx}")
+    if f"{speed.generation:.1f}" != f"{here.generation:.1f}":
+        text = f"{speed.generation:.1f} tokens/s instead of {here.generation:.1f}"
+        (gains if speed.generation > here.generation else losses).append(text)
+    if not gains or speed.prompt > here.prompt * 1.1:
+        gains.append(f"prompt {speed.prompt:.0f} tokens/s instead of {here.prompt:.0f}")
+    common = f"{plan.n_gpu_layers} of {plan.n_layer + 1} layers on the GPU, "
+    where = [other.placement.removeprefix(common)] if other.placement != plan.placement else []
+    return ", ".join([*gains, *losses, *where])
+
+
+# --- the bill
+
+def _memory(plan: Plan, style: Style, verbose: bool) -> list[str]:
+    """The table, with as many decimals and as much of the cards' names as there is space for."""
+    groups = _groups(plan.devices, verbose)
+    rows = [(_name(group), min(group, key=lambda device: device.remaining)) for group in groups]
+    extra = any(row.extra for _, row in rows)
+    host = plan.host
+    sizes: list[tuple[int | None, ...]] = [
+        (d.free, d.model, d.context, d.compute, *([d.extra] if extra else []), d.margin, d.remaining)
+        for _, d in rows]
+    sizes.append((host.free, host.model, host.context, host.compute, *([host.extra] if extra else []),
+                  host.margin or None, host.remaining))
+    marks = {i: "yellow" for i, (_, d) in enumerate(rows) if 0 <= d.remaining < d.free * NEARLY_FULL}
+    for decimals, head in ((2, "KV cache"), (0, "KV cache"), (0, "cache")):
+        heads = ["MiB", "free", "weights", head, "compute", *(["extra"] if extra else []), "margin", "left"]
+        cells = [["" if size is None else in_mib(size, decimals) for size in row] for row in sizes]
+        taken = sum(2 + max(len(cell) for cell in column) for column in zip(heads[1:], *cells, strict=True))
+        space = style.width - taken
+        if space >= max([4, *(len(name.partition(" ")[0]) for name, _ in rows)]):
+            break
+    names = [_cut(name, space) for name, _ in rows]
+    lines = table(heads, [[name, *row] for name, row in zip([*names, "Host"], cells, strict=True)], style, marks=marks)
+    for group in groups:
+        if len(group) > 1:
+            lines += wrap(f"{_range(group)}: {len(group)} cards alike, of which the fullest is shown (-v shows each)",
+                          style.width)
+    return lines
+
+
+def _groups(devices: Sequence[DeviceRow], verbose: bool) -> list[list[DeviceRow]]:
+    """Neighbours that share a row: cards of one kind with as much free memory, or with equal rows."""
+    groups: list[list[DeviceRow]] = []
+    for device in devices:
+        last = groups[-1][-1] if groups else None
+        if last is not None and not verbose and (last.description, last.total, last.free, bool(last.used)) == \
+                (device.description, device.total, device.free, bool(device.used)):
+            groups[-1].append(device)
+        else:
+            groups.append([device])
+    return [part for group in groups for part in ([group] if len(group) >= ALIKE else [[device] for device in group])]
+
+
+def _name(group: Sequence[DeviceRow]) -> str:
+    return f"{_range(group)} {group[0].description}".strip()
+
+
+def _range(group: Sequence[DeviceRow]) -> str:
+    """CUDA0, or CUDA0-3."""
+    first, last = group[0].name, group[-1].name
+    return first if first == last else f"{first}-{last[len(last.rstrip('0123456789')):]}"
+
+
+def _cut(name: str, space: int) -> str:
+    """As many of a name's words as fit, the first always."""
+    words = printable(name).split(" ")
+    while len(words) > 1 and len(" ".join(words)) > space:
+        words.pop()
+    return " ".join(words)
+
+
+def _parts(plan: Plan) -> list[str]:
+    """What margins and the rest of the bill are made of."""
+    lines = []
+    for group in _groups(plan.devices, False):
+        row = group[0]
+        if len(row.margin_parts) > 1:
+            parts = [f"{part} {human(size)}" for part, size in row.margin_parts if size]
+            lines.append(f"margin on {_range(group)}: {', '.join(parts)}")
+    extras = plan.breakdown.extras
+    for later, words in ((False, "in addition to the model on {}"), (True, "growing while it serves, on {}")):
+        for name in dict.fromkeys(e.device for e in extras if e.upper_limit == later):
+            parts = [f"{e.name} {human(e.size)}{'' if e.exact else ' at most'}"
+                     for e in extras if (e.upper_limit, e.device) == (later, name)]
+            lines.append(f"{words.format(name)}: {', '.join(parts)}")
+    return lines

@@ -15,16 +15,16 @@ from autolayers.records import replace
 
 GiB, MiB = 1 << 30, 1 << 20
 NAMES = ("llama-3.2-1b-q8_0", "olmoe-moe", "granite-moe", "gemma-3-4b-q8_0", "qwen2-dense")
-WORDS = ("", "-ngl 99", "-c 65536", "-ngl 99 -c 65536", "-c 16384 -np 4 -no-kvu", "-cram 4096 -c 4096", "-nkvo -c 32768",
-         "--ctx 65536", "--strategy layers", "-ngl 5 -ts 1,1", "-fa off -c 32768")
+WORDS = ("", "-ngl 99", "-c 65536", "-ngl 99 -c 65536", "-c 16384 -np 4 -no-kvu", "-cram 4096 -c 4096",
+         "-nkvo -c 32768", "--ctx 65536", "--strategy layers", "-ngl 5 -ts 1,1", "-fa off -c 32768")
 
 
 def followed(remedy: Remedy, target: autolayers.Model, words: list[str], devices: list[Device],
              ram: int | None) -> autolayers.Plan:
     """The plan of someone who does what is said."""
     more = dict(remedy.devices)
-    devices = [replace(device, total=device.total + more.get(device.name, 0), free=device.free + more.get(device.name, 0))
-               for device in devices]
+    devices = [replace(device, total=device.total + size, free=device.free + size)
+               for device in devices for size in [more.get(device.name, 0)]]
     if remedy.file:
         target = target.quantised(remedy.type)
         assert target.size == remedy.file

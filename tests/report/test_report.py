@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import io
+import re
 
+import pytest
 from support import HEADERS
 
 import autolayers
 from autolayers import Device
 from autolayers.quoting import shell
+from autolayers.records import replace
 from autolayers.report.table import Style, table
 from autolayers.report.text import plan_text
 
@@ -57,6 +60,66 @@ def test_what_is_missing_is_said_for_every_device() -> None:
 
 def test_a_prediction_never_looks_like_a_measurement() -> None:
     assert "predicted, not measured: " in plan_text(plan("llama-3.2-1b-q8_0", "", 8))
+
+
+CASES = {
+    "fits": ("qwen3-30b-a3b-q4_k_m", "--gpu rtx-3060 --ram 32GiB"),
+    "does not fit": ("llama-3.3-70b-q4_k_m", "--gpu 12GiB --ram 16GiB"),
+    "alike": ("llama-3.3-70b-q4_k_m", "--gpu 4x3090,8GiB --ram 900GiB"),
+    "processor": ("llama-3.2-1b-q8_0", "-dev none --gpu 8GiB"),
+    "draft": ("llama-3.2-1b-q8_0", f"--gpu 2GiB -md {HEADERS}/llama-3.2-1b-q8_0.gguf"),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("verbose", [False, True])
+def test_text_is_laid_out_for_the_width_and_cuts_no_word(case: str, verbose: bool) -> None:
+    name, words = CASES[case]
+    found = autolayers.plan(autolayers.read_model(HEADERS / f"{name}.gguf"), words.split(), explain=True)
+    found = replace(found, warnings=())           # of the fixtures' paths
+    wide = plan_text(found, Style(width=400), verbose=verbose).split()
+    for width in (60, 80, 120):
+        text = plan_text(found, Style(width=width), verbose=verbose)
+        *lines, flags = text.splitlines()
+        assert text.isascii() and flags == shell(found.flags)
+        assert all(len(line) <= width for line in lines), max(lines, key=len)
+        assert set(text.split()) - set(wide) <= {cell for line in lines for cell in line.split() if cell[-1:].isdigit()
+                                                 or cell == "cache"}          # columns with fewer decimals
+        coloured = plan_text(found, Style(True, width), verbose=verbose)
+        assert re.sub(r"\x1b\[\d+m", "", coloured) == text
+
+
+def test_cards_that_are_alike_share_a_row_and_v_shows_each() -> None:
+    found = autolayers.plan(autolayers.read_model(HEADERS / "llama-3.3-70b-q4_k_m.gguf"), ["--gpu", "4x3090,8GiB"])
+    rows = [line for line in plan_text(found).splitlines() if line.startswith("CUDA") and "alike" not in line]
+    assert [row.split()[0] for row in rows] == ["CUDA0-3", "CUDA4"]
+    fullest = min(found.devices[:4], key=lambda device: device.remaining)
+    assert rows[0].split()[-1] == f"{fullest.remaining / 2**20:.2f}"
+    every = [line.split()[0] for line in plan_text(found, verbose=True).splitlines() if line.startswith("CUDA")]
+    assert every == [f"CUDA{i}" for i in range(5)]
+
+
+def test_a_full_devices_row_is_coloured_and_the_margin_is_one_number() -> None:
+    found = plan("llama-3.1-8b-q4_k_m", "--strategy layers", 5)
+    rows = plan_text(found, Style(True)).splitlines()
+    assert any(row.startswith("\x1b[33mCUDA0") for row in rows)
+    assert "margin on" not in plan_text(found) and "margin on CUDA0: CUDA context" in plan_text(found, verbose=True)
+
+
+def test_what_would_fit_is_said_below_what_is_missing() -> None:
+    lines = plan_text(plan("llama-3.2-1b-q8_0", "-c 65536 -ngl 17", 2)).splitlines()
+    at = next(i for i, line in enumerate(lines) if line.startswith("does not fit: "))
+    assert lines[at + 1].startswith("  fits with -ngl ") and any(" more on CUDA0" in line for line in lines[at:])
+
+
+def test_alternatives_say_what_they_buy() -> None:
+    found = plan("llama-3.1-8b-q4_k_m", "-c 131072", 12)
+    assert found.speed and 0 < len(found.alternatives) <= 5
+    for other in found.alternatives:
+        assert other.n_ctx > found.breakdown.n_ctx or other.speed.generation > found.speed.generation \
+            or other.speed.prompt > found.speed.prompt
+    text = " ".join(plan_text(found).split())
+    assert re.search(r"-ctk q8_0 -ctv q8_0 \d+\.\d tokens/s instead of \d+\.\d, \d+ of 33 layers", text)
 
 
 def test_words_for_a_shell_are_shell() -> None:
