@@ -87,8 +87,9 @@ def _changes(evaluator: Evaluator, given: Params, policy: Policy, chosen: Candid
         if alone is not None and now is not None and _context(alone) < _context(now):
             yield {"n_parallel": 1}
     if open_context:
-        larger = dict.fromkeys(n for n in (*CONTEXTS, trained) if use.n_ctx * LARGER < n <= trained)
-        yield from ({"n_ctx": n} for n in larger)
+        for n in dict.fromkeys((*CONTEXTS, trained)):
+            if use.n_ctx * LARGER < n <= trained:
+                yield {"n_ctx": n}
     elif given.n_ctx and not whole and use.n_ctx > 8192:
         yield {"n_ctx": use.n_ctx // 2}
 

@@ -115,14 +115,14 @@ def _decision(plan: Plan, style: Style) -> list[str]:
     """What else could be asked for and what it buys, and what --fit would do."""
     lines: list[str] = []
     if plan.alternatives:
-        lines += ["instead, with"]
+        lines += ["", "instead, with"]
         words = [shell(other.flags) for other in plan.alternatives]
         column = max(map(len, words)) + 4
         for said, other in zip(words, plan.alternatives, strict=True):
             lines += wrap(bought(plan, other), style.width, f"  {said}".ljust(column), " " * column)
     rival = plan.fit_choice
     if rival is not None:
-        speed = f", {rival.speed.generation:.1f} tokens/s and prompts {rival.speed.prompt:.0f}"
+        speed = f", {tokens(rival.speed.generation)} tokens/s and prompts {tokens(rival.speed.prompt)}"
         breaks = "" if rival.fits else "; that breaks these margins"
         lines += wrap(f"--fit, llama-server's own choice: {rival.placement}, context {rival.breakdown.n_ctx}"
                       f"{speed}{breaks}", style.width, "", "  ")
@@ -136,11 +136,11 @@ def bought(plan: Plan, other: Alternative) -> str:
     losses: list[str] = []
     if other.n_ctx != plan.breakdown.n_ctx:
         (gains if other.n_ctx > plan.breakdown.n_ctx else losses).append(f"context {other.n_ctx}")
-    if f"{speed.generation:.1f}" != f"{here.generation:.1f}":
-        text = f"{speed.generation:.1f} tokens/s instead of {here.generation:.1f}"
+    if tokens(speed.generation) != tokens(here.generation):
+        text = f"{tokens(speed.generation)} tokens/s instead of {tokens(here.generation)}"
         (gains if speed.generation > here.generation else losses).append(text)
     if not gains or speed.prompt > here.prompt * 1.1:
-        gains.append(f"prompt {speed.prompt:.0f} tokens/s instead of {here.prompt:.0f}")
+        gains.append(f"prompts {tokens(speed.prompt)} instead of {tokens(here.prompt)}")
     common = f"{plan.n_gpu_layers} of {plan.n_layer + 1} layers on the GPU, "
     where = [other.placement.removeprefix(common)] if other.placement != plan.placement else []
     return ", ".join([*gains, *losses, *where])
