@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from ..ggml.tensor import Tensor
 
 N_COPIES = 4                 # GGML_SCHED_MAX_COPIES: pipeline parallelism
-_KEPT_PROMPTS = 64           # of GraphCache
+_KEPT = 64           # of GraphCache
 
 
 # what building a graph of tensors that contradict the keys may raise
@@ -41,7 +41,8 @@ class GraphCache:
 
     def __init__(self) -> None:
         self.fused: dict[object, dict[str, bool]] = {}      # by kind of launch: the fused operations that stay
-        self.prompts: dict[object, Graphs] = {}             # prompt graphs of launches that were measured no further
+        # prompt and, if it was asked already, generation graph of launches that were measured no further
+        self.stopped: dict[object, tuple[Graphs, Graphs | None]] = {}
         self.kernels: dict[str, tuple[int, int]] = {}       # of the first generation graph (kernels.py)
 
 
@@ -111,18 +112,19 @@ def reserve(setting: Setting, pinned: bool = False,
     alike = ("fused", c.type_k, c.type_v, c.offload_kqv, c.flash_attn, *[b.kind for b in setting.backends],
              len(setting.backends) - 1 in setting.dev_layer)
     hasty = enough is not None and setting.cache.fused.get(alike) == _unresolved(setting)
-    generation = None if hasty else resolve_fused(setting, n_seqs)
+    prompt, generation = setting.cache.stopped.pop(setting.launch, (None, None))
+    if generation is None and not hasty:
+        generation = resolve_fused(setting, n_seqs)
     fused = _unresolved(setting) if generation is None else generation.fused
     setting.cache.fused.setdefault(alike, fused)
-    prompt = setting.cache.prompts.pop(setting.launch, None)
     while True:
         if prompt is None or prompt.fused != fused:
             prompt = Graphs(setting, n_tokens, n_seqs, min(n_tokens, c.n_outputs_max), fused)
         without = prompt.plain()
         if enough is not None and enough(without):
-            if len(setting.cache.prompts) >= _KEPT_PROMPTS:
-                setting.cache.prompts.clear()
-            setting.cache.prompts[setting.launch] = prompt
+            if len(setting.cache.stopped) >= _KEPT:
+                setting.cache.stopped.clear()
+            setting.cache.stopped[setting.launch] = prompt, generation
             return Reserved(without, fused, stopped=True)
         if generation is None:
             generation = resolve_fused(setting, n_seqs)

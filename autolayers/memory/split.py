@@ -6,7 +6,7 @@ Mirrors llama_prepare_model_devices (src/llama.cpp) and the layer split of llama
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from struct import Struct
 
 from ..backends import HOST, backend, on
 from ..builds import NEWEST_RULES
@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from ..builds import Rules
     from ..devices.device import Device
     from ..flags.params import Params
+
+_FLOAT = Struct("f")
 
 
 def model_devices(params: Params, devices: Sequence[Device]) -> tuple[tuple[Device, ...], bool, tuple[str, ...]]:
@@ -58,6 +60,15 @@ def model_devices(params: Params, devices: Sequence[Device]) -> tuple[tuple[Devi
     return tuple(used), not warnings, tuple(warnings)
 
 
+def _float32(x: float) -> float:
+    """The nearest float32, infinite where there is none."""
+    try:
+        value: float = _FLOAT.unpack(_FLOAT.pack(x))[0]
+    except OverflowError:
+        return float("inf")
+    return value
+
+
 def layer_devices(n: int, n_gpu_layers: int, devices: Sequence[Device], tensor_split: Sequence[float],
                   rules: Rules = NEWEST_RULES) -> list[str]:
     """The device of each of the `n` layers, the output layer last; in float32, whose rounding decides at the
@@ -67,20 +78,20 @@ def layer_devices(n: int, n_gpu_layers: int, devices: Sequence[Device], tensor_s
     layers = [HOST] * n
     if not count:
         return layers
-    from array import array
-
-    splits = _splits(devices, tensor_split)
-    cum = array("f")
-    total = array("f", [0.0])
-    for share in splits:
-        total[0] = total[0] + array("f", [share])[0]
-        cum.append(total[0])
-    if total[0] == 0:
+    cumulated = []
+    total = 0.0
+    for share in _splits(devices, tensor_split):
+        total = _float32(total + _float32(share))
+        cumulated.append(total)
+    if total == 0:
         return layers if not devices else _all_on_last(layers, start, count, devices)
-    points = list(array("f", (x / total[0] for x in cum)))
-    fractions = array("f", (i / count for i in range(count)))
-    for i, fraction in enumerate(fractions):
-        layers[start + i] = devices[min(bisect_right(points, fraction), len(devices) - 1)].name
+    bounds = [_float32(x / total) for x in cumulated]
+    device = 0                               # std::upper_bound of growing fractions
+    for i in range(count):
+        fraction = _float32(i / count)
+        while device < len(devices) - 1 and not fraction < bounds[device]:
+            device += 1
+        layers[start + i] = devices[device].name
     return layers
 
 
