@@ -4,33 +4,34 @@
     on(device).padded("q4_0", ne, n)     # a Device, as llama.cpp asks it
     backend_of("Vulkan1")                # by a device's name
 
-To add one: a file with a Backend, and its class in _ALL.
+To add one: a file with a Backend, and its name in BACKENDS.
 """
 
 from __future__ import annotations
 
+from importlib import import_module
+
 from ..builds import NEWEST_RULES
 from .backend import Backend
-from .cann import Cann
 from .cpu import HOST, REPACK, Cpu
 from .cuda import Cuda, CudaBuffers, Hip, Musa
-from .metal import Metal
-from .opencl import OpenCl
-from .rpc import Rpc, RpcCpu
-from .sycl import Sycl
-from .vulkan import Vulkan
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from ..builds import Rules
     from ..devices.device import Device
 
-__all__ = ["BACKENDS", "CPU", "DEFAULT", "HOST", "REPACK", "Backend", "Cpu", "Cuda", "Hip", "Metal", "Rpc", "RpcCpu",
-           "Sycl", "Unknown", "Vulkan", "backend", "backend_of", "canonical", "failed_allocations", "on"]
+__all__ = ["ALIASES", "BACKENDS", "CPU", "DEFAULT", "HOST", "REPACK", "Backend", "Cpu", "Cuda", "Hip", "Unknown",
+           "backend", "backend_of", "canonical", "failed_allocations", "on"]
 
-_ALL: tuple[type[Backend], ...] = (Cuda, Hip, Musa, Vulkan, Metal, Sycl, Cann, OpenCl, Rpc, RpcCpu, Cpu)
-BACKENDS = {b.name: b for b in _ALL}
-_ALIASES = {alias: b for b in _ALL for alias in b.aliases}
+# name -> its class, or file and class, imported when a device of it is first met
+BACKENDS: dict[str, type[Backend] | str] = {
+    "CUDA": Cuda, "ROCm": Hip, "MUSA": Musa, "Vulkan": "vulkan.Vulkan", "MTL": "metal.Metal", "SYCL": "sycl.Sycl",
+    "CANN": "cann.Cann", "OpenCL": "opencl.OpenCl", "RPC": "rpc.Rpc", "RPC-CPU": "rpc.RpcCpu", HOST: Cpu,
+}
+ALIASES = {"HIP": "ROCm",
+           "Metal": "MTL",            # of builds before 2026
+           "GPUOpenCL": "OpenCL"}     # the name of every one of its devices
 DEFAULT = Cuda                # of a device that does not say
 CPU = Cpu()                   # plain host memory
 
@@ -43,7 +44,13 @@ class Unknown(CudaBuffers):
 
 def backend(name: str) -> type[Backend]:
     """The backend of that name, Unknown for another."""
-    return BACKENDS.get(name) or _ALIASES.get(name) or Unknown
+    name = ALIASES.get(name, name)
+    known = BACKENDS.get(name, Unknown)
+    if isinstance(known, str):
+        file, _, title = known.partition(".")
+        found: type[Backend] = getattr(import_module(f"{__name__}.{file}"), title)
+        BACKENDS[name] = known = found
+    return known
 
 
 def canonical(name: str) -> str:
@@ -55,7 +62,7 @@ def canonical(name: str) -> str:
 def failed_allocations() -> dict[str, tuple[str, ...]]:
     """Regular expressions of failed allocations, and the names of the backends that print such a line."""
     found: dict[str, tuple[str, ...]] = {}
-    for b in _ALL:
+    for b in map(backend, BACKENDS):
         for pattern in b.out_of_memory:
             found[pattern] = (*found.get(pattern, ()), b.name)
     return found
@@ -69,4 +76,4 @@ def backend_of(device_name: str) -> type[Backend]:
 def on(device: Device, index: int = 0, rules: Rules = NEWEST_RULES) -> Backend:
     """The backend on one device, `index` of a launch's, by a build's rules. A CPU as a device is one that is served."""
     known = backend(device.backend)
-    return (RpcCpu if known is Cpu else known)(device, index, rules)
+    return (backend("RPC-CPU") if known is Cpu else known)(device, index, rules)

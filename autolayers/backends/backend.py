@@ -36,7 +36,6 @@ class Backend:
 
     # names
     name = "?"                           # as in the names of its devices: CUDA0, Vulkan1
-    aliases: tuple[str, ...] = ()        # what other builds and people call it
     # buffers
     alignment = 32                       # of every tensor in a buffer: get_alignment
     row_padding = 0                      # rows of quantised tensors are padded to this many elements, once per tensor

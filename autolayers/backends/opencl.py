@@ -7,7 +7,6 @@ from .backend import Backend
 
 class OpenCl(Backend):
     name = "OpenCL"
-    aliases = ("GPUOpenCL",)           # the name of every one of its devices
     alignment = 128
     mmap = False
     free_doubt = "free is a guess: total less 1 GiB"

@@ -8,7 +8,7 @@
 
 from __future__ import annotations
 
-from ..backends import Cuda, Vulkan
+from ..backends import Cuda
 from ..records import dataclass, replace
 from .device import Device, hypothetical, numbered
 from .host import Host
@@ -45,6 +45,7 @@ def discover(environ: Mapping[str, str] | None = None, llama_server: str | None 
     environ = os.environ if environ is None else environ
     ram = measured(host.read(root), environ)
     if llama_server:
+        from ..backends.vulkan import Vulkan
         from ..errors import DeviceError
         from . import list_devices
 

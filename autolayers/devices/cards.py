@@ -8,7 +8,9 @@ sparsity (NVIDIA from Turing on 1024 operations a clock and multiprocessor, with
 
 from __future__ import annotations
 
-from ..backends import DEFAULT, Hip, Metal, Sycl
+from ..backends import DEFAULT, Hip
+from ..backends.metal import Metal
+from ..backends.sycl import Sycl
 from ..errors import UsageError
 from ..records import dataclass
 

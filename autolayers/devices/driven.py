@@ -5,7 +5,8 @@
 
 from __future__ import annotations
 
-from ..backends import BACKENDS, CPU, Vulkan, backend
+from ..backends import ALIASES, BACKENDS, CPU, backend
+from ..backends.vulkan import Vulkan
 from ..errors import UsageError
 from ..records import replace
 from .device import Device, numbered
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 
 def chosen(word: str) -> type[Backend]:
     """The backend of that name or alias, in any case. Raises UsageError naming those that there are."""
-    names = {name.lower(): b for b in BACKENDS.values() if not b.remote for name in (b.name, *b.aliases)}
+    names = {name.lower(): known for name in (*BACKENDS, *ALIASES) if not (known := backend(name)).remote}
     if word.lower() not in names:
         raise UsageError(f"--backend {word}: llama.cpp has {', '.join(sorted(set(names)))}")
     return names[word.lower()]

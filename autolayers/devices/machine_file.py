@@ -10,6 +10,7 @@ memory must be said.
 from __future__ import annotations
 
 from ..backends import BACKENDS, DEFAULT, backend_of, canonical
+from ..backends import backend as row_of
 from ..errors import UsageError
 from ..records import replace
 from ..units import MiB
@@ -109,7 +110,7 @@ def _complete(card: Device | None, values: dict[str, Any], what: str, before: li
     backend = canonical(backend)
     if backend not in BACKENDS:
         raise _Wrong(f"{what}: backend {backend!r} (known: {', '.join(BACKENDS)})")
-    if refused := BACKENDS[backend].wrong_limits(values.get("limits", {})):
+    if refused := row_of(backend).wrong_limits(values.get("limits", {})):
         raise _Wrong(f"{what}: limits: {refused}")
     used = sum(other.backend == backend for other in before)
     name = values.get("name") or f"{backend}{used}"
@@ -121,12 +122,12 @@ def _complete(card: Device | None, values: dict[str, Any], what: str, before: li
     if free > total:
         raise _Wrong(f"{what}: {free} bytes free are more than the {total} it has")
     values = {**values, "name": name, "backend": backend, "total": total, "free": free}
-    if values.get("unified", card.unified if card else False) and BACKENDS[backend].has_igpu:
+    if values.get("unified", card.unified if card else False) and row_of(backend).has_igpu:
         values.setdefault("kind", "igpu")
     if values.get("kind", "gpu") not in ("gpu", "igpu", "rpc"):
         raise _Wrong(f"{what}: kind must be gpu, igpu or rpc")
     if card is not None:
-        if BACKENDS[backend] is not DEFAULT:       # a compute capability chooses CUDA's kernels
+        if row_of(backend) is not DEFAULT:       # a compute capability chooses CUDA's kernels
             card = replace(card, compute_capability=None, n_sm=None)
         return replace(card, **values)
     return Device(**values)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 
-from ..backends import Metal
+from ..backends.metal import Metal
 from .device import Device
 
 TYPE_CHECKING = False

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from ..backends import CPU, Rpc, RpcCpu
+from ..backends import CPU
+from ..backends.rpc import Rpc, RpcCpu
 from ..errors import DeviceError, UsageError
 from ..records import replace
 from .device import Device

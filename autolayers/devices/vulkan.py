@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import sys
 
-from ..backends import Vulkan
+from ..backends.vulkan import Vulkan
 from .device import Device
 
 TYPE_CHECKING = False

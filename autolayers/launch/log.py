@@ -14,8 +14,9 @@ from __future__ import annotations
 
 import re
 
-from ..backends import HOST, Rpc, canonical, failed_allocations
+from ..backends import HOST, canonical, failed_allocations
 from ..backends.cpu import BUFFERS
+from ..backends.rpc import Rpc
 from ..records import dataclass, field
 from ..units import MiB
 

@@ -41,8 +41,8 @@ class GraphCache:
 
     def __init__(self) -> None:
         self.fused: dict[object, dict[str, bool]] = {}      # by kind of launch: the fused operations that stay
-        # prompt and, if it was asked already, generation graph of launches that were measured no further
-        self.stopped: dict[object, tuple[Graphs, Graphs | None]] = {}
+        # by launch: its prompt graph and, where that was asked already, its generation graph
+        self.graphs: dict[object, tuple[Graphs, Graphs | None]] = {}
         self.kernels: dict[str, tuple[int, int]] = {}       # of the first generation graph (kernels.py)
 
 
@@ -112,7 +112,10 @@ def reserve(setting: Setting, pinned: bool = False,
     alike = ("fused", c.type_k, c.type_v, c.offload_kqv, c.flash_attn, *[b.kind for b in setting.backends],
              len(setting.backends) - 1 in setting.dev_layer)
     hasty = enough is not None and setting.cache.fused.get(alike) == _unresolved(setting)
-    prompt, generation = setting.cache.stopped.pop(setting.launch, (None, None))
+    launch = (setting.launch, *[b.kind for b in setting.backends])
+    prompt, generation = setting.cache.graphs.pop(launch, (None, None))
+    if len(setting.cache.graphs) >= _KEPT:
+        setting.cache.graphs.clear()
     if generation is None and not hasty:
         generation = resolve_fused(setting, n_seqs)
     fused = _unresolved(setting) if generation is None else generation.fused
@@ -120,17 +123,16 @@ def reserve(setting: Setting, pinned: bool = False,
     while True:
         if prompt is None or prompt.fused != fused:
             prompt = Graphs(setting, n_tokens, n_seqs, min(n_tokens, c.n_outputs_max), fused)
-        without = prompt.plain()
+        without = prompt.sizes(pins=False)
         if enough is not None and enough(without):
-            if len(setting.cache.stopped) >= _KEPT:
-                setting.cache.stopped.clear()
-            setting.cache.stopped[setting.launch] = prompt, generation
+            setting.cache.graphs[launch] = prompt, generation
             return Reserved(without, fused, stopped=True)
         if generation is None:
             generation = resolve_fused(setting, n_seqs)
         if generation.fused == fused:
             break
         fused = generation.fused
+    setting.cache.graphs[launch] = prompt, generation
     sizes = tuple(map(max, without, generation.sizes()))
     if pinned and setting.n_copies == 1:
         return Reserved(sizes, fused, prompt.sizes())
@@ -227,8 +229,8 @@ class Graphs:
         self.fused = fused
         self.shape = (-(-n_tokens // n_seqs) * n_seqs, n_seqs, n_outputs)
         self._backends: list[int] = []           # of every node as last measured, and what came of it
-        self._sizes: tuple[int, ...] = ()
-        self._plain: tuple[int, ...] | None = None
+        self._last: tuple[int, ...] = ()
+        self._sizes: dict[bool, tuple[int, ...]] = {}
         self._llm: Llm | None = None
 
     def built(self, pins: bool = True) -> Llm:
@@ -272,25 +274,22 @@ class Graphs:
             self._llm.release()
             self._llm = None
 
-    def plain(self) -> tuple[int, ...]:
-        """Bytes per backend as if the builder pinned nothing."""
-        if self._plain is None:
-            self._plain = self.sizes(pins=False)
-        return self._plain
-
     def sizes(self, pins: bool = True) -> tuple[int, ...]:
         """Bytes per backend; without `pins` as if the builder pinned nothing."""
+        if pins in self._sizes:
+            return self._sizes[pins]
         llm = self.built(pins)
         try:
             backends = [t.backend for t in llm.graph.nodes]
             if backends != self._backends:       # else measured before, with other pins
-                self._sizes = self._allocated(llm)
+                self._last = self._allocated(llm)
                 self._backends = backends
         except BROKEN as error:
             raise Contradiction(str(error)) from error
         finally:
             self.release()
-        return self._sizes
+        self._sizes[pins] = self._last
+        return self._last
 
     def _allocated(self, llm: Llm) -> tuple[int, ...]:
         """Split and allocate a graph, which is used up."""

@@ -24,6 +24,9 @@ def layers_alone(evaluator: Evaluator, given: Params) -> Candidate | None:
     if given.n_gpu_layers is not None and given.n_gpu_layers >= 0:
         return launched(evaluator, given)
     everything = evaluator.model.hparams.n_layer_all + 1
+    whole = launched(evaluator, replace(given, n_gpu_layers=everything))
+    if whole is not None and whole.fits:
+        return whole
     n_ctx = given.n_ctx
     if n_ctx is None and given.fit is not False:
         n_ctx = min(given.fit_ctx or FIT_PARAMS_MIN_CTX, max(1, evaluator.model.n_ctx_train))

@@ -26,7 +26,7 @@ def test_names_of_backends_and_of_their_devices() -> None:
         assert canonical(name) == here
     for name, here in (("CUDA3", "CUDA"), ("Vulkan0", "Vulkan"), ("RPC0[127.0.0.1:50052]", "RPC"), (HOST, "CPU")):
         assert backend_of(name).name == here
-    assert all(backend(name) is b and b.name == name for name, b in BACKENDS.items())
+    assert all(backend(name).name == name for name in BACKENDS)
 
 
 def test_hip_and_musa_are_cuda_under_other_names() -> None:

@@ -7,11 +7,11 @@ import re
 
 from support import ROOT
 
-from autolayers.backends import BACKENDS, HOST
+from autolayers.backends import ALIASES, BACKENDS, HOST
 from autolayers.flags.params import HOST_BUFFER
 
 PACKAGE = ROOT / "autolayers"
-NAMES = sorted({*BACKENDS, *(alias for b in BACKENDS.values() for alias in b.aliases)}, key=len, reverse=True)
+NAMES = sorted({*BACKENDS, *ALIASES}, key=len, reverse=True)
 # a backend, one of its devices ("CUDA0", also the first piece of f"CUDA{i}") or one of its buffer types
 NAMED = re.compile(rf"({'|'.join(map(re.escape, NAMES))})(\d+|_Host|_REPACK|_Mapped)?")
 

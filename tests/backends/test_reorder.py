@@ -8,7 +8,8 @@ import pytest
 from support import FIXTURES, model
 
 from autolayers import Device, LaunchRefused, estimate
-from autolayers.backends import Metal, Vulkan
+from autolayers.backends.metal import Metal
+from autolayers.backends.vulkan import Vulkan
 from autolayers.flags.parse import parse
 from autolayers.ggml.tensor import VIEW_OPS, Tensor
 

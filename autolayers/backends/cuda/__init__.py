@@ -98,7 +98,6 @@ class Hip(Cuda):
     """`limits["gfx_target_version"]` of a device is its card's, as the driver has it (KFD): 110000 for gfx1100."""
 
     name = "ROCm"
-    aliases = ("HIP",)
     host_buffer = "ROCm_Host"
     nvidia = False
     blas = "ROCm BLAS"

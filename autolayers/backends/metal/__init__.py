@@ -22,7 +22,6 @@ KERNELS = 64 * MiB             # estimate: what Metal counts as its own grew by 
 class Metal(Backend):
     name = "MTL"
     own_cards = True
-    aliases = ("Metal",)               # of builds before 2026
     alignment = 32
     has_igpu = False
     modelled = True
