@@ -91,7 +91,8 @@ def test_every_flag_is_offered(offers) -> None:  # type: ignore[no-untyped-def]
     ("autolayers run --format ", set(own_flags("run")["--format"].choices)),
     ("autolayers m.gguf -fa ", {"on", "off", "auto"}), ("autolayers m.gguf -ctk q8", {"q8_0"}),
     ("autolayers run llama-server --split-mode ", {"none", "layer", "row", "tensor"}),
-    ("autolayers ollama ", {"modelfile", "plan", "create", "verify"}), ("autolayers completion ", set(SHELLS)),
+    ("autolayers ollama ", {"modelfile", "plan", "create", "verify", "list"}),
+    ("autolayers completion ", set(SHELLS)),
     ("autolayers m.gguf --gpu ", set(CARDS)), ("autolayers rules --gpu rtx-309", {"rtx-3090", "rtx-3090-ti"}),
     ("autolayers m.gguf --gpu 24GiB,rtx-309", {"rtx-3090", "rtx-3090-ti"}),
 ])

@@ -18,9 +18,10 @@ RUNNABLE = [command for command in COMMANDS.values() if command.name != "ollama"
 WORDS = {"plan": [MODEL, "--gpu", "24GiB"], "run": ["run", "--dry-run", "--gpu", "24GiB", "llama-server", "-m", MODEL],
          "inspect": ["inspect", MODEL], "sweep": ["sweep", MODEL, "--gpus", "24GiB", "--contexts", "4096"],
          "devices": ["devices"], "rules": ["rules", "--params", "8B", "--bits", "4"],
-         "completion": ["completion", "bash"],
+         "check": ["check"], "web": ["web"], "completion": ["completion", "bash"],
          "ollama modelfile": ["ollama", "modelfile", MODEL], "ollama plan": ["ollama", "plan", MODEL],
-         "ollama create": ["ollama", "create", MODEL, "--as", "n"], "ollama verify": ["ollama", "verify", MODEL]}
+         "ollama create": ["ollama", "create", MODEL, "--as", "n"], "ollama verify": ["ollama", "verify", MODEL],
+         "ollama list": ["ollama", "list"]}
 
 
 def with_flag(command: Command, name: str, value: str) -> list[str]:

@@ -6,6 +6,7 @@ Binaries: $AUTOLAYERS_LLAMACPP_BIN, or tests/build_llamacpp.sh builds them (abou
 
 from __future__ import annotations
 
+import ast
 import json
 import os
 import pathlib
@@ -21,7 +22,9 @@ import urllib.request
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
+import launch_targets
 import pytest
+from random_launches import written
 from support import TESTS
 
 import autolayers
@@ -415,3 +418,45 @@ def test_every_argument_of_this_build_is_in_the_table(binaries: pathlib.Path) ->
     assert build.flags is not None and build.flash_takes_word and build.buffers_need_trace
     assert {name for name in build.flags if lookup(name) is None} == set()
     assert not build.knows("--no-mmap") and build.knows("-ncffn") and parse(["-c", "1"]).params.n_ctx == 1
+
+
+def test_presets_are_read_back_by_the_router(binaries: pathlib.Path, tmp_path: pathlib.Path) -> None:
+    """Random launches as sections of one file: llama-server renders each as the words that it would start it with."""
+    found = {seed: launch for seed in range(60) if (launch := written("preset", seed))}
+    lines = ["version = 1"]
+    for seed, (_, text, _, _) in found.items():
+        entries = [line for line in text.splitlines() if " = " in line and not line.startswith(("version", "alias"))]
+        # a flag of a newer llama.cpp is written too, and refused by this one
+        lines += [f"[case-{seed}]", *(line for line in entries if not line.startswith("md-is-new"))]
+    (tmp_path / "presets.ini").write_text("\n".join(lines) + "\n")
+    port = free_port()
+    router = subprocess.Popen([binaries / "llama-server", "--models-preset", tmp_path / "presets.ini", "--port",
+                               str(port)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        until(lambda: answers(port) or router.poll() is not None)
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/models", timeout=30) as answer:
+            models = {model["id"]: model["status"]["args"][1:] for model in json.load(answer)["data"]}
+    finally:
+        router.terminate()
+        router.wait()
+    for seed, (plan, _, _, command) in found.items():
+        wanted = replace(parse(plan.flags, command=None).params, model=command.words[1])
+        assert parse(models[f"case-{seed}"], command=None).params == wanted, seed
+
+
+def test_what_is_known_of_llama_cpp_python_is_its_own_signature(binaries: pathlib.Path) -> None:
+    """The names and defaults of Llama.__init__ in the source that these programs were built from."""
+    source = next((parent / "source/llama_cpp/llama.py" for parent in binaries.parents
+                   if (parent / "source/llama_cpp/llama.py").exists()), None)
+    if source is None:
+        pytest.skip("the programs are not of tests/build_llamacpp.sh")
+    (found,) = [part for node in ast.parse(source.read_text()).body if isinstance(node, ast.ClassDef)
+                and node.name == "Llama" for part in node.body
+                if isinstance(part, ast.FunctionDef) and part.name == "__init__"]
+    names = [argument.arg for argument in found.args.kwonlyargs]
+    assert ["model_path", *names] == list(launch_targets.LLAMA)
+    for name, default in zip(names, found.args.kw_defaults, strict=True):
+        try:
+            assert launch_targets.LLAMA[name] == ast.literal_eval(default)  # type: ignore[arg-type]
+        except ValueError:       # a constant of llama.cpp
+            continue

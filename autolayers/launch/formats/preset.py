@@ -31,6 +31,8 @@ def write(*launches: LaunchFile, together: bool = False) -> str:
             if isinstance(item.flag, Argument) and item.flag.canonical in _ROUTERS:
                 launch.warnings.append(f"{item.name} is not of one model: give it to the router (llama-server "
                                        "--models-preset FILE)")
+            elif isinstance(item.flag, Argument) and item.flag.canonical == "-a" and name != launch.name:
+                continue             # another model's already, and the router takes none twice
             else:
                 words += item.words
         sections.append(section(name, words))
