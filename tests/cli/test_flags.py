@@ -81,7 +81,7 @@ def test_every_command_has_a_file_and_nothing_else_has_a_main() -> None:
         assert callable(importlib.import_module(f"autolayers.cli.{name}").main)
     files = [path for path in (ROOT / "autolayers").rglob("*.py") if "\ndef main(" in path.read_text(encoding="utf-8")]
     assert {path.relative_to(ROOT / "autolayers").as_posix() for path in files} == {
-        "cli/__init__.py", *(f"cli/{name}.py" for name in commands)}
+        "cli/__init__.py", "web/__main__.py", *(f"cli/{name}.py" for name in commands)}
 
 
 def test_every_format_has_a_writer() -> None:
