@@ -254,7 +254,8 @@ class Handler(BaseHTTPRequestHandler):
         self.handle_call(json.loads(self.rfile.read(length)))
 
     def handle_call(self, body: dict) -> None:
-        path = self.path.removeprefix(self.fake.prefix)
+        path = self.path[self.path.index("/", 8):] if self.path.startswith("http://") else self.path    # as a proxy
+        path = path.removeprefix(self.fake.prefix)
         self.fake.requests.append((path, body))
         self.fake.headers.append(dict(self.headers))
         fault = self.fake.faults.get(path)

@@ -64,6 +64,12 @@ _INVALID_COMMAND = "command must be one of {}, or \"requires\"".format(
 _INVALID_ROLE = 'message role must be one of "system", "user", or "assistant"'
 
 
+# Emoji of Unicode 15, which Go knows and Python before 3.12 does not: as far as models' files are named with them
+_NEWER = re.compile("[\U0001f6dc\U0001f774-\U0001f776\U0001f77b-\U0001f77f\U0001f7d9\U0001fa75-\U0001fa77"
+                    "\U0001fa87\U0001fa88\U0001faad-\U0001faaf\U0001fabb-\U0001fabd\U0001fabf\U0001face\U0001facf"
+                    "\U0001fada\U0001fadb\U0001fae8\U0001faf7\U0001faf8]")
+
+
 class ModelfileError(AutolayersError):
     """Ollama would refuse this Modelfile. `ollama` is its own message, `line` the line as an editor counts."""
 
@@ -303,7 +309,7 @@ def _printable(piece: str) -> str:
     if piece.isprintable():
         return piece
     return "".join("\ufffd" if "\ud800" <= c <= "\udfff" else c for c in piece
-                   if c.isprintable() or c == "\t" or "\ud800" <= c <= "\udfff")
+                   if c.isprintable() or c == "\t" or "\ud800" <= c <= "\udfff" or _NEWER.match(c))
 
 
 def _rune(text: str, at: int) -> str:

@@ -438,10 +438,13 @@ def test_files_that_are_not_what_they_should_be(run, tmp_path, content, line):
 
 
 def test_a_model_of_another_machine_needs_that_machine_s_gpus(run, fake, tmp_path):
-    """Whatever asks for it: 192.0.2.1 is nobody's address here."""
-    for words in (("modelfile", "llama3.1:8b"), ("plan", "llama3.1:8b"), ("list",)):
-        done = run(*words, OLLAMA_HOST="192.0.2.1:1")
-        assert done.returncode in (1, 2) and done.stdout == b""
+    """Whatever asks for it; the far server is behind a proxy here."""
+    (tmp_path / "Modelfile").write_bytes(b"FROM llama3.1:8b\n")
+    far = {"OLLAMA_HOST": "http://far.example:80", "http_proxy": f"http://{fake.host}"}
+    for words in (("modelfile", "llama3.1:8b"), ("modelfile", "Modelfile"), ("plan", "llama3.1:8b"), ("list",)):
+        done = run(*words, **far)
+        assert done.stdout == b"" and b"is another machine: say its GPUs with --gpu SIZE" in done.stderr
+    assert b"PARAMETER num_gpu 33" in run("modelfile", "llama3.1:8b", "--gpu", "24GiB", **far).stdout
 
 
 def test_verify_gives_up_where_nothing_fits(run, fake):

@@ -338,6 +338,15 @@ def test_mtp_blocks_draft_where_ollama_is_told_how_many(parameters, drafting):
     assert (row.used > plain.used) == bool(drafting[0])
 
 
+@pytest.mark.parametrize(("draft", "kind"), [("more/headers/dflash-8b", "draft-dflash"),
+                                             ("headers/llama-3.2-1b-q8_0", "draft-mtp")])
+def test_a_draft_layer_drafts_four_tokens_unless_told_otherwise(llama, draft, kind):
+    found = replace(llama, draft=str(ROOT / f"fixtures/{draft}.gguf"))
+    assert found.drafting == (kind, 4)
+    assert replace(found, parameters={"draft_num_predict": 9}).drafting == (kind, 9)
+    assert replace(found, parameters={"draft_num_predict": 0}).drafting == ("", 0)
+
+
 def test_advice_is_in_ollama_s_words(llama):
     advice = explained(llama, Settings(parallel=2), [gpu(6)], num_ctx=8192)
     reasons = " ".join(advice.reasons)

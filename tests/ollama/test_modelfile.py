@@ -110,6 +110,10 @@ def test_what_ollama_refuses_is_refused_with_line_and_reason(data, line, words):
     assert "\n" not in str(error.value)
 
 
+def test_emoji_that_are_newer_than_python_are_kept_as_go_keeps_them():
+    assert parse("FROM new\U0001fae8.gguf\n".encode()).model == "new\U0001fae8.gguf"
+
+
 def test_dropped_parameters_do_no_harm():
     data = (
         b"FROM m\nPARAMETER mirostat 2\nPARAMETER f16_kv nonsense\nPARAMETER temperature 0x1p-2\nPARAMETER use_mmap F\n"
