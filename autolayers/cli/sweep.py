@@ -10,19 +10,20 @@ from ..flags.check import read
 from ..flags.policy import read_policy
 from ..output import emit, show
 from ..records import replace
+from ..report.table import wrap
 from . import load
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator, Sequence
 
-    from ..planner.sweep import Point
+    from ..planner.sweep import Case, Point
 
 
 def main(words: list[str]) -> int:
-    """Prints the sweep's table, bars or JSON."""
+    """Prints the sweep's table, bars, CSV or JSON."""
     from ..api import machine_for
-    from ..planner.sweep import sweep
+    from ..planner.sweep import cases, sweep
 
     arguments = read("sweep", words, os.environ)
     own, params, policy = arguments.own, arguments.params, read_policy(arguments.own)
@@ -40,33 +41,83 @@ def main(words: list[str]) -> int:
     machines = [(spec or "this machine", machine_for(params, replace(policy, gpu=spec), None, None, os.environ)[0])
                 for spec in specs]
     models = [load(name, arguments.value("-hft")) for name in names]
-    points = sweep(models, machines, params, policy, contexts, own.get("types", ()))
+    asked = cases(models, machines, params, contexts, own.get("types", ()))
+    counted = _Progress(len(asked))
     fits = False
-    if own.get("format") == "json":
-        import json
+    try:
+        points = counted.watch(sweep(asked, params, policy))
+        if own.get("format") == "json":
+            import json
 
-        found = list(points)
-        emit(json.dumps({"schema": 1, "points": [point.to_dict() for point in found]}, indent=1) + "\n")
-        fits = any(point.plan is not None and point.plan.fits for point in found)
-    else:
-        fits = _print(points, bool(own.get("plot")))
+            found = list(points)
+            fits = _any(found)
+            emit(json.dumps({"schema": 1, "points": [point.to_dict() for point in found]}, indent=1) + "\n")
+        elif own.get("format") == "csv":
+            fits = _any(_csv(points))
+        else:
+            fits = _any(_print(points, asked if own.get("plot") else ()))
+    finally:
+        counted.clear()
     return 0 if fits else DoesNotFit.exit_code
 
 
-def _print(points: Iterator[Point], plot: bool) -> bool:
-    """Each model on each machine as soon as it is known; whether anything fits."""
-    from itertools import groupby
+def _any(points: Iterable[Point]) -> bool:
+    """Whether any of them fits; all are asked."""
+    return sum(point.plan is not None and point.plan.fits for point in points) > 0
 
-    from ..report.sweep import bars, sweep_text
+
+def _print(points: Iterator[Point], plotted: Sequence[Case]) -> Iterator[Point]:
+    """Each row as soon as it is known."""
+    from ..report.sweep import SweepBars, SweepTable, title
     from ..report.table import Style
 
     style = Style.of(sys.stdout, os.environ)
-    fits = False
-    for _, group in groupby(points, lambda point: (id(point.model), point.machine)):
-        block = list(group)
-        show((bars if plot else sweep_text)(block, style) + "\n")
+    report = SweepBars(style, plotted) if plotted else SweepTable(style)
+    before: tuple[int, str] | None = None
+    for point in points:
+        here = id(point.model), point.machine
+        if here != before:
+            show("\n".join([*([""] if before else []), title(point, style), *filter(None, [report.head()])]) + "\n")
+            before = here
+        show(report.row(point) + "\n")
         sys.stdout.flush()
-        fits = fits or any(point.plan is not None and point.plan.fits for point in block)
-    show("# weights, = KV cache, - compute, | free memory\n" if plot else
-         "* predicted, not measured: with an empty context, and with a full one\n")
-    return fits
+        yield point
+    show("\n" + "\n".join(wrap(report.notes, style.width)) + "\n")
+
+
+def _csv(points: Iterator[Point]) -> Iterator[Point]:
+    import csv
+    import io
+
+    from ..report.sweep import FIELDS, fields
+
+    def line(cells: Iterable[object]) -> str:
+        text = io.StringIO()
+        csv.writer(text, lineterminator="\n").writerow(cells)
+        return text.getvalue()
+
+    emit(line(FIELDS))
+    for point in points:
+        emit(line(fields(point)))
+        sys.stdout.flush()
+        yield point
+
+
+class _Progress:
+    """A line on a terminal that says how far it is, gone before anything else is printed."""
+
+    def __init__(self, count: int) -> None:
+        self.count = count
+        self.on = sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
+
+    def watch(self, points: Iterator[Point]) -> Iterator[Point]:
+        for i in range(1, self.count + 1):
+            if self.on:
+                print(f"\r{i} of {self.count}", end="", file=sys.stderr, flush=True)
+            point = next(points)
+            self.clear()
+            yield point
+
+    def clear(self) -> None:
+        if self.on:
+            print("\r\x1b[K", end="", file=sys.stderr, flush=True)

@@ -14,9 +14,21 @@ if TYPE_CHECKING:
     from ..flags.params import Params
     from ..flags.policy import Policy
     from ..memory.companions import Companions
+    from ..memory.estimate import Known
     from ..model import Model
     from .evaluate import Machine
     from .plan import Plan
+
+
+@dataclass(frozen=True)
+class Case:
+    """What is asked: a model on a machine, which is called `name`."""
+
+    model: Model
+    name: str
+    machine: Machine
+    cache_type: str
+    n_ctx: int
 
 
 @dataclass(frozen=True)
@@ -41,7 +53,7 @@ class Point:
             "devices": {d.name: {"description": d.description, "total": d.total, "free": d.free, "margin": d.margin,
                                  "model": d.model, "context": d.context, "compute": d.compute,
                                  "remaining": d.remaining} for d in plan.devices},
-            "host": plan.host.used, "flags": list(plan.flags), "exact": plan.exact,
+            "host": plan.host.used, "ram": plan.host.resident, "flags": list(plan.flags), "exact": plan.exact,
             "speed": plan.speed.to_dict(),
         }
 
@@ -50,20 +62,28 @@ CONTEXTS = (4096, 8192, 16384, 32768, 65536, 131072)
 TYPES = ("f16", "q8_0", "q4_0")
 
 
-def sweep(models: Sequence[Model], machines: Sequence[tuple[str, Machine]], params: Params, policy: Policy,
-          contexts: Sequence[int] = (), types: Sequence[str] = (), companions: Companions = NONE) -> Iterator[Point]:
+def cases(models: Sequence[Model], machines: Sequence[tuple[str, Machine]], params: Params,
+          contexts: Sequence[int] = (), types: Sequence[str] = ()) -> list[Case]:
     """All cases, models outermost, contexts innermost. Contexts default to powers of two up to the trained one."""
+    kinds = types or ((params.cache_type_k,) if params.cache_type_k else TYPES)
+    found = []
     for model in models:
         here = list(contexts) or [n for n in CONTEXTS if n <= model.n_ctx_train] or [model.n_ctx_train or CONTEXTS[0]]
-        for name, machine in machines:
-            for kind in types or ((params.cache_type_k,) if params.cache_type_k else TYPES):
-                for n_ctx in here:
-                    wanted = replace(params, n_ctx=n_ctx)
-                    if kind != "f16":
-                        wanted = replace(wanted, cache_type_k=kind, cache_type_v=params.cache_type_v or kind)
-                    try:
-                        plan = plan_on(model, wanted, policy, machine, companions)
-                    except LaunchRefused as refusal:
-                        yield Point(model, name, kind, n_ctx, None, str(refusal))
-                    else:
-                        yield Point(model, name, kind, n_ctx, plan)
+        found += [Case(model, name, machine, kind, n) for name, machine in machines for kind in kinds for n in here]
+    return found
+
+
+def sweep(asked: Sequence[Case], params: Params, policy: Policy, companions: Companions = NONE) -> Iterator[Point]:
+    """The cases, each planned when it is asked for."""
+    known: dict[int, Known] = {}         # by model
+    for case in asked:
+        wanted = replace(params, n_ctx=case.n_ctx)
+        if case.cache_type != "f16":
+            wanted = replace(wanted, cache_type_k=case.cache_type, cache_type_v=params.cache_type_v or case.cache_type)
+        plan, reason = None, ""
+        try:
+            plan = plan_on(case.model, wanted, policy, case.machine, companions,
+                           known=known.setdefault(id(case.model), {}))
+        except LaunchRefused as refusal:
+            reason = str(refusal)
+        yield Point(case.model, case.name, case.cache_type, case.n_ctx, plan, reason)

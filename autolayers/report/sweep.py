@@ -1,64 +1,120 @@
-"""A sweep as tables and as bars."""
+"""A sweep, row by row as it is known: a table, bars, or CSV."""
 
 from __future__ import annotations
 
 from ..quoting import printable, shell
-from ..units import GiB, in_mib
-from .table import Style, table
+from ..units import GiB
+from .table import Style, wrap
+from .text import tokens
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ..planner.plan import Plan
-    from ..planner.sweep import Point
+    from ..planner.sweep import Case, Point
 
-_WIDTH = 48
-_HEAD = ("context", "cache", "fits", "layers", "GPU MiB", "margin", "host MiB", "tokens/s*", "full*", "flags")
+# Columns of the table: what it is called and how wide it is; the rows are printed before all of them are known
+_COLUMNS = (("context", 7), ("cache", 6), ("fits", 4), ("layers", 7), ("GPU GiB", 7), ("margin", 6), ("RAM GiB", 7),
+            ("t/s*", 6), ("full*", 6))
+_LEFT = ("cache",)
+_LEAST_BAR = 16
 
-
-def sweep_text(points: Sequence[Point], style: Style | None = None) -> str:
-    """The table of one model on one machine: a line per context and cache type."""
-    style = style or Style()
-    rows = []
-    for point in points:
-        plan = point.plan
-        if plan is None:
-            rows.append([str(point.n_ctx), point.cache_type, "no", "", "", "", "", "", "", f"refused: {point.refusal}"])
-            continue
-        speed = plan.speed
-        rows.append([
-            str(point.n_ctx), point.cache_type, "yes" if plan.fits else "no", f"{plan.n_gpu_layers}/{plan.n_layer + 1}",
-            in_mib(_used(plan), 0), in_mib(sum(d.margin for d in plan.devices), 0), in_mib(plan.host.used, 0),
-            f"{speed.generation:.1f}", f"{speed.generation_full:.1f}", shell(plan.flags)])
-    return "\n".join([_title(points[0], style), *table(_HEAD, rows, style, left=(0, 1, 9))]) + "\n"
+FIELDS = ("model", "machine", "context", "cache_type", "fits", "n_gpu_layers", "n_layer", "device_bytes",
+          "margin_bytes", "ram_bytes", "prompt_tokens_per_second", "tokens_per_second",
+          "tokens_per_second_full_context", "flags")
 
 
-def bars(points: Sequence[Point], style: Style | None = None) -> str:
-    """Device memory by context as bars: # weights, = KV cache, - compute, | free memory."""
-    style = style or Style()
-    plans = [(point, point.plan) for point in points if point.plan is not None]
-    most = max((max(_used(plan), _free(plan)) for _, plan in plans), default=1) or 1
-    lines = [_title(points[0], style)]
-    for point, plan in plans:
-        parts = [sum(getattr(d, part) for d in plan.devices) for part in ("model", "context", "compute")]
-        bar, end = "", 0
-        for mark, size in zip("#=-", parts, strict=True):
-            end += size
-            bar += mark * (round(end / most * _WIDTH) - len(bar))
-        at = round(_free(plan) / most * _WIDTH)
-        bar = bar.ljust(_WIDTH + 1)
-        bar = bar[:at] + "|" + bar[at + 1:]
-        speed = f", {plan.speed.generation:.1f} tokens/s" if plan.speed else ""
-        shown = (f"{point.n_ctx:>8} {point.cache_type:<5} {bar} {end / GiB:7.2f} GiB, "
-                 f"{plan.n_gpu_layers}/{plan.n_layer + 1} layers{speed}")
-        lines.append(shown if plan.fits else style(shown, "red"))
-    return "\n".join(lines) + "\n"
-
-
-def _title(point: Point, style: Style) -> str:
+def title(point: Point, style: Style) -> str:
+    """The model and the machine that the next rows are about."""
     name = point.model.path.replace("\\", "/").rsplit("/", 1)[-1]
     return f"{style(name, 'bold')} on {printable(point.machine)}"
+
+
+class SweepTable:
+    """A line per case, and its flags behind it or, where they are too long, below it."""
+
+    notes = "* tokens per second, predicted, not measured: with an empty context, and with a full one"
+
+    def __init__(self, style: Style) -> None:
+        self.style = style
+        wide = sum(width + 2 for _, width in _COLUMNS) - 2 <= style.width
+        self.gap = "  " if wide else " "
+        self.columns = [column for column in _COLUMNS if wide or column[0] != "margin"]
+
+    def head(self) -> str:
+        return self.style(self._line({name: name for name, _ in self.columns}), "dim")
+
+    def row(self, point: Point) -> str:
+        plan = point.plan
+        cells = {"context": str(point.n_ctx), "cache": point.cache_type, "fits": "no"}
+        if plan is None:
+            return "\n".join([self._line(cells), *wrap(f"refused: {point.refusal}", self.style.width, "  ", "    ")])
+        cells |= {
+            "fits": "yes" if plan.fits else "no", "layers": f"{plan.n_gpu_layers}/{plan.n_layer + 1}",
+            "GPU GiB": _gib(_used(plan)), "margin": _gib(sum(d.margin for d in plan.devices)),
+            "RAM GiB": _gib(plan.host.resident), "t/s*": tokens(plan.speed.generation),
+            "full*": tokens(plan.speed.generation_full)}
+        line, flags = self._line(cells), shell(plan.flags)
+        together = len(line) + 2 + len(flags) <= self.style.width
+        return (line if plan.fits else self.style(line, "red")) + ("  " if together else "\n    ") + flags
+
+    def _line(self, cells: dict[str, str]) -> str:
+        texts = [(cells.get(name, ""), name, width) for name, width in self.columns]
+        return self.gap.join(text.ljust(width) if name in _LEFT else text.rjust(width)
+                             for text, name, width in texts).rstrip()
+
+
+class SweepBars:
+    """Device memory as bars on one scale for all machines, with RAM and speed in numbers."""
+
+    notes = "# weights, = KV cache, - compute, | free memory; GPU + RAM GiB; tokens per second are predicted"
+
+    def __init__(self, style: Style, cases: Sequence[Case]) -> None:
+        self.style = style
+        self.most = max([sum(case.machine.limits.values()) for case in cases], default=0) or 1
+        self.width = style.width - 55
+        self.layers = self.width >= _LEAST_BAR
+        if not self.layers:
+            self.width += 9
+
+    def head(self) -> str:
+        return ""
+
+    def row(self, point: Point) -> str:
+        plan = point.plan
+        start = f"{point.n_ctx:>7} {point.cache_type:<6} "
+        if plan is None:
+            return "\n".join(wrap(f"refused: {point.refusal}", self.style.width, start, "    "))
+        bar, end = "", 0
+        for mark, part in zip("#=-", ("model", "context", "compute"), strict=True):
+            end += sum(getattr(d, part) for d in plan.devices)
+            bar += mark * (round(end / self.most * (self.width - 1)) - len(bar))
+        bar = bar.ljust(self.width)
+        if len(bar) > self.width:
+            bar = bar[:self.width - 1] + ">"
+        at = round(_free(plan) / self.most * (self.width - 1))
+        bar = bar[:at] + "|" + bar[at + 1:]
+        line = (f"{start}{bar} {_gib(_used(plan)):>6} + {_gib(plan.host.resident):>6} GiB "
+                f"{tokens(plan.speed.generation):>6} t/s")
+        line += f" {plan.n_gpu_layers}/{plan.n_layer + 1}".rjust(9) if self.layers else ""
+        return line if plan.fits else self.style(line, "red")
+
+
+def fields(point: Point) -> list[object]:
+    """A row of CSV, as FIELDS names it; sizes in bytes."""
+    start: list[object] = [point.model.path, point.machine, point.n_ctx, point.cache_type]
+    plan = point.plan
+    if plan is None:
+        return [*start, "refused", *[""] * (len(FIELDS) - 6), point.refusal]
+    speed = plan.speed
+    return [*start, "yes" if plan.fits else "no", plan.n_gpu_layers, plan.n_layer, _used(plan),
+            sum(d.margin for d in plan.devices), plan.host.resident, round(speed.prompt, 1), round(speed.generation, 3),
+            round(speed.generation_full, 3), shell(plan.flags)]
+
+
+def _gib(size: int) -> str:
+    return f"{size / GiB:.2f}"
 
 
 def _used(plan: Plan) -> int:

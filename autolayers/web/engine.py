@@ -200,14 +200,15 @@ class Engine:
 
     def curve(self, question: Question) -> Answer:
         """The price of context: layers and speed for each context and cache type of {"types"}."""
-        from ..planner.sweep import sweep
+        from ..planner.sweep import cases, sweep
 
         arguments = _arguments({**question, "ctx": "", "ctk": "", "ctv": ""})
         model = self.model(_text(question, "model"))
         longest = min(max(model.n_ctx_train, CONTEXTS[0]), 1 << 20)
         contexts = [*(n for n in CONTEXTS if n < longest), longest]
         machine, policy, _ = self._machine(arguments)
-        points = sweep([model], [("", machine)], arguments.params, policy, contexts, _texts(question, "types"))
+        asked = cases([model], [("", machine)], arguments.params, contexts, _texts(question, "types"))
+        points = sweep(asked, arguments.params, policy)
         return {"n_layer": model.hparams.n_layer_all, "points": [point.to_dict() for point in points]}
 
     def matrix(self, question: Question) -> Answer:

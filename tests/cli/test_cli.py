@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import json
 import os
 import pty
+import shlex
+import signal
 import subprocess
 import sys
 
@@ -182,8 +186,49 @@ class TestCommands:
         assert [(p["machine"], p["cache_type"], p["n_ctx"]) for p in points] == [
             (machine, kind, n) for machine in ("2GiB", "24GiB") for kind in ("f16", "q8_0") for n in (4096, 8192)]
         assert all(p["n_gpu_layers"] == 17 for p in points if p["machine"] == "24GiB")
-        assert "tokens/s*" in run("sweep", DENSE, "--contexts", "4096", "--gpus", "24GiB").stdout
-        assert "####" in run("sweep", DENSE, "--contexts", "4096", "--gpus", "2GiB", "--plot").stdout
+
+    @pytest.mark.parametrize("columns", [60, 80, 120])
+    def test_the_rows_of_a_sweep_fit_the_terminal_and_can_be_pasted(self, columns: int) -> None:
+        words = ("sweep", MOE, "--contexts", "8k,32k", "--types", "f16", "--gpus", "6GiB 24GiB")
+        env = {"COLUMNS": str(columns), "NO_COLOR": "1"}
+        text = run(*words, env=env).stdout
+        flags = [line[line.index("-ngl"):] for line in text.splitlines() if "-ngl" in line]
+        assert len(flags) == 4 and any("'" in words for words in flags)
+        for said in flags:
+            again = run(MOE, "--gpu", "24GiB", *shlex.split(said))
+            assert again.returncode == 0, again.stderr
+        assert all(len(line) <= columns for line in text.splitlines() if "-ngl" not in line)
+        plot = run(*words, "--plot", env=env).stdout
+        ends = [line.index("|") for line in plot.splitlines() if line.endswith("t/s") or "t/s " in line]
+        assert ends[0] == ends[1] < ends[2] == ends[3]            # one scale for both machines
+        assert all(len(line) <= columns for line in plot.splitlines()) and " t/s" in plot and "GiB" in plot
+
+    def test_a_sweep_as_csv(self) -> None:
+        text = run("sweep", MOE, "--contexts", "4096", "--types", "f16,q8_0", "--gpus", "6GiB", "--csv").stdout
+        rows = list(csv.DictReader(io.StringIO(text)))
+        assert [row["cache_type"] for row in rows] == ["f16", "q8_0"]
+        plan = json.loads(run(MOE, "-c", "4096", "--gpu", "6GiB", "--json").stdout)
+        assert int(rows[0]["device_bytes"]) == plan["devices"][0]["used"]
+        assert float(rows[0]["tokens_per_second"]) == plan["speed"]["generation_tokens_per_second"]
+        assert shlex.split(rows[0]["flags"]) == plan["flags"]
+
+    def test_a_sweep_prints_what_it_knows_and_an_interrupt_keeps_it(self) -> None:
+        ours, theirs = pty.openpty()
+        process = subprocess.Popen(
+            [sys.executable, "-m", "autolayers", "sweep", MOE, "--gpus", "24GiB", "--contexts",
+             ",".join(str(n) for n in range(1024, 131072, 256))],
+            cwd=ROOT, env={**os.environ, "TERM": "xterm"}, stdout=subprocess.PIPE, stderr=theirs, text=True)
+        os.close(theirs)
+        assert process.stdout
+        known = [process.stdout.readline() for _ in range(4)]
+        process.send_signal(signal.SIGINT)
+        rest = process.stdout.read()
+        progress = os.read(ours, 65536).decode()
+        process.stdout.close()
+        os.close(ours)
+        assert process.wait(60) == 130
+        assert "gpt-oss" in known[0] and "context" in known[1] and known[2].split()[0] == "1024"
+        assert " of " in progress and progress.endswith("\r\x1b[K") and "Traceback" not in progress + rest
 
 
 class TestSeveralModels:
