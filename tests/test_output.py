@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import os
 import struct
 import subprocess
@@ -113,3 +114,41 @@ def test_encodings(tmp_path: Path, encoding: str) -> None:
             assert b"Traceback" not in done.stderr
             if form != "text" and done.returncode == 0:
                 assert os.fsencode(name) in done.stdout or b"bad\\xff.gguf" in done.stdout
+
+
+def test_nothing_else_prints() -> None:
+    """What is printed goes through autolayers.output, but for help, completion scripts and progress."""
+    package = Path(__file__).parents[1] / "autolayers"
+    allowed = {"output.py", "cli/__init__.py", "cli/check.py", "cli/completion.py", "cli/ollama.py", "cli/web.py",
+               "launch/background.py", "web/__main__.py"}
+    found = {
+        str(path.relative_to(package))
+        for path in package.rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Call) and ast.unparse(node.func) in ("print", "sys.stdout.write", "sys.stderr.write")
+    }
+    assert found <= allowed
+
+
+def test_code_of_the_current_directory_is_never_run() -> None:
+    """A child that is Python runs isolated: -c alone would put the current directory first in its path."""
+    package = Path(__file__).parents[1] / "autolayers"
+    for path in package.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.List) and node.elts and ast.unparse(node.elts[0]) == "sys.executable":
+                assert "'-I'" in ast.unparse(node), path
+
+
+@pytest.mark.parametrize("words", [["devices"], [str(MODEL)]], ids=["devices", "plan"])
+def test_modules_of_the_current_directory_are_not_loaded(tmp_path: Path, words: list[str]) -> None:
+    here, script = tmp_path / "model", tmp_path / "bin" / "run.py"
+    here.mkdir()
+    script.parent.mkdir()
+    for name in ("json", "ctypes", "signal", "struct", "psutil", "requests", "autolayers", "sitecustomize"):
+        (here / f"{name}.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'a').write({name!r})\n")
+    script.write_text(f"from autolayers.cli import main\nraise SystemExit(main({words!r}))\n")
+    environ = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])}
+    done = subprocess.run([sys.executable, str(script)], cwd=here, capture_output=True, env=environ, timeout=60,
+                          check=False)
+    assert done.returncode == 0, done.stderr
+    assert not (tmp_path / "ran").exists(), (tmp_path / "ran").read_text()

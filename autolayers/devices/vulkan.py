@@ -45,13 +45,16 @@ def query(environ: Mapping[str, str] | None = None) -> list[Device]:
     """The GPUs that ggml-vulkan takes, in its order; none where there is no loader, driver or answer."""
     import json
     import os
-    import subprocess
 
+    from ..programs import NoAnswer, ask
+
+    package = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+    # -I: else the current directory would come first in sys.path
+    code = f"import json, sys; sys.path.append({package!r}); from {__name__} import answer; print(json.dumps(answer()))"
     try:
-        there = {**(os.environ if environ is None else environ), "PYTHONPATH": os.pathsep.join(sys.path)}
-        done = subprocess.run([sys.executable, "-m", __name__], capture_output=True, timeout=_TIMEOUT, env=there)
-        rows = json.loads(done.stdout or "[]") if done.returncode == 0 else []
-    except (OSError, subprocess.TimeoutExpired, ValueError):
+        done = ask([sys.executable, "-I", "-c", code], os.environ if environ is None else environ, _TIMEOUT)
+        rows = json.loads(done.out or "[]") if done.code == 0 else []
+    except (NoAnswer, ValueError):
         return []
     return [Device(f"{Vulkan.name}{i}", row["total"], row["free"], row["name"], Vulkan.name, row["kind"],
                    source="vulkan", limits=row["limits"],
@@ -187,9 +190,3 @@ def _memory(vulkan: Any, gpu: ctypes.c_void_p, all_heaps: bool, budget: bool) ->
             total += size
             free += max(0, memory.number(1, 8 * heap, 8) - memory.number(1, 128 + 8 * heap, 8)) if budget else size
     return total, min(free, total)
-
-
-if __name__ == "__main__":
-    import json
-
-    print(json.dumps(answer()))

@@ -178,7 +178,7 @@ _EVERY = " ".join(name.replace(" ", "+") for name in COMMANDS)
 
 FLAGS = (
     OwnFlag("--gpu", f"plan run sweep {_OLLAMA}", "SIZE|NAME,...",
-            "plan for GPUs that are not here: 24GiB, rtx-3090, 2x24GiB", adds=True),
+            "plan for GPUs that are not here: 24GiB, rtx-3090, 2x24GiB; list: the names of cards", adds=True),
     OwnFlag("--backend", f"plan sweep {_OLLAMA}", "NAME",
             "plan for this backend of llama.cpp: cuda, rocm, vulkan, metal, sycl, cann, opencl, musa or cpu"),
     OwnFlag("--ram", f"plan run sweep {_OLLAMA}", "SIZE", "the system memory to plan for", _size),
