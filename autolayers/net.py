@@ -319,6 +319,12 @@ def public(url: str) -> str:
     return one_line(urlunsplit((split.scheme, split.netloc.rpartition("@")[2], split.path, "", "")), 2000)
 
 
+def without_credentials(text: str) -> str:
+    """A text with all its URLs as `public` has them."""
+    return re.sub(r"[a-z][\w+.-]*://[^\s\"'`<>()]*[^\s\"'`<>(),.:;]", lambda found: public(found[0]), text,
+                  flags=re.IGNORECASE)
+
+
 def _without_user(url: str) -> str:
     split = urlsplit(url)
     return urlunsplit(split._replace(netloc=split.netloc.rpartition("@")[2]))

@@ -18,8 +18,14 @@ COLOURS = {"0": "none", "1": "bold", "2": "dim", "31": "red", "32": "green", "33
 
 
 def say(text: str, *table: str) -> None:
-    """One line on stderr, also of a text that has several; below it the lines of a table."""
-    lines = (f"autolayers: {' '.join(text.split())}", *table)
+    """One line on stderr, also of a text that has several, and URLs without what may be secret; below it the lines of a
+    table."""
+    text = " ".join(text.split())
+    if "://" in text:
+        from .net import without_credentials
+
+        text = without_credentials(text)
+    lines = (f"autolayers: {text}", *table)
     print("\n".join(map(printable, lines)), file=sys.stderr, flush=True)
 
 

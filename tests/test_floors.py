@@ -16,8 +16,8 @@ PACKAGE = ROOT / "autolayers"
 FLOORS = (
     ("errors", "records"),
     ("units", "quoting"),
-    ("output", "programs", "state", "net", "ggml"),
-    ("gguf", "flags"),
+    ("programs", "state", "net", "ggml"),
+    ("gguf", "flags", "output"),
     ("builds", "model"),
     ("backends", "bundled"),
     ("devices", "sources"),

@@ -152,3 +152,12 @@ def test_modules_of_the_current_directory_are_not_loaded(tmp_path: Path, words: 
                           check=False)
     assert done.returncode == 0, done.stderr
     assert not (tmp_path / "ran").exists(), (tmp_path / "ran").read_text()
+
+
+@pytest.mark.parametrize("words", [
+    ["run", "--gpu", "8GiB", "llama-server", "-m", "m.gguf", "-mu", "https://user:hush@h/x?sig=hush"],
+    [MODEL, "--gpu", "8GiB", "--mmproj-url", "https://user:hush@h/x?sig=hush"],
+    ["https://user:hush@127.0.0.1:9/x.gguf?sig=hush"]])
+def test_no_secret_of_a_url_is_printed(words: list[object]) -> None:
+    done = autolayers(*words)
+    assert done.returncode in (2, 3, 127) and b"hush" not in done.stdout + done.stderr
