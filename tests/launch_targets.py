@@ -103,7 +103,9 @@ def llama_swap(text: str) -> list[str]:
     import yaml
 
     (entry,) = yaml.safe_load(text)["models"].values()
-    assert not set(entry) - {"cmd", "proxy", "checkEndpoint"}
+    # config-schema.json: a model's keys and what they may be
+    assert not set(entry) - {"cmd", "proxy", "checkEndpoint"} and re.fullmatch("/.*", entry.get("checkEndpoint", "/"))
+    assert re.fullmatch(r"https?://[^/]+:\$\{PORT\}", entry.get("proxy", "http://localhost:${PORT}"))
     words = shlex.split(entry["cmd"].replace("${PORT}", "5800"))
     assert "${" not in entry["cmd"].replace("${PORT}", "") and words[1:3] == ["--port", "5800"]
     return words[3:]

@@ -128,11 +128,8 @@ def advise(target: Target, settings: Settings, devices: Sequence[Device], host: 
     plan = choice.plan if not explain else question.ask(n_ctx, batch, use, choice.words, layers=choice.layers,
                                                         explain=True)
     notes += choice.notes
-    partial = bool(use) and plan.n_gpu_layers < question.everything
-    if explain and use and num_ctx != "max":
-        notes += question.larger_context(n_ctx, batch, use, given=num_ctx is not None)
-    elif partial and num_ctx != "max":
-        notes += question.larger_context(n_ctx, batch, use, given=True)
+    if use and num_ctx != "max":
+        notes += question.larger_context(n_ctx, batch, use, given=num_ctx is not None or not explain)
     pin_batch = question.pinned(n_ctx, batch, use, plan, num_batch is not None, num_ctx == "max")
     beside = (*target.projectors, *target.adapters, *filter(None, (target.draft,)))
     if beside and not plan.breakdown.extras:
@@ -140,7 +137,7 @@ def advise(target: Target, settings: Settings, devices: Sequence[Device], host: 
     notes += _about_settings(settings, devices, use, choice.num_gpu, version)
     return Advice(target, plan, tuple(use), choice.num_gpu, question.everything, n_ctx, batch, pin_batch,
                   question.parallel, tuple(dict.fromkeys((*notes, *map(_in_ollamas_words, plan.warnings)))),
-                  tuple(choice.server), choice.own, tuple(question.words_for(n_ctx, batch, use)))
+                  tuple(choice.server), choice.own, tuple(question.words_for(n_ctx, batch)))
 
 
 @dataclass(frozen=True)
@@ -282,13 +279,13 @@ class _Question:
                          f"{best.n_gpu_layers} fits")
         if pin:
             return _Choice(plan, plan.n_gpu_layers, notes=tuple(notes), own=own)
-        words = ["-ngl", str(layers), "-fitt", ",".join(map(str, self._margins(use)))]
+        words = ["-ngl", str(layers), "-fitt", ",".join(map(str, self._margins()))]
         if own.params.tensor_split:
             words += ["-ts", ",".join(f"{share:g}" for share in own.params.tensor_split)]
         return _Choice(self.ask(n_ctx, batch, use, words, layers=False), None, tuple(words), False, tuple(notes),
                        own=own)
 
-    def _margins(self, use: Sequence[Device]) -> tuple[int, ...]:
+    def _margins(self) -> tuple[int, ...]:
         """MiB that --fit leaves free on each GPU as Ollama starts it."""
         if self.settings.fit_target:
             return self.settings.fit_target
@@ -302,12 +299,12 @@ class _Question:
         from ..api import fit_choice
 
         own = [word for item in items(self.words) if item.name not in _NOT_OLLAMAS for word in item.words]
-        words = [*self.words_for(n_ctx, batch, use), *own, "-fitt", ",".join(map(str, self._margins(use)))]
+        words = [*self.words_for(n_ctx, batch), *own, "-fitt", ",".join(map(str, self._margins()))]
         return fit_choice(self.target.model, words, self._seen(use), self.host)
 
     # --- plans
 
-    def words_for(self, n_ctx: int | None, batch: int, devices: Sequence[Device]) -> list[str]:
+    def words_for(self, n_ctx: int | None, batch: int) -> list[str]:
         """llama-server's words as Ollama would start it, without a placement; `n_ctx` per slot, None the largest."""
         target, words = self.target, ["-np", str(self.parallel), "-b", str(batch), "-ub", str(batch), "-fa", self.flash]
         words += ["--ctx", "max"] if n_ctx is None else ["-c", str(n_ctx * self.parallel)]
@@ -329,7 +326,7 @@ class _Question:
         """A plan for what Ollama would start with a num_gpu; not `layers`: with a placement that is free, or `more`."""
         key = (n_ctx, batch, tuple(device.name for device in devices), tuple(more), layers, explain)
         if key not in self.answers:
-            words = self.words_for(n_ctx, batch, devices)
+            words = self.words_for(n_ctx, batch)
             if layers:
                 words += ["--strategy", "layers"]
                 if len(devices) > 1:   # Ollama passes no split: llama.cpp goes by what is free

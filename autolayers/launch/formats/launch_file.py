@@ -111,8 +111,9 @@ class LaunchFile:
     @property
     def health(self) -> tuple[str, str]:
         """(http or https, the path that answers once the model is loaded)."""
-        prefix = (self.arguments.value("--api-prefix") or "").rstrip("/")
-        return "https" if self.arguments.value("--ssl-cert-file") else "http", f"{prefix}/health"
+        prefix = (self.arguments.value("--api-prefix") or "").strip("/")
+        path = f"/{prefix}/health" if prefix else "/health"
+        return "https" if self.arguments.value("--ssl-cert-file") else "http", path
 
     def secret_notes(self, where: str) -> list[str]:
         """A comment for each secret that was left out."""
