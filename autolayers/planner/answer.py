@@ -134,6 +134,10 @@ class _Answer:
         if spare is not None and spare < 0:
             found.append(f"the launch needs {mib(host.needed)} of system memory, {mib(-spare)} more than is "
                          "available: it would swap, or read the file again for every token")
+        params, given = self.candidate.params, self.given
+        whole = params.layers_wanted(self.everything) == self.everything and params.overrides == given.overrides
+        if self.policy.n_ctx == "max" and self.evaluator.machine.devices and given.n_gpu_layers is None and not whole:
+            found.append("--ctx max: no context keeps all layers on the GPUs; this is the fastest placement's")
         trained = model.n_ctx_train
         if trained and use.n_ctx_seq > trained:
             found.append(f"a slot's context of {use.n_ctx_seq} is more than the {trained} the model was trained for")

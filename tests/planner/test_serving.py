@@ -108,6 +108,12 @@ class TestProcessor:
         assert found.host.resident <= ram * GiB * 7 / 8
         assert found.breakdown.n_ctx > 4096
 
+    def test_a_largest_context_that_keeps_no_model_on_the_gpus_says_so(self) -> None:
+        def said(gib: float) -> bool:
+            return any("--ctx max" in line for line in plan("llama-3.1-8b-q4_k_m", "--ctx max", gib, None).warnings)
+
+        assert said(4) and not said(12)
+
     def test_what_is_asked_for_is_given(self) -> None:
         assert plan("llama-3.1-8b-q4_k_m", "-c 65536", None, 24).breakdown.n_ctx == 65536
         assert plan("llama-3.2-1b-q8_0", "--ctx max", None, 400).breakdown.n_ctx == 4 * 131072
