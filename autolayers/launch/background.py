@@ -70,7 +70,7 @@ def run(words: Sequence[str], environ: Mapping[str, str], port: int,
     code = child.wait()
     _show_end(path)
     killed = code == -9 and not stopped
-    shown = 128 + stopped[0] if stopped else 128 - code if code < 0 else code
+    shown = 128 + stopped[0] if stopped else 128 - code if code < 0 else code or 1      # never ready is no success
     return 0, Outcome(shown, reader.finish(), bool(stopped), killed, False)
 
 

@@ -506,6 +506,11 @@ def test_wait_ends_with_a_server_that_dies(fake: Fake) -> None:
     assert b"a reason\nautolayers: it ended before it was ready; its whole output: " in done.stderr
 
 
+def test_wait_for_a_server_that_ends_by_itself_is_no_success(fake: Fake) -> None:
+    fake.scenario({"code": 0, "log": "a reason"})
+    assert fake.run(f"--gpu 1010MiB --wait llama-server -m MODEL --port {free_port()}").returncode == 1
+
+
 def test_wait_retries(fake: Fake) -> None:
     fake.scenario({"log": oom(450), "code": 1}, {"serve": True})
     done = fake.run(f"--gpu 1010MiB --wait --retry 1 llama-server -m MODEL --port {free_port()}")
