@@ -119,7 +119,7 @@ def resolve(model: Model, params: Params, rules: Rules = NEWEST_RULES, kind: str
         unified = True                # one cache for all sequences
     type_k, type_v = params.cache_type_k or "f16", params.cache_type_v or "f16"
     split_mode = params.split_mode or "layer"
-    flash_attn = _flash_attention(model, params.flash_attn or "auto", type_k, type_v, split_mode)
+    flash_attn = _flash_attention(model, params.flash_attn or "auto", type_k, type_v, split_mode, rules)
     n_ctx = pad(n_ctx, 256 if rules.cells_by_256 or flash_attn != "off" else 32)
     n_ctx_seq = n_ctx
     if not unified:
@@ -189,7 +189,7 @@ def _outputs(params: Params, embeddings: bool, n_batch: int, n_seq_max: int) -> 
     return max(1, min(n_batch, n_seq_max * (1 + n_draft)))
 
 
-def _flash_attention(model: Model, asked: str, type_k: str, type_v: str, split_mode: str) -> str:
+def _flash_attention(model: Model, asked: str, type_k: str, type_v: str, split_mode: str, rules: Rules) -> str:
     hp, row = model.hparams, model.row
     flash_attn = asked if row.flash_attn else "off"
     if split_mode == "tensor":
@@ -198,7 +198,7 @@ def _flash_attention(model: Model, asked: str, type_k: str, type_v: str, split_m
         if flash_attn == "off":
             raise LaunchRefused("SPLIT_MODE_TENSOR requires flash_attn to be enabled")
         flash_attn = "on"
-    if (hp.is_mla or row.memory == "dsv4") and type_k != type_v:
+    if (hp.is_mla or row.memory == "dsv4") and type_k != type_v and rules.mla_one_type:
         raise LaunchRefused(f"model does not support different K ({type_k}) and V ({type_v}) cache types")
     if BY_NAME[type_v].blck_size > 1:
         if flash_attn == "off":

@@ -46,7 +46,6 @@ class Architecture:
     rope: Literal["none", "norm", "neox", "mrope", "imrope", "mrope|norm", "mrope|neox", "mrope|hc-norm|neox"] = "norm"
     # what turns rope off: the key rope.scaling.finetuned, or by layer attention.rope_pattern
     rope_switch: Literal["", "finetuned", "pattern"] = ""
-    rope_switch_before: Literal["", "finetuned"] = ""    # the same of older builds (Rules.granite_moe_ropes)
     half_rope: bool = False     # full attention rotates half of rope.dimension_count
     defaults: Mapping[str, float] = field(default_factory=dict)   # values of missing keys, where unusual
     head_sizes: bool = False    # key_length and value_length are read even if the first layer has no heads
@@ -118,6 +117,7 @@ class Architecture:
     projector: bool = False     # no model; --mmproj takes it
 
     ollama_single: bool = False  # Ollama serves it with one slot
+    before: tuple[tuple[str, Mapping[str, Any]], ...] = ()    # (rule, what a build without it does otherwise)
     after: int = 0              # the newest build whose source was seen without it; llama.cpp refuses it up to there
     proven: bool = True         # its numbers have been compared with llama.cpp's own
     known: bool = True          # False: made up for a name that has no row
@@ -239,7 +239,7 @@ _TABLE: Any = (
     _row("glm4", "mrope|norm", mtp_tensors=False, after=4880),
     _row("glm4moe", "mrope|neox", defaults=_SIGMOID, mtp="norm", after=5930),
     _row("glm-dsa", defaults=_SIGMOID, mla="optional", memory="dsa", trunk_only=True, indexer="glm",
-         rotated_indexer=True, mtp_leaks=r"exp_probs_b", mtp="norm", split_tensor=False, after=6170),
+         rotated_indexer=True, before=(("glm_dsa_indexes", {"memory": "kv", "indexer": ""}),), mtp_leaks=r"exp_probs_b", mtp="norm", split_tensor=False, after=6170),
     _row("bitnet", "neox", tied="never", split_tensor=False, note="the GPU reads token_embd from the CPU's buffer"),
     _row("t5", "none", split_tensor=False, all_outputs=True, one_stream=True),
     _row("t5encoder", "none", all_outputs=True),
@@ -258,7 +258,7 @@ _TABLE: Any = (
     _row("rwkv7", "none", memory="recurrent", recurrent="all", state="rwkv", tied="never", after=4880),
     _row("arwkv7", "none", memory="recurrent", recurrent="all", state="rwkv", tied="never", after=4880),
     _row("granite", rope_switch="finetuned", embd_inp="deepstack_mapping"),
-    _row("granitemoe", rope_switch_before="finetuned"),
+    _row("granitemoe", before=(("granite_moe_ropes", {"rope_switch": "finetuned"}),)),
     _row("granitehybrid", rope_switch="finetuned", memory="hybrid", recurrent="no-kv", state="ssm-groups",
          split_tensor=False, after=5830),
     _row("graniteswitch", mixed_batch=False, rope_switch="finetuned", router=True,

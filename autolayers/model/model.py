@@ -20,8 +20,6 @@ if TYPE_CHECKING:
 
         @property
         def window_lists(self) -> bool: ...
-        @property
-        def granite_moe_ropes(self) -> bool: ...
 
 
 _QUANTISED = ("MUL_MAT", "MUL_MAT_ID", "GET_ROWS")     # the ops whose weights llama-quantize makes smaller
@@ -115,8 +113,9 @@ class Model:
     def read_by(self, loader: Loader) -> Model:
         """This model as an older build reads it, which knows less of its header."""
         row, header, window = self.row, self.header, self.row.window
-        if not loader.granite_moe_ropes and row.rope_switch_before:
-            row = replace(row, rope_switch=row.rope_switch_before)
+        for rule, facts in row.before:
+            if not getattr(loader, rule):
+                row = replace(row, **facts)
         key = f"{self.architecture}.attention.sliding_window_pattern"
         if not loader.window_lists and window is not None and not (window.array or window.list_before) \
                 and isinstance(header.metadata.get(key), (list, tuple)):

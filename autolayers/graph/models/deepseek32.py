@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 from ...ggml.tensor import Tensor
+from ..decoder import Decoder
 from ..latent_attention import LatentAttention, absorbed, latent
 from ..llm import AttnInput, Llm, Routing
 from ..sparse_attention import DsaInput, dsa_input, lightning_indexer, sparse_attention
@@ -12,6 +13,9 @@ from ..sparse_attention import DsaInput, dsa_input, lightning_indexer, sparse_at
 
 class DeepSeek32(LatentAttention):
     rotate_indexer = True        # the indexer's keys and queries go through a Hadamard matrix
+
+    def for_file(self, llm: Llm) -> Decoder:
+        return self if llm.row.memory.startswith("dsa") else LatentAttention(**vars(self))
 
     def inputs(self, llm: Llm) -> AttnInput:
         return dsa_input(llm)
