@@ -78,8 +78,11 @@ class GatedDeltaNet(Hybrid):
         assert pos is not None
         q, k = g.rope(q, pos), g.rope(k, pos)
         out = llm.build_attn(inp, q, k, v, il, wo=None)
-        out = g.mul(out, g.unary("SIGMOID", gate))
+        out = g.mul(out, self.opened(llm, gate))
         return llm.linear(il, "attn_output", out, scale=True)
+
+    def opened(self, llm: Llm, gate: Tensor) -> Tensor:
+        return llm.graph.unary("SIGMOID", gate)
 
     def query_and_gate(self, llm: Llm, both: Tensor, head: int, n_head: int) -> tuple[Tensor, Tensor]:
         g, n = llm.graph, llm.n_tokens

@@ -15,6 +15,10 @@ class Qwen3Next(GatedDeltaNet):
         q, gate = (g.view(both, (head, n_head, n, 1), both.nb[1:], at) for at in (0, head * F32))
         return q, g.cont(gate, head * n_head, n)
 
+    def opened(self, llm: Llm, gate: Tensor) -> Tensor:
+        opened = super().opened(llm, gate)
+        return opened if llm.rules.qwen3next_last_rows else llm.graph.reshape(opened, *opened.ne[:2])   # not in place
+
     def linear(self, llm: Llm, cur: Tensor, il: int, name: str) -> Tensor:
         return llm.linear(il, name, cur)
 
@@ -52,6 +56,6 @@ class Qwen3Next(GatedDeltaNet):
 
 BUILDERS = {
     "qwen3next": Qwen3Next(ffn_norm="post_attention_norm", ffn_scales=True, ffn_bias=False, select="last",
-                            select_before=(("qwen3next_last_rows", "attention"),), moe=ROUTING,
+                           select_before=(("qwen3next_last_rows", "attention"),), moe=ROUTING,
                            shexp="gated"),
 }
