@@ -52,6 +52,8 @@ class Rules(RuleSet):
     mamba2_flat = Rule("graph", 10605, "", "Mamba-2's projections multiply two dimensions, not three", after=10603)
     clamp_copies = Rule("graph", 10615, "", "CLAMP has a result of its own; before, it overwrote its source",
                         after=10605)
+    delta_net_fused = Rule("graph", 10679, "", "a delta net is always one op; before, only where its device runs it",
+                           after=10666)
     l2_norm_of_rms = Rule("graph", 10830, "", "a delta net's L2 norm is a scaled RMS norm, not one op", after=10825)
     any_split_inputs = Rule("graph", 10840, "", "a split has as many inputs as it needs; before, 30 at the most",
                             after=10830)

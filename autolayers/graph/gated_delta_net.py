@@ -37,14 +37,24 @@ def build_gdn_l2_norm(llm: Llm, x: Tensor) -> Tensor:
 
 
 def build_recurrent_attn(llm: Llm, states: Tensor, q: Tensor, k: Tensor, v: Tensor, gate: Tensor, beta: Tensor,
-                         start: Tensor, flat: bool = False) -> Tensor:
-    """The delta rule as the fused op, which llama.cpp as modelled never refuses; the new states are stored.
+                         start: Tensor, il: int, flat: bool = False) -> Tensor:
+    """The delta rule, as one fused op unless its probe refused that; the new states are stored.
 
     Returns the output, shaped as `v`. `flat`: the states are stored as one row (kimi-linear).
     """
     g, kept = llm.graph, snapshots(llm)
     size, heads, n_tok, n_seqs = v.ne
+    kind = "gdn_ch" if n_tok > 1 else "gdn_ar"
+    if not llm.fused_ops[kind] and kept == 1:
+        from . import delta_net_unfused as unfused
+
+        build = unfused.build_delta_net_chunking if n_tok > 1 else unfused.build_delta_net_autoregressive
+        output, fresh = build(g, q, k, v, gate, beta, start)
+        shape = (states.ne[0] * n_seqs,) if flat else (states.ne[0], n_seqs)
+        g.expand(g.cpy(fresh, g.view(states, shape, () if flat else (states.nb[1],))))
+        return output
     out = g.gated_delta_net(q, k, v, gate, beta, start, kept)
+    llm.fused_nodes.append((kind, out, il))
     row, width = size * heads * F32, size * size * heads
     output = g.view(out, (size, heads, n_tok, n_seqs), (size * F32, row, row * n_tok))
     offset = row * n_tok * n_seqs
@@ -109,7 +119,7 @@ class GatedDeltaNet(Hybrid):
         q, k, v = (g.view(conv, (size, heads, n_tok, n_seqs), (size * F32, row, row * n_tok), at * F32)
                    for size, heads, at in parts)
         q, k = (self.repeat_heads(llm, build_gdn_l2_norm(llm, t), n_v) for t in (q, k))
-        out = build_recurrent_attn(llm, state(llm, il, 1), q, k, v, gate, beta, start)
+        out = build_recurrent_attn(llm, state(llm, il, 1), q, k, v, gate, beta, start, il)
         out = llm.build_norm(out, llm.need_layer(il, "ssm_norm"), None, "rms", il)
         out = g.mul(out, g.unary(self.gate_act, g.reshape(z, head_v, n_v, n_tok, n_seqs)))
         out = g.reshape(out, head_v * n_v, n_tok, n_seqs)
@@ -139,4 +149,6 @@ class GatedDeltaNet(Hybrid):
 
     def repeat_heads(self, llm: Llm, t: Tensor, n_v: int) -> Tensor:
         """Q or K with one head per value head; the fused op does not need that."""
-        return t
+        if llm.fused_ops["gdn_ar"] and llm.fused_ops["gdn_ch"]:
+            return t
+        return llm.graph.repeat(t, t.ne[0], n_v, *t.ne[2:]) if t.ne[1] != n_v else t

@@ -34,7 +34,8 @@ class KimiDeltaAttention(Hybrid):
         beta = g.unary("SIGMOID", g.reshape(beta, 1, n_head, n_tok, n_seqs))
         start = g.reshape(build_rs(llm, state(llm, il, 1)), head, head, n_head, n_seqs)
         q, k = build_gdn_l2_norm(llm, q), build_gdn_l2_norm(llm, k)
-        out = g.cont(build_recurrent_attn(llm, state(llm, il, 1), q, k, v, gate, beta, start, self.flat_states))
+        out = g.cont(build_recurrent_attn(llm, state(llm, il, 1), q, k, v, gate, beta, start, il,
+                                          self.flat_states))
         output_gate = g.reshape(self.output_gate(llm, cur, il), head, n_head, llm.n_tokens)
         out = g.reshape(out, head, n_head, llm.n_tokens)
         out = llm.build_norm(out, llm.need_layer(il, "ssm_norm"), None, "rms", il)

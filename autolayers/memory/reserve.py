@@ -25,7 +25,9 @@ if TYPE_CHECKING:
     from ..ggml.tensor import Tensor
 
 N_COPIES = 4                 # GGML_SCHED_MAX_COPIES: pipeline parallelism
-_KEPT = 64           # of GraphCache
+_KEPT = 64                   # of GraphCache
+_DELTA_NETS = ("gdn_ar", "gdn_ch")     # the fused delta net, of one token a sequence and of more
+_CHUNKED = 16                # tokens a sequence with which llama.cpp asks for the latter
 
 
 # what building a graph of tensors that contradict the keys may raise
@@ -192,12 +194,15 @@ def count_kernels(setting: Setting) -> None:
 
 
 def _unresolved(setting: Setting) -> dict[str, bool]:
-    return {"flash_attn": setting.context.flash_attn != "off", **dict.fromkeys(("hc_pre", "hc_comb", "hc_post"), True)}
+    return {"flash_attn": setting.context.flash_attn != "off",
+            **dict.fromkeys(("hc_pre", "hc_comb", "hc_post", *_DELTA_NETS), True)}
 
 
 def _probes(setting: Setting) -> list[str]:
     """The fused operations that llama.cpp decides about by itself."""
     probes = ["flash_attn"] if setting.context.flash_attn == "auto" else []
+    if not setting.context.rules.delta_net_fused:
+        probes += _DELTA_NETS
     return probes + (["hc_pre", "hc_comb", "hc_post"] if setting.hparams.dsv4_hc_mult else [])
 
 
@@ -208,8 +213,14 @@ def resolve_fused(setting: Setting, n_seqs: int) -> Graphs:
     """
     fused, probes = _unresolved(setting), _probes(setting)
     graphs = Graphs(setting, n_seqs, n_seqs, n_seqs, fused)
+    delta_nets = False
     for probe in probes:             # one graph serves all questions until an answer changes it
         asked = graphs.built().fused_nodes
+        delta_nets = delta_nets or any(kind == "gdn_ar" for kind, _, _ in asked)
+        if probe == "gdn_ch" and delta_nets:
+            prompt = Graphs(setting, _CHUNKED * n_seqs, n_seqs, _CHUNKED * n_seqs, fused)
+            asked = prompt.built().fused_nodes
+            prompt.release()
         if any(kind == probe and t.backend != setting.dev_layer[il] for kind, t, il in asked):
             fused = {**fused, probe: False}
             graphs.release()
