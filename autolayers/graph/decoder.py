@@ -37,6 +37,7 @@ class Decoder:
     inp_pos: bool = True                 # rope or learned positions need the position input
 
     # attention
+    plain_qkv_before: bool = False       # builds without Rules.qkv_with_biases apply no scales and biases to Q, K and V
     qkv_scales: bool = True              # NVFP4 scales of a fused QKV are applied
     norm: Norm = "rms"                   # every norm of the model
     attn_norm: str | None = "attn_norm"
@@ -201,7 +202,8 @@ class Decoder:
         """Attention of the normed input, projected by wo."""
         g, hp = llm.graph, llm.hparams
         flat = self.qk_norm == "flat"
-        q, k, v = llm.build_qkv(cur, il, reshape=not flat, scales=self.qkv_scales)
+        q, k, v = llm.build_qkv(cur, il, reshape=not flat, scales=self.qkv_scales,
+                                plain=self.plain_qkv_before and not llm.rules.qkv_with_biases)
         kind = self.qk_norm_kind or self.norm
         if self.qk_norm in ("flat", "head"):
             q, k = self.qk_normed(llm, q, k, il, kind)

@@ -430,10 +430,12 @@ class Llm:
         return g.reshape(g.mul_mat(rot, flat, "hadamard"), *cur.ne)
 
     def build_qkv(self, cur: Tensor, il: int, n_head: int = 0, n_head_kv: int = 0, head_k: int = 0, head_v: int = 0,
-                  *, reshape: bool = True, head_q: int = 0, scales: bool = True) -> tuple[Tensor, Tensor, Tensor]:
+                  *, reshape: bool = True, head_q: int = 0, scales: bool = True,
+                  plain: bool = False) -> tuple[Tensor, Tensor, Tensor]:
         """Q, K and V by one fused projection or three, with biases and clamp; by heads if `reshape`.
 
-        Sizes are the layer's unless given. `scales`: the NVFP4 scale of a fused projection is applied.
+        Sizes are the layer's unless given. `scales`: the NVFP4 scale of a fused projection is applied; `plain`: three
+        projections have neither scales nor biases.
         """
         g, hp, n = self.graph, self.hparams, self.n_tokens
         n_head = n_head or hp.n_head(il)
@@ -467,8 +469,8 @@ class Llm:
             return q, k, v
         made = []
         for x in "qkv":
-            t = self.linear(il, f"attn_{x}", cur, scale=True)
-            bias = self.layer_weight(il, f"attn_{x}", "bias")
+            t = self.linear(il, f"attn_{x}", cur, scale=not plain)
+            bias = None if plain else self.layer_weight(il, f"attn_{x}", "bias")
             if bias is not None:
                 t = g.add(t, bias)
             made.append(g.clamp(t) if clamp else t)

@@ -204,7 +204,8 @@ def _flash_attention(model: Model, asked: str, type_k: str, type_v: str, split_m
         if flash_attn == "off":
             reason = "quantized V cache requires flash_attn to be enabled"
             raise LaunchRefused(reason if row.flash_attn else f"{reason}, which {row.name} does not support")
-        flash_attn = "on"
+        if rules.quantised_v_flash:
+            flash_attn = "on"
     if flash_attn != "off":
         for letter, type_, head in (("K", type_k, hp.head_k), ("V", type_v, hp.head_v)):
             block = BY_NAME[type_].blck_size
