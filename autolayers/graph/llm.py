@@ -310,9 +310,9 @@ class Llm:
 
     def _mask(self, cache: CacheView, type_: str) -> Tensor:
         n_stream = 1 if self.cparams.kv_unified else self.n_seqs
-        return self._mask_input("attn_inp_kq_mask", type_, cache.n_kv, self.n_tokens // n_stream, 1, n_stream)
+        return self.mask_input("attn_inp_kq_mask", type_, cache.n_kv, self.n_tokens // n_stream, 1, n_stream)
 
-    def _mask_input(self, name: str, type_: str, *ne: int) -> Tensor:
+    def mask_input(self, name: str, type_: str, *ne: int) -> Tensor:
         """A mask in the type that attention reads; `type_`: that type, where it is not attention that decides."""
         type_ = type_ or ("f16" if self.flash_attn else "f32")
         if type_ == "f16" and not self.rules.f16_mask:
@@ -358,9 +358,9 @@ class Llm:
 
     def build_attn_inp_no_cache(self) -> AttnInput:
         n = self.n_tokens
-        inp = AttnInput(None, self._mask_input("self_kq_mask", "", n, n))
+        inp = AttnInput(None, self.mask_input("self_kq_mask", "", n, n))
         if self.hparams.swa_type != "none":
-            inp.swa = AttnInput(None, self._mask_input("self_kq_mask_swa", "", n, n))
+            inp.swa = AttnInput(None, self.mask_input("self_kq_mask_swa", "", n, n))
         return inp
 
     def build_attn_inp(self) -> AttnInput:

@@ -32,7 +32,7 @@ class T5:
                                     "use --kv-unified or -np 1")
             bucket = g.input("pos_bucket_dec", "i32", llm.caches["attn"].n_kv, n)
             inp = llm.build_attn_inp_kv()
-            cross.mask = g.input("cross_kq_mask", "f16" if llm.flash_attn else "f32", hp.n_ctx_train, n)
+            cross.mask = llm.mask_input("cross_kq_mask", "", hp.n_ctx_train, n)
             n_layer = hp.dec_n_layer or llm.n_layer
         out_ids = llm.build_inp_out_ids()
         for il in range(min(n_layer, llm.n_layer)):
