@@ -8,10 +8,25 @@ from a pull request and from users' reports says none.
 from __future__ import annotations
 
 from .rule import Rule, RuleSet
+from .sources import seen
 
-OLDEST_EXACT = 11311     # the oldest build whose sizes were compared with llama.cpp's own and equal
+TYPE_CHECKING = False
+
+OLDEST_EXACT = 9294      # the oldest build whose sizes were compared with llama.cpp's own and equal
 NEWEST = 11434           # the newest one, which a launch is planned for where nothing is said
 DEFAULT = 11311          # planned for where nothing is said
+
+
+if TYPE_CHECKING:
+    from typing import Protocol
+
+    class Compared(Protocol):
+        """A row of autolayers.model.architectures."""
+
+        @property
+        def name(self) -> str: ...
+        @property
+        def exact_from(self) -> int: ...
 
 
 class Rules(RuleSet):
@@ -27,6 +42,10 @@ class Rules(RuleSet):
     cells_by_256 = Rule("cache", 6500, "", "n_ctx is rounded up to 256; before, to 32 without flash attention",
                         after=6170)
     rotates_cache = Rule("cache", 8607, "#21038", "a quantised cache holds rotated keys and values", after=8571)
+    glm_dsa_indexes = Rule("cache", 10121, "", "GLM-DSA has its indexer; before, it attended to all cells", after=10108)
+    mla_one_type = Rule("cache", 10216, "", "latent attention wants one type for K and V", after=10204)
+    quantised_v_flash = Rule("cache", 10216, "", "a quantised V turns flash attention on where that was open; before, "
+                             "refused where it was decided against", after=10204)
     nextn_apart = Rule("cache", 10909, "", "no cache for NextN blocks unless they draft", after=10901)
     window_lists = Rule("cache", 11040, "", "sliding_window_pattern may be a list, one entry a layer", after=11028)
 
@@ -52,8 +71,10 @@ class Rules(RuleSet):
     mamba2_flat = Rule("graph", 10605, "", "Mamba-2's projections multiply two dimensions, not three", after=10603)
     clamp_copies = Rule("graph", 10615, "", "CLAMP has a result of its own; before, it overwrote its source",
                         after=10605)
-    delta_net_fused = Rule("graph", 10679, "", "a delta net is always one op; before, only where its device runs it",
+    delta_net_fused = Rule("graph", 10679, "", "a delta net is one op; before, only where its device has that",
                            after=10666)
+    qkv_with_biases = Rule("graph", 10830, "", "all architectures apply the biases and scales of Q, K and V that a "
+                           "file has", after=10825)
     l2_norm_of_rms = Rule("graph", 10830, "", "a delta net's L2 norm is a scaled RMS norm, not one op", after=10825)
     any_split_inputs = Rule("graph", 10840, "", "a split has as many inputs as it needs; before, 30 at the most",
                             after=10830)
@@ -123,7 +144,12 @@ class Rules(RuleSet):
     @property
     def exact(self) -> bool:
         """Whether sizes computed by the rules that were asked for are known to be llama.cpp's own."""
-        return OLDEST_EXACT <= self.number <= NEWEST and not self.doubts and not self.why
+        return OLDEST_EXACT <= self.number <= NEWEST and not self.doubts and not self.why and self.source_seen
+
+    @property
+    def source_seen(self) -> bool:
+        """Whether the rules of this build were dated with its own source, or lie between two compared builds."""
+        return self.number >= DEFAULT or seen(self.number)
 
     @property
     def warning(self) -> str:
@@ -138,9 +164,19 @@ class Rules(RuleSet):
         if self.number < OLDEST_EXACT:
             return (f"llama.cpp build {self.number} is older than the builds that were compared (build {OLDEST_EXACT} "
                     "on): an upper bound")
+        if not self.doubts:
+            return (f"llama.cpp build {self.number} was not compared, but builds close to it: an upper bound as far as "
+                    "nothing changed between them")
         doubt = self.doubts[0]
         return (f"llama.cpp build {self.number} lies between builds {doubt.after} and {doubt.first}, whose sizes "
                 "differ: an upper bound")
+
+    def warning_for(self, row: Compared) -> str:
+        """The same for an architecture, which may have been compared with fewer builds."""
+        if self.warning or self.number >= row.exact_from:
+            return self.warning
+        return (f"architecture {row.name} was compared from llama.cpp build {row.exact_from} on, not with build "
+                f"{self.number}: an upper bound")
 
 
 _made: dict[int, Rules] = {}

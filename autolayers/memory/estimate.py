@@ -169,9 +169,10 @@ class Estimator:
         sizes = dict(zip([device.name for device in placement.devices], compute, strict=False))
         warnings = [*self.model.inexact, *placement.warnings, *launch.doubts]
         exact = placement.exact and not self.model.inexact and not launch.doubts
-        if self.rules.warning:
+        warning = self.rules.warning_for(self.model.row)
+        if warning:
             exact = False
-            warnings.append(self.rules.warning)
+            warnings.append(warning)
         return {
             "devices": {
                 name: Usage(placement.buffers.get(name, 0), buffers.get(name, 0), sizes[name])

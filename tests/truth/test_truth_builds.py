@@ -1,0 +1,71 @@
+"""Older builds against llama.cpp's own numbers (fixtures/builds) and against what launches on real devices logged
+(fixtures/real)."""
+
+from __future__ import annotations
+
+import json
+from functools import cache
+
+import pytest
+from support import FIXTURES
+
+import autolayers
+from autolayers import Device, estimate
+from autolayers.flags.parse import parse
+
+PARTS = ("model", "context", "compute")
+MiB = 1 << 20
+PRINTED = 0.0151 * MiB          # logs have two decimals
+Rows = dict[str, list[dict]]
+
+
+def grouped(folder: str, *keys: str) -> Rows:
+    rows: Rows = {}
+    for line in (FIXTURES / folder / "launches.jsonl").read_text().splitlines():
+        row = json.loads(line)
+        rows.setdefault(" ".join(str(row[key]) for key in keys), []).append(row)
+    return rows
+
+
+@cache
+def model(path: str) -> autolayers.Model:
+    return autolayers.read_model(FIXTURES / path)
+
+
+def found(row: dict, path: str, words: list[str], devices: list[Device]) -> tuple[dict, bool]:
+    launch = estimate(model(path), parse(words).params, devices, row["build"])
+    return {**launch.devices, "Host": launch.host}, launch.exact
+
+
+BUILDS, REAL = grouped("builds", "build"), grouped("real", "backend", "build")
+
+
+@pytest.mark.parametrize("build", BUILDS)
+def test_every_launch_to_the_byte(build: str) -> None:
+    exact = 0
+    for row in BUILDS[build]:
+        devices = [Device.hypothetical(f"{size}MiB", f"CUDA{i}") for i, size in enumerate(row["gpus_mib"])]
+        uses, known = found(row, f"headers/{row['model']}.gguf", row["args"].split(), devices)
+        got = {device: {part: getattr(uses[device], part) for part in PARTS} for device in row["devices"]}
+        assert got == row["devices"], (row["model"], row["args"])
+        exact += known
+    assert exact > len(BUILDS[build]) // 2
+
+
+@pytest.mark.parametrize("launches", REAL)
+def test_what_a_real_launch_logged(launches: str) -> None:
+    for row in REAL[launches]:
+        devices = []
+        for device in row["devices"]:
+            capability = tuple(map(int, device.get("compute_capability", "0.0").split(".")))
+            devices.append(Device(
+                device["name"], device["total"], device["free"], backend=device["backend"],
+                description=device.get("description", ""),
+                kind="igpu" if device.get("integrated") and device["backend"] != "MTL" else "gpu",
+                compute_capability=capability if any(capability) else None))
+        words = row["words"] + (["-ngl", "99" if devices else "0"] if "-ngl" not in row["words"] else [])
+        uses, _ = found(row, f"real/headers/{row['header']}", words, devices)
+        for name, measured in row["measured_mib"].items():
+            if name in uses:
+                for part, size in measured.items():
+                    assert abs(getattr(uses[name], part) - size * MiB) < PRINTED, (name, part, words)
