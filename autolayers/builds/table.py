@@ -12,7 +12,7 @@ from .sources import seen
 
 TYPE_CHECKING = False
 
-OLDEST_EXACT = 9294      # the oldest build whose sizes were compared with llama.cpp's own and equal
+OLDEST_EXACT = 9093      # the oldest build whose sizes were compared with llama.cpp's own and equal
 NEWEST = 11434           # the newest one, which a launch is planned for where nothing is said
 DEFAULT = 11311          # planned for where nothing is said
 

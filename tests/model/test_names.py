@@ -14,6 +14,7 @@ PLACES = (PACKAGE / "model" / "architectures.py", PACKAGE / "graph" / "__init__.
 # strings that are spelt like an architecture and mean something else
 OTHERS = {
     "flags/own.py": {"llama"},                                             # an attribute
+    "launch/checked_builds.py": {"llama"},                                 # a library
     "launch/command.py": {"llama"},                                        # the program
     "memory/extras.py": {"gemma3", "gemma4", "muse-glimmer", "paddleocr"},     # kinds of projectors
 }
