@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from typing import Any
 
-_LIBRARIES = ("libllama", "libggml", "libmtmd", "llama", "ggml", "mtmd")
+_LIBRARIES = ("libllama", "libggml", "libmtmd", "llama.", "llama-", "ggml", "mtmd")
 _ENDINGS = (".so", ".dylib", ".dll")
 
 

@@ -145,10 +145,7 @@ class _Answer:
 
     def _idle(self) -> list[str]:
         """What was asked for and changes nothing for this model or on this machine."""
-        given, found, solved = self.given, [], self.candidate.params
-        whole = solved.layers_wanted(self.everything) >= self.everything and solved.overrides == given.overrides
-        if self.policy.n_ctx == "max" and not whole and self.evaluator.machine.devices:
-            found.append("--ctx max: no context leaves the whole model on the GPUs; this is the one without --ctx max")
+        given, found = self.given, []
         if not self.evaluator.model.is_moe and any(EXPERTS_REGEX in pattern for pattern, _ in given.overrides):
             found.append("the model has no experts: -cmoe and -ncmoe change nothing")
         shares, devices = len(given.tensor_split or ()), len(self.evaluator.machine.devices)

@@ -83,11 +83,6 @@ def test_words_that_change_nothing_are_named(words: str, warning: str | None) ->
     assert "experts" not in plan.placement
 
 
-def test_ctx_max_that_cannot_be_is_named() -> None:
-    plan = autolayers.plan(model("llama-3.3-70b-q4_k_m"), ["--ctx", "max"], devices=gpus(12000))
-    assert any("--ctx max: no context leaves the whole model on the GPUs" in line for line in plan.warnings)
-
-
 @pytest.mark.parametrize(("words", "message"), [
     ("--mmproj MODEL", "a model, not a projector"), ("--lora MODEL", "a model, not an adapter")])
 def test_files_in_the_wrong_place_are_refused(words: str, message: str) -> None:
