@@ -51,6 +51,7 @@ class Rules(RuleSet):
 
     # graph
     pools_sequences = Rule("graph", 5600, "", "pooling has a row a sequence; before, one a token", after=5310)
+    glu_op = Rule("graph", 5780, "#14158", "a gate's activation and product are one op; before, two", after=5310)
     views_qk = Rule("graph", 5880, "", "Q and K of a fused QKV are views; before, copies", after=5830)
     set_rows = Rule("graph", 6070, "#14959", "K and V are stored by row indices, inputs of the graph; before, copied",
                     after=6050)

@@ -562,7 +562,7 @@ class Llm:
             cur = g.clamp(g.unary("SILU", cur))
             return g.mul(cur, tmp), False
         if act in _SPLIT_GLU:
-            if parallel:
+            if parallel and self.rules.glu_op:
                 return g.glu(_SPLIT_GLU[act], cur, tmp), False
             cur = g.unary(act.upper(), cur)
             if act == "gelu" and act_scales is not None:
@@ -574,6 +574,10 @@ class Llm:
             return g.unary("XIELU", cur), parallel
         if act == "swiglu_oai":
             return g.glu("SWIGLU_OAI", cur, tmp), False
+        if not self.rules.glu_op:
+            half = cur.ne[0] // 2
+            first, second = (g.cont(g.view(cur, (half, cur.ne[1]), (cur.nb[1],), at * cur.nb[0])) for at in (0, half))
+            return g.mul(g.unary("SILU" if act == "swiglu" else "GELU", first), second), parallel
         return g.glu(act.upper(), cur), parallel
 
     def build_moe_ffn(self, cur: Tensor, il: int, routing: Routing, *, probs_in: Tensor | None = None,
@@ -709,9 +713,10 @@ class Llm:
             return g.glu("SWIGLU_OAI", cur, up)
         if act == "relu_sqr":
             return g.sqr(g.unary("RELU", cur))
-        if has_gate:
+        if has_gate and self.rules.glu_op:
             return g.glu(_SPLIT_GLU[act], cur, up)
-        return g.unary(act.upper(), cur)
+        cur = g.unary(act.upper(), cur)
+        return g.mul(cur, up) if has_gate else cur
 
     def situ(self, gate: Tensor, up: Tensor) -> Tensor:
         """LLM_FFN_SITU: beta tanh(gate / beta) sigmoid(gate) times up, which is bounded the same way."""
