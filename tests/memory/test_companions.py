@@ -6,7 +6,7 @@ import pytest
 from support import FIXTURES, blocks, gpus, header, model
 
 from autolayers.api import companions_of
-from autolayers.errors import UsageError
+from autolayers.errors import LaunchRefused, UsageError
 from autolayers.flags.parse import parse
 from autolayers.gguf import FileInfo, Header, TensorInfo, n_bytes
 from autolayers.memory import extras
@@ -163,6 +163,8 @@ def test_the_output_buffer_holds_a_row_of_logits_per_slot() -> None:
 
 def test_companions_are_read_from_their_files() -> None:
     path = str(FIXTURES / "headers" / "llama-3.2-1b-q8_0.gguf")
-    found = companions_of(parse(["-m", "m.gguf", "-md", path, "--lora", path]).params)
+    found = companions_of(parse(["-m", "m.gguf", "-md", path]).params)
     assert found.draft is not None and found.draft.architecture == read_model(path).architecture
-    assert len(found.loras) == 1 and found.mmproj is None
+    assert not found.loras and found.mmproj is None
+    with pytest.raises(LaunchRefused, match="not an adapter"):
+        companions_of(parse(["-m", "m.gguf", "--lora", path]).params)
