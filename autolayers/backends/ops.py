@@ -51,5 +51,6 @@ class Ops:
     scan: Scan | None = None
     sort_columns: int = 0                # of the longest rows that are sorted (TOP_K, ARGSORT)
     sort_rows: int = 0
+    converted: int = 0                   # bytes of f16 copies of a quantised cache that are not in the compute buffer
     n_embd_v_gqa: int = 0
     quantised_cache: bool = False        # both K and V

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from ..builds import Build, rules
 from ..errors import LaunchRefused
+from ..gguf import BY_NAME
 from ..records import dataclass, replace
 from .breakdown import Breakdown, LowerBound, Static, Usage
 from .cache import allocate
@@ -138,7 +139,11 @@ class Estimator:
         if ops is None:
             if self._matmuls is None:
                 self._matmuls = matmuls(self.model)
-            ops = self._ops[key] = ops_of(self.model, params, use, self._matmuls)
+            ops = ops_of(self.model, params, use, self._matmuls)
+            types = (params.cache_type_k or "f16", params.cache_type_v or "f16")
+            if use.flash_attn and not self.rules.converts_in_graph and any(BY_NAME[t].blck_size > 1 for t in types):
+                ops = replace(ops, converted=2 * 2 * ops.n_kv * ops.n_stream * ops.n_embd_k_gqa)    # of one layer
+            self._ops[key] = ops
         return margin(device, self.model, params, use, ops)
 
     def _launch(self, params: Params, devices: Sequence[Device]) -> _Launch:

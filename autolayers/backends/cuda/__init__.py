@@ -89,7 +89,7 @@ class Cuda(CudaBuffers):
         parts = [("temporaries of operations", pool.pool(ops, capability, n_sm, self.nvidia)),
                  (self.blas, pool.workspace(capability)), (f"{self.name} graphs", pool.GRAPHS)]
         if device is None or not device.includes_context:
-            context = pool.context(capability) if self.nvidia else pool.OTHER_CONTEXT
+            context = pool.context(capability, n_sm) if self.nvidia else pool.OTHER_CONTEXT
             parts.insert(0, (f"{self.name} context", context))
         return tuple(parts)
 

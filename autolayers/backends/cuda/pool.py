@@ -23,6 +23,12 @@ ASSUMED = (8, 9)              # compute capability of a card that is not known
 # (with everything else: Tesla T4 139 MiB, RTX 4060 Ti 164, RTX 3090 557, RTX PRO 6000 749; more multiprocessors, more).
 _CONTEXTS = (((10, 0), 800 * MiB), ((9, 0), 600 * MiB), ((8, 0), 500 * MiB), ((0, 0), 300 * MiB))
 
+# A context grows with the number of multiprocessors. Measured alone: Tesla T4 (40 of them) 105 MiB, RTX 4060 Ti (34)
+# 127, RTX A6000 (84) 285, RTX PRO 6000 (188) 561; the line leaves 15 % above the closest. A generation of which a card
+# was only seen to take more in all (RTX 3090) keeps what the table says.
+_CONTEXT, _CONTEXT_PER_SM = 60 * MiB, 16 * MiB // 5
+_BY_TABLE = ((8, 6),)
+
 # Streaming multiprocessors of the largest GPU of a generation, where the device's own are not known.
 _MOST_SM = {(6, 0): 56, (6, 1): 30, (7, 0): 84, (7, 5): 72, (8, 0): 108, (8, 6): 84, (8, 9): 144, (9, 0): 132,
             (10, 0): 160, (12, 0): 192}
@@ -34,9 +40,12 @@ _MMQ = frozenset((
 _PLAIN = ("f32", "f16", "bf16")
 
 
-def context(capability: tuple[int, int]) -> int:
-    """Bytes of a CUDA context with llama.cpp's kernels in it."""
-    return next(size for floor, size in _CONTEXTS if capability >= floor)
+def context(capability: tuple[int, int], n_sm: int | None = None) -> int:
+    """Bytes of a CUDA context with llama.cpp's kernels in it; `n_sm` multiprocessors, where they are known."""
+    most = next(size for floor, size in _CONTEXTS if capability >= floor)
+    if not n_sm or capability in _BY_TABLE:
+        return most
+    return min(most, _CONTEXT + _CONTEXT_PER_SM * n_sm)
 
 
 def workspace(capability: tuple[int, int]) -> int:
@@ -113,6 +122,7 @@ def _attention(ops: Ops, cc: tuple[int, int], n_sm: int) -> int:
         return 0
     if ops.flash_attn:
         blocks = n_sm * 2 * 64 * (2 + head_v // 2) * 8
+        blocks += ops.converted
         return blocks if cc >= (7, 0) else blocks + 4 * n * heads * head_v * 4    # without tensor cores: whole rows
     keys = 4 * ops.n_kv * ops.n_stream * ops.n_embd_k_gqa
     values = 2 * ops.n_kv * n * heads + 2 * n * heads * head_v
