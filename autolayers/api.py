@@ -12,7 +12,7 @@ from .errors import LaunchRefused, UsageError
 from .memory.breakdown import Breakdown
 from .memory.companions import NONE, Companions
 from .memory.estimate import Estimator
-from .planner import Machine, Together, fit_choice_on, plan_on, plan_together_on
+from .planner import Machine, fit_choice_on, plan_on
 from .records import replace
 
 TYPE_CHECKING = False
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from .flags.policy import Policy
     from .model import Model
     from .planner import FitChoice, Plan
+    from .planner.multi import Together
 
 __all__ = ["companions_of", "estimate", "fit_choice", "machine_for", "plan", "plan_together"]
 
@@ -63,6 +64,8 @@ def plan_together(models: Sequence[Model], words: Sequence[str] | Params | Argum
 
     params, policy = read(words, environ)
     machine, notes = machine_for(params, policy, devices, host, environ)
+    from .planner.multi import plan_together_on
+
     return plan_together_on(models, params, policy, machine, companions_of(params), notes)
 
 

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from .answer import fit_choice_on, plan_on
 from .evaluate import Machine
-from .multi import Together, plan_together_on
 from .plan import DeviceRow, FitChoice, HostRow, Plan
 
-__all__ = ["DeviceRow", "FitChoice", "HostRow", "Machine", "Plan", "Together", "fit_choice_on", "plan_on",
-           "plan_together_on"]
+__all__ = ["DeviceRow", "FitChoice", "HostRow", "Machine", "Plan", "fit_choice_on", "plan_on"]

@@ -6,17 +6,14 @@ from ..errors import LaunchRefused
 from ..flags.params import EXPERTS_REGEX
 from ..memory.breakdown import Breakdown
 from ..memory.companions import NONE
-from ..records import replace
+from ..records import lazy, replace
 from ..units import mib
 from . import serving
 from .alone import layers_alone
 from .candidates import describe, merged
-from .cost import CostModel
 from .evaluate import FULL, RAM_MARGIN, Evaluator
 from .fit import fit
 from .plan import DeviceRow, FitChoice, HostRow, Plan
-from .solve import solve
-from .tensor_split import explicit_split
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -25,6 +22,7 @@ if TYPE_CHECKING:
     from ..memory.companions import Companions
     from ..memory.estimate import Known
     from ..model import Model
+    from .cost import CostModel
     from .evaluate import Candidate, Machine
     from .explain import Alternative, Lever
 
@@ -37,10 +35,14 @@ def plan_on(model: Model, params: Params, policy: Policy, machine: Machine, comp
     plans of one model. Raises LaunchRefused."""
     evaluator = Evaluator.of(model.overridden(params.override_kv), machine, policy.build, policy.margin, companions,
                              known)
-    cost = CostModel(evaluator, policy.workload)
+    cost = None
     if policy.alone:
         candidate = layers_alone(evaluator, params)
     else:
+        from .cost import CostModel
+        from .solve import solve
+
+        cost = CostModel(evaluator, policy.workload)
         candidate = solve(evaluator, params, policy, cost)
     if candidate is None:
         raise evaluator.refusal or LaunchRefused("llama.cpp would refuse this launch")
@@ -64,6 +66,8 @@ def fit_choice_on(model: Model, params: Params, policy: Policy, machine: Machine
     chosen = fit(evaluator, params, FULL)
     if chosen is None:
         return None
+    from .cost import CostModel
+
     placement = describe(chosen.params, model.hparams.n_layer_all + 1)
     return FitChoice(chosen.params, chosen.breakdown, chosen.fits, CostModel(evaluator).speed(chosen), placement)
 
@@ -71,15 +75,26 @@ def fit_choice_on(model: Model, params: Params, policy: Policy, machine: Machine
 class _Answer:
     """One solved launch."""
 
-    def __init__(self, evaluator: Evaluator, cost: CostModel, given: Params, policy: Policy,
+    def __init__(self, evaluator: Evaluator, cost: CostModel | None, given: Params, policy: Policy,
                  candidate: Candidate) -> None:
-        self.evaluator, self.cost, self.given, self.policy, self.candidate = evaluator, cost, given, policy, candidate
+        self.evaluator, self.given, self.policy, self.candidate = evaluator, given, policy, candidate
+        self._cost = cost
         self.everything = evaluator.model.hparams.n_layer_all + 1
         assert isinstance(candidate.breakdown, Breakdown)       # solve() measures its answer fully
         self.use = candidate.breakdown
 
+    @lazy
+    def cost(self) -> CostModel:
+        from .cost import CostModel
+
+        return self._cost or CostModel(self.evaluator, self.policy.workload)
+
     def plan(self, notes: tuple[str, ...], reasons: tuple[str, ...], explain: bool) -> Plan:
-        params = explicit_split(self.evaluator, self.candidate.params)
+        params = self.candidate.params
+        if len(self.evaluator.machine.devices) > 1:
+            from .tensor_split import explicit_split
+
+            params = explicit_split(self.evaluator, params)
         if params.n_ctx == 0:      # the trained one, which --fit would multiply by slots with caches
             params = replace(params, n_ctx=self.use.n_ctx)
         host = self._host()
@@ -91,7 +106,8 @@ class _Answer:
             others = alternatives(self.evaluator, self.cost, self.given, self.policy, self.candidate)
         return Plan(
             self.evaluator.model, params, self.use, self._devices(), host, self.candidate.fits,
-            tuple(_flags(params, self.given)), self._described(params), self.cost.speed(self.candidate), reasons + why,
+            tuple(_flags(params, self.given)), self._described(params), lambda: self.cost.speed(self.candidate),
+            reasons + why,
             notes + self._warnings(host), fit_choice, found, others)
 
     def _described(self, params: Params) -> str:

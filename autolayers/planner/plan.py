@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from ..records import dataclass
+from ..records import dataclass, lazy
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from ..flags.params import Params
     from ..memory.breakdown import Breakdown, Static
     from ..model import Model
@@ -99,13 +101,18 @@ class Plan:
     fits: bool
     flags: tuple[str, ...]         # llama-server's own words, complete for memory
     placement: str                 # in words: "33 of 33 layers on the GPU"
-    speed: Speed                   # predicted, for the workload asked for
+    predict: Callable[[], Speed]   # computes `speed`
     reasons: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
     fit_choice: FitChoice | None = None
     levers: tuple[Lever, ...] = ()
     alternatives: tuple[Alternative, ...] = ()    # of a plan that fits and is explained
     remedies: tuple[Remedy, ...] = ()    # of a plan that does not fit and is explained
+
+    @lazy
+    def speed(self) -> Speed:
+        """Predicted, for the workload asked for."""
+        return self.predict()
 
     def __repr__(self) -> str:
         return f"Plan({self.model!r}, {' '.join(self.flags)!r}, fits={self.fits})"
