@@ -348,6 +348,8 @@ def outcome(kind: str, number: int, slower: float = 1.0) -> tuple[str, str]:
 def work(pipe: Any, first: int, step: int, seconds: float, kinds: list[str]) -> None:
     """Cases until the time is over; says what it begins with, so that a hang that no signal ends has a name."""
     signal.signal(signal.SIGPROF, _slow)
+    forked = _memory("VmRSS:")               # what the parent had
+    Path("/proc/self/clear_refs").write_text("5")
     end = time.monotonic() + seconds
     spent = dict.fromkeys(kinds, 0.0)
     counts: dict[str, dict[str, int]] = {kind: {} for kind in kinds}
@@ -369,8 +371,12 @@ def work(pipe: Any, first: int, step: int, seconds: float, kinds: list[str]) -> 
                 break
         spent[kind] += time.monotonic() - begun
     del header_cache
-    peak = int(Path("/proc/self/status").read_text().partition("VmHWM:")[2].split()[0]) >> 10
-    pipe.send(("done", counts, peak))
+    pipe.send(("done", counts, _memory("VmHWM:") - forked))
+
+
+def _memory(field: str) -> int:
+    """MiB of this process: VmRSS: now, VmHWM: at most since it was reset (proc(5))."""
+    return int(Path("/proc/self/status").read_text().partition(field)[2].split()[0]) >> 10
 
 
 def run(seconds: float, jobs: int, first: int, kinds: list[str]) -> tuple[dict[str, dict[str, int]], list[str], int]:
