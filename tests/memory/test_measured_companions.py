@@ -229,7 +229,8 @@ def test_on_the_command_line(tmp_path: pathlib.Path) -> None:
         shutil.copy(FIXTURES / "headers" / f"{name}.gguf", files[name])
         os.truncate(files[name], json.loads((FIXTURES / "headers" / "sizes.json").read_text())[name])
     command = [sys.executable, "-m", "autolayers", str(files[TARGET]), "--gpu", "8GiB", "--ram", "32GiB", "-c", "4096"]
-    done = subprocess.run([*command, "-md", str(files[DRAFT]), "--format", "text", "-v"], capture_output=True, text=True)
+    command += ["--format", "text", "-v"]
+    done = subprocess.run([*command, "-md", str(files[DRAFT])], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     text = " ".join(done.stdout.split())
     assert "in addition to the model on CUDA0: draft model weights " in text
