@@ -10,7 +10,7 @@
 from __future__ import annotations
 
 from ..backends import HOST
-from ..flags.params import FIT_PARAMS_MIN_CTX, FIT_PARAMS_TARGET, N_PARALLEL, N_UBATCH
+from ..flags.params import FIT_PARAMS_MIN_CTX, FIT_PARAMS_TARGET, N_BATCH, N_PARALLEL, N_UBATCH
 from ..records import dataclass, lazy, replace
 from . import candidates
 from .cost import CostModel
@@ -22,15 +22,19 @@ from .tensor_split import TensorSplit, is_free
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from typing import Any
 
     from ..flags.params import Params
     from ..flags.policy import Policy
     from ..model import Model
     from .evaluate import Candidate, Evaluator, Fidelity
 
+MICRO_BATCHES = (2048, 4096, 1024)
+BATCH_GAIN = 1.03     # a larger micro-batch must make the request this much faster: it takes layers off the GPU
+CONTEXTS = (32768, 16384, 8192)     # tried where the placement leaves less
+CONTEXT_PRICE = 1.05  # of the request's time that such a context may cost
 PARTS_GAIN = 1.02     # parts of layers on several GPUs need many flags: they must be this much faster than -ncmoe
 PRUNE_FACTOR = 1.25   # on unlike GPUs, skip whole-layer candidates predicted this much slower
-SPILL_GAIN = 1.25     # FFN weights in RAM must be this much faster than whole layers: predictions are uncertain
 
 # A context that was not asked for does not grow beyond what a processor serves well and leaves for the rest:
 TOKEN_SECONDS = 0.5   # a token may take this long with a full context,
@@ -65,7 +69,12 @@ def contexts(model: Model, params: Params, policy: Policy) -> Contexts:
     trained = max(1, model.n_ctx_train)
     if isinstance(policy.n_ctx, int):
         return Contexts(policy.n_ctx, policy.n_ctx)
-    floor = policy.n_ctx_min if policy.n_ctx_min is not None else min(params.fit_ctx or FIT_PARAMS_MIN_CTX, trained)
+    floor = policy.n_ctx_min
+    if floor is None:
+        work = policy.workload
+        alone = streams > 1 or work.requests == 1
+        wanted = (work.prompt + work.generate + work.depth) * (1 if alone else work.requests)
+        floor = min(max(params.fit_ctx or FIT_PARAMS_MIN_CTX, work.context, -(-wanted // 256) * 256), trained)
     # With one cache for all slots --ctx max goes on until every slot could hold the trained context.
     most = trained * (slots if policy.n_ctx == "max" else streams)
     return Contexts(floor * streams, max(floor * streams, most), 256 * streams)
@@ -135,9 +144,12 @@ class Search:
         if found is not None:
             return found
         found = self._partially_offloaded(params, self.contexts.least)
-        if found is None or not found.fits or self.contexts.fixed:
+        if found is None or not found.fits:
             return found
-        shape = found.params
+        found = self._with_larger_micro_batch(found, params)
+        if self.contexts.fixed:
+            return found
+        shape = self._with_nearly_free_context(found, params).params
         answer = self.grow_context(lambda n: replace(shape, n_ctx=n)) or found
         other_shape = self._split_with_more_context(answer, params)
         other = None if other_shape is None else self.grow_context(lambda n: replace(other_shape, n_ctx=n))
@@ -198,6 +210,53 @@ class Search:
         found = last(-1, len(shapes) - 1, lambda i: self.split.lower_bound(shapes[i]) <= limit)
         split = None if found < 0 else self.split.partition(shapes[found])
         return None if split is None or split == own.tensor_split else replace(own, tensor_split=split)
+
+    def _with_larger_micro_batch(self, found: Candidate, params: Params) -> Candidate:
+        """`found`, or the same kind of placement with a larger micro-batch where the request is faster so: weights in
+        RAM are copied to the GPU once for each, and take the more tokens."""
+        if params.n_ubatch is not None or params.n_batch is not None or params.embedding or params.reranking \
+                or self.policy.strategy == "layers" or not self.cost.copies(found):
+            return found
+        best = found
+        for size in MICRO_BATCHES:
+            larger: dict[str, Any] = {"n_ubatch": size, "n_batch": max(N_BATCH, size)}
+            limit = self.cost.speed(best).request / BATCH_GAIN
+            promise = self.cost.predict(replace(best.params, **larger), replace(best.breakdown, **larger))
+            if promise.request >= limit:
+                continue
+            candidate = self._alike(best, replace(params, n_ctx=self.contexts.least, **larger))
+            if candidate is not None and candidate.fits and self.cost.speed(candidate).request < limit:
+                best = candidate
+        return best
+
+    def _with_nearly_free_context(self, found: Candidate, params: Params) -> Candidate:
+        """`found`, or the same kind of placement with a context that costs a few per cent of the request."""
+        use, speed = found.breakdown, self.cost.speed(found)
+        streams = use.n_ctx // max(1, use.n_ctx_seq)
+        if self.policy.n_ctx_min is not None or self.policy.strategy == "layers":
+            return found
+        for wanted in CONTEXTS:
+            n_ctx = wanted * streams
+            if not use.n_ctx < n_ctx <= (self.contexts.most or 0) or \
+                    self.cost.price(found, n_ctx) > speed.request * (CONTEXT_PRICE - 1):
+                continue
+            at = replace(params, n_ctx=n_ctx, n_ubatch=found.params.n_ubatch, n_batch=found.params.n_batch)
+            candidate = self._alike(found, at)
+            if candidate is not None and candidate.fits and \
+                    self.cost.speed(candidate).request <= speed.request * CONTEXT_PRICE:
+                return candidate
+        return found
+
+    def _alike(self, found: Candidate, params: Params) -> Candidate | None:
+        """The best placement of these flags of the kind that `found` is of."""
+        solved = found.params.overrides[len(self.given.overrides):]
+        if self.literal or (not solved and found.params.n_gpu_layers == 0):
+            return self.evaluator.candidate(replace(params, n_gpu_layers=found.params.n_gpu_layers), self.fidelity)
+        if not solved:
+            return self.split.most(lambda n: replace(params, n_gpu_layers=n), self.everything)
+        alike = self._experts(params) if self.model.hparams.n_expert else self._feed_forward(params, None)
+        fitting = [candidate for candidate in alike if candidate.fits]
+        return self.cost.fastest(fitting) if fitting else None
 
     # --- fully offloaded
 
@@ -399,7 +458,8 @@ class Search:
         found = self.split.most(lambda spared: candidates.with_ffn_on_host(base, n_layer - spared), n_layer)
         if found is None:
             return []
+        # The riskier placement must be faster by more than predictions of its kind are off
         if layers is not None and layers.fits and \
-                self.cost.speed(found).request * SPILL_GAIN > self.cost.speed(layers).request:
+                self.cost.speed(found).request * self.cost.doubt(found) > self.cost.speed(layers).request:
             return []
         return [found]
