@@ -1,0 +1,112 @@
+"""Predicted speed against measured launches: fixtures/speeds/speeds.jsonl, rows of builds since 2025."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections import defaultdict
+from functools import cache
+from statistics import median
+
+import pytest
+from support import FIXTURES
+
+import autolayers
+from autolayers.backends import canonical
+from autolayers.devices import Device
+from autolayers.flags.policy import read
+from autolayers.flags.workload import Workload
+from autolayers.planner.cost import CostModel
+from autolayers.planner.evaluate import Evaluator, Machine
+
+# What sets of launches of one model on one machine are about, and the launches: the first is the fastest measured.
+CHOICES = {
+    "layers of a 32B, prompt": "s0209 s0207 s0205 s0203 s0201",
+    "layers of a 32B": "s0210 s0208 s0206 s0204 s0202",
+    "layers of a 14B, prompt": "s0215 s0213 s0211",
+    "layers of a 14B": "s0217 s0216 s0218 s0214 s0212",
+    "experts of 32 to 48 layers in RAM": "s0224 s0223 s0222 s0221",
+    "experts of 34 to 48 layers in RAM, IQ4_XS": "s0231 s0229 s0230",
+    "experts in RAM and larger contexts": "s0232 s0233 s0234 s0235",
+    "experts of 30 to 40 layers in RAM, prompt of 22k": "s0241 s0238 s0244 s0247 s0250",
+    "experts of 30 to 40 layers in RAM behind 22k": "s0242 s0239 s0245 s0248 s0251",
+    "micro-batches of 512 to 4096, experts in RAM": "s0253 s0260 s0262 s0258 s0256",
+    "all layers, whole layers or experts in RAM, Vulkan": "s0277 s0289 s0275 s0287",
+    "FFN or whole layers in RAM at 2k": "s0293 s0292",
+    "FFN or whole layers in RAM at 8k": "s0294 s0295",
+    "FFN or whole layers in RAM at 16k": "s0296 s0297",
+    "FFN or whole layers in RAM at 30k": "s0298 s0299",
+    "FFN or whole layers of a 32B in RAM at 8k": "s0300 s0301",
+    "FFN or whole layers of a 32B in RAM at 16k": "s0302 s0303",
+    "FFN or whole layers of a 32B in RAM at 30k": "s0304 s0305",
+    "experts of 32 to 48 layers in a laptop's RAM, prompt": "s0426 s0430 s0428 s0424 s0422",
+    "experts of 22 to 24 layers of a 120B in RAM": "s0417 s0418 s0416",
+    "experts of 37 to 40 layers in RAM, GTX 1660": "s0469 s0468 s0467 s0466",
+}
+
+
+@cache
+def rows() -> dict[str, dict]:
+    """The rows that count, with `predicted` tokens per second."""
+    found, models = {}, {}
+    for line in (FIXTURES / "speeds" / "speeds.jsonl").read_text().splitlines():
+        row = json.loads(line)
+        if row["quality"] not in ("llama-bench", "server") or row.get("disk_bound") or row["date"] < "2025":
+            continue
+        name = row["model"]
+        if name not in models:
+            models[name] = autolayers.read_model(next(FIXTURES.glob(f"*/**/{name}.gguf"), None)
+                                                 or FIXTURES / "headers" / f"{name}.gguf")
+        work = row["workload"]
+        load = Workload(max(1, work["prompt"]), max(1, work["generate"]), work["depth"])
+        params, _ = read(row["words"], None)
+        evaluator = Evaluator.of(models[name], machine(row["machine"]))
+        use = evaluator.static(params)
+        assert use is not None
+        speed = CostModel(evaluator, load).predict(params, use)
+        found[row["id"]] = {**row, "predicted": speed.prompt if row["kind"] == "pp" else speed.generation}
+    return found
+
+
+def machine(data: dict) -> Machine:
+    devices = tuple(Device(
+        d["name"], d["total"], d["free"], d["description"], canonical(d["backend"]),
+        "igpu" if d["unified"] and d["backend"] != "Metal" else "gpu", bandwidth=d["bandwidth"], n_sm=d.get("n_sm"),
+        compute_capability=tuple(d["compute_capability"]) if d.get("compute_capability") else None,
+        fp16_tflops=d.get("fp16_tflops"), unified=d["unified"]) for d in data["devices"])
+    ram = data["ram"]
+    return Machine(devices, {d.name: d.free for d in devices}, ram["total"], ram["total"], ram["bandwidth"],
+                   data["bus"]["bandwidth"], data["cpu"]["cores"])
+
+
+@pytest.mark.parametrize(("kind", "factor", "within"), [("tg", 1.12, 0.80), ("pp", 1.20, 0.65)])
+def test_predictions_are_near_to_what_was_measured(kind: str, factor: float, within: float) -> None:
+    off = [math.exp(abs(math.log(row["predicted"] / row["measured"]))) for row in rows().values() if row["kind"] == kind]
+    assert median(off) <= factor
+    assert sum(x <= 1.25 for x in off) / len(off) >= within
+
+
+@pytest.mark.parametrize("kind", ["tg", "pp"])
+def test_of_two_launches_the_faster_is_predicted_faster(kind: str) -> None:
+    groups = defaultdict(list)
+    for row in rows().values():
+        if row["kind"] == kind:
+            groups[row["group"]].append(row)
+    right = pairs = 0
+    for group in groups.values():
+        for i, a in enumerate(group):
+            for b in group[i + 1:]:
+                if abs(math.log(a["measured"] / b["measured"])) > math.log(1.05):
+                    pairs += 1
+                    right += (a["predicted"] > b["predicted"]) == (a["measured"] > b["measured"])
+    assert pairs > 100 and right / pairs >= 0.97
+
+
+@pytest.mark.parametrize("ids", CHOICES.values(), ids=CHOICES.keys())
+def test_the_placement_predicted_fastest_is_the_fastest_measured(ids: str) -> None:
+    launches = [rows()[name] for name in ids.split()]
+    best = max(row["measured"] for row in launches)
+    assert launches[0]["measured"] == best
+    chosen = max(launches, key=lambda row: row["predicted"])
+    # measured rates that differ by less than 5 % are alike
+    assert chosen["measured"] >= 0.95 * best, f"{' '.join(chosen['words'])}: {chosen['measured']} of {best}"
