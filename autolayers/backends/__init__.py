@@ -14,15 +14,14 @@ from importlib import import_module
 from ..builds import NEWEST_RULES
 from .backend import Backend
 from .cpu import HOST, REPACK, Cpu
-from .cuda import Cuda, CudaBuffers, Hip, Musa
+from .cuda import Cuda, Hip, Musa
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from ..builds import Rules
     from ..devices.device import Device
 
-__all__ = ["ALIASES", "BACKENDS", "CPU", "DEFAULT", "HOST", "REPACK", "Backend", "Cpu", "Cuda", "Hip", "Unknown",
-           "backend", "backend_of", "canonical", "failed_allocations", "on"]
+__all__ = ["ALIASES", "BACKENDS", "CPU", "DEFAULT", "HOST", "REPACK", "Backend", "Cpu", "Cuda", "Hip", "backend", "backend_of", "canonical", "failed_allocations", "on"]
 
 # name -> its class, or file and class, imported when a device of it is first met
 BACKENDS: dict[str, type[Backend] | str] = {
@@ -36,27 +35,22 @@ DEFAULT = Cuda                # of a device that does not say
 CPU = Cpu()                   # plain host memory
 
 
-class Unknown(CudaBuffers):
-    """A backend that is not known: none aligns or pads more."""
-
-    alignment = 256
-
-
 def backend(name: str) -> type[Backend]:
-    """The backend of that name, Unknown for another."""
+    """The backend of that name, unknown.Unknown for another."""
     name = ALIASES.get(name, name)
-    known = BACKENDS.get(name, Unknown)
+    known = BACKENDS.get(name, "unknown.Unknown")
     if isinstance(known, str):
         file, _, title = known.partition(".")
         found: type[Backend] = getattr(import_module(f"{__name__}.{file}"), title)
-        BACKENDS[name] = known = found
+        if name in BACKENDS:
+            BACKENDS[name] = found
+        known = found
     return known
 
 
 def canonical(name: str) -> str:
     """The name as it stands here: "MTL" for "Metal"; that of another backend as it is."""
-    known = backend(name)
-    return name if known is Unknown else known.name
+    return backend(name).name if ALIASES.get(name, name) in BACKENDS else name
 
 
 def failed_allocations() -> dict[str, tuple[str, ...]]:

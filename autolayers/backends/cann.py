@@ -1,11 +1,31 @@
-"""CANN: ggml/src/ggml-cann/ggml-cann.cpp. It pads as CUDA does; how it lays out matrices only its library knows."""
+"""CANN: ggml/src/ggml-cann/ggml-cann.cpp. It pads as CUDA does; matrices of f16 and f32 are laid out in squares of 16,
+whose size only its library knows (GGML_CANN_WEIGHT_NZ, on by default). Of its rules of operations only those for
+weights are here, so sizes are an upper bound."""
 
 from __future__ import annotations
 
+from ..ggml.tensor import Tensor, type_size
 from .cuda import CudaBuffers
+
+_SQUARE = 32                 # elements a side that a matrix is taken to be filled up to, twice the squares' side
+_PLAIN, _BLOCKS = ("f32", "f16", "bf16"), ("q8_0", "q4_0")
 
 
 class Cann(CudaBuffers):
     name = "CANN"
     own_cards = True
     out_of_memory = (r"allocating (?P<mib>\d+\.\d+) MiB on device (?P<index>\d+): aclrtMalloc failed",)
+
+    def supports_op(self, op: Tensor) -> bool:
+        type_ = op.src[0].type if op.src else ""
+        if op.op in ("MUL_MAT", "MUL_MAT_ID"):
+            return type_ in _PLAIN or (type_ in _BLOCKS and op.src[0].contiguous() and op.src[1].contiguous())
+        if op.op == "GET_ROWS":
+            return type_ in (*_PLAIN, "q8_0")
+        return True
+
+    def padding(self, type_: str, ne: tuple[int, int, int, int]) -> int:
+        if type_ in ("f32", "f16") and ne[1] > 1 and ne[2] == ne[3] == 1:
+            sides = [-(-n // _SQUARE) * _SQUARE for n in ne[:2]]
+            return type_size(type_) * (sides[0] * sides[1] - ne[0] * ne[1])
+        return super().padding(type_, ne)

@@ -1,12 +1,41 @@
-"""OpenCL: ggml/src/ggml-opencl/ggml-opencl.cpp."""
+"""OpenCL: ggml/src/ggml-opencl/ggml-opencl.cpp. Which operations it runs depends on the Adreno it meets and is not
+here, so sizes are an upper bound.
+
+Of a device's `limits`: `mem_base_addr_align` (bytes) and `max_mem_alloc_size`, as clinfo has them; 128 bytes and 1 GiB
+are assumed.
+"""
 
 from __future__ import annotations
 
+from ..builds import NEWEST_RULES
+from ..ggml.types import BY_NAME
 from .backend import Backend
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Hashable
+
+    from ..builds import Rules
+    from ..devices.device import Device
+
+_GAPS = 4                    # of the parts that a quantised weight is cut into
 
 
 class OpenCl(Backend):
     name = "OpenCL"
-    alignment = 128
     mmap = False
     free_doubt = "free is a guess: total less 1 GiB"
+
+    def __init__(self, device: Device | None = None, index: int = 0, rules: Rules = NEWEST_RULES) -> None:
+        limits = (device.limits if device is not None else None) or {}
+        self.alignment = limits.get("mem_base_addr_align", 128)
+        self.max_size = limits.get("max_mem_alloc_size", 1 << 30)
+        super().__init__(device, index, rules)
+
+    @property
+    def kind(self) -> Hashable:
+        return self.name, self.alignment, self.max_size
+
+    def padding(self, type_: str, ne: tuple[int, int, int, int]) -> int:
+        row = BY_NAME.get(type_)
+        return _GAPS * self.alignment if row is None or row.blck_size > 1 else 0

@@ -11,6 +11,7 @@ from .cuda import CudaBuffers
 
 class Rpc(CudaBuffers):
     name = "RPC"
+    modelled = True
     remote = True
     context_first = True
     free_doubt = "as the remote server reports"

@@ -1,17 +1,173 @@
-"""SYCL: ggml/src/ggml-sycl/ggml-sycl.cpp. It pads as CUDA does and alone has split buffers for -sm row."""
+"""SYCL: ggml/src/ggml-sycl, as modelled, built with oneDNN. It pads as CUDA does, reorders nothing and alone has split
+buffers for -sm row.
+
+`limits["max_mem_alloc_size"]` of a device is the largest buffer that its driver gives; 2 GiB are assumed. What differs
+between Intel's GPUs is taken as the one that needs more memory, so sizes are an upper bound.
+"""
 
 from __future__ import annotations
 
+from typing import cast
+
+from ..builds import NEWEST_RULES
+from ..ggml.tensor import Tensor, block_size
 from .backend import OFFLOAD_MIN_BATCH
 from .cuda import CudaBuffers
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Hashable
+
+    from ..builds import Rules
+    from ..devices.device import Device
+
+_UNARY = frozenset((
+    "SGN", "ABS", "NEG", "STEP", "RELU", "HARDSIGMOID", "TANH", "GELU", "SILU", "SIGMOID", "HARDSWISH", "GELU_QUICK",
+    "GELU_ERF", "EXP", "EXPM1", "SOFTPLUS", "ELU", "XIELU", "CEIL", "FLOOR", "ROUND", "TRUNC"))
+_GLU = frozenset(("REGLU", "GEGLU", "SWIGLU", "SWIGLU_OAI", "GEGLU_ERF", "GEGLU_QUICK", "SWIGLU_CLAMP"))
+_NO_KERNEL = frozenset(("tq1_0", "tq2_0"))
+_GET_ROWS = frozenset((
+    "i32", "f16", "bf16", "f32", "q1_0", "mxfp4", "nvfp4", "iq2_xxs", "iq2_xs", "iq2_s", "iq3_xxs", "iq1_s", "iq1_m",
+    "iq3_s", "iq4_nl", "iq4_xs", "q2_K", "q3_K", "q4_0", "q4_1", "q4_K", "q5_0", "q5_1", "q5_K", "q6_K", "q8_0"))
+_INDEXER = frozenset(("f16", "f32", "bf16", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0", "iq4_nl"))
+_ONEDNN = frozenset(("f32", "q4_0", "q4_1", "q5_0", "q5_1", "q8_0"))     # or both f16
+_ALWAYS = frozenset((
+    "CONV_2D", "CONV_2D_DW", "CONV_TRANSPOSE_2D", "CONCAT", "DUP", "ARGMAX", "NONE", "RESHAPE", "VIEW", "PERMUTE",
+    "TRANSPOSE", "ADD", "ADD1", "ADD_ID", "SUB", "COUNT_EQUAL", "MUL", "DIV", "REPEAT", "SQR", "SQRT", "SIN", "COS",
+    "CLAMP", "LOG", "NORM", "L2_NORM", "GROUP_NORM", "RMS_NORM", "SCALE", "CONT", "DIAG_MASK_INF", "SOFT_MAX", "ROPE",
+    "ROPE_BACK", "IM2COL", "UPSCALE", "ARGSORT", "POOL_1D", "POOL_2D", "ACC", "PAD", "LEAKY_RELU", "CPY",
+    "TIMESTEP_EMBEDDING", "RWKV_WKV6", "RWKV_WKV7", "GATED_LINEAR_ATTN", "GATED_DELTA_NET", "FILL", "CUMSUM", "DIAG"))
+_WARP = 16                       # GGML_SYCL_WARP_SIZE
+_SOLVE_TRI = 64                  # SYCL_SOLVE_TRI_MAX_N and _K
 
 
 class Sycl(CudaBuffers):
     name = "SYCL"
     host_buffer = "SYCL_Host"
+    modelled = True
     split_rows = True
     offload_min_batch = OFFLOAD_MIN_BATCH
     free_is_total = True               # without Level Zero's Sysman
     image = "-intel"
     device_nodes = ("/dev/dri",)
     out_of_memory = (r"can't allocate (?P<bytes>\d+) Bytes of memory on device",)
+
+    def __init__(self, device: Device | None = None, index: int = 0, rules: Rules = NEWEST_RULES) -> None:
+        limits = (device.limits if device is not None else None) or {}
+        self.max_size = self.host_max_size = limits.get("max_mem_alloc_size", 2 << 30)
+        super().__init__(device, index, rules)
+
+    @property
+    def kind(self) -> Hashable:
+        return self.name, self.max_size
+
+    def supports_op(self, op: Tensor) -> bool:
+        """do_ggml_backend_sycl_device_supports_op."""
+        if op.op in _ALWAYS:
+            return True
+        rule = _RULES.get(op.op)
+        return rule is not None and rule(op)
+
+    def alloc_size(self, tensor: Tensor) -> int:
+        size = tensor.nbytes
+        if tensor.op == "FLASH_ATTN_EXT":
+            size = _with_scratch(tensor, size)
+        return size + self.padding(tensor.type, tensor.ne)
+
+
+def _mul_mat(op: Tensor) -> bool:
+    a, b = op.src[0], op.src[1]
+    if a.ne[3] != b.ne[3] or a.type in _NO_KERNEL:
+        return False
+    if a.type != "f16":
+        return True
+    if _permuted(a):
+        return a.contiguous() or a.ne[2] <= 1 or a.ne[3] <= 1
+    return not (_permuted(b) and b.ne[2] > 1 and b.ne[3] > 1 and a.ne[0] > 128 and a.ne[2] == 1)
+
+
+def _permuted(t: Tensor) -> bool:
+    return t.nb[0] > t.nb[1] or t.nb[1] > t.nb[2] or t.nb[2] > t.nb[3]
+
+
+def _facts(op: Tensor) -> tuple[Tensor | None, bool, bool]:
+    """Mask, whether there is ALiBi, whether logits are capped."""
+    mask, alibi, _, softcap = cast("tuple[Tensor | None, bool, int, bool]", op.param)
+    return mask, alibi, softcap
+
+
+def _one_dnn(op: Tensor, prompt: bool) -> bool:
+    """ggml_sycl_flash_attn_ext_onednn_supported; `prompt`: with its limits on shapes."""
+    q, k, v = op.src[:3]
+    mask, alibi, softcap = _facts(op)
+    if alibi or softcap or (not k.type == v.type == "f16" and not {k.type, v.type} <= _ONEDNN):
+        return False
+    if mask is None or mask.type != "f16" or mask.ne[2] != 1 or mask.ne[3] != 1 or len(op.src) > 4:
+        return False
+    if v.ne[0] != k.ne[0] or q.ne[3] != 1:
+        return False
+    return not prompt or (q.ne[1] >= 32 and (k.type == v.type == "f16" or k.ne[1] >= 1024))
+
+
+def _flash_attn(op: Tensor) -> bool:
+    """ggml_sycl_get_best_fattn_kernel has one."""
+    q, k, v = op.src[:3]
+    mask, alibi, softcap = _facts(op)
+    grouped = q.ne[2] >= 2 * k.ne[2] and mask is not None and not alibi
+    if q.ne[1] >= 32 and _one_dnn(op, True):
+        return True
+    if grouped and not softcap and len(op.src) < 5 and q.ne[0] % 64 == 0 and 64 <= q.ne[0] <= 512 \
+            and q.ne[0] == v.ne[0] and q.ne[1] >= 32 and k.ne[1] >= 1024 and k.ne[3] in (q.ne[3], 1) \
+            and all(t.type != "f16" or t.nb[1] % (2 * t.ne[0]) == 0 for t in (k, v)):
+        return True                                            # MKL
+    if k.ne[1] % 256 or any(t is not None and block_size(t.type) == 1 and any(n % 16 for n in t.nb[1:])
+                            for t in (q, k, v, mask)):
+        grouped = False
+    if k.ne[0] == 576:
+        if v.ne[0] != 512 or not grouped:
+            return False
+    elif k.ne[0] not in (40, 64, 72, 80, 96, 112, 128, 256, 512) or v.ne[0] != k.ne[0]:
+        return False
+    return k.type == v.type and k.type in ("f32", "f16", "bf16", "q4_0", "q8_0") and (mask is None or mask.ne[2] == 1)
+
+
+def _with_scratch(op: Tensor, size: int) -> int:
+    """ggml_sycl_fattn_get_extra: f16 copies of Q, K, V and the result, each from a multiple of 128 bytes on."""
+    q, k, v = op.src[:3]
+    one_dnn = _one_dnn(op, False)
+    own = k.type == v.type == "f16" and all(t.nb[0] == 2 and not any(n % 2 for n in t.nb[1:]) for t in (k, v))
+    keys = k.nelements if k.type != "f16" or (one_dnn and not own) else 0
+    values = v.nelements if v.type != "f16" or (one_dnn and not own) else 0
+    v_is_k = v.view_src is not None and (v.view_src is k or (v.view_src is k.view_src and v.view_offs == k.view_offs))
+    queries = q.ne[2] * q.ne[1] * k.ne[0] if one_dnn else 0
+    for halves in (queries, keys, 0 if v_is_k and not one_dnn else values, 1 if one_dnn else 0, queries):
+        if halves:
+            size = -(-size // 128) * 128 + 2 * halves
+    return size
+
+
+def _ssm_scan(op: Tensor) -> bool:
+    s = op.src[0]
+    return op.src[3].ne[0] == 1 and s.ne[0] in (128, 256) and s.ne[1] % _WARP == 0
+
+
+def _all_f32(op: Tensor) -> bool:
+    return all(t.type == "f32" for t in (op, *op.src))
+
+
+_RULES: dict[str, Callable[[Tensor], bool]] = {
+    **dict.fromkeys(("MUL_MAT", "MUL_MAT_ID"), _mul_mat),
+    **dict.fromkeys(("DSV4_HC_PRE", "DSV4_HC_COMB", "DSV4_HC_POST", "SET", "CONV_TRANSPOSE_1D"), _all_f32),
+    **dict.fromkeys(("SUM", "SUM_ROWS", "MEAN"), lambda op: op.src[0].contiguous()),
+    **dict.fromkeys(("ROLL", "ARANGE"), lambda op: op.type == "f32"),
+    "UNARY": lambda op: op.param in _UNARY, "GLU": lambda op: op.param in _GLU and op.src[0].contiguous(1),
+    "OUT_PROD": lambda op: op.type == op.src[0].type == op.src[1].type == "f32",
+    "GET_ROWS": lambda op: op.src[0].type in _GET_ROWS,
+    "SET_ROWS": lambda op: op.type not in _NO_KERNEL and op.src[0].type in ("f32", "f16", "bf16"),
+    "LIGHTNING_INDEXER": lambda op: op.src[0].type == "f32" and op.src[1].type in _INDEXER
+    and op.src[3].type == "f16" and op.src[0].ne[0] == 8 * _WARP,
+    "TRI": lambda op: op.type == "f32" and op.src[0].contiguous(),
+    "TOP_K": lambda op: op.src[0].type == "f32" and op.src[0].contiguous(),
+    "SSM_CONV": _all_f32, "SSM_SCAN": _ssm_scan, "FLASH_ATTN_EXT": _flash_attn,
+    "SOLVE_TRI": lambda op: op.src[0].ne[0] <= _SOLVE_TRI and op.src[1].ne[0] <= _SOLVE_TRI,
+}

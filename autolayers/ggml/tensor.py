@@ -417,8 +417,8 @@ class Graph:
         return Tensor("ROPE_BACK", a.type, a.ne, (a, pos))
 
     def flash_attn(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, sinks: Tensor | None = None,
-                   alibi: bool = False, n_kv_max: int = 0) -> Tensor:
-        """`param` is (mask, alibi, n_kv_max): what the choice of CUDA's kernel looks at."""
+                   alibi: bool = False, n_kv_max: int = 0, softcap: bool = False) -> Tensor:
+        """`param` is (mask, alibi, n_kv_max, softcap): what the choice of a kernel looks at."""
         sources = [t for t in (q, k, v, mask, sinks) if t is not None]
         return Tensor("FLASH_ATTN_EXT", "f32", (v.ne[0], q.ne[2], q.ne[1], q.ne[3]), tuple(sources),
-                      param=(mask, alibi, n_kv_max))
+                      param=(mask, alibi, n_kv_max, softcap))

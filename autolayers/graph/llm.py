@@ -751,7 +751,7 @@ class Llm:
                 k = g.cast(k, "f16")
             if v.type == "f32":
                 v = g.cast(v, "f16")
-            cur = g.flash_attn(q, k, v, mask, sinks, hp.f_max_alibi_bias > 0.0, n_kv_max)
+            cur = g.flash_attn(q, k, v, mask, sinks, hp.f_max_alibi_bias > 0.0, n_kv_max, self.attn_soft_cap)
             self.fused_nodes.append(("flash_attn", cur, il))
             if v_mla is not None:
                 cur = g.mul_mat(v_mla, g.permute(cur, 0, 2, 1, 3))

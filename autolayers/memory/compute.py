@@ -21,6 +21,9 @@ if TYPE_CHECKING:
     from .weights import Placement
 
 
+_ORDERS = 8      # one part in so many is what the order of a backend that is not modelled may cost
+
+
 @dataclass(frozen=True)
 class Measured:
     """Bytes per device of the placement and, last, the host; a warning where they are only an upper bound."""
@@ -74,6 +77,11 @@ def _simulated(model: Model, params: Params, context: Context, placement: Placem
                        for device, backend in zip(placement.devices, setting.backends, strict=False)])
         placement = replace(placement, devices=other)
         sizes = _larger(sizes, prepare(model, params, context, placement, memory, build, GraphCache()))
+    if not all(backend.modelled for backend in setting.backends) and not result.stopped:
+        from .bound import upper_bound
+
+        bound = upper_bound(model, params, context, placement, memory).sizes
+        sizes = tuple([max(size + size // _ORDERS, most) for size, most in zip(sizes, bound, strict=True)])
     if context.layer_inputs and not _keeps_inputs(build):
         hp = model.hparams
         kept = (len(context.layer_inputs) + 2 * max(1, hp.dsv4_hc_mult)) * hp.n_embd * context.n_ubatch * 4

@@ -94,6 +94,7 @@ class Limited(Backend):
     """Alignment and largest buffer are the device's."""
 
     name = "Limited"
+    modelled = True
     host_buffer = "Limited_Host"
     offload_min_batch = OFFLOAD_MIN_BATCH
 

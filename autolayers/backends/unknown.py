@@ -1,0 +1,26 @@
+"""A backend that is not known: none aligns or pads more, or holds more in its results."""
+
+from __future__ import annotations
+
+from ..ggml.tensor import Tensor
+from .backend import OFFLOAD_MIN_BATCH
+from .cann import Cann
+from .cuda import CudaBuffers
+from .metal.sizes import scratch
+
+_CANN = Cann()
+
+
+class Unknown(CudaBuffers):
+    alignment = 256
+    offload_min_batch = OFFLOAD_MIN_BATCH
+
+    def padding(self, type_: str, ne: tuple[int, int, int, int]) -> int:
+        return max(super().padding(type_, ne), _CANN.padding(type_, ne))
+
+    def alloc_size(self, tensor: Tensor) -> int:
+        return max(super().alloc_size(tensor), scratch(tensor, tensor.nbytes, self.rules))
+
+    def supports_op(self, op: Tensor) -> bool:
+        """What all run, as far as it costs memory."""
+        return self.reaches(op) and (op.op != "FLASH_ATTN_EXT" or op.src[1].type == op.src[2].type)
