@@ -21,7 +21,8 @@ if TYPE_CHECKING:
     from ..builds import Rules
     from ..devices.device import Device
 
-__all__ = ["ALIASES", "BACKENDS", "CPU", "DEFAULT", "HOST", "REPACK", "Backend", "Cpu", "Cuda", "Hip", "backend", "backend_of", "canonical", "failed_allocations", "on"]
+__all__ = ["ALIASES", "BACKENDS", "CPU", "DEFAULT", "HOST", "REPACK", "Backend", "Cpu", "Cuda", "Hip", "backend",
+           "backend_of", "canonical", "failed_allocations", "on"]
 
 # name -> its class, or file and class, imported when a device of it is first met
 BACKENDS: dict[str, type[Backend] | str] = {
