@@ -19,6 +19,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from os import PathLike
+    from typing import Any
 
     from .devices.device import Device
     from .flags.params import Params
@@ -101,15 +102,18 @@ def companions_of(params: Params) -> Companions:
         return NONE
     from .gguf import read_header
     from .model import is_adapter, is_projector, read_model
+    from .sources import open_source
 
-    projector = read_header(params.mmproj) if params.mmproj else None
+    opened: Any = open_source(params.mmproj) if params.mmproj else None
+    projector = read_header(opened) if params.mmproj else None
     if projector is not None and not is_projector(projector):
         raise LaunchRefused(f"--mmproj {params.mmproj}: a model, not a projector for images or sound")
     loras = tuple(map(read_header, params.lora))
     for path, lora in zip(params.lora, loras, strict=True):
         if not is_adapter(lora):
             raise LaunchRefused(f"--lora {path}: a model, not an adapter (general.type is not adapter)")
-    return Companions(projector, read_model(params.model_draft) if params.model_draft else None, loras)
+    draft = read_model(open_source(params.model_draft)) if params.model_draft else None
+    return Companions(projector, draft, loras)
 
 
 def machine_for(params: Params, policy: Policy, devices: Sequence[Device | str] | None = None, host: Host | None = None,

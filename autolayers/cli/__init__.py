@@ -11,6 +11,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from ..flags.parse import Arguments
     from ..model import Model
 
 __all__ = ["main"]
@@ -68,18 +69,18 @@ def _command(words: list[str]) -> int:
     return command(rest)
 
 
-def load(name: str, token: str | None = None) -> Model:
-    """The model a user named: a path, or anything autolayers.sources knows; `token` comes before HF_TOKEN.
+def load(name: str, arguments: Arguments | None = None) -> Model:
+    """The model a user named: a path, or anything autolayers.sources knows, with the -hft and --offline of `arguments`.
 
     Raises ModelError, with what may have been meant where there is no such file."""
     import os
 
     from ..model import read_model
-    from ..sources import needs_download, open_source
+    from ..sources import needs_download, network_environ, open_source
 
     if not os.path.isfile(name) and not needs_download(name):
         _refuse_name(name)
-    return read_model(open_source(name, {**os.environ, "HF_TOKEN": token} if token else None))
+    return read_model(open_source(name, network_environ(os.environ, arguments) if arguments else None))
 
 
 def _asks_for_cards(command: str, words: list[str]) -> bool:

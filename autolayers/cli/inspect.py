@@ -19,7 +19,7 @@ def main(words: list[str]) -> int:
     names = list(arguments.positional) or [name for name in (arguments.params.model,) if name]
     if len(names) != 1:
         raise UsageError("inspect takes one model: autolayers inspect MODEL.gguf")
-    found = model_layers(load(names[0], arguments.value("-hft")), arguments.params)
+    found = model_layers(load(names[0], arguments), arguments.params)
     if arguments.own.get("format") == "json":
         import json
 

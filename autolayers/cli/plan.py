@@ -40,7 +40,7 @@ def main(words: list[str]) -> int:
 def _one(name: str, arguments: Arguments, form: str) -> int:
     from ..api import plan
 
-    model = load(name, arguments.value("-hft"))
+    model = load(name, arguments)
 
     def make(arguments: Arguments) -> Plan:
         return plan(model, arguments, environ=os.environ, explain=form in ("text", "json"),
@@ -69,7 +69,7 @@ def _several(names: list[str], arguments: Arguments, form: str) -> int:
 
     if form == "number":
         raise UsageError("-q is for one model: several at once are only right with all their flags (--format flags)")
-    models = {name: load(name, arguments.value("-hft")) for name in dict.fromkeys(names)}
+    models = {name: load(name, arguments) for name in dict.fromkeys(names)}
     together = plan_together([models[name] for name in names], arguments, environ=os.environ)
     (show if form == "text" else emit)(_render_several(together, form, arguments))
     if form not in ("text", "json"):

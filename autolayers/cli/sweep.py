@@ -40,7 +40,7 @@ def main(words: list[str]) -> int:
     specs = own.get("gpus") or (policy.gpu,)
     machines = [(spec or "this machine", machine_for(params, replace(policy, gpu=spec), None, None, os.environ)[0])
                 for spec in specs]
-    models = [load(name, arguments.value("-hft")) for name in names]
+    models = [load(name, arguments) for name in names]
     asked = cases(models, machines, params, contexts, own.get("types", ()))
     counted = _Progress(len(asked))
     fits = False

@@ -53,8 +53,9 @@ class Session:
         # A container does not see this environment, only what its command gives it
         self.seen = {**({} if command.container else environ), **command.environ}
         read = parse(command.plannable, self.seen, self.files, command=None)
+        self.projector: str | None = None        # that -hf loads, where it is in a cache of this machine
         self.model_path = self._model_path(read)
-        self.model = self._model()
+        self.model = self._model(read)
         self.build = self._build(read_policy(own).build)
         self._check(read, own)
         self.machine = self._machine(read, own)
@@ -62,6 +63,8 @@ class Session:
         params = read.params
         if params.n_parallel is None and self.build.default_slots != N_PARALLEL:
             params = replace(params, n_parallel=self.build.default_slots)
+        if self.projector and params.mmproj is None:
+            params = replace(params, mmproj=self.projector)
         own = {key: value for key, value in own.items() if key not in ("gpu", "ram", "machine")}
         if self.build is not TODAY:
             own["llama-build"] = self.build if self.build.doubt else self.build.number or self.build
@@ -89,15 +92,31 @@ class Session:
         model = read.params.model
         if model is None:
             raise UsageError(f"no model in the command: add -m MODEL after {self.command.program}")
-        if needs_download(model):
+        if not needs_download(model):
+            return self.command.here(model)
+        if not model.startswith("hf:"):
             raise UsageError(f"autolayers run needs a local file, not {model}: download it and give -m FILE, or launch "
                              f"by hand with the flags that `autolayers {model}` prints")
-        return self.command.here(model)
+        return model if self.command.container else self._cached(model, read)
 
-    def _model(self) -> Model:
+    def _cached(self, name: str, read: Arguments) -> str:
+        """The file that -hf takes from a cache of this machine; the name where it has yet to be downloaded."""
+        from ..sources.hf_cache import look_up, projector
+
+        found, path, notes = look_up(name, self.seen)
+        if not path:
+            return name
+        for note in notes:
+            say(note)
+        if read.value("--no-mmproj") is None:
+            self.projector = projector(found, path) or None
+        return found.files[path]
+
+    def _model(self, read: Arguments) -> Model:
         from ..model import read_model
+        from ..sources import network_environ, open_source
 
-        return read_model(self.model_path)
+        return read_model(open_source(self.model_path, network_environ(self.seen, read)))
 
     def _build(self, number: int | None) -> Build:
         if number is not None:

@@ -8,7 +8,8 @@
 
     read_model(open_source(name))                            takes any of them
 
-Nothing is kept on disk: the header is fetched each time.
+A model of the Hub that llama-server or the Hub's own client has downloaded before is read from there, without the
+network. Nothing is kept on disk: what is not here is fetched each time.
 """
 
 from __future__ import annotations
@@ -22,10 +23,11 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from ..flags.parse import Arguments
     from ..gguf import Header
     from .http import Remote
 
-__all__ = ["needs_download", "open_source"]
+__all__ = ["needs_download", "network_environ", "open_source"]
 
 _ELSEWHERE = ("http://", "https://", "hf:", "docker:", "ollama:")
 
@@ -38,7 +40,8 @@ def needs_download(name: str) -> bool:
 def open_source(name: str, environ: Mapping[str, str] | None = None) -> str | Header | list[Remote]:
     """What autolayers.gguf.read_header takes for this name; a file of that very name comes first.
 
-    `environ` (None: the process's) may have HF_ENDPOINT, HF_TOKEN, OLLAMA_HOST and OLLAMA_MODELS.
+    `environ` (None: the process's) may have HF_ENDPOINT, HF_TOKEN, the variables of its caches (hf_cache.directories),
+    LLAMA_ARG_OFFLINE, HF_HUB_OFFLINE, OLLAMA_HOST and OLLAMA_MODELS.
 
     Raises ModelError: one line that names the model, what is wrong, and the way out.
     """
@@ -46,19 +49,58 @@ def open_source(name: str, environ: Mapping[str, str] | None = None) -> str | He
     if not needs_download(name):
         return name
     kind = name.partition(":")[0].lower()
-    if kind in ("http", "https", "hf"):
+    if kind == "hf":
+        return _hub(name, environ)
+    if kind in ("http", "https"):
         from ..net import NetError
         from .http import open_url
         from .huggingface import Hub
 
         try:
             hub = Hub(environ)
-            return hub.header(name) if kind == "hf" else open_url(hub.file_url(name), hub.token_for)
+            return open_url(hub.file_url(name), hub.token_for)
         except NetError as error:
             raise ModelError(str(error)) from None
     if kind == "ollama":
         return _ollama(name.partition(":")[2].removeprefix("//"), environ)
     raise ModelError(f"{name}: cannot be read from here; give a path, http(s)://..., hf:USER/REPO or ollama:NAME")
+
+
+def network_environ(environ: Mapping[str, str], arguments: Arguments) -> Mapping[str, str]:
+    """The environment with what -hft and --offline say."""
+    token, offline = arguments.value("-hft"), arguments.value("--offline")
+    return {**environ, **({"HF_TOKEN": token} if token else {}),
+            **({"LLAMA_ARG_OFFLINE": "1"} if offline is not None else {})}
+
+
+def is_offline(environ: Mapping[str, str]) -> bool:
+    """Whether llama-server or the Hub's client is told to stay off the network."""
+    return any(environ.get(name, "").strip().lower() in ("1", "on", "true", "yes", "enabled")
+               for name in ("LLAMA_ARG_OFFLINE", "HF_HUB_OFFLINE"))
+
+
+def _hub(name: str, environ: Mapping[str, str]) -> Header:
+    """From a cache of this machine, else from the Hub."""
+    from ..net import NetError
+    from . import hf_cache
+
+    found, cached = hf_cache.header(name, environ)
+    if found is not None:
+        return found
+    partly = f"{cached.unfinished[0]} is not finished; `llama-server -hf {cached.repository}` resumes it" \
+        if cached.unfinished else ""
+    try:
+        if is_offline(environ):
+            raise ModelError(f"{name}: not in the caches of this machine, and the network is off (--offline)"
+                             f"{hf_cache.what_there_is(cached)}")
+        from ..gguf import Header
+        from .huggingface import Hub
+
+        header = Hub(environ).header(name)
+        notes = (*header.notes, partly) if partly else header.notes
+        return Header(header.version, header.alignment, header.metadata, header.tensors, header.files, notes)
+    except (ModelError, NetError) as error:
+        raise ModelError(f"{error}; only partly downloaded: {partly}" if partly else str(error)) from None
 
 
 def _ollama(name: str, environ: Mapping[str, str]) -> Header:

@@ -14,7 +14,7 @@ from urllib.parse import quote, urlsplit, urlunsplit
 
 from ..errors import ModelError
 from ..net import NetError, is_loopback, origin, public
-from .http import Get, Remote, open_url, patience
+from .http import MAX_PARTS, Get, Remote, open_url, patience
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -77,11 +77,11 @@ class Hub:
         notes: list[str] = []
         if wanted:
             if wanted not in files:
-                raise ModelError(f"{name}: no such file; {_choices(repository, models_of(files))}")
+                raise ModelError(f"{name}: no such file; {choices(repository, models_of(files))}")
             path = wanted
         else:
             path, notes = choose(repository, files, quant)
-        projector = _projector(files, path)
+        projector = projector_of(files, path)
         if projector and path != projector:
             notes.append(f"`llama-server -hf` loads {projector} of {repository} too, which is not in this plan: "
                          "download it and give it with --mmproj, or launch with --no-mmproj")
@@ -131,12 +131,12 @@ def choose(repository: str, files: list[str], quant: str = "") -> tuple[str, lis
             break
     else:
         if quant:
-            raise ModelError(f"hf:{repository}:{quant}: no such file; {_choices(repository, models)}")
+            raise ModelError(f"hf:{repository}:{quant}: no such file; {choices(repository, models)}")
         matching, others = models, models[1:]
     if not others:
         return matching[0], []
     return matching[0], [f"{matching[0]} of {repository} was taken, as `llama-server -hf` does; "
-                         f"{_choices(repository, others, 'others')}"]
+                         f"{choices(repository, others, 'others')}"]
 
 
 def parse_name(name: str) -> tuple[str, str, str, str]:
@@ -161,11 +161,17 @@ def models_of(files: list[str]) -> list[str]:
     return [path for path in files if is_model(path)]
 
 
-def _projector(files: list[str], model: str) -> str:
+def projector_of(files: list[str], model: str) -> str:
     """The projector that belongs to a model: in its directory or one above (find_best_mmproj)."""
     found = [path for path in files if path.lower().endswith(".gguf") and "mmproj" in path
              and (model.startswith(path.rpartition("/")[0] + "/") or "/" not in path)]
     return max(found, key=lambda path: path.count("/"), default="")
+
+
+def has_parts(path: str) -> int:
+    """How many parts the model of this file has, by its name."""
+    part = _PART.search(path)
+    return min(int(path[-10:-5]), MAX_PARTS) if part else 1
 
 
 def parts_of(path: str, count: int) -> list[str]:
@@ -176,7 +182,7 @@ def parts_of(path: str, count: int) -> list[str]:
     return [f"{stem}-{i + 1:05d}-of-{count:05d}.gguf" for i in range(count)]
 
 
-def _choices(repository: str, models: list[str], what: str = "there is") -> str:
+def choices(repository: str, models: list[str], what: str = "there is") -> str:
     """What the user can write instead: quants where these are distinct, else files."""
     if not models:
         return f"{repository} has no GGUF model"

@@ -606,7 +606,19 @@ def test_the_token_of_the_command_line(web: Web, other: Web, monkeypatch: pytest
     assert {headers.get("authorization") for _, headers in other.requests} == {None}
 
 
-@pytest.mark.parametrize("words", [["-hf", "me/my-GGUF"], ["-m", "ollama:tiny"], ["-mu", "https://example.org/m.gguf"]])
+def test_run_plans_what_hf_will_download(web: Web, other: Web, tmp_path: Path, capfd: pytest.CaptureFixture[str],
+                                         monkeypatch: pytest.MonkeyPatch) -> None:
+    repository = Repository(web, other, {"my-Q4_K_M.gguf": LLAMA.read_bytes()})
+    other.sizes["/my-Q4_K_M.gguf"] = LLAMA_SIZE
+    monkeypatch.setenv("HF_ENDPOINT", repository.environ["HF_ENDPOINT"])
+    program = tmp_path / "llama-server"
+    program.write_text("#!/bin/sh\necho started \"$@\"\n")
+    program.chmod(0o755)
+    assert main(["run", "--gpu", "24GiB", "--ram", "64GiB", "--dry-run", str(program), "-hf", "me/my-GGUF"]) == 0
+    assert capfd.readouterr().out.startswith(f"{program} -hf me/my-GGUF -ngl 33 ")
+
+
+@pytest.mark.parametrize("words", [["-m", "ollama:tiny"], ["-mu", "https://example.org/m.gguf"]])
 def test_run_needs_a_file(words: list[str], tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     program = tmp_path / "llama-server"
     program.write_text("#!/bin/sh\necho started\n")

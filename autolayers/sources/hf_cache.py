@@ -1,0 +1,209 @@
+"""Models of the Hugging Face Hub that are on this machine already: what `llama-server -hf` has downloaded before.
+
+    DIRECTORY/models--USER--REPO/refs/main                           the commit that was last asked for
+    DIRECTORY/models--USER--REPO/snapshots/COMMIT/path/FILE.gguf     links into blobs/
+    DIRECTORY/models--USER--REPO/blobs/OID.downloadInProgress        not finished; .incomplete: by the Hub's own client
+    LLAMA.CPP/manifest=USER=REPO=TAG.json, USER_REPO_path_FILE.gguf  of older builds of llama.cpp
+
+Mirrors hf_cache::get_cache_directory and get_cached_files (common/hf-cache.cpp, the same from b9093 to b11549), and of
+the older layout migrate_old_cache_to_hf_cache.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import sys
+
+from ..errors import ModelError
+from ..quoting import shell
+from ..records import dataclass, field
+from .huggingface import choices, choose, has_parts, models_of, parse_name, parts_of, projector_of
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from ..gguf import Header
+
+_COMMIT = re.compile(r"[0-9a-fA-F]{40}")
+_UNFINISHED = (".downloadInProgress", ".incomplete")
+_MANIFEST_SIZE = 1 << 20
+
+
+@dataclass(frozen=True)
+class Cached:
+    """What the caches have of a repository. `files`: its path of each file -> where it is here; `unfinished`: files
+    whose download has not ended."""
+
+    repository: str
+    files: dict[str, str] = field(default_factory=dict)
+    unfinished: tuple[str, ...] = ()
+    elsewhere: str = ""         # the directory where llama-server looks instead, empty if it finds these
+
+    def model(self, wanted: str, quant: str) -> tuple[str, list[str]]:
+        """(the path of the model that is meant, warnings); ("", []) where it is not here or not whole."""
+        if wanted:
+            return (wanted if wanted in self.files and self.whole(wanted) else ""), []
+        try:
+            path, notes = choose(self.repository, [*self.files], quant)
+        except ModelError:
+            return "", []
+        return (path, notes) if self.whole(path) else ("", [])
+
+    def whole(self, path: str) -> bool:
+        """Whether all parts of a model are here."""
+        return all(part in self.files for part in parts_of(path, has_parts(path)))
+
+
+def look_up(name: str, environ: Mapping[str, str], platform: str = sys.platform) -> tuple[Cached, str, list[str]]:
+    """What the caches have of the repository of an hf: name, the path of its model in it ("": not here) and warnings.
+    The first cache that has the model counts. Raises ModelError for a name that is none."""
+    repository, revision, wanted, quant = parse_name(name)
+    nothing = Cached(repository)
+    for found in _caches(repository, revision, environ, platform):
+        path, notes = found.model(wanted, quant)
+        if path:
+            if found.elsewhere:
+                notes = [*notes, f"{found.files[path]} was read; llama-server looks in {found.elsewhere} alone and "
+                                 "would download the model again"]
+            return found, path, notes
+        nothing = Cached(repository, {**found.files, **nothing.files}, (*nothing.unfinished, *found.unfinished))
+    return nothing, "", []
+
+
+def header(name: str, environ: Mapping[str, str]) -> tuple[Header | None, Cached]:
+    """The Header of the model of an hf: name, under the name that it has on the Hub; None where the caches do not have
+    it whole. Raises ModelError for a file that cannot be read."""
+    from ..gguf import FileInfo, Header, read_header
+
+    found, path, notes = look_up(name, environ)
+    if not path:
+        return None, found
+    read = read_header(found.files[path])
+    at = "" if (revision := parse_name(name)[1]) == "main" else f"@{revision}"
+    files = tuple(FileInfo(f"hf:{found.repository}/{part}{at}", file.size, file.promised, file.data_offset)
+                  for part, file in zip(parts_of(path, len(read.files)), read.files, strict=True))
+    if beside := projector(found, path):
+        notes = [*notes, f"`llama-server -hf` loads {os.path.basename(beside)} of {found.repository} too, which is not "
+                         f"in this plan: give it with --mmproj {shell([beside])}, or launch with --no-mmproj"]
+    return Header(read.version, read.alignment, read.metadata, read.tensors, files, (*read.notes, *notes)), found
+
+
+def projector(found: Cached, model: str) -> str:
+    """The projector that `llama-server -hf` loads with a model, as a path of this machine; "" for none."""
+    path = projector_of([*found.files], model)
+    return found.files[path] if path and path != model else ""
+
+
+def what_there_is(found: Cached) -> str:
+    """"; there is: hf:USER/REPO:Q8_0" of the models that are here and whole, "" where none is."""
+    models = [path for path in models_of([*found.files]) if found.whole(path)]
+    return f"; {choices(found.repository, models)}" if models else ""
+
+
+def directories(environ: Mapping[str, str], platform: str = sys.platform) -> list[str]:
+    """Where the Hub's layout may be; llama-server takes the first of them alone."""
+    home = "USERPROFILE" if platform == "win32" else "HOME"
+    places = (("LLAMA_CACHE", ""), ("HF_HUB_CACHE", ""), ("HUGGINGFACE_HUB_CACHE", ""), ("HF_HOME", "hub"),
+              ("XDG_CACHE_HOME", "huggingface/hub"), (home, ".cache/huggingface/hub"))
+    return list(dict.fromkeys(os.path.join(environ[name], *below.split("/")).rstrip("/")
+                              for name, below in places if environ.get(name)))
+
+
+def old_directory(environ: Mapping[str, str], platform: str = sys.platform) -> str:
+    """llama.cpp's own cache (fs_get_cache_directory); "" where nothing says where it is."""
+    if environ.get("LLAMA_CACHE"):
+        return environ["LLAMA_CACHE"]
+    home = environ.get("HOME", "")
+    root = environ.get("LOCALAPPDATA", "") if platform == "win32" else \
+        home and os.path.join(home, "Library", "Caches") if platform == "darwin" else \
+        environ.get("XDG_CACHE_HOME") or (home and os.path.join(home, ".cache"))
+    return root and os.path.join(root, "llama.cpp")
+
+
+def _caches(repository: str, revision: str, environ: Mapping[str, str], platform: str) -> Iterator[Cached]:
+    places = directories(environ, platform)
+    for place in places:
+        found = _hub_layout(os.path.join(place, "models--" + repository.replace("/", "--")), repository, revision)
+        if found is not None:
+            yield found if place == places[0] else Cached(repository, found.files, found.unfinished, places[0])
+    old = old_directory(environ, platform)
+    if old and revision == "main":
+        yield _old_layout(old, repository)
+
+
+def _hub_layout(place: str, repository: str, revision: str) -> Cached | None:
+    """get_cached_files; None where the repository has never been asked for."""
+    if not os.path.isdir(place):
+        return None
+    commit = revision if _COMMIT.fullmatch(revision) else _commit(os.path.join(place, "refs"), revision)
+    files: dict[str, str] = {}
+    root = os.path.join(place, "snapshots", commit) if commit else ""
+    for here, _, names in os.walk(root) if root else ():
+        for name in sorted(names):
+            path = os.path.join(here, name)
+            if os.path.isfile(path):                # a link whose blob is gone is none
+                files[os.path.relpath(path, root).replace(os.sep, "/")] = path
+    files = {path: files[path] for path in sorted(files)}
+    return Cached(repository, files, tuple(_unfinished(os.path.join(place, "blobs"))))
+
+
+def _commit(refs: str, revision: str) -> str:
+    """get_cached_ref: of main, else of the first other branch; a revision that was given is that alone."""
+    def read(name: str) -> str:
+        try:
+            with open(os.path.join(refs, *name.split("/")), encoding="utf-8", errors="replace") as file:
+                commit = file.readline(64).strip()
+        except (OSError, ValueError):
+            return ""
+        return commit if _COMMIT.fullmatch(commit) else ""
+
+    if found := read(revision):
+        return found
+    others = sorted(os.listdir(refs)) if revision == "main" and os.path.isdir(refs) else []
+    return next(filter(None, map(read, others)), "")
+
+
+def _old_layout(place: str, repository: str) -> Cached:
+    """The files that manifests of this repository name."""
+    user, _, name = repository.partition("/")
+    start, prefix = f"manifest={user}={name}=", f"{user}_{name}_"
+    try:
+        present = sorted(os.listdir(place))
+    except OSError:
+        return Cached(repository)
+    files: dict[str, str] = {}
+    for entry in present:
+        if not (entry.startswith(start) and entry.endswith(".json")):
+            continue
+        for path in _manifest(os.path.join(place, entry)):
+            for part in parts_of(path, has_parts(path)):
+                here = prefix + part.replace("/", "_")
+                if here in present:
+                    files[part] = os.path.join(place, here)
+    return Cached(repository, files, tuple(path for path in _unfinished(place)
+                                           if os.path.basename(path).startswith(prefix)))
+
+
+def _manifest(path: str) -> Iterator[str]:
+    """The paths of the model and its projector."""
+    try:
+        with open(path, "rb") as file:
+            content = json.loads(file.read(_MANIFEST_SIZE))
+        for key in ("ggufFile", "mmprojFile"):
+            name = content[key]["rfilename"] if key in content else None
+            if isinstance(name, str):
+                yield name
+    except (OSError, ValueError, TypeError, KeyError, RecursionError):
+        return
+
+
+def _unfinished(place: str) -> Iterator[str]:
+    try:
+        names = sorted(os.listdir(place))
+    except OSError:
+        return
+    yield from (os.path.join(place, name) for name in names if name.endswith(_UNFINISHED))
+
