@@ -66,11 +66,14 @@ def _one(name: str, arguments: Arguments, form: str) -> int:
 
 def _several(names: list[str], arguments: Arguments, form: str) -> int:
     from ..api import plan_together
+    from ..model.models import Models
+    from ..sources import needs_download
 
     if form == "number":
         raise UsageError("-q is for one model: several at once are only right with all their flags (--format flags)")
-    models = {name: load(name, arguments) for name in dict.fromkeys(names)}
-    together = plan_together([models[name] for name in names], arguments, environ=os.environ)
+    fetched = {name: load(name, arguments) for name in names if needs_download(name)}
+    models = Models(names, lambda name: fetched.get(name) or load(name, arguments))
+    together = plan_together(models, arguments, environ=os.environ)
     (show if form == "text" else emit)(_render_several(together, form, arguments))
     if form not in ("text", "json"):
         for line in dict.fromkeys(line for plan in together.plans for line in _warnings(plan)):

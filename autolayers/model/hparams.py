@@ -279,6 +279,12 @@ class Hparams:
             raise ModelError(f"{chosen} of {groups} groups of {self.n_expert} experts are used; "
                              "llama.cpp does not load that")
 
+    def of(self, metadata: Mapping[str, Any]) -> Hparams:
+        """These, with a part of the header's metadata."""
+        found = object.__new__(Hparams)
+        found.__dict__.update(self.__dict__, _metadata=metadata)
+        return found
+
     # reading keys
 
     def get(self, key: str, default: Any = None) -> Any:

@@ -143,6 +143,17 @@ class Model:
                 tensors[info.name] = TensorInfo(info.name, type, info.ne, info.n_dims, info.offset, size, info.file)
         return self._with(self.header.metadata, tensors)
 
+    def outline(self) -> Model:
+        """This model without its tensors, its vocabulary and lists: what the plans of many models keep of it."""
+        header = self.header
+        facts = {key: value for key, value in header.metadata.items()
+                 if not (isinstance(value, tuple) or key.startswith("tokenizer."))}
+        less = Header(header.version, header.alignment, facts, {}, header.files, header.notes)
+        found = object.__new__(Model)
+        found.__dict__.update(row=self.row, header=less, path=self.path, architecture=self.architecture,
+                              size=self.size, hparams=self.hparams.of(facts))
+        return found
+
     def _with(self, metadata: dict[str, object], tensors: dict[str, TensorInfo]) -> Model:
         header = self.header
         return Model(Header(header.version, header.alignment, metadata, tensors, header.files, header.notes), self.path)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from ..flags.params import FIT_PARAMS_MIN_CTX
 from ..memory.companions import NONE
+from ..model.models import KEPT
 from ..records import dataclass, replace
 from .answer import plan_on
 from .evaluate import RAM_MARGIN
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
     from ..flags.params import Params
     from ..flags.policy import Policy
@@ -59,11 +60,13 @@ def plan_together_on(models: Sequence[Model], params: Params, policy: Policy, ma
 
     If all fit wholly on the GPUs at their smallest contexts, they do, and share what is left for larger contexts; else
     each gets a share of what is left in proportion to its size. Raises LaunchRefused.
+
+    `models` may read each when it is asked for (model.models): of those that are planned only outlines are kept.
     """
-    shared: dict[int, Known] = {id(model): {} for model in models}      # a model may be there several times
-    needs = _smallest(models, params, policy, machine, companions, shared)
-    whole = len(needs) == len(models)
     weights = [model.size for model in models]
+    known = _Measured()
+    needs = _smallest(models, params, policy, machine, companions, known)
+    whole = len(needs) == len(models)
     plans: list[Plan] = []
     limits, ram = dict(machine.limits), machine.ram
     for i, model in enumerate(models):
@@ -73,34 +76,54 @@ def plan_together_on(models: Sequence[Model], params: Params, policy: Policy, ma
         else:
             mine = {name: limit * weights[i] // max(1, sum(weights[i:])) for name, limit in limits.items()}
         found = plan_on(model, params, policy, replace(machine, limits=mine, ram=ram), companions, notes,
-                        known=shared[id(model)])
-        plans.append(found)
+                        known=known.of(model))
+        plans.append(_settled(found))
         limits = {name: limit - _taken(found).get(name, 0) for name, limit in limits.items()}
         ram = None if ram is None else ram - found.host.resident      # one margin does for all
     if ram is not None:
         share = max(0, ram - RAM_MARGIN) // len(plans)
-        plans = [_served(plan, params, policy, machine, companions, notes, share, shared[id(model)])
-                 for model, plan in zip(models, plans, strict=True)]
+        for i, model in enumerate(models):
+            plans[i] = _settled(_served(model, plans[i], params, policy, machine, companions, notes, share,
+                                        known.of(model)))
     return Together(tuple(plans), machine)
 
 
-def _served(plan: Plan, given: Params, policy: Policy, machine: Machine, companions: Companions, notes: tuple[str, ...],
-            share: int, known: Known) -> Plan:
+class _Measured:
+    """What was measured of the models that were asked for last; a model may be there several times."""
+
+    def __init__(self) -> None:
+        self.last: dict[str, Known] = {}
+
+    def of(self, model: Model) -> Known:
+        found = self.last[model.path] = self.last.pop(model.path, {})
+        if len(self.last) > KEPT:
+            del self.last[next(iter(self.last))]
+        return found
+
+
+def _settled(plan: Plan) -> Plan:
+    """The plan without what it was made of."""
+    speed = plan.speed
+    return replace(plan, model=plan.model.outline(), predict=lambda: speed)
+
+
+def _served(model: Model, plan: Plan, given: Params, policy: Policy, machine: Machine, companions: Companions,
+            notes: tuple[str, ...], share: int, known: Known) -> Plan:
     """The same launch where `share` bytes of system memory are left for what grows while it serves."""
     launch = replace(plan.params, cache_ram=given.cache_ram, ctx_checkpoints=given.ctx_checkpoints)
     mine = replace(machine, limits={device.name: device.free for device in plan.devices},
                    ram=RAM_MARGIN + plan.host.resident + share)
     again = replace(policy, strategy=None, kv_types=())
-    return plan_on(plan.model, launch, again, mine, companions, notes, known=known)
+    return plan_on(model, launch, again, mine, companions, notes, known=known)
 
 
 def _smallest(models: Sequence[Model], params: Params, policy: Policy, machine: Machine, companions: Companions,
-              shared: Mapping[int, Known]) -> list[dict[str, int]]:
+              known: _Measured) -> list[dict[str, int]]:
     """Bytes per device of each model wholly on the GPUs at its smallest context, as far as they fit together."""
     needs: list[dict[str, int]] = []
     for model in models:
         floor = replace(policy, n_ctx=_floor(model, params, policy.n_ctx_min))
-        plan = plan_on(model, params, floor, machine, companions, known=shared[id(model)])
+        plan = plan_on(model, params, floor, machine, companions, known=known.of(model))
         needs.append(_taken(plan))
         full = plan.fits and plan.n_gpu_layers >= plan.n_layer + 1 and not plan.params.overrides
         if not full or any(sum(need.get(name, 0) for need in needs) > limit for name, limit in machine.limits.items()):

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from ..quoting import printable
 from ..units import human, in_mib
-from .table import Style, table
+from .table import Style, blocks, table, wrap
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -14,12 +13,12 @@ _PARTS = ("weights", "attention", "ffn", "experts", "other", "cache")
 
 
 def inspect_text(anatomy: ModelLayers, style: Style | None = None) -> str:
-    """Facts, layers and tensor types."""
+    """Facts, layers and tensor types; laid out for the terminal's width."""
     style = style or Style()
     lines = []
     for name, value in anatomy.facts:
         shown = human(value) if name == "size" and isinstance(value, int) else str(value)
-        lines.append(f"{name:<16} {printable(shown)}")
+        lines += wrap(shown, style.width, f"{name:<16} ", " " * 17)
     rows: list[list[str]] = []
     first = ""
     for layer in anatomy.layers:
@@ -31,10 +30,11 @@ def inspect_text(anatomy: ModelLayers, style: Style | None = None) -> str:
             rows.append([layer.name, *cells])
     rows.append(["all", *(_cell(sum(getattr(layer, part) for layer in anatomy.layers)) for part in _PARTS)])
     head = ["MiB per layer", "weights", "attention", "FFN", "experts", "other", f"cache of {anatomy.n_ctx}"]
-    lines += ["", *table(head, rows, style)]
+    lines += ["", *blocks(head, rows, style)]
     types = [[name, str(n), _cell(size)] for name, n, size in anatomy.types]
     lines += ["", *table(["type", "tensors", "MiB"], types, style)]
-    lines += [style(f"! {warning}", "yellow") for warning in anatomy.warnings]
+    for warning in anatomy.warnings:
+        lines += [style(line, "yellow") for line in wrap(warning, style.width, "! ", "  ")]
     return "\n".join(lines) + "\n"
 
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from ..quoting import shell
+from ..quoting import printable, shell
 from ..units import in_mib
-from .table import Style, table
-from .text import context_words, shortage
+from .table import Style, blocks, wrap
+from .text import context_words, shortage, tokens
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -16,29 +16,47 @@ if TYPE_CHECKING:
 
 
 def together_text(together: Together, style: Style | None = None, rest: Sequence[str] = ()) -> str:
-    """Each model with its flags, and what is left of every device."""
+    """Each model with its flags, and what each takes of every device; laid out for the terminal's width."""
     style = style or Style()
     lines: list[str] = []
     for name, plan in _named(together):
-        lines += [f"{style(name, 'bold')}: {plan.placement}, {context_words(plan)}"]
+        said = f"{plan.placement}, {context_words(plan)}, {tokens(plan.speed.generation)} tokens/s"
+        lines += [style(name, "bold"), *wrap(said, style.width, "  ", "    ")]
         if not plan.fits:
-            lines += [style(f"  does not fit: {shortage(plan)}", "red")]
+            lines += [style(line, "red")
+                      for line in wrap(f"does not fit: {shortage(plan)}", style.width, "  ", "    ")]
         lines += [f"  llama-server {shell([*model_words(plan), *plan.flags, *rest])}", ""]
-    devices = together.machine.devices
-    head = ["MiB", "free", *(name for name, _ in _named(together)), "left"]
-    left, rows = together.left(), []
-    for device in devices:
-        taken = [next(d for d in plan.devices if d.name == device.name) for plan in together.plans]
-        rows.append([device.name, in_mib(together.machine.limits[device.name]),
-                     *(in_mib(d.used + d.margin if d.used else 0) for d in taken), in_mib(left[device.name])])
-    ram, ram_left = together.machine.ram, together.ram_left()
-    needs = [plan.host.needed - plan.host.margin for plan in together.plans]
-    rows.append(["Host", "" if ram is None else in_mib(ram), *map(in_mib, needs),
-                 "" if ram_left is None else in_mib(ram_left)])
-    lines += [*table(head, rows, style), "", style("all fit together", "green") if together.fits
-              else style("they do not fit together", "red")]
-    warnings = dict.fromkeys(warning for plan in together.plans for warning in plan.warnings)
-    return "\n".join([*(style(f"! {warning}", "yellow") for warning in warnings), *lines]) + "\n"
+    lines += [*_bill(together, style), ""]
+    for warning in dict.fromkeys(warning for plan in together.plans for warning in plan.warnings):
+        lines += [style(line, "yellow") for line in wrap(warning, style.width, "! ", "  ")]
+    lines += [style("all fit together", "green") if together.fits else style("they do not fit together", "red")]
+    return "\n".join(lines) + "\n"
+
+
+def _bill(together: Together, style: Style) -> list[str]:
+    """What each model takes with its margins, and what is left, MiB."""
+    machine, left, ram_left = together.machine, together.left(), together.ram_left()
+    names = [device.name for device in machine.devices]
+    rows = [["free", *(in_mib(machine.limits[name]) for name in names), _known(machine.ram)]]
+    for name, plan in _named(together):
+        taken = {device.name: device.used + device.margin if device.used else 0 for device in plan.devices}
+        needs = plan.host.needed - plan.host.margin
+        rows.append([name, *(in_mib(taken[name]) for name in names), in_mib(needs)])
+    rows.append(["left", *(in_mib(left[name]) for name in names), _known(ram_left)])
+    column = max(len(cell) for row in rows for cell in row[1:])
+    for row in rows:
+        row[0] = _cut(printable(row[0]), style.width - 2 - column)
+    return blocks(["MiB", *names, "Host"], rows, style)
+
+
+def _known(size: int | None) -> str:
+    return "" if size is None else in_mib(size)
+
+
+def _cut(name: str, space: int) -> str:
+    """A file's name in so many columns: what differs between two of them stands at their ends as often as not."""
+    half = (space - 2) // 2
+    return name if len(name) <= space else f"{name[:space - 2 - half]}..{name[-half:]}"
 
 
 def model_words(plan: Plan) -> list[str]:

@@ -83,3 +83,21 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]], style: Style | Non
             cells.append(padded)
         lines.append("  ".join(cells).rstrip())
     return lines
+
+
+def blocks(head: Sequence[str], rows: Sequence[Sequence[str]], style: Style) -> list[str]:
+    """Lines of a table that is as wide as the terminal at most: columns that are too many stand in further tables
+    below, each behind the first column."""
+    widths = [max(len(printable(row[i])) for row in (head, *rows)) for i in range(len(head))]
+    parts: list[list[int]] = []
+    for i in range(1, len(head)):
+        part = [*parts[-1], i] if parts else [i]
+        if parts and widths[0] + sum(2 + widths[j] for j in part) <= style.width:
+            parts[-1] = part
+        else:
+            parts.append([i])
+    lines: list[str] = []
+    for part in parts:
+        lines += [""] if lines else []
+        lines += table([head[i] for i in (0, *part)], [[row[i] for i in (0, *part)] for row in rows], style)
+    return lines

@@ -10,8 +10,13 @@ from support import HEADERS
 
 import autolayers
 from autolayers import Device
+from autolayers.api import plan_together
+from autolayers.flags.params import Params
+from autolayers.memory.layers import model_layers
 from autolayers.quoting import shell
 from autolayers.records import replace
+from autolayers.report.inspect import inspect_text
+from autolayers.report.multi import together_text
 from autolayers.report.table import Style, table
 from autolayers.report.text import plan_text
 
@@ -129,3 +134,33 @@ def test_words_for_a_shell_are_shell() -> None:
 def test_slots_and_cache_types_are_named() -> None:
     text = plan_text(plan("llama-3.2-1b-q8_0", "-np 2 -c 8192 -ctk q8_0", 8))
     assert "context 8192 (2 slots of 4096), f16/q8_0 cache" in text
+
+
+TOGETHER = (("llama-3.2-1b-q8_0", "gpt-oss-20b-mxfp4"), ("llama-3.3-70b-q4_k_m",) * 3)
+
+
+@pytest.mark.parametrize("names", TOGETHER)
+@pytest.mark.parametrize("gpus", ["24GiB", "24GiB,12GiB,8GiB", "8x24GiB"])
+@pytest.mark.parametrize("width", [60, 80, 120])
+def test_several_models_are_laid_out_for_the_width(names: tuple[str, ...], gpus: str, width: int) -> None:
+    models = [autolayers.read_model(HEADERS / f"{name}.gguf") for name in names]
+    found = plan_together(models, ["--gpu", gpus, "--ram", "64GiB"])
+    lines = together_text(found, Style(width=width)).splitlines()
+    assert all(len(line) <= width for line in lines if not line.startswith(("  llama-server", "! "))), lines
+    cells = [line.split() for line in lines]
+    shown = {name for row in cells if row[:1] == ["MiB"] for name in row[1:]}
+    assert shown == {*(device.name for device in found.machine.devices), "Host"}
+    left = [size for row in cells if row[:1] == ["left"] for size in row[1:]]
+    assert left == [f"{size / 2**20:.2f}" for size in (*found.left().values(), found.ram_left())]
+    assert ("does not fit" in " ".join(lines)) is not found.fits
+
+
+@pytest.mark.parametrize("width", [60, 80, 120])
+@pytest.mark.parametrize("name", ["llama-3.2-1b-q8_0", "qwen3-30b-a3b-q4_k_m", "llama-3.3-70b-q4_k_m"])
+def test_layers_of_a_model_are_laid_out_for_the_width(name: str, width: int) -> None:
+    found = replace(model_layers(autolayers.read_model(HEADERS / f"{name}.gguf"), Params()), warnings=())
+    lines = inspect_text(found, Style(width=width)).splitlines()
+    assert all(len(line) <= width for line in lines), max(lines, key=len)
+    text = " ".join(lines)
+    for part in ("weights", "attention", "FFN", "experts", "other", "cache of", "type", "n_layer"):
+        assert f" {part} " in f" {text} ", part
