@@ -13,8 +13,7 @@ from .sources import seen
 TYPE_CHECKING = False
 
 OLDEST_EXACT = 9093      # the oldest build whose sizes were compared with llama.cpp's own and equal
-NEWEST = 11434           # the newest one, which a launch is planned for where nothing is said
-DEFAULT = 11311          # planned for where nothing is said
+NEWEST = 11549           # the newest one, which a launch is planned for where nothing is said
 
 
 if TYPE_CHECKING:
@@ -32,6 +31,9 @@ if TYPE_CHECKING:
 class Rules(RuleSet):
     # placement
     output_first = Rule("placement", 7450, "#18148", "-ngl counts the output layer first; before, last", after=6800)
+
+    draft_heads_lent = Rule("placement", 11549, "", "a DFlash draft without an output matrix takes its target's; "
+                            "before, its own embeddings", after=11434)
 
     # cache
     nextn_left_out = Rule("cache", 0, "", "no cache for NextN blocks: they are loaded and never used",
@@ -149,8 +151,8 @@ class Rules(RuleSet):
 
     @property
     def source_seen(self) -> bool:
-        """Whether the rules of this build were dated with its own source, or lie between two compared builds."""
-        return self.number >= DEFAULT or seen(self.number)
+        """Whether the rules of this build were dated with its own source."""
+        return seen(self.number)
 
     @property
     def warning(self) -> str:
@@ -185,7 +187,7 @@ _made: dict[int, Rules] = {}
 
 def rules(number: int | None = None, why: str = "") -> Rules:
     """The rules of a build; those of the newest known where none is given."""
-    number = number or DEFAULT
+    number = number or NEWEST
     if why or any(row.doubtful(number) for row in Rules.rows()):
         return Rules(number, why)         # its own, because it notes which doubtful rules mattered
     if number not in _made:

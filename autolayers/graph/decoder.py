@@ -90,6 +90,8 @@ class Decoder:
         row = self.for_file(llm)
         if row.select in ("late", "last") and llm.crops_early:
             row = replace(row, select="attention", keeps_last=row.select == "late")
+        elif row.select == "attention" and llm.row.mtp and llm.rules.rows_before_nextn and not llm.crops_early:
+            row = replace(row, select="late" if row.keeps_last else "last")      # an MTP block reads all rows
         return row.build(llm)
 
     def for_file(self, llm: Llm) -> Decoder:

@@ -111,7 +111,7 @@ class Model:
         return tuple(reasons)
 
     def read_by(self, loader: Loader) -> Model:
-        """This model as an older build reads it, which knows less of its header."""
+        """This model as a build reads it, which may be older and know less of its header."""
         row, header, window = self.row, self.header, self.row.window
         for rule, facts in row.before:
             if not getattr(loader, rule):

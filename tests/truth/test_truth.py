@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from support import FIXTURES, model
+from support import FIXTURES, RECORDED, model
 
 import autolayers
 from autolayers import estimate
@@ -46,9 +46,9 @@ def test_every_launch_to_the_byte(name: str, figures: dict[str, tuple[int, int]]
         devices = gpus(case["gpus_mib"])
         if "error" in case:
             with pytest.raises(autolayers.LaunchRefused):
-                estimate(model(name), params, devices)
+                estimate(model(name), params, devices, build=case.get("build", RECORDED))
             continue
-        found = estimate(model(name), params, devices)
+        found = estimate(model(name), params, devices, build=case.get("build", RECORDED))
         got = {
             device: [getattr(use, part) for part in PARTS]
             for device, use in [*found.devices.items(), ("Host", found.host)]
@@ -68,7 +68,8 @@ def test_every_launch_to_the_byte(name: str, figures: dict[str, tuple[int, int]]
 @pytest.mark.parametrize("name", by_model("decisions"))
 def test_the_largest_n_gpu_layers_that_fits(name: str, figures: dict[str, tuple[int, int]]) -> None:
     for case in by_model("decisions")[name]:
-        words = [*case["args"].split(), "--strategy", "layers", "--fit-target", str(case["margin_mib"])]
+        words = [*case["args"].split(), "--strategy", "layers", "--fit-target", str(case["margin_mib"]),
+                 "--llama-build", str(RECORDED)]
         plan = autolayers.plan(model(name), words, devices=gpus([case["vram_mib"]]))
         right, of = figures.get("decisions, right", (0, 0))
         chosen = min(plan.n_gpu_layers, case["n_layer"] + 1)

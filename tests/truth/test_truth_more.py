@@ -10,7 +10,7 @@ import json
 from functools import cache
 
 import pytest
-from support import FIXTURES
+from support import FIXTURES, RECORDED
 
 import autolayers
 from autolayers import estimate
@@ -52,9 +52,9 @@ def test_every_launch_to_the_byte(name: str) -> None:
         params = parse(case["args"].split()).params
         if "error" in case:
             with pytest.raises(autolayers.LaunchRefused):
-                estimate(model(name), params, gpus(case))
+                estimate(model(name), params, gpus(case), build=RECORDED)
             continue
-        found = estimate(model(name), params, gpus(case))
+        found = estimate(model(name), params, gpus(case), build=RECORDED)
         uses = {**found.devices, "Host": found.host}
         got = {device: {part: getattr(uses[device], part) for part in PARTS} for device in case["devices"]}
         assert got == case["devices"], case["args"]
@@ -66,7 +66,7 @@ def test_every_draft_to_the_byte(name: str) -> None:
         words = case["args"].split()
         if case["draft"]:
             words += ["-md", header(case["draft"])]
-        found = estimate(model(case["target"]), parse(words).params, gpus(case))
+        found = estimate(model(case["target"]), parse(words).params, gpus(case), build=RECORDED)
         got = {device: dict.fromkeys(sizes, 0) for device, sizes in case["devices"].items()}
         theirs = {device: dict(sizes) for device, sizes in case["devices"].items()}
         for extra in found.extras:

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+from ...errors import LaunchRefused
 from ...ggml.tensor import Tensor, row_size
 from ...model.hparams import Hparams
 from ..gated_delta_net import ROUTING, GatedDeltaNet
@@ -76,7 +77,11 @@ class Qwen4Exp(GatedDeltaNet):
         inp = QsaInput(llm)
         sizes = {ratio for il in range(llm.n_layer) if (ratio := _ratio(hp, il))}
         if llm.rules.qsa_pools and sizes and "idx" in llm.caches:
-            inp.pools = _Pools(llm, min(sizes))
+            size = min(sizes)
+            if len(sizes) > 1 or size == 1 or hp.indexer_top_k % size:
+                raise LaunchRefused("attention.compress_ratios: llama.cpp wants one ratio, above 1, that divides "
+                                    "attention.indexer.top_k")
+            inp.pools = _Pools(llm, size)
         pos, out_ids = llm.build_inp_pos(), llm.build_inp_out_ids()
         if not llm.rules.grams_first:
             grams = self.grams(llm)
