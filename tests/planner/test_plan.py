@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from support import FIXTURES
+from support import FIXTURES, RECORDED
 
 import autolayers
 from autolayers import Device, UsageError
@@ -48,7 +48,8 @@ def decisions() -> list[dict[str, object]]:
 @pytest.mark.parametrize("case", decisions(), ids=lambda c: f"{c['model']} {c['vram_mib']} MiB {c['args']}")
 def test_the_largest_number_of_layers_is_the_one_that_llama_cpps_own_sizes_allow(case: dict[str, object]) -> None:
     device = Device.hypothetical(f"{case['vram_mib']}MiB")
-    words = [*str(case["args"]).split(), "--strategy", "layers", "--fit-target", str(case["margin_mib"])]
+    words = [*str(case["args"]).split(), "--strategy", "layers", "--fit-target", str(case["margin_mib"]),
+             "--llama-build", str(case.get("build", RECORDED))]
     found = autolayers.plan(model(str(case["model"])), words, devices=[device])
     if case["max_ngl"] is None:
         assert not found.fits

@@ -13,7 +13,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from support import FIXTURES, ROOT
+from support import FIXTURES, RECORDED, ROOT
 
 sys.path.insert(0, str(FIXTURES))
 
@@ -157,9 +157,9 @@ def test_other_backends_are_compared_device_by_device() -> None:
 def test_predictions_are_rows() -> None:
     row = next(row for row in truth.RECORDINGS["archs"].read() if "error" not in row)
     path = str(truth.RECORDINGS["archs"].header(row["model"]))
-    assert not list(differ.differences(predict.row(row, path, 11311), row))
+    assert not list(differ.differences(predict.row(row, path, RECORDED), row))
     refused = next(row for row in truth.RECORDINGS["archs"].read() if "error" in row)
-    assert predict.row(refused, str(truth.RECORDINGS["archs"].header(refused["model"])), 11311)["error"] == "context"
+    assert predict.row(refused, str(truth.RECORDINGS["archs"].header(refused["model"])), RECORDED)["error"] == "context"
 
 
 # --- the tree
