@@ -60,6 +60,11 @@ class Build:
         return N_PARALLEL if self.rules.auto_slots else 1
 
     @property
+    def default_port(self) -> int:
+        """Where a llama-server without --port listens."""
+        return 9931 if self.rules.port_9931 else 8080
+
+    @property
     def buffers_need_trace(self) -> bool:
         """The lines with buffer sizes are only shown with -lv 4."""
         if self.traces is not None:
@@ -70,11 +75,10 @@ class Build:
 def dates(flags: frozenset[str]) -> tuple[int, int]:
     """(first, last) build that has these names in its --help; the last is the newest known where nothing says less."""
     rows = [row for row in (*ARGUMENTS, *LEGACY) if row.first or row.last] if flags else []
-    has = {row.canonical for row in rows if not flags.isdisjoint((*row.names, *row.negated))}
-    low = max((row.first if row.canonical in has else row.last + 1 for row in rows
-               if row.canonical in has or row.last), default=1)
-    high = min((row.last if row.canonical in has else row.first - 1 for row in rows
-                if (row.last if row.canonical in has else row.first > low)), default=NEWEST)
+    has = [row for row in rows if not flags.isdisjoint((*row.names, *row.negated))]
+    lacks = [row for row in rows if row not in has and not (row.first and row.last)]
+    low = max([1, *[row.first for row in has], *[row.last + 1 for row in lacks if row.last]])
+    high = min([NEWEST, *[row.last for row in has if row.last], *[row.first - 1 for row in lacks if row.first > low]])
     return low, max(low, high)
 
 

@@ -137,6 +137,7 @@ class Rules(RuleSet):
     # server
     auto_slots = Rule("server", 6927, "#16736", "four unified slots where -np is not given; before, one")
     output_limit = Rule("server", 9464, "#23861", "logits are reserved for the slots only; before, for a micro batch")
+    port_9931 = Rule("server", 11521, "", "llama-server listens on port 9931; before, on 8080", after=11434)
     prompt_limit = Rule("server", 10068, "", "no prompt larger than --cache-ram is saved; before, one always was",
                         after=9713)
 

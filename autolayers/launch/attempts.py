@@ -96,7 +96,7 @@ class Attempts:
         given, environ = self.given, self.session.environ
         if given.value("--port") == "0" or (given.value("--host") or "").endswith(".sock"):
             raise UsageError("--wait needs a --host and a --port that are known before the server starts")
-        host, port = wait.address(given.value("--host"), given.value("--port"))
+        host, port = wait.address(given.value("--host"), given.value("--port"), self.session.build.default_port)
         secure, prefix = bool(given.value("--ssl-cert-file")), given.value("--api-prefix") or ""
         url = wait.url(host, port, secure)
         if wait.healthy(host, port, secure, prefix):

@@ -9,10 +9,11 @@ if TYPE_CHECKING:
 _MAX_ANSWER = 1 << 16     # bytes
 
 
-def address(host: str | None, port: str | None) -> tuple[str, int]:
-    """Where a llama-server with these --host and --port is reached from here: a wildcard means this machine."""
+def address(host: str | None, port: str | None, default: int) -> tuple[str, int]:
+    """Where a llama-server with these --host and --port is reached from here: a wildcard means this machine. `default`:
+    the port without one."""
     name = host or "127.0.0.1"
-    number = int(port) if port and port.isascii() and port.isdecimal() and len(port) < 6 else 8080
+    number = int(port) if port and port.isascii() and port.isdecimal() and len(port) < 6 else default
     return {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(name, name), number
 
 

@@ -1,0 +1,59 @@
+"""Which build a program is: dated by its flags, and named where it is none of llama.cpp's."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from support import model
+
+from autolayers import estimate
+from autolayers.builds import NEWEST, Build
+from autolayers.builds.build import dates
+from autolayers.devices.device import Device
+from autolayers.flags.parse import parse
+from autolayers.flags.table import ARGUMENTS, LEGACY
+from autolayers.launch.detect import detect
+
+
+def help_of(number: int) -> frozenset[str]:
+    """The names in the --help of a build, as far as the table says."""
+    rows = [row for row in (*ARGUMENTS, *LEGACY) if row.first <= number <= (row.last or NEWEST)]
+    return frozenset(name for row in rows for name in (*row.names, *row.negated))
+
+
+@pytest.mark.parametrize("number", [6000, 8000, 9093, 9600, 10435, 10680, 10868, 11311, 11434, NEWEST])
+def test_flags_date_a_build(number: int) -> None:
+    low, high = dates(help_of(number))
+    assert low <= number <= high
+    rules = Build(0, flags=help_of(number)).rules
+    assert low <= rules.number <= high and not rules.exact and f"build, {rules.number}" in rules.warning
+
+
+def program(folder: Path, version: str, *flags: str) -> list[str]:
+    path = folder / "llama-server"
+    lines = "\n".join(f"{flag}   what it does" for flag in flags)
+    path.write_text(f"#!/bin/sh\ncase $1 in --version) echo '{version}';; *) cat <<'EOF'\n{lines}\nEOF\nesac\n")
+    path.chmod(0o755)
+    return [str(path)]
+
+
+@pytest.mark.parametrize(("version", "flags", "said"), [
+    ("version: 0.5.0 (build 11434, commit abcdef12)", ("-ngl, --n-gpu-layers N",), ""),
+    ("version: 1 (abcdef12)", ("-ngl, --n-gpu-layers N", "--moe-cache-mib N"), "by its flags"),
+    ("version: 0 (unknown)", ("-ngl, --n-gpu-layers N", "-lm, --load-mode M", "--mmap"), "by its flags"),
+    ("version: 4012 (abcdef12)", ("-ngl, --n-gpu-layers N", "-rtr, --run-time-repack"), "ik_llama.cpp"),
+    ("", ("--gpulayers [L]", "--contextsize N"), "KoboldCpp"),
+    ("GNU cat 9.4", ("--show-all",), "does not answer"),
+    ("version: 0.9.0 (build 99999, commit abcdef12)", ("-ngl, --n-gpu-layers N",), "newer than the rules known"),
+])
+def test_programs(tmp_path: Path, version: str, flags: tuple[str, ...], said: str) -> None:
+    build = detect(program(tmp_path, version, *flags), {"PATH": "/usr/bin:/bin"})
+    words = parse(["-ngl", "99", "-c", "4096"]).params
+    found = estimate(model("llama-3.2-1b-q8_0"), words, [Device.hypothetical("24GiB")], build=build)
+    assert found.exact is not bool(said)
+    assert not said or any(said in warning for warning in found.warnings)
+
+
+def test_the_default_port_follows_the_build() -> None:
+    assert [Build(number).default_port for number in (9093, 11434, NEWEST)] == [8080, 8080, 9931]
