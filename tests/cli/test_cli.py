@@ -86,7 +86,7 @@ class TestOutput:
     def test_on_a_terminal_a_table(self) -> None:
         text = on_a_terminal(DENSE, "--gpu", "24GiB", env={"NO_COLOR": "1"})
         assert "CUDA0" in text and "margin" in text and "KV cache" in text
-        assert "fits where 916.13 MiB of RAM are available" in text and text.endswith("\n-ngl 17 -c 131072\n")
+        assert "fits where 924.13 MiB of RAM are available" in text and text.endswith("\n-ngl 17 -c 131072\n")
         assert "\x1b" not in text
 
     def test_with_colour_where_that_is_wanted(self) -> None:

@@ -303,11 +303,12 @@ def test_ollama_s_own_choice_has_ollama_s_own_margins(llama, size, words, fit_ta
 def test_unlike_gpus_are_left_to_ollama_where_it_places_more(name, sizes, n_ctx, by_free, own):
     """What a real Ollama server placed on these GPUs without num_gpu, and what a split by free memory fits."""
     devices = [gpu(size, f"CUDA{i}") for i, size in enumerate(sizes)]
-    advice = advise(target(name), PLAIN, devices, num_ctx=n_ctx)
+    words = ["--llama-build", "11311"]          # the llama.cpp that it ran
+    advice = advise(target(name), PLAIN, devices, num_ctx=n_ctx, words=words)
     assert advice.num_gpu is None and advice.parameters.get("num_gpu") is None and advice.plan.fits
     assert advice.own_choice.params.n_gpu_layers == own == advice.plan.n_gpu_layers
     assert f"fits {by_free} of" in " ".join(advice.notes)
-    assert advise(target(name), PLAIN, devices, num_ctx=n_ctx, pin=True).num_gpu == by_free
+    assert advise(target(name), PLAIN, devices, num_ctx=n_ctx, words=words, pin=True).num_gpu == by_free
 
 
 def test_main_gpu_chooses_the_gpu(llama):

@@ -211,7 +211,7 @@ def test_rules_beside_the_exact_figures_of_a_file() -> None:
     weights = 4617396480 + 295501824
     assert rows["holding"].exact == weights
     assert rows["kv_cache"].exact == 268435456
-    assert rows["serving"].exact == rows["total"].exact == weights + 268435456 + 115353728 + 18886688
+    assert rows["serving"].exact == rows["total"].exact == weights + 268435456 + 123746432 + 35670048
     assert rows["layers_that_fit"].exact == rows["layers_that_fit"].result.value == 32
     assert rows["training_mixed"].exact is None
     assert not left_out

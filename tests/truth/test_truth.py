@@ -106,5 +106,5 @@ def test_older_builds_reserve_logits_for_a_whole_micro_batch() -> None:
     llama = model("llama-3.1-8b-q4_k_m")
     old, new = (estimate(llama, words, devices, build=build) for build in (6000, None))
     assert old.devices["CUDA0"].compute == 258.5 * 2**20 and old.n_seq_max == 1
-    assert new.devices["CUDA0"].compute < 121 * 2**20 and new.n_seq_max == 4
+    assert new.devices["CUDA0"].compute < 125 * 2**20 and new.n_seq_max == 4
     assert new.exact and not old.exact and "older" in old.warnings[-1]
