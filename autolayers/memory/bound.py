@@ -65,7 +65,7 @@ def upper_bound(model: Model, params: Params, context: Context, placement: Place
     masks = [cache.n_cells for cache in caches] or [n] * (1 if hp.swa_type == "none" else 2)
     masks += [cells] if biased else []                            # which bias each pair of positions has
     rows = 8 * n * (hp.n_embd_v_gqa_max if context.v_trans else 1)
-    inputs = sum(4 * n * cell + 8 * n + rows for cell in masks) + 16 * n + 4 * 128 * 128 * 4
+    inputs = sum(4 * n * cell + 8 * n + rows for cell in masks) + 32 * n + 4 * 128 * 128 * 4
     if biased:
         inputs += 4 * hp.n_embd * hp.n_ctx_train                  # the encoder's output
     states = _STATES * max((sum(t.size for t in layer.tensors) for cache in memory.caches if cache not in caches
@@ -88,7 +88,8 @@ def upper_bound(model: Model, params: Params, context: Context, placement: Place
     on_host = HOST in placement.dev_layer or bool(params.overrides) or not context.offload_kqv
     copied = _offloaded(context, placement) + 3 * rounds * kv + 2 * hidden if on_host and devices else 0
     sizes = [peak + converted + (copied if i == 0 or not context.offload_kqv else 0) for i in range(len(devices))]
-    at_host = 2 * handed + copies * (inputs + hidden)
+    mixed = 1 + context.rules.mixed_input                         # embeddings as an input alone and among tokens
+    at_host = 2 * mixed * handed + copies * (inputs + mixed * hidden)
     if on_host or not devices:
         at_host += peak + kv + converted
     elif states or indexed or on_cpu:

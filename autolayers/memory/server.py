@@ -2,7 +2,7 @@
 
 Mirrors, as modelled: llama_context::output_reserve, the state writers of src/llama-kv-cache*.cpp and
 llama-memory-recurrent.cpp (context checkpoints), server_prompt_cache of tools/server, src/llama-kv-cells.h. The limits
-and their defaults are the same from build 9093 to 11434.
+and their defaults are the same from build 9093 to 11549.
 """
 
 from __future__ import annotations

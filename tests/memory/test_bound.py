@@ -11,6 +11,7 @@ from support import FIXTURES, model
 
 import autolayers
 from autolayers import estimate
+from autolayers.builds import rules
 from autolayers.devices.device import Device
 from autolayers.flags.parse import parse
 from autolayers.memory import compute
@@ -26,15 +27,15 @@ def gpus(mib: list[int]) -> list[Device]:
     return [Device.hypothetical(f"{size}MiB", f"CUDA{i}") for i, size in enumerate(mib)]
 
 
-@pytest.mark.parametrize("kind", ["models", "archs"])
+@pytest.mark.parametrize("kind", ["cases_models", "cases_archs", "b11311/cases_models", "b11311/cases_archs"])
 def test_it_is_never_below_the_truth(kind: str) -> None:
     low, over = [], []
-    for line in (FIXTURES / "truth" / f"cases_{kind}.jsonl").read_text().splitlines():
+    for line in (FIXTURES / "truth" / f"{kind}.jsonl").read_text().splitlines():
         case = json.loads(line)
         if "error" in case:
             continue
         m, params, devices = model(case["model"]), parse(case["args"].split()).params, gpus(case["gpus_mib"])
-        context = resolve(m, params)
+        context = resolve(m, params, rules(case.get("build")))
         placement = place_weights(m, params, devices, context.load_mtp)
         bound = upper_bound(m, params, context, placement, allocate(m, context, placement))
         for name, size in zip([*(d.name for d in placement.devices), "Host"], bound.sizes, strict=True):

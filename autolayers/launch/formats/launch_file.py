@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from ...flags.parse import Arguments
     from ...planner import Plan
 
-_PORT = "8080"
+_PORT = "8080"          # of llama.cpp's images, whatever the build
 _ELSEWHERE = ("hf:", "docker:", "http://", "https://")
 _HERE = ("", "127.0.0.1", "localhost", "::1")      # addresses that nobody else reaches
 # Fields of what only llama-server has: a program that reads none of these has nothing of it either
