@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import struct
 from functools import cache
 from pathlib import Path
 
 from autolayers.devices.device import Device
 from autolayers.flags.parse import parse
-from autolayers.gguf import FileInfo, Header, TensorInfo, n_bytes
+from autolayers.gguf import BY_NAME, FileInfo, Header, TensorInfo, n_bytes, read_header
 from autolayers.memory.weights import Placement, place_weights
 from autolayers.model import Model, read_model
 
@@ -64,3 +65,19 @@ def blocks(n: int, type_: str = "f32", *more: str) -> dict[str, tuple[str, tuple
 def place(model: Model, words: str = "", *mib: int, load_mtp: bool = False) -> Placement:
     """Where the weights go with these words on GPUs of so many MiB (one of 8192)."""
     return place_weights(model, parse(words.split()).params, gpus(*(mib or (8192,))), load_mtp)
+
+
+def requantised(name: str, type_: str) -> tuple[bytes, int]:
+    """The header of a fixture's model with all its matrices in another type, and the size that the file would have."""
+    path = next(path for path in sorted(FIXTURES.glob(f"**/headers/{name}.gguf")))
+    source, data = read_header(path), bytearray(path.read_bytes())
+    at = offset = 0
+    for tensor in source.tensors.values():
+        label = tensor.name.encode()
+        at = data.index(struct.pack("<Q", len(label)) + label, at) + 8 + len(label)
+        fits = tensor.n_dims > 1 and tensor.ne[0] % BY_NAME[type_].blck_size == 0
+        kind = type_ if fits else tensor.type
+        at += 4 + 8 * tensor.n_dims
+        struct.pack_into("<IQ", data, at, BY_NAME[kind].id, offset)
+        offset += -(-n_bytes(kind, tensor.ne) // source.alignment) * source.alignment
+    return bytes(data), source.data_offset + offset

@@ -16,7 +16,7 @@ PACKAGE = ROOT / "autolayers"
 FLOORS = (
     ("errors", "records"),
     ("units", "quoting"),
-    ("programs", "state", "net", "ggml"),
+    ("programs", "state", "net", "ggml", "parallel"),
     ("gguf", "flags", "output"),
     ("builds", "model"),
     ("backends", "bundled"),

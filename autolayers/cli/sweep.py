@@ -12,6 +12,7 @@ from ..output import emit, show
 from ..records import replace
 from ..report.table import wrap
 from . import load
+from .progress import Progress
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -42,10 +43,10 @@ def main(words: list[str]) -> int:
                 for spec in specs]
     models = [load(name, arguments) for name in names]
     asked = cases(models, machines, params, contexts, own.get("types", ()))
-    counted = _Progress(len(asked))
+    counted = Progress(len(asked))
     fits = False
     try:
-        points = counted.watch(sweep(asked, params, policy))
+        points = _watched(sweep(asked, params, policy), counted)
         if own.get("format") == "json":
             import json
 
@@ -59,6 +60,16 @@ def main(words: list[str]) -> int:
     finally:
         counted.clear()
     return 0 if fits else DoesNotFit.exit_code
+
+
+def _watched(points: Iterator[Point], progress: Progress) -> Iterator[Point]:
+    """The points, their number on the terminal while they are planned."""
+    for _ in range(progress.count):
+        progress.show()
+        point = next(points)
+        progress.clear()
+        progress.done += 1
+        yield point
 
 
 def _any(points: Iterable[Point]) -> bool:
@@ -102,22 +113,3 @@ def _csv(points: Iterator[Point]) -> Iterator[Point]:
         sys.stdout.flush()
         yield point
 
-
-class _Progress:
-    """A line on a terminal that says how far it is, gone before anything else is printed."""
-
-    def __init__(self, count: int) -> None:
-        self.count = count
-        self.on = sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
-
-    def watch(self, points: Iterator[Point]) -> Iterator[Point]:
-        for i in range(1, self.count + 1):
-            if self.on:
-                print(f"\r{i} of {self.count}", end="", file=sys.stderr, flush=True)
-            point = next(points)
-            self.clear()
-            yield point
-
-    def clear(self) -> None:
-        if self.on:
-            print("\r\x1b[K", end="", file=sys.stderr, flush=True)

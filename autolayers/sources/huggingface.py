@@ -31,7 +31,7 @@ _BESIDE = ("mmproj", "imatrix", "mtp-", "eagle3-", "dflash-", "dspark-")       #
 _FILE = re.compile(r"hf:([\w.-]+/[\w.-]+)/(.+\.gguf)(?:@(.+))?", re.ASCII | re.IGNORECASE)
 _REPOSITORY = re.compile(r"hf:([\w.-]+/[\w.-]+)(?:@([\w./-]+))?(?::([\w.-]+))?", re.ASCII | re.IGNORECASE)
 _PART = re.compile(r"-(\d{5})-of-\d{5}\.gguf$", re.IGNORECASE)
-_QUANT = re.compile(r"[-.]((?:UD-)?(?:I?Q|TQ|BF|F|MXFP|NVFP)\d[A-Z0-9_]*)(?:-\d{5}-of-\d{5})?\.gguf$", re.IGNORECASE)
+QUANT = re.compile(r"[-.]((?:UD-)?(?:I?Q|TQ|BF|F|MXFP|NVFP)\d[A-Z0-9_]*)(?:-\d{5}-of-\d{5})?\.gguf$", re.IGNORECASE)
 
 
 class Hub:
@@ -139,6 +139,14 @@ def choose(repository: str, files: list[str], quant: str = "") -> tuple[str, lis
                          f"{choices(repository, others, 'others')}"]
 
 
+def words_of(repository: str, files: list[str], path: str) -> tuple[str, ...]:
+    """What `llama-server` is given for this file: -hf with its quant where that means it, else with its name."""
+    found = QUANT.search(path)
+    if found and choose(repository, files, found[1])[0] == path:
+        return "-hf", f"{repository}:{found[1]}"
+    return "-hf", repository, "-hff", path
+
+
 def parse_name(name: str) -> tuple[str, str, str, str]:
     """What an hf: name says: (repository, revision, file, quant), the last two "" where not given."""
     if file := _FILE.fullmatch(name):
@@ -186,7 +194,7 @@ def choices(repository: str, models: list[str], what: str = "there is") -> str:
     """What the user can write instead: quants where these are distinct, else files."""
     if not models:
         return f"{repository} has no GGUF model"
-    quants = [match[1] if (match := _QUANT.search(path)) else "" for path in models]
+    quants = [match[1] if (match := QUANT.search(path)) else "" for path in models]
     plain = all(quants) and len(set(quants)) == len(quants)
     shown = [f":{quant}" for quant in quants] if plain else [f"/{path}" for path in models]
     more = f" and {len(shown) - 20} more" if len(shown) > 20 else ""

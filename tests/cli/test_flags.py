@@ -17,6 +17,7 @@ RUNNABLE = [command for command in COMMANDS.values() if command.name != "ollama"
 # What makes each command complete but for its flags
 WORDS = {"plan": [MODEL, "--gpu", "24GiB"], "run": ["run", "--dry-run", "--gpu", "24GiB", "llama-server", "-m", MODEL],
          "inspect": ["inspect", MODEL], "sweep": ["sweep", MODEL, "--gpus", "24GiB", "--contexts", "4096"],
+         "choose": ["choose", MODEL, "--gpu", "24GiB", "--ram", "64GiB"],
          "devices": ["devices"], "rules": ["rules", "--params", "8B", "--bits", "4"],
          "check": ["check"], "web": ["web"], "completion": ["completion", "bash"],
          "ollama modelfile": ["ollama", "modelfile", MODEL], "ollama plan": ["ollama", "plan", MODEL],

@@ -1,0 +1,136 @@
+"""`autolayers choose MODEL...`: which file of a repository, a directory or Ollama's store to take for this machine."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from ..errors import AutolayersError, DoesNotFit, ModelError, UsageError
+from ..flags.check import read
+from ..flags.policy import read_policy
+from ..output import emit, say, show
+from ..quoting import shell
+from ..units import human
+from .progress import Progress
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from ..flags.parse import Arguments
+    from ..flags.policy import Policy
+    from ..model import Model
+    from ..planner import Machine
+    from ..planner.choose import Choice
+    from ..sources.offers import Offer
+
+
+def main(words: list[str]) -> int:
+    """Prints the table and the advice; 5 where nothing fits."""
+    from ..api import companions_of, machine_for
+    from ..parallel import in_processes
+    from ..planner.choose import advise, assess, wanted_ctx
+
+    arguments = read("choose", words, os.environ)
+    own, params, policy = arguments.own, arguments.params, read_policy(arguments.own)
+    names = list(arguments.positional) or [name for name in (params.model,) if name]
+    if not names:
+        raise UsageError("which models? autolayers choose hf:USER/REPO, a directory, files or ollama:")
+    offered = _offered(names, arguments)
+    machine, notes = machine_for(params, policy, None, None, os.environ)
+    for note in notes:
+        say(note)
+    known, models = _models(offered, arguments)
+    progress = Progress(len(models), "planning ")
+    companions = companions_of(params)
+
+    def work(model: Model) -> Choice:
+        return assess(model, params, policy, machine, companions)
+
+    progress.show()
+    found = in_processes(work, models, done=progress.step)
+    progress.clear()
+    answered = [(offer, choice) for offer, choice in zip(known, found, strict=True)
+                if not isinstance(choice, AutolayersError)]
+    for offer, problem in zip(known, found, strict=True):
+        if isinstance(problem, AutolayersError):
+            say(f"{offer.name}: {problem}")
+    if not answered:
+        raise ModelError("no model of these can be planned")
+    choices = [choice for _, choice in answered]
+    advice = advise(choices)
+    taken = answered[advice.take][0].words if advice else ()
+    _print(str(own.get("format") or "text"), names, answered, machine, policy, wanted_ctx(params, policy), taken)
+    return 0 if advice else DoesNotFit.exit_code
+
+
+def _offered(names: list[str], arguments: Arguments) -> list[Offer]:
+    from ..sources import network_environ
+    from ..sources.offers import offers
+
+    environ = network_environ(os.environ, arguments)
+    found: list[Offer] = []
+    for name in names:
+        more, notes = offers(name, environ)
+        found += more
+        for note in notes:
+            say(note)
+    return found
+
+
+def _models(offered: list[Offer], arguments: Arguments) -> tuple[list[Offer], list[Model]]:
+    """The models whose headers can be read; a line for each other one."""
+    from ..parallel import in_threads
+    from . import load
+
+    progress = Progress(len(offered), "reading header ")
+    progress.show()
+    found = in_threads(lambda offer: load(offer.source, arguments), offered, progress.step)
+    progress.clear()
+    read: list[tuple[Offer, Model]] = []
+    for offer, model in zip(offered, found, strict=True):
+        if isinstance(model, AutolayersError):
+            if len(offered) == 1:
+                raise model
+            say(str(model))
+        else:
+            read.append((offer, model))
+    if not read:
+        raise ModelError("none of these can be read")
+    return [offer for offer, _ in read], [model for _, model in read]
+
+
+def _print(form: str, names: list[str], answered: list[tuple[Offer, Choice]], machine: Machine, policy: Policy,
+           n_ctx: int, taken: tuple[str, ...]) -> None:
+    from ..planner.choose import advise
+    from ..report.choose import advice_words, choices_text
+
+    labels, choices = [offer.name for offer, _ in answered], [choice for _, choice in answered]
+    advice = advise(choices)
+    text = advice_words(labels, choices, advice, n_ctx)
+    if form == "hf":
+        if advice is None:
+            say(text)
+        elif taken:
+            emit(shell(taken) + "\n")
+        else:
+            raise UsageError(f"--format hf: llama-server has no words for {answered[advice.take][0].source}")
+    elif form == "json":
+        import json
+
+        from .. import __version__
+
+        emit(json.dumps({
+            "schema": 1, "autolayers": __version__, "n_ctx": n_ctx,
+            "devices": [{"name": device.name, "description": device.description, "free": machine.limits[device.name]}
+                        for device in machine.devices], "ram": machine.ram,
+            "files": [{"name": offer.name, "source": offer.source, "words": list(offer.words), **choice.to_dict()}
+                      for offer, choice in answered],
+            "advice": {"take": labels[advice.take] if advice else None, "words": list(taken), "text": text,
+                       "next": labels[advice.next] if advice and advice.next is not None else None},
+        }, indent=1) + "\n")
+    else:
+        from ..report.table import Style
+
+        cards = ", ".join(f"{device.name} {human(machine.limits[device.name])}" for device in machine.devices)
+        ram = "" if machine.ram is None else f"RAM {human(machine.ram)}"
+        title = f"{', '.join(names)} on {', '.join(filter(None, [cards, ram]))}, context {n_ctx} or more"
+        show(choices_text(title, labels, choices, advice, n_ctx, taken, Style.of(sys.stdout, os.environ)))

@@ -1,0 +1,28 @@
+"""A line on a terminal that says how far something is, gone before anything else is printed."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+
+class Progress:
+    """`step` after each of `count` things; `what` are they called."""
+
+    def __init__(self, count: int, what: str = "") -> None:
+        self.count, self.what, self.done = count, what, 0
+        self.on = sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
+
+    def show(self) -> None:
+        """The line as it is now."""
+        if self.on:
+            print(f"\r{self.what}{min(self.done + 1, self.count)} of {self.count}", end="", file=sys.stderr, flush=True)
+
+    def step(self) -> None:
+        """One more is done."""
+        self.done += 1
+        self.show()
+
+    def clear(self) -> None:
+        if self.on:
+            print("\r\x1b[K", end="", file=sys.stderr, flush=True)

@@ -1,0 +1,131 @@
+"""Which file: quantisations of a model, or any models, each planned on one machine; and the one to take.
+
+    assess(model, params, policy, machine)     # Choice: how it runs, its largest context, its speed
+    advise(choices)                            # Advice: the largest that runs best, and the next one up
+"""
+
+from __future__ import annotations
+
+from ..errors import LaunchRefused
+from ..memory.companions import NONE
+from ..records import dataclass, replace
+from .answer import plan_on
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from ..flags.params import Params
+    from ..flags.policy import Policy
+    from ..memory.companions import Companions
+    from ..model import Model
+    from .cost import Speed
+    from .evaluate import Machine
+    from .plan import Plan
+
+# How a model runs, the best first
+WHOLLY, EXPERTS, PARTLY, IN_RAM, NO = "wholly", "experts in RAM", "partly", "in RAM", "no"
+VERDICTS = (WHOLLY, EXPERTS, PARTLY, IN_RAM, NO)
+WANTED_CTX = 8192      # where neither the user nor the workload says
+
+
+@dataclass(frozen=True)
+class Choice:
+    """One model on the machine, bytes. `n_ctx` is the largest context that it runs so with, 0 where none fits; `left`
+    what then remains on the devices."""
+
+    verdict: str
+    placement: str
+    size: int
+    bits_per_weight: float
+    n_ctx: int
+    n_ctx_train: int
+    speed: Speed | None
+    flags: tuple[str, ...]
+    left: int
+    exact: bool
+    warnings: tuple[str, ...] = ()
+
+    @property
+    def fits(self) -> bool:
+        return self.verdict != NO
+
+    def to_dict(self) -> dict[str, object]:
+        return {
+            "verdict": self.verdict, "placement": self.placement, "size": self.size,
+            "bits_per_weight": round(self.bits_per_weight, 3), "n_ctx": self.n_ctx, "n_ctx_train": self.n_ctx_train,
+            "remaining": self.left, "exact": self.exact, "flags": list(self.flags), "warnings": list(self.warnings),
+            "speed": self.speed.to_dict() if self.speed else None,
+        }
+
+
+@dataclass(frozen=True)
+class Advice:
+    """Indices of the file to take and of the next larger one, None where there is none. `best` says that the first runs
+    as well as any of them can here: wholly on the GPUs, or in RAM without one."""
+
+    take: int
+    next: int | None
+    best: bool
+
+
+def wanted_ctx(params: Params, policy: Policy) -> int:
+    """The context that the user wants to have at least."""
+    given = params.n_ctx or (policy.n_ctx if isinstance(policy.n_ctx, int) else 0)
+    return given or policy.n_ctx_min or max(WANTED_CTX, policy.workload.context)
+
+
+def assess(model: Model, params: Params, policy: Policy, machine: Machine, companions: Companions = NONE) -> Choice:
+    """How a model runs with the wanted context or more; with less than that where it only fits so."""
+    least = min(wanted_ctx(params, policy), max(1, model.n_ctx_train))
+    params = replace(params, n_ctx=None)
+    try:
+        plan = plan_on(model, params, replace(policy, n_ctx=None, n_ctx_min=least), machine, companions)
+        fits = plan.fits
+        if not fits:
+            smaller = plan_on(model, params, replace(policy, n_ctx=None, n_ctx_min=None), machine, companions)
+            plan = smaller if smaller.fits else plan
+        return _choice(plan, fits)
+    except LaunchRefused as refusal:
+        return Choice(NO, str(refusal), model.size, bits_per_weight(model), 0, model.n_ctx_train, None, (), 0, False)
+
+
+def _choice(plan: Plan, fits: bool) -> Choice:
+    model = plan.model
+    return Choice(
+        verdict(plan) if fits else NO, plan.placement, model.size, bits_per_weight(model),
+        plan.breakdown.n_ctx_seq if plan.fits else 0, model.n_ctx_train, plan.speed if plan.fits else None, plan.flags,
+        min((device.remaining for device in plan.devices if device.used), default=0), plan.exact, plan.warnings)
+
+
+def verdict(plan: Plan) -> str:
+    """How a plan that fits runs."""
+    on_gpu = plan.n_gpu_layers if plan.devices else 0
+    if not on_gpu:
+        return IN_RAM
+    if on_gpu < plan.n_layer + 1:
+        return PARTLY
+    if not plan.params.overrides:
+        return WHOLLY
+    return EXPERTS if plan.model.is_moe else PARTLY
+
+
+def bits_per_weight(model: Model) -> float:
+    weights = sum(tensor.n_elements for tensor in model.header.tensors.values())
+    return model.header.n_bytes * 8 / max(1, weights)
+
+
+def advise(choices: Sequence[Choice]) -> Advice | None:
+    """The largest file that is wholly on the GPUs; without one the fastest that fits. None where none does."""
+    fitting = [i for i, choice in enumerate(choices) if choice.fits]
+    if not fitting:
+        return None
+    whole = [i for i in fitting if choices[i].verdict == WHOLLY]
+    take = max(whole, key=lambda i: (choices[i].size, -i)) if whole else \
+        max(fitting, key=lambda i: (_rate(choices[i]), -i))
+    larger = [i for i, choice in enumerate(choices) if choice.size > choices[take].size]
+    return Advice(take, min(larger, key=lambda i: (choices[i].size, i), default=None), bool(whole))
+
+
+def _rate(choice: Choice) -> float:
+    return choice.speed.generation if choice.speed else 0.0

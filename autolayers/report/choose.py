@@ -1,0 +1,75 @@
+"""Which file, as text: a row for each, the one to take marked, and a line of advice."""
+
+from __future__ import annotations
+
+from ..planner.choose import EXPERTS, IN_RAM, NO, PARTLY, WHOLLY
+from ..quoting import shell
+from ..units import GiB
+from .table import Style, table, wrap
+from .text import tokens
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from ..planner.choose import Advice, Choice
+
+_NOTE = "* predicted, not measured; context: the largest that it runs so with, for one conversation"
+# What follows the name of a file that runs so
+_RUNS = {WHOLLY: "is wholly on the GPU", EXPERTS: "has experts in RAM", PARTLY: "is partly in RAM",
+         IN_RAM: "is in RAM alone", NO: "does not fit"}
+
+
+def choices_text(title: str, names: Sequence[str], choices: Sequence[Choice], advice: Advice | None, n_ctx: int,
+                 words: Sequence[str], style: Style | None = None) -> str:
+    """The table, smallest file first, and the advice. `words` start the one to take."""
+    style = style or Style()
+    order = sorted(range(len(choices)), key=lambda i: (choices[i].size, i))
+    rows, marks = [], {}
+    for at, i in enumerate(order):
+        choice = choices[i]
+        taken = advice is not None and i == advice.take
+        if taken:
+            marks[at] = "green"
+        elif not choice.fits:
+            marks[at] = "dim"
+        speed = choice.speed
+        rows.append([("> " if taken else "  ") + names[i], f"{choice.size / GiB:.2f}", f"{choice.bits_per_weight:.2f}",
+                     choice.verdict, str(choice.n_ctx) if choice.n_ctx else "-",
+                     tokens(speed.prompt) if speed else "-", tokens(speed.generation) if speed else "-"])
+    lines = wrap(title, style.width)
+    lines += ["", *table(("  file", "GiB", "bits/weight", "on the GPU", "context", "prompt t/s*", "t/s*"), rows, style,
+                         (0, 3), marks), ""]
+    lines += [*wrap(_NOTE, style.width), ""]
+    lines += [style(line, "bold") for line in wrap(advice_words(names, choices, advice, n_ctx), style.width)]
+    return "\n".join([*lines, *([shell(words)] if words else [])]) + "\n"
+
+
+def advice_words(names: Sequence[str], choices: Sequence[Choice], advice: Advice | None, n_ctx: int) -> str:
+    """The advice in one line."""
+    if advice is None:
+        smallest = min(choices, key=lambda choice: choice.size)
+        less = [choice.n_ctx for choice in choices if choice.n_ctx]
+        way = f"with less context some do: -c {max(less)}" if less else \
+            f"the smallest, {smallest.size / GiB:.2f} GiB, is too large for this machine; look for a smaller model"
+        return f"none fits with {n_ctx} tokens of context; {way}"
+    first = choices[advice.take]
+    what = f"the largest that is wholly on the GPU with {min(n_ctx, first.n_ctx_train or n_ctx)} tokens of context" \
+        if advice.best else f"the fastest of those that fit; it {_RUNS[first.verdict]}"
+    text = f"take {names[advice.take]} ({first.size / GiB:.2f} GiB): {what}"
+    if first.speed:
+        text += f", {tokens(first.speed.generation)} t/s"
+    if advice.next is None:
+        return text
+    return f"{text}. Next one up: {_price(names[advice.next], choices[advice.next], first)}"
+
+
+def _price(name: str, choice: Choice, first: Choice) -> str:
+    text = f"{name} ({choice.size / GiB:.2f} GiB) {_RUNS[choice.verdict]}"
+    if choice.verdict == NO:
+        return f"{text} with that context; with {choice.n_ctx} tokens it does" if choice.n_ctx else text
+    if choice.verdict == PARTLY:
+        text += f" ({choice.placement})"
+    if choice.speed and first.speed:
+        text += f": {tokens(choice.speed.generation)} t/s instead of {tokens(first.speed.generation)}"
+    return text

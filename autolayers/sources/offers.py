@@ -1,0 +1,121 @@
+"""All models behind one name: the files of a repository of the Hub, of a directory, of Ollama's store.
+
+    offers("hf:USER/REPO", environ)      # [Offer("Q4_K_M", "hf:USER/REPO/m-Q4_K_M.gguf", ("-hf", "USER/REPO:Q4_K_M"))]
+    offers("/models", environ)           # every GGUF below it
+    offers("ollama:", environ)           # what `ollama list` shows
+"""
+
+from __future__ import annotations
+
+import os
+
+from ..errors import ModelError
+from ..records import dataclass
+from . import is_offline, needs_download
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+MAX_FILES = 10000      # of a directory with all below it
+
+
+@dataclass(frozen=True)
+class Offer:
+    """A model that may be chosen: its short name, what open_source takes, and llama-server's words for it."""
+
+    name: str
+    source: str
+    words: tuple[str, ...]
+
+
+def offers(name: str, environ: Mapping[str, str]) -> tuple[list[Offer], list[str]]:
+    """The models behind a name, and what there is to know about the list. Raises ModelError where there is none."""
+    if os.path.isdir(name):
+        return _directory(name), []
+    if os.path.exists(name) or not needs_download(name):
+        if name == "ollama":
+            return _ollama(environ), []
+        return [Offer(_bare(os.path.basename(name)), name, ("-m", name))], []
+    kind = name.partition(":")[0].lower()
+    if kind == "ollama" and not name.partition(":")[2]:
+        return _ollama(environ), []
+    if kind == "hf":
+        return _repository(name, environ)
+    return [Offer(_bare(name.rpartition("/")[2]) or name, name, ("-mu", name) if "://" in name else ())], []
+
+
+def _bare(name: str) -> str:
+    return name[:-len(".gguf")] if name.lower().endswith(".gguf") else name
+
+
+def _directory(place: str) -> list[Offer]:
+    from .huggingface import models_of
+
+    found: list[str] = []
+    for here, folders, names in os.walk(place):
+        folders.sort()
+        found += [os.path.join(here, name) for name in sorted(names) if name.lower().endswith(".gguf")]
+        if len(found) > MAX_FILES:
+            raise ModelError(f"{place}: more than {MAX_FILES} GGUF files; name a directory further down")
+    models = models_of([path.replace(os.sep, "/") for path in found])
+    if not models:
+        raise ModelError(f"{place}: no GGUF model in this directory or below it")
+    return [Offer(_bare(os.path.relpath(path, place)), path, ("-m", path)) for path in models]
+
+
+def _repository(name: str, environ: Mapping[str, str]) -> tuple[list[Offer], list[str]]:
+    from ..net import NetError
+    from .hf_cache import look_up
+    from .http import patience
+    from .huggingface import QUANT, Hub, models_of, parse_name, words_of
+
+    repository, revision, wanted, quant = parse_name(name)
+    words = tuple(word for word in ("-hf", f"{repository}:{quant}" if quant else repository,
+                                    *(("-hff", wanted) if wanted else ())))
+    if wanted or quant:
+        return [Offer(wanted.rpartition("/")[2] or quant, name, words)], []
+    notes: list[str] = []
+    cached = look_up(name, environ)[0]
+    try:
+        if is_offline(environ):
+            raise ModelError(f"{name}: not in the caches of this machine, and the network is off (--offline)")
+        files = Hub(environ).files(repository, revision, name, patience())
+    except (ModelError, NetError) as error:
+        files = [path for path in cached.files if cached.whole(path)]
+        if not models_of(files):
+            raise ModelError(str(error)) from None
+        notes.append(f"{error}; these are the files that are on this machine")
+    models = models_of(files)
+    if not models:
+        raise ModelError(f"hf:{repository}: no GGUF model in it; look for a repository whose name ends with -GGUF")
+    quants = [found[1] if (found := QUANT.search(path)) else "" for path in models]
+    distinct = all(quants) and len({quant.upper() for quant in quants}) == len(quants)
+    at = "" if revision == "main" else f"@{revision}"
+    return [Offer(quant if distinct else path, f"hf:{repository}/{path}{at}", words_of(repository, files, path))
+            for path, quant in zip(models, quants, strict=True)], notes
+
+
+def _ollama(environ: Mapping[str, str]) -> list[Offer]:
+    from .ollama.api import OllamaError, Server
+    from .ollama.store import StoreUnreadable, find, names
+
+    found = []
+    for name in names(environ):
+        if name.is_cloud:
+            continue
+        try:
+            found.append(Offer(str(name), f"ollama:{name}", ("-m", find(str(name), environ).model)))
+        except StoreUnreadable:
+            found.append(Offer(str(name), f"ollama:{name}", ()))
+        except ModelError:
+            continue                  # made of safetensors
+    if found:
+        return found
+    try:
+        listed = [str(entry.get("name", "")) for entry in Server.from_environment(environ).tags()]
+    except OllamaError as error:
+        raise ModelError(f"ollama: no model in its store, and {error}") from None
+    if not listed:
+        raise ModelError("ollama: no model in its store, nor on the server: `ollama pull NAME` gets one")
+    return [Offer(name, f"ollama:{name}", ()) for name in listed if name]

@@ -1,0 +1,190 @@
+"""`autolayers choose`: the table is what each file's own plan says, the advice is the largest that is wholly on the
+GPUs, and what can be wrong with a repository, a directory or a store is one line."""
+
+from __future__ import annotations
+
+import json
+from functools import cache
+from pathlib import Path
+
+import pytest
+from fake_ollama import FakeOllama
+from fake_web import Repository, Web, status
+from support import FIXTURES, HEADERS, requantised
+
+import autolayers
+from autolayers.cli import main
+from autolayers.flags.parse import parse
+
+TYPES = {"Q2_K": "q2_K", "IQ4_XS": "iq4_xs", "Q4_K_M": "q4_K", "Q6_K": "q6_K", "Q8_0": "q8_0", "F16": "f16"}
+DENSE = (FIXTURES / "tiny" / "dense.gguf").read_bytes()
+
+
+@cache
+def quants(name: str) -> tuple[dict[str, bytes], dict[str, int]]:
+    made = {f"my-{quant}.gguf": requantised(name, type_) for quant, type_ in TYPES.items()}
+    return {path: body for path, (body, _) in made.items()}, {path: size for path, (_, size) in made.items()}
+
+
+@pytest.fixture
+def hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    """Fills me/my-GGUF of a Hub."""
+    web, store = Web(), Web()
+
+    def fill(files: dict[str, bytes], sizes: dict[str, int] | None = None) -> Web:
+        repository = Repository(web, store, files, sizes=sizes)
+        monkeypatch.setenv("HF_ENDPOINT", repository.environ["HF_ENDPOINT"])
+        monkeypatch.setenv("HF_HOME", str(tmp_path))
+        for name in ("LLAMA_CACHE", "HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE"):
+            monkeypatch.delenv(name, raising=False)
+        return web
+
+    yield fill
+    web.close()
+    store.close()
+
+
+@pytest.fixture
+def chosen(capfd: pytest.CaptureFixture[str]):
+    """(exit code, stdout, stderr) of `autolayers choose`."""
+    def run(*words: str) -> tuple[int, str, str]:
+        code = main(["choose", *words])
+        return code, *capfd.readouterr()
+
+    return run
+
+
+def directory(place: Path, name: str) -> str:
+    bodies, sizes = quants(name)
+    for path, body in bodies.items():
+        with (place / path).open("wb") as file:
+            file.write(body)
+            file.truncate(sizes[path])
+    return str(place)
+
+
+@pytest.mark.parametrize(("name", "gpu", "verdicts", "take"), [
+    ("llama-3.1-8b-q4_k_m", "8GiB", "wholly wholly wholly wholly partly partly", "Q6_K"),
+    ("llama-3.1-8b-q4_k_m", "24GiB", "wholly wholly wholly wholly wholly wholly", "F16"),
+    ("deepseek-v2-lite-q4_k_m", "12GiB", "wholly wholly wholly experts experts experts", "Q4_K_M"),
+    ("llama-3.1-8b-q4_k_m", "1GiB", "partly partly partly in in no", "Q2_K"),
+])
+def test_each_file_is_planned_as_if_alone(name: str, gpu: str, verdicts: str, take: str, tmp_path: Path, hub,
+                                          chosen) -> None:
+    hub(*quants(name))
+    machine = ["--gpu", gpu, "--ram", "14GiB" if gpu == "1GiB" else "64GiB"]
+    code, out, _ = chosen("hf:me/my-GGUF", *machine, "--ctx", "6k", "--json")
+    answer = json.loads(out)
+    assert code == 0 and answer["schema"] == 1 and answer["n_ctx"] == 6144
+    files = sorted(answer["files"], key=lambda file: file["size"])
+    assert [file["verdict"].split()[0] for file in files] == verdicts.split()
+    assert answer["advice"]["take"] == take and answer["advice"]["words"] == ["-hf", f"me/my-GGUF:{take}"]
+    place = directory(tmp_path, name)
+    for file in files:
+        model = autolayers.read_model(f"{place}/my-{file['name']}.gguf")
+        plan = autolayers.plan(model, parse([*machine, "--ctx-min", "6144"]))
+        assert file["size"] == model.size and (file["verdict"] != "no") == plan.fits
+        if plan.fits:
+            assert (file["n_ctx"], file["flags"]) == (plan.breakdown.n_ctx_seq, list(plan.flags))
+            assert file["speed"] == plan.speed.to_dict()
+            assert file["remaining"] == min(device.remaining for device in plan.devices)
+    bits = {file["name"]: file["bits_per_weight"] for file in files}
+    assert bits["Q8_0"] == pytest.approx(8.5, abs=0.01) and bits["F16"] == pytest.approx(16, abs=0.01)
+
+
+def test_the_table_and_the_advice(hub, chosen, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "400")
+    hub(*quants("llama-3.1-8b-q4_k_m"))
+    code, out, err = chosen("-hf", "me/my-GGUF", "--gpu", "8GiB", "--ram", "64GiB", "--ctx", "6k")
+    lines = out.splitlines()
+    assert code == 0 and err == ""
+    assert lines[0] == "hf:me/my-GGUF on CUDA0 8192.00 MiB, RAM 64.00 GiB, context 6144 or more"
+    assert [line[2:].split()[0] for line in lines[3:9]] == [*TYPES]
+    assert [line[:2] for line in lines[3:9]] == ["  ", "  ", "  ", "> ", "  ", "  "]
+    assert lines[-2].startswith("take Q6_K (6.")
+    assert "the largest that is wholly on the GPU with 6144 tokens of context" in lines[-2]
+    assert "Next one up: Q8_0 (7." in lines[-2] and "t/s instead of" in lines[-2]
+    assert lines[-1] == "-hf me/my-GGUF:Q6_K"
+    assert chosen("hf:me/my-GGUF", "--gpu", "8GiB", "--ram", "64GiB", "--ctx", "6k", "--format", "hf") == (
+        0, "-hf me/my-GGUF:Q6_K\n", "")
+
+
+def test_words_name_the_very_file(hub, chosen) -> None:
+    """A quant that two files have, or that llama-server would read as another, is said by the file's name."""
+    body, size = requantised("llama-3.1-8b-q4_k_m", "q4_K")
+    names = ["my-7b-Q4_K_M.gguf", "my-13b-Q4_K_M.gguf", "d/my-Q5_K_M.gguf", "mmproj-F16.gguf", "my-Q8_0.gguf"]
+    hub(dict.fromkeys(names, body), dict.fromkeys(names, size))
+    files = json.loads(chosen("hf:me/my-GGUF", "--gpu", "24GiB", "--ram", "64GiB", "--json")[1])["files"]
+    assert {file["name"]: " ".join(file["words"][1:]) for file in files} == {
+        "my-7b-Q4_K_M.gguf": "me/my-GGUF:Q4_K_M", "my-13b-Q4_K_M.gguf": "me/my-GGUF -hff my-13b-Q4_K_M.gguf",
+        "d/my-Q5_K_M.gguf": "me/my-GGUF:Q5_K_M", "my-Q8_0.gguf": "me/my-GGUF:Q8_0"}
+
+
+def test_what_is_wrong_is_one_line(hub, chosen, tmp_path: Path) -> None:
+    machine = ["--gpu", "8GiB", "--ram", "16GiB"]
+    web = hub({"model.safetensors": b"", "mmproj-F16.gguf": DENSE})
+    assert chosen("hf:me/my-GGUF", *machine) == (
+        3, "", "autolayers: hf:me/my-GGUF: no GGUF model in it; look for a repository whose name ends with -GGUF\n")
+    web.answers["/api/models/me/my-GGUF/tree/main"] = status(404)
+    assert chosen("hf:me/my-GGUF", *machine) == (3, "", "autolayers: hf:me/my-GGUF: not found; check the name\n")
+    (tmp_path / "empty").mkdir()
+    assert chosen(str(tmp_path / "empty"), *machine)[::2] == (
+        3, f"autolayers: {tmp_path}/empty: no GGUF model in this directory or below it\n")
+    assert chosen(*machine)[0] == 2
+    assert chosen(str(HEADERS / "llama-3.3-70b-q4_k_m.gguf"), *machine)[0] == 5
+
+
+def test_one_broken_file_does_not_hide_the_others(hub, chosen) -> None:
+    body, size = requantised("llama-3.1-8b-q4_k_m", "q4_K")
+    hub({"my-Q4_K_M.gguf": body, "my-Q8_0.gguf": b"version https://git-lfs"}, {"my-Q4_K_M.gguf": size})
+    code, out, err = chosen("hf:me/my-GGUF", "--gpu", "8GiB", "--ram", "64GiB")
+    assert code == 0 and "> Q4_K_M" in out and "Q8_0" not in out
+    assert err == ("autolayers: hf:me/my-GGUF/my-Q8_0.gguf: a Git LFS pointer instead of the file; use the link of "
+                   "the file itself\n")
+
+
+def test_less_context_is_the_way_out_where_none_fits(chosen, tmp_path: Path) -> None:
+    code, out, _ = chosen(directory(tmp_path, "llama-3.1-8b-q4_k_m"), "--gpu", "4GiB", "--ram", "5GiB", "--ctx", "64k")
+    assert code == 5
+    assert "none fits with 65536 tokens of context; with less context some do: -c " in out.replace("\n", " ")
+    assert chosen(str(tmp_path), "--gpu", "1GiB", "--ram", "2GiB", "--format", "hf")[:2] == (5, "")
+
+
+def test_without_the_network_what_is_here(hub, chosen, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    hub({})
+    monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
+    commit = "0" * 40
+    place = tmp_path / "hub/models--me--my-GGUF"
+    (place / "refs").mkdir(parents=True)
+    (place / "refs/main").write_text(commit)
+    (place / "snapshots" / commit).mkdir(parents=True)
+    directory(place / "snapshots" / commit, "llama-3.1-8b-q4_k_m")
+    words = ["hf:me/my-GGUF", "--gpu", "8GiB", "--ram", "64GiB", "--format", "hf"]
+    code, out, err = chosen(*words)
+    assert (code, out) == (0, "-hf me/my-GGUF:Q6_K\n")
+    assert "refused" in err and err.endswith("these are the files that are on this machine\n")
+
+
+def test_ollamas_store(chosen, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    manifests = tmp_path / "manifests/registry.ollama.ai/library/my"
+    manifests.mkdir(parents=True)
+    (tmp_path / "blobs").mkdir()
+    for number, type_ in enumerate(("q4_K", "q8_0")):
+        digest = f"{number:064x}"
+        body, size = requantised("llama-3.1-8b-q4_k_m", type_)
+        with (tmp_path / f"blobs/sha256-{digest}").open("wb") as file:
+            file.write(body)
+            file.truncate(size)
+        layer = {"mediaType": "application/vnd.ollama.image.model", "digest": f"sha256:{digest}"}
+        (manifests / type_).write_text(json.dumps({"layers": [layer]}))
+    machine = ["--gpu", "8GiB", "--ram", "64GiB"]
+    with FakeOllama() as server:
+        for name, value in {"OLLAMA_MODELS": str(tmp_path), **server.environ}.items():
+            monkeypatch.setenv(name, value)
+        assert chosen("ollama:", *machine, "--format", "hf")[1] == f"-m {tmp_path}/blobs/sha256-{0:064x}\n"
+        assert "> my:q4_K " in chosen("ollama", *machine)[1]
+        monkeypatch.setenv("OLLAMA_MODELS", str(tmp_path / "none"))
+        assert "no model in its store, nor on the server" in chosen("ollama:", *machine)[2]
+        server.add("far:1b", str(HEADERS / "llama-3.2-1b-q8_0.gguf"))
+        assert "> far:1b " in chosen("ollama:", *machine)[1]
+    assert "no model in its store, and" in chosen("ollama:", *machine)[2]
