@@ -119,7 +119,7 @@ def test_encodings(tmp_path: Path, encoding: str) -> None:
 def test_nothing_else_prints() -> None:
     """What is printed goes through autolayers.output, but for help, completion scripts and progress."""
     package = Path(__file__).parents[1] / "autolayers"
-    allowed = {"output.py", "cli/__init__.py", "cli/check.py", "cli/completion.py", "cli/ollama.py", "cli/sweep.py",
+    allowed = {"output.py", "cli/__init__.py", "cli/check.py", "cli/completion.py", "cli/ollama.py", "cli/progress.py",
                "cli/web.py", "launch/background.py", "web/__main__.py"}
     found = {
         str(path.relative_to(package))
