@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 import os
-from dataclasses import asdict
 
 from ..devices import Inventory, discover, measured
+from ..devices.machine_file import to_dict
 from ..devices.measure import BUS, load, measure
 from ..errors import UsageError
 from ..flags.check import read
@@ -89,15 +89,9 @@ def _table(found: Inventory, speeds: dict[str, Any]) -> list[str]:
             for name, total, free, about, source in rows]
 
 
-def _dotted(device: Device) -> str | None:
-    return ".".join(map(str, device.compute_capability)) if device.compute_capability else None
-
-
 def _json(found: Inventory, notes: list[str], speeds: dict[str, Any]) -> dict[str, object]:
-    from .. import __version__
-
-    return {"schema": 1, "autolayers": __version__,
-            "devices": [{**asdict(device), "compute_capability": _dotted(device), "sure": sureness(device)}
-                        for device in found.devices],
-            "host": {**asdict(found.host), **{key: speeds.get(key) for key in BUS}, "measured": speeds.get("when")},
-            "notes": notes}
+    answer = to_dict(found.devices, found.host)
+    for row, device in zip(answer["devices"], found.devices, strict=True):
+        row["sure"] = sureness(device)
+    answer["host"].update({**{key: speeds.get(key) for key in BUS}, "measured": speeds.get("when")})
+    return {**answer, "notes": notes}

@@ -20,7 +20,7 @@ from .measure import BUS
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
     from typing import Any
 
 _MAX_SIZE = 1 << 20
@@ -36,15 +36,22 @@ class _Wrong(Exception):
 
 def read(path: str) -> tuple[list[Device], Host | None]:
     """The devices and the RAM of a machine file; no Host where it says nothing of RAM. Raises UsageError."""
+    try:
+        with open(path, "rb") as file:
+            text = file.read(_MAX_SIZE)
+    except OSError as error:
+        raise UsageError(f"--machine {path}: {error.strerror or error}") from None
+    return parse(text, f"--machine {path}")
+
+
+def parse(text: bytes | str, source: str) -> tuple[list[Device], Host | None]:
+    """What `read` has, of a file's text; `source` names it in errors. Raises UsageError."""
     import json
 
     try:
-        with open(path, "rb") as file:
-            data = json.loads(file.read(_MAX_SIZE + 1)[:_MAX_SIZE])
-    except OSError as error:
-        raise UsageError(f"--machine {path}: {error.strerror or error}") from None
+        data = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise UsageError(f"--machine {path}: not JSON ({error}); autolayers devices --json writes one") from None
+        raise UsageError(f"{source}: not JSON ({error}); autolayers devices --json writes one") from None
     try:
         if not isinstance(data, dict):
             raise _Wrong("no JSON object; autolayers devices --json writes one")
@@ -55,7 +62,22 @@ def read(path: str) -> tuple[list[Device], Host | None]:
             raise _Wrong("neither devices nor a host")
         return devices, host
     except _Wrong as error:
-        raise UsageError(f"--machine {path}: {error}") from None
+        raise UsageError(f"{source}: {error}") from None
+
+
+def to_dict(devices: Sequence[Device], host: Host) -> dict[str, Any]:
+    """What `parse` reads back, JSON-ready: `autolayers devices --json` adds notes to it."""
+    from dataclasses import asdict
+
+    from .. import __version__
+
+    return {"schema": 1, "autolayers": __version__,
+            "devices": [{**asdict(device), "compute_capability": _dotted(device)} for device in devices],
+            "host": asdict(host)}
+
+
+def _dotted(device: Device) -> str | None:
+    return ".".join(map(str, device.compute_capability)) if device.compute_capability else None
 
 
 def _devices(rows: list[Any]) -> list[Device]:

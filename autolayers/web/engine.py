@@ -4,8 +4,8 @@
     engine.call("plan", {"model": "bundled:llama-3.1-8b-q4_k_m", "gpu": "24GiB", "ctx": "8192"})
     engine.add("model.gguf", 4920739232, first_bytes)      # {"need": 8388608}: send so many; or {"model": {...}}
 
-A launch is what the page's form holds, all text: model, gpu ("" for this machine), ram, ctx, np, ctk, ctv, ub, fa,
-strategy, workload, flags.
+A launch is what the page's form holds, all text: model, machine (a machine file's text) or gpu ("" for this machine),
+ram, ctx, np, ctk, ctv, ub, fa, strategy, workload, flags.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class Engine:
         self._parts: dict[str, dict[int, Header]] = {}      # model's name -> part's number -> its header
         self._methods: dict[str, Callable[[Question], Answer]] = {
             "start": self.start, "open": self.open, "plan": self.plan, "curve": self.curve, "matrix": self.matrix,
-            "file": self.file, "locate": self.locate}
+            "file": self.file, "locate": self.locate, "machine": self.machine}
 
     def call(self, method: str, question: Question) -> Answer:
         """The answer, or {"error": one line, "kind": the error's class}."""
@@ -92,6 +92,7 @@ class Engine:
         from ..devices.cards import CARDS
         from ..flags.formats import FORMATS
         from ..flags.kinds import CACHE_TYPES
+        from ..flags.workload import WORKLOADS
 
         return {
             "version": __version__, "here": self._here, "opens": self._open is not None,
@@ -99,7 +100,7 @@ class Engine:
             "cards": [{"name": name, "description": card.description, "mib": card.usable}
                       for name, card in CARDS.items()],
             "cache_types": list(CACHE_TYPES), "formats": list(FORMATS), "matrix_gpus": list(GPUS_OF_MATRIX),
-            "first_slice": FIRST_SLICE,
+            "workloads": [*WORKLOADS, "2048+512@16k"], "first_slice": FIRST_SLICE,
         }
 
     # --- models
@@ -191,11 +192,16 @@ class Engine:
     # --- plans
 
     def plan(self, question: Question) -> Answer:
-        """The plan, as --json has it, and what the page draws of it; with {"quick": true} without its reasons."""
+        """The plan, as --json has it, and what the page draws of it; with {"quick": true} without its reasons.
+        "instead": what else could be asked for and what it buys; "remedies": what would make it fit."""
+        from ..report.text import bought, remedy_words
+
         name, arguments = _text(question, "model"), _arguments(question)
-        found, machine = self._plan(self.model(name), arguments, explain=not question.get("quick"))
+        found, machine = self._plan(self.model(name), question, explain=not question.get("quick"))
         words = ["llama-server", *_launch_name(name), *found.flags, *_public(arguments)]
         return {"plan": found.to_dict(), "verdict": _verdict(found), "layers": _layers(found, machine),
+                "instead": [{"flags": other.flags, "buys": bought(found, other)} for other in found.alternatives],
+                "remedies": [remedy_words(remedy) for remedy in found.remedies],
                 "command": {"bash": shlex.join(words), "powershell": powershell(words)}}
 
     def curve(self, question: Question) -> Answer:
@@ -206,7 +212,7 @@ class Engine:
         model = self.model(_text(question, "model"))
         longest = min(max(model.n_ctx_train, CONTEXTS[0]), 1 << 20)
         contexts = [*(n for n in CONTEXTS if n < longest), longest]
-        machine, policy, _ = self._machine(arguments)
+        machine, policy, _ = self._machine(question, arguments)
         asked = cases([model], [("", machine)], arguments.params, contexts, _texts(question, "types"))
         points = sweep(asked, arguments.params, policy)
         return {"n_layer": model.hparams.n_layer_all, "points": [point.to_dict() for point in points]}
@@ -222,7 +228,7 @@ class Engine:
 
     def _cell(self, name: str, question: Question, gpu: str) -> Answer:
         try:
-            found, _ = self._plan(self.model(name), _arguments({**question, "gpu": gpu}))
+            found, _ = self._plan(self.model(name), {**question, "gpu": gpu, "machine": ""})
         except LaunchRefused as refusal:
             return {"how": "no", "placement": str(refusal), "n_ctx": 0, "speed": None}
         return {"how": _how(found), "placement": found.placement, "n_ctx": found.breakdown.n_ctx,
@@ -234,28 +240,48 @@ class Engine:
         from ..records import replace
 
         name, arguments = _text(question, "model"), _arguments(question)
-        found, _ = self._plan(self.model(name), arguments)
+        found, _ = self._plan(self.model(name), question)
         given = replace(arguments.params, model=_launch_name(name)[-1])
         return {"text": write(_text(question, "format"), found, replace(arguments, params=given))}
 
-    def _plan(self, model: Model, arguments: Arguments, *, explain: bool = False) -> tuple[Plan, Machine]:
+    def machine(self, question: Question) -> Answer:
+        """The machine as a machine file's text."""
+        import json
+
+        from ..devices.host import Host
+        from ..devices.machine_file import to_dict
+
+        found, _, _ = self._machine(question, _arguments(question))
+        ram = found.ram or 0
+        host = Host(found.ram_total or ram, ram, "given", found.ram_bandwidth, found.bus_bandwidth, found.cores,
+                    found.disk_bandwidth)
+        text = to_dict(found.devices, host)
+        return {"text": json.dumps(text if ram else {**text, "host": None}, indent=1)}
+
+    def _plan(self, model: Model, question: Question, *, explain: bool = False) -> tuple[Plan, Machine]:
         from ..api import companions_of
         from ..planner import plan_on
 
-        machine, policy, notes = self._machine(arguments)
+        arguments = _arguments(question)
+        machine, policy, notes = self._machine(question, arguments)
         found = plan_on(model, arguments.params, policy, machine, companions_of(arguments.params), notes,
                         explain=explain)
         return found, machine
 
-    def _machine(self, arguments: Arguments) -> tuple[Machine, Policy, tuple[str, ...]]:
+    def _machine(self, question: Question, arguments: Arguments) -> tuple[Machine, Policy, tuple[str, ...]]:
         from ..api import machine_for
+        from ..devices.machine_file import parse
         from ..flags.policy import read_policy
 
         if arguments.own.get("machine"):
-            raise UsageError("--machine reads a file of the machine that serves this page: add a card")
+            raise UsageError("--machine reads a file of the machine that serves this page: open it in the page")
+        policy = read_policy(arguments.own)
+        if text := _text(question, "machine"):
+            devices, host = parse(text, "machine file")
+            machine, notes = machine_for(arguments.params, policy, devices, host)
+            return machine, policy, notes
         if not arguments.own.get("gpu") and not self._here:
             raise UsageError("which machine? add a card")
-        policy = read_policy(arguments.own)
         machine, notes = machine_for(arguments.params, policy)
         return machine, policy, notes
 
@@ -269,7 +295,7 @@ def _arguments(question: Question) -> Arguments:
     from ..flags.check import read
 
     words: list[str] = []
-    if _text(question, "gpu"):
+    if _text(question, "gpu") and not _text(question, "machine"):
         words += ["--gpu", _text(question, "gpu")]
     for field, flag in FIELDS.items():
         if value := _text(question, field):

@@ -197,6 +197,30 @@ def test_every_control_changes_the_launch(page: Any) -> None:
     assert "llama-server" in pathlib.Path(download.value.path()).read_text()
 
 
+def test_what_else_could_be_asked_for_is_a_click(page: Any) -> None:
+    choose(page, model=BUNDLED + "qwen3-30b-a3b-q4_k_m", gpu="12GiB", ram="64GiB", workload="agent")
+    button = page.locator("#notes button").filter(has_text="-ctk q8_0 -ctv q8_0")
+    button.wait_for()
+    button.click()
+    settled(page)
+    assert page.input_value("#ctk") == "q8_0" and "-ctv q8_0" in page.inner_text("#command")
+
+
+def test_a_machine_file_goes_in_and_out(page: Any, tmp_path: pathlib.Path) -> None:
+    machine = {"devices": [{"card": "rtx-3090", "uuid": "GPU-secret"}], "host": {"total": 64 << 30, "bandwidth": 5e10}}
+    (tmp_path / "box.json").write_text(json.dumps(machine))
+    page.set_input_files("#machine-file", str(tmp_path / "box.json"))
+    page.wait_for_selector("#machine-devices:has-text('rtx-3090')")
+    settled(page)
+    assert list(shown(page)) == ["CUDA0", "System"] and "secret" not in page.url
+    with page.expect_download() as download:
+        page.click("#save-machine")
+    saved = json.loads(pathlib.Path(download.value.path()).read_text())
+    assert saved["devices"][0]["bandwidth"] == 936e9 and saved["host"]["bandwidth"] == 5e10
+    page.click("#forget-machine")
+    assert page.locator("#cards input").first.is_visible()
+
+
 def test_a_link_is_the_plan(page: Any, browser: Any) -> None:
     choose(page, model=BUNDLED + "gpt-oss-20b-mxfp4", gpu="rtx-3060", ram="48GiB", ctx="32768")
     command = page.inner_text("#command")

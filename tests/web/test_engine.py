@@ -126,3 +126,25 @@ def test_names_are_opened_where_that_is_allowed() -> None:
     assert engine.call("open", {"name": "/models/a.gguf"})["model"]["n_layer"] == 32
     assert engine.call("plan", {"model": "/models/a.gguf", "gpu": "8GiB"})["plan"]["model"]["n_layer"] == 32
     assert opened == ["/models/a.gguf"]
+
+
+def test_a_machine_file_goes_in_and_out() -> None:
+    """All its figures count, and what is saved is the machine that was planned for."""
+    machine = json.dumps({"devices": [{"card": "rtx-3090"}, {"name": "Vulkan0", "backend": "Vulkan", "total": 8 << 30}],
+                          "host": {"total": 64 << 30, "available": 48 << 30, "bandwidth": 5e10, "cores": 8}})
+    saved = ask("machine", machine=machine)["text"]
+    question = {"model": BUNDLED + "qwen3-30b-a3b-q4_k_m", "ctx": "8192"}
+    first, second = (ask("plan", machine=text, **question)["plan"] for text in (machine, saved))
+    assert first == second and [d["name"] for d in first["devices"]] == ["CUDA0", "Vulkan0"]
+    assert first["host"]["free"] == 48 << 30
+    cards = json.loads(ask("machine", gpu="rtx-3090", ram="16GiB")["text"])
+    assert cards["devices"][0]["bandwidth"] == 936e9 and cards["host"]["available"] == 16 << 30
+    assert "total" in ask("plan", machine='{"devices": [{}]}', **question)["error"]
+    assert ask("plan", machine="{", **question)["error"].startswith("machine file: not JSON")
+
+
+def test_the_form_offers_what_the_flags_know() -> None:
+    offer = ask("start")
+    for workload in offer["workloads"]:
+        assert "error" not in ask("plan", model=BUNDLED + "llama-3.2-1b-q8_0", gpu="8GiB", workload=workload), workload
+    assert len(offer["models"]) >= 60 and "rtx-3090" in {card["name"] for card in offer["cards"]}

@@ -7,6 +7,8 @@ import { FIELDS, fromHash, toHash } from "./state.js";
 
 const $ = (id) => document.getElementById(id);
 const SLIDER = ["", "4096", "8192", "16384", "32768", "65536", "131072", "262144", "1048576"];
+const FIELD_OF = { "-c": "ctx", "-np": "np", "-ctk": "ctk", "-ctv": "ctv", "-ub": "ub", "-fa": "fa" };
+const PRIVATE = new Set(["uuid", "pci_id", "notes", "sure"]);      // of a machine file, not for the address
 const PAUSE = 40;                       // milliseconds without typing before a question is asked
 let engine, offer, latest;              // latest: the answer that is shown
 let known = new Map();                  // models that were opened, by name
@@ -25,6 +27,19 @@ function fill(state) {
   $("ctx-slider").value = Math.max(0, SLIDER.indexOf(state.ctx));
   $("cards").replaceChildren();
   for (const card of state.gpu ? state.gpu.split(",") : [""]) addCard(card);
+  showMachine(state.machine);
+}
+
+// The devices of a machine file instead of cards.
+function showMachine(text) {
+  let devices = [];
+  try {
+    devices = JSON.parse(text || "{}").devices ?? [];
+  } catch { /* the engine says what is wrong with it */ }
+  $("machine-facts").hidden = !text;
+  $("gpus").hidden = Boolean(text);
+  $("machine-devices").textContent = "Machine file: "
+    + (devices.map((d) => d?.card ?? d?.description ?? d?.name ?? "?").join(", ") || "no GPU");
 }
 
 function addCard(text = "") {
@@ -133,7 +148,32 @@ function show(answer, state) {
   $("bytes").replaceChildren(byteTable(plan));
   $("speed").textContent = speedWords(plan.speed);
   $("strip").replaceChildren(...strip(answer.layers));
-  $("notes").replaceChildren(...notes("Warnings", plan.warnings, "warning"), ...notes("Why", plan.reasons, "why"));
+  $("notes").replaceChildren(...notes("Warnings", plan.warnings, "warning"), ...notes("Why", plan.reasons, "why"),
+                             ...notes("What would make it fit", answer.remedies, "why"), ...instead(answer.instead, plan.fit));
+}
+
+// What else could be asked for, what it buys, and a button that asks for it; then llama-server's own choice.
+function instead(others, fit) {
+  if (!others.length && !fit) return [];
+  const list = element("ul", { class: "why" }, ...others.map(({ flags, buys }) => {
+    const button = element("button", { type: "button" }, flags.join(" "));
+    button.onclick = () => use(flags);
+    return element("li", {}, button, ` ${buys}`);
+  }));
+  if (fit) list.append(element("li", {}, `--fit, llama-server's own choice: ${fit.placement}, context ${fit.n_ctx}, `
+    + `${rate(fit.speed.generation_tokens_per_second)} tokens/s${fit.fits ? "" : "; that breaks these margins"}`));
+  return [element("h3", {}, "Instead"), list];
+}
+
+function use(flags) {
+  const state = read(), others = [];
+  for (let i = 0; i < flags.length; i++) {
+    if (FIELD_OF[flags[i]]) state[FIELD_OF[flags[i]]] = flags[++i] ?? "";
+    else others.push(flags[i]);
+  }
+  state.flags = [state.flags, ...others].filter(Boolean).join(" ");
+  fill(state);
+  changed(true);
 }
 
 function facts({ model, notes: said = [] }) {
@@ -141,9 +181,12 @@ function facts({ model, notes: said = [] }) {
           ...model.warnings, ...said].join(". ");
 }
 
+function rate(value) {
+  return value.toFixed(value < 10 ? 1 : 0);
+}
+
 function speedWords(speed) {
   if (!speed) return "not predicted";
-  const rate = (value) => value.toFixed(value < 10 ? 1 : 0);
   return `Predicted, not measured, within a factor of ${speed.uncertainty_factor}: `
     + `${rate(speed.generation_tokens_per_second)} tokens/s, ${rate(speed.generation_tokens_per_second_full_context)} with a `
     + `full context; prompt ${rate(speed.prompt_tokens_per_second)} tokens/s.`;
@@ -202,20 +245,24 @@ async function dropped(files) {
 
 async function openMachine(file) {
   try {
-    const machine = JSON.parse(await file.slice(0, 1 << 20).text());
-    const cards = machine.devices.map((d) => String(d.card ?? `${Math.floor(d.total / 2 ** 20)}MiB`));
-    const ram = machine.host?.available ?? machine.host?.total;
-    fill({ ...read(), gpu: cards.join(","), ram: ram ? `${Math.floor(ram / 2 ** 20)}MiB` : "" });
+    const known = JSON.parse(await file.slice(0, 1 << 20).text(), (key, value) =>
+      PRIVATE.has(key) || value === null || value === "" ? undefined : value);
+    fill({ ...read(), machine: JSON.stringify(known), gpu: "", ram: "" });
     changed(true);
   } catch {
     show({ error: `${file.name}: not a machine file, as autolayers devices --json writes it` }, read());
   }
 }
 
-function saveMachine() {
-  const devices = (latest?.plan.devices ?? []).map((d) => ({ name: d.name, description: d.description, total: d.total, free: d.free }));
-  const host = latest?.plan.host.free ? { total: latest.plan.host.free, available: latest.plan.host.free } : {};
-  save("machine.json", JSON.stringify({ devices, host }, null, 1));
+async function saveMachine() {
+  const answer = await engine.call("machine", read());
+  if (answer.error) show(answer, read());
+  else save("machine.json", answer.text);
+}
+
+function forgetMachine() {
+  fill({ ...read(), machine: "" });
+  changed(true);
 }
 
 // --- start
@@ -249,6 +296,7 @@ function wire() {
   $("add-card").onclick = () => addCard().focus();
   $("machine-file").onchange = () => openMachine($("machine-file").files[0]);
   $("save-machine").onclick = saveMachine;
+  $("forget-machine").onclick = forgetMachine;
   $("shell").onchange = showCommand;
   $("copy").onclick = () => navigator.clipboard.writeText($("command").textContent).then(() => status("Copied"));
   $("share").onclick = () => navigator.clipboard.writeText(location.href).then(() => status("Link copied"));
@@ -285,12 +333,12 @@ async function main() {
     $(id).append(new Option("f16", ""), ...offer.cache_types.filter((type) => type !== "f16").map((type) => new Option(type)));
   }
   $("format").append(...offer.formats.map((name) => new Option(name)));
-  $("workload-row").hidden = !offer.workloads;
+  $("workloads").append(...offer.workloads.map((name) => element("option", { value: name })));
   $("version").textContent += ` autolayers ${offer.version}.`;
   wire();
   const state = fromHash(location.hash);
   if (!state.model) state.model = offer.models[0] ?? "";
-  if (!state.gpu && !offer.here) state.gpu = "24GiB";
+  if (!state.gpu && !state.machine && !offer.here) state.gpu = "24GiB";
   fill(state);
   history.replaceState(null, "", toHash(read()));
   await ask();
