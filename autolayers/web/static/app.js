@@ -198,7 +198,9 @@ function notes(title, lines, kind) {
 }
 
 function showCommand() {
-  if (latest) $("command").textContent = latest.command[$("shell").value];
+  if (!latest) return;
+  const words = latest.command[$("shell").value].split(" ");
+  $("command").replaceChildren(...words.flatMap((word, i) => [i ? " " : "", element("span", { class: "word" }, word)]));
 }
 
 async function drawCurve() {
