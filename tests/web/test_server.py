@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 from support import HEADERS
 
-from autolayers.web.engine import Engine
+from autolayers.web.engine import LARGEST_SLICE, Engine
 from autolayers.web.server import MAX_QUESTION, TOKEN_HEADER, PageServer
 
 QUESTION = json.dumps({"model": "bundled:qwen3-8b-q4_k_m", "gpu": "12GiB"})
@@ -70,11 +70,16 @@ def test_no_token_no_answer(server: PageServer, token: str) -> None:
 @pytest.mark.parametrize(("method", "path", "body", "status"), [
     ("GET", "/../pyproject.toml", "", 404), ("GET", "/%2e%2e/engine.py", "", 404), ("GET", "/engine.py", "", 404),
     ("GET", "/headers.zip", "", 404), ("POST", "/call/plan", "{", 400), ("POST", "/call/plan", "[]", 400),
-    ("POST", "/call/plan", "[" * 100000, 400), ("POST", "/call/plan", " " * (MAX_QUESTION + 1), 413),
-    ("PUT", "/", "", 501), ("OPTIONS", "/call/plan", "", 501),
+    ("POST", "/call/plan", "[" * 100000, 400), ("PUT", "/", "", 501), ("OPTIONS", "/call/plan", "", 501),
 ])
 def test_bad_requests(server: PageServer, method: str, path: str, body: str, status: int) -> None:
     assert ask(server, method, path, body, **{TOKEN_HEADER: server.token})[0] == status
+
+
+@pytest.mark.parametrize(("path", "length"), [("/call/plan", str(MAX_QUESTION + 1)), ("/add", str(LARGEST_SLICE + 1)),
+                                              ("/call/plan", "-1"), ("/call/plan", "9" * 400), ("/add", "x")])
+def test_a_body_too_long_is_not_waited_for(server: PageServer, path: str, length: str) -> None:
+    assert ask(server, "POST", path, "", Content_Length=length, **{TOKEN_HEADER: server.token})[0] == 413
 
 
 def test_only_loopback_listens(server: PageServer) -> None:
