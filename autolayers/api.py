@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from .model import Model
     from .planner import FitChoice, Plan
     from .planner.multi import Together
+    from .planner.rivals import Rival
 
 __all__ = ["companions_of", "estimate", "fit_choice", "machine_for", "plan", "plan_together"]
 
@@ -78,6 +79,18 @@ def fit_choice(model: Model, words: Sequence[str] | Params | Arguments, devices:
     params, policy = read(words, environ)
     machine, _ = machine_for(params, policy, devices, host, environ)
     return fit_choice_on(model, params, policy, machine, companions_of(params))
+
+
+def rivals(model: Model, words: Sequence[str] | Params | Arguments, devices: Sequence[Device], host: Host | None,
+           threads: tuple[int, ...] = ()) -> list[Rival]:
+    """The plan's launch and those that its predictions cannot tell from it, five at most; see planner.rivals. Raises
+    what `plan` raises, and DoesNotFit."""
+    from .flags.policy import read
+    from .planner.rivals import rivals_on
+
+    params, policy = read(words, None)
+    machine, _ = machine_for(params, policy, devices, host)
+    return rivals_on(model, params, policy, machine, companions_of(params), threads)
 
 
 def estimate(model: Model, params: Params, devices: Sequence[Device], build: int | None = None, compute: bool = True,

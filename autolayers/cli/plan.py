@@ -15,7 +15,10 @@ from . import load
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from ..flags.parse import Arguments
+    from ..model import Model
     from ..planner import Plan
     from ..planner.multi import Together
 
@@ -46,7 +49,9 @@ def _one(name: str, arguments: Arguments, form: str) -> int:
         return plan(model, arguments, environ=os.environ, explain=form in ("text", "json"),
                     advise=True)
 
-    if form in ("text", "flags", "number", "json"):
+    if form in ("text", "flags", "json"):
+        answer = _measured(make(arguments), model, arguments, make)
+    elif form == "number":
         answer = make(arguments)
     else:
         from ..launch.formats import plan_for
@@ -62,6 +67,19 @@ def _one(name: str, arguments: Arguments, form: str) -> int:
         for line in _warnings(answer):
             say(line)
     return 0 if answer.fits else 5
+
+
+def _measured(plan: Plan, model: Model, arguments: Arguments, make: Callable[[Arguments], Plan]) -> Plan:
+    """The plan that `autolayers tune` measured to be the fastest on this machine, where it did."""
+    from ..launch.tuned import key, measured_plan
+
+    own = arguments.own
+    if own.get("gpu") or own.get("machine") or own.get("ram"):
+        return plan
+    build = own.get("llama-build")
+    plan, line = measured_plan(plan, model, arguments, f"b{build}" if isinstance(build, int) else key(build) if build
+                               else "", os.environ, make)
+    return replace(plan, reasons=(line, *plan.reasons)) if line else plan
 
 
 def _several(names: list[str], arguments: Arguments, form: str) -> int:

@@ -80,6 +80,7 @@ class Params:
     rope_scale: float | None = None
     yarn_orig_ctx: int | None = None
     numa: str | None = None
+    n_threads: int | None = None             # -t; below 1: llama.cpp's default
 
     def layers_wanted(self, everything: int, limit: bool = True) -> int:
         """n_gpu_layers as a count: auto and all are `everything`, more than that counts as it unless `limit` is

@@ -141,7 +141,7 @@ ARGUMENTS = (
     Argument("--verbose-prompt", FLAG),
     Argument("--display-prompt", SWITCH, "", "", "--no-display-prompt"),
     Argument("-co --color", TEXT),
-    Argument("-t --threads", NUMBER, "", "LLAMA_ARG_THREADS"),
+    Argument("-t --threads", INT, "n_threads", "LLAMA_ARG_THREADS"),
     Argument("-tb --threads-batch", NUMBER),
     Argument("-C --cpu-mask", TEXT),
     Argument("-Cr --cpu-range", TEXT),

@@ -15,13 +15,13 @@ from __future__ import annotations
 
 from ..errors import UsageError
 from ..flags.check import refuse_unknown
-from ..flags.kinds import FLAG
 from ..flags.own import own_flags
 from ..flags.params import Params
 from ..flags.parse import items, parse
 from ..flags.table import lookup
 from ..flags.write import to_words
 from ..records import dataclass, replace
+from . import bench
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ class WrappedCommand:
     def plannable(self) -> tuple[str, ...]:
         """`words` as llama-server would say the same, for the planner."""
         if self.bench:
-            return _bench_words(self.words)
+            return bench.as_server(self.words)
         # The other programs run one sequence where llama-server's default is four slots
         one_sequence = self.program.startswith("llama-") and "server" not in self.program
         return ("-np", "1", *self.words) if one_sequence else self.words
@@ -78,22 +78,24 @@ class WrappedCommand:
         return path
 
 
-def read(argv: Sequence[str]) -> WrappedCommand:
-    """Splits the words after `autolayers run`. Raises UsageError: no command, an own flag behind its program."""
-    i = own_end(argv)
+def read(argv: Sequence[str], command: str = "run") -> WrappedCommand:
+    """Splits the words after `autolayers run` (or tune). Raises UsageError: no command, an own flag behind its
+    program."""
+    i = own_end(argv, command)
     own = tuple(argv[:i])
     wrapped = list(argv[i:])
     if wrapped[:1] == ["--"]:
         del wrapped[0]
     if not wrapped:
-        raise UsageError("nothing to run: autolayers run [flags] llama-server -m model.gguf ...")
+        raise UsageError(f"nothing to {command}: autolayers {command} [flags] llama-server -m model.gguf ...")
     if wrapped[0].startswith("-"):
         if lookup(wrapped[0].partition("=")[0]) is None:
-            refuse_unknown(wrapped[0], "run")
-        raise UsageError(f"{wrapped[0]}: not a flag of autolayers run (llama-server's follow the word llama-server)")
+            refuse_unknown(wrapped[0], command)
+        raise UsageError(f"{wrapped[0]}: not a flag of autolayers {command} (llama-server's follow the word "
+                         "llama-server)")
     name = _basename(wrapped[0])
     if name in _CONTAINERS and "run" in wrapped[:3]:
-        return _container(own, wrapped)
+        return _container(own, wrapped, command)
     start = _program(wrapped)
     program = _basename(wrapped[start])
     if program == "llama" and len(wrapped) > start + 1 and not wrapped[start + 1].startswith("-"):
@@ -103,7 +105,7 @@ def read(argv: Sequence[str]) -> WrappedCommand:
     if "--" in words:
         split = words.index("--")
         launcher, words = [*launcher, *words[:split]], words[split + 1:]
-    return WrappedCommand(own, tuple(launcher), _plain(words, program), program)
+    return WrappedCommand(own, tuple(launcher), _plain(words, program, command), program)
 
 
 # With these llama-server loads no model itself: it answers and ends, or starts other servers
@@ -123,24 +125,24 @@ def needs_no_plan(command: WrappedCommand) -> str | None:
     return found
 
 
-def _plain(words: Sequence[str], program: str) -> tuple[str, ...]:
-    """llama.cpp's words, contexts such as 16k as numbers. Raises UsageError for an own flag of `autolayers run`."""
+def _plain(words: Sequence[str], program: str, command: str) -> tuple[str, ...]:
+    """llama.cpp's words, contexts such as 16k as numbers. Raises UsageError for an own flag of autolayers' command."""
     if program == "llama-bench":      # its flags are its own
         unknown, plain = words, words
     else:
         found = list(items(words))
         unknown = [item.name for item in found if item.flag is None]
         plain = [word for item in found for word in item.words]
-    own = own_flags("run")
+    own = own_flags(command)
     for name in (word.partition("=")[0] for word in unknown):
         if name.startswith("--") and name.replace("_", "-") in own:
             raise UsageError(f"{name} is autolayers' own flag: write it before {program}")
     return tuple(plain)
 
 
-def own_end(argv: Sequence[str]) -> int:
+def own_end(argv: Sequence[str], command: str = "run") -> int:
     """Where the wrapped command begins."""
-    own = own_flags("run")
+    own = own_flags(command)
     i = 0
     while i < len(argv):
         name, equals, _ = argv[i].partition("=")
@@ -169,7 +171,7 @@ def _program(wrapped: list[str]) -> int:
     return 0
 
 
-def _container(own: tuple[str, ...], wrapped: list[str]) -> WrappedCommand:
+def _container(own: tuple[str, ...], wrapped: list[str], command: str) -> WrappedCommand:
     mounts = []
     i = wrapped.index("run") + 1
     while i < len(wrapped) and wrapped[i].startswith("-") and wrapped[i] != "--":
@@ -200,7 +202,7 @@ def _container(own: tuple[str, ...], wrapped: list[str]) -> WrappedCommand:
     if i == image and ":light" in wrapped[image]:
         program = "llama-cli"
     known = tuple(sorted((pair for pair in mounts if all(pair)), key=lambda pair: -len(pair[0])))
-    return WrappedCommand(own, tuple(launcher), _plain(words, program), program, known, True)
+    return WrappedCommand(own, tuple(launcher), _plain(words, program, command), program, known, True)
 
 
 def _volume(text: str) -> tuple[str, str]:
@@ -239,7 +241,7 @@ def additions(command: WrappedCommand, flags: Sequence[str], build: Build, envir
             continue
         if name == "flash_attn" and build.bare_flash:
             written = ["-fa"] if wanted.flash_attn == "on" else []
-        words += _for_bench(name, written) if command.bench else written
+        words += bench.for_bench(name, written) if command.bench else written
     return words, notes
 
 
@@ -267,51 +269,3 @@ def _accumulates(flag: str) -> bool:
 def complete(command: WrappedCommand, added: Sequence[str]) -> list[str]:
     """The whole command line."""
     return [*command.launcher, *command.words, *added]
-
-
-# --- llama-bench spells the same flags differently (tools/llama-bench/llama-bench.cpp)
-
-_BENCH_SEPARATORS = {"tensor_split": "/", "device": "/", "overrides": ";"}
-_BENCH_FIELDS = ("n_gpu_layers", "split_mode", "tensor_split", "main_gpu", "device", "overrides")
-_BENCH_SWITCHES = {"-nkvo": "-nkvo", "--no-kv-offload": "-nkvo", "-nopo": "--no-op-offload",
-                   "--no-op-offload": "--no-op-offload", "--no-host": "--no-host", "-embd": "--embedding",
-                   "--embeddings": "--embedding"}
-_BENCH_TEXTS = ("-ts", "--tensor-split", "-dev", "--device", "-ot", "--override-tensor")
-
-
-def _for_bench(name: str, words: list[str]) -> list[str]:
-    """llama-bench reads a comma as the next test, so lists have other separators; its tests say the context."""
-    if name not in _BENCH_FIELDS or not words:
-        return []
-    if name == "overrides":
-        pairs = parse(words, command=None).params.overrides
-        return ["-ot", ";".join(f"{pattern}={buffer_type}" for pattern, buffer_type in pairs)]
-    separator = _BENCH_SEPARATORS.get(name)
-    return [words[0], words[1].replace(",", separator)] if separator else words
-
-
-def _bench_words(words: Sequence[str]) -> tuple[str, ...]:
-    """What a llama-bench command allocates at most, in llama-server's words: one sequence, its longest test."""
-    translated: list[str] = ["-np", "1"]
-    longest = {"-p": 512, "-n": 128, "-d": 0, "-pg": 0}
-    names = {"--n-prompt": "-p", "--n-gen": "-n", "--n-depth": "-d"}
-    i = 0
-    while i < len(words):
-        word, value = words[i], words[i + 1] if i + 1 < len(words) else ""
-        key = names.get(word, word)
-        step = 2
-        if key in longest:
-            numbers = [int(part) for part in value.replace("+", ",").replace("-", ",").split(",") if part.isdigit()]
-            longest[key] = sum(numbers) if key == "-pg" else max(numbers, default=0)
-        elif word in _BENCH_SWITCHES:
-            translated += [_BENCH_SWITCHES[word]] if value == "1" else []
-        elif word in _BENCH_TEXTS:
-            translated += [word, value.replace("/", ",").replace(";", ",")]
-        elif (found := lookup(word)) is None or word in ("-o", "-r", "-v", "--progress", "--repack"):
-            step = 1 if value.startswith("-") or word in ("-v", "--progress") else 2
-        else:
-            step = 1 if found[0].kind is FLAG else 2
-            translated += [word, value.split(",")[0]] if found[0].field and step == 2 else []
-        i += step
-    n_ctx = max(longest["-p"] + longest["-n"], longest["-pg"]) + longest["-d"]
-    return (*translated, "-c", str(n_ctx)) if n_ctx else tuple(translated)

@@ -73,7 +73,7 @@ class Session:
     def plan(self, machine: LaunchMachine | None = None) -> tuple[Plan, list[str]]:
         """(the plan for `machine`, this one's where none is given; the words it adds to the command)."""
         machine = machine or self.machine
-        plan = self._checked(self._corrected(self._plan(machine), machine))
+        plan = self._checked(self._corrected(self._measured(self._plan(machine), machine), machine))
         added, notes = commands.additions(self.command, plan.flags, self.build, self.seen, self.files)
         for note in notes:
             say(note)
@@ -168,6 +168,18 @@ class Session:
 
     def _plan(self, machine: LaunchMachine) -> Plan:
         return self.planner(self.model, self.arguments, devices=machine.devices, host=machine.host)
+
+    def _measured(self, plan: Plan, machine: LaunchMachine) -> Plan:
+        """The plan that `autolayers tune` measured to be the fastest, where it did."""
+        from .tuned import key, measured_plan
+
+        def again(arguments: Arguments) -> Plan:
+            return self.planner(self.model, arguments, devices=machine.devices, host=machine.host)
+
+        plan, line = measured_plan(plan, self.model, self.arguments, key(self.build), self.environ, again)
+        if line:
+            say(line)
+        return plan
 
     def _corrected(self, plan: Plan, machine: LaunchMachine) -> Plan:
         """Planned again where an earlier launch with these flags took more than predicted."""

@@ -100,7 +100,7 @@ def test_what_a_newer_llama_cpp_may_know_passes_where_it_is_asked_for(command: o
 
 def test_flags_that_touch_no_memory_pass_through(capsys: pytest.CaptureFixture[str]) -> None:
     assert main([MODEL, "--gpu", "24GiB", "--port", "80", "--jinja", "-t", "4"]) == 0
-    assert capsys.readouterr().out == "-ngl 17 -c 131072 --port 80 --jinja -t 4\n"
+    assert capsys.readouterr().out == "-ngl 17 -c 131072 -t 4 --port 80 --jinja\n"
     assert main([MODEL, "--gpu", "24GiB", "--strict-flags", "off", "--brand-new", "x"]) == 0
     assert capsys.readouterr().out == "-ngl 17 -c 131072 --brand-new x\n"
 

@@ -32,9 +32,9 @@ _FIELDS = frozenset((
     "model", "n_gpu_layers", "n_ctx", "n_batch", "n_ubatch", "n_parallel", "kv_unified", "flash_attn", "cache_type_k",
     "cache_type_v", "kv_offload", "swa_full", "split_mode", "tensor_split", "main_gpu", "device", "overrides",
     "load_mode", "mmproj", "mmproj_offload", "image_max_tokens", "model_draft", "draft_n_max", "n_gpu_layers_draft",
-    "spec_type", "lora", "override_kv"))
+    "spec_type", "lora", "override_kv", "n_threads"))
 # Arguments that do not touch memory, and what KoboldCpp calls them
-_FLAGS = {"-t": "--threads", "-tb": "--blasthreads", "--host": "--host", "--port": "--port", "--jinja": "--jinja",
+_FLAGS = {"-tb": "--blasthreads", "--host": "--host", "--port": "--port", "--jinja": "--jinja",
           "--chat-template-file": "--jinjatemplate", "--chat-template-kwargs": "--jinja_kwargs",
           "--image-min-tokens": "--visionmintokens", "--ssl-cert-file": "", "--ssl-key-file": "", "--mmproj-auto": ""}
 
@@ -56,6 +56,8 @@ def write(launch: LaunchFile) -> str:
     if use.n_ubatch not in _BATCHES:
         raise UsageError(f"koboldcpp's --batchsize is one of {', '.join(map(str, _BATCHES))}, not {use.n_ubatch}: "
                          "plan with such an -ub")
+    if p.n_threads is not None and p.n_threads > 0:
+        words += ["--threads", str(p.n_threads)]
     words += ["--batchsize", str(use.n_ubatch), *_loading(p), *_companions(launch), *_rest(launch)]
     line = shell(words)
     if "LLAMA_API_KEY" in launch.secrets:      # the shell stops where it is not set: no server without its key

@@ -25,10 +25,10 @@ _FIELDS = frozenset((
     "model", "n_gpu_layers", "n_ctx", "n_batch", "n_ubatch", "n_parallel", "kv_unified", "flash_attn", "cache_type_k",
     "cache_type_v", "kv_offload", "op_offload", "swa_full", "split_mode", "tensor_split", "main_gpu", "device",
     "load_mode", "embedding", "reranking", "pooling", "lora", "override_kv", "rope_scaling", "rope_scale",
-    "yarn_orig_ctx", "numa"))
+    "yarn_orig_ctx", "numa", "n_threads"))
 # Arguments that do not touch memory: (Llama's own name, how its value is read)
 _FLAGS: dict[str, tuple[str, Any]] = {
-    "-t": ("n_threads", int), "-tb": ("n_threads_batch", int), "-s": ("seed", int),
+    "-tb": ("n_threads_batch", int), "-s": ("seed", int),
     "--rope-freq-base": ("rope_freq_base", float), "--yarn-ext-factor": ("yarn_ext_factor", float),
     "--yarn-attn-factor": ("yarn_attn_factor", float), "--yarn-beta-fast": ("yarn_beta_fast", float),
     "--yarn-beta-slow": ("yarn_beta_slow", float),
@@ -75,7 +75,7 @@ def write(launch: LaunchFile) -> str:
         "rope_freq_scale": 1 / p.rope_scale if p.rope_scale else None,
         "yarn_orig_ctx": p.yarn_orig_ctx,
         "kv_overrides": {key: _kv_value(text) for key, text in p.override_kv} or None,
-        "numa": _NUMA[p.numa] if p.numa else None,
+        "numa": _NUMA[p.numa] if p.numa else None, "n_threads": p.n_threads,
         **_adapter(launch),
     }
     for flag, value in launch.arguments.given:

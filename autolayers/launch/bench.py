@@ -1,0 +1,266 @@
+"""llama-bench (tools/llama-bench/llama-bench.cpp): llama-server's flags in its words and back, and one measurement.
+
+    words, lacking = bench_words(params, program.flags)       # -nkvo 1, -ts 3/1, -ot a=CPU;b=CPU
+    rates = measure(program, [*words, ...], test, timeout=60, environ=os.environ)
+
+Its flags take a value where llama-server's are switches, and a comma there is the next test: lists have other
+separators. The context and the sequences follow from its tests.
+"""
+
+from __future__ import annotations
+
+from ..errors import AutolayersError
+from ..flags.kinds import FLAG
+from ..flags.params import Params
+from ..flags.parse import items, parse
+from ..flags.table import Argument, lookup, rows_of
+from ..records import dataclass
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+    from typing import Any
+
+    from ..planner.rivals import Test
+
+# How llama-bench says a field of Params: (flag, its value), and what older builds call it
+ROWS: dict[str, tuple[str, Callable[[Any], str]]] = {
+    "model": ("-m", str),
+    "n_gpu_layers": ("-ngl", lambda n: "999" if n == -2 else str(n)),
+    "n_batch": ("-b", str),
+    "n_ubatch": ("-ub", str),
+    "flash_attn": ("-fa", str),
+    "cache_type_k": ("-ctk", str),
+    "cache_type_v": ("-ctv", str),
+    "kv_offload": ("-nkvo", lambda on: str(int(not on))),
+    "op_offload": ("-nopo", lambda on: str(int(not on))),
+    "split_mode": ("-sm", str),
+    "tensor_split": ("-ts", lambda shares: "/".join(f"{share:g}" for share in shares)),
+    "main_gpu": ("-mg", str),
+    "device": ("-dev", lambda names: "/".join(names) or "none"),
+    "rpc": ("-rpc", ",".join),
+    "overrides": ("-ot", lambda pairs: ";".join(f"{pattern}={buffer}" for pattern, buffer in pairs)),
+    "load_mode": ("-lm", str),
+    "lazy_mode": ("-lzm", str),
+    "repack": ("--repack", lambda on: str(int(on))),
+    "no_host": ("--no-host", lambda on: str(int(on))),
+    "embedding": ("-embd", lambda on: str(int(on))),
+    "numa": ("--numa", str),
+    "n_threads": ("-t", str),
+}
+# What a test says itself, or what a launch that is planned does not leave open
+_OF_TESTS = frozenset(("n_ctx", "n_parallel", "kv_unified", "kv_unified_per_slot", "warmup", "fit", "fit_target",
+                       "fit_ctx"))
+# Flags that touch no memory and that both have
+_ALIKE = ("-C", "--cpu-strict", "--poll", "--prio")
+_SWITCHES = {"-nkvo": "-nkvo", "--no-kv-offload": "-nkvo", "-nopo": "--no-op-offload",
+             "--no-op-offload": "--no-op-offload", "--no-host": "--no-host", "-embd": "--embedding",
+             "--embeddings": "--embedding"}
+_TEXTS = ("-ts", "--tensor-split", "-dev", "--device", "-ot", "--override-tensor")
+_PLACEMENT = ("n_gpu_layers", "split_mode", "tensor_split", "main_gpu", "device", "overrides")
+_BELIEVED = 3.0       # repetitions that differ by more times than this: the slower one counts
+
+
+class BenchFailed(AutolayersError):
+    """Why a launch could not be measured, in one line without the program's name."""
+
+
+@dataclass(frozen=True)
+class Program:
+    """A llama-bench. `words` start it; `flags`: the names in its --help; `jsonl`: it has that output."""
+
+    words: tuple[str, ...]
+    flags: frozenset[str]
+    jsonl: bool
+
+    @property
+    def name(self) -> str:
+        return self.words[0]
+
+
+@dataclass(frozen=True)
+class Rates:
+    """What llama-bench measured: tokens per second of the prompt and of generation. `doubt`: why less than its best
+    repetition counts."""
+
+    prompt: float
+    token: float
+    build: int
+    commit: str
+    processor: str
+    doubt: str = ""
+
+
+def in_its_words(params: Params, known: Collection[str]) -> tuple[list[str], list[str]]:
+    """(words, flags of llama-server's that it lacks) of a launch. `known`: the names that this build has."""
+    words: list[str] = []
+    lacking: list[str] = []
+    for name in Params.__record_fields__:      # type: ignore[attr-defined]
+        value = getattr(params, name)
+        if value is None or (value == () and name != "device") or name in _OF_TESTS:
+            continue
+        row = ROWS.get(name)
+        said = _said(row[0], row[1](value), known) if row else []
+        if said and not (name == "overrides" and any(set(",;") & set(part) for pair in value for part in pair)):
+            words += said
+        else:
+            lacking.append(rows_of(name)[0].canonical)
+    return words, lacking
+
+
+def _said(flag: str, value: str, known: Collection[str]) -> list[str]:
+    """A flag and its value in this build's words; [] where it has none."""
+    if flag in known or (flag == "-rpc" and "--rpc" in known):
+        return [flag, value]
+    if flag == "-lm" and "-mmp" in known:        # older builds: one switch each
+        return ["-mmp", str(int("mmap" in value or value == "auto"))] if value != "dio" and "mlock" not in value else []
+    return []
+
+
+def rest_in_its_words(words: Sequence[str], known: Collection[str]) -> tuple[list[str], list[str]]:
+    """The same of a command's words that touch no memory."""
+    same: list[str] = []
+    lacking: list[str] = []
+    for item in items(words):
+        known_flag = item.flag if isinstance(item.flag, Argument) else None
+        if known_flag is not None and known_flag.field:
+            continue
+        name = known_flag.canonical if known_flag else item.name
+        if name in _ALIKE and name in known:
+            same += [name, *item.words[1:]]
+        else:
+            lacking.append(item.name)
+    return same, lacking
+
+
+def read_program(words: Sequence[str], environ: Mapping[str, str], timeout: float = 30) -> Program:
+    """The llama-bench that these words start, by its --help. Raises BenchFailed."""
+    import re
+
+    from ..programs import NoAnswer, ask
+
+    try:
+        answer = ask([*words, "--help"], environ, timeout)
+    except NoAnswer as error:
+        raise BenchFailed(f"{words[0]}: {error}") from None
+    text = answer.out + answer.err
+    flags = frozenset(name for line in text.splitlines() if line.strip().startswith("-")
+                      for name in re.findall(r"(?<![\w-])--?[A-Za-z][\w-]*", line.partition("(default")[0]))
+    if not {"-ngl", "-p", "-n", "-o"} <= flags:
+        raise BenchFailed(f"{words[0]}: its --help is not llama-bench's")
+    return Program(tuple(words), flags, "jsonl" in text)
+
+
+def measure(program: Program, words: Sequence[str], test: Test, timeout: float, environ: Mapping[str, str],
+            repetitions: int = 2) -> Rates:
+    """Runs one test of a launch. Raises BenchFailed where it fails, does not end in time or says what cannot be."""
+    import time
+
+    from ..programs import NoAnswer, ask
+
+    asked = [*program.words, *words, "-p", str(test.prompt), "-n", str(test.generate), "-d", str(test.depth),
+             "-r", str(repetitions), "-o", "jsonl" if program.jsonl else "json"]
+    begin = time.monotonic()
+    try:
+        answer = ask(asked, environ, timeout)
+    except NoAnswer as error:
+        raise BenchFailed(str(error)) from None
+    took = time.monotonic() - begin
+    if answer.code < 0:
+        raise BenchFailed(f"ended by signal {-answer.code}" + (", as for want of memory" * (answer.code == -9)))
+    if answer.code:
+        raise BenchFailed(f"exit code {answer.code}: {_last_line(answer.err) or _last_line(answer.out) or 'no word'}")
+    rows = list(_rows(answer.out))
+    prompt = _rate(rows, test.prompt, 0, test.depth, took)
+    token = _rate(rows, 0, test.generate, test.depth, took)
+    row = prompt[2]
+    build, commit, processor = row.get("build_number"), row.get("build_commit"), row.get("cpu_info")
+    return Rates(prompt[0], token[0], build if isinstance(build, int) else 0, commit if isinstance(commit, str) else "",
+                 processor if isinstance(processor, str) else "", prompt[1] or token[1])
+
+
+def _rows(text: str) -> Iterator[dict[str, Any]]:
+    """The JSON objects of its output, a list or one a line."""
+    import json
+
+    try:
+        found = json.loads(text)
+        yield from (row for row in (found if isinstance(found, list) else [found]) if isinstance(row, dict))
+        return
+    except (ValueError, RecursionError):
+        pass
+    for line in text.splitlines():
+        try:
+            row = json.loads(line)
+        except (ValueError, RecursionError):
+            continue
+        if isinstance(row, dict):
+            yield row
+
+
+def _rate(rows: Sequence[dict[str, Any]], prompt: int, generate: int, depth: int,
+          took: float) -> tuple[float, str, dict[str, Any]]:
+    """(tokens per second, a doubt, the row) of one test. `took`: seconds by our own clock."""
+    what = "prompt" if prompt else "generation"
+    row = next((row for row in rows if (row.get("n_prompt"), row.get("n_gen"), row.get("n_depth", 0)) ==
+                (prompt, generate, depth)), None)
+    if row is None:
+        raise BenchFailed(f"no {what} of {prompt or generate} tokens in its output")
+    samples = row.get("samples_ns")
+    if not isinstance(samples, list) or not samples or \
+            not all(isinstance(ns, int) and not isinstance(ns, bool) and ns > 0 for ns in samples):
+        raise BenchFailed(f"the times of its {what} are no numbers of nanoseconds")
+    if sum(samples) > 1.05e9 * took + 1e8:
+        raise BenchFailed(f"its {what} took {sum(samples) / 1e9:.1f} s of the {took:.1f} s that it ran: a clock jumped")
+    fast, slow = min(samples), max(samples)
+    doubt = "" if slow <= _BELIEVED * fast else \
+        f"repetitions of its {what} differ {slow / fast:.0f} times: the machine is busy, or a clock jumped"
+    return (prompt + generate) * 1e9 / (slow if doubt else fast), doubt, row
+
+
+def _last_line(text: str) -> str:
+    from ..quoting import printable
+
+    lines = [line for line in text.splitlines() if line.strip()]
+    errors = [line for line in lines if "error" in line.lower() or "failed" in line.lower()]
+    return printable((errors or lines or [""])[-1].strip())[:200]
+
+
+# --- a plan for a llama-bench command
+
+def for_bench(name: str, words: list[str]) -> list[str]:
+    """The words of a plan's field as `autolayers run llama-bench` adds them: its tests say the rest."""
+    if name not in _PLACEMENT or not words:
+        return []
+    value = getattr(parse(words, command=None).params, name)
+    if name == "n_gpu_layers":
+        return words
+    flag, say = ROWS[name]
+    return [flag, say(value)]
+
+
+def as_server(words: Sequence[str]) -> tuple[str, ...]:
+    """What a llama-bench command allocates at most, in llama-server's words: one sequence, its longest test."""
+    translated: list[str] = ["-np", "1"]
+    longest = {"-p": 512, "-n": 128, "-d": 0, "-pg": 0}
+    names = {"--n-prompt": "-p", "--n-gen": "-n", "--n-depth": "-d"}
+    i = 0
+    while i < len(words):
+        word, value = words[i], words[i + 1] if i + 1 < len(words) else ""
+        key = names.get(word, word)
+        step = 2
+        if key in longest:
+            numbers = [int(part) for part in value.replace("+", ",").replace("-", ",").split(",") if part.isdigit()]
+            longest[key] = sum(numbers) if key == "-pg" else max(numbers, default=0)
+        elif word in _SWITCHES:
+            translated += [_SWITCHES[word]] if value == "1" else []
+        elif word in _TEXTS:
+            translated += [word, value.replace("/", ",").replace(";", ",")]
+        elif (found := lookup(word)) is None or word in ("-o", "-r", "-v", "--progress", "--repack"):
+            step = 1 if value.startswith("-") or word in ("-v", "--progress") else 2
+        else:
+            step = 1 if found[0].kind is FLAG else 2
+            translated += [word, value.split(",")[0]] if found[0].field and step == 2 else []
+        i += step
+    n_ctx = max(longest["-p"] + longest["-n"], longest["-pg"]) + longest["-d"]
+    return (*translated, "-c", str(n_ctx)) if n_ctx else tuple(translated)

@@ -1,0 +1,131 @@
+"""`autolayers tune`: launches measured by llama-bench, the nearest to each other again, within a time limit.
+
+A launch is compared by the seconds of the workload that its measured rates make. The best repetition counts: what else
+the machine does only slows it down.
+"""
+
+from __future__ import annotations
+
+import time
+
+from ..output import say
+from ..planner.rivals import Test
+from ..records import dataclass, replace
+from .bench import BenchFailed, Rates, in_its_words
+from .bench import measure as measure_once
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from ..flags.workload import Workload
+    from ..planner.rivals import Rival
+    from .bench import Program
+
+CLOSE = 1.1           # launches within this of the best are measured again
+ROUNDS = 3
+PATIENCE = 4.0        # times the predicted seconds,
+LEAST = 60.0          # and at least so many
+LOAD = 500e6          # bytes per second of loading a model
+TOKENS = 64           # generated ones of a test
+
+
+@dataclass(frozen=True)
+class Measured:
+    """A launch, its rates in tokens per second and the seconds of the workload; `runs` of llama-bench."""
+
+    rival: Rival
+    rates: Rates
+    seconds: float
+    runs: int = 1
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What is known at the end: the measured launches, the fastest first; `interrupted` by Ctrl-C."""
+
+    measured: tuple[Measured, ...]
+    interrupted: bool = False
+
+
+def test_for(work: Workload, rivals: Sequence[Rival], limit: float) -> Test:
+    """The test that the slowest launch should end in its share of the limit: the workload's own depth and prompt, cut
+    where they take too long, the prompt never below one micro-batch."""
+    widest = max(rival.params.n_ubatch or 512 for rival in rivals)
+    least = min(work.prompt, widest)
+    test = Test(work.prompt, min(work.generate, TOKENS), work.depth)
+    share = limit / (len(rivals) + 1)
+    while max(_seconds(rival, test) for rival in rivals) > share:
+        if test.depth:
+            test = replace(test, depth=test.depth // 2 if test.depth > 512 else 0)
+        elif test.prompt > least:
+            test = replace(test, prompt=max(least, test.prompt // 2))
+        elif test.generate > 16:
+            test = replace(test, generate=test.generate // 2)
+        else:
+            break
+    return test
+
+
+def tune(rivals: Sequence[Rival], program: Program, size: int, test: Test, limit: float,
+         environ: Mapping[str, str], rest: Sequence[str] = ()) -> Outcome:
+    """Measures each launch once, then those near the best again while there is time; a line on stderr for each. `size`:
+    bytes of the model; `rest`: llama-bench's words that all launches have."""
+    end = time.monotonic() + limit
+    found: dict[int, Measured] = {}
+    took: dict[int, float] = {}
+    try:
+        for turn in range(ROUNDS):
+            best = min((known.seconds for known in found.values()), default=0.0)
+            near = [i for i in range(len(rivals)) if turn == 0 or (i in found and found[i].seconds <= CLOSE * best)]
+            if turn and len(near) < 2:
+                break
+            for i in near:
+                left = end - time.monotonic()
+                if left <= 0 or took.get(i, 0.0) > left:
+                    if turn == 0:
+                        say(f"the time limit of {limit:g} s is reached: {len(found)} of {len(rivals)} measured")
+                    return _outcome(found)
+                begin = time.monotonic()
+                one = _measure(i, rivals, program, size, test, left, environ, rest)
+                took[i] = time.monotonic() - begin
+                if one is not None:
+                    found[i] = _better(found.get(i), one)
+    except KeyboardInterrupt:
+        say(f"interrupted: {len(found)} of {len(rivals)} measured")
+        return _outcome(found, interrupted=True)
+    return _outcome(found)
+
+
+def _outcome(found: Mapping[int, Measured], interrupted: bool = False) -> Outcome:
+    return Outcome(tuple(sorted(found.values(), key=lambda one: one.seconds)), interrupted)
+
+
+def _measure(i: int, rivals: Sequence[Rival], program: Program, size: int, test: Test, left: float,
+             environ: Mapping[str, str], rest: Sequence[str]) -> Measured | None:
+    """One launch measured, None where that fails; says which."""
+    rival = rivals[i]
+    head = f"{i + 1} of {len(rivals)}: {rival.placement}"
+    words, _ = in_its_words(rival.params, program.flags)
+    patience = min(left, max(LEAST, size / LOAD + PATIENCE * _seconds(rival, test)))
+    try:
+        rates = measure_once(program, [*words, *rest], test, patience, environ)
+    except BenchFailed as error:
+        say(f"{head}: not measured: llama-bench {error}")
+        return None
+    say(f"{head}: {rates.token:.4g} tokens/s, prompts {rates.prompt:.4g}" + (f" ({rates.doubt})" if rates.doubt else ""))
+    return Measured(rival, rates, rival.seconds(rates.prompt, rates.token, test))
+
+
+def _better(before: Measured | None, now: Measured) -> Measured:
+    """Both measurements of a launch as one."""
+    if before is None:
+        return now
+    quicker = before if before.seconds <= now.seconds else now
+    return replace(quicker, runs=before.runs + 1)
+
+
+def _seconds(rival: Rival, test: Test) -> float:
+    """Predicted seconds of llama-bench: a warmup and two repetitions, behind one prompt of the depth."""
+    prompt, tokens = rival.expected(test)
+    return 3 * prompt + 2 * tokens + (rival.clock.prompt(test.depth, 0) if test.depth else 0.0)

@@ -1,0 +1,131 @@
+"""What `autolayers tune` measured on this machine, for later plans of the same model, machine and build.
+
+One JSON file for each model in tuned/ of the state directory, named by the digest of the model's header. An answer
+holds for the question that it was measured for: the flags that were given, and the workload.
+"""
+
+from __future__ import annotations
+
+from .. import state
+from ..errors import AutolayersError
+from ..flags.params import Params
+from ..flags.parse import parse
+from ..flags.write import to_words
+from ..records import dataclass, replace
+from .observations import digest
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+    from typing import Any
+
+    from ..builds import Build
+    from ..flags.parse import Arguments
+    from ..model import Model
+    from ..planner import Plan
+
+_LIMIT = 50       # answers kept per model, the newest
+_ANSWERED = ("ctx", "ctx-min", "kv-types", "strategy")     # own flags that a complete launch answers
+_AIMS = (*_ANSWERED, "workload", "margin", "budget")
+
+
+@dataclass(frozen=True)
+class Tuned:
+    """The fastest launch measured. `build`: llama.cpp's number, or its commit where it has none; `machine` and
+    `question` as `machine_of` and `question_of` say them; `flags`: the launch; rates in tokens per second."""
+
+    build: str
+    machine: str
+    question: str
+    flags: tuple[str, ...]
+    prompt: float
+    token: float
+    date: str
+
+
+def key(build: Build) -> str:
+    """What a build is called here: its number, else its commit; "" where neither is known."""
+    return f"b{build.number}" if build.number else build.commit
+
+
+def machine_of(devices: Iterable[Any]) -> str:
+    """This machine: its name, its devices' names and what they are."""
+    import platform
+
+    return "; ".join([platform.node(), *(f"{device.name} {device.description}" for device in devices)])
+
+
+def question_of(params: Params, own: Mapping[str, Any]) -> str:
+    """What was given, of all that decides the answer."""
+    aims = [f"--{name} {own[name]}" for name in _AIMS if own.get(name)]
+    return " ".join([*to_words(replace(params, model=None)), *aims])
+
+
+def load(model: str, environ: Mapping[str, str]) -> list[Tuned]:
+    """All answers for a model's digest, oldest first; those that are not as they are kept count for nothing."""
+    try:
+        entries: Any = state.read(_file(model, environ))
+    except AutolayersError:
+        return []
+    found = []
+    for entry in entries if isinstance(entries, list) else ():
+        try:
+            tuned = Tuned(**{**entry, "flags": tuple(entry["flags"])})
+            texts = (tuned.build, tuned.machine, tuned.question, tuned.date, *tuned.flags)
+            if all(isinstance(text, str) for text in texts) and 0 < tuned.prompt < 1e9 and 0 < tuned.token < 1e9:
+                found.append(tuned)
+        except (TypeError, KeyError, ValueError):
+            continue
+    return found
+
+
+def keep(model: str, tuned: Tuned, environ: Mapping[str, str]) -> None:
+    """Adds an answer, in the place of one to the same question. Raises AutolayersError."""
+    def same(other: Tuned) -> bool:
+        return (other.build, other.machine, other.question) == (tuned.build, tuned.machine, tuned.question)
+
+    with state.locked(environ):
+        others = [other for other in load(model, environ) if not same(other)]
+        state.keep(_file(model, environ),
+                   [{**vars(other), "flags": list(other.flags)} for other in [*others, tuned][-_LIMIT:]])
+
+
+def measured_plan(plan: Plan, model: Model, arguments: Arguments, build: str, environ: Mapping[str, str],
+                  again: Callable[[Arguments], Plan]) -> tuple[Plan, str]:
+    """The launch that was measured to be the fastest for this very question, planned by `again`, and a line that says
+    so; `plan` and "" where none was. `build` "": any, the last that was measured."""
+    found = find(model, plan.devices, arguments, build, environ) if plan.fits else None
+    if found is None:
+        return plan, ""
+    params = replace(parse(found.flags, command=None).params, model=arguments.params.model)
+    own = {name: value for name, value in arguments.own.items() if name not in _ANSWERED}
+    measured = again(replace(arguments, params=params, own=own))
+    if not measured.fits:
+        return plan, f"the launch that autolayers tune measured on {found.date[:10]} does not fit now: predicted again"
+    return measured, (f"measured by autolayers tune on {found.date[:10]}: {found.token:.1f} tokens/s, prompts "
+                      f"{found.prompt:.0f}")
+
+
+def find(model: Model, devices: Iterable[Any], arguments: Arguments, build: str,
+         environ: Mapping[str, str]) -> Tuned | None:
+    """The newest answer for this model, machine, build and question."""
+    import os
+
+    try:
+        if not os.path.isdir(state.path(environ, "tuned")):
+            return None
+    except AutolayersError:
+        return None
+    name = digest_of(model)
+    machine, question = machine_of(devices), question_of(arguments.params, arguments.own)
+    return next((tuned for tuned in reversed(load(name, environ) if name else [])
+                 if (tuned.machine, tuned.question) == (machine, question) and build in ("", tuned.build)), None)
+
+
+def digest_of(model: Model) -> str:
+    """The digest of a model's header; "" where it cannot be read."""
+    return digest(model.path, model.header.data_offset or 1 << 20)
+
+
+def _file(model: str, environ: Mapping[str, str]) -> str:
+    return state.path(environ, "tuned", model + ".json")

@@ -1,0 +1,161 @@
+"""What else may be the fastest: launches whose predicted speeds overlap with the best one's, to be measured.
+
+    for rival in rivals_on(model, params, policy, machine):     # the best predicted one first, five at most
+        rival.params, rival.placement, rival.seconds(prompt_rate, token_rate, test)
+"""
+
+from __future__ import annotations
+
+from ..backends import HOST
+from ..errors import DoesNotFit, LaunchRefused
+from ..flags.params import N_BATCH
+from ..memory.companions import NONE
+from ..records import dataclass, replace
+from . import candidates, serving
+from .cost import CostModel
+from .evaluate import FULL, Evaluator
+from .fit import fit
+from .solve import MICRO_BATCHES, Search, solve
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from typing import Any
+
+    from ..flags.params import Params
+    from ..flags.policy import Policy
+    from ..memory.companions import Companions
+    from ..model import Model
+    from .cost import Clock, Speed
+    from .evaluate import Candidate, Machine
+
+MOST = 5              # launches that are measured
+ALIKE = 1.03          # of one kind of placement only those are measured that are predicted to differ by more
+
+
+@dataclass(frozen=True)
+class Test:
+    """What is measured of a launch: the rates of a prompt and of generated tokens, each behind `depth` others."""
+
+    prompt: int
+    generate: int
+    depth: int = 0
+
+
+@dataclass(frozen=True)
+class Rival:
+    """A launch that fits, complete."""
+
+    params: Params
+    placement: str
+    speed: Speed
+    clock: Clock
+
+    def seconds(self, prompt: float, token: float, test: Test) -> float:
+        """Seconds of the whole workload from measured rates; what a longer prompt or a deeper token costs more than the
+        test's is predicted."""
+        work, clock = self.speed.workload, self.clock
+        first = self.predicted_prompt / (clock.prompt(test.prompt, test.depth) / test.prompt) / prompt
+        later = self.predicted_token / clock.token(test.depth + test.generate / 2) / token
+        return work.requests * first * work.prompt + work.generate * later
+
+    @property
+    def predicted_prompt(self) -> float:
+        """Seconds of one token of the workload's prompts."""
+        return 1 / self.speed.prompt
+
+    @property
+    def predicted_token(self) -> float:
+        """Seconds of a token of every answer, in their middle."""
+        return self.speed.workload.requests / self.speed.generation
+
+    def expected(self, test: Test) -> tuple[float, float]:
+        """Predicted seconds of the prompt and of the tokens of a test."""
+        return (self.clock.prompt(test.prompt, test.depth),
+                test.generate * self.clock.token(test.depth + test.generate / 2))
+
+
+def rivals_on(model: Model, params: Params, policy: Policy, machine: Machine, companions: Companions = NONE,
+              threads: tuple[int, ...] = ()) -> list[Rival]:
+    """The plan's launch, then those that may be faster than it by the doubt of both predictions, all with its context.
+
+    `threads`: numbers of threads to try where the processor computes. Raises LaunchRefused, and DoesNotFit where no
+    launch fits."""
+    evaluator = Evaluator.of(model.overridden(params.override_kv), machine, policy.build, policy.margin, companions)
+    cost = CostModel(evaluator, policy.workload)
+    chosen = solve(evaluator, params, policy, cost)
+    if chosen is None:
+        raise evaluator.refusal or LaunchRefused("llama.cpp would refuse this launch")
+    if not chosen.fits:
+        raise DoesNotFit("no launch of this model fits: nothing to measure")
+    at = replace(params, n_ctx=chosen.breakdown.n_ctx)
+    found: dict[str, list[Candidate]] = {}
+    for kind, candidate in [("", chosen), *_alternatives(evaluator, cost, at, policy, chosen)]:
+        if candidate is not None and candidate.fits:
+            known = found.setdefault(kind, [])
+            near = [cost.speed(other).request / cost.speed(candidate).request for other in known]
+            if all(not 1 / ALIKE < ratio < ALIKE for ratio in near):
+                known.append(candidate)
+    best = cost.speed(chosen)
+    others = {candidate.params: candidate for kind in found for candidate in found[kind]
+              if _overlaps(cost.speed(candidate), best)}
+    others.pop(chosen.params, None)
+    order = [chosen, *sorted(others.values(), key=lambda it: cost.speed(it).request)]
+    rivals = [_rival(evaluator, cost, candidate) for candidate in order]
+    more = [replace(rival, params=replace(rival.params, n_threads=n),
+                    placement=f"{rival.placement}, {n} threads")
+            for rival in [rival for rival in rivals if any(place == HOST for place, _ in rival.clock.sums)][:1]
+            for n in threads if params.n_threads is None]
+    return [*rivals[:MOST - len(more)], *more]
+
+
+def _overlaps(speed: Speed, best: Speed) -> bool:
+    """Whether the launch may be the faster one, both predictions being off by their doubt."""
+    return speed.request / speed.spread <= best.request * best.spread
+
+
+def _rival(evaluator: Evaluator, cost: CostModel, candidate: Candidate) -> Rival:
+    use = candidate.breakdown
+    clock = cost.clock(candidate.params, use)
+    params = serving.bounded(evaluator, candidate).params
+    placement = candidates.describe(params, evaluator.model.hparams.n_layer_all + 1)
+    return Rival(params, placement, cost.speed(candidate), clock)
+
+
+def _alternatives(evaluator: Evaluator, cost: CostModel, at: Params, policy: Policy,
+                  chosen: Candidate) -> Iterator[tuple[str, Candidate | None]]:
+    """(kind of placement, a launch of it), with nothing changed that is given."""
+    devices = evaluator.machine.devices
+    sizes: tuple[dict[str, Any], ...] = ({},)
+    if at.n_ubatch is None and at.n_batch is None and not at.embedding and not at.reranking:
+        sizes = ({}, *({"n_ubatch": size, "n_batch": max(N_BATCH, size)} for size in MICRO_BATCHES))
+    if not devices:
+        for changes in (*sizes, {"flash_attn": "off"} if at.flash_attn is None else {}):
+            yield "processor", evaluator.candidate(replace(chosen.params, **changes), FULL)
+        return
+    for changes in sizes:
+        params = replace(at, **changes)
+        search = Search(evaluator, params, policy, cost, FULL)
+        everything = search.everything
+        if not search.literal:
+            yield "layers", search.split.most(lambda n, p=params: replace(p, n_gpu_layers=n), everything)  # type: ignore[misc]
+            yield "none", evaluator.candidate(replace(params, n_gpu_layers=0), FULL)
+        if not at.overrides and policy.strategy != "layers":
+            for kind, make in _in_ram(evaluator, replace(params, n_gpu_layers=search.top)):
+                yield kind, search.split.most(make, evaluator.model.hparams.n_layer_all)
+        if not search.literal and not changes:
+            yield "fit", fit(evaluator, params, FULL)
+    if len(devices) > 1 and at.device is None and at.split_mode is None and at.tensor_split is None:
+        for device in devices:
+            alone = replace(at, device=(device.name,))
+            search = Search(evaluator, alone, policy, cost, FULL)
+            yield device.name, evaluator.candidate(replace(alone, n_gpu_layers=search.top), FULL)
+
+
+def _in_ram(evaluator: Evaluator, base: Params) -> Iterator[tuple[str, Any]]:
+    """(kind, the flags by how many layers are spared) of what may lie in RAM of every layer."""
+    n = evaluator.model.hparams.n_layer_all
+    if evaluator.model.hparams.n_expert:
+        yield "experts", lambda spared: candidates.with_experts_on_host(base, n - spared)
+    elif f"blk.{n - 1}.ffn_down.weight" in evaluator.model.tensors:
+        yield "ffn", lambda spared: candidates.with_ffn_on_host(base, n - spared)
