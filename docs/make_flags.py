@@ -9,20 +9,35 @@ from autolayers import __version__
 from autolayers.cli.help import ABOUT, EXAMPLES, EXIT_CODES, MODEL, spelled
 from autolayers.flags.formats import FORMATS
 from autolayers.flags.own import COMMANDS, FLAGS, OwnFlag
+from autolayers.flags.table import rows_of
+from autolayers.launch.bench import ALIKE, ROWS
+
+_EXAMPLES = {"kv_offload": ", 1 for `-nkvo`", "op_offload": ", 1 for `--no-op-offload`", "repack": ", 0 or 1",
+             "no_host": ", 0 or 1", "embedding": ", 0 or 1", "tensor_split": ": `3/1`", "device": ": `CUDA0/CUDA1`",
+             "overrides": ": `a=CPU;b=CPU`, with `-cmoe`, `-ncmoe` and `-ncffn`",
+             "load_mode": ", `-mmp` of older builds"}
 
 
 def part(name: str) -> str:
-    """A table between markers: "commands", "formats", or "flags COMMAND", without those that a plan has too."""
+    """A table between markers: "bench", "commands", "formats", or "flags COMMAND" without those that a plan has too."""
     what, _, command = name.partition(" ")
     if what == "formats":
         return _table("format", "is", [(row.name, row.about + (", for one model or several" if row.several else ""))
                                        for row in FORMATS.values()])
+    if what == "bench":
+        return _bench()
     if what == "commands":
         rows = [(f"autolayers {'MODEL...' if name == 'plan' else f'{name} ...'}", row.summary)
                 for name, row in COMMANDS.items() if " " not in name]
         return _table("command", "does", rows)
     shared = set() if command == "plan" else set(_flags("plan"))
     return _table("flag", "means", [(spelled(flag), flag.help) for flag in _flags(command) if flag not in shared])
+
+
+def _bench() -> str:
+    """llama-server's flags and what llama-bench calls them."""
+    rows = [(rows_of(field)[0].canonical, f"`{flag}`{_EXAMPLES.get(field, '')}") for field, (flag, _) in ROWS.items()]
+    return _table("llama-server", "llama-bench", [*rows, *((name, f"`{name}`") for name in ALIKE)])
 
 
 def man() -> str:

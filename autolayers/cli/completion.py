@@ -18,7 +18,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-_LLAMA = "llama-server"       # behind the program of `run`
+_LLAMA = "llama-server"       # behind the program of these:
+_WRAPPING = ("run", "tune")
 _FIRST = [name for name in COMMANDS if " " not in name]
 _OTHERS = [name for name in _FIRST if name != "plan"]
 _OLLAMA = [name.split()[1] for name in COMMANDS if name.startswith("ollama ")]
@@ -71,8 +72,9 @@ def _takes_file() -> list[str]:
                             *(name for name, flag in own.items() if flag.takes_value)])]
 
 
-def _takes_value(command: str) -> list[str]:
-    return [name for name, flag in own_flags(command).items() if flag.takes_value]
+def _takes_value(*commands: str) -> list[str]:
+    return [*dict.fromkeys(name for command in commands for name, flag in own_flags(command).items()
+                           if flag.takes_value)]
 
 
 def _by_words(values: dict[str, Sequence[str]]) -> list[tuple[list[str], Sequence[str]]]:
@@ -100,10 +102,10 @@ _autolayers() {{
     if [[ $command == ollama ]]; then
         ((COMP_CWORD == 2)) && {{ COMPREPLY=($(compgen -W {_sh(' '.join(_OLLAMA))} -- "$cur")); return; }}
         command="ollama ${{COMP_WORDS[2]}}"
-    elif [[ $command == run ]]; then
+    elif [[ $command =~ ^({'|'.join(_WRAPPING)})$ ]]; then
         for ((i = 2; i < COMP_CWORD; i++)); do
             case ${{COMP_WORDS[i]}} in
-                {'|'.join(_takes_value('run'))}) ((i++)) ;;
+                {'|'.join(_takes_value(*_WRAPPING))}) ((i++)) ;;
                 -*|=) ;;
                 *) command={_LLAMA}; break ;;
             esac
@@ -139,7 +141,7 @@ _autolayers() {{
     fi
     case $command in
         completion) COMPREPLY=($(compgen -W {_sh(' '.join(SHELLS))} -- "$cur")); return ;;
-        run) COMPREPLY=($(compgen -c -- "$cur")); return ;;
+        {'|'.join(_WRAPPING)}) COMPREPLY=($(compgen -c -- "$cur")); return ;;
     esac
     ((COMP_CWORD == 1)) && COMPREPLY=($(compgen -W {_sh(' '.join(_OTHERS))} -- "$cur"))
     local IFS=$'\n'
@@ -181,10 +183,10 @@ _autolayers() {{
     if [[ $command == ollama ]]; then
         (( CURRENT == 3 )) && {{ flags=({actions}); _describe command flags; return }}
         command="ollama $words[3]"
-    elif [[ $command == run ]]; then
+    elif [[ $command =~ '^({'|'.join(_WRAPPING)})$' ]]; then
         for (( i = 3; i < CURRENT; i++ )); do
             case $words[i] in
-                {'|'.join(_takes_value('run'))}) (( i++ )) ;;
+                {'|'.join(_takes_value(*_WRAPPING))}) (( i++ )) ;;
                 -*) ;;
                 *) command={_LLAMA}; break ;;
             esac
@@ -217,7 +219,7 @@ _autolayers() {{
     fi
     case $command in
         completion) compadd {' '.join(SHELLS)}; return ;;
-        run) _command_names -e; return ;;
+        {'|'.join(_WRAPPING)}) _command_names -e; return ;;
     esac
     _files -g '*.gguf'
     (( CURRENT == 2 )) && flags=({first}) && _describe command flags
@@ -256,12 +258,12 @@ function __autolayers
             return
         end
         set command "ollama $words[3]"
-    else if test "$command" = run
+    else if contains -- $command {' '.join(_WRAPPING)}
         set -l value 0
         for word in $words[3..-1]
             if test $value -eq 1
                 set value 0
-            else if contains -- $word {' '.join(_takes_value('run'))}
+            else if contains -- $word {' '.join(_takes_value(*_WRAPPING))}
                 set value 1
             else if not string match -q -- '-*' $word
                 set command {_LLAMA}
@@ -295,7 +297,7 @@ function __autolayers
         case completion
             printf '%s\\n' {' '.join(SHELLS)}
             return
-        case run
+        case {' '.join(_WRAPPING)}
             __fish_complete_command
             return
     end
@@ -342,9 +344,9 @@ Register-ArgumentCompleter -Native -CommandName autolayers -ScriptBlock {{
     $command = 'plan'
     if ($words.Count -gt 1 -and $words[1] -cin {_ps_list(_FIRST)}) {{ $command = $words[1] }}
     if ($command -ceq 'ollama' -and $words.Count -gt 2) {{ $command = "ollama $($words[2])" }}
-    if ($command -ceq 'run') {{
+    if ($command -cin {_ps_list(_WRAPPING)}) {{
         for ($i = 2; $i -lt $words.Count; $i++) {{
-            if ($words[$i] -cin {_ps_list(_takes_value('run'))}) {{ $i++ }}
+            if ($words[$i] -cin {_ps_list(_takes_value(*_WRAPPING))}) {{ $i++ }}
             elseif (-not $words[$i].StartsWith('-')) {{ $command = '{_LLAMA}'; break }}
         }}
     }}

@@ -112,6 +112,13 @@ def _port(text: str) -> int:
     return number(text, 0, 65535, "a port, 0 to 65535")
 
 
+def _time(text: str) -> float:
+    """Seconds."""
+    units = {"s": 1, "m": 60, "h": 3600}
+    digits, unit = (text[:-1], units[text[-1]]) if text[-1:] in units else (text, 1)
+    return float(number(digits, 1, 86400 // unit, "a time such as 300, 90s or 10m, a day at most") * unit)
+
+
 def _positive(text: str) -> int:
     return number(text, 1, what="a whole number, 1 or more")
 
@@ -167,6 +174,11 @@ COMMANDS = {command.name: command for command in (
             "Loads a tiny model of each architecture with llama-server and compares the sizes in its log with the "
             "prediction. The result is kept: plans for that very program say that it was checked, and sizes of "
             "architectures that differ are no longer called exact."),
+    Command("tune", "tune [own flags] llama-server -m MODEL [llama-server flags]",
+            "measure the launches that predictions cannot tell apart, and keep the fastest",
+            "Predicts, then measures with llama-bench only the launches whose predictions overlap with the best one's: "
+            "five at most, each of which fits. The answer is kept: later plans with the same flags for this model, "
+            "machine and build use it and say so. Own flags stand before the program. Ctrl-C keeps what is known."),
     Command("web", "web [MODEL...] [flags]", "the planner as a page in the browser",
             "Serves the page on 127.0.0.1, for this machine's devices and for files that are opened in it by name; "
             "MODELs are opened at once. `python -m autolayers.web build DIR` writes the same page as static files."),
@@ -189,27 +201,27 @@ FLAGS = (
     OwnFlag("--ram", f"plan run sweep choose {_OLLAMA}", "SIZE", "the system memory to plan for", _size),
     OwnFlag("--machine", "plan run sweep choose", "FILE",
             "plan for the machine in this file, as devices --json prints it"),
-    OwnFlag("--workload", "plan run sweep choose", "NAME|P+G@D",
+    OwnFlag("--workload", "plan run sweep tune choose", "NAME|P+G@D",
             f"what placements are compared by: {', '.join(WORKLOADS)}, or tokens of a prompt, of its answer and "
             "already in the cache, 4096+512@16k; with x4 behind it, four requests at once (default chat, 2048+512@0)",
             workload, choices=tuple(WORKLOADS)),
-    OwnFlag("--strategy", "plan run sweep choose", "auto|layers",
+    OwnFlag("--strategy", "plan run sweep tune choose", "auto|layers",
             "auto: experts or FFN weights may go to RAM; layers: whole layers only, the largest -ngl",
             choices=("layers", "auto")),
-    OwnFlag("--ctx", "plan run", "N|max",
+    OwnFlag("--ctx", "plan run tune", "N|max",
             "the context (8192, 16k); max: the largest that keeps all layers on the GPUs", _tokens_or_max),
-    OwnFlag("--ctx-min", "plan run", "N",
+    OwnFlag("--ctx-min", "plan run tune", "N",
             f"the context is never less than this (default {FIT_PARAMS_MIN_CTX})", tokens),
     OwnFlag("--ctx", "choose", "N", "the context that is wanted at least (default 8192, or the workload's)", tokens),
-    OwnFlag("--kv-types", "plan run choose", "A,B,...",
+    OwnFlag("--kv-types", "plan run tune choose", "A,B,...",
             "cache types that may be used, in this order: f16,q8_0,q4_0", _list(_cache_type)),
-    OwnFlag("--budget", f"plan run sweep choose {_OLLAMA}", "DEVICE=SIZE,...",
+    OwnFlag("--budget", f"plan run sweep tune choose {_OLLAMA}", "DEVICE=SIZE,...",
             "take at most this much of a device", _list(_budget), adds=True),
-    OwnFlag("--margin", f"plan run sweep choose {_OLLAMA}", "SIZE,...",
+    OwnFlag("--margin", f"plan run sweep tune choose {_OLLAMA}", "SIZE,...",
             "leave exactly this free on each device (as --fit-target MiB does)", _list(_size)),
-    OwnFlag("--llama-build", f"plan run sweep choose {_OLLAMA}", "N", "plan for this build of llama.cpp: b10488",
+    OwnFlag("--llama-build", f"plan run sweep tune choose {_OLLAMA}", "N", "plan for this build of llama.cpp: b10488",
             _build),
-    OwnFlag("--strict-flags", f"plan run sweep choose inspect {_OLLAMA}", "on|off",
+    OwnFlag("--strict-flags", f"plan run sweep tune choose inspect {_OLLAMA}", "on|off",
             "off: flags that are not known here, of a newer llama.cpp say, are passed on (default on)",
             choices=("on", "off")),
     OwnFlag("--format", "plan", "FORM",
@@ -223,7 +235,7 @@ FLAGS = (
             choices=("text", "json", "hf")),
     OwnFlag("--csv", "sweep", "", "the same as --format csv", key="format", value="csv"),
     OwnFlag("--json", "plan sweep choose inspect", "", "the same as --format json", key="format", value="json"),
-    OwnFlag("--json", "devices check rules ollama+plan ollama+verify ollama+list", "", "the answer as JSON"),
+    OwnFlag("--json", "devices check tune rules ollama+plan ollama+verify ollama+list", "", "the answer as JSON"),
     OwnFlag("-q --quiet", "plan", "", "the same as --format number: n_gpu_layers alone", key="format", value="number"),
     OwnFlag("-q --quiet", "ollama+plan", "", "num_gpu alone (-1: leave it to Ollama)", key="quiet"),
 
@@ -245,6 +257,12 @@ FLAGS = (
     OwnFlag("--llama-server", "devices", "PROGRAM", "ask this llama.cpp program (--list-devices) first"),
     OwnFlag("--llama-server", "check", "PROGRAM", "the program to check (default: llama-server of PATH)"),
     OwnFlag("--quick", "check", "", "one launch of each model instead of two or three"),
+    OwnFlag("--llama-bench", "tune", "PROGRAM",
+            "what to measure with (default: llama-bench next to llama-server, or of PATH)"),
+    OwnFlag("--limit", "tune", "TIME", "stop measuring after this time: 300, 90s, 10m (default 5m)", _time),
+    OwnFlag("--share", "tune", "FILE",
+            "write what was measured as rows for the table that predictions are fitted to (- for stdout); no names of "
+            "files, users or machines"),
     OwnFlag("--rpc", "devices", "HOST:PORT,...", "devices of these RPC servers too", _list(str), adds=True),
     OwnFlag("--measure", "devices", "",
             "measure the bandwidth of RAM and bus for some seconds and keep it for predictions of speed"),

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
     from typing import Any
 
-    from ..planner.rivals import Test
+    from ..planner.rivals import Trial
 
 # How llama-bench says a field of Params: (flag, its value), and what older builds call it
 ROWS: dict[str, tuple[str, Callable[[Any], str]]] = {
@@ -52,7 +52,7 @@ ROWS: dict[str, tuple[str, Callable[[Any], str]]] = {
 _OF_TESTS = frozenset(("n_ctx", "n_parallel", "kv_unified", "kv_unified_per_slot", "warmup", "fit", "fit_target",
                        "fit_ctx"))
 # Flags that touch no memory and that both have
-_ALIKE = ("-C", "--cpu-strict", "--poll", "--prio")
+ALIKE = ("-C", "--cpu-strict", "--poll", "--prio")
 _SWITCHES = {"-nkvo": "-nkvo", "--no-kv-offload": "-nkvo", "-nopo": "--no-op-offload",
              "--no-op-offload": "--no-op-offload", "--no-host": "--no-host", "-embd": "--embedding",
              "--embeddings": "--embedding"}
@@ -67,11 +67,13 @@ class BenchFailed(AutolayersError):
 
 @dataclass(frozen=True)
 class Program:
-    """A llama-bench. `words` start it; `flags`: the names in its --help; `jsonl`: it has that output."""
+    """A llama-bench. `words` start it; `flags`: the names in its --help; `jsonl`: it has that output; `commit`: "" if
+    it does not say."""
 
     words: tuple[str, ...]
     flags: frozenset[str]
     jsonl: bool
+    commit: str = ""
 
     @property
     def name(self) -> str:
@@ -126,7 +128,7 @@ def rest_in_its_words(words: Sequence[str], known: Collection[str]) -> tuple[lis
         if known_flag is not None and known_flag.field:
             continue
         name = known_flag.canonical if known_flag else item.name
-        if name in _ALIKE and name in known:
+        if name in ALIKE and name in known:
             same += [name, *item.words[1:]]
         else:
             lacking.append(item.name)
@@ -138,9 +140,13 @@ def read_program(words: Sequence[str], environ: Mapping[str, str], timeout: floa
     import re
 
     from ..programs import NoAnswer, ask
+    from .detect import read_version
 
+    commit = ""
     try:
         answer = ask([*words, "--help"], environ, timeout)
+        if "--version" in answer.out:
+            commit = read_version(ask([*words, "--version"], environ, timeout).out)[1]
     except NoAnswer as error:
         raise BenchFailed(f"{words[0]}: {error}") from None
     text = answer.out + answer.err
@@ -148,10 +154,10 @@ def read_program(words: Sequence[str], environ: Mapping[str, str], timeout: floa
                       for name in re.findall(r"(?<![\w-])--?[A-Za-z][\w-]*", line.partition("(default")[0]))
     if not {"-ngl", "-p", "-n", "-o"} <= flags:
         raise BenchFailed(f"{words[0]}: its --help is not llama-bench's")
-    return Program(tuple(words), flags, "jsonl" in text)
+    return Program(tuple(words), flags, "jsonl" in text, commit)
 
 
-def measure(program: Program, words: Sequence[str], test: Test, timeout: float, environ: Mapping[str, str],
+def measure(program: Program, words: Sequence[str], test: Trial, timeout: float, environ: Mapping[str, str],
             repetitions: int = 2) -> Rates:
     """Runs one test of a launch. Raises BenchFailed where it fails, does not end in time or says what cannot be."""
     import time

@@ -34,11 +34,7 @@ _FORKS = {
 def detect(launcher: Sequence[str], environ: Mapping[str, str]) -> Build:
     """The Build of a program, by asking it twice. One that fails, hangs, answers something else or is a fork of
     llama.cpp has a `doubt`."""
-    version = _ask(launcher, "--version", environ)
-    match = _VERSION.search(version)
-    number, commit = (int(match[1] or match[3]), match[2] or match[4]) if match else (0, "")
-    if number < _FIRST:
-        number = 0
+    number, commit = read_version(_ask(launcher, "--version", environ))
     text = _ask(launcher, "--help", environ)
     flags, flash, traces = read_help(text)
     words = frozenset(_FLAGS.findall(text))
@@ -49,6 +45,13 @@ def detect(launcher: Sequence[str], environ: Mapping[str, str]) -> Build:
     elif flags is None and not number:
         doubt = f"{launcher[-1]} does not answer --version and --help as llama.cpp does"
     return Build(number, commit, flags, flash, traces, doubt)
+
+
+def read_version(text: str) -> tuple[int, str]:
+    """(build number, commit) of --version's answer; 0 and "" where they are not known."""
+    match = _VERSION.search(text)
+    number, commit = (int(match[1] or match[3]), match[2] or match[4]) if match else (0, "")
+    return (number if number >= _FIRST else 0), commit
 
 
 def read_help(text: str) -> tuple[frozenset[str] | None, bool | None, bool | None]:

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import time
 
+from ..flags.params import N_UBATCH
 from ..output import say
-from ..planner.rivals import Test
+from ..planner.rivals import Trial
 from ..records import dataclass, replace
 from .bench import BenchFailed, Rates, in_its_words
 from .bench import measure as measure_once
@@ -28,6 +29,17 @@ PATIENCE = 4.0        # times the predicted seconds,
 LEAST = 60.0          # and at least so many
 LOAD = 500e6          # bytes per second of loading a model
 TOKENS = 64           # generated ones of a test
+PROBE = Trial(64, 8)
+
+
+@dataclass(frozen=True)
+class Bench:
+    """What all measurements have alike. `size`: bytes of the model; `rest`: words of llama-bench's for every launch."""
+
+    program: Program
+    size: int
+    environ: Mapping[str, str]
+    rest: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -42,20 +54,23 @@ class Measured:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What is known at the end: the measured launches, the fastest first; `interrupted` by Ctrl-C."""
+    """What is known at the end: the measured launches, the fastest first, and what was measured of each; `interrupted`
+    by Ctrl-C."""
 
     measured: tuple[Measured, ...]
+    test: Trial
     interrupted: bool = False
 
 
-def test_for(work: Workload, rivals: Sequence[Rival], limit: float) -> Test:
-    """The test that the slowest launch should end in its share of the limit: the workload's own depth and prompt, cut
-    where they take too long, the prompt never below one micro-batch."""
-    widest = max(rival.params.n_ubatch or 512 for rival in rivals)
+def trial_for(work: Workload, rivals: Sequence[Rival], limit: float, slower: float = 1.0) -> Trial:
+    """The test that the slowest launch should end in its share of the limit, where all are `slower` times slower than
+    predicted: the workload's own depth and prompt, cut where they take too long, the prompt never below a
+    micro-batch."""
+    widest = max(rival.params.n_ubatch or N_UBATCH for rival in rivals)
     least = min(work.prompt, widest)
-    test = Test(work.prompt, min(work.generate, TOKENS), work.depth)
+    test = Trial(work.prompt, min(work.generate, TOKENS), work.depth)
     share = limit / (len(rivals) + 1)
-    while max(_seconds(rival, test) for rival in rivals) > share:
+    while slower * max(_seconds(rival, test) for rival in rivals) > share:
         if test.depth:
             test = replace(test, depth=test.depth // 2 if test.depth > 512 else 0)
         elif test.prompt > least:
@@ -67,14 +82,19 @@ def test_for(work: Workload, rivals: Sequence[Rival], limit: float) -> Test:
     return test
 
 
-def tune(rivals: Sequence[Rival], program: Program, size: int, test: Test, limit: float,
-         environ: Mapping[str, str], rest: Sequence[str] = ()) -> Outcome:
-    """Measures each launch once, then those near the best again while there is time; a line on stderr for each. `size`:
-    bytes of the model; `rest`: llama-bench's words that all launches have."""
+def tune(rivals: Sequence[Rival], bench: Bench, limit: float) -> Outcome:
+    """Measures each launch once, then those near the best again while there is time; a line on stderr for each. How
+    long a test may be, a short one of the first launch says."""
     end = time.monotonic() + limit
     found: dict[int, Measured] = {}
     took: dict[int, float] = {}
+    test = PROBE
     try:
+        work = rivals[0].speed.workload
+        slower = _probe(rivals, bench, end)
+        test = trial_for(work, rivals, max(1.0, end - time.monotonic()), slower)
+        say(f"measuring {len(rivals)} launches: prompts of {test.prompt} tokens, {test.generate} generated, "
+            f"{test.depth} before them; at most {limit:g} s")
         for turn in range(ROUNDS):
             best = min((known.seconds for known in found.values()), default=0.0)
             near = [i for i in range(len(rivals)) if turn == 0 or (i in found and found[i].seconds <= CLOSE * best)]
@@ -85,35 +105,53 @@ def tune(rivals: Sequence[Rival], program: Program, size: int, test: Test, limit
                 if left <= 0 or took.get(i, 0.0) > left:
                     if turn == 0:
                         say(f"the time limit of {limit:g} s is reached: {len(found)} of {len(rivals)} measured")
-                    return _outcome(found)
+                    return _outcome(found, test)
                 begin = time.monotonic()
-                one = _measure(i, rivals, program, size, test, left, environ, rest)
+                one = _measure(i, rivals, bench, test, left, slower)
                 took[i] = time.monotonic() - begin
                 if one is not None:
                     found[i] = _better(found.get(i), one)
     except KeyboardInterrupt:
         say(f"interrupted: {len(found)} of {len(rivals)} measured")
-        return _outcome(found, interrupted=True)
-    return _outcome(found)
+        return _outcome(found, test, interrupted=True)
+    return _outcome(found, test)
 
 
-def _outcome(found: Mapping[int, Measured], interrupted: bool = False) -> Outcome:
-    return Outcome(tuple(sorted(found.values(), key=lambda one: one.seconds)), interrupted)
+def _outcome(found: Mapping[int, Measured], test: Trial, interrupted: bool = False) -> Outcome:
+    return Outcome(tuple(sorted(found.values(), key=lambda one: one.seconds)), test, interrupted)
 
 
-def _measure(i: int, rivals: Sequence[Rival], program: Program, size: int, test: Test, left: float,
-             environ: Mapping[str, str], rest: Sequence[str]) -> Measured | None:
+def _probe(rivals: Sequence[Rival], bench: Bench, end: float) -> float:
+    """How many times slower than predicted the first launch is that can be measured, by a short test."""
+    for rival in rivals:
+        left = end - time.monotonic()
+        if left <= 0:
+            break
+        words, _ = in_its_words(rival.params, bench.program.flags)
+        try:
+            rates = measure_once(bench.program, [*words, *bench.rest], PROBE, min(left, LEAST + bench.size / LOAD),
+                                 bench.environ, repetitions=1)
+        except BenchFailed:
+            continue                       # said when it is measured
+        prompt, tokens = rival.expected(PROBE)
+        return max(PROBE.prompt / rates.prompt / prompt, PROBE.generate / rates.token / tokens, 0.1)
+    return 1.0
+
+
+def _measure(i: int, rivals: Sequence[Rival], bench: Bench, test: Trial, left: float,
+             slower: float) -> Measured | None:
     """One launch measured, None where that fails; says which."""
     rival = rivals[i]
     head = f"{i + 1} of {len(rivals)}: {rival.placement}"
-    words, _ = in_its_words(rival.params, program.flags)
-    patience = min(left, max(LEAST, size / LOAD + PATIENCE * _seconds(rival, test)))
+    words, _ = in_its_words(rival.params, bench.program.flags)
+    patience = min(left, max(LEAST, bench.size / LOAD + PATIENCE * slower * _seconds(rival, test)))
     try:
-        rates = measure_once(program, [*words, *rest], test, patience, environ)
+        rates = measure_once(bench.program, [*words, *bench.rest], test, patience, bench.environ)
     except BenchFailed as error:
-        say(f"{head}: not measured: llama-bench {error}")
+        say(f"{head}: not measured: {error}")
         return None
-    say(f"{head}: {rates.token:.4g} tokens/s, prompts {rates.prompt:.4g}" + (f" ({rates.doubt})" if rates.doubt else ""))
+    doubt = f" ({rates.doubt})" if rates.doubt else ""
+    say(f"{head}: {rates.token:.4g} tokens/s, prompts {rates.prompt:.4g}{doubt}")
     return Measured(rival, rates, rival.seconds(rates.prompt, rates.token, test))
 
 
@@ -125,7 +163,7 @@ def _better(before: Measured | None, now: Measured) -> Measured:
     return replace(quicker, runs=before.runs + 1)
 
 
-def _seconds(rival: Rival, test: Test) -> float:
+def _seconds(rival: Rival, test: Trial) -> float:
     """Predicted seconds of llama-bench: a warmup and two repetitions, behind one prompt of the depth."""
     prompt, tokens = rival.expected(test)
     return 3 * prompt + 2 * tokens + (rival.clock.prompt(test.depth, 0) if test.depth else 0.0)

@@ -7,7 +7,7 @@ holds for the question that it was measured for: the flags that were given, and 
 from __future__ import annotations
 
 from .. import state
-from ..errors import AutolayersError
+from ..errors import AutolayersError, UsageError
 from ..flags.params import Params
 from ..flags.parse import parse
 from ..flags.write import to_words
@@ -73,8 +73,9 @@ def load(model: str, environ: Mapping[str, str]) -> list[Tuned]:
             tuned = Tuned(**{**entry, "flags": tuple(entry["flags"])})
             texts = (tuned.build, tuned.machine, tuned.question, tuned.date, *tuned.flags)
             if all(isinstance(text, str) for text in texts) and 0 < tuned.prompt < 1e9 and 0 < tuned.token < 1e9:
-                found.append(tuned)
-        except (TypeError, KeyError, ValueError):
+                launch = parse(tuned.flags, command=None)
+                found += [] if launch.rest or launch.positional else [tuned]
+        except (TypeError, KeyError, ValueError, UsageError):
             continue
     return found
 

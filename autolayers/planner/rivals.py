@@ -34,7 +34,7 @@ ALIKE = 1.03          # of one kind of placement only those are measured that ar
 
 
 @dataclass(frozen=True)
-class Test:
+class Trial:
     """What is measured of a launch: the rates of a prompt and of generated tokens, each behind `depth` others."""
 
     prompt: int
@@ -51,7 +51,7 @@ class Rival:
     speed: Speed
     clock: Clock
 
-    def seconds(self, prompt: float, token: float, test: Test) -> float:
+    def seconds(self, prompt: float, token: float, test: Trial) -> float:
         """Seconds of the whole workload from measured rates; what a longer prompt or a deeper token costs more than the
         test's is predicted."""
         work, clock = self.speed.workload, self.clock
@@ -69,7 +69,7 @@ class Rival:
         """Seconds of a token of every answer, in their middle."""
         return self.speed.workload.requests / self.speed.generation
 
-    def expected(self, test: Test) -> tuple[float, float]:
+    def expected(self, test: Trial) -> tuple[float, float]:
         """Predicted seconds of the prompt and of the tokens of a test."""
         return (self.clock.prompt(test.prompt, test.depth),
                 test.generate * self.clock.token(test.depth + test.generate / 2))
@@ -96,22 +96,32 @@ def rivals_on(model: Model, params: Params, policy: Policy, machine: Machine, co
             near = [cost.speed(other).request / cost.speed(candidate).request for other in known]
             if all(not 1 / ALIKE < ratio < ALIKE for ratio in near):
                 known.append(candidate)
-    best = cost.speed(chosen)
-    others = {candidate.params: candidate for kind in found for candidate in found[kind]
-              if _overlaps(cost.speed(candidate), best)}
-    others.pop(chosen.params, None)
-    order = [chosen, *sorted(others.values(), key=lambda it: cost.speed(it).request)]
-    rivals = [_rival(evaluator, cost, candidate) for candidate in order]
-    more = [replace(rival, params=replace(rival.params, n_threads=n),
-                    placement=f"{rival.placement}, {n} threads")
-            for rival in [rival for rival in rivals if any(place == HOST for place, _ in rival.clock.sums)][:1]
-            for n in threads if params.n_threads is None]
+    rivals = [_rival(evaluator, cost, candidate) for candidate in _near(cost, chosen, found)]
+    on_processor = [rival for rival in rivals if any(place == HOST for place, _ in rival.clock.sums)]
+    more = [replace(rival, params=replace(rival.params, n_threads=n), placement=f"{rival.placement}, -t {n}")
+            for rival in on_processor[:1] for n in threads if params.n_threads is None]
     return [*rivals[:MOST - len(more)], *more]
 
 
-def _overlaps(speed: Speed, best: Speed) -> bool:
-    """Whether the launch may be the faster one, both predictions being off by their doubt."""
-    return speed.request / speed.spread <= best.request * best.spread
+def _near(cost: CostModel, chosen: Candidate, found: dict[str, list[Candidate]]) -> list[Candidate]:
+    """The plan's launch, and those that may be faster than it, each prediction being off by its doubt; of a device that
+    nothing is known of all. The best of each kind come first."""
+    best = cost.speed(chosen)
+    limit = best.request * best.spread if all(figures.known for figures in cost.devices.values()) else float("inf")
+    everything = cost.evaluator.model.hparams.n_layer_all + 1
+
+    def plain(params: Params) -> Params:
+        return replace(params, n_gpu_layers=params.layers_wanted(everything))
+
+    order: dict[Params, tuple[int, float, Candidate]] = {}
+    for kind in found.values():
+        kind.sort(key=lambda candidate: cost.speed(candidate).request)
+        for rank, candidate in enumerate(kind):
+            speed = cost.speed(candidate)
+            if speed.request / speed.spread <= limit:
+                order.setdefault(plain(candidate.params), (rank, speed.request, candidate))
+    order.pop(plain(chosen.params), None)
+    return [chosen, *(candidate for _, _, candidate in sorted(order.values(), key=lambda row: row[:2]))]
 
 
 def _rival(evaluator: Evaluator, cost: CostModel, candidate: Candidate) -> Rival:
@@ -119,6 +129,8 @@ def _rival(evaluator: Evaluator, cost: CostModel, candidate: Candidate) -> Rival
     clock = cost.clock(candidate.params, use)
     params = serving.bounded(evaluator, candidate).params
     placement = candidates.describe(params, evaluator.model.hparams.n_layer_all + 1)
+    more = {"-dev": ",".join(params.device or ()), "-ub": params.n_ubatch, "-fa": params.flash_attn}
+    placement += "".join(f", {flag} {value}" for flag, value in more.items() if value)
     return Rival(params, placement, cost.speed(candidate), clock)
 
 
@@ -130,8 +142,9 @@ def _alternatives(evaluator: Evaluator, cost: CostModel, at: Params, policy: Pol
     if at.n_ubatch is None and at.n_batch is None and not at.embedding and not at.reranking:
         sizes = ({}, *({"n_ubatch": size, "n_batch": max(N_BATCH, size)} for size in MICRO_BATCHES))
     if not devices:
-        for changes in (*sizes, {"flash_attn": "off"} if at.flash_attn is None else {}):
-            yield "processor", evaluator.candidate(replace(chosen.params, **changes), FULL)
+        # What these change on a processor is not predicted, so that each is a kind of its own
+        for changes in (*sizes[:2], {"flash_attn": "off"} if at.flash_attn is None else {}):
+            yield str(changes), evaluator.candidate(replace(chosen.params, **changes), FULL)
         return
     for changes in sizes:
         params = replace(at, **changes)

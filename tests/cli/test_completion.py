@@ -72,6 +72,8 @@ def test_the_first_word_is_a_command_or_a_model(offers) -> None:  # type: ignore
     ("autolayers m.gguf --", "--strategy", "--retry"), ("autolayers m.gguf -", "-ngl", "--dry-run"),
     ("autolayers run --", "--dry-run", "--ctx-size"),
     ("autolayers run --gpu 24GiB nice llama-server --", "--ctx-size", "--dry-run"),
+    ("autolayers tune --", "--share", "--gpu"),
+    ("autolayers tune --limit 90s llama-server --", "--ctx-size", "--share"),
     ("autolayers sweep m.gguf --", "--contexts", "--ctx"), ("autolayers devices --", "--measure", "--ctx-size"),
     ("autolayers ollama verify m --", "--write", "--in-place"), ("autolayers rules --", "--kv-heads", "--gpus"),
 ])

@@ -18,7 +18,8 @@ RUNNABLE = [command for command in COMMANDS.values() if command.name != "ollama"
 WORDS = {"plan": [MODEL, "--gpu", "24GiB"], "run": ["run", "--dry-run", "--gpu", "24GiB", "llama-server", "-m", MODEL],
          "inspect": ["inspect", MODEL], "sweep": ["sweep", MODEL, "--gpus", "24GiB", "--contexts", "4096"],
          "choose": ["choose", MODEL, "--gpu", "24GiB", "--ram", "64GiB"],
-         "devices": ["devices"], "rules": ["rules", "--params", "8B", "--bits", "4"],
+         "tune": ["tune", "llama-server", "-m", MODEL], "devices": ["devices"],
+         "rules": ["rules", "--params", "8B", "--bits", "4"],
          "check": ["check"], "web": ["web"], "completion": ["completion", "bash"],
          "ollama modelfile": ["ollama", "modelfile", MODEL], "ollama plan": ["ollama", "plan", MODEL],
          "ollama create": ["ollama", "create", MODEL, "--as", "n"], "ollama verify": ["ollama", "verify", MODEL],
@@ -28,7 +29,7 @@ WORDS = {"plan": [MODEL, "--gpu", "24GiB"], "run": ["run", "--dry-run", "--gpu",
 def with_flag(command: Command, name: str, value: str) -> list[str]:
     """A command line of `command` with this flag where its own flags stand."""
     words = list(WORDS[command.name])
-    at = 1 if command.name == "run" else len(words)
+    at = 1 if command.name in ("run", "tune") else len(words)
     return [*words[:at], name, *([value] if value else []), *words[at:]]
 
 

@@ -1,0 +1,229 @@
+"""`autolayers tune [own flags] llama-server -m MODEL ...`: measure what predictions cannot tell apart."""
+
+from __future__ import annotations
+
+import json
+import os
+
+from ..errors import AutolayersError, DoesNotFit, UsageError
+from ..flags.check import read
+from ..launch import cannot_start
+from ..launch import command as commands
+from ..launch.bench import BenchFailed, Program, read_program, rest_in_its_words
+from ..launch.session import Session
+from ..output import emit, say, show
+from ..quoting import shell
+from ..records import replace
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from typing import Any
+
+    from ..launch.command import WrappedCommand
+    from ..launch.tune import Measured, Outcome
+    from ..planner import Plan
+    from ..planner.rivals import Rival
+
+LIMIT = 300.0      # seconds
+_INTERRUPTED = 130
+
+
+def main(argv: Sequence[str]) -> int:
+    """Measures, keeps and prints the fastest launch; 1 where nothing could be measured, 5 where none fits."""
+    own = read("tune", argv[:commands.own_end(argv, "tune")]).own
+    command = commands.read(argv, "tune")
+    if command.container or command.bench or not command.program.startswith("llama-"):
+        raise UsageError("autolayers tune measures a llama-server of this machine: autolayers tune llama-server -m "
+                         "MODEL ...; of a container run it inside")
+    name, words = _bench_words(command, own)
+    try:
+        program = read_program(words, os.environ)
+    except BenchFailed as error:
+        if not _executable(name):
+            return cannot_start(name, PermissionError() if os.path.exists(name) else FileNotFoundError())
+        raise AutolayersError(str(error)) from None
+    session = Session(command, own, os.environ, _planner)
+    _refuse_other_build(session, program, program.commit)
+    rivals = _rivals(session)
+    return _measured(session, program, rivals, own)
+
+
+def _measured(session: Session, program: Program, rivals: list[Rival], own: dict[str, Any]) -> int:
+    from ..launch.tune import Bench, tune
+
+    limit = own.get("limit", LIMIT)
+    if len(rivals) == 1 and "share" not in own:
+        say(f"nothing to measure: no other launch is predicted near to {rivals[0].placement}")
+        return _answer(session, rivals[0], None, [], own)
+    rest, missing = _named(session.command, program, rivals)
+    if missing:
+        say(f"llama-bench has no {', '.join(missing)}: measured without")
+    work = rivals[0].speed.workload
+    if work.requests > 1:
+        say("llama-bench measures one request at a time: what several at once cost is predicted")
+    outcome = tune(rivals, Bench(program, session.model.size, os.environ, tuple(rest)), limit)
+    if not outcome.measured:
+        if outcome.interrupted:
+            return _INTERRUPTED
+        raise AutolayersError("no launch could be measured")
+    _refuse_other_build(session, program, outcome.measured[0].rates.commit)
+    _share(session, outcome, own.get("share"))
+    best = outcome.measured[0]
+    _keep(session, best, own)
+    code = _answer(session, best.rival, best, rivals, own, outcome)
+    return _INTERRUPTED if outcome.interrupted else code
+
+
+def _rivals(session: Session) -> list[Rival]:
+    from ..api import rivals
+
+    machine = session.machine
+    arguments = replace(session.arguments, own={key: value for key, value in session.arguments.own.items()
+                                                if key not in ("limit", "share", "llama-bench", "json")})
+    return rivals(session.model, arguments, machine.devices, machine.host, _threads(session))
+
+
+def _threads(session: Session) -> tuple[int, ...]:
+    """Numbers of threads that may be better than llama.cpp's default, one for each core."""
+    host = session.machine.host
+    usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return (usable,) if host is not None and host.cores and usable > host.cores else ()
+
+
+def _bench_words(command: WrappedCommand, own: dict[str, Any]) -> tuple[str, list[str]]:
+    """The llama-bench that was named, the one next to the llama-server, or that of PATH; `llama bench` of `llama
+    serve`."""
+    import shutil
+
+    if name := own.get("llama-bench"):
+        return name, [shutil.which(name) or name]
+    if command.launcher[-1] == "serve":
+        return command.launcher[-2], [*command.launcher[:-1], "bench"]
+    server = shutil.which(command.launcher[-1])
+    ending = ".exe" if os.name == "nt" else ""
+    near = [os.path.join(os.path.dirname(path), f"llama-bench{ending}")
+            for path in ((server, os.path.realpath(server)) if server else ())]
+    found = next((path for path in near if os.path.isfile(path)), None) or shutil.which("llama-bench") or "llama-bench"
+    return found, [*command.launcher[:-1], found]
+
+
+def _executable(name: str) -> bool:
+    import shutil
+
+    return shutil.which(name) is not None
+
+
+def _named(command: WrappedCommand, program: Program, rivals: list[Rival]) -> tuple[list[str], list[str]]:
+    """(words that llama-bench and the launch have alike, flags of the launch that llama-bench lacks)."""
+    from ..launch.bench import in_its_words
+
+    rest, missing = rest_in_its_words(command.words, program.flags)
+    for rival in rivals:
+        missing += in_its_words(rival.params, program.flags)[1]
+    return rest, [name for name in dict.fromkeys(missing) if name]
+
+
+def _refuse_other_build(session: Session, program: Program, commit: str) -> None:
+    """Raises AutolayersError where llama-bench is of another build than llama-server."""
+    server = session.build.commit
+    if server and commit and not (server.startswith(commit) or commit.startswith(server)):
+        raise AutolayersError(f"{program.name} is commit {commit}, llama-server {server}: give the llama-bench of the "
+                              "same build with --llama-bench")
+
+
+def _keep(session: Session, best: Measured, own: dict[str, Any]) -> None:
+    import datetime
+
+    from ..launch.tuned import Tuned, keep, key, machine_of, question_of
+
+    date = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
+    tuned = Tuned(key(session.build) or best.rates.commit, machine_of(session.machine.devices),
+                  question_of(session.arguments.params, own), _plan_of(session, best.rival).flags,
+                  float(f"{best.rates.prompt:.5g}"), float(f"{best.rates.token:.5g}"), date)
+    name = session.digest()
+    try:
+        if not name:
+            raise AutolayersError("the model cannot be read again")
+        keep(name, tuned, os.environ)
+    except AutolayersError as error:
+        say(f"the answer cannot be kept: {error}")
+
+
+def _share(session: Session, outcome: Outcome, name: str | None) -> None:
+    """Writes the rows; a file that cannot be written costs no measurement."""
+    if name is None:
+        return
+    from .. import state
+    from ..launch.speed_rows import rows_of
+
+    rows = rows_of(outcome.measured, session.model, session.machine.devices, session.machine.host,
+                   outcome.test)
+    text = "".join(json.dumps(row) + "\n" for row in rows)
+    if name == "-":
+        emit(text)
+        return
+    try:
+        state.write(name, text.encode())
+        say(f"{len(rows)} rows written to {name}")
+    except AutolayersError as error:
+        say(str(error))
+
+
+def _plan_of(session: Session, rival: Rival) -> Plan:
+    """The launch of a rival as a plan."""
+    machine = session.machine
+    own = {key: value for key, value in session.arguments.own.items() if key in ("llama-build", "margin", "budget",
+                                                                                 "workload")}
+    arguments = replace(session.arguments, params=rival.params, own=own)
+    return _planner(session.model, arguments, devices=machine.devices, host=machine.host)
+
+
+def _answer(session: Session, rival: Rival, best: Measured | None, rivals: Sequence[Rival], own: dict[str, Any],
+            outcome: Outcome | None = None) -> int:
+    """Prints the launch; the rows of --share - stand alone on stdout."""
+    plan = _plan_of(session, rival)
+    added, notes = commands.additions(session.command, plan.flags, session.build, session.seen, session.files)
+    for note in notes:
+        say(note)
+    words = commands.complete(session.command, added)
+    measured = outcome.measured if outcome else ()
+    if own.get("share") == "-":
+        pass
+    elif own.get("json"):
+        emit(json.dumps(_json(measured, words), indent=1) + "\n")
+    else:
+        show(_table(measured, rivals) + shell(words) + "\n")
+    return 0 if plan.fits else DoesNotFit.exit_code
+
+
+def _table(measured: Sequence[Measured], rivals: Sequence[Rival]) -> str:
+    """One line for each launch, the fastest first: seconds of the workload, measured and predicted."""
+    if not measured:
+        return ""
+    rows: list[tuple[str, ...]] = [("launch", "s", "predicted", "tokens/s", "predicted", "prompts", "predicted")]
+    for one in measured:
+        speed = one.rival.speed
+        figures = (one.seconds, speed.request, one.rates.token, speed.generation, one.rates.prompt, speed.prompt)
+        rows.append((one.rival.placement, *(f"{value:.4g}" for value in figures)))
+    rows += [(rival.placement, "", f"{rival.speed.request:.4g}", "", f"{rival.speed.generation:.4g}", "",
+              f"{rival.speed.prompt:.4g}") for rival in rivals if all(one.rival is not rival for one in measured)]
+    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+    lines = [f"{row[0]:{widths[0]}}  " + "  ".join(f"{cell:>{widths[i]}}" for i, cell in enumerate(row) if i)
+             for row in rows]
+    work = rivals[0].speed.workload
+    lines[0] += f"  ({work.prompt}+{work.generate}@{work.depth})"
+    return "\n".join(line.rstrip() for line in lines) + "\n\n"
+
+
+def _json(measured: Sequence[Measured], words: Sequence[str]) -> dict[str, object]:
+    return {"schema": 1, "command": list(words), "launches": [
+        {"placement": one.rival.placement, "seconds": round(one.seconds, 3), "runs": one.runs,
+         "prompt_tokens_per_second": one.rates.prompt, "generation_tokens_per_second": one.rates.token,
+         "predicted": one.rival.speed.to_dict()} for one in measured]}
+
+
+def _planner(*args: Any, **kwargs: Any) -> Plan:
+    from ..api import plan
+
+    return plan(*args, **kwargs)

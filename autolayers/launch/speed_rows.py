@@ -1,0 +1,162 @@
+"""Measured launches as the rows of fixtures/speeds: what `autolayers tune --share` writes and benchmarks/fit_speed.py
+reads.
+
+    rows = rows_of(measured, model, machine, test)      # two a launch: its prompt (pp) and its generation (tg)
+    check(row)                                          # "" or what is wrong with one from elsewhere
+
+No row names a file, a user, a machine or an address; of a model only what its header says of its size.
+"""
+
+from __future__ import annotations
+
+from ..flags.params import Params
+from ..flags.write import to_words
+from ..records import replace
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+    from typing import Any
+
+    from ..devices.device import Device
+    from ..devices.host import Host
+    from ..model import Model
+    from ..planner.rivals import Trial
+    from .tune import Measured
+
+KINDS = ("tg", "pp")
+CLASSES = ("dense resident", "dense partial", "MoE resident", "MoE in RAM", "multi-GPU")
+_TEXTS = ("id", "source", "date", "model", "class", "kind", "quality", "group", "note")
+# Fields of Params whose values name files or addresses, or that llama-bench's tests replace
+_LEFT_OUT: dict[str, Any] = {name: getattr(Params(), name) for name in (
+    "model", "rpc", "model_draft", "mmproj", "lora", "control_vector", "override_kv", "n_parallel", "kv_unified",
+    "kv_unified_per_slot", "fit", "fit_target", "fit_ctx", "cache_ram", "ctx_checkpoints")}
+
+
+def rows_of(measured: Iterable[Measured], model: Model, devices: Sequence[Device], host: Host | None,
+            test: Trial) -> list[dict[str, Any]]:
+    """Two rows for each launch."""
+    import hashlib
+    import json
+    import time
+
+    found = []
+    name, month = model_name(model), time.strftime("%Y-%m", time.gmtime())
+    for one in measured:
+        machine = _machine(devices, host, one.rates.processor)
+        whose = hashlib.sha256(json.dumps(machine, sort_keys=True).encode()).hexdigest()[:8]
+        params = replace(one.rival.params, **_LEFT_OUT)
+        n_ctx = test.prompt + test.generate + test.depth
+        words = [*to_words(replace(params, n_ctx=n_ctx)), "-np", "1"]
+        for kind, rate in (("pp", one.rates.prompt), ("tg", one.rates.token)):
+            row = {
+                "source": f"autolayers tune {whose}", "date": month, "model": name, "class": one.rival.speed.kind,
+                "words": words, "machine": machine,
+                "workload": {"prompt": test.prompt if kind == "pp" else 0,
+                             "generate": test.generate if kind == "tg" else 0, "depth": test.depth},
+                "measured": float(f"{rate:.5g}"), "kind": kind, "quality": "llama-bench",
+                "group": f"tune {whose}|{name}|{kind}",
+                "note": f"build {one.rates.build or one.rates.commit}",
+            }
+            digest = hashlib.sha256(json.dumps(row, sort_keys=True).encode()).hexdigest()
+            found.append({"id": f"t{digest[:10]}", **row})
+    return found
+
+
+def model_name(model: Model) -> str:
+    """What a model is called in a row: architecture, parameters and the type of most of its weights."""
+    sizes: dict[str, int] = {}
+    for info in model.tensors.values():
+        sizes[info.type] = sizes.get(info.type, 0) + info.n_elements
+    count = sum(sizes.values())
+    most = max(sizes, key=lambda type_: sizes[type_], default="")
+    size = f"{count / 1e9:.3g}b" if count >= 1e9 else f"{count / 1e6:.3g}m"
+    return f"{model.architecture}-{size}-{most}".lower()
+
+
+def _machine(devices: Sequence[Device], host: Host | None, processor: str) -> dict[str, Any]:
+    def known(rate: float | None, how: str) -> dict[str, Any]:
+        return {"bandwidth": rate, "known": rate is not None, "how": how if rate is not None else "not said"}
+
+    how = {"measured": "autolayers devices --measure", "smbios": "by the firmware's tables"}
+    return {
+        "devices": [_device(device) for device in devices],
+        "ram": {"total": host.total if host else None,
+                **known(host.bandwidth if host else None, how.get(host.bandwidth_source if host else "", "given"))},
+        "bus": known(host.bus if host else None, how["measured"]),
+        "cpu": {"cores": host.cores if host else None, "model": processor or None},
+    }
+
+
+def _device(device: Device) -> dict[str, Any]:
+    """A device without what tells whose it is: an RPC server's description is its address."""
+    from ..devices.cards import CARDS, described
+
+    remote = device.kind == "rpc"
+    card = None if remote else described(device.description, device.total >> 20)
+    name = next((name for name, known in CARDS.items() if known is card), None)
+    return {
+        "card": name or ("rpc" if remote else "unknown"), "name": device.name,
+        "description": "" if remote else device.description, "backend": device.backend, "total": device.total,
+        "free": device.free, "bandwidth": device.bandwidth,
+        "compute_capability": list(device.compute_capability) if device.compute_capability else None,
+        "fp16_tflops": device.fp16_tflops, "n_sm": device.n_sm, "unified": device.unified,
+    }
+
+
+def check(row: object) -> str:
+    """What is wrong with a row, "" where nothing is."""
+    if not isinstance(row, dict):
+        return "no JSON object"
+    for name in _TEXTS:
+        if not isinstance(row.get(name), str) or not row[name].isprintable():
+            return f"{name} must be a line of text"
+    if row["kind"] not in KINDS:
+        return f"kind must be {' or '.join(KINDS)}, not {row['kind'][:40]}"
+    if row["class"] not in CLASSES:
+        return f"class must be one of {', '.join(CLASSES)}, not {row['class'][:40]}"
+    if not row["date"][:4].isdecimal():
+        return "date must be a year and a month, such as 2026-11"
+    if set(row["model"]) & set("/\\") or row["model"] in ("", ".", ".."):
+        return "model must be the name of a header, not a path"
+    if not _is(row.get("measured"), 1e-3, 1e7):
+        return "measured must be tokens per second, from 0.001 to 10000000"
+    words = row.get("words")
+    if not isinstance(words, list) or not all(isinstance(word, str) for word in words):
+        return "words must be a list of texts"
+    work = row.get("workload")
+    if not isinstance(work, dict) or not all(_is(work.get(name), 0, 1e8) for name in ("prompt", "generate", "depth")):
+        return "workload must have prompt, generate and depth in tokens"
+    if not work["prompt" if row["kind"] == "pp" else "generate"]:
+        return f"workload has no tokens for a row of kind {row['kind']}"
+    return _wrong_machine(row.get("machine"))
+
+
+def _wrong_machine(machine: object) -> str:
+    if not isinstance(machine, dict) or not isinstance(machine.get("devices"), list):
+        return "machine must have a list of devices"
+    for device in machine["devices"]:
+        if not isinstance(device, dict):
+            return "a device is no object"
+        what = f"device {str(device.get('name'))[:40]}"
+        if not all(isinstance(device.get(name), str) for name in ("name", "description", "backend", "card")):
+            return f"{what}: name, description, backend and card must be texts"
+        if not (_is(device.get("total"), 1, 1 << 60) and _is(device.get("free"), 0, device["total"])):
+            return f"{what}: total and free must be bytes, and free at most total"
+        for name, low, high in (("bandwidth", 1e7, 1e15), ("fp16_tflops", 0.01, 1e5)):
+            if device.get(name) is not None and not _is(device[name], low, high):
+                return f"{what}: {name} must be from {low:g} to {high:g}"
+        capability = device.get("compute_capability")
+        if capability is not None and not (isinstance(capability, list) and len(capability) == 2
+                                           and all(_is(part, 0, 99) for part in capability)):
+            return f"{what}: compute_capability must be two numbers"
+    for name, rate in (("ram", "bandwidth"), ("bus", "bandwidth"), ("cpu", "cores")):
+        part = machine.get(name)
+        if not isinstance(part, dict) or not (part.get(rate) is None or _is(part[rate], 1, 1e15)):
+            return f"machine: {name} must have a {rate}, null where it is not known"
+    return "" if machine["ram"].get("total") is None or _is(machine["ram"]["total"], 1 << 20, 1 << 60) else \
+        "machine: ram must have a total in bytes"
+
+
+def _is(value: object, low: float, high: float) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and low <= value <= high

@@ -1,0 +1,210 @@
+"""`autolayers tune` with a llama-bench whose rates the tests know: real processes, state files and exit codes."""
+
+from __future__ import annotations
+
+import json
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+from support import HEADERS, TESTS
+
+from autolayers.launch.speed_rows import check
+
+pytestmark = pytest.mark.skipif(os.name != "posix", reason="programs that are shell scripts, signals")
+MODEL = HEADERS / "llama-3.1-8b-q4_k_m.gguf"          # 4.6 GiB: some layers of it fit on the GPU below
+GPU = "  CUDA0: NVIDIA GeForce GTX 1650 (4096 MiB, 3900 MiB free)"
+BENCH_HELP = """
+usage: llama-bench [options]
+  --version
+  -r, --repetitions <n>
+  -o, --output <csv|json|jsonl|md|sql>
+  -m, --model <filename>
+  -p, --n-prompt <n>
+  -n, --n-gen <n>
+  -d, --n-depth <n>
+  -b, --batch-size <n>
+  -ub, --ubatch-size <n>
+  -ctk, --cache-type-k <t>
+  -t, --threads <n>
+  -ngl, --n-gpu-layers <n>
+  -fa, --flash-attn <on|off|auto>
+  -ot --override-tensor <tensor name pattern>=<buffer type>;...
+"""
+
+
+class Fakes:
+    """llama-server and llama-bench in one directory, and the state directory of their machine."""
+
+    def __init__(self, path: pathlib.Path) -> None:
+        self.path = path
+        self.program("llama-server", "server")
+        self.program("llama-bench", "bench", f'exec {sys.executable} -S -E "$here/bench.py" "$@"')
+        (path / "bench.py").write_text((TESTS / "fake_llama_bench.py").read_text())
+        (path / "bench-help").write_text(BENCH_HELP)
+        (path / "server-help").write_text(
+            "-ngl,  --gpu-layers N\n-c\n-ot\n-ncffn\n-ub\n-b\n-fa,   --flash-attn [on|off|auto]\n")
+        (path / "devices").write_text(f"Available devices:\n{GPU}\n")
+        for name in ("server", "bench"):
+            (path / f"{name}-version").write_text("version: 10900 (abcdef12)\n")
+        self.scenario({"words": ""})
+
+    def program(self, name: str, kind: str, else_: str = "exit 0") -> None:
+        (self.path / name).write_text(
+            f'#!/bin/sh\nhere=$(dirname "$0")\ncase " $* " in *" --version "*) exec cat "$here/{kind}-version";; '
+            f'*" --help "*) exec cat "$here/{kind}-help";; *" --list-devices "*) exec cat "$here/devices";; esac\n'
+            f"{else_}\n")
+        (self.path / name).chmod(0o755)
+
+    def scenario(self, *entries: dict[str, object]) -> None:
+        (self.path / "scenario.json").write_text(json.dumps(entries))
+
+    def words(self, command: str, *more: str, own: tuple[str, ...] = ()) -> list[str]:
+        server = str(self.path / "llama-server")
+        return [sys.executable, "-m", "autolayers", command, *own, server, "-m", str(MODEL), "-c", "8192", *more]
+
+    def run(self, command: str = "tune", *more: str, own: tuple[str, ...] = ()) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(self.words(command, *more, own=own), capture_output=True, text=True, env=self.environ,
+                              timeout=120, check=False)
+
+    @property
+    def environ(self) -> dict[str, str]:
+        kept = {name: value for name, value in os.environ.items() if not name.startswith("LLAMA_")}
+        return {**kept, "XDG_STATE_HOME": str(self.path / "state"), "XDG_CONFIG_HOME": str(self.path)}
+
+    @property
+    def measured(self) -> list[list[str]]:
+        """The words of each run of llama-bench but the first, short one."""
+        lines = (self.path / "bench.jsonl").read_text().splitlines()
+        return [json.loads(line) for line in lines][1:]
+
+    @property
+    def kept(self) -> list[pathlib.Path]:
+        return list((self.path / "state" / "autolayers" / "tuned").glob("*.json"))
+
+
+@pytest.fixture
+def fakes(tmp_path: pathlib.Path) -> Fakes:
+    return Fakes(tmp_path)
+
+
+def test_the_fastest_measured_is_kept_and_later_runs_use_it_and_say_so(fakes: Fakes) -> None:
+    before = fakes.run("run", own=("--dry-run",))
+    fakes.scenario({"words": "-ub 2048", "token": 1e5}, {"words": "", "token": 2e3})
+    done = fakes.run(own=("--json",))
+    assert done.returncode == 0, done.stderr
+    answer = json.loads(done.stdout)
+    assert 3 <= len(answer["launches"]) <= 5
+    assert answer["launches"][0]["placement"].endswith(", -ub 2048")
+    assert answer["launches"][0]["seconds"] == min(row["seconds"] for row in answer["launches"])
+    words = " ".join(answer["command"])
+    assert " -ub 2048 " in f"{words} " and " -ub 2048 " not in f"{before.stdout} "
+    after = fakes.run("run", own=("--dry-run",))
+    assert after.stdout.split() == answer["command"]
+    assert after.stderr.count("measured by autolayers tune on 20") == 1
+    # other flags and another build are another question
+    assert "autolayers tune" not in fakes.run("run", "-ctk", "q8_0", own=("--dry-run",)).stderr
+    (fakes.path / "server-version").write_text("version: 10901 (badc0de1)\n")
+    assert "autolayers tune" not in fakes.run("run", own=("--dry-run",)).stderr
+
+
+def test_an_answer_that_does_not_fit_now_is_not_used(fakes: Fakes) -> None:
+    (fakes.path / "devices").write_text("Available devices:\n" + GPU.replace("3900", "4096") + "\n")
+    assert fakes.run().returncode == 0
+    (fakes.path / "devices").write_text("Available devices:\n" + GPU.replace("3900", "1500") + "\n")
+    after = fakes.run("run", own=("--dry-run",))
+    assert after.returncode == 0 and "does not fit now: predicted again" in after.stderr
+
+
+def test_a_plan_on_the_processor_uses_it_too(fakes: Fakes) -> None:
+    (fakes.path / "devices").write_text("Available devices:\n")
+    fakes.scenario({"words": "-fa off", "token": 1e5}, {"words": "", "token": 1e3})
+    assert fakes.run().stdout.split()[-6:] == ["-c", "8192", "-ngl", "0", "-fa", "off"]
+    plan = subprocess.run([sys.executable, "-m", "autolayers", str(MODEL), "-c", "8192", "--format", "text"],
+                          capture_output=True, text=True, env=fakes.environ, timeout=60, check=False)
+    if "GPU" in plan.stderr:                # no GPU found: the machine that was measured
+        assert "- measured by autolayers tune on 20" in plan.stdout and "-fa off" in plan.stdout
+
+
+@pytest.mark.parametrize(("does", "line"), [
+    ("fail", "exit code 1: main: error: failed to load model 'm.gguf'"),
+    ("hang", "it did not end within"),
+    ("kill", "ended by signal 9"),
+    ("nonsense", "no prompt of"),
+    ("jump", "a clock jumped"),
+    ("other", "no generation of"),
+])
+def test_a_launch_that_cannot_be_measured_is_one_line(fakes: Fakes, does: str, line: str) -> None:
+    fakes.scenario({"words": "-ub 2048", "token": 1e5}, {"words": "", "does": does})
+    done = fakes.run(own=("--limit", "8s"))
+    of_it = [text for text in done.stderr.splitlines() if ": not measured: " in text and line in text]
+    if does == "hang":      # nothing is left for the others
+        assert done.returncode == 1 and done.stderr.splitlines()[-1] == "autolayers: no launch could be measured"
+        return
+    assert done.returncode == 0 and of_it, done.stderr
+    assert all("\x1b" not in text and text.startswith("autolayers: ") for text in done.stderr.splitlines())
+    fakes.scenario({"words": "", "does": does})
+    assert fakes.run(own=("--limit", "8s")).returncode == 1
+
+
+def test_an_interrupt_keeps_what_is_known(fakes: Fakes) -> None:
+    fakes.scenario({"words": "-ub 2048", "does": "hang"}, {"words": ""})
+    child = subprocess.Popen(fakes.words("tune"), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                             env=fakes.environ)
+    end = time.monotonic() + 60
+    while time.monotonic() < end and not any("2048" in words for words in
+                                             (fakes.measured if (fakes.path / "bench.jsonl").exists() else [])):
+        time.sleep(0.1)
+    child.send_signal(signal.SIGINT)
+    out, error = child.communicate(timeout=30)
+    assert child.returncode == 130 and "interrupted: " in error
+    assert "llama-server" in out and len(fakes.kept) == 1
+
+
+def test_flags_are_translated_and_those_that_it_lacks_named(fakes: Fakes) -> None:
+    done = fakes.run("tune", "--poll", "10", "--port", "8080", "-ctk", "q8_0", "-ctv", "q8_0")
+    assert "autolayers: llama-bench has no --poll, --port, -ctv: measured without\n" in done.stderr
+    assert all("-ctk" in words and "-ctv" not in words and "-c" not in words for words in fakes.measured)
+
+
+def test_shared_rows_are_what_the_fit_reads_and_name_nobody(fakes: Fakes) -> None:
+    done = fakes.run("tune", "-a", "secret-name", own=("--share", "-"))
+    assert done.returncode == 0
+    rows = [json.loads(line) for line in done.stdout.splitlines()]
+    assert {row["kind"] for row in rows} == {"tg", "pp"} and len({row["id"] for row in rows}) == len(rows) >= 4
+    assert [check(row) for row in rows] == [""] * len(rows)
+    assert rows[0]["model"] == "llama-8.03b-q4_k" and rows[0]["machine"]["devices"][0]["card"] == "gtx-1650"
+    for name in (str(fakes.path), MODEL.stem, "secret-name", "/home/me", os.uname().nodename):
+        assert name not in done.stdout
+
+
+def test_state_that_is_nonsense_counts_for_nothing(fakes: Fakes) -> None:
+    assert fakes.run().returncode == 0
+    entries = json.loads(fakes.kept[0].read_text())
+    for broken in ([{**entries[0], "flags": 5}], [{**entries[0], "token": "fast"}], [{**entries[0], "more": 1}], "{",
+                   [{**entries[0], "prompt": float("nan")}], [None], [{**entries[0], "flags": ["--no-such-flag"]}]):
+        fakes.kept[0].write_text(broken if isinstance(broken, str) else json.dumps(broken))
+        after = fakes.run("run", own=("--dry-run",))
+        assert after.returncode == 0 and "autolayers tune" not in after.stderr
+
+
+@pytest.mark.parametrize(("own", "code", "line"), [
+    (("--limit", "soon"), 2, "--limit"),
+    (("--llama-bench", "no-such-bench"), 127, "no-such-bench: not found"),
+    (("--llama-bench", "cat"), 1, "its --help is not llama-bench's"),
+    (("--retry", "2"), 2, "--retry is no flag of autolayers tune"),
+    (("--budget", "CUDA0=1MiB", "--margin", "2000GiB"), 5, ""),
+])
+def test_usage(fakes: Fakes, own: tuple[str, ...], code: int, line: str) -> None:
+    done = fakes.run(own=own)
+    assert (done.returncode, line in done.stderr) == (code, True), done.stderr
+
+
+def test_another_builds_llama_bench_is_refused(fakes: Fakes) -> None:
+    (fakes.path / "bench-version").write_text("version: 10901 (badc0de1)\n")
+    done = fakes.run()
+    assert done.returncode == 1 and "is commit badc0de1, llama-server abcdef12" in done.stderr
