@@ -71,14 +71,13 @@ def _one(name: str, arguments: Arguments, form: str) -> int:
 
 def _measured(plan: Plan, model: Model, arguments: Arguments, make: Callable[[Arguments], Plan]) -> Plan:
     """The plan that `autolayers tune` measured to be the fastest on this machine, where it did."""
-    from ..launch.tuned import key, measured_plan
+    from ..launch.tuned import measured_plan
 
     own = arguments.own
     if own.get("gpu") or own.get("machine") or own.get("ram"):
         return plan
     build = own.get("llama-build")
-    plan, line = measured_plan(plan, model, arguments, f"b{build}" if isinstance(build, int) else key(build) if build
-                               else "", os.environ, make)
+    plan, line = measured_plan(plan, model, plan.devices, arguments, f"b{build}" if build else "", os.environ, make)
     return replace(plan, reasons=(line, *plan.reasons)) if line else plan
 
 

@@ -176,7 +176,8 @@ class Session:
         def again(arguments: Arguments) -> Plan:
             return self.planner(self.model, arguments, devices=machine.devices, host=machine.host)
 
-        plan, line = measured_plan(plan, self.model, self.arguments, key(self.build), self.environ, again)
+        plan, line = measured_plan(plan, self.model, machine.devices, self.arguments, key(self.build), self.environ,
+                                   again)
         if line:
             say(line)
         return plan

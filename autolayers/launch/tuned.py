@@ -91,12 +91,12 @@ def keep(model: str, tuned: Tuned, environ: Mapping[str, str]) -> None:
                    [{**vars(other), "flags": list(other.flags)} for other in [*others, tuned][-_LIMIT:]])
 
 
-def measured_plan(plan: Plan, model: Model, arguments: Arguments, build: str, environ: Mapping[str, str],
-                  again: Callable[[Arguments], Plan]) -> tuple[Plan, str]:
+def measured_plan(plan: Plan, model: Model, devices: Iterable[Any], arguments: Arguments, build: str,
+                  environ: Mapping[str, str], again: Callable[[Arguments], Plan]) -> tuple[Plan, str]:
     """The launch that was measured to be the fastest for this very question, planned by `again`, and a line that says
     so; `plan` and "" where none was. `build` "": any, the last that was measured."""
-    found = find(model, plan.devices, arguments, build, environ) if plan.fits else None
-    if found is None:
+    found = find(model, devices, arguments, build, environ)
+    if found is None or not plan.fits:
         return plan, ""
     params = replace(parse(found.flags, command=None).params, model=arguments.params.model)
     own = {name: value for name, value in arguments.own.items() if name not in _ANSWERED}
