@@ -338,17 +338,6 @@ class CostModel:
         clock = self.clock(candidate.params, candidate.breakdown)
         return clock.offloads and any(place == HOST for place, _ in clock.sums)
 
-    def price(self, candidate: Candidate, n_ctx: int) -> float:
-        """Seconds that a larger context costs the request at least: as many bytes of weights go to RAM."""
-        use = candidate.breakdown
-        cells = sum(cache.cell * (n_ctx - use.n_ctx) for cache in self.caches(candidate.params)
-                    if cache is not None and cache.window > n_ctx)
-        rows = self.clock(candidate.params, use).placed.rows
-        experts = any(row.place == HOST and row.experts for row in rows)
-        spare = sum(candidate.spare.values())
-        lacking = max(0.0, cells - spare) * (self.traffic.used if experts else 1.0)
-        return self.workload.generate * lacking / self.host.ram
-
     def fastest(self, candidates: Sequence[Candidate]) -> Candidate:
         """The candidate with the shortest request; the first of equals."""
         if len(candidates) == 1:

@@ -10,7 +10,7 @@
 from __future__ import annotations
 
 from ..backends import HOST
-from ..flags.params import FIT_PARAMS_MIN_CTX, FIT_PARAMS_TARGET, N_BATCH, N_PARALLEL, N_UBATCH
+from ..flags.params import EXPERTS_REGEX, FIT_PARAMS_MIN_CTX, FIT_PARAMS_TARGET, N_BATCH, N_PARALLEL, N_UBATCH
 from ..records import dataclass, lazy, replace
 from . import candidates
 from .cost import CostModel
@@ -22,7 +22,6 @@ from .tensor_split import TensorSplit, is_free
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from typing import Any
 
     from ..flags.params import Params
     from ..flags.policy import Policy
@@ -149,8 +148,9 @@ class Search:
         found = self._with_larger_micro_batch(found, params)
         if self.contexts.fixed:
             return found
-        shape = self._with_nearly_free_context(found, params).params
-        answer = self.grow_context(lambda n: replace(shape, n_ctx=n)) or found
+        found = self._with_nearly_free_context(found, params)
+        shape = found.params
+        answer = self.grow_context(lambda n: replace(shape, n_ctx=n), below=found) or found
         other_shape = self._split_with_more_context(answer, params)
         other = None if other_shape is None else self.grow_context(lambda n: replace(other_shape, n_ctx=n))
         return other if other is not None and other.fits and other.breakdown.n_ctx > answer.breakdown.n_ctx else answer
@@ -162,18 +162,20 @@ class Search:
 
     # --- context
 
-    def grow_context(self, make: Callable[[int | None], Params], above: Candidate | None = None) -> Candidate | None:
-        """The largest context that fits with this shape, less than that of the launch `above`, which does not; the
-        smallest, not fitting, where none does."""
+    def grow_context(self, make: Callable[[int | None], Params], above: Candidate | None = None,
+                     below: Candidate | None = None) -> Candidate | None:
+        """The largest context that fits with this shape, less than that of the launch `above`, which does not, and no
+        less than that of `below`, which does; the smallest, not fitting, where none does."""
         span = self.contexts
         if span.fixed or span.least is None or span.most is None:
             return self.evaluator.candidate(make(span.least), self.fidelity)
+        least = span.least if below is None else below.params.n_ctx or span.least
         most = span.most if above is None else above.params.n_ctx or span.most
-        useful = self._useful(make, span.least, most)
+        useful = self._useful(make, least, most)
         if useful < most:
             most, above = useful, None
-        found = largest_context(self.evaluator, make, span.least, most, span.step, self.fidelity, above)
-        return found if found is not None else self.evaluator.candidate(make(span.least), self.fidelity)
+        found = largest_context(self.evaluator, make, least, most, span.step, self.fidelity, above)
+        return found if found is not None else self.evaluator.candidate(make(least), self.fidelity)
 
     def _useful(self, make: Callable[[int | None], Params], least: int, most: int) -> int:
         """The largest context of least..most whose tokens do not take too long, and that leaves system memory for the
@@ -219,44 +221,67 @@ class Search:
             return found
         best = found
         for size in MICRO_BATCHES:
-            larger: dict[str, Any] = {"n_ubatch": size, "n_batch": max(N_BATCH, size)}
+            larger = replace(params, n_ctx=self.contexts.least, n_ubatch=size, n_batch=max(N_BATCH, size))
             limit = self.cost.speed(best).request / BATCH_GAIN
-            promise = self.cost.predict(replace(best.params, **larger), replace(best.breakdown, **larger))
-            if promise.request >= limit:
+            if self._promise(best, larger) >= limit:
                 continue
-            candidate = self._alike(best, replace(params, n_ctx=self.contexts.least, **larger))
+            candidate = self._alike(best, larger)
             if candidate is not None and candidate.fits and self.cost.speed(candidate).request < limit:
                 best = candidate
         return best
 
     def _with_nearly_free_context(self, found: Candidate, params: Params) -> Candidate:
         """`found`, or the same kind of placement with a context that costs a few per cent of the request."""
-        use, speed = found.breakdown, self.cost.speed(found)
+        use, limit = found.breakdown, self.cost.speed(found).request * CONTEXT_PRICE
         streams = use.n_ctx // max(1, use.n_ctx_seq)
-        if self.policy.n_ctx_min is not None or self.policy.strategy == "layers":
+        if self.policy.n_ctx_min is not None or self.policy.strategy == "layers" or not found.params.n_gpu_layers:
             return found
         for wanted in CONTEXTS:
             n_ctx = wanted * streams
-            if not use.n_ctx < n_ctx <= (self.contexts.most or 0) or \
-                    self.cost.price(found, n_ctx) > speed.request * (CONTEXT_PRICE - 1):
-                continue
             at = replace(params, n_ctx=n_ctx, n_ubatch=found.params.n_ubatch, n_batch=found.params.n_batch)
+            if not use.n_ctx < n_ctx <= (self.contexts.most or 0) or self._promise(found, at) > limit:
+                continue
             candidate = self._alike(found, at)
-            if candidate is not None and candidate.fits and \
-                    self.cost.speed(candidate).request <= speed.request * CONTEXT_PRICE:
+            if candidate is not None and candidate.fits and self.cost.speed(candidate).request <= limit:
                 return candidate
         return found
 
+    def _kind(self, found: Candidate, params: Params) -> tuple[Callable[[int], Params], int] | None:
+        """These flags with placements of the kind that `found` is of, by the number of layers that are (all) on the
+        GPUs, and the largest number; None where no number is solved."""
+        n_layer, solved = self.model.hparams.n_layer_all, found.params.overrides[len(self.given.overrides):]
+        if self.literal or (not solved and found.params.n_gpu_layers == 0):
+            return None
+        if not solved:
+            return lambda n: replace(params, n_gpu_layers=n), self.everything
+        if any(pattern == EXPERTS_REGEX for pattern, _ in solved):
+            bare = candidates.with_all_experts_on_host(params)
+            return lambda n: replace(bare, n_gpu_layers=n), self.everything
+        base = replace(params, n_gpu_layers=self.top)
+        spill = candidates.with_experts_on_host if self.model.hparams.n_expert else candidates.with_ffn_on_host
+        return lambda spared: spill(base, n_layer - spared), n_layer
+
+    def _promise(self, found: Candidate, params: Params) -> float:
+        """Seconds of the request with the best placement of these flags of the kind that `found` is of, by what was
+        measured so far: graph buffers that are not known yet are taken to be no larger."""
+        kind, use = self._kind(found, params), found.breakdown
+        shape = replace(params, n_gpu_layers=found.params.n_gpu_layers) if kind is None else self.split.promising(*kind)
+        if shape is None:
+            return float("inf")
+        n_ctx = params.n_ctx or use.n_ctx
+        return self.cost.predict(shape, replace(
+            use, n_ctx=n_ctx, n_ctx_seq=use.n_ctx_seq * n_ctx // use.n_ctx, n_ubatch=params.n_ubatch or N_UBATCH,
+            n_batch=params.n_batch or N_BATCH)).request
+
     def _alike(self, found: Candidate, params: Params) -> Candidate | None:
         """The best placement of these flags of the kind that `found` is of."""
-        solved = found.params.overrides[len(self.given.overrides):]
-        if self.literal or (not solved and found.params.n_gpu_layers == 0):
+        kind = self._kind(found, params)
+        if kind is None:
             return self.evaluator.candidate(replace(params, n_gpu_layers=found.params.n_gpu_layers), self.fidelity)
-        if not solved:
-            return self.split.most(lambda n: replace(params, n_gpu_layers=n), self.everything)
-        alike = self._experts(params) if self.model.hparams.n_expert else self._feed_forward(params, None)
-        fitting = [candidate for candidate in alike if candidate.fits]
-        return self.cost.fastest(fitting) if fitting else None
+        alike = self.split.most(*kind)
+        if alike is None or not self.model.hparams.n_expert:
+            return alike
+        return self.cost.fastest([alike, *self._part_of_experts(replace(params, n_gpu_layers=self.top), alike)])
 
     # --- fully offloaded
 
@@ -439,11 +464,16 @@ class Search:
 
     def _part_of_experts(self, base: Params, found: Candidate) -> list[Candidate]:
         """`found` with as many matrices as fit of the last layer whose experts are in RAM back on the GPU."""
-        count = len(found.params.overrides) - len(base.overrides)
-        if count == 0:
+        rules = found.params.overrides[len(base.overrides):]
+        count = len(rules)
+        if not rules or rules[0][0] == EXPERTS_REGEX:
             return []
         shape = replace(candidates.with_experts_on_host(base, count - 1), tensor_split=found.params.tensor_split)
         for params in candidates.with_part_of_experts_on_host(self.model, shape, count - 1):
+            use = self.evaluator.static(params)
+            if use is None or any(use.devices[name].model - found.breakdown.devices[name].model > spare
+                                  for name, spare in found.spare.items()):
+                continue
             candidate = self.evaluator.candidate(params, self.fidelity)
             if candidate is not None and candidate.fits_devices:
                 return [candidate]

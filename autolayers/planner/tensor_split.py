@@ -22,16 +22,16 @@ FIRST_GUESS = 768 << 20      # bytes of graph buffers and margin on a device, be
 class TensorSplit:
     """Splits of one model over one machine's devices, measured at one fidelity.
 
-    `measured` has, by context, the overheads in bytes per device (graph buffers, margin, extras) as last measured: they
-    predict which splits can fit. `idle` has, by context and device, the least overhead of a device without any layers
-    (op offload).
+    `measured` has, by context and micro-batch, the overheads in bytes per device (graph buffers, margin, extras) as
+    last measured: they predict which splits can fit. `idle` has, by the same and the device, the least overhead of a
+    device without any layers (op offload).
     """
 
     def __init__(self, evaluator: Evaluator, cost: CostModel, fidelity: Fidelity) -> None:
         self.evaluator, self.cost, self.fidelity = evaluator, cost, fidelity
         self.everything = evaluator.model.hparams.n_layer_all + 1
-        self.measured: dict[int, dict[str, int]] = {}
-        self.idle: dict[tuple[int, str], int] = {}
+        self.measured: dict[tuple[int, int], dict[str, int]] = {}
+        self.idle: dict[tuple[tuple[int, int], str], int] = {}
 
     def best(self, params: Params, default_first: bool = True, ram: bool = True) -> Candidate | None:
         """These flags with the fastest split that fits, llama.cpp's default included; None where none fits.
@@ -42,8 +42,7 @@ class TensorSplit:
         if not self.evaluator.may_fit(params, any_split=free):
             return None
         if not free:
-            candidate = self.evaluator.candidate(params, self.fidelity)
-            return candidate if candidate is not None and _fits(candidate, ram) else None
+            return self._kept(self.evaluator.candidate(params, self.fidelity), ram)
         if self.measured or not default_first:
             found = self._refined(params, ram)
             if found is not None:
@@ -64,7 +63,7 @@ class TensorSplit:
         """The launch with the largest count in 0..top that fits on the devices, with the best split where there is one
         to choose."""
         if not is_free(self.evaluator, make(top)):
-            return largest_count(self.evaluator, make, top, self.fidelity)
+            return self._kept(largest_count(self.evaluator, make, top, self.fidelity), ram=False)
         best = self.best(make(top), ram=False)
         if best is not None:
             return best
@@ -82,30 +81,51 @@ class TensorSplit:
             steps += 1
         return best
 
+    def promising(self, make: Callable[[int], Params], top: int) -> Params | None:
+        """The launch with the largest count in 0..top that should fit by the overheads measured so far; None where none
+        should. Nothing is measured."""
+        found: dict[int, Params | None] = {-1: None}
+
+        def fits(count: int) -> bool:
+            found[count] = self._should_fit(make(count))
+            return found[count] is not None
+
+        return found[last(-1, top, fits)]
+
+    def _should_fit(self, params: Params) -> Params | None:
+        """These flags, with a split where there is one to choose, if they should fit."""
+        if is_free(self.evaluator, params):
+            split = self.partition(params)
+            return None if split is None else replace(params, tensor_split=split)
+        use, limits = self.evaluator.static(params), self.evaluator.machine.limits
+        fits = use is not None and all(
+            usage.total + self.overheads(params).get(name, 0) <= limits[name]
+            for name, usage in use.devices.items() if usage.total)
+        return params if fits else None
+
     def lower_bound(self, params: Params) -> float:
         """Seconds of the reference request with the fastest split that should fit by the overheads measured so far;
         nothing is measured for it. Infinite where none should. With a smaller context than any so far half of them may
         do."""
-        overheads = self.overheads(params.n_ctx or 0)
-        if self.measured and (params.n_ctx or 0) < min(self.measured):
+        overheads = self.overheads(params)
+        if self.measured and self._smaller(params):
             overheads = {name: size // 2 for name, size in overheads.items()}
         split, static = self.partition(params, overheads), self.evaluator.static(params)
         if split is None or static is None:
             return float("inf")
         return self.cost.predict(replace(params, tensor_split=split), static).request
 
-    def overheads(self, n_ctx: int) -> dict[str, int]:
-        """Bytes per device measured with this context, or interpolated from the two contexts nearest to it: most of it
-        is the same for all, the rest grows with the context."""
-        known = sorted(self.measured, key=lambda other: abs(other - n_ctx))
-        if not known:
+    def overheads(self, params: Params) -> dict[str, int]:
+        """Bytes per device measured with this context and micro-batch, or interpolated from the two nearest to it: most
+        of it is the same for all, the rest grows with both."""
+        if not self.measured:
             return dict.fromkeys(self.evaluator.machine.limits, FIRST_GUESS)
-        near = self.measured[known[0]]
-        if len(known) == 1 or known[0] == n_ctx:
-            return near
-        far = self.measured[known[1]]
-        part = (n_ctx - known[0]) / (known[1] - known[0])
-        return {name: max(0, size + int((far.get(name, size) - size) * part)) for name, size in near.items()}
+        n_ctx, n_ubatch = _point(params)
+
+        def at(size: int) -> dict[str, int]:
+            return _on_line(n_ctx, {ctx: known for (ctx, other), known in self.measured.items() if other == size})
+
+        return _on_line(n_ubatch, {size: at(size) for _, size in self.measured})
 
     def partition(self, params: Params, overheads: Mapping[str, int] | None = None) -> tuple[float, ...] | None:
         """The fastest split that should fit by the overheads measured so far (or by these), as layers per device."""
@@ -113,18 +133,19 @@ class TensorSplit:
         count = params.layers_wanted(self.everything)
         if layers is None or not count:
             return None
-        n_ctx = params.n_ctx or 0
+        n_ctx, n_ubatch = _point(params)
         limits = self.evaluator.machine.limits
-        if any(size > limits[name] for (least, name), size in self.idle.items() if least <= n_ctx):
+        if any(size > limits[name] for ((ctx, least), name), size in self.idle.items()
+               if ctx <= n_ctx and least <= n_ubatch):
             return None
         cached = params.kv_offload is not False
         sizes = [usage.model + (usage.context if cached else 0) for usage in layers[-count:]]
         names = self.evaluator.device_names(params)
-        overheads = self.overheads(n_ctx) if overheads is None else overheads
+        overheads = self.overheads(params) if overheads is None else overheads
         capacities = [limits[name] - overheads.get(name, 0) for name in names]
         costs = self.cost.layer_seconds(params, n_ctx or 1 << 60)
         seconds = [costs[name][-count:] for name in names]
-        split = best_partition(sizes, seconds, capacities, self.cost.hop(params.n_ubatch or N_UBATCH))
+        split = best_partition(sizes, seconds, capacities, self.cost.hop(n_ubatch))
         return None if split is None else tuple(float(n) for n in split)
 
     def _refined(self, params: Params, ram: bool) -> Candidate | None:
@@ -150,25 +171,50 @@ class TensorSplit:
 
     def _default_cannot_fit(self, params: Params) -> bool:
         """Whether llama.cpp's own split is far from fitting, by what was measured so far."""
-        n_ctx = params.n_ctx or 0
-        if n_ctx < min(self.measured):       # with a smaller context much less may be needed
+        if self._smaller(params):
             return False
         use = self.evaluator.static(params)
         return use is None or any(
             use.devices[name].total + size * 3 // 4 > self.evaluator.machine.limits[name]
-            for name, size in self.overheads(n_ctx).items() if use.devices[name].total)
+            for name, size in self.overheads(params).items() if use.devices[name].total)
+
+    def _kept(self, candidate: Candidate | None, ram: bool) -> Candidate | None:
+        """A launch without a split to choose if it fits; its overheads are recorded."""
+        if candidate is None or not _fits(candidate, ram):
+            return None
+        self._record(candidate, trusted=True)
+        return candidate
 
     def _record(self, candidate: Candidate, trusted: bool) -> None:
         """Record a launch's overheads; of one that is not `trusted` (it does not fit) only those that grew, which
         guarantees that the search ends."""
         trusted = trusted or not self.measured
-        n_ctx = candidate.params.n_ctx or 0
-        before = self.overheads(n_ctx)
-        known = self.measured[n_ctx] = dict(before)
+        point = _point(candidate.params)
+        before = self.overheads(candidate.params)
+        known = self.measured[point] = dict(before)
         for name, size in candidate.overheads(self.evaluator.machine.limits).items():
             known[name] = size if trusted else max(size, before.get(name, 0))
             if not candidate.breakdown.devices[name].model:
-                self.idle[n_ctx, name] = min(size, self.idle.get((n_ctx, name), size))
+                self.idle[point, name] = min(size, self.idle.get((point, name), size))
+
+    def _smaller(self, params: Params) -> bool:
+        """Whether this context is smaller than any that was measured: much less may be needed then."""
+        return (params.n_ctx or 0) < min(ctx for ctx, _ in self.measured)
+
+
+def _point(params: Params) -> tuple[int, int]:
+    return params.n_ctx or 0, params.n_ubatch or N_UBATCH
+
+
+def _on_line(x: int, known: dict[int, dict[str, int]]) -> dict[str, int]:
+    """Sizes at x on the line through the two known ones that are nearest to it; the known one where there is no
+    other."""
+    order = sorted(known, key=lambda other: abs(other - x))
+    near = known[order[0]]
+    if len(order) == 1 or order[0] == x:
+        return near
+    far, part = known[order[1]], (x - order[0]) / (order[1] - order[0])
+    return {name: max(0, size + int((far.get(name, size) - size) * part)) for name, size in near.items()}
 
 
 def _fits(candidate: Candidate, ram: bool) -> bool:
