@@ -96,9 +96,11 @@ def test_closed_streams() -> None:
     assert autolayers(MODEL, "--gpu", "24GiB", shell="2>&-").stdout == flags
     assert autolayers("nofile.gguf", shell="2>&-").stdout == b""
     for shell in (">&-", ">/dev/full"):
-        done = autolayers(MODEL, "--gpu", "24GiB", shell=shell)
-        assert done.returncode == 1
-        assert b"Traceback" not in done.stderr and b"Exception" not in done.stderr
+        for words in ((MODEL, "--gpu", "24GiB"), (MODEL, "--gpu", "24GiB", "--format", "text"), ("--help",)):
+            done = autolayers(*words, shell=shell)
+            assert done.returncode == 1
+            assert done.stderr.splitlines()[-1].startswith(b"autolayers: cannot write the answer: ")
+            assert b"Traceback" not in done.stderr and b"Exception" not in done.stderr
     assert autolayers(MODEL, "--gpu", "24GiB", shell="<&-").stdout == flags
 
 

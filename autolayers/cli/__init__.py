@@ -36,8 +36,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:
         discard()
         return 1
-    except (OSError, MemoryError, RecursionError) as error:
-        say(f"{error}" or type(error).__name__)
+    except OSError as error:
+        why = error.strerror or str(error)
+        say(f"{error.filename}: {why}" if error.filename else f"cannot write the answer: {why}")
+        discard()
+        return 1
+    except (MemoryError, RecursionError) as error:
+        say(str(error) or type(error).__name__)
         discard()
         return 1
 
@@ -106,9 +111,9 @@ def _refuse_name(name: str) -> None:
         found = sorted(entry for entry in os.listdir(name) if entry.endswith(".gguf"))
         inside = f"; it has {', '.join(found[:4])}{' ...' if len(found) > 4 else ''}" if found else ""
         raise ModelError(f"{name}: a directory, not a model{inside}")
-    if os.path.lexists(name) or set(name) & set("/\\.:"):
+    if os.path.lexists(name) or set(name) & set("/\\:") or name.lower().endswith(".gguf"):
         return
-    near = nearest(name, [command for command in COMMANDS if " " not in command])
+    near = nearest(name, [command for command in COMMANDS if " " not in command]) if name.isalpha() else None
     if near:
         raise ModelError(f"{name}: no such file; did you mean {'' if near == 'plan' else 'the command '}autolayers "
                          f"{'MODEL' if near == 'plan' else near}?")

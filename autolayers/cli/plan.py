@@ -64,7 +64,7 @@ def _one(name: str, arguments: Arguments, form: str) -> int:
             return 5
     (show if form == "text" else emit)(_render(answer, form, arguments))
     if form not in ("text", "json"):
-        for line in _warnings(answer):
+        for line in warnings_of(answer):
             say(line)
     return 0 if answer.fits else 5
 
@@ -93,7 +93,7 @@ def _several(names: list[str], arguments: Arguments, form: str) -> int:
     together = plan_together(models, arguments, environ=os.environ)
     (show if form == "text" else emit)(_render_several(together, form, arguments))
     if form not in ("text", "json"):
-        for line in dict.fromkeys(line for plan in together.plans for line in _warnings(plan)):
+        for line in dict.fromkeys(line for plan in together.plans for line in warnings_of(plan)):
             say(line)
     return 0 if together.fits else 5
 
@@ -113,7 +113,7 @@ def _render(plan: Plan, form: str, arguments: Arguments) -> str:
         from ..report.table import Style
         from ..report.text import plan_text
 
-        verbose = not {"-v", "--verbose"}.isdisjoint(arguments.rest)        # llama-server's flag means it here too
+        arguments, verbose = _verbose(arguments)
         return plan_text(plan, Style.of(sys.stdout, os.environ), _printable(arguments), verbose)
     from ..launch import formats
 
@@ -132,12 +132,22 @@ def _render_several(together: Together, form: str, arguments: Arguments) -> str:
         return write_several(form, together.plans, arguments, together.fits, os.environ, config_files(os.environ))
     from ..report.multi import model_words, together_text
 
-    rest = _printable(arguments)
     if form == "flags":
+        rest = _printable(arguments)
         return "".join(" ".join([shell(model_words(plan)), *plan.flags, *rest]) + "\n" for plan in together.plans)
     from ..report.table import Style
 
-    return together_text(together, Style.of(sys.stdout, os.environ), rest)
+    return together_text(together, Style.of(sys.stdout, os.environ), _printable(_verbose(arguments)[0]))
+
+
+def _verbose(arguments: Arguments) -> tuple[Arguments, bool]:
+    """Whether the page is to show everything: -v, llama-server's flag too, is about the page where there is one."""
+    from ..flags.parse import items
+    from ..flags.table import Argument
+
+    found = list(items(arguments.rest, None))
+    kept = [item for item in found if not (isinstance(item.flag, Argument) and item.flag.canonical == "-v")]
+    return replace(arguments, rest=tuple(word for item in kept for word in item.words)), len(kept) < len(found)
 
 
 def _printable(arguments: Arguments) -> list[str]:
@@ -152,7 +162,7 @@ def _printable(arguments: Arguments) -> list[str]:
     return words
 
 
-def _warnings(plan: Plan) -> list[str]:
+def warnings_of(plan: Plan) -> list[str]:
     """What a plan whose output cannot carry it says on stderr."""
     if plan.fits:
         return list(plan.warnings)

@@ -14,6 +14,7 @@ from ..launch.secrets import launcher_without_secrets, without_secrets
 from ..launch.session import Session
 from ..output import emit, say, show
 from ..quoting import shell
+from .plan import warnings_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -83,11 +84,9 @@ def _for_format(kind: str, session: Session) -> tuple[Plan, list[str]]:
 
 
 def _said(plan: Plan) -> int:
-    """Says what a plan warns of; the exit code of a plan that nothing is started with."""
-    for warning in plan.warnings:
-        say(warning)
-    if not plan.fits:
-        say("the plan does not fit: llama-server may run out of memory")
+    """Says what a plan warns of, and of one that does not fit what would; the exit code where nothing is started."""
+    for line in warnings_of(plan):
+        say(line)
     return 0 if plan.fits else DoesNotFit.exit_code
 
 

@@ -67,13 +67,13 @@ def discover(environ: Mapping[str, str] | None = None, llama_server: str | None 
 
             listed = refine(listed, rpc)
         if not listed:
-            notes.append(f"{llama_server} lists no GPU: planning for the CPU")
+            notes.append(f"{llama_server} lists no GPU: plans are for the CPU")
         return Inventory(tuple(map(completed, listed)), ram, tuple(notes))
     local, notes = _local(environ, ram, root)
     far, more = remote(rpc)
     devices = (*far, *local)
     if not any(device.total for device in devices):
-        more.append("no GPU found: planning for the CPU")
+        more.append("no GPU found: plans are for the CPU")
     return Inventory(devices, ram, (*notes, *more))
 
 

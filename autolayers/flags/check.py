@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
     from .params import Params
 
+_OTHERS = {"--vram": "--gpu", "--context": "--ctx-size"}     # of other programs
 _PASS_ON = " (--strict-flags off passes on what a newer llama.cpp may know)"
 
 
@@ -55,7 +56,8 @@ def refuse_unknown(name: str, command: str, strict: bool = True) -> None:
     if equals and flag in known:
         raise UsageError(f"{name}: write {flag} {value}")
     owners = takers(flag.replace("_", "-") if flag.startswith("--") else flag)
-    near = nearest(flag, own if owners else known)
+    meant = _OTHERS.get(flag)
+    near = meant if meant in known else nearest(flag, own if owners else known)
     instead = f"; did you mean {near}?" if near else ""
     if owners:
         raise UsageError(f"{flag} is no flag of {title(command)}: {_listed(owners)} it{instead}")

@@ -71,9 +71,10 @@ class Session:
         self.arguments = replace(read, params=params, own=own, positional=())
 
     def plan(self, machine: LaunchMachine | None = None) -> tuple[Plan, list[str]]:
-        """(the plan for `machine`, this one's where none is given; the words it adds to the command)."""
-        machine = machine or self.machine
-        plan = self._checked(self._corrected(self._measured(self._plan(machine), machine), machine))
+        """(the plan for `machine`; the words it adds to the command). Without `machine` it is for this one, and says
+        what would fit where it does not."""
+        advise, machine = machine is None, machine or self.machine
+        plan = self._checked(self._corrected(self._measured(self._plan(machine, advise), machine), machine, advise))
         added, notes = commands.additions(self.command, plan.flags, self.build, self.seen, self.files)
         for note in notes:
             say(note)
@@ -166,8 +167,8 @@ class Session:
             say(note)
         return LaunchMachine(devices, host)
 
-    def _plan(self, machine: LaunchMachine) -> Plan:
-        return self.planner(self.model, self.arguments, devices=machine.devices, host=machine.host)
+    def _plan(self, machine: LaunchMachine, advise: bool) -> Plan:
+        return self.planner(self.model, self.arguments, devices=machine.devices, host=machine.host, advise=advise)
 
     def _measured(self, plan: Plan, machine: LaunchMachine) -> Plan:
         """The plan that `autolayers tune` measured to be the fastest, where it did."""
@@ -182,7 +183,7 @@ class Session:
             say(line)
         return plan
 
-    def _corrected(self, plan: Plan, machine: LaunchMachine) -> Plan:
+    def _corrected(self, plan: Plan, machine: LaunchMachine, advise: bool) -> Plan:
         """Planned again where an earlier launch with these flags took more than predicted."""
         found = self._observed(plan)
         worse = {device: size for device, size in (found.differences if found else {}).items() if size > 0}
@@ -192,7 +193,7 @@ class Session:
             say(f"observed {found.date[:10] or 'before'}: {device} takes {mib(size)} more than predicted with these "
                 "flags; planned with that")
         devices = tuple(replace(d, free=max(0, d.free - worse.get(d.name, 0))) for d in machine.devices)
-        return self._plan(LaunchMachine(devices, machine.host))
+        return self._plan(LaunchMachine(devices, machine.host), advise)
 
     def _checked(self, plan: Plan) -> Plan:
         """The plan with what `autolayers check` found of this very program."""

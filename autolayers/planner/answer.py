@@ -7,7 +7,7 @@ from ..flags.params import EXPERTS_REGEX
 from ..memory.breakdown import Breakdown
 from ..memory.companions import NONE
 from ..records import lazy, replace
-from ..units import mib
+from ..units import human, mib
 from . import serving
 from .alone import layers_alone
 from .candidates import describe, merged
@@ -150,6 +150,11 @@ class _Answer:
         if spare is not None and spare < 0:
             found.append(f"the launch needs {mib(host.needed)} of system memory, {mib(-spare)} more than is "
                          "available: it would swap, or read the file again for every token")
+        for name, limit in self.evaluator.machine.limits.items():
+            margin = sum(size for _, size in self.candidate.margins.get(name, ()))
+            if margin > limit:
+                found.append(f"{name}: the margin alone, {human(margin)}, is more than the {human(limit)} that are "
+                             "free")
         params, given = self.candidate.params, self.given
         whole = params.layers_wanted(self.everything) == self.everything and params.overrides == given.overrides
         if self.policy.n_ctx == "max" and self.evaluator.machine.devices and given.n_gpu_layers is None and not whole:

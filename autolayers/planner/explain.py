@@ -103,7 +103,9 @@ def next_step(params: Params, given: Params, everything: int) -> tuple[str, Para
     solved = params.overrides[len(given.overrides):]
     if solved:
         text = {EXPERTS_REGEX: "the experts of one layer more", FFN_REGEX: "the FFN weights of one layer more"}
-        name = next((t for regex, t in text.items() if solved[-1][0].endswith(regex)), "the rest of that layer")
+        pattern = solved[-1][0]
+        layer = "".join(filter(str.isdigit, pattern.partition(".ffn_")[0]))       # blk\\.38\\.ffn_(down)_(ch|)exps
+        name = next((t for regex, t in text.items() if pattern.endswith(regex)), f"the rest of layer {layer}")
         return name, replace(params, overrides=params.overrides[:-1])
     n = params.n_gpu_layers
     if n is None or n < 0 or n >= everything:

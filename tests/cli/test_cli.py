@@ -61,6 +61,15 @@ class TestOutput:
     def test_the_users_other_words_stay_behind_them(self) -> None:
         assert run(DENSE, "--gpu", "24GiB", "--port", "8080").stdout == "-ngl 17 -c 131072 --port 8080\n"
 
+    @pytest.mark.parametrize("word", ["-v", "--verbose", "--log-verbose"])
+    def test_v_is_about_the_page_where_there_is_one(self, word: str) -> None:
+        words = (DENSE, "--gpu", "24GiB", "-a", "-v", word)
+        assert run(*words).stdout == f"-ngl 17 -c 131072 -a -v {word}\n"
+        page = run(*words, "--format", "text").stdout
+        assert "margin on CUDA0: " in page and page.splitlines()[-1] == "-ngl 17 -c 131072 -a -v"
+        several = run(DENSE, *words, "--format", "text").stdout.splitlines()
+        assert [line[-6:] for line in several if line.startswith("  llama-server ")] == [" -a -v"] * 2
+
     def test_q_is_the_number(self) -> None:
         assert run(DENSE, "--gpu", "24GiB", "-q").stdout == "17\n"
 
@@ -130,7 +139,8 @@ class TestErrors:
         (["swep", "x"], 3, "swep: no such file; did you mean the command autolayers sweep?"),
         (["Plan"], 3, "did you mean autolayers MODEL?"),
         ([str(HEADERS)], 3, "a directory, not a model; it has afmoe-moe.gguf, "),
-        (["llama3.1"], 3, "no such file"), (["mistral"], 3, "ollama:mistral, one of Hugging Face hf:USER/REPO"),
+        (["llama3.1"], 3, "llama3.1: no such file; a model of Ollama's is ollama:llama3.1, one of Hugging Face hf:"),
+        (["mistral"], 3, "ollama:mistral, one of Hugging Face hf:USER/REPO"),
         ([DENSE, "--gpu", "gtx-1660-tie"], 2, "perhaps gtx-1660-ti"),
         (["sweep", DENSE, "-m", MOE], 2, "two models"),
         (["sweep", DENSE, "--contexts", "a"], 2, "--contexts"),

@@ -14,7 +14,7 @@ import time
 from collections.abc import Iterator
 
 import pytest
-from support import TESTS
+from support import HEADERS, TESTS
 
 from autolayers.cli.run import main
 from autolayers.errors import UsageError
@@ -33,6 +33,7 @@ import sys
 from autolayers.records import dataclass
 from autolayers.flags.parse import parse
 from autolayers.memory.breakdown import Breakdown, Usage
+from autolayers.planner.plan import HostRow
 from autolayers.cli.run import main
 
 MiB = 1 << 20
@@ -44,8 +45,10 @@ class Plan:
     breakdown: Breakdown
     warnings: tuple = ()
     devices: tuple = ()
+    host: HostRow = HostRow(0, 0, 0)
+    remedies: tuple = ()
 
-def planner(model, arguments, devices=None, host=None, environ=None):
+def planner(model, arguments, devices=None, host=None, environ=None, advise=False):
     given = arguments.params.n_gpu_layers
     free = devices[0].free // MiB if devices else 0
     n = given if given is not None else min(10, free // 100)
@@ -190,6 +193,23 @@ def test_dry_run_prints_the_exact_command_and_starts_nothing(fake: Fake) -> None
     done = fake.run("--gpu 650MiB --dry-run llama-server -m MODEL --port 80 -p 'a b'")
     assert shlex.split(done.stdout.decode()) == fake.words("llama-server -m MODEL --port 80 -p 'a b' -ngl 6 -c 512")
     assert fake.calls() == [] and done.returncode == 0
+
+
+def test_a_launch_that_does_not_fit_says_what_would(tmp_path: pathlib.Path) -> None:
+    (tmp_path / "llama-server").write_text("#!/bin/sh\n")
+    (tmp_path / "llama-server").chmod(0o755)
+
+    def dry_run(*more: str) -> subprocess.CompletedProcess[str]:
+        words = ["run", "--dry-run", "--gpu", "1GiB", "--llama-build", "11434", "llama-server", "-m",
+                 str(HEADERS / "llama-3.2-1b-q8_0.gguf"), "-ngl", "99", "-c", "131072", "-v", *more]
+        return subprocess.run([sys.executable, "-m", "autolayers", *words], capture_output=True, text=True, timeout=60,
+                              env={**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}", "HOME": str(tmp_path)})
+
+    done = dry_run()
+    assert done.returncode == 5 and shlex.split(done.stdout)[-3:] == ["-c", "131072", "-v"]
+    lines = done.stderr.splitlines()
+    at = next(i for i, line in enumerate(lines) if line.startswith("autolayers: does not fit: "))
+    assert dry_run(*shlex.split(lines[at + 1].removeprefix("autolayers: it fits with "))).returncode == 0
 
 
 def test_a_secret_is_not_printed(fake: Fake) -> None:

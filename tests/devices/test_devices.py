@@ -329,7 +329,7 @@ def test_discover_takes_the_program_s_word(program):
     found = discover(os.environ, llama_server=program(LIST))
     assert [(d.name, d.free, d.source) for d in found.devices] == [("CUDA0", 23800 * MiB, "list-devices")]
     none = discover(os.environ, llama_server=program("echo 'Available devices:'; echo '  (none)'"))
-    assert none.devices == () and "lists no GPU: planning for the CPU" in none.notes[-1]
+    assert none.devices == () and "lists no GPU: plans are for the CPU" in none.notes[-1]
 
 
 def test_nvml_adds_what_a_listing_leaves_out_but_no_number_of_bytes():

@@ -148,7 +148,7 @@ def test_uuid_masks_and_empty_ones_need_no_cuda(ask, mask, expected):
     assert [name for name, _ in names(answer)] == [f"CUDA{i}" for i in range(len(expected))]
     if not expected:
         assert f"CUDA_VISIBLE_DEVICES={mask} " in answer["notes"][0]
-        assert answer["notes"][-1] == "no GPU found: planning for the CPU"
+        assert answer["notes"][-1] == "no GPU found: plans are for the CPU"
 
 
 @pytest.mark.parametrize(
@@ -228,7 +228,7 @@ def test_a_broken_driver_is_one_line_and_the_cpu(ask, code, words):
     answer = ask(RTX_3090, FAKE_INIT_ERROR=str(code))
     assert answer["devices"] == [] and len(answer["notes"]) == 2
     assert words in answer["notes"][0] and "NVML" in answer["notes"][0]
-    assert answer["notes"][1] == "no GPU found: planning for the CPU"
+    assert answer["notes"][1] == "no GPU found: plans are for the CPU"
 
 
 def test_a_driver_too_old_for_pynvml(ask):
@@ -238,7 +238,7 @@ def test_a_driver_too_old_for_pynvml(ask):
 def test_no_driver_is_only_no_gpu(ask):
     if Path("/proc/driver/nvidia").exists():
         pytest.skip("this machine has an NVIDIA driver")
-    assert ask(driver=None) == {"devices": [], "notes": ["no GPU found: planning for the CPU"]}
+    assert ask(driver=None) == {"devices": [], "notes": ["no GPU found: plans are for the CPU"]}
 
 
 def test_a_driver_that_hangs_is_given_up(library):

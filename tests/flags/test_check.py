@@ -28,6 +28,7 @@ PASS_ON = " (--strict-flags off passes on what a newer llama.cpp may know)"
     ("plan", "m --CTX-SIZE 5", "--CTX-SIZE is no flag of autolayers MODEL; did you mean --ctx-size?" + PASS_ON),
     ("plan", "m --colour always", "--colour is no flag of autolayers MODEL; did you mean --color?" + PASS_ON),
     ("plan", "m -c=8192", "-c=8192: write -c 8192"),
+    ("plan", "m --vram 24GiB", "--vram is no flag of autolayers MODEL; did you mean --gpu?" + PASS_ON),
     ("plan", "m --gup=24GiB", "--gup is no flag of autolayers MODEL; did you mean --gpu?" + PASS_ON),
     ("plan", "--zzz", "--zzz is no flag of autolayers MODEL: see autolayers --help" + PASS_ON),
     ("plan", "m --gpus 24GiB", "--gpus is no flag of autolayers MODEL: sweep has it; did you mean --gpu?"),

@@ -24,7 +24,8 @@ class Asked:
     def __init__(self) -> None:
         self.questions: list[Any] = []
 
-    def __call__(self, model: object, arguments: object, devices: object, host: object) -> object:
+    def __call__(self, model: object, arguments: object, devices: object, host: object,
+                 advise: bool) -> object:
         self.questions.append(SimpleNamespace(arguments=arguments, devices=devices, host=host))
         host_use = SimpleNamespace(total=300 * MiB)
         return SimpleNamespace(flags=("-ngl", "3"), breakdown=SimpleNamespace(devices={"CUDA0": None}, host=host_use,

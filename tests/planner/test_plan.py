@@ -14,6 +14,7 @@ from autolayers.devices import Host
 from autolayers.memory.breakdown import Breakdown, LowerBound
 from autolayers.memory.estimate import Estimator
 from autolayers.planner.solve import Search
+from autolayers.units import human
 
 GiB = 1 << 30
 _models: dict[str, autolayers.Model] = {}
@@ -370,3 +371,11 @@ def test_what_makes_no_sense_is_said(flags: str, message: str) -> None:
 def test_a_launch_that_llama_cpp_refuses_is_refused_with_its_reason() -> None:
     with pytest.raises(autolayers.LaunchRefused, match="quantized V cache requires"):
         plan(DENSE, "-ctv q8_0 -fa off", gpu(24))
+
+
+@pytest.mark.parametrize(("flags", "gib"), [("--margin 30GiB", 24), ("", 0.1), ("-fitt 9000", 8)])
+def test_a_margin_that_is_more_than_what_is_free_is_named(flags: str, gib: float) -> None:
+    found = plan(DENSE, flags, gpu(gib))
+    margin, free = found.devices[0].margin, found.devices[0].free
+    assert margin > free and any(f"CUDA0: the margin alone, {human(margin)}, is more than the {human(free)}" in line
+                                 for line in found.warnings)
