@@ -96,10 +96,11 @@ class Repository:
     """USER/REPO on a Hub that leads to a store on another port."""
 
     def __init__(self, web: Web, store: Web, files: dict[str, bytes], revision: str = "main",
-                 sizes: dict[str, int] | None = None) -> None:
+                 sizes: dict[str, int] | None = None, name: str = "me/my-GGUF") -> None:
         self.environ = {"HF_ENDPOINT": web.url + "/", "HF_TOKEN": "hf_secret"}
         names = list(files)
-        tree = f"/api/models/me/my-GGUF/tree/{revision}"
+        repository = name
+        tree = f"/api/models/{name}/tree/{revision}"
 
         def listing(handler: BaseHTTPRequestHandler) -> None:
             query = urlsplit(handler.path).query
@@ -112,7 +113,7 @@ class Repository:
 
         web.answers[tree] = listing
         for name, body in files.items():
-            path = f"/me/my-GGUF/resolve/{revision}/{name}"
+            path = f"/{repository}/resolve/{revision}/{name}"
             web.answers[path] = status(302, Location=f"{store.url}/{name}?signature=1")
             store.files["/" + name] = body
             store.sizes["/" + name] = (sizes or {}).get(name, 0)

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import re
+import shlex
 import struct
+import textwrap
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 
@@ -81,3 +86,23 @@ def requantised(name: str, type_: str) -> tuple[bytes, int]:
         struct.pack_into("<IQ", data, at, BY_NAME[kind].id, offset)
         offset += -(-n_bytes(kind, tensor.ne) // source.alignment) * source.alignment
     return bytes(data), source.data_offset + offset
+
+
+def check_examples(page: Path, run: Callable[[list[str]], str]) -> int:
+    """Runs each `$ autolayers WORDS` of a page of docs/ and compares what it shows; how many there are. With
+    AUTOLAYERS_WRITE_EXAMPLES set the page gets what is printed now."""
+    text = page.read_text(encoding="utf-8")
+    block = re.compile(r"^    \$ autolayers (.*)\n((?:    (?!\$ ).*\n|\n(?=    (?!\$ )))*)", re.MULTILINE)
+    count = 0
+
+    def output(found: re.Match[str]) -> str:
+        nonlocal count
+        count += 1
+        printed = run(shlex.split(found[1])).rstrip("\n") + "\n"
+        return f"    $ autolayers {found[1]}\n" + textwrap.indent(printed, "    ")
+
+    now = block.sub(output, text)
+    if os.environ.get("AUTOLAYERS_WRITE_EXAMPLES"):
+        page.write_text(now, encoding="utf-8")
+    assert now == page.read_text(encoding="utf-8")
+    return count

@@ -69,7 +69,7 @@ GENERATIONS: tuple[tuple[str, str, str], ...] = (
     ("Strix Halo", "", r"80[456]0S|Strix Halo|Ryzen AI Max|gfx1151"),
     ("RDNA4", "", r"RX 90\d\d|R9[67]00|gfx120\d"),
     ("RDNA3", "", r"RX 7\d\d\d|PRO W7\d00|7[48]0M|8[89]0M|gfx11\d\d"),
-    ("RDNA2", "", r"RX 6\d\d\d|PRO W6\d00|6[68]0M|gfx103\d"),
+    ("RDNA2", "", r"RX 6\d\d\d|PRO W6\d00|PRO V620|6[68]0M|gfx103\d"),
     ("RDNA1", "", r"RX 5[3567]\d\d|gfx101\d"),
     ("CDNA", "", r"Instinct|MI\d\d\d?X?\b|gfx9"),
     ("Vega", "", r"Vega|Radeon VII|RX [45]\d0\b"),

@@ -35,6 +35,10 @@ def main(words: list[str]) -> int:
     if not names:
         raise UsageError("which models? autolayers choose hf:USER/REPO, a directory, files or ollama:")
     offered = _offered(names, arguments)
+    if own.get("for"):
+        return _cards(offered, arguments, policy)
+    if "speed" in own:
+        raise UsageError("--speed goes with --for cards")
     machine, notes = machine_for(params, policy, None, None, os.environ)
     for note in notes:
         say(note)
@@ -60,6 +64,41 @@ def main(words: list[str]) -> int:
     taken = answered[advice.take][0].words if advice else ()
     _print(str(own.get("format") or "text"), names, answered, machine, policy, wanted_ctx(params, policy), taken)
     return 0 if advice else DoesNotFit.exit_code
+
+
+def _cards(offered: list[Offer], arguments: Arguments, policy: Policy) -> int:
+    """Prints which cards run the one model; 5 where none does."""
+    from ..api import companions_of
+    from ..planner.choose import wanted_ctx
+    from ..planner.which_card import find
+
+    form = str(arguments.own.get("format") or "text")
+    if policy.gpu or policy.machine or policy.backend or policy.budget:
+        raise UsageError("--for cards goes through all cards: leave --gpu, --machine, --backend and --budget out")
+    if form == "hf":
+        raise UsageError("--format hf names a model; --for cards names cards")
+    if len(offered) != 1:
+        raise UsageError(f"--for cards is for one model, and there are {len(offered)}: name one, such as "
+                         f"{shell([offered[0].source])}")
+    (model,) = _models(offered, arguments)[1]
+    params, least = arguments.params, float(arguments.own.get("speed", 0.0))
+    n_ctx = min(wanted_ctx(params, policy), max(1, model.n_ctx_train))
+    found = find(model, params, policy, n_ctx, companions_of(params), least)
+    if form == "json":
+        import json
+
+        from .. import __version__
+
+        emit(json.dumps({"schema": 1, "autolayers": __version__, "model": {"path": model.path, "size": model.size},
+                         "n_ctx": n_ctx, "speed": least or None,
+                         "cards": {kind: [runs.to_dict() for runs in rows] for kind, rows in found.items()}},
+                        indent=1) + "\n")
+    else:
+        from ..report.choose import cards_text
+        from ..report.table import Style
+
+        show(cards_text(model.name, model.size, n_ctx, least, found, Style.of(sys.stdout, os.environ)))
+    return 0 if any(found.values()) else DoesNotFit.exit_code
 
 
 def _offered(names: list[str], arguments: Arguments) -> list[Offer]:

@@ -123,6 +123,16 @@ def _positive(text: str) -> int:
     return number(text, 1, what="a whole number, 1 or more")
 
 
+def _rate(text: str) -> float:
+    try:
+        rate = float(text)
+    except ValueError:
+        rate = 0.0
+    if not 0 < rate < 1e6:
+        raise Bad("tokens per second, such as 20")
+    return rate
+
+
 # --- rows
 
 _OLLAMA_ABOUT = """\
@@ -166,7 +176,8 @@ COMMANDS = {command.name: command for command in (
             "which file to take for a machine",
             "Every quantisation of a repository, every model of a directory or of Ollama's store (ollama:), planned by "
             "its header alone: size, whether it is wholly on the GPUs with the context that is wanted, its largest "
-            "context and predicted speed; and the one to take.", True),
+            "context and predicted speed; and the one to take. With --for cards instead the smallest cards, pairs of "
+            "cards and machines with unified memory that run one model.", True),
     Command("rules", "rules [MODEL] [flags]",
             "rules of thumb for models that have no file yet, and their error for those that do",
             "With MODEL, each rule's figure stands next to the exact one."),
@@ -233,6 +244,9 @@ FLAGS = (
     OwnFlag("--format", "sweep", "FORM", "text, json or csv", choices=("text", "json", "csv")),
     OwnFlag("--format", "choose", "FORM", "text, json, or hf: llama-server's words for the file to take",
             choices=("text", "json", "hf")),
+    OwnFlag("--for", "choose", "cards", "the cards that run MODEL, and not which model a machine runs",
+            choices=("cards",)),
+    OwnFlag("--speed", "choose", "N", "with --for cards: those that are predicted to make N tokens per second", _rate),
     OwnFlag("--csv", "sweep", "", "the same as --format csv", key="format", value="csv"),
     OwnFlag("--json", "plan sweep choose inspect", "", "the same as --format json", key="format", value="json"),
     OwnFlag("--json", "devices check tune rules ollama+plan ollama+verify ollama+list", "", "the answer as JSON"),

@@ -1,7 +1,9 @@
-"""Which file, as text: a row for each, the one to take marked, and a line of advice."""
+"""Which file, as text: a row for each, the one to take marked, and a line of advice. Which card: a table for each kind.
+"""
 
 from __future__ import annotations
 
+from ..planner import which_card
 from ..planner.choose import EXPERTS, IN_RAM, NO, PARTLY, WHOLLY
 from ..quoting import shell
 from ..units import GiB
@@ -10,9 +12,10 @@ from .text import tokens
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from ..planner.choose import Advice, Choice
+    from ..planner.which_card import Runs
 
 _NOTE = "* predicted, not measured; context: the largest that it runs so with, for one conversation"
 # What follows the name of a file that runs so
@@ -73,3 +76,37 @@ def _price(name: str, choice: Choice, first: Choice) -> str:
     if choice.speed and first.speed:
         text += f": {tokens(choice.speed.generation)} t/s instead of {tokens(first.speed.generation)}"
     return text
+
+
+# What stands above the table of a kind
+_KINDS = {which_card.ONE: "wholly on one card", which_card.TWO: "wholly on two of a kind",
+          which_card.UNIFIED: "wholly in unified memory, as much of it as the system leaves",
+          which_card.EXPERTS: "on one card with all experts in RAM"}
+
+
+def cards_text(name: str, size: int, n_ctx: int, least: float, found: Mapping[str, Sequence[Runs]],
+               style: Style | None = None) -> str:
+    """The cards that run a model, a table for each kind that has any."""
+    style = style or Style()
+    speed = f" at {least:g} tokens per second or more" if least else ""
+    title = f"{name} ({size / GiB:.2f} GiB) with {n_ctx} tokens of context{speed}"
+    lines = [style(line, "bold") for line in wrap(title, style.width)]
+    if not any(found.values()):
+        way = ("no card that is known here, nor two of a kind: a smaller quantisation, less context or cache types "
+               "such as -ctk q8_0 -ctv q8_0 need less")
+        return "\n".join([*lines, "", *wrap(way, style.width)]) + "\n"
+    for kind, rows in found.items():
+        if not rows:
+            continue
+        cells = [[f"2x {runs.name}" if runs.count == 2 else runs.name, f"{runs.memory * runs.count / GiB:.1f}",
+                  f"{runs.left / GiB:.2f}", tokens(runs.speed.prompt), tokens(runs.speed.generation)]
+                 for runs in rows[:which_card.MOST]]
+        head = _KINDS[kind]
+        if kind == which_card.EXPERTS:
+            head += f" ({rows[0].ram / GiB:.1f} GiB of it)"
+        lines += ["", *wrap(head, style.width), *table(("  card", "GiB", "left", "prompt t/s*", "t/s*"),
+                                                       [[f"  {row[0]}", *row[1:]] for row in cells], style)]
+        if len(rows) > len(cells):
+            lines.append(f"  and {len(rows) - len(cells)} with as much memory, in --json")
+    note = "* predicted, not measured; left: GiB on the fullest card, its margin kept"
+    return "\n".join([*lines, "", *wrap(note, style.width)]) + "\n"

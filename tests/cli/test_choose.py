@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from fake_ollama import FakeOllama
 from fake_web import Repository, Web, status
-from support import FIXTURES, HEADERS, requantised
+from support import FIXTURES, HEADERS, ROOT, check_examples, requantised
 
 import autolayers
 from autolayers.cli import main
@@ -31,8 +31,8 @@ def hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
     """Fills me/my-GGUF of a Hub."""
     web, store = Web(), Web()
 
-    def fill(files: dict[str, bytes], sizes: dict[str, int] | None = None) -> Web:
-        repository = Repository(web, store, files, sizes=sizes)
+    def fill(files: dict[str, bytes], sizes: dict[str, int] | None = None, name: str = "me/my-GGUF") -> Web:
+        repository = Repository(web, store, files, sizes=sizes, name=name)
         monkeypatch.setenv("HF_ENDPOINT", repository.environ["HF_ENDPOINT"])
         monkeypatch.setenv("HF_HOME", str(tmp_path))
         for name in ("LLAMA_CACHE", "HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE"):
@@ -188,3 +188,52 @@ def test_ollamas_store(chosen, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         server.add("far:1b", str(HEADERS / "llama-3.2-1b-q8_0.gguf"))
         assert "> far:1b " in chosen("ollama:", *machine)[1]
     assert "no model in its store, and" in chosen("ollama:", *machine)[2]
+
+
+# --- which card
+
+QWEN = str(HEADERS / "qwen3-30b-a3b-q4_k_m.gguf")
+
+
+def test_cards_for_a_model(chosen) -> None:
+    code, out, err = chosen(QWEN, "--ctx", "32k", "--for", "cards")
+    lines = out.splitlines()
+    assert (code, err) == (0, "")
+    assert lines[0] == "qwen3-30b-a3b-q4_k_m (17.28 GiB) with 32768 tokens of context"
+    for head in ("wholly on one card", "wholly on two of a kind", "wholly in unified memory",
+                 "on one card with all experts in RAM (16."):
+        assert any(line.startswith(head) for line in lines)
+    assert any(line.startswith("  rtx-3090 ") for line in lines) and any(line.startswith("  2x ") for line in lines)
+    answer = json.loads(chosen(QWEN, "--ctx", "32k", "--for", "cards", "--speed", "100", "--json")[1])
+    assert answer["n_ctx"] == 32768 and answer["speed"] == 100
+    rows = [row for kind in answer["cards"].values() for row in kind]
+    assert rows and all(row["speed"]["generation_tokens_per_second"] >= 100 for row in rows)
+    assert answer["cards"]["experts in RAM"] == []
+
+
+@pytest.mark.parametrize(("words", "code", "said"), [
+    ([QWEN, "--for", "cards", "--speed", "0"], 2, "expected tokens per second, such as 20"),
+    ([QWEN, "--speed", "20"], 2, "--speed goes with --for cards"),
+    ([QWEN, "--for", "cards", "--gpu", "24GiB"], 2, "leave --gpu"),
+    ([QWEN, "--for", "cards", "--format", "hf"], 2, "--for cards names cards"),
+    ([str(FIXTURES / "tiny"), "--for", "cards"], 2, "--for cards is for one model, and there are"),
+    ([QWEN, "--for", "cards", "--speed", "9999"], 5, ""),
+])
+def test_what_for_cards_refuses(words: list[str], code: int, said: str, chosen) -> None:
+    found, _, err = chosen(*words)
+    assert found == code and said in err and err.count("\n") <= 1
+
+
+# --- docs/choose.md
+
+def test_the_documented_examples(hub, chosen, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)
+    monkeypatch.setenv("COLUMNS", "100")
+    hub(*quants("llama-3.1-8b-q4_k_m"), name="me/Llama-3.1-8B-GGUF")
+
+    def run(words: list[str]) -> str:
+        code, out, err = chosen(*words[1:])
+        assert (code, err) == (0, "")
+        return out
+
+    assert check_examples(ROOT / "docs" / "choose.md", run) == 2

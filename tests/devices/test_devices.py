@@ -13,7 +13,7 @@ import pytest
 
 from autolayers import Device, DeviceError, UsageError
 from autolayers.backends.speeds import generation_of
-from autolayers.devices import amd, discover, host, hypothetical, list_devices, metal, visible
+from autolayers.devices import amd, cards, discover, host, hypothetical, list_devices, metal, visible
 from autolayers.devices.cards import CARDS
 
 MiB, GiB = 1 << 20, 1 << 30
@@ -548,3 +548,35 @@ def test_asking_twice_is_the_same():
 
     assert devices.hypothetical("24GiB") == devices.hypothetical("24GiB")
     assert load() == load()
+
+
+@pytest.mark.parametrize(("name", "key"), [
+    ("RTX 3060 12GB", "rtx-3060"), ("rtx 3060 8gb", "rtx-3060-8g"), ("m2 max 64gb", "m2-max-64g"),
+    ("rx 7600", "rx-7600"), ("MacBook Pro M3 Max 64GB", "m3-max-64g"), ("Mac Studio M2 Ultra 192 GB", "m2-ultra-192g"),
+    ("rtx 4090 mobile", "rtx-4090-laptop"), ("RTX 4070 laptop 8GB", "rtx-4070-laptop"), ("Tesla T4 16GB", "tesla-t4"),
+    ("L4 24GB", "l4"), ("RTX PRO 6000 Blackwell", "rtx-pro-6000"), ("DGX Spark", "gb10"), ("3090ti", "rtx-3090-ti"),
+    ("Ryzen AI Max+ 395 128GB", "strix-halo-128g"), ("Framework Desktop 64GB", "strix-halo-64g"),
+    ("NVIDIA RTX PRO 5000 Blackwell Generation Laptop GPU", "rtx-pro-5000-laptop"), ("radeon pro w7900", "pro-w7900"),
+    ("arc pro b70", "arc-pro-b70"), ("m5 max 128gb", "m5-max-128g"), ("Instinct MI300X", "mi300x")])
+def test_cards_as_people_write_them(name: str, key: str) -> None:
+    assert cards.find(name) is cards.CARDS[key]
+
+
+@pytest.mark.parametrize(("name", "near"), [
+    ("rtx 6090", "perhaps rtx-5090, rtx-4090, rtx-3090"), ("rx 7900", "rx-7900-xtx"), ("m9 max 64gb", "m5-max-64g"),
+    ("A100", "which A100? a100-40g or a100-80g"), ("m4", "which m4? m4-16g or m4-24g or m4-32g")])
+def test_the_nearest_cards_are_named(name: str, near: str) -> None:
+    with pytest.raises(UsageError) as error:
+        cards.find(name)
+    assert near in str(error.value)
+
+
+def test_what_people_own_and_buy_is_there() -> None:
+    """At least so many of each family."""
+    families = {"gtx-10": 7, "gtx-16": 5, "rtx-20": 7, "rtx-30": 10, "rtx-40": 10, "rtx-50": 8, "laptop": 25,
+                "rtx-pro": 10, "rtx-a": 8, "-ada": 6, "rx-6": 10, "rx-7": 9, "rx-9": 5, "pro-w": 7, "mi": 12, "arc": 12,
+                "strix-halo": 4, "gb10": 1, "m1": 8, "m2": 11, "m3": 13, "m4": 10, "m5": 10, "h100": 3, "a100": 3}
+    for family, least in families.items():
+        found = [key for key in cards.CARDS if (family in key if family in ("laptop", "-ada") else
+                                                key.startswith(family))]
+        assert len(found) >= least, (family, found)

@@ -1,0 +1,127 @@
+"""Which card: the known cards, pairs of them and machines with unified memory that run a model, the smallest first.
+
+    kinds = find(model, params, policy, n_ctx=32768)
+    kinds[ONE][0].name, kinds[ONE][0].left, kinds[ONE][0].speed.generation
+
+Each is measured as any launch is. Launches on cards of one kind take the same memory, so one Estimator serves them all.
+"""
+
+from __future__ import annotations
+
+import re
+
+from ..devices.cards import CARDS
+from ..devices.device import Device, numbered
+from ..flags.params import EXPERTS_REGEX, HOST_BUFFER
+from ..memory.companions import NONE
+from ..memory.estimate import Estimator
+from ..records import dataclass, replace
+from ..units import GiB, MiB
+from .cost import CostModel
+from .evaluate import FIT, FULL, Evaluator, Machine
+from .solve import Search
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from ..devices.cards import Card
+    from ..flags.params import Params
+    from ..flags.policy import Policy
+    from ..memory.companions import Companions
+    from ..model import Model
+    from .cost import Speed
+    from .evaluate import Candidate
+
+# What runs it, and how
+ONE, TWO, UNIFIED, EXPERTS = "one card", "two cards", "unified memory", "experts in RAM"
+KINDS = (ONE, TWO, UNIFIED, EXPERTS)
+MOST = 12      # of a kind; then all others of the same memory
+
+
+@dataclass(frozen=True)
+class Runs:
+    """A card, or `count` of them, that runs the model; bytes. `left` is what remains on the fullest one, `ram` what
+    must be in system memory."""
+
+    name: str
+    description: str
+    count: int
+    memory: int
+    left: int
+    ram: int
+    speed: Speed
+
+    def to_dict(self) -> dict[str, object]:
+        return {"name": self.name, "description": self.description, "count": self.count, "memory": self.memory,
+                "remaining": self.left, "ram": self.ram, "speed": self.speed.to_dict()}
+
+
+class Wanted:
+    """One model with the context that is wanted, to be tried on cards."""
+
+    def __init__(self, model: Model, params: Params, policy: Policy, n_ctx: int, companions: Companions = NONE) -> None:
+        model = model.overridden(params.override_kv)
+        self.policy = policy
+        self.estimator = Estimator(model, policy.build, companions)
+        self.model = model
+        self.whole = replace(params, n_ctx=n_ctx, n_gpu_layers=model.hparams.n_layer_all + 1)
+
+    def on(self, name: str, card: Card, count: int, experts: bool = False) -> Runs | None:
+        """How it runs on so many of this card; None where it does not fit."""
+        device = Device.hypothetical(name)
+        devices = tuple(numbered([device] * count))
+        machine = Machine(devices, {each.name: each.free for each in devices}, self.policy.ram, self.policy.ram)
+        evaluator = Evaluator(self.estimator, machine, self.policy.margin)
+        params = self.whole
+        if experts:
+            params = replace(params, overrides=(*params.overrides, (EXPERTS_REGEX, HOST_BUFFER)))
+        if not evaluator.may_fit(params, any_split=True):
+            return None
+        cost = CostModel(evaluator, self.policy.workload)
+        found = evaluator.candidate(params, FULL)
+        if found is not None and not found.fits and count > 1:
+            found = self._split(evaluator, cost, params)
+        if found is None or not found.fits:
+            return None
+        return Runs(name, card.description, count, device.total, min(found.spare.values()), found.breakdown.resident,
+                    cost.speed(found))
+
+    def _split(self, evaluator: Evaluator, cost: CostModel, params: Params) -> Candidate | None:
+        """With the split that a plan would choose."""
+        search = Search(evaluator, params, self.policy, cost, FIT)
+        best = search.split.best(params)
+        return None if best is None else evaluator.candidate(best.params, FULL)
+
+
+def find(model: Model, params: Params, policy: Policy, n_ctx: int, companions: Companions = NONE,
+         least: float = 0.0) -> dict[str, list[Runs]]:
+    """The smallest that run it with at least so many tokens per second, by kind: the least memory first, of equal
+    memory the fastest. What runs it alone is not among the pairs, nor among those with experts in RAM."""
+    wanted = Wanted(model, params, policy, n_ctx, companions)
+    alone: set[str] = set()
+    found: dict[str, list[Runs]] = {}
+    for kind, count, unified in ((ONE, 1, False), (UNIFIED, 1, True), (TWO, 2, False), (EXPERTS, 1, False)):
+        found[kind] = []
+        if kind == EXPERTS and not model.is_moe:
+            continue
+        for name, card in sorted(CARDS.items(), key=lambda item: item[1].usable):
+            size = _gib(card.usable * MiB)
+            if len(found[kind]) >= MOST and size > max(_gib(runs.memory) for runs in found[kind]):
+                break
+            if card.unified != unified or name in alone or (kind == TWO and _built_in(name)):
+                continue
+            runs = wanted.on(name, card, count, kind == EXPERTS)
+            if runs is not None:
+                alone |= {name} if count == 1 else set()
+                if runs.speed.generation >= least:
+                    found[kind].append(runs)
+    return {kind: sorted(found[kind], key=lambda runs: (_gib(runs.memory), -runs.speed.generation)) for kind in KINDS}
+
+
+def _gib(memory: int) -> int:
+    """What a card of this memory is sold as."""
+    return -(-memory // GiB)
+
+
+def _built_in(name: str) -> bool:
+    """A laptop's, of which there are no two in a machine: rtx-4070-laptop, rx-6800m, arc-a770m."""
+    return re.search(r"-laptop|-a?\d+[ms]\b", name) is not None

@@ -1,0 +1,79 @@
+"""The cards that are said to run a model do by its plan, and those that are left out do not."""
+
+from __future__ import annotations
+
+import pytest
+from support import model
+
+import autolayers
+from autolayers.devices.cards import CARDS
+from autolayers.flags.params import Params
+from autolayers.flags.policy import Policy
+from autolayers.planner.choose import WHOLLY, verdict
+from autolayers.planner.which_card import EXPERTS, MOST, ONE, TWO, UNIFIED, Runs, find
+
+MODELS = ["llama-3.1-8b-q4_k_m", "qwen3-30b-a3b-q4_k_m", "llama-3.3-70b-q4_k_m"]
+N_CTX = 16384
+
+
+@pytest.fixture(scope="module", params=MODELS)
+def found(request: pytest.FixtureRequest) -> tuple[str, dict[str, list[Runs]]]:
+    return request.param, find(model(request.param), Params(), Policy(), N_CTX)
+
+
+def plan(name: str, gpu: str, *words: str) -> autolayers.Plan:
+    return autolayers.plan(model(name), ["-c", str(N_CTX), "--gpu", gpu, *words])
+
+
+def test_each_kind_is_there_and_smallest_first(found: tuple[str, dict[str, list[Runs]]]) -> None:
+    name, kinds = found
+    assert bool(kinds[EXPERTS]) == ("a3b" in name)
+    for kind in (ONE, TWO, UNIFIED):
+        sizes = [-(-runs.memory // (1 << 30)) for runs in kinds[kind]]
+        assert sizes and sizes == sorted(sizes)
+        for size in set(sizes):
+            speeds = [runs.speed.generation for runs, own in zip(kinds[kind], sizes, strict=True) if own == size]
+            assert speeds == sorted(speeds, reverse=True)
+
+
+def test_one_card_is_what_its_plan_says(found: tuple[str, dict[str, list[Runs]]]) -> None:
+    name, kinds = found
+    for kind in (ONE, UNIFIED):
+        for runs in kinds[kind][::4]:
+            own = plan(name, runs.name)
+            assert own.fits and verdict(own) == WHOLLY
+            assert (own.devices[0].remaining, own.host.resident) == (runs.left, runs.ram)
+            assert own.speed.generation == runs.speed.generation
+    listed = {runs.name for kind in (ONE, UNIFIED) for runs in kinds[kind]}
+    largest = max(runs.memory for runs in kinds[ONE])
+    smaller = sorted((card.usable, key) for key, card in CARDS.items()
+                     if key not in listed and not card.unified and card.usable << 20 < largest)
+    for _, key in smaller[-3:]:
+        assert verdict(plan(name, key)) != WHOLLY
+
+
+def test_pairs_are_of_cards_that_are_too_small_alone(found: tuple[str, dict[str, list[Runs]]]) -> None:
+    name, kinds = found
+    alone = {runs.name for runs in kinds[ONE]}
+    for runs in kinds[TWO]:
+        assert runs.count == 2 and runs.name not in alone and "laptop" not in runs.name
+    for runs in kinds[TWO][:2]:
+        own = plan(name, f"2x{runs.name}")
+        assert own.fits and verdict(own) == WHOLLY and runs.left >= 0
+
+
+def test_experts_in_ram() -> None:
+    name = "qwen3-30b-a3b-q4_k_m"
+    for runs in find(model(name), Params(), Policy(), N_CTX)[EXPERTS][:3]:
+        own = plan(name, runs.name, "-cmoe", "-ngl", "99")
+        assert own.fits and (own.devices[0].remaining, own.host.resident) == (runs.left, runs.ram)
+    with_ram = find(model(name), Params(), Policy(ram=8 << 30), N_CTX)
+    assert with_ram[EXPERTS] == [] and with_ram[ONE]
+
+
+def test_what_is_too_slow_is_left_out() -> None:
+    name = "llama-3.1-8b-q4_k_m"
+    fast = find(model(name), Params(), Policy(), N_CTX, least=60)
+    assert all(runs.speed.generation >= 60 for rows in fast.values() for runs in rows)
+    assert fast[ONE] and fast[UNIFIED] and len(fast[ONE]) >= MOST
+    assert not any(find(model(name), Params(), Policy(), N_CTX, least=10_000).values())
