@@ -45,6 +45,8 @@ class Rules(RuleSet):
                         after=6170)
     rotates_cache = Rule("cache", 8607, "#21038", "a quantised cache holds rotated keys and values", after=8571)
     glm_dsa_indexes = Rule("cache", 10121, "", "GLM-DSA has its indexer; before, it attended to all cells", after=10108)
+    recurrent_lists = Rule("cache", 9493, "", "attention.recurrent_layers says which layers are recurrent; before, "
+                           "full_attention_interval alone", after=9484)
     mla_one_type = Rule("cache", 10216, "", "latent attention wants one type for K and V", after=10204)
     quantised_v_flash = Rule("cache", 10216, "", "a quantised V turns flash attention on where that was open; before, "
                              "refused where it was decided against", after=10204)

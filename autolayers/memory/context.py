@@ -83,6 +83,9 @@ def resolve(model: Model, params: Params, rules: Rules = NEWEST_RULES, kind: str
     hp, row = model.hparams, model.row
     if rules.lacks(row.after):
         raise LaunchRefused(f"unknown model architecture: '{row.name}' (llama.cpp build {rules.number} is older)")
+    for end, after in row.newer:
+        if rules.lacks(after) and any(name.endswith(end) for name in model.tensors):
+            raise LaunchRefused(f"wrong number of tensors: llama.cpp build {rules.number} knows no {end} of {row.name}")
     n_batch = N_BATCH if params.n_batch is None else params.n_batch
     n_ubatch = N_UBATCH if params.n_ubatch is None else params.n_ubatch
     embeddings = bool(params.embedding or params.reranking)

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
         @property
         def window_lists(self) -> bool: ...
+        @property
+        def recurrent_lists(self) -> bool: ...
 
 
 _QUANTISED = ("MUL_MAT", "MUL_MAT_ID", "GET_ROWS")     # the ops whose weights llama-quantize makes smaller
@@ -116,10 +118,13 @@ class Model:
         for rule, facts in row.before:
             if not getattr(loader, rule):
                 row = replace(row, **facts)
-        key = f"{self.architecture}.attention.sliding_window_pattern"
-        if not loader.window_lists and window is not None and not (window.array or window.list_before) \
-                and isinstance(header.metadata.get(key), (list, tuple)):
-            kept = {name: value for name, value in header.metadata.items() if name != key}
+        lists = []                    # keys that this build does not read as a list
+        if not loader.window_lists and window is not None and not (window.array or window.list_before):
+            lists.append(f"{self.architecture}.attention.sliding_window_pattern")
+        if row.recurrent == "interval" and not loader.recurrent_lists:
+            lists.append(f"{self.architecture}.attention.recurrent_layers")
+        if any(isinstance(header.metadata.get(key), (list, tuple)) for key in lists):
+            kept = {name: value for name, value in header.metadata.items() if name not in lists}
             header = Header(header.version, header.alignment, kept, header.tensors, header.files, header.notes)
         return self if row is self.row and header is self.header else Model(header, self.path, row)
 

@@ -6,9 +6,11 @@ import ast
 from pathlib import Path
 
 import pytest
-from support import ROOT
+from support import ROOT, gpus, model
 
+from autolayers import AutolayersError, estimate
 from autolayers.builds import NEWEST, OLDEST_EXACT, Rule, Rules, RuleSet, rules
+from autolayers.flags.parse import parse
 
 
 def test_rows() -> None:
@@ -54,3 +56,16 @@ def test_no_number_is_compared_in_place(path: Path) -> None:
             assert not ("build" in text.lower() and any(
                 isinstance(side, ast.Constant) and isinstance(side.value, int) and side.value > 500
                 for side in (node.left, *node.comparators))), f"{path}:{node.lineno}: {text}"
+
+
+@pytest.mark.parametrize(("name", "build", "newer"), [
+    ("llada-dense", 10825, 10830), ("deepseek4-moe", 10760, 11311), ("dflash-8b", 10456, 11311),
+    ("dspark", 11063, 11311), ("eagle3-d2t", 10068, 11311), ("dots3note-moe", 10568, 10581),
+    ("qwen35-dense", 9294, 9493),
+])
+def test_files_that_a_build_refuses(name: str, build: int, newer: int) -> None:
+    """An architecture, a tensor or a list of recurrent layers that its loader does not know."""
+    params = parse(["-c", "512"]).params
+    with pytest.raises(AutolayersError, match=r"number of tensors|does not load|unknown model"):
+        estimate(model(name), params, gpus(8192), build=build)
+    assert estimate(model(name), params, gpus(8192), build=newer).host.model
