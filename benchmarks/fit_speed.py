@@ -17,6 +17,7 @@ import json
 import math
 import sys
 from collections import Counter, defaultdict
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -29,6 +30,7 @@ import autolayers  # noqa: E402
 from autolayers.backends import canonical, speeds  # noqa: E402
 from autolayers.devices.device import Device  # noqa: E402
 from autolayers.flags.policy import read  # noqa: E402
+from autolayers.launch.speed_rows import check  # noqa: E402
 from autolayers.planner.cost import Clock, CostModel  # noqa: E402
 from autolayers.planner.evaluate import Evaluator, Machine  # noqa: E402
 from autolayers.records import replace  # noqa: E402
@@ -80,16 +82,37 @@ def machine_of(data: dict) -> Machine:
                    data["bus"]["bandwidth"], data["cpu"]["cores"])
 
 
+def checked(path: Path) -> Iterator[dict]:
+    """The rows of a file that may come from anyone. Ends the program at one that is wrong."""
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except (OSError, ValueError) as error:
+        sys.exit(f"{path}: {getattr(error, 'strerror', None) or error}")
+    seen = set()
+    for number, line in enumerate(lines, 1):
+        try:
+            row = json.loads(line)
+        except (ValueError, RecursionError) as error:
+            sys.exit(f"{path}:{number}: not JSON ({error})")
+        wrong = check(row) or (f"a second row {row['id']}" if row["id"] in seen else "")
+        if wrong:
+            sys.exit(f"{path}:{number}: {wrong}")
+        seen.add(row["id"])
+        yield row
+
+
 def load(paths: list[Path]) -> list[Row]:
-    """The rows that count: measured by llama-bench or a server, with a model that fits in RAM."""
+    """The rows that count: measured by llama-bench or a server, with a model that fits in RAM. Ends the program at a
+    row that is wrong."""
     found, models = [], {}
     for path in paths:
-        for line in path.read_text().splitlines():
-            data = json.loads(line)
+        for data in checked(path):
             if data["quality"] not in ("llama-bench", "server") or data.get("disk_bound"):
                 continue
             if data["model"] not in models:
-                file = next(p for folder in MODELS if (p := folder / f"{data['model']}.gguf").exists())
+                file = next((p for folder in MODELS if (p := folder / f"{data['model']}.gguf").exists()), None)
+                if file is None:
+                    sys.exit(f"{path}: {data['id']}: no header {data['model']}.gguf in fixtures/speeds/models")
                 models[data["model"]] = autolayers.read_model(file)
             params, _ = read(data["words"], None)
             evaluator = Evaluator.of(models[data["model"]], machine_of(data["machine"]))

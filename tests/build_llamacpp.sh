@@ -1,7 +1,7 @@
 #!/bin/sh
-# Builds llama-server, llama-fit-params and ggml-rpc-server once, for the tests marked `llamacpp`, and libmockcuda.so
-# (fixtures/recorder/mock_cuda.py) in the same directory, which it prints. About 15 minutes on two cores. Source:
-# llama.cpp as the PyPI package llama-cpp-python 0.3.36 carries it (build 11311).
+# Builds llama-server, llama-fit-params, llama-bench and ggml-rpc-server once, for the tests marked `llamacpp`, and
+# libmockcuda.so (fixtures/recorder/mock_cuda.py) in the same directory, which it prints. About 15 minutes on two cores.
+# Source: llama.cpp as the PyPI package llama-cpp-python 0.3.36 carries it (build 11311).
 set -eu
 version=0.3.36
 cache=${AUTOLAYERS_CACHE:-$HOME/.cache/autolayers-tests}/llama-cpp-python-$version
@@ -19,10 +19,11 @@ if [ ! -e "$cache/done" ]; then
         rm -rf "$source/.git" # a file that points nowhere: cmake would be run again and again for it
         cmake -S "$source" -B "$cache/build" -G Ninja -DCMAKE_BUILD_TYPE=Release -DGGML_NATIVE=OFF -DGGML_RPC=ON \
             -DLLAMA_CURL=OFF -DLLAMA_BUILD_TESTS=OFF
-        nice ninja -C "$cache/build" llama-server llama-fit-params ggml-rpc-server
+        nice ninja -C "$cache/build" llama-server llama-fit-params llama-bench ggml-rpc-server
         touch "$cache/done"
     } >&2
 fi
+[ -e "$bin/llama-bench" ] || nice ninja -C "$cache/build" llama-bench >&2
 source=$cache/source/vendor/llama.cpp
 maker=$(dirname "$0")/../fixtures/recorder
 newest=$(ls -t "$maker"/mock_cuda* | head -n 1)

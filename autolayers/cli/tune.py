@@ -7,6 +7,7 @@ import os
 
 from ..errors import AutolayersError, DoesNotFit, UsageError
 from ..flags.check import read
+from ..flags.write import to_words
 from ..launch import cannot_start
 from ..launch import command as commands
 from ..launch.bench import BenchFailed, Program, read_program, rest_in_its_words
@@ -218,7 +219,8 @@ def _table(measured: Sequence[Measured], rivals: Sequence[Rival]) -> str:
 
 def _json(measured: Sequence[Measured], words: Sequence[str]) -> dict[str, object]:
     return {"schema": 1, "command": list(words), "launches": [
-        {"placement": one.rival.placement, "seconds": round(one.seconds, 3), "runs": one.runs,
+        {"placement": one.rival.placement, "flags": to_words(replace(one.rival.params, model=None)),
+         "seconds": round(one.seconds, 3), "runs": one.runs,
          "prompt_tokens_per_second": one.rates.prompt, "generation_tokens_per_second": one.rates.token,
          "predicted": one.rival.speed.to_dict()} for one in measured]}
 

@@ -144,7 +144,7 @@ def _measure(i: int, rivals: Sequence[Rival], bench: Bench, test: Trial, left: f
     rival = rivals[i]
     head = f"{i + 1} of {len(rivals)}: {rival.placement}"
     words, _ = in_its_words(rival.params, bench.program.flags)
-    patience = min(left, max(LEAST, bench.size / LOAD + PATIENCE * slower * _seconds(rival, test)))
+    patience = round(min(left, max(LEAST, bench.size / LOAD + PATIENCE * slower * _seconds(rival, test))), 1)
     try:
         rates = measure_once(bench.program, [*words, *bench.rest], test, patience, bench.environ)
     except BenchFailed as error:
