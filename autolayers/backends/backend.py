@@ -94,6 +94,11 @@ class Backend:
         name = self.device.backend if self.device else self.name
         return "" if self.proven else f"backend {name}: sizes are an upper bound, not compared with llama.cpp's own"
 
+    @property
+    def slow_quantised_cache(self) -> bool:
+        """Whether measured launches read a quantised KV cache at about a tenth of its bandwidth."""
+        return False
+
     def otherwise(self) -> Device | None:
         """The device with what is `undecided` the other way; the larger sizes of both are a bound."""
         return self.device

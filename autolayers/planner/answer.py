@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ..backends import on
 from ..errors import LaunchRefused
 from ..flags.params import EXPERTS_REGEX
 from ..memory.breakdown import Breakdown
@@ -14,6 +15,8 @@ from .candidates import describe, merged
 from .evaluate import FULL, RAM_MARGIN, Evaluator
 from .fit import fit
 from .plan import DeviceRow, FitChoice, HostRow, Plan
+
+UNQUANTISED = {"f32", "f16", "bf16"}
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -159,10 +162,21 @@ class _Answer:
         whole = params.layers_wanted(self.everything) == self.everything and params.overrides == given.overrides
         if self.policy.n_ctx == "max" and self.evaluator.machine.devices and given.n_gpu_layers is None and not whole:
             found.append("--ctx max: no context keeps all layers on the GPUs; this is the fastest placement's")
+        found += self._slow_caches()
         trained = model.n_ctx_train
         if trained and use.n_ctx_seq > trained:
             found.append(f"a slot's context of {use.n_ctx_seq} is more than the {trained} the model was trained for")
         return tuple(dict.fromkeys([*found, *self._idle()]))
+
+    def _slow_caches(self) -> list[str]:
+        """Devices without a fast kernel for the cache's types."""
+        params = self.candidate.params
+        types = {params.cache_type_k or "f16", params.cache_type_v or "f16"} - UNQUANTISED
+        if not types or params.kv_offload is False:
+            return []
+        return [f"{device.name} has no fast kernel for a {'/'.join(sorted(types))} cache: a long one is read at about a "
+                "tenth of the bandwidth" for device in self.evaluator.machine.devices
+                if self.use.devices[device.name].context and on(device).slow_quantised_cache]
 
     def _idle(self) -> list[str]:
         """What was asked for and changes nothing for this model or on this machine."""

@@ -44,6 +44,7 @@ RAM_BANDWIDTH = 38e9           # fits unknown machines best: two channels of DDR
 _BUS = 12e9
 _UNIFIED_BUS = 100e9
 _CORES = 8
+IN_RAM = ("MoE in RAM", "dense partial")      # kinds of placement that RAM decides
 _DISK = 2.5e9
 
 
@@ -101,6 +102,7 @@ class Speed:
     prompt_spread: float
     generation_spread: float
     kind: str = ""            # of placement, whose residuals the spreads are
+    assumed: tuple[tuple[str, float], ...] = ()     # figures that are defaults: (RAM or a device, bytes per second)
 
     @property
     def spread(self) -> float:
@@ -116,6 +118,7 @@ class Speed:
             "seconds": round(self.request, 3), "uncertainty_factor": round(self.spread, 2),
             "prompt_uncertainty_factor": round(self.prompt_spread, 2),
             "generation_uncertainty_factor": round(self.generation_spread, 2),
+            "assumed": dict(self.assumed),
         }
 
 
@@ -294,7 +297,8 @@ class CostModel:
         key = params if params.n_ctx is not None else replace(params, n_ctx=use.n_ctx)
         if key not in self._speeds:
             clock = self.clock(params, use)
-            self._speeds[key] = _speed(clock, self.workload, use.n_ctx_seq, self._kind(clock), self.host.known)
+            kind = self._kind(clock)
+            self._speeds[key] = _speed(clock, self.workload, use.n_ctx_seq, kind, self._assumed(clock, kind))
         return self._speeds[key]
 
     def clock(self, params: Params, use: Static) -> Clock:
@@ -308,6 +312,17 @@ class CostModel:
             self.host, n_batch=use.n_batch, n_ubatch=use.n_ubatch, kv_offload=params.kv_offload is not False,
             op_offload=params.op_offload is not False, pipelined=pipelined, shares=placement.shares or None,
             missing=self._missing(use))
+
+    @lazy
+    def _unknown(self) -> list[tuple[str, float]]:
+        """Devices whose bandwidth nothing tells, and what it is taken as."""
+        return [(device.name, self.devices[device.name].bandwidth) for device in self.evaluator.machine.devices
+                if not device.bandwidth]
+
+    def _assumed(self, clock: Clock, kind: str) -> tuple[tuple[str, float], ...]:
+        """Bandwidths that decide this launch's speed and that nothing tells."""
+        found = [(name, rate) for name, rate in self._unknown if (name, name) in clock.sums]
+        return (*found, *([("RAM", self.host.ram)] if kind in IN_RAM and not self.host.known else []))
 
     def _missing(self, use: Static) -> float:
         """The share of the weights in RAM that is read from the disk for every token."""
@@ -394,7 +409,8 @@ def layer_devices(placement: Placement) -> list[str]:
     return [name if name in used else HOST for name in (*placement.dev_layer, placement.dev_output)]
 
 
-def _speed(clock: Clock, work: Workload, n_ctx_seq: int, kind: str, ram_known: bool) -> Speed:
+def _speed(clock: Clock, work: Workload, n_ctx_seq: int, kind: str,
+           assumed: tuple[tuple[str, float], ...]) -> Speed:
     """The Speed of a workload: its prompts one after another, its answers together. A request that a slot has no space
     for is cut."""
     depth = min(work.depth, max(0, n_ctx_seq - work.prompt - work.generate))
@@ -403,9 +419,10 @@ def _speed(clock: Clock, work: Workload, n_ctx_seq: int, kind: str, ram_known: b
     token = clock.token(min(n_ctx_seq, depth + prompt + work.generate / 2), work.requests)
     full = clock.token(n_ctx_seq, work.requests)
     known = all(figures.known for figures in clock.devices.values())
+    ram_known = all(name != "RAM" for name, _ in assumed)
     return Speed(work, work.prompt / first, work.requests / token, work.requests / full,
                  first * work.requests + work.generate * token, _doubt(kind, "pp", known, ram_known),
-                 _doubt(kind, "tg", known, ram_known), kind)
+                 _doubt(kind, "tg", known, ram_known), kind, assumed)
 
 
 def _doubt(kind: str, part: str, known: bool, ram_known: bool) -> float:
@@ -413,6 +430,6 @@ def _doubt(kind: str, part: str, known: bool, ram_known: bool) -> float:
     spread = log(DOUBT[kind, part])
     if not known:
         spread = hypot(spread, log(2.0))
-    if not ram_known and kind in ("MoE in RAM", "dense partial"):
+    if not ram_known:
         spread = hypot(spread, log(1.5))
     return exp(spread)

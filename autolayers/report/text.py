@@ -74,7 +74,12 @@ def speed_words(speed: Speed) -> list[str]:
         f"predicted, not measured: {tokens(speed.generation)} tokens/s (within x{speed.generation_spread:.2f}), "
         f"{tokens(speed.generation_full)} with a full context; "
         f"prompts {tokens(speed.prompt)} (within x{speed.prompt_spread:.2f})",
-        f"for {name}{asked}: {speed.request:.1f} s"]
+        f"for {name}{asked}: {speed.request:.1f} s" + assumed_words(speed)]
+
+
+def assumed_words(speed: Speed) -> str:
+    """The defaults that the prediction rests on, in one phrase; "" where there are none."""
+    return "".join(f"; {name} taken as {rate / 1e9:.0f} GB/s, a default" for name, rate in speed.assumed)
 
 
 def tokens(rate: float) -> str:

@@ -18,6 +18,7 @@ from autolayers.flags.policy import read
 from autolayers.flags.workload import Workload
 from autolayers.planner.cost import CostModel
 from autolayers.planner.evaluate import Evaluator, Machine
+from autolayers.report.text import plan_text
 
 # What sets of launches of one model on one machine are about, and the launches: the first is the fastest measured.
 CHOICES = {
@@ -111,3 +112,36 @@ def test_the_placement_predicted_fastest_is_the_fastest_measured(ids: str) -> No
     chosen = max(launches, key=lambda row: row["predicted"])
     # measured rates that differ by less than 5 % are alike
     assert chosen["measured"] >= 0.95 * best, f"{' '.join(chosen['words'])}: {chosen['measured']} of {best}"
+
+
+# --- what a plan says of its figures
+
+@pytest.mark.parametrize(("model", "words", "assumed"), [
+    ("llama-3.3-70b-q4_k_m", "--gpu rtx-3090 --ram 64GiB", {"RAM": 38e9}),
+    ("qwen3-30b-a3b-q4_k_m", "--gpu 12GiB --ram 64GiB", {"CUDA0": 400e9, "RAM": 38e9}),
+    ("llama-3.1-8b-q4_k_m", "--gpu rtx-3090 --ram 64GiB", {}),
+])
+def test_defaults_are_said_where_they_count(model: str, words: str, assumed: dict[str, float]) -> None:
+    plan = autolayers.plan(FIXTURES / "headers" / f"{model}.gguf", [*words.split(), "-c", "4096"])
+    assert plan.speed.to_dict()["assumed"] == assumed
+    text = " ".join(plan_text(plan).split())
+    for name, rate in assumed.items():
+        assert f"{name} taken as {rate / 1e9:.0f} GB/s, a default" in text
+    assert ("a default" in text) == bool(assumed)
+
+
+@pytest.mark.parametrize(("card", "words", "slow"), [
+    ("rtx-2070-super", "-ctk q8_0 -ctv q8_0", "CUDA0 has no fast kernel for a q8_0 cache"), ("rtx-2070-super", "", ""),
+    ("rtx-2070-super", "-ctk q8_0 -ctv q8_0 -nkvo", ""), ("rtx-3090", "-ctk q8_0 -ctv q8_0", ""),
+])
+def test_a_quantised_cache_is_warned_of_where_it_is_slow(card: str, words: str, slow: str) -> None:
+    plan = autolayers.plan(FIXTURES / "headers" / "llama-3.1-8b-q4_k_m.gguf", ["--gpu", card, *words.split()])
+    said = [line for line in plan.warnings if "fast kernel" in line]
+    assert bool(said) == bool(slow) and all(line.startswith(slow) for line in said)
+
+
+def test_cache_types_are_proposed_with_what_they_buy_and_never_chosen() -> None:
+    plan = autolayers.plan(FIXTURES / "headers" / "llama-3.1-8b-q4_k_m.gguf", ["--gpu", "8GiB"], explain=True)
+    assert "-ctk" not in plan.flags
+    other = next(other for other in plan.alternatives if "-ctk" in other.flags)
+    assert other.n_ctx > plan.breakdown.n_ctx or other.speed.generation > plan.speed.generation

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from ..ops import Ops, Parts
 
 
+TURING = 750
 SHARED_MEMORY = 65536           # bytes that a workgroup of AMD's has
 
 # Of cards by their names, as far as it decides the kernels: which have matrix cores of which kind (CDNA, RDNA 3 and 4)
@@ -70,6 +71,10 @@ class Cuda(CudaBuffers):
         super().__init__(device, index, rules)
         if device is not None and device.compute_capability is not None:
             self.cc = 100 * device.compute_capability[0] + 10 * device.compute_capability[1]
+
+    @property
+    def slow_quantised_cache(self) -> bool:
+        return self.nvidia and self.cc == TURING        # 50 of 448 GB/s: an RTX 2070 SUPER, q8_0 behind 22k tokens
 
     def supports_op(self, op: Tensor) -> bool:
         return self.reaches(op) and supports_op(op, self.rules)
