@@ -174,8 +174,9 @@ class _Answer:
         types = {params.cache_type_k or "f16", params.cache_type_v or "f16"} - UNQUANTISED
         if not types or params.kv_offload is False:
             return []
-        return [f"{device.name} has no fast kernel for a {'/'.join(sorted(types))} cache: a long one is read at about a "
-                "tenth of the bandwidth" for device in self.evaluator.machine.devices
+        names = "/".join(sorted(types))
+        return [f"{device.name} has no fast kernel for a {names} cache: a long one is read at about a tenth of the "
+                "bandwidth" for device in self.evaluator.machine.devices
                 if self.use.devices[device.name].context and on(device).slow_quantised_cache]
 
     def _idle(self) -> list[str]:
