@@ -12,13 +12,14 @@ from __future__ import annotations
 from ..flags.params import N_PARALLEL
 from ..flags.table import ARGUMENTS, LEGACY, lookup
 from ..records import dataclass, lazy
+from .sources import latest
 from .table import NEWEST, Rules, rules
 
 
 @dataclass(frozen=True)
 class Build:
     """One llama.cpp build. `number` 0: unknown (built outside of git). `flags`: the names in its --help, None: not
-    asked. `doubt`: why it may be none of llama.cpp's own builds."""
+    asked. `between`: (first, last) build that it may be. `doubt`: why it may be none of llama.cpp's own builds."""
 
     number: int = 0
     commit: str = ""
@@ -26,6 +27,7 @@ class Build:
     flash_takes_word: bool | None = None      # as --help says; None: not asked
     traces: bool | None = None                # as --help says: buffer sizes need -lv 4
     doubt: str = ""
+    between: tuple[int, int] | None = None    # where the program says no number; None: as its flags say
 
     def knows(self, flag: str) -> bool:
         """Whether this build accepts a flag. Unknown builds are taken for today's."""
@@ -37,15 +39,15 @@ class Build:
 
     @lazy
     def rules(self) -> Rules:
-        """What llama.cpp does at this build; at an unknown one what the newest does that has its flags."""
+        """What llama.cpp does at this build; at an unknown one what the newest does that it may be."""
         if self.number and not self.doubt:
             return rules(self.number)
-        low, high = dates(self.flags or frozenset())
+        low, high = self.between or dates(self.flags or frozenset())
         why = self.doubt
         if not why and self.flags is not None:
             when = f"b{low} or newer" if high >= NEWEST else f"b{low} to b{high}"
-            why = f"this llama.cpp does not say its build, by its flags {when}"
-        return rules(min(self.number or high, high, NEWEST), why)
+            why = f"this llama.cpp does not say its build, by its flags and architectures {when}"
+        return rules(min(self.number or latest(low, high), high, NEWEST), why)
 
     @property
     def bare_flash(self) -> bool:

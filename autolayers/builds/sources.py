@@ -23,3 +23,13 @@ _TEXT = """
 def seen(number: int) -> bool:
     """Whether that build's own source is one of them."""
     return str(number) in _TEXT.split()
+
+
+def following(number: int) -> int:
+    """The oldest seen build that is newer; 0: none."""
+    return min((seen for seen in map(int, _TEXT.split()) if seen > number), default=0)
+
+
+def latest(low: int, high: int) -> int:
+    """The newest seen build from `low` to `high`; `high` where there is none."""
+    return max((seen for seen in map(int, _TEXT.split()) if low <= seen <= high), default=high)

@@ -74,8 +74,10 @@ def _keep(program: str, build: Build, found: Sequence[Checked]) -> None:
 
 def _text(program: str, build: Build, found: Sequence[Checked]) -> str:
     """One line for each part, and one for each architecture that is not equal."""
-    lines = [f"{program}: " + (f"build {build.number}" if build.number else "a build without a number")
-             + (f", commit {build.commit}" if build.commit else "")]
+    number = f"build {build.number}" if build.number else "a build without a number"
+    if build.between:
+        number += " (by its flags and architectures b{} to b{})".format(*build.between)
+    lines = [f"{program}: {number}" + (f", commit {build.commit}" if build.commit else "")]
     parts: dict[tuple[str, str], list[int]] = {}
     for one in found:
         for part, device, more in one.parts:

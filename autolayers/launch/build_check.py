@@ -46,8 +46,8 @@ VARIANTS = (
 @dataclass(frozen=True)
 class Checked:
     """What one architecture showed. `parts`: of all launches, (part, device) -> bytes above the prediction (0: equal).
-    `state`: "equal", "differs", "unknown" (to the build), "bound" (not predicted exactly) or "failed", each for the
-    `reason`."""
+    `state`: "equal", "differs", "unknown" (to the build), "bound" (less than an upper bound) or "failed",
+    each for the `reason`."""
 
     name: str
     architecture: str
@@ -82,11 +82,12 @@ def _check_one(program: str, name: str, path: str, devices: Sequence[Device], en
                variants: Sequence[Sequence[str]]) -> Checked:
     model = read(name)
     parts: dict[tuple[str, str], int] = {}
+    why = ""                                 # the prediction is an upper bound
     for variant in variants:
         words = [*variant, *_plain(build)]
         params = parse(words, command=None).params
         try:
-            predicted = estimate(model, params, devices, build.number or None, runtime=True)
+            predicted = estimate(model, params, devices, build.rules.number, runtime=True)
         except LaunchRefused as refusal:
             predicted = None
             refused = str(refusal)
@@ -100,7 +101,7 @@ def _check_one(program: str, name: str, path: str, devices: Sequence[Device], en
         if predicted is None:
             return Checked(name, model.architecture, "failed", reason=f"loads, though refused here: {refused}")
         if not predicted.exact:
-            return Checked(name, model.architecture, "bound", reason="; ".join(predicted.warnings))
+            why = "; ".join(predicted.warnings)
         peak = predicted.runtime_peak or {}
         for line in compare(log, predicted).lines:
             more = line.difference
@@ -111,7 +112,10 @@ def _check_one(program: str, name: str, path: str, devices: Sequence[Device], en
             key = line.part, line.device
             parts[key] = max(parts.get(key, 0), 0 if equal else more, key=abs)
     state = "differs" if any(parts.values()) else "equal"
-    return Checked(name, model.architecture, state, tuple((*key, more) for key, more in parts.items()))
+    if why and all(more <= 0 for more in parts.values()):
+        state = "bound" if state == "differs" else state
+    found = tuple((*key, more) for key, more in parts.items())
+    return Checked(name, model.architecture, state, found, why if state == "bound" else "")
 
 
 def load(words: Sequence[str], environ: Mapping[str, str], folder: str) -> tuple[LaunchLog, bytes]:

@@ -11,15 +11,12 @@ import os
 from .. import state
 from ..errors import AutolayersError
 from ..records import dataclass
+from .libraries import files
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from typing import Any
-
-_LIBRARIES = ("libllama", "libggml", "libmtmd", "llama.", "llama-", "ggml", "mtmd")
-_ENDINGS = (".so", ".dylib", ".dll")
-
 
 @dataclass(frozen=True)
 class CheckedBuild:
@@ -36,16 +33,7 @@ def digest(program: str) -> str:
     where there is no such file."""
     import hashlib
 
-    real = os.path.realpath(program)
-    folder = os.path.dirname(real)
-    found = [real]
-    for place in (folder, os.path.join(os.path.dirname(folder), "lib")):
-        try:
-            names = sorted(os.listdir(place))
-        except OSError:
-            continue
-        found += [os.path.join(place, name) for name in names
-                  if name.startswith(_LIBRARIES) and any(ending in name for ending in _ENDINGS)]
+    found = files(program)
     sum_ = hashlib.sha256()
     try:
         for path in found:

@@ -8,9 +8,11 @@ Formats (common/build-info.cpp, common/arg.cpp, as modelled and before):
 from __future__ import annotations
 
 import re
+import shutil
 
 from ..builds import Build
 from ..programs import NoAnswer, ask
+from .libraries import between
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -44,7 +46,10 @@ def detect(launcher: Sequence[str], environ: Mapping[str, str]) -> Build:
         doubt = f"{launcher[-1]} is {fork}, which is not llama.cpp"
     elif flags is None and not number:
         doubt = f"{launcher[-1]} does not answer --version and --help as llama.cpp does"
-    return Build(number, commit, flags, flash, traces, doubt)
+    range_ = None
+    if not number and flags is not None and (path := shutil.which(launcher[-1])):
+        range_ = between(path, flags)
+    return Build(number, commit, flags, flash, traces, doubt, range_)
 
 
 def read_version(text: str) -> tuple[int, str]:

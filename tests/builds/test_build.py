@@ -14,6 +14,7 @@ from autolayers.devices.device import Device
 from autolayers.flags.parse import parse
 from autolayers.flags.table import ARGUMENTS, LEGACY
 from autolayers.launch.detect import detect
+from autolayers.model.architectures import NAMES, architecture
 
 
 def help_of(number: int) -> frozenset[str]:
@@ -53,6 +54,20 @@ def test_programs(tmp_path: Path, version: str, flags: tuple[str, ...], said: st
     found = estimate(model("llama-3.2-1b-q8_0"), words, [Device.hypothetical("24GiB")], build=build)
     assert found.exact is not bool(said)
     assert not said or any(said in warning for warning in found.warnings)
+
+
+@pytest.mark.parametrize("number", [9713, 10435, 10566, 11063])
+def test_the_names_in_its_library_date_a_build(tmp_path: Path, number: int) -> None:
+    """The linker keeps some strings as the end of a longer one: those are neither there nor missing."""
+    words = [name for name in NAMES if architecture(name).after < number]
+    kept = b"\0".join(b"chat" + name.encode() if name == "glm4" else name.encode() for name in words)
+    (tmp_path / "libllama.so.0").write_bytes(b"\x7fELF\0" + kept + b"\0")
+    path = program(tmp_path, "version: 1 (abcdef12)", "-ngl, --n-gpu-layers N", *sorted(help_of(number)))
+    build = detect(path, {"PATH": "/usr/bin:/bin"})
+    assert build.between is not None
+    low, high = build.between
+    assert low <= number <= high and high - low < 300
+    assert low <= build.rules.number <= high and not build.rules.exact
 
 
 def test_the_default_port_follows_the_build() -> None:
