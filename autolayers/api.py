@@ -59,16 +59,16 @@ def plan(model: Model | str | PathLike[str], words: Sequence[str] | Params | Arg
 
 def plan_together(models: Sequence[Model], words: Sequence[str] | Params | Arguments = (),
                   devices: Sequence[Device | str] | None = None, host: Host | None = None,
-                  environ: Mapping[str, str] | None = None) -> Together:
-    """Plans models that are to be loaded at once, with the same given flags for each; see planner.multi. Raises what
-    `plan` raises."""
+                  environ: Mapping[str, str] | None = None, *, weights: Sequence[float] = ()) -> Together:
+    """Plans models that are to be loaded at once, with the same given flags for each; see planner.multi. `weights` say
+    how much each one's seconds count, by default all the same. Raises what `plan` raises."""
     from .flags.policy import read
 
     params, policy = read(words, environ)
     machine, notes = machine_for(params, policy, devices, host, environ)
     from .planner.multi import plan_together_on
 
-    return plan_together_on(models, params, policy, machine, companions_of(params), notes)
+    return plan_together_on(models, params, policy, machine, companions_of(params), notes, weights)
 
 
 def fit_choice(model: Model, words: Sequence[str] | Params | Arguments, devices: Sequence[Device] | None = None,

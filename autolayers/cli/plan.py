@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 
 from ..errors import UsageError
@@ -15,7 +16,7 @@ from . import load
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from ..flags.parse import Arguments
     from ..model import Model
@@ -88,14 +89,29 @@ def _several(names: list[str], arguments: Arguments, form: str) -> int:
 
     if form == "number":
         raise UsageError("-q is for one model: several at once are only right with all their flags (--format flags)")
+    names, weights = weighted(names)
     fetched = {name: load(name, arguments) for name in names if needs_download(name)}
     models = Models(names, lambda name: fetched.get(name) or load(name, arguments))
-    together = plan_together(models, arguments, environ=os.environ)
+    together = plan_together(models, arguments, environ=os.environ, weights=weights)
     (show if form == "text" else emit)(_render_several(together, form, arguments))
     if form not in ("text", "json"):
         for line in dict.fromkeys(line for plan in together.plans for line in warnings_of(plan)):
             say(line)
     return 0 if together.fits else 5
+
+
+def weighted(names: Sequence[str]) -> tuple[list[str], list[float]]:
+    """Names and weights: of "A.gguf@3" A.gguf's requests count three times. A file of the whole name comes first."""
+    found: list[str] = []
+    weights: list[float] = []
+    for name in names:
+        model, at, text = name.rpartition("@")
+        number = re.fullmatch(r"\d+(\.\d+)?", text) if at and model and not os.path.lexists(name) else None
+        if number and float(text) == 0:
+            raise UsageError(f"{name}: a model's weight is more than 0, such as {model}@2 or {model}@0.5")
+        found.append(model if number else name)
+        weights.append(float(text) if number else 1.0)
+    return found, weights
 
 
 def _render(plan: Plan, form: str, arguments: Arguments) -> str:

@@ -145,7 +145,8 @@ COMMANDS = {command.name: command for command in (
             "the plan; several models are planned to run at the same time",
             "llama-server's flags that touch memory (-ngl -c -b -ub -np -kvu -fa -ctk -ctv -ts -sm -ot -ncmoe ...) and "
             "its LLAMA_ARG_* variables are constraints: what is given stays, what is not given is solved. -ngl alone "
-            "is taken literally; with --strategy auto the rest is solved around it. Its other flags are passed on.",
+            "is taken literally; with --strategy auto the rest is solved around it. Its other flags are passed on. Of "
+            "several models MODEL@3 counts three times: that many requests to one of each other.",
             True),
     Command("run", "run [own flags] llama-server -m MODEL [llama-server flags]", "plan, then start that command",
             "The plan's flags are added to the command; flags that are given are never changed. Own flags stand before "

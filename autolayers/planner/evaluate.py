@@ -104,6 +104,12 @@ class Evaluator:
         `known`: what was measured of this model for these devices before."""
         return cls(Estimator(model, build, companions, known), machine, target)
 
+    def with_limits(self, limits: Mapping[str, int]) -> Evaluator:
+        """The same where so much may be taken of each device, whatever system memory there is."""
+        other = Evaluator(self.estimator, replace(self.machine, limits=limits, ram=None), self.target)
+        other._static, other._placements, other._layers = self._static, self._placements, self._layers
+        return other
+
     def candidate(self, params: Params, fidelity: Fidelity) -> Candidate | None:
         """The launch measured at least that far, or None where llama.cpp would refuse it (see `refusal`)."""
         if params in self._candidates:

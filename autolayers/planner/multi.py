@@ -1,4 +1,8 @@
-"""Several models that run at the same time on one machine: what each may take, and whether they all fit."""
+"""Several models that run at the same time on one machine: where each goes, what it may take, and whether they all fit.
+
+At their smallest contexts by the fewest weighted seconds of all their requests (sharing.py); what is then left makes
+the placement of those that are not whole faster, and the contexts of the others larger.
+"""
 
 from __future__ import annotations
 
@@ -7,85 +11,203 @@ from ..memory.companions import NONE
 from ..model.models import KEPT
 from ..records import dataclass, replace
 from .answer import plan_on
+from .assign import MOST_EXACT, Assignment
 from .evaluate import RAM_MARGIN
+from .options import Launches
+from .sharing import Sharing
+from .solve import CONTEXT_PRICE
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from ..flags.params import Params
     from ..flags.policy import Policy
     from ..memory.companions import Companions
     from ..memory.estimate import Known
     from ..model import Model
+    from .assign import Option
     from .evaluate import Machine
     from .plan import Plan
 
 
 @dataclass(frozen=True)
 class Together:
-    """One plan per model, in the order given. Each plan's `free` is what was left for it."""
+    """One plan per model of several that are loaded at once, in the order given. Each plan's `free` is what the others
+    leave.
+
+    `weights` say how much a model's seconds count, `alone` are the seconds of its request where it has the machine for
+    itself, and `costs[i][j]` those that model i's presence adds to model j's. `proven`: no other choice of devices has
+    a lower sum, by these predictions."""
 
     plans: tuple[Plan, ...]
     machine: Machine
+    weights: tuple[float, ...] = ()
+    alone: tuple[float, ...] = ()
+    costs: tuple[tuple[float, ...], ...] = ()
+    proven: bool = False
 
     @property
     def fits(self) -> bool:
         return all(plan.fits for plan in self.plans)
 
+    @property
+    def seconds(self) -> float:
+        """The weighted sum of the requests' seconds."""
+        weights = self.weights or (1.0,) * len(self.plans)
+        return sum(weight * plan.speed.request for weight, plan in zip(weights, self.plans, strict=True))
+
     def left(self) -> dict[str, int]:
         """Bytes that nobody takes and that no margin needs, per device."""
         left = dict(self.machine.limits)
         for plan in self.plans:
-            for device in plan.devices:
-                if device.used:
-                    left[device.name] -= device.used + device.margin
+            for name, size in _taken(plan).items():
+                left[name] -= size
         return left
-
-    def to_dict(self) -> dict[str, object]:
-        return {
-            "schema": 1, "fits": self.fits, "left": self.left(), "ram_left": self.ram_left(),
-            "models": [plan.to_dict() for plan in self.plans],
-        }
 
     def ram_left(self) -> int | None:
         """Bytes of system memory that are left, None where that is not limited."""
         ram = self.machine.ram
         return None if ram is None else ram - sum(plan.host.resident + plan.host.growing for plan in self.plans)
 
+    def users(self) -> dict[str, list[int]]:
+        """The models on each device, by their numbers."""
+        return {device.name: [i for i, plan in enumerate(self.plans) if device.name in _taken(plan)]
+                for device in self.machine.devices}
+
+    def to_dict(self) -> dict[str, object]:
+        return {
+            "schema": 1, "fits": self.fits, "left": self.left(), "ram_left": self.ram_left(),
+            "seconds": round(self.seconds, 3), "weights": list(self.weights),
+            "alone_seconds": [round(seconds, 3) for seconds in self.alone],
+            "costs_seconds": [[round(seconds, 3) for seconds in row] for row in self.costs],
+            "users": self.users(), "proven": self.proven,
+            "models": [plan.to_dict() for plan in self.plans],
+        }
+
 
 def plan_together_on(models: Sequence[Model], params: Params, policy: Policy, machine: Machine,
-                     companions: Companions = NONE, notes: tuple[str, ...] = ()) -> Together:
+                     companions: Companions = NONE, notes: tuple[str, ...] = (),
+                     weights: Sequence[float] = ()) -> Together:
     """Plans models that are to be loaded at once, with the same given flags for each.
 
-    If all fit wholly on the GPUs at their smallest contexts, they do, and share what is left for larger contexts; else
-    each gets a share of what is left in proportion to its size. Raises LaunchRefused.
-
-    `models` may read each when it is asked for (model.models): of those that are planned only outlines are kept.
+    Where they do not all fit, each gets a share of the memory by its size. `models` may read each when it is asked for
+    (model.models): of those that are planned only outlines are kept. Raises LaunchRefused.
     """
-    weights = [model.size for model in models]
     known = _Measured()
-    needs = _smallest(models, params, policy, machine, companions, known)
-    whole = len(needs) == len(models)
-    plans: list[Plan] = []
-    limits, ram = dict(machine.limits), machine.ram
-    for i, model in enumerate(models):
-        if whole:
-            rest = {name: limit - sum(need.get(name, 0) for need in needs[i:]) for name, limit in limits.items()}
-            mine = {name: needs[i].get(name, 0) + spare // (len(models) - i) for name, spare in rest.items()}
-        else:
-            mine = {name: limit * weights[i] // max(1, sum(weights[i:])) for name, limit in limits.items()}
-        found = plan_on(model, params, policy, replace(machine, limits=mine, ram=ram), companions, notes,
-                        known=known.of(model))
-        plans.append(_settled(found))
-        limits = {name: limit - _taken(found).get(name, 0) for name, limit in limits.items()}
-        ram = None if ram is None else ram - found.host.resident      # one margin does for all
-    if ram is not None:
-        share = max(0, ram - RAM_MARGIN) // len(plans)
+    factors = tuple(weights) or (1.0,) * len(models)
+    sharing, found = _shared(models, params, policy, machine, companions, factors, known)
+    if found is None:
+        plans = _by_size(models, params, policy, machine, companions, notes, known)
+        return Together(tuple(plans), machine, factors)
+    plans = _SharedOut(models, params, policy, machine, companions, notes, known, found).plans()
+    alone = tuple(sharing.alone(i) for i in range(len(models)))
+    return Together(tuple(_with_others(plans, machine)), machine, factors, alone, _costs(sharing, found), found.exact)
+
+
+def _shared(models: Sequence[Model], params: Params, policy: Policy, machine: Machine, companions: Companions,
+            weights: Sequence[float], known: _Measured) -> tuple[Sharing, Assignment | None]:
+    """The best launches at the smallest contexts; of several cache types the first with which all are whole."""
+    ram = None if machine.ram is None else machine.ram - RAM_MARGIN
+    ladder = () if params.cache_type_k or params.cache_type_v else policy.kv_types
+    best: tuple[Sharing, Assignment | None] | None = None
+    for name in ladder or (None,):
+        given = params if name is None else replace(params, cache_type_k=name, cache_type_v=name)
+        launches: list[Launches] = []
         for i, model in enumerate(models):
-            plans[i] = _settled(_served(model, plans[i], params, policy, machine, companions, notes, share,
-                                        known.of(model)))
-    return Together(tuple(plans), machine)
+            launches.append(Launches(lambda i=i: models[i], given, policy, machine, companions,  # type: ignore[misc]
+                                     known.of(model)))
+            if len(models) > MOST_EXACT:
+                launches[-1].settle()
+        sharing = Sharing(launches, weights, machine, ram)
+        found = sharing.best()
+        if found is None or not all(option.whole for option in found.chosen):
+            found = _finer(sharing, found, policy)
+        if found is not None and (best is None or best[1] is None or found.price < best[1].price):
+            best = sharing, found
+        if found is not None and all(option.whole for option in found.chosen):
+            break
+    return best or (sharing, None)
+
+
+def _finer(sharing: Sharing, found: Assignment | None, policy: Policy) -> Assignment | None:
+    """What was found, or the models planned one after another with what each leaves the next where that is better: a
+    plan of its own also has parts of layers."""
+    if len(sharing.launches) > MOST_EXACT:
+        return found
+    left, ram = dict(sharing.machine.limits), sharing.ram
+    chosen: list[Option] = []
+    for launches in sharing.launches:
+        option = min((option for option in launches.whole if _has(left, ram, option)),
+                     key=lambda option: option.price, default=None)
+        if option is None:
+            machine = replace(launches.machine, limits=dict(left), ram=None if ram is None else RAM_MARGIN + ram)
+            plan = plan_on(launches.read(), launches.params, policy, machine, launches.companions, known=launches.known)
+            option = launches.option(replace(plan.params, cache_ram=launches.given.cache_ram,
+                                             ctx_checkpoints=launches.given.ctx_checkpoints))
+        if option is None or not _has(left, ram, option):
+            return found
+        chosen.append(option)
+        left.update({name: left[name] - size for name, size in option.takes.items()})
+        ram = None if ram is None else ram - option.ram
+    price = sum(weight * option.price for weight, option in zip(sharing.weights, chosen, strict=True))
+    return found if found is not None and found.price <= price else Assignment(tuple(chosen), price, exact=False)
+
+
+def _has(left: Mapping[str, int], ram: int | None, option: Option) -> bool:
+    """Whether so much is left of the devices and of system memory."""
+    return (ram is None or option.ram <= ram) and all(size <= left[name] for name, size in option.takes.items())
+
+
+class _SharedOut:
+    """What the launches of an assignment leave, shared out: first to those that are not whole, which it makes faster;
+    then each of the others gets an equal part of its device's for its context."""
+
+    def __init__(self, models: Sequence[Model], params: Params, policy: Policy, machine: Machine,
+                 companions: Companions, notes: tuple[str, ...], known: _Measured, found: Assignment) -> None:
+        self.models, self.params, self.policy, self.machine = models, params, policy, machine
+        self.companions, self.notes, self.known, self.chosen = companions, notes, known, found.chosen
+        self.spare = dict(machine.limits)
+        self.ram_spare = None if machine.ram is None else machine.ram - RAM_MARGIN
+        for option in found.chosen:
+            self._take(option.takes, option.ram)
+
+    def _take(self, takes: Mapping[str, int], ram: int, sign: int = 1) -> None:
+        for name, size in takes.items():
+            self.spare[name] -= sign * size
+        if self.ram_spare is not None:
+            self.ram_spare -= sign * ram
+
+    def plans(self) -> list[Plan]:
+        order = sorted(range(len(self.chosen)), key=lambda i: self.chosen[i].whole)
+        found: dict[int, Plan] = {}
+        for position, i in enumerate(order):
+            option = self.chosen[i]
+            rest = [self.chosen[j] for j in order[position:]]
+            parts = {name: sum(name in other.takes for other in rest) if option.whole else 1 for name in option.takes}
+            limits = dict.fromkeys(self.machine.limits, 0)
+            limits.update({name: size + self.spare[name] // parts[name] for name, size in option.takes.items()})
+            ram = None if self.ram_spare is None else RAM_MARGIN + option.ram + self.ram_spare // len(rest)
+            plan = found[i] = _settled(self._plan(i, option, replace(self.machine, limits=limits, ram=ram)))
+            self._take(option.takes, option.ram, -1)
+            self._take(_taken(plan), plan.host.resident + plan.host.growing)
+        return [found[i] for i in range(len(order))]
+
+    def _plan(self, i: int, option: Option, machine: Machine) -> Plan:
+        """The best plan on the option's devices, or the option itself where that is better."""
+        model, chosen = self.models[i], option.params
+        given = replace(self.params, device=chosen.device, cache_type_k=chosen.cache_type_k,
+                        cache_type_v=chosen.cache_type_v)
+        known = self.known.of(model)
+        plan = plan_on(model, given, self.policy, machine, self.companions, self.notes, known=known)
+        larger = self.params.n_ctx is None and plan.breakdown.n_ctx > (chosen.n_ctx or 0)
+        if plan.fits and plan.speed.request <= option.seconds * (CONTEXT_PRICE if larger else 1 + 1e-9):
+            return plan
+        literal = replace(chosen, n_ctx=self.params.n_ctx)
+        policy = replace(self.policy, strategy=None, kv_types=())
+        other = plan_on(model, literal, policy, machine, self.companions, self.notes, known=known)
+        fitting = [found for found in (plan, other) if found.fits]
+        return min(fitting, key=lambda found: found.speed.request, default=plan)
 
 
 class _Measured:
@@ -101,10 +223,60 @@ class _Measured:
         return found
 
 
-def _settled(plan: Plan) -> Plan:
-    """The plan without what it was made of."""
-    speed = plan.speed
-    return replace(plan, model=plan.model.outline(), predict=lambda: speed)
+def _costs(sharing: Sharing, found: Assignment) -> tuple[tuple[float, ...], ...]:
+    """Seconds that each model's presence adds to every other's request."""
+    n = len(found.chosen)
+    rows = []
+    for i in range(n):
+        row = [0.0] * n
+        less = sharing.without(i) if 1 < n <= MOST_EXACT and sharing.slower(found) else None
+        if less is not None:
+            others = [j for j in range(n) if j != i]
+            for j, option in zip(others, less.chosen, strict=True):
+                row[j] = max(0.0, found.chosen[j].seconds - option.seconds)
+        rows.append(tuple(row))
+    return tuple(rows)
+
+
+def _with_others(plans: Sequence[Plan], machine: Machine) -> list[Plan]:
+    """The plans, with what the others leave as what is free for each."""
+    left, ram = dict(machine.limits), machine.ram
+    for plan in plans:
+        for name, size in _taken(plan).items():
+            left[name] -= size
+        ram = None if ram is None else ram - plan.host.resident - plan.host.growing
+    found = []
+    for plan in plans:
+        taken = _taken(plan)
+        devices = tuple(replace(row, free=left[row.name] + taken.get(row.name, 0)) for row in plan.devices)
+        free = None if ram is None else ram + plan.host.resident + plan.host.growing
+        found.append(replace(plan, devices=devices, host=replace(plan.host, free=free)))
+    return found
+
+
+# --- where they do not fit
+
+def _by_size(models: Sequence[Model], params: Params, policy: Policy, machine: Machine, companions: Companions,
+             notes: tuple[str, ...], known: _Measured) -> list[Plan]:
+    """A plan for each with a share of the memory in proportion to its size."""
+    sizes = [model.size for model in models]
+    limits, ram = dict(machine.limits), machine.ram
+    plans: list[Plan] = []
+    for i, model in enumerate(models):
+        mine = {name: limit * sizes[i] // max(1, sum(sizes[i:])) for name, limit in limits.items()}
+        at = policy if params.n_ctx is not None else replace(policy, n_ctx=policy.n_ctx_min or min(
+            FIT_PARAMS_MIN_CTX, max(1, model.n_ctx_train)))
+        found = plan_on(model, params, at, replace(machine, limits=mine, ram=ram), companions, notes,
+                        known=known.of(model))
+        plans.append(_settled(found))
+        limits = {name: limit - _taken(found).get(name, 0) for name, limit in limits.items()}
+        ram = None if ram is None else ram - found.host.resident      # one margin does for all
+    if ram is not None:
+        share = max(0, ram - RAM_MARGIN) // len(plans)
+        for i, model in enumerate(models):
+            plans[i] = _settled(_served(model, plans[i], params, policy, machine, companions, notes, share,
+                                        known.of(model)))
+    return plans
 
 
 def _served(model: Model, plan: Plan, given: Params, policy: Policy, machine: Machine, companions: Companions,
@@ -117,22 +289,10 @@ def _served(model: Model, plan: Plan, given: Params, policy: Policy, machine: Ma
     return plan_on(model, launch, again, mine, companions, notes, known=known)
 
 
-def _smallest(models: Sequence[Model], params: Params, policy: Policy, machine: Machine, companions: Companions,
-              known: _Measured) -> list[dict[str, int]]:
-    """Bytes per device of each model wholly on the GPUs at its smallest context, as far as they fit together."""
-    needs: list[dict[str, int]] = []
-    for model in models:
-        floor = replace(policy, n_ctx=_floor(model, params, policy.n_ctx_min))
-        plan = plan_on(model, params, floor, machine, companions, known=known.of(model))
-        needs.append(_taken(plan))
-        full = plan.fits and plan.n_gpu_layers >= plan.n_layer + 1 and not plan.params.overrides
-        if not full or any(sum(need.get(name, 0) for need in needs) > limit for name, limit in machine.limits.items()):
-            return needs[:-1]
-    return needs
-
-
-def _floor(model: Model, params: Params, floor: int | None) -> int | None:
-    return None if params.n_ctx is not None else floor or min(FIT_PARAMS_MIN_CTX, max(1, model.n_ctx_train))
+def _settled(plan: Plan) -> Plan:
+    """The plan without what it was made of."""
+    speed = plan.speed
+    return replace(plan, model=plan.model.outline(), predict=lambda: speed)
 
 
 def _taken(plan: Plan) -> dict[str, int]:

@@ -15,22 +15,59 @@ if TYPE_CHECKING:
     from ..planner.plan import Plan
 
 
+SLOWER = 1.02        # a request that takes this many times what it takes alone is shown with both
+
+
 def together_text(together: Together, style: Style | None = None, rest: Sequence[str] = ()) -> str:
     """Each model with its flags, and what each takes of every device; laid out for the terminal's width."""
     style = style or Style()
     lines: list[str] = []
-    for name, plan in _named(together):
-        said = f"{plan.placement}, {context_words(plan)}, {tokens(plan.speed.generation)} tokens/s"
+    for i, (name, plan) in enumerate(_named(together)):
+        said = f"{plan.placement}, {context_words(plan)}, {_speed_words(together, i)}"
         lines += [style(name, "bold"), *wrap(said, style.width, "  ", "    ")]
         if not plan.fits:
             lines += [style(line, "red")
                       for line in wrap(f"does not fit: {shortage(plan)}", style.width, "  ", "    ")]
         lines += [f"  llama-server {shell([*model_words(plan), *plan.flags, *rest])}", ""]
     lines += [*_bill(together, style), ""]
+    for said in _sharing(together):
+        lines += wrap(said, style.width, "- ", "  ")
     for warning in dict.fromkeys(warning for plan in together.plans for warning in plan.warnings):
         lines += [style(line, "yellow") for line in wrap(warning, style.width, "! ", "  ")]
     lines += [style("all fit together", "green") if together.fits else style("they do not fit together", "red")]
     return "\n".join(lines) + "\n"
+
+
+def _speed_words(together: Together, i: int) -> str:
+    """Tokens per second and the seconds of a request, with those it would take alone where these are fewer."""
+    speed = together.plans[i].speed
+    seconds = speed.request
+    text = f"{tokens(speed.generation)} tokens/s, {seconds:.1f} s a request"
+    slower = bool(together.alone) and seconds > together.alone[i] * SLOWER
+    return text + (f" (alone {together.alone[i]:.1f} s)" if slower else "")
+
+
+def _sharing(together: Together) -> Iterator[str]:
+    """Who shares a device, and what each costs the others."""
+    names = [name for name, _ in _named(together)]
+    for device, users in together.users().items():
+        if len(users) > 1:
+            yield f"{device} is shared by {_listed([names[i] for i in users])}"
+    if not together.costs:
+        return
+    for name, costs in zip(names, together.costs, strict=True):
+        others = [f"{other} {seconds:.1f} s" for other, seconds in zip(names, costs, strict=True) if seconds >= 0.05]
+        if others:
+            yield f"without {name} a request would be faster: {_listed(others)}"
+    weighted = any(weight != 1 for weight in together.weights)
+    times = ", ".join(f"{weight:g} of {name}" for name, weight in zip(names, together.weights, strict=True))
+    asked = f"requests, {times}" if weighted else "a request of each"
+    yield f"{asked}: {together.seconds:.1f} s, the least {'possible' if together.proven else 'found'} by prediction"
+
+
+def _listed(names: Sequence[str]) -> str:
+    *first, last = names
+    return f"{', '.join(first)} and {last}" if first else last
 
 
 def _bill(together: Together, style: Style) -> list[str]:

@@ -254,6 +254,13 @@ class TestSeveralModels:
         lines = found.stdout.splitlines()
         assert len(lines) == 2 and lines[0].startswith(f"-m {DENSE} -ngl") and "-ncmoe" in lines[1]
 
+    @pytest.mark.parametrize(("word", "code", "said"), [
+        (f"{DENSE}@3", 0, ""), (f"{DENSE}@0", 2, "a model's weight is more than 0"), (f"{DENSE}@x", 3, "no such file")])
+    def test_weights_are_part_of_the_name(self, word: str, code: int, said: str) -> None:
+        done = run("plan", word, MOE, "--gpu", "24GiB", "--json")
+        assert done.returncode == code and said in done.stderr
+        assert code or json.loads(done.stdout)["weights"] == [3, 1]
+
     def test_a_router_preset_says_the_same(self) -> None:
         import configparser
 

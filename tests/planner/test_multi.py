@@ -1,18 +1,34 @@
-"""Several models on one machine, through the library call."""
+"""Several models on one machine, through the library call.
+
+200 random small cases are compared with every choice there is: each model whole or with some layers' weights in RAM on
+each device, or cut over devices in every way, all of them measured.
+"""
 
 from __future__ import annotations
 
 import gc
+import itertools
+import random
 import sys
+from dataclasses import replace
 
-from support import HEADERS
+import pytest
+from support import HEADERS, model
 
 import autolayers
-from autolayers.api import plan_together
+from autolayers import Device, LaunchRefused, estimate
+from autolayers.api import machine_for, plan_together
+from autolayers.devices import Host
+from autolayers.flags.policy import read
 from autolayers.model.models import KEPT, Models
-from autolayers.planner.multi import Together
+from autolayers.planner import Plan, plan_on
+from autolayers.planner.evaluate import FULL, RAM_MARGIN, Machine
+from autolayers.planner.multi import Together, plan_together_on
+from autolayers.planner.options import Launches
 
 PATH = str(HEADERS / "llama-3.2-1b-q8_0.gguf")
+SMALL = ("llama-moe", "qwen2-dense", "gemma2-dense", "olmoe-moe", "granite-moe")     # of two layers
+MiB = 1 << 20
 
 
 def test_of_many_models_only_their_plans_are_kept() -> None:
@@ -37,3 +53,166 @@ def test_of_many_models_only_their_plans_are_kept() -> None:
     plan = found.plans[-1]
     assert (plan.model.name, plan.model.size, plan.n_layer) == (one.name, one.size, one.n_layer)
     assert plan.to_dict() and plan.speed.generation > 0
+
+
+# --- against every choice
+
+class Case:
+    """Some small models, weights, and a machine with a fifth to one and a third of what all of them need."""
+
+    def __init__(self, seed: int) -> None:
+        rng = random.Random(seed)
+        self.models = [model(rng.choice(SMALL)) for _ in range(rng.randint(2, 3))]
+        self.weights = [rng.choice([1.0, 1.0, 3.0]) for _ in self.models]
+        self.words = ["-fitt", "0", "-c", rng.choice(["512", "4096"])]
+        self.params, self.policy = read(self.words, None)
+        need = [estimate(m, self.params, [Device("CUDA0", 1 << 50, 1 << 50)]).devices["CUDA0"].total
+                for m in self.models]
+        shares = [rng.uniform(0.1, 1) for _ in range(rng.randint(1, 3 if len(need) == 2 else 2))]
+        total = sum(need) * rng.uniform(0.2, 1.3) / sum(shares)
+        devices = [Device(f"CUDA{i}", size, size, bandwidth=rng.choice([None, 300e9, 1000e9]))
+                   for i, size in enumerate(int(total * share) + MiB for share in shares)]
+        ram = RAM_MARGIN + int(sum(m.size for m in self.models) * rng.uniform(0.3, 3))
+        host = rng.choice([None, Host(1 << 40, ram, "given")])
+        self.machine: Machine = machine_for(self.params, self.policy, devices, host, None)[0]
+        self.launches = [Launches(lambda m=m: m, self.params, self.policy, self.machine)  # type: ignore[misc]
+                         for m in self.models]
+
+    def planned(self) -> Together:
+        return plan_together_on(self.models, self.params, self.policy, self.machine, weights=self.weights)
+
+    def price(self, plans: list[Plan]) -> float:
+        """The sum that is compared: weighted seconds, where a model that fits on one device is not to be cut."""
+        return sum(weight * launches._price(plan.speed.request, sum(1 for d in plan.devices if d.used))
+                   for weight, launches, plan in zip(self.weights, self.launches, plans, strict=True))
+
+    def every_launch(self, launches: Launches) -> list[tuple[float, dict[str, int], int]]:
+        """(price, bytes per device, bytes of RAM) of every launch."""
+        shapes = []
+        for home in launches.homes:
+            at = replace(launches.params, device=home)
+            shapes += [launches._at(home)]
+            shapes += [ladder(n) for ladder, count in launches._ladders(at) for n in range(1, count + 1)]
+        names = [home[0] for home in launches.homes if home]
+        for r in range(2, len(names) + 1 if launches.divisible else 0):
+            for chosen in itertools.combinations(names, r):
+                for ends in itertools.combinations(range(1, launches.everything), r - 1):
+                    split = tuple(float(b - a) for a, b in itertools.pairwise((0, *ends, launches.everything)))
+                    shapes.append(replace(launches._at(chosen), tensor_split=split))
+        measured = [launches.evaluator.candidate(shape, FULL) for shape in shapes]
+        options = [launches._measured(found, self.machine.limits) for found in measured if found]
+        return sorted(((option.price, dict(option.takes), option.ram) for option in options), key=lambda it: it[0])
+
+    def least(self) -> float | None:
+        """The smallest sum of all choices."""
+        lists = [self.every_launch(launches) for launches in self.launches]
+        best: float | None = None
+
+        def choose(i: int, left: dict[str, int], ram: int | None, price: float) -> None:
+            nonlocal best
+            if best is not None and price >= best:
+                return
+            if i == len(lists):
+                best = price
+                return
+            for own, takes, host in lists[i]:
+                if (ram is None or host <= ram) and all(size <= left[name] for name, size in takes.items()):
+                    rest = {name: size - takes.get(name, 0) for name, size in left.items()}
+                    choose(i + 1, rest, None if ram is None else ram - host, price + self.weights[i] * own)
+
+        ram = self.machine.ram
+        choose(0, dict(self.machine.limits), None if ram is None else ram - RAM_MARGIN, 0.0)
+        return best
+
+    def one_after_another(self) -> float | None:
+        """The sum where each model gets the best plan that those before it leave: on one device, where it is whole
+        there."""
+        limits, ram, plans = dict(self.machine.limits), self.machine.ram, []
+        for launches, own in zip(self.launches, self.models, strict=True):
+            here = replace(self.machine, limits=dict(limits), ram=ram)
+            found = []
+            for home in (*launches.homes, self.params.device):
+                try:
+                    plan = plan_on(own, replace(self.params, device=home), self.policy, here)
+                except LaunchRefused:
+                    continue
+                whole = plan.n_gpu_layers > plan.n_layer and not plan.params.overrides
+                if plan.fits and (whole or home == self.params.device):
+                    found.append(plan)
+                if found and home == launches.homes[-1]:
+                    break
+            if not found:
+                return None
+            plan = min(found, key=lambda plan: plan.speed.request)
+            plans.append(plan)
+            for device in plan.devices:
+                limits[device.name] -= device.used + device.margin if device.used else 0
+            ram = None if ram is None else ram - plan.host.resident - plan.host.growing
+        return self.price(plans)
+
+
+@pytest.mark.parametrize("seed", [*range(4), *(pytest.param(n, marks=pytest.mark.slow) for n in range(4, 20))])
+def test_no_other_choice_is_better(seed: int) -> None:
+    for number in range(10):
+        case = Case(100 * seed + number)
+        found, least = case.planned(), case.least()
+        assert found.fits or least is None
+        if least is not None:
+            assert case.price(list(found.plans)) <= least * (1 + 1e-9), (seed, number)
+
+
+@pytest.mark.parametrize("seed", [*range(8), *(pytest.param(n, marks=pytest.mark.slow) for n in range(8, 60))])
+def test_what_holds_for_every_plan_of_several(seed: int) -> None:
+    """No device and no RAM is given twice, nothing is worse than one after another, the flags say all of it."""
+    case = Case(10_000 + seed)
+    found, before = case.planned(), case.one_after_another()
+    assert found.fits or before is None
+    if not found.fits:
+        return
+    assert before is None or case.price(list(found.plans)) <= before * (1 + 1e-9)
+    assert min(found.left().values()) >= 0 and (found.ram_left() is None or found.ram_left() >= 0)
+    for own, plan in zip(case.models, found.plans, strict=True):
+        again, _ = read([*plan.flags], None)
+        use = estimate(own, again, case.machine.devices)
+        assert {d.name: d.model + d.context + d.compute for d in plan.devices} == {
+            name: usage.total for name, usage in use.devices.items()}
+
+
+# --- what users see
+
+@pytest.mark.parametrize(("gpu", "names", "homes"), [
+    ("24GiB,12GiB", ("llama-3.1-8b-q4_k_m", "gemma-3-4b-q8_0", "gpt-oss-20b-mxfp4"), 1),        # each on one device
+    ("2x24GiB", ("llama-3.3-70b-q4_k_m", "gemma-3-4b-q8_0"), 2),        # the large one is cut, the small one is not
+    ("3x12GiB", ("llama-3.1-8b-q4_k_m", "gemma-3-4b-q8_0", "gpt-oss-20b-mxfp4"), 1)])
+def test_what_fits_on_one_device_is_not_cut(gpu: str, names: tuple[str, ...], homes: int) -> None:
+    found = plan_together([model(name) for name in names], ["--gpu", gpu])
+    assert found.fits
+    used = [sum(1 for d in plan.devices if d.used) for plan in found.plans]
+    assert used == [homes, *[1] * (len(names) - 1)]
+    if len(found.machine.devices) == 3:
+        assert sorted(map(len, found.users().values())) == [1, 1, 1]     # a device for each, where there are enough
+
+
+def test_what_has_no_space_is_what_costs_least_in_ram() -> None:
+    """A few experts of the mixture rather than the dense model's layers."""
+    dense, mixture = model("llama-3.1-8b-q4_k_m"), model("qwen3-30b-a3b-q4_k_m")
+    found = plan_together([dense, mixture], ["--gpu", "16GiB", "--ram", "64GiB"])
+    first, second = found.plans
+    assert found.fits and first.n_gpu_layers == 33 and not first.params.overrides and second.params.overrides
+    alone = autolayers.plan(dense, ["--gpu", "16GiB", "--ram", "64GiB"])
+    assert first.speed.request == pytest.approx(alone.speed.request, rel=0.01)
+    assert found.costs[0][1] > 1 > found.costs[1][0] == 0.0      # the dense model costs the mixture seconds
+
+
+def test_weights_and_smallest_contexts_are_kept() -> None:
+    models = [model("llama-3.1-8b-q4_k_m"), model("qwen2.5-7b-q4_k_m")]
+    for weights, fast in (((1, 9), 1), ((9, 1), 0)):
+        found = plan_together(models, ["--gpu", "rtx-3080-10g,rtx-3060", "--ctx-min", "16k"], weights=weights)
+        assert found.fits and all(plan.breakdown.n_ctx >= 16384 for plan in found.plans)
+        assert found.users() == {"CUDA0": [fast], "CUDA1": [1 - fast]}
+        assert found.to_dict()["weights"] == list(weights)
+
+
+def test_models_that_do_not_fit_are_planned_all_the_same() -> None:
+    found = plan_together([model("llama-3.3-70b-q4_k_m")] * 2, ["--gpu", "8GiB", "--ram", "16GiB"])
+    assert not found.fits and len(found.plans) == 2 and not found.proven

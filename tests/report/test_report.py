@@ -148,7 +148,7 @@ def test_several_models_are_laid_out_for_the_width(names: tuple[str, ...], gpus:
     lines = together_text(found, Style(width=width)).splitlines()
     assert all(len(line) <= width for line in lines if not line.startswith(("  llama-server", "! "))), lines
     cells = [line.split() for line in lines]
-    shown = {name for row in cells if row[:1] == ["MiB"] for name in row[1:]}
+    shown = {name for line in lines if line.startswith("MiB ") for name in line.split()[1:]}
     assert shown == {*(device.name for device in found.machine.devices), "Host"}
     left = [size for row in cells if row[:1] == ["left"] for size in row[1:]]
     assert left == [f"{size / 2**20:.2f}" for size in (*found.left().values(), found.ram_left())]

@@ -1,0 +1,241 @@
+"""Which launch of each model, so that all of them fit at once and take the fewest weighted seconds for their requests.
+
+    assign([Choice([Option(...), ...]), Choice([...], weight=3)], {"CUDA0": 24 << 30})
+
+A branch and bound over one option per model. It is exact unless it takes more than STEPS steps, there are more than
+MOST_EXACT models or more than one of them is cut over devices; then it is the best of what was found, and never worse
+than what the models get one after another in their order.
+"""
+
+from __future__ import annotations
+
+from itertools import permutations
+
+from ..records import dataclass, field
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+    from ..flags.params import Params
+
+STEPS = 10_000
+TIES = 500                   # steps in which choices that are only as good are looked at
+MOST_EXACT = 10
+MOST_CUTS = 24               # times that a model is cut over what others leave
+CUT_GAIN = 1.005             # a choice with such a model must be this much better: each takes many layouts to find
+_EQUAL = 1 + 1e-9
+
+
+@dataclass(frozen=True)
+class Option:
+    """A launch that a model may have: bytes of each device, margin included, and of system memory for certain.
+    `seconds` is what its request takes, `price` what the search counts. `whole`: all of it is on devices."""
+
+    params: Params
+    takes: Mapping[str, int]
+    ram: int
+    seconds: float
+    price: float
+    whole: bool = True
+    measured: bool = True        # else sizes are near to what they would be
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The options of one model. `cut(left, ram left)` finds one over several devices in what the others leave, whose
+    price is `cut_price` at least."""
+
+    options: Sequence[Option]
+    weight: float = 1.0
+    cut: Callable[[Mapping[str, int], int | None], Option | None] | None = None
+    cut_price: float = float("inf")
+    cut_bound: Callable[[Mapping[str, int]], float] = lambda left: 0.0     # a price that `cut` cannot be below
+
+
+@dataclass(frozen=True)
+class Assignment:
+    """One option per model; `exact`: no other choice has a lower sum of weighted prices."""
+
+    chosen: tuple[Option, ...]
+    price: float
+    exact: bool
+
+
+def assign(choices: Sequence[Choice], limits: Mapping[str, int], ram: int | None = None,
+           alike: Mapping[str, object] | None = None) -> Assignment | None:
+    """The best choice; of equally good ones that with the fewest models to a device, then that which fills the devices
+    most evenly. None where none was found.
+    `alike`: devices with equal values are the same to every model."""
+    return _Search(choices, limits, ram, alike or {}).best()
+
+
+@dataclass
+class _State:
+    """What is left, and the options taken so far by model."""
+
+    left: dict[str, int]
+    ram: int | None
+    chosen: dict[int, Option] = field(default_factory=dict)
+
+    def may(self, option: Option) -> bool:
+        return (self.ram is None or option.ram <= self.ram) and \
+            all(size <= self.left[name] for name, size in option.takes.items())
+
+    def take(self, i: int, option: Option) -> None:
+        self.chosen[i] = option
+        self._change(option, -1)
+
+    def give_back(self, i: int) -> None:
+        self._change(self.chosen.pop(i), 1)
+
+    def _change(self, option: Option, sign: int) -> None:
+        for name, size in option.takes.items():
+            self.left[name] += sign * size
+        if self.ram is not None:
+            self.ram += sign * option.ram
+
+
+class _Search:
+    def __init__(self, choices: Sequence[Choice], limits: Mapping[str, int], ram: int | None,
+                 alike: Mapping[str, object]) -> None:
+        self.choices, self.limits, self.alike = choices, limits, alike
+        self.state = _State(dict(limits), ram)
+        self.least = [choice.weight * min([choice.cut_price, *(o.price for o in choice.options)]) for choice in choices]
+        self.found: tuple[float, float, tuple[Option, ...]] | None = None       # price, crowding, options
+        self.steps = self.cuts = 0
+
+    def best(self) -> Assignment | None:
+        by_size = sorted(range(len(self.choices)), key=lambda i: -max(
+            (sum(option.takes.values()) for option in self.choices[i].options), default=1 << 62))
+        for order in (range(len(self.choices)), by_size, by_size[::-1]):
+            self._one_after_another(order)
+        exact = len(self.choices) <= MOST_EXACT
+        if exact:
+            rest = [0.0]
+            for i in reversed(by_size):
+                rest.append(rest[-1] + self.least[i])
+            self._branch(by_size, 0, 0.0, rest[::-1], ())
+            exact = self.steps <= STEPS and self.cuts < MOST_CUTS
+        else:
+            self._improve()
+        return None if self.found is None else Assignment(self.found[2], self.found[0], exact)
+
+    def _fitting(self, i: int) -> list[Option]:
+        """The options of a model that still fit: the cheapest first, of equals on the emptiest device."""
+        return sorted(filter(self.state.may, self.choices[i].options), key=lambda option: (option.price, -min(
+            (self.state.left[name] - size for name, size in option.takes.items()), default=0)))
+
+    def _cut(self, i: int) -> Option | None:
+        """The model over several devices in what is left."""
+        cut = self.choices[i].cut
+        if cut is None or self.cuts >= MOST_CUTS:
+            return None
+        self.cuts += 1
+        option = cut(self.state.left, self.state.ram)
+        return option if option is not None and self.state.may(option) else None
+
+    def _keep(self) -> None:
+        """The choice that stands, where it is the best so far."""
+        chosen = tuple(option for _, option in sorted(self.state.chosen.items()))
+        price = sum(choice.weight * option.price for choice, option in zip(self.choices, chosen, strict=True))
+        crowding = sum((1 - self.state.left[name] / limit) ** 2 +
+                       sum(name in option.takes for option in chosen) ** 2
+                       for name, limit in self.limits.items() if limit > 0)
+        if self.found is None or price * _EQUAL < self.found[0] or \
+                (price <= self.found[0] * _EQUAL and crowding < self.found[1]):
+            self.found = price, crowding, chosen
+
+    def _one_after_another(self, order: Sequence[int]) -> None:
+        """Each model takes the best that those before it have left."""
+        for i in order:
+            fitting = self._fitting(i)[:1]
+            if not fitting or self.choices[i].cut_price < fitting[0].price:
+                fitting += [option for option in [self._cut(i)] if option is not None]
+            if not fitting:
+                break
+            self.state.take(i, min(fitting, key=lambda option: option.price))
+        else:
+            self._keep()
+        for i in list(self.state.chosen):
+            self.state.give_back(i)
+
+    def _branch(self, order: Sequence[int], at: int, price: float, rest: Sequence[float],
+                cuts: tuple[int, ...]) -> None:
+        """All choices for the models of order[at:], but those that cannot be better than the best so far; `rest` is
+        what the models from each position on cost at least, `cuts` the models that take what is left at the end."""
+        if at == len(order):
+            self._with_cuts(cuts)
+            return
+        i = order[at]
+        choice = self.choices[i]
+        seen: set[object] = set()
+        for option in self._fitting(i):
+            self.steps += 1
+            own = price + choice.weight * option.price
+            if not self._promising(own + rest[at + 1]):
+                break                                   # the others of this model cost no less
+            alike = self._alike(option)
+            if alike not in seen:
+                seen.add(alike)
+                self.state.take(i, option)
+                self._branch(order, at + 1, own, rest, cuts)
+                self.state.give_back(i)
+        own = price + choice.weight * choice.cut_price
+        if choice.cut is not None and self._promising((own + rest[at + 1]) * (CUT_GAIN if self.found else 1)):
+            self._branch(order, at + 1, own, rest, (*cuts, i))
+
+    def _promising(self, price: float) -> bool:
+        if self.steps > STEPS:
+            return False
+        if self.found is None:
+            return price < float("inf")
+        return price <= self.found[0] * _EQUAL if self.steps < TIES else price * _EQUAL < self.found[0]
+
+    def _alike(self, option: Option) -> object:
+        """What makes an option the same as one on another device."""
+        where = sorted((str(self.alike.get(name, name)), self.state.left[name], size)
+                       for name, size in option.takes.items())
+        return option.price, option.ram, tuple(where)
+
+    def _with_cuts(self, cuts: tuple[int, ...]) -> None:
+        """The choice that stands with these models cut over what is left, in the orders that there are."""
+        price = sum(self.choices[i].weight * option.price for i, option in self.state.chosen.items())
+        price += sum(self.choices[i].weight * self.choices[i].cut_bound(self.state.left) for i in cuts)
+        if not self._promising(price * (CUT_GAIN if cuts and self.found else 1)):
+            return
+        for order in permutations(cuts) if len(cuts) < 3 else [cuts]:
+            for i in order:
+                option = self._cut(i)
+                if option is None:
+                    break
+                self.state.take(i, option)
+            else:
+                self._keep()
+            for i in order:
+                if i in self.state.chosen:
+                    self.state.give_back(i)
+
+    def _improve(self) -> None:
+        """Of the best choice so far one model after another takes another option, as long as that helps."""
+        while self.found is not None and self.steps <= STEPS:
+            before = self.found
+            for i, option in enumerate(before[2]):
+                self.state.take(i, option)
+            for i in self._movable(before[2]):
+                for other in self._fitting(i)[:4]:
+                    self.steps += 1
+                    self.state.take(i, other)
+                    self._keep()
+                    self.state.give_back(i)
+                self.state.take(i, before[2][i])
+            for i in list(self.state.chosen):
+                self.state.give_back(i)
+            if self.found[:2] >= before[:2]:
+                return
+
+    def _movable(self, chosen: Sequence[Option]) -> Iterator[int]:
+        """The models, each taken out of the choice that stands."""
+        for i in range(len(chosen)):
+            self.state.give_back(i)
+            yield i

@@ -1,0 +1,332 @@
+"""The launches that one of several models may have, at its smallest context: each with its bytes and its seconds.
+
+    whole on one device     measured
+    partly in RAM           experts or FFN weights of the leading layers, or whole layers, by number: estimated from
+                            weights, caches and the graph buffers of one such launch, and measured when it is chosen
+    cut over devices        the fastest split of the layers over the memory that others leave
+
+A model that fits on one device is never cut where it could be whole on one: a cut counts no less than the slowest
+device does.
+"""
+
+from __future__ import annotations
+
+from ..flags.params import N_BATCH
+from ..memory.companions import NONE
+from ..records import lazy, replace
+from . import candidates, serving
+from .assign import Choice, Option
+from .cost import CostModel
+from .evaluate import FULL, Evaluator
+from .search import last
+from .solve import contexts
+from .tensor_split import TensorSplit, is_free
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from ..devices.device import Device
+    from ..flags.params import Params
+    from ..flags.policy import Policy
+    from ..memory.companions import Companions
+    from ..memory.estimate import Known
+    from ..model import Model
+    from .evaluate import Candidate, Machine
+
+    Home = tuple[str, ...] | None
+    Ladder = Callable[[int], Params]     # the launch with so many layers' weights in RAM
+
+CUT = 1.01                # what each more device adds to the price of a model that fits on one
+FEW = 16                  # numbers of layers in RAM that are looked at first
+LARGE_BATCH = 2048        # the micro-batch with which weights in RAM are copied less often
+LESS = 7 / 8              # of the graph buffers and margins of launches that are alike
+_TRIES = 4                # layers more in RAM until a cut launch fits by its measured sizes
+
+
+class Launches:
+    """The options of one model, which `read` gives. `given` are its flags, `params` the same at the smallest
+    context."""
+
+    def __init__(self, read: Callable[[], Model], given: Params, policy: Policy, machine: Machine,
+                 companions: Companions = NONE, known: Known | None = None) -> None:
+        self.read, self.given, self.policy, self.machine, self.companions = read, given, policy, machine, companions
+        self.known: Known = {} if known is None else known
+        self.params = replace(given, n_ctx=contexts(self.evaluator.model, given, policy).least)
+        self.everything = self.evaluator.model.hparams.n_layer_all + 1
+        n = given.n_gpu_layers
+        self.literal = n is not None and n != -1
+        self.top = n if n is not None and n >= 0 else self.everything
+        self._options: dict[Params, Option | None] = {}
+        self._overheads: dict[object, tuple[dict[str, int], int]] = {}     # by devices and micro-batch
+        self._numbers: dict[Home, list[set[int]]] = {}      # of layers in RAM that are looked at, by ladder
+        self._cuts: dict[object, Option | None] = {}
+        self._split_overheads: dict[int | None, dict[str, int]] = {}        # by micro-batch
+
+    @lazy
+    def evaluator(self) -> Evaluator:
+        model = self.read().overridden(self.given.override_kv)
+        return Evaluator.of(model, self.machine, self.policy.build, self.policy.margin, self.companions, self.known)
+
+    @lazy
+    def cost(self) -> CostModel:
+        return CostModel(self.evaluator, self.policy.workload)
+
+    def settle(self) -> None:
+        """Finds what is asked for of every model, and lets go of what that took."""
+        _ = self.whole, self.ideal
+        for name in ("evaluator", "cost"):
+            self.__dict__.pop(name, None)
+        self.known = {}
+
+    @lazy
+    def homes(self) -> list[Home]:
+        """The devices that all of it may be on, one by one; as given, where the flags leave nothing to choose."""
+        if not is_free(self.evaluator, self.params) or self.top == 0:
+            return [self.params.device]
+        return [(name,) for name in self.evaluator.device_names(self.params)]
+
+    @property
+    def divisible(self) -> bool:
+        """Whether the planner may cut it over devices."""
+        return len(self.homes) > 1
+
+    @lazy
+    def whole(self) -> list[Option]:
+        """All layers on one device, for each that has the memory."""
+        found = (self.option(self._at(home)) for home in self.homes)
+        return [option for option in found if option is not None
+                and all(size <= self.machine.limits[name] for name, size in option.takes.items())]
+
+    @lazy
+    def ideal(self) -> dict[Home, float]:
+        """Seconds of its request with all layers on each device, had that the memory."""
+        found = {}
+        for home in self.homes:
+            static = self.evaluator.static(self._at(home))
+            found[home] = float("inf") if static is None else self.cost.predict(self._at(home), static).request
+        return found
+
+    @lazy
+    def slowest(self) -> float:
+        """Seconds of its request on the slowest device that it fits on; 0 where it fits on none."""
+        return max((option.seconds for option in self.whole), default=0.0)
+
+    def choice(self, weight: float, spilled: list[Option], cut: bool) -> Choice:
+        """What there is to choose from."""
+        options = [*self.whole, *spilled]
+        if not (cut and self.divisible) or self._cut_least == float("inf"):
+            return Choice(options, weight)
+        return Choice(options, weight, self.cut, self._cut_least, self._cut_bound)
+
+    def option(self, params: Params) -> Option | None:
+        """A launch, measured; None where llama.cpp would refuse it."""
+        if params not in self._options:
+            found = self.evaluator.candidate(params, FULL) if self.evaluator.may_fit(params) else None
+            self._options[params] = None if found is None else self._measured(found, self.machine.limits)
+            if found is not None:
+                self._learn(found)
+        return self._options[params]
+
+    def _at(self, home: Home) -> Params:
+        return replace(self.params, device=home, n_gpu_layers=self.top)
+
+    def _measured(self, found: Candidate, limits: Mapping[str, int]) -> Option:
+        takes = {name: limits[name] - left for name, left in found.spare.items()}
+        seconds, params = self.cost.speed(found).request, found.params
+        whole = params.layers_wanted(self.everything) == min(self.top, self.everything) \
+            and len(params.overrides) == len(self.given.overrides)
+        return Option(params, takes, _ram(found), seconds, self._price(seconds, len(takes)), whole)
+
+    def _price(self, seconds: float, n_devices: int) -> float:
+        if n_devices < 2 or not self.divisible or not self.slowest:
+            return seconds
+        return max(seconds, self.slowest) * CUT ** (n_devices - 1)
+
+    # --- partly in RAM
+
+    def spilled(self, home: Home, like: Params | None = None) -> list[Option]:
+        """Launches on one device with some or all weights in RAM; those near to `like` too."""
+        ladders = self._ladders(replace(self.params, device=home))
+        if home not in self._numbers:
+            self._numbers[home] = [{*range(1, count, max(1, count // FEW)), count} for _, count in ladders]
+        found = []
+        for (ladder, count), numbers in zip(ladders, self._numbers[home], strict=True):
+            for number in sorted(numbers) if like is not None else ():
+                if ladder(number) == like:
+                    step = max(1, count // FEW)
+                    numbers.update(range(max(1, number - step + 1), min(count, number + step - 1) + 1))
+            found += [self._estimated(ladder(number)) for number in sorted(numbers)]
+        return [option for option in found if option is not None]
+
+    def _ladders(self, base: Params) -> list[tuple[Ladder, int]]:
+        """For each way of keeping weights in RAM: the launch with so many layers' there, and their largest number."""
+        n_layer, top, everything = self.evaluator.model.hparams.n_layer_all, self.top, self.everything
+        if self.literal and self.policy.strategy is None:
+            return []
+        found: list[tuple[Ladder, int]] = []
+        finer = self.policy.strategy != "layers" and not base.overrides
+        moe = bool(self.evaluator.model.hparams.n_expert)
+        for like in self._batches(base):
+            at = replace(like, n_gpu_layers=top)
+            if finer and moe:
+                found.append((lambda n, at=at: candidates.with_experts_on_host(at, n), n_layer))  # type: ignore[misc]
+                like = candidates.with_all_experts_on_host(like)
+            elif finer and f"blk.{n_layer - 1}.ffn_down.weight" in self.evaluator.model.tensors:
+                found.append((lambda n, at=at: candidates.with_ffn_on_host(at, n), n_layer))  # type: ignore[misc]
+            if not self.literal:
+                found.append((lambda n, at=like: replace(at, n_gpu_layers=everything - n), everything))  # type: ignore[misc]
+        return found
+
+    def _batches(self, base: Params) -> list[Params]:
+        """The flags, and with a larger micro-batch where that is left open."""
+        if base.n_ubatch is not None or base.n_batch is not None or base.embedding or base.reranking \
+                or self.policy.strategy == "layers":
+            return [base]
+        return [base, replace(base, n_ubatch=LARGE_BATCH, n_batch=max(N_BATCH, LARGE_BATCH))]
+
+    def _estimated(self, params: Params) -> Option | None:
+        """A launch with graph buffers and margin that are rather too small than too large, until it is measured."""
+        known = self._options.get(params)
+        static = self.evaluator.static(params)
+        if known is not None or static is None:
+            return known
+        overheads, ram = self._least_overheads(params)
+        takes = {name: static.devices[name].total + int(size * LESS) for name, size in overheads.items()}
+        seconds = self.cost.predict(params, static).request
+        return Option(params, takes, static.resident + ram, seconds, seconds, whole=False, measured=False)
+
+    def _least_overheads(self, params: Params) -> tuple[dict[str, int], int]:
+        """Bytes per device and of system memory that are neither weights nor caches: the least of the
+        launches on these devices with this micro-batch that were measured, else with any other."""
+        key = params.device, params.n_ubatch
+        found = self._overheads.get(key) or self._overheads.get((params.device, self.params.n_ubatch))
+        if found is None:
+            self.option(replace(params, n_gpu_layers=0)) or self.option(params)
+            found = self._overheads.setdefault(key, ({}, 0))
+        return found
+
+    def _learn(self, found: Candidate) -> None:
+        static = self.evaluator.static(found.params)
+        if static is not None:
+            key = found.params.device, found.params.n_ubatch
+            sizes, ram = found.overheads(self.machine.limits), _ram(found) - static.resident
+            before = self._overheads.get(key, (sizes, ram))
+            least = {name: min(size, before[0].get(name, size)) for name, size in sizes.items()}
+            self._overheads[key] = least, min(ram, before[1])
+
+    # --- cut over devices
+
+    @lazy
+    def _cut_least(self) -> float:
+        """The price of a cut launch that has all devices for itself."""
+        if self.slowest:
+            return self.slowest * CUT
+        alone = self.cut(self.machine.limits, None)
+        return alone.price if alone else float("inf")
+
+    @lazy
+    def _missing_price(self) -> float:
+        """Seconds that one byte of weights in RAM costs the request at least."""
+        fastest = min(1 / (device.bandwidth * device.rates.read) for device in self.cost.devices.values())
+        part = self.cost.traffic.used if self.cost.traffic.n_expert else 1.0
+        return max(0.0, 1 / self.cost.host.ram - fastest) * part * self.policy.workload.generate
+
+    def _missing(self, left: Mapping[str, int]) -> int:
+        """Bytes of weights and caches that these devices have no memory for."""
+        static = self.evaluator.static(replace(self.params, n_gpu_layers=self.top))
+        size = sum(usage.total for usage in static.devices.values()) if static else 0
+        return max(0, size - sum(left.values()))
+
+    def _cut_bound(self, left: Mapping[str, int]) -> float:
+        more = self._missing(left) - self._missing(self.machine.limits)
+        return self._cut_least + more * self._missing_price
+
+    def cut(self, left: Mapping[str, int], ram: int | None) -> Option | None:
+        """The fastest launch over several devices of which so much is left; None where there is none."""
+        names = [name for name in self.evaluator.device_names(self.params)
+                 if left[name] > self._of_split(self.params).get(name, 0) * LESS]
+        while len(names) > 1:
+            key = tuple((name, left[name]) for name in names), ram
+            if key not in self._cuts:
+                self._cuts[key] = self._cut(tuple(names), left, ram)
+            if self._cuts[key] is not None:
+                return self._cuts[key]
+            names.remove(min(names, key=lambda name: left[name]))     # it may be too small for graph buffers alone
+        return None
+
+    def measure_cut(self, option: Option) -> None:
+        """Measures a launch that `cut` found: it will not find it again where it does not fit."""
+        found = self.option(option.params)
+        if found is not None:
+            known = self._of_split(found.params)
+            self._split_overheads[found.params.n_ubatch] = {
+                **known, **{name: known.get(name, 0) + size - option.takes[name] for name, size in found.takes.items()}}
+        self._cuts.clear()
+
+    def _cut(self, names: tuple[str, ...], left: Mapping[str, int], ram: int | None) -> Option | None:
+        every = self.given.device if names == tuple(self.evaluator.device_names(self.params)) else names
+        base = replace(self.params, device=every)
+        everything = replace(base, n_gpu_layers=self.top)
+        split = TensorSplit(self.evaluator.with_limits(dict(left)), self.cost, FULL)
+        if not self._split_overheads:
+            found = split.best(everything, default_first=False)
+            for sizes in split.measured.values():
+                self._split_overheads[base.n_ubatch] = dict(sizes)
+            if found is not None:
+                self._options[found.params] = self._measured(found, left)
+                return self._options[found.params]
+        option = self._laid_out(split, everything, left, ram)
+        if option is not None:
+            return option
+        best: Option | None = None
+        for ladder, count in self._ladders(base):
+            most = last(0, count, lambda spared, ladder=ladder, count=count:  # type: ignore[misc]
+                        split.partition(ladder(count - spared), self._of_split(ladder(1))) is not None)
+            for number in range(max(1, count - most), min(count, count - most + _TRIES) + 1):
+                option = self._laid_out(split, ladder(number), left, ram)
+                if option is not None:
+                    best = option if best is None or option.price < best.price else best
+                    break
+        return best
+
+    def _of_split(self, params: Params) -> dict[str, int]:
+        """Bytes per device that are neither weights nor caches in launches over several devices, as last measured."""
+        known = self._split_overheads
+        return known.get(params.n_ubatch) or known.get(self.params.n_ubatch) or {}
+
+    def _laid_out(self, split: TensorSplit, params: Params, left: Mapping[str, int],
+                  ram: int | None) -> Option | None:
+        """A launch with its fastest split that fits, as far as it was measured."""
+        overheads = dict(self._of_split(params))
+        for _ in range(_TRIES):
+            layout = split.partition(params, overheads)
+            shape = replace(params, tensor_split=layout)
+            static = self.evaluator.static(shape)
+            if layout is None or static is None:
+                return None
+            if shape not in self._options:
+                takes = {name: static.devices[name].total + overheads.get(name, 0)
+                         for name in self.evaluator.device_names(shape)}
+                seconds = self.cost.predict(shape, static).request
+                whole = len(params.overrides) == len(self.given.overrides) and params.n_gpu_layers == self.top
+                return Option(shape, takes, static.resident, seconds, self._price(seconds, len(takes)), whole, False)
+            option = self._options[shape]
+            if option is None:
+                return None
+            if all(size <= left[name] for name, size in option.takes.items()) and (ram is None or option.ram <= ram):
+                return option
+            for name, size in option.takes.items():
+                overheads[name] = max(overheads.get(name, 0), size - static.devices[name].total)
+        return None
+
+
+def kind(device: Device) -> object:
+    """What makes one device as good as another."""
+    return str(replace(device, name="", uuid=None, pci_id=None, free=0))
+
+
+def _ram(candidate: Candidate) -> int:
+    """Bytes of system memory that a launch needs for certain."""
+    use = candidate.breakdown
+    return use.resident + serving.certain(candidate.params, use)

@@ -1,0 +1,115 @@
+"""Which device each of several models goes on, and what of it into RAM: the options that matter, and the best of them.
+
+First only launches that are whole on one device. If some model is then slower than it would be alone on its best
+device, also cuts over devices, and weights in RAM on every device where that could make the sum smaller.
+"""
+
+from __future__ import annotations
+
+from ..records import lazy, replace
+from .assign import CUT_GAIN, Choice, assign
+from .options import kind
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from .assign import Assignment, Option
+    from .evaluate import Machine
+    from .options import Home, Launches
+
+ROUNDS = 64          # of measuring what was chosen by estimates, and choosing again
+_EQUAL = 1 + 1e-9
+
+
+class Sharing:
+    """Several models on one machine. `ram`: bytes of system memory for all of them, None where it is not known."""
+
+    def __init__(self, launches: Sequence[Launches], weights: Sequence[float], machine: Machine,
+                 ram: int | None) -> None:
+        self.launches, self.weights, self.machine, self.ram = launches, weights, machine, ram
+        self.alike = {device.name: kind(device) for device in machine.devices}
+        self.spilled: list[dict[Home, list[Option]]] = [{} for _ in launches]
+        self.cut = [False] * len(launches)
+
+    @lazy
+    def least(self) -> list[float]:
+        """Weighted seconds of each model with all its layers on the best device, had that the memory."""
+        return [weight * min(launches.ideal.values()) for launches, weight in
+                zip(self.launches, self.weights, strict=True)]
+
+    def best(self) -> Assignment | None:
+        """The best launch of each; None where they do not fit together."""
+        found = self._assign()
+        if found is not None and not self.slower(found):
+            return found
+        self.cut = [launches.divisible for launches in self.launches]
+        self._spill(self._assign())
+        best: Assignment | None = None
+        for _ in range(ROUNDS):
+            found = self._assign()
+            if found is None:
+                return best
+            near = CUT_GAIN if any(option.params.tensor_split for option in found.chosen) else _EQUAL
+            if best is not None and best.price <= found.price * near:
+                return best
+            if not self._refine(found):
+                return found
+            measured = self._measured(found)
+            if measured is not None and (best is None or measured.price < best.price):
+                best = measured
+        return best and replace(best, exact=False)
+
+    def alone(self, i: int) -> float:
+        """Seconds of a model's request where it has the machine for itself, as far as its options are known."""
+        found = self._assign([i])
+        return found.chosen[0].seconds if found else float("inf")
+
+    def slower(self, found: Assignment) -> bool:
+        """Whether any model is slower than on its best device."""
+        return found.price > sum(self.least) * _EQUAL
+
+    def without(self, j: int) -> Assignment | None:
+        """The best launches of the others, of the options that there are by now."""
+        return self._assign([i for i in range(len(self.launches)) if i != j])
+
+    def _assign(self, models: Sequence[int] | None = None) -> Assignment | None:
+        chosen = range(len(self.launches)) if models is None else models
+        return assign([self._choice(i) for i in chosen], self.machine.limits, self.ram, self.alike)
+
+    def _choice(self, i: int) -> Choice:
+        spilled = [option for options in self.spilled[i].values() for option in options]
+        return self.launches[i].choice(self.weights[i], spilled, self.cut[i])
+
+    def _spill(self, found: Assignment | None) -> None:
+        """Adds launches partly in RAM where they could make the sum smaller than this."""
+        total = sum(self.least)
+        for i, launches in enumerate(self.launches):
+            for home, seconds in launches.ideal.items():
+                if found is None or \
+                        total - self.least[i] + self.weights[i] * seconds < found.price / _EQUAL:
+                    self.spilled[i][home] = launches.spilled(home)
+
+    def _measured(self, found: Assignment) -> Assignment | None:
+        """The same launches as they were measured, where they fit together."""
+        options = [launches.option(option.params) for launches, option in zip(self.launches, found.chosen, strict=True)]
+        sure = [Choice([option] if option else [], weight)
+                for option, weight in zip(options, self.weights, strict=True)]
+        again = assign(sure, self.machine.limits, self.ram)
+        return again and replace(again, exact=found.exact)
+
+    def _refine(self, found: Assignment) -> bool:
+        """Measures what was only estimated of these launches and looks at their neighbours; False where nothing
+        was."""
+        changed = False
+        for i, option in enumerate(found.chosen):
+            if option.measured:
+                continue
+            changed = True
+            launches, home = self.launches[i], option.params.device
+            if option.params.tensor_split is not None:
+                launches.measure_cut(option)
+            else:
+                launches.option(option.params)
+                self.spilled[i][home] = launches.spilled(home, option.params)
+        return changed
