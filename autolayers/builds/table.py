@@ -35,6 +35,9 @@ class Rules(RuleSet):
     draft_heads_lent = Rule("placement", 11549, "", "a DFlash draft without an output matrix takes its target's; "
                             "before, its own embeddings", after=11434)
 
+    splits_tensors = Rule("placement", 9093, "", "-sm tensor: each device computes its part of every matrix",
+                          after=8607)
+
     # cache
     nextn_left_out = Rule("cache", 0, "", "no cache for NextN blocks: they are loaded and never used",
                           last=9518, until=9528)

@@ -196,6 +196,8 @@ def _flash_attention(model: Model, asked: str, type_k: str, type_v: str, split_m
     hp, row = model.hparams, model.row
     flash_attn = asked if row.flash_attn else "off"
     if split_mode == "tensor":
+        if not rules.splits_tensors:
+            raise LaunchRefused("this llama.cpp has no -sm tensor")
         if not row.split_tensor:
             raise LaunchRefused(f"split mode tensor is not implemented for architecture {row.name}")
         if flash_attn == "off":

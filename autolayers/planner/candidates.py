@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..backends import HOST, backend_of
+from ..backends import HOST, backend, backend_of
 from ..flags.params import EXPERTS_REGEX, FFN_REGEX
 from ..records import replace
 
@@ -10,7 +10,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from ..flags.params import Params
     from ..model import Model
-    from .evaluate import Candidate
+    from .evaluate import Candidate, Evaluator
 
 _BLOCK = "blk\\."
 
@@ -39,6 +39,17 @@ def with_part_of_experts_on_host(model: Model, params: Params, layer: int) -> li
     rules = [(rf"blk\.{layer}\.ffn_({'|'.join(kinds[kept:])})_(ch|)exps", HOST)
              for kept in range(len(kinds) - 1, 0, -1)]
     return [replace(params, overrides=(*params.overrides, rule)) for rule in rules]
+
+
+def may_split_tensors(evaluator: Evaluator, given: Params) -> bool:
+    """Whether -sm tensor may be added: to several local devices of one backend, a build and an architecture with it,
+    and nothing given that says otherwise."""
+    devices = evaluator.machine.devices
+    return (len(devices) > 1 and len({device.backend for device in devices}) == 1
+            and not any(backend(device.backend).remote for device in devices)
+            and given.split_mode is None and given.tensor_split is None and given.device is None
+            and given.n_gpu_layers is None and not given.overrides and given.flash_attn != "off"
+            and evaluator.model.row.split_tensor and evaluator.estimator.rules.splits_tensors)
 
 
 def overrides_rpc(candidate: Candidate) -> bool:

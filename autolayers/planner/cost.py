@@ -206,7 +206,8 @@ class Clock:
         if self.shares:          # each device computes its part of every matrix, and waits for the others twice a layer
             together = sum(stages.values())
             stages = {name: together * share for name, share in self.shares.items()}
-            common += 2 * self.traffic.n_layer * shared.hop * 1e-6 + max(stages.values())
+            summed = 4 * n * self.traffic.hparams.n_embd / host.bus         # their results are added up, in f32
+            common += 2 * self.traffic.n_layer * (shared.hop * 1e-6 + summed) + max(stages.values())
             stages = dict.fromkeys(stages, 0.0)
         return common, stages
 

@@ -6,7 +6,7 @@ from ..flags.params import EXPERTS_REGEX, FFN_REGEX, Params
 from ..flags.write import to_words
 from ..records import dataclass, replace
 from ..units import human
-from .candidates import describe
+from .candidates import describe, may_split_tensors
 from .evaluate import FIT, FULL
 from .solve import solve
 
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 SHOWN = 5                # alternatives
 FASTER, LARGER = 1.03, 1.05      # tokens per second and context that an alternative must buy, one of them
+ALL = -2                 # n_gpu_layers
 CONTEXTS = (16384, 32768)        # larger ones that are asked for most, and the trained one
 
 
@@ -81,6 +82,8 @@ def _changes(evaluator: Evaluator, given: Params, policy: Policy, chosen: Candid
         yield {"cache_type_k": "q8_0", "cache_type_v": "q8_0"}
     if given.flash_attn == "off":
         yield {"flash_attn": "on"}
+    if whole and may_split_tensors(evaluator, given):
+        yield {"split_mode": "tensor", "n_gpu_layers": ALL}
     if given.n_parallel is None and use.n_seq_max > 1:
         single = replace(chosen.params, n_parallel=1)
         alone, now = evaluator.static(single), evaluator.static(chosen.params)

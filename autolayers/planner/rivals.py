@@ -129,7 +129,8 @@ def _rival(evaluator: Evaluator, cost: CostModel, candidate: Candidate) -> Rival
     clock = cost.clock(candidate.params, use)
     params = serving.bounded(evaluator, candidate).params
     placement = candidates.describe(params, evaluator.model.hparams.n_layer_all + 1)
-    more = {"-dev": ",".join(params.device or ()), "-ub": params.n_ubatch, "-fa": params.flash_attn}
+    more = {"-sm": params.split_mode, "-dev": ",".join(params.device or ()), "-ub": params.n_ubatch,
+            "-fa": params.flash_attn}
     placement += "".join(f", {flag} {value}" for flag, value in more.items() if value)
     return Rival(params, placement, cost.speed(candidate), clock)
 
@@ -149,15 +150,16 @@ def _alternatives(evaluator: Evaluator, cost: CostModel, at: Params, policy: Pol
     for changes in sizes:
         params = replace(at, **changes)
         search = Search(evaluator, params, policy, cost, FULL)
-        everything = search.everything
         if not search.literal:
-            yield "layers", search.split.most(lambda n, p=params: replace(p, n_gpu_layers=n), everything)  # type: ignore[misc]
+            yield "layers", search.split.most(lambda n, p=params: replace(p, n_gpu_layers=n), search.top)  # type: ignore[misc]
             yield "none", evaluator.candidate(replace(params, n_gpu_layers=0), FULL)
         if not at.overrides and policy.strategy != "layers":
             for kind, make in _in_ram(evaluator, replace(params, n_gpu_layers=search.top)):
                 yield kind, search.split.most(make, evaluator.model.hparams.n_layer_all)
         if not search.literal and not changes:
             yield "fit", fit(evaluator, params, FULL)
+    if candidates.may_split_tensors(evaluator, at):
+        yield "tensor", evaluator.candidate(replace(at, split_mode="tensor", n_gpu_layers=search.top), FULL)
     if len(devices) > 1 and at.device is None and at.split_mode is None and at.tensor_split is None:
         for device in devices:
             alone = replace(at, device=(device.name,))

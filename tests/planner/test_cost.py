@@ -145,3 +145,18 @@ def test_cache_types_are_proposed_with_what_they_buy_and_never_chosen() -> None:
     assert "-ctk" not in plan.flags
     other = next(other for other in plan.alternatives if "-ctk" in other.flags)
     assert other.n_ctx > plan.breakdown.n_ctx or other.speed.generation > plan.speed.generation
+
+
+@pytest.mark.parametrize(("model", "words", "proposed"), [
+    ("llama-3.3-70b-q4_k_m", "--gpu 4x3090", True), ("llama-3.3-70b-q4_k_m", "--gpu a100-80g", False),
+    ("llama-3.3-70b-q4_k_m", "--gpu 4x3090 --llama-build 8000", False),
+    ("llama-3.3-70b-q4_k_m", "--gpu 4x3090 -fa off", False), ("mamba2-2.7b-q4_k_m", "--gpu 4x3090", False),
+])
+def test_tensors_are_split_where_that_is_asked_for_and_proposed_where_it_pays(model: str, words: str,
+                                                                             proposed: bool) -> None:
+    plan = autolayers.plan(FIXTURES / "headers" / f"{model}.gguf", [*words.split(), "-c", "8192"], explain=True)
+    assert "-sm" not in plan.flags
+    found = [other for other in plan.alternatives if other.flags == ("-ngl", "all", "-sm", "tensor")]
+    assert bool(found) == proposed
+    if proposed:
+        assert found[0].speed.generation > 1.5 * plan.speed.generation
