@@ -167,7 +167,8 @@ def machine_for(params: Params, policy: Policy, devices: Sequence[Device | str] 
                if device.name in budget and not device.total else device for device in found]
     limits = {device.name: min(device.free, budget.get(device.name, device.free)) for device in found}
     host = host or Host(0, 0, "")
-    return Machine(tuple(found), limits, ram, total, host.bandwidth, host.bus, host.cores, host.disk), notes
+    return Machine(tuple(found), limits, ram, total, host.bandwidth, host.bus, host.cores, host.disk,
+                   host.threads), notes
 
 
 def _read(model: Model | str | PathLike[str]) -> Model:

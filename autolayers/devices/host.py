@@ -29,6 +29,7 @@ class Host:
     cores: int | None = None           # physical ones that may be used
     disk: float | None = None          # of reading files
     bandwidth_source: str = ""         # measured, smbios (the firmware's tables), given
+    threads: int | None = None         # to compute with, where llama.cpp's default is wrong
 
     @classmethod
     def hypothetical(cls, size: str) -> Host:
@@ -49,9 +50,11 @@ def read(root: str = "/") -> Host:
             total, source = min(total, limit), "cgroup"
             available = min(available, max(0, limit - taken))
     from .smbios import bandwidth
+    from .threads import threads
 
     speed = bandwidth(root)
-    return Host(total, available, source, speed, cores=cores(root), bandwidth_source="smbios" if speed else "")
+    return Host(total, available, source, speed, cores=cores(root), bandwidth_source="smbios" if speed else "",
+                threads=threads(root))
 
 
 def cores(root: str = "/") -> int | None:

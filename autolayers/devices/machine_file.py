@@ -185,8 +185,9 @@ def _host(row: Any) -> Host:
     for key in ("bandwidth", "bus", "disk"):
         if key in values:
             values[key] = _number(values[key], *_RATE, f"host: {key}")
-    if "cores" in values:
-        values["cores"] = _number(values["cores"], 1, 4096, "host: cores", whole=True)
+    for key in ("cores", "threads"):
+        if key in values:
+            values[key] = _number(values[key], 1, 4096, f"host: {key}", whole=True)
     for key in ("source", "bandwidth_source"):
         if key in values and not isinstance(values[key], str):
             raise _Wrong(f"host: {key} must be a text")

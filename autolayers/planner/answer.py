@@ -100,6 +100,7 @@ class _Answer:
             params = explicit_split(self.evaluator, params)
         if params.n_ctx == 0:      # the trained one, which --fit would multiply by slots with caches
             params = replace(params, n_ctx=self.use.n_ctx)
+        params, reasons = self._with_threads(params, reasons)
         host = self._host()
         why, found, fit_choice = self._explained() if explain and self.evaluator.machine.devices else ((), (), None)
         others: tuple[Alternative, ...] = ()
@@ -112,6 +113,19 @@ class _Answer:
             tuple(_flags(params, self.given)), self._described(params), lambda: self.cost.speed(self.candidate),
             reasons + why,
             notes + self._warnings(host), fit_choice, found, others)
+
+    def _with_threads(self, params: Params, reasons: tuple[str, ...]) -> tuple[Params, tuple[str, ...]]:
+        """The flags with -t where the processor computes and llama.cpp's default is wrong, and the reason."""
+        count = self.evaluator.machine.threads
+        if count is None or params.n_threads is not None or self.policy.alone:
+            return params, reasons
+        from .cost import IN_RAM
+
+        if not self.use.host.context and self.cost.speed(self.candidate).kind not in IN_RAM:
+            return params, reasons
+        return replace(params, n_threads=count), (
+            *reasons, f"-t {count}: llama.cpp would start a thread for each core of the machine, of which {count} may "
+            "run at once or are fast")
 
     def _described(self, params: Params) -> str:
         if not self.evaluator.model.is_moe:

@@ -50,6 +50,7 @@ class Machine:
     bus_bandwidth: float | None = None
     cores: int | None = None               # physical ones of the processor
     disk_bandwidth: float | None = None
+    threads: int | None = None             # to compute with, where llama.cpp's default is wrong
 
 
 @dataclass(frozen=True)

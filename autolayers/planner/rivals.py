@@ -128,6 +128,9 @@ def _rival(evaluator: Evaluator, cost: CostModel, candidate: Candidate) -> Rival
     use = candidate.breakdown
     clock = cost.clock(candidate.params, use)
     params = serving.bounded(evaluator, candidate).params
+    threads = evaluator.machine.threads
+    if threads is not None and params.n_threads is None and any(place == HOST for place, _ in clock.sums):
+        params = replace(params, n_threads=threads)
     placement = candidates.describe(params, evaluator.model.hparams.n_layer_all + 1)
     more = {"-sm": params.split_mode, "-dev": ",".join(params.device or ()), "-ub": params.n_ubatch,
             "-fa": params.flash_attn}

@@ -8,13 +8,17 @@ import struct
 import sys
 import textwrap
 import time
+from pathlib import Path
 
 import pytest
+from support import HEADERS
 
+import autolayers
 from autolayers import Device, DeviceError, UsageError
 from autolayers.backends.speeds import generation_of
 from autolayers.devices import amd, cards, discover, host, hypothetical, list_devices, metal, visible
 from autolayers.devices.cards import CARDS
+from autolayers.devices.threads import threads
 
 MiB, GiB = 1 << 20, 1 << 30
 
@@ -580,3 +584,41 @@ def test_what_people_own_and_buy_is_there() -> None:
         found = [key for key in cards.CARDS if (family in key if family in ("laptop", "-ada") else
                                                 key.startswith(family))]
         assert len(found) >= least, (family, found)
+
+
+# --- threads
+
+def cpus(siblings: list[str], capacities: tuple[int, ...] = (), quota: str = "") -> dict[str, str]:
+    """sysfs of a processor: each CPU's mask of siblings, its capacity, and the CPU limit of a control group."""
+    base = "sys/devices/system/cpu/cpu"
+    files = {f"{base}{i}/topology/thread_siblings": f"{mask}\n" for i, mask in enumerate(siblings)}
+    files |= {f"{base}{i}/cpu_capacity": f"{size}\n" for i, size in enumerate(capacities)}
+    if quota:
+        files |= {"proc/self/cgroup": "0::/docker/x\n", "sys/fs/cgroup/docker/x/cpu.max": f"{quota}\n"}
+    return files
+
+
+@pytest.mark.parametrize(("files", "allowed", "right"), [
+    (cpus(["3", "3", "c", "c"]), range(4), None),                                    # two cores, each with two threads
+    (cpus(["3", "3", "c", "c"]), [2, 3], 1),                                         # taskset -c 2,3
+    (cpus([f"{1 << i:x}" for i in range(16)], quota="400000 100000"), range(16), 4),      # docker --cpus 4
+    (cpus([f"{1 << i:x}" for i in range(16)], quota="50000 100000"), range(16), 1),
+    (cpus([f"{1 << i:x}" for i in range(16)], quota="max 100000"), range(16), None),
+    (cpus(["1", "2", "4", "8"], (1024, 1024, 400, 400)), range(4), 2),               # big and little cores
+    (cpus(["1", "2", "4", "8"], (1024, 1024, 400, 400)), [2, 3], 2),
+    ({}, range(8), None),
+], ids=str)
+def test_threads_are_said_where_the_default_is_wrong(files: dict[str, str], allowed: list[int], right: int | None,
+                                                     tmp_path: Path) -> None:
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    assert threads(str(tmp_path), set(allowed)) == right
+
+
+@pytest.mark.parametrize(("gpu", "words", "said"), [
+    ("24GiB", (), False), ("4GiB", (), True), ("4GiB", ("-t", "8"), False), ("4GiB", ("-q",), False)])
+def test_a_plan_says_threads_where_the_processor_computes(gpu: str, words: tuple[str, ...], said: bool) -> None:
+    machine = host.Host(64 * GiB, 64 * GiB, "given", threads=4)
+    plan = autolayers.plan(HEADERS / "llama-3.1-8b-q4_k_m.gguf", ["-c", "4096", *words], devices=[gpu], host=machine)
+    assert ("-t 4" in " ".join(plan.flags), any(line.startswith("-t 4: ") for line in plan.reasons)) == (said, said)

@@ -1,0 +1,65 @@
+"""How many threads the processor should compute with, where llama.cpp's default is known to be wrong.
+
+The default (common_cpu_get_num_physical_cores: one a core of the machine) knows neither a process's CPUs nor the CPU
+limit of its control group, and counts slow cores of ARM processors. Threads that cannot run are waited for at every
+operation. Files: Linux's Documentation/ABI/testing/sysfs-devices-system-cpu, admin-guide/cgroup-v2.rst.
+"""
+
+from __future__ import annotations
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+_CPU = "sys/devices/system/cpu/cpu"
+_FAST = 0.75        # of the fastest core's capacity; below are the small ones
+
+
+def threads(root: str = "/", allowed: Collection[int] | None = None) -> int | None:
+    """The right -t, None where the default is right or nothing tells. `allowed`: this process's CPUs."""
+    import os
+
+    if allowed is None and hasattr(os, "sched_getaffinity"):
+        allowed = os.sched_getaffinity(0)
+    cores: dict[str, list[int]] = {}
+    number = 0
+    while siblings := _text(root, f"{_CPU}{number}/topology/thread_siblings").strip():
+        cores.setdefault(siblings, []).append(number)
+        number += 1
+    if not cores or allowed is None:
+        return None
+    capacity = {cpus[0]: _text(root, f"{_CPU}{cpus[0]}/cpu_capacity").strip() for cpus in cores.values()}
+    sizes = {cpu: int(text) if text.isdecimal() else 0 for cpu, text in capacity.items()}
+    may_run = [cpus[0] for cpus in cores.values() if not set(cpus).isdisjoint(allowed)]
+    fastest = max((sizes[cpu] for cpu in may_run), default=0)
+    count = sum(sizes[cpu] >= _FAST * fastest for cpu in may_run)
+    count = max(1, min(count, _quota(root)))
+    return count if count < len(cores) else None
+
+
+def _quota(root: str) -> int:
+    """Whole CPUs that the control groups above this process allow at once."""
+    least = 1 << 30
+    for line in _text(root, "proc/self/cgroup").splitlines():
+        number, _, rest = line.partition(":")
+        controllers, _, path = rest.partition(":")
+        parts = [part for part in path.split("/") if part not in ("", "..")]
+        for depth in range(len(parts), -1, -1):
+            if number == "0" and not controllers:
+                words = _text(root, "/".join(["sys/fs/cgroup", *parts[:depth], "cpu.max"])).split()
+            elif "cpu" in controllers.split(","):
+                group = "/".join(["sys/fs/cgroup/cpu", *parts[:depth]])
+                words = [_text(root, f"{group}/cpu.cfs_{name}_us").strip() for name in ("quota", "period")]
+            else:
+                break
+            if len(words) == 2 and all(word.isdecimal() for word in words) and int(words[1]):
+                least = min(least, max(1, int(words[0]) // int(words[1])))
+    return least
+
+
+def _text(root: str, path: str) -> str:
+    try:
+        with open(f"{root.rstrip('/')}/{path}", encoding="utf-8", errors="replace") as file:
+            return file.read(1 << 16)
+    except OSError:
+        return ""
