@@ -156,7 +156,7 @@ def test_an_interrupt_keeps_what_is_known(fakes: Fakes) -> None:
     child = subprocess.Popen(fakes.words("tune"), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
                              env=fakes.environ)
     end = time.monotonic() + 60
-    while time.monotonic() < end and not any("2048" in words for words in
+    while time.monotonic() < end and not any("-ub 2048" in " ".join(words) for words in
                                              (fakes.measured if (fakes.path / "bench.jsonl").exists() else [])):
         time.sleep(0.1)
     child.send_signal(signal.SIGINT)
