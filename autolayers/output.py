@@ -18,15 +18,18 @@ COLOURS = {"0": "none", "1": "bold", "2": "dim", "31": "red", "32": "green", "33
 
 
 def say(text: str, *table: str) -> None:
-    """One line on stderr, also of a text that has several, and URLs without what may be secret; below it the lines of a
-    table."""
+    """One line on stderr, or nowhere where that cannot be written; also of a text that has several, and URLs without
+    what may be secret; below it the lines of a table."""
     text = " ".join(text.split())
     if "://" in text:
         from .net import without_credentials
 
         text = without_credentials(text)
     lines = (f"autolayers: {text}", *table)
-    print("\n".join(map(printable, lines)), file=sys.stderr, flush=True)
+    try:
+        print("\n".join(map(printable, lines)), file=sys.stderr, flush=True)
+    except OSError:
+        return
 
 
 def show(text: str) -> None:

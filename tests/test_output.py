@@ -93,8 +93,11 @@ def test_closed_streams() -> None:
     """Warnings never land among the flags, and an answer that cannot be written is a failure."""
     flags = autolayers(MODEL, "--gpu", "24GiB").stdout
     assert flags.startswith(b"-ngl 17")
-    assert autolayers(MODEL, "--gpu", "24GiB", shell="2>&-").stdout == flags
-    assert autolayers("nofile.gguf", shell="2>&-").stdout == b""
+    for shell in ("2>&-", "2>/dev/full"):
+        done = autolayers(MODEL, "--gpu", "24GiB", "-np", "1", "-c", "200000", shell=shell)     # with a warning
+        assert (done.returncode, done.stdout[:8]) == (0, b"-ngl 17 ")
+        done = autolayers("nofile.gguf", shell=shell)
+        assert (done.returncode, done.stdout) == (3, b"")
     for shell in (">&-", ">/dev/full"):
         for words in ((MODEL, "--gpu", "24GiB"), (MODEL, "--gpu", "24GiB", "--format", "text"), ("--help",)):
             done = autolayers(*words, shell=shell)

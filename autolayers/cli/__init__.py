@@ -80,9 +80,12 @@ def load(name: str, arguments: Arguments | None = None) -> Model:
     Raises ModelError, with what may have been meant where there is no such file."""
     import os
 
+    from ..errors import ModelError
     from ..model import read_model
     from ..sources import needs_download, network_environ, open_source
 
+    if not name:
+        raise ModelError("an empty word names no model")
     if not os.path.isfile(name) and not needs_download(name):
         _refuse_name(name)
     return read_model(open_source(name, network_environ(os.environ, arguments) if arguments else None))

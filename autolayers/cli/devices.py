@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
+import sys
 
 from ..devices import Inventory, discover, measured
 from ..devices.machine_file import to_dict
 from ..devices.measure import BUS, load, measure
-from ..errors import UsageError
+from ..errors import DeviceError, UsageError
 from ..flags.check import read
 from ..output import emit, say, show
 from ..quoting import printable
 from ..records import replace
+from ..report.table import Style, wrap
 from ..units import human
 
 TYPE_CHECKING = False
@@ -39,13 +42,17 @@ _HOST = {
 def main(words: Sequence[str]) -> int:
     """Runs `autolayers devices WORDS`: the answer on stdout, notes on stderr; 0, also without any GPU.
 
-    Raises UsageError (2), DeviceError (4) where not even the size of RAM is known, AutolayersError (1).
+    Raises UsageError (2), DeviceError (4) where not even the size of RAM is known or there is no
+    such --llama-server, AutolayersError (1).
     """
     arguments = read("devices", words)
     if arguments.positional:
         raise UsageError(f"devices takes flags alone, not {arguments.positional[0]!r}: see its --help")
     own = arguments.own
-    found = discover(llama_server=own.get("llama-server"), rpc=own.get("rpc", ()))
+    program = own.get("llama-server")
+    if program and not shutil.which(program):
+        raise DeviceError(f"--llama-server {program}: no such program")
+    found = discover(llama_server=program, rpc=own.get("rpc", ()))
     notes = list(found.notes)
     if own.get("measure"):
         say("measuring for some seconds ...")
@@ -57,7 +64,9 @@ def main(words: Sequence[str]) -> int:
     if own.get("json"):
         emit(json.dumps(_json(found, notes, speeds), indent=2) + "\n")
         return 0
-    show("".join(f"{printable(line)}\n" for line in _table(found, speeds)))
+    narrow = sys.stdout.isatty() or "COLUMNS" in os.environ        # a row for each device where a program reads them
+    width = Style.of(sys.stdout, os.environ).width if narrow else sys.maxsize
+    show("".join(f"{printable(line)}\n" for line in _table(found, speeds, width)))
     for note in notes:
         say(note)
     return 0
@@ -69,7 +78,8 @@ def sureness(device: Device) -> str:
     return f"{source}; {device.warning}" if device.warning else source
 
 
-def _table(found: Inventory, speeds: dict[str, Any]) -> list[str]:
+def _table(found: Inventory, speeds: dict[str, Any], width: int) -> list[str]:
+    """A row for each device, or where the terminal is too narrow its facts below its sizes."""
     rows = [("device", "total", "free", "", "source")]
     for device in found.devices:
         facts = [device.description, *(text for text in (
@@ -85,8 +95,14 @@ def _table(found: Inventory, speeds: dict[str, Any]) -> list[str]:
         if host.bandwidth else "bandwidth unknown: --measure finds it"
     rows.append(("RAM", human(host.total), human(host.available), about, _HOST[host.source]))
     widths = [max(len(row[i]) for row in rows) for i in range(4)]
-    return [f"{name:{widths[0]}}  {total:>{widths[1]}}  {free:>{widths[2]}}  {about:{widths[3]}}  {source}".rstrip()
-            for name, total, free, about, source in rows]
+    sizes = [f"{name:{widths[0]}}  {total:>{widths[1]}}  {free:>{widths[2]}}" for name, total, free, _, _ in rows]
+    lines = [f"{start}  {row[3]:{widths[3]}}  {row[4]}".rstrip() for start, row in zip(sizes, rows, strict=True)]
+    if max(map(len, lines)) <= width:
+        return lines
+    lines = sizes[:1]
+    for start, row in zip(sizes[1:], rows[1:], strict=True):
+        lines += [start, *(line for text in row[3:] if text for line in wrap(text, width, "  ", "    "))]
+    return lines
 
 
 def _json(found: Inventory, notes: list[str], speeds: dict[str, Any]) -> dict[str, object]:

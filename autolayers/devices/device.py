@@ -86,10 +86,10 @@ def _times(part: str) -> tuple[int, str]:
     """(2, "24GiB") of "2x24GiB", "2 x 24GiB" and "24GiBx2"."""
     lower = part.lower()
     first, _, rest = lower.partition("x")
-    if first.strip().isdecimal() and len(first.strip()) < 3 and rest:
+    if first.strip().isdecimal() and len(first.strip()) < 4 and rest:
         return int(first.strip()), part[len(first) + 1:].strip()
     rest, _, last = lower.rpartition("x")
-    if last.strip().isdecimal() and len(last.strip()) < 3 and rest:
+    if last.strip().isdecimal() and len(last.strip()) < 4 and rest:
         return int(last.strip()), part[:len(rest)].strip()
     return 1, part
 

@@ -126,7 +126,9 @@ class TestOutput:
 
 class TestErrors:
     @pytest.mark.parametrize(("words", "code", "message"), [
-        (["nowhere.gguf"], 3, "nowhere.gguf: no such file"),
+        (["nowhere.gguf"], 3, "nowhere.gguf: no such file"), ([""], 3, "an empty word names no model"),
+        (["devices", "--llama-server", "/nowhere"], 4, "/nowhere: no such program"),
+        ([DENSE, "--gpu", "300x24GiB"], 2, "llama.cpp uses 1 to 16 devices"),
         ([str(ROOT / "README.md"), "--gpu", "8GiB"], 3, "README.md"),
         ([DENSE, "--gpu", "many"], 2, "'many'"),
         ([DENSE, "-c"], 2, "-c needs a value"),

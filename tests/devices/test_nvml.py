@@ -292,6 +292,14 @@ def test_the_command_shows_devices_ram_and_sources(command):
     assert ram.startswith("RAM") and "from the system" in ram
 
 
+@pytest.mark.parametrize("width", [60, 80, 120])
+def test_the_command_on_a_narrow_terminal(command, width):
+    wide = command().stdout
+    lines = command(COLUMNS=str(width)).stdout.splitlines()
+    assert all(len(line) <= width for line in lines)
+    assert set(" ".join(lines).split()) == set(wide.split()) - {"source"}
+
+
 def test_the_command_as_json(command):
     answer = json.loads(command("--json").stdout)
     assert answer["schema"] == 1 and answer["notes"] == []
