@@ -15,7 +15,7 @@ from ..memory.estimate import Estimator
 from ..records import dataclass, replace
 from ..units import MiB
 from .cost import CostModel
-from .evaluate import Evaluator
+from .evaluate import FULL, Evaluator
 from .solve import solve
 
 TYPE_CHECKING = False
@@ -32,6 +32,7 @@ QUANTISATIONS = ("q8_0", "q6_K", "q5_K", "q4_K", "iq4_xs", "q3_K", "iq3_xxs", "q
 STEP = 64 * MiB         # memory to add is said in whole steps
 TRIES = 6
 SHOWN = 3
+_ELSEWHERE = frozenset({"device", "kv_offload"})     # changes that move memory and do not save it
 SMALLEST = 2048         # context that is advised where less than the floor is needed
 
 
@@ -66,11 +67,16 @@ class _Advice:
 
     def launch(self, given: Params | None = None, machine: Machine | None = None, model: Model | None = None,
                policy: Policy | None = None) -> Candidate | None:
-        """The plan's launch with one thing changed; None where llama.cpp would refuse it."""
+        """The plan's launch with one thing changed, the same one where it fits a larger machine; None where llama.cpp
+        would refuse it."""
         policy, estimator = policy or self.policy, self.evaluator.estimator
         if model is not None:
             estimator = Estimator(model, policy.build, estimator.companions)
         evaluator = Evaluator(estimator, machine or self.machine, policy.margin)
+        if given is None and model is None and policy is self.policy:
+            same = evaluator.candidate(self.short.params, FULL)
+            if same is not None and same.fits:
+                return same
         return solve(evaluator, given or self.given, policy, CostModel(evaluator, policy.workload))
 
     def fits(self, given: Params | None = None, model: Model | None = None) -> bool:
@@ -95,16 +101,21 @@ class _Advice:
     def flags(self) -> Iterator[Remedy]:
         """Up to three changes of one flag that are enough; else the first changes that are together."""
         enough = 0
-        single: list[dict[str, object]] = []
-        for change in self._changes():
-            single.append(change)
+        single = list(self._changes())
+        smaller = [change for change in single if change.keys().isdisjoint(_ELSEWHERE)]
+        chain = single
+        merged = {name: value for change in smaller for name, value in change.items()}
+        if not self.fits(replace(self.given, **merged)):  # type: ignore[arg-type]
+            single = [change for change in single if change not in smaller]        # none of them is enough alone
+            chain = [merged, *single]
+        for change in single:
             if self.fits(replace(self.given, **change)):  # type: ignore[arg-type]
                 enough += 1
                 yield self._words(change)
                 if enough == SHOWN:
                     return
         together: dict[str, object] = {}
-        for change in single if not enough else ():
+        for change in chain if not enough else ():
             together |= change
             if len(together) > len(change) and self.fits(replace(self.given, **together)):  # type: ignore[arg-type]
                 yield self._words(together)
