@@ -8,6 +8,10 @@ from __future__ import annotations
 from .backend import Backend
 from .cuda import CudaBuffers
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from .ops import Ops, Parts
+
 
 class Rpc(CudaBuffers):
     name = "RPC"
@@ -15,6 +19,14 @@ class Rpc(CudaBuffers):
     remote = True
     context_first = True
     free_doubt = "as the remote server reports"
+
+    def margin(self, ops: Ops) -> Parts:
+        """What the server's own backend takes there, where that is known."""
+        if self.device is None or not self.device.engine:
+            return super().margin(ops)
+        from . import backend
+
+        return backend(self.device.engine)(self.device).margin(ops)
 
 
 class RpcCpu(Backend):

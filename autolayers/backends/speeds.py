@@ -163,6 +163,6 @@ def generation_of(device: Device) -> str:
 
 
 def rates_of(device: Device) -> Rates:
-    """The Rates of a device: its generation's under its backend, else its backend's."""
-    key = device.backend, generation_of(device)
-    return RATES.get(key) or RATES.get((device.backend, "")) or RATES["", ""]
+    """The Rates of a device: its generation's under its backend (of a server's, the server's), else its backend's."""
+    backend = device.engine or device.backend
+    return RATES.get((backend, generation_of(device))) or RATES.get((backend, "")) or RATES["", ""]

@@ -36,7 +36,9 @@ class Device:
     wddm: bool = False             # driven by Windows (WSL2 too), which moves memory about
     warning: str = ""              # why `total` and `free` may be off; empty: as measured
     fp16_tflops: float | None = None   # of its matrix units, dense; None: unknown
-    link: float | None = None      # bytes per second between it and RAM, None: unknown
+    link: float | None = None      # bytes per second between it and RAM, or the network to its server, None: unknown
+    latency: float | None = None   # seconds of a round trip to its server, None: unknown, or no server
+    engine: str = ""               # the backend that its server drives it with; empty: unknown, or no server
     unified: bool = False          # its memory is the system's RAM
     limits: Mapping[str, int] | None = None   # what its driver allows, keys as the backend has them; None: unknown
 

@@ -102,13 +102,14 @@ def _device(row: Any, what: str, before: list[Device]) -> Device:
     for key, least, most in (("total", 1, 1 << 60), ("free", 0, 1 << 60), ("n_sm", 1, 4096)):
         if key in values:
             values[key] = _number(values[key], least, most, f"{what}: {key}", whole=True)
-    for key, low, high in (("bandwidth", *_RATE), ("link", *_RATE), ("fp16_tflops", 0.01, 1e5)):
+    for key, low, high in (("bandwidth", *_RATE), ("link", *_RATE), ("fp16_tflops", 0.01, 1e5),
+                           ("latency", 0.0, 10.0)):
         if key in values:
             values[key] = _number(values[key], low, high, f"{what}: {key}")
     for key in ("unified", "includes_context", "wddm", "display"):
         if key in values and not isinstance(values[key], bool):
             raise _Wrong(f"{what}: {key} must be true or false")
-    for key in ("name", "description", "backend", "kind", "uuid", "pci_id", "source", "warning"):
+    for key in ("name", "description", "backend", "kind", "uuid", "pci_id", "source", "warning", "engine"):
         if key in values and not isinstance(values[key], str):
             raise _Wrong(f"{what}: {key} must be a text")
     if "compute_capability" in values:

@@ -7,6 +7,7 @@
                             kernels   one for each node of the graph
       + in RAM              weights and cache by bandwidth and cores; for prompts weights are copied to a device
       + handovers, hops     each time the graph goes from a device to the processor, or to another device
+      + network             for each visit to an RPC server a round trip, and what is sent there and back
       + disk                what of the weights in RAM has no space there
 
 What share of their makers' figures cards reach is in backends/speeds.py, fitted to measured launches. Where a figure of
@@ -57,6 +58,8 @@ class Figures:
     fp16: float
     offloads: bool       # weights in RAM are copied to it for prompts
     known: bool
+    round_trip: float = 0.0      # seconds, to the server that has it
+    network: float = 0.0         # bytes per second; 0: no server, or nothing is known of the way to it
 
     @classmethod
     def of(cls, device: Device) -> Figures:
@@ -65,7 +68,8 @@ class Figures:
         per_byte = FP16_PER_BANDWIDTH.get(generation, FP16_UNKNOWN)
         fp16 = device.fp16_tflops * 1e12 if device.fp16_tflops else bandwidth * per_byte
         return cls(rates_of(device), bandwidth, fp16, backend(device.backend).offload_min_batch > 0,
-                   bool(device.bandwidth and generation))
+                   bool(device.bandwidth and generation), device.latency or 0.0,
+                   (device.link or 0.0) if device.kind == "rpc" else 0.0)
 
 
 @dataclass(frozen=True)
@@ -84,7 +88,8 @@ class HostFigures:
         shared = max([device.bandwidth or 0 for device in unified], default=0.0)
         ram = machine.ram_bandwidth or shared or RAM_BANDWIDTH
         bus = machine.bus_bandwidth or (_UNIFIED_BUS if unified else 0) \
-            or min([device.link for device in machine.devices if device.link], default=0.0) or _BUS
+            or min([device.link for device in machine.devices if device.link and device.kind != "rpc"], default=0.0) \
+            or _BUS
         return cls(ram, bus, machine.cores or _CORES, machine.disk_bandwidth or _DISK,
                    bool(machine.ram_bandwidth or shared))
 
@@ -133,6 +138,8 @@ class Clock:
         self.n_batch, self.n_ubatch, self.pipelined = n_batch, n_ubatch, pipelined
         self.shares, self.missing = shares, missing
         self.first = next((name for name in homes if name in devices), next(iter(devices), HOST))
+        if self.first != HOST and not devices[self.first].offloads:      # ggml_backend_sched asks one after the other
+            self.first = next((name for name in devices if devices[name].offloads), self.first)
         self.offloads = op_offload and self.first != HOST and devices[self.first].offloads
         sums: dict[tuple[str, str], list[float]] = {}       # (place, home)
         for row in placed.rows:
@@ -202,6 +209,7 @@ class Clock:
             price = max([figures.rates.handover for figures in self.devices.values()], default=0.0)
             common += self.placed.handovers * price * 1e-6
         common += self.placed.hops * shared.hop * 1e-6
+        common += self._network(n, depth, sequences)
         common += in_ram * self.missing / host.disk
         if self.shares:          # each device computes its part of every matrix, and waits for the others twice a layer
             together = sum(stages.values())
@@ -226,6 +234,21 @@ class Clock:
                 rate *= each / (each + shared.expert_tokens)
             seconds += hypot(experts * touched / (bandwidth * shared.experts), 2 * n * expert_multiplies / rate) * slow
         return seconds + kernels * rates.kernel * 1e-6 * (shared.prompt_kernel if many else 1.0)
+
+    def _network(self, n: int, depth: float, sequences: int) -> float:
+        """Each visit sends a server the activations and the mask of n tokens, and takes the activations back, or the
+        logits at the end; commands and results cross once (ggml-rpc.cpp: all but GET_TENSOR are sent without waiting).
+        """
+        seconds = 0.0
+        for name, visits in self.placed.visits.items():
+            device = self.devices.get(name)
+            if device is None or not device.network:
+                continue
+            size = visits * n * (2 * 4 * self.traffic.n_embd + 2 * depth)
+            if name == self.placed.last:
+                size += 4 * (sequences * self.traffic.n_vocab - n * self.traffic.n_embd)
+            seconds += visits * device.round_trip + max(0.0, size) / device.network
+        return seconds
 
     def _on_processor(self, n: int, dense: float, experts: float, multiplies: float) -> float:
         shared, host = self.shared, self.host
@@ -307,6 +330,7 @@ class CostModel:
         placement = self.evaluator.placement(params)
         devices = {device.name: self.devices[device.name] for device in placement.devices}
         pipelined = (len(devices) > 1 and params.kv_offload is not False and not params.overrides
+                     and not any(device.network for device in devices.values())
                      and params.split_mode in (None, "layer") and placement.n_gpu_layers > placement_layers(placement))
         return Clock(
             self.traffic, self.traffic.placed(placement), layer_devices(placement), self.caches(params), devices,

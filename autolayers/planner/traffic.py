@@ -62,6 +62,8 @@ class Placed:
     handovers: int      # between a device and the processor
     hops: int           # between devices
     layers: int         # that are wholly in RAM
+    visits: Mapping[str, int]      # how often the graph comes to each place
+    last: str                      # where it ends
 
 
 class Traffic:
@@ -71,6 +73,7 @@ class Traffic:
         hparams = model.hparams
         self.hparams = hparams
         self.n_layer = hparams.n_layer_all
+        self.n_embd, self.n_vocab = hparams.n_embd, hparams.n_vocab
         self.used = max(1, hparams.n_expert_used_max) / max(1, hparams.n_expert)      # of the experts, by a token
         self.n_expert = hparams.n_expert
         self.order = {name: number for number, name in enumerate(kernels)}
@@ -105,6 +108,7 @@ class Traffic:
         walk.sort()
         handovers = hops = 0
         here = walk[0][1] if walk else HOST
+        visits = {here: 1}
         for _, there in walk:
             if here != there:
                 if HOST in (here, there):
@@ -112,7 +116,9 @@ class Traffic:
                 else:
                     hops += 1
                 here = there
-        return Placed(tuple(rows), handovers, hops, sum(1 for home in placement.dev_layer if placement.is_host(home)))
+                visits[here] = visits.get(here, 0) + 1
+        return Placed(tuple(rows), handovers, hops, sum(1 for home in placement.dev_layer if placement.is_host(home)),
+                      visits, here)
 
     def _rows(self, tensors: Sequence[PlacedTensor], placement: Placement) -> tuple[list[Row], list[tuple[int, str]]]:
         """A group's rows, and the places that its tensors are read in, in the graph's order, changes alone."""

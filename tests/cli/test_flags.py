@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 
 import pytest
-from support import HEADERS
+from support import HEADERS, ROOT
 
 from autolayers.cli import main
 from autolayers.cli.help import help_of, overview
@@ -18,6 +18,7 @@ RUNNABLE = [command for command in COMMANDS.values() if command.name != "ollama"
 WORDS = {"plan": [MODEL, "--gpu", "24GiB"], "run": ["run", "--dry-run", "--gpu", "24GiB", "llama-server", "-m", MODEL],
          "inspect": ["inspect", MODEL], "sweep": ["sweep", MODEL, "--gpus", "24GiB", "--contexts", "4096"],
          "choose": ["choose", MODEL, "--gpu", "24GiB", "--ram", "64GiB"],
+         "cluster": ["cluster", str(ROOT / "docs" / "cluster.json"), MODEL],
          "tune": ["tune", "llama-server", "-m", MODEL], "devices": ["devices"],
          "rules": ["rules", "--params", "8B", "--bits", "4"],
          "check": ["check"], "web": ["web"], "completion": ["completion", "bash"],

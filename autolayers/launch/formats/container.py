@@ -23,7 +23,7 @@ class Container:
         self.mounts: dict[str, str] = {}
         self.written: set[str] = set()
         self.words = [*moved(without(launch.words, "--host"), self._mounted), "--host", "0.0.0.0"]
-        self.image = _IMAGE + launch.backend.image
+        self.image = launch.image or _IMAGE + launch.backend.image
         self.port = launch.port
         if not self.port.isdecimal() or self.port == "0":
             raise UsageError(f"--port {self.port}: a container's port must be known to be published")

@@ -37,7 +37,9 @@ class LaunchFile:
                  environ: Mapping[str, str] | None = None, config_files: Sequence[str] = ()) -> None:
         self.command = command
         self.plan = plan
-        self.backend = backend_of(next(iter(plan.breakdown.devices), HOST))
+        own = [name for name in plan.breakdown.devices if not backend_of(name).remote]
+        self.backend = backend_of(own[0] if own else HOST)
+        self.image = ""            # of a container, empty: llama.cpp's own
         said = _said_elsewhere(command.words, environ, config_files)
         if not _downloads(parse([*command.words, *said, *added], command=None).params.model):
             said = without(said, "-hft")

@@ -1,0 +1,92 @@
+"""`autolayers cluster FILE MODEL`: one llama-server over several machines."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from ..errors import DoesNotFit, UsageError
+from ..flags.check import read
+from ..flags.policy import read_policy
+from ..output import emit, say, show
+from . import load
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from ..devices.cluster_file import Cluster
+    from ..flags.parse import Arguments
+    from ..planner.cluster import Together
+
+
+def main(words: list[str]) -> int:
+    """Prints the plan, or writes what starts it on each box; 5 where it does not fit."""
+    from ..api import companions_of
+    from ..devices.cluster_file import asked
+    from ..devices.cluster_file import read as read_cluster
+    from ..planner.cluster import plan_cluster
+
+    arguments = read("cluster", words, os.environ)
+    names = list(arguments.positional)
+    if arguments.params.model and len(names) == 1:
+        names.append(arguments.params.model)
+    if len(names) != 2:
+        raise UsageError("which boxes and which model? autolayers cluster FILE.json MODEL.gguf [flags]")
+    if arguments.params.rpc:
+        raise UsageError("the file says which servers there are: leave --rpc out")
+    cluster = read_cluster(names[0])
+    if arguments.own.get("ask"):
+        cluster, notes = asked(cluster)
+        for note in notes:
+            say(note)
+    model = load(names[1], arguments)
+    params, policy = arguments.params, read_policy(arguments.own)
+    together = plan_cluster(model, params, policy, cluster, companions_of(params))
+    _print(together, cluster, arguments)
+    if not together.best.plan.fits:
+        from ..report.text import shortage
+
+        say(f"does not fit: {shortage(together.best.plan)}")
+    return 0 if together.best.plan.fits else DoesNotFit.exit_code
+
+
+def _print(together: Together, cluster: Cluster, arguments: Arguments) -> None:
+    from ..launch import cluster as launches
+
+    own, best = arguments.own, together.best
+    form = str(own.get("format") or ("text" if sys.stdout.isatty() else "flags"))
+    if form not in ("compose", "systemd", "kubernetes") and ("output" in own or "image" in own):
+        raise UsageError("--output and --image go with --format compose, systemd or kubernetes")
+    if form == "text":
+        from ..report.cluster import cluster_text
+        from ..report.table import Style
+
+        show(cluster_text(together, cluster.head.name, launches.commands(best), Style.of(sys.stdout, os.environ),
+                          arguments.rest))
+    elif form == "json":
+        import json
+
+        emit(json.dumps(together.to_dict(), indent=1) + "\n")
+    elif form == "flags":
+        emit(" ".join([*best.plan.flags, *arguments.rest]) + "\n")
+    else:
+        written = launches.files(form, best, cluster, arguments, str(own.get("image") or launches.IMAGE))
+        if best.boxes:
+            say(launches.OPEN)
+        _write(written, own.get("output"))
+    if form not in ("text", "json"):
+        for warning in best.plan.warnings:
+            say(warning)
+
+
+def _write(written: dict[str, str], directory: str | None) -> None:
+    """Into a directory, else one after the other to standard output."""
+    if directory is None:
+        for path, text in written.items():
+            emit(f"# ==> {path}\n{text}" if len(written) > 1 else text)
+        return
+    for path, text in written.items():
+        at = os.path.join(directory, *path.split("/"))
+        os.makedirs(os.path.dirname(at), exist_ok=True)
+        with open(at, "w", encoding="utf-8") as file:
+            file.write(text)
+        say(f"{at} written")

@@ -1,0 +1,208 @@
+"""Several machines described by a file: the head, where llama-server runs, and boxes whose GPUs it uses over RPC.
+
+    {"head": "desk",
+     "boxes": {"desk": {"machine": "desk.json"},
+               "shed": {"devices": [{"card": "rtx-3060"}], "address": "192.168.1.20", "port": 50052}},
+     "links": [{"between": ["desk", "shed"], "bandwidth": "1Gbit/s", "latency": "0.3ms"}]}
+
+A box is what a machine file has (machine_file.py), in it or in a `machine` file next to this one. Each of its GPUs is
+served by a ggml-rpc-server of its own, the first on `port`, the others on those that follow, bound to `bind` (default:
+`address`). Latency is a round trip, as ping shows it; bandwidth is bytes per second, or bits in words.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+
+from ..backends.rpc import Rpc
+from ..errors import UsageError
+from ..records import dataclass, replace
+from ..units import human
+from .device import MAX_DEVICES, Device
+from .machine_file import parse
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from typing import Any
+
+    from .host import Host
+
+PORT = 50052               # ggml-rpc-server's default
+_LARGER = 1.1              # than the file's memory of a device: what a server may say
+_MAX_SIZE = 1 << 20
+_TOP, _BOX, _LINK = ("head", "boxes", "links"), ("machine", "devices", "host", "address", "port", "bind"), (
+    "between", "bandwidth", "latency")
+_RATE = re.compile(r"([0-9.]+) ?([kMGT]?)(i?)(bit|b|B)(?:/s|ps)?")
+_TIME = re.compile(r"([0-9.]+) ?(us|ms|s)")
+_POWERS = {"": 0, "k": 1, "M": 2, "G": 3, "T": 4}
+_SECONDS = {"us": 1e-6, "ms": 1e-3, "s": 1.0}
+
+
+@dataclass(frozen=True)
+class Box:
+    """One machine. `link` is the way from the head: bytes per second, seconds of a round trip; the head's own is None.
+    """
+
+    name: str
+    devices: tuple[Device, ...]
+    host: Host | None
+    address: str = ""
+    ports: tuple[int, ...] = ()      # of the servers of its devices
+    bind: str = ""
+    link: tuple[float, float] | None = None
+
+    @property
+    def endpoints(self) -> tuple[str, ...]:
+        """--rpc's words for its servers, one for each GPU."""
+        address = f"[{self.address}]" if ":" in self.address else self.address
+        return tuple(f"{address}:{port}" for port in self.ports)
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """`boxes` are those whose GPUs are used over RPC, in the file's order."""
+
+    head: Box
+    boxes: tuple[Box, ...]
+
+    def devices(self, boxes: Sequence[Box] | None = None) -> list[Device]:
+        """What a llama-server on the head sees of these boxes (None: all) and its own, in llama.cpp's order."""
+        found: list[Device] = []
+        for box in self.boxes if boxes is None else boxes:
+            for device in box.devices:
+                found.append(replace(
+                    device, name=f"{Rpc.name}{len(found)}", backend=Rpc.name, kind="rpc", engine=device.backend,
+                    description=f"{box.name}: {device.description or device.name}", link=box.link and box.link[0],
+                    latency=box.link and box.link[1], source="cluster", wddm=False, display=None, limits=None))
+        return [*found, *self.head.devices]
+
+
+def read(path: str) -> Cluster:
+    """The cluster of a file. Raises UsageError: one line that names what is wrong."""
+    try:
+        with open(path, "rb") as file:
+            data = json.loads(file.read(_MAX_SIZE))
+    except OSError as error:
+        raise UsageError(f"{path}: {error.strerror or error}") from None
+    except (ValueError, RecursionError) as error:
+        raise UsageError(f"{path}: not JSON ({error})") from None
+    _known(path, data, _TOP, "the file")
+    boxes, head = data.get("boxes"), data.get("head")
+    if not isinstance(boxes, dict) or not boxes:
+        raise UsageError(f'{path}: no "boxes"; write one object for each machine under its name')
+    if head not in boxes:
+        raise UsageError(f'{path}: "head" must be the name of the box where llama-server runs: {", ".join(boxes)}')
+    links = _links(path, data.get("links", []), head, boxes)
+    read_boxes = {str(name): _box(path, str(name), row, links.get(name)) for name, row in boxes.items()}
+    for name, box in read_boxes.items():
+        if name != head and box.link is None:
+            raise UsageError(f'{path}: no link between {head} and {name}; write it under "links": {{"between": '
+                             f'["{head}", "{name}"], "bandwidth": "1Gbit/s", "latency": "0.3ms"}}')
+        if name != head and not box.address:
+            raise UsageError(f'{path}: box {name} has no "address" that {head} reaches it by')
+        if name != head and not box.devices:
+            raise UsageError(f"{path}: box {name} has no devices to serve")
+    cluster = Cluster(read_boxes.pop(head), tuple(read_boxes.values()))
+    if (count := len(cluster.devices())) > MAX_DEVICES:
+        raise UsageError(f"{path}: {count} devices in all boxes; llama.cpp uses at most {MAX_DEVICES}")
+    return cluster
+
+
+def asked(cluster: Cluster) -> tuple[Cluster, list[str]]:
+    """The cluster with the memory that its servers say they have, and a line for each that does not answer or says
+    what the file's device cannot have: those are left out."""
+    from ..errors import DeviceError
+    from ..parallel import in_threads
+    from .rpc_protocol import ask
+
+    servers = [(box, i) for box in cluster.boxes for i in range(len(box.devices))]
+    answers = in_threads(lambda server: ask(server[0].endpoints[server[1]]), servers)
+    notes: list[str] = []
+    kept: dict[str, list[tuple[Device, int]]] = {box.name: [] for box in cluster.boxes}
+    for (box, i), answer in zip(servers, answers, strict=True):
+        device, endpoint = box.devices[i], box.endpoints[i]
+        if isinstance(answer, DeviceError):
+            notes.append(f"box {box.name}: {answer}: left out")
+        elif isinstance(answer, list) and (len(answer) != 1 or answer[0].total > _LARGER * device.total):
+            said = human(answer[0].total) if len(answer) == 1 else f"{len(answer)} devices"
+            notes.append(f"box {box.name}: {endpoint} says it has {said} where the file has one device of "
+                         f"{human(device.total)}: left out")
+        elif isinstance(answer, list):
+            found = replace(device, total=answer[0].total, free=answer[0].free, includes_context=True)
+            kept[box.name].append((found, box.ports[i]))
+        else:
+            raise answer
+    boxes = [replace(box, devices=tuple(device for device, _ in kept[box.name]),
+                     ports=tuple(port for _, port in kept[box.name])) for box in cluster.boxes if kept[box.name]]
+    return Cluster(cluster.head, tuple(boxes)), notes
+
+
+def _box(path: str, name: str, row: Any, link: tuple[float, float] | None) -> Box:
+    what = f"{path}: box {name}"
+    _known(path, row, _BOX, f"box {name}")
+    machine = {key: row[key] for key in ("devices", "host") if key in row}
+    if file := row.get("machine"):
+        if machine or not isinstance(file, str):
+            raise UsageError(f"{what}: either a machine file or its devices and host")
+        at = os.path.join(os.path.dirname(path), file)
+        try:
+            with open(at, "rb") as stream:
+                text: bytes | str = stream.read(_MAX_SIZE)
+        except OSError as error:
+            raise UsageError(f"{what}: {at}: {error.strerror or error}") from None
+    else:
+        text = json.dumps(machine)
+    devices, host = parse(text, what)
+    address, port, bind = row.get("address", ""), row.get("port", PORT), row.get("bind", row.get("address", ""))
+    if not isinstance(address, str) or not isinstance(bind, str) or not re.fullmatch(r"[\w.:-]*", address + bind):
+        raise UsageError(f"{what}: address and bind must be names or numbers of a network")
+    if not isinstance(port, int) or not 0 < port < 65536 - len(devices):
+        raise UsageError(f"{what}: port must be a whole number from 1 to {65535 - len(devices)}")
+    return Box(name, tuple(devices), host, address, tuple(range(port, port + len(devices))), bind, link)
+
+
+def _links(path: str, rows: Any, head: str, boxes: Mapping[str, Any]) -> dict[str, tuple[float, float]]:
+    """Of each box that a link joins to the head."""
+    if not isinstance(rows, list):
+        raise UsageError(f"{path}: links must be a list")
+    found: dict[str, tuple[float, float]] = {}
+    for number, row in enumerate(rows, 1):
+        what = f"{path}: link {number}"
+        _known(path, row, _LINK, f"link {number}")
+        ends = row.get("between")
+        if not isinstance(ends, list) or len(ends) != 2 or any(end not in boxes for end in ends):
+            raise UsageError(f'{what}: "between" must be the names of two boxes')
+        if head in ends:         # llama.cpp copies between two servers through the head
+            found[ends[ends[0] == head]] = _rate(row.get("bandwidth"), what), _time(row.get("latency"), what)
+    return found
+
+
+def _rate(value: Any, what: str) -> float:
+    """Bytes per second of 1.25e8, "1Gbit/s" or "125MB/s"."""
+    found = _RATE.fullmatch(value) if isinstance(value, str) else None
+    if found:
+        base = 1024 if found[3] else 1000
+        value = float(found[1]) * base ** _POWERS[found[2]] / (1 if found[4] == "B" else 8)
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 1e4 <= value <= 1e13:
+        raise UsageError(f'{what}: bandwidth must be bytes per second, or "1Gbit/s"')
+    return float(value)
+
+
+def _time(value: Any, what: str) -> float:
+    found = _TIME.fullmatch(value) if isinstance(value, str) else None
+    if found:
+        value = float(found[1]) * _SECONDS[found[2]]
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value <= 10:
+        raise UsageError(f'{what}: latency must be seconds of a round trip, or "0.3ms"')
+    return float(value)
+
+
+def _known(path: str, row: Any, known: Sequence[str], what: str) -> None:
+    if not isinstance(row, dict):
+        raise UsageError(f"{path}: {what} is no object")
+    for key in row:
+        if key not in known:
+            raise UsageError(f"{path}: {what} has an unknown key {str(key)[:40]!r} (known: {', '.join(known)})")

@@ -1,0 +1,118 @@
+"""Several machines: which of them one llama-server uses over RPC, by what the network costs each token and the load.
+
+    together = plan_cluster(model, params, policy, cluster)
+    together.best.boxes, together.best.plan.speed, together.best.load
+    together.others                 # what fewer boxes would do
+
+Every set of boxes is planned, of many boxes those that are left when one after the other is dropped.
+"""
+
+from __future__ import annotations
+
+from itertools import combinations
+
+from ..errors import LaunchRefused
+from ..memory.companions import NONE
+from ..records import dataclass, replace
+from .answer import plan_on
+from .evaluate import Machine
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from ..devices.cluster_file import Box, Cluster
+    from ..flags.params import Params
+    from ..flags.policy import Policy
+    from ..memory.companions import Companions
+    from ..model import Model
+    from .plan import Plan
+
+_ALL_SETS = 4          # boxes of which every set is planned
+_WORTH = 1.02          # a further box must make the request this much faster
+
+
+@dataclass(frozen=True)
+class Use:
+    """A plan with some of the boxes. `sent` is what each gets when the model loads, bytes; `load` the seconds that
+    takes, all boxes at once."""
+
+    boxes: tuple[Box, ...]
+    plan: Plan
+    sent: dict[str, int]
+
+    @property
+    def load(self) -> float:
+        return max([self.sent[box.name] / box.link[0] for box in self.boxes if box.link], default=0.0)
+
+    @property
+    def rank(self) -> tuple[bool, float]:
+        """Smaller is better, of equals fewer boxes."""
+        return not self.plan.fits, self.plan.speed.request * _WORTH ** len(self.boxes)
+
+    def to_dict(self) -> dict[str, object]:
+        return {"boxes": [box.name for box in self.boxes], "fits": self.plan.fits, "placement": self.plan.placement,
+                "n_ctx": self.plan.breakdown.n_ctx, "sent": self.sent, "load_seconds": round(self.load, 1),
+                "speed": self.plan.speed.to_dict()}
+
+
+@dataclass(frozen=True)
+class Together:
+    """The best use of the boxes, and the others in the order of their speed."""
+
+    best: Use
+    others: tuple[Use, ...]
+
+    def to_dict(self) -> dict[str, object]:
+        return {**self.best.plan.to_dict(), "cluster": {**self.best.to_dict(),
+                                                        "others": [use.to_dict() for use in self.others]}}
+
+
+def plan_cluster(model: Model, params: Params, policy: Policy, cluster: Cluster,
+                 companions: Companions = NONE) -> Together:
+    """The plan with the fastest request; one that does not fit where none does. Raises LaunchRefused."""
+    uses: list[Use] = []
+    refusal: LaunchRefused | None = None
+    for boxes in _sets(cluster.boxes):
+        try:
+            uses.append(use_of(model, params, policy, cluster, boxes, companions))
+        except LaunchRefused as error:
+            refusal = error
+    if not uses:
+        raise refusal or LaunchRefused("no box")
+    ranked = sorted(uses, key=lambda use: use.rank)
+    return Together(ranked[0], tuple(ranked[1:]))
+
+
+def use_of(model: Model, params: Params, policy: Policy, cluster: Cluster, boxes: Sequence[Box],
+           companions: Companions = NONE) -> Use:
+    """The plan with these boxes. Raises LaunchRefused."""
+    devices = tuple(cluster.devices(boxes))
+    host = cluster.head.host
+    budget = dict(policy.budget)
+    machine = Machine(devices, {device.name: min(device.free, budget.get(device.name, device.free))
+                                for device in devices},
+                      policy.ram if policy.ram is not None else host.available if host else None,
+                      policy.ram if policy.ram is not None else host.total if host else None,
+                      *((host.bandwidth, host.bus, host.cores, host.disk) if host else ()))
+    endpoints = tuple(endpoint for box in boxes for endpoint in box.endpoints)
+    plan = plan_on(model, replace(params, rpc=endpoints), policy, machine, companions)
+    sent, at = {}, 0
+    for box in boxes:
+        rows = plan.devices[at:at + len(box.devices)]
+        sent[box.name], at = sum(row.model for row in rows), at + len(rows)
+    return Use(tuple(boxes), plan, sent)
+
+
+def _sets(boxes: Sequence[Box]) -> Iterator[tuple[Box, ...]]:
+    """All of them first."""
+    if len(boxes) <= _ALL_SETS:
+        for count in range(len(boxes), -1, -1):
+            yield from combinations(boxes, count)
+        return
+    rest = sorted(boxes, key=lambda box: -sum(device.free for device in box.devices))
+    while True:
+        yield tuple(box for box in boxes if box in rest)
+        if not rest:
+            return
+        rest.pop()

@@ -1,0 +1,67 @@
+"""A cluster's plan as text: the plan, what goes to which box, and what fewer boxes would do."""
+
+from __future__ import annotations
+
+from ..units import human
+from .table import Style, table, wrap
+from .text import plan_text, tokens
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from ..planner.cluster import Together, Use
+
+
+def cluster_text(together: Together, head: str, commands: Mapping[str, Sequence[str]], style: Style | None = None,
+                 rest: Sequence[str] = ()) -> str:
+    """The whole answer; `commands` are those of each box's servers."""
+    style = style or Style()
+    best = together.best
+    lines = [*wrap(style(_decision(together, head), "bold"), style.width), ""]
+    rows = [_row(use, head, "> " if use is best else "  ") for use in (best, *together.others)]
+    head_row = ("  boxes", "on the GPUs", "context", "prompt t/s*", "t/s*", "request*", "load*")
+    lines += [*table(head_row, rows, style, (0, 1)), ""]
+    lines += [*wrap("* predicted, not measured; load: the weights over the network, the first time", style.width), ""]
+    lines += plan_text(best.plan, style, rest).rstrip("\n").split("\n")
+    for name, words in commands.items():
+        lines += ["", *wrap(f"on {name}, which gets {human(best.sent[name])}:", style.width), *words]
+    return "\n".join(lines) + "\n"
+
+
+def _decision(together: Together, head: str) -> str:
+    """Which boxes, and what fewer or more of them would do."""
+    best = together.best
+    if not best.plan.fits:
+        return "it fits on no set of these boxes; what follows is the plan that is nearest to it"
+    text = f"{_names(best, head)}: {_seconds(best)} a request"
+    count = len(best.boxes)
+    others = [use for use in together.others if use.plan.fits]
+    fewer = [use for use in others if len(use.boxes) < count]
+    more = [use for use in others if len(use.boxes) > count]
+    if fewer:
+        text += f"; with fewer boxes {_seconds(fewer[0])} ({_names(fewer[0], head)})"
+    elif count:
+        text += "; with fewer boxes it does not fit"
+    if more:
+        idle = not any(more[0].sent[box.name] for box in more[0].boxes if box not in best.boxes)
+        text += f"; more boxes would get nothing to do ({_names(more[0], head)})" if idle else \
+            f"; with more boxes {_seconds(more[0])} ({_names(more[0], head)}): the network costs what they bring"
+    return text
+
+
+def _seconds(use: Use) -> str:
+    return f"{use.plan.speed.request:.1f} s"
+
+
+def _names(use: Use, head: str) -> str:
+    return " + ".join([head, *(box.name for box in use.boxes)])
+
+
+def _row(use: Use, head: str, mark: str) -> list[str]:
+    speed = use.plan.speed
+    start = [mark + _names(use, head)]
+    if not use.plan.fits:
+        return [*start, "does not fit", "-", "-", "-", "-", "-"]
+    return [*start, use.plan.placement.removesuffix(" on the GPU"), str(use.plan.breakdown.n_ctx),
+            tokens(speed.prompt), tokens(speed.generation), _seconds(use), f"{use.load:.0f} s" if use.load else "-"]

@@ -1,0 +1,144 @@
+"""`autolayers cluster`: the files for each machine are read back by their targets' own schemas."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import shlex
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+from support import HEADERS, ROOT, check_examples
+
+from autolayers.cli import main
+
+MODEL = str(HEADERS / "llama-3.3-70b-q4_k_m.gguf")
+FILE = str(ROOT / "docs" / "cluster.json")
+WORDS = ["cluster", FILE, MODEL, "--ctx-min", "16k"]
+RPC = "192.168.1.20:50052,192.168.1.20:50053"
+
+
+@pytest.fixture
+def answer(capfd: pytest.CaptureFixture[str]):
+    def run(*words: str) -> tuple[int, str, str]:
+        code = main(list(words))
+        return code, *capfd.readouterr()
+
+    return run
+
+
+def files(place: Path, kind: str, answer, *words: str) -> dict[str, str]:
+    code, out, err = answer(*WORDS, "--format", kind, "-o", str(place), *words)
+    assert (code, out) == (0, "") and "no authentication" in err
+    return {path.relative_to(place).as_posix(): path.read_text() for path in place.rglob("*") if path.is_file()}
+
+
+def test_flags_and_json(answer) -> None:
+    code, out, _ = answer(*WORDS)
+    assert code == 0 and f"--rpc {RPC} -ts" in out and out.count("\n") == 1
+    found = json.loads(answer(*WORDS, "--json")[1])
+    assert found["schema"] == 1 and found["flags"] == shlex.split(out)
+    assert found["cluster"]["boxes"] == ["shed"] and len(found["cluster"]["others"]) == 3
+    assert found["cluster"]["load_seconds"] == round(found["cluster"]["sent"]["shed"] / 312.5e6, 1)
+
+
+def test_compose(answer, tmp_path: Path) -> None:
+    yaml = pytest.importorskip("yaml")
+    written = files(tmp_path, "compose", answer, "--image", "example.org/llama:rpc")
+    assert sorted(written) == ["desk/compose.yaml", "shed/compose.yaml"]
+    for text in written.values():
+        assert "built with -DGGML_RPC=ON" in text
+        if compose_spec := importlib.util.find_spec("compose_spec"):
+            importlib.import_module(compose_spec.name).PyCompose.from_yaml(text).validate()
+    services = yaml.safe_load(written["shed/compose.yaml"])["services"]
+    assert [service["command"] for service in services.values()] == [
+        ["--host", "0.0.0.0", "--port", str(50052 + i), "--device", f"CUDA{i}", "--cache"] for i in range(2)]
+    assert [service["ports"] for service in services.values()] == [
+        [f"192.168.1.20:{port}:{port}"] for port in (50052, 50053)]
+    head = yaml.safe_load(written["desk/compose.yaml"])["services"]["llama-server"]
+    assert head["image"] == "example.org/llama:rpc" and RPC in head["command"]
+    assert head["deploy"]["resources"]["reservations"]["devices"][0]["driver"] == "nvidia"
+
+
+def test_systemd(answer, tmp_path: Path) -> None:
+    written = files(tmp_path, "systemd", answer)
+    assert sorted(written) == ["desk/llama-server.service", "shed/llama-rpc-0.service", "shed/llama-rpc-1.service"]
+    assert "ExecStart=/usr/local/bin/ggml-rpc-server --host 192.168.1.20 --port 50053 --device CUDA1 --cache\n" \
+        in written["shed/llama-rpc-1.service"]
+    assert RPC in written["desk/llama-server.service"]
+    if shutil.which("systemd-analyze"):
+        unit = tmp_path / "shed" / "llama-rpc-0.service"
+        unit.write_text(unit.read_text().replace("/usr/local/bin/ggml-rpc-server", "/bin/true"))
+        done = subprocess.run(["systemd-analyze", "verify", str(unit)], capture_output=True, text=True, timeout=60)
+        assert done.returncode == 0, done.stderr
+
+
+def test_kubernetes(answer, tmp_path: Path) -> None:
+    yaml, validator = pytest.importorskip("yaml"), pytest.importorskip("kubernetes_validate")
+    (text,) = files(tmp_path, "kubernetes", answer).values()
+    documents = list(yaml.safe_load_all(text))
+    for document in documents:
+        validator.validate(document, validator.latest_version(), strict=True)
+    kinds = [(document["kind"], document["metadata"]["name"]) for document in documents]
+    assert kinds == [("Deployment", "rpc-shed-0"), ("Service", "rpc-shed-0"), ("Deployment", "rpc-shed-1"),
+                     ("Service", "rpc-shed-1"), ("Deployment", "llama-server"), ("Service", "llama-server"),
+                     ("NetworkPolicy", "llama-cpp-rpc")]
+    pods = [document["spec"]["template"]["spec"] for document in documents if document["kind"] == "Deployment"]
+    assert [pod["nodeSelector"]["kubernetes.io/hostname"] for pod in pods] == ["shed", "shed", "desk"]
+    assert all(pod["containers"][0]["resources"]["limits"] == {"nvidia.com/gpu": 1} for pod in pods)
+    args = pods[2]["containers"][0]["args"]
+    assert args[args.index("--rpc") + 1] == "rpc-shed-0:50052,rpc-shed-1:50053"
+    assert args[args.index("-m") + 1].startswith(pods[2]["containers"][0]["volumeMounts"][0]["mountPath"])
+
+
+def test_a_plan_for_the_survivors(answer) -> None:
+    """No server runs: each is named in a line, and the head alone is planned."""
+    data = json.loads(Path(FILE).read_text())
+    for name, port in (("shed", 9), ("attic", 7)):
+        data["boxes"][name] |= {"address": "127.0.0.1", "port": port}
+    code, out, err = answer("cluster", _file(data), MODEL, "--ask", "--ctx-min", "4k")
+    named = [line for line in err.splitlines() if "left out" in line]
+    assert code == 0 and "--rpc" not in out
+    assert len(named) == 3 and all(line.startswith("autolayers: box ") for line in named)
+
+
+def _file(data: dict) -> str:
+    import tempfile
+
+    with tempfile.NamedTemporaryFile("w", suffix=".json", delete=False) as file:
+        json.dump(data, file)
+    return file.name
+
+
+@pytest.mark.parametrize(("words", "code", "said"), [
+    (["cluster"], 2, "which boxes and which model"),
+    (["cluster", "gone.json", MODEL], 2, "gone.json: No such file"),
+    (["cluster", FILE, MODEL, "--rpc", "a:1"], 2, "leave --rpc out"),
+    (["cluster", FILE, MODEL, "--image", "x"], 2, "--output and --image go with"),
+    (["cluster", FILE, MODEL, "-ngl", "81", "-c", "131072"], 5, "does not fit: "),
+])
+def test_what_is_refused(words: list[str], code: int, said: str, answer) -> None:
+    found, _, err = answer(*words)
+    assert found == code and said in err
+
+
+def test_what_no_container_runs_is_started_by_hand(answer, tmp_path: Path) -> None:
+    data = json.loads(Path(FILE).read_text())
+    data["boxes"]["shed"]["devices"] = [{"card": "m2-max-64g"}]
+    (tmp_path / "mac.json").write_text(json.dumps(data))
+    code, _, err = answer("cluster", str(tmp_path / "mac.json"), MODEL, "--ctx-min", "16k", "--format", "compose")
+    assert code == 2 and "type there ggml-rpc-server --host 192.168.1.20 --port 50052 --device MTL0 --cache" in err
+
+
+def test_the_documented_examples(answer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)
+    monkeypatch.setenv("COLUMNS", "110")
+
+    def run(words: list[str]) -> str:
+        code, out, _ = answer(*words)
+        assert code == 0
+        return out
+
+    assert check_examples(ROOT / "docs" / "cluster.md", run) == 2

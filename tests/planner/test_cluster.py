@@ -1,0 +1,78 @@
+"""The boxes that are used are those with the fastest request, and the network costs what it is said to."""
+
+from __future__ import annotations
+
+from itertools import combinations
+
+import pytest
+from support import model
+
+from autolayers import Device
+from autolayers.devices.cluster_file import Box, Cluster
+from autolayers.devices.host import Host
+from autolayers.flags.params import Params
+from autolayers.flags.policy import Policy
+from autolayers.planner.cluster import plan_cluster, use_of
+
+HEAD = Box("desk", (Device.hypothetical("rtx-3090"),), Host(64 << 30, 64 << 30, "given"))
+
+
+def box(name: str, card: str, link: tuple[float, float], count: int = 1) -> Box:
+    devices = tuple(Device.hypothetical(card) for _ in range(count))
+    return Box(name, devices, None, name, tuple(range(50052, 50052 + count)), name, link)
+
+
+SHED, ATTIC = box("shed", "rtx-3060", (3e8, 2.5e-4), 2), box("attic", "rtx-4060-ti-16g", (2.5e7, 4e-3))
+POLICY = Policy(n_ctx_min=8192)
+
+
+@pytest.mark.parametrize("name", ["llama-3.1-8b-q4_k_m", "llama-3.3-70b-q4_k_m", "qwen3-30b-a3b-q4_k_m"])
+def test_the_best_of_all_sets(name: str) -> None:
+    boxes = (SHED, ATTIC)
+    found = plan_cluster(model(name), Params(), POLICY, Cluster(HEAD, boxes))
+    every = [use_of(model(name), Params(), POLICY, Cluster(HEAD, boxes), some)
+             for count in range(3) for some in combinations(boxes, count)]
+    assert 1 + len(found.others) == len(every) == 4
+    assert found.best.plan.fits
+    fastest = min(use.plan.speed.request for use in every if use.plan.fits)
+    assert found.best.plan.speed.request <= fastest * 1.02 ** 2
+    if name != "llama-3.3-70b-q4_k_m":
+        assert found.best.boxes == () and "--rpc" not in found.best.plan.flags      # the head's card holds it
+    else:
+        assert SHED in found.best.boxes
+        rpc = found.best.plan.flags[found.best.plan.flags.index("--rpc") + 1]
+        assert rpc.startswith("shed:50052,shed:50053")
+        weights = {device.name: device.model for device in found.best.plan.devices}
+        assert found.best.sent["shed"] == weights["RPC0"] + weights["RPC1"] > 0
+        assert found.best.load == max(found.best.sent[each.name] / each.link[0] for each in found.best.boxes
+                                      if each.link)
+
+
+def test_a_token_costs_a_round_trip_for_each_server() -> None:
+    target = model("llama-3.3-70b-q4_k_m")
+    flags = Params(n_ctx=8192, n_gpu_layers=81, tensor_split=(20, 20, 41))
+
+    def seconds(latency: float, rate: float) -> float:
+        shed = box("shed", "rtx-3060", (rate, latency), 2)
+        return 1 / use_of(target, flags, Policy(), Cluster(HEAD, (shed,)), (shed,)).plan.speed.generation
+
+    near, far = seconds(0.0, 1e12), seconds(5e-3, 1e12)
+    assert far - near == pytest.approx(2 * 5e-3, rel=1e-3)
+    depth = 2048 + 512 / 2
+    sent = 2 * (2 * 4 * 8192 + 2 * depth)            # there and back, f32, and the mask, for both servers
+    assert seconds(0.0, 1e7) - near == pytest.approx(sent / 1e7, rel=0.02)
+
+
+def test_a_slow_network_makes_fewer_boxes_faster() -> None:
+    target, slow = model("qwen3-30b-a3b-q4_k_m"), box("attic", "rtx-4060-ti-16g", (1e6, 0.2))
+    head = Box("desk", (Device.hypothetical("rtx-3060"),), HEAD.host)
+    near = box("attic", "rtx-4060-ti-16g", (1.25e9, 1e-4))
+    assert plan_cluster(target, Params(), POLICY, Cluster(head, (near,))).best.boxes == (near,)
+    assert plan_cluster(target, Params(), POLICY, Cluster(head, (slow,))).best.boxes == ()
+
+
+def test_of_many_boxes_one_after_the_other_is_dropped() -> None:
+    boxes = tuple(box(f"b{i}", "rtx-3060", (1e9, 1e-4)) for i in range(6))
+    found = plan_cluster(model("llama-3.3-70b-q4_k_m"), Params(), POLICY, Cluster(HEAD, boxes))
+    assert found.best.plan.fits and len(found.others) == 6
+    assert len(found.best.boxes) in (2, 3)
