@@ -77,7 +77,6 @@ def test_help_for_a_command_that_there_is_not(capsys: pytest.CaptureFixture[str]
 
 
 def test_every_command_has_a_file_and_nothing_else_has_a_main() -> None:
-    from support import ROOT
 
     commands = {name.split()[0] for name in COMMANDS}
     for name in commands:

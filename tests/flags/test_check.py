@@ -34,7 +34,7 @@ PASS_ON = " (--strict-flags off passes on what a newer llama.cpp may know)"
     ("plan", "m --gpus 24GiB", "--gpus is no flag of autolayers MODEL: sweep has it; did you mean --gpu?"),
     ("plan", "m --retry 3 --verify", "--retry is no flag of autolayers MODEL: run has it"),
     ("sweep", "m --retry 2", "--retry is no flag of autolayers sweep: run has it"),
-    ("sweep", "m --ctx 8k", "--ctx is no flag of autolayers sweep: plan, run, ollama, choose and tune have it"),
+    ("sweep", "m --ctx 8k", "--ctx is no flag of autolayers sweep: plan, run, ollama, choose, cluster and tune have it"),
     ("inspect", "m --foo", "--foo is no flag of autolayers inspect: see autolayers inspect --help" + PASS_ON),
     ("inspect", "m --verify", "--verify is no flag of autolayers inspect: run has it"),
     ("devices", "--threads 8", "--threads is no flag of autolayers devices: see autolayers devices --help"),
