@@ -75,6 +75,7 @@ class Params:
     draft_n_max: int | None = None
     ctx_checkpoints: int | None = None
     cache_ram: int | None = None             # MiB; -1 no limit, 0 off
+    cache_reuse: int | None = None           # tokens of a chunk that is moved in the cache at least; 0 off
     override_kv: tuple[tuple[str, str], ...] = ()   # ("key", "type:value")
     rope_scaling: str | None = None
     rope_scale: float | None = None

@@ -371,7 +371,7 @@ ARGUMENTS = (
     Argument("--sse-ping-interval", NUMBER, "", "LLAMA_ARG_SSE_PING_INTERVAL", first=9479),
     Argument("--threads-http", NUMBER, "", "LLAMA_ARG_THREADS_HTTP"),
     Argument("--cache-prompt", SWITCH, "", "LLAMA_ARG_CACHE_PROMPT", "--no-cache-prompt"),
-    Argument("--cache-reuse", NUMBER, "", "LLAMA_ARG_CACHE_REUSE"),
+    Argument("--cache-reuse", INT, "cache_reuse", "LLAMA_ARG_CACHE_REUSE"),
     Argument("--metrics", FLAG, "", "LLAMA_ARG_ENDPOINT_METRICS"),
     Argument("--props", FLAG, "", "LLAMA_ARG_ENDPOINT_PROPS"),
     Argument("--slots", SWITCH, "", "LLAMA_ARG_ENDPOINT_SLOTS", "--no-slots"),

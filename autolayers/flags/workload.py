@@ -20,6 +20,7 @@ class Workload:
     requests: int = 1
     context: int = 0
     name: str = ""
+    reuses: bool = False       # the next request changes what is behind a long prefix
 
     def to_dict(self) -> dict[str, object]:
         return {"name": self.name or None, "prompt": self.prompt, "generate": self.generate, "depth": self.depth,
@@ -30,7 +31,7 @@ class Workload:
 # in the cache. batch: long documents, short answers.
 WORKLOADS = {
     "chat": Workload(2048, 512, 0, name="chat"),
-    "agent": Workload(1024, 256, 24576, context=32768, name="agent"),
+    "agent": Workload(1024, 256, 24576, context=32768, name="agent", reuses=True),
     "batch": Workload(8192, 256, 0, name="batch"),
 }
 CHAT = WORKLOADS["chat"]

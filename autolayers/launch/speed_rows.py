@@ -30,7 +30,7 @@ _TEXTS = ("id", "source", "date", "model", "class", "kind", "quality", "group", 
 # Fields of Params whose values name files or addresses, or that llama-bench's tests replace
 _LEFT_OUT: dict[str, Any] = {name: getattr(Params(), name) for name in (
     "model", "rpc", "model_draft", "mmproj", "lora", "control_vector", "override_kv", "n_parallel", "kv_unified",
-    "kv_unified_per_slot", "fit", "fit_target", "fit_ctx", "cache_ram", "ctx_checkpoints")}
+    "kv_unified_per_slot", "fit", "fit_target", "fit_ctx", "cache_ram", "ctx_checkpoints", "cache_reuse")}
 
 
 def rows_of(measured: Iterable[Measured], model: Model, devices: Sequence[Device], host: Host | None,

@@ -39,6 +39,7 @@ def plan_on(model: Model, params: Params, policy: Policy, machine: Machine, comp
     evaluator = Evaluator.of(model.overridden(params.override_kv), machine, policy.build, policy.margin, companions,
                              known)
     cost = None
+    why: tuple[str, ...] = ()
     if policy.alone:
         candidate = layers_alone(evaluator, params)
     else:
@@ -47,10 +48,14 @@ def plan_on(model: Model, params: Params, policy: Policy, machine: Machine, comp
 
         cost = CostModel(evaluator, policy.workload)
         candidate = solve(evaluator, params, policy, cost)
+        if candidate is not None and policy.workload.reuses:
+            from .reuse import reusing
+
+            candidate, why = reusing(evaluator, cost, params, candidate)
     if candidate is None:
         raise evaluator.refusal or LaunchRefused("llama.cpp would refuse this launch")
     answer = serving.bounded(evaluator, candidate)
-    why = () if answer is candidate else (serving.reason(candidate, answer),)
+    why = why if answer is candidate else (*why, serving.reason(candidate, answer))
     if policy.alone:
         notes, why = notes + why, ()
     plan = _Answer(evaluator, cost, params, policy, answer).plan(notes, why, explain)

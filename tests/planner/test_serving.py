@@ -138,3 +138,29 @@ class TestMoreThanMemory:
         assert found.speed.request <= rival.speed.request * (1 + 1e-9)
         if model(name).is_moe:
             assert found.n_gpu_layers == found.n_layer + 1 and found.params.overrides
+
+
+# --- what an agent's next request reuses
+
+@pytest.mark.parametrize(("name", "words", "flags", "reason"), [
+    ("llama-3.1-8b-q4_k_m", "", ["--cache-reuse", "256"], "--cache-reuse 256: "),
+    ("llama-3.1-8b-q4_k_m", "--cache-reuse 0", ["--cache-reuse", "0"], ""),
+    ("gemma-3-4b-q8_0", "", [], "no --swa-full (the request would take "),
+    ("gemma-3-4b-q8_0", "--swa-full", ["--swa-full", "--cache-reuse", "256"], "--cache-reuse 256: "),
+    ("qwen3-next-80b-a3b-q4_k_m", "", [], "the model's state cannot go back: "),
+])
+def test_an_agents_prefix_is_reused_as_far_as_the_cache_allows(name: str, words: str, flags: list[str],
+                                                               reason: str) -> None:
+    asked = ["--gpu", "rtx-3090", "--ram", "96GiB", *words.split()]
+    launch = autolayers.plan(model(name), [*asked, "--workload", "agent"])
+    assert [word for word in launch.flags if word in ("--swa-full", "--cache-reuse", "256", "0")] == flags
+    assert any(line.startswith(reason) for line in launch.reasons) == bool(reason)
+    assert set(launch.flags) & {"--swa-full", "--cache-reuse"} <= {*words.split(), "--cache-reuse"}
+    chat = autolayers.plan(model(name), asked)
+    assert "--cache-reuse" in words or "--cache-reuse" not in chat.flags
+
+
+def test_a_full_cache_of_windows_is_chosen_where_it_is_nearly_free() -> None:
+    """A context that is no larger than the window."""
+    launch = autolayers.plan(model("gemma-3-4b-q8_0"), ["--gpu", "rtx-3090", "--workload", "agent", "-c", "1024"])
+    assert "--swa-full" in launch.flags and any(line.startswith("--swa-full: ") for line in launch.reasons)

@@ -26,7 +26,7 @@ _PORT = "8080"          # of llama.cpp's images, whatever the build
 _ELSEWHERE = ("hf:", "docker:", "http://", "https://")
 _HERE = ("", "127.0.0.1", "localhost", "::1")      # addresses that nobody else reaches
 # Fields of what only llama-server has: a program that reads none of these has nothing of it either
-_OF_THE_SERVER = frozenset(("fit", "fit_target", "fit_ctx", "cache_ram", "ctx_checkpoints", "warmup"))
+_OF_THE_SERVER = frozenset(("fit", "fit_target", "fit_ctx", "cache_ram", "ctx_checkpoints", "cache_reuse", "warmup"))
 
 
 class LaunchFile:

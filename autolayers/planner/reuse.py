@@ -1,0 +1,65 @@
+"""What lets the next request of a long conversation reuse the cache: --swa-full, --cache-reuse, and why.
+
+Agents send the same long prefix again and change what is behind it. A cache of full attention keeps the prefix as it
+is. One of sliding windows has forgotten what lies before its window, unless it is as large as the context (--swa-full);
+else, as recurrent states, it goes on from the last checkpoint, and what is behind that is computed again.
+"""
+
+from __future__ import annotations
+
+from ..records import replace
+from ..units import human
+from .evaluate import FULL
+from .solve import CONTEXT_PRICE
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from ..flags.params import Params
+    from .cost import CostModel
+    from .evaluate import Candidate, Evaluator
+
+CHUNK = 256        # tokens that llama.cpp's own presets move at least
+
+
+def reusing(evaluator: Evaluator, cost: CostModel, given: Params,
+            chosen: Candidate) -> tuple[Candidate, tuple[str, ...]]:
+    """The launch with these flags where they are nearly free, and what decided."""
+    if not chosen.fits:
+        return chosen, ()
+    model, reasons = evaluator.model, []
+    if model.hparams.is_swa_any and given.swa_full is None:
+        full = evaluator.candidate(replace(chosen.params, swa_full=True), FULL)
+        before = cost.speed(chosen).request
+        slower = cost.speed(full).request / before if full is not None else 0.0
+        if full is not None and full.fits and slower <= CONTEXT_PRICE:
+            more = _size(full) - _size(chosen)
+            reasons.append(f"--swa-full: a request that changes an earlier turn keeps all before it, for {human(more)} "
+                           f"more and {slower - 1:.0%} of the time")
+            chosen = full
+        else:
+            fits = full is not None and full.fits
+            why = f"the request would take {slower:.2f} times as long" if fits else "it would not fit"
+            reasons.append(f"no --swa-full ({why}): a request that changes an earlier turn is computed again from the "
+                           "last checkpoint before it (--ctx-checkpoints)")
+    elif model.row.memory in ("recurrent", "hybrid", "hybrid-idx"):
+        reasons.append("the model's state cannot go back: a request that changes an earlier turn is computed again "
+                       "from the last checkpoint before it (--ctx-checkpoints)")
+    if given.cache_reuse is None and _shifts(evaluator, chosen.params):
+        moved = evaluator.candidate(replace(chosen.params, cache_reuse=CHUNK), FULL)
+        if moved is not None:
+            chosen = moved
+            reasons.append(f"--cache-reuse {CHUNK}: what follows a part that was taken out is moved in the cache, in "
+                           f"chunks of {CHUNK} tokens and more, and not computed again")
+    return chosen, tuple(reasons)
+
+
+def _size(candidate: Candidate) -> int:
+    use = candidate.breakdown
+    return use.host.total + sum(usage.total for usage in use.devices.values())
+
+
+def _shifts(evaluator: Evaluator, params: Params) -> bool:
+    """Whether the cache's positions can be changed: llama_memory_can_shift, and no images."""
+    model = evaluator.model
+    return (model.row.memory == "kv" and "mrope" not in model.row.rope and not params.mmproj
+            and (not model.hparams.is_swa_any or bool(params.swa_full)))
