@@ -116,6 +116,14 @@ class Rules(RuleSet):
                          "kernels need")
     metal_fusions = Rule("backends", 11063, "", "Metal packs what its table of fusions has, keeps what that reads and "
                          "reserves an f16 copy of every cache", after=10435)
+    metal_indexer_heads = Rule("backends", 11378, "", "Metal runs the lightning indexer with any number of heads; "
+                               "before, with 64", after=11368)
+    metal_adds_products = Rule("backends", 11434, "", "Metal packs a product and the sum that takes it", after=11401)
+    metal_products_of_all = Rule("backends", 11549, "", "Metal packs that of a matrix of nearly any type; before, of "
+                                 "ten", after=11434)
+    metal_flash_pairs = Rule("backends", 11549, "", "Metal's flash attention with heads of two sizes takes five pairs, "
+                             "before, any with the larger keys; it copies large heads in small batches too",
+                             after=11434)
     vulkan_reorders = Rule("backends", 7150, "#17475", "Vulkan runs a split's nodes in an order of its own")
     converts_in_graph = Rule("backends", 9489, "#23907", "CUDA: the f16 copies of a quantised cache are part of the "
                              "compute buffer; before, of the pool", after=9484)

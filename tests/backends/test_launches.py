@@ -2,7 +2,7 @@
 
 Vulkan: llama.cpp's own backend on a software driver, under six sets of limits, a sample of 2,640 launches. Metal and
 HIP: their own source, compiled without hardware (fixtures/recorder), samples of 960 each, SYCL of 480. All of them were
-equal.
+equal. b11311, and where it is said b11549; Vulkan's order, supported operations and sizes are the same source in both.
 """
 
 from __future__ import annotations
@@ -32,13 +32,15 @@ LAUNCHES = {f"Vulkan, {profile}": ("Vulkan", limits, [row for row in rows("vulka
 LAUNCHES["MTL"] = ("MTL", None, rows("metal"))
 LAUNCHES["SYCL"] = ("SYCL", {"max_mem_alloc_size": 1 << 62}, rows("sycl"))
 LAUNCHES["ROCm"] = ("ROCm", {"gfx_target_version": 110000}, rows("hip"))
+LAUNCHES["MTL, b11549"] = ("MTL", None, rows("metal/b11549"))
+LAUNCHES["ROCm, b11549"] = ("ROCm", {"gfx_target_version": 110000}, rows("hip/b11549"))
 
 
 def launch(row: dict, backend: str, limits: dict | None) -> autolayers.Breakdown:
     devices = [Device(f"{backend}{i}", mib * MiB, mib * MiB, backend=backend, limits=limits)
                for i, mib in enumerate(row["gpus_mib"])]
     words = re.sub(r"=CUDA(?=\d)", f"={backend}", row["args"]).split()
-    return estimate(model(row["model"]), parse(words).params, devices, build=11311)
+    return estimate(model(row["model"]), parse(words).params, devices, build=row.get("build", 11311))
 
 
 def recorded(row: dict) -> dict[str, list[int]]:

@@ -40,7 +40,7 @@ class Metal(Backend):
         return (("Metal's kernels and command buffers", KERNELS),)
 
     def supports_op(self, op: Tensor) -> bool:
-        return supports_op(op)
+        return supports_op(op, self.rules)
 
     def offload_op(self, op: Tensor) -> bool:
         if op.op == "MUL_MAT":
@@ -52,5 +52,5 @@ class Metal(Backend):
 
     def graph_optimize(self, nodes: list[Tensor], after: Tensor | None, add_alloc_dep: AddAllocDep) -> list[Tensor]:
         if self.rules.metal_fusions:
-            add_alloc_deps(nodes, add_alloc_dep)
+            add_alloc_deps(nodes, add_alloc_dep, self.rules)
         return reorder(nodes, self.rules)

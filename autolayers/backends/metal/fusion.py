@@ -6,6 +6,7 @@ The snake activation (MUL SIN SQR MUL ADD) is left out: no language model has it
 
 from __future__ import annotations
 
+from functools import cache
 from itertools import pairwise
 
 from ...ggml.tensor import VIEW_OPS, Tensor
@@ -14,32 +15,42 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from ...builds import Rules
     from ...ggml.scheduler import AddAllocDep
+
+    ByFirst = dict[str, list["Fusion"]]
 
 MOST = 16                        # GGML_METAL_FUSION_MAX
 EMPTY = VIEW_OPS | {"NONE"}
 _MOE_MOST_USED = 8               # GGML_METAL_MOE_REDUCE_MAX_EXPERTS
 _MOE_MOST_EXPERTS = 1024         # GGML_METAL_TOPK_MOE_MAX_EXPERTS
+# ggml_metal_mul_mv_mma_type_supported; since Rules.metal_products_of_all the others too
+_PRODUCTS = frozenset(("f32", "f16", "q4_0", "q4_1", "q5_0", "q5_1", "q8_0", "q4_K", "q5_K", "q6_K"))
+_OTHER_PRODUCTS = frozenset((
+    "bf16", "q1_0", "q2_0", "mxfp4", "q2_K", "q3_K", "iq2_xxs", "iq2_xs", "iq2_s", "iq3_xxs", "iq3_s", "iq1_s", "iq1_m",
+    "iq4_nl", "iq4_xs", "tq2_0"))
 
 
 class Fusion:
     """A sequence of operations: `ops_all` with the views between them, `ops` without."""
 
     def __init__(self, ops: str, check: Callable[[Fusion, Sequence[Tensor], Sequence[int], int], bool],
-                 chain: bool = True) -> None:
+                 chain: bool = True, rule: str = "", types: frozenset[str] = frozenset()) -> None:
         self.ops_all = tuple(ops.split())
         self.ops = tuple(op for op in self.ops_all if op not in EMPTY)
         self.check = check
+        self.rule = rule         # of Rules, without which a build does not have it
+        self.types = types       # of a product's matrix
         self.chain = chain       # each node reads the one before, has its shape and is read by the next alone
 
 
-def add_alloc_deps(nodes: list[Tensor], add_alloc_dep: AddAllocDep) -> None:
+def add_alloc_deps(nodes: list[Tensor], add_alloc_dep: AddAllocDep, rules: Rules) -> None:
     """ggml_metal_fusion_add_alloc_deps: by the kinds of operations alone, the longest sequence first."""
-    ops = [node.op for node in nodes]
+    ops, by_first = [node.op for node in nodes], known(rules)
     i, count = 0, len(nodes)
     while i < count:
         length = 0
-        for fusion in _BY_FIRST.get(ops[i], ()):
+        for fusion in by_first.get(ops[i], ()):
             size = len(fusion.ops_all)
             if size > length and tuple(ops[i:i + size]) == fusion.ops_all:
                 length = size
@@ -54,12 +65,13 @@ def add_alloc_deps(nodes: list[Tensor], add_alloc_dep: AddAllocDep) -> None:
         i += max(1, length)
 
 
-def span(nodes: Sequence[Tensor], real: Sequence[int], at: int) -> int:
-    """ggml_metal_fusion_max: nodes from `real[at]` on that are one kernel. `real`: indices of nodes that compute."""
+def span(nodes: Sequence[Tensor], real: Sequence[int], at: int, by_first: ByFirst) -> int:
+    """ggml_metal_fusion_max: nodes from `real[at]` on that are one kernel. `real`: indices of nodes that compute;
+    `by_first`: known()."""
     start, end = at, min(at + MOST, len(real))
     while at < end:
         best = 0
-        for fusion in _BY_FIRST.get(nodes[real[at]].op, ()):
+        for fusion in by_first.get(nodes[real[at]].op, ()):
             n = len(fusion.ops)
             if n > best and at + n <= end and _matches(fusion, nodes, real[at:at + n]):
                 best = n
@@ -203,6 +215,16 @@ def _moe_reduce(fusion: Fusion, nodes: Sequence[Tensor], idxs: Sequence[int], n:
     return _fusible(group, (len(group) - 1,))
 
 
+def _mul_mat_add(fusion: Fusion, nodes: Sequence[Tensor], idxs: Sequence[int], n: int) -> bool:
+    """ggml_metal_fusion_check_mul_mat_add, as the reorder asks it: a residual, not a bias."""
+    product, total = nodes[idxs[0]], nodes[idxs[1]]
+    if (total.src[0] is product) == (total.src[1] is product):
+        return False
+    other = total.src[1 if total.src[0] is product else 0]
+    return (other.type == total.type == product.src[1].type == "f32" and not (other.view_src or other).weight
+            and product.src[0].type in fusion.types)
+
+
 _SELECTION = "SOFT_MAX RESHAPE ARGSORT VIEW GET_ROWS"
 _NORMALISED = f"{_SELECTION} RESHAPE SUM_ROWS CLAMP DIV RESHAPE"
 _FUSIONS = (
@@ -214,7 +236,16 @@ _FUSIONS = (
     *(Fusion(" ".join(["MUL", *["VIEW"] * n, *["ADD"] * (n - 1)]), _moe_reduce, chain=False)
       for n in range(2, _MOE_MOST_USED + 1)),
     Fusion("SSM_CONV UNARY", _ssm_conv_silu),
+    Fusion("MUL_MAT ADD", _mul_mat_add, rule="metal_adds_products", types=_PRODUCTS),
+    Fusion("MUL_MAT ADD", _mul_mat_add, rule="metal_products_of_all", types=_OTHER_PRODUCTS),
 )
-_BY_FIRST: dict[str, list[Fusion]] = {}
-for _fusion in _FUSIONS:
-    _BY_FIRST.setdefault(_fusion.ops[0], []).append(_fusion)
+
+
+@cache
+def known(rules: Rules) -> ByFirst:
+    """A build's sequences by their first operation."""
+    found: ByFirst = {}
+    for fusion in _FUSIONS:
+        if not fusion.rule or getattr(rules, fusion.rule):
+            found.setdefault(fusion.ops[0], []).append(fusion)
+    return found

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from ...builds import NEWEST_RULES
 from ...ggml.tensor import Tensor
-from .fusion import EMPTY, MOST, span
+from .fusion import EMPTY, MOST, known, span
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -62,13 +62,13 @@ def packs(nodes: list[Tensor], rules: Rules) -> list[Pack]:
     """The nodes, those that are fused together."""
     real = [i for i, node in enumerate(nodes) if node.op not in EMPTY]
     at = {i: n for n, i in enumerate(real)}
-    found = []
+    found, by_first = [], known(rules)
     i = 0
     while i < len(nodes):
         if not rules.metal_fusions:
             length = _run(nodes, i)
         else:
-            length = span(nodes, real, at[i]) if i in at else 1
+            length = span(nodes, real, at[i], by_first) if i in at else 1
         found.append(Pack(nodes[i:i + length], rules))
         i += length
     return found

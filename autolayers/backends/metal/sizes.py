@@ -25,7 +25,7 @@ def scratch(t: Tensor, size: int, rules: Rules) -> int:
     if not rules.metal_scratch:
         return size
     if op == "FLASH_ATTN_EXT":
-        return size + _flash_attn(t, rules.metal_fusions)
+        return size + _flash_attn(t, rules.metal_fusions, rules.metal_flash_pairs)
     if op == "MUL_MAT_ID":
         n_expert = t.src[0].ne[2]
         return size + 4 * n_expert * (1 + t.src[2].ne[1]) + (_AMAX if rules.metal_fusions else 0)
@@ -36,20 +36,21 @@ def scratch(t: Tensor, size: int, rules: Rules) -> int:
     return size
 
 
-def _flash_attn(t: Tensor, copies: bool) -> int:
-    """`copies`: keys and values are copied as f16."""
+def _flash_attn(t: Tensor, copies: bool, large: bool) -> int:
+    """`copies`: keys and values are copied as f16; `large`: of heads from 512 on in smaller batches too."""
     q, k, v = t.src[:3]
     mask, n_kv_max = t.param[0], t.param[2]  # type: ignore[index]
     v_is_k = v.view_src is not None and (v.view_src is k or (v.view_src is k.view_src and v.view_offs == k.view_offs))
     # ggml_metal_op_flash_attn_ext_extra_pad: the last keys and values, and their part of the mask
     row_k, row_v = k.nb[1], v.nb[1]
-    if copies and q.ne[1] >= 32 and block_size(k.type) > 1:
+    vector = q.ne[1] < 20 and q.ne[0] % 32 == 0
+    batch = q.ne[1] >= 32 or (large and q.ne[0] >= 512 and not vector)
+    if copies and batch and block_size(k.type) > 1:
         row_k = 2 * k.ne[0]
         row_v = 2 * (k.ne[0] if v_is_k else v.ne[0])
     masked = mask.ne[1] * mask.ne[2] * mask.ne[3] if mask is not None else 0
     size = _NCPSG * (row_k * k.ne[2] * k.ne[3] + row_v * v.ne[2] * v.ne[3] + 2 * masked)
     if mask is not None:             # ..._extra_blk: which parts of the mask are empty
-        vector = q.ne[1] < 20 and q.ne[0] % 32 == 0
         rows, columns = (_VEC_NQPSG, _VEC_NCPSG) if vector else (_NQPSG, _NCPSG)
         blocks = -(-q.ne[1] // rows) * -(-mask.ne[0] // columns)
         size += _pad(blocks * mask.ne[2] * mask.ne[3], 32)

@@ -10,6 +10,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from ...builds import Rules
+
 _UNARY = frozenset((
     "TANH", "RELU", "SIGMOID", "GELU", "GELU_ERF", "GELU_QUICK", "SILU", "ELU", "NEG", "ABS", "SGN", "STEP",
     "HARDSWISH", "HARDSIGMOID", "EXP", "SOFTPLUS", "EXPM1", "FLOOR", "CEIL", "ROUND", "TRUNC", "XIELU",
@@ -19,6 +21,7 @@ _FLOATS = frozenset(("f32", "f16"))
 _NO_KERNEL = frozenset(("nvfp4", "tq1_0"))
 _CONCAT = frozenset(("f32", "f16", "bf16", "i8", "i16", "i32", "i64", "q4_0", "q4_1", "q5_0", "q5_1", "q8_0"))
 _FLASH_ATTN_HEADS = frozenset((32, 40, 48, 64, 72, 80, 96, 112, 128, 192, 256, 320, 512, 576))
+_FLASH_ATTN_PAIRS = frozenset(((96, 64), (128, 96), (192, 128), (320, 256), (576, 512)))
 _FLASH_ATTN = frozenset(("f32", "f16", "bf16", "q8_0", "q4_0", "q4_1", "q5_0", "q5_1"))
 _SET_ROWS = frozenset(("f32", "f16", "bf16", "q8_0", "q4_0", "q4_1", "q5_0", "q5_1", "iq4_nl", "tq2_0"))
 _CPY = {
@@ -31,10 +34,14 @@ _ALWAYS = frozenset((
 _THREADGROUP = 32768             # bytes of threadgroup memory
 
 
-def supports_op(op: Tensor) -> bool:
+def supports_op(op: Tensor, rules: Rules) -> bool:
     kind = op.op
     if kind in _ALWAYS:
         return True
+    if kind == "FLASH_ATTN_EXT":
+        return _flash_attn(op, rules.metal_flash_pairs)
+    if kind == "LIGHTNING_INDEXER" and not rules.metal_indexer_heads and op.src[0].ne[1] != 64:
+        return False
     rule = _RULES.get(kind)
     return rule is not None and rule(op)
 
@@ -55,11 +62,13 @@ def _concat(op: Tensor) -> bool:
     return op.type == op.src[0].type == op.src[1].type and op.type in _CONCAT
 
 
-def _flash_attn(op: Tensor) -> bool:
+def _flash_attn(op: Tensor, pairs: bool) -> bool:
     q, k, v = op.src[:3]
-    if q.ne[0] not in _FLASH_ATTN_HEADS or (k.ne[0] == 72 and v.ne[0] != 72):
+    if q.ne[0] not in _FLASH_ATTN_HEADS or k.type != v.type or k.type not in _FLASH_ATTN:
         return False
-    return k.ne[0] >= v.ne[0] and k.type == v.type and k.type in _FLASH_ATTN
+    if pairs:
+        return k.ne[0] == v.ne[0] or (k.ne[0], v.ne[0]) in _FLASH_ATTN_PAIRS
+    return k.ne[0] >= v.ne[0] and (k.ne[0] != 72 or v.ne[0] == 72)
 
 
 def _mul_mat(op: Tensor) -> bool:
@@ -92,7 +101,7 @@ def _transposed(t: Tensor) -> bool:
 
 def _indexer(op: Tensor) -> bool:
     q, k, weights, mask = op.src[:4]
-    return (q.ne[0] == 128 and q.ne[1] == 64 and q.type == weights.type == op.type == "f32" and mask.type == "f16"
+    return (q.ne[0] == 128 and q.type == weights.type == op.type == "f32" and mask.type == "f16"
             and all(t.contiguous_rows() for t in (q, k, weights, mask)) and k.type in _FLASH_ATTN)
 
 
@@ -127,7 +136,7 @@ _RULES: dict[str, Callable[[Tensor], bool]] = {
     **dict.fromkeys(("DSV4_HC_COMB", "DSV4_HC_PRE", "DSV4_HC_POST"), _hyper_connections),
     "UNARY": lambda op: op.param in _UNARY and _float_rows(op),
     "GLU": lambda op: op.param in _GLU and op.src[0].contiguous(1) and op.src[0].type in _FLOATS,
-    "CONCAT": _concat, "FLASH_ATTN_EXT": _flash_attn, "LIGHTNING_INDEXER": _indexer, "SET_ROWS": _set_rows,
+    "CONCAT": _concat, "LIGHTNING_INDEXER": _indexer, "SET_ROWS": _set_rows,
     "ACC": lambda op: _rows(op) and op.src[1].contiguous_rows() and op.src[0].type == "f32",
     "SUM": lambda op: op.src[0].contiguous(), "ROLL": lambda op: op.src[0].contiguous(),
     "LEAKY_RELU": lambda op: op.src[0].type in _FLOATS,
