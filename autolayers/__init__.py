@@ -19,7 +19,7 @@ _HOME = {
     "Device": "devices.device", "Params": "flags.params", "Breakdown": "memory.breakdown",
     "read_header": "gguf", "Header": "gguf", "read_model": "model", "Model": "model",
     "estimate": "api", "plan": "api", "Plan": "planner",
-    "plan_together": "api", "Together": "planner.multi",
+    "plan_together": "api", "Together": "planner.multi", "plan_groups": "api", "Groups": "planner.groups",
 }
 __all__ = ["__version__", *sorted(_HOME)]
 

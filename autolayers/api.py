@@ -27,10 +27,12 @@ if TYPE_CHECKING:
     from .flags.policy import Policy
     from .model import Model
     from .planner import FitChoice, Plan
+    from .planner.groups import AnyOf, Groups
     from .planner.multi import Together
     from .planner.rivals import Rival
 
-__all__ = ["companions_of", "estimate", "fit_choice", "machine_for", "plan", "plan_together"]
+__all__ = ["companions_of", "estimate", "fit_choice", "machine_for", "plan", "plan_any", "plan_groups",
+           "plan_together"]
 
 
 def plan(model: Model | str | PathLike[str], words: Sequence[str] | Params | Arguments = (),
@@ -69,6 +71,33 @@ def plan_together(models: Sequence[Model], words: Sequence[str] | Params | Argum
     from .planner.multi import plan_together_on
 
     return plan_together_on(models, params, policy, machine, companions_of(params), notes, weights)
+
+
+def plan_groups(models: Sequence[Model], words: Sequence[str] | Params | Arguments = (),
+                devices: Sequence[Device | str] | None = None, host: Host | None = None,
+                environ: Mapping[str, str] | None = None) -> Groups:
+    """Plans models that take turns: groups that fit at the same time; see planner.groups. Raises what `plan` raises."""
+    from .flags.policy import read
+
+    params, policy = read(words, environ)
+    machine, notes = machine_for(params, policy, devices, host, environ)
+    from .planner.groups import plan_groups_on
+
+    return plan_groups_on(models, params, policy, machine, companions_of(params), notes)
+
+
+def plan_any(models: Sequence[Model], words: Sequence[str] | Params | Arguments = (),
+             devices: Sequence[Device | str] | None = None, host: Host | None = None,
+             environ: Mapping[str, str] | None = None) -> AnyOf:
+    """Plans models of which any `most` fit at once, as many as may be; see planner.groups. Raises what `plan`
+    raises."""
+    from .flags.policy import read
+
+    params, policy = read(words, environ)
+    machine, notes = machine_for(params, policy, devices, host, environ)
+    from .planner.groups import plan_any_on
+
+    return plan_any_on(models, params, policy, machine, companions_of(params), notes)
 
 
 def fit_choice(model: Model, words: Sequence[str] | Params | Arguments, devices: Sequence[Device] | None = None,

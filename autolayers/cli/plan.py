@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import sys
 
 from ..errors import UsageError
@@ -16,12 +15,11 @@ from . import load
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
 
     from ..flags.parse import Arguments
     from ..model import Model
     from ..planner import Plan
-    from ..planner.multi import Together
 
 
 def main(words: list[str]) -> int:
@@ -38,7 +36,15 @@ def main(words: list[str]) -> int:
     if not names:
         raise UsageError("which model? autolayers MODEL.gguf [flags]; autolayers --help says more")
     form = str(arguments.own.get("format") or ("text" if sys.stdout.isatty() else "flags"))
-    return _one(names[0], arguments, form) if len(names) == 1 else _several(names, arguments, form)
+    if arguments.own.get("swap") or any(map(os.path.isdir, names)):
+        from .several import in_turns
+
+        return in_turns(names, arguments, form)
+    if len(names) > 1:
+        from .several import at_once
+
+        return at_once(names, arguments, form)
+    return _one(names[0], arguments, form)
 
 
 def _one(name: str, arguments: Arguments, form: str) -> int:
@@ -61,7 +67,7 @@ def _one(name: str, arguments: Arguments, form: str) -> int:
     if form == "number" and not answer.fits:
         whole = make(replace(arguments, own={**arguments.own, "format": "flags"}))
         if whole.fits:
-            say("no n_gpu_layers fits by itself; this does: " + shell([*whole.flags, *_printable(arguments)]))
+            say("no n_gpu_layers fits by itself; this does: " + shell([*whole.flags, *printable(arguments)]))
             return 5
     (show if form == "text" else emit)(_render(answer, form, arguments))
     if form not in ("text", "json"):
@@ -82,45 +88,13 @@ def _measured(plan: Plan, model: Model, arguments: Arguments, make: Callable[[Ar
     return replace(plan, reasons=(line, *plan.reasons)) if line else plan
 
 
-def _several(names: list[str], arguments: Arguments, form: str) -> int:
-    from ..api import plan_together
-    from ..model.models import Models
-    from ..sources import needs_download
-
-    if form == "number":
-        raise UsageError("-q is for one model: several at once are only right with all their flags (--format flags)")
-    names, weights = weighted(names)
-    fetched = {name: load(name, arguments) for name in names if needs_download(name)}
-    models = Models(names, lambda name: fetched.get(name) or load(name, arguments))
-    together = plan_together(models, arguments, environ=os.environ, weights=weights)
-    (show if form == "text" else emit)(_render_several(together, form, arguments))
-    if form not in ("text", "json"):
-        for line in dict.fromkeys(line for plan in together.plans for line in warnings_of(plan)):
-            say(line)
-    return 0 if together.fits else 5
-
-
-def weighted(names: Sequence[str]) -> tuple[list[str], list[float]]:
-    """Names and weights: of "A.gguf@3" A.gguf's requests count three times. A file of the whole name comes first."""
-    found: list[str] = []
-    weights: list[float] = []
-    for name in names:
-        model, at, text = name.rpartition("@")
-        number = re.fullmatch(r"\d+(\.\d+)?", text) if at and model and not os.path.lexists(name) else None
-        if number and float(text) == 0:
-            raise UsageError(f"{name}: a model's weight is more than 0, such as {model}@2 or {model}@0.5")
-        found.append(model if number else name)
-        weights.append(float(text) if number else 1.0)
-    return found, weights
-
-
 def _render(plan: Plan, form: str, arguments: Arguments) -> str:
     """The plan in one of the output formats."""
     if form == "number":
         return f"{plan.n_gpu_layers}\n" if plan.fits else ""
     if form == "flags":
         # Words for $(...), which splits at blanks and knows no quotes
-        return " ".join([*plan.flags, *_printable(arguments)]) + "\n"
+        return " ".join([*plan.flags, *printable(arguments)]) + "\n"
     if form == "json":
         import json
 
@@ -129,34 +103,14 @@ def _render(plan: Plan, form: str, arguments: Arguments) -> str:
         from ..report.table import Style
         from ..report.text import plan_text
 
-        arguments, verbose = _verbose(arguments)
-        return plan_text(plan, Style.of(sys.stdout, os.environ), _printable(arguments), verbose)
+        arguments, verbose = without_verbose(arguments)
+        return plan_text(plan, Style.of(sys.stdout, os.environ), printable(arguments), verbose)
     from ..launch import formats
 
     return formats.write(form, plan, arguments, environ=os.environ, config_files=config_files(os.environ))
 
 
-def _render_several(together: Together, form: str, arguments: Arguments) -> str:
-    """The plans in one of the output formats; flags are one line per model, the model's path first."""
-    if form == "json":
-        import json
-
-        return json.dumps(together.to_dict(), indent=1) + "\n"
-    if form not in ("flags", "text"):
-        from ..launch.formats import write_several
-
-        return write_several(form, together.plans, arguments, together.fits, os.environ, config_files(os.environ))
-    from ..report.multi import model_words, together_text
-
-    if form == "flags":
-        rest = _printable(arguments)
-        return "".join(" ".join([shell(model_words(plan)), *plan.flags, *rest]) + "\n" for plan in together.plans)
-    from ..report.table import Style
-
-    return together_text(together, Style.of(sys.stdout, os.environ), _printable(_verbose(arguments)[0]))
-
-
-def _verbose(arguments: Arguments) -> tuple[Arguments, bool]:
+def without_verbose(arguments: Arguments) -> tuple[Arguments, bool]:
     """Whether the page is to show everything: -v, llama-server's flag too, is about the page where there is one."""
     from ..flags.parse import items
     from ..flags.table import Argument
@@ -166,7 +120,7 @@ def _verbose(arguments: Arguments) -> tuple[Arguments, bool]:
     return replace(arguments, rest=tuple(word for item in kept for word in item.words)), len(kept) < len(found)
 
 
-def _printable(arguments: Arguments) -> list[str]:
+def printable(arguments: Arguments) -> list[str]:
     """The user's words that do not touch memory, without secrets; a line on stderr says where those go."""
     if not arguments.rest:
         return []

@@ -141,8 +141,8 @@ OLLAMA_CONTEXT_LENGTH, OLLAMA_KV_CACHE_TYPE, OLLAMA_FLASH_ATTENTION and OLLAMA_S
 server reads them: set them here as they are set there."""
 
 COMMANDS = {command.name: command for command in (
-    Command("plan", "MODEL... [llama-server flags] [own flags]",
-            "the plan; several models are planned to run at the same time",
+    Command("plan", "MODEL...|DIR [llama-server flags] [own flags]",
+            "the plan; several models are planned to run at the same time, those of a directory in groups that do",
             "llama-server's flags that touch memory (-ngl -c -b -ub -np -kvu -fa -ctk -ctv -ts -sm -ot -ncmoe ...) and "
             "its LLAMA_ARG_* variables are constraints: what is given stays, what is not given is solved. -ngl alone "
             "is taken literally; with --strategy auto the rest is solved around it. Its other flags are passed on. Of "
@@ -265,6 +265,10 @@ FLAGS = (
     OwnFlag("--json", "devices check tune rules ollama+plan ollama+verify ollama+list", "", "the answer as JSON"),
     OwnFlag("-q --quiet", "plan", "", "the same as --format number: n_gpu_layers alone", key="format", value="number"),
     OwnFlag("-q --quiet", "ollama+plan", "", "num_gpu alone (-1: leave it to Ollama)", key="quiet"),
+
+    OwnFlag("--swap", "plan", "",
+            "several models need not all be loaded at once: find groups that do fit (a directory's models always take "
+            "turns)"),
 
     OwnFlag("--dry-run", "run", "", "print the command and do not start it"),
     OwnFlag("--verify", "run", "",

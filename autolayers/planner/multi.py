@@ -61,7 +61,7 @@ class Together:
         """Bytes that nobody takes and that no margin needs, per device."""
         left = dict(self.machine.limits)
         for plan in self.plans:
-            for name, size in _taken(plan).items():
+            for name, size in takes_of(plan).items():
                 left[name] -= size
         return left
 
@@ -72,7 +72,7 @@ class Together:
 
     def users(self) -> dict[str, list[int]]:
         """The models on each device, by their numbers."""
-        return {device.name: [i for i, plan in enumerate(self.plans) if device.name in _taken(plan)]
+        return {device.name: [i for i, plan in enumerate(self.plans) if device.name in takes_of(plan)]
                 for device in self.machine.devices}
 
     def to_dict(self) -> dict[str, object]:
@@ -100,9 +100,9 @@ def plan_together_on(models: Sequence[Model], params: Params, policy: Policy, ma
     if found is None:
         plans = _by_size(models, params, policy, machine, companions, notes, known)
         return Together(tuple(plans), machine, factors)
-    plans = _SharedOut(models, params, policy, machine, companions, notes, known, found).plans()
+    plans = SharedOut(models, params, policy, machine, companions, notes, found, known).plans()
     alone = tuple(sharing.alone(i) for i in range(len(models)))
-    return Together(tuple(_with_others(plans, machine)), machine, factors, alone, _costs(sharing, found), found.exact)
+    return Together(tuple(with_others(plans, machine)), machine, factors, alone, _costs(sharing, found), found.exact)
 
 
 def _shared(models: Sequence[Model], params: Params, policy: Policy, machine: Machine, companions: Companions,
@@ -159,14 +159,16 @@ def _has(left: Mapping[str, int], ram: int | None, option: Option) -> bool:
     return (ram is None or option.ram <= ram) and all(size <= left[name] for name, size in option.takes.items())
 
 
-class _SharedOut:
+class SharedOut:
     """What the launches of an assignment leave, shared out: first to those that are not whole, which it makes faster;
     then each of the others gets an equal part of its device's for its context."""
 
     def __init__(self, models: Sequence[Model], params: Params, policy: Policy, machine: Machine,
-                 companions: Companions, notes: tuple[str, ...], known: _Measured, found: Assignment) -> None:
+                 companions: Companions, notes: tuple[str, ...], found: Assignment,
+                 known: _Measured | None = None) -> None:
         self.models, self.params, self.policy, self.machine = models, params, policy, machine
-        self.companions, self.notes, self.known, self.chosen = companions, notes, known, found.chosen
+        self.companions, self.notes, self.chosen = companions, notes, found.chosen
+        self.known = known or _Measured()
         self.spare = dict(machine.limits)
         self.ram_spare = None if machine.ram is None else machine.ram - RAM_MARGIN
         for option in found.chosen:
@@ -188,26 +190,27 @@ class _SharedOut:
             limits = dict.fromkeys(self.machine.limits, 0)
             limits.update({name: size + self.spare[name] // parts[name] for name, size in option.takes.items()})
             ram = None if self.ram_spare is None else RAM_MARGIN + option.ram + self.ram_spare // len(rest)
-            plan = found[i] = _settled(self._plan(i, option, replace(self.machine, limits=limits, ram=ram)))
+            mine = replace(self.machine, limits=limits, ram=ram)
+            plan = found[i] = settled(measured_plan(self.models[i], option, self.params, self.policy, mine,
+                                                    self.companions, self.notes, self.known.of(self.models[i])))
             self._take(option.takes, option.ram, -1)
-            self._take(_taken(plan), plan.host.resident + plan.host.growing)
+            self._take(takes_of(plan), plan.host.resident + plan.host.growing)
         return [found[i] for i in range(len(order))]
 
-    def _plan(self, i: int, option: Option, machine: Machine) -> Plan:
-        """The best plan on the option's devices, or the option itself where that is better."""
-        model, chosen = self.models[i], option.params
-        given = replace(self.params, device=chosen.device, cache_type_k=chosen.cache_type_k,
-                        cache_type_v=chosen.cache_type_v)
-        known = self.known.of(model)
-        plan = plan_on(model, given, self.policy, machine, self.companions, self.notes, known=known)
-        larger = self.params.n_ctx is None and plan.breakdown.n_ctx > (chosen.n_ctx or 0)
-        if plan.fits and plan.speed.request <= option.seconds * (CONTEXT_PRICE if larger else 1 + 1e-9):
-            return plan
-        literal = replace(chosen, n_ctx=self.params.n_ctx)
-        policy = replace(self.policy, strategy=None, kv_types=())
-        other = plan_on(model, literal, policy, machine, self.companions, self.notes, known=known)
-        fitting = [found for found in (plan, other) if found.fits]
-        return min(fitting, key=lambda found: found.speed.request, default=plan)
+def measured_plan(model: Model, option: Option, params: Params, policy: Policy, machine: Machine,
+                  companions: Companions, notes: tuple[str, ...], known: Known) -> Plan:
+    """The best plan on the option's devices, or the option itself where that is better."""
+    chosen = option.params
+    given = replace(params, device=chosen.device, cache_type_k=chosen.cache_type_k, cache_type_v=chosen.cache_type_v)
+    plan = plan_on(model, given, policy, machine, companions, notes, known=known)
+    larger = params.n_ctx is None and plan.breakdown.n_ctx > (chosen.n_ctx or 0)
+    if plan.fits and plan.speed.request <= option.seconds * (CONTEXT_PRICE if larger else 1 + 1e-9):
+        return plan
+    literal = replace(chosen, n_ctx=params.n_ctx)
+    other = plan_on(model, literal, replace(policy, strategy=None, kv_types=()), machine, companions, notes,
+                    known=known)
+    fitting = [found for found in (plan, other) if found.fits]
+    return min(fitting, key=lambda found: found.speed.request, default=plan)
 
 
 class _Measured:
@@ -238,16 +241,16 @@ def _costs(sharing: Sharing, found: Assignment) -> tuple[tuple[float, ...], ...]
     return tuple(rows)
 
 
-def _with_others(plans: Sequence[Plan], machine: Machine) -> list[Plan]:
+def with_others(plans: Sequence[Plan], machine: Machine) -> list[Plan]:
     """The plans, with what the others leave as what is free for each."""
     left, ram = dict(machine.limits), machine.ram
     for plan in plans:
-        for name, size in _taken(plan).items():
+        for name, size in takes_of(plan).items():
             left[name] -= size
         ram = None if ram is None else ram - plan.host.resident - plan.host.growing
     found = []
     for plan in plans:
-        taken = _taken(plan)
+        taken = takes_of(plan)
         devices = tuple(replace(row, free=left[row.name] + taken.get(row.name, 0)) for row in plan.devices)
         free = None if ram is None else ram + plan.host.resident + plan.host.growing
         found.append(replace(plan, devices=devices, host=replace(plan.host, free=free)))
@@ -268,13 +271,13 @@ def _by_size(models: Sequence[Model], params: Params, policy: Policy, machine: M
             FIT_PARAMS_MIN_CTX, max(1, model.n_ctx_train)))
         found = plan_on(model, params, at, replace(machine, limits=mine, ram=ram), companions, notes,
                         known=known.of(model))
-        plans.append(_settled(found))
-        limits = {name: limit - _taken(found).get(name, 0) for name, limit in limits.items()}
+        plans.append(settled(found))
+        limits = {name: limit - takes_of(found).get(name, 0) for name, limit in limits.items()}
         ram = None if ram is None else ram - found.host.resident      # one margin does for all
     if ram is not None:
         share = max(0, ram - RAM_MARGIN) // len(plans)
         for i, model in enumerate(models):
-            plans[i] = _settled(_served(model, plans[i], params, policy, machine, companions, notes, share,
+            plans[i] = settled(_served(model, plans[i], params, policy, machine, companions, notes, share,
                                         known.of(model)))
     return plans
 
@@ -289,11 +292,11 @@ def _served(model: Model, plan: Plan, given: Params, policy: Policy, machine: Ma
     return plan_on(model, launch, again, mine, companions, notes, known=known)
 
 
-def _settled(plan: Plan) -> Plan:
+def settled(plan: Plan) -> Plan:
     """The plan without what it was made of."""
     speed = plan.speed
     return replace(plan, model=plan.model.outline(), predict=lambda: speed)
 
 
-def _taken(plan: Plan) -> dict[str, int]:
+def takes_of(plan: Plan) -> dict[str, int]:
     return {device.name: device.used + device.margin for device in plan.devices if device.used}

@@ -11,6 +11,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from ..planner.groups import Groups
     from ..planner.multi import Together
     from ..planner.plan import Plan
 
@@ -34,8 +35,23 @@ def together_text(together: Together, style: Style | None = None, rest: Sequence
         lines += wrap(said, style.width, "- ", "  ")
     for warning in dict.fromkeys(warning for plan in together.plans for warning in plan.warnings):
         lines += [style(line, "yellow") for line in wrap(warning, style.width, "! ", "  ")]
-    lines += [style("all fit together", "green") if together.fits else style("they do not fit together", "red")]
+    alone = len(together.plans) == 1
+    lines += [style("fits" if alone else "all fit together", "green") if together.fits else
+              style("does not fit" if alone else "they do not fit together", "red")]
     return "\n".join(lines) + "\n"
+
+
+def groups_text(groups: Groups, style: Style | None = None, rest: Sequence[str] = ()) -> str:
+    """Each group of models that fit at the same time, as together_text has it."""
+    style = style or Style()
+    count = len(groups.groups)
+    parts = []
+    for number, group in enumerate(groups.groups, 1):
+        size = len(group.plans)
+        head = f"group {number} of {count}: {size} models at the same time" if size > 1 else \
+            f"group {number} of {count}: one model"
+        parts.append(style(head, "bold") + "\n\n" + together_text(group, style, rest))
+    return "\n".join(parts)
 
 
 def _speed_words(together: Together, i: int) -> str:

@@ -60,17 +60,18 @@ def write(kind: str, plan: Plan, arguments: Arguments, command: WrappedCommand |
 
 def write_several(kind: str, plans: Sequence[Plan], arguments: Arguments, together: bool,
                   environ: Mapping[str, str] | None = None, config_files: Sequence[str] = (),
-                  warn: Callable[[str], None] = say) -> str:
-    """One file for several models; `together`: they fit at the same time. Raises UsageError as `write` does."""
+                  warn: Callable[[str], None] = say, *, groups: Sequence[Sequence[int]] = (), most: int = 0) -> str:
+    """One file for several models; `together`: they fit at the same time; `groups`: those of the plans, by number,
+    that do; `most`: any so many do. Raises UsageError as `write` does."""
     from .launch_file import LaunchFile
 
     writer = _writer(kind, tuple(row.name for row in FORMATS.values() if row.several))
     launches = [LaunchFile.of_plan(plan, arguments, None, environ, config_files) for plan in plans]
-    return _written(writer, launches, warn, together=together)
+    return _written(writer, launches, warn, together=together, groups=groups, most=most)
 
 
 def _written(writer: Callable[..., str], launches: Sequence[LaunchFile], warn: Callable[[str], None],
-             **options: bool) -> str:
+             **options: object) -> str:
     text = writer(*launches, **options)
     for warning in dict.fromkeys(warning for launch in launches for warning in launch.warnings):
         warn(warning)

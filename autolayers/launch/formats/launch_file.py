@@ -12,6 +12,7 @@ from ...flags.parse import items, parse
 from ...flags.table import Argument, lookup
 from ...flags.write import to_words
 from ...net import public
+from ...units import human
 from ..command import WrappedCommand
 from ..secrets import launcher_without_secrets, without_secrets
 
@@ -194,6 +195,14 @@ def named(launches: Sequence[LaunchFile]) -> Iterator[tuple[str, LaunchFile]]:
             name = f"{launch.name}-{number}"
         seen.add(name)
         yield name, launch
+
+
+def sizes_note(launch: LaunchFile) -> str:
+    """What the launch takes where, margins included."""
+    plan = launch.plan
+    parts = [f"{device.name} {human(device.used + device.margin)}" for device in plan.devices if device.used]
+    host = plan.host
+    return ", ".join([*parts, f"RAM {human(host.resident)}, {human(host.resident + host.growing)} at most"])
 
 
 def without(words: Sequence[str], *flags: str) -> list[str]:

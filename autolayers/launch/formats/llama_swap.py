@@ -4,20 +4,30 @@ from __future__ import annotations
 
 from ...errors import UsageError
 from ...quoting import posix, yaml
-from .launch_file import LaunchFile, named, without
+from .launch_file import LaunchFile, named, sizes_note, without
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 
-def write(*launches: LaunchFile, together: bool = False) -> str:
-    """`together`: several models fit at the same time, so they form a group whose members stay loaded."""
+def write(*launches: LaunchFile, together: bool = False, groups: Sequence[Sequence[int]] = (), most: int = 0) -> str:
+    """`together`: several models fit at the same time, so they form a group whose members stay loaded; `groups`: those
+    of these launches, by number, that do. A model alone is in llama-swap's own group, which unloads all others."""
     notes = dict.fromkeys(note for launch in launches
                           for note in (*launch.notes, *launch.secret_notes("llama-swap's environment")))
     models = dict(named(launches))
     lines = [*notes, "models:"]
     for name, launch in models.items():
-        lines += [f"  {yaml(name)}:", f"    cmd: {yaml(_command(launch))}", *_proxy(launch)]
-    if together:
-        lines += ["groups:", "  together:", "    swap: false", "    exclusive: true", "    members:"]
-        lines += [f"      - {yaml(name)}" for name in models]
+        lines += [f"  {yaml(name)}:", *([f"    # {sizes_note(launch)}"] if groups else [])]
+        lines += [f"    cmd: {yaml(_command(launch))}", *_proxy(launch)]
+    sets = {"together": list(models)} if together else {
+        f"group-{number}": [list(models)[i] for i in members]
+        for number, members in enumerate((members for members in groups if len(members) > 1), 1)}
+    lines += ["groups:"] if sets else []
+    for group, names in sets.items():
+        lines += [f"  {group}:", "    swap: false", "    exclusive: true", "    members:"]
+        lines += [f"      - {yaml(name)}" for name in names]
     return "\n".join(lines) + "\n"
 
 

@@ -8,7 +8,7 @@ from ...flags.parse import Item, items, parse
 from ...flags.table import LEGACY, Argument
 from ...flags.write import to_words
 from ...quoting import ini
-from .launch_file import LaunchFile, named
+from .launch_file import LaunchFile, named, sizes_note
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -20,8 +20,9 @@ _ROUTERS = ("--port", "--host", "--api-key-file", "--ssl-key-file", "--ssl-cert-
 _OVERRIDES = ("-ot", "-cmoe", "-ncmoe", "-ncffn")
 
 
-def write(*launches: LaunchFile, together: bool = False) -> str:
-    """A section for each model; the router itself decides which stay loaded, so `together` changes nothing."""
+def write(*launches: LaunchFile, together: bool = False, groups: Sequence[Sequence[int]] = (), most: int = 0) -> str:
+    """A section for each model. The router unloads what was used least recently once --models-max are loaded: `most`,
+    where any so many of these fit, and all of them where they fit `together`."""
     notes = dict.fromkeys(note for launch in launches
                           for note in (*launch.notes, *launch.secret_notes("the router's environment")))
     sections = []
@@ -35,8 +36,10 @@ def write(*launches: LaunchFile, together: bool = False) -> str:
                 continue             # another model's already, and the router takes none twice
             else:
                 words += item.words
-        sections.append(section(name, words))
-    return "\n".join(["version = 1", "", *notes, *sections])
+        sections.append((f"# {sizes_note(launch)}\n" if most else "") + section(name, words))
+    most = most or (len(launches) if together and len(launches) > 1 else 0)
+    head = [f"# llama-server --models-preset FILE --models-max {most}"] if most else []
+    return "\n".join(["version = 1", "", *head, *notes, *sections])
 
 
 def section(name: str, words: Sequence[str]) -> str:

@@ -1,0 +1,181 @@
+"""`autolayers plan` with several models: at the same time, or in turns."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+
+from ..errors import ModelError, UsageError
+from ..flags.parse import config_files
+from ..output import emit, say, show
+from ..quoting import shell
+from . import load
+from .plan import printable, warnings_of, without_verbose
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from ..flags.parse import Arguments
+    from ..model import Model
+    from ..model.models import Models
+    from ..planner import Plan
+    from ..planner.groups import Groups
+    from ..planner.multi import Together
+
+
+def at_once(names: list[str], arguments: Arguments, form: str) -> int:
+    """Models that are to be loaded at the same time; launch files of those that do not fit so have them in turns."""
+    from ..api import plan_together
+
+    _refuse_number(form)
+    names, weights = weighted(names)
+    models = _models(names, arguments)
+    together = plan_together(models, arguments, environ=os.environ, weights=weights)
+    if form not in ("text", "json", "flags") and not together.fits:
+        say("they do not fit at the same time: they take turns")
+        return _take_turns(names, models, arguments, form)
+    _print(_together(together, form, arguments), form, together.plans)
+    return 0 if together.fits else 5
+
+
+def in_turns(names: list[str], arguments: Arguments, form: str) -> int:
+    """Models that need not all be loaded at once."""
+    _refuse_number(form)
+    names = _named(names, arguments)
+    return _take_turns(names, _models(names, arguments), arguments, form)
+
+
+def weighted(names: Sequence[str]) -> tuple[list[str], list[float]]:
+    """Names and weights: of "A.gguf@3" A.gguf's requests count three times. A file of the whole name comes first."""
+    found: list[str] = []
+    weights: list[float] = []
+    for name in names:
+        model, at, text = name.rpartition("@")
+        number = re.fullmatch(r"\d+(\.\d+)?", text) if at and model and not os.path.lexists(name) else None
+        if number and float(text) == 0:
+            raise UsageError(f"{name}: a model's weight is more than 0, such as {model}@2 or {model}@0.5")
+        found.append(model if number else name)
+        weights.append(float(text) if number else 1.0)
+    return found, weights
+
+
+def _refuse_number(form: str) -> None:
+    if form == "number":
+        raise UsageError("-q is for one model: several at once are only right with all their flags (--format flags)")
+
+
+def _models(names: Sequence[str], arguments: Arguments) -> Models:
+    """The models, each read when it is asked for; what is downloaded is read once."""
+    from ..model.models import Models
+    from ..sources import needs_download
+
+    fetched: dict[str, Model] = {}
+
+    def read(name: str) -> Model:
+        if not needs_download(name):
+            return load(name, arguments)
+        if name not in fetched:
+            fetched[name] = load(name, arguments)
+        return fetched[name]
+
+    return Models(names, read)
+
+
+def _take_turns(names: Sequence[str], models: Models, arguments: Arguments, form: str) -> int:
+    """The router goes by the number of models that are loaded, everything else by groups."""
+    from ..api import plan_any, plan_groups
+
+    if form == "preset":
+        found = plan_any(models, arguments, environ=os.environ)
+        for i in found.alone:
+            say(f"{names[i]} has no space for all of it on the devices even alone: so --models-max is 1")
+        plans, refused, fits = list(found.plans), found.refused, found.fits
+    else:
+        groups = plan_groups(models, arguments, environ=os.environ)
+        plans, refused, fits = list(groups.plans().values()), groups.refused, groups.fits
+    reasons = [reason if names[i] in reason else f"{names[i]}: {reason}" for i, reason in refused]
+    if len(names) == 1 and reasons:
+        raise ModelError(reasons[0])
+    for line in reasons:
+        say(line)
+    if not plans:
+        raise ModelError("none of these can be planned")
+    if form == "preset":
+        text = _launch_file(form, plans, arguments, most=found.most)
+    elif form == "flags":
+        text = _lines(plans, arguments)
+    elif form in ("text", "json"):
+        text = _groups(groups, form, arguments)
+    else:
+        place = {i: position for position, i in enumerate(groups.plans())}
+        sets = [[place[i] for i in members] for members in groups.members]
+        text = _launch_file(form, plans, arguments, groups=sets)
+    _print(text, form, plans)
+    return 0 if fits else 5
+
+
+def _named(names: Sequence[str], arguments: Arguments) -> list[str]:
+    """The models of directories, and the others as they were named."""
+    from ..sources import network_environ
+    from ..sources.offers import offers
+
+    found: list[str] = []
+    for name in names:
+        if os.path.isdir(name):
+            found += [offer.source for offer in offers(name, network_environ(os.environ, arguments))[0]]
+        else:
+            found += weighted([name])[0]
+    return found
+
+
+# --- the output
+
+def _print(text: str, form: str, plans: Sequence[Plan]) -> None:
+    (show if form == "text" else emit)(text)
+    if form not in ("text", "json"):
+        for line in dict.fromkeys(line for plan in plans for line in warnings_of(plan)):
+            say(line)
+
+
+def _together(together: Together, form: str, arguments: Arguments) -> str:
+    """The plans in one of the output formats; flags are one line per model, the model's path first."""
+    if form == "json":
+        import json
+
+        return json.dumps(together.to_dict(), indent=1) + "\n"
+    if form == "flags":
+        return _lines(together.plans, arguments)
+    if form != "text":
+        return _launch_file(form, together.plans, arguments, together=together.fits)
+    from ..report.multi import together_text
+    from ..report.table import Style
+
+    return together_text(together, Style.of(sys.stdout, os.environ), printable(without_verbose(arguments)[0]))
+
+
+def _groups(groups: Groups, form: str, arguments: Arguments) -> str:
+    if form == "json":
+        import json
+
+        return json.dumps(groups.to_dict(), indent=1) + "\n"
+    from ..report.multi import groups_text
+    from ..report.table import Style
+
+    return groups_text(groups, Style.of(sys.stdout, os.environ), printable(without_verbose(arguments)[0]))
+
+
+def _lines(plans: Sequence[Plan], arguments: Arguments) -> str:
+    from ..report.multi import model_words
+
+    rest = printable(arguments)
+    return "".join(" ".join([shell(model_words(plan)), *plan.flags, *rest]) + "\n" for plan in plans)
+
+
+def _launch_file(form: str, plans: Sequence[Plan], arguments: Arguments, *, together: bool = False,
+                 groups: Sequence[Sequence[int]] = (), most: int = 0) -> str:
+    from ..launch.formats import write_several
+
+    return write_several(form, plans, arguments, together, os.environ, config_files(os.environ), groups=groups,
+                         most=most)
