@@ -1,6 +1,7 @@
 """What searches cost: python benchmarks/bench_plan.py
 
-For each question the launches that were measured, with and without graph buffers, and the processor time of the plan.
+For each question the launches that were measured, with and without graph buffers, and the processor time of the plan;
+then that of all of them on Vulkan and Metal, which reorder graphs: at most twice CUDA's.
 Then every larger model of the fixtures on three unlike GPUs, which together hold half of it or a little more than all
 of it.
 """
@@ -46,7 +47,21 @@ def main() -> None:
         autolayers.plan(model, flags.split())
         taken = (time.process_time() - start) * 1000
         print(f"{name + ' ' + flags:50} {what:30} {sum(asked):4} {len(asked) - sum(asked):6} {taken:8.0f}")
+    backends()
     everywhere()
+
+
+def backends() -> None:
+    """The questions again on backends that run a graph in an order of their own."""
+    taken = dict.fromkeys(("cuda", "vulkan", "metal"), 0.0)
+    for name, flags, _ in QUESTIONS:
+        for backend in taken:
+            model = autolayers.read_model(ROOT / "fixtures" / "headers" / f"{name}.gguf")
+            start = time.process_time()
+            autolayers.plan(model, [*flags.split(), "--backend", backend])
+            taken[backend] += time.process_time() - start
+    print("\nall of them: " + ", ".join(f"{backend} {seconds * 1000:.0f} ms ({seconds / taken['cuda']:.1f} x)"
+                                        for backend, seconds in taken.items()))
 
 
 def everywhere() -> None:

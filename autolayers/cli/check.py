@@ -45,7 +45,7 @@ def main(words: Sequence[str]) -> int:
     for checked in check(program, devices, os.environ, build, names, quick="quick" in own):
         found.append(checked)
         if terminal:
-            print(f"\r{len(found)} of {len(names)}: {checked.name:<32}", end="", file=sys.stderr, flush=True)
+            print(f"\r{len(found)} of {len(names) + 1}: {checked.name:<32}", end="", file=sys.stderr, flush=True)
     if terminal:
         print("\r" + " " * 60 + "\r", end="", file=sys.stderr)
     _keep(program, build, found)

@@ -2,6 +2,7 @@
 
 A tiny model of each architecture (bundled headers, the weights a hole in the file) is loaded by llama-server, the
 buffer sizes of its log are compared with the prediction, and the server ended. Nothing is computed: there is no warmup.
+One of them is also loaded with itself as its draft and with an adapter.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import os
 import re
 import socket
+import struct
 import subprocess
 import tempfile
 
@@ -18,7 +20,7 @@ from ..errors import LaunchRefused
 from ..flags.parse import parse
 from ..gguf import read_header
 from ..quoting import printable
-from ..records import dataclass
+from ..records import dataclass, replace
 from .log import LogReader
 from .supervise import end_group, own_group
 from .verify import compare
@@ -29,6 +31,7 @@ if TYPE_CHECKING:
 
     from ..builds import Build
     from ..devices.device import Device
+    from ..model import Model
     from .log import LaunchLog
 
 PATIENCE = 60.0          # seconds for one load
@@ -36,6 +39,7 @@ _TAIL = 1 << 14          # bytes of the end of a log that are searched for the r
 _UNKNOWN = re.compile(rb"unknown model architecture|unknown (?:pre-tokenizer|tokenizer)")
 _REASON = re.compile(rb"(?: E |GGML_ASSERT|error:)[^\n]*")
 # Launches of each model; those with layers on a device only where there is one
+COMPANIONS = "llama-moe"         # the one with a draft and an adapter
 VARIANTS = (
     ("-ngl", "99", "-c", "1024", "-np", "1"),
     ("-ngl", "99", "-c", "2048", "-np", "2", "-fa", "off", "-ub", "64"),
@@ -72,8 +76,22 @@ def check(program: str, devices: Sequence[Device], environ: Mapping[str, str], b
             finally:
                 os.unlink(path)
 
+        def with_companions() -> Checked:
+            path, draft, adapter = (os.path.join(folder, name)
+                                    for name in (f"{COMPANIONS}.gguf", "draft.gguf", "adapter.gguf"))
+            _write(path, COMPANIONS)
+            _write(draft, COMPANIONS)
+            with open(adapter, "wb") as out:
+                out.write(_adapter(read(COMPANIONS)))
+            variant = (*VARIANTS[0], "-md", draft, "--lora", adapter)
+            checked = _check_one(program, COMPANIONS, path, devices, environ, build, (variant,))
+            more = "with a draft and an adapter"
+            return replace(checked, name=f"{COMPANIONS} {more}", architecture=f"{checked.architecture} {more}")
+
         try:
             yield from pool.map(one, names or architectures())
+            if not names or COMPANIONS in names:
+                yield with_companions()
         finally:
             pool.shutdown(cancel_futures=True)
 
@@ -116,6 +134,25 @@ def _check_one(program: str, name: str, path: str, devices: Sequence[Device], en
         state = "bound" if state == "differs" else state
     found = tuple((*key, more) for key, more in parts.items())
     return Checked(name, model.architecture, state, found, why if state == "bound" else "")
+
+
+def _adapter(model: Model) -> bytes:
+    """A LoRA of rank 4, all zeros, for the queries of every layer."""
+    def text(value: str) -> bytes:
+        return struct.pack("<Q", len(value)) + value.encode()
+
+    keys = [("general.type", 8, text("adapter")), ("general.architecture", 8, text(model.architecture)),
+            ("adapter.type", 8, text("lora")), ("adapter.lora.alpha", 6, struct.pack("<f", 1.0))]
+    queries = [info for name, info in model.tensors.items() if name.endswith(".attn_q.weight")]
+    pairs = [pair for info in queries for pair in ((info.name + ".lora_a", info.ne[0], 4),
+                                                   (info.name + ".lora_b", 4, info.ne[1]))]
+    found = b"GGUF" + struct.pack("<IQQ", 3, len(pairs), len(keys))
+    found += b"".join(text(key) + struct.pack("<I", kind) + value for key, kind, value in keys)
+    offset = 0
+    for name, *ne in pairs:
+        found += text(name) + struct.pack("<IQQIQ", 2, *ne, 0, offset)      # two dimensions, f32
+        offset += -(-4 * ne[0] * ne[1] // 32) * 32
+    return found + bytes(-len(found) % 32 + offset)
 
 
 def load(words: Sequence[str], environ: Mapping[str, str], folder: str) -> tuple[LaunchLog, bytes]:

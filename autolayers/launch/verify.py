@@ -12,6 +12,9 @@ if TYPE_CHECKING:
     from .log import LaunchLog
 
 PARTS = ("model", "context", "compute")
+# what a Breakdown calls it -> the model in the log, and its part
+_COMPANIONS = {"draft model weights": (1, "model"), "draft context": (1, "context"), "draft compute": (1, "compute"),
+               "LoRA": (0, "lora")}
 _ROUNDING = 0.005      # MiB: the log has two decimals
 
 
@@ -77,7 +80,7 @@ class LogComparison:
 def compare(launch: LaunchLog, predicted: Breakdown, margins: dict[str, int] | None = None) -> LogComparison:
     """Compares a launch's log with its prediction.
 
-    Buffers of the first model and its first context count, not those of draft models and further contexts. Without
+    Buffers of the first model and its first context count, and those of a draft and of adapters. Without
     buffer lines the memory breakdown that llama-server prints at its end is used, in whole MiB. `margins` (bytes per
     device) are for the warning about too little free memory.
     """
@@ -98,7 +101,23 @@ def compare(launch: LaunchLog, predicted: Breakdown, margins: dict[str, int] | N
     known = next((extra for extra in predicted.extras if extra.name == "output buffer"), None)
     if known is not None:
         lines.append(Line(known.device, known.name, known.size, output, round(_ROUNDING * MiB) + 1))
-    return LogComparison(tuple(lines), tuple(spills(launch, margins)))
+    return LogComparison((*lines, *_companions(launch, predicted)), tuple(spills(launch, margins)))
+
+
+def _companions(launch: LaunchLog, predicted: Breakdown) -> list[Line]:
+    """The draft model, which is loaded after its target, and adapters, as far as they are predicted exactly."""
+    lines = []
+    for extra in predicted.extras:
+        index, part = _COMPANIONS.get(extra.name, (len(launch.loads), ""))
+        if not extra.exact or index >= len(launch.loads):
+            continue
+        there = [(name, sizes) for name, sizes in launch.loads[index].buffers.get(part, {}).items()
+                 if launch.device_of(name) == extra.device]
+        if there and not any(name.endswith("_Mapped") for name, _ in there):
+            sizes = [size for _, of in there for size in of]
+            lines.append(Line(extra.device, extra.name, extra.size, round(sum(sizes) * MiB),
+                              int(_ROUNDING * MiB * len(sizes)) + 1))
+    return lines
 
 
 def _sum(launch: LaunchLog, part: str) -> int | None:

@@ -40,10 +40,17 @@ if isinstance(sizes, str):
 print("llama_model_loader: loaded meta data")
 for part, size in sizes.items():
     print(f"x: CPU {part} buffer size = {size / 1048576:.2f} MiB")
+if "--lora" in words:
+    print("llama_adapter_lora_init_impl: CPU LoRA buffer size = 0.02 MiB")
+    print("llama_model_loader: loaded meta data")
+    more = json.load(open(os.path.join(here, "more.json")))
+    for part, size in sizes.items():
+        print(f"x: CPU {part} buffer size = {size / 1048576 + more:.2f} MiB")
 print("srv llama_server: model loaded", flush=True)
 signal.pause()
 """
 NAMES = ("gemma2-dense", "qwen3-dense", "llama-moe")
+BOTH = "llama-moe with a draft and an adapter"
 WORDS = "-ngl 99 -c 1024 -np 1 -lm none"
 
 
@@ -60,6 +67,7 @@ def program(tmp_path: pathlib.Path) -> pathlib.Path:
         sizes[name] = {"model": use.host.model, "KV": use.host.context, "compute": use.host.compute,
                        "output": next(extra.size for extra in use.extras if "output" in extra.name)}
     (tmp_path / "sizes.json").write_text(json.dumps(sizes))
+    (tmp_path / "more.json").write_text("0")
     return found
 
 
@@ -85,9 +93,9 @@ def states(answer: subprocess.CompletedProcess[str]) -> dict[str, str]:
 def test_equal_different_failed_and_unknown(run: Callable[..., Any], program: pathlib.Path) -> None:
     done = run("check", "--quick", "--json", "--llama-server", str(program))
     assert done.returncode == 0, done.stderr
-    assert set(states(done)) == set(architectures())
-    assert {name for name, state in states(done).items() if state == "equal"} == set(NAMES)
-    assert {state for name, state in states(done).items() if name not in NAMES} == {"unknown"}
+    assert set(states(done)) == {*architectures(), BOTH}
+    assert {name for name, state in states(done).items() if state == "equal"} == {*NAMES, BOTH}
+    assert {state for name, state in states(done).items() if name not in (*NAMES, BOTH)} == {"unknown"}
     before = json.loads((program.parent / "sizes.json").read_text())
     change(program, "qwen3-dense", {**before["qwen3-dense"], "compute": before["qwen3-dense"]["compute"] + 3 * MiB})
     change(program, "llama-moe", "GGML_ASSERT(false) \x1b[31mfailed")
@@ -95,7 +103,16 @@ def test_equal_different_failed_and_unknown(run: Callable[..., Any], program: pa
     assert done.returncode == 1
     assert "qwen3 (qwen3-dense): compute on Host +3.00 MiB" in done.stdout
     assert "llama (llama-moe): failed: GGML_ASSERT" in done.stdout and "\x1b" not in done.stdout
-    assert "1 of 3 models equal in every part" in done.stdout
+    assert "1 of 4 models equal in every part" in done.stdout
+
+
+def test_a_draft_and_an_adapter(run: Callable[..., Any], program: pathlib.Path) -> None:
+    (program.parent / "more.json").write_text("2")
+    done = run("check", "--quick", "--llama-server", str(program))
+    assert done.returncode == 1 and "Host LoRA: 1 of 1 equal" in done.stdout
+    assert f"({BOTH}): draft model weights on Host +2.00 MiB, draft context on Host +2.00 MiB" in done.stdout
+    plan = run("run", "--gpu", "24GiB", "--dry-run", str(program), "-m", "fixtures/headers/llama-3.1-8b-q4_k_m.gguf")
+    assert "llama allocates as predicted" in plan.stderr
 
 
 def test_plans_for_that_program_say_so(run: Callable[..., Any], program: pathlib.Path) -> None:
@@ -140,4 +157,5 @@ def test_a_damaged_record_is_none(tmp_path: pathlib.Path) -> None:
 def test_with_the_real_llama_server(binaries: pathlib.Path, run: Callable[..., Any]) -> None:
     done = run("check", "--llama-server", str(binaries / "llama-server"))
     assert done.returncode == 0, done.stdout
-    assert f"{len(architectures())} of {len(architectures())} models equal" in done.stdout
+    count = len(architectures()) + 1
+    assert f"{count} of {count} models equal" in done.stdout and "draft compute: 1 of 1 equal" in done.stdout
