@@ -1,8 +1,8 @@
 """Fits the constants of the speed prediction to measured launches: python benchmarks/fit_speed.py [--write]
 
 Prints how far predictions are off by class, once with all rows known (fitted) and once with each row predicted by
-constants that were fitted without its source. --write puts the constants into autolayers/backends/speeds.py, and --rows
-FILE adds rows, such as `autolayers tune --share` writes.
+constants that were fitted without its source; --docs keeps those tables in docs/speeds.md. --write puts the constants
+into autolayers/backends/speeds.py, and --rows FILE adds rows, such as `autolayers tune --share` writes.
 
 Least squares on log(predicted / measured) with Huber's loss; a source of n rows weighs as sqrt(n). A generation's
 constants are drawn to those of its backend, and those to the start values, so that few rows move them little. What only
@@ -270,24 +270,64 @@ def fit(rows: list[Row], rounds: int = 12, near: dict | None = None) -> tuple[tu
 
 
 def share(factors: numpy.ndarray, most: float) -> str:
-    return f"{100 * numpy.mean(factors <= most):6.0f}%"
+    return f"{100 * numpy.mean(factors <= most):.0f} %"
+
+
+HEAD = ("n", "ratio", "factor", "p80", "within 1.25", "within 1.5")
+PAGE: list[str] = []          # docs/speeds.md
+
+
+def show(title: str, first: str, cells: list[tuple[str, ...]]) -> None:
+    """Prints a table, and keeps it for the page."""
+    print(f"\n{title}")
+    for cell in [(first, *HEAD), *cells]:
+        print(f"{cell[0]:24}" + "".join(f"{text:>12}" for text in cell[1:]))
+    PAGE.extend(["", f"## {title}", "", f"| {first} | {' | '.join(HEAD)} |", "|---|" + "---:|" * len(HEAD)])
+    PAGE.extend(f"| {' | '.join(cell)} |" for cell in cells)
+
+
+def residuals(name: str, logs: list[float]) -> tuple[str, ...]:
+    """A row: how many, and how far off: the median of predicted / measured, and factors."""
+    factors = numpy.exp(numpy.abs(logs))
+    return (name, str(len(logs)), f"{math.exp(numpy.median(logs)):.2f}", f"{numpy.median(factors):.2f}",
+            f"{numpy.quantile(factors, 0.8):.2f}", share(factors, 1.25), share(factors, 1.5))
 
 
 def table(title: str, rows: list[Row], predicted: list[float]) -> dict[tuple[str, str], float]:
-    """Prints residuals by class; returns the factor that 8 in 10 rows of each are within."""
-    print(f"\n{title}\n{'':20}{'n':>5}{'ratio':>7}{'factor':>8}{'p80':>7}{'<1.25':>7}{'<1.5':>7}")
-    found = {}
+    """Shows residuals by class; returns the factor that 8 in 10 rows of each are within."""
+    found, cells = {}, []
     for kind in ("tg", "pp"):
         for name in (*CLASSES, "all"):
             logs = [math.log(p / row.measured) for row, p in zip(rows, predicted, strict=True)
                     if row.kind == kind and name in (row.placement, "all")]
             if not logs:
                 continue
-            factors = numpy.exp(numpy.abs(logs))
-            found[name, kind] = float(numpy.quantile(factors, 0.8))
-            print(f"{name + ' ' + kind:20}{len(logs):5}{math.exp(numpy.median(logs)):7.2f}{numpy.median(factors):8.2f}"
-                  f"{found[name, kind]:7.2f}{share(factors, 1.25)}{share(factors, 1.5)}")
+            found[name, kind] = float(numpy.quantile(numpy.exp(numpy.abs(logs)), 0.8))
+            cells.append(residuals(f"{name} {kind}", logs))
+    show(title, "class", cells)
     return found
+
+
+def sources(rows: list[Row], predicted: list[float]) -> None:
+    """Shows residuals by source."""
+    logs: dict[tuple[str, str], list[float]] = defaultdict(list)
+    for row, p in zip(rows, predicted, strict=True):
+        logs[row.source.removeprefix("https://"), row.kind].append(math.log(p / row.measured))
+    show("Each source, predicted without itself", "source",
+         [residuals(f"{source} {kind}", values) for (source, kind), values in sorted(logs.items())])
+
+
+def write_page(rows: list[Row]) -> None:
+    """docs/speeds.md."""
+    head = f"""\
+# How far predicted speeds are off
+
+Made by `python benchmarks/fit_speed.py --docs`; do not edit. {len(rows)} measured rates of
+{len({row.source for row in rows})} sources (fixtures/speeds); tg: tokens one by one, pp: prompts.
+**ratio**: the median of predicted / measured; **factor**: the median of how many times a prediction is off, up or
+down; **p80**: what 8 in 10 are within. The first table is of rows that the constants were fitted to, the others of rows
+whose source was left out of the fit: that is what a plan says of itself (`within x1.30`)."""
+    (ROOT / "docs" / "speeds.md").write_text("\n".join([head, *PAGE, ""]), encoding="utf-8")
 
 
 def without_source(rows: list[Row], near: dict) -> list[float]:
@@ -351,6 +391,7 @@ def main() -> None:
     options = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     options.add_argument("--rows", type=Path, action="append", default=[], help="more rows")
     options.add_argument("--write", action="store_true", help="put the constants into speeds.py")
+    options.add_argument("--docs", action="store_true", help="write docs/speeds.md")
     options.add_argument("--quick", action="store_true", help="leave out the fits without a source")
     options.add_argument("--show", type=int, default=0, help="so many of the worst rows")
     words = options.parse_args()
@@ -364,9 +405,10 @@ def main() -> None:
     for machine, value in ram.items():
         print(f"RAM {value:.0f} GB/s: {machine.removeprefix('https://github.com/')}")
     recent = [row for row in rows if not row.old]
-    table("fitted, all rows", rows, [predict(row, *tables) for row in rows])
+    table("Fitted, all rows", rows, [predict(row, *tables) for row in rows])
+    PAGE.clear()
     predicted = [predict(row, *tables, plain=True) for row in recent]
-    doubt = table("fitted, rows since 2025, as a plan predicts", recent, predicted)
+    doubt = table("Fitted: rows since 2025, as a plan predicts", recent, predicted)
     if words.show:
         order = sorted(zip(recent, predicted, strict=True), key=lambda p: -abs(math.log(p[1] / p[0].measured)))
         for row, p in order[:words.show]:
@@ -374,11 +416,10 @@ def main() -> None:
     if not words.quick:
         left_out = without_source(rows, near)
         now = [(row, p) for row, p in zip(rows, left_out, strict=True) if not row.old]
-        doubt = table("rows since 2025, each predicted without its source", [r for r, _ in now], [p for _, p in now])
-        for source in sorted({row.source for row in rows}):
-            factors = numpy.exp([abs(math.log(p / row.measured)) for row, p in zip(rows, left_out, strict=True)
-                                 if row.source == source])
-            print(f"{numpy.median(factors):6.2f}{share(factors, 1.25)}{len(factors):5} {source}")
+        doubt = table("Rows since 2025, each predicted without its source", [r for r, _ in now], [p for _, p in now])
+        sources([row for row, _ in now], [p for _, p in now])
+    if words.docs and not words.quick:
+        write_page(recent)
     if words.write:
         write(tables, rows, doubt)
 

@@ -15,7 +15,9 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
 import autolayers  # noqa: E402
+from autolayers.flags.params import N_UBATCH, Params  # noqa: E402
 from autolayers.planner import FitChoice, Plan  # noqa: E402
+from autolayers.planner.cost import Speed  # noqa: E402
 
 MODELS = (
     "llama-3.2-1b-q8_0",
@@ -44,19 +46,32 @@ autolayers plans, and what `llama-server --fit on` would choose by itself.
 - **layers**: of all, the output layer included, on the GPUs; *-k exp* means that the experts of k layers (*ffn*: the
   FFN weights) lie in RAM, which with a mixture of experts costs little.
 - **context**: tokens, shared by the four default slots.
-- **t/s**: predicted tokens per second of generation with a short context, from bytes and bandwidths: not a measurement,
-  the truth may be half as much or half as much again. It is there to compare the two columns.
+- **-ub**: the micro-batch, where it is not 512.
+- **t/s**: predicted tokens per second of generation and of prompts for `--workload chat`: not a measurement
+  ([speeds.md](speeds.md) has how far off), there to compare the two columns.
 - What `--fit` chooses is compared, cell by cell, with what llama-server and llama-fit-params themselves choose for CUDA
-  devices of these sizes (`pytest -m llamacpp tests/test_planner_fit.py`).
+  devices of these sizes (`pytest -m llamacpp tests/planner/test_fit.py`).
 - `--fit` keeps 1024 MiB free on each GPU, autolayers what docs/devices.md derives. *breaks* marks a choice of --fit
   that does not leave that; *does not fit* a model too large for the machine.
+
+## What the fitted speed model changed
+
+Before, speed was bytes by bandwidth with one share for all cards. Of the 72 plans 44 have kept placement and context,
+19 have another placement, 9 another context.
+
+- **Experts in RAM** (gpt-oss, Qwen3, Granite, Scout): micro-batches of 1024 to 4096, because weights are copied to the
+  GPU once for each, which costs up to three more layers of experts in RAM; and contexts of up to 43k where that takes
+  at most 5 % longer, instead of what was left over.
+- **70B on 12 to 32 GiB**: FFN weights in RAM instead of whole layers. A hand-over between a GPU and the processor was
+  priced three times too high for CUDA, and attention on the processor twice too low.
+- **Rates**: dense models on an RTX 4060 are predicted up to 1.24 times as fast (Ada reaches 93 % of its bandwidth),
+  mixtures wholly on GPUs down to 0.43 times, because every kernel takes 2 to 3 microseconds; with experts in RAM little
+  changed.
+- Other contexts of launches wholly on the GPU come from the margin: a CUDA context by its card's multiprocessors.
 """
 
 
-def cell(params: object, n_ctx: int, everything: int, speed: float | None) -> str:
-    from autolayers.flags.params import Params
-
-    assert isinstance(params, Params)
+def cell(params: Params, n_ctx: int, everything: int, speed: Speed) -> str:
     n = everything if params.n_gpu_layers is None or params.n_gpu_layers < 0 else min(params.n_gpu_layers, everything)
     text = f"{n}/{everything}"
     experts = len({p.split(".")[1] for p, b in params.overrides if "exps" in p or "gate_up" in p})
@@ -67,18 +82,20 @@ def cell(params: object, n_ctx: int, everything: int, speed: float | None) -> st
         text += f" -{experts} exp"
     elif ffn:
         text += f" -{ffn} ffn"
-    return f"{text} | {n_ctx} | {speed:.1f}" if speed else f"{text} | {n_ctx} | "
+    if params.n_ubatch not in (None, N_UBATCH):
+        text += f" -ub {params.n_ubatch}"
+    return f"{text} | {n_ctx} | {speed.generation:.1f} | {speed.prompt:.0f}"
 
 
 def row(name: str, plan: Plan) -> str:
     everything = plan.n_layer + 1
-    ours = cell(plan.params, plan.breakdown.n_ctx, everything, plan.speed.generation)
+    ours = cell(plan.params, plan.breakdown.n_ctx, everything, plan.speed)
     if not plan.fits:
-        ours = "does not fit | | "
+        ours = "does not fit | | | "
     rival: FitChoice | None = plan.fit_choice
-    theirs = " | | "
+    theirs = " | | | "
     if rival:
-        theirs = cell(rival.params, rival.breakdown.n_ctx, everything, rival.speed.generation)
+        theirs = cell(rival.params, rival.breakdown.n_ctx, everything, rival.speed)
         if not rival.fits:
             theirs += " (breaks)"
     return f"| {name} | {ours} | {theirs} |"
@@ -91,8 +108,8 @@ def main() -> None:
         lines += [
             f"## {title} ({cards.replace(',', ' + ')})",
             "",
-            "| model | autolayers: layers | context | t/s | --fit: layers | context | t/s |",
-            "|---|---|---:|---:|---|---:|---:|",
+            "| model | autolayers: layers | context | t/s | prompts | --fit: layers | context | t/s | prompts |",
+            "|---|---|---:|---:|---:|---|---:|---:|---:|",
         ]
         for name, model in models.items():
             plan = autolayers.plan(model, ["--gpu", cards, "--ram", RAM], explain=True)
