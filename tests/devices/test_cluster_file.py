@@ -97,3 +97,10 @@ def test_servers_that_answer_die_or_lie(tmp_path: Path) -> None:
         else:
             (device,) = found.boxes[0].devices
             assert (device.free, device.total, device.includes_context) == (11 * GiB, 12 * GiB, True)
+
+
+def test_a_box_that_serves_its_processor(tmp_path: Path) -> None:
+    data = cluster()
+    data["boxes"]["shed"]["devices"] = [{"name": "CPU0", "backend": "CPU", "total": 64 * GiB}]
+    (device,) = read(written(tmp_path, data)).devices([read(written(tmp_path, data)).boxes[0]])[:1]
+    assert (device.name, device.backend, device.engine, device.bandwidth) == ("RPC0", "RPC-CPU", "", 38e9)

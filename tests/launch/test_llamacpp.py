@@ -28,7 +28,10 @@ from random_launches import written
 from support import TESTS
 
 import autolayers
+from autolayers.devices.cluster_file import asked, read
 from autolayers.flags.parse import lookup, parse
+from autolayers.flags.policy import Policy
+from autolayers.planner.cluster import use_of
 
 pytestmark = [pytest.mark.llamacpp, pytest.mark.skipif(sys.platform != "linux", reason="process checks read /proc")]
 FIXTURES = TESTS.parent / "fixtures"
@@ -327,6 +330,35 @@ def test_two_devices(binaries: pathlib.Path, tmp_path: pathlib.Path, name: str, 
         # With it the launch takes less than llama.cpp's own measuring says, which the prediction equals: four hidden
         # states
         launch_and_check(binaries, real(name, tmp_path), flags, remote("RPC0", "RPC1"), tmp_path, 2 if pipeline else 0)
+    finally:
+        for server in servers:
+            server.end()
+
+
+def test_a_cluster_of_four_servers_and_its_survivors(binaries: pathlib.Path, tmp_path: pathlib.Path) -> None:
+    """A server that dies is named, and the plan for the other three is what llama-server then allocates."""
+    servers = [Rpc(binaries, limit << 30) for limit in (64, 48, 32, 16)]
+    file = real("qwen3-dense", tmp_path)
+    boxes = {f"box{i}": {"devices": [{"name": "CPU0", "backend": "CPU", "total": 1 << 45}], "address": "127.0.0.1",
+                         "port": server.port} for i, server in enumerate(servers)}
+    links = [{"between": ["head", name], "bandwidth": "1Gbit/s", "latency": "0.1ms"} for name in boxes]
+    head = {"devices": [], "host": {"total": 1 << 36}}
+    (tmp_path / "home.json").write_text(json.dumps({"head": "head", "boxes": {"head": head, **boxes}, "links": links}))
+    flags = ["-ngl", "all", "-c", "1024", "-ts", "1,2,1,2", "-lm", "none", "-nr", "--no-warmup", "-ot",
+             "no_such_tensor=CPU"]
+    try:
+        for lost in ([], [1]):
+            for i in lost:
+                servers[i].end()
+            found, notes = asked(read(str(tmp_path / "home.json")))
+            assert [note.partition(":")[0] for note in notes] == [f"box box{i}" for i in lost]
+            use = use_of(autolayers.read_model(str(file)), parse(flags).params, Policy(), found, found.boxes)
+            gpus = remote(*(f"RPC{i}" for i in range(4 - len(lost))))
+            assert len(use.plan.devices) == len(gpus) and sum(row.used > 0 for row in use.plan.devices) >= 2
+            words = [*flags, "--rpc", ",".join(endpoint for box in found.boxes for endpoint in box.endpoints)]
+            alone = autolayers.plan(autolayers.read_model(str(file)), words, devices=gpus)
+            assert use.plan.breakdown.devices == alone.breakdown.devices
+            launch_and_check(binaries, file, words, gpus, tmp_path)
     finally:
         for server in servers:
             server.end()
