@@ -24,7 +24,9 @@ def query(endpoints: Sequence[str]) -> tuple[list[Device], list[str]]:
             device = Device(f"{Rpc.name}{len(devices)}", 0, 0, endpoint, Rpc.name, "rpc", includes_context=True,
                             source="rpc", warning="it does not answer: its memory is unknown")
             devices.append(_with(replace(device, warning=""), one) if one else device)
-    return devices, [f"{note}: nothing is planned for it" for note in notes]
+    alive = ",".join(endpoint for endpoint, served in zip(endpoints, answers, strict=True) if served)
+    instead = f"; with the others alone: --rpc {alive}" if alive else ""
+    return devices, [f"{note}: nothing is planned for it{instead}" for note in notes]
 
 
 def refine(devices: Iterable[Device], endpoints: Sequence[str]) -> list[Device]:

@@ -56,7 +56,8 @@ def test_devices_are_numbered_through_all_servers(nobody: str) -> None:
         ("RPC0", "RPC", 23 * GiB, 24 * GiB, first.endpoint), ("RPC1", "RPC-CPU", 60 * GiB, 64 * GiB, first.endpoint),
         ("RPC2", "RPC", 0, 0, nobody), ("RPC3", "RPC", 23 * GiB, 24 * GiB, last.endpoint)]
     assert all(d.kind == "rpc" and d.includes_context for d in devices)
-    assert notes == [f"{nobody}: no RPC server that can be asked (Connection refused): nothing is planned for it"]
+    assert notes == [f"{nobody}: no RPC server that can be asked (Connection refused): nothing is planned for it; with "
+                     f"the others alone: --rpc {first.endpoint},{last.endpoint}"]
     assert remote([]) == ([], [])
 
 
