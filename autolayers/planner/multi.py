@@ -17,6 +17,8 @@ from .options import Launches
 from .sharing import Sharing
 from .solve import CONTEXT_PRICE
 
+LOADED = 0.8          # of the tensors in a file at least this part is loaded
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -96,21 +98,31 @@ def plan_together_on(models: Sequence[Model], params: Params, policy: Policy, ma
     """
     known = _Measured()
     factors = tuple(weights) or (1.0,) * len(models)
-    sharing, found = _shared(models, params, policy, machine, companions, factors, known)
-    if found is None:
+    shared = None if _too_large(models, machine) else \
+        _shared(models, params, policy, machine, companions, factors, known)
+    if shared is None:
         plans = _by_size(models, params, policy, machine, companions, notes, known)
         return Together(tuple(plans), machine, factors)
+    sharing, found = shared
     plans = SharedOut(models, params, policy, machine, companions, notes, found, known).plans()
     alone = tuple(sharing.alone(i) for i in range(len(models)))
     return Together(tuple(with_others(plans, machine)), machine, factors, alone, _costs(sharing, found), found.exact)
 
 
+def _too_large(models: Sequence[Model], machine: Machine) -> bool:
+    """Whether the weights alone are more than all memory there is."""
+    if machine.ram is None:
+        return False
+    return sum(model.size for model in models) * LOADED > machine.ram + sum(machine.limits.values())
+
+
 def _shared(models: Sequence[Model], params: Params, policy: Policy, machine: Machine, companions: Companions,
-            weights: Sequence[float], known: _Measured) -> tuple[Sharing, Assignment | None]:
-    """The best launches at the smallest contexts; of several cache types the first with which all are whole."""
+            weights: Sequence[float], known: _Measured) -> tuple[Sharing, Assignment] | None:
+    """The best launches at the smallest contexts; of several cache types the first with which all are whole. None where
+    they do not fit together."""
     ram = None if machine.ram is None else machine.ram - RAM_MARGIN
     ladder = () if params.cache_type_k or params.cache_type_v else policy.kv_types
-    best: tuple[Sharing, Assignment | None] | None = None
+    best: tuple[Sharing, Assignment] | None = None
     for name in ladder or (None,):
         given = params if name is None else replace(params, cache_type_k=name, cache_type_v=name)
         launches: list[Launches] = []
@@ -123,11 +135,11 @@ def _shared(models: Sequence[Model], params: Params, policy: Policy, machine: Ma
         found = sharing.best()
         if found is None or not all(option.whole for option in found.chosen):
             found = _finer(sharing, found, policy)
-        if found is not None and (best is None or best[1] is None or found.price < best[1].price):
+        if found is not None and (best is None or found.price < best[1].price):
             best = sharing, found
         if found is not None and all(option.whole for option in found.chosen):
             break
-    return best or (sharing, None)
+    return best
 
 
 def _finer(sharing: Sharing, found: Assignment | None, policy: Policy) -> Assignment | None:

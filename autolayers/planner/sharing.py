@@ -7,7 +7,7 @@ device, also cuts over devices, and weights in RAM on every device where that co
 from __future__ import annotations
 
 from ..records import lazy, replace
-from .assign import CUT_GAIN, Choice, assign
+from .assign import CUT_GAIN, MOST_EXACT, Choice, assign
 from .options import kind
 
 TYPE_CHECKING = False
@@ -31,6 +31,7 @@ class Sharing:
         self.alike = {device.name: kind(device) for device in machine.devices}
         self.spilled: list[dict[Home, list[Option]]] = [{} for _ in launches]
         self.cut = [False] * len(launches)
+        self.many = len(launches) > MOST_EXACT       # too many to keep what each was measured with
 
     @lazy
     def least(self) -> list[float]:
@@ -89,6 +90,8 @@ class Sharing:
                 if found is None or \
                         total - self.least[i] + self.weights[i] * seconds < found.price / _EQUAL:
                     self.spilled[i][home] = launches.spilled(home)
+            if self.many:
+                launches.settle()
 
     def _measured(self, found: Assignment) -> Assignment | None:
         """The same launches as they were measured, where they fit together."""
@@ -112,4 +115,6 @@ class Sharing:
             else:
                 launches.option(option.params)
                 self.spilled[i][home] = launches.spilled(home, option.params)
+            if self.many:
+                launches.settle()
         return changed
