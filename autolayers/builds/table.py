@@ -90,6 +90,8 @@ class Rules(RuleSet):
                            after=10901)
     mamba_dt_cont = Rule("graph", 11063, "", "Mamba-1's time steps are made contiguous where they have no norm",
                          after=11057)
+    bailing_sections = Rule("graph", 11160, "", "Ling 3 has four positions a token where its file has sections; "
+                            "before, one", after=11149)
     copies_every_input = Rule("graph", 11258, "", "pipeline parallelism copies inputs that nothing reads too",
                               after=11243)
     kpool_masks = Rule("graph", 11368, "", "masks over pools of keys are filled in the attention mask's own type",
