@@ -104,7 +104,8 @@ def reserve(setting: Setting, pinned: bool = False,
     """The larger of the prompt and the generation graph per buffer; with `pinned` also what `runtime_sizes` starts
     from.
 
-    Where `enough` accepts what the prompt graph takes, before anything else is measured, that is the answer.
+    Where `enough` accepts what the prompt graph takes, before anything else is measured, that is the answer; with
+    `pinned` the graph of those that `runtime_sizes` asks for which is mostly the largest.
     """
     c = setting.context
     n_seqs = c.n_seq_max
@@ -122,20 +123,26 @@ def reserve(setting: Setting, pinned: bool = False,
         generation = resolve_fused(setting, n_seqs)
     fused = _unresolved(setting) if generation is None else generation.fused
     setting.cache.fused.setdefault(alike, fused)
+    n_outputs = min(n_tokens, c.n_outputs_max)
     while True:
         if prompt is None or prompt.fused != fused:
-            prompt = Graphs(setting, n_tokens, n_seqs, min(n_tokens, c.n_outputs_max), fused)
-        without = prompt.sizes(pins=False)
-        if enough is not None and enough(without):
+            prompt = Graphs(setting, n_tokens, n_seqs, n_outputs, fused)
+        if enough is None:
+            least = ()
+        elif pinned and setting.hparams.architecture.graph_grows:
+            least = Graphs(setting, n_tokens, 1, n_outputs, {**fused, "filled": True}).sizes()
+        else:
+            least = prompt.sizes(pins=pinned and _pins_cost(setting))
+        if enough is not None and enough(least):
             setting.cache.graphs[launch] = prompt, generation
-            return Reserved(without, fused, stopped=True)
+            return Reserved(least, fused, stopped=True)
         if generation is None:
             generation = resolve_fused(setting, n_seqs)
         if generation.fused == fused:
             break
         fused = generation.fused
     setting.cache.graphs[launch] = prompt, generation
-    sizes = tuple(map(max, without, generation.sizes()))
+    sizes = tuple(map(max, prompt.sizes(pins=False), generation.sizes()))
     if pinned and setting.n_copies == 1:
         return Reserved(sizes, fused, prompt.sizes())
     return Reserved(sizes, fused, sizes if pinned else None)
