@@ -76,6 +76,9 @@ def _dataclass(cls: Any = None, /, *, frozen: bool = False) -> Any:
     title = cls.__name__
 
     def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
+        if len(args) == len(names) and not kwargs:
+            _set(self, "__dict__", dict(zip(names, args, strict=True)))
+            return
         if len(args) > len(names):
             raise TypeError(f"{title}() takes {len(names)} values but {len(args)} were given")
         values = plain.copy()

@@ -1,6 +1,7 @@
 """What searches cost: python benchmarks/bench_plan.py
 
-For each question the launches that were measured, with and without graph buffers, and the processor time of the plan;
+For each question the launches that were measured, with and without graph buffers, and the processor time of the plan
+and the cost model's share of it;
 then that of all of them on Vulkan and Metal, which reorder graphs: at most twice CUDA's.
 Then every larger model of the fixtures on three unlike GPUs, which together hold half of it or a little more than all
 of it.
@@ -18,6 +19,7 @@ sys.path.insert(0, str(ROOT))
 import autolayers  # noqa: E402
 from autolayers import Device  # noqa: E402
 from autolayers.memory.estimate import Estimator  # noqa: E402
+from autolayers.planner.cost import CostModel  # noqa: E402
 
 QUESTIONS = (
     ("llama-3.1-8b-q4_k_m", "--gpu 24GiB", "all fits at once"),
@@ -34,21 +36,49 @@ QUESTIONS = (
 )
 
 
+COST_MODEL = ("predict", "layer_seconds", "copies")      # what the search asks of it
+
+
+class Timer:
+    """Processor seconds of methods, those of a method inside another counted once."""
+
+    def __init__(self, owner: type, names: tuple[str, ...]) -> None:
+        self.seconds, self.depth = 0.0, 0
+        for name in names:
+            setattr(owner, name, self.timed(getattr(owner, name)))
+
+    def timed(self, method):  # type: ignore[no-untyped-def]
+        def run(*args, **more):  # type: ignore[no-untyped-def]
+            self.depth += 1
+            start = time.process_time()
+            try:
+                return method(*args, **more)
+            finally:
+                self.depth -= 1
+                if not self.depth:
+                    self.seconds += time.process_time() - start
+
+        return run
+
+
 def main() -> None:
     asked: list[bool] = []
     at_least, static = Estimator.at_least, Estimator.static
     Estimator.at_least = lambda *args, **more: asked.append(True) or at_least(*args, **more)  # type: ignore
     Estimator.static = lambda *args, **more: asked.append(False) or static(*args, **more)  # type: ignore
-    print(f"{'':81} full  static      ms")
+    cost = Timer(CostModel, COST_MODEL)
+    print(f"{'':81} full  static      ms  cost model")
     for name, flags, what in QUESTIONS:
         model = autolayers.read_model(ROOT / "fixtures" / "headers" / f"{name}.gguf")
         asked.clear()
+        cost.seconds = 0.0
         start = time.process_time()
         autolayers.plan(model, flags.split())
-        taken = (time.process_time() - start) * 1000
-        print(f"{name + ' ' + flags:50} {what:30} {sum(asked):4} {len(asked) - sum(asked):6} {taken:8.0f}")
+        taken = time.process_time() - start
+        print(f"{name + ' ' + flags:50} {what:30} {sum(asked):4} {len(asked) - sum(asked):6} {taken * 1000:8.0f} "
+              f"{cost.seconds / taken:10.0%}")
     backends()
-    everywhere()
+    everywhere(cost)
 
 
 def backends() -> None:
@@ -64,9 +94,10 @@ def backends() -> None:
                                         for backend, seconds in taken.items()))
 
 
-def everywhere() -> None:
+def everywhere(cost: Timer) -> None:
     """Every larger model on three GPUs that have 42, 42 and 16 % of the memory."""
     taken: list[tuple[float, str]] = []
+    cost.seconds = 0.0
     for path in sorted(ROOT.glob("fixtures/**/headers/*.gguf")):
         for share in (0.5, 1.15):
             try:
@@ -86,7 +117,8 @@ def everywhere() -> None:
     print(
         f"\n{len(taken)} plans on three unlike GPUs: half in {taken[len(taken) // 2][0] * 1000:.0f} ms, nine in ten in "
         f"{taken[len(taken) * 9 // 10][0] * 1000:.0f}, the slowest in {taken[-1][0] * 1000:.0f} ({taken[-1][1]}); "
-        f"{sum(seconds < 0.5 for seconds, _ in taken)} in less than half a second"
+        f"{sum(seconds < 0.5 for seconds, _ in taken)} in less than half a second; "
+        f"cost model: {cost.seconds / sum(seconds for seconds, _ in taken):.0%} of the plans"
     )
 
 

@@ -54,6 +54,8 @@ class Tensor:
     __slots__ = ("backend", "buffer", "copies", "is_input", "is_output", "n_children", "n_views", "name", "nb", "ne",
                  "op", "own", "param", "pinned", "place", "seen", "size", "src", "type", "uses", "view_offs",
                  "view_src", "weight")
+    place: tuple[int, int, int]
+    size: int
 
     def __init__(self, op: str, type_: str, ne: tuple[int, int, int, int], src: tuple[Tensor, ...] = (),
                  nb: tuple[int, int, int, int] | None = None, view_src: Tensor | None = None, view_offs: int = 0,
@@ -75,9 +77,7 @@ class Tensor:
         self.uses = 0                       # how many nodes read it
         self.pinned = self.backend = -1     # the backend that the graph builder pinned it to, where that can run it
         self.n_children = self.n_views = 0
-        self.own = False                    # has memory of its own now
-        self.place = (-1, 0, 0)             # backend whose buffer it is in, chunk, offset
-        self.size = -1                      # bytes there, padded
+        self.own = False                    # has memory of its own now: `place` (backend, chunk, offset), `size` bytes
         self.copies: dict[int, list[Tensor]] | None = None
         self.view_src: Tensor | None = None
         self.view_offs = 0

@@ -127,8 +127,9 @@ def reserve(setting: Setting, pinned: bool = False,
     while True:
         if prompt is None or prompt.fused != fused:
             prompt = Graphs(setting, n_tokens, n_seqs, n_outputs, fused)
+        least: tuple[int, ...] = ()
         if enough is None:
-            least = ()
+            pass
         elif pinned and setting.hparams.architecture.graph_grows:
             least = Graphs(setting, n_tokens, 1, n_outputs, {**fused, "filled": True}).sizes()
         else:

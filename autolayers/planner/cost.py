@@ -299,6 +299,7 @@ class CostModel:
         self.evaluator = evaluator
         self.workload = workload or CHAT
         self._speeds: dict[Params, Speed] = {}
+        self._seconds: dict[object, dict[str, list[float]]] = {}      # of layer_seconds
         self._caches: dict[object, list[Attention | None]] = {}
 
     @lazy
@@ -366,9 +367,8 @@ class CostModel:
             return "multi-GPU"
         return "MoE resident" if experts else "dense resident"
 
-    def doubt(self, candidate: Candidate) -> float:
+    def doubt(self, speed: Speed) -> float:
         """The factor that predictions of this kind of placement are within on one machine, whatever its figures."""
-        speed = self.speed(candidate)
         prompt = self.workload.prompt / speed.prompt
         answer = self.workload.generate / speed.generation
         return (DOUBT[speed.kind, "pp"] * prompt + DOUBT[speed.kind, "tg"] * answer) / (prompt + answer)
@@ -393,6 +393,9 @@ class CostModel:
         layer lies, and is left out."""
         work = self.workload
         depth = min(n_ctx_seq, work.depth + work.prompt + work.generate / 2)
+        key = (replace(params, n_ctx=None, n_gpu_layers=None, tensor_split=None), depth)
+        if key in self._seconds:
+            return self._seconds[key]
         caches = self.caches(params) if params.kv_offload is not False else []
         placement = self.evaluator.placement(replace(params, n_gpu_layers=None, tensor_split=None))
         rows = self.traffic.placed(placement).rows
@@ -412,6 +415,7 @@ class CostModel:
                     flops = min(work.depth + work.prompt / 2, cache.window) * cache.flops
                     seconds[layer] += work.prompt * flops / (device.fp16 * rates.attention)
             found[name] = seconds
+        self._seconds[key] = found
         return found
 
     def caches(self, params: Params) -> list[Attention | None]:

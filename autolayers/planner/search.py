@@ -79,9 +79,16 @@ def _between(evaluator: Evaluator, make: Callable[[int], Params], low: int, high
     return low, found
 
 
-def last(low: int, high: int, holds: Callable[[int], bool]) -> int:
-    """The last of low..high for which it holds; low itself is not asked."""
-    high += 1
+def last(low: int, high: int, holds: Callable[[int], bool], near: int = -1) -> int:
+    """The last of low..high for which it holds; low itself is not asked. `near` is asked first, if it is one of them:
+    where the answer is close to it few others are."""
+    high, step = high + 1, 1
+    while low < near < high:
+        if holds(near):
+            low, near = near, near + step
+        else:
+            high, near = near, near - step
+        step *= 2
     while low + 1 < high:
         middle = (low + high) // 2
         if holds(middle):

@@ -246,20 +246,21 @@ class Search:
                 return candidate
         return found
 
-    def _kind(self, found: Candidate, params: Params) -> tuple[Callable[[int], Params], int] | None:
+    def _kind(self, found: Candidate, params: Params) -> tuple[Callable[[int], Params], int, int] | None:
         """These flags with placements of the kind that `found` is of, by the number of layers that are (all) on the
-        GPUs, and the largest number; None where no number is solved."""
+        GPUs; the largest number, and that of `found`. None where no number is solved."""
         n_layer, solved = self.model.hparams.n_layer_all, found.params.overrides[len(self.given.overrides):]
-        if self.literal or (not solved and found.params.n_gpu_layers == 0):
+        n_gpu_layers = found.params.n_gpu_layers or 0
+        if self.literal or (not solved and not n_gpu_layers):
             return None
         if not solved:
-            return lambda n: replace(params, n_gpu_layers=n), self.everything
+            return lambda n: replace(params, n_gpu_layers=n), self.everything, n_gpu_layers
         if any(pattern == EXPERTS_REGEX for pattern, _ in solved):
             bare = candidates.with_all_experts_on_host(params)
-            return lambda n: replace(bare, n_gpu_layers=n), self.everything
+            return lambda n: replace(bare, n_gpu_layers=n), self.everything, n_gpu_layers
         base = replace(params, n_gpu_layers=self.top)
         spill = candidates.with_experts_on_host if self.model.hparams.n_expert else candidates.with_ffn_on_host
-        return lambda spared: spill(base, n_layer - spared), n_layer
+        return lambda spared: spill(base, n_layer - spared), n_layer, n_layer - len(solved)
 
     def _promise(self, found: Candidate, params: Params) -> float:
         """Seconds of the request with the best placement of these flags of the kind that `found` is of, by what was
@@ -278,7 +279,8 @@ class Search:
         kind = self._kind(found, params)
         if kind is None:
             return self.evaluator.candidate(replace(params, n_gpu_layers=found.params.n_gpu_layers), self.fidelity)
-        alike = self.split.most(*kind)
+        make, top, _ = kind
+        alike = self.split.most(make, top)
         if alike is None or not self.model.hparams.n_expert:
             return alike
         return self.cost.fastest([alike, *self._part_of_experts(replace(params, n_gpu_layers=self.top), alike)])
@@ -485,11 +487,16 @@ class Search:
         if f"blk.{n_layer - 1}.ffn_down.weight" not in self.model.tensors:
             return []
         base = replace(params, n_gpu_layers=self.top)
-        found = self.split.most(lambda spared: candidates.with_ffn_on_host(base, n_layer - spared), n_layer)
+
+        def make(spared: int) -> Params:
+            return candidates.with_ffn_on_host(base, n_layer - spared)
+
+        found = self.split.most(make, n_layer)
         if found is None:
             return []
         # The riskier placement must be faster by more than predictions of its kind are off
+        speed = self.cost.speed(found)
         if layers is not None and layers.fits and \
-                self.cost.speed(found).request * self.cost.doubt(found) > self.cost.speed(layers).request:
+                speed.request * self.cost.doubt(speed) > self.cost.speed(layers).request:
             return []
         return [found]

@@ -67,11 +67,11 @@ class TensorSplit:
         best = self.best(make(top), ram=False)
         if best is not None:
             return best
-        low, high, steps = -1, top, 0
+        low, high, steps, near = -1, top, 0, -1
         while low + 1 < high:
             guess = (low + high) // 2
             if steps < 4:
-                guess = last(low, high - 1, lambda count: self.partition(make(count)) is not None)
+                guess = near = last(low, high - 1, lambda count: self.partition(make(count)) is not None, near)
             guess = min(max(guess, low + 1), high - 1)
             candidate = self.best(make(guess), default_first=False, ram=False)
             if candidate is None:
@@ -81,16 +81,16 @@ class TensorSplit:
             steps += 1
         return best
 
-    def promising(self, make: Callable[[int], Params], top: int) -> Params | None:
-        """The launch with the largest count in 0..top that should fit by the overheads measured so far; None where none
-        should. Nothing is measured."""
+    def promising(self, make: Callable[[int], Params], top: int, near: int) -> Params | None:
+        """The launch with the largest count in 0..top, perhaps `near`, that should fit by the overheads measured so
+        far; None where none should. Nothing is measured."""
         found: dict[int, Params | None] = {-1: None}
 
         def fits(count: int) -> bool:
             found[count] = self._should_fit(make(count))
             return found[count] is not None
 
-        return found[last(-1, top, fits)]
+        return found[last(-1, top, fits, near)]
 
     def _should_fit(self, params: Params) -> Params | None:
         """These flags, with a split where there is one to choose, if they should fit."""
