@@ -255,9 +255,9 @@ class TestSearch:
     @pytest.mark.parametrize(
         ("name", "mib"),
         [
-            ("llama-3.1-8b-q4_k_m", (2263, 2263, 862)),
-            ("qwen3-30b-a3b-q4_k_m", (3715, 3715, 1415)),
-            ("deepseek-v2-lite-q4_k_m", (2292, 2292)),
+            ("kimi-linear-48b-a3b-q4_k_m", (13679, 13679, 5211)),
+            ("kimi-linear-48b-a3b-q4_k_m", (15576, 15576)),
+            ("mtp-ds3", (2905, 2905, 1106)),
         ],
     )
     def test_an_answer_that_only_the_prompt_graph_allows_gets_less_context(self, name: str, mib: tuple[int, ...],
