@@ -273,35 +273,22 @@ def with_others(plans: Sequence[Plan], machine: Machine) -> list[Plan]:
 
 def _by_size(models: Sequence[Model], params: Params, policy: Policy, machine: Machine, companions: Companions,
              notes: tuple[str, ...], known: _Measured) -> list[Plan]:
-    """A plan for each with a share of the memory in proportion to its size."""
+    """A plan for each with a share of what is left of the memory in proportion to its size."""
     sizes = [model.size for model in models]
-    limits, ram = dict(machine.limits), machine.ram
+    limits, ram = dict(machine.limits), None if machine.ram is None else max(0, machine.ram - RAM_MARGIN)
     plans: list[Plan] = []
     for i, model in enumerate(models):
-        mine = {name: limit * sizes[i] // max(1, sum(sizes[i:])) for name, limit in limits.items()}
+        rest = max(1, sum(sizes[i:]))
+        mine = {name: limit * sizes[i] // rest for name, limit in limits.items()}
+        share = None if ram is None else RAM_MARGIN + ram * sizes[i] // rest        # one margin does for all
         at = policy if params.n_ctx is not None else replace(policy, n_ctx=policy.n_ctx_min or min(
             FIT_PARAMS_MIN_CTX, max(1, model.n_ctx_train)))
-        found = plan_on(model, params, at, replace(machine, limits=mine, ram=ram), companions, notes,
-                        known=known.of(model))
-        plans.append(settled(found))
-        limits = {name: limit - takes_of(found).get(name, 0) for name, limit in limits.items()}
-        ram = None if ram is None else ram - found.host.resident      # one margin does for all
-    if ram is not None:
-        share = max(0, ram - RAM_MARGIN) // len(plans)
-        for i, model in enumerate(models):
-            plans[i] = settled(_served(model, plans[i], params, policy, machine, companions, notes, share,
-                                        known.of(model)))
+        plan = settled(plan_on(model, params, at, replace(machine, limits=mine, ram=share), companions, notes,
+                               known=known.of(model)))
+        plans.append(plan)
+        limits = {name: max(0, limit - takes_of(plan).get(name, 0)) for name, limit in limits.items()}
+        ram = None if ram is None else max(0, ram - plan.host.resident - plan.host.growing)
     return plans
-
-
-def _served(model: Model, plan: Plan, given: Params, policy: Policy, machine: Machine, companions: Companions,
-            notes: tuple[str, ...], share: int, known: Known) -> Plan:
-    """The same launch where `share` bytes of system memory are left for what grows while it serves."""
-    launch = replace(plan.params, cache_ram=given.cache_ram, ctx_checkpoints=given.ctx_checkpoints)
-    mine = replace(machine, limits={device.name: device.free for device in plan.devices},
-                   ram=RAM_MARGIN + plan.host.resident + share)
-    again = replace(policy, strategy=None, kv_types=())
-    return plan_on(model, launch, again, mine, companions, notes, known=known)
 
 
 def settled(plan: Plan) -> Plan:

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 
 CUT = 1.01                # what each more device adds to the price of a model that fits on one
 FEW = 16                  # numbers of layers in RAM that are looked at first
+FEW_OF_MANY = 2           # the same for each of many models
 LARGE_BATCH = 2048        # the micro-batch with which weights in RAM are copied less often
 LESS = 7 / 8              # of the graph buffers and margins of launches that are alike
 _TRIES = 4                # layers more in RAM until a cut launch fits by its measured sizes
@@ -57,6 +58,7 @@ class Launches:
         n = given.n_gpu_layers
         self.literal = n is not None and n != -1
         self.top = n if n is not None and n >= 0 else self.everything
+        self.few = FEW
         self._options: dict[Params, Option | None] = {}
         self._overheads: dict[object, tuple[dict[str, int], int]] = {}     # by devices and micro-batch
         self._numbers: dict[Home, list[set[int]]] = {}      # of layers in RAM that are looked at, by ladder
@@ -73,8 +75,9 @@ class Launches:
         return CostModel(self.evaluator, self.policy.workload)
 
     def settle(self) -> None:
-        """Finds what is asked for of every model, and lets go of what that took."""
+        """Finds what is asked for of every model, and lets go of what that took: what is one of many."""
         _ = self.whole, self.ideal
+        self.few = FEW_OF_MANY
         for name in ("evaluator", "cost"):
             self.__dict__.pop(name, None)
         self.known = {}
@@ -149,12 +152,12 @@ class Launches:
         """Launches on one device with some or all weights in RAM; those near to `like` too."""
         ladders = self._ladders(replace(self.params, device=home))
         if home not in self._numbers:
-            self._numbers[home] = [{*range(1, count, max(1, count // FEW)), count} for _, count in ladders]
+            self._numbers[home] = [{*range(1, count, max(1, count // self.few)), count} for _, count in ladders]
         found = []
         for (ladder, count), numbers in zip(ladders, self._numbers[home], strict=True):
             for number in sorted(numbers) if like is not None else ():
                 if ladder(number) == like:
-                    step = max(1, count // FEW)
+                    step = max(1, count // self.few)
                     numbers.update(range(max(1, number - step + 1), min(count, number + step - 1) + 1))
             found += [self._estimated(ladder(number)) for number in sorted(numbers)]
         return [option for option in found if option is not None]

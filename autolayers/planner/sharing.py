@@ -44,7 +44,7 @@ class Sharing:
         found = self._assign()
         if found is not None and not self.slower(found):
             return found
-        self.cut = [launches.divisible for launches in self.launches]
+        self.cut = [launches.divisible and not self.many for launches in self.launches]
         self._spill(self._assign())
         best: Assignment | None = None
         for _ in range(ROUNDS):
@@ -114,7 +114,7 @@ class Sharing:
                 launches.measure_cut(option)
             else:
                 launches.option(option.params)
-                self.spilled[i][home] = launches.spilled(home, option.params)
+                self.spilled[i][home] = launches.spilled(home, None if self.many else option.params)
             if self.many:
                 launches.settle()
         return changed

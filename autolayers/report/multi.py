@@ -38,6 +38,8 @@ def together_text(together: Together, style: Style | None = None, rest: Sequence
     alone = len(together.plans) == 1
     lines += [style("fits" if alone else "all fit together", "green") if together.fits else
               style("does not fit" if alone else "they do not fit together", "red")]
+    if not together.fits and not alone:
+        lines += wrap("--swap plans them in turns, as groups that do", style.width)
     return "\n".join(lines) + "\n"
 
 

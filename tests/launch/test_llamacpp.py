@@ -13,6 +13,7 @@ import pathlib
 import re
 import resource
 import select
+import shutil
 import signal
 import socket
 import subprocess
@@ -21,6 +22,7 @@ import time
 import urllib.request
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from typing import Any, cast
 
 import launch_targets
 import pytest
@@ -28,6 +30,7 @@ from random_launches import written
 from support import TESTS
 
 import autolayers
+from autolayers.cli import main
 from autolayers.devices.cluster_file import asked, read
 from autolayers.flags.parse import lookup, parse
 from autolayers.flags.policy import Policy
@@ -474,6 +477,41 @@ def test_presets_are_read_back_by_the_router(binaries: pathlib.Path, tmp_path: p
     for seed, (plan, _, _, command) in found.items():
         wanted = replace(parse(plan.flags, command=None).params, model=command.words[1])
         assert parse(models[f"case-{seed}"], command=None).params == wanted, seed
+
+
+def test_the_router_keeps_as_many_models_of_a_library_as_fit(
+        binaries: pathlib.Path, tmp_path: pathlib.Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """Of a directory's preset any --models-max models are loaded at once, and no more."""
+    for name in "abcd":
+        shutil.copy(FIXTURES / "tiny" / "dense.gguf", tmp_path / f"{name}.gguf")
+    assert main(["plan", str(tmp_path), "--gpu", "1400MiB", "--ram", "8GiB", "-c", "512", "--format", "preset"]) == 0
+    text = capfd.readouterr().out
+    (tmp_path / "presets.ini").write_text(text)
+    most = int(re.findall(r"--models-max (\d+)", text)[0])
+    assert most == 2
+    port = free_port()
+    router = subprocess.Popen([binaries / "llama-server", "--models-preset", tmp_path / "presets.ini", "--models-max",
+                               str(most), "--port", str(port)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+
+    def ask(path: str, body: dict[str, str] | None = None) -> dict[str, Any]:
+        data = None if body is None else json.dumps(body).encode()
+        request = urllib.request.Request(f"http://127.0.0.1:{port}{path}", data, {"Content-Type": "application/json"})
+        with urllib.request.urlopen(request, timeout=60) as answer:
+            return cast("dict[str, Any]", json.load(answer))
+
+    def loaded() -> list[str]:
+        return [model["id"] for model in ask("/models")["data"] if model["status"]["value"] == "loaded"]
+
+    try:
+        until(lambda: answers(port) or router.poll() is not None)
+        for name in "abc":
+            ask("/models/load", {"model": name})
+            until(lambda name=name: name in loaded())  # type: ignore[misc]
+            assert len(loaded()) <= most
+        assert len(loaded()) == most
+    finally:
+        router.terminate()
+        router.wait()
 
 
 def test_what_is_known_of_llama_cpp_python_is_its_own_signature(binaries: pathlib.Path) -> None:
