@@ -21,6 +21,10 @@ def threads(root: str = "/", allowed: Collection[int] | None = None) -> int | No
 
     if allowed is None and hasattr(os, "sched_getaffinity"):
         allowed = os.sched_getaffinity(0)
+    quota, last = _quota(root), _text(root, "sys/devices/system/cpu/present").strip().rpartition("-")[2]
+    if allowed is not None and last.isdecimal() and len(allowed) > int(last) and quota > int(last) \
+            and not _text(root, f"{_CPU}0/cpu_capacity"):
+        return None                    # without reading hundreds of files
     cores: dict[str, list[int]] = {}
     number = 0
     while siblings := _text(root, f"{_CPU}{number}/topology/thread_siblings").strip():
@@ -33,7 +37,7 @@ def threads(root: str = "/", allowed: Collection[int] | None = None) -> int | No
     may_run = [cpus[0] for cpus in cores.values() if not set(cpus).isdisjoint(allowed)]
     fastest = max((sizes[cpu] for cpu in may_run), default=0)
     count = sum(sizes[cpu] >= _FAST * fastest for cpu in may_run)
-    count = max(1, min(count, _quota(root)))
+    count = max(1, min(count, quota))
     return count if count < len(cores) else None
 
 
