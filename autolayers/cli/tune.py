@@ -69,11 +69,11 @@ def _measured(session: Session, program: Program, rivals: list[Rival], own: dict
             return _INTERRUPTED
         raise AutolayersError("no launch could be measured")
     _refuse_other_build(session, program, outcome.measured[0].rates.commit)
-    _share(session, outcome, own.get("share"))
+    shared = _share(session, outcome, own.get("share"))
     best = outcome.measured[0]
     _keep(session, best, own)
     code = _answer(session, best.rival, best, rivals, own, outcome)
-    return _INTERRUPTED if outcome.interrupted else code
+    return _INTERRUPTED if outcome.interrupted else code if shared else AutolayersError.exit_code
 
 
 def _rivals(session: Session) -> list[Rival]:
@@ -151,10 +151,10 @@ def _keep(session: Session, best: Measured, own: dict[str, Any]) -> None:
         say(f"the answer cannot be kept: {error}")
 
 
-def _share(session: Session, outcome: Outcome, name: str | None) -> None:
-    """Writes the rows; a file that cannot be written costs no measurement."""
+def _share(session: Session, outcome: Outcome, name: str | None) -> bool:
+    """Writes the rows; False where the file cannot be written, which costs no measurement."""
     if name is None:
-        return
+        return True
     from .. import state
     from ..launch.speed_rows import rows_of
 
@@ -163,12 +163,14 @@ def _share(session: Session, outcome: Outcome, name: str | None) -> None:
     text = "".join(json.dumps(row) + "\n" for row in rows)
     if name == "-":
         emit(text)
-        return
+        return True
     try:
         state.write(name, text.encode())
         say(f"{len(rows)} rows written to {name}")
     except AutolayersError as error:
         say(str(error))
+        return False
+    return True
 
 
 def _plan_of(session: Session, rival: Rival) -> Plan:

@@ -65,10 +65,13 @@ class Outcome:
 def trial_for(work: Workload, rivals: Sequence[Rival], limit: float, slower: float = 1.0) -> Trial:
     """The test that the slowest launch should end in its share of the limit, where all are `slower` times slower than
     predicted: the workload's own depth and prompt, cut where they take too long, the prompt never below a
-    micro-batch."""
+    micro-batch. It fits in every launch's context, so that llama-bench needs no more memory than the launch."""
+    n_ctx = min(rival.n_ctx_seq for rival in rivals)
+    generate = min(work.generate, TOKENS, max(1, n_ctx // 2))
+    prompt = max(1, min(work.prompt, n_ctx - generate))
     widest = max(rival.params.n_ubatch or N_UBATCH for rival in rivals)
-    least = min(work.prompt, widest)
-    test = Trial(work.prompt, min(work.generate, TOKENS), work.depth)
+    least = min(prompt, widest)
+    test = Trial(prompt, generate, min(work.depth, max(0, n_ctx - prompt - generate)))
     share = limit / (len(rivals) + 1)
     while slower * max(_seconds(rival, test) for rival in rivals) > share:
         if test.depth:

@@ -50,6 +50,7 @@ class Rival:
     placement: str
     speed: Speed
     clock: Clock
+    n_ctx_seq: int         # a test must not need more
 
     def seconds(self, prompt: float, token: float, test: Trial) -> float:
         """Seconds of the whole workload from measured rates; what a longer prompt or a deeper token costs more than the
@@ -135,7 +136,7 @@ def _rival(evaluator: Evaluator, cost: CostModel, candidate: Candidate) -> Rival
     more = {"-sm": params.split_mode, "-dev": ",".join(params.device or ()), "-ub": params.n_ubatch,
             "-fa": params.flash_attn}
     placement += "".join(f", {flag} {value}" for flag, value in more.items() if value)
-    return Rival(params, placement, cost.speed(candidate), clock)
+    return Rival(params, placement, cost.speed(candidate), clock, use.n_ctx_seq)
 
 
 def _alternatives(evaluator: Evaluator, cost: CostModel, at: Params, policy: Policy,

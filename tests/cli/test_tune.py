@@ -182,6 +182,13 @@ def test_shared_rows_are_what_the_fit_reads_and_name_nobody(fakes: Fakes) -> Non
         assert name not in done.stdout
 
 
+def test_a_test_is_no_larger_than_the_context(fakes: Fakes) -> None:
+    done = fakes.run("tune", "-c", "1024", "-np", "1", own=("--share", str(fakes.path / "no" / "rows.jsonl")))
+    assert done.returncode == 1 and "no such file or directory" in done.stderr.lower() and "llama-server" in done.stdout
+    asked = [[int(words[words.index(flag) + 1]) for flag in ("-p", "-n", "-d")] for words in fakes.measured]
+    assert asked and all(sum(sizes) <= 1024 for sizes in asked)
+
+
 def test_state_that_is_nonsense_counts_for_nothing(fakes: Fakes) -> None:
     assert fakes.run().returncode == 0
     entries = json.loads(fakes.kept[0].read_text())
