@@ -51,6 +51,10 @@ class Measured:
     seconds: float
     runs: int = 1
 
+    def again(self, best: float) -> bool:
+        """Whether another measurement may change the answer."""
+        return self.seconds <= CLOSE * best or bool(self.rates.doubt)
+
 
 @dataclass(frozen=True)
 class Outcome:
@@ -100,8 +104,8 @@ def tune(rivals: Sequence[Rival], bench: Bench, limit: float) -> Outcome:
             f"{test.depth} before them; at most {limit:g} s")
         for turn in range(ROUNDS):
             best = min((known.seconds for known in found.values()), default=0.0)
-            near = [i for i in range(len(rivals)) if turn == 0 or (i in found and found[i].seconds <= CLOSE * best)]
-            if turn and len(near) < 2:
+            near = [i for i in range(len(rivals)) if turn == 0 or (i in found and found[i].again(best))]
+            if turn and (len(near) < 2 and not any(found[i].rates.doubt for i in near)):
                 break
             for i in near:
                 left = end - time.monotonic()
