@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -44,6 +45,25 @@ def mock_cuda(binaries: pathlib.Path) -> Callable[..., dict[str, str]]:
     if not library.exists():
         pytest.skip(f"no {library}: tests/build_llamacpp.sh makes it")
     return lambda *devices: {"LD_PRELOAD": str(library), "MOCK_CUDA": ",".join(str(device.total) for device in devices)}
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers(config: pytest.Config) -> int | None:
+    """A process for each core; one for tests of real programs, which share the machine."""
+    return None if "not llamacpp" in config.option.markexpr else 0
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """A worker hands its figures over."""
+    if (output := getattr(session.config, "workeroutput", None)) is not None:
+        output["figures"] = FIGURES
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any, error: object) -> None:
+    for what, (right, of) in getattr(node, "workeroutput", {}).get("figures", {}).items():
+        had = FIGURES.get(what, (0, 0))
+        FIGURES[what] = (had[0] + right, had[1] + of)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
