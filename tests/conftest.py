@@ -17,6 +17,8 @@ import pytest
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # a job in the background: its children would inherit that
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
+os.environ.pop("COLUMNS", None)     # a terminal's width, which workers are given, is not the tests'
+
 FIGURES: dict[str, tuple[int, int]] = {}     # what -> (right, of)
 
 

@@ -14,7 +14,7 @@ PACKAGE = ROOT / "autolayers"
 
 # From the ground up. What stands in one row does not import each other.
 FLOORS = (
-    ("errors", "records"),
+    ("errors", "records", "garbage"),
     ("units", "quoting"),
     ("programs", "state", "net", "ggml", "parallel"),
     ("gguf", "flags", "output"),

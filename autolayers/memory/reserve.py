@@ -10,6 +10,7 @@ scheduler first; `reserve` reports what it measures, `runtime_sizes` what a laun
 
 from __future__ import annotations
 
+from ..garbage import without_gc
 from ..ggml.allocator import Arena, allocate
 from ..ggml.scheduler import assign, split
 from ..graph.llm import Llm
@@ -81,24 +82,7 @@ class Reserved:
         return self.fused["flash_attn"]
 
 
-def _without_gc(function: Callable[..., Any]) -> Callable[..., Any]:
-    """A graph is tens of thousands of small objects that all die together: collecting in between only costs time."""
-
-    def run(*args: Any, **options: Any) -> Any:
-        import gc
-
-        enabled = gc.isenabled()
-        gc.disable()
-        try:
-            return function(*args, **options)
-        finally:
-            if enabled:
-                gc.enable()
-
-    return run
-
-
-@_without_gc
+@without_gc
 def reserve(setting: Setting, pinned: bool = False,
             enough: Callable[[tuple[int, ...]], bool] | None = None) -> Reserved:
     """The larger of the prompt and the generation graph per buffer; with `pinned` also what `runtime_sizes` starts
@@ -164,7 +148,7 @@ def _pins_cost(setting: Setting) -> bool:
     return len(setting.backends) > 2 and setting.n_copies == 1
 
 
-@_without_gc
+@without_gc
 def runtime_sizes(setting: Setting, reserved: Reserved) -> tuple[int, ...]:
     """Bytes per backend that a launch may grow to while it runs, after `reserve` with `pinned`.
 
@@ -194,7 +178,7 @@ def runtime_sizes(setting: Setting, reserved: Reserved) -> tuple[int, ...]:
     return sizes
 
 
-@_without_gc
+@without_gc
 def count_kernels(setting: Setting) -> None:
     """Counts the kernels of a token's graph for GraphCache.kernels, unless a launch was measured already."""
     if not setting.cache.kernels:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from ..backends import HOST
 from ..flags.params import EXPERTS_REGEX, FIT_PARAMS_MIN_CTX, FIT_PARAMS_TARGET, N_BATCH, N_PARALLEL, N_UBATCH
+from ..garbage import without_gc
 from ..records import dataclass, lazy, replace
 from . import candidates
 from .cost import CostModel
@@ -79,6 +80,7 @@ def contexts(model: Model, params: Params, policy: Policy) -> Contexts:
     return Contexts(floor * streams, max(floor * streams, most), 256 * streams)
 
 
+@without_gc
 def solve(evaluator: Evaluator, given: Params, policy: Policy, cost: CostModel) -> Candidate | None:
     """The best launch, fully measured; one that does not fit where nothing does; None where llama.cpp would refuse
     every one.

@@ -1,0 +1,33 @@
+"""Work on many small objects that all die together, without looking for garbage in between.
+
+    @without_gc
+    def solve(...): ...
+"""
+
+from __future__ import annotations
+
+import gc
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import ParamSpec, TypeVar
+
+    P = ParamSpec("P")
+    R = TypeVar("R")
+
+
+def without_gc(function: Callable[P, R]) -> Callable[P, R]:
+    """The function with garbage collection off while it runs: a plan takes a tenth less time, and 7 MiB more at its
+    peak (kimi-k3-1t on three GPUs: 60 MiB)."""
+
+    def run(*args: P.args, **options: P.kwargs) -> R:
+        enabled = gc.isenabled()
+        gc.disable()
+        try:
+            return function(*args, **options)
+        finally:
+            if enabled:
+                gc.enable()
+
+    return run
