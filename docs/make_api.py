@@ -55,7 +55,8 @@ def _call(member: object) -> str:
     function = _function_of(member)
     if function is not getattr(member, "__func__", member):
         return ""                        # a property
-    parameters = [p for p in inspect.signature(function).parameters if p not in ("self", "cls")]  # type: ignore[arg-type]
+    known = inspect.signature(function).parameters  # type: ignore[arg-type]
+    parameters = [name for name in known if name not in ("self", "cls")]
     return f"({', '.join(parameters)})"
 
 

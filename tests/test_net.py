@@ -219,7 +219,8 @@ def test_redirects_that_lead_nowhere(serve: Callable[..., Server]) -> None:
     with request("GET", loop.url, Limit(10)) as answer:
         assert answer.status == 302 and answer.headers["Location"] == "/again"
     for place, shown in (("file:///etc/passwd", "file:///etc/passwd"), ("http://[bad", "http://[bad"),
-                         ("//me:secret@", ""), ("http://h:99999/", "http://h:99999/"), ("ftp://me:secret@host/?key=1", "ftp://host/")):
+                         ("//me:secret@", ""), ("http://h:99999/", "http://h:99999/"),
+                         ("ftp://me:secret@host/?key=1", "ftp://host/")):
         error = failure(serve(reply(status="307 Temporary Redirect", Location=place)).url, redirects=5)
         assert error.kind == "redirect" and f"it leads to {shown}" in str(error) and "secret" not in str(error)
 

@@ -64,7 +64,7 @@ def cores(root: str = "/") -> int | None:
     usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     found: set[tuple[str, str]] = set()
     threads, package = 0, ""
-    for line in _text(root, "proc/cpuinfo").splitlines():
+    for line in file_text(root, "proc/cpuinfo").splitlines():
         name, _, value = line.partition(":")
         name = name.strip()
         threads += name == "processor"
@@ -92,7 +92,7 @@ def _psutil() -> tuple[int, int, str]:
 def meminfo(root: str = "/") -> dict[str, int]:
     """/proc/meminfo in bytes (HugePages_* are counts); empty where there is none."""
     fields = {}
-    for line in _text(root, "proc/meminfo").splitlines():
+    for line in file_text(root, "proc/meminfo").splitlines():
         name, _, value = line.partition(":")
         words = value.split()
         if words and words[0].isdigit():
@@ -112,7 +112,7 @@ def unified_available(memory: dict[str, int]) -> int:
 
 def _limits(root: str) -> Iterator[tuple[int, int]]:
     """(limit, taken) of every control group above this process. Taken leaves out page cache that can be dropped."""
-    for line in _text(root, "proc/self/cgroup").splitlines():
+    for line in file_text(root, "proc/self/cgroup").splitlines():
         number, _, rest = line.partition(":")
         controllers, _, path = rest.partition(":")
         names: tuple[str, ...]
@@ -128,10 +128,10 @@ def _limits(root: str) -> Iterator[tuple[int, int]]:
         # Up to the mount's root: inside a container the path may be the host's, and the own limit lies there.
         for depth in range(len(parts), -1, -1):
             group = "/".join([base, *parts[:depth]])
-            limits = [int(text) for name in names if (text := _text(root, f"{group}/{name}").strip()).isdigit()]
-            taken = _text(root, f"{group}/{usage}").strip()
+            limits = [int(text) for name in names if (text := file_text(root, f"{group}/{name}").strip()).isdigit()]
+            taken = file_text(root, f"{group}/{usage}").strip()
             if limits and taken.isdigit():
-                lines = _text(root, f"{group}/memory.stat").splitlines()
+                lines = file_text(root, f"{group}/memory.stat").splitlines()
                 statistics = dict(line.split()[:2] for line in lines if " " in line)
                 droppable = statistics.get(cache, "0")
                 yield min(limits), max(0, int(taken) - (int(droppable) if droppable.isdigit() else 0))
@@ -145,10 +145,11 @@ def platform(root: str = "/") -> str:
         return "windows"
     if sys.platform == "darwin":
         return "macos"
-    return "wsl" if "microsoft" in _text(root, "proc/version").lower() else "linux"
+    return "wsl" if "microsoft" in file_text(root, "proc/version").lower() else "linux"
 
 
-def _text(root: str, path: str) -> str:
+def file_text(root: str, path: str) -> str:
+    """A file of the system below `root`, at most 1 MiB of it; empty where it cannot be read."""
     try:
         with open(f"{root.rstrip('/')}/{path}", encoding="utf-8", errors="replace") as file:
             return file.read(1 << 20)

@@ -7,6 +7,8 @@ operation. Files: Linux's Documentation/ABI/testing/sysfs-devices-system-cpu, ad
 
 from __future__ import annotations
 
+from .host import file_text
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -21,18 +23,18 @@ def threads(root: str = "/", allowed: Collection[int] | None = None) -> int | No
 
     if allowed is None and hasattr(os, "sched_getaffinity"):
         allowed = os.sched_getaffinity(0)
-    quota, last = _quota(root), _text(root, "sys/devices/system/cpu/present").strip().rpartition("-")[2]
+    quota, last = _quota(root), file_text(root, "sys/devices/system/cpu/present").strip().rpartition("-")[2]
     if allowed is not None and last.isdecimal() and len(allowed) > int(last) and quota > int(last) \
-            and not _text(root, f"{_CPU}0/cpu_capacity"):
+            and not file_text(root, f"{_CPU}0/cpu_capacity"):
         return None                    # without reading hundreds of files
     cores: dict[str, list[int]] = {}
     number = 0
-    while siblings := _text(root, f"{_CPU}{number}/topology/thread_siblings").strip():
+    while siblings := file_text(root, f"{_CPU}{number}/topology/thread_siblings").strip():
         cores.setdefault(siblings, []).append(number)
         number += 1
     if not cores or allowed is None:
         return None
-    capacity = {cpus[0]: _text(root, f"{_CPU}{cpus[0]}/cpu_capacity").strip() for cpus in cores.values()}
+    capacity = {cpus[0]: file_text(root, f"{_CPU}{cpus[0]}/cpu_capacity").strip() for cpus in cores.values()}
     sizes = {cpu: int(text) if text.isdecimal() else 0 for cpu, text in capacity.items()}
     may_run = [cpus[0] for cpus in cores.values() if not set(cpus).isdisjoint(allowed)]
     fastest = max((sizes[cpu] for cpu in may_run), default=0)
@@ -44,26 +46,18 @@ def threads(root: str = "/", allowed: Collection[int] | None = None) -> int | No
 def _quota(root: str) -> int:
     """Whole CPUs that the control groups above this process allow at once."""
     least = 1 << 30
-    for line in _text(root, "proc/self/cgroup").splitlines():
+    for line in file_text(root, "proc/self/cgroup").splitlines():
         number, _, rest = line.partition(":")
         controllers, _, path = rest.partition(":")
         parts = [part for part in path.split("/") if part not in ("", "..")]
         for depth in range(len(parts), -1, -1):
             if number == "0" and not controllers:
-                words = _text(root, "/".join(["sys/fs/cgroup", *parts[:depth], "cpu.max"])).split()
+                words = file_text(root, "/".join(["sys/fs/cgroup", *parts[:depth], "cpu.max"])).split()
             elif "cpu" in controllers.split(","):
                 group = "/".join(["sys/fs/cgroup/cpu", *parts[:depth]])
-                words = [_text(root, f"{group}/cpu.cfs_{name}_us").strip() for name in ("quota", "period")]
+                words = [file_text(root, f"{group}/cpu.cfs_{name}_us").strip() for name in ("quota", "period")]
             else:
                 break
             if len(words) == 2 and all(word.isdecimal() for word in words) and int(words[1]):
                 least = min(least, max(1, int(words[0]) // int(words[1])))
     return least
-
-
-def _text(root: str, path: str) -> str:
-    try:
-        with open(f"{root.rstrip('/')}/{path}", encoding="utf-8", errors="replace") as file:
-            return file.read(1 << 16)
-    except OSError:
-        return ""

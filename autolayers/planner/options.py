@@ -178,7 +178,8 @@ class Launches:
             elif finer and f"blk.{n_layer - 1}.ffn_down.weight" in self.evaluator.model.tensors:
                 found.append((lambda n, at=at: candidates.with_ffn_on_host(at, n), n_layer))  # type: ignore[misc]
             if not self.literal:
-                found.append((lambda n, at=like: replace(at, n_gpu_layers=everything - n), everything))  # type: ignore[misc]
+                found.append((lambda n, at=like: replace(at, n_gpu_layers=everything - n),  # type: ignore[misc]
+                              everything))
         return found
 
     def _batches(self, base: Params) -> list[Params]:

@@ -155,7 +155,8 @@ def _alternatives(evaluator: Evaluator, cost: CostModel, at: Params, policy: Pol
         params = replace(at, **changes)
         search = Search(evaluator, params, policy, cost, FULL)
         if not search.literal:
-            yield "layers", search.split.most(lambda n, p=params: replace(p, n_gpu_layers=n), search.top)  # type: ignore[misc]
+            yield "layers", search.split.most(lambda n, p=params: replace(p, n_gpu_layers=n),  # type: ignore[misc]
+                                              search.top)
             yield "none", evaluator.candidate(replace(params, n_gpu_layers=0), FULL)
         if not at.overrides and policy.strategy != "layers":
             for kind, make in _in_ram(evaluator, replace(params, n_gpu_layers=search.top)):

@@ -56,8 +56,9 @@ def bounded(evaluator: Evaluator, candidate: Candidate) -> Candidate:
     if candidate.ram_spare is None or not isinstance(use, Breakdown):
         return candidate
     changes = limits(candidate.params, use, candidate.ram_spare)
-    after = evaluator.candidate(replace(candidate.params, **changes), "full") if changes else None  # type: ignore[arg-type]
-    return after or candidate
+    if not changes:
+        return candidate
+    return evaluator.candidate(replace(candidate.params, **changes), "full") or candidate  # type: ignore[arg-type]
 
 
 def reason(before: Candidate, after: Candidate) -> str:

@@ -77,7 +77,8 @@ def test_the_first_word_is_a_command_or_a_model(offers) -> None:  # type: ignore
     ("autolayers sweep m.gguf --", "--contexts", "--ctx"), ("autolayers devices --", "--measure", "--ctx-size"),
     ("autolayers ollama verify m --", "--write", "--in-place"), ("autolayers rules --", "--kv-heads", "--gpus"),
 ])
-def test_flags_are_those_of_the_command(offers, line: str, flag: str, other: str) -> None:  # type: ignore[no-untyped-def]
+def test_flags_are_those_of_the_command(  # type: ignore[no-untyped-def]
+        offers, line: str, flag: str, other: str) -> None:
     found = offers(line)
     assert flag in found and other not in found
 

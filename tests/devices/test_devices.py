@@ -317,7 +317,7 @@ def test_a_program_that_hangs_is_given_up_with_its_children(program, tmp_path):
         list_devices.query(program(f"sleep 1000 & echo $! > {tmp_path}/child; sleep 1000"), os.environ, timeout=1)
     child = (tmp_path / "child").read_text().strip()
     for _ in range(200):       # a signal takes effect when the victim is next scheduled
-        state = host._text("/", f"proc/{child}/stat").rpartition(")")[2].split()
+        state = host.file_text("/", f"proc/{child}/stat").rpartition(")")[2].split()
         if not state or state[0] in "ZX":
             return
         time.sleep(0.05)

@@ -94,7 +94,8 @@ def test_files_in_the_wrong_place_are_refused(words: str, message: str) -> None:
 
 @pytest.mark.parametrize("command", [command for command in COMMANDS.values() if command.llama], ids=lambda c: c.name)
 def test_what_a_newer_llama_cpp_may_know_passes_where_it_is_asked_for(command: object) -> None:
-    arguments = read(command.name, ["m", "--strict-flags", "off", "--brand-new", "7", "-c", "8k"])  # type: ignore[attr-defined]
+    words = ["m", "--strict-flags", "off", "--brand-new", "7", "-c", "8k"]
+    arguments = read(command.name, words)  # type: ignore[attr-defined]
     assert arguments.rest == ("--brand-new", "7") and arguments.positional == ("m",)
     with pytest.raises(UsageError, match="--retry is no flag"):
         read(command.name, ["m", "--strict-flags", "off", "--retry", "7"])    # type: ignore[attr-defined]

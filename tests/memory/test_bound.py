@@ -93,7 +93,8 @@ def test_measuring_ends_where_the_prompt_graph_is_enough_to_know() -> None:
     m, params, devices = model("qwen3-30b-a3b-q4_k_m"), parse(["-c", "8192", "-ncmoe", "20"]).params, gpus([24576])
     whole = estimate(m, params, devices, runtime=True)
     asked = []
-    part = Estimator(m).at_least(params, devices, lambda use: asked.append(use) or True, runtime=True)  # type: ignore[func-returns-value]
+    part = Estimator(m).at_least(
+        params, devices, lambda use: asked.append(use) or True, runtime=True)  # type: ignore[func-returns-value]
     assert asked == [part] and isinstance(part, LowerBound) and whole.exact
     assert part.devices["CUDA0"].model == whole.devices["CUDA0"].model
     assert 0 < part.devices["CUDA0"].compute <= whole.devices["CUDA0"].compute

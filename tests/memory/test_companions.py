@@ -120,7 +120,8 @@ def test_a_projector_goes_to_one_device(words: str, device: str) -> None:
     found, _ = held(model("gemma-3-4b-q8_0"), f"-c 4096 --mmproj p.gguf {words}", files, 8192, 8192)
     weights = {where for name, where in found if name == "mmproj weights"}
     assert weights == {device}
-    assert found["mmproj weights", device] == sum(info.n_bytes for info in files.mmproj.tensors.values())  # type: ignore[union-attr]
+    assert files.mmproj is not None
+    assert found["mmproj weights", device] == sum(info.n_bytes for info in files.mmproj.tensors.values())
 
 
 def test_a_projectors_warm_up() -> None:

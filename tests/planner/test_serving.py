@@ -58,8 +58,9 @@ class TestWhatGrows:
     def test_without_ram_the_plan_says_how_much_it_needs(self) -> None:
         found = plan("qwen3-next-80b-a3b-q4_k_m", "", 12, None)
         host = found.to_dict()["host"]
-        assert host["needed"] == found.host.resident + RAM_MARGIN > 32 * GiB and host["free"] is None  # type: ignore[index]
-        known = plan("qwen3-next-80b-a3b-q4_k_m", " ".join(found.flags), 12, host["needed"] / GiB + 1)  # type: ignore[index]
+        needed, free = host["needed"], host["free"]  # type: ignore[index]
+        assert needed == found.host.resident + RAM_MARGIN > 32 * GiB and free is None
+        known = plan("qwen3-next-80b-a3b-q4_k_m", " ".join(found.flags), 12, needed / GiB + 1)
         assert known.fits
 
     def test_old_builds_keep_one_prompt_whatever_the_limit_and_older_ones_none(self) -> None:
