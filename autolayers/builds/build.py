@@ -39,7 +39,7 @@ class Build:
 
     @lazy
     def rules(self) -> Rules:
-        """What llama.cpp does at this build; at an unknown one what the newest does that it may be."""
+        """What llama.cpp does at this build; at an unknown one what the newest does that it may be, or the oldest."""
         if self.number and not self.doubt:
             return rules(self.number)
         low, high = self.between or dates(self.flags or frozenset())
@@ -47,7 +47,7 @@ class Build:
         if not why and self.flags is not None:
             when = f"b{low} or newer" if high >= NEWEST else f"b{low} to b{high}"
             why = f"this llama.cpp does not say its build, by its flags and architectures {when}"
-        return rules(min(self.number or latest(low, high), high, NEWEST), why)
+        return rules(min(self.number or latest(low, high), high, NEWEST), why, low if self.between or self.flags else 0)
 
     @property
     def bare_flash(self) -> bool:

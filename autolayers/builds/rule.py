@@ -35,9 +35,10 @@ class Rule:
 
     def __get__(self, rules: RuleSet, owner: type | None = None) -> bool:
         holds = self.first <= rules.number and (not self.last or rules.number <= self.last)
-        vars(rules)[self.name] = holds          # the next look finds it there
         if self.doubtful(rules.number):
+            holds = rules.changed
             rules.doubts.append(self)
+        vars(rules)[self.name] = holds          # the next look finds it there
         return holds
 
     def doubtful(self, number: int) -> bool:
@@ -47,11 +48,14 @@ class Rule:
 
 class RuleSet:
     """The rules of one build: an attribute each, whether it holds. `doubts`: those asked for so far that this build may
-    have or not. `why`: a reason why the build may be another one."""
+    have or not; `changed`: they are taken to hold. `why`: a reason why the build may be another one, `oldest`: as old
+    as that one (0: not known)."""
 
-    def __init__(self, number: int, why: str = "") -> None:
+    def __init__(self, number: int, why: str = "", oldest: int = 0, changed: bool = False) -> None:
         self.number = number
         self.why = why
+        self.oldest = oldest
+        self.changed = changed
         self.doubts: list[Rule] = []
 
     @classmethod

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 class Rules(RuleSet):
     # placement
-    output_first = Rule("placement", 7450, "#18148", "-ngl counts the output layer first; before, last", after=6800)
+    output_first = Rule("placement", 7450, "#18148", "-ngl counts the output layer first; before, last", after=7400)
 
     draft_heads_lent = Rule("placement", 11549, "", "a DFlash draft without an output matrix takes its target's; "
                             "before, its own embeddings", after=11434)
@@ -64,7 +64,7 @@ class Rules(RuleSet):
                     after=6050)
     views_v = Rule("graph", 6400, "", "V of a fused QKV is a view too", after=6170)
     embeddings_input = Rule("graph", 7800, "#18898", "an input of raw embeddings besides that of tokens", after=7780)
-    qwen35_late_rows = Rule("graph", 9246, "", "Qwen3.5 picks the output rows after its last layer", after=9113)
+    qwen35_late_rows = Rule("graph", 9246, "#22673", "Qwen3.5 picks the output rows after its last layer", after=9179)
     f16_mask = Rule("graph", 9410, "#23764", "flash attention's mask is an f16 input; before, cast from an f32 one",
                     after=9409)
     qwen35_last_rows = Rule("graph", 9496, "", "Qwen3.5 picks the output rows after its last norm", after=9493)
@@ -161,6 +161,20 @@ class Rules(RuleSet):
         return self.number <= after
 
     @property
+    def measured(self) -> bool:
+        """Whether sizes are those that llama.cpp measures, without the backends that the graph's builder chose for
+        norms; those of older builds are a launch's, with them."""
+        return self.number >= OLDEST_EXACT
+
+    def others(self) -> tuple[Rules, ...]:
+        """What the build may be instead, as far as rules were asked for: with the changes of which it is not known
+        whether it has them, and the oldest one. No size of it is above the largest of all."""
+        if self.changed:
+            return ()
+        found = (Rules(self.number, self.why, changed=True),) if self.doubts else ()
+        return (*found, Rules(self.oldest, self.why)) if 0 < self.oldest < self.number else found
+
+    @property
     def exact(self) -> bool:
         """Whether sizes computed by the rules that were asked for are known to be llama.cpp's own."""
         return OLDEST_EXACT <= self.number <= NEWEST and not self.doubts and not self.why and self.source_seen
@@ -201,11 +215,11 @@ class Rules(RuleSet):
 _made: dict[int, Rules] = {}
 
 
-def rules(number: int | None = None, why: str = "") -> Rules:
+def rules(number: int | None = None, why: str = "", oldest: int = 0) -> Rules:
     """The rules of a build; those of the newest known where none is given."""
     number = number or NEWEST
     if why or any(row.doubtful(number) for row in Rules.rows()):
-        return Rules(number, why)         # its own, because it notes which doubtful rules mattered
+        return Rules(number, why, oldest)         # its own, because it notes which doubtful rules mattered
     if number not in _made:
         _made[number] = Rules(number)
     return _made[number]

@@ -7,7 +7,7 @@
 
 from __future__ import annotations
 
-from ..records import dataclass
+from ..records import dataclass, replace
 
 
 @dataclass(frozen=True)
@@ -86,3 +86,23 @@ class Breakdown(Static):
     def growing(self) -> int:
         """Bytes of system memory that may be taken in addition while it serves."""
         return sum(extra.size for extra in self.extras if extra.upper_limit and extra.device == "Host")
+
+
+def larger(one: Breakdown, other: Breakdown) -> Breakdown:
+    """The same launch, part by part as large as the larger of both."""
+    devices = {name: _larger(use, other.devices[name]) for name, use in one.devices.items()}
+    host = _larger(one.host, other.host)
+    peak = None
+    if one.runtime_peak is not None or other.runtime_peak is not None:
+        peak = {name: max(_in_use(one, name), _in_use(other, name)) - use.compute
+                for name, use in (*devices.items(), ("Host", host))}
+    return replace(one, devices=devices, host=host, runtime_peak=peak,
+                   host_resident=max(one.host_resident, other.host_resident))
+
+
+def _larger(one: Usage, other: Usage) -> Usage:
+    return Usage(max(one.model, other.model), max(one.context, other.context), max(one.compute, other.compute))
+
+
+def _in_use(found: Breakdown, name: str) -> int:
+    return found.devices.get(name, found.host).compute + (found.runtime_peak or {}).get(name, 0)

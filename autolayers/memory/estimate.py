@@ -11,11 +11,13 @@ the headers of the other files.
 
 from __future__ import annotations
 
-from ..builds import Build, rules
+from contextlib import suppress
+
+from ..builds import Build, Rules, rules
 from ..errors import LaunchRefused
 from ..gguf import BY_NAME
 from ..records import dataclass, replace
-from .breakdown import Breakdown, LowerBound, Static, Usage
+from .breakdown import Breakdown, LowerBound, Static, Usage, larger
 from .cache import allocate
 from .companions import NONE, Companions, layer_inputs, wants_extras, with_draft_type
 from .compute import kernels, measure
@@ -61,10 +63,11 @@ class Estimator:
     of devices that are not there.
     """
 
-    def __init__(self, model: Model, build: Build | int | None = None, companions: Companions = NONE,
+    def __init__(self, model: Model, build: Build | Rules | int | None = None, companions: Companions = NONE,
                  known: Known | None = None) -> None:
         """`known`: what an earlier Estimator of the same has measured, and this one will."""
-        self.rules = build.rules if isinstance(build, Build) else rules(build)
+        found = build.rules if isinstance(build, Build) else build
+        self.rules = found if isinstance(found, Rules) else rules(found)
         self.companions = companions
         self.model = model = model.read_by(self.rules)
         self.placer = WeightPlacer(model, self.rules)
@@ -74,6 +77,7 @@ class Estimator:
         self._measured: tuple[object, Measured] | None = None       # of the last launch that was measured whole
         self._ops: dict[object, Ops] = {}
         self._matmuls: tuple[tuple[Matmul, ...], tuple[Matmul, ...]] | None = None
+        self._others: dict[tuple[int, bool], Estimator] = {}        # of what the build may be instead
 
     def static(self, params: Params, devices: Sequence[Device]) -> Static:
         """Weights and caches: a lower bound without any graph."""
@@ -108,7 +112,14 @@ class Estimator:
                 return lower(measured.sizes, measured.flash_attn)
             self._measured = graphs, measured
         measured = self._measured[1]
-        self._known[key] = found = self._whole(launch, devices, measured)
+        found = self._whole(launch, devices, measured)
+        for other in self.rules.others():
+            which = other.number, other.changed
+            if which not in self._others:
+                self._others[which] = Estimator(self.model, other, self.companions)
+            with suppress(LaunchRefused):
+                found = larger(found, self._others[which].breakdown(params, devices, runtime))
+        self._known[key] = found
         return found
 
     def layers(self, params: Params, kind: Device) -> tuple[Usage, ...]:

@@ -5,7 +5,8 @@ so each buffer is as large as the larger of the two needs it. Source: src/llama-
 
 The graph builder pins some nodes to a backend (graph_get_cb). llama.cpp's measuring (--fit, llama-fit-params, the
 memory breakdown) drops these pins for the prompt graph, because ggml_backend_sched_reserve_size resets the
-scheduler first; `reserve` reports what it measures, `runtime_sizes` what a launch may grow to.
+scheduler first; `reserve` reports what it measures (of builds before that a launch), `runtime_sizes` what a launch may
+grow to.
 """
 
 from __future__ import annotations
@@ -108,6 +109,7 @@ def reserve(setting: Setting, pinned: bool = False,
     fused = _unresolved(setting) if generation is None else generation.fused
     setting.cache.fused.setdefault(alike, fused)
     n_outputs = min(n_tokens, c.n_outputs_max)
+    pins = not c.rules.measured
     while True:
         if prompt is None or prompt.fused != fused:
             prompt = Graphs(setting, n_tokens, n_seqs, n_outputs, fused)
@@ -117,7 +119,7 @@ def reserve(setting: Setting, pinned: bool = False,
         elif pinned and setting.hparams.architecture.graph_grows:
             least = Graphs(setting, n_tokens, 1, n_outputs, {**fused, "filled": True}).sizes()
         else:
-            least = prompt.sizes(pins=pinned and _pins_cost(setting))
+            least = prompt.sizes(pins or (pinned and _pins_cost(setting)))
         if enough is not None and enough(least):
             setting.cache.graphs[launch] = prompt, generation
             return Reserved(least, fused, stopped=True)
@@ -127,7 +129,7 @@ def reserve(setting: Setting, pinned: bool = False,
             break
         fused = generation.fused
     setting.cache.graphs[launch] = prompt, generation
-    sizes = tuple(map(max, prompt.sizes(pins=False), generation.sizes()))
+    sizes = tuple(map(max, prompt.sizes(pins), generation.sizes()))
     if pinned and setting.n_copies == 1:
         return Reserved(sizes, fused, prompt.sizes())
     return Reserved(sizes, fused, sizes if pinned else None)

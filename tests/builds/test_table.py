@@ -9,8 +9,9 @@ import pytest
 from support import ROOT, gpus, model
 
 from autolayers import AutolayersError, estimate
-from autolayers.builds import NEWEST, OLDEST_EXACT, Rule, Rules, RuleSet, rules
+from autolayers.builds import NEWEST, OLDEST_EXACT, Build, Rule, Rules, RuleSet, rules
 from autolayers.flags.parse import parse
+from autolayers.memory.estimate import Estimator
 
 
 def test_rows() -> None:
@@ -69,3 +70,29 @@ def test_files_that_a_build_refuses(name: str, build: int, newer: int) -> None:
     with pytest.raises(AutolayersError, match=r"number of tensors|does not load|unknown model"):
         estimate(model(name), params, gpus(8192), build=build)
     assert estimate(model(name), params, gpus(8192), build=newer).host.model
+
+
+@pytest.mark.parametrize(("name", "build", "older", "newer", "words"), [
+    ("qwen3-8b-q4_k_m", 11396, 11393, 11400, "-c 8192"), ("qwen3-8b-q4_k_m", 7420, 7400, 7450, "-c 8192 -ngl 20"),
+    ("qwen3-8b-q4_k_m", 8600, 8571, 8607, "-c 8192 -ctk q8_0 -ctv q8_0"),
+])
+def test_between_two_known_builds_the_larger_holds(name: str, build: int, older: int, newer: int, words: str) -> None:
+    """Where it is not known whether a build has a change, each part is as large as with it and as without it."""
+    def parts(number: int) -> list[int]:
+        launch = estimate(model(name), parse(words.split()).params, gpus(8192), build=number)
+        assert not launch.exact or number != build
+        uses = [*launch.devices.values(), launch.host]
+        return [size for use in uses for size in (use.model, use.context, use.compute)]
+
+    assert parts(build) == list(map(max, parts(older), parts(newer)))
+
+
+def test_a_build_without_a_number_is_as_large_as_the_oldest_that_it_may_be() -> None:
+    launch = Estimator(model("qwen3-8b-q4_k_m"), Build(flags=frozenset({"--fit"}), between=(9388, 11549)))
+    params = parse(["-c", "65536"]).params
+    found = launch.breakdown(params, gpus(24576))
+    for build in (9388, 11549):
+        known = estimate(model("qwen3-8b-q4_k_m"), params, gpus(24576), build=build)
+        assert found.devices["CUDA0"].compute >= known.devices["CUDA0"].compute
+        assert found.host.compute >= known.host.compute
+    assert not found.exact
