@@ -59,7 +59,7 @@ def plan(model: Model | str | PathLike[str], words: Sequence[str] | Params | Arg
     return plan_on(model, params, policy, machine, companions_of(params), notes, explain=explain, advise=advise)
 
 
-def plan_together(models: Sequence[Model], words: Sequence[str] | Params | Arguments = (),
+def plan_together(models: Sequence[Model | str | PathLike[str]], words: Sequence[str] | Params | Arguments = (),
                   devices: Sequence[Device | str] | None = None, host: Host | None = None,
                   environ: Mapping[str, str] | None = None, *, weights: Sequence[float] = ()) -> Together:
     """Plans models that are to be loaded at once, with the same given flags for each; see planner.multi. `weights` say
@@ -70,10 +70,10 @@ def plan_together(models: Sequence[Model], words: Sequence[str] | Params | Argum
     machine, notes = machine_for(params, policy, devices, host, environ)
     from .planner.multi import plan_together_on
 
-    return plan_together_on(models, params, policy, machine, companions_of(params), notes, weights)
+    return plan_together_on(_read_all(models), params, policy, machine, companions_of(params), notes, weights)
 
 
-def plan_groups(models: Sequence[Model], words: Sequence[str] | Params | Arguments = (),
+def plan_groups(models: Sequence[Model | str | PathLike[str]], words: Sequence[str] | Params | Arguments = (),
                 devices: Sequence[Device | str] | None = None, host: Host | None = None,
                 environ: Mapping[str, str] | None = None) -> Groups:
     """Plans models that take turns: groups that fit at the same time; see planner.groups. Raises what `plan` raises."""
@@ -83,10 +83,10 @@ def plan_groups(models: Sequence[Model], words: Sequence[str] | Params | Argumen
     machine, notes = machine_for(params, policy, devices, host, environ)
     from .planner.groups import plan_groups_on
 
-    return plan_groups_on(models, params, policy, machine, companions_of(params), notes)
+    return plan_groups_on(_read_all(models), params, policy, machine, companions_of(params), notes)
 
 
-def plan_any(models: Sequence[Model], words: Sequence[str] | Params | Arguments = (),
+def plan_any(models: Sequence[Model | str | PathLike[str]], words: Sequence[str] | Params | Arguments = (),
              devices: Sequence[Device | str] | None = None, host: Host | None = None,
              environ: Mapping[str, str] | None = None) -> AnyOf:
     """Plans models of which any `most` fit at once, as many as may be; see planner.groups. Raises what `plan`
@@ -97,7 +97,7 @@ def plan_any(models: Sequence[Model], words: Sequence[str] | Params | Arguments 
     machine, notes = machine_for(params, policy, devices, host, environ)
     from .planner.groups import plan_any_on
 
-    return plan_any_on(models, params, policy, machine, companions_of(params), notes)
+    return plan_any_on(_read_all(models), params, policy, machine, companions_of(params), notes)
 
 
 def fit_choice(model: Model, words: Sequence[str] | Params | Arguments, devices: Sequence[Device] | None = None,
@@ -201,9 +201,18 @@ def machine_for(params: Params, policy: Policy, devices: Sequence[Device | str] 
 
 
 def _read(model: Model | str | PathLike[str]) -> Model:
+    from os import PathLike
+
     from .model import Model, read_model
 
+    if not isinstance(model, (Model, str, PathLike)):
+        raise UsageError(f"a model is a Model or the name of its file, not {model!r:.60}")
     return model if isinstance(model, Model) else read_model(model)
+
+
+def _read_all(models: Any) -> Sequence[Model]:
+    """Models of which a list may name the files; other sequences read their own."""
+    return [_read(model) for model in models] if isinstance(models, (list, tuple)) else models
 
 
 def _named(given: Sequence[Device | str]) -> Sequence[Device]:
@@ -212,6 +221,9 @@ def _named(given: Sequence[Device | str]) -> Sequence[Device]:
 
     if isinstance(given, str):
         return hypothetical(given)
+    for device in given:
+        if not isinstance(device, (Device, str)):
+            raise UsageError(f"a device is a Device, a size such as '24GiB' or a card's name, not {device!r:.60}")
     devices = [device if isinstance(device, Device) else Device.hypothetical(device) for device in given]
     return devices if len({device.name for device in devices}) == len(devices) else numbered(devices)
 

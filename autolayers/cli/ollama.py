@@ -115,10 +115,11 @@ class _Request:
             return found
         names = ", ".join(str(entry.get("name")) for entry in loaded)
         size = sum(_size(entry, "size_vram") for entry in loaded)
+        are = "is" if len(loaded) == 1 else "are"
         if len(found) > 1:
-            say(f"{names} is loaded in Ollama and counts as taken memory: `ollama stop` frees it for the plan")
+            say(f"{names} {are} loaded in Ollama and counted as taken memory: `ollama stop` frees it for the plan")
             return found
-        say(f"{names} is loaded in Ollama; the plan counts on its memory being given back")
+        say(f"{names} {are} loaded in Ollama; the plan counts on that memory being given back")
         return [replace(found[0], free=min(found[0].total, found[0].free + size))]
 
     def advise(self, target: Target, remote: bool = False) -> Advice:

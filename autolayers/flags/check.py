@@ -38,14 +38,18 @@ def read(command: str, words: Sequence[str], environ: Mapping[str, str] | None =
 
 
 def refuse_contradictions(own: Mapping[str, Any], typed: Params) -> None:
-    """Raises UsageError where own flags and llama-server's say different things of the context. `typed`: from words
-    alone, since a word means more than a variable."""
+    """Raises UsageError where own flags and llama-server's say different things. `typed`: from words alone, since a
+    word means more than a variable."""
     n_ctx, wanted, least = typed.n_ctx, own.get("ctx"), own.get("ctx-min")
     if n_ctx and wanted is not None and wanted != n_ctx:
         raise UsageError(f"-c {n_ctx} and --ctx {wanted} both say the context: give one of them")
     most = n_ctx or (wanted if isinstance(wanted, int) else 0)
     if most and least is not None and least > most:
         raise UsageError(f"--ctx-min {least} is more than the context that was asked for, {most}")
+    if own.get("margin") is not None and typed.fit_target is not None:
+        raise UsageError("--margin and -fitt both say the margins: give one of them")
+    if own.get("kv-types") and (typed.cache_type_k or typed.cache_type_v):
+        raise UsageError("--kv-types and -ctk both say the cache types: give one of them")
 
 
 def refuse_unknown(name: str, command: str, strict: bool = True) -> None:

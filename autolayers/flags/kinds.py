@@ -70,8 +70,10 @@ def tokens(text: str, low: int = 1, what: str = "a number of tokens such as 8192
     """16384 of "16384" and of "16k", 1048576 of "1M"."""
     factor = _FACTORS.get(text[-1:].lower(), 1)
     digits = text if factor == 1 else text[:-1]
-    if not (digits.isascii() and digits.isdecimal()) or len(digits) > 12 or not low <= int(digits) * factor < 2**31:
+    if not (digits.isascii() and digits.isdecimal()):
         raise Bad(what)
+    if len(digits) > 12 or not low <= int(digits) * factor < 2**31:
+        raise Bad(f"{what}, {low} to {2**31 - 1}")
     return int(digits) * factor
 
 

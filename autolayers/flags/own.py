@@ -85,12 +85,15 @@ def _cache_type(text: str) -> str:
 
 
 def _size(text: str) -> int:
-    from ..units import parse_size
+    from ..units import MiB, parse_size
 
     try:
-        return parse_size(text)
+        size = parse_size(text)
     except UsageError:
-        raise Bad("a size such as 24GiB or 512MiB") from None
+        size = -1
+    if size < 0 or (text.strip().isdigit() and 0 < size < MiB):      # "32" means GiB or MiB, not bytes
+        raise Bad("a size such as 24GiB or 512MiB")
+    return size
 
 
 def _budget(text: str) -> tuple[str, int]:

@@ -52,6 +52,8 @@ def read(words: Sequence[str] | Params | Arguments, environ: Mapping[str, str] |
     if isinstance(words, str):
         raise UsageError(f"words are a list, such as {words.split()!r:.60}, not {words!r:.60}")
     if not isinstance(words, Arguments):
+        if not isinstance(words, (list, tuple)) or not all(isinstance(word, str) for word in words):
+            raise UsageError(f"words are a list of strings, such as ['-c', '8192'], not {words!r:.60}")
         words = check.read("plan", words, environ)
         if words.positional:
             raise UsageError(f"not a flag: {words.positional[0]!r}")

@@ -79,7 +79,7 @@ class Advice:
         """The plan's reasons with Ollama's names for what may be changed."""
         levers = {lever.name: lever for lever in self.plan.levers}
         found = [reason for reason in self.plan.reasons if reason.partition(" (")[0] not in levers]
-        if self.num_gpu is None or self.num_gpu >= self.everything:
+        if self.num_gpu is None or not any(reason.endswith(" missing") for reason in found):
             return found
         for lever in self.plan.levers:
             word, value = lever.words[0], lever.words[1]

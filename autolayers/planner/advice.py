@@ -189,7 +189,7 @@ class _Advice:
             for device in self.machine.devices)
         limits = {name: limit + more.get(name, 0) for name, limit in self.machine.limits.items()}
         known = self.machine.ram
-        return replace(self.machine, devices=devices, limits=limits, ram=known and known + ram)
+        return replace(self.machine, devices=devices, limits=limits, ram=None if known is None else known + ram)
 
     # --- file
 

@@ -130,7 +130,8 @@ class _Group:
         fitting = [option for option in options if _Question.has(self.left, self.ram, option)]
         if not fitting:
             return False
-        option = min(fitting, key=lambda option: (option.price, -min(self.left[name] for name in option.takes)))
+        option = min(fitting, key=lambda option: (
+            option.price, -min((self.left[name] for name in option.takes), default=0)))
         self.chosen[i] = option
         for name, size in option.takes.items():
             self.left[name] -= size

@@ -106,7 +106,8 @@ def plan_together_on(models: Sequence[Model], params: Params, policy: Policy, ma
     sharing, found = shared
     plans = SharedOut(models, params, policy, machine, companions, notes, found, known).plans()
     alone = tuple(sharing.alone(i) for i in range(len(models)))
-    return Together(tuple(with_others(plans, machine)), machine, factors, alone, _costs(sharing, found), found.exact)
+    return Together(tuple(with_others(plans, machine)), machine, factors, alone, _costs(sharing, found, plans),
+                    found.exact)
 
 
 def _too_large(models: Sequence[Model], machine: Machine) -> bool:
@@ -238,8 +239,8 @@ class _Measured:
         return found
 
 
-def _costs(sharing: Sharing, found: Assignment) -> tuple[tuple[float, ...], ...]:
-    """Seconds that each model's presence adds to every other's request."""
+def _costs(sharing: Sharing, found: Assignment, plans: Sequence[Plan]) -> tuple[tuple[float, ...], ...]:
+    """Seconds that each model's presence adds to every other's request, as `plans` have it."""
     n = len(found.chosen)
     rows = []
     for i in range(n):
@@ -248,7 +249,7 @@ def _costs(sharing: Sharing, found: Assignment) -> tuple[tuple[float, ...], ...]
         if less is not None:
             others = [j for j in range(n) if j != i]
             for j, option in zip(others, less.chosen, strict=True):
-                row[j] = max(0.0, found.chosen[j].seconds - option.seconds)
+                row[j] = max(0.0, plans[j].speed.request - option.seconds)
         rows.append(tuple(row))
     return tuple(rows)
 

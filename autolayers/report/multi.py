@@ -5,7 +5,7 @@ from __future__ import annotations
 from ..quoting import printable, shell
 from ..units import in_mib
 from .table import Style, blocks, wrap
-from .text import context_words, shortage, tokens
+from .text import context_words, listed, shortage, tokens
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -70,22 +70,17 @@ def _sharing(together: Together) -> Iterator[str]:
     names = [name for name, _ in _named(together)]
     for device, users in together.users().items():
         if len(users) > 1:
-            yield f"{device} is shared by {_listed([names[i] for i in users])}"
+            yield f"{device} is shared by {listed([names[i] for i in users])}"
     if not together.costs:
         return
     for name, costs in zip(names, together.costs, strict=True):
         others = [f"{other} {seconds:.1f} s" for other, seconds in zip(names, costs, strict=True) if seconds >= 0.05]
         if others:
-            yield f"without {name} a request would be faster: {_listed(others)}"
+            yield f"without {name} a request would be faster: {listed(others)}"
     weighted = any(weight != 1 for weight in together.weights)
     times = ", ".join(f"{weight:g} of {name}" for name, weight in zip(names, together.weights, strict=True))
     asked = f"requests, {times}" if weighted else "a request of each"
     yield f"{asked}: {together.seconds:.1f} s, the least {'possible' if together.proven else 'found'} by prediction"
-
-
-def _listed(names: Sequence[str]) -> str:
-    *first, last = names
-    return f"{', '.join(first)} and {last}" if first else last
 
 
 def _bill(together: Together, style: Style) -> list[str]:

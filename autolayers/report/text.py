@@ -79,7 +79,15 @@ def speed_words(speed: Speed) -> list[str]:
 
 def assumed_words(speed: Speed) -> str:
     """The defaults that the prediction rests on, in one phrase; "" where there are none."""
-    return "".join(f"; {name} taken as {rate / 1e9:.0f} GB/s, a default" for name, rate in speed.assumed)
+    rates: dict[float, list[str]] = {}
+    for name, rate in speed.assumed:
+        rates.setdefault(rate, []).append(name)
+    return "".join(f"; {listed(names)} taken as {rate / 1e9:.0f} GB/s, a default" for rate, names in rates.items())
+
+
+def listed(names: Sequence[str]) -> str:
+    *first, last = names
+    return f"{', '.join(first)} and {last}" if first else last
 
 
 def tokens(rate: float) -> str:

@@ -106,6 +106,17 @@ def test_named_models_take_turns_where_they_must(library: Path, capfd: pytest.Ca
         capfd, "plan", name, "--swap", "--gpu", "24GiB", "--format", "flags")[0].splitlines()]
 
 
+@pytest.mark.parametrize("form", ["text", "flags", "json", "llama-swap", "preset"])
+def test_models_take_turns_on_a_processor_alone(form: str, library: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """Where there is no device, RAM alone says which fit at the same time."""
+    for ram, code in (("64GiB", 0), ("24GiB", 0), ("4GiB", 5)):
+        text, err = out_of(capfd, "plan", ".", "-dev", "none", "--ram", ram, "--format", form, code=code)
+        assert all(name in text for name in FILES) or form == "json", (ram, err)
+        if form == "json":
+            assert json.loads(text)["fits"] is not code
+            assert sorted(i for own in json.loads(text)["members"] for i in own) == list(range(len(FILES)))
+
+
 def test_what_cannot_be_read_is_one_line(library: Path, capfd: pytest.CaptureFixture[str]) -> None:
     (library / "broken.gguf").write_bytes(b"GGUF")
     for kind in ("flags", "preset"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -56,6 +57,9 @@ def test_the_line_names_the_flag_and_the_way_out(command: str, words: str, messa
     ("plan", "m --ctx-min 9000 -c 4096", "--ctx-min 9000 is more than the context that was asked for, 4096"),
     ("plan", "m --ctx-min 9000 --ctx 4k", "--ctx-min 9000 is more than the context that was asked for, 4096"),
     ("plan", "m -m other", "m and -m other are two models: give one of them"),
+    ("plan", "m --margin 1GiB -fitt 512", "--margin and -fitt both say the margins: give one of them"),
+    ("sweep", "m --margin 1GiB --fit-target 512", "--margin and -fitt both say the margins: give one of them"),
+    ("plan", "m --kv-types f16,q8_0 -ctv q8_0", "--kv-types and -ctk both say the cache types: give one of them"),
     ("sweep", "m -m other", "m and -m other are two models: give one of them"),
     ("inspect", "m -m other", "m and -m other are two models: give one of them"),
     ("plan", "m --json -q", "--json and -q say different things: give one of them"),
@@ -65,6 +69,18 @@ def test_contradictions_are_named(command: str, words: str, message: str) -> Non
     with pytest.raises(UsageError) as error:
         read(command, words.split(), {"LLAMA_ARG_CTX_SIZE": "512", "LLAMA_ARG_MODEL": "third"})
     assert str(error.value) == message
+
+
+@pytest.mark.parametrize("flag", ["--ram", "--margin", "--budget CUDA0="])
+def test_a_size_has_its_unit(flag: str) -> None:
+    """A few bytes are GiB or MiB that were meant."""
+    for size, meant in (("32", False), ("2048", False), ("0", True), ("34359738368", True), ("2048MiB", True)):
+        words = ["m", *(flag + size if flag.endswith("=") else f"{flag} {size}").split()]
+        if meant:
+            read("plan", words)
+        else:
+            with pytest.raises(UsageError, match=f"{size}'?: expected a size such as 24GiB or 512MiB"):
+                read("plan", words)
 
 
 @pytest.mark.parametrize("words", ["m --ctx 4096", "m --ctx 4096 -c 4k", "m -m m", "m --json --format json",
@@ -117,6 +133,16 @@ def test_the_library_refuses_them_too() -> None:
     assert autolayers.plan(found, ["--strict-flags", "off", "--typo", "x"], devices=gpus(24576)).n_gpu_layers == 17
 
 
+@pytest.mark.parametrize(("model", "words", "devices"), [
+    (None, [], ["24GiB"]), (7, [], ["24GiB"]), (MODEL, "-c 8192", ["24GiB"]), (MODEL, ["-c", 8192], ["24GiB"]),
+    (MODEL, None, ["24GiB"]), (MODEL, {"-c": "8192"}, ["24GiB"]), (MODEL, [], [24]), (MODEL, [], [MODEL])])
+def test_the_library_says_what_it_takes(model: Any, words: Any, devices: Any) -> None:
+    with pytest.raises(UsageError):
+        autolayers.plan(model, words, devices=devices)
+    with pytest.raises(UsageError):
+        autolayers.plan_together([model, model], words, devices=devices)
+
+
 @pytest.mark.parametrize(("line", "message"), [
     ("--gup 24GiB llama-server -m m", "--gup is no flag of autolayers run; did you mean --gpu?"),
     ("--plot llama-server -m m", "--plot is no flag of autolayers run: sweep has it"),
@@ -124,7 +150,8 @@ def test_the_library_refuses_them_too() -> None:
     ("./serve.sh -m m --dry_run", "--dry_run is autolayers' own flag: write it before serve.sh"),
     ("docker run image -m m --retry=2", "--retry is autolayers' own flag: write it before llama-server"),
     ("llama-bench -m m --verify", "--verify is autolayers' own flag: write it before llama-bench"),
-    ("llama-server -m m -c 12x -c 99999M", "-c '99999M': expected a number of tokens such as 8192 or 16k"),
+    ("llama-server -m m -c 12x -c 99999M",
+     "-c '99999M': expected a number of tokens such as 8192 or 16k, 0 to 2147483647"),
 ])
 def test_run_knows_its_own_flags_on_both_sides_of_the_program(line: str, message: str) -> None:
     with pytest.raises(UsageError) as error:
