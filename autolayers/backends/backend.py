@@ -57,6 +57,9 @@ class Backend:
     free_is_total = False                # where the driver does not report it, total is listed as free
     free_doubt = ""                      # why its free memory may be off
     remote = False                       # its devices are another machine's
+    # speed of a device of which it is not known
+    bandwidth = 400e9                    # bytes per second
+    fp16_per_bandwidth = 0.0             # operations for each byte of it; 0: as the card's generation has them
     # files that start a llama-server
     image = ""                           # suffix of the tag of ghcr.io/ggml-org/llama.cpp:server
     device_nodes: tuple[str, ...] = ()   # what a container must be given

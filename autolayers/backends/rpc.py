@@ -34,6 +34,8 @@ class RpcCpu(Backend):
 
     name = "RPC-CPU"
     alignment = 32
+    bandwidth = 38e9
+    fp16_per_bandwidth = 16.0
     remote = True
     modelled = True
     proven = True

@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from .host import Host
 
 PORT = 50052               # ggml-rpc-server's default
-_PROCESSOR = 38e9, 0.6     # bytes per second and 10**12 operations per second, where the file says neither
 _LARGER = 1.1              # than the file's memory of a device: what a server may say
 _MAX_SIZE = 1 << 20
 _TOP, _BOX, _LINK = ("head", "boxes", "links"), ("machine", "devices", "host", "address", "port", "bind"), (
@@ -81,15 +80,8 @@ class Cluster:
                     engine="" if cpu else device.backend,
                     description=f"{box.name}: {device.description or device.name}", link=box.link and box.link[0],
                     latency=box.link and box.link[1], source="cluster", wddm=False, display=None, limits=None,
-                    **_of_processor(device, box.host) if cpu else {}))
+                    bandwidth=device.bandwidth or (box.host.bandwidth if cpu and box.host else None)))
         return [*found, *self.head.devices]
-
-
-def _of_processor(device: Device, host: Host | None) -> dict[str, Any]:
-    """The rates of a box that serves its processor."""
-    bandwidth, tflops = _PROCESSOR
-    return {"bandwidth": device.bandwidth or (host.bandwidth if host else None) or bandwidth,
-            "fp16_tflops": device.fp16_tflops or tflops}
 
 
 def read(path: str) -> Cluster:

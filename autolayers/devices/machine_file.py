@@ -152,6 +152,8 @@ def _complete(card: Device | None, values: dict[str, Any], what: str, before: li
     if card is not None:
         if row_of(backend) is not DEFAULT:       # a compute capability chooses CUDA's kernels
             card = replace(card, compute_capability=None, n_sm=None)
+        if values.get("kind") == "rpc":      # its link is the network
+            card = replace(card, link=None)
         return replace(card, **values)
     return Device(**values)
 

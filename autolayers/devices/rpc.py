@@ -13,6 +13,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+LOOPBACK = 2e9, 3e-5        # bytes per second and seconds of a round trip to a server on this machine, as measured
+
 
 def query(endpoints: Sequence[str]) -> tuple[list[Device], list[str]]:
     """The devices of these servers, and a note for each server without an answer, which counts as one device of unknown
@@ -23,7 +25,7 @@ def query(endpoints: Sequence[str]) -> tuple[list[Device], list[str]]:
         for one in served or (None,):
             device = Device(f"{Rpc.name}{len(devices)}", 0, 0, endpoint, Rpc.name, "rpc", includes_context=True,
                             source="rpc", warning="it does not answer: its memory is unknown")
-            devices.append(_with(replace(device, warning=""), one) if one else device)
+            devices.append(_with(replace(device, warning=""), one, endpoint) if one else device)
     alive = ",".join(endpoint for endpoint, served in zip(endpoints, answers, strict=True) if served)
     instead = f"; with the others alone: --rpc {alive}" if alive else ""
     return devices, [f"{note}: nothing is planned for it{instead}" for note in notes]
@@ -33,16 +35,21 @@ def refine(devices: Iterable[Device], endpoints: Sequence[str]) -> list[Device]:
     """Listed RPC devices completed by their servers; a device whose server does not answer stays as it is. Raises
     UsageError for anything but host:port."""
     answers, _ = _ask(endpoints)
-    remaining = iter([one for served in answers for one in served or (None,)])
+    remaining = iter([(one, endpoint) for endpoint, served in zip(endpoints, answers, strict=True)
+                      for one in served or (None,)])
     refined = []
     for device in devices:
-        said = next(remaining, None) if device.kind == "rpc" else None
-        refined.append(_with(device, said) if said else device)
+        said, endpoint = next(remaining, (None, "")) if device.kind == "rpc" else (None, "")
+        refined.append(_with(device, said, endpoint) if said else device)
     return refined
 
 
-def _with(device: Device, said: Served) -> Device:
-    """The device with the backend that its server's alignment shows (CPU or GPU), and its memory if not known yet."""
+def _with(device: Device, said: Served, endpoint: str) -> Device:
+    """The device with the backend that its server's alignment shows (CPU or GPU), its memory if not known yet, and the
+    way to a server on this machine."""
+    host = address(endpoint)[0]
+    if host in ("localhost", "::1") or host.startswith("127."):
+        device = replace(device, link=device.link or LOOPBACK[0], latency=LOOPBACK[1])
     device = replace(device, backend=RpcCpu.name if said.alignment == CPU.alignment else device.backend)
     return device if device.total else replace(device, free=said.free, total=said.total)
 

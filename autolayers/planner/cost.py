@@ -39,14 +39,14 @@ if TYPE_CHECKING:
     from .traffic import Attention, Placed
 
 _MANY = 32                     # tokens from which on matrix kernels are those of prompts, and weights are copied
-_BANDWIDTH = {"igpu": 80e9, "rpc": 100e9}     # bytes per second of a device that is not known
-_GPU_BANDWIDTH = 400e9
+_IGPU_BANDWIDTH = 80e9         # bytes per second of a device that is not known
 RAM_BANDWIDTH = 38e9           # fits unknown machines best: two channels of DDR4-3200 have 51 at most
 _BUS = 12e9
 _UNIFIED_BUS = 100e9
 _CORES = 8
 IN_RAM = ("MoE in RAM", "dense partial")      # kinds of placement that RAM decides
 _DISK = 2.5e9
+NETWORK, NETWORK_RATE, ROUND_TRIP = "network", 1.25e8, 3e-4     # the way to a server of which nothing else is known
 
 
 @dataclass(frozen=True)
@@ -59,17 +59,22 @@ class Figures:
     offloads: bool       # weights in RAM are copied to it for prompts
     known: bool
     round_trip: float = 0.0      # seconds, to the server that has it
-    network: float = 0.0         # bytes per second; 0: no server, or nothing is known of the way to it
+    network: float = 0.0         # bytes per second; 0: no server
 
     @classmethod
     def of(cls, device: Device) -> Figures:
-        generation = generation_of(device)
-        bandwidth = device.bandwidth or _BANDWIDTH.get(device.kind, _GPU_BANDWIDTH)
-        per_byte = FP16_PER_BANDWIDTH.get(generation, FP16_UNKNOWN)
+        generation, kind = generation_of(device), backend(device.backend)
+        bandwidth = device.bandwidth or (_IGPU_BANDWIDTH if device.kind == "igpu" else kind.bandwidth)
+        per_byte = kind.fp16_per_bandwidth or FP16_PER_BANDWIDTH.get(generation, FP16_UNKNOWN)
         fp16 = device.fp16_tflops * 1e12 if device.fp16_tflops else bandwidth * per_byte
-        return cls(rates_of(device), bandwidth, fp16, backend(device.backend).offload_min_batch > 0,
-                   bool(device.bandwidth and generation), device.latency or 0.0,
-                   (device.link or 0.0) if device.kind == "rpc" else 0.0)
+        network, round_trip = (0.0, 0.0) if device.kind != "rpc" else (
+            device.link or NETWORK_RATE, ROUND_TRIP if device.latency is None else device.latency)
+        return cls(rates_of(device), bandwidth, fp16, kind.offload_min_batch > 0,
+                   bool(device.bandwidth and generation), round_trip, network)
+
+    def visit(self, size: float) -> float:
+        """Seconds of a visit to its server that carries so many bytes there and back; 0 where there is none."""
+        return self.round_trip + size / self.network if self.network else 0.0
 
 
 @dataclass(frozen=True)
@@ -244,10 +249,9 @@ class Clock:
             device = self.devices.get(name)
             if device is None or not device.network:
                 continue
-            size = visits * n * (2 * 4 * self.traffic.n_embd + 2 * depth)
+            seconds += visits * device.visit(n * self.traffic.sent(depth))
             if name == self.placed.last:
-                size += 4 * (sequences * self.traffic.n_vocab - n * self.traffic.n_embd)
-            seconds += visits * device.round_trip + max(0.0, size) / device.network
+                seconds += 4 * (sequences * self.traffic.n_vocab - n * self.traffic.n_embd) / device.network
         return seconds
 
     def _on_processor(self, n: int, dense: float, experts: float, multiplies: float) -> float:
@@ -345,9 +349,16 @@ class CostModel:
         return [(device.name, self.devices[device.name].bandwidth) for device in self.evaluator.machine.devices
                 if not device.bandwidth]
 
+    @lazy
+    def _remote(self) -> list[str]:
+        """Devices of servers that nothing is known of the way to."""
+        return [device.name for device in self.evaluator.machine.devices if device.kind == "rpc" and not device.link]
+
     def _assumed(self, clock: Clock, kind: str) -> tuple[tuple[str, float], ...]:
         """Bandwidths that decide this launch's speed and that nothing tells."""
         found = [(name, rate) for name, rate in self._unknown if (name, name) in clock.sums]
+        if any(name in clock.placed.visits for name in self._remote):
+            found.append((NETWORK, NETWORK_RATE))
         return (*found, *([("RAM", self.host.ram)] if kind in IN_RAM and not self.host.known else []))
 
     def _missing(self, use: Static) -> float:
@@ -388,6 +399,12 @@ class CostModel:
         """Seconds that one more hop between devices costs the request."""
         return SHARED.hop * 1e-6 * (self.workload.generate + self.workload.prompt / n_ubatch)
 
+    def visits(self, name: str, n_ubatch: int) -> float:
+        """Seconds that visits to a device's server cost the request."""
+        work, device = self.workload, self.devices[name]
+        size = self.traffic.sent(work.depth + work.prompt)
+        return work.generate * device.visit(size) + work.prompt / n_ubatch * device.visit(n_ubatch * size)
+
     def layer_seconds(self, params: Params, n_ctx_seq: int) -> dict[str, list[float]]:
         """What each layer (output last) costs the request on each device. What is in RAM costs the same wherever its
         layer lies, and is left out."""
@@ -402,6 +419,8 @@ class CostModel:
         found = {}
         for name, device in self.devices.items():
             rates, seconds = device.rates, [0.0] * (self.traffic.n_layer + 1)
+            if device.network:
+                seconds[-1] = work.generate * 4 * self.traffic.n_vocab / device.network
             read, rate = device.bandwidth * rates.read, device.fp16 * rates.matmul
             for row in rows:
                 if row.place != HOST:

@@ -8,12 +8,12 @@ if TYPE_CHECKING:
 
 
 def best_partition(sizes: Sequence[int], seconds: Sequence[Sequence[float]], capacities: Sequence[int],
-                   hop: float = 0.0) -> tuple[int, ...] | None:
+                   hop: float = 0.0, visits: Sequence[float] = ()) -> tuple[int, ...] | None:
     """Consecutive layers for each device so that all fit and take the least time; None if they cannot fit.
 
     `sizes` are bytes to hold per layer, `capacities` bytes per device and `seconds` what each layer takes on each
-    device; `hop` is the price in seconds of going on to one more device. The order of the devices is llama.cpp's and
-    cannot change. Of equally fast splits the first found in that order.
+    device; `hop` is the price in seconds of going on to one more device, `visits` that of each device that has layers.
+    The order of the devices is llama.cpp's and cannot change. Of equally fast splits the first found in that order.
     """
     n = len(sizes)
     held = [0]
@@ -22,7 +22,7 @@ def best_partition(sizes: Sequence[int], seconds: Sequence[Sequence[float]], cap
     impossible = float("inf")
     best = [0.0] + [impossible] * n            # seconds for the first j layers on the devices so far
     chosen: list[list[int]] = []
-    for capacity, costs in zip(capacities, seconds, strict=True):
+    for capacity, costs, visit in zip(capacities, seconds, visits or [0.0] * len(seconds), strict=True):
         work = [0.0]
         for cost in costs:
             work.append(work[-1] + cost)
@@ -30,7 +30,7 @@ def best_partition(sizes: Sequence[int], seconds: Sequence[Sequence[float]], cap
         for first in range(n):
             if best[first] == impossible:
                 continue
-            base = best[first] + (hop if first else 0.0)
+            base = best[first] + visit + (hop if first else 0.0)
             for last in range(first + 1, n + 1):
                 if held[last] - held[first] > capacity:
                     break

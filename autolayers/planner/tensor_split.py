@@ -145,7 +145,8 @@ class TensorSplit:
         capacities = [limits[name] - overheads.get(name, 0) for name in names]
         costs = self.cost.layer_seconds(params, n_ctx or 1 << 60)
         seconds = [costs[name][-count:] for name in names]
-        split = best_partition(sizes, seconds, capacities, self.cost.hop(n_ubatch))
+        visits = [self.cost.visits(name, n_ubatch) for name in names]
+        split = best_partition(sizes, seconds, capacities, self.cost.hop(n_ubatch), visits)
         return None if split is None else tuple(float(n) for n in split)
 
     def _refined(self, params: Params, ram: bool) -> Candidate | None:

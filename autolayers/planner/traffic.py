@@ -89,6 +89,10 @@ class Traffic:
             self.reads[name] = layer, weight.op == "MUL_MAT_ID" and hparams.n_expert > 0
         self._groups: dict[WeightGroup, tuple[list[Row], list[tuple[int, str]]]] = {}
 
+    def sent(self, depth: float) -> float:
+        """Bytes that a token's visit to an RPC server carries: activations there and back in f32, the mask in f16."""
+        return 2 * 4 * self.n_embd + 2 * depth
+
     def placed(self, placement: Placement) -> Placed:
         """What lies where, by layer and place."""
         rows: list[Row] = []

@@ -79,10 +79,11 @@ def speed_words(speed: Speed) -> list[str]:
 
 def assumed_words(speed: Speed) -> str:
     """The defaults that the prediction rests on, in one phrase; "" where there are none."""
-    rates: dict[float, list[str]] = {}
+    rates: dict[str, list[str]] = {}
     for name, rate in speed.assumed:
-        rates.setdefault(rate, []).append(name)
-    return "".join(f"; {listed(names)} taken as {rate / 1e9:.0f} GB/s, a default" for rate, names in rates.items())
+        said = f"{rate * 8 / 1e9:g} Gbit/s" if name == "network" else f"{rate / 1e9:.0f} GB/s"
+        rates.setdefault(said, []).append(name)
+    return "".join(f"; {listed(names)} taken as {rate}, a default" for rate, names in rates.items())
 
 
 def listed(names: Sequence[str]) -> str:

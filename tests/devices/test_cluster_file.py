@@ -11,6 +11,7 @@ from fake_rpc import FakeRpc
 
 from autolayers.devices.cluster_file import asked, read
 from autolayers.errors import UsageError
+from autolayers.planner.cost import Figures
 
 GiB = 1 << 30
 
@@ -103,4 +104,5 @@ def test_a_box_that_serves_its_processor(tmp_path: Path) -> None:
     data = cluster()
     data["boxes"]["shed"]["devices"] = [{"name": "CPU0", "backend": "CPU", "total": 64 * GiB}]
     (device,) = read(written(tmp_path, data)).devices([read(written(tmp_path, data)).boxes[0]])[:1]
-    assert (device.name, device.backend, device.engine, device.bandwidth) == ("RPC0", "RPC-CPU", "", 38e9)
+    assert (device.name, device.backend, device.engine, device.bandwidth) == ("RPC0", "RPC-CPU", "", None)
+    assert (Figures.of(device).bandwidth, Figures.of(device).fp16) == (38e9, 38e9 * 16)

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import combinations
 
 import pytest
 from support import model
 
+import autolayers
 from autolayers import Device
 from autolayers.devices.cluster_file import Box, Cluster
 from autolayers.devices.host import Host
 from autolayers.flags.params import Params
 from autolayers.flags.policy import Policy
 from autolayers.planner.cluster import plan_cluster, use_of
+from autolayers.report.text import plan_text
 
 HEAD = Box("desk", (Device.hypothetical("rtx-3090"),), Host(64 << 30, 64 << 30, "given"))
 
@@ -61,6 +64,33 @@ def test_a_token_costs_a_round_trip_for_each_server() -> None:
     depth = 2048 + 512 / 2
     sent = 2 * (2 * 4 * 8192 + 2 * depth)            # there and back, f32, and the mask, for both servers
     assert seconds(0.0, 1e7) - near == pytest.approx(sent / 1e7, rel=0.02)
+
+
+def test_servers_without_a_file_are_on_a_network_too() -> None:
+    """--rpc alone: the way to a server is taken as 1 Gbit/s, which is said; to one on this machine it is loopback."""
+    target = model("llama-3.3-70b-q4_k_m")
+    flags = ["-c", "8192", "-ngl", "81", "-ts", "40,41"]
+    home = replace(Device.hypothetical("rtx-3090"), name="RPC0", backend="RPC", kind="rpc", link=None)
+
+    def seconds(far: Device) -> tuple[float, dict[str, float], str]:
+        plan = autolayers.plan(target, flags, devices=[far, Device.hypothetical("rtx-3090")], host=HEAD.host)
+        return 1 / plan.speed.generation, dict(plan.speed.assumed), " ".join(plan_text(plan).split())
+
+    near, assumed, text = seconds(replace(home, link=1e12, latency=0.0))
+    assert assumed == {} and "network" not in text
+    far, assumed, text = seconds(home)
+    assert assumed == {"network": 1.25e8} and "network taken as 1 Gbit/s, a default" in text
+    assert far - near == pytest.approx(3e-4 + (2 * 4 * 8192 + 2 * (2048 + 512 / 2)) / 1.25e8, rel=1e-3)
+
+
+def test_a_server_is_left_out_where_the_way_to_it_costs_more_than_it_brings() -> None:
+    """Its device is faster than the one here, which holds the model too."""
+    target = model("llama-3.1-8b-q4_k_m")
+    for latency, used in ((1e-5, True), (0.02, False)):
+        far = replace(Device.hypothetical("rtx-5090"), name="RPC0", backend="RPC", kind="rpc", link=1e10,
+                      latency=latency)
+        plan = autolayers.plan(target, ["-c", "8192"], devices=[far, Device.hypothetical("rtx-3060")], host=HEAD.host)
+        assert bool(plan.devices[0].used) is used, latency
 
 
 def test_a_slow_network_makes_fewer_boxes_faster() -> None:

@@ -143,20 +143,21 @@ def test_no_device_loses_its_margin(question: tuple[autolayers.Model, list[str],
 
 
 @given(st.lists(st.tuples(st.integers(1, 20), st.integers(1, 20)), min_size=1, max_size=7),
-       st.lists(st.tuples(st.integers(0, 60), st.integers(1, 5)), min_size=1, max_size=3), st.sampled_from([0.0, 3.0]))
+       st.lists(st.tuples(st.integers(0, 60), st.integers(1, 5), st.sampled_from([0, 9])), min_size=1, max_size=3),
+       st.sampled_from([0.0, 3.0]))
 @settings(COMMON, max_examples=200)
 def test_a_split_is_the_fastest_there_is(
-    layers: list[tuple[int, int]], devices: list[tuple[int, int]], hop: float
+    layers: list[tuple[int, int]], devices: list[tuple[int, int, int]], hop: float
 ) -> None:
     sizes, work = [size for size, _ in layers], [float(cost) for _, cost in layers]
-    room, slowness = [size for size, _ in devices], [float(slow) for _, slow in devices]
+    room, slowness, visits = zip(*devices, strict=True)
 
     def seconds(split: tuple[int, ...]) -> float | None:
         start, total = 0, 0.0
-        for count, space, slow in zip(split, room, slowness, strict=True):
+        for count, space, slow, visit in zip(split, room, slowness, visits, strict=True):
             if sum(sizes[start:start + count]) > space:
                 return None
-            total += sum(work[start:start + count]) * slow + (hop if start and count else 0.0)
+            total += sum(work[start:start + count]) * slow + (visit if count else 0) + (hop if start and count else 0.0)
             start += count
         return total
 
@@ -164,7 +165,7 @@ def test_a_split_is_the_fastest_there_is(
         split for split in itertools.product(range(len(layers) + 1), repeat=len(devices)) if sum(split) == len(layers)
     )
     possible = [time for split in splits if (time := seconds(split)) is not None]
-    found = best_partition(sizes, [[cost * slow for cost in work] for slow in slowness], room, hop)
+    found = best_partition(sizes, [[cost * slow for cost in work] for slow in slowness], room, hop, visits)
     if found is None:
         assert not possible
     else:
