@@ -75,15 +75,16 @@ def plan_together(models: Sequence[Model | str | PathLike[str]], words: Sequence
 
 def plan_groups(models: Sequence[Model | str | PathLike[str]], words: Sequence[str] | Params | Arguments = (),
                 devices: Sequence[Device | str] | None = None, host: Host | None = None,
-                environ: Mapping[str, str] | None = None) -> Groups:
-    """Plans models that take turns: groups that fit at the same time; see planner.groups. Raises what `plan` raises."""
+                environ: Mapping[str, str] | None = None, *, weights: Sequence[float] = ()) -> Groups:
+    """Plans models that take turns: groups that fit at the same time; see planner.groups. `weights` say how often each
+    model is asked for, by default all the same. Raises what `plan` raises."""
     from .flags.policy import read
 
     params, policy = read(words, environ)
     machine, notes = machine_for(params, policy, devices, host, environ)
     from .planner.groups import plan_groups_on
 
-    return plan_groups_on(_read_all(models), params, policy, machine, companions_of(params), notes)
+    return plan_groups_on(_read_all(models), params, policy, machine, companions_of(params), notes, weights)
 
 
 def plan_any(models: Sequence[Model | str | PathLike[str]], words: Sequence[str] | Params | Arguments = (),

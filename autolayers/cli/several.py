@@ -35,7 +35,7 @@ def at_once(names: list[str], arguments: Arguments, form: str) -> int:
     together = plan_together(models, arguments, environ=os.environ, weights=weights)
     if form not in ("text", "json", "flags") and not together.fits:
         say("they do not fit at the same time: they take turns")
-        return _take_turns(names, models, arguments, form)
+        return _take_turns(names, weights, models, arguments, form)
     _print(_together(together, form, arguments), form, together.plans)
     return 0 if together.fits else 5
 
@@ -43,8 +43,8 @@ def at_once(names: list[str], arguments: Arguments, form: str) -> int:
 def in_turns(names: list[str], arguments: Arguments, form: str) -> int:
     """Models that need not all be loaded at once."""
     _refuse_number(form)
-    names = _named(names, arguments)
-    return _take_turns(names, _models(names, arguments), arguments, form)
+    names, weights = _named(names, arguments)
+    return _take_turns(names, weights, _models(names, arguments), arguments, form)
 
 
 def weighted(names: Sequence[str]) -> tuple[list[str], list[float]]:
@@ -83,7 +83,8 @@ def _models(names: Sequence[str], arguments: Arguments) -> Models:
     return Models(names, read)
 
 
-def _take_turns(names: Sequence[str], models: Models, arguments: Arguments, form: str) -> int:
+def _take_turns(names: Sequence[str], weights: Sequence[float], models: Models, arguments: Arguments,
+                form: str) -> int:
     """The router goes by the number of models that are loaded, everything else by groups."""
     from ..api import plan_any, plan_groups
 
@@ -93,7 +94,7 @@ def _take_turns(names: Sequence[str], models: Models, arguments: Arguments, form
             say(f"{names[i]} has no space for all of it on the devices even alone: so --models-max is 1")
         plans, refused, fits = list(found.plans), found.refused, found.fits
     else:
-        groups = plan_groups(models, arguments, environ=os.environ)
+        groups = plan_groups(models, arguments, environ=os.environ, weights=weights)
         plans, refused, fits = list(groups.plans().values()), groups.refused, groups.fits
     reasons = [reason if names[i] in reason else f"{names[i]}: {reason}" for i, reason in refused]
     if len(names) == 1 and reasons:
@@ -116,18 +117,21 @@ def _take_turns(names: Sequence[str], models: Models, arguments: Arguments, form
     return 0 if fits else 5
 
 
-def _named(names: Sequence[str], arguments: Arguments) -> list[str]:
-    """The models of directories, and the others as they were named."""
+def _named(names: Sequence[str], arguments: Arguments) -> tuple[list[str], list[float]]:
+    """The models of directories, and the others as they were named; the weights of all."""
     from ..sources import network_environ
     from ..sources.offers import offers
 
     found: list[str] = []
+    weights: list[float] = []
     for name in names:
         if os.path.isdir(name):
             found += [offer.source for offer in offers(name, network_environ(os.environ, arguments))[0]]
+            weights += [1.0] * (len(found) - len(weights))
         else:
-            found += weighted([name])[0]
-    return found
+            own, weight = weighted([name])
+            found, weights = found + own, weights + weight
+    return found, weights
 
 
 # --- the output

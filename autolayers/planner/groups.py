@@ -14,14 +14,14 @@ from ..errors import LaunchRefused, ModelError
 from ..memory.companions import NONE
 from ..records import dataclass, replace
 from .answer import plan_on
-from .assign import MOST_EXACT, Assignment, Option
+from .assign import MOST_EXACT, STEPS, Assignment, Choice, Option, assign
 from .evaluate import RAM_MARGIN
 from .multi import SharedOut, Together, measured_plan, settled, with_others
-from .options import Launches
+from .options import Launches, kind
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
     from typing import Any
 
     from ..flags.params import Params
@@ -31,16 +31,20 @@ if TYPE_CHECKING:
     from .evaluate import Machine
     from .plan import Plan
 
+MOST_SEARCHED = 200      # sets that are searched for a way to fit
+_TRIES = 4               # of a cut launch until it fits by its measured sizes
+
 
 @dataclass(frozen=True)
 class Groups:
-    """Sets of models that fit at the same time, each with its members' numbers; `refused`: why a model
-    cannot be read or loaded, by its number."""
+    """Sets of models that fit at the same time, each with its members' numbers; `refused`: why a model cannot be read
+    or loaded, by its number. `proven`: no other groups need fewer swaps."""
 
     groups: tuple[Together, ...]
     members: tuple[tuple[int, ...], ...]
     machine: Machine
     refused: tuple[tuple[int, str], ...] = ()
+    proven: bool = False
 
     @property
     def fits(self) -> bool:
@@ -54,7 +58,8 @@ class Groups:
 
     def to_dict(self) -> dict[str, object]:
         return {"schema": 1, "fits": self.fits, "members": [list(members) for members in self.members],
-                "groups": [group.to_dict() for group in self.groups], "refused": dict(self.refused)}
+                "groups": [group.to_dict() for group in self.groups], "refused": dict(self.refused),
+                "proven": self.proven}
 
 
 @dataclass(frozen=True)
@@ -83,22 +88,32 @@ class _Question:
         self.companions, self.notes = companions, notes
         self.ram = None if machine.ram is None else machine.ram - RAM_MARGIN
         self.options: dict[int, list[Option]] = {}
+        self.cut: dict[int, Launches] = {}           # of few models those that are on no device alone
         self.refused: list[tuple[int, str]] = []
         for i in range(len(models)):
             try:
-                self.options[i] = self._whole(models[i])
+                self.options[i] = self._whole(i)
             except (ModelError, LaunchRefused) as error:
                 self.refused.append((i, str(error)))
 
-    def _whole(self, model: Model) -> list[Option]:
+    def _whole(self, i: int) -> list[Option]:
         """A model's launches that are wholly on devices, and fit by themselves."""
+        model = self.models[i]
         launches = Launches(lambda: model, self.params, self.policy, self.machine, self.companions)
         found = list(launches.whole)
         if not found and launches.divisible:
-            cut = launches.cut(self.machine.limits, None)
-            cut = launches.option(cut.params) if cut is not None and cut.whole else None
+            cut = _whole_cut(launches, self.machine.limits, None)
             found = [] if cut is None else [cut]
+            if found and len(self.models) <= MOST_EXACT:
+                self.cut[i] = launches
         return [option for option in found if self.has(self.machine.limits, self.ram, option)]
+
+    def choice(self, i: int) -> Choice:
+        """What there is to choose from for one model of a set."""
+        launches = self.cut.get(i)
+        if launches is None:
+            return Choice(self.options[i])
+        return Choice((), cut=lambda left, ram: _whole_cut(launches, left, ram), cut_price=self.options[i][0].price)
 
     @staticmethod
     def has(left: Any, ram: int | None, option: Option) -> bool:
@@ -117,6 +132,87 @@ class _Question:
         except LaunchRefused as refusal:
             self.refused.append((i, str(refusal)))
             return None
+
+
+def _whole_cut(launches: Launches, left: Mapping[str, int], ram: int | None) -> Option | None:
+    """A model's fastest launch over several devices of which so much is left, nothing of it in RAM, measured."""
+    for _ in range(_TRIES):
+        option = launches.cut(left, ram)
+        if option is None or not option.whole or option.measured:
+            return option if option is not None and option.whole else None
+        launches.measure_cut(option)
+    return None
+
+
+# --- sets that fit at the same time
+
+class _Sets:
+    """Which of a few models share a set, so that requests that come at random, each model's as often as its weight
+    says, need the fewest swaps: the sum of the sets' squared weights is the largest."""
+
+    def __init__(self, asked: _Question, models: Sequence[int], weights: Sequence[float]) -> None:
+        self.asked, self.models, self.weights = asked, models, weights
+        self.alike = {device.name: kind(device) for device in asked.machine.devices}
+        self.searched = 0
+        self.seconds: dict[int, float] = {}      # of each set that fits, by its bits
+
+    def best(self) -> list[tuple[int, ...]]:
+        """The sets, by the models' numbers."""
+        if self.models and self._may_fit(self.models) and self.chosen(self.models):
+            return [tuple(sorted(self.models))]
+        best: list[tuple[float, float, float, int]] = [(0.0, 0.0, 0.0, 0)]       # of the models in each number's bits
+        for mask in range(1, 1 << len(self.models)):
+            self._look_at(mask)
+            first = mask & -mask
+            others = rest = mask ^ first
+            ways = []
+            while True:
+                own = others | first
+                if own in self.seconds:
+                    swaps, seconds, *_ = best[mask ^ own]
+                    weight = self._weight(own)
+                    ways.append((swaps - weight ** 2, round(seconds + self.seconds[own], 6), -weight, own))
+                if not others:
+                    break
+                others = (others - 1) & rest
+            best.append(min(ways))
+        sets, mask = [], len(best) - 1
+        while mask:
+            sets.append(tuple(sorted(self._members(best[mask][3]))))
+            mask ^= best[mask][3]
+        return sets
+
+    def chosen(self, members: Sequence[int]) -> Assignment | None:
+        """The launches of a set with the fewest seconds."""
+        return assign([self.asked.choice(i) for i in members], self.asked.machine.limits, self.asked.ram, self.alike)
+
+    def _members(self, mask: int) -> list[int]:
+        return [i for bit, i in enumerate(self.models) if mask >> bit & 1]
+
+    def _weight(self, mask: int) -> float:
+        return sum(self.weights[i] for i in self._members(mask))
+
+    def _look_at(self, mask: int) -> None:
+        """Whether a set fits: only where all that have a model less do, and for certain where they fit one after the
+        other."""
+        parts = [mask ^ (1 << bit) for bit in range(len(self.models)) if mask >> bit & 1]
+        if any(part and part not in self.seconds for part in parts):
+            return
+        members = self._members(mask)
+        group = _Group(dict(self.asked.machine.limits), self.asked.ram, {})
+        simple = len(members) == 1 or not any(i in self.asked.cut for i in members)
+        if simple and all(group.place(i, self.asked.options[i]) for i in members):
+            self.seconds[mask] = sum(option.price for option in group.chosen.values())
+        elif self.searched < MOST_SEARCHED and self._may_fit(members):
+            self.searched += 1
+            found = self.chosen(members)
+            if found is not None:
+                self.seconds[mask] = found.price
+
+    def _may_fit(self, members: Sequence[int]) -> bool:
+        """Whether the least that each takes is there in sum."""
+        least = sum(min(sum(option.takes.values()) for option in self.asked.options[i]) for i in members)
+        return least <= sum(self.asked.machine.limits.values())
 
 
 @dataclass
@@ -139,29 +235,48 @@ class _Group:
         return True
 
 
-def plan_groups_on(models: Sequence[Model], params: Params, policy: Policy, machine: Machine,
-                   companions: Companions = NONE, notes: tuple[str, ...] = ()) -> Groups:
-    """Groups as large as they can be: no model of a later group fits into an earlier one. The largest models come
-    first."""
-    asked = _Question(models, params, policy, machine, companions, notes)
+def _sets(asked: _Question, weights: Sequence[float]) -> tuple[list[dict[int, Option]], bool]:
+    """The sets of models that are in memory at the same time, each with its launches, and whether no others need fewer
+    swaps. Of many models the largest come first, each into the first set that it fits into."""
+    order = asked.by_size()
+    if len(order) <= MOST_EXACT:
+        sets = _Sets(asked, order, weights)
+        found = []
+        for members in sets.best():
+            chosen = sets.chosen(members)
+            options = chosen.chosen if chosen else [asked.options[i][0] for i in members]
+            found.append(dict(zip(members, options, strict=True)))
+        return found, sets.searched < MOST_SEARCHED
     packed: list[_Group] = []
-    for i in asked.by_size():
+    for i in order:
         if not any(group.place(i, asked.options[i]) for group in packed):
-            packed.append(_Group(dict(machine.limits), asked.ram, {}))
+            packed.append(_Group(dict(asked.machine.limits), asked.ram, {}))
             packed[-1].place(i, asked.options[i])
+    return [dict(sorted(group.chosen.items())) for group in packed], False
+
+
+def plan_groups_on(models: Sequence[Model], params: Params, policy: Policy, machine: Machine,
+                   companions: Companions = NONE, notes: tuple[str, ...] = (),
+                   weights: Sequence[float] = ()) -> Groups:
+    """Groups with the fewest swaps between them; no model fits into a group that is asked for as often as its own, or
+    more often. `weights` say how often each model is, by default all the same."""
+    asked = _Question(models, params, policy, machine, companions, notes)
+    factors = tuple(weights) or (1.0,) * len(models)
     found: list[tuple[tuple[int, ...], Together]] = []
-    for group in packed:
-        members = tuple(sorted(group.chosen))
-        chosen = Assignment(tuple(group.chosen[i] for i in members), 0.0, exact=len(members) <= MOST_EXACT)
-        plans = SharedOut(_Some(models, members), params, policy, machine, companions, notes, chosen).plans()
-        found.append((members, Together(tuple(with_others(plans, machine)), machine, (1.0,) * len(members))))
+    packed, proven = _sets(asked, factors)
+    for chosen in packed:
+        members = tuple(chosen)
+        best = Assignment(tuple(chosen.values()), 0.0, exact=len(members) <= MOST_EXACT)
+        plans = SharedOut(_Some(models, members), params, policy, machine, companions, notes, best).plans()
+        own = tuple(factors[i] for i in members)
+        found.append((members, Together(tuple(with_others(plans, machine)), machine, own)))
     for i, options in asked.options.items():
         plan = None if options else asked.alone(i)
         if plan is not None:
-            found.append(((i,), Together((plan,), machine, (1.0,))))
+            found.append(((i,), Together((plan,), machine, (factors[i],))))
     found.sort(key=lambda it: it[0])
     return Groups(tuple(group for _, group in found), tuple(members for members, _ in found), machine,
-                  tuple(asked.refused))
+                  tuple(asked.refused), proven)
 
 
 def plan_any_on(models: Sequence[Model], params: Params, policy: Policy, machine: Machine,
@@ -201,24 +316,40 @@ def _parts(needs: Mapping[int, int], limit: int, most: int) -> dict[int, int]:
 
 
 def _any(asked: _Question, order: Sequence[int], most: int) -> dict[int, Option] | None:
-    """An option of each model, so that any `most` of them fit; None where that was not found."""
-    sizes: dict[str, list[int]] = {name: [] for name in asked.machine.limits}
+    """An option of each model, so that any `most` of them fit: the fastest that leaves one for those after it. None
+    where that was not found in STEPS steps."""
+    limits = asked.machine.limits
+    sizes: dict[str, list[int]] = {name: [] for name in limits}
     ram: list[int] = []
-    chosen: dict[int, Option] = {}
-    for i in order:
-        fitting = [option for option in asked.options[i]
-                   if (asked.ram is None or _heaviest([*ram, option.ram], most) <= asked.ram)
-                   and all(_heaviest([*sizes[name], size], most) <= asked.machine.limits[name]
-                           for name, size in option.takes.items())]
-        if not fitting:
+    chosen: list[Option] = []
+
+    def fitting() -> Iterator[Option]:
+        """The options of the next model."""
+        found = [option for option in asked.options[order[len(chosen)]]
+                 if (asked.ram is None or _heaviest([*ram, option.ram], most) <= asked.ram)
+                 and all(_heaviest([*sizes[name], size], most) <= limits[name] for name, size in option.takes.items())]
+        return iter(sorted(found, key=lambda option: (option.price, max(
+            (_heaviest(sizes[name], most) for name in option.takes), default=0))))
+
+    untried = [fitting()]
+    for _ in range(STEPS):
+        option = next(untried[-1], None)
+        if option is not None:
+            chosen.append(option)
+            ram.append(option.ram)
+            for name, size in option.takes.items():
+                sizes[name].append(size)
+            if len(chosen) == len(order):
+                return dict(zip(order, chosen, strict=True))
+            untried.append(fitting())
+            continue
+        untried.pop()
+        if not chosen:
             return None
-        option = min(fitting, key=lambda option: (option.price, max(
-            (_heaviest(sizes[name], most) for name in option.takes), default=0)))
-        chosen[i] = option
-        ram.append(option.ram)
-        for name, size in option.takes.items():
-            sizes[name].append(size)
-    return chosen
+        ram.pop()
+        for name in chosen.pop().takes:
+            sizes[name].pop()
+    return None
 
 
 def _heaviest(sizes: Sequence[int], most: int) -> int:
