@@ -140,7 +140,7 @@ class Search:
             layers = params.n_gpu_layers if self.literal else 0
             return self.grow_context(lambda n: replace(params, n_ctx=n, n_gpu_layers=layers))
         if self.literal and self.policy.strategy is None:
-            return self.grow_context(lambda n: replace(params, n_ctx=n))
+            return self._literal(params)
         found = self._fully_offloaded(params)
         if found is not None:
             return found
@@ -156,6 +156,17 @@ class Search:
         other_shape = self._split_with_more_context(answer, params)
         other = None if other_shape is None else self.grow_context(lambda n: replace(other_shape, n_ctx=n))
         return other if other is not None and other.fits and other.breakdown.n_ctx > answer.breakdown.n_ctx else answer
+
+    def _literal(self, params: Params) -> Candidate | None:
+        """These layers with llama.cpp's own split, or with another one where only that fits."""
+        own = self.grow_context(lambda n: replace(params, n_ctx=n))
+        if own is None or own.fits or not is_free(self.evaluator, params):
+            return own
+        found = self.split.best(replace(params, n_ctx=self.contexts.least))
+        if found is None:
+            return own
+        shape = found.params
+        return self.grow_context(lambda n: replace(shape, n_ctx=n), below=found) or found
 
     def fully_offloaded(self, candidate: Candidate) -> bool:
         """All layers are on devices and no weight was sent to the host."""

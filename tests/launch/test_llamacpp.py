@@ -7,6 +7,7 @@ Binaries: $AUTOLAYERS_LLAMACPP_BIN, or tests/build_llamacpp.sh builds them (abou
 from __future__ import annotations
 
 import ast
+import functools
 import json
 import os
 import pathlib
@@ -33,7 +34,8 @@ import autolayers
 from autolayers.cli import main
 from autolayers.devices.cluster_file import asked, read
 from autolayers.flags.parse import lookup, parse
-from autolayers.flags.policy import Policy
+from autolayers.flags.policy import read as read_flags
+from autolayers.launch.detect import detect
 from autolayers.planner.cluster import use_of
 
 pytestmark = [pytest.mark.llamacpp, pytest.mark.skipif(sys.platform != "linux", reason="process checks read /proc")]
@@ -238,6 +240,12 @@ def remote(*names: str) -> list[autolayers.Device]:
     ]
 
 
+@functools.cache
+def its_build(binaries: pathlib.Path) -> tuple[str, str]:
+    """The words that plan for the llama.cpp of these programs."""
+    return "--llama-build", f"b{detect([str(binaries / 'llama-server')], os.environ).rules.number}"
+
+
 def check(run: Run, file: pathlib.Path, flags: list[str], gpus: list[autolayers.Device], spare: float = 0) -> None:
     """The log, read here without the package's own reader, against the plan of the same flags."""
     names = {endpoint: name for name, endpoint in re.findall(r"using device (\S+) \((\S+)\)", run.log)}
@@ -318,7 +326,7 @@ def launch_and_check(
         until(lambda: "autolayers: prediction" in run.log)
     finally:
         assert run.end() == 0
-    check(run, file, flags, gpus, spare)
+    check(run, file, [*flags, *its_build(binaries)], gpus, spare)
 
 
 @pytest.mark.parametrize("pipeline", [False, True])
@@ -339,29 +347,36 @@ def test_two_devices(binaries: pathlib.Path, tmp_path: pathlib.Path, name: str, 
 
 
 def test_a_cluster_of_four_servers_and_its_survivors(binaries: pathlib.Path, tmp_path: pathlib.Path) -> None:
-    """A server that dies is named, and the plan for the other three is what llama-server then allocates."""
-    servers = [Rpc(binaries, limit << 30) for limit in (64, 48, 32, 16)]
-    file = real("qwen3-dense", tmp_path)
+    """Four servers that get so much memory and no more: the plan comes up and takes what was predicted, a server that
+    dies is named, and the plan for the other three comes up too."""
+    sizes = [850, 550, 450, 350]      # MiB; a server also needs memory for itself and for the tensor that it receives
+    servers = [Rpc(binaries, (size + 420) * MiB) for size in sizes]
+    file = real("llama-3.2-1b-q8_0", tmp_path)
+    model = autolayers.read_model(str(file))
     boxes = {f"box{i}": {"devices": [{"name": "CPU0", "backend": "CPU", "total": 1 << 45}], "address": "127.0.0.1",
                          "port": server.port} for i, server in enumerate(servers)}
     links = [{"between": ["head", name], "bandwidth": "1Gbit/s", "latency": "0.1ms"} for name in boxes]
     head = {"devices": [], "host": {"total": 1 << 36}}
     (tmp_path / "home.json").write_text(json.dumps({"head": "head", "boxes": {"head": head, **boxes}, "links": links}))
-    flags = ["-ngl", "all", "-c", "1024", "-ts", "1,2,1,2", "-lm", "none", "-nr", "--no-warmup", "-ot",
-             "no_such_tensor=CPU"]
+    given = ["-ngl", "all", "-c", "2048", "-lm", "none", "-nr", "--no-warmup", "-ot", "no_such_tensor=CPU"]
     try:
         for lost in ([], [1]):
             for i in lost:
                 servers[i].end()
             found, notes = asked(read(str(tmp_path / "home.json")))
             assert [note.partition(":")[0] for note in notes] == [f"box box{i}" for i in lost]
-            use = use_of(autolayers.read_model(str(file)), parse(flags).params, Policy(), found, found.boxes)
-            gpus = remote(*(f"RPC{i}" for i in range(4 - len(lost))))
-            assert len(use.plan.devices) == len(gpus) and sum(row.used > 0 for row in use.plan.devices) >= 2
-            words = [*flags, "--rpc", ",".join(endpoint for box in found.boxes for endpoint in box.endpoints)]
-            alone = autolayers.plan(autolayers.read_model(str(file)), words, devices=gpus)
-            assert use.plan.breakdown.devices == alone.breakdown.devices
-            launch_and_check(binaries, file, words, gpus, tmp_path)
+            left = [size for i, size in enumerate(sizes) if i not in lost]
+            budget = ",".join(f"RPC{i}={size}MiB" for i, size in enumerate(left))
+            params, policy = read_flags([*given, *its_build(binaries), "-fitt", "0", "--budget", budget], None)
+            plan = use_of(model, params, policy, found, found.boxes).plan
+            assert plan.fits and sum(row.used > 0 for row in plan.devices) >= 3 and plan.breakdown.exact
+            assert plan.params.rpc == tuple(endpoint for box in found.boxes for endpoint in box.endpoints)
+            gpus = remote(*(f"RPC{i}" for i in range(len(left))))
+            launch_and_check(binaries, file, list(plan.flags), gpus, tmp_path)
+            wrong = Run(tmp_path, [str(binaries / "llama-server"), "-m", str(file), "--port", str(free_port()), *given,
+                                   "--rpc", ",".join(plan.params.rpc), "-ts", ",".join("0" * len(left[1:])) + ",1"])
+            until(lambda wrong=wrong: wrong.process.poll() is not None)  # type: ignore[misc]
+            assert wrong.process.wait() != 0          # everything on the smallest
     finally:
         for server in servers:
             server.end()
@@ -447,8 +462,6 @@ def test_a_launch_that_cannot_get_its_memory_comes_up_smaller(binaries: pathlib.
 # --- the table of arguments
 
 def test_every_argument_of_this_build_is_in_the_table(binaries: pathlib.Path) -> None:
-    from autolayers.launch.detect import detect
-
     build = detect([str(binaries / "llama-server")], os.environ)
     assert build.flags is not None and build.flash_takes_word and build.buffers_need_trace
     assert {name for name in build.flags if lookup(name) is None} == set()

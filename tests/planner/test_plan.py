@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from support import FIXTURES, RECORDED
+from support import FIXTURES, HEADERS, RECORDED
 
 import autolayers
 from autolayers import Device, UsageError
@@ -345,6 +345,19 @@ def test_the_json_has_the_keys_that_are_promised() -> None:
     assert set(answer["devices"][0]) >= {  # type: ignore[index]
         "name", "description", "total", "free", "margin", "model", "context", "compute", "used", "remaining"}
     assert set(answer["host"]) >= {"model", "context", "compute", "used", "free"}  # type: ignore[call-overload]
+
+
+@pytest.mark.parametrize("layers", ["all", "12"])
+@pytest.mark.parametrize("sizes", ["1GiB,500MiB", "1200MiB,400MiB", "500MiB,1GiB"])
+def test_given_layers_are_split_so_that_they_fit(sizes: str, layers: str) -> None:
+    """With llama.cpp's own split where that fits, else with another one where there is one."""
+    flags = ["--gpu", sizes, "--ram", "64GiB", "-fitt", "0", "-c", "2048", "-ngl", layers]
+    model = autolayers.read_model(str(HEADERS / "llama-3.2-1b-q8_0.gguf"))
+    count = 17 if layers == "all" else 12
+    possible = [n for n in range(count + 1) if autolayers.plan(model, [*flags, "-ts", f"{n},{count - n}"]).fits]
+    found = autolayers.plan(model, flags)
+    assert found.fits == bool(possible) and found.n_gpu_layers == count
+    assert not possible or found.params.tensor_split in {(float(n), float(count - n)) for n in possible}
 
 
 def test_the_same_question_has_the_same_answer() -> None:
