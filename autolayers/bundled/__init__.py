@@ -2,6 +2,7 @@
 
     models()                             # ("bge-m3-f16", ..., "qwen3-8b-q4_k_m", ...): tensors and sizes as published
     architectures()                      # ("afmoe-moe", ...): a few MiB each, for `autolayers check`
+    mtp()                                # ("mtp/qwen35", ...): the same with MTP blocks
     read("qwen3-8b-q4_k_m")              # a Model
     data("afmoe-moe")                    # the header's bytes
 
@@ -29,7 +30,11 @@ def models() -> tuple[str, ...]:
 
 
 def architectures() -> tuple[str, ...]:
-    return tuple(name for name in _names() if not _MODEL.search(name))
+    return tuple(name for name in _names() if not _MODEL.search(name) and "/" not in name)
+
+
+def mtp() -> tuple[str, ...]:
+    return tuple(name for name in _names() if "/" in name)
 
 
 def data(name: str) -> bytes:

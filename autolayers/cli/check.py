@@ -24,7 +24,7 @@ def main(words: Sequence[str]) -> int:
     """Prints what each architecture showed and keeps it; 1 where any size differs or a load failed."""
     from ..bundled import architectures
     from ..devices import discover
-    from ..launch.build_check import check
+    from ..launch.build_check import check, companions
     from ..launch.detect import detect
 
     arguments = read("check", words)
@@ -40,12 +40,13 @@ def main(words: Sequence[str]) -> int:
     if build.flags is None:
         raise AutolayersError(f"{program}: its --help is not llama-server's")
     devices = discover(llama_server=program).devices
-    names, found = architectures(), []
+    found: list[Checked] = []
+    count = len(architectures()) + len(companions())
     terminal = sys.stderr.isatty()
-    for checked in check(program, devices, os.environ, build, names, quick="quick" in own):
+    for checked in check(program, devices, os.environ, build, quick="quick" in own):
         found.append(checked)
         if terminal:
-            print(f"\r{len(found)} of {len(names) + 1}: {checked.name:<32}", end="", file=sys.stderr, flush=True)
+            print(f"\r{len(found)} of {count}: {checked.name:<40}", end="", file=sys.stderr, flush=True)
     if terminal:
         print("\r" + " " * 60 + "\r", end="", file=sys.stderr)
     _keep(program, build, found)

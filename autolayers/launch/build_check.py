@@ -2,25 +2,27 @@
 
 A tiny model of each architecture (bundled headers, the weights a hole in the file) is loaded by llama-server, the
 buffer sizes of its log are compared with the prediction, and the server ended. Nothing is computed: there is no warmup.
-One of them is also loaded with itself as its draft and with an adapter.
+One of them is also loaded with itself as its draft and with an adapter, one with a projector (warmed up, for its
+compute buffer), and those with MTP blocks are loaded to draft with them.
 """
 
 from __future__ import annotations
 
 import os
 import re
+import signal
 import socket
-import struct
 import subprocess
 import tempfile
 
 from ..api import estimate
-from ..bundled import architectures, data, read
+from ..bundled import architectures, data, mtp, read
 from ..errors import LaunchRefused
 from ..flags.parse import parse
 from ..gguf import read_header
 from ..quoting import printable
 from ..records import dataclass, replace
+from .companion_files import adapter, projector
 from .log import LogReader
 from .supervise import end_group, own_group
 from .verify import compare
@@ -31,15 +33,15 @@ if TYPE_CHECKING:
 
     from ..builds import Build
     from ..devices.device import Device
-    from ..model import Model
     from .log import LaunchLog
 
 PATIENCE = 60.0          # seconds for one load
 _TAIL = 1 << 14          # bytes of the end of a log that are searched for the reason of a failure
-_UNKNOWN = re.compile(rb"unknown model architecture|unknown (?:pre-tokenizer|tokenizer)")
+_UNKNOWN = re.compile(rb'unknown model architecture|unknown (?:pre-tokenizer|tokenizer)|argument "--spec-type"')
+_NOT_LOADED = re.compile(rb"error loading model")
 _REASON = re.compile(rb"(?: E |GGML_ASSERT|error:)[^\n]*")
 # Launches of each model; those with layers on a device only where there is one
-COMPANIONS = "llama-moe"         # the one with a draft and an adapter
+DRAFTED, SEEING = "llama-moe", "gemma3-dense"      # the one with a draft and an adapter, the one with a projector
 VARIANTS = (
     ("-ngl", "99", "-c", "1024", "-np", "1"),
     ("-ngl", "99", "-c", "2048", "-np", "2", "-fa", "off", "-ub", "64"),
@@ -60,6 +62,17 @@ class Checked:
     reason: str = ""
 
 
+@dataclass(frozen=True)
+class _Job:
+    """A model to load, and what with: `more` says it, `files` are a flag and its file's header each."""
+
+    name: str
+    more: str = ""
+    drafts: bool = False        # with its MTP blocks, which a build that cannot load the file has not got
+    files: tuple[tuple[str, bytes], ...] = ()
+    warm: bool = False          # with llama.cpp's warmup, without which a projector's compute buffer is not allocated
+
+
 def check(program: str, devices: Sequence[Device], environ: Mapping[str, str], build: Build,
           names: Sequence[str] = (), quick: bool = False) -> Iterator[Checked]:
     """Loads each bundled model (all, or those `names`) with `program`, two at a time, and compares; one Checked after
@@ -68,50 +81,51 @@ def check(program: str, devices: Sequence[Device], environ: Mapping[str, str], b
 
     variants = VARIANTS[:1] if quick else VARIANTS if devices else VARIANTS[:2]
     with tempfile.TemporaryDirectory(prefix="autolayers-check-") as folder, ThreadPoolExecutor(2) as pool:
-        def one(name: str) -> Checked:
-            path = os.path.join(folder, f"{name}.gguf")
-            _write(path, name)
-            try:
-                return _check_one(program, name, path, devices, environ, build, variants)
-            finally:
-                os.unlink(path)
-
-        def with_companions() -> Checked:
-            path, draft, adapter = (os.path.join(folder, name)
-                                    for name in (f"{COMPANIONS}.gguf", "draft.gguf", "adapter.gguf"))
-            _write(path, COMPANIONS)
-            _write(draft, COMPANIONS)
-            with open(adapter, "wb") as out:
-                out.write(_adapter(read(COMPANIONS)))
-            variant = (*VARIANTS[0], "-md", draft, "--lora", adapter)
-            checked = _check_one(program, COMPANIONS, path, devices, environ, build, (variant,))
-            more = "with a draft and an adapter"
-            return replace(checked, name=f"{COMPANIONS} {more}", architecture=f"{checked.architecture} {more}")
+        def one(job: _Job) -> Checked:
+            with tempfile.TemporaryDirectory(dir=folder) as own:
+                path = _write(own, job.name.replace("/", "-"), data(job.name))
+                more = [word for flag, header in job.files for word in (flag, _write(own, flag.strip("-"), header))]
+                more += ["--spec-type", "draft-mtp"] * job.drafts
+                launches = [(*VARIANTS[0], *more)] if job.more else variants
+                found = _check_one(program, job, path, devices, environ, build, launches)
+            if not job.more:
+                return found
+            return replace(found, name=f"{job.name} {job.more}", architecture=f"{found.architecture} {job.more}")
 
         try:
-            yield from pool.map(one, names or architectures())
-            if not names or COMPANIONS in names:
-                yield with_companions()
+            yield from pool.map(one, [*map(_Job, names or architectures()), *companions(names)])
         finally:
             pool.shutdown(cancel_futures=True)
 
 
-def _check_one(program: str, name: str, path: str, devices: Sequence[Device], environ: Mapping[str, str], build: Build,
+def companions(names: Sequence[str] = ()) -> list[_Job]:
+    """The launches with more than a model, of all models or those `names`."""
+    drafted, seeing = read(DRAFTED), read(SEEING)
+    jobs = [_Job(DRAFTED, "with a draft and an adapter", files=(("-md", data(DRAFTED)), ("--lora", adapter(drafted)))),
+            _Job(SEEING, "with a projector", files=(("--mmproj", projector(seeing)),), warm=True),
+            *(_Job(name, "that drafts", drafts=True) for name in mtp())]
+    return [job for job in jobs if not names or job.name in names]
+
+
+def _check_one(program: str, job: _Job, path: str, devices: Sequence[Device], environ: Mapping[str, str], build: Build,
                variants: Sequence[Sequence[str]]) -> Checked:
-    model = read(name)
+    name, model = job.name, read(job.name)
     parts: dict[tuple[str, str], int] = {}
     why = ""                                 # the prediction is an upper bound
     for variant in variants:
-        words = [*variant, *_plain(build)]
+        words = [*variant, *_plain(build, job.warm)]
         params = parse(words, command=None).params
         try:
             predicted = estimate(model, params, devices, build.rules.number, runtime=True)
         except LaunchRefused as refusal:
+            if job.drafts:
+                return Checked(name, model.architecture, "unknown")
             predicted = None
             refused = str(refusal)
         log, tail = load([program, "-m", path, *words], environ, os.path.dirname(path))
-        if not log.ready:
-            if _UNKNOWN.search(tail):
+        # with MTP blocks a token is decoded before it is ready, which fails on some machines: the sizes are there
+        if not (log.ready or (log.loads and "compute (second)" in log.loads[0].buffers)):
+            if _UNKNOWN.search(tail) or (job.drafts and _NOT_LOADED.search(tail)):
                 return Checked(name, model.architecture, "unknown")
             if predicted is None:
                 continue                     # refused, as predicted
@@ -136,25 +150,6 @@ def _check_one(program: str, name: str, path: str, devices: Sequence[Device], en
     return Checked(name, model.architecture, state, found, why if state == "bound" else "")
 
 
-def _adapter(model: Model) -> bytes:
-    """A LoRA of rank 4, all zeros, for the queries of every layer."""
-    def text(value: str) -> bytes:
-        return struct.pack("<Q", len(value)) + value.encode()
-
-    keys = [("general.type", 8, text("adapter")), ("general.architecture", 8, text(model.architecture)),
-            ("adapter.type", 8, text("lora")), ("adapter.lora.alpha", 6, struct.pack("<f", 1.0))]
-    queries = [info for name, info in model.tensors.items() if name.endswith(".attn_q.weight")]
-    pairs = [pair for info in queries for pair in ((info.name + ".lora_a", info.ne[0], 4),
-                                                   (info.name + ".lora_b", 4, info.ne[1]))]
-    found = b"GGUF" + struct.pack("<IQQ", 3, len(pairs), len(keys))
-    found += b"".join(text(key) + struct.pack("<I", kind) + value for key, kind, value in keys)
-    offset = 0
-    for name, *ne in pairs:
-        found += text(name) + struct.pack("<IQQIQ", 2, *ne, 0, offset)      # two dimensions, f32
-        offset += -(-4 * ne[0] * ne[1] // 32) * 32
-    return found + bytes(-len(found) % 32 + offset)
-
-
 def load(words: Sequence[str], environ: Mapping[str, str], folder: str) -> tuple[LaunchLog, bytes]:
     """Starts llama-server and ends it once its model is loaded, or after PATIENCE: (its log, the log's last bytes)."""
     import threading
@@ -171,6 +166,8 @@ def load(words: Sequence[str], environ: Mapping[str, str], folder: str) -> tuple
         while not reader.launch.ready and (piece := os.read(child.stdout.fileno(), 1 << 16)):
             reader.feed(piece)
             tail = (tail + piece)[-_TAIL:]
+        if not reader.launch.ready and child.wait(PATIENCE) < 0:
+            tail += b"\nerror: ended by " + signal.Signals(-child.returncode).name.encode()
     finally:
         timer.cancel()
         end_group(child)
@@ -179,25 +176,25 @@ def load(words: Sequence[str], environ: Mapping[str, str], folder: str) -> tuple
     return reader.finish(), tail
 
 
-def _plain(build: Build) -> list[str]:
-    """Flags that leave the sizes to the model: weights in buffers of their own, no warmup; and a loud log."""
+def _plain(build: Build, warm: bool) -> list[str]:
+    """Flags that leave the sizes to the model: weights in buffers of their own, unless `warm` no warmup; and a loud
+    log."""
     words = ["--override-kv", "tokenizer.ggml.model=str:none"]      # of the vocabulary only the size is there
     for flag in (("-lm", "none"), ("--no-mmap",)):
         if build.knows(flag[0]):
             words += flag
             break
-    words += [flag for flag in ("--no-repack", "--no-warmup") if build.knows(flag)]
+    words += [flag for flag in ("--no-repack", "--no-warmup")[:1 if warm else 2] if build.knows(flag)]
     return words + (["-lv", "4"] if build.buffers_need_trace else [])
 
 
-def _write(path: str, name: str) -> None:
-    """The model's file: its header, and a hole for the weights."""
-    header = data(name)
+def _write(folder: str, name: str, header: bytes) -> str:
+    """The path of a new file: its header, and a hole for the weights."""
+    path = os.path.join(folder, f"{name}.gguf")
     with open(path, "wb") as file:
         file.write(header)
-    promised = read_header(path).files[0].promised
-    with open(path, "r+b") as file:
-        file.truncate(promised)
+    os.truncate(path, read_header(path).files[0].promised)
+    return path
 
 
 def _free_port() -> int:

@@ -34,6 +34,8 @@ _PREFIX = re.compile(r"^(?:\d+\.\d\d\.\d\d\d\.\d\d\d )?(?:[DIWE] )?")
 _BUFFER = re.compile(r"(?P<where>\w+): +(?P<name>[^\s:]\S*) +"
                      r"(?P<what>model|KV|RS|LoRA|output|compute|DSV4 \S+ state)? ?"
                      r"buffer size = +(?P<size>\d+\.\d+) MiB")
+# "clip_ctx: CLIP using CUDA0 backend", then "load_hparams: model size:         811.82 MiB"
+_PROJECTOR = re.compile(r"CLIP using (?P<backend>\S+) backend|\w+: model size: +(?P<size>\d+\.\d+) MiB")
 # "load_tensors: offloaded 33/33 layers to GPU"
 _OFFLOADED = re.compile(r"offloaded (\d+)/(\d+) layers to GPU")
 # "llama_prepare_model_devices: using device CUDA0 (NVIDIA ...) (0000:01:00.0) - 23306 MiB free"
@@ -94,6 +96,7 @@ class LaunchLog:
     breakdown: dict[str, tuple[int, ...]] = field(default_factory=dict)
     host: tuple[int, int, int] | None = None                            # model context compute
     projector: dict[str, float] = field(default_factory=dict)           # the multimodal projector's compute buffers
+    projector_model: dict[str, list[float]] = field(default_factory=dict)     # its weights, of each modality
     old: dict[str, float] = field(default_factory=dict)                 # sums as builds of 2023 print them
     ready: bool = False
     url: str | None = None
@@ -158,6 +161,8 @@ class LogReader:
             self._buffer(match)
         elif "offloaded" in text and (match := _OFFLOADED.search(text)):
             self._load().offloaded = int(match[1]), int(match[2])
+        elif (" model size: " in text or "CLIP using" in text) and (match := _PROJECTOR.search(text)):
+            self._projector(match)
         elif "using device" in text and (match := _DEVICE.search(text)):
             launch.free[match[1]] = int(match[3])
             if match[1].startswith(Rpc.name):
@@ -200,6 +205,14 @@ class LogReader:
         if part.startswith(("compute", "output")):
             sizes.clear()                         # reserved anew: the new buffer replaces the old one
         sizes.append(size)
+
+
+    def _projector(self, match: re.Match[str]) -> None:
+        weights = self.launch.projector_model
+        if match["backend"]:
+            weights.setdefault(match["backend"], [])
+        elif weights:
+            weights[next(reversed(weights))].append(float(match["size"]))
 
 
 _PARTS = {"model": "model", "KV": "context", "RS": "context", "LoRA": "lora", "output": "output", "compute": "compute"}

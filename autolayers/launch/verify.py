@@ -14,13 +14,14 @@ if TYPE_CHECKING:
 PARTS = ("model", "context", "compute")
 # what a Breakdown calls it -> the model in the log, and its part
 _COMPANIONS = {"draft model weights": (1, "model"), "draft context": (1, "context"), "draft compute": (1, "compute"),
-               "LoRA": (0, "lora")}
+               "MTP context": (0, "context (second)"), "MTP compute": (0, "compute (second)"), "LoRA": (0, "lora")}
 _ROUNDING = 0.005      # MiB: the log has two decimals
 
 
 @dataclass(frozen=True)
 class Line:
-    """One part on one device, bytes. `observed` None: not in the log. `tolerance`: the error of the log's rounding."""
+    """One part on one device, bytes. `observed` None: not in the log. `tolerance`: the error of the log's rounding.
+    `at_most`: what is predicted is an upper bound."""
 
     device: str
     part: str
@@ -28,6 +29,7 @@ class Line:
     observed: int | None
     tolerance: int = 0
     note: str = ""
+    at_most: bool = False
 
     @property
     def difference(self) -> int | None:
@@ -36,7 +38,8 @@ class Line:
 
     @property
     def equal(self) -> bool:
-        return self.difference is not None and abs(self.difference) <= self.tolerance
+        more = self.difference
+        return more is not None and (more <= self.tolerance if self.at_most else abs(more) <= self.tolerance)
 
 
 @dataclass(frozen=True)
@@ -71,7 +74,7 @@ class LogComparison:
             observed = "-" if line.observed is None else mib(line.observed)
             more = line.difference
             difference = "-" if more is None else f"{'+' if more > 0 else ''}{mib(more)}"
-            verdict = line.note or ("equal" if line.equal else difference)
+            verdict = line.note or (("below" if line.at_most else "equal") if line.equal else difference)
             rows.append((f"{line.device} {line.part}", mib(line.predicted), observed, verdict))
         a, b, c = (max(len(row[i]) for row in rows) for i in range(3))
         return "\n".join(f"{row[0]:{a}}  {row[1]:>{b}}  {row[2]:>{c}}  {row[3]}".rstrip() for row in rows)
@@ -80,12 +83,14 @@ class LogComparison:
 def compare(launch: LaunchLog, predicted: Breakdown, margins: dict[str, int] | None = None) -> LogComparison:
     """Compares a launch's log with its prediction.
 
-    Buffers of the first model and its first context count, and those of a draft and of adapters. Without
+    Buffers of the first model and its first context count, and those of drafts, adapters and a projector. Without
     buffer lines the memory breakdown that llama-server prints at its end is used, in whole MiB. `margins` (bytes per
     device) are for the warning about too little free memory.
     """
     observed, rounding, mapped = _sums(launch)
     lines = []
+    # drafting with MTP blocks, the first token reserves the model's own graph anew: their context has its hidden state
+    anew = "compute" if launch.loads and "compute (second)" in launch.loads[0].buffers else ""
     for device, usage in [*predicted.devices.items(), ("Host", predicted.host)]:
         for part in PARTS:
             size = getattr(usage, part)
@@ -96,7 +101,8 @@ def compare(launch: LaunchLog, predicted: Breakdown, margins: dict[str, int] | N
             if value is None and not size and observed:
                 value = 0
             note = "mapped from the file: address range, not memory" if key == ("Host", "model") and mapped else ""
-            lines.append(Line(device, part, size, value, rounding.get(key, round(_ROUNDING * MiB) + 1), note))
+            lines.append(Line(device, part, size, value, rounding.get(key, round(_ROUNDING * MiB) + 1), note,
+                              at_most=part == anew))
     output = _sum(launch, "output")
     known = next((extra for extra in predicted.extras if extra.name == "output buffer"), None)
     if known is not None:
@@ -105,8 +111,9 @@ def compare(launch: LaunchLog, predicted: Breakdown, margins: dict[str, int] | N
 
 
 def _companions(launch: LaunchLog, predicted: Breakdown) -> list[Line]:
-    """The draft model, which is loaded after its target, and adapters, as far as they are predicted exactly."""
-    lines = []
+    """The draft model, which is loaded after its target, MTP contexts and adapters, as far as they are predicted
+    exactly, and a projector."""
+    lines = _projector(launch, predicted)
     for extra in predicted.extras:
         index, part = _COMPANIONS.get(extra.name, (len(launch.loads), ""))
         if not extra.exact or index >= len(launch.loads):
@@ -117,6 +124,18 @@ def _companions(launch: LaunchLog, predicted: Breakdown) -> list[Line]:
             sizes = [size for _, of in there for size in of]
             lines.append(Line(extra.device, extra.name, extra.size, round(sum(sizes) * MiB),
                               int(_ROUNDING * MiB * len(sizes)) + 1))
+    return lines
+
+
+def _projector(launch: LaunchLog, predicted: Breakdown) -> list[Line]:
+    weights = {launch.device_of(name): sizes for name, sizes in launch.projector_model.items()}
+    compute = {launch.device_of(name): [size] for name, size in launch.projector.items()}
+    lines = []
+    for extra in predicted.extras:
+        sizes = {"mmproj weights": weights, "mmproj compute": compute}.get(extra.name, {}).get(extra.device)
+        if sizes:
+            lines.append(Line(extra.device, extra.name, extra.size, round(sum(sizes) * MiB),
+                              int(_ROUNDING * MiB * len(sizes)) + 1, at_most=not extra.exact))
     return lines
 
 
@@ -157,7 +176,7 @@ def used(launch: LaunchLog) -> dict[str, int]:
         for buffers in load.buffers.values():
             for name, sizes in buffers.items():
                 found[launch.device_of(name)] = found.get(launch.device_of(name), 0) + sum(sizes) * MiB
-    for name, size in launch.projector.items():
+    for name, size in (*launch.projector.items(), *((n, sum(of)) for n, of in launch.projector_model.items())):
         found[launch.device_of(name)] = found.get(launch.device_of(name), 0) + size * MiB
     return {device: round(size) for device, size in found.items()}
 

@@ -265,7 +265,7 @@ def allocate(model: Model, context: Context, placement: Placement, target: Targe
     else:
         wanted = every
         rules = context.rules
-        apart = rules.nextn_apart or rules.nextn_left_out or row.trunk_before or mtp
+        apart = rules.nextn_apart or rules.nextn_left_out or row.trunk_before
         if hp.n_layer_nextn and n and hp.router_layer < 0 and apart:
             wanted = block if mtp else trunk
         if hp.swa_type == "none" or not rules.window_cache:

@@ -131,8 +131,9 @@ def resolve(model: Model, params: Params, rules: Rules = NEWEST_RULES, kind: str
 
     if kind == "mtp" and (hp.n_layer_nextn == 0 or hp.router_layer >= 0):
         raise LaunchRefused("context type MTP requested but model doesn't contain MTP layers")
-    if kind == "mtp" and row.known and not row.mtp:
-        raise LaunchRefused(f"context type MTP requested but llama.cpp has no graph for the MTP blocks of {row.name}")
+    if kind == "mtp" and row.known and (not row.mtp or rules.lacks(row.mtp_after)):
+        raise LaunchRefused(f"context type MTP requested but llama.cpp "
+                            f"{f'build {rules.number} ' * bool(row.mtp)}has no graph for the MTP blocks of {row.name}")
 
     n_rs_seq = 0
     if row.rollback and kind == "default" and any(t in ROLLBACK_TYPES for t in params.spec_type):

@@ -17,9 +17,10 @@ import pytest
 from support import MiB
 
 import autolayers
-from autolayers.bundled import architectures, read
+from autolayers.bundled import architectures, mtp, read
 from autolayers.flags.parse import parse
 from autolayers.launch import checked_builds
+from autolayers.launch.build_check import companions
 
 SERVER = """\
 import json, os, signal, sys
@@ -38,19 +39,31 @@ if sizes is None:
 if isinstance(sizes, str):
     sys.exit(sizes)
 print("llama_model_loader: loaded meta data")
+more = json.load(open(os.path.join(here, "more.json")))
 for part, size in sizes.items():
-    print(f"x: CPU {part} buffer size = {size / 1048576:.2f} MiB")
+    if "(second)" not in part:
+        print(f"x: CPU {part} buffer size = {size / 1048576:.2f} MiB")
+if "--spec-type" in words:
+    print("llama_context: constructing llama_context\\nllama_context: constructing llama_context")
+    for part, size in sizes.items():
+        if "(second)" in part:
+            print(f"x: CPU {part.split()[0]} buffer size = {size / 1048576 + more:.2f} MiB", flush=True)
+    os.kill(os.getpid(), signal.SIGILL)
+if "--mmproj" in words:
+    size = os.path.getsize(words[words.index("--mmproj") + 1]) // 4096 / 256
+    print(f"clip_ctx: CLIP using CPU backend\\nload_hparams: model size:         {size:.2f} MiB")
+    print(f"reserve_compute_meta:        CPU compute buffer size = {0.86 + more:.2f} MiB")
 if "--lora" in words:
     print("llama_adapter_lora_init_impl: CPU LoRA buffer size = 0.02 MiB")
     print("llama_model_loader: loaded meta data")
-    more = json.load(open(os.path.join(here, "more.json")))
     for part, size in sizes.items():
         print(f"x: CPU {part} buffer size = {size / 1048576 + more:.2f} MiB")
 print("srv llama_server: model loaded", flush=True)
 signal.pause()
 """
-NAMES = ("gemma2-dense", "qwen3-dense", "llama-moe")
-BOTH = "llama-moe with a draft and an adapter"
+NAMES = ("gemma3-dense", "qwen3-dense", "llama-moe")
+BOTH, SEES = "llama-moe with a draft and an adapter", "gemma3-dense with a projector"
+DRAFTS = [f"{name} that drafts" for name in mtp()]
 WORDS = "-ngl 99 -c 1024 -np 1 -lm none"
 
 
@@ -66,6 +79,10 @@ def program(tmp_path: pathlib.Path) -> pathlib.Path:
         use = autolayers.estimate(read(name), parse(WORDS.split(), command=None).params, [], 11311)
         sizes[name] = {"model": use.host.model, "KV": use.host.context, "compute": use.host.compute,
                        "output": next(extra.size for extra in use.extras if "output" in extra.name)}
+    use = autolayers.estimate(read("mtp/qwen35"), parse([*WORDS.split(), "--spec-type", "draft-mtp"]).params, [], 11311)
+    more = {extra.name: extra.size for extra in use.extras}
+    sizes["mtp-qwen35"] = {"model": use.host.model, "KV": use.host.context, "compute": use.host.compute - MiB,
+                           "KV (second)": more["MTP context"], "compute (second)": more["MTP compute"]}
     (tmp_path / "sizes.json").write_text(json.dumps(sizes))
     (tmp_path / "more.json").write_text("0")
     return found
@@ -93,9 +110,10 @@ def states(answer: subprocess.CompletedProcess[str]) -> dict[str, str]:
 def test_equal_different_failed_and_unknown(run: Callable[..., Any], program: pathlib.Path) -> None:
     done = run("check", "--quick", "--json", "--llama-server", str(program))
     assert done.returncode == 0, done.stderr
-    assert set(states(done)) == {*architectures(), BOTH}
-    assert {name for name, state in states(done).items() if state == "equal"} == {*NAMES, BOTH}
-    assert {state for name, state in states(done).items() if name not in (*NAMES, BOTH)} == {"unknown"}
+    assert set(states(done)) == {*architectures(), BOTH, SEES, *DRAFTS}
+    known = {*NAMES, BOTH, SEES, "mtp/qwen35 that drafts"}
+    assert {name for name, state in states(done).items() if state == "equal"} == known
+    assert {state for name, state in states(done).items() if name not in known} == {"unknown"}
     before = json.loads((program.parent / "sizes.json").read_text())
     change(program, "qwen3-dense", {**before["qwen3-dense"], "compute": before["qwen3-dense"]["compute"] + 3 * MiB})
     change(program, "llama-moe", "GGML_ASSERT(false) \x1b[31mfailed")
@@ -103,14 +121,18 @@ def test_equal_different_failed_and_unknown(run: Callable[..., Any], program: pa
     assert done.returncode == 1
     assert "qwen3 (qwen3-dense): compute on Host +3.00 MiB" in done.stdout
     assert "llama (llama-moe): failed: GGML_ASSERT" in done.stdout and "\x1b" not in done.stdout
-    assert "1 of 4 models equal in every part" in done.stdout
+    assert "3 of 6 models equal in every part" in done.stdout
 
 
-def test_a_draft_and_an_adapter(run: Callable[..., Any], program: pathlib.Path) -> None:
-    (program.parent / "more.json").write_text("2")
+def test_drafts_an_adapter_and_a_projector(run: Callable[..., Any], program: pathlib.Path) -> None:
+    done = run("check", "--quick", "--llama-server", str(program))
+    assert done.returncode == 0 and "Host mmproj weights: 1 of 1 equal" in done.stdout
+    (program.parent / "more.json").write_text("4")
     done = run("check", "--quick", "--llama-server", str(program))
     assert done.returncode == 1 and "Host LoRA: 1 of 1 equal" in done.stdout
-    assert f"({BOTH}): draft model weights on Host +2.00 MiB, draft context on Host +2.00 MiB" in done.stdout
+    assert f"({BOTH}): draft model weights on Host +4.00 MiB, draft context on Host +4.00 MiB" in done.stdout
+    assert "that drafts): MTP context on Host +4.00 MiB, MTP compute on Host +4.00 MiB" in done.stdout
+    assert f"({SEES}): mmproj compute on Host +1.8" in done.stdout          # above the upper bound
     plan = run("run", "--gpu", "24GiB", "--dry-run", str(program), "-m", "fixtures/headers/llama-3.1-8b-q4_k_m.gguf")
     assert "llama allocates as predicted" in plan.stderr
 
@@ -120,8 +142,8 @@ def test_plans_for_that_program_say_so(run: Callable[..., Any], program: pathlib
     change(program, "qwen3-dense", {**before["qwen3-dense"], "KV": before["qwen3-dense"]["KV"] + MiB})
     run("check", "--quick", "--llama-server", str(program))
     launch = ["run", "--gpu", "24GiB", "--dry-run", str(program), "-m"]
-    equal = run(*launch, "fixtures/headers/gemma-2-9b-q4_k_m.gguf")
-    assert "checked on this build on 20" in equal.stderr and "gemma2 allocates as predicted" in equal.stderr
+    equal = run(*launch, "fixtures/headers/gemma-3-4b-q8_0.gguf")
+    assert "checked on this build on 20" in equal.stderr and "gemma3 allocates as predicted" in equal.stderr
     differs = run(*launch, "fixtures/headers/qwen3-8b-q4_k_m.gguf")
     assert "qwen3 does not allocate as predicted (context Host +1.00 MiB)" in differs.stderr
     other = run(*launch, "fixtures/headers/phi-3-mini-q4_k_m.gguf")
@@ -157,5 +179,6 @@ def test_a_damaged_record_is_none(tmp_path: pathlib.Path) -> None:
 def test_with_the_real_llama_server(binaries: pathlib.Path, run: Callable[..., Any]) -> None:
     done = run("check", "--llama-server", str(binaries / "llama-server"))
     assert done.returncode == 0, done.stdout
-    count = len(architectures()) + 1
+    count = len(architectures()) + len(companions())
     assert f"{count} of {count} models equal" in done.stdout and "draft compute: 1 of 1 equal" in done.stdout
+    assert f"MTP compute: {len(mtp())} of {len(mtp())} equal" in done.stdout and "mmproj weights: 1 of 1" in done.stdout

