@@ -12,7 +12,7 @@ import argparse
 import re
 import shlex
 from functools import cache
-from typing import Any
+from typing import Any, cast
 
 from autolayers.flags.params import EXPERTS_REGEX, Params
 from autolayers.flags.parse import parse
@@ -99,15 +99,34 @@ def _outside(words: list[str], mounts: dict[str, str]) -> list[str]:
 
 # --- llama.cpp's own friends
 
-def llama_swap(text: str) -> list[str]:
+# Of llama-swap's config-schema.json (mostlygeek/llama-swap, 032d741) the keys that are written here, and what each may
+# be. None other is: what keeps to these keeps to the whole schema.
+_SWAP_MODEL = {"cmd": r"(?s).+", "proxy": r"https?://[^/]+:\$\{PORT\}", "checkEndpoint": "/.*|none"}
+_SWAP_GROUP = {"swap": bool, "exclusive": bool, "members": list}
+
+
+def llama_swap_file(text: str) -> dict[str, Any]:
+    """A configuration as LoadConfig reads it: the schema's keys, `${PORT}` the only macro, models in one group each."""
     import yaml
 
-    (entry,) = yaml.safe_load(text)["models"].values()
-    # config-schema.json: a model's keys and what they may be
-    assert not set(entry) - {"cmd", "proxy", "checkEndpoint"} and re.fullmatch("/.*", entry.get("checkEndpoint", "/"))
-    assert re.fullmatch(r"https?://[^/]+:\$\{PORT\}", entry.get("proxy", "http://localhost:${PORT}"))
+    file = yaml.safe_load(text)
+    assert set(file) <= {"models", "groups"} and file["models"]
+    for entry in file["models"].values():
+        assert "cmd" in entry and set(entry) <= set(_SWAP_MODEL)
+        assert all(isinstance(value, str) and re.fullmatch(_SWAP_MODEL[key], value) for key, value in entry.items())
+        assert re.findall(r"\$\{.*?\}", " ".join(entry.values())) == ["${PORT}"] * (1 + ("proxy" in entry))
+    members = [name for group in file.get("groups", {}).values() for name in group["members"]]
+    assert len(members) == len(set(members)) and set(members) <= set(file["models"])
+    for group in file.get("groups", {}).values():
+        assert set(group) == set(_SWAP_GROUP)
+        assert all(isinstance(group[key], kind) for key, kind in _SWAP_GROUP.items())
+    return cast("dict[str, Any]", file)
+
+
+def llama_swap(text: str) -> list[str]:
+    (entry,) = llama_swap_file(text)["models"].values()
     words = shlex.split(entry["cmd"].replace("${PORT}", "5800"))
-    assert "${" not in entry["cmd"].replace("${PORT}", "") and words[1:3] == ["--port", "5800"]
+    assert words[1:3] == ["--port", "5800"]
     return words[3:]
 
 

@@ -52,6 +52,8 @@ def test_compose(answer, tmp_path: Path) -> None:
         assert "built with -DGGML_RPC=ON" in text
         if compose_spec := importlib.util.find_spec("compose_spec"):
             importlib.import_module(compose_spec.name).PyCompose.from_yaml(text).validate()
+    for name in written if (program := shutil.which("docker-compose")) else ():
+        subprocess.run([program, "-f", str(tmp_path / name), "config", "-q"], check=True, timeout=60)
     services = yaml.safe_load(written["shed/compose.yaml"])["services"]
     assert [service["command"] for service in services.values()] == [
         ["--host", "0.0.0.0", "--port", str(50052 + i), "--device", f"CUDA{i}", "--cache"] for i in range(2)]

@@ -67,14 +67,12 @@ MACHINES = ("24GiB", "12GiB,12GiB", "24GiB,8GiB")
 
 @pytest.mark.parametrize("gpu", MACHINES)
 def test_groups_fit_and_are_as_large_as_can_be(gpu: str, library: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    reader = pytest.importorskip("yaml")
+    pytest.importorskip("yaml")
     text, _ = out_of(capfd, "plan", ".", "--gpu", gpu, "--ram", "64GiB", "--format", "llama-swap")
-    file, devices = reader.safe_load(text), hypothetical(gpu)
+    file, devices = launch_targets.llama_swap_file(text), hypothetical(gpu)
     taken = {name: sizes(shlex.split(entry["cmd"])[3:], devices) for name, entry in file["models"].items()}
     assert len(taken) == len(FILES)
     groups = list(file.get("groups", {}).values())
-    members = [name for group in groups for name in group["members"]]
-    assert len(members) == len(set(members)) and set(members) <= set(taken)
     for group in groups:
         assert (group["swap"], group["exclusive"], len(group["members"]) > 1) == (False, True, True)
         for device in devices:
@@ -84,6 +82,17 @@ def test_groups_fit_and_are_as_large_as_can_be(gpu: str, library: Path, capfd: p
     assert found["fits"] and {len(own) for own in found["members"] if len(own) > 1} == {
         len(group["members"]) for group in groups}
     assert all(group["ram_left"] >= 0 and min(group["left"].values()) >= 0 for group in found["groups"])
+    assert found["proven"]
+
+
+def test_what_is_asked_for_most_shares_its_group(library: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """Two of three fit together: which two follows from how often each is asked for."""
+    names = [f"{name}.gguf" for name in ("llama-3.1-8b-q4_k_m", "gemma-3-4b-q8_0", "qwen2.5-7b-q4_k_m")]
+    for alone in range(3):
+        words = [name + ("" if i == alone else "@4") for i, name in enumerate(names)]
+        found = json.loads(out_of(capfd, "plan", *words, "--swap", "--gpu", "12GiB", "--ram", "64GiB", "--json")[0])
+        assert found["proven"] and sorted(map(sorted, found["members"]), key=len) == [
+            [alone], [i for i in range(3) if i != alone]]
 
 
 @pytest.mark.parametrize("gpu", [*MACHINES, "32GiB", "48GiB,24GiB"])

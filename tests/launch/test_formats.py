@@ -284,7 +284,7 @@ def test_several_models_are_written_as_each_of_them_alone(capfd: pytest.CaptureF
     alone = [planned(capfd, name, "--format", "preset", "--jinja") for name in names]
     assert both == alone[0] + "\n" + alone[1].partition("\n\n")[2]
     reader = pytest.importorskip("yaml")
-    both = reader.safe_load(planned(capfd, "plan", *names, "--format", "llama-swap", "--jinja"))
+    both = targets.llama_swap_file(planned(capfd, "plan", *names, "--format", "llama-swap", "--jinja"))
     alone = [reader.safe_load(planned(capfd, name, "--format", "llama-swap", "--jinja")) for name in names]
     assert both["models"] == alone[0]["models"] | alone[1]["models"] and len(both["models"]) == 2
     assert both["groups"] == {"together": {"swap": False, "exclusive": True, "members": list(both["models"])}}
