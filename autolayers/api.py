@@ -141,10 +141,10 @@ def estimate(model: Model, params: Params, devices: Sequence[Device], build: int
 
 def companions_of(params: Params) -> Companions:
     """The headers of the files that `params` names in addition to the model's. Raises ModelError naming the file."""
-    if not (params.mmproj or params.model_draft or params.lora):
+    if not (params.mmproj or params.model_draft or params.lora or params.control_vector):
         return NONE
     from .gguf import read_header
-    from .model import is_adapter, is_projector, read_model
+    from .model import is_adapter, is_control_vector, is_projector, read_model
     from .sources import open_source
 
     opened: Any = open_source(params.mmproj) if params.mmproj else None
@@ -155,6 +155,9 @@ def companions_of(params: Params) -> Companions:
     for path, lora in zip(params.lora, loras, strict=True):
         if not is_adapter(lora):
             raise LaunchRefused(f"--lora {path}: a model, not an adapter (general.type is not adapter)")
+    for path in params.control_vector:
+        if not is_control_vector(read_header(path)):
+            raise LaunchRefused(f"--control-vector {path}: no control vector, whose tensors are directions")
     draft = read_model(open_source(params.model_draft)) if params.model_draft else None
     return Companions(projector, draft, loras)
 

@@ -102,6 +102,16 @@ def _asks_for_cards(command: str, words: list[str]) -> bool:
     return "--gpu=list" in words or "--gpu list" in " ".join(words)
 
 
+def _of_the_hub(name: str) -> str:
+    """USER/REPO[:QUANT] of "hf.co/USER/REPO:QUANT" and of "USER/REPO-GGUF"; "" of other names."""
+    for site in ("hf.co/", "huggingface.co/", "www.huggingface.co/"):
+        if name.lower().startswith(site):
+            return name[len(site):]
+    repository = name.partition(":")[0]
+    user, _, rest = repository.partition("/")
+    return name if user.strip(".") and rest.lower().endswith("gguf") and not set(rest) & set("/\\.") else ""
+
+
 def _refuse_name(name: str) -> None:
     """Raises ModelError for a name that is no file and that a person may have meant otherwise."""
     import os
@@ -114,6 +124,9 @@ def _refuse_name(name: str) -> None:
         found = sorted(entry for entry in os.listdir(name) if entry.endswith(".gguf"))
         inside = f"; it has {', '.join(found[:4])}{' ...' if len(found) > 4 else ''}" if found else ""
         raise ModelError(f"{name}: a directory, not a model{inside}")
+    repository = _of_the_hub(name)
+    if repository and not os.path.lexists(name):
+        raise ModelError(f"{name}: no such file; a repository of Hugging Face is hf:{repository}")
     if os.path.lexists(name) or set(name) & set("/\\:") or name.lower().endswith(".gguf"):
         return
     near = nearest(name, [command for command in COMMANDS if " " not in command]) if name.isalpha() else None

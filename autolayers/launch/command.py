@@ -13,6 +13,8 @@ A given word is never changed, moved or dropped, but for a -- that says where ll
 
 from __future__ import annotations
 
+from os.path import lexists
+
 from ..errors import UsageError
 from ..flags.check import refuse_unknown
 from ..flags.own import own_flags
@@ -38,6 +40,7 @@ _CONTAINER_SWITCHES = frozenset((
 ))
 
 
+_FILES = ("mmproj", "model_draft", "lora", "control_vector")     # fields of Params
 # Commands of the program `llama` (app/llama.cpp) that are called otherwise as a program of their own
 _COMMANDS = {"serve": "server", "client": "cli", "complete": "completion", "bench": "bench", "perplexity": "perplexity"}
 
@@ -77,6 +80,13 @@ class WrappedCommand:
                 return outside.rstrip("/") + path[len(inside.rstrip("/")):]
         return path
 
+    def files_here(self, params: Params) -> Params:
+        """`params` with the files that are loaded with the model as they are called on this machine."""
+        found: dict[str, Any] = {name: getattr(params, name) for name in _FILES}
+        here: dict[str, Any] = {name: tuple(map(self.here, value)) if isinstance(value, tuple) else
+                                value and self.here(value) for name, value in found.items()}
+        return replace(params, **here)
+
 
 def read(argv: Sequence[str], command: str = "run") -> WrappedCommand:
     """Splits the words after `autolayers run` (or tune). Raises UsageError: no command, an own flag behind its
@@ -93,6 +103,10 @@ def read(argv: Sequence[str], command: str = "run") -> WrappedCommand:
             refuse_unknown(wrapped[0], command)
         raise UsageError(f"{wrapped[0]}: not a flag of autolayers {command} (llama-server's follow the word "
                          "llama-server)")
+    if len(wrapped) == 1 and " -" in wrapped[0] and not lexists(wrapped[0]):
+        raise UsageError(f"{wrapped[0]}: one word, not a command: leave out the quotes around it")
+    if wrapped[0].lower().endswith(".gguf"):
+        raise UsageError(f"{wrapped[0]} is a model, not a program: autolayers {command} llama-server -m MODEL")
     name = _basename(wrapped[0])
     if name in _CONTAINERS and "run" in wrapped[:3]:
         return _container(own, wrapped, command)
@@ -236,6 +250,8 @@ def additions(command: WrappedCommand, flags: Sequence[str], build: Build, envir
             written = _said(name, missing)
         elif name in given or name in twice:
             continue
+        elif name in _FILES and command.mounts and getattr(spoken.params, name):
+            written = _said(name, getattr(spoken.params, name))
         if written and not build.knows(written[0]):
             notes.append(f"this llama.cpp does not know {written[0]}: left out")
             continue

@@ -65,6 +65,8 @@ class Session:
             params = replace(params, n_parallel=self.build.default_slots)
         if self.projector and params.mmproj is None:
             params = replace(params, mmproj=self.projector)
+        if command.mounts:
+            params = command.files_here(params)
         own = {key: value for key, value in own.items() if key not in ("gpu", "ram", "machine")}
         if self.build is not TODAY:
             own["llama-build"] = self.build if self.build.doubt else self.build.number or self.build

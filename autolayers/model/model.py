@@ -48,12 +48,13 @@ class Model:
 
     def __init__(self, header: Header, path: str, row: Architecture | None = None) -> None:
         """`row`: the architecture's, where a build has another one than today's."""
+        instead = _instead(header)
+        if instead:
+            raise ModelError(f"{path} is {instead}")
         name = header.metadata.get("general.architecture")
         if not isinstance(name, str):
             raise ModelError(f"{path}: no general.architecture, so not a model that llama.cpp can load")
         self.row: Architecture = row or architecture(name, header.metadata)
-        if self.row.projector:
-            raise ModelError(f"{path} is a projector for images or sound; give it with --mmproj, and its model with -m")
         self.header = header
         self.path = path
         self.architecture = printable(name)
@@ -183,6 +184,17 @@ def _override(key: str, text: str) -> Any:
     raise UsageError(f"--override-kv {key}={text}: write KEY=int:N, float:X, bool:true, bool:false or str:TEXT")
 
 
+def _instead(header: Header) -> str:
+    """What a file is that is no model; "" for a model."""
+    for there, what, flag in ((is_projector, "a projector for images or sound", "--mmproj"),
+                              (is_adapter, "an adapter", "--lora"),
+                              (is_control_vector, "a control vector", "--control-vector")):
+        if there(header):
+            return f"{what}; give it with {flag}, and its model with -m"
+    matrix = header.metadata.get("general.type") == "imatrix"
+    return "what llama-quantize --imatrix takes, not a model" if matrix else ""
+
+
 def is_projector(header: Header) -> bool:
     """Whether a file is what --mmproj takes, and no model."""
     name = header.metadata.get("general.architecture")
@@ -192,6 +204,12 @@ def is_projector(header: Header) -> bool:
 def is_adapter(header: Header) -> bool:
     """Whether a file is what --lora takes."""
     return header.metadata.get("general.type") == "adapter"
+
+
+def is_control_vector(header: Header) -> bool:
+    """Whether a file is what --control-vector takes: common_control_vector_load_one wants nothing but directions."""
+    return bool(header.tensors) and all(
+        name.startswith("direction.") and name.partition(".")[2].isdigit() for name in header.tensors)
 
 
 def read_model(path: str | PathLike[str] | Any) -> Model:

@@ -58,6 +58,8 @@ def open_source(name: str, environ: Mapping[str, str] | None = None) -> str | He
 
         try:
             hub = Hub(environ)
+            if repository := hub.repository_of(name):
+                raise ModelError(f"{name}: the page of a repository; its models are hf:{repository}")
             return open_url(hub.file_url(name), hub.token_for)
         except NetError as error:
             raise ModelError(str(error)) from None

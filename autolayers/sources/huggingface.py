@@ -60,6 +60,13 @@ class Hub:
             return urlunsplit(split._replace(path=f"{page[1]}/resolve/{page[2]}"))
         return url
 
+    def repository_of(self, url: str) -> str:
+        """USER/REPO for the link of a repository's page; "" for other links."""
+        if origin(url) != self._origin:
+            return ""
+        page = re.fullmatch(r"/([^/]+/[^/]+?)(/tree/[^/]+)?/?", urlsplit(url).path)
+        return page[1] if page and not page[1].lower().endswith(".gguf") else ""
+
     def listing_url(self, repository: str, revision: str) -> str:
         """Where a repository's files are listed, as JSON."""
         return f"{self.endpoint}/api/models/{repository}/tree/{quote(revision, safe='')}?recursive=true"

@@ -102,7 +102,8 @@ def test_words_that_change_nothing_are_named(words: str, warning: str | None) ->
 
 
 @pytest.mark.parametrize(("words", "message"), [
-    ("--mmproj MODEL", "a model, not a projector"), ("--lora MODEL", "a model, not an adapter")])
+    ("--mmproj MODEL", "a model, not a projector"), ("--lora MODEL", "a model, not an adapter"),
+    ("--control-vector MODEL", "no control vector")])
 def test_files_in_the_wrong_place_are_refused(words: str, message: str) -> None:
     with pytest.raises(autolayers.LaunchRefused, match=message):
         autolayers.plan(MODEL, words.replace("MODEL", MODEL).split(), devices=["24GiB"])

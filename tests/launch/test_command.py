@@ -63,7 +63,8 @@ def test_finds_the_program(line: str, own: str, launcher: str, words: str, progr
 
 @pytest.mark.parametrize(("line", "message"), [
     ("", "nothing to run"), ("--verify", "nothing to run"), ("-m m.gguf", "-m: not a flag of autolayers run"),
-    ("docker run --rm", "docker run: no image"),
+    ("docker run --rm", "docker run: no image"), ("m.gguf -c 8k", "m.gguf is a model, not a program: autolayers run "),
+    ("'llama-server -m m.gguf'", "leave out the quotes"),
 ])
 def test_commands_that_are_none(line: str, message: str) -> None:
     with pytest.raises(UsageError, match=message):

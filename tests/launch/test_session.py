@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from support import HEADERS
 
+from autolayers.cli import main
 from autolayers.flags.check import read
 from autolayers.launch import command as commands
 from autolayers.launch.attempts import memory_failure, smaller_machine
@@ -65,3 +66,16 @@ def test_what_is_no_lack_of_memory(outcome: dict[str, object]) -> None:
              "launch": SimpleNamespace(ready=False, out_of_memory=failure)}
     assert memory_failure(SimpleNamespace(**whole)) is failure          # type: ignore[arg-type]
     assert memory_failure(SimpleNamespace(**{**whole, **outcome})) is None        # type: ignore[arg-type]
+
+
+def test_the_files_of_a_container_s_volume_are_found_here(capsys: pytest.CaptureFixture[str]) -> None:
+    """Those of words and of the container's own variables; the container is given its own names."""
+    start = "run --dry-run --gpu 24GiB docker run -v"
+    for words in (f"{start} {HEADERS}:/m image -m /m/llama-3.1-8b-q4_k_m.gguf -md /m/llama-3.2-1b-q8_0.gguf",
+                  f"{start} {HEADERS}:/m -e LLAMA_ARG_MODEL=/m/llama-3.1-8b-q4_k_m.gguf "
+                  "-e LLAMA_ARG_SPEC_DRAFT_MODEL=/m/llama-3.2-1b-q8_0.gguf image"):
+        assert main(words.split()) == 0
+        out = capsys.readouterr().out
+        assert out.count(str(HEADERS)) == 1 and "-md /m/llama-3.2-1b-q8_0.gguf" in out and "-ngl 33 -c 1146" in out
+    assert main(f"{start} {HEADERS}:/m image -m /m/llama-3.1-8b-q4_k_m.gguf --lora /m/none.gguf".split()) == 3
+    assert f"{HEADERS}/none.gguf: no such file" in capsys.readouterr().err

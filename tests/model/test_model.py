@@ -7,7 +7,7 @@ from support import blocks, header, place
 
 from autolayers.errors import ModelError, UsageError
 from autolayers.flags.parse import parse
-from autolayers.gguf import FileInfo, Header
+from autolayers.gguf import FileInfo, Header, TensorInfo
 from autolayers.memory.cache import allocate
 from autolayers.memory.context import resolve
 from autolayers.model import NAMES, Model, architecture
@@ -23,6 +23,21 @@ def swa(architecture: str, **keys: object) -> str:
     hp = hparams(architecture, **{"block_count": 8, **keys})
     letters = "".join("s" if hp.is_swa(il) else "f" for il in range(8))
     return f"{letters} {hp.n_swa}" if hp.swa_type != "none" else "none"
+
+
+@pytest.mark.parametrize(("facts", "names", "message"), [
+    ({"general.architecture": "clip"}, ["v.patch_embd.weight"], "a projector .* give it with --mmproj"),
+    ({"general.architecture": "llama", "general.type": "adapter"}, ["blk.0.attn_q.weight.lora_a"],
+     "an adapter; give it with --lora"),
+    ({"general.architecture": "controlvector"}, ["direction.1", "direction.31"],
+     "a control vector; give it with --control-vector"),
+    ({"general.type": "imatrix"}, ["blk.0.attn_q.weight.in_sum2"], "what llama-quantize --imatrix takes, not a model"),
+    ({}, [], "not a model that llama.cpp can load"),
+])
+def test_files_that_are_no_models_are_named(facts: dict[str, object], names: list[str], message: str) -> None:
+    tensors = {name: TensorInfo(name, "f32", (32, 1, 1, 1), 1, 0, 128) for name in names}
+    with pytest.raises(ModelError, match=f"^m.gguf.*{message}"):
+        Model(Header(3, 32, facts, tensors, (FileInfo("m.gguf", None, 0),)), "m.gguf")
 
 
 @pytest.mark.parametrize(("architecture", "keys", "pattern"), [

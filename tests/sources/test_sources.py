@@ -420,6 +420,13 @@ def test_the_page_about_a_file_means_the_file(web: Web) -> None:
     assert web.requests[0][0] == "/me/my-GGUF/resolve/main/d/m.gguf"
 
 
+@pytest.mark.parametrize("path", ["/me/my-GGUF", "/me/my-GGUF/", "/me/my-GGUF/tree/main"])
+def test_the_page_of_a_repository_is_named(web: Web, path: str) -> None:
+    with pytest.raises(ModelError, match=r"the page of a repository; its models are hf:me/my-GGUF$"):
+        open_source(web.url + path, {"HF_ENDPOINT": web.url})
+    assert not web.requests
+
+
 # --- Ollama
 
 def test_a_model_of_the_store_or_of_the_server(tmp_path: Path) -> None:
