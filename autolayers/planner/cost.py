@@ -384,6 +384,10 @@ class CostModel:
         answer = self.workload.generate / speed.generation
         return (DOUBT[speed.kind, "pp"] * prompt + DOUBT[speed.kind, "tg"] * answer) / (prompt + answer)
 
+    def in_ram(self, candidate: Candidate) -> bool:
+        """Whether weights that are worth a word lie in RAM."""
+        return self.speed(candidate).kind in IN_RAM
+
     def copies(self, candidate: Candidate) -> bool:
         """Whether prompts copy weights in RAM to a device."""
         clock = self.clock(candidate.params, candidate.breakdown)

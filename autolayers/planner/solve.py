@@ -34,6 +34,7 @@ BATCH_GAIN = 1.03     # a larger micro-batch must make the request this much fas
 CONTEXTS = (32768, 16384, 8192)     # tried where the placement leaves less
 CONTEXT_PRICE = 1.05  # of the request's time that such a context may cost
 PARTS_GAIN = 1.02     # parts of layers on several GPUs need many flags: they must be this much faster than -ncmoe
+ORDER_GAIN = 1.02     # another order of the devices must make the request this much faster
 PRUNE_FACTOR = 1.25   # on unlike GPUs, skip whole-layer candidates predicted this much slower
 
 # A context that was not asked for does not grow beyond what a processor serves well and leaves for the rest:
@@ -84,6 +85,26 @@ def contexts(model: Model, params: Params, policy: Policy) -> Contexts:
 def solve(evaluator: Evaluator, given: Params, policy: Policy, cost: CostModel) -> Candidate | None:
     """The best launch, fully measured; one that does not fit where nothing does; None where llama.cpp would refuse
     every one.
+
+    llama.cpp puts servers' devices first, and what lies in RAM belongs to the first layers. So with servers and weights
+    in RAM the devices of this machine are tried as the first ones too; the server with the fastest link is then the
+    last, which sends the logits.
+    """
+    found = _solved(evaluator, given, policy, cost)
+    devices = evaluator.machine.devices
+    order = tuple(device.name for device in sorted(
+        devices, key=lambda device: cost.devices[device.name].network if device.kind == "rpc" else 0.0))
+    if found is None or given.device is not None or given.tensor_split is not None \
+            or order == tuple(device.name for device in devices) or not cost.in_ram(found):
+        return found
+    other = _solved(evaluator, replace(given, device=order), policy, cost)
+    if other is None or not other.fits:
+        return found
+    return other if not found.fits or cost.speed(other).request * ORDER_GAIN <= cost.speed(found).request else found
+
+
+def _solved(evaluator: Evaluator, given: Params, policy: Policy, cost: CostModel) -> Candidate | None:
+    """The best launch with devices in the order of the flags.
 
     The search only measures the prompt graph, a lower bound, and the winner is then measured fully. If it fits after
     all it is the best one. If not, it may fit with less context; else the search is repeated with measurements that

@@ -382,6 +382,17 @@ def test_a_cluster_of_four_servers_and_its_survivors(binaries: pathlib.Path, tmp
             server.end()
 
 
+def test_a_device_of_this_machine_before_one_of_a_server(
+    mock_cuda: Callable[..., dict[str, str]], binaries: pathlib.Path, rpc: Rpc, tmp_path: pathlib.Path
+) -> None:
+    gpu = autolayers.Device.hypothetical("16GiB")
+    flags = ["-ngl", "all", "-c", "1024", "-ts", "1,2", "--rpc", f"127.0.0.1:{rpc.port}", "-dev", "CUDA0,RPC0", "-lm",
+             "none", "-nr", "--no-warmup", "-ot", "no_such_tensor=CPU"]
+    file = real("qwen3-dense", tmp_path)
+    spare = 512 * autolayers.read_model(file).hparams.n_embd * 4 / MiB
+    launch_and_check(binaries, file, flags, [*remote("RPC0"), gpu], tmp_path, spare, mock_cuda(gpu))
+
+
 CUDA = [
     (["16GiB"], ["-ngl", "all", "-c", "4096"]),
     (["16GiB"], ["-ngl", "1", "-c", "2048", "-np", "2", "-fa", "off"]),

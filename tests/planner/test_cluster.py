@@ -93,6 +93,17 @@ def test_a_server_is_left_out_where_the_way_to_it_costs_more_than_it_brings() ->
         assert bool(plan.devices[0].used) is used, latency
 
 
+def test_what_lies_in_ram_belongs_to_the_devices_that_are_here() -> None:
+    """They come first then, and the server with the fastest link last: it sends the logits."""
+    target, boxes = model("llama-4-scout-q4_k_m"), (SHED, ATTIC)
+    own = ("RPC0", "RPC1", "RPC2", "CUDA0")
+    found, before = (use_of(target, Params(n_ctx=16384, device=order), Policy(), Cluster(HEAD, boxes), boxes).plan
+                     for order in (None, own))
+    assert found.params.device == ("CUDA0", "RPC2", "RPC0", "RPC1") and found.fits and found.params.overrides
+    assert found.speed.request * 1.02 < before.speed.request
+    assert found.flags.index("--rpc") < found.flags.index("-dev")        # llama.cpp knows no RPC0 before
+
+
 def test_a_slow_network_makes_fewer_boxes_faster() -> None:
     target, slow = model("qwen3-30b-a3b-q4_k_m"), box("attic", "rtx-4060-ti-16g", (1e6, 0.2))
     head = Box("desk", (Device.hypothetical("rtx-3060"),), HEAD.host)
