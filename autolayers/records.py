@@ -8,6 +8,8 @@ module's `fields`, `replace` and `asdict`. Type checkers see the real module. Le
 
 from __future__ import annotations
 
+from operator import itemgetter
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -74,6 +76,7 @@ def _dataclass(cls: Any = None, /, *, frozen: bool = False) -> Any:
     made = {name: value.make for name, value in fields.items() if isinstance(value, _Factory)}
     known = frozenset(names)
     title = cls.__name__
+    values_of = itemgetter(*names) if names else lambda fields: ()
 
     def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
         if len(args) == len(names) and not kwargs:
@@ -100,11 +103,10 @@ def _dataclass(cls: Any = None, /, *, frozen: bool = False) -> Any:
     def __eq__(self: Any, other: Any) -> Any:
         if other.__class__ is not self.__class__:
             return NotImplemented
-        mine, theirs = self.__dict__, other.__dict__
-        return all(mine[name] == theirs[name] for name in names)
+        return values_of(self.__dict__) == values_of(other.__dict__)
 
     def __hash__(self: Any) -> int:
-        return hash(tuple(self.__dict__[name] for name in names))
+        return hash(values_of(self.__dict__))
 
     def __repr__(self: Any) -> str:
         return f"{cls.__qualname__}({', '.join(f'{name}={self.__dict__[name]!r}' for name in names)})"

@@ -74,6 +74,7 @@ class Estimator:
         self._graphs = GraphCache()
         self._known: Known = {} if known is None else known
         self._memory: tuple[object, Memory] | None = None
+        self._layer_caches: dict[object, list[int]] = {}
         self._measured: tuple[object, Measured] | None = None       # of the last launch that was measured whole
         self._ops: dict[object, Ops] = {}
         self._matmuls: tuple[tuple[Matmul, ...], tuple[Matmul, ...]] | None = None
@@ -125,15 +126,33 @@ class Estimator:
     def layers(self, params: Params, kind: Device) -> tuple[Usage, ...]:
         """What each layer takes on a device like `kind`, the output layer last (n_layer + 1 entries).
 
-        llama.cpp has no such number; it is what each of n_layer + 1 equal devices would take if every one had
-        exactly one layer. Small tensors that every device copies (rope factors) are counted in every layer.
+        llama.cpp has no such number; it is what a device would take that had exactly this layer. Small tensors that
+        every device copies (rope factors) are counted in every layer.
         """
-        count = self.model.hparams.n_layer_all + 1
-        one_each = replace(params, n_gpu_layers=count, tensor_split=(1.0,) * count, split_mode=None, main_gpu=None,
-                           device=None, rpc=())
-        shelf = [replace(kind, name=f"{kind.backend}{i}", free=1 << 60, total=1 << 60) for i in range(count)]
-        found = self.static(one_each, shelf)
-        return tuple(found.devices[device.name] for device in shelf)
+        device = replace(kind, name="layer", free=1 << 60, total=1 << 60)
+        params = replace(with_draft_type(params, self.companions), n_gpu_layers=None, tensor_split=None,
+                         split_mode=None, main_gpu=None, device=None, rpc=())
+        context = resolve(self.model, params, self.rules)
+        weights = self.placer.by_layer(params, device, context.load_mtp)
+        caches = self._caches_by_layer(params, context, device, len(weights))
+        return tuple([Usage(model, kept) for model, kept in zip(weights, caches, strict=True)])
+
+    def _caches_by_layer(self, params: Params, context: Context, device: Device, count: int) -> list[int]:
+        """Bytes that the caches of each layer take on `device`, the output layer last."""
+        key = (context, device)
+        if key not in self._layer_caches or context.moe_cache:
+            placement = self.placer.place(params, [device], context.load_mtp)
+            found = [0] * count
+            for cache in allocate(self.model, context, placement).caches:
+                for layer in cache.layers:
+                    found[layer.il] += sum([tensor.size for tensor in layer.tensors if tensor.buffer == device.name])
+            if context.moe_cache:
+                from .moe_cache import banks
+
+                kept = banks(self.model, context, placement)[0].get(device.name, 0)
+                found = [size + kept // count for size in found]
+            self._layer_caches[key] = found
+        return self._layer_caches[key]
 
     def kernels(self, params: Params, devices: Sequence[Device]) -> dict[str, tuple[int, int]]:
         """Kernels of a token's graph by weight (kernels.py): of the first launch that was measured, else of this one;

@@ -17,7 +17,7 @@ from ..builds import NEWEST_RULES
 from ..errors import LaunchRefused, UsageError
 from ..ggml.tensor import Buffer
 from ..gguf import BY_NAME, TensorInfo
-from ..records import dataclass, field, lazy
+from ..records import dataclass, field, lazy, replace
 from .split import layer_devices, model_devices, shares_of, split_tensor
 from .weight_op import weight_supported
 
@@ -60,9 +60,10 @@ class WeightGroup:
     """Tensors that are placed together, mostly those of one layer. Placements of a model that put them in the same
     buffers share the object, so that facts derived from it are computed once."""
 
-    __slots__ = ("buffers", "resident", "tensors")
+    __slots__ = ("buffers", "layer", "resident", "tensors")
 
-    def __init__(self) -> None:
+    def __init__(self, layer: int) -> None:
+        self.layer = layer                           # -1 the input, n_layer_all the output
         self.tensors: dict[str, PlacedTensor] = {}   # by name
         self.buffers: dict[str, int] = {}            # buffer type -> bytes
         self.resident = 0                            # bytes of host weights that must be in RAM even if they are mapped
@@ -148,10 +149,8 @@ class WeightPlacer:
         n = self.model.hparams.n_layer_all + 1
         wanted = params.layers_wanted(n)
         dev_of = layer_devices(n, wanted, used, params.tensor_split or (), self.rules)
-        if load_mtp not in self._tables:
-            self._tables[load_mtp] = _Table(self.model, load_mtp)
         shares = shares_of(params, used) if params.split_mode in ("row", "tensor") else {}
-        groups = _Pass(self._tables[load_mtp], self.rules, params, devices, used, shares).groups(dev_of)
+        groups = _Pass(self._table(load_mtp), self.rules, params, devices, used, shares).groups(dev_of)
         buffers: dict[str, int] = {}
         for group in groups:
             for name, size in group.buffers.items():
@@ -160,6 +159,24 @@ class WeightPlacer:
             used, wanted if used else 0, tuple(dev_of[:-1]), dev_of[-1], tuple(groups), buffers,
             sum([group.resident for group in groups]), exact, warnings, shares,
             {device.name: device for device in devices})
+
+    def by_layer(self, params: Params, device: Device, load_mtp: bool = False) -> list[int]:
+        """Bytes that each layer (the output last) takes on `device` where it lies there alone: with its own copy of
+        what every device copies, and without what overrides send to a device by its name."""
+        n = self.model.hparams.n_layer_all + 1
+        others = [replace(device, name=name) for name in {target for _, target in params.overrides} - {HOST}]
+        devices = [device, *others]
+        found = [0] * n
+        launch = _Pass(self._table(load_mtp), self.rules, params, devices, devices, {}, every_copy=True)
+        for group in launch.groups([device.name] * n):
+            if group.layer >= 0:
+                found[group.layer] += group.buffers.get(device.name, 0)
+        return found
+
+    def _table(self, load_mtp: bool) -> _Table:
+        if load_mtp not in self._tables:
+            self._tables[load_mtp] = _Table(self.model, load_mtp)
+        return self._tables[load_mtp]
 
 
 def place_weights(model: Model, params: Params, devices: Sequence[Device], load_mtp: bool = False,
@@ -249,8 +266,10 @@ class _Pass:
     """One launch's pass over the tensors."""
 
     def __init__(self, table: _Table, rules: Rules, params: Params, devices: Sequence[Device],
-                 used: Sequence[Device], shares: dict[str, float]) -> None:
+                 used: Sequence[Device], shares: dict[str, float], every_copy: bool = False) -> None:
+        """`every_copy`: each layer gets its copy of a tensor that every device copies."""
         self.table, self.rules, self.model, self.shares = table, rules, table.model, shares
+        self.every_copy = every_copy
         self.devices = {device.name: on(device, rules=rules) for device in devices}
         self.mine = {device.name for device in used}
         pinned = None
@@ -283,7 +302,7 @@ class _Pass:
             alone = self.table.twin[members[0]]        # where it goes depends on its twin
             group = None if alone else self.placed.get((number, device, targets))
             if group is None:
-                group = WeightGroup()
+                group = WeightGroup(layer)
                 for i, target in zip(members, targets or [None] * len(members), strict=True):
                     self.put(group, i, device, target)
                 if not group.tensors:
@@ -310,7 +329,7 @@ class _Pass:
         if table.twin[i]:
             there = self.there.setdefault(info.name, set())
             always_copied = self.model.row.tied == "first" and info.name == "token_embd.weight"
-            if item.duplicate and buffer in there and not always_copied:
+            if item.duplicate and buffer in there and not always_copied and not self.every_copy:
                 return
             there.add(buffer)
         size = table.sizes(self.sized_by.get(buffer, CPU))[i]

@@ -421,7 +421,11 @@ class CostModel:
         placement = self.evaluator.placement(replace(params, n_gpu_layers=None, tensor_split=None))
         rows = self.traffic.placed(placement).rows
         found = {}
+        alike: dict[Figures, list[float]] = {}
         for name, device in self.devices.items():
+            if device in alike:
+                found[name] = alike[device]
+                continue
             rates, seconds = device.rates, [0.0] * (self.traffic.n_layer + 1)
             if device.network:
                 seconds[-1] = work.generate * 4 * self.traffic.n_vocab / device.network
@@ -437,7 +441,7 @@ class CostModel:
                     seconds[layer] += work.generate * size / (device.bandwidth * rates.cache)
                     flops = min(work.depth + work.prompt / 2, cache.window) * cache.flops
                     seconds[layer] += work.prompt * flops / (device.fp16 * rates.attention)
-            found[name] = seconds
+            found[name] = alike[device] = seconds
         self._seconds[key] = found
         return found
 

@@ -8,6 +8,7 @@ from ..flags.params import FIT_PARAMS_MIN_CTX, Params
 from ..memory.breakdown import Breakdown, LowerBound, Static
 from ..memory.companions import NONE
 from ..memory.estimate import Estimator
+from ..memory.split import model_devices
 from ..records import dataclass, replace
 from . import serving
 
@@ -97,6 +98,7 @@ class Evaluator:
         self._static: dict[Params, Static | None] = {}
         self._placements: dict[Params, Placement] = {}
         self._layers: dict[Params, tuple[Usage, ...] | None] = {}
+        self._names: dict[object, list[str]] = {}
 
     @classmethod
     def of(cls, model: Model, machine: Machine, build: int | None = None, target: tuple[int, ...] | None = None,
@@ -194,7 +196,10 @@ class Evaluator:
 
     def device_names(self, params: Params) -> list[str]:
         """The devices that llama.cpp uses with these flags, in its order."""
-        return [device.name for device in self.placement(replace(params, n_gpu_layers=None, tensor_split=None)).devices]
+        key = (params.device, params.split_mode, params.main_gpu)
+        if key not in self._names:
+            self._names[key] = [device.name for device in model_devices(params, self.machine.devices)[0]]
+        return self._names[key]
 
     def layers(self, params: Params) -> tuple[Usage, ...] | None:
         """Estimator.layers on devices of this machine's kind; None where llama.cpp would refuse these flags."""
