@@ -141,12 +141,14 @@ def allocate(nodes: Sequence[tuple[Tensor, int]], leafs: Sequence[tuple[Tensor, 
             root.n_views += 1
         if node.is_input:
             place(node, backend)
-        found = [source for source in node.src if source.buffer is None]
+        found = []
+        for source in node.src:
+            if source.buffer is None:
+                found.append(source)
+                source.n_children += 1
+                if source.is_input:
+                    place(source, backend)
         parents.append(found)
-        for source in found:
-            source.n_children += 1
-            if source.is_input:
-                place(source, backend)
     for (node, backend), found in zip(nodes, parents, strict=True):
         for source in found:
             if not source.own and source.view_src is None:

@@ -56,14 +56,7 @@ def assign(graph: Graph, backends: Sequence[Backend], op_offload: bool, rules: R
     """Passes 1 to 4: set `backend` of every node and leaf, where `pins` count to what the builder asked for."""
     cpu = len(backends) - 1
     nodes = graph.nodes
-    verdicts: list[dict[int, bool]] = [{} for _ in backends]      # by id: all tensors of the graph live on
-
-    def supports(b: int, op: Tensor) -> bool:
-        verdict = verdicts[b].get(id(op))
-        if verdict is None:
-            verdict = verdicts[b][id(op)] = backends[b].supports_op(op)
-        return verdict
-
+    supports = [backend.supports_op for backend in backends]
     readers: dict[Buffer, list[int]] = {}
 
     def from_buffer(buffer: Buffer, op: Tensor) -> int:
@@ -71,7 +64,7 @@ def assign(graph: Graph, backends: Sequence[Backend], op_offload: bool, rules: R
         if found is None:
             found = readers[buffer] = [b for b, backend in enumerate(backends) if backend.supports_buft(buffer)]
         for b in found:
-            if supports(b, op):
+            if supports[b](op):
                 return b
         return -1
 
@@ -109,7 +102,7 @@ def assign(graph: Graph, backends: Sequence[Backend], op_offload: bool, rules: R
                 assert buffer is not None
                 t.backend = from_buffer(buffer, t)
                 if op_offload and t.backend == cpu and buffer.host:
-                    t.backend = next((b for b in range(cpu) if supports(b, t) and backends[b].offload_op(t)), cpu)
+                    t.backend = next((b for b in range(cpu) if supports[b](t) and backends[b].offload_op(t)), cpu)
                 break
 
     # pass 2: the neighbours, GPUs first
@@ -121,7 +114,7 @@ def assign(graph: Graph, backends: Sequence[Backend], op_offload: bool, rules: R
                 b = t.backend
                 if b != -1:
                     current = -1 if skip_cpu and b == cpu else b
-                elif current != -1 and supports(current, t):
+                elif current != -1 and supports[current](t):
                     t.backend = current
 
     def readable(t: Tensor, b: int) -> bool:
@@ -141,7 +134,7 @@ def assign(graph: Graph, backends: Sequence[Backend], op_offload: bool, rules: R
         if t.backend == -1:
             best = -1
             for b in range(len(backends)):
-                if supports(b, t):
+                if supports[b](t):
                     count = sum(1 for s in t.src if (s.backend != -1 or (s.view_src is not None
                                 and s.view_src.backend != -1)) and readable(s, b))
                     if count > best:
@@ -149,7 +142,7 @@ def assign(graph: Graph, backends: Sequence[Backend], op_offload: bool, rules: R
                         t.backend = b
         else:
             for b in twins[t.backend]:
-                if supports(b, t) and all(readable(s, b) for s in t.src):
+                if supports[b](t) and all(readable(s, b) for s in t.src):
                     t.backend = b
                     break
 
@@ -161,7 +154,7 @@ def assign(graph: Graph, backends: Sequence[Backend], op_offload: bool, rules: R
             if s.backend == -1:
                 s.backend = s.view_src.backend if s.view_src is not None else t.backend
         if t.backend == -1:
-            t.backend = next((b for b in range(len(backends)) if supports(b, t)), -1)
+            t.backend = next((b for b in range(len(backends)) if supports[b](t)), -1)
 
 
 def _stuck(t: Tensor, buffer: Buffer) -> LaunchRefused:
@@ -239,7 +232,7 @@ def split(graph: Graph, backends: Sequence[Backend], rules: Rules, n_copies: int
                     for copy in made:
                         copy.backend = current
                     inputs.append(s)
-                t.src[j] = made[0]
+                t.src = (*t.src[:j], made[0], *t.src[j + 1:])
 
     # inputs of a pipeline
     if n_copies > 1 and rules.copies_every_input:

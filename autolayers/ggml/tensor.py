@@ -69,7 +69,7 @@ class Tensor:
             n2 = n1 * ne[1]
             nb = (ts, n1, n2, n2 * ne[2])
         self.nb = nb
-        self.src: list[Tensor] = list(src)
+        self.src = src
         self.name = ""
         self.weight = False                 # lives in a buffer of model weights
         self.is_input = self.is_output = False
@@ -150,7 +150,7 @@ class Graph:
     def release(self) -> None:
         """Undo references in circles, so that a used graph goes at once instead of waiting for the collector."""
         for tensor in self._knots:
-            tensor.src.clear()
+            tensor.src = ()
 
     def expand(self, tensor: Tensor) -> None:
         """Depth first, sources in order, after them the tensor (ggml_visit_parents_graph). Raises ValueError where the
@@ -297,7 +297,7 @@ class Graph:
 
     def cast(self, a: Tensor, type_: str) -> Tensor:
         result = Tensor("CPY", type_, a.ne, (a,))
-        result.src.append(result)      # its own second source, as in ggml_cast
+        result.src = (a, result)       # its own second source, as in ggml_cast
         self._knots.append(result)
         return result
 

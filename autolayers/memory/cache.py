@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from ..model import Hparams, Model
 
     Filter = Callable[[int], bool]
+    Layers = dict[tuple[str, int, str], tuple["CacheLayer", int]]    # by cache, layer and buffer, with its bytes there
     Target = tuple[Hparams, Context, "Memory"]      # a draft's target, as far as caches go
 
 
@@ -88,7 +89,8 @@ class Memory:
 class _Builder:
     """Places tensors and adds up what they take."""
 
-    def __init__(self, model: Model, context: Context, placement: Placement) -> None:
+    def __init__(self, model: Model, context: Context, placement: Placement, known: Layers) -> None:
+        self.known = known
         self.hp: Hparams = model.hparams
         self.context = context
         self.placement = placement
@@ -114,6 +116,20 @@ class _Builder:
             self.buffers[where] = self.buffers.get(where, 0) + part
         return CacheTensor(f"{name}_l{il}", type_, ne, buffer, size)
 
+    def layer(self, kind: str, il: int, make: Callable[[], CacheLayer]) -> CacheLayer:
+        """A layer of a cache, as it was where an earlier launch had it in the same buffer."""
+        buffer = self.placement.dev_layer[il] if self.context.offload_kqv else HOST
+        if buffer in self.placement.shares:
+            return make()
+        found = self.known.get((kind, il, buffer))
+        if found is None:
+            before = self.buffers.get(buffer, 0)
+            made = make()
+            self.known[kind, il, buffer] = made, self.buffers[buffer] - before
+            return made
+        self.buffers[buffer] = self.buffers.get(buffer, 0) + found[1]
+        return found[0]
+
     def keep(self, kind: str, n_cells: int, n_stream: int, layers: list[CacheLayer],
              reused: dict[int, int] | None = None) -> None:
         self.caches.append(Cache(kind, n_cells, n_stream, tuple(layers), reused or {}))
@@ -132,9 +148,13 @@ class _Builder:
         for il in range(hp.n_layer_all):
             if not hp.has_kv(il) or not wanted(il):
                 continue
-            k = self.tensor(f"cache_{tag}k", il, context.type_k, width(il), n_cells, n_stream)
-            v = None if k_only else self.tensor(f"cache_{tag}v", il, context.type_v, v_width(il), n_cells, n_stream)
-            layers.append(CacheLayer(il, k, v))
+
+            def make(il: int = il) -> CacheLayer:
+                k = self.tensor(f"cache_{tag}k", il, context.type_k, width(il), n_cells, n_stream)
+                v = None if k_only else self.tensor(f"cache_{tag}v", il, context.type_v, v_width(il), n_cells, n_stream)
+                return CacheLayer(il, k, v)
+
+            layers.append(self.layer(kind, il, make))
         own = hp.n_layer_kv_from_start
         reused = {}
         if own >= 2:
@@ -186,9 +206,9 @@ class _Builder:
         layers = []
         for il in range(hp.n_layer):
             if wanted(il):
-                layers.append(CacheLayer(
+                layers.append(self.layer("recurrent", il, lambda il=il: CacheLayer(  # type: ignore[misc]
                     il, r=self.tensor("cache_r", il, "f32", r, rows), s=self.tensor("cache_s", il, "f32", s, rows),
-                    p=self.tensor("cache_ple_r", il, "f32", p, rows) if p and il in hp.ple_layers else None))
+                    p=self.tensor("cache_ple_r", il, "f32", p, rows) if p and il in hp.ple_layers else None)))
         self.keep("recurrent", rows, 1, layers)
 
     def compressor(self, name: str, ratio: int, width: int, rows: int) -> None:
@@ -214,13 +234,15 @@ def _lent(hp: Hparams, target: Target) -> Memory:
     return Memory(tuple(caches), {}, (theirs, context))
 
 
-def allocate(model: Model, context: Context, placement: Placement, target: Target | None = None) -> Memory:
+def allocate(model: Model, context: Context, placement: Placement, target: Target | None = None,
+             known: Layers | None = None) -> Memory:
     """Every cache of `context`, on the devices of `placement`. `target`: for a draft, whose context it may use.
+    `known`: what launches with the same context and devices have in common.
 
     Raises LaunchRefused where llama.cpp would abort or needs another model's context.
     """
     hp, row = model.hparams, model.row
-    build = _Builder(model, context, placement)
+    build = _Builder(model, context, placement, {} if known is None else known)
     n = hp.n_layer
     mtp = context.kind == "mtp"
     kind = row.memory

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from ..devices.device import Device
     from ..flags.params import Params
     from ..model import Model
-    from .cache import Memory
+    from .cache import Layers, Memory
     from .compute import Measured
     from .context import Context
     from .weights import Placement
@@ -74,6 +74,7 @@ class Estimator:
         self._graphs = GraphCache()
         self._known: Known = {} if known is None else known
         self._memory: tuple[object, Memory] | None = None
+        self._cache_layers: dict[object, Layers] = {}
         self._layer_caches: dict[object, list[int]] = {}
         self._measured: tuple[object, Measured] | None = None       # of the last launch that was measured whole
         self._ops: dict[object, Ops] = {}
@@ -190,7 +191,8 @@ class Estimator:
         placement = self.placer.place(params, devices, context.load_mtp)
         key = (context, placement.devices, placement.dev_layer, placement.shares)
         if self._memory is None or self._memory[0] != key:       # searches ask for the same caches many times in a row
-            self._memory = key, allocate(self.model, context, placement)
+            layers = self._cache_layers.setdefault(key[:2], {})
+            self._memory = key, allocate(self.model, context, placement, known=layers)
         memory = self._memory[1]
         doubts: tuple[str, ...] = ()
         if context.moe_cache:

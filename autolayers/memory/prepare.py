@@ -10,7 +10,6 @@ from .reserve import N_COPIES, GraphCache, Setting
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from typing import Any
 
     from ..backends import Backend
@@ -42,45 +41,52 @@ def prepare(model: Model, params: Params, context: Context, placement: Placement
     pipeline = (len(placement.devices) > 1 and full and context.split_mode == "layer" and context.offload_kqv
                 and not params.overrides and not context.moe_cache)
     return Setting(
-        hparams=hp, context=context, build=build, weights=lambda: _weights(model, placement, buffers),
+        hparams=hp, context=context, build=build,
+        weights=lambda: _Weights(model, placement, buffers, cache.absent).__getitem__,
         caches=lambda llm: _caches(llm, memory, context, hp, buffers), backends=backends, dev_layer=dev_layer,
         full_offload=full, cache=cache,
         launch=(params, context, placement.groups, placement.dev_layer), n_tensors=len(model.tensors),
         n_copies=N_COPIES if pipeline else 1)
 
 
-def _weights(model: Model, placement: Placement, buffers: dict[str, Buffer]) -> Callable[[str], Tensor | None]:
-    """A lookup of weights for one graph. "name@il": the copy on the device of layer `il` (rope factors)."""
-    made: dict[object, Tensor | None] = {}
+class _Weights(dict):  # type: ignore[type-arg]
+    """Weights of one graph by name, None where the file has none. "name@il": the copy on the device of layer `il` (rope
+    factors)."""
 
-    def weight(name: str) -> Tensor | None:
-        if name in made:
-            return made[name]
+    def __init__(self, model: Model, placement: Placement, buffers: dict[str, Buffer],
+                 absent: dict[str, None]) -> None:
+        """`absent`: names that the file is known to lack; it grows."""
+        super().__init__(absent)
+        self._model, self._placement, self._buffers, self._absent = model, placement, buffers, absent
+        self._made: dict[tuple[str, str], Tensor] = {}
+
+    def __missing__(self, name: str) -> Tensor | None:
         base, at, il = name.partition("@")
+        placement = self._placement
         if base.startswith("target."):       # of a draft's target
             base = base[7:]
             theirs = placement.target
             placed = None if theirs is None else theirs.output if base == "output.weight" else theirs.lookup(base)
-        elif base == "output.weight" and model.row.tied != "never":
+        elif base == "output.weight" and self._model.row.tied != "never":
             placed = placement.output
         else:
             placed = placement.lookup(base, int(il)) if at else placement.lookup(base)
+            if placed is None and base not in self._model.tensors:
+                self._absent[name] = None
         if placed is None:
-            made[name] = None
+            self[name] = None
             return None
         key = (base, placed.buffer)
-        tensor = made.get(key)
+        tensor = self._made.get(key)
         if tensor is None:
             info = placed.info
             tensor = Tensor("NONE", info.type if info.type in BY_NAME else "f32", info.ne)
             tensor.name = base
-            tensor.buffer = buffers[placed.buffer]
+            tensor.buffer = self._buffers[placed.buffer]
             tensor.weight = True
-            made[key] = tensor
-        made[name] = tensor
+            self._made[key] = tensor
+        self[name] = tensor
         return tensor
-
-    return weight
 
 
 class _Layers(dict):  # type: ignore[type-arg]

@@ -48,6 +48,7 @@ class GraphCache:
         # by launch: its prompt graph and, where that was asked already, its generation graph
         self.graphs: dict[object, tuple[Graphs, Graphs | None]] = {}
         self.kernels: dict[str, tuple[int, int]] = {}       # of the first generation graph (kernels.py)
+        self.absent: dict[str, None] = {}                   # weights that graphs asked for and the file has not
 
 
 @dataclass(frozen=True)

@@ -24,6 +24,7 @@ from .weight_op import weight_supported
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Hashable, Sequence
+    from typing import Any
 
     from ..backends import Backend
     from ..builds import Rules
@@ -31,6 +32,10 @@ if TYPE_CHECKING:
     from ..flags.params import Params
     from ..model import Model, Weight
     from .ecmascript import TensorMatcher
+
+    # groups by what they depend on; those of a tensor that may be created twice with what is known of it afterwards
+    Placed = dict[tuple[object, ...], "WeightGroup"]
+    Twins = dict[tuple[object, ...], tuple["WeightGroup", tuple[str, ...], bool]]
 
 LAZY_MIN_SIZE = 4 << 30          # smaller tensors are not worth reading lazily
 REPACKED = Buffer(REPACK, -1, CPU.alignment, host=False, repack=True)
@@ -98,7 +103,8 @@ class Placement:
     @lazy
     def output(self) -> PlacedTensor | None:
         """The matrix of the output layer: output.weight, or the copy of token_embd that is used for it."""
-        name = "output.weight" if "output.weight" in self._by_name else "token_embd.weight"
+        own = any("output.weight" in group.tensors for group in reversed(self.groups))
+        name = "output.weight" if own else "token_embd.weight"
         return next((group.tensors[name] for group in reversed(self.groups) if name in group.tensors), None)
 
     def lookup(self, name: str, block: int | None = None) -> PlacedTensor | None:
@@ -198,7 +204,7 @@ class _Table:
         for i, item in enumerate(self.created):
             together.setdefault(("twin", i) if self.twin[i] else item.layer, (item.layer, []))[1].append(i)
         self.groups = list(together.values())            # (layer, positions in `created`); a twin is alone
-        self.placed: dict[object, dict[object, WeightGroup]] = {}      # by settings, then by what the group depends on
+        self.placed: dict[object, tuple[Placed, Twins]] = {}           # by settings
         self._sizes: dict[Hashable, list[int]] = {}
         self._supported: dict[Hashable, list[bool]] = {}
         self._host: dict[Hashable, list[str]] = {}
@@ -287,30 +293,44 @@ class _Pass:
             if target != HOST and target not in self.devices:
                 raise UsageError(f"unknown buffer type: {target} (there are: {', '.join([HOST, *self.devices])})")
         self.targets = table.overridden(params.overrides) if params.overrides else {}
-        self.there: dict[str, set[str]] = {}       # of tensors that may be created twice: where they are already
+        self.there: dict[str, tuple[str, ...]] = {}   # of tensors that may be created twice: where they are already
         self.mapped: set[str] = set()
         settings = (tuple([(name, backend.kind, name in self.mine) for name, backend in self.devices.items()]),
-                    pinned and pinned.kind, repack, self.use_mmap, self.lazy_mode, tuple(shares.items()))
-        self.placed = table.placed.setdefault(settings, {})
+                    pinned and pinned.kind, repack, self.use_mmap, self.lazy_mode, tuple(shares.items()), every_copy)
+        self.placed, self.twins = table.placed.setdefault(settings, ({}, {}))
 
     def groups(self, dev_of: Sequence[str]) -> list[WeightGroup]:
         """All groups that hold anything, their layers on the devices of `dev_of`."""
         found: list[WeightGroup] = []
         for number, (layer, members) in enumerate(self.table.groups):
             device = HOST if layer < 0 else dev_of[layer]
-            targets = self.targets.get(number, ())
-            alone = self.table.twin[members[0]]        # where it goes depends on its twin
-            group = None if alone else self.placed.get((number, device, targets))
-            if group is None:
-                group = WeightGroup(layer)
-                for i, target in zip(members, targets or [None] * len(members), strict=True):
-                    self.put(group, i, device, target)
-                if not group.tensors:
-                    continue
-                key = (number, *group.buffers, group.resident) if alone else (number, device, targets)
-                group = self.placed.setdefault(key, group)
-            found.append(group)
+            key: tuple[object, ...] = (number, device, self.targets.get(number, ()))
+            if self.table.twin[members[0]]:            # where it goes depends on its twin
+                group = self.twin(layer, members[0], key)
+            else:
+                group = self.placed.get(key) or self.placed.setdefault(key, self.made(layer, members, key))
+            if group.tensors:
+                found.append(group)
         return found
+
+    def made(self, layer: int, members: list[int], key: tuple[Any, ...]) -> WeightGroup:
+        group = WeightGroup(layer)
+        for i, target in zip(members, key[2] or [None] * len(members), strict=True):
+            self.put(group, i, key[1], target)
+        return group
+
+    def twin(self, layer: int, i: int, key: tuple[Any, ...]) -> WeightGroup:
+        """The group of tensor `i` alone, which may be created twice; without it where its buffer has it already."""
+        name = self.table.created[i].weight.info.name
+        key = (*key, self.there.get(name), name in self.mapped)
+        if key not in self.twins:
+            group = self.made(layer, [i], key)
+            alike = self.placed.setdefault((key[0], *group.buffers, group.resident), group)
+            self.twins[key] = alike, self.there[name], name in self.mapped
+        group, self.there[name], mapped = self.twins[key]
+        if mapped:
+            self.mapped.add(name)
+        return group
 
     def put(self, group: WeightGroup, i: int, device: str, target: str | None) -> None:
         """Add tensor `i` to its group: in the buffer type `target` if it is overridden, else on its layer's device
@@ -327,11 +347,12 @@ class _Pass:
             raise LaunchRefused(f"tensor {info.name} is overridden to {buffer}, which the model does not use; "
                                 "llama.cpp aborts")
         if table.twin[i]:
-            there = self.there.setdefault(info.name, set())
+            there = self.there.setdefault(info.name, ())
             always_copied = self.model.row.tied == "first" and info.name == "token_embd.weight"
             if item.duplicate and buffer in there and not always_copied and not self.every_copy:
                 return
-            there.add(buffer)
+            if buffer not in there:
+                self.there[info.name] = (*there, buffer)
         size = table.sizes(self.sized_by.get(buffer, CPU))[i]
         parts = [(buffer, size)]
         if on_device and self.shares:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from ..backends import on
 from ..errors import LaunchRefused
 from ..flags.params import EXPERTS_REGEX
+from ..garbage import without_gc
 from ..memory.breakdown import Breakdown
 from ..memory.companions import NONE
 from ..records import lazy, replace
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from .explain import Alternative, Lever
 
 
+@without_gc
 def plan_on(model: Model, params: Params, policy: Policy, machine: Machine, companions: Companions = NONE,
             notes: tuple[str, ...] = (), *, explain: bool = False, advise: bool = False,
             known: Known | None = None) -> Plan:
@@ -113,10 +115,10 @@ class _Answer:
             from .explain import alternatives
 
             others = alternatives(self.evaluator, self.cost, self.given, self.policy, self.candidate)
+        predict = (lambda: self.cost.speed(self.candidate)) if self._cost is None else self._cost.later(self.candidate)
         return Plan(
             self.evaluator.model, params, self.use, self._devices(), host, self.candidate.fits,
-            tuple(_flags(params, self.given)), self._described(params), lambda: self.cost.speed(self.candidate),
-            reasons + why,
+            tuple(_flags(params, self.given)), self._described(params), predict, reasons + why,
             notes + self._warnings(host), fit_choice, found, others)
 
     def _with_threads(self, params: Params, reasons: tuple[str, ...]) -> tuple[Params, tuple[str, ...]]:

@@ -27,7 +27,7 @@ from .traffic import HOST, Traffic
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from ..backends.speeds import Rates, Shared
     from ..devices.device import Device
@@ -323,12 +323,19 @@ class CostModel:
 
     def predict(self, params: Params, use: Static) -> Speed:
         """The speed of a launch; of what it allocates only the context, the batches and what lies in RAM count."""
-        key = params if params.n_ctx is not None else replace(params, n_ctx=use.n_ctx)
+        key = _key(params, use)
         if key not in self._speeds:
             clock = self.clock(params, use)
             kind = self._kind(clock)
             self._speeds[key] = _speed(clock, self.workload, use.n_ctx_seq, kind, self._assumed(clock, kind))
         return self._speeds[key]
+
+    def later(self, candidate: Candidate) -> Callable[[], Speed]:
+        """What computes `speed`; where it is known already, it keeps nothing else in memory."""
+        known = self._speeds.get(_key(candidate.params, candidate.breakdown))
+        if known is None:
+            return lambda: self.speed(candidate)
+        return lambda: known
 
     def clock(self, params: Params, use: Static) -> Clock:
         """The seconds of a launch's graphs."""
@@ -452,6 +459,10 @@ class CostModel:
             found = self.evaluator.caches(params)
             self._caches[key] = [] if found is None else self.traffic.attention(*found)
         return self._caches[key]
+
+
+def _key(params: Params, use: Static) -> Params:
+    return params if params.n_ctx is not None else replace(params, n_ctx=use.n_ctx)
 
 
 def placement_layers(placement: Placement) -> int:

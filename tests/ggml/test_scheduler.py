@@ -208,7 +208,7 @@ def test_before_a_copy_its_source_is_read() -> None:
     nodes = m.split().nodes
     at = next(i for i, (t, b) in enumerate(nodes) if b == 1)
     reader, where = nodes[at - 1]
-    assert reader.op == "NONE" and reader.src == [first] and where == 0
+    assert reader.op == "NONE" and reader.src == (first,) and where == 0
 
 
 # what a backend may do with its splits, and refuse
@@ -238,7 +238,7 @@ def test_a_backend_may_reorder_its_splits_and_keep_tensors_into_the_next() -> No
     assert ran == [*order[:-1][::-1], on_host]                   # each split by itself
     at = [t for t, _ in out].index(on_host)
     kept, where = out[at + 1]
-    assert kept.op == "NONE" and kept.src == [order[0]] and where == m.cpu
+    assert kept.op == "NONE" and kept.src == (order[0],) and where == m.cpu
     assert len(out) == at + 2
 
 

@@ -40,7 +40,7 @@ def test_a_view_of_a_view_looks_at_the_root(g: Graph) -> None:
     first = g.view(t, (50,), (), 40)
     second = g.view(first, (10,), (), 20)
     assert second.view_src is t and second.view_offs == 60
-    assert second.src == [first]
+    assert second.src == (first,)
 
 
 @pytest.mark.parametrize(
