@@ -109,6 +109,8 @@ def assign(graph: Graph, backends: Sequence[Backend], op_offload: bool, rules: R
     real = [t for t in nodes if t.op not in VIEW_OPS]
     for skip_cpu in (True, False):
         for order in (real, real[::-1]):
+            if all(t.backend != -1 for t in real):
+                break
             current = -1
             for t in order:
                 b = t.backend
@@ -130,7 +132,7 @@ def assign(graph: Graph, backends: Sequence[Backend], op_offload: bool, rules: R
 
     # pass 3: what is left goes where most of its sources can be read; the others to a twin that shares the buffer
     twins = [[b for b in range(i) if backends[b].buffer is backend.buffer] for i, backend in enumerate(backends)]
-    for t in real:
+    for t in real if any(twins) else [t for t in real if t.backend == -1]:
         if t.backend == -1:
             best = -1
             for b in range(len(backends)):
@@ -194,6 +196,7 @@ def split(graph: Graph, backends: Sequence[Backend], rules: Rules, n_copies: int
             graph_inputs.append(leaf)
 
     most = 0 if rules.any_split_inputs else _MAX_SPLIT_INPUTS
+    pipelined = n_copies > 1 and not rules.copies_every_input
     # pass 5: where the graph is cut, and what each split copies from other backends
     parts: list[tuple[int, int, list[Tensor]]] = []     # (start, backend, inputs)
     start = 0
@@ -221,7 +224,7 @@ def split(graph: Graph, backends: Sequence[Backend], rules: Rules, n_copies: int
             inputs = []
             parts.append((i, current, inputs))
         for j, s in enumerate(t.src):
-            if s.is_input and n_copies > 1 and not rules.copies_every_input:
+            if pipelined and s.is_input:
                 graph_input(s)
             if s.backend != current and not readable(s, current):
                 if s.copies is None:

@@ -47,15 +47,20 @@ def add_alloc_deps(nodes: list[Tensor], after: Tensor | None, add_alloc_dep: Add
 def with_shared_experts(nodes: list[Tensor], add_alloc_dep: AddAllocDep) -> list[Tensor]:
     """The nodes with each shared expert's gate, up and activation directly behind those of the routed experts that it
     is computed with; what both read lives until then."""
+    ops = [node.op for node in nodes]
+    if "MUL_MAT_ID" not in ops:
+        return nodes
     nodes = list(nodes)
     i, count = 0, len(nodes)
     while i + 5 < count:
-        if nodes[i].op == "MUL_MAT_ID":
+        if ops[i] == "MUL_MAT_ID":
             for j in range(i + 3, count - 2):
-                if nodes[j].op == "MUL_MAT_ID" and nodes[j + 1].op == "MUL_MAT_ID":
+                op = ops[j]
+                if op == "MUL_MAT_ID" and ops[j + 1] == "MUL_MAT_ID":
                     break
-                if nodes[j].op == "MUL_MAT" and _shared_expert(nodes[i:i + 3], nodes[j:j + 3]):
+                if op == "MUL_MAT" and _shared_expert(nodes[i:i + 3], nodes[j:j + 3]):
                     nodes[i + 3:j + 3] = nodes[j:j + 3] + nodes[i + 3:j]
+                    ops[i + 3:j + 3] = ops[j:j + 3] + ops[i + 3:j]
                     up = nodes[i + 2].src[1]
                     add_alloc_dep(up.src[1], nodes[i + 5])
                     add_alloc_dep(up.src[2], nodes[i + 5])
