@@ -3,7 +3,8 @@
     seconds of n tokens  =  token                                  whatever is read
       + on each device      weights   hypot(bytes / bandwidth, arithmetic / fp16 rate)
                             experts   the same, of those that n tokens choose, by tokens per expert
-                            cache     hypot(bytes / bandwidth, arithmetic / fp16 rate) at the request's depth
+                            cache     hypot(bytes / bandwidth, arithmetic / fp16 rate) at the request's depth,
+                                      and without flash attention the scores' bytes / bandwidth
                             kernels   one for each node of the graph
       + in RAM              weights and cache by bandwidth and cores; for prompts weights are copied to a device
       + handovers, hops     each time the graph goes from a device to the processor, or to another device
@@ -209,7 +210,9 @@ class Clock:
             device = self.devices[home]
             rates = device.rates
             share = rates.cache * (rates.quantised if cache.quantised and not many else 1.0)
-            stages[home] += hypot((size + state) / (device.bandwidth * share), flops / (device.fp16 * rates.attention))
+            rate = device.fp16 * (rates.matmul if cache.scores else rates.attention)
+            stages[home] += hypot((size + state) / (device.bandwidth * share), flops / rate)
+            stages[home] += count * n * cells * cache.scores / (device.bandwidth * rates.read)
         if not many or not self.offloads:
             price = max([figures.rates.handover for figures in self.devices.values()], default=0.0)
             common += self.placed.handovers * price * 1e-6
@@ -340,12 +343,13 @@ class CostModel:
     def clock(self, params: Params, use: Static) -> Clock:
         """The seconds of a launch's graphs."""
         placement = self.evaluator.placement(params)
+        caches = self.caches(params if use.flash_attn else replace(params, flash_attn="off"))
         devices = {device.name: self.devices[device.name] for device in placement.devices}
         pipelined = (len(devices) > 1 and params.kv_offload is not False and not params.overrides
                      and not any(device.network for device in devices.values())
                      and params.split_mode in (None, "layer") and placement.n_gpu_layers > placement_layers(placement))
         return Clock(
-            self.traffic, self.traffic.placed(placement), layer_devices(placement), self.caches(params), devices,
+            self.traffic, self.traffic.placed(placement), layer_devices(placement), caches, devices,
             self.host, n_batch=use.n_batch, n_ubatch=use.n_ubatch, kv_offload=params.kv_offload is not False,
             op_offload=params.op_offload is not False, pipelined=pipelined, shares=placement.shares or None,
             missing=self._missing(use))
@@ -457,7 +461,7 @@ class CostModel:
         key = (params.cache_type_k, params.cache_type_v, params.swa_full, params.flash_attn, params.n_ubatch)
         if key not in self._caches:
             found = self.evaluator.caches(params)
-            self._caches[key] = [] if found is None else self.traffic.attention(*found)
+            self._caches[key] = [] if found is None else self.traffic.attention(*found, params.flash_attn != "off")
         return self._caches[key]
 
 

@@ -7,7 +7,7 @@
 
 from __future__ import annotations
 
-from ..records import dataclass
+from ..records import dataclass, replace
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -25,6 +25,7 @@ TYPE_WORK = {
     "q2_K": 0.8, "q4_0": 0.95, "q5_0": 0.95, "q4_1": 0.95, "q5_1": 0.95, "mxfp4": 1.2,
 }
 KERNELS_UNKNOWN = 2.5       # per matrix, where the architecture's graph is not known
+_SCORE = 16                 # bytes of a score without flash attention: f32, written and read twice
 
 
 @dataclass(frozen=True)
@@ -45,13 +46,14 @@ class Row:
 @dataclass(frozen=True)
 class Attention:
     """One layer's cache. A token with `depth` tokens before it reads min(depth, window) x `cell` bytes and computes
-    `flops` on each, and reads and writes `state` bytes."""
+    `flops` on each, and reads and writes `state` bytes; without flash attention it moves `scores` bytes on each."""
 
     cell: float
     window: int
     flops: float
     state: int
     quantised: bool
+    scores: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -163,7 +165,7 @@ class Traffic:
         return [Row(layer, place, int(row[0]), int(row[1]), row[2], row[3], int(row[4]), row[5])
                 for (layer, place), row in sums.items()], walk
 
-    def attention(self, memory: Memory, n_ctx: int) -> list[Attention | None]:
+    def attention(self, memory: Memory, n_ctx: int, flash: bool = True) -> list[Attention | None]:
         """Of each layer (output last), from caches that were allocated for `n_ctx` cells of one sequence."""
         found: list[Attention | None] = [None] * (self.n_layer + 1)
         hp = self.hparams
@@ -180,13 +182,15 @@ class Traffic:
                 before = found[il] or Attention(0.0, 1 << 62, 0.0, 0, False)
                 if recurrent:
                     state = sum(tensor.size for tensor in layer.tensors)
-                    found[il] = Attention(before.cell, before.window, before.flops, before.state + state,
-                                          before.quantised)
+                    found[il] = replace(before, state=before.state + state)
                     continue
                 k, v = layer.k, layer.v
                 size = sum(tensor.size for tensor in layer.tensors) / cache.n_cells / max(1, cache.n_stream)
                 wide = (k.ne[0] if k else 0) + (v.ne[0] if v else k.ne[0] if k else 0)
-                flops = 2.0 * hp.n_head(il) / max(1, hp.n_head_kv(il)) * wide if cache.kind in ("attn", "swa") else 0.0
+                attends = cache.kind in ("attn", "swa")
+                flops = 2.0 * hp.n_head(il) / max(1, hp.n_head_kv(il)) * wide if attends else 0.0
+                scores = 0 if flash or not attends else _SCORE * hp.n_head(il)
                 found[il] = Attention(before.cell + size * ratio, min(before.window, window), before.flops + flops,
-                                      before.state, k is not None and k.type not in ("f32", "f16", "bf16"))
+                                      before.state, k is not None and k.type not in ("f32", "f16", "bf16"),
+                                      before.scores + scores)
         return found

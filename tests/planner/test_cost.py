@@ -17,7 +17,7 @@ from autolayers.devices import Device
 from autolayers.flags.policy import read
 from autolayers.flags.workload import Workload
 from autolayers.planner.cost import CostModel
-from autolayers.planner.evaluate import Evaluator, Machine
+from autolayers.planner.evaluate import FULL, Evaluator, Machine
 from autolayers.report.text import plan_text
 
 # What sets of launches of one model on one machine are about, and the launches: the first is the fastest measured.
@@ -42,6 +42,7 @@ CHOICES = {
     "FFN or whole layers of a 32B in RAM at 30k": "s0304 s0305",
     "experts of 32 to 48 layers in a laptop's RAM, prompt": "s0426 s0430 s0428 s0424 s0422",
     "experts of 22 to 24 layers of a 120B in RAM": "s0417 s0418 s0416",
+    "flash attention on or off, prompt": "s0415 s0413",
     "experts of 37 to 40 layers in RAM, GTX 1660": "s0469 s0468 s0467 s0466",
 }
 
@@ -65,16 +66,19 @@ def rows() -> dict[str, dict]:
         use = evaluator.static(params)
         assert use is not None
         speed = CostModel(evaluator, load).predict(params, use)
-        found[row["id"]] = {**row, "predicted": speed.prompt if row["kind"] == "pp" else speed.generation}
+        placed = [min(int(word), models[name].hparams.n_layer) if before == "-ncmoe" else word
+                  for before, word in zip(("", *row["words"]), row["words"], strict=False)]
+        found[row["id"]] = {**row, "placed": placed,
+                            "predicted": speed.prompt if row["kind"] == "pp" else speed.generation}
     return found
 
 
-def machine(data: dict) -> Machine:
+def machine(data: dict, **more: object) -> Machine:
     devices = tuple(Device(
         d["name"], d["total"], d["free"], d["description"], canonical(d["backend"]),
         "igpu" if d["unified"] and d["backend"] != "Metal" else "gpu", bandwidth=d["bandwidth"], n_sm=d.get("n_sm"),
         compute_capability=tuple(d["compute_capability"]) if d.get("compute_capability") else None,
-        fp16_tflops=d.get("fp16_tflops"), unified=d["unified"]) for d in data["devices"])
+        fp16_tflops=d.get("fp16_tflops"), unified=d["unified"], **more) for d in data["devices"])
     ram = data["ram"]
     return Machine(devices, {d.name: d.free for d in devices}, ram["total"], ram["total"], ram["bandwidth"],
                    data["bus"]["bandwidth"], data["cpu"]["cores"])
@@ -94,14 +98,16 @@ def test_of_two_launches_the_faster_is_predicted_faster(kind: str) -> None:
     for row in rows().values():
         if row["kind"] == kind:
             groups[row["group"]].append(row)
-    right = pairs = 0
+    right, pairs = 0.0, 0
     for group in groups.values():
         for i, a in enumerate(group):
             for b in group[i + 1:]:
-                if abs(math.log(a["measured"] / b["measured"])) > math.log(1.05):
+                # -ncmoe 32 and 48 of 30 layers are one launch: what is measured of them is noise
+                if a["placed"] != b["placed"] and abs(math.log(a["measured"] / b["measured"])) > math.log(1.05):
                     pairs += 1
-                    right += (a["predicted"] > b["predicted"]) == (a["measured"] > b["measured"])
-    assert pairs > 100 and right / pairs >= 0.97
+                    alike = a["predicted"] == pytest.approx(b["predicted"], rel=1e-6)
+                    right += 0.5 if alike else (a["predicted"] > b["predicted"]) == (a["measured"] > b["measured"])
+    assert pairs > 100 and right / pairs >= 0.98
 
 
 @pytest.mark.parametrize("ids", CHOICES.values(), ids=CHOICES.keys())
@@ -112,6 +118,19 @@ def test_the_placement_predicted_fastest_is_the_fastest_measured(ids: str) -> No
     chosen = max(launches, key=lambda row: row["predicted"])
     # measured rates that differ by less than 5 % are alike
     assert chosen["measured"] >= 0.95 * best, f"{' '.join(chosen['words'])}: {chosen['measured']} of {best}"
+
+
+def test_what_windows_would_move_to_ram_does_not_fit() -> None:
+    """A 12 GiB card under Windows: experts of 18 layers in RAM are slower than those of 20, as the buffers left less
+    than the driver needs. All the others fit, and the fastest predicted of them is the fastest measured."""
+    launches = [row for row in rows().values() if row["group"].endswith("|6700xt|pp")]
+    model = autolayers.read_model(FIXTURES / "headers" / f"{launches[0]['model']}.gguf")
+    evaluator = Evaluator.of(model, machine(launches[0]["machine"], wddm=True))
+    fits = {row["id"]: evaluator.candidate(read(row["words"], None)[0], FULL).fits for row in launches}
+    assert [name for name, enough in fits.items() if not enough] == ["s0288"]
+    left = [row for row in launches if fits[row["id"]]]
+    chosen = max(left, key=lambda row: row["predicted"])
+    assert chosen["measured"] >= 0.95 * max(row["measured"] for row in launches)
 
 
 # --- what a plan says of its figures
