@@ -56,14 +56,15 @@ def _one(name: str, arguments: Arguments, form: str) -> int:
         return plan(model, arguments, environ=os.environ, explain=form in ("text", "json"),
                     advise=True)
 
-    if form in ("text", "flags", "json"):
-        answer = _measured(make(arguments), model, arguments, make)
-    elif form == "number":
+    given = arguments
+    if form in ("text", "flags", "json", "number"):
         answer = make(arguments)
     else:
         from ..launch.formats import plan_for
 
         answer, arguments = plan_for(form, arguments, make)
+    if arguments is given:      # another program than llama-server does some things its own way
+        answer = _measured(answer, model, arguments, make, form)
     if form == "number" and not answer.fits:
         whole = make(replace(arguments, own={**arguments.own, "format": "flags"}))
         if whole.fits:
@@ -76,15 +77,17 @@ def _one(name: str, arguments: Arguments, form: str) -> int:
     return 0 if answer.fits else 5
 
 
-def _measured(plan: Plan, model: Model, arguments: Arguments, make: Callable[[Arguments], Plan]) -> Plan:
+def _measured(plan: Plan, model: Model, arguments: Arguments, make: Callable[[Arguments], Plan], form: str) -> Plan:
     """The plan that `autolayers tune` measured to be the fastest on this machine, where it did."""
-    from ..launch.tuned import measured_plan
-
     own = arguments.own
     if own.get("gpu") or own.get("machine") or own.get("ram"):
         return plan
+    from ..launch.tuned import measured_plan
+
     build = own.get("llama-build")
     plan, line = measured_plan(plan, model, plan.devices, arguments, f"b{build}" if build else "", os.environ, make)
+    if line and form not in ("text", "json"):
+        say(line)
     return replace(plan, reasons=(line, *plan.reasons)) if line else plan
 
 

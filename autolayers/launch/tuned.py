@@ -94,17 +94,23 @@ def keep(model: str, tuned: Tuned, environ: Mapping[str, str]) -> None:
 def measured_plan(plan: Plan, model: Model, devices: Iterable[Any], arguments: Arguments, build: str,
                   environ: Mapping[str, str], again: Callable[[Arguments], Plan]) -> tuple[Plan, str]:
     """The launch that was measured to be the fastest for this very question, planned by `again`, and a line that says
-    so; `plan` and "" where none was. `build` "": any, the last that was measured."""
+    so; `plan` and "" where none was. `build` "": any, the last that was measured. Where n_gpu_layers alone is asked
+    for, a launch that needs more flags is only named."""
     found = find(model, devices, arguments, build, environ)
     if found is None or not plan.fits:
         return plan, ""
     params = replace(parse(found.flags, command=None).params, model=arguments.params.model)
+    rates = f"{found.token:.1f} tokens/s, prompts {found.prompt:.0f}"
+    if arguments.own.get("format") == "number":
+        alone = replace(arguments.params, n_gpu_layers=params.n_gpu_layers)
+        if to_words(alone) != to_words(params):
+            return plan, (f"autolayers tune measured a launch on {found.date[:10]} that -ngl alone does not say: "
+                          f"{' '.join(found.flags)} ({rates})")
     own = {name: value for name, value in arguments.own.items() if name not in _ANSWERED}
     measured = again(replace(arguments, params=params, own=own))
     if not measured.fits:
         return plan, f"the launch that autolayers tune measured on {found.date[:10]} does not fit now: predicted again"
-    return measured, (f"measured by autolayers tune on {found.date[:10]}: {found.token:.1f} tokens/s, prompts "
-                      f"{found.prompt:.0f}")
+    return measured, f"measured by autolayers tune on {found.date[:10]}: {rates}"
 
 
 def find(model: Model, devices: Iterable[Any], arguments: Arguments, build: str,

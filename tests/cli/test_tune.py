@@ -120,14 +120,25 @@ def test_an_answer_that_does_not_fit_now_is_not_used(fakes: Fakes) -> None:
     assert after.returncode == 0 and "does not fit now: predicted again" in after.stderr
 
 
-def test_a_plan_on_the_processor_uses_it_too(fakes: Fakes) -> None:
+@pytest.mark.parametrize(("form", "fastest", "out", "line"), [
+    ("text", "-fa off", "- measured by autolayers tune on 20", ""),
+    ("json", "-fa off", '"measured by autolayers tune on 20', ""),
+    ("flags", "-fa off", "-ngl 0 -c 8192 -fa off\n", "autolayers: measured by autolayers tune on 20"),
+    ("systemd", "-fa off", " -ngl 0 -c 8192 -fa off\n", "autolayers: measured by autolayers tune on 20"),
+    ("number", "", "0\n", "autolayers: measured by autolayers tune on 20"),
+    ("number", "-fa off", "33\n", "that -ngl alone does not say: -ngl 0 -c 8192 -fa off (1"),
+    ("koboldcpp", "-fa off", "koboldcpp ", ""),         # another program
+])
+def test_every_form_of_a_plan_uses_it_and_says_so(fakes: Fakes, form: str, fastest: str, out: str, line: str) -> None:
     (fakes.path / "devices").write_text("Available devices:\n")
-    fakes.scenario({"words": "-fa off", "token": 1e5}, {"words": "", "token": 1e3})
-    assert fakes.run().stdout.split()[-6:] == ["-c", "8192", "-ngl", "0", "-fa", "off"]
-    plan = subprocess.run([sys.executable, "-m", "autolayers", str(MODEL), "-c", "8192", "--format", "text"],
+    fakes.scenario({"words": fastest or "-c", "token": 1e5}, {"words": "-ub 2048", "token": 2e4},
+                   {"words": "-fa off", "token": 2e4}, {"words": "", "token": 5e4})
+    assert fakes.run().stdout.endswith(f" -ngl 0 {fastest}".rstrip() + "\n")
+    plan = subprocess.run([sys.executable, "-m", "autolayers", str(MODEL), "-c", "8192", "--format", form],
                           capture_output=True, text=True, env=fakes.environ, timeout=60, check=False)
     if "GPU" in plan.stderr:                # no GPU found: the machine that was measured
-        assert "- measured by autolayers tune on 20" in plan.stdout and "-fa off" in plan.stdout
+        assert out in plan.stdout and line in plan.stderr
+        assert "autolayers tune" in plan.stdout + plan.stderr or form == "koboldcpp"
 
 
 @pytest.mark.parametrize(("does", "line"), [
