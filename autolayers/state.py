@@ -42,6 +42,15 @@ def path(environ: Mapping[str, str], *names: str) -> str:
     return os.path.join(directory(environ), *names)
 
 
+def machine_name() -> str:
+    """What this machine is called: a home directory may be that of several."""
+    if hasattr(os, "uname"):
+        return os.uname().nodename      # as platform.node(), whose module takes as long to import as a small plan
+    import platform
+
+    return platform.node()
+
+
 def create(name: str) -> BinaryIO:
     """A state file that is written in pieces, such as a log; its directory is made. Raises AutolayersError."""
     try:
@@ -53,11 +62,11 @@ def create(name: str) -> BinaryIO:
 
 def read(name: str) -> object:
     """A state file's JSON; None where it is missing, no regular file, no JSON, or larger than MAX_SIZE bytes."""
-    import json
-
     try:
         if not os.path.isfile(name):      # opening a pipe would wait for its writer
             return None
+        import json
+
         with open(name, "rb") as stream:
             data = stream.read(MAX_SIZE + 1)
         found: object = json.loads(data) if len(data) <= MAX_SIZE else None

@@ -33,13 +33,11 @@ class CannotMeasure(AutolayersError):
 
 def load(environ: Mapping[str, str] | None = None) -> dict[str, Any] | None:
     """The last measurement of this very machine; None where there is none or it cannot be read."""
-    import platform
-
     try:
         found = state.read(_file(environ))
     except AutolayersError:
         return None
-    if not isinstance(found, dict) or found.get("schema") != 1 or found.get("machine") != platform.node():
+    if not isinstance(found, dict) or found.get("schema") != 1 or found.get("machine") != state.machine_name():
         return None
     known = [name for name in ("ram", "bus", "disk", *BUS) if name in found]
     if not known or not all(isinstance(found[name], (int, float)) and 1e6 < found[name] < 1e14 for name in known):
@@ -52,9 +50,7 @@ def measure(available: int, environ: Mapping[str, str] | None = None) -> tuple[d
 
     `available`: bytes of RAM that may be taken, an eighth of which is. Raises AutolayersError if it cannot be kept.
     """
-    import platform
-
-    result: dict[str, Any] = {"schema": 1, "machine": platform.node(), "ram": ram(min(_MAX_RAM, available // 8)),
+    result: dict[str, Any] = {"schema": 1, "machine": state.machine_name(), "ram": ram(min(_MAX_RAM, available // 8)),
                               "when": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())}
     notes = []
     try:

@@ -50,9 +50,7 @@ def key(build: Build) -> str:
 
 def machine_of(devices: Iterable[Any]) -> str:
     """This machine: its name, its devices' names and what they are."""
-    import platform
-
-    return "; ".join([platform.node(), *(f"{device.name} {device.description}" for device in devices)])
+    return "; ".join([state.machine_name(), *(f"{device.name} {device.description}" for device in devices)])
 
 
 def question_of(params: Params, own: Mapping[str, Any]) -> str:
@@ -101,16 +99,19 @@ def measured_plan(plan: Plan, model: Model, devices: Iterable[Any], arguments: A
         return plan, ""
     params = replace(parse(found.flags, command=None).params, model=arguments.params.model)
     rates = f"{found.token:.1f} tokens/s, prompts {found.prompt:.0f}"
+    line = f"measured by autolayers tune on {found.date[:10]}: {rates}"
     if arguments.own.get("format") == "number":
         alone = replace(arguments.params, n_gpu_layers=params.n_gpu_layers)
         if to_words(alone) != to_words(params):
             return plan, (f"autolayers tune measured a launch on {found.date[:10]} that -ngl alone does not say: "
                           f"{' '.join(found.flags)} ({rates})")
+        if plan.n_gpu_layers == params.n_gpu_layers:
+            return plan, line
     own = {name: value for name, value in arguments.own.items() if name not in _ANSWERED}
     measured = again(replace(arguments, params=params, own=own))
     if not measured.fits:
         return plan, f"the launch that autolayers tune measured on {found.date[:10]} does not fit now: predicted again"
-    return measured, f"measured by autolayers tune on {found.date[:10]}: {rates}"
+    return measured, line
 
 
 def find(model: Model, devices: Iterable[Any], arguments: Arguments, build: str,
