@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import json
 import os
 import pathlib
@@ -9,6 +11,7 @@ import shlex
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 
@@ -58,9 +61,31 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
     return path
 
 
+class Network:
+    """A port whose connections reach `port` and back with a delay: seconds that what else runs here changes little."""
+
+    def __init__(self, port: int, delay: float) -> None:
+        self.port, self.delay = port, delay
+        self.loop = asyncio.new_event_loop()
+        server = self.loop.run_until_complete(asyncio.start_server(self.connect, "127.0.0.1", 0))
+        self.address = "{}:{}".format(*server.sockets[0].getsockname())
+        threading.Thread(target=self.loop.run_forever, daemon=True).start()
+
+    async def connect(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        there, back = await asyncio.open_connection("127.0.0.1", self.port)
+        await asyncio.gather(self.carry(reader, back), self.carry(there, writer))
+
+    async def carry(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Bytes in order, each `delay` later than it came; the end too."""
+        with contextlib.suppress(OSError):
+            while data := await reader.read(1 << 20):
+                self.loop.call_later(self.delay, writer.write, data)
+        self.loop.call_later(self.delay, writer.close)
+
+
 @pytest.fixture
 def gpu(binaries: pathlib.Path) -> Iterator[str]:
-    """The address of an RPC server with one thread."""
+    """The address of an RPC server with one thread, 5 ms away."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -71,7 +96,7 @@ def gpu(binaries: pathlib.Path) -> Iterator[str]:
             if client.connect_ex(("127.0.0.1", port)) == 0:
                 break
         time.sleep(0.05)
-    yield f"127.0.0.1:{port}"
+    yield Network(port, 0.005).address
     server.kill()
     server.wait()
 
@@ -93,11 +118,11 @@ def tune(path: pathlib.Path, binaries: pathlib.Path, own: list[str], words: list
 
 
 def measured(binaries: pathlib.Path, model: pathlib.Path, flags: list[str]) -> float:
-    """Seconds of 1024 tokens of prompt and 2048 of answer by llama-bench itself with a launch's flags, the best of
-    three rates."""
+    """Seconds of 1024 tokens of prompt and 2048 of answer by llama-bench itself with a launch's flags, the better of
+    two rates."""
     program = read_program([str(binaries / "llama-bench")], os.environ)
     words, _ = in_its_words(parse(flags, command=None).params, program.flags)
-    done = subprocess.run([*program.words, "-m", str(model), *words, "-p", "1024", "-n", "64", "-r", "3", "-o",
+    done = subprocess.run([*program.words, "-m", str(model), *words, "-p", "1024", "-n", "16", "-r", "2", "-o",
                            "jsonl"], capture_output=True, text=True, timeout=120, check=True)
     prompt, token = (max(json.loads(line)["samples_ts"]) for line in done.stdout.splitlines())
     return 1024 / prompt + 2048 / token
@@ -113,18 +138,14 @@ def test_on_the_processor(model: pathlib.Path, binaries: pathlib.Path, tmp_path:
 
 def test_the_best_of_five_placements_on_a_gpu(model: pathlib.Path, binaries: pathlib.Path, gpu: str,
                                               tmp_path: pathlib.Path) -> None:
+    """Each visit to the GPU costs 10 ms, more than what other processes here may cost a launch of milliseconds."""
     own = ["--workload", "1024+2048", "--budget", "RPC0=32MiB", "--margin", "1MiB"]
     words = ["-m", str(model), "--rpc", gpu, "-c", "4096", "-np", "1", "-t", "1"]
-    found = []
-    for turn in ("first", "second", "third"):      # other processes run here too, and such launches take milliseconds
-        (tmp_path / turn).mkdir()
-        answer, _, said = tune(tmp_path / turn, binaries, own, words)
-        launches = answer["launches"]
-        assert len(launches) == 5, said
-        kinds = " | ".join(launch["placement"] for launch in launches)
-        assert "experts" in kinds and "0 of 7 layers" in kinds
-        seconds = [measured(binaries, model, launch["flags"]) for launch in launches]
-        if seconds[0] <= 1.4 * min(seconds):
-            return
-        found.append((kinds, seconds, said))
-    pytest.fail(f"another was faster each time: {found}")
+    answer, _, said = tune(tmp_path, binaries, own, words)
+    launches = answer["launches"]
+    assert len(launches) == 5, said
+    kinds = " | ".join(launch["placement"] for launch in launches)
+    assert "experts" in kinds and "0 of 7 layers" in kinds
+    seconds = [measured(binaries, model, launch["flags"]) for launch in launches]
+    assert seconds[0] == min(seconds), (kinds, seconds, said)
+    assert sorted(seconds)[1] > 1.5 * seconds[0]
