@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from ..errors import AutolayersError, UsageError
 from ..flags.parse import parse
+from ..memory.breakdown import Usage
 from ..output import say
 from ..records import replace
 from ..units import MiB
@@ -188,16 +189,31 @@ def smaller_machine(machine: LaunchMachine, plan: Plan, launch: LaunchLog,
             return None
         limit = min(host.available, predicted.resident)
         if failure.requested:
-            limit = min(limit, used(launch).get("Host", 0) + failure.requested)
+            limit = min(limit, _held(launch, "Host", predicted.host, failure.requested) + failure.requested)
         return LaunchMachine(machine.devices, replace(host, available=max(0, limit - _STEP)))
     devices = []
     for d in machine.devices:
         if device is None or d.name == device:
             limit = min(d.free, predicted.devices[d.name].total if d.name in predicted.devices else d.free)
             if failure.requested and d.name == device:
-                limit = min(limit, used(launch).get(d.name, 0) + failure.requested)
+                usage = predicted.devices.get(d.name, Usage())
+                limit = min(limit, _held(launch, d.name, usage, failure.requested) + failure.requested)
             if d.name in launch.free:
                 limit = min(limit, launch.free[d.name] * MiB)
             d = replace(d, free=max(0, limit - 1))
         devices.append(d)
     return LaunchMachine(tuple(devices), machine.host)
+
+
+def _held(launch: LaunchLog, device: str, usage: Usage, requested: int) -> int:
+    """Bytes that were allocated on a device when it was asked for `requested` more: the log's, or where its level shows
+    no buffers what is predicted: weights come first, then caches, which may be two, then graph buffers."""
+    seen = used(launch).get(device, 0)
+    if seen:
+        return seen
+    before = 0
+    for size in (usage.model, usage.context, usage.compute):
+        if size and abs(size - requested) <= size // 100:
+            return before
+        before += size
+    return usage.model if requested <= max(usage.context, usage.compute) else 0

@@ -56,7 +56,9 @@ class Session:
         self.projector: str | None = None        # that -hf loads, where it is in a cache of this machine
         self.model_path = self._model_path(read)
         self.model = self._model(read)
-        self.build = self._build(read_policy(own).build)
+        asked = read_policy(own).build
+        self.build = self._build(asked)
+        self.another_build = asked is not None       # than the program's, perhaps
         self._check(read, own)
         self.machine = self._machine(read, own)
         # From here on the plan names what this build would do without a flag
@@ -201,7 +203,7 @@ class Session:
         """The plan with what `autolayers check` found of this very program."""
         from .checked_builds import load
 
-        program = self.program()
+        program = None if self.another_build else self.program()
         known = load(program, self.environ) if program else None
         differs = known.architectures.get(self.model.architecture) if known else None
         if known is None or differs is None:

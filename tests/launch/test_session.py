@@ -9,11 +9,13 @@ import pytest
 from support import HEADERS
 
 from autolayers.cli import main
+from autolayers.devices import Host, hypothetical
 from autolayers.flags.check import read
 from autolayers.launch import command as commands
 from autolayers.launch.attempts import memory_failure, smaller_machine
 from autolayers.launch.log import LaunchLog, OutOfMemory
-from autolayers.launch.session import Session
+from autolayers.launch.session import LaunchMachine, Session
+from autolayers.memory.breakdown import Usage
 
 MiB, GiB = 1 << 20, 1 << 30
 MODEL = str(HEADERS / "llama-3.2-1b-q8_0.gguf")
@@ -66,6 +68,22 @@ def test_what_is_no_lack_of_memory(outcome: dict[str, object]) -> None:
              "launch": SimpleNamespace(ready=False, out_of_memory=failure)}
     assert memory_failure(SimpleNamespace(**whole)) is failure          # type: ignore[arg-type]
     assert memory_failure(SimpleNamespace(**{**whole, **outcome})) is None        # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("requested", "limit"), [(1000, 1000), (500, 1500), (80, 1580), (300, 1300),
+                                                    (700, 700)])
+@pytest.mark.parametrize("device", ["CUDA0", "Host"])
+def test_what_was_held_before_a_failure_is_predicted_where_the_log_does_not_say(
+        device: str, requested: int, limit: int) -> None:
+    """Weights of 1000 MiB, then caches of 500, then graph buffers of 80: a cache that cannot be had says that less than
+    1500 MiB can."""
+    usage = Usage(1000 * MiB, 500 * MiB, 80 * MiB)
+    use = SimpleNamespace(devices={"CUDA0": usage}, host=usage, resident=usage.total)
+    machine = LaunchMachine(tuple(hypothetical("2GiB")), Host(2 * GiB, 2 * GiB, "given"))
+    failure = OutOfMemory(device, requested * MiB, "failed")
+    smaller = smaller_machine(machine, SimpleNamespace(breakdown=use), LaunchLog(), failure)    # type: ignore[arg-type]
+    left = smaller.host.available + 64 * MiB if device == "Host" else smaller.devices[0].free + 1
+    assert left == limit * MiB
 
 
 def test_the_files_of_a_container_s_volume_are_found_here(capsys: pytest.CaptureFixture[str]) -> None:
