@@ -1,8 +1,10 @@
 """SYCL: ggml/src/ggml-sycl, as modelled, built with oneDNN. It pads as CUDA does, reorders nothing and alone has split
 buffers for -sm row.
 
-`limits["max_mem_alloc_size"]` of a device is the largest buffer that its driver gives; 2 GiB are assumed. What differs
-between Intel's GPUs is taken as the one that needs more memory, so sizes are an upper bound.
+Of a device's `limits`: `max_mem_alloc_size` is the largest buffer that its driver gives; 2 GiB are assumed.
+`onednn_optimized_gemm`: whether oneDNN has more than reference kernels for it (ggml_sycl_dnnl_detect_optimized_gemm);
+else the larger sizes of both. What differs otherwise between Intel's GPUs is taken as the one that needs more memory,
+so sizes are an upper bound.
 """
 
 from __future__ import annotations
@@ -11,6 +13,7 @@ from typing import cast
 
 from ..builds import NEWEST_RULES
 from ..ggml.tensor import Tensor, block_size
+from ..records import replace
 from .backend import OFFLOAD_MIN_BATCH
 from .cuda import CudaBuffers
 
@@ -56,22 +59,33 @@ class Sycl(CudaBuffers):
         limits = (device.limits if device is not None else None) or {}
         self.max_size = self.host_max_size = limits.get("max_mem_alloc_size", 2 << 30)
         super().__init__(device, index, rules)
+        probed = limits.get("onednn_optimized_gemm") if rules.sycl_probes_onednn else True
+        self.one_dnn = probed is None or bool(probed)
+        self.unprobed = probed is None
 
     @property
     def kind(self) -> Hashable:
-        return self.name, self.max_size
+        return self.name, self.max_size, self.one_dnn
 
     def supports_op(self, op: Tensor) -> bool:
         """do_ggml_backend_sycl_device_supports_op."""
         if op.op in _ALWAYS:
             return True
+        if op.op == "FLASH_ATTN_EXT":
+            self.undecided = self.unprobed
+            return _flash_attn(op, self.one_dnn)
         rule = _RULES.get(op.op)
         return rule is not None and rule(op)
+
+    def otherwise(self) -> Device | None:
+        if self.device is None or not self.undecided:
+            return self.device
+        return replace(self.device, limits={**(self.device.limits or {}), "onednn_optimized_gemm": 0})
 
     def alloc_size(self, tensor: Tensor) -> int:
         size = tensor.nbytes
         if tensor.op == "FLASH_ATTN_EXT":
-            size = _with_scratch(tensor, size)
+            size = _with_scratch(tensor, size, self.one_dnn)
         return size + self.padding(tensor.type, tensor.ne)
 
 
@@ -109,12 +123,12 @@ def _one_dnn(op: Tensor, prompt: bool) -> bool:
     return not prompt or (q.ne[1] >= 32 and (k.type == v.type == "f16" or k.ne[1] >= 1024))
 
 
-def _flash_attn(op: Tensor) -> bool:
-    """ggml_sycl_get_best_fattn_kernel has one."""
+def _flash_attn(op: Tensor, one_dnn: bool) -> bool:
+    """ggml_sycl_get_best_fattn_kernel has one; `one_dnn`: of oneDNN too."""
     q, k, v = op.src[:3]
     mask, alibi, softcap = _facts(op)
     grouped = q.ne[2] >= 2 * k.ne[2] and mask is not None and not alibi
-    if q.ne[1] >= 32 and _one_dnn(op, True):
+    if one_dnn and q.ne[1] >= 32 and _one_dnn(op, True):
         return True
     if grouped and not softcap and len(op.src) < 5 and q.ne[0] % 64 == 0 and 64 <= q.ne[0] <= 512 \
             and q.ne[0] == v.ne[0] and q.ne[1] >= 32 and k.ne[1] >= 1024 and k.ne[3] in (q.ne[3], 1) \
@@ -131,10 +145,10 @@ def _flash_attn(op: Tensor) -> bool:
     return k.type == v.type and k.type in ("f32", "f16", "bf16", "q4_0", "q8_0") and (mask is None or mask.ne[2] == 1)
 
 
-def _with_scratch(op: Tensor, size: int) -> int:
+def _with_scratch(op: Tensor, size: int, one_dnn: bool) -> int:
     """ggml_sycl_fattn_get_extra: f16 copies of Q, K, V and the result, each from a multiple of 128 bytes on."""
     q, k, v = op.src[:3]
-    one_dnn = _one_dnn(op, False)
+    one_dnn = one_dnn and _one_dnn(op, False)
     own = k.type == v.type == "f16" and all(t.nb[0] == 2 and not any(n % 2 for n in t.nb[1:]) for t in (k, v))
     keys = k.nelements if k.type != "f16" or (one_dnn and not own) else 0
     values = v.nelements if v.type != "f16" or (one_dnn and not own) else 0
@@ -168,6 +182,6 @@ _RULES: dict[str, Callable[[Tensor], bool]] = {
     and op.src[3].type == "f16" and op.src[0].ne[0] == 8 * _WARP,
     "TRI": lambda op: op.type == "f32" and op.src[0].contiguous(),
     "TOP_K": lambda op: op.src[0].type == "f32" and op.src[0].contiguous(),
-    "SSM_CONV": _all_f32, "SSM_SCAN": _ssm_scan, "FLASH_ATTN_EXT": _flash_attn,
+    "SSM_CONV": _all_f32, "SSM_SCAN": _ssm_scan,
     "SOLVE_TRI": lambda op: op.src[0].ne[0] <= _SOLVE_TRI and op.src[1].ne[0] <= _SOLVE_TRI,
 }

@@ -118,6 +118,8 @@ class Rules(RuleSet):
                          "kernels need")
     metal_fusions = Rule("backends", 11063, "", "Metal packs what its table of fusions has, keeps what that reads and "
                          "reserves an f16 copy of every cache", after=10435)
+    sycl_probes_onednn = Rule("backends", 11368, "", "SYCL's flash attention uses oneDNN only on devices that it has "
+                              "kernels for", after=11349)
     metal_indexer_heads = Rule("backends", 11378, "", "Metal runs the lightning indexer with any number of heads; "
                                "before, with 64", after=11368)
     metal_adds_products = Rule("backends", 11434, "", "Metal packs a product and the sum that takes it", after=11401)

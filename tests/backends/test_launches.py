@@ -1,8 +1,9 @@
 """Launches on other backends than CUDA to the byte (fixtures/truth/vulkan, metal, hip, sycl).
 
 Vulkan: llama.cpp's own backend on a software driver, under six sets of limits, a sample of 2,640 launches. Metal and
-HIP: their own source, compiled without hardware (fixtures/recorder), samples of 960 each, SYCL of 480. All of them were
-equal. b11311, and where it is said b11549; Vulkan's order, supported operations and sizes are the same source in both.
+HIP: their own source, compiled without hardware (fixtures/recorder), samples of 960 each, SYCL of 480 ("reference": of
+96 on a device for which oneDNN has no kernels). All of them were equal. b11311, and where it is said b11549; Vulkan's
+order, supported operations and sizes are the same source in both.
 """
 
 from __future__ import annotations
@@ -32,6 +33,9 @@ LAUNCHES = {f"Vulkan, {profile}": ("Vulkan", limits, [row for row in rows("vulka
 LAUNCHES["MTL"] = ("MTL", None, rows("metal"))
 LAUNCHES["SYCL"] = ("SYCL", {"max_mem_alloc_size": 1 << 62}, rows("sycl"))
 LAUNCHES["ROCm"] = ("ROCm", {"gfx_target_version": 110000}, rows("hip"))
+LAUNCHES["SYCL, b11549"] = ("SYCL", {"max_mem_alloc_size": 1 << 62, "onednn_optimized_gemm": 1}, rows("sycl/b11549"))
+LAUNCHES["SYCL, b11549, reference"] = (
+    "SYCL", {"max_mem_alloc_size": 1 << 62, "onednn_optimized_gemm": 0}, rows("sycl/b11549-reference"))
 LAUNCHES["MTL, b11549"] = ("MTL", None, rows("metal/b11549"))
 LAUNCHES["ROCm, b11549"] = ("ROCm", {"gfx_target_version": 110000}, rows("hip/b11549"))
 
@@ -79,7 +83,8 @@ def test_every_launch_to_the_byte(name: str, figures: dict[str, tuple[int, int]]
 
 
 @pytest.mark.parametrize(
-    "name", ["Vulkan, nvidia", "Vulkan, nvidia64", "Vulkan, radv", "Vulkan, intel1g", "ROCm", "SYCL"])
+    "name", ["Vulkan, nvidia", "Vulkan, nvidia64", "Vulkan, radv", "Vulkan, intel1g", "ROCm", "SYCL", "SYCL, b11549",
+             "SYCL, b11549, reference"])
 def test_what_is_not_known_of_a_device_gives_an_upper_bound(name: str) -> None:
     backend, _, launches = LAUNCHES[name]
     for row in launches:
