@@ -234,7 +234,9 @@ def _named(given: Sequence[Device | str]) -> Sequence[Device]:
 
 def _decimal(gpu: str) -> list[str]:
     """A word on sizes in GB: a card is sold by GiB."""
-    decimal = [part.strip() for part in gpu.split(",") if part.strip().lower().endswith(("gb", "mb"))]
-    sizes = [part for part in decimal if part[:-2].rpartition("x")[2].strip().replace(".", "", 1).isdecimal()]
-    return [f"--gpu {sizes[0]} counts in powers of ten; a card that is sold as {sizes[0]} has {sizes[0][:-1]}iB"
+    import re  # of few answers
+
+    found = (re.fullmatch(r"(?:\d+ *x)? *(\d+(?:\.\d+)? *[gm]b) *", part, re.IGNORECASE) for part in gpu.split(","))
+    sizes = [size[1] for size in found if size]
+    return [f"--gpu {sizes[0]} counts in powers of ten; a card that is sold as {sizes[0]} has {sizes[0][:-1].upper()}iB"
             ] if sizes else []

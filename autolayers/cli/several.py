@@ -37,6 +37,8 @@ def at_once(names: list[str], arguments: Arguments, form: str) -> int:
         say("they do not fit at the same time: they take turns")
         return _take_turns(names, weights, models, arguments, form)
     _print(_together(together, form, arguments), form, together.plans)
+    if form == "flags" and not together.fits:
+        say("they do not fit at the same time: --swap plans them in turns")
     return 0 if together.fits else 5
 
 
@@ -139,8 +141,17 @@ def _named(names: Sequence[str], arguments: Arguments) -> tuple[list[str], list[
 def _print(text: str, form: str, plans: Sequence[Plan]) -> None:
     (show if form == "text" else emit)(text)
     if form not in ("text", "json"):
-        for line in dict.fromkeys(line for plan in plans for line in warnings_of(plan)):
+        for line in _warnings(plans):
             say(line)
+
+
+def _warnings(plans: Sequence[Plan]) -> Sequence[str]:
+    """What the plans say on stderr, each line once; with the model's path where not all of them say it."""
+    said = [(plan.model.path, warnings_of(plan)) for plan in plans]
+    common = [line for line in said[0][1] if all(line in lines for _, lines in said)]
+    named = [line if path in line else f"{path}: {line}" for path, lines in said for line in lines
+             if line not in common]
+    return list(dict.fromkeys((*common, *named)))
 
 
 def _together(together: Together, form: str, arguments: Arguments) -> str:

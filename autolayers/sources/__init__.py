@@ -89,8 +89,7 @@ def _hub(name: str, environ: Mapping[str, str]) -> Header:
     found, cached = hf_cache.header(name, environ)
     if found is not None:
         return found
-    partly = f"{cached.unfinished[0]} is not finished; `llama-server -hf {cached.repository}` resumes it" \
-        if cached.unfinished else ""
+    partly = hf_cache.what_is_unfinished(cached)
     try:
         if is_offline(environ):
             raise ModelError(f"{name}: not in the caches of this machine, and the network is off (--offline)"
@@ -102,7 +101,7 @@ def _hub(name: str, environ: Mapping[str, str]) -> Header:
         notes = (*header.notes, partly) if partly else header.notes
         return Header(header.version, header.alignment, header.metadata, header.tensors, header.files, notes)
     except (ModelError, NetError) as error:
-        raise ModelError(f"{error}; only partly downloaded: {partly}" if partly else str(error)) from None
+        raise ModelError(f"{error}; {partly}" if partly else str(error)) from None
 
 
 def _ollama(name: str, environ: Mapping[str, str]) -> Header:

@@ -103,6 +103,12 @@ def what_there_is(found: Cached) -> str:
     return f"; {choices(found.repository, models)}" if models else ""
 
 
+def what_is_unfinished(found: Cached) -> str:
+    """What a download of the repository broke off at, and the way to go on; "" where nothing is unfinished."""
+    return f"only partly downloaded: {found.unfinished[0]} is not finished; `llama-server -hf {found.repository}` " \
+        "resumes it" if found.unfinished else ""
+
+
 def directories(environ: Mapping[str, str], platform: str = sys.platform) -> list[str]:
     """Where the Hub's layout may be; llama-server takes the first of them alone."""
     home = "USERPROFILE" if platform == "win32" else "HOME"

@@ -66,7 +66,7 @@ def _directory(place: str) -> list[Offer]:
 
 def _repository(name: str, environ: Mapping[str, str]) -> tuple[list[Offer], list[str]]:
     from ..net import NetError
-    from .hf_cache import look_up
+    from .hf_cache import look_up, what_is_unfinished
     from .http import patience
     from .huggingface import QUANT, Hub, models_of, parse_name, words_of
 
@@ -84,7 +84,7 @@ def _repository(name: str, environ: Mapping[str, str]) -> tuple[list[Offer], lis
     except (ModelError, NetError) as error:
         files = [path for path in cached.files if cached.whole(path)]
         if not models_of(files):
-            raise ModelError(str(error)) from None
+            raise ModelError("; ".join(filter(None, (str(error), what_is_unfinished(cached))))) from None
         notes.append(f"{error}; these are the files that are on this machine")
     models = models_of(files)
     if not models:

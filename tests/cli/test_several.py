@@ -126,6 +126,15 @@ def test_models_take_turns_on_a_processor_alone(form: str, library: Path, capfd:
             assert sorted(i for own in json.loads(text)["members"] for i in own) == list(range(len(FILES)))
 
 
+def test_what_does_not_fit_is_named_with_the_way_out(library: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    names = [f"{name}.gguf" for name in FILES[:2]]
+    _, err = out_of(capfd, "plan", *names, "--gpu", "1GiB", "--ram", "3GiB", "--format", "flags", code=5)
+    lines = err.splitlines()
+    assert lines[-1] == "autolayers: they do not fit at the same time: --swap plans them in turns"
+    for name in names:
+        assert sum(line.startswith(f"autolayers: {name}: does not fit: ") for line in lines) == 1
+
+
 def test_what_cannot_be_read_is_one_line(library: Path, capfd: pytest.CaptureFixture[str]) -> None:
     (library / "broken.gguf").write_bytes(b"GGUF")
     for kind in ("flags", "preset"):

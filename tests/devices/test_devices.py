@@ -51,6 +51,15 @@ def test_cards_have_less_than_their_box_says(name, description, mib):
     assert device.compute_capability and device.bandwidth and device.n_sm
 
 
+@pytest.mark.parametrize(("gpu", "said"), [
+    ("24GB", "--gpu 24GB counts in powers of ten; a card that is sold as 24GB has 24GiB"),
+    ("2x24gb,8GiB", "--gpu 24gb counts in powers of ten; a card that is sold as 24gb has 24GiB"),
+    ("m2 max 64gb", ""), ("RTX 3060 12GB", "")])
+def test_a_size_by_powers_of_ten_is_said_and_a_cards_name_is_none(gpu, said):
+    plan = autolayers.plan(str(HEADERS / "llama-3.2-1b-q8_0.gguf"), ["--gpu", gpu, "-c", "512"])
+    assert [line for line in plan.warnings if "powers of ten" in line] == ([said] if said else [])
+
+
 def test_cards_by_number_and_count():
     assert [d.name for d in hypothetical("2x4090,24GiB")] == ["CUDA0", "CUDA1", "CUDA2"]
     assert [(d.name, d.backend) for d in hypothetical("4090,7900xtx,4090")] == [

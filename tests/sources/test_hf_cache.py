@@ -16,6 +16,7 @@ from autolayers.errors import ModelError
 from autolayers.gguf import read_header
 from autolayers.sources import open_source
 from autolayers.sources.hf_cache import directories, old_directory
+from autolayers.sources.offers import offers
 
 TINY = FIXTURES / "tiny"
 DENSE, CHAT = (TINY / "dense.gguf").read_bytes(), (TINY / "chat.gguf").read_bytes()
@@ -104,6 +105,8 @@ def test_a_download_that_has_not_ended_is_named(tmp_path: Path, ending: str) -> 
     for name in ("hf:me/my-GGUF", "hf:me/my-GGUF:Q8_0", "hf:me/my-GGUF:Q4_K_M"):
         text = said(name, {"HF_HOME": str(tmp_path), **NOBODY})
         assert f"only partly downloaded: {part} is not finished; `llama-server -hf me/my-GGUF` resumes it" in text
+    with pytest.raises(ModelError, match=f"only partly downloaded: {part} is not finished"):
+        offers("hf:me/my-GGUF", {"HF_HOME": str(tmp_path), **NOBODY})
     old(tmp_path / "old", {"my-Q4_K_M.gguf": CHAT})
     (tmp_path / "old/me_my-GGUF_my-Q4_K_M.gguf").rename(tmp_path / f"old/me_my-GGUF_my-Q4_K_M.gguf{ending}")
     text = said("hf:me/my-GGUF", {"LLAMA_CACHE": str(tmp_path / "old"), **NOBODY})
