@@ -237,7 +237,7 @@ class _Group:
 
 def _sets(asked: _Question, weights: Sequence[float]) -> tuple[list[dict[int, Option]], bool]:
     """The sets of models that are in memory at the same time, each with its launches, and whether no others need fewer
-    swaps. Of many models the largest come first, each into the first set that it fits into."""
+    swaps. Of many models the largest or the smallest come first, each into the first set that it fits into."""
     order = asked.by_size()
     if len(order) <= MOST_EXACT:
         sets = _Sets(asked, order, weights)
@@ -247,12 +247,18 @@ def _sets(asked: _Question, weights: Sequence[float]) -> tuple[list[dict[int, Op
             options = chosen.chosen if chosen else [asked.options[i][0] for i in members]
             found.append(dict(zip(members, options, strict=True)))
         return found, sets.searched < MOST_SEARCHED
+    ways = [_one_after_another(asked, some) for some in (order, order[::-1])]
+    return max(ways, key=lambda sets: sum(sum(weights[i] for i in chosen) ** 2 for chosen in sets)), False
+
+
+def _one_after_another(asked: _Question, order: Sequence[int]) -> list[dict[int, Option]]:
+    """Each model in the first set that it fits into."""
     packed: list[_Group] = []
     for i in order:
         if not any(group.place(i, asked.options[i]) for group in packed):
             packed.append(_Group(dict(asked.machine.limits), asked.ram, {}))
             packed[-1].place(i, asked.options[i])
-    return [dict(sorted(group.chosen.items())) for group in packed], False
+    return [dict(sorted(group.chosen.items())) for group in packed]
 
 
 def plan_groups_on(models: Sequence[Model], params: Params, policy: Policy, machine: Machine,
