@@ -60,9 +60,13 @@ def main(words: list[str]) -> int:
     if not answered:
         raise ModelError("no model of these can be planned")
     choices = [choice for _, choice in answered]
-    advice = advise(choices)
+    n_ctx = wanted_ctx(params, policy)
+    advice = advise(choices, n_ctx)
+    trained = max(choice.n_ctx_train for choice in choices)
+    if trained < n_ctx and (params.n_ctx or policy.n_ctx):
+        say(f"none of these was trained for a context of {n_ctx}: {trained} at most")
     taken = answered[advice.take][0].words if advice else ()
-    _print(str(own.get("format") or "text"), names, answered, machine, policy, wanted_ctx(params, policy), taken)
+    _print(str(own.get("format") or "text"), names, answered, machine, policy, n_ctx, taken)
     return 0 if advice else DoesNotFit.exit_code
 
 
@@ -143,7 +147,7 @@ def _print(form: str, names: list[str], answered: list[tuple[Offer, Choice]], ma
     from ..report.choose import advice_words, choices_text
 
     labels, choices = [offer.name for offer, _ in answered], [choice for _, choice in answered]
-    advice = advise(choices)
+    advice = advise(choices, n_ctx)
     text = advice_words(labels, choices, advice, n_ctx)
     if form == "hf":
         if advice is None:

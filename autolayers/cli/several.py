@@ -140,18 +140,12 @@ def _named(names: Sequence[str], arguments: Arguments) -> tuple[list[str], list[
 
 def _print(text: str, form: str, plans: Sequence[Plan]) -> None:
     (show if form == "text" else emit)(text)
-    if form not in ("text", "json"):
-        for line in _warnings(plans):
-            say(line)
+    if form in ("text", "json"):
+        return
+    from ..report.multi import of_models
 
-
-def _warnings(plans: Sequence[Plan]) -> Sequence[str]:
-    """What the plans say on stderr, each line once; with the model's path where not all of them say it."""
-    said = [(plan.model.path, warnings_of(plan)) for plan in plans]
-    common = [line for line in said[0][1] if all(line in lines for _, lines in said)]
-    named = [line if path in line else f"{path}: {line}" for path, lines in said for line in lines
-             if line not in common]
-    return list(dict.fromkeys((*common, *named)))
+    for line in of_models(plans, [warnings_of(plan) for plan in plans]):
+        say(line)
 
 
 def _together(together: Together, form: str, arguments: Arguments) -> str:

@@ -136,7 +136,7 @@ class Attempts:
         from .checked_builds import CheckedBuild, keep, named
 
         program, build = self.session.program(), self.session.build
-        if program is None or not self.plan.breakdown.exact:
+        if program is None or self.session.another_build or not self.plan.breakdown.exact:
             return
         parts = [(line.part, line.device, 0 if line.equal else line.difference) for line in comparison.lines
                  if line.difference is not None]

@@ -115,11 +115,13 @@ def bits_per_weight(model: Model) -> float:
     return model.header.n_bytes * 8 / max(1, weights)
 
 
-def advise(choices: Sequence[Choice]) -> Advice | None:
-    """The largest file that is wholly on the GPUs; without one the fastest that fits. None where none does."""
+def advise(choices: Sequence[Choice], n_ctx: int = 0) -> Advice | None:
+    """The largest file that is wholly on the GPUs; without one the fastest that fits. None where none does. Models that
+    were trained for the wanted context come before those that were not."""
     fitting = [i for i, choice in enumerate(choices) if choice.fits]
     if not fitting:
         return None
+    fitting = [i for i in fitting if choices[i].n_ctx_train >= n_ctx] or fitting
     whole = [i for i in fitting if choices[i].verdict == WHOLLY]
     take = max(whole, key=lambda i: (choices[i].size, -i)) if whole else \
         max(fitting, key=lambda i: (_rate(choices[i]), -i))

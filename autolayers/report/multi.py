@@ -33,7 +33,7 @@ def together_text(together: Together, style: Style | None = None, rest: Sequence
     lines += [*_bill(together, style), ""]
     for said in _sharing(together):
         lines += wrap(said, style.width, "- ", "  ")
-    for warning in dict.fromkeys(warning for plan in together.plans for warning in plan.warnings):
+    for warning in of_models(together.plans, [plan.warnings for plan in together.plans]):
         lines += [style(line, "yellow") for line in wrap(warning, style.width, "! ", "  ")]
     alone = len(together.plans) == 1
     lines += [style("fits" if alone else "all fit together", "green") if together.fits else
@@ -54,6 +54,14 @@ def groups_text(groups: Groups, style: Style | None = None, rest: Sequence[str] 
             f"group {number} of {count}: one model"
         parts.append(style(head, "bold") + "\n\n" + together_text(group, style, rest))
     return "\n".join(parts)
+
+
+def of_models(plans: Sequence[Plan], lines: Sequence[Sequence[str]]) -> list[str]:
+    """What there is to say of each plan, each line once; with the model's path where not all plans say it."""
+    common = [line for line in lines[0] if all(line in own for own in lines)]
+    named = [line if printable(plan.model.path) in line else f"{printable(plan.model.path)}: {line}"
+             for plan, own in zip(plans, lines, strict=True) for line in own if line not in common]
+    return list(dict.fromkeys((*common, *named)))
 
 
 def _speed_words(together: Together, i: int) -> str:

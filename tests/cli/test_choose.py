@@ -150,6 +150,17 @@ def test_less_context_is_the_way_out_where_none_fits(chosen, tmp_path: Path) -> 
     assert chosen(str(tmp_path), "--gpu", "1GiB", "--ram", "2GiB", "--format", "hf")[:2] == (5, "")
 
 
+@pytest.mark.parametrize(("n_ctx", "take", "warned"), [("8k", "gemma-2-9b-q4_k_m", False),
+                                                       ("64k", "llama-3.2-1b-q8_0", False),
+                                                       ("1M", "gemma-2-9b-q4_k_m", True)])
+def test_trained_contexts_count(n_ctx: str, take: str, warned: bool, chosen) -> None:
+    """8192 and 131072 tokens."""
+    files = [str(HEADERS / f"{name}.gguf") for name in ("gemma-2-9b-q4_k_m", "llama-3.2-1b-q8_0")]
+    code, out, err = chosen(*files, "--gpu", "24GiB", "--ram", "64GiB", "--ctx", n_ctx)
+    assert code == 0 and f"> {take}" in out
+    assert ("none of these was trained for a context of 1048576: 131072 at most" in err) == warned
+
+
 def test_without_the_network_what_is_here(hub, chosen, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     hub({})
     monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")

@@ -122,7 +122,7 @@ def test_models_take_turns_on_a_processor_alone(form: str, library: Path, capfd:
         text, err = out_of(capfd, "plan", ".", "-dev", "none", "--ram", ram, "--format", form, code=code)
         assert all(name in text for name in FILES) or form == "json", (ram, err)
         if form == "json":
-            assert json.loads(text)["fits"] is not code
+            assert json.loads(text)["fits"] == (code == 0)
             assert sorted(i for own in json.loads(text)["members"] for i in own) == list(range(len(FILES)))
 
 
@@ -133,6 +133,8 @@ def test_what_does_not_fit_is_named_with_the_way_out(library: Path, capfd: pytes
     assert lines[-1] == "autolayers: they do not fit at the same time: --swap plans them in turns"
     for name in names:
         assert sum(line.startswith(f"autolayers: {name}: does not fit: ") for line in lines) == 1
+    text, _ = out_of(capfd, "plan", *names, "--gpu", "1GiB", "--ram", "3GiB", "--format", "text", code=5)
+    assert all(f"! {name}: the launch needs" in text for name in names)
 
 
 def test_what_cannot_be_read_is_one_line(library: Path, capfd: pytest.CaptureFixture[str]) -> None:
