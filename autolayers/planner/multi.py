@@ -6,8 +6,10 @@ the placement of those that are not whole faster, and the contexts of the others
 
 from __future__ import annotations
 
+from ..backends.ops import Ops
 from ..flags.params import FIT_PARAMS_MIN_CTX
 from ..memory.companions import NONE
+from ..memory.margin import parts
 from ..model.models import KEPT
 from ..records import dataclass, replace
 from .answer import plan_on
@@ -98,8 +100,8 @@ def plan_together_on(models: Sequence[Model], params: Params, policy: Policy, ma
     """
     known = _Measured()
     factors = tuple(weights) or (1.0,) * len(models)
-    shared = None if _too_large(models, machine) else \
-        _shared(models, params, policy, machine, companions, factors, known)
+    cannot = _too_large(models, machine) or _too_many(len(models), params, policy, machine)
+    shared = None if cannot else _shared(models, params, policy, machine, companions, factors, known)
     if shared is None:
         plans = _by_size(models, params, policy, machine, companions, notes, known)
         return Together(tuple(plans), machine, factors)
@@ -115,6 +117,16 @@ def _too_large(models: Sequence[Model], machine: Machine) -> bool:
     if machine.ram is None:
         return False
     return sum(model.size for model in models) * LOADED > machine.ram + sum(machine.limits.values())
+
+
+def _too_many(count: int, params: Params, policy: Policy, machine: Machine) -> bool:
+    """Whether so many processes' contexts alone are more than the devices have; not asked where flags may leave a
+    device without any."""
+    if not machine.devices or policy.margin or params.fit_target or params.n_gpu_layers == 0 or params.device == ():
+        return False
+    least = {device.name: sum([size for _, size in parts(device, Ops(n_tokens=1), n_buffers=0)])
+             for device in machine.devices}
+    return all(least.values()) and sum(machine.limits[name] // size for name, size in least.items()) < count
 
 
 def _shared(models: Sequence[Model], params: Params, policy: Policy, machine: Machine, companions: Companions,
