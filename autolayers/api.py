@@ -195,6 +195,9 @@ def machine_for(params: Params, policy: Policy, devices: Sequence[Device | str] 
         if name not in {device.name for device in found}:
             names = ", ".join(device.name for device in found) or "none"
             raise UsageError(f"--budget: there is no device {name} (devices: {names})")
+    if policy.margin and len(policy.margin) > max(1, len(found)):
+        raise UsageError(f"--margin has {len(policy.margin)} sizes for {len(found)} device"
+                         + ("" if len(found) == 1 else "s"))
     # Of an RPC server that does not answer the budget is all that is known
     found = [replace(device, total=budget[device.name], free=budget[device.name])
                if device.name in budget and not device.total else device for device in found]

@@ -31,9 +31,9 @@ def read(command: str, words: Sequence[str], environ: Mapping[str, str] | None =
     if COMMANDS[command].llama:
         typed = arguments.params if environ is None else parse(words, command=command).params
         refuse_contradictions(arguments.own, typed)
-        if typed.model and arguments.positional and command != "ollama modelfile" \
-                and typed.model not in arguments.positional:
-            raise UsageError(f"{arguments.positional[0]} and -m {typed.model} are two models: give one of them")
+        models = arguments.positional[command == "cluster":]      # whose first word is the file of boxes
+        if typed.model and models and command != "ollama modelfile" and typed.model not in models:
+            raise UsageError(f"{models[0]} and -m {typed.model} are two models: give one of them")
     return arguments
 
 

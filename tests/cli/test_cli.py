@@ -149,6 +149,7 @@ class TestErrors:
         (["hf.co/me/my:Q4_K_M"], 3, "a repository of Hugging Face is hf:me/my:Q4_K_M"),
         (["me/my-GGUF"], 3, "a repository of Hugging Face is hf:me/my-GGUF"),
         (["d/my.gguf"], 3, "d/my.gguf: no such file\n"),
+        ([DENSE, "--gpu", "24GiB", "--margin", "1GiB,2GiB"], 2, "--margin has 2 sizes for 1 device\n"),
         ([DENSE, "--gpu", "gtx-1660-tie"], 2, "perhaps gtx-1660-ti"),
         (["sweep", DENSE, "-m", MOE], 2, "two models"),
         (["sweep", DENSE, "--contexts", "a"], 2, "--contexts"),

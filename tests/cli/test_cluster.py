@@ -38,6 +38,8 @@ def files(place: Path, kind: str, answer, *words: str) -> dict[str, str]:
 def test_flags_and_json(answer) -> None:
     code, out, _ = answer(*WORDS)
     assert code == 0 and f"--rpc {RPC} -ts" in out and out.count("\n") == 1
+    command, boxes, name, *flags = WORDS
+    assert answer(command, boxes, "-m", name, *flags)[1] == out
     found = json.loads(answer(*WORDS, "--json")[1])
     assert found["schema"] == 1 and found["flags"] == shlex.split(out)
     assert found["cluster"]["boxes"] == ["shed"] and len(found["cluster"]["others"]) == 3

@@ -61,6 +61,7 @@ def test_the_line_names_the_flag_and_the_way_out(command: str, words: str, messa
     ("sweep", "m --margin 1GiB --fit-target 512", "--margin and -fitt both say the margins: give one of them"),
     ("plan", "m --kv-types f16,q8_0 -ctv q8_0", "--kv-types and -ctk both say the cache types: give one of them"),
     ("sweep", "m -m other", "m and -m other are two models: give one of them"),
+    ("cluster", "boxes.json m -m other", "m and -m other are two models: give one of them"),
     ("inspect", "m -m other", "m and -m other are two models: give one of them"),
     ("plan", "m --json -q", "--json and -q say different things: give one of them"),
     ("plan", "m --format docker --json", "--format and --json say different things: give one of them"),
