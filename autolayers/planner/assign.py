@@ -12,12 +12,14 @@ from __future__ import annotations
 from itertools import permutations
 
 from ..records import dataclass, field
+from .servers import held
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from ..flags.params import Params
+    from .servers import Servers
 
 STEPS = 10_000
 TIES = 500                   # steps in which choices that are only as good are looked at
@@ -63,11 +65,11 @@ class Assignment:
 
 
 def assign(choices: Sequence[Choice], limits: Mapping[str, int], ram: int | None = None,
-           alike: Mapping[str, object] | None = None) -> Assignment | None:
+           alike: Mapping[str, object] | None = None, servers: Servers | None = None) -> Assignment | None:
     """The best choice; of equally good ones that with the fewest models to a device, then that which fills the devices
     most evenly. None where none was found.
-    `alike`: devices with equal values are the same to every model."""
-    return _Search(choices, limits, ram, alike or {}).best()
+    `alike`: devices with equal values are the same to every model; `servers`: devices that one model has for itself."""
+    return _Search(choices, limits, ram, alike or {}, servers or {}).best()
 
 
 @dataclass
@@ -76,11 +78,13 @@ class _State:
 
     left: dict[str, int]
     ram: int | None
+    limits: Mapping[str, int]
+    servers: Servers
     chosen: dict[int, Option] = field(default_factory=dict)
 
     def may(self, option: Option) -> bool:
-        return (self.ram is None or option.ram <= self.ram) and \
-            all(size <= self.left[name] for name, size in option.takes.items())
+        return (self.ram is None or option.ram <= self.ram) and all(
+            size <= self.left[name] for name, size in held(option.takes, self.limits, self.servers).items())
 
     def take(self, i: int, option: Option) -> None:
         self.chosen[i] = option
@@ -90,7 +94,7 @@ class _State:
         self._change(self.chosen.pop(i), 1)
 
     def _change(self, option: Option, sign: int) -> None:
-        for name, size in option.takes.items():
+        for name, size in held(option.takes, self.limits, self.servers).items():
             self.left[name] += sign * size
         if self.ram is not None:
             self.ram += sign * option.ram
@@ -98,9 +102,9 @@ class _State:
 
 class _Search:
     def __init__(self, choices: Sequence[Choice], limits: Mapping[str, int], ram: int | None,
-                 alike: Mapping[str, object]) -> None:
+                 alike: Mapping[str, object], servers: Servers) -> None:
         self.choices, self.limits, self.alike = choices, limits, alike
-        self.state = _State(dict(limits), ram)
+        self.state = _State(dict(limits), ram, limits, servers)
         self.least = [choice.weight * min([choice.cut_price, *(o.price for o in choice.options)]) for choice in choices]
         self.found: tuple[float, float, tuple[Option, ...]] | None = None       # price, crowding, options
         self.steps = self.cuts = 0

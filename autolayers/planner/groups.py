@@ -18,6 +18,7 @@ from .assign import MOST_EXACT, STEPS, Assignment, Choice, Option, assign
 from .evaluate import RAM_MARGIN
 from .multi import SharedOut, Together, measured_plan, settled, with_others
 from .options import Launches, kind
+from .servers import held, servers_of, with_own_servers
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -86,6 +87,7 @@ class _Question:
                  companions: Companions, notes: tuple[str, ...]) -> None:
         self.models, self.params, self.policy, self.machine = models, params, policy, machine
         self.companions, self.notes = companions, notes
+        self.servers = servers_of(machine.devices)
         self.ram = None if machine.ram is None else machine.ram - RAM_MARGIN
         self.options: dict[int, list[Option]] = {}
         self.cut: dict[int, Launches] = {}           # of few models those that are on no device alone
@@ -184,7 +186,8 @@ class _Sets:
 
     def chosen(self, members: Sequence[int]) -> Assignment | None:
         """The launches of a set with the fewest seconds."""
-        return assign([self.asked.choice(i) for i in members], self.asked.machine.limits, self.asked.ram, self.alike)
+        return assign([self.asked.choice(i) for i in members], self.asked.machine.limits, self.asked.ram, self.alike,
+                      self.asked.servers)
 
     def _members(self, mask: int) -> list[int]:
         return [i for bit, i in enumerate(self.models) if mask >> bit & 1]
@@ -199,7 +202,7 @@ class _Sets:
         if any(part and part not in self.seconds for part in parts):
             return
         members = self._members(mask)
-        group = _Group(dict(self.asked.machine.limits), self.asked.ram, {})
+        group = _Group(self.asked, dict(self.asked.machine.limits), self.asked.ram, {})
         simple = len(members) == 1 or not any(i in self.asked.cut for i in members)
         if simple and all(group.place(i, self.asked.options[i]) for i in members):
             self.seconds[mask] = sum(option.price for option in group.chosen.values())
@@ -217,6 +220,7 @@ class _Sets:
 
 @dataclass
 class _Group:
+    asked: _Question
     left: dict[str, int]
     ram: int | None
     chosen: dict[int, Option]
@@ -229,7 +233,7 @@ class _Group:
         option = min(fitting, key=lambda option: (
             option.price, -min((self.left[name] for name in option.takes), default=0)))
         self.chosen[i] = option
-        for name, size in option.takes.items():
+        for name, size in held(option.takes, self.asked.machine.limits, self.asked.servers).items():
             self.left[name] -= size
         self.ram = None if self.ram is None else self.ram - option.ram
         return True
@@ -256,7 +260,7 @@ def _one_after_another(asked: _Question, order: Sequence[int]) -> list[dict[int,
     packed: list[_Group] = []
     for i in order:
         if not any(group.place(i, asked.options[i]) for group in packed):
-            packed.append(_Group(dict(asked.machine.limits), asked.ram, {}))
+            packed.append(_Group(asked, dict(asked.machine.limits), asked.ram, {}))
             packed[-1].place(i, asked.options[i])
     return [dict(sorted(group.chosen.items())) for group in packed]
 
@@ -306,7 +310,8 @@ def plan_any_on(models: Sequence[Model], params: Params, policy: Policy, machine
     for i, option in sorted(chosen.items()):
         limits = {name: parts.get(i, 0) for name, parts in devices.items()}
         mine = replace(machine, limits=limits, ram=None if ram is None else RAM_MARGIN + ram[i])
-        found.append(settled(measured_plan(models[i], option, params, policy, mine, companions, notes, {})))
+        plan = settled(measured_plan(models[i], option, params, policy, mine, companions, notes, {}))
+        found.append(with_own_servers(plan, machine.devices))
     return AnyOf(tuple(found), tuple(sorted(chosen)), most, machine, (), tuple(asked.refused))
 
 
@@ -329,11 +334,14 @@ def _any(asked: _Question, order: Sequence[int], most: int) -> dict[int, Option]
     ram: list[int] = []
     chosen: list[Option] = []
 
+    def takes(option: Option) -> list[tuple[str, int]]:
+        return list(held(option.takes, limits, asked.servers).items())
+
     def fitting() -> Iterator[Option]:
         """The options of the next model."""
         found = [option for option in asked.options[order[len(chosen)]]
                  if (asked.ram is None or _heaviest([*ram, option.ram], most) <= asked.ram)
-                 and all(_heaviest([*sizes[name], size], most) <= limits[name] for name, size in option.takes.items())]
+                 and all(_heaviest([*sizes[name], size], most) <= limits[name] for name, size in takes(option))]
         return iter(sorted(found, key=lambda option: (option.price, max(
             (_heaviest(sizes[name], most) for name in option.takes), default=0))))
 
@@ -343,7 +351,7 @@ def _any(asked: _Question, order: Sequence[int], most: int) -> dict[int, Option]
         if option is not None:
             chosen.append(option)
             ram.append(option.ram)
-            for name, size in option.takes.items():
+            for name, size in takes(option):
                 sizes[name].append(size)
             if len(chosen) == len(order):
                 return dict(zip(order, chosen, strict=True))
@@ -353,7 +361,7 @@ def _any(asked: _Question, order: Sequence[int], most: int) -> dict[int, Option]
         if not chosen:
             return None
         ram.pop()
-        for name in chosen.pop().takes:
+        for name, _ in takes(chosen.pop()):
             sizes[name].pop()
     return None
 

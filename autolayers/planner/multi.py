@@ -16,6 +16,7 @@ from .answer import plan_on
 from .assign import MOST_EXACT, Assignment
 from .evaluate import RAM_MARGIN
 from .options import Launches
+from .servers import held, with_own_servers
 from .sharing import Sharing
 from .solve import CONTEXT_PRICE
 
@@ -173,7 +174,8 @@ def _finer(sharing: Sharing, found: Assignment | None, policy: Policy) -> Assign
         if option is None or not _has(left, ram, option):
             return found
         chosen.append(option)
-        left.update({name: left[name] - size for name, size in option.takes.items()})
+        takes = held(option.takes, sharing.machine.limits, sharing.servers)
+        left.update({name: left[name] - size for name, size in takes.items()})
         ram = None if ram is None else ram - option.ram
     price = sum(weight * option.price for weight, option in zip(sharing.weights, chosen, strict=True))
     return found if found is not None and found.price <= price else Assignment(tuple(chosen), price, exact=False)
@@ -216,8 +218,9 @@ class SharedOut:
             limits.update({name: size + self.spare[name] // parts[name] for name, size in option.takes.items()})
             ram = None if self.ram_spare is None else RAM_MARGIN + option.ram + self.ram_spare // len(rest)
             mine = replace(self.machine, limits=limits, ram=ram)
-            plan = found[i] = settled(measured_plan(self.models[i], option, self.params, self.policy, mine,
-                                                    self.companions, self.notes, self.known.of(self.models[i])))
+            plan = settled(measured_plan(self.models[i], option, self.params, self.policy, mine, self.companions,
+                                         self.notes, self.known.of(self.models[i])))
+            found[i] = with_own_servers(plan, self.machine.devices)
             self._take(option.takes, option.ram, -1)
             self._take(takes_of(plan), plan.host.resident + plan.host.growing)
         return [found[i] for i in range(len(order))]

@@ -9,6 +9,7 @@ from __future__ import annotations
 from ..records import lazy, replace
 from .assign import CUT_GAIN, MOST_EXACT, Choice, assign
 from .options import kind
+from .servers import servers_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -29,6 +30,7 @@ class Sharing:
                  ram: int | None) -> None:
         self.launches, self.weights, self.machine, self.ram = launches, weights, machine, ram
         self.alike = {device.name: kind(device) for device in machine.devices}
+        self.servers = servers_of(machine.devices)
         self.spilled: list[dict[Home, list[Option]]] = [{} for _ in launches]
         self.cut = [False] * len(launches)
         self.many = len(launches) > MOST_EXACT       # too many to keep what each was measured with
@@ -76,7 +78,8 @@ class Sharing:
 
     def _assign(self, models: Sequence[int] | None = None) -> Assignment | None:
         chosen = range(len(self.launches)) if models is None else models
-        return assign([self._choice(i) for i in chosen], self.machine.limits, self.ram, self.alike)
+        return assign([self._choice(i) for i in chosen], self.machine.limits, self.ram, self.alike,
+                      self.servers)
 
     def _choice(self, i: int) -> Choice:
         spilled = [option for options in self.spilled[i].values() for option in options]
@@ -98,7 +101,7 @@ class Sharing:
         options = [launches.option(option.params) for launches, option in zip(self.launches, found.chosen, strict=True)]
         sure = [Choice([option] if option else [], weight)
                 for option, weight in zip(options, self.weights, strict=True)]
-        again = assign(sure, self.machine.limits, self.ram)
+        again = assign(sure, self.machine.limits, self.ram, servers=self.servers)
         return again and replace(again, exact=found.exact)
 
     def _refine(self, found: Assignment) -> bool:

@@ -17,7 +17,7 @@ from support import HEADERS, model
 
 import autolayers
 from autolayers import Device, LaunchRefused, estimate
-from autolayers.api import machine_for, plan_together
+from autolayers.api import machine_for, plan_any, plan_groups, plan_together
 from autolayers.devices import Host
 from autolayers.flags.policy import read
 from autolayers.model.models import KEPT, Models
@@ -215,6 +215,29 @@ def test_weights_and_smallest_contexts_are_kept() -> None:
         assert found.fits and all(plan.breakdown.n_ctx >= 16384 for plan in found.plans)
         assert found.users() == {"CUDA0": [fast], "CUDA1": [1 - fast]}
         assert found.to_dict()["weights"] == list(weights)
+
+
+def test_a_server_serves_one_model_at_a_time() -> None:
+    """A ggml-rpc-server talks with one llama-server: no other has its devices, or names it in --rpc."""
+    servers = {"a:1": ("RPC0",), "b:2": ("RPC1", "RPC2")}
+    remote = [Device(name, 24 << 30, 23 << 30, server, "RPC", "rpc", link=1e9, latency=1e-4)
+              for server, names in servers.items() for name in names]
+    devices = [*remote, Device.hypothetical("6GiB")]
+    models = [model(name) for name in ("llama-3.1-8b-q4_k_m", "qwen3-8b-q4_k_m", "gemma-3-4b-q8_0")]
+    for count, planned in itertools.product((2, 3), (plan_together, plan_groups, plan_any)):
+        found = planned(models[:count], ["--rpc", "a:1,b:2"], devices=devices, host=Host(64 << 30, 64 << 30, "given"))
+        groups = [list(group.plans) for group in getattr(found, "groups", [found])]
+        assert found.fits and max(map(len, groups)) > 1
+        if planned is plan_any:
+            assert found.most == count
+        for plans in groups:
+            used = [{server for server, names in servers.items() for row in plan.devices
+                     if row.used and row.name in names} for plan in plans]
+            assert sum(map(len, used)) == len(set().union(*used))
+            for plan, own in zip(plans, used, strict=True):
+                words = dict(itertools.pairwise(plan.flags))
+                assert words.get("--rpc", "") == ",".join(sorted(own)) and plan.params.rpc == tuple(sorted(own))
+                assert not own or len(own) > 1 or words["-dev"].split(",")[0] == "RPC0"
 
 
 def test_models_that_do_not_fit_are_planned_all_the_same() -> None:

@@ -1,0 +1,75 @@
+"""Several models and RPC servers: a ggml-rpc-server serves one llama-server at a time (the loop of accept in
+ggml_backend_rpc_start_server), and another that only names it in --rpc waits for ever.
+
+So a model that has a device of a server has all of it, and the commands of the others do not name it.
+"""
+
+from __future__ import annotations
+
+from ..records import replace
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from ..devices.device import Device
+    from .plan import Plan
+
+    Servers = Mapping[str, tuple[str, ...]]      # the devices of each device's server
+
+
+def servers_of(devices: Sequence[Device]) -> dict[str, tuple[str, ...]]:
+    """For each device of a server all devices of it; they are described by their server."""
+    return {device.name: tuple(other.name for other in devices
+                               if other.kind == "rpc" and other.description == device.description)
+            for device in devices if device.kind == "rpc"}
+
+
+def held(takes: Mapping[str, int], limits: Mapping[str, int], servers: Servers) -> Mapping[str, int]:
+    """What nobody else may have of each device where a model takes so much: of a server's all."""
+    if not servers or not any(name in servers for name in takes):
+        return takes
+    whole = {other: limits[other] for name in takes for other in servers.get(name, ())}
+    return {**takes, **{name: max(takes.get(name, 0), size) for name, size in whole.items()}}
+
+
+def with_own_servers(plan: Plan, devices: Sequence[Device]) -> Plan:
+    """The plan with flags that name only the servers whose devices it uses, numbered through as llama.cpp does."""
+    params, remote = plan.params, [device for device in devices if device.kind == "rpc"]
+    if not params.rpc:
+        return plan
+    endpoints = _endpoints(remote, params.rpc)
+    used = {row.name for row in plan.devices if row.used}
+    kept = [endpoint for endpoint in params.rpc if any(endpoints.get(name) == endpoint for name in used)]
+    if endpoints and len(kept) < len(params.rpc):
+        stays = [device.name for device in remote if endpoints[device.name] in kept]
+        names = {name: f"{name.rstrip('0123456789')}{number}" for number, name in enumerate(stays)}
+        names |= {device.name: device.name for device in devices if device.kind != "rpc"}
+        order = params.device or tuple(device.name for device in devices)
+        split = params.tensor_split and tuple(
+            part for name, part in zip(order, params.tensor_split, strict=False) if name in names)
+        device = params.device and tuple(names[name] for name in params.device if name in names)
+        words = {"--rpc": ",".join(kept), "-dev": ",".join(device or ()),
+                 "-ts": ",".join(f"{part:g}" for part in split or ())}
+        return replace(plan, params=replace(params, rpc=tuple(kept), device=device, tensor_split=split),
+                       flags=_changed(plan.flags, words))
+    return plan
+
+
+def _endpoints(remote: Sequence[Device], rpc: Sequence[str]) -> dict[str, str]:
+    """The server of each device, {} where that is not known."""
+    if all(device.description in rpc for device in remote):
+        return {device.name: device.description for device in remote}
+    return {device.name: endpoint for device, endpoint in zip(remote, rpc, strict=True)} \
+        if len(remote) == len(rpc) else {}
+
+
+def _changed(flags: Sequence[str], words: Mapping[str, str]) -> tuple[str, ...]:
+    """Flags with other values; without those whose value is empty."""
+    found: list[str] = []
+    for i, flag in enumerate(flags):
+        if i and flags[i - 1] in words:
+            found += [flags[i - 1], words[flags[i - 1]]] if words[flags[i - 1]] else []
+        elif flag not in words:
+            found.append(flag)
+    return tuple(found)
