@@ -32,6 +32,9 @@ class Rules(RuleSet):
     # placement
     output_first = Rule("placement", 7450, "#18148", "-ngl counts the output layer first; before, last", after=7400)
 
+    layer_embd_with_input = Rule("placement", 8990, "", "Gemma's embeddings of layers lie with the input, in RAM; "
+                                 "before, with the output layer", after=8721)
+
     draft_heads_lent = Rule("placement", 11549, "", "a DFlash draft without an output matrix takes its target's; "
                             "before, its own embeddings", after=11434)
 

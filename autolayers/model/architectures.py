@@ -89,6 +89,7 @@ class Architecture:
     # too); physical: one pass over the blocks
     rope_users: Literal["", "all", "full", "full-all", "physical"] = ""
     lazy_embd: bool = False     # --lazy-mode reads per_layer_token_embd row by row from the file
+    late_embd: bool = False     # per_layer_token_embd lies with the output layer, not with the input
     mtp_tensors: bool = True    # False: tensors of MTP blocks are never loaded
     mtp_leaks: str = ""         # regex of tensors of skipped MTP blocks that are loaded all the same
 
@@ -135,6 +136,7 @@ else:
         """Made an Architecture when a model needs it: all of them would cost each start a third of a millisecond."""
         return name, {"rope": rope, **facts}
 
+_LATE_EMBD = (("layer_embd_with_input", {"late_embd": True}),)
 _LATE = 11311          # exact_from of architectures that no older build was compared for
 _SIGMOID = {"expert_gating_func": 2}
 _ALIBI = {"f_max_alibi_bias": 8.0}
@@ -205,9 +207,9 @@ _TABLE: Any = (
     _row("gemma2", "neox", window=SlidingWindow(2, "always", size=4096), tied="always"),
     _row("gemma3", "neox", defaults={"f_final_logit_softcapping": 0.0}, window=SlidingWindow(6), after=4440),
     _row("gemma3n", "neox", defaults={"f_attention_scale": 1.0}, window=SlidingWindow(5, "required"), shared_kv=20,
-         tied="first", split_tensor=False, after=5310),
+         tied="first", split_tensor=False, before=_LATE_EMBD, after=5310),
     _row("gemma4", "neox", defaults={"f_attention_scale": 1.0}, window=SlidingWindow(0, "required", array=True),
-         shared_kv=0, tied="first", rope_users="full", lazy_embd=True, after=8470),
+         shared_kv=0, tied="first", rope_users="full", lazy_embd=True, before=_LATE_EMBD, after=8470),
     _row("gemma4-assistant", "neox", defaults={"f_attention_scale": 1.0}, embd_inp="output",
          window=SlidingWindow(0, "required", array=True), tied="always", rope_users="full-all", mtp_leaks=".",
          mtp="own", borrows=("cache",), note="its context borrows the target's cache", after=9548, exact_from=_LATE),

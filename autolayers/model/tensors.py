@@ -97,6 +97,8 @@ def classify(row: Architecture, name: str) -> tuple[str, int, str, bool]:
     if block < 0:
         if stem == "token_embd_norm" and row.norm_misnamed:
             place, op, known = OUTPUT, "MUL", True
+        elif stem == "per_layer_token_embd" and row.late_embd:
+            place, op, known = OUTPUT, "GET_ROWS", True
         else:
             known = stem in _MODEL_CLASS
             place, op = _MODEL_CLASS.get(stem, (OUTPUT, "MUL_MAT"))

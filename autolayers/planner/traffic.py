@@ -84,8 +84,9 @@ class Traffic:
         for weight in model.weights:
             name = weight.info.name
             layer = weight.block if weight.layer == "repeating" else self.n_layer
-            if weight.op in ("NONE", "ROPE") or (weight.layer == "input" and name != "token_embd.weight"):
-                continue             # of the input tables single rows are read, rope factors are tiny
+            table = weight.layer == "input" or (weight.layer == "output" and weight.op == "GET_ROWS")
+            if weight.op in ("NONE", "ROPE") or (table and name != "token_embd.weight"):
+                continue             # of tables single rows are read, rope factors are tiny
             if weight.layer == "repeating" and layer >= hparams.n_layer:
                 continue             # MTP blocks take no part in plain generation
             self.reads[name] = layer, weight.op == "MUL_MAT_ID" and hparams.n_expert > 0

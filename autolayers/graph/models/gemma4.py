@@ -25,7 +25,8 @@ def per_layer_inputs(llm: Llm, embd: Tensor, width: int, rows: Tensor | None = N
     else:
         selected = per_layer_rows(llm)
         selected = g.scale(g.reshape(selected, width, llm.n_layer, n))
-        g.expand(selected)
+        if llm.rules.layer_embd_with_input:
+            g.expand(selected)
     projected = g.scale(g.mul_mat(llm.need("per_layer_model_proj.weight"), embd))
     projected = g.reshape(projected, width, llm.n_layer, n)
     projected = llm.build_norm(projected, llm.need("per_layer_proj_norm.weight"))
