@@ -458,7 +458,9 @@ class CostModel:
 
     def caches(self, params: Params) -> list[Attention | None]:
         """What attention reads and computes in each layer."""
-        key = (params.cache_type_k, params.cache_type_v, params.swa_full, params.flash_attn, params.n_ubatch)
+        windows = self.evaluator.model.hparams.is_swa_any        # whose cells follow from the micro-batch
+        key = (params.cache_type_k, params.cache_type_v, params.flash_attn,
+               (params.swa_full, params.n_ubatch) if windows else ())
         if key not in self._caches:
             found = self.evaluator.caches(params)
             self._caches[key] = [] if found is None else self.traffic.attention(*found, params.flash_attn != "off")
