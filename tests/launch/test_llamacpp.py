@@ -393,6 +393,34 @@ def test_a_device_of_this_machine_before_one_of_a_server(
     launch_and_check(binaries, file, flags, [*remote("RPC0"), gpu], tmp_path, spare, mock_cuda(gpu))
 
 
+def test_models_that_are_loaded_together_with_one_server(
+        binaries: pathlib.Path, rpc: Rpc, tmp_path: pathlib.Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """Both commands come up: a llama-server that names the other's server waits for it."""
+    names = [str(FIXTURES / "tiny" / f"{name}.gguf") for name in ("chat", "dense")]
+    endpoint = f"127.0.0.1:{rpc.port}"
+    assert main(["plan", *names, "--rpc", endpoint, "-c", "256", "--format", "flags"]) == 0
+    commands = [line.split() for line in capfd.readouterr().out.splitlines()]
+    assert [endpoint in words for words in commands].count(True) == 1
+    ports = [free_port() for _ in commands]
+    servers = [subprocess.Popen([binaries / "llama-server", *words, "--port", str(port)], stdout=subprocess.DEVNULL,
+                                stderr=subprocess.DEVNULL) for words, port in zip(commands, ports, strict=True)]
+    try:
+        for port in ports:
+            until(lambda port=port: healthy(port))  # type: ignore[misc]
+    finally:
+        for server in servers:
+            server.kill()
+            server.wait()
+
+
+def healthy(port: int) -> bool:
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=5) as answer:
+            return bool(answer.status == 200)
+    except OSError:
+        return False
+
+
 CUDA = [
     (["16GiB"], ["-ngl", "all", "-c", "4096"]),
     (["16GiB"], ["-ngl", "1", "-c", "2048", "-np", "2", "-fa", "off"]),
