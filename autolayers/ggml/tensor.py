@@ -160,6 +160,7 @@ class Graph:
         if len(self.nodes) > self.max_nodes:
             raise ValueError(f"more than {self.max_nodes} nodes")
         tensor.seen = True
+        nodes = self.nodes
         stack = [(tensor, iter(tensor.src))]
         while stack:
             node, sources = stack[-1]
@@ -170,10 +171,10 @@ class Graph:
                     if source.src:
                         stack.append((source, iter(source.src)))
                         break
-                    (self.leafs if source.op == "NONE" else self.nodes).append(source)
+                    (self.leafs if source.op == "NONE" else nodes).append(source)
             else:
                 stack.pop()
-                (self.leafs if node.op == "NONE" else self.nodes).append(node)
+                (self.leafs if node.op == "NONE" else nodes).append(node)
 
     # leafs
 
@@ -194,17 +195,21 @@ class Graph:
     def view(self, a: Tensor, ne: tuple[int, ...], nb: tuple[int, ...] = (), offset: int = 0) -> Tensor:
         """ggml_view_1d..4d: `nb` gives the strides from dimension 1 on; missing ones continue without gaps."""
         shape = (*ne, 1, 1, 1, 1)[:4]
-        strides = [type_size(a.type), *nb]
-        if len(strides) == 1:
-            strides.append(row_size(a.type, shape[0]))
-        while len(strides) < 4:
-            strides.append(strides[-1] * shape[len(strides) - 1])
-        return Tensor("VIEW", a.type, shape, (a,), tuple(strides), a, offset)  # type: ignore[arg-type]
+        size, (_, n1, n2, _) = _SIZE[a.type], shape
+        if len(nb) == 3:
+            strides = (size, *nb)
+        elif len(nb) == 2:
+            strides = (size, *nb, nb[1] * n2)
+        else:
+            row = nb[0] if nb else row_size(a.type, shape[0])
+            strides = (size, row, row * n1, row * n1 * n2)
+        return Tensor("VIEW", a.type, shape, (a,), strides, a, offset)  # type: ignore[arg-type]
 
     def permute(self, a: Tensor, *axes: int) -> Tensor:
         ne, nb = [0] * 4, [0] * 4
-        for i, axis in enumerate(axes):
-            ne[axis], nb[axis] = a.ne[i], a.nb[i]
+        i, j, k, m = axes
+        ne[i], ne[j], ne[k], ne[m] = a.ne
+        nb[i], nb[j], nb[k], nb[m] = a.nb
         return Tensor("PERMUTE", a.type, tuple(ne), (a,), tuple(nb), a)  # type: ignore[arg-type]
 
     def transpose(self, a: Tensor) -> Tensor:
