@@ -163,12 +163,26 @@ def read_file(window: ReadWindow) -> Header:
     return _read_tensors(window, version, alignment, metadata, n_tensors)
 
 
+_OTHERS = (      # how files begin that are often there instead
+    (b"vers", "a Git LFS pointer instead of it (`git lfs pull` fetches the file)"),
+    (b"<", "a web page, perhaps a login or the page about the file"),
+    (b"PK\x03\x04", "an archive, as PyTorch saves models: convert_hf_to_gguf.py of llama.cpp converts them"),
+    (b"lmgg", "in a format before GGUF: download the model anew"),
+    (b"fmgg", "in a format before GGUF: download the model anew"),
+    (b"tjgg", "in a format before GGUF: download the model anew"))
+
+
 def _read_start(window: ReadWindow) -> tuple[int, int, int]:
     if not window.fill(4):
         raise window.error("not a GGUF file: it is empty" if not window.buf else "not a GGUF file: only "
                            f"{len(window.buf)} bytes")
     magic = window.buf[:4]
     if magic != b"GGUF":
+        for start, what in _OTHERS:
+            if magic.startswith(start):
+                raise window.error(f"not a GGUF file: {what}")
+        if window.buf[8:10] == b'{"':
+            raise window.error("not a GGUF file: safetensors, which convert_hf_to_gguf.py of llama.cpp converts")
         raise window.error(f"not a GGUF file: it starts with {magic!r}")
     window.pos = 4
     version = window.u32()

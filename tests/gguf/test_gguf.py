@@ -239,8 +239,19 @@ def test_paths_that_are_no_model(tmp_path: Path) -> None:
     with pytest.raises(ModelError, match="it is empty"):
         read_header(tmp_path / "empty.gguf")
     (tmp_path / "page.gguf").write_text("<!doctype html>")
-    with pytest.raises(ModelError, match="not a GGUF file: it starts with b'<!do'"):
+    with pytest.raises(ModelError, match="not a GGUF file: a web page"):
         read_header(tmp_path / "page.gguf")
+
+
+@pytest.mark.parametrize(("start", "what"), [
+    (b"version https://git-lfs.github.com/spec/v1\n", "a Git LFS pointer"), (b"<html>", "a web page"),
+    (b"PK\x03\x04", "an archive"), (b"tjgg\x03\0\0\0", "a format before GGUF"),
+    (b"\x98\0\0\0\0\0\0\0{\"__", "safetensors"),
+    (b"GGML", "it starts with b'GGML'")])
+def test_files_of_other_kinds_are_named(tmp_path: Path, start: bytes, what: str) -> None:
+    (tmp_path / "m.gguf").write_bytes(start)
+    with pytest.raises(ModelError, match=f"m.gguf: not a GGUF file: .*{what}"):
+        read_header(tmp_path / "m.gguf")
 
 
 def test_reading_imports_nothing_heavy() -> None:

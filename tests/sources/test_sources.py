@@ -198,7 +198,7 @@ def test_a_refused_token_is_named_not_shown(web: Web) -> None:
     (b"  \n<html>", "a web page"),
     (b"version https://git-lfs.github.com/spec/v1\noid sha256:1", "Git LFS pointer"),
     (b"", "it is empty"),
-    (b"PK\3\4....", "it starts with b'PK"),
+    (b"PK\3\4....", "not a GGUF file: an archive"),
     (DENSE[:100], "ends inside its header"),
 ])
 def test_what_is_no_model(web: Web, body: bytes, words: str) -> None:
