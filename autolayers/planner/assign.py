@@ -69,7 +69,7 @@ def assign(choices: Sequence[Choice], limits: Mapping[str, int], ram: int | None
     """The best choice; of equally good ones that with the fewest models to a device, then that which fills the devices
     most evenly. None where none was found.
     `alike`: devices with equal values are the same to every model; `servers`: devices that one model has for itself."""
-    return _Search(choices, limits, ram, alike or {}, servers or {}).best()
+    return Search(choices, limits, ram, alike or {}, servers or {}).best()
 
 
 @dataclass
@@ -100,7 +100,9 @@ class _State:
             self.ram += sign * option.ram
 
 
-class _Search:
+class Search:
+    """One question; `complete` says of its answer, None too, that nothing was left out."""
+
     def __init__(self, choices: Sequence[Choice], limits: Mapping[str, int], ram: int | None,
                  alike: Mapping[str, object], servers: Servers) -> None:
         self.choices, self.limits, self.alike = choices, limits, alike
@@ -108,6 +110,10 @@ class _Search:
         self.least = [choice.weight * min([choice.cut_price, *(o.price for o in choice.options)]) for choice in choices]
         self.found: tuple[float, float, tuple[Option, ...]] | None = None       # price, crowding, options
         self.steps = self.cuts = 0
+
+    @property
+    def complete(self) -> bool:
+        return len(self.choices) <= MOST_EXACT and self.steps <= STEPS and self.cuts < MOST_CUTS
 
     def best(self) -> Assignment | None:
         by_size = sorted(range(len(self.choices)), key=lambda i: -max(
@@ -120,7 +126,7 @@ class _Search:
             for i in reversed(by_size):
                 rest.append(rest[-1] + self.least[i])
             self._branch(by_size, 0, 0.0, rest[::-1], ())
-            exact = self.steps <= STEPS and self.cuts < MOST_CUTS
+            exact = self.complete
         else:
             self._improve()
         return None if self.found is None else Assignment(self.found[2], self.found[0], exact)

@@ -14,7 +14,7 @@ from ..errors import LaunchRefused, ModelError
 from ..memory.companions import NONE
 from ..records import dataclass, replace
 from .answer import plan_on
-from .assign import MOST_EXACT, STEPS, Assignment, Choice, Option, assign
+from .assign import MOST_EXACT, STEPS, Assignment, Choice, Option, Search
 from .evaluate import RAM_MARGIN
 from .multi import SharedOut, Together, measured_plan, settled, with_others
 from .options import Launches, kind
@@ -155,7 +155,7 @@ class _Sets:
     def __init__(self, asked: _Question, models: Sequence[int], weights: Sequence[float]) -> None:
         self.asked, self.models, self.weights = asked, models, weights
         self.alike = {device.name: kind(device) for device in asked.machine.devices}
-        self.searched = 0
+        self.searched, self.proven = 0, True
         self.seconds: dict[int, float] = {}      # of each set that fits, by its bits
 
     def best(self) -> list[tuple[int, ...]]:
@@ -186,8 +186,11 @@ class _Sets:
 
     def chosen(self, members: Sequence[int]) -> Assignment | None:
         """The launches of a set with the fewest seconds."""
-        return assign([self.asked.choice(i) for i in members], self.asked.machine.limits, self.asked.ram, self.alike,
-                      self.asked.servers)
+        search = Search([self.asked.choice(i) for i in members], self.asked.machine.limits, self.asked.ram, self.alike,
+                        self.asked.servers)
+        found = search.best()
+        self.proven &= found is not None or search.complete
+        return found
 
     def _members(self, mask: int) -> list[int]:
         return [i for bit, i in enumerate(self.models) if mask >> bit & 1]
@@ -206,9 +209,10 @@ class _Sets:
         simple = len(members) == 1 or not any(i in self.asked.cut for i in members)
         if simple and all(group.place(i, self.asked.options[i]) for i in members):
             self.seconds[mask] = sum(option.price for option in group.chosen.values())
-        elif self.searched < MOST_SEARCHED and self._may_fit(members):
+        elif self._may_fit(members):
             self.searched += 1
-            found = self.chosen(members)
+            self.proven &= self.searched <= MOST_SEARCHED
+            found = self.chosen(members) if self.searched <= MOST_SEARCHED else None
             if found is not None:
                 self.seconds[mask] = found.price
 
@@ -250,7 +254,7 @@ def _sets(asked: _Question, weights: Sequence[float]) -> tuple[list[dict[int, Op
             chosen = sets.chosen(members)
             options = chosen.chosen if chosen else [asked.options[i][0] for i in members]
             found.append(dict(zip(members, options, strict=True)))
-        return found, sets.searched < MOST_SEARCHED
+        return found, sets.proven
     ways = [_one_after_another(asked, some) for some in (order, order[::-1])]
     return max(ways, key=lambda sets: sum(sum(weights[i] for i in chosen) ** 2 for chosen in sets)), False
 
