@@ -12,6 +12,7 @@ from ..output import emit, say, show
 from ..quoting import shell
 from ..records import replace
 from . import load
+from .progress import Progress
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -53,8 +54,8 @@ def _one(name: str, arguments: Arguments, form: str) -> int:
     model = load(name, arguments)
 
     def make(arguments: Arguments) -> Plan:
-        return plan(model, arguments, environ=os.environ, explain=form in ("text", "json"),
-                    advise=True)
+        with Progress(what="planning"):
+            return plan(model, arguments, environ=os.environ, explain=form in ("text", "json"), advise=True)
 
     given = arguments
     if form in ("text", "flags", "json", "number"):

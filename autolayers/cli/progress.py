@@ -7,16 +7,18 @@ import sys
 
 
 class Progress:
-    """`step` after each of `count` things; `what` are they called."""
+    """`step` after each of `count` things; `what` are they called. Without a count, what is done while the block of a
+    `with` runs."""
 
-    def __init__(self, count: int, what: str = "") -> None:
+    def __init__(self, count: int = 0, what: str = "") -> None:
         self.count, self.what, self.done = count, what, 0
         self.on = sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
 
     def show(self) -> None:
         """The line as it is now."""
         if self.on:
-            print(f"\r{self.what}{min(self.done + 1, self.count)} of {self.count}", end="", file=sys.stderr, flush=True)
+            how_far = f"{min(self.done + 1, self.count)} of {self.count}" if self.count else ""
+            print(f"\r{self.what}{how_far}", end="", file=sys.stderr, flush=True)
 
     def step(self) -> None:
         """One more is done."""
@@ -26,3 +28,10 @@ class Progress:
     def clear(self) -> None:
         if self.on:
             print("\r\x1b[K", end="", file=sys.stderr, flush=True)
+
+    def __enter__(self) -> Progress:
+        self.show()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.clear()

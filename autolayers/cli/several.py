@@ -12,6 +12,7 @@ from ..output import emit, say, show
 from ..quoting import shell
 from . import load
 from .plan import printable, warnings_of, without_verbose
+from .progress import Progress
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -32,13 +33,16 @@ def at_once(names: list[str], arguments: Arguments, form: str) -> int:
     _refuse_number(form)
     names, weights = weighted(names)
     models = _models(names, arguments)
-    together = plan_together(models, arguments, environ=os.environ, weights=weights)
+    with Progress(what="planning"):
+        together = plan_together(models, arguments, environ=os.environ, weights=weights)
     if form not in ("text", "json", "flags") and not together.fits:
         say("they do not fit at the same time: they take turns")
         return _take_turns(names, weights, models, arguments, form)
     _print(_together(together, form, arguments), form, together.plans)
     if form == "flags" and not together.fits:
         say("they do not fit at the same time: --swap plans them in turns")
+    if form in ("text", "flags") and len(names) > 1 and arguments.value("--port") is not None:
+        say("--port is one for all of them here: give each its own")
     return 0 if together.fits else 5
 
 

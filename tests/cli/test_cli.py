@@ -306,3 +306,17 @@ def test_a_token_is_never_printed(form: str) -> None:
         "fixtures/headers/llama-3.1-8b-q4_k_m.gguf", "--gpu", "24GiB", "-hft", "hush", "--port", "81", "--format", form
     )
     assert "hush" not in done.stdout + done.stderr and "HF_TOKEN" in done.stdout + done.stderr and "81" in done.stdout
+
+
+@pytest.mark.skipif(os.name != "posix", reason="terminals")
+def test_a_terminal_is_told_what_takes_its_time() -> None:
+    """And the line is gone before the answer, and before an error."""
+    ours, theirs = os.openpty()
+    for words, code in (([DENSE, "--gpu", "24GiB"], 0), ([DENSE, DENSE, "--gpu", "24GiB"], 0),
+                        ([DENSE, "--gpu", "24GiB", "-dev", "CUDA9"], 2)):
+        done = subprocess.run([sys.executable, "-m", "autolayers", *words], stdout=subprocess.PIPE, stderr=theirs,
+                              cwd=ROOT, env={**os.environ, "TERM": "xterm"}, check=False)
+        assert done.returncode == code and b"planning" not in done.stdout
+        assert os.read(ours, 4096).startswith(b"\rplanning\r\x1b[K")
+    os.close(ours)
+    os.close(theirs)

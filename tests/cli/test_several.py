@@ -135,6 +135,8 @@ def test_what_does_not_fit_is_named_with_the_way_out(library: Path, capfd: pytes
         assert sum(line.startswith(f"autolayers: {name}: does not fit: ") for line in lines) == 1
     text, _ = out_of(capfd, "plan", *names, "--gpu", "1GiB", "--ram", "3GiB", "--format", "text", code=5)
     assert all(f"! {name}: the launch needs" in text for name in names)
+    _, err = out_of(capfd, "plan", *names, "--gpu", "24GiB", "--port", "80", "--format", "flags")
+    assert err == "autolayers: --port is one for all of them here: give each its own\n"
 
 
 def test_what_cannot_be_read_is_one_line(library: Path, capfd: pytest.CaptureFixture[str]) -> None:

@@ -301,7 +301,7 @@ def test_models_of_one_name_are_told_apart(capfd: pytest.CaptureFixture[str]) ->
 def test_formats_for_one_model_say_so(kind: str, capfd: pytest.CaptureFixture[str]) -> None:
     assert main(["plan", SMALL, LLAMA, "--gpu", "24GiB", "--format", kind]) == 2
     said = capfd.readouterr().err
-    assert f"--format {kind} is for one model; for several: text, flags, number, json, llama-swap, preset" in said
+    assert f"--format {kind} is for one model; for several: text, flags, json, llama-swap, preset" in said
 
 
 # --- names that mean something to somebody

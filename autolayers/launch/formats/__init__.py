@@ -81,7 +81,7 @@ def _written(writer: Callable[..., str], launches: Sequence[LaunchFile], warn: C
 def _writer(kind: str, names: Sequence[str]) -> Callable[..., str]:
     """The `write` of the module with the format's name."""
     if kind in FORMATS and kind not in names:
-        several = ", ".join(("text", "flags", "number", "json", *names))
+        several = ", ".join(("text", "flags", "json", *names))
         raise UsageError(f"--format {kind} is for one model; for several: {several}")
     if kind not in names:
         raise UsageError(f"--format {kind}: expected one of {', '.join(names)}")
