@@ -49,6 +49,11 @@ def parts(device: Device, ops: Ops, usage: Usage | None = None, n_buffers: int =
     return tuple((name, size) for name, size in named if size)
 
 
+def least(device: Device) -> int:
+    """Bytes that stay free on a device in any launch that uses it: its context, above all."""
+    return sum([size for _, size in parts(device, Ops(n_tokens=1), n_buffers=0)])
+
+
 def margin(device: Device, model: Model, params: Params, use: Static, ops: Ops | None = None) -> Parts:
     """The margin of `device` in the launch that allocates `use`, as (name, bytes); `ops`: ops_of() where it is known
     already.

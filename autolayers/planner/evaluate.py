@@ -8,6 +8,7 @@ from ..flags.params import FIT_PARAMS_MIN_CTX, Params
 from ..memory.breakdown import Breakdown, LowerBound, Static
 from ..memory.companions import NONE
 from ..memory.estimate import Estimator
+from ..memory.margin import least
 from ..memory.split import model_devices
 from ..records import dataclass, replace
 from . import serving
@@ -232,6 +233,11 @@ class Evaluator:
             return self.estimator.kernels(Params(n_ctx=FIT_PARAMS_MIN_CTX, n_gpu_layers=0), self.machine.devices)
         except LaunchRefused:
             return {}
+
+    def usable(self, params: Params) -> bool:
+        """Whether any device has more memory than any launch must leave free there."""
+        return bool(self.target or params.fit_target) or any(
+            self.machine.limits[device.name] > least(device) for device in self.machine.devices)
 
     def margin(self, device: Device, params: Params, use: Measured) -> Parts:
         """The named parts of what stays free on a device; --fit-target or --margin given means exactly that and nothing

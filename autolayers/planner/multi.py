@@ -6,10 +6,9 @@ the placement of those that are not whole faster, and the contexts of the others
 
 from __future__ import annotations
 
-from ..backends.ops import Ops
 from ..flags.params import FIT_PARAMS_MIN_CTX
 from ..memory.companions import NONE
-from ..memory.margin import parts
+from ..memory.margin import least
 from ..model.models import KEPT
 from ..records import dataclass, replace
 from .answer import plan_on
@@ -125,9 +124,8 @@ def _too_many(count: int, params: Params, policy: Policy, machine: Machine) -> b
     device without any."""
     if not machine.devices or policy.margin or params.fit_target or params.n_gpu_layers == 0 or params.device == ():
         return False
-    least = {device.name: sum([size for _, size in parts(device, Ops(n_tokens=1), n_buffers=0)])
-             for device in machine.devices}
-    return all(least.values()) and sum(machine.limits[name] // size for name, size in least.items()) < count
+    sizes = {device.name: least(device) for device in machine.devices}
+    return all(sizes.values()) and sum(machine.limits[name] // size for name, size in sizes.items()) < count
 
 
 def _shared(models: Sequence[Model], params: Params, policy: Policy, machine: Machine, companions: Companions,

@@ -162,6 +162,8 @@ class Search:
             return self.grow_context(lambda n: replace(params, n_ctx=n, n_gpu_layers=layers))
         if self.literal and self.policy.strategy is None:
             return self._literal(params)
+        if not self.literal and not self.evaluator.usable(params):
+            return self.evaluator.candidate(replace(params, n_ctx=self.contexts.least, n_gpu_layers=0), self.fidelity)
         found = self._fully_offloaded(params)
         if found is not None:
             return found
