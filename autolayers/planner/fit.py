@@ -11,7 +11,7 @@ from ..backends import HOST
 from ..flags.params import FIT_PARAMS_MIN_CTX, FIT_PARAMS_TARGET, N_PARALLEL
 from ..records import dataclass, replace
 from ..units import MiB
-from .evaluate import FIT, FULL
+from .evaluate import FIT
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -58,8 +58,6 @@ def fit(evaluator: Evaluator, given: Params, fidelity: Fidelity) -> Candidate | 
     """
 
     def measure(params: Params, most: Mapping[str, int]) -> Static | None:
-        if fidelity == FULL and evaluator.may_fit(params):
-            evaluator.candidate(params, FULL)          # the answer where it fits: measured once
         return evaluator.usage(params, most, FIT)
 
     params = _Fit(evaluator, given, measure).choose()
