@@ -58,7 +58,7 @@ def _between(evaluator: Evaluator, make: Callable[[int], Params], low: int, high
     first, end = low, high
     steps = 0
     while low + 1 < high:
-        if steps < 3:
+        if steps < 5:
             known = [(n, measured) for n, measured in ((first, below), (end, above)) if measured is not None]
 
             def expected(n: int, known: list[tuple[int, Candidate]] = known) -> bool:
