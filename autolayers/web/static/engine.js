@@ -2,6 +2,7 @@
 //   engine.call(method, question) -> answer        engine.add(name, size, bytes) -> answer
 
 export async function start(status) {
+  keepToken();
   const config = await (await fetch("config.json")).json();
   if (config.engine === "server") return new Server();
   status("Loading Python…");
@@ -10,15 +11,19 @@ export async function start(status) {
   return engine;
 }
 
+// At once: the address may change while the page still loads.
+function keepToken() {
+  const address = new URL(location.href);
+  const given = address.searchParams.get("token");
+  if (given) {
+    sessionStorage.setItem("token", given);
+    address.searchParams.delete("token");
+    history.replaceState(null, "", address);
+  }
+}
+
 class Server {
   constructor() {
-    const address = new URL(location.href);
-    const given = address.searchParams.get("token");
-    if (given) {
-      sessionStorage.setItem("token", given);
-      address.searchParams.delete("token");
-      history.replaceState(null, "", address);
-    }
     this.token = sessionStorage.getItem("token") ?? "";
   }
 
