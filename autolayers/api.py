@@ -237,9 +237,12 @@ def _named(given: Sequence[Device | str]) -> Sequence[Device]:
 
 def _decimal(gpu: str) -> list[str]:
     """A word on sizes in GB: a card is sold by GiB."""
+    parts = [part for part in gpu.split(",") if part.strip().lower().endswith(("gb", "mb"))]
+    if not parts:
+        return []
     import re  # of few answers
 
-    found = (re.fullmatch(r"(?:\d+ *x)? *(\d+(?:\.\d+)? *[gm]b) *", part, re.IGNORECASE) for part in gpu.split(","))
+    found = (re.fullmatch(r"(?:\d+ *x)? *(\d+(?:\.\d+)? *[gm]b) *", part, re.IGNORECASE) for part in parts)
     sizes = [size[1] for size in found if size]
     return [f"--gpu {sizes[0]} counts in powers of ten; a card that is sold as {sizes[0]} has {sizes[0][:-1].upper()}iB"
             ] if sizes else []
