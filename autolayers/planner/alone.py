@@ -10,7 +10,7 @@ from ..flags.params import FIT_PARAMS_MIN_CTX
 from ..records import replace
 from .evaluate import FULL
 from .fit import fit
-from .search import largest_count
+from .search import FIRST_GUESS, largest_count
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -30,7 +30,8 @@ def layers_alone(evaluator: Evaluator, given: Params) -> Candidate | None:
     n_ctx = given.n_ctx
     if n_ctx is None and given.fit is not False:
         n_ctx = min(given.fit_ctx or FIT_PARAMS_MIN_CTX, max(1, evaluator.model.n_ctx_train))
-    smallest = largest_count(evaluator, lambda n: replace(given, n_gpu_layers=n, n_ctx=n_ctx), everything, FULL)
+    smallest = largest_count(evaluator, lambda n: replace(given, n_gpu_layers=n, n_ctx=n_ctx), everything, FULL,
+                             dict.fromkeys(evaluator.machine.limits, FIRST_GUESS))
     count = 0 if smallest is None else smallest.params.layers_wanted(everything)
     best = launched(evaluator, replace(given, n_gpu_layers=count))
     while count and (best is None or not best.fits):

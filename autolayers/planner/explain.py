@@ -7,7 +7,7 @@ from ..flags.write import to_words
 from ..records import dataclass, replace
 from ..units import human
 from .candidates import describe, may_split_tensors
-from .evaluate import FIT, FULL
+from .evaluate import FULL
 from .solve import solve
 
 TYPE_CHECKING = False
@@ -101,6 +101,10 @@ def _context(use: Static) -> int:
     return use.host.context + sum(usage.context for usage in use.devices.values())
 
 
+def _on_devices(use: Static) -> int:
+    return sum(usage.total for usage in use.devices.values())
+
+
 def next_step(params: Params, given: Params, everything: int) -> tuple[str, Params] | None:
     """The launch with one layer more on the GPUs, and what to call it; None where everything is there already."""
     solved = params.overrides[len(given.overrides):]
@@ -135,7 +139,8 @@ def price_of(evaluator: Evaluator, candidate: Candidate, step: tuple[str, Params
 
 def levers(evaluator: Evaluator, candidate: Candidate, given: Params,
            step: tuple[str, Params] | None) -> tuple[Lever, ...]:
-    """The five usual changes that free device memory, each tried alone, with how much in bytes."""
+    """The five usual changes that free device memory, each tried alone, with how much in bytes: of the launch that the
+    next step would be, where there is one."""
     use, params = candidate.breakdown, candidate.params
     half = max(256, use.n_ctx // 2 // 256 * 256)
     changes: list[tuple[str, tuple[str, ...], dict[str, object]]] = []
@@ -151,14 +156,13 @@ def levers(evaluator: Evaluator, candidate: Candidate, given: Params,
         changes.append(("one slot", ("-np", "1"), {"n_parallel": 1, "kv_unified": None}))
     if not use.flash_attn:
         changes.append(("flash attention", ("-fa", "on"), {"flash_attn": "on"}))
-    before = sum(usage.total for usage in use.devices.values())
+    base = evaluator.candidate(step[1], FULL) if step else None
+    if base is None:
+        base = candidate
     found = []
     for name, words, values in changes:
-        after = evaluator.candidate(replace(params, **values), FULL)  # type: ignore[arg-type]
-        if after is None:
-            continue
-        saved = before - sum(usage.total for usage in after.breakdown.devices.values())
-        further = evaluator.candidate(replace(step[1], **values), FIT) if step else None  # type: ignore[arg-type]
-        if saved > 0:
-            found.append(Lever(name, words, saved, further is not None and further.fits))
+        after = evaluator.candidate(replace(base.params, **values), FULL)  # type: ignore[arg-type]
+        saved = 0 if after is None else _on_devices(base.breakdown) - _on_devices(after.breakdown)
+        if after is not None and saved > 0:
+            found.append(Lever(name, words, saved, base is not candidate and after.fits))
     return tuple(found)

@@ -4,27 +4,32 @@ from __future__ import annotations
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from ..flags.params import Params
     from ..memory.breakdown import Static
     from .evaluate import Candidate, Evaluator, Fidelity
 
 
-def largest_count(evaluator: Evaluator, make: Callable[[int], Params], top: int,
-                  fidelity: Fidelity) -> Candidate | None:
+FIRST_GUESS = 768 << 20      # bytes of graph buffers and margin on a device, before any was measured
+LEAST = 0.75     # of a launch's graph buffers and margin is what one layer more may need
+
+
+def largest_count(evaluator: Evaluator, make: Callable[[int], Params], top: int, fidelity: Fidelity,
+                  overheads: Mapping[str, int]) -> Candidate | None:
     """The launch with the largest count in 0..top that fits on the devices, or None.
 
     Weights and caches grow with the count and are cheap to know. Graph buffers are neither: they drop where the last
-    layer leaves the CPU. So weights and caches rule counts out, and the buffers last measured say what to measure next.
+    layer leaves the CPU. So weights and caches rule counts out, and the buffers last measured say what to measure next;
+    `overheads` are expected until then.
     """
     best = evaluator.candidate(make(top), fidelity) if evaluator.may_fit(make(top)) else None
     if best is not None and best.fits_devices:
         return best
     ceiling = last(-1, top, lambda count: evaluator.may_fit(make(count)))
-    low, found = _between(evaluator, make, -1, ceiling + 1, fidelity, None, best, lambda it: it.fits_devices)
+    low, found = _between(evaluator, make, -1, ceiling + 1, fidelity, None, best, lambda it: it.fits_devices, overheads)
     # The count just above may fit again: one layer fewer on the CPU means one copy fewer.
-    if low + 2 <= ceiling:
+    if low + 2 <= ceiling and _may_fit_again(evaluator, make, low, fidelity):
         candidate = evaluator.candidate(make(low + 2), fidelity)
         if candidate is not None and candidate.fits_devices:
             return candidate
@@ -50,10 +55,11 @@ def largest_context(evaluator: Evaluator, make: Callable[[int], Params], low: in
 
 
 def _between(evaluator: Evaluator, make: Callable[[int], Params], low: int, high: int, fidelity: Fidelity,
-             below: Candidate | None, above: Candidate | None,
-             fits: Callable[[Candidate], bool]) -> tuple[int, Candidate | None]:
+             below: Candidate | None, above: Candidate | None, fits: Callable[[Candidate], bool],
+             overheads: Mapping[str, int] | None = None) -> tuple[int, Candidate | None]:
     """(number, launch) of the largest number between low, which fits, and high, which does not; (low, None) if none
-    does. `below` and `above` are their launches, or ones like them, where they were measured."""
+    does. `below` and `above` are their launches, or ones like them, where they were measured; `overheads` are expected
+    where neither was."""
     found: Candidate | None = None
     first, end = low, high
     steps = 0
@@ -62,9 +68,9 @@ def _between(evaluator: Evaluator, make: Callable[[int], Params], low: int, high
             known = [(n, measured) for n, measured in ((first, below), (end, above)) if measured is not None]
 
             def expected(n: int, known: list[tuple[int, Candidate]] = known) -> bool:
-                return _expected(evaluator, make(n), n, known)
+                return _expected(evaluator, make(n), n, known, overheads or {})
 
-            guess = last(low, high - 1, expected) if known else high - 1
+            guess = last(low, high - 1, expected) if known or overheads else high - 1
         else:                      # buffer sizes are not monotonic here: fall back to bisection
             guess = (low + high) // 2
         guess = min(max(guess, low + 1), high - 1)
@@ -98,20 +104,34 @@ def last(low: int, high: int, holds: Callable[[int], bool], near: int = -1) -> i
     return low
 
 
-def _expected(evaluator: Evaluator, params: Params, n: int, known: list[tuple[int, Candidate]]) -> bool:
+def _expected(evaluator: Evaluator, params: Params, n: int, known: list[tuple[int, Candidate]],
+              overheads: Mapping[str, int]) -> bool:
     """Whether these flags should fit: weights and caches are known, the rest follows from the launches of one or two
-    other numbers, on whose line it is expected to lie."""
-    static = evaluator.static(params)
+    other numbers, on whose line it is expected to lie, or is `overheads` where there is none."""
+    static, limits = evaluator.static(params), evaluator.machine.limits
     if static is None:
         return False
+    if not known:
+        return all(taken + overheads.get(name, 0) <= limits[name]
+                   for name in static.devices if (taken := _static(static, name)))
     (first, near), (second, far) = known[0], known[-1]
     part = 0.0 if first == second else (n - first) / (second - first)
     for name in near.spare.keys() | far.spare.keys():
-        limit = evaluator.machine.limits[name]
+        limit = limits[name]
         overhead = [limit - other.spare.get(name, limit) - _static(other.breakdown, name) for other in (near, far)]
         if overhead[0] + (overhead[1] - overhead[0]) * part + _static(static, name) > limit:
             return False
     return True
+
+
+def _may_fit_again(evaluator: Evaluator, make: Callable[[int], Params], low: int, fidelity: Fidelity) -> bool:
+    """Whether low + 2 may fit where low + 1 does not: with no less than LEAST of its overheads."""
+    above, static = evaluator.candidate(make(low + 1), fidelity), evaluator.static(make(low + 2))
+    if above is None or static is None:
+        return static is not None
+    limits = evaluator.machine.limits
+    return all(_static(static, name) + size * LEAST <= limits[name]
+               for name, size in above.overheads(limits).items())
 
 
 def _static(use: Static, name: str) -> int:

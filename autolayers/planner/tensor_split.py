@@ -6,7 +6,7 @@ from ..flags.params import N_UBATCH
 from ..records import replace
 from .cost import layer_devices
 from .partition import best_partition
-from .search import largest_count, last
+from .search import FIRST_GUESS, largest_count, last
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -15,9 +15,6 @@ if TYPE_CHECKING:
     from ..flags.params import Params
     from .cost import CostModel
     from .evaluate import Candidate, Evaluator, Fidelity
-
-FIRST_GUESS = 768 << 20      # bytes of graph buffers and margin on a device, before any was measured
-
 
 class TensorSplit:
     """Splits of one model over one machine's devices, measured at one fidelity.
@@ -63,7 +60,8 @@ class TensorSplit:
         """The launch with the largest count in 0..top that fits on the devices, with the best split where there is one
         to choose."""
         if not is_free(self.evaluator, make(top)):
-            return self._kept(largest_count(self.evaluator, make, top, self.fidelity), ram=False)
+            return self._kept(largest_count(self.evaluator, make, top, self.fidelity, self.overheads(make(top))),
+                              ram=False)
         best = self.best(make(top), ram=False)
         if best is not None:
             return best
