@@ -37,15 +37,17 @@ __all__ = ["companions_of", "estimate", "fit_choice", "machine_for", "plan", "pl
 
 def plan(model: Model | str | PathLike[str], words: Sequence[str] | Params | Arguments = (),
          devices: Sequence[Device | str] | None = None, host: Host | None = None,
-         environ: Mapping[str, str] | None = None, *, explain: bool = False, advise: bool = False) -> Plan:
+         environ: Mapping[str, str] | None = None, *, explain: bool = False, advise: bool = False,
+         processes: int = 1) -> Plan:
     """The best launch of a model.
 
     `model` may be the name of its file. `words` are llama-server's flags and autolayers' own, as on the command line
     (or a Params, or parsed Arguments); `environ` adds LLAMA_ARG_* variables and llama.cpp's config files, None leaves
     them out. `devices` None asks the machine, or takes --gpu from the words; devices (or sizes and names of cards, such
     as "24GiB") given without a host plan without a limit on RAM. `explain` adds the next layer's price, the levers and
-    --fit's own answer, each of which costs some more arithmetic; `advise` adds what would make a launch fit that does
-    not (`remedies`), and nothing to one that does.
+    --fit's own answer, each of which costs some more arithmetic, which is dealt out to as many `processes` (copies of
+    this one, where the system can fork safely); `advise` adds what would make a launch fit that does not (`remedies`),
+    and nothing to one that does.
 
     Raises UsageError for flags that make no sense, LaunchRefused where llama.cpp would not start, ModelError for a file
     of --mmproj, -md or --lora that cannot be read, DeviceError where the machine's memory cannot be known. A launch
@@ -56,7 +58,8 @@ def plan(model: Model | str | PathLike[str], words: Sequence[str] | Params | Arg
     model = _read(model)
     params, policy = read(words, environ)
     machine, notes = machine_for(params, policy, devices, host, environ)
-    return plan_on(model, params, policy, machine, companions_of(params), notes, explain=explain, advise=advise)
+    return plan_on(model, params, policy, machine, companions_of(params), notes, explain=explain, advise=advise,
+                   processes=processes)
 
 
 def plan_together(models: Sequence[Model | str | PathLike[str]], words: Sequence[str] | Params | Arguments = (),

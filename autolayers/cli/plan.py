@@ -50,12 +50,14 @@ def main(words: list[str]) -> int:
 
 def _one(name: str, arguments: Arguments, form: str) -> int:
     from ..api import plan
+    from ..parallel import cores
 
     model = load(name, arguments)
 
     def make(arguments: Arguments) -> Plan:
         with Progress(what="planning"):
-            return plan(model, arguments, environ=os.environ, explain=form in ("text", "json"), advise=True)
+            return plan(model, arguments, environ=os.environ, explain=form in ("text", "json"), advise=True,
+                        processes=cores())
 
     given = arguments
     if form in ("text", "flags", "json", "number"):

@@ -8,6 +8,7 @@ from .table import ARGUMENTS, Argument, rows_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from typing import Any
 
 
@@ -16,7 +17,22 @@ def to_words(params: Params) -> list[str]:
 
     Raises ValueError for values that no command line can say (a comma in an override's pattern).
     """
-    words: list[str] = []
+    return [word for words in _said(params).values() for word in words]
+
+
+def rewritten(words: Sequence[str], before: Params, after: Params) -> tuple[str, ...]:
+    """`words`, which say `before`, changed to say `after`: other values stay at their places, new flags come last."""
+    old, new, found = _said(before), _said(after), list(words)
+    for flag, said in old.items():
+        at = next((i for i in range(len(found)) if found[i:i + len(said)] == said), None)
+        if new.get(flag) != said and at is not None:
+            found[at:at + len(said)] = new.get(flag, [])
+    return (*found, *(word for flag, said in new.items() if flag not in old for word in said))
+
+
+def _said(params: Params) -> dict[str, list[str]]:
+    """The words of each argument that is said."""
+    found: dict[str, list[str]] = {}
     for row in ARGUMENTS:
         if not row.field or row.kind.write is None:
             continue
@@ -26,14 +42,14 @@ def to_words(params: Params) -> list[str]:
         if row.field == "mmproj_offload" and value and params.mmproj_device is not None:
             continue         # -mmdev says it
         if row.kind is OVERRIDES:
-            words += _override_words(value, row)
+            found[row.canonical] = _override_words(value, row)
         elif row.kind is REPOSITORY:
-            words += _repository_words(value, row)
+            found[row.canonical] = _repository_words(value, row)
         elif row.takes_value:
-            words += [row.canonical, row.kind.write(value)]
+            found[row.canonical] = [row.canonical, row.kind.write(value)]
         elif value or row.negated:
-            words.append(row.written(value))
-    return words
+            found[row.canonical] = [row.written(value)]
+    return found
 
 
 def _writer(field: str, value: Any) -> Argument:

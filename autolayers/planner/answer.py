@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ..backends import on
-from ..errors import LaunchRefused
+from ..errors import AutolayersError, LaunchRefused
 from ..flags.params import EXPERTS_REGEX
 from ..garbage import without_gc
 from ..memory.breakdown import Breakdown
@@ -21,6 +21,9 @@ UNQUANTISED = {"f32", "f16", "bf16"}
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
     from ..flags.params import Params
     from ..flags.policy import Policy
     from ..memory.companions import Companions
@@ -34,10 +37,10 @@ if TYPE_CHECKING:
 @without_gc
 def plan_on(model: Model, params: Params, policy: Policy, machine: Machine, companions: Companions = NONE,
             notes: tuple[str, ...] = (), *, explain: bool = False, advise: bool = False,
-            known: Known | None = None) -> Plan:
+            known: Known | None = None, processes: int = 1) -> Plan:
     """The plan for a machine that is known already; `notes` become warnings of the plan. `explain` adds the next step's
-    price, the levers and --fit's own answer, `advise` what would make a launch fit that does not. `known` is shared by
-    plans of one model. Raises LaunchRefused."""
+    price, the levers, --fit's own answer and the alternatives, worked out by as many `processes`; `advise` what would
+    make a launch fit that does not. `known` is shared by plans of one model. Raises LaunchRefused."""
     evaluator = Evaluator.of(model.overridden(params.override_kv), machine, policy.build, policy.margin, companions,
                              known)
     cost = None
@@ -60,7 +63,7 @@ def plan_on(model: Model, params: Params, policy: Policy, machine: Machine, comp
     why = why if answer is candidate else (*why, serving.reason(candidate, answer))
     if policy.alone:
         notes, why = notes + why, ()
-    plan = _Answer(evaluator, cost, params, policy, answer).plan(notes, why, explain)
+    plan = _Answer(evaluator, cost, params, policy, answer).plan(notes, why, processes if explain else 0)
     if plan.fits or not (explain or advise):
         return plan
     from .advice import remedies
@@ -99,7 +102,8 @@ class _Answer:
 
         return self._cost or CostModel(self.evaluator, self.policy.workload)
 
-    def plan(self, notes: tuple[str, ...], reasons: tuple[str, ...], explain: bool) -> Plan:
+    def plan(self, notes: tuple[str, ...], reasons: tuple[str, ...], processes: int) -> Plan:
+        """The plan, explained where there are `processes` for it."""
         params = self.candidate.params
         if len(self.evaluator.machine.devices) > 1:
             from .tensor_split import explicit_split
@@ -109,12 +113,7 @@ class _Answer:
             params = replace(params, n_ctx=self.use.n_ctx)
         params, reasons = self._with_threads(params, reasons)
         host = self._host()
-        why, found, fit_choice = self._explained() if explain and self.evaluator.machine.devices else ((), (), None)
-        others: tuple[Alternative, ...] = ()
-        if explain and self.candidate.fits:
-            from .explain import alternatives
-
-            others = alternatives(self.evaluator, self.cost, self.given, self.policy, self.candidate)
+        why, found, fit_choice, others = self._explained(processes) if processes else ((), (), None, ())
         predict = (lambda: self.cost.speed(self.candidate)) if self._cost is None else self._cost.later(self.candidate)
         return Plan(
             self.evaluator.model, params, self.use, self._devices(), host, self.candidate.fits,
@@ -156,17 +155,41 @@ class _Answer:
         return HostRow(use.host.model, use.host.context, use.host.compute, use.extra_by_device().get("Host", 0),
                        use.resident, use.growing, RAM_MARGIN, machine.ram, machine.ram_total)
 
-    def _explained(self) -> tuple[tuple[str, ...], tuple[Lever, ...], FitChoice | None]:
+    def _explained(self, processes: int) -> tuple[tuple[str, ...], tuple[Lever, ...], FitChoice | None,
+                                                  tuple[Alternative, ...]]:
+        """The next step's price, the levers, --fit's answer and the alternatives, side by side."""
+        from functools import partial
+
+        from ..parallel import in_processes
+        from .explain import SHOWN, alternative, changes
+
+        evaluator, candidate = self.evaluator, self.candidate
+        asked = list(changes(evaluator, self.given, self.policy, candidate)) if candidate.fits else []
+        work: list[Callable[[], Any]] = [
+            partial(alternative, evaluator, self.cost, self.given, self.policy, candidate, change) for change in asked]
+        if evaluator.machine.devices:
+            work += [self._fit_choice, self._next_step]
+        answers: list[Any] = in_processes(lambda task: task(), work, processes)
+        for answer in answers:
+            if isinstance(answer, AutolayersError):
+                raise answer
+        others = tuple([answer for answer in answers[:len(asked)] if answer is not None][:SHOWN])
+        fit_choice, (why, found) = answers[len(asked):] or (None, ((), ()))
+        return why, found, fit_choice, others
+
+    def _next_step(self) -> tuple[tuple[str, ...], tuple[Lever, ...]]:
         from .explain import levers, next_step, price_of
 
         step = next_step(self.candidate.params, self.given, self.everything)
         why = price_of(self.evaluator, self.candidate, step) if step else ()
-        found = levers(self.evaluator, self.candidate, self.given, step)
+        return why, levers(self.evaluator, self.candidate, self.given, step)
+
+    def _fit_choice(self) -> FitChoice | None:
         chosen = fit(self.evaluator, self.given, FULL)
         if chosen is None:
-            return why, found, None
-        return why, found, FitChoice(chosen.params, chosen.breakdown, chosen.fits, self.cost.speed(chosen),
-                                     self._described(chosen.params))
+            return None
+        return FitChoice(chosen.params, chosen.breakdown, chosen.fits, self.cost.speed(chosen),
+                         self._described(chosen.params))
 
     def _warnings(self, host: HostRow) -> tuple[str, ...]:
         model, use, spare = self.evaluator.model, self.use, self.candidate.ram_spare

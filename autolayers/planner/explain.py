@@ -53,26 +53,23 @@ class Alternative:
                 "n_ctx": self.n_ctx, "speed": self.speed.to_dict()}
 
 
-def alternatives(evaluator: Evaluator, cost: CostModel, given: Params, policy: Policy,
-                 chosen: Candidate) -> tuple[Alternative, ...]:
-    """Changes of one flag that buy speed or context, at most five; each is a plan that fits."""
-    found: list[Alternative] = []
-    everything = evaluator.model.hparams.n_layer_all + 1
-    here = cost.speed(chosen)
-    for change in _changes(evaluator, given, policy, chosen):
-        candidate = solve(evaluator, replace(given, **change), policy, cost)  # type: ignore[arg-type]
-        if candidate is None or not candidate.fits:
-            continue
-        speed, n_ctx = cost.speed(candidate), candidate.breakdown.n_ctx
-        if n_ctx > chosen.breakdown.n_ctx * LARGER or speed.generation > here.generation * FASTER \
-                or speed.prompt > here.prompt * FASTER:
-            found.append(Alternative(
-                tuple(to_words(Params(**change))), describe(candidate.params, everything),  # type: ignore[arg-type]
-                candidate.params.layers_wanted(everything), n_ctx, speed))
-    return tuple(found[:SHOWN])
+def alternative(evaluator: Evaluator, cost: CostModel, given: Params, policy: Policy, chosen: Candidate,
+                change: dict[str, object]) -> Alternative | None:
+    """The plan with one of `changes`, if it fits and buys speed or context."""
+    candidate = solve(evaluator, replace(given, **change), policy, cost)  # type: ignore[arg-type]
+    if candidate is None or not candidate.fits:
+        return None
+    here, speed, n_ctx = cost.speed(chosen), cost.speed(candidate), candidate.breakdown.n_ctx
+    if n_ctx <= chosen.breakdown.n_ctx * LARGER and speed.generation <= here.generation * FASTER \
+            and speed.prompt <= here.prompt * FASTER:
+        return None
+    words, everything = to_words(Params(**change)), evaluator.model.hparams.n_layer_all + 1  # type: ignore[arg-type]
+    return Alternative(tuple(words), describe(candidate.params, everything),
+                       candidate.params.layers_wanted(everything), n_ctx, speed)
 
 
-def _changes(evaluator: Evaluator, given: Params, policy: Policy, chosen: Candidate) -> Iterator[dict[str, object]]:
+def changes(evaluator: Evaluator, given: Params, policy: Policy, chosen: Candidate) -> Iterator[dict[str, object]]:
+    """The flags to ask the planner for once more, each alone."""
     use, trained = chosen.breakdown, evaluator.model.n_ctx_train
     open_context = given.n_ctx is None and policy.n_ctx is None and not given.kv_unified_per_slot
     whole = chosen.params.layers_wanted(evaluator.model.hparams.n_layer_all + 1) > evaluator.model.hparams.n_layer_all \
@@ -143,24 +140,24 @@ def levers(evaluator: Evaluator, candidate: Candidate, given: Params,
     next step would be, where there is one."""
     use, params = candidate.breakdown, candidate.params
     half = max(256, use.n_ctx // 2 // 256 * 256)
-    changes: list[tuple[str, tuple[str, ...], dict[str, object]]] = []
+    tried: list[tuple[str, tuple[str, ...], dict[str, object]]] = []
     if half < use.n_ctx:
-        changes.append(("half the context", ("-c", str(half)), {"n_ctx": half}))
+        tried.append(("half the context", ("-c", str(half)), {"n_ctx": half}))
     if (params.cache_type_k or "f16") in ("f16", "f32", "bf16") and params.flash_attn != "off":
-        changes.append(("a q8_0 cache", ("-ctk", "q8_0", "-ctv", "q8_0"),
+        tried.append(("a q8_0 cache", ("-ctk", "q8_0", "-ctv", "q8_0"),
                         {"cache_type_k": "q8_0", "cache_type_v": "q8_0"}))
     if use.n_ubatch > 64:
         smaller = use.n_ubatch // 2
-        changes.append(("half the micro-batch", ("-ub", str(smaller)), {"n_ubatch": smaller}))
+        tried.append(("half the micro-batch", ("-ub", str(smaller)), {"n_ubatch": smaller}))
     if use.n_seq_max > 1:
-        changes.append(("one slot", ("-np", "1"), {"n_parallel": 1, "kv_unified": None}))
+        tried.append(("one slot", ("-np", "1"), {"n_parallel": 1, "kv_unified": None}))
     if not use.flash_attn:
-        changes.append(("flash attention", ("-fa", "on"), {"flash_attn": "on"}))
+        tried.append(("flash attention", ("-fa", "on"), {"flash_attn": "on"}))
     base = evaluator.candidate(step[1], FULL) if step else None
     if base is None:
         base = candidate
     found = []
-    for name, words, values in changes:
+    for name, words, values in tried:
         after = evaluator.candidate(replace(base.params, **values), FULL)  # type: ignore[arg-type]
         saved = 0 if after is None else _on_devices(base.breakdown) - _on_devices(after.breakdown)
         if after is not None and saved > 0:

@@ -6,6 +6,7 @@ So a model that has a device of a server has all of it, and the commands of the 
 
 from __future__ import annotations
 
+from ..flags.write import rewritten
 from ..records import replace
 
 TYPE_CHECKING = False
@@ -49,10 +50,8 @@ def with_own_servers(plan: Plan, devices: Sequence[Device]) -> Plan:
         split = params.tensor_split and tuple(
             part for name, part in zip(order, params.tensor_split, strict=False) if name in names)
         device = params.device and tuple(names[name] for name in params.device if name in names)
-        words = {"--rpc": ",".join(kept), "-dev": ",".join(device or ()),
-                 "-ts": ",".join(f"{part:g}" for part in split or ())}
-        return replace(plan, params=replace(params, rpc=tuple(kept), device=device, tensor_split=split),
-                       flags=_changed(plan.flags, words))
+        fewer = replace(params, rpc=tuple(kept), device=device, tensor_split=split)
+        return replace(plan, params=fewer, flags=rewritten(plan.flags, params, fewer))
     return plan
 
 
@@ -62,14 +61,3 @@ def _endpoints(remote: Sequence[Device], rpc: Sequence[str]) -> dict[str, str]:
         return {device.name: device.description for device in remote}
     return {device.name: endpoint for device, endpoint in zip(remote, rpc, strict=True)} \
         if len(remote) == len(rpc) else {}
-
-
-def _changed(flags: Sequence[str], words: Mapping[str, str]) -> tuple[str, ...]:
-    """Flags with other values; without those whose value is empty."""
-    found: list[str] = []
-    for i, flag in enumerate(flags):
-        if i and flags[i - 1] in words:
-            found += [flags[i - 1], words[flags[i - 1]]] if words[flags[i - 1]] else []
-        elif flag not in words:
-            found.append(flag)
-    return tuple(found)

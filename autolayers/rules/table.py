@@ -160,7 +160,8 @@ def _training_batch(inputs: Inputs) -> Answer:
     weights, states = _weights(inputs) / GB, _optimizer(inputs).value / GB
     return Answer(fixed + each * inputs.batch,
                   f"{weights:.4g} + {weights:.4g} + {states:.4g} + {CUDA_CONTEXT / GB:g} GB + ({inputs.hidden} + "
-                  f"{inputs.intermediate}) × {inputs.sequence} × {inputs.layers} × {inputs.batch} × {_bytes(inputs)}",
+                  f"{inputs.intermediate}) × {inputs.sequence} × {inputs.layers} × {inputs.batch} × "
+                  f"{_bytes(inputs)}",
                   inputs.optimizer, as_published)
 
 
@@ -414,7 +415,8 @@ RULES: dict[str, Rule] = {
         Rule(
             "training_batch",
             "to train, by batch",
-            "weights + gradients + optimiser + 1.3 GB + (hidden + feed-forward) × sequence × layers × batch × Q / 8",
+            "weights + gradients + optimiser + 1.3 GB + "
+            "(hidden + feed-forward) × sequence × layers × batch × Q / 8",
             ("params", "bits", "hidden", "intermediate", "sequence", "layers"),
             _training_batch,
             "all states at the precision of the weights; PyTorch's CUDA context takes 1.3 GB; one activation per "

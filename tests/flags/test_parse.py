@@ -13,7 +13,7 @@ from autolayers.flags.kinds import ON_OFF
 from autolayers.flags.params import EXPERTS_REGEX, FFN_REGEX, Params
 from autolayers.flags.parse import config_files, parse
 from autolayers.flags.table import ARGUMENTS, LEGACY
-from autolayers.flags.write import to_words
+from autolayers.flags.write import rewritten, to_words
 
 CHOICES = {row.field: row.kind.choices for row in ARGUMENTS if row.kind.choices and row.kind is not ON_OFF}
 
@@ -264,6 +264,12 @@ _params = st.builds(Params, **_fields).filter(
 @given(_params)
 def test_what_is_written_is_read_back(wanted: Params) -> None:
     assert parse(to_words(wanted)).params == wanted
+
+
+@given(_params, _params)
+def test_words_are_rewritten(before: Params, after: Params) -> None:
+    assert parse(rewritten(to_words(before), before, after)).params == after
+    assert rewritten(to_words(before), before, before) == tuple(to_words(before))
 
 
 def test_written_words_are_the_ones_people_use() -> None:

@@ -367,6 +367,12 @@ def test_the_same_question_has_the_same_answer() -> None:
     assert plan(DENSE, "-np 2", gpu(1.5, 0), gpu(2, 1), explain=True).to_dict() == first
 
 
+@pytest.mark.parametrize(("name", "size"), [(MOE, 8), (DENSE, 1.5), (DENSE, 0.1)])
+def test_processes_explain_a_plan_as_one_does(name: str, size: float) -> None:
+    alone, shared = (plan(name, "", gpu(size), explain=True, processes=count).to_dict() for count in (1, 3))
+    assert shared == alone and {"levers", "alternatives", "fit", "reasons"} < alone.keys()
+
+
 @pytest.mark.parametrize(("flags", "message"), [
     ("--ctx many", "--ctx 'many': expected a number of tokens such as 8192 or 16k, or max"),
     ("--ctx-min 0", "--ctx-min '0': expected a number of tokens"),
