@@ -164,18 +164,17 @@ class _Answer:
         from .explain import SHOWN, alternative, changes
 
         evaluator, candidate = self.evaluator, self.candidate
-        asked = list(changes(evaluator, self.given, self.policy, candidate)) if candidate.fits else []
-        work: list[Callable[[], Any]] = [
-            partial(alternative, evaluator, self.cost, self.given, self.policy, candidate, change) for change in asked]
-        if evaluator.machine.devices:
-            work += [self._fit_choice, self._next_step]
+        work: list[Callable[[], Any]] = [self._fit_choice, self._next_step] if evaluator.machine.devices else []
+        others = len(work)       # --fit takes the longest
+        if candidate.fits:
+            work += [partial(alternative, evaluator, self.cost, self.given, self.policy, candidate, change)
+                     for change in changes(evaluator, self.given, self.policy, candidate)]
         answers: list[Any] = in_processes(lambda task: task(), work, processes)
         for answer in answers:
             if isinstance(answer, AutolayersError):
                 raise answer
-        others = tuple([answer for answer in answers[:len(asked)] if answer is not None][:SHOWN])
-        fit_choice, (why, found) = answers[len(asked):] or (None, ((), ()))
-        return why, found, fit_choice, others
+        fit_choice, (why, found) = answers[:others] or (None, ((), ()))
+        return why, found, fit_choice, tuple([answer for answer in answers[others:] if answer is not None][:SHOWN])
 
     def _next_step(self) -> tuple[tuple[str, ...], tuple[Lever, ...]]:
         from .explain import levers, next_step, price_of
