@@ -11,7 +11,7 @@ import sys
 from functools import cache
 
 import pytest
-from support import FIXTURES
+from support import FIXTURES, RECORDED
 
 import autolayers
 from autolayers import Breakdown, Device, LaunchRefused, Model, ModelError, estimate
@@ -43,9 +43,10 @@ def sizes(found: Breakdown, part: str) -> dict[str, int]:
 
 def mtp_truth() -> dict[str, list[dict]]:  # type: ignore[type-arg]
     cases: dict[str, list[dict]] = {}  # type: ignore[type-arg]
-    for line in (FIXTURES / "truth" / "cases_mtp.jsonl").read_text().splitlines():
-        case = json.loads(line)
-        cases.setdefault(case["model"], []).append(case)
+    for folder in (FIXTURES / "truth", FIXTURES / "truth" / "b11311"):
+        for line in (folder / "cases_mtp.jsonl").read_text().splitlines():
+            case = json.loads(line)
+            cases.setdefault(case["model"], []).append(case)
     return cases
 
 
@@ -56,7 +57,7 @@ MTP = mtp_truth()
 def test_a_context_of_mtp_blocks_is_llama_cpps_to_the_byte(name: str) -> None:
     for case in MTP[name]:
         params, devices = parse(case["args"].split()).params, gpus(*case["gpus_mib"])
-        found = estimate(model("mtp", name), params, devices, build=case["build"])
+        found = estimate(model("mtp", name), params, devices, build=case.get("build", RECORDED))
         for device, usage in [*found.devices.items(), ("Host", found.host)]:
             theirs = case["devices"][device]
             assert (usage.model, usage.context, usage.compute) == (

@@ -50,7 +50,7 @@ def decisions() -> list[dict[str, object]]:
 def test_the_largest_number_of_layers_is_the_one_that_llama_cpps_own_sizes_allow(case: dict[str, object]) -> None:
     device = Device.hypothetical(f"{case['vram_mib']}MiB")
     words = [*str(case["args"]).split(), "--strategy", "layers", "--fit-target", str(case["margin_mib"]),
-             "--llama-build", str(case.get("build", RECORDED))]
+             "--llama-build", str(RECORDED)]
     found = autolayers.plan(model(str(case["model"])), words, devices=[device])
     if case["max_ngl"] is None:
         assert not found.fits

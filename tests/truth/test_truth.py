@@ -89,7 +89,7 @@ def differences(name: str, cases: list[dict]) -> list[str]:
 
 @pytest.mark.parametrize("name", by_model("decisions"))
 def test_the_largest_n_gpu_layers_that_fits(name: str, figures: dict[str, tuple[int, int]]) -> None:
-    for case in by_model("decisions")[name]:
+    for case in by_model("decisions")[name] + by_model("b11311/decisions")[name]:
         words = [*case["args"].split(), "--strategy", "layers", "--fit-target", str(case["margin_mib"]),
                  "--llama-build", str(build(case))]
         plan = autolayers.plan(model(name), words, devices=gpus([case["vram_mib"]]))
