@@ -35,6 +35,12 @@ class Rules(RuleSet):
     layer_embd_with_input = Rule("placement", 8990, "", "Gemma's embeddings of layers lie with the input, in RAM; "
                                  "before, with the output layer", after=8721)
 
+    skips_undrafted = Rule("placement", 10216, "", "MTP blocks are loaded only to draft with; before, with the model",
+                           after=10204)
+    mimo2_skips_undrafted = Rule("placement", 10227, "", "those of MiMo-2 too", after=10223)
+    skips_qkv = Rule("placement", 10289, "", "a skipped MTP block's fused QKV and biases of Q, K and V stay out; "
+                     "before, they were loaded", after=10280)
+    skips_gate_up = Rule("placement", 11026, "", "its fused gates of experts stay out too", after=11010)
     draft_heads_lent = Rule("placement", 11549, "", "a DFlash draft without an output matrix takes its target's; "
                             "before, its own embeddings", after=11434)
 
@@ -72,6 +78,8 @@ class Rules(RuleSet):
                     after=9409)
     qwen35_last_rows = Rule("graph", 9496, "", "Qwen3.5 picks the output rows after its last norm", after=9493)
     gemma4_last_rows = Rule("graph", 9553, "", "Gemma 4 picks the output rows after its last norm", after=9548)
+    fused_indexer = Rule("graph", 9976, "", "DSA's lightning indexer is one op; before, a product a head",
+                         after=9968)
     sinks_follow = Rule("graph", 10151, "", "attention with sinks runs where its neighbours do; before, where the "
                         "sinks are", after=10142)
     gpt_oss_late_rows = Rule("graph", 10159, "", "gpt-oss picks the output rows after its last layer", after=10156)

@@ -25,7 +25,7 @@ class DsaInput(AttnInput):
 
 def dsa_input(llm: Llm) -> DsaInput:
     """build_attn_inp_k_dsa, _iswa: the fused indexer takes a half precision mask whatever attention does."""
-    lid = llm.attn_input(llm.caches["lid"], with_v=False, mask_type="f16")
+    lid = llm.attn_input(llm.caches["lid"], with_v=False, mask_type="f16" if llm.rules.fused_indexer else "f32")
     swa = llm.caches.get("swa")
     window = llm.attn_input(swa, with_v=False, rotations=False) if swa is not None else None
     return DsaInput(llm.build_attn_inp_k(), lid, window)
@@ -53,7 +53,14 @@ def lightning_indexer(llm: Llm, inp: DsaInput, cur: Tensor, latent_q: Tensor, il
     q = g.view(q, (head, n_head, n // streams, streams), (q.nb[1], q.nb[2], q.nb[3] // streams))
     weights = g.view(weights, (n_head, n // streams, 1, streams),
                      (weights.nb[1], weights.nb[2] // streams, weights.nb[3] // streams))
-    score = g.lightning_indexer(q, keys, g.scale(weights), lid.mask)  # type: ignore[arg-type]
+    assert lid.mask is not None
+    if llm.rules.fused_indexer:
+        score = g.lightning_indexer(q, keys, g.scale(weights), lid.mask)
+    else:
+        score = g.mul_mat(g.permute(keys, 0, 2, 1, 3), g.permute(q, 0, 2, 1, 3))
+        score = g.unary("RELU", g.cont(g.permute(score, 2, 1, 0, 3)))
+        score = g.sum_rows(g.mul(score, g.scale(weights)))
+        score = g.add(g.cont(g.permute(score, 2, 1, 0, 3)), lid.mask)
     return g.cont(g.top_k(score, min(score.ne[0], hp.indexer_top_k)))
 
 

@@ -271,9 +271,11 @@ def allocate(model: Model, context: Context, placement: Placement, target: Targe
         build.attention("attn", context.n_ctx_seq, every)
         build.indexer("idx", hp.has_indexer, k_only=False)
     elif kind == "dsa":
-        build.attention("attn", context.n_ctx_seq, trunk if row.trunk_only else every)
+        blocks_too = not row.trunk_only or context.rules.lacks(row.mtp_after)
+        build.attention("attn", context.n_ctx_seq, every if blocks_too else trunk)
         if hp.indexer_top_k or not row.indexer_optional:
-            build.indexer("lid", hp.has_indexer, k_only=hp.is_mla)
+            build.indexer("lid", lambda il: hp.has_indexer(il) or (row.trunk_only and blocks_too and block(il)),
+                          k_only=hp.is_mla)
     elif kind == "dsa-iswa":
         build.attention("attn", context.n_ctx_seq, lambda il: il < n and not hp.is_swa(il))
         build.indexer("lid", hp.has_indexer)

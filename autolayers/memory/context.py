@@ -86,6 +86,8 @@ def resolve(model: Model, params: Params, rules: Rules = NEWEST_RULES, kind: str
     for end, after in row.newer:
         if rules.lacks(after) and any(name.endswith(end) for name in model.tensors):
             raise LaunchRefused(f"wrong number of tensors: llama.cpp build {rules.number} knows no {end} of {row.name}")
+    if rules.lacks(row.mtp_after) and not row.mtp_skipped and hp.n_layer_nextn and hp.router_layer < 0:
+        raise LaunchRefused(f"wrong number of tensors: llama.cpp build {rules.number} has no MTP blocks of {row.name}")
     n_batch = N_BATCH if params.n_batch is None else params.n_batch
     n_ubatch = N_UBATCH if params.n_ubatch is None else params.n_ubatch
     embeddings = bool(params.embedding or params.reranking)

@@ -233,7 +233,11 @@ class Graphs:
     def __init__(self, setting: Setting, n_tokens: int, n_seqs: int, n_outputs: int, fused: dict[str, bool]) -> None:
         self.setting = setting
         self.fused = fused
-        self.shape = (-(-n_tokens // n_seqs) * n_seqs, n_seqs, n_outputs)
+        if n_tokens % n_seqs:            # graph_reserve makes them a multiple
+            n_tokens += n_seqs - n_tokens % n_seqs
+            if not setting.context.rules.output_limit:
+                n_outputs = max(n_outputs, n_tokens)
+        self.shape = (n_tokens, n_seqs, n_outputs)
         self._backends: list[int] = []           # of every node as last measured, and what came of it
         self._last: tuple[int, ...] = ()
         self._sizes: dict[bool, tuple[int, ...]] = {}

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from ..devices.device import Device
     from ..flags.params import Params
     from ..model import Model, Weight
+    from ..model.architectures import Architecture
     from .ecmascript import TensorMatcher
 
     # groups by what they depend on; those of a tensor that may be created twice with what is known of it afterwards
@@ -181,7 +182,7 @@ class WeightPlacer:
 
     def _table(self, load_mtp: bool) -> _Table:
         if load_mtp not in self._tables:
-            self._tables[load_mtp] = _Table(self.model, load_mtp)
+            self._tables[load_mtp] = _Table(self.model, load_mtp, self.rules)
         return self._tables[load_mtp]
 
 
@@ -195,9 +196,9 @@ class _Table:
     """The tensors that llama.cpp creates of a model, and what is known of them for each backend and set of
     overrides."""
 
-    def __init__(self, model: Model, load_mtp: bool) -> None:
+    def __init__(self, model: Model, load_mtp: bool, rules: Rules) -> None:
         self.model = model
-        self.created = created_tensors(model, load_mtp)
+        self.created = created_tensors(model, load_mtp, rules)
         twins = {item.weight.info.name for item in self.created if item.duplicate}
         self.twin = [item.weight.info.name in twins for item in self.created]      # may be created twice
         together: dict[object, tuple[int, list[int]]] = {}
@@ -378,18 +379,19 @@ class _Pass:
         return info.n_bytes
 
 
-def created_tensors(model: Model, load_mtp: bool) -> list[Created]:
+def created_tensors(model: Model, load_mtp: bool, rules: Rules = NEWEST_RULES) -> list[Created]:
     """Every tensor llama.cpp creates, in its order (llama_model_base::load_tensors of each architecture)."""
     hp, row = model.hparams, model.row
     output = hp.n_layer_all
-    skip_from = hp.n_layer if hp.n_layer_nextn and hp.router_layer < 0 else hp.n_layer_all
-    if load_mtp and row.mtp_tensors:
-        skip_from = hp.n_layer_all
-    leaks = None
-    if row.mtp_leaks and skip_from < hp.n_layer_all:
+    skip_from, leaks = hp.n_layer_all, None
+    if hp.n_layer_nextn and hp.router_layer < 0 and not (row.mtp_tensors and _loads_mtp(row, load_mtp, rules)):
         import re  # only for MTP blocks
 
-        leaks = re.compile(row.mtp_leaks, re.ASCII)
+        skip_from = hp.n_layer
+        loaded = [row.mtp_leaks] * bool(row.mtp_leaks)
+        loaded += [r"attn_(qkv\.|[qkv]\.bias)"] * (not rules.skips_qkv)         # create_tensor_qkv
+        loaded += [r"ffn_gate_up_exps\."] * (not rules.skips_gate_up)           # create_tensor_gate_up_exps
+        leaks = re.compile("|".join(loaded) or "$^", re.ASCII)
     created: list[Created] = []
     embedding = None
     for weight in model.weights:
@@ -416,6 +418,11 @@ def created_tensors(model: Model, load_mtp: bool) -> list[Created]:
     elif embedding is None and row.output_twice:
         created += [item for item in created if item.weight.info.name == "output.weight"]
     return created
+
+
+def _loads_mtp(row: Architecture, load_mtp: bool, rules: Rules) -> bool:
+    """Whether MTP blocks are loaded: to draft with, or by builds that have them and load them always."""
+    return load_mtp or bool(row.mtp_whole and not rules.lacks(row.mtp_after) and not getattr(rules, row.mtp_whole))
 
 
 def _rope_users(model: Model) -> list[int]:

@@ -92,6 +92,8 @@ class Architecture:
     late_embd: bool = False     # per_layer_token_embd lies with the output layer, not with the input
     mtp_tensors: bool = True    # False: tensors of MTP blocks are never loaded
     mtp_leaks: str = ""         # regex of tensors of skipped MTP blocks that are loaded all the same
+    mtp_whole: str = ""         # a rule: builds without it load MTP blocks whole, whether they draft or not
+    mtp_skipped: bool = False   # builds without the graph of MTP blocks leave these out; others refuse such a file
 
     # graphs
     # the graph of its MTP block picks the output rows after the head's norm, before it (layer), or after attention
@@ -141,6 +143,7 @@ _LATE = 11311          # exact_from of architectures that no older build was com
 _SIGMOID = {"expert_gating_func": 2}
 _ALIBI = {"f_max_alibi_bias": 8.0}
 _DELTA = {"ssm_a": "MUL"}     # the decay is a factor, not what SSM_SCAN reads
+_DRAFTS = "skips_undrafted"      # a rule of builds
 _MTP_HEAD = r"nextn\.(embed_tokens|shared_head_)"
 
 _TABLE: Any = (
@@ -180,14 +183,14 @@ _TABLE: Any = (
     _row("qwen3", "neox", cls_softmax=True, after=4880),
     _row("qwen3moe", "neox", after=4880),
     _row("qwen3next", "neox", memory="hybrid", trunk_only=True, recurrent="interval", state="ssm-groups", ops=_DELTA,
-         mtp="attention", mtp_after=10068, ollama_single=True, after=6170),
+         mtp="attention", mtp_after=10235, ollama_single=True, after=6170),
     _row("qwen3vl", "imrope", cls_softmax=True, ollama_single=True, after=6170),
     _row("qwen3vlmoe", "imrope", ollama_single=True, after=6170),
     _row("qwen3tts", "imrope", split_tensor=False, after=10261, exact_from=_LATE),
     _row("qwen35", "imrope", memory="hybrid", trunk_only=True, recurrent="interval", state="ssm-groups", rollback=True,
-         ops=_DELTA, mtp="norm", mtp_after=9113, ollama_single=True, after=6170, exact_from=10068),
+         ops=_DELTA, mtp_whole=_DRAFTS, mtp="norm", mtp_after=9113, ollama_single=True, after=6170, exact_from=10068),
     _row("qwen35moe", "imrope", memory="hybrid", trunk_only=True, recurrent="interval", state="ssm-groups",
-         rollback=True, ops=_DELTA, mtp="norm", mtp_after=9113, ollama_single=True, after=6170),
+         rollback=True, ops=_DELTA, mtp_whole=_DRAFTS, mtp="norm", mtp_after=9113, ollama_single=True, after=6170),
     _row("qwen4exp", "imrope", ple=True, embd_out="streams", memory="hybrid-idx", trunk_only=True, recurrent="interval",
          state="ssm-groups", rollback=True, indexer="attention", ops=_DELTA, lazy_embd=True, split_tensor=False,
          after=10644, exact_from=_LATE),
@@ -227,7 +230,7 @@ _TABLE: Any = (
     _row("command-r", tied="always"),
     _row("cohere2", window=SlidingWindow(4, "required"), tied="always", after=4090, exact_from=_LATE),
     _row("cohere2moe", defaults=_SIGMOID, window=SlidingWindow(4, "required", dense_first=True, list_before=True),
-         mtp_leaks=_MTP_HEAD, mtp="norm", after=9621, exact_from=_LATE),
+         mtp_leaks=_MTP_HEAD, mtp_whole=_DRAFTS, mtp="norm", after=9621, exact_from=_LATE),
     _row("dbrx", "neox", tied="never"),
     _row("olmo"),
     _row("olmo2", "neox", window=SlidingWindow(4), tied="never", split_tensor=False, after=4090),
@@ -237,21 +240,22 @@ _TABLE: Any = (
     _row("openelm", "neox", tied="always"),
     _row("arctic"),
     _row("deepseek", after=4090),
-    _row("deepseek2", mla="optional", mtp="norm", mtp_after=10068, split_tensor=False),
+    _row("deepseek2", mla="optional", mtp="norm", mtp_after=10248, split_tensor=False),
     _row("deepseek2-ocr", defaults={"expert_gating_func": 1}, after=8470, exact_from=_LATE),
     _row("deepseek32", defaults={"f_norm_eps": 1e-6}, mla="optional", memory="dsa", trunk_only=True, indexer="trunk",
-         rotated_indexer=True, mtp_leaks=r"exp_probs_b", mtp="norm", mtp_after=10068, split_tensor=False, after=9409,
-         exact_from=_LATE),
+         rotated_indexer=True, mtp_leaks=r"exp_probs_b", mtp_skipped=True, mtp="norm", mtp_after=10235,
+         split_tensor=False, after=9409, exact_from=_LATE),
     _row("deepseek4", mixed_batch=False, embd_out="streams", memory="dsv4", window=SlidingWindow(0, "required"),
-         rollback=True, rotated_indexer=True, tied="never", mtp="own", mtp_after=10068, swiglu_clamp="fused",
+         rollback=True, rotated_indexer=True, tied="never", mtp="own", mtp_after=10227, swiglu_clamp="fused",
          note="every layer slides, MTP blocks too", after=9837, newer=(("exp_probs_b_vl.bias", 10760),),
          exact_from=_LATE),
     _row("chatglm", exact_from=_LATE),
     _row("glm4", "mrope|norm", mtp_tensors=False, after=4880),
-    _row("glm4moe", "mrope|neox", defaults=_SIGMOID, mtp="norm", mtp_after=10435, after=5930),
+    _row("glm4moe", "mrope|neox", defaults=_SIGMOID, mtp_skipped=True, mtp="norm", mtp_after=10593, after=5930),
     _row("glm-dsa", defaults=_SIGMOID, mla="optional", memory="dsa", trunk_only=True, indexer="glm",
          rotated_indexer=True, before=(("glm_dsa_indexes", {"memory": "kv", "indexer": ""}),),
-         mtp_leaks=r"exp_probs_b", mtp="norm", mtp_after=10068, split_tensor=False, after=6170, exact_from=_LATE),
+         mtp_leaks=r"exp_probs_b", mtp_whole=_DRAFTS, mtp_skipped=True, mtp="norm", mtp_after=10173,
+         split_tensor=False, after=6170, exact_from=_LATE),
     _row("bitnet", "neox", tied="never", split_tensor=False, note="the GPU reads token_embd from the CPU's buffer"),
     _row("t5", "none", split_tensor=False, all_outputs=True, one_stream=True),
     _row("t5encoder", "none", all_outputs=True),
@@ -261,7 +265,7 @@ _TABLE: Any = (
     _row("nemotron_h", "none", memory="hybrid", recurrent="no-kv-no-ff", state="ssm-groups", rollback=True,
          split_tensor=False, ollama_single=True, after=6170),
     _row("nemotron_h_moe", "none", memory="hybrid", recurrent="no-kv-no-ff", state="ssm-groups", rollback=True,
-         mtp="attention", mtp_after=10068, split_tensor=False, ollama_single=True, after=6170, exact_from=10068),
+         mtp="attention", mtp_after=10338, split_tensor=False, ollama_single=True, after=6170, exact_from=10068),
     _row("exaone", "neox"),
     _row("exaone4", "neox", window=SlidingWindow(4, "deep", size=4096), mtp_tensors=False, after=5930),
     _row("exaone-moe", "neox", window=SlidingWindow(4, "required"), mtp_tensors=False, after=6170),
@@ -302,7 +306,7 @@ _TABLE: Any = (
     _row("hy_v3", "neox", trunk_before=True, defaults=_SIGMOID,
          mtp_leaks=r"blk\.\d+\.(ffn_(gate|down|up)\.|ffn_gate_inp\.|exp_probs_b|ffn_\w+_exps|ffn_\w+_shexp)|"
          + _MTP_HEAD,
-         mtp="norm", after=9986, exact_from=10068),
+         mtp_whole=_DRAFTS, mtp="norm", after=9986, exact_from=10068),
     _row("hy_v4", mla="required", memory="dsa", indexer="types", indexer_optional=True, tied="never",
          swiglu_clamp="experts", split_tensor=False, after=10798, exact_from=_LATE),
     _row("smollm3", after=5830, exact_from=_LATE),
@@ -341,11 +345,13 @@ _TABLE: Any = (
                 ("rope_freqs.weight", 11117), ("layer_output_scale.weight", 11117)),
          exact_from=_LATE),
     _row("mimo2", "neox", trunk_before=True, window=SlidingWindow(0, "required", array=True), tied="never",
-         mtp="layer", mtp_after=10068, after=6170),
+         mtp_whole="mimo2_skips_undrafted", mtp_skipped=True, mtp="layer", mtp_after=10182, after=6170,
+         newer=tuple((f"nextn.{name}.weight", 10182) for name in ("embed_tokens", "shared_head_head",
+                                                                  "shared_head_norm"))),
     _row("step35", "neox", trunk_before=True, half_rope=True, defaults=_SIGMOID,
          window=SlidingWindow(0, "required", array=True), tied="never", rope_users="all",
-         mtp_leaks=r"blk\.\d+\.(attn_[qk]_norm|attn_gate|ffn_(?!norm)|exp_probs_b)|" + _MTP_HEAD, mtp="layer",
-         mtp_after=9479, swiglu_clamp="ops", after=6170, exact_from=_LATE),
+         mtp_leaks=r"blk\.\d+\.(attn_[qk]_norm|attn_gate|ffn_(?!norm)|exp_probs_b)|" + _MTP_HEAD,
+         mtp_whole=_DRAFTS, mtp="layer", mtp_after=9479, swiglu_clamp="ops", after=6170, exact_from=_LATE),
     _row("spark2_5", "neox", window=SlidingWindow(0, "required", array=True), after=10825, exact_from=_LATE),
     _row("maincoder", after=6170, exact_from=_LATE),
     _row("kimi-linear", "none", mla="required", memory="hybrid", recurrent="no-kv", state="kda", tied="never",
