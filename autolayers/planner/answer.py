@@ -165,7 +165,7 @@ class _Answer:
 
         evaluator, candidate = self.evaluator, self.candidate
         work: list[Callable[[], Any]] = [self._fit_choice, self._next_step] if evaluator.machine.devices else []
-        others = len(work)       # --fit takes the longest
+        first = len(work)        # --fit takes the longest
         if candidate.fits:
             work += [partial(alternative, evaluator, self.cost, self.given, self.policy, candidate, change)
                      for change in changes(evaluator, self.given, self.policy, candidate)]
@@ -173,8 +173,8 @@ class _Answer:
         for answer in answers:
             if isinstance(answer, AutolayersError):
                 raise answer
-        fit_choice, (why, found) = answers[:others] or (None, ((), ()))
-        return why, found, fit_choice, tuple([answer for answer in answers[others:] if answer is not None][:SHOWN])
+        fit_choice, (why, found) = answers[:first] or (None, ((), ()))
+        return why, found, fit_choice, tuple([answer for answer in answers[first:] if answer is not None][:SHOWN])
 
     def _next_step(self) -> tuple[tuple[str, ...], tuple[Lever, ...]]:
         from .explain import levers, next_step, price_of
