@@ -41,6 +41,8 @@ class Rules(RuleSet):
     skips_qkv = Rule("placement", 10289, "", "a skipped MTP block's fused QKV and biases of Q, K and V stay out; "
                      "before, they were loaded", after=10280)
     skips_gate_up = Rule("placement", 11026, "", "its fused gates of experts stay out too", after=11010)
+    decay_factor = Rule("placement", 10752, "", "the loader knows KDA's decay as a factor; before, as what SSM_SCAN "
+                        "reads, and in RAM", after=10739)
     draft_heads_lent = Rule("placement", 11549, "", "a DFlash draft without an output matrix takes its target's; "
                             "before, its own embeddings", after=11434)
 
@@ -76,6 +78,7 @@ class Rules(RuleSet):
     qwen35_late_rows = Rule("graph", 9246, "#22673", "Qwen3.5 picks the output rows after its last layer", after=9179)
     f16_mask = Rule("graph", 9410, "#23764", "flash attention's mask is an f16 input; before, cast from an f32 one",
                     after=9409)
+    step35_late_rows = Rule("graph", 9484, "", "Step-3.5 picks the output rows after its last layer", after=9479)
     qwen35_last_rows = Rule("graph", 9496, "", "Qwen3.5 picks the output rows after its last norm", after=9493)
     gemma4_last_rows = Rule("graph", 9553, "", "Gemma 4 picks the output rows after its last norm", after=9548)
     fused_indexer = Rule("graph", 9976, "", "DSA's lightning indexer is one op; before, a product a head",
@@ -84,12 +87,14 @@ class Rules(RuleSet):
                         "sinks are", after=10142)
     gpt_oss_late_rows = Rule("graph", 10159, "", "gpt-oss picks the output rows after its last layer", after=10156)
     qwen3next_last_rows = Rule("graph", 10240, "", "Qwen3-Next picks the output rows after its last norm", after=10235)
+    nemotron_last_rows = Rule("graph", 10355, "", "Nemotron-H picks the output rows after its last norm", after=10338)
     indexer_ropes_whole = Rule("graph", 10453, "", "DSA's indexer ropes its heads whole; before, a part that it joins "
                                "with the rest", after=10452)
     granite_moe_ropes = Rule("graph", 10524, "", "GraniteMoE ropes whatever rope.scaling.finetuned says", after=10502)
     mamba2_flat = Rule("graph", 10605, "", "Mamba-2's projections multiply two dimensions, not three", after=10603)
     clamp_copies = Rule("graph", 10615, "", "CLAMP has a result of its own; before, it overwrote its source",
                         after=10605)
+    minimax_alone = Rule("graph", 10666, "", "MiniMax-01 reserves its prompt for one sequence alone too", after=10662)
     delta_net_fused = Rule("graph", 10679, "", "a delta net is one op; before, only where its device has that",
                            after=10666)
     qkv_with_biases = Rule("graph", 10830, "", "all architectures apply the biases and scales of Q, K and V that a "
@@ -97,10 +102,14 @@ class Rules(RuleSet):
     l2_norm_of_rms = Rule("graph", 10830, "", "a delta net's L2 norm is a scaled RMS norm, not one op", after=10825)
     any_split_inputs = Rule("graph", 10840, "", "a split has as many inputs as it needs; before, 30 at the most",
                             after=10830)
+    kimi_linear_alone = Rule("graph", 10909, "", "Kimi-Linear reserves its prompt for one sequence alone too",
+                             after=10901)
     rows_before_ffn = Rule("graph", 10909, "", "PLaMo-2 picks the output rows before its last FFN, not after it",
                            after=10901)
     mamba_dt_cont = Rule("graph", 11063, "", "Mamba-1's time steps are made contiguous where they have no norm",
                          after=11057)
+    mistral4_f32_down = Rule("graph", 11117, "", "Mistral 4's down products of experts take f32, which CUDA does not run",
+                             after=11104)
     bailing_sections = Rule("graph", 11160, "", "Ling 3 has four positions a token where its file has sections; "
                             "before, one", after=11149)
     copies_every_input = Rule("graph", 11258, "", "pipeline parallelism copies inputs that nothing reads too",

@@ -163,7 +163,10 @@ def _refuse_aborts(model: Model, context: Context) -> None:
     uneven = min(context.n_ctx, context.n_ubatch) % slots != 0
     pooled_mean = hp.pooling_type_cls == POOLING_TYPES.index("mean")
     mean = context.pooling == "mean" or (context.pooling == "rank" and pooled_mean)
-    if uneven and ((row.even_slots and not context.kv_unified) or (context.embeddings and mean)):
+    # of one sequence alone, whose tokens attention cannot share out to the streams of all
+    alone = bool(row.even_slots) and not context.kv_unified and getattr(context.rules, row.even_slots) \
+        and any(not hp.is_recr(il) for il in range(hp.n_layer - 1))
+    if uneven and (alone or (context.embeddings and mean)):
         what = "mean pooling" if context.embeddings and mean else f"{row.name} without --kv-unified"
         raise LaunchRefused(f"{what}: llama.cpp aborts unless n_ubatch ({context.n_ubatch}) is a multiple of the slots "
                             f"({slots})")

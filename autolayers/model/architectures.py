@@ -110,7 +110,7 @@ class Architecture:
     # graphs in use may be larger than reserved: with the tokens of a sequence; cache: also with what the cache holds
     graph_grows: Literal["", "sequence", "cache"] = ""
     all_outputs: bool = False   # every token of a batch may be an output (encoders)
-    even_slots: bool = False    # llama.cpp aborts unless every slot gets the same share of n_ubatch
+    even_slots: str = ""        # a rule: builds with it abort unless every slot gets the same share of n_ubatch
     one_stream: bool = False    # llama.cpp aborts on several slots with a cache each
     needs_window: bool = False  # llama.cpp aborts on a file without a sliding window
 
@@ -143,6 +143,7 @@ _LATE = 11311          # exact_from of architectures that no older build was com
 _SIGMOID = {"expert_gating_func": 2}
 _ALIBI = {"f_max_alibi_bias": 8.0}
 _DELTA = {"ssm_a": "MUL"}     # the decay is a factor, not what SSM_SCAN reads
+_SCANNED: Any = (("decay_factor", {"ops": {}}),)      # it was, for the loader
 _DRAFTS = "skips_undrafted"      # a rule of builds
 _MTP_HEAD = r"nextn\.(embed_tokens|shared_head_)"
 
@@ -288,7 +289,7 @@ _TABLE: Any = (
     _row("bailingmoe2", "neox", tied="never", mtp_tensors=False, after=6170, exact_from=_LATE),
     _row("bailingmoe3", "mrope|norm", mla="required", memory="hybrid", recurrent="no-kv", state="kda", rollback=True,
          ops=_DELTA, mtp="norm", swiglu_clamp="ops", split_tensor=False, after=10456,
-         before=(("bailing_sections", {"rope": "norm"}),), exact_from=_LATE),
+         before=(*_SCANNED, ("bailing_sections", {"rope": "norm"})), exact_from=_LATE),
     _row("dots1", "neox", tied="never", after=5310, exact_from=_LATE),
     _row("dots3note", defaults={"f_norm_eps": 1e-6}, mla="required", memory="dsa-iswa",
          window=SlidingWindow(0, "required", array=True), indexer="types", rotated_indexer=True, mtp_tensors=False,
@@ -324,7 +325,7 @@ _TABLE: Any = (
     _row("grovemoe", "neox", after=6170),
     _row("apertus", "neox", after=6170, exact_from=_LATE),
     _row("minimax-01", "neox", memory="hybrid", trunk_only=True, recurrent="interval", interval=8, state="linear",
-         split_tensor=False, graph_grows="sequence", after=10435, exact_from=_LATE),
+         split_tensor=False, graph_grows="sequence", even_slots="minimax_alone", after=10435, exact_from=_LATE),
     _row("minimax-m2", "neox", tied="never", split_tensor=False, after=6170, exact_from=_LATE),
     _row("minimax-m3", "neox", memory="msa", indexer="after-dense", tied="never", split_tensor=False,
          graph_grows="cache", after=10133, exact_from=_LATE),
@@ -355,10 +356,11 @@ _TABLE: Any = (
     _row("spark2_5", "neox", window=SlidingWindow(0, "required", array=True), after=10825, exact_from=_LATE),
     _row("maincoder", after=6170, exact_from=_LATE),
     _row("kimi-linear", "none", mla="required", memory="hybrid", recurrent="no-kv", state="kda", tied="never",
-         ops=_DELTA, split_tensor=False, graph_grows="sequence", even_slots=True, after=6170, exact_from=_LATE),
+         ops=_DELTA, split_tensor=False, graph_grows="sequence", even_slots="kimi_linear_alone", after=6170,
+         before=_SCANNED, exact_from=_LATE),
     _row("kimi-k3", "none", latent_value=True, mla="required", memory="hybrid", recurrent="no-kv", state="kda",
          rollback=True, tied="never", ops=_DELTA, split_tensor=False, note="value head is the KV LoRA rank",
-         after=10441, exact_from=_LATE),
+         after=10441, before=_SCANNED, exact_from=_LATE),
     _row("glm5-next", "none", defaults=_SIGMOID, latent_value=True, mla="required", memory="hybrid-idx",
          trunk_only=True, recurrent="no-kv-all", state="kda", rollback=True, indexer="types-or-all", tied="never",
          ops={**_DELTA, "indexer_compressor_ape": "ADD"}, swiglu_clamp="fused", split_tensor=False,

@@ -16,8 +16,13 @@ class DeepSeek2(LatentAttention):
         return replace(self, moe=Routing("sigmoid")) if unnamed else self
 
 
+class Mistral4(LatentAttention):
+    def for_file(self, llm: Llm) -> Decoder:
+        return self if llm.rules.mistral4_f32_down else replace(self, moe=Routing())
+
+
 BUILDERS = {
     "deepseek2": DeepSeek2(temperature=None, wo_bias=False, ffn_bias=False, moe=Routing(), shexp="add"),
-    "mistral4": LatentAttention(temperature=None, wo_bias=False, ffn_bias=False, shexp="add",
-                                moe=Routing(down_param="src1_f32")),      # activations leave the range of f16
+    "mistral4": Mistral4(temperature=None, wo_bias=False, ffn_bias=False, shexp="add",
+                         moe=Routing(down_param="src1_f32")),             # activations leave the range of f16
 }

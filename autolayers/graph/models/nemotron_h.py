@@ -40,6 +40,6 @@ class NemotronH(Mamba2):
 
 
 _ROUTING = Routing("sigmoid", act="relu_sqr", gate=None, gate_up=None, biases=False, scales=True)
-_ROW = NemotronH(inp_pos=False, select="last")
+_ROW = NemotronH(inp_pos=False, select="last", select_before=(("nemotron_last_rows", "attention"),))
 
 BUILDERS = {"nemotron_h": _ROW, "nemotron_h_moe": _ROW}

@@ -28,4 +28,5 @@ class Step35(Decoder):
         return llm.linear(il, "attn_output", cur, scale=True)
 
 
-BUILDERS = {"step35": Step35(select="late", moe=Routing(), shexp="add")}
+BUILDERS = {"step35": Step35(select="late", select_before=(("step35_late_rows", "attention"),), moe=Routing(),
+                             shexp="add")}
