@@ -40,9 +40,9 @@ class Rules(RuleSet):
     mimo2_skips_undrafted = Rule("placement", 10227, "", "those of MiMo-2 too", after=10223)
     skips_qkv = Rule("placement", 10289, "", "a skipped MTP block's fused QKV and biases of Q, K and V stay out; "
                      "before, they were loaded", after=10280)
-    skips_gate_up = Rule("placement", 11026, "", "its fused gates of experts stay out too", after=11010)
     decay_factor = Rule("placement", 10752, "", "the loader knows KDA's decay as a factor; before, as what SSM_SCAN "
                         "reads, and in RAM", after=10739)
+    skips_gate_up = Rule("placement", 11026, "", "its fused gates of experts stay out too", after=11010)
     draft_heads_lent = Rule("placement", 11549, "", "a DFlash draft without an output matrix takes its target's; "
                             "before, its own embeddings", after=11434)
 
@@ -108,7 +108,7 @@ class Rules(RuleSet):
                            after=10901)
     mamba_dt_cont = Rule("graph", 11063, "", "Mamba-1's time steps are made contiguous where they have no norm",
                          after=11057)
-    mistral4_f32_down = Rule("graph", 11117, "", "Mistral 4's down products of experts take f32, which CUDA does not run",
+    mistral4_f32_down = Rule("graph", 11117, "", "Mistral 4's down products of experts take f32, which CUDA lacks",
                              after=11104)
     bailing_sections = Rule("graph", 11160, "", "Ling 3 has four positions a token where its file has sections; "
                             "before, one", after=11149)
