@@ -17,7 +17,9 @@ from support import FIXTURES, RECORDED, ROOT
 
 sys.path.insert(0, str(FIXTURES))
 
-from recorder import differ, headers, launch, mock_cuda, predict, tree, truth
+from recorder import dice, differ, headers, launch, mock_cuda, predict, tree, truth
+
+from autolayers.flags.parse import parse
 
 
 def record(*words: str, **environ: str) -> subprocess.CompletedProcess[str]:
@@ -162,6 +164,15 @@ def test_predictions_are_rows() -> None:
     assert predict.row(refused, str(truth.RECORDINGS["archs"].header(refused["model"])), RECORDED)["error"] == "context"
 
 
+def test_random_launches_are_those_of_their_seed() -> None:
+    rows = dice.rows(300, 7)
+    assert rows == dice.rows(300, 7) != dice.rows(300, 8)
+    assert len({row["model"] for row in rows}) > 100 and {len(row["gpus_mib"]) for row in rows} == {1, 2, 3, 4}
+    for row in rows:
+        read = parse(row["args"].split())
+        assert not read.rest and read.params.n_ctx and read.params.n_gpu_layers is not None, row
+
+
 # --- the tree
 
 
@@ -210,6 +221,7 @@ def test_llama_servers_limit_on_outputs_is_the_trees_own(tmp_path: Path, server:
         (["--check", "--files", "models,moods"], "--files: no moods; there are models, archs,"),
         (["--check", "--every", "0"], "--every wants a positive number"),
         (["--check", "--against", "/nowhere"], "no such file of launches in /nowhere"),
+        (["--check", "--random", "9"], "--random wants a positive number, and --predict"),
         (["--predict", "--files", "decisions"], "--predict has models, archs, more only"),
         (["--out", str(FIXTURES / "truth"), "--every", "2"], "would leave"),
         ([], "say --check, --predict, --out DIR, or several"),
