@@ -87,6 +87,8 @@ class Rules(RuleSet):
                         "sinks are", after=10142)
     gpt_oss_late_rows = Rule("graph", 10159, "", "gpt-oss picks the output rows after its last layer", after=10156)
     qwen3next_last_rows = Rule("graph", 10240, "", "Qwen3-Next picks the output rows after its last norm", after=10235)
+    split_inputs_grow = Rule("graph", 10248, "", "a split takes more than 30 inputs if its last node has several; "
+                             "before, llama.cpp aborted", after=10240)
     nemotron_last_rows = Rule("graph", 10355, "", "Nemotron-H picks the output rows after its last norm", after=10338)
     indexer_ropes_whole = Rule("graph", 10453, "", "DSA's indexer ropes its heads whole; before, a part that it joins "
                                "with the rest", after=10452)

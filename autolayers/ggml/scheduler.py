@@ -35,6 +35,8 @@ if TYPE_CHECKING:
         def copies_every_input(self) -> bool: ...
         @property
         def any_split_inputs(self) -> bool: ...
+        @property
+        def split_inputs_grow(self) -> bool: ...
 
 
 _MAX_SPLIT_INPUTS = 30          # GGML_SCHED_MAX_SPLIT_INPUTS
@@ -195,7 +197,7 @@ def split(graph: Graph, backends: Sequence[Backend], rules: Rules, n_copies: int
         if not known or rules.copies_every_input:
             graph_inputs.append(leaf)
 
-    most = 0 if rules.any_split_inputs else _MAX_SPLIT_INPUTS
+    limit = most = 0 if rules.any_split_inputs else _MAX_SPLIT_INPUTS
     pipelined = n_copies > 1 and not rules.copies_every_input
     # pass 5: where the graph is cut, and what each split copies from other backends
     parts: list[tuple[int, int, list[Tensor]]] = []     # (start, backend, inputs)
@@ -222,6 +224,7 @@ def split(graph: Graph, backends: Sequence[Backend], rules: Rules, n_copies: int
         if new:
             current = t.backend
             inputs = []
+            most = limit
             parts.append((i, current, inputs))
         for j, s in enumerate(t.src):
             if pipelined and s.is_input:
@@ -235,6 +238,10 @@ def split(graph: Graph, backends: Sequence[Backend], rules: Rules, n_copies: int
                     for copy in made:
                         copy.backend = current
                     inputs.append(s)
+                    if most and len(inputs) > most:      # one node had several more
+                        if not rules.split_inputs_grow:
+                            raise LaunchRefused(f"more than {most} inputs of one split: llama.cpp aborts")
+                        most *= 2
                 t.src = (*t.src[:j], made[0], *t.src[j + 1:])
 
     # inputs of a pipeline
