@@ -163,7 +163,7 @@ def _refuse_aborts(model: Model, context: Context) -> None:
     uneven = min(context.n_ctx, context.n_ubatch) % slots != 0
     pooled_mean = hp.pooling_type_cls == POOLING_TYPES.index("mean")
     mean = context.pooling == "mean" or (context.pooling == "rank" and pooled_mean)
-    # of one sequence alone, whose tokens attention cannot share out to the streams of all
+    # a prompt of one sequence is reserved too, and attention divides its tokens by the streams of all slots
     alone = bool(row.even_slots) and not context.kv_unified and getattr(context.rules, row.even_slots) \
         and any(not hp.is_recr(il) for il in range(hp.n_layer - 1))
     if uneven and (alone or (context.embeddings and mean)):

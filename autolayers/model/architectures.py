@@ -143,8 +143,8 @@ _LATE = 11311          # exact_from of architectures that no older build was com
 _SIGMOID = {"expert_gating_func": 2}
 _ALIBI = {"f_max_alibi_bias": 8.0}
 _DELTA = {"ssm_a": "MUL"}     # the decay is a factor, not what SSM_SCAN reads
-_SCANNED: Any = (("decay_factor", {"ops": {}}),)      # it was, for the loader
-_DRAFTS = "skips_undrafted"      # a rule of builds
+_DECAY_SCANNED: Any = (("decay_factor", {"ops": {}}),)     # older loaders took ssm_a of KDA for SSM_SCAN's
+_SKIPS_MTP = "skips_undrafted"     # the rule for mtp_whole
 _MTP_HEAD = r"nextn\.(embed_tokens|shared_head_)"
 
 _TABLE: Any = (
@@ -189,9 +189,10 @@ _TABLE: Any = (
     _row("qwen3vlmoe", "imrope", ollama_single=True, after=6170),
     _row("qwen3tts", "imrope", split_tensor=False, after=10261, exact_from=_LATE),
     _row("qwen35", "imrope", memory="hybrid", trunk_only=True, recurrent="interval", state="ssm-groups", rollback=True,
-         ops=_DELTA, mtp_whole=_DRAFTS, mtp="norm", mtp_after=9113, ollama_single=True, after=6170, exact_from=10068),
+         ops=_DELTA, mtp_whole=_SKIPS_MTP, mtp="norm", mtp_after=9113, ollama_single=True, after=6170,
+         exact_from=10068),
     _row("qwen35moe", "imrope", memory="hybrid", trunk_only=True, recurrent="interval", state="ssm-groups",
-         rollback=True, ops=_DELTA, mtp_whole=_DRAFTS, mtp="norm", mtp_after=9113, ollama_single=True, after=6170),
+         rollback=True, ops=_DELTA, mtp_whole=_SKIPS_MTP, mtp="norm", mtp_after=9113, ollama_single=True, after=6170),
     _row("qwen4exp", "imrope", ple=True, embd_out="streams", memory="hybrid-idx", trunk_only=True, recurrent="interval",
          state="ssm-groups", rollback=True, indexer="attention", ops=_DELTA, lazy_embd=True, split_tensor=False,
          after=10644, exact_from=_LATE),
@@ -231,7 +232,7 @@ _TABLE: Any = (
     _row("command-r", tied="always"),
     _row("cohere2", window=SlidingWindow(4, "required"), tied="always", after=4090, exact_from=_LATE),
     _row("cohere2moe", defaults=_SIGMOID, window=SlidingWindow(4, "required", dense_first=True, list_before=True),
-         mtp_leaks=_MTP_HEAD, mtp_whole=_DRAFTS, mtp="norm", after=9621, exact_from=_LATE),
+         mtp_leaks=_MTP_HEAD, mtp_whole=_SKIPS_MTP, mtp="norm", after=9621, exact_from=_LATE),
     _row("dbrx", "neox", tied="never"),
     _row("olmo"),
     _row("olmo2", "neox", window=SlidingWindow(4), tied="never", split_tensor=False, after=4090),
@@ -255,7 +256,7 @@ _TABLE: Any = (
     _row("glm4moe", "mrope|neox", defaults=_SIGMOID, mtp_skipped=True, mtp="norm", mtp_after=10593, after=5930),
     _row("glm-dsa", defaults=_SIGMOID, mla="optional", memory="dsa", trunk_only=True, indexer="glm",
          rotated_indexer=True, before=(("glm_dsa_indexes", {"memory": "kv", "indexer": ""}),),
-         mtp_leaks=r"exp_probs_b", mtp_whole=_DRAFTS, mtp_skipped=True, mtp="norm", mtp_after=10173,
+         mtp_leaks=r"exp_probs_b", mtp_whole=_SKIPS_MTP, mtp_skipped=True, mtp="norm", mtp_after=10173,
          split_tensor=False, after=6170, exact_from=_LATE),
     _row("bitnet", "neox", tied="never", split_tensor=False, note="the GPU reads token_embd from the CPU's buffer"),
     _row("t5", "none", split_tensor=False, all_outputs=True, one_stream=True),
@@ -289,7 +290,7 @@ _TABLE: Any = (
     _row("bailingmoe2", "neox", tied="never", mtp_tensors=False, after=6170, exact_from=_LATE),
     _row("bailingmoe3", "mrope|norm", mla="required", memory="hybrid", recurrent="no-kv", state="kda", rollback=True,
          ops=_DELTA, mtp="norm", swiglu_clamp="ops", split_tensor=False, after=10456,
-         before=(*_SCANNED, ("bailing_sections", {"rope": "norm"})), exact_from=_LATE),
+         before=(*_DECAY_SCANNED, ("bailing_sections", {"rope": "norm"})), exact_from=_LATE),
     _row("dots1", "neox", tied="never", after=5310, exact_from=_LATE),
     _row("dots3note", defaults={"f_norm_eps": 1e-6}, mla="required", memory="dsa-iswa",
          window=SlidingWindow(0, "required", array=True), indexer="types", rotated_indexer=True, mtp_tensors=False,
@@ -307,7 +308,7 @@ _TABLE: Any = (
     _row("hy_v3", "neox", trunk_before=True, defaults=_SIGMOID,
          mtp_leaks=r"blk\.\d+\.(ffn_(gate|down|up)\.|ffn_gate_inp\.|exp_probs_b|ffn_\w+_exps|ffn_\w+_shexp)|"
          + _MTP_HEAD,
-         mtp_whole=_DRAFTS, mtp="norm", after=9986, exact_from=10068),
+         mtp_whole=_SKIPS_MTP, mtp="norm", after=9986, exact_from=10068),
     _row("hy_v4", mla="required", memory="dsa", indexer="types", indexer_optional=True, tied="never",
          swiglu_clamp="experts", split_tensor=False, after=10798, exact_from=_LATE),
     _row("smollm3", after=5830, exact_from=_LATE),
@@ -352,15 +353,15 @@ _TABLE: Any = (
     _row("step35", "neox", trunk_before=True, half_rope=True, defaults=_SIGMOID,
          window=SlidingWindow(0, "required", array=True), tied="never", rope_users="all",
          mtp_leaks=r"blk\.\d+\.(attn_[qk]_norm|attn_gate|ffn_(?!norm)|exp_probs_b)|" + _MTP_HEAD,
-         mtp_whole=_DRAFTS, mtp="layer", mtp_after=9479, swiglu_clamp="ops", after=6170, exact_from=_LATE),
+         mtp_whole=_SKIPS_MTP, mtp="layer", mtp_after=9479, swiglu_clamp="ops", after=6170, exact_from=_LATE),
     _row("spark2_5", "neox", window=SlidingWindow(0, "required", array=True), after=10825, exact_from=_LATE),
     _row("maincoder", after=6170, exact_from=_LATE),
     _row("kimi-linear", "none", mla="required", memory="hybrid", recurrent="no-kv", state="kda", tied="never",
          ops=_DELTA, split_tensor=False, graph_grows="sequence", even_slots="kimi_linear_alone", after=6170,
-         before=_SCANNED, exact_from=_LATE),
+         before=_DECAY_SCANNED, exact_from=_LATE),
     _row("kimi-k3", "none", latent_value=True, mla="required", memory="hybrid", recurrent="no-kv", state="kda",
          rollback=True, tied="never", ops=_DELTA, split_tensor=False, note="value head is the KV LoRA rank",
-         after=10441, before=_SCANNED, exact_from=_LATE),
+         after=10441, before=_DECAY_SCANNED, exact_from=_LATE),
     _row("glm5-next", "none", defaults=_SIGMOID, latent_value=True, mla="required", memory="hybrid-idx",
          trunk_only=True, recurrent="no-kv-all", state="kda", rollback=True, indexer="types-or-all", tied="never",
          ops={**_DELTA, "indexer_compressor_ape": "ADD"}, swiglu_clamp="fused", split_tensor=False,

@@ -165,7 +165,7 @@ class _Answer:
 
         evaluator, candidate = self.evaluator, self.candidate
         work: list[Callable[[], Any]] = [self._fit_choice, self._next_step] if evaluator.machine.devices else []
-        first = len(work)        # --fit takes the longest
+        first = len(work)        # the alternatives follow; --fit, which takes the longest, is begun first
         if candidate.fits:
             work += [partial(alternative, evaluator, self.cost, self.given, self.policy, candidate, change)
                      for change in changes(evaluator, self.given, self.policy, candidate)]

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 FIRST_GUESS = 768 << 20      # bytes of graph buffers and margin on a device, before any was measured
-LEAST = 0.75     # of a launch's graph buffers and margin is what one layer more may need
+LEAST = 0.75     # one layer more may make do with this part of the graph buffers and margin, not with less
 
 
 def largest_count(evaluator: Evaluator, make: Callable[[int], Params], top: int, fidelity: Fidelity,
@@ -125,7 +125,7 @@ def _expected(evaluator: Evaluator, params: Params, n: int, known: list[tuple[in
 
 
 def _may_fit_again(evaluator: Evaluator, make: Callable[[int], Params], low: int, fidelity: Fidelity) -> bool:
-    """Whether low + 2 may fit where low + 1 does not: with no less than LEAST of its overheads."""
+    """Whether low + 2 may fit where low + 1 does not, if it needs LEAST of its graph buffers and margin."""
     above, static = evaluator.candidate(make(low + 1), fidelity), evaluator.static(make(low + 2))
     if above is None or static is None:
         return static is not None

@@ -17,7 +17,7 @@ from support import FIXTURES, RECORDED, ROOT
 
 sys.path.insert(0, str(FIXTURES))
 
-from recorder import dice, differ, headers, launch, mock_cuda, predict, tree, truth
+from recorder import differ, headers, launch, mock_cuda, predict, random_rows, tree, truth
 
 from autolayers.flags.parse import parse
 
@@ -165,8 +165,8 @@ def test_predictions_are_rows() -> None:
 
 
 def test_random_launches_are_those_of_their_seed() -> None:
-    rows = dice.rows(300, 7)
-    assert rows == dice.rows(300, 7) != dice.rows(300, 8)
+    rows = random_rows.rows(300, 7)
+    assert rows == random_rows.rows(300, 7) != random_rows.rows(300, 8)
     assert len({row["model"] for row in rows}) > 100 and {len(row["gpus_mib"]) for row in rows} == {1, 2, 3, 4}
     for row in rows:
         read = parse(row["args"].split())
