@@ -191,23 +191,14 @@ def machine_for(params: Params, policy: Policy, devices: Sequence[Device | str] 
         from .devices.driven import driven
 
         found = driven(found, policy.backend)
-    ram = policy.ram if policy.ram is not None else host.available if host else None
-    total = policy.ram if policy.ram is not None else host.total if host else None
-    budget = dict(policy.budget)
-    for name in budget:
-        if name not in {device.name for device in found}:
-            names = ", ".join(device.name for device in found) or "none"
-            raise UsageError(f"--budget: there is no device {name} (devices: {names})")
     if policy.margin and len(policy.margin) > max(1, len(found)):
         raise UsageError(f"--margin has {len(policy.margin)} sizes for {len(found)} device"
                          + ("" if len(found) == 1 else "s"))
+    budget = dict(policy.budget)
     # Of an RPC server that does not answer the budget is all that is known
     found = [replace(device, total=budget[device.name], free=budget[device.name])
                if device.name in budget and not device.total else device for device in found]
-    limits = {device.name: min(device.free, budget.get(device.name, device.free)) for device in found}
-    host = host or Host(0, 0, "")
-    return Machine(tuple(found), limits, ram, total, host.bandwidth, host.bus, host.cores, host.disk,
-                   host.threads), notes
+    return Machine.of(found, host, policy.ram, budget), notes
 
 
 def _read(model: Model | str | PathLike[str]) -> Model:

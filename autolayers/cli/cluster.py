@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 import sys
 
+from .. import state
 from ..errors import DoesNotFit, UsageError
 from ..flags.check import read
 from ..flags.policy import read_policy
 from ..output import emit, say, show
 from . import load
+from .plan import printable
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -61,13 +63,13 @@ def _print(together: Together, cluster: Cluster, arguments: Arguments) -> None:
         from ..report.table import Style
 
         show(cluster_text(together, cluster.head.name, launches.commands(best), Style.of(sys.stdout, os.environ),
-                          arguments.rest))
+                          printable(arguments)))
     elif form == "json":
         import json
 
         emit(json.dumps(together.to_dict(), indent=1) + "\n")
     elif form == "flags":
-        emit(" ".join([*best.plan.flags, *arguments.rest]) + "\n")
+        emit(" ".join([*best.plan.flags, *printable(arguments)]) + "\n")
     else:
         written = launches.files(form, best, cluster, arguments, str(own.get("image") or launches.IMAGE))
         if best.boxes:
@@ -87,6 +89,5 @@ def _write(written: dict[str, str], directory: str | None) -> None:
     for path, text in written.items():
         at = os.path.join(directory, *path.split("/"))
         os.makedirs(os.path.dirname(at), exist_ok=True)
-        with open(at, "w", encoding="utf-8") as file:
-            file.write(text)
+        state.write(at, text.encode())
         say(f"{at} written")

@@ -36,8 +36,8 @@ _LARGER = 1.1              # than the file's memory of a device: what a server m
 _MAX_SIZE = 1 << 20
 _TOP, _BOX, _LINK = ("head", "boxes", "links"), ("machine", "devices", "host", "address", "port", "bind"), (
     "between", "bandwidth", "latency")
-_RATE = re.compile(r"([0-9.]+) ?([kMGT]?)(i?)(bit|b|B)(?:/s|ps)?")
-_TIME = re.compile(r"([0-9.]+) ?(us|ms|s)")
+_RATE = re.compile(r"([0-9]+(?:\.[0-9]+)?) ?([kMGT]?)(i?)(bit|b|B)(?:/s|ps)?")
+_TIME = re.compile(r"([0-9]+(?:\.[0-9]+)?) ?(us|ms|s)")
 _POWERS = {"": 0, "k": 1, "M": 2, "G": 3, "T": 4}
 _SECONDS = {"us": 1e-6, "ms": 1e-3, "s": 1.0}
 
@@ -97,10 +97,10 @@ def read(path: str) -> Cluster:
     boxes, head = data.get("boxes"), data.get("head")
     if not isinstance(boxes, dict) or not boxes:
         raise UsageError(f'{path}: no "boxes"; write one object for each machine under its name')
-    if head not in boxes:
+    if not isinstance(head, str) or head not in boxes:
         raise UsageError(f'{path}: "head" must be the name of the box where llama-server runs: {", ".join(boxes)}')
     links = _links(path, data.get("links", []), head, boxes)
-    read_boxes = {str(name): _box(path, str(name), row, links.get(name)) for name, row in boxes.items()}
+    read_boxes = {name: _box(path, name, row, links.get(name)) for name, row in boxes.items()}
     for name, box in read_boxes.items():
         if name != head and box.link is None:
             raise UsageError(f'{path}: no link between {head} and {name}; write it under "links": {{"between": '
@@ -163,7 +163,7 @@ def _box(path: str, name: str, row: Any, link: tuple[float, float] | None) -> Bo
     address, port, bind = row.get("address", ""), row.get("port", PORT), row.get("bind", row.get("address", ""))
     if not isinstance(address, str) or not isinstance(bind, str) or not re.fullmatch(r"[\w.:-]*", address + bind):
         raise UsageError(f"{what}: address and bind must be names or numbers of a network")
-    if not isinstance(port, int) or not 0 < port < 65536 - len(devices):
+    if isinstance(port, bool) or not isinstance(port, int) or not 0 < port < 65536 - len(devices):
         raise UsageError(f"{what}: port must be a whole number from 1 to {65535 - len(devices)}")
     return Box(name, tuple(devices), host, address, tuple(range(port, port + len(devices))), bind, link)
 
@@ -177,7 +177,8 @@ def _links(path: str, rows: Any, head: str, boxes: Mapping[str, Any]) -> dict[st
         what = f"{path}: link {number}"
         _known(path, row, _LINK, f"link {number}")
         ends = row.get("between")
-        if not isinstance(ends, list) or len(ends) != 2 or any(end not in boxes for end in ends):
+        if not isinstance(ends, list) or len(ends) != 2 \
+                or any(not isinstance(end, str) or end not in boxes for end in ends):
             raise UsageError(f'{what}: "between" must be the names of two boxes')
         if head in ends:         # llama.cpp copies between two servers through the head
             found[ends[ends[0] == head]] = _rate(row.get("bandwidth"), what), _time(row.get("latency"), what)

@@ -43,7 +43,13 @@ def commands(use: Use) -> dict[str, list[str]]:
 
 
 def files(kind: str, use: Use, cluster: Cluster, arguments: Arguments, image: str = IMAGE) -> dict[str, str]:
-    """Path -> text, the head's last. Raises UsageError for a box that this kind of file cannot start."""
+    """Path -> text, the head's last. Raises UsageError for a box that this kind of file cannot start, and for two of
+    which the files would have one name."""
+    name_of = _label if kind == "kubernetes" else _folder
+    names: dict[str, str] = {}
+    for box in (*use.boxes, cluster.head):
+        if (other := names.setdefault(name_of(box.name), box.name)) != box.name:
+            raise UsageError(f"the files of the boxes {other!r} and {box.name!r} would have the same names: rename one")
     return _KINDS[kind](use, cluster, arguments, image)
 
 
@@ -51,6 +57,11 @@ def _head(use: Use, arguments: Arguments, image: str = "") -> LaunchFile:
     launch = LaunchFile.of_plan(use.plan, arguments, arguments.params.model)
     launch.image = image
     return launch
+
+
+def _folder(box: str) -> str:
+    """The directory of a box's files, which is never one above."""
+    return plain_name(box).lstrip(".") or "box"
 
 
 def _comment() -> list[str]:
@@ -64,14 +75,14 @@ def _systemd(use: Use, cluster: Cluster, arguments: Arguments, image: str) -> di
     for box in use.boxes:
         for i, device in enumerate(box.devices):
             _runs_linux(box, device, "systemd")
-            lines = [*_comment(), "[Unit]", f"Description={_PROGRAM} {box.name} {device.name}",
+            lines = [*_comment(), "[Unit]", f"Description={_PROGRAM} {plain_name(box.name)} {plain_name(device.name)}",
                      "Wants=network-online.target", "After=network-online.target", "", "[Service]", "DynamicUser=yes",
                      *(["SupplementaryGroups=video render"] if row_of(device.backend).device_nodes else []),
                      "CacheDirectory=llama.cpp", "Environment=LLAMA_CACHE=%C/llama.cpp",
                      "ExecStart=" + " ".join(map(systemd, [f"/usr/local/bin/{_PROGRAM}", *words(box, i)[1:]])),
                      "Restart=always", "RestartSec=2", "", "[Install]", "WantedBy=multi-user.target"]
-            found[f"{plain_name(box.name)}/llama-rpc-{i}.service"] = "\n".join(lines) + "\n"
-    found[f"{plain_name(cluster.head.name)}/llama-server.service"] = systemd_file.write(_head(use, arguments))
+            found[f"{_folder(box.name)}/llama-rpc-{i}.service"] = "\n".join(lines) + "\n"
+    found[f"{_folder(cluster.head.name)}/llama-server.service"] = systemd_file.write(_head(use, arguments))
     return found
 
 
@@ -106,9 +117,9 @@ def _compose(use: Use, cluster: Cluster, arguments: Arguments, image: str) -> di
             if row.device_nodes:
                 lines += ["    devices:", *(f"      - {node}" for node in row.device_nodes)]
             lines += ["    restart: unless-stopped"]
-        found[f"{plain_name(box.name)}/compose.yaml"] = "\n".join([*lines, "volumes:", "  rpc-cache:"]) + "\n"
+        found[f"{_folder(box.name)}/compose.yaml"] = "\n".join([*lines, "volumes:", "  rpc-cache:"]) + "\n"
     head = compose_file.write(_head(use, arguments, image))
-    found[f"{plain_name(cluster.head.name)}/compose.yaml"] = f"# {_image_note(image)}\n{head}"
+    found[f"{_folder(cluster.head.name)}/compose.yaml"] = f"# {_image_note(image)}\n{head}"
     return found
 
 

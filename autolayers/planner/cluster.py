@@ -9,7 +9,7 @@ Every set of boxes is planned, of many boxes those that are left when one after 
 
 from __future__ import annotations
 
-from itertools import combinations
+from itertools import combinations, compress
 
 from ..errors import LaunchRefused
 from ..memory.companions import NONE
@@ -87,14 +87,8 @@ def plan_cluster(model: Model, params: Params, policy: Policy, cluster: Cluster,
 def use_of(model: Model, params: Params, policy: Policy, cluster: Cluster, boxes: Sequence[Box],
            companions: Companions = NONE) -> Use:
     """The plan with these boxes. Raises LaunchRefused."""
-    devices = tuple(cluster.devices(boxes))
-    host = cluster.head.host
-    budget = dict(policy.budget)
-    machine = Machine(devices, {device.name: min(device.free, budget.get(device.name, device.free))
-                                for device in devices},
-                      policy.ram if policy.ram is not None else host.available if host else None,
-                      policy.ram if policy.ram is not None else host.total if host else None,
-                      *((host.bandwidth, host.bus, host.cores, host.disk) if host else ()))
+    budget = _budget(cluster, boxes, dict(policy.budget))
+    machine = Machine.of(cluster.devices(boxes), cluster.head.host, policy.ram, budget)
     endpoints = tuple(endpoint for box in boxes for endpoint in box.endpoints)
     plan = plan_on(model, replace(params, rpc=endpoints), policy, machine, companions)
     sent, at = {}, 0
@@ -102,6 +96,15 @@ def use_of(model: Model, params: Params, policy: Policy, cluster: Cluster, boxes
         rows = plan.devices[at:at + len(box.devices)]
         sent[box.name], at = sum(row.model for row in rows), at + len(rows)
     return Use(tuple(boxes), plan, sent)
+
+
+def _budget(cluster: Cluster, boxes: Sequence[Box], given: dict[str, int]) -> dict[str, int]:
+    """`given` by the names that devices have where all boxes are used, under those that they have with these alone."""
+    names = [device.name for device in cluster.devices()]
+    used = [box in boxes for box in cluster.boxes for _ in box.devices] + [True] * len(cluster.head.devices)
+    now = {before: device.name
+           for before, device in zip(compress(names, used), cluster.devices(boxes), strict=True)}
+    return {now.get(name, name): size for name, size in given.items() if name in now or name not in names}
 
 
 def _sets(boxes: Sequence[Box]) -> Iterator[tuple[Box, ...]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ..backends import DEFAULT
-from ..errors import LaunchRefused
+from ..errors import LaunchRefused, UsageError
 from ..flags.params import FIT_PARAMS_MIN_CTX, Params
 from ..memory.breakdown import Breakdown, LowerBound, Static
 from ..memory.companions import NONE
@@ -15,11 +15,12 @@ from . import serving
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
     from typing import Literal
 
     from ..backends.ops import Parts
     from ..devices.device import Device
+    from ..devices.host import Host
     from ..memory.breakdown import Usage
     from ..memory.cache import Memory
     from ..memory.companions import Companions
@@ -53,6 +54,21 @@ class Machine:
     cores: int | None = None               # physical ones of the processor
     disk_bandwidth: float | None = None
     threads: int | None = None             # to compute with, where llama.cpp's default is wrong
+
+    @classmethod
+    def of(cls, devices: Sequence[Device], host: Host | None, ram: int | None,
+           budget: Mapping[str, int]) -> Machine:
+        """These devices on a host (None: nothing is known of it). `ram`: bytes of system memory instead of the host's;
+        `budget`: bytes at most by device. Raises UsageError for a budget of a device that there is not."""
+        for name in budget:
+            if name not in {device.name for device in devices}:
+                names = ", ".join(device.name for device in devices) or "none"
+                raise UsageError(f"--budget: there is no device {name} (devices: {names})")
+        limits = {device.name: min(device.free, budget.get(device.name, device.free)) for device in devices}
+        if host is None:
+            return cls(tuple(devices), limits, ram, ram)
+        return cls(tuple(devices), limits, host.available if ram is None else ram, host.total if ram is None else ram,
+                   host.bandwidth, host.bus, host.cores, host.disk, host.threads)
 
 
 @dataclass(frozen=True)

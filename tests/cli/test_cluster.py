@@ -97,23 +97,42 @@ def test_kubernetes(answer, tmp_path: Path) -> None:
     assert args[args.index("-m") + 1].startswith(pods[2]["containers"][0]["volumeMounts"][0]["mountPath"])
 
 
-def test_a_plan_for_the_survivors(answer) -> None:
+def test_secrets_are_left_out(answer) -> None:
+    for form in ("flags", "text"):
+        code, out, err = answer(*WORDS, "--format", form, "--port", "80", "--api-key", "hunter2")
+        assert code == 0 and "--port 80" in out and "hunter2" not in out + err and "LLAMA_API_KEY is left out" in err
+
+
+def test_names_of_boxes_are_no_paths_and_no_lines_of_a_file(answer, tmp_path: Path) -> None:
+    data = json.loads(Path(FILE).read_text())
+    data["boxes"]["..\nExecStartPre=rm"] = data["boxes"].pop("shed")
+    data["links"] = [{**data["links"][0], "between": ["desk", "..\nExecStartPre=rm"]}]
+    data["boxes"].pop("attic")
+    (tmp_path / "home.json").write_text(json.dumps(data))
+    place = tmp_path / "out"
+    words = ["cluster", str(tmp_path / "home.json"), MODEL, "--ctx-min", "16k", "--format", "systemd", "-o", str(place)]
+    assert answer(*words)[0] == 0
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["home.json", "out"]
+    (unit, *_) = sorted(place.rglob("llama-rpc-*.service"))
+    assert "\nExecStartPre" not in unit.read_text()
+    data["boxes"]["de sk"] = data["boxes"].pop("..\nExecStartPre=rm")
+    data["boxes"]["de-sk"] = data["boxes"].pop("desk")
+    data |= {"head": "de-sk", "links": [{**data["links"][0], "between": ["de-sk", "de sk"]}]}
+    (tmp_path / "home.json").write_text(json.dumps(data))
+    code, _, err = answer(*words)
+    assert code == 2 and "'de sk' and 'de-sk' would have the same names" in err
+
+
+def test_a_plan_for_the_survivors(answer, tmp_path: Path) -> None:
     """No server runs: each is named in a line, and the head alone is planned."""
     data = json.loads(Path(FILE).read_text())
     for name, port in (("shed", 9), ("attic", 7)):
         data["boxes"][name] |= {"address": "127.0.0.1", "port": port}
-    code, out, err = answer("cluster", _file(data), MODEL, "--ask", "--ctx-min", "4k")
+    (tmp_path / "home.json").write_text(json.dumps(data))
+    code, out, err = answer("cluster", str(tmp_path / "home.json"), MODEL, "--ask", "--ctx-min", "4k")
     named = [line for line in err.splitlines() if "left out" in line]
     assert code == 0 and "--rpc" not in out
     assert len(named) == 3 and all(line.startswith("autolayers: box ") for line in named)
-
-
-def _file(data: dict) -> str:
-    import tempfile
-
-    with tempfile.NamedTemporaryFile("w", suffix=".json", delete=False) as file:
-        json.dump(data, file)
-    return file.name
 
 
 @pytest.mark.parametrize(("words", "code", "said"), [

@@ -65,9 +65,13 @@ def without(data: dict[str, Any], box: str, key: str) -> dict[str, Any]:
 
 @pytest.mark.parametrize(("data", "words"), [
     ("{", "not JSON"), ("[]", "no object"), (cluster(head="attic"), '"head" must be the name of the box'),
+    (cluster(head=["desk"]), '"head" must be the name of the box'),
     (cluster(boxes={}), 'no "boxes"'), (cluster(more=1), "unknown key 'more'"),
     (cluster(links=[]), 'no link between desk and shed; write it under "links"'),
     (cluster(links=[{"between": ["desk", "attic"]}]), "the names of two boxes"),
+    (cluster(links=[{"between": ["desk", ["shed"]]}]), "the names of two boxes"),
+    (cluster(links=[{"between": ["desk", "shed"], "bandwidth": "1.2.3Gbit/s", "latency": 0.1}]), "bandwidth must be"),
+    (cluster(links=[{"between": ["desk", "shed"], "bandwidth": 1e9, "latency": ".s"}]), "latency must be seconds"),
     (cluster(links=[{"between": ["desk", "shed"], "latency": 0.1}]), "bandwidth must be bytes per second"),
     (cluster(links=[{"between": ["desk", "shed"], "bandwidth": "1 furlong", "latency": 0.1}]), "bandwidth must be"),
     (cluster(links=[{"between": ["desk", "shed"], "bandwidth": 1e9, "latency": "soon"}]), "latency must be seconds"),

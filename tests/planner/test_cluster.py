@@ -12,6 +12,7 @@ import autolayers
 from autolayers import Device
 from autolayers.devices.cluster_file import Box, Cluster
 from autolayers.devices.host import Host
+from autolayers.errors import UsageError
 from autolayers.flags.params import Params
 from autolayers.flags.policy import Policy
 from autolayers.planner.cluster import plan_cluster, use_of
@@ -110,6 +111,22 @@ def test_a_slow_network_makes_fewer_boxes_faster() -> None:
     near = box("attic", "rtx-4060-ti-16g", (1.25e9, 1e-4))
     assert plan_cluster(target, Params(), POLICY, Cluster(head, (near,))).best.boxes == (near,)
     assert plan_cluster(target, Params(), POLICY, Cluster(head, (slow,))).best.boxes == ()
+
+
+def test_a_budget_is_of_the_device_with_that_name_where_all_boxes_are_used() -> None:
+    target, cluster = model("llama-3.3-70b-q4_k_m"), Cluster(HEAD, (SHED, ATTIC))
+    policy = Policy(n_ctx_min=8192, budget=(("RPC2", 4 << 30), ("RPC0", 5 << 30)))
+    free = {boxes: [row.free for row in use_of(target, Params(), policy, cluster, boxes).plan.devices]
+            for boxes in ((SHED, ATTIC), (ATTIC,))}
+    assert free[SHED, ATTIC][::2] == [5 << 30, 4 << 30] and free[ATTIC,][0] == 4 << 30
+    with pytest.raises(UsageError, match="there is no device RPC3"):
+        plan_cluster(target, Params(), Policy(budget=(("RPC3", 4 << 30),)), cluster)
+
+
+def test_the_heads_file_says_how_many_threads_compute() -> None:
+    head = Box("desk", HEAD.devices, replace(HEAD.host, threads=6))
+    found = plan_cluster(model("llama-3.3-70b-q4_k_m"), Params(), POLICY, Cluster(head, ()))
+    assert found.best.plan.params.n_threads == 6
 
 
 def test_of_many_boxes_one_after_the_other_is_dropped() -> None:
