@@ -77,7 +77,12 @@ def _deal(work: Callable[[T], R], items: Sequence[T], count: int, found: dict[in
     readers: dict[Connection, int] = {}
     for _ in range(count):
         reader, writer = os.pipe()
-        pid = os.fork()
+        try:
+            pid = os.fork()
+        except OSError:                       # no more processes may be, or no memory for one: fewer do the work
+            os.close(reader)
+            os.close(writer)
+            break
         if not pid:
             try:
                 with Connection(writer, readable=False) as out:

@@ -15,6 +15,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     import subprocess
     from collections.abc import Mapping, Sequence
+    from typing import IO
 
 MOST = 1 << 20         # bytes of each stream
 _LOOK = 0.05           # seconds between two looks whether it has ended
@@ -46,15 +47,15 @@ def ask(words: Sequence[str], environ: Mapping[str, str], timeout: float) -> Ans
     said = bytearray(), bytearray()
     flooded = threading.Event()
 
-    def read(handle: int, into: bytearray) -> None:
-        while data := os.read(handle, 1 << 16):
+    def read(pipe: IO[bytes], into: bytearray) -> None:
+        while data := pipe.read(1 << 16):
             into += data
             if len(into) > MOST:
                 flooded.set()
                 return
 
     assert child.stdout is not None and child.stderr is not None
-    threads = [threading.Thread(target=read, args=(pipe.fileno(), into), daemon=True)
+    threads = [threading.Thread(target=read, args=(pipe, into), daemon=True)
                for pipe, into in zip((child.stdout, child.stderr), said, strict=True)]
     for thread in threads:
         thread.start()

@@ -78,7 +78,7 @@ def written(kind: str, seed: int) -> tuple[autolayers.Plan, str, list[str], Wrap
         return None
     llama = [word for item in items([*memory, *others], "plan") if not isinstance(item.flag, OwnFlag)
              for word in item.words]
-    command = WrappedCommand((), ("llama-server",), ("-m", f"/models/{name}.gguf", *llama), "llama-server")
+    command = WrappedCommand(("llama-server",), ("-m", f"/models/{name}.gguf", *llama), "llama-server")
     added, notes = additions(command, plan.flags, TODAY, environ)
     assert not notes
     said: list[str] = []

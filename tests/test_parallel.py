@@ -37,6 +37,21 @@ def test_what_a_lost_process_did_not_answer_is_worked_out_here() -> None:
     assert in_processes(work, list(range(8)), workers=2) == [n * n for n in range(8)]
 
 
+@pytest.mark.parametrize("allowed", [0, 1])
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork")
+def test_fewer_processes_where_the_system_allows_no_more(monkeypatch: pytest.MonkeyPatch, allowed: int) -> None:
+    fork, begun = os.fork, []
+
+    def limited() -> int:
+        if len(begun) == allowed:
+            raise BlockingIOError("Resource temporarily unavailable")
+        begun.append(None)
+        return fork()
+
+    monkeypatch.setattr(os, "fork", limited)
+    assert in_processes(half, [2, 4, 6], workers=3) == [1, 2, 3]
+
+
 def test_threads_wait_together() -> None:
     barrier = threading.Barrier(4, timeout=5)
     assert in_threads(lambda n: barrier.wait() >= 0, [1, 2, 3, 4]) == [True] * 4

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import shutil
 import time
+from pathlib import Path
 
 import pytest
 
@@ -27,6 +29,23 @@ def test_a_child_that_keeps_the_pipes_open_holds_nobody() -> None:
     begun = time.monotonic()
     assert ask(["sh", "-c", "sleep 1000 & echo here"], os.environ, 60).out == "here\n"
     assert time.monotonic() - begun < 50
+
+
+@pytest.mark.skipif(shutil.which("setsid") is None, reason="no setsid")
+def test_what_a_stray_child_says_later_is_not_read_from_another_file(tmp_path: Path) -> None:
+    """It keeps the pipe open behind the answer; the number of the pipe's handle must not be another file's then."""
+    late, file = tmp_path / "late", tmp_path / "file"
+    file.write_text("ours")
+    script = f"setsid sh -c 'sleep 1.5; echo late; sleep 0.2; : > {late}' & echo here"
+    assert ask(["sh", "-c", script], os.environ, 60).out == "here\n"
+    handles = [os.open(file, os.O_RDONLY) for _ in range(8)]
+    try:
+        while not late.exists():
+            time.sleep(0.05)
+        assert [os.read(handle, 9) for handle in handles] == [b"ours"] * 8
+    finally:
+        for handle in handles:
+            os.close(handle)
 
 
 def test_what_is_no_program() -> None:

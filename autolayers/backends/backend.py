@@ -13,22 +13,31 @@ from __future__ import annotations
 from ..builds import NEWEST_RULES
 from ..ggml.tensor import ENDLESS, Buffer, Tensor, row_size
 from ..ggml.types import BY_NAME
+from ..units import MiB
 from .ops import DEFAULT_TARGET
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Hashable, Mapping
+    from collections.abc import Callable, Hashable, Mapping
 
     from ..builds import Rules
     from ..devices.device import Device
     from ..ggml.scheduler import AddAllocDep
     from .ops import Ops, Parts
 
+    Limit = tuple[Callable[[int], bool], str]
+
 
 OFFLOAD_MIN_BATCH = 32          # GGML_OP_OFFLOAD_MIN_BATCH
 # Head sizes of keys and values that CUDA, Vulkan, Metal and SYCL all have flash attention kernels for, whatever the
 # grouping of heads.
 FLASH_ATTN_HEADS = frozenset((40, 64, 72, 80, 96, 112, 128, 256))
+
+
+# What a limit of a device can be: (whether a value is, what to say of one that is not)
+ALIGNMENT: Limit = (lambda value: 0 < value <= MiB and not value & (value - 1), ", not a power of two up to 1 MiB")
+SIZE: Limit = (lambda value: value >= MiB, " bytes, less than 1 MiB")
+COUNT: Limit = (lambda value: value > 0, ", less than 1")
 
 
 class Backend:
@@ -52,6 +61,7 @@ class Backend:
     modelled = False                     # supports_op, alloc_size and graph_optimize are its own rules
     proven = False                       # sizes computed from all this were compared with llama.cpp's own
     own_cards = False                    # runs no other backend's cards
+    limits_are: tuple[tuple[str, Limit], ...] = ()     # what those of a device's `limits` can be that sizes follow from
     # its devices' memory, as `--list-devices` reports it
     context_first = False                # free was read after creating the backend's context
     free_is_total = False                # where the driver does not report it, total is listed as free
@@ -88,7 +98,10 @@ class Backend:
 
     @classmethod
     def wrong_limits(cls, limits: Mapping[str, int]) -> str:
-        """What is wrong with a device's `limits`; "": nothing."""
+        """The first of a device's `limits` that no driver has; "": none."""
+        for name, (holds, what) in cls.limits_are:
+            if name in limits and not holds(limits[name]):
+                return f"{name} is {limits[name]}{what}"
         return ""
 
     @property

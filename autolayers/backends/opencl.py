@@ -1,15 +1,15 @@
 """OpenCL: ggml/src/ggml-opencl/ggml-opencl.cpp. Which operations it runs depends on the Adreno it meets and is not
 here, so sizes are an upper bound.
 
-Of a device's `limits`: `mem_base_addr_align` (bytes) and `max_mem_alloc_size`, as clinfo has them; 128 bytes and 1 GiB
-are assumed.
+Of a device's `limits`: `mem_base_addr_align` (bytes, where clinfo has bits) and `max_mem_alloc_size` (bytes); 128 bytes
+and 1 GiB are assumed.
 """
 
 from __future__ import annotations
 
 from ..builds import NEWEST_RULES
 from ..ggml.types import BY_NAME
-from .backend import Backend
+from .backend import ALIGNMENT, SIZE, Backend
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -25,6 +25,7 @@ class OpenCl(Backend):
     name = "OpenCL"
     mmap = False
     free_doubt = "free is a guess: total less 1 GiB"
+    limits_are = (("mem_base_addr_align", ALIGNMENT), ("max_mem_alloc_size", SIZE))
 
     def __init__(self, device: Device | None = None, index: int = 0, rules: Rules = NEWEST_RULES) -> None:
         limits = (device.limits if device is not None else None) or {}

@@ -14,7 +14,7 @@ from typing import cast
 from ..builds import NEWEST_RULES
 from ..ggml.tensor import Tensor, block_size
 from ..records import replace
-from .backend import OFFLOAD_MIN_BATCH
+from .backend import OFFLOAD_MIN_BATCH, SIZE
 from .cuda import CudaBuffers
 
 TYPE_CHECKING = False
@@ -51,6 +51,7 @@ class Sycl(CudaBuffers):
     split_rows = True
     offload_min_batch = OFFLOAD_MIN_BATCH
     free_is_total = True               # without Level Zero's Sysman
+    limits_are = (("max_mem_alloc_size", SIZE),)
     image = "-intel"
     device_nodes = ("/dev/dri",)
     out_of_memory = (r"can't allocate (?P<bytes>\d+) Bytes of memory on device",)

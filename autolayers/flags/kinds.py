@@ -52,9 +52,17 @@ class Kind:
 
 # --- texts to values
 
+def as_c(text: str) -> str:
+    """The text of a number. Raises ValueError for what only Python reads as one: llama.cpp takes 8 of 8_192."""
+    if "_" in text or not text.isascii():
+        raise ValueError(text)
+    return text
+
+
 def number(text: str, low: int, high: int = 2**31 - 1, what: str = "") -> int:
+    """The whole number, low to high. Raises Bad, which says `what` was expected."""
     try:
-        value = int(text)
+        value = int(as_c(text))
     except ValueError:
         value = low - 1
     if not low <= value <= high:
@@ -93,7 +101,7 @@ def _plain_tokens(text: str) -> str:
 
 def _float(text: str) -> float:
     try:
-        value = float(text)
+        value = float(as_c(text))
     except ValueError:
         value = float("nan")
     if not abs(value) < 1e30:

@@ -42,7 +42,9 @@ def run(words: Sequence[str], environ: Mapping[str, str], port: int,
     def stop(number: int, _: FrameType | None) -> None:
         stopped.append(number)
 
-    before = {number: signal.signal(number, stop) for number in ENDING}
+    # A signal that nohup or a shell set to be ignored stays ignored
+    before = {number: signal.signal(number, stop) for number in ENDING
+              if signal.getsignal(number) is not signal.SIG_IGN}
     reader = LogReader()
     start = time.monotonic()
     terminal = sys.stderr.isatty()

@@ -47,12 +47,16 @@ _COMMANDS = {"serve": "server", "client": "cli", "complete": "completion", "benc
 
 @dataclass(frozen=True)
 class WrappedCommand:
-    own_words: tuple[str, ...]             # autolayers' own flags, as given
     launcher: tuple[str, ...]              # up to and with the program; a container's image and its entry point
     words: tuple[str, ...]                 # llama.cpp's
     program: str                           # "llama-server", "llama-bench", "serve.sh": no directory, no .exe
     mounts: tuple[tuple[str, str], ...] = ()   # (directory in the container, directory here)
     container: bool = False
+
+    @property
+    def executable(self) -> str:
+        """The word of the launcher that is llama.cpp's program, the first where none is known to be."""
+        return self.launcher[_program(self.launcher)]
 
     @property
     def bench(self) -> bool:
@@ -91,9 +95,7 @@ class WrappedCommand:
 def read(argv: Sequence[str], command: str = "run") -> WrappedCommand:
     """Splits the words after `autolayers run` (or tune). Raises UsageError: no command, an own flag behind its
     program."""
-    i = own_end(argv, command)
-    own = tuple(argv[:i])
-    wrapped = list(argv[i:])
+    wrapped = list(argv[own_end(argv, command):])
     if wrapped[:1] == ["--"]:
         del wrapped[0]
     if not wrapped:
@@ -109,7 +111,7 @@ def read(argv: Sequence[str], command: str = "run") -> WrappedCommand:
         raise UsageError(f"{wrapped[0]} is a model, not a program: autolayers {command} llama-server -m MODEL")
     name = _basename(wrapped[0])
     if name in _CONTAINERS and "run" in wrapped[:3]:
-        return _container(own, wrapped, command)
+        return _container(wrapped, command)
     start = _program(wrapped)
     program = _basename(wrapped[start])
     if program == "llama" and len(wrapped) > start + 1 and not wrapped[start + 1].startswith("-"):
@@ -119,7 +121,7 @@ def read(argv: Sequence[str], command: str = "run") -> WrappedCommand:
     if "--" in words:
         split = words.index("--")
         launcher, words = [*launcher, *words[:split]], words[split + 1:]
-    return WrappedCommand(own, tuple(launcher), _plain(words, program, command), program)
+    return WrappedCommand(tuple(launcher), _plain(words, program, command), program)
 
 
 # With these llama-server loads no model itself: it answers and ends, or starts other servers
@@ -172,7 +174,7 @@ def _basename(word: str) -> str:
     return name[:-4] if name.lower().endswith(".exe") else name
 
 
-def _program(wrapped: list[str]) -> int:
+def _program(wrapped: Sequence[str]) -> int:
     """The index of the program that takes llama.cpp's words: the first llama-*, else the first word."""
     for i, word in enumerate(wrapped):
         name = _basename(word)
@@ -185,7 +187,7 @@ def _program(wrapped: list[str]) -> int:
     return 0
 
 
-def _container(own: tuple[str, ...], wrapped: list[str], command: str) -> WrappedCommand:
+def _container(wrapped: list[str], command: str) -> WrappedCommand:
     mounts = []
     i = wrapped.index("run") + 1
     while i < len(wrapped) and wrapped[i].startswith("-") and wrapped[i] != "--":
@@ -216,7 +218,7 @@ def _container(own: tuple[str, ...], wrapped: list[str], command: str) -> Wrappe
     if i == image and ":light" in wrapped[image]:
         program = "llama-cli"
     known = tuple(sorted((pair for pair in mounts if all(pair)), key=lambda pair: -len(pair[0])))
-    return WrappedCommand(own, tuple(launcher), _plain(words, program, command), program, known, True)
+    return WrappedCommand(tuple(launcher), _plain(words, program, command), program, known, True)
 
 
 def _volume(text: str) -> tuple[str, str]:

@@ -33,15 +33,15 @@ def digest(path: str, header_size: int) -> str:
     """SHA-256 of a model file's first `header_size` bytes (metadata and tensor list); "" if it cannot be read."""
     import hashlib
 
-    state = hashlib.sha256()
+    sum_ = hashlib.sha256()
     try:
         with open(path, "rb") as file:
             while header_size > 0 and (piece := file.read(min(header_size, 1 << 20))):
-                state.update(piece)
+                sum_.update(piece)
                 header_size -= len(piece)
     except OSError:
         return ""
-    return state.hexdigest()
+    return sum_.hexdigest()
 
 
 def load(model: str, environ: Mapping[str, str]) -> list[Observation]:

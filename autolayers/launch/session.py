@@ -88,8 +88,7 @@ class Session:
         """Of the model's header, for what is kept of its launches; "" if it cannot be read."""
         from .observations import digest
 
-        offset = getattr(getattr(self.model, "header", None), "data_offset", 0)
-        return digest(self.model_path, offset or 1 << 20)
+        return digest(self.model_path, self.model.header.data_offset)
 
     def _model_path(self, read: Arguments) -> str:
         from ..sources import needs_download
@@ -133,12 +132,13 @@ class Session:
         return detect(self.command.launcher, self.environ)
 
     def program(self) -> str | None:
-        """The path of a llama.cpp program; None for a script or container, which may do anything when asked."""
+        """The path of a llama.cpp program, whatever starts it; None for a script or container, which may do anything
+        when asked."""
         import shutil
 
         if self.command.container or not self.command.program.startswith("llama-"):
             return None
-        return shutil.which(self.command.launcher[0])
+        return shutil.which(self.command.executable)
 
     def _check(self, read: Arguments, own: Mapping[str, Any]) -> None:
         """Refuses flags that nobody knows, and contradictions; what this very llama.cpp has is passed on."""

@@ -124,15 +124,10 @@ def find(model: Model, devices: Iterable[Any], arguments: Arguments, build: str,
             return None
     except AutolayersError:
         return None
-    name = digest_of(model)
+    name = digest(model.path, model.header.data_offset)
     machine, question = machine_of(devices), question_of(arguments.params, arguments.own)
     return next((tuned for tuned in reversed(load(name, environ) if name else [])
                  if (tuned.machine, tuned.question) == (machine, question) and build in ("", tuned.build)), None)
-
-
-def digest_of(model: Model) -> str:
-    """The digest of a model's header; "" where it cannot be read."""
-    return digest(model.path, model.header.data_offset or 1 << 20)
 
 
 def _file(model: str, environ: Mapping[str, str]) -> str:

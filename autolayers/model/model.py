@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ..errors import ModelError, UsageError
+from ..flags.kinds import as_c
 from ..gguf import BY_NAME, Header, TensorInfo, n_bytes, read_header
 from ..quoting import printable
 from ..records import dataclass, lazy, replace
@@ -172,9 +173,9 @@ def _override(key: str, text: str) -> Any:
     kind, colon, value = text.partition(":")
     try:
         if colon and kind == "int":
-            return int(value)
+            return int(as_c(value))
         if colon and kind == "float":
-            return float(value)
+            return float(as_c(value))
         if colon and kind == "bool" and value in ("true", "false"):
             return value == "true"
         if colon and kind == "str" and len(value) <= 127:

@@ -550,6 +550,19 @@ def test_a_signal_while_waiting_ends_the_server(fake: Fake) -> None:
     assert child.returncode == 128 + signal.SIGTERM and not running(server)
 
 
+def test_a_signal_that_nohup_ignores_does_not_end_a_server_that_is_waited_for(fake: Fake) -> None:
+    fake.scenario({"serve": True, "delay": 1})
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        child = fake.start(f"--gpu 1010MiB --wait llama-server -m MODEL --port {free_port()}")
+    finally:
+        signal.signal(signal.SIGHUP, before)
+    server = fake.launched()
+    child.send_signal(signal.SIGHUP)
+    _, err = child.communicate(timeout=30)
+    assert child.returncode == 0 and b"ready at" in err and running(server)
+
+
 def test_formats_are_written_instead_of_a_start(fake: Fake) -> None:
     done = fake.run("--gpu 650MiB --format systemd llama-server -m MODEL --port 80")
     assert (

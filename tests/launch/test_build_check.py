@@ -144,6 +144,8 @@ def test_plans_for_that_program_say_so(run: Callable[..., Any], program: pathlib
     launch = ["run", "--gpu", "24GiB", "--dry-run", str(program), "-m"]
     equal = run(*launch, "fixtures/headers/gemma-3-4b-q8_0.gguf")
     assert "checked on this build on 20" in equal.stderr and "gemma3 allocates as predicted" in equal.stderr
+    nice = run(*launch[:4], "nice", *launch[4:], "fixtures/headers/gemma-3-4b-q8_0.gguf")
+    assert "checked on this build on 20" in nice.stderr        # of the program, not of what starts it
     differs = run(*launch, "fixtures/headers/qwen3-8b-q4_k_m.gguf")
     assert "qwen3 does not allocate as predicted (context Host +1.00 MiB)" in differs.stderr
     other = run(*launch, "fixtures/headers/phi-3-mini-q4_k_m.gguf")

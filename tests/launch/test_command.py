@@ -10,7 +10,7 @@ from autolayers.builds import Build
 from autolayers.errors import UsageError
 from autolayers.flags.params import Params
 from autolayers.flags.parse import parse
-from autolayers.launch.command import WrappedCommand, additions, complete, read
+from autolayers.launch.command import WrappedCommand, additions, complete, own_end, read
 from autolayers.launch.detect import read_help
 
 
@@ -57,8 +57,16 @@ def whole(line: str, flags: str, build: Build | None = None, **environ: str) -> 
 )
 def test_finds_the_program(line: str, own: str, launcher: str, words: str, program: str) -> None:
     command = split(line)
-    assert (command.own_words, command.launcher, command.words, command.program) == (
-        tuple(own.split()), tuple(launcher.split()), tuple(words.split()), program)
+    assert shlex.split(line)[:own_end(shlex.split(line))] == own.split()
+    assert (command.launcher, command.words, command.program) == (
+        tuple(launcher.split()), tuple(words.split()), program)
+
+
+@pytest.mark.parametrize(("line", "executable"), [
+    ("nice -n 5 /opt/llama-server -m m", "/opt/llama-server"), ("sudo -u llama llama-cli -m m", "llama-cli"),
+    ("nice llama serve -m m", "llama"), ("./serve.sh -m m", "./serve.sh")])
+def test_which_word_is_the_program(line: str, executable: str) -> None:
+    assert split(line).executable == executable
 
 
 @pytest.mark.parametrize(("line", "message"), [

@@ -54,7 +54,7 @@ def written(kind: str, words: Sequence[str] = (), path: str = MODEL, name: str =
             warn: Callable[[str], None] = lambda _: None) -> str:
     """The format's text for a command with these words."""
     plan = planned_for(kind, path, words, name)
-    command = WrappedCommand((), ("llama-server",), ("-m", path, *words), "llama-server")
+    command = WrappedCommand(("llama-server",), ("-m", path, *words), "llama-server")
     added, _ = additions(command, plan.flags, TODAY, {})
     return formats.write(kind, plan, parse(["-m", path, *words]), command, added, warn=warn)
 
@@ -383,7 +383,7 @@ def test_variables_that_are_secret() -> None:
 
 @pytest.mark.parametrize("kind", ["systemd", "docker", "compose", "llama-swap", "preset"])
 def test_no_file_has_a_secret(kind: str) -> None:
-    command = WrappedCommand((), ("env", "HF_TOKEN=hush", "llama-server"), (
+    command = WrappedCommand(("env", "HF_TOKEN=hush", "llama-server"), (
         "-mu", "https://me:hush@example.org/a.gguf?sig=hush", "--api-key", "hush", "-c", "8192"), "llama-server")
     plan = planned_for(kind, "https://example.org/a.gguf", ())
     text = formats.write(kind, plan, parse(command.words), command, FLAGS)

@@ -193,6 +193,8 @@ def test_overridden_keys() -> None:
     assert model.overridden(()) is model
     with pytest.raises(UsageError, match="KEY=int:N"):
         model.overridden((("llama.context_length", "number:1024"),))
+    with pytest.raises(UsageError, match="int:1_024"):        # of which llama.cpp's atol reads 1
+        model.overridden((("llama.context_length", "int:1_024"),))
 
 
 def test_an_unknown_architecture_is_an_upper_bound_never_zero() -> None:

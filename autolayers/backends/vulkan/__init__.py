@@ -7,15 +7,15 @@ from __future__ import annotations
 
 from ...builds import NEWEST_RULES
 from ...records import replace
-from ..backend import OFFLOAD_MIN_BATCH, Backend
-from .limits import SMALLEST, Limits, wrong
+from ..backend import ALIGNMENT, COUNT, OFFLOAD_MIN_BATCH, SIZE, Backend
+from .limits import SMALLEST, Limits
 from .reorder import reorder
 from .reorder_before import reorder_before
 from .supported import largest, supports_op
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Hashable, Mapping
+    from collections.abc import Hashable
 
     from ...builds import Rules
     from ...devices.device import Device
@@ -33,6 +33,10 @@ class Vulkan(Backend):
     free_is_total = True               # without VK_EXT_memory_budget
     image = "-vulkan"
     device_nodes = ("/dev/dri",)
+    limits_are = (
+        ("min_storage_buffer_offset_alignment", ALIGNMENT), ("min_memory_map_alignment", ALIGNMENT),
+        ("max_storage_buffer_range", SIZE), ("max_buffer_size", SIZE), ("max_memory_allocation_size", SIZE),
+        ("max_compute_workgroup_invocations", COUNT))
     koboldcpp = ("--usevulkan",)
     out_of_memory = (
         r"ggml_vulkan: Device memory allocation of size (?P<bytes>\d+) failed",      # ggml-vulkan-buffers.cpp
@@ -55,10 +59,6 @@ class Vulkan(Backend):
             return f"Vulkan of build {self.rules.number} runs a graph in an order close to the one modelled"
         return (f"{self.device.name if self.device else self.name}: the limits of its driver are not known; "
                 "those of a desktop's GPU are assumed, an upper bound")
-
-    @classmethod
-    def wrong_limits(cls, limits: Mapping[str, int]) -> str:
-        return wrong(limits)
 
     @property
     def kind(self) -> Hashable:

@@ -9,14 +9,11 @@ that aligns more than those of desktops do; tensors of more than SMALLEST bytes 
 from __future__ import annotations
 
 from ...records import dataclass
+from ...units import GiB
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from ...devices.device import Device
-
-GiB = 1 << 30
 
 
 @dataclass(frozen=True)
@@ -64,13 +61,3 @@ class Limits:
 SMALLEST = GiB                   # the smallest max_storage_buffer_range of a desktop's driver (Intel's older ones)
 _KEYS = tuple(name for name in Limits.__annotations__ if name != "known")
 ASSUMED = Limits()
-
-
-def wrong(limits: Mapping[str, int]) -> str:
-    """The first of a device's limits that no driver has; "": none."""
-    for name, value in limits.items():
-        if name.endswith("_alignment") and (value < 1 or value & (value - 1) or value > 1 << 20):
-            return f"{name} is {value}, not a power of two up to 1 MiB"
-        if name in ("max_storage_buffer_range", "max_buffer_size", "max_memory_allocation_size") and value < 1 << 20:
-            return f"{name} is {value} bytes, less than 1 MiB"
-    return ""

@@ -66,7 +66,7 @@ class LaunchFile:
                 config_files: Sequence[str] = ()) -> LaunchFile:
         """A llama-server with a plan's flags; `model` as the user named it, None: as the plan does."""
         words = [] if "-m" in plan.flags else to_words(Params(model=model or plan.model.path))
-        command = WrappedCommand((), ("llama-server",), (*words, *arguments.rest), "llama-server")
+        command = WrappedCommand(("llama-server",), (*words, *arguments.rest), "llama-server")
         return cls(command, plan.flags, plan, environ, config_files)
 
     @property
