@@ -114,7 +114,8 @@ def completed(device: Device) -> Device:
     if card is None or (device.uuid or "").startswith("MIG-"):     # an instance has a share of the card
         return device
     return replace(device, bandwidth=device.bandwidth or card.bandwidth * 1e9, link=device.link or card.link,
-                   fp16_tflops=device.fp16_tflops or card.fp16, unified=device.unified or card.unified)
+                   fp16_tflops=device.fp16_tflops or card.fp16,
+                   unified=device.unified or (card.unified and device.kind != "igpu"))   # whose source knows its pool
 
 
 def remote(endpoints: Sequence[str]) -> tuple[list[Device], list[str]]:

@@ -62,7 +62,8 @@ def _card(path: str, root: str) -> Device | None:
         # ROCm gives an integrated GPU the larger of its two pools, not their sum. Whether memory taken through
         # HIP counts as used GTT depends on the driver, so what the system has left is a second bound.
         free = min(max(0, gtt - gtt_used), meminfo(root).get("MemAvailable", 0))
-        card = replace(card, total=gtt, free=free, warning="unified memory: free is what the system has available")
+        card = replace(card, total=gtt, free=free, unified=True,
+                       warning="unified memory: free is what the system has available")
     return card
 
 

@@ -25,7 +25,11 @@ class Card:
     fp16: float                                   # 10**12 operations per second of its matrix units, dense
     pcie: str                                     # generation and lanes; "": none, its memory is the system's
     backend: str = DEFAULT.name                   # whose device it is
-    unified: bool = False
+    ram: int = 0                                  # GiB of the machine, where its memory is the system's
+
+    @property
+    def unified(self) -> bool:
+        return self.ram > 0
 
     @property
     def link(self) -> float | None:
@@ -212,12 +216,12 @@ CARDS = {
     "gh200-144g": Card("NVIDIA GH200 144G HBM3e", 143155, (9, 0), 132, 4900, 989.0, "4x16"),
     "b200": Card("NVIDIA B200", 182630, (10, 0), 148, 7700, 2250.0, "5x16"),
     "b300": Card("NVIDIA B300", 270000, (10, 3), 148, 8000, 2250.0, "5x16"),
-    "jetson-orin-nano-8g": Card("NVIDIA Jetson Orin Nano 8GB", 7400, (8, 7), 8, 102, 8.0, "", DEFAULT.name, True),
-    "jetson-orin-nx-16g": Card("NVIDIA Jetson Orin NX 16GB", 15000, (8, 7), 8, 102, 9.6, "", DEFAULT.name, True),
-    "jetson-agx-orin-32g": Card("NVIDIA Jetson AGX Orin 32GB", 30000, (8, 7), 14, 204, 13.3, "", DEFAULT.name, True),
-    "jetson-agx-orin-64g": Card("NVIDIA Jetson AGX Orin 64GB", 61000, (8, 7), 16, 204, 21.3, "", DEFAULT.name, True),
-    "jetson-thor-128g": Card("NVIDIA Thor", 122000, (11, 0), 20, 273, 250.0, "", DEFAULT.name, True),
-    "gb10": Card("NVIDIA GB10", 122000, (12, 1), 48, 273, 125.0, "", DEFAULT.name, True),
+    "jetson-orin-nano-8g": Card("NVIDIA Jetson Orin Nano 8GB", 7400, (8, 7), 8, 102, 8.0, "", DEFAULT.name, 8),
+    "jetson-orin-nx-16g": Card("NVIDIA Jetson Orin NX 16GB", 15000, (8, 7), 8, 102, 9.6, "", DEFAULT.name, 16),
+    "jetson-agx-orin-32g": Card("NVIDIA Jetson AGX Orin 32GB", 30000, (8, 7), 14, 204, 13.3, "", DEFAULT.name, 32),
+    "jetson-agx-orin-64g": Card("NVIDIA Jetson AGX Orin 64GB", 61000, (8, 7), 16, 204, 21.3, "", DEFAULT.name, 64),
+    "jetson-thor-128g": Card("NVIDIA Thor", 122000, (11, 0), 20, 273, 250.0, "", DEFAULT.name, 128),
+    "gb10": Card("NVIDIA GB10", 122000, (12, 1), 48, 273, 125.0, "", DEFAULT.name, 128),
     "rx-5700-xt": Card("AMD Radeon RX 5700 XT", 8060, None, None, 448, 19.5, "4x16", Hip.name),
     "radeon-vii": Card("AMD Radeon VII", 16120, None, None, 1024, 26.9, "3x16", Hip.name),
     "rx-6400": Card("AMD Radeon RX 6400", 4030, None, None, 128, 7.1, "4x4", Hip.name),
@@ -263,10 +267,10 @@ CARDS = {
     "pro-w7800-48g": Card("AMD Radeon PRO W7800 48GB", 48360, None, None, 864, 90.5, "4x16", Hip.name),
     "pro-w7900": Card("AMD Radeon PRO W7900", 48360, None, None, 864, 122.6, "4x16", Hip.name),
     "ai-pro-r9700": Card("AMD Radeon AI PRO R9700", 32240, None, None, 640, 191.0, "5x16", Hip.name),
-    "strix-halo-32g": Card("AMD Radeon 8060S (Strix Halo)", 27500, None, None, 256, 59.4, "", Hip.name, True),
-    "strix-halo-64g": Card("AMD Radeon 8060S (Strix Halo)", 55000, None, None, 256, 59.4, "", Hip.name, True),
-    "strix-halo-96g": Card("AMD Radeon 8060S (Strix Halo)", 82500, None, None, 256, 59.4, "", Hip.name, True),
-    "strix-halo-128g": Card("AMD Radeon 8060S (Strix Halo)", 110000, None, None, 256, 59.4, "", Hip.name, True),
+    "strix-halo-32g": Card("AMD Radeon 8060S (Strix Halo)", 27500, None, None, 256, 59.4, "", Hip.name, 32),
+    "strix-halo-64g": Card("AMD Radeon 8060S (Strix Halo)", 55000, None, None, 256, 59.4, "", Hip.name, 64),
+    "strix-halo-96g": Card("AMD Radeon 8060S (Strix Halo)", 82500, None, None, 256, 59.4, "", Hip.name, 96),
+    "strix-halo-128g": Card("AMD Radeon 8060S (Strix Halo)", 110000, None, None, 256, 59.4, "", Hip.name, 128),
     "mi25": Card("AMD Instinct MI25", 16120, None, None, 484, 24.6, "3x16", Hip.name),
     "mi50-16g": Card("AMD Instinct MI50", 16120, None, None, 1024, 26.5, "4x16", Hip.name),
     "mi50-32g": Card("AMD Instinct MI50", 32240, None, None, 1024, 26.5, "4x16", Hip.name),
@@ -275,7 +279,7 @@ CARDS = {
     "mi210": Card("AMD Instinct MI210", 64480, None, None, 1638, 181.0, "4x16", Hip.name),
     "mi250": Card("AMD Instinct MI250", 64480, None, None, 1638, 181.0, "4x16", Hip.name),
     "mi250x": Card("AMD Instinct MI250X", 64480, None, None, 1638, 191.5, "4x16", Hip.name),
-    "mi300a": Card("AMD Instinct MI300A", 126000, None, None, 5300, 980.0, "", Hip.name, True),
+    "mi300a": Card("AMD Instinct MI300A", 126000, None, None, 5300, 980.0, "", Hip.name, 128),
     "mi300x": Card("AMD Instinct MI300X", 193658, None, None, 5300, 1307.0, "5x16", Hip.name),
     "mi325x": Card("AMD Instinct MI325X", 258000, None, None, 6000, 1307.0, "5x16", Hip.name),
     "mi350x": Card("AMD Instinct MI350X", 290000, None, None, 8000, 2300.0, "5x16", Hip.name),
@@ -301,7 +305,7 @@ for _chip, (_rate, _fp16, _sizes) in _APPLE.items():
     for _gib in _sizes:      # Metal lets two thirds of a small memory be taken, three quarters of a large one
         _usable = _gib * 1024 * (2 if _gib <= 36 else 3) // (3 if _gib <= 36 else 4)
         _name = f"Apple {_chip.replace('-', ' ').title()}"
-        CARDS[f"{_chip}-{_gib}g"] = Card(_name, _usable, None, None, _rate, _fp16, "", Metal.name, True)
+        CARDS[f"{_chip}-{_gib}g"] = Card(_name, _usable, None, None, _rate, _fp16, "", Metal.name, _gib)
 
 # Makers' and families' words that people leave out or add.
 _OPTIONAL = ("nvidia", "geforce", "amd", "radeon", "instinct", "quadro", "tesla", "apple", "intel", "rtx", "gtx", "rx")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from ..backends import DEFAULT, backend
 from ..errors import UsageError
 from ..records import dataclass, replace
-from ..units import MiB, parse_size
+from ..units import GiB, MiB, parse_size
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -40,10 +40,16 @@ class Device:
     latency: float | None = None   # seconds of a round trip to its server, None: unknown, or no server
     engine: str = ""               # the backend that its server drives it with; empty: unknown, or no server
     unified: bool = False          # its memory is the system's RAM
+    ram: int | None = None         # all of that RAM, None: unknown
     limits: Mapping[str, int] | None = None   # what its driver allows, keys as the backend has them; None: unknown
 
     def __hash__(self) -> int:     # limits have none
         return hash((self.name, self.backend, self.total, self.free))
+
+    @property
+    def in_ram(self) -> bool:
+        """Whether what lies on it is in this machine's RAM."""
+        return self.unified and self.kind != "rpc"
 
     @classmethod
     def hypothetical(cls, size: str, name: str = f"{DEFAULT.name}0") -> Device:
@@ -66,7 +72,7 @@ class Device:
         kind = "igpu" if card.unified and backend(card.backend).has_igpu else "gpu"
         return cls(name.replace(DEFAULT.name, card.backend), usable, usable, card.description, card.backend, kind,
                    compute_capability=card.compute_capability, n_sm=card.n_sm, bandwidth=card.bandwidth * 1e9,
-                   fp16_tflops=card.fp16, link=card.link, unified=card.unified)
+                   fp16_tflops=card.fp16, link=card.link, unified=card.unified, ram=card.ram * GiB or None)
 
 
 def _size(text: str) -> int | None:

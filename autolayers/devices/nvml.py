@@ -195,7 +195,8 @@ class _Driver:
 
         memory = meminfo(self.root)
         device = self.device(name, handle, memory["MemTotal"], unified_available(memory))
-        return replace(device, kind="igpu", warning="unified memory: free is what the system has available")
+        return replace(device, kind="igpu", unified=True,
+                       warning="unified memory: free is what the system has available")
 
 
 def in_cuda_order(cards: list[Device], environ: Mapping[str, str],

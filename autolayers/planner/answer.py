@@ -153,7 +153,8 @@ class _Answer:
     def _host(self) -> HostRow:
         machine, use = self.evaluator.machine, self.use
         return HostRow(use.host.model, use.host.context, use.host.compute, use.extra_by_device().get("Host", 0),
-                       use.resident, use.growing, RAM_MARGIN, machine.ram, machine.ram_total)
+                       use.resident, use.growing, RAM_MARGIN, machine.ram, machine.ram_total,
+                       self.evaluator.shared(use))
 
     def _explained(self, processes: int) -> tuple[tuple[str, ...], tuple[Lever, ...], FitChoice | None,
                                                   tuple[Alternative, ...]]:

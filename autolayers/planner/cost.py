@@ -377,7 +377,7 @@ class CostModel:
         ram = self.evaluator.machine.ram
         if ram is None or not use.host_resident:
             return 0.0
-        lacking = use.host_resident + use.host.context + use.host.compute - ram
+        lacking = use.host_resident + use.host.context + use.host.compute + self.evaluator.shared(use) - ram
         return min(1.0, max(0.0, lacking / use.host_resident))
 
     def _kind(self, clock: Clock) -> str:

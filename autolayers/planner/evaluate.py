@@ -66,6 +66,8 @@ class Machine:
                 raise UsageError(f"--budget: there is no device {name} (devices: {names})")
         limits = {device.name: min(device.free, budget.get(device.name, device.free)) for device in devices}
         if host is None:
+            shared = [device.ram for device in devices if device.in_ram]     # such a machine is known by its GPU
+            ram = next(filter(None, shared), None) if ram is None else ram
             return cls(tuple(devices), limits, ram, ram)
         return cls(tuple(devices), limits, host.available if ram is None else ram, host.total if ram is None else ram,
                    host.bandwidth, host.bus, host.cores, host.disk, host.threads)
@@ -263,6 +265,16 @@ class Evaluator:
             return (("given", self.target[min(position, len(self.target) - 1)]),)
         return self.estimator.margin(device, params, use)
 
+    def shared(self, use: Static) -> int:
+        """Bytes that lie on devices whose memory is the system's."""
+        names = [device.name for device in self.machine.devices if device.in_ram]
+        extra = use.extra_by_device() if names and isinstance(use, Breakdown) else {}
+        return sum(use.devices[name].total + extra.get(name, 0) for name in names)
+
+    def in_ram(self, use: Static) -> int:
+        """Bytes that must be in system memory at once."""
+        return use.resident + self.shared(use)
+
     def _candidate(self, params: Params, use: Measured) -> Candidate:
         extra = use.extra_by_device() if isinstance(use, Breakdown) else {}
         margins: dict[str, Parts] = {}
@@ -275,5 +287,5 @@ class Evaluator:
             kept = sum(size for _, size in margins[device.name])
             spare[device.name] = self.machine.limits[device.name] - kept - taken
         ram = self.machine.ram
-        needed = RAM_MARGIN + use.resident + serving.certain(params, use)
+        needed = RAM_MARGIN + self.in_ram(use) + serving.certain(params, use)
         return Candidate(params, use, margins, spare, None if ram is None else ram - needed)

@@ -72,7 +72,7 @@ class Together:
     def ram_left(self) -> int | None:
         """Bytes of system memory that are left, None where that is not limited."""
         ram = self.machine.ram
-        return None if ram is None else ram - sum(plan.host.resident + plan.host.growing for plan in self.plans)
+        return None if ram is None else ram - sum(plan.host.taken for plan in self.plans)
 
     def users(self) -> dict[str, list[int]]:
         """The models on each device, by their numbers."""
@@ -220,7 +220,7 @@ class SharedOut:
                                          self.notes, self.known.of(self.models[i])))
             found[i] = with_own_servers(plan, self.machine.devices)
             self._take(option.takes, option.ram, -1)
-            self._take(takes_of(plan), plan.host.resident + plan.host.growing)
+            self._take(takes_of(plan), plan.host.taken)
         return [found[i] for i in range(len(order))]
 
 def measured_plan(model: Model, option: Option, params: Params, policy: Policy, machine: Machine,
@@ -273,12 +273,12 @@ def with_others(plans: Sequence[Plan], machine: Machine) -> list[Plan]:
     for plan in plans:
         for name, size in takes_of(plan).items():
             left[name] -= size
-        ram = None if ram is None else ram - plan.host.resident - plan.host.growing
+        ram = None if ram is None else ram - plan.host.taken
     found = []
     for plan in plans:
         taken = takes_of(plan)
         devices = tuple(replace(row, free=left[row.name] + taken.get(row.name, 0)) for row in plan.devices)
-        free = None if ram is None else ram + plan.host.resident + plan.host.growing
+        free = None if ram is None else ram + plan.host.taken
         found.append(replace(plan, devices=devices, host=replace(plan.host, free=free)))
     return found
 
@@ -301,7 +301,7 @@ def _by_size(models: Sequence[Model], params: Params, policy: Policy, machine: M
                                known=known.of(model)))
         plans.append(plan)
         limits = {name: max(0, limit - takes_of(plan).get(name, 0)) for name, limit in limits.items()}
-        ram = None if ram is None else max(0, ram - plan.host.resident - plan.host.growing)
+        ram = None if ram is None else max(0, ram - plan.host.taken)
     return plans
 
 

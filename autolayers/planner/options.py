@@ -139,7 +139,7 @@ class Launches:
         seconds, params = self.cost.speed(found).request, found.params
         whole = params.layers_wanted(self.everything) == min(self.top, self.everything) \
             and len(params.overrides) == len(self.given.overrides)
-        return Option(params, takes, _ram(found), seconds, self._price(seconds, len(takes)), whole)
+        return Option(params, takes, self._ram(found), seconds, self._price(seconds, len(takes)), whole)
 
     def _price(self, seconds: float, n_devices: int) -> float:
         if n_devices < 2 or not self.divisible or not self.slowest:
@@ -198,7 +198,7 @@ class Launches:
         overheads, ram = self._least_overheads(params)
         takes = {name: static.devices[name].total + int(size * LESS) for name, size in overheads.items()}
         seconds = self.cost.predict(params, static).request
-        return Option(params, takes, static.resident + ram, seconds, seconds, whole=False, measured=False)
+        return Option(params, takes, self.evaluator.in_ram(static) + ram, seconds, seconds, whole=False, measured=False)
 
     def _least_overheads(self, params: Params) -> tuple[dict[str, int], int]:
         """Bytes per device and of system memory that are neither weights nor caches: the least of the
@@ -210,11 +210,16 @@ class Launches:
             found = self._overheads.setdefault(key, ({}, 0))
         return found
 
+    def _ram(self, found: Candidate) -> int:
+        """Bytes of system memory that a launch needs for certain."""
+        return self.evaluator.in_ram(found.breakdown) + serving.certain(found.params, found.breakdown)
+
     def _learn(self, found: Candidate) -> None:
         static = self.evaluator.static(found.params)
         if static is not None:
             key = found.params.device, found.params.n_ubatch
-            sizes, ram = found.overheads(self.machine.limits), _ram(found) - static.resident
+            sizes = found.overheads(self.machine.limits)
+            ram = self._ram(found) - self.evaluator.in_ram(static)
             before = self._overheads.get(key, (sizes, ram))
             least = {name: min(size, before[0].get(name, size)) for name, size in sizes.items()}
             self._overheads[key] = least, min(ram, before[1])
@@ -314,7 +319,8 @@ class Launches:
                          for name in self.evaluator.device_names(shape)}
                 seconds = self.cost.predict(shape, static).request
                 whole = len(params.overrides) == len(self.given.overrides) and params.n_gpu_layers == self.top
-                return Option(shape, takes, static.resident, seconds, self._price(seconds, len(takes)), whole, False)
+                return Option(shape, takes, self.evaluator.in_ram(static), seconds,
+                              self._price(seconds, len(takes)), whole, False)
             option = self._options[shape]
             if option is None:
                 return None
@@ -328,9 +334,3 @@ class Launches:
 def kind(device: Device) -> object:
     """What makes one device as good as another."""
     return str(replace(device, name="", uuid=None, pci_id=None, free=0))
-
-
-def _ram(candidate: Candidate) -> int:
-    """Bytes of system memory that a launch needs for certain."""
-    use = candidate.breakdown
-    return use.resident + serving.certain(candidate.params, use)

@@ -45,8 +45,8 @@ class DeviceRow:
 @dataclass(frozen=True)
 class HostRow:
     """System RAM, bytes. `resident` is what must be in RAM at once: weights that are only mapped from the file count
-    with the pages that are read, not with their address range; `growing` may come to it while it serves. `free` is None
-    where it is not known: then nothing is compared with it."""
+    with the pages that are read, not with their address range; `growing` may come to it while it serves; `shared` lies
+    on devices whose memory this is. `free` is None where it is not known: then nothing is compared with it."""
 
     model: int
     context: int
@@ -57,16 +57,22 @@ class HostRow:
     margin: int = 0
     free: int | None = None
     total: int | None = None
+    shared: int = 0
 
     @property
     def used(self) -> int:
         return self.model + self.context + self.compute + self.extra
 
     @property
+    def taken(self) -> int:
+        """What it takes when all has grown."""
+        return self.resident + self.shared + self.growing
+
+    @property
     def needed(self) -> int:
         """What must be available, the margin included; what grows is only counted where it is bounded by what there
         is."""
-        return self.resident + self.margin + (0 if self.free is None else self.growing)
+        return self.taken + self.margin - (self.growing if self.free is None else 0)
 
     @property
     def remaining(self) -> int | None:
@@ -162,7 +168,8 @@ class Plan:
             "host": {
                 "model": self.host.model, "context": self.host.context, "compute": self.host.compute,
                 "extra": self.host.extra, "beside": self.host.extra, "used": self.host.used,
-                "resident": self.host.resident, "growing": self.host.growing, "needed": self.host.needed,
+                "resident": self.host.resident, "growing": self.host.growing, "shared": self.host.shared,
+                "needed": self.host.needed,
                 "margin": self.host.margin, "free": self.host.free, "remaining": self.host.remaining,
             },
             "extras": [

@@ -187,6 +187,10 @@ def _memory(plan: Plan, style: Style, verbose: bool) -> list[str]:
         if len(group) > 1:
             lines += wrap(f"{_range(group)}: {len(group)} cards alike, of which the fullest is shown (-v shows each)",
                           style.width)
+    if host.free is not None and host.shared + host.growing:
+        parts = [f"{human(host.shared)} are the GPU's"] if host.shared else []
+        parts += [f"{human(host.growing)} are kept for what grows while it serves"] if host.growing else []
+        lines += wrap(f"of Host {listed(parts)}", style.width)
     return lines
 
 

@@ -92,6 +92,24 @@ class TestOutput:
         model = autolayers.read_model(DENSE)
         assert found == autolayers.plan(model, ["-c", "8192", "--gpu", "24GiB"], explain=True).to_dict()
 
+    @pytest.mark.parametrize(("words", "ram", "fits"), [
+        (["m2-16g"], 16, False), (["M2 24GB"], 24, True), (["m2-16g", "--ram", "32GiB"], 32, True),
+        (["m2-max-32g", "--ram", "16GiB"], 16, False)])
+    def test_memory_that_the_gpu_shares_is_counted_once(self, words: list[str], ram: int, fits: bool) -> None:
+        model = str(HEADERS / "qwen3-30b-a3b-q4_k_m.gguf")
+        found = run(model, "--json", "--gpu", *words)
+        plan = json.loads(found.stdout)
+        host, gpu = plan["host"], plan["devices"][0]
+        assert host["shared"] == gpu["used"] > 0 and host["free"] == ram << 30
+        assert host["needed"] == host["resident"] + gpu["used"] + host["growing"] + host["margin"]
+        assert (found.returncode == 0) == plan["fits"] == (host["needed"] <= ram << 30) == fits
+
+    def test_what_is_off_the_hosts_memory_but_in_no_column(self) -> None:
+        plan = json.loads(run(DENSE, "--gpu", "m2-16g", "--json").stdout)["host"]
+        text = run(DENSE, "--gpu", "m2-16g", "--format", "text").stdout.replace("\n", " ")
+        shared = plan["shared"] / (1 << 20)
+        assert f"of Host {shared:.2f} MiB are the GPU's and {plan['growing'] / (1 << 20):.2f} MiB are kept for" in text
+
     def test_on_a_terminal_a_table(self) -> None:
         text = on_a_terminal(DENSE, "--gpu", "24GiB", env={"NO_COLOR": "1"})
         assert "CUDA0" in text and "margin" in text and "KV cache" in text

@@ -411,12 +411,13 @@ def test_an_amd_processor_uses_the_system_s_memory(tmp_path, available, expected
     root = tree(tmp_path, card(0, GiB // 2, GiB // 4, 96 * GiB, 6 * GiB, metrics=3) | meminfo(128 * GiB, available))
     (device,), _ = amd.query({}, root)
     assert (device.total, device.free, device.kind) == (96 * GiB, expected, "igpu") and "unified" in device.warning
+    assert device.in_ram
 
 
 def test_an_amd_processor_with_most_memory_carved_out(tmp_path):
     root = tree(tmp_path, card(0, 96 * GiB, GiB, 16 * GiB, 0, metrics=3) | meminfo(32 * GiB, 20 * GiB))
     (device,), _ = amd.query({}, root)
-    assert (device.total, device.free, device.kind) == (96 * GiB, 95 * GiB, "igpu")
+    assert (device.total, device.free, device.kind) == (96 * GiB, 95 * GiB, "igpu") and not device.in_ram
 
 
 def test_amd_cards_before_the_processor_s_and_in_the_kernel_s_order(tmp_path):
