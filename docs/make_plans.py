@@ -2,7 +2,7 @@
 
     python docs/make_plans.py
 
-Headers are the fixtures'; --fit's answer is autolayers.planner.fit. tests/test_planner_fit.py asks the real
+Headers are the fixtures'; --fit's answer is autolayers.planner.fit. tests/planner/test_fit.py asks the real
 llama-server and llama-fit-params for every cell of it.
 """
 

@@ -173,6 +173,11 @@ class Backend:
         return ((f"{name}, as llama.cpp's default", DEFAULT_TARGET),)
 
 
+def is_part_of(v: Tensor, k: Tensor) -> bool:
+    """Whether V lies in K, as with latent attention: V_is_K_view of the backends' flash attention."""
+    return v.view_src is not None and (v.view_src is k or (v.view_src is k.view_src and v.view_offs == k.view_offs))
+
+
 def batch_size(op: Tensor) -> int:
     """get_op_batch_size of ggml-cuda, ggml-vulkan and ggml-sycl: rows of work."""
     if op.op == "GET_ROWS":

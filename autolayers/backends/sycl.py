@@ -14,7 +14,7 @@ from typing import cast
 from ..builds import NEWEST_RULES
 from ..ggml.tensor import Tensor, block_size
 from ..records import replace
-from .backend import OFFLOAD_MIN_BATCH, SIZE
+from .backend import OFFLOAD_MIN_BATCH, SIZE, is_part_of
 from .cuda import CudaBuffers
 
 TYPE_CHECKING = False
@@ -153,7 +153,7 @@ def _with_scratch(op: Tensor, size: int, one_dnn: bool) -> int:
     own = k.type == v.type == "f16" and all(t.nb[0] == 2 and not any(n % 2 for n in t.nb[1:]) for t in (k, v))
     keys = k.nelements if k.type != "f16" or (one_dnn and not own) else 0
     values = v.nelements if v.type != "f16" or (one_dnn and not own) else 0
-    v_is_k = v.view_src is not None and (v.view_src is k or (v.view_src is k.view_src and v.view_offs == k.view_offs))
+    v_is_k = is_part_of(v, k)
     queries = q.ne[2] * q.ne[1] * k.ne[0] if one_dnn else 0
     for halves in (queries, keys, 0 if v_is_k and not one_dnn else values, 1 if one_dnn else 0, queries):
         if halves:

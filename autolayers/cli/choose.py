@@ -66,7 +66,7 @@ def main(words: list[str]) -> int:
     if trained < n_ctx and (params.n_ctx or policy.n_ctx):
         say(f"none of these was trained for a context of {n_ctx}: {trained} at most")
     taken = answered[advice.take][0].words if advice else ()
-    _print(str(own.get("format") or "text"), names, answered, machine, policy, n_ctx, taken)
+    _print(str(own.get("format") or "text"), names, answered, machine, n_ctx, taken)
     return 0 if advice else DoesNotFit.exit_code
 
 
@@ -141,8 +141,8 @@ def _models(offered: list[Offer], arguments: Arguments) -> tuple[list[Offer], li
     return [offer for offer, _ in read], [model for _, model in read]
 
 
-def _print(form: str, names: list[str], answered: list[tuple[Offer, Choice]], machine: Machine, policy: Policy,
-           n_ctx: int, taken: tuple[str, ...]) -> None:
+def _print(form: str, names: list[str], answered: list[tuple[Offer, Choice]], machine: Machine, n_ctx: int,
+           taken: tuple[str, ...]) -> None:
     from ..planner.choose import advise
     from ..report.choose import advice_words, choices_text
 

@@ -41,7 +41,7 @@ def main(words: Sequence[str]) -> int:
         emit(json.dumps(_json(rows, refused, inputs), indent=2) + "\n")
         return 0
     show("".join(f"{printable(line)}\n" for line in (
-        _heading(inputs, path), *_table(rows, inputs, path is not None, explain))))
+        _heading(inputs, path), *_table(rows, path is not None, explain))))
     for reason in refused.values():
         say(f"left out: {reason}")
     return 0
@@ -70,8 +70,8 @@ def figure(value: float, unit: str) -> str:
     return f"{value / 1e9:.2f} GB" if value >= 1e8 else f"{value / 1e6:.2f} MB"
 
 
-def _table(rows: dict[str, Comparison], inputs: Inputs, with_exact: bool, explain: bool) -> list[str]:
-    cells = [_cells(name, row, inputs, with_exact) for name, row in rows.items()]
+def _table(rows: dict[str, Comparison], with_exact: bool, explain: bool) -> list[str]:
+    cells = [_cells(name, row, with_exact) for name, row in rows.items()]
     widths = [max(len(row[column]) for row in cells) for column in range(len(cells[0]))]
     lines = []
     for row, comparison in zip(cells, rows.values(), strict=True):
@@ -84,7 +84,7 @@ def _table(rows: dict[str, Comparison], inputs: Inputs, with_exact: bool, explai
     return lines
 
 
-def _cells(name: str, row: Comparison, inputs: Inputs, with_exact: bool) -> list[str]:
+def _cells(name: str, row: Comparison, with_exact: bool) -> list[str]:
     result = row.result
     cells = [name, figure(result.value, result.rule.unit)]
     if with_exact:

@@ -56,7 +56,7 @@ def _measured(session: Session, program: Program, rivals: list[Rival], own: dict
     limit = own.get("limit", LIMIT)
     if len(rivals) == 1 and "share" not in own:
         say(f"nothing to measure: no other launch is predicted near to {rivals[0].placement}")
-        return _answer(session, rivals[0], None, [], own)
+        return _answer(session, rivals[0], own)
     rest, missing = _named(session.command, program, rivals)
     if missing:
         say(f"llama-bench has no {', '.join(missing)}: measured without")
@@ -72,7 +72,7 @@ def _measured(session: Session, program: Program, rivals: list[Rival], own: dict
     shared = _share(session, outcome, own.get("share"))
     best = outcome.measured[0]
     _keep(session, best, own)
-    code = _answer(session, best.rival, best, rivals, own, outcome)
+    code = _answer(session, best.rival, own, rivals, outcome.measured)
     return _INTERRUPTED if outcome.interrupted else code if shared else AutolayersError.exit_code
 
 
@@ -182,15 +182,14 @@ def _plan_of(session: Session, rival: Rival) -> Plan:
     return _planner(session.model, arguments, devices=machine.devices, host=machine.host)
 
 
-def _answer(session: Session, rival: Rival, best: Measured | None, rivals: Sequence[Rival], own: dict[str, Any],
-            outcome: Outcome | None = None) -> int:
+def _answer(session: Session, rival: Rival, own: dict[str, Any], rivals: Sequence[Rival] = (),
+            measured: Sequence[Measured] = ()) -> int:
     """Prints the launch; the rows of --share - stand alone on stdout."""
     plan = _plan_of(session, rival)
     added, notes = commands.additions(session.command, plan.flags, session.build, session.seen, session.files)
     for note in notes:
         say(note)
     words = commands.complete(session.command, added)
-    measured = outcome.measured if outcome else ()
     if own.get("share") == "-":
         pass
     elif own.get("json"):

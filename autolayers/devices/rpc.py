@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ..backends import CPU
 from ..backends.rpc import Rpc, RpcCpu
-from ..errors import DeviceError, UsageError
+from ..errors import UsageError
 from ..records import replace
 from .device import Device
 from .rpc_protocol import Served, address, ask
@@ -55,10 +55,10 @@ def _with(device: Device, said: Served, endpoint: str) -> Device:
 
 
 def _ask(endpoints: Sequence[str]) -> tuple[list[list[Served] | None], list[str]]:
-    """Each server's devices, None where it cannot be asked, and a line for each of those. All are asked at once."""
+    """Each server's devices, None where it cannot be asked, and a line for each of those."""
     if not endpoints:
         return [], []
-    from concurrent.futures import ThreadPoolExecutor
+    from ..parallel import in_threads
 
     for endpoint in endpoints:
         try:
@@ -66,13 +66,6 @@ def _ask(endpoints: Sequence[str]) -> tuple[list[list[Served] | None], list[str]
         except ValueError as error:
             raise UsageError(f"--rpc {error}") from None
 
-    def asked(endpoint: str) -> list[Served] | DeviceError:
-        try:
-            return ask(endpoint)
-        except DeviceError as error:
-            return error
-
-    with ThreadPoolExecutor(len(endpoints)) as threads:
-        answers = list(threads.map(asked, endpoints))
+    answers = in_threads(ask, endpoints)
     return ([answer if isinstance(answer, list) else None for answer in answers],
             [str(answer) for answer in answers if not isinstance(answer, list)])

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from typing import Any
 
+
 @dataclass(frozen=True)
 class CheckedBuild:
     """`architectures`: name -> bytes above the prediction, by "part device"; {} where everything was equal."""

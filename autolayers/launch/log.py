@@ -206,7 +206,6 @@ class LogReader:
             sizes.clear()                         # reserved anew: the new buffer replaces the old one
         sizes.append(size)
 
-
     def _projector(self, match: re.Match[str]) -> None:
         weights = self.launch.projector_model
         if match["backend"]:

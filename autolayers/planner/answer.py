@@ -17,8 +17,6 @@ from .evaluate import FULL, RAM_MARGIN, Evaluator
 from .fit import fit
 from .plan import DeviceRow, FitChoice, HostRow, Plan
 
-UNQUANTISED = {"f32", "f16", "bf16"}
-
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -32,6 +30,8 @@ if TYPE_CHECKING:
     from .cost import CostModel
     from .evaluate import Candidate, Machine
     from .explain import Alternative, Lever
+
+UNQUANTISED = {"f32", "f16", "bf16"}
 
 
 @without_gc
@@ -182,7 +182,7 @@ class _Answer:
 
         step = next_step(self.candidate.params, self.given, self.everything)
         why = price_of(self.evaluator, self.candidate, step) if step else ()
-        return why, levers(self.evaluator, self.candidate, self.given, step)
+        return why, levers(self.evaluator, self.candidate, step)
 
     def _fit_choice(self) -> FitChoice | None:
         chosen = fit(self.evaluator, self.given, FULL)

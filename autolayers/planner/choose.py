@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 
 # How a model runs, the best first
 WHOLLY, EXPERTS, PARTLY, IN_RAM, NO = "wholly", "experts in RAM", "partly", "in RAM", "no"
-VERDICTS = (WHOLLY, EXPERTS, PARTLY, IN_RAM, NO)
 WANTED_CTX = 8192      # where neither the user nor the workload says
 
 

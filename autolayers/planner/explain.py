@@ -134,8 +134,7 @@ def price_of(evaluator: Evaluator, candidate: Candidate, step: tuple[str, Params
     return tuple(lines)
 
 
-def levers(evaluator: Evaluator, candidate: Candidate, given: Params,
-           step: tuple[str, Params] | None) -> tuple[Lever, ...]:
+def levers(evaluator: Evaluator, candidate: Candidate, step: tuple[str, Params] | None) -> tuple[Lever, ...]:
     """The five usual changes that free device memory, each tried alone, with how much in bytes: of the launch that the
     next step would be, where there is one."""
     use, params = candidate.breakdown, candidate.params

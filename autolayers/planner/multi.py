@@ -19,8 +19,6 @@ from .servers import held, with_own_servers
 from .sharing import Sharing
 from .solve import CONTEXT_PRICE
 
-LOADED = 0.8          # of the tensors in a file at least this part is loaded
-
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -33,6 +31,8 @@ if TYPE_CHECKING:
     from .assign import Option
     from .evaluate import Machine
     from .plan import Plan
+
+LOADED = 0.8          # of the tensors in a file at least this part is loaded
 
 
 @dataclass(frozen=True)
@@ -222,6 +222,7 @@ class SharedOut:
             self._take(option.takes, option.ram, -1)
             self._take(takes_of(plan), plan.host.taken)
         return [found[i] for i in range(len(order))]
+
 
 def measured_plan(model: Model, option: Option, params: Params, policy: Policy, machine: Machine,
                   companions: Companions, notes: tuple[str, ...], known: Known) -> Plan:

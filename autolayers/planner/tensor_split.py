@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from .cost import CostModel
     from .evaluate import Candidate, Evaluator, Fidelity
 
+
 class TensorSplit:
     """Splits of one model over one machine's devices, measured at one fidelity.
 

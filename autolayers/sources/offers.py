@@ -71,8 +71,7 @@ def _repository(name: str, environ: Mapping[str, str]) -> tuple[list[Offer], lis
     from .huggingface import QUANT, Hub, models_of, parse_name, words_of
 
     repository, revision, wanted, quant = parse_name(name)
-    words = tuple(word for word in ("-hf", f"{repository}:{quant}" if quant else repository,
-                                    *(("-hff", wanted) if wanted else ())))
+    words = "-hf", f"{repository}:{quant}" if quant else repository, *(("-hff", wanted) if wanted else ())
     if wanted or quant:
         return [Offer(wanted.rpartition("/")[2] or quant, name, words)], []
     notes: list[str] = []

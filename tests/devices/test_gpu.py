@@ -1,4 +1,4 @@
-"""What NVML says against what CUDA says, on a real NVIDIA GPU: python3 -m pytest -m gpu tests/test_devices_gpu.py"""
+"""What NVML says against what CUDA says, on a real NVIDIA GPU: python3 -m pytest -m gpu tests/devices/test_gpu.py"""
 
 from __future__ import annotations
 

@@ -4,6 +4,7 @@ modelled; default build: compiled pairs of f16, bf16, q4_0 and q8_0 with themsel
 from __future__ import annotations
 
 from ...ggml.tensor import Tensor, block_size
+from ..backend import is_part_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -101,7 +102,7 @@ def with_converted_cache(t: Tensor, size: int, cc: int, rules: Rules) -> int:
     if kernel == "vec":
         fallback = (k.type, v.type) not in _VEC_PAIRS or t.src[0].ne[0] not in (64, 128, 256)
         need_k, need_v = k.type == "f32" or fallback, v.type == "f32" or fallback
-    v_is_k = v.view_src is not None and (v.view_src is k or (v.view_src is k.view_src and v.view_offs == k.view_offs))
+    v_is_k = is_part_of(v, k)
     if need_k and k.type != "f16":
         size = -(-size // 128) * 128 + 2 * k.nelements
     if need_v and v.type != "f16" and not v_is_k:

@@ -34,7 +34,7 @@ _OTHER_PRODUCTS = frozenset((
 class Fusion:
     """A sequence of operations: `ops_all` with the views between them, `ops` without."""
 
-    def __init__(self, ops: str, check: Callable[[Fusion, Sequence[Tensor], Sequence[int], int], bool],
+    def __init__(self, ops: str, check: Callable[[Fusion, Sequence[Tensor], Sequence[int]], bool],
                  chain: bool = True, rule: str = "", types: frozenset[str] = frozenset()) -> None:
         self.ops_all = tuple(ops.split())
         self.ops = tuple(op for op in self.ops_all if op not in EMPTY)
@@ -93,7 +93,7 @@ def _matches(fusion: Fusion, nodes: Sequence[Tensor], idxs: Sequence[int]) -> bo
                 return False
         if not _fusible(group, (len(group) - 1,)):
             return False
-    return fusion.check(fusion, nodes, idxs, len(group))
+    return fusion.check(fusion, nodes, idxs)
 
 
 def _fusible(group: Sequence[Tensor], outputs: tuple[int, ...]) -> bool:
@@ -110,7 +110,7 @@ def _fusible(group: Sequence[Tensor], outputs: tuple[int, ...]) -> bool:
     return True
 
 
-def _norm(fusion: Fusion, nodes: Sequence[Tensor], idxs: Sequence[int], n: int) -> bool:
+def _norm(fusion: Fusion, nodes: Sequence[Tensor], idxs: Sequence[int]) -> bool:
     before = first = nodes[idxs[0]]
     for i in idxs[1:]:
         node = nodes[i]
@@ -124,12 +124,12 @@ def _norm(fusion: Fusion, nodes: Sequence[Tensor], idxs: Sequence[int], n: int) 
     return True
 
 
-def _ssm_conv_silu(fusion: Fusion, nodes: Sequence[Tensor], idxs: Sequence[int], n: int) -> bool:
+def _ssm_conv_silu(fusion: Fusion, nodes: Sequence[Tensor], idxs: Sequence[int]) -> bool:
     conv, unary = nodes[idxs[0]], nodes[idxs[1]]
     return unary.param == "SILU" and conv.type == unary.type == "f32" and unary.contiguous_rows()
 
 
-def _add_chain(fusion: Fusion, nodes: Sequence[Tensor], idxs: Sequence[int], n: int) -> bool:
+def _add_chain(fusion: Fusion, nodes: Sequence[Tensor], idxs: Sequence[int]) -> bool:
     for i, j in pairwise(idxs):
         before, node = nodes[i], nodes[j]
         a, b = node.src[1], before.src[1]
@@ -138,7 +138,7 @@ def _add_chain(fusion: Fusion, nodes: Sequence[Tensor], idxs: Sequence[int], n: 
     return True
 
 
-def _gdn_cache(fusion: Fusion, nodes: Sequence[Tensor], idxs: Sequence[int], n: int) -> bool:
+def _gdn_cache(fusion: Fusion, nodes: Sequence[Tensor], idxs: Sequence[int]) -> bool:
     """The states that GATED_DELTA_NET puts behind its output, copied to the cache."""
     gdn, cpy = nodes[idxs[0]], nodes[idxs[1]]
     if gdn.is_output or cpy.is_output or gdn.type != "f32":
@@ -159,7 +159,7 @@ def _raw(fusion: Fusion, nodes: Sequence[Tensor], start: int) -> Sequence[Tensor
     return group if tuple([node.op for node in group]) == fusion.ops_all else ()
 
 
-def _topk_moe(fusion: Fusion, nodes: Sequence[Tensor], idxs: Sequence[int], n: int) -> bool:
+def _topk_moe(fusion: Fusion, nodes: Sequence[Tensor], idxs: Sequence[int]) -> bool:
     """ggml_metal_fusion_check_topk_moe: the choice of experts."""
     group = _raw(fusion, nodes, idxs[0])
     last = idxs[0] + len(fusion.ops_all) - 1
@@ -179,7 +179,7 @@ def _topk_moe(fusion: Fusion, nodes: Sequence[Tensor], idxs: Sequence[int], n: i
             and chosen.src[0] is probs and chosen.src[1] is ids):
         return False
     before = chosen
-    if n >= 6:
+    if len(idxs) >= 6:
         weights, total, clamp, div, reshaped = group[5:10]
         if not (weights.src[0] is chosen and total.src[0] is weights and clamp.src[0] is total
                 and div.src[0] is weights and div.src[1] is clamp and reshaped.src[0] is div):
@@ -190,11 +190,12 @@ def _topk_moe(fusion: Fusion, nodes: Sequence[Tensor], idxs: Sequence[int], n: i
     return _fusible(group, (3, len(group) - 1))
 
 
-def _moe_reduce(fusion: Fusion, nodes: Sequence[Tensor], idxs: Sequence[int], n: int) -> bool:
+def _moe_reduce(fusion: Fusion, nodes: Sequence[Tensor], idxs: Sequence[int]) -> bool:
     """ggml_metal_fusion_match_moe_reduce: the weighted sum of the experts' results."""
     group = _raw(fusion, nodes, idxs[0])
     if not group or idxs[-1] != idxs[0] + len(group) - 1:
         return False
+    n = len(idxs)
     mul, views, adds = group[0], group[1:n + 1], group[n + 1:]
     experts, weights, out = mul.src[0], mul.src[1], group[-1]
     n_embd, used, n_tokens, more = experts.ne
@@ -215,7 +216,7 @@ def _moe_reduce(fusion: Fusion, nodes: Sequence[Tensor], idxs: Sequence[int], n:
     return _fusible(group, (len(group) - 1,))
 
 
-def _mul_mat_add(fusion: Fusion, nodes: Sequence[Tensor], idxs: Sequence[int], n: int) -> bool:
+def _mul_mat_add(fusion: Fusion, nodes: Sequence[Tensor], idxs: Sequence[int]) -> bool:
     """ggml_metal_fusion_check_mul_mat_add, as the reorder asks it: a residual, not a bias."""
     product, total = nodes[idxs[0]], nodes[idxs[1]]
     if (total.src[0] is product) == (total.src[1] is product):

@@ -4,6 +4,7 @@ ggml/src/ggml-metal/ggml-metal.cpp and the functions of ggml-metal-ops.cpp named
 from __future__ import annotations
 
 from ...ggml.tensor import Tensor, block_size
+from ..backend import is_part_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -40,7 +41,7 @@ def _flash_attn(t: Tensor, copies: bool, large: bool) -> int:
     """`copies`: keys and values are copied as f16; `large`: of heads from 512 on in smaller batches too."""
     q, k, v = t.src[:3]
     mask, n_kv_max = t.param[0], t.param[2]  # type: ignore[index]
-    v_is_k = v.view_src is not None and (v.view_src is k or (v.view_src is k.view_src and v.view_offs == k.view_offs))
+    v_is_k = is_part_of(v, k)
     # ggml_metal_op_flash_attn_ext_extra_pad: the last keys and values, and their part of the mask
     row_k, row_v = k.nb[1], v.nb[1]
     vector = q.ne[1] < 20 and q.ne[0] % 32 == 0
