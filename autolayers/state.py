@@ -52,10 +52,12 @@ def machine_name() -> str:
 
 
 def create(name: str) -> BinaryIO:
-    """A state file that is written in pieces, such as a log; its directory is made. Raises AutolayersError."""
+    """A state file that is written in pieces, such as a log, and that only this user may read. Raises AutolayersError.
+    """
     try:
         _make_directory(name)
-        return open(name, "wb")
+        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | getattr(os, "O_BINARY", 0)
+        return os.fdopen(os.open(name, flags, 0o600), "wb")
     except OSError as error:
         raise _cannot_write(name, error) from None
 

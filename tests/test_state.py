@@ -164,6 +164,15 @@ def test_backups_end_in_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert target.read_bytes() == b"new"
 
 
+@pytest.mark.skipif(os.name != "posix", reason="modes")
+def test_what_is_kept_is_this_users_alone(tmp_path: Path) -> None:
+    (tmp_path / "logs").mkdir(mode=0o755)
+    with state.create(str(tmp_path / "logs" / "1.log")) as log:
+        log.write(b"a prompt")
+    state.keep(str(tmp_path / "x.json"), 1)
+    assert {path.stat().st_mode & 0o777 for path in tmp_path.rglob("*.*")} == {0o600}
+
+
 # --- places that cannot be written
 
 def test_a_place_that_is_not_there_is_one_line(tmp_path: Path) -> None:

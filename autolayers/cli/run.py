@@ -112,6 +112,9 @@ def _become(words: list[str], environ: dict[str, str]) -> int:
     sys.stderr.flush()
     try:
         if os.name == "posix":
+            import signal
+
+            signal.signal(signal.SIGPIPE, signal.SIG_DFL)      # Python ignores it, and what is ignored stays so
             os.execvpe(words[0], words, environ)
         import subprocess
 

@@ -74,7 +74,11 @@ def cores(root: str = "/") -> int | None:
             found.add((package, value.strip()))
     if not usable or (not threads and root != "/"):
         return None
-    if not found or not threads:
+    if not threads:             # no /proc
+        import psutil
+
+        return min(usable, psutil.cpu_count(logical=False) or usable)
+    if not found:
         return usable
     return max(1, min(len(found), round(usable * len(found) / threads)))
 

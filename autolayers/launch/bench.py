@@ -256,7 +256,8 @@ def as_server(words: Sequence[str]) -> tuple[str, ...]:
         key = names.get(word, word)
         step = 2
         if key in longest:
-            numbers = [int(part) for part in value.replace("+", ",").replace("-", ",").split(",") if part.isdigit()]
+            numbers = [int(part) for part in value.replace("+", ",").replace("-", ",").split(",")
+                       if part.isascii() and part.isdecimal() and len(part) < 10]
             longest[key] = sum(numbers) if key == "-pg" else max(numbers, default=0)
         elif word in _SWITCHES:
             translated += [_SWITCHES[word]] if value == "1" else []

@@ -24,6 +24,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+_DIGITS = 20                # of a number of bytes; more are none
 _LINE_LIMIT = 1 << 16      # llama.cpp's own lines are short; longer ones (prompts, base64 images) tell nothing here
 
 _ESCAPE = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
@@ -33,18 +34,19 @@ _PREFIX = re.compile(r"^(?:\d+\.\d\d\.\d\d\d\.\d\d\d )?(?:[DIWE] )?")
 # "llm_load_tensors:        CPU buffer size =  4165.37 MiB"
 _BUFFER = re.compile(r"(?P<where>\w+): +(?P<name>[^\s:]\S*) +"
                      r"(?P<what>model|KV|RS|LoRA|output|compute|DSV4 \S+ state)? ?"
-                     r"buffer size = +(?P<size>\d+\.\d+) MiB")
+                     r"buffer size = +(?P<size>\d{1,15}\.\d+) MiB")
 # "clip_ctx: CLIP using CUDA0 backend", then "load_hparams: model size:         811.82 MiB"
-_PROJECTOR = re.compile(r"CLIP using (?P<backend>\S+) backend|\w+: model size: +(?P<size>\d+\.\d+) MiB")
+_PROJECTOR = re.compile(r"CLIP using (?P<backend>\S+) backend|\w+: model size: +(?P<size>\d{1,15}\.\d+) MiB")
 # "load_tensors: offloaded 33/33 layers to GPU"
-_OFFLOADED = re.compile(r"offloaded (\d+)/(\d+) layers to GPU")
+_OFFLOADED = re.compile(r"offloaded (\d{1,9})/(\d{1,9}) layers to GPU")
 # "llama_prepare_model_devices: using device CUDA0 (NVIDIA ...) (0000:01:00.0) - 23306 MiB free"
-_DEVICE = re.compile(r"using device (\S+) \(([^)]*)\).* - (\d+) MiB free")
+_DEVICE = re.compile(r"using device (\S+) \(([^)]*)\).* - (\d{1,15}) MiB free")
 # "| - CUDA0 (RTX 4090)  | 24077 = 17900 + (5430 = 4403 + 1024 + 3) + 747 |", "| - Host |  345 = 281 + 0 + 64 |"
-_ROW_DEVICE = re.compile(r"\| +- (\S+) .*\| +(\d+) = (\d+) \+ \( *(\d+) = +(\d+) \+ +(\d+) \+ +(\d+)\) \+ +(-?\d+) \|")
-_ROW_HOST = re.compile(r"\| +- (\S+) +\| +(\d+) = +(\d+) \+ +(\d+) \+ +(\d+) +\|")
+_ROW_DEVICE = re.compile(r"\| +- (\S+) .*\| +(\d+) = (\d+) \+ \( *(\d+) = +(\d+) \+ +(\d+) \+ +(\d+)\) \+ +(-?\d+) \|"
+                         .replace(r"\d+", r"\d{1,15}"))
+_ROW_HOST = re.compile(r"\| +- (\S+) +\| +(\d+) = +(\d+) \+ +(\d+) \+ +(\d+) +\|".replace(r"\d+", r"\d{1,15}"))
 # Builds of 2023: "llm_load_tensors: VRAM used: 4095.05 MB", "... kv self size  =  256.00 MB"
-_OLD = re.compile(r"(VRAM used|kv self size|mem required) *[:=] +(\d+\.\d+) Mi?B")
+_OLD = re.compile(r"(VRAM used|kv self size|mem required) *[:=] +(\d{1,15}\.\d+) Mi?B")
 
 # Not "HTTP server is listening": builds of 2024 and 2025 say that before they load
 _READY = re.compile(r"model loaded|: listening on |server is listening on|llama server listening at")
@@ -108,7 +110,7 @@ class LaunchLog:
         name, _, endpoint = buffer.partition("[")
         behind = self.endpoints.get(endpoint.rstrip("]"), [])
         number = name[len(Rpc.name):]
-        index = int(number) if number.isdigit() else 0
+        index = int(number) if number.isdecimal() and len(number) < _DIGITS else 0
         return behind[index] if name.startswith(Rpc.name) and index < len(behind) else device_of(buffer)
 
     @property
@@ -246,11 +248,9 @@ def out_of_memory(text: str, device_of: Callable[[str], str] = device_of) -> Out
     for pattern, backends in _OOM:
         if match := pattern.search(text):
             groups = match.groupdict()
-            requested = None
-            if groups.get("bytes"):
-                requested = int(groups["bytes"])
-            elif groups.get("mib"):
-                requested = round(float(groups["mib"]) * MiB)
+            n_bytes, mib = groups.get("bytes") or "", groups.get("mib") or ""
+            requested = int(n_bytes) if 0 < len(n_bytes) < _DIGITS else \
+                round(float(mib) * MiB) if 0 < len(mib) < _DIGITS else None
             device, certain = backends[0] + "0" if backends else None, False
             if groups.get("name"):
                 device, certain = device_of(groups["name"]), True

@@ -26,13 +26,14 @@ if TYPE_CHECKING:
 
     from ..devices import Device
 
-_OFFLOADED = re.compile(r"offloaded (\d+)/(\d+) layers to GPU")
+_OFFLOADED = re.compile(r"offloaded (\d{1,9})/(\d{1,9}) layers to GPU")
 _CONFIG = re.compile(r'msg="server config" env="map\[(.*)\]"')
 _SETTING = re.compile(r"\b((?:OLLAMA|LLAMA_ARG)_[A-Z_]+):([^ \]]*)")
 _COMPUTE = re.compile(r'msg="inference compute" (.*)')
 _FIELD = re.compile(r'(\w+)=("(?:[^"\\]|\\.)*"|\S*)')
 _STARTED = re.compile(r'msg="starting llama-server" cmd="((?:[^"\\]|\\.)*)"')
-_BUFFER = re.compile(r"(\S+) +(?:model|KV|RS|compute|output)[a-z ()]* buffer size = *([0-9.]+) MiB", re.IGNORECASE)
+_BUFFER = re.compile(r"(\S+) +(?:model|KV|RS|compute|output)[a-z ()]* buffer size = *([0-9]{1,9}\.[0-9]+) MiB",
+                     re.IGNORECASE)
 _GPU_BUFFER = re.compile(r"(?!CPU)[A-Za-z]+\d+(?:\[.*\])?$")
 _UNITS = {"B": 1, "KiB": 1 << 10, "MiB": MiB, "GiB": GiB, "TiB": GiB << 10}
 _TAIL = 4 << 20        # bytes; one load writes well under one MiB
@@ -148,7 +149,7 @@ def _gpu(line: str) -> Device | None:
         return None
     free = _size(found.get("available", "")) or total
     unit = _UNITS.get(found.get("available", "").rpartition(" ")[2], MiB)
-    capability = re.fullmatch(r"(\d+)\.(\d+)", found.get("compute", ""))
+    capability = re.fullmatch(r"(\d{1,3})\.(\d{1,3})", found.get("compute", ""))
     return Device(
         name=found.get("name") or f"{library}0", total=total, free=max(0, min(total, free - unit // 20)),
         description=found.get("description", ""), backend=canonical(library),
@@ -158,7 +159,7 @@ def _gpu(line: str) -> Device | None:
 
 
 def _size(text: str) -> int:
-    match = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?) ?([KMGT]?i?B)", text)
+    match = re.fullmatch(r"([0-9]{1,15}(?:\.[0-9]+)?) ?([KMGT]?i?B)", text)
     return int(float(match[1]) * _UNITS.get(match[2], 0)) if match else 0
 
 

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 # Default num_ctx by the sum of all GPUs' memory: (at least, num_ctx).
 _CONTEXTS = ((47 * GiB, 262144), (23 * GiB, 32768), (0, 4096))
 _MIN_CONTEXT, _MIN_VISION_CONTEXT = 4, 2048
+_DIGITS = 18      # of a number, which Go keeps in 64 bits
 
 BATCH = 512       # num_batch of api.DefaultOptions
 # Automatic num_batch: (num_ctx * parallel above, batch), then down this list until it fits:
@@ -54,10 +55,11 @@ class Settings:
             return environ.get(name, "").strip(" \t\"'")
 
         def number(name: str) -> int | None:
-            if text(name) and not (text(name).isascii() and text(name).isdecimal()):
-                ignored.append(f"{name}={text(name)} is no number: Ollama leaves it at its default")
+            said = text(name)
+            if said and not (said.isascii() and said.isdecimal() and len(said) <= _DIGITS):
+                ignored.append(f"{name}={said[:40]} is no number: Ollama leaves it at its default")
                 return None
-            return int(text(name)) if text(name) else None
+            return int(said) if said else None
 
         def truth(name: str) -> bool | None:
             # Whatever is no Go boolean counts as set.

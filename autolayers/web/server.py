@@ -22,6 +22,7 @@ from .engine import LARGEST_SLICE, Engine
 
 TOKEN_HEADER = "X-Autolayers-Token"
 MAX_QUESTION = 1 << 20          # bytes of a question
+_DIGITS = 18                    # of a number of bytes
 SILENCE = 30.0                  # seconds a connection may say nothing
 CSP = ("default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data:; "
        "base-uri 'none'; form-action 'none'; frame-ancestors 'none'")
@@ -82,14 +83,15 @@ class _Handler(BaseHTTPRequestHandler):
         method = split.path.removeprefix("/call/")
         largest = LARGEST_SLICE if split.path == "/add" else MAX_QUESTION
         length = self.headers.get("Content-Length", "")
-        if not length.isascii() or not length.isdigit() or int(length) > largest:
+        if not length.isascii() or not length.isdecimal() or len(length) > _DIGITS or int(length) > largest:
             return self._refuse(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"a body of at most {largest} bytes")
         body = self.rfile.read(int(length))
         if split.path == "/add":
             query = parse_qs(split.query)
             size = query.get("size", [""])[0]
             name = unquote(query.get("name", ["file.gguf"])[0])
-            return self._answer(self.server.engine.add(name, int(size) if size.isdigit() else None, body))
+            known = size.isascii() and size.isdecimal() and len(size) < _DIGITS
+            return self._answer(self.server.engine.add(name, int(size) if known else None, body))
         try:
             question = json.loads(body)
         except (ValueError, RecursionError):

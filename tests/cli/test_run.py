@@ -227,6 +227,12 @@ def test_the_process_becomes_the_server(fake: Fake) -> None:
     assert call["words"] == ["-m", str(HEADER), "-c", "64", "-ngl", "6"] and call["pid"] == child.pid
 
 
+def test_a_closed_pipe_ends_what_the_process_becomes(fake: Fake) -> None:
+    """As `autolayers run llama-cli ... | head` should: Python ignores SIGPIPE, and what is ignored stays so."""
+    fake.server.write_text("#!/bin/sh\ncase \" $* \" in *\" --\"*) exit 0;; esac\nkill -s PIPE $$\nexit 7\n")
+    assert fake.run("--gpu 650MiB llama-server -m MODEL -c 64").returncode == -signal.SIGPIPE
+
+
 def test_a_signal_goes_to_the_server_directly(fake: Fake) -> None:
     fake.scenario({"serve": True})
     child = fake.start("--gpu 650MiB llama-server -m MODEL")

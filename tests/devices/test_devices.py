@@ -598,6 +598,15 @@ def test_what_people_own_and_buy_is_there() -> None:
 
 # --- threads
 
+def test_cores_are_physical_where_there_is_no_proc(monkeypatch: pytest.MonkeyPatch) -> None:
+    """macOS and Windows, where the system counts threads."""
+    monkeypatch.setattr(host, "file_text", lambda root, path: "")
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(16)), raising=False)
+    for physical, cores in ((8, 8), (None, 16), (32, 16)):
+        monkeypatch.setattr("psutil.cpu_count", lambda logical, physical=physical: physical)
+        assert host.cores() == cores
+
+
 def cpus(siblings: list[str], capacities: tuple[int, ...] = (), quota: str = "") -> dict[str, str]:
     """sysfs of a processor: each CPU's mask of siblings, its capacity, and the CPU limit of a control group."""
     base = "sys/devices/system/cpu/cpu"

@@ -213,6 +213,19 @@ def test_anything_is_read(pieces: list[bytes]) -> None:
     reader.finish()
 
 
+@pytest.mark.parametrize("line", [
+    "load_tensors: CUDA0 model buffer size = {}.00 MiB", "offloaded {}/{} layers to GPU",
+    "x: using device CUDA0 (RTX) - {} MiB free",
+    "failed to allocate CUDA0 buffer of size {}", "allocating {}.00 MiB on device 0: cudaMalloc failed: out of memory",
+    "| - Host |  {} = 281 + 0 + 64 |", "llm_load_tensors: VRAM used: {}.05 MB",
+    "load_tensors: RPC{}[a:1] model buffer size = 1.00 MiB"])
+def test_numbers_without_end_are_none(line: str) -> None:
+    launch = read(line.replace("{}", "9" * 5000))
+    failure = launch.out_of_memory
+    assert failure is None or failure.requested is None
+    assert not any(spills(launch)) and not launch.breakdown and launch.host is None
+
+
 # --- out of memory
 
 @pytest.mark.parametrize(

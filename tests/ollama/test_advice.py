@@ -43,6 +43,8 @@ def llama() -> Target:
     [
         ({}, Settings()),
         ({"OLLAMA_NUM_PARALLEL": "4", "OLLAMA_CONTEXT_LENGTH": "16384"}, Settings(parallel=4, context_length=16384)),
+        ({"OLLAMA_NUM_PARALLEL": "9" * 5000}, Settings(
+            ignored=(f"OLLAMA_NUM_PARALLEL={'9' * 40} is no number: Ollama leaves it at its default",))),
         ({"OLLAMA_NUM_PARALLEL": "0", "OLLAMA_CONTEXT_LENGTH": "64k"}, Settings(
             ignored=("OLLAMA_CONTEXT_LENGTH=64k is no number: Ollama leaves it at its default",))),
         (
