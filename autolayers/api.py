@@ -53,10 +53,8 @@ def plan(model: Model | str | PathLike[str], words: Sequence[str] | Params | Arg
     of --mmproj, -md or --lora that cannot be read, DeviceError where the machine's memory cannot be known. A launch
     that does not fit is an answer (`fits` is False), not an error.
     """
-    from .flags.policy import read
-
     model = _read(model)
-    params, policy = read(words, environ)
+    params, policy = _asked(words, environ, devices)
     machine, notes = machine_for(params, policy, devices, host, environ)
     return plan_on(model, params, policy, machine, companions_of(params), notes, explain=explain, advise=advise,
                    processes=processes)
@@ -67,13 +65,13 @@ def plan_together(models: Sequence[Model | str | PathLike[str]], words: Sequence
                   environ: Mapping[str, str] | None = None, *, weights: Sequence[float] = ()) -> Together:
     """Plans models that are to be loaded at once, with the same given flags for each; see planner.multi. `weights` say
     how much each one's seconds count, by default all the same. Raises what `plan` raises."""
-    from .flags.policy import read
-
-    params, policy = read(words, environ)
+    params, policy = _asked(words, environ, devices)
     machine, notes = machine_for(params, policy, devices, host, environ)
     from .planner.multi import plan_together_on
 
-    return plan_together_on(_read_all(models), params, policy, machine, companions_of(params), notes, weights)
+    models = _read_all(models)
+    return plan_together_on(models, params, policy, machine, companions_of(params), notes,
+                            _weighed(weights, len(models)))
 
 
 def plan_groups(models: Sequence[Model | str | PathLike[str]], words: Sequence[str] | Params | Arguments = (),
@@ -81,13 +79,13 @@ def plan_groups(models: Sequence[Model | str | PathLike[str]], words: Sequence[s
                 environ: Mapping[str, str] | None = None, *, weights: Sequence[float] = ()) -> Groups:
     """Plans models that take turns: groups that fit at the same time; see planner.groups. `weights` say how often each
     model is asked for, by default all the same. Raises what `plan` raises."""
-    from .flags.policy import read
-
-    params, policy = read(words, environ)
+    params, policy = _asked(words, environ, devices)
     machine, notes = machine_for(params, policy, devices, host, environ)
     from .planner.groups import plan_groups_on
 
-    return plan_groups_on(_read_all(models), params, policy, machine, companions_of(params), notes, weights)
+    models = _read_all(models)
+    return plan_groups_on(models, params, policy, machine, companions_of(params), notes,
+                          _weighed(weights, len(models)))
 
 
 def plan_any(models: Sequence[Model | str | PathLike[str]], words: Sequence[str] | Params | Arguments = (),
@@ -153,11 +151,11 @@ def companions_of(params: Params) -> Companions:
     opened: Any = open_source(params.mmproj) if params.mmproj else None
     projector = read_header(opened) if params.mmproj else None
     if projector is not None and not is_projector(projector):
-        raise LaunchRefused(f"--mmproj {params.mmproj}: a model, not a projector for images or sound")
+        raise LaunchRefused(f"--mmproj {params.mmproj}: no projector for images or sound")
     loras = tuple(map(read_header, params.lora))
     for path, lora in zip(params.lora, loras, strict=True):
         if not is_adapter(lora):
-            raise LaunchRefused(f"--lora {path}: a model, not an adapter (general.type is not adapter)")
+            raise LaunchRefused(f"--lora {path}: no adapter (general.type is not adapter)")
     for path in params.control_vector:
         if not is_control_vector(read_header(path)):
             raise LaunchRefused(f"--control-vector {path}: no control vector, whose tensors are directions")
@@ -201,6 +199,26 @@ def machine_for(params: Params, policy: Policy, devices: Sequence[Device | str] 
     return Machine.of(found, host, policy.ram, budget), notes
 
 
+def _asked(words: Sequence[str] | Params | Arguments, environ: Mapping[str, str] | None,
+           devices: object) -> tuple[Params, Policy]:
+    """What the words say. Raises UsageError, also where they and `devices` both say the devices."""
+    from .flags.policy import read
+
+    params, policy = read(words, environ)
+    if devices is not None and isinstance(words, (list, tuple)):
+        for name, said in (("--gpu", policy.gpu), ("--machine", policy.machine)):
+            if said is not None:
+                raise UsageError(f"{name} and devices= both say the devices: give one of them")
+    return params, policy
+
+
+def _weighed(weights: Sequence[float], count: int) -> Sequence[float]:
+    """Weights of so many models. Raises UsageError."""
+    if weights and (len(weights) != count or not all(weight > 0 for weight in weights)):
+        raise UsageError(f"weights are a number above 0 for each of the {count} models, not {list(weights)!r:.60}")
+    return weights
+
+
 def _read(model: Model | str | PathLike[str]) -> Model:
     from os import PathLike
 
@@ -212,7 +230,9 @@ def _read(model: Model | str | PathLike[str]) -> Model:
 
 
 def _read_all(models: Any) -> Sequence[Model]:
-    """Models of which a list may name the files; other sequences read their own."""
+    """Models of which a list may name the files; other sequences read their own. Raises UsageError."""
+    if isinstance(models, str) or not hasattr(models, "__len__"):
+        raise UsageError(f"models are a list of Models or names of files, not {models!r:.60}")
     return [_read(model) for model in models] if isinstance(models, (list, tuple)) else models
 
 
@@ -222,6 +242,8 @@ def _named(given: Sequence[Device | str]) -> Sequence[Device]:
 
     if isinstance(given, str):
         return hypothetical(given)
+    if isinstance(given, Device):
+        raise UsageError("devices are a list, such as [device]")
     for device in given:
         if not isinstance(device, (Device, str)):
             raise UsageError(f"a device is a Device, a size such as '24GiB' or a card's name, not {device!r:.60}")

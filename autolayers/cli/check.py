@@ -9,6 +9,7 @@ import sys
 
 from ..errors import AutolayersError, UsageError
 from ..flags.check import read
+from ..launch import NOT_EXECUTABLE, NOT_FOUND
 from ..output import emit, say, show
 from ..units import mib
 
@@ -31,10 +32,12 @@ def main(words: Sequence[str]) -> int:
     if arguments.positional:
         raise UsageError(f"check takes flags alone, not {arguments.positional[0]!r}: see its --help")
     own = arguments.own
-    program = shutil.which(own.get("llama-server", "llama-server"))
+    named = own.get("llama-server", "llama-server")
+    program = shutil.which(named)
     if program is None:
-        raise UsageError(f"{own.get('llama-server', 'llama-server')}: no such program; give its path with "
-                         "--llama-server")
+        say(f"{named}: {'cannot be executed' if os.path.exists(named) else 'no such program'}; give its path with "
+            "--llama-server")
+        return NOT_EXECUTABLE if os.path.exists(named) else NOT_FOUND
     program = os.path.abspath(program)
     build = detect([program], os.environ)
     if build.flags is None:

@@ -294,14 +294,21 @@ def _list(request: _Request) -> int:
 def _names(request: _Request) -> list[str]:
     """The server's models, or those of the store where no server runs."""
     from ..sources.ollama.api import NotRunning
-    from ..sources.ollama.store import names
+    from ..sources.ollama.store import names, roots
 
     try:
-        return [str(entry.get("name")) for entry in request.server.tags()]
+        found = [str(entry.get("name")) for entry in request.server.tags()]
+        if not found:
+            say(f"the server at {request.server.url} has no models: `ollama pull NAME` gets one")
+        return found
     except NotRunning:
         if not request.server.is_local:
             raise
-        return [str(name) for name in names(request.environ)]
+        found = [str(name) for name in names(request.environ)]
+        if not found:
+            say(f"no models: no server at {request.server.url}, and none in {' or '.join(roots(request.environ))} "
+                "(OLLAMA_HOST and OLLAMA_MODELS say where they are)")
+        return found
 
 
 def _of_modelfile(request: _Request, data: bytes, source: str) -> Target:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 
-from ..errors import DoesNotFit
+from ..errors import DoesNotFit, UsageError
 from ..flags.check import read
 from ..launch import cannot_start
 from ..launch import command as commands
@@ -38,6 +38,9 @@ def main(argv: Sequence[str], planner: Planner | None = None) -> int:
     command = commands.read(argv)
     environ = dict(os.environ)
     kind = own.get("format")
+    for name in ("verify", "retry", "wait"):
+        if kind and name in own:
+            raise UsageError(f"--{name} is not allowed with --format, which starts nothing: give one of them")
     if not kind and not own.get("dry-run") and (code := _startable(command)):
         return code
     alone = commands.needs_no_plan(command)

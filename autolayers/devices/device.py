@@ -61,6 +61,8 @@ class Device:
         >>> Device.hypothetical("24576MiB").free == 24576 << 20
         True
         """
+        if not isinstance(size, str):
+            raise UsageError(f"a size is a text such as '24GiB', not {size!r:.60}")
         text = size.strip()
         n_bytes = _size(text)
         if n_bytes is not None:
@@ -111,6 +113,8 @@ def hypothetical(spec: str) -> list[Device]:
     ['CUDA0', 'CUDA1', 'CUDA2']
     """
     found: list[Device] = []
+    if spec.strip().lower() in ("0", "none", "no", "cpu"):
+        raise UsageError(f"--gpu {spec}: -dev none plans for a machine's processor alone")
     for part in spec.split(","):
         count, what = _times(part.strip())
         if not what.strip():

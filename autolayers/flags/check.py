@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from ..errors import UsageError
+from ..records import replace
 from .own import COMMANDS, own_flags, takers
 from .parse import Arguments, config_files, parse
 
@@ -28,6 +29,7 @@ def read(command: str, words: Sequence[str], environ: Mapping[str, str] | None =
     arguments = parse(words, environ, () if environ is None else config_files(environ), command)
     for name in arguments.unknown:
         refuse_unknown(name, command, arguments.own.get("strict-flags") != "off")
+    arguments = replace(arguments, positional=_without_parts(arguments.positional))
     if COMMANDS[command].llama:
         typed = arguments.params if environ is None else parse(words, command=command).params
         refuse_contradictions(arguments.own, typed)
@@ -35,6 +37,23 @@ def read(command: str, words: Sequence[str], environ: Mapping[str, str] | None =
         if typed.model and models and command != "ollama modelfile" and typed.model not in models:
             raise UsageError(f"{models[0]} and -m {typed.model} are two models: give one of them")
     return arguments
+
+
+def _without_parts(names: Sequence[str]) -> tuple[str, ...]:
+    """The names, of the parts of one split model (model-*.gguf) the first alone."""
+    if not any("-of-" in name for name in names):
+        return tuple(names)
+    import re
+
+    found: dict[str, set[str]] = {}
+    kept = []
+    for name in names:
+        part = re.fullmatch(r"(.+)-(\d{5})(-of-\d{5}\.gguf)", name)
+        numbers = found.setdefault(part[1] + part[3], set()) if part else set()
+        if not numbers or (part and part[2] in numbers):
+            kept.append(name)
+        numbers |= {part[2]} if part else set()
+    return tuple(kept)
 
 
 def refuse_contradictions(own: Mapping[str, Any], typed: Params) -> None:

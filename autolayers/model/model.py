@@ -62,7 +62,8 @@ class Model:
         try:
             self.hparams = Hparams(self.row, header.metadata, header.tensors)
         except ModelError as error:
-            raise ModelError(f"{path}: {error}") from None
+            unknown = "" if self.row.known else f" ({self.architecture} is no architecture known here)"
+            raise ModelError(f"{path}: {error}{unknown}") from None
 
     @property
     def name(self) -> str:

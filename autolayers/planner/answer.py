@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ..backends import on
 from ..errors import AutolayersError, LaunchRefused
-from ..flags.params import EXPERTS_REGEX
+from ..flags.params import EXPERTS_REGEX, FFN_REGEX
 from ..garbage import without_gc
 from ..memory.breakdown import Breakdown
 from ..memory.companions import NONE
@@ -210,6 +210,10 @@ class _Answer:
         trained = model.n_ctx_train
         if trained and use.n_ctx_seq > trained:
             found.append(f"a slot's context of {use.n_ctx_seq} is more than the {trained} the model was trained for")
+        work = self.policy.workload
+        wanted = work.context or (0 if work.name else work.depth + work.prompt + work.generate)
+        if use.n_ctx_seq < wanted:
+            found.append(f"a slot's context of {use.n_ctx_seq} is less than the {wanted} that --workload takes")
         return tuple(dict.fromkeys([*found, *self._idle()]))
 
     def _slow_caches(self) -> list[str]:
@@ -232,7 +236,23 @@ class _Answer:
         if shares > devices:
             found.append(f"-ts has {shares} shares for {devices} device{'s' * (devices != 1)}: the last ones change "
                          "nothing")
-        return found
+        left_out = self.evaluator.device_names(self.candidate.params)[shares:] if shares else []
+        if left_out:
+            found.append(f"-ts has {shares} share{'s' * (shares != 1)} for {shares + len(left_out)} devices: "
+                         f"{', '.join(left_out)} get{'s' * (len(left_out) == 1)} nothing")
+        return found + self._matching_nothing()
+
+    def _matching_nothing(self) -> list[str]:
+        """Patterns of -ot that no tensor's name has; those of -cmoe, -ncmoe and -ncffn may be for fewer layers."""
+        patterns = [pattern for pattern, _ in self.given.overrides
+                    if EXPERTS_REGEX not in pattern and FFN_REGEX not in pattern]
+        if not patterns:
+            return []
+        from ..memory.ecmascript import ecmascript
+
+        names = list(self.evaluator.model.tensors)
+        return [f"-ot {pattern}=...: no tensor of this model has such a name, so it changes nothing"
+                for pattern in patterns if not any(map(ecmascript(pattern).search, names))]
 
 
 def _flags(params: Params, given: Params) -> list[str]:

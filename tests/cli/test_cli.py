@@ -142,6 +142,15 @@ class TestOutput:
         assert run("-m", DENSE, "--gpu", "24GiB", "-q").stdout == "17\n"
 
 
+    @pytest.mark.parametrize("command", [[], ["choose"]])
+    def test_the_parts_of_a_split_model_are_one_model(self, command: list[str]) -> None:
+        parts = sorted(map(str, (ROOT / "fixtures" / "tiny").glob("split-*.gguf")))
+        whole, again = (run(*command, *names, "--gpu", "8GiB", "--json") for names in (parts[:1], parts))
+        assert len(parts) == 3 and whole.returncode == 0
+        assert (again.stdout, again.stderr) == (whole.stdout, whole.stderr)
+        assert run(parts[0], parts[0], "--gpu", "8GiB").stdout.count("\n") == 2      # the same model twice
+
+
 class TestErrors:
     @pytest.mark.parametrize(("words", "code", "message"), [
         (["nowhere.gguf"], 3, "nowhere.gguf: no such file"), ([""], 3, "an empty word names no model"),
@@ -166,7 +175,14 @@ class TestErrors:
         (["mistral"], 3, "ollama:mistral, one of Hugging Face hf:USER/REPO"),
         (["hf.co/me/my:Q4_K_M"], 3, "a repository of Hugging Face is hf:me/my:Q4_K_M"),
         (["me/my-GGUF"], 3, "a repository of Hugging Face is hf:me/my-GGUF"),
-        (["d/my.gguf"], 3, "d/my.gguf: no such file\n"),
+        (["d/my.gguf"], 3, "d/my.gguf: no such file\n"), (["~d/my"], 3, "~d/my: no such file\n"),
+        (["me/my:Q4_K_M"], 3, "a repository of Hugging Face is hf:me/my:Q4_K_M\n"),
+        (["llama3.1:8b"], 3, "a model of Ollama's is ollama:llama3.1:8b\n"),
+        ([DENSE.replace("llama-", "lama-")], 3, f"did you mean {DENSE}?\n"),
+        ([DENSE.replace("llama", "Llama")], 3, f"did you mean {DENSE}?\n"),
+        (["inspect", DENSE.removesuffix(".gguf")], 3, f"did you mean {DENSE}?\n"),
+        ([str(ROOT / "fixtures/tiny/split-00004-of-00003.gguf")], 3, "split-00004-of-00003.gguf: no such file\n"),
+        ([DENSE, "--gpu", "none"], 2, "--gpu none: -dev none plans for a machine's processor alone\n"),
         ([DENSE, "--gpu", "24GiB", "--margin", "1GiB,2GiB"], 2, "--margin has 2 sizes for 1 device\n"),
         ([DENSE, "--gpu", "gtx-1660-tie"], 2, "perhaps gtx-1660-ti"),
         (["sweep", DENSE, "-m", MOE], 2, "two models"),

@@ -278,6 +278,14 @@ def test_a_server_that_fails_in_between(run, fake, fault, words):
     assert words in failure(run("create", "llama3.1:8b", "--as", "mine", "--gpu", "24GiB", **fake.environ), 1)
 
 
+def test_a_list_without_models_says_where_it_looked(run, fake, tmp_path):
+    done = run("list")
+    assert (done.returncode, done.stdout) == (0, b"") and str(tmp_path / "models") in done.stderr.decode()
+    fake.models.clear()
+    done = run("list", "--json", **fake.environ)
+    assert (done.returncode, done.stdout) == (0, b"[]\n") and b"has no models" in done.stderr
+
+
 def test_an_empty_show_and_no_store(run, fake):
     fake.faults["/api/show"] = "empty"
     assert "Inf or NaN" in failure(run("plan", "llama3.1:8b", "--gpu", "24GiB", **fake.environ), 1)

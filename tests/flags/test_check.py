@@ -94,7 +94,10 @@ def test_what_says_the_same_twice_or_overrules_a_variable_is_none(words: str) ->
     ("-ncmoe 5", "the model has no experts"), ("-cmoe", "the model has no experts"),
     ("-ts 1,2,3", "-ts has 3 shares for 1 device: the last ones change nothing"),
     ("--ctx-min 200000", "more than the 131072 the model was trained for"),
-    ("--ctx max", "more than the 131072 the model was trained for"), ("", None), ("-ts 1", None)])
+    ("--ctx max", "more than the 131072 the model was trained for"), ("", None), ("-ts 1", None),
+    ("-ot blk=CPU,foo=CUDA0", "-ot foo=...: no tensor of this model has such a name"), ("-ncffn 99", None),
+    ("-c 8k --workload agent", "a slot's context of 8192 is less than the 32768 that --workload takes"),
+    ("-c 8k --workload 4k+512@16k", "less than the 20992"), ("-c 1k --workload chat", None)])
 def test_words_that_change_nothing_are_named(words: str, warning: str | None) -> None:
     plan = autolayers.plan(model("llama-3.2-1b-q8_0"), words.split(), devices=gpus(24576))
     found = [line for line in plan.warnings if "incomplete" not in line]
@@ -102,8 +105,17 @@ def test_words_that_change_nothing_are_named(words: str, warning: str | None) ->
     assert "experts" not in plan.placement
 
 
+@pytest.mark.parametrize(("words", "warning"), [
+    ("-ts 1,2", "-ts has 2 shares for 3 devices: CUDA2 gets nothing"),
+    ("-ts 1", "-ts has 1 share for 3 devices: CUDA1, CUDA2 get nothing"),
+    ("-ts 1,2 -dev CUDA0,CUDA1", None), ("-ts 1,2,3", None), ("-ts 1,2 -sm none", None), ("-ts 1,0,0", None)])
+def test_a_split_that_leaves_devices_out(words: str, warning: str | None) -> None:
+    plan = autolayers.plan(model("llama-3.2-1b-q8_0"), words.split(), devices=["24GiB"] * 3)
+    assert [line for line in plan.warnings if "-ts" in line] == ([warning] if warning else [])
+
+
 @pytest.mark.parametrize(("words", "message"), [
-    ("--mmproj MODEL", "a model, not a projector"), ("--lora MODEL", "a model, not an adapter"),
+    ("--mmproj MODEL", "no projector"), ("--lora MODEL", "no adapter"),
     ("--control-vector MODEL", "no control vector")])
 def test_files_in_the_wrong_place_are_refused(words: str, message: str) -> None:
     with pytest.raises(autolayers.LaunchRefused, match=message):
@@ -143,6 +155,20 @@ def test_the_library_says_what_it_takes(model: Any, words: Any, devices: Any) ->
         autolayers.plan(model, words, devices=devices)
     with pytest.raises(UsageError):
         autolayers.plan_together([model, model], words, devices=devices)
+
+
+@pytest.mark.parametrize(("models", "words", "devices", "weights", "message"), [
+    ([MODEL], ["--gpu", "24GiB"], ["12GiB"], (), "--gpu and devices= both say the devices"),
+    ([MODEL], [], autolayers.Device.hypothetical("24GiB"), (), "devices are a list"),
+    ([MODEL], ["--machine", "box.json"], [], (), "--machine and devices= both say the devices"),
+    (MODEL, [], ["24GiB"], (), "models are a list"),
+    ([MODEL, MODEL], [], ["24GiB"], (1,), "a number above 0 for each of the 2 models"),
+    ([MODEL, MODEL], [], ["24GiB"], (1, -1), "a number above 0 for each of the 2 models")])
+@pytest.mark.parametrize("ask", [autolayers.plan_together, autolayers.plan_groups])
+def test_the_library_says_what_it_takes_of_several(ask: Any, models: Any, words: Any, devices: Any, weights: Any,
+                                                   message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        ask(models, words, devices=devices, weights=weights)
 
 
 @pytest.mark.parametrize(("line", "message"), [

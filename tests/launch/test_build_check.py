@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from support import MiB
+from support import ROOT, MiB
 
 import autolayers
 from autolayers.bundled import architectures, mtp, read
@@ -155,7 +155,8 @@ def test_plans_for_that_program_say_so(run: Callable[..., Any], program: pathlib
 
 
 @pytest.mark.parametrize(("words", "error", "code"), [
-    (["--llama-server", "no-such-server"], "no-such-server: no such program", 2),
+    (["--llama-server", "no-such-server"], "no-such-server: no such program; give its path with", 127),
+    (["--llama-server", str(ROOT / "README.md")], "README.md: cannot be executed; give its path with", 126),
     (["--llama-server", sys.executable], "its --help is not llama-server's", 1),
     (["model.gguf"], "check takes flags alone", 2),
 ])
