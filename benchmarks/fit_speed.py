@@ -28,18 +28,17 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
 import autolayers  # noqa: E402
+from autolayers.backends import backend as row_of  # noqa: E402
 from autolayers.backends import canonical, speeds  # noqa: E402
 from autolayers.devices.device import Device  # noqa: E402
 from autolayers.flags.policy import read  # noqa: E402
-from autolayers.launch.speed_rows import check  # noqa: E402
+from autolayers.launch.speed_rows import CLASSES, check  # noqa: E402
 from autolayers.planner.cost import Clock, CostModel  # noqa: E402
 from autolayers.planner.evaluate import Evaluator, Machine  # noqa: E402
 from autolayers.records import replace  # noqa: E402
 
 ROWS = ROOT / "fixtures" / "speeds" / "speeds.jsonl"
 MODELS = [ROOT / "fixtures" / folder for folder in ("headers", "speeds/models", "more/headers")]
-CLASSES = ("dense resident", "dense partial", "MoE resident", "MoE in RAM", "multi-GPU")
-
 FIELDS = ("read", "cache", "kernel", "matmul", "attention", "handover", "quantised", "bf16")
 MOST = {"read": 0.95, "cache": 0.95, "quantised": 1.0, "bf16": 1.2, "ram": 1.0, "ram_experts": 1.0, "ram_copy": 0.6,
         "bus_copy": 1.0, "experts": 1.2, "prompt_read": 1.0, "stages": 1.0}
@@ -77,7 +76,7 @@ def machine_of(data: dict) -> Machine:
         capability = d.get("compute_capability")
         devices.append(Device(
             d["name"], d["total"], d["free"], d["description"], canonical(d["backend"]),
-            kind="igpu" if d["unified"] and d["backend"] != "Metal" else "gpu", bandwidth=d["bandwidth"],
+            kind="igpu" if d["unified"] and row_of(d["backend"]).has_igpu else "gpu", bandwidth=d["bandwidth"],
             compute_capability=tuple(capability) if capability else None, n_sm=d.get("n_sm"),
             fp16_tflops=d.get("fp16_tflops"), unified=d["unified"], includes_context=d["free"] < d["total"]))
     ram = data["ram"]

@@ -66,8 +66,8 @@ def number(text: str, low: int, high: int = 2**31 - 1, what: str = "") -> int:
     except ValueError:
         value = low - 1
     if not low <= value <= high:
-        raise Bad(what or ("a whole number" if low < 0 else f"a whole number, {low} to {high}"
-                           if value > high else f"a whole number, {low} or more"))
+        raise Bad(what or (f"a whole number, {low} to {high}" if value > high else "a whole number" if low < 0
+                           else f"a whole number, {low} or more"))
     return value
 
 

@@ -168,18 +168,14 @@ def _commit(refs: str, revision: str) -> str:
 
     if found := read(revision):
         return found
-    others = sorted(os.listdir(refs)) if revision == "main" and os.path.isdir(refs) else []
-    return next(filter(None, map(read, others)), "")
+    return next(filter(None, map(read, _entries(refs) if revision == "main" else ())), "")
 
 
 def _old_layout(place: str, repository: str) -> Cached:
     """The files that manifests of this repository name."""
     user, _, name = repository.partition("/")
     start, prefix = f"manifest={user}={name}=", f"{user}_{name}_"
-    try:
-        present = sorted(os.listdir(place))
-    except OSError:
-        return Cached(repository)
+    present = _entries(place)
     files: dict[str, str] = {}
     for entry in present:
         if not (entry.startswith(start) and entry.endswith(".json")):
@@ -207,9 +203,12 @@ def _manifest(path: str) -> Iterator[str]:
 
 
 def _unfinished(place: str) -> Iterator[str]:
-    try:
-        names = sorted(os.listdir(place))
-    except OSError:
-        return
-    yield from (os.path.join(place, name) for name in names if name.endswith(_UNFINISHED))
+    yield from (os.path.join(place, name) for name in _entries(place) if name.endswith(_UNFINISHED))
 
+
+def _entries(place: str) -> list[str]:
+    """What a directory has; nothing where there is none, or none that can be read."""
+    try:
+        return sorted(os.listdir(place))
+    except OSError:
+        return []

@@ -83,6 +83,7 @@ def test_overrides_keep_the_order_of_the_command_line() -> None:
     ("-ngl many", "-ngl 'many': expected a number of layers, auto or all"),
     ("-c -1", "-c '-1': expected a whole number, 0 or more"),
     ("-c 8x", "-c '8x': expected a whole number, 0 or more"),
+    ("-ctxcp 4000000000", "-ctxcp '4000000000': expected a whole number, -2147483648 to 2147483647"),
     ("-c 8_192", "-c '8_192': expected a whole number, 0 or more"), ("-ts 1_0,2", "-ts '1_0,2': expected a number"),
     ("-c 4096M", "-c '4096M': expected a number of tokens such as 8192 or 16k, 0 to 2147483647"),
     ("-c 99999999999", "-c '99999999999': expected a whole number, 0 to 4294967295"),
