@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 HUB = "https://huggingface.co"
 MAX_PAGES = 100
+MAX_FILES = 100_000         # the Hub's pages have 1000 each
 
 _DEFAULTS = ("Q4_K_M", "Q8_0")      # llama-server's, in this order, before the first file of all
 _BESIDE = ("mmproj", "imatrix", "mtp-", "eagle3-", "dflash-", "dspark-")       # in names of files that are no model
@@ -112,6 +113,8 @@ class Hub:
                                  "right?")
             found += [entry["path"] for entry in answer if isinstance(entry, dict) and entry.get("type") == "file"
                       and isinstance(entry.get("path"), str) and entry["path"].isprintable()]
+            if len(found) > MAX_FILES:
+                break
             if not following or not _same_origin(following, url):
                 return found
             url = following

@@ -93,6 +93,28 @@ def test_docker() -> None:
         formats.write("docker", plan, parse(["-m", "m"]), split("docker run image -m m"), ())
 
 
+@pytest.mark.parametrize(("folder", "mount"), [
+    ("/a:b", ["--mount", "type=bind,source=/a:b,target=/models,readonly"]),
+    ('/a:b,"c"', ["--mount", 'type=bind,"source=/a:b,""c""",target=/models,readonly'])])
+def test_a_path_with_a_colon_is_one_field(folder: str, mount: list[str]) -> None:
+    words = shlex.split(written("docker", path=f"{folder}/m.gguf"))
+    at = words.index("--mount")
+    assert words[at:at + 2] == mount and "-v" not in words and words[words.index("-m") + 1] == "/models/m.gguf"
+
+
+@pytest.mark.skipif(os.name != "posix", reason="links")
+@pytest.mark.parametrize(("target", "folder", "inside"), [
+    ("../../blobs/ab", "models--U--M", "snapshots/c/m.gguf"), ("{}/elsewhere/x.gguf", "elsewhere", "x.gguf")])
+def test_what_a_link_leads_to_is_in_the_container(tmp_path: Path, target: str, folder: str, inside: str) -> None:
+    """As files of the Hub's cache are."""
+    link = tmp_path / "models--U--M" / "snapshots" / "c" / "m.gguf"
+    link.parent.mkdir(parents=True)
+    link.symlink_to(target.format(tmp_path))
+    words = shlex.split(written("docker", path=str(link)))
+    assert words[words.index("-v") + 1] == f"{tmp_path}/{folder}:/models:ro"
+    assert words[words.index("-m") + 1] == f"/models/{inside}"
+
+
 @pytest.mark.parametrize(("words", "published"), [
     ((), "127.0.0.1:8080:8080"), (("--host", "localhost"), "127.0.0.1:8080:8080"),
     (("--host", "0.0.0.0"), "0.0.0.0:8080:8080"), (("--host", "192.168.1.2"), "192.168.1.2:8080:8080"),

@@ -18,7 +18,7 @@ from autolayers.errors import ModelError
 from autolayers.gguf import read_header
 from autolayers.model import read_model
 from autolayers.net import Limit
-from autolayers.sources import http, needs_download, open_source
+from autolayers.sources import http, huggingface, needs_download, open_source
 from autolayers.sources.http import Remote
 from autolayers.sources.huggingface import Hub, choose
 
@@ -408,6 +408,9 @@ def test_a_repository_that_is_none(web: Web, other: Web) -> None:
     web.answers[tree] = status(401)
     assert "set HF_TOKEN" in said("hf:me/my-GGUF", {"HF_ENDPOINT": web.url})
     web.answers[tree] = status(200, b"[]", Link=f'<{web.url}{tree}>; rel="next"')
+    assert "does not end" in said("hf:me/my-GGUF", repository.environ)
+    many = [{"type": "file", "path": str(i)} for i in range(huggingface.MAX_FILES + 1)]
+    web.answers[tree] = status(200, json.dumps(many).encode())
     assert "does not end" in said("hf:me/my-GGUF", repository.environ)
     web.answers[tree] = status(200, b"[]", Link='<http://[bad/>; rel="next"')
     assert "no GGUF model in it" in said("hf:me/my-GGUF", repository.environ)

@@ -38,10 +38,24 @@ class Container:
         return f"[{address}]:{self.port}:{self.port}" if ":" in address else f"{address}:{self.port}:{self.port}"
 
     def _mounted(self, path: str, written: bool) -> str:
-        folder, name = os.path.split(os.path.abspath(path))
-        if os.path.isdir(path):
-            folder, name = os.path.abspath(path), ""
+        folder, name = _place(os.path.abspath(path))
         inside = self.mounts.setdefault(folder, f"/models{len(self.mounts) or ''}")
         if written:
             self.written.add(folder)
         return f"{inside}/{name}" if name else inside
+
+
+def _place(path: str) -> tuple[str, str]:
+    """(the directory to mount for a path, the path in it). What a link leads to must be inside too: of one as the
+    Hub's cache has them (../../blobs/...) all that both lie in, of another the file itself."""
+    if os.path.isdir(path):
+        return path, ""
+    folder, name = os.path.split(path)
+    if not os.path.islink(path):
+        return folder, name
+    target = os.readlink(path)
+    if not os.path.isabs(target):
+        both = os.path.commonpath([folder, os.path.normpath(os.path.join(folder, os.path.dirname(target)))])
+        if os.path.dirname(both) != both:
+            return both, os.path.relpath(path, both).replace(os.sep, "/")
+    return os.path.split(os.path.realpath(path))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 from ...quoting import shell
 from .container import CACHE, CACHED, Container
 from .launch_file import LaunchFile
@@ -15,9 +17,19 @@ def write(launch: LaunchFile) -> str:
     for node in launch.backend.device_nodes:
         words += ["--device", node]
     for folder, inside in box.mounts.items():
-        words += ["-v", f"{folder}:{inside}" + ("" if folder in box.written else ":ro")]
+        words += _mount(folder, inside, folder in box.written)
     if box.cached:
         words += ["-v", f"{CACHE}:{CACHED}"]
     for name in launch.secrets:
         words += ["-e", name]            # without a value: taken from the caller's environment
     return shell([*words, box.image, *box.words]) + "\n"
+
+
+def _mount(folder: str, inside: str, written: bool) -> list[str]:
+    """-v, or where the path has a colon, at which -v is split, --mount, whose fields are those of a row of CSV."""
+    if ":" not in os.path.splitdrive(folder)[1]:
+        return ["-v", f"{folder}:{inside}" + ("" if written else ":ro")]
+    source = f"source={folder}"
+    if set(folder) & set(',"'):
+        source = '"' + source.replace('"', '""') + '"'
+    return ["--mount", f"type=bind,{source},target={inside}" + ("" if written else ",readonly")]
