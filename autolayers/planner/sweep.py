@@ -65,10 +65,10 @@ TYPES = ("f16", "q8_0", "q4_0")
 def cases(models: Sequence[Model], machines: Sequence[tuple[str, Machine]], params: Params,
           contexts: Sequence[int] = (), types: Sequence[str] = ()) -> list[Case]:
     """All cases, models outermost, contexts innermost. Contexts default to powers of two up to the trained one."""
-    kinds = types or ((params.cache_type_k,) if params.cache_type_k else TYPES)
+    kinds = tuple(dict.fromkeys(types)) or ((params.cache_type_k,) if params.cache_type_k else TYPES)
     found = []
     for model in models:
-        here = list(contexts) or [n for n in CONTEXTS if n <= model.n_ctx_train] or [model.n_ctx_train or CONTEXTS[0]]
+        here = list(dict.fromkeys(contexts)) or [n for n in CONTEXTS if n <= model.n_ctx_train] or [model.n_ctx_train or CONTEXTS[0]]
         found += [Case(model, name, machine, kind, n) for name, machine in machines for kind in kinds for n in here]
     return found
 

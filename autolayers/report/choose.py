@@ -7,7 +7,7 @@ from ..planner import which_card
 from ..planner.choose import EXPERTS, IN_RAM, NO, PARTLY, WHOLLY
 from ..quoting import shell
 from ..units import GiB
-from .table import Style, table, wrap
+from .table import Style, stacked, table, wrap
 from .text import tokens
 
 TYPE_CHECKING = False
@@ -41,8 +41,8 @@ def choices_text(title: str, names: Sequence[str], choices: Sequence[Choice], ad
                      choice.verdict, str(choice.n_ctx) if choice.n_ctx else "-",
                      tokens(speed.prompt) if speed else "-", tokens(speed.generation) if speed else "-"])
     lines = wrap(title, style.width)
-    lines += ["", *table(("  file", "GiB", "bits/weight", "on the GPU", "context", "prompt t/s*", "t/s*"), rows, style,
-                         (0, 3), marks), ""]
+    head = ("  file", "GiB", "bits/weight", "on the GPU", "context", "prompt t/s*", "t/s*")
+    lines += ["", *stacked(head, rows, style, (0, 3), marks), ""]
     lines += [*wrap(_NOTE, style.width), ""]
     lines += [style(line, "bold") for line in wrap(advice_words(names, choices, advice, n_ctx), style.width)]
     return "\n".join([*lines, *([shell(words)] if words else [])]) + "\n"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ..units import human
-from .table import Style, table, wrap
+from .table import Style, stacked, wrap
 from .text import plan_text, tokens
 
 TYPE_CHECKING = False
@@ -21,7 +21,7 @@ def cluster_text(together: Together, head: str, commands: Mapping[str, Sequence[
     lines = [*wrap(style(_decision(together, head), "bold"), style.width), ""]
     rows = [_row(use, head, "> " if use is best else "  ") for use in (best, *together.others)]
     head_row = ("  boxes", "on the GPUs", "context", "prompt t/s*", "t/s*", "request*", "load*")
-    lines += [*table(head_row, rows, style, (0, 1)), ""]
+    lines += [*stacked(head_row, rows, style, (0, 1), first=2), ""]
     lines += [*wrap("* predicted, not measured; load: the weights over the network, the first time", style.width), ""]
     lines += plan_text(best.plan, style, rest).rstrip("\n").split("\n")
     for name, words in commands.items():

@@ -85,6 +85,22 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]], style: Style | Non
     return lines
 
 
+def stacked(head: Sequence[str], rows: Sequence[Sequence[str]], style: Style, left: Sequence[int] = (0,),
+            marks: Mapping[int, str] | None = None, first: int = 1) -> list[str]:
+    """Lines of a table; where it is wider than the terminal, the `first` columns of each row stand above its others."""
+    widths = [max(len(printable(row[i])) for row in (head, *rows)) for i in range(len(head))]
+    if sum(widths) + 2 * (len(widths) - 1) <= style.width:
+        return table(head, rows, style, left, marks)
+    others = table(head[first:], [row[first:] for row in rows], style, [i - first for i in left], marks)
+    lines: list[str] = []
+    for number, (row, other) in enumerate(zip((head, *rows), others, strict=True)):
+        mark = (marks or {}).get(number - 1) if number else "dim"
+        title = ": ".join(row[:first])
+        titles = wrap(title.lstrip(), style.width, " " * (len(title) - len(title.lstrip())), "    ")
+        lines += [*(style(title, mark) if mark else title for title in titles), "    " + other]
+    return lines
+
+
 def blocks(head: Sequence[str], rows: Sequence[Sequence[str]], style: Style) -> list[str]:
     """Lines of a table that is as wide as the terminal at most: columns that are too many stand in further tables
     below, each behind the first column."""

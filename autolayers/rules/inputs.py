@@ -68,7 +68,7 @@ def _params(value: object) -> float:
         count = _number(digits, what, example) * factor
     except UsageError:
         raise UsageError(f"not {what}: {value!r} (write for example {example})") from None
-    if not 1 <= count <= 1e18:
+    if not 1000 <= count <= 1e18:      # 8 is most likely meant in billions
         raise UsageError(f"not a possible parameter count: {value!r} (write for example {example})")
     return count
 

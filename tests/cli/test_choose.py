@@ -235,6 +235,21 @@ def test_what_for_cards_refuses(words: list[str], code: int, said: str, chosen) 
     assert found == code and said in err and err.count("\n") <= 1
 
 
+@pytest.mark.parametrize("width", [70, 80, 120])
+def test_the_table_is_laid_out_for_the_width(width: int, chosen, tmp_path: Path,
+                                             monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", str(width))
+    names = [f"Meta-Llama-3.2-1B-Instruct-abliterated-{kind}" for kind in ("Q4_K_M", "Q8_0")]
+    for name in names:
+        (tmp_path / f"{name}.gguf").write_bytes((HEADERS / "llama-3.2-1b-q8_0.gguf").read_bytes())
+    code, out, _ = chosen(".", "--gpu", "8GiB")
+    lines = out.splitlines()
+    assert code == 0 and all(len(line) <= width for line in lines[:-1]), max(lines[:-1], key=len)
+    said = " ".join(out.split())
+    assert all(f" {name} 1.22 8.50 wholly" in said for name in names)
+
+
 # --- docs/choose.md
 
 def test_the_documented_examples(hub, chosen, monkeypatch: pytest.MonkeyPatch) -> None:

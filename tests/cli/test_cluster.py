@@ -155,6 +155,16 @@ def test_what_no_container_runs_is_started_by_hand(answer, tmp_path: Path) -> No
     assert code == 2 and "type there ggml-rpc-server --host 192.168.1.20 --port 50052 --device MTL0 --cache" in err
 
 
+@pytest.mark.parametrize("width", [60, 80, 160])
+def test_the_table_of_boxes_is_laid_out_for_the_width(width: int, answer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", str(width))
+    code, out, _ = answer("cluster", FILE, MODEL, "--ctx-min", "16k", "--format", "text")
+    lines = out.partition("* predicted")[0].splitlines()
+    assert code == 0 and all(len(line) <= width for line in lines), max(lines, key=len)
+    rows = " ".join(" ".join(lines[3:]).replace(":", "").split())
+    assert "> desk + shed 80 of 81 layers 17664 249 8.64 67.5 s 64 s desk + shed + attic 81 of 81 layers 17" in rows
+
+
 def test_the_documented_examples(answer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(ROOT)
     monkeypatch.setenv("COLUMNS", "110")
