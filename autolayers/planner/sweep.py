@@ -68,7 +68,8 @@ def cases(models: Sequence[Model], machines: Sequence[tuple[str, Machine]], para
     kinds = tuple(dict.fromkeys(types)) or ((params.cache_type_k,) if params.cache_type_k else TYPES)
     found = []
     for model in models:
-        here = list(dict.fromkeys(contexts)) or [n for n in CONTEXTS if n <= model.n_ctx_train] or [model.n_ctx_train or CONTEXTS[0]]
+        powers = [n for n in CONTEXTS if n <= model.n_ctx_train]
+        here = list(dict.fromkeys(contexts)) or powers or [model.n_ctx_train or CONTEXTS[0]]
         found += [Case(model, name, machine, kind, n) for name, machine in machines for kind in kinds for n in here]
     return found
 

@@ -234,7 +234,7 @@ class TestCommands:
         assert "experts" in run("inspect", MOE).stdout
 
     def test_sweep(self) -> None:
-        found = run("sweep", DENSE, "--contexts", "4096,8192,4k", "--types", "f16,q8_0", "--gpus", "2GiB 24GiB", "--json")
+        found = run("sweep", DENSE, "--contexts", "4096,8k,4k", "--types", "f16,q8_0", "--gpus", "2GiB 24GiB", "--json")
         points = json.loads(found.stdout)["points"]
         assert [(p["machine"], p["cache_type"], p["n_ctx"]) for p in points] == [
             (machine, kind, n) for machine in ("2GiB", "24GiB") for kind in ("f16", "q8_0") for n in (4096, 8192)]

@@ -190,7 +190,8 @@ def test_json_is_keyed_by_the_rules_names(capsys: pytest.CaptureFixture[str]) ->
 
 
 @pytest.mark.parametrize(
-    "words", [[], ["--json"], ["--bits", "16"], ["--params"], ["--colour", "red"], ["--params", "7Q"], ["--params", "8"]]
+    "words",
+    [[], ["--json"], ["--bits", "16"], ["--params"], ["--colour", "red"], ["--params", "7Q"], ["--params", "8"]],
 )
 def test_command_refuses(words: list[str]) -> None:
     with pytest.raises(UsageError):
