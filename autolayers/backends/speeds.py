@@ -39,7 +39,7 @@ class Shared:
     experts: float            # reading chosen experts, of reading one matrix
     expert_work: float        # multiplying many, of multiplying one matrix
     expert_tokens: float      # tokens per expert at which half of that rate is reached
-    prompt_read: float        # weights read beside arithmetic, of reading them alone
+    prompt_read: float        # weights read while arithmetic runs, of reading them alone
     prompt_kernel: float      # kernels of a prompt, of those of a token
     hop: float                # from one device to another
     ram: float                # share of RAM's bandwidth for matrices

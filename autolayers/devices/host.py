@@ -60,6 +60,7 @@ def read(root: str = "/") -> Host:
 def cores(root: str = "/") -> int | None:
     """Physical cores that this process may use; None where nothing tells."""
     import os
+    import sys
 
     usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     found: set[tuple[str, str]] = set()
@@ -74,11 +75,11 @@ def cores(root: str = "/") -> int | None:
             found.add((package, value.strip()))
     if not usable or (not threads and root != "/"):
         return None
-    if not threads:             # no /proc
+    if not threads and sys.platform in ("darwin", "win32"):      # where the system counts threads
         import psutil
 
         return min(usable, psutil.cpu_count(logical=False) or usable)
-    if not found:
+    if not found or not threads:
         return usable
     return max(1, min(len(found), round(usable * len(found) / threads)))
 

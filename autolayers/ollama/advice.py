@@ -131,9 +131,9 @@ def advise(target: Target, settings: Settings, devices: Sequence[Device], host: 
     if use and num_ctx != "max":
         notes += question.larger_context(n_ctx, batch, use, given=num_ctx is not None or not explain)
     pin_batch = question.pinned(n_ctx, batch, use, plan, num_batch is not None, num_ctx == "max")
-    beside = (*target.projectors, *target.adapters, *filter(None, (target.draft,)))
-    if beside and not plan.breakdown.extras:
-        notes.append(f"the memory of {', '.join(beside)} is not in these numbers")
+    companions = (*target.projectors, *target.adapters, *filter(None, (target.draft,)))
+    if companions and not plan.breakdown.extras:
+        notes.append(f"the memory of {', '.join(companions)} is not in these numbers")
     notes += _about_settings(settings, devices, use, choice.num_gpu, version)
     return Advice(target, plan, tuple(use), choice.num_gpu, question.everything, n_ctx, batch, pin_batch,
                   question.parallel, tuple(dict.fromkeys((*notes, *map(_in_ollamas_words, plan.warnings)))),
@@ -291,8 +291,8 @@ class _Question:
             return self.settings.fit_target
         from ..gguf import read_header
 
-        beside = sum(read_header(path).n_bytes for path in self.target.projectors)
-        return (FIT_PARAMS_TARGET + -(-beside // MiB),)
+        projectors = sum(read_header(path).n_bytes for path in self.target.projectors)
+        return (FIT_PARAMS_TARGET + -(-projectors // MiB),)
 
     def left_alone(self, n_ctx: int, batch: int, use: Sequence[Device]) -> FitChoice | None:
         """What Ollama does without num_gpu: --fit with its own margins and no split of ours."""

@@ -29,7 +29,7 @@ BATCH = 512       # num_batch of api.DefaultOptions
 # Automatic num_batch: (num_ctx * parallel above, batch), then down this list until it fits:
 # batch -> (share of free memory that the prediction may take, what the batch is thought to cost).
 _BATCHES = ((32768, 2048), (4096, 1024), (0, BATCH))
-_ROOM = {2048: (0.60, 2 * GiB), 1024: (0.75, 768 * MiB)}
+_SPACE = {2048: (0.60, 2 * GiB), 1024: (0.75, 768 * MiB)}
 _PACKED = 0.80   # of a GPU's free memory may be taken by what is put on one GPU alone, or with another model
 
 
@@ -137,7 +137,7 @@ def automatic_batch(model: Model, size: int, n_ctx: int, devices: Sequence[Devic
     if not devices:
         return batch
     guess, free = predicted(model, size, n_ctx), sum(device.free for device in devices)
-    while not _has_room(batch, guess, free):
+    while not _has_space(batch, guess, free):
         batch //= 2
     return batch
 
@@ -147,10 +147,10 @@ def largest_batch(n_ctx: int) -> int:
     return next(batch for above, batch in _BATCHES if n_ctx > above)
 
 
-def _has_room(batch: int, guess: int, free: int) -> bool:
-    if batch not in _ROOM:
+def _has_space(batch: int, guess: int, free: int) -> bool:
+    if batch not in _SPACE:
         return True
-    share, surcharge = _ROOM[batch]
+    share, surcharge = _SPACE[batch]
     return guess <= share * free and guess + surcharge <= _PACKED * free
 
 

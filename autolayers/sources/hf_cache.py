@@ -85,9 +85,9 @@ def header(name: str, environ: Mapping[str, str]) -> tuple[Header | None, Cached
     at = "" if (revision := parse_name(name)[1]) == "main" else f"@{revision}"
     files = tuple(FileInfo(f"hf:{found.repository}/{part}{at}", file.size, file.promised, file.data_offset)
                   for part, file in zip(parts_of(path, len(read.files)), read.files, strict=True))
-    if beside := projector(found, path):
-        notes = [*notes, f"`llama-server -hf` loads {os.path.basename(beside)} of {found.repository} too, which is not "
-                         f"in this plan: give it with --mmproj {shell([beside])}, or launch with --no-mmproj"]
+    if mmproj := projector(found, path):
+        notes = [*notes, f"`llama-server -hf` loads {os.path.basename(mmproj)} of {found.repository} too, which is not "
+                         f"in this plan: give it with --mmproj {shell([mmproj])}, or launch with --no-mmproj"]
     return Header(read.version, read.alignment, read.metadata, read.tensors, files, (*read.notes, *notes)), found
 
 

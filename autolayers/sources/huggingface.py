@@ -28,7 +28,7 @@ MAX_PAGES = 100
 MAX_FILES = 100_000         # the Hub's pages have 1000 each
 
 _DEFAULTS = ("Q4_K_M", "Q8_0")      # llama-server's, in this order, before the first file of all
-_BESIDE = ("mmproj", "imatrix", "mtp-", "eagle3-", "dflash-", "dspark-")       # in names of files that are no model
+_OTHERS = ("mmproj", "imatrix", "mtp-", "eagle3-", "dflash-", "dspark-")       # in names of files that are no model
 _FILE = re.compile(r"hf:([\w.-]+/[\w.-]+)/(.+\.gguf)(?:@(.+))?", re.ASCII | re.IGNORECASE)
 _REPOSITORY = re.compile(r"hf:([\w.-]+/[\w.-]+)(?:@([\w./-]+))?(?::([\w.-]+))?", re.ASCII | re.IGNORECASE)
 _PART = re.compile(r"-(\d{5})-of-\d{5}\.gguf$", re.IGNORECASE)
@@ -173,7 +173,7 @@ def models_of(files: list[str]) -> list[str]:
     """The models among the files, a split one by its first part (gguf_filename_is_model)."""
     def is_model(path: str) -> bool:
         part = _PART.search(path)
-        return (path.lower().endswith(".gguf") and not any(word in path.rpartition("/")[2].lower() for word in _BESIDE)
+        return (path.lower().endswith(".gguf") and not any(word in path.rpartition("/")[2].lower() for word in _OTHERS)
                 and (part is None or int(part[1]) == 1))
 
     return [path for path in files if is_model(path)]

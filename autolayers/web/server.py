@@ -13,6 +13,7 @@ from __future__ import annotations
 import json
 import secrets
 from http import HTTPStatus
+from http.client import HTTP_PORT
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib.resources import files
 from typing import Any
@@ -37,6 +38,12 @@ def page_files() -> dict[str, bytes]:
             if path.name.rpartition(".")[2] in TYPES}
 
 
+def hosts(port: int) -> set[str]:
+    """What a browser on this machine says as Host for a port; it leaves out HTTP's own."""
+    names = "127.0.0.1", "localhost"
+    return {f"{name}:{port}" for name in names} | (set(names) if port == HTTP_PORT else set())
+
+
 class PageServer(ThreadingHTTPServer):
     """Serves the page on 127.0.0.1 alone. Raises OSError where the port is taken."""
 
@@ -45,7 +52,7 @@ class PageServer(ThreadingHTTPServer):
     def __init__(self, engine: Engine, port: int = 0) -> None:
         super().__init__(("127.0.0.1", port), _Handler)
         self.engine, self.token, self.files = engine, secrets.token_urlsafe(24), page_files()
-        self.hosts = {f"127.0.0.1:{self.server_port}", f"localhost:{self.server_port}"}
+        self.hosts = hosts(self.server_port)
 
     @property
     def url(self) -> str:

@@ -598,8 +598,9 @@ def test_what_people_own_and_buy_is_there() -> None:
 
 # --- threads
 
-def test_cores_are_physical_where_there_is_no_proc(monkeypatch: pytest.MonkeyPatch) -> None:
-    """macOS and Windows, where the system counts threads."""
+def test_cores_are_physical_where_the_system_counts_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """macOS and Windows."""
+    monkeypatch.setattr(sys, "platform", "darwin")
     monkeypatch.setattr(host, "file_text", lambda root, path: "")
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(16)), raising=False)
     for physical, cores in ((8, 8), (None, 16), (32, 16)):

@@ -18,7 +18,7 @@ import pytest
 from support import HEADERS
 
 from autolayers.web.engine import LARGEST_SLICE, Engine
-from autolayers.web.server import MAX_QUESTION, TOKEN_HEADER, PageServer
+from autolayers.web.server import MAX_QUESTION, TOKEN_HEADER, PageServer, hosts
 
 QUESTION = json.dumps({"model": "bundled:qwen3-8b-q4_k_m", "gpu": "12GiB"})
 
@@ -80,6 +80,11 @@ def test_bad_requests(server: PageServer, method: str, path: str, body: str, sta
                                               ("/call/plan", "-1"), ("/call/plan", "9" * 400), ("/add", "x")])
 def test_a_body_too_long_is_not_waited_for(server: PageServer, path: str, length: str) -> None:
     assert ask(server, "POST", path, "", Content_Length=length, **{TOKEN_HEADER: server.token})[0] == 413
+
+
+@pytest.mark.parametrize(("port", "there"), [(80, True), (8080, False)])
+def test_a_browser_leaves_the_port_of_http_out(port: int, there: bool) -> None:
+    assert ("localhost" in hosts(port)) is there and f"127.0.0.1:{port}" in hosts(port)
 
 
 def test_only_loopback_listens(server: PageServer) -> None:
