@@ -46,7 +46,8 @@ def run(words: Sequence[str], environ: Mapping[str, str], on_ready: Callable[[La
         out: IO[bytes] | None = None, err: IO[bytes] | None = None) -> Outcome:
     """Starts `words` and returns when it and all its children have ended. Raises OSError if it cannot be started.
 
-    `on_ready` is called once, from another thread, when the log says that the model is loaded.
+    `on_ready` is called once, from another thread, when the log says that the model is loaded; what it raises is shown
+    and ends nothing.
     """
     kills = _oom_kills()
     posix = os.name == "posix"
@@ -76,7 +77,11 @@ def run(words: Sequence[str], environ: Mapping[str, str], on_ready: Callable[[La
                     called.set()
             _write(target, data)
             if ready and on_ready is not None:
-                on_ready(reader.launch)
+                try:
+                    with lock:            # the other stream must not change what is read
+                        on_ready(reader.launch)
+                except Exception:         # a defect, which must not stop what empties the pipe
+                    sys.excepthook(*sys.exc_info())
 
     assert child.stdout is not None and child.stderr is not None
     streams = ((child.stdout, out or sys.stdout.buffer), (child.stderr, err or sys.stderr.buffer))

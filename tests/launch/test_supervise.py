@@ -35,6 +35,17 @@ def test_a_log_that_cannot_be_written_is_one_line(tmp_path: Path) -> None:
         background.run(["true"], {**os.environ, "XDG_STATE_HOME": str(tmp_path / "file")}, 8080, lambda: False)
 
 
+def test_a_defect_behind_the_log_does_not_stall_the_child() -> None:
+    """What the child says goes on being copied: it would wait for ever at a full pipe."""
+    code = ("import os, sys; from autolayers.launch import supervise\n"
+            "def defect(launch): raise ZeroDivisionError('a defect')\n"
+            "child = ['sh', '-c', 'echo main: model loaded >&2; sleep 0.2; yes | head -c 1000000 >&2']\n"
+            "sys.exit(supervise.run(child, os.environ, defect).code)")
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, timeout=60, check=False)
+    assert done.returncode == 0 and b"ZeroDivisionError: a defect" in done.stderr
+    assert done.stderr.count(b"y\n") == 500_000
+
+
 @pytest.mark.skipif(os.name != "posix", reason="signals")
 def test_no_signal_of_a_burst_is_lost() -> None:
     """As `timeout` and systemd send them: TERM, TERM to the group, CONT, CONT."""
