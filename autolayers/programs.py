@@ -28,6 +28,8 @@ class NoAnswer(AutolayersError):
 
 @dataclass(frozen=True)
 class Answer:
+    """What a program said, MOST bytes of each stream at most, and how it ended."""
+
     code: int      # negative: the signal that ended it
     out: str
     err: str

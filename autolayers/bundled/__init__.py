@@ -26,14 +26,17 @@ _MODEL = re.compile(r"-(q\d_\w+|iq\d_\w+|mxfp4|f16)$")      # a known model's na
 
 
 def models() -> tuple[str, ...]:
+    """Names of the known models, with their quantisation."""
     return tuple(name for name in _names() if _MODEL.search(name))
 
 
 def architectures() -> tuple[str, ...]:
+    """Names of the tiny models, one of each architecture and kind (dense, moe)."""
     return tuple(name for name in _names() if not _MODEL.search(name) and "/" not in name)
 
 
 def mtp() -> tuple[str, ...]:
+    """Names of the tiny models with MTP blocks."""
     return tuple(name for name in _names() if "/" in name)
 
 

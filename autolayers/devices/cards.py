@@ -17,6 +17,8 @@ from ..records import dataclass
 
 @dataclass(frozen=True)
 class Card:
+    """What a `--gpu NAME` has."""
+
     description: str
     usable: int                                   # MiB
     compute_capability: tuple[int, int] | None    # None: not CUDA

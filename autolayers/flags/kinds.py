@@ -86,12 +86,14 @@ def tokens(text: str, low: int = 1, what: str = "a number of tokens such as 8192
 
 
 def one_of(text: str, allowed: Iterable[str]) -> str:
+    """The text, if it is one of these. Raises Bad."""
     if text not in allowed:
         raise Bad("one of " + ", ".join(allowed))
     return text
 
 
 def boolean(text: str) -> bool:
+    """on, enabled, true, 1, and their opposites, as llama.cpp reads them. Raises Bad."""
     return one_of(text, TRUE + FALSE) in TRUE
 
 
@@ -233,6 +235,7 @@ def _set(read: Callable[[str], Any]) -> Callable[[Values, str, str], None]:
 
 
 def choice(*allowed: str) -> Kind:
+    """One word of these."""
     return Kind(_set(lambda text: one_of(text, allowed)), str, choices=allowed)
 
 

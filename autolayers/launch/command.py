@@ -47,6 +47,8 @@ _COMMANDS = {"serve": "server", "client": "cli", "complete": "completion", "benc
 
 @dataclass(frozen=True)
 class WrappedCommand:
+    """A command as given, in its parts; see `read`."""
+
     launcher: tuple[str, ...]              # up to and with the program; a container's image and its entry point
     words: tuple[str, ...]                 # llama.cpp's
     program: str                           # "llama-server", "llama-bench", "serve.sh": no directory, no .exe

@@ -44,6 +44,8 @@ class Line:
 
 @dataclass(frozen=True)
 class LogComparison:
+    """A log and its prediction: a Line for each part of each device, and what else is to be said."""
+
     lines: tuple[Line, ...]
     warnings: tuple[str, ...] = ()
 

@@ -18,6 +18,7 @@ def address(host: str | None, port: str | None, default: int) -> tuple[str, int]
 
 
 def url(host: str, port: int, secure: bool = False) -> str:
+    """The address of a server, an IPv6 one in brackets."""
     name = f"[{host}]" if ":" in host else host
     return f"{'https' if secure else 'http'}://{name}:{port}"
 

@@ -87,6 +87,7 @@ def is_embedding(model: Model) -> bool:
 
 
 def parallel(model: Model, settings: Settings) -> int:
+    """Slots that the model is served with."""
     single = is_embedding(model) or model.row.ollama_single
     return 1 if single else settings.parallel
 
@@ -100,6 +101,7 @@ def default_context(settings: Settings, devices: Sequence[Device]) -> int:
 
 
 def clamped(n_ctx: int, model: Model, vision: bool) -> int:
+    """num_ctx as the server keeps it between its least and the trained one."""
     if model.n_ctx_train:
         n_ctx = min(n_ctx, model.n_ctx_train)
     return max(n_ctx, _MIN_VISION_CONTEXT if vision else _MIN_CONTEXT)

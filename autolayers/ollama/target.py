@@ -209,6 +209,7 @@ def _files(path: str, text: str) -> list[str]:
 
 
 def is_gguf(path: str) -> bool:
+    """Whether a file begins as GGUF does, in either byte order; False where it cannot be read."""
     try:
         with open(path, "rb") as stream:
             return stream.read(4) in (b"GGUF", b"FUGG")

@@ -110,6 +110,7 @@ def verdict(plan: Plan) -> str:
 
 
 def bits_per_weight(model: Model) -> float:
+    """Bits of the file for each element of its tensors."""
     weights = sum(tensor.n_elements for tensor in model.header.tensors.values())
     return model.header.n_bytes * 8 / max(1, weights)
 

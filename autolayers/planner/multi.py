@@ -313,4 +313,5 @@ def settled(plan: Plan) -> Plan:
 
 
 def takes_of(plan: Plan) -> dict[str, int]:
+    """Bytes that a plan takes of each device that it uses, margin included."""
     return {device.name: device.used + device.margin for device in plan.devices if device.used}

@@ -54,6 +54,7 @@ def plan_text(plan: Plan, style: Style | None = None, rest: Sequence[str] = (), 
 
 
 def context_words(plan: Plan) -> str:
+    """The context, who shares it, and the cache's types where they are not f16."""
     use = plan.breakdown
     text = f"context {use.n_ctx}"
     if use.n_seq_max > 1:
@@ -87,6 +88,7 @@ def assumed_words(speed: Speed) -> str:
 
 
 def listed(names: Sequence[str]) -> str:
+    """"a, b and c" of at least one name."""
     *first, last = names
     return f"{', '.join(first)} and {last}" if first else last
 

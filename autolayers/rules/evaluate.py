@@ -53,6 +53,7 @@ def evaluate_all(**given: object) -> tuple[dict[str, Result], dict[str, str]]:
 
 
 def apply(rule: Rule, inputs: Inputs) -> Result:
+    """One rule. Raises UsageError that names the options of the inputs that are missing."""
     missing = [flag(name) for name in rule.needs if getattr(inputs, name) is None]
     if missing:
         raise UsageError(f"{rule.name} needs {', '.join(missing)}")
@@ -64,6 +65,7 @@ def apply(rule: Rule, inputs: Inputs) -> Result:
 
 
 def apply_all(inputs: Inputs) -> tuple[dict[str, Result], dict[str, str]]:
+    """What `evaluate_all` says, of inputs that are read already."""
     results: dict[str, Result] = {}
     refused: dict[str, str] = {}
     for rule in RULES.values():

@@ -35,6 +35,7 @@ _LENGTH = re.compile(r"[0-9]{1,19}")
 
 
 def no_token(url: str) -> str:
+    """The Token of servers that get none."""
     return ""
 
 

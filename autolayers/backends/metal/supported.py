@@ -35,6 +35,7 @@ _THREADGROUP = 32768             # bytes of threadgroup memory
 
 
 def supports_op(op: Tensor, rules: Rules) -> bool:
+    """Whether Metal runs this operation, by a build's rules."""
     kind = op.op
     if kind in _ALWAYS:
         return True

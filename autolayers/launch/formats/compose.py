@@ -8,6 +8,7 @@ from .launch_file import LaunchFile
 
 
 def write(launch: LaunchFile) -> str:
+    """The file's text, with one service. Raises UsageError for what it cannot express."""
     box = Container(launch)
     lines = [*launch.notes, "services:", "  llama-server:", f"    image: {_yaml(box.image)}", "    command:"]
     lines += [f"      - {_yaml(word)}" for word in box.words]

@@ -10,6 +10,7 @@ from .launch_file import LaunchFile
 
 
 def write(launch: LaunchFile) -> str:
+    """One line for this machine's shell. Raises UsageError for what it cannot express."""
     box = Container(launch)
     words = ["docker", "run", "--rm", "--init", "-p", box.published]
     if launch.backend.gpu_driver:

@@ -45,6 +45,7 @@ def settle(arguments: Arguments) -> Params:
 
 
 def write(launch: LaunchFile) -> str:
+    """One line for this machine's shell. Raises UsageError for what it cannot express."""
     launch.check_expressed(_FIELDS, _FLAGS, _TARGET)
     p, use = launch.params, launch.plan.breakdown
     words = ["koboldcpp", "--model", _model(launch), *_devices(launch),

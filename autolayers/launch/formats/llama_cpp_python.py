@@ -55,6 +55,7 @@ def settle(arguments: Arguments) -> Params:
 
 
 def write(launch: LaunchFile) -> str:
+    """The source text that makes `llm`. Raises UsageError for what it cannot express."""
     launch.check_expressed(_FIELDS, _FLAGS, _TARGET)
     p, use = launch.params, launch.plan.breakdown
     mapped, locked = _load_mode(p)

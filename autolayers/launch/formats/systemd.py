@@ -9,6 +9,7 @@ from .launch_file import LaunchFile, plain_name
 
 
 def write(launch: LaunchFile) -> str:
+    """The unit's text, whose service runs as whoever writes it."""
     name = plain_name(launch.name)
     lines = [
         *launch.notes,
