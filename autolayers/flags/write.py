@@ -8,16 +8,17 @@ from .table import ARGUMENTS, Argument, rows_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
     from typing import Any
 
 
-def to_words(params: Params) -> list[str]:
-    """The words that say `params`, canonical short flags.
+def to_words(params: Params, knows: Callable[[str], bool] | None = None) -> list[str]:
+    """The words that say `params`, canonical short flags. `knows`: whether the build that reads them has a flag, None
+    for today's; tensors are then placed by -ot where it lacks a shorter flag.
 
     Raises ValueError for values that no command line can say (a comma in an override's pattern).
     """
-    return [word for words in _said(params).values() for word in words]
+    return [word for words in _said(params, knows).values() for word in words]
 
 
 def rewritten(words: Sequence[str], before: Params, after: Params) -> tuple[str, ...]:
@@ -30,7 +31,7 @@ def rewritten(words: Sequence[str], before: Params, after: Params) -> tuple[str,
     return (*found, *(word for flag, said in new.items() if flag not in old for word in said))
 
 
-def _said(params: Params) -> dict[str, list[str]]:
+def _said(params: Params, knows: Callable[[str], bool] | None = None) -> dict[str, list[str]]:
     """The words of each argument that is said."""
     found: dict[str, list[str]] = {}
     for row in ARGUMENTS:
@@ -42,7 +43,7 @@ def _said(params: Params) -> dict[str, list[str]]:
         if row.field == "mmproj_offload" and value and params.mmproj_device is not None:
             continue         # -mmdev says it
         if row.kind is OVERRIDES:
-            found[row.canonical] = _override_words(value, row)
+            found[row.canonical] = _override_words(value, row, knows)
         elif row.kind is REPOSITORY:
             found[row.canonical] = _repository_words(value, row)
         elif row.takes_value:
@@ -67,14 +68,15 @@ def _repository_words(value: str, row: Argument) -> list[str]:
     return [row.canonical, repository, file_flag, file] if file and file_flag else [row.canonical, where]
 
 
-def _override_words(pairs: tuple[tuple[str, str], ...], row: Argument) -> list[str]:
+def _override_words(pairs: tuple[tuple[str, str], ...], row: Argument,
+                    knows: Callable[[str], bool] | None) -> list[str]:
     """The shortest saying: -cmoe and -ncmoe N where the patterns are llama.cpp's own, -ot for all others."""
-    flags = {other.kind: other.canonical for other in rows_of(row.field)}
+    flags = {other.kind: other.canonical for other in rows_of(row.field) if knows is None or knows(other.canonical)}
     words: list[str] = []
     pending: list[str] = []
     i = 0
     while i < len(pairs):
-        said = [flags[EXPERTS]] if pairs[i] == (EXPERTS_REGEX, HOST_BUFFER) else []
+        said = [flags[EXPERTS]] if EXPERTS in flags and pairs[i] == (EXPERTS_REGEX, HOST_BUFFER) else []
         length = 1 if said else 0
         for kind, regex in ((EXPERTS_OF, EXPERTS_REGEX), (FFN_OF, FFN_REGEX)):
             count = 0

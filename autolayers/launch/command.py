@@ -251,7 +251,7 @@ def additions(command: WrappedCommand, flags: Sequence[str], build: Build, envir
             before, after = getattr(spoken.params, name), getattr(wanted, name)
             begins = after[:len(before)] == before
             missing = after[len(before):] if begins else tuple(pair for pair in after if pair not in before)
-            written = _said(name, missing)
+            written = _said(name, missing, build)
         elif name in given or name in twice:
             continue
         elif name in _FILES and command.mounts and getattr(spoken.params, name):
@@ -272,8 +272,8 @@ def _by_field(params: Params) -> list[tuple[str, list[str]]]:
     return [(name, _said(name, getattr(params, name))) for name in fields]
 
 
-def _said(name: str, value: Any) -> list[str]:
-    return to_words(replace(Params(), **{name: value}))
+def _said(name: str, value: Any, build: Build | None = None) -> list[str]:
+    return to_words(replace(Params(), **{name: value}), build.knows if build else None)
 
 
 def _field(flag: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ..backends import on
+from ..builds import TODAY, Build
 from ..errors import AutolayersError, LaunchRefused
 from ..flags.params import EXPERTS_REGEX, FFN_REGEX
 from ..garbage import without_gc
@@ -45,6 +46,8 @@ def plan_on(model: Model, params: Params, policy: Policy, machine: Machine, comp
                              known)
     cost = None
     why: tuple[str, ...] = ()
+    if not _build(policy).knows("-ot") and params.n_gpu_layers is None:
+        policy = replace(policy, strategy="layers")       # no tensor can be placed by itself
     if policy.alone:
         candidate = layers_alone(evaluator, params)
     else:
@@ -117,7 +120,7 @@ class _Answer:
         predict = (lambda: self.cost.speed(self.candidate)) if self._cost is None else self._cost.later(self.candidate)
         return Plan(
             self.evaluator.model, params, self.use, self._devices(), host, self.candidate.fits,
-            tuple(_flags(params, self.given)), self._described(params), predict, reasons + why,
+            tuple(_flags(params, self.given, _build(self.policy))), self._described(params), predict, reasons + why,
             notes + self._warnings(host), fit_choice, found, others)
 
     def _with_threads(self, params: Params, reasons: tuple[str, ...]) -> tuple[Params, tuple[str, ...]]:
@@ -255,13 +258,25 @@ class _Answer:
                 for pattern in patterns if not any(map(ecmascript(pattern).search, names))]
 
 
-def _flags(params: Params, given: Params) -> list[str]:
-    """All memory-relevant words, layers and context first; the model is the caller's."""
+def _build(policy: Policy) -> Build:
+    """The build that is planned for."""
+    if isinstance(policy.build, Build):
+        return policy.build
+    return Build(policy.build) if policy.build else TODAY
+
+
+def _flags(params: Params, given: Params, build: Build) -> list[str]:
+    """All memory-relevant words as the build reads them, layers and context first; the model is the caller's."""
     from ..flags.write import to_words
 
     if not given.overrides:
-        params = replace(params, overrides=merged(params.overrides))
-    rest = to_words(replace(params, model=None, n_ctx=None, n_gpu_layers=None))
+        own = ((EXPERTS_REGEX, "-ncmoe"), (FFN_REGEX, "-ncffn"))
+        known = tuple(regex for regex, flag in own if build.knows(flag))
+        params = replace(params, overrides=merged(params.overrides, known))
+    flash = params.flash_attn if build.bare_flash else None
+    rest = to_words(replace(params, model=None, n_ctx=None, n_gpu_layers=None,
+                            flash_attn=None if flash else params.flash_attn), build.knows)
+    rest += ["-fa"] if flash == "on" else []
     words = []
     if params.n_gpu_layers is not None:
         words += ["-ngl", {-1: "auto", -2: "all"}.get(params.n_gpu_layers, str(params.n_gpu_layers))]

@@ -69,20 +69,21 @@ def describe(params: Params, everything: int) -> str:
     elif experts:
         text += f", experts of {sum(map(_layers, experts))} layers in RAM"
     if ffn:
-        text += f", FFN weights of {len(ffn)} layers in RAM"
+        text += f", FFN weights of {sum(map(_layers, ffn))} layers in RAM"
     others = len(params.overrides) - len(experts) - len(ffn)
     if others:
         text += f", {others} more tensor {'rule' if others == 1 else 'rules'}"
     return text
 
 
-def merged(rules: tuple[tuple[str, str], ...]) -> tuple[tuple[str, str], ...]:
+def merged(rules: tuple[tuple[str, str], ...],
+           own: tuple[str, ...] = (EXPERTS_REGEX, FFN_REGEX)) -> tuple[tuple[str, str], ...]:
     """The same tensor rules in fewer words: neighbours that differ in the layer alone become one. Those that llama.cpp
-    has a flag of its own for (-ncmoe, -ncffn) stay."""
+    has a flag of its own for (-ncmoe, -ncffn) stay: `own`."""
     found: list[tuple[list[str], str, str]] = []
     for pattern, buffer in rules:
         layer, dot, rest = pattern.removeprefix(_BLOCK).partition("\\.")
-        one = pattern.startswith(_BLOCK) and layer.isdigit() and dot and dot + rest not in (EXPERTS_REGEX, FFN_REGEX)
+        one = pattern.startswith(_BLOCK) and layer.isdigit() and dot and dot + rest not in own
         if one and found and found[-1][0] and found[-1][1:] == (rest, buffer):
             found[-1][0].append(layer)
         else:

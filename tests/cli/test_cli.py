@@ -142,6 +142,27 @@ class TestOutput:
         assert run("-m", DENSE, "--gpu", "24GiB", "-q").stdout == "17\n"
 
 
+    @pytest.mark.parametrize(("name", "words", "build", "flag"), [
+        ("llama-3.3-70b-q4_k_m", [], 11549, "-ncffn"), ("llama-3.3-70b-q4_k_m", [], 9300, "-ot"),
+        ("llama-3.3-70b-q4_k_m", [], 4000, "-ngl"), ("qwen3-30b-a3b-q4_k_m", [], 6000, "-ot"),
+        ("qwen3-30b-a3b-q4_k_m", ["-cmoe", "-fa", "on"], 6000, "-fa"),
+        ("qwen3-30b-a3b-q4_k_m", ["-cmoe", "-fa", "on"], 9300, "-cmoe")])
+    def test_an_older_build_gets_flags_that_it_knows(self, name: str, words: list[str], build: int, flag: str) -> None:
+        from autolayers.builds import Build
+
+        model = str(HEADERS / f"{name}.gguf")
+        machine = ["--gpu", "12GiB", "--llama-build", str(build)]
+        plan = json.loads(run(model, *machine, *words, "--json").stdout)
+        flags = plan["flags"]
+        assert plan["fits"] and flag in flags
+        assert all(Build(build).knows(word) for word in flags if word.startswith("-"))
+        assert "on" not in flags or build >= 6325           # before, -fa was a switch
+        again = json.loads(run(model, *machine, *flags, "--json").stdout)
+        assert (again["devices"], again["placement"]) == (plan["devices"], plan["placement"])
+        started = run("run", "--dry-run", *machine, "./serve.sh", "-m", model, *words).stdout
+        placed = [word for word in flags if word in ("-ot", "-ncffn", "-ncmoe") or "=CPU" in word]
+        assert words or all(word in shlex.split(started) for word in placed)
+
     @pytest.mark.parametrize("command", [[], ["choose"]])
     def test_the_parts_of_a_split_model_are_one_model(self, command: list[str]) -> None:
         parts = sorted(map(str, (ROOT / "fixtures" / "tiny").glob("split-*.gguf")))

@@ -131,8 +131,10 @@ def test_old_builds() -> None:
     command = split("llama-server -m m")
     assert additions(command, ["-ncmoe", "3"], Build(5000), {}) == (
         [],
-        ["this llama.cpp does not know -ncmoe: left out"],
+        ["this llama.cpp does not know -ot: left out"],
     )
+    exps = r"\.ffn_(up|down|gate|gate_up)_(ch|)exps=CPU"
+    assert additions(command, ["-ncmoe", "2"], Build(6000), {}) == (["-ot", rf"blk\.0{exps},blk\.1{exps}"], [])
     helped = Build(0, "", frozenset({"-ngl", "-fa"}), True)
     assert whole("llama-server -m m", "-ngl 5 -fa on -kvu", helped) == "llama-server -m m -ngl 5 -fa on"
 
