@@ -56,7 +56,7 @@ def plan(model: Model | str | PathLike[str], words: Sequence[str] | Params | Arg
     model = _read(model)
     params, policy = _asked(words, environ, devices)
     machine, notes = machine_for(params, policy, devices, host, environ)
-    return plan_on(model, params, policy, machine, companions_of(params), notes, explain=explain, advise=advise,
+    return plan_on(model, params, policy, machine, companions_of(params, words), notes, explain=explain, advise=advise,
                    processes=processes)
 
 
@@ -70,7 +70,7 @@ def plan_together(models: Sequence[Model | str | PathLike[str]], words: Sequence
     from .planner.multi import plan_together_on
 
     models = _read_all(models)
-    return plan_together_on(models, params, policy, machine, companions_of(params), notes,
+    return plan_together_on(models, params, policy, machine, companions_of(params, words), notes,
                             _weighed(weights, len(models)))
 
 
@@ -84,7 +84,7 @@ def plan_groups(models: Sequence[Model | str | PathLike[str]], words: Sequence[s
     from .planner.groups import plan_groups_on
 
     models = _read_all(models)
-    return plan_groups_on(models, params, policy, machine, companions_of(params), notes,
+    return plan_groups_on(models, params, policy, machine, companions_of(params, words), notes,
                           _weighed(weights, len(models)))
 
 
@@ -99,7 +99,7 @@ def plan_any(models: Sequence[Model | str | PathLike[str]], words: Sequence[str]
     machine, notes = machine_for(params, policy, devices, host, environ)
     from .planner.groups import plan_any_on
 
-    return plan_any_on(_read_all(models), params, policy, machine, companions_of(params), notes)
+    return plan_any_on(_read_all(models), params, policy, machine, companions_of(params, words), notes)
 
 
 def fit_choice(model: Model, words: Sequence[str] | Params | Arguments, devices: Sequence[Device] | None = None,
@@ -109,7 +109,7 @@ def fit_choice(model: Model, words: Sequence[str] | Params | Arguments, devices:
 
     params, policy = read(words, environ)
     machine, _ = machine_for(params, policy, devices, host, environ)
-    return fit_choice_on(model, params, policy, machine, companions_of(params))
+    return fit_choice_on(model, params, policy, machine, companions_of(params, words))
 
 
 def rivals(model: Model, words: Sequence[str] | Params | Arguments, devices: Sequence[Device], host: Host | None,
@@ -121,7 +121,7 @@ def rivals(model: Model, words: Sequence[str] | Params | Arguments, devices: Seq
 
     params, policy = read(words, None)
     machine, _ = machine_for(params, policy, devices, host)
-    return rivals_on(model, params, policy, machine, companions_of(params), threads)
+    return rivals_on(model, params, policy, machine, companions_of(params, words), threads)
 
 
 def estimate(model: Model, params: Params, devices: Sequence[Device], build: int | None = None, compute: bool = True,
@@ -140,15 +140,20 @@ def estimate(model: Model, params: Params, devices: Sequence[Device], build: int
     return Breakdown(**vars(estimator.static(params, devices)))
 
 
-def companions_of(params: Params) -> Companions:
-    """The headers of the files that `params` names in addition to the model's. Raises ModelError naming the file."""
+def companions_of(params: Params, words: object = ()) -> Companions:
+    """The headers of the files that `params` names in addition to the model's; -hft and --offline hold for them too
+    where `words` are the Arguments that have them. Raises ModelError naming the file."""
     if not (params.mmproj or params.model_draft or params.lora or params.control_vector):
         return NONE
+    import os
+
+    from .flags.parse import Arguments
     from .gguf import read_header
     from .model import is_adapter, is_control_vector, is_projector, read_model
-    from .sources import open_source
+    from .sources import network_environ, open_source
 
-    opened: Any = open_source(params.mmproj) if params.mmproj else None
+    environ = network_environ(os.environ, words) if isinstance(words, Arguments) else os.environ
+    opened: Any = open_source(params.mmproj, environ) if params.mmproj else None
     projector = read_header(opened) if params.mmproj else None
     if projector is not None and not is_projector(projector):
         raise LaunchRefused(f"--mmproj {params.mmproj}: no projector for images or sound")
@@ -159,7 +164,7 @@ def companions_of(params: Params) -> Companions:
     for path in params.control_vector:
         if not is_control_vector(read_header(path)):
             raise LaunchRefused(f"--control-vector {path}: no control vector, whose tensors are directions")
-    draft = read_model(open_source(params.model_draft)) if params.model_draft else None
+    draft = read_model(open_source(params.model_draft, environ)) if params.model_draft else None
     return Companions(projector, draft, loras)
 
 

@@ -44,7 +44,7 @@ def main(words: list[str]) -> int:
         say(note)
     known, models = _models(offered, arguments)
     progress = Progress(len(models), "planning ")
-    companions = companions_of(params)
+    companions = companions_of(params, arguments)
 
     def work(model: Model) -> Choice:
         return assess(model, params, policy, machine, companions)
@@ -87,7 +87,7 @@ def _cards(offered: list[Offer], arguments: Arguments, policy: Policy) -> int:
     (model,) = _models(offered, arguments)[1]
     params, least = arguments.params, float(arguments.own.get("speed", 0.0))
     n_ctx = min(wanted_ctx(params, policy), max(1, model.n_ctx_train))
-    found = find(model, params, policy, n_ctx, companions_of(params), least)
+    found = find(model, params, policy, n_ctx, companions_of(params, arguments), least)
     if form == "json":
         import json
 

@@ -42,7 +42,7 @@ def main(words: list[str]) -> int:
             say(note)
     model = load(names[1], arguments)
     params, policy = arguments.params, read_policy(arguments.own)
-    together = plan_cluster(model, params, policy, cluster, companions_of(params))
+    together = plan_cluster(model, params, policy, cluster, companions_of(params, arguments))
     _print(together, cluster, arguments)
     if not together.best.plan.fits:
         from ..report.text import shortage

@@ -8,7 +8,7 @@ import sys
 from ..errors import DoesNotFit, UsageError
 from ..flags.check import read
 from ..flags.policy import read_policy
-from ..output import emit, show
+from ..output import emit, say, show
 from ..records import replace
 from ..report.table import wrap
 from . import load
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 def main(words: list[str]) -> int:
     """Prints the sweep's table, bars, CSV or JSON."""
-    from ..api import machine_for
+    from ..api import companions_of, machine_for
     from ..planner.sweep import cases, sweep
 
     arguments = read("sweep", words, os.environ)
@@ -39,14 +39,16 @@ def main(words: list[str]) -> int:
         raise UsageError("--types and -ctk both say the cache types: give one of them")
     contexts = own.get("contexts") or ((params.n_ctx,) if params.n_ctx else ())
     specs = own.get("gpus") or (policy.gpu,)
-    machines = [(spec or "this machine", machine_for(params, replace(policy, gpu=spec), None, None, os.environ)[0])
-                for spec in specs]
+    known = [machine_for(params, replace(policy, gpu=spec), None, None, os.environ) for spec in specs]
+    for note in dict.fromkeys(note for _, notes in known for note in notes):
+        say(note)
+    machines = [(spec or "this machine", machine) for spec, (machine, _) in zip(specs, known, strict=True)]
     models = [load(name, arguments) for name in names]
     asked = cases(models, machines, params, contexts, own.get("types", ()))
     counted = Progress(len(asked))
     fits = False
     try:
-        points = _watched(sweep(asked, params, policy), counted)
+        points = _watched(sweep(asked, params, policy, companions_of(params, arguments)), counted)
         if own.get("format") == "json":
             import json
 

@@ -206,6 +206,7 @@ class Engine:
 
     def curve(self, question: Question) -> Answer:
         """The price of context: layers and speed for each context and cache type of {"types"}."""
+        from ..api import companions_of
         from ..planner.sweep import cases, sweep
 
         arguments = _arguments({**question, "ctx": "", "ctk": "", "ctv": ""})
@@ -214,7 +215,7 @@ class Engine:
         contexts = [*(n for n in CONTEXTS if n < longest), longest]
         machine, policy, _ = self._machine(question, arguments)
         asked = cases([model], [("", machine)], arguments.params, contexts, _texts(question, "types"))
-        points = sweep(asked, arguments.params, policy)
+        points = sweep(asked, arguments.params, policy, companions_of(arguments.params, arguments))
         return {"n_layer": model.hparams.n_layer_all, "points": [point.to_dict() for point in points]}
 
     def matrix(self, question: Question) -> Answer:
@@ -264,7 +265,7 @@ class Engine:
 
         arguments = _arguments(question)
         machine, policy, notes = self._machine(question, arguments)
-        found = plan_on(model, arguments.params, policy, machine, companions_of(arguments.params), notes,
+        found = plan_on(model, arguments.params, policy, machine, companions_of(arguments.params, arguments), notes,
                         explain=explain)
         return found, machine
 

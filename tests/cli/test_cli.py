@@ -11,6 +11,7 @@ import shlex
 import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from support import HEADERS, ROOT
@@ -261,6 +262,14 @@ class TestCommands:
             (machine, kind, n) for machine in ("2GiB", "24GiB") for kind in ("f16", "q8_0") for n in (4096, 8192)]
         assert all(p["n_gpu_layers"] == 17 for p in points if p["machine"] == "24GiB")
 
+    def test_a_sweep_counts_what_is_loaded_with_the_model_and_says_what_a_plan_says_of_a_machine(self) -> None:
+        words = ("-c", "4096", "-ngl", "17", "-md", DENSE, "--json")
+        swept = run("sweep", DENSE, "--types", "f16", "--gpus", "24GB", *words)
+        plan = run(DENSE, "--gpu", "24GB", *words)
+        (point,), row = json.loads(swept.stdout)["points"], json.loads(plan.stdout)["devices"][0]
+        assert row["extra"] > 0 and point["devices"]["CUDA0"]["remaining"] == row["remaining"]
+        assert "counts in powers of ten" in swept.stderr
+
     @pytest.mark.parametrize("columns", [60, 80, 120])
     def test_the_rows_of_a_sweep_fit_the_terminal_and_can_be_pasted(self, columns: int) -> None:
         words = ("sweep", MOE, "--contexts", "8k,32k", "--types", "f16", "--gpus", "6GiB 24GiB")
@@ -375,3 +384,10 @@ def test_a_terminal_is_told_what_takes_its_time() -> None:
         assert os.read(ours, 4096).startswith(b"\rplanning\r\x1b[K")
     os.close(ours)
     os.close(theirs)
+
+
+def test_offline_holds_for_the_files_that_are_loaded_with_the_model_too(tmp_path: Path) -> None:
+    """The draft model of `-hfd` is not asked for on the network; the hub named here would refuse the connection."""
+    env = {"HF_HOME": str(tmp_path), "LLAMA_CACHE": str(tmp_path), "HF_ENDPOINT": "http://127.0.0.1:1"}
+    r = run(DENSE, "--gpu", "24GiB", "-hfd", "u/r", "--offline", env=env)
+    assert r.returncode == 3 and "the network is off (--offline)" in r.stderr, r.stderr
