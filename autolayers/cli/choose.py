@@ -56,7 +56,7 @@ def main(words: list[str]) -> int:
                 if not isinstance(choice, AutolayersError)]
     for offer, problem in zip(known, found, strict=True):
         if isinstance(problem, AutolayersError):
-            say(f"{offer.name}: {problem}")
+            say(str(problem) if offer.name in str(problem) else f"{offer.name}: {problem}")
     if not answered:
         raise ModelError("no model of these can be planned")
     choices = [choice for _, choice in answered]

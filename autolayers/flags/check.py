@@ -35,7 +35,8 @@ def read(command: str, words: Sequence[str], environ: Mapping[str, str] | None =
         refuse_contradictions(arguments.own, typed)
         models = arguments.positional[command == "cluster":]      # whose first word is the file of boxes
         if typed.model and models and command != "ollama modelfile" and typed.model not in models:
-            raise UsageError(f"{models[0]} and -m {typed.model} are two models: give one of them")
+            said = f"-hf {typed.model[3:]}" if typed.model.startswith("hf:") else f"-m {typed.model}"
+            raise UsageError(f"{models[0]} and {said} are two models: give one of them")
     return arguments
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ..backends import DEFAULT
-from ..errors import LaunchRefused, UsageError
+from ..errors import LaunchRefused, ModelError, UsageError
 from ..flags.params import FIT_PARAMS_MIN_CTX, Params
 from ..memory.breakdown import Breakdown, LowerBound, Static
 from ..memory.companions import NONE
@@ -150,6 +150,9 @@ class Evaluator:
         except LaunchRefused as refusal:
             self.refusal = refusal
             self._candidates[params] = None
+        except ModelError as error:        # a tensor that its graph needs
+            path = self.model.path
+            raise ModelError(str(error) if str(error).startswith(path) else f"{path}: {error}") from None
         return self._candidates[params]
 
     def usage(self, params: Params, most: Mapping[str, int], fidelity: Fidelity) -> Measured | None:

@@ -23,9 +23,10 @@ class Style:
     """Colour where the reader's terminal shows it (NO_COLOR and TERM=dumb win over FORCE_COLOR, that over isatty), and
     its width in columns: COLUMNS wins over what the terminal says."""
 
-    def __init__(self, on: bool = False, width: int = WIDTH) -> None:
+    def __init__(self, on: bool = False, width: int | None = WIDTH) -> None:
         self.on = on
-        self.width = width
+        self.width = width or WIDTH
+        self.bounded = width is not None        # something says how wide the reader's lines are
 
     @classmethod
     def of(cls, stream: TextIO, environ: Mapping[str, str]) -> Style:
@@ -39,14 +40,14 @@ class Style:
         return f"\x1b[{_CODES[name]}m{text}\x1b[0m" if self.on and text else text
 
 
-def _width(stream: TextIO, environ: Mapping[str, str]) -> int:
+def _width(stream: TextIO, environ: Mapping[str, str]) -> int | None:
     said = environ.get("COLUMNS", "")
     if said.isdecimal() and int(said):
         return max(NARROWEST, int(said))
     try:
         return max(NARROWEST, os.get_terminal_size(stream.fileno()).columns or WIDTH)
     except (OSError, ValueError, AttributeError):
-        return WIDTH
+        return None
 
 
 def wrap(text: str, width: int, first: str = "", then: str = "") -> list[str]:
@@ -87,9 +88,10 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]], style: Style | Non
 
 def stacked(head: Sequence[str], rows: Sequence[Sequence[str]], style: Style, left: Sequence[int] = (0,),
             marks: Mapping[int, str] | None = None, first: int = 1) -> list[str]:
-    """Lines of a table; where it is wider than the terminal, the `first` columns of each row stand above its others."""
+    """Lines of a table; where it is wider than the terminal, the `first` columns of each row stand above its others.
+    On a pipe each row is one line."""
     widths = [max(len(printable(row[i])) for row in (head, *rows)) for i in range(len(head))]
-    if sum(widths) + 2 * (len(widths) - 1) <= style.width:
+    if not style.bounded or sum(widths) + 2 * (len(widths) - 1) <= style.width:
         return table(head, rows, style, left, marks)
     others = table(head[first:], [row[first:] for row in rows], style, [i - first for i in left], marks)
     lines: list[str] = []

@@ -57,6 +57,7 @@ def test_the_line_names_the_flag_and_the_way_out(command: str, words: str, messa
     ("plan", "m --ctx-min 9000 -c 4096", "--ctx-min 9000 is more than the context that was asked for, 4096"),
     ("plan", "m --ctx-min 9000 --ctx 4k", "--ctx-min 9000 is more than the context that was asked for, 4096"),
     ("plan", "m -m other", "m and -m other are two models: give one of them"),
+    ("plan", "m -hf me/other", "m and -hf me/other are two models: give one of them"),
     ("plan", "m --margin 1GiB -fitt 512", "--margin and -fitt both say the margins: give one of them"),
     ("sweep", "m --margin 1GiB --fit-target 512", "--margin and -fitt both say the margins: give one of them"),
     ("plan", "m --kv-types f16,q8_0 -ctv q8_0", "--kv-types and -ctk both say the cache types: give one of them"),

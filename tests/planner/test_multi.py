@@ -13,7 +13,7 @@ import sys
 from dataclasses import replace
 
 import pytest
-from support import HEADERS, model
+from support import HEADERS, blocks, header, model
 
 import autolayers
 from autolayers import Device, LaunchRefused, estimate
@@ -29,6 +29,20 @@ from autolayers.planner.options import Launches
 PATH = str(HEADERS / "llama-3.2-1b-q8_0.gguf")
 SMALL = ("llama-moe", "qwen2-dense", "gemma2-dense", "olmoe-moe", "granite-moe")     # of two layers
 MiB = 1 << 20
+
+
+@pytest.mark.parametrize("ask", [plan_together, plan_groups, plan_any])
+def test_a_model_that_lacks_a_tensor_is_named(ask: object) -> None:
+    tensors = blocks(2)
+    del tensors["token_embd.weight"]
+    broken = autolayers.Model(header("llama", tensors), "broken.gguf")
+    reason = "broken.gguf: a llama model without token_embd.weight: llama.cpp does not load it"
+    try:
+        found = ask([model(SMALL[0]), broken], ["--gpu", "8GiB"])  # type: ignore[operator]
+    except autolayers.ModelError as error:
+        assert ask is plan_together and str(error) == reason
+    else:
+        assert found.refused == ((1, reason),)
 
 
 @pytest.mark.parametrize("ram", ["64GiB", "16GiB"])      # some in RAM, and too little of all memory
