@@ -194,9 +194,7 @@ def machine_for(params: Params, policy: Policy, devices: Sequence[Device | str] 
         from .devices.driven import driven
 
         found = driven(found, policy.backend)
-    if policy.margin and len(policy.margin) > max(1, len(found)):
-        raise UsageError(f"--margin has {len(policy.margin)} sizes for {len(found)} device"
-                         + ("" if len(found) == 1 else "s"))
+    policy.margins(len(found))
     budget = dict(policy.budget)
     # Of an RPC server that does not answer the budget is all that is known
     found = [replace(device, total=budget[device.name], free=budget[device.name])

@@ -41,6 +41,14 @@ class Policy:
     machine: str | None = None
     backend: str | None = None
 
+    def margins(self, devices: int) -> tuple[int, ...]:
+        """`margin` of each of so many devices, the last size for those behind it; empty where none was given. Raises
+        UsageError for more sizes than devices."""
+        given = self.margin or ()
+        if len(given) > max(1, devices):
+            raise UsageError(f"--margin has {len(given)} sizes for {devices} device" + ("" if devices == 1 else "s"))
+        return given + given[-1:] * (devices - len(given))
+
 
 def read(words: Sequence[str] | Params | Arguments, environ: Mapping[str, str] | None) -> tuple[Params, Policy]:
     """What is fixed and what is aimed at, from words, a Params or parsed Arguments. Raises UsageError."""

@@ -86,9 +86,12 @@ def plan_cluster(model: Model, params: Params, policy: Policy, cluster: Cluster,
 
 def use_of(model: Model, params: Params, policy: Policy, cluster: Cluster, boxes: Sequence[Box],
            companions: Companions = NONE) -> Use:
-    """The plan with these boxes. Raises LaunchRefused."""
-    budget = _budget(cluster, boxes, dict(policy.budget))
-    machine = Machine.of(cluster.devices(boxes), cluster.head.host, policy.ram, budget)
+    """The plan with these boxes. Raises LaunchRefused; UsageError for sizes of devices that there are not."""
+    used = [box in boxes for box in cluster.boxes for _ in box.devices] + [True] * len(cluster.head.devices)
+    machine = Machine.of(cluster.devices(boxes), cluster.head.host, policy.ram,
+                         _budget(cluster, boxes, used, dict(policy.budget)))
+    if policy.margin is not None:
+        policy = replace(policy, margin=tuple(compress(policy.margins(len(used)), used)))
     endpoints = tuple(endpoint for box in boxes for endpoint in box.endpoints)
     plan = plan_on(model, replace(params, rpc=endpoints), policy, machine, companions)
     sent, at = {}, 0
@@ -98,10 +101,9 @@ def use_of(model: Model, params: Params, policy: Policy, cluster: Cluster, boxes
     return Use(tuple(boxes), plan, sent)
 
 
-def _budget(cluster: Cluster, boxes: Sequence[Box], given: dict[str, int]) -> dict[str, int]:
+def _budget(cluster: Cluster, boxes: Sequence[Box], used: list[bool], given: dict[str, int]) -> dict[str, int]:
     """`given` by the names that devices have where all boxes are used, under those that they have with these alone."""
     names = [device.name for device in cluster.devices()]
-    used = [box in boxes for box in cluster.boxes for _ in box.devices] + [True] * len(cluster.head.devices)
     now = {before: device.name
            for before, device in zip(compress(names, used), cluster.devices(boxes), strict=True)}
     return {now.get(name, name): size for name, size in given.items() if name in now or name not in names}

@@ -123,6 +123,16 @@ def test_a_budget_is_of_the_device_with_that_name_where_all_boxes_are_used() -> 
         plan_cluster(target, Params(), Policy(budget=(("RPC3", 4 << 30),)), cluster)
 
 
+def test_a_margin_is_of_the_device_at_that_place_where_all_boxes_are_used() -> None:
+    target, cluster = model("llama-3.3-70b-q4_k_m"), Cluster(HEAD, (SHED, ATTIC))
+    policy = Policy(n_ctx_min=8192, margin=(1 << 30, 2 << 30, 3 << 30))
+    kept = {boxes: [row.margin for row in use_of(target, Params(), policy, cluster, boxes).plan.devices]
+            for boxes in ((SHED, ATTIC), (ATTIC,), ())}
+    assert kept == {(SHED, ATTIC): [1 << 30, 2 << 30, 3 << 30, 3 << 30], (ATTIC,): [3 << 30, 3 << 30], (): [3 << 30]}
+    with pytest.raises(UsageError, match="--margin has 5 sizes for 4 devices"):
+        plan_cluster(target, Params(), Policy(margin=(1 << 30,) * 5), cluster)
+
+
 def test_the_heads_file_says_how_many_threads_compute() -> None:
     head = Box("desk", HEAD.devices, replace(HEAD.host, threads=6))
     found = plan_cluster(model("llama-3.3-70b-q4_k_m"), Params(), POLICY, Cluster(head, ()))
