@@ -207,6 +207,14 @@ def test_koboldcpp_gets_every_default_that_differs() -> None:
     assert shlex.split(written("koboldcpp", ("--api-key", "hush")))[-2:] == ["--password", "${LLAMA_API_KEY:?}"]
 
 
+@pytest.mark.parametrize("name", ["llama-3.3-70b-q4_k_m", "qwen3-30b-a3b-q4_k_m"])
+def test_llama_cpp_python_gets_whole_layers(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    machine = ["--gpu", "12GiB", "--ram", "64GiB"]
+    assert main([str(HEADERS / f"{name}.gguf"), *machine, "--format", "llama-cpp-python"]) == 0
+    layers = autolayers.plan(model(name), [*machine, "--strategy", "layers", "-np", "1"]).n_gpu_layers
+    assert f"    n_gpu_layers={layers},\n" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize(("kind", "words", "said"), [
     ("llama-cpp-python", "-ncmoe 3", "nothing like -ncmoe"), ("llama-cpp-python", "-lm dio", "nothing like -lm dio"),
     ("llama-cpp-python", "-np 2", "one sequence where -np 2"), ("llama-cpp-python", "--no-repack", "nothing like -nr"),

@@ -33,7 +33,10 @@ def plan_for(kind: str | None, arguments: Arguments, make: Callable[[Arguments],
     own = getattr(_module(kind), "settle", None) if kind in FORMATS else None
     if own is None:
         return make(arguments), arguments
-    arguments = replace(arguments, params=own(arguments))
+    params = own(arguments)
+    if params.n_gpu_layers is None and "overrides" not in _module(kind).FIELDS:      # it places whole layers alone
+        arguments = replace(arguments, own={"strategy": "layers", **arguments.own})
+    arguments = replace(arguments, params=params)
     plan = make(arguments)
     if arguments.params.flash_attn in (None, "auto"):
         chosen = "on" if plan.breakdown.flash_attn else "off"

@@ -28,7 +28,7 @@ _BATCHES = (16, 32, 64, 128, 256, 512, 1024, 2048, 4096)
 _CONTEXTS = (256, 262144)
 _MORE_CELLS = 128
 _MAX_KV_OVERRIDES = 4
-_FIELDS = frozenset((
+FIELDS = frozenset((
     "model", "n_gpu_layers", "n_ctx", "n_batch", "n_ubatch", "n_parallel", "kv_unified", "flash_attn", "cache_type_k",
     "cache_type_v", "kv_offload", "swa_full", "split_mode", "tensor_split", "main_gpu", "device", "overrides",
     "load_mode", "mmproj", "mmproj_offload", "image_max_tokens", "model_draft", "draft_n_max", "n_gpu_layers_draft",
@@ -46,7 +46,7 @@ def settle(arguments: Arguments) -> Params:
 
 def write(launch: LaunchFile) -> str:
     """One line for this machine's shell. Raises UsageError for what it cannot express."""
-    launch.check_expressed(_FIELDS, _FLAGS, _TARGET)
+    launch.check_expressed(FIELDS, _FLAGS, _TARGET)
     p, use = launch.params, launch.plan.breakdown
     words = ["koboldcpp", "--model", _model(launch), *_devices(launch),
              "--gpulayers", str(999 if p.n_gpu_layers is None or p.n_gpu_layers < 0 else p.n_gpu_layers),

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from ...flags.parse import Arguments
 
 _TARGET = "llama-cpp-python"
-_FIELDS = frozenset((
+FIELDS = frozenset((
     "model", "n_gpu_layers", "n_ctx", "n_batch", "n_ubatch", "n_parallel", "kv_unified", "flash_attn", "cache_type_k",
     "cache_type_v", "kv_offload", "op_offload", "swa_full", "split_mode", "tensor_split", "main_gpu", "device",
     "load_mode", "embedding", "reranking", "pooling", "lora", "override_kv", "rope_scaling", "rope_scale",
@@ -56,7 +56,7 @@ def settle(arguments: Arguments) -> Params:
 
 def write(launch: LaunchFile) -> str:
     """The source text that makes `llm`. Raises UsageError for what it cannot express."""
-    launch.check_expressed(_FIELDS, _FLAGS, _TARGET)
+    launch.check_expressed(FIELDS, _FLAGS, _TARGET)
     p, use = launch.params, launch.plan.breakdown
     mapped, locked = _load_mode(p)
     split_mode, main_gpu = _devices(launch)
