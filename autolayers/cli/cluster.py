@@ -31,7 +31,7 @@ def main(words: list[str]) -> int:
     names = list(arguments.positional)
     if arguments.params.model and len(names) == 1:
         names.append(arguments.params.model)
-    if len(names) != 2:
+    if len(names) != 2 or names[0].lower().endswith(".gguf"):
         raise UsageError("which boxes and which model? autolayers cluster FILE.json MODEL.gguf [flags]")
     if arguments.params.rpc:
         raise UsageError("the file says which servers there are: leave --rpc out")

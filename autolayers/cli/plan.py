@@ -50,9 +50,14 @@ def main(words: list[str]) -> int:
 
 def _one(name: str, arguments: Arguments, form: str) -> int:
     from ..api import plan
+    from ..gguf import first_part
     from ..parallel import cores
 
     model = load(name, arguments)
+    if first := first_part(name):
+        say(f"llama-server loads a split model by its first part: -m {shell([first])}")
+        if arguments.params.model:
+            arguments = replace(arguments, params=replace(arguments.params, model=first))
 
     def make(arguments: Arguments) -> Plan:
         with Progress(what="planning"):

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from .reader import Readable
 
 __all__ = [
-    "BY_ID", "BY_NAME", "TYPES", "ArrayInfo", "FileInfo", "GgmlType", "Header", "TensorInfo", "join_parts", "n_bytes",
-    "read_header", "read_part", "row_size", "split_of",
+    "BY_ID", "BY_NAME", "TYPES", "ArrayInfo", "FileInfo", "GgmlType", "Header", "TensorInfo", "first_part",
+    "join_parts", "n_bytes", "read_header", "read_part", "row_size", "split_of",
 ]
 
 
@@ -87,6 +87,18 @@ def read_part(source: Readable) -> Header:
         return read_file(ReadWindow(source, name, size, can_seek))
     except OSError as error:
         raise ModelError(f"{name}: {error.strerror or error}") from None
+
+
+def first_part(path: str) -> str:
+    """The name of a split model's first part, where `path` names another one; "" else.
+
+    >>> first_part("m-00002-of-00003.gguf")
+    'm-00001-of-00003.gguf'
+    """
+    stem, _, rest = path.rpartition("-of-")
+    dash, number, count = stem[-6:-5], stem[-5:], rest.removesuffix(".gguf")
+    is_part = dash == "-" and number.isdigit() and len(count) == 5 and count.isdigit() and rest != count
+    return f"{stem[:-5]}00001-of-{rest}" if is_part and int(number) != 1 else ""
 
 
 def split_of(header: Header) -> tuple[int, int]:

@@ -91,11 +91,14 @@ class Session:
         return digest(self.model_path, self.model.header.data_offset)
 
     def _model_path(self, read: Arguments) -> str:
+        from ..gguf import first_part
         from ..sources import needs_download
 
         model = read.params.model
         if model is None:
             raise UsageError(f"no model in the command: add -m MODEL after {self.command.program}")
+        if first := first_part(model):
+            raise UsageError(f"{self.command.program} loads a split model by its first part: -m {first}")
         if not needs_download(model):
             return self.command.here(model)
         if not model.startswith("hf:"):

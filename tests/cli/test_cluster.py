@@ -136,7 +136,7 @@ def test_a_plan_for_the_survivors(answer, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("words", "code", "said"), [
-    (["cluster"], 2, "which boxes and which model"),
+    (["cluster"], 2, "which boxes and which model"), (["cluster", MODEL, FILE], 2, "cluster FILE.json MODEL"),
     (["cluster", "gone.json", MODEL], 2, "gone.json: No such file"),
     (["cluster", FILE, MODEL, "--rpc", "a:1"], 2, "leave --rpc out"),
     (["cluster", FILE, MODEL, "--image", "x"], 2, "--output and --image go with"),

@@ -288,6 +288,7 @@ def test_the_environment_reaches_the_server_and_the_plan(fake: Fake) -> None:
     ("--gpu 1GiB true", "no model in the command: add -m MODEL after true"),
     ("--gpu 1GiB --retry many true -m MODEL", "--retry 'many': expected a number of attempts, 0 to 100"),
     ("--gpu 1GiB --format yaml true -m MODEL", "--format 'yaml': expected one of"),
+    ("--gpu 1GiB true -m m-00002-of-00003.gguf", "by its first part: -m m-00001-of-00003.gguf"),
     ("--verify --format docker true -m MODEL", "--verify is not allowed with --format, which starts nothing"),
     ("--retry 2 --format docker true -m MODEL", "--retry is not allowed with --format"),
     ("--format docker --wait true -m MODEL", "--wait is not allowed with --format"),
