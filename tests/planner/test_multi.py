@@ -50,9 +50,14 @@ def test_of_many_models_only_their_plans_are_kept(ram: str) -> None:
     read: list[str] = []
     alive: list[int] = []
 
+    def evaluators() -> int:
+        return sum(isinstance(thing, Evaluator) for thing in gc.get_objects())
+
+    others = evaluators()                            # of tests before this one
+
     def reader(name: str) -> autolayers.Model:
         read.append(name)
-        alive.append(sum(isinstance(thing, Evaluator) for thing in gc.get_objects()))
+        alive.append(evaluators() - others)
         return autolayers.read_model(PATH)
 
     def planned(n: int) -> tuple[Together, int]:
