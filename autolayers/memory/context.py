@@ -160,6 +160,9 @@ def _refuse_aborts(model: Model, context: Context) -> None:
     """Launches that llama.cpp accepts and then aborts on while it builds its graphs (GGML_ASSERT)."""
     hp, row = model.hparams, model.row
     slots = context.n_seq_max
+    if context.rules.output_limit and context.n_outputs_max < slots:
+        raise LaunchRefused(f"llama.cpp aborts with a batch (-b {context.n_batch}) below the {slots} slots; "
+                            f"use -np {context.n_batch} or a larger -b")
     uneven = min(context.n_ctx, context.n_ubatch) % slots != 0
     pooled_mean = hp.pooling_type_cls == POOLING_TYPES.index("mean")
     mean = context.pooling == "mean" or (context.pooling == "rank" and pooled_mean)

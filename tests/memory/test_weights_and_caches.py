@@ -126,6 +126,7 @@ def test_batches(words: str, n_batch: int, n_ubatch: int, n_outputs_max: int) ->
     ("deepseek-v2-lite-q4_k_m", "-ctk q8_0", "different K .q8_0. and V .f16. cache types"),
     ("deepseek4-moe", "-ctk q8_0", "different K"),
     ("llama-3.1-8b-q4_k_m", "-np 257", "n_seq_max must be <= 256"),
+    ("llama-3.1-8b-q4_k_m", "-b 3 -np 4", "below the 4 slots; use -np 3"),
     ("llama-3.1-8b-q4_k_m", "-sm none -mg 2", "main_gpu: 2"),
     ("llama-3.1-8b-q4_k_m", "-sm row", "CUDA0 does not support split buffers"),
     ("grok-moe", "-sm tensor", "split mode tensor is not implemented"),
