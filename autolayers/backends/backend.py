@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     Limit = tuple[Callable[[int], bool], str]
 
 
+HYPER_CONNECTIONS = ("DSV4_HC_PRE", "DSV4_HC_COMB", "DSV4_HC_POST")
 OFFLOAD_MIN_BATCH = 32          # GGML_OP_OFFLOAD_MIN_BATCH
 # Head sizes of keys and values that CUDA, Vulkan, Metal and SYCL all have flash attention kernels for, whatever the
 # grouping of heads.
@@ -58,6 +59,7 @@ class Backend:
     igpu_mmap = True                     # the same, of a GPU that shares the system's memory
     split_rows = False                   # exports split buffers for -sm row
     offload_min_batch = 0                # computes operations of at least so many rows whose weight is in RAM; 0: none
+    added: Mapping[str, str] = {}        # operations that older builds of it do not run: the rule of those that do
     modelled = False                     # supports_op, alloc_size and graph_optimize are its own rules
     proven = False                       # sizes computed from all this were compared with llama.cpp's own
     own_cards = False                    # runs no other backend's cards
@@ -90,6 +92,11 @@ class Backend:
     def kind(self) -> Hashable:
         """Devices of one kind have the same alignment, support the same operations and pad weights alike."""
         return self.name
+
+    def lacks(self, op: Tensor) -> bool:
+        """Whether this build of it is older than its support of an operation."""
+        rule = self.added.get(op.op)
+        return rule is not None and not getattr(self.rules, rule)
 
     @classmethod
     def runs(cls, native: str) -> bool:

@@ -14,12 +14,12 @@ from typing import cast
 from ..builds import NEWEST_RULES
 from ..ggml.tensor import Tensor, block_size
 from ..records import replace
-from .backend import OFFLOAD_MIN_BATCH, SIZE, is_part_of
+from .backend import HYPER_CONNECTIONS, OFFLOAD_MIN_BATCH, SIZE, is_part_of
 from .cuda import CudaBuffers
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable
+    from collections.abc import Callable, Hashable, Mapping
 
     from ..builds import Rules
     from ..devices.device import Device
@@ -34,6 +34,7 @@ _GET_ROWS = frozenset((
     "iq3_s", "iq4_nl", "iq4_xs", "q2_K", "q3_K", "q4_0", "q4_1", "q4_K", "q5_0", "q5_1", "q5_K", "q6_K", "q8_0"))
 _INDEXER = frozenset(("f16", "f32", "bf16", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0", "iq4_nl"))
 _ONEDNN = frozenset(("f32", "q4_0", "q4_1", "q5_0", "q5_1", "q8_0"))     # or both f16
+_TOP_K = 32
 _ALWAYS = frozenset((
     "CONV_2D", "CONV_2D_DW", "CONV_TRANSPOSE_2D", "CONCAT", "DUP", "ARGMAX", "NONE", "RESHAPE", "VIEW", "PERMUTE",
     "TRANSPOSE", "ADD", "ADD1", "ADD_ID", "SUB", "COUNT_EQUAL", "MUL", "DIV", "REPEAT", "SQR", "SQRT", "SIN", "COS",
@@ -47,6 +48,7 @@ _SOLVE_TRI = 64                  # SYCL_SOLVE_TRI_MAX_N and _K
 class Sycl(CudaBuffers):
     name = "SYCL"
     host_buffer = "SYCL_Host"
+    added: Mapping[str, str] = dict.fromkeys(("LIGHTNING_INDEXER", *HYPER_CONNECTIONS), "sycl_indexer")
     modelled = True
     split_rows = True
     offload_min_batch = OFFLOAD_MIN_BATCH
@@ -72,6 +74,8 @@ class Sycl(CudaBuffers):
         """do_ggml_backend_sycl_device_supports_op."""
         if op.op in _ALWAYS:
             return True
+        if self.lacks(op) or (op.op == "TOP_K" and op.ne[0] > _TOP_K and not self.rules.sycl_top_k):
+            return False
         if op.op == "FLASH_ATTN_EXT":
             self.undecided = self.unprobed
             return _flash_attn(op, self.one_dnn)
@@ -172,7 +176,7 @@ def _all_f32(op: Tensor) -> bool:
 
 _RULES: dict[str, Callable[[Tensor], bool]] = {
     **dict.fromkeys(("MUL_MAT", "MUL_MAT_ID"), _mul_mat),
-    **dict.fromkeys(("DSV4_HC_PRE", "DSV4_HC_COMB", "DSV4_HC_POST", "SET", "CONV_TRANSPOSE_1D"), _all_f32),
+    **dict.fromkeys((*HYPER_CONNECTIONS, "SET", "CONV_TRANSPOSE_1D"), _all_f32),
     **dict.fromkeys(("SUM", "SUM_ROWS", "MEAN"), lambda op: op.src[0].contiguous()),
     **dict.fromkeys(("ROLL", "ARANGE"), lambda op: op.type == "f32"),
     "UNARY": lambda op: op.param in _UNARY, "GLU": lambda op: op.param in _GLU and op.src[0].contiguous(1),

@@ -43,6 +43,8 @@ class Rules(RuleSet):
     decay_factor = Rule("placement", 10752, "", "the loader knows KDA's decay as a factor; before, as what SSM_SCAN "
                         "reads, and in RAM", after=10739)
     skips_gate_up = Rule("placement", 11026, "", "its fused gates of experts stay out too", after=11010)
+    hrm_init_in_block = Rule("placement", 11218, "", "HRM's first low state lies with block 0; before, with the input",
+                             after=11205)
     draft_heads_lent = Rule("placement", 11549, "", "a DFlash draft without an output matrix takes its target's; "
                             "before, its own embeddings", after=11434)
 
@@ -83,6 +85,8 @@ class Rules(RuleSet):
     gemma4_last_rows = Rule("graph", 9553, "", "Gemma 4 picks the output rows after its last norm", after=9548)
     fused_indexer = Rule("graph", 9976, "", "DSA's lightning indexer is one op; before, a product a head",
                          after=9968)
+    fused_streams = Rule("graph", 10054, "", "DeepSeek-V4's hyper connections are three ops; before, products and sums",
+                         after=10042)
     sinks_follow = Rule("graph", 10151, "", "attention with sinks runs where its neighbours do; before, where the "
                         "sinks are", after=10142)
     gpt_oss_late_rows = Rule("graph", 10159, "", "gpt-oss picks the output rows after its last layer", after=10156)
@@ -93,12 +97,15 @@ class Rules(RuleSet):
     indexer_ropes_whole = Rule("graph", 10453, "", "DSA's indexer ropes its heads whole; before, a part that it joins "
                                "with the rest", after=10452)
     granite_moe_ropes = Rule("graph", 10524, "", "GraniteMoE ropes whatever rope.scaling.finetuned says", after=10502)
+    ropes_end = Rule("graph", 10568, "", "latent attention and DeepSeek-V4 rope the end of whole heads; before, a part "
+                     "that they joined with the rest", after=10566)
     mamba2_flat = Rule("graph", 10605, "", "Mamba-2's projections multiply two dimensions, not three", after=10603)
     clamp_copies = Rule("graph", 10615, "", "CLAMP has a result of its own; before, it overwrote its source",
                         after=10605)
     minimax_alone = Rule("graph", 10666, "", "MiniMax-01 reserves its prompt for one sequence alone too", after=10662)
-    delta_net_fused = Rule("graph", 10679, "", "a delta net is one op; before, only where its device has that",
-                           after=10666)
+    stays_fused = Rule("graph", 10679, "", "a delta net and DSA's indexer are one op; before, only where "
+                       "their device has it",
+                       after=10666)
     qkv_with_biases = Rule("graph", 10830, "", "all architectures apply the biases and scales of Q, K and V that a "
                            "file has", after=10825)
     l2_norm_of_rms = Rule("graph", 10830, "", "a delta net's L2 norm is a scaled RMS norm, not one op", after=10825)
@@ -142,8 +149,8 @@ class Rules(RuleSet):
                          "reserves an f16 copy of every cache", after=10435)
     sycl_probes_onednn = Rule("backends", 11368, "", "SYCL's flash attention uses oneDNN only on devices that it has "
                               "kernels for", after=11349)
-    metal_indexer_heads = Rule("backends", 11378, "", "Metal runs the lightning indexer with any number of heads; "
-                               "before, with 64", after=11368)
+    indexer_heads = Rule("backends", 11378, "", "the lightning indexer takes 4 heads on CUDA, any number on Metal; "
+                         "before, 32 or 64 and 64", after=11368)
     metal_adds_products = Rule("backends", 11434, "", "Metal packs a product and the sum that takes it", after=11401)
     metal_products_of_all = Rule("backends", 11549, "", "Metal packs that of a matrix of nearly any type; before, of "
                                  "ten", after=11434)
@@ -153,6 +160,16 @@ class Rules(RuleSet):
     vulkan_reorders = Rule("backends", 7150, "#17475", "Vulkan runs a split's nodes in an order of its own")
     converts_in_graph = Rule("backends", 9489, "#23907", "CUDA: the f16 copies of a quantised cache are part of the "
                              "compute buffer; before, of the pool", after=9484)
+    cuda_indexer = Rule("backends", 10034, "", "CUDA runs DSA's lightning indexer", after=10019)
+    metal_indexer = Rule("backends", 10240, "", "Metal too", after=10235)
+    sycl_indexer = Rule("backends", 10306, "", "SYCL too, and hyper connections", after=10298)
+    vulkan_indexer = Rule("backends", 10662, "", "Vulkan too", after=10644)
+    sycl_top_k = Rule("backends", 10970, "", "SYCL's TOP_K finds any number; before, 32", after=10950)
+    metal_streams = Rule("backends", 10235, "", "Metal runs hyper connections", after=10227)
+    vulkan_streams = Rule("backends", 10852, "", "Vulkan too", after=10840)
+    hip_top_k = Rule("backends", 10724, "", "ROCm runs TOP_K of more than 1024", after=10705)
+    hip_sorts = Rule("backends", 11292, "", "ROCm sorts what its shared memory holds; before, 1024 at the most",
+                     after=11269)
     gathers_k_quants = Rule("backends", 10091, "", "CUDA runs GET_ROWS of K-quants", after=10088)
     vulkan_hazards = Rule("backends", 10679, "#27812", "Vulkan keeps nodes apart that share memory with what the other "
                           "reads", after=10666)

@@ -44,6 +44,7 @@ _FILES = {
     "hrm_text": "hrm_text",
     "hy_v4": "hy_v4",
     "jamba": "jamba",
+    "k2_horizon": "k2-horizon",
     "kimi_k3": "kimi-k3",
     "kimi_linear": "kimi-linear",
     "lfm2": "lfm2 lfm2moe",

@@ -1,4 +1,4 @@
-"""The delta rule as separate operations, where llama.cpp's probes refuse the fused one (Rules.delta_net_fused).
+"""The delta rule as separate operations, where llama.cpp's probes refuse the fused one (Rules.stays_fused).
 
 Source: build_delta_net_chunking and build_delta_net_autoregressive of src/models/delta-net-base.cpp, builds b8480 to
 b10666.

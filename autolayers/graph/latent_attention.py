@@ -47,7 +47,7 @@ def expanded(llm: Llm, q: Tensor, compressed: Tensor, k_pe: Tensor, il: int, pos
     n_head, n_rot = q.ne[1], k_pe.ne[0]
     nope = q.ne[0] - n_rot
     if pos is not None:
-        q, k_pe = g.rope(q, pos, factors), g.rope(k_pe, pos, factors)
+        q, k_pe = llm.rope_end(q, n_rot, pos, factors), g.rope(k_pe, pos, factors)
     kv = llm.linear(il, "attn_kv_b", compressed)
     strides = (kv.nb[1] // n_head, kv.nb[1])
     v = g.cont(g.view(kv, (kv.ne[0] // n_head - nope, n_head, n), strides, nope * kv.nb[0]))

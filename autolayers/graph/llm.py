@@ -399,6 +399,21 @@ class Llm:
         result = self.graph.mul_mat(weight, cur)
         return result if scale is None else self.graph.mul(result, scale)
 
+    def rope_end(self, heads: Tensor, n_rot: int, pos: Tensor, factors: Tensor | None = None, *,
+                 back: bool = False) -> Tensor:
+        """Heads [head, n_head, n_tokens], the last `n_rot` elements of each rotated."""
+        g = self.graph
+
+        def rotated(t: Tensor) -> Tensor:
+            return g.rope_back(t, pos) if back else g.rope(t, pos, factors)
+
+        if self.rules.ropes_end:
+            return rotated(heads)
+        (head, n_head, n), size = heads.ne[:3], heads.nb[0]
+        strides = (size * head, size * head * n_head)
+        rest = g.view(heads, (head - n_rot, n_head, n), strides)
+        return g.concat(rest, rotated(g.view(heads, (n_rot, n_head, n), strides, size * (head - n_rot))), 0)
+
     def build_lora_mm_id(self, weight: Tensor, cur: Tensor, ids: Tensor, scale: Tensor | None = None,
                          param: object = None) -> Tensor:
         """A matmul by experts, and their NVFP4 scales."""
@@ -899,18 +914,18 @@ class Llm:
             cur = g.get_rows(inp, g.input("cls", "i32", self.n_seqs if self.rules.pools_sequences else self.n_tokens))
         if kind == "rank":
             if self.weight("cls.weight") is not None:
-                cur = g.unary(self.row.cls_act, self._dense(cur, "cls"))
+                cur = g.unary(self.row.cls_act, self.dense(cur, "cls"))
                 norm = self.weight("cls.norm.weight")
                 if norm is not None:
                     cur = self.build_norm(cur, norm, None, "layer")
-            cur = self._dense(cur, "cls.output")
+            cur = self.dense(cur, "cls.output")
             if self.row.cls_softmax:
                 cur = g.soft_max(cur)
         g.expand(cur)
-        cur = self._dense(self._dense(cur, "dense_2"), "dense_3", bias=False)     # build_dense_out
+        cur = self.dense(self.dense(cur, "dense_2"), "dense_3", bias=False)     # build_dense_out
         g.expand(self.output(cur))
 
-    def _dense(self, cur: Tensor, name: str, bias: bool = True) -> Tensor:
+    def dense(self, cur: Tensor, name: str, bias: bool = True) -> Tensor:
         """A matmul and its bias, where the file has them."""
         weight, b = self.weight(f"{name}.weight"), self.weight(f"{name}.bias") if bias else None
         if weight is None:

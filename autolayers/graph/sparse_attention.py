@@ -24,8 +24,8 @@ class DsaInput(AttnInput):
 
 
 def dsa_input(llm: Llm) -> DsaInput:
-    """build_attn_inp_k_dsa, _iswa: the fused indexer takes a half precision mask whatever attention does."""
-    lid = llm.attn_input(llm.caches["lid"], with_v=False, mask_type="f16" if llm.rules.fused_indexer else "f32")
+    """build_attn_inp_k_dsa, _iswa."""
+    lid = llm.attn_input(llm.caches["lid"], with_v=False, mask_type=indexer_mask_type(llm))
     swa = llm.caches.get("swa")
     window = llm.attn_input(swa, with_v=False, rotations=False) if swa is not None else None
     return DsaInput(llm.build_attn_inp_k(), lid, window)
@@ -54,14 +54,26 @@ def lightning_indexer(llm: Llm, inp: DsaInput, cur: Tensor, latent_q: Tensor, il
     weights = g.view(weights, (n_head, n // streams, 1, streams),
                      (weights.nb[1], weights.nb[2] // streams, weights.nb[3] // streams))
     assert lid.mask is not None
-    if llm.rules.fused_indexer:
-        score = g.lightning_indexer(q, keys, g.scale(weights), lid.mask)
-    else:
-        score = g.mul_mat(g.permute(keys, 0, 2, 1, 3), g.permute(q, 0, 2, 1, 3))
-        score = g.unary("RELU", g.cont(g.permute(score, 2, 1, 0, 3)))
-        score = g.sum_rows(g.mul(score, g.scale(weights)))
-        score = g.add(g.cont(g.permute(score, 2, 1, 0, 3)), lid.mask)
+    score = indexer_scores(llm, q, keys, g.scale(weights), lid.mask, il)
     return g.cont(g.top_k(score, min(score.ne[0], hp.indexer_top_k)))
+
+
+def indexer_mask_type(llm: Llm) -> str:
+    """The fused indexer takes a half precision mask whatever attention does."""
+    return "f16" if llm.fused_ops["lid"] else "f32"
+
+
+def indexer_scores(llm: Llm, q: Tensor, keys: Tensor, weights: Tensor, mask: Tensor, il: int) -> Tensor:
+    """A score of every key for every token, as one op or as a product a head and their weighted sum."""
+    g = llm.graph
+    if llm.fused_ops["lid"]:
+        score = g.lightning_indexer(q, keys, weights, mask)
+        llm.fused_nodes.append(("lid", score, il))
+        return score
+    score = g.mul_mat(g.permute(keys, 0, 2, 1, 3), g.permute(q, 0, 2, 1, 3))
+    score = g.unary("RELU", g.cont(g.permute(score, 2, 1, 0, 3)))
+    score = g.sum_rows(g.mul(score, weights))
+    return g.add(g.cont(g.permute(score, 2, 1, 0, 3)), mask)
 
 
 def _rotated(llm: Llm, cur: Tensor, n_head: int, pos: Tensor) -> Tensor:

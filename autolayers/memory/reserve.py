@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 N_COPIES = 4                 # GGML_SCHED_MAX_COPIES: pipeline parallelism
 _KEPT = 64                   # of GraphCache
+_STREAMS = ("hc_pre", "hc_comb", "hc_post")     # hyper connections
 _DELTA_NETS = ("gdn_ar", "gdn_ch")     # the fused delta net, of one token a sequence and of more
 _CHUNKED = 16                # tokens a sequence with which llama.cpp asks for the latter
 
@@ -189,16 +190,17 @@ def count_kernels(setting: Setting) -> None:
 
 
 def _unresolved(setting: Setting) -> dict[str, bool]:
-    return {"flash_attn": setting.context.flash_attn != "off",
-            **dict.fromkeys(("hc_pre", "hc_comb", "hc_post", *_DELTA_NETS), True)}
+    rules = setting.context.rules
+    return {"flash_attn": setting.context.flash_attn != "off", "lid": rules.fused_indexer,
+            **dict.fromkeys(_STREAMS, rules.fused_streams), **dict.fromkeys(_DELTA_NETS, True)}
 
 
 def _probes(setting: Setting) -> list[str]:
     """The fused operations that llama.cpp decides about by itself."""
     probes = ["flash_attn"] if setting.context.flash_attn == "auto" else []
-    if not setting.context.rules.delta_net_fused:
-        probes += _DELTA_NETS
-    return probes + (["hc_pre", "hc_comb", "hc_post"] if setting.hparams.dsv4_hc_mult else [])
+    if not setting.context.rules.stays_fused:
+        probes += [*_DELTA_NETS, "lid"]
+    return probes + (list(_STREAMS) if setting.hparams.dsv4_hc_mult else [])
 
 
 def resolve_fused(setting: Setting, n_seqs: int) -> Graphs:

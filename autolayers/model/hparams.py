@@ -42,6 +42,8 @@ FIELDS: dict[str, tuple[str, Any]] = {
     "n_group_used": ("expert_group_used_count", 0),
     "n_group_experts": ("experts_per_group", 0),
     "n_expert_latent": ("expert_latent_length", 0),
+    "n_value_expert": ("attention.value_expert_count", 0),
+    "n_value_expert_used": ("attention.value_expert_used_count", 0),
     "n_norm_groups": ("attention.group_norm_groups", 0),
     "moe_every_n_layers": ("moe_every_n_layers", 0),
     "moe_latent_size": ("moe_latent_size", 0),
@@ -278,6 +280,9 @@ class Hparams:
         if groups >= max(1, self.n_expert) or (groups > 1 and (self.n_expert % groups or not 0 < chosen < groups)):
             raise ModelError(f"{chosen} of {groups} groups of {self.n_expert} experts are used; "
                              "llama.cpp does not load that")
+        values, used = self.n_value_expert, self.n_value_expert_used
+        if values > MAX_EXPERTS or used > values or (values and not used):
+            raise ModelError(f"{used} of {values} value experts are used; llama.cpp does not load that")
 
     def of(self, metadata: Mapping[str, Any]) -> Hparams:
         """These, with a part of the header's metadata."""
@@ -427,7 +432,7 @@ class Hparams:
 
     def _load_indexer(self, row: Architecture) -> None:
         self.indexer_head_size = self._size("attention.indexer.key_length")
-        self.indexer_kpool = self._size("attention.indexer.kpool")
+        self.indexer_kpool = self._size("attention.indexer.kpool") if row.indexer == "types-or-all" else 0
         n = self.n_layer
         full: tuple[int, ...] = (0,) * n
         if row.indexer == "glm":

@@ -48,7 +48,8 @@ _BLOCK = {
         "indexer.k_norm indexer.q_norm indexer_compressor_norm nextn.enorm nextn.hnorm nextn.shared_head_norm "
         "attn_conv_base ffn_conv_base",
     "MUL_MAT_ID":
-        "ffn_down_exps ffn_gate_exps ffn_up_exps ffn_gate_up_exps ffn_down_chexps ffn_gate_chexps ffn_up_chexps",
+        "ffn_down_exps ffn_gate_exps ffn_up_exps ffn_gate_up_exps ffn_down_chexps ffn_gate_chexps ffn_up_chexps "
+        "attn_v_exps",
     "NONE": "cross_attn_rel_b",
     "RWKV_WKV6": "time_mix_first",
     "SCALE": "attn_sinks",
@@ -67,7 +68,7 @@ _BLOCK = {
         "laurel_l laurel_r pw1 pw2 shortconv.in_proj shortconv.out_proj vis_attn_qkv vis_attn_output vis_gate vis_down "
         "vis_up indexer.proj indexer.attn_k indexer.attn_q_b indexer.q_proj indexer.k_proj indexer_compressor_kv "
         "indexer_compressor_gate nextn.eh_proj nextn.shared_head_head ffn_latent_down ffn_latent_up attn_conv_proj "
-        "ffn_conv_proj",
+        "ffn_conv_proj attn_v_gate",
 }
 
 _MODEL_CLASS = {name: fact for fact, names in _WHOLE_MODEL.items() for name in names.split()}
@@ -95,15 +96,11 @@ def classify(row: Architecture, name: str) -> tuple[str, int, str, bool]:
                 block, stem = int(number), rest
             break
     if block < 0:
-        if stem == "token_embd_norm" and row.norm_misnamed:
-            place, op, known = OUTPUT, "MUL", True
-        elif stem == "per_layer_token_embd" and row.late_embd:
-            place, op, known = OUTPUT, "GET_ROWS", True
-        else:
-            known = stem in _MODEL_CLASS
-            place, op = _MODEL_CLASS.get(stem, (OUTPUT, "MUL_MAT"))
-            if place == REPEATING:
-                block = 0
+        known = stem in _MODEL_CLASS
+        place, op = _MODEL_CLASS.get(stem, (OUTPUT, "MUL_MAT"))
+        place = row.places.get(stem, place)
+        if place == REPEATING:
+            block = 0
     else:
         place, op, known = REPEATING, _BLOCK_OP.get(stem, "MUL_MAT"), stem in _BLOCK_OP
         op = row.ops.get(stem, op)

@@ -10,7 +10,7 @@ from .supported import supports_op
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Hashable
+    from collections.abc import Hashable, Mapping
 
     from ...builds import Rules
     from ...devices.device import Device
@@ -50,6 +50,7 @@ class Cuda(CudaBuffers):
     name = "CUDA"
     own_cards = True
     host_buffer = "CUDA_Host"
+    added: Mapping[str, str] = {"LIGHTNING_INDEXER": "cuda_indexer"}
     igpu_mmap = False
     offload_min_batch = OFFLOAD_MIN_BATCH
     modelled = True
@@ -77,7 +78,7 @@ class Cuda(CudaBuffers):
         return self.nvidia and self.cc == TURING        # 50 of 448 GB/s: an RTX 2070 SUPER, q8_0 behind 22k tokens
 
     def supports_op(self, op: Tensor) -> bool:
-        return self.reaches(op) and supports_op(op, self.rules)
+        return self.reaches(op) and not self.lacks(op) and supports_op(op, self.rules)
 
     def graph_optimize(self, nodes: list[Tensor], after: Tensor | None, add_alloc_dep: AddAllocDep) -> list[Tensor]:
         if self.rules.shared_expert_fused:
@@ -129,8 +130,9 @@ class Hip(Cuda):
                 "that need more memory are assumed, an upper bound")
 
     def supports_op(self, op: Tensor) -> bool:
-        if op.op == "ARGSORT" and 4 * (1 << (op.src[0].ne[0] - 1).bit_length()) > SHARED_MEMORY:
-            return False                                   # HIP has no CUB to sort longer rows with
+        if op.op == "ARGSORT" or (op.op == "TOP_K" and not self.rules.hip_top_k):
+            # HIP has no CUB to sort longer rows with
+            return op.src[0].ne[0] <= (SHARED_MEMORY // 4 if self.rules.hip_sorts else 1024)
         return super().supports_op(op)
 
 

@@ -116,9 +116,9 @@ def _ssm_scan(op: Tensor, rules: Rules) -> bool:
     return s.ne[0] == 16 and s.ne[1] == 1 and s.ne[2] % 128 == 0 and op.src[4].ne[1] == 1
 
 
-def _indexer(op: Tensor) -> bool:
+def _indexer(op: Tensor, rules: Rules) -> bool:
     q, k = op.src[0], op.src[1]
-    if q.ne[0] != 128 or q.ne[1] not in (32, 64):
+    if q.ne[0] != 128 or not (q.ne[1] in (32, 64) or (q.ne[1] == 4 and rules.indexer_heads)):
         return False
     for t in (q, k):
         if block_size(t.type) == 1 and any(n % 16 for n in t.nb[1:]):
@@ -150,12 +150,11 @@ _RULES: dict[str, Callable[[Tensor], bool]] = {
     "SUM": lambda op: op.src[0].contiguous_rows(),
     "SUM_ROWS": lambda op: op.src[0].type == op.type == "f32" and op.src[0].contiguous_rows(),
     "MEAN": lambda op: op.src[0].type == op.type == "f32" and op.src[0].contiguous_rows(),
-    "LIGHTNING_INDEXER": _indexer,
 }
 _DATED: dict[str, Callable[[Tensor, Rules], bool]] = {
     "UNARY": lambda op, rules: op.param in _UNARY and (rules.strided_unary or op.src[0].contiguous())
     and not (op.param == "XIELU" and op.src[0].type == "bf16"),
     "CLAMP": lambda op, rules: not rules.strided_unary or op.src[0].contiguous_rows(),
-    "GET_ROWS": _get_rows, "SSM_SCAN": _ssm_scan,
+    "GET_ROWS": _get_rows, "SSM_SCAN": _ssm_scan, "LIGHTNING_INDEXER": _indexer,
     "FLASH_ATTN_EXT": lambda op, rules: flash_kernel(op, ADA, rules) != "none",
 }

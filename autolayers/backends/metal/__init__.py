@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ...units import MiB
-from ..backend import OFFLOAD_MIN_BATCH, Backend
+from ..backend import HYPER_CONNECTIONS, OFFLOAD_MIN_BATCH, Backend
 from .fusion import add_alloc_deps
 from .reorder import reorder
 from .sizes import scratch
@@ -11,6 +11,8 @@ from .supported import supports_op
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from ...ggml.scheduler import AddAllocDep
     from ...ggml.tensor import Tensor
     from ..ops import Ops, Parts
@@ -24,6 +26,8 @@ class Metal(Backend):
     own_cards = True
     alignment = 32
     has_igpu = False
+    added: Mapping[str, str] = {
+        "LIGHTNING_INDEXER": "metal_indexer", **dict.fromkeys(HYPER_CONNECTIONS, "metal_streams")}
     modelled = True
     out_of_memory = (
         # ggml-metal-device.m
@@ -40,7 +44,7 @@ class Metal(Backend):
         return (("Metal's kernels and command buffers", KERNELS),)
 
     def supports_op(self, op: Tensor) -> bool:
-        return supports_op(op, self.rules)
+        return not self.lacks(op) and supports_op(op, self.rules)
 
     def offload_op(self, op: Tensor) -> bool:
         if op.op == "MUL_MAT":

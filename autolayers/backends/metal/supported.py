@@ -41,7 +41,7 @@ def supports_op(op: Tensor, rules: Rules) -> bool:
         return True
     if kind == "FLASH_ATTN_EXT":
         return _flash_attn(op, rules.metal_flash_pairs)
-    if kind == "LIGHTNING_INDEXER" and not rules.metal_indexer_heads and op.src[0].ne[1] != 64:
+    if kind == "LIGHTNING_INDEXER" and not rules.indexer_heads and op.src[0].ne[1] != 64:
         return False
     rule = _RULES.get(kind)
     return rule is not None and rule(op)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from ...builds import NEWEST_RULES
 from ...records import replace
-from ..backend import ALIGNMENT, COUNT, OFFLOAD_MIN_BATCH, SIZE, Backend
+from ..backend import ALIGNMENT, COUNT, HYPER_CONNECTIONS, OFFLOAD_MIN_BATCH, SIZE, Backend
 from .limits import SMALLEST, Limits
 from .reorder import reorder
 from .reorder_before import reorder_before
@@ -15,7 +15,7 @@ from .supported import largest, supports_op
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Hashable
+    from collections.abc import Hashable, Mapping
 
     from ...builds import Rules
     from ...devices.device import Device
@@ -29,6 +29,8 @@ class Vulkan(Backend):
     host_buffer = "Vulkan_Host"
     igpu_mmap = False
     offload_min_batch = OFFLOAD_MIN_BATCH
+    added: Mapping[str, str] = {
+        "LIGHTNING_INDEXER": "vulkan_indexer", **dict.fromkeys(HYPER_CONNECTIONS, "vulkan_streams")}
     modelled = True
     free_is_total = True               # without VK_EXT_memory_budget
     image = "-vulkan"
@@ -68,7 +70,7 @@ class Vulkan(Backend):
         size = largest(op)
         if size > SMALLEST and not self.proven:
             self.undecided = True
-        return supports_op(op, self.limits, size)
+        return not self.lacks(op) and supports_op(op, self.limits, size)
 
     def margin(self, ops: Ops) -> Parts:
         from . import pool

@@ -14,7 +14,7 @@ from ..decoder import Decoder
 from ..hyper_connections import build_hc_head, build_hc_post, build_hc_pre, expand_streams
 from ..llm import AttnInput, Llm, Routing
 from ..mtp import mtp_inputs
-from ..sparse_attention import top_k_mask
+from ..sparse_attention import indexer_mask_type, indexer_scores, top_k_mask
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ class Dsv4Input(AttnInput):
                          k_rot=g.input("attn_inp_k_rot", "f32", side, side) if side else None)
         self.csa = _Compressed(llm, "csa", CSA_RATIO, streams, type_)
         self.hca = _Compressed(llm, "hca", HCA_RATIO, streams, type_)
-        self.lid = _Compressed(llm, "lid", CSA_RATIO, streams, "f16")
+        self.lid = _Compressed(llm, "lid", CSA_RATIO, streams, indexer_mask_type(llm))
 
 
 class DeepSeek4(Decoder):
@@ -112,12 +112,13 @@ class DeepSeek4(Decoder):
         head, n_head = hp.head_k(il), hp.n_head(il)
         latent_q = llm.rms_norm(il, "attn_q_a_norm", llm.linear(il, "attn_q_a", cur))
         q = g.rms_norm(g.reshape(llm.linear(il, "attn_q_b", latent_q), head, n_head, n))
-        q = g.rope(q, pos)
+        q = llm.rope_end(q, hp.n_rot(), pos)
         kv = llm.rms_norm(il, "attn_kv_a_norm", llm.linear(il, "attn_kv", cur))
-        kv = g.rope(g.reshape(kv, head, 1, n), pos)
+        kv = llm.rope_end(g.reshape(kv, head, 1, n), hp.n_rot(), pos)
         out = g.reshape(self.attend(llm, inp, q, kv, latent_q, cur, il, pos), head, n_head, n)
         groups = hp.dsv4_o_group_count
-        out = g.permute(g.reshape(g.rope_back(out, pos), n_head // groups * head, groups, n), 0, 2, 1, 3)
+        out = llm.rope_end(out, hp.n_rot(), pos, back=True)
+        out = g.permute(g.reshape(out, n_head // groups * head, groups, n), 0, 2, 1, 3)
         first = self._grouped(llm.need_layer(il, "attn_output_a"), groups)
         out = g.permute(g.mul_mat(first, out), 0, 2, 1, 3)
         return llm.linear(il, "attn_output_b", g.cont(out, out.ne[0] * groups, n))
@@ -171,7 +172,8 @@ class DeepSeek4(Decoder):
         cells = blocks(llm, inp, sources, head)
         weights = g.soft_max(cells[1])
         comp = g.cont(g.permute(g.sum_rows(g.mul(cells[0], weights)), 1, 0, 2, 3))
-        comp = g.rope(llm.rms_norm(il, f"{name}_norm", comp), inp.write_pos)
+        comp = llm.rms_norm(il, f"{name}_norm", comp)
+        comp = llm.rope_end(comp, llm.hparams.n_rot(), inp.write_pos)
         if inp.k_rot is not None:
             comp = llm.hadamard(comp, inp.k_rot)
         g.expand(inp.cache.cpy_k(comp, inp.write, il))
@@ -206,7 +208,8 @@ class DeepSeek4(Decoder):
         """The compressed cells each token attends to."""
         g, hp, n = llm.graph, llm.hparams, llm.n_tokens
         head, n_head = hp.indexer_head_size, hp.indexer_n_head
-        q = g.rope(g.reshape(llm.linear(il, "indexer.attn_q_b", latent_q), head, n_head, n), pos)
+        q = g.reshape(llm.linear(il, "indexer.attn_q_b", latent_q), head, n_head, n)
+        q = llm.rope_end(q, hp.n_rot(), pos)
         q = llm.hadamard(q, inp.k_rot)  # type: ignore[arg-type]
         weights = g.scale(llm.linear(il, "indexer.proj", cur))
         keys = self._keys(llm, inp, il, head)
@@ -214,7 +217,7 @@ class DeepSeek4(Decoder):
         q = g.view(q, (head, n_head, n // streams, streams), (q.nb[1], q.nb[2], q.nb[3] // streams))
         weights = g.view(weights, (n_head, n // streams, 1, streams),
                          (weights.nb[1], weights.nb[2] // streams, weights.nb[3] // streams))
-        score = g.lightning_indexer(q, keys, weights, inp.mask)
+        score = indexer_scores(llm, q, keys, weights, inp.mask, il)
         return g.cont(g.top_k(score, min(score.ne[0], hp.indexer_top_k)))
 
     @staticmethod

@@ -10,6 +10,7 @@ from ...ggml.tensor import Tensor, row_size
 from ..hyper_connections import build_hc_post, build_hc_pre, expand_streams
 from ..kimi_delta_attention import KimiDeltaAttention
 from ..llm import AttnInput, Llm, Routing
+from ..sparse_attention import indexer_mask_type, indexer_scores
 from .kimi_k3 import KimiK3
 
 _GATHER_TOKENS = 16        # up to so many tokens the chosen cells are copied out instead of masked in place
@@ -40,7 +41,7 @@ class KpoolInput(AttnInput):
         self.ids = g.input("kpool_k_idxs", "i64", n)
         self.cells = g.input("pool_cells", "i32", self.count)
         self.members = g.input("pool_idxs", "i32", self.size, self.count)
-        self.visible = g.input("pool_mask", "f16", self.count, n)
+        self.visible = g.input("pool_mask", indexer_mask_type(llm), self.count, n)
         self.tail = g.input("tail_idxs", "i32", self.size - 1, n)
         self.live = g.input("gather_mask", "f32", self.n_chosen, 1, 1, n)
         self.new_members = g.input("new_pool_idxs", "i32", self.size, self.n_new)
@@ -140,7 +141,7 @@ class Glm5Next(KimiK3):
         pooled = g.reshape(g.get_rows(averages, inp.cells), head, 1, inp.count)
 
         weights = g.scale(g.mul_mat(llm.need_layer(il, "indexer.proj"), cur))
-        score = g.lightning_indexer(q, pooled, weights, inp.visible)
+        score = indexer_scores(llm, q, pooled, weights, inp.visible, il)
         top = g.top_k(score, inp.best)
         ranked = g.get_rows(g.reshape(score, 1, inp.count, n), top)
         order = g.argsort(g.reshape(ranked, inp.best, n))

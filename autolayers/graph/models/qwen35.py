@@ -2,10 +2,25 @@
 
 from __future__ import annotations
 
+from ...ggml.tensor import Tensor
 from ...records import replace
 from ..gated_delta_net import ROUTING, GatedDeltaNet
+from ..llm import Llm
 
-_ROW = GatedDeltaNet(ffn_norm="post_attention_norm", ffn_scales=True, ffn_bias=False, select="last",
+
+class Qwen35(GatedDeltaNet):
+    def head(self, llm: Llm, cur: Tensor) -> Tensor | None:
+        """With cls.output, its product is what embeddings are."""
+        if llm.weight("cls.output.weight") is None:
+            return super().head(llm, cur)
+        if llm.crops_early:
+            llm.output(cur)         # t_h_nextn
+        llm.t_embd = llm.output(llm.dense(cur, "cls.output"))
+        llm.graph.expand(llm.t_embd)
+        return llm.build_lora_mm(llm.need("output.weight"), cur, llm.weight("output.scale"))
+
+
+_ROW = Qwen35(ffn_norm="post_attention_norm", ffn_scales=True, ffn_bias=False, select="last",
                      select_before=(("qwen35_late_rows", "attention"), ("qwen35_last_rows", "late")))
 
 BUILDERS = {
