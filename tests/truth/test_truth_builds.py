@@ -16,6 +16,7 @@ from autolayers.flags.parse import parse
 PARTS = ("model", "context", "compute")
 MiB = 1 << 20
 PRINTED = 0.0151 * MiB          # logs have two decimals
+LIMITS = {"ROCm": {"gfx_target_version": 110000}, "SYCL": {"max_mem_alloc_size": 1 << 62, "onednn_optimized_gemm": 1}}
 Rows = dict[str, list[dict]]
 
 
@@ -44,7 +45,10 @@ BUILDS, REAL = grouped("builds", "build"), grouped("real", "backend", "build")
 def test_every_launch_to_the_byte(build: str) -> None:
     exact, plain = 0, [row for row in BUILDS[build] if "mtp" not in row["model"]]
     for row in BUILDS[build]:
-        devices = [Device.hypothetical(f"{size}MiB", f"CUDA{i}") for i, size in enumerate(row["gpus_mib"])]
+        backend = row.get("backend", "CUDA")
+        devices = [Device(f"{backend}{i}", size * MiB, size * MiB, backend=backend, limits=LIMITS[backend])
+                   if backend in LIMITS else Device.hypothetical(f"{size}MiB", f"{backend}{i}")
+                   for i, size in enumerate(row["gpus_mib"])]
         path = next(path for folder in ("headers", "more/headers")
                     if (FIXTURES / (path := f"{folder}/{row['model']}.gguf")).exists())
         if "error" in row:
