@@ -57,7 +57,6 @@ class Backend:
     mmap = True                          # False: its presence turns the mapping of files off
     has_igpu = True                      # llama.cpp lists devices that share the system's memory as of another kind
     igpu_mmap = True                     # the same, of a GPU that shares the system's memory
-    split_rows = False                   # exports split buffers for -sm row
     offload_min_batch = 0                # computes operations of at least so many rows whose weight is in RAM; 0: none
     added: Mapping[str, str] = {}        # operations that older builds of it do not run: the rule of those that do
     modelled = False                     # supports_op, alloc_size and graph_optimize are its own rules
@@ -92,6 +91,10 @@ class Backend:
     def kind(self) -> Hashable:
         """Devices of one kind have the same alignment, support the same operations and pad weights alike."""
         return self.name
+
+    def splits_rows(self) -> bool:
+        """Whether it exports split buffers, for -sm row."""
+        return False
 
     def lacks(self, op: Tensor) -> bool:
         """Whether this build of it is older than its support of an operation."""

@@ -50,7 +50,6 @@ class Sycl(CudaBuffers):
     host_buffer = "SYCL_Host"
     added: Mapping[str, str] = dict.fromkeys(("LIGHTNING_INDEXER", *HYPER_CONNECTIONS), "sycl_indexer")
     modelled = True
-    split_rows = True
     offload_min_batch = OFFLOAD_MIN_BATCH
     free_is_total = True               # without Level Zero's Sysman
     limits_are = (("max_mem_alloc_size", SIZE),)
@@ -69,6 +68,9 @@ class Sycl(CudaBuffers):
     @property
     def kind(self) -> Hashable:
         return self.name, self.max_size, self.one_dnn
+
+    def splits_rows(self) -> bool:
+        return True
 
     def supports_op(self, op: Tensor) -> bool:
         """do_ggml_backend_sycl_device_supports_op."""

@@ -158,6 +158,7 @@ class Rules(RuleSet):
                              "before, any with the larger keys; it copies large heads in small batches too",
                              after=11434)
     vulkan_reorders = Rule("backends", 7150, "#17475", "Vulkan runs a split's nodes in an order of its own")
+    cuda_splits_rows = Rule("backends", 0, "", "CUDA has split buffers for -sm row", last=9886, until=9892)
     converts_in_graph = Rule("backends", 9489, "#23907", "CUDA: the f16 copies of a quantised cache are part of the "
                              "compute buffer; before, of the pool", after=9484)
     cuda_indexer = Rule("backends", 10034, "", "CUDA runs DSA's lightning indexer", after=10019)

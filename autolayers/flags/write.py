@@ -11,10 +11,14 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from typing import Any
 
+# how builds without --load-mode say its modes
+_OLD_LOAD_MODES = {"auto": [], "mmap": ["--mmap"], "none": ["--no-mmap"], "mlock": ["--no-mmap", "--mlock"],
+                   "mmap+mlock": ["--mlock"], "dio": ["-dio"]}
+
 
 def to_words(params: Params, knows: Callable[[str], bool] | None = None) -> list[str]:
     """The words that say `params`, canonical short flags. `knows`: whether the build that reads them has a flag, None
-    for today's; tensors are then placed by -ot where it lacks a shorter flag.
+    for today's; older flags say the same where there are any: -ot places tensors, --no-mmap is -lm none.
 
     Raises ValueError for values that no command line can say (a comma in an override's pattern).
     """
@@ -44,6 +48,8 @@ def _said(params: Params, knows: Callable[[str], bool] | None = None) -> dict[st
             continue         # -mmdev says it
         if row.kind is OVERRIDES:
             found[row.canonical] = _override_words(value, row, knows)
+        elif row.field == "load_mode" and knows is not None and not knows(row.canonical):
+            found[row.canonical] = list(_OLD_LOAD_MODES[value])
         elif row.kind is REPOSITORY:
             found[row.canonical] = _repository_words(value, row)
         elif row.takes_value:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from struct import Struct
 
-from ..backends import HOST, backend, on
+from ..backends import HOST, on
 from ..builds import NEWEST_RULES
 from ..errors import LaunchRefused, UsageError
 from ..gguf import BY_NAME, row_size
@@ -24,7 +24,8 @@ if TYPE_CHECKING:
 _FLOAT = Struct("f")
 
 
-def model_devices(params: Params, devices: Sequence[Device]) -> tuple[tuple[Device, ...], bool, tuple[str, ...]]:
+def model_devices(params: Params, devices: Sequence[Device],
+                  rules: Rules = NEWEST_RULES) -> tuple[tuple[Device, ...], bool, tuple[str, ...]]:
     """llama_prepare_model_devices: what of the machine this model uses."""
     by_name = {device.name: device for device in devices}
     if params.device is not None:
@@ -51,8 +52,9 @@ def model_devices(params: Params, devices: Sequence[Device]) -> tuple[tuple[Devi
             used = [used[main]]
     if mode == "row":
         for device in used:
-            if not backend(device.backend).split_rows:
-                raise LaunchRefused(f"device {device.name} does not support split buffers")
+            if not on(device, rules=rules).splits_rows():
+                raise LaunchRefused(f"device {device.name} does not support split buffers (-sm row); use -sm layer or "
+                                    "-sm tensor")
     warnings = []
     if mode in ("row", "tensor") and used:
         warnings.append(f"split mode {mode}: the shares of the devices are an upper bound")

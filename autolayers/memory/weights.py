@@ -152,7 +152,7 @@ class WeightPlacer:
 
         Raises LaunchRefused where llama.cpp would not load the model, UsageError for names of devices it does not have.
         """
-        used, exact, warnings = model_devices(params, devices)
+        used, exact, warnings = model_devices(params, devices, self.rules)
         n = self.model.hparams.n_layer_all + 1
         wanted = params.layers_wanted(n)
         dev_of = layer_devices(n, wanted, used, params.tensor_split or (), self.rules)

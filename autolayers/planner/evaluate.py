@@ -220,7 +220,8 @@ class Evaluator:
         """The devices that llama.cpp uses with these flags, in its order."""
         key = (params.device, params.split_mode, params.main_gpu)
         if key not in self._names:
-            self._names[key] = [device.name for device in model_devices(params, self.machine.devices)[0]]
+            self._names[key] = [device.name for device in
+                                model_devices(params, self.machine.devices, self.estimator.rules)[0]]
         return self._names[key]
 
     def layers(self, params: Params) -> tuple[Usage, ...] | None:

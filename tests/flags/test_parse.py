@@ -281,6 +281,12 @@ def test_written_words_are_the_ones_people_use() -> None:
     assert to_words(Params()) == []
 
 
+@pytest.mark.parametrize("mode", ["auto", "none", "mmap", "mlock", "mmap+mlock", "dio"])
+def test_builds_without_load_mode_are_told_by_their_own_switches(mode: str) -> None:
+    words = to_words(Params(load_mode=mode), lambda flag: flag != "-lm")
+    assert "-lm" not in words and (parse(words).params.load_mode or "auto") == mode
+
+
 def test_what_no_command_line_can_say() -> None:
     with pytest.raises(ValueError, match="-ot cannot say a,b=CPU"):
         to_words(Params(overrides=(("a,b", "CPU"),)))

@@ -8,6 +8,7 @@ import json
 import pytest
 from support import FIXTURES, gpus, model
 
+from autolayers import estimate
 from autolayers.errors import LaunchRefused
 from autolayers.flags.parse import parse
 from autolayers.memory.cache import Memory, allocate
@@ -128,7 +129,7 @@ def test_batches(words: str, n_batch: int, n_ubatch: int, n_outputs_max: int) ->
     ("llama-3.1-8b-q4_k_m", "-np 257", "n_seq_max must be <= 256"),
     ("llama-3.1-8b-q4_k_m", "-b 3 -np 4", "below the 4 slots; use -np 3"),
     ("llama-3.1-8b-q4_k_m", "-sm none -mg 2", "main_gpu: 2"),
-    ("llama-3.1-8b-q4_k_m", "-sm row", "CUDA0 does not support split buffers"),
+    ("llama-3.1-8b-q4_k_m", "-sm row", "CUDA0 does not support split buffers .-sm row.; use -sm layer"),
     ("grok-moe", "-sm tensor", "split mode tensor is not implemented"),
     ("llama-3.1-8b-q4_k_m", "-sm tensor -fa off", "SPLIT_MODE_TENSOR requires flash_attn"),
     ("llama-3.1-8b-q4_k_m", "--embedding --pooling mean -np 3", "multiple of the slots"),
@@ -137,3 +138,13 @@ def test_batches(words: str, n_batch: int, n_ubatch: int, n_outputs_max: int) ->
 def test_refusals_have_llama_cpps_reason(name: str, words: str, reason: str) -> None:
     with pytest.raises(LaunchRefused, match=reason):
         launch(name, "-c 4096 " + words, 24576, 24576)
+
+
+def test_cuda_splits_rows_up_to_b9886() -> None:
+    """b9892 has no split buffers any more; before, each of two devices has half of the matrices and some rows."""
+    one, words = model("llama-3.1-8b-q4_k_m"), parse(["-c", "4096", "-sm", "row", "-ngl", "99"]).params
+    with pytest.raises(LaunchRefused, match="does not support split buffers"):
+        estimate(one, words, gpus(24576, 24576), build=9892)
+    found = estimate(one, words, gpus(24576, 24576), build=9886)
+    weights = [found.devices[name].model for name in ("CUDA0", "CUDA1")]
+    assert not found.exact and 0.9 * one.size < sum(weights) < 1.3 * one.size and max(weights) < 0.7 * one.size

@@ -73,6 +73,9 @@ class Cuda(CudaBuffers):
         if device is not None and device.compute_capability is not None:
             self.cc = 100 * device.compute_capability[0] + 10 * device.compute_capability[1]
 
+    def splits_rows(self) -> bool:
+        return self.rules.cuda_splits_rows
+
     @property
     def slow_quantised_cache(self) -> bool:
         return self.nvidia and self.cc == TURING        # 50 of 448 GB/s: an RTX 2070 SUPER, q8_0 behind 22k tokens
