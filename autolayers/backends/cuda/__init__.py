@@ -10,7 +10,7 @@ from .supported import supports_op
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Hashable, Mapping
+    from collections.abc import Hashable
 
     from ...builds import Rules
     from ...devices.device import Device
@@ -50,7 +50,6 @@ class Cuda(CudaBuffers):
     name = "CUDA"
     own_cards = True
     host_buffer = "CUDA_Host"
-    added: Mapping[str, str] = {"LIGHTNING_INDEXER": "cuda_indexer"}
     igpu_mmap = False
     offload_min_batch = OFFLOAD_MIN_BATCH
     modelled = True
@@ -81,7 +80,7 @@ class Cuda(CudaBuffers):
         return self.nvidia and self.cc == TURING        # 50 of 448 GB/s: an RTX 2070 SUPER, q8_0 behind 22k tokens
 
     def supports_op(self, op: Tensor) -> bool:
-        return self.reaches(op) and not self.lacks(op) and supports_op(op, self.rules)
+        return self.reaches(op) and supports_op(op, self.rules)
 
     def graph_optimize(self, nodes: list[Tensor], after: Tensor | None, add_alloc_dep: AddAllocDep) -> list[Tensor]:
         if self.rules.shared_expert_fused:

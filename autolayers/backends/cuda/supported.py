@@ -118,7 +118,7 @@ def _ssm_scan(op: Tensor, rules: Rules) -> bool:
 
 def _indexer(op: Tensor, rules: Rules) -> bool:
     q, k = op.src[0], op.src[1]
-    if q.ne[0] != 128 or not (q.ne[1] in (32, 64) or (q.ne[1] == 4 and rules.indexer_heads)):
+    if not rules.cuda_indexer or q.ne[0] != 128 or not (q.ne[1] in (32, 64) or (q.ne[1] == 4 and rules.indexer_heads)):
         return False
     for t in (q, k):
         if block_size(t.type) == 1 and any(n % 16 for n in t.nb[1:]):
