@@ -84,7 +84,7 @@ def resolve(model: Model, params: Params, rules: Rules = NEWEST_RULES, kind: str
     if rules.lacks(row.after):
         raise LaunchRefused(f"unknown model architecture: '{row.name}' (llama.cpp build {rules.number} is older)")
     for end, after in row.newer:
-        if rules.lacks(after) and any(name.endswith(end) for name in model.tensors):
+        if rules.lacks(after) and any(f".{name}".endswith(f".{end}") for name in model.tensors):
             raise LaunchRefused(f"wrong number of tensors: llama.cpp build {rules.number} knows no {end} of {row.name}")
     if rules.lacks(row.mtp_after) and not row.mtp_skipped and hp.n_layer_nextn and hp.router_layer < 0:
         raise LaunchRefused(f"wrong number of tensors: llama.cpp build {rules.number} has no MTP blocks of {row.name}")

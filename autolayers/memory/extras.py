@@ -178,23 +178,26 @@ def _draft(model: Model, params: Params, devices: Sequence[Device], context: Con
     their_placement = placement
     if draft is not None:
         their_placement = replace(place_weights(draft, theirs, devices, mtp, context.rules), target=placement)
-        found += [Extra("draft model weights", device, size, their_placement.exact and not draft.inexact)
-                  for device, size in _summed(their_placement.buffers, their_placement).items()]
-        warnings += draft.inexact
     target = None if draft is None else (model.hparams, context, memory)
     their_memory = allocate(whose, their_context, their_placement, target)
-    found += [Extra(f"{label} context", device, size, not whose.inexact)
+    measured = measure(whose, theirs, their_context, their_placement, their_memory, GraphCache())
+    doubt = context.rules.warning_for(whose.row)         # of the rules that were asked for till here
+    exact = not doubt and not whose.inexact
+    if draft is not None:
+        found += [Extra("draft model weights", device, size, exact and their_placement.exact)
+                  for device, size in _summed(their_placement.buffers, their_placement).items()]
+        warnings += [*draft.inexact, *([doubt] if doubt else [])]
+    found += [Extra(f"{label} context", device, size, exact)
               for device, size in _summed(their_memory.buffers, their_placement).items()]
     # logits and the hidden state, and where its backend samples: logits, probabilities, candidates and the token once
     # more
     n_vocab = whose.hparams.n_vocab or model.hparams.n_vocab
     row = n_vocab * (4 if sampled else 1) + whose.hparams.n_embd_out + 1
     found.append(Extra(f"{label} output buffer", "Host", context.n_seq_max * rows * row * 4, False))
-    measured = measure(whose, theirs, their_context, their_placement, their_memory, GraphCache())
     names = [*(device.name for device in their_placement.devices), "Host"]
     # Vocabularies mapped to the target's (d2t) and Markov heads leave up to one small tensor a row that is not modelled
     unsure = their_context.n_outputs_max * _SMALLEST if {"d2t", "markov_w1.weight"} & whose.tensors.keys() else 0
-    found += [Extra(f"{label} compute", name, size + unsure, not (unsure or measured.warning or whose.inexact))
+    found += [Extra(f"{label} compute", name, size + unsure, exact and not (unsure or measured.warning))
               for name, size in zip(names, measured.sizes, strict=True) if size]
     if measured.warning:
         warnings.append(f"{label}: {measured.warning}")

@@ -72,6 +72,17 @@ def test_files_that_a_build_refuses(name: str, build: int, newer: int) -> None:
     assert estimate(model(name), params, gpus(8192), build=newer).host.model
 
 
+def test_drafts_are_exact_from_their_own_build_on() -> None:
+    """DFlash was compared from b10816 on; attn_output.weight is not the output.weight that older loaders lack."""
+    draft = str(ROOT / "fixtures" / "more" / "headers" / "bor-dflash.gguf")
+    words = ["-c", "4096", "-ngl", "99", "-md", draft, "--spec-type", "draft-dflash"]
+    for build, exact in ((10280, False), (10816, True)):
+        found = estimate(model("qwen3-8b-q4_k_m"), parse(words).params, gpus(24576), build=build)
+        drafts = [extra for extra in found.extras if extra.name.startswith("draft") and "output" not in extra.name]
+        assert drafts and all(extra.exact is exact for extra in drafts)
+        assert any("dflash was compared from" in warning for warning in found.warnings) is not exact
+
+
 @pytest.mark.parametrize(("name", "build", "older", "newer", "words"), [
     ("qwen3-8b-q4_k_m", 11396, 11393, 11400, "-c 8192"), ("qwen3-8b-q4_k_m", 7420, 7400, 7450, "-c 8192 -ngl 20"),
     ("qwen3-8b-q4_k_m", 8600, 8571, 8607, "-c 8192 -ctk q8_0 -ctv q8_0"),
