@@ -251,7 +251,7 @@ _TABLE: Any = (
     _row("deepseek4", mixed_batch=False, embd_out="streams", memory="dsv4", window=SlidingWindow(0, "required"),
          rollback=True, rotated_indexer=True, tied="never", mtp="own", mtp_after=10227, swiglu_clamp="fused",
          note="every layer slides, MTP blocks too", after=9837, newer=(("exp_probs_b_vl.bias", 10760),),
-         exact_from=10816),
+         exact_from=_LATE),
     _row("chatglm", exact_from=9905),
     _row("glm4", "mrope|norm", mtp_tensors=False, after=4880),
     _row("glm4moe", "mrope|neox", defaults=_SIGMOID, mtp_skipped=True, mtp="norm", mtp_after=10593, after=5930),

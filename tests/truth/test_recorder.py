@@ -165,8 +165,9 @@ def test_predictions_are_rows() -> None:
 
 
 def test_random_launches_are_those_of_their_seed() -> None:
-    rows = random_rows.rows(300, 7)
-    assert rows == random_rows.rows(300, 7) != random_rows.rows(300, 8)
+    folders = truth.RECORDINGS["more"].headers
+    rows = random_rows.rows(300, 7, folders)
+    assert rows == random_rows.rows(300, 7, folders) != random_rows.rows(300, 8, folders)
     assert len({row["model"] for row in rows}) > 100 and {len(row["gpus_mib"]) for row in rows} == {1, 2, 3, 4}
     for row in rows:
         read = parse(row["args"].split())
