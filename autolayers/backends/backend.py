@@ -93,11 +93,11 @@ class Backend:
         return self.name
 
     def splits_rows(self) -> bool:
-        """Whether it exports split buffers, for -sm row."""
+        """Whether it exports ggml_backend_split_buffer_type, which -sm row needs."""
         return False
 
     def lacks(self, op: Tensor) -> bool:
-        """Whether this build of it is older than its support of an operation."""
+        """Whether the build is older than the backend's support of an operation."""
         rule = self.added.get(op.op)
         return rule is not None and not getattr(self.rules, rule)
 

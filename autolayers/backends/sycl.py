@@ -34,7 +34,7 @@ _GET_ROWS = frozenset((
     "iq3_s", "iq4_nl", "iq4_xs", "q2_K", "q3_K", "q4_0", "q4_1", "q4_K", "q5_0", "q5_1", "q5_K", "q6_K", "q8_0"))
 _INDEXER = frozenset(("f16", "f32", "bf16", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0", "iq4_nl"))
 _ONEDNN = frozenset(("f32", "q4_0", "q4_1", "q5_0", "q5_1", "q8_0"))     # or both f16
-_TOP_K = 32
+_TOP_K = 32                      # results of TOP_K at most, before Rules.sycl_top_k
 _ALWAYS = frozenset((
     "CONV_2D", "CONV_2D_DW", "CONV_TRANSPOSE_2D", "CONCAT", "DUP", "ARGMAX", "NONE", "RESHAPE", "VIEW", "PERMUTE",
     "TRANSPOSE", "ADD", "ADD1", "ADD_ID", "SUB", "COUNT_EQUAL", "MUL", "DIV", "REPEAT", "SQR", "SQRT", "SIN", "COS",

@@ -85,8 +85,8 @@ class Rules(RuleSet):
     gemma4_last_rows = Rule("graph", 9553, "", "Gemma 4 picks the output rows after its last norm", after=9548)
     fused_indexer = Rule("graph", 9976, "", "DSA's lightning indexer is one op; before, a product a head",
                          after=9968)
-    fused_streams = Rule("graph", 10054, "", "DeepSeek-V4's hyper connections are three ops; before, products and sums",
-                         after=10042)
+    fused_hyper_connections = Rule("graph", 10054, "", "DeepSeek-V4's hyper connections are three ops; before, "
+                                   "products and sums", after=10042)
     sinks_follow = Rule("graph", 10151, "", "attention with sinks runs where its neighbours do; before, where the "
                         "sinks are", after=10142)
     gpt_oss_late_rows = Rule("graph", 10159, "", "gpt-oss picks the output rows after its last layer", after=10156)
@@ -104,8 +104,7 @@ class Rules(RuleSet):
                         after=10605)
     minimax_alone = Rule("graph", 10666, "", "MiniMax-01 reserves its prompt for one sequence alone too", after=10662)
     stays_fused = Rule("graph", 10679, "", "a delta net and DSA's indexer are one op; before, only where "
-                       "their device has it",
-                       after=10666)
+                       "their device has it", after=10666)
     qkv_with_biases = Rule("graph", 10830, "", "all architectures apply the biases and scales of Q, K and V that a "
                            "file has", after=10825)
     l2_norm_of_rms = Rule("graph", 10830, "", "a delta net's L2 norm is a scaled RMS norm, not one op", after=10825)
@@ -140,50 +139,51 @@ class Rules(RuleSet):
     grams_first = Rule("graph", 11549, "", "embeddings of n-grams come before those of tokens", after=11434)
 
     # backends
+    cuda_splits_rows = Rule("backends", 0, "", "CUDA has split buffers for -sm row", last=9886, until=9892)
     metal_reorders = Rule("backends", 6450, "#15929", "Metal runs a split's nodes in an order of its own")
+    vulkan_reorders = Rule("backends", 7150, "#17475", "Vulkan runs a split's nodes in an order of its own")
     metal_reorders_far = Rule("backends", 8010, "#19555", "Metal moves nodes over 64 others and more kinds of them; "
                               "before, over 8")
     metal_scratch = Rule("backends", 8185, "", "Metal's flash attention and products of experts hold what their "
                          "kernels need")
+    converts_in_graph = Rule("backends", 9489, "#23907", "CUDA: the f16 copies of a quantised cache are part of the "
+                             "compute buffer; before, of the pool", after=9484)
+    cuda_indexer = Rule("backends", 10034, "", "CUDA runs DSA's lightning indexer", after=10019)
+    gathers_k_quants = Rule("backends", 10091, "", "CUDA runs GET_ROWS of K-quants", after=10088)
+    metal_hyper_connections = Rule("backends", 10235, "", "Metal runs hyper connections", after=10227)
+    metal_indexer = Rule("backends", 10240, "", "Metal runs DSA's lightning indexer", after=10235)
+    sycl_indexer = Rule("backends", 10306, "", "SYCL runs DSA's lightning indexer and hyper connections",
+                        after=10298)
+    vulkan_indexer = Rule("backends", 10662, "", "Vulkan runs DSA's lightning indexer", after=10644)
+    vulkan_hazards = Rule("backends", 10679, "#27812", "Vulkan keeps nodes apart that share memory with what the other "
+                          "reads", after=10666)
+    hip_top_k = Rule("backends", 10724, "", "ROCm runs TOP_K of more than 1024", after=10705)
+    keeps_weighted_experts = Rule("backends", 10752, "#27301", "CUDA keeps what a fused sum of weighted experts reads",
+                                  after=10739)
+    vulkan_hyper_connections = Rule("backends", 10852, "", "Vulkan runs hyper connections", after=10840)
+    mixed_cache_types = Rule("backends", 10878, "", "CUDA: flash attention takes any pair of cache types; before, f16, "
+                             "bf16, q4_0 and q8_0 with themselves", after=10867)
+    sycl_top_k = Rule("backends", 10970, "", "SYCL's TOP_K finds any number; before, 32", after=10950)
     metal_fusions = Rule("backends", 11063, "", "Metal packs what its table of fusions has, keeps what that reads and "
                          "reserves an f16 copy of every cache", after=10435)
+    keeps_top_k_moe = Rule("backends", 11138, "", "CUDA keeps what a fused choice of experts reads", after=11117)
+    scans_96 = Rule("backends", 11205, "", "CUDA runs SSM_SCAN of 96 states", after=11200)
+    vulkan_as_modelled = Rule("backends", 11236, "", "Vulkan's order is the one modelled; before, close to it",
+                              after=11223)
+    hip_sorts = Rule("backends", 11292, "", "ROCm sorts what its shared memory holds; before, 1024 at the most",
+                     after=11269)
     sycl_probes_onednn = Rule("backends", 11368, "", "SYCL's flash attention uses oneDNN only on devices that it has "
                               "kernels for", after=11349)
-    indexer_heads = Rule("backends", 11378, "", "the lightning indexer takes 4 heads on CUDA, any number on Metal; "
-                         "before, 32 or 64 and 64", after=11368)
+    indexer_heads = Rule("backends", 11378, "", "the lightning indexer takes 4 heads too on CUDA (before, 32 or 64), "
+                         "any number on Metal (before, 64)", after=11368)
+    shared_expert_fused = Rule("backends", 11378, "", "CUDA computes a shared expert together with the routed ones, "
+                               "directly behind them", after=11368)
     metal_adds_products = Rule("backends", 11434, "", "Metal packs a product and the sum that takes it", after=11401)
     metal_products_of_all = Rule("backends", 11549, "", "Metal packs that of a matrix of nearly any type; before, of "
                                  "ten", after=11434)
     metal_flash_pairs = Rule("backends", 11549, "", "Metal's flash attention with heads of two sizes takes five pairs, "
                              "before, any with the larger keys; it copies large heads in small batches too",
                              after=11434)
-    vulkan_reorders = Rule("backends", 7150, "#17475", "Vulkan runs a split's nodes in an order of its own")
-    cuda_splits_rows = Rule("backends", 0, "", "CUDA has split buffers for -sm row", last=9886, until=9892)
-    converts_in_graph = Rule("backends", 9489, "#23907", "CUDA: the f16 copies of a quantised cache are part of the "
-                             "compute buffer; before, of the pool", after=9484)
-    cuda_indexer = Rule("backends", 10034, "", "CUDA runs DSA's lightning indexer", after=10019)
-    metal_indexer = Rule("backends", 10240, "", "Metal too", after=10235)
-    sycl_indexer = Rule("backends", 10306, "", "SYCL too, and hyper connections", after=10298)
-    vulkan_indexer = Rule("backends", 10662, "", "Vulkan too", after=10644)
-    sycl_top_k = Rule("backends", 10970, "", "SYCL's TOP_K finds any number; before, 32", after=10950)
-    metal_streams = Rule("backends", 10235, "", "Metal runs hyper connections", after=10227)
-    vulkan_streams = Rule("backends", 10852, "", "Vulkan too", after=10840)
-    hip_top_k = Rule("backends", 10724, "", "ROCm runs TOP_K of more than 1024", after=10705)
-    hip_sorts = Rule("backends", 11292, "", "ROCm sorts what its shared memory holds; before, 1024 at the most",
-                     after=11269)
-    gathers_k_quants = Rule("backends", 10091, "", "CUDA runs GET_ROWS of K-quants", after=10088)
-    vulkan_hazards = Rule("backends", 10679, "#27812", "Vulkan keeps nodes apart that share memory with what the other "
-                          "reads", after=10666)
-    keeps_weighted_experts = Rule("backends", 10752, "#27301", "CUDA keeps what a fused sum of weighted experts reads",
-                                  after=10739)
-    mixed_cache_types = Rule("backends", 10878, "", "CUDA: flash attention takes any pair of cache types; before, f16, "
-                             "bf16, q4_0 and q8_0 with themselves", after=10867)
-    keeps_top_k_moe = Rule("backends", 11138, "", "CUDA keeps what a fused choice of experts reads", after=11117)
-    scans_96 = Rule("backends", 11205, "", "CUDA runs SSM_SCAN of 96 states", after=11200)
-    vulkan_as_modelled = Rule("backends", 11236, "", "Vulkan's order is the one modelled; before, close to it",
-                              after=11223)
-    shared_expert_fused = Rule("backends", 11378, "", "CUDA computes a shared expert together with the routed ones, "
-                               "directly behind them", after=11368)
     strided_unary = Rule("backends", 11549, "", "CUDA's unary operations take rows with gaps between their elements",
                          after=11434)
 

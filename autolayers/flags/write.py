@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .kinds import DEVICES, EXPERTS, EXPERTS_OF, FFN_OF, FILE_OF, OVERRIDES, REPOSITORY
+from .kinds import DEVICES, EXPERTS, EXPERTS_OF, FFN_OF, FILE_OF, LOAD_MODE, OVERRIDES, REPOSITORY
 from .params import EXPERTS_REGEX, FFN_REGEX, HOST_BUFFER, Params
 from .table import ARGUMENTS, Argument, rows_of
 
@@ -48,7 +48,7 @@ def _said(params: Params, knows: Callable[[str], bool] | None = None) -> dict[st
             continue         # -mmdev says it
         if row.kind is OVERRIDES:
             found[row.canonical] = _override_words(value, row, knows)
-        elif row.field == "load_mode" and knows is not None and not knows(row.canonical):
+        elif row.kind is LOAD_MODE and knows is not None and not knows(row.canonical):
             found[row.canonical] = list(_OLD_LOAD_MODES[value])
         elif row.kind is REPOSITORY:
             found[row.canonical] = _repository_words(value, row)

@@ -401,7 +401,8 @@ class Llm:
 
     def rope_end(self, heads: Tensor, n_rot: int, pos: Tensor, factors: Tensor | None = None, *,
                  back: bool = False) -> Tensor:
-        """Heads [head, n_head, n_tokens], the last `n_rot` elements of each rotated."""
+        """ggml_rope_set_offset: heads [head, n_head, n_tokens], the last `n_rot` elements of each rotated; before
+        Rules.ropes_end a part that is joined with the rest."""
         g = self.graph
 
         def rotated(t: Tensor) -> Tensor:

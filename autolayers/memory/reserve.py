@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 N_COPIES = 4                 # GGML_SCHED_MAX_COPIES: pipeline parallelism
 _KEPT = 64                   # of GraphCache
-_STREAMS = ("hc_pre", "hc_comb", "hc_post")     # hyper connections
+_HYPER_CONNECTIONS = ("hc_pre", "hc_comb", "hc_post")
 _DELTA_NETS = ("gdn_ar", "gdn_ch")     # the fused delta net, of one token a sequence and of more
 _CHUNKED = 16                # tokens a sequence with which llama.cpp asks for the latter
 
@@ -192,7 +192,7 @@ def count_kernels(setting: Setting) -> None:
 def _unresolved(setting: Setting) -> dict[str, bool]:
     rules = setting.context.rules
     return {"flash_attn": setting.context.flash_attn != "off", "lid": rules.fused_indexer,
-            **dict.fromkeys(_STREAMS, rules.fused_streams), **dict.fromkeys(_DELTA_NETS, True)}
+            **dict.fromkeys(_HYPER_CONNECTIONS, rules.fused_hyper_connections), **dict.fromkeys(_DELTA_NETS, True)}
 
 
 def _probes(setting: Setting) -> list[str]:
@@ -200,7 +200,7 @@ def _probes(setting: Setting) -> list[str]:
     probes = ["flash_attn"] if setting.context.flash_attn == "auto" else []
     if not setting.context.rules.stays_fused:
         probes += [*_DELTA_NETS, "lid"]
-    return probes + (list(_STREAMS) if setting.hparams.dsv4_hc_mult else [])
+    return probes + (list(_HYPER_CONNECTIONS) if setting.hparams.dsv4_hc_mult else [])
 
 
 def resolve_fused(setting: Setting, n_seqs: int) -> Graphs:

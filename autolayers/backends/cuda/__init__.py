@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 TURING = 750
 SHARED_MEMORY = 65536           # bytes that a workgroup of AMD's has
+_SORTED = 1024                  # elements of a row that one block sorts
 
 # Of cards by their names, as far as it decides the kernels: which have matrix cores of which kind (CDNA, RDNA 3 and 4)
 _GFX = (("RX 6|PRO W6", 100300), ("RX 7|PRO W7|780M|760M", 110000), ("8060S|8050S|8040S|890M|880M", 110501),
@@ -134,7 +135,7 @@ class Hip(Cuda):
     def supports_op(self, op: Tensor) -> bool:
         if op.op == "ARGSORT" or (op.op == "TOP_K" and not self.rules.hip_top_k):
             # HIP has no CUB to sort longer rows with
-            return op.src[0].ne[0] <= (SHARED_MEMORY // 4 if self.rules.hip_sorts else 1024)
+            return op.src[0].ne[0] <= (SHARED_MEMORY // 4 if self.rules.hip_sorts else _SORTED)
         return super().supports_op(op)
 
 

@@ -27,7 +27,7 @@ class Metal(Backend):
     alignment = 32
     has_igpu = False
     added: Mapping[str, str] = {
-        "LIGHTNING_INDEXER": "metal_indexer", **dict.fromkeys(HYPER_CONNECTIONS, "metal_streams")}
+        "LIGHTNING_INDEXER": "metal_indexer", **dict.fromkeys(HYPER_CONNECTIONS, "metal_hyper_connections")}
     modelled = True
     out_of_memory = (
         # ggml-metal-device.m

@@ -30,7 +30,7 @@ class Vulkan(Backend):
     igpu_mmap = False
     offload_min_batch = OFFLOAD_MIN_BATCH
     added: Mapping[str, str] = {
-        "LIGHTNING_INDEXER": "vulkan_indexer", **dict.fromkeys(HYPER_CONNECTIONS, "vulkan_streams")}
+        "LIGHTNING_INDEXER": "vulkan_indexer", **dict.fromkeys(HYPER_CONNECTIONS, "vulkan_hyper_connections")}
     modelled = True
     free_is_total = True               # without VK_EXT_memory_budget
     image = "-vulkan"

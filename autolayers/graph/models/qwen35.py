@@ -21,7 +21,7 @@ class Qwen35(GatedDeltaNet):
 
 
 _ROW = Qwen35(ffn_norm="post_attention_norm", ffn_scales=True, ffn_bias=False, select="last",
-                     select_before=(("qwen35_late_rows", "attention"), ("qwen35_last_rows", "late")))
+              select_before=(("qwen35_late_rows", "attention"), ("qwen35_last_rows", "late")))
 
 BUILDERS = {
     "qwen35": _ROW,
