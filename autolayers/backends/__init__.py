@@ -15,14 +15,17 @@ from ..builds import NEWEST_RULES
 from .backend import Backend
 from .cpu import HOST, REPACK, Cpu
 from .cuda import Cuda, Hip, Musa
+from .meta import Meta
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from ..builds import Rules
     from ..devices.device import Device
 
 __all__ = ["ALIASES", "BACKENDS", "CPU", "DEFAULT", "HOST", "REPACK", "Backend", "Cpu", "Cuda", "Hip", "backend",
-           "backend_of", "canonical", "failed_allocations", "on"]
+           "backend_of", "canonical", "failed_allocations", "on", "together"]
 
 # name -> its class, or file and class, imported when a device of it is first met
 BACKENDS: dict[str, type[Backend] | str] = {
@@ -72,3 +75,8 @@ def on(device: Device, index: int = 0, rules: Rules = NEWEST_RULES) -> Backend:
     """The backend on one device, `index` of a launch's, by a build's rules. A CPU as a device is one that is served."""
     known = backend(device.backend)
     return (backend("RPC-CPU") if known is Cpu else known)(device, index, rules)
+
+
+def together(devices: Sequence[Device], rules: Rules = NEWEST_RULES) -> Meta:
+    """The backend of -sm tensor on these devices."""
+    return Meta([on(device, 0, rules) for device in devices], rules)

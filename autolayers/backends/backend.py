@@ -68,6 +68,7 @@ class Backend:
     free_is_total = False                # where the driver does not report it, total is listed as free
     free_doubt = ""                      # why its free memory may be off
     remote = False                       # its devices are another machine's
+    communicator = 0                     # bytes of a device for the library that adds up results with -sm tensor
     # speed of a device of which it is not known
     bandwidth = 400e9                    # bytes per second
     fp16_per_bandwidth = 0.0             # operations for each byte of it; 0: as the card's generation has them
@@ -100,6 +101,11 @@ class Backend:
         """Whether the build is older than the backend's support of an operation."""
         rule = self.added.get(op.op)
         return rule is not None and not getattr(self.rules, rule)
+
+    @property
+    def parts(self) -> tuple[Backend, ...]:
+        """The devices that it stands for."""
+        return (self,)
 
     @classmethod
     def runs(cls, native: str) -> bool:

@@ -10,7 +10,7 @@ from ..records import replace
 from ..units import MiB
 from . import NOT_EXECUTABLE, cannot_start
 from . import command as commands
-from .log import OutOfMemory
+from .log import META, OutOfMemory
 from .session import LaunchMachine, backend
 from .verify import compare, used
 
@@ -208,7 +208,8 @@ def smaller_machine(machine: LaunchMachine, plan: Plan, launch: LaunchLog,
 def _held(launch: LaunchLog, device: str, usage: Usage, requested: int) -> int:
     """Bytes that were allocated on a device when it was asked for `requested` more: the log's, or where its level shows
     no buffers what is predicted: weights come first, then caches, which may be two, then graph buffers."""
-    seen = used(launch).get(device, 0)
+    found = used(launch)
+    seen = found.get(device, 0) + found.get(META, 0)
     if seen:
         return seen
     before = 0

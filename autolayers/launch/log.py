@@ -24,6 +24,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+META = "Meta()"             # all devices of -sm tensor: sizes are the largest that one of them has
 _DIGITS = 20                # of a number of bytes; more are none
 _LINE_LIMIT = 1 << 16      # llama.cpp's own lines are short; longer ones (prompts, base64 images) tell nothing here
 
@@ -107,6 +108,8 @@ class LaunchLog:
 
     def device_of(self, buffer: str) -> str:
         """The device of a buffer's name. RPC buffers are numbered per server, RPC devices through all servers."""
+        if buffer.startswith("Meta("):
+            return META
         name, _, endpoint = buffer.partition("[")
         behind = self.endpoints.get(endpoint.rstrip("]"), [])
         number = name[len(Rpc.name):]

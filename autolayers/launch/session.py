@@ -13,6 +13,7 @@ from ..output import say
 from ..records import dataclass, replace
 from ..units import mib
 from . import command as commands
+from .log import META
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -199,7 +200,8 @@ class Session:
         for device, size in worse.items():
             say(f"observed {found.date[:10] or 'before'}: {device} takes {mib(size)} more than predicted with these "
                 "flags; planned with that")
-        devices = tuple(replace(d, free=max(0, d.free - worse.get(d.name, 0))) for d in machine.devices)
+        devices = tuple(replace(d, free=max(0, d.free - worse.get(d.name, worse.get(META, 0))))
+                        for d in machine.devices)
         return self._plan(LaunchMachine(devices, machine.host), advise)
 
     def _checked(self, plan: Plan) -> Plan:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from ..backends import HOST
+from ..memory.breakdown import Usage
 from ..records import dataclass
 from ..units import MiB, mib
+from .log import META
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -93,7 +95,13 @@ def compare(launch: LaunchLog, predicted: Breakdown, margins: dict[str, int] | N
     lines = []
     # drafting with MTP blocks, the first token reserves the model's own graph anew: their context has its hidden state
     anew = "compute" if launch.loads and "compute (second)" in launch.loads[0].buffers else ""
-    for device, usage in [*predicted.devices.items(), ("Host", predicted.host)]:
+    devices = dict(predicted.devices)
+    caches = 0
+    if any(device == META for device, _ in observed):
+        devices = {META: Usage(*(max(getattr(use, part) for use in devices.values()) for part in PARTS))}
+        caches = sum(len(sizes) for name, sizes in launch.loads[0].buffers.get("context", {}).items()
+                     if launch.device_of(name) == META) if launch.loads else 0
+    for device, usage in [*devices.items(), ("Host", predicted.host)]:
         for part in PARTS:
             size = getattr(usage, part)
             key = (device, part)
@@ -103,6 +111,8 @@ def compare(launch: LaunchLog, predicted: Breakdown, margins: dict[str, int] | N
             if value is None and not size and observed:
                 value = 0
             note = "mapped from the file: address range, not memory" if key == ("Host", "model") and mapped else ""
+            if key == (META, "context") and caches > 1:
+                note = "the largest part of each cache, not a device's"
             lines.append(Line(device, part, size, value, rounding.get(key, round(_ROUNDING * MiB) + 1), note,
                               at_most=part == anew))
     output = _sum(launch, "output")

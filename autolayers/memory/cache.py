@@ -108,7 +108,10 @@ class _Builder:
             row = self.rows.get(buffer, CPU)
             size = self.sizes[key] = row.padded(type_, ne, n_bytes(type_, ne))
         parts: list[tuple[str, int]] = [(buffer, size)]
-        if buffer in self.placement.shares:       # split modes row and tensor: an upper bound, cut at a head
+        if buffer != HOST and self.placement.slices:
+            parts = [(name, self.rows[name].padded(type_, part, n_bytes(type_, part)))
+                     for name, part in self.placement.slices.of(f"{name}_l{il}", type_, ne)]
+        elif buffer in self.placement.shares:     # split mode row: an upper bound, cut at a head
             head = size // max(1, self.hp.n_head_kv(il))
             parts = [(name, min(size, int(size * share) + head))
                      for name, share in self.placement.shares.items() if share > 0]
@@ -119,7 +122,7 @@ class _Builder:
     def layer(self, kind: str, il: int, make: Callable[[], CacheLayer]) -> CacheLayer:
         """A layer of a cache, as it was where an earlier launch had it in the same buffer."""
         buffer = self.placement.dev_layer[il] if self.context.offload_kqv else HOST
-        if buffer in self.placement.shares:
+        if self.placement.slices or buffer in self.placement.shares:
             return make()
         found = self.known.get((kind, il, buffer))
         if found is None:

@@ -39,15 +39,29 @@ def measure(model: Model, params: Params, context: Context, placement: Placement
             runtime: bool = False, enough: Callable[[tuple[int, ...]], bool] | None = None) -> Measured:
     """What llama_context::sched_reserve would allocate; with `runtime` also what real use may need above it. Where
     `enough` accepts what the prompt graph takes, nothing more is measured."""
+    together = len(placement.devices) if placement.slices else 0
+
+    def spread(sizes: tuple[int, ...]) -> tuple[int, ...]:
+        """With -sm tensor each device has a buffer for the whole graph."""
+        return (sizes[0],) * together + sizes[1:] if together else sizes
+
     build = builder(model.architecture, mtp=context.kind == "mtp")
     if build is not None:
+        halt = None if enough is None else lambda sizes: enough(spread(sizes))
         try:
-            return _simulated(model, params, context, placement, memory, cache, runtime, build, enough)
+            found = _simulated(model, params, context, placement, memory, cache, runtime, build, halt)
+            return replace(found, sizes=spread(found.sizes), runtime=found.runtime and spread(found.runtime))
         except Contradiction:
             pass
     from .bound import upper_bound
 
-    return upper_bound(model, params, context, placement, memory)
+    found = upper_bound(model, params, context, placement, memory)
+    return replace(found, sizes=spread(_joined(found.sizes))) if together else found
+
+
+def _joined(sizes: tuple[int, ...]) -> tuple[int, ...]:
+    """The most of any device, and the host."""
+    return max(sizes[:-1]), sizes[-1]
 
 
 def kernels(model: Model, params: Params, context: Context, placement: Placement, memory: Memory,
@@ -73,14 +87,15 @@ def _simulated(model: Model, params: Params, context: Context, placement: Placem
     larger = runtime_sizes(setting, result) if more and not result.stopped else None
     sizes, warning = result.sizes, ""
     if any(backend.undecided for backend in setting.backends) and not result.stopped:
-        other = tuple([backend.otherwise() or device
-                       for device, backend in zip(placement.devices, setting.backends, strict=False)])
+        parts = [part for backend in setting.backends for part in backend.parts]
+        other = tuple([part.otherwise() or device for device, part in zip(placement.devices, parts, strict=False)])
         placement = replace(placement, devices=other)
         sizes = _larger(sizes, prepare(model, params, context, placement, memory, build, GraphCache()))
     if not all(backend.modelled for backend in setting.backends) and not result.stopped:
         from .bound import upper_bound
 
         bound = upper_bound(model, params, context, placement, memory).sizes
+        bound = _joined(bound) if placement.slices else bound
         sizes = tuple([max(size + size // _ORDERS, most) for size, most in zip(sizes, bound, strict=True)])
     if context.layer_inputs and not _keeps_inputs(build):
         hp = model.hparams

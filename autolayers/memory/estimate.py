@@ -189,7 +189,8 @@ class Estimator:
         if inputs:
             context = replace(context, layer_inputs=inputs)
         placement = self.placer.place(params, devices, context.load_mtp)
-        key = (context, placement.devices, placement.dev_layer, placement.shares)
+        key = (context, placement.devices, placement.dev_layer, placement.shares,
+               placement.slices and placement.slices.key)
         if self._memory is None or self._memory[0] != key:       # searches ask for the same caches many times in a row
             layers = self._cache_layers.setdefault(key[:2], {})
             self._memory = key, allocate(self.model, context, placement, known=layers)

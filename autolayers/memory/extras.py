@@ -225,11 +225,18 @@ def _lora(header: Header, model: Model, placement: Placement) -> list[Extra]:
         if not dot or part not in ("lora_a", "lora_b"):
             continue
         target = placement.lookup(base)
-        where = HOST if target is None or target.buffer == REPACK else target.buffer
-        row = CPU if placement.is_host(where) else on(placement.device(where))
-        buffers[where] = buffers.get(where, 0) + row.padded(info.type, info.ne, info.n_bytes)
+        for where in _devices(HOST if target is None or target.buffer == REPACK else target.buffer, placement):
+            row = CPU if placement.is_host(where) else on(placement.device(where))
+            buffers[where] = buffers.get(where, 0) + row.padded(info.type, info.ne, info.n_bytes)
     exact = placement.exact and not model.inexact
     return [Extra("LoRA", device, size, exact) for device, size in _summed(buffers, placement).items()]
+
+
+def _devices(buffer: str, placement: Placement) -> list[str]:
+    """With -sm tensor every device has a copy of what an adapter brings."""
+    if placement.slices and not placement.is_host(buffer):
+        return [device.name for device in placement.devices]
+    return [buffer]
 
 
 def _control_vector(model: Model, placement: Placement) -> list[Extra]:
@@ -238,7 +245,7 @@ def _control_vector(model: Model, placement: Placement) -> list[Extra]:
     hp = model.hparams
     buffers: dict[str, int] = {}
     for il in range(1, hp.n_layer):
-        where = placement.dev_layer[il]
-        row = CPU if where == HOST else on(placement.device(where))
-        buffers[where] = buffers.get(where, 0) + row.padded("f32", (hp.n_embd, 1, 1, 1), 4 * hp.n_embd)
+        for where in _devices(placement.dev_layer[il], placement):
+            row = CPU if where == HOST else on(placement.device(where))
+            buffers[where] = buffers.get(where, 0) + row.padded("f32", (hp.n_embd, 1, 1, 1), 4 * hp.n_embd)
     return [Extra("control vector", device, size, True) for device, size in _summed(buffers, placement).items()]

@@ -69,7 +69,21 @@ def margin(device: Device, model: Model, params: Params, use: Static, ops: Ops |
     hp = model.hparams
     caches = 2 if hp.is_swa_any or any(hp.is_recr(il) for il in range(hp.n_layer_all)) else 1
     n_buffers = bool(usage.model) + bool(usage.context) * caches + bool(usage.compute)
-    return parts(device, ops or ops_of(model, params, use), usage, n_buffers, peak.get(device.name, 0))
+    found = parts(device, ops or ops_of(model, params, use), usage, n_buffers, peak.get(device.name, 0))
+    sums = _sums(device, model, params, use)
+    return (*found, ("sums between devices", sums)) if sums else found
+
+
+def _sums(device: Device, model: Model, params: Params, use: Static) -> int:
+    """Bytes for adding up what the devices of -sm tensor have of a matrix's result: in each step of a butterfly the
+    largest such result, of all experts of a token (ggml_backend_meta_graph_compute, as modelled), and the backend's
+    own."""
+    n_devices = sum(usage.total > 0 for usage in use.devices.values())
+    if params.split_mode != "tensor" or n_devices < 2:
+        return 0
+    hp = model.hparams
+    largest = 4 * hp.n_embd * use.n_ubatch * (max(1, hp.n_expert_used_max) if hp.n_expert else 1)
+    return (n_devices - 1).bit_length() * largest + on(device).communicator
 
 
 def ops_of(model: Model, params: Params, use: Static,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..backends import CPU, HOST, REPACK, Cpu, on
+from ..backends import CPU, HOST, REPACK, Cpu, on, together
 from ..ggml.tensor import Buffer, Tensor, block_size
 from ..gguf import BY_NAME
 from ..graph.llm import CacheView, Llm, StateView
@@ -27,6 +27,8 @@ def prepare(model: Model, params: Params, context: Context, placement: Placement
     """Everything `reserve` needs, for one launch."""
     hp = model.hparams
     backends: list[Backend] = [on(device, i, context.rules) for i, device in enumerate(placement.devices)]
+    if placement.slices:
+        backends = [together(placement.devices, context.rules)]
     pinned = [buffer for backend in backends if (buffer := backend.host_buffer_type())]
     backends.append(Cpu(pinned[0] if pinned and backends[0].host_buffer else None, context.rules))
     buffers = {buffer.name: buffer for buffer in (*reversed(pinned), *(backend.buffer for backend in backends))}

@@ -33,6 +33,8 @@ def model_devices(params: Params, devices: Sequence[Device],
             if name not in by_name:
                 raise UsageError(f"invalid device: {name} (there are: {', '.join(by_name) or 'none'})")
         used = [by_name[name] for name in params.device]
+    elif params.split_mode == "tensor":
+        used = list(devices)
     else:
         gpus: list[Device] = []
         for device in devices:
@@ -50,14 +52,16 @@ def model_devices(params: Params, devices: Sequence[Device],
             raise LaunchRefused(f"invalid value for main_gpu: {main} (available devices: {len(used)})")
         else:
             used = [used[main]]
+    if mode == "tensor" and not used:
+        raise LaunchRefused("split mode tensor needs at least one device")
     if mode == "row":
         for device in used:
             if not on(device, rules=rules).splits_rows():
                 raise LaunchRefused(f"device {device.name} does not support split buffers (-sm row); use -sm layer or "
                                     "-sm tensor")
     warnings = []
-    if mode in ("row", "tensor") and used:
-        warnings.append(f"split mode {mode}: the shares of the devices are an upper bound")
+    if mode == "row" and used:
+        warnings.append("split mode row: the shares of the devices are an upper bound")
     warnings += dict.fromkeys(doubt for device in used if (doubt := on(device).doubt))
     return tuple(used), not warnings, tuple(warnings)
 
@@ -109,16 +113,16 @@ def _splits(devices: Sequence[Device], tensor_split: Sequence[float]) -> list[fl
 
 
 def shares_of(params: Params, used: Sequence[Device]) -> dict[str, float]:
+    """Each device's part of a matrix with split mode row."""
     splits = _splits(used, params.tensor_split or ())
     total = sum(splits) or 1.0
     return {device.name: share / total for device, share in zip(used, splits, strict=True)}
 
 
-def split_tensor(shares: dict[str, float], type_: str, ne: tuple[int, int, int, int], size: int, divisible: bool,
-          granule: int = 512) -> list[tuple[str, int]]:
-    """(device, bytes) of a tensor that split mode row or tensor spreads: at most its share and one granule of rows, or
-    all of it on every device. An upper bound: llama.cpp's own cuts (llama_meta_device_get_split_state) are not
-    followed."""
+def split_rows(shares: dict[str, float], type_: str, ne: tuple[int, int, int, int], size: int, divisible: bool,
+               granule: int = 512) -> list[tuple[str, int]]:
+    """(device, bytes) of a tensor that split mode row spreads: at most its share and one granule of rows, or all of it
+    on every device. An upper bound."""
     if not divisible:
         return [(name, size) for name in shares]
     extra = row_size(type_, ne[0]) * granule * ne[2] if type_ in BY_NAME else size

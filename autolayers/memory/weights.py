@@ -12,13 +12,14 @@ measuring pass does.
 
 from __future__ import annotations
 
-from ..backends import CPU, HOST, REPACK, Cpu, on
+from ..backends import CPU, HOST, REPACK, Cpu, on, together
 from ..builds import NEWEST_RULES
 from ..errors import LaunchRefused, UsageError
 from ..ggml.tensor import Buffer
-from ..gguf import BY_NAME, TensorInfo
+from ..gguf import BY_NAME, TensorInfo, n_bytes
 from ..records import dataclass, field, lazy, replace
-from .split import layer_devices, model_devices, shares_of, split_tensor
+from .slices import Slices
+from .split import layer_devices, model_devices, shares_of, split_rows
 from .weight_op import weight_supported
 
 TYPE_CHECKING = False
@@ -86,7 +87,9 @@ class Placement:
     resident: int                        # bytes of host weights that must be in RAM even if they are mapped
     exact: bool = True
     warnings: tuple[str, ...] = ()
-    shares: dict[str, float] = field(default_factory=dict)   # split modes row and tensor: a device's part of a matrix
+    shares: dict[str, float] = field(default_factory=dict)   # split modes row, tensor: a device's part of the weights
+    # split mode tensor: what each device holds of what lies on the first, which stands for all of them
+    slices: Slices | None = None
     _devices: dict[str, Device] = field(default_factory=dict, repr=False)
     target: Placement | None = None      # of a draft's target, whose embeddings and head the draft may use
 
@@ -155,16 +158,27 @@ class WeightPlacer:
         used, exact, warnings = model_devices(params, devices, self.rules)
         n = self.model.hparams.n_layer_all + 1
         wanted = params.layers_wanted(n)
-        dev_of = layer_devices(n, wanted, used, params.tensor_split or (), self.rules)
-        shares = shares_of(params, used) if params.split_mode in ("row", "tensor") else {}
-        groups = _Pass(self._table(load_mtp), self.rules, params, devices, used, shares).groups(dev_of)
+        shares = shares_of(params, used) if params.split_mode == "row" else {}
+        slices = None
+        if params.split_mode == "tensor" and used:
+            slices = Slices(self.model, self._table(load_mtp).names, [device.name for device in used],
+                            params.tensor_split or (), self.rules)
+            if not slices.exact:
+                exact = False
+                warnings += ("split mode tensor: the devices' slices are an upper bound for this build",)
+        dev_of = layer_devices(n, wanted, used[:1] if slices else used, params.tensor_split or (), self.rules)
+        groups = _Pass(self._table(load_mtp), self.rules, params, devices, used, shares, slices).groups(dev_of)
         buffers: dict[str, int] = {}
         for group in groups:
             for name, size in group.buffers.items():
                 buffers[name] = buffers.get(name, 0) + size
+        if slices:
+            whole = sum([placed.size for group in groups for placed in group.tensors.values()
+                         if placed.buffer == used[0].name])
+            shares = {device.name: buffers.get(device.name, 0) / whole for device in used} if whole else {}
         return Placement(
             used, wanted if used else 0, tuple(dev_of[:-1]), dev_of[-1], tuple(groups), buffers,
-            sum([group.resident for group in groups]), exact, warnings, shares,
+            sum([group.resident for group in groups]), exact, warnings, shares, slices,
             {device.name: device for device in devices})
 
     def by_layer(self, params: Params, device: Device, load_mtp: bool = False) -> list[int]:
@@ -199,6 +213,7 @@ class _Table:
     def __init__(self, model: Model, load_mtp: bool, rules: Rules) -> None:
         self.model = model
         self.created = created_tensors(model, load_mtp, rules)
+        self.names = {item.weight.info.name for item in self.created}
         twins = {item.weight.info.name for item in self.created if item.duplicate}
         self.twin = [item.weight.info.name in twins for item in self.created]      # may be created twice
         together: dict[object, tuple[int, list[int]]] = {}
@@ -273,22 +288,28 @@ class _Pass:
     """One launch's pass over the tensors."""
 
     def __init__(self, table: _Table, rules: Rules, params: Params, devices: Sequence[Device],
-                 used: Sequence[Device], shares: dict[str, float], every_copy: bool = False) -> None:
+                 used: Sequence[Device], shares: dict[str, float], slices: Slices | None = None,
+                 every_copy: bool = False) -> None:
         """`every_copy`: each layer gets its copy of a tensor that every device copies."""
-        self.table, self.rules, self.model, self.shares = table, rules, table.model, shares
+        self.table, self.rules, self.model, self.shares, self.slices = table, rules, table.model, shares, slices
         self.every_copy = every_copy
-        self.devices = {device.name: on(device, rules=rules) for device in devices}
-        self.mine = {device.name for device in used}
+        self.devices: dict[str, Backend] = {device.name: on(device, rules=rules) for device in devices}
+        self.parts = dict(self.devices)
+        if slices:
+            self.devices[used[0].name] = together(used, rules)
+        self.mine = set() if slices else {device.name for device in used}      # what overrides can name
         pinned = None
         if not params.no_host:
-            pinned = next((self.devices[d.name] for d in used if self.devices[d.name].host_buffer), None)
+            leading = used[:1] if slices else used
+            pinned = next((self.devices[d.name] for d in leading if self.devices[d.name].host_buffer), None)
         repack = params.repack is not False
         self.host_of = table.host_buffers(pinned, repack)
         self.sized_by = dict(self.devices)             # by buffer type, those of plain host memory left out
         if pinned is not None:
             self.sized_by[pinned.host_buffer] = Cpu(pinned.host_buffer_type())
         self.use_mmap = (params.load_mode or "auto") in ("auto", "mmap", "mmap+mlock") and all(
-            self.devices[d.name].mmap and (d.kind != "igpu" or self.devices[d.name].igpu_mmap) for d in used)
+            self.parts[d.name].mmap and (slices is not None or d.kind != "igpu" or self.parts[d.name].igpu_mmap)
+            for d in used)
         self.lazy_mode = params.lazy_mode or "auto"
         for _, target in params.overrides:
             if target != HOST and target not in self.devices:
@@ -297,7 +318,8 @@ class _Pass:
         self.there: dict[str, tuple[str, ...]] = {}   # of tensors that may be created twice: where they are already
         self.mapped: set[str] = set()
         settings = (tuple([(name, backend.kind, name in self.mine) for name, backend in self.devices.items()]),
-                    pinned and pinned.kind, repack, self.use_mmap, self.lazy_mode, tuple(shares.items()), every_copy)
+                    pinned and pinned.kind, repack, self.use_mmap, self.lazy_mode, tuple(shares.items()),
+                    slices and slices.key, every_copy)
         self.placed, self.twins = table.placed.setdefault(settings, ({}, {}))
 
     def groups(self, dev_of: Sequence[str]) -> list[WeightGroup]:
@@ -344,9 +366,9 @@ class _Pass:
             if device != HOST and table.supported(self.devices[device], self.devices[device].buffer)[i]:
                 buffer = device
         on_device = buffer in self.devices
-        if on_device and buffer not in self.mine:
-            raise LaunchRefused(f"tensor {info.name} is overridden to {buffer}, which the model does not use; "
-                                "llama.cpp aborts")
+        if target in self.devices and target not in self.mine:
+            why = "and -sm tensor has no buffers of one device" if self.slices else "which the model does not use"
+            raise LaunchRefused(f"tensor {info.name} is overridden to {buffer}, {why}; llama.cpp aborts")
         if table.twin[i]:
             there = self.there.setdefault(info.name, ())
             always_copied = self.model.row.tied == "first" and info.name == "token_embd.weight"
@@ -356,8 +378,12 @@ class _Pass:
                 self.there[info.name] = (*there, buffer)
         size = table.sizes(self.sized_by.get(buffer, CPU))[i]
         parts = [(buffer, size)]
-        if on_device and self.shares:
-            parts = split_tensor(self.shares, info.type, info.ne, size, item.weight.op.startswith("MUL_MAT"))
+        if on_device and self.slices:
+            known = info.type in BY_NAME
+            parts = [(name, self.parts[name].padded(info.type, ne, n_bytes(info.type, ne)) if known else size)
+                     for name, ne in self.slices.of(info.name, info.type, info.ne)]
+        elif on_device and self.shares:
+            parts = split_rows(self.shares, info.type, info.ne, size, item.weight.op.startswith("MUL_MAT"))
         for name, part in parts:
             group.buffers[name] = group.buffers.get(name, 0) + part
         group.tensors[info.name] = PlacedTensor(info.name, info, buffer, size, item.duplicate)

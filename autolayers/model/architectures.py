@@ -107,6 +107,10 @@ class Architecture:
     cls_softmax: bool = False   # rank pooling ends in a softmax
     flash_attn: bool = True     # False: flash attention is forced off
     split_tensor: bool = True   # -sm tensor is allowed
+    # what it cuts otherwise: whole: nothing; states: no recurrent states; groups: heads by output groups, where there
+    # are residual streams; gated: Q with a gate of each head, and delta nets whose keys and values alternate (-apart:
+    # whose values follow all keys)
+    slices: Literal["", "whole", "states", "groups", "gated", "gated-apart"] = ""
     # graphs in use may be larger than reserved: with the tokens of a sequence; cache: also with what the cache holds
     graph_grows: Literal["", "sequence", "cache"] = ""
     all_outputs: bool = False   # every token of a batch may be an output (encoders)
@@ -141,6 +145,7 @@ else:
 _LATE_EMBD: Any = (("layer_embd_with_input", {"places": {"per_layer_token_embd": "output"}}),)
 _LAST_NORM: Any = {"token_embd_norm": "output"}     # misnamed, it is the output norm
 _LATE = 11311          # exact_from of architectures that no older build was compared for
+_UNSPLIT: Any = {"split_tensor": False}
 _SIGMOID = {"expert_gating_func": 2}
 _ALIBI = {"f_max_alibi_bias": 8.0}
 _DELTA = {"ssm_a": "MUL"}     # the decay is a factor, not what SSM_SCAN reads
@@ -185,18 +190,19 @@ _TABLE: Any = (
     _row("qwen3", "neox", cls_softmax=True, after=4880),
     _row("qwen3moe", "neox", after=4880),
     _row("qwen3next", "neox", memory="hybrid", trunk_only=True, recurrent="interval", state="ssm-groups", ops=_DELTA,
-         mtp="attention", mtp_after=10235, ollama_single=True, after=6170),
+         slices="gated-apart", mtp="attention", mtp_after=10235, ollama_single=True, after=6170),
     _row("qwen3vl", "imrope", cls_softmax=True, ollama_single=True, after=6170),
     _row("qwen3vlmoe", "imrope", ollama_single=True, after=6170),
     _row("qwen3tts", "imrope", split_tensor=False, after=10261, exact_from=10280),
     _row("qwen35", "imrope", memory="hybrid", trunk_only=True, recurrent="interval", state="ssm-groups", rollback=True,
-         ops=_DELTA, mtp_whole=_SKIPS_MTP, mtp="norm", mtp_after=9113, ollama_single=True, after=6170,
+         slices="gated", ops=_DELTA, mtp_whole=_SKIPS_MTP, mtp="norm", mtp_after=9113, ollama_single=True, after=6170,
          newer=(("cls.output.weight", 11349),), exact_from=10068),
     _row("qwen35moe", "imrope", memory="hybrid", trunk_only=True, recurrent="interval", state="ssm-groups",
-         rollback=True, ops=_DELTA, mtp_whole=_SKIPS_MTP, mtp="norm", mtp_after=9113, ollama_single=True, after=6170),
+         rollback=True, slices="gated", ops=_DELTA, mtp_whole=_SKIPS_MTP, mtp="norm", mtp_after=9113,
+         ollama_single=True, after=6170),
     _row("qwen4exp", "imrope", ple=True, embd_out="streams", memory="hybrid-idx", trunk_only=True, recurrent="interval",
-         state="ssm-groups", rollback=True, indexer="attention", ops=_DELTA, lazy_embd=True, split_tensor=False,
-         after=10644, exact_from=_LATE),
+         state="ssm-groups", rollback=True, indexer="attention", ops=_DELTA, lazy_embd=True,
+         slices="gated", before=(("qwen4exp_splits_tensors", _UNSPLIT),), after=10644, exact_from=_LATE),
     _row("phi2", "neox", tied="never"),
     _row("phi3", "neox", note="the window is read and then disabled"),
     _row("phimoe", "neox", after=4440, exact_from=9905),
@@ -250,8 +256,8 @@ _TABLE: Any = (
          split_tensor=False, after=9409, exact_from=10068),
     _row("deepseek4", mixed_batch=False, embd_out="streams", memory="dsv4", window=SlidingWindow(0, "required"),
          rollback=True, rotated_indexer=True, tied="never", mtp="own", mtp_after=10227, swiglu_clamp="fused",
-         note="every layer slides, MTP blocks too", after=9837, newer=(("exp_probs_b_vl.bias", 10760),),
-         exact_from=_LATE),
+         note="every layer slides, MTP blocks too", slices="groups", before=(("dsv4_splits_tensors", _UNSPLIT),),
+         after=9837, newer=(("exp_probs_b_vl.bias", 10760),), exact_from=_LATE),
     _row("chatglm", exact_from=9905),
     _row("glm4", "mrope|norm", mtp_tensors=False, after=4880),
     _row("glm4moe", "mrope|neox", defaults=_SIGMOID, mtp_skipped=True, mtp="norm", mtp_after=10593, after=5930),
@@ -315,9 +321,10 @@ _TABLE: Any = (
     _row("smollm3", after=5830, exact_from=9905),
     _row("gpt-oss", "neox", window=SlidingWindow(2, "required"), tied="never", after=5930),
     _row("lfm2", "neox", memory="hybrid", window=SlidingWindow(0, "attention"), recurrent="no-kv", state="shortconv",
-         rollback=True, places=_LAST_NORM, ollama_single=True, after=5830),
+         rollback=True, places=_LAST_NORM, ollama_single=True, slices="states",
+         before=(("lfm2_splits_tensors", _UNSPLIT),), after=5830),
     _row("lfm2moe", "neox", memory="hybrid", recurrent="no-kv", state="shortconv", rollback=True, places=_LAST_NORM,
-         ollama_single=True, after=6170),
+         ollama_single=True, slices="states", before=(("lfm2_splits_tensors", _UNSPLIT),), after=6170),
     _row("dream", "neox", memory="none", causal=False, after=5930),
     _row("smallthinker", "neox", window=SlidingWindow(4, fixed=4096, dense_first=True), after=5930, exact_from=9905),
     _row("llada", memory="none", causal=False, after=5930, newer=(("attn_q.bias", 10825),), exact_from=11063),
@@ -331,7 +338,7 @@ _TABLE: Any = (
     _row("minimax-m2", "neox", tied="never", split_tensor=False, after=6170, exact_from=9905),
     _row("minimax-m3", "neox", memory="msa", indexer="after-dense", tied="never", split_tensor=False,
          graph_grows="cache", after=10133, exact_from=10280),
-    _row("hrm_text", "neox", before=(("hrm_init_in_block", {"places": {"hrm.z_l_init": "input"}}),),
+    _row("hrm_text", "neox", slices="whole", before=(("hrm_init_in_block", {"places": {"hrm.z_l_init": "input"}}),),
          note="block_count counts cache slots; the weights are in the first blocks", after=10991, exact_from=11063),
     _row("cogvlm", "neox", mixed_batch=False, after=6170),
     _row("pangu-embedded", "neox", after=6170, exact_from=9905),
@@ -342,6 +349,7 @@ _TABLE: Any = (
     _row("dflash", "mrope|hc-norm|neox", defaults={"f_final_logit_softcapping": 0.0},
          window=SlidingWindow(0, "window", array=True, all_with_streams=True), swiglu_clamp="fused", all_outputs=True,
          tied="never", borrows=("token_embd.weight", "output.weight"), reads_target=True, draft_type="draft-dflash",
+         slices="groups",
          before=(("draft_heads_lent", {"tied": "absent", "borrows": ("token_embd.weight",)}),), after=9830,
          newer=(("markov_w1.weight", 10159), ("attn_sinks.weight", 10227), ("token_embd.weight", 10362),
                 ("d2t", 10456), ("output.weight", 10456), ("selector_hidden.weight", 10644),

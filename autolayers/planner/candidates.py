@@ -49,7 +49,7 @@ def may_split_tensors(evaluator: Evaluator, given: Params) -> bool:
             and not any(backend(device.backend).remote for device in devices)
             and given.split_mode is None and given.tensor_split is None and given.device is None
             and given.n_gpu_layers is None and not given.overrides and given.flash_attn != "off"
-            and evaluator.model.row.split_tensor and evaluator.estimator.rules.splits_tensors)
+            and evaluator.estimator.model.row.split_tensor and evaluator.estimator.rules.splits_tensors)
 
 
 def overrides_rpc(candidate: Candidate) -> bool:

@@ -195,8 +195,9 @@ class Clock:
             known = work.setdefault(home, [0.0] * 6)
             for i, value in enumerate((dense, experts, multiplies, expert_multiplies, bf16, kernels)):
                 known[i] += value
-        for name, sums in work.items():
-            stages[name] += self._on_device(self.devices[name], n, many, touched, sums)
+        for home, sums in work.items():
+            for name, share in self._parts(home):
+                stages[name] += self._on_device(self.devices[name], n, many, touched, sums, share)
         for (place, home, cache), count in self.caches.items():
             cells = min(depth, cache.window)
             size = count * cells * cache.cell * sequences
@@ -207,29 +208,35 @@ class Clock:
                 continue
             if place == HOST:
                 common += self._copy(size)
-            device = self.devices[home]
-            rates = device.rates
-            share = rates.cache * (rates.quantised if cache.quantised and not many else 1.0)
-            rate = device.fp16 * (rates.matmul if cache.scores else rates.attention)
-            stages[home] += hypot((size + state) / (device.bandwidth * share), flops / rate)
-            stages[home] += count * n * cells * cache.scores / (device.bandwidth * rates.read)
+            for name, share in self._parts(home):
+                device = self.devices[name]
+                rates = device.rates
+                read = rates.cache * (rates.quantised if cache.quantised and not many else 1.0)
+                rate = device.fp16 * (rates.matmul if cache.scores else rates.attention)
+                stages[name] += share * hypot((size + state) / (device.bandwidth * read), flops / rate)
+                stages[name] += share * count * n * cells * cache.scores / (device.bandwidth * rates.read)
         if not many or not self.offloads:
             price = max([figures.rates.handover for figures in self.devices.values()], default=0.0)
             common += self.placed.handovers * price * 1e-6
         common += self.placed.hops * shared.hop * 1e-6
         common += self._network(n, depth, sequences)
         common += in_ram * self.missing / host.disk
-        if self.shares:          # each device computes its part of every matrix, and waits for the others twice a layer
-            together = sum(stages.values())
-            stages = {name: together * share for name, share in self.shares.items()}
+        if self.shares:          # each device waits for the others twice a layer
             summed = 4 * n * self.traffic.hparams.n_embd / host.bus         # their results are added up, in f32
             common += 2 * self.traffic.n_layer * (shared.hop * 1e-6 + summed) + max(stages.values())
             stages = dict.fromkeys(stages, 0.0)
         return common, stages
 
-    def _on_device(self, device: Figures, n: int, many: bool, touched: float, sums: Sequence[float]) -> float:
+    def _parts(self, home: str) -> Sequence[tuple[str, float]]:
+        """What computes on a layer's device, and which part: with split modes row and tensor each device its slice."""
+        return tuple(self.shares.items()) if self.shares else ((home, 1.0),)
+
+    def _on_device(self, device: Figures, n: int, many: bool, touched: float, sums: Sequence[float],
+                   share: float) -> float:
+        """Seconds of `share` of every matrix; kernels start whatever their size."""
         shared, rates = self.shared, device.rates
-        dense, experts, multiplies, expert_multiplies, bf16, kernels = sums
+        dense, experts, multiplies, expert_multiplies, bf16 = [share * value for value in sums[:5]]
+        kernels = sums[5]
         bandwidth, rate = device.bandwidth * rates.read, device.fp16 * rates.matmul
         if many:
             bandwidth *= shared.prompt_read
@@ -351,8 +358,8 @@ class CostModel:
         return Clock(
             self.traffic, self.traffic.placed(placement), layer_devices(placement), caches, devices,
             self.host, n_batch=use.n_batch, n_ubatch=use.n_ubatch, kv_offload=params.kv_offload is not False,
-            op_offload=params.op_offload is not False, pipelined=pipelined, shares=placement.shares or None,
-            missing=self._missing(use))
+            op_offload=params.op_offload is not False and placement.slices is None, pipelined=pipelined,
+            shares=placement.shares or None, missing=self._missing(use))
 
     @lazy
     def _unknown(self) -> list[tuple[str, float]]:
@@ -385,7 +392,7 @@ class CostModel:
         in_ram = any(row.place == HOST and (row.experts or row.dense > 1 << 20) for row in clock.placed.rows)
         if in_ram:
             return "MoE in RAM" if experts else "dense partial"
-        if len({row.place for row in clock.placed.rows}) > 1:
+        if clock.shares or len({row.place for row in clock.placed.rows}) > 1:
             return "multi-GPU"
         return "MoE resident" if experts else "dense resident"
 

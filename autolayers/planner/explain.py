@@ -114,8 +114,9 @@ def next_step(params: Params, given: Params, everything: int) -> tuple[str, Para
     n = params.n_gpu_layers
     if n is None or n < 0 or n >= everything:
         return None
-    # A split in exact layer counts would not describe one layer more
-    split = params.tensor_split if given.tensor_split is not None else None
+    # A split in exact layer counts would not describe one layer more; shares do
+    kept = given.tensor_split is not None or params.split_mode == "tensor"
+    split = params.tensor_split if kept else None
     return f"layer {n + 1} of {everything}", replace(params, n_gpu_layers=n + 1, tensor_split=split)
 
 

@@ -18,6 +18,7 @@ from .cost import CostModel
 from .evaluate import FIT, FULL, PROMPT
 from .fit import fit, fit_estimated, fit_with_overheads
 from .search import largest_context, last
+from .slice_shares import choices
 from .tensor_split import TensorSplit, is_free
 
 TYPE_CHECKING = False
@@ -88,8 +89,14 @@ def solve(evaluator: Evaluator, given: Params, policy: Policy, cost: CostModel) 
 
     llama.cpp puts servers' devices first, and what lies in RAM belongs to the first layers. So with servers and weights
     in RAM the devices of this machine are tried as the first ones too; the server with the fastest link is then the
-    last, which sends the logits.
+    last, which sends the logits. With -sm tensor unequal devices are tried with shares of their own.
     """
+    shares = choices(evaluator, cost, replace(given, n_ctx=contexts(evaluator.model, given, policy).least))
+    if len(shares) > 1:
+        tried = [_solved(evaluator, replace(given, tensor_split=of), policy, cost) for of in shares]
+        answers = [answer for answer in tried if answer is not None]
+        fitting = [answer for answer in answers if answer.fits]
+        return cost.fastest(fitting) if fitting else next(iter(answers), None)
     found = _solved(evaluator, given, policy, cost)
     devices = evaluator.machine.devices
     order = tuple(device.name for device in sorted(

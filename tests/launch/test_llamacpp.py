@@ -329,6 +329,28 @@ def launch_and_check(
     check(run, file, [*flags, *its_build(binaries)], gpus, spare)
 
 
+@pytest.mark.parametrize("words", ["-ngl all -ts 1,2", "-ngl 2 -np 2 -ub 128"])
+@pytest.mark.parametrize("name", ["chat", "qwen3-dense", "llama-moe"])
+def test_two_devices_as_one(binaries: pathlib.Path, tmp_path: pathlib.Path, name: str, words: str) -> None:
+    """-sm tensor: the log has the most that a device has of each part."""
+    servers = [Rpc(binaries), Rpc(binaries)]
+    try:
+        endpoints = ",".join(f"127.0.0.1:{server.port}" for server in servers)
+        flags = ["-sm", "tensor", "-c", "1024", *words.split(), "--rpc", endpoints, "-nr", "--no-warmup"]
+        server, model, port = str(binaries / "llama-server"), str(real(name, tmp_path)), str(free_port())
+        run = Run(tmp_path, ["--verify", server, "-m", model, "--port", port, *flags])
+        try:
+            run.ready()
+            until(lambda: "autolayers: prediction" in run.log and "output buffer" in run.log)
+        finally:
+            assert run.end() == 0
+        rows = re.findall(r"^Meta\(\) (\w+) +[\d.]+ MiB +[\d.]+ MiB +(\w+)$", run.log, re.MULTILINE)
+        assert rows == [("model", "equal"), ("context", "equal"), ("compute", "equal")]
+    finally:
+        for each in servers:
+            each.end()
+
+
 @pytest.mark.parametrize("pipeline", [False, True])
 @pytest.mark.parametrize("name", ["chat", "qwen3-dense", "gemma3-dense"])
 def test_two_devices(binaries: pathlib.Path, tmp_path: pathlib.Path, name: str, pipeline: bool) -> None:

@@ -7,6 +7,7 @@ import re
 import pytest
 from support import blocks, header, place
 
+from autolayers.builds import rules
 from autolayers.devices.device import Device
 from autolayers.errors import UsageError
 from autolayers.flags.parse import parse
@@ -234,8 +235,9 @@ def test_ops_that_a_backend_lacks_move_their_weight_to_the_host(
     assert place(model).lookup(tensor).buffer == buffer          # type: ignore[union-attr]
 
 
-def test_split_mode_tensor_is_an_upper_bound(llama: Model) -> None:
-    placement = place(llama, "-sm tensor", 8192, 8192)
+def test_split_mode_row_is_an_upper_bound(llama: Model) -> None:
+    devices = [Device(name, 1 << 33, 1 << 33) for name in ("CUDA0", "CUDA1")]
+    placement = place_weights(llama, parse(["-sm", "row"]).params, devices, rules=rules(9886))
     assert not placement.exact and placement.warnings
     matrices = sum(
         info.n_bytes for name, info in llama.tensors.items() if info.ne[1] > 1 and name != "token_embd.weight"

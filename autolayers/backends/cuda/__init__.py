@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ...builds import NEWEST_RULES
+from ...units import MiB
 from ..backend import OFFLOAD_MIN_BATCH, Backend
 from .fattn import ADA, AMD, with_converted_cache
 from .fusion import add_alloc_deps, with_shared_experts
@@ -65,6 +66,9 @@ class Cuda(CudaBuffers):
         r"(?:CUDA|ROCm|MUSA) error: out of memory|CUBLAS_STATUS_ALLOC_FAILED"
         r"|hipErrorOutOfMemory|cudaErrorMemoryAllocation",
     )
+    # NCCL or RCCL, not measured: 4 MiB (NCCL_BUFFSIZE) a channel and direction, 24 channels with NVLink, and kernels;
+    # without it llama.cpp's own takes 32 MiB (ggml_cuda_ar_pipeline_init).
+    communicator = 384 * MiB
     nvidia = True                   # its contexts were measured and the choice of matrix kernels is known
     blas = "cuBLAS"
 

@@ -1,0 +1,278 @@
+"""Which part of every tensor each device holds with -sm tensor.
+
+    slices = Slices(model, loaded, ("CUDA0", "CUDA1"), (), rules)
+    slices.of("blk.0.attn_q.weight", "q4_K", ne)     # [("CUDA0", its ne), ("CUDA1", its ne)]
+
+Mirrors llama_meta_device_get_split_state (src/llama-model.cpp), as modelled. For builds before the rule `cuts_at_128`
+a slice is one granule larger than that: an upper bound.
+"""
+
+from __future__ import annotations
+
+from math import lcm
+from struct import Struct
+
+from ..builds import NEWEST_RULES
+from ..errors import LaunchRefused
+from ..ggml.tensor import block_size
+from ..gguf import BY_NAME
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Container, Sequence
+
+    from ..builds import Rules
+    from ..model import Model
+
+    Ne = tuple[int, int, int, int]
+    Cut = tuple[int, tuple[str, ...]]      # the dimension, and matrices, of which the first there is decides where
+
+_OUT = ("attn_output.weight",)
+_EITHER = ("attn_output.weight", "ssm_out.weight")
+_SSM = ("ssm_out.weight",)
+_DOWN = ("ffn_down.weight", "ffn_down_exps.weight")
+_GROUPS = ("attn_output_a.weight",)
+_SHARED = ("ffn_down_shexp.weight",)
+_PERFORMANCE = 128            # columns that kernels like a slice to have
+
+# Of the tensors of a layer and of its caches; what is not here every device holds whole.
+_CUTS: dict[str, Cut] = {
+    **dict.fromkeys(("attn_q.weight", "attn_k.weight", "attn_v.weight", "attn_qkv.weight", "attn_gate.weight"),
+                    (1, _EITHER)),
+    **dict.fromkeys(("attn_q.bias", "attn_k.bias", "attn_v.bias", "attn_qkv.bias"), (0, _EITHER)),
+    **dict.fromkeys(("attn_q_norm.weight", "attn_k_norm.weight", "attn_v_exps.weight"), (1, _OUT)),
+    **dict.fromkeys(("attn_sinks.weight", "cache_k", "cache_v"), (0, _OUT)),
+    **dict.fromkeys(("attn_output.weight", "ssm_out.weight"), (0, ())),
+    **dict.fromkeys(("ssm_dt.bias", "ssm_a", "cache_r", "cache_s"), (0, _SSM)),
+    **dict.fromkeys(("ssm_alpha.weight", "ssm_beta.weight", "ssm_ba.weight", "ssm_conv1d.weight"), (1, _SSM)),
+    **{f"ffn_{kind}{of}.weight": (1, _DOWN) for kind in ("up", "gate", "gate_up") for of in ("", "_exps")},
+    **{f"ffn_{kind}{of}.bias": (0, _DOWN) for kind in ("up", "gate") for of in ("", "_exps")},
+    **dict.fromkeys(_DOWN, (0, _DOWN)),
+}
+_OUTPUT: dict[str, Cut] = {"output.weight": (1, ()), "output.bias": (0, ())}
+
+# DeepSeek-V4: whole groups of heads; its caches and its output matrix stay whole.
+_GROUPED: dict[str, Cut] = {
+    **{name: cut for name, cut in _CUTS.items() if name not in ("cache_k", "cache_v")},
+    "attn_sinks.weight": (0, _GROUPS), "attn_q_b.weight": (1, _GROUPS),
+    "attn_output_a.weight": (2, ()), "attn_output_b.weight": (0, ()),
+    **dict.fromkeys(("ffn_up_shexp.weight", "ffn_gate_shexp.weight"), (1, _SHARED)), _SHARED[0]: (0, _SHARED),
+}
+
+_GATED = ("gated", "gated-apart")
+_FLOAT = Struct("f")
+
+
+class Slices:
+    """The cuts of one model over `devices`, by -ts (none: equal shares, whatever their memory)."""
+
+    def __init__(self, model: Model, loaded: Container[str], devices: Sequence[str], tensor_split: Sequence[float],
+                 rules: Rules = NEWEST_RULES) -> None:
+        """`loaded`: the names of the file's tensors that llama.cpp creates."""
+        self.model, self.loaded, self.devices, self.rules = model, loaded, tuple(devices), rules
+        shares = [*tensor_split, *(0.0,) * len(devices)][:len(devices)]
+        self.shares = tuple(shares) if any(shares) else ()
+        self.key = self.devices, self.shares         # slices of a model with the same key are the same
+        self.exact = rules.cuts_at_128
+        hp = self.hp = model.hparams
+        self.kind = model.row.slices
+        self.grouped = self.kind == "groups" and hp.dsv4_hc_mult > 0
+        self._rotations: dict[int, int] = {}
+
+    def of(self, name: str, type_: str, ne: Ne) -> list[tuple[str, Ne]]:
+        """(device, its dimensions) of the tensor `name` (of caches: cache_k_l3), whose elements along the cut may be
+        none. Raises LaunchRefused where llama.cpp aborts."""
+        cut, il, base = self._cut(name, ne)
+        if cut is None:
+            return [(device, ne) for device in self.devices]
+        axis, by = cut
+        block = block_size(self._type(name, il, by, type_))
+        segments = self._segments(base, il, axis, ne)
+        granules = self._granules(base, il, block, len(segments), ne)
+        widths = [0] * len(self.devices)
+        rotation = self.hp.n_layer if il < 0 else self._rotation(il)
+        for (length, times), granule in zip(segments, granules, strict=True):
+            if granule < 1:
+                raise LaunchRefused(f"-sm tensor cannot cut {name} of a layer without heads; llama.cpp aborts")
+            for place, width in self._cuts(length, granule, rotation % len(self.devices)):
+                widths[place] += times * width
+        found = []
+        for device, width in zip(self.devices, widths, strict=True):
+            dims = list(ne)
+            dims[axis] = width
+            found.append((device, (dims[0], dims[1], dims[2], dims[3])))
+        return found
+
+    def _cut(self, name: str, ne: Ne) -> tuple[Cut | None, int, str]:
+        """get_tensor_config: the cut of a tensor (None: whole on every device), its layer, and its name without it."""
+        if self.kind == "whole":
+            return None, -1, name
+        number = ""
+        if name.startswith("blk."):
+            number, _, base = name[4:].partition(".")
+        elif name.startswith("cache_"):
+            base, _, number = name.rpartition("_l")
+        if not number:
+            return None if self.grouped else _OUTPUT.get(name), -1, name
+        il = int(number) if number.isdecimal() and len(number) < 5 else self.hp.n_layer_all
+        if il >= self.hp.n_layer_all:              # a block that the model has not got
+            return None, -1, name
+        if base in ("attn_q_norm.weight", "attn_k_norm.weight") and ne[1] == 1:
+            return None, il, base
+        if base in ("cache_r", "cache_s") and self.kind == "states":
+            return None, il, base
+        return (_GROUPED if self.grouped else _CUTS).get(base), il, base
+
+    def _type(self, name: str, il: int, by: tuple[str, ...], own: str) -> str:
+        """The type whose blocks no cut divides."""
+        if not by:
+            return own if own in BY_NAME else "f32"
+        for matrix in by:
+            found = f"blk.{il}.{matrix}"
+            if found in self.loaded:
+                type_ = self.model.tensors[found].type
+                return type_ if type_ in BY_NAME else "f32"
+        raise LaunchRefused(f"-sm tensor cuts {name} as {' or '.join(by)} of its layer, which is not loaded; "
+                            "llama.cpp aborts")
+
+    def _rotation(self, il: int) -> int:
+        """get_il_eff: which layer of its kind this is, so that what is left over goes to another device each time."""
+        if il not in self._rotations:
+            hp = self.hp
+            kind = hp.is_recr(il), hp.is_swa(il)
+            self._rotations[il] = sum([(hp.is_recr(i), hp.is_swa(i)) == kind for i in range(il)])
+        return self._rotations[il]
+
+    def _segments(self, base: str, il: int, axis: int, ne: Ne) -> list[tuple[int, int]]:
+        """get_split_segments: (elements, how often) of what is cut by itself, of matrices that are several in one."""
+        hp, rules, size = self.hp, self.rules, ne[axis]
+        fused_qkv = base in ("attn_qkv.weight", "attn_qkv.bias")
+        if self.kind in _GATED:
+            if fused_qkv and not hp.is_recr(il):
+                self._cut_only_if(rules.cuts_gated_qkv, "a fused QKV with gates")
+                return [(2 * hp.n_head(il) * hp.head_k(il), 1), (hp.n_embd_v_gqa(il), 2)]
+            found = self._of_delta_net(base)
+            if found:
+                return found
+            return [(size // 2, 2)] if base.startswith("ffn_gate_up") else [(size, 1)]
+        if fused_qkv:
+            q, k, v = hp.n_head(il) * hp.head_k(il), hp.n_embd_k_gqa(il), hp.n_embd_v_gqa(il)
+            self._cut_only_if(q + k + v == size, f"a fused QKV of {size} rows, not {q} + {k} + {v}")
+            self._cut_only_if(rules.cuts_unlike_heads or k == v, "a fused QKV of unlike heads")
+            self._cut_only_if(rules.cuts_gated_qkv or q == hp.n_embd, "a fused QKV wider than the hidden state")
+            return [(q, 1), (k, 2)] if k == v else [(q, 1), (k, 1), (v, 1)]
+        fused_up = rules.cuts_fused_up and base.startswith(("ffn_up.", "ffn_up_exps.")) and size == 2 * hp.n_ff(il)
+        if fused_up or base.startswith("ffn_gate_up"):
+            return [(size // 2, 2)]
+        return [(size, 1)]
+
+    @staticmethod
+    def _cut_only_if(holds: bool, what: str) -> None:
+        if not holds:
+            raise LaunchRefused(f"-sm tensor cannot cut {what}; llama.cpp aborts")
+
+    def _of_delta_net(self, base: str) -> list[tuple[int, int]]:
+        """Of the matrices and states of gated delta nets, where keys and values lie next to each other."""
+        hp = self.hp
+        n_k, n_v, head, conv = hp.ssm_n_group, hp.ssm_dt_rank, hp.ssm_d_state, hp.ssm_d_conv - 1
+        if self.kind == "gated-apart":
+            in_parts = conv if self.rules.cuts_gates_by_head else 0
+            times = {"attn_qkv.weight": 1, "ssm_conv1d.weight": 1, "cache_r": in_parts}.get(base, 0)
+            return [(head * n_k * times, 2), (head * n_v * times, 1)] if times else []
+        ratio = n_v // n_k if n_k else 0
+        if base in ("attn_qkv.weight", "ssm_conv1d.weight"):
+            return [(head * n_k, 2 + ratio)]
+        if base in ("attn_gate.weight", "ssm_out.weight"):
+            return [(head * n_k, ratio)]
+        if base in ("ssm_dt.bias", "ssm_a", "ssm_alpha.weight", "ssm_beta.weight"):
+            return [(n_k, ratio)]
+        if base == "cache_r":
+            return [(head * n_k * conv, 2 + ratio)]
+        return [(n_k * head * head, ratio)] if base == "cache_s" else []
+
+    def _granules(self, base: str, il: int, block: int, count: int, ne: Ne) -> list[int]:
+        """get_split_granularity: of what each of the `count` segments' slices are multiples."""
+        hp = self.hp
+        if not hp.is_recr(max(il, 0)) and not hp.n_embd_k_gqa(max(il, 0)):
+            return [0] * count
+        if base.startswith("ffn_"):
+            return [lcm(block, _PERFORMANCE)] * count
+        if il < 0:
+            return [1] * count
+        if hp.is_recr(il):
+            head = hp.ssm_d_state
+            whole = lcm(lcm(block, _PERFORMANCE), head) if head else 0
+            size = {"ssm_dt.bias": 1, "ssm_a": 1, "ssm_alpha.weight": 1, "ssm_beta.weight": 1, "ssm_ba.weight": 2}
+            if base in size:
+                return [size[base] * (whole // head) if head else 0] * count
+            if base == "cache_r":
+                return [whole * (hp.ssm_d_conv - 1)] * count
+            if base == "cache_s":
+                return [whole * head] * count
+            cut = ("attn_qkv.weight", "attn_gate.weight", "ssm_conv1d.weight", "ssm_out.weight")
+            return [whole if base in cut else 1] * count
+        return self._of_heads(base, il, block, count, ne)
+
+    def _of_heads(self, base: str, il: int, block: int, count: int, ne: Ne) -> list[int]:
+        """Of attention: whole groups of heads that share a key."""
+        hp = self.hp
+        head_k, head_v, n_kv = hp.head_k(il), hp.head_v(il), hp.n_head_kv(il)
+        n_gqa = hp.n_head(il) // n_kv
+        group = n_gqa * head_k
+        while block < _PERFORMANCE and block * len(self.devices) < group:
+            block *= 2
+        q = lcm(group, block)
+        if not q:
+            return [0] * count
+        heads = q // head_k
+        if self.grouped:
+            of_group = hp.n_head(il) // max(1, hp.dsv4_o_group_count)
+            size = {"attn_sinks.weight": of_group, "attn_q_b.weight": of_group * head_k, "attn_output_a.weight": 1,
+                    "attn_output_b.weight": hp.dsv4_o_lora_rank}
+            if base in size:
+                return [size[base]] * count
+        k = q // n_gqa
+        v = k // head_k * head_v
+        with_gate = lcm(2 * group, block) if self.kind in _GATED else q
+        if base in ("attn_qkv.weight", "attn_qkv.bias"):
+            return [with_gate, k, v][:count]
+        if base in ("attn_q.weight", "attn_q.bias"):
+            return [with_gate]
+        if base == "attn_gate.weight":
+            return [1 if not self.rules.cuts_gates_by_head else heads if ne[1] == hp.n_head(il) else q]
+        if not self.rules.cuts_unlike_heads:
+            head_v, v = head_k, k
+        return [{"attn_sinks.weight": heads, "attn_output.weight": heads * head_v,
+                 "attn_k.weight": k, "attn_k.bias": k, "cache_k": k,
+                 "attn_v.weight": v, "attn_v.bias": v, "attn_v_exps.weight": v, "cache_v": v}.get(base, 1)]
+
+    def _cuts(self, length: int, granule: int, rotation: int) -> list[tuple[int, int]]:
+        """(device's place, elements): cut at multiples of `granule` below the devices' shares, in float32."""
+        n = len(self.devices)
+        order = [(j + rotation) % n for j in range(n)]
+        cumulated, total = [], 0.0
+        for place in order if self.shares else ():
+            total = _float32(total + _float32(self.shares[place]))
+            cumulated.append(total)
+        found, low = [], 0
+        for j, place in enumerate(order):
+            high = length
+            if j < n - 1:
+                if total:
+                    high = int(_float32(_float32(_float32(length) * cumulated[j]) / total))
+                else:
+                    high = int(_float32(length * (j + 1) // n))
+                high -= high % granule
+            spare = 0 if self.exact else granule
+            found.append((place, min(length, high - low + spare)))
+            low = high
+        return found
+
+
+def _float32(x: float) -> float:
+    """The nearest float32, infinite where there is none."""
+    try:
+        value: float = _FLOAT.unpack(_FLOAT.pack(x))[0]
+    except OverflowError:
+        return float("inf")
+    return value
