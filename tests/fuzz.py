@@ -116,7 +116,8 @@ def machine(seed: random.Random) -> tuple[list[Any], Host]:
 
 FEW_WORDS = ([], [], ["-c", "512"], ["-ngl", "99"], ["-c", "8192", "-np", "1"], ["-fa", "off"], ["-ncmoe", "2"],
              ["--strategy", "layers"], ["-ctk", "q8_0", "-ctv", "q8_0"], ["--embedding"], ["-sm", "none"],
-             ["--spec-type", "draft-mtp"], ["-ub", "64", "-b", "128"], ["--ctx", "max"], ["-no-kvu", "-np", "3"])
+             ["-sm", "tensor"], ["-sm", "tensor", "-ts", "2,1"], ["--spec-type", "draft-mtp"],
+             ["-ub", "64", "-b", "128"], ["--ctx", "max"], ["-no-kvu", "-np", "3"])
 
 
 def planned(model: Model, seed: random.Random) -> None:

@@ -58,7 +58,17 @@ def read(root: str = "/") -> Host:
 
 
 def cores(root: str = "/") -> int | None:
-    """Physical cores that this process may use; None where nothing tells."""
+    """Physical cores that this process may use at once; None where nothing tells."""
+    found = _cores(root)
+    if found is None:
+        return None
+    from .threads import quota
+
+    return min(found, quota(root))
+
+
+def _cores(root: str) -> int | None:
+    """Those that its CPUs belong to, whatever the limit of its control group."""
     import os
     import sys
 

@@ -23,8 +23,8 @@ def threads(root: str = "/", allowed: Collection[int] | None = None) -> int | No
 
     if allowed is None and hasattr(os, "sched_getaffinity"):
         allowed = os.sched_getaffinity(0)
-    quota, last = _quota(root), file_text(root, "sys/devices/system/cpu/present").strip().rpartition("-")[2]
-    if allowed is not None and last.isdecimal() and len(allowed) > int(last) and quota > int(last) \
+    most, last = quota(root), file_text(root, "sys/devices/system/cpu/present").strip().rpartition("-")[2]
+    if allowed is not None and last.isdecimal() and len(allowed) > int(last) and most > int(last) \
             and not file_text(root, f"{_CPU}0/cpu_capacity"):
         return None                    # without reading hundreds of files
     cores: dict[str, list[int]] = {}
@@ -39,11 +39,11 @@ def threads(root: str = "/", allowed: Collection[int] | None = None) -> int | No
     may_run = [cpus[0] for cpus in cores.values() if not set(cpus).isdisjoint(allowed)]
     fastest = max((sizes[cpu] for cpu in may_run), default=0)
     count = sum(sizes[cpu] >= _FAST * fastest for cpu in may_run)
-    count = max(1, min(count, quota))
+    count = max(1, min(count, most))
     return count if count < len(cores) else None
 
 
-def _quota(root: str) -> int:
+def quota(root: str) -> int:
     """Whole CPUs that the control groups above this process allow at once."""
     least = 1 << 30
     for line in file_text(root, "proc/self/cgroup").splitlines():

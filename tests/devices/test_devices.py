@@ -601,7 +601,8 @@ def test_what_people_own_and_buy_is_there() -> None:
 def test_cores_are_physical_where_the_system_counts_threads(monkeypatch: pytest.MonkeyPatch) -> None:
     """macOS and Windows."""
     monkeypatch.setattr(sys, "platform", "darwin")
-    monkeypatch.setattr(host, "file_text", lambda root, path: "")
+    for module in ("host", "threads"):
+        monkeypatch.setattr(f"autolayers.devices.{module}.file_text", lambda root, path: "")
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(16)), raising=False)
     for physical, cores in ((8, 8), (None, 16), (32, 16)):
         monkeypatch.setattr("psutil.cpu_count", lambda logical, physical=physical: physical)
@@ -634,6 +635,17 @@ def test_threads_are_said_where_the_default_is_wrong(files: dict[str, str], allo
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(text)
     assert threads(str(tmp_path), set(allowed)) == right
+
+
+@pytest.mark.parametrize(("quota", "cores"), [("", 8), ("400000 100000", 4), ("50000 100000", 1)])
+def test_a_container_s_cpu_limit_is_no_more_cores(quota: str, cores: int, tmp_path: Path,
+                                                  monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(8)), raising=False)
+    cpuinfo = "".join(f"processor : {i}\nphysical id : 0\ncore id : {i}\n" for i in range(8))
+    for name, text in {**cpus([], quota=quota), "proc/cpuinfo": cpuinfo}.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    assert host.cores(str(tmp_path)) == cores
 
 
 @pytest.mark.parametrize(("gpu", "words", "said"), [
