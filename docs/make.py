@@ -2,6 +2,7 @@
 
     python docs/make.py                  # all of them
     python docs/make.py architectures    # docs/architectures.md alone
+    python docs/make.py plans            # docs/plans.md, which takes a minute and is not among all of them
     python docs/make.py --check          # exit code 1 and their names where a file is not what would be made
 
 A table stands between <!-- made by docs/make.py: NAME --> and <!-- end -->; make_flags.part(NAME) makes it.
@@ -21,6 +22,7 @@ sys.path[:0] = [str(DOCS), str(DOCS.parent)]
 FILES = {"api": DOCS / "api.md", "architectures": DOCS / "architectures.md", "builds": DOCS / "builds.md",
          "rules": DOCS / "rules.md", "launch": DOCS / "launch.md",
          "README": DOCS.parent / "README.md", "autolayers.1": DOCS / "autolayers.1"}
+LONG = {"plans": DOCS / "plans.md"}      # a minute
 _PART = re.compile(r"(<!-- made by docs/make\.py: ([\w ]+) -->\n\n).*?(\n\n<!-- end -->)", re.DOTALL)
 
 
@@ -40,8 +42,9 @@ def render(name: str) -> str:
 def main(words: list[str]) -> int:
     check = "--check" in words
     stale = []
-    for name in [word for word in words if word in FILES] or FILES:
-        file, text = FILES[name], render(name)
+    known = FILES | LONG
+    for name in [word for word in words if word in known] or FILES:
+        file, text = known[name], render(name)
         if file.exists() and file.read_text(encoding="utf-8") == text:
             continue
         stale.append(file.relative_to(DOCS.parent))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import re
 import shutil
 import subprocess
@@ -20,6 +21,17 @@ def test_made_pages_are_current() -> None:
         [sys.executable, str(ROOT / "docs" / "make.py"), "--check"], capture_output=True, text=True, timeout=60
     )
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize(("title", "name"), [
+    ("12 GiB", "gpt-oss-20b-mxfp4"), ("24 GiB", "llama-3.3-70b-q4_k_m"), ("24 + 8 GiB", "qwen3-30b-a3b-q4_k_m")])
+def test_plans_are_current(monkeypatch: pytest.MonkeyPatch, title: str, name: str) -> None:
+    """Some of them: all take a minute (docs/make.py plans --check)."""
+    monkeypatch.syspath_prepend(str(ROOT / "docs"))
+    plans = importlib.import_module("make_plans")
+    page = (ROOT / "docs" / "plans.md").read_text(encoding="utf-8")
+    section = page[page.index(f"## {title} (") :].partition("\n\n## ")[0]
+    assert plans.planned(name, dict(plans.MACHINES)[title]) in section.splitlines()
 
 
 def test_the_man_page_is_readable_and_whole() -> None:
