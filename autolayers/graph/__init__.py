@@ -34,6 +34,7 @@ _FILES = {
     "falcon_h1": "falcon-h1",
     "gemma3n": "gemma3n",
     "gemma4": "gemma4",
+    "gemma_embedding2": "gemma-embedding2",
     "gemma4_assistant": "gemma4-assistant",
     "glm5_next": "glm5-next",
     "gptneox": "gptneox",

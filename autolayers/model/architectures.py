@@ -227,6 +227,8 @@ _TABLE: Any = (
          mtp="own", borrows=("cache",), note="its context borrows the target's cache", after=9548, exact_from=10280),
     _row("gemma-embedding", "neox", memory="none", window=SlidingWindow(6, "required", "symmetric"), causal=False,
          after=6170),
+    _row("gemma-embedding2", "neox", memory="none", defaults={"f_attention_scale": 1.0}, causal=False,
+         window=SlidingWindow(6, "required", "symmetric"), tied="never", after=11434, exact_from=11549),
     _row("starcoder2", "neox"),
     _row("mamba", "none", memory="recurrent", recurrent="all", state="ssm", split_tensor=False),
     _row("mamba2", "none", memory="recurrent", recurrent="all", state="ssm-groups", split_tensor=False, after=5310,
