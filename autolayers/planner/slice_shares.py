@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from .evaluate import Evaluator
 
 ALIKE = 1.05             # devices whose memory and bandwidth differ by less get the same share
+_PARTS = range(2, 9)     # small whole numbers, which meet the ends of heads and blocks better than per cents
 
 
 def choices(evaluator: Evaluator, cost: CostModel, given: Params) -> list[tuple[float, ...] | None]:
@@ -26,11 +27,9 @@ def choices(evaluator: Evaluator, cost: CostModel, given: Params) -> list[tuple[
     rates = [cost.devices[name].bandwidth for name in names]
     if all(max(each) <= ALIKE * min(each) for each in (limits, rates)):
         return [None]
-    found = [None, _percent(rates)]
-    left = _left(evaluator, given, names)
-    if left and min(left) > 0:
-        found.append(_percent(left))
-    return list(dict.fromkeys(found))
+    wanted = [rates, _left(evaluator, given, names)]
+    found = [_nearest(evaluator, given, names, parts) for parts in wanted if parts and min(parts) > 0]
+    return list(dict.fromkeys((None, *found)))
 
 
 def _left(evaluator: Evaluator, given: Params, names: Sequence[str]) -> list[float]:
@@ -44,5 +43,14 @@ def _left(evaluator: Evaluator, given: Params, names: Sequence[str]) -> list[flo
     return [float(limits[name] - overheads.get(name, 0) - copied) for name in names]
 
 
-def _percent(parts: Sequence[float]) -> tuple[float, ...]:
-    return tuple(float(max(1, round(100 * part / sum(parts)))) for part in parts)
+def _nearest(evaluator: Evaluator, given: Params, names: Sequence[str], parts: Sequence[float]) -> tuple[float, ...]:
+    """The shares whose slices come nearest to these parts: slices end where heads and blocks do."""
+    def excess(shares: tuple[float, ...]) -> float:
+        use = evaluator.static(replace(given, tensor_split=shares))
+        if use is None:
+            return float("inf")
+        return max((use.devices[name].model + use.devices[name].context) / part
+                   for name, part in zip(names, parts, strict=True))
+
+    whole = sum(parts)
+    return min((tuple(float(max(1, round(n * part / whole))) for part in parts) for n in (100, *_PARTS)), key=excess)

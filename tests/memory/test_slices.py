@@ -151,13 +151,18 @@ sched_reserve:        CPU compute buffer size =    16.52 MiB
         "model": True, "context": True, "compute": True}
 
 
-@pytest.mark.parametrize(("cards", "given", "shares"), [
-    ("2x24GiB", "", None), ("rtx-3090,rtx-3060", "", "72,28"), ("rtx-3090,rtx-3060", "-ts 1,1", "1,1"),
+@pytest.mark.parametrize(("model", "cards", "given", "shares"), [
+    ("qwen3-8b", "2x24GiB", "", None),
+    ("qwen3-8b", "rtx-3090,rtx-3060", "", "3,1"),            # 936 and 360 GB/s, and columns in steps of 256
+    ("qwen3-8b", "rtx-3090,rtx-3060", "-ts 1,1", "1,1"),
+    ("qwen3-30b-a3b", "12GiB,6GiB", "", "2,1"),              # a third of 768 columns; of 31 % every 2nd layer has none
 ])
-def test_unequal_devices_get_shares_of_their_own(cards: str, given: str, shares: str | None) -> None:
-    path = ROOT / "fixtures/headers/qwen3-8b-q4_k_m.gguf"
-    flags = autolayers.plan(path, ["--gpu", cards, "-sm", "tensor", "-c", "4096", *given.split()]).flags
-    assert (flags[flags.index("-ts") + 1] if "-ts" in flags else None) == shares
+def test_unequal_devices_get_shares_of_their_own(model: str, cards: str, given: str, shares: str | None) -> None:
+    path = ROOT / f"fixtures/headers/{model}-q4_k_m.gguf"
+    words = ["--gpu", cards, "-sm", "tensor", "-c", "4096", "--ram", "64GiB", *given.split()]
+    plan = autolayers.plan(path, words)
+    assert plan.fits
+    assert (plan.flags[plan.flags.index("-ts") + 1] if "-ts" in plan.flags else None) == shares
 
 
 def test_sums_between_devices_stay_free() -> None:
