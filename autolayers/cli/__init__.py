@@ -112,27 +112,6 @@ def _of_the_hub(name: str) -> str:
     return name if user.strip(".") and rest.lower().endswith("gguf") and not set(rest) & set("/\\.") else ""
 
 
-_PART = "-00001-of-00001.gguf"
-
-
-def _nearest_file(name: str) -> str:
-    """The model of the same directory whose name is spelled most like this one; "" if none is."""
-    import difflib
-    import os
-
-    directory, wanted = os.path.split(name.lower())
-    directory = name[:len(directory)]
-    try:
-        files = {entry.lower(): entry for entry in os.listdir(directory or ".") if entry.lower().endswith(".gguf")}
-    except (OSError, ValueError):       # ValueError: a path with a zero byte
-        return ""
-    if f"{wanted}.gguf" in files:
-        return os.path.join(directory, files[f"{wanted}.gguf"])
-    others = [file for file in files if "-of-" not in wanted or file[:-len(_PART)] != wanted[:-len(_PART)]]
-    near = difflib.get_close_matches(wanted, others, 1, 0.8)
-    return os.path.join(directory, files[near[0]]) if near else ""
-
-
 def _refuse_name(name: str) -> None:
     """Raises ModelError for a name that is no file and that a person may have meant otherwise."""
     import os
@@ -140,6 +119,7 @@ def _refuse_name(name: str) -> None:
     from ..errors import ModelError
     from ..flags.check import nearest
     from ..flags.own import COMMANDS
+    from ..gguf.nearest import nearest_file
 
     if os.path.isdir(name):
         found = sorted(entry for entry in os.listdir(name) if entry.endswith(".gguf"))
@@ -150,7 +130,7 @@ def _refuse_name(name: str) -> None:
     repository = _of_the_hub(name)
     if repository:
         raise ModelError(f"{name}: no such file; a repository of Hugging Face is hf:{repository}")
-    if file := _nearest_file(name):
+    if file := nearest_file(name):
         raise ModelError(f"{name}: no such file; did you mean {file}?")
     if name.lower().endswith(".gguf") or "\\" in name:
         return

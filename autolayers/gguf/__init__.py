@@ -68,7 +68,12 @@ def _read_one(path: str, what: str = "") -> Header:
         with open(path, "rb", buffering=0) as file:
             return read_file(ReadWindow(file, path, fstat(file.fileno()).st_size, True))
     except FileNotFoundError:
-        raise ModelError(f"{path}: {what + ' is missing' if what else 'no such file'}") from None
+        if what:
+            raise ModelError(f"{path}: {what} is missing") from None
+        from .nearest import nearest_file
+
+        near = nearest_file(path)
+        raise ModelError(f"{path}: no such file{f'; did you mean {near}?' if near else ''}") from None
     except (OSError, ValueError) as error:      # ValueError: a path with a zero byte
         raise ModelError(f"{path}: {getattr(error, 'strerror', None) or error}") from None
 

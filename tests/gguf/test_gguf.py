@@ -263,3 +263,15 @@ def test_reading_imports_nothing_heavy() -> None:
     done = subprocess.run([sys.executable, "-S", "-c", code, TINY / "chat.gguf"], capture_output=True, text=True,
                           cwd=FIXTURES.parent)
     assert done.stderr == ""
+
+
+def test_a_misspelt_file_is_told_its_neighbour(tmp_path: Path) -> None:
+    """Whoever reads it: run -m, -md, --lora, read_model."""
+    (tmp_path / "Qwen3-8B-Q4_K_M.gguf").touch()
+    for wrong in ("Qwen3-8B-Q4_K.gguf", "qwen3-8b-q4_k_m.gguf", "Qwen3-8B-Q4_K_M"):
+        with pytest.raises(ModelError) as found:
+            read_header(tmp_path / wrong)
+        near = tmp_path / "Qwen3-8B-Q4_K_M.gguf"
+        assert str(found.value) == f"{tmp_path / wrong}: no such file; did you mean {near}?"
+    with pytest.raises(ModelError, match=r"no such file$"):
+        read_header(tmp_path / "other.gguf")

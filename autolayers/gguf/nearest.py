@@ -1,0 +1,23 @@
+"""Which model may have been meant by a name that is no file."""
+
+from __future__ import annotations
+
+import difflib
+import os
+
+_PART = "-00001-of-00001.gguf"
+
+
+def nearest_file(name: str) -> str:
+    """The model of the same directory whose name is spelled most like this one; "" if none is."""
+    directory, wanted = os.path.split(name.lower())
+    directory = name[:len(directory)]
+    try:
+        files = {entry.lower(): entry for entry in os.listdir(directory or ".") if entry.lower().endswith(".gguf")}
+    except (OSError, ValueError):       # ValueError: a path with a zero byte
+        return ""
+    if f"{wanted}.gguf" in files:
+        return os.path.join(directory, files[f"{wanted}.gguf"])
+    others = [file for file in files if "-of-" not in wanted or file[:-len(_PART)] != wanted[:-len(_PART)]]
+    near = difflib.get_close_matches(wanted, others, 1, 0.8)
+    return os.path.join(directory, files[near[0]]) if near else ""
