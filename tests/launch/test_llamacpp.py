@@ -19,6 +19,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tarfile
 import time
 import urllib.request
 from collections.abc import Callable, Iterator
@@ -28,7 +29,7 @@ from typing import Any, cast
 import launch_targets
 import pytest
 from random_launches import written
-from support import TESTS
+from support import FIXTURES
 
 import autolayers
 from autolayers.cli import main
@@ -38,8 +39,11 @@ from autolayers.flags.policy import read as read_flags
 from autolayers.launch.detect import detect
 from autolayers.planner.cluster import use_of
 
+sys.path.insert(0, str(FIXTURES))
+
+from recorder import tree
+
 pytestmark = [pytest.mark.llamacpp, pytest.mark.skipif(sys.platform != "linux", reason="process checks read /proc")]
-FIXTURES = TESTS.parent / "fixtures"
 CHAT = FIXTURES / "tiny" / "chat.gguf"
 MiB = 1 << 20
 
@@ -588,13 +592,20 @@ def test_the_router_keeps_as_many_models_of_a_library_as_fit(
         router.wait()
 
 
-def test_what_is_known_of_llama_cpp_python_is_its_own_signature(binaries: pathlib.Path) -> None:
-    """The names and defaults of Llama.__init__ in the source that these programs were built from."""
-    source = next((parent / "source/llama_cpp/llama.py" for parent in binaries.parents
-                   if (parent / "source/llama_cpp/llama.py").exists()), None)
-    if source is None:
-        pytest.skip("the programs are not of tests/build_llamacpp.sh")
-    (found,) = [part for node in ast.parse(source.read_text()).body if isinstance(node, ast.ClassDef)
+def of_llama_cpp_python(version: int, name: str) -> str:
+    """A file of the package's sources of 0.3.`version`, from PyPI."""
+    url = tree.files("llama-cpp-python", rf"llama_cpp_python-0\.3\.({version})\.tar\.gz")[version]
+    with urllib.request.urlopen(url, timeout=60) as answer, tarfile.open(fileobj=answer, mode="r|gz") as archive:
+        for member in archive:
+            if member.name.partition("/")[2] == name and (file := archive.extractfile(member)):
+                return file.read().decode()
+    raise FileNotFoundError(name)
+
+
+def test_what_is_known_of_llama_cpp_python_is_its_own_signature() -> None:
+    """The names and defaults of Llama.__init__ of the version that docs/launch.md names."""
+    source = of_llama_cpp_python(36, "llama_cpp/llama.py")
+    (found,) = [part for node in ast.parse(source).body if isinstance(node, ast.ClassDef)
                 and node.name == "Llama" for part in node.body
                 if isinstance(part, ast.FunctionDef) and part.name == "__init__"]
     names = [argument.arg for argument in found.args.kwonlyargs]
