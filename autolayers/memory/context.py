@@ -81,13 +81,7 @@ def resolve(model: Model, params: Params, rules: Rules = NEWEST_RULES, kind: str
     Raises LaunchRefused with llama.cpp's reason where it would not create the context.
     """
     hp, row = model.hparams, model.row
-    if rules.lacks(row.after):
-        raise LaunchRefused(f"unknown model architecture: '{row.name}' (llama.cpp build {rules.number} is older)")
-    for end, after in row.newer:
-        if rules.lacks(after) and any(f".{name}".endswith(f".{end}") for name in model.tensors):
-            raise LaunchRefused(f"wrong number of tensors: llama.cpp build {rules.number} knows no {end} of {row.name}")
-    if rules.lacks(row.mtp_after) and not row.mtp_skipped and hp.n_layer_nextn and hp.router_layer < 0:
-        raise LaunchRefused(f"wrong number of tensors: llama.cpp build {rules.number} has no MTP blocks of {row.name}")
+    _refuse_file(model, rules)
     n_batch = N_BATCH if params.n_batch is None else params.n_batch
     n_ubatch = N_UBATCH if params.n_ubatch is None else params.n_ubatch
     embeddings = bool(params.embedding or params.reranking)
@@ -177,6 +171,21 @@ def _refuse_aborts(model: Model, context: Context) -> None:
         raise LaunchRefused(f"{row.name}: llama.cpp aborts with {slots} slots that have a cache each; use --kv-unified")
     if row.needs_window and hp.swa_type == "none":
         raise LaunchRefused(f"{row.name} without attention.sliding_window: llama.cpp aborts while it builds the graph")
+
+
+def _refuse_file(model: Model, rules: Rules) -> None:
+    """Raises LaunchRefused for an architecture, a tensor or a missing key with which this build would not load it."""
+    hp, row = model.hparams, model.row
+    if rules.lacks(row.after):
+        raise LaunchRefused(f"unknown model architecture: '{row.name}' (llama.cpp build {rules.number} is older)")
+    for end, after in row.newer:
+        if rules.lacks(after) and any(f".{name}".endswith(f".{end}") for name in model.tensors):
+            raise LaunchRefused(f"wrong number of tensors: llama.cpp build {rules.number} knows no {end} of {row.name}")
+    if rules.lacks(row.mtp_after) and not row.mtp_skipped and hp.n_layer_nextn and hp.router_layer < 0:
+        raise LaunchRefused(f"wrong number of tensors: llama.cpp build {rules.number} has no MTP blocks of {row.name}")
+    window, pattern = row.window, "attention.sliding_window_pattern"
+    if window is not None and window.list_before and not rules.window_lists and hp.n_swa and hp.get(pattern) is None:
+        raise LaunchRefused(f"key not found in model: {row.name}.{pattern} (llama.cpp build {rules.number} needs it)")
 
 
 def _trained_context(model: Model, params: Params) -> int:

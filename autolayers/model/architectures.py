@@ -30,7 +30,8 @@ class SlidingWindow:
     size: int = 0               # used when the file has no sliding_window
     fixed: int = 0              # used whatever the file says
     dense_first: bool = False
-    list_before: bool = False   # builds before Rules.window_lists read an array too, others only a period
+    # builds before Rules.window_lists read an array too, and want the key; of others only a period
+    list_before: bool = False
     array: bool = False         # the pattern is only ever an array in the file; without one no layer slides
     all_with_streams: bool = False   # every layer slides in a model with residual streams (hyper_connection.count)
 

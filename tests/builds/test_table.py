@@ -62,12 +62,12 @@ def test_no_number_is_compared_in_place(path: Path) -> None:
 @pytest.mark.parametrize(("name", "build", "newer"), [
     ("llada-dense", 10825, 10830), ("deepseek4-moe", 10760, 11311), ("dflash-8b", 10456, 11311),
     ("dspark", 11063, 11311), ("eagle3-d2t", 10068, 11311), ("dots3note-moe", 10568, 10581),
-    ("qwen35-dense", 9294, 9493),
+    ("qwen35-dense", 9294, 9493), ("mtp-cohere", 10816, 11063),
 ])
 def test_files_that_a_build_refuses(name: str, build: int, newer: int) -> None:
-    """An architecture, a tensor or a list of recurrent layers that its loader does not know."""
+    """An architecture, a tensor or a list of recurrent layers that its loader does not know, or a key that it wants."""
     params = parse(["-c", "512"]).params
-    with pytest.raises(AutolayersError, match=r"number of tensors|does not load|unknown model"):
+    with pytest.raises(AutolayersError, match=r"number of tensors|does not load|unknown model|key not found"):
         estimate(model(name), params, gpus(8192), build=build)
     assert estimate(model(name), params, gpus(8192), build=newer).host.model
 
