@@ -51,17 +51,18 @@ class Rules(RuleSet):
     splits_tensors = Rule("placement", 9093, "", "-sm tensor: each device computes its part of every matrix",
                           after=8607)
 
-    cuts_at_128 = Rule("placement", 9536, "", "it cuts at 128 columns; before, at the type's blocks", after=9528)
-    cuts_fused_up = Rule("placement", 10054, "", "it cuts each half of an up matrix that holds the gate too; before, "
-                         "both as one", after=10042)
+    cuts_at_128 = Rule("placement", 9536, "", "-sm tensor cuts at 128 columns; before, at the type's blocks",
+                       after=9528)
+    cuts_fused_up = Rule("placement", 10054, "", "-sm tensor cuts each half of an up matrix that holds the gate too; "
+                         "before, both as one", after=10042)
     lfm2_splits_tensors = Rule("placement", 10549, "", "-sm tensor for LFM2", after=10531)
-    cuts_gates_by_head = Rule("placement", 10593, "", "it cuts attention's gate at heads, and each part of "
+    cuts_gates_by_head = Rule("placement", 10593, "", "-sm tensor cuts attention's gate at heads, and each part of "
                               "Qwen3-Next's convolution state; before, at any column, and as one", after=10588)
     dsv4_splits_tensors = Rule("placement", 10605, "", "-sm tensor for DeepSeek-V4", after=10603)
-    cuts_gated_qkv = Rule("placement", 11010, "", "it cuts a fused QKV with gates, or wider than the hidden state; "
-                          "before, it aborted", after=11003)
-    cuts_unlike_heads = Rule("placement", 11181, "", "it cuts heads of V that are not as wide as K's; before, a fused "
-                             "QKV of them aborted", after=11173)
+    cuts_gated_qkv = Rule("placement", 11010, "", "-sm tensor cuts a fused QKV with gates, or wider than the hidden "
+                          "state; before, it aborted", after=11003)
+    cuts_unlike_heads = Rule("placement", 11181, "", "-sm tensor cuts heads of V that are not as wide as K's; before, "
+                             "a fused QKV of them aborted", after=11173)
     qwen4exp_splits_tensors = Rule("placement", 11321, "", "-sm tensor for Qwen4exp", after=11311)
 
     # cache

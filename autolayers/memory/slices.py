@@ -10,12 +10,12 @@ a slice is one granule larger than that: an upper bound.
 from __future__ import annotations
 
 from math import lcm
-from struct import Struct
 
 from ..builds import NEWEST_RULES
 from ..errors import LaunchRefused
 from ..ggml.tensor import block_size
 from ..gguf import BY_NAME
+from .split import float32
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -60,7 +60,6 @@ _GROUPED: dict[str, Cut] = {
 }
 
 _GATED = ("gated", "gated-apart")
-_FLOAT = Struct("f")
 
 
 class Slices:
@@ -252,27 +251,18 @@ class Slices:
         order = [(j + rotation) % n for j in range(n)]
         cumulated, total = [], 0.0
         for place in order if self.shares else ():
-            total = _float32(total + _float32(self.shares[place]))
+            total = float32(total + float32(self.shares[place]))
             cumulated.append(total)
         found, low = [], 0
         for j, place in enumerate(order):
             high = length
             if j < n - 1:
                 if total:
-                    high = int(_float32(_float32(_float32(length) * cumulated[j]) / total))
+                    high = int(float32(float32(float32(length) * cumulated[j]) / total))
                 else:
-                    high = int(_float32(length * (j + 1) // n))
+                    high = int(float32(length * (j + 1) // n))
                 high -= high % granule
             spare = 0 if self.exact else granule
             found.append((place, min(length, high - low + spare)))
             low = high
         return found
-
-
-def _float32(x: float) -> float:
-    """The nearest float32, infinite where there is none."""
-    try:
-        value: float = _FLOAT.unpack(_FLOAT.pack(x))[0]
-    except OverflowError:
-        return float("inf")
-    return value

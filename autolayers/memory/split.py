@@ -66,7 +66,7 @@ def model_devices(params: Params, devices: Sequence[Device],
     return tuple(used), not warnings, tuple(warnings)
 
 
-def _float32(x: float) -> float:
+def float32(x: float) -> float:
     """The nearest float32, infinite where there is none."""
     try:
         value: float = _FLOAT.unpack(_FLOAT.pack(x))[0]
@@ -87,14 +87,14 @@ def layer_devices(n: int, n_gpu_layers: int, devices: Sequence[Device], tensor_s
     cumulated = []
     total = 0.0
     for share in _splits(devices, tensor_split):
-        total = _float32(total + _float32(share))
+        total = float32(total + float32(share))
         cumulated.append(total)
     if total == 0:
         return layers if not devices else _all_on_last(layers, start, count, devices)
-    bounds = [_float32(x / total) for x in cumulated]
+    bounds = [float32(x / total) for x in cumulated]
     device = 0                               # std::upper_bound of growing fractions
     for i in range(count):
-        fraction = _float32(i / count)
+        fraction = float32(i / count)
         while device < len(devices) - 1 and not fraction < bounds[device]:
             device += 1
         layers[start + i] = devices[device].name
