@@ -83,13 +83,26 @@ class Rules(RuleSet):
     nextn_apart = Rule("cache", 10909, "", "no cache for NextN blocks unless they draft", after=10901)
     window_lists = Rule("cache", 11040, "", "sliding_window_pattern may be a list, one entry a layer", after=11028)
 
+    mla_keys_only = Rule("cache", 7980, "", "latent attention stores keys only, whose first part is V; before, V too",
+                         after=7800)
+
+    hybrid_cells = Rule("cache", 8180, "", "the slots of a hybrid model share the context; before, each had all of it",
+                        after=7940)
+
     # graph
+    drops_pins = Rule("graph", 5760, "", "graphs are reserved without the devices that their builder chose for norms",
+                      after=5310, last=5900, until=5930)
+    keys_last = Rule("graph", 7060, "", "K comes after V in the graph; before, between Q and V", after=6800)
+    expands_sums = Rule("graph", 8910, "", "each sum of experts is a node as soon as it is made; before, when the "
+                        "next layer needs it", after=8672)
     pools_sequences = Rule("graph", 5600, "", "pooling has a row a sequence; before, one a token", after=5310)
-    glu_op = Rule("graph", 5780, "#14158", "a gate's activation and product are one op; before, two", after=5310)
+    glu_op = Rule("graph", 5780, "#14158", "a gate's activation and product are one op; before, two", after=5760)
     views_qk = Rule("graph", 5880, "", "Q and K of a fused QKV are views; before, copies", after=5830)
     set_rows = Rule("graph", 6070, "#14959", "K and V are stored by row indices, inputs of the graph; before, copied",
                     after=6050)
     views_v = Rule("graph", 6400, "", "V of a fused QKV is a view too", after=6170)
+    embeddings_at_once = Rule("graph", 7710, "#18599", "the embeddings come before what else the first layer wants",
+                              after=7480)
     embeddings_input = Rule("graph", 7800, "#18898", "an input of raw embeddings besides that of tokens", after=7780)
     qwen35_late_rows = Rule("graph", 9246, "#22673", "Qwen3.5 picks the output rows after its last layer", after=9179)
     f16_mask = Rule("graph", 9410, "#23764", "flash attention's mask is an f16 input; before, cast from an f32 one",
@@ -153,6 +166,12 @@ class Rules(RuleSet):
     grams_first = Rule("graph", 11549, "", "embeddings of n-grams come before those of tokens", after=11434)
 
     # backends
+    flash_by_kernel = Rule("backends", 6600, "", "CUDA runs flash attention that it has a kernel for; before, by the "
+                           "size of a head", after=6170)
+    flash_576 = Rule("backends", 7980, "", "CUDA's flash attention with heads of 576 takes any number of heads; before, "
+                     "multiples of 16", after=7710)
+    flash_bf16 = Rule("backends", 8672, "", "CUDA's flash attention takes bf16, and heads of 512", after=8380)
+    flash_192 = Rule("backends", 9093, "", "CUDA's flash attention takes heads of 192 and 320", after=8929)
     cuda_splits_rows = Rule("backends", 0, "", "CUDA has split buffers for -sm row", last=9886, until=9892)
     metal_reorders = Rule("backends", 6450, "#15929", "Metal runs a split's nodes in an order of its own")
     vulkan_reorders = Rule("backends", 7150, "#17475", "Vulkan runs a split's nodes in an order of its own")

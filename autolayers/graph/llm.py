@@ -290,7 +290,7 @@ class Llm:
             if not cur.contiguous():
                 cur = g.cont(cur)
             cur = g.mul(cur, factors)
-        if embd is not None:
+        if self.rules.embeddings_at_once:
             g.expand(cur)
         return g.scale(cur) if scale and not by_row else cur
 
@@ -368,7 +368,7 @@ class Llm:
         if "attn" not in self.caches or self.row.memory == "none":
             return self.build_attn_inp_no_cache()
         windows = "swa" in self.caches or (self.hparams.swa_type != "none" and not self.rules.window_cache)
-        if self.hparams.is_mla:
+        if self.hparams.is_mla and self.rules.mla_keys_only:
             return self.build_attn_inp_k_iswa() if windows else self.build_attn_inp_k()
         return self.build_attn_inp_kv_iswa() if windows else self.build_attn_inp_kv()
 
@@ -623,7 +623,8 @@ class Llm:
         out = views[0]
         for v in views[1:]:
             out = g.add(out, v)
-            g.expand(out)
+            if self.rules.expands_sums:
+                g.expand(out)
         return g.cont(out) if len(views) == 1 else out
 
     def _choose_experts(self, logits: Tensor, il: int, routing: Routing, n_expert: int, n_used: int,
@@ -803,6 +804,7 @@ class Llm:
         a = inp.at(hp.is_swa(il))
         iswa = inp.swa is not None
         cache = a.cache
+        mla = mla and self.rules.mla_keys_only
         if a.k_rot is not None:
             q = self.hadamard(q, a.k_rot)
             if k is not None:
@@ -810,7 +812,7 @@ class Llm:
         if a.v_rot is not None and v is not None and not mla:
             v = self.hadamard(v, a.v_rot)
         # expanded together so that they are not reordered; the plain cache wants k last, iSWA and no cache v last
-        late_k = cache is not None and not iswa
+        late_k = cache is not None and not iswa and self.rules.keys_last
         order = (q, v, k) if late_k else (q, k) if mla and iswa else (q, k, v)
         for t in order:
             if t is not None:

@@ -142,7 +142,7 @@ class _Builder:
                   tag: str = "") -> None:
         """llama_kv_cache over the layers that are `wanted` and have a cache of their own."""
         hp, context = self.hp, self.context
-        k_only = hp.is_mla if k_only is None else k_only
+        k_only = hp.is_mla and context.rules.mla_keys_only if k_only is None else k_only
         n_stream = n_stream or context.n_stream
         width = width or hp.n_embd_k_gqa
         if v_width is None:
@@ -321,8 +321,9 @@ def _hybrid(build: _Builder, model: Model, mtp: bool) -> None:
     else:
         attends = lambda il: not hp.is_recr(il) and (il < n or not row.trunk_only)  # noqa: E731
         recurs = hp.is_recr
+    context = build.context
     if hp.swa_type == "none":
-        build.attention("attn", build.context.n_ctx_seq, attends)
+        build.attention("attn", context.n_ctx_seq if context.rules.hybrid_cells else context.n_ctx, attends)
     else:
         build.window(attends)
     build.recurrent(recurs)

@@ -111,7 +111,8 @@ def reserve(setting: Setting, pinned: bool = False,
     fused = _unresolved(setting) if generation is None else generation.fused
     setting.cache.fused.setdefault(alike, fused)
     n_outputs = min(n_tokens, c.n_outputs_max)
-    pins = not c.rules.measured
+    kept = not c.rules.drops_pins        # by a launch
+    pins = kept and not c.rules.measured
     while True:
         if prompt is None or prompt.fused != fused:
             prompt = Graphs(setting, n_tokens, n_seqs, n_outputs, fused)
@@ -131,7 +132,7 @@ def reserve(setting: Setting, pinned: bool = False,
             break
         fused = generation.fused
     setting.cache.graphs[launch] = prompt, generation
-    sizes = tuple(map(max, prompt.sizes(pins), generation.sizes()))
+    sizes = tuple(map(max, prompt.sizes(pins), generation.sizes(kept)))
     if pinned and setting.n_copies == 1:
         return Reserved(sizes, fused, prompt.sizes())
     return Reserved(sizes, fused, sizes if pinned else None)

@@ -25,6 +25,8 @@ def flash_kernel(op: Tensor, cc: int, rules: Rules) -> str:
     q, k, v = op.src[0], op.src[1], op.src[2]
     mask, alibi = op.param[0], op.param[1]     # type: ignore[index]
     ratio = q.ne[2] // k.ne[2]
+    if not rules.flash_by_kernel:
+        return "mma" if _by_head(q, k, v, mask, cc) else "none"
     grouped = ratio >= 2 and mask is not None and not alibi and k.ne[1] % _KQ_STRIDE == 0
     for t in (q, k, v, mask):
         if t is not None and block_size(t.type) == 1 and any(n % 16 for n in t.nb[1:]):
@@ -34,6 +36,8 @@ def flash_kernel(op: Tensor, cc: int, rules: Rules) -> str:
     if head in (40, 64, 72, 80, 96, 112, 128, 256):
         if v.ne[0] != head:
             return "none"
+    elif head in (192, 320) and not rules.flash_192:
+        return "none"
     elif head == 192:
         if v.ne[0] != 128 or not grouped or ratio % 8:
             return "none"
@@ -41,11 +45,15 @@ def flash_kernel(op: Tensor, cc: int, rules: Rules) -> str:
         if v.ne[0] != 256 or not grouped or ratio % 32:
             return "none"
     elif head == 512 or head == 576:
-        if v.ne[0] != 512 or not grouped:
+        if v.ne[0] != 512 or not grouped or (ratio % 16 and not rules.flash_576):
+            return "none"
+        if head == 512 and not rules.flash_bf16:
             return "none"
     else:
         return "none"
     if k.type not in _KV or v.type not in _KV or (mask is not None and mask.ne[2] != 1):
+        return "none"
+    if "bf16" in (k.type, v.type) and not rules.flash_bf16:
         return "none"
     if not rules.mixed_cache_types and (k.type != v.type or k.type not in _KV_PAIRED):
         return "none"
@@ -108,3 +116,14 @@ def with_converted_cache(t: Tensor, size: int, cc: int, rules: Rules) -> int:
     if need_v and v.type != "f16" and not v_is_k:
         size = -(-size // 128) * 128 + 2 * v.nelements
     return size
+
+
+def _by_head(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, cc: int) -> bool:
+    """ggml_backend_cuda_device_supports_op before flash_by_kernel."""
+    head = q.ne[0]
+    if k.ne[0] != v.ne[0]:
+        return cc >= 750 and k.ne[0] == 576 and v.ne[0] == 512 and mask is not None and q.ne[2] // k.ne[2] % 16 == 0
+    if head == 192 or "bf16" in (k.type, v.type):
+        return False
+    plain = k.type == "f16" and v.type == "f16"
+    return head == 128 or (head == 64 and k.type == "f16") or (plain and (head == 256 or cc >= 700))
