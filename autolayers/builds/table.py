@@ -71,8 +71,8 @@ class Rules(RuleSet):
     encoders_without_cache = Rule("cache", 5200, "", "encoders have no cache of keys and values", after=5000)
     window_cache = Rule("cache", 5427, "#13194", "layers that slide have a cache of their own, of a window's size")
     streams = Rule("cache", 5913, "#14363", "a cache a slot, unless -kvu; before, one for all slots")
-    cells_by_256 = Rule("cache", 6500, "", "n_ctx is rounded up to 256; before, to 32 without flash attention",
-                        after=6170)
+    cells_by_256 = Rule("cache", 7060, "#17046", "n_ctx is rounded up to 256; before, to 32 without flash attention",
+                        after=6760)
     rotates_cache = Rule("cache", 8607, "#21038", "a quantised cache holds rotated keys and values", after=8571)
     glm_dsa_indexes = Rule("cache", 10121, "", "GLM-DSA has its indexer; before, it attended to all cells", after=10108)
     recurrent_lists = Rule("cache", 9493, "", "attention.recurrent_layers says which layers are recurrent; before, "
@@ -92,7 +92,10 @@ class Rules(RuleSet):
     # graph
     drops_pins = Rule("graph", 5760, "", "graphs are reserved without the devices that their builder chose for norms",
                       after=5310, last=5900, until=5930)
-    keys_last = Rule("graph", 7060, "", "K comes after V in the graph; before, between Q and V", after=6800)
+    drops_pins_again = Rule("graph", 6620, "", "and again", after=6170, last=6900, until=7060)
+    keys_last = Rule("graph", 6910, "", "K comes after V in the graph; before, between Q and V", after=6760)
+    expands_views = Rule("graph", 5990, "#14753", "the views of all experts come before their sums; before, each "
+                         "before its own", after=5900)
     expands_sums = Rule("graph", 8910, "", "each sum of experts is a node as soon as it is made; before, when the "
                         "next layer needs it", after=8672)
     pools_sequences = Rule("graph", 5600, "", "pooling has a row a sequence; before, one a token", after=5310)
@@ -102,7 +105,7 @@ class Rules(RuleSet):
                     after=6050)
     views_v = Rule("graph", 6400, "", "V of a fused QKV is a view too", after=6170)
     embeddings_at_once = Rule("graph", 7710, "#18599", "the embeddings come before what else the first layer wants",
-                              after=7480)
+                              after=7540)
     embeddings_input = Rule("graph", 7800, "#18898", "an input of raw embeddings besides that of tokens", after=7780)
     qwen35_late_rows = Rule("graph", 9246, "#22673", "Qwen3.5 picks the output rows after its last layer", after=9179)
     f16_mask = Rule("graph", 9410, "#23764", "flash attention's mask is an f16 input; before, cast from an f32 one",

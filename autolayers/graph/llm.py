@@ -619,7 +619,8 @@ class Llm:
         views = []
         for i in range(hp.n_expert_used(il)):
             views.append(g.view(experts, (n_embd, n), (experts.nb[2],), i * experts.nb[1]))
-            g.expand(views[-1])
+            if self.rules.expands_views:
+                g.expand(views[-1])
         out = views[0]
         for v in views[1:]:
             out = g.add(out, v)

@@ -182,6 +182,9 @@ class _Builder:
         if context.swa_full:
             return context.n_ctx_seq
         windows = self.hp.n_swa * (context.n_seq_max if unified else 1)
+        if not context.rules.cells_by_256:
+            block = 32 if context.flash_attn == "off" else 256
+            return min(context.n_ctx_seq, pad(windows + context.n_ubatch, block))
         return pad(min(context.n_ctx_seq, windows + context.n_ubatch), 256)
 
     def indexer(self, kind: str, wanted: Filter, *, k_only: bool = True, factor: int = 1, tag: str = "") -> None:

@@ -119,10 +119,11 @@ def resolve(model: Model, params: Params, rules: Rules = NEWEST_RULES, kind: str
     type_k, type_v = params.cache_type_k or "f16", params.cache_type_v or "f16"
     split_mode = params.split_mode or "layer"
     flash_attn = _flash_attention(model, params.flash_attn or "auto", type_k, type_v, split_mode, rules)
-    n_ctx = pad(n_ctx, 256 if rules.cells_by_256 or flash_attn != "off" else 32)
+    block = 256 if rules.cells_by_256 or flash_attn != "off" else 32
+    n_ctx = pad(n_ctx, block)
     n_ctx_seq = n_ctx
     if not unified:
-        n_ctx_seq = pad(n_ctx // n_seq_max, 256)
+        n_ctx_seq = pad(n_ctx // n_seq_max, block)
         n_ctx = n_ctx_seq * n_seq_max
 
     if kind == "mtp" and (hp.n_layer_nextn == 0 or hp.router_layer >= 0):
