@@ -90,6 +90,7 @@ class Rules(RuleSet):
                         after=7940)
 
     # graph
+    pads_masks = Rule("graph", 0, "", "attention's mask has a multiple of 64 rows", last=7080, until=7480)
     drops_pins = Rule("graph", 5760, "", "graphs are reserved without the devices that their builder chose for norms",
                       after=5310, last=5900, until=5930)
     drops_pins_again = Rule("graph", 6620, "", "and again", after=6170, last=6900, until=7060)
@@ -104,6 +105,8 @@ class Rules(RuleSet):
     set_rows = Rule("graph", 6070, "#14959", "K and V are stored by row indices, inputs of the graph; before, copied",
                     after=6050)
     views_v = Rule("graph", 6400, "", "V of a fused QKV is a view too", after=6170)
+    expands_gates = Rule("graph", 6910, "", "a feed-forward's gate is a node before its down product", after=6760,
+                         last=7080, until=7480)
     embeddings_at_once = Rule("graph", 7710, "#18599", "the embeddings come before what else the first layer wants",
                               after=7540)
     embeddings_input = Rule("graph", 7800, "#18898", "an input of raw embeddings besides that of tokens", after=7780)

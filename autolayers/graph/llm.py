@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 # llama_expert_gating_func_type; a file without the key means softmax
 _GATING: dict[int, Gating] = {0: "softmax", 1: "softmax", 2: "sigmoid", 3: "softmax_weight", 4: "sqrt_softplus"}
+_MASK_ROWS = 64                          # GGML_KQ_MASK_PAD of old builds
 _SPLIT_GLU = {"silu": "SWIGLU", "gelu": "GEGLU", "relu": "REGLU"}     # gate and up in one op
 
 
@@ -315,6 +316,8 @@ class Llm:
     def mask_input(self, name: str, type_: str, *ne: int) -> Tensor:
         """A mask in the type that attention reads; `type_`: that type, where it is not attention that decides."""
         type_ = type_ or ("f16" if self.flash_attn else "f32")
+        if self.rules.pads_masks:
+            ne = (ne[0], -(-ne[1] // _MASK_ROWS) * _MASK_ROWS, *ne[2:])
         if type_ == "f16" and not self.rules.f16_mask:
             return self.graph.cast(self.graph.input(name, "f32", *ne), "f16")
         return self.graph.input(name, type_, *ne)
@@ -562,6 +565,8 @@ class Llm:
         cur = tmp if gated is None else gated
         parallel = gated is not None and gate == "par"
         cur, parallel = self._activate(cur, tmp, act, parallel, self.swiglu_limit("shexp", il), act_scales)
+        if self.rules.expands_gates:
+            g.expand(cur)
         if parallel:
             cur = g.mul(cur, tmp)
         last = linear(down, cur) if down is not None else None
@@ -715,6 +720,8 @@ class Llm:
             cur = biased(cur, routing.gate)
         limit = self.swiglu_limit("exp", il) if gate is not None else 0.0
         cur = self._activate_experts(cur, up, routing.act, gate is not None or merged is not None, limit)
+        if self.rules.expands_gates:
+            g.expand(cur)
         down = self.need_layer(il, routing.down)
         return biased(self.build_lora_mm_id(down, cur, selected, scale(routing.down), routing.down_param), routing.down)
 
