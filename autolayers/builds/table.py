@@ -30,9 +30,11 @@ if TYPE_CHECKING:
 
 class Rules(RuleSet):
     # placement
-    output_first = Rule("placement", 7450, "#18148", "-ngl counts the output layer first; before, last", after=7400)
+    output_first = Rule("placement", 7540, "#18148", "-ngl counts the output layer first; before, last", after=7490)
+    embd_norm_in_block = Rule("placement", 8672, "", "the norm of the embeddings lies with block 0; before, with the "
+                              "input, in RAM", after=8380)
 
-    layer_embd_with_input = Rule("placement", 8990, "", "Gemma's embeddings of layers lie with the input, in RAM; "
+    layer_embd_with_input = Rule("placement", 8929, "", "Gemma's embeddings of layers lie with the input, in RAM; "
                                  "before, with the output layer", after=8721)
 
     skips_undrafted = Rule("placement", 10216, "", "MTP blocks are loaded only to draft with; before, with the model",
@@ -83,6 +85,8 @@ class Rules(RuleSet):
     nextn_apart = Rule("cache", 10909, "", "no cache for NextN blocks unless they draft", after=10901)
     window_lists = Rule("cache", 11040, "", "sliding_window_pattern may be a list, one entry a layer", after=11028)
 
+    olmo2_window = Rule("cache", 6600, "", "OLMo 2's attention slides where its file says so", after=6170)
+    lfm2_window = Rule("cache", 8180, "", "LFM2's attention slides where its file says so", after=7940)
     mla_keys_only = Rule("cache", 7980, "", "latent attention stores keys only, whose first part is V; before, V too",
                          after=7800)
 
@@ -101,12 +105,17 @@ class Rules(RuleSet):
                         "next layer needs it", after=8672)
     pools_sequences = Rule("graph", 5600, "", "pooling has a row a sequence; before, one a token", after=5310)
     glu_op = Rule("graph", 5780, "#14158", "a gate's activation and product are one op; before, two", after=5760)
-    views_qk = Rule("graph", 5880, "", "Q and K of a fused QKV are views; before, copies", after=5830)
+    views_qk = Rule("graph", 5880, "", "Q and K of a fused QKV are views where they are roped; before, "
+                    "copies", after=5760)
     set_rows = Rule("graph", 6070, "#14959", "K and V are stored by row indices, inputs of the graph; before, copied",
                     after=6050)
-    views_v = Rule("graph", 6400, "", "V of a fused QKV is a view too", after=6170)
+    views_v = Rule("graph", 6400, "", "V of a fused QKV is a view too, and Q and K of all", after=6170)
+    groups_experts = Rule("graph", 6910, "", "of experts in groups the best groups are chosen first", after=6760)
+    clamps_weights = Rule("graph", 6910, "", "the sum of the chosen experts' weights is clamped", after=6760)
     expands_gates = Rule("graph", 6910, "", "a feed-forward's gate is a node before its down product", after=6760,
                          last=7080, until=7480)
+    expands_norms = Rule("graph", 8180, "", "a delta net's input comes before its states", after=7940)
+    fused_delta_nets = Rule("graph", 8380, "", "a delta net is one op; before, products in chunks of tokens", after=8100)
     embeddings_at_once = Rule("graph", 7710, "#18599", "the embeddings come before what else the first layer wants",
                               after=7540)
     embeddings_input = Rule("graph", 7800, "#18898", "an input of raw embeddings besides that of tokens", after=7780)

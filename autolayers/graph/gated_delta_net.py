@@ -77,7 +77,8 @@ class GatedDeltaNet(Hybrid):
 
     def attention(self, llm: Llm, cur: Tensor, il: int, inp: AttnInput, pos: Tensor | None) -> Tensor:
         g, hp, n = llm.graph, llm.hparams, llm.n_tokens
-        g.expand(cur)
+        if llm.rules.expands_norms:
+            g.expand(cur)
         if hp.is_recr(il):
             return self.recurrent(llm, cur, il)
         head, n_head, n_head_kv = hp.head_v(0), llm.n_head, llm.n_head_kv

@@ -472,8 +472,8 @@ class Llm:
             at_v = at_k + head_k * n_head_kv
             if reshape:
                 made = []
-                for head, heads, at, viewed in ((head_q, n_head, 0, self.rules.views_qk),
-                                                (head_k, n_head_kv, at_k, self.rules.views_qk),
+                views_qk = self.rules.views_v or (self.rules.views_qk and self.row.rope != "none")
+                for head, heads, at, viewed in ((head_q, n_head, 0, views_qk), (head_k, n_head_kv, at_k, views_qk),
                                                 (head_v, n_head_kv, at_v, self.rules.views_v)):
                     if viewed:
                         made.append(g.view(qkv, (head, heads, n), (size * head, row), size * at))
@@ -662,7 +662,7 @@ class Llm:
             ranked = logits
         elif routing.select == "sigmoid":
             ranked = g.unary("SIGMOID", logits)
-        if hp.n_expert_groups > 1:
+        if hp.n_expert_groups > 1 and self.rules.groups_experts:
             ranked = self._best_groups(ranked, n_expert)
         selected = g.argsort_top_k(ranked, n_used) if selected_in is None else selected_in
         if n_expert != self.n_expert:        # grovemoe's chunk experts: one of them serves a group of experts
@@ -672,7 +672,9 @@ class Llm:
             weights = g.reshape(g.soft_max(g.reshape(weights, n_used, n)), 1, n_used, n)
         if norm_w:
             weights = g.reshape(weights, n_used, n)
-            total = g.clamp(g.sum_rows(weights))
+            total = g.sum_rows(weights)
+            if self.rules.clamps_weights:
+                total = g.clamp(total)
             weights = g.reshape(g.div(weights, total), 1, n_used, n)
         if w_scale not in (0.0, 1.0):
             weights = g.scale(weights)

@@ -193,7 +193,8 @@ def count_kernels(setting: Setting) -> None:
 def _unresolved(setting: Setting) -> dict[str, bool]:
     rules = setting.context.rules
     return {"flash_attn": setting.context.flash_attn != "off", "lid": rules.fused_indexer,
-            **dict.fromkeys(_HYPER_CONNECTIONS, rules.fused_hyper_connections), **dict.fromkeys(_DELTA_NETS, True)}
+            **dict.fromkeys(_HYPER_CONNECTIONS, rules.fused_hyper_connections),
+            **dict.fromkeys(_DELTA_NETS, rules.fused_delta_nets)}
 
 
 def _probes(setting: Setting) -> list[str]:

@@ -143,7 +143,8 @@ else:
         """Made an Architecture when a model needs it: all of them would cost each start a third of a millisecond."""
         return name, {"rope": rope, **facts}
 
-_LATE_EMBD: Any = (("layer_embd_with_input", {"places": {"per_layer_token_embd": "output"}}),)
+_LATE_EMBD: Any = (("layer_embd_with_input", {"places": dict.fromkeys(
+    ("per_layer_token_embd", "per_layer_model_proj", "per_layer_proj_norm"), "output")}),)
 _LAST_NORM: Any = {"token_embd_norm": "output"}     # misnamed, it is the output norm
 _LATE = 11311          # exact_from of architectures that no older build was compared for
 _UNSPLIT: Any = {"split_tensor": False}
@@ -245,7 +246,8 @@ _TABLE: Any = (
          mtp_leaks=_MTP_HEAD, mtp_whole=_SKIPS_MTP, mtp="norm", after=9621, exact_from=9905),
     _row("dbrx", "neox", tied="never"),
     _row("olmo"),
-    _row("olmo2", "neox", window=SlidingWindow(4), tied="never", split_tensor=False, after=4090),
+    _row("olmo2", "neox", window=SlidingWindow(4), tied="never", split_tensor=False,
+         before=(("olmo2_window", {"window": None}),), after=4090),
     _row("olmoe", "neox", tied="never", split_tensor=False),
     _row("muse-glimmer", window=SlidingWindow(4, "required", list_before=True), tied="never", after=10338,
          exact_from=10566),
@@ -325,7 +327,7 @@ _TABLE: Any = (
     _row("gpt-oss", "neox", window=SlidingWindow(2, "required"), tied="never", after=5930),
     _row("lfm2", "neox", memory="hybrid", window=SlidingWindow(0, "attention"), recurrent="no-kv", state="shortconv",
          rollback=True, places=_LAST_NORM, ollama_single=True, slices="states",
-         before=(("lfm2_splits_tensors", _UNSPLIT),), after=5830),
+         before=(("lfm2_splits_tensors", _UNSPLIT), ("lfm2_window", {"window": None})), after=5830),
     _row("lfm2moe", "neox", memory="hybrid", recurrent="no-kv", state="shortconv", rollback=True, places=_LAST_NORM,
          ollama_single=True, slices="states", before=(("lfm2_splits_tensors", _UNSPLIT),), after=6170),
     _row("dream", "neox", memory="none", causal=False, after=5930),

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
         def window_lists(self) -> bool: ...
         @property
         def recurrent_lists(self) -> bool: ...
+        @property
+        def embd_norm_in_block(self) -> bool: ...
 
 
 _QUANTISED = ("MUL_MAT", "MUL_MAT_ID", "GET_ROWS")     # the ops whose weights llama-quantize makes smaller
@@ -121,6 +123,8 @@ class Model:
         for rule, facts in row.before:
             if not getattr(loader, rule):
                 row = replace(row, **facts)
+        if not loader.embd_norm_in_block and "token_embd_norm" not in row.places:
+            row = replace(row, places={**row.places, "token_embd_norm": "input"})
         lists = []                    # keys that this build does not read as a list
         if not loader.window_lists and window is not None and not (window.array or window.list_before):
             lists.append(f"{self.architecture}.attention.sliding_window_pattern")
