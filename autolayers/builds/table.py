@@ -99,8 +99,12 @@ class Rules(RuleSet):
                       after=5310, last=5900, until=5930)
     drops_pins_again = Rule("graph", 6620, "", "and again", after=6170, last=6900, until=7060)
     keys_last = Rule("graph", 6910, "", "K comes after V in the graph; before, between Q and V", after=6760)
-    expands_views = Rule("graph", 5990, "#14753", "the views of all experts come before their sums; before, each "
-                         "before its own", after=5900)
+    shares_state_ids = Rule("graph", 5990, "", "all layers view the list of states once; before, each its own",
+                            after=5900)
+    expands_views = Rule("graph", 5990, "#14753", "experts and their views are nodes before their sums; before, when "
+                          "the next layer needs them", after=5900)
+    expands_weights = Rule("graph", 6600, "", "the weights of the chosen experts are nodes before their products",
+                           after=6170)
     expands_sums = Rule("graph", 8910, "", "each sum of experts is a node as soon as it is made; before, when the "
                         "next layer needs it", after=8672)
     pools_sequences = Rule("graph", 5600, "", "pooling has a row a sequence; before, one a token", after=5310)
@@ -114,6 +118,7 @@ class Rules(RuleSet):
     clamps_weights = Rule("graph", 6910, "", "the sum of the chosen experts' weights is clamped", after=6760)
     expands_gates = Rule("graph", 6910, "", "a feed-forward's gate is a node before its down product", after=6760,
                          last=7080, until=7480)
+    views_openelm_v = Rule("graph", 7980, "", "OpenELM's V is a view; before, a copy", after=7800)
     expands_norms = Rule("graph", 8180, "", "a delta net's input comes before its states", after=7940)
     fused_delta_nets = Rule("graph", 8380, "", "a delta net is one op; before, products in chunks of tokens", after=8100)
     embeddings_at_once = Rule("graph", 7710, "#18599", "the embeddings come before what else the first layer wants",
@@ -133,6 +138,7 @@ class Rules(RuleSet):
                         "sinks are", after=10142)
     gpt_oss_late_rows = Rule("graph", 10159, "", "gpt-oss picks the output rows after its last layer", after=10156)
     qwen3next_last_rows = Rule("graph", 10240, "", "Qwen3-Next picks the output rows after its last norm", after=10235)
+    split_inputs_30 = Rule("graph", 6600, "", "a split has up to 30 inputs; before, 10", after=6170)
     split_inputs_grow = Rule("graph", 10248, "", "a split takes more than 30 inputs if its last node has several; "
                              "before, llama.cpp aborted", after=10240)
     nemotron_last_rows = Rule("graph", 10355, "", "Nemotron-H picks the output rows after its last norm", after=10338)

@@ -37,8 +37,11 @@ if TYPE_CHECKING:
         def any_split_inputs(self) -> bool: ...
         @property
         def split_inputs_grow(self) -> bool: ...
+        @property
+        def split_inputs_30(self) -> bool: ...
 
 
+_MAX_SRC = 10                   # GGML_MAX_SRC
 _MAX_SPLIT_INPUTS = 30          # GGML_SCHED_MAX_SPLIT_INPUTS
 
 
@@ -197,7 +200,7 @@ def split(graph: Graph, backends: Sequence[Backend], rules: Rules, n_copies: int
         if not known or rules.copies_every_input:
             graph_inputs.append(leaf)
 
-    limit = most = 0 if rules.any_split_inputs else _MAX_SPLIT_INPUTS
+    limit = most = 0 if rules.any_split_inputs else _MAX_SPLIT_INPUTS if rules.split_inputs_30 else _MAX_SRC
     pipelined = n_copies > 1 and not rules.copies_every_input
     # pass 5: where the graph is cut, and what each split copies from other backends
     parts: list[tuple[int, int, list[Tensor]]] = []     # (start, backend, inputs)
@@ -271,7 +274,7 @@ def split(graph: Graph, backends: Sequence[Backend], rules: Rules, n_copies: int
             kept = alloc_deps.get(id(t)) if alloc_deps else None
             if kept:
                 tensors = list(kept.values())
-                for k in range(0, len(tensors), 10):             # GGML_MAX_SRC
+                for k in range(0, len(tensors), _MAX_SRC):
                     out.append((_dependency(tensors[k:k + 10]), b))
     if n_copies > 1:
         for leaf in graph_inputs:

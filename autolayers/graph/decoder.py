@@ -205,7 +205,8 @@ class Decoder:
         g, hp = llm.graph, llm.hparams
         flat = self.qk_norm == "flat"
         q, k, v = llm.build_qkv(cur, il, reshape=not flat, scales=self.qkv_scales,
-                                plain=self.plain_qkv_before and not llm.rules.qkv_with_biases)
+                                plain=self.plain_qkv_before and not llm.rules.qkv_with_biases,
+                                roped=self.rope != "none")
         kind = self.qk_norm_kind or self.norm
         if self.qk_norm in ("flat", "head"):
             q, k = self.qk_normed(llm, q, k, il, kind)

@@ -449,12 +449,12 @@ class Llm:
         return g.reshape(g.mul_mat(rot, flat, "hadamard"), *cur.ne)
 
     def build_qkv(self, cur: Tensor, il: int, n_head: int = 0, n_head_kv: int = 0, head_k: int = 0, head_v: int = 0,
-                  *, reshape: bool = True, head_q: int = 0, scales: bool = True,
-                  plain: bool = False) -> tuple[Tensor, Tensor, Tensor]:
+                  *, reshape: bool = True, head_q: int = 0, scales: bool = True, plain: bool = False,
+                  roped: bool = True) -> tuple[Tensor, Tensor, Tensor]:
         """Q, K and V by one fused projection or three, with biases and clamp; by heads if `reshape`.
 
         Sizes are the layer's unless given. `scales`: the NVFP4 scale of a fused projection is applied; `plain`: three
-        projections have neither scales nor biases.
+        projections have neither scales nor biases; `roped`: Q and K will be.
         """
         g, hp, n = self.graph, self.hparams, self.n_tokens
         n_head = n_head or hp.n_head(il)
@@ -472,7 +472,7 @@ class Llm:
             at_v = at_k + head_k * n_head_kv
             if reshape:
                 made = []
-                views_qk = self.rules.views_v or (self.rules.views_qk and self.row.rope != "none")
+                views_qk = self.rules.views_v or (self.rules.views_qk and roped)
                 for head, heads, at, viewed in ((head_q, n_head, 0, views_qk), (head_k, n_head_kv, at_k, views_qk),
                                                 (head_v, n_head_kv, at_v, self.rules.views_v)):
                     if viewed:
@@ -613,14 +613,16 @@ class Llm:
         n_embd, n = cur.ne[0], cur.ne[1]
         logits = self.linear(il, "ffn_gate_inp", cur) if probs_in is None else probs_in
         selected, weights = self._choose_experts(logits, il, routing, n_expert or self.n_expert, n_used, selected_in)
-        g.expand(weights)
+        if self.rules.expands_weights:
+            g.expand(weights)
         cur = g.reshape(cur, n_embd, 1, n)
         if routing.weight_before:
             cur = g.mul(g.repeat(cur, n_embd, n_used, n, 1), weights)
         experts = self._run_experts(cur, il, routing, selected)
         if not routing.weight_before:
             experts = g.mul(experts, weights)
-        g.expand(experts)
+        if self.rules.expands_views:
+            g.expand(experts)
         views = []
         for i in range(hp.n_expert_used(il)):
             views.append(g.view(experts, (n_embd, n), (experts.nb[2],), i * experts.nb[1]))

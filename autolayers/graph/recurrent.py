@@ -70,6 +70,8 @@ def build_rs(llm: Llm, states: Tensor, rows: Callable[[Tensor, Tensor], Tensor] 
             g.view(ids, (extra,), (), n_seqs * ids.nb[0])
         cache.ids = ids, g.view(ids, (n_seqs,)), tail
     ids, main, tail = cache.ids
+    if not llm.rules.shares_state_ids:
+        main, tail = g.view(ids, (n_seqs,)), g.view(ids, (extra,), (), n_seqs * ids.nb[0])
     width = states.ne[0]
     flat = g.reshape(states, width, states.ne[1])
     g.expand(g.scale_inplace(g.view(flat, (width,))))

@@ -35,7 +35,7 @@ class Bert:
 
     def layer(self, llm: Llm, inp_l: Tensor, il: int, inp: AttnInput, pos: Tensor | None, out_ids: Tensor) -> Tensor:
         g = llm.graph
-        q, k, v = llm.build_qkv(inp_l, il)
+        q, k, v = llm.build_qkv(inp_l, il, roped=llm.row.rope != "none")
         q, k = self.normed(llm, q, il, "attn_q_norm"), self.normed(llm, k, il, "attn_k_norm")
         if self.position == "rope":
             q, k = g.rope(q, pos), g.rope(k, pos)  # type: ignore[arg-type]

@@ -11,7 +11,7 @@ from ..llm import AttnInput, Llm
 class Mpt(Decoder):
     def attention(self, llm: Llm, cur: Tensor, il: int, inp: AttnInput, pos: Tensor | None) -> Tensor:
         g, hp, n = llm.graph, llm.hparams, llm.n_tokens
-        q, k, v = llm.build_qkv(cur, il)
+        q, k, v = llm.build_qkv(cur, il, roped=False)
         if llm.layer_weight(il, "attn_q_norm") is not None:
             head, n_head, n_kv = hp.head_k(il), hp.n_head(il), hp.n_head_kv(il)
             q, k = g.reshape(q, head * n_head, n), g.reshape(k, head * n_kv, n)

@@ -16,6 +16,8 @@ class OpenElm(Decoder):
         q = g.view(cur, (head, n_head, n), strides)
         k = g.view(cur, (head, n_kv, n), strides, cur.nb[1] * n_head)
         v = g.view(cur, (head, n_kv, n), strides, cur.nb[1] * (n_head + n_kv))
+        if not llm.rules.views_openelm_v:
+            v = g.cont(v)
         q, k = self.qk_normed(llm, q, k, il, "rms")
         return llm.build_attn(inp, g.rope(q, pos), g.rope(k, pos), v, il)  # type: ignore[arg-type]
 
