@@ -70,11 +70,17 @@ class Rules(RuleSet):
     # cache
     nextn_left_out = Rule("cache", 0, "", "no cache for NextN blocks: they are loaded and never used",
                           last=9518, until=9528)
-    encoders_without_cache = Rule("cache", 5200, "", "encoders have no cache of keys and values", after=5000)
+    encoders_without_cache = Rule("cache", 5760, "", "encoders have no cache of keys and values", after=5310)
     window_cache = Rule("cache", 5427, "#13194", "layers that slide have a cache of their own, of a window's size")
     streams = Rule("cache", 5913, "#14363", "a cache a slot, unless -kvu; before, one for all slots")
     cells_by_256 = Rule("cache", 7060, "#17046", "n_ctx is rounded up to 256; before, to 32 without flash attention",
                         after=6760)
+    olmo2_window = Rule("cache", 6600, "", "OLMo 2's attention slides where its file says so", after=6170)
+    mla_keys_only = Rule("cache", 7980, "", "latent attention stores keys only, whose first part is V; before, V too",
+                         after=7800)
+    lfm2_window = Rule("cache", 8165, "", "LFM2's attention slides where its file says so", after=7940)
+    hybrid_cells = Rule("cache", 8165, "", "the slots of a hybrid model share the context; before, each had all of it",
+                        after=7940)
     rotates_cache = Rule("cache", 8607, "#21038", "a quantised cache holds rotated keys and values", after=8571)
     glm_dsa_indexes = Rule("cache", 10121, "", "GLM-DSA has its indexer; before, it attended to all cells", after=10108)
     recurrent_lists = Rule("cache", 9493, "", "attention.recurrent_layers says which layers are recurrent; before, "
@@ -84,14 +90,6 @@ class Rules(RuleSet):
                              "refused where it was decided against", after=10204)
     nextn_apart = Rule("cache", 10909, "", "no cache for NextN blocks unless they draft", after=10901)
     window_lists = Rule("cache", 11040, "", "sliding_window_pattern may be a list, one entry a layer", after=11028)
-
-    olmo2_window = Rule("cache", 6600, "", "OLMo 2's attention slides where its file says so", after=6170)
-    lfm2_window = Rule("cache", 8180, "", "LFM2's attention slides where its file says so", after=7940)
-    mla_keys_only = Rule("cache", 7980, "", "latent attention stores keys only, whose first part is V; before, V too",
-                         after=7800)
-
-    hybrid_cells = Rule("cache", 8180, "", "the slots of a hybrid model share the context; before, each had all of it",
-                        after=7940)
 
     # graph
     pads_masks = Rule("graph", 0, "", "attention's mask has a multiple of 64 rows", last=7080, until=7480)
@@ -107,6 +105,7 @@ class Rules(RuleSet):
                            after=6170)
     expands_sums = Rule("graph", 8910, "", "each sum of experts is a node as soon as it is made; before, when the "
                         "next layer needs it", after=8672)
+    casts_f32_cache = Rule("graph", 5310, "", "flash attention casts keys and values of f32 to f16", after=4875)
     pools_sequences = Rule("graph", 5600, "", "pooling has a row a sequence; before, one a token", after=5310)
     glu_op = Rule("graph", 5780, "#14158", "a gate's activation and product are one op; before, two", after=5760)
     views_qk = Rule("graph", 5880, "", "Q and K of a fused QKV are views where they are roped; before, "
@@ -119,8 +118,9 @@ class Rules(RuleSet):
     expands_gates = Rule("graph", 6910, "", "a feed-forward's gate is a node before its down product", after=6760,
                          last=7080, until=7480)
     views_openelm_v = Rule("graph", 7980, "", "OpenELM's V is a view; before, a copy", after=7800)
-    expands_norms = Rule("graph", 8180, "", "a delta net's input comes before its states", after=7940)
-    fused_delta_nets = Rule("graph", 8380, "", "a delta net is one op; before, products in chunks of tokens", after=8100)
+    expands_norms = Rule("graph", 8165, "", "a delta net's input comes before its states", after=7940)
+    fused_delta_nets = Rule("graph", 8380, "", "a delta net is one op; before, products in chunks of tokens",
+                            after=8100)
     embeddings_at_once = Rule("graph", 7710, "#18599", "the embeddings come before what else the first layer wants",
                               after=7540)
     embeddings_input = Rule("graph", 7800, "#18898", "an input of raw embeddings besides that of tokens", after=7780)
@@ -189,8 +189,8 @@ class Rules(RuleSet):
     # backends
     flash_by_kernel = Rule("backends", 6600, "", "CUDA runs flash attention that it has a kernel for; before, by the "
                            "size of a head", after=6170)
-    flash_576 = Rule("backends", 7980, "", "CUDA's flash attention with heads of 576 takes any number of heads; before, "
-                     "multiples of 16", after=7710)
+    flash_576 = Rule("backends", 7980, "", "CUDA's flash attention with heads of 576 takes any number of heads; "
+                     "before, multiples of 16", after=7710)
     flash_bf16 = Rule("backends", 8672, "", "CUDA's flash attention takes bf16, and heads of 512", after=8380)
     flash_192 = Rule("backends", 9093, "", "CUDA's flash attention takes heads of 192 and 320", after=8929)
     cuda_splits_rows = Rule("backends", 0, "", "CUDA has split buffers for -sm row", last=9886, until=9892)
@@ -242,7 +242,8 @@ class Rules(RuleSet):
                          after=11434)
 
     # flags
-    flash_word = Rule("flags", 6325, "#15434", "-fa takes on, off or auto, and auto is the default; before, a bare -fa")
+    flash_word = Rule("flags", 6325, "#15434", "-fa takes on, off or auto, and auto is the default; before, a bare "
+                      "-fa, and off is the default")
     trace_level = Rule("flags", 8000, "", "-lv counts 3 info, 4 trace; before, every buffer line was shown unasked")
 
     # server

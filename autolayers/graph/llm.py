@@ -776,9 +776,9 @@ class Llm:
         if self.flash_attn and kq_b is None:
             if v_trans:
                 v = g.transpose(v)
-            if k.type == "f32":
+            if k.type == "f32" and self.rules.casts_f32_cache:
                 k = g.cast(k, "f16")
-            if v.type == "f32":
+            if v.type == "f32" and self.rules.casts_f32_cache:
                 v = g.cast(v, "f16")
             cur = g.flash_attn(q, k, v, mask, sinks, hp.f_max_alibi_bias > 0.0, n_kv_max, self.attn_soft_cap)
             self.fused_nodes.append(("flash_attn", cur, il))

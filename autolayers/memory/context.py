@@ -213,6 +213,8 @@ def _outputs(params: Params, embeddings: bool, n_batch: int, n_seq_max: int) -> 
 
 def _flash_attention(model: Model, asked: str, type_k: str, type_v: str, split_mode: str, rules: Rules) -> str:
     hp, row = model.hparams, model.row
+    if asked == "auto" and not rules.flash_word:
+        asked = "off"
     flash_attn = asked if row.flash_attn else "off"
     if split_mode == "tensor":
         if not rules.splits_tensors:

@@ -84,7 +84,7 @@ def test_drafts_are_exact_from_their_own_build_on() -> None:
 
 
 @pytest.mark.parametrize(("name", "build", "older", "newer", "words"), [
-    ("qwen3-8b-q4_k_m", 11396, 11393, 11400, "-c 8192"), ("qwen3-8b-q4_k_m", 7420, 7400, 7450, "-c 8192 -ngl 20"),
+    ("qwen3-8b-q4_k_m", 11396, 11393, 11400, "-c 8192"), ("qwen3-8b-q4_k_m", 7520, 7490, 7540, "-c 8192 -ngl 20"),
     ("qwen3-8b-q4_k_m", 8600, 8571, 8607, "-c 8192 -ctk q8_0 -ctv q8_0"),
 ])
 def test_between_two_known_builds_the_larger_holds(name: str, build: int, older: int, newer: int, words: str) -> None:
@@ -96,6 +96,16 @@ def test_between_two_known_builds_the_larger_holds(name: str, build: int, older:
         return [size for use in uses for size in (use.model, use.context, use.compute)]
 
     assert parts(build) == list(map(max, parts(older), parts(newer)))
+
+
+def test_flash_attention_is_off_by_default_in_old_builds() -> None:
+    """Up to b6324 -fa is a switch."""
+    def compute(build: int, *words: str) -> int:
+        return estimate(model("qwen3-8b-q4_k_m"), parse(["-c", "8192", *words]).params, gpus(24576),
+                        build=build).devices["CUDA0"].compute
+
+    assert compute(5900) == compute(5900, "-fa", "off") > compute(5900, "-fa", "on")
+    assert compute(6325) == compute(6325, "-fa", "on")
 
 
 def test_a_build_without_a_number_is_as_large_as_the_oldest_that_it_may_be() -> None:

@@ -1,5 +1,5 @@
-"""Older builds against llama.cpp's own numbers (fixtures/builds) and against what launches on real devices logged
-(fixtures/real)."""
+"""Older builds against llama.cpp's own numbers (fixtures/builds), what launches of those that cannot measure themselves
+logged (fixtures/older), and what launches on real devices did (fixtures/real)."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from support import FIXTURES
 
 import autolayers
 from autolayers import Device, estimate
+from autolayers.builds import Rules
 from autolayers.flags.parse import parse
 
 PARTS = ("model", "context", "compute")
@@ -38,7 +39,7 @@ def found(row: dict, path: str, words: list[str], devices: list[Device]) -> tupl
     return {**launch.devices, "Host": launch.host}, launch.exact
 
 
-BUILDS, REAL = grouped("builds", "build"), grouped("real", "backend", "build")
+BUILDS, OLDER, REAL = grouped("builds", "build"), grouped("older", "build"), grouped("real", "backend", "build")
 
 
 @pytest.mark.parametrize("build", BUILDS)
@@ -61,6 +62,21 @@ def test_every_launch_to_the_byte(build: str) -> None:
         assert got == row["devices"], (row["model"], row["args"])
         exact += known
     assert exact > len(plain) // 2 or len(plain) < 10
+
+
+@pytest.mark.parametrize("build", OLDER)
+def test_no_launch_takes_more_than_was_predicted(build: str) -> None:
+    """Nearly all are equal to the byte; graphs of delta nets from before the fused operation are an upper bound."""
+    rows = [row for row in OLDER[build] if "next" not in row["model"] or Rules(int(build)).fused_delta_nets]
+    equal = 0
+    for row in OLDER[build]:
+        devices = [Device.hypothetical(f"{mib}MiB", f"CUDA{i}") for i, mib in enumerate(row["gpus_mib"])]
+        uses, exact = found(row, f"headers/{row['model']}.gguf", row["args"].split(), devices)
+        more = [getattr(uses[device], part) - size
+                for device, parts in row["devices"].items() for part, size in parts.items()]
+        assert min(more) >= 0 and not exact, (row["model"], row["args"], more)
+        equal += row in rows and not any(more)
+    assert len(rows) > 25 and equal > 0.9 * len(rows)
 
 
 @pytest.mark.parametrize("launches", REAL)
