@@ -95,7 +95,8 @@ class Rules(RuleSet):
     pads_masks = Rule("graph", 0, "", "attention's mask has a multiple of 64 rows", last=7080, until=7480)
     drops_pins = Rule("graph", 5760, "", "graphs are reserved without the devices that their builder chose for norms",
                       after=5310, last=5900, until=5930)
-    drops_pins_again = Rule("graph", 6620, "", "and again", after=6170, last=6900, until=7060)
+    drops_pins_again = Rule("graph", 6620, "", "graphs are once more reserved without those devices", after=6170,
+                            last=6900, until=7060)
     keys_last = Rule("graph", 6910, "", "K comes after V in the graph; before, between Q and V", after=6760)
     shares_state_ids = Rule("graph", 5990, "", "all layers view the list of states once; before, each its own",
                             after=5900)

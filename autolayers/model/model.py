@@ -123,7 +123,8 @@ class Model:
         for rule, facts in row.before:
             if not getattr(loader, rule):
                 row = replace(row, **facts)
-        if not loader.embd_norm_in_block and "token_embd_norm" not in row.places:
+        if "token_embd_norm.weight" in header.tensors and "token_embd_norm" not in row.places \
+                and not loader.embd_norm_in_block:
             row = replace(row, places={**row.places, "token_embd_norm": "input"})
         lists = []                    # keys that this build does not read as a list
         if not loader.window_lists and window is not None and not (window.array or window.list_before):

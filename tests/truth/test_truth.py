@@ -102,7 +102,7 @@ def test_the_largest_n_gpu_layers_that_fits(name: str, figures: dict[str, tuple[
 
 def test_older_builds_reserve_logits_for_a_whole_micro_batch() -> None:
     """The "CUDA0 compute buffer size = 258.50 MiB" of many public logs of Llama 3 8B."""
-    words, devices = parse(["-ngl", "99", "-c", "8192"]).params, gpus([24576])
+    words, devices = parse(["-ngl", "99", "-c", "8192", "-fa", "on"]).params, gpus([24576])
     llama = model("llama-3.1-8b-q4_k_m")
     old, new = (estimate(llama, words, devices, build=build) for build in (6000, None))
     assert old.devices["CUDA0"].compute == 258.5 * 2**20 and old.n_seq_max == 1
