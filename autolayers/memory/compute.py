@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from .weights import Placement
 
 
-# times today's separate operations of a delta net, where a build has no fused one: its graphs took up to 1.62 in 800
-# launches of b7720 and b7960, and with several devices up to 1.07 in 500 of b8165
+# times today's separate operations of a delta net, where a build has no fused one: its graphs took up to 1.62 in 500
+# launches of b7720 and b7960, and with several devices up to 1.07 in 400 of b8165
 _UNFUSED, _UNFUSED_SPLIT = 1.7, 1.1
 _ORDERS = 8      # one part in so many is what the order of a backend that is not modelled may cost
 
