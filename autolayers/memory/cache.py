@@ -16,7 +16,7 @@ from ..errors import LaunchRefused
 from ..gguf import n_bytes
 from ..model.hparams import CSA_RATIO, HCA_RATIO
 from ..records import dataclass, replace
-from .context import Context, pad
+from .context import Context, cell_block, pad
 from .weights import Placement
 
 TYPE_CHECKING = False
@@ -182,10 +182,10 @@ class _Builder:
         if context.swa_full:
             return context.n_ctx_seq
         windows = self.hp.n_swa * (context.n_seq_max if unified else 1)
+        block = cell_block(context.flash_attn, context.rules)
         if not context.rules.cells_by_256:
-            block = 32 if context.flash_attn == "off" else 256
             return min(context.n_ctx_seq, pad(windows + context.n_ubatch, block))
-        return pad(min(context.n_ctx_seq, windows + context.n_ubatch), 256)
+        return pad(min(context.n_ctx_seq, windows + context.n_ubatch), block)
 
     def indexer(self, kind: str, wanted: Filter, *, k_only: bool = True, factor: int = 1, tag: str = "") -> None:
         """The cache of indexer keys: one head of indexer_head_size. Layers that slide keep their own key size."""

@@ -100,9 +100,9 @@ def _simulated(model: Model, params: Params, context: Context, placement: Placem
         bound = upper_bound(model, params, context, placement, memory).sizes
         bound = _joined(bound) if placement.slices else bound
         sizes = tuple([max(size + size // _ORDERS, most) for size, most in zip(sizes, bound, strict=True)])
-    if not context.rules.fused_delta_nets and (model.row.state == "kda" or "ssm_a" in model.row.ops):
-        factor = 1.0 if len(placement.devices) < 2 else _UNFUSED_SPLIT
-        factor = factor if context.rules.expands_norms else _UNFUSED
+    if model.row.delta_net and not context.rules.fused_delta_nets:
+        split = _UNFUSED_SPLIT if len(placement.devices) > 1 else 1.0
+        factor = split if context.rules.expands_norms else _UNFUSED
         sizes = tuple([int(size * factor) for size in sizes])
     if context.layer_inputs and not _keeps_inputs(build):
         hp = model.hparams

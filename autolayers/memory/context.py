@@ -75,6 +75,11 @@ def pad(n: int, to: int) -> int:
     return -(-n // to) * to
 
 
+def cell_block(flash_attn: str, rules: Rules) -> int:
+    """Caches have a multiple of so many cells."""
+    return 256 if rules.cells_by_256 or flash_attn != "off" else 32
+
+
 def resolve(model: Model, params: Params, rules: Rules = NEWEST_RULES, kind: str = "default") -> Context:
     """The Context of `params` on `model`; what is None in params has llama-server's default.
 
@@ -119,7 +124,7 @@ def resolve(model: Model, params: Params, rules: Rules = NEWEST_RULES, kind: str
     type_k, type_v = params.cache_type_k or "f16", params.cache_type_v or "f16"
     split_mode = params.split_mode or "layer"
     flash_attn = _flash_attention(model, params.flash_attn or "auto", type_k, type_v, split_mode, rules)
-    block = 256 if rules.cells_by_256 or flash_attn != "off" else 32
+    block = cell_block(flash_attn, rules)
     n_ctx = pad(n_ctx, block)
     n_ctx_seq = n_ctx
     if not unified:

@@ -111,7 +111,7 @@ def reserve(setting: Setting, pinned: bool = False,
     fused = _unresolved(setting) if generation is None else generation.fused
     setting.cache.fused.setdefault(alike, fused)
     n_outputs = min(n_tokens, c.n_outputs_max)
-    kept = not (c.rules.drops_pins or c.rules.drops_pins_again)      # by a launch
+    kept = not (c.rules.drops_pins or c.rules.drops_pins_again)      # does a launch keep the pins?
     pins = kept and not c.rules.measured
     while True:
         if prompt is None or prompt.fused != fused:

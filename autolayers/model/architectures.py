@@ -135,6 +135,11 @@ class Architecture:
     known: bool = True          # False: made up for a name that has no row
     note: str = ""              # for docs/architectures.md
 
+    @property
+    def delta_net(self) -> bool:
+        """Whether its recurrent layers are delta nets."""
+        return self.state == "kda" or "ssm_a" in self.ops
+
 
 if TYPE_CHECKING:
     _row = Architecture         # what a type checker reads, so that it checks every row

@@ -119,7 +119,7 @@ def with_converted_cache(t: Tensor, size: int, cc: int, rules: Rules) -> int:
 
 
 def _by_head(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, cc: int) -> bool:
-    """ggml_backend_cuda_device_supports_op before flash_by_kernel."""
+    """ggml_backend_cuda_device_supports_op of builds up to b6170: the kernels that there are were not asked for."""
     head = q.ne[0]
     if k.ne[0] != v.ne[0]:
         return cc >= 750 and k.ne[0] == 576 and v.ne[0] == 512 and mask is not None and q.ne[2] // k.ne[2] % 16 == 0
