@@ -97,6 +97,10 @@ class Backend:
         """Whether it exports ggml_backend_split_buffer_type, which -sm row needs."""
         return False
 
+    def pipelines(self) -> bool:
+        """Whether its devices report async compute and events, without which llama_context pipelines no prompt."""
+        return True
+
     def lacks(self, op: Tensor) -> bool:
         """Whether the build is older than the backend's support of an operation."""
         rule = self.added.get(op.op)

@@ -16,6 +16,9 @@ class Cann(CudaBuffers):
     own_cards = True
     out_of_memory = (r"allocating (?P<mib>\d+\.\d+) MiB on device (?P<index>\d+): aclrtMalloc failed",)
 
+    def pipelines(self) -> bool:
+        return False
+
     def supports_op(self, op: Tensor) -> bool:
         type_ = op.src[0].type if op.src else ""
         if op.op in ("MUL_MAT", "MUL_MAT_ID"):

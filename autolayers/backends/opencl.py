@@ -33,6 +33,9 @@ class OpenCl(Backend):
         self.max_size = limits.get("max_mem_alloc_size", 1 << 30)
         super().__init__(device, index, rules)
 
+    def pipelines(self) -> bool:
+        return False
+
     @property
     def kind(self) -> Hashable:
         return self.name, self.alignment, self.max_size

@@ -20,6 +20,9 @@ class Rpc(CudaBuffers):
     context_first = True
     free_doubt = "as the remote server reports"
 
+    def pipelines(self) -> bool:
+        return self.rules.rpc_pipelines
+
     def margin(self, ops: Ops) -> Parts:
         """What the server's own backend takes there, where that is known."""
         if self.device is None or not self.device.engine:
@@ -39,3 +42,6 @@ class RpcCpu(Backend):
     remote = True
     modelled = True
     proven = True
+
+    def pipelines(self) -> bool:
+        return self.rules.rpc_pipelines

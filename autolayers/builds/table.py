@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 
 class Rules(RuleSet):
     # placement
+    repacks_first = Rule("placement", 4435, "", "Q4_0 in RAM is repacked for the processor, also where a GPU could "
+                         "have read it", after=4080, last=4875, until=5310)
     output_first = Rule("placement", 7540, "#18148", "-ngl counts the output layer first; before, last", after=7490)
     embd_norm_in_block = Rule("placement", 8672, "", "the norm of the embeddings lies with block 0; before, with the "
                               "input, in RAM", after=8380)
@@ -77,6 +79,7 @@ class Rules(RuleSet):
     cells_by_256 = Rule("cache", 7060, "#17046", "n_ctx is rounded up to 256; before, to 32 without flash attention",
                         after=6760)
     olmo2_window = Rule("cache", 6600, "", "OLMo 2's attention slides where its file says so", after=6170)
+    windows_without_cache = Rule("cache", 7080, "", "nor has EmbeddingGemma, whose attention slides", after=6760)
     mla_keys_only = Rule("cache", 7980, "", "latent attention stores keys only, whose first part is V; before, V too",
                          after=7800)
     lfm2_window = Rule("cache", 8165, "", "LFM2's attention slides where its file says so", after=7940)
@@ -107,6 +110,7 @@ class Rules(RuleSet):
                            after=6170)
     expands_sums = Rule("graph", 8910, "", "each sum of experts is a node as soon as it is made; before, when the "
                         "next layer needs it", after=8672)
+    encoders_flash = Rule("graph", 5310, "", "encoders may have flash attention too", after=4875)
     casts_f32_cache = Rule("graph", 5310, "", "flash attention casts keys and values of f32 to f16", after=4875)
     pools_sequences = Rule("graph", 5600, "", "pooling has a row a sequence; before, one a token", after=5310)
     glu_op = Rule("graph", 5780, "#14158", "a gate's activation and product are one op; before, two", after=5760)
@@ -140,6 +144,10 @@ class Rules(RuleSet):
                         "sinks are", after=10142)
     gpt_oss_late_rows = Rule("graph", 10159, "", "gpt-oss picks the output rows after its last layer", after=10156)
     qwen3next_last_rows = Rule("graph", 10240, "", "Qwen3-Next picks the output rows after its last norm", after=10235)
+    graph_chunks = Rule("graph", 6620, "", "a graph's buffer is cut into chunks of a backend's largest buffer; before, "
+                        "one", after=6170)
+    best_chunk = Rule("graph", 7080, "", "of several chunks the one that has to grow least grows; before, the first "
+                      "with room", after=6760)
     split_inputs_30 = Rule("graph", 6600, "", "a split has up to 30 inputs; before, 10", after=6170)
     split_inputs_grow = Rule("graph", 10248, "", "a split takes more than 30 inputs if its last node has several; "
                              "before, llama.cpp aborted", after=10240)
@@ -189,6 +197,10 @@ class Rules(RuleSet):
     grams_first = Rule("graph", 11549, "", "embeddings of n-grams come before those of tokens", after=11434)
 
     # backends
+    copies_bf16 = Rule("backends", 5310, "", "CUDA copies into bf16 caches", after=4875)
+    flash_mla = Rule("backends", 5760, "#13306", "CUDA's flash attention takes latent attention (576 and 512) from "
+                     "Turing on", after=5310)
+    cuda_sets = Rule("backends", 7080, "", "CUDA runs SET", after=6760)
     flash_by_kernel = Rule("backends", 6600, "", "CUDA runs flash attention that it has a kernel for; before, by the "
                            "size of a head", after=6170)
     flash_576 = Rule("backends", 7980, "", "CUDA's flash attention with heads of 576 takes any number of heads; "
@@ -202,14 +214,43 @@ class Rules(RuleSet):
                               "before, over 8")
     metal_scratch = Rule("backends", 8185, "", "Metal's flash attention and products of experts hold what their "
                          "kernels need")
+    vulkan_flash = Rule("backends", 4435, "", "Vulkan runs flash attention on NVIDIA's tensor cores, heads of K and V "
+                        "of one size and type", after=4080)
+    vulkan_small_types = Rule("backends", 4875, "", "Vulkan multiplies IQ1 to IQ4_XS and copies into quantised caches",
+                              after=4435)
+    vulkan_bf16 = Rule("backends", 5310, "", "Vulkan multiplies bf16, and copies into it", after=4875)
+    vulkan_flash_anywhere = Rule("backends", 5760, "", "Vulkan runs flash attention on all cards, with f16, q8_0 and "
+                                 "q4_0", after=5310)
+    vulkan_flash_mla = Rule("backends", 5900, "", "also latent attention's", after=5760)
+    vulkan_flash_heads = Rule("backends", 6760, "", "heads of any multiple of 8; before, of ten sizes", after=6170)
+    vulkan_k_rows = Rule("backends", 6760, "", "Vulkan runs GET_ROWS of K-quants", after=6170)
+    vulkan_scans = Rule("backends", 7080, "", "Vulkan runs SSM_SCAN and SSM_CONV", after=6760)
+    vulkan_chunks = Rule("backends", 7490, "", "Vulkan runs what a delta net in chunks is made of", after=7080)
+    vulkan_fused_adds = Rule("backends", 7720, "", "Vulkan keeps two sums together, and experts chosen by sigmoids",
+                             after=7490)
+    vulkan_buffer_limit = Rule("backends", 7720, "", "Vulkan leaves tensors larger than a buffer to the CPU",
+                               after=7490)
+    vulkan_range_limit = Rule("backends", 8380, "", "and those larger than a shader can address", after=7720)
+    vulkan_delta_net = Rule("backends", 8380, "", "Vulkan runs a delta net that is one op", after=7720)
+    vulkan_flash_types = Rule("backends", 8929, "", "its flash attention takes q4_1, q5_0, q5_1 and iq4_nl too",
+                              after=8672)
+    vulkan_flash_pairs = Rule("backends", 9093, "", "K and V may be of two types", after=8929)
+    vulkan_fused_convs = Rule("backends", 9294, "", "Vulkan keeps a convolution of states with what follows it",
+                              after=8929)
+    vulkan_flash_bf16 = Rule("backends", 9713, "", "both may be bf16", after=9294)
+    vulkan_pipelines = Rule("backends", 7540, "", "Vulkan computes asynchronously, with events: prompts are pipelined "
+                            "over several GPUs", after=7490)
+    metal_pipelines = Rule("backends", 7960, "", "Metal's prompts too", after=7800)
     converts_in_graph = Rule("backends", 9489, "#23907", "CUDA: the f16 copies of a quantised cache are part of the "
                              "compute buffer; before, of the pool", after=9484)
     cuda_indexer = Rule("backends", 10034, "", "CUDA runs DSA's lightning indexer", after=10019)
     gathers_k_quants = Rule("backends", 10091, "", "CUDA runs GET_ROWS of K-quants", after=10088)
     metal_hyper_connections = Rule("backends", 10235, "", "Metal runs hyper connections", after=10227)
     metal_indexer = Rule("backends", 10240, "", "Metal runs DSA's lightning indexer", after=10235)
+    vulkan_fused_sqrt = Rule("backends", 10280, "", "Vulkan keeps experts chosen by square roots together", after=10068)
     sycl_indexer = Rule("backends", 10306, "", "SYCL runs DSA's lightning indexer and hyper connections",
                         after=10298)
+    rpc_pipelines = Rule("backends", 10644, "", "those over RPC too", after=10635)
     vulkan_indexer = Rule("backends", 10662, "", "Vulkan runs DSA's lightning indexer", after=10644)
     vulkan_hazards = Rule("backends", 10679, "#27812", "Vulkan keeps nodes apart that share memory with what the other "
                           "reads", after=10666)

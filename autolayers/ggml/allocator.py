@@ -31,12 +31,15 @@ class Chunk:
 class Arena:
     """The dynamic allocator of one buffer type."""
 
-    __slots__ = ("alignment", "alloc_size", "chunks", "max_chunk")
+    __slots__ = ("alignment", "alloc_size", "chunks", "first_fit", "max_chunk")
 
-    def __init__(self, alignment: int, alloc_size: Callable[[Tensor], int], max_chunk: int = ENDLESS) -> None:
+    def __init__(self, alignment: int, alloc_size: Callable[[Tensor], int], max_chunk: int = ENDLESS,
+                 first_fit: bool = False) -> None:
+        """`first_fit`: a buffer grows in its first chunk with room, not in the one that grows least."""
         self.alignment = alignment
         self.alloc_size = alloc_size
         self.max_chunk = max_chunk
+        self.first_fit = first_fit
         self.chunks: list[Chunk] = []
 
     def size_of(self, tensor: Tensor) -> int:
@@ -66,6 +69,8 @@ class Arena:
                 better = (reuse_best < 0 and reuse > reuse_best) or 0 <= reuse < reuse_best
                 if block[1] >= size and better:
                     found, where, reuse_best = block, c, reuse
+                    if self.first_fit:
+                        break
         if found is None:
             last = len(self.chunks) == _MAX_CHUNKS - 1
             self.chunks.append(Chunk(ENDLESS if last else max(size, self.max_chunk)))

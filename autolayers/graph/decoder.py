@@ -293,7 +293,8 @@ class Encoder(Decoder):
     """A decoder without a cache and without an output matrix: the hidden state is the result."""
 
     def __call__(self, llm: Llm) -> Tensor | None:
-        llm.caches = {}                # llama-embed has one that no graph uses
+        if "swa" not in llm.caches:    # EmbeddingGemma had one that its graph used; others that no graph uses
+            llm.caches = {}
         return super().__call__(llm)
 
     def head(self, llm: Llm, cur: Tensor) -> Tensor:

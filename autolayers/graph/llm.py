@@ -368,7 +368,7 @@ class Llm:
 
     def build_attn_inp(self) -> AttnInput:
         """The input that fits the model's caches: sliding window or not, only keys (MLA), or no cache."""
-        if "attn" not in self.caches or self.row.memory == "none":
+        if "attn" not in self.caches or (self.row.memory == "none" and "swa" not in self.caches):
             return self.build_attn_inp_no_cache()
         windows = "swa" in self.caches or (self.hparams.swa_type != "none" and not self.rules.window_cache)
         if self.hparams.is_mla and self.rules.mla_keys_only:
@@ -759,11 +759,11 @@ class Llm:
 
     def build_attn_mha(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, il: int, *,
                        kq_b: Tensor | None = None, sinks: Tensor | None = None, v_mla: Tensor | None = None,
-                       n_kv_max: int = 0) -> Tensor:
+                       n_kv_max: int = 0, cached: bool = True) -> Tensor:
         """Softmax attention, [n_embd_head_v * n_head, n_tokens].
 
         `kq_b` is added to the scores, which rules out flash attention; `n_kv_max` bounds the cells that a sparse mask
-        leaves open.
+        leaves open. `cached`: k and v are of a cache, not of an encoder.
         """
         g, hp = self.graph, self.hparams
         v_trans = v.nb[1] > v.nb[2]
@@ -773,7 +773,7 @@ class Llm:
         q = g.permute(q, 0, 2, 1, 3)
         k = g.permute(k, 0, 2, 1, 3)
         v = g.permute(v, 0, 2, 1, 3)
-        if self.flash_attn and kq_b is None:
+        if self.flash_attn and kq_b is None and (cached or self.rules.encoders_flash):
             if v_trans:
                 v = g.transpose(v)
             if k.type == "f32" and self.rules.casts_f32_cache:
@@ -843,7 +843,8 @@ class Llm:
                 values = g.view(keys, (v.ne[0], *keys.ne[1:]), keys.nb[1:])
             else:
                 values = cache.get_v(il, hp.head_v(il), hp.n_head_kv(il))
-        cur = self.build_attn_mha(q, keys, values, a.mask, il, kq_b=kq_b, sinks=sinks, v_mla=v_mla)
+        cur = self.build_attn_mha(q, keys, values, a.mask, il, kq_b=kq_b, sinks=sinks, v_mla=v_mla,
+                                   cached=cache is not None)
         if mla and iswa and a.k_rot is not None:
             cur = self.hadamard(cur, a.k_rot)
         elif a.v_rot is not None:

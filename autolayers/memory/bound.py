@@ -7,7 +7,7 @@ offload, quantised caches and several GPUs included, and compares with llama.cpp
 
 from __future__ import annotations
 
-from ..backends import HOST, backend
+from ..backends import HOST, backend, on
 from ..backends.backend import FLASH_ATTN_HEADS
 from .compute import Measured
 
@@ -35,7 +35,8 @@ def upper_bound(model: Model, params: Params, context: Context, placement: Place
     wanted = params.n_gpu_layers
     full = wanted is None or wanted < 0 or wanted > hp.n_layer_all
     pipeline = (len(devices) > 1 and full and context.split_mode == "layer" and context.offload_kqv
-                and not params.overrides and not context.moe_cache)
+                and not params.overrides and not context.moe_cache
+                and all(on(device, rules=context.rules).pipelines() for device in devices))
     copies = _COPIES if pipeline else 1
     caches = [cache for cache in memory.caches if cache.kind in _ATTENTION]
     layers = range(hp.n_layer_all)

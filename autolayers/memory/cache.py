@@ -252,6 +252,8 @@ def allocate(model: Model, context: Context, placement: Placement, target: Targe
     n = hp.n_layer
     mtp = context.kind == "mtp"
     kind = row.memory
+    if kind == "none" and hp.swa_type != "none" and not context.rules.windows_without_cache:
+        kind = "unified"
     if target is not None and "cache" in row.borrows:
         return _lent(hp, target)
     if target is None and not all(name in model.tensors for name in row.borrows):

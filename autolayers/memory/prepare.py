@@ -41,7 +41,8 @@ def prepare(model: Model, params: Params, context: Context, placement: Placement
     wanted = params.n_gpu_layers
     full = wanted is None or wanted < 0 or wanted > hp.n_layer_all
     pipeline = (len(placement.devices) > 1 and full and context.split_mode == "layer" and context.offload_kqv
-                and not params.overrides and not context.moe_cache)
+                and not params.overrides and not context.moe_cache
+                and all(backend.pipelines() for backend in backends[:-1]))
     return Setting(
         hparams=hp, context=context, build=build,
         weights=lambda: _Weights(model, placement, buffers, cache.absent).__getitem__,

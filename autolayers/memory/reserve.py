@@ -14,6 +14,7 @@ from __future__ import annotations
 from ..garbage import without_gc
 from ..ggml.allocator import Arena, allocate
 from ..ggml.scheduler import assign, split
+from ..ggml.tensor import ENDLESS
 from ..graph.llm import Llm
 from ..records import dataclass
 from .kernels import kernels_of
@@ -307,12 +308,13 @@ class Graphs:
 
     def _allocated(self, llm: Llm) -> tuple[int, ...]:
         """Split and allocate a graph, which is used up."""
-        setting = self.setting
-        ready = split(llm.graph, setting.backends, setting.context.rules, setting.n_copies)
+        setting, rules = self.setting, self.setting.context.rules
+        ready = split(llm.graph, setting.backends, rules, setting.n_copies)
         arenas: list[Arena] = []
         for b in setting.backends:
             shared = (a for a, other in zip(arenas, setting.backends, strict=False) if other.buffer is b.buffer)
             known = next(shared, None)
-            arenas.append(known or Arena(b.buffer.alignment, b.alloc_size, b.buffer.max_size))
+            largest = b.buffer.max_size if rules.graph_chunks else ENDLESS
+            arenas.append(known or Arena(b.buffer.alignment, b.alloc_size, largest, not rules.best_chunk))
         allocate(ready.nodes, ready.leafs, arenas)
         return tuple(arena.peak for arena in arenas)

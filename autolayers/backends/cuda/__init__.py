@@ -85,7 +85,7 @@ class Cuda(CudaBuffers):
         return self.nvidia and self.cc == TURING        # 50 of 448 GB/s: an RTX 2070 SUPER, q8_0 behind 22k tokens
 
     def supports_op(self, op: Tensor) -> bool:
-        return self.reaches(op) and supports_op(op, self.rules)
+        return self.reaches(op) and supports_op(op, self.rules, self.cc)
 
     def graph_optimize(self, nodes: list[Tensor], after: Tensor | None, add_alloc_dep: AddAllocDep) -> list[Tensor]:
         if self.rules.shared_expert_fused:

@@ -26,7 +26,7 @@ def flash_kernel(op: Tensor, cc: int, rules: Rules) -> str:
     mask, alibi = op.param[0], op.param[1]     # type: ignore[index]
     ratio = q.ne[2] // k.ne[2]
     if not rules.flash_by_kernel:
-        return "mma" if _by_head(q, k, v, mask, cc) else "none"
+        return "mma" if _by_head(q, k, v, mask, cc, rules) else "none"
     grouped = ratio >= 2 and mask is not None and not alibi and k.ne[1] % _KQ_STRIDE == 0
     for t in (q, k, v, mask):
         if t is not None and block_size(t.type) == 1 and any(n % 16 for n in t.nb[1:]):
@@ -118,12 +118,15 @@ def with_converted_cache(t: Tensor, size: int, cc: int, rules: Rules) -> int:
     return size
 
 
-def _by_head(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, cc: int) -> bool:
-    """ggml_backend_cuda_device_supports_op of builds up to b6170: the kernels that there are were not asked for."""
+def _by_head(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, cc: int, rules: Rules) -> bool:
+    """ggml_backend_cuda_device_supports_op of builds up to b6170: the kernels that there are were not asked for. AMD's
+    cards without rocWMMA."""
     head = q.ne[0]
     if k.ne[0] != v.ne[0]:
-        return cc >= 750 and k.ne[0] == 576 and v.ne[0] == 512 and mask is not None and q.ne[2] // k.ne[2] % 16 == 0
+        if not rules.flash_mla or not 750 <= cc < AMD:
+            return False
+        return k.ne[0] == 576 and v.ne[0] == 512 and mask is not None and q.ne[2] // k.ne[2] % 16 == 0
     if head == 192 or "bf16" in (k.type, v.type):
         return False
     plain = k.type == "f16" and v.type == "f16"
-    return head == 128 or (head == 64 and k.type == "f16") or (plain and (head == 256 or cc >= 700))
+    return head == 128 or (head == 64 and k.type == "f16") or (plain and (head == 256 or 700 <= cc < AMD))

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from ...ggml.tensor import Tensor, block_size, type_size
-from .fattn import ADA, flash_kernel
+from .fattn import flash_kernel
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -41,11 +41,13 @@ _ALWAYS = frozenset((
 ))
 
 
-def supports_op(op: Tensor, rules: Rules) -> bool:
-    """Whether CUDA runs this operation, wherever its sources lie."""
+def supports_op(op: Tensor, rules: Rules, cc: int) -> bool:
+    """Whether CUDA runs this operation on a card of compute capability `cc`, wherever its sources lie."""
     kind = op.op
     if kind in _ALWAYS:
         return True
+    if kind == "FLASH_ATTN_EXT":
+        return flash_kernel(op, cc, rules) != "none"
     dated = _DATED.get(kind)
     if dated is not None:
         return dated(op, rules)
@@ -84,8 +86,10 @@ def _set_rows(op: Tensor) -> bool:
         op.src[1].type in ("i64", "i32")
 
 
-def _cpy(op: Tensor) -> bool:
+def _cpy(op: Tensor, rules: Rules) -> bool:
     a, b = op.src[0], op.src[1]
+    if "bf16" in (a.type, b.type) and not rules.copies_bf16:
+        return False
     return ((a.type in _FLOATS and b.type in _FLOATS) or (a.type, b.type) in _CPY_PAIRS
             or (a.type == b.type and a.contiguous() and b.contiguous()))
 
@@ -129,9 +133,8 @@ def _indexer(op: Tensor, rules: Rules) -> bool:
 _RULES: dict[str, Callable[[Tensor], bool]] = {
     "GLU": lambda op: op.param in _GLU and op.src[0].contiguous(1)
     and not (op.src[0].type == "bf16" and op.param in ("SWIGLU_OAI", "SWIGLU_CLAMP")),
-    "MUL_MAT": _mul_mat, "MUL_MAT_ID": _mul_mat, "SET_ROWS": _set_rows, "CPY": _cpy,
+    "MUL_MAT": _mul_mat, "MUL_MAT_ID": _mul_mat, "SET_ROWS": _set_rows,
     "OUT_PROD": lambda op: op.type == op.src[0].type == op.src[1].type == "f32",
-    "SET": lambda op: op.type in ("f32", "i32") and op.type == op.src[0].type == op.src[1].type,
     "REPEAT": lambda op: op.src[0].type in ("f32", "f16"),
     "CONCAT": _concat,
     "CONV_TRANSPOSE_1D": lambda op: op.src[0].type == op.src[1].type == "f32",
@@ -155,6 +158,7 @@ _DATED: dict[str, Callable[[Tensor, Rules], bool]] = {
     "UNARY": lambda op, rules: op.param in _UNARY and (rules.strided_unary or op.src[0].contiguous())
     and not (op.param == "XIELU" and op.src[0].type == "bf16"),
     "CLAMP": lambda op, rules: not rules.strided_unary or op.src[0].contiguous_rows(),
-    "GET_ROWS": _get_rows, "SSM_SCAN": _ssm_scan, "LIGHTNING_INDEXER": _indexer,
-    "FLASH_ATTN_EXT": lambda op, rules: flash_kernel(op, ADA, rules) != "none",
+    "SET": lambda op, rules: rules.cuda_sets and op.type in ("f32", "i32")
+    and op.type == op.src[0].type == op.src[1].type,
+    "CPY": _cpy, "GET_ROWS": _get_rows, "SSM_SCAN": _ssm_scan, "LIGHTNING_INDEXER": _indexer,
 }

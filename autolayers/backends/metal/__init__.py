@@ -43,6 +43,9 @@ class Metal(Backend):
         """Temporaries are part of the results (sizes.py)."""
         return (("Metal's kernels and command buffers", KERNELS),)
 
+    def pipelines(self) -> bool:
+        return self.rules.metal_pipelines
+
     def supports_op(self, op: Tensor) -> bool:
         return not self.lacks(op) and supports_op(op, self.rules)
 

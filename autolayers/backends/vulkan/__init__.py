@@ -30,7 +30,10 @@ class Vulkan(Backend):
     igpu_mmap = False
     offload_min_batch = OFFLOAD_MIN_BATCH
     added: Mapping[str, str] = {
-        "LIGHTNING_INDEXER": "vulkan_indexer", **dict.fromkeys(HYPER_CONNECTIONS, "vulkan_hyper_connections")}
+        "LIGHTNING_INDEXER": "vulkan_indexer", **dict.fromkeys(HYPER_CONNECTIONS, "vulkan_hyper_connections"),
+        **dict.fromkeys(("SSM_SCAN", "SSM_CONV"), "vulkan_scans"),
+        **dict.fromkeys(("CUMSUM", "TRI", "SOLVE_TRI", "FILL", "LOG", "ARANGE", "TOP_K"), "vulkan_chunks"),
+        **dict.fromkeys(("GATED_DELTA_NET", "SET"), "vulkan_delta_net"), "FLASH_ATTN_EXT": "vulkan_flash"}
     modelled = True
     free_is_total = True               # without VK_EXT_memory_budget
     image = "-vulkan"
@@ -68,9 +71,12 @@ class Vulkan(Backend):
 
     def supports_op(self, op: Tensor) -> bool:
         size = largest(op)
-        if size > SMALLEST and not self.proven:
+        if size > SMALLEST and not self.limits.known:
             self.undecided = True
-        return not self.lacks(op) and supports_op(op, self.limits, size)
+        return not self.lacks(op) and supports_op(op, self.limits, size, self.rules)
+
+    def pipelines(self) -> bool:
+        return self.rules.vulkan_pipelines
 
     def margin(self, ops: Ops) -> Parts:
         from . import pool
@@ -89,4 +95,4 @@ class Vulkan(Backend):
     def graph_optimize(self, nodes: list[Tensor], after: Tensor | None, add_alloc_dep: AddAllocDep) -> list[Tensor]:
         if not self.rules.vulkan_reorders:
             return nodes
-        return reorder(nodes, add_alloc_dep) if self.rules.vulkan_hazards else reorder_before(nodes)
+        return reorder(nodes, add_alloc_dep) if self.rules.vulkan_hazards else reorder_before(nodes, self.rules)

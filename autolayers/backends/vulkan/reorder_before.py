@@ -7,23 +7,35 @@ same tensor.
 from __future__ import annotations
 
 from ...ggml.tensor import Tensor
-from .reorder import AHEAD, EMPTY, FOLLOWERS, TOPK_MOE
+from .reorder import AHEAD, EMPTY, FOLLOWERS, SNAKE, TOPK_MOE
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from ...builds import Rules
 
 _ROPE_FOLLOWERS = 10
-_SEQUENCES = (TOPK_MOE[0], TOPK_MOE[1], TOPK_MOE[3], TOPK_MOE[4])
-_FUSED_NEXT = frozenset((("RMS_NORM", "MUL"), ("MUL_MAT", "ADD"), ("MUL_MAT_ID", "ADD_ID"), ("MUL_MAT_ID", "MUL"),
-                         ("ADD", "ADD")))
+# and the rule of the builds that know it, "": all
+_SEQUENCES = (
+    (TOPK_MOE[0], ""), (TOPK_MOE[1], "vulkan_fused_adds"), (TOPK_MOE[2], "vulkan_fused_sqrt"), (TOPK_MOE[3], ""),
+    (TOPK_MOE[4], ""), (SNAKE, "vulkan_fused_convs"))
+_FUSED_NEXT = (
+    (("RMS_NORM", "MUL"), ""), (("MUL_MAT", "ADD"), ""), (("MUL_MAT_ID", "ADD_ID"), ""), (("MUL_MAT_ID", "MUL"), ""),
+    (("ADD", "ADD"), "vulkan_fused_adds"), (("SSM_CONV", "ADD"), "vulkan_fused_convs"),
+    (("SSM_CONV", "UNARY"), "vulkan_fused_convs"))
 
 
-def reorder_before(nodes: list[Tensor]) -> list[Tensor]:
+def reorder_before(nodes: list[Tensor], rules: Rules) -> list[Tensor]:
     """The nodes of one split in their new order."""
-    return _Order(nodes).run()
+    return _Order(nodes, rules).run()
 
 
 class _Order:
     """Indices are those of the old order."""
 
-    def __init__(self, nodes: list[Tensor]) -> None:
+    def __init__(self, nodes: list[Tensor], rules: Rules) -> None:
+        self.convs = rules.vulkan_fused_convs
+        self.sequences = [ops for ops, rule in _SEQUENCES if not rule or getattr(rules, rule)]
+        self.fused = {pair for pair, rule in _FUSED_NEXT if not rule or getattr(rules, rule)}
         self.nodes = nodes
         self.ops = [node.op for node in nodes]
         self.used = bytearray(len(nodes))
@@ -46,7 +58,7 @@ class _Order:
 
     def sequence(self, start: int) -> int:
         """The length of the sequence that begins here, 0 without one."""
-        for ops in _SEQUENCES:
+        for ops in self.sequences:
             end = start + len(ops)
             if self.ops[start] == ops[0] and tuple(self.ops[start:end]) == ops and 1 not in self.used[start:end]:
                 return len(ops)
@@ -60,7 +72,7 @@ class _Order:
         for j in reach:
             if used[j] or ops[j] in EMPTY or self.sequence(j):
                 continue
-            if all(c < first or used[c] or (j == c + 1 and c == taken[-1] and (ops[c], ops[j]) in _FUSED_NEXT)
+            if all(c < first or used[c] or (j == c + 1 and c == taken[-1] and (ops[c], ops[j]) in self.fused)
                    for c in sources[j]):
                 taken.append(j)
                 self.pull_followers(j, taken)
@@ -87,6 +99,11 @@ class _Order:
             kind = "MUL" if op == "ADD_ID" else "ADD"
             for k in self.within(j, FOLLOWERS):
                 if ops[k] == kind and nodes[k].src[0] is node and self.ready(nodes[k].src[1]):
+                    self.pull(taken, k)
+                    break
+        if self.convs and op == "ADD" and before == "SSM_CONV":
+            for k in self.within(j, FOLLOWERS):
+                if ops[k] == "UNARY" and nodes[k].src[0] is node:
                     self.pull(taken, k)
                     break
 
