@@ -10,6 +10,7 @@ import textwrap
 import time
 from pathlib import Path
 
+import psutil
 import pytest
 from support import HEADERS
 
@@ -468,7 +469,6 @@ def test_ram_from_meminfo(tmp_path):
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="psutil is the source itself there")
 def test_ram_is_what_psutil_says(tmp_path):
-    import psutil
 
     here, psutil_ = host.read(str(tmp_path)), psutil.virtual_memory()   # no /proc there: psutil is asked
     assert here.source == "psutil" and here.total == psutil_.total
