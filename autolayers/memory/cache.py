@@ -253,7 +253,7 @@ def allocate(model: Model, context: Context, placement: Placement, target: Targe
     mtp = context.kind == "mtp"
     kind = row.memory
     if kind == "none" and hp.swa_type != "none" and not context.rules.windows_without_cache:
-        kind = "unified"
+        kind = "kv"
     if target is not None and "cache" in row.borrows:
         return _lent(hp, target)
     if target is None and not all(name in model.tensors for name in row.borrows):
