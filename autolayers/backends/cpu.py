@@ -22,6 +22,8 @@ BUFFERS = ("CPU", "AMX", "KLEIDIAI", "BLAS", "Host")       # buffer types of hos
 
 _NO_FROM_FLOAT = frozenset(("iq3_xxs", "iq3_s", "iq2_xxs", "iq2_xs", "iq2_s", "iq1_s", "iq1_m"))
 _REPACKED = frozenset(("q4_0", "q4_K", "iq4_nl", "mxfp4"))
+_REPACKED_DIMS = {"MUL_MAT": 2, "MUL_MAT_ID": 3}
+_REPACKED_FIRST = frozenset(("q4_0",))       # of builds that repack before they pin; no experts
 
 
 class Cpu(Backend):
@@ -52,7 +54,7 @@ class Cpu(Backend):
             return True
         for source in op.src[:4]:
             if source.buffer is not None and source.buffer.repack:
-                return _repack_supports(op)
+                return _repack_supports(op, self.rules)
         if kind == "MUL_MAT":
             a, b = op.src[0].type, op.src[1].type
             return b == "f32" or a == b or (b == "bf16" and a == "f32") or (op.param == "hadamard" and b == "f16")
@@ -66,10 +68,11 @@ class Cpu(Backend):
         return buffer.host or buffer.repack
 
 
-def _repack_supports(op: Tensor) -> bool:
+def _repack_supports(op: Tensor, rules: Rules) -> bool:
     """Matrices of some types whose rows come in eights, times f32."""
     weight = op.src[0]
     ne = weight.ne
     n_dims = 4 if ne[3] > 1 else 3 if ne[2] > 1 else 2 if ne[1] > 1 else 1
-    return (weight.buffer is not None and weight.buffer.repack and weight.type in _REPACKED and ne[1] % 8 == 0
-            and n_dims == {"MUL_MAT": 2, "MUL_MAT_ID": 3}.get(op.op) and op.src[1].type == "f32")
+    types, dims = (_REPACKED_FIRST, {"MUL_MAT": 2}) if rules.repacks_first else (_REPACKED, _REPACKED_DIMS)
+    return (weight.buffer is not None and weight.buffer.repack and weight.type in types and ne[1] % 8 == 0
+            and n_dims == dims.get(op.op) and op.src[1].type == "f32")

@@ -42,12 +42,14 @@ class Rules(RuleSet):
 
     skips_undrafted = Rule("placement", 10216, "", "MTP blocks are loaded only to draft with; before, with the model",
                            after=10204)
-    mimo2_skips_undrafted = Rule("placement", 10227, "", "those of MiMo-2 too", after=10223)
+    mimo2_skips_undrafted = Rule("placement", 10227, "", "MiMo-2's MTP blocks are loaded only to draft with",
+                                 after=10223)
     skips_qkv = Rule("placement", 10289, "", "a skipped MTP block's fused QKV and biases of Q, K and V stay out; "
                      "before, they were loaded", after=10280)
     decay_factor = Rule("placement", 10752, "", "the loader knows KDA's decay as a factor; before, as what SSM_SCAN "
                         "reads, and in RAM", after=10739)
-    skips_gate_up = Rule("placement", 11026, "", "its fused gates of experts stay out too", after=11010)
+    skips_gate_up = Rule("placement", 11026, "", "a skipped MTP block's fused gates of experts stay out too",
+                         after=11010)
     hrm_init_in_block = Rule("placement", 11218, "", "HRM's first low state lies with block 0; before, with the input",
                              after=11205)
     draft_heads_lent = Rule("placement", 11549, "", "a DFlash draft without an output matrix takes its target's; "
@@ -79,7 +81,7 @@ class Rules(RuleSet):
     cells_by_256 = Rule("cache", 7060, "#17046", "n_ctx is rounded up to 256; before, to 32 without flash attention",
                         after=6760)
     olmo2_window = Rule("cache", 6600, "", "OLMo 2's attention slides where its file says so", after=6170)
-    windows_without_cache = Rule("cache", 7080, "", "nor has EmbeddingGemma, whose attention slides", after=6760)
+    windows_without_cache = Rule("cache", 7080, "", "EmbeddingGemma, whose attention slides, has no cache", after=6760)
     mla_keys_only = Rule("cache", 7980, "", "latent attention stores keys only, whose first part is V; before, V too",
                          after=7800)
     lfm2_window = Rule("cache", 8165, "", "LFM2's attention slides where its file says so", after=7940)
@@ -221,26 +223,28 @@ class Rules(RuleSet):
     vulkan_bf16 = Rule("backends", 5310, "", "Vulkan multiplies bf16, and copies into it", after=4875)
     vulkan_flash_anywhere = Rule("backends", 5760, "", "Vulkan runs flash attention on all cards, with f16, q8_0 and "
                                  "q4_0", after=5310)
-    vulkan_flash_mla = Rule("backends", 5900, "", "also latent attention's", after=5760)
-    vulkan_flash_heads = Rule("backends", 6760, "", "heads of any multiple of 8; before, of ten sizes", after=6170)
+    vulkan_flash_mla = Rule("backends", 5900, "", "Vulkan runs latent attention's flash attention", after=5760)
+    vulkan_flash_heads = Rule("backends", 6760, "", "Vulkan's flash attention takes heads of any multiple of 8; "
+                              "before, of ten sizes", after=6170)
     vulkan_k_rows = Rule("backends", 6760, "", "Vulkan runs GET_ROWS of K-quants", after=6170)
     vulkan_scans = Rule("backends", 7080, "", "Vulkan runs SSM_SCAN and SSM_CONV", after=6760)
-    vulkan_chunks = Rule("backends", 7490, "", "Vulkan runs what a delta net in chunks is made of", after=7080)
+    vulkan_delta_net_parts = Rule("backends", 7490, "", "Vulkan runs what a delta net in chunks is made of", after=7080)
     vulkan_fused_adds = Rule("backends", 7720, "", "Vulkan keeps two sums together, and experts chosen by sigmoids",
                              after=7490)
     vulkan_buffer_limit = Rule("backends", 7720, "", "Vulkan leaves tensors larger than a buffer to the CPU",
                                after=7490)
-    vulkan_range_limit = Rule("backends", 8380, "", "and those larger than a shader can address", after=7720)
+    vulkan_range_limit = Rule("backends", 8380, "", "Vulkan leaves tensors larger than a shader can address to "
+                              "the CPU", after=7720)
     vulkan_delta_net = Rule("backends", 8380, "", "Vulkan runs a delta net that is one op", after=7720)
-    vulkan_flash_types = Rule("backends", 8929, "", "its flash attention takes q4_1, q5_0, q5_1 and iq4_nl too",
+    vulkan_flash_types = Rule("backends", 8929, "", "Vulkan's flash attention takes q4_1, q5_0, q5_1 and iq4_nl too",
                               after=8672)
-    vulkan_flash_pairs = Rule("backends", 9093, "", "K and V may be of two types", after=8929)
+    vulkan_flash_pairs = Rule("backends", 9093, "", "Vulkan's flash attention takes K and V of two types", after=8929)
     vulkan_fused_convs = Rule("backends", 9294, "", "Vulkan keeps a convolution of states with what follows it",
                               after=8929)
-    vulkan_flash_bf16 = Rule("backends", 9713, "", "both may be bf16", after=9294)
+    vulkan_flash_bf16 = Rule("backends", 9713, "", "Vulkan's flash attention takes bf16", after=9294)
     vulkan_pipelines = Rule("backends", 7540, "", "Vulkan computes asynchronously, with events: prompts are pipelined "
                             "over several GPUs", after=7490)
-    metal_pipelines = Rule("backends", 7960, "", "Metal's prompts too", after=7800)
+    metal_pipelines = Rule("backends", 7960, "", "Metal computes asynchronously, with events", after=7800)
     converts_in_graph = Rule("backends", 9489, "#23907", "CUDA: the f16 copies of a quantised cache are part of the "
                              "compute buffer; before, of the pool", after=9484)
     cuda_indexer = Rule("backends", 10034, "", "CUDA runs DSA's lightning indexer", after=10019)
@@ -250,7 +254,7 @@ class Rules(RuleSet):
     vulkan_fused_sqrt = Rule("backends", 10280, "", "Vulkan keeps experts chosen by square roots together", after=10068)
     sycl_indexer = Rule("backends", 10306, "", "SYCL runs DSA's lightning indexer and hyper connections",
                         after=10298)
-    rpc_pipelines = Rule("backends", 10644, "", "those over RPC too", after=10635)
+    rpc_pipelines = Rule("backends", 10644, "", "RPC computes asynchronously, with events", after=10635)
     vulkan_indexer = Rule("backends", 10662, "", "Vulkan runs DSA's lightning indexer", after=10644)
     vulkan_hazards = Rule("backends", 10679, "#27812", "Vulkan keeps nodes apart that share memory with what the other "
                           "reads", after=10666)

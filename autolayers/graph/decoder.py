@@ -293,7 +293,7 @@ class Encoder(Decoder):
     """A decoder without a cache and without an output matrix: the hidden state is the result."""
 
     def __call__(self, llm: Llm) -> Tensor | None:
-        if "swa" not in llm.caches:    # EmbeddingGemma had one that its graph used; others that no graph uses
+        if "swa" not in llm.caches:    # no graph uses another (EmbeddingGemma's used its own: windows_without_cache)
             llm.caches = {}
         return super().__call__(llm)
 

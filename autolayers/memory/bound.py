@@ -7,9 +7,11 @@ offload, quantised caches and several GPUs included, and compares with llama.cpp
 
 from __future__ import annotations
 
-from ..backends import HOST, backend, on
+from ..backends import HOST, backend
 from ..backends.backend import FLASH_ATTN_HEADS
 from .compute import Measured
+from .prepare import pipelined
+from .reserve import N_COPIES
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -22,7 +24,6 @@ if TYPE_CHECKING:
 # multiples of what lives at once: tables of tokens and of widths, scores of attention, states of recurrent layers
 _HIDDEN, _WIDTHS, _SCORES, _STATES = 6.0, 2.0, 2.1, 4.0
 _RECURRENT = 2.5         # what a scan makes of its layer's widths, more than attention does
-_COPIES = 4              # pipeline parallelism keeps so many of each input
 _ATTENTION = ("attn", "swa", "lid", "idx", "csa", "hca")
 
 
@@ -32,12 +33,8 @@ def upper_bound(model: Model, params: Params, context: Context, placement: Place
     n = -(-max(min(context.n_ctx, context.n_ubatch), 1) // context.n_seq_max) * context.n_seq_max
     f = 4 * n                                                     # one f32 column of all tokens
     devices = placement.devices
-    wanted = params.n_gpu_layers
-    full = wanted is None or wanted < 0 or wanted > hp.n_layer_all
-    pipeline = (len(devices) > 1 and full and context.split_mode == "layer" and context.offload_kqv
-                and not params.overrides and not context.moe_cache
-                and all(on(device, rules=context.rules).pipelines() for device in devices))
-    copies = _COPIES if pipeline else 1
+    pipeline = pipelined(model, params, context, placement)
+    copies = N_COPIES if pipeline else 1
     caches = [cache for cache in memory.caches if cache.kind in _ATTENTION]
     layers = range(hp.n_layer_all)
 

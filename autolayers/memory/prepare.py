@@ -38,18 +38,27 @@ def prepare(model: Model, params: Params, context: Context, placement: Placement
             buffers[name] = Buffer(name, -1, CPU.alignment, host=name != REPACK, repack=name == REPACK)
     index = {device.name: i for i, device in enumerate(placement.devices)}
     dev_layer = [index.get(name, len(backends) - 1) for name in placement.dev_layer]
-    wanted = params.n_gpu_layers
-    full = wanted is None or wanted < 0 or wanted > hp.n_layer_all
-    pipeline = (len(placement.devices) > 1 and full and context.split_mode == "layer" and context.offload_kqv
-                and not params.overrides and not context.moe_cache
-                and all(backend.pipelines() for backend in backends[:-1]))
     return Setting(
         hparams=hp, context=context, build=build,
         weights=lambda: _Weights(model, placement, buffers, cache.absent).__getitem__,
         caches=lambda llm: _caches(llm, memory, context, hp, buffers), backends=backends, dev_layer=dev_layer,
-        full_offload=full, cache=cache,
+        full_offload=_offloads_all(model, params), cache=cache,
         launch=(params, context, placement.groups, placement.dev_layer), n_tensors=len(model.tensors),
-        n_copies=N_COPIES if pipeline else 1)
+        n_copies=N_COPIES if pipelined(model, params, context, placement) else 1)
+
+
+def _offloads_all(model: Model, params: Params) -> bool:
+    wanted = params.n_gpu_layers
+    return wanted is None or wanted < 0 or wanted > model.hparams.n_layer_all
+
+
+def pipelined(model: Model, params: Params, context: Context, placement: Placement) -> bool:
+    """Whether prompts are pipelined over the devices, with copies of each input: pipeline_parallel of llama_context's
+    constructor."""
+    devices = placement.devices
+    return (len(devices) > 1 and _offloads_all(model, params) and context.split_mode == "layer" and context.offload_kqv
+            and not params.overrides and not context.moe_cache
+            and all(on(device, rules=context.rules).pipelines() for device in devices))
 
 
 class _Weights(dict):  # type: ignore[type-arg]

@@ -211,7 +211,7 @@ class _Table:
     overrides."""
 
     def __init__(self, model: Model, load_mtp: bool, rules: Rules) -> None:
-        self.model = model
+        self.model, self.rules = model, rules
         self.created = created_tensors(model, load_mtp, rules)
         self.names = {item.weight.info.name for item in self.created}
         twins = {item.weight.info.name for item in self.created if item.duplicate}
@@ -252,21 +252,19 @@ class _Table:
             self._supported[key] = found
         return self._supported[key]
 
-    def host_buffers(self, pinned: Backend | None, repack: bool, repacks_first: bool) -> list[str]:
-        """The buffer type each tensor gets in host memory: pinned if its device can read it, repacked, or plain.
-        `repacks_first`: Q4_0, the only type that those builds repack, before it is pinned."""
-        key = (pinned and pinned.kind, repack, repacks_first)
+    def host_buffers(self, pinned: Backend | None, repack: bool) -> list[str]:
+        """The buffer type each tensor gets in host memory: pinned if its device can read it, repacked, or plain;
+        repacked first by builds that do so."""
+        key = (pinned and pinned.kind, repack)
         if key not in self._host:
             found = [HOST] * len(self.created)
             if repack:
-                found = [REPACK if yes else HOST for yes in self.supported(CPU, REPACKED)]
+                found = [REPACK if yes else HOST for yes in self.supported(Cpu(rules=self.rules), REPACKED)]
             buffer = pinned and pinned.host_buffer_type()
             if pinned and buffer:
-                first = [repacks_first and name == REPACK and item.weight.op == "MUL_MAT"
-                         and item.weight.info.type == "q4_0" for name, item in zip(found, self.created, strict=True)]
-                pinnable = self.supported(pinned, buffer)
-                found = [buffer.name if yes and not early else other
-                         for yes, early, other in zip(pinnable, first, found, strict=True)]
+                first = REPACK if self.rules.repacks_first else None
+                found = [buffer.name if yes and other != first else other
+                         for yes, other in zip(self.supported(pinned, buffer), found, strict=True)]
             self._host[key] = found
         return self._host[key]
 
@@ -307,7 +305,7 @@ class _Pass:
             leading = used[:1] if slices else used
             pinned = next((self.devices[d.name] for d in leading if self.devices[d.name].host_buffer), None)
         repack = params.repack is not False
-        self.host_of = table.host_buffers(pinned, repack, rules.repacks_first)
+        self.host_of = table.host_buffers(pinned, repack)
         self.sized_by = dict(self.devices)             # by buffer type, those of plain host memory left out
         if pinned is not None:
             self.sized_by[pinned.host_buffer] = Cpu(pinned.host_buffer_type())
@@ -322,7 +320,7 @@ class _Pass:
         self.there: dict[str, tuple[str, ...]] = {}   # of tensors that may be created twice: where they are already
         self.mapped: set[str] = set()
         settings = (tuple([(name, backend.kind, name in self.mine) for name, backend in self.devices.items()]),
-                    pinned and pinned.kind, repack, rules.repacks_first, self.use_mmap, self.lazy_mode,
+                    pinned and pinned.kind, repack, self.use_mmap, self.lazy_mode,
                     tuple(shares.items()), slices and slices.key, every_copy)
         self.placed, self.twins = table.placed.setdefault(settings, ({}, {}))
 

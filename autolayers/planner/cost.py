@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from math import exp, hypot, log
 
-from ..backends import backend
+from ..backends import backend, on
 from ..backends.speeds import DOUBT, FP16_PER_BANDWIDTH, FP16_UNKNOWN, SHARED, generation_of, rates_of
 from ..flags.params import N_BATCH
 from ..flags.workload import CHAT
@@ -352,8 +352,10 @@ class CostModel:
         placement = self.evaluator.placement(params)
         caches = self.caches(params if use.flash_attn else replace(params, flash_attn="off"))
         devices = {device.name: self.devices[device.name] for device in placement.devices}
+        rules = self.evaluator.estimator.rules
         pipelined = (len(devices) > 1 and params.kv_offload is not False and not params.overrides
                      and not any(device.network for device in devices.values())
+                     and all(on(device, rules=rules).pipelines() for device in placement.devices)
                      and params.split_mode in (None, "layer") and placement.n_gpu_layers > placement_layers(placement))
         return Clock(
             self.traffic, self.traffic.placed(placement), layer_devices(placement), caches, devices,

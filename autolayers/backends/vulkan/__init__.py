@@ -32,7 +32,7 @@ class Vulkan(Backend):
     added: Mapping[str, str] = {
         "LIGHTNING_INDEXER": "vulkan_indexer", **dict.fromkeys(HYPER_CONNECTIONS, "vulkan_hyper_connections"),
         **dict.fromkeys(("SSM_SCAN", "SSM_CONV"), "vulkan_scans"),
-        **dict.fromkeys(("CUMSUM", "TRI", "SOLVE_TRI", "FILL", "LOG", "ARANGE", "TOP_K"), "vulkan_chunks"),
+        **dict.fromkeys(("CUMSUM", "TRI", "SOLVE_TRI", "FILL", "LOG", "ARANGE", "TOP_K"), "vulkan_delta_net_parts"),
         **dict.fromkeys(("GATED_DELTA_NET", "SET"), "vulkan_delta_net"), "FLASH_ATTN_EXT": "vulkan_flash"}
     modelled = True
     free_is_total = True               # without VK_EXT_memory_budget

@@ -229,7 +229,7 @@ def _copied(op: Tensor, limits: Limits, rules: Rules) -> bool:
     return rules.vulkan_small_types or block_size(op.type) == 1
 
 
-def _flash_attn_then(op: Tensor, limits: Limits, rules: Rules) -> bool:
+def _older_flash_attn(op: Tensor, limits: Limits, rules: Rules) -> bool:
     """Builds before b9713 take fewer heads and types."""
     k, v = op.src[1], op.src[2]
     if not (limits.cooperative_matrix2 or rules.vulkan_flash_anywhere):
@@ -248,6 +248,6 @@ def _flash_attn_then(op: Tensor, limits: Limits, rules: Rules) -> bool:
 
 
 _DATED: dict[str, Callable[[Tensor, Limits, Rules], bool]] = {
-    "MUL_MAT": _multiplied, "MUL_MAT_ID": _multiplied, "CPY": _copied, "FLASH_ATTN_EXT": _flash_attn_then,
+    "MUL_MAT": _multiplied, "MUL_MAT_ID": _multiplied, "CPY": _copied, "FLASH_ATTN_EXT": _older_flash_attn,
     "GET_ROWS": lambda op, _, rules: rules.vulkan_k_rows or not op.src[0].type.endswith("_K"),
 }
