@@ -115,6 +115,10 @@ class Rules(RuleSet):
     encoders_flash = Rule("graph", 5310, "", "encoders may have flash attention too", after=4875)
     casts_f32_cache = Rule("graph", 5310, "", "flash attention casts keys and values of f32 to f16", after=4875)
     pools_sequences = Rule("graph", 5600, "", "pooling has a row a sequence; before, one a token", after=5310)
+    ropes_first = Rule("graph", 5310, "", "DeepSeek-V2's heads begin with the part that is roped",
+                       after=4875, last=7720, until=7800)
+    mla_heads_at_once = Rule("graph", 5760, "#13306", "latent attention's V is one product a head behind flash "
+                             "attention; before, one a token", after=5310)
     glu_op = Rule("graph", 5780, "#14158", "a gate's activation and product are one op; before, two", after=5760)
     views_qk = Rule("graph", 5880, "", "Q and K of a fused QKV are views where they are roped; before, "
                     "copies", after=5760)

@@ -23,10 +23,10 @@ def latent(llm: Llm, cur: Tensor, il: int) -> tuple[Tensor, Tensor]:
 
 
 def absorbed(llm: Llm, q: Tensor, compressed: Tensor, k_pe: Tensor, il: int,
-             pos: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
+             pos: Tensor | None, *, rope_first: bool = False) -> tuple[Tensor, Tensor, Tensor]:
     """Q, K and V with one head of keys for all: attn_k_b is applied to Q instead of the keys. No `pos`: no rope.
 
-    `q` holds whole heads, [head_k, n_head, n_tokens] or flat.
+    `q` holds whole heads, [head_k, n_head, n_tokens] or flat. `rope_first`: heads begin with the part that takes rope.
     """
     g, n_head, n_rot, n = llm.graph, llm.hparams.n_head(il), k_pe.ne[0], llm.n_tokens
     head = q.nelements // (n_head * n)
@@ -37,22 +37,24 @@ def absorbed(llm: Llm, q: Tensor, compressed: Tensor, k_pe: Tensor, il: int,
         q_pe, k_pe = g.rope(q_pe, pos), g.rope(k_pe, pos)
     moved = g.permute(g.mul_mat(llm.need_layer(il, "attn_k_b"), g.permute(q_nope, 0, 2, 1, 3)), 0, 2, 1, 3)
     v = g.reshape(compressed, compressed.ne[0], 1, n)
+    if rope_first:
+        return g.concat(q_pe, moved, 0), g.concat(k_pe, v, 0), v
     return g.concat(moved, q_pe, 0), g.concat(v, k_pe, 0), v
 
 
 def expanded(llm: Llm, q: Tensor, compressed: Tensor, k_pe: Tensor, il: int, pos: Tensor | None,
-             factors: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor]:
+             factors: Tensor | None = None, *, rope_first: bool = False) -> tuple[Tensor, Tensor, Tensor]:
     """Q, K and V with keys and values of their own for every head: `q` is [head_k, n_head, n_tokens]."""
     g, n = llm.graph, llm.n_tokens
     n_head, n_rot = q.ne[1], k_pe.ne[0]
     nope = q.ne[0] - n_rot
     if pos is not None:
-        q, k_pe = llm.rope_end(q, n_rot, pos, factors), g.rope(k_pe, pos, factors)
+        q, k_pe = llm.rope_end(q, n_rot, pos, factors, first=rope_first), g.rope(k_pe, pos, factors)
     kv = llm.linear(il, "attn_kv_b", compressed)
     strides = (kv.nb[1] // n_head, kv.nb[1])
     v = g.cont(g.view(kv, (kv.ne[0] // n_head - nope, n_head, n), strides, nope * kv.nb[0]))
-    k = g.concat(g.view(kv, (nope, n_head, n), strides), g.repeat(k_pe, n_rot, n_head, n, 1), 0)
-    return q, k, v
+    k_nope, k_pe = g.view(kv, (nope, n_head, n), strides), g.repeat(k_pe, n_rot, n_head, n, 1)
+    return q, g.concat(k_pe, k_nope, 0) if rope_first else g.concat(k_nope, k_pe, 0), v
 
 
 class LatentAttention(Decoder):
@@ -72,14 +74,19 @@ class LatentAttention(Decoder):
         q = self.queries(llm, cur, il)
         compressed, k_pe = latent(llm, cur, il)
         if mla:
-            q, k, v = absorbed(llm, q, compressed, k_pe, il, pos)
+            q, k, v = absorbed(llm, q, compressed, k_pe, il, pos, rope_first=self.rope_first(llm))
         else:
-            q, k, v = expanded(llm, q, compressed, k_pe, il, pos, llm.rope_factors(il) if self.rope_factors else None)
+            q, k, v = expanded(llm, q, compressed, k_pe, il, pos, llm.rope_factors(il) if self.rope_factors else None,
+                               rope_first=self.rope_first(llm))
             v = self.cached_v(llm, v)
         if llm.attn_temp is not None:
             q = llm.graph.mul(q, llm.attn_temp)
         v_mla = llm.layer_weight(il, "attn_v_b") if mla else None
         return llm.build_attn(inp, q, k, v, il, mla=mla, v_mla=v_mla, wo_bias=False)
+
+    def rope_first(self, llm: Llm) -> bool:
+        """Whether heads begin with the part that takes rope."""
+        return False
 
     def cached_v(self, llm: Llm, v: Tensor) -> Tensor:
         """V as it is stored in a cache of full heads."""

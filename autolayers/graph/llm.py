@@ -403,9 +403,9 @@ class Llm:
         return result if scale is None else self.graph.mul(result, scale)
 
     def rope_end(self, heads: Tensor, n_rot: int, pos: Tensor, factors: Tensor | None = None, *,
-                 back: bool = False) -> Tensor:
+                 back: bool = False, first: bool = False) -> Tensor:
         """ggml_rope_set_offset: heads [head, n_head, n_tokens], the last `n_rot` elements of each rotated; before
-        Rules.ropes_end a part that is joined with the rest."""
+        Rules.ropes_end a part that is joined with the rest, in front of it if `first`."""
         g = self.graph
 
         def rotated(t: Tensor) -> Tensor:
@@ -416,7 +416,8 @@ class Llm:
         (head, n_head, n), size = heads.ne[:3], heads.nb[0]
         strides = (size * head, size * head * n_head)
         rest = g.view(heads, (head - n_rot, n_head, n), strides)
-        return g.concat(rest, rotated(g.view(heads, (n_rot, n_head, n), strides, size * (head - n_rot))), 0)
+        end = rotated(g.view(heads, (n_rot, n_head, n), strides, size * (head - n_rot)))
+        return g.concat(end, rest, 0) if first else g.concat(rest, end, 0)
 
     def build_lora_mm_id(self, weight: Tensor, cur: Tensor, ids: Tensor, scale: Tensor | None = None,
                          param: object = None) -> Tensor:
@@ -782,10 +783,13 @@ class Llm:
                 v = g.cast(v, "f16")
             cur = g.flash_attn(q, k, v, mask, sinks, hp.f_max_alibi_bias > 0.0, n_kv_max, self.attn_soft_cap)
             self.fused_nodes.append(("flash_attn", cur, il))
-            if v_mla is not None:
+            n_tokens = per * n_stream
+            if v_mla is not None and self.rules.mla_heads_at_once:
                 cur = g.mul_mat(v_mla, g.permute(cur, 0, 2, 1, 3))
                 cur = g.cont(g.permute(cur, 0, 2, 1, 3))
-            cur = g.reshape(cur, cur.ne[0] * cur.ne[1], cur.ne[2] * cur.ne[3])
+            elif v_mla is not None:
+                cur = g.mul_mat(v_mla, g.reshape(cur, v_mla.ne[0], 1, cur.ne[1], n_tokens))
+            cur = g.reshape(cur, cur.nelements // n_tokens, n_tokens)
         else:
             kq = g.mul_mat(k, q)
             if self.attn_soft_cap:

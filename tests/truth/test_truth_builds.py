@@ -87,6 +87,16 @@ def test_no_launch_takes_more_than_was_predicted(launches: str) -> None:
     assert len(rows) > 10 and equal > 0.9 * len(rows)
 
 
+@pytest.mark.parametrize(("capability", "compute", "host"), [((6, 1), 218103808, 52443136),
+                                                            ((8, 9), 247726080, 12597248)])
+def test_flash_attention_of_b6170_by_compute_capability(capability: tuple[int, int], compute: int, host: int) -> None:
+    """Of DeepSeek's latent attention, which needs tensor cores: what b6170 allocated on each."""
+    device = Device("CUDA0", 24 << 30, 24 << 30, compute_capability=capability)
+    row = {"build": 6170}
+    uses, _ = found(row, "headers/deepseek-v2-lite-q4_k_m.gguf", ["-ngl", "99", "-fa", "on", "-c", "4096"], [device])
+    assert (uses["CUDA0"].compute, uses["Host"].compute) == (compute, host)
+
+
 @pytest.mark.parametrize("launches", REAL)
 def test_what_a_real_launch_logged(launches: str) -> None:
     for row in REAL[launches]:

@@ -15,6 +15,9 @@ class DeepSeek2(LatentAttention):
         unnamed = not hp.expert_gating_func and hp.n_layer in (47, 48) and hp.n_vocab == 154880
         return replace(self, moe=Routing("sigmoid")) if unnamed else self
 
+    def rope_first(self, llm: Llm) -> bool:
+        return llm.rules.ropes_first
+
 
 class Mistral4(LatentAttention):
     def for_file(self, llm: Llm) -> Decoder:
