@@ -44,8 +44,6 @@ class Rules(RuleSet):
                            after=10204)
     mimo2_skips_undrafted = Rule("placement", 10227, "", "MiMo-2's MTP blocks are loaded only to draft with",
                                  after=10223)
-    skips_qkv = Rule("placement", 10289, "", "a skipped MTP block's fused QKV and biases of Q, K and V stay out; "
-                     "before, they were loaded", after=10280)
     decay_factor = Rule("placement", 10752, "", "the loader knows KDA's decay as a factor; before, as what SSM_SCAN "
                         "reads, and in RAM", after=10739)
     skips_gate_up = Rule("placement", 11026, "", "a skipped MTP block's fused gates of experts stay out too",
@@ -55,6 +53,8 @@ class Rules(RuleSet):
     draft_heads_lent = Rule("placement", 11549, "", "a DFlash draft without an output matrix takes its target's; "
                             "before, its own embeddings", after=11434)
 
+    loads_skipped_qkv = Rule("placement", 8929, "", "a skipped MTP block's fused QKV and biases of Q, K and V are "
+                             "loaded all the same", after=8672, last=10280, until=10289)
     splits_tensors = Rule("placement", 9093, "", "-sm tensor: each device computes its part of every matrix",
                           after=8607)
 
@@ -133,6 +133,8 @@ class Rules(RuleSet):
     expands_norms = Rule("graph", 8165, "", "a delta net's input comes before its states", after=7940)
     fused_delta_nets = Rule("graph", 8380, "", "a delta net is one op; before, products in chunks of tokens",
                             after=8100)
+    layer_embd_last = Rule("graph", 7720, "", "Gemma's embeddings of layers come after what is added to them; before, "
+                           "first", after=7490)
     embeddings_at_once = Rule("graph", 7710, "#18599", "the embeddings come before what else the first layer wants",
                               after=7540)
     embeddings_input = Rule("graph", 7800, "#18898", "an input of raw embeddings besides that of tokens", after=7780)

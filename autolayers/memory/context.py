@@ -127,7 +127,7 @@ def resolve(model: Model, params: Params, rules: Rules = NEWEST_RULES, kind: str
     block = cell_block(flash_attn, rules)
     n_ctx = pad(n_ctx, block)
     n_ctx_seq = n_ctx
-    if row.memory == "hybrid" and not rules.hybrid_cells:
+    if row.memory == "hybrid" and not rules.cells_by_256:
         n_ctx_seq = n_ctx // (1 if unified else n_seq_max)      # what a request may use; each slot's cache has n_ctx
     elif not unified:
         n_ctx_seq = pad(n_ctx // n_seq_max, block)

@@ -417,7 +417,7 @@ def created_tensors(model: Model, load_mtp: bool, rules: Rules = NEWEST_RULES) -
 
         skip_from = hp.n_layer
         loaded = [row.mtp_leaks] * bool(row.mtp_leaks)
-        loaded += [r"attn_(qkv\.|[qkv]\.bias)"] * (not rules.skips_qkv)         # create_tensor_qkv
+        loaded += [r"attn_(qkv\.|[qkv]\.bias)"] * rules.loads_skipped_qkv       # create_tensor_qkv
         loaded += [r"ffn_gate_up_exps\."] * (not rules.skips_gate_up)           # create_tensor_gate_up_exps
         leaks = re.compile("|".join(loaded), re.ASCII) if loaded else None
     created: list[Created] = []

@@ -30,7 +30,8 @@ def per_layer_inputs(llm: Llm, embd: Tensor, width: int, rows: Tensor | None = N
     projected = g.scale(g.mul_mat(llm.need("per_layer_model_proj.weight"), embd))
     projected = g.reshape(projected, width, llm.n_layer, n)
     projected = llm.build_norm(projected, llm.need("per_layer_proj_norm.weight"))
-    return g.cont(g.permute(g.scale(g.add(projected, selected)), 0, 2, 1, 3))
+    both = g.add(projected, selected) if llm.rules.layer_embd_last else g.add(selected, projected)
+    return g.cont(g.permute(g.scale(both), 0, 2, 1, 3))
 
 
 def query(llm: Llm, cur: Tensor, fused: Tensor | None, il: int, scaled: bool = True) -> Tensor:
