@@ -34,6 +34,8 @@ class Rules(RuleSet):
     repacks_first = Rule("placement", 4435, "", "Q4_0 in RAM is repacked for the processor, also where a GPU could "
                          "have read it", after=4080, last=4875, until=5310)
     output_first = Rule("placement", 7540, "#18148", "-ngl counts the output layer first; before, last", after=7490)
+    lfm2_norm_with_output = Rule("placement", 7490, "", "LFM2's last norm lies with the output; before, with the "
+                                 "input, in RAM", after=7080)
     embd_norm_in_block = Rule("placement", 8672, "", "the norm of the embeddings lies with block 0; before, with the "
                               "input, in RAM", after=8380)
 
@@ -77,6 +79,8 @@ class Rules(RuleSet):
                           last=9518, until=9528)
     encoders_without_cache = Rule("cache", 5760, "", "encoders have no cache of keys and values", after=5310)
     window_cache = Rule("cache", 5427, "#13194", "layers that slide have a cache of their own, of a window's size")
+    cache_rows = Rule("cache", 5760, "", "a cache has a row a cell, which is padded; before, all were one row",
+                      after=5310)
     streams = Rule("cache", 5913, "#14363", "a cache a slot, unless -kvu; before, one for all slots")
     cells_by_256 = Rule("cache", 7060, "#17046", "n_ctx is rounded up to 256; before, to 32 without flash attention",
                         after=6760)
@@ -113,6 +117,8 @@ class Rules(RuleSet):
     expands_sums = Rule("graph", 8910, "", "each sum of experts is a node as soon as it is made; before, when the "
                         "next layer needs it", after=8672)
     encoders_flash = Rule("graph", 5310, "", "encoders may have flash attention too", after=4875)
+    flash_any_keys = Rule("graph", 7080, "", "encoders may have flash attention with any number of tokens; before, a "
+                          "multiple of 256", after=6760)
     casts_f32_cache = Rule("graph", 5310, "", "flash attention casts keys and values of f32 to f16", after=4875)
     pools_sequences = Rule("graph", 5600, "", "pooling has a row a sequence; before, one a token", after=5310)
     ropes_first = Rule("graph", 5310, "", "DeepSeek-V2's heads begin with the part that is roped",
@@ -133,6 +139,9 @@ class Rules(RuleSet):
     expands_norms = Rule("graph", 8165, "", "a delta net's input comes before its states", after=7940)
     fused_delta_nets = Rule("graph", 8380, "", "a delta net is one op; before, products in chunks of tokens",
                             after=8100)
+    keeps_outputs = Rule("graph", 7720, "", "a graph's results are outputs, which nothing overwrites", after=7490)
+    glm_sections = Rule("graph", 7720, "", "GLM-4 has four positions a token where its file has sections; before, one",
+                        after=7490)
     layer_embd_last = Rule("graph", 7720, "", "Gemma's embeddings of layers come after what is added to them; before, "
                            "first", after=7490)
     embeddings_at_once = Rule("graph", 7710, "#18599", "the embeddings come before what else the first layer wants",

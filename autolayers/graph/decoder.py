@@ -67,6 +67,7 @@ class Decoder:
     ffn_post_norm_pinned: bool = False   # llama.cpp names the layer for this norm (it matters to the scheduler)
     moe: Routing | None = None           # in layers that have ffn_gate_inp
     shexp: Literal["add", "gated", "div"] | None = None   # shared expert: added, times a sigmoid, or times silu / x
+    shexp_first: bool = False            # before the other experts, which counts where its gate is a node at once
     residual_scale: bool | None = False  # both branches are scaled before they are added; None: if the key is set
     residual_first: bool = False         # residual + attention instead of attention + residual
     deepstack: bool = False              # image features are added after the first layers (n_deepstack_layers)
@@ -206,7 +207,7 @@ class Decoder:
         flat = self.qk_norm == "flat"
         q, k, v = llm.build_qkv(cur, il, reshape=not flat, scales=self.qkv_scales,
                                 plain=self.plain_qkv_before and not llm.rules.qkv_with_biases,
-                                roped=self.rope != "none")
+                                roped=self.rope != "none" and self.inp_pos)
         kind = self.qk_norm_kind or self.norm
         if self.qk_norm in ("flat", "head"):
             q, k = self.qk_normed(llm, q, k, il, kind)
@@ -248,16 +249,22 @@ class Decoder:
         g = llm.graph
         if self.moe is None or llm.layer_weight(il, "ffn_gate_inp") is None:
             return llm.build_ffn(cur, il, self.act, self.gate, scales=self.ffn_scales, biases=self.ffn_bias)
-        out = self.experts(llm, cur, il, self.moe)
         if self.shexp is None or llm.layer_weight(il, "ffn_up_shexp") is None:
-            return out
+            return self.experts(llm, cur, il, self.moe)
+        if self.shexp_first:
+            shared = self.shared_expert(llm, cur, il)
+            return g.add(self.experts(llm, cur, il, self.moe), shared)
+        out = self.experts(llm, cur, il, self.moe)
         gate = None
         if self.shexp in ("gated", "div"):
             raw = llm.linear(il, "ffn_gate_inp_shexp", cur)
             gate = g.unary("SIGMOID", raw) if self.shexp == "gated" else g.div(g.unary("SILU", raw), raw)
-        shared = llm.build_ffn(cur, il, self.act, self.gate, up="ffn_up_shexp", gate_name="ffn_gate_shexp",
-                               down="ffn_down_shexp", scales=self.ffn_scales, biases=self.ffn_bias)
+        shared = self.shared_expert(llm, cur, il)
         return g.add(out, shared if gate is None else g.mul(shared, gate))
+
+    def shared_expert(self, llm: Llm, cur: Tensor, il: int) -> Tensor:
+        return llm.build_ffn(cur, il, self.act, self.gate, up="ffn_up_shexp", gate_name="ffn_gate_shexp",
+                             down="ffn_down_shexp", scales=self.ffn_scales, biases=self.ffn_bias)
 
     def experts(self, llm: Llm, cur: Tensor, il: int, routing: Routing) -> Tensor:
         return llm.build_moe_ffn(cur, il, routing)

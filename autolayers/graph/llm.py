@@ -774,7 +774,8 @@ class Llm:
         q = g.permute(q, 0, 2, 1, 3)
         k = g.permute(k, 0, 2, 1, 3)
         v = g.permute(v, 0, 2, 1, 3)
-        if self.flash_attn and kq_b is None and (cached or self.rules.encoders_flash):
+        flash = cached or self.rules.flash_any_keys or (self.rules.encoders_flash and k.ne[1] % 256 == 0)
+        if self.flash_attn and kq_b is None and flash:
             if v_trans:
                 v = g.transpose(v)
             if k.type == "f32" and self.rules.casts_f32_cache:
@@ -898,8 +899,9 @@ class Llm:
             self.build_pooling()
         if self.cparams.n_sampled and logits is not None:
             self.build_sampling(logits)
-        for t in self.outputs:
-            t.is_output = True
+        if self.rules.keeps_outputs:
+            for t in self.outputs:
+                t.is_output = True
         return self.graph
 
     def release(self) -> None:

@@ -134,7 +134,7 @@ BUILDERS = {
     "gpt-oss": Decoder(ffn_norm="post_attention_norm", sinks=True, select="late",
                        select_before=(("gpt_oss_late_rows", "attention"),),
                        moe=Routing("softmax_weight", norm_w=False, w_scale=0.0, act="swiglu_oai", probs_b=None)),
-    "hunyuan-moe": replace(_HUNYUAN, moe=_SOFTMAX, shexp="add"),
+    "hunyuan-moe": replace(_HUNYUAN, moe=_SOFTMAX, shexp="add", shexp_first=True),
     "hy_v3": Decoder(rope_factors=True, qk_norm="head", select="last", ffn_scales=True, moe=Routing(scales=True),
                      shexp="add"),
     "laguna": Gated(gate_act="SOFTPLUS", gate_heads=True, qk_norm="head", moe=Routing(), shexp="add"),

@@ -106,7 +106,8 @@ class _Builder:
         size = self.sizes.get(key)
         if size is None:
             row = self.rows.get(buffer, CPU)
-            size = self.sizes[key] = row.padded(type_, ne, n_bytes(type_, ne))
+            shape = ne if self.context.rules.cache_rows else (ne[0] * ne[1] * ne[2], 1, 1, 1)
+            size = self.sizes[key] = row.padded(type_, shape, n_bytes(type_, ne))
         parts: list[tuple[str, int]] = [(buffer, size)]
         if buffer != HOST and self.placement.slices:
             parts = [(name, self.rows[name].padded(type_, part, n_bytes(type_, part)))

@@ -151,6 +151,7 @@ else:
 _LATE_EMBD: Any = (("layer_embd_with_input", {"places": dict.fromkeys(
     ("per_layer_token_embd", "per_layer_model_proj", "per_layer_proj_norm"), "output")}),)
 _LAST_NORM: Any = {"token_embd_norm": "output"}     # misnamed, it is the output norm
+_FIRST_NORM: Any = ("lfm2_norm_with_output", {"places": {"token_embd_norm": "input"}})
 _LATE = 11311          # exact_from of architectures that no older build was compared for
 _UNSPLIT: Any = {"split_tensor": False}
 _SIGMOID = {"expert_gating_func": 2}
@@ -271,8 +272,9 @@ _TABLE: Any = (
          note="every layer slides, MTP blocks too", slices="groups", before=(("dsv4_splits_tensors", _UNSPLIT),),
          after=9837, newer=(("exp_probs_b_vl.bias", 10760),), exact_from=_LATE),
     _row("chatglm", exact_from=9905),
-    _row("glm4", "mrope|norm", mtp_tensors=False, after=4880),
-    _row("glm4moe", "mrope|neox", defaults=_SIGMOID, mtp_skipped=True, mtp="norm", mtp_after=10593, after=5930),
+    _row("glm4", "mrope|norm", mtp_tensors=False, before=(("glm_sections", {"rope": "norm"}),), after=4880),
+    _row("glm4moe", "mrope|neox", defaults=_SIGMOID, mtp_skipped=True, mtp="norm", mtp_after=10593,
+         before=(("glm_sections", {"rope": "neox"}),), after=5930),
     _row("glm-dsa", defaults=_SIGMOID, mla="optional", memory="dsa", trunk_only=True, indexer="glm",
          rotated_indexer=True, before=(("glm_dsa_indexes", {"memory": "kv", "indexer": ""}),),
          mtp_leaks=r"exp_probs_b", mtp_whole=_SKIPS_MTP, mtp_skipped=True, mtp="norm", mtp_after=10173,
@@ -334,9 +336,9 @@ _TABLE: Any = (
     _row("gpt-oss", "neox", window=SlidingWindow(2, "required"), tied="never", after=5930),
     _row("lfm2", "neox", memory="hybrid", window=SlidingWindow(0, "attention"), recurrent="no-kv", state="shortconv",
          rollback=True, places=_LAST_NORM, ollama_single=True, slices="states",
-         before=(("lfm2_splits_tensors", _UNSPLIT), ("lfm2_window", {"window": None})), after=5830),
+         before=(("lfm2_splits_tensors", _UNSPLIT), ("lfm2_window", {"window": None}), _FIRST_NORM), after=5830),
     _row("lfm2moe", "neox", memory="hybrid", recurrent="no-kv", state="shortconv", rollback=True, places=_LAST_NORM,
-         ollama_single=True, slices="states", before=(("lfm2_splits_tensors", _UNSPLIT),), after=6595),
+         ollama_single=True, slices="states", before=(("lfm2_splits_tensors", _UNSPLIT), _FIRST_NORM), after=6595),
     _row("dream", "neox", memory="none", causal=False, after=5930),
     _row("smallthinker", "neox", window=SlidingWindow(4, fixed=4096, dense_first=True), after=5930, exact_from=9905),
     _row("llada", memory="none", causal=False, after=5930, newer=(("attn_q.bias", 10825),), exact_from=11063),
