@@ -351,7 +351,9 @@ class Llm:
             return base
         rotations = "recurrent" not in self.caches     # build_inp_mem_hybrid_iswa builds none
         base = self.attn_input(self.caches["attn"], rotations=rotations)
-        base.swa = self.attn_input(self.caches["swa"], rotations=rotations)
+        base.swa = self.attn_input(self.caches["swa"], rotations=rotations and self.rules.rotates_apart)
+        if not self.rules.rotates_apart:
+            base.swa.k_rot, base.swa.v_rot = base.k_rot, base.v_rot
         return base
 
     def build_attn_inp_k_iswa(self) -> AttnInput:

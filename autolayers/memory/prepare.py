@@ -145,6 +145,10 @@ def _caches(llm: Llm, memory: Memory, c: Context, hp: Any, buffers: dict[str, Bu
         k_all = k_heads.pop() if len(k_heads) == 1 else 0
         v_all = v_heads.pop() if len(v_heads) == 1 else 0
         first_k = hp.indexer_head_size if indexer else hp.head_k(0)
+        if not c.rules.rotates_apart:        # is_n_embd_k_gqa_variable, of all layers, whatever this cache holds
+            layers = range(hp.n_layer_all)
+            k_all = hp.head_k(0) if len({hp.n_embd_k_gqa(il) for il in layers}) == 1 else 0
+            v_all = hp.head_v(0) if len({hp.n_embd_v_gqa(il) for il in layers}) == 1 else 0
         rotate_k = c.rules.rotates_cache and k_all > 0 and block_size(c.type_k) > 1 and first_k % 64 == 0
         if hp.architecture.rotated_indexer and \
                 (indexer or hp.n_embd_head_k_full == hp.indexer_head_size):

@@ -240,7 +240,7 @@ _TABLE: Any = (
          window=SlidingWindow(6, "required", "symmetric"), tied="never", after=11434, exact_from=11549),
     _row("starcoder2", "neox"),
     _row("mamba", "none", memory="recurrent", recurrent="all", state="ssm", split_tensor=False),
-    _row("mamba2", "none", memory="recurrent", recurrent="all", state="ssm-groups", split_tensor=False, after=5735,
+    _row("mamba2", "none", memory="recurrent", recurrent="all", state="ssm-groups", split_tensor=False, after=5760,
          exact_from=10068),
     _row("maple", "neox", window=SlidingWindow(0, "required", array=True), tied="never", swiglu_clamp="experts",
          after=10950, exact_from=11063),
