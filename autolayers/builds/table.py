@@ -130,6 +130,8 @@ class Rules(RuleSet):
     glu_op = Rule("graph", 5780, "#14158", "a gate's activation and product are one op; before, two", after=5760)
     views_qk = Rule("graph", 5880, "", "Q and K of a fused QKV are views where they are roped; before, "
                     "copies", after=5760)
+    scan_ids = Rule("graph", 5900, "#9126", "SSM_SCAN reads the states of a batch by their ids; before, they were "
+                    "gathered", after=5760)
     set_rows = Rule("graph", 6070, "#14959", "K and V are stored by row indices, inputs of the graph; before, copied",
                     after=6050)
     views_v = Rule("graph", 6400, "", "V of a fused QKV is a view too, and Q and K of all", after=6170)
@@ -219,6 +221,9 @@ class Rules(RuleSet):
     copies_bf16 = Rule("backends", 5310, "", "CUDA copies into bf16 caches", after=4875)
     flash_mla = Rule("backends", 5760, "#13306", "CUDA's flash attention takes latent attention (576 and 512) from "
                      "Turing on", after=5310)
+    cuda_scans = Rule("backends", 5310, "", "CUDA runs SSM_SCAN and SSM_CONV", after=4875)
+    scan_shapes = Rule("backends", 5900, "", "CUDA's SSM_SCAN and SSM_CONV take the shapes that they have kernels for; "
+                       "before, any", after=5760)
     cuda_sets = Rule("backends", 7080, "", "CUDA runs SET", after=6760)
     flash_by_kernel = Rule("backends", 6600, "", "CUDA runs flash attention that it has a kernel for; before, by the "
                            "size of a head", after=6170)

@@ -388,11 +388,13 @@ class Graph:
     def ssm_conv(self, a: Tensor, kernel: Tensor) -> Tensor:
         return Tensor("SSM_CONV", "f32", (kernel.ne[1], a.ne[0] - kernel.ne[0] + 1, a.ne[2], 1), (a, kernel))
 
-    def ssm_scan(self, s: Tensor, x: Tensor, dt: Tensor, a: Tensor, b: Tensor, c: Tensor, ids: Tensor,
+    def ssm_scan(self, s: Tensor, x: Tensor, dt: Tensor, a: Tensor, b: Tensor, c: Tensor, ids: Tensor | None,
                  snapshots: int = 1) -> Tensor:
-        """The scan's output, then the state after each of the last `snapshots` tokens, in one row."""
-        n = x.nelements + snapshots * s.ne[0] * s.ne[1] * s.ne[2] * ids.ne[0]
-        return Tensor("SSM_SCAN", "f32", (n, 1, 1, 1), (s, x, dt, a, b, c, ids), param=snapshots)
+        """The scan's output, then the state after each of the last `snapshots` tokens, in one row. `ids`: which states
+        it reads; None: all."""
+        n = x.nelements + snapshots * s.ne[0] * s.ne[1] * s.ne[2] * (s.ne[3] if ids is None else ids.ne[0])
+        sources = (s, x, dt, a, b, c) if ids is None else (s, x, dt, a, b, c, ids)
+        return Tensor("SSM_SCAN", "f32", (n, 1, 1, 1), sources, param=snapshots)
 
     def gated_delta_net(self, q: Tensor, k: Tensor, v: Tensor, gate: Tensor, beta: Tensor, state: Tensor,
                         snapshots: int = 1) -> Tensor:

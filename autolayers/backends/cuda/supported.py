@@ -112,6 +112,8 @@ def _concat(op: Tensor) -> bool:
 
 
 def _ssm_scan(op: Tensor, rules: Rules) -> bool:
+    if not rules.scan_shapes:
+        return rules.cuda_scans
     s = op.src[0]
     if op.src[3].ne[0] == 1:     # Mamba-2
         return (s.ne[0] in (128, 256) or (s.ne[0] == 96 and rules.scans_96)) and s.ne[1] % 16 == 0
@@ -142,7 +144,6 @@ _RULES: dict[str, Callable[[Tensor], bool]] = {
     "L2_NORM": lambda op: op.src[0].contiguous_rows(), "GROUP_NORM": lambda op: op.src[0].contiguous(),
     "SCALE": lambda op: op.src[0].type in ("f32", "bf16") and op.type == op.src[0].type,
     "ADD": _arithmetic, "SUB": _arithmetic, "MUL": _arithmetic, "DIV": _arithmetic,
-    "SSM_CONV": lambda op: op.src[0].ne[1] % 128 == 0,
     "ROLL": lambda op: op.src[0].type == "f32" and op.src[0].contiguous(),
     "ROPE": lambda op: op.src[0].nb[0] == type_size(op.src[0].type) and op.src[0].contiguous(2),
     "ROPE_BACK": lambda op: op.src[0].nb[0] == type_size(op.src[0].type) and op.src[0].contiguous(2),
@@ -161,4 +162,5 @@ _DATED: dict[str, Callable[[Tensor, Rules], bool]] = {
     "SET": lambda op, rules: rules.cuda_sets and op.type in ("f32", "i32")
     and op.type == op.src[0].type == op.src[1].type,
     "CPY": _cpy, "GET_ROWS": _get_rows, "SSM_SCAN": _ssm_scan, "LIGHTNING_INDEXER": _indexer,
+    "SSM_CONV": lambda op, rules: op.src[0].ne[1] % 128 == 0 if rules.scan_shapes else rules.cuda_scans,
 }

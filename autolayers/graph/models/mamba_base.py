@@ -13,6 +13,7 @@ def build_mamba_layer(llm: Llm, cur: Tensor, il: int) -> Tensor:
     d_conv, d_inner, d_state, rank = hp.ssm_d_conv, hp.ssm_d_inner, hp.ssm_d_state, hp.ssm_dt_rank
     conv_all, ssm_all = state(llm, il, 0), state(llm, il, 1)
     conv = g.reshape(build_rs(llm, conv_all), d_conv - 1, d_inner, n_seqs)
+    gathered = None if llm.rules.scan_ids else build_rs(llm, ssm_all)
     cur = g.reshape(cur, cur.ne[0], n_tok, n_seqs)
     xz = llm.linear(il, "ssm_in", cur, scale=True)
     x = g.view(xz, (d_inner, n_tok, n_seqs), xz.nb[1:3])
@@ -37,16 +38,16 @@ def build_mamba_layer(llm: Llm, cur: Tensor, il: int) -> Tensor:
     cur = x
     x = g.reshape(x, 1, d_inner, n_tok, n_seqs)
 
-    def scan(states: Tensor, ids: Tensor) -> Tensor:
-        ssm = g.reshape(states, d_state, 1, d_inner, n_cells(llm))
+    def scan(states: Tensor, ids: Tensor | None) -> Tensor:
+        ssm = g.reshape(states, d_state, 1, d_inner, states.ne[1])
         return g.ssm_scan(ssm, x, dt, llm.need_layer(il, "ssm_a"), b, c, ids)
 
-    y_ssm = build_rs(llm, ssm_all, scan)
+    y_ssm = build_rs(llm, ssm_all, scan) if gathered is None else scan(gathered, None)
     width = d_state * d_inner * n_seqs
     g.expand(g.cpy(g.view(y_ssm, (width,), (), x.nb[3] * x.ne[3]), g.view(ssm_all, (width,))))
     y = g.view(y_ssm, (d_inner, n_tok, n_seqs), (x.nb[2], x.nb[3]))
     y = g.add(y, g.mul(cur, llm.need_layer(il, "ssm_d")))
-    y = g.glu("SWIGLU", g.cont(z), y)
+    y = g.mul(y, g.unary("SILU", g.cont(z))) if gathered is not None else g.glu("SWIGLU", g.cont(z), y)
     cur = llm.linear(il, "ssm_out", y, scale=True)
     return g.reshape(cur, cur.ne[0], n_tok * n_seqs)
 
