@@ -92,6 +92,8 @@ class Rules(RuleSet):
     hybrid_cells = Rule("cache", 8165, "", "the slots of a hybrid model share the context; before, each had all of it",
                         after=7940)
     rotates_cache = Rule("cache", 8607, "#21038", "a quantised cache holds rotated keys and values", after=8571)
+    rotates_views = Rule("cache", 9093, "", "keys and values that are parts of a fused QKV are rotated; before, "
+                         "llama.cpp aborted", after=8929)
     rotates_apart = Rule("cache", 8929, "", "a sliding window's cache has rotations of its own; before, the other's, "
                          "and none where layers have unlike caches", after=8672)
     glm_dsa_indexes = Rule("cache", 10121, "", "GLM-DSA has its indexer; before, it attended to all cells", after=10108)

@@ -447,8 +447,11 @@ class Llm:
         g, n = self.graph, rot.ne[0]
         if cur.contiguous():
             flat = g.reshape(cur, n, cur.nelements // n)
-        else:
+        elif self.rules.rotates_views:
             flat = g.cont(cur, n, cur.nelements // n)
+        else:
+            raise LaunchRefused(f"llama.cpp build {self.rules.number} aborts with a quantised cache where one matrix "
+                                "makes Q, K and V; use -ctk f16 -ctv f16")
         return g.reshape(g.mul_mat(rot, flat, "hadamard"), *cur.ne)
 
     def build_qkv(self, cur: Tensor, il: int, n_head: int = 0, n_head_kv: int = 0, head_k: int = 0, head_v: int = 0,

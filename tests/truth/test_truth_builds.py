@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import re
+from contextlib import nullcontext
 from functools import cache
 
 import pytest
@@ -104,6 +105,15 @@ def test_flash_attention_of_b6170_by_compute_capability(capability: tuple[int, i
     row = {"build": 6170}
     uses, _ = found(row, "headers/deepseek-v2-lite-q4_k_m.gguf", ["-ngl", "99", "-fa", "on", "-c", "4096"], [device])
     assert (uses["CUDA0"].compute, uses["Host"].compute) == (compute, host)
+
+
+def test_a_quantised_cache_of_fused_keys_and_values_is_refused_by_builds_that_abort() -> None:
+    """b8672 and b8929: GGML_ASSERT(ggml_is_contiguous(a)) failed."""
+    words = ["-ngl", "99", "-fa", "on", "-c", "16384", "-ctv", "q4_0"]
+    for build, refused in ((8380, False), (8672, True), (8929, True), (9093, False)):
+        row = {"build": build, "without": r"\.(input_)?scale$"}
+        with pytest.raises(autolayers.LaunchRefused, match="f16") if refused else nullcontext():
+            found(row, "headers/gpt2-dense.gguf", words, [Device.hypothetical("24GiB", "CUDA0")])
 
 
 @pytest.mark.parametrize("launches", REAL)
