@@ -84,6 +84,17 @@ def machine(data: dict, **more: object) -> Machine:
                    data["bus"]["bandwidth"], data["cpu"]["cores"])
 
 
+@pytest.mark.parametrize(("backend", "pipelined"),
+                         [("CUDA", True), ("Vulkan", True), ("OpenCL", False), ("CANN", False)])
+def test_prompts_are_pipelined_over_devices_that_compute_asynchronously(backend: str, pipelined: bool) -> None:
+    devices = tuple(Device(f"{backend}{i}", 24 << 30, 24 << 30, backend=backend, bandwidth=500e9) for i in range(2))
+    evaluator = Evaluator.of(autolayers.read_model(FIXTURES / "headers" / "llama-3.1-8b-q4_k_m.gguf"),
+                             Machine(devices, {device.name: device.free for device in devices}))
+    params, _ = read(["-ngl", "99", "-c", "8192"], None)
+    use = evaluator.static(params)
+    assert use is not None and CostModel(evaluator).clock(params, use).pipelined == pipelined
+
+
 @pytest.mark.parametrize(("kind", "factor", "within"), [("tg", 1.12, 0.80), ("pp", 1.20, 0.65)])
 def test_predictions_are_near_to_what_was_measured(kind: str, factor: float, within: float) -> None:
     ratios = [row["predicted"] / row["measured"] for row in rows().values() if row["kind"] == kind]
