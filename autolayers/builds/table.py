@@ -259,6 +259,8 @@ class Rules(RuleSet):
                                after=7490)
     vulkan_range_limit = Rule("backends", 8380, "", "Vulkan leaves tensors larger than a shader can address to "
                               "the CPU", after=7720)
+    vulkan_offloads_rows = Rule("backends", 8380, "", "Vulkan computes operations of 32 rows whose weight is in RAM; "
+                                "before, of 32 in their second dimension", after=8100)
     vulkan_delta_net = Rule("backends", 8380, "", "Vulkan runs a delta net that is one op", after=7720)
     vulkan_flash_types = Rule("backends", 8929, "", "Vulkan's flash attention takes q4_1, q5_0, q5_1 and iq4_nl too",
                               after=8672)

@@ -75,6 +75,11 @@ class Vulkan(Backend):
             self.undecided = True
         return not self.lacks(op) and supports_op(op, self.limits, size, self.rules)
 
+    def offload_op(self, op: Tensor) -> bool:
+        if self.rules.vulkan_offloads_rows:
+            return super().offload_op(op)
+        return op.op != "GET_ROWS" and op.ne[2 if op.op == "MUL_MAT_ID" else 1] >= OFFLOAD_MIN_BATCH
+
     def pipelines(self) -> bool:
         return self.rules.vulkan_pipelines
 
