@@ -143,6 +143,9 @@ class Rules(RuleSet):
                          last=7080, until=7480)
     views_openelm_v = Rule("graph", 7980, "", "OpenELM's V is a view; before, a copy", after=7800)
     expands_norms = Rule("graph", 8165, "", "a delta net's input comes before its states", after=7940)
+    reserves_one = Rule("graph", 0, "", "graphs of several slots are reserved for one", last=5310, until=5760)
+    reserves_one_again = Rule("graph", 5913, "#14363", "graphs of unified slots are reserved for one", last=7080,
+                              until=7490)
     fused_delta_nets = Rule("graph", 8380, "", "a delta net is one op; before, products in chunks of tokens",
                             after=8100)
     keeps_outputs = Rule("graph", 7720, "", "a graph's results are outputs, which nothing overwrites", after=7490)

@@ -96,7 +96,7 @@ def reserve(setting: Setting, pinned: bool = False,
     `pinned` the graph of those that `runtime_sizes` asks for which is mostly the largest.
     """
     c = setting.context
-    n_seqs = c.n_seq_max
+    n_seqs = 1 if _reserves_one(setting) else c.n_seq_max
     n_tokens = min(c.n_ctx, c.n_ubatch)
     # until the generation graph is there, everything is taken to be fused, which needs less memory; but not where a
     # launch like this one was not
@@ -145,7 +145,13 @@ def grows(setting: Setting) -> bool:
     on_host = any(b == len(setting.backends) - 1 for b in setting.dev_layer)
     streams = c.n_seq_max > 1 and not c.kv_unified
     return ((streams and (on_host or len(setting.backends) > 2)) or (not c.offload_kqv and c.flash_attn != "on")
-            or _pins_cost(setting) or bool(setting.hparams.architecture.graph_grows))
+            or _reserves_one(setting) or _pins_cost(setting) or bool(setting.hparams.architecture.graph_grows))
+
+
+def _reserves_one(setting: Setting) -> bool:
+    """Whether graphs of several slots are reserved for one."""
+    c = setting.context
+    return c.kv_unified and c.n_seq_max > 1 and bool(c.rules.reserves_one or c.rules.reserves_one_again)
 
 
 def _pins_cost(setting: Setting) -> bool:
@@ -179,6 +185,8 @@ def runtime_sizes(setting: Setting, reserved: Reserved) -> tuple[int, ...]:
     if n_seqs > 1 and not c.kv_unified:
         alone = {**filled, "one_stream": True}
         more += [(n_tokens, 1, n_outputs, alone), (1, 1, 1, alone)]
+    if _reserves_one(setting):
+        more += [(n_tokens, n_seqs, n_outputs, filled), (n_seqs, n_seqs, n_seqs, filled)]
     for tokens, seqs, outputs, fused in more:
         sizes = tuple(map(max, sizes, Graphs(setting, tokens, seqs, outputs, fused).sizes()))
     return sizes
