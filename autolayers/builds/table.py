@@ -121,6 +121,8 @@ class Rules(RuleSet):
     expands_sums = Rule("graph", 8910, "", "each sum of experts is a node as soon as it is made; before, when the "
                         "next layer needs it", after=8672)
     encoders_flash = Rule("graph", 5310, "", "encoders may have flash attention too", after=4875)
+    flash_unlike_heads = Rule("graph", 5310, "", "flash attention takes heads of V that are not as wide as K's; "
+                              "before, it was turned off", after=4875)
     flash_any_keys = Rule("graph", 7080, "", "encoders may have flash attention with any number of tokens; before, a "
                           "multiple of 256", after=6760)
     casts_f32_cache = Rule("graph", 5310, "", "flash attention casts keys and values of f32 to f16", after=4875)

@@ -223,6 +223,8 @@ def _flash_attention(model: Model, asked: str, type_k: str, type_v: str, split_m
     if asked == "auto" and not rules.flash_word:
         asked = "off"
     flash_attn = asked if row.flash_attn else "off"
+    if not rules.flash_unlike_heads and hp.head_k(0) != hp.head_v(0):
+        flash_attn = "off"
     if split_mode == "tensor":
         if not rules.splits_tensors:
             raise LaunchRefused("this llama.cpp has no -sm tensor")
