@@ -149,7 +149,7 @@ def grows(setting: Setting) -> bool:
 
 
 def _reserves_one(setting: Setting) -> bool:
-    """Whether graphs of several slots are reserved for one."""
+    """Whether graphs of several slots are reserved for one: n_seqs of llama_context's constructor."""
     c = setting.context
     return c.kv_unified and c.n_seq_max > 1 and bool(c.rules.reserves_one or c.rules.reserves_one_again)
 

@@ -78,6 +78,7 @@ class Vulkan(Backend):
     def offload_op(self, op: Tensor) -> bool:
         if self.rules.vulkan_offloads_rows:
             return super().offload_op(op)
+        # ggml_backend_vk_device_offload_op, as it was
         return op.op != "GET_ROWS" and op.ne[2 if op.op == "MUL_MAT_ID" else 1] >= OFFLOAD_MIN_BATCH
 
     def pipelines(self) -> bool:
