@@ -54,7 +54,8 @@ def expanded(llm: Llm, q: Tensor, compressed: Tensor, k_pe: Tensor, il: int, pos
     strides = (kv.nb[1] // n_head, kv.nb[1])
     v = g.cont(g.view(kv, (kv.ne[0] // n_head - nope, n_head, n), strides, nope * kv.nb[0]))
     k_nope, k_pe = g.view(kv, (nope, n_head, n), strides), g.repeat(k_pe, n_rot, n_head, n, 1)
-    return q, g.concat(k_pe, k_nope, 0) if rope_first else g.concat(k_nope, k_pe, 0), v
+    k = g.concat(k_pe, k_nope, 0) if rope_first else g.concat(k_nope, k_pe, 0)
+    return q, k, v
 
 
 class LatentAttention(Decoder):

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 # llama_expert_gating_func_type; a file without the key means softmax
 _GATING: dict[int, Gating] = {0: "softmax", 1: "softmax", 2: "sigmoid", 3: "softmax_weight", 4: "sqrt_softplus"}
+_FLASH_KEYS = 256            # encoders had flash attention for multiples of so many keys (build_attn_mha)
 _MASK_ROWS = 64                          # GGML_KQ_MASK_PAD; builds up to b4435 had 32, which takes less
 _SPLIT_GLU = {"silu": "SWIGLU", "gelu": "GEGLU", "relu": "REGLU"}     # gate and up in one op
 
@@ -779,8 +780,8 @@ class Llm:
         q = g.permute(q, 0, 2, 1, 3)
         k = g.permute(k, 0, 2, 1, 3)
         v = g.permute(v, 0, 2, 1, 3)
-        flash = cached or self.rules.flash_any_keys or (self.rules.encoders_flash and k.ne[1] % 256 == 0)
-        if self.flash_attn and kq_b is None and flash:
+        takes = cached or self.rules.flash_any_keys or (self.rules.encoders_flash and k.ne[1] % _FLASH_KEYS == 0)
+        if self.flash_attn and kq_b is None and takes:
             if v_trans:
                 v = g.transpose(v)
             if k.type == "f32" and self.rules.casts_f32_cache:
