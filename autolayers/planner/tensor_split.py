@@ -187,12 +187,16 @@ class TensorSplit:
 
     def _record(self, candidate: Candidate, trusted: bool) -> None:
         """Record a launch's overheads; of one that is not `trusted` (it does not fit) only those that grew, which
-        guarantees that the search ends."""
+        guarantees that the search ends. A device that a trusted launch does not use, last measured with more layers, is
+        expected to need no more than those that it does use."""
         trusted = trusted or not self.measured
         point = _point(candidate.params)
         before = self.overheads(candidate.params)
-        known = self.measured[point] = dict(before)
-        for name, size in candidate.overheads(self.evaluator.machine.limits).items():
+        used = candidate.overheads(self.evaluator.machine.limits)
+        most = max(used.values()) if trusted and used else None
+        known = self.measured[point] = {name: size if most is None else min(size, most)
+                                        for name, size in before.items()}
+        for name, size in used.items():
             known[name] = size if trusted else max(size, before.get(name, 0))
             if not candidate.breakdown.devices[name].model:
                 self.idle[point, name] = min(size, self.idle.get((point, name), size))
