@@ -39,12 +39,12 @@ from autolayers.records import replace  # noqa: E402
 
 ROWS = ROOT / "fixtures" / "speeds" / "speeds.jsonl"
 MODELS = [ROOT / "fixtures" / folder for folder in ("headers", "speeds/models", "more/headers")]
-FIELDS = ("read", "cache", "kernel", "matmul", "attention", "handover", "quantised", "bf16")
+FIELDS = ("read", "cache", "kernel", "matmul", "attention", "handover", "quantised", "bf16", "experts")
 MOST = {"read": 0.95, "cache": 0.95, "quantised": 1.0, "bf16": 1.2, "ram": 1.0, "ram_experts": 1.0, "ram_copy": 0.6,
         "bus_copy": 1.0, "experts": 1.2, "prompt_read": 1.0, "stages": 1.0}
 # How far a constant may be from where it starts, as a factor of e: of a generation from its backend, of others at all
 WIDTH = {"read": 0.15, "cache": 0.25, "kernel": 0.25, "matmul": 0.25, "attention": 0.4, "handover": 0.15,
-         "quantised": 0.3, "bf16": 0.3}
+         "quantised": 0.3, "bf16": 0.3, "experts": 0.3}
 BACKEND_WIDTH = 0.3
 SHARED_WIDTH = 0.25
 OLD = {"kernel": 2.1, "prompt": 0.8}      # builds of 2024, of today's
@@ -399,7 +399,7 @@ def write(tables: tuple, rows: list[Row], doubt: dict[tuple[str, str], float]) -
 
 # Where the fit starts, by backend: a share of the bandwidth and of the arithmetic that a good kernel reaches
 SHARED = speeds.Shared(
-    token=170, experts=0.83, expert_work=0.63, expert_tokens=38, prompt_read=0.9, prompt_kernel=1.5, hop=65, ram=0.95,
+    token=170, experts=0.83, expert_tokens=38, prompt_read=0.9, prompt_kernel=1.5, hop=65, ram=0.95,
     ram_experts=0.88, ram_cache=0.06, core=13, core_flops=74, core_kernel=2.0, bus_copy=0.54, ram_copy=0.44,
     copied=0.17, stages=0.29)
 START = {
@@ -407,11 +407,22 @@ START = {
     ("CUDA", "Turing"): speeds.Rates(0.8, 0.55, 2.0, 0.45, 0.33, 23, 0.2),
     ("CUDA", "A100"): speeds.Rates(0.6, 0.55, 2.0, 0.45, 0.33, 23, 1.0),
     ("CUDA", "Hopper"): speeds.Rates(0.6, 0.55, 2.0, 0.40, 0.33, 23, 1.0),
+    ("CUDA", "Volta"): speeds.Rates(0.75, 0.55, 2.0, 0.3, 0.15, 23, 1.0),
+    ("CUDA", "Pascal"): speeds.Rates(0.65, 0.55, 2.5, 1.3, 0.6, 23, 1.0),
+    ("CUDA", "GB10"): speeds.Rates(0.85, 0.55, 2.0, 0.33, 0.25, 23, 1.0),
     "Vulkan": speeds.Rates(0.78, 0.55, 2.0, 0.35, 0.1, 195),
+    ("Vulkan", "Turing"): speeds.Rates(0.78, 0.55, 2.0, 0.5, 0.3, 195),
+    ("Vulkan", "Ampere"): speeds.Rates(0.78, 0.55, 2.0, 0.5, 0.3, 195),
+    ("Vulkan", "Ada"): speeds.Rates(0.85, 0.55, 2.0, 0.5, 0.3, 195),
+    ("Vulkan", "Blackwell"): speeds.Rates(0.85, 0.55, 2.0, 0.5, 0.3, 195),
+    ("Vulkan", "Arc"): speeds.Rates(0.75, 0.55, 3.0, 0.1, 0.05, 195),
     ("Vulkan", "RDNA4"): speeds.Rates(0.78, 0.55, 2.0, 0.15, 0.05, 195, 1.0, 0.5),
     ("Vulkan", "Strix Halo"): speeds.Rates(0.9, 0.55, 2.0, 0.33, 0.09, 195, 1.0, 0.5),
-    "ROCm": speeds.Rates(0.76, 0.55, 2.2, 0.32, 0.11, 40),
+    "ROCm": speeds.Rates(0.76, 0.55, 2.2, 0.35, 0.13, 40),
+    ("ROCm", "CDNA"): speeds.Rates(0.65, 0.5, 2.5, 0.6, 0.2, 40),
+    ("ROCm", "RDNA3"): speeds.Rates(0.7, 0.55, 2.2, 0.5, 0.2, 40),
     "MTL": speeds.Rates(0.80, 0.55, 4.0, 0.85, 0.35, 40),
+    "SYCL": speeds.Rates(0.75, 0.5, 3.0, 0.1, 0.05, 80),
     "": speeds.Rates(0.70, 0.50, 3.0, 0.30, 0.1, 80),
 }
 

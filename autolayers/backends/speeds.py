@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 class Rates:
     """`read` and `cache`: shares of the bandwidth for weights and for the KV cache, `quantised` of the latter for
     caches of quantised types. `kernel`: microseconds a node of the graph. `matmul` and `attention`: shares of the dense
-    fp16 rate. `handover`: microseconds from the device to the processor or back."""
+    fp16 rate, `experts` of the former for many matrices that each get few of the tokens. `handover`: microseconds from
+    the device to the processor or back."""
 
     read: float
     cache: float
@@ -28,6 +29,7 @@ class Rates:
     handover: float = 25.0
     quantised: float = 1.0
     bf16: float = 1.0         # of the speed with f16
+    experts: float = 0.7
     n: int = 0                # measured launches behind it
 
 
@@ -37,7 +39,6 @@ class Shared:
 
     token: float              # whatever is read
     experts: float            # reading chosen experts, of reading one matrix
-    expert_work: float        # multiplying many, of multiplying one matrix
     expert_tokens: float      # tokens per expert at which half of that rate is reached
     prompt_read: float        # weights read while arithmetic runs, of reading them alone
     prompt_kernel: float      # kernels of a prompt, of those of a token
@@ -87,60 +88,67 @@ FP16_UNKNOWN = 150.0
 
 # --- made by benchmarks/fit_speed.py
 
-SHARED = Shared(token=170,
-                experts=0.824,
-                expert_work=0.729,
-                expert_tokens=34,
+SHARED = Shared(token=165,
+                experts=0.951,
+                expert_tokens=31.9,
                 prompt_read=1,
-                prompt_kernel=1.5,
-                hop=65,
-                ram=0.992,
-                ram_experts=0.952,
-                ram_cache=0.0569,
-                core=13.6,
-                core_flops=77.5,
-                core_kernel=1.96,
-                bus_copy=0.546,
+                prompt_kernel=1.47,
+                hop=64.9,
+                ram=1,
+                ram_experts=0.91,
+                ram_cache=0.0592,
+                core=13.8,
+                core_flops=78.5,
+                core_kernel=1.97,
+                bus_copy=0.554,
                 ram_copy=0.387,
                 copied=0.188,
                 stages=0.317)
 
-RATES = {      # read, cache, kernel, matmul, attention, handover, quantised, bf16, rows
-    ("CUDA", ""): Rates(0.873, 0.557, 2.46, 0.481, 0.316, 21.8, 1, 1, 274),
-    ("MTL", ""): Rates(0.785, 0.548, 4.49, 0.823, 0.36, 40, 1, 1, 28),
-    ("ROCm", ""): Rates(0.774, 0.544, 2.28, 0.306, 0.11, 40, 1, 1, 8),
-    ("Vulkan", ""): Rates(0.817, 0.575, 2.4, 0.345, 0.102, 196, 1, 1.2, 138),
-    ("CUDA", "A100"): Rates(0.576, 0.556, 2.72, 0.521, 0.316, 21.8, 1, 1, 26),
-    ("CUDA", "Ada"): Rates(0.932, 0.555, 2.57, 0.525, 0.316, 21.9, 1, 1, 91),
-    ("CUDA", "Ampere"): Rates(0.878, 0.556, 2.56, 0.562, 0.316, 21.8, 1, 1, 60),
-    ("CUDA", "Blackwell"): Rates(0.888, 0.557, 2.28, 0.467, 0.316, 21.5, 1, 1, 6),
-    ("CUDA", "GB10"): Rates(0.884, 0.557, 2.43, 0.481, 0.316, 21.8, 1, 1, 3),
-    ("CUDA", "Hopper"): Rates(0.64, 0.556, 2.56, 0.357, 0.316, 21.8, 1, 1, 14),
-    ("CUDA", "Turing"): Rates(0.835, 0.565, 2.49, 0.447, 0.292, 21.8, 0.208, 1, 74),
-    ("MTL", "Apple"): Rates(0.781, 0.547, 4.86, 0.805, 0.378, 40, 1, 1, 28),
-    ("ROCm", "RDNA4"): Rates(0.792, 0.545, 2.26, 0.314, 0.11, 40, 1, 1, 2),
-    ("ROCm", "Strix Halo"): Rates(0.759, 0.539, 2.35, 0.289, 0.111, 40, 1, 1, 6),
-    ("Vulkan", "Ada"): Rates(0.919, 0.575, 2.04, 0.346, 0.102, 196, 1, 1.2, 6),
-    ("Vulkan", "Ampere"): Rates(0.808, 0.575, 2.39, 0.345, 0.102, 196, 1, 1.2, 7),
-    ("Vulkan", "RDNA2"): Rates(0.807, 0.574, 2.45, 0.326, 0.101, 196, 1, 1.2, 28),
-    ("Vulkan", "RDNA4"): Rates(0.77, 0.582, 3.37, 0.156, 0.0442, 196, 1, 0.952, 72),
-    ("Vulkan", "Strix Halo"): Rates(0.948, 0.585, 2.18, 0.325, 0.111, 196, 1, 0.69, 23),
-    ("Vulkan", "Turing"): Rates(0.793, 0.574, 2.44, 0.345, 0.102, 196, 1, 1.2, 2),
-    ("", ""): Rates(0.7, 0.5, 3, 0.3, 0.1, 80, 1, 1),
+RATES = {      # read, cache, kernel, matmul, attention, handover, quantised, bf16, experts, rows
+    ("CUDA", ""): Rates(0.869, 0.578, 2.57, 0.49, 0.32, 23.3, 1, 1, 0.484, 363),
+    ("MTL", ""): Rates(0.806, 0.587, 4.48, 0.812, 0.344, 40, 1, 1, 0.7, 35),
+    ("ROCm", ""): Rates(0.807, 0.534, 2.94, 0.333, 0.158, 40, 1, 1, 0.659, 38),
+    ("SYCL", ""): Rates(0.794, 0.5, 2.98, 0.0952, 0.0498, 80, 1, 1, 0.7, 8),
+    ("Vulkan", ""): Rates(0.805, 0.579, 2.47, 0.312, 0.0955, 193, 1, 1.2, 0.68, 174),
+    ("CUDA", "A100"): Rates(0.576, 0.576, 2.83, 0.522, 0.32, 23.3, 1, 1, 0.484, 26),
+    ("CUDA", "Ada"): Rates(0.933, 0.577, 2.72, 0.525, 0.32, 23.3, 1, 1, 0.484, 91),
+    ("CUDA", "Ampere"): Rates(0.914, 0.577, 2.88, 0.561, 0.314, 23.2, 1, 1, 0.372, 73),
+    ("CUDA", "Blackwell"): Rates(0.945, 0.642, 1.73, 0.553, 0.322, 23.5, 1, 1, 0.327, 19),
+    ("CUDA", "GB10"): Rates(0.919, 0.644, 2.42, 0.322, 0.305, 23.3, 1, 1, 0.516, 53),
+    ("CUDA", "Hopper"): Rates(0.639, 0.577, 2.68, 0.359, 0.32, 23.3, 1, 1, 0.484, 14),
+    ("CUDA", "Pascal"): Rates(0.617, 0.57, 3.52, 1.49, 0.527, 23.4, 1, 1, 0.493, 11),
+    ("CUDA", "Turing"): Rates(0.841, 0.586, 2.5, 0.451, 0.31, 23.1, 0.209, 1, 0.582, 74),
+    ("CUDA", "Volta"): Rates(0.729, 0.492, 3.34, 0.33, 0.126, 23.3, 1, 1, 0.49, 2),
+    ("MTL", "Apple"): Rates(0.808, 0.613, 4.84, 0.786, 0.333, 40, 1, 1, 0.699, 35),
+    ("ROCm", "CDNA"): Rates(0.69, 0.486, 3.34, 0.652, 0.247, 40, 1, 1, 0.658, 2),
+    ("ROCm", "RDNA3"): Rates(0.747, 0.525, 3.52, 0.435, 0.248, 40, 1, 1, 0.674, 18),
+    ("ROCm", "RDNA4"): Rates(0.819, 0.535, 2.92, 0.344, 0.216, 40, 1, 1, 0.658, 6),
+    ("ROCm", "Strix Halo"): Rates(0.803, 0.531, 3.03, 0.3, 0.159, 40, 1, 1, 0.609, 12),
+    ("SYCL", "Arc"): Rates(0.805, 0.5, 2.97, 0.0921, 0.0493, 80, 1, 1, 0.7, 8),
+    ("Vulkan", "Ada"): Rates(0.94, 0.579, 2.14, 0.465, 0.287, 193, 1, 1.2, 0.68, 7),
+    ("Vulkan", "Ampere"): Rates(0.83, 0.579, 2.47, 0.516, 0.313, 193, 1, 1.2, 0.527, 15),
+    ("Vulkan", "Arc"): Rates(0.774, 0.579, 3.71, 0.0849, 0.0248, 193, 1, 1.2, 0.572, 6),
+    ("Vulkan", "Blackwell"): Rates(0.881, 0.579, 2.45, 0.379, 0.361, 193, 1, 1.2, 0.569, 7),
+    ("Vulkan", "RDNA2"): Rates(0.795, 0.579, 2.51, 0.318, 0.0956, 193, 1, 1.2, 0.692, 28),
+    ("Vulkan", "RDNA4"): Rates(0.763, 0.582, 3.59, 0.155, 0.0442, 193, 1, 0.961, 0.691, 72),
+    ("Vulkan", "Strix Halo"): Rates(0.926, 0.597, 2.21, 0.239, 0.12, 193, 1, 0.692, 1.17, 37),
+    ("Vulkan", "Turing"): Rates(0.786, 0.579, 2.49, 0.446, 0.287, 193, 1, 1.2, 0.68, 2),
+    ("", ""): Rates(0.7, 0.5, 3, 0.3, 0.1, 80, 1, 1, 0.7),
 }
 
 # The factor that 8 in 10 predictions of a class are within, of sources that were left out of the fit
 DOUBT = {
-    ("dense resident", "tg"): 1.39,
-    ("dense partial", "tg"): 1.13,
-    ("MoE resident", "tg"): 1.37,
-    ("MoE in RAM", "tg"): 1.39,
-    ("multi-GPU", "tg"): 1.60,
-    ("dense resident", "pp"): 1.35,
+    ("dense resident", "tg"): 1.21,
+    ("dense partial", "tg"): 1.14,
+    ("MoE resident", "tg"): 1.29,
+    ("MoE in RAM", "tg"): 1.23,
+    ("multi-GPU", "tg"): 1.69,
+    ("dense resident", "pp"): 1.34,
     ("dense partial", "pp"): 1.17,
-    ("MoE resident", "pp"): 1.24,
-    ("MoE in RAM", "pp"): 1.13,
-    ("multi-GPU", "pp"): 1.56,
+    ("MoE resident", "pp"): 1.26,
+    ("MoE in RAM", "pp"): 1.14,
+    ("multi-GPU", "pp"): 1.76,
 }
 
 # --- end

@@ -42,6 +42,7 @@ if TYPE_CHECKING:
 _MANY = 32                     # tokens from which on matrix kernels are those of prompts, and weights are copied
 _IGPU_BANDWIDTH = 80e9         # bytes per second of a device that is not known
 RAM_BANDWIDTH = 38e9           # fits unknown machines best: two channels of DDR4-3200 have 51 at most
+_RAM_BANDWIDTH_NEW = 55e9      # and those with a card of 2025 on: mostly two channels of DDR5
 _BUS = 12e9
 _UNIFIED_BUS = 100e9
 _CORES = 8
@@ -92,7 +93,8 @@ class HostFigures:
     def of(cls, machine: Machine) -> HostFigures:
         unified = [device for device in machine.devices if device.kind == "igpu" or device.unified]
         shared = max([device.bandwidth or 0 for device in unified], default=0.0)
-        ram = machine.ram_bandwidth or shared or RAM_BANDWIDTH
+        new = any(generation_of(device) == "Blackwell" for device in machine.devices if device.kind != "rpc")
+        ram = machine.ram_bandwidth or shared or (_RAM_BANDWIDTH_NEW if new else RAM_BANDWIDTH)
         bus = machine.bus_bandwidth or (_UNIFIED_BUS if unified else 0) \
             or min([device.link for device in machine.devices if device.link and device.kind != "rpc"], default=0.0) \
             or _BUS
@@ -244,7 +246,7 @@ class Clock:
         seconds = hypot(dense / bandwidth, 2 * n * multiplies / rate) * slow
         if experts:
             each = n * self.traffic.used          # tokens per expert
-            rate *= shared.expert_work
+            rate *= rates.experts
             if many:
                 rate *= each / (each + shared.expert_tokens)
             seconds += hypot(experts * touched / (bandwidth * shared.experts), 2 * n * expert_multiplies / rate) * slow
