@@ -346,6 +346,16 @@ for Windows is: that launch does not fit there, and those of 20 layers are the f
     PAGE.extend(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |" for cells in wrong)
 
 
+def apart(rows: list[Row], predicted: list[float]) -> dict[tuple[str, str], float]:
+    """The factor that 8 in 10 comparisons are within, by class: of two launches with one workload on one machine, how
+    far the quotient of their predictions is from that of their rates. Not of classes without such launches."""
+    found: dict[tuple[str, str], list[float]] = defaultdict(list)
+    for (a, p), (b, q) in itertools.combinations(zip(rows, predicted, strict=True), 2):
+        if a.group == b.group and a.placement == b.placement and a.work == b.work:
+            found[a.placement, a.kind].append(abs(math.log(p / q * b.measured / a.measured)))
+    return {key: float(numpy.exp(numpy.quantile(logs, 0.8))) for key, logs in found.items()}
+
+
 def write_page(rows: list[Row]) -> None:
     """docs/speeds.md."""
     head = f"""\
@@ -374,7 +384,8 @@ def number(value: float) -> str:
     return f"{value:.3g}"
 
 
-def write(tables: tuple, rows: list[Row], doubt: dict[tuple[str, str], float]) -> None:
+def write(tables: tuple, rows: list[Row], doubt: dict[tuple[str, str], float],
+          between: dict[tuple[str, str], float]) -> None:
     """Puts the constants between their marks in speeds.py."""
     rates, shared, _, _ = tables
     count = Counter(key for row in rows for key in set(row.keys))
@@ -389,6 +400,9 @@ def write(tables: tuple, rows: list[Row], doubt: dict[tuple[str, str], float]) -
               "# The factor that 8 in 10 predictions of a class are within, of sources that were left out of the fit",
               "DOUBT = {"]
     lines += [f'    ("{name}", "{kind}"): {doubt[name, kind]:.2f},' for kind in ("tg", "pp") for name in CLASSES]
+    lines += ["}", "", "# and comparisons of two launches of a class on one machine", "BETWEEN = {"]
+    lines += [f'    ("{name}", "{kind}"): {between.get((name, kind), doubt[name, kind]):.2f},'
+              for kind in ("tg", "pp") for name in CLASSES]
     lines += ["}", ""]
     file = ROOT / "autolayers" / "backends" / "speeds.py"
     text = file.read_text()
@@ -454,15 +468,17 @@ def main() -> None:
         order = sorted(zip(recent, predicted, strict=True), key=lambda p: -abs(math.log(p[1] / p[0].measured)))
         for row, p in order[:words.show]:
             print(f"{p / row.measured:5.2f} {row.kind} {row.placement:15} {p:8.1f} / {row.measured:8.1f} {row.label}")
+    between = apart(recent, predicted)
     if not words.quick:
         left_out = without_source(rows, near)
         now = [(row, p) for row, p in zip(rows, left_out, strict=True) if not row.old]
+        between = apart([r for r, _ in now], [p for _, p in now])
         doubt = table("Rows since 2025, each predicted without its source", [r for r, _ in now], [p for _, p in now])
         sources([row for row, _ in now], [p for _, p in now])
     if words.docs and not words.quick:
         write_page(recent)
     if words.write:
-        write(tables, rows, doubt)
+        write(tables, rows, doubt, between)
 
 
 if __name__ == "__main__":

@@ -151,6 +151,20 @@ DOUBT = {
     ("multi-GPU", "pp"): 1.76,
 }
 
+# and comparisons of two launches of a class on one machine
+BETWEEN = {
+    ("dense resident", "tg"): 1.21,
+    ("dense partial", "tg"): 1.05,
+    ("MoE resident", "tg"): 1.29,
+    ("MoE in RAM", "tg"): 1.09,
+    ("multi-GPU", "tg"): 1.69,
+    ("dense resident", "pp"): 1.08,
+    ("dense partial", "pp"): 1.07,
+    ("MoE resident", "pp"): 1.22,
+    ("MoE in RAM", "pp"): 1.11,
+    ("multi-GPU", "pp"): 1.76,
+}
+
 # --- end
 
 

@@ -20,7 +20,7 @@ from __future__ import annotations
 from math import exp, hypot, log
 
 from ..backends import backend, on
-from ..backends.speeds import DOUBT, FP16_PER_BANDWIDTH, FP16_UNKNOWN, SHARED, generation_of, rates_of
+from ..backends.speeds import BETWEEN, DOUBT, FP16_PER_BANDWIDTH, FP16_UNKNOWN, SHARED, generation_of, rates_of
 from ..flags.params import N_BATCH
 from ..flags.workload import CHAT
 from ..records import dataclass, lazy, replace
@@ -401,10 +401,10 @@ class CostModel:
         return "MoE resident" if experts else "dense resident"
 
     def doubt(self, speed: Speed) -> float:
-        """The factor that predictions of this kind of placement are within on one machine, whatever its figures."""
+        """The factor that comparisons of this kind of placement with another on one machine are within."""
         prompt = self.workload.prompt / speed.prompt
         answer = self.workload.generate / speed.generation
-        return (DOUBT[speed.kind, "pp"] * prompt + DOUBT[speed.kind, "tg"] * answer) / (prompt + answer)
+        return (BETWEEN[speed.kind, "pp"] * prompt + BETWEEN[speed.kind, "tg"] * answer) / (prompt + answer)
 
     def in_ram(self, candidate: Candidate) -> bool:
         """Whether weights that are worth a word lie in RAM."""

@@ -537,7 +537,7 @@ class Search:
         found = self.split.most(make, n_layer)
         if found is None:
             return []
-        # The riskier placement must be faster by more than predictions of its kind are off
+        # The riskier placement must be faster by more than comparisons of its kind are off
         speed = self.cost.speed(found)
         if layers is not None and layers.fits and \
                 speed.request * self.cost.doubt(speed) > self.cost.speed(layers).request:
