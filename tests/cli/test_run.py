@@ -313,7 +313,11 @@ def test_output_and_exit_code_pass_unchanged(fake: Fake) -> None:
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1])
 def test_signals_are_forwarded_once(fake: Fake, number: int) -> None:
     fake.scenario({"serve": True, "log": "x: model loaded\n"})
-    child = fake.start("--gpu 650MiB --retry 1 llama-server -m MODEL")
+    inherited = signal.signal(number, signal.SIG_DFL)       # under nohup, one that is ignored
+    try:
+        child = fake.start("--gpu 650MiB --retry 1 llama-server -m MODEL")
+    finally:
+        signal.signal(number, inherited)
     server = fake.launched()
     child.send_signal(number)
     _, err = child.communicate(timeout=30)

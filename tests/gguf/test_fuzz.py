@@ -1,6 +1,6 @@
 """Seeded mutations of every fixture, and the heaviest files that the limits let through.
 
-They run in a process of their own that may use 200 MiB of memory and one second of processor time for each file;
+They run in a process of their own that may use 200 MiB of memory and five seconds of processor time for each file;
 whatever is neither a Header nor a ModelError ends it.
 """
 
@@ -90,7 +90,7 @@ def work(mutations: int) -> None:
     from autolayers.gguf import Header, read_header
 
     def outcome(source: object) -> type:
-        signal.setitimer(signal.ITIMER_PROF, 1.0)       # its signal ends the process
+        signal.setitimer(signal.ITIMER_PROF, 5.0)       # its signal ends the process
         try:
             header = read_header(source)  # type: ignore[arg-type]
             assert type(header) is Header
