@@ -163,6 +163,8 @@ class Rules(RuleSet):
                     after=9409)
     step35_late_rows = Rule("graph", 9484, "", "Step-3.5 picks the output rows after its last layer", after=9479)
     qwen35_last_rows = Rule("graph", 9496, "", "Qwen3.5 picks the output rows after its last norm", after=9493)
+    gemma4_logits_bias = Rule("graph", 9493, "", "Gemma 4 adds a bias to its logits if the file names tokens to "
+                              "suppress", after=9484, last=10178, until=10182)
     gemma4_last_rows = Rule("graph", 9553, "", "Gemma 4 picks the output rows after its last norm", after=9548)
     fused_indexer = Rule("graph", 9976, "", "DSA's lightning indexer is one op; before, a product a head",
                          after=9968)

@@ -206,6 +206,7 @@ class Hparams:
         if row.embd_inp == "deepstack_mapping":
             self._n_deepstack = len({x for x in self._array("deepstack_mapping") if x >= 0})
         self.n_vocab = self._vocabulary()
+        self.suppresses_tokens = self._suppresses_tokens()
 
     def _load_sizes(self, row: Architecture) -> None:
         self.n_ctx_train = self._size("context_length", required=True)
@@ -325,6 +326,13 @@ class Hparams:
         if tokens is not None:
             raise ModelError("tokenizer.ggml.tokens is not a list")
         return self._size("vocab_size")
+
+    def _suppresses_tokens(self) -> bool:
+        """Whether the vocabulary, which a file may go without, names tokens that are never sampled
+        (llama_vocab::get_suppress_tokens)."""
+        named = self._metadata.get("tokenizer.ggml.suppress_tokens")
+        absent = self._metadata.get("tokenizer.ggml.model") in ("none", "no_vocab")
+        return isinstance(named, (ArrayInfo, tuple)) and len(named) > 0 and not absent
 
     def number_at(self, key: str, il: int, like: float, most: int = LARGEST) -> Any:
         """What a key says of layer `il` that holds one number for all layers, or one for each. `like` as for `checked`,

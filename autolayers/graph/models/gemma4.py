@@ -88,7 +88,11 @@ class Gemma4:
         if llm.rules.gemma4_last_rows and not llm.crops_early:
             cur = g.get_rows(llm.output(cur), out_ids)
         logits = llm.finish(cur)
-        return g.scale(g.unary("TANH", g.scale(logits))) if llm.hparams.f_final_logit_softcapping else logits
+        if llm.hparams.f_final_logit_softcapping:
+            logits = g.scale(g.unary("TANH", g.scale(logits)))
+        if llm.hparams.suppresses_tokens and llm.rules.gemma4_logits_bias:
+            logits = g.add(logits, g.new("f32", logits.ne[0]))
+        return logits
 
     def attention(self, llm: Llm, cur: Tensor, il: int, inp: AttnInput, pos: Tensor) -> Tensor:
         g, hp, n = llm.graph, llm.hparams, llm.n_tokens
