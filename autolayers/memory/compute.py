@@ -87,6 +87,7 @@ def _simulated(model: Model, params: Params, context: Context, placement: Placem
         raise Contradiction(str(error)) from error
     more = runtime and grows(setting)
     result = reserve(setting, more, enough)
+    more = more or (runtime and result.alternates)
     larger = runtime_sizes(setting, result) if more and not result.stopped else None
     sizes, warning = result.sizes, ""
     if any(backend.undecided for backend in setting.backends) and not result.stopped:

@@ -31,6 +31,7 @@ N_COPIES = 4                 # GGML_SCHED_MAX_COPIES: pipeline parallelism
 _KEPT = 64                   # of GraphCache
 _HYPER_CONNECTIONS = ("hc_pre", "hc_comb", "hc_post")
 _DELTA_NETS = ("gdn_ar", "gdn_ch")     # the fused delta net, of one token a sequence and of more
+_DRIFT = 100                 # one part in so many, from which on a buffer's size is taken to jump
 _CHUNKED = 16                # tokens a sequence with which llama.cpp asks for the latter
 
 
@@ -80,6 +81,7 @@ class Reserved:
     fused: dict[str, bool]
     pinned: tuple[int, ...] | None = None
     stopped: bool = False        # the prompt graph alone was more than enough
+    alternates: bool = False     # the graphs of prompts and of tokens do not run on the same backends
 
     @property
     def flash_attn(self) -> bool:
@@ -134,9 +136,8 @@ def reserve(setting: Setting, pinned: bool = False,
         fused = generation.fused
     setting.cache.graphs[launch] = prompt, generation
     sizes = tuple(map(max, prompt.sizes(pins), generation.sizes(kept)))
-    if pinned and setting.n_copies == 1:
-        return Reserved(sizes, fused, prompt.sizes())
-    return Reserved(sizes, fused, sizes if pinned else None)
+    base = (prompt.sizes() if setting.n_copies == 1 else sizes) if pinned else None
+    return Reserved(sizes, fused, base, alternates=prompt.backends != generation.backends)
 
 
 def grows(setting: Setting) -> bool:
@@ -146,6 +147,32 @@ def grows(setting: Setting) -> bool:
     streams = c.n_seq_max > 1 and not c.kv_unified
     return ((streams and (on_host or len(setting.backends) > 2)) or (not c.offload_kqv and c.flash_attn != "on")
             or _reserves_one(setting) or _pins_cost(setting) or bool(setting.hparams.architecture.graph_grows))
+
+
+def _shorter(setting: Setting, n_tokens: int, n_outputs: int, fused: dict[str, bool],
+             reserved: tuple[int, ...]) -> tuple[int, ...]:
+    """Bytes per backend for a prompt's last micro-batch, of any size; `reserved` for a whole one.
+
+    After a graph that ran elsewhere (a token's, for which weights in RAM are not copied), ggml_gallocr_alloc_graph
+    plans a micro-batch anew, for the tokens that it has. Weights that are copied may then not fit into what activations
+    left free, and the buffer grows: its size is linear in the tokens, but for such jumps. One token less and half of
+    them show whether there is one; if so, the line through half and three quarters is followed, at the latest to
+    `n_tokens`.
+    """
+    def sizes(n: int) -> tuple[int, ...]:
+        return Graphs(setting, n, 1, min(n, n_outputs), fused).sizes()
+
+    few, some = max(1, n_tokens // 2 - 1), max(1, n_tokens * 3 // 4)
+    highest, lowest = sizes(n_tokens - 1), sizes(few)
+    found = tuple(map(max, highest, lowest))
+    if all(low <= high - (n_tokens - 1 - few) * (whole - high) + whole // _DRIFT
+           for whole, high, low in list(zip(reserved, highest, lowest, strict=True))[:-1]):     # the last: the host
+        return found
+    more = []
+    for most, high, middle, low in zip(found, highest, sizes(some), lowest, strict=True):
+        slopes = [(a - b) / n for a, b, n in ((high, middle, n_tokens - 1 - some), (middle, low, some - few)) if a > b]
+        more.append(max(most, middle, middle + int(min(slopes, default=0) * (n_tokens - some))))
+    return tuple(more)
 
 
 def _reserves_one(setting: Setting) -> bool:
@@ -173,8 +200,7 @@ def runtime_sizes(setting: Setting, reserved: Reserved) -> tuple[int, ...]:
     n_seqs = c.n_seq_max
     n_tokens = min(c.n_ctx, c.n_ubatch)
     n_outputs = min(n_tokens, c.n_outputs_max)
-    sizes = reserved.pinned
-    assert sizes is not None
+    sizes = reserved.pinned or reserved.sizes
     more: list[tuple[int, int, int, dict[str, bool]]] = []
     filled = {**reserved.fused, "filled": True}
     grows_with = setting.hparams.architecture.graph_grows
@@ -189,6 +215,8 @@ def runtime_sizes(setting: Setting, reserved: Reserved) -> tuple[int, ...]:
         more += [(n_tokens, n_seqs, n_outputs, filled), (n_seqs, n_seqs, n_seqs, filled)]
     for tokens, seqs, outputs, fused in more:
         sizes = tuple(map(max, sizes, Graphs(setting, tokens, seqs, outputs, fused).sizes()))
+    if reserved.alternates and n_tokens > 1:
+        sizes = tuple(map(max, sizes, _shorter(setting, n_tokens, n_outputs, filled, sizes)))
     return sizes
 
 
@@ -251,7 +279,7 @@ class Graphs:
             if not setting.context.rules.output_limit:
                 n_outputs = max(n_outputs, n_tokens)
         self.shape = (n_tokens, n_seqs, n_outputs)
-        self._backends: list[int] = []           # of every node as last measured, and what came of it
+        self.backends: list[int] = []           # of every node as last measured, and what came of it
         self._last: tuple[int, ...] = ()
         self._sizes: dict[bool, tuple[int, ...]] = {}
         self._llm: Llm | None = None
@@ -304,9 +332,9 @@ class Graphs:
         llm = self.built(pins)
         try:
             backends = [t.backend for t in llm.graph.nodes]
-            if backends != self._backends:       # else measured before, with other pins
+            if backends != self.backends:       # else measured before, with other pins
                 self._last = self._allocated(llm)
-                self._backends = backends
+                self.backends = backends
         except BROKEN as error:
             raise Contradiction(str(error)) from error
         finally:
