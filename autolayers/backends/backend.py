@@ -192,6 +192,10 @@ class Backend:
         name = self.device.backend if self.device else self.name
         return ((f"{name}, as llama.cpp's default", DEFAULT_TARGET),)
 
+    def again(self, ops: Ops) -> int:
+        """Bytes of it that one more llama_context on the device takes: each has temporaries of its own."""
+        return 0
+
 
 def is_part_of(v: Tensor, k: Tensor) -> bool:
     """Whether V lies in K, as with latent attention: V_is_K_view of the backends' flash attention."""

@@ -35,6 +35,9 @@ class Extra:
     bounded_by: str = ""        # the field of Params that bounds it, where one does
 
 
+CONTEXTS = ("draft context", "MTP context")      # Extra.name of a second context's caches
+
+
 @dataclass(frozen=True)
 class Static:
     """Weights and caches alone; every `compute` is 0. `devices` has one Usage per device in llama.cpp's order."""

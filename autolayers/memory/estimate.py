@@ -180,7 +180,7 @@ class Estimator:
             if use.flash_attn and not self.rules.converts_in_graph and any(BY_NAME[t].blck_size > 1 for t in types):
                 ops = replace(ops, converted=2 * 2 * ops.n_kv * ops.n_stream * ops.n_embd_k_gqa)    # of one layer
             self._ops[key] = ops
-        return margin(device, self.model, params, use, ops)
+        return margin(device, self.model, params, use, ops, self.companions.draft)
 
     def _launch(self, params: Params, devices: Sequence[Device]) -> _Launch:
         params = with_draft_type(params, self.companions)

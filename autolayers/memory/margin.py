@@ -15,8 +15,9 @@ from __future__ import annotations
 from ..backends import on
 from ..backends.ops import Matmul, Ops, Parts, Scan
 from ..gguf import BY_NAME
+from ..records import replace
 from ..units import MiB
-from .breakdown import Breakdown, Usage
+from .breakdown import CONTEXTS, Breakdown, Usage
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -54,9 +55,10 @@ def least(device: Device) -> int:
     return sum([size for _, size in parts(device, Ops(n_tokens=1), n_buffers=0)])
 
 
-def margin(device: Device, model: Model, params: Params, use: Static, ops: Ops | None = None) -> Parts:
+def margin(device: Device, model: Model, params: Params, use: Static, ops: Ops | None = None,
+           draft: Model | None = None) -> Parts:
     """The margin of `device` in the launch that allocates `use`, as (name, bytes); `ops`: ops_of() where it is known
-    already.
+    already; `draft`: the model of a second context, where it is not `model` (MTP).
 
     `--fit-target` is llama.cpp's word for a margin of the user's own: given, exactly that stays free and nothing else
     is reserved; of several, one per device in `use`'s order, the last also for those that follow.
@@ -69,9 +71,22 @@ def margin(device: Device, model: Model, params: Params, use: Static, ops: Ops |
     hp = model.hparams
     caches = 2 if hp.is_swa_any or any(hp.is_recr(il) for il in range(hp.n_layer_all)) else 1
     n_buffers = bool(usage.model) + bool(usage.context) * caches + bool(usage.compute)
-    found = parts(device, ops or ops_of(model, params, use), usage, n_buffers, peak.get(device.name, 0))
-    sums = _sums(device, model, params, use)
-    return (*found, ("sums between devices", sums)) if sums else found
+    ops = ops or ops_of(model, params, use)
+    found = parts(device, ops, usage, n_buffers, peak.get(device.name, 0))
+    more = (("temporaries of the draft", _again(device, params, use, ops, draft)),
+            ("sums between devices", _sums(device, model, params, use)))
+    return (*found, *[(name, size) for name, size in more if size])
+
+
+def _again(device: Device, params: Params, use: Static, ops: Ops, draft: Model | None) -> int:
+    """Bytes of temporaries of a draft's context on the device."""
+    extras = use.extras if isinstance(use, Breakdown) else ()
+    if not any(extra.device == device.name and extra.name in CONTEXTS for extra in extras):
+        return 0
+    if draft is not None:
+        ops = ops_of(draft, replace(params, cache_type_k=params.cache_type_k_draft,
+                                    cache_type_v=params.cache_type_v_draft), use)
+    return on(device).again(ops)
 
 
 def _sums(device: Device, model: Model, params: Params, use: Static) -> int:

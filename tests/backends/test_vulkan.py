@@ -72,8 +72,25 @@ def test_temporaries(changes: dict, coopmat2: bool, mib: int) -> None:
     assert temporaries(replace(QWEN, **changes), coopmat2) == mib * MiB + SPLIT_K
 
 
+# Gemma 4 26B: 8 of 128 experts of 2816 x 1408
+GEMMA = Ops(2038, 8192, 1, 16, 256, 2048, True, (Matmul("q4_0", 2816, 1408, 128, 8), Matmul("q4_0", 704, 2816, 128, 8)))
+
+
+def test_experts_rows_are_padded_to_a_tile_where_they_are_converted() -> None:
+    """An RTX 3090 took 1452 MiB when a prompt of 2038 tokens began and 420 MiB more when it ran."""
+    assert temporaries(GEMMA, True) == 2 * 2816 * 2038 * 128 + SPLIT_K
+    assert temporaries(GEMMA, False) == 2 * 2816 * 2048 * 8 + SPLIT_K
+    card = Device("Vulkan0", 1, 1, "NVIDIA GeForce RTX 3090", "Vulkan", n_sm=82)
+    margin = dict(on(card).margin(GEMMA))
+    assert 1452 * MiB < sum(margin.values()) - margin["shaders of experts"]
+    assert 420 * MiB <= margin["shaders of experts"] < 440 * MiB
+    for other in ("AMD Radeon RX 7900 XTX", "Intel(R) Arc(TM) B580 Graphics"):
+        margin = dict(on(replace(card, description=other, n_sm=None)).margin(GEMMA))
+        assert margin["Vulkan driver"] == 96 * MiB and sum(margin.values()) < 220 * MiB
+
+
 def test_the_margin_has_no_flat_gibibyte() -> None:
-    for name, most in (("Vulkan", 160), ("MTL", 80)):
+    for name, most in (("Vulkan", 180), ("MTL", 80)):
         margin = on(Device(f"{name}0", 1, 1, backend=name)).margin(QWEN)
         assert 30 * MiB < sum(size for _, size in margin) < most * MiB
 

@@ -94,6 +94,6 @@ def test_the_files_of_a_container_s_volume_are_found_here(capsys: pytest.Capture
                   "-e LLAMA_ARG_SPEC_DRAFT_MODEL=/m/llama-3.2-1b-q8_0.gguf image"):
         assert main(words.split()) == 0
         out = capsys.readouterr().out
-        assert out.count(str(HEADERS)) == 1 and "-md /m/llama-3.2-1b-q8_0.gguf" in out and "-ngl 33 -c 1146" in out
+        assert out.count(str(HEADERS)) == 1 and "-md /m/llama-3.2-1b-q8_0.gguf" in out and "-ngl 33 -c 1144" in out
     assert main(f"{start} {HEADERS}:/m image -m /m/llama-3.1-8b-q4_k_m.gguf --lora /m/none.gguf".split()) == 3
     assert f"{HEADERS}/none.gguf: no such file" in capsys.readouterr().err

@@ -106,6 +106,14 @@ class Cuda(CudaBuffers):
             parts.insert(0, (f"{self.name} context", context))
         return tuple(parts)
 
+    def again(self, ops: Ops) -> int:
+        from . import pool
+
+        device = self.device
+        capability = (device and device.compute_capability) or pool.ASSUMED
+        temporaries = pool.pool(ops, capability, device.n_sm if device else None, self.nvidia)
+        return temporaries + pool.workspace(capability) - pool.KERNELS + pool.GRAPHS
+
 
 class Hip(Cuda):
     """`limits["gfx_target_version"]` of a device is its card's, as the driver has it (KFD): 110000 for gfx1100."""

@@ -87,10 +87,28 @@ class Vulkan(Backend):
     def margin(self, ops: Ops) -> Parts:
         from . import pool
 
-        # where it is not known, the larger of both
-        kinds = {bool(self.limits.cooperative_matrix2)} if self.limits.known else {False, True}
-        return (("Vulkan driver", pool.DRIVER),
-                ("temporaries of operations", max(pool.temporaries(ops, kind) for kind in kinds)))
+        n_sm = self.device.n_sm if self.device else None
+        return (("Vulkan driver", pool.NVIDIA_DRIVER if self.may_be_nvidia else pool.DRIVER),
+                ("temporaries of operations", self.again(ops)),
+                ("shaders of experts", max(pool.shaders(ops, kind, n_sm) for kind in self._matrix_kinds)))
+
+    def again(self, ops: Ops) -> int:
+        from . import pool
+
+        return max(pool.temporaries(ops, kind) for kind in self._matrix_kinds)
+
+    @property
+    def may_be_nvidia(self) -> bool:
+        description = self.device.description if self.device else ""
+        return not description or any(word in description for word in ("NVIDIA", "GeForce", "Quadro", "Tesla", "TITAN"))
+
+    @property
+    def _matrix_kinds(self) -> set[bool]:
+        """Whether it has VK_NV_cooperative_matrix2, or may have it, which needs more memory or less."""
+        if self.limits.known:
+            return {bool(self.limits.cooperative_matrix2)}
+        capability = (self.device and self.device.compute_capability) or (7, 5)
+        return {False, True} if self.may_be_nvidia and capability >= (7, 5) else {False}
 
     def otherwise(self) -> Device | None:
         if self.device is None or not self.undecided:
