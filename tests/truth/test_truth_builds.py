@@ -15,6 +15,7 @@ import autolayers
 from autolayers import Device, estimate
 from autolayers.builds import Rules
 from autolayers.flags.parse import parse
+from autolayers.memory.margin import margin
 
 PARTS = ("model", "context", "compute")
 MiB = 1 << 20
@@ -127,7 +128,14 @@ def test_what_a_real_launch_logged(launches: str) -> None:
                 kind="igpu" if device.get("integrated") and device["backend"] != "MTL" else "gpu",
                 compute_capability=capability if any(capability) else None))
         words = row["words"] + (["-ngl", "99" if devices else "0"] if "-ngl" not in row["words"] else [])
-        uses, _ = found(row, f"real/headers/{row['header']}", words, devices)
+        path = f"real/headers/{row['header']}"
+        launch = estimate(model(path, ""), parse(words).params, devices, row["build"], runtime=True)
+        uses = {**launch.devices, "Host": launch.host}
+        for name, size in row.get("mtp_mib", {}).items():
+            assert abs(launch.extra_by_device()[name] - size * MiB) < PRINTED, (name, words)
+        for name, size in row.get("beyond_mib", {}).items():       # what it took at its peak, of a prompt, and buffers
+            device = next(device for device in devices if device.name == name)
+            assert sum(dict(margin(device, model(path, ""), parse(words).params, launch)).values()) > size * MiB
         for name, measured in row["measured_mib"].items():
             if name in uses:
                 for part, size in measured.items():
