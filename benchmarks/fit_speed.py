@@ -33,12 +33,12 @@ from autolayers.backends import canonical, speeds  # noqa: E402
 from autolayers.devices.device import Device  # noqa: E402
 from autolayers.flags.policy import read  # noqa: E402
 from autolayers.launch.speed_rows import CLASSES, check  # noqa: E402
-from autolayers.planner.cost import Clock, CostModel  # noqa: E402
+from autolayers.planner.cost import RAM_READ, Clock, CostModel  # noqa: E402
 from autolayers.planner.evaluate import Evaluator, Machine  # noqa: E402
 from autolayers.records import replace  # noqa: E402
 
 ROWS = ROOT / "fixtures" / "speeds" / "speeds.jsonl"
-MODELS = [ROOT / "fixtures" / folder for folder in ("headers", "speeds/models", "more/headers")]
+MODELS = [ROOT / "fixtures" / folder for folder in ("headers", "speeds/models", "more/headers", "real/headers")]
 FIELDS = ("read", "cache", "kernel", "matmul", "attention", "handover", "quantised", "bf16", "experts")
 MOST = {"read": 0.95, "cache": 0.95, "quantised": 1.0, "bf16": 1.2, "ram": 1.0, "ram_experts": 1.0, "ram_copy": 0.6,
         "bus_copy": 1.0, "experts": 1.2, "prompt_read": 1.0, "stages": 1.0}
@@ -63,6 +63,7 @@ class Row:
     measured: float
     old: bool
     ram: str                  # of a machine that does not say its RAM's speed
+    shared: frozenset[str]    # devices whose memory that RAM is
     label: str
     placement: str
     group: str                # rows that differ in their launch alone
@@ -123,13 +124,16 @@ def load(paths: list[Path]) -> list[Row]:
             evaluator.kernels()
             clock = cost.clock(params, use)
             clock.missing = 0.0
-            keys = tuple((device.backend, speeds.generation_of(device)) for device in evaluator.machine.devices)
+            keys = tuple((device.backend, speeds.generation_of(device))
+                         for device in evaluator.machine.devices if device.name in clock.devices)
             machine, work = data["machine"], data["workload"]
             ram = "" if cost.host.known else f"{data['source']} {machine['cpu']['model']} {machine['ram']['total']}"
             label = f"{data['id']} {data['model']} {'+'.join(d['card'] for d in machine['devices'])} " \
                 f"{' '.join(data['words'])[:70]} {work['prompt']}+{work['generate']}@{work['depth']}"
+            shared = frozenset(device.name for device in evaluator.machine.devices if device.in_ram
+                               and not device.bandwidth)
             found.append(Row(data["source"], data["kind"], clock, keys, work, data["measured"], data["date"] < "2025",
-                             ram, label, data["class"], data["group"], " ".join(data["words"])))
+                             ram, shared, label, data["class"], data["group"], " ".join(data["words"])))
     return found
 
 
@@ -208,6 +212,8 @@ def predict(row: Row, rates: dict, shared: speeds.Shared, old: dict, ram: dict, 
         if aged:
             rate = replace(rate, kernel=rate.kernel * old["kernel"])
         figures[name] = replace(device, rates=rate)
+        if name in row.shared and row.ram in ram and not plain:
+            figures[name] = replace(figures[name], bandwidth=ram[row.ram] * 1e9 / RAM_READ)
     before = clock.devices, clock.host, clock.shared, clock.pipelined
     clock.devices, clock.shared = figures, shared
     if row.ram in ram and not plain:
