@@ -303,6 +303,21 @@ CARDS = {
     "arc-pro-b70": Card("Intel Arc Pro B70", 32240, None, None, 608, 183.0, "5x16", Sycl.name),
 }
 
+# Integrated GPUs by what their drivers say: 10**12 fp16 operations per second (matrix units where it has them, else
+# twice fp32), and the peak of the RAM beside them, 10**9 bytes per second: where nothing tells it, AMD's and Intel's
+# newest as they are mostly sold, Intel's older ones as machines that were measured had it (often one module)
+_INTEGRATED: tuple[tuple[str, float, int], ...] = (
+    (r"8[89]0M|RADV STRIX1|gfx1150", 23.8, 90), (r"860M|RADV KRACKAN|gfx1152", 12.3, 90), (r"840M", 5.9, 90),
+    (r"780M|RADV PHOENIX|gfx1103", 16.6, 90), (r"760M", 10.6, 90), (r"740M", 5.1, 90),
+    (r"680M|RADV REMBRANDT|gfx1035", 6.8, 77), (r"660M", 2.9, 77), (r"RADV VANGOGH", 3.3, 88),
+    (r"610M|RADV RAPHAEL|gfx103[67]", 1.1, 83),
+    (r"RADV RENOIR|gfx90c", 4.1, 51), (r"Vega \d+ Graphics|RADV RAVEN", 3.5, 38),
+    (r"UHD Graphics 6\d\d|HD Graphics [56]\d\d|\((KBL|CFL|CML)\b", 0.9, 26), (r"UHD Graphics 7[35]0", 1.1, 40),
+    (r"UHD Graphics 770", 1.6, 60), (r"Iris", 4.1, 40), (r"UHD Graphics", 2.0, 40), (r"\((TGL|ADL|RPL)\b", 4.1, 40),
+    (r"B3[79]0", 61.0, 136), (r"1[34]0V|\(LNL\)", 33.0, 136), (r"1[34]0T|\(ARL\)", 38.0, 90),
+    (r"Arc\(TM\) Graphics$|\(MTL\)", 9.4, 60),
+)
+
 for _chip, (_rate, _fp16, _sizes) in _APPLE.items():
     for _gib in _sizes:      # Metal lets two thirds of a small memory be taken, three quarters of a large one
         _usable = _gib * 1024 * (2 if _gib <= 36 else 3) // (3 if _gib <= 36 else 4)
@@ -356,6 +371,15 @@ def described(description: str, mib: int) -> Card | None:
     bare = description.partition(" (")[0]
     found = [card for card in CARDS.values() if bare and card.description.partition(" (")[0] == bare]
     return min(found, key=lambda card: abs(card.usable - mib), default=None)
+
+
+def integrated(description: str) -> tuple[float, float] | None:
+    """Operations per second (fp16) of an integrated GPU that a driver describes so, and the peak of the RAM that is
+    mostly beside it in bytes per second; None where it is not known."""
+    import re  # of few devices
+
+    found = next((row for row in _INTEGRATED if re.search(row[0], description)), None)
+    return None if found is None else (found[1] * 1e12, found[2] * 1e9)
 
 
 def find(name: str) -> Card:

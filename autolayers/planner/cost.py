@@ -21,6 +21,7 @@ from math import exp, hypot, log
 
 from ..backends import backend, on
 from ..backends.speeds import BETWEEN, DOUBT, FP16_PER_BANDWIDTH, FP16_UNKNOWN, SHARED, generation_of, rates_of
+from ..devices.cards import integrated
 from ..flags.params import N_BATCH
 from ..flags.workload import CHAT
 from ..records import dataclass, lazy, replace
@@ -40,7 +41,8 @@ if TYPE_CHECKING:
     from .traffic import Attention, Placed
 
 _MANY = 32                     # tokens from which on matrix kernels are those of prompts, and weights are copied
-_IGPU_BANDWIDTH = 80e9         # bytes per second of a device that is not known
+_IGPU_BANDWIDTH = 51e9         # bytes per second of an integrated GPU that is not known: two channels of DDR4-3200
+RAM_READ = 0.9                 # of the peak of RAM that reading reaches
 RAM_BANDWIDTH = 38e9           # fits unknown machines best: two channels of DDR4-3200 have 51 at most
 _RAM_BANDWIDTH_NEW = 55e9      # and those with a card of 2025 on: mostly two channels of DDR5
 _BUS = 12e9
@@ -64,15 +66,19 @@ class Figures:
     network: float = 0.0         # bytes per second; 0: no server
 
     @classmethod
-    def of(cls, device: Device) -> Figures:
+    def of(cls, device: Device, ram: float | None = None) -> Figures:
+        """`ram`: bytes per second that reading the machine's RAM reaches, which an integrated GPU's memory is."""
         generation, kind = generation_of(device), backend(device.backend)
-        bandwidth = device.bandwidth or (_IGPU_BANDWIDTH if device.kind == "igpu" else kind.bandwidth)
+        built_in = integrated(device.description) if device.kind == "igpu" else None
+        bandwidth = device.bandwidth or kind.bandwidth
+        if device.kind == "igpu" and not device.bandwidth:
+            bandwidth = ram / RAM_READ if ram else built_in[1] if built_in else _IGPU_BANDWIDTH
         per_byte = kind.fp16_per_bandwidth or FP16_PER_BANDWIDTH.get(generation, FP16_UNKNOWN)
-        fp16 = device.fp16_tflops * 1e12 if device.fp16_tflops else bandwidth * per_byte
+        fp16 = device.fp16_tflops * 1e12 if device.fp16_tflops else built_in[0] if built_in else bandwidth * per_byte
         network, round_trip = (0.0, 0.0) if device.kind != "rpc" else (
             device.link or NETWORK_RATE, ROUND_TRIP if device.latency is None else device.latency)
         return cls(rates_of(device), bandwidth, fp16, kind.offload_min_batch > 0,
-                   bool(device.bandwidth and generation), round_trip, network)
+                   bool((device.bandwidth or (built_in and ram)) and generation), round_trip, network)
 
     def visit(self, size: float) -> float:
         """Seconds of a visit to its server that carries so many bytes there and back; 0 where there is none."""
@@ -93,8 +99,10 @@ class HostFigures:
     def of(cls, machine: Machine) -> HostFigures:
         unified = [device for device in machine.devices if device.kind == "igpu" or device.unified]
         shared = max([device.bandwidth or 0 for device in unified], default=0.0)
+        beside = [found[1] for device in unified if (found := integrated(device.description))]
         new = any(generation_of(device) == "Blackwell" for device in machine.devices if device.kind != "rpc")
-        ram = machine.ram_bandwidth or shared or (_RAM_BANDWIDTH_NEW if new else RAM_BANDWIDTH)
+        ram = machine.ram_bandwidth or shared or RAM_READ * max(beside, default=0.0) \
+            or (_RAM_BANDWIDTH_NEW if new else RAM_BANDWIDTH)
         bus = machine.bus_bandwidth or (_UNIFIED_BUS if unified else 0) \
             or min([device.link for device in machine.devices if device.link and device.kind != "rpc"], default=0.0) \
             or _BUS
@@ -324,7 +332,8 @@ class CostModel:
 
     @lazy
     def devices(self) -> dict[str, Figures]:
-        return {device.name: Figures.of(device) for device in self.evaluator.machine.devices}
+        machine = self.evaluator.machine
+        return {device.name: Figures.of(device, machine.ram_bandwidth) for device in machine.devices}
 
     @lazy
     def host(self) -> HostFigures:
@@ -369,7 +378,7 @@ class CostModel:
     def _unknown(self) -> list[tuple[str, float]]:
         """Devices whose bandwidth nothing tells, and what it is taken as."""
         return [(device.name, self.devices[device.name].bandwidth) for device in self.evaluator.machine.devices
-                if not device.bandwidth]
+                if not device.bandwidth and not (device.kind == "igpu" and self.evaluator.machine.ram_bandwidth)]
 
     @lazy
     def _remote(self) -> list[str]:

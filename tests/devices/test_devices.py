@@ -18,7 +18,7 @@ import autolayers
 from autolayers import Device, DeviceError, UsageError
 from autolayers.backends.speeds import generation_of
 from autolayers.devices import amd, cards, discover, host, hypothetical, list_devices, metal, visible
-from autolayers.devices.cards import CARDS
+from autolayers.devices.cards import CARDS, integrated
 from autolayers.devices.threads import threads
 
 MiB, GiB = 1 << 20, 1 << 30
@@ -77,6 +77,27 @@ def test_every_card_is_found_by_its_own_key_and_is_plausible():
         assert 3000 * MiB < device.free < 400000 * MiB and 60e9 < device.bandwidth <= 8000e9
         assert 2 <= device.fp16_tflops < 2500 and generation_of(device), key
         assert device.unified or 7e9 < device.link < 60e9
+
+
+@pytest.mark.parametrize(("description", "generation", "teraflops", "gigabytes"), [
+    ("AMD Radeon 780M Graphics (RADV PHOENIX)", "RDNA3 integrated", 16.6, 90),
+    ("AMD Radeon(TM) 890M Graphics", "RDNA3 integrated", 23.8, 90),
+    ("AMD Radeon Graphics (RADV RENOIR)", "Vega", 4.1, 51),
+    ("AMD Radeon 680M (RADV REMBRANDT)", "RDNA2 integrated", 6.8, 77),
+    ("Intel(R) UHD Graphics 620", "Xe integrated", 0.9, 26), ("Intel(R) UHD Graphics 770", "Xe integrated", 1.6, 60),
+    ("Intel(R) Iris(R) Xe Graphics (TGL GT2)", "Xe integrated", 4.1, 40),
+    ("Intel(R) Graphics (RPL-U)", "Xe integrated", 4.1, 40), ("Intel(R) Arc(TM) Graphics", "Xe integrated", 9.4, 60),
+    ("Intel(R) Arc(tm) Graphics (MTL)", "Xe integrated", 9.4, 60), ("Intel(R) Arc(TM) 140V GPU (16GB)", "Arc", 33, 136),
+    ("Intel(R) Graphics (LNL)", "Arc", 33, 136), ("Intel(R) Arc(TM) A770 Graphics", "Arc", None, None),
+    ("AMD Radeon RX 7900 XTX (RADV NAVI31)", "RDNA3", None, None), ("NVIDIA GeForce GTX 880M", "", None, None),
+])
+def test_integrated_gpus_are_known_by_what_their_drivers_say(description: str, generation: str,
+                                                             teraflops: float | None, gigabytes: int | None) -> None:
+    assert generation_of(Device("Vulkan0", 1, 1, description, "Vulkan")) == generation
+    if teraflops is not None and gigabytes is not None:
+        assert integrated(description) == pytest.approx((teraflops * 1e12, gigabytes * 1e9))
+    elif "GTX" not in description:
+        assert integrated(description) is None
 
 
 @pytest.mark.parametrize(
