@@ -59,7 +59,7 @@ def overrides_rpc(candidate: Candidate) -> bool:
 
 def describe(params: Params, everything: int) -> str:
     """Where the layers are, in words."""
-    n = params.layers_wanted(everything)
+    n = 0 if params.device == () else params.layers_wanted(everything)
     text = f"{n} of {everything} layers on the GPU"
     on_host = [pattern for pattern, buffer in params.overrides if buffer == HOST]
     experts = [pattern for pattern in on_host if "exps" in pattern]

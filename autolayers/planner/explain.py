@@ -8,7 +8,7 @@ from ..records import dataclass, replace
 from ..units import human
 from .candidates import describe, may_split_tensors
 from .evaluate import FULL
-from .solve import solve
+from .solve import processor_alone, solve
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -81,6 +81,8 @@ def changes(evaluator: Evaluator, given: Params, policy: Policy, chosen: Candida
         yield {"flash_attn": "on"}
     if whole and may_split_tensors(evaluator, given):
         yield {"split_mode": "tensor", "n_gpu_layers": ALL}
+    if processor_alone(evaluator, given) and chosen.params.device is None:
+        yield {"device": ()}
     if given.n_parallel is None and use.n_seq_max > 1:
         single = replace(chosen.params, n_parallel=1)
         alone, now = evaluator.static(single), evaluator.static(chosen.params)

@@ -15,7 +15,7 @@ from . import candidates, serving
 from .cost import CostModel
 from .evaluate import FULL, Evaluator
 from .fit import fit
-from .solve import MICRO_BATCHES, Search, solve
+from .solve import MICRO_BATCHES, Search, processor_alone, solve
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -133,7 +133,8 @@ def _rival(evaluator: Evaluator, cost: CostModel, candidate: Candidate) -> Rival
     if threads is not None and params.n_threads is None and any(place == HOST for place, _ in clock.sums):
         params = replace(params, n_threads=threads)
     placement = candidates.describe(params, evaluator.model.hparams.n_layer_all + 1)
-    more = {"-sm": params.split_mode, "-dev": ",".join(params.device or ()), "-ub": params.n_ubatch,
+    device = "none" if params.device == () else ",".join(params.device or ())
+    more = {"-sm": params.split_mode, "-dev": device, "-ub": params.n_ubatch,
             "-fa": params.flash_attn}
     placement += "".join(f", {flag} {value}" for flag, value in more.items() if value)
     return Rival(params, placement, cost.speed(candidate), clock, use.n_ctx_seq)
@@ -158,6 +159,8 @@ def _alternatives(evaluator: Evaluator, cost: CostModel, at: Params, policy: Pol
             yield "layers", search.split.most(lambda n, p=params: replace(p, n_gpu_layers=n),  # type: ignore[misc]
                                               search.top)
             yield "none", evaluator.candidate(replace(params, n_gpu_layers=0), FULL)
+        if processor_alone(evaluator, at):
+            yield "processor", evaluator.candidate(replace(params, device=(), n_gpu_layers=0), FULL)
         if not at.overrides and policy.strategy != "layers":
             for kind, make in _in_ram(evaluator, replace(params, n_gpu_layers=search.top)):
                 yield kind, search.split.most(make, evaluator.model.hparams.n_layer_all)

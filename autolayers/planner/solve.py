@@ -89,7 +89,8 @@ def solve(evaluator: Evaluator, given: Params, policy: Policy, cost: CostModel) 
 
     llama.cpp puts servers' devices first, and what lies in RAM belongs to the first layers. So with servers and weights
     in RAM the devices of this machine are tried as the first ones too; the server with the fastest link is then the
-    last, which sends the logits. With -sm tensor unequal devices are tried with shares of their own.
+    last, which sends the logits. With -sm tensor unequal devices are tried with shares of their own. Integrated GPUs
+    are left out (-dev none) where the processor, which reads the same RAM, is faster by more than comparisons are off.
     """
     shares = choices(evaluator, cost, replace(given, n_ctx=contexts(evaluator.model, given, policy).least))
     if len(shares) > 1:
@@ -98,6 +99,9 @@ def solve(evaluator: Evaluator, given: Params, policy: Policy, cost: CostModel) 
         fitting = [answer for answer in answers if answer.fits]
         return cost.fastest(fitting) if fitting else next(iter(answers), None)
     found = _solved(evaluator, given, policy, cost)
+    if found is not None and processor_alone(evaluator, given) and _processor_wins(evaluator, cost, found):
+        alone = _solved(evaluator, replace(given, device=()), policy, cost)
+        return alone if alone is not None and alone.fits else found
     devices = evaluator.machine.devices
     order = tuple(device.name for device in sorted(
         devices, key=lambda device: cost.devices[device.name].network if device.kind == "rpc" else 0.0))
@@ -108,6 +112,22 @@ def solve(evaluator: Evaluator, given: Params, policy: Policy, cost: CostModel) 
     if other is None or not other.fits:
         return found
     return other if not found.fits or cost.speed(other).request * ORDER_GAIN <= cost.speed(found).request else found
+
+
+def processor_alone(evaluator: Evaluator, given: Params) -> bool:
+    """Whether leaving all devices out is worth a comparison: they are integrated GPUs, and nothing given chooses."""
+    devices = evaluator.machine.devices
+    return bool(devices) and all(device.kind == "igpu" for device in devices) and given.device is None \
+        and given.n_gpu_layers in (None, -1) and not given.overrides and given.split_mode in (None, "layer")
+
+
+def _processor_wins(evaluator: Evaluator, cost: CostModel, found: Candidate) -> bool:
+    params = replace(found.params, device=(), overrides=(), tensor_split=None)
+    use = evaluator.static(params)
+    if use is None:
+        return False
+    speed = cost.predict(params, use)
+    return speed.request * cost.doubt(speed) < cost.speed(found).request
 
 
 def _solved(evaluator: Evaluator, given: Params, policy: Policy, cost: CostModel) -> Candidate | None:
@@ -164,7 +184,7 @@ class Search:
         return self.cost.fastest(fitting) if fitting else self.least_bad(answers)
 
     def _solve(self, params: Params) -> Candidate | None:
-        if not self.evaluator.machine.devices:
+        if not self.evaluator.machine.devices or params.device == ():
             layers = params.n_gpu_layers if self.literal else 0
             return self.grow_context(lambda n: replace(params, n_ctx=n, n_gpu_layers=layers))
         if self.literal and self.policy.strategy is None:

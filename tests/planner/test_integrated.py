@@ -1,0 +1,76 @@
+"""Integrated GPUs, whose memory is RAM: how fast they are taken to be, and when the processor alone is planned."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from support import FIXTURES
+
+import autolayers
+from autolayers import Device
+from autolayers.devices.host import Host
+from autolayers.flags.policy import read
+from autolayers.planner.cost import RAM_READ, Figures
+from autolayers.planner.evaluate import Machine
+from autolayers.planner.rivals import rivals_on
+
+GiB = 1 << 30
+UHD, RADEON = "Intel(R) UHD Graphics 620", "AMD Radeon 780M Graphics (RADV PHOENIX)"
+E2B, LLAMA = FIXTURES / "real" / "headers" / "gemma4-e2b.gguf", FIXTURES / "headers" / "llama-3.1-8b-q4_k_m.gguf"
+
+
+def igpu(description: str, gib: int = 16, **more: Any) -> Device:
+    return Device("Vulkan0", gib * GiB, gib * GiB, description, "Vulkan", "igpu", **more)
+
+
+def plan(model: object, words: str, *devices: Device, rate: float | None = None) -> autolayers.Plan:
+    host = Host(32 * GiB, 24 * GiB, "given", rate, cores=4)
+    return autolayers.plan(model, words.split(), devices=list(devices), host=host, explain=True)
+
+
+def test_it_reads_as_fast_as_the_ram_does_where_that_is_known() -> None:
+    assert Figures.of(igpu(RADEON), 45e9).bandwidth == 45e9 / RAM_READ and Figures.of(igpu(RADEON), 45e9).known
+    assert Figures.of(igpu(RADEON)).bandwidth == 90e9 and not Figures.of(igpu(RADEON)).known
+    assert Figures.of(igpu("a GPU that nobody knows")).bandwidth == 51e9
+    assert Figures.of(igpu(RADEON, bandwidth=120e9), 45e9).bandwidth == 120e9
+    slow, fast = (plan(LLAMA, "-c 8192", igpu(RADEON), rate=rate).speed for rate in (40e9, 80e9))
+    assert 1.8 < fast.generation / slow.generation < 2.0 and fast.prompt / slow.prompt < 1.1
+    assert not fast.to_dict()["assumed"]
+    assert plan(LLAMA, "-c 8192", igpu(RADEON)).speed.to_dict()["assumed"] == {"Vulkan0": 90e9}
+
+
+def test_the_processor_alone_is_planned_where_it_is_faster_by_more_than_predictions_are_off() -> None:
+    """Measured (fixtures/speeds, s0712 and s0713): 5.6 tokens per second on a UHD 620, 6.8 on its processor."""
+    found = plan(E2B, "-c 8192", igpu(UHD))
+    assert found.flags[:2] == ("-ngl", "0") and found.flags[-2:] == ("-dev", "none")
+    assert found.placement == "0 of 36 layers on the GPU" and found.devices[0].model == 0
+    assert plan(E2B, "-c 8192", igpu(RADEON)).flags == ("-ngl", "36", "-c", "8192")
+
+
+@pytest.mark.parametrize("words", ["-ngl 99", "-dev Vulkan0", "-ot exps=CPU"])
+def test_what_is_given_stays(words: str) -> None:
+    assert "none" not in plan(E2B, f"-c 8192 {words}", igpu(UHD)).flags
+
+
+def test_a_card_is_never_left_out() -> None:
+    card = Device("Vulkan0", 16 * GiB, 16 * GiB, UHD, "Vulkan")
+    assert "none" not in plan(E2B, "-c 8192", card).flags
+
+
+def test_the_processor_is_proposed_where_one_rate_is_higher_on_it() -> None:
+    found = plan(FIXTURES / "real" / "headers" / "qwen35-9b.gguf", "-c 8192", igpu(UHD))
+    other = next(other for other in found.alternatives if other.flags == ("-dev", "none"))
+    assert "-dev" not in found.flags and other.placement == "0 of 33 layers on the GPU"
+    assert other.speed.prompt > found.speed.prompt and other.speed.generation < found.speed.generation
+    followed = plan(FIXTURES / "real" / "headers" / "qwen35-9b.gguf", "-c 8192 -dev none", igpu(UHD))
+    assert (followed.speed.generation, followed.n_gpu_layers) == (other.speed.generation, 0)
+
+
+def test_tune_measures_the_processor_too() -> None:
+    device = igpu(UHD)
+    params, policy = read(["-c", "8192"], None)
+    machine = Machine((device,), {device.name: device.free}, 32 * GiB, 24 * GiB, cores=4)
+    rivals = rivals_on(autolayers.read_model(E2B), params, policy, machine)
+    assert {rival.params.device for rival in rivals} == {None, ()}
+    assert any("-dev none" in rival.placement for rival in rivals)
