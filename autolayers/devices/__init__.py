@@ -113,8 +113,8 @@ def completed(device: Device) -> Device:
     card = card_of(device.description, device.total // MiB) if device.description else None
     if card is None or (device.uuid or "").startswith("MIG-"):     # an instance has a share of the card
         return device
-    return replace(device, bandwidth=device.bandwidth or card.bandwidth * 1e9, link=device.link or card.link,
-                   fp16_tflops=device.fp16_tflops or card.fp16,
+    return replace(device, bandwidth=device.bandwidth or card.bandwidth * 1e9 or None, link=device.link or card.link,
+                   fp16_tflops=device.fp16_tflops or card.fp16 or None,
                    unified=device.unified or (card.unified and device.kind != "igpu"))   # whose source knows its pool
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 from ..backends import DEFAULT, Hip
 from ..backends.metal import Metal
 from ..backends.sycl import Sycl
+from ..backends.vulkan import Vulkan
 from ..errors import UsageError
 from ..records import dataclass
 
@@ -23,8 +24,8 @@ class Card:
     usable: int                                   # MiB
     compute_capability: tuple[int, int] | None    # None: not CUDA
     n_sm: int | None
-    bandwidth: int                                # 10**9 bytes per second
-    fp16: float                                   # 10**12 operations per second of its matrix units, dense
+    bandwidth: int                                # 10**9 bytes per second; 0: that of the machine's RAM
+    fp16: float                                   # 10**12 operations per second of its matrix units; 0: integrated.py
     pcie: str                                     # generation and lanes; "": none, its memory is the system's
     backend: str = DEFAULT.name                   # whose device it is
     ram: int = 0                                  # GiB of the machine, where its memory is the system's
@@ -303,20 +304,20 @@ CARDS = {
     "arc-pro-b70": Card("Intel Arc Pro B70", 32240, None, None, 608, 183.0, "5x16", Sycl.name),
 }
 
-# Integrated GPUs by what their drivers say: 10**12 fp16 operations per second (matrix units where it has them, else
-# twice fp32), and the peak of the RAM beside them, 10**9 bytes per second: where nothing tells it, AMD's and Intel's
-# newest as they are mostly sold, Intel's older ones as machines that were measured had it (often one module)
-_INTEGRATED: tuple[tuple[str, float, int], ...] = (
-    (r"8[89]0M|RADV STRIX1|gfx1150", 23.8, 90), (r"860M|RADV KRACKAN|gfx1152", 12.3, 90), (r"840M", 5.9, 90),
-    (r"780M|RADV PHOENIX|gfx1103", 16.6, 90), (r"760M", 10.6, 90), (r"740M", 5.1, 90),
-    (r"680M|RADV REMBRANDT|gfx1035", 6.8, 77), (r"660M", 2.9, 77), (r"RADV VANGOGH", 3.3, 88),
-    (r"610M|RADV RAPHAEL|gfx103[67]", 1.1, 83),
-    (r"RADV RENOIR|gfx90c", 4.1, 51), (r"Vega \d+ Graphics|RADV RAVEN", 3.5, 38),
-    (r"UHD Graphics 6\d\d|HD Graphics [56]\d\d|\((KBL|CFL|CML)\b", 0.9, 26), (r"UHD Graphics 7[35]0", 1.1, 40),
-    (r"UHD Graphics 770", 1.6, 60), (r"Iris", 4.1, 40), (r"UHD Graphics", 2.0, 40), (r"\((TGL|ADL|RPL)\b", 4.1, 40),
-    (r"B3[79]0", 61.0, 136), (r"1[34]0V|\(LNL\)", 33.0, 136), (r"1[34]0T|\(ARL\)", 38.0, 90),
-    (r"Arc\(TM\) Graphics$|\(MTL\)", 9.4, 60),
+# Integrated GPUs that --gpu names, with what their drivers say and the RAM of machines that have them, GiB
+_BUILT_IN: tuple[tuple[str, str, tuple[int, ...]], ...] = (
+    ("radeon-680m", "AMD Radeon 680M", (16, 32, 64)), ("radeon-780m", "AMD Radeon 780M Graphics", (16, 32, 64, 96)),
+    ("radeon-860m", "AMD Radeon 860M Graphics", (16, 32, 64)),
+    ("radeon-890m", "AMD Radeon 890M Graphics", (16, 32, 64, 96, 128)),
+    ("vega-8", "AMD Radeon Vega 8 Graphics", (8, 16, 32)), ("uhd-620", "Intel(R) UHD Graphics 620", (8, 16, 32)),
+    ("uhd-770", "Intel(R) UHD Graphics 770", (16, 32, 64)), ("iris-xe", "Intel(R) Iris(R) Xe Graphics", (8, 16, 32)),
+    ("arc-mtl", "Intel(R) Arc(tm) Graphics (MTL)", (16, 32, 64)),
+    ("arc-140t", "Intel(R) Arc(TM) 140T GPU", (16, 32, 64, 96)), ("arc-140v", "Intel(R) Arc(TM) 140V GPU", (16, 32)),
 )
+
+for _name, _description, _sizes in _BUILT_IN:
+    for _gib in _sizes:      # Windows and amdgpu let half of the RAM be taken, Mesa's driver for Intel three quarters
+        CARDS[f"{_name}-{_gib}g"] = Card(_description, _gib * 512, None, None, 0, 0.0, "", Vulkan.name, _gib)
 
 for _chip, (_rate, _fp16, _sizes) in _APPLE.items():
     for _gib in _sizes:      # Metal lets two thirds of a small memory be taken, three quarters of a large one
@@ -361,7 +362,7 @@ _KEYS = {_plain(key): key for key in CARDS}
 def table() -> str:
     """All cards as text: what --gpu list prints."""
     lines = [f"{'name':<20}{'MiB':>8}{'GB/s':>7}"]
-    lines += [f"{key:<20}{card.usable:>8}{card.bandwidth:>7}" for key, card in CARDS.items()]
+    lines += [f"{key:<20}{card.usable:>8}{card.bandwidth or 'RAM':>7}" for key, card in CARDS.items()]
     return "\n".join([*lines, "any other: its memory, --gpu 24GiB"]) + "\n"
 
 
@@ -371,15 +372,6 @@ def described(description: str, mib: int) -> Card | None:
     bare = description.partition(" (")[0]
     found = [card for card in CARDS.values() if bare and card.description.partition(" (")[0] == bare]
     return min(found, key=lambda card: abs(card.usable - mib), default=None)
-
-
-def integrated(description: str) -> tuple[float, float] | None:
-    """Operations per second (fp16) of an integrated GPU that a driver describes so, and the peak of the RAM that is
-    mostly beside it in bytes per second; None where it is not known."""
-    import re  # of few devices
-
-    found = next((row for row in _INTEGRATED if re.search(row[0], description)), None)
-    return None if found is None else (found[1] * 1e12, found[2] * 1e9)
 
 
 def find(name: str) -> Card:

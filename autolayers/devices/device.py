@@ -73,8 +73,8 @@ class Device:
         usable = card.usable * MiB
         kind = "igpu" if card.unified and backend(card.backend).has_igpu else "gpu"
         return cls(name.replace(DEFAULT.name, card.backend), usable, usable, card.description, card.backend, kind,
-                   compute_capability=card.compute_capability, n_sm=card.n_sm, bandwidth=card.bandwidth * 1e9,
-                   fp16_tflops=card.fp16, link=card.link, unified=card.unified, ram=card.ram * GiB or None)
+                   compute_capability=card.compute_capability, n_sm=card.n_sm, bandwidth=card.bandwidth * 1e9 or None,
+                   fp16_tflops=card.fp16 or None, link=card.link, unified=card.unified, ram=card.ram * GiB or None)
 
 
 def _size(text: str) -> int | None:

@@ -21,7 +21,7 @@ from math import exp, hypot, log
 
 from ..backends import backend, on
 from ..backends.speeds import BETWEEN, DOUBT, FP16_PER_BANDWIDTH, FP16_UNKNOWN, SHARED, generation_of, rates_of
-from ..devices.cards import integrated
+from ..devices.integrated import integrated
 from ..flags.params import N_BATCH
 from ..flags.workload import CHAT
 from ..records import dataclass, lazy, replace

@@ -107,7 +107,8 @@ def find(model: Model, params: Params, policy: Policy, n_ctx: int, companions: C
             size = _gib(card.usable * MiB)
             if len(found[kind]) >= MOST and size > max(_gib(runs.memory) for runs in found[kind]):
                 break
-            if card.unified != unified or name in alone or (kind == TWO and _built_in(name)):
+            if card.unified != unified or name in alone or (kind == TWO and _built_in(name)) \
+                    or not card.bandwidth:       # as fast as a RAM that is not known
                 continue
             runs = wanted.on(name, card, count, kind == EXPERTS)
             if runs is not None:

@@ -37,7 +37,7 @@ def test_hip_and_musa_are_cuda_under_other_names() -> None:
 
 
 def test_cards_know_their_backend() -> None:
-    assert {card.backend for card in CARDS.values()} == {"CUDA", "ROCm", "SYCL", "MTL"}
+    assert {card.backend for card in CARDS.values()} == {"CUDA", "ROCm", "SYCL", "MTL", "Vulkan"}
     assert all((card.backend == "CUDA") == (card.compute_capability is not None) for card in CARDS.values())
 
 

@@ -18,7 +18,8 @@ import autolayers
 from autolayers import Device, DeviceError, UsageError
 from autolayers.backends.speeds import generation_of
 from autolayers.devices import amd, cards, discover, host, hypothetical, list_devices, metal, visible
-from autolayers.devices.cards import CARDS, integrated
+from autolayers.devices.cards import CARDS
+from autolayers.devices.integrated import integrated
 from autolayers.devices.threads import threads
 
 MiB, GiB = 1 << 20, 1 << 30
@@ -74,8 +75,12 @@ def test_every_card_is_found_by_its_own_key_and_is_plausible():
     for key, card in CARDS.items():
         device = Device.hypothetical(key)
         assert device.description == card.description
-        assert 3000 * MiB < device.free < 400000 * MiB and 60e9 < device.bandwidth <= 8000e9
-        assert 2 <= device.fp16_tflops < 2500 and generation_of(device), key
+        assert 3000 * MiB < device.free < 400000 * MiB and generation_of(device), key
+        if card.bandwidth:
+            assert 60e9 < device.bandwidth <= 8000e9 and 2 <= device.fp16_tflops < 2500
+        else:           # that of the machine's RAM
+            assert (device.bandwidth, device.fp16_tflops) == (None, None) and integrated(device.description)
+            assert device.kind == "igpu" and device.in_ram and device.ram == 2 * device.total
         assert device.unified or 7e9 < device.link < 60e9
 
 
@@ -592,6 +597,8 @@ def test_asking_twice_is_the_same():
     ("L4 24GB", "l4"), ("RTX PRO 6000 Blackwell", "rtx-pro-6000"), ("DGX Spark", "gb10"), ("3090ti", "rtx-3090-ti"),
     ("Ryzen AI Max+ 395 128GB", "strix-halo-128g"), ("Framework Desktop 64GB", "strix-halo-64g"),
     ("NVIDIA RTX PRO 5000 Blackwell Generation Laptop GPU", "rtx-pro-5000-laptop"), ("radeon pro w7900", "pro-w7900"),
+    ("Radeon 780M 32GB", "radeon-780m-32g"), ("Intel UHD Graphics 620 8GB", "uhd-620-8g"),
+    ("iris xe 16gb", "iris-xe-16g"),
     ("arc pro b70", "arc-pro-b70"), ("m5 max 128gb", "m5-max-128g"), ("Instinct MI300X", "mi300x")])
 def test_cards_as_people_write_them(name: str, key: str) -> None:
     assert cards.find(name) is cards.CARDS[key]
@@ -599,7 +606,8 @@ def test_cards_as_people_write_them(name: str, key: str) -> None:
 
 @pytest.mark.parametrize(("name", "near"), [
     ("rtx 6090", "perhaps rtx-5090, rtx-4090, rtx-3090"), ("rx 7900", "rx-7900-xtx"), ("m9 max 64gb", "m5-max-64g"),
-    ("A100", "which A100? a100-40g or a100-80g"), ("m4", "which m4? m4-16g or m4-24g or m4-32g")])
+    ("A100", "which A100? a100-40g or a100-80g"), ("Arc 140V", "which Arc 140V? arc-140v-16g or arc-140v-32g"),
+    ("m4", "which m4? m4-16g or m4-24g or m4-32g")])
 def test_the_nearest_cards_are_named(name: str, near: str) -> None:
     with pytest.raises(UsageError) as error:
         cards.find(name)
