@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
 HYPER_CONNECTIONS = ("DSV4_HC_PRE", "DSV4_HC_COMB", "DSV4_HC_POST")
 OFFLOAD_MIN_BATCH = 32          # GGML_OP_OFFLOAD_MIN_BATCH
+NVIDIA = ("NVIDIA", "GeForce", "Quadro", "Tesla", "TITAN")      # words that the names of its cards have
 # Head sizes of keys and values that CUDA, Vulkan, Metal and SYCL all have flash attention kernels for, whatever the
 # grouping of heads.
 FLASH_ATTN_HEADS = frozenset((40, 64, 72, 80, 96, 112, 128, 256))
@@ -62,6 +63,7 @@ class Backend:
     modelled = False                     # supports_op, alloc_size and graph_optimize are its own rules
     proven = False                       # sizes computed from all this were compared with llama.cpp's own
     own_cards = False                    # runs no other backend's cards
+    makers: tuple[str, ...] = ()         # of its own cards: words of their descriptions
     limits_are: tuple[tuple[str, Limit], ...] = ()     # what those of a device's `limits` can be that sizes follow from
     # its devices' memory, as `--list-devices` reports it
     context_first = False                # free was read after creating the backend's context
@@ -112,9 +114,10 @@ class Backend:
         return (self,)
 
     @classmethod
-    def runs(cls, native: str) -> bool:
-        """Whether it runs the cards of that backend too."""
-        return native == cls.name or not cls.own_cards
+    def runs(cls, native: type[Backend], description: str) -> bool:
+        """Whether it runs the card of that description too, which is `native`'s or was listed by it."""
+        return native is cls or not cls.own_cards or (
+            not native.own_cards and any(word in description for word in cls.makers))
 
     @classmethod
     def wrong_limits(cls, limits: Mapping[str, int]) -> str:

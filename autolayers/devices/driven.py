@@ -38,7 +38,7 @@ def driven(devices: Sequence[Device], word: str) -> list[Device]:
     for device in own:
         if device.backend != wanted.name:
             known = device.description and not device.description.startswith("hypothetical")
-            if known and not wanted.runs(device.backend):
+            if known and not wanted.runs(backend(device.backend), device.description):
                 raise UsageError(f"--backend {word}: {wanted.name} does not run on {device.description}")
             device = replace(device, backend=wanted.name, compute_capability=None, includes_context=False, limits=None)
         changed.append(device)

@@ -21,6 +21,7 @@ PROFILES = json.loads((FIXTURES / "truth" / "vulkan" / "profiles.json").read_tex
 @pytest.mark.parametrize(("spec", "word", "names"), [
     ("7900xtx", "vulkan", ["Vulkan0"]), ("7900xtx", "HIP", ["ROCm0"]), ("2x24GiB", "Metal", ["MTL0", "MTL1"]),
     ("4090,7900xtx", "vulkan", ["Vulkan0", "Vulkan1"]), ("24GiB", "cpu", []), ("3090", "sycl", ["SYCL0"]),
+    ("radeon-780m-32g", "rocm", ["ROCm0"]), ("arc-140v-32g", "sycl", ["SYCL0"]),
 ])
 def test_cards_are_renamed_and_renumbered(spec: str, word: str, names: list[str]) -> None:
     before = hypothetical(spec)
@@ -36,10 +37,22 @@ def test_remote_devices_stay() -> None:
 
 
 @pytest.mark.parametrize(("spec", "word", "says"), [
-    ("24GiB", "opengl", "cuda"), ("7900xtx", "cuda", "AMD Radeon RX 7900 XTX"), ("4090", "metal", "GeForce RTX 4090")])
+    ("24GiB", "opengl", "cuda"), ("7900xtx", "cuda", "AMD Radeon RX 7900 XTX"), ("4090", "metal", "GeForce RTX 4090"),
+    ("radeon-780m-32g", "cuda", "Radeon 780M"), ("arc-b580", "rocm", "Arc B580")])
 def test_what_cannot_be_is_named(spec: str, word: str, says: str) -> None:
     with pytest.raises(UsageError, match=says):
         driven(hypothetical(spec), word)
+
+
+@pytest.mark.parametrize(("description", "backend", "own"), [
+    ("AMD Radeon RX 7900 XTX (RADV NAVI31)", "Vulkan", "rocm"), ("NVIDIA GeForce RTX 3090", "Vulkan", "cuda"),
+    ("Apple M2 Max", "Vulkan", "metal"), ("AMD Radeon RX 6600", "OpenCL", "rocm")])
+def test_a_card_that_another_backend_listed_is_its_makers(description: str, backend: str, own: str) -> None:
+    listed = [Device(f"{backend}0", 1 << 30, 1 << 30, description, backend)]
+    assert len(driven(listed, own)) == 1
+    for word in {"rocm", "cuda", "metal", "musa", "cann"} - {own}:
+        with pytest.raises(UsageError, match="does not run on"):
+            driven(listed, word)
 
 
 def test_a_plan_for_another_backend_on_the_command_line() -> None:

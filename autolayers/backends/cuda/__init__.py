@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ...builds import NEWEST_RULES
 from ...units import MiB
-from ..backend import OFFLOAD_MIN_BATCH, Backend
+from ..backend import NVIDIA, OFFLOAD_MIN_BATCH, Backend
 from .fattn import ADA, AMD, with_converted_cache
 from .fusion import add_alloc_deps, with_shared_experts
 from .supported import supports_op
@@ -51,6 +51,7 @@ class CudaBuffers(Backend):
 class Cuda(CudaBuffers):
     name = "CUDA"
     own_cards = True
+    makers: tuple[str, ...] = NVIDIA
     host_buffer = "CUDA_Host"
     igpu_mmap = False
     offload_min_batch = OFFLOAD_MIN_BATCH
@@ -119,6 +120,7 @@ class Hip(Cuda):
     """`limits["gfx_target_version"]` of a device is its card's, as the driver has it (KFD): 110000 for gfx1100."""
 
     name = "ROCm"
+    makers = ("AMD", "Radeon")
     host_buffer = "ROCm_Host"
     nvidia = False
     blas = "ROCm BLAS"
@@ -164,6 +166,7 @@ def _gfx(version: int) -> int:
 
 class Musa(Cuda):
     name = "MUSA"
+    makers = ("MTT",)
     host_buffer = "MUSA_Host"
     proven = False
     nvidia = False

@@ -24,6 +24,7 @@ KERNELS = 64 * MiB             # estimate: what Metal counts as its own grew by 
 class Metal(Backend):
     name = "MTL"
     own_cards = True
+    makers = ("Apple",)
     alignment = 32
     has_igpu = False
     added: Mapping[str, str] = {

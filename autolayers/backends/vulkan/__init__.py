@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from ...builds import NEWEST_RULES
 from ...records import replace
-from ..backend import ALIGNMENT, COUNT, HYPER_CONNECTIONS, OFFLOAD_MIN_BATCH, SIZE, Backend
+from ..backend import ALIGNMENT, COUNT, HYPER_CONNECTIONS, NVIDIA, OFFLOAD_MIN_BATCH, SIZE, Backend
 from .limits import SMALLEST, Limits
 from .reorder import reorder
 from .reorder_before import reorder_before
@@ -100,7 +100,7 @@ class Vulkan(Backend):
     @property
     def may_be_nvidia(self) -> bool:
         description = self.device.description if self.device else ""
-        return not description or any(word in description for word in ("NVIDIA", "GeForce", "Quadro", "Tesla", "TITAN"))
+        return not description or any(word in description for word in NVIDIA)
 
     @property
     def _matrix_kinds(self) -> set[bool]:
