@@ -76,6 +76,7 @@ GENERATIONS: tuple[tuple[str, str, str], ...] = (
     ("RDNA1", "", r"RX 5[3567]\d\d|gfx101\d"),
     ("CDNA", "", r"Instinct|MI\d\d\d?X?\b|gfx9"),
     ("Vega", "", r"Vega|Radeon VII|RX [45]\d0\b|RADV (RENOIR|RAVEN)|gfx90c"),
+    ("Xe2 integrated", "", r"1[34]0V|B3[79]0|\((LNL|PTL)\)"),
     ("Xe integrated", "", r"UHD|Iris|HD Graphics|Arc\(TM\) Graphics$|\((MTL|TGL|ADL|RPL|KBL|CFL|CML)\b"),
     ("Arc", "", r"\bArc\b|Intel"),
     ("M5", "", r"Apple M5"),
@@ -87,7 +88,7 @@ FP16_PER_BANDWIDTH = {"Pascal": 25.0, "Volta": 125.0, "Turing": 160.0, "A100": 1
                       "Datacenter Blackwell": 290.0, "GB10": 450.0, "Blackwell": 240.0, "Ada": 320.0, "Ampere": 160.0,
                       "Strix Halo": 230.0, "RDNA3 integrated": 190.0, "RDNA2 integrated": 90.0,
                       "RDNA4": 300.0, "RDNA3": 128.0, "RDNA2": 75.0, "RDNA1": 40.0, "CDNA": 190.0, "Vega": 27.0,
-                      "Xe integrated": 80.0, "Arc": 240.0, "M5": 60.0, "Apple": 34.0}
+                      "Xe integrated": 80.0, "Xe2 integrated": 300.0, "Arc": 240.0, "M5": 60.0, "Apple": 34.0}
 FP16_UNKNOWN = 150.0
 
 # --- made by benchmarks/fit_speed.py

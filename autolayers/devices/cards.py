@@ -313,6 +313,7 @@ _BUILT_IN: tuple[tuple[str, str, tuple[int, ...]], ...] = (
     ("uhd-770", "Intel(R) UHD Graphics 770", (16, 32, 64)), ("iris-xe", "Intel(R) Iris(R) Xe Graphics", (8, 16, 32)),
     ("arc-mtl", "Intel(R) Arc(tm) Graphics (MTL)", (16, 32, 64)),
     ("arc-140t", "Intel(R) Arc(TM) 140T GPU", (16, 32, 64, 96)), ("arc-140v", "Intel(R) Arc(TM) 140V GPU", (16, 32)),
+    ("arc-b390", "Intel(R) Arc(TM) B390 GPU", (16, 32, 64, 96)),
 )
 
 for _name, _description, _sizes in _BUILT_IN:

@@ -13,7 +13,7 @@ _INTEGRATED: tuple[tuple[str, float, int], ...] = (
     (r"RADV RENOIR|gfx90c", 4.1, 51), (r"Vega \d+ Graphics|RADV RAVEN", 3.5, 38),
     (r"UHD Graphics 6\d\d|HD Graphics [56]\d\d|\((KBL|CFL|CML)\b", 0.9, 26), (r"UHD Graphics 7[35]0", 1.1, 40),
     (r"UHD Graphics 770", 1.6, 60), (r"Iris", 4.1, 40), (r"UHD Graphics", 2.0, 40), (r"\((TGL|ADL|RPL)\b", 4.1, 40),
-    (r"B3[79]0", 61.0, 136), (r"1[34]0V|\(LNL\)", 33.0, 136), (r"1[34]0T|\(ARL\)", 38.0, 90),
+    (r"B3[79]0|\(PTL\)", 61.0, 136), (r"1[34]0V|\(LNL\)", 33.0, 136), (r"1[34]0T|\(ARL\)", 38.0, 90),
     (r"Arc\(TM\) Graphics$|\(MTL\)", 9.4, 60),
 )
 

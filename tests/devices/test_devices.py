@@ -92,8 +92,11 @@ def test_every_card_is_found_by_its_own_key_and_is_plausible():
     ("Intel(R) UHD Graphics 620", "Xe integrated", 0.9, 26), ("Intel(R) UHD Graphics 770", "Xe integrated", 1.6, 60),
     ("Intel(R) Iris(R) Xe Graphics (TGL GT2)", "Xe integrated", 4.1, 40),
     ("Intel(R) Graphics (RPL-U)", "Xe integrated", 4.1, 40), ("Intel(R) Arc(TM) Graphics", "Xe integrated", 9.4, 60),
-    ("Intel(R) Arc(tm) Graphics (MTL)", "Xe integrated", 9.4, 60), ("Intel(R) Arc(TM) 140V GPU (16GB)", "Arc", 33, 136),
-    ("Intel(R) Graphics (LNL)", "Arc", 33, 136), ("Intel(R) Arc(TM) A770 Graphics", "Arc", None, None),
+    ("Intel(R) Arc(tm) Graphics (MTL)", "Xe integrated", 9.4, 60),
+    ("Intel(R) Arc(TM) 140V GPU (16GB)", "Xe2 integrated", 33, 136),
+    ("Intel(R) Graphics (LNL)", "Xe2 integrated", 33, 136),
+    ("Intel(R) Arc(TM) A770 Graphics", "Arc", None, None),
+    ("Intel(R) Arc(TM) B390 GPU", "Xe2 integrated", 61, 136), ("Intel(R) Arc(TM) 140T GPU (32GB)", "Arc", 38, 90),
     ("AMD Radeon RX 7900 XTX (RADV NAVI31)", "RDNA3", None, None), ("NVIDIA GeForce GTX 880M", "", None, None),
 ])
 def test_integrated_gpus_are_known_by_what_their_drivers_say(description: str, generation: str,
