@@ -81,7 +81,7 @@ def changes(evaluator: Evaluator, given: Params, policy: Policy, chosen: Candida
         yield {"flash_attn": "on"}
     if whole and may_split_tensors(evaluator, given):
         yield {"split_mode": "tensor", "n_gpu_layers": ALL}
-    if processor_alone(evaluator, given) and chosen.params.device is None:
+    if processor_alone(evaluator, given, policy) and chosen.params.device is None:
         yield {"device": ()}
     if given.n_parallel is None and use.n_seq_max > 1:
         single = replace(chosen.params, n_parallel=1)

@@ -159,7 +159,7 @@ def _alternatives(evaluator: Evaluator, cost: CostModel, at: Params, policy: Pol
             yield "layers", search.split.most(lambda n, p=params: replace(p, n_gpu_layers=n),  # type: ignore[misc]
                                               search.top)
             yield "none", evaluator.candidate(replace(params, n_gpu_layers=0), FULL)
-        if processor_alone(evaluator, at):
+        if processor_alone(evaluator, at, policy):
             yield "processor", evaluator.candidate(replace(params, device=(), n_gpu_layers=0), FULL)
         if not at.overrides and policy.strategy != "layers":
             for kind, make in _in_ram(evaluator, replace(params, n_gpu_layers=search.top)):

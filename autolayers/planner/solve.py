@@ -99,7 +99,7 @@ def solve(evaluator: Evaluator, given: Params, policy: Policy, cost: CostModel) 
         fitting = [answer for answer in answers if answer.fits]
         return cost.fastest(fitting) if fitting else next(iter(answers), None)
     found = _solved(evaluator, given, policy, cost)
-    if found is not None and processor_alone(evaluator, given) and _processor_wins(evaluator, cost, found):
+    if found is not None and processor_alone(evaluator, given, policy) and _processor_wins(evaluator, cost, found):
         alone = _solved(evaluator, replace(given, device=()), policy, cost)
         return alone if alone is not None and alone.fits else found
     devices = evaluator.machine.devices
@@ -114,14 +114,16 @@ def solve(evaluator: Evaluator, given: Params, policy: Policy, cost: CostModel) 
     return other if not found.fits or cost.speed(other).request * ORDER_GAIN <= cost.speed(found).request else found
 
 
-def processor_alone(evaluator: Evaluator, given: Params) -> bool:
+def processor_alone(evaluator: Evaluator, given: Params, policy: Policy) -> bool:
     """Whether leaving all devices out is worth a comparison: they are integrated GPUs, and nothing given chooses."""
     devices = evaluator.machine.devices
     return bool(devices) and all(device.kind == "igpu" for device in devices) and given.device is None \
-        and given.n_gpu_layers in (None, -1) and not given.overrides and given.split_mode in (None, "layer")
+        and given.n_gpu_layers in (None, -1) and not given.overrides and given.split_mode in (None, "layer") \
+        and policy.strategy != "layers" and policy.n_ctx != "max"
 
 
 def _processor_wins(evaluator: Evaluator, cost: CostModel, found: Candidate) -> bool:
+    """Whether the processor is predicted to answer faster than this launch by more than comparisons are off."""
     params = replace(found.params, device=(), overrides=(), tensor_split=None)
     use = evaluator.static(params)
     if use is None:

@@ -48,9 +48,14 @@ def test_the_processor_alone_is_planned_where_it_is_faster_by_more_than_predicti
     assert plan(E2B, "-c 8192", igpu(RADEON)).flags == ("-ngl", "36", "-c", "8192")
 
 
-@pytest.mark.parametrize("words", ["-ngl 99", "-dev Vulkan0", "-ot exps=CPU"])
+@pytest.mark.parametrize("words", ["-ngl 99", "-dev Vulkan0", "-ot exps=CPU", "--strategy layers"])
 def test_what_is_given_stays(words: str) -> None:
     assert "none" not in plan(E2B, f"-c 8192 {words}", igpu(UHD)).flags
+
+
+def test_all_layers_stay_on_the_gpu_with_the_largest_context() -> None:
+    found = plan(E2B, "--ctx max", igpu(UHD))
+    assert found.flags[:2] == ("-ngl", "36") and "none" not in found.flags
 
 
 def test_a_card_is_never_left_out() -> None:
