@@ -31,9 +31,10 @@ import autolayers  # noqa: E402
 from autolayers.backends import backend as row_of  # noqa: E402
 from autolayers.backends import canonical, speeds  # noqa: E402
 from autolayers.devices.device import Device  # noqa: E402
+from autolayers.devices.smbios import OF_PEAK  # noqa: E402
 from autolayers.flags.policy import read  # noqa: E402
 from autolayers.launch.speed_rows import CLASSES, check  # noqa: E402
-from autolayers.planner.cost import RAM_READ, Clock, CostModel  # noqa: E402
+from autolayers.planner.cost import Clock, CostModel  # noqa: E402
 from autolayers.planner.evaluate import Evaluator, Machine  # noqa: E402
 from autolayers.records import replace  # noqa: E402
 
@@ -213,7 +214,7 @@ def predict(row: Row, rates: dict, shared: speeds.Shared, old: dict, ram: dict, 
             rate = replace(rate, kernel=rate.kernel * old["kernel"])
         figures[name] = replace(device, rates=rate)
         if name in row.shared and row.ram in ram and not plain:
-            figures[name] = replace(figures[name], bandwidth=ram[row.ram] * 1e9 / RAM_READ)
+            figures[name] = replace(figures[name], bandwidth=ram[row.ram] * 1e9 / OF_PEAK)
     before = clock.devices, clock.host, clock.shared, clock.pipelined
     clock.devices, clock.shared = figures, shared
     if row.ram in ram and not plain:

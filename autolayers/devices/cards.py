@@ -305,7 +305,7 @@ CARDS = {
 }
 
 # Integrated GPUs that --gpu names, with what their drivers say and the RAM of machines that have them, GiB
-_BUILT_IN: tuple[tuple[str, str, tuple[int, ...]], ...] = (
+_INTEGRATED: tuple[tuple[str, str, tuple[int, ...]], ...] = (
     ("radeon-680m", "AMD Radeon 680M", (16, 32, 64)), ("radeon-780m", "AMD Radeon 780M Graphics", (16, 32, 64, 96)),
     ("radeon-860m", "AMD Radeon 860M Graphics", (16, 32, 64)),
     ("radeon-890m", "AMD Radeon 890M Graphics", (16, 32, 64, 96, 128)),
@@ -316,7 +316,7 @@ _BUILT_IN: tuple[tuple[str, str, tuple[int, ...]], ...] = (
     ("arc-b390", "Intel(R) Arc(TM) B390 GPU", (16, 32, 64, 96)),
 )
 
-for _name, _description, _sizes in _BUILT_IN:
+for _name, _description, _sizes in _INTEGRATED:
     for _gib in _sizes:      # Windows and amdgpu let half of the RAM be taken, Mesa's driver for Intel three quarters
         CARDS[f"{_name}-{_gib}g"] = Card(_description, _gib * 512, None, None, 0, 0.0, "", Vulkan.name, _gib)
 

@@ -1,21 +1,31 @@
-"""Integrated GPUs, whose memory is RAM: what of their speed is known by the description that drivers give."""
+"""Integrated GPUs, whose memory is RAM: what the descriptions that drivers give say of them."""
 
 from __future__ import annotations
 
 # A description, 10**12 fp16 operations per second (of matrix units where it has them, else twice fp32), and the peak of
 # the RAM beside it, 10**9 bytes per second: AMD's and Intel's newest as they are mostly sold, Intel's older ones as
 # machines that were measured had it (often one module)
-_INTEGRATED: tuple[tuple[str, float, int], ...] = (
-    (r"8[89]0M|RADV STRIX1|gfx1150", 23.8, 90), (r"860M|RADV KRACKAN|gfx1152", 12.3, 90), (r"840M", 5.9, 90),
-    (r"780M|RADV PHOENIX|gfx1103", 16.6, 90), (r"760M", 10.6, 90), (r"740M", 5.1, 90),
-    (r"680M|RADV REMBRANDT|gfx1035", 6.8, 77), (r"660M", 2.9, 77), (r"RADV VANGOGH", 3.3, 88),
-    (r"610M|RADV RAPHAEL|gfx103[67]", 1.1, 83),
+_KNOWN: tuple[tuple[str, float, int], ...] = (
+    (r"Radeon.* 8[89]0M|RADV STRIX1|gfx1150", 23.8, 90), (r"Radeon.* 860M|RADV KRACKAN|gfx1152", 12.3, 90),
+    (r"Radeon.* 840M", 5.9, 90), (r"Radeon.* 780M|RADV PHOENIX|gfx1103", 16.6, 90), (r"Radeon.* 760M", 10.6, 90),
+    (r"Radeon.* 740M", 5.1, 90), (r"Radeon.* 680M|RADV REMBRANDT|gfx1035", 6.8, 77), (r"Radeon.* 660M", 2.9, 77),
+    (r"RADV VANGOGH", 3.3, 88), (r"Radeon.* 610M|RADV RAPHAEL|gfx103[67]", 1.1, 83),
     (r"RADV RENOIR|gfx90c", 4.1, 51), (r"Vega \d+ Graphics|RADV RAVEN", 3.5, 38),
     (r"UHD Graphics 6\d\d|HD Graphics [56]\d\d|\((KBL|CFL|CML)\b", 0.9, 26), (r"UHD Graphics 7[35]0", 1.1, 40),
-    (r"UHD Graphics 770", 1.6, 60), (r"Iris", 4.1, 40), (r"UHD Graphics", 2.0, 40), (r"\((TGL|ADL|RPL)\b", 4.1, 40),
-    (r"B3[79]0|\(PTL\)", 61.0, 136), (r"1[34]0V|\(LNL\)", 33.0, 136), (r"1[34]0T|\(ARL\)", 38.0, 90),
-    (r"Arc\(TM\) Graphics$|\(MTL\)", 9.4, 60),
+    (r"UHD Graphics 770", 1.6, 60), (r"Intel.*Iris", 4.1, 40), (r"UHD Graphics", 2.0, 40),
+    (r"\((TGL|ADL|RPL)\b", 4.1, 40), (r"Arc.* B3[79]0|\(PTL\b", 61.0, 136), (r"Arc.* 1[34]0V|\(LNL\b", 33.0, 136),
+    (r"Arc.* 1[34]0T|\(ARL\b", 38.0, 90), (r"Arc\(TM\) Graphics$|\(MTL\b", 9.4, 60),
 )
+# How drivers call others; cards have a model number instead
+_OTHERS = (r"(?i)Intel.*\b(U?HD|Iris)\b|Intel.*\bArc\S* Graphics|Radeon.*\bGraphics|Radeon\S* \d{3,4}[MS]\b"
+           r"|\b(GB10|N1X|Thor|Orin|Xavier|nvgpu)\b")
+
+
+def is_integrated(description: str) -> bool:
+    """Whether a driver describes a GPU so that shares the processor's RAM."""
+    import re  # of few devices
+
+    return integrated(description) is not None or re.search(_OTHERS, description) is not None
 
 
 def integrated(description: str) -> tuple[float, float] | None:
@@ -23,5 +33,5 @@ def integrated(description: str) -> tuple[float, float] | None:
     mostly beside it in bytes per second; None where it is not known."""
     import re  # of few devices
 
-    found = next((row for row in _INTEGRATED if re.search(row[0], description)), None)
+    found = next((row for row in _KNOWN if re.search(row[0], description)), None)
     return None if found is None else (found[1] * 1e12, found[2] * 1e9)

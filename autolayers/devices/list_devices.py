@@ -16,16 +16,13 @@ from ..programs import NoAnswer, ask
 from ..records import replace
 from ..units import MiB
 from .device import Device
+from .integrated import is_integrated
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 _LINE = re.compile(r"^  (?P<name>\S+): (?P<description>.*) \((?P<total>\d{1,9}) MiB, (?P<free>\d{1,20}) MiB free\)\s*$")
-
-# Processors with graphics, as the drivers of Intel, AMD and NVIDIA call them; cards have a model number instead.
-_INTEGRATED = re.compile(r"Intel.*\b(U?HD|Iris)\b|Intel.*\bArc\S* Graphics|Radeon.*\bGraphics|Radeon\S* \d{3,4}[MS]\b"
-                         r"|\b(GB10|N1X|Thor|Orin|Xavier|nvgpu)\b", re.IGNORECASE)
 
 
 def query(program: str, environ: Mapping[str, str], rpc: Sequence[str] = (),
@@ -96,7 +93,7 @@ def parse(text: str) -> tuple[list[Device], list[str]]:
             warning = f"{name} says more is free than it has; taken is its total"
         elif free == total and known.free_is_total:
             warning = "free is the card's total: the driver does not say what others use"
-        kind = "rpc" if known.remote else "igpu" if _INTEGRATED.search(description) else "gpu"
+        kind = "rpc" if known.remote else "igpu" if is_integrated(description) else "gpu"
         listed.append(Device(name, total, min(free, total), description, canonical(prefix), kind,
                              includes_context=known.context_first, source="list-devices", warning=warning))
     return _as_used(listed, notes)

@@ -6,7 +6,7 @@ Linux: /sys/firmware/dmi/tables/DMI. A channel is 64 bits wide; modules of one c
 from __future__ import annotations
 
 _MODULE = 17
-_OF_PEAK = 0.9        # what reading reaches
+OF_PEAK = 0.9        # what reading reaches
 _MAX_SIZE = 1 << 20
 
 
@@ -41,7 +41,7 @@ def of_tables(data: bytes) -> float | None:
                 mega = speed * min(width, 128) if width not in (0, 0xFFFF) else speed * 64
                 speeds[key] = max(speeds.get(key, 0), mega)
         position = end + 2
-    return sum(speeds.values()) * 1e6 / 8 * _OF_PEAK if speeds else None
+    return sum(speeds.values()) * 1e6 / 8 * OF_PEAK if speeds else None
 
 
 def _channel(device: str, bank: str) -> str:

@@ -22,6 +22,7 @@ from math import exp, hypot, log
 from ..backends import backend, on
 from ..backends.speeds import BETWEEN, DOUBT, FP16_PER_BANDWIDTH, FP16_UNKNOWN, SHARED, generation_of, rates_of
 from ..devices.integrated import integrated
+from ..devices.smbios import OF_PEAK
 from ..flags.params import N_BATCH
 from ..flags.workload import CHAT
 from ..records import dataclass, lazy, replace
@@ -42,7 +43,6 @@ if TYPE_CHECKING:
 
 _MANY = 32                     # tokens from which on matrix kernels are those of prompts, and weights are copied
 _IGPU_BANDWIDTH = 51e9         # bytes per second of an integrated GPU that is not known: two channels of DDR4-3200
-RAM_READ = 0.9                 # of the peak of RAM that reading reaches
 RAM_BANDWIDTH = 38e9           # fits unknown machines best: two channels of DDR4-3200 have 51 at most
 _RAM_BANDWIDTH_NEW = 55e9      # and those with a card of 2025 on: mostly two channels of DDR5
 _BUS = 12e9
@@ -72,7 +72,7 @@ class Figures:
         built_in = integrated(device.description) if device.kind == "igpu" else None
         bandwidth = device.bandwidth or kind.bandwidth
         if device.kind == "igpu" and not device.bandwidth:
-            bandwidth = ram / RAM_READ if ram else built_in[1] if built_in else _IGPU_BANDWIDTH
+            bandwidth = ram / OF_PEAK if ram else built_in[1] if built_in else _IGPU_BANDWIDTH
         per_byte = kind.fp16_per_bandwidth or FP16_PER_BANDWIDTH.get(generation, FP16_UNKNOWN)
         fp16 = device.fp16_tflops * 1e12 if device.fp16_tflops else built_in[0] if built_in else bandwidth * per_byte
         network, round_trip = (0.0, 0.0) if device.kind != "rpc" else (
@@ -101,7 +101,7 @@ class HostFigures:
         shared = max([device.bandwidth or 0 for device in unified], default=0.0)
         beside = [found[1] for device in unified if (found := integrated(device.description))]
         new = any(generation_of(device) == "Blackwell" for device in machine.devices if device.kind != "rpc")
-        ram = machine.ram_bandwidth or shared or RAM_READ * max(beside, default=0.0) \
+        ram = machine.ram_bandwidth or shared or OF_PEAK * max(beside, default=0.0) \
             or (_RAM_BANDWIDTH_NEW if new else RAM_BANDWIDTH)
         bus = machine.bus_bandwidth or (_UNIFIED_BUS if unified else 0) \
             or min([device.link for device in machine.devices if device.link and device.kind != "rpc"], default=0.0) \

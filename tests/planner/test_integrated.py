@@ -10,8 +10,9 @@ from support import FIXTURES
 import autolayers
 from autolayers import Device
 from autolayers.devices.host import Host
+from autolayers.devices.smbios import OF_PEAK
 from autolayers.flags.policy import read
-from autolayers.planner.cost import RAM_READ, Figures
+from autolayers.planner.cost import Figures
 from autolayers.planner.evaluate import Machine
 from autolayers.planner.rivals import rivals_on
 
@@ -30,7 +31,7 @@ def plan(model: object, words: str, *devices: Device, rate: float | None = None)
 
 
 def test_it_reads_as_fast_as_the_ram_does_where_that_is_known() -> None:
-    assert Figures.of(igpu(RADEON), 45e9).bandwidth == 45e9 / RAM_READ and Figures.of(igpu(RADEON), 45e9).known
+    assert Figures.of(igpu(RADEON), 45e9).bandwidth == 45e9 / OF_PEAK and Figures.of(igpu(RADEON), 45e9).known
     assert Figures.of(igpu(RADEON)).bandwidth == 90e9 and not Figures.of(igpu(RADEON)).known
     assert Figures.of(igpu("a GPU that nobody knows")).bandwidth == 51e9
     assert Figures.of(igpu(RADEON, bandwidth=120e9), 45e9).bandwidth == 120e9
