@@ -109,7 +109,10 @@ def completed(device: Device) -> Device:
     """The device with its card's figures where its driver does not tell them."""
     from ..units import MiB
     from .cards import described as card_of
+    from .integrated import has_no_memory
 
+    if device.kind == "igpu" and has_no_memory(device.description):
+        device = replace(device, unified=True)
     card = card_of(device.description, device.total // MiB) if device.description else None
     if card is None or (device.uuid or "").startswith("MIG-"):     # an instance has a share of the card
         return device

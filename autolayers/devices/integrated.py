@@ -28,6 +28,12 @@ def is_integrated(description: str) -> bool:
     return integrated(description) is not None or re.search(_OTHERS, description) is not None
 
 
+def has_no_memory(description: str) -> bool:
+    """Whether all that lies on such an integrated GPU is in RAM: Intel's. The firmware may keep some of the RAM for
+    AMD's alone, which is then no part of what the system counts."""
+    return "Intel" in description
+
+
 def integrated(description: str) -> tuple[float, float] | None:
     """Operations per second (fp16) of an integrated GPU that a driver describes so, and the peak of the RAM that is
     mostly beside it in bytes per second; None where it is not known."""

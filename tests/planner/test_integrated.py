@@ -9,12 +9,14 @@ from support import FIXTURES
 
 import autolayers
 from autolayers import Device
+from autolayers.devices import completed, list_devices
 from autolayers.devices.host import Host
 from autolayers.devices.smbios import OF_PEAK
 from autolayers.flags.policy import read
 from autolayers.planner.cost import Figures
 from autolayers.planner.evaluate import Machine
 from autolayers.planner.rivals import rivals_on
+from autolayers.records import replace
 
 GiB = 1 << 30
 UHD, RADEON = "Intel(R) UHD Graphics 620", "AMD Radeon 780M Graphics (RADV PHOENIX)"
@@ -57,6 +59,19 @@ def test_what_is_given_stays(words: str) -> None:
 def test_all_layers_stay_on_the_gpu_with_the_largest_context() -> None:
     found = plan(E2B, "--ctx max", igpu(UHD))
     assert found.flags[:2] == ("-ngl", "36") and "none" not in found.flags
+
+
+def test_what_lies_on_intels_is_in_ram() -> None:
+    """Of a 17 GiB model no part is counted as beside the 13 GiB that a laptop has left."""
+    line = "Available devices:\n  Vulkan0: Intel(R) Iris(R) Xe Graphics (12288 MiB, 12288 MiB free)\n"
+    device = completed(list_devices.parse(line)[0][0])
+    assert device.in_ram
+    host = Host(16 * GiB, 13 * GiB, "meminfo", cores=4)
+    model = FIXTURES / "headers" / "qwen3-30b-a3b-q4_k_m.gguf"
+    found = autolayers.plan(model, ["-c", "8192"], devices=[device], host=host)
+    assert not found.fits and any("system memory" in line for line in found.warnings)
+    own = replace(device, description="AMD Radeon 780M Graphics (RADV PHOENIX)", unified=False)
+    assert not completed(own).in_ram
 
 
 def test_a_card_is_never_left_out() -> None:
