@@ -1,4 +1,4 @@
-"""The best split of consecutive layers over unequal devices."""
+"""Splits of consecutive layers over unequal devices: the fastest one after the other, and the fastest pipelined."""
 
 from __future__ import annotations
 
@@ -47,3 +47,28 @@ def best_partition(sizes: Sequence[int], seconds: Sequence[Sequence[float]], cap
         result.append(end - origin[end])
         end = origin[end]
     return tuple(reversed(result))
+
+
+def even_partition(sizes: Sequence[int], seconds: Sequence[Sequence[float]],
+                   capacities: Sequence[int]) -> tuple[int, ...] | None:
+    """Consecutive layers for each device so that all fit and the slowest device takes the least time, as pipelined
+    prompts want it; None if they cannot fit. Arguments as of best_partition."""
+    n = len(sizes)
+
+    def within(limit: float) -> list[int]:
+        """As many layers as fit, device by device, none of which takes longer than `limit`."""
+        split, layer = [], 0
+        for capacity, costs in zip(capacities, seconds, strict=True):
+            first, held, taken = layer, 0, 0.0
+            while layer < n and held + sizes[layer] <= capacity and taken + costs[layer] <= limit:
+                held, taken, layer = held + sizes[layer], taken + costs[layer], layer + 1
+            split.append(layer - first)
+        return split
+
+    low, high = 0.0, max((sum(costs) for costs in seconds), default=0.0) * (1 + 1e-9)
+    if sum(within(high)) < n:
+        return None
+    for _ in range(20):              # to a millionth of the whole
+        middle = (low + high) / 2
+        low, high = (low, middle) if sum(within(middle)) == n else (middle, high)
+    return tuple(within(high))

@@ -299,7 +299,7 @@ class Search:
         """`found`, or the same kind of placement with a context that costs a few per cent of the request."""
         use, limit = found.breakdown, self.cost.speed(found).request * CONTEXT_PRICE
         streams = use.n_ctx // max(1, use.n_ctx_seq)
-        if self.policy.n_ctx_min is not None or self.policy.strategy == "layers" or not found.params.n_gpu_layers:
+        if not self._pays_for_context() or not found.params.n_gpu_layers:
             return found
         for wanted in CONTEXTS:
             n_ctx = wanted * streams
@@ -310,6 +310,10 @@ class Search:
             if candidate is not None and candidate.fits and self.cost.speed(candidate).request <= limit:
                 return candidate
         return found
+
+    def _pays_for_context(self) -> bool:
+        """Whether a larger context may cost CONTEXT_PRICE: nothing given says which is enough."""
+        return self.policy.n_ctx_min is None and self.policy.strategy != "layers"
 
     def _kind(self, found: Candidate, params: Params) -> tuple[Callable[[int], Params], int, int] | None:
         """These flags with placements of the kind that `found` is of, by the number of layers that are (all) on the
@@ -359,7 +363,7 @@ class Search:
     def _fully_offloaded(self, params: Params) -> Candidate | None:
         span = self.contexts
         largest = self.split.best(self._all_layers(params, span.most))
-        if span.fixed or (largest is not None and not is_free(self.evaluator, params)):
+        if span.fixed or (largest is not None and (not is_free(self.evaluator, params) or self.policy.n_ctx == "max")):
             return largest
         # More context may cost hand-overs between GPUs, but no slower GPU (--ctx max takes that one too)
         hops = (len(self.evaluator.machine.devices) - 1) * self.cost.hop(params.n_ubatch or N_UBATCH)
@@ -375,29 +379,36 @@ class Search:
         if not is_free(self.evaluator, params):
             return largest_context(self.evaluator, lambda n: self._all_layers(params, n), span.least, span.most,
                                    span.step, self.fidelity)
-        return self._context_by_split(params, smallest, limit)
+        if self.policy.n_ctx == "max":
+            return self._context_by_split(params, smallest, span.most, float("inf"))
+        found = smallest
+        if self._pays_for_context():
+            wanted = min(span.most, CONTEXTS[0] * (span.step // 256))
+            found = self._context_by_split(params, smallest, wanted, limit * CONTEXT_PRICE)
+        return self._context_by_split(params, found, span.most, max(limit, self.cost.speed(found).request))
 
-    def _context_by_split(self, params: Params, smallest: Candidate, limit: float) -> Candidate | None:
-        """The largest context of a fully offloaded launch whose request takes at most `limit` seconds; the split may
-        change with the context. `smallest` is the launch at the smallest one."""
-        span = self.contexts
-        assert span.least is not None and span.most is not None
-        low, high, best = span.least, span.most, smallest
-        near = max(span.step, (span.most - span.least) // 64 // span.step * span.step)
-        while high - low > near:
-            steps = (high - low) // near
+    def _context_by_split(self, params: Params, smallest: Candidate, most: int, limit: float) -> Candidate:
+        """The largest context up to `most` of a fully offloaded launch whose request takes at most `limit` seconds; the
+        split may change with the context. `smallest` is a launch with less."""
+        step = self.contexts.step
+        low, high, best = smallest.breakdown.n_ctx, most + step, smallest
 
-            def promising(n: int, low: int = low) -> bool:
-                return self.split.lower_bound(self._all_layers(params, low + near * n)) <= limit
+        def promising(steps: int) -> bool:
+            bound = self.split.lower_bound(self._all_layers(params, low + steps * step))
+            return bound <= limit and bound != float("inf")
 
-            guess = max(min(low + near * last(0, steps, promising), high - near), low + near)
+        while high - low > max(step, low // 32):
+            steps = last(0, (high - 1 - low) // step, promising)
+            if not steps:
+                break
+            guess = low + steps * step
             candidate = self.split.best(self._all_layers(params, guess))
             if candidate is None or self.cost.speed(candidate).request > limit:
                 high = guess
             else:
                 low, best = guess, candidate
         shape = best.params
-        found = largest_context(self.evaluator, lambda n: replace(shape, n_ctx=n), low, high, span.step, self.fidelity)
+        found = largest_context(self.evaluator, lambda n: replace(shape, n_ctx=n), low, most, step, self.fidelity)
         return found or best
 
     # --- partially offloaded

@@ -5,7 +5,7 @@ from __future__ import annotations
 from ..flags.params import N_UBATCH
 from ..records import replace
 from .cost import layer_devices
-from .partition import best_partition
+from .partition import best_partition, even_partition
 from .search import FIRST_GUESS, largest_count, last
 
 TYPE_CHECKING = False
@@ -145,8 +145,21 @@ class TensorSplit:
         costs = self.cost.layer_seconds(params, n_ctx or 1 << 60)
         seconds = [costs[name][-count:] for name in names]
         visits = [self.cost.visits(name, n_ubatch) for name in names]
-        split = best_partition(sizes, seconds, capacities, self.cost.hop(n_ubatch), visits)
-        return None if split is None else tuple(float(n) for n in split)
+        splits = [best_partition(sizes, seconds, capacities, self.cost.hop(n_ubatch), visits)]
+        if splits[0] is None:
+            return None
+        if self._pipelined(params):
+            splits.append(even_partition(sizes, seconds, capacities))
+        found = [tuple(map(float, split)) for split in dict.fromkeys(splits) if split is not None]
+        static = self.evaluator.static(params)
+        if len(found) == 1 or static is None:
+            return found[0]
+        return min(found, key=lambda split: self.cost.predict(replace(params, tensor_split=split), static).request)
+
+    def _pipelined(self, params: Params) -> bool:
+        """Whether prompts may overlap on several devices, so that an even split may be the fastest."""
+        static = self.evaluator.static(params)
+        return static is not None and self.cost.clock(params, static).pipelined
 
     def _refined(self, params: Params, ram: bool) -> Candidate | None:
         """The split that is best by the known overheads, corrected by what is measured until it fits and no other
