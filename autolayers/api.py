@@ -7,8 +7,8 @@
 
 from __future__ import annotations
 
-from .devices.host import Host
 from .errors import LaunchRefused, UsageError
+from .machine import Host
 from .memory.breakdown import Breakdown
 from .memory.companions import NONE, Companions
 from .memory.estimate import Estimator
@@ -21,15 +21,15 @@ if TYPE_CHECKING:
     from os import PathLike
     from typing import Any
 
-    from .devices.device import Device
     from .flags.params import Params
     from .flags.parse import Arguments
     from .flags.policy import Policy
+    from .machine import Device
     from .model import Model
     from .planner import FitChoice, Plan
-    from .planner.groups import AnyOf, Groups
-    from .planner.multi import Together
-    from .planner.rivals import Rival
+    from .planner.compare.rivals import Rival
+    from .planner.several.groups import AnyOf, Groups
+    from .planner.several.multi import Together
 
 __all__ = ["companions_of", "estimate", "fit_choice", "machine_for", "plan", "plan_any", "plan_groups",
            "plan_together"]
@@ -63,11 +63,11 @@ def plan(model: Model | str | PathLike[str], words: Sequence[str] | Params | Arg
 def plan_together(models: Sequence[Model | str | PathLike[str]], words: Sequence[str] | Params | Arguments = (),
                   devices: Sequence[Device | str] | None = None, host: Host | None = None,
                   environ: Mapping[str, str] | None = None, *, weights: Sequence[float] = ()) -> Together:
-    """Plans models that are to be loaded at once, with the same given flags for each; see planner.multi. `weights` say
-    how much each one's seconds count, by default all the same. Raises what `plan` raises."""
+    """Plans models that are to be loaded at once, with the same given flags for each. `weights` say how much each
+    one's seconds count, by default all the same. Raises what `plan` raises."""
     params, policy = _asked(words, environ, devices)
     machine, notes = machine_for(params, policy, devices, host, environ)
-    from .planner.multi import plan_together_on
+    from .planner.several.multi import plan_together_on
 
     models = _read_all(models)
     return plan_together_on(models, params, policy, machine, companions_of(params, words), notes,
@@ -77,11 +77,11 @@ def plan_together(models: Sequence[Model | str | PathLike[str]], words: Sequence
 def plan_groups(models: Sequence[Model | str | PathLike[str]], words: Sequence[str] | Params | Arguments = (),
                 devices: Sequence[Device | str] | None = None, host: Host | None = None,
                 environ: Mapping[str, str] | None = None, *, weights: Sequence[float] = ()) -> Groups:
-    """Plans models that take turns: groups that fit at the same time; see planner.groups. `weights` say how often each
-    model is asked for, by default all the same. Raises what `plan` raises."""
+    """Plans models that take turns: groups that fit at the same time. `weights` say how often each model
+    is asked for, by default all the same. Raises what `plan` raises."""
     params, policy = _asked(words, environ, devices)
     machine, notes = machine_for(params, policy, devices, host, environ)
-    from .planner.groups import plan_groups_on
+    from .planner.several.groups import plan_groups_on
 
     models = _read_all(models)
     return plan_groups_on(models, params, policy, machine, companions_of(params, words), notes,
@@ -91,13 +91,13 @@ def plan_groups(models: Sequence[Model | str | PathLike[str]], words: Sequence[s
 def plan_any(models: Sequence[Model | str | PathLike[str]], words: Sequence[str] | Params | Arguments = (),
              devices: Sequence[Device | str] | None = None, host: Host | None = None,
              environ: Mapping[str, str] | None = None) -> AnyOf:
-    """Plans models of which any `most` fit at once, as many as may be; see planner.groups. Raises what `plan`
+    """Plans models of which any `most` fit at once, as many as may be; see planner.several.groups. Raises what `plan`
     raises."""
     from .flags.policy import read
 
     params, policy = read(words, environ)
     machine, notes = machine_for(params, policy, devices, host, environ)
-    from .planner.groups import plan_any_on
+    from .planner.several.groups import plan_any_on
 
     return plan_any_on(_read_all(models), params, policy, machine, companions_of(params, words), notes)
 
@@ -117,7 +117,7 @@ def rivals(model: Model, words: Sequence[str] | Params | Arguments, devices: Seq
     """The plan's launch and those that its predictions cannot tell from it, five at most; see planner.rivals. Raises
     what `plan` raises, and DoesNotFit."""
     from .flags.policy import read
-    from .planner.rivals import rivals_on
+    from .planner.compare.rivals import rivals_on
 
     params, policy = read(words, None)
     machine, _ = machine_for(params, policy, devices, host)

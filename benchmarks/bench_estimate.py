@@ -23,10 +23,10 @@ HEADERS = ROOT / "fixtures" / "headers"
 sys.path.insert(0, str(ROOT))
 
 from autolayers import estimate, plan  # noqa: E402
-from autolayers.devices.device import Device  # noqa: E402
 from autolayers.flags.parse import parse  # noqa: E402
 from autolayers.ggml.types import TYPES  # noqa: E402
 from autolayers.gguf import TensorInfo, read_header  # noqa: E402
+from autolayers.machine import Device  # noqa: E402
 from autolayers.model import read_model  # noqa: E402
 
 U32, I32, F32, BOOL, STR = 4, 5, 6, 7, 8

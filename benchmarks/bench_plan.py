@@ -19,7 +19,7 @@ sys.path.insert(0, str(ROOT))
 import autolayers  # noqa: E402
 from autolayers import Device  # noqa: E402
 from autolayers.memory.estimate import Estimator  # noqa: E402
-from autolayers.planner.cost import CostModel  # noqa: E402
+from autolayers.work.speed import CostModel  # noqa: E402
 
 QUESTIONS = (
     ("llama-3.1-8b-q4_k_m", "--gpu 24GiB", "all fits at once"),

@@ -2,7 +2,7 @@
 
 Prints how far predictions are off by class, once with all rows known (fitted) and once with each row predicted by
 constants that were fitted without its source; --docs keeps those tables in docs/speeds.md. --write puts the constants
-into autolayers/backends/speeds.py, and --rows FILE adds rows, such as `autolayers tune --share` writes.
+into autolayers/work/rates.py, and --rows FILE adds rows, such as `autolayers tune --share` writes.
 
 Least squares on log(predicted / measured) with Huber's loss; a source of n rows weighs as sqrt(n). A generation's
 constants are drawn to those of its backend, and those to the start values, so that few rows move them little. What only
@@ -29,14 +29,15 @@ sys.path.insert(0, str(ROOT))
 
 import autolayers  # noqa: E402
 from autolayers.backends import backend as row_of  # noqa: E402
-from autolayers.backends import canonical, speeds  # noqa: E402
-from autolayers.devices.device import Device  # noqa: E402
+from autolayers.backends import canonical  # noqa: E402
 from autolayers.devices.smbios import OF_PEAK  # noqa: E402
 from autolayers.flags.policy import read  # noqa: E402
 from autolayers.launch.speed_rows import CLASSES, check  # noqa: E402
-from autolayers.planner.cost import Clock, CostModel  # noqa: E402
-from autolayers.planner.evaluate import Evaluator, Machine  # noqa: E402
+from autolayers.machine import Device, Machine  # noqa: E402
+from autolayers.planner.evaluate import Evaluator  # noqa: E402
 from autolayers.records import replace  # noqa: E402
+from autolayers.work import rates as speeds  # noqa: E402
+from autolayers.work.speed import Clock, CostModel  # noqa: E402
 
 ROWS = ROOT / "fixtures" / "speeds" / "speeds.jsonl"
 MODELS = [ROOT / "fixtures" / folder for folder in ("headers", "speeds/models", "more/headers", "real/headers")]
@@ -393,7 +394,7 @@ def number(value: float) -> str:
 
 def write(tables: tuple, rows: list[Row], doubt: dict[tuple[str, str], float],
           between: dict[tuple[str, str], float]) -> None:
-    """Puts the constants between their marks in speeds.py."""
+    """Puts the constants between their marks in rates.py."""
     rates, shared, _, _ = tables
     count = Counter(key for row in rows for key in set(row.keys))
     shared_text = ",\n                ".join(f"{name}={number(value)}" for name, value in vars(shared).items())
@@ -411,7 +412,7 @@ def write(tables: tuple, rows: list[Row], doubt: dict[tuple[str, str], float],
     lines += [f'    ("{name}", "{kind}"): {between.get((name, kind), doubt[name, kind]):.2f},'
               for kind in ("tg", "pp") for name in CLASSES]
     lines += ["}", ""]
-    file = ROOT / "autolayers" / "backends" / "speeds.py"
+    file = ROOT / "autolayers" / "work" / "rates.py"
     text = file.read_text()
     begin, end = text.index("# --- made by"), text.index("# --- end")
     head = text[begin:text.index("\n", begin) + 1]
@@ -451,7 +452,7 @@ START = {
 def main() -> None:
     options = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     options.add_argument("--rows", type=Path, action="append", default=[], help="more rows")
-    options.add_argument("--write", action="store_true", help="put the constants into speeds.py")
+    options.add_argument("--write", action="store_true", help="put the constants into rates.py")
     options.add_argument("--docs", action="store_true", help="write docs/speeds.md")
     options.add_argument("--quick", action="store_true", help="leave out the fits without a source")
     options.add_argument("--show", type=int, default=0, help="so many of the worst rows")

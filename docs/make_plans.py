@@ -2,7 +2,7 @@
 
     python docs/make.py plans        (a minute; not among what make.py makes or checks unasked)
 
-Headers are the fixtures'; --fit's answer is autolayers.planner.fit. tests/planner/test_fit.py asks the real
+Headers are the fixtures'; --fit's answer is autolayers.planner.one.fit. tests/planner/test_fit.py asks the real
 llama-server and llama-fit-params for every cell of it.
 """
 
@@ -14,7 +14,7 @@ import sys
 import autolayers
 from autolayers.flags.params import N_UBATCH, Params
 from autolayers.planner import FitChoice, Plan
-from autolayers.planner.cost import Speed
+from autolayers.work.speed import Speed
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 

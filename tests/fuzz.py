@@ -32,7 +32,6 @@ from support import FIXTURES, gpus
 from autolayers import cli
 from autolayers.api import plan
 from autolayers.devices import hypothetical, list_devices, measure
-from autolayers.devices.host import Host
 from autolayers.errors import AutolayersError
 from autolayers.flags.check import read
 from autolayers.flags.own import COMMANDS, FLAGS
@@ -41,6 +40,7 @@ from autolayers.flags.table import ARGUMENTS
 from autolayers.gguf import ArrayInfo, Header, read_header
 from autolayers.launch import observations
 from autolayers.launch.log import LogReader
+from autolayers.machine import Host
 from autolayers.model import Model
 from autolayers.model.hparams import FIELDS
 from autolayers.ollama import modelfile

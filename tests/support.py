@@ -11,9 +11,9 @@ from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 
-from autolayers.devices.device import Device
 from autolayers.flags.parse import parse
 from autolayers.gguf import BY_NAME, FileInfo, Header, TensorInfo, n_bytes, read_header
+from autolayers.machine import Device
 from autolayers.memory.weights import Placement, place_weights
 from autolayers.model import Model, read_model
 

@@ -16,13 +16,14 @@ PACKAGE = ROOT / "autolayers"
 FLOORS = (
     ("errors", "records", "garbage"),
     ("units", "quoting"),
-    ("programs", "state", "net", "ggml", "parallel"),
+    ("programs", "state", "net", "ggml", "parallel", "machine"),
     ("gguf", "flags", "output"),
     ("builds", "model"),
     ("backends", "bundled"),
     ("devices", "sources"),
     ("graph",),
     ("memory",),
+    ("work",),
     ("planner",),
     ("api",),
     ("report", "launch", "ollama", "rules"),
@@ -30,8 +31,8 @@ FLOORS = (
     ("cli",),
 )
 LEVEL = {part: level for level, parts in enumerate(FLOORS) for part in parts}
-# A backend answers for a Device, whose record lies with those who find devices: its type alone is named upward.
-TYPES_ONLY = {("backends", "devices")}
+# Until work takes what it needs instead of an Evaluator
+TYPES_ONLY = {("work", "planner")}
 
 
 def imports(path: Path) -> list[tuple[str, int, bool]]:

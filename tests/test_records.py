@@ -5,8 +5,8 @@ import dataclasses
 import pytest
 
 from autolayers import records
-from autolayers.devices.device import Device
 from autolayers.flags.params import Params
+from autolayers.machine import Device
 
 
 def both(frozen=True):

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ..builds import Rules
-    from ..devices.device import Device
+    from ..machine import Device
 
 __all__ = ["ALIASES", "BACKENDS", "CPU", "DEFAULT", "HOST", "REPACK", "Backend", "Cpu", "Cuda", "Hip", "backend",
            "backend_of", "canonical", "failed_allocations", "on", "together"]

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Mapping
 
     from ..builds import Rules
-    from ..devices.device import Device
     from ..ggml.scheduler import AddAllocDep
+    from ..machine import Device
     from .ops import Ops, Parts
 
     Limit = tuple[Callable[[int], bool], str]

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Hashable
 
     from ..builds import Rules
-    from ..devices.device import Device
+    from ..machine import Device
 
 _GAPS = 4                    # of the parts that a quantised weight is cut into
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Mapping
 
     from ..builds import Rules
-    from ..devices.device import Device
+    from ..machine import Device
 
 _UNARY = frozenset((
     "SGN", "ABS", "NEG", "STEP", "RELU", "HARDSIGMOID", "TANH", "GELU", "SILU", "SIGMOID", "HARDSWISH", "GELU_QUICK",

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from ..flags.policy import Policy
     from ..model import Model
     from ..planner import Machine
-    from ..planner.choose import Choice
+    from ..planner.compare.choose import Choice
     from ..sources.offers import Offer
 
 
@@ -27,7 +27,7 @@ def main(words: list[str]) -> int:
     """Prints the table and the advice; 5 where nothing fits."""
     from ..api import companions_of, machine_for
     from ..parallel import in_processes
-    from ..planner.choose import advise, assess, wanted_ctx
+    from ..planner.compare.choose import advise, assess, wanted_ctx
 
     arguments = read("choose", words, os.environ)
     own, params, policy = arguments.own, arguments.params, read_policy(arguments.own)
@@ -73,8 +73,8 @@ def main(words: list[str]) -> int:
 def _cards(offered: list[Offer], arguments: Arguments, policy: Policy) -> int:
     """Prints which cards run the one model; 5 where none does."""
     from ..api import companions_of
-    from ..planner.choose import wanted_ctx
-    from ..planner.which_card import find
+    from ..planner.compare.cards import find
+    from ..planner.compare.choose import wanted_ctx
 
     form = str(arguments.own.get("format") or "text")
     if policy.gpu or policy.machine or policy.backend or policy.budget:
@@ -143,7 +143,7 @@ def _models(offered: list[Offer], arguments: Arguments) -> tuple[list[Offer], li
 
 def _print(form: str, names: list[str], answered: list[tuple[Offer, Choice]], machine: Machine, n_ctx: int,
            taken: tuple[str, ...]) -> None:
-    from ..planner.choose import advise
+    from ..planner.compare.choose import advise
     from ..report.choose import advice_words, choices_text
 
     labels, choices = [offer.name for offer, _ in answered], [choice for _, choice in answered]

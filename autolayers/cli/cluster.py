@@ -17,7 +17,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from ..devices.cluster_file import Cluster
     from ..flags.parse import Arguments
-    from ..planner.cluster import Together
+    from ..planner.compare.cluster import Together
 
 
 def main(words: list[str]) -> int:
@@ -25,7 +25,7 @@ def main(words: list[str]) -> int:
     from ..api import companions_of
     from ..devices.cluster_file import asked
     from ..devices.cluster_file import read as read_cluster
-    from ..planner.cluster import plan_cluster
+    from ..planner.compare.cluster import plan_cluster
 
     arguments = read("cluster", words, os.environ)
     names = list(arguments.positional)

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from typing import Any
 
-    from ..devices.device import Device
+    from ..machine import Device
 
 _SURE = {
     "nvml": "from the driver (NVML); a CUDA context will still take its part",

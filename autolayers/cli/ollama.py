@@ -24,7 +24,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from ..devices import Device, Host
+    from ..machine import Device, Host
 
 # Own flags that the planner reads itself
 _PLANNER = ("--budget", "--margin", "--llama-build")
@@ -77,7 +77,7 @@ class _Request:
     def devices(self, remote: bool) -> tuple[list[Device], Host | None]:
         """What to plan for. `remote`: the model will run where the server is."""
         from .. import devices
-        from ..devices.host import Host
+        from ..machine import Host
 
         ram = Host(self.own["ram"], self.own["ram"], "given") if "ram" in self.own else None
         if "gpu" in self.own:

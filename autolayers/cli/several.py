@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from ..model import Model
     from ..model.models import Models
     from ..planner import Plan
-    from ..planner.groups import Groups
-    from ..planner.multi import Together
+    from ..planner.several.groups import Groups
+    from ..planner.several.multi import Together
 
 
 def at_once(names: list[str], arguments: Arguments, form: str) -> int:

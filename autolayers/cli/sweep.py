@@ -18,13 +18,13 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from ..planner.sweep import Case, Point
+    from ..planner.compare.sweep import Case, Point
 
 
 def main(words: list[str]) -> int:
     """Prints the sweep's table, bars, CSV or JSON."""
     from ..api import companions_of, machine_for
-    from ..planner.sweep import cases, sweep
+    from ..planner.compare.sweep import cases, sweep
 
     arguments = read("sweep", words, os.environ)
     own, params, policy = arguments.own, arguments.params, read_policy(arguments.own)

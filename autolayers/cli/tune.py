@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from ..launch.command import WrappedCommand
     from ..launch.tune import Measured, Outcome
     from ..planner import Plan
-    from ..planner.rivals import Rival
+    from ..planner.compare.rivals import Rival
 
 LIMIT = 300.0      # seconds
 _INTERRUPTED = 130

@@ -9,9 +9,9 @@
 from __future__ import annotations
 
 from ..backends import Cuda
+from ..machine import Device, Host
 from ..records import dataclass, replace
-from .device import Device, hypothetical, numbered
-from .host import Host
+from .given import hypothetical, numbered
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

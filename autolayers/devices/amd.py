@@ -10,8 +10,8 @@ import os
 import re
 
 from ..backends import Hip
+from ..machine import Device
 from ..records import replace
-from .device import Device
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -19,9 +19,9 @@ import re
 from ..backends import CPU
 from ..backends.rpc import Rpc, RpcCpu
 from ..errors import UsageError
+from ..machine import MAX_DEVICES, Device
 from ..records import dataclass, replace
 from ..units import human
-from .device import MAX_DEVICES, Device
 from .machine_file import parse
 
 TYPE_CHECKING = False
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from typing import Any
 
-    from .host import Host
+    from ..machine import Host
 
 PORT = 50052               # ggml-rpc-server's default
 _LARGER = 1.1              # than the file's memory of a device: what a server may say

@@ -8,8 +8,9 @@ from __future__ import annotations
 from ..backends import ALIASES, BACKENDS, CPU, backend
 from ..backends.vulkan import Vulkan
 from ..errors import UsageError
+from ..machine import Device
 from ..records import replace
-from .device import Device, numbered
+from .given import numbered
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

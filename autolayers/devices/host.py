@@ -8,34 +8,11 @@ Files: Linux's Documentation/filesystems/proc.rst, admin-guide/cgroup-v2.rst, ad
 from __future__ import annotations
 
 from ..errors import DeviceError
-from ..records import dataclass
-from ..units import parse_size
+from ..machine import Host
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator
-
-
-@dataclass(frozen=True)
-class Host:
-    """System RAM in bytes; `available` is what can be taken without swapping. Rates are bytes per second, None where
-    they are not known."""
-
-    total: int
-    available: int
-    source: str   # meminfo, psutil, "cgroup" where a container's limit is what counts, given
-    bandwidth: float | None = None     # of reading RAM
-    bus: float | None = None           # from RAM to the first GPU
-    cores: int | None = None           # physical ones that may be used
-    disk: float | None = None          # of reading files
-    bandwidth_source: str = ""         # measured, smbios (the firmware's tables), given
-    threads: int | None = None         # to compute with, where llama.cpp's default is wrong
-
-    @classmethod
-    def hypothetical(cls, size: str) -> Host:
-        """A host of that much available RAM: `--ram 64GiB`. Raises UsageError."""
-        size_ = parse_size(size)
-        return cls(size_, size_, "given")
 
 
 def read(root: str = "/") -> Host:

@@ -12,10 +12,10 @@ import re
 
 from ..backends import backend, canonical
 from ..errors import DeviceError
+from ..machine import Device
 from ..programs import NoAnswer, ask
 from ..records import replace
 from ..units import MiB
-from .device import Device
 from .integrated import is_integrated
 
 TYPE_CHECKING = False

@@ -12,10 +12,9 @@ from __future__ import annotations
 from ..backends import BACKENDS, DEFAULT, backend_of, canonical
 from ..backends import backend as row_of
 from ..errors import UsageError
+from ..machine import MAX_DEVICES, Device, Host
 from ..records import replace
 from ..units import MiB
-from .device import MAX_DEVICES, Device
-from .host import Host
 from .measure import BUS
 
 TYPE_CHECKING = False
@@ -160,8 +159,6 @@ def _complete(card: Device | None, values: dict[str, Any], what: str, before: li
 
 def _card(name: object, values: Mapping[str, Any], what: str) -> Device | None:
     """The card's Device; None where there is no such card but the file has the memory itself."""
-    from .device import Device as Card
-
     if name is None:
         return None
     if not isinstance(name, str):
@@ -170,7 +167,7 @@ def _card(name: object, values: Mapping[str, Any], what: str) -> Device | None:
         from .cards import find
 
         find(name)
-        return Card.hypothetical(name)
+        return Device.hypothetical(name)
     except UsageError as error:
         if values.get("total"):
             return None

@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 
 from ..backends.metal import Metal
-from .device import Device
+from ..machine import Device
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -14,9 +14,9 @@ import sys
 from contextlib import suppress
 
 from ..backends import Cuda
+from ..machine import Device
 from ..records import replace
 from . import visible
-from .device import Device
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

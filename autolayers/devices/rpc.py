@@ -5,8 +5,8 @@ from __future__ import annotations
 from ..backends import CPU
 from ..backends.rpc import Rpc, RpcCpu
 from ..errors import UsageError
+from ..machine import Device
 from ..records import replace
-from .device import Device
 from .rpc_protocol import Served, address, ask
 
 TYPE_CHECKING = False

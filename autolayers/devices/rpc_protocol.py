@@ -8,9 +8,9 @@ a model does not answer.
 from __future__ import annotations
 
 from ..errors import DeviceError
+from ..machine import MAX_DEVICES
 from ..net import Limit, one_line
 from ..records import dataclass
-from .device import MAX_DEVICES
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

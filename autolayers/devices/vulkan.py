@@ -12,7 +12,7 @@ from __future__ import annotations
 import sys
 
 from ..backends.vulkan import Vulkan
-from .device import Device
+from ..machine import Device
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

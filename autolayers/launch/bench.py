@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
     from typing import Any
 
-    from ..planner.rivals import Trial
+    from ..planner.compare.rivals import Trial
 
 # How llama-bench says a field of Params: (flag, its value), and what older builds call it
 ROWS: dict[str, tuple[str, Callable[[Any], str]]] = {

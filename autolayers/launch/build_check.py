@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from ..builds import Build
-    from ..devices.device import Device
+    from ..machine import Device
     from .log import LaunchLog
 
 PATIENCE = 60.0          # seconds for one load

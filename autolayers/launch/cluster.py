@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from ..devices.cluster_file import Box, Cluster
-    from ..devices.device import Device
     from ..flags.parse import Arguments
-    from ..planner.cluster import Use
+    from ..machine import Device
+    from ..planner.compare.cluster import Use
 
 OPEN = ("ggml-rpc-server has no authentication and no encryption: whoever reaches its port uses the GPU and can crash "
         "or take over the server. Keep it in a network of its own.")

@@ -20,9 +20,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from typing import Any
 
-    from ..devices.device import Device
-    from ..devices.host import Host
     from ..flags.parse import Arguments
+    from ..machine import Device, Host
     from ..model import Model
     from ..planner import Plan
     from .command import WrappedCommand

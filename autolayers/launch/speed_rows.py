@@ -18,10 +18,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
     from typing import Any
 
-    from ..devices.device import Device
-    from ..devices.host import Host
+    from ..machine import Device, Host
     from ..model import Model
-    from ..planner.rivals import Trial
+    from ..planner.compare.rivals import Trial
     from .tune import Measured
 
 KINDS = ("tg", "pp")

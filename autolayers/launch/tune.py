@@ -10,7 +10,7 @@ import time
 
 from ..flags.params import N_UBATCH
 from ..output import say
-from ..planner.rivals import Trial
+from ..planner.compare.rivals import Trial
 from ..records import dataclass, replace
 from .bench import BenchFailed, Rates, in_its_words
 from .bench import measure as measure_once
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from ..flags.workload import Workload
-    from ..planner.rivals import Rival
+    from ..planner.compare.rivals import Rival
     from .bench import Program
 
 CLOSE = 1.1           # launches within this of the best are measured again

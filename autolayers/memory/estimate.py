@@ -32,8 +32,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from ..backends.ops import Matmul, Ops, Parts
-    from ..devices.device import Device
     from ..flags.params import Params
+    from ..machine import Device
     from ..model import Model
     from .cache import Layers, Memory
     from .compute import Measured

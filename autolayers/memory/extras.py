@@ -27,8 +27,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ..devices.device import Device
     from ..flags.params import Params
+    from ..machine import Device
     from .cache import Memory
     from .companions import Companions
     from .context import Context

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ..backends import DEFAULT
-from ..devices.device import Device
+from ..machine import Device
 from ..records import dataclass
 from .estimate import Estimator
 

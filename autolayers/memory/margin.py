@@ -21,8 +21,8 @@ from .breakdown import CONTEXTS, Breakdown, Usage
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from ..devices.device import Device
     from ..flags.params import Params
+    from ..machine import Device
     from ..model import Model
     from .breakdown import Static
 

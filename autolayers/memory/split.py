@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ..builds import Rules
-    from ..devices.device import Device
     from ..flags.params import Params
+    from ..machine import Device
 
 _FLOAT = Struct("f")
 

@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 
     from ..backends import Backend
     from ..builds import Rules
-    from ..devices.device import Device
     from ..flags.params import Params
+    from ..machine import Device
     from ..model import Model, Weight
     from ..model.architectures import Architecture
     from .ecmascript import TensorMatcher

@@ -20,7 +20,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from ..devices import Device, Host
+    from ..machine import Device, Host
     from ..planner import FitChoice, Plan
     from .settings import Settings
     from .target import Target

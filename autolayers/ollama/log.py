@@ -24,7 +24,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from ..devices import Device
+    from ..machine import Device
 
 _OFFLOADED = re.compile(r"offloaded (\d{1,9})/(\d{1,9}) layers to GPU")
 _CONFIG = re.compile(r'msg="server config" env="map\[(.*)\]"')
@@ -141,7 +141,7 @@ def _gpu(line: str) -> Device | None:
     """A GPU of an "inference compute" line; the sizes are rounded to a tenth, so half of that is left out of what is
     free."""
     from ..backends import DEFAULT, canonical
-    from ..devices import Device
+    from ..machine import Device
 
     found = {name: _plain(value[1:-1] if value.startswith('"') else value) for name, value in _FIELD.findall(line)}
     library, total = found.get("library", ""), _size(found.get("total", ""))

@@ -17,7 +17,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from ..devices import Device
+    from ..machine import Device
     from ..model import Model
 
 # Default num_ctx by the sum of all GPUs' memory: (at least, num_ctx).

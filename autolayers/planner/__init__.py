@@ -6,8 +6,8 @@ What is given stays, what is not given is solved (solve.py); the answer says wha
 
 from __future__ import annotations
 
+from ..machine import Machine
 from .answer import fit_choice_on, plan_on
-from .evaluate import Machine
 from .plan import DeviceRow, FitChoice, HostRow, Plan
 
 __all__ = ["DeviceRow", "FitChoice", "HostRow", "Machine", "Plan", "fit_choice_on", "plan_on"]

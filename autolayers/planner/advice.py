@@ -14,9 +14,9 @@ from ..flags.write import to_words
 from ..memory.estimate import Estimator
 from ..records import dataclass, replace
 from ..units import MiB
-from .cost import CostModel
+from ..work.speed import CostModel
 from .evaluate import FULL, Evaluator
-from .solve import solve
+from .one.solve import solve
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -24,8 +24,9 @@ if TYPE_CHECKING:
     from typing import Literal
 
     from ..flags.policy import Policy
+    from ..machine import Machine
     from ..model import Model
-    from .evaluate import Candidate, Machine
+    from .evaluate import Candidate
 
 # Types that llama-quantize --pure makes a whole file of, largest first
 QUANTISATIONS = ("q8_0", "q6_K", "q5_K", "q4_K", "iq4_xs", "q3_K", "iq3_xxs", "q2_K", "iq2_xxs", "iq1_s")

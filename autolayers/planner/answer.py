@@ -12,10 +12,10 @@ from ..memory.companions import NONE
 from ..records import lazy, replace
 from ..units import human, mib
 from . import serving
-from .alone import layers_alone
-from .candidates import describe, merged
 from .evaluate import FULL, RAM_MARGIN, Evaluator
-from .fit import fit
+from .one.alone import layers_alone
+from .one.fit import fit
+from .one.ladder import describe, merged
 from .plan import DeviceRow, FitChoice, HostRow, Plan
 
 TYPE_CHECKING = False
@@ -25,11 +25,12 @@ if TYPE_CHECKING:
 
     from ..flags.params import Params
     from ..flags.policy import Policy
+    from ..machine import Machine
     from ..memory.companions import Companions
     from ..memory.estimate import Known
     from ..model import Model
-    from .cost import CostModel
-    from .evaluate import Candidate, Machine
+    from ..work.speed import CostModel
+    from .evaluate import Candidate
     from .explain import Alternative, Lever
 
 UNQUANTISED = {"f32", "f16", "bf16"}
@@ -51,13 +52,13 @@ def plan_on(model: Model, params: Params, policy: Policy, machine: Machine, comp
     if policy.alone:
         candidate = layers_alone(evaluator, params)
     else:
-        from .cost import CostModel
-        from .solve import solve
+        from ..work.speed import CostModel
+        from .one.solve import solve
 
         cost = CostModel(evaluator, policy.workload)
         candidate = solve(evaluator, params, policy, cost)
         if candidate is not None and policy.workload.reuses:
-            from .reuse import reusing
+            from .one.reuse import reusing
 
             candidate, why = reusing(evaluator, cost, params, candidate)
     if candidate is None:
@@ -82,7 +83,7 @@ def fit_choice_on(model: Model, params: Params, policy: Policy, machine: Machine
     chosen = fit(evaluator, params, FULL)
     if chosen is None:
         return None
-    from .cost import CostModel
+    from ..work.speed import CostModel
 
     placement = describe(chosen.params, model.hparams.n_layer_all + 1)
     return FitChoice(chosen.params, chosen.breakdown, chosen.fits, CostModel(evaluator).speed(chosen), placement)
@@ -101,7 +102,7 @@ class _Answer:
 
     @lazy
     def cost(self) -> CostModel:
-        from .cost import CostModel
+        from ..work.speed import CostModel
 
         return self._cost or CostModel(self.evaluator, self.policy.workload)
 
@@ -109,7 +110,7 @@ class _Answer:
         """The plan, explained where there are `processes` for it."""
         params = self.candidate.params
         if len(self.evaluator.machine.devices) > 1:
-            from .tensor_split import explicit_split
+            from .one.split import explicit_split
 
             params = explicit_split(self.evaluator, params)
         if params.n_ctx == 0:      # the trained one, which --fit would multiply by slots with caches
@@ -128,7 +129,7 @@ class _Answer:
         count = self.evaluator.machine.threads
         if count is None or params.n_threads is not None or self.policy.alone:
             return params, reasons
-        from .cost import IN_RAM
+        from ..work.speed import IN_RAM
 
         if not self.use.host.context and self.cost.speed(self.candidate).kind not in IN_RAM:
             return params, reasons

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from ..backends import DEFAULT
-from ..errors import LaunchRefused, ModelError, UsageError
+from ..errors import LaunchRefused, ModelError
 from ..flags.params import FIT_PARAMS_MIN_CTX, Params
+from ..machine import Device, Machine
 from ..memory.breakdown import Breakdown, LowerBound, Static
 from ..memory.companions import NONE
 from ..memory.estimate import Estimator
@@ -15,12 +16,10 @@ from . import serving
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
     from typing import Literal
 
     from ..backends.ops import Parts
-    from ..devices.device import Device
-    from ..devices.host import Host
     from ..memory.breakdown import Usage
     from ..memory.cache import Memory
     from ..memory.companions import Companions
@@ -38,39 +37,6 @@ FULL: Fidelity = "full"
 
 _LONG = 1 << 17           # a context that is longer than every window
 RAM_MARGIN = 512 << 20    # of system memory: llama-server itself, the driver's host side, and everything else that runs
-
-
-@dataclass(frozen=True)
-class Machine:
-    """Where the launch is to run. `limits` is what may be taken per device (free memory, or the user's budget);
-    `ram` is what may be taken of system memory, None where it is not known. Bytes."""
-
-    devices: tuple[Device, ...]
-    limits: Mapping[str, int]
-    ram: int | None = None
-    ram_total: int | None = None
-    ram_bandwidth: float | None = None     # bytes per second, measured
-    bus_bandwidth: float | None = None
-    cores: int | None = None               # physical ones of the processor
-    disk_bandwidth: float | None = None
-    threads: int | None = None             # to compute with, where llama.cpp's default is wrong
-
-    @classmethod
-    def of(cls, devices: Sequence[Device], host: Host | None, ram: int | None,
-           budget: Mapping[str, int]) -> Machine:
-        """These devices on a host (None: nothing is known of it). `ram`: bytes of system memory instead of the host's;
-        `budget`: bytes at most by device. Raises UsageError for a budget of a device that there is not."""
-        for name in budget:
-            if name not in {device.name for device in devices}:
-                names = ", ".join(device.name for device in devices) or "none"
-                raise UsageError(f"--budget: there is no device {name} (devices: {names})")
-        limits = {device.name: min(device.free, budget.get(device.name, device.free)) for device in devices}
-        if host is None:
-            shared = [device.ram for device in devices if device.in_ram]     # such a machine is known by its GPU
-            ram = next(filter(None, shared), None) if ram is None else ram
-            return cls(tuple(devices), limits, ram, ram)
-        return cls(tuple(devices), limits, host.available if ram is None else ram, host.total if ram is None else ram,
-                   host.bandwidth, host.bus, host.cores, host.disk, host.threads)
 
 
 @dataclass(frozen=True)
@@ -229,8 +195,6 @@ class Evaluator:
         params = replace(params, n_gpu_layers=None, tensor_split=None, split_mode=None, main_gpu=None, device=None,
                          rpc=())
         if params not in self._layers:
-            from ..devices.device import Device
-
             kind = self.machine.devices[0] if self.machine.devices else Device(f"{DEFAULT.name}0", 1 << 60, 1 << 60)
             try:
                 self._layers[params] = self.estimator.layers(params, kind)

@@ -6,9 +6,9 @@ from ..flags.params import EXPERTS_REGEX, FFN_REGEX, Params
 from ..flags.write import to_words
 from ..records import dataclass, replace
 from ..units import human
-from .candidates import describe, may_split_tensors
 from .evaluate import FULL
-from .solve import processor_alone, solve
+from .one.ladder import describe, may_split_tensors
+from .one.solve import processor_alone, solve
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from ..flags.policy import Policy
     from ..memory.breakdown import Static
-    from .cost import CostModel, Speed
+    from ..work.speed import CostModel, Speed
     from .evaluate import Candidate, Evaluator
 
 SHOWN = 5                # alternatives

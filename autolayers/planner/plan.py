@@ -11,8 +11,8 @@ if TYPE_CHECKING:
     from ..flags.params import Params
     from ..memory.breakdown import Breakdown, Static
     from ..model import Model
+    from ..work.speed import Speed
     from .advice import Remedy
-    from .cost import Speed
     from .explain import Alternative, Lever
 
 

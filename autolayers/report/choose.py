@@ -3,8 +3,8 @@
 
 from __future__ import annotations
 
-from ..planner import which_card
-from ..planner.choose import EXPERTS, IN_RAM, NO, PARTLY, WHOLLY
+from ..planner.compare import cards as which_card
+from ..planner.compare.choose import EXPERTS, IN_RAM, NO, PARTLY, WHOLLY
 from ..quoting import shell
 from ..units import GiB
 from .table import Style, stacked, table, wrap
@@ -14,8 +14,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from ..planner.choose import Advice, Choice
-    from ..planner.which_card import Runs
+    from ..planner.compare.cards import Runs
+    from ..planner.compare.choose import Advice, Choice
 
 _NOTE = "* predicted, not measured; context: the largest that it runs so with, for one conversation"
 # What follows the name of a file that runs so

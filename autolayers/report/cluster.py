@@ -10,7 +10,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from ..planner.cluster import Together, Use
+    from ..planner.compare.cluster import Together, Use
 
 
 def cluster_text(together: Together, head: str, commands: Mapping[str, Sequence[str]], style: Style | None = None,

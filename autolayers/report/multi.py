@@ -11,9 +11,9 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from ..planner.groups import Groups
-    from ..planner.multi import Together
     from ..planner.plan import Plan
+    from ..planner.several.groups import Groups
+    from ..planner.several.multi import Together
 
 
 SLOWER = 1.02        # a request that takes this many times what it takes alone is shown with both

@@ -11,8 +11,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from ..planner.compare.sweep import Case, Point
     from ..planner.plan import Plan
-    from ..planner.sweep import Case, Point
 
 # Columns of the table: what it is called and how wide it is; the rows are printed before all of them are known
 _COLUMNS = (("context", 7), ("cache", 6), ("fits", 4), ("layers", 7), ("GPU GiB", 7), ("margin", 6), ("RAM GiB", 7),

@@ -11,9 +11,9 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ..planner.advice import Remedy
-    from ..planner.cost import Speed
     from ..planner.explain import Alternative
     from ..planner.plan import DeviceRow, Plan
+    from ..work.speed import Speed
 
 ALIKE = 3             # cards of one kind and as much free memory that share a row
 NEARLY_FULL = 0.02    # of a device's memory that is left

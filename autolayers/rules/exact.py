@@ -81,7 +81,7 @@ def nominal_bits(type_name: str) -> float:
 def _exact(model: Model, inputs: Inputs) -> dict[str, int]:
     """Exact figures by rule: bytes on all devices together, or layers on the given GPU."""
     from ..api import plan
-    from ..devices import Device
+    from ..machine import Device
 
     assert inputs.sequence is not None
     context = ["-c", str(inputs.sequence * inputs.batch), "-np", str(inputs.batch)]

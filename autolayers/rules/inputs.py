@@ -120,7 +120,7 @@ def _gpu(value: object) -> int:
     if "," in value:
         raise UsageError(f"one GPU size, please, not {value!r}: the answer is how many of that size")
     # A card's name is worth what the planner takes it for.
-    from ..devices import Device
+    from ..machine import Device
 
     return _size("gpu", MiB)(Device.hypothetical(value).total)
 

@@ -23,9 +23,9 @@ if TYPE_CHECKING:
     from ..flags.parse import Arguments
     from ..flags.policy import Policy
     from ..gguf import Header
+    from ..machine import Machine
     from ..model import Model
     from ..planner import Plan
-    from ..planner.evaluate import Machine
 
     Question = Mapping[str, Any]
     Answer = dict[str, Any]
@@ -207,7 +207,7 @@ class Engine:
     def curve(self, question: Question) -> Answer:
         """The price of context: layers and speed for each context and cache type of {"types"}."""
         from ..api import companions_of
-        from ..planner.sweep import cases, sweep
+        from ..planner.compare.sweep import cases, sweep
 
         arguments = _arguments({**question, "ctx": "", "ctk": "", "ctv": ""})
         model = self.model(_text(question, "model"))
@@ -249,8 +249,8 @@ class Engine:
         """The machine as a machine file's text."""
         import json
 
-        from ..devices.host import Host
         from ..devices.machine_file import to_dict
+        from ..machine import Host
 
         found, _, _ = self._machine(question, _arguments(question))
         ram = found.ram or 0

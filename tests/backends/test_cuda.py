@@ -9,8 +9,8 @@ from autolayers.backends import Cuda, on
 from autolayers.backends.backend import batch_size
 from autolayers.backends.cuda.fattn import flash_kernel
 from autolayers.builds import NEWEST_RULES, rules
-from autolayers.devices.device import Device
 from autolayers.ggml.tensor import Graph, Tensor, row_size
+from autolayers.machine import Device
 
 CUDA = Cuda()
 alloc_size, supports = CUDA.alloc_size, CUDA.supports_op

@@ -7,10 +7,12 @@ import re
 
 from support import ROOT
 
-from autolayers.backends import ALIASES, BACKENDS, HOST
+from autolayers.backends import ALIASES, BACKENDS, DEFAULT, HOST
 from autolayers.flags.params import HOST_BUFFER
+from autolayers.machine import Device
 
 PACKAGE = ROOT / "autolayers"
+BELOW = {(PACKAGE / "flags" / "params.py", HOST), (PACKAGE / "machine.py", DEFAULT.name)}
 NAMES = sorted({*BACKENDS, *ALIASES}, key=len, reverse=True)
 # a backend, one of its devices ("CUDA0", also the first piece of f"CUDA{i}") or one of its buffer types
 NAMED = re.compile(rf"({'|'.join(map(re.escape, NAMES))})(\d+|_Host|_REPACK|_Mapped)?")
@@ -27,13 +29,14 @@ def named(text: str) -> list[tuple[int, str]]:
 def test_no_backend_is_named_outside_its_folder() -> None:
     found = [f"{path.relative_to(ROOT)}:{line}: {string!r}"
              for path in sorted(PACKAGE.rglob("*.py")) if PACKAGE / "backends" not in path.parents
-             for line, string in named(path.read_text()) if (path, string) != (PACKAGE / "flags" / "params.py", HOST)]
+             for line, string in named(path.read_text()) if (path, string) not in BELOW]
     assert not found, "\n".join(found)
 
 
-def test_the_buffer_type_that_cmoe_names_is_the_hosts() -> None:
-    """A word of the command line, which is read below the backends."""
+def test_what_is_named_below_the_backends_is_theirs() -> None:
+    """The buffer type of -cmoe, and the backend of a Device of which none is given."""
     assert HOST_BUFFER == HOST
+    assert Device("X0", 1, 1).backend == DEFAULT.name
 
 
 def test_the_search_finds_what_it_must() -> None:

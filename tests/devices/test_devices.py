@@ -16,11 +16,11 @@ from support import HEADERS
 
 import autolayers
 from autolayers import Device, DeviceError, UsageError
-from autolayers.backends.speeds import generation_of
 from autolayers.devices import amd, cards, discover, host, hypothetical, list_devices, metal, visible
 from autolayers.devices.cards import CARDS
 from autolayers.devices.integrated import integrated
 from autolayers.devices.threads import threads
+from autolayers.work.rates import generation_of
 
 MiB, GiB = 1 << 20, 1 << 30
 

@@ -12,8 +12,8 @@ from support import FIXTURES, model
 import autolayers
 from autolayers import estimate
 from autolayers.builds import rules
-from autolayers.devices.device import Device
 from autolayers.flags.parse import parse
+from autolayers.machine import Device
 from autolayers.memory import compute
 from autolayers.memory.bound import upper_bound
 from autolayers.memory.breakdown import LowerBound

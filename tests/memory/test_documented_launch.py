@@ -11,9 +11,9 @@ from support import ROOT
 
 import autolayers
 from autolayers import Breakdown, estimate
-from autolayers.devices.device import Device
 from autolayers.flags.parse import parse
 from autolayers.ggml import allocator
+from autolayers.machine import Device
 from autolayers.memory import reserve
 
 DOC = (ROOT / "docs" / "memory-model.md").read_text()

@@ -8,9 +8,9 @@ import pytest
 from support import blocks, header, place
 
 from autolayers.builds import rules
-from autolayers.devices.device import Device
 from autolayers.errors import UsageError
 from autolayers.flags.parse import parse
+from autolayers.machine import Device
 from autolayers.memory.cache import allocate
 from autolayers.memory.context import resolve
 from autolayers.memory.ecmascript import TensorMatcher, ecmascript

@@ -8,8 +8,8 @@ import random
 import pytest
 
 from autolayers.flags.params import Params
-from autolayers.planner import assign as module
-from autolayers.planner.assign import Choice, Option, assign
+from autolayers.planner.several import assign as module
+from autolayers.planner.several.assign import Choice, Option, assign
 
 
 def least(choices: list[Choice], limits: dict[str, int], ram: int | None) -> float | None:

@@ -11,11 +11,11 @@ from support import model
 import autolayers
 from autolayers import Device
 from autolayers.devices.cluster_file import Box, Cluster
-from autolayers.devices.host import Host
 from autolayers.errors import UsageError
 from autolayers.flags.params import Params
 from autolayers.flags.policy import Policy
-from autolayers.planner.cluster import plan_cluster, use_of
+from autolayers.machine import Host
+from autolayers.planner.compare.cluster import plan_cluster, use_of
 from autolayers.report.text import plan_text
 
 HEAD = Box("desk", (Device.hypothetical("rtx-3090"),), Host(64 << 30, 64 << 30, "given"))

@@ -16,9 +16,10 @@ from autolayers.backends import canonical
 from autolayers.devices import Device
 from autolayers.flags.policy import read
 from autolayers.flags.workload import Workload
-from autolayers.planner.cost import CostModel
-from autolayers.planner.evaluate import FULL, Evaluator, Machine
+from autolayers.machine import Machine
+from autolayers.planner.evaluate import FULL, Evaluator
 from autolayers.report.text import plan_text
+from autolayers.work.speed import CostModel
 
 # What sets of launches of one model on one machine are about, and the launches: the first is the fastest measured.
 CHOICES = {

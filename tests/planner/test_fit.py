@@ -27,10 +27,11 @@ from autolayers import Device
 from autolayers.devices import hypothetical
 from autolayers.flags.params import Params
 from autolayers.flags.parse import parse
+from autolayers.machine import Machine
 from autolayers.memory import context
 from autolayers.memory.weights import place_weights
-from autolayers.planner.evaluate import FULL, Evaluator, Machine
-from autolayers.planner.fit import fit
+from autolayers.planner.evaluate import FULL, Evaluator
+from autolayers.planner.one.fit import fit
 
 HEADERS = TESTS.parent / "fixtures" / "headers"
 

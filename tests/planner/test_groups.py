@@ -16,10 +16,10 @@ from autolayers import Device, estimate
 from autolayers.api import machine_for, plan_groups
 from autolayers.devices import Host
 from autolayers.flags.policy import read
-from autolayers.planner.assign import Option
 from autolayers.planner.evaluate import RAM_MARGIN
-from autolayers.planner.groups import plan_any_on, plan_groups_on
-from autolayers.planner.options import Launches
+from autolayers.planner.several.assign import Option
+from autolayers.planner.several.groups import plan_any_on, plan_groups_on
+from autolayers.planner.several.options import Launches
 
 SMALL = ("llama-moe", "qwen2-dense", "gemma2-dense", "olmoe-moe", "granite-moe")     # of two layers
 MiB = 1 << 20

@@ -10,13 +10,12 @@ from support import FIXTURES
 import autolayers
 from autolayers import Device
 from autolayers.devices import completed, list_devices
-from autolayers.devices.host import Host
 from autolayers.devices.smbios import OF_PEAK
 from autolayers.flags.policy import read
-from autolayers.planner.cost import Figures
-from autolayers.planner.evaluate import Machine
-from autolayers.planner.rivals import rivals_on
+from autolayers.machine import Host, Machine
+from autolayers.planner.compare.rivals import rivals_on
 from autolayers.records import replace
+from autolayers.work.speed import Figures
 
 GiB = 1 << 30
 UHD, RADEON = "Intel(R) UHD Graphics 620", "AMD Radeon 780M Graphics (RADV PHOENIX)"

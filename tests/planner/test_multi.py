@@ -20,11 +20,12 @@ from autolayers import Device, LaunchRefused, estimate
 from autolayers.api import machine_for, plan_any, plan_groups, plan_together
 from autolayers.devices import Host
 from autolayers.flags.policy import read
+from autolayers.machine import Machine
 from autolayers.model.models import KEPT, Models
 from autolayers.planner import Plan, plan_on
-from autolayers.planner.evaluate import FULL, RAM_MARGIN, Evaluator, Machine
-from autolayers.planner.multi import Together, plan_together_on
-from autolayers.planner.options import Launches
+from autolayers.planner.evaluate import FULL, RAM_MARGIN, Evaluator
+from autolayers.planner.several.multi import Together, plan_together_on
+from autolayers.planner.several.options import Launches
 
 PATH = str(HEADERS / "llama-3.2-1b-q8_0.gguf")
 SMALL = ("llama-moe", "qwen2-dense", "gemma2-dense", "olmoe-moe", "granite-moe")     # of two layers

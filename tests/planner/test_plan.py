@@ -9,12 +9,12 @@ from support import FIXTURES, HEADERS, RECORDED
 
 import autolayers
 from autolayers import Device, UsageError
-from autolayers.backends.speeds import SHARED
 from autolayers.devices import Host
 from autolayers.memory.breakdown import Breakdown, LowerBound
 from autolayers.memory.estimate import Estimator
-from autolayers.planner.solve import Search
+from autolayers.planner.one.solve import Search
 from autolayers.units import human
+from autolayers.work.rates import SHARED
 
 GiB = 1 << 30
 _models: dict[str, autolayers.Model] = {}

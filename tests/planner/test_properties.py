@@ -19,12 +19,12 @@ from support import HEADERS
 import autolayers
 from autolayers import Device, LaunchRefused, estimate
 from autolayers.api import machine_for
-from autolayers.backends.speeds import SHARED
 from autolayers.devices import Host
 from autolayers.flags.policy import read
 from autolayers.planner import Plan, plan_on
-from autolayers.planner.partition import best_partition
-from autolayers.planner.solve import CONTEXT_PRICE
+from autolayers.planner.one.partition import best_partition
+from autolayers.planner.one.solve import CONTEXT_PRICE
+from autolayers.work.rates import SHARED
 
 MODELS = {name: autolayers.read_model(HEADERS / f"{name}.gguf")
           for name in ("llama-3.2-1b-q8_0", "llama-moe", "qwen2-dense", "gemma2-dense", "olmoe-moe", "granite-moe")}

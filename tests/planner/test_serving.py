@@ -12,8 +12,9 @@ import autolayers
 from autolayers import Device
 from autolayers.devices import Host
 from autolayers.flags.parse import parse
-from autolayers.planner.evaluate import FULL, RAM_MARGIN, Evaluator, Machine
-from autolayers.planner.fit import fit
+from autolayers.machine import Machine
+from autolayers.planner.evaluate import FULL, RAM_MARGIN, Evaluator
+from autolayers.planner.one.fit import fit
 from autolayers.records import replace
 
 GiB = 1 << 30

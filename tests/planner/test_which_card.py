@@ -9,8 +9,8 @@ import autolayers
 from autolayers.devices.cards import CARDS
 from autolayers.flags.params import Params
 from autolayers.flags.policy import Policy
-from autolayers.planner.choose import WHOLLY, verdict
-from autolayers.planner.which_card import EXPERTS, MOST, ONE, TWO, UNIFIED, Runs, find
+from autolayers.planner.compare.cards import EXPERTS, MOST, ONE, TWO, UNIFIED, Runs, find
+from autolayers.planner.compare.choose import WHOLLY, verdict
 
 MODELS = ["llama-3.1-8b-q4_k_m", "qwen3-30b-a3b-q4_k_m", "llama-3.3-70b-q4_k_m"]
 N_CTX = 16384

@@ -13,8 +13,8 @@ from support import FIXTURES, RECORDED, model
 
 import autolayers
 from autolayers import estimate
-from autolayers.devices.device import Device
 from autolayers.flags.parse import parse
+from autolayers.machine import Device
 
 PARTS = ("model", "context", "compute")
 

@@ -14,9 +14,9 @@ if TYPE_CHECKING:
     from collections.abc import Hashable
 
     from ...builds import Rules
-    from ...devices.device import Device
     from ...ggml.scheduler import AddAllocDep
     from ...ggml.tensor import Tensor
+    from ...machine import Device
     from ..ops import Ops, Parts
 
 

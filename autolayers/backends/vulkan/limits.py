@@ -13,7 +13,7 @@ from ...units import GiB
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from ...devices.device import Device
+    from ...machine import Device
 
 
 @dataclass(frozen=True)

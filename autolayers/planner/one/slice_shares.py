@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from ..records import replace
-from .evaluate import FULL
+from ...records import replace
+from ..evaluate import FULL
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ..flags.params import Params
-    from .cost import CostModel
-    from .evaluate import Evaluator
+    from ...flags.params import Params
+    from ...work.speed import CostModel
+    from ..evaluate import Evaluator
 
 ALIKE = 1.05             # devices whose memory and bandwidth differ by less get the same share
 _PARTS = range(2, 9)     # small whole numbers, which meet the ends of heads and blocks better than per cents

@@ -6,7 +6,7 @@ device, also cuts over devices, and weights in RAM on every device where that co
 
 from __future__ import annotations
 
-from ..records import lazy, replace
+from ...records import lazy, replace
 from .assign import CUT_GAIN, MOST_EXACT, Choice, assign
 from .options import kind
 from .servers import servers_of
@@ -15,8 +15,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from ...machine import Machine
     from .assign import Assignment, Option
-    from .evaluate import Machine
     from .options import Home, Launches
 
 ROUNDS = 64          # of measuring what was chosen by estimates, and choosing again

@@ -6,9 +6,9 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from ..flags.params import Params
-    from ..memory.breakdown import Static
-    from .evaluate import Candidate, Evaluator, Fidelity
+    from ...flags.params import Params
+    from ...memory.breakdown import Static
+    from ..evaluate import Candidate, Evaluator, Fidelity
 
 
 FIRST_GUESS = 768 << 20      # bytes of graph buffers and margin on a device, before any was measured

@@ -10,26 +10,27 @@ from __future__ import annotations
 
 import re
 
-from ..devices.cards import CARDS
-from ..devices.device import Device, numbered
-from ..flags.params import EXPERTS_REGEX, HOST_BUFFER
-from ..memory.companions import NONE
-from ..memory.estimate import Estimator
-from ..records import dataclass, replace
-from ..units import GiB, MiB
-from .cost import CostModel
-from .evaluate import FIT, FULL, Evaluator, Machine
-from .solve import Search
+from ...devices.cards import CARDS
+from ...devices.given import numbered
+from ...flags.params import EXPERTS_REGEX, HOST_BUFFER
+from ...machine import Device, Machine
+from ...memory.companions import NONE
+from ...memory.estimate import Estimator
+from ...records import dataclass, replace
+from ...units import GiB, MiB
+from ...work.speed import CostModel
+from ..evaluate import FIT, FULL, Evaluator
+from ..one.solve import Search
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from ..devices.cards import Card
-    from ..flags.params import Params
-    from ..flags.policy import Policy
-    from ..memory.companions import Companions
-    from ..model import Model
-    from .cost import Speed
-    from .evaluate import Candidate
+    from ...devices.cards import Card
+    from ...flags.params import Params
+    from ...flags.policy import Policy
+    from ...memory.companions import Companions
+    from ...model import Model
+    from ...work.speed import Speed
+    from ..evaluate import Candidate
 
 # What runs it, and how
 ONE, TWO, UNIFIED, EXPERTS = "one card", "two cards", "unified memory", "experts in RAM"

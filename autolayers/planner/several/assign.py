@@ -11,14 +11,14 @@ from __future__ import annotations
 
 from itertools import permutations
 
-from ..records import dataclass, field
+from ...records import dataclass, field
 from .servers import held
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from ..flags.params import Params
+    from ...flags.params import Params
     from .servers import Servers
 
 STEPS = 10_000

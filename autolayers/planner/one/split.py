@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from ..flags.params import N_UBATCH
-from ..records import replace
-from .cost import layer_devices
+from ...flags.params import N_UBATCH
+from ...records import replace
+from ...work.speed import layer_devices
+from .bisection import FIRST_GUESS, largest_count, last
 from .partition import best_partition, even_partition
-from .search import FIRST_GUESS, largest_count, last
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from ..flags.params import Params
-    from .cost import CostModel
-    from .evaluate import Candidate, Evaluator, Fidelity
+    from ...flags.params import Params
+    from ...work.speed import CostModel
+    from ..evaluate import Candidate, Evaluator, Fidelity
 
 
 class TensorSplit:

@@ -7,19 +7,19 @@ and a part of one more layer per device.
 
 from __future__ import annotations
 
-from ..backends import HOST
-from ..flags.params import FIT_PARAMS_MIN_CTX, FIT_PARAMS_TARGET, N_PARALLEL
-from ..records import dataclass, replace
-from ..units import MiB
-from .evaluate import FIT
+from ...backends import HOST
+from ...flags.params import FIT_PARAMS_MIN_CTX, FIT_PARAMS_TARGET, N_PARALLEL
+from ...records import dataclass, replace
+from ...units import MiB
+from ..evaluate import FIT
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from ..flags.params import Params
-    from ..memory.breakdown import Static
-    from .evaluate import Candidate, Evaluator, Fidelity
+    from ...flags.params import Params
+    from ...memory.breakdown import Static
+    from ..evaluate import Candidate, Evaluator, Fidelity
 
 # What of a partly offloaded layer goes elsewhere, by what stays
 _ELSEWHERE = {

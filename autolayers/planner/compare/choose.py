@@ -6,22 +6,22 @@
 
 from __future__ import annotations
 
-from ..errors import LaunchRefused
-from ..memory.companions import NONE
-from ..records import dataclass, replace
-from .answer import plan_on
+from ...errors import LaunchRefused
+from ...memory.companions import NONE
+from ...records import dataclass, replace
+from ..answer import plan_on
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ..flags.params import Params
-    from ..flags.policy import Policy
-    from ..memory.companions import Companions
-    from ..model import Model
-    from .cost import Speed
-    from .evaluate import Machine
-    from .plan import Plan
+    from ...flags.params import Params
+    from ...flags.policy import Policy
+    from ...machine import Machine
+    from ...memory.companions import Companions
+    from ...model import Model
+    from ...work.speed import Speed
+    from ..plan import Plan
 
 # How a model runs, the best first
 WHOLLY, EXPERTS, PARTLY, IN_RAM, NO = "wholly", "experts in RAM", "partly", "in RAM", "no"

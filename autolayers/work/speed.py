@@ -11,7 +11,7 @@
       + network             for each visit to an RPC server a round trip, and what is sent there and back
       + disk                what of the weights in RAM has no space there
 
-What share of their makers' figures cards reach is in backends/speeds.py, fitted to measured launches. Where a figure of
+What share of their makers' figures cards reach is in work/rates.py, fitted to measured launches. Where a figure of
 the machine is not known there is a default, and the prediction is less sure. A Speed says how sure, by its class.
 """
 
@@ -20,25 +20,25 @@ from __future__ import annotations
 from math import exp, hypot, log
 
 from ..backends import backend, on
-from ..backends.speeds import BETWEEN, DOUBT, FP16_PER_BANDWIDTH, FP16_UNKNOWN, SHARED, generation_of, rates_of
 from ..devices.integrated import integrated
 from ..devices.smbios import OF_PEAK
 from ..flags.params import N_BATCH
 from ..flags.workload import CHAT
 from ..records import dataclass, lazy, replace
+from .rates import BETWEEN, DOUBT, FP16_PER_BANDWIDTH, FP16_UNKNOWN, SHARED, generation_of, rates_of
 from .traffic import HOST, Traffic
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from ..backends.speeds import Rates, Shared
-    from ..devices.device import Device
     from ..flags.params import Params
     from ..flags.workload import Workload
+    from ..machine import Device, Machine
     from ..memory.breakdown import Static
     from ..memory.weights import Placement
-    from .evaluate import Candidate, Evaluator, Machine
+    from ..planner.evaluate import Candidate, Evaluator
+    from .rates import Rates, Shared
     from .traffic import Attention, Placed
 
 _MANY = 32                     # tokens from which on matrix kernels are those of prompts, and weights are copied

@@ -11,22 +11,22 @@ from __future__ import annotations
 
 from itertools import combinations, compress
 
-from ..errors import LaunchRefused
-from ..memory.companions import NONE
-from ..records import dataclass, replace
-from .answer import plan_on
-from .evaluate import Machine
+from ...errors import LaunchRefused
+from ...machine import Machine
+from ...memory.companions import NONE
+from ...records import dataclass, replace
+from ..answer import plan_on
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from ..devices.cluster_file import Box, Cluster
-    from ..flags.params import Params
-    from ..flags.policy import Policy
-    from ..memory.companions import Companions
-    from ..model import Model
-    from .plan import Plan
+    from ...devices.cluster_file import Box, Cluster
+    from ...flags.params import Params
+    from ...flags.policy import Policy
+    from ...memory.companions import Companions
+    from ...model import Model
+    from ..plan import Plan
 
 _ALL_SETS = 4          # boxes of which every set is planned
 _WORTH = 1.02          # a further box must make the request this much faster

@@ -11,7 +11,7 @@ from ..records import dataclass
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from ..devices.device import Device
+    from ..machine import Device
 
 
 @dataclass(frozen=True)

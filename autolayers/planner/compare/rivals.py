@@ -6,28 +6,30 @@
 
 from __future__ import annotations
 
-from ..backends import HOST
-from ..errors import DoesNotFit, LaunchRefused
-from ..flags.params import N_BATCH
-from ..memory.companions import NONE
-from ..records import dataclass, replace
-from . import candidates, serving
-from .cost import CostModel
-from .evaluate import FULL, Evaluator
-from .fit import fit
-from .solve import MICRO_BATCHES, Search, processor_alone, solve
+from ...backends import HOST
+from ...errors import DoesNotFit, LaunchRefused
+from ...flags.params import N_BATCH
+from ...memory.companions import NONE
+from ...records import dataclass, replace
+from ...work.speed import CostModel
+from .. import serving
+from ..evaluate import FULL, Evaluator
+from ..one import ladder as candidates
+from ..one.fit import fit
+from ..one.solve import MICRO_BATCHES, Search, processor_alone, solve
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from typing import Any
 
-    from ..flags.params import Params
-    from ..flags.policy import Policy
-    from ..memory.companions import Companions
-    from ..model import Model
-    from .cost import Clock, Speed
-    from .evaluate import Candidate, Machine
+    from ...flags.params import Params
+    from ...flags.policy import Policy
+    from ...machine import Machine
+    from ...memory.companions import Companions
+    from ...model import Model
+    from ...work.speed import Clock, Speed
+    from ..evaluate import Candidate
 
 MOST = 5              # launches that are measured
 ALIKE = 1.03          # of one kind of placement only those are measured that are predicted to differ by more

@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-from ..errors import LaunchRefused
-from ..memory.companions import NONE
-from ..records import dataclass, replace
-from .answer import plan_on
+from ...errors import LaunchRefused
+from ...memory.companions import NONE
+from ...records import dataclass, replace
+from ..answer import plan_on
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from ..flags.params import Params
-    from ..flags.policy import Policy
-    from ..memory.companions import Companions
-    from ..memory.estimate import Known
-    from ..model import Model
-    from .evaluate import Machine
-    from .plan import Plan
+    from ...flags.params import Params
+    from ...flags.policy import Policy
+    from ...machine import Machine
+    from ...memory.companions import Companions
+    from ...memory.estimate import Known
+    from ...model import Model
+    from ..plan import Plan
 
 
 @dataclass(frozen=True)

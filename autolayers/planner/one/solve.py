@@ -9,26 +9,26 @@
 
 from __future__ import annotations
 
-from ..backends import HOST
-from ..flags.params import EXPERTS_REGEX, FIT_PARAMS_MIN_CTX, FIT_PARAMS_TARGET, N_BATCH, N_PARALLEL, N_UBATCH
-from ..garbage import without_gc
-from ..records import dataclass, lazy, replace
-from . import candidates
-from .cost import CostModel
-from .evaluate import FIT, FULL, PROMPT
+from ...backends import HOST
+from ...flags.params import EXPERTS_REGEX, FIT_PARAMS_MIN_CTX, FIT_PARAMS_TARGET, N_BATCH, N_PARALLEL, N_UBATCH
+from ...garbage import without_gc
+from ...records import dataclass, lazy, replace
+from ...work.speed import CostModel
+from ..evaluate import FIT, FULL, PROMPT
+from . import ladder as candidates
+from .bisection import largest_context, last
 from .fit import fit, fit_estimated, fit_with_overheads
-from .search import largest_context, last
 from .slice_shares import choices
-from .tensor_split import TensorSplit, is_free
+from .split import TensorSplit, is_free
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from ..flags.params import Params
-    from ..flags.policy import Policy
-    from ..model import Model
-    from .evaluate import Candidate, Evaluator, Fidelity
+    from ...flags.params import Params
+    from ...flags.policy import Policy
+    from ...model import Model
+    from ..evaluate import Candidate, Evaluator, Fidelity
 
 MICRO_BATCHES = (2048, 4096, 1024)
 BATCH_GAIN = 1.03     # a larger micro-batch must make the request this much faster: it takes layers off the GPU

@@ -10,12 +10,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ..errors import LaunchRefused, ModelError
-from ..memory.companions import NONE
-from ..records import dataclass, replace
-from .answer import plan_on
+from ...errors import LaunchRefused, ModelError
+from ...memory.companions import NONE
+from ...records import dataclass, replace
+from ..answer import plan_on
+from ..evaluate import RAM_MARGIN
 from .assign import MOST_EXACT, STEPS, Assignment, Choice, Option, Search
-from .evaluate import RAM_MARGIN
 from .multi import SharedOut, Together, measured_plan, settled, with_others
 from .options import Launches, kind
 from .servers import held, servers_of, with_own_servers
@@ -25,12 +25,12 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from typing import Any
 
-    from ..flags.params import Params
-    from ..flags.policy import Policy
-    from ..memory.companions import Companions
-    from ..model import Model
-    from .evaluate import Machine
-    from .plan import Plan
+    from ...flags.params import Params
+    from ...flags.policy import Policy
+    from ...machine import Machine
+    from ...memory.companions import Companions
+    from ...model import Model
+    from ..plan import Plan
 
 MOST_SEARCHED = 200      # sets that are searched for a way to fit
 _TRIES = 4               # of a cut launch until it fits by its measured sizes

@@ -6,15 +6,15 @@ So a model that has a device of a server has all of it, and the commands of the 
 
 from __future__ import annotations
 
-from ..flags.write import rewritten
-from ..records import replace
+from ...flags.write import rewritten
+from ...records import replace
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from ..devices.device import Device
-    from .plan import Plan
+    from ...machine import Device
+    from ..plan import Plan
 
     Servers = Mapping[str, tuple[str, ...]]      # the devices of each device's server
 

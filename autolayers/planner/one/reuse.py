@@ -7,16 +7,16 @@ else, as recurrent states, it goes on from the last checkpoint, and what is behi
 
 from __future__ import annotations
 
-from ..records import replace
-from ..units import human
-from .evaluate import FULL
+from ...records import replace
+from ...units import human
+from ..evaluate import FULL
 from .solve import CONTEXT_PRICE
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from ..flags.params import Params
-    from .cost import CostModel
-    from .evaluate import Candidate, Evaluator
+    from ...flags.params import Params
+    from ...work.speed import CostModel
+    from ..evaluate import Candidate, Evaluator
 
 CHUNK = 256        # tokens that llama.cpp's own presets move at least
 

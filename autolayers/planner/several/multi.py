@@ -6,31 +6,31 @@ the placement of those that are not whole faster, and the contexts of the others
 
 from __future__ import annotations
 
-from ..flags.params import FIT_PARAMS_MIN_CTX
-from ..memory.companions import NONE
-from ..memory.margin import least
-from ..model.models import KEPT
-from ..records import dataclass, replace
-from .answer import plan_on
+from ...flags.params import FIT_PARAMS_MIN_CTX
+from ...memory.companions import NONE
+from ...memory.margin import least
+from ...model.models import KEPT
+from ...records import dataclass, replace
+from ..answer import plan_on
+from ..evaluate import RAM_MARGIN
+from ..one.solve import CONTEXT_PRICE
 from .assign import MOST_EXACT, Assignment
-from .evaluate import RAM_MARGIN
 from .options import Launches
 from .servers import held, with_own_servers
 from .sharing import Sharing
-from .solve import CONTEXT_PRICE
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from ..flags.params import Params
-    from ..flags.policy import Policy
-    from ..memory.companions import Companions
-    from ..memory.estimate import Known
-    from ..model import Model
+    from ...flags.params import Params
+    from ...flags.policy import Policy
+    from ...machine import Machine
+    from ...memory.companions import Companions
+    from ...memory.estimate import Known
+    from ...model import Model
+    from ..plan import Plan
     from .assign import Option
-    from .evaluate import Machine
-    from .plan import Plan
 
 LOADED = 0.8          # of the tensors in a file at least this part is loaded
 

@@ -11,28 +11,29 @@ device does.
 
 from __future__ import annotations
 
-from ..flags.params import N_BATCH
-from ..memory.companions import NONE
-from ..records import lazy, replace
-from . import candidates, serving
+from ...flags.params import N_BATCH
+from ...memory.companions import NONE
+from ...records import lazy, replace
+from ...work.speed import CostModel
+from .. import serving
+from ..evaluate import FULL, Evaluator
+from ..one import ladder as candidates
+from ..one.bisection import last
+from ..one.solve import contexts
+from ..one.split import TensorSplit, is_free
 from .assign import Choice, Option
-from .cost import CostModel
-from .evaluate import FULL, Evaluator
-from .search import last
-from .solve import contexts
-from .tensor_split import TensorSplit, is_free
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from ..devices.device import Device
-    from ..flags.params import Params
-    from ..flags.policy import Policy
-    from ..memory.companions import Companions
-    from ..memory.estimate import Known
-    from ..model import Model
-    from .evaluate import Candidate, Machine
+    from ...flags.params import Params
+    from ...flags.policy import Policy
+    from ...machine import Device, Machine
+    from ...memory.companions import Companions
+    from ...memory.estimate import Known
+    from ...model import Model
+    from ..evaluate import Candidate
 
     Home = tuple[str, ...] | None
     Ladder = Callable[[int], Params]     # the launch with so many layers' weights in RAM

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from ..backends import HOST, backend, backend_of
-from ..flags.params import EXPERTS_REGEX, FFN_REGEX
-from ..records import replace
+from ...backends import HOST, backend, backend_of
+from ...flags.params import EXPERTS_REGEX, FFN_REGEX
+from ...records import replace
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from ..flags.params import Params
-    from ..model import Model
-    from .evaluate import Candidate, Evaluator
+    from ...flags.params import Params
+    from ...model import Model
+    from ..evaluate import Candidate, Evaluator
 
 _BLOCK = "blk\\."
 

@@ -6,16 +6,16 @@ memory) and the cache types; so it is that launch that must fit.
 
 from __future__ import annotations
 
-from ..flags.params import FIT_PARAMS_MIN_CTX
-from ..records import replace
-from .evaluate import FULL
+from ...flags.params import FIT_PARAMS_MIN_CTX
+from ...records import replace
+from ..evaluate import FULL
+from .bisection import FIRST_GUESS, largest_count
 from .fit import fit
-from .search import FIRST_GUESS, largest_count
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from ..flags.params import Params
-    from .evaluate import Candidate, Evaluator
+    from ...flags.params import Params
+    from ..evaluate import Candidate, Evaluator
 
 
 def layers_alone(evaluator: Evaluator, given: Params) -> Candidate | None:

@@ -1,0 +1,94 @@
+"""Devices that are not here: what --gpu says, by size or by a card's name."""
+
+from __future__ import annotations
+
+from ..backends import DEFAULT, backend
+from ..errors import UsageError
+from ..machine import MAX_DEVICES, Device
+from ..records import replace
+from ..units import GiB, MiB, parse_size
+from .cards import find
+
+
+def _hypothetical(size: str, name: str = f"{DEFAULT.name}0") -> Device:
+    """A device of that much free memory that is not here: "24GiB", or a card's name such as "rtx-3090".
+
+    A size is the free memory, exactly. A card of another backend is named by that one: ROCm0. Raises UsageError for
+    anything else.
+
+    >>> Device.hypothetical("24576MiB").free == 24576 << 20
+    True
+    """
+    if not isinstance(size, str):
+        raise UsageError(f"a size is a text such as '24GiB', not {size!r:.60}")
+    text = size.strip()
+    n_bytes = _size(text)
+    if n_bytes is not None:
+        return Device(name, n_bytes, n_bytes, f"hypothetical {text}")
+    card = find(text)
+    usable = card.usable * MiB
+    kind = "igpu" if card.unified and backend(card.backend).has_igpu else "gpu"
+    return Device(name.replace(DEFAULT.name, card.backend), usable, usable, card.description, card.backend, kind,
+                  compute_capability=card.compute_capability, n_sm=card.n_sm, bandwidth=card.bandwidth * 1e9 or None,
+                  fp16_tflops=card.fp16 or None, link=card.link, unified=card.unified, ram=card.ram * GiB or None)
+
+
+Device.hypothetical = staticmethod(_hypothetical)
+
+
+def _size(text: str) -> int | None:
+    """Bytes; None where the text can only be a card's name: "4090" is one, "24" is most likely meant in GiB."""
+    try:
+        size = parse_size(text)
+    except UsageError:
+        return None
+    if not text.isdigit() or size >= MiB:
+        return size
+    if len(text) < 4:
+        raise UsageError(f"{text} bytes of memory? write {text}GiB or {text}MiB")
+    if int(text) % 256 == 0:
+        raise UsageError(f"{text} bytes of memory? write {text}MiB, or --gpu list for the names of cards")
+    return None
+
+
+def _times(part: str) -> tuple[int, str]:
+    """(2, "24GiB") of "2x24GiB", "2 x 24GiB" and "24GiBx2"."""
+    lower = part.lower()
+    first, _, rest = lower.partition("x")
+    if first.strip().isdecimal() and len(first.strip()) < 4 and rest:
+        return int(first.strip()), part[len(first) + 1:].strip()
+    rest, _, last = lower.rpartition("x")
+    if last.strip().isdecimal() and len(last.strip()) < 4 and rest:
+        return int(last.strip()), part[:len(rest)].strip()
+    return 1, part
+
+
+def hypothetical(spec: str) -> list[Device]:
+    """The devices of `--gpu`: sizes and names of cards, "24GiB,12GiB", "2x4090", "a100-80g", numbered per backend.
+
+    Raises UsageError.
+
+    >>> [device.name for device in hypothetical("24GiB,2x12GiB")]
+    ['CUDA0', 'CUDA1', 'CUDA2']
+    """
+    found: list[Device] = []
+    if spec.strip().lower() in ("0", "none", "no", "cpu"):
+        raise UsageError(f"--gpu {spec}: -dev none plans for a machine's processor alone")
+    for part in spec.split(","):
+        count, what = _times(part.strip())
+        if not what.strip():
+            raise UsageError(f"an empty device in --gpu {spec!r} (write for example 24GiB,12GiB or 2x24GiB)")
+        if not 1 <= count <= MAX_DEVICES or len(found) + count > MAX_DEVICES:
+            raise UsageError(f"--gpu {spec!r}: llama.cpp uses 1 to {MAX_DEVICES} devices")
+        found += [Device.hypothetical(what)] * count
+    return numbered(found)
+
+
+def numbered(devices: list[Device]) -> list[Device]:
+    """The same, named by their backends in this order: CUDA0, CUDA1, ROCm0."""
+    used: dict[str, int] = {}
+    named = []
+    for device in devices:
+        number = used[device.backend] = used.get(device.backend, -1) + 1
+        named.append(replace(device, name=f"{device.backend}{number}"))
+    return named

@@ -1,0 +1,1 @@
+"""One model: which of its placements is the fastest that fits, and how much context it leaves."""

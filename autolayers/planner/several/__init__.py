@@ -1,0 +1,1 @@
+"""Several models on one machine: at the same time, in turns, in groups."""

@@ -1,0 +1,1 @@
+"""Who computes what in a launch, and how long it takes."""
