@@ -37,7 +37,7 @@ from autolayers.machine import Device, Machine  # noqa: E402
 from autolayers.planner.evaluate import Evaluator  # noqa: E402
 from autolayers.records import replace  # noqa: E402
 from autolayers.work import rates as speeds  # noqa: E402
-from autolayers.work.speed import Clock, CostModel  # noqa: E402
+from autolayers.work.clock import Clock  # noqa: E402
 
 ROWS = ROOT / "fixtures" / "speeds" / "speeds.jsonl"
 MODELS = [ROOT / "fixtures" / folder for folder in ("headers", "speeds/models", "more/headers", "real/headers")]
@@ -45,7 +45,7 @@ FIELDS = ("read", "cache", "kernel", "matmul", "attention", "handover", "quantis
 MOST = {"read": 0.95, "cache": 0.95, "quantised": 1.0, "bf16": 1.2, "ram": 1.0, "ram_experts": 1.0, "ram_copy": 0.6,
         "bus_copy": 1.0, "experts": 1.2, "prompt_read": 1.0, "stages": 1.0}
 # How far a constant may be from where it starts, as a factor of e: of a generation from its backend, of others at all
-WIDTH = {"read": 0.15, "cache": 0.25, "kernel": 0.25, "matmul": 0.25, "attention": 0.4, "handover": 0.15,
+WIDTH = {"read": 0.15, "cache": 0.25, "kernel": 0.25, "matmul": 0.25, "attention": 0.4, "handover": 0.3,
          "quantised": 0.3, "bf16": 0.3, "experts": 0.3}
 BACKEND_WIDTH = 0.3
 SHARED_WIDTH = 0.25
@@ -121,9 +121,8 @@ def load(paths: list[Path]) -> list[Row]:
                 models[data["model"]] = autolayers.read_model(file)
             params, _ = read(data["words"], None)
             evaluator = Evaluator.of(models[data["model"]], machine_of(data["machine"]))
-            cost = CostModel(evaluator)
+            cost = evaluator.cost()
             use = evaluator.static(params)
-            evaluator.kernels()
             clock = cost.clock(params, use)
             clock.missing = 0.0
             keys = tuple((device.backend, speeds.generation_of(device))
@@ -432,14 +431,15 @@ START = {
     ("CUDA", "Volta"): speeds.Rates(0.75, 0.55, 2.0, 0.3, 0.15, 23, 1.0),
     ("CUDA", "Pascal"): speeds.Rates(0.65, 0.55, 2.5, 1.3, 0.6, 23, 1.0),
     ("CUDA", "GB10"): speeds.Rates(0.85, 0.55, 2.0, 0.33, 0.25, 23, 1.0),
-    "Vulkan": speeds.Rates(0.78, 0.55, 2.0, 0.35, 0.1, 195),
-    ("Vulkan", "Turing"): speeds.Rates(0.78, 0.55, 2.0, 0.5, 0.3, 195),
-    ("Vulkan", "Ampere"): speeds.Rates(0.78, 0.55, 2.0, 0.5, 0.3, 195),
-    ("Vulkan", "Ada"): speeds.Rates(0.85, 0.55, 2.0, 0.5, 0.3, 195),
-    ("Vulkan", "Blackwell"): speeds.Rates(0.85, 0.55, 2.0, 0.5, 0.3, 195),
-    ("Vulkan", "Arc"): speeds.Rates(0.75, 0.55, 3.0, 0.1, 0.05, 195),
-    ("Vulkan", "RDNA4"): speeds.Rates(0.78, 0.55, 2.0, 0.15, 0.05, 195, 1.0, 0.5),
-    ("Vulkan", "Strix Halo"): speeds.Rates(0.9, 0.55, 2.0, 0.33, 0.09, 195, 1.0, 0.5),
+    "Vulkan": speeds.Rates(0.78, 0.55, 2.0, 0.35, 0.1, 150),
+    ("Vulkan", "Turing"): speeds.Rates(0.78, 0.55, 2.0, 0.5, 0.3, 150),
+    ("Vulkan", "Ampere"): speeds.Rates(0.78, 0.55, 2.0, 0.5, 0.3, 150),
+    ("Vulkan", "Ada"): speeds.Rates(0.85, 0.55, 2.0, 0.5, 0.3, 150),
+    ("Vulkan", "Blackwell"): speeds.Rates(0.85, 0.55, 2.0, 0.5, 0.3, 150),
+    ("Vulkan", "Arc"): speeds.Rates(0.75, 0.55, 3.0, 0.1, 0.05, 150),
+    ("Vulkan", "RDNA2"): speeds.Rates(0.78, 0.55, 2.0, 0.35, 0.1, 190),
+    ("Vulkan", "RDNA4"): speeds.Rates(0.78, 0.55, 2.0, 0.15, 0.05, 150, 1.0, 0.5),
+    ("Vulkan", "Strix Halo"): speeds.Rates(0.9, 0.55, 2.0, 0.33, 0.09, 150, 1.0, 0.5),
     "ROCm": speeds.Rates(0.76, 0.55, 2.2, 0.35, 0.13, 40),
     ("ROCm", "CDNA"): speeds.Rates(0.65, 0.5, 2.5, 0.6, 0.2, 40),
     ("ROCm", "RDNA3"): speeds.Rates(0.7, 0.55, 2.2, 0.5, 0.2, 40),

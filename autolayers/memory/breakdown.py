@@ -9,6 +9,13 @@ from __future__ import annotations
 
 from ..records import dataclass, replace
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from ..machine import Device
+    from .scheduled import Steps
+
 
 @dataclass(frozen=True)
 class Usage:
@@ -54,6 +61,7 @@ class Static:
     exact: bool
     warnings: tuple[str, ...] = ()
     host_resident: int = 0       # bytes of host weights that must be in RAM, whatever is mapped
+    steps: Steps | None = None   # who computes what; None where the graphs are not known, or no graph was built
 
     @property
     def resident(self) -> int:
@@ -63,7 +71,7 @@ class Static:
 
 @dataclass(frozen=True)
 class LowerBound(Static):
-    """Weights, caches and the prompt graph."""
+    """Weights, caches and the prompt graph, which alone `steps` has."""
 
 
 @dataclass(frozen=True)
@@ -89,6 +97,13 @@ class Breakdown(Static):
     def growing(self) -> int:
         """Bytes of system memory that may be taken in addition while it serves."""
         return sum(extra.size for extra in self.extras if extra.upper_limit and extra.device == "Host")
+
+
+def shared(use: Static, devices: Sequence[Device]) -> int:
+    """Bytes that lie on devices whose memory is the system's."""
+    names = [device.name for device in devices if device.in_ram]
+    extra = use.extra_by_device() if names and isinstance(use, Breakdown) else {}
+    return sum(use.devices[name].total + extra.get(name, 0) for name in names)
 
 
 def larger(one: Breakdown, other: Breakdown) -> Breakdown:

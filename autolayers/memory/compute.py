@@ -6,7 +6,8 @@ from ..errors import LaunchRefused
 from ..graph import builder
 from ..records import dataclass, replace
 from .prepare import prepare
-from .reserve import BROKEN, Contradiction, GraphCache, count_kernels, grows, reserve, runtime_sizes
+from .reserve import BROKEN, Contradiction, GraphCache, grows, reserve, runtime_sizes, script_of_setting
+from .scheduled import Steps
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -36,10 +37,11 @@ class Measured:
     warning: str = ""
     stopped: bool = False                      # the prompt graph alone: a lower bound
     runtime: tuple[int, ...] | None = None     # what they may grow to in use, where that was asked for and can be more
+    steps: Steps | None = None
 
 
 def measure(model: Model, params: Params, context: Context, placement: Placement, memory: Memory, cache: GraphCache,
-            runtime: bool = False, enough: Callable[[tuple[int, ...]], bool] | None = None) -> Measured:
+            runtime: bool = False, enough: Callable[[tuple[int, ...], Steps | None], bool] | None = None) -> Measured:
     """What llama_context::sched_reserve would allocate; with `runtime` also what real use may need above it. Where
     `enough` accepts what the prompt graph takes, nothing more is measured."""
     together = len(placement.devices) if placement.slices else 0
@@ -50,7 +52,7 @@ def measure(model: Model, params: Params, context: Context, placement: Placement
 
     build = builder(model.architecture, mtp=context.kind == "mtp")
     if build is not None:
-        halt = None if enough is None else lambda sizes: enough(spread(sizes))
+        halt = None if enough is None else lambda sizes, steps: enough(spread(sizes), steps)
         try:
             found = _simulated(model, params, context, placement, memory, cache, runtime, build, halt)
             return replace(found, sizes=spread(found.sizes), runtime=found.runtime and spread(found.runtime))
@@ -67,20 +69,21 @@ def _joined(sizes: tuple[int, ...]) -> tuple[int, ...]:
     return max(sizes[:-1]), sizes[-1]
 
 
-def kernels(model: Model, params: Params, context: Context, placement: Placement, memory: Memory,
-            cache: GraphCache) -> dict[str, tuple[int, int]]:
-    """GraphCache.kernels of a launch; empty where the architecture's graph is not known."""
+def script(model: Model, params: Params, context: Context, placement: Placement, memory: Memory,
+           cache: GraphCache) -> Steps | None:
+    """The steps of a launch's graphs (scheduled.script_of); None where the architecture's graph is not known."""
     build = builder(model.architecture, mtp=context.kind == "mtp")
-    if build is not None and not cache.kernels:
-        try:
-            count_kernels(prepare(model, params, context, placement, memory, build, cache))
-        except (Contradiction, *BROKEN):
-            return {}
-    return cache.kernels
+    if build is None:
+        return None
+    try:
+        return script_of_setting(prepare(model, params, context, placement, memory, build, cache))
+    except (Contradiction, *BROKEN):
+        return None
 
 
 def _simulated(model: Model, params: Params, context: Context, placement: Placement, memory: Memory, cache: GraphCache,
-               runtime: bool, build: Builder, enough: Callable[[tuple[int, ...]], bool] | None) -> Measured:
+               runtime: bool, build: Builder,
+               enough: Callable[[tuple[int, ...], Steps | None], bool] | None) -> Measured:
     try:
         setting = prepare(model, params, context, placement, memory, build, cache)
     except BROKEN as error:
@@ -110,7 +113,7 @@ def _simulated(model: Model, params: Params, context: Context, placement: Placem
         kept = (len(context.layer_inputs) + 2 * max(1, hp.dsv4_hc_mult)) * hp.n_embd * context.n_ubatch * 4
         sizes = tuple(size + kept for size in sizes)
         warning = f"what the draft reads of {model.architecture}'s layers is counted on every device"
-    return Measured(sizes, result.flash_attn, warning, result.stopped, larger)
+    return Measured(sizes, result.flash_attn, warning, result.stopped, larger, result.steps)
 
 
 def _larger(sizes: tuple[int, ...], setting: Setting) -> tuple[int, ...]:

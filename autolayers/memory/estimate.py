@@ -20,9 +20,9 @@ from ..records import dataclass, replace
 from .breakdown import Breakdown, LowerBound, Static, Usage, larger
 from .cache import allocate
 from .companions import NONE, Companions, layer_inputs, wants_extras, with_draft_type
-from .compute import kernels, measure
+from .compute import measure, script
 from .context import resolve
-from .margin import margin, matmuls, ops_of
+from .margin import margin, ops_of
 from .reserve import GraphCache
 from .server import serving
 from .weights import WeightPlacer
@@ -31,13 +31,14 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from ..backends.ops import Matmul, Ops, Parts
+    from ..backends.ops import Ops, Parts
     from ..flags.params import Params
     from ..machine import Device
     from ..model import Model
     from .cache import Layers, Memory
     from .compute import Measured
     from .context import Context
+    from .scheduled import Steps
     from .weights import Placement
 
     Known = dict[tuple[Params, tuple[Device, ...], bool], Breakdown]     # whole launches
@@ -77,8 +78,8 @@ class Estimator:
         self._cache_layers: dict[object, Layers] = {}
         self._layer_caches: dict[object, list[int]] = {}
         self._measured: tuple[object, Measured] | None = None       # of the last launch that was measured whole
+        self._placements: dict[tuple[Params, tuple[Device, ...]], Placement] = {}
         self._ops: dict[object, Ops] = {}
-        self._matmuls: tuple[tuple[Matmul, ...], tuple[Matmul, ...]] | None = None
         self._others: dict[tuple[int, bool], Estimator] = {}        # of what the build may be instead
 
     def static(self, params: Params, devices: Sequence[Device]) -> Static:
@@ -101,17 +102,17 @@ class Estimator:
             return self._known[key]
         launch = self._launch(params, devices)
 
-        def lower(sizes: Sequence[int], flash_attn: bool) -> LowerBound:
-            return LowerBound(**self._facts(launch, devices, sizes, flash_attn))  # type: ignore[arg-type]
+        def lower(sizes: Sequence[int], steps: Steps | None, flash_attn: bool) -> LowerBound:
+            return LowerBound(**self._facts(launch, devices, sizes, flash_attn), steps=steps)  # type: ignore[arg-type]
 
         flash_attn = launch.context.flash_attn != "off"
-        halt = None if enough is None else lambda sizes: enough(lower(sizes, flash_attn))
+        halt = None if enough is None else lambda sizes, steps: enough(lower(sizes, steps, flash_attn))
         graphs = (replace(params, cache_ram=None, ctx_checkpoints=None), *key[1:])    # the server alone has these
         if self._measured is None or self._measured[0] != graphs:
             measured = measure(self.model, launch.params, launch.context, launch.placement, launch.memory, self._graphs,
                                runtime, halt)
             if measured.stopped:
-                return lower(measured.sizes, measured.flash_attn)
+                return lower(measured.sizes, measured.steps, measured.flash_attn)
             self._measured = graphs, measured
         measured = self._measured[1]
         found = self._whole(launch, devices, measured)
@@ -155,13 +156,18 @@ class Estimator:
             self._layer_caches[key] = found
         return self._layer_caches[key]
 
-    def kernels(self, params: Params, devices: Sequence[Device]) -> dict[str, tuple[int, int]]:
-        """Kernels of a token's graph by weight (kernels.py): of the first launch that was measured, else of this one;
-        empty where the architecture's graph is not known. Raises LaunchRefused."""
-        if self._graphs.kernels:
-            return self._graphs.kernels
+    def placement(self, params: Params, devices: Sequence[Device]) -> Placement:
+        """Where these flags put every tensor, with whatever context."""
+        key = replace(params, n_ctx=None), tuple(devices)
+        if key not in self._placements:
+            self._placements[key] = self.placer.place(key[0], devices)
+        return self._placements[key]
+
+    def script(self, params: Params, devices: Sequence[Device]) -> Steps | None:
+        """The launch's graphs as steps, and which of the devices that params use lack a kernel for them; None where the
+        architecture's graph is not known. Raises LaunchRefused."""
         launch = self._launch(params, devices)
-        return kernels(self.model, launch.params, launch.context, launch.placement, launch.memory, self._graphs)
+        return script(self.model, launch.params, launch.context, launch.placement, launch.memory, self._graphs)
 
     def caches(self, params: Params, placement: Placement) -> Memory:
         """What the context allocates before its first graph, with the layers of this placement."""
@@ -169,13 +175,15 @@ class Estimator:
 
     def margin(self, device: Device, params: Params, use: Breakdown | LowerBound) -> Parts:
         """What must stay free on a device in this launch, as named parts in bytes."""
+        steps, computed = use.steps, None
+        if steps is not None and params.split_mode != "tensor":
+            computed = steps.multiplied(device.name)
         key = (use.n_ctx_seq, use.n_ctx, use.n_ubatch, use.n_seq_max, use.flash_attn, params.embedding,
-               params.reranking, params.pooling, params.backend_sampling, params.cache_type_k, params.cache_type_v)
+               params.reranking, params.pooling, params.backend_sampling, params.cache_type_k, params.cache_type_v,
+               computed)
         ops = self._ops.get(key)
         if ops is None:
-            if self._matmuls is None:
-                self._matmuls = matmuls(self.model)
-            ops = ops_of(self.model, params, use, self._matmuls)
+            ops = ops_of(self.model, params, use, computed)
             types = (params.cache_type_k or "f16", params.cache_type_v or "f16")
             if use.flash_attn and not self.rules.converts_in_graph and any(BY_NAME[t].blck_size > 1 for t in types):
                 ops = replace(ops, converted=2 * 2 * ops.n_kv * ops.n_stream * ops.n_embd_k_gqa)    # of one layer
@@ -261,4 +269,5 @@ class Estimator:
             names = [*(device.name for device in placement.devices), "Host"]
             peak = {name: max(0, most - size)
                     for name, most, size in zip(names, measured.runtime, measured.sizes, strict=True)}
-        return replace(found, exact=exact, warnings=tuple(warnings), extras=extras, runtime_peak=peak)
+        return replace(found, exact=exact, warnings=tuple(warnings), extras=extras, runtime_peak=peak,
+                       steps=measured.steps)

@@ -102,14 +102,14 @@ def _sums(device: Device, model: Model, params: Params, use: Static) -> int:
 
 
 def ops_of(model: Model, params: Params, use: Static,
-           known: tuple[tuple[Matmul, ...], tuple[Matmul, ...]] | None = None) -> Ops:
-    """What any device may have to compute in this launch: all weights, as layers of the host are multiplied there too.
-    `known`: matmuls(model), where that was asked before."""
+           computed: tuple[frozenset[str], frozenset[str]] | None = None) -> Ops:
+    """What a device computes in this launch: it multiplies with the weights `computed`, for every token and for those
+    with output (Steps.multiplied); where that is not known with all of them."""
     embeds = bool(params.embedding or params.reranking or params.pooling not in (None, "none"))
     sampling = bool(params.backend_sampling)
     hp = model.hparams
     layers = [il for il in range(hp.n_layer_all) if hp.n_head(il)] or [0]
-    body, head = known or matmuls(model)
+    body, head = _matmuls(model, computed)
     sorts_cells = any(hp.has_indexer(il) for il in layers)
     n_outputs = use.n_ubatch if embeds else use.n_seq_max
     # of Mamba-2's layers: one decay per head, where Mamba-1 has a row of them
@@ -127,17 +127,27 @@ def ops_of(model: Model, params: Params, use: Static,
                                                                                 params.cache_type_v)))
 
 
-def matmuls(model: Model) -> tuple[tuple[Matmul, ...], tuple[Matmul, ...]]:
-    """Each shape once: of the layers, and of what only output tokens are multiplied with."""
+def _matmuls(model: Model, computed: tuple[frozenset[str], frozenset[str]] | None
+             ) -> tuple[tuple[Matmul, ...], tuple[Matmul, ...]]:
+    """Each shape once: of what every token is multiplied with, and output tokens only."""
     body: set[Matmul] = set()
     head: set[Matmul] = set()
     used = model.hparams.n_expert_used_max
+    tied = "output.weight" not in model.tensors
     for weight in model.weights:
-        if weight.info.name.startswith("token_embd.") and "output.weight" not in model.tensors:
-            op, target = "MUL_MAT", head
+        name, op = weight.info.name, weight.op
+        is_head = weight.layer != "repeating"
+        if tied and name.startswith("token_embd."):
+            name, op = "output.weight", "MUL_MAT"
+        if op not in ("MUL_MAT", "MUL_MAT_ID"):
+            continue
+        k, m, n_mat, more = weight.info.ne
+        matmul = Matmul(weight.info.type, k, m, n_mat * more, max(1, used) if op == "MUL_MAT_ID" else 0)
+        if computed is None:
+            (head if is_head else body).add(matmul)
         else:
-            op, target = weight.op, body if weight.layer == "repeating" else head
-        if op in ("MUL_MAT", "MUL_MAT_ID"):
-            k, m, n_mat, more = weight.info.ne
-            target.add(Matmul(weight.info.type, k, m, n_mat * more, max(1, used) if op == "MUL_MAT_ID" else 0))
+            if name in computed[0]:
+                body.add(matmul)
+            if name in computed[1]:
+                head.add(matmul)
     return tuple(body), tuple(head)

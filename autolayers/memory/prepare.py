@@ -44,6 +44,7 @@ def prepare(model: Model, params: Params, context: Context, placement: Placement
         caches=lambda llm: _caches(llm, memory, context, hp, buffers), backends=backends, dev_layer=dev_layer,
         full_offload=_offloads_all(model, params), cache=cache,
         launch=(params, context, placement.groups, placement.dev_layer), n_tensors=len(model.tensors),
+        places=(*[device.name for device in placement.devices[:len(backends) - 1]], HOST),
         n_copies=N_COPIES if pipelined(model, params, context, placement) else 1)
 
 

@@ -17,7 +17,7 @@ from ..ggml.scheduler import assign, split
 from ..ggml.tensor import ENDLESS
 from ..graph.llm import Llm
 from ..records import dataclass
-from .kernels import kernels_of
+from .scheduled import Steps, script_of, steps_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
     from ..backends import Backend
     from ..ggml.tensor import Tensor
+    from .scheduled import Step
 
 N_COPIES = 4                 # GGML_SCHED_MAX_COPIES: pipeline parallelism
 _KEPT = 64                   # of GraphCache
@@ -50,7 +51,6 @@ class GraphCache:
         self.fused: dict[object, dict[str, bool]] = {}      # by kind of launch: the fused operations that stay
         # by launch: its prompt graph and, where that was asked already, its generation graph
         self.graphs: dict[object, tuple[Graphs, Graphs | None]] = {}
-        self.kernels: dict[str, tuple[int, int]] = {}       # of the first generation graph (kernels.py)
         self.absent: dict[str, None] = {}                   # weights that graphs asked for and the file has not
 
 
@@ -69,6 +69,7 @@ class Setting:
     cache: GraphCache
     launch: Hashable                             # the key of this launch's prompt graph in it
     n_tensors: int                               # in the model's file
+    places: tuple[str, ...]                      # names of the backends, the host's last
     n_copies: int = 1
 
 
@@ -82,6 +83,7 @@ class Reserved:
     pinned: tuple[int, ...] | None = None
     stopped: bool = False        # the prompt graph alone was more than enough
     alternates: bool = False     # the graphs of prompts and of tokens do not run on the same backends
+    steps: Steps | None = None
 
     @property
     def flash_attn(self) -> bool:
@@ -90,7 +92,7 @@ class Reserved:
 
 @without_gc
 def reserve(setting: Setting, pinned: bool = False,
-            enough: Callable[[tuple[int, ...]], bool] | None = None) -> Reserved:
+            enough: Callable[[tuple[int, ...], Steps | None], bool] | None = None) -> Reserved:
     """The larger of the prompt and the generation graph per buffer; with `pinned` also what `runtime_sizes` starts
     from.
 
@@ -126,9 +128,10 @@ def reserve(setting: Setting, pinned: bool = False,
             least = Graphs(setting, n_tokens, 1, n_outputs, {**fused, "filled": True}).sizes()
         else:
             least = prompt.sizes(pins or (pinned and _pins_cost(setting)))
-        if enough is not None and enough(least):
+        seen = Steps((), prompt.steps, setting.places) if prompt.steps else None
+        if enough is not None and enough(least, seen):
             setting.cache.graphs[launch] = prompt, generation
-            return Reserved(least, fused, stopped=True)
+            return Reserved(least, fused, stopped=True, steps=seen)
         if generation is None:
             generation = resolve_fused(setting, n_seqs)
         if generation.fused == fused:
@@ -137,7 +140,8 @@ def reserve(setting: Setting, pinned: bool = False,
     setting.cache.graphs[launch] = prompt, generation
     sizes = tuple(map(max, prompt.sizes(pins), generation.sizes(kept)))
     base = (prompt.sizes() if setting.n_copies == 1 else sizes) if pinned else None
-    return Reserved(sizes, fused, base, alternates=prompt.backends != generation.backends)
+    return Reserved(sizes, fused, base, alternates=prompt.backends != generation.backends,
+                    steps=Steps(generation.steps, prompt.steps, setting.places))
 
 
 def grows(setting: Setting) -> bool:
@@ -221,10 +225,18 @@ def runtime_sizes(setting: Setting, reserved: Reserved) -> tuple[int, ...]:
 
 
 @without_gc
-def count_kernels(setting: Setting) -> None:
-    """Counts the kernels of a token's graph for GraphCache.kernels, unless a launch was measured already."""
-    if not setting.cache.kernels:
-        setting.cache.kernels = Graphs(setting, 1, 1, 1, _unresolved(setting)).kernels()
+def script_of_setting(setting: Setting) -> Steps:
+    """The steps of a token's and of a prompt's graph, and which devices lack a kernel for them."""
+    def script(n_tokens: int) -> tuple[Step, ...]:
+        try:
+            llm = Graphs(setting, n_tokens, 1, 1, _unresolved(setting)).unassigned()
+        except BROKEN as error:
+            raise Contradiction(str(error)) from error
+        found = script_of(llm.graph.nodes, setting.backends[:-1], n_tokens)
+        llm.release()
+        return found
+
+    return Steps(script(1), script(setting.context.n_ubatch))
 
 
 def _unresolved(setting: Setting) -> dict[str, bool]:
@@ -263,8 +275,6 @@ def resolve_fused(setting: Setting, n_seqs: int) -> Graphs:
             graphs = Graphs(setting, n_seqs, n_seqs, n_seqs, fused)
         elif not any(kind in probes for kind, _, _ in asked):
             break
-    if not setting.cache.kernels:
-        setting.cache.kernels = kernels_of(graphs.built().graph.nodes)
     return graphs
 
 
@@ -283,17 +293,19 @@ class Graphs:
         self._last: tuple[int, ...] = ()
         self._sizes: dict[bool, tuple[int, ...]] = {}
         self._llm: Llm | None = None
+        self.steps: tuple[Step, ...] = ()       # as a launch runs them, once `sizes` was asked for
 
     def built(self, pins: bool = True) -> Llm:
         """The graph, every node with its backend."""
         if self._llm is None:
             try:
-                self._llm = self._assigned(self._build(), pins)
+                self._llm = self._assigned(self.unassigned(), pins)
             except BROKEN as error:
                 raise Contradiction(str(error)) from error
         return self._llm
 
-    def _build(self) -> Llm:
+    def unassigned(self) -> Llm:
+        """The graph, no node with a backend."""
         setting, (n_tokens, n_seqs, n_outputs) = self.setting, self.shape
         llm = Llm(setting.hparams, setting.context, n_tokens=n_tokens, n_seqs=n_seqs, n_outputs=n_outputs,
                   fused_ops=self.fused,
@@ -310,16 +322,6 @@ class Graphs:
         assign(llm.graph, setting.backends, setting.context.op_offload, setting.context.rules, pins)
         return llm
 
-    def kernels(self) -> dict[str, tuple[int, int]]:
-        """kernels_of the graph, which no backend needs to be chosen for."""
-        try:
-            llm = self._build()
-        except BROKEN as error:
-            raise Contradiction(str(error)) from error
-        found = kernels_of(llm.graph.nodes)
-        llm.release()
-        return found
-
     def release(self) -> None:
         if self._llm is not None:
             self._llm.release()
@@ -331,6 +333,8 @@ class Graphs:
             return self._sizes[pins]
         llm = self.built(pins)
         try:
+            if not self.steps:
+                self._note(llm, pins)
             backends = [t.backend for t in llm.graph.nodes]
             if backends != self.backends:       # else measured before, with other pins
                 self._last = self._allocated(llm)
@@ -341,6 +345,15 @@ class Graphs:
             self.release()
         self._sizes[pins] = self._last
         return self._last
+
+    def _note(self, llm: Llm, pins: bool) -> None:
+        """Keeps the steps, with the builder's pins."""
+        if pins or all(t.pinned < 0 or t.pinned == t.backend for t in llm.graph.nodes):
+            self.steps = steps_of(llm.graph.nodes, self.shape[0])
+            return
+        self._assigned(llm, pins=True)
+        self.steps = steps_of(llm.graph.nodes, self.shape[0])
+        self._assigned(llm, pins=False)
 
     def _allocated(self, llm: Llm) -> tuple[int, ...]:
         """Split and allocate a graph, which is used up."""

@@ -14,7 +14,6 @@ from ..flags.write import to_words
 from ..memory.estimate import Estimator
 from ..records import dataclass, replace
 from ..units import MiB
-from ..work.speed import CostModel
 from .evaluate import FULL, Evaluator
 from .one.solve import solve
 
@@ -78,7 +77,7 @@ class _Advice:
             same = evaluator.candidate(self.short.params, FULL)
             if same is not None and same.fits:
                 return same
-        return solve(evaluator, given or self.given, policy, CostModel(evaluator, policy.workload))
+        return solve(evaluator, given or self.given, policy, evaluator.cost(policy.workload))
 
     def fits(self, given: Params | None = None, model: Model | None = None) -> bool:
         """Whether there is a launch that fits, asked at length only where weights and caches are not too much already

@@ -52,10 +52,9 @@ def plan_on(model: Model, params: Params, policy: Policy, machine: Machine, comp
     if policy.alone:
         candidate = layers_alone(evaluator, params)
     else:
-        from ..work.speed import CostModel
         from .one.solve import solve
 
-        cost = CostModel(evaluator, policy.workload)
+        cost = evaluator.cost(policy.workload)
         candidate = solve(evaluator, params, policy, cost)
         if candidate is not None and policy.workload.reuses:
             from .one.reuse import reusing
@@ -83,10 +82,9 @@ def fit_choice_on(model: Model, params: Params, policy: Policy, machine: Machine
     chosen = fit(evaluator, params, FULL)
     if chosen is None:
         return None
-    from ..work.speed import CostModel
 
     placement = describe(chosen.params, model.hparams.n_layer_all + 1)
-    return FitChoice(chosen.params, chosen.breakdown, chosen.fits, CostModel(evaluator).speed(chosen), placement)
+    return FitChoice(chosen.params, chosen.breakdown, chosen.fits, evaluator.cost().price(chosen), placement)
 
 
 class _Answer:
@@ -102,9 +100,8 @@ class _Answer:
 
     @lazy
     def cost(self) -> CostModel:
-        from ..work.speed import CostModel
 
-        return self._cost or CostModel(self.evaluator, self.policy.workload)
+        return self._cost or self.evaluator.cost(self.policy.workload)
 
     def plan(self, notes: tuple[str, ...], reasons: tuple[str, ...], processes: int) -> Plan:
         """The plan, explained where there are `processes` for it."""
@@ -118,7 +115,7 @@ class _Answer:
         params, reasons = self._with_threads(params, reasons)
         host = self._host()
         why, found, fit_choice, others = self._explained(processes) if processes else ((), (), None, ())
-        predict = (lambda: self.cost.speed(self.candidate)) if self._cost is None else self._cost.later(self.candidate)
+        predict = (lambda: self.cost.price(self.candidate)) if self._cost is None else self._cost.later(self.candidate)
         return Plan(
             self.evaluator.model, params, self.use, self._devices(), host, self.candidate.fits,
             tuple(_flags(params, self.given, _build(self.policy))), self._described(params), predict, reasons + why,
@@ -192,7 +189,7 @@ class _Answer:
         chosen = fit(self.evaluator, self.given, FULL)
         if chosen is None:
             return None
-        return FitChoice(chosen.params, chosen.breakdown, chosen.fits, self.cost.speed(chosen),
+        return FitChoice(chosen.params, chosen.breakdown, chosen.fits, self.cost.price(chosen),
                          self._described(chosen.params))
 
     def _warnings(self, host: HostRow) -> tuple[str, ...]:
@@ -210,6 +207,7 @@ class _Answer:
         whole = params.layers_wanted(self.everything) == self.everything and params.overrides == given.overrides
         if self.policy.n_ctx == "max" and self.evaluator.machine.devices and given.n_gpu_layers is None and not whole:
             found.append("--ctx max: no context keeps all layers on the GPUs; this is the fastest placement's")
+        found += self._fallen()
         found += self._slow_caches()
         trained = model.n_ctx_train
         if trained and use.n_ctx_seq > trained:
@@ -219,6 +217,18 @@ class _Answer:
         if use.n_ctx_seq < wanted:
             found.append(f"a slot's context of {use.n_ctx_seq} is less than the {wanted} that --workload takes")
         return tuple(dict.fromkeys([*found, *self._idle()]))
+
+    def _fallen(self) -> list[str]:
+        """Operations without a kernel on their layers' device."""
+        params, found = self.candidate.params, []
+        types = "/".join(dict.fromkeys((params.cache_type_k or "f16", params.cache_type_v or "f16")))
+        for (device, op), count in self.cost.fallen(self.candidate).items():
+            layers = f"{count} layer{'s' * (count != 1)}"
+            if op == "FLASH_ATTN_EXT":
+                found.append(f"{device} has no flash attention for {types}: attention of {layers} runs on the CPU")
+            else:
+                found.append(f"{device} has no kernel for {op} as this launch needs it: {layers} visit the CPU for it")
+        return found
 
     def _slow_caches(self) -> list[str]:
         """Devices without a fast kernel for the cache's types."""

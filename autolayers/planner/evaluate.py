@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from ..backends import DEFAULT
 from ..errors import LaunchRefused, ModelError
-from ..flags.params import FIT_PARAMS_MIN_CTX, Params
+from ..flags.params import Params
 from ..machine import Device, Machine
-from ..memory.breakdown import Breakdown, LowerBound, Static
+from ..memory.breakdown import Breakdown, LowerBound, Static, shared
 from ..memory.companions import NONE
 from ..memory.estimate import Estimator
 from ..memory.margin import least
 from ..memory.split import model_devices
 from ..records import dataclass, replace
+from ..work.speed import CostModel
 from . import serving
 
 TYPE_CHECKING = False
@@ -20,8 +21,8 @@ if TYPE_CHECKING:
     from typing import Literal
 
     from ..backends.ops import Parts
+    from ..flags.workload import Workload
     from ..memory.breakdown import Usage
-    from ..memory.cache import Memory
     from ..memory.companions import Companions
     from ..memory.estimate import Known
     from ..memory.weights import Placement
@@ -35,7 +36,6 @@ PROMPT: Fidelity = "prompt"      # weights, caches and the prompt graph: a lower
 FIT: Fidelity = "fit"            # as far as it takes to know whether it fits on the devices
 FULL: Fidelity = "full"
 
-_LONG = 1 << 17           # a context that is longer than every window
 RAM_MARGIN = 512 << 20    # of system memory: llama-server itself, the driver's host side, and everything else that runs
 
 
@@ -81,7 +81,6 @@ class Evaluator:
         self._candidates: dict[Params, Candidate | None] = {}
         self._usages: dict[Params, Measured | None] = {}
         self._static: dict[Params, Static | None] = {}
-        self._placements: dict[Params, Placement] = {}
         self._layers: dict[Params, tuple[Usage, ...] | None] = {}
         self._names: dict[object, list[str]] = {}
 
@@ -95,7 +94,7 @@ class Evaluator:
     def with_limits(self, limits: Mapping[str, int]) -> Evaluator:
         """The same where so much may be taken of each device, whatever system memory there is."""
         other = Evaluator(self.estimator, replace(self.machine, limits=limits, ram=None), self.target)
-        other._static, other._placements, other._layers = self._static, self._placements, self._layers
+        other._static, other._layers = self._static, self._layers
         return other
 
     def candidate(self, params: Params, fidelity: Fidelity) -> Candidate | None:
@@ -177,10 +176,11 @@ class Evaluator:
 
     def placement(self, params: Params) -> Placement:
         """Where these flags put every tensor, with whatever context."""
-        params = replace(params, n_ctx=None)
-        if params not in self._placements:
-            self._placements[params] = self.estimator.placer.place(params, self.machine.devices)
-        return self._placements[params]
+        return self.estimator.placement(params, self.machine.devices)
+
+    def cost(self, workload: Workload | None = None) -> CostModel:
+        """What predicts the speed of launches here."""
+        return CostModel(self.estimator, self.machine, workload)
 
     def device_names(self, params: Params) -> list[str]:
         """The devices that llama.cpp uses with these flags, in its order."""
@@ -203,23 +203,6 @@ class Evaluator:
                 self._layers[params] = None
         return self._layers[params]
 
-    def caches(self, params: Params) -> tuple[Memory, int] | None:
-        """The caches of one long sequence and its context; None where llama.cpp would refuse these flags."""
-        alone = replace(params, n_ctx=_LONG, n_parallel=1, kv_unified=None, kv_offload=None)
-        try:
-            placement = self.placement(replace(params, n_gpu_layers=0, tensor_split=None))
-            return self.estimator.caches(alone, placement), _LONG
-        except LaunchRefused as refusal:
-            self.refusal = refusal
-            return None
-
-    def kernels(self) -> Mapping[str, tuple[int, int]]:
-        """Kernels of a token's graph by weight; empty where they are not known."""
-        try:
-            return self.estimator.kernels(Params(n_ctx=FIT_PARAMS_MIN_CTX, n_gpu_layers=0), self.machine.devices)
-        except LaunchRefused:
-            return {}
-
     def usable(self, params: Params) -> bool:
         """Whether any device has more memory than any launch must leave free there."""
         return bool(self.target or params.fit_target) or any(
@@ -235,9 +218,7 @@ class Evaluator:
 
     def shared(self, use: Static) -> int:
         """Bytes that lie on devices whose memory is the system's."""
-        names = [device.name for device in self.machine.devices if device.in_ram]
-        extra = use.extra_by_device() if names and isinstance(use, Breakdown) else {}
-        return sum(use.devices[name].total + extra.get(name, 0) for name in names)
+        return shared(use, self.machine.devices)
 
     def in_ram(self, use: Static) -> int:
         """Bytes that must be in system memory at once."""

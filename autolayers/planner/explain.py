@@ -59,7 +59,7 @@ def alternative(evaluator: Evaluator, cost: CostModel, given: Params, policy: Po
     candidate = solve(evaluator, replace(given, **change), policy, cost)  # type: ignore[arg-type]
     if candidate is None or not candidate.fits:
         return None
-    here, speed, n_ctx = cost.speed(chosen), cost.speed(candidate), candidate.breakdown.n_ctx
+    here, speed, n_ctx = cost.price(chosen), cost.price(candidate), candidate.breakdown.n_ctx
     if n_ctx <= chosen.breakdown.n_ctx * LARGER and speed.generation <= here.generation * FASTER \
             and speed.prompt <= here.prompt * FASTER:
         return None

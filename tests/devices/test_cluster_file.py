@@ -11,7 +11,7 @@ from fake_rpc import FakeRpc
 
 from autolayers.devices.cluster_file import asked, read
 from autolayers.errors import UsageError
-from autolayers.work.speed import Figures
+from autolayers.work.figures import Figures
 
 GiB = 1 << 30
 

@@ -19,7 +19,6 @@ from autolayers.flags.workload import Workload
 from autolayers.machine import Machine
 from autolayers.planner.evaluate import FULL, Evaluator
 from autolayers.report.text import plan_text
-from autolayers.work.speed import CostModel
 
 # What sets of launches of one model on one machine are about, and the launches: the first is the fastest measured.
 CHOICES = {
@@ -66,7 +65,7 @@ def rows() -> dict[str, dict]:
         evaluator = Evaluator.of(models[name], machine(row["machine"]))
         use = evaluator.static(params)
         assert use is not None
-        speed = CostModel(evaluator, load).predict(params, use)
+        speed = evaluator.cost(load).predict(params, use)
         placed = [min(int(word), models[name].hparams.n_layer) if before == "-ncmoe" else word
                   for before, word in zip(("", *row["words"]), row["words"], strict=False)]
         found[row["id"]] = {**row, "placed": placed,
@@ -93,7 +92,7 @@ def test_prompts_are_pipelined_over_devices_that_compute_asynchronously(backend:
                              Machine(devices, {device.name: device.free for device in devices}))
     params, _ = read(["-ngl", "99", "-c", "8192"], None)
     use = evaluator.static(params)
-    assert use is not None and CostModel(evaluator).clock(params, use).pipelined == pipelined
+    assert use is not None and evaluator.cost().clock(params, use).pipelined == pipelined
 
 
 @pytest.mark.parametrize(("kind", "factor", "within"), [("tg", 1.12, 0.80), ("pp", 1.20, 0.65)])

@@ -15,7 +15,7 @@ from autolayers.flags.policy import read
 from autolayers.machine import Host, Machine
 from autolayers.planner.compare.rivals import rivals_on
 from autolayers.records import replace
-from autolayers.work.speed import Figures
+from autolayers.work.figures import Figures
 
 GiB = 1 << 30
 UHD, RADEON = "Intel(R) UHD Graphics 620", "AMD Radeon 780M Graphics (RADV PHOENIX)"

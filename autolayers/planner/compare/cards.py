@@ -77,14 +77,14 @@ class Wanted:
             params = replace(params, overrides=(*params.overrides, (EXPERTS_REGEX, HOST_BUFFER)))
         if not evaluator.may_fit(params, any_split=True):
             return None
-        cost = CostModel(evaluator, self.policy.workload)
+        cost = evaluator.cost(self.policy.workload)
         found = evaluator.candidate(params, FULL)
         if found is not None and not found.fits and count > 1:
             found = self._split(evaluator, cost, params)
         if found is None or not found.fits:
             return None
         return Runs(name, card.description, count, device.total, min(found.spare.values()), found.breakdown.resident,
-                    cost.speed(found))
+                    cost.price(found))
 
     def _split(self, evaluator: Evaluator, cost: CostModel, params: Params) -> Candidate | None:
         """With the split that a plan would choose."""

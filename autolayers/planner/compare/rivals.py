@@ -6,7 +6,6 @@
 
 from __future__ import annotations
 
-from ...backends import HOST
 from ...errors import DoesNotFit, LaunchRefused
 from ...flags.params import N_BATCH
 from ...memory.companions import NONE
@@ -28,7 +27,8 @@ if TYPE_CHECKING:
     from ...machine import Machine
     from ...memory.companions import Companions
     from ...model import Model
-    from ...work.speed import Clock, Speed
+    from ...work.clock import Clock
+    from ...work.speed import Speed
     from ..evaluate import Candidate
 
 MOST = 5              # launches that are measured
@@ -85,7 +85,7 @@ def rivals_on(model: Model, params: Params, policy: Policy, machine: Machine, co
     `threads`: numbers of threads to try where the processor computes. Raises LaunchRefused, and DoesNotFit where no
     launch fits."""
     evaluator = Evaluator.of(model.overridden(params.override_kv), machine, policy.build, policy.margin, companions)
-    cost = CostModel(evaluator, policy.workload)
+    cost = evaluator.cost(policy.workload)
     chosen = solve(evaluator, params, policy, cost)
     if chosen is None:
         raise evaluator.refusal or LaunchRefused("llama.cpp would refuse this launch")
@@ -100,7 +100,7 @@ def rivals_on(model: Model, params: Params, policy: Policy, machine: Machine, co
             if all(not 1 / ALIKE < ratio < ALIKE for ratio in near):
                 known.append(candidate)
     rivals = [_rival(evaluator, cost, candidate) for candidate in _near(cost, chosen, found)]
-    on_processor = [rival for rival in rivals if any(place == HOST for place, _ in rival.clock.sums)]
+    on_processor = [rival for rival in rivals if rival.clock.on_cpu]
     more = [replace(rival, params=replace(rival.params, n_threads=n), placement=f"{rival.placement}, -t {n}")
             for rival in on_processor[:1] for n in threads if params.n_threads is None]
     return [*rivals[:MOST - len(more)], *more]
@@ -111,7 +111,7 @@ def _near(cost: CostModel, chosen: Candidate, found: dict[str, list[Candidate]])
     nothing is known of all. The best of each kind come first."""
     best = cost.speed(chosen)
     limit = best.request * best.spread if all(figures.known for figures in cost.devices.values()) else float("inf")
-    everything = cost.evaluator.model.hparams.n_layer_all + 1
+    everything = cost.estimator.model.hparams.n_layer_all + 1
 
     def plain(params: Params) -> Params:
         return replace(params, n_gpu_layers=params.layers_wanted(everything))
@@ -129,17 +129,17 @@ def _near(cost: CostModel, chosen: Candidate, found: dict[str, list[Candidate]])
 
 def _rival(evaluator: Evaluator, cost: CostModel, candidate: Candidate) -> Rival:
     use = candidate.breakdown
-    clock = cost.clock(candidate.params, use)
+    clock = cost.own(candidate)
     params = serving.bounded(evaluator, candidate).params
     threads = evaluator.machine.threads
-    if threads is not None and params.n_threads is None and any(place == HOST for place, _ in clock.sums):
+    if threads is not None and params.n_threads is None and clock.on_cpu:
         params = replace(params, n_threads=threads)
     placement = candidates.describe(params, evaluator.model.hparams.n_layer_all + 1)
     device = "none" if params.device == () else ",".join(params.device or ())
     more = {"-sm": params.split_mode, "-dev": device, "-ub": params.n_ubatch,
             "-fa": params.flash_attn}
     placement += "".join(f", {flag} {value}" for flag, value in more.items() if value)
-    return Rival(params, placement, cost.speed(candidate), clock, use.n_ctx_seq)
+    return Rival(params, placement, cost.price(candidate), clock, use.n_ctx_seq)
 
 
 def _alternatives(evaluator: Evaluator, cost: CostModel, at: Params, policy: Policy,

@@ -221,9 +221,10 @@ class Search:
         return self.grow_context(lambda n: replace(shape, n_ctx=n), below=found) or found
 
     def fully_offloaded(self, candidate: Candidate) -> bool:
-        """All layers are on devices and no weight was sent to the host."""
+        """All layers are on devices, no weight was sent to the host, and no attention falls to the CPU."""
         n, overrides = candidate.params.n_gpu_layers, candidate.params.overrides
-        return n is not None and (n >= self.top or n == -2) and len(overrides) == len(self.given.overrides)
+        return n is not None and (n >= self.top or n == -2) and len(overrides) == len(self.given.overrides) \
+            and not self.cost.attends_on_cpu(candidate)
 
     # --- context
 

@@ -73,7 +73,7 @@ class Launches:
 
     @lazy
     def cost(self) -> CostModel:
-        return CostModel(self.evaluator, self.policy.workload)
+        return self.evaluator.cost(self.policy.workload)
 
     def settle(self) -> None:
         """Finds what is asked for of every model, and lets go of what that took: what is one of many."""
@@ -239,7 +239,7 @@ class Launches:
     def _missing_price(self) -> float:
         """Seconds that one byte of weights in RAM costs the request at least."""
         fastest = min(1 / (device.bandwidth * device.rates.read) for device in self.cost.devices.values())
-        part = self.cost.traffic.used if self.cost.traffic.n_expert else 1.0
+        part = self.cost.weights.used if self.cost.weights.n_expert else 1.0
         return max(0.0, 1 / self.cost.host.ram - fastest) * part * self.policy.workload.generate
 
     def _missing(self, left: Mapping[str, int]) -> int:

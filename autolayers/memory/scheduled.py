@@ -1,0 +1,167 @@
+"""What a graph computes, and where: a Step for each weight, cache or run of other nodes, in the graph's order.
+
+    steps_of(nodes, places)        # of a scheduled graph
+    script_of(nodes, backends)     # of one that is not: what cannot run on which backend, instead of where it runs
+
+A kernel is a node that computes anything. Backends run a norm and its weight, and a chain of sums, as one
+(ggml_cuda_can_fuse, ggml_vk_can_fuse).
+"""
+
+from __future__ import annotations
+
+from ..ggml.tensor import VIEW_OPS
+from ..records import dataclass, lazy
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from ..backends import Backend
+    from ..ggml.tensor import Tensor
+
+WEIGHT, CACHE, ATTENTION, OTHER = "weight", "cache", "attention", ""
+_FUSED = {"MUL": ("RMS_NORM", "NORM"), "ADD": ("ADD",)}
+INPUT, OUTPUT = -1, 1 << 30                  # layers before the first block and after the last
+
+
+@dataclass(frozen=True)
+class Step:
+    """`kernels` nodes that follow each other in one place.
+
+    A WEIGHT's reads the weight `name`, a CACHE's writes to a cache, an ATTENTION's reads one; `source` is the buffer
+    that it lies in. OTHER nodes read only results, and belong to the `layer` of the last weight; `op` is the first's.
+    `place` is the number of the backend that runs them; of a script the backends that cannot, or that copy a weight
+    that lies in RAM, as bits.
+    """
+
+    kind: str
+    op: str
+    name: str
+    source: str
+    layer: int
+    place: int
+    kernels: float
+    few: bool = False     # of a prompt's graph: for the tokens with output alone
+
+
+class Steps:
+    """A launch's two graphs: of a `token` for each slot, and of a whole micro-batch of a `prompt`. `places` are the
+    backends that Step.place counts, the host's last."""
+
+    def __init__(self, token: tuple[Step, ...], prompt: tuple[Step, ...], places: tuple[str, ...] = ()) -> None:
+        self.token, self.prompt, self.places = token, prompt, places
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Steps) and (self.token, self.prompt, self.places) == (
+            other.token, other.prompt, other.places)
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        return f"Steps({len(self.token)}, {len(self.prompt)}, {self.places})"
+
+    def multiplied(self, place: str) -> tuple[frozenset[str], frozenset[str]]:
+        """Names of the weights that a place multiplies with, of every token and of those with output alone."""
+        names = self._multiplied.get(place)
+        return (frozenset(), frozenset()) if names is None else names
+
+    @lazy
+    def _multiplied(self) -> dict[str, tuple[frozenset[str], frozenset[str]]]:
+        found: list[tuple[set[str], set[str]]] = [(set(), set()) for _ in self.places]
+        for step in (*self.prompt, *self.token):
+            if step.kind == WEIGHT:
+                found[step.place][step.few].add(step.name)
+        return {place: (frozenset(many), frozenset(few))
+                for place, (many, few) in zip(self.places, found, strict=True)}
+
+
+def steps_of(nodes: Sequence[Tensor], n_tokens: int = 0) -> tuple[Step, ...]:
+    """The steps of a graph of so many tokens whose nodes have their backends."""
+    return tuple(_steps(nodes, lambda node, kind: node.backend, n_tokens))
+
+
+def script_of(nodes: Sequence[Tensor], backends: Sequence[Backend], n_tokens: int = 0) -> tuple[Step, ...]:
+    """The steps of a graph before its nodes have backends, of layers on devices. What the builder pins to the CPU is
+    lacked by all; the bits of a weight are the backends that would copy it from RAM."""
+    known: dict[object, int] = {}
+    alike = [sum(1 << j for j, other in enumerate(backends) if other.kind == backend.kind) for backend in backends]
+
+    def lacking(node: Tensor, kind: str) -> int:
+        if kind == CACHE:
+            return 0
+        if kind == WEIGHT:
+            return sum(1 << i for i, backend in enumerate(backends) if backend.offload_op(node))
+        if node.pinned == len(backends):
+            return (1 << len(backends)) - 1
+        # what reads a device's memory can only be asked of that one
+        owners = tuple({source.buffer.device for source in node.src if source.buffer and source.buffer.device >= 0})
+        shape = (node.op, node.type, node.ne, owners, *[(source.type, source.ne) for source in node.src])
+        if shape not in known:
+            lacks = [i for i in owners or range(len(backends)) if not backends[i].supports_op(node)]
+            known[shape] = 0
+            for i in lacks:
+                known[shape] |= alike[i] if owners else 1 << i
+        return known[shape]
+
+    return tuple(_steps(nodes, lacking, n_tokens))
+
+
+def _steps(nodes: Sequence[Tensor], place_of: Callable[[Tensor, str], int], n_tokens: int = 0) -> Iterator[Step]:
+    before, layer, attended = "", INPUT, INPUT
+    layers: dict[str, int] = {}              # by weight
+    count = place = others = 0               # of the nodes since the last step that read nothing but results
+    first = ""
+    for node in nodes:
+        op = node.op
+        if op in VIEW_OPS or not node.ne[1]:
+            continue
+        alone = before not in _FUSED.get(op, ())
+        before = op
+        kind, name, source = _read(node)
+        if kind == ATTENTION:
+            if attended == layer and op != "FLASH_ATTN_EXT":
+                kind = OTHER                 # values, after keys
+            attended = layer
+        here = place_of(node, kind)
+        if count and (kind != OTHER or here != place):
+            yield Step(OTHER, first, "", "", others, place, count)
+            count = 0
+        if kind == WEIGHT:
+            if name not in layers:
+                layers[name] = _layer(name)
+            layer = layers[name]
+        if kind != OTHER:
+            yield Step(kind, op, name, source, layer, here, int(alone), kind == WEIGHT and _columns(node) < n_tokens)
+        elif alone:
+            first = first if count else op
+            count, place, others = count + 1, here, layer
+    if count:
+        yield Step(OTHER, first, "", "", others, place, count)
+
+
+def _read(node: Tensor) -> tuple[str, str, str]:
+    """(kind, name, buffer) of the weight or the cache that a node is about."""
+    if node.op == "FLASH_ATTN_EXT":
+        keys = node.src[1]
+        return ATTENTION, "", keys.buffer.name if keys.buffer is not None else ""
+    for source in node.src:
+        if source.weight and source.buffer is not None and not source.name.startswith("rope_f"):
+            return WEIGHT, source.name, source.buffer.name
+    if node.op == "MUL_MAT" and node.src[0].buffer is not None and not node.src[0].weight:
+        return ATTENTION, "", node.src[0].buffer.name
+    return (OTHER, "", "") if node.buffer is None else (CACHE, "", node.buffer.name)
+
+
+def _columns(node: Tensor) -> int:
+    """Of how many tokens a weight is for; a large number where it is no matrix."""
+    _, n1, n2, n3 = node.ne
+    return n1 * n2 * n3 if node.op == "MUL_MAT" else n2 * n3 if node.op == "MUL_MAT_ID" else 1 << 30
+
+
+def _layer(name: str) -> int:
+    """The block of a weight, or INPUT or OUTPUT."""
+    if name.startswith("blk."):
+        number = name[4:].partition(".")[0]
+        return int(number) if number.isdigit() else INPUT
+    return INPUT if name.startswith(("token_embd", "per_layer", "position_embd", "token_types")) else OUTPUT
+

@@ -1,0 +1,211 @@
+"""The seconds of a launch's graphs: a Work on the figures of a machine.
+
+    seconds of n tokens  =  token                                  whatever is read
+      + on each device      weights   hypot(bytes / bandwidth, arithmetic / fp16 rate)
+                            experts   the same, of those that n tokens choose, by tokens per expert
+                            cache     hypot(bytes / bandwidth, arithmetic / fp16 rate) at the request's depth,
+                                      and without flash attention the scores' bytes / bandwidth
+                            kernels   one for each node of the graph
+      + on the CPU          weights and cache by RAM's bandwidth and cores
+      + copies              of weights in RAM that a device computes with, of a cache that is read elsewhere
+      + handovers, hops     each time the graph goes from a device to the CPU or back, or to another device
+      + network             for each visit to an RPC server a round trip, and what is sent there and back
+      + disk                what of the weights in RAM has no space there
+"""
+
+from __future__ import annotations
+
+from math import hypot
+
+from ..flags.params import N_BATCH
+from .rates import SHARED
+from .work import HOST
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from .figures import Figures, HostFigures
+    from .rates import Shared
+    from .work import Attention, Load, Weights, Work
+
+MANY = 32       # tokens from which on matrix kernels are those of prompts, and weights in RAM are copied
+
+
+def sent(weights: Weights, depth: float) -> float:
+    """Bytes that a token's visit to an RPC server carries: activations there and back in f32, the mask in f16."""
+    return 2 * 4 * weights.n_embd + 2 * depth
+
+
+class Sums:
+    """A Load summed up by place: what a Clock needs of it."""
+
+    def __init__(self, load: Load, caches: Sequence[Attention | None]) -> None:
+        self.load = load
+        self.places: dict[str, list[float]] = {}      # dense, experts, work, expert work, bf16, kernels
+        self.copied = [0.0, 0.0]                      # dense, experts: of weights in RAM that devices compute with
+        for row in load.rows:
+            values = (row.dense, row.experts, row.work, row.expert_work, row.bf16, row.kernels)
+            known = self.places.get(row.place)
+            if known is None:
+                self.places[row.place] = list(values)
+            else:
+                for i, value in enumerate(values):
+                    known[i] += value
+            if row.copied:
+                self.copied[0] += row.dense
+                self.copied[1] += row.experts
+        self.caches: dict[tuple[str, str, Attention], int] = {}       # (where it is read, where it lies, one layer's)
+        for where, cache in zip(load.attention, caches, strict=False):
+            if cache is not None and where is not None:
+                key = (*where, cache)
+                self.caches[key] = self.caches.get(key, 0) + 1
+
+
+class Clock:
+    """The seconds of one launch's graphs."""
+
+    def __init__(self, weights: Weights, work: Work, caches: Sequence[Attention | None],
+                 devices: Mapping[str, Figures], host: HostFigures, shared: Shared = SHARED, *, n_batch: int = N_BATCH,
+                 n_ubatch: int = 512, pipelined: bool = False, shares: Mapping[str, float] | None = None,
+                 missing: float = 0.0) -> None:
+        self.weights, self.work, self.devices, self.host, self.shared = weights, work, devices, host, shared
+        self.n_batch, self.n_ubatch, self.pipelined = n_batch, n_ubatch, pipelined
+        self.shares, self.missing = shares, missing
+        self.tokens, self.prompts = Sums(work.token, caches), Sums(work.prompt, caches)
+
+    @property
+    def on_cpu(self) -> bool:
+        """Whether the CPU reads weights for a token."""
+        sums = self.tokens.places.get(HOST)
+        return sums is not None and sums[0] + sums[1] > 0
+
+    def step(self, n: int, depth: float, sequences: int = 1) -> tuple[float, dict[str, float]]:
+        """Seconds of a graph of n tokens with `depth` before each in its sequence: those that belong to no device, and
+        each device's."""
+        shared, host = self.shared, self.host
+        many = n >= MANY
+        sums = self.prompts if many else self.tokens
+        used = self.weights.used
+        touched = 1 - (1 - used) ** n if self.weights.n_expert else 1.0
+        stages = dict.fromkeys(self.devices, 0.0)
+        common = shared.token * 1e-6
+        in_ram = sums.copied[0] + sums.copied[1] * touched
+        if in_ram:
+            part = 1 - (1 - used) ** (shared.copied * n) if self.weights.n_expert else 1.0
+            common += self._copy(sums.copied[0] + sums.copied[1] * part)
+        for place, values in sums.places.items():
+            if place == HOST:
+                dense, experts, multiplies, expert_multiplies, _, kernels = values
+                in_ram += dense + experts * touched
+                common += self._on_cpu(n, dense, experts * touched, multiplies + expert_multiplies)
+                common += kernels * shared.core_kernel * 1e-6
+                continue
+            for name, share in self._parts(place):
+                stages[name] += self._on_device(self.devices[name], n, many, touched, values, share)
+        for (place, lies, cache), count in sums.caches.items():
+            cells = min(depth, cache.window)
+            size = count * cells * cache.cell * sequences
+            flops = count * n * cells * cache.flops
+            state = 2 * count * cache.state * sequences
+            if place != lies:
+                common += self._copy(size)
+            if place == HOST:
+                common += hypot((size + state) / (host.ram * shared.ram_cache), flops / self._core_flops)
+                continue
+            for name, share in self._parts(place):
+                device = self.devices[name]
+                rates = device.rates
+                read = rates.cache * (rates.quantised if cache.quantised and not many else 1.0)
+                rate = device.fp16 * (rates.matmul if cache.scores else rates.attention)
+                stages[name] += share * hypot((size + state) / (device.bandwidth * read), flops / rate)
+                stages[name] += share * count * n * cells * cache.scores / (device.bandwidth * rates.read)
+        load = sums.load
+        handover = max([figures.rates.handover for figures in self.devices.values()], default=0.0)
+        common += load.handovers * handover * 1e-6
+        common += load.hops * shared.hop * 1e-6
+        common += self._network(load, n, depth, sequences)
+        common += in_ram * self.missing / host.disk
+        if self.shares:          # each device waits for the others twice a layer
+            summed = 4 * n * self.weights.n_embd / host.bus         # their results are added up, in f32
+            common += 2 * self.weights.n_layer * (shared.hop * 1e-6 + summed) + max(stages.values())
+            stages = dict.fromkeys(stages, 0.0)
+        return common, stages
+
+    def _parts(self, home: str) -> Sequence[tuple[str, float]]:
+        """What computes on a layer's device, and which part: with split modes row and tensor each device its slice."""
+        return tuple(self.shares.items()) if self.shares else ((home, 1.0),)
+
+    def _on_device(self, device: Figures, n: int, many: bool, touched: float, sums: Sequence[float],
+                   share: float) -> float:
+        """Seconds of `share` of every matrix; kernels start whatever their size."""
+        shared, rates = self.shared, device.rates
+        dense, experts, multiplies, expert_multiplies, bf16 = [share * value for value in sums[:5]]
+        kernels = sums[5]
+        bandwidth, rate = device.bandwidth * rates.read, device.fp16 * rates.matmul
+        if many:
+            bandwidth *= shared.prompt_read
+        slow = 1 + (1 / rates.bf16 - 1) * bf16 / max(1.0, dense + experts * self.weights.used)
+        seconds = hypot(dense / bandwidth, 2 * n * multiplies / rate) * slow
+        if experts:
+            each = n * self.weights.used          # tokens per expert
+            rate *= rates.experts
+            if many:
+                rate *= each / (each + shared.expert_tokens)
+            seconds += hypot(experts * touched / (bandwidth * shared.experts), 2 * n * expert_multiplies / rate) * slow
+        return seconds + kernels * rates.kernel * 1e-6 * (shared.prompt_kernel if many else 1.0)
+
+    def _network(self, load: Load, n: int, depth: float, sequences: int) -> float:
+        """Each visit sends a server the activations and the mask of n tokens, and takes the activations back, or the
+        logits at the end; commands and results cross once (ggml-rpc.cpp: all but GET_TENSOR are sent without waiting).
+        """
+        seconds = 0.0
+        for name, visits in load.visits.items():
+            device = self.devices.get(name)
+            if device is None or not device.network:
+                continue
+            seconds += visits * device.visit(n * sent(self.weights, depth))
+            if name == load.last:
+                seconds += 4 * (sequences * self.weights.n_vocab - n * self.weights.n_embd) / device.network
+        return seconds
+
+    def _on_cpu(self, n: int, dense: float, experts: float, multiplies: float) -> float:
+        shared, host = self.shared, self.host
+        cores = host.cores * shared.core * 1e9
+        seconds = 0.0
+        for size, share in ((dense, shared.ram), (experts, shared.ram_experts)):
+            seconds += size * ((host.ram * share) ** -4 + cores ** -4) ** 0.25
+        return hypot(seconds, 2 * n * multiplies / self._core_flops)
+
+    @property
+    def _core_flops(self) -> float:
+        return self.host.cores * self.shared.core_flops * 1e9
+
+    def _copy(self, size: float) -> float:
+        """Pageable memory is copied by the CPU first, so RAM counts as well as the bus."""
+        shared, host = self.shared, self.host
+        return size * max(1 / (host.bus * shared.bus_copy), 1 / (host.ram * shared.ram_copy))
+
+    def prompt(self, n: int, depth: float) -> float:
+        """Seconds of a prompt of n tokens behind `depth` others."""
+        whole, rest = divmod(n, self.n_ubatch)
+        seconds = 0.0
+        middle = depth + n / 2
+        if whole:
+            common, stages = self.step(self.n_ubatch, middle)
+            total = common + sum(stages.values())
+            if self.pipelined and len(stages) > 1:
+                together = min(whole, max(1, self.n_batch // self.n_ubatch))
+                slowest = common + max(stages.values())
+                follow = slowest + self.shared.stages * (total - slowest)
+                total = (total + (together - 1) * follow) / together
+            seconds += whole * total
+        if rest:
+            common, stages = self.step(rest, depth + n - rest / 2)
+            seconds += common + sum(stages.values())
+        return seconds
+
+    def token(self, depth: float, requests: int = 1) -> float:
+        """Seconds of one token for each request."""
+        common, stages = self.step(requests, depth, requests)
+        return common + sum(stages.values())

@@ -1,0 +1,352 @@
+"""Who computes what: the graphs of a launch as rows, one for each layer and place.
+
+    work_of(weights, steps, homes)     # of a launch that was measured: as its graphs are scheduled
+    Homes(weights, script, ...)        # of others: one graph's steps, wherever a placement has their weights
+
+A token's graph and a prompt's differ: weights in RAM are copied to a device for many tokens (op offload).
+"""
+
+from __future__ import annotations
+
+import itertools
+
+from ..backends import REPACK
+from ..memory.scheduled import ATTENTION, CACHE, INPUT, OUTPUT, WEIGHT, Step
+from ..records import dataclass, lazy, replace
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from ..memory.cache import Memory
+    from ..memory.scheduled import Steps
+    from ..memory.weights import PlacedTensor, Placement, WeightGroup
+    from ..model import Model
+
+HOST = "Host"
+
+# Arithmetic that matrix kernels reach by type of the weights, as a share of q4_K's (benchmarks/fit_speed.py)
+TYPE_WORK = {
+    "f32": 0.5, "f16": 0.99, "bf16": 1.05, "q8_0": 1.02, "q6_K": 0.75, "q5_K": 1.0, "q4_K": 1.0, "q3_K": 0.87,
+    "q2_K": 0.8, "q4_0": 0.95, "q5_0": 0.95, "q4_1": 0.95, "q5_1": 0.95, "mxfp4": 1.2,
+}
+KERNELS_UNKNOWN = 2.5       # per matrix, where the architecture's graph is not known
+# A device whose work begins or ends at the CPU cannot start kernels while others run: a visit for _MANY or more costs a
+# whole handover each way, and at least _LEAST of it
+_MANY, _LEAST = 16, 0.2
+_SCORE = 16                 # bytes of a score without flash attention: f32, written and read twice
+
+
+@dataclass(frozen=True)
+class Reads:
+    """What reading one weight is: bytes and, in q4_K's, multiply-adds of one token, apart for experts (bytes: of all of
+    them), and the bytes of both in bf16."""
+
+    dense: int
+    experts: int
+    work: float
+    expert_work: float
+    bf16: float
+
+
+@dataclass(frozen=True)
+class Row:
+    """What one layer (n_layer: the output) makes one place read and compute. `copied`: weights that lie in RAM."""
+
+    layer: int
+    place: str
+    copied: bool
+    dense: int
+    experts: int
+    work: float
+    expert_work: float
+    bf16: float
+    kernels: float
+
+
+@dataclass(frozen=True)
+class Load:
+    """One graph. `attention` is per layer where its cache is read and where it lies, None without one; `visits` how
+    often the graph comes to each place, `last` where it ends."""
+
+    rows: tuple[Row, ...]
+    attention: tuple[tuple[str, str] | None, ...]
+    handovers: float    # between a device and the CPU; one for few kernels counts less
+    hops: int           # between devices
+    visits: Mapping[str, int]
+    last: str
+
+
+@dataclass(frozen=True)
+class Work:
+    """A launch's two graphs: of one token for each sequence, and of a prompt's micro-batch."""
+
+    token: Load
+    prompt: Load
+
+
+@dataclass(frozen=True)
+class Attention:
+    """One layer's cache. A token with `depth` tokens before it reads min(depth, window) x `cell` bytes and computes
+    `flops` on each, and reads and writes `state` bytes; without flash attention it moves `scores` bytes on each."""
+
+    cell: float
+    window: int
+    flops: float
+    state: int
+    quantised: bool
+    scores: float = 0.0
+
+
+class Weights:
+    """What reading each weight of a model is."""
+
+    def __init__(self, model: Model) -> None:
+        hparams = model.hparams
+        self.model, self.hparams, self.n_layer = model, hparams, hparams.n_layer
+        self.n_embd, self.n_vocab = hparams.n_embd, hparams.n_vocab
+        self.n_expert = hparams.n_expert
+        self.used = hparams.n_expert_used_max / hparams.n_expert if hparams.n_expert else 1.0
+        self.reads: dict[str, Reads] = {}
+        for weight in model.weights:
+            info = weight.info
+            table = weight.layer == "input" or (weight.layer == "output" and weight.op == "GET_ROWS")
+            if weight.op in ("NONE", "ROPE") or (table and info.name != "token_embd.weight"):
+                continue             # of tables single rows are read, rope factors are tiny
+            if weight.layer == "repeating" and weight.block >= hparams.n_layer:
+                continue             # MTP blocks take no part in plain generation
+            expert = weight.op == "MUL_MAT_ID" and hparams.n_expert > 0
+            work = info.n_elements / TYPE_WORK.get(info.type, 0.95)
+            bf16 = info.n_bytes * (self.used if expert else 1) if info.type == "bf16" else 0
+            self.reads[info.name] = Reads(0, info.n_bytes, 0.0, work * self.used, bf16) if expert else \
+                Reads(info.n_bytes, 0, work, 0.0, bf16)
+
+    def of(self, step: Step) -> Reads | None:
+        """What a step reads; of the input's table single rows, which is nothing."""
+        if step.kind != WEIGHT or step.op == "GET_ROWS":
+            return None
+        found = self.reads.get(step.name)
+        return self.reads.get("token_embd.weight") if found is None and step.name == "output.weight" else found
+
+    @lazy
+    def script(self) -> tuple[Step, ...]:
+        """Steps for an architecture whose graph is not known."""
+        found = []
+        for weight in self.model.weights:
+            if weight.info.name in self.reads and weight.layer != "input":
+                matrix = sum(n > 1 for n in weight.info.ne) > 1
+                layer = weight.block if weight.layer == "repeating" else OUTPUT
+                found.append(Step(WEIGHT, weight.op, weight.info.name, "", layer, 0, KERNELS_UNKNOWN if matrix else 0))
+        if "output.weight" not in self.model.tensors:
+            found.append(Step(WEIGHT, "MUL_MAT", "output.weight", "", OUTPUT, 0, KERNELS_UNKNOWN))
+        return tuple(sorted(found, key=lambda step: step.layer))
+
+    def attention(self, memory: Memory, n_ctx: int, flash: bool = True) -> list[Attention | None]:
+        """Of each layer (output last), from caches that were allocated for `n_ctx` cells of one sequence."""
+        found: list[Attention | None] = [None] * (self.n_layer + 1)
+        hp = self.hparams
+        for cache in memory.caches:
+            sliding = cache.kind == "swa"
+            recurrent = cache.kind == "recurrent" or cache.kind.endswith("-state")
+            ratio = 1.0 if sliding else min(1.0, cache.n_cells / n_ctx)
+            window = cache.n_cells if sliding else 1 << 62
+            readers = [(layer.il, layer) for layer in cache.layers]
+            readers += [(il, layer) for il in cache.reused if (layer := cache.layer(il)) is not None]
+            for il, layer in readers:
+                if il >= hp.n_layer:
+                    continue
+                before = found[il] or Attention(0.0, 1 << 62, 0.0, 0, False)
+                if recurrent:
+                    state = sum(tensor.size for tensor in layer.tensors)
+                    found[il] = replace(before, state=before.state + state)
+                    continue
+                k, v = layer.k, layer.v
+                size = sum(tensor.size for tensor in layer.tensors) / cache.n_cells / max(1, cache.n_stream)
+                wide = (k.ne[0] if k else 0) + (v.ne[0] if v else k.ne[0] if k else 0)
+                attends = cache.kind in ("attn", "swa")
+                flops = 2.0 * hp.n_head(il) / max(1, hp.n_head_kv(il)) * wide if attends else 0.0
+                scores = 0 if flash or not attends else _SCORE * hp.n_head(il)
+                found[il] = Attention(before.cell + size * ratio, min(before.window, window), before.flops + flops,
+                                      before.state, k is not None and k.type not in ("f32", "f16", "bf16"),
+                                      before.scores + scores)
+        return found
+
+
+class _Sums:
+    """Rows of one graph, step by step."""
+
+    def __init__(self, weights: Weights) -> None:
+        self.weights = weights
+        self.sums: dict[tuple[int, str, bool], list[float]] = {}
+        self.walk: list[tuple[str, float]] = []      # places, changes alone, and kernels there
+        self.attention: dict[int, tuple[str, str]] = {}
+
+    def add(self, step: Step, place: str, lies: str) -> None:
+        """A step that runs in one place and reads what lies in another."""
+        layer = min(step.layer, self.weights.n_layer)
+        reads = self.weights.of(step)
+        key = layer, place, reads is not None and place != HOST and lies == HOST
+        row = self.sums.get(key)
+        if row is None:
+            row = self.sums[key] = [0, 0, 0.0, 0.0, 0, 0]
+        if reads is not None:
+            row[0] += reads.dense
+            row[1] += reads.experts
+            row[4] += reads.bf16
+            if not step.few:
+                row[2] += reads.work
+                row[3] += reads.expert_work
+        row[5] += step.kernels
+        if self.walk and self.walk[-1][0] == place:
+            self.walk[-1] = place, self.walk[-1][1] + step.kernels
+        else:
+            self.walk.append((place, step.kernels))
+        if step.kind == ATTENTION and (step.op == "FLASH_ATTN_EXT" or layer not in self.attention):
+            self.attention[layer] = place, lies
+
+    @lazy
+    def rows(self) -> tuple[Row, ...]:
+        return tuple([Row(layer, place, copied, int(row[0]), int(row[1]), *row[2:])
+                      for (layer, place, copied), row in self.sums.items()])
+
+
+def work_of(weights: Weights, steps: Steps, homes: Sequence[str]) -> Work:
+    """The Work of a launch by its own graphs; `homes`: the device of each layer, the output last, HOST for none."""
+    devices = steps.places[:-1]
+
+    def load(graph: Sequence[Step]) -> Load:
+        sums = _Sums(weights)
+        for step in graph:
+            if step.layer != INPUT:
+                place = HOST if step.place >= len(devices) else devices[step.place]
+                sums.add(step, place, step.source if step.source in devices else HOST if step.source else place)
+        return _load(weights, sums.rows, sums.walk, sums.attention, homes)
+
+    return Work(load(steps.token), load(steps.prompt))
+
+
+def fallen(steps: Steps, homes: Sequence[str]) -> dict[tuple[str, str], int]:
+    """Operations of a token that run on the CPU for want of a kernel: by device and op, of how many of its layers;
+    those of layers that have weights or a cache in RAM may run there for that."""
+    host = len(steps.places) - 1
+    in_ram = {step.layer for step in steps.token if step.kind in (WEIGHT, CACHE) and step.place == host}
+    found = {(homes[step.layer], step.op, step.layer) for step in steps.token
+             if step.place == host and 0 <= step.layer < len(homes) and step.layer not in in_ram}
+    counts: dict[tuple[str, str], int] = {}
+    for device, op, _ in found:
+        if device != HOST:
+            counts[device, op] = counts.get((device, op), 0) + 1
+    return counts
+
+
+def _load(weights: Weights, rows: tuple[Row, ...], walk: Iterable[tuple[str, float]],
+          attention: Mapping[int, tuple[str, str]], homes: Sequence[str]) -> Load:
+    stays: list[tuple[str, float]] = []
+    for place, kernels in walk:
+        if stays and stays[-1][0] == place:
+            stays[-1] = place, stays[-1][1] + kernels
+        else:
+            stays.append((place, kernels))
+    visits: dict[str, int] = {}
+    for place, _ in stays:
+        visits[place] = visits.get(place, 0) + 1
+    handovers, hops = 0.0, 0
+    for (here, before), (there, after) in itertools.pairwise(stays):
+        if HOST in (here, there):
+            handovers += _LEAST + (1 - _LEAST) * min(1.0, (after if here == HOST else before) / _MANY)
+        else:
+            hops += 1
+    read = tuple([attention.get(layer, (home, home)) for layer, home in enumerate(homes[:weights.n_layer])])
+    return Load(rows, (*read, None), handovers, hops, visits, stays[-1][0] if stays else HOST)
+
+
+class Homes:
+    """Works of launches that were not measured: the steps of one graph, where a placement has their weights.
+
+    What reads a weight runs where it lies, a cache's where the layer's device is, and all else where its neighbours
+    run, devices first (passes 1 and 2 of ggml_backend_sched_split_graph); but on the CPU where a device lacks a kernel.
+    `script` are the graphs' steps (None: not known), `devices` what its bits count, `kv_offload` whether caches lie on
+    devices, `op_offload` whether weights in RAM may be copied to one.
+    """
+
+    def __init__(self, weights: Weights, script: Steps | None, devices: Sequence[str], kv_offload: bool,
+                 op_offload: bool) -> None:
+        self.weights, self.kv_offload, self.devices, self.op_offload = weights, kv_offload, devices, op_offload
+        self.tokens = self._by_layer(script.token if script else weights.script)
+        self.prompts = self._by_layer(script.prompt if script else weights.script)
+        self._known: dict[object, tuple[_Sums, _Sums]] = {}
+
+    def _by_layer(self, steps: Sequence[Step]) -> dict[int, list[Step]]:
+        found: dict[int, list[Step]] = {}
+        for step in steps:
+            if step.layer != INPUT:
+                found.setdefault(min(step.layer, self.weights.n_layer), []).append(step)
+        return found
+
+    def work(self, placement: Placement, homes: Sequence[str]) -> Work:
+        """The Work of a placement; `homes`: the device of each layer, the output last, HOST for none."""
+        groups: dict[int, tuple[WeightGroup, ...]] = {}
+        for group in placement.groups:
+            if group.layer >= 0:
+                layer = min(group.layer, self.weights.n_layer)
+                groups[layer] = (*groups.get(layer, ()), group)
+        found = [self._layer(layer, groups.get(layer, ()), placement, homes[layer]) for layer in sorted(self.tokens)]
+        token, prompt = [
+            _load(self.weights, tuple([row for sums in graph for row in sums.rows]),
+                  [visit for sums in graph for visit in sums.walk],
+                  {layer: places for sums in graph for layer, places in sums.attention.items()}, homes)
+            for graph in zip(*found, strict=True)] if found else [_load(self.weights, (), (), {}, homes)] * 2
+        return Work(token, prompt)
+
+    def _layer(self, layer: int, groups: tuple[WeightGroup, ...], placement: Placement,
+               home: str) -> tuple[_Sums, _Sums]:
+        """Of a token's graph and of a prompt's."""
+        key = layer, groups, home
+        if key not in self._known:
+            tensors = {name: tensor for group in groups for name, tensor in group.tensors.items()}
+            self._known[key] = (self._sums(self.tokens[layer], tensors, placement, home),
+                                self._sums(self.prompts.get(layer, ()), tensors, placement, home))
+        return self._known[key]
+
+    def _sums(self, steps: Sequence[Step], tensors: Mapping[str, PlacedTensor], placement: Placement,
+              home: str) -> _Sums:
+        cache = home if self.kv_offload else HOST
+        places: list[str] = []
+        lies: list[str] = []
+        for step in steps:
+            place = lie = ""
+            if step.kind == WEIGHT:
+                tensor = tensors.get(step.name) or (
+                    tensors.get("token_embd.weight") if step.name == "output.weight" else None)
+                if tensor is not None:
+                    place = lie = HOST if placement.is_host(tensor.buffer) else tensor.buffer
+                    if place == HOST and step.place and self.op_offload and tensor.buffer != REPACK:
+                        place = self._first(step.place)
+            elif step.kind == CACHE:
+                place = lie = cache
+            else:
+                lie = cache if step.kind == ATTENTION else ""
+                place = HOST if home != HOST and step.place >> self.devices.index(home) & 1 else ""
+            places.append(place)
+            lies.append(lie)
+        _spread(places)
+        sums = _Sums(self.weights)
+        for step, place, lie in zip(steps, places, lies, strict=True):
+            sums.add(step, place or home, lie)
+        return sums
+
+    def _first(self, bits: int) -> str:
+        """The first of these devices."""
+        return self.devices[(bits & -bits).bit_length() - 1]
+
+
+def _spread(places: list[str]) -> None:
+    """Gives nodes without a place that of their neighbours: a device's before the CPU's, the one before first."""
+    for skip in (HOST, ""):
+        for order in (range(len(places)), range(len(places) - 1, -1, -1)):
+            current = ""
+            for i in order:
+                if places[i]:
+                    current = "" if places[i] == skip else places[i]
+                elif current:
+                    places[i] = current
