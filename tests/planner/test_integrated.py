@@ -47,6 +47,8 @@ def test_the_processor_alone_is_planned_where_it_is_faster_by_more_than_predicti
     found = plan(E2B, "-c 8192", igpu(UHD))
     assert found.flags[:2] == ("-ngl", "0") and found.flags[-2:] == ("-dev", "none")
     assert found.placement == "0 of 36 layers on the GPU" and found.devices[0].model == 0
+    other = plan(FIXTURES / "real" / "headers" / "qwen35-9b.gguf", "-c 8192", igpu(UHD))      # measured: 44 % faster
+    assert other.flags[-2:] == ("-dev", "none")
     assert plan(E2B, "-c 8192", igpu(RADEON)).flags == ("-ngl", "36", "-c", "8192")
 
 
@@ -79,11 +81,11 @@ def test_a_card_is_never_left_out() -> None:
 
 
 def test_the_processor_is_proposed_where_one_rate_is_higher_on_it() -> None:
-    found = plan(FIXTURES / "real" / "headers" / "qwen35-9b.gguf", "-c 8192", igpu(UHD))
+    found = plan(LLAMA, "-c 8192", igpu(UHD))
     other = next(other for other in found.alternatives if other.flags == ("-dev", "none"))
     assert "-dev" not in found.flags and other.placement == "0 of 33 layers on the GPU"
     assert other.speed.prompt > found.speed.prompt and other.speed.generation < found.speed.generation
-    followed = plan(FIXTURES / "real" / "headers" / "qwen35-9b.gguf", "-c 8192 -dev none", igpu(UHD))
+    followed = plan(LLAMA, "-c 8192 -dev none", igpu(UHD))
     assert (followed.speed.generation, followed.n_gpu_layers) == (other.speed.generation, 0)
 
 
