@@ -25,7 +25,7 @@ sys.path.insert(0, str(HERE.parent))
 
 import autolayers  # noqa: E402
 from autolayers.bundled import read  # noqa: E402
-from autolayers.cli import load  # noqa: E402
+from autolayers.cli.model import load  # noqa: E402
 from autolayers.web.build import build  # noqa: E402
 from autolayers.web.engine import BUNDLED, Engine  # noqa: E402
 from autolayers.web.server import PageServer  # noqa: E402

@@ -12,8 +12,10 @@ from __future__ import annotations
 from ..flags.params import N_PARALLEL
 from ..flags.table import ARGUMENTS, LEGACY, lookup
 from ..records import dataclass, lazy
-from .sources import latest
+from .sources import following, latest, preceding
 from .table import NEWEST, Rules, rules
+
+_OFF = 20      # builds by which a flag's first one may be wrong where its source does not say its number
 
 
 @dataclass(frozen=True)
@@ -36,6 +38,20 @@ class Build:
             names = (*found[0].names, *found[0].negated) if found else (flag,)
             return any(name in self.flags for name in names)
         return found is None or found[0].first <= self.rules.number <= (found[0].last or self.rules.number)
+
+    def lacks(self, flag: str) -> str:
+        """Why this build refuses a flag: "b9100 has no --moe-cache-mib, which came with b11507"; "" where it has it, or
+        may have it: its row's builds are known to within those whose source was seen, and its own --help decides."""
+        found = lookup(flag)
+        if found is None or self.knows(flag) or not (self.flags or self.number):
+            return ""
+        row, number = found[0], self.rules.number
+        name = f"b{self.number}" if self.number else "this llama.cpp"
+        if number < row.first and (self.flags or number <= (preceding(row.first) or row.first - _OFF)):
+            return f"{name} has no {flag}, which came with b{row.first}"
+        if row.last and number > row.last and (self.flags or 0 < following(row.last) <= number):
+            return f"{name} has no {flag}, which went after b{row.last}"
+        return ""
 
     @lazy
     def rules(self) -> Rules:

@@ -30,6 +30,11 @@ def following(number: int) -> int:
     return min((seen for seen in map(int, _TEXT.split()) if seen > number), default=0)
 
 
+def preceding(number: int) -> int:
+    """The newest seen build that is older; 0: none."""
+    return max((seen for seen in map(int, _TEXT.split()) if seen < number), default=0)
+
+
 def latest(low: int, high: int) -> int:
     """The newest seen build from `low` to `high`; `high` where there is none."""
     return max((seen for seen in map(int, _TEXT.split()) if low <= seen <= high), default=high)

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import datetime
 import json
 import os
 import shutil
 import sys
 
+from ..bundled import architectures
 from ..errors import AutolayersError, UsageError
 from ..flags.check import read
+from ..flags.params import Params
 from ..launch import NOT_EXECUTABLE, NOT_FOUND
+from ..launch.build_check import check, companions
+from ..launch.checked_builds import CheckedBuild, keep, named
 from ..output import emit, say, show
+from ..request import Request
 from ..units import mib
 
 TYPE_CHECKING = False
@@ -23,11 +29,6 @@ if TYPE_CHECKING:
 
 def main(words: Sequence[str]) -> int:
     """Prints what each architecture showed and keeps it; 1 where any size differs or a load failed."""
-    from ..bundled import architectures
-    from ..devices import discover
-    from ..launch.build_check import check, companions
-    from ..launch.detect import detect
-
     arguments = read("check", words)
     if arguments.positional:
         raise UsageError(f"check takes flags alone, not {arguments.positional[0]!r}: see its --help")
@@ -39,14 +40,14 @@ def main(words: Sequence[str]) -> int:
             "--llama-server")
         return NOT_EXECUTABLE if os.path.exists(named) else NOT_FOUND
     program = os.path.abspath(program)
-    build = detect([program], os.environ)
+    request = Request.of(Params(), os.environ, program=[program])
+    build = request.build
     if build.flags is None:
         raise AutolayersError(f"{program}: its --help is not llama-server's")
-    devices = discover(llama_server=program).devices
     found: list[Checked] = []
     count = len(architectures()) + len(companions())
     terminal = sys.stderr.isatty()
-    for checked in check(program, devices, os.environ, build, quick="quick" in own):
+    for checked in check(program, request.machine.devices, os.environ, build, quick="quick" in own):
         found.append(checked)
         if terminal:
             print(f"\r{len(found)} of {count}: {checked.name:<40}", end="", file=sys.stderr, flush=True)
@@ -61,10 +62,6 @@ def main(words: Sequence[str]) -> int:
 
 
 def _keep(program: str, build: Build, found: Sequence[Checked]) -> None:
-    import datetime
-
-    from ..launch.checked_builds import CheckedBuild, keep, named
-
     seen: dict[str, dict[str, int]] = {}
     for one in found:
         if one.state in ("equal", "differs"):

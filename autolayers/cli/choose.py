@@ -2,21 +2,30 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 
+from .. import __version__
 from ..errors import AutolayersError, DoesNotFit, ModelError, UsageError
 from ..flags.check import read
-from ..flags.policy import read_policy
 from ..output import emit, say, show
+from ..parallel import in_processes, in_threads
+from ..planner.compare.cards import find
+from ..planner.compare.choose import advise, assess, wanted_ctx
 from ..quoting import shell
+from ..report.choose import advice_words, cards_text, choices_text
+from ..report.table import Style
+from ..request import Request
+from ..sources import network_environ
+from ..sources.offers import offers
 from ..units import human
+from .model import load
 from .progress import Progress
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from ..flags.parse import Arguments
-    from ..flags.policy import Policy
     from ..model import Model
     from ..planner import Machine
     from ..planner.compare.choose import Choice
@@ -25,26 +34,19 @@ if TYPE_CHECKING:
 
 def main(words: list[str]) -> int:
     """Prints the table and the advice; 5 where nothing fits."""
-    from ..api import companions_of, machine_for
-    from ..parallel import in_processes
-    from ..planner.compare.choose import advise, assess, wanted_ctx
-
     arguments = read("choose", words, os.environ)
-    own, params, policy = arguments.own, arguments.params, read_policy(arguments.own)
-    names = list(arguments.positional) or [name for name in (params.model,) if name]
+    own = arguments.own
+    names = list(arguments.positional) or [name for name in (arguments.params.model,) if name]
     if not names:
         raise UsageError("which models? autolayers choose hf:USER/REPO, a directory, files or ollama:")
     offered = _offered(names, arguments)
     if own.get("for"):
-        return _cards(offered, arguments, policy)
+        return _cards(offered, arguments)
     if "speed" in own:
         raise UsageError("--speed goes with --for cards")
-    machine, notes = machine_for(params, policy, None, None, os.environ)
-    for note in notes:
-        say(note)
+    params, policy, machine, companions, _ = Request.of(arguments, os.environ).said().terms
     known, models = _models(offered, arguments)
     progress = Progress(len(models), "planning ")
-    companions = companions_of(params, arguments)
 
     def work(model: Model) -> Choice:
         return assess(model, params, policy, machine, companions)
@@ -70,14 +72,10 @@ def main(words: list[str]) -> int:
     return 0 if advice else DoesNotFit.exit_code
 
 
-def _cards(offered: list[Offer], arguments: Arguments, policy: Policy) -> int:
+def _cards(offered: list[Offer], arguments: Arguments) -> int:
     """Prints which cards run the one model; 5 where none does."""
-    from ..api import companions_of
-    from ..planner.compare.cards import find
-    from ..planner.compare.choose import wanted_ctx
-
     form = str(arguments.own.get("format") or "text")
-    if policy.gpu or policy.machine or policy.backend or policy.budget:
+    if any(name in arguments.own for name in ("gpu", "machine", "backend", "budget")):
         raise UsageError("--for cards goes through all cards: leave --gpu, --machine, --backend and --budget out")
     if form == "hf":
         raise UsageError("--format hf names a model; --for cards names cards")
@@ -85,30 +83,21 @@ def _cards(offered: list[Offer], arguments: Arguments, policy: Policy) -> int:
         raise UsageError(f"--for cards is for one model, and there are {len(offered)}: name one, such as "
                          f"{shell([offered[0].source])}")
     (model,) = _models(offered, arguments)[1]
-    params, least = arguments.params, float(arguments.own.get("speed", 0.0))
+    params, policy, _, companions, _ = Request.of(arguments, devices=["1GiB"] * 2).said().terms    # two at most
+    least = float(arguments.own.get("speed", 0.0))
     n_ctx = min(wanted_ctx(params, policy), max(1, model.n_ctx_train))
-    found = find(model, params, policy, n_ctx, companions_of(params, arguments), least)
+    found = find(model, params, policy, n_ctx, companions, least)
     if form == "json":
-        import json
-
-        from .. import __version__
-
         emit(json.dumps({"schema": 1, "autolayers": __version__, "model": {"path": model.path, "size": model.size},
                          "n_ctx": n_ctx, "speed": least or None,
                          "cards": {kind: [runs.to_dict() for runs in rows] for kind, rows in found.items()}},
                         indent=1) + "\n")
     else:
-        from ..report.choose import cards_text
-        from ..report.table import Style
-
         show(cards_text(model.name, model.size, n_ctx, least, found, Style.of(sys.stdout, os.environ)))
     return 0 if any(found.values()) else DoesNotFit.exit_code
 
 
 def _offered(names: list[str], arguments: Arguments) -> list[Offer]:
-    from ..sources import network_environ
-    from ..sources.offers import offers
-
     environ = network_environ(os.environ, arguments)
     found: list[Offer] = []
     for name in names:
@@ -121,9 +110,6 @@ def _offered(names: list[str], arguments: Arguments) -> list[Offer]:
 
 def _models(offered: list[Offer], arguments: Arguments) -> tuple[list[Offer], list[Model]]:
     """The models whose headers can be read; a line for each other one."""
-    from ..parallel import in_threads
-    from . import load
-
     progress = Progress(len(offered), "reading header ")
     progress.show()
     found = in_threads(lambda offer: load(offer.source, arguments), offered, progress.step)
@@ -143,9 +129,6 @@ def _models(offered: list[Offer], arguments: Arguments) -> tuple[list[Offer], li
 
 def _print(form: str, names: list[str], answered: list[tuple[Offer, Choice]], machine: Machine, n_ctx: int,
            taken: tuple[str, ...]) -> None:
-    from ..planner.compare.choose import advise
-    from ..report.choose import advice_words, choices_text
-
     labels, choices = [offer.name for offer, _ in answered], [choice for _, choice in answered]
     advice = advise(choices, n_ctx)
     text = advice_words(labels, choices, advice, n_ctx)
@@ -157,10 +140,6 @@ def _print(form: str, names: list[str], answered: list[tuple[Offer, Choice]], ma
         else:
             raise UsageError(f"--format hf: llama-server has no words for {answered[advice.take][0].source}")
     elif form == "json":
-        import json
-
-        from .. import __version__
-
         emit(json.dumps({
             "schema": 1, "autolayers": __version__, "n_ctx": n_ctx,
             "devices": [{"name": device.name, "description": device.description, "free": machine.limits[device.name]}
@@ -171,8 +150,6 @@ def _print(form: str, names: list[str], answered: list[tuple[Offer, Choice]], ma
                        "next": labels[advice.next] if advice and advice.next is not None else None},
         }, indent=1) + "\n")
     else:
-        from ..report.table import Style
-
         cards = ", ".join(f"{device.name} {human(machine.limits[device.name])}" for device in machine.devices)
         ram = "" if machine.ram is None else f"RAM {human(machine.ram)}"
         title = f"{', '.join(names)} on {', '.join(filter(None, [cards, ram]))}, context {n_ctx} or more"

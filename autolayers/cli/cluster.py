@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 
 from .. import state
+from ..devices.cluster_file import asked
+from ..devices.cluster_file import read as read_cluster
 from ..errors import DoesNotFit, UsageError
 from ..flags.check import read
-from ..flags.policy import read_policy
+from ..launch import cluster as launches
 from ..output import emit, say, show
-from . import load
-from .plan import printable
+from ..planner.compare.cluster import plan_cluster
+from ..report.cluster import cluster_text
+from ..report.table import Style
+from ..report.text import shortage
+from ..request import Request
+from .model import load
+from .words import other_words
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -22,11 +30,6 @@ if TYPE_CHECKING:
 
 def main(words: list[str]) -> int:
     """Prints the plan, or writes what starts it on each box; 5 where it does not fit."""
-    from ..api import companions_of
-    from ..devices.cluster_file import asked
-    from ..devices.cluster_file import read as read_cluster
-    from ..planner.compare.cluster import plan_cluster
-
     arguments = read("cluster", words, os.environ)
     names = list(arguments.positional)
     if arguments.params.model and len(names) == 1:
@@ -41,35 +44,26 @@ def main(words: list[str]) -> int:
         for note in notes:
             say(note)
     model = load(names[1], arguments)
-    params, policy = arguments.params, read_policy(arguments.own)
-    together = plan_cluster(model, params, policy, cluster, companions_of(params, arguments))
+    request = Request.of(arguments, os.environ, devices=cluster.devices(), host=cluster.head.host).said()
+    together = plan_cluster(model, request.params, request.policy, cluster, request.companions)
     _print(together, cluster, arguments)
     if not together.best.plan.fits:
-        from ..report.text import shortage
-
         say(f"does not fit: {shortage(together.best.plan)}")
     return 0 if together.best.plan.fits else DoesNotFit.exit_code
 
 
 def _print(together: Together, cluster: Cluster, arguments: Arguments) -> None:
-    from ..launch import cluster as launches
-
     own, best = arguments.own, together.best
     form = str(own.get("format") or ("text" if sys.stdout.isatty() else "flags"))
     if form not in ("compose", "systemd", "kubernetes") and ("output" in own or "image" in own):
         raise UsageError("--output and --image go with --format compose, systemd or kubernetes")
     if form == "text":
-        from ..report.cluster import cluster_text
-        from ..report.table import Style
-
         show(cluster_text(together, cluster.head.name, launches.commands(best), Style.of(sys.stdout, os.environ),
-                          printable(arguments)))
+                          other_words(arguments)))
     elif form == "json":
-        import json
-
         emit(json.dumps(together.to_dict(), indent=1) + "\n")
     elif form == "flags":
-        emit(" ".join([*best.plan.flags, *printable(arguments)]) + "\n")
+        emit(" ".join([*best.plan.flags, *other_words(arguments)]) + "\n")
     else:
         written = launches.files(form, best, cluster, arguments, str(own.get("image") or launches.IMAGE))
         if best.boxes:

@@ -6,25 +6,32 @@ import json
 import os
 import sys
 
-from ..errors import DoesNotFit, UsageError
+from .. import __version__
+from ..devices import Inventory
+from ..errors import AutolayersError, DoesNotFit, ModelError, UsageError
 from ..flags.check import read
 from ..flags.own import COMMANDS
 from ..flags.parse import items
 from ..flags.table import Argument
+from ..ollama import modelfile
 from ..ollama.advice import Advice, advise
 from ..ollama.log import Log, ServerLog
 from ..ollama.settings import Settings
 from ..ollama.target import Target, from_file, from_modelfile, from_name, is_gguf
+from ..ollama.verify import verify
 from ..output import emit, say, show
 from ..quoting import printable
 from ..records import replace
-from ..sources.ollama.api import OllamaError, Server
+from ..request import Request
+from ..sources.ollama.api import NotRunning, OllamaError, Server
+from ..sources.ollama.store import Name, names, roots
+from ..state import write
+from .help import help_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-
-    from ..machine import Device, Host
+    from typing import Any
 
 # Own flags that the planner reads itself
 _PLANNER = ("--budget", "--margin", "--llama-build")
@@ -33,18 +40,16 @@ _PATIENCE = 3.0      # seconds for what a plan can do without
 
 def main(words: Sequence[str]) -> int:
     """Exit code: 0 planned and fits, 5 does not fit, 1 where verify could not load it; errors are raised."""
-    from .help import help_of
-
     if not words:
         sys.stderr.write(help_of("ollama"))
         return 2
     actions = {"modelfile": _modelfile, "plan": _plan, "create": _create, "verify": _verify, "list": _list}
     if words[0] not in actions:
         raise UsageError(f"ollama: invalid choice {words[0]!r} (choose from {', '.join(actions)})")
-    return actions[words[0]](_Request(words[0], words[1:], os.environ))
+    return actions[words[0]](_Command(words[0], words[1:], os.environ))
 
 
-class _Request:
+class _Command:
     """One command with its surroundings."""
 
     def __init__(self, action: str, words: Sequence[str], environ: Mapping[str, str]) -> None:
@@ -54,7 +59,8 @@ class _Request:
         if len(arguments.positional) != (action != "list"):
             wanted = "no model's name is wanted" if action == "list" else f"one {usage[2]} is required"
             raise UsageError(f"{command}: {wanted}, got {len(arguments.positional)}")
-        self.what, self.own, self.environ = "".join(arguments.positional), arguments.own, environ
+        self.what, self.environ = "".join(arguments.positional), environ
+        self.arguments, self.own = arguments, arguments.own
         self.words = [word for item in items(words, command) if isinstance(item.flag, Argument) or item.name in _PLANNER
                       for word in item.words]
         self.server = Server.from_environment(environ)
@@ -68,68 +74,57 @@ class _Request:
         if "kv-type" in self.own:
             changed["OLLAMA_KV_CACHE_TYPE"] = self.own["kv-type"]
         self.settings = Settings.from_environment(changed)
-        self.machine: tuple[list[Device], Host | None] | None = None
+        self._asked: Request | None = None
 
     def _reads_log(self) -> bool:
         """Only of a server that is here; and a plan for another machine has nothing of this one."""
-        return self.server.is_local and ("gpu" not in self.own or "log" in self.own)
+        return self.server.is_local and ("log" in self.own or not self._elsewhere)
 
-    def devices(self, remote: bool) -> tuple[list[Device], Host | None]:
-        """What to plan for. `remote`: the model will run where the server is."""
-        from .. import devices
-        from ..machine import Host
+    @property
+    def _elsewhere(self) -> bool:
+        return "gpu" in self.own or "machine" in self.own
 
-        ram = Host(self.own["ram"], self.own["ram"], "given") if "ram" in self.own else None
-        if "gpu" in self.own:
-            return self._driven(devices.hypothetical(self.own["gpu"])), ram
-        if remote and not self.server.is_local:
-            raise UsageError(f"the server {self.server.url} is another machine: say its GPUs with --gpu SIZE")
-        found = devices.discover(self.environ)
-        seen = list(found.devices)
-        if not seen and self.log.gpus:
-            seen = list(self.log.gpus)
-            say(f"GPUs as the server's log names them when it started: {', '.join(gpu.name for gpu in seen)}")
-        else:
-            for note in found.notes:
-                say(note)
-        return self._with_what_is_evicted(self._driven(seen)), ram or found.host
+    def request(self, remote: bool) -> Request:
+        """What is asked for and on which machine, resolved once. `remote`: the model will run where the server is."""
+        if self._asked is None:
+            if remote and not (self.server.is_local or self._elsewhere):
+                raise UsageError(f"the server {self.server.url} is another machine: say its GPUs with --gpu SIZE or "
+                                 "--machine FILE")
+            self._asked = Request.of(self.arguments, self.environ, amend=self._as_ollama_has_it).said()
+        return self._asked
 
-    def _driven(self, found: list[Device]) -> list[Device]:
-        """The devices as --backend has them."""
-        if "backend" not in self.own:
-            return found
-        from ..devices.driven import driven
+    def _as_ollama_has_it(self, found: Inventory) -> Inventory:
+        """This machine's devices: those of the server's log where none is found here, and memory that Ollama itself
+        holds now is free again once it loads the planned model."""
+        devices, notes = list(found.devices), found.notes
+        if not devices and self.log.gpus:
+            devices = list(self.log.gpus)
+            notes = (f"GPUs as the server's log names them when it started: {', '.join(gpu.name for gpu in devices)}",)
+        loaded = self._loaded() if devices else []
+        if loaded:
+            names = ", ".join(str(entry.get("name")) for entry in loaded)
+            are = f"{names} {'is' if len(loaded) == 1 else 'are'} loaded in Ollama"
+            if len(devices) > 1:
+                notes = (*notes, f"{are} and counted as taken memory: `ollama stop` frees it for the plan")
+            else:
+                notes = (*notes, f"{are}; the plan counts on that memory being given back")
+                free = devices[0].free + sum(_size(entry, "size_vram") for entry in loaded)
+                devices = [replace(devices[0], free=min(devices[0].total, free))]
+        return Inventory(tuple(devices), found.host, notes)
 
-        return driven(found, self.own["backend"])
-
-    def _with_what_is_evicted(self, found: list[Device]) -> list[Device]:
-        """Memory that Ollama itself holds now is free again once it loads the planned model."""
-
-        if not found:
-            return found
+    def _loaded(self) -> list[dict[str, Any]]:
+        """What Ollama has on a device now."""
         try:
-            loaded = [entry for entry in self.server.ps(_PATIENCE) if _size(entry, "size_vram")]
+            return [entry for entry in self.server.ps(_PATIENCE) if _size(entry, "size_vram")]
         except OllamaError:
-            return found
-        if not loaded:
-            return found
-        names = ", ".join(str(entry.get("name")) for entry in loaded)
-        size = sum(_size(entry, "size_vram") for entry in loaded)
-        are = "is" if len(loaded) == 1 else "are"
-        if len(found) > 1:
-            say(f"{names} {are} loaded in Ollama and counted as taken memory: `ollama stop` frees it for the plan")
-            return found
-        say(f"{names} {are} loaded in Ollama; the plan counts on that memory being given back")
-        return [replace(found[0], free=min(found[0].total, found[0].free + size))]
+            return []
 
     def advise(self, target: Target, remote: bool = False) -> Advice:
         remote = remote or target.remote
-        if self.machine is None:
-            self.machine = self.devices(remote)
-        found, host = self.machine
-        own = self.own
-        return advise(target, self.settings, found, host, num_ctx=own.get("num-ctx"), num_batch=own.get("num-batch"),
-                      words=self.words, pin="pin" in own, version=self._version(remote), explain="quiet" not in own)
+        request, own = self.request(remote), self.own
+        return advise(target, self.settings, request.machine.devices, request.host, num_ctx=own.get("num-ctx"),
+                      num_batch=own.get("num-batch"), words=self.words, pin="pin" in own,
+                      version=self._version(remote), explain="quiet" not in own)
 
     def _version(self, remote: bool) -> str:
         """Of the server that will load the model; a Modelfile may be for any, so nobody waits for a far one."""
@@ -141,31 +136,29 @@ class _Request:
             return ""
 
 
-def _plan(request: _Request) -> int:
-    what = request.what
+def _plan(command: _Command) -> int:
+    what = command.what
     if os.path.isfile(what):
-        target = from_file(what) if is_gguf(what) else _of_modelfile(request, _read(what), what)
+        target = from_file(what) if is_gguf(what) else _of_modelfile(command, _read(what), what)
     else:
-        target = from_name(what, request.environ, request.server)
-    advice = request.advise(target, remote=not os.path.isfile(what))
-    if "json" in request.own:
+        target = from_name(what, command.environ, command.server)
+    advice = command.advise(target, remote=not os.path.isfile(what))
+    if "json" in command.own:
         emit(json.dumps(_as_dict(advice), indent=1) + "\n")
-    elif "quiet" in request.own:
+    elif "quiet" in command.own:
         emit(f"{-1 if advice.num_gpu is None else advice.num_gpu}\n")
     else:
         _print(*advice.summary, *(f"  {reason}" for reason in advice.reasons))
         if advice.server:
             _print("settings of the server (`systemctl edit ollama`), for every model it serves, that place it so:",
                    *(f"  {line}" for line in advice.server))
-    if "json" not in request.own:
+    if "json" not in command.own:
         _say_all(advice)
     return 0 if advice.plan.fits else DoesNotFit.exit_code
 
 
-def _modelfile(request: _Request) -> int:
-    from ..ollama import modelfile
-
-    own, what = request.own, request.what
+def _modelfile(command: _Command) -> int:
+    own, what = command.own, command.what
     in_place, output = "in-place" in own, own.get("output")
     if in_place and output is not None:
         raise UsageError("--in-place is not allowed with --output: give one of them")
@@ -176,9 +169,9 @@ def _modelfile(request: _Request) -> int:
         if in_place and path is None:
             raise UsageError("--in-place needs a file")
         if "auto" in own:
-            return _written(request, modelfile.rewrite(data, {"num_gpu": -1}, source), ["num_gpu -1"])
-        target = _of_modelfile(request, data, source)
-        advice = request.advise(target)
+            return _written(command, modelfile.rewrite(data, {"num_gpu": -1}, source), ["num_gpu -1"])
+        target = _of_modelfile(command, data, source)
+        advice = command.advise(target)
         _must_fit(advice)
         written = modelfile.rewrite(data, advice.over(target.parameters), source)
     else:
@@ -192,42 +185,37 @@ def _modelfile(request: _Request) -> int:
             source = os.path.abspath(os.path.expanduser(what))
         else:
             named = own.get("model")
-            target = from_file(named, what) if named else from_name(what, request.environ, request.server)
+            target = from_file(named, what) if named else from_name(what, command.environ, command.server)
             source = what
-        advice = request.advise(target)
+        advice = command.advise(target)
         _must_fit(advice)
         written = _new(source, advice)
     _say_all(advice)
     for line in advice.server:
         say(f"server setting: {line}")
-    return _written(request, written, advice.summary)
+    return _written(command, written, advice.summary)
 
 
-def _written(request: _Request, data: bytes, summary: Sequence[str]) -> int:
+def _written(command: _Command, data: bytes, summary: Sequence[str]) -> int:
     """A Modelfile to where it belongs, with a line that says what is in it."""
-    own = request.own
+    own = command.own
     if own.get("output") is None and "in-place" not in own:
         sys.stdout.flush()
         sys.stdout.buffer.write(data)
         sys.stdout.buffer.flush()
         return 0
-    from ..state import write
-
-    kept = write(own.get("output") or request.what, data, backup="backup" in own)
+    kept = write(own.get("output") or command.what, data, backup="backup" in own)
     if kept:
         say(f"what was there is in {kept}")
     _print(summary[0])
     return 0
 
 
-def _create(request: _Request) -> int:
-    from ..errors import ModelError
-    from ..sources.ollama.store import Name
-
-    own, server = request.own, request.server
+def _create(command: _Command) -> int:
+    own, server = command.own, command.server
     if "as" not in own and "auto" not in own:
         raise UsageError("ollama create: --as NEW is required")
-    name, new = Name.parse(request.what), Name.parse(own.get("as", request.what))
+    name, new = Name.parse(command.what), Name.parse(own.get("as", command.what))
     if not server.has(name):   # the server would download it
         raise ModelError(f"the server at {server.url} has no model {name}: `ollama pull {name}` gets it")
     if "force" not in own and not ("auto" in own and new.same(name)) and server.has(new):
@@ -236,8 +224,8 @@ def _create(request: _Request) -> int:
         server.create(str(new), str(name), {"num_gpu": -1})
         _print(f"{new}: num_gpu -1 (a loaded model keeps its layers until `ollama stop {new}`)")
         return 0
-    target = from_name(request.what, request.environ, server)
-    advice = request.advise(target, remote=True)
+    target = from_name(command.what, command.environ, server)
+    advice = command.advise(target, remote=True)
     _must_fit(advice)
     parameters = advice.over(target.parameters)
     server.create(str(new), str(name), parameters)
@@ -248,82 +236,70 @@ def _create(request: _Request) -> int:
     return 0
 
 
-def _verify(request: _Request) -> int:
-    from ..ollama.verify import verify
-
-    own, server = request.own, request.server
+def _verify(command: _Command) -> int:
+    own, server = command.own, command.server
     server.version()   # before any work: is it there at all
-    target = from_name(request.what, request.environ, server)
-    server.unload(request.what)
-    advice = request.advise(target, remote=True)
+    target = from_name(command.what, command.environ, server)
+    server.unload(command.what)
+    advice = command.advise(target, remote=True)
     _say_all(advice)
-    result = verify(advice, request.what, server, log=own.get("log"), environ=request.environ, say=say)
+    result = verify(advice, command.what, server, log=own.get("log"), environ=command.environ, say=say)
     if "json" in own:
         emit(json.dumps({**_as_dict(advice), "verified": result.to_dict()}, indent=1) + "\n")
     else:
         _print(*result.lines)
     if result.loaded and "write" in own:
-        server.create(request.what, request.what, result.parameters)
-        say(f"stored in {request.what}: " + ", ".join(f"{key} {value}" for key, value in result.parameters.items()))
+        server.create(command.what, command.what, result.parameters)
+        say(f"stored in {command.what}: " + ", ".join(f"{key} {value}" for key, value in result.parameters.items()))
     return 0 if result.loaded else 1
 
 
-def _list(request: _Request) -> int:
+def _list(command: _Command) -> int:
     """A line for each model; those without a GGUF are named on stderr."""
-    from ..errors import AutolayersError
-
     answers: list[dict[str, object]] = []
     fits = True
-    for name in _names(request):
+    for name in _names(command):
         try:
-            advice = request.advise(from_name(name, request.environ, request.server), remote=True)
+            advice = command.advise(from_name(name, command.environ, command.server), remote=True)
         except AutolayersError as error:
             say(f"{name}: {error}")
             continue
         fits = fits and advice.plan.fits
-        if "json" in request.own:
+        if "json" in command.own:
             answers.append({"model": name, **_as_dict(advice)})
         else:
             _print(f"{name}: {advice.summary[0].partition(': ')[2]}" + ("" if advice.plan.fits else ", does not fit"))
             sys.stdout.flush()
-    if "json" in request.own:
+    if "json" in command.own:
         emit(json.dumps(answers, indent=1) + "\n")
     return 0 if fits else DoesNotFit.exit_code
 
 
-def _names(request: _Request) -> list[str]:
+def _names(command: _Command) -> list[str]:
     """The server's models, or those of the store where no server runs."""
-    from ..sources.ollama.api import NotRunning
-    from ..sources.ollama.store import names, roots
-
     try:
-        found = [str(entry.get("name")) for entry in request.server.tags()]
+        found = [str(entry.get("name")) for entry in command.server.tags()]
         if not found:
-            say(f"the server at {request.server.url} has no models: `ollama pull NAME` gets one")
+            say(f"the server at {command.server.url} has no models: `ollama pull NAME` gets one")
         return found
     except NotRunning:
-        if not request.server.is_local:
+        if not command.server.is_local:
             raise
-        found = [str(name) for name in names(request.environ)]
+        found = [str(name) for name in names(command.environ)]
         if not found:
-            say(f"no models: no server at {request.server.url}, and none in {' or '.join(roots(request.environ))} "
+            say(f"no models: no server at {command.server.url}, and none in {' or '.join(roots(command.environ))} "
                 "(OLLAMA_HOST and OLLAMA_MODELS say where they are)")
         return found
 
 
-def _of_modelfile(request: _Request, data: bytes, source: str) -> Target:
-    from ..ollama import modelfile
-
+def _of_modelfile(command: _Command, data: bytes, source: str) -> Target:
     parsed = modelfile.parse(data, source)
     directory = os.getcwd() if source == "standard input" else os.path.dirname(os.path.abspath(source))
-    return from_modelfile(parsed, directory, request.own.get("model"), request.environ, request.server)
+    return from_modelfile(parsed, directory, command.own.get("model"), command.environ, command.server)
 
 
 def _new(source: str, advice: Advice) -> bytes:
     """A minimal Modelfile, the plan as its comments."""
-    from .. import __version__
-    from ..ollama import modelfile
-
     value = source if source == source.strip() and not source.startswith('"') else f'"""{source}"""'
     server = [f"server: {line}" for line in advice.server]
     parameters = advice.over(advice.target.parameters)
@@ -366,11 +342,9 @@ def _is_path(what: str) -> bool:
 
 
 def _read(path: str) -> bytes:
-    from ..ollama.modelfile import MAX_SIZE
-
     try:
         with open(path, "rb") as stream:
-            return stream.read(MAX_SIZE + 1)
+            return stream.read(modelfile.MAX_SIZE + 1)
     except OSError as error:
         raise UsageError(f"{path}: {error.strerror or error}") from None
 

@@ -13,7 +13,7 @@ from ..rules.exact import Comparison, compare
 from ..rules.inputs import FIELDS, Inputs, flag
 from ..rules.inputs import read as read_inputs
 from ..units import GiB, human
-from . import load
+from .model import load
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

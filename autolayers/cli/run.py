@@ -3,23 +3,28 @@
 from __future__ import annotations
 
 import os
+import shutil
+import signal
+import subprocess
 import sys
 
 from ..errors import DoesNotFit, UsageError
 from ..flags.check import read
 from ..launch import cannot_start
 from ..launch import command as commands
+from ..launch.attempts import Attempts
 from ..launch.formats import plan_for, write
 from ..launch.secrets import launcher_without_secrets, without_secrets
 from ..launch.session import Session
 from ..output import emit, say, show
+from ..planner import plan_request
 from ..quoting import shell
-from .plan import warnings_of
+from .help import help_of
+from .words import warnings_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from typing import Any
 
     from ..flags.parse import Arguments
     from ..launch.command import WrappedCommand
@@ -31,8 +36,6 @@ def main(argv: Sequence[str], planner: Planner | None = None) -> int:
     """The exit code of the program; 126 or 127 where it cannot be started."""
     own = read("run", argv[:commands.own_end(argv)]).own
     if own.get("help"):
-        from .help import help_of
-
         show(help_of("run"))
         return 0
     command = commands.read(argv)
@@ -51,7 +54,7 @@ def main(argv: Sequence[str], planner: Planner | None = None) -> int:
             emit(shell(words) + "\n")
             return 0
         return _become(words, environ)
-    session = Session(command, own, environ, planner or _planner)
+    session = Session(command, own, environ, planner or plan_request)
     if kind:
         plan, added = _for_format(kind, session)
         emit(write(kind, plan, session.arguments, command, added, session.seen, session.files))
@@ -67,8 +70,6 @@ def main(argv: Sequence[str], planner: Planner | None = None) -> int:
     _said(plan)
     retries, verify, wait = own.get("retry", 0), "verify" in own, "wait" in own
     if retries or verify or wait:
-        from ..launch.attempts import Attempts
-
         return Attempts(session, plan, added, retries, verify, wait).run()
     return _become(commands.complete(command, added), environ)
 
@@ -78,7 +79,7 @@ def _for_format(kind: str, session: Session) -> tuple[Plan, list[str]]:
     added: list[str] = []
 
     def make(arguments: Arguments) -> Plan:
-        session.arguments = arguments
+        session.ask_for(arguments)
         plan, added[:] = session.plan()
         return plan
 
@@ -93,16 +94,8 @@ def _said(plan: Plan) -> int:
     return 0 if plan.fits else DoesNotFit.exit_code
 
 
-def _planner(*args: Any, **kwargs: Any) -> Plan:
-    from ..api import plan
-
-    return plan(*args, **kwargs)
-
-
 def _startable(command: WrappedCommand) -> int:
     """0, or 126 or 127 with a line that says why, before any time is spent on planning."""
-    import shutil
-
     program = command.launcher[0]
     if shutil.which(program):
         return 0
@@ -115,12 +108,8 @@ def _become(words: list[str], environ: dict[str, str]) -> int:
     sys.stderr.flush()
     try:
         if os.name == "posix":
-            import signal
-
             signal.signal(signal.SIGPIPE, signal.SIG_DFL)      # Python ignores it, and what is ignored stays so
             os.execvpe(words[0], words, environ)
-        import subprocess
-
         return subprocess.call(words, env=environ)
     except OSError as error:
         return cannot_start(words[0], error)

@@ -2,17 +2,27 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import sys
 
 from ..errors import ModelError, UsageError
 from ..flags.parse import config_files
+from ..launch.formats import write_several
+from ..model.models import Models
 from ..output import emit, say, show
+from ..planner.several.groups import plan_any_on, plan_groups_on
+from ..planner.several.multi import plan_together_on
 from ..quoting import shell
-from . import load
-from .plan import printable, warnings_of, without_verbose
+from ..report.multi import groups_text, model_words, of_models, together_text
+from ..report.table import Style
+from ..request import Request
+from ..sources import needs_download, network_environ
+from ..sources.offers import offers
+from .model import load
 from .progress import Progress
+from .words import other_words, warnings_of, without_verbose
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -20,7 +30,6 @@ if TYPE_CHECKING:
 
     from ..flags.parse import Arguments
     from ..model import Model
-    from ..model.models import Models
     from ..planner import Plan
     from ..planner.several.groups import Groups
     from ..planner.several.multi import Together
@@ -28,16 +37,16 @@ if TYPE_CHECKING:
 
 def at_once(names: list[str], arguments: Arguments, form: str) -> int:
     """Models that are to be loaded at the same time; launch files of those that do not fit so have them in turns."""
-    from ..api import plan_together
-
     _refuse_number(form)
     names, weights = weighted(names)
     models = _models(names, arguments)
     with Progress(what="planning"):
-        together = plan_together(models, arguments, environ=os.environ, weights=weights)
+        request = Request.of(arguments, os.environ)
+        together = plan_together_on(models, *request.terms, weights)
+    arguments = request.arguments
     if form not in ("text", "json", "flags") and not together.fits:
         say("they do not fit at the same time: they take turns")
-        return _take_turns(names, weights, models, arguments, form)
+        return _take_turns(names, weights, models, request, form)
     _print(_together(together, form, arguments), form, together.plans)
     if form == "flags" and not together.fits:
         say("they do not fit at the same time: --swap plans them in turns")
@@ -50,7 +59,7 @@ def in_turns(names: list[str], arguments: Arguments, form: str) -> int:
     """Models that need not all be loaded at once."""
     _refuse_number(form)
     names, weights = _named(names, arguments)
-    return _take_turns(names, weights, _models(names, arguments), arguments, form)
+    return _take_turns(names, weights, _models(names, arguments), Request.of(arguments, os.environ), form)
 
 
 def weighted(names: Sequence[str]) -> tuple[list[str], list[float]]:
@@ -74,9 +83,6 @@ def _refuse_number(form: str) -> None:
 
 def _models(names: Sequence[str], arguments: Arguments) -> Models:
     """The models, each read when it is asked for; what is downloaded is read once."""
-    from ..model.models import Models
-    from ..sources import needs_download
-
     fetched: dict[str, Model] = {}
 
     def read(name: str) -> Model:
@@ -89,18 +95,16 @@ def _models(names: Sequence[str], arguments: Arguments) -> Models:
     return Models(names, read)
 
 
-def _take_turns(names: Sequence[str], weights: Sequence[float], models: Models, arguments: Arguments,
-                form: str) -> int:
+def _take_turns(names: Sequence[str], weights: Sequence[float], models: Models, request: Request, form: str) -> int:
     """The router goes by the number of models that are loaded, everything else by groups."""
-    from ..api import plan_any, plan_groups
-
+    arguments = request.arguments
     if form == "preset":
-        found = plan_any(models, arguments, environ=os.environ)
+        found = plan_any_on(models, *request.terms)
         for i in found.alone:
             say(f"{names[i]} has no space for all of it on the devices even alone: so --models-max is 1")
         plans, refused, fits = list(found.plans), found.refused, found.fits
     else:
-        groups = plan_groups(models, arguments, environ=os.environ, weights=weights)
+        groups = plan_groups_on(models, *request.terms, weights)
         plans, refused, fits = list(groups.plans().values()), groups.refused, groups.fits
     reasons = [reason if names[i] in reason else f"{names[i]}: {reason}" for i, reason in refused]
     if len(names) == 1 and reasons:
@@ -125,9 +129,6 @@ def _take_turns(names: Sequence[str], weights: Sequence[float], models: Models, 
 
 def _named(names: Sequence[str], arguments: Arguments) -> tuple[list[str], list[float]]:
     """The models of directories, and the others as they were named; the weights of all."""
-    from ..sources import network_environ
-    from ..sources.offers import offers
-
     found: list[str] = []
     weights: list[float] = []
     for name in names:
@@ -146,8 +147,6 @@ def _print(text: str, form: str, plans: Sequence[Plan]) -> None:
     (show if form == "text" else emit)(text)
     if form in ("text", "json"):
         return
-    from ..report.multi import of_models
-
     for line in of_models(plans, [warnings_of(plan) for plan in plans]):
         say(line)
 
@@ -155,40 +154,26 @@ def _print(text: str, form: str, plans: Sequence[Plan]) -> None:
 def _together(together: Together, form: str, arguments: Arguments) -> str:
     """The plans in one of the output formats; flags are one line per model, the model's path first."""
     if form == "json":
-        import json
-
         return json.dumps(together.to_dict(), indent=1) + "\n"
     if form == "flags":
         return _lines(together.plans, arguments)
     if form != "text":
         return _launch_file(form, together.plans, arguments, together=together.fits)
-    from ..report.multi import together_text
-    from ..report.table import Style
-
-    return together_text(together, Style.of(sys.stdout, os.environ), printable(without_verbose(arguments)[0]))
+    return together_text(together, Style.of(sys.stdout, os.environ), other_words(without_verbose(arguments)[0]))
 
 
 def _groups(groups: Groups, form: str, arguments: Arguments) -> str:
     if form == "json":
-        import json
-
         return json.dumps(groups.to_dict(), indent=1) + "\n"
-    from ..report.multi import groups_text
-    from ..report.table import Style
-
-    return groups_text(groups, Style.of(sys.stdout, os.environ), printable(without_verbose(arguments)[0]))
+    return groups_text(groups, Style.of(sys.stdout, os.environ), other_words(without_verbose(arguments)[0]))
 
 
 def _lines(plans: Sequence[Plan], arguments: Arguments) -> str:
-    from ..report.multi import model_words
-
-    rest = printable(arguments)
+    rest = other_words(arguments)
     return "".join(" ".join([shell(model_words(plan)), *plan.flags, *rest]) + "\n" for plan in plans)
 
 
 def _launch_file(form: str, plans: Sequence[Plan], arguments: Arguments, *, together: bool = False,
                  groups: Sequence[Sequence[int]] = (), most: int = 0) -> str:
-    from ..launch.formats import write_several
-
     return write_several(form, plans, arguments, together, os.environ, config_files(os.environ), groups=groups,
                          most=most)

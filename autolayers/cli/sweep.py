@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import csv
+import io
+import json
 import os
 import sys
 
 from ..errors import DoesNotFit, UsageError
 from ..flags.check import read
-from ..flags.policy import read_policy
 from ..output import emit, say, show
+from ..planner.compare.sweep import cases, sweep
 from ..records import replace
-from ..report.table import wrap
-from . import load
+from ..report.sweep import FIELDS, SweepBars, SweepTable, fields, title
+from ..report.table import Style, wrap
+from ..request import Request
+from .model import load
 from .progress import Progress
 
 TYPE_CHECKING = False
@@ -23,35 +28,31 @@ if TYPE_CHECKING:
 
 def main(words: list[str]) -> int:
     """Prints the sweep's table, bars, CSV or JSON."""
-    from ..api import companions_of, machine_for
-    from ..planner.compare.sweep import cases, sweep
-
     arguments = read("sweep", words, os.environ)
-    own, params, policy = arguments.own, arguments.params, read_policy(arguments.own)
+    own, params = arguments.own, arguments.params
     names = list(arguments.positional) or [name for name in (params.model,) if name]
     if not names:
         raise UsageError("which model? autolayers sweep MODEL.gguf; autolayers sweep --help says more")
-    if "gpus" in own and policy.gpu:
+    if "gpus" in own and "gpu" in own:
         raise UsageError("--gpus and --gpu both say the machines: give one of them")
     if "contexts" in own and params.n_ctx is not None:
         raise UsageError("--contexts and -c both say the contexts: give one of them")
     if "types" in own and params.cache_type_k is not None:
         raise UsageError("--types and -ctk both say the cache types: give one of them")
     contexts = own.get("contexts") or ((params.n_ctx,) if params.n_ctx else ())
-    specs = own.get("gpus") or (policy.gpu,)
-    known = [machine_for(params, replace(policy, gpu=spec), None, None, os.environ) for spec in specs]
-    for note in dict.fromkeys(note for _, notes in known for note in notes):
+    specs = own.get("gpus") or (own.get("gpu"),)
+    requests = [Request.of(replace(arguments, own={**own, "gpu": spec}), os.environ) for spec in specs]
+    for note in dict.fromkeys(note for request in requests for note in request.notes):
         say(note)
-    machines = [(spec or "this machine", machine) for spec, (machine, _) in zip(specs, known, strict=True)]
+    machines = [(spec or "this machine", request.machine) for spec, request in zip(specs, requests, strict=True)]
     models = [load(name, arguments) for name in names]
+    params, policy, _, companions, _ = requests[0].terms
     asked = cases(models, machines, params, contexts, own.get("types", ()))
     counted = Progress(len(asked))
     fits = False
     try:
-        points = _watched(sweep(asked, params, policy, companions_of(params, arguments)), counted)
+        points = _watched(sweep(asked, params, policy, companions), counted)
         if own.get("format") == "json":
-            import json
-
             found = list(points)
             fits = _any(found)
             emit(json.dumps({"schema": 1, "points": [point.to_dict() for point in found]}, indent=1) + "\n")
@@ -81,9 +82,6 @@ def _any(points: Iterable[Point]) -> bool:
 
 def _print(points: Iterator[Point], plotted: Sequence[Case]) -> Iterator[Point]:
     """Each row as soon as it is known."""
-    from ..report.sweep import SweepBars, SweepTable, title
-    from ..report.table import Style
-
     style = Style.of(sys.stdout, os.environ)
     report = SweepBars(style, plotted) if plotted else SweepTable(style)
     before: tuple[int, str] | None = None
@@ -99,11 +97,6 @@ def _print(points: Iterator[Point], plotted: Sequence[Case]) -> Iterator[Point]:
 
 
 def _csv(points: Iterator[Point]) -> Iterator[Point]:
-    import csv
-    import io
-
-    from ..report.sweep import FIELDS, fields
-
     def line(cells: Iterable[object]) -> str:
         text = io.StringIO()
         csv.writer(text, lineterminator="\n").writerow(cells)

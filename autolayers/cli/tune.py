@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+import datetime
 import json
 import os
+import shutil
 
+from .. import state
 from ..errors import AutolayersError, DoesNotFit, UsageError
 from ..flags.check import read
 from ..flags.write import to_words
 from ..launch import cannot_start
 from ..launch import command as commands
-from ..launch.bench import BenchFailed, Program, read_program, rest_in_its_words
+from ..launch.bench import BenchFailed, Program, in_its_words, read_program, rest_in_its_words
 from ..launch.session import Session
+from ..launch.speed_rows import rows_of
+from ..launch.tune import Bench, tune
+from ..launch.tuned import Tuned, keep, key, machine_of, question_of
 from ..output import emit, say, show
+from ..planner import plan_request
+from ..planner.compare.rivals import rivals_on
 from ..quoting import shell
 from ..records import replace
 
@@ -44,15 +52,13 @@ def main(argv: Sequence[str]) -> int:
         if not _executable(name):
             return cannot_start(name, PermissionError() if os.path.exists(name) else FileNotFoundError())
         raise AutolayersError(str(error)) from None
-    session = Session(command, own, os.environ, _planner)
+    session = Session(command, own, os.environ)
     _refuse_other_build(session, program, program.commit)
     rivals = _rivals(session)
     return _measured(session, program, rivals, own)
 
 
 def _measured(session: Session, program: Program, rivals: list[Rival], own: dict[str, Any]) -> int:
-    from ..launch.tune import Bench, tune
-
     limit = own.get("limit", LIMIT)
     if len(rivals) == 1 and "share" not in own:
         say(f"nothing to measure: no other launch is predicted near to {rivals[0].placement}")
@@ -77,17 +83,14 @@ def _measured(session: Session, program: Program, rivals: list[Rival], own: dict
 
 
 def _rivals(session: Session) -> list[Rival]:
-    from ..api import rivals
-
-    machine = session.machine
-    arguments = replace(session.arguments, own={key: value for key, value in session.arguments.own.items()
-                                                if key not in ("limit", "share", "llama-bench", "json")})
-    return rivals(session.model, arguments, machine.devices, machine.host, _threads(session))
+    """The plan's launch and those that its predictions cannot tell from it, five at most."""
+    params, policy, machine, companions, _ = session.request.terms
+    return rivals_on(session.model, params, policy, machine, companions, _threads(session))
 
 
 def _threads(session: Session) -> tuple[int, ...]:
     """Numbers of threads that may be better than llama.cpp's default, one for each core."""
-    host = session.machine.host
+    host = session.request.host
     usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return (usable,) if host is not None and host.cores and usable > host.cores else ()
 
@@ -95,8 +98,6 @@ def _threads(session: Session) -> tuple[int, ...]:
 def _bench_words(command: WrappedCommand, own: dict[str, Any]) -> tuple[str, list[str]]:
     """The llama-bench that was named, the one next to the llama-server, or that of PATH; `llama bench` of `llama
     serve`."""
-    import shutil
-
     if name := own.get("llama-bench"):
         return name, [shutil.which(name) or name]
     if command.launcher[-1] == "serve":
@@ -110,15 +111,11 @@ def _bench_words(command: WrappedCommand, own: dict[str, Any]) -> tuple[str, lis
 
 
 def _executable(name: str) -> bool:
-    import shutil
-
     return shutil.which(name) is not None
 
 
 def _named(command: WrappedCommand, program: Program, rivals: list[Rival]) -> tuple[list[str], list[str]]:
     """(words that llama-bench and the launch have alike, flags of the launch that llama-bench lacks)."""
-    from ..launch.bench import in_its_words
-
     rest, missing = rest_in_its_words(command.words, program.flags)
     for rival in rivals:
         missing += in_its_words(rival.params, program.flags)[1]
@@ -134,12 +131,8 @@ def _refuse_other_build(session: Session, program: Program, commit: str) -> None
 
 
 def _keep(session: Session, best: Measured, own: dict[str, Any]) -> None:
-    import datetime
-
-    from ..launch.tuned import Tuned, keep, key, machine_of, question_of
-
     date = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
-    tuned = Tuned(key(session.build) or best.rates.commit, machine_of(session.machine.devices),
+    tuned = Tuned(key(session.build) or best.rates.commit, machine_of(session.request.machine.devices),
                   question_of(session.arguments.params, own), _plan_of(session, best.rival).flags,
                   float(f"{best.rates.prompt:.5g}"), float(f"{best.rates.token:.5g}"), date)
     name = session.digest()
@@ -155,11 +148,8 @@ def _share(session: Session, outcome: Outcome, name: str | None) -> bool:
     """Writes the rows; False where the file cannot be written, which costs no measurement."""
     if name is None:
         return True
-    from .. import state
-    from ..launch.speed_rows import rows_of
-
-    rows = rows_of(outcome.measured, session.model, session.machine.devices, session.machine.host,
-                   outcome.test)
+    request = session.request
+    rows = rows_of(outcome.measured, session.model, request.machine.devices, request.host, outcome.test)
     text = "".join(json.dumps(row) + "\n" for row in rows)
     if name == "-":
         emit(text)
@@ -175,11 +165,9 @@ def _share(session: Session, outcome: Outcome, name: str | None) -> bool:
 
 def _plan_of(session: Session, rival: Rival) -> Plan:
     """The launch of a rival as a plan."""
-    machine = session.machine
-    own = {key: value for key, value in session.arguments.own.items() if key in ("llama-build", "margin", "budget",
-                                                                                 "workload")}
+    own = {key: value for key, value in session.arguments.own.items() if key in ("margin", "budget", "workload")}
     arguments = replace(session.arguments, params=rival.params, own=own)
-    return _planner(session.model, arguments, devices=machine.devices, host=machine.host)
+    return plan_request(session.model, session.request.asking(arguments))
 
 
 def _answer(session: Session, rival: Rival, own: dict[str, Any], rivals: Sequence[Rival] = (),
@@ -224,9 +212,3 @@ def _json(measured: Sequence[Measured], words: Sequence[str]) -> dict[str, objec
          "seconds": round(one.seconds, 3), "runs": one.runs,
          "prompt_tokens_per_second": one.rates.prompt, "generation_tokens_per_second": one.rates.token,
          "predicted": one.rival.speed.to_dict()} for one in measured]}
-
-
-def _planner(*args: Any, **kwargs: Any) -> Plan:
-    from ..api import plan
-
-    return plan(*args, **kwargs)

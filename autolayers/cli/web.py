@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import sys
+import webbrowser
 
 from ..errors import UsageError
 from ..flags.check import read
-from . import load
+from ..web.engine import Engine
+from ..web.server import PageServer
+from .model import load
 
 
 def main(words: list[str]) -> int:
     """Serves the page until interrupted."""
-    from ..web.engine import Engine
-    from ..web.server import PageServer
-
     arguments = read("web", words)
     engine = Engine(load, here=True)
     for name in arguments.positional:
@@ -25,8 +25,6 @@ def main(words: list[str]) -> int:
         raise UsageError(f"--port {port}: {error.strerror or error}") from None
     print(f"{server.url}\nCtrl-C ends it", file=sys.stderr)
     if not arguments.own.get("no-browser"):
-        import webbrowser
-
         webbrowser.open(server.url)
     with server:
         server.serve_forever()

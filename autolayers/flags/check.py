@@ -9,6 +9,7 @@ from ..errors import UsageError
 from ..records import replace
 from .own import COMMANDS, own_flags, takers
 from .parse import Arguments, config_files, parse
+from .table import ARGUMENTS
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -118,8 +119,6 @@ def title(command: str) -> str:
 
 
 def _llama_names() -> list[str]:
-    from .table import ARGUMENTS
-
     return [name for row in ARGUMENTS for name in (*row.names, *row.negated)]
 
 

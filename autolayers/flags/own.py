@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 from ..errors import UsageError
+from ..units import MiB, parse_size
 from .formats import FORMATS
 from .kinds import CACHE_TYPES, Bad, number, one_of, tokens
 from .params import FIT_PARAMS_MIN_CTX
@@ -85,8 +86,6 @@ def _cache_type(text: str) -> str:
 
 
 def _size(text: str) -> int:
-    from ..units import MiB, parse_size
-
     try:
         size = parse_size(text)
     except UsageError:
@@ -218,7 +217,7 @@ FLAGS = (
     OwnFlag("--backend", f"plan sweep choose {_OLLAMA}", "NAME",
             "plan for this backend of llama.cpp: cuda, rocm, vulkan, metal, sycl, cann, opencl, musa or cpu"),
     OwnFlag("--ram", f"plan run sweep choose cluster {_OLLAMA}", "SIZE", "the system memory to plan for", _size),
-    OwnFlag("--machine", "plan run sweep choose", "FILE",
+    OwnFlag("--machine", f"plan run sweep choose {_OLLAMA}", "FILE",
             "plan for the machine in this file, as devices --json prints it"),
     OwnFlag("--workload", "plan run sweep tune choose cluster", "NAME|P+G@D",
             f"what placements are compared by: {', '.join(WORKLOADS)}, or tokens of a prompt, of its answer and "

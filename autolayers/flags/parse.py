@@ -16,7 +16,7 @@ with a dash it is taken as its value, because nothing says whether it is one. `c
 from __future__ import annotations
 
 from ..errors import UsageError
-from ..records import dataclass, field
+from ..records import dataclass, field, replace
 from .kinds import SWITCH, TRUE, Bad, boolean
 from .own import COMMANDS, OwnFlag, own_flags
 from .params import Params
@@ -24,14 +24,15 @@ from .table import ARGUMENTS, LEGACY, Argument, lookup
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
     from typing import Any
 
 
 @dataclass(frozen=True)
 class Arguments:
     """What was asked for. `given` names every known argument that was set, from whatever source and in the order
-    applied, as (canonical flag, value); the value of a switch is ""."""
+    applied, as (canonical flag, value); the value of a switch is "". `written` is how each was written there: a flag of
+    the words, LLAMA_ARG_X, or "PATH: KEY" of a config file."""
 
     params: Params
     given: tuple[tuple[str, str], ...] = ()
@@ -39,10 +40,25 @@ class Arguments:
     positional: tuple[str, ...] = ()             # words that are no flag and no flag's value
     own: dict[str, Any] = field(default_factory=dict)     # autolayers' own flags, read, by their keys
     unknown: tuple[str, ...] = ()                # flags that neither the command nor llama-server has; in `rest` too
+    written: tuple[str, ...] = ()
 
     def value(self, flag: str) -> str | None:
         """The last value given for a canonical flag, None if it was not given."""
         return next((value for name, value in reversed(self.given) if name == flag), None)
+
+    def without(self, written: Collection[str]) -> Arguments:
+        """The same as if these variables or keys of config files were not there."""
+        state, gone = _State(), set()
+        for (flag, value), name in zip(self.given, self.written, strict=True):
+            row, positive = lookup(flag) or (None, True)
+            assert row is not None       # its own canonical flag
+            if name in written:
+                gone.add(row.field)
+            else:
+                state.apply(row, name, value, positive)
+        left = state.params()
+        params = replace(self.params, **{name: getattr(left, name) for name in gone if name})
+        return replace(self, params=params, given=tuple(state.given), written=tuple(state.written))
 
 
 def parse(words: Sequence[str], environ: Mapping[str, str] | None = None, config_files: Sequence[str] = (),
@@ -74,7 +90,8 @@ def parse(words: Sequence[str], environ: Mapping[str, str] | None = None, config
             rest += item.words
         else:
             positional += item.words
-    return Arguments(state.params(), tuple(state.given), tuple(rest), tuple(positional), own, tuple(unknown))
+    return Arguments(state.params(), tuple(state.given), tuple(rest), tuple(positional), own, tuple(unknown),
+                     tuple(state.written))
 
 
 def config_files(environ: Mapping[str, str]) -> tuple[str, ...]:
@@ -196,10 +213,12 @@ class _State:
     def __init__(self) -> None:
         self.values: dict[str, Any] = {}
         self.given: list[tuple[str, str]] = []
+        self.written: list[str] = []
 
     def apply(self, row: Argument, name: str, value: str, positive: bool = True) -> None:
-        """One argument at its turn. `name` is what the user wrote, for the message."""
+        """One argument at its turn. `name` is how it was written."""
         self.given.append((row.written(positive), value))
+        self.written.append(name)
         if not row.field:
             return
         try:
@@ -216,8 +235,9 @@ def _read_environment(environ: Mapping[str, str], state: _State) -> None:
     for row in ARGUMENTS:
         if not row.env or not (row.field or row.env in environ):
             continue
-        if row.negated and row.env.replace("LLAMA_ARG_", "LLAMA_ARG_NO_") in environ:
-            state.apply(row, row.canonical, "", False)
+        no = row.env.replace("LLAMA_ARG_", "LLAMA_ARG_NO_")
+        if row.negated and no in environ:
+            state.apply(row, no, "", False)
             continue
         if row.env not in environ:
             continue
@@ -230,7 +250,7 @@ def _read_environment(environ: Mapping[str, str], state: _State) -> None:
         elif row.takes_value:
             state.apply(row, row.env, text)
         elif text in TRUE:
-            state.apply(row, row.canonical, "")
+            state.apply(row, row.env, "")
 
 
 def _read_config(path: str, state: _State) -> None:
@@ -266,10 +286,11 @@ def _read_config(path: str, state: _State) -> None:
             if found is not None:
                 chosen.append((found[0], key, value, found[1]))
         for row, key, value, positive in sorted(chosen, key=lambda item: item[0].names):
+            name = f"{path}: {key}"
             if row.kind is SWITCH:
-                state.apply(row, key, "", (value in TRUE) == positive)
+                state.apply(row, name, "", (value in TRUE) == positive)
             else:
-                state.apply(row, f"{path}: {key}", value if row.takes_value else "")
+                state.apply(row, name, value if row.takes_value else "")
 
 
 def _config_key(key: str) -> tuple[Argument, bool] | None:

@@ -7,15 +7,15 @@ from __future__ import annotations
 
 from ..errors import UsageError
 from ..records import dataclass
+from . import check
 from .params import Params
+from .parse import Arguments
 from .workload import CHAT, Workload
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from typing import Any
-
-    from .parse import Arguments
 
 
 @dataclass(frozen=True)
@@ -52,26 +52,32 @@ class Policy:
 
 def read(words: Sequence[str] | Params | Arguments, environ: Mapping[str, str] | None) -> tuple[Params, Policy]:
     """What is fixed and what is aimed at, from words, a Params or parsed Arguments. Raises UsageError."""
-    from . import check
-    from .parse import Arguments
+    arguments = arguments_of(words, environ)
+    return arguments.params, read_policy(arguments.own)
 
+
+def arguments_of(words: Sequence[str] | Params | Arguments, environ: Mapping[str, str] | None) -> Arguments:
+    """Words as `autolayers MODEL` reads them; a Params or Arguments as they are. Raises UsageError."""
+    if isinstance(words, Arguments):
+        return words
     if isinstance(words, Params):
-        return words, Policy()
+        return Arguments(words)
     if isinstance(words, str):
         raise UsageError(f"words are a list, such as {words.split()!r:.60}, not {words!r:.60}")
-    if not isinstance(words, Arguments):
-        if not isinstance(words, (list, tuple)) or not all(isinstance(word, str) for word in words):
-            raise UsageError(f"words are a list of strings, such as ['-c', '8192'], not {words!r:.60}")
-        words = check.read("plan", words, environ)
-        if words.positional:
-            raise UsageError(f"not a flag: {words.positional[0]!r}")
-    return words.params, read_policy(words.own)
+    if not isinstance(words, (list, tuple)) or not all(isinstance(word, str) for word in words):
+        raise UsageError(f"words are a list of strings, such as ['-c', '8192'], not {words!r:.60}")
+    arguments = check.read("plan", words, environ)
+    if arguments.positional:
+        raise UsageError(f"not a flag: {arguments.positional[0]!r}")
+    return arguments
 
 
 def read_policy(own: Mapping[str, Any]) -> Policy:
     """The Policy of Arguments.own; other keys are left alone. Raises UsageError."""
     if own.get("format") == "number" and own.get("kv-types"):
         raise UsageError("--kv-types chooses flags that n_gpu_layers alone is wrong without: --format flags prints all")
-    return Policy(own.get("strategy"), own.get("ctx"), own.get("ctx-min"), own.get("kv-types", ()),
-                  own.get("budget", ()), own.get("margin"), own.get("gpu"), own.get("ram"), own.get("llama-build"),
-                  own.get("format") == "number", own.get("workload", CHAT), own.get("machine"), own.get("backend"))
+    return Policy(
+        strategy=own.get("strategy"), n_ctx=own.get("ctx"), n_ctx_min=own.get("ctx-min"),
+        kv_types=own.get("kv-types", ()), budget=own.get("budget", ()), margin=own.get("margin"), gpu=own.get("gpu"),
+        ram=own.get("ram"), build=own.get("llama-build"), alone=own.get("format") == "number",
+        workload=own.get("workload", CHAT), machine=own.get("machine"), backend=own.get("backend"))

@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+import datetime
+
 from ..errors import AutolayersError, UsageError
 from ..flags.parse import parse
 from ..memory.breakdown import Usage
 from ..output import say
 from ..records import replace
 from ..units import MiB
-from . import NOT_EXECUTABLE, cannot_start
+from . import NOT_EXECUTABLE, background, cannot_start, checked_builds, observations, supervise, wait
 from . import command as commands
+from .checked_builds import CheckedBuild, named
 from .log import META, OutOfMemory
-from .session import LaunchMachine, backend
+from .observations import Observation
+from .session import backend
 from .verify import compare, used
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from ..planner import Plan
+    from ..request import Request
     from .log import LaunchLog
     from .session import Session
     from .supervise import Outcome
@@ -40,7 +45,7 @@ class Attempts:
 
     def run(self) -> int:
         """The exit code of the last launch."""
-        machine = self.session.machine
+        request = self.session.request
         code = NOT_EXECUTABLE
         for attempt in range(self.retries + 1):
             words = commands.complete(self.session.command, [*self.added, *self._louder()])
@@ -56,20 +61,20 @@ class Attempts:
             say(f"out of memory on {failure.device or 'an unnamed device'} while loading: {failure.message}")
             if attempt == self.retries:
                 return code
-            smaller = smaller_machine(machine, self.plan, outcome.launch, failure)
+            smaller = smaller_machine(request, self.plan, outcome.launch, failure)
             if smaller is None:
                 say("nothing to plan with: how much memory there is is not known")
                 return code
-            machine = smaller
-            if not self._plan_again(machine):
+            request = smaller
+            if not self._plan_again(request):
                 return code
             say(f"attempt {attempt + 2} of {self.retries + 1}: " + " ".join(self.added))
         return code
 
-    def _plan_again(self, machine: LaunchMachine) -> bool:
+    def _plan_again(self, request: Request) -> bool:
         """False where the plan would be the same, or does not fit."""
         before = (self.plan.flags, self.added)
-        self.plan, self.added = self.session.plan(machine)
+        self.plan, self.added = self.session.plan(request)
         if (self.plan.flags, self.added) == before:
             say("cannot retry smaller: the flags you gave leave nothing to reduce")
             return False
@@ -87,13 +92,9 @@ class Attempts:
     def _start(self, words: list[str]) -> Outcome:
         if self.wait:
             return self._start_in_background(words)
-        from . import supervise
-
         return supervise.run(words, self.session.environ, self._ready if self.verify else None)
 
     def _start_in_background(self, words: list[str]) -> Outcome:
-        from . import background, wait
-
         given, environ = self.given, self.session.environ
         if given.value("--port") == "0" or (given.value("--host") or "").endswith(".sock"):
             raise UsageError("--wait needs a --host and a --port that are known before the server starts")
@@ -133,21 +134,15 @@ class Attempts:
 
     def _keep_build(self, comparison: LogComparison, date: str) -> None:
         """Adds the launch to what `autolayers check` knows of this program."""
-        from .checked_builds import CheckedBuild, keep, named
-
         program, build = self.session.program(), self.session.build
         if program is None or self.session.another_build or not self.plan.breakdown.exact:
             return
         parts = [(line.part, line.device, 0 if line.equal else line.difference) for line in comparison.lines
                  if line.difference is not None]
-        keep(program, CheckedBuild(build.number, build.commit, date, {self.session.model.architecture: named(parts)}),
-             self.session.environ)
+        found = {self.session.model.architecture: named(parts)}
+        checked_builds.keep(program, CheckedBuild(build.number, build.commit, date, found), self.session.environ)
 
     def _keep(self, comparison: LogComparison) -> None:
-        import datetime
-
-        from .observations import Observation, keep
-
         digest = self.session.digest()
         if not digest:
             return
@@ -155,7 +150,7 @@ class Attempts:
         build, flags = self.session.build.number, tuple(self.plan.flags)
         seen = Observation(build, backend(self.plan), flags, comparison.differences, date)
         try:
-            keep(digest, seen, self.session.environ)
+            observations.keep(digest, seen, self.session.environ)
             self._keep_build(comparison, date)
         except AutolayersError as error:
             say(f"the observation cannot be kept: {error}")
@@ -171,8 +166,7 @@ def memory_failure(outcome: Outcome) -> OutOfMemory | None:
     return failure
 
 
-def smaller_machine(machine: LaunchMachine, plan: Plan, launch: LaunchLog,
-                    failure: OutOfMemory) -> LaunchMachine | None:
+def smaller_machine(request: Request, plan: Plan, launch: LaunchLog, failure: OutOfMemory) -> Request | None:
     """The machine as the failure shows it: less free than the allocation that failed would have made it use.
 
     What was allocated before on that device plus what was asked for is more than there is; where the log does not say,
@@ -184,15 +178,15 @@ def smaller_machine(machine: LaunchMachine, plan: Plan, launch: LaunchLog,
         number = device.lstrip("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz")
         device = next((name for name in predicted.devices if name.endswith(number)), device)    # CUDA's words on ROCm
     if device == "Host":
-        host = machine.host
+        host = request.host
         if host is None:
             return None
         limit = min(host.available, predicted.resident)
         if failure.requested:
             limit = min(limit, _held(launch, "Host", predicted.host, failure.requested) + failure.requested)
-        return LaunchMachine(machine.devices, replace(host, available=max(0, limit - _STEP)))
+        return request.on(request.machine.devices, replace(host, available=max(0, limit - _STEP)))
     devices = []
-    for d in machine.devices:
+    for d in request.machine.devices:
         if device is None or d.name == device:
             limit = min(d.free, predicted.devices[d.name].total if d.name in predicted.devices else d.free)
             if failure.requested and d.name == device:
@@ -202,7 +196,7 @@ def smaller_machine(machine: LaunchMachine, plan: Plan, launch: LaunchLog,
                 limit = min(limit, launch.free[d.name] * MiB)
             d = replace(d, free=max(0, limit - 1))
         devices.append(d)
-    return LaunchMachine(tuple(devices), machine.host)
+    return request.on(devices, request.host)
 
 
 def _held(launch: LaunchLog, device: str, usage: Usage, requested: int) -> int:

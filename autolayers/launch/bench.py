@@ -9,11 +9,18 @@ separators. The context and the sequences follow from its tests.
 
 from __future__ import annotations
 
+import json
+import re
+import time
+
+from ..detect import read_version
 from ..errors import AutolayersError
 from ..flags.kinds import FLAG
 from ..flags.params import Params
 from ..flags.parse import items, parse
 from ..flags.table import Argument, lookup, rows_of
+from ..programs import NoAnswer, ask
+from ..quoting import printable
 from ..records import dataclass
 
 TYPE_CHECKING = False
@@ -137,11 +144,6 @@ def rest_in_its_words(words: Sequence[str], known: Collection[str]) -> tuple[lis
 
 def read_program(words: Sequence[str], environ: Mapping[str, str], timeout: float = 30) -> Program:
     """The llama-bench that these words start, by its --help. Raises BenchFailed."""
-    import re
-
-    from ..programs import NoAnswer, ask
-    from .detect import read_version
-
     commit = ""
     try:
         answer = ask([*words, "--help"], environ, timeout)
@@ -160,10 +162,6 @@ def read_program(words: Sequence[str], environ: Mapping[str, str], timeout: floa
 def measure(program: Program, words: Sequence[str], test: Trial, timeout: float, environ: Mapping[str, str],
             repetitions: int = 2) -> Rates:
     """Runs one test of a launch. Raises BenchFailed where it fails, does not end in time or says what cannot be."""
-    import time
-
-    from ..programs import NoAnswer, ask
-
     asked = [*program.words, *words, "-p", str(test.prompt), "-n", str(test.generate), "-d", str(test.depth),
              "-r", str(repetitions), "-o", "jsonl" if program.jsonl else "json"]
     begin = time.monotonic()
@@ -187,8 +185,6 @@ def measure(program: Program, words: Sequence[str], test: Trial, timeout: float,
 
 def _rows(text: str) -> Iterator[dict[str, Any]]:
     """The JSON objects of its output, a list or one a line."""
-    import json
-
     try:
         found = json.loads(text)
         yield from (row for row in (found if isinstance(found, list) else [found]) if isinstance(row, dict))
@@ -225,8 +221,6 @@ def _rate(rows: Sequence[dict[str, Any]], prompt: int, generate: int, depth: int
 
 
 def _last_line(text: str) -> str:
-    from ..quoting import printable
-
     lines = [line for line in text.splitlines() if line.strip()]
     errors = [line for line in lines if "error" in line.lower() or "failed" in line.lower()]
     return printable((errors or lines or [""])[-1].strip())[:200]

@@ -14,6 +14,8 @@ import signal
 import socket
 import subprocess
 import tempfile
+import threading
+from concurrent.futures import ThreadPoolExecutor
 
 from ..api import estimate
 from ..bundled import architectures, data, mtp, read
@@ -77,8 +79,6 @@ def check(program: str, devices: Sequence[Device], environ: Mapping[str, str], b
           names: Sequence[str] = (), quick: bool = False) -> Iterator[Checked]:
     """Loads each bundled model (all, or those `names`) with `program`, two at a time, and compares; one Checked after
     the other. `devices` as --list-devices has them. `quick`: one launch of each instead of two or three."""
-    from concurrent.futures import ThreadPoolExecutor
-
     variants = VARIANTS[:1] if quick else VARIANTS if devices else VARIANTS[:2]
     with tempfile.TemporaryDirectory(prefix="autolayers-check-") as folder, ThreadPoolExecutor(2) as pool:
         def one(job: _Job) -> Checked:
@@ -154,8 +154,6 @@ def _check_one(program: str, job: _Job, path: str, devices: Sequence[Device], en
 
 def load(words: Sequence[str], environ: Mapping[str, str], folder: str) -> tuple[LaunchLog, bytes]:
     """Starts llama-server and ends it once its model is loaded, or after PATIENCE: (its log, the log's last bytes)."""
-    import threading
-
     quiet = {name: value for name, value in environ.items() if not name.startswith("LLAMA_")}
     reader, tail = LogReader(), b""
     child = subprocess.Popen([*words, "--host", "127.0.0.1", "--port", str(_free_port())], cwd=folder, env=quiet,

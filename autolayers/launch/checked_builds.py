@@ -6,12 +6,13 @@ that were checked: the program and its libraries, by their sizes and times.
 
 from __future__ import annotations
 
+import hashlib
 import os
 
 from .. import state
+from ..detect import files
 from ..errors import AutolayersError
 from ..records import dataclass
-from .libraries import files
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -32,8 +33,6 @@ class CheckedBuild:
 def digest(program: str) -> str:
     """SHA-256 over the names, sizes and times of a program and of llama.cpp's libraries next to it (or in ../lib); ""
     where there is no such file."""
-    import hashlib
-
     found = files(program)
     sum_ = hashlib.sha256()
     try:
@@ -75,7 +74,5 @@ def named(parts: Sequence[tuple[str, str, int]]) -> dict[str, int]:
 
 
 def _file(program: str, environ: Mapping[str, str]) -> str:
-    import hashlib
-
     name = hashlib.sha256(os.path.realpath(program).encode("utf-8", "surrogateescape")).hexdigest()[:32]
     return state.path(environ, "builds", f"{name}.json")

@@ -13,6 +13,7 @@ from ..quoting import shell, systemd, yaml
 from ..records import replace
 from .formats import compose as compose_file
 from .formats import systemd as systemd_file
+from .formats.container import Container
 from .formats.launch_file import LaunchFile, plain_name
 
 TYPE_CHECKING = False
@@ -144,8 +145,6 @@ def _kubernetes(use: Use, cluster: Cluster, arguments: Arguments, image: str) ->
     if "--rpc" in flags:
         flags[flags.index("--rpc") + 1] = ",".join(endpoints)
     launch = _head(replace(use, plan=replace(plan, flags=tuple(flags))), arguments, image)
-    from .formats.container import Container
-
     container = Container(launch)
     own = next((device for device in cluster.head.devices), None)
     documents += [_deployment("llama-server", cluster.head.name, image, ["/app/llama-server"], container.words,

@@ -12,6 +12,7 @@ function names before the colon have changed often and are ignored, the words ar
 
 from __future__ import annotations
 
+import json
 import re
 
 from ..backends import HOST, canonical, failed_allocations
@@ -223,8 +224,6 @@ _PARTS = {"model": "model", "KV": "context", "RS": "context", "LoRA": "lora", "o
 
 
 def _json_message(text: str) -> str:
-    import json
-
     try:
         message = json.loads(text).get("msg", "")
     except (ValueError, AttributeError, RecursionError):

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import shutil
+
 from ..backends import HOST
-from ..builds import TODAY, Build
 from ..errors import UsageError
 from ..flags.check import refuse_contradictions, refuse_of_program
 from ..flags.params import N_PARALLEL
 from ..flags.parse import config_files, parse
-from ..flags.policy import read_policy
+from ..gguf import first_part
+from ..model import read_model
 from ..output import say
-from ..records import dataclass, replace
+from ..planner import plan_request
+from ..records import replace
+from ..request import Request
+from ..sources import hf_cache, needs_download, network_environ, open_source
 from ..units import mib
+from . import checked_builds, observations, tuned
 from . import command as commands
 from .log import META
 
@@ -20,22 +26,14 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from typing import Any
 
+    from ..builds import Build
+    from ..flags.params import Params
     from ..flags.parse import Arguments
-    from ..machine import Device, Host
-    from ..model import Model
     from ..planner import Plan
     from .command import WrappedCommand
     from .observations import Observation
 
     Planner = Callable[..., Plan]
-
-
-@dataclass(frozen=True)
-class LaunchMachine:
-    """What is planned for. `host` None: RAM without a limit."""
-
-    devices: tuple[Device, ...]
-    host: Host | None
 
 
 class Session:
@@ -44,8 +42,8 @@ class Session:
     Raises UsageError for words that make no sense, ModelError for an unreadable model, DeviceError.
     """
 
-    def __init__(self, command: WrappedCommand, own: Mapping[str, Any], environ: Mapping[str, str],
-                 planner: Planner) -> None:
+    def __init__(self, command: WrappedCommand, own: dict[str, Any], environ: Mapping[str, str],
+                 planner: Planner = plan_request) -> None:
         self.command = command
         self.environ = environ
         self.planner = planner
@@ -55,30 +53,37 @@ class Session:
         read = parse(command.plannable, self.seen, self.files, command=None)
         self.projector: str | None = None        # that -hf loads, where it is in a cache of this machine
         self.model_path = self._model_path(read)
-        self.model = self._model(read)
-        asked = read_policy(own).build
-        self.build = self._build(asked)
-        self.another_build = asked is not None       # than the program's, perhaps
-        self._check(read, own)
-        self.machine = self._machine(read, own)
-        # From here on the plan names what this build would do without a flag
-        params = read.params
-        if params.n_parallel is None and self.build.default_slots != N_PARALLEL:
-            params = replace(params, n_parallel=self.build.default_slots)
-        if self.projector and params.mmproj is None:
-            params = replace(params, mmproj=self.projector)
-        if command.mounts:
-            params = command.files_here(params)
-        own = {key: value for key, value in own.items() if key not in ("gpu", "ram", "machine")}
-        if self.build is not TODAY:
-            own["llama-build"] = self.build if self.build.doubt else self.build.number or self.build
-        self.arguments = replace(read, params=params, own=own, positional=())
+        self.model = read_model(open_source(self.model_path, network_environ(self.seen, read)))
+        self.another_build = "llama-build" in own       # than the program's, perhaps
+        refuse_contradictions(own, parse(command.plannable, command=None).params)
+        request = Request.of(
+            replace(read, params=self._files_here(read.params), own=own, positional=()), environ,
+            program=() if self.program() is None else command.launcher,
+            verbatim=command.words, checked=not command.bench)     # whose words are its own
+        self._refuse_unknown(read, request.build, own)
+        self.request = request.said()
+        slots = request.build.default_slots
+        if request.params.n_parallel is None and slots != N_PARALLEL:      # what this build would do without a flag
+            self.ask_for(replace(request.arguments, params=replace(request.params, n_parallel=slots)))
 
-    def plan(self, machine: LaunchMachine | None = None) -> tuple[Plan, list[str]]:
-        """(the plan for `machine`; the words it adds to the command). Without `machine` it is for this one, and says
-        what would fit where it does not."""
-        advise, machine = machine is None, machine or self.machine
-        plan = self._checked(self._corrected(self._measured(self._plan(machine, advise), machine), machine, advise))
+    @property
+    def build(self) -> Build:
+        return self.request.build
+
+    @property
+    def arguments(self) -> Arguments:
+        return self.request.arguments
+
+    def ask_for(self, arguments: Arguments) -> None:
+        """From here on plans are with these flags."""
+        self.request = self.request.asking(arguments)
+
+    def plan(self, request: Request | None = None) -> tuple[Plan, list[str]]:
+        """(the plan, the words it adds to the command). Without a `request` of less memory it is for this machine, and
+        says what would fit where it does not."""
+        advise, request = request is None, request or self.request
+        plan = self.planner(self.model, request, advise=advise)
+        plan = self._checked(self._corrected(self._measured(plan, request), request, advise))
         added, notes = commands.additions(self.command, plan.flags, self.build, self.seen, self.files)
         for note in notes:
             say(note)
@@ -86,14 +91,9 @@ class Session:
 
     def digest(self) -> str:
         """Of the model's header, for what is kept of its launches; "" if it cannot be read."""
-        from .observations import digest
-
-        return digest(self.model_path, self.model.header.data_offset)
+        return observations.digest(self.model_path, self.model.header.data_offset)
 
     def _model_path(self, read: Arguments) -> str:
-        from ..gguf import first_part
-        from ..sources import needs_download
-
         model = read.params.model
         if model is None:
             raise UsageError(f"no model in the command: add -m MODEL after {self.command.program}")
@@ -108,89 +108,48 @@ class Session:
 
     def _cached(self, name: str, read: Arguments) -> str:
         """The file that -hf takes from a cache of this machine; the name where it has yet to be downloaded."""
-        from ..sources.hf_cache import look_up, projector
-
-        found, path, notes = look_up(name, self.seen)
+        found, path, notes = hf_cache.look_up(name, self.seen)
         if not path:
             return name
         for note in notes:
             say(note)
         if read.value("--no-mmproj") is None:
-            self.projector = projector(found, path) or None
+            self.projector = hf_cache.projector(found, path) or None
         return found.files[path]
 
-    def _model(self, read: Arguments) -> Model:
-        from ..model import read_model
-        from ..sources import network_environ, open_source
-
-        return read_model(open_source(self.model_path, network_environ(self.seen, read)))
-
-    def _build(self, number: int | None) -> Build:
-        if number is not None:
-            return Build(number)
-        if self.program() is None:
-            return TODAY
-        from .detect import detect
-
-        return detect(self.command.launcher, self.environ)
+    def _files_here(self, params: Params) -> Params:
+        """With the projector that comes with the model, and files of a container as they are called here."""
+        if self.projector and params.mmproj is None:
+            params = replace(params, mmproj=self.projector)
+        return self.command.files_here(params) if self.command.mounts else params
 
     def program(self) -> str | None:
         """The path of a llama.cpp program, whatever starts it; None for a script or container, which may do anything
         when asked."""
-        import shutil
-
         if self.command.container or not self.command.program.startswith("llama-"):
             return None
         return shutil.which(self.command.executable)
 
-    def _check(self, read: Arguments, own: Mapping[str, Any]) -> None:
-        """Refuses flags that nobody knows, and contradictions; what this very llama.cpp has is passed on."""
-        refuse_contradictions(own, parse(self.command.plannable, command=None).params)
+    def _refuse_unknown(self, read: Arguments, build: Build, own: Mapping[str, Any]) -> None:
+        """Refuses flags that nobody knows; what this very llama.cpp has is passed on."""
         for name in read.unknown:
-            if name.partition("=")[0] in (self.build.flags or ()):
+            if name.partition("=")[0] in (build.flags or ()):
                 say(f"{name} is newer than autolayers: passed on, and not part of the plan")
             elif own.get("strict-flags") != "off":
                 refuse_of_program(name, self.command.program)
 
-    def _machine(self, read: Arguments, own: Mapping[str, Any]) -> LaunchMachine:
-        from ..devices import Host, described, discover, hypothetical, remote
-
-        policy = read_policy(own)
-        host = None if policy.ram is None else Host(policy.ram, policy.ram, "given")
-        notes: list[str] = []
-        if policy.machine is not None:
-            if policy.gpu is not None:
-                raise UsageError("--machine and --gpu both say the devices: give one of them")
-            listed, there = described(policy.machine)
-            devices, host = tuple(listed), host or there
-        elif policy.gpu is not None:
-            servers, notes = remote(read.params.rpc)
-            devices = (*servers, *hypothetical(policy.gpu))
-        else:
-            program = self.program() if len(self.command.launcher) == 1 else None
-            found = discover(self.environ, program, read.params.rpc)
-            devices, notes, host = found.devices, list(found.notes), host or found.host
-        for note in notes:
-            say(note)
-        return LaunchMachine(devices, host)
-
-    def _plan(self, machine: LaunchMachine, advise: bool) -> Plan:
-        return self.planner(self.model, self.arguments, devices=machine.devices, host=machine.host, advise=advise)
-
-    def _measured(self, plan: Plan, machine: LaunchMachine) -> Plan:
+    def _measured(self, plan: Plan, request: Request) -> Plan:
         """The plan that `autolayers tune` measured to be the fastest, where it did."""
-        from .tuned import key, measured_plan
-
         def again(arguments: Arguments) -> Plan:
-            return self.planner(self.model, arguments, devices=machine.devices, host=machine.host)
+            return self.planner(self.model, request.asking(arguments))
 
-        plan, line = measured_plan(plan, self.model, machine.devices, self.arguments, key(self.build), self.environ,
-                                   again)
+        plan, line = tuned.measured_plan(plan, self.model, request.machine.devices, request.arguments,
+                                         tuned.key(self.build), self.environ, again)
         if line:
             say(line)
         return plan
 
-    def _corrected(self, plan: Plan, machine: LaunchMachine, advise: bool) -> Plan:
+    def _corrected(self, plan: Plan, request: Request, advise: bool) -> Plan:
         """Planned again where an earlier launch with these flags took more than predicted."""
         found = self._observed(plan)
         worse = {device: size for device, size in (found.differences if found else {}).items() if size > 0}
@@ -200,15 +159,13 @@ class Session:
             say(f"observed {found.date[:10] or 'before'}: {device} takes {mib(size)} more than predicted with these "
                 "flags; planned with that")
         devices = tuple(replace(d, free=max(0, d.free - worse.get(d.name, worse.get(META, 0))))
-                        for d in machine.devices)
-        return self._plan(LaunchMachine(devices, machine.host), advise)
+                        for d in request.machine.devices)
+        return self.planner(self.model, request.on(devices, request.host), advise=advise)
 
     def _checked(self, plan: Plan) -> Plan:
         """The plan with what `autolayers check` found of this very program."""
-        from .checked_builds import load
-
         program = None if self.another_build else self.program()
-        known = load(program, self.environ) if program else None
+        known = checked_builds.load(program, self.environ) if program else None
         differs = known.architectures.get(self.model.architecture) if known else None
         if known is None or differs is None:
             return plan
@@ -221,10 +178,9 @@ class Session:
         return replace(plan, breakdown=replace(plan.breakdown, exact=False), warnings=(*plan.warnings, warning))
 
     def _observed(self, plan: Plan) -> Observation | None:
-        from .observations import find, load
-
         digest = self.digest()
-        return find(load(digest, self.environ), self.build.number, backend(plan), plan.flags) if digest else None
+        seen = observations.load(digest, self.environ) if digest else []
+        return observations.find(seen, self.build.number, backend(plan), plan.flags)
 
 
 def backend(plan: Plan) -> str:

@@ -9,6 +9,11 @@ No row names a file, a user, a machine or an address; of a model only what its h
 
 from __future__ import annotations
 
+import hashlib
+import json
+import time
+
+from ..devices.cards import CARDS, described
 from ..flags.params import Params
 from ..flags.write import to_words
 from ..records import replace
@@ -35,10 +40,6 @@ _LEFT_OUT: dict[str, Any] = {name: getattr(Params(), name) for name in (
 def rows_of(measured: Iterable[Measured], model: Model, devices: Sequence[Device], host: Host | None,
             test: Trial) -> list[dict[str, Any]]:
     """Two rows for each launch."""
-    import hashlib
-    import json
-    import time
-
     found = []
     name, month = model_name(model), time.strftime("%Y-%m", time.gmtime())
     for one in measured:
@@ -89,8 +90,6 @@ def _machine(devices: Sequence[Device], host: Host | None, processor: str) -> di
 
 def _device(device: Device) -> dict[str, Any]:
     """A device without what tells whose it is: an RPC server's description is its address."""
-    from ..devices.cards import CARDS, described
-
     remote = device.kind == "rpc"
     card = None if remote else described(device.description, device.total >> 20)
     name = next((name for name, known in CARDS.items() if known is card), None)

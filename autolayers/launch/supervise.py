@@ -14,6 +14,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 
 from ..records import dataclass
 from .log import LaunchLog, LogReader
@@ -155,8 +156,6 @@ def _signal(child: subprocess.Popen[bytes], number: int) -> None:
 
 def end_group(child: subprocess.Popen[bytes]) -> None:
     """Asks whatever is left of the child's group to end, and ends it if it does not."""
-    import time
-
     if os.name != "posix":
         if child.poll() is None:
             child.terminate()

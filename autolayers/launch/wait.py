@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import json
+
+from ..net import Limit, NetError, request
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
@@ -30,8 +34,6 @@ def healthy(host: str, port: int, secure: bool = False, prefix: str = "") -> boo
 
 def speed(host: str, port: int, secure: bool = False, prefix: str = "", key: str | None = None) -> float | None:
     """Tokens per second of two generated tokens after a short prompt; None without an answer within 60 s."""
-    import json
-
     body = {"prompt": "Hello", "n_predict": 2, "cache_prompt": False}
     answer = _ask("POST", url(host, port, secure) + prefix + "/completion", 60, body, f"Bearer {key}" if key else "")
     try:
@@ -43,8 +45,6 @@ def speed(host: str, port: int, secure: bool = False, prefix: str = "", key: str
 
 def _ask(method: str, url: str, timeout: float, body: object = None, authorization: str = "") -> bytes | None:
     """The body of an answer with status 200, None for any other, and where none comes."""
-    from ..net import Limit, NetError, request
-
     try:
         with request(method, url, Limit(timeout), json=body, authorization=authorization, own=True) as answer:
             return answer.content(_MAX_ANSWER) if answer.status == 200 else None

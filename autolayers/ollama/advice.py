@@ -11,21 +11,23 @@ import re
 
 from ..errors import LaunchRefused
 from ..flags.params import FIT_PARAMS_TARGET
-from ..flags.parse import items
+from ..flags.parse import items, parse
+from ..flags.table import lookup
+from ..gguf import read_header
+from ..planner import fit_choice_on, plan_request
 from ..records import dataclass, replace
+from ..request import Request
 from ..units import MiB, human
 from . import settings as rules
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from ..machine import Device, Host
     from ..planner import FitChoice, Plan
     from .settings import Settings
     from .target import Target
-
-    Planner = Callable[..., Plan]
 
 # LLAMA_ARG_* that move weights; whatever else a plan says Ollama passes itself.
 _PLACEMENT = ("-ngl", "-ncmoe", "-cmoe", "-ncffn", "-ot", "-ts", "-sm")
@@ -113,7 +115,7 @@ class Advice:
 
 def advise(target: Target, settings: Settings, devices: Sequence[Device], host: Host | None = None, *,
            num_ctx: int | str | None = None, num_batch: int | None = None, words: Sequence[str] = (), pin: bool = False,
-           version: str = "", explain: bool = True, planner: Planner | None = None) -> Advice:
+           version: str = "", explain: bool = True) -> Advice:
     """The parameters for a model on these devices.
 
     `num_ctx` may be "max", the largest that keeps the model wholly on the GPUs; None is the model's own, then the
@@ -121,7 +123,7 @@ def advise(target: Target, settings: Settings, devices: Sequence[Device], host: 
     num_gpu even where leaving it to Ollama is better, `explain` adds reasons. Raises what the planner raises, and
     LaunchRefused for "max" without a GPU.
     """
-    question = _Question(target, settings, devices, host, words, planner)
+    question = _Question(target, settings, devices, host, words)
     notes = [*target.notes, *settings.ignored]
     n_ctx, batch, use = question.launch(num_ctx, num_batch, notes)
     choice = question.placement(n_ctx, batch, use, pin)
@@ -157,13 +159,8 @@ class _Question:
     """Everything of a plan that does not change while the answer is looked for."""
 
     def __init__(self, target: Target, settings: Settings, devices: Sequence[Device], host: Host | None,
-                 words: Sequence[str], planner: Planner | None) -> None:
-        if planner is None:
-            from ..api import plan
-
-            planner = plan
+                 words: Sequence[str]) -> None:
         self.target, self.settings, self.devices, self.host, self.words = target, settings, devices, host, words
-        self.planner = planner
         self.everything = target.model.n_layer + 1
         self.parallel = rules.parallel(target.model, settings)
         self.flash = rules.flash_attention(settings, devices)
@@ -289,18 +286,14 @@ class _Question:
         """MiB that --fit leaves free on each GPU as Ollama starts it."""
         if self.settings.fit_target:
             return self.settings.fit_target
-        from ..gguf import read_header
-
         projectors = sum(read_header(path).n_bytes for path in self.target.projectors)
         return (FIT_PARAMS_TARGET + -(-projectors // MiB),)
 
     def left_alone(self, n_ctx: int, batch: int, use: Sequence[Device]) -> FitChoice | None:
         """What Ollama does without num_gpu: --fit with its own margins and no split of ours."""
-        from ..api import fit_choice
-
         own = [word for item in items(self.words) if item.name not in _NOT_OLLAMAS for word in item.words]
         words = [*self.words_for(n_ctx, batch), *own, "-fitt", ",".join(map(str, self._margins()))]
-        return fit_choice(self.target.model, words, self._seen(use), self.host)
+        return fit_choice_on(self.target.model, *self._request(words, use).terms[:4])
 
     # --- plans
 
@@ -333,15 +326,16 @@ class _Question:
                     words += ["-ts", ",".join(str(device.free) for device in devices)]
             given = {item.name for item in items(more)}
             own = [word for item in items(self.words) if item.name not in given for word in item.words]
-            self.answers[key] = self.planner(self.target.model, [*words, *own, *more], devices=self._seen(devices),
-                                             host=self.host, explain=explain)
+            request = self._request([*words, *own, *more], devices)
+            self.answers[key] = plan_request(self.target.model, request, explain=explain)
         return self.answers[key]
 
-    def _seen(self, devices: Sequence[Device]) -> list[Device]:
+    def _request(self, words: Sequence[str], devices: Sequence[Device]) -> Request:
+        """With words that say what Ollama does by itself, so that a build need not have their flags."""
         seen = list(devices)
         if self.target.hidden and seen:
             seen[0] = replace(seen[0], free=max(0, seen[0].free - self.target.hidden))
-        return seen
+        return Request.of(words, devices=seen, host=self.host, checked=False)
 
     def larger_context(self, n_ctx: int, batch: int, devices: Sequence[Device], given: bool) -> list[str]:
         """A context at which all would fit, if there is one; a larger one where nobody said how large."""
@@ -358,9 +352,6 @@ class _Question:
 def _server_settings(plan: Plan) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """The environment of `ollama serve` that places this one model as planned, and the same as llama-server's words; it
     holds for every model served."""
-    from ..flags.parse import parse
-    from ..flags.table import lookup
-
     found: dict[str, str] = {}
     words: dict[str, str] = {}
     for flag, value in parse(plan.flags, command=None).given:

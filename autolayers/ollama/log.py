@@ -15,8 +15,13 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
+import subprocess
 import sys
+import time
 
+from ..backends import DEFAULT, canonical
+from ..machine import Device
 from ..records import dataclass
 from ..units import GiB, MiB
 
@@ -60,8 +65,6 @@ class Log:
     """The server's log, for a load the part of it that is written from now on."""
 
     def __init__(self, environ: Mapping[str, str], path: str | None = None) -> None:
-        import time
-
         self.path = path or next((place for place in places(environ) if os.path.isfile(place)), None)
         self._start = os.path.getsize(self.path) if self.path and os.path.isfile(self.path) else 0
         self._since = int(time.time())
@@ -110,9 +113,6 @@ class Log:
             return ""
 
     def _journal(self, words: Sequence[str]) -> str:
-        import shutil
-        import subprocess
-
         program = shutil.which("journalctl", path=self._environ.get("PATH")) if sys.platform.startswith("linux") else ""
         if not program:
             return ""
@@ -140,9 +140,6 @@ def started(text: str) -> ServerLog:
 def _gpu(line: str) -> Device | None:
     """A GPU of an "inference compute" line; the sizes are rounded to a tenth, so half of that is left out of what is
     free."""
-    from ..backends import DEFAULT, canonical
-    from ..machine import Device
-
     found = {name: _plain(value[1:-1] if value.startswith('"') else value) for name, value in _FIELD.findall(line)}
     library, total = found.get("library", ""), _size(found.get("total", ""))
     if library.lower() in ("", "cpu") or not total:

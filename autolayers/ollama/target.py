@@ -6,12 +6,13 @@ import glob
 import os
 
 from ..errors import ModelError
-from ..model import is_projector
+from ..gguf import read_header
+from ..model import Model, is_projector, read_model
 from ..records import dataclass, field, replace
 from ..sources.ollama import stored_or_shown
 from ..sources.ollama.api import NoSuchModel
 from ..sources.ollama.show import header
-from ..sources.ollama.store import NotInStore, Stored, StoreUnreadable
+from ..sources.ollama.store import Name, NotInStore, Stored, StoreUnreadable
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -65,16 +66,12 @@ class Target:
         if count <= 0 or not (self.draft or self.model.hparams.n_layer_nextn):
             return "", 0
         if self.draft:
-            from ..model import read_model
-
             return ("draft-dflash" if read_model(self.draft).hparams.dflash_block_size else "draft-mtp"), count
         return "draft-mtp", count
 
 
 def from_file(path: str, label: str = "") -> Target:
     """A GGUF file. Raises ModelError."""
-    from ..gguf import read_header
-
     return _target(label or path, read_header(path))
 
 
@@ -83,8 +80,6 @@ def from_name(text: str, environ: Mapping[str, str], server: Server) -> Target:
 
     Raises ModelError where neither has it, OllamaError where the server would have to be asked and cannot be.
     """
-    from ..gguf import read_header
-
     stored = stored_or_shown(text, environ, server)
     if not isinstance(stored, Stored):
         return _shown(text, stored, server)
@@ -143,15 +138,11 @@ def from_modelfile(modelfile: Modelfile, directory: str, model: str | None, envi
 
 
 def _target(label: str, found: Header, **rest: Any) -> Target:
-    from ..model import Model
-
     return Target(label, Model(found, found.files[0].path), sum(file.promised for file in found.files), **rest)
 
 
 def _shown(text: str, answer: Mapping[str, Any], server: Server) -> Target:
     """From /api/show; what it hides is at most the rest of the size that /api/tags gives."""
-    from ..sources.ollama.store import Name
-
     found = header(text, answer)
     whole = 0
     for entry in server.tags():
@@ -223,6 +214,4 @@ def _is_path(text: str) -> bool:
 
 
 def _is_projector(path: str) -> bool:
-    from ..gguf import read_header
-
     return is_projector(read_header(path))

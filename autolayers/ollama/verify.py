@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ..errors import ModelError
 from ..flags.parse import parse
 from ..records import dataclass, field, replace
 from ..sources.ollama.api import Refused
@@ -164,8 +165,6 @@ def _loaded(server: Server, name: str) -> Mapping[str, Any]:
 
 
 def _is(entry: Mapping[str, Any], name: Name) -> bool:
-    from ..errors import ModelError
-
     try:
         return Name.parse(str(entry.get("name") or entry.get("model"))).same(name)
     except ModelError:

@@ -7,7 +7,8 @@ What is given stays, what is not given is solved (solve.py); the answer says wha
 from __future__ import annotations
 
 from ..machine import Machine
-from .answer import fit_choice_on, plan_on
-from .plan import DeviceRow, FitChoice, HostRow, Plan
+from .answer import fit_choice_on, plan_on, plan_request
+from .plan import DeviceRow, FitChoice, HostRow, LayerRow, Plan
 
-__all__ = ["DeviceRow", "FitChoice", "HostRow", "Machine", "Plan", "fit_choice_on", "plan_on"]
+__all__ = ["DeviceRow", "FitChoice", "HostRow", "LayerRow", "Machine", "Plan", "fit_choice_on", "plan_on",
+           "plan_request"]

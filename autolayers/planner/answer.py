@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from ..backends import on
+from functools import partial
+
+from ..backends import HOST, on
 from ..builds import TODAY, Build
 from ..errors import AutolayersError, LaunchRefused
 from ..flags.params import EXPERTS_REGEX, FFN_REGEX
 from ..garbage import without_gc
 from ..memory.breakdown import Breakdown
-from ..memory.companions import NONE
+from ..memory.companions import NONE, with_draft_type
+from ..memory.context import resolve
 from ..records import lazy, replace
 from ..units import human, mib
 from . import serving
@@ -16,19 +19,21 @@ from .evaluate import FULL, RAM_MARGIN, Evaluator
 from .one.alone import layers_alone
 from .one.fit import fit
 from .one.ladder import describe, merged
-from .plan import DeviceRow, FitChoice, HostRow, Plan
+from .plan import DeviceRow, FitChoice, HostRow, LayerRow, Plan
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
     from typing import Any
 
     from ..flags.params import Params
     from ..flags.policy import Policy
-    from ..machine import Machine
+    from ..machine import Device, Machine
     from ..memory.companions import Companions
     from ..memory.estimate import Known
+    from ..memory.weights import WeightPlacer
     from ..model import Model
+    from ..request import Request
     from ..work.speed import CostModel
     from .evaluate import Candidate
     from .explain import Alternative, Lever
@@ -72,6 +77,12 @@ def plan_on(model: Model, params: Params, policy: Policy, machine: Machine, comp
     from .advice import remedies
 
     return replace(plan, remedies=remedies(evaluator, params, policy, answer))
+
+
+def plan_request(model: Model, request: Request, *, explain: bool = False, advise: bool = False,
+                 processes: int = 1) -> Plan:
+    """The plan for what was asked; see plan_on."""
+    return plan_on(model, *request.terms, explain=explain, advise=advise, processes=processes)
 
 
 def fit_choice_on(model: Model, params: Params, policy: Policy, machine: Machine,
@@ -118,8 +129,10 @@ class _Answer:
         predict = (lambda: self.cost.price(self.candidate)) if self._cost is None else self._cost.later(self.candidate)
         return Plan(
             self.evaluator.model, params, self.use, self._devices(), host, self.candidate.fits,
-            tuple(_flags(params, self.given, _build(self.policy))), self._described(params), predict, reasons + why,
-            notes + self._warnings(host), fit_choice, found, others)
+            tuple(_flags(params, self.given, _build(self.policy))), self._described(params), predict,
+            partial(_layers, self.evaluator.estimator.placer, self.candidate.params,
+                    self.evaluator.estimator.companions, self.evaluator.machine.devices),
+            self.evaluator.estimator.rules, reasons + why, notes + self._warnings(host), fit_choice, found, others)
 
     def _with_threads(self, params: Params, reasons: tuple[str, ...]) -> tuple[Params, tuple[str, ...]]:
         """The flags with -t where the processor computes and llama.cpp's default is wrong, and the reason."""
@@ -160,8 +173,6 @@ class _Answer:
     def _explained(self, processes: int) -> tuple[tuple[str, ...], tuple[Lever, ...], FitChoice | None,
                                                   tuple[Alternative, ...]]:
         """The next step's price, the levers, --fit's answer and the alternatives, side by side."""
-        from functools import partial
-
         from ..parallel import in_processes
         from .explain import SHOWN, alternative, changes
 
@@ -267,6 +278,20 @@ class _Answer:
         names = list(self.evaluator.model.tensors)
         return [f"-ot {pattern}=...: no tensor of this model has such a name, so it changes nothing"
                 for pattern in patterns if not any(map(ecmascript(pattern).search, names))]
+
+
+def _layers(placer: WeightPlacer, params: Params, companions: Companions,
+            devices: Sequence[Device]) -> tuple[LayerRow, ...]:
+    """Where the weights of each layer lie. Keeps no graphs in memory until somebody asks."""
+    params = with_draft_type(params, companions)
+    placement = placer.place(params, devices, resolve(placer.model, params, placer.rules).load_mtp)
+    found: list[dict[str, int]] = [{} for _ in range(len(placement.dev_layer) + 2)]
+    for group in placement.groups:
+        buffers = found[group.layer + 1]
+        for buffer, size in group.buffers.items():
+            buffers[buffer] = buffers.get(buffer, 0) + size
+    names = ("input", *map(str, range(len(placement.dev_layer))), "output")
+    return tuple(map(LayerRow, names, (HOST, *placement.dev_layer, placement.dev_output), found))
 
 
 def _build(policy: Policy) -> Build:

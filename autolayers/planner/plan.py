@@ -6,8 +6,9 @@ from ..records import dataclass, lazy
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
+    from ..builds import Rules
     from ..flags.params import Params
     from ..memory.breakdown import Breakdown, Static
     from ..model import Model
@@ -81,6 +82,16 @@ class HostRow:
 
 
 @dataclass(frozen=True)
+class LayerRow:
+    """One layer: the device that computes it, and the bytes of its weights by buffer type. Those of the input layer are
+    the embeddings' and whatever else is read once a token."""
+
+    name: str          # input, its number, output
+    device: str
+    buffers: Mapping[str, int]
+
+
+@dataclass(frozen=True)
 class FitChoice:
     """What `llama-server --fit on` would do with the same given flags (fit.py), for comparison."""
 
@@ -108,6 +119,8 @@ class Plan:
     flags: tuple[str, ...]         # llama-server's own words, complete for memory
     placement: str                 # in words: "33 of 33 layers on the GPU"
     predict: Callable[[], Speed]   # computes `speed`
+    place: Callable[[], tuple[LayerRow, ...]]      # computes `layers`
+    rules: Rules                   # what the build that it is for does
     reasons: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
     fit_choice: FitChoice | None = None
@@ -119,6 +132,11 @@ class Plan:
     def speed(self) -> Speed:
         """Predicted, for the workload asked for."""
         return self.predict()
+
+    @lazy
+    def layers(self) -> tuple[LayerRow, ...]:
+        """The input layer, each block and the output layer, and where their weights lie."""
+        return self.place()
 
     def __repr__(self) -> str:
         return f"Plan({self.model!r}, {' '.join(self.flags)!r}, fits={self.fits})"

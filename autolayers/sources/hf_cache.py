@@ -17,6 +17,7 @@ import re
 import sys
 
 from ..errors import ModelError
+from ..gguf import FileInfo, Header, read_header
 from ..quoting import shell
 from ..records import dataclass, field
 from .huggingface import choices, choose, has_parts, models_of, parse_name, parts_of, projector_of
@@ -76,8 +77,6 @@ def look_up(name: str, environ: Mapping[str, str], platform: str = sys.platform)
 def header(name: str, environ: Mapping[str, str]) -> tuple[Header | None, Cached]:
     """The Header of the model of an hf: name, under the name that it has on the Hub; None where the caches do not have
     it whole. Raises ModelError for a file that cannot be read."""
-    from ..gguf import FileInfo, Header, read_header
-
     found, path, notes = look_up(name, environ)
     if not path:
         return None, found

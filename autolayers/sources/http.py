@@ -7,6 +7,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from urllib.parse import urlsplit, urlunsplit
 
@@ -184,8 +185,6 @@ class Get:
 
     def json(self) -> tuple[object, str]:
         """(a JSON answer, the URL of its next page or "")."""
-        import json
-
         with self.answer({"Accept": "application/json"}) as answer:
             try:
                 return json.loads(answer.content(MAX_LISTING)), answer.next_page

@@ -13,6 +13,7 @@ import re
 from urllib.parse import quote, urlsplit, urlunsplit
 
 from ..errors import ModelError
+from ..gguf import Header, read_header
 from ..net import NetError, is_loopback, origin, public
 from .http import MAX_PARTS, Get, Remote, open_url, patience
 
@@ -77,8 +78,6 @@ class Hub:
 
     def header(self, name: str) -> Header:
         """The Header of the model that `name` means. Raises ModelError."""
-        from ..gguf import Header, read_header
-
         repository, revision, wanted, quant = parse_name(name)
         limit = patience()
         files = self.files(repository, revision, name, limit)

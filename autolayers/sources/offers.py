@@ -10,8 +10,14 @@ from __future__ import annotations
 import os
 
 from ..errors import ModelError
+from ..net import NetError
 from ..records import dataclass
 from . import is_offline, needs_download
+from .hf_cache import look_up, what_is_unfinished
+from .http import patience
+from .huggingface import QUANT, Hub, models_of, parse_name, words_of
+from .ollama.api import OllamaError, Server
+from .ollama.store import StoreUnreadable, find, names
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -50,12 +56,10 @@ def _bare(name: str) -> str:
 
 
 def _directory(place: str) -> list[Offer]:
-    from .huggingface import models_of
-
     found: list[str] = []
-    for here, folders, names in os.walk(place):
+    for here, folders, files in os.walk(place):
         folders.sort()
-        found += [os.path.join(here, name) for name in sorted(names) if name.lower().endswith(".gguf")]
+        found += [os.path.join(here, name) for name in sorted(files) if name.lower().endswith(".gguf")]
         if len(found) > MAX_FILES:
             raise ModelError(f"{place}: more than {MAX_FILES} GGUF files; name a directory further down")
     models = models_of([path.replace(os.sep, "/") for path in found])
@@ -65,11 +69,6 @@ def _directory(place: str) -> list[Offer]:
 
 
 def _repository(name: str, environ: Mapping[str, str]) -> tuple[list[Offer], list[str]]:
-    from ..net import NetError
-    from .hf_cache import look_up, what_is_unfinished
-    from .http import patience
-    from .huggingface import QUANT, Hub, models_of, parse_name, words_of
-
     repository, revision, wanted, quant = parse_name(name)
     words = "-hf", f"{repository}:{quant}" if quant else repository, *(("-hff", wanted) if wanted else ())
     if wanted or quant:
@@ -96,9 +95,6 @@ def _repository(name: str, environ: Mapping[str, str]) -> tuple[list[Offer], lis
 
 
 def _ollama(environ: Mapping[str, str]) -> list[Offer]:
-    from .ollama.api import OllamaError, Server
-    from .ollama.store import StoreUnreadable, find, names
-
     found = []
     for name in names(environ):
         if name.is_cloud:

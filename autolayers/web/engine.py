@@ -10,10 +10,30 @@ ram, ctx, np, ctk, ctv, ub, fa, strategy, workload, flags.
 
 from __future__ import annotations
 
+import json
 import shlex
 
+from .. import __version__, bundled
+from ..devices import machine_file
+from ..devices.cards import CARDS
 from ..errors import AutolayersError, LaunchRefused, UsageError
+from ..flags.check import read
+from ..flags.formats import FORMATS
+from ..flags.kinds import CACHE_TYPES
+from ..flags.workload import WORKLOADS
+from ..gguf import join_parts, read_part, split_of
+from ..launch.formats import write
+from ..launch.secrets import without_secrets
+from ..machine import Host
+from ..model import read_model
+from ..planner import plan_request
+from ..planner.compare.sweep import cases, sweep
 from ..quoting import powershell
+from ..records import replace
+from ..report.text import bought, remedy_words, shortage
+from ..request import Request
+from ..sources.http import open_url
+from ..sources.huggingface import Hub, choose, models_of, parse_name
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -21,9 +41,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from ..flags.parse import Arguments
-    from ..flags.policy import Policy
     from ..gguf import Header
-    from ..machine import Machine
     from ..model import Model
     from ..planner import Plan
 
@@ -87,16 +105,9 @@ class Engine:
 
     def start(self, question: Question) -> Answer:
         """What the form offers."""
-        from .. import __version__
-        from ..bundled import models
-        from ..devices.cards import CARDS
-        from ..flags.formats import FORMATS
-        from ..flags.kinds import CACHE_TYPES
-        from ..flags.workload import WORKLOADS
-
         return {
             "version": __version__, "here": self._here, "opens": self._open is not None,
-            "models": [*self._models, *(BUNDLED + name for name in models())],
+            "models": [*self._models, *(BUNDLED + name for name in bundled.models())],
             "cards": [{"name": name, "description": card.description, "mib": card.usable}
                       for name, card in CARDS.items()],
             "cache_types": list(CACHE_TYPES), "formats": list(FORMATS), "matrix_gpus": list(GPUS_OF_MATRIX),
@@ -115,9 +126,7 @@ class Engine:
         if name in self._models:
             return self._models[name]
         if name.startswith(BUNDLED):
-            from ..bundled import read
-
-            return self._keep(name, read(name.removeprefix(BUNDLED)))
+            return self._keep(name, bundled.read(name.removeprefix(BUNDLED)))
         if not name:
             raise UsageError("which model? choose one, or drop a .gguf file")
         if self._open is None:
@@ -127,9 +136,6 @@ class Engine:
     def add(self, name: str, size: int | None, data: bytes) -> Answer:
         """A file's first bytes: {"need": n} for its first n bytes instead, {"missing": [part, ...]} while parts of a
         split model are missing, {"model": summary} once it is whole. `size` is the whole file's, None if unknown."""
-        from ..gguf import read_part, split_of
-        from ..model import read_model
-
         try:
             part = read_part(_Part(name, size, data))
             if split_of(part)[1] > 1:
@@ -145,9 +151,6 @@ class Engine:
 
     def _add_part(self, part: Header) -> Answer:
         """One part of a split model; the model once all are there."""
-        from ..gguf import join_parts, split_of
-        from ..model import read_model
-
         index, count = split_of(part)
         name = f"{part.files[0].path.rpartition('-of-')[0].rpartition('-')[0]} ({count} parts)"
         if count > MAX_PARTS:
@@ -171,9 +174,6 @@ class Engine:
         """Where the browser finds a model by {"name"}, an address or hf:USER/REPO[:QUANT]: {"urls": [one for each
         part]}. For a repository first {"listing": url}, and, asked again with its {"files"}, also its other models and
         "notes"."""
-        from ..sources.http import open_url
-        from ..sources.huggingface import Hub, choose, models_of, parse_name
-
         name, hub = _text(question, "name"), Hub({})
         if not name.startswith("hf:"):
             if not name.startswith(("https://", "http://")):
@@ -194,28 +194,23 @@ class Engine:
     def plan(self, question: Question) -> Answer:
         """The plan, as --json has it, and what the page draws of it; with {"quick": true} without its reasons.
         "instead": what else could be asked for and what it buys; "remedies": what would make it fit."""
-        from ..report.text import bought, remedy_words
-
-        name, arguments = _text(question, "model"), _arguments(question)
-        found, machine = self._plan(self.model(name), question, explain=not question.get("quick"))
-        words = ["llama-server", *_launch_name(name), *found.flags, *_public(arguments)]
-        return {"plan": found.to_dict(), "verdict": _verdict(found), "layers": _layers(found, machine),
+        name = _text(question, "model")
+        model, request = self.model(name), self._request(question)
+        found = plan_request(model, request, explain=not question.get("quick"))
+        words = ["llama-server", *_launch_name(name), *found.flags, *without_secrets(request.arguments.rest)[0]]
+        return {"plan": found.to_dict(), "verdict": _verdict(found), "layers": _layers(found),
                 "instead": [{"flags": other.flags, "buys": bought(found, other)} for other in found.alternatives],
                 "remedies": [remedy_words(remedy) for remedy in found.remedies],
                 "command": {"bash": shlex.join(words), "powershell": powershell(words)}}
 
     def curve(self, question: Question) -> Answer:
         """The price of context: layers and speed for each context and cache type of {"types"}."""
-        from ..api import companions_of
-        from ..planner.compare.sweep import cases, sweep
-
-        arguments = _arguments({**question, "ctx": "", "ctk": "", "ctv": ""})
         model = self.model(_text(question, "model"))
         longest = min(max(model.n_ctx_train, CONTEXTS[0]), 1 << 20)
         contexts = [*(n for n in CONTEXTS if n < longest), longest]
-        machine, policy, _ = self._machine(question, arguments)
-        asked = cases([model], [("", machine)], arguments.params, contexts, _texts(question, "types"))
-        points = sweep(asked, arguments.params, policy, companions_of(arguments.params, arguments))
+        params, policy, machine, companions, _ = self._request({**question, "ctx": "", "ctk": "", "ctv": ""}).terms
+        asked = cases([model], [("", machine)], params, contexts, _texts(question, "types"))
+        points = sweep(asked, params, policy, companions)
         return {"n_layer": model.hparams.n_layer_all, "points": [point.to_dict() for point in points]}
 
     def matrix(self, question: Question) -> Answer:
@@ -229,7 +224,7 @@ class Engine:
 
     def _cell(self, name: str, question: Question, gpu: str) -> Answer:
         try:
-            found, _ = self._plan(self.model(name), {**question, "gpu": gpu, "machine": ""})
+            found = plan_request(self.model(name), self._request({**question, "gpu": gpu, "machine": ""}))
         except LaunchRefused as refusal:
             return {"how": "no", "placement": str(refusal), "n_ctx": 0, "speed": None}
         return {"how": _how(found), "placement": found.placement, "n_ctx": found.breakdown.n_ctx,
@@ -237,54 +232,32 @@ class Engine:
 
     def file(self, question: Question) -> Answer:
         """The launch as a file of {"format"}."""
-        from ..launch.formats import write
-        from ..records import replace
-
-        name, arguments = _text(question, "model"), _arguments(question)
-        found, _ = self._plan(self.model(name), question)
+        name = _text(question, "model")
+        model, request = self.model(name), self._request(question)
+        found, arguments = plan_request(model, request), request.arguments
         given = replace(arguments.params, model=_launch_name(name)[-1])
         return {"text": write(_text(question, "format"), found, replace(arguments, params=given))}
 
     def machine(self, question: Question) -> Answer:
         """The machine as a machine file's text."""
-        import json
-
-        from ..devices.machine_file import to_dict
-        from ..machine import Host
-
-        found, _, _ = self._machine(question, _arguments(question))
+        found = self._request(question).machine
         ram = found.ram or 0
         host = Host(found.ram_total or ram, ram, "given", found.ram_bandwidth, found.bus_bandwidth, found.cores,
                     found.disk_bandwidth)
-        text = to_dict(found.devices, host)
+        text = machine_file.to_dict(found.devices, host)
         return {"text": json.dumps(text if ram else {**text, "host": None}, indent=1)}
 
-    def _plan(self, model: Model, question: Question, *, explain: bool = False) -> tuple[Plan, Machine]:
-        from ..api import companions_of
-        from ..planner import plan_on
-
+    def _request(self, question: Question) -> Request:
+        """What the form asks for, and on which machine."""
         arguments = _arguments(question)
-        machine, policy, notes = self._machine(question, arguments)
-        found = plan_on(model, arguments.params, policy, machine, companions_of(arguments.params, arguments), notes,
-                        explain=explain)
-        return found, machine
-
-    def _machine(self, question: Question, arguments: Arguments) -> tuple[Machine, Policy, tuple[str, ...]]:
-        from ..api import machine_for
-        from ..devices.machine_file import parse
-        from ..flags.policy import read_policy
-
-        if arguments.own.get("machine"):
+        if "machine" in arguments.own:
             raise UsageError("--machine reads a file of the machine that serves this page: open it in the page")
-        policy = read_policy(arguments.own)
         if text := _text(question, "machine"):
-            devices, host = parse(text, "machine file")
-            machine, notes = machine_for(arguments.params, policy, devices, host)
-            return machine, policy, notes
-        if not arguments.own.get("gpu") and not self._here:
+            devices, host = machine_file.parse(text, "machine file")
+            return Request.of(arguments, devices=devices, host=host)
+        if "gpu" not in arguments.own and not self._here:
             raise UsageError("which machine? add a card")
-        machine, notes = machine_for(arguments.params, policy)
-        return machine, policy, notes
+        return Request.of(arguments)
 
 
 def _error(error: AutolayersError) -> Answer:
@@ -293,8 +266,6 @@ def _error(error: AutolayersError) -> Answer:
 
 def _arguments(question: Question) -> Arguments:
     """The form's fields as the words of a command line, read as those are. Raises UsageError."""
-    from ..flags.check import read
-
     words: list[str] = []
     if _text(question, "gpu") and not _text(question, "machine"):
         words += ["--gpu", _text(question, "gpu")]
@@ -327,12 +298,6 @@ def _text(question: Question, key: str) -> str:
     return value.strip()
 
 
-def _public(arguments: Arguments) -> list[str]:
-    from ..launch.secrets import without_secrets
-
-    return without_secrets(arguments.rest)[0] if arguments.rest else []
-
-
 def _launch_name(name: str) -> list[str]:
     """How llama-server is given a model that the page calls so."""
     if name.startswith("hf:") and not name.endswith(".gguf"):
@@ -349,8 +314,6 @@ def _summary(name: str, model: Model) -> Answer:
 
 
 def _verdict(plan: Plan) -> str:
-    from ..report.text import shortage
-
     return "fits" if plan.fits else f"does not fit: {shortage(plan)}"
 
 
@@ -365,19 +328,10 @@ def _how(plan: Plan) -> str:
     return "wholly" if plan.n_gpu_layers > plan.n_layer else "partly"
 
 
-def _layers(plan: Plan, machine: Machine) -> list[Answer]:
-    """Each layer: the device that computes it, and the bytes of its weights by buffer."""
-    from ..memory.weights import WeightPlacer
-
-    placement = WeightPlacer(plan.model).place(plan.params, machine.devices)
-    rows: list[Answer] = [{"name": str(i), "device": device, "buffers": {}}
-                          for i, device in enumerate(placement.dev_layer)]
-    rows.append({"name": "output", "device": placement.dev_output, "buffers": {}})
-    by_name = {weight.info.name: weight for weight in plan.model.weights}
-    for tensor in placement.tensors:
-        weight = by_name.get(tensor.info.name)
-        if weight is None or (weight.layer == "input" and not tensor.copy):     # a copy: the output layer
-            continue
-        buffers = rows[weight.block if weight.layer == "repeating" else -1]["buffers"]
-        buffers[tensor.buffer] = buffers.get(tensor.buffer, 0) + tensor.size
-    return rows
+def _layers(plan: Plan) -> list[Answer]:
+    """Each layer: the device that computes it, and the bytes of its weights by buffer. The input layer is shown where
+    a device has any of it."""
+    first, *others = plan.layers
+    names = {device.name for device in plan.devices}
+    shown = plan.layers if not names.isdisjoint(first.buffers) else others
+    return [{"name": row.name, "device": row.device, "buffers": row.buffers} for row in shown]

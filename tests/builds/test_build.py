@@ -10,9 +10,9 @@ from support import model
 from autolayers import estimate
 from autolayers.builds import NEWEST, Build
 from autolayers.builds.build import dates
+from autolayers.detect import detect
 from autolayers.flags.parse import parse
 from autolayers.flags.table import ARGUMENTS, LEGACY
-from autolayers.launch.detect import detect
 from autolayers.machine import Device
 from autolayers.model.architectures import NAMES, architecture
 

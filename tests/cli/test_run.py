@@ -48,8 +48,8 @@ class Plan:
     host: HostRow = HostRow(0, 0, 0)
     remedies: tuple = ()
 
-def planner(model, arguments, devices=None, host=None, environ=None, advise=False):
-    given = arguments.params.n_gpu_layers
+def planner(model, request, advise=False):
+    given, devices, host = request.params.n_gpu_layers, request.machine.devices, request.host
     free = devices[0].free // MiB if devices else 0
     n = given if given is not None else min(10, free // 100)
     use = Breakdown({"CUDA0": Usage(n * 100 * MiB, 0, 0)}, Usage((10 - n) * 100 * MiB, 0, 0),

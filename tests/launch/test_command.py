@@ -7,11 +7,11 @@ import shlex
 import pytest
 
 from autolayers.builds import Build
+from autolayers.detect import read_help
 from autolayers.errors import UsageError
 from autolayers.flags.params import Params
 from autolayers.flags.parse import parse
 from autolayers.launch.command import WrappedCommand, additions, complete, own_end, read
-from autolayers.launch.detect import read_help
 
 
 def split(line: str) -> WrappedCommand:

@@ -33,10 +33,10 @@ from support import FIXTURES
 
 import autolayers
 from autolayers.cli import main
+from autolayers.detect import detect
 from autolayers.devices.cluster_file import asked, read
 from autolayers.flags.parse import lookup, parse
 from autolayers.flags.policy import read as read_flags
-from autolayers.launch.detect import detect
 from autolayers.planner.compare.cluster import use_of
 
 sys.path.insert(0, str(FIXTURES))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 from support import HEADERS
@@ -14,8 +13,9 @@ from autolayers.flags.check import read
 from autolayers.launch import command as commands
 from autolayers.launch.attempts import memory_failure, smaller_machine
 from autolayers.launch.log import LaunchLog, OutOfMemory
-from autolayers.launch.session import LaunchMachine, Session
+from autolayers.launch.session import Session
 from autolayers.memory.breakdown import Usage
+from autolayers.request import Request
 
 MiB, GiB = 1 << 20, 1 << 30
 MODEL = str(HEADERS / "llama-3.2-1b-q8_0.gguf")
@@ -25,11 +25,10 @@ class Asked:
     """A planner that remembers what it was asked."""
 
     def __init__(self) -> None:
-        self.questions: list[Any] = []
+        self.questions: list[Request] = []
 
-    def __call__(self, model: object, arguments: object, devices: object, host: object,
-                 advise: bool) -> object:
-        self.questions.append(SimpleNamespace(arguments=arguments, devices=devices, host=host))
+    def __call__(self, model: object, request: Request, advise: bool) -> object:
+        self.questions.append(request)
         host_use = SimpleNamespace(total=300 * MiB)
         return SimpleNamespace(flags=("-ngl", "3"), breakdown=SimpleNamespace(devices={"CUDA0": None}, host=host_use,
                                                                             resident=400 * MiB))
@@ -41,24 +40,24 @@ def session(line: str, planner: Asked, tmp: str) -> Session:
     return Session(commands.read(words), own, {"XDG_STATE_HOME": tmp, "XDG_CONFIG_HOME": tmp}, planner)
 
 
-def test_the_machine_is_read_once_and_is_not_among_the_flags(tmp_path: object) -> None:
+def test_the_machine_and_the_build_are_as_given(tmp_path: object) -> None:
     planner = Asked()
     made = session(f"--gpu 2x8GiB --ram 4GiB --budget CUDA0=1GiB --llama-build b5000 llama-server -m {MODEL}", planner,
                    str(tmp_path))
     made.plan()
     (question,) = planner.questions
-    assert [device.free for device in question.devices] == [8 * GiB] * 2 and question.host.available == 4 * GiB
-    assert question.arguments.own == {"budget": (("CUDA0", GiB),), "llama-build": 5000}
-    assert question.arguments.params.n_parallel == 1        # the default of that build
+    assert [device.free for device in question.machine.devices] == [8 * GiB] * 2 and question.machine.ram == 4 * GiB
+    assert question.machine.limits == {"CUDA0": GiB, "CUDA1": 8 * GiB} and question.policy.build == 5000
+    assert question.params.n_parallel == 1        # the default of that build
 
 
 def test_ram_that_ran_out_is_less_in_the_next_plan_though_it_was_given(tmp_path: object) -> None:
     planner = Asked()
     made = session(f"--gpu 8GiB --ram 4GiB llama-server -m {MODEL}", planner, str(tmp_path))
     plan, _ = made.plan()
-    smaller = smaller_machine(made.machine, plan, LaunchLog(), OutOfMemory("Host", None, "killed"))
+    smaller = smaller_machine(made.request, plan, LaunchLog(), OutOfMemory("Host", None, "killed"))
     made.plan(smaller)
-    assert planner.questions[1].host.available == (400 - 64) * MiB and "ram" not in planner.questions[1].arguments.own
+    assert planner.questions[1].machine.ram == (400 - 64) * MiB
 
 
 @pytest.mark.parametrize("outcome", [{"code": 0}, {"asked": True}, {"launch": SimpleNamespace(ready=True)}])
@@ -79,10 +78,11 @@ def test_what_was_held_before_a_failure_is_predicted_where_the_log_does_not_say(
     1500 MiB can."""
     usage = Usage(1000 * MiB, 500 * MiB, 80 * MiB)
     use = SimpleNamespace(devices={"CUDA0": usage}, host=usage, resident=usage.total)
-    machine = LaunchMachine(tuple(hypothetical("2GiB")), Host(2 * GiB, 2 * GiB, "given"))
+    machine = Request.of(devices=hypothetical("2GiB"), host=Host(2 * GiB, 2 * GiB, "given"))
     failure = OutOfMemory(device, requested * MiB, "failed")
     smaller = smaller_machine(machine, SimpleNamespace(breakdown=use), LaunchLog(), failure)    # type: ignore[arg-type]
-    left = smaller.host.available + 64 * MiB if device == "Host" else smaller.devices[0].free + 1
+    assert smaller is not None
+    left = (smaller.machine.ram or 0) + 64 * MiB if device == "Host" else smaller.machine.limits["CUDA0"] + 1
     assert left == limit * MiB
 
 

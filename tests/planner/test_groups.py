@@ -13,9 +13,10 @@ from support import HEADERS, model
 
 import autolayers
 from autolayers import Device, estimate
-from autolayers.api import machine_for, plan_groups
+from autolayers.api import plan_groups
 from autolayers.devices import Host
 from autolayers.flags.policy import read
+from autolayers.machine import Machine
 from autolayers.planner.evaluate import RAM_MARGIN
 from autolayers.planner.several.assign import Option
 from autolayers.planner.several.groups import plan_any_on, plan_groups_on
@@ -41,7 +42,7 @@ class Case:
         devices = [Device(f"CUDA{i}", size, size, bandwidth=rng.choice([None, 300e9, 1000e9]))
                    for i, size in enumerate(int(total * share) + MiB for share in shares)]
         host = Host(1 << 40, RAM_MARGIN + int(sum(m.size for m in self.models) * rng.uniform(0.5, 3)), "given")
-        self.machine = machine_for(self.params, self.policy, devices, host, None)[0]
+        self.machine = Machine.of(devices, host, None, {})
         self.whole = [self.every_whole_launch(i) for i in range(len(self.models))]
 
     def every_whole_launch(self, i: int) -> list[Option]:

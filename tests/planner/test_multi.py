@@ -17,7 +17,7 @@ from support import HEADERS, blocks, header, model
 
 import autolayers
 from autolayers import Device, LaunchRefused, estimate
-from autolayers.api import machine_for, plan_any, plan_groups, plan_together
+from autolayers.api import plan_any, plan_groups, plan_together
 from autolayers.devices import Host
 from autolayers.flags.policy import read
 from autolayers.machine import Machine
@@ -98,7 +98,7 @@ class Case:
                    for i, size in enumerate(int(total * share) + MiB for share in shares)]
         ram = RAM_MARGIN + int(sum(m.size for m in self.models) * rng.uniform(0.3, 3))
         host = rng.choice([None, Host(1 << 40, ram, "given")])
-        self.machine: Machine = machine_for(self.params, self.policy, devices, host, None)[0]
+        self.machine = Machine.of(devices, host, None, {})
         self.launches = [Launches(lambda m=m: m, self.params, self.policy, self.machine)  # type: ignore[misc]
                          for m in self.models]
 

@@ -18,12 +18,12 @@ from support import HEADERS
 
 import autolayers
 from autolayers import Device, LaunchRefused, estimate
-from autolayers.api import machine_for
 from autolayers.devices import Host
 from autolayers.flags.policy import read
-from autolayers.planner import Plan, plan_on
+from autolayers.planner import Plan, plan_request
 from autolayers.planner.one.partition import best_partition
 from autolayers.planner.one.solve import CONTEXT_PRICE
+from autolayers.request import Request
 from autolayers.work.rates import SHARED
 
 MODELS = {name: autolayers.read_model(HEADERS / f"{name}.gguf")
@@ -68,10 +68,9 @@ def questions(draw: st.DrawFn) -> tuple[autolayers.Model, list[str], list[Device
 
 
 def planned(model: autolayers.Model, words: list[str], devices: list[Device], host: Host | None = None) -> Plan | None:
-    params, policy = read(words, None)
-    machine, notes = machine_for(params, policy, devices, host, None)
+    request = Request.of(words, devices=devices, host=host)
     try:
-        return plan_on(model, params, policy, machine, notes=notes)
+        return plan_request(model, request)
     except LaunchRefused:
         return None
 

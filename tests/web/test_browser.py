@@ -21,7 +21,7 @@ import pytest
 from support import HEADERS
 
 import autolayers
-from autolayers.cli import load
+from autolayers.cli.model import load
 from autolayers.web.build import build
 from autolayers.web.engine import BUNDLED, Engine
 from autolayers.web.server import PageServer

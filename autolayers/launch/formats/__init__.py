@@ -10,9 +10,13 @@ express is refused; a word of it that does not touch memory is left out with a w
 
 from __future__ import annotations
 
+from importlib import import_module
+
 from ...errors import UsageError
 from ...flags.formats import FORMATS
 from ...output import say
+from ...records import replace
+from .launch_file import LaunchFile
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -22,14 +26,10 @@ if TYPE_CHECKING:
     from ...flags.parse import Arguments
     from ...planner import Plan
     from ..command import WrappedCommand
-    from .launch_file import LaunchFile
-
 
 def plan_for(kind: str | None, arguments: Arguments, make: Callable[[Arguments], Plan]) -> tuple[Plan, Arguments]:
     """`make`'s plan for what starts it, and the arguments it was made with: a program of another kind does some things
     whatever it is given (one sequence, say), and knows no flash attention that is chosen while loading."""
-    from ...records import replace
-
     own = getattr(_module(kind), "settle", None) if kind in FORMATS else None
     if own is None:
         return make(arguments), arguments
@@ -51,8 +51,6 @@ def write(kind: str, plan: Plan, arguments: Arguments, command: WrappedCommand |
     """The text of one format for a `command` and the words added to it (None: the plan's); without a command for a
     llama-server with the plan's flags and the other words of `arguments`. What `environ` and `config_files` say to
     llama-server here is written too. Raises UsageError for an unknown kind, or for what the format cannot express."""
-    from .launch_file import LaunchFile
-
     writer = _writer(kind, tuple(FORMATS))
     if command is None:
         launch = LaunchFile.of_plan(plan, arguments, arguments.params.model, environ, config_files)
@@ -66,8 +64,6 @@ def write_several(kind: str, plans: Sequence[Plan], arguments: Arguments, togeth
                   warn: Callable[[str], None] = say, *, groups: Sequence[Sequence[int]] = (), most: int = 0) -> str:
     """One file for several models; `together`: they fit at the same time; `groups`: those of the plans, by number,
     that do; `most`: any so many do. Raises UsageError as `write` does."""
-    from .launch_file import LaunchFile
-
     writer = _writer(kind, tuple(row.name for row in FORMATS.values() if row.several))
     launches = [LaunchFile.of_plan(plan, arguments, None, environ, config_files) for plan in plans]
     return _written(writer, launches, warn, together=together, groups=groups, most=most)
@@ -93,6 +89,4 @@ def _writer(kind: str, names: Sequence[str]) -> Callable[..., str]:
 
 
 def _module(kind: str | None) -> ModuleType:
-    from importlib import import_module
-
     return import_module(f"{__name__}.{str(kind).replace('-', '_')}")

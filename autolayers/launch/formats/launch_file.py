@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 
 from ...backends import HOST, backend_of
 from ...errors import UsageError
@@ -12,6 +13,7 @@ from ...flags.parse import items, parse
 from ...flags.table import Argument, lookup
 from ...flags.write import to_words
 from ...net import public
+from ...records import replace
 from ...units import human
 from ..command import WrappedCommand
 from ..secrets import launcher_without_secrets, without_secrets
@@ -81,8 +83,6 @@ class LaunchFile:
     @property
     def program(self) -> list[str]:
         """The launcher with an absolute path: services do not search the user's PATH."""
-        import shutil
-
         first, *others = self.launcher
         found = shutil.which(first)
         if found is None and not self.command.container:
@@ -159,8 +159,6 @@ def _said_elsewhere(words: Sequence[str], environ: Mapping[str, str] | None,
 
 def one_sequence(arguments: Arguments, target: str) -> Params:
     """The parameters for a program that runs one sequence. Raises UsageError where more are given."""
-    from ...records import replace
-
     given = arguments.params.n_parallel
     if given is not None and given > 1:
         raise UsageError(f"{target} runs one sequence where -np {given} asks for {given}")

@@ -5,7 +5,9 @@
 
 from __future__ import annotations
 
-from .api import NotRunning
+from ...gguf import read_header as read
+from .api import NotRunning, Server
+from .show import header
 from .store import NotInStore, Stored, StoreUnreadable, find
 
 TYPE_CHECKING = False
@@ -35,9 +37,5 @@ def stored_or_shown(text: str, environ: Mapping[str, str], server: Server) -> St
 
 def read_header(text: str, environ: Mapping[str, str]) -> Header:
     """The header of the model that `ollama run TEXT` would load. Raises ModelError, OllamaError."""
-    from ...gguf import read_header as read
-    from .api import Server
-    from .show import header
-
     found = stored_or_shown(text, environ, Server.from_environment(environ))
     return read(found.model) if isinstance(found, Stored) else header(text, found)

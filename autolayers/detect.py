@@ -1,4 +1,4 @@
-"""Which llama.cpp a program is: its --version and --help.
+"""Which llama.cpp a program is: its --version and --help, and the architectures that its library has.
 
 Formats (common/build-info.cpp, common/arg.cpp, as modelled and before):
     version: 0.5.0 (build 10912, commit 1652066e)        today
@@ -7,12 +7,15 @@ Formats (common/build-info.cpp, common/arg.cpp, as modelled and before):
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 
-from ..builds import Build
-from ..programs import NoAnswer, ask
-from .libraries import between
+from .builds import Build
+from .builds.build import dates
+from .builds.sources import following, seen
+from .model.architectures import NAMES, architecture
+from .programs import NoAnswer, ask
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -22,7 +25,10 @@ _VERSION = re.compile(r"version: \S+ \(build (\d+), commit (\w+)\)|version: (\d+
 _FLAGS = re.compile(r"(?<![\w-])--?[A-Za-z][\w.-]*")
 _FIRST = 500        # less is no release: the number counts commits, and a shallow clone has few
 _TIMEOUT = 30      # a CUDA build initialises every GPU before it answers
-
+_LIBRARIES = ("libllama", "libggml", "libmtmd", "llama.", "llama-", "ggml", "mtmd")
+_ENDINGS = (".so", ".dylib", ".dll")
+_OF_LLAMA = ("libllama.", "llama.dll")      # the library that has the names of architectures
+_LARGEST = 1 << 27                          # bytes; a file beyond is not read
 
 # words of their --help that llama.cpp never had
 _FORKS = {
@@ -78,3 +84,45 @@ def _ask(launcher: Sequence[str], flag: str, environ: Mapping[str, str]) -> str:
     except NoAnswer:
         return ""
     return answer.out + answer.err
+
+
+# --- the program and its libraries on disk
+
+def files(program: str) -> list[str]:
+    """The program without links, then llama.cpp's libraries next to it or in ../lib."""
+    real = os.path.realpath(program)
+    folder = os.path.dirname(real)
+    found = [real]
+    for place in (folder, os.path.join(os.path.dirname(folder), "lib")):
+        try:
+            names = sorted(os.listdir(place))
+        except OSError:
+            continue
+        found += [os.path.join(place, name) for name in names
+                  if name.startswith(_LIBRARIES) and any(ending in name for ending in _ENDINGS)]
+    return found
+
+
+def between(program: str, flags: frozenset[str]) -> tuple[int, int]:
+    """(first, last) build that the program may be: by its flags, and by the architectures that its library names."""
+    low, high = dates(flags)
+    there = files(program)
+    text = _read(next((path for path in there if os.path.basename(path).startswith(_OF_LLAMA)), there[0]))
+    if b"\0llama\0" not in text or b"\0gpt2\0" not in text:
+        return low, high                    # no names of architectures there
+    dated = [row for row in map(architecture, NAMES) if following(row.after) and seen(row.after)]
+    first = max([low, *[row.after + 1 for row in dated if b"\0%s\0" % row.name.encode() in text]])
+    # a linker may keep a string as the end of a longer one
+    last = min([high, *[following(row.after) - 1 for row in dated if b"%s\0" % row.name.encode() not in text]])
+    return (first, last) if first <= last else (low, high)
+
+
+def _read(path: str) -> bytes:
+    """A file's bytes; none of what cannot be read or is too large."""
+    try:
+        if os.path.getsize(path) <= _LARGEST:
+            with open(path, "rb") as file:
+                return file.read()
+    except OSError:
+        pass
+    return b""

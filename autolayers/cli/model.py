@@ -1,0 +1,67 @@
+"""The model that a user names, and what may have been meant where there is no such file."""
+
+from __future__ import annotations
+
+import os
+
+from ..errors import ModelError
+from ..flags.check import nearest
+from ..flags.own import COMMANDS
+from ..gguf.nearest import nearest_file
+from ..model import read_model
+from ..sources import needs_download, network_environ, open_source
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from ..flags.parse import Arguments
+    from ..model import Model
+
+
+def load(name: str, arguments: Arguments | None = None) -> Model:
+    """The model a user named: a path, or anything autolayers.sources knows, with the -hft and --offline of `arguments`.
+
+    Raises ModelError, with what may have been meant where there is no such file."""
+    if not name:
+        raise ModelError("an empty word names no model")
+    if not os.path.isfile(name) and not needs_download(name):
+        _refuse_name(name)
+    return read_model(open_source(name, network_environ(os.environ, arguments) if arguments else None))
+
+
+def _of_the_hub(name: str) -> str:
+    """USER/REPO[:QUANT] of "hf.co/USER/REPO:QUANT" and of "USER/REPO-GGUF"; "" of other names."""
+    for site in ("hf.co/", "huggingface.co/", "www.huggingface.co/"):
+        if name.lower().startswith(site):
+            return name[len(site):]
+    repository = name.partition(":")[0]
+    user, _, rest = repository.partition("/")
+    return name if user.strip(".") and rest.lower().endswith("gguf") and not set(rest) & set("/\\.") else ""
+
+
+def _refuse_name(name: str) -> None:
+    """Raises ModelError for a name that is no file and that a person may have meant otherwise."""
+    if os.path.isdir(name):
+        found = sorted(entry for entry in os.listdir(name) if entry.endswith(".gguf"))
+        inside = f"; it has {', '.join(found[:4])}{' ...' if len(found) > 4 else ''}" if found else ""
+        raise ModelError(f"{name}: a directory, not a model{inside}")
+    if os.path.lexists(name):
+        return
+    repository = _of_the_hub(name)
+    if repository:
+        raise ModelError(f"{name}: no such file; a repository of Hugging Face is hf:{repository}")
+    if file := nearest_file(name):
+        raise ModelError(f"{name}: no such file; did you mean {file}?")
+    if name.lower().endswith(".gguf") or "\\" in name:
+        return
+    if "/" in name or ":" in name:
+        owner, slash, rest = name.partition("/")
+        if not slash:
+            raise ModelError(f"{name}: no such file; a model of Ollama's is ollama:{name}")
+        if owner and owner[0] not in ".~" and rest and not set(rest) & set("/\\") and not os.path.lexists(owner):
+            raise ModelError(f"{name}: no such file; a repository of Hugging Face is hf:{name}")
+        return
+    near = nearest(name, [command for command in COMMANDS if " " not in command]) if name.isalpha() else None
+    if near:
+        raise ModelError(f"{name}: no such file; did you mean {'' if near == 'plan' else 'the command '}autolayers "
+                         f"{'MODEL' if near == 'plan' else near}?")
+    raise ModelError(f"{name}: no such file; a model of Ollama's is ollama:{name}, one of Hugging Face hf:USER/REPO")

@@ -1,0 +1,97 @@
+"""`autolayers MODEL`: the plan of one model."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from ..flags.parse import config_files
+from ..gguf import first_part
+from ..output import emit, say, show
+from ..parallel import cores
+from ..planner import plan_request
+from ..quoting import shell
+from ..records import replace
+from ..request import Request
+from .model import load
+from .progress import Progress
+from .words import other_words, warnings_of, without_verbose
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from ..flags.parse import Arguments
+    from ..model import Model
+    from ..planner import Plan
+
+
+def plan_one(name: str, arguments: Arguments, form: str) -> int:
+    """Prints the answer; 5 where it does not fit."""
+    model = load(name, arguments)
+    if first := first_part(name):
+        say(f"llama-server loads a split model by its first part: -m {shell([first])}")
+        if arguments.params.model:
+            arguments = replace(arguments, params=replace(arguments.params, model=first))
+    request = Request.of(arguments, os.environ)
+
+    def make(arguments: Arguments) -> Plan:
+        with Progress(what="planning"):
+            return plan_request(model, request.asking(arguments), explain=form in ("text", "json"), advise=True,
+                                processes=cores())
+
+    given = arguments = request.arguments
+    if form in ("text", "flags", "json", "number"):
+        answer = make(arguments)
+    else:
+        from ..launch import formats
+
+        answer, arguments = formats.plan_for(form, arguments, make)
+    if arguments is given:      # another program than llama-server does some things its own way
+        answer = _measured(answer, model, arguments, make, form)
+    if form == "number" and not answer.fits:
+        whole = make(replace(arguments, own={**arguments.own, "format": "flags"}))
+        if whole.fits:
+            say("no n_gpu_layers fits by itself; this does: " + shell([*whole.flags, *other_words(arguments)]))
+            return 5
+    (show if form == "text" else emit)(_render(answer, form, arguments))
+    if form not in ("text", "json"):
+        for line in warnings_of(answer):
+            say(line)
+    return 0 if answer.fits else 5
+
+
+def _measured(plan: Plan, model: Model, arguments: Arguments, make: Callable[[Arguments], Plan], form: str) -> Plan:
+    """The plan that `autolayers tune` measured to be the fastest on this machine, where it did."""
+    own = arguments.own
+    if own.get("gpu") or own.get("machine") or own.get("ram"):
+        return plan
+    from ..launch.tuned import measured_plan
+
+    build = own.get("llama-build")
+    plan, line = measured_plan(plan, model, plan.devices, arguments, f"b{build}" if build else "", os.environ, make)
+    if line and form not in ("text", "json"):
+        say(line)
+    return replace(plan, reasons=(line, *plan.reasons)) if line else plan
+
+
+def _render(plan: Plan, form: str, arguments: Arguments) -> str:
+    """The plan in one of the output formats."""
+    if form == "number":
+        return f"{plan.n_gpu_layers}\n" if plan.fits else ""
+    if form == "flags":
+        # Words for $(...), which splits at blanks and knows no quotes
+        return " ".join([*plan.flags, *other_words(arguments)]) + "\n"
+    if form == "json":
+        import json
+
+        return json.dumps(plan.to_dict(), indent=1) + "\n"
+    if form == "text":
+        from ..report.table import Style
+        from ..report.text import plan_text
+
+        arguments, verbose = without_verbose(arguments)
+        return plan_text(plan, Style.of(sys.stdout, os.environ), other_words(arguments), verbose)
+    from ..launch import formats
+
+    return formats.write(form, plan, arguments, environ=os.environ, config_files=config_files(os.environ))

@@ -1,0 +1,42 @@
+"""What the pages and lines of several commands show of a plan and of the user's words."""
+
+from __future__ import annotations
+
+from ..flags.parse import items
+from ..flags.table import Argument
+from ..output import say
+from ..records import replace
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from ..flags.parse import Arguments
+    from ..planner import Plan
+
+
+def other_words(arguments: Arguments) -> list[str]:
+    """The user's words that do not touch memory, without secrets; a line on stderr says where those go."""
+    if not arguments.rest:
+        return []
+    from ..launch.secrets import without_secrets
+
+    words, secrets = without_secrets(arguments.rest)
+    for name in secrets:
+        say(f"{name} is left out of the output: set it in llama-server's environment")
+    return words
+
+
+def without_verbose(arguments: Arguments) -> tuple[Arguments, bool]:
+    """Whether the page is to show everything: -v, llama-server's flag too, is about the page where there is one."""
+    found = list(items(arguments.rest, None))
+    kept = [item for item in found if not (isinstance(item.flag, Argument) and item.flag.canonical == "-v")]
+    return replace(arguments, rest=tuple(word for item in kept for word in item.words)), len(kept) < len(found)
+
+
+def warnings_of(plan: Plan) -> list[str]:
+    """What a plan whose output cannot carry it says on stderr."""
+    if plan.fits:
+        return list(plan.warnings)
+    from ..report.text import remedy_words, shortage
+
+    return [*plan.warnings, f"does not fit: {shortage(plan)}",
+            *(f"it fits with {remedy_words(remedy)}" for remedy in plan.remedies)]
