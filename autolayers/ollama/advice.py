@@ -12,6 +12,7 @@ import re
 from ..errors import LaunchRefused
 from ..flags.params import FIT_PARAMS_TARGET
 from ..flags.parse import items, parse
+from ..flags.policy import arguments_of
 from ..flags.table import lookup
 from ..gguf import read_header
 from ..planner import fit_choice_on, plan_request
@@ -335,7 +336,11 @@ class _Question:
         seen = list(devices)
         if self.target.hidden and seen:
             seen[0] = replace(seen[0], free=max(0, seen[0].free - self.target.hidden))
-        return Request.of(words, devices=seen, host=self.host, checked=False)
+        arguments = arguments_of(words, None)
+        names = {device.name for device in seen}
+        budget = tuple((name, size) for name, size in arguments.own.get("budget", ()) if name in names)
+        return Request.of(replace(arguments, own={**arguments.own, "budget": budget}), devices=seen, host=self.host,
+                          checked=False)
 
     def larger_context(self, n_ctx: int, batch: int, devices: Sequence[Device], given: bool) -> list[str]:
         """A context at which all would fit, if there is one; a larger one where nobody said how large."""

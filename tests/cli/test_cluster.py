@@ -46,6 +46,11 @@ def test_flags_and_json(answer) -> None:
     assert found["cluster"]["load_seconds"] == round(found["cluster"]["sent"]["shed"] / 312.5e6, 1)
 
 
+def test_a_flag_that_the_build_lacks_is_refused(answer) -> None:
+    code, _, err = answer(*WORDS, "--llama-build", "b9100", "--kv-unified-per-slot", "4096")
+    assert code == 2 and "b9100 has no --kv-unified-per-slot, which came with b10662" in err
+
+
 def test_compose(answer, tmp_path: Path) -> None:
     yaml = pytest.importorskip("yaml")
     written = files(tmp_path, "compose", answer, "--image", "example.org/llama:rpc")

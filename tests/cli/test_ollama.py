@@ -485,13 +485,12 @@ def test_the_documentation_names_no_flag_that_is_not_there(run):
 
 
 def test_memory_that_ollama_holds_itself_counts_as_free(fake, monkeypatch, capsys):
-    from autolayers import devices
+    from autolayers import devices, request
     from autolayers.cli.ollama import main
 
     card = devices.Device("CUDA0", total=8 << 30, free=3 << 30)
-    monkeypatch.setattr(
-        devices, "discover", lambda environ: devices.Inventory((card,), devices.Host(64 << 30, 64 << 30, "given"))
-    )
+    here = devices.Inventory((card,), devices.Host(64 << 30, 64 << 30, "given"))
+    monkeypatch.setattr(request, "discover", lambda *asked: here)
     monkeypatch.setenv("OLLAMA_HOST", fake.host)
     words = ["plan", str(LLAMA), "-c", "4096", "--json"]
     main(words)

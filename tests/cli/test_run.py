@@ -273,6 +273,18 @@ def test_a_flag_that_only_this_llama_cpp_knows_passes(fake: Fake) -> None:
     assert fake.run("--gpu 650MiB --strict-flags off llama-server -m MODEL --brand-new 7").returncode == 0
 
 
+def test_a_flag_that_the_build_lacks_is_refused_unless_its_help_has_it(fake: Fake) -> None:
+    line = "--gpu 650MiB llama-server -m MODEL --kv-unified-per-slot 4096"
+    fake.scenario({}, version="version: 9100 (abc)")
+    refused = fake.run(line)
+    assert (refused.returncode, fake.calls()) == (2, [])
+    assert refused.stderr.startswith(b"b9100 has no --kv-unified-per-slot, which came with b10662")
+    assert fake.run(f"--strict-flags off {line}").returncode == 0
+    fake.scenario({}, version="version: 9100 (abc)", help="-ngl N   layers\n--kv-unified-per-slot N   cells\n")
+    assert fake.run(line).returncode == 0
+    assert fake.calls()[-1]["words"][2:4] == ["--kv-unified-per-slot", "4096"]
+
+
 def test_a_context_of_16k_reaches_the_server_as_a_number(fake: Fake) -> None:
     fake.run("--gpu 650MiB llama-server -m MODEL -c 16k")
     assert fake.calls()[0]["words"][:4] == ["-m", str(HEADER), "-c", "16384"]

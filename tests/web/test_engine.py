@@ -8,7 +8,7 @@ import sys
 from typing import Any
 
 import pytest
-from support import FIXTURES, HEADERS, ROOT
+from support import FIXTURES, HEADERS, ROOT, model
 
 import autolayers
 from autolayers.web.engine import BUNDLED, LARGEST_SLICE, Engine
@@ -32,12 +32,31 @@ def test_plans_are_the_librarys(name: str, gpu: str) -> None:
     want = json.loads(json.dumps(plan.to_dict()))
     assert {**answer["plan"], "model": None, "warnings": None} == {**want, "model": None, "warnings": None}
     assert answer["command"]["bash"].startswith(f"llama-server -m {name}.gguf -ngl {plan.n_gpu_layers} -c 8192 ")
+
+
+@pytest.mark.parametrize(("name", "flags"), [
+    ("llama-3.1-8b-q4_k_m", ""), ("llama-3.1-8b-q4_k_m", "--llama-build b4000"),
+    ("llama-3.1-8b-q4_k_m", "--llama-build b7000"), ("llama-3.1-8b-q4_k_m", "-ot token_embd=CUDA0"),
+    ("mtp-step35", "--override-kv step35.nextn_predict_layers=int:0"), ("mtp-step35", ""),
+    ("qwen3-30b-a3b-q4_k_m", "--llama-build b9093 --ram 64GiB"),
+    ("qwen3.5-4b-mtp-q8_0", ""), ("qwen3.5-4b-mtp-q8_0", "--spec-type draft-mtp"),
+    ("qwen3.5-4b-mtp-q8_0", "--spec-type draft-mtp --llama-build b10204"),
+])
+def test_the_layers_shown_are_the_plan_s_weights(name: str, flags: str) -> None:
+    """For every build, with another header's keys and with MTP blocks."""
+    engine = Engine(lambda name: model(name))
+    answer = engine.call("plan", {"model": name, "gpu": "4GiB", "flags": flags, "quick": True})
     weights: dict[str, int] = {}
     for layer in answer["layers"]:
         for buffer, size in layer["buffers"].items():
             weights[buffer] = weights.get(buffer, 0) + size
-    for device in plan.devices:
-        assert weights.get(device.name, 0) == pytest.approx(device.model, abs=64 << 10)   # buffers are padded
+    (device,) = answer["plan"]["devices"]
+    assert weights["CUDA0"] == device["model"] > 0
+    found = autolayers.plan(model(name), ["--gpu", "4GiB", *flags.split()])
+    everything = sum(size for row in found.layers for size in row.buffers.values())
+    assert everything == sum(row.model for row in found.devices) + found.host.model
+    assert [row.name for row in found.layers] == ["input", *map(str, range(found.n_layer)), "output"]
+    assert sum(row.device == "CUDA0" for row in found.layers) == found.n_gpu_layers
 
 
 def test_the_bundle_is_the_fixtures_headers() -> None:
