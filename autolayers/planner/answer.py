@@ -132,7 +132,7 @@ class _Answer:
             tuple(_flags(params, self.given, _build(self.policy))), self._described(params), predict,
             partial(_layers, self.evaluator.estimator.placer, self.candidate.params,
                     self.evaluator.estimator.companions, self.evaluator.machine.devices),
-            self.evaluator.estimator.rules, reasons + why, notes + self._warnings(host), fit_choice, found, others)
+            reasons + why, notes + self._warnings(host), fit_choice, found, others)
 
     def _with_threads(self, params: Params, reasons: tuple[str, ...]) -> tuple[Params, tuple[str, ...]]:
         """The flags with -t where the processor computes and llama.cpp's default is wrong, and the reason."""

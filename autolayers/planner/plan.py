@@ -8,7 +8,6 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from ..builds import Rules
     from ..flags.params import Params
     from ..memory.breakdown import Breakdown, Static
     from ..model import Model
@@ -120,7 +119,6 @@ class Plan:
     placement: str                 # in words: "33 of 33 layers on the GPU"
     predict: Callable[[], Speed]   # computes `speed`
     place: Callable[[], tuple[LayerRow, ...]]      # computes `layers`
-    rules: Rules                   # what the build that it is for does
     reasons: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
     fit_choice: FitChoice | None = None
