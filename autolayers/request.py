@@ -39,7 +39,6 @@ class Request:
     nothing is known of it; `notes` are lines that a user should read."""
 
     arguments: Arguments
-    params: Params
     policy: Policy
     build: Build
     machine: Machine
@@ -72,7 +71,7 @@ class Request:
         if build is not TODAY:
             policy = replace(policy, build=build if build.doubt else build.number or build)
         arguments, doubts = _known(arguments, build, verbatim) if checked else (arguments, [])
-        found: Found = (named(devices), None, ()) if devices is not None else \
+        found: Found = (_named(devices), None, ()) if devices is not None else \
             _found(policy, arguments.params, environ, program, amend)
         there, beside, notes = found
         if policy.backend is not None:
@@ -83,8 +82,12 @@ class Request:
         if policy.ram is not None:
             host = Host(policy.ram, policy.ram, "given") if host is None else \
                 replace(host, total=policy.ram, available=policy.ram, source="given")
-        return cls(arguments, arguments.params, policy, build, _machine(there, host, policy), host,
+        return cls(arguments, policy, build, _machine(there, host, policy), host,
                    companions_of(arguments.params, arguments), (*notes, *doubts))
+
+    @property
+    def params(self) -> Params:
+        return self.arguments.params
 
     @property
     def terms(self) -> tuple[Params, Policy, Machine, Companions, tuple[str, ...]]:
@@ -94,11 +97,10 @@ class Request:
     def asking(self, arguments: Arguments) -> Request:
         """The same machine and build with other flags. Raises as `of` does."""
         policy = replace(read_policy(arguments.own), build=self.policy.build)
-        params = arguments.params
-        same = all(getattr(params, name) == getattr(self.params, name) for name in _FILES)
-        return replace(self, arguments=arguments, params=params, policy=policy,
+        same = all(getattr(arguments.params, name) == getattr(self.params, name) for name in _FILES)
+        return replace(self, arguments=arguments, policy=policy,
                        machine=_machine(self.machine.devices, self.host, policy),
-                       companions=self.companions if same else companions_of(params, arguments))
+                       companions=self.companions if same else companions_of(arguments.params, arguments))
 
     def on(self, devices: Sequence[Device], host: Host | None) -> Request:
         """The same with other memory."""
@@ -192,7 +194,7 @@ def _machine(devices: Sequence[Device], host: Host | None, policy: Policy) -> Ma
     return Machine.of(devices, host, None, budget)
 
 
-def named(given: Sequence[Device | str]) -> Sequence[Device]:
+def _named(given: Sequence[Device | str]) -> Sequence[Device]:
     """Devices, or what --gpu has for each; hypothetical ones of one name are numbered. Raises UsageError."""
     if isinstance(given, str):
         return hypothetical(given)

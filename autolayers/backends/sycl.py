@@ -9,8 +9,6 @@ so sizes are an upper bound.
 
 from __future__ import annotations
 
-from typing import cast
-
 from ..builds import NEWEST_RULES
 from ..ggml.tensor import Tensor, block_size
 from ..records import replace
@@ -20,6 +18,7 @@ from .cuda import CudaBuffers
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Mapping
+    from typing import Any
 
     from ..builds import Rules
     from ..machine import Device
@@ -113,7 +112,8 @@ def _permuted(t: Tensor) -> bool:
 
 def _facts(op: Tensor) -> tuple[Tensor | None, bool, bool]:
     """Mask, whether there is ALiBi, whether logits are capped."""
-    mask, alibi, _, softcap = cast("tuple[Tensor | None, bool, int, bool]", op.param)
+    facts: Any = op.param
+    mask, alibi, _, softcap = facts
     return mask, alibi, softcap
 
 

@@ -42,8 +42,8 @@ class Build:
     def lacks(self, flag: str) -> str:
         """Why this build refuses a flag: "b9100 has no --moe-cache-mib, which came with b11507"; "" where it has it, or
         may have it: its row's builds are known to within those whose source was seen, and its own --help decides."""
-        found = lookup(flag)
-        if found is None or self.knows(flag) or not (self.flags or self.number):
+        found = lookup(flag) if self.flags or self.number else None
+        if found is None or self.knows(flag):
             return ""
         row, number = found[0], self.rules.number
         name = f"b{self.number}" if self.number else "this llama.cpp"

@@ -7,7 +7,6 @@ import os
 from ..errors import ModelError
 from ..flags.check import nearest
 from ..flags.own import COMMANDS
-from ..gguf.nearest import nearest_file
 from ..model import read_model
 from ..sources import needs_download, network_environ, open_source
 
@@ -49,6 +48,8 @@ def _refuse_name(name: str) -> None:
     repository = _of_the_hub(name)
     if repository:
         raise ModelError(f"{name}: no such file; a repository of Hugging Face is hf:{repository}")
+    from ..gguf.nearest import nearest_file
+
     if file := nearest_file(name):
         raise ModelError(f"{name}: no such file; did you mean {file}?")
     if name.lower().endswith(".gguf") or "\\" in name:
