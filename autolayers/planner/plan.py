@@ -133,7 +133,8 @@ class Plan:
 
     @lazy
     def layers(self) -> tuple[LayerRow, ...]:
-        """The input layer, each block and the output layer, and where their weights lie."""
+        """The input layer, each block and the output layer, and where their weights lie; () for one of several models,
+        of which only what is said of them is kept."""
         return self.place()
 
     def __repr__(self) -> str:

@@ -308,8 +308,8 @@ def _by_size(models: Sequence[Model], params: Params, policy: Policy, machine: M
 
 def settled(plan: Plan) -> Plan:
     """The plan without what it was made of."""
-    speed, layers = plan.speed, plan.layers
-    return replace(plan, model=plan.model.outline(), predict=lambda: speed, place=lambda: layers)
+    speed = plan.speed
+    return replace(plan, model=plan.model.outline(), predict=lambda: speed, place=tuple)
 
 
 def takes_of(plan: Plan) -> dict[str, int]:
