@@ -108,11 +108,13 @@ class Arena:
         free.insert(position, [offset, size])
 
 
-def allocate(nodes: Sequence[tuple[Tensor, int]], leafs: Sequence[tuple[Tensor, int]], arenas: Sequence[Arena]) -> None:
+def allocate(nodes: Sequence[tuple[Tensor, int]], leafs: Sequence[tuple[Tensor, int]], arenas: Sequence[Arena],
+             marks: Sequence[tuple[Tensor, Tensor]] = ()) -> bool:
     """Lay out a split graph, which is used up; the arenas' peaks are the buffers' sizes.
 
     `nodes` and `leafs` are (tensor, backend); `arenas[backend]` may repeat where backends share a buffer type.
-    Mirrors ggml_gallocr_alloc_graph_impl.
+    Mirrors ggml_gallocr_alloc_graph_impl. Whether before both nodes of each of `marks` the same is free, and what lives
+    lies in the same places.
     """
 
     def place(tensor: Tensor, backend: int) -> None:
@@ -154,7 +156,13 @@ def allocate(nodes: Sequence[tuple[Tensor, int]], leafs: Sequence[tuple[Tensor, 
                 if source.is_input:
                     place(source, backend)
         parents.append(found)
+    wanted = {id(node) for pair in marks for node in pair}
+    seen: dict[int, object] = {}
     for (node, backend), found in zip(nodes, parents, strict=True):
+        if wanted and id(node) in wanted:
+            seen.setdefault(id(node), (
+                [[(chunk.peak, [tuple(block) for block in chunk.free]) for chunk in arena.chunks] for arena in arenas],
+                [(tensor.place, tensor.size) for tensor, _ in (*leafs, *nodes) if tensor.own]))
         for source in found:
             if not source.own and source.view_src is None:
                 place(source, backend)
@@ -170,3 +178,4 @@ def allocate(nodes: Sequence[tuple[Tensor, int]], leafs: Sequence[tuple[Tensor, 
                         give(root)
                 elif parent.own and not parent.is_output:
                     give(parent)
+    return all(seen.get(id(one)) == seen.get(id(other)) for one, other in marks)

@@ -118,7 +118,7 @@ class Decoder:
             cur = llm.build_norm(cur, weight, bias, self.norm)
         inp = self.inputs(llm)
         out_ids = llm.build_inp_out_ids()
-        for il in range(llm.n_layer):
+        for il in llm.layers:
             if il in llm.cparams.layer_inputs:
                 llm.output(cur)
             cur = self.layer(llm, cur, il, inp, pos, out_ids)

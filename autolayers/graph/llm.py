@@ -167,6 +167,8 @@ class Llm:
         self.fused_ops = fused_ops           # which fused ops llama.cpp would build with
         self.flash_attn = fused_ops["flash_attn"]
         self.n_layer: int = hparams.n_layer
+        self.kept: Sequence[int] | None = None            # the layers to build, None: all
+        self.skips = False                                # a builder left the others out
         self.n_embd: int = hparams.n_embd
         self.n_head: int = hparams.n_head(0)
         self.n_head_kv: int = hparams.n_head_kv(0)
@@ -186,6 +188,12 @@ class Llm:
         self.inp_tokens: Tensor | None = None
         self.inp_embd: Tensor | None = None               # t_inp_embd: with the rows of deepstack models
         self.attn_temp: Tensor | None = None              # inp_attn_scale, where the model has it
+
+    @property
+    def layers(self) -> Sequence[int]:
+        """The layers to build: all, or those that `kept` has, by a builder that runs each of them once."""
+        self.skips = self.kept is not None
+        return range(self.n_layer) if self.kept is None else self.kept
 
     # weights
 

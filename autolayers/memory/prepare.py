@@ -6,10 +6,13 @@ from ..backends import CPU, HOST, REPACK, Cpu, on, together
 from ..ggml.tensor import Buffer, Tensor, block_size
 from ..gguf import BY_NAME
 from ..graph.llm import CacheView, Llm, StateView
-from .reserve import N_COPIES, GraphCache, Setting
+from ..records import replace
+from .repeats import Layers
+from .reserve import N_COPIES, GraphCache, Setting, structures_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Hashable
     from typing import Any
 
     from ..backends import Backend
@@ -19,7 +22,10 @@ if TYPE_CHECKING:
     from .cache import Cache as CacheLayout
     from .cache import Memory
     from .context import Context
-    from .weights import Placement
+    from .weights import Placement, WeightGroup
+
+_FEW = 12        # layers of a model whose graph is never shortened
+_ALIKE = frozenset(("q4_K", "q5_K", "q6_K"))     # types that every backend multiplies with the same kernels' shapes
 
 
 def prepare(model: Model, params: Params, context: Context, placement: Placement, memory: Memory,
@@ -38,14 +44,61 @@ def prepare(model: Model, params: Params, context: Context, placement: Placement
             buffers[name] = Buffer(name, -1, CPU.alignment, host=name != REPACK, repack=name == REPACK)
     index = {device.name: i for i, device in enumerate(placement.devices)}
     dev_layer = [index.get(name, len(backends) - 1) for name in placement.dev_layer]
-    return Setting(
+    setting = Setting(
         hparams=hp, context=context, build=build,
         weights=lambda: _Weights(model, placement, buffers, cache.absent).__getitem__,
         caches=lambda llm: _caches(llm, memory, context, hp, buffers), backends=backends, dev_layer=dev_layer,
-        full_offload=_offloads_all(model, params), cache=cache,
-        launch=(params, context, placement.groups, placement.dev_layer), n_tensors=len(model.tensors),
+        full_offload=_offloads_all(model, params), cache=cache, n_tensors=len(model.tensors),
         places=(*[device.name for device in placement.devices[:len(backends) - 1]], HOST),
         n_copies=N_COPIES if pipelined(model, params, context, placement) else 1)
+    structures = range(hp.n_layer) if hp.n_layer < _FEW else structures_of(setting)
+    hosts = frozenset([name for name, buffer in buffers.items() if buffer.device < 0 and not buffer.repack])
+    outside, many, few = _alike(hp.n_layer, context, placement, memory, cache, hosts)
+    if placement.target is not None or memory.owner is not None or placement.slices:
+        outside = params, placement.groups
+    return replace(
+        setting, outside=(setting.full_offload, setting.n_copies, context, tuple(dev_layer[hp.n_layer:]), outside,
+                          tuple([(backend.kind, backend.max_size) for backend in backends]),
+                          tuple([(layout.kind, layout.n_cells, layout.n_stream) for layout in memory.caches])),
+        many=Layers.of([cache.number(key) for key in zip(structures, many, strict=True)], _FEW),
+        few=Layers.of([cache.number(key) for key in zip(structures, few, strict=True)], _FEW))
+
+
+def _alike(n_layer: int, context: Context, placement: Placement, memory: Memory, cache: GraphCache,
+           hosts: frozenset[str]) -> tuple[Hashable, list[Hashable], list[Hashable]]:
+    """What the weights outside of the layers are like, and what the weights and caches of each layer are: where weights
+    in RAM may be copied, and where they are not. `hosts`: buffers that are in RAM."""
+    groups: dict[int, list[tuple[Hashable, Hashable]]] = {}
+    for group in placement.groups:
+        if group not in cache.groups:
+            cache.groups[group] = _of_group(group, hosts)
+        groups.setdefault(group.layer, []).append(cache.groups[group])
+    outside = tuple([(layer, *[many for many, _ in found]) for layer, found in groups.items()
+                     if not 0 <= layer < n_layer])
+    rows: tuple[list[Hashable], list[Hashable]] = [], []
+    for il in range(n_layer):
+        kept = []
+        for layout in memory.caches:
+            layer = layout.layer(il)
+            if layer is not None:
+                kept.append((layout.kind, layer.il != il and layer.il,
+                             tuple([(tensor.type, tensor.ne, tensor.buffer) for tensor in layer.tensors])))
+        row = placement.dev_layer[il], il in context.layer_inputs, tuple(kept)
+        for i in (0, 1):
+            rows[i].append((*row, *[both[i] for both in groups.get(il, ())]))
+    return outside, *rows
+
+
+def _of_group(group: WeightGroup, hosts: frozenset[str]) -> tuple[int, int]:
+    """What weights are like: with the types of those that may be copied, and without."""
+    found: tuple[list[Hashable], list[Hashable]] = [], []
+    for name, tensor in group.tensors.items():
+        short = name.partition(".")[2].partition(".")[2]
+        info, alike = tensor.info, "K" if tensor.info.type in _ALIKE else tensor.info.type
+        copied = tensor.buffer in hosts
+        found[0].append((short, info.type if copied else alike, info.ne, tensor.buffer))
+        found[1].append((short, alike, info.ne, tensor.buffer))
+    return hash(tuple(found[0])), hash(tuple(found[1]))
 
 
 def _offloads_all(model: Model, params: Params) -> bool:

@@ -17,7 +17,8 @@ from ..ggml.scheduler import assign, split
 from ..ggml.tensor import ENDLESS
 from ..graph.llm import Llm
 from ..records import dataclass
-from .scheduled import Steps, script_of, steps_of
+from .repeats import Layers, block_of, structures
+from .scheduled import Steps, Walk, script_of, steps_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -27,9 +28,11 @@ if TYPE_CHECKING:
     from ..backends import Backend
     from ..ggml.tensor import Tensor
     from .scheduled import Step
+    from .weights import WeightGroup
 
+NO_LAYERS = Layers((), None)
 N_COPIES = 4                 # GGML_SCHED_MAX_COPIES: pipeline parallelism
-_KEPT = 64                   # of GraphCache
+_KEPT = 128                  # graphs of GraphCache
 _HYPER_CONNECTIONS = ("hc_pre", "hc_comb", "hc_post")
 _DELTA_NETS = ("gdn_ar", "gdn_ch")     # the fused delta net, of one token a sequence and of more
 _DRIFT = 100                 # one part in so many, from which on a buffer's size is taken to jump
@@ -49,9 +52,28 @@ class GraphCache:
 
     def __init__(self) -> None:
         self.fused: dict[object, dict[str, bool]] = {}      # by kind of launch: the fused operations that stay
-        # by launch: its prompt graph and, where that was asked already, its generation graph
-        self.graphs: dict[object, tuple[Graphs, Graphs | None]] = {}
+        self.asked: dict[Hashable, dict[str, bool]] = {}    # the same by graph (Graphs.key)
+        self.graphs: dict[Hashable, Allocated | None] = {}  # by Graphs.key, None: only the whole one says
+        self.structures: tuple[int, ...] | None = None      # what each layer's nodes are like (repeats.py)
+        self.groups: dict[WeightGroup, tuple[int, int]] = {}     # what each group of weights is like
         self.absent: dict[str, None] = {}                   # weights that graphs asked for and the file has not
+        self._numbers: dict[Hashable, int] = {}
+
+    def number(self, key: Hashable) -> int:
+        """The same for equal keys."""
+        return self._numbers.setdefault(key, len(self._numbers))
+
+
+@dataclass(frozen=True)
+class Allocated:
+    """One graph: bytes per backend, the backends of each layer's nodes, its steps, the layers that it has, and which
+    backends are undecided about it."""
+
+    sizes: tuple[int, ...]
+    places: dict[int, tuple[int, ...]]
+    steps: tuple[Step, ...]
+    layers: tuple[int, ...]
+    undecided: tuple[bool, ...]
 
 
 @dataclass(frozen=True)
@@ -67,10 +89,12 @@ class Setting:
     dev_layer: Sequence[int]
     full_offload: bool
     cache: GraphCache
-    launch: Hashable                             # the key of this launch's prompt graph in it
     n_tensors: int                               # in the model's file
     places: tuple[str, ...]                      # names of the backends, the host's last
     n_copies: int = 1
+    outside: Hashable = None                     # what graphs depend on but for what their layers are like:
+    many: Layers = NO_LAYERS                     # where weights in RAM may be copied, for so many tokens,
+    few: Layers = NO_LAYERS                      # and where they are not
 
 
 @dataclass(frozen=True)
@@ -92,7 +116,7 @@ class Reserved:
 
 @without_gc
 def reserve(setting: Setting, pinned: bool = False,
-            enough: Callable[[tuple[int, ...], Steps | None], bool] | None = None) -> Reserved:
+            enough: Callable[[tuple[int, ...], Steps], bool] | None = None) -> Reserved:
     """The larger of the prompt and the generation graph per buffer; with `pinned` also what `runtime_sizes` starts
     from.
 
@@ -107,12 +131,10 @@ def reserve(setting: Setting, pinned: bool = False,
     alike = ("fused", c.type_k, c.type_v, c.offload_kqv, c.flash_attn, *[b.kind for b in setting.backends],
              len(setting.backends) - 1 in setting.dev_layer)
     hasty = enough is not None and setting.cache.fused.get(alike) == _unresolved(setting)
-    launch = (setting.launch, *[b.kind for b in setting.backends])
-    prompt, generation = setting.cache.graphs.pop(launch, (None, None))
     if len(setting.cache.graphs) >= _KEPT:
         setting.cache.graphs.clear()
-    if generation is None and not hasty:
-        generation = resolve_fused(setting, n_seqs)
+    prompt: Graphs | None = None
+    generation = None if hasty else resolve_fused(setting, n_seqs)
     fused = _unresolved(setting) if generation is None else generation.fused
     setting.cache.fused.setdefault(alike, fused)
     n_outputs = min(n_tokens, c.n_outputs_max)
@@ -121,26 +143,24 @@ def reserve(setting: Setting, pinned: bool = False,
     while True:
         if prompt is None or prompt.fused != fused:
             prompt = Graphs(setting, n_tokens, n_seqs, n_outputs, fused)
-        least: tuple[int, ...] = ()
-        if enough is None:
-            pass
-        elif pinned and setting.hparams.architecture.graph_grows:
-            least = Graphs(setting, n_tokens, 1, n_outputs, {**fused, "filled": True}).sizes()
-        else:
-            least = prompt.sizes(pins or (pinned and _pins_cost(setting)))
-        seen = Steps((), prompt.steps, setting.places) if prompt.steps else None
-        if enough is not None and enough(least, seen):
-            setting.cache.graphs[launch] = prompt, generation
-            return Reserved(least, fused, stopped=True, steps=seen)
+        if enough is not None:
+            if pinned and setting.hparams.architecture.graph_grows:
+                first = Graphs(setting, n_tokens, 1, n_outputs, {**fused, "filled": True})
+                least = first.sizes()
+            else:
+                first = prompt
+                least = first.sizes(pins or (pinned and _pins_cost(setting)))
+            seen = Steps(Walk(), first.steps, setting.places)
+            if enough(least, seen):
+                return Reserved(least, fused, stopped=True, steps=seen)
         if generation is None:
             generation = resolve_fused(setting, n_seqs)
         if generation.fused == fused:
             break
         fused = generation.fused
-    setting.cache.graphs[launch] = prompt, generation
     sizes = tuple(map(max, prompt.sizes(pins), generation.sizes(kept)))
     base = (prompt.sizes() if setting.n_copies == 1 else sizes) if pinned else None
-    return Reserved(sizes, fused, base, alternates=prompt.backends != generation.backends,
+    return Reserved(sizes, fused, base, alternates=prompt.places != generation.places,
                     steps=Steps(generation.steps, prompt.steps, setting.places))
 
 
@@ -225,16 +245,31 @@ def runtime_sizes(setting: Setting, reserved: Reserved) -> tuple[int, ...]:
 
 
 @without_gc
-def script_of_setting(setting: Setting) -> Steps:
-    """The steps of a token's and of a prompt's graph, and which devices lack a kernel for them."""
-    def script(n_tokens: int) -> tuple[Step, ...]:
+def structures_of(setting: Setting) -> tuple[int, ...]:
+    """What each layer of a model is like in its graphs (repeats.structures)."""
+    if setting.cache.structures is None:
         try:
-            llm = Graphs(setting, n_tokens, 1, 1, _unresolved(setting)).unassigned()
+            n = setting.context.n_seq_max
+            llm = Graphs(setting, n, n, n, _unresolved(setting)).unassigned()
         except BROKEN as error:
             raise Contradiction(str(error)) from error
-        found = script_of(llm.graph.nodes, setting.backends[:-1], n_tokens)
+        setting.cache.structures = structures(llm.graph.nodes, llm.graph.leafs, llm.n_layer)
         llm.release()
-        return found
+    return setting.cache.structures
+
+
+@without_gc
+def script_of_setting(setting: Setting) -> Steps:
+    """The steps of a token's and of a prompt's graph, and which devices lack a kernel for them."""
+    def script(n_tokens: int) -> Walk:
+        try:
+            graphs = Graphs(setting, n_tokens, 1, 1, _unresolved(setting))
+            llm = graphs.unassigned()
+        except BROKEN as error:
+            raise Contradiction(str(error)) from error
+        steps = script_of(llm.graph.nodes, setting.backends[:-1], n_tokens)
+        llm.release()
+        return Walk(steps, graphs.layers.copies(graphs.layers.numbers(graphs.short)))
 
     return Steps(script(1), script(setting.context.n_ubatch))
 
@@ -261,6 +296,9 @@ def resolve_fused(setting: Setting, n_seqs: int) -> Graphs:
     """
     fused, probes = _unresolved(setting), _probes(setting)
     graphs = Graphs(setting, n_seqs, n_seqs, n_seqs, fused)
+    key = graphs.key
+    if key in setting.cache.asked:
+        return Graphs(setting, n_seqs, n_seqs, n_seqs, setting.cache.asked[key])
     delta_nets = False
     for probe in probes:             # one graph serves all questions until an answer changes it
         asked = graphs.built().fused_nodes
@@ -275,6 +313,7 @@ def resolve_fused(setting: Setting, n_seqs: int) -> Graphs:
             graphs = Graphs(setting, n_seqs, n_seqs, n_seqs, fused)
         elif not any(kind in probes for kind, _, _ in asked):
             break
+    setting.cache.asked[key] = graphs.fused
     return graphs
 
 
@@ -289,11 +328,29 @@ class Graphs:
             if not setting.context.rules.output_limit:
                 n_outputs = max(n_outputs, n_tokens)
         self.shape = (n_tokens, n_seqs, n_outputs)
-        self.backends: list[int] = []           # of every node as last measured, and what came of it
-        self._last: tuple[int, ...] = ()
-        self._sizes: dict[bool, tuple[int, ...]] = {}
+        least = min([b.offload_min_batch for b in setting.backends if b.offload_min_batch], default=n_tokens + 1)
+        self.layers = setting.few if n_tokens < least else setting.many
+        self.short = self.layers.repeats is not None       # layers that repeat are left out
+        self._known: dict[bool, Allocated] = {}            # with the builder's pins, and without
         self._llm: Llm | None = None
-        self.steps: tuple[Step, ...] = ()       # as a launch runs them, once `sizes` was asked for
+
+    @property
+    def key(self) -> Hashable:
+        """What the graph depends on."""
+        return self.setting.outside, self.shape, tuple(self.fused.items()), self.layers.key(self.short)
+
+    @property
+    def places(self) -> dict[int, tuple[int, ...]]:
+        """The backends of each layer's nodes, once `sizes` was asked for."""
+        known = next(iter(self._known.values()))
+        numbers = self.layers.copies(known.layers)
+        return {il: places for layer, places in known.places.items() for il in numbers.get(layer, (layer,))}
+
+    @property
+    def steps(self) -> Walk:
+        """As a launch runs them, once `sizes` was asked for."""
+        known = next(iter(self._known.values()))
+        return Walk(known.steps, self.layers.copies(known.layers))
 
     def built(self, pins: bool = True) -> Llm:
         """The graph, every node with its backend."""
@@ -314,7 +371,9 @@ class Graphs:
         # llama_context::graph_max_nodes, the largest that any architecture has in any build
         llm.graph.max_nodes = max(1 << 14, 40 * n_tokens, 32 * setting.n_tensors)
         llm.caches = setting.caches(llm)
+        llm.kept = self.layers.numbers(True) if self.short else None
         llm.done(setting.build(llm))
+        self.short = llm.skips
         return llm
 
     def _assigned(self, llm: Llm, pins: bool) -> Llm:
@@ -329,35 +388,66 @@ class Graphs:
 
     def sizes(self, pins: bool = True) -> tuple[int, ...]:
         """Bytes per backend; without `pins` as if the builder pinned nothing."""
-        if pins in self._sizes:
-            return self._sizes[pins]
-        llm = self.built(pins)
+        if pins not in self._known:
+            self._known[pins] = self._allocated(pins)
+        return self._known[pins].sizes
+
+    def _allocated(self, pins: bool) -> Allocated:
+        """The short graph, or the whole one where layers that it leaves out may need more."""
+        graphs, backends = self.setting.cache.graphs, self.setting.backends
+        while True:
+            key = self.key, pins
+            if key not in graphs:
+                graphs[key] = self._measured(pins)
+                if not self.short and key != (self.key, pins):       # by a builder that builds all layers
+                    graphs[self.key, pins], graphs[key] = graphs[key], None
+            known = graphs[key]
+            if known is not None:
+                for backend, undecided in zip(backends, known.undecided, strict=True):
+                    backend.undecided |= undecided
+                return known
+            self.short = False
+
+    def _measured(self, pins: bool) -> Allocated | None:
+        """Built and allocated; None where a short graph does not say what the whole one takes."""
+        backends = self.setting.backends
         try:
-            if not self.steps:
-                self._note(llm, pins)
-            backends = [t.backend for t in llm.graph.nodes]
-            if backends != self.backends:       # else measured before, with other pins
-                self._last = self._allocated(llm)
-                self.backends = backends
+            llm = self.built(pins)
+            steps = self._steps(llm, pins)
+            places: dict[int, list[int]] = {}
+            layer = -1
+            for node in llm.graph.nodes:
+                block = block_of(node)
+                layer = layer if block < 0 else block
+                places.setdefault(layer, []).append(node.backend)
+            found = {layer: tuple(backends) for layer, backends in places.items()}
+            other = self._known.get(not pins)
+            sizes = other.sizes if other and other.places == found else self._laid_out(llm)
         except BROKEN as error:
             raise Contradiction(str(error)) from error
         finally:
             self.release()
-        self._sizes[pins] = self._last
-        return self._last
+        return None if sizes is None else Allocated(
+            sizes, found, steps, self.layers.numbers(self.short), tuple([b.undecided for b in backends]))
 
-    def _note(self, llm: Llm, pins: bool) -> None:
-        """Keeps the steps, with the builder's pins."""
+    def _steps(self, llm: Llm, pins: bool) -> tuple[Step, ...]:
+        """With the builder's pins."""
         if pins or all(t.pinned < 0 or t.pinned == t.backend for t in llm.graph.nodes):
-            self.steps = steps_of(llm.graph.nodes, self.shape[0])
-            return
+            return steps_of(llm.graph.nodes, self.shape[0])
         self._assigned(llm, pins=True)
-        self.steps = steps_of(llm.graph.nodes, self.shape[0])
+        steps = steps_of(llm.graph.nodes, self.shape[0])
         self._assigned(llm, pins=False)
+        return steps
 
-    def _allocated(self, llm: Llm) -> tuple[int, ...]:
-        """Split and allocate a graph, which is used up."""
+    def _laid_out(self, llm: Llm) -> tuple[int, ...] | None:
+        """Bytes per backend of a graph, which is used up; None where layers that it leaves out may need more."""
         setting, rules = self.setting, self.setting.context.rules
+        marks = []
+        if self.short and self.layers.repeats is not None:
+            starts: dict[int, Tensor] = {}
+            for node in llm.graph.nodes:
+                starts.setdefault(block_of(node), node)
+            marks = [(starts[one], starts[other]) for one, other in self.layers.repeats.marks]
         ready = split(llm.graph, setting.backends, rules, setting.n_copies)
         arenas: list[Arena] = []
         for b in setting.backends:
@@ -365,5 +455,5 @@ class Graphs:
             known = next(shared, None)
             largest = b.buffer.max_size if rules.graph_chunks else ENDLESS
             arenas.append(known or Arena(b.buffer.alignment, b.alloc_size, largest, not rules.best_chunk))
-        allocate(ready.nodes, ready.leafs, arenas)
-        return tuple(arena.peak for arena in arenas)
+        steady = allocate(ready.nodes, ready.leafs, arenas, marks)
+        return tuple([arena.peak for arena in arenas]) if steady else None

@@ -14,11 +14,12 @@ from ..records import dataclass, lazy
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from ..backends import Backend
     from ..ggml.tensor import Tensor
 
+BLOCK = "blk."               # what names of a layer's weights begin with
 WEIGHT, CACHE, ATTENTION, OTHER = "weight", "cache", "attention", ""
 _FUSED = {"MUL": ("RMS_NORM", "NORM"), "ADD": ("ADD",)}
 INPUT, OUTPUT = -1, 1 << 30                  # layers before the first block and after the last
@@ -44,12 +45,67 @@ class Step:
     few: bool = False     # of a prompt's graph: for the tokens with output alone
 
 
+class Walk:
+    """One graph's steps: those `built`, whose layers stand for those of `numbers`; None: for themselves."""
+
+    def __init__(self, built: Sequence[Step] = (), numbers: Mapping[int, Sequence[int]] | None = None) -> None:
+        self.built, self.numbers = built, numbers or {}
+
+    @lazy
+    def steps(self) -> tuple[Step, ...]:
+        """Of all layers, in their order."""
+        if not self.numbers:
+            return tuple(self.built)
+        rows: dict[int, list[Step]] = {}
+        for step in self.built:
+            rows.setdefault(step.layer, []).append(step)
+        more = sorted([(il, layer) for layer, found in self.numbers.items() for il in found[1:]], reverse=True)
+        found: list[Step] = []
+        for step in self.built:
+            il = self.numbers.get(step.layer, (step.layer,))[0]
+            while more and il > more[-1][0]:
+                copy, layer = more.pop()
+                found.extend([_renamed(row, copy) for row in rows.get(layer, ())])
+            found.append(_renamed(step, il))
+        return tuple(found)
+
+    def multiplied(self, places: int) -> list[tuple[set[str], set[str]]]:
+        """Names of the weights that each place multiplies with, of every token and of those with output alone."""
+        found: list[tuple[set[str], set[str]]] = [(set(), set()) for _ in range(places)]
+        for step in self.built:
+            if step.kind == WEIGHT:
+                names, rest = found[step.place][step.few], step.name.partition(".")[2].partition(".")[2]
+                if step.layer in self.numbers and step.name.startswith(BLOCK):
+                    names.update([f"{BLOCK}{il}.{rest}" for il in self.numbers[step.layer]])
+                else:
+                    names.add(step.name)
+        return found
+
+
+def _renamed(step: Step, il: int) -> Step:
+    """The step of layer `il`."""
+    if il == step.layer:
+        return step
+    name = step.name
+    if name.startswith(BLOCK):
+        name = f"{BLOCK}{il}.{name.partition('.')[2].partition('.')[2]}"
+    return Step(step.kind, step.op, name, step.source, il, step.place, step.kernels, step.few)
+
+
 class Steps:
     """A launch's two graphs: of a `token` for each slot, and of a whole micro-batch of a `prompt`. `places` are the
     backends that Step.place counts, the host's last."""
 
-    def __init__(self, token: tuple[Step, ...], prompt: tuple[Step, ...], places: tuple[str, ...] = ()) -> None:
-        self.token, self.prompt, self.places = token, prompt, places
+    def __init__(self, token: Walk, prompt: Walk, places: tuple[str, ...] = ()) -> None:
+        self._token, self._prompt, self.places = token, prompt, places
+
+    @property
+    def token(self) -> tuple[Step, ...]:
+        return self._token.steps
+
+    @property
+    def prompt(self) -> tuple[Step, ...]:
+        return self._prompt.steps
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Steps) and (self.token, self.prompt, self.places) == (
@@ -67,12 +123,9 @@ class Steps:
 
     @lazy
     def _multiplied(self) -> dict[str, tuple[frozenset[str], frozenset[str]]]:
-        found: list[tuple[set[str], set[str]]] = [(set(), set()) for _ in self.places]
-        for step in (*self.prompt, *self.token):
-            if step.kind == WEIGHT:
-                found[step.place][step.few].add(step.name)
-        return {place: (frozenset(many), frozenset(few))
-                for place, (many, few) in zip(self.places, found, strict=True)}
+        count = len(self.places)
+        return {place: (frozenset(token[0] | prompt[0]), frozenset(token[1] | prompt[1])) for place, token, prompt
+                in zip(self.places, self._token.multiplied(count), self._prompt.multiplied(count), strict=True)}
 
 
 def steps_of(nodes: Sequence[Tensor], n_tokens: int = 0) -> tuple[Step, ...]:
@@ -160,8 +213,8 @@ def _columns(node: Tensor) -> int:
 
 def _layer(name: str) -> int:
     """The block of a weight, or INPUT or OUTPUT."""
-    if name.startswith("blk."):
-        number = name[4:].partition(".")[0]
+    if name.startswith(BLOCK):
+        number = name[len(BLOCK):].partition(".")[0]
         return int(number) if number.isdigit() else INPUT
     return INPUT if name.startswith(("token_embd", "per_layer", "position_embd", "token_types")) else OUTPUT
 

@@ -67,7 +67,7 @@ def test_attention_without_a_kernel_is_slow_and_said(words: str, types: str) -> 
 
 def test_a_type_without_a_kernel_is_not_chosen() -> None:
     gpu = [Device("CUDA0", 6 << 30, 6 << 30)]
-    found = autolayers.plan(model("llama-3.1-8b-q4_k_m"), "-c 32768 --kv-types f16,q8_0,iq4_nl".split(), devices=gpu)
+    found = autolayers.plan(model("llama-3.1-8b-q4_k_m"), ["-c", "32768", "--kv-types", "f16,q8_0,iq4_nl"], devices=gpu)
     assert found.params.cache_type_k != "iq4_nl"
 
 

@@ -29,7 +29,7 @@ class Bert:
         cur = llm.build_norm(cur, weight, bias, "layer", 0)
         inp = llm.build_attn_inp_no_cache()
         out_ids = llm.build_inp_out_ids()
-        for il in range(llm.n_layer):
+        for il in llm.layers:
             cur = self.layer(llm, cur, il, inp, pos, out_ids)
         return llm.finish(cur, head=None)
 

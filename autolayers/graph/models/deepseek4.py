@@ -79,7 +79,7 @@ class DeepSeek4(Decoder):
         inp = Dsv4Input(llm)
         g.expand(inp.mask)  # type: ignore[arg-type]
         x = expand_streams(llm, embd)
-        for il in range(llm.n_layer):
+        for il in llm.layers:
             cur, post, comb = build_hc_pre(llm, x, "attn", il)
             cur = self.attention(llm, self.normed(llm, cur, il, "attn_norm"), il, inp, pos)
             x = build_hc_post(llm, cur, x, post, comb, il)

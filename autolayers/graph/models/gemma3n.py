@@ -21,7 +21,7 @@ class Gemma3n:
         per_layer = per_layer_inputs(llm, embd, llm.need("per_layer_proj_norm.weight").ne[0])
         others = g.mul_mat(llm.need("altup_proj.weight"), g.repeat(embd, llm.n_embd, n, _N_ALTUP - 1, 1))
         cur = g.concat(embd, self.rescaled(llm, others, embd), 2)
-        for il in range(llm.n_layer):
+        for il in llm.layers:
             cur = self.layer(llm, cur, il, inp, pos, per_layer)
         others = g.mul_mat(llm.need("altup_unembd_proj.weight"), self.rest(llm, cur))
         others = self.rescaled(llm, others, matrix(llm, cur, 0))

@@ -61,7 +61,7 @@ class Gemma4:
         out_ids = llm.build_inp_out_ids()
         if twofold:
             per_layer = per_layer_inputs(llm, cur, llm.hparams.n_embd_per_layer, per_layer)
-        for il in range(llm.n_layer):
+        for il in llm.layers:
             if il in llm.cparams.layer_inputs:
                 llm.output(cur)
             attn = self.attention(llm, llm.rms_norm(il, "attn_norm", cur), il, inp, pos)

@@ -15,7 +15,7 @@ class GemmaEmbedding2(Encoder):
         inp = self.inputs(llm)
         out_ids = llm.build_inp_out_ids()
         per_layer = self.per_layer_inputs(llm, cur)
-        for il in range(llm.n_layer):
+        for il in llm.layers:
             cur = self.layer(llm, cur, il, inp, pos, out_ids)
             cur = self.with_per_layer(llm, cur, il, llm.select_outputs(il, out_ids, matrix(llm, per_layer, il))[0])
         return self.head(llm, llm.build_norm(cur, llm.need("output_norm.weight")))

@@ -59,7 +59,7 @@ class Glm5Next(KimiK3):
         out_ids = llm.build_inp_out_ids()
         x = expand_streams(llm, embd)
         streams = x.ne[1]
-        for il in range(llm.n_layer):
+        for il in llm.layers:
             for block in ("attn", "ffn"):
                 cur, post, comb = build_hc_pre(llm, x, block, il)
                 cur = self.normed(llm, cur, il, f"{block}_norm")

@@ -26,7 +26,7 @@ class GraniteSwitch:
         slots = g.reshape(g.cont(g.view(routed, (1, n), (routed.nb[1],))), n)
         ids = g.cast(g.unary("ROUND", g.clamp(slots)), "i32")
         out_ids = llm.build_inp_out_ids()
-        for il in range(llm.n_layer):
+        for il in llm.layers:
             residual = cur
             cur = self.attention(llm, llm.rms_norm(il, "attn_norm", cur), ids, il, inp, pos)
             if il == llm.n_layer - 1:

@@ -25,7 +25,7 @@ class HyV4(DeepSeek32):
         inp = self.inputs(llm)
         out_ids = llm.build_inp_out_ids()
         x = g.repeat(g.reshape(x, width, 1, n), width, streams, n, 1)
-        for il in range(llm.n_layer):
+        for il in llm.layers:
             for block in ("attn", "ffn"):
                 weights, after = self.hc_weights(llm, x, il, block)
                 cur = self.normed(llm, self.hc_mix(llm, x, weights), il, f"{block}_norm")

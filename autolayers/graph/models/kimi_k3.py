@@ -19,7 +19,7 @@ class KimiK3(KimiLinear):
         stream = llm.build_inp_embd()
         inp, out_ids = llm.build_attn_inp(), llm.build_inp_out_ids()
         bank: Tensor | None = None
-        for il in range(llm.n_layer):
+        for il in llm.layers:
             cur = self.attend_residuals(llm, stream, bank, f"blk.{il}.attn_res_score.weight")
             banked = every > 0 and il % every == 0
             if banked:

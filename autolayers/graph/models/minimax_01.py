@@ -15,7 +15,7 @@ class MiniMax01(Hybrid):
         slopes = g.input("slopes", "f32", n_head)
         decays = [g.input(f"{x}_decay_exp", "f32", 1, n_head, n_tok, n_seqs) for x in "qk"]
         decays.append(g.input("diag_decay_exp", "f32", n_tok, n_tok, n_head, n_seqs))
-        for il in range(llm.n_layer):
+        for il in llm.layers:
             residual = self.normed(llm, cur, il, "attn_norm")
             if llm.hparams.is_recr(il):
                 cur = self.lightning(llm, residual, il, slopes, decays)

@@ -89,7 +89,7 @@ class Qwen4Exp(GatedDeltaNet):
         if llm.rules.qsa_pools:
             g.expand(x)
         streams = x.ne[1]
-        for il in range(llm.n_layer):
+        for il in llm.layers:
             if grams is not None and il in hp.ple_layers:
                 x = self.ple(llm, x, grams, il)
             cur, inject = self.hc_mix(llm, x, f"blk.{il}.hc_attn", il)

@@ -25,7 +25,7 @@ class Rwkv:
             cur = llm.build_norm(cur, weight, bias, "layer", 0)
         out_ids = llm.build_inp_out_ids()
         first: list[Tensor] = []
-        for il in range(llm.n_layer):
+        for il in llm.layers:
             inp = g.reshape(cur, n_embd, n_tok, n_seqs)
             shift = g.reshape(build_rs(llm, state(llm, il, 0)), n_embd, llm.hparams.token_shift_count, n_seqs)
             normed = self.normed(llm, inp, il, "attn_norm")

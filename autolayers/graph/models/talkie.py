@@ -14,7 +14,7 @@ class Talkie(Decoder):
         pos = llm.build_inp_pos()
         inp = llm.build_attn_inp_kv()
         out_ids = llm.build_inp_out_ids()
-        for il in range(llm.n_layer):
+        for il in llm.layers:
             q, k, v = llm.build_qkv(g.rms_norm(cur), il)
             q, k = g.rope(q, pos), g.rope(k, pos)
             q, k = llm.rms_norm(il, "attn_q_norm", q), g.rms_norm(k)

@@ -1,0 +1,136 @@
+"""Layers that repeat: a graph of few of them needs the buffers that all of them need.
+
+Layers of one kind in one place come in runs of equal periods (one layer, or three and one). What a period allocates
+follows from what is free when it begins. So where that is after three periods what it was after one, each two periods
+more change nothing, and can be left out of the graph: an even number in the middle of each run. `allocate` looks
+whether it is, and the whole graph is taken where it is not.
+"""
+
+from __future__ import annotations
+
+from ..records import dataclass
+from .scheduled import BLOCK
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Hashable, Mapping, Sequence
+
+    from ..ggml.tensor import Tensor
+
+_LONGEST = 8        # layers in a period
+_BEFORE, _AFTER = 3, 1      # periods of a run that stay
+
+
+@dataclass(frozen=True)
+class Repeats:
+    """The layers that a graph is built of; pairs of them before which the same is free if the others may be left out;
+    and for each of those one that is like it."""
+
+    layers: tuple[int, ...]
+    marks: tuple[tuple[int, int], ...]
+    twins: Mapping[int, int]
+
+    @classmethod
+    def of(cls, kinds: Sequence[Hashable]) -> Repeats | None:
+        """By what each layer is like; None where nothing can be left out.
+
+        >>> Repeats.of("abbbbbbbbc").layers
+        (0, 1, 2, 3, 8, 9)
+        """
+        layers: list[int] = []
+        marks: list[tuple[int, int]] = []
+        twins: dict[int, int] = {}
+        first = 0
+        while first < len(kinds):
+            period, spare = _run(kinds, first)
+            if not spare:
+                layers.append(first)
+                first += 1
+                continue
+            head = first + _BEFORE * period
+            layers.extend(range(first, head))
+            marks.append((first + period, head + spare))
+            twins.update({head + i: first + period + i % (2 * period) for i in range(spare)})
+            first = head + spare
+        return cls(tuple(layers), tuple(marks), twins) if twins else None
+
+
+@dataclass(frozen=True)
+class Layers:
+    """What each layer of a graph is like, as numbers, and which of them a shorter graph has."""
+
+    kinds: tuple[int, ...]
+    repeats: Repeats | None
+
+    @classmethod
+    def of(cls, kinds: Sequence[int], few: int) -> Layers:
+        """`few`: layers of which none is ever left out."""
+        return cls(tuple(kinds), None if len(kinds) < few else Repeats.of(kinds))
+
+    def key(self, short: bool) -> Hashable:
+        """Equal for graphs, short or whole, that differ in the numbers of their layers alone."""
+        repeats = self.repeats
+        if not short or repeats is None:
+            return self.kinds
+        marks = tuple([repeats.layers.index(mark) for pair in repeats.marks for mark in pair])
+        return tuple([self.kinds[il] for il in repeats.layers]), marks
+
+    def numbers(self, short: bool) -> tuple[int, ...]:
+        """The layers that such a graph has."""
+        return self.repeats.layers if short and self.repeats is not None else tuple(range(len(self.kinds)))
+
+    def copies(self, numbers: Sequence[int]) -> dict[int, list[int]]:
+        """The layers that each of `numbers` stands for, which a graph with an equal key has."""
+        short = len(numbers) < len(self.kinds)
+        own = dict(zip(self.numbers(short), numbers, strict=True))
+        found = {layer: [il] for il, layer in own.items()}
+        for il, twin in (self.repeats.twins if short and self.repeats is not None else {}).items():
+            found[own[twin]].append(il)
+        return found
+
+
+def _run(kinds: Sequence[Hashable], first: int) -> tuple[int, int]:
+    """(layers of a period, layers that can be left out) of the run that begins here, of which most can be."""
+    best = 1, 0
+    for period in range(1, _LONGEST + 1):
+        end = first
+        while end + period < len(kinds) and kinds[end] == kinds[end + period]:
+            end += 1
+        count = (end - first) // period + 1
+        spare = (count - _BEFORE - _AFTER) // 2 * 2 * period
+        if spare > best[1]:
+            best = period, spare
+    return best
+
+
+def block_of(tensor: Tensor) -> int:
+    """The layer whose weight a node reads, -1 for none."""
+    for source in tensor.src:
+        if source.weight and source.name.startswith(BLOCK):
+            number = source.name[len(BLOCK):].partition(".")[0]
+            return int(number) if number.isdigit() else -1
+    return -1
+
+
+def structures(nodes: Sequence[Tensor], leafs: Sequence[Tensor], n_layer: int) -> tuple[int, ...]:
+    """What the nodes of each layer are like, as a number: equal where operations, shapes and sources are, whatever the
+    types of weights."""
+    for leaf in leafs:
+        leaf.size = -1
+    rows: list[list[Hashable]] = [[] for _ in range(n_layer)]
+    starts = [0] * (n_layer + 1)
+    here = -1
+    for number, node in enumerate(nodes):
+        node.size = number
+        block = block_of(node)
+        if 0 <= block < n_layer and block != here:
+            here = block
+            starts[here] = number
+        if here >= 0:
+            near = starts[here - 1] if here else 0           # what is farther away is named by its own number
+            rows[here].append((node.op, node.type, node.ne, *[
+                (source.ne, source.name[len(BLOCK):].partition(".")[2]) if source.weight else (source.type, source.ne)
+                if source.size < 0 else number - source.size if source.size >= near else -source.size
+                for source in node.src]))
+    known: dict[Hashable, int] = {}
+    return tuple([known.setdefault(tuple(row), len(known)) for row in rows])
