@@ -18,7 +18,7 @@ from . import serving
 from .evaluate import FULL, RAM_MARGIN, Evaluator
 from .one.alone import layers_alone
 from .one.fit import fit
-from .one.ladder import describe, merged
+from .one.overrides import describe, merged
 from .plan import DeviceRow, FitChoice, HostRow, LayerRow, Plan
 
 TYPE_CHECKING = False
@@ -190,9 +190,10 @@ class _Answer:
         return why, found, fit_choice, tuple([answer for answer in answers[first:] if answer is not None][:SHOWN])
 
     def _next_step(self) -> tuple[tuple[str, ...], tuple[Lever, ...]]:
-        from .explain import levers, next_step, price_of
+        from .explain import levers, price_of
+        from .one.ladder import Ladders
 
-        step = next_step(self.candidate.params, self.given, self.everything)
+        step = Ladders(self.evaluator.model, self.given, self.policy).next_step(self.candidate.params)
         why = price_of(self.evaluator, self.candidate, step) if step else ()
         return why, levers(self.evaluator, self.candidate, step)
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from ..flags.params import EXPERTS_REGEX, FFN_REGEX, Params
+from ..flags.params import Params
 from ..flags.write import to_words
 from ..records import dataclass, replace
 from ..units import human
-from .evaluate import FULL
-from .one.ladder import describe, may_split_tensors
+from .evaluate import FIT
+from .one.ladder import may_split_tensors
+from .one.overrides import describe
 from .one.solve import processor_alone, solve
 
 TYPE_CHECKING = False
@@ -104,28 +105,10 @@ def _on_devices(use: Static) -> int:
     return sum(usage.total for usage in use.devices.values())
 
 
-def next_step(params: Params, given: Params, everything: int) -> tuple[str, Params] | None:
-    """The launch with one layer more on the GPUs, and what to call it; None where everything is there already."""
-    solved = params.overrides[len(given.overrides):]
-    if solved:
-        text = {EXPERTS_REGEX: "the experts of one layer more", FFN_REGEX: "the FFN weights of one layer more"}
-        pattern = solved[-1][0]
-        layer = "".join(filter(str.isdigit, pattern.partition(".ffn_")[0]))       # blk\\.38\\.ffn_(down)_(ch|)exps
-        name = next((t for regex, t in text.items() if pattern.endswith(regex)), f"the rest of layer {layer}")
-        return name, replace(params, overrides=params.overrides[:-1])
-    n = params.n_gpu_layers
-    if n is None or n < 0 or n >= everything:
-        return None
-    # A split in exact layer counts would not describe one layer more; shares do
-    kept = given.tensor_split is not None or params.split_mode == "tensor"
-    split = params.tensor_split if kept else None
-    return f"layer {n + 1} of {everything}", replace(params, n_gpu_layers=n + 1, tensor_split=split)
-
-
 def price_of(evaluator: Evaluator, candidate: Candidate, step: tuple[str, Params]) -> tuple[str, ...]:
     """The price of the next step on each device, and how much of it is missing."""
     name, params = step
-    after = evaluator.candidate(params, FULL)
+    after = evaluator.candidate(params, FIT)
     if after is None:
         return ()
     lines = []
@@ -155,12 +138,12 @@ def levers(evaluator: Evaluator, candidate: Candidate, step: tuple[str, Params] 
         tried.append(("one slot", ("-np", "1"), {"n_parallel": 1, "kv_unified": None}))
     if not use.flash_attn:
         tried.append(("flash attention", ("-fa", "on"), {"flash_attn": "on"}))
-    base = evaluator.candidate(step[1], FULL) if step else None
+    base = evaluator.candidate(step[1], FIT) if step else None
     if base is None:
         base = candidate
     found = []
     for name, words, values in tried:
-        after = evaluator.candidate(replace(base.params, **values), FULL)  # type: ignore[arg-type]
+        after = evaluator.candidate(replace(base.params, **values), FIT)  # type: ignore[arg-type]
         saved = 0 if after is None else _on_devices(base.breakdown) - _on_devices(after.breakdown)
         if after is not None and saved > 0:
             found.append(Lever(name, words, saved, base is not candidate and after.fits))

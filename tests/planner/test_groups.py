@@ -54,8 +54,8 @@ class Case:
         shapes = []
         for r in range(2, len(names) + 1):
             for chosen in itertools.combinations(names, r):
-                for ends in itertools.combinations(range(1, launches.everything), r - 1):
-                    split = tuple(float(b - a) for a, b in itertools.pairwise((0, *ends, launches.everything)))
+                for ends in itertools.combinations(range(1, launches.ladders.everything), r - 1):
+                    split = tuple(float(b - a) for a, b in itertools.pairwise((0, *ends, launches.ladders.everything)))
                     shapes.append(replace(launches._at(chosen), tensor_split=split))
         return [option for shape in shapes if (option := launches.option(shape))]
 

@@ -116,12 +116,12 @@ class Case:
         for home in launches.homes:
             at = replace(launches.params, device=home)
             shapes += [launches._at(home)]
-            shapes += [ladder(n) for ladder, count in launches._ladders(at) for n in range(1, count + 1)]
+            shapes += [ladder.with_in_ram(n) for ladder in launches._ladders(at) for n in range(1, ladder.top + 1)]
         names = [home[0] for home in launches.homes if home]
         for r in range(2, len(names) + 1 if launches.divisible else 0):
             for chosen in itertools.combinations(names, r):
-                for ends in itertools.combinations(range(1, launches.everything), r - 1):
-                    split = tuple(float(b - a) for a, b in itertools.pairwise((0, *ends, launches.everything)))
+                for ends in itertools.combinations(range(1, launches.ladders.everything), r - 1):
+                    split = tuple(float(b - a) for a, b in itertools.pairwise((0, *ends, launches.ladders.everything)))
                     shapes.append(replace(launches._at(chosen), tensor_split=split))
         measured = [launches.evaluator.candidate(shape, FULL) for shape in shapes]
         options = [launches._measured(found, self.machine.limits) for found in measured if found]

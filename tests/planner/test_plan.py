@@ -258,7 +258,7 @@ class TestSearch:
         [
             ("kimi-linear-48b-a3b-q4_k_m", (13679, 13679, 5211)),
             ("kimi-linear-48b-a3b-q4_k_m", (15576, 15576)),
-            ("mtp-ds3", (2905, 2905, 1106)),
+            ("mtp-ds3", (1679, 1679, 1106)),
         ],
     )
     def test_an_answer_that_only_the_prompt_graph_allows_gets_less_context(self, name: str, mib: tuple[int, ...],

@@ -13,8 +13,9 @@ from ...records import dataclass, replace
 from ...work.speed import CostModel
 from .. import serving
 from ..evaluate import FULL, Evaluator
-from ..one import ladder as candidates
 from ..one.fit import fit
+from ..one.ladder import may_split_tensors
+from ..one.overrides import describe
 from ..one.solve import MICRO_BATCHES, Search, processor_alone, solve
 
 TYPE_CHECKING = False
@@ -134,7 +135,7 @@ def _rival(evaluator: Evaluator, cost: CostModel, candidate: Candidate) -> Rival
     threads = evaluator.machine.threads
     if threads is not None and params.n_threads is None and clock.on_cpu:
         params = replace(params, n_threads=threads)
-    placement = candidates.describe(params, evaluator.model.hparams.n_layer_all + 1)
+    placement = describe(params, evaluator.model.hparams.n_layer_all + 1)
     device = "none" if params.device == () else ",".join(params.device or ())
     more = {"-sm": params.split_mode, "-dev": device, "-ub": params.n_ubatch,
             "-fa": params.flash_attn}
@@ -157,30 +158,20 @@ def _alternatives(evaluator: Evaluator, cost: CostModel, at: Params, policy: Pol
     for changes in sizes:
         params = replace(at, **changes)
         search = Search(evaluator, params, policy, cost, FULL)
-        if not search.literal:
-            yield "layers", search.split.most(lambda n, p=params: replace(p, n_gpu_layers=n),  # type: ignore[misc]
-                                              search.top)
+        layers, in_ram = search.ladders.layers(params), search.ladders.in_ram(params)
+        if layers is not None:
+            yield "layers", search.split.most(layers)
             yield "none", evaluator.candidate(replace(params, n_gpu_layers=0), FULL)
         if processor_alone(evaluator, at, policy):
             yield "processor", evaluator.candidate(replace(params, device=(), n_gpu_layers=0), FULL)
-        if not at.overrides and policy.strategy != "layers":
-            for kind, make in _in_ram(evaluator, replace(params, n_gpu_layers=search.top)):
-                yield kind, search.split.most(make, evaluator.model.hparams.n_layer_all)
-        if not search.literal and not changes:
+        if in_ram is not None:
+            yield in_ram.kind, search.split.most(in_ram)
+        if layers is not None and not changes:
             yield "fit", fit(evaluator, params, FULL)
-    if candidates.may_split_tensors(evaluator, at):
-        yield "tensor", evaluator.candidate(replace(at, split_mode="tensor", n_gpu_layers=search.top), FULL)
+    if may_split_tensors(evaluator, at):
+        yield "tensor", evaluator.candidate(replace(at, split_mode="tensor", n_gpu_layers=search.ladders.top), FULL)
     if len(devices) > 1 and at.device is None and at.split_mode is None and at.tensor_split is None:
         for device in devices:
             alone = replace(at, device=(device.name,))
             search = Search(evaluator, alone, policy, cost, FULL)
-            yield device.name, evaluator.candidate(replace(alone, n_gpu_layers=search.top), FULL)
-
-
-def _in_ram(evaluator: Evaluator, base: Params) -> Iterator[tuple[str, Any]]:
-    """(kind, the flags by how many layers are spared) of what may lie in RAM of every layer."""
-    n = evaluator.model.hparams.n_layer_all
-    if evaluator.model.hparams.n_expert:
-        yield "experts", lambda spared: candidates.with_experts_on_host(base, n - spared)
-    elif f"blk.{n - 1}.ffn_down.weight" in evaluator.model.tensors:
-        yield "ffn", lambda spared: candidates.with_ffn_on_host(base, n - spared)
+            yield device.name, evaluator.candidate(replace(alone, n_gpu_layers=search.ladders.top), FULL)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from ...flags.params import FIT_PARAMS_MIN_CTX
 from ...records import replace
-from ..evaluate import FULL
+from ..evaluate import FULL, PROMPT
 from .bisection import FIRST_GUESS, largest_count
 from .fit import fit
 
@@ -24,14 +24,19 @@ def layers_alone(evaluator: Evaluator, given: Params) -> Candidate | None:
     if given.n_gpu_layers is not None and given.n_gpu_layers >= 0:
         return launched(evaluator, given)
     everything = evaluator.model.hparams.n_layer_all + 1
-    whole = launched(evaluator, replace(given, n_gpu_layers=everything))
-    if whole is not None and whole.fits:
-        return whole
     n_ctx = given.n_ctx
     if n_ctx is None and given.fit is not False:
         n_ctx = min(given.fit_ctx or FIT_PARAMS_MIN_CTX, max(1, evaluator.model.n_ctx_train))
-    smallest = largest_count(evaluator, lambda n: replace(given, n_gpu_layers=n, n_ctx=n_ctx), everything, FULL,
-                             dict.fromkeys(evaluator.machine.limits, FIRST_GUESS))
+
+    def at(n: int) -> Params:
+        return replace(given, n_gpu_layers=n, n_ctx=n_ctx)
+
+    if evaluator.may_fit(at(everything)):
+        whole = launched(evaluator, replace(given, n_gpu_layers=everything))
+        if whole is not None and whole.fits:
+            return whole
+    # the prompt graph is a lower bound, so that the first that fits from here down is the largest
+    smallest = largest_count(evaluator, at, everything, PROMPT, dict.fromkeys(evaluator.machine.limits, FIRST_GUESS))
     count = 0 if smallest is None else smallest.params.layers_wanted(everything)
     best = launched(evaluator, replace(given, n_gpu_layers=count))
     while count and (best is None or not best.fits):

@@ -1,44 +1,124 @@
-"""Tensor overrides of placements that are partly in RAM: experts, FFN weights, and their words."""
+"""The ladders of a model: launches of one kind, by how much of it is on the GPUs.
+
+    layers     whole layers
+    experts    all layers, with the experts of so many
+    ffn        all layers, with the FFN weights of so many
+    bare       whole layers, none of their experts
+
+What is left is in RAM, of the first layers. The search, several models, comparisons and explanations climb these.
+"""
 
 from __future__ import annotations
 
-from ...backends import HOST, backend, backend_of
+from ...backends import backend
 from ...flags.params import EXPERTS_REGEX, FFN_REGEX
-from ...records import replace
+from ...records import dataclass, replace
+from . import overrides
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from typing import Literal
+
     from ...flags.params import Params
+    from ...flags.policy import Policy
     from ...model import Model
-    from ..evaluate import Candidate, Evaluator
+    from ..evaluate import Evaluator
 
-_BLOCK = "blk\\."
+    Kind = Literal["layers", "experts", "ffn", "bare"]
 
-
-def with_experts_on_host(params: Params, count: int) -> Params:
-    """The flags with the experts of the first `count` layers in system memory: what -ncmoe COUNT says."""
-    rules = tuple((rf"blk\.{i}{EXPERTS_REGEX}", HOST) for i in range(count))
-    return replace(params, overrides=(*params.overrides, *rules))
+ONE_MORE = {EXPERTS_REGEX: "the experts of one layer more", FFN_REGEX: "the FFN weights of one layer more"}
 
 
-def with_all_experts_on_host(params: Params) -> Params:
-    """What -cmoe says."""
-    return replace(params, overrides=(*params.overrides, (EXPERTS_REGEX, HOST)))
+@dataclass(frozen=True)
+class Ladder:
+    """Launches of one kind: with 0 to `top` layers' weights of that kind on the GPUs, and the flags of `base`."""
+
+    kind: Kind
+    base: Params
+    top: int
+
+    def __call__(self, count: int) -> Params:
+        """The launch with so many of them there."""
+        if self.kind == "experts":
+            return overrides.with_experts_on_host(self.base, self.top - count)
+        if self.kind == "ffn":
+            return overrides.with_ffn_on_host(self.base, self.top - count)
+        return replace(self.base, n_gpu_layers=count)
+
+    def with_in_ram(self, count: int) -> Params:
+        """The launch with so many of them in RAM."""
+        return self(self.top - count)
 
 
-def with_ffn_on_host(params: Params, count: int) -> Params:
-    """The flags with the FFN weights of the first `count` layers in system memory: what -ncffn COUNT says."""
-    rules = tuple((rf"blk\.{i}{FFN_REGEX}", HOST) for i in range(count))
-    return replace(params, overrides=(*params.overrides, *rules))
+class Ladders:
+    """The ladders that a model and the flags given for it leave open. `everything`: its layers, the output too; `top`:
+    the most that may be on the GPUs; `literal`: their number was given."""
 
+    def __init__(self, model: Model, given: Params, policy: Policy) -> None:
+        self.given, self.n_layer = given, model.hparams.n_layer_all
+        self.everything = self.n_layer + 1
+        n = given.n_gpu_layers
+        self.literal = n is not None and n != -1
+        self.top = n if n is not None and n >= 0 else self.everything
+        self.whole_layers = policy.strategy == "layers"      # nothing finer is wanted
+        self._experts = bool(model.hparams.n_expert)
+        self._ffn = f"blk.{self.n_layer - 1}.ffn_down.weight" in model.tensors
 
-def with_part_of_experts_on_host(model: Model, params: Params, layer: int) -> list[Params]:
-    """The flags with some of the expert matrices of one layer in system memory: the fewest kept there last."""
-    kinds = [kind for kind in ("up", "gate", "gate_up", "down")
-             if f"blk.{layer}.ffn_{kind}_exps.weight" in model.tensors]
-    rules = [(rf"blk\.{layer}\.ffn_({'|'.join(kinds[kept:])})_(ch|)exps", HOST)
-             for kept in range(len(kinds) - 1, 0, -1)]
-    return [replace(params, overrides=(*params.overrides, rule)) for rule in rules]
+    def layers(self, params: Params) -> Ladder | None:
+        return None if self.literal else Ladder("layers", params, self.everything)
+
+    def in_ram(self, params: Params) -> Ladder | None:
+        """What of every layer may lie in RAM: experts, or the FFN weights of a dense model; None where tensors are
+        placed by the flags, or there is nothing finer than layers."""
+        if self.whole_layers or params.overrides:
+            return None
+        return self._finer(params)
+
+    def _finer(self, params: Params) -> Ladder | None:
+        kind: Kind = "experts" if self._experts else "ffn"
+        return Ladder(kind, self.all_layers(params), self.n_layer) if self._experts or self._ffn else None
+
+    def bare(self, params: Params) -> Ladder | None:
+        """Layers of a mixture, all experts being in RAM."""
+        if self.literal or self.whole_layers or params.overrides or not self._experts:
+            return None
+        return self._bare(params)
+
+    def _bare(self, params: Params) -> Ladder:
+        return Ladder("bare", overrides.with_all_experts_on_host(params), self.everything)
+
+    def all_layers(self, params: Params) -> Params:
+        """As many layers on the GPUs as may be: all, or the given number."""
+        return replace(params, n_gpu_layers=self.top)
+
+    def of(self, found: Params, params: Params) -> tuple[Ladder, int] | None:
+        """The ladder that a launch stands on, for these flags, and its count; None where no number is solved."""
+        solved = found.overrides[len(self.given.overrides):]
+        if self.literal or (not solved and not found.n_gpu_layers):
+            return None
+        count = found.n_gpu_layers or 0
+        if not solved:
+            return Ladder("layers", params, self.everything), count
+        if any(pattern == EXPERTS_REGEX for pattern, _ in solved):
+            return self._bare(params), count
+        finer = self._finer(params)
+        return None if finer is None else (finer, self.n_layer - len(solved))
+
+    def next_step(self, params: Params) -> tuple[str, Params] | None:
+        """The launch with one rung more on the GPUs, and what to call that; None where everything is there already."""
+        solved = params.overrides[len(self.given.overrides):]
+        if solved:
+            pattern = solved[-1][0]
+            layer = "".join(filter(str.isdigit, pattern.partition(".ffn_")[0]))   # blk\\.38\\.ffn_(down)_(ch|)exps
+            names = [text for regex, text in ONE_MORE.items() if pattern.endswith(regex)]
+            return next(iter(names), f"the rest of layer {layer}"), replace(params, overrides=params.overrides[:-1])
+        n = params.n_gpu_layers
+        if n is None or n < 0 or n >= self.everything:
+            return None
+        # A split in exact layer counts would not describe one layer more; shares do
+        kept = self.given.tensor_split is not None or params.split_mode == "tensor"
+        split = params.tensor_split if kept else None
+        return f"layer {n + 1} of {self.everything}", replace(params, n_gpu_layers=n + 1, tensor_split=split)
 
 
 def may_split_tensors(evaluator: Evaluator, given: Params) -> bool:
@@ -50,54 +130,3 @@ def may_split_tensors(evaluator: Evaluator, given: Params) -> bool:
             and given.split_mode is None and given.tensor_split is None and given.device is None
             and given.n_gpu_layers is None and not given.overrides and given.flash_attn != "off"
             and evaluator.estimator.model.row.split_tensor and evaluator.estimator.rules.splits_tensors)
-
-
-def overrides_rpc(candidate: Candidate) -> bool:
-    """Whether tensors are sent to an RPC server: its buffers have names that only llama.cpp knows."""
-    return any(backend_of(buffer).remote for _, buffer in candidate.params.overrides)
-
-
-def describe(params: Params, everything: int) -> str:
-    """Where the layers are, in words."""
-    n = 0 if params.device == () else params.layers_wanted(everything)
-    text = f"{n} of {everything} layers on the GPU"
-    on_host = [pattern for pattern, buffer in params.overrides if buffer == HOST]
-    experts = [pattern for pattern in on_host if "exps" in pattern]
-    ffn = [pattern for pattern in on_host if pattern.endswith(FFN_REGEX)]
-    if EXPERTS_REGEX in experts:
-        text += ", all experts in RAM"
-    elif experts:
-        text += f", experts of {sum(map(_layers, experts))} layers in RAM"
-    if ffn:
-        text += f", FFN weights of {sum(map(_layers, ffn))} layers in RAM"
-    others = len(params.overrides) - len(experts) - len(ffn)
-    if others:
-        text += f", {others} more tensor {'rule' if others == 1 else 'rules'}"
-    return text
-
-
-def merged(rules: tuple[tuple[str, str], ...],
-           own: tuple[str, ...] = (EXPERTS_REGEX, FFN_REGEX)) -> tuple[tuple[str, str], ...]:
-    """The same tensor rules in fewer words: neighbours that differ in the layer alone become one. Those that llama.cpp
-    has a flag of its own for (-ncmoe, -ncffn) stay: `own`."""
-    found: list[tuple[list[str], str, str]] = []
-    for pattern, buffer in rules:
-        layer, dot, rest = pattern.removeprefix(_BLOCK).partition("\\.")
-        one = pattern.startswith(_BLOCK) and layer.isdigit() and dot and dot + rest not in own
-        if one and found and found[-1][0] and found[-1][1:] == (rest, buffer):
-            found[-1][0].append(layer)
-        else:
-            found.append(([layer], rest, buffer) if one else ([], pattern, buffer))
-    return tuple((_pattern(layers, rest), buffer) for layers, rest, buffer in found)
-
-
-def _pattern(layers: list[str], rest: str) -> str:
-    if not layers:
-        return rest
-    block = layers[0] if len(layers) == 1 else f"({'|'.join(layers)})"
-    return rf"{_BLOCK}{block}\.{rest}"
-
-
-def _layers(pattern: str) -> int:
-    """How many layers a rule made by `merged` is about."""
-    return pattern.partition(")")[0].count("|") + 1 if pattern.startswith(_BLOCK + "(") else 1

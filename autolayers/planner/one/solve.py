@@ -15,9 +15,10 @@ from ...garbage import without_gc
 from ...records import dataclass, lazy, replace
 from ...work.speed import CostModel
 from ..evaluate import FIT, FULL, PROMPT
-from . import ladder as candidates
+from . import overrides
 from .bisection import largest_context, last
 from .fit import fit, fit_estimated, fit_with_overheads
+from .ladder import Ladders
 from .slice_shares import choices
 from .split import TensorSplit, is_free
 
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from ...flags.policy import Policy
     from ...model import Model
     from ..evaluate import Candidate, Evaluator, Fidelity
+    from .ladder import Ladder
 
 MICRO_BATCHES = (2048, 4096, 1024)
 BATCH_GAIN = 1.03     # a larger micro-batch must make the request this much faster: it takes layers off the GPU
@@ -158,10 +160,7 @@ class Search:
                  fidelity: Fidelity) -> None:
         self.evaluator, self.given, self.policy, self.cost, self.fidelity = evaluator, given, policy, cost, fidelity
         self.model = evaluator.model
-        self.everything = self.model.hparams.n_layer_all + 1
-        n = given.n_gpu_layers
-        self.literal = n is not None and n != -1                 # -ngl was given
-        self.top = n if n is not None and n >= 0 else self.everything
+        self.ladders = Ladders(self.model, given, policy)
         self.contexts = contexts(self.model, given, policy)
 
     @lazy
@@ -187,11 +186,11 @@ class Search:
 
     def _solve(self, params: Params) -> Candidate | None:
         if not self.evaluator.machine.devices or params.device == ():
-            layers = params.n_gpu_layers if self.literal else 0
+            layers = params.n_gpu_layers if self.ladders.literal else 0
             return self.grow_context(lambda n: replace(params, n_ctx=n, n_gpu_layers=layers))
-        if self.literal and self.policy.strategy is None:
+        if self.ladders.literal and self.policy.strategy is None:
             return self._literal(params)
-        if not self.literal and not self.evaluator.usable(params):
+        if not self.ladders.literal and not self.evaluator.usable(params):
             return self.evaluator.candidate(replace(params, n_ctx=self.contexts.least, n_gpu_layers=0), self.fidelity)
         found = self._fully_offloaded(params)
         if found is not None:
@@ -223,7 +222,7 @@ class Search:
     def fully_offloaded(self, candidate: Candidate) -> bool:
         """All layers are on devices, no weight was sent to the host, and no attention falls to the CPU."""
         n, overrides = candidate.params.n_gpu_layers, candidate.params.overrides
-        return n is not None and (n >= self.top or n == -2) and len(overrides) == len(self.given.overrides) \
+        return n is not None and (n >= self.ladders.top or n == -2) and len(overrides) == len(self.given.overrides) \
             and not self.cost.attends_on_cpu(candidate)
 
     # --- context
@@ -316,27 +315,11 @@ class Search:
         """Whether a larger context may cost CONTEXT_PRICE: nothing given says which is enough."""
         return self.policy.n_ctx_min is None and self.policy.strategy != "layers"
 
-    def _kind(self, found: Candidate, params: Params) -> tuple[Callable[[int], Params], int, int] | None:
-        """These flags with placements of the kind that `found` is of, by the number of layers that are (all) on the
-        GPUs; the largest number, and that of `found`. None where no number is solved."""
-        n_layer, solved = self.model.hparams.n_layer_all, found.params.overrides[len(self.given.overrides):]
-        n_gpu_layers = found.params.n_gpu_layers or 0
-        if self.literal or (not solved and not n_gpu_layers):
-            return None
-        if not solved:
-            return lambda n: replace(params, n_gpu_layers=n), self.everything, n_gpu_layers
-        if any(pattern == EXPERTS_REGEX for pattern, _ in solved):
-            bare = candidates.with_all_experts_on_host(params)
-            return lambda n: replace(bare, n_gpu_layers=n), self.everything, n_gpu_layers
-        base = replace(params, n_gpu_layers=self.top)
-        spill = candidates.with_experts_on_host if self.model.hparams.n_expert else candidates.with_ffn_on_host
-        return lambda spared: spill(base, n_layer - spared), n_layer, n_layer - len(solved)
-
     def _promise(self, found: Candidate, params: Params) -> float:
         """Seconds of the request with the best placement of these flags of the kind that `found` is of, by what was
         measured so far: graph buffers that are not known yet are taken to be no larger."""
-        kind, use = self._kind(found, params), found.breakdown
-        shape = replace(params, n_gpu_layers=found.params.n_gpu_layers) if kind is None else self.split.promising(*kind)
+        rung, use = self.ladders.of(found.params, params), found.breakdown
+        shape = replace(params, n_gpu_layers=found.params.n_gpu_layers) if rung is None else self.split.promising(*rung)
         if shape is None:
             return float("inf")
         n_ctx = params.n_ctx or use.n_ctx
@@ -346,20 +329,18 @@ class Search:
 
     def _alike(self, found: Candidate, params: Params) -> Candidate | None:
         """The best placement of these flags of the kind that `found` is of."""
-        kind = self._kind(found, params)
-        if kind is None:
+        rung = self.ladders.of(found.params, params)
+        if rung is None:
             return self.evaluator.candidate(replace(params, n_gpu_layers=found.params.n_gpu_layers), self.fidelity)
-        make, top, _ = kind
-        alike = self.split.most(make, top)
+        alike = self.split.most(rung[0])
         if alike is None or not self.model.hparams.n_expert:
             return alike
-        return self.cost.fastest([alike, *self._part_of_experts(replace(params, n_gpu_layers=self.top), alike)])
+        return self.cost.fastest([alike, *self._part_of_experts(self.ladders.all_layers(params), alike)])
 
     # --- fully offloaded
 
     def _all_layers(self, params: Params, n_ctx: int | None) -> Params:
-        """As many layers on the GPUs as may be: all, or the given number."""
-        return replace(params, n_ctx=n_ctx, n_gpu_layers=self.top)
+        return self.ladders.all_layers(replace(params, n_ctx=n_ctx))
 
     def _fully_offloaded(self, params: Params) -> Candidate | None:
         span = self.contexts
@@ -418,21 +399,21 @@ class Search:
         at = replace(params, n_ctx=n_ctx)
         found: list[Candidate] = []
         finer = self.policy.strategy != "layers" and not params.overrides
-        if finer and self.model.hparams.n_expert:
-            found += self._experts(at)
-        layers = None if self.literal or self._whole_layers_dominated(at, found) else \
-            self.split.most(lambda n: replace(at, n_gpu_layers=n), self.everything)
+        in_ram = self.ladders.in_ram(at)
+        if in_ram is not None and in_ram.kind == "experts":
+            found += self._experts(at, in_ram)
+        ladder = self.ladders.layers(at)
+        layers = None if ladder is None or self._whole_layers_dominated(ladder, found) else self.split.most(ladder)
         if layers is not None:
             found.insert(0, layers)
-        if finer:
-            if not self.model.hparams.n_expert:
-                found += self._feed_forward(at, layers)
-            if not self.literal and not self._fit_is_covered(layers):
-                found += self._fit_candidates(at, found)
+        if in_ram is not None and in_ram.kind == "ffn":
+            found += self._feed_forward(in_ram, layers)
+        if finer and not self.ladders.literal and not self._fit_is_covered(layers):
+            found += self._fit_candidates(at, found)
         fitting = [candidate for candidate in found if candidate.fits]
         if fitting:
             return self._or_none(at, self.cost.fastest(fitting))
-        if self.literal:
+        if self.ladders.literal:
             return self.evaluator.candidate(at, self.fidelity)
         return self.least_bad(found, at if finer else None) or \
             self.evaluator.candidate(replace(at, n_gpu_layers=0), self.fidelity)
@@ -450,7 +431,7 @@ class Search:
     def _or_none(self, params: Params, best: Candidate) -> Candidate:
         """The best launch, or one with no layer on the GPUs where that is faster: of small models, whose layers cost
         more kernels than bytes."""
-        if self.literal or best.params.n_gpu_layers == 0:
+        if self.ladders.literal or best.params.n_gpu_layers == 0:
             return best
         bare = replace(params, n_gpu_layers=0)
         if self.cost.predict(bare, best.breakdown).request >= self.cost.speed(best).request:
@@ -458,7 +439,7 @@ class Search:
         candidate = self.evaluator.candidate(bare, self.fidelity)
         return best if candidate is None or not candidate.fits else self.cost.fastest([best, candidate])
 
-    def _whole_layers_dominated(self, params: Params, found: list[Candidate]) -> bool:
+    def _whole_layers_dominated(self, ladder: Ladder, found: list[Candidate]) -> bool:
         """Whether an optimistic bound for whole-layer offload (half of the overheads) is already slower than the best
         candidate."""
         fitting = [candidate for candidate in found if candidate.fits]
@@ -468,11 +449,10 @@ class Search:
         space = sum(limits.values()) - sum(fitting[0].overheads(limits).values()) // 2
 
         def possible(count: int) -> bool:
-            static = self.evaluator.static(replace(params, n_gpu_layers=count))
+            static = self.evaluator.static(ladder(count))
             return static is not None and sum(usage.total for usage in static.devices.values()) <= space
 
-        count = last(0, self.everything, possible)
-        bound = self.cost.predict(replace(params, n_gpu_layers=count), fitting[0].breakdown)
+        bound = self.cost.predict(ladder(last(0, ladder.top, possible)), fitting[0].breakdown)
         # llama.cpp's own split, which is predicted here, need not be the fastest
         alike = len({self.cost.devices[name] for name in fitting[0].spare}) == 1
         best = self.cost.speed(self.cost.fastest(fitting)).request
@@ -494,7 +474,7 @@ class Search:
                 if self.cost.predict(shape, best.breakdown).request * gain >= self.cost.speed(best).request:
                     return None
             candidate = self.evaluator.candidate(shape, self.fidelity)
-            if candidate is not None and candidate.fits and not candidates.overrides_rpc(candidate):
+            if candidate is not None and candidate.fits and not overrides.overrides_rpc(candidate):
                 found.append(candidate)
                 fitting.append(candidate)
             return candidate
@@ -528,18 +508,14 @@ class Search:
         device = next(device for device in self.evaluator.machine.devices if device.name == name)
         return sum(size for _, size in parts) + device.free - self.evaluator.machine.limits[name] <= target
 
-    def _experts(self, params: Params) -> list[Candidate]:
+    def _experts(self, params: Params, ladder: Ladder) -> list[Candidate]:
         """The experts of as few leading layers as possible in RAM, then part of one more layer's back on the GPU."""
-        n_layer = self.model.hparams.n_layer_all
-        base = replace(params, n_gpu_layers=self.top)
-        found = self.split.most(lambda spared: candidates.with_experts_on_host(base, n_layer - spared), n_layer)
+        found = self.split.most(ladder)
         if found is None:
-            if self.literal:
-                return []
-            bare = candidates.with_all_experts_on_host(params)
-            less = self.split.most(lambda n: replace(bare, n_gpu_layers=n), self.everything)
+            bare = self.ladders.bare(params)
+            less = None if bare is None else self.split.most(bare)
             return [] if less is None else [less]
-        return [found, *self._part_of_experts(base, found)]
+        return [found, *self._part_of_experts(ladder.base, found)]
 
     def _part_of_experts(self, base: Params, found: Candidate) -> list[Candidate]:
         """`found` with as many matrices as fit of the last layer whose experts are in RAM back on the GPU."""
@@ -547,8 +523,8 @@ class Search:
         count = len(rules)
         if not rules or rules[0][0] == EXPERTS_REGEX:
             return []
-        shape = replace(candidates.with_experts_on_host(base, count - 1), tensor_split=found.params.tensor_split)
-        for params in candidates.with_part_of_experts_on_host(self.model, shape, count - 1):
+        shape = replace(overrides.with_experts_on_host(base, count - 1), tensor_split=found.params.tensor_split)
+        for params in overrides.with_part_of_experts_on_host(self.model, shape, count - 1):
             use = self.evaluator.static(params)
             if use is None or any(use.devices[name].model - found.breakdown.devices[name].model > spare
                                   for name, spare in found.spare.items()):
@@ -558,17 +534,9 @@ class Search:
                 return [candidate]
         return []
 
-    def _feed_forward(self, params: Params, layers: Candidate | None) -> list[Candidate]:
+    def _feed_forward(self, ladder: Ladder, layers: Candidate | None) -> list[Candidate]:
         """FFN weights of the leading layers in RAM, attention and cache of all layers on the GPU."""
-        n_layer = self.model.hparams.n_layer_all
-        if f"blk.{n_layer - 1}.ffn_down.weight" not in self.model.tensors:
-            return []
-        base = replace(params, n_gpu_layers=self.top)
-
-        def make(spared: int) -> Params:
-            return candidates.with_ffn_on_host(base, n_layer - spared)
-
-        found = self.split.most(make, n_layer)
+        found = self.split.most(ladder)
         if found is None:
             return []
         # The riskier placement must be faster by more than comparisons of its kind are off

@@ -10,11 +10,12 @@ from .partition import best_partition, even_partition
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Mapping
 
     from ...flags.params import Params
     from ...work.speed import CostModel
     from ..evaluate import Candidate, Evaluator, Fidelity
+    from .ladder import Ladder
 
 
 class TensorSplit:
@@ -57,9 +58,10 @@ class TensorSplit:
         fitting = [candidate for candidate in (default, found) if candidate is not None and _fits(candidate, ram)]
         return self.cost.fastest(fitting) if fitting else None
 
-    def most(self, make: Callable[[int], Params], top: int) -> Candidate | None:
-        """The launch with the largest count in 0..top that fits on the devices, with the best split where there is one
-        to choose."""
+    def most(self, make: Ladder) -> Candidate | None:
+        """The launch with the largest count that fits on the devices, with the best split where there is one to
+        choose."""
+        top = make.top
         if not is_free(self.evaluator, make(top)):
             return self._kept(largest_count(self.evaluator, make, top, self.fidelity, self.overheads(make(top))),
                               ram=False)
@@ -80,16 +82,16 @@ class TensorSplit:
             steps += 1
         return best
 
-    def promising(self, make: Callable[[int], Params], top: int, near: int) -> Params | None:
-        """The launch with the largest count in 0..top, perhaps `near`, that should fit by the overheads measured so
-        far; None where none should. Nothing is measured."""
+    def promising(self, make: Ladder, near: int) -> Params | None:
+        """The launch with the largest count, perhaps `near`, that should fit by the overheads measured so far; None
+        where none should. Nothing is measured."""
         found: dict[int, Params | None] = {-1: None}
 
         def fits(count: int) -> bool:
             found[count] = self._should_fit(make(count))
             return found[count] is not None
 
-        return found[last(-1, top, fits, near)]
+        return found[last(-1, make.top, fits, near)]
 
     def _should_fit(self, params: Params) -> Params | None:
         """These flags, with a split where there is one to choose, if they should fit."""

@@ -17,8 +17,8 @@ from ...records import lazy, replace
 from ...work.speed import CostModel
 from .. import serving
 from ..evaluate import FULL, Evaluator
-from ..one import ladder as candidates
 from ..one.bisection import last
+from ..one.ladder import Ladders
 from ..one.solve import contexts
 from ..one.split import TensorSplit, is_free
 from .assign import Choice, Option
@@ -34,9 +34,9 @@ if TYPE_CHECKING:
     from ...memory.estimate import Known
     from ...model import Model
     from ..evaluate import Candidate
+    from ..one.ladder import Ladder
 
     Home = tuple[str, ...] | None
-    Ladder = Callable[[int], Params]     # the launch with so many layers' weights in RAM
 
 CUT = 1.01                # what each more device adds to the price of a model that fits on one
 FEW = 16                  # numbers of layers in RAM that are looked at first
@@ -55,10 +55,7 @@ class Launches:
         self.read, self.given, self.policy, self.machine, self.companions = read, given, policy, machine, companions
         self.known: Known = {} if known is None else known
         self.params = replace(given, n_ctx=contexts(self.evaluator.model, given, policy).least)
-        self.everything = self.evaluator.model.hparams.n_layer_all + 1
-        n = given.n_gpu_layers
-        self.literal = n is not None and n != -1
-        self.top = n if n is not None and n >= 0 else self.everything
+        self.ladders = Ladders(self.evaluator.model, given, policy)
         self.few = FEW
         self._options: dict[Params, Option | None] = {}
         self._overheads: dict[object, tuple[dict[str, int], int]] = {}     # by devices and micro-batch
@@ -86,7 +83,7 @@ class Launches:
     @lazy
     def homes(self) -> list[Home]:
         """The devices that all of it may be on, one by one; as given, where the flags leave nothing to choose."""
-        if not is_free(self.evaluator, self.params) or self.top == 0:
+        if not is_free(self.evaluator, self.params) or self.ladders.top == 0:
             return [self.params.device]
         return [(name,) for name in self.evaluator.device_names(self.params)]
 
@@ -133,12 +130,12 @@ class Launches:
         return self._options[params]
 
     def _at(self, home: Home) -> Params:
-        return replace(self.params, device=home, n_gpu_layers=self.top)
+        return replace(self.params, device=home, n_gpu_layers=self.ladders.top)
 
     def _measured(self, found: Candidate, limits: Mapping[str, int]) -> Option:
         takes = {name: limits[name] - left for name, left in found.spare.items()}
         seconds, params = self.cost.speed(found).request, found.params
-        whole = params.layers_wanted(self.everything) == min(self.top, self.everything) \
+        whole = params.layers_wanted(self.ladders.everything) == min(self.ladders.top, self.ladders.everything) \
             and len(params.overrides) == len(self.given.overrides)
         return Option(params, takes, self._ram(found), seconds, self._price(seconds, len(takes)), whole)
 
@@ -153,35 +150,25 @@ class Launches:
         """Launches on one device with some or all weights in RAM; those near to `like` too."""
         ladders = self._ladders(replace(self.params, device=home))
         if home not in self._numbers:
-            self._numbers[home] = [{*range(1, count, max(1, count // self.few)), count} for _, count in ladders]
+            self._numbers[home] = [{*range(1, ladder.top, max(1, ladder.top // self.few)), ladder.top}
+                                   for ladder in ladders]
         found = []
-        for (ladder, count), numbers in zip(ladders, self._numbers[home], strict=True):
+        for ladder, numbers in zip(ladders, self._numbers[home], strict=True):
             for number in sorted(numbers) if like is not None else ():
-                if ladder(number) == like:
-                    step = max(1, count // self.few)
-                    numbers.update(range(max(1, number - step + 1), min(count, number + step - 1) + 1))
-            found += [self._estimated(ladder(number)) for number in sorted(numbers)]
+                if ladder.with_in_ram(number) == like:
+                    step = max(1, ladder.top // self.few)
+                    numbers.update(range(max(1, number - step + 1), min(ladder.top, number + step - 1) + 1))
+            found += [self._estimated(ladder.with_in_ram(number)) for number in sorted(numbers)]
         return [option for option in found if option is not None]
 
-    def _ladders(self, base: Params) -> list[tuple[Ladder, int]]:
-        """For each way of keeping weights in RAM: the launch with so many layers' there, and their largest number."""
-        n_layer, top, everything = self.evaluator.model.hparams.n_layer_all, self.top, self.everything
-        if self.literal and self.policy.strategy is None:
+    def _ladders(self, base: Params) -> list[Ladder]:
+        """The ways of keeping weights in RAM."""
+        if self.ladders.literal and self.policy.strategy is None:
             return []
-        found: list[tuple[Ladder, int]] = []
-        finer = self.policy.strategy != "layers" and not base.overrides
-        moe = bool(self.evaluator.model.hparams.n_expert)
+        found = []
         for like in self._batches(base):
-            at = replace(like, n_gpu_layers=top)
-            if finer and moe:
-                found.append((lambda n, at=at: candidates.with_experts_on_host(at, n), n_layer))  # type: ignore[misc]
-                like = candidates.with_all_experts_on_host(like)
-            elif finer and f"blk.{n_layer - 1}.ffn_down.weight" in self.evaluator.model.tensors:
-                found.append((lambda n, at=at: candidates.with_ffn_on_host(at, n), n_layer))  # type: ignore[misc]
-            if not self.literal:
-                found.append((lambda n, at=like: replace(at, n_gpu_layers=everything - n),  # type: ignore[misc]
-                              everything))
-        return found
+            found += [self.ladders.in_ram(like), self.ladders.bare(like) or self.ladders.layers(like)]
+        return [ladder for ladder in found if ladder is not None]
 
     def _batches(self, base: Params) -> list[Params]:
         """The flags, and with a larger micro-batch where that is left open."""
@@ -244,7 +231,7 @@ class Launches:
 
     def _missing(self, left: Mapping[str, int]) -> int:
         """Bytes of weights and caches that these devices have no memory for."""
-        static = self.evaluator.static(replace(self.params, n_gpu_layers=self.top))
+        static = self.evaluator.static(replace(self.params, n_gpu_layers=self.ladders.top))
         size = sum(usage.total for usage in static.devices.values()) if static else 0
         return max(0, size - sum(left.values()))
 
@@ -277,7 +264,7 @@ class Launches:
     def _cut(self, names: tuple[str, ...], left: Mapping[str, int], ram: int | None) -> Option | None:
         every = self.given.device if names == tuple(self.evaluator.device_names(self.params)) else names
         base = replace(self.params, device=every)
-        everything = replace(base, n_gpu_layers=self.top)
+        everything = replace(base, n_gpu_layers=self.ladders.top)
         split = TensorSplit(self.evaluator.with_limits(dict(left)), self.cost, FULL)
         if not self._split_overheads:
             found = split.best(everything, default_first=False)
@@ -290,11 +277,15 @@ class Launches:
         if option is not None:
             return option
         best: Option | None = None
-        for ladder, count in self._ladders(base):
-            most = last(0, count, lambda spared, ladder=ladder, count=count:  # type: ignore[misc]
-                        split.partition(ladder(count - spared), self._of_split(ladder(1))) is not None)
-            for number in range(max(1, count - most), min(count, count - most + _TRIES) + 1):
-                option = self._laid_out(split, ladder(number), left, ram)
+        for ladder in self._ladders(base):
+            overheads = self._of_split(ladder.base)
+
+            def fits(count: int, ladder: Ladder = ladder, overheads: dict[str, int] = overheads) -> bool:
+                return split.partition(ladder(count), overheads) is not None
+
+            fewest = max(1, ladder.top - last(0, ladder.top, fits))
+            for number in range(fewest, min(ladder.top, fewest + _TRIES) + 1):
+                option = self._laid_out(split, ladder.with_in_ram(number), left, ram)
                 if option is not None:
                     best = option if best is None or option.price < best.price else best
                     break
@@ -319,7 +310,7 @@ class Launches:
                 takes = {name: static.devices[name].total + overheads.get(name, 0)
                          for name in self.evaluator.device_names(shape)}
                 seconds = self.cost.predict(shape, static).request
-                whole = len(params.overrides) == len(self.given.overrides) and params.n_gpu_layers == self.top
+                whole = len(params.overrides) == len(self.given.overrides) and params.n_gpu_layers == self.ladders.top
                 return Option(shape, takes, self.evaluator.in_ram(static), seconds,
                               self._price(seconds, len(takes)), whole, False)
             option = self._options[shape]

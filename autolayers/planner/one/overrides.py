@@ -1,0 +1,92 @@
+"""Tensor overrides that keep experts or FFN weights in RAM, and their words."""
+
+from __future__ import annotations
+
+from ...backends import HOST, backend_of
+from ...flags.params import EXPERTS_REGEX, FFN_REGEX
+from ...records import replace
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from ...flags.params import Params
+    from ...model import Model
+    from ..evaluate import Candidate
+
+_BLOCK = "blk\\."
+
+
+def with_experts_on_host(params: Params, count: int) -> Params:
+    """The flags with the experts of the first `count` layers in system memory: what -ncmoe COUNT says."""
+    rules = tuple((rf"blk\.{i}{EXPERTS_REGEX}", HOST) for i in range(count))
+    return replace(params, overrides=(*params.overrides, *rules))
+
+
+def with_all_experts_on_host(params: Params) -> Params:
+    """What -cmoe says."""
+    return replace(params, overrides=(*params.overrides, (EXPERTS_REGEX, HOST)))
+
+
+def with_ffn_on_host(params: Params, count: int) -> Params:
+    """The flags with the FFN weights of the first `count` layers in system memory: what -ncffn COUNT says."""
+    rules = tuple((rf"blk\.{i}{FFN_REGEX}", HOST) for i in range(count))
+    return replace(params, overrides=(*params.overrides, *rules))
+
+
+def with_part_of_experts_on_host(model: Model, params: Params, layer: int) -> list[Params]:
+    """The flags with some of the expert matrices of one layer in system memory: the fewest kept there last."""
+    kinds = [kind for kind in ("up", "gate", "gate_up", "down")
+             if f"blk.{layer}.ffn_{kind}_exps.weight" in model.tensors]
+    rules = [(rf"blk\.{layer}\.ffn_({'|'.join(kinds[kept:])})_(ch|)exps", HOST)
+             for kept in range(len(kinds) - 1, 0, -1)]
+    return [replace(params, overrides=(*params.overrides, rule)) for rule in rules]
+
+
+def overrides_rpc(candidate: Candidate) -> bool:
+    """Whether tensors are sent to an RPC server: its buffers have names that only llama.cpp knows."""
+    return any(backend_of(buffer).remote for _, buffer in candidate.params.overrides)
+
+
+def describe(params: Params, everything: int) -> str:
+    """Where the layers are, in words."""
+    n = 0 if params.device == () else params.layers_wanted(everything)
+    text = f"{n} of {everything} layers on the GPU"
+    on_host = [pattern for pattern, buffer in params.overrides if buffer == HOST]
+    experts = [pattern for pattern in on_host if "exps" in pattern]
+    ffn = [pattern for pattern in on_host if pattern.endswith(FFN_REGEX)]
+    if EXPERTS_REGEX in experts:
+        text += ", all experts in RAM"
+    elif experts:
+        text += f", experts of {sum(map(_layers, experts))} layers in RAM"
+    if ffn:
+        text += f", FFN weights of {sum(map(_layers, ffn))} layers in RAM"
+    others = len(params.overrides) - len(experts) - len(ffn)
+    if others:
+        text += f", {others} more tensor {'rule' if others == 1 else 'rules'}"
+    return text
+
+
+def merged(rules: tuple[tuple[str, str], ...],
+           own: tuple[str, ...] = (EXPERTS_REGEX, FFN_REGEX)) -> tuple[tuple[str, str], ...]:
+    """The same tensor rules in fewer words: neighbours that differ in the layer alone become one. Those that llama.cpp
+    has a flag of its own for (-ncmoe, -ncffn) stay: `own`."""
+    found: list[tuple[list[str], str, str]] = []
+    for pattern, buffer in rules:
+        layer, dot, rest = pattern.removeprefix(_BLOCK).partition("\\.")
+        one = pattern.startswith(_BLOCK) and layer.isdigit() and dot and dot + rest not in own
+        if one and found and found[-1][0] and found[-1][1:] == (rest, buffer):
+            found[-1][0].append(layer)
+        else:
+            found.append(([layer], rest, buffer) if one else ([], pattern, buffer))
+    return tuple((_pattern(layers, rest), buffer) for layers, rest, buffer in found)
+
+
+def _pattern(layers: list[str], rest: str) -> str:
+    if not layers:
+        return rest
+    block = layers[0] if len(layers) == 1 else f"({'|'.join(layers)})"
+    return rf"{_BLOCK}{block}\.{rest}"
+
+
+def _layers(pattern: str) -> int:
+    """How many layers a rule made by `merged` is about."""
+    return pattern.partition(")")[0].count("|") + 1 if pattern.startswith(_BLOCK + "(") else 1
