@@ -9,7 +9,7 @@ so sizes are an upper bound.
 
 from __future__ import annotations
 
-from ..builds import NEWEST_RULES
+from ..builds import NEWEST_RULES, Rules
 from ..ggml.tensor import Tensor, block_size
 from ..records import replace
 from .backend import HYPER_CONNECTIONS, OFFLOAD_MIN_BATCH, SIZE, is_part_of
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Mapping
     from typing import Any
 
-    from ..builds import Rules
+    from ..builds import Rule
     from ..machine import Device
 
 _UNARY = frozenset((
@@ -47,7 +47,7 @@ _SOLVE_TRI = 64                  # SYCL_SOLVE_TRI_MAX_N and _K
 class Sycl(CudaBuffers):
     name = "SYCL"
     host_buffer = "SYCL_Host"
-    added: Mapping[str, str] = dict.fromkeys(("LIGHTNING_INDEXER", *HYPER_CONNECTIONS), "sycl_indexer")
+    added: Mapping[str, Rule] = dict.fromkeys(("LIGHTNING_INDEXER", *HYPER_CONNECTIONS), Rules.sycl_indexer)
     modelled = True
     offload_min_batch = OFFLOAD_MIN_BATCH
     free_is_total = True               # without Level Zero's Sysman

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Literal
 
+    from ..builds import Rule
     from .llm import Activation, Gate, Norm
 
     Select = Literal["attention", "norm", "late", "last", ""]
@@ -79,7 +80,7 @@ class Decoder:
     # while an MTP block reads all rows after the last layer (late) or the last norm (last), which makes the hidden
     # state there an output too
     select: Select = "attention"
-    select_before: tuple[tuple[str, Select], ...] = ()   # (rule, where builds without it picked them), oldest first
+    select_before: tuple[tuple[Rule, Select], ...] = ()   # (rule, where builds without it picked them), oldest first
     keeps_last: bool = False             # the last layer's result is an output, where rows are picked early
     final_norm: str | None = "output_norm"
     final_cap: bool | None = False       # logits are capped; None: if the key is set
@@ -101,7 +102,7 @@ class Decoder:
 
     def build(self, llm: Llm) -> Tensor | None:
         g, hp = llm.graph, llm.hparams
-        before = next((select for rule, select in self.select_before if not getattr(llm.rules, rule)), None)
+        before = next((select for rule, select in self.select_before if not llm.rules.has(rule)), None)
         if before is not None:
             return replace(self, select=before, select_before=()).build(llm)
         llm.attn_soft_cap = self.soft_cap

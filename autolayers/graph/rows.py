@@ -5,6 +5,7 @@ A row mirrors build_arch_graph of the architecture's file in llama.cpp's src/mod
 
 from __future__ import annotations
 
+from ..builds import Rules
 from ..model.hparams import Hparams
 from ..records import replace
 from .decoder import Decoder, Encoder, Gated
@@ -132,7 +133,7 @@ BUILDERS = {
     "exaone-moe": Decoder(qk_norm="head", rope=_slides, rope_factors=True, moe=Routing(), shexp="add", wo_bias=False),
     "glm4moe": Decoder(qk_norm="head", ffn_norm="post_attention_norm", moe=Routing(), shexp="add", wo_bias=False),
     "gpt-oss": Decoder(ffn_norm="post_attention_norm", sinks=True, select="late",
-                       select_before=(("gpt_oss_late_rows", "attention"),),
+                       select_before=((Rules.gpt_oss_late_rows, "attention"),),
                        moe=Routing("softmax_weight", norm_w=False, w_scale=0.0, act="swiglu_oai", probs_b=None)),
     "hunyuan-moe": replace(_HUNYUAN, moe=_SOFTMAX, shexp="add", shexp_first=True),
     "hy_v3": Decoder(rope_factors=True, qk_norm="head", select="last", ffn_scales=True, moe=Routing(scales=True),

@@ -169,7 +169,7 @@ def _refuse_aborts(model: Model, context: Context) -> None:
     pooled_mean = hp.pooling_type_cls == POOLING_TYPES.index("mean")
     mean = context.pooling == "mean" or (context.pooling == "rank" and pooled_mean)
     # a prompt of one sequence is reserved too, and attention divides its tokens by the streams of all slots
-    alone = bool(row.even_slots) and not context.kv_unified and getattr(context.rules, row.even_slots) \
+    alone = row.even_slots is not None and not context.kv_unified and context.rules.has(row.even_slots) \
         and any(not hp.is_recr(il) for il in range(hp.n_layer - 1))
     if uneven and (alone or (context.embeddings and mean)):
         what = "mean pooling" if context.embeddings and mean else f"{row.name} without --kv-unified"

@@ -450,7 +450,7 @@ def created_tensors(model: Model, load_mtp: bool, rules: Rules = NEWEST_RULES) -
 
 def _loads_mtp(row: Architecture, load_mtp: bool, rules: Rules) -> bool:
     """Whether MTP blocks are loaded: to draft with, or by builds that have them and load them always."""
-    return load_mtp or bool(row.mtp_whole and not rules.lacks(row.mtp_after) and not getattr(rules, row.mtp_whole))
+    return load_mtp or bool(row.mtp_whole and not rules.lacks(row.mtp_after) and not rules.has(row.mtp_whole))
 
 
 def _rope_users(model: Model) -> list[int]:

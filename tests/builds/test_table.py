@@ -22,6 +22,14 @@ def test_rows() -> None:
         assert row.clause and "\n" not in row.clause and (not row.pull or row.pull.startswith("#")), row.name
 
 
+def test_every_rule_is_read_by_its_name() -> None:
+    """As an attribute, of which a type checker finds typos: `rules.name`, or `Rules.name` in a row of another table."""
+    paths = (ROOT / "autolayers").rglob("*.py")
+    read = {node.attr for path in paths for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+            if isinstance(node, ast.Attribute)}
+    assert {row.name for row in Rules.rows()} <= read
+
+
 class Few(RuleSet):
     came = Rule("graph", 200, "", "came", after=190)
     went = Rule("graph", 100, "", "came and went", last=300, until=310)
@@ -35,6 +43,7 @@ def test_dates(number: int, came: bool, went: bool, doubts: list[str]) -> None:
     few = Few(number)
     for _ in "twice":
         assert (few.came, few.went, [row.name for row in few.doubts]) == (came, went, doubts)
+    assert (Few(number).has(Few.came), few.has(Few.went), Few.came.name) == (came, went, "came")
 
 
 @pytest.mark.parametrize("number", [1, 4000, OLDEST_EXACT - 1, NEWEST + 1, 99999])

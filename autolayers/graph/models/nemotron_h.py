@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+from ...builds import Rules
 from ...ggml.tensor import Tensor
 from ..llm import AttnInput, Llm, Routing
 from .mamba import Mamba2
@@ -40,6 +41,6 @@ class NemotronH(Mamba2):
 
 
 _ROUTING = Routing("sigmoid", act="relu_sqr", gate=None, gate_up=None, biases=False, scales=True)
-_ROW = NemotronH(inp_pos=False, select="last", select_before=(("nemotron_last_rows", "attention"),))
+_ROW = NemotronH(inp_pos=False, select="last", select_before=((Rules.nemotron_last_rows, "attention"),))
 
 BUILDERS = {"nemotron_h": _ROW, "nemotron_h_moe": _ROW}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ...builds import Rules
 from ...ggml.tensor import Tensor
 from ...records import replace
 from ..gated_delta_net import ROUTING, GatedDeltaNet
@@ -21,7 +22,7 @@ class Qwen35(GatedDeltaNet):
 
 
 _ROW = Qwen35(ffn_norm="post_attention_norm", ffn_scales=True, ffn_bias=False, select="last",
-              select_before=(("qwen35_late_rows", "attention"), ("qwen35_last_rows", "late")))
+              select_before=((Rules.qwen35_late_rows, "attention"), (Rules.qwen35_last_rows, "late")))
 
 BUILDERS = {
     "qwen35": _ROW,
