@@ -220,7 +220,8 @@ def runtime_sizes(setting: Setting, reserved: Reserved) -> tuple[int, ...]:
     for tokens, seqs, outputs, fused in more:
         sizes = tuple(map(max, sizes, Graphs(setting, tokens, seqs, outputs, fused).sizes()))
     if reserved.alternates and n_tokens > 1:
-        sizes = tuple(map(max, sizes, _shorter(setting, n_tokens, n_outputs, filled, sizes)))
+        alone = {**filled, "one_stream": n_seqs > 1 and not c.kv_unified}
+        sizes = tuple(map(max, sizes, _shorter(setting, n_tokens, n_outputs, alone, sizes)))
     return sizes
 
 
