@@ -11,7 +11,9 @@ from __future__ import annotations
 from ..ggml.tensor import Tensor
 from ..model.hparams import Hparams
 from ..records import dataclass, replace
-from .llm import AttnInput, Llm, Routing
+from .experts import Routing, build_moe_ffn
+from .inputs import AttnInput
+from .llm import Llm
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -38,7 +40,6 @@ class Decoder:
     inp_pos: bool = True                 # rope or learned positions need the position input
 
     # attention
-    plain_qkv_before: bool = False       # builds without Rules.qkv_with_biases apply no scales and biases to Q, K and V
     qkv_scales: bool = True              # NVFP4 scales of a fused QKV are applied
     norm: Norm = "rms"                   # every norm of the model
     attn_norm: str | None = "attn_norm"
@@ -207,7 +208,7 @@ class Decoder:
         g, hp = llm.graph, llm.hparams
         flat = self.qk_norm == "flat"
         q, k, v = llm.build_qkv(cur, il, reshape=not flat, scales=self.qkv_scales,
-                                plain=self.plain_qkv_before and not llm.rules.qkv_with_biases,
+                                plain=flat and not llm.rules.qkv_with_biases,
                                 roped=self.rope != "none" and self.inp_pos)
         kind = self.qk_norm_kind or self.norm
         if self.qk_norm in ("flat", "head"):
@@ -268,7 +269,7 @@ class Decoder:
                              down="ffn_down_shexp", scales=self.ffn_scales, biases=self.ffn_bias)
 
     def experts(self, llm: Llm, cur: Tensor, il: int, routing: Routing) -> Tensor:
-        return llm.build_moe_ffn(cur, il, routing)
+        return build_moe_ffn(llm, cur, il, routing)
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,9 @@ from __future__ import annotations
 from ..ggml.tensor import Tensor
 from ..model.hparams import Hparams
 from ..records import dataclass
-from .llm import AttnInput, Llm, Routing
+from .experts import Routing
+from .inputs import AttnInput
+from .llm import Llm
 from .recurrent import F32, Hybrid, build_rs, keep_tails, n_cells, snapshots, state
 
 TYPE_CHECKING = False

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from ..ggml.tensor import Tensor
 from .decoder import Decoder
-from .llm import AttnInput, Llm
+from .inputs import AttnInput
+from .llm import Llm
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

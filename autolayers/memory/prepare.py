@@ -5,7 +5,8 @@ from __future__ import annotations
 from ..backends import CPU, HOST, REPACK, Cpu, on, together
 from ..ggml.tensor import Buffer, Tensor, block_size
 from ..gguf import BY_NAME
-from ..graph.llm import CacheView, Llm, StateView
+from ..graph.inputs import CacheView, StateView
+from ..graph.llm import Llm
 from .reserve import N_COPIES, GraphCache, Setting
 
 TYPE_CHECKING = False
@@ -156,7 +157,7 @@ def _caches(llm: Llm, memory: Memory, c: Context, hp: Any, buffers: dict[str, Bu
             rotate_k = True
         rotate_v = c.rules.rotates_cache and v_all > 0 and block_size(c.type_v) > 1 and hp.head_v(0) % 64 == 0
         found[layout.kind] = CacheView(
-            llm, layout.n_cells, 1 if llm.fused_ops.get("one_stream") else layout.n_stream,
+            llm.graph, layout.n_cells, 1 if llm.fused_ops.get("one_stream") else layout.n_stream,
             _Layers(layout, buffers, ("k", "v")), llm.cparams.v_trans,
             _rotation(k_all) if rotate_k else 0, 64 if rotate_v else 0, own.n_embd_v_gqa_max)
     return found

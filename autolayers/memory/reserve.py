@@ -16,6 +16,7 @@ from ..ggml.allocator import Arena, allocate
 from ..ggml.scheduler import assign, split
 from ..ggml.tensor import ENDLESS
 from ..graph.llm import Llm
+from ..graph.outputs import done
 from ..records import dataclass
 from .scheduled import Steps, script_of, steps_of
 
@@ -220,7 +221,7 @@ def runtime_sizes(setting: Setting, reserved: Reserved) -> tuple[int, ...]:
     for tokens, seqs, outputs, fused in more:
         sizes = tuple(map(max, sizes, Graphs(setting, tokens, seqs, outputs, fused).sizes()))
     if reserved.alternates and n_tokens > 1:
-        alone = {**filled, "one_stream": n_seqs > 1 and not c.kv_unified}
+        alone = {**filled, "one_stream": True}
         sizes = tuple(map(max, sizes, _shorter(setting, n_tokens, n_outputs, alone, sizes)))
     return sizes
 
@@ -315,7 +316,7 @@ class Graphs:
         # llama_context::graph_max_nodes, the largest that any architecture has in any build
         llm.graph.max_nodes = max(1 << 14, 40 * n_tokens, 32 * setting.n_tensors)
         llm.caches = setting.caches(llm)
-        llm.done(setting.build(llm))
+        done(llm, setting.build(llm))
         return llm
 
     def _assigned(self, llm: Llm, pins: bool) -> Llm:

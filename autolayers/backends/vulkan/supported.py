@@ -4,6 +4,7 @@ modelled. Where the sources lie makes no difference: the scheduler copies."""
 from __future__ import annotations
 
 from ...ggml.tensor import Tensor, block_size, type_size
+from .supported_before import BEFORE
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -24,8 +25,6 @@ _MUL_MAT = frozenset((
     "tq1_0", "tq2_0",
 ))
 _FLASH_ATTN = frozenset(("f32", "f16", "bf16", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0", "iq4_nl"))
-_FLASH_LATER = frozenset(("q4_1", "q5_0", "q5_1", "iq4_nl"))        # rules.vulkan_flash_types
-_FLASH_HEADS = frozenset((64, 80, 96, 112, 128, 256))              # before rules.vulkan_flash_heads
 _SET_ROWS = frozenset(("f32", "f16", "bf16", "q1_0", "q2_0", "q4_0", "q4_1", "q5_0", "q5_1", "q8_0", "iq4_nl"))
 _ARGSORT_LOG2 = 10               # num_argsort_pipelines - 1
 _HC_STREAMS = 4
@@ -42,8 +41,8 @@ def supports_op(op: Tensor, limits: Limits, size: int, rules: Rules) -> bool:
         return False
     if kind in _ALWAYS:
         return True
-    dated = _DATED.get(kind)
-    if dated is not None and not dated(op, limits, rules):
+    before = BEFORE.get(kind)
+    if before is not None and not before(op, limits, rules):
         return False
     rule = _RULES.get(kind)
     return rule is not None and rule(op, limits)
@@ -213,41 +212,4 @@ _RULES: dict[str, Callable[[Tensor, Limits], bool]] = {
     "GATED_DELTA_NET": lambda op, _: op.src[2].ne[0] in (16, 32, 64, 128)
     and all(t.type == "f32" for t in (op, *op.src[:6])),
     "SSM_SCAN": _ssm_scan,
-}
-
-
-def _multiplied(op: Tensor, limits: Limits, rules: Rules) -> bool:
-    type_ = op.src[0].type
-    if type_ == "bf16":
-        return rules.vulkan_bf16
-    return rules.vulkan_small_types or not (type_.startswith(("iq1", "iq2", "iq3")) or type_ == "iq4_xs")
-
-
-def _copied(op: Tensor, limits: Limits, rules: Rules) -> bool:
-    if op.type == "bf16":
-        return rules.vulkan_bf16
-    return rules.vulkan_small_types or block_size(op.type) == 1
-
-
-def _older_flash_attn(op: Tensor, limits: Limits, rules: Rules) -> bool:
-    """Builds before b9713 take fewer heads and types."""
-    k, v = op.src[1], op.src[2]
-    if not (limits.cooperative_matrix2 or rules.vulkan_flash_anywhere):
-        return False
-    if k.type != v.type and not rules.vulkan_flash_pairs:
-        return False
-    if "bf16" in (k.type, v.type) and not rules.vulkan_flash_bf16:
-        return False
-    if k.type in _FLASH_LATER and not limits.cooperative_matrix2 and not rules.vulkan_flash_types:
-        return False
-    if rules.vulkan_flash_heads:
-        return True
-    if k.ne[0] in (192, 576):
-        return rules.vulkan_flash_mla and v.ne[0] in ((192, 128) if k.ne[0] == 192 else (512,))
-    return k.ne[0] == v.ne[0] and k.ne[0] in _FLASH_HEADS
-
-
-_DATED: dict[str, Callable[[Tensor, Limits, Rules], bool]] = {
-    "MUL_MAT": _multiplied, "MUL_MAT_ID": _multiplied, "CPY": _copied, "FLASH_ATTN_EXT": _older_flash_attn,
-    "GET_ROWS": lambda op, _, rules: rules.vulkan_k_rows or not op.src[0].type.endswith("_K"),
 }

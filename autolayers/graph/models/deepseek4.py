@@ -11,14 +11,16 @@ from ...ggml.tensor import Tensor
 from ...model.hparams import CSA_RATIO, HCA_RATIO
 from ...records import replace
 from ..decoder import Decoder
+from ..experts import Routing, build_moe_ffn
 from ..hyper_connections import build_hc_head, build_hc_post, build_hc_pre, expand_streams
-from ..llm import AttnInput, Llm, Routing
+from ..inputs import AttnInput
+from ..llm import Llm
 from ..mtp import mtp_inputs
 from ..sparse_attention import indexer_mask_type, indexer_scores, top_k_mask
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from ..llm import CacheView, StateView
+    from ..inputs import CacheView, StateView
 
 
 class _Compressed:
@@ -104,7 +106,7 @@ class DeepSeek4(Decoder):
         if table is None:
             return super().experts(llm, cur, il, routing)
         chosen = llm.graph.get_rows(table, llm.inp_tokens)  # type: ignore[arg-type]
-        return llm.build_moe_ffn(cur, il, replace(routing, probs_b=None), selected_in=chosen)
+        return build_moe_ffn(llm, cur, il, replace(routing, probs_b=None), selected_in=chosen)
 
     def attention(self, llm: Llm, cur: Tensor, il: int, inp: AttnInput, pos: Tensor | None) -> Tensor:
         assert pos is not None

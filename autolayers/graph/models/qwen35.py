@@ -7,6 +7,7 @@ from ...ggml.tensor import Tensor
 from ...records import replace
 from ..gated_delta_net import ROUTING, GatedDeltaNet
 from ..llm import Llm
+from ..outputs import dense
 
 
 class Qwen35(GatedDeltaNet):
@@ -16,7 +17,7 @@ class Qwen35(GatedDeltaNet):
             return super().head(llm, cur)
         if llm.crops_early:
             llm.output(cur)         # t_h_nextn
-        llm.t_embd = llm.output(llm.dense(cur, "cls.output"))
+        llm.t_embd = llm.output(dense(llm, cur, "cls.output"))
         llm.graph.expand(llm.t_embd)
         return llm.build_lora_mm(llm.need("output.weight"), cur, llm.weight("output.scale"))
 

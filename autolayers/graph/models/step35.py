@@ -5,7 +5,9 @@ from __future__ import annotations
 from ...builds import Rules
 from ...ggml.tensor import Tensor
 from ..decoder import Decoder
-from ..llm import AttnInput, Llm, Routing
+from ..experts import Routing
+from ..inputs import AttnInput
+from ..llm import Llm
 
 
 class Step35(Decoder):
