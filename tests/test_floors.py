@@ -81,6 +81,36 @@ def test_imports_go_down(path: Path) -> None:
     assert not up, f"{path}: {'; '.join(up)}"
 
 
+# Imports in functions count, those of type checkers too. These are to go
+CIRCLES = [{"cli.plan", "cli.several"}, {"planner.evaluate", "planner.serving"}]
+
+
+def modules_that(path: Path, all_of_them: dict[str, Path]) -> set[str]:
+    """The modules of this package that a file of it imports."""
+    here = [*path.relative_to(PACKAGE).with_suffix("").parts][:-1]
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.ImportFrom) and node.level:
+            base = [*here[:len(here) - (node.level - 1)], *(node.module or "").split(".")]
+            of = ".".join(filter(None, base))
+            names = {".".join(filter(None, (of, alias.name))) for alias in node.names}
+            found |= {name if name in all_of_them else of for name in names}
+    return found & all_of_them.keys()
+
+
+def test_no_two_modules_import_each_other_in_a_circle() -> None:
+    """Taking away, again and again, what imports nothing that is left leaves the circles, and what imports them."""
+    paths = {".".join(path.relative_to(PACKAGE).with_suffix("").parts).removesuffix(".__init__"): path
+             for path in PACKAGE.rglob("*.py")}
+    left = {name: modules_that(path, paths) - {name} for name, path in paths.items()}
+    for one, other in map(sorted, CIRCLES):
+        left[one].discard(other)
+        left[other].discard(one)
+    while done := {name for name, found in left.items() if not found & left.keys()}:
+        left = {name: found for name, found in left.items() if name not in done}
+    assert not left, {name: sorted(found & left.keys()) for name, found in left.items()}
+
+
 LONGEST = 80
 # Pass by pass as ggml_backend_sched_split_graph
 MIRRORS = {("ggml/scheduler.py", "assign"), ("ggml/scheduler.py", "split")}

@@ -156,10 +156,39 @@ class Decoder:
         return cur
 
     def mtp(self, llm: Llm) -> Tensor:
-        """The graph of the block for multi-token prediction, as a context of its own."""
-        from .mtp import build_mtp
+        """The logits of the block after the last layer as a context of its own (graph_mtp of src/models/*.cpp).
 
-        return build_mtp(self, llm)
+        The next token's embedding and the model's last hidden state become one input, and the architecture's own layer
+        works on it. What differs is where the output's rows are picked (Architecture.mtp).
+        """
+        picked = llm.row.mtp
+        g, il = llm.graph, llm.n_layer
+        row = replace(self.for_file(llm), select="attention" if picked == "attention" else "")
+        llm.n_layer += 1                   # its layer is the last
+        embd, state = llm.build_mtp_inputs(il)
+        pos = llm.build_inp_pos() if row.inp_pos else None
+        out_ids = llm.build_inp_out_ids()
+        inp = llm.build_attn_inp()
+        state = llm.build_norm(state, llm.layer_weight(il, "nextn.hnorm"), None, row.norm, il)
+        embd = llm.build_norm(embd, llm.layer_weight(il, "nextn.enorm"), None, row.norm, il)
+        cur = llm.linear(il, "nextn.eh_proj", g.concat(embd, state, 0), scale=True)
+        cur = row.mtp_layer(llm, cur, il, inp, pos, out_ids)
+        if picked == "layer":
+            cur = llm.output(g.get_rows(cur, out_ids))
+        norm = llm.layer_weight(il, "nextn.shared_head_norm")
+        if norm is None:
+            norm = llm.layer_weight(il, "layer_output_norm")
+        if norm is None:
+            norm = llm.weight("output_norm.weight")
+        cur = llm.build_norm(cur, norm, None, row.mtp_norm())
+        if picked != "layer":
+            llm.output(cur)
+        if picked == "norm":
+            cur = g.get_rows(cur, out_ids)
+        head = llm.layer_weight(il, "nextn.shared_head_head")
+        scale = llm.weight("output.scale") if head is None else llm.layer_weight(il, "nextn.shared_head_head", "scale")
+        cur = llm.build_lora_mm(llm.need("output.weight") if head is None else head, cur, scale)
+        return g.scale(cur) if row.logit_scale is None and llm.hparams.f_logit_scale else cur
 
     def mtp_layer(self, llm: Llm, cur: Tensor, il: int, inp: AttnInput, pos: Tensor | None, out_ids: Tensor) -> Tensor:
         return self.layer(llm, cur, il, inp, pos, out_ids)

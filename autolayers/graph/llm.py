@@ -181,6 +181,14 @@ class Llm:
             g.expand(cur)
         return g.scale(cur) if scale and not by_row else cur
 
+    def build_mtp_inputs(self, il: int, streams: int = 1) -> tuple[Tensor, Tensor]:
+        """What an MTP block reads: the next token's embedding, and the last hidden state of all residual streams."""
+        g, n = self.graph, self.n_tokens
+        tokens = g.input("inp_tokens", "i32", n)
+        state = g.input("mtp_h_input", "f32", self.n_embd * streams, n)
+        table = self.layer_weight(il, "nextn.embed_tokens")
+        return g.get_rows(self.need("token_embd.weight") if table is None else table, tokens), state
+
     @property
     def crops_early(self) -> bool:
         """crop_before_nextn: rows are picked in the last layer, because no MTP block reads the others."""

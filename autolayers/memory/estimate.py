@@ -17,7 +17,7 @@ from ..builds import Build, Rules, rules
 from ..errors import LaunchRefused
 from ..gguf import BY_NAME
 from ..records import dataclass, replace
-from .breakdown import Breakdown, LowerBound, Static, Usage, larger
+from .breakdown import Breakdown, LowerBound, Measured, Static, Usage, larger
 from .cache import allocate
 from .companions import NONE, Companions, layer_inputs, wants_extras, with_draft_type
 from .compute import measure, script
@@ -36,7 +36,6 @@ if TYPE_CHECKING:
     from ..machine import Device
     from ..model import Model
     from .cache import Layers, Memory
-    from .compute import Measured
     from .context import Context
     from .scheduled import Steps
     from .weights import Placement

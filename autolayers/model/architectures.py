@@ -101,7 +101,7 @@ class Architecture:
 
     # graphs
     # the graph of its MTP block picks the output rows after the head's norm, before it (layer), or after attention
-    # (graph/mtp.py); own: in its model's file; "": llama.cpp has none
+    # (Decoder.mtp); own: in its model's file; "": llama.cpp has none
     mtp: Literal["", "norm", "layer", "attention", "own"] = ""
     mtp_after: int = 0          # the newest build that was seen without it
     # swiglu_clamp_exp and _shexp are read: experts: only of the experts; fused: of all FFNs of a model with residual

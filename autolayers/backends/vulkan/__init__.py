@@ -8,6 +8,7 @@ from __future__ import annotations
 from ...builds import NEWEST_RULES, Rules
 from ...records import replace
 from ..backend import ALIGNMENT, COUNT, HYPER_CONNECTIONS, NVIDIA, OFFLOAD_MIN_BATCH, SIZE, Backend
+from . import pool
 from .limits import SMALLEST, Limits
 from .reorder import reorder
 from .reorder_before import reorder_before
@@ -85,16 +86,12 @@ class Vulkan(Backend):
         return self.rules.vulkan_pipelines
 
     def margin(self, ops: Ops) -> Parts:
-        from . import pool
-
         n_sm = self.device.n_sm if self.device else None
         return (("Vulkan driver", pool.NVIDIA_DRIVER if self.may_be_nvidia else pool.DRIVER),
                 ("temporaries of operations", self.again(ops)),
                 ("shaders of experts", max(pool.shaders(ops, kind, n_sm) for kind in self._matrix_kinds)))
 
     def again(self, ops: Ops) -> int:
-        from . import pool
-
         return max(pool.temporaries(ops, kind) for kind in self._matrix_kinds)
 
     @property

@@ -15,7 +15,6 @@ from ..experts import Routing, build_moe_ffn
 from ..hyper_connections import build_hc_head, build_hc_post, build_hc_pre, expand_streams
 from ..inputs import AttnInput
 from ..llm import Llm
-from ..mtp import mtp_inputs
 from ..sparse_attention import indexer_mask_type, indexer_scores, top_k_mask
 
 TYPE_CHECKING = False
@@ -268,7 +267,7 @@ class Windowed(DeepSeek4):
     def mtp(self, llm: Llm) -> Tensor:
         """All streams of the last hidden state come in, and all go out."""
         g, il, n, hc = llm.graph, llm.n_layer, llm.n_tokens, llm.hparams.dsv4_hc_mult
-        embd, state = mtp_inputs(llm, il, hc)
+        embd, state = llm.build_mtp_inputs(il, hc)
         state = g.reshape(state, llm.n_embd, hc, n)
         pos = llm.build_inp_pos()
         out_ids = llm.build_inp_out_ids()
