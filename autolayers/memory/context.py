@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from ..flags.params import Params
     from ..model import Model
 
+CELL_BLOCK = 256                  # a context has a multiple of so many cells (GGML_PAD of n_ctx)
 MAX_SEQUENCES = 256               # LLAMA_MAX_SEQ
 DRAFT_N_MAX = 3                   # --spec-draft-n-max
 DRAFT_TYPES = ("draft-simple", "draft-eagle3", "draft-mtp", "draft-dflash", "draft-dspark")
@@ -77,7 +78,7 @@ def pad(n: int, to: int) -> int:
 
 def cell_block(flash_attn: str, rules: Rules) -> int:
     """Caches have a multiple of so many cells."""
-    return 256 if rules.cells_by_256 or flash_attn != "off" else 32
+    return CELL_BLOCK if rules.cells_by_256 or flash_attn != "off" else 32
 
 
 def resolve(model: Model, params: Params, rules: Rules = NEWEST_RULES, kind: str = "default") -> Context:

@@ -40,8 +40,9 @@ class Model:
         model.hparams.n_embd_k_gqa(0)
     """
 
-    def __init__(self, header: Header, path: str, row: Architecture | None = None) -> None:
-        """`row`: the architecture's, where a build has another one than today's."""
+    def __init__(self, header: Header, path: str, row: Architecture | None = None, whole: Model | None = None) -> None:
+        """`row`: the architecture's, where a build has another one than today's. `whole`: the model of which the header
+        is a part."""
         instead = _instead(header)
         if instead:
             raise ModelError(f"{path} is {instead}")
@@ -52,6 +53,10 @@ class Model:
         self.header = header
         self.path = path
         self.architecture = printable(name)
+        self._whole_size = whole.size if whole else None
+        if whole:
+            self.hparams: Hparams = whole.hparams.of(header.metadata)
+            return
         try:
             self.hparams = Hparams(self.row, header.metadata, header.tensors)
         except ModelError as error:
@@ -69,7 +74,7 @@ class Model:
     @lazy
     def size(self) -> int:
         """Bytes of all tensors in the file."""
-        return self.header.n_bytes
+        return self.header.n_bytes if self._whole_size is None else self._whole_size
 
     @property
     def n_layer(self) -> int:
@@ -153,10 +158,7 @@ class Model:
         facts = {key: value for key, value in header.metadata.items()
                  if not (isinstance(value, tuple) or key.startswith("tokenizer."))}
         less = Header(header.version, header.alignment, facts, {}, header.files, header.notes)
-        found = object.__new__(Model)
-        found.__dict__.update(row=self.row, header=less, path=self.path, architecture=self.architecture,
-                              size=self.size, hparams=self.hparams.of(facts))
-        return found
+        return Model(less, self.path, self.row, self)
 
     def _with(self, metadata: dict[str, object], tensors: dict[str, TensorInfo]) -> Model:
         header = self.header
