@@ -10,7 +10,7 @@ from ..errors import ModelError
 from ..ggml.tensor import Graph, Tensor
 from ..model.hparams import Hparams
 from . import llm_before
-from .inputs import AttnInput, CacheView
+from .inputs import AttnInput, CacheView, StateView
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ class Llm:
     """llm_graph_context: the state of one graph under construction, and its helpers."""
 
     def __init__(self, hparams: Hparams, cparams: Any, *, n_tokens: int, n_seqs: int, n_outputs: int,
-                 fused_ops: dict[str, bool], lookup: Callable[[str], Tensor | None], caches: dict[str, Any],
+                 fused_ops: dict[str, bool], lookup: Callable[[str], Tensor | None],
                  backends: Sequence[Backend], dev_layer: Sequence[int], full_offload: bool) -> None:
         """`cparams` is a memory.context.Context; `lookup` gives a weight by its name, None where the file has none;
         `dev_layer` is the backend of each layer."""
@@ -54,7 +54,8 @@ class Llm:
         self.head_v: int = hparams.head_v(0)
         self.n_expert: int = hparams.n_expert
         self.n_expert_used: int = hparams.n_expert_used(0)
-        self.caches = caches
+        self.caches: dict[str, CacheView] = {}     # filled before the graph is built
+        self.states: dict[str, StateView] = {}
         self.backends = backends
         self.dev_layer = dev_layer
         self._pins = n_tokens < 32 or full_offload
@@ -136,7 +137,7 @@ class Llm:
 
     def release(self) -> None:
         """Free the graph; nothing of it is usable afterwards."""
-        self.caches = {}
+        self.caches, self.states = {}, {}
         self.graph.release()
 
     # inputs
@@ -241,7 +242,7 @@ class Llm:
             base = self.attn_input(self.caches["attn"])
             base.swa = AttnInput(base.cache, self._mask(self.caches["attn"], ""))
             return base
-        rotations = "recurrent" not in self.caches     # build_inp_mem_hybrid_iswa builds none
+        rotations = "recurrent" not in self.states     # build_inp_mem_hybrid_iswa builds none
         base = self.attn_input(self.caches["attn"], rotations=rotations)
         base.swa = self.attn_input(self.caches["swa"], rotations=rotations and self.rules.rotates_apart)
         if not self.rules.rotates_apart:

@@ -70,6 +70,11 @@ class Cache:
     layers: tuple[CacheLayer, ...]
     reused: dict[int, int]
 
+    @property
+    def recurrent(self) -> bool:
+        """Whether it holds states, a row a sequence, not cells."""
+        return self.kind == "recurrent" or self.kind.endswith("-state")
+
     def layer(self, il: int) -> CacheLayer | None:
         """The layer whose tensors layer `il` uses, None if it uses none of this cache."""
         il = self.reused.get(il, il)

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
     from ..backends import Backend
     from ..ggml.tensor import Tensor
+    from ..graph.inputs import CacheView, StateView
     from .scheduled import Step
 
 N_COPIES = 4                 # GGML_SCHED_MAX_COPIES: pipeline parallelism
@@ -63,7 +64,7 @@ class Setting:
     context: Any
     build: Callable[[Llm], Tensor | None]        # the architecture's builder
     weights: Callable[[], Callable[[str], Tensor | None]]   # a fresh lookup per graph
-    caches: Callable[[Llm], dict[str, Any]]      # a fresh set of cache tensors per graph
+    caches: Callable[[Llm], tuple[dict[str, CacheView], dict[str, StateView]]]      # fresh tensors per graph
     backends: Sequence[Backend]
     dev_layer: Sequence[int]
     full_offload: bool
@@ -154,9 +155,10 @@ def grows(setting: Setting) -> bool:
             or _reserves_one(setting) or _pins_cost(setting) or bool(setting.hparams.architecture.graph_grows))
 
 
-def _shorter(setting: Setting, n_tokens: int, n_outputs: int, fused: dict[str, bool],
+def _shorter(setting: Setting, n_tokens: int, n_seqs: int, n_outputs: int, fused: dict[str, bool],
              reserved: tuple[int, ...]) -> tuple[int, ...]:
-    """Bytes per backend for a prompt's last micro-batch, of any size; `reserved` for a whole one.
+    """Bytes per backend for a prompt's last micro-batch, of any size; `reserved` for a whole one. Each of `n_seqs`
+    sequences has as many tokens as the others.
 
     After a graph that ran elsewhere (a token's, for which weights in RAM are not copied), ggml_gallocr_alloc_graph
     plans a micro-batch anew, for the tokens that it has. Weights that are copied may then not fit into what activations
@@ -165,18 +167,18 @@ def _shorter(setting: Setting, n_tokens: int, n_outputs: int, fused: dict[str, b
     `n_tokens`.
     """
     def sizes(n: int) -> tuple[int, ...]:
-        return Graphs(setting, n, 1, min(n, n_outputs), fused).sizes()
+        return Graphs(setting, n, n_seqs, min(n, n_outputs), fused).sizes()
 
-    few, some = max(1, n_tokens // 2 - 1), max(1, n_tokens * 3 // 4)
-    highest, lowest = sizes(n_tokens - 1), sizes(few)
+    few, some, most = [max(n // n_seqs, 1) * n_seqs for n in (n_tokens // 2 - 1, n_tokens * 3 // 4, n_tokens - 1)]
+    highest, lowest = sizes(most), sizes(few)
     found = tuple(map(max, highest, lowest))
-    if all(low <= high - (n_tokens - 1 - few) * (whole - high) + whole // _DRIFT
+    if all(low <= high - (most - few) * (whole - high) // n_seqs + whole // _DRIFT
            for whole, high, low in list(zip(reserved, highest, lowest, strict=True))[:-1]):     # the last: the host
         return found
     more = []
-    for most, high, middle, low in zip(found, highest, sizes(some), lowest, strict=True):
-        slopes = [(a - b) / n for a, b, n in ((high, middle, n_tokens - 1 - some), (middle, low, some - few)) if a > b]
-        more.append(max(most, middle, middle + int(min(slopes, default=0) * (n_tokens - some))))
+    for size, high, middle, low in zip(found, highest, sizes(some), lowest, strict=True):
+        slopes = [(a - b) / n for a, b, n in ((high, middle, most - some), (middle, low, some - few)) if a > b]
+        more.append(max(size, middle, middle + int(min(slopes, default=0) * (n_tokens - some))))
     return tuple(more)
 
 
@@ -221,8 +223,11 @@ def runtime_sizes(setting: Setting, reserved: Reserved) -> tuple[int, ...]:
     for tokens, seqs, outputs, fused in more:
         sizes = tuple(map(max, sizes, Graphs(setting, tokens, seqs, outputs, fused).sizes()))
     if reserved.alternates and n_tokens > 1:
-        alone = {**filled, "one_stream": True}
-        sizes = tuple(map(max, sizes, _shorter(setting, n_tokens, n_outputs, alone, sizes)))
+        batches = [(1, {**filled, "one_stream": True})]
+        if n_seqs > 1 and not c.kv_unified:
+            batches.append((n_seqs, filled))
+        for seqs, fused in batches:
+            sizes = tuple(map(max, sizes, _shorter(setting, n_tokens, seqs, n_outputs, fused, sizes)))
     return sizes
 
 
@@ -311,11 +316,11 @@ class Graphs:
         setting, (n_tokens, n_seqs, n_outputs) = self.setting, self.shape
         llm = Llm(setting.hparams, setting.context, n_tokens=n_tokens, n_seqs=n_seqs, n_outputs=n_outputs,
                   fused_ops=self.fused,
-                  lookup=setting.weights(), caches={}, backends=setting.backends,
+                  lookup=setting.weights(), backends=setting.backends,
                   dev_layer=setting.dev_layer, full_offload=setting.full_offload)
         # llama_context::graph_max_nodes, the largest that any architecture has in any build
         llm.graph.max_nodes = max(1 << 14, 40 * n_tokens, 32 * setting.n_tensors)
-        llm.caches = setting.caches(llm)
+        llm.caches, llm.states = setting.caches(llm)
         done(llm, setting.build(llm))
         return llm
 

@@ -17,10 +17,6 @@ from ..inputs import AttnInput
 from ..llm import Llm
 from ..sparse_attention import indexer_mask_type, indexer_scores, top_k_mask
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from ..inputs import CacheView, StateView
-
 
 class _Compressed:
     """Inputs of one kind of compressed cache for the worst batch (dsv4_build_reserve_comp_plan)."""
@@ -28,8 +24,8 @@ class _Compressed:
     def __init__(self, llm: Llm, kind: str, ratio: int, streams: int, mask_type: str) -> None:
         g, n = llm.graph, llm.n_tokens
         self.kind, self.ratio = kind, ratio
-        self.cache: CacheView = llm.caches[kind]
-        self.state: StateView = llm.caches[f"{kind}-state"]
+        self.cache = llm.caches[kind]
+        self.state = llm.states[f"{kind}-state"]
         slots, rollback = llm.cparams.n_seq_max, llm.cparams.n_rs_seq
         self.rows = self.state.n_rows * slots              # of one generation of states
         self.all_rows = self.rows * (1 + rollback)
@@ -59,7 +55,7 @@ class Dsv4Input(AttnInput):
 
     def __init__(self, llm: Llm) -> None:
         g, n = llm.graph, llm.n_tokens
-        cache: CacheView = llm.caches["swa"]
+        cache = llm.caches["swa"]
         streams = llm.n_seqs if llm.cparams.n_seq_max > 1 else 1
         type_ = "f16" if llm.flash_attn else "f32"
         side = cache.k_rot
