@@ -200,6 +200,11 @@ class Backend:
         return 0
 
 
+def types_of(kv_types: Mapping[str, str], op: str) -> frozenset[str]:
+    """The types whose row in a backend's table of KV cache types has that word."""
+    return frozenset([name for name, ops in kv_types.items() if op in ops.split()])
+
+
 def is_part_of(v: Tensor, k: Tensor) -> bool:
     """Whether V lies in K, as with latent attention: V_is_K_view of the backends' flash attention."""
     return v.view_src is not None and (v.view_src is k or (v.view_src is k.view_src and v.view_offs == k.view_offs))

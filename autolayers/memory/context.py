@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from ..builds import NEWEST_RULES
 from ..errors import LaunchRefused
+from ..flags.kinds import CACHE_TYPES
 from ..flags.params import N_BATCH, N_PARALLEL, N_UBATCH, POOLING_TYPES
 from ..gguf import BY_NAME
 from ..records import dataclass
@@ -123,6 +124,9 @@ def resolve(model: Model, params: Params, rules: Rules = NEWEST_RULES, kind: str
     if not rules.streams:
         unified = True                # one cache for all sequences
     type_k, type_v = params.cache_type_k or "f16", params.cache_type_v or "f16"
+    for type_ in (type_k, type_v):
+        if rules.lacks(CACHE_TYPES.get(type_, 0)):
+            raise LaunchRefused(f"Unsupported cache type: {type_} (llama.cpp build {rules.number} is older)")
     split_mode = params.split_mode or "layer"
     flash_attn = _flash_attention(model, params.flash_attn or "auto", type_k, type_v, split_mode, rules)
     block = cell_block(flash_attn, rules)

@@ -4,8 +4,9 @@ modelled; default build: compiled pairs of f16, bf16, q4_0 and q8_0 with themsel
 from __future__ import annotations
 
 from ...ggml.tensor import Tensor, block_size
-from ..backend import is_part_of
+from ..backend import is_part_of, types_of
 from .fattn_before import by_head, lacks
+from .kv_types import KV_TYPES
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -15,8 +16,7 @@ ADA = 890                       # compute capability 8.9, assumed where it is no
 AMD = 0x1000000                 # GGML_CUDA_CC_OFFSET_AMD: cards of AMD are this and their gfx number, 0 where unknown
 _CDNA, _RDNA, _RDNA3 = AMD + 0x908, AMD + 0x1010, AMD + 0x1100
 _KQ_STRIDE = 256                # FATTN_KQ_STRIDE
-_KV = frozenset(("f32", "f16", "bf16", "q4_0", "q4_1", "q5_0", "q5_1", "q8_0"))
-_VEC_PAIRS = frozenset((t, t) for t in ("f16", "bf16", "q4_0", "q8_0"))
+_KV, _VEC = types_of(KV_TYPES, "FLASH_ATTN_EXT"), types_of(KV_TYPES, "VEC")
 
 
 def flash_kernel(op: Tensor, cc: int, rules: Rules) -> str:
@@ -102,7 +102,7 @@ def with_converted_cache(t: Tensor, size: int, cc: int, rules: Rules) -> int:
     kernel = flash_kernel(t, cc, rules)
     need_k = need_v = kernel in ("tile", "mma")
     if kernel == "vec":
-        fallback = (k.type, v.type) not in _VEC_PAIRS or t.src[0].ne[0] not in (64, 128, 256)
+        fallback = k.type != v.type or k.type not in _VEC or t.src[0].ne[0] not in (64, 128, 256)
         need_k, need_v = k.type == "f32" or fallback, v.type == "f32" or fallback
     v_is_k = is_part_of(v, k)
     if need_k and k.type != "f16":

@@ -4,6 +4,7 @@ modelled. Where the sources lie makes no difference: the scheduler copies."""
 from __future__ import annotations
 
 from ...ggml.tensor import Tensor, block_size, type_size
+from ..backend import types_of
 from .supported_before import BEFORE
 
 TYPE_CHECKING = False
@@ -24,8 +25,21 @@ _MUL_MAT = frozenset((
     "q6_K", "iq1_s", "iq1_m", "iq2_xxs", "iq2_xs", "iq2_s", "iq3_xxs", "iq3_s", "iq4_xs", "iq4_nl", "mxfp4", "nvfp4",
     "tq1_0", "tq2_0",
 ))
-_FLASH_ATTN = frozenset(("f32", "f16", "bf16", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0", "iq4_nl"))
-_SET_ROWS = frozenset(("f32", "f16", "bf16", "q1_0", "q2_0", "q4_0", "q4_1", "q5_0", "q5_1", "q8_0", "iq4_nl"))
+# What it does with each type of a KV cache: CPY is between it and f32
+KV_TYPES = {
+    "f32": "SET_ROWS CPY FLASH_ATTN_EXT LIGHTNING_INDEXER",
+    "f16": "SET_ROWS CPY FLASH_ATTN_EXT LIGHTNING_INDEXER",
+    "bf16": "SET_ROWS CPY FLASH_ATTN_EXT LIGHTNING_INDEXER",
+    "q8_0": "SET_ROWS CPY FLASH_ATTN_EXT LIGHTNING_INDEXER",
+    "q4_0": "SET_ROWS CPY FLASH_ATTN_EXT LIGHTNING_INDEXER",
+    "q4_1": "SET_ROWS CPY FLASH_ATTN_EXT LIGHTNING_INDEXER",
+    "iq4_nl": "SET_ROWS CPY FLASH_ATTN_EXT LIGHTNING_INDEXER",
+    "q5_0": "SET_ROWS CPY FLASH_ATTN_EXT LIGHTNING_INDEXER",
+    "q5_1": "SET_ROWS CPY FLASH_ATTN_EXT LIGHTNING_INDEXER",
+}
+_FLASH_ATTN, _INDEXER = types_of(KV_TYPES, "FLASH_ATTN_EXT"), types_of(KV_TYPES, "LIGHTNING_INDEXER")
+_SET_ROWS = types_of(KV_TYPES, "SET_ROWS") | {"q1_0", "q2_0"}
+_CPY = types_of(KV_TYPES, "CPY") | {"q1_0", "q2_0"}
 _ARGSORT_LOG2 = 10               # num_argsort_pipelines - 1
 _HC_STREAMS = 4
 _ALWAYS = frozenset((
@@ -87,7 +101,7 @@ def _flash_attn(op: Tensor, limits: Limits) -> bool:
 def _cpy(op: Tensor, limits: Limits) -> bool:
     a = op.src[0].type
     b = op.src[1].type if len(op.src) > 1 else a
-    if (a == "f32" and b in _SET_ROWS) or (b == "f32" and a in _SET_ROWS) or {a, b} == {"f32", "i32"}:
+    if (a == "f32" and b in _CPY) or (b == "f32" and a in _CPY) or {a, b} == {"f32", "i32"}:
         return True
     plain = block_size(a) == 1
     return a == b and (plain or (op.src[0].contiguous() and op.contiguous())) and type_size(a) % 2 == 0
@@ -153,7 +167,7 @@ def _ssm_scan(op: Tensor, limits: Limits) -> bool:
 
 def _indexer(op: Tensor, limits: Limits) -> bool:
     q, k = op.src[0], op.src[1]
-    if k.type not in _FLASH_ATTN or not limits.shader_float16 or q.ne[0] != 128:
+    if k.type not in _INDEXER or not limits.shader_float16 or q.ne[0] != 128:
         return False
     for t in (*op.src[:4], op):
         size = type_size(t.type)
