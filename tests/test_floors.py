@@ -32,30 +32,20 @@ FLOORS = (
     ("cli",),
 )
 LEVEL = {part: level for level, parts in enumerate(FLOORS) for part in parts}
-# Until work takes what it needs instead of an Evaluator
-TYPES_ONLY = {("work", "planner")}
 
 
-def imports(path: Path) -> list[tuple[str, int, bool]]:
-    """(part, line, for type checkers alone) of every import of this package in a file, those inside functions included.
-    """
+def imports(path: Path) -> list[tuple[str, int]]:
+    """(part, line) of every import of this package in a file, those inside functions and for type checkers included."""
     here = path.relative_to(PACKAGE).with_suffix("").parts
     package = here[:-1]
     found = []
-    tree = ast.parse(path.read_text(encoding="utf-8"))
-    types = {
-        id(inner)
-        for node in ast.walk(tree)
-        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
-        for inner in ast.walk(node)
-    }
-    for node in ast.walk(tree):
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.ImportFrom) and node.level:
             base = package[:len(package) - (node.level - 1)]
             target = (*base, *(node.module or "").split(".")) if node.module else base
             names = [target[0]] if target and target[0] else [alias.name for alias in node.names]
             found += [
-                (name, node.lineno, id(node) in types)
+                (name, node.lineno)
                 for name in names
                 if (PACKAGE / name).is_dir() or (PACKAGE / f"{name}.py").exists()
             ]
@@ -75,18 +65,14 @@ def test_imports_go_down(path: Path) -> None:
         return
     up = [
         f"line {line}: {here} imports {part}"
-        for part, line, types in imports(path)
-        if part in LEVEL and part != here and LEVEL[part] >= LEVEL[here] and not (types and (here, part) in TYPES_ONLY)
+        for part, line in imports(path)
+        if part in LEVEL and part != here and LEVEL[part] >= LEVEL[here]
     ]
     assert not up, f"{path}: {'; '.join(up)}"
 
 
-# Imports in functions count, those of type checkers too. These are to go
-CIRCLES = [{"cli.plan", "cli.several"}, {"planner.evaluate", "planner.serving"}]
-
-
 def modules_that(path: Path, all_of_them: dict[str, Path]) -> set[str]:
-    """The modules of this package that a file of it imports."""
+    """The modules of this package that a file of it imports, in functions and for type checkers too."""
     here = [*path.relative_to(PACKAGE).with_suffix("").parts][:-1]
     found = set()
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
@@ -103,9 +89,6 @@ def test_no_two_modules_import_each_other_in_a_circle() -> None:
     paths = {".".join(path.relative_to(PACKAGE).with_suffix("").parts).removesuffix(".__init__"): path
              for path in PACKAGE.rglob("*.py")}
     left = {name: modules_that(path, paths) - {name} for name, path in paths.items()}
-    for one, other in map(sorted, CIRCLES):
-        left[one].discard(other)
-        left[other].discard(one)
     while done := {name for name, found in left.items() if not found & left.keys()}:
         left = {name: found for name, found in left.items() if name not in done}
     assert not left, {name: sorted(found & left.keys()) for name, found in left.items()}
