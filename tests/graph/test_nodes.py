@@ -33,7 +33,10 @@ from autolayers.records import replace
 
 PATH = ROOT / "tests" / "graph" / "nodes.json"
 FUSED = "flash_attn", "lid", "gdn_ar", "gdn_ch", "hc_comb", "hc_pre", "hc_post"
-TARGETS = {"eagle3": "llama-3.1-8b-q4_k_m", "gemma4-assistant": "gemma-4-e4b-q4_k_m"}   # what they draft for
+TARGETS = {"eagle3": "llama-3.1-8b-q4_k_m", "gemma4-assistant": "gemma-4-e4b-q4_k_m"}    # what they draft for
+LARGER = {    # their graphs have what the smallest's lack: a selector, an indexer that chooses among the cells
+    "deepseek32": "mtp-ds32", "dflash": "dflash2", "glm-dsa": "mtp-glmdsa", "glm5-next": "glm5-next-all",
+    "qwen4exp": "qwen4exp-80b"}
 NO_HEADER = {"apertus", "deepseek2-ocr", "plm"}                                         # none in fixtures/
 # (tokens, whether operations are fused, build)
 GRAPHS = {
@@ -43,15 +46,16 @@ GRAPHS = {
 
 @cache
 def models() -> tuple[dict[str, Model], dict[str, Model]]:
-    """The model of each architecture with the fewest layers, and of those with an MTP block."""
+    """The model of each architecture with the fewest layers, of those the most tensors; the same with an MTP block."""
     found: tuple[dict[str, Model], dict[str, Model]] = {}, {}
+    chosen = {name: fixture(header) for name, header in LARGER.items()}
     for path in sorted(FIXTURES.glob("**/headers/*.gguf")):
         model = read_model(path)
         for models in found[:1 + (model.hparams.n_layer_nextn > 0)]:
             least = models.setdefault(model.architecture, model)
-            if (model.hparams.n_layer_all, len(model.tensors)) < (least.hparams.n_layer_all, len(least.tensors)):
+            if (model.hparams.n_layer_all, -len(model.tensors)) < (least.hparams.n_layer_all, -len(least.tensors)):
                 models[model.architecture] = model
-    return found
+    return {**found[0], **chosen}, found[1]
 
 
 def what_a_node_is(t: Tensor) -> str:
@@ -63,7 +67,7 @@ def graph(name: str, mtp: bool, n_tokens: int, fused: bool, build: int | None) -
     known = rules(build)
     model = models()[mtp][name].read_by(known)
     mtp = mtp or name == "gemma4-assistant"
-    params = parse(f"-ngl 99 -c 1024 -ub 96 -np {1 if name == 't5' else 3}".split()).params
+    params = parse(f"-ngl 99 -c 24576 -ub 96 -np {1 if name == 't5' else 3}".split()).params
     devices, target = gpus(1 << 20), None
     placement = place_weights(model, params, devices, mtp, known)
     if name in TARGETS:
