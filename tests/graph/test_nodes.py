@@ -40,8 +40,8 @@ LARGER = {    # their graphs have what the smallest's lack: a selector, an index
 NO_HEADER = {"apertus", "deepseek2-ocr", "plm"}                                         # none in fixtures/
 # (tokens, whether operations are fused, build)
 GRAPHS = {
-    "prompt": (96, True, None), "token": (3, True, None), "not fused": (96, False, None), "b10000": (96, True, 10000),
-    "b6000": (96, False, 6000)}
+    "prompt": (96, True, None), "token": (3, True, None), "not fused": (96, False, None),
+    "b11400": (96, True, 11400), "b10000": (96, True, 10000), "b6000": (96, False, 6000)}
 
 
 @cache
