@@ -18,7 +18,8 @@ FLOORS = (
     ("units", "quoting"),
     ("programs", "state", "net", "ggml", "parallel", "machine"),
     ("gguf", "flags", "output"),
-    ("builds", "model"),
+    ("builds",),
+    ("model",),
     ("backends", "bundled"),
     ("devices", "sources", "detect"),
     ("graph",),
@@ -31,30 +32,20 @@ FLOORS = (
     ("cli",),
 )
 LEVEL = {part: level for level, parts in enumerate(FLOORS) for part in parts}
-# Until work takes what it needs instead of an Evaluator
-TYPES_ONLY = {("work", "planner")}
 
 
-def imports(path: Path) -> list[tuple[str, int, bool]]:
-    """(part, line, for type checkers alone) of every import of this package in a file, those inside functions included.
-    """
+def imports(path: Path) -> list[tuple[str, int]]:
+    """(part, line) of every import of this package in a file, those inside functions and for type checkers included."""
     here = path.relative_to(PACKAGE).with_suffix("").parts
     package = here[:-1]
     found = []
-    tree = ast.parse(path.read_text(encoding="utf-8"))
-    types = {
-        id(inner)
-        for node in ast.walk(tree)
-        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
-        for inner in ast.walk(node)
-    }
-    for node in ast.walk(tree):
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.ImportFrom) and node.level:
             base = package[:len(package) - (node.level - 1)]
             target = (*base, *(node.module or "").split(".")) if node.module else base
             names = [target[0]] if target and target[0] else [alias.name for alias in node.names]
             found += [
-                (name, node.lineno, id(node) in types)
+                (name, node.lineno)
                 for name in names
                 if (PACKAGE / name).is_dir() or (PACKAGE / f"{name}.py").exists()
             ]
@@ -74,10 +65,33 @@ def test_imports_go_down(path: Path) -> None:
         return
     up = [
         f"line {line}: {here} imports {part}"
-        for part, line, types in imports(path)
-        if part in LEVEL and part != here and LEVEL[part] >= LEVEL[here] and not (types and (here, part) in TYPES_ONLY)
+        for part, line in imports(path)
+        if part in LEVEL and part != here and LEVEL[part] >= LEVEL[here]
     ]
     assert not up, f"{path}: {'; '.join(up)}"
+
+
+def modules_that(path: Path, all_of_them: dict[str, Path]) -> set[str]:
+    """The modules of this package that a file of it imports, in functions and for type checkers too."""
+    here = [*path.relative_to(PACKAGE).with_suffix("").parts][:-1]
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.ImportFrom) and node.level:
+            base = [*here[:len(here) - (node.level - 1)], *(node.module or "").split(".")]
+            of = ".".join(filter(None, base))
+            names = {".".join(filter(None, (of, alias.name))) for alias in node.names}
+            found |= {name if name in all_of_them else of for name in names}
+    return found & all_of_them.keys()
+
+
+def test_no_two_modules_import_each_other_in_a_circle() -> None:
+    """Taking away, again and again, what imports nothing that is left leaves the circles, and what imports them."""
+    paths = {".".join(path.relative_to(PACKAGE).with_suffix("").parts).removesuffix(".__init__"): path
+             for path in PACKAGE.rglob("*.py")}
+    left = {name: modules_that(path, paths) - {name} for name, path in paths.items()}
+    while done := {name for name, found in left.items() if not found & left.keys()}:
+        left = {name: found for name, found in left.items() if name not in done}
+    assert not left, {name: sorted(found & left.keys()) for name, found in left.items()}
 
 
 LONGEST = 80

@@ -24,16 +24,17 @@ if TYPE_CHECKING:
     from ..builds import Rules
     from ..machine import Device
 
-__all__ = ["ALIASES", "BACKENDS", "CPU", "DEFAULT", "HOST", "REPACK", "Backend", "Cpu", "Cuda", "Hip", "backend",
-           "backend_of", "canonical", "failed_allocations", "on", "together"]
+__all__ = ["ALIASES", "BACKENDS", "CPU", "DEFAULT", "HOST", "METAL", "REPACK", "SYCL", "VULKAN", "Backend", "Cpu",
+           "Cuda", "Hip", "backend", "backend_of", "canonical", "failed_allocations", "on", "together"]
 
+METAL, SYCL, VULKAN = "MTL", "SYCL", "Vulkan"      # named elsewhere, where they need not be imported for it
 # name -> its class, or file and class, imported when a device of it is first met
 BACKENDS: dict[str, type[Backend] | str] = {
-    "CUDA": Cuda, "ROCm": Hip, "MUSA": Musa, "Vulkan": "vulkan.Vulkan", "MTL": "metal.Metal", "SYCL": "sycl.Sycl",
+    "CUDA": Cuda, "ROCm": Hip, "MUSA": Musa, VULKAN: "vulkan.Vulkan", METAL: "metal.Metal", SYCL: "sycl.Sycl",
     "CANN": "cann.Cann", "OpenCL": "opencl.OpenCl", "RPC": "rpc.Rpc", "RPC-CPU": "rpc.RpcCpu", HOST: Cpu,
 }
 ALIASES = {"HIP": "ROCm",
-           "Metal": "MTL",            # of builds before 2026
+           "Metal": METAL,            # of builds before 2026
            "GPUOpenCL": "OpenCL"}     # the name of every one of its devices
 DEFAULT = Cuda                # of a device that does not say
 CPU = Cpu()                   # plain host memory

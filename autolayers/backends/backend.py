@@ -20,7 +20,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Mapping
 
-    from ..builds import Rules
+    from ..builds import Rule, Rules
     from ..ggml.scheduler import AddAllocDep
     from ..machine import Device
     from .ops import Ops, Parts
@@ -59,7 +59,7 @@ class Backend:
     has_igpu = True                      # llama.cpp lists devices that share the system's memory as of another kind
     igpu_mmap = True                     # the same, of a GPU that shares the system's memory
     offload_min_batch = 0                # computes operations of at least so many rows whose weight is in RAM; 0: none
-    added: Mapping[str, str] = {}        # operations that older builds of it do not run: the rule of those that do
+    added: Mapping[str, Rule] = {}       # operations that older builds of it do not run: the rule of those that do
     modelled = False                     # supports_op, alloc_size and graph_optimize are its own rules
     proven = False                       # sizes computed from all this were compared with llama.cpp's own
     own_cards = False                    # runs no other backend's cards
@@ -106,7 +106,7 @@ class Backend:
     def lacks(self, op: Tensor) -> bool:
         """Whether the build is older than the backend's support of an operation."""
         rule = self.added.get(op.op)
-        return rule is not None and not getattr(self.rules, rule)
+        return rule is not None and not self.rules.has(rule)
 
     @property
     def parts(self) -> tuple[Backend, ...]:
@@ -198,6 +198,11 @@ class Backend:
     def again(self, ops: Ops) -> int:
         """Bytes of it that one more llama_context on the device takes: each has temporaries of its own."""
         return 0
+
+
+def types_of(kv_types: Mapping[str, str], op: str) -> frozenset[str]:
+    """The types whose row in a backend's table of KV cache types has that word."""
+    return frozenset([name for name, ops in kv_types.items() if op in ops.split()])
 
 
 def is_part_of(v: Tensor, k: Tensor) -> bool:

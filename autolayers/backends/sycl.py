@@ -9,10 +9,10 @@ so sizes are an upper bound.
 
 from __future__ import annotations
 
-from ..builds import NEWEST_RULES
+from ..builds import NEWEST_RULES, Rules
 from ..ggml.tensor import Tensor, block_size
 from ..records import replace
-from .backend import HYPER_CONNECTIONS, OFFLOAD_MIN_BATCH, SIZE, is_part_of
+from .backend import HYPER_CONNECTIONS, OFFLOAD_MIN_BATCH, SIZE, is_part_of, types_of
 from .cuda import CudaBuffers
 
 TYPE_CHECKING = False
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Mapping
     from typing import Any
 
-    from ..builds import Rules
+    from ..builds import Rule
     from ..machine import Device
 
 _UNARY = frozenset((
@@ -28,11 +28,23 @@ _UNARY = frozenset((
     "GELU_ERF", "EXP", "EXPM1", "SOFTPLUS", "ELU", "XIELU", "CEIL", "FLOOR", "ROUND", "TRUNC"))
 _GLU = frozenset(("REGLU", "GEGLU", "SWIGLU", "SWIGLU_OAI", "GEGLU_ERF", "GEGLU_QUICK", "SWIGLU_CLAMP"))
 _NO_KERNEL = frozenset(("tq1_0", "tq2_0"))
-_GET_ROWS = frozenset((
-    "i32", "f16", "bf16", "f32", "q1_0", "mxfp4", "nvfp4", "iq2_xxs", "iq2_xs", "iq2_s", "iq3_xxs", "iq1_s", "iq1_m",
-    "iq3_s", "iq4_nl", "iq4_xs", "q2_K", "q3_K", "q4_0", "q4_1", "q4_K", "q5_0", "q5_1", "q5_K", "q6_K", "q8_0"))
-_INDEXER = frozenset(("f16", "f32", "bf16", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0", "iq4_nl"))
-_ONEDNN = frozenset(("f32", "q4_0", "q4_1", "q5_0", "q5_1", "q8_0"))     # or both f16
+# What it does with each type of a KV cache: ONEDNN converts it for oneDNN's flash attention (which takes two f16 too)
+KV_TYPES = {
+    "f32": "GET_ROWS FLASH_ATTN_EXT LIGHTNING_INDEXER ONEDNN",
+    "f16": "GET_ROWS FLASH_ATTN_EXT LIGHTNING_INDEXER",
+    "bf16": "GET_ROWS FLASH_ATTN_EXT LIGHTNING_INDEXER",
+    "q8_0": "GET_ROWS FLASH_ATTN_EXT LIGHTNING_INDEXER ONEDNN",
+    "q4_0": "GET_ROWS FLASH_ATTN_EXT LIGHTNING_INDEXER ONEDNN",
+    "q4_1": "GET_ROWS LIGHTNING_INDEXER ONEDNN",
+    "iq4_nl": "GET_ROWS LIGHTNING_INDEXER",
+    "q5_0": "GET_ROWS LIGHTNING_INDEXER ONEDNN",
+    "q5_1": "GET_ROWS LIGHTNING_INDEXER ONEDNN",
+}
+_GET_ROWS = types_of(KV_TYPES, "GET_ROWS") | {
+    "i32", "q1_0", "mxfp4", "nvfp4", "iq2_xxs", "iq2_xs", "iq2_s", "iq3_xxs", "iq1_s", "iq1_m", "iq3_s", "iq4_xs",
+    "q2_K", "q3_K", "q4_K", "q5_K", "q6_K"}
+_INDEXER, _FLASH_ATTN = types_of(KV_TYPES, "LIGHTNING_INDEXER"), types_of(KV_TYPES, "FLASH_ATTN_EXT")
+_ONEDNN = types_of(KV_TYPES, "ONEDNN")
 _TOP_K = 32                      # results of TOP_K at most, before Rules.sycl_top_k
 _ALWAYS = frozenset((
     "CONV_2D", "CONV_2D_DW", "CONV_TRANSPOSE_2D", "CONCAT", "DUP", "ARGMAX", "NONE", "RESHAPE", "VIEW", "PERMUTE",
@@ -47,7 +59,7 @@ _SOLVE_TRI = 64                  # SYCL_SOLVE_TRI_MAX_N and _K
 class Sycl(CudaBuffers):
     name = "SYCL"
     host_buffer = "SYCL_Host"
-    added: Mapping[str, str] = dict.fromkeys(("LIGHTNING_INDEXER", *HYPER_CONNECTIONS), "sycl_indexer")
+    added: Mapping[str, Rule] = dict.fromkeys(("LIGHTNING_INDEXER", *HYPER_CONNECTIONS), Rules.sycl_indexer)
     modelled = True
     offload_min_batch = OFFLOAD_MIN_BATCH
     free_is_total = True               # without Level Zero's Sysman
@@ -149,7 +161,7 @@ def _flash_attn(op: Tensor, one_dnn: bool) -> bool:
             return False
     elif k.ne[0] not in (40, 64, 72, 80, 96, 112, 128, 256, 512) or v.ne[0] != k.ne[0]:
         return False
-    return k.type == v.type and k.type in ("f32", "f16", "bf16", "q4_0", "q8_0") and (mask is None or mask.ne[2] == 1)
+    return k.type == v.type and k.type in _FLASH_ATTN and (mask is None or mask.ne[2] == 1)
 
 
 def _with_scratch(op: Tensor, size: int, one_dnn: bool) -> int:

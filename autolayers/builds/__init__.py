@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from .build import TODAY, Build
 from .rule import Rule, RuleSet
-from .table import NEWEST, NEWEST_RULES, OLDEST_EXACT, Rules, rules
+from .sources import NEWEST
+from .table import NEWEST_RULES, OLDEST_EXACT, Rules, rules
 
 __all__ = ["NEWEST", "NEWEST_RULES", "OLDEST_EXACT", "TODAY", "Build", "Rule", "RuleSet", "Rules", "rules"]

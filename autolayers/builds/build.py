@@ -12,8 +12,8 @@ from __future__ import annotations
 from ..flags.params import N_PARALLEL
 from ..flags.table import ARGUMENTS, LEGACY, lookup
 from ..records import dataclass, lazy
-from .sources import following, latest, preceding
-from .table import NEWEST, Rules, rules
+from .sources import NEWEST, following, latest, preceding
+from .table import Rules, rules
 
 _OFF = 20      # builds by which a flag's first one may be wrong where its source does not say its number
 

@@ -3,7 +3,8 @@
     class Rules(RuleSet):
         early_rows = Rule("graph", 9090, "#22000", "the output's rows are picked in the last layer")
 
-    Rules(9091).early_rows         # True
+    Rules(9091).early_rows             # True
+    Rules(9091).has(Rules.early_rows)  # the same, of a rule that a row of another table names
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from __future__ import annotations
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from typing import Literal
+    from typing import Literal, overload
 
     Part = Literal["graph", "cache", "placement", "flags", "server", "backends"]
 
@@ -33,7 +34,15 @@ class Rule:
     def __set_name__(self, owner: type, name: str) -> None:
         self.name = name
 
-    def __get__(self, rules: RuleSet, owner: type | None = None) -> bool:
+    if TYPE_CHECKING:
+        @overload
+        def __get__(self, rules: RuleSet, owner: type) -> bool: ...
+        @overload
+        def __get__(self, rules: object, owner: type) -> Rule: ...
+
+    def __get__(self, rules: object, owner: type) -> Rule | bool:
+        if not isinstance(rules, RuleSet):
+            return self                         # of the class, or a field of another table's row
         holds = self.first <= rules.number and (not self.last or rules.number <= self.last)
         if self.doubtful(rules.number):
             holds = rules.changed
@@ -57,6 +66,10 @@ class RuleSet:
         self.oldest = oldest
         self.changed = changed
         self.doubts: list[Rule] = []
+
+    def has(self, rule: Rule) -> bool:
+        """Whether that rule of the table holds."""
+        return bool(getattr(self, rule.name))
 
     @classmethod
     def rows(cls) -> Iterator[Rule]:

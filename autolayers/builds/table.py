@@ -9,12 +9,11 @@ whose date comes from a pull request and from users' reports says none.
 from __future__ import annotations
 
 from .rule import Rule, RuleSet
-from .sources import seen
+from .sources import NEWEST, seen
 
 TYPE_CHECKING = False
 
 OLDEST_EXACT = 9093      # the oldest build whose sizes were compared with llama.cpp's own and equal
-NEWEST = 11549           # the newest one, which a launch is planned for where nothing is said
 
 
 if TYPE_CHECKING:

@@ -8,10 +8,16 @@
 
 from __future__ import annotations
 
-from ..backends import Cuda
+import os
+
+from ..backends import VULKAN, Cuda
+from ..errors import DeviceError
 from ..machine import Device, Host
 from ..records import dataclass, replace
+from ..units import MiB
+from .cards import described as card_of
 from .given import hypothetical, numbered
+from .integrated import has_no_memory
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -38,15 +44,11 @@ def discover(environ: Mapping[str, str] | None = None, llama_server: str | None 
     without an answer is a note and a device without memory. No GPU is no error: a note, no devices.
     `root` is where the file system to read starts. Raises DeviceError if not even the size of RAM is known.
     """
-    import os
-
     from . import host
 
     environ = os.environ if environ is None else environ
     ram = measured(host.read(root), environ)
     if llama_server:
-        from ..backends.vulkan import Vulkan
-        from ..errors import DeviceError
         from . import list_devices
 
         try:
@@ -58,7 +60,7 @@ def discover(environ: Mapping[str, str] | None = None, llama_server: str | None 
             from . import nvml
 
             listed = list_devices.enrich(listed, nvml.query(environ, root=root)[0])
-        if any(device.backend == Vulkan.name for device in listed):
+        if any(device.backend == VULKAN for device in listed):
             from . import vulkan
 
             listed = vulkan.with_limits(listed, vulkan.query(environ))
@@ -78,8 +80,6 @@ def discover(environ: Mapping[str, str] | None = None, llama_server: str | None 
 
 
 def _local(environ: Mapping[str, str], ram: Host, root: str) -> tuple[list[Device], list[str]]:
-    import os
-
     from . import amd, metal, nvml
 
     devices, notes = nvml.query(environ, root=root)
@@ -107,10 +107,6 @@ def measured(host: Host, environ: Mapping[str, str]) -> Host:
 
 def completed(device: Device) -> Device:
     """The device with its card's figures where its driver does not tell them."""
-    from ..units import MiB
-    from .cards import described as card_of
-    from .integrated import has_no_memory
-
     if device.kind == "igpu" and has_no_memory(device.description):
         device = replace(device, unified=True)
     card = card_of(device.description, device.total // MiB) if device.description else None

@@ -12,6 +12,7 @@ import re
 from ..backends import Hip
 from ..machine import Device
 from ..records import replace
+from .system import meminfo
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -57,8 +58,6 @@ def _card(path: str, root: str) -> Device | None:
         return card
     card = replace(card, kind="igpu", warning="unified memory: what the firmware carved out for the GPU")
     if gtt is not None and gtt_used is not None and gtt > vram:
-        from .host import meminfo
-
         # ROCm gives an integrated GPU the larger of its two pools, not their sum. Whether memory taken through
         # HIP counts as used GTT depends on the driver, so what the system has left is a second bound.
         free = min(max(0, gtt - gtt_used), meminfo(root).get("MemAvailable", 0))

@@ -8,10 +8,7 @@ sparsity (NVIDIA from Turing on 1024 operations a clock and multiprocessor, with
 
 from __future__ import annotations
 
-from ..backends import DEFAULT, Hip
-from ..backends.metal import Metal
-from ..backends.sycl import Sycl
-from ..backends.vulkan import Vulkan
+from ..backends import DEFAULT, METAL, SYCL, VULKAN, Hip
 from ..errors import UsageError
 from ..records import dataclass
 
@@ -287,21 +284,21 @@ CARDS = {
     "mi325x": Card("AMD Instinct MI325X", 258000, None, None, 6000, 1307.0, "5x16", Hip.name),
     "mi350x": Card("AMD Instinct MI350X", 290000, None, None, 8000, 2300.0, "5x16", Hip.name),
     "mi355x": Card("AMD Instinct MI355X", 290000, None, None, 8000, 2300.0, "5x16", Hip.name),
-    "arc-a310": Card("Intel Arc A310", 4000, None, None, 124, 24.6, "4x8", Sycl.name),
-    "arc-a380": Card("Intel Arc A380", 6000, None, None, 186, 33.0, "4x8", Sycl.name),
-    "arc-a580": Card("Intel Arc A580", 8060, None, None, 512, 98.0, "4x16", Sycl.name),
-    "arc-a750": Card("Intel Arc A750", 8060, None, None, 512, 118.0, "4x16", Sycl.name),
-    "arc-a770-8g": Card("Intel Arc A770", 8060, None, None, 512, 137.6, "4x16", Sycl.name),
-    "arc-a770-16g": Card("Intel Arc A770", 15900, None, None, 560, 137.6, "4x16", Sycl.name),
-    "arc-a730m": Card("Intel Arc A730M Graphics", 12090, None, None, 336, 54.0, "4x16", Sycl.name),
-    "arc-a770m": Card("Intel Arc A770M Graphics", 15900, None, None, 512, 108.0, "4x16", Sycl.name),
-    "arc-pro-a60": Card("Intel Arc Pro A60 Graphics", 12090, None, None, 384, 67.0, "4x16", Sycl.name),
-    "arc-b570": Card("Intel Arc B570", 10070, None, None, 380, 92.0, "4x8", Sycl.name),
-    "arc-b580": Card("Intel Arc B580", 12090, None, None, 456, 117.0, "4x8", Sycl.name),
-    "arc-pro-b50": Card("Intel Arc Pro B50", 16120, None, None, 224, 85.0, "4x8", Sycl.name),
-    "arc-pro-b60": Card("Intel Arc Pro B60", 24180, None, None, 456, 98.0, "4x8", Sycl.name),
-    "arc-pro-b65": Card("Intel Arc Pro B65", 32240, None, None, 608, 98.0, "5x16", Sycl.name),
-    "arc-pro-b70": Card("Intel Arc Pro B70", 32240, None, None, 608, 183.0, "5x16", Sycl.name),
+    "arc-a310": Card("Intel Arc A310", 4000, None, None, 124, 24.6, "4x8", SYCL),
+    "arc-a380": Card("Intel Arc A380", 6000, None, None, 186, 33.0, "4x8", SYCL),
+    "arc-a580": Card("Intel Arc A580", 8060, None, None, 512, 98.0, "4x16", SYCL),
+    "arc-a750": Card("Intel Arc A750", 8060, None, None, 512, 118.0, "4x16", SYCL),
+    "arc-a770-8g": Card("Intel Arc A770", 8060, None, None, 512, 137.6, "4x16", SYCL),
+    "arc-a770-16g": Card("Intel Arc A770", 15900, None, None, 560, 137.6, "4x16", SYCL),
+    "arc-a730m": Card("Intel Arc A730M Graphics", 12090, None, None, 336, 54.0, "4x16", SYCL),
+    "arc-a770m": Card("Intel Arc A770M Graphics", 15900, None, None, 512, 108.0, "4x16", SYCL),
+    "arc-pro-a60": Card("Intel Arc Pro A60 Graphics", 12090, None, None, 384, 67.0, "4x16", SYCL),
+    "arc-b570": Card("Intel Arc B570", 10070, None, None, 380, 92.0, "4x8", SYCL),
+    "arc-b580": Card("Intel Arc B580", 12090, None, None, 456, 117.0, "4x8", SYCL),
+    "arc-pro-b50": Card("Intel Arc Pro B50", 16120, None, None, 224, 85.0, "4x8", SYCL),
+    "arc-pro-b60": Card("Intel Arc Pro B60", 24180, None, None, 456, 98.0, "4x8", SYCL),
+    "arc-pro-b65": Card("Intel Arc Pro B65", 32240, None, None, 608, 98.0, "5x16", SYCL),
+    "arc-pro-b70": Card("Intel Arc Pro B70", 32240, None, None, 608, 183.0, "5x16", SYCL),
 }
 
 # Integrated GPUs that --gpu names, with what their drivers say and the RAM of machines that have them, GiB
@@ -318,13 +315,13 @@ _INTEGRATED: tuple[tuple[str, str, tuple[int, ...]], ...] = (
 
 for _name, _description, _sizes in _INTEGRATED:
     for _gib in _sizes:      # Windows and amdgpu let half of the RAM be taken, Mesa's driver for Intel three quarters
-        CARDS[f"{_name}-{_gib}g"] = Card(_description, _gib * 512, None, None, 0, 0.0, "", Vulkan.name, _gib)
+        CARDS[f"{_name}-{_gib}g"] = Card(_description, _gib * 512, None, None, 0, 0.0, "", VULKAN, _gib)
 
 for _chip, (_rate, _fp16, _sizes) in _APPLE.items():
     for _gib in _sizes:      # Metal lets two thirds of a small memory be taken, three quarters of a large one
         _usable = _gib * 1024 * (2 if _gib <= 36 else 3) // (3 if _gib <= 36 else 4)
         _name = f"Apple {_chip.replace('-', ' ').title()}"
-        CARDS[f"{_chip}-{_gib}g"] = Card(_name, _usable, None, None, _rate, _fp16, "", Metal.name, _gib)
+        CARDS[f"{_chip}-{_gib}g"] = Card(_name, _usable, None, None, _rate, _fp16, "", METAL, _gib)
 
 # Makers' and families' words that people leave out or add.
 _OPTIONAL = ("nvidia", "geforce", "amd", "radeon", "instinct", "quadro", "tesla", "apple", "intel", "rtx", "gtx", "rx")

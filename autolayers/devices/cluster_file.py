@@ -18,11 +18,13 @@ import re
 
 from ..backends import CPU
 from ..backends.rpc import Rpc, RpcCpu
-from ..errors import UsageError
+from ..errors import DeviceError, UsageError
 from ..machine import MAX_DEVICES, Device
+from ..parallel import in_threads
 from ..records import dataclass, replace
 from ..units import human
 from .machine_file import parse
+from .rpc_protocol import ask
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -118,10 +120,6 @@ def read(path: str) -> Cluster:
 def asked(cluster: Cluster) -> tuple[Cluster, list[str]]:
     """The cluster with the memory that its servers say they have, and a line for each that does not answer or says
     what the file's device cannot have: those are left out."""
-    from ..errors import DeviceError
-    from ..parallel import in_threads
-    from .rpc_protocol import ask
-
     servers = [(box, i) for box in cluster.boxes for i in range(len(box.devices))]
     answers = in_threads(lambda server: ask(server[0].endpoints[server[1]]), servers)
     notes: list[str] = []

@@ -5,8 +5,7 @@
 
 from __future__ import annotations
 
-from ..backends import ALIASES, BACKENDS, CPU, backend
-from ..backends.vulkan import Vulkan
+from ..backends import ALIASES, BACKENDS, CPU, VULKAN, backend
 from ..errors import UsageError
 from ..machine import Device
 from ..records import replace
@@ -43,7 +42,7 @@ def driven(devices: Sequence[Device], word: str) -> list[Device]:
                 raise UsageError(f"--backend {word}: {wanted.name} does not run on {device.description}")
             device = replace(device, backend=wanted.name, compute_capability=None, includes_context=False, limits=None)
         changed.append(device)
-    if wanted is Vulkan and any(device.source != "given" for device in changed):
+    if wanted.name == VULKAN and any(device.source != "given" for device in changed):
         from .vulkan import query, with_limits
 
         changed = with_limits(changed, query())

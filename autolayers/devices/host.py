@@ -7,8 +7,14 @@ Files: Linux's Documentation/filesystems/proc.rst, admin-guide/cgroup-v2.rst, ad
 
 from __future__ import annotations
 
+import os
+import sys
+
 from ..errors import DeviceError
 from ..machine import Host
+from .smbios import bandwidth
+from .system import file_text, meminfo
+from .threads import quota, threads
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -26,9 +32,6 @@ def read(root: str = "/") -> Host:
         if limit < total or limit - taken < available:
             total, source = min(total, limit), "cgroup"
             available = min(available, max(0, limit - taken))
-    from .smbios import bandwidth
-    from .threads import threads
-
     speed = bandwidth(root)
     return Host(total, available, source, speed, cores=cores(root), bandwidth_source="smbios" if speed else "",
                 threads=threads(root))
@@ -37,38 +40,31 @@ def read(root: str = "/") -> Host:
 def cores(root: str = "/") -> int | None:
     """Physical cores that this process may use at once; None where nothing tells."""
     found = _cores(root)
-    if found is None:
-        return None
-    from .threads import quota
-
-    return min(found, quota(root))
+    return None if found is None else min(found, quota(root))
 
 
 def _cores(root: str) -> int | None:
     """Those that its CPUs belong to, whatever the limit of its control group."""
-    import os
-    import sys
-
     usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     found: set[tuple[str, str]] = set()
-    threads, package = 0, ""
+    count, package = 0, ""
     for line in file_text(root, "proc/cpuinfo").splitlines():
         name, _, value = line.partition(":")
         name = name.strip()
-        threads += name == "processor"
+        count += name == "processor"
         if name == "physical id":
             package = value.strip()
         elif name == "core id":
             found.add((package, value.strip()))
-    if not usable or (not threads and root != "/"):
+    if not usable or (not count and root != "/"):
         return None
-    if not threads and sys.platform in ("darwin", "win32"):      # where the system counts threads
+    if not count and sys.platform in ("darwin", "win32"):      # where the system counts threads
         import psutil
 
         return min(usable, psutil.cpu_count(logical=False) or usable)
-    if not found or not threads:
+    if not found or not count:
         return usable
-    return max(1, min(len(found), round(usable * len(found) / threads)))
+    return max(1, min(len(found), round(usable * len(found) / count)))
 
 
 def _psutil() -> tuple[int, int, str]:
@@ -79,27 +75,6 @@ def _psutil() -> tuple[int, int, str]:
     except Exception as error:   # psutil raises whatever a strange /proc makes it raise
         raise DeviceError(f"the size of RAM cannot be read ({error}): say it with --ram SIZE") from None
     return memory.total, memory.available, "psutil"
-
-
-def meminfo(root: str = "/") -> dict[str, int]:
-    """/proc/meminfo in bytes (HugePages_* are counts); empty where there is none."""
-    fields = {}
-    for line in file_text(root, "proc/meminfo").splitlines():
-        name, _, value = line.partition(":")
-        words = value.split()
-        if words and words[0].isdigit():
-            fields[name] = int(words[0]) * (1024 if words[1:] == ["kB"] else 1)
-    return fields
-
-
-def unified_available(memory: dict[str, int]) -> int:
-    """What llama.cpp takes as free on a GPU that shares the system's RAM.
-
-    Mirrors ggml_backend_cuda_get_available_uma_memory: huge pages, where reserved, are all a GPU may have.
-    """
-    if memory.get("HugePages_Total", 0) > 0:
-        return memory.get("HugePages_Free", 0) * memory.get("Hugepagesize", 0)
-    return memory.get("MemAvailable", 0)
 
 
 def _limits(root: str) -> Iterator[tuple[int, int]]:
@@ -127,23 +102,3 @@ def _limits(root: str) -> Iterator[tuple[int, int]]:
                 statistics = dict(line.split()[:2] for line in lines if " " in line)
                 droppable = statistics.get(cache, "0")
                 yield min(limits), max(0, int(taken) - (int(droppable) if droppable.isdigit() else 0))
-
-
-def platform(root: str = "/") -> str:
-    """"windows", "wsl", "macos" or "linux": whose driver model decides what else grows on a GPU."""
-    import sys
-
-    if sys.platform in ("win32", "cygwin"):
-        return "windows"
-    if sys.platform == "darwin":
-        return "macos"
-    return "wsl" if "microsoft" in file_text(root, "proc/version").lower() else "linux"
-
-
-def file_text(root: str, path: str) -> str:
-    """A file of the system below `root`, at most 1 MiB of it; empty where it cannot be read."""
-    try:
-        with open(f"{root.rstrip('/')}/{path}", encoding="utf-8", errors="replace") as file:
-            return file.read(1 << 20)
-    except OSError:
-        return ""

@@ -17,6 +17,7 @@ from ..programs import NoAnswer, ask
 from ..records import replace
 from ..units import MiB
 from .integrated import is_integrated
+from .system import platform
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -32,8 +33,6 @@ def query(program: str, environ: Mapping[str, str], rpc: Sequence[str] = (),
     LLAMA_ARG_* variables are left out, as a bad one ends the program before it lists; LLAMA_ARG_RPC and `rpc`
     (host:port) add remote devices. Raises DeviceError when it cannot be run, takes too long or fails.
     """
-    from .host import platform
-
     devices, notes = parse(run(program, environ, rpc, timeout))
     wddm = platform() in ("windows", "wsl")
     return [replace(device, wddm=wddm and device.kind != "rpc") for device in devices], notes

@@ -15,6 +15,7 @@ from ..errors import UsageError
 from ..machine import MAX_DEVICES, Device, Host
 from ..records import replace
 from ..units import MiB
+from .cards import find
 from .measure import BUS
 
 TYPE_CHECKING = False
@@ -164,8 +165,6 @@ def _card(name: object, values: Mapping[str, Any], what: str) -> Device | None:
     if not isinstance(name, str):
         raise _Wrong(f"{what}: card must be a text")
     try:
-        from .cards import find
-
         find(name)
         return Device.hypothetical(name)
     except UsageError as error:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 
-from ..backends.metal import Metal
+from ..backends import METAL
 from ..machine import Device
 
 TYPE_CHECKING = False
@@ -27,7 +27,7 @@ def query(available: int, platform: str = sys.platform, read: Reader | None = No
         return []
     name, limit, unified = answer
     free = min(limit, available) if unified else limit
-    return [Device(f"{Metal.name}0", limit, free, name, backend=Metal.name, kind="gpu", source="metal", unified=unified,
+    return [Device(f"{METAL}0", limit, free, name, backend=METAL, kind="gpu", source="metal", unified=unified,
                    warning="unified memory: free is Metal's limit or what the system has available" if unified else
                    "free is the card's limit: Metal does not say what others use")]
 

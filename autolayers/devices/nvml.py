@@ -17,6 +17,7 @@ from ..backends import Cuda
 from ..machine import Device
 from ..records import replace
 from . import visible
+from .system import meminfo, platform, unified_available
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -59,8 +60,6 @@ def query(environ: Mapping[str, str], timeout: float = 10.0, root: str = "/") ->
         return [], [f"the NVIDIA driver did not answer within {timeout:g} s (NVML)"]
     cards, notes = answer[0]
     shown, more = in_cuda_order(cards, environ)
-    from .host import platform
-
     wddm = platform(root) in ("windows", "wsl")
     return [replace(card, name=f"{Cuda.name}{i}", wddm=wddm) for i, card in enumerate(shown)], notes + more
 
@@ -186,13 +185,9 @@ class _Driver:
                 and (_UNIFIED.search(name) is not None or self.ask("nvmlDeviceGetAddressingMode", handle) == _ATS))
 
     def unified_total(self) -> int:
-        from .host import meminfo
-
         return meminfo(self.root).get("MemTotal", 0)
 
     def shared_memory(self, name: str, handle: object) -> Device:
-        from .host import meminfo, unified_available
-
         memory = meminfo(self.root)
         device = self.device(name, handle, memory["MemTotal"], unified_available(memory))
         return replace(device, kind="igpu", unified=True,

@@ -6,6 +6,7 @@ from ..backends import CPU
 from ..backends.rpc import Rpc, RpcCpu
 from ..errors import UsageError
 from ..machine import Device
+from ..parallel import in_threads
 from ..records import replace
 from .rpc_protocol import Served, address, ask
 
@@ -58,8 +59,6 @@ def _ask(endpoints: Sequence[str]) -> tuple[list[list[Served] | None], list[str]
     """Each server's devices, None where it cannot be asked, and a line for each of those."""
     if not endpoints:
         return [], []
-    from ..parallel import in_threads
-
     for endpoint in endpoints:
         try:
             address(endpoint)

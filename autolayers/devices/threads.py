@@ -7,7 +7,9 @@ operation. Files: Linux's Documentation/ABI/testing/sysfs-devices-system-cpu, ad
 
 from __future__ import annotations
 
-from .host import file_text
+import os
+
+from .system import file_text
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -19,8 +21,6 @@ _FAST = 0.75        # of the fastest core's capacity; below are the small ones
 
 def threads(root: str = "/", allowed: Collection[int] | None = None) -> int | None:
     """The right -t, None where the default is right or nothing tells. `allowed`: this process's CPUs."""
-    import os
-
     if allowed is None and hasattr(os, "sched_getaffinity"):
         allowed = os.sched_getaffinity(0)
     most, last = quota(root), file_text(root, "sys/devices/system/cpu/present").strip().rpartition("-")[2]

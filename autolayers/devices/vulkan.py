@@ -9,10 +9,14 @@ process asks.
 
 from __future__ import annotations
 
+import json
+import os
 import sys
 
-from ..backends.vulkan import Vulkan
+from ..backends import VULKAN
 from ..machine import Device
+from ..programs import NoAnswer, ask
+from ..records import replace
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -43,11 +47,6 @@ _FLOAT16, _MEMORY_MODEL, _SUBGROUP_SIZE, _BUDGET = 1000082000, 1000211000, 10002
 
 def query(environ: Mapping[str, str] | None = None) -> list[Device]:
     """The GPUs that ggml-vulkan takes, in its order; none where there is no loader, driver or answer."""
-    import json
-    import os
-
-    from ..programs import NoAnswer, ask
-
     package = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
     # -I: else the current directory would come first in sys.path
     code = f"import json, sys; sys.path.append({package!r}); from {__name__} import answer; print(json.dumps(answer()))"
@@ -56,7 +55,7 @@ def query(environ: Mapping[str, str] | None = None) -> list[Device]:
         rows = json.loads(done.out or "[]") if done.code == 0 else []
     except (NoAnswer, ValueError):
         return []
-    return [Device(f"{Vulkan.name}{i}", row["total"], row["free"], row["name"], Vulkan.name, row["kind"],
+    return [Device(f"{VULKAN}{i}", row["total"], row["free"], row["name"], VULKAN, row["kind"],
                    source="vulkan", limits=row["limits"],
                    warning="" if row["budget"] else "free is the card's total: the driver does not say what others use")
             for i, row in enumerate(rows)]
@@ -64,12 +63,10 @@ def query(environ: Mapping[str, str] | None = None) -> list[Device]:
 
 def with_limits(devices: Sequence[Device], known: Sequence[Device]) -> list[Device]:
     """Vulkan's `devices` with the limits of the `known` ones, each by its place among those with its name."""
-    from ..records import replace
-
     left = list(known)
     found = []
     for device in devices:
-        twin = next((other for other in left if device.backend == Vulkan.name and not device.limits
+        twin = next((other for other in left if device.backend == VULKAN and not device.limits
                      and _same(other.description, device.description)), None)
         if twin is not None:
             left.remove(twin)

@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 
     Values = dict[str, Any]
 
-CACHE_TYPES = ("f32", "f16", "bf16", "q8_0", "q4_0", "q4_1", "iq4_nl", "q5_0", "q5_1")
+# kv_cache_types of common/arg.cpp, and the newest build that was seen without each; 0: none was
+CACHE_TYPES = {"f32": 0, "f16": 0, "bf16": 0, "q8_0": 0, "q4_0": 0, "q4_1": 0, "iq4_nl": 0, "q5_0": 0, "q5_1": 0}
 TRUE, FALSE, AUTO = ("on", "enabled", "true", "1"), ("off", "disabled", "false", "0"), ("auto", "-1")
 
 

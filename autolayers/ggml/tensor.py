@@ -9,8 +9,13 @@ from __future__ import annotations
 
 from .types import TYPES
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
 _BLOCK = {row.name: row.blck_size for row in TYPES}
 _SIZE = {row.name: row.type_size for row in TYPES}
+_ONES: tuple[Any, ...] = ((1, 1, 1, 1), (1, 1, 1), (1, 1), (1,), ())     # what fills up so many dimensions
 VIEW_OPS = frozenset(("VIEW", "RESHAPE", "PERMUTE", "TRANSPOSE"))
 
 
@@ -190,26 +195,39 @@ class Graph:
     # views
 
     def reshape(self, a: Tensor, *ne: int) -> Tensor:
-        return Tensor("RESHAPE", a.type, (*ne, 1, 1, 1, 1)[:4], (a,), None, a)  # type: ignore[arg-type]
+        """Raises ValueError where ggml_reshape_1d..4d abort: the counts differ, or rows have gaps."""
+        n0, n1, n2, n3 = shape = ne + _ONES[len(ne)]
+        m0, m1, m2, m3 = a.ne
+        if n0 * n1 * n2 * n3 != m0 * m1 * m2 * m3 or (a.view_src is not None and not a.contiguous()):
+            raise ValueError(f"{a} is not {list(shape)} in another shape")
+        return Tensor("RESHAPE", a.type, shape, (a,), None, a)
 
     def view(self, a: Tensor, ne: tuple[int, ...], nb: tuple[int, ...] = (), offset: int = 0) -> Tensor:
-        """ggml_view_1d..4d: `nb` gives the strides from dimension 1 on; missing ones continue without gaps."""
-        shape = (*ne, 1, 1, 1, 1)[:4]
-        size, (_, n1, n2, _) = _SIZE[a.type], shape
+        """ggml_view_1d..4d: `nb` gives the strides from dimension 1 on; missing ones continue without gaps. Raises
+        ValueError where ggml_new_tensor_impl aborts: without gaps it would end behind its tensor."""
+        n0, n1, n2, n3 = shape = ne + _ONES[len(ne)]
+        type_, root = a.type, a.view_src or a
+        size = _SIZE[type_]
+        row = size * n0 // _BLOCK[type_]
+        if row * n1 * n2 * n3 + a.view_offs + offset > root.nb[3] * root.ne[3] and row * n1 * n2 * n3:
+            raise ValueError(f"{a} has no part {list(shape)} at byte {offset}")
         if len(nb) == 3:
             strides = (size, *nb)
         elif len(nb) == 2:
             strides = (size, *nb, nb[1] * n2)
         else:
-            row = nb[0] if nb else row_size(a.type, shape[0])
+            row = nb[0] if nb else row
             strides = (size, row, row * n1, row * n1 * n2)
-        return Tensor("VIEW", a.type, shape, (a,), strides, a, offset)  # type: ignore[arg-type]
+        return Tensor("VIEW", type_, shape, (a,), strides, a, offset)
 
     def permute(self, a: Tensor, *axes: int) -> Tensor:
-        ne, nb = [0] * 4, [0] * 4
+        """Raises ValueError where ggml_permute aborts: an axis twice."""
+        ne, nb = [0, 0, 0, 0], [-1, -1, -1, -1]
         i, j, k, m = axes
         ne[i], ne[j], ne[k], ne[m] = a.ne
         nb[i], nb[j], nb[k], nb[m] = a.nb
+        if -1 in nb:
+            raise ValueError(f"no order of axes: {axes}")
         return Tensor("PERMUTE", a.type, tuple(ne), (a,), tuple(nb), a)  # type: ignore[arg-type]
 
     def transpose(self, a: Tensor) -> Tensor:
@@ -297,8 +315,13 @@ class Graph:
                       (a, ids))
 
     def cont(self, a: Tensor, *ne: int) -> Tensor:
-        shape = (*ne, 1, 1, 1, 1)[:4] if ne else a.ne
-        return Tensor("CONT", a.type, shape, (a,))  # type: ignore[arg-type]
+        """Raises ValueError where ggml_cont_1d..4d abort: the counts differ."""
+        if not ne:
+            return Tensor("CONT", a.type, a.ne, (a,))
+        made = Tensor("CONT", a.type, ne + _ONES[len(ne)], (a,))
+        if made.nelements != a.nelements:
+            raise ValueError(f"{a} is not {list(ne)} in another shape")
+        return made
 
     def cast(self, a: Tensor, type_: str) -> Tensor:
         result = Tensor("CPY", type_, a.ne, (a,))

@@ -11,13 +11,16 @@ from __future__ import annotations
 from ..ggml.tensor import Tensor
 from ..model.hparams import Hparams
 from ..records import dataclass, replace
-from .llm import AttnInput, Llm, Routing
+from .experts import Routing, build_moe_ffn
+from .inputs import AttnInput
+from .llm import Llm
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Literal
 
+    from ..builds import Rule
     from .llm import Activation, Gate, Norm
 
     Select = Literal["attention", "norm", "late", "last", ""]
@@ -37,7 +40,6 @@ class Decoder:
     inp_pos: bool = True                 # rope or learned positions need the position input
 
     # attention
-    plain_qkv_before: bool = False       # builds without Rules.qkv_with_biases apply no scales and biases to Q, K and V
     qkv_scales: bool = True              # NVFP4 scales of a fused QKV are applied
     norm: Norm = "rms"                   # every norm of the model
     attn_norm: str | None = "attn_norm"
@@ -79,7 +81,7 @@ class Decoder:
     # while an MTP block reads all rows after the last layer (late) or the last norm (last), which makes the hidden
     # state there an output too
     select: Select = "attention"
-    select_before: tuple[tuple[str, Select], ...] = ()   # (rule, where builds without it picked them), oldest first
+    select_before: tuple[tuple[Rule, Select], ...] = ()   # (rule, where builds without it picked them), oldest first
     keeps_last: bool = False             # the last layer's result is an output, where rows are picked early
     final_norm: str | None = "output_norm"
     final_cap: bool | None = False       # logits are capped; None: if the key is set
@@ -101,7 +103,7 @@ class Decoder:
 
     def build(self, llm: Llm) -> Tensor | None:
         g, hp = llm.graph, llm.hparams
-        before = next((select for rule, select in self.select_before if not getattr(llm.rules, rule)), None)
+        before = next((select for rule, select in self.select_before if not llm.rules.has(rule)), None)
         if before is not None:
             return replace(self, select=before, select_before=()).build(llm)
         llm.attn_soft_cap = self.soft_cap
@@ -154,10 +156,39 @@ class Decoder:
         return cur
 
     def mtp(self, llm: Llm) -> Tensor:
-        """The graph of the block for multi-token prediction, as a context of its own."""
-        from .mtp import build_mtp
+        """The logits of the block after the last layer as a context of its own (graph_mtp of src/models/*.cpp).
 
-        return build_mtp(self, llm)
+        The next token's embedding and the model's last hidden state become one input, and the architecture's own layer
+        works on it. What differs is where the output's rows are picked (Architecture.mtp).
+        """
+        picked = llm.row.mtp
+        g, il = llm.graph, llm.n_layer
+        row = replace(self.for_file(llm), select="attention" if picked == "attention" else "")
+        llm.n_layer += 1                   # its layer is the last
+        embd, state = llm.build_mtp_inputs(il)
+        pos = llm.build_inp_pos() if row.inp_pos else None
+        out_ids = llm.build_inp_out_ids()
+        inp = llm.build_attn_inp()
+        state = llm.build_norm(state, llm.layer_weight(il, "nextn.hnorm"), None, row.norm, il)
+        embd = llm.build_norm(embd, llm.layer_weight(il, "nextn.enorm"), None, row.norm, il)
+        cur = llm.linear(il, "nextn.eh_proj", g.concat(embd, state, 0), scale=True)
+        cur = row.mtp_layer(llm, cur, il, inp, pos, out_ids)
+        if picked == "layer":
+            cur = llm.output(g.get_rows(cur, out_ids))
+        norm = llm.layer_weight(il, "nextn.shared_head_norm")
+        if norm is None:
+            norm = llm.layer_weight(il, "layer_output_norm")
+        if norm is None:
+            norm = llm.weight("output_norm.weight")
+        cur = llm.build_norm(cur, norm, None, row.mtp_norm())
+        if picked != "layer":
+            llm.output(cur)
+        if picked == "norm":
+            cur = g.get_rows(cur, out_ids)
+        head = llm.layer_weight(il, "nextn.shared_head_head")
+        scale = llm.weight("output.scale") if head is None else llm.layer_weight(il, "nextn.shared_head_head", "scale")
+        cur = llm.build_lora_mm(llm.need("output.weight") if head is None else head, cur, scale)
+        return g.scale(cur) if row.logit_scale is None and llm.hparams.f_logit_scale else cur
 
     def mtp_layer(self, llm: Llm, cur: Tensor, il: int, inp: AttnInput, pos: Tensor | None, out_ids: Tensor) -> Tensor:
         return self.layer(llm, cur, il, inp, pos, out_ids)
@@ -206,7 +237,7 @@ class Decoder:
         g, hp = llm.graph, llm.hparams
         flat = self.qk_norm == "flat"
         q, k, v = llm.build_qkv(cur, il, reshape=not flat, scales=self.qkv_scales,
-                                plain=self.plain_qkv_before and not llm.rules.qkv_with_biases,
+                                plain=flat and not llm.rules.qkv_with_biases,
                                 roped=self.rope != "none" and self.inp_pos)
         kind = self.qk_norm_kind or self.norm
         if self.qk_norm in ("flat", "head"):
@@ -267,7 +298,7 @@ class Decoder:
                              down="ffn_down_shexp", scales=self.ffn_scales, biases=self.ffn_bias)
 
     def experts(self, llm: Llm, cur: Tensor, il: int, routing: Routing) -> Tensor:
-        return llm.build_moe_ffn(cur, il, routing)
+        return build_moe_ffn(llm, cur, il, routing)
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,10 @@ from __future__ import annotations
 from ..ggml.tensor import Tensor
 from ..model.hparams import Hparams
 from ..records import dataclass
-from .llm import AttnInput, Llm, Routing
+from .delta_net_unfused import build_delta_net_autoregressive, build_delta_net_chunking
+from .experts import Routing
+from .inputs import AttnInput
+from .llm import Llm
 from .recurrent import F32, Hybrid, build_rs, keep_tails, n_cells, snapshots, state
 
 TYPE_CHECKING = False
@@ -46,9 +49,7 @@ def build_recurrent_attn(llm: Llm, states: Tensor, q: Tensor, k: Tensor, v: Tens
     size, heads, n_tok, n_seqs = v.ne
     kind = "gdn_ch" if n_tok > 1 else "gdn_ar"
     if not llm.fused_ops[kind] and kept == 1:
-        from . import delta_net_unfused as unfused
-
-        build = unfused.build_delta_net_chunking if n_tok > 1 else unfused.build_delta_net_autoregressive
+        build = build_delta_net_chunking if n_tok > 1 else build_delta_net_autoregressive
         output, fresh = build(g, q, k, v, gate, beta, start)
         shape = (states.ne[0] * n_seqs,) if flat else (states.ne[0], n_seqs)
         g.expand(g.cpy(fresh, g.view(states, shape, () if flat else (states.nb[1],))))

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from ..ggml.tensor import Tensor
 from .gated_delta_net import build_gdn_l2_norm, build_recurrent_attn
-from .llm import AttnInput, Llm
+from .inputs import AttnInput
+from .llm import Llm
 from .recurrent import F32, Hybrid, build_rs, n_cells, snapshots, state
 
 

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from ..ggml.tensor import Tensor
 from .decoder import Decoder
-from .llm import AttnInput, Llm
+from .inputs import AttnInput
+from .llm import Llm
 
 
 def latent(llm: Llm, cur: Tensor, il: int) -> tuple[Tensor, Tensor]:

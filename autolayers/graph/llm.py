@@ -6,10 +6,11 @@ part of the result, because the allocator sees it.
 
 from __future__ import annotations
 
-from ..errors import LaunchRefused, ModelError
-from ..ggml.tensor import Graph, Tensor, row_size, type_size
+from ..errors import ModelError
+from ..ggml.tensor import Graph, Tensor
 from ..model.hparams import Hparams
-from ..records import dataclass
+from . import llm_before
+from .inputs import AttnInput, CacheView, StateView
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -22,136 +23,15 @@ if TYPE_CHECKING:
     Norm = Literal["rms", "layer", "group"]
     Activation = Literal["silu", "gelu", "relu", "relu_sqr", "xielu", "swiglu", "geglu", "reglu", "swiglu_oai", "situ"]
     Gate = Literal["par", "seq"]
-    Gating = Literal["softmax", "sigmoid", "softmax_weight", "sqrt_softplus"]
 
-# llama_expert_gating_func_type; a file without the key means softmax
-_GATING: dict[int, Gating] = {0: "softmax", 1: "softmax", 2: "sigmoid", 3: "softmax_weight", 4: "sqrt_softplus"}
-_FLASH_KEYS = 256            # encoders had flash attention for multiples of so many keys (build_attn_mha)
-_MASK_ROWS = 64                          # GGML_KQ_MASK_PAD; builds up to b4435 had 32, which takes less
-_SPLIT_GLU = {"silu": "SWIGLU", "gelu": "GEGLU", "relu": "REGLU"}     # gate and up in one op
-
-
-@dataclass(frozen=True)
-class Routing:
-    """How experts are chosen, run and weighed: the arguments of llama.cpp's build_moe_ffn that an architecture fixes.
-
-    None: the file's key decides. Tensors are blk.<il>.<name>; one whose name is None is not used.
-    """
-
-    gating: Gating | None = None          # expert_gating_func
-    norm_w: bool | None = None            # the chosen experts' weights are normed; expert_weights_norm
-    w_scale: float | None = None          # and scaled, 0 and 1: not; expert_weights_scale
-    act: Activation = "silu"
-    select: Literal["probs", "logits", "sigmoid"] = "probs"    # what is ranked to choose
-    weight_before: bool = False           # the weights are applied to the experts' input
-    biases: bool = True                   # biases of the experts are added, if the file has them
-    scales: bool = False                  # NVFP4 scales of the experts are applied
-    up: str = "ffn_up_exps"
-    gate: str | None = "ffn_gate_exps"
-    down: str = "ffn_down_exps"
-    gate_up: str | None = "ffn_gate_up_exps"
-    probs_b: str | None = "exp_probs_b"   # added to what is ranked
-    down_param: str | None = None         # "src1_f32": the product with `down` takes f32, not f16
-
-
-class CacheView:
-    """One KV cache of the model as the graph sees it: preallocated tensors and the shapes of its inputs."""
-
-    def __init__(self, llm: Llm, n_kv: int, n_stream: int, layers: dict[int, tuple[Tensor, Tensor | None]],
-                 v_trans: bool, k_rot: int = 0, v_rot: int = 0, n_embd_v_gqa_max: int = 0) -> None:
-        self.llm = llm
-        self.n_kv = n_kv
-        self.n_stream = n_stream
-        self.layers = layers
-        self.v_trans = v_trans
-        self.k_rot = k_rot             # side of the Hadamard matrix of quantised caches, 0: none
-        self.v_rot = v_rot
-        self.n_embd_v_gqa_max = n_embd_v_gqa_max
-
-    def get_k(self, il: int, head: int, n_head: int) -> Tensor:
-        k = self.layers[il][0]
-        width = k.ne[0]
-        return self.llm.graph.view(k, (head, n_head, self.n_kv, self.n_stream),
-                               (row_size(k.type, head), row_size(k.type, width), row_size(k.type, width * k.ne[1])))
-
-    def get_v(self, il: int, head: int, n_head: int) -> Tensor:
-        v = self.layers[il][1]
-        assert v is not None
-        g, t = self.llm.graph, v.type
-        width, size = v.ne[0], v.ne[1]
-        if not self.v_trans:
-            return g.view(v, (head, n_head, self.n_kv, self.n_stream),
-                          (row_size(t, head), row_size(t, width), row_size(t, width * size)))
-        return g.view(v, (self.n_kv, n_head, head, self.n_stream),
-                      (row_size(t, size * head), row_size(t, size), row_size(t, size * width)))
-
-    def cpy_k(self, cur: Tensor, ids: Tensor | None, il: int) -> Tensor:
-        g, k = self.llm.graph, self.layers[il][0]
-        width = cur.ne[0] * cur.ne[1]
-        if ids is None:
-            return g.cpy(cur, g.view(k, (cur.ne[2] * width,)))
-        cur = g.view(cur, (width, cur.ne[2]), (cur.nb[2],))
-        if k.ne[2] > 1:
-            k = g.reshape(k, width, k.ne[1] * k.ne[2])
-        return g.set_rows(k, cur, ids)
-
-    def cpy_v(self, cur: Tensor, ids: Tensor | None, il: int) -> Tensor:
-        g, v = self.llm.graph, self.layers[il][1]
-        assert v is not None
-        width, n_tokens = cur.ne[0] * cur.ne[1], cur.ne[2]
-        if ids is None:
-            cur = g.reshape(cur, width, n_tokens)
-            if not self.v_trans:
-                return g.cpy(cur, g.view(v, (n_tokens * width,)))
-            size = type_size(v.type)
-            return g.cpy(g.transpose(cur), g.view(v, (n_tokens, width), (v.ne[1] * size,)))
-        if not self.v_trans:
-            cur = g.view(cur, (width, n_tokens), (cur.nb[2],))
-            if v.ne[2] > 1:
-                v = g.reshape(v, width, v.ne[1] * v.ne[2])
-            return g.set_rows(v, cur, ids)
-        if row_size(cur.type, width) == cur.nb[2]:
-            cur = g.reshape(cur, width, n_tokens)
-        else:
-            cur = g.cont(cur, width, n_tokens)
-        if width < v.ne[0]:
-            cur = g.pad(cur, v.ne[0] - width)
-        rows = g.reshape(v, 1, v.nelements)
-        return g.set_rows(rows, g.reshape(cur, 1, cur.nelements), ids)
-
-
-class StateView:
-    """Recurrent states as the graph sees them: layers[il] is (r, s, p), or (kv, score) of a compressor."""
-
-    def __init__(self, n_rows: int, layers: dict[int, tuple[Tensor | None, ...]]) -> None:
-        self.n_rows = n_rows
-        self.layers = layers
-        self.ids: tuple[Tensor, Tensor, Tensor] | None = None     # which rows to start from (recurrent.build_rs)
-
-
-class AttnInput:
-    """Inputs of one kind of attention: row indices, mask, rotations (llm_graph_input_attn_*)."""
-
-    def __init__(self, cache: CacheView | None, mask: Tensor | None, k_idxs: Tensor | None = None,
-                 v_idxs: Tensor | None = None, k_rot: Tensor | None = None, v_rot: Tensor | None = None,
-                 swa: AttnInput | None = None) -> None:
-        self.cache = cache
-        self.mask = mask
-        self.k_idxs = k_idxs
-        self.v_idxs = v_idxs
-        self.k_rot = k_rot
-        self.v_rot = v_rot
-        self.swa = swa                 # of the sliding-window layers, where the model has both
-
-    def at(self, is_swa: bool) -> AttnInput:
-        return self.swa if is_swa and self.swa is not None else self
+SPLIT_GLU = {"silu": "SWIGLU", "gelu": "GEGLU", "relu": "REGLU"}     # gate and up in one op
 
 
 class Llm:
     """llm_graph_context: the state of one graph under construction, and its helpers."""
 
     def __init__(self, hparams: Hparams, cparams: Any, *, n_tokens: int, n_seqs: int, n_outputs: int,
-                 fused_ops: dict[str, bool], lookup: Callable[[str], Tensor | None], caches: dict[str, Any],
+                 fused_ops: dict[str, bool], lookup: Callable[[str], Tensor | None],
                  backends: Sequence[Backend], dev_layer: Sequence[int], full_offload: bool) -> None:
         """`cparams` is a memory.context.Context; `lookup` gives a weight by its name, None where the file has none;
         `dev_layer` is the backend of each layer."""
@@ -176,7 +56,8 @@ class Llm:
         self.head_v: int = hparams.head_v(0)
         self.n_expert: int = hparams.n_expert
         self.n_expert_used: int = hparams.n_expert_used(0)
-        self.caches = caches
+        self.caches: dict[str, CacheView] = {}     # filled before the graph is built
+        self.states: dict[str, StateView] = {}
         self.backends = backends
         self.dev_layer = dev_layer
         self._pins = n_tokens < 32 or full_offload
@@ -262,6 +143,11 @@ class Llm:
         self.outputs.append(tensor)
         return tensor
 
+    def release(self) -> None:
+        """Free the graph; nothing of it is usable afterwards."""
+        self.caches, self.states = {}, {}
+        self.graph.release()
+
     # inputs
 
     def build_inp_embd(self, scale: bool = False) -> Tensor:
@@ -304,6 +190,14 @@ class Llm:
             g.expand(cur)
         return g.scale(cur) if scale and not by_row else cur
 
+    def build_mtp_inputs(self, il: int, streams: int = 1) -> tuple[Tensor, Tensor]:
+        """What an MTP block reads: the next token's embedding, and the last hidden state of all residual streams."""
+        g, n = self.graph, self.n_tokens
+        tokens = g.input("inp_tokens", "i32", n)
+        state = g.input("mtp_h_input", "f32", self.n_embd * streams, n)
+        table = self.layer_weight(il, "nextn.embed_tokens")
+        return g.get_rows(self.need("token_embd.weight") if table is None else table, tokens), state
+
     @property
     def crops_early(self) -> bool:
         """crop_before_nextn: rows are picked in the last layer, because no MTP block reads the others."""
@@ -325,10 +219,8 @@ class Llm:
     def mask_input(self, name: str, type_: str, *ne: int) -> Tensor:
         """A mask in the type that attention reads; `type_`: that type, where it is not attention that decides."""
         type_ = type_ or ("f16" if self.flash_attn else "f32")
-        if self.rules.pads_masks:
-            ne = (ne[0], -(-ne[1] // _MASK_ROWS) * _MASK_ROWS, *ne[2:])
-        if type_ == "f16" and not self.rules.f16_mask:
-            return self.graph.cast(self.graph.input(name, "f32", *ne), "f16")
+        if not self.rules.f16_mask:
+            return llm_before.mask_input(self.graph, self.rules, name, type_, *ne)
         return self.graph.input(name, type_, *ne)
 
     def attn_input(self, cache: CacheView, with_v: bool = True, rotations: bool = True,
@@ -358,7 +250,7 @@ class Llm:
             base = self.attn_input(self.caches["attn"])
             base.swa = AttnInput(base.cache, self._mask(self.caches["attn"], ""))
             return base
-        rotations = "recurrent" not in self.caches     # build_inp_mem_hybrid_iswa builds none
+        rotations = "recurrent" not in self.states     # build_inp_mem_hybrid_iswa builds none
         base = self.attn_input(self.caches["attn"], rotations=rotations)
         base.swa = self.attn_input(self.caches["swa"], rotations=rotations and self.rules.rotates_apart)
         if not self.rules.rotates_apart:
@@ -415,20 +307,16 @@ class Llm:
 
     def rope_end(self, heads: Tensor, n_rot: int, pos: Tensor, factors: Tensor | None = None, *,
                  back: bool = False, first: bool = False) -> Tensor:
-        """ggml_rope_set_offset: heads [head, n_head, n_tokens], the last `n_rot` elements of each rotated; before
-        Rules.ropes_end a part that is joined with the rest, in front of it if `first`."""
+        """ggml_rope_set_offset: heads [head, n_head, n_tokens], the last `n_rot` elements of each rotated; `first`:
+        where older builds have these."""
         g = self.graph
 
         def rotated(t: Tensor) -> Tensor:
             return g.rope_back(t, pos) if back else g.rope(t, pos, factors)
 
-        if self.rules.ropes_end:
-            return rotated(heads)
-        (head, n_head, n), size = heads.ne[:3], heads.nb[0]
-        strides = (size * head, size * head * n_head)
-        rest = g.view(heads, (head - n_rot, n_head, n), strides)
-        end = rotated(g.view(heads, (n_rot, n_head, n), strides, size * (head - n_rot)))
-        return g.concat(end, rest, 0) if first else g.concat(rest, end, 0)
+        if not self.rules.ropes_end:
+            return llm_before.rope_end(g, heads, n_rot, rotated, first)
+        return rotated(heads)
 
     def build_lora_mm_id(self, weight: Tensor, cur: Tensor, ids: Tensor, scale: Tensor | None = None,
                          param: object = None) -> Tensor:
@@ -456,11 +344,10 @@ class Llm:
         g, n = self.graph, rot.ne[0]
         if cur.contiguous():
             flat = g.reshape(cur, n, cur.nelements // n)
-        elif self.rules.rotates_views:
-            flat = g.cont(cur, n, cur.nelements // n)
         else:
-            raise LaunchRefused(f"llama.cpp build {self.rules.number} aborts with a quantised cache where one matrix "
-                                "makes Q, K and V; use -ctk f16 -ctv f16")
+            if not self.rules.rotates_views:
+                llm_before.refuse_views(self.rules)
+            flat = g.cont(cur, n, cur.nelements // n)
         return g.reshape(g.mul_mat(rot, flat, "hadamard"), *cur.ne)
 
     def build_qkv(self, cur: Tensor, il: int, n_head: int = 0, n_head_kv: int = 0, head_k: int = 0, head_v: int = 0,
@@ -486,20 +373,14 @@ class Llm:
             at_k = head_q * n_head
             at_v = at_k + head_k * n_head_kv
             if reshape:
-                made = []
-                views_qk = self.rules.views_v or (self.rules.views_qk and roped)
-                for head, heads, at, viewed in ((head_q, n_head, 0, views_qk), (head_k, n_head_kv, at_k, views_qk),
-                                                (head_v, n_head_kv, at_v, self.rules.views_v)):
-                    if viewed:
-                        made.append(g.view(qkv, (head, heads, n), (size * head, row), size * at))
-                    else:
-                        part = g.cont(g.view(qkv, (head * heads, n), (row,), size * at))
-                        made.append(g.reshape(part, head, heads, n))
-                q, k, v = made
+                parts = (head_q, n_head, 0), (head_k, n_head_kv, at_k), (head_v, n_head_kv, at_v)
+                if not self.rules.views_v:
+                    return llm_before.heads_of(g, qkv, parts, self.rules.views_qk and roped)
+                q, k, v = (g.view(qkv, (head, heads, n), (size * head, row), size * at) for head, heads, at in parts)
                 return q, k, v
-            parts = [g.view(qkv, (width, n), (row,), size * at)
-                     for width, at in ((at_k, 0), (at_v - at_k, at_k), (head_v * n_head_kv, at_v))]
-            q, k, v = map(g.cont, parts)
+            flat = [g.view(qkv, (width, n), (row,), size * at)
+                    for width, at in ((at_k, 0), (at_v - at_k, at_k), (head_v * n_head_kv, at_v))]
+            q, k, v = map(g.cont, flat)
             return q, k, v
         made = []
         for x in "qkv":
@@ -597,9 +478,9 @@ class Llm:
             tmp = g.clamp(tmp)
             cur = g.clamp(g.unary("SILU", cur))
             return g.mul(cur, tmp), False
-        if act in _SPLIT_GLU:
+        if act in SPLIT_GLU:
             if parallel and self.rules.glu_op:
-                return g.glu(_SPLIT_GLU[act], cur, tmp), False
+                return g.glu(SPLIT_GLU[act], cur, tmp), False
             cur = g.unary(act.upper(), cur)
             if act == "gelu" and act_scales is not None:
                 cur = g.div(cur, act_scales)
@@ -611,164 +492,8 @@ class Llm:
         if act == "swiglu_oai":
             return g.glu("SWIGLU_OAI", cur, tmp), False
         if not self.rules.glu_op:
-            half = cur.ne[0] // 2
-            first, second = (g.cont(g.view(cur, (half, cur.ne[1]), (cur.nb[1],), at * cur.nb[0])) for at in (0, half))
-            return g.mul(g.unary("SILU" if act == "swiglu" else "GELU", first), second), parallel
+            return llm_before.split_glu(g, cur, act), parallel
         return g.glu(act.upper(), cur), parallel
-
-    def build_moe_ffn(self, cur: Tensor, il: int, routing: Routing, *, probs_in: Tensor | None = None,
-                      selected_in: Tensor | None = None, n_expert: int = 0, n_expert_used: int = 0) -> Tensor:
-        """Choose experts, run them, weigh and sum them, in the order of llama.cpp's build_moe_ffn.
-
-        `probs_in` are the router's logits where they are not of `cur`, `selected_in` the experts where a table chooses
-        them; n_expert and n_expert_used are the model's unless given.
-        """
-        g, hp = self.graph, self.hparams
-        n_used = n_expert_used or self.n_expert_used
-        n_embd, n = cur.ne[0], cur.ne[1]
-        logits = self.linear(il, "ffn_gate_inp", cur) if probs_in is None else probs_in
-        selected, weights = self._choose_experts(logits, il, routing, n_expert or self.n_expert, n_used, selected_in)
-        if self.rules.expands_weights:
-            g.expand(weights)
-        cur = g.reshape(cur, n_embd, 1, n)
-        if routing.weight_before:
-            cur = g.mul(g.repeat(cur, n_embd, n_used, n, 1), weights)
-        experts = self._run_experts(cur, il, routing, selected)
-        if not routing.weight_before:
-            experts = g.mul(experts, weights)
-        if self.rules.expands_views:
-            g.expand(experts)
-        views = []
-        for i in range(hp.n_expert_used(il)):
-            views.append(g.view(experts, (n_embd, n), (experts.nb[2],), i * experts.nb[1]))
-            if self.rules.expands_views:
-                g.expand(views[-1])
-        out = views[0]
-        for v in views[1:]:
-            out = g.add(out, v)
-            if self.rules.expands_sums:
-                g.expand(out)
-        return g.cont(out) if len(views) == 1 else out
-
-    def _choose_experts(self, logits: Tensor, il: int, routing: Routing, n_expert: int, n_used: int,
-                        selected_in: Tensor | None) -> tuple[Tensor, Tensor]:
-        """The first half of build_moe_ffn: (the chosen experts, their weights [1, n_used, n_tokens])."""
-        g, hp, n = self.graph, self.hparams, logits.ne[1]
-        gating = routing.gating or _GATING[hp.expert_gating_func]
-        norm_w = hp.expert_weights_norm if routing.norm_w is None else routing.norm_w
-        w_scale = hp.expert_weights_scale if routing.w_scale is None else routing.w_scale
-        bias = self.layer_weight(il, "ffn_gate_inp", "bias") if routing.biases else None
-        if bias is not None:
-            logits = g.add(logits, bias)
-        if gating == "softmax":
-            probs = g.soft_max(logits)
-        elif gating == "sigmoid":
-            probs = g.unary("SIGMOID", logits)
-        elif gating == "sqrt_softplus":
-            probs = g.sqrt(g.unary("SOFTPLUS", logits))
-        else:
-            probs = logits
-        ranked = probs
-        if routing.probs_b is not None:
-            extra = self.layer_weight(il, routing.probs_b, "bias")
-            if extra is None:
-                extra = self.layer_weight(il, routing.probs_b)
-            if extra is not None:
-                ranked = g.add(probs, extra)
-        if routing.select == "logits":
-            ranked = logits
-        elif routing.select == "sigmoid":
-            ranked = g.unary("SIGMOID", logits)
-        if hp.n_expert_groups > 1 and self.rules.groups_experts:
-            ranked = self._best_groups(ranked, n_expert)
-        selected = g.argsort_top_k(ranked, n_used) if selected_in is None else selected_in
-        if n_expert != self.n_expert:        # grovemoe's chunk experts: one of them serves a group of experts
-            selected = g.cast(g.scale(g.cast(selected, "f32")), "i32")
-        weights = g.get_rows(g.reshape(probs, 1, self.n_expert, n), selected)
-        if gating == "softmax_weight":
-            weights = g.reshape(g.soft_max(g.reshape(weights, n_used, n)), 1, n_used, n)
-        if norm_w:
-            weights = g.reshape(weights, n_used, n)
-            total = g.sum_rows(weights)
-            if self.rules.clamps_weights:
-                total = g.clamp(total)
-            weights = g.reshape(g.div(weights, total), 1, n_used, n)
-        if w_scale not in (0.0, 1.0):
-            weights = g.scale(weights)
-        return selected, weights
-
-    def _best_groups(self, ranked: Tensor, n_expert: int) -> Tensor:
-        """-inf for the experts of all but the best groups (n_group_used of n_expert_groups)."""
-        g, hp, n = self.graph, self.hparams, ranked.ne[1]
-        n_groups = hp.n_expert_groups
-        selection = g.reshape(ranked, n_expert // n_groups, n_groups, n)
-        scores = g.argsort_top_k(selection, 2)
-        scores = g.get_rows(g.reshape(selection, 1, *selection.ne[:3]), scores)
-        scores = g.sum_rows(g.reshape(scores, *scores.ne[1:]))
-        scores = g.reshape(scores, scores.ne[1], scores.ne[2])
-        chosen = g.argsort_top_k(scores, hp.n_group_used)
-        picked = g.get_rows(selection, chosen)
-        return g.reshape(g.set_rows(g.fill(selection), picked, chosen), n_expert, n)
-
-    def _run_experts(self, cur: Tensor, il: int, routing: Routing, selected: Tensor) -> Tensor:
-        """The second half of build_moe_ffn: what each chosen expert makes of its input, [n_embd, n_used, n_tokens]."""
-        g = self.graph
-
-        def scale(name: str) -> Tensor | None:
-            return self.layer_weight(il, name, "scale") if routing.scales else None
-
-        def biased(x: Tensor, name: str | None) -> Tensor:
-            bias = self.layer_weight(il, name, "bias") if routing.biases and name is not None else None
-            return x if bias is None else g.add_id(x, bias, selected)
-
-        merged = self.layer_weight(il, routing.gate_up) if routing.gate_up is not None else None
-        gate = None
-        if merged is not None:
-            both = biased(self.build_lora_mm_id(merged, cur, selected, scale(routing.up)), routing.gate_up)
-            n_ff = both.ne[0] // 2
-            cur, up = (g.view(both, (n_ff, *both.ne[1:3]), both.nb[1:3], at) for at in (0, n_ff * both.nb[0]))
-        else:
-            up = self.build_lora_mm_id(self.need_layer(il, routing.up), cur, selected, scale(routing.up))
-            up = biased(up, routing.up)
-            if routing.gate is not None:
-                gate = self.layer_weight(il, routing.gate)
-            if gate is not None and routing.gate is not None:
-                cur = self.build_lora_mm_id(gate, cur, selected, scale(routing.gate))
-            else:
-                cur = up
-            cur = biased(cur, routing.gate)
-        limit = self.swiglu_limit("exp", il) if gate is not None else 0.0
-        cur = self._activate_experts(cur, up, routing.act, gate is not None or merged is not None, limit)
-        if self.rules.expands_gates:
-            g.expand(cur)
-        down = self.need_layer(il, routing.down)
-        return biased(self.build_lora_mm_id(down, cur, selected, scale(routing.down), routing.down_param), routing.down)
-
-    def _activate_experts(self, cur: Tensor, up: Tensor, act: Activation, has_gate: bool, limit: float) -> Tensor:
-        g = self.graph
-        if act == "silu" and limit > 1e-6:
-            if self.row.swiglu_clamp in ("experts", "fused"):
-                return g.glu("SWIGLU_CLAMP", cur, up)
-            up = g.clamp(up)
-            return g.mul(g.clamp(g.unary("SILU", cur)), up)
-        if act == "situ":
-            return self.situ(cur, up)
-        if act == "swiglu_oai":
-            return g.glu("SWIGLU_OAI", cur, up)
-        if act == "relu_sqr":
-            return g.sqr(g.unary("RELU", cur))
-        if has_gate and self.rules.glu_op:
-            return g.glu(_SPLIT_GLU[act], cur, up)
-        cur = g.unary(act.upper(), cur)
-        return g.mul(cur, up) if has_gate else cur
-
-    def situ(self, gate: Tensor, up: Tensor) -> Tensor:
-        """LLM_FFN_SITU: beta tanh(gate / beta) sigmoid(gate) times up, which is bounded the same way."""
-        g = self.graph
-        cur = g.mul(g.scale(g.unary("TANH", g.scale(gate))), g.unary("SIGMOID", gate))
-        if self.hparams.situ_linear_beta > 0.0:
-            up = g.scale(g.unary("TANH", g.scale(up)))
-        return g.mul(cur, up)
 
     # attention
 
@@ -788,7 +513,7 @@ class Llm:
         q = g.permute(q, 0, 2, 1, 3)
         k = g.permute(k, 0, 2, 1, 3)
         v = g.permute(v, 0, 2, 1, 3)
-        takes = cached or self.rules.flash_any_keys or (self.rules.encoders_flash and k.ne[1] % _FLASH_KEYS == 0)
+        takes = cached or self.rules.flash_any_keys or llm_before.encoder_flash(self.rules, k)
         if self.flash_attn and kq_b is None and takes:
             if v_trans:
                 v = g.transpose(v)
@@ -892,8 +617,6 @@ class Llm:
             return tensors
         return tuple(self.graph.get_rows(t, out_ids) for t in tensors)
 
-    # the end
-
     def finish(self, cur: Tensor, *, head: str | None = "output", bias: bool = False) -> Tensor:
         """result_norm is `cur`; then the head, and the outputs that are never freed (set_outputs)."""
         self.t_embd = self.output(cur)
@@ -904,70 +627,3 @@ class Llm:
             if b is not None:
                 cur = self.graph.add(cur, b)
         return cur
-
-    def done(self, logits: Tensor | None) -> Graph:
-        """Expand the rest, pool if asked for, mark outputs."""
-        if logits is not None:
-            self.graph.expand(self.output(logits))
-        if self.cparams.embeddings:
-            self.build_pooling()
-        if self.cparams.n_sampled and logits is not None:
-            self.build_sampling(logits)
-        if self.rules.keeps_outputs:
-            for t in self.outputs:
-                t.is_output = True
-        return self.graph
-
-    def release(self) -> None:
-        """Free the graph; nothing of it is usable afterwards."""
-        self.caches = {}
-        self.graph.release()
-
-    def build_sampling(self, logits: Tensor) -> None:
-        """The sampler of drafts, a top 10 of each sequence; one more row is what idle sequences sample from."""
-        g, per = self.graph, min(self.n_seq_tokens, self.cparams.n_sampled)
-        rows = min(per * self.n_seqs, self.n_outputs)
-        padded = g.pad(logits, 0, 1)
-        for row in range(rows):
-            one = g.reshape(g.view(padded, (padded.ne[0],), (), row * padded.nb[1]), padded.ne[0])
-            best = g.top_k(one, 10)
-            g.expand(self.output(g.get_rows(g.reshape(one, 1, one.ne[0]), best)))
-            g.expand(self.output(best))
-
-    def build_pooling(self) -> None:
-        """build_pooling: mean, cls, last, rank or none, over t_embd; then sentence-transformers' dense layers."""
-        g, kind = self.graph, self.cparams.pooling
-        inp = self.t_embd
-        if inp is None:
-            raise LaunchRefused(f"{self.hparams.architecture.name} has no embeddings: llama.cpp aborts")
-        rank_mean = kind == "rank" and self.hparams.pooling_type_cls == 1
-        if kind == "none":
-            cur = inp
-        elif kind == "mean" or rank_mean:
-            mean = g.input("mean", "f32", self.n_tokens, self.n_seqs if self.rules.pools_sequences else self.n_tokens)
-            cur = g.mul_mat(g.cont(g.transpose(inp)), mean)
-        else:
-            cur = g.get_rows(inp, g.input("cls", "i32", self.n_seqs if self.rules.pools_sequences else self.n_tokens))
-        if kind == "rank":
-            if self.weight("cls.weight") is not None:
-                cur = g.unary(self.row.cls_act, self.dense(cur, "cls"))
-                norm = self.weight("cls.norm.weight")
-                if norm is not None:
-                    cur = self.build_norm(cur, norm, None, "layer")
-            cur = self.dense(cur, "cls.output")
-            if self.row.cls_softmax:
-                cur = g.soft_max(cur)
-        g.expand(cur)
-        cur = self.dense(self.dense(cur, "dense_2"), "dense_3", bias=False)     # build_dense_out
-        g.expand(self.output(cur))
-
-    def dense(self, cur: Tensor, name: str, bias: bool = True) -> Tensor:
-        """A matmul and its bias, where the file has them."""
-        weight, b = self.weight(f"{name}.weight"), self.weight(f"{name}.bias") if bias else None
-        if weight is None:
-            return cur
-        cur = self.graph.mul_mat(weight, cur)
-        return cur if b is None else self.graph.add(cur, b)
-
-
-__all__ = ["AttnInput", "CacheView", "Llm", "Routing", "StateView"]

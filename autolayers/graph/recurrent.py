@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from ..ggml.tensor import Tensor
 from .decoder import Decoder
-from .llm import AttnInput, Llm
+from .inputs import AttnInput
+from .llm import Llm
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -44,14 +45,14 @@ class OneBlock(Hybrid):
 
 def state(llm: Llm, il: int, which: int) -> Tensor:
     """A layer's states of all sequences. 0: r, the convolution's last inputs; 1: s, the recurrence's; 2: p, of PLE."""
-    tensor: Tensor = llm.caches["recurrent"].layers[il][which]
+    tensor = llm.states["recurrent"].layers[il][which]
+    assert tensor is not None
     return tensor
 
 
 def n_cells(llm: Llm) -> int:
     """Rows of a state without those kept for rollback: one per sequence."""
-    rows: int = llm.caches["recurrent"].n_rows // snapshots(llm)
-    return rows
+    return llm.states["recurrent"].n_rows // snapshots(llm)
 
 
 def snapshots(llm: Llm) -> int:
@@ -62,7 +63,7 @@ def snapshots(llm: Llm) -> int:
 
 def build_rs(llm: Llm, states: Tensor, rows: Callable[[Tensor, Tensor], Tensor] | None = None) -> Tensor:
     """The states of this batch's sequences, gathered or read by `rows`; those of the other sequences are copied."""
-    g, cache, n_seqs = llm.graph, llm.caches["recurrent"], llm.n_seqs
+    g, cache, n_seqs = llm.graph, llm.states["recurrent"], llm.n_seqs
     extra, once = n_cells(llm) - n_seqs, llm.rules.one_state_gather
     if cache.ids is None:
         ids = g.input("rs_s_copy", "i32", n_cells(llm))

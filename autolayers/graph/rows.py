@@ -5,10 +5,11 @@ A row mirrors build_arch_graph of the architecture's file in llama.cpp's src/mod
 
 from __future__ import annotations
 
+from ..builds import Rules
 from ..model.hparams import Hparams
 from ..records import replace
 from .decoder import Decoder, Encoder, Gated
-from .llm import Routing
+from .experts import Routing
 
 
 def _slides(hp: Hparams, il: int) -> bool:
@@ -38,7 +39,7 @@ _GEMMA3 = Decoder(embed_scale="tokens", qk_norm="head", q_scale=True, attn_post_
                   ffn_post_norm="post_ffw_norm", final_cap=None)
 _GRANITE = Decoder(rope="key", rope_factors=True, residual_scale=None, logit_scale=True, moe=_UNSCALED, shexp="add")
 _HUNYUAN = Decoder(rope_factors=True, qk_norm="after")
-_OLMO2 = Decoder(plain_qkv_before=True, attn_norm=None, qk_norm="flat", attn_post_norm="post_attention_norm",
+_OLMO2 = Decoder(attn_norm=None, qk_norm="flat", attn_post_norm="post_attention_norm",
                  ffn_norm=None, ffn_post_norm="post_ffw_norm")
 _QWEN2 = Decoder(ffn_bias=False)
 _BIASLESS = Decoder(wo_bias=False, ffn_bias=False)
@@ -99,7 +100,7 @@ BUILDERS = {
     "olmo": Decoder(norm="layer"),
     "olmo2": _OLMO2,
     "orion": Decoder(norm="layer"),
-    "exaone4": replace(_OLMO2, plain_qkv_before=False, qk_norm="head", rope_factors=True, rope=_slides_or_nothing_does),
+    "exaone4": replace(_OLMO2, qk_norm="head", rope_factors=True, rope=_slides_or_nothing_does),
 
     "gemma": Decoder(embed_scale="all", q_scale=True, act="gelu"),
     "gemma2": Decoder(embed_scale="all", q_scale=True, attn_post_norm="post_attention_norm", act="gelu",
@@ -132,7 +133,7 @@ BUILDERS = {
     "exaone-moe": Decoder(qk_norm="head", rope=_slides, rope_factors=True, moe=Routing(), shexp="add", wo_bias=False),
     "glm4moe": Decoder(qk_norm="head", ffn_norm="post_attention_norm", moe=Routing(), shexp="add", wo_bias=False),
     "gpt-oss": Decoder(ffn_norm="post_attention_norm", sinks=True, select="late",
-                       select_before=(("gpt_oss_late_rows", "attention"),),
+                       select_before=((Rules.gpt_oss_late_rows, "attention"),),
                        moe=Routing("softmax_weight", norm_w=False, w_scale=0.0, act="swiglu_oai", probs_b=None)),
     "hunyuan-moe": replace(_HUNYUAN, moe=_SOFTMAX, shexp="add", shexp_first=True),
     "hy_v3": Decoder(rope_factors=True, qk_norm="head", select="last", ffn_scales=True, moe=Routing(scales=True),
@@ -141,8 +142,8 @@ BUILDERS = {
     "llada-moe": Decoder(qk_norm="head", moe=_UNNORMED, wo_bias=False),
     "maple": Decoder(qk_norm="head", rope=_slides, moe=replace(_UNSCALED, probs_b=None), wo_bias=False),
     "mellum": Decoder(qk_norm="head", moe=_LLAMA_MOE),
-    "minimax-m2": Decoder(plain_qkv_before=True, qk_norm="flat", moe=Routing(norm_w=True), wo_bias=False),
-    "olmoe": Decoder(plain_qkv_before=True, qk_norm="flat", moe=_UNNORMED, wo_bias=False),
+    "minimax-m2": Decoder(qk_norm="flat", moe=Routing(norm_w=True), wo_bias=False),
+    "olmoe": Decoder(qk_norm="flat", moe=_UNNORMED, wo_bias=False),
     "phimoe": Decoder(rope_factors=True, q_scale=True, ffn_residual_first=True, head_bias=True, moe=_SOFTMAX),
     "qwen2moe": Decoder(moe=_UNNORMED, shexp="div", ffn_bias=False),
     "qwen3moe": Decoder(qk_norm="head", moe=_LLAMA_MOE),

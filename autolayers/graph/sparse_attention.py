@@ -7,7 +7,8 @@ Sources: src/models/deepseek32.cpp, build_attn_inp_k_dsa of src/llama-graph.cpp 
 from __future__ import annotations
 
 from ..ggml.tensor import Tensor, row_size
-from .llm import AttnInput, Llm
+from .inputs import AttnInput
+from .llm import Llm
 
 
 class DsaInput(AttnInput):

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from ..backends import HOST, backend
 from ..backends.backend import FLASH_ATTN_HEADS
-from .compute import Measured
+from .breakdown import Measured
 from .prepare import pipelined
 from .reserve import N_COPIES
 

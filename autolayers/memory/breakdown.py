@@ -106,6 +106,19 @@ def shared(use: Static, devices: Sequence[Device]) -> int:
     return sum(use.devices[name].total + extra.get(name, 0) for name in names)
 
 
+@dataclass(frozen=True)
+class Measured:
+    """Graph buffers: bytes per device of the placement and, last, the host; a warning where they are only an upper
+    bound."""
+
+    sizes: tuple[int, ...]
+    flash_attn: bool
+    warning: str = ""
+    stopped: bool = False                      # the prompt graph alone: a lower bound
+    runtime: tuple[int, ...] | None = None     # what they may grow to in use, where that was asked for and can be more
+    steps: Steps | None = None
+
+
 def larger(one: Breakdown, other: Breakdown) -> Breakdown:
     """The same launch, part by part as large as the larger of both."""
     devices = {name: _larger(use, other.devices[name]) for name, use in one.devices.items()}

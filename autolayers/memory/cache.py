@@ -16,7 +16,7 @@ from ..errors import LaunchRefused
 from ..gguf import n_bytes
 from ..model.hparams import CSA_RATIO, HCA_RATIO
 from ..records import dataclass, replace
-from .context import Context, cell_block, pad
+from .context import CELL_BLOCK, Context, cell_block, pad
 from .weights import Placement
 
 TYPE_CHECKING = False
@@ -69,6 +69,11 @@ class Cache:
     n_stream: int
     layers: tuple[CacheLayer, ...]
     reused: dict[int, int]
+
+    @property
+    def recurrent(self) -> bool:
+        """Whether it holds states, a row a sequence, not cells."""
+        return self.kind == "recurrent" or self.kind.endswith("-state")
 
     def layer(self, il: int) -> CacheLayer | None:
         """The layer whose tensors layer `il` uses, None if it uses none of this cache."""
@@ -345,7 +350,7 @@ def _deepseek4(build: _Builder) -> None:
     ratios = hp.compress_ratios
 
     def cells(ratio: int) -> int:
-        return pad(max(1, -(-context.n_ctx_seq // ratio)), 256)
+        return pad(max(1, -(-context.n_ctx_seq // ratio)), CELL_BLOCK)
 
     build.window(lambda il: True, k_only=True, unified=False)
     for kind, ratio in (("csa", CSA_RATIO), ("hca", HCA_RATIO)):

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from ..errors import LaunchRefused
 from ..graph import builder
-from ..records import dataclass, replace
+from ..graph.decoder import Decoder
+from ..records import replace
+from .bound import upper_bound
+from .breakdown import Measured
 from .prepare import prepare
 from .reserve import BROKEN, Contradiction, GraphCache, grows, reserve, runtime_sizes, script_of_setting
-from .scheduled import Steps
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -19,25 +21,13 @@ if TYPE_CHECKING:
     from .cache import Memory
     from .context import Context
     from .reserve import Setting
+    from .scheduled import Steps
     from .weights import Placement
-
 
 # times today's separate operations of a delta net, where a build has no fused one: its graphs took up to 1.62 in 500
 # launches of b7720 and b7960, and with several devices up to 1.07 in 400 of b8165
 _UNFUSED, _UNFUSED_SPLIT = 1.7, 1.1
 _ORDERS = 8      # one part in so many is what the order of a backend that is not modelled may cost
-
-
-@dataclass(frozen=True)
-class Measured:
-    """Bytes per device of the placement and, last, the host; a warning where they are only an upper bound."""
-
-    sizes: tuple[int, ...]
-    flash_attn: bool
-    warning: str = ""
-    stopped: bool = False                      # the prompt graph alone: a lower bound
-    runtime: tuple[int, ...] | None = None     # what they may grow to in use, where that was asked for and can be more
-    steps: Steps | None = None
 
 
 def measure(model: Model, params: Params, context: Context, placement: Placement, memory: Memory, cache: GraphCache,
@@ -58,8 +48,6 @@ def measure(model: Model, params: Params, context: Context, placement: Placement
             return replace(found, sizes=spread(found.sizes), runtime=found.runtime and spread(found.runtime))
         except Contradiction:
             pass
-    from .bound import upper_bound
-
     found = upper_bound(model, params, context, placement, memory)
     return replace(found, sizes=spread(_joined(found.sizes))) if together else found
 
@@ -99,8 +87,6 @@ def _simulated(model: Model, params: Params, context: Context, placement: Placem
         placement = replace(placement, devices=other)
         sizes = _larger(sizes, prepare(model, params, context, placement, memory, build, GraphCache()))
     if not all(backend.modelled for backend in setting.backends) and not result.stopped:
-        from .bound import upper_bound
-
         bound = upper_bound(model, params, context, placement, memory).sizes
         bound = _joined(bound) if placement.slices else bound
         sizes = tuple([max(size + size // _ORDERS, most) for size, most in zip(sizes, bound, strict=True)])
@@ -126,8 +112,6 @@ def _larger(sizes: tuple[int, ...], setting: Setting) -> tuple[int, ...]:
 
 def _keeps_inputs(build: object) -> bool:
     """Whether a builder marks the layer inputs that a draft reads (Context.layer_inputs) as outputs."""
-    from ..graph.decoder import Decoder
-
     kind = type(build)
     return getattr(kind, "keeps_inputs", False) or (
         getattr(kind, "build", None) is Decoder.build and kind.__call__ is Decoder.__call__)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from ..builds import NEWEST_RULES
 from ..errors import LaunchRefused
+from ..flags.kinds import CACHE_TYPES
 from ..flags.params import N_BATCH, N_PARALLEL, N_UBATCH, POOLING_TYPES
 from ..gguf import BY_NAME
 from ..records import dataclass
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from ..flags.params import Params
     from ..model import Model
 
+CELL_BLOCK = 256                  # a context has a multiple of so many cells (GGML_PAD of n_ctx)
 MAX_SEQUENCES = 256               # LLAMA_MAX_SEQ
 DRAFT_N_MAX = 3                   # --spec-draft-n-max
 DRAFT_TYPES = ("draft-simple", "draft-eagle3", "draft-mtp", "draft-dflash", "draft-dspark")
@@ -77,7 +79,7 @@ def pad(n: int, to: int) -> int:
 
 def cell_block(flash_attn: str, rules: Rules) -> int:
     """Caches have a multiple of so many cells."""
-    return 256 if rules.cells_by_256 or flash_attn != "off" else 32
+    return CELL_BLOCK if rules.cells_by_256 or flash_attn != "off" else 32
 
 
 def resolve(model: Model, params: Params, rules: Rules = NEWEST_RULES, kind: str = "default") -> Context:
@@ -122,6 +124,9 @@ def resolve(model: Model, params: Params, rules: Rules = NEWEST_RULES, kind: str
     if not rules.streams:
         unified = True                # one cache for all sequences
     type_k, type_v = params.cache_type_k or "f16", params.cache_type_v or "f16"
+    for type_ in (type_k, type_v):
+        if rules.lacks(CACHE_TYPES.get(type_, 0)):
+            raise LaunchRefused(f"Unsupported cache type: {type_} (llama.cpp build {rules.number} is older)")
     split_mode = params.split_mode or "layer"
     flash_attn = _flash_attention(model, params.flash_attn or "auto", type_k, type_v, split_mode, rules)
     block = cell_block(flash_attn, rules)
@@ -169,7 +174,7 @@ def _refuse_aborts(model: Model, context: Context) -> None:
     pooled_mean = hp.pooling_type_cls == POOLING_TYPES.index("mean")
     mean = context.pooling == "mean" or (context.pooling == "rank" and pooled_mean)
     # a prompt of one sequence is reserved too, and attention divides its tokens by the streams of all slots
-    alone = bool(row.even_slots) and not context.kv_unified and getattr(context.rules, row.even_slots) \
+    alone = row.even_slots is not None and not context.kv_unified and context.rules.has(row.even_slots) \
         and any(not hp.is_recr(il) for il in range(hp.n_layer - 1))
     if uneven and (alone or (context.embeddings and mean)):
         what = "mean pooling" if context.embeddings and mean else f"{row.name} without --kv-unified"

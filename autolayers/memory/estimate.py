@@ -17,7 +17,7 @@ from ..builds import Build, Rules, rules
 from ..errors import LaunchRefused
 from ..gguf import BY_NAME
 from ..records import dataclass, replace
-from .breakdown import Breakdown, LowerBound, Static, Usage, larger
+from .breakdown import Breakdown, LowerBound, Measured, Static, Usage, larger
 from .cache import allocate
 from .companions import NONE, Companions, layer_inputs, wants_extras, with_draft_type
 from .compute import measure, script
@@ -30,17 +30,18 @@ from .weights import WeightPlacer
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+    from typing import TypeVar
 
     from ..backends.ops import Ops, Parts
     from ..flags.params import Params
     from ..machine import Device
     from ..model import Model
     from .cache import Layers, Memory
-    from .compute import Measured
     from .context import Context
     from .scheduled import Steps
     from .weights import Placement
 
+    Answer = TypeVar("Answer", bound=Static)
     Known = dict[tuple[Params, tuple[Device, ...], bool], Breakdown]     # whole launches
 
 
@@ -86,7 +87,7 @@ class Estimator:
         """Weights and caches: a lower bound without any graph."""
         launch = self._launch(params, devices)
         nothing = [0] * (len(launch.placement.devices) + 1)
-        return Static(**self._facts(launch, devices, nothing))  # type: ignore[arg-type]
+        return self._facts(Static, launch, devices, nothing)
 
     def breakdown(self, params: Params, devices: Sequence[Device], runtime: bool = False) -> Breakdown:
         """The whole launch; `runtime` also finds what the graph buffers may grow to in use (`runtime_peak`)."""
@@ -103,7 +104,7 @@ class Estimator:
         launch = self._launch(params, devices)
 
         def lower(sizes: Sequence[int], steps: Steps | None, flash_attn: bool) -> LowerBound:
-            return LowerBound(**self._facts(launch, devices, sizes, flash_attn), steps=steps)  # type: ignore[arg-type]
+            return replace(self._facts(LowerBound, launch, devices, sizes, flash_attn), steps=steps)
 
         flash_attn = launch.context.flash_attn != "off"
         halt = None if enough is None else lambda sizes, steps: enough(lower(sizes, steps, flash_attn))
@@ -213,9 +214,9 @@ class Estimator:
             doubts = (doubt,)
         return _Launch(params, context, placement, memory, doubts)
 
-    def _facts(self, launch: _Launch, devices: Sequence[Device], compute: Sequence[int],
-               flash_attn: bool | None = None) -> dict[str, object]:
-        """The fields of a Static; `compute` are bytes per device that the model uses and, last, of the host."""
+    def _facts(self, kind: type[Answer], launch: _Launch, devices: Sequence[Device], compute: Sequence[int],
+               flash_attn: bool | None = None) -> Answer:
+        """What is known of a launch; `compute` are bytes per device that the model uses and, last, of the host."""
         context, placement, buffers = launch.context, launch.placement, launch.memory.buffers
         sizes = dict(zip([device.name for device in placement.devices], compute, strict=False))
         warnings = [*self.model.inexact, *placement.warnings, *launch.doubts]
@@ -224,34 +225,20 @@ class Estimator:
         if warning:
             exact = False
             warnings.append(warning)
-        return {
-            "devices": {
-                name: Usage(placement.buffers.get(name, 0), buffers.get(name, 0), sizes[name])
-                if name in sizes
-                else Usage()
-                for name in [device.name for device in devices]
-            },
-            "host": Usage(
-                placement.host, sum([size for name, size in buffers.items() if name not in sizes]), compute[-1]
-            ),
-            "n_ctx": context.n_ctx,
-            "n_ctx_seq": context.n_ctx_seq,
-            "n_batch": context.n_batch,
-            "n_ubatch": context.n_ubatch,
-            "n_seq_max": context.n_seq_max,
-            "kv_unified": context.kv_unified,
-            "flash_attn": context.flash_attn != "off" if flash_attn is None else flash_attn,
-            "exact": exact,
-            "warnings": tuple(warnings),
-            "host_resident": placement.resident,
-        }
+        return kind(
+            devices={name: Usage(placement.buffers.get(name, 0), buffers.get(name, 0), sizes[name])
+                     if name in sizes else Usage() for name in [device.name for device in devices]},
+            host=Usage(placement.host, sum([size for name, size in buffers.items() if name not in sizes]), compute[-1]),
+            n_ctx=context.n_ctx, n_ctx_seq=context.n_ctx_seq, n_batch=context.n_batch, n_ubatch=context.n_ubatch,
+            n_seq_max=context.n_seq_max, kv_unified=context.kv_unified,
+            flash_attn=context.flash_attn != "off" if flash_attn is None else flash_attn,
+            exact=exact, warnings=tuple(warnings), host_resident=placement.resident)
 
     def _whole(self, launch: _Launch, devices: Sequence[Device], measured: Measured) -> Breakdown:
         params, context, placement, memory = launch.params, launch.context, launch.placement, launch.memory
         if not measured.flash_attn and context.type_v not in ("f32", "f16", "bf16"):
             raise LaunchRefused("quantized V cache was requested, but this requires Flash Attention")
-        facts = self._facts(launch, devices, measured.sizes, measured.flash_attn)
-        found = Breakdown(**facts)  # type: ignore[arg-type]
+        found = self._facts(Breakdown, launch, devices, measured.sizes, measured.flash_attn)
         warnings, exact = list(found.warnings), found.exact
         if measured.warning:
             exact = False

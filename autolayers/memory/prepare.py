@@ -5,7 +5,7 @@ from __future__ import annotations
 from ..backends import CPU, HOST, REPACK, Cpu, on, together
 from ..ggml.tensor import Buffer, Tensor, block_size
 from ..gguf import BY_NAME
-from ..graph.llm import CacheView, Llm, StateView
+from ..graph.inputs import CacheView, StateView
 from ..records import replace
 from .repeats import Layers
 from .reserve import N_COPIES, GraphCache, Setting, structures_of
@@ -13,14 +13,15 @@ from .reserve import N_COPIES, GraphCache, Setting, structures_of
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Hashable
-    from typing import Any
 
     from ..backends import Backend
     from ..flags.params import Params
     from ..graph import Builder
+    from ..graph.llm import Llm
     from ..model import Model
+    from ..model.hparams import Hparams
     from .cache import Cache as CacheLayout
-    from .cache import Memory
+    from .cache import CacheTensor, Memory
     from .context import Context
     from .weights import Placement, WeightGroup
 
@@ -47,7 +48,7 @@ def prepare(model: Model, params: Params, context: Context, placement: Placement
     setting = Setting(
         hparams=hp, context=context, build=build,
         weights=lambda: _Weights(model, placement, buffers, cache.absent).__getitem__,
-        caches=lambda llm: _caches(llm, memory, context, hp, buffers), backends=backends, dev_layer=dev_layer,
+        caches=_Caches(memory, context, hp, buffers).of, backends=backends, dev_layer=dev_layer,
         full_offload=_offloads_all(model, params), cache=cache, n_tensors=len(model.tensors),
         places=(*[device.name for device in placement.devices[:len(backends) - 1]], HOST),
         n_copies=N_COPIES if pipelined(model, params, context, placement) else 1)
@@ -162,9 +163,9 @@ class _Layers(dict):  # type: ignore[type-arg]
         self._layout = layout
         self._buffers = buffers
         self._names = names
-        self._made: dict[int, Any] = {}
+        self._made: dict[int, tuple[Tensor | None, ...]] = {}
 
-    def __missing__(self, il: int) -> Any:
+    def __missing__(self, il: int) -> tuple[Tensor | None, ...]:
         layer = self._layout.layer(il)
         if layer is None:
             raise KeyError(il)
@@ -174,7 +175,7 @@ class _Layers(dict):  # type: ignore[type-arg]
         self[il] = made
         return made
 
-    def _tensor(self, info: Any) -> Tensor | None:
+    def _tensor(self, info: CacheTensor | None) -> Tensor | None:
         if info is None:
             return None
         tensor = Tensor("NONE", info.type, info.ne)
@@ -183,36 +184,45 @@ class _Layers(dict):  # type: ignore[type-arg]
         return tensor
 
 
-def _caches(llm: Llm, memory: Memory, c: Context, hp: Any, buffers: dict[str, Buffer]) -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    own = hp
-    if memory.owner is not None:             # another context's caches, with its rotations
-        hp, c = memory.owner
-    for layout in memory.caches:
-        if layout.kind == "recurrent" or layout.kind.endswith("-state"):
-            names = ("r", "s", "p") if layout.kind == "recurrent" else ("kv", "score")
-            found[layout.kind] = StateView(layout.n_cells, _Layers(layout, buffers, names))
-            continue
-        indexer = layout.kind in ("lid", "idx")
-        k_heads = {hp.indexer_head_size if indexer else hp.head_k(layer.il) for layer in layout.layers}
-        v_heads = {hp.head_v(layer.il) for layer in layout.layers}
-        k_all = k_heads.pop() if len(k_heads) == 1 else 0
-        v_all = v_heads.pop() if len(v_heads) == 1 else 0
-        first_k = hp.indexer_head_size if indexer else hp.head_k(0)
-        if not c.rules.rotates_apart:        # is_n_embd_k_gqa_variable, of all layers, whatever this cache holds
-            layers = range(hp.n_layer_all)
-            k_all = hp.head_k(0) if len({hp.n_embd_k_gqa(il) for il in layers}) == 1 else 0
-            v_all = hp.head_v(0) if len({hp.n_embd_v_gqa(il) for il in layers}) == 1 else 0
-        rotate_k = c.rules.rotates_cache and k_all > 0 and block_size(c.type_k) > 1 and first_k % 64 == 0
-        if hp.architecture.rotated_indexer and \
-                (indexer or hp.n_embd_head_k_full == hp.indexer_head_size):
-            rotate_k = True
-        rotate_v = c.rules.rotates_cache and v_all > 0 and block_size(c.type_v) > 1 and hp.head_v(0) % 64 == 0
-        found[layout.kind] = CacheView(
-            llm, layout.n_cells, 1 if llm.fused_ops.get("one_stream") else layout.n_stream,
-            _Layers(layout, buffers, ("k", "v")), llm.cparams.v_trans,
-            _rotation(k_all) if rotate_k else 0, 64 if rotate_v else 0, own.n_embd_v_gqa_max)
-    return found
+class _Caches:
+    """The caches and states of a launch's graphs; of another context's (`memory.owner`) with its rotations."""
+
+    def __init__(self, memory: Memory, context: Context, hp: Hparams, buffers: dict[str, Buffer]) -> None:
+        self.buffers, self.v_trans, self.n_embd_v_gqa_max = buffers, context.v_trans, hp.n_embd_v_gqa_max
+        owner, theirs = memory.owner or (hp, context)
+        self.states = [(layout, ("r", "s", "p") if layout.kind == "recurrent" else ("kv", "score"))
+                       for layout in memory.caches if layout.recurrent]
+        self.caches = [(layout, *_rotations(layout, theirs, owner)) for layout in memory.caches if not layout.recurrent]
+
+    def of(self, llm: Llm) -> tuple[dict[str, CacheView], dict[str, StateView]]:
+        """Fresh tensors for one graph."""
+        alone = llm.fused_ops.get("one_stream")
+        caches = {layout.kind: CacheView(llm.graph, layout.n_cells, 1 if alone else layout.n_stream,
+                                         _Layers(layout, self.buffers, ("k", "v")), self.v_trans, k_rot, v_rot,
+                                         self.n_embd_v_gqa_max)
+                  for layout, k_rot, v_rot in self.caches}
+        states = {layout.kind: StateView(layout.n_cells, _Layers(layout, self.buffers, names))
+                  for layout, names in self.states}
+        return caches, states
+
+
+def _rotations(layout: CacheLayout, c: Context, hp: Hparams) -> tuple[int, int]:
+    """Sides of the Hadamard matrices of a quantised cache's keys and values, 0: none."""
+    indexer = layout.kind in ("lid", "idx")
+    k_heads = {hp.indexer_head_size if indexer else hp.head_k(layer.il) for layer in layout.layers}
+    v_heads = {hp.head_v(layer.il) for layer in layout.layers}
+    k_all = k_heads.pop() if len(k_heads) == 1 else 0
+    v_all = v_heads.pop() if len(v_heads) == 1 else 0
+    first_k = hp.indexer_head_size if indexer else hp.head_k(0)
+    if not c.rules.rotates_apart:        # is_n_embd_k_gqa_variable, of all layers, whatever this cache holds
+        layers = range(hp.n_layer_all)
+        k_all = hp.head_k(0) if len({hp.n_embd_k_gqa(il) for il in layers}) == 1 else 0
+        v_all = hp.head_v(0) if len({hp.n_embd_v_gqa(il) for il in layers}) == 1 else 0
+    rotate_k = c.rules.rotates_cache and k_all > 0 and block_size(c.type_k) > 1 and first_k % 64 == 0
+    if hp.architecture.rotated_indexer and (indexer or hp.n_embd_head_k_full == hp.indexer_head_size):
+        rotate_k = True
+    rotate_v = c.rules.rotates_cache and v_all > 0 and block_size(c.type_v) > 1 and hp.head_v(0) % 64 == 0
+    return _rotation(k_all) if rotate_k else 0, 64 if rotate_v else 0
 
 
 def _rotation(head: int) -> int:

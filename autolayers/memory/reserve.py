@@ -16,6 +16,7 @@ from ..ggml.allocator import Arena, allocate
 from ..ggml.scheduler import assign, split
 from ..ggml.tensor import ENDLESS
 from ..graph.llm import Llm
+from ..graph.outputs import done
 from ..records import dataclass
 from .repeats import Layers, block_of, structures
 from .scheduled import Steps, Walk, script_of, steps_of
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 
     from ..backends import Backend
     from ..ggml.tensor import Tensor
+    from ..graph.inputs import CacheView, StateView
     from .scheduled import Step
     from .weights import WeightGroup
 
@@ -84,7 +86,7 @@ class Setting:
     context: Any
     build: Callable[[Llm], Tensor | None]        # the architecture's builder
     weights: Callable[[], Callable[[str], Tensor | None]]   # a fresh lookup per graph
-    caches: Callable[[Llm], dict[str, Any]]      # a fresh set of cache tensors per graph
+    caches: Callable[[Llm], tuple[dict[str, CacheView], dict[str, StateView]]]      # fresh tensors per graph
     backends: Sequence[Backend]
     dev_layer: Sequence[int]
     full_offload: bool
@@ -173,9 +175,10 @@ def grows(setting: Setting) -> bool:
             or _reserves_one(setting) or _pins_cost(setting) or bool(setting.hparams.architecture.graph_grows))
 
 
-def _shorter(setting: Setting, n_tokens: int, n_outputs: int, fused: dict[str, bool],
+def _shorter(setting: Setting, n_tokens: int, n_seqs: int, n_outputs: int, fused: dict[str, bool],
              reserved: tuple[int, ...]) -> tuple[int, ...]:
-    """Bytes per backend for a prompt's last micro-batch, of any size; `reserved` for a whole one.
+    """Bytes per backend for a prompt's last micro-batch, of any size; `reserved` for a whole one. Each of `n_seqs`
+    sequences has as many tokens as the others.
 
     After a graph that ran elsewhere (a token's, for which weights in RAM are not copied), ggml_gallocr_alloc_graph
     plans a micro-batch anew, for the tokens that it has. Weights that are copied may then not fit into what activations
@@ -184,18 +187,18 @@ def _shorter(setting: Setting, n_tokens: int, n_outputs: int, fused: dict[str, b
     `n_tokens`.
     """
     def sizes(n: int) -> tuple[int, ...]:
-        return Graphs(setting, n, 1, min(n, n_outputs), fused).sizes()
+        return Graphs(setting, n, n_seqs, min(n, n_outputs), fused).sizes()
 
-    few, some = max(1, n_tokens // 2 - 1), max(1, n_tokens * 3 // 4)
-    highest, lowest = sizes(n_tokens - 1), sizes(few)
+    few, some, most = [max(n // n_seqs, 1) * n_seqs for n in (n_tokens // 2 - 1, n_tokens * 3 // 4, n_tokens - 1)]
+    highest, lowest = sizes(most), sizes(few)
     found = tuple(map(max, highest, lowest))
-    if all(low <= high - (n_tokens - 1 - few) * (whole - high) + whole // _DRIFT
+    if all(low <= high - (most - few) * (whole - high) // n_seqs + whole // _DRIFT
            for whole, high, low in list(zip(reserved, highest, lowest, strict=True))[:-1]):     # the last: the host
         return found
     more = []
-    for most, high, middle, low in zip(found, highest, sizes(some), lowest, strict=True):
-        slopes = [(a - b) / n for a, b, n in ((high, middle, n_tokens - 1 - some), (middle, low, some - few)) if a > b]
-        more.append(max(most, middle, middle + int(min(slopes, default=0) * (n_tokens - some))))
+    for size, high, middle, low in zip(found, highest, sizes(some), lowest, strict=True):
+        slopes = [(a - b) / n for a, b, n in ((high, middle, most - some), (middle, low, some - few)) if a > b]
+        more.append(max(size, middle, middle + int(min(slopes, default=0) * (n_tokens - some))))
     return tuple(more)
 
 
@@ -240,7 +243,11 @@ def runtime_sizes(setting: Setting, reserved: Reserved) -> tuple[int, ...]:
     for tokens, seqs, outputs, fused in more:
         sizes = tuple(map(max, sizes, Graphs(setting, tokens, seqs, outputs, fused).sizes()))
     if reserved.alternates and n_tokens > 1:
-        sizes = tuple(map(max, sizes, _shorter(setting, n_tokens, n_outputs, filled, sizes)))
+        batches = [(1, {**filled, "one_stream": True})]
+        if n_seqs > 1 and not c.kv_unified:
+            batches.append((n_seqs, filled))
+        for seqs, fused in batches:
+            sizes = tuple(map(max, sizes, _shorter(setting, n_tokens, seqs, n_outputs, fused, sizes)))
     return sizes
 
 
@@ -366,13 +373,13 @@ class Graphs:
         setting, (n_tokens, n_seqs, n_outputs) = self.setting, self.shape
         llm = Llm(setting.hparams, setting.context, n_tokens=n_tokens, n_seqs=n_seqs, n_outputs=n_outputs,
                   fused_ops=self.fused,
-                  lookup=setting.weights(), caches={}, backends=setting.backends,
+                  lookup=setting.weights(), backends=setting.backends,
                   dev_layer=setting.dev_layer, full_offload=setting.full_offload)
         # llama_context::graph_max_nodes, the largest that any architecture has in any build
         llm.graph.max_nodes = max(1 << 14, 40 * n_tokens, 32 * setting.n_tensors)
-        llm.caches = setting.caches(llm)
+        llm.caches, llm.states = setting.caches(llm)
         llm.kept = self.layers.numbers(True) if self.short else None
-        llm.done(setting.build(llm))
+        done(llm, setting.build(llm))
         self.short = llm.skips
         return llm
 

@@ -167,7 +167,7 @@ class WeightPlacer:
                 exact = False
                 warnings += ("split mode tensor: the devices' slices are an upper bound for this build",)
         dev_of = layer_devices(n, wanted, used[:1] if slices else used, params.tensor_split or (), self.rules)
-        groups = _Pass(self._table(load_mtp), self.rules, params, devices, used, shares, slices).groups(dev_of)
+        groups = self._table(load_mtp).place(params, devices, used, dev_of, shares, slices)
         buffers: dict[str, int] = {}
         for group in groups:
             for name, size in group.buffers.items():
@@ -188,8 +188,7 @@ class WeightPlacer:
         others = [replace(device, name=name) for name in {target for _, target in params.overrides} - {HOST}]
         devices = [device, *others]
         found = [0] * n
-        launch = _Pass(self._table(load_mtp), self.rules, params, devices, devices, {}, every_copy=True)
-        for group in launch.groups([device.name] * n):
+        for group in self._table(load_mtp).place(params, devices, devices, [device.name] * n, every_copy=True):
             if group.layer >= 0:
                 found[group.layer] += group.buffers.get(device.name, 0)
         return found
@@ -206,6 +205,23 @@ def place_weights(model: Model, params: Params, devices: Sequence[Device], load_
     return WeightPlacer(model, rules).place(params, devices, load_mtp)
 
 
+@dataclass(frozen=True)
+class _Setting:
+    """All that decides where a launch's tensors lie, but for the devices of their layers and the overrides. Backends
+    are named by their kind."""
+
+    devices: tuple[tuple[str, Hashable], ...]    # each one's backend; with -sm tensor the first stands for all
+    parts: tuple[tuple[str, Hashable], ...]      # the same, of each alone
+    mine: tuple[str, ...]                        # those that overrides can name
+    pinned: Hashable                             # whose pinned memory takes the weights that stay in RAM; None: none
+    repack: bool
+    use_mmap: bool
+    lazy_mode: str
+    shares: tuple[tuple[str, float], ...]        # of -sm row
+    slices: Hashable                             # Slices.key of -sm tensor; None: another mode
+    every_copy: bool                             # each layer gets its copy of a tensor that every device copies
+
+
 class _Table:
     """The tensors that llama.cpp creates of a model, and what is known of them for each backend and set of
     overrides."""
@@ -220,12 +236,45 @@ class _Table:
         for i, item in enumerate(self.created):
             together.setdefault(("twin", i) if self.twin[i] else item.layer, (item.layer, []))[1].append(i)
         self.groups = list(together.values())            # (layer, positions in `created`); a twin is alone
-        self.placed: dict[object, tuple[Placed, Twins]] = {}           # by settings
+        self.backends: dict[Hashable, Backend] = {}      # by kind
+        self.slices: dict[Hashable, Slices | None] = {None: None}      # by key
+        self._placings: dict[_Setting, _Placing] = {}
         self._sizes: dict[Hashable, list[int]] = {}
         self._supported: dict[Hashable, list[bool]] = {}
         self._host: dict[Hashable, list[str]] = {}
         self._overridden: dict[tuple[tuple[str, str], ...], dict[int, tuple[str | None, ...]]] = {}
         self._matcher: TensorMatcher | None = None
+
+    def place(self, params: Params, devices: Sequence[Device], used: Sequence[Device], dev_of: Sequence[str],
+              shares: dict[str, float] | None = None, slices: Slices | None = None,
+              every_copy: bool = False) -> list[WeightGroup]:
+        """All groups of a launch that hold anything, their layers on the devices of `dev_of`."""
+        backends: dict[str, Backend] = {device.name: on(device, rules=self.rules) for device in devices}
+        parts = dict(backends)
+        if slices:
+            backends[used[0].name] = together(used, self.rules)
+            self.slices[slices.key] = slices
+        pinned = None
+        if not params.no_host:
+            leading = used[:1] if slices else used
+            pinned = next((backends[d.name] for d in leading if backends[d.name].host_buffer), None)
+        use_mmap = (params.load_mode or "auto") in ("auto", "mmap", "mmap+mlock") and all(
+            parts[d.name].mmap and (slices is not None or d.kind != "igpu" or parts[d.name].igpu_mmap) for d in used)
+        for _, target in params.overrides:
+            if target != HOST and target not in backends:
+                raise UsageError(f"unknown buffer type: {target} (there are: {', '.join([HOST, *backends])})")
+        for backend in (*parts.values(), *backends.values()):
+            self.backends.setdefault(backend.kind, backend)
+        setting = _Setting(
+            tuple([(name, backend.kind) for name, backend in backends.items()]),
+            tuple([(name, backend.kind) for name, backend in parts.items()]),
+            () if slices else tuple([device.name for device in used]), pinned and pinned.kind,
+            params.repack is not False, use_mmap, params.lazy_mode or "auto", tuple((shares or {}).items()),
+            slices and slices.key, every_copy)
+        placing = self._placings.get(setting)
+        if placing is None:
+            placing = self._placings[setting] = _Placing(self, setting)
+        return placing.groups(dev_of, self.overridden(params.overrides) if params.overrides else {})
 
     def sizes(self, backend: Backend) -> list[int]:
         """Bytes that each tensor takes in a buffer of this backend."""
@@ -286,78 +335,67 @@ class _Table:
         return self._overridden[overrides]
 
 
-class _Pass:
-    """One launch's pass over the tensors."""
+class _Seen:
+    """What one launch has created so far."""
 
-    def __init__(self, table: _Table, rules: Rules, params: Params, devices: Sequence[Device],
-                 used: Sequence[Device], shares: dict[str, float], slices: Slices | None = None,
-                 every_copy: bool = False) -> None:
-        """`every_copy`: each layer gets its copy of a tensor that every device copies."""
-        self.table, self.rules, self.model, self.shares, self.slices = table, rules, table.model, shares, slices
-        self.every_copy = every_copy
-        self.devices: dict[str, Backend] = {device.name: on(device, rules=rules) for device in devices}
-        self.parts = dict(self.devices)
-        if slices:
-            self.devices[used[0].name] = together(used, rules)
-        self.mine = set() if slices else {device.name for device in used}      # what overrides can name
-        pinned = None
-        if not params.no_host:
-            leading = used[:1] if slices else used
-            pinned = next((self.devices[d.name] for d in leading if self.devices[d.name].host_buffer), None)
-        repack = params.repack is not False
-        self.host_of = table.host_buffers(pinned, repack)
+    __slots__ = ("mapped", "there")
+
+    def __init__(self) -> None:
+        self.there: dict[str, tuple[str, ...]] = {}   # of tensors that may be created twice: where they are already
+        self.mapped: set[str] = set()
+
+
+class _Placing:
+    """The groups of all launches with one _Setting, which is all that it knows of them."""
+
+    def __init__(self, table: _Table, setting: _Setting) -> None:
+        self.table, self.setting = table, setting
+        self.devices = {name: table.backends[kind] for name, kind in setting.devices}
+        self.parts = {name: table.backends[kind] for name, kind in setting.parts}
+        self.slices, self.shares = table.slices[setting.slices], dict(setting.shares)
+        pinned = table.backends.get(setting.pinned)
+        self.host_of = table.host_buffers(pinned, setting.repack)
         self.sized_by = dict(self.devices)             # by buffer type, those of plain host memory left out
         if pinned is not None:
             self.sized_by[pinned.host_buffer] = Cpu(pinned.host_buffer_type())
-        self.use_mmap = (params.load_mode or "auto") in ("auto", "mmap", "mmap+mlock") and all(
-            self.parts[d.name].mmap and (slices is not None or d.kind != "igpu" or self.parts[d.name].igpu_mmap)
-            for d in used)
-        self.lazy_mode = params.lazy_mode or "auto"
-        for _, target in params.overrides:
-            if target != HOST and target not in self.devices:
-                raise UsageError(f"unknown buffer type: {target} (there are: {', '.join([HOST, *self.devices])})")
-        self.targets = table.overridden(params.overrides) if params.overrides else {}
-        self.there: dict[str, tuple[str, ...]] = {}   # of tensors that may be created twice: where they are already
-        self.mapped: set[str] = set()
-        settings = (tuple([(name, backend.kind, name in self.mine) for name, backend in self.devices.items()]),
-                    pinned and pinned.kind, repack, self.use_mmap, self.lazy_mode,
-                    tuple(shares.items()), slices and slices.key, every_copy)
-        self.placed, self.twins = table.placed.setdefault(settings, ({}, {}))
+        self.placed: Placed = {}
+        self.twins: Twins = {}
 
-    def groups(self, dev_of: Sequence[str]) -> list[WeightGroup]:
-        """All groups that hold anything, their layers on the devices of `dev_of`."""
+    def groups(self, dev_of: Sequence[str], targets: dict[int, tuple[str | None, ...]]) -> list[WeightGroup]:
+        """All groups that hold anything, their layers on the devices of `dev_of`; `targets`: what is overridden."""
         found: list[WeightGroup] = []
+        seen = _Seen()
         for number, (layer, members) in enumerate(self.table.groups):
             device = HOST if layer < 0 else dev_of[layer]
-            key: tuple[object, ...] = (number, device, self.targets.get(number, ()))
+            key: tuple[object, ...] = (number, device, targets.get(number, ()))
             if self.table.twin[members[0]]:            # where it goes depends on its twin
-                group = self.twin(layer, members[0], key)
+                group = self.twin(layer, members[0], key, seen)
             else:
-                group = self.placed.get(key) or self.placed.setdefault(key, self.made(layer, members, key))
+                group = self.placed.get(key) or self.placed.setdefault(key, self.made(layer, members, key, seen))
             if group.tensors:
                 found.append(group)
         return found
 
-    def made(self, layer: int, members: list[int], key: tuple[Any, ...]) -> WeightGroup:
+    def made(self, layer: int, members: list[int], key: tuple[Any, ...], seen: _Seen) -> WeightGroup:
         group = WeightGroup(layer)
         for i, target in zip(members, key[2] or [None] * len(members), strict=True):
-            self.put(group, i, key[1], target)
+            self.put(group, i, key[1], target, seen)
         return group
 
-    def twin(self, layer: int, i: int, key: tuple[Any, ...]) -> WeightGroup:
+    def twin(self, layer: int, i: int, key: tuple[Any, ...], seen: _Seen) -> WeightGroup:
         """The group of tensor `i` alone, which may be created twice; without it where its buffer has it already."""
         name = self.table.created[i].weight.info.name
-        key = (*key, self.there.get(name), name in self.mapped)
+        key = (*key, seen.there.get(name), name in seen.mapped)
         if key not in self.twins:
-            group = self.made(layer, [i], key)
+            group = self.made(layer, [i], key, seen)
             alike = self.placed.setdefault((key[0], *group.buffers, group.resident), group)
-            self.twins[key] = alike, self.there[name], name in self.mapped
-        group, self.there[name], mapped = self.twins[key]
+            self.twins[key] = alike, seen.there[name], name in seen.mapped
+        group, seen.there[name], mapped = self.twins[key]
         if mapped:
-            self.mapped.add(name)
+            seen.mapped.add(name)
         return group
 
-    def put(self, group: WeightGroup, i: int, device: str, target: str | None) -> None:
+    def put(self, group: WeightGroup, i: int, device: str, target: str | None, seen: _Seen) -> None:
         """Add tensor `i` to its group: in the buffer type `target` if it is overridden, else on its layer's device
         where that can run its op, else in host memory."""
         table, item = self.table, self.table.created[i]
@@ -368,16 +406,16 @@ class _Pass:
             if device != HOST and table.supported(self.devices[device], self.devices[device].buffer)[i]:
                 buffer = device
         on_device = buffer in self.devices
-        if target in self.devices and target not in self.mine:
+        if target in self.devices and target not in self.setting.mine:
             why = "and -sm tensor has no buffers of one device" if self.slices else "which the model does not use"
             raise LaunchRefused(f"tensor {info.name} is overridden to {buffer}, {why}; llama.cpp aborts")
         if table.twin[i]:
-            there = self.there.setdefault(info.name, ())
-            always_copied = self.model.row.tied == "first" and info.name == "token_embd.weight"
-            if item.duplicate and buffer in there and not always_copied and not self.every_copy:
+            there = seen.there.setdefault(info.name, ())
+            always_copied = table.model.row.tied == "first" and info.name == "token_embd.weight"
+            if item.duplicate and buffer in there and not always_copied and not self.setting.every_copy:
                 return
             if buffer not in there:
-                self.there[info.name] = (*there, buffer)
+                seen.there[info.name] = (*there, buffer)
         size = table.sizes(self.sized_by.get(buffer, CPU))[i]
         parts = [(buffer, size)]
         if on_device and self.slices:
@@ -390,20 +428,20 @@ class _Pass:
             group.buffers[name] = group.buffers.get(name, 0) + part
         group.tensors[info.name] = PlacedTensor(info.name, info, buffer, size, item.duplicate)
         if not on_device:
-            group.resident += self.resident(info, buffer, size)
+            group.resident += self.resident(info, buffer, size, seen)
 
-    def resident(self, info: TensorInfo, buffer: str, size: int) -> int:
+    def resident(self, info: TensorInfo, buffer: str, size: int, seen: _Seen) -> int:
         """Bytes of RAM that a host tensor needs: none where it is read row by row from the file, once for all copies of
         a mapped one (they are the same pages)."""
-        if info.name == "per_layer_token_embd.weight" and self.lazy_mode != "off" \
-                and self.model.row.lazy_embd \
-                and (self.lazy_mode == "on" or info.n_bytes > LAZY_MIN_SIZE):
+        lazy_mode = self.setting.lazy_mode
+        if info.name == "per_layer_token_embd.weight" and lazy_mode != "off" \
+                and self.table.model.row.lazy_embd and (lazy_mode == "on" or info.n_bytes > LAZY_MIN_SIZE):
             return 0
-        if not self.use_mmap or buffer == REPACK:
+        if not self.setting.use_mmap or buffer == REPACK:
             return size
-        if info.name in self.mapped:
+        if info.name in seen.mapped:
             return 0
-        self.mapped.add(info.name)
+        seen.mapped.add(info.name)
         return info.n_bytes
 
 
@@ -450,7 +488,7 @@ def created_tensors(model: Model, load_mtp: bool, rules: Rules = NEWEST_RULES) -
 
 def _loads_mtp(row: Architecture, load_mtp: bool, rules: Rules) -> bool:
     """Whether MTP blocks are loaded: to draft with, or by builds that have them and load them always."""
-    return load_mtp or bool(row.mtp_whole and not rules.lacks(row.mtp_after) and not getattr(rules, row.mtp_whole))
+    return load_mtp or bool(row.mtp_whole and not rules.lacks(row.mtp_after) and not rules.has(row.mtp_whole))
 
 
 def _rope_users(model: Model) -> list[int]:

@@ -8,12 +8,15 @@ src/llama-context.cpp ask by name (as modelled, see autolayers.builds).
 
 from __future__ import annotations
 
+from ..builds import Rules
 from ..records import dataclass, field
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Container, Mapping
     from typing import Any, Literal
+
+    from ..builds import Rule
 
     State = Literal["", "ssm", "ssm-groups", "kda", "rwkv", "shortconv", "linear"]
 
@@ -93,12 +96,12 @@ class Architecture:
     lazy_embd: bool = False     # --lazy-mode reads per_layer_token_embd row by row from the file
     mtp_tensors: bool = True    # False: tensors of MTP blocks are never loaded
     mtp_leaks: str = ""         # regex of tensors of skipped MTP blocks that are loaded all the same
-    mtp_whole: str = ""         # a rule: builds without it load MTP blocks whole, whether they draft or not
+    mtp_whole: Rule | None = None    # builds without it load MTP blocks whole, whether they draft or not
     mtp_skipped: bool = False   # builds without the graph of MTP blocks leave these out; others refuse such a file
 
     # graphs
     # the graph of its MTP block picks the output rows after the head's norm, before it (layer), or after attention
-    # (graph/mtp.py); own: in its model's file; "": llama.cpp has none
+    # (Decoder.mtp); own: in its model's file; "": llama.cpp has none
     mtp: Literal["", "norm", "layer", "attention", "own"] = ""
     mtp_after: int = 0          # the newest build that was seen without it
     # swiglu_clamp_exp and _shexp are read: experts: only of the experts; fused: of all FFNs of a model with residual
@@ -115,7 +118,7 @@ class Architecture:
     # graphs in use may be larger than reserved: with the tokens of a sequence; cache: also with what the cache holds
     graph_grows: Literal["", "sequence", "cache"] = ""
     all_outputs: bool = False   # every token of a batch may be an output (encoders)
-    even_slots: str = ""        # a rule: builds with it abort unless every slot gets the same share of n_ubatch
+    even_slots: Rule | None = None   # builds with it abort unless every slot gets the same share of n_ubatch
     one_stream: bool = False    # llama.cpp aborts on several slots with a cache each
     needs_window: bool = False  # llama.cpp aborts on a file without a sliding window
 
@@ -126,7 +129,7 @@ class Architecture:
     projector: bool = False     # no model; --mmproj takes it
 
     ollama_single: bool = False  # Ollama serves it with one slot
-    before: tuple[tuple[str, Mapping[str, Any]], ...] = ()    # (rule, what a build without it does otherwise)
+    before: tuple[tuple[Rule, Mapping[str, Any]], ...] = ()   # (rule, what a build without it does otherwise)
     after: int = 0              # the newest build whose source was seen without it; llama.cpp refuses it up to there
     # (end of a tensor's name, the newest build that refuses a file with such a tensor)
     newer: tuple[tuple[str, int], ...] = ()
@@ -148,17 +151,17 @@ else:
         """Made an Architecture when a model needs it: all of them would cost each start a third of a millisecond."""
         return name, {"rope": rope, **facts}
 
-_LATE_EMBD: Any = (("layer_embd_with_input", {"places": dict.fromkeys(
+_LATE_EMBD: Any = ((Rules.layer_embd_with_input, {"places": dict.fromkeys(
     ("per_layer_token_embd", "per_layer_model_proj", "per_layer_proj_norm"), "output")}),)
 _LAST_NORM: Any = {"token_embd_norm": "output"}     # misnamed, it is the output norm
-_FIRST_NORM: Any = ("lfm2_norm_with_output", {"places": {"token_embd_norm": "input"}})
+_FIRST_NORM: Any = (Rules.lfm2_norm_with_output, {"places": {"token_embd_norm": "input"}})
 _LATE = 11311          # exact_from of architectures that no older build was compared for
 _UNSPLIT: Any = {"split_tensor": False}
 _SIGMOID = {"expert_gating_func": 2}
 _ALIBI = {"f_max_alibi_bias": 8.0}
 _DELTA = {"ssm_a": "MUL"}     # the decay is a factor, not what SSM_SCAN reads
-_DECAY_SCANNED: Any = (("decay_factor", {"ops": {}}),)     # older loaders took ssm_a of KDA for SSM_SCAN's
-_SKIPS_MTP = "skips_undrafted"     # the rule for mtp_whole
+_DECAY_SCANNED: Any = ((Rules.decay_factor, {"ops": {}}),)     # older loaders took ssm_a of KDA for SSM_SCAN's
+_SKIPS_MTP = Rules.skips_undrafted     # for mtp_whole
 _MTP_HEAD = r"nextn\.(embed_tokens|shared_head_)"
 
 _TABLE: Any = (
@@ -211,7 +214,7 @@ _TABLE: Any = (
          ollama_single=True, after=7935),
     _row("qwen4exp", "imrope", ple=True, embd_out="streams", memory="hybrid-idx", trunk_only=True, recurrent="interval",
          state="ssm-groups", rollback=True, indexer="attention", ops=_DELTA, lazy_embd=True,
-         slices="gated", before=(("qwen4exp_splits_tensors", _UNSPLIT),), after=10644, exact_from=_LATE),
+         slices="gated", before=((Rules.qwen4exp_splits_tensors, _UNSPLIT),), after=10644, exact_from=_LATE),
     _row("phi2", "neox", tied="never"),
     _row("phi3", "neox", note="the window is read and then disabled"),
     _row("phimoe", "neox", after=4440, exact_from=9905),
@@ -254,7 +257,7 @@ _TABLE: Any = (
     _row("dbrx", "neox", tied="never"),
     _row("olmo"),
     _row("olmo2", "neox", window=SlidingWindow(4), tied="never", split_tensor=False,
-         before=(("olmo2_window", {"window": None}),), after=4090),
+         before=((Rules.olmo2_window, {"window": None}),), after=4090),
     _row("olmoe", "neox", tied="never", split_tensor=False),
     _row("muse-glimmer", window=SlidingWindow(4, "required", list_before=True), tied="never", after=10338,
          exact_from=10566),
@@ -269,14 +272,14 @@ _TABLE: Any = (
          split_tensor=False, after=9409, exact_from=10068),
     _row("deepseek4", mixed_batch=False, embd_out="streams", memory="dsv4", window=SlidingWindow(0, "required"),
          rollback=True, rotated_indexer=True, tied="never", mtp="own", mtp_after=10227, swiglu_clamp="fused",
-         note="every layer slides, MTP blocks too", slices="groups", before=(("dsv4_splits_tensors", _UNSPLIT),),
+         note="every layer slides, MTP blocks too", slices="groups", before=((Rules.dsv4_splits_tensors, _UNSPLIT),),
          after=9837, newer=(("exp_probs_b_vl.bias", 10760),), exact_from=_LATE),
     _row("chatglm", exact_from=9905),
-    _row("glm4", "mrope|norm", mtp_tensors=False, before=(("glm_sections", {"rope": "norm"}),), after=4880),
+    _row("glm4", "mrope|norm", mtp_tensors=False, before=((Rules.glm_sections, {"rope": "norm"}),), after=4880),
     _row("glm4moe", "mrope|neox", defaults=_SIGMOID, mtp_skipped=True, mtp="norm", mtp_after=10593,
-         before=(("glm_sections", {"rope": "neox"}),), after=5930),
+         before=((Rules.glm_sections, {"rope": "neox"}),), after=5930),
     _row("glm-dsa", defaults=_SIGMOID, mla="optional", memory="dsa", trunk_only=True, indexer="glm",
-         rotated_indexer=True, before=(("glm_dsa_indexes", {"memory": "kv", "indexer": ""}),),
+         rotated_indexer=True, before=((Rules.glm_dsa_indexes, {"memory": "kv", "indexer": ""}),),
          mtp_leaks=r"exp_probs_b", mtp_whole=_SKIPS_MTP, mtp_skipped=True, mtp="norm", mtp_after=10173,
          split_tensor=False, after=7935, exact_from=10068),
     _row("bitnet", "neox", tied="never", split_tensor=False, note="the GPU reads token_embd from the CPU's buffer"),
@@ -297,7 +300,7 @@ _TABLE: Any = (
     _row("rwkv7", "none", memory="recurrent", recurrent="all", state="rwkv", tied="never", after=4880),
     _row("arwkv7", "none", memory="recurrent", recurrent="all", state="rwkv", tied="never", after=4880),
     _row("granite", rope_switch="finetuned", embd_inp="deepstack_mapping"),
-    _row("granitemoe", before=(("granite_moe_ropes", {"rope_switch": "finetuned"}),)),
+    _row("granitemoe", before=((Rules.granite_moe_ropes, {"rope_switch": "finetuned"}),)),
     _row("granitehybrid", rope_switch="finetuned", memory="hybrid", recurrent="no-kv", state="ssm-groups",
          split_tensor=False, after=5830),
     _row("graniteswitch", mixed_batch=False, rope_switch="finetuned", router=True,
@@ -311,7 +314,7 @@ _TABLE: Any = (
     _row("bailingmoe2", "neox", tied="never", mtp_tensors=False, after=6735, exact_from=9905),
     _row("bailingmoe3", "mrope|norm", mla="required", memory="hybrid", recurrent="no-kv", state="kda", rollback=True,
          ops=_DELTA, mtp="norm", swiglu_clamp="ops", split_tensor=False, after=10456,
-         before=(*_DECAY_SCANNED, ("bailing_sections", {"rope": "norm"})), exact_from=10566),
+         before=(*_DECAY_SCANNED, (Rules.bailing_sections, {"rope": "norm"})), exact_from=10566),
     _row("dots1", "neox", tied="never", after=5310, exact_from=9905),
     _row("dots3note", defaults={"f_norm_eps": 1e-6}, mla="required", memory="dsa-iswa",
          window=SlidingWindow(0, "required", array=True), indexer="types", rotated_indexer=True, mtp_tensors=False,
@@ -336,9 +339,10 @@ _TABLE: Any = (
     _row("gpt-oss", "neox", window=SlidingWindow(2, "required"), tied="never", after=5930),
     _row("lfm2", "neox", memory="hybrid", window=SlidingWindow(0, "attention"), recurrent="no-kv", state="shortconv",
          rollback=True, places=_LAST_NORM, ollama_single=True, slices="states",
-         before=(("lfm2_splits_tensors", _UNSPLIT), ("lfm2_window", {"window": None}), _FIRST_NORM), after=5830),
+         before=((Rules.lfm2_splits_tensors, _UNSPLIT), (Rules.lfm2_window, {"window": None}), _FIRST_NORM),
+         after=5830),
     _row("lfm2moe", "neox", memory="hybrid", recurrent="no-kv", state="shortconv", rollback=True, places=_LAST_NORM,
-         ollama_single=True, slices="states", before=(("lfm2_splits_tensors", _UNSPLIT), _FIRST_NORM), after=6595),
+         ollama_single=True, slices="states", before=((Rules.lfm2_splits_tensors, _UNSPLIT), _FIRST_NORM), after=6595),
     _row("dream", "neox", memory="none", causal=False, after=5930),
     _row("smallthinker", "neox", window=SlidingWindow(4, fixed=4096, dense_first=True), after=5930, exact_from=9905),
     _row("llada", memory="none", causal=False, after=5930, newer=(("attn_q.bias", 10825),), exact_from=11063),
@@ -348,11 +352,11 @@ _TABLE: Any = (
     _row("grovemoe", "neox", after=6170),
     _row("apertus", "neox", after=6595, exact_from=_LATE),
     _row("minimax-01", "neox", memory="hybrid", trunk_only=True, recurrent="interval", interval=8, state="linear",
-         split_tensor=False, graph_grows="sequence", even_slots="minimax_alone", after=10435, exact_from=10816),
+         split_tensor=False, graph_grows="sequence", even_slots=Rules.minimax_alone, after=10435, exact_from=10816),
     _row("minimax-m2", "neox", tied="never", split_tensor=False, after=6880, exact_from=9905),
     _row("minimax-m3", "neox", memory="msa", indexer="after-dense", tied="never", split_tensor=False,
          graph_grows="cache", after=10133, exact_from=10280),
-    _row("hrm_text", "neox", slices="whole", before=(("hrm_init_in_block", {"places": {"hrm.z_l_init": "input"}}),),
+    _row("hrm_text", "neox", slices="whole", before=((Rules.hrm_init_in_block, {"places": {"hrm.z_l_init": "input"}}),),
          note="block_count counts cache slots; the weights are in the first blocks", after=10991, exact_from=11063),
     _row("cogvlm", "neox", mixed_batch=False, after=6735),
     _row("pangu-embedded", "neox", after=6880, exact_from=9905),
@@ -364,13 +368,13 @@ _TABLE: Any = (
          window=SlidingWindow(0, "window", array=True, all_with_streams=True), swiglu_clamp="fused", all_outputs=True,
          tied="never", borrows=("token_embd.weight", "output.weight"), reads_target=True, draft_type="draft-dflash",
          slices="groups",
-         before=(("draft_heads_lent", {"tied": "absent", "borrows": ("token_embd.weight",)}),), after=9830,
+         before=((Rules.draft_heads_lent, {"tied": "absent", "borrows": ("token_embd.weight",)}),), after=9830,
          newer=(("markov_w1.weight", 10159), ("attn_sinks.weight", 10227), ("token_embd.weight", 10362),
                 ("d2t", 10456), ("output.weight", 10456), ("selector_hidden.weight", 10644),
                 ("rope_freqs.weight", 11117), ("layer_output_scale.weight", 11117)),
          exact_from=10816),
     _row("mimo2", "neox", trunk_before=True, window=SlidingWindow(0, "required", array=True), tied="never",
-         mtp_whole="mimo2_skips_undrafted", mtp_skipped=True, mtp="layer", mtp_after=10182, after=7465,
+         mtp_whole=Rules.mimo2_skips_undrafted, mtp_skipped=True, mtp="layer", mtp_after=10182, after=7465,
          newer=tuple((f"nextn.{name}.weight", 10182) for name in ("embed_tokens", "shared_head_head",
                                                                   "shared_head_norm"))),
     _row("step35", "neox", trunk_before=True, half_rope=True, defaults=_SIGMOID,
@@ -381,7 +385,7 @@ _TABLE: Any = (
     _row("spark2_5", "neox", window=SlidingWindow(0, "required", array=True), after=10825, exact_from=11063),
     _row("maincoder", after=7525, exact_from=9905),
     _row("kimi-linear", "none", mla="required", memory="hybrid", recurrent="no-kv", state="kda", tied="never",
-         ops=_DELTA, split_tensor=False, graph_grows="sequence", even_slots="kimi_linear_alone", after=7815,
+         ops=_DELTA, split_tensor=False, graph_grows="sequence", even_slots=Rules.kimi_linear_alone, after=7815,
          before=_DECAY_SCANNED, exact_from=9905),
     _row("kimi-k3", "none", latent_value=True, mla="required", memory="hybrid", recurrent="no-kv", state="kda",
          rollback=True, tied="never", ops=_DELTA, split_tensor=False, note="value head is the KV LoRA rank",

@@ -14,18 +14,9 @@ from .tensors import classify
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from os import PathLike
-    from typing import Any, Protocol
+    from typing import Any
 
-    class Loader(Protocol):
-        """What a build's loader does otherwise (autolayers.builds.Rules)."""
-
-        @property
-        def window_lists(self) -> bool: ...
-        @property
-        def recurrent_lists(self) -> bool: ...
-        @property
-        def embd_norm_in_block(self) -> bool: ...
-
+    from ..builds import Rules
 
 _QUANTISED = ("MUL_MAT", "MUL_MAT_ID", "GET_ROWS")     # the ops whose weights llama-quantize makes smaller
 
@@ -49,8 +40,9 @@ class Model:
         model.hparams.n_embd_k_gqa(0)
     """
 
-    def __init__(self, header: Header, path: str, row: Architecture | None = None) -> None:
-        """`row`: the architecture's, where a build has another one than today's."""
+    def __init__(self, header: Header, path: str, row: Architecture | None = None, whole: Model | None = None) -> None:
+        """`row`: the architecture's, where a build has another one than today's. `whole`: the model of which the header
+        is a part."""
         instead = _instead(header)
         if instead:
             raise ModelError(f"{path} is {instead}")
@@ -61,6 +53,10 @@ class Model:
         self.header = header
         self.path = path
         self.architecture = printable(name)
+        self._whole_size = whole.size if whole else None
+        if whole:
+            self.hparams: Hparams = whole.hparams.of(header.metadata)
+            return
         try:
             self.hparams = Hparams(self.row, header.metadata, header.tensors)
         except ModelError as error:
@@ -78,7 +74,7 @@ class Model:
     @lazy
     def size(self) -> int:
         """Bytes of all tensors in the file."""
-        return self.header.n_bytes
+        return self.header.n_bytes if self._whole_size is None else self._whole_size
 
     @property
     def n_layer(self) -> int:
@@ -117,19 +113,19 @@ class Model:
             reasons.append("tensors of an unknown type are counted with all the space they may take")
         return tuple(reasons)
 
-    def read_by(self, loader: Loader) -> Model:
+    def read_by(self, rules: Rules) -> Model:
         """This model as a build reads it, which may be older and know less of its header."""
         row, header, window = self.row, self.header, self.row.window
         for rule, facts in row.before:
-            if not getattr(loader, rule):
+            if not rules.has(rule):
                 row = replace(row, **facts)
         if "token_embd_norm.weight" in header.tensors and "token_embd_norm" not in row.places \
-                and not loader.embd_norm_in_block:
+                and not rules.embd_norm_in_block:
             row = replace(row, places={**row.places, "token_embd_norm": "input"})
         lists = []                    # keys that this build does not read as a list
-        if not loader.window_lists and window is not None and not (window.array or window.list_before):
+        if not rules.window_lists and window is not None and not (window.array or window.list_before):
             lists.append(f"{self.architecture}.attention.sliding_window_pattern")
-        if row.recurrent == "interval" and not loader.recurrent_lists:
+        if row.recurrent == "interval" and not rules.recurrent_lists:
             lists.append(f"{self.architecture}.attention.recurrent_layers")
         if any(isinstance(header.metadata.get(key), (list, tuple)) for key in lists):
             kept = {name: value for name, value in header.metadata.items() if name not in lists}
@@ -162,10 +158,7 @@ class Model:
         facts = {key: value for key, value in header.metadata.items()
                  if not (isinstance(value, tuple) or key.startswith("tokenizer."))}
         less = Header(header.version, header.alignment, facts, {}, header.files, header.notes)
-        found = object.__new__(Model)
-        found.__dict__.update(row=self.row, header=less, path=self.path, architecture=self.architecture,
-                              size=self.size, hparams=self.hparams.of(facts))
-        return found
+        return Model(less, self.path, self.row, self)
 
     def _with(self, metadata: dict[str, object], tensors: dict[str, TensorInfo]) -> Model:
         header = self.header

@@ -67,8 +67,8 @@ def plan_on(model: Model, params: Params, policy: Policy, machine: Machine, comp
             candidate, why = reusing(evaluator, cost, params, candidate)
     if candidate is None:
         raise evaluator.refusal or LaunchRefused("llama.cpp would refuse this launch")
-    answer = serving.bounded(evaluator, candidate)
-    why = why if answer is candidate else (*why, serving.reason(candidate, answer))
+    answer = evaluator.bounded(candidate)
+    why = why if answer is candidate else (*why, serving.reason(candidate.params, answer.params, candidate.breakdown))
     if policy.alone:
         notes, why = notes + why, ()
     plan = _Answer(evaluator, cost, params, policy, answer).plan(notes, why, processes if explain else 0)

@@ -224,6 +224,16 @@ class Evaluator:
         """Bytes that must be in system memory at once."""
         return use.resident + self.shared(use)
 
+    def bounded(self, candidate: Candidate) -> Candidate:
+        """The launch with flags that bound what grows while it serves, where system memory is short of all of it."""
+        use = candidate.breakdown
+        if candidate.ram_spare is None or not isinstance(use, Breakdown):
+            return candidate
+        changes = serving.limits(candidate.params, use, candidate.ram_spare)
+        if not changes:
+            return candidate
+        return self.candidate(replace(candidate.params, **changes), FULL) or candidate  # type: ignore[arg-type]
+
     def _candidate(self, params: Params, use: Measured) -> Candidate:
         extra = use.extra_by_device() if isinstance(use, Breakdown) else {}
         margins: dict[str, Parts] = {}

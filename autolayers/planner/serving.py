@@ -6,13 +6,11 @@ from ..flags.params import Params
 from ..flags.write import to_words
 from ..memory.breakdown import Breakdown
 from ..memory.server import CACHE_RAM, CTX_CHECKPOINTS
-from ..records import replace
 from ..units import MiB, human
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from ..memory.breakdown import Static
-    from .evaluate import Candidate, Evaluator
 
 STEP = 256            # MiB of --cache-ram: free memory moves, the flags should not with each MiB
 ENOUGH = 8            # checkpoints per slot; more are only kept where memory is left for saved prompts too
@@ -50,23 +48,12 @@ def limits(params: Params, use: Breakdown, spare: int) -> dict[str, int]:
     return found
 
 
-def bounded(evaluator: Evaluator, candidate: Candidate) -> Candidate:
-    """The launch with those flags, where there is less system memory than could be taken."""
-    use = candidate.breakdown
-    if candidate.ram_spare is None or not isinstance(use, Breakdown):
-        return candidate
-    changes = limits(candidate.params, use, candidate.ram_spare)
-    if not changes:
-        return candidate
-    return evaluator.candidate(replace(candidate.params, **changes), "full") or candidate  # type: ignore[arg-type]
-
-
-def reason(before: Candidate, after: Candidate) -> str:
-    """Why limits were added."""
-    assert isinstance(before.breakdown, Breakdown)
-    added = Params(**{name: getattr(after.params, name) for name in _bounded(before.params, before.breakdown)})
+def reason(before: Params, after: Params, use: Static) -> str:
+    """Why limits were added to a launch."""
+    assert isinstance(use, Breakdown)
+    added = Params(**{name: getattr(after, name) for name in _bounded(before, use)})
     return (f"{' '.join(to_words(added))}: saved prompts and checkpoints could grow to "
-            f"{human(before.breakdown.growing)} of RAM, and less is left")
+            f"{human(use.growing)} of RAM, and less is left")
 
 
 def _bounded(params: Params, use: Breakdown) -> dict[str, int]:

@@ -26,7 +26,6 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from ..gguf import Header
 
 _COMMIT = re.compile(r"[0-9a-fA-F]{40}")
 _UNFINISHED = (".downloadInProgress", ".incomplete")

@@ -21,7 +21,6 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from ..gguf import Header
     from ..net import Limit
 
 HUB = "https://huggingface.co"

@@ -199,3 +199,15 @@ def test_a_fusion_at_the_end_of_its_split_holds_until_the_next() -> None:
     g, _ = routing(64)
     assert list(keep_alive(g.nodes[:-1], g.nodes[-1])) == [id(g.nodes[-1])]
     assert not keep_alive(g.nodes[:-1])               # nothing follows
+
+
+@pytest.mark.parametrize(("gfx", "shape", "kernel"), [
+    (0x1100, {"n": 2}, "tile"), (0x1100, {"n": 3}, "mma"),              # more than 8 columns, 4 heads of each group
+    (0x1100, {"n": 4, "head": 256}, "tile"), (0x1100, {"n": 5, "head": 256}, "mma"),               # more than 16
+    (0x1100, {"head": 512}, "tile"), (0x1100, {"n_head_kv": 32}, "tile"), (0x1030, {}, "tile"),
+    (0x908, {"n": 2, "head": 64}, "tile"), (0x908, {"n": 3, "head": 64}, "mma"),
+    (0x90a, {"n": 4}, "tile"), (0x90a, {"n": 5}, "mma"),
+    (0x942, {"n": 16, "head": 256}, "tile"), (0x942, {"n": 17, "head": 256}, "mma"),               # more than 64
+])
+def test_amds_matrix_cores_pay_off_from_some_columns_on(gfx: int, shape: dict, kernel: str) -> None:
+    assert flash_kernel(attention(**shape), 0x1000000 + gfx, NEWEST_RULES) == kernel

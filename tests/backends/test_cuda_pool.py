@@ -81,3 +81,9 @@ def test_mamba_2_works_in_chunks():
     scan = Scan(d_state=128, head_dim=64, n_head=128, n_group=8)
     assert 40 * MiB < pool(Ops(512, scan=scan)) < 60 * MiB
     assert pool(Ops(64, scan=scan)) == 0
+
+
+def test_flash_attentions_partial_results_are_two_blocks_of_64_columns_a_multiprocessor():
+    for n_sm in (10_000, 20_000):
+        need = n_sm * 2 * 64 * (128 // 2 + 2) * 8
+        assert pool(replace(LLAMA, weights=(), outputs=()), n_sm=n_sm) == -(-(need + need // 10) // (2 * MiB)) * 2 * MiB

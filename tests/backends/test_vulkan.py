@@ -89,6 +89,12 @@ def test_experts_rows_are_padded_to_a_tile_where_they_are_converted() -> None:
         assert margin["Vulkan driver"] == 96 * MiB and sum(margin.values()) < 220 * MiB
 
 
+def test_cards_from_turing_on_may_have_cooperative_matrix_2() -> None:
+    for capability, most in (((6, 1), False), ((7, 0), False), ((7, 5), True), ((8, 6), True)):
+        card = Device("Vulkan0", 1, 1, "NVIDIA", "Vulkan", compute_capability=capability)
+        assert dict(on(card).margin(GEMMA))["temporaries of operations"] == temporaries(GEMMA, most)
+
+
 def test_the_margin_has_no_flat_gibibyte() -> None:
     for name, most in (("Vulkan", 180), ("MTL", 80)):
         margin = on(Device(f"{name}0", 1, 1, backend=name)).margin(QWEN)

@@ -9,7 +9,7 @@ import pytest
 from support import ROOT, gpus, model
 
 from autolayers import AutolayersError, estimate
-from autolayers.builds import NEWEST, OLDEST_EXACT, Build, Rule, Rules, RuleSet, rules
+from autolayers.builds import NEWEST, OLDEST_EXACT, Build, Rule, Rules, RuleSet, rules, sources
 from autolayers.flags.parse import parse
 from autolayers.memory.estimate import Estimator
 
@@ -19,7 +19,21 @@ def test_rows() -> None:
     assert [row.part for row in rows] == sorted((row.part for row in rows), key=[row.part for row in rows].index)
     for row in rows:
         assert row.after < row.first and (not row.last or row.first <= row.last < row.until), row.name
+        assert max(row.first, row.last) <= NEWEST, f"{row.name}: that build is not in builds/sources.py"
         assert row.clause and "\n" not in row.clause and (not row.pull or row.pull.startswith("#")), row.name
+
+
+def test_the_newest_build_is_the_last_whose_source_is_known() -> None:
+    numbers = [int(number) for number in sources._TEXT.split()]
+    assert numbers == sorted(set(numbers)) and (numbers[0], numbers[-1]) == (OLDEST_EXACT, NEWEST)
+
+
+def test_every_rule_is_read_by_its_name() -> None:
+    """As an attribute, of which a type checker finds typos: `rules.name`, or `Rules.name` in a row of another table."""
+    paths = (ROOT / "autolayers").rglob("*.py")
+    read = {node.attr for path in paths for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+            if isinstance(node, ast.Attribute)}
+    assert {row.name for row in Rules.rows()} <= read
 
 
 class Few(RuleSet):
@@ -35,6 +49,7 @@ def test_dates(number: int, came: bool, went: bool, doubts: list[str]) -> None:
     few = Few(number)
     for _ in "twice":
         assert (few.came, few.went, [row.name for row in few.doubts]) == (came, went, doubts)
+    assert (Few(number).has(Few.came), few.has(Few.went), Few.came.name) == (came, went, "came")
 
 
 @pytest.mark.parametrize("number", [1, 4000, OLDEST_EXACT - 1, NEWEST + 1, 99999])

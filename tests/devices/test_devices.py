@@ -16,7 +16,7 @@ from support import HEADERS
 
 import autolayers
 from autolayers import Device, DeviceError, UsageError
-from autolayers.devices import amd, cards, discover, host, hypothetical, list_devices, metal, visible
+from autolayers.devices import amd, cards, discover, host, hypothetical, list_devices, metal, system, visible
 from autolayers.devices.cards import CARDS
 from autolayers.devices.integrated import integrated
 from autolayers.devices.threads import threads
@@ -364,7 +364,7 @@ def test_a_program_that_hangs_is_given_up_with_its_children(program, tmp_path):
         list_devices.query(program(f"sleep 1000 & echo $! > {tmp_path}/child; sleep 1000"), os.environ, timeout=1)
     child = (tmp_path / "child").read_text().strip()
     for _ in range(200):       # a signal takes effect when the victim is next scheduled
-        state = host.file_text("/", f"proc/{child}/stat").rpartition(")")[2].split()
+        state = system.file_text("/", f"proc/{child}/stat").rpartition(")")[2].split()
         if not state or state[0] in "ZX":
             return
         time.sleep(0.05)
@@ -509,7 +509,7 @@ def test_ram_is_what_psutil_says(tmp_path):
 
     here, psutil_ = host.read(str(tmp_path)), psutil.virtual_memory()   # no /proc there: psutil is asked
     assert here.source == "psutil" and here.total == psutil_.total
-    direct = host.meminfo()
+    direct = system.meminfo()
     assert direct["MemTotal"] == psutil_.total and abs(direct["MemAvailable"] - psutil_.available) < GiB
 
 
@@ -575,16 +575,14 @@ def test_no_limit_changes_nothing(tmp_path):
 
 
 def test_huge_pages_are_all_a_unified_gpu_gets():
-    assert host.unified_available({"MemAvailable": 5, "HugePages_Total": 0}) == 5
-    assert (
-        host.unified_available({"MemAvailable": 5, "HugePages_Total": 4, "HugePages_Free": 3, "Hugepagesize": 2 * MiB})
-        == 6 * MiB
-    )
+    assert system.unified_available({"MemAvailable": 5, "HugePages_Total": 0}) == 5
+    pages = {"MemAvailable": 5, "HugePages_Total": 4, "HugePages_Free": 3, "Hugepagesize": 2 * MiB}
+    assert system.unified_available(pages) == 6 * MiB
 
 
 def test_which_driver_model(tmp_path):
-    assert host.platform(tree(tmp_path, {"proc/version": "Linux version 6.6.87.2-microsoft-standard-WSL2"})) == (
-        "wsl" if sys.platform.startswith("linux") else host.platform())
+    assert system.platform(tree(tmp_path, {"proc/version": "Linux version 6.6.87.2-microsoft-standard-WSL2"})) == (
+        "wsl" if sys.platform.startswith("linux") else system.platform())
 
 
 def test_this_machine():

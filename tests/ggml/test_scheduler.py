@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 
 import pytest
-from support import gpus
+from support import FIXTURES, gpus
 
 from autolayers.backends import Backend, Cpu, Cuda, on
 from autolayers.builds import NEWEST_RULES
 from autolayers.errors import LaunchRefused
 from autolayers.ggml.scheduler import Split, assign, split
 from autolayers.ggml.tensor import Buffer, Graph, Tensor
+from autolayers.machine import Device
 
 HOST = Buffer("CUDA_Host", -1, 32, host=True)
 REPACK = Buffer("CPU_REPACK", -1, 32, host=False, repack=True)
@@ -251,3 +253,21 @@ def test_a_cache_whose_type_nobody_writes_is_refused_as_llama_cpp_aborts(one: Ma
         LaunchRefused, match=r"no backend can run SET_ROWS on a tensor of 8704 bytes \(iq4_xs\) in CUDA0"
     ):
         one.split()
+
+
+def test_what_no_neighbour_can_run_goes_where_its_views_lie() -> None:
+    """Pass 3: views have no backend yet, what they look at has one. CUDA could sort these rows too."""
+    m = Machine(2)
+    limits = json.loads((FIXTURES / "truth" / "vulkan" / "profiles.json").read_text())["nvidia"]
+    vulkan = on(Device("Vulkan0", 1 << 33, 1 << 33, backend="Vulkan", limits={**limits, "vulkan_memory_model": 0}))
+    m.backends[0] = vulkan
+    g = m.g
+    on_host = g.mul_mat(m.weight(m.cpu, 128, 4096), m.x(4))
+    on_gpu = g.mul_mat(m.weight(0, 128, 128), m.x(4))
+    order = g.argsort(g.reshape(on_host, 4096, 4, 1))
+    after = g.mul_mat(m.weight(0, 128, 128), on_gpu)
+    for node in (on_host, on_gpu, order, after):
+        g.expand(node)
+    assign(g, m.backends, True, NEWEST_RULES)
+    assert [t.backend for t in (on_host, on_gpu, order, after)] == [m.cpu, 0, m.cpu, 0]
+    assert m.backends[1].supports_op(order) and not vulkan.supports_op(order)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
 from autolayers.ggml.tensor import VIEW_OPS, Graph, Tensor, row_size
@@ -79,6 +81,25 @@ def test_experts(g: Graph) -> None:
 def test_flash_attention_swaps_heads_and_tokens(g: Graph) -> None:
     q, kv = g.new("f32", 128, 512, 32), g.new("f16", 128, 4096, 8)
     assert g.flash_attn(q, kv, kv, g.new("f16", 4096, 512)).ne == (128, 32, 512, 1)
+
+
+@pytest.mark.parametrize("make", [
+    lambda g, t: g.reshape(t, 33), lambda g, t: g.reshape(g.view(t, (4, 4), (32,)), 16),
+    lambda g, t: g.reshape(g.transpose(t), 32), lambda g, t: g.cont(t, 8, 5), lambda g, t: g.view(t, (8, 5)),
+    lambda g, t: g.view(t, (8, 4), (), 4), lambda g, t: g.view(g.view(t, (8,), (), 32), (24,), (), 8),
+    lambda g, t: g.permute(t, 0, 1, 1, 3)], ids=range(8))
+def test_shapes_on_which_ggml_aborts(g: Graph, make: Callable[[Graph, Tensor], Tensor]) -> None:
+    """Other counts, rows with gaps, parts that end behind their tensor, an axis twice."""
+    with pytest.raises(ValueError, match=r"f32\[|axes"):
+        make(g, g.new("f32", 8, 4))
+
+
+def test_shapes_that_ggml_takes(g: Graph) -> None:
+    t = g.new("f32", 8, 4)
+    assert g.reshape(g.view(t, (16,), (), 64), 4, 2, 2).ne == (4, 2, 2, 1)
+    assert g.cont(g.transpose(t), 32).ne == (32, 1, 1, 1)
+    assert g.view(t, (0, 4), (32,), 512).nbytes == 0            # nothing ends nowhere
+    assert g.view(t, (4, 4), (64,), 64).nbytes == 3 * 64 + 16   # ggml does not look at strides
 
 
 def test_only_these_take_no_memory(g: Graph) -> None:

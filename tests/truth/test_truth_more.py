@@ -93,13 +93,12 @@ def test_slots_of_t5_share_a_cache() -> None:
         )
 
 
-def test_one_slot_at_work_sees_its_own_stream_of_the_cache() -> None:
-    found = estimate(
-        model("dflash2"),
-        parse(["-ngl", "1", "-c", "4096", "-np", "2"]).params,
-        gpus({"gpus_mib": [8192]}),
-        runtime=True,
-    )
+@pytest.mark.parametrize(("name", "layers"), [("dflash2", "1"), ("llama-3.2-1b-q8_0", "10")])
+def test_one_slot_at_work_sees_its_own_stream_of_the_cache(name: str, layers: str) -> None:
+    """Also in the last micro-batch of its prompt, whose tokens may be an odd number (llama, whose weights in RAM are
+    copied)."""
+    params = parse(["-ngl", layers, "-c", "4096", "-np", "2"]).params
+    found = estimate(model(name), params, gpus({"gpus_mib": [8192]}), runtime=True)
     assert found.exact and found.runtime_peak is not None
 
 

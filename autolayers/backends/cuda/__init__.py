@@ -5,6 +5,7 @@ from __future__ import annotations
 from ...builds import NEWEST_RULES
 from ...units import MiB
 from ..backend import NVIDIA, OFFLOAD_MIN_BATCH, Backend
+from . import pool
 from .fattn import ADA, AMD, with_converted_cache
 from .fusion import add_alloc_deps, with_shared_experts
 from .supported import supports_op
@@ -95,8 +96,6 @@ class Cuda(CudaBuffers):
         return nodes
 
     def margin(self, ops: Ops) -> Parts:
-        from . import pool
-
         device = self.device
         capability = (device and device.compute_capability) or pool.ASSUMED
         n_sm = device.n_sm if device else None
@@ -108,8 +107,6 @@ class Cuda(CudaBuffers):
         return tuple(parts)
 
     def again(self, ops: Ops) -> int:
-        from . import pool
-
         device = self.device
         capability = (device and device.compute_capability) or pool.ASSUMED
         temporaries = pool.pool(ops, capability, device.n_sm if device else None, self.nvidia)

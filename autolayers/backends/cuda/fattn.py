@@ -4,7 +4,9 @@ modelled; default build: compiled pairs of f16, bf16, q4_0 and q8_0 with themsel
 from __future__ import annotations
 
 from ...ggml.tensor import Tensor, block_size
-from ..backend import is_part_of
+from ..backend import is_part_of, types_of
+from .fattn_before import by_head, lacks
+from .kv_types import KV_TYPES
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -14,9 +16,7 @@ ADA = 890                       # compute capability 8.9, assumed where it is no
 AMD = 0x1000000                 # GGML_CUDA_CC_OFFSET_AMD: cards of AMD are this and their gfx number, 0 where unknown
 _CDNA, _RDNA, _RDNA3 = AMD + 0x908, AMD + 0x1010, AMD + 0x1100
 _KQ_STRIDE = 256                # FATTN_KQ_STRIDE
-_KV = frozenset(("f32", "f16", "bf16", "q4_0", "q4_1", "q5_0", "q5_1", "q8_0"))
-_KV_PAIRED = frozenset(("f32", "f16", "bf16", "q4_0", "q8_0"))     # each with itself alone
-_VEC_PAIRS = frozenset((t, t) for t in ("f16", "bf16", "q4_0", "q8_0"))
+_KV, _VEC = types_of(KV_TYPES, "FLASH_ATTN_EXT"), types_of(KV_TYPES, "VEC")
 
 
 def flash_kernel(op: Tensor, cc: int, rules: Rules) -> str:
@@ -26,7 +26,7 @@ def flash_kernel(op: Tensor, cc: int, rules: Rules) -> str:
     mask, alibi = op.param[0], op.param[1]     # type: ignore[index]
     ratio = q.ne[2] // k.ne[2]
     if not rules.flash_by_kernel:
-        return "mma" if _by_head(q, k, v, mask, cc, rules) else "none"
+        return "mma" if by_head(q, k, v, mask, cc if cc < AMD else 0, rules) else "none"
     grouped = ratio >= 2 and mask is not None and not alibi and k.ne[1] % _KQ_STRIDE == 0
     for t in (q, k, v, mask):
         if t is not None and block_size(t.type) == 1 and any(n % 16 for n in t.nb[1:]):
@@ -36,8 +36,6 @@ def flash_kernel(op: Tensor, cc: int, rules: Rules) -> str:
     if head in (40, 64, 72, 80, 96, 112, 128, 256):
         if v.ne[0] != head:
             return "none"
-    elif head in (192, 320) and not rules.flash_192:
-        return "none"
     elif head == 192:
         if v.ne[0] != 128 or not grouped or ratio % 8:
             return "none"
@@ -45,17 +43,13 @@ def flash_kernel(op: Tensor, cc: int, rules: Rules) -> str:
         if v.ne[0] != 256 or not grouped or ratio % 32:
             return "none"
     elif head == 512 or head == 576:
-        if v.ne[0] != 512 or not grouped or (ratio % 16 and not rules.flash_576):
-            return "none"
-        if head == 512 and not rules.flash_bf16:
+        if v.ne[0] != 512 or not grouped:
             return "none"
     else:
         return "none"
     if k.type not in _KV or v.type not in _KV or (mask is not None and mask.ne[2] != 1):
         return "none"
-    if "bf16" in (k.type, v.type) and not rules.flash_bf16:
-        return "none"
-    if not rules.mixed_cache_types and (k.type != v.type or k.type not in _KV_PAIRED):
+    if lacks(k, v, ratio, rules):
         return "none"
     vector = q.ne[0] <= 256 and q.ne[0] % 64 == 0 and q.ne[0] != 192 and k.ne[1] % _KQ_STRIDE == 0
     quantised = block_size(k.type) > 1 or block_size(v.type) > 1
@@ -108,7 +102,7 @@ def with_converted_cache(t: Tensor, size: int, cc: int, rules: Rules) -> int:
     kernel = flash_kernel(t, cc, rules)
     need_k = need_v = kernel in ("tile", "mma")
     if kernel == "vec":
-        fallback = (k.type, v.type) not in _VEC_PAIRS or t.src[0].ne[0] not in (64, 128, 256)
+        fallback = k.type != v.type or k.type not in _VEC or t.src[0].ne[0] not in (64, 128, 256)
         need_k, need_v = k.type == "f32" or fallback, v.type == "f32" or fallback
     v_is_k = is_part_of(v, k)
     if need_k and k.type != "f16":
@@ -116,17 +110,3 @@ def with_converted_cache(t: Tensor, size: int, cc: int, rules: Rules) -> int:
     if need_v and v.type != "f16" and not v_is_k:
         size = -(-size // 128) * 128 + 2 * v.nelements
     return size
-
-
-def _by_head(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, cc: int, rules: Rules) -> bool:
-    """ggml_backend_cuda_device_supports_op of builds up to b6170: the kernels that there are were not asked for. AMD's
-    cards without rocWMMA."""
-    head = q.ne[0]
-    if k.ne[0] != v.ne[0]:
-        if not rules.flash_mla or not 750 <= cc < AMD:
-            return False
-        return k.ne[0] == 576 and v.ne[0] == 512 and mask is not None and q.ne[2] // k.ne[2] % 16 == 0
-    if head == 192 or "bf16" in (k.type, v.type):
-        return False
-    plain = k.type == "f16" and v.type == "f16"
-    return head == 128 or (head == 64 and k.type == "f16") or (plain and (head == 256 or 700 <= cc < AMD))

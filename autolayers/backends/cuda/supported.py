@@ -4,7 +4,9 @@
 from __future__ import annotations
 
 from ...ggml.tensor import Tensor, block_size, type_size
+from ..backend import types_of
 from .fattn import flash_kernel
+from .kv_types import KV_TYPES
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -22,16 +24,15 @@ _MUL_MAT = frozenset((
     "q4_K", "q5_K", "q6_K", "q8_K", "iq1_m", "iq1_s", "iq2_s", "iq2_xs", "iq2_xxs", "iq3_s", "iq3_xxs", "iq4_nl",
     "iq4_xs",
 ))
-_GET_ROWS = frozenset((
-    "f16", "f32", "bf16", "i32", "q1_0", "q2_0", "q4_0", "q4_1", "q5_0", "q5_1", "q8_0", "q2_K", "q3_K", "q4_K",
-    "q5_K", "q6_K", "iq2_xxs", "iq2_xs", "iq2_s", "iq3_xxs", "iq3_s", "iq1_s", "iq1_m", "iq4_xs",
-))
-_GET_ROWS_PLAIN = frozenset(("f16", "f32", "bf16", "i32", "q1_0", "q4_0", "q4_1", "q5_0", "q5_1", "q8_0"))
-_SET_ROWS = frozenset(("f32", "f16", "bf16", "q4_0", "q4_1", "q5_0", "q5_1", "q8_0", "iq4_nl"))
+_GET_ROWS_PLAIN = types_of(KV_TYPES, "GET_ROWS") | {"i32", "q1_0"}
+_GET_ROWS = _GET_ROWS_PLAIN | {
+    "q2_0", "q2_K", "q3_K", "q4_K", "q5_K", "q6_K", "iq2_xxs", "iq2_xs", "iq2_s", "iq3_xxs", "iq3_s", "iq1_s", "iq1_m",
+    "iq4_xs"}
+_SET_ROWS, _INDEXER = types_of(KV_TYPES, "SET_ROWS"), types_of(KV_TYPES, "LIGHTNING_INDEXER")
 _FLOATS = frozenset(("f32", "bf16", "f16"))
 _CPY_PAIRS = frozenset(
-    [("f32", q) for q in ("q8_0", "q4_0", "q4_1", "q5_0", "q5_1", "iq4_nl", "i32")]
-    + [(q, "f32") for q in ("q8_0", "q4_0", "q4_1", "q5_0", "q5_1", "i32")] + [("i32", "i32")])
+    [("f32", q) for q in (*types_of(KV_TYPES, "CPY_TO"), "i32")]
+    + [(q, "f32") for q in (*types_of(KV_TYPES, "CPY_FROM"), "i32")] + [("i32", "i32")])
 _ALWAYS = frozenset((
     "NONE", "RESHAPE", "VIEW", "PERMUTE", "TRANSPOSE", "ADD_ID", "ADD1", "SQR", "SQRT", "SIN", "COS", "LOG",
     "DUP", "ARGMAX", "COUNT_EQUAL", "CONT", "DIAG_MASK_INF", "SOFT_MAX", "CONV_TRANSPOSE_2D", "POOL_1D", "POOL_2D",
@@ -129,7 +130,7 @@ def _indexer(op: Tensor, rules: Rules) -> bool:
     for t in (q, k):
         if block_size(t.type) == 1 and any(n % 16 for n in t.nb[1:]):
             return False
-    return k.type in ("f32", "bf16", "f16", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0")
+    return k.type in _INDEXER
 
 
 _RULES: dict[str, Callable[[Tensor], bool]] = {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ...builds import Rules
 from ...units import MiB
 from ..backend import HYPER_CONNECTIONS, OFFLOAD_MIN_BATCH, Backend
 from .fusion import add_alloc_deps
@@ -13,6 +14,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from ...builds import Rule
     from ...ggml.scheduler import AddAllocDep
     from ...ggml.tensor import Tensor
     from ..ops import Ops, Parts
@@ -27,8 +29,8 @@ class Metal(Backend):
     makers = ("Apple",)
     alignment = 32
     has_igpu = False
-    added: Mapping[str, str] = {
-        "LIGHTNING_INDEXER": "metal_indexer", **dict.fromkeys(HYPER_CONNECTIONS, "metal_hyper_connections")}
+    added: Mapping[str, Rule] = {
+        "LIGHTNING_INDEXER": Rules.metal_indexer, **dict.fromkeys(HYPER_CONNECTIONS, Rules.metal_hyper_connections)}
     modelled = True
     out_of_memory = (
         # ggml-metal-device.m

@@ -9,13 +9,14 @@ from __future__ import annotations
 from functools import cache
 from itertools import pairwise
 
+from ...builds import Rules
 from ...ggml.tensor import VIEW_OPS, Tensor
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from ...builds import Rules
+    from ...builds import Rule
     from ...ggml.scheduler import AddAllocDep
 
     ByFirst = dict[str, list["Fusion"]]
@@ -35,11 +36,11 @@ class Fusion:
     """A sequence of operations: `ops_all` with the views between them, `ops` without."""
 
     def __init__(self, ops: str, check: Callable[[Fusion, Sequence[Tensor], Sequence[int]], bool],
-                 chain: bool = True, rule: str = "", types: frozenset[str] = frozenset()) -> None:
+                 chain: bool = True, rule: Rule | None = None, types: frozenset[str] = frozenset()) -> None:
         self.ops_all = tuple(ops.split())
         self.ops = tuple(op for op in self.ops_all if op not in EMPTY)
         self.check = check
-        self.rule = rule         # of Rules, without which a build does not have it
+        self.rule = rule         # without which a build does not have it
         self.types = types       # of a product's matrix
         self.chain = chain       # each node reads the one before, has its shape and is read by the next alone
 
@@ -237,8 +238,8 @@ _FUSIONS = (
     *(Fusion(" ".join(["MUL", *["VIEW"] * n, *["ADD"] * (n - 1)]), _moe_reduce, chain=False)
       for n in range(2, _MOE_MOST_USED + 1)),
     Fusion("SSM_CONV UNARY", _ssm_conv_silu),
-    Fusion("MUL_MAT ADD", _mul_mat_add, rule="metal_adds_products", types=_PRODUCTS),
-    Fusion("MUL_MAT ADD", _mul_mat_add, rule="metal_products_of_all", types=_OTHER_PRODUCTS),
+    Fusion("MUL_MAT ADD", _mul_mat_add, rule=Rules.metal_adds_products, types=_PRODUCTS),
+    Fusion("MUL_MAT ADD", _mul_mat_add, rule=Rules.metal_products_of_all, types=_OTHER_PRODUCTS),
 )
 
 
@@ -247,6 +248,6 @@ def known(rules: Rules) -> ByFirst:
     """A build's sequences by their first operation."""
     found: ByFirst = {}
     for fusion in _FUSIONS:
-        if not fusion.rule or getattr(rules, fusion.rule):
+        if fusion.rule is None or rules.has(fusion.rule):
             found.setdefault(fusion.ops[0], []).append(fusion)
     return found

@@ -8,20 +8,18 @@ from __future__ import annotations
 
 from ...builds import NEWEST_RULES
 from ...ggml.tensor import Tensor
-from .fusion import EMPTY, MOST, known, span
+from .fusion import EMPTY, known, span
+from .reorder_before import FAR_ONLY, NEAR, run
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from ...builds import Rules
 
-_FORWARD, _NEAR = 64, 8          # how far nodes are looked for; before Rules.metal_reorders_far
+_FORWARD = 64                    # how far nodes are looked for
 _SAFE = EMPTY | {
     "MUL_MAT", "MUL_MAT_ID", "ROPE", "NORM", "RMS_NORM", "GROUP_NORM", "L2_NORM", "SUM_ROWS", "SSM_CONV", "SSM_SCAN",
     "CLAMP", "TRI", "DIAG", "MUL", "ADD", "SUB", "DIV", "GLU", "SCALE", "UNARY", "GET_ROWS", "SET_ROWS", "SET", "CPY",
     "CONT", "REPEAT"}
-_FAR_ONLY = frozenset((
-    "L2_NORM", "SSM_CONV", "SSM_SCAN", "CLAMP", "TRI", "DIAG", "SUB", "UNARY", "SET", "CONT", "REPEAT"))
-_PACKED = frozenset(("ADD", "MUL", "NORM", "RMS_NORM"))      # before Rules.metal_fusions
 
 
 class Pack:
@@ -33,7 +31,7 @@ class Pack:
         self.nodes = nodes
         op = nodes[0].op
         self.empty = op in EMPTY
-        self.safe = op in _SAFE and (rules.metal_reorders_far or op not in _FAR_ONLY)
+        self.safe = op in _SAFE and (rules.metal_reorders_far or op not in FAR_ONLY)
         inside = {id(node) for node in nodes} if rules.metal_fusions else set()
         self.read = {id(s.view_src or s) for node in nodes for s in node.src if id(s) not in inside}
         self.written = {id(node.view_src or node) for node in (nodes if rules.metal_fusions else nodes[-1:])}
@@ -66,7 +64,7 @@ def packs(nodes: list[Tensor], rules: Rules) -> list[Pack]:
     i = 0
     while i < len(nodes):
         if not rules.metal_fusions:
-            length = _run(nodes, i)
+            length = run(nodes, i)
         else:
             length = span(nodes, real, at[i], by_first) if i in at else 1
         found.append(Pack(nodes[i:i + length], rules))
@@ -74,26 +72,12 @@ def packs(nodes: list[Tensor], rules: Rules) -> list[Pack]:
     return found
 
 
-def _run(nodes: list[Tensor], start: int) -> int:
-    """Nodes from `start` on that ggml_can_fuse takes as one: norms, products and sums that only the next one reads."""
-    if nodes[start].op not in _PACKED or nodes[start].op == "MUL":
-        return 1
-    i = start
-    while i + 1 < len(nodes) and i + 1 < start + MOST:
-        node, after = nodes[i], nodes[i + 1]
-        if after.op not in _PACKED or node.uses != 1 or node.is_output or node.view_src is not None \
-                or not any(source is node for source in after.src[:2]) or node.ne != after.ne:
-            break
-        i += 1
-    return i + 1 - start
-
-
 def reorder(nodes: list[Tensor], rules: Rules = NEWEST_RULES) -> list[Tensor]:
     """The nodes of one split in their new order (ggml_metal_graph_optimize_reorder)."""
     if not rules.metal_reorders:
         return nodes
     todo = packs(nodes, rules)
-    forward = _FORWARD if rules.metal_reorders_far else _NEAR
+    forward = _FORWARD if rules.metal_reorders_far else NEAR
     used = bytearray(len(todo))
     order: list[Tensor] = []
     running = Ranges()

@@ -4,7 +4,8 @@ ggml/src/ggml-metal/ggml-metal.cpp and the functions of ggml-metal-ops.cpp named
 from __future__ import annotations
 
 from ...ggml.tensor import Tensor, block_size
-from ..backend import is_part_of
+from ..backend import is_part_of, types_of
+from .kv_types import KV_TYPES
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -17,7 +18,7 @@ _AMAX = 8 + 256 * 4              # ggml_metal_op_mul_mat_id_extra_amax
 _SPARSE_HEADS = frozenset((
     (32, 32), (64, 64), (96, 96), (96, 64), (128, 128), (192, 128), (192, 192), (256, 256), (320, 256), (512, 512),
     (576, 512)))
-_SPARSE_TYPES = frozenset(("f16", "bf16", "f32", "q4_0", "q4_1", "q5_0", "q5_1", "q8_0"))
+_SPARSE_TYPES = types_of(KV_TYPES, "SPARSE")
 
 
 def scratch(t: Tensor, size: int, rules: Rules) -> int:

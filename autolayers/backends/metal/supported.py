@@ -5,6 +5,8 @@ copies."""
 from __future__ import annotations
 
 from ...ggml.tensor import Tensor
+from ..backend import types_of
+from .kv_types import KV_TYPES
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -19,15 +21,15 @@ _UNARY = frozenset((
 _GLU = frozenset(("REGLU", "GEGLU", "SWIGLU", "SWIGLU_OAI", "GEGLU_ERF", "GEGLU_QUICK", "SWIGLU_CLAMP"))
 _FLOATS = frozenset(("f32", "f16"))
 _NO_KERNEL = frozenset(("nvfp4", "tq1_0"))
-_CONCAT = frozenset(("f32", "f16", "bf16", "i8", "i16", "i32", "i64", "q4_0", "q4_1", "q5_0", "q5_1", "q8_0"))
+_CONCAT = types_of(KV_TYPES, "CONCAT") | {"i8", "i16", "i32", "i64"}
 _FLASH_ATTN_HEADS = frozenset((32, 40, 48, 64, 72, 80, 96, 112, 128, 192, 256, 320, 512, 576))
 _FLASH_ATTN_PAIRS = frozenset(((96, 64), (128, 96), (192, 128), (320, 256), (576, 512)))
-_FLASH_ATTN = frozenset(("f32", "f16", "bf16", "q8_0", "q4_0", "q4_1", "q5_0", "q5_1"))
-_SET_ROWS = frozenset(("f32", "f16", "bf16", "q8_0", "q4_0", "q4_1", "q5_0", "q5_1", "iq4_nl", "tq2_0"))
+_FLASH_ATTN, _INDEXER = types_of(KV_TYPES, "FLASH_ATTN_EXT"), types_of(KV_TYPES, "LIGHTNING_INDEXER")
+_SET_ROWS = types_of(KV_TYPES, "SET_ROWS") | {"tq2_0"}
 _CPY = {
-    "f32": _SET_ROWS | {"q1_0", "q2_0", "i32"}, "f16": _FLOATS, "bf16": frozenset(("f32", "bf16")),
-    "i32": frozenset(("f32", "i32")),
-    **dict.fromkeys(("q1_0", "q2_0", "q4_0", "q4_1", "q5_0", "q5_1", "q8_0", "tq2_0"), _FLOATS)}
+    "f32": types_of(KV_TYPES, "CPY_TO") | {"tq2_0", "q1_0", "q2_0", "i32"}, "f16": _FLOATS,
+    "bf16": frozenset(("f32", "bf16")), "i32": frozenset(("f32", "i32")),
+    **dict.fromkeys((*types_of(KV_TYPES, "CPY_FROM"), "q1_0", "q2_0", "tq2_0"), _FLOATS)}
 _ALWAYS = frozenset((
     "NONE", "RESHAPE", "VIEW", "TRANSPOSE", "PERMUTE", "REPEAT", "CONV_TRANSPOSE_1D", "ARGMAX", "ROPE", "ROPE_BACK",
     "ARGSORT", "TOP_K", "ARANGE", "SSM_SCAN", "SSM_CONV", "RWKV_WKV6", "RWKV_WKV7", "DIAG"))
@@ -103,7 +105,7 @@ def _transposed(t: Tensor) -> bool:
 def _indexer(op: Tensor) -> bool:
     q, k, weights, mask = op.src[:4]
     return (q.ne[0] == 128 and q.type == weights.type == op.type == "f32" and mask.type == "f16"
-            and all(t.contiguous_rows() for t in (q, k, weights, mask)) and k.type in _FLASH_ATTN)
+            and all(t.contiguous_rows() for t in (q, k, weights, mask)) and k.type in _INDEXER)
 
 
 def _hyper_connections(op: Tensor) -> bool:

@@ -5,9 +5,10 @@ What a device's driver allows decides alignments, the largest buffer and which o
 
 from __future__ import annotations
 
-from ...builds import NEWEST_RULES
+from ...builds import NEWEST_RULES, Rules
 from ...records import replace
 from ..backend import ALIGNMENT, COUNT, HYPER_CONNECTIONS, NVIDIA, OFFLOAD_MIN_BATCH, SIZE, Backend
+from . import pool
 from .limits import SMALLEST, Limits
 from .reorder import reorder
 from .reorder_before import reorder_before
@@ -17,7 +18,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Hashable, Mapping
 
-    from ...builds import Rules
+    from ...builds import Rule
     from ...ggml.scheduler import AddAllocDep
     from ...ggml.tensor import Tensor
     from ...machine import Device
@@ -29,11 +30,11 @@ class Vulkan(Backend):
     host_buffer = "Vulkan_Host"
     igpu_mmap = False
     offload_min_batch = OFFLOAD_MIN_BATCH
-    added: Mapping[str, str] = {
-        "LIGHTNING_INDEXER": "vulkan_indexer", **dict.fromkeys(HYPER_CONNECTIONS, "vulkan_hyper_connections"),
-        **dict.fromkeys(("SSM_SCAN", "SSM_CONV"), "vulkan_scans"),
-        **dict.fromkeys(("CUMSUM", "TRI", "SOLVE_TRI", "FILL", "LOG", "ARANGE", "TOP_K"), "vulkan_delta_net_parts"),
-        **dict.fromkeys(("GATED_DELTA_NET", "SET"), "vulkan_delta_net"), "FLASH_ATTN_EXT": "vulkan_flash"}
+    added: Mapping[str, Rule] = {
+        "LIGHTNING_INDEXER": Rules.vulkan_indexer, **dict.fromkeys(HYPER_CONNECTIONS, Rules.vulkan_hyper_connections),
+        **dict.fromkeys(("SSM_SCAN", "SSM_CONV"), Rules.vulkan_scans),
+        **dict.fromkeys(("CUMSUM", "TRI", "SOLVE_TRI", "FILL", "LOG", "ARANGE", "TOP_K"), Rules.vulkan_delta_net_parts),
+        **dict.fromkeys(("GATED_DELTA_NET", "SET"), Rules.vulkan_delta_net), "FLASH_ATTN_EXT": Rules.vulkan_flash}
     modelled = True
     free_is_total = True               # without VK_EXT_memory_budget
     image = "-vulkan"
@@ -85,16 +86,12 @@ class Vulkan(Backend):
         return self.rules.vulkan_pipelines
 
     def margin(self, ops: Ops) -> Parts:
-        from . import pool
-
         n_sm = self.device.n_sm if self.device else None
         return (("Vulkan driver", pool.NVIDIA_DRIVER if self.may_be_nvidia else pool.DRIVER),
                 ("temporaries of operations", self.again(ops)),
                 ("shaders of experts", max(pool.shaders(ops, kind, n_sm) for kind in self._matrix_kinds)))
 
     def again(self, ops: Ops) -> int:
-        from . import pool
-
         return max(pool.temporaries(ops, kind) for kind in self._matrix_kinds)
 
     @property

@@ -6,22 +6,19 @@ same tensor.
 
 from __future__ import annotations
 
+from ...builds import Rules
 from ...ggml.tensor import Tensor
 from .reorder import AHEAD, EMPTY, FOLLOWERS, SNAKE, TOPK_MOE
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from ...builds import Rules
-
 _ROPE_FOLLOWERS = 10
-# and the rule of the builds that know it, "": all
+# and the rule of the builds that know it, None: all
 _SEQUENCES = (
-    (TOPK_MOE[0], ""), (TOPK_MOE[1], "vulkan_fused_adds"), (TOPK_MOE[2], "vulkan_fused_sqrt"), (TOPK_MOE[3], ""),
-    (TOPK_MOE[4], ""), (SNAKE, "vulkan_fused_convs"))
+    (TOPK_MOE[0], None), (TOPK_MOE[1], Rules.vulkan_fused_adds), (TOPK_MOE[2], Rules.vulkan_fused_sqrt),
+    (TOPK_MOE[3], None), (TOPK_MOE[4], None), (SNAKE, Rules.vulkan_fused_convs))
 _FUSED_NEXT = (
-    (("RMS_NORM", "MUL"), ""), (("MUL_MAT", "ADD"), ""), (("MUL_MAT_ID", "ADD_ID"), ""), (("MUL_MAT_ID", "MUL"), ""),
-    (("ADD", "ADD"), "vulkan_fused_adds"), (("SSM_CONV", "ADD"), "vulkan_fused_convs"),
-    (("SSM_CONV", "UNARY"), "vulkan_fused_convs"))
+    (("RMS_NORM", "MUL"), None), (("MUL_MAT", "ADD"), None), (("MUL_MAT_ID", "ADD_ID"), None),
+    (("MUL_MAT_ID", "MUL"), None), (("ADD", "ADD"), Rules.vulkan_fused_adds),
+    (("SSM_CONV", "ADD"), Rules.vulkan_fused_convs), (("SSM_CONV", "UNARY"), Rules.vulkan_fused_convs))
 
 
 def reorder_before(nodes: list[Tensor], rules: Rules) -> list[Tensor]:
@@ -34,8 +31,8 @@ class _Order:
 
     def __init__(self, nodes: list[Tensor], rules: Rules) -> None:
         self.convs = rules.vulkan_fused_convs
-        self.sequences = [ops for ops, rule in _SEQUENCES if not rule or getattr(rules, rule)]
-        self.fused = {pair for pair, rule in _FUSED_NEXT if not rule or getattr(rules, rule)}
+        self.sequences = [ops for ops, rule in _SEQUENCES if rule is None or rules.has(rule)]
+        self.fused = {pair for pair, rule in _FUSED_NEXT if rule is None or rules.has(rule)}
         self.nodes = nodes
         self.ops = [node.op for node in nodes]
         self.used = bytearray(len(nodes))

@@ -4,6 +4,8 @@ modelled. Where the sources lie makes no difference: the scheduler copies."""
 from __future__ import annotations
 
 from ...ggml.tensor import Tensor, block_size, type_size
+from ..backend import types_of
+from .supported_before import BEFORE
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -23,10 +25,21 @@ _MUL_MAT = frozenset((
     "q6_K", "iq1_s", "iq1_m", "iq2_xxs", "iq2_xs", "iq2_s", "iq3_xxs", "iq3_s", "iq4_xs", "iq4_nl", "mxfp4", "nvfp4",
     "tq1_0", "tq2_0",
 ))
-_FLASH_ATTN = frozenset(("f32", "f16", "bf16", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0", "iq4_nl"))
-_FLASH_LATER = frozenset(("q4_1", "q5_0", "q5_1", "iq4_nl"))        # rules.vulkan_flash_types
-_FLASH_HEADS = frozenset((64, 80, 96, 112, 128, 256))              # before rules.vulkan_flash_heads
-_SET_ROWS = frozenset(("f32", "f16", "bf16", "q1_0", "q2_0", "q4_0", "q4_1", "q5_0", "q5_1", "q8_0", "iq4_nl"))
+# What it does with each type of a KV cache: CPY is between it and f32
+KV_TYPES = {
+    "f32": "SET_ROWS CPY FLASH_ATTN_EXT LIGHTNING_INDEXER",
+    "f16": "SET_ROWS CPY FLASH_ATTN_EXT LIGHTNING_INDEXER",
+    "bf16": "SET_ROWS CPY FLASH_ATTN_EXT LIGHTNING_INDEXER",
+    "q8_0": "SET_ROWS CPY FLASH_ATTN_EXT LIGHTNING_INDEXER",
+    "q4_0": "SET_ROWS CPY FLASH_ATTN_EXT LIGHTNING_INDEXER",
+    "q4_1": "SET_ROWS CPY FLASH_ATTN_EXT LIGHTNING_INDEXER",
+    "iq4_nl": "SET_ROWS CPY FLASH_ATTN_EXT LIGHTNING_INDEXER",
+    "q5_0": "SET_ROWS CPY FLASH_ATTN_EXT LIGHTNING_INDEXER",
+    "q5_1": "SET_ROWS CPY FLASH_ATTN_EXT LIGHTNING_INDEXER",
+}
+_FLASH_ATTN, _INDEXER = types_of(KV_TYPES, "FLASH_ATTN_EXT"), types_of(KV_TYPES, "LIGHTNING_INDEXER")
+_SET_ROWS = types_of(KV_TYPES, "SET_ROWS") | {"q1_0", "q2_0"}
+_CPY = types_of(KV_TYPES, "CPY") | {"q1_0", "q2_0"}
 _ARGSORT_LOG2 = 10               # num_argsort_pipelines - 1
 _HC_STREAMS = 4
 _ALWAYS = frozenset((
@@ -42,8 +55,8 @@ def supports_op(op: Tensor, limits: Limits, size: int, rules: Rules) -> bool:
         return False
     if kind in _ALWAYS:
         return True
-    dated = _DATED.get(kind)
-    if dated is not None and not dated(op, limits, rules):
+    before = BEFORE.get(kind)
+    if before is not None and not before(op, limits, rules):
         return False
     rule = _RULES.get(kind)
     return rule is not None and rule(op, limits)
@@ -88,7 +101,7 @@ def _flash_attn(op: Tensor, limits: Limits) -> bool:
 def _cpy(op: Tensor, limits: Limits) -> bool:
     a = op.src[0].type
     b = op.src[1].type if len(op.src) > 1 else a
-    if (a == "f32" and b in _SET_ROWS) or (b == "f32" and a in _SET_ROWS) or {a, b} == {"f32", "i32"}:
+    if (a == "f32" and b in _CPY) or (b == "f32" and a in _CPY) or {a, b} == {"f32", "i32"}:
         return True
     plain = block_size(a) == 1
     return a == b and (plain or (op.src[0].contiguous() and op.contiguous())) and type_size(a) % 2 == 0
@@ -154,7 +167,7 @@ def _ssm_scan(op: Tensor, limits: Limits) -> bool:
 
 def _indexer(op: Tensor, limits: Limits) -> bool:
     q, k = op.src[0], op.src[1]
-    if k.type not in _FLASH_ATTN or not limits.shader_float16 or q.ne[0] != 128:
+    if k.type not in _INDEXER or not limits.shader_float16 or q.ne[0] != 128:
         return False
     for t in (*op.src[:4], op):
         size = type_size(t.type)
@@ -213,41 +226,4 @@ _RULES: dict[str, Callable[[Tensor, Limits], bool]] = {
     "GATED_DELTA_NET": lambda op, _: op.src[2].ne[0] in (16, 32, 64, 128)
     and all(t.type == "f32" for t in (op, *op.src[:6])),
     "SSM_SCAN": _ssm_scan,
-}
-
-
-def _multiplied(op: Tensor, limits: Limits, rules: Rules) -> bool:
-    type_ = op.src[0].type
-    if type_ == "bf16":
-        return rules.vulkan_bf16
-    return rules.vulkan_small_types or not (type_.startswith(("iq1", "iq2", "iq3")) or type_ == "iq4_xs")
-
-
-def _copied(op: Tensor, limits: Limits, rules: Rules) -> bool:
-    if op.type == "bf16":
-        return rules.vulkan_bf16
-    return rules.vulkan_small_types or block_size(op.type) == 1
-
-
-def _older_flash_attn(op: Tensor, limits: Limits, rules: Rules) -> bool:
-    """Builds before b9713 take fewer heads and types."""
-    k, v = op.src[1], op.src[2]
-    if not (limits.cooperative_matrix2 or rules.vulkan_flash_anywhere):
-        return False
-    if k.type != v.type and not rules.vulkan_flash_pairs:
-        return False
-    if "bf16" in (k.type, v.type) and not rules.vulkan_flash_bf16:
-        return False
-    if k.type in _FLASH_LATER and not limits.cooperative_matrix2 and not rules.vulkan_flash_types:
-        return False
-    if rules.vulkan_flash_heads:
-        return True
-    if k.ne[0] in (192, 576):
-        return rules.vulkan_flash_mla and v.ne[0] in ((192, 128) if k.ne[0] == 192 else (512,))
-    return k.ne[0] == v.ne[0] and k.ne[0] in _FLASH_HEADS
-
-
-_DATED: dict[str, Callable[[Tensor, Limits, Rules], bool]] = {
-    "MUL_MAT": _multiplied, "MUL_MAT_ID": _multiplied, "CPY": _copied, "FLASH_ATTN_EXT": _older_flash_attn,
-    "GET_ROWS": lambda op, _, rules: rules.vulkan_k_rows or not op.src[0].type.endswith("_K"),
 }

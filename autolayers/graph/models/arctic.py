@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from ...ggml.tensor import Tensor
 from ..decoder import Decoder
-from ..llm import AttnInput, Llm, Routing
+from ..experts import Routing, build_moe_ffn
+from ..inputs import AttnInput
+from ..llm import Llm
 
 
 class Arctic(Decoder):
@@ -15,7 +17,7 @@ class Arctic(Decoder):
         ffn_inp = g.add(cur, residual)
         dense = llm.build_ffn(self.normed(llm, ffn_inp, il, "ffn_norm"), il, scales=False, biases=False)
         out = g.add(dense, ffn_inp)
-        experts = llm.build_moe_ffn(self.normed(llm, residual, il, "ffn_norm_exps"), il, _ROUTING)
+        experts = build_moe_ffn(llm, self.normed(llm, residual, il, "ffn_norm_exps"), il, _ROUTING)
         return g.add(experts, out)
 
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from ..experts import Routing
 from ..kimi_delta_attention import KimiDeltaAttention
-from ..llm import Routing
 
 BUILDERS = {
     "bailingmoe3": KimiDeltaAttention(select="last", shexp="add", ffn_bias=False,

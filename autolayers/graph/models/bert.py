@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from ...ggml.tensor import Tensor
-from ..llm import AttnInput, Llm, Routing
+from ..experts import Routing, build_moe_ffn
+from ..inputs import AttnInput
+from ..llm import Llm
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -59,7 +61,7 @@ class Bert:
     def feed_forward(self, llm: Llm, cur: Tensor, il: int) -> Tensor:
         hp = llm.hparams
         if hp.moe_every_n_layers > 0 and il % hp.moe_every_n_layers == 1:
-            return llm.build_moe_ffn(cur, il, _ROUTING)
+            return build_moe_ffn(llm, cur, il, _ROUTING)
         if self.ffn == "seq":
             return llm.build_ffn(cur, il, "gelu", None, scales=False)
         if self.ffn == "silu":

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from ...ggml.tensor import Tensor
 from ..decoder import Decoder
-from ..llm import AttnInput, Llm
+from ..inputs import AttnInput
+from ..llm import Llm
 
 _IMAGE_TOKENS = 8192
 

@@ -6,7 +6,8 @@ from ...ggml.tensor import Tensor
 from ...model.hparams import Hparams
 from ...records import replace
 from ..decoder import Decoder
-from ..llm import Llm, Routing
+from ..experts import Routing
+from ..llm import Llm
 
 
 class Cohere2Moe(Decoder):

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from ...records import replace
 from ..decoder import Decoder
+from ..experts import Routing
 from ..latent_attention import LatentAttention
-from ..llm import Llm, Routing
+from ..llm import Llm
 
 
 class DeepSeek2(LatentAttention):

@@ -6,8 +6,10 @@ from __future__ import annotations
 
 from ...ggml.tensor import Tensor
 from ..decoder import Decoder
+from ..experts import Routing
+from ..inputs import AttnInput
 from ..latent_attention import LatentAttention, absorbed, latent
-from ..llm import AttnInput, Llm, Routing
+from ..llm import Llm
 from ..sparse_attention import DsaInput, dsa_input, lightning_indexer, sparse_attention
 
 

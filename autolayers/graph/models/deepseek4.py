@@ -11,14 +11,11 @@ from ...ggml.tensor import Tensor
 from ...model.hparams import CSA_RATIO, HCA_RATIO
 from ...records import replace
 from ..decoder import Decoder
+from ..experts import Routing, build_moe_ffn
 from ..hyper_connections import build_hc_head, build_hc_post, build_hc_pre, expand_streams
-from ..llm import AttnInput, Llm, Routing
-from ..mtp import mtp_inputs
+from ..inputs import AttnInput
+from ..llm import Llm
 from ..sparse_attention import indexer_mask_type, indexer_scores, top_k_mask
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from ..llm import CacheView, StateView
 
 
 class _Compressed:
@@ -27,8 +24,8 @@ class _Compressed:
     def __init__(self, llm: Llm, kind: str, ratio: int, streams: int, mask_type: str) -> None:
         g, n = llm.graph, llm.n_tokens
         self.kind, self.ratio = kind, ratio
-        self.cache: CacheView = llm.caches[kind]
-        self.state: StateView = llm.caches[f"{kind}-state"]
+        self.cache = llm.caches[kind]
+        self.state = llm.states[f"{kind}-state"]
         slots, rollback = llm.cparams.n_seq_max, llm.cparams.n_rs_seq
         self.rows = self.state.n_rows * slots              # of one generation of states
         self.all_rows = self.rows * (1 + rollback)
@@ -58,7 +55,7 @@ class Dsv4Input(AttnInput):
 
     def __init__(self, llm: Llm) -> None:
         g, n = llm.graph, llm.n_tokens
-        cache: CacheView = llm.caches["swa"]
+        cache = llm.caches["swa"]
         streams = llm.n_seqs if llm.cparams.n_seq_max > 1 else 1
         type_ = "f16" if llm.flash_attn else "f32"
         side = cache.k_rot
@@ -104,7 +101,7 @@ class DeepSeek4(Decoder):
         if table is None:
             return super().experts(llm, cur, il, routing)
         chosen = llm.graph.get_rows(table, llm.inp_tokens)  # type: ignore[arg-type]
-        return llm.build_moe_ffn(cur, il, replace(routing, probs_b=None), selected_in=chosen)
+        return build_moe_ffn(llm, cur, il, replace(routing, probs_b=None), selected_in=chosen)
 
     def attention(self, llm: Llm, cur: Tensor, il: int, inp: AttnInput, pos: Tensor | None) -> Tensor:
         assert pos is not None
@@ -266,7 +263,7 @@ class Windowed(DeepSeek4):
     def mtp(self, llm: Llm) -> Tensor:
         """All streams of the last hidden state come in, and all go out."""
         g, il, n, hc = llm.graph, llm.n_layer, llm.n_tokens, llm.hparams.dsv4_hc_mult
-        embd, state = mtp_inputs(llm, il, hc)
+        embd, state = llm.build_mtp_inputs(il, hc)
         state = g.reshape(state, llm.n_embd, hc, n)
         pos = llm.build_inp_pos()
         out_ids = llm.build_inp_out_ids()

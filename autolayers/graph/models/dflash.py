@@ -7,7 +7,8 @@ has none. What is measured is the decoder for tokens.
 from __future__ import annotations
 
 from ...ggml.tensor import Tensor
-from ..llm import AttnInput, Llm
+from ..inputs import AttnInput
+from ..llm import Llm
 from .eagle3 import borrowed, scattered
 
 TYPE_CHECKING = False

@@ -5,7 +5,8 @@
 from __future__ import annotations
 
 from ...ggml.tensor import Tensor
-from ..llm import AttnInput, Llm
+from ..inputs import AttnInput
+from ..llm import Llm
 from .gemma4 import matrix, per_layer_inputs, query
 
 _N_ALTUP = 4                # llama_hparams::n_altup; the active one is the first

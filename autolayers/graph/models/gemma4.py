@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from ...ggml.tensor import Tensor
-from ..llm import AttnInput, Llm, Routing
+from ..experts import Routing, build_moe_ffn
+from ..inputs import AttnInput
+from ..llm import Llm
 
 
 def matrix(llm: Llm, x: Tensor, index: int) -> Tensor:
@@ -129,7 +131,7 @@ class Gemma4:
         cur = normed(inp, "pre_ffw_norm_2")
         router = g.mul(g.scale(g.rms_norm(inp)), llm.need_layer(il, "ffn_gate_inp", "scale"))
         logits = llm.linear(il, "ffn_gate_inp", router)
-        cur = llm.build_moe_ffn(cur, il, _ROUTING, probs_in=logits)
+        cur = build_moe_ffn(llm, cur, il, _ROUTING, probs_in=logits)
         return g.add(shared, normed(cur, "post_ffw_norm_2"))
 
 

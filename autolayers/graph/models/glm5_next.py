@@ -7,9 +7,11 @@ Source: src/models/glm5-next.cpp and src/llama-memory-hybrid-idx.cpp (as modelle
 from __future__ import annotations
 
 from ...ggml.tensor import Tensor, row_size
+from ..experts import Routing
 from ..hyper_connections import build_hc_post, build_hc_pre, expand_streams
+from ..inputs import AttnInput
 from ..kimi_delta_attention import KimiDeltaAttention
-from ..llm import AttnInput, Llm, Routing
+from ..llm import Llm
 from ..sparse_attention import indexer_mask_type, indexer_scores
 from .kimi_k3 import KimiK3
 

@@ -5,7 +5,8 @@
 from __future__ import annotations
 
 from ...ggml.tensor import Tensor
-from ..llm import AttnInput, Llm
+from ..inputs import AttnInput
+from ..llm import Llm
 
 
 class GraniteSwitch:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from ...ggml.tensor import Tensor
 from ..decoder import Decoder
-from ..llm import Llm, Routing
+from ..experts import Routing
+from ..llm import Llm
 
 
 class Grok(Decoder):

@@ -5,16 +5,17 @@ from __future__ import annotations
 from ...ggml.tensor import Tensor
 from ...records import replace
 from ..decoder import Decoder
-from ..llm import Llm, Routing
+from ..experts import Routing, build_moe_ffn
+from ..llm import Llm
 
 
 class GroveMoe(Decoder):
     def feed_forward(self, llm: Llm, cur: Tensor, il: int) -> Tensor:
         g, hp = llm.graph, llm.hparams
         logits = llm.linear(il, "ffn_gate_inp", cur)
-        out = llm.build_moe_ffn(cur, il, _ROUTING, probs_in=logits)
+        out = build_moe_ffn(llm, cur, il, _ROUTING, probs_in=logits)
         n_chunk = llm.n_expert // hp.n_group_experts
-        chunk = llm.build_moe_ffn(out, il, _CHUNK_ROUTING, probs_in=logits, n_expert=n_chunk,
+        chunk = build_moe_ffn(llm, out, il, _CHUNK_ROUTING, probs_in=logits, n_expert=n_chunk,
                                   n_expert_used=min(n_chunk, llm.n_expert_used))
         return g.add(out, g.scale(chunk))
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from ...ggml.tensor import Tensor
 from ...model.hparams import Hparams
-from ..llm import AttnInput, Llm
+from ..inputs import AttnInput
+from ..llm import Llm
 
 
 def _block(hp: Hparams, il: int) -> int:

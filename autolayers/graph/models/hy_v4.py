@@ -5,8 +5,10 @@
 from __future__ import annotations
 
 from ...ggml.tensor import Tensor
+from ..experts import Routing
+from ..inputs import AttnInput
 from ..latent_attention import absorbed, latent
-from ..llm import AttnInput, Llm, Routing
+from ..llm import Llm
 from ..sparse_attention import DsaInput, dsa_input
 from .deepseek32 import DeepSeek32
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 from ...ggml.tensor import Tensor
 from ...records import dataclass
 from ..decoder import Decoder
-from ..llm import AttnInput, Llm, Routing
+from ..experts import Routing
+from ..inputs import AttnInput
+from ..llm import Llm
 
 
 def group_norm(llm: Llm, cur: Tensor, weight: Tensor | None) -> Tensor:

@@ -5,8 +5,10 @@
 from __future__ import annotations
 
 from ...ggml.tensor import Tensor
+from ..experts import Routing, build_moe_ffn, situ
+from ..inputs import AttnInput
 from ..kimi_delta_attention import KimiDeltaAttention
-from ..llm import AttnInput, Llm, Routing
+from ..llm import Llm
 from ..recurrent import snapshots
 from .kimi_linear import KimiLinear
 
@@ -72,7 +74,7 @@ class KimiK3(KimiLinear):
         down, norm, up = (llm.layer_weight(il, f"ffn_routed_{name}") for name in ("down", "norm", "up"))
         latent = cur if down is None else g.mul_mat(down, cur)
         logits = g.mul_mat(llm.need_layer(il, "ffn_gate_inp"), cur)
-        out = llm.build_moe_ffn(latent, il, _ROUTING, probs_in=logits)
+        out = build_moe_ffn(llm, latent, il, _ROUTING, probs_in=logits)
         if norm is not None:
             out = llm.build_norm(out, norm, None, "rms", il)
         if up is not None:
@@ -84,7 +86,7 @@ class KimiK3(KimiLinear):
     def situ_ffn(self, llm: Llm, cur: Tensor, il: int, which: str) -> Tensor:
         gate, up, down = (llm.need_layer(il, f"ffn_{name}{which}") for name in ("gate", "up", "down"))
         g = llm.graph
-        return g.mul_mat(down, llm.situ(g.mul_mat(gate, cur), g.mul_mat(up, cur)))
+        return g.mul_mat(down, situ(llm, g.mul_mat(gate, cur), g.mul_mat(up, cur)))
 
 
 _ROUTING = Routing(act="situ", gate_up=None, biases=False)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from ...ggml.tensor import Tensor
+from ..experts import Routing
+from ..inputs import AttnInput
 from ..kimi_delta_attention import KimiDeltaAttention
-from ..llm import AttnInput, Llm, Routing
+from ..llm import Llm
 from ..recurrent import F32
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from ...ggml.tensor import Tensor
 from ...records import replace
-from ..llm import Llm, Routing
+from ..experts import Routing
+from ..llm import Llm
 from ..recurrent import Hybrid, build_rs, keep_tails, state, tails
 
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from ...ggml.tensor import Tensor
 from ..decoder import Decoder
-from ..llm import AttnInput, Llm, Routing
+from ..experts import Routing
+from ..inputs import AttnInput
+from ..llm import Llm
 
 
 class Mimo2(Decoder):

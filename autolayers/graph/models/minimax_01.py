@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from ...ggml.tensor import Tensor
-from ..llm import Llm, Routing
+from ..experts import Routing
+from ..llm import Llm
 from ..recurrent import F32, Hybrid, build_rs, state
 
 

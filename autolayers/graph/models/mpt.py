@@ -5,7 +5,8 @@ from __future__ import annotations
 from ...ggml.tensor import Tensor
 from ...records import replace
 from ..decoder import Decoder
-from ..llm import AttnInput, Llm
+from ..inputs import AttnInput
+from ..llm import Llm
 
 
 class Mpt(Decoder):

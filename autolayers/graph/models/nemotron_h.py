@@ -4,8 +4,11 @@
 
 from __future__ import annotations
 
+from ...builds import Rules
 from ...ggml.tensor import Tensor
-from ..llm import AttnInput, Llm, Routing
+from ..experts import Routing, build_moe_ffn
+from ..inputs import AttnInput
+from ..llm import Llm
 from .mamba import Mamba2
 
 TYPE_CHECKING = False
@@ -21,7 +24,7 @@ class NemotronH(Mamba2):
             return llm.build_ffn(cur, il, "relu_sqr", None)
         down, up = llm.layer_weight(il, "ffn_latent_down"), llm.layer_weight(il, "ffn_latent_up")
         latent = cur if down is None else g.mul_mat(down, cur)
-        out = llm.build_moe_ffn(latent, il, _ROUTING, probs_in=llm.build_lora_mm(router, cur),
+        out = build_moe_ffn(llm, latent, il, _ROUTING, probs_in=llm.build_lora_mm(router, cur),
                                 n_expert_used=llm.hparams.n_expert_used(il))
         if up is not None:
             out = g.mul_mat(up, out)
@@ -40,6 +43,6 @@ class NemotronH(Mamba2):
 
 
 _ROUTING = Routing("sigmoid", act="relu_sqr", gate=None, gate_up=None, biases=False, scales=True)
-_ROW = NemotronH(inp_pos=False, select="last", select_before=(("nemotron_last_rows", "attention"),))
+_ROW = NemotronH(inp_pos=False, select="last", select_before=((Rules.nemotron_last_rows, "attention"),))
 
 BUILDERS = {"nemotron_h": _ROW, "nemotron_h_moe": _ROW}

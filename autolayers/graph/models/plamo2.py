@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from ...ggml.tensor import Tensor
-from ..llm import AttnInput, Llm
+from ..inputs import AttnInput
+from ..llm import Llm
 from ..recurrent import Hybrid, build_rs, n_cells, state
 
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from ...errors import LaunchRefused
 from ...ggml.tensor import Tensor
+from ..inputs import AttnInput
 from ..latent_attention import LatentAttention
-from ..llm import AttnInput, Llm
+from ..llm import Llm
 
 
 class Plm(LatentAttention):

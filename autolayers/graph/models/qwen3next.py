@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ...builds import Rules
 from ...ggml.tensor import Tensor
 from ..gated_delta_net import ROUTING, GatedDeltaNet
 from ..llm import Llm
@@ -56,6 +57,6 @@ class Qwen3Next(GatedDeltaNet):
 
 BUILDERS = {
     "qwen3next": Qwen3Next(ffn_norm="post_attention_norm", ffn_scales=True, ffn_bias=False, select="last",
-                           select_before=(("qwen3next_last_rows", "attention"),), moe=ROUTING,
+                           select_before=((Rules.qwen3next_last_rows, "attention"),), moe=ROUTING,
                            shexp="gated"),
 }

@@ -9,7 +9,8 @@ from ...ggml.tensor import Tensor, row_size
 from ...model.hparams import Hparams
 from ..gated_delta_net import ROUTING, GatedDeltaNet
 from ..hyper_connections import expand_streams
-from ..llm import AttnInput, Llm
+from ..inputs import AttnInput
+from ..llm import Llm
 from ..recurrent import F32, build_rs, n_cells, snapshots, state
 from ..sparse_attention import top_k_mask
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 from ...ggml.tensor import Tensor
 from ...model.hparams import Hparams
 from ..decoder import Decoder
-from ..llm import AttnInput, Llm, Routing
+from ..experts import Routing, build_moe_ffn
+from ..inputs import AttnInput
+from ..llm import Llm
 
 
 class SmallThinker(Decoder):
@@ -15,7 +17,7 @@ class SmallThinker(Decoder):
         cur = self.attention(llm, self.normed(llm, inp_l, il, "attn_norm"), il, inp, pos)
         cur, residual, probs = llm.select_outputs(il, out_ids, cur, inp_l, probs)
         ffn_inp = g.add(cur, residual)
-        out = llm.build_moe_ffn(self.normed(llm, ffn_inp, il, "ffn_norm"), il, _ROUTING, probs_in=probs)
+        out = build_moe_ffn(llm, self.normed(llm, ffn_inp, il, "ffn_norm"), il, _ROUTING, probs_in=probs)
         return g.add(out, ffn_inp)
 
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from ...builds import Rules
 from ...ggml.tensor import Tensor
 from ..decoder import Decoder
-from ..llm import AttnInput, Llm, Routing
+from ..experts import Routing
+from ..inputs import AttnInput
+from ..llm import Llm
 
 
 class Step35(Decoder):
@@ -28,5 +31,5 @@ class Step35(Decoder):
         return llm.linear(il, "attn_output", cur, scale=True)
 
 
-BUILDERS = {"step35": Step35(select="late", select_before=(("step35_late_rows", "attention"),), moe=Routing(),
+BUILDERS = {"step35": Step35(select="late", select_before=((Rules.step35_late_rows, "attention"),), moe=Routing(),
                              shexp="add")}

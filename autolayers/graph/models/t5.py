@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from ...errors import LaunchRefused
 from ...ggml.tensor import Tensor
-from ..llm import AttnInput, Llm
+from ..inputs import AttnInput
+from ..llm import Llm
 
 
 class T5:

@@ -11,7 +11,6 @@ from ...flags.params import N_BATCH
 from ...memory.companions import NONE
 from ...records import dataclass, replace
 from ...work.speed import CostModel
-from .. import serving
 from ..evaluate import FULL, Evaluator
 from ..one.fit import fit
 from ..one.ladder import may_split_tensors
@@ -131,7 +130,7 @@ def _near(cost: CostModel, chosen: Candidate, found: dict[str, list[Candidate]])
 def _rival(evaluator: Evaluator, cost: CostModel, candidate: Candidate) -> Rival:
     use = candidate.breakdown
     clock = cost.own(candidate)
-    params = serving.bounded(evaluator, candidate).params
+    params = evaluator.bounded(candidate).params
     threads = evaluator.machine.threads
     if threads is not None and params.n_threads is None and clock.on_cpu:
         params = replace(params, n_threads=threads)

@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from typing import Any
 
     from ...gguf import Header
-    from .api import Server
 
 
 def stored_or_shown(text: str, environ: Mapping[str, str], server: Server) -> Stored | Mapping[str, Any]:

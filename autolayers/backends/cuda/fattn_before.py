@@ -1,0 +1,41 @@
+"""Flash attention that older builds leave to the CPU of what CUDA runs today (fattn.py)."""
+
+from __future__ import annotations
+
+from ...ggml.tensor import Tensor
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from ...builds import Rules
+
+_KV_PAIRED = frozenset(("f32", "f16", "bf16", "q4_0", "q8_0"))     # before Rules.mixed_cache_types, each with itself
+
+
+def lacks(k: Tensor, v: Tensor, ratio: int, rules: Rules) -> bool:
+    """Whether a build has no kernel for these heads, types and heads a group, for which today's has."""
+    head = k.ne[0]
+    if head in (192, 320):
+        if not rules.flash_192:
+            return True
+    elif head == 576:
+        if ratio % 16 and not rules.flash_576:
+            return True
+    elif head == 512 and not rules.flash_bf16:
+        return True
+    if "bf16" in (k.type, v.type) and not rules.flash_bf16:
+        return True
+    return not rules.mixed_cache_types and (k.type != v.type or k.type not in _KV_PAIRED)
+
+
+def by_head(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, cc: int, rules: Rules) -> bool:
+    """ggml_backend_cuda_device_supports_op of builds up to b6170: the kernels that there are were not asked for. `cc`:
+    compute capability, 0 of AMD's cards (without rocWMMA)."""
+    head = q.ne[0]
+    if k.ne[0] != v.ne[0]:
+        if not rules.flash_mla or cc < 750:
+            return False
+        return k.ne[0] == 576 and v.ne[0] == 512 and mask is not None and q.ne[2] // k.ne[2] % 16 == 0
+    if head == 192 or "bf16" in (k.type, v.type):
+        return False
+    plain = k.type == "f16" and v.type == "f16"
+    return head == 128 or (head == 64 and k.type == "f16") or (plain and (head == 256 or cc >= 700))

@@ -1,0 +1,51 @@
+"""Which operations Vulkan of older builds leaves to the CPU of those that today's runs (supported.py)."""
+
+from __future__ import annotations
+
+from ...ggml.tensor import Tensor, block_size
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from ...builds import Rules
+    from .limits import Limits
+
+_FLASH_LATER = frozenset(("q4_1", "q5_0", "q5_1", "iq4_nl"))        # Rules.vulkan_flash_types
+_FLASH_HEADS = frozenset((64, 80, 96, 112, 128, 256))              # before Rules.vulkan_flash_heads
+
+
+def _multiplied(op: Tensor, limits: Limits, rules: Rules) -> bool:
+    type_ = op.src[0].type
+    if type_ == "bf16":
+        return rules.vulkan_bf16
+    return rules.vulkan_small_types or not (type_.startswith(("iq1", "iq2", "iq3")) or type_ == "iq4_xs")
+
+
+def _copied(op: Tensor, limits: Limits, rules: Rules) -> bool:
+    if op.type == "bf16":
+        return rules.vulkan_bf16
+    return rules.vulkan_small_types or block_size(op.type) == 1
+
+
+def _flash_attn(op: Tensor, limits: Limits, rules: Rules) -> bool:
+    k, v = op.src[1], op.src[2]
+    if not (limits.cooperative_matrix2 or rules.vulkan_flash_anywhere):
+        return False
+    if k.type != v.type and not rules.vulkan_flash_pairs:
+        return False
+    if "bf16" in (k.type, v.type) and not rules.vulkan_flash_bf16:
+        return False
+    if k.type in _FLASH_LATER and not limits.cooperative_matrix2 and not rules.vulkan_flash_types:
+        return False
+    if rules.vulkan_flash_heads:
+        return True
+    if k.ne[0] in (192, 576):
+        return rules.vulkan_flash_mla and v.ne[0] in ((192, 128) if k.ne[0] == 192 else (512,))
+    return k.ne[0] == v.ne[0] and k.ne[0] in _FLASH_HEADS
+
+
+BEFORE: dict[str, Callable[[Tensor, Limits, Rules], bool]] = {
+    "MUL_MAT": _multiplied, "MUL_MAT_ID": _multiplied, "CPY": _copied, "FLASH_ATTN_EXT": _flash_attn,
+    "GET_ROWS": lambda op, _, rules: rules.vulkan_k_rows or not op.src[0].type.endswith("_K"),
+}

@@ -1,0 +1,201 @@
+"""Experts: how they are chosen, run, weighed and summed (build_moe_ffn of src/llama-graph.cpp, as modelled)."""
+
+from __future__ import annotations
+
+from ..ggml.tensor import Tensor
+from ..records import dataclass
+from .llm import SPLIT_GLU, Llm
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Literal
+
+    from .llm import Activation
+
+    Gating = Literal["softmax", "sigmoid", "softmax_weight", "sqrt_softplus"]
+
+# llama_expert_gating_func_type; a file without the key means softmax
+_GATING: dict[int, Gating] = {0: "softmax", 1: "softmax", 2: "sigmoid", 3: "softmax_weight", 4: "sqrt_softplus"}
+
+
+@dataclass(frozen=True)
+class Routing:
+    """How experts are chosen, run and weighed: the arguments of llama.cpp's build_moe_ffn that an architecture fixes.
+
+    None: the file's key decides. Tensors are blk.<il>.<name>; one whose name is None is not used.
+    """
+
+    gating: Gating | None = None          # expert_gating_func
+    norm_w: bool | None = None            # the chosen experts' weights are normed; expert_weights_norm
+    w_scale: float | None = None          # and scaled, 0 and 1: not; expert_weights_scale
+    act: Activation = "silu"
+    select: Literal["probs", "logits", "sigmoid"] = "probs"    # what is ranked to choose
+    weight_before: bool = False           # the weights are applied to the experts' input
+    biases: bool = True                   # biases of the experts are added, if the file has them
+    scales: bool = False                  # NVFP4 scales of the experts are applied
+    up: str = "ffn_up_exps"
+    gate: str | None = "ffn_gate_exps"
+    down: str = "ffn_down_exps"
+    gate_up: str | None = "ffn_gate_up_exps"
+    probs_b: str | None = "exp_probs_b"   # added to what is ranked
+    down_param: str | None = None         # "src1_f32": the product with `down` takes f32, not f16
+
+
+def build_moe_ffn(llm: Llm, cur: Tensor, il: int, routing: Routing, *, probs_in: Tensor | None = None,
+                  selected_in: Tensor | None = None, n_expert: int = 0, n_expert_used: int = 0) -> Tensor:
+    """Choose experts, run them, weigh and sum them, in the order of llama.cpp's build_moe_ffn.
+
+    `probs_in` are the router's logits where they are not of `cur`, `selected_in` the experts where a table chooses
+    them; n_expert and n_expert_used are the model's unless given.
+    """
+    g, hp = llm.graph, llm.hparams
+    n_used = n_expert_used or llm.n_expert_used
+    n_embd, n = cur.ne[0], cur.ne[1]
+    logits = llm.linear(il, "ffn_gate_inp", cur) if probs_in is None else probs_in
+    selected, weights = _choose_experts(llm, logits, il, routing, n_expert or llm.n_expert, n_used, selected_in)
+    if llm.rules.expands_weights:
+        g.expand(weights)
+    cur = g.reshape(cur, n_embd, 1, n)
+    if routing.weight_before:
+        cur = g.mul(g.repeat(cur, n_embd, n_used, n, 1), weights)
+    experts = _run_experts(llm, cur, il, routing, selected)
+    if not routing.weight_before:
+        experts = g.mul(experts, weights)
+    if llm.rules.expands_views:
+        g.expand(experts)
+    views = []
+    for i in range(hp.n_expert_used(il)):
+        views.append(g.view(experts, (n_embd, n), (experts.nb[2],), i * experts.nb[1]))
+        if llm.rules.expands_views:
+            g.expand(views[-1])
+    out = views[0]
+    for v in views[1:]:
+        out = g.add(out, v)
+        if llm.rules.expands_sums:
+            g.expand(out)
+    return g.cont(out) if len(views) == 1 else out
+
+
+def _choose_experts(llm: Llm, logits: Tensor, il: int, routing: Routing, n_expert: int, n_used: int,
+                    selected_in: Tensor | None) -> tuple[Tensor, Tensor]:
+    """The first half of build_moe_ffn: (the chosen experts, their weights [1, n_used, n_tokens])."""
+    g, hp, n = llm.graph, llm.hparams, logits.ne[1]
+    gating = routing.gating or _GATING[hp.expert_gating_func]
+    norm_w = hp.expert_weights_norm if routing.norm_w is None else routing.norm_w
+    w_scale = hp.expert_weights_scale if routing.w_scale is None else routing.w_scale
+    bias = llm.layer_weight(il, "ffn_gate_inp", "bias") if routing.biases else None
+    if bias is not None:
+        logits = g.add(logits, bias)
+    if gating == "softmax":
+        probs = g.soft_max(logits)
+    elif gating == "sigmoid":
+        probs = g.unary("SIGMOID", logits)
+    elif gating == "sqrt_softplus":
+        probs = g.sqrt(g.unary("SOFTPLUS", logits))
+    else:
+        probs = logits
+    ranked = probs
+    if routing.probs_b is not None:
+        extra = llm.layer_weight(il, routing.probs_b, "bias")
+        if extra is None:
+            extra = llm.layer_weight(il, routing.probs_b)
+        if extra is not None:
+            ranked = g.add(probs, extra)
+    if routing.select == "logits":
+        ranked = logits
+    elif routing.select == "sigmoid":
+        ranked = g.unary("SIGMOID", logits)
+    if hp.n_expert_groups > 1 and llm.rules.groups_experts:
+        ranked = _best_groups(llm, ranked, n_expert)
+    selected = g.argsort_top_k(ranked, n_used) if selected_in is None else selected_in
+    if n_expert != llm.n_expert:        # grovemoe's chunk experts: one of them serves a group of experts
+        selected = g.cast(g.scale(g.cast(selected, "f32")), "i32")
+    weights = g.get_rows(g.reshape(probs, 1, llm.n_expert, n), selected)
+    if gating == "softmax_weight":
+        weights = g.reshape(g.soft_max(g.reshape(weights, n_used, n)), 1, n_used, n)
+    if norm_w:
+        weights = g.reshape(weights, n_used, n)
+        total = g.sum_rows(weights)
+        if llm.rules.clamps_weights:
+            total = g.clamp(total)
+        weights = g.reshape(g.div(weights, total), 1, n_used, n)
+    if w_scale not in (0.0, 1.0):
+        weights = g.scale(weights)
+    return selected, weights
+
+
+def _best_groups(llm: Llm, ranked: Tensor, n_expert: int) -> Tensor:
+    """-inf for the experts of all but the best groups (n_group_used of n_expert_groups)."""
+    g, hp, n = llm.graph, llm.hparams, ranked.ne[1]
+    n_groups = hp.n_expert_groups
+    selection = g.reshape(ranked, n_expert // n_groups, n_groups, n)
+    scores = g.argsort_top_k(selection, 2)
+    scores = g.get_rows(g.reshape(selection, 1, *selection.ne[:3]), scores)
+    scores = g.sum_rows(g.reshape(scores, *scores.ne[1:]))
+    scores = g.reshape(scores, scores.ne[1], scores.ne[2])
+    chosen = g.argsort_top_k(scores, hp.n_group_used)
+    picked = g.get_rows(selection, chosen)
+    return g.reshape(g.set_rows(g.fill(selection), picked, chosen), n_expert, n)
+
+
+def _run_experts(llm: Llm, cur: Tensor, il: int, routing: Routing, selected: Tensor) -> Tensor:
+    """The second half of build_moe_ffn: what each chosen expert makes of its input, [n_embd, n_used, n_tokens]."""
+    g = llm.graph
+
+    def scale(name: str) -> Tensor | None:
+        return llm.layer_weight(il, name, "scale") if routing.scales else None
+
+    def biased(x: Tensor, name: str | None) -> Tensor:
+        bias = llm.layer_weight(il, name, "bias") if routing.biases and name is not None else None
+        return x if bias is None else g.add_id(x, bias, selected)
+
+    merged = llm.layer_weight(il, routing.gate_up) if routing.gate_up is not None else None
+    gate = None
+    if merged is not None:
+        both = biased(llm.build_lora_mm_id(merged, cur, selected, scale(routing.up)), routing.gate_up)
+        n_ff = both.ne[0] // 2
+        cur, up = (g.view(both, (n_ff, *both.ne[1:3]), both.nb[1:3], at) for at in (0, n_ff * both.nb[0]))
+    else:
+        up = llm.build_lora_mm_id(llm.need_layer(il, routing.up), cur, selected, scale(routing.up))
+        up = biased(up, routing.up)
+        if routing.gate is not None:
+            gate = llm.layer_weight(il, routing.gate)
+        if gate is not None and routing.gate is not None:
+            cur = llm.build_lora_mm_id(gate, cur, selected, scale(routing.gate))
+        else:
+            cur = up
+        cur = biased(cur, routing.gate)
+    limit = llm.swiglu_limit("exp", il) if gate is not None else 0.0
+    cur = _activate_experts(llm, cur, up, routing.act, gate is not None or merged is not None, limit)
+    if llm.rules.expands_gates:
+        g.expand(cur)
+    down = llm.need_layer(il, routing.down)
+    return biased(llm.build_lora_mm_id(down, cur, selected, scale(routing.down), routing.down_param), routing.down)
+
+
+def _activate_experts(llm: Llm, cur: Tensor, up: Tensor, act: Activation, has_gate: bool, limit: float) -> Tensor:
+    g = llm.graph
+    if act == "silu" and limit > 1e-6:
+        if llm.row.swiglu_clamp in ("experts", "fused"):
+            return g.glu("SWIGLU_CLAMP", cur, up)
+        up = g.clamp(up)
+        return g.mul(g.clamp(g.unary("SILU", cur)), up)
+    if act == "situ":
+        return situ(llm, cur, up)
+    if act == "swiglu_oai":
+        return g.glu("SWIGLU_OAI", cur, up)
+    if act == "relu_sqr":
+        return g.sqr(g.unary("RELU", cur))
+    if has_gate and llm.rules.glu_op:
+        return g.glu(SPLIT_GLU[act], cur, up)
+    cur = g.unary(act.upper(), cur)
+    return g.mul(cur, up) if has_gate else cur
+
+
+def situ(llm: Llm, gate: Tensor, up: Tensor) -> Tensor:
+    """LLM_FFN_SITU: beta tanh(gate / beta) sigmoid(gate) times up, which is bounded the same way."""
+    g = llm.graph
+    cur = g.mul(g.scale(g.unary("TANH", g.scale(gate))), g.unary("SIGMOID", gate))
+    if llm.hparams.situ_linear_beta > 0.0:
+        up = g.scale(g.unary("TANH", g.scale(up)))
+    return g.mul(cur, up)

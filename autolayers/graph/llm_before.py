@@ -1,0 +1,81 @@
+"""What the graphs of older builds have in place of today's (llm.py, inputs.py), by the rule that ended it."""
+
+from __future__ import annotations
+
+from ..errors import LaunchRefused
+from ..ggml.tensor import type_size
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from ..builds import Rules
+    from ..ggml.tensor import Graph, Tensor
+
+_MASK_ROWS = 64              # GGML_KQ_MASK_PAD; builds up to b4435 had 32, which takes less
+_FLASH_KEYS = 256            # encoders had flash attention for multiples of so many keys (build_attn_mha)
+
+
+def copy_k(g: Graph, k: Tensor, cur: Tensor) -> Tensor:
+    """Before Rules.set_rows: keys [head, n_head, n_tokens] copied to the cache."""
+    return g.cpy(cur, g.view(k, (cur.nelements,)))
+
+
+def copy_v(g: Graph, v: Tensor, cur: Tensor, transposed: bool) -> Tensor:
+    """Before Rules.set_rows: the same of values."""
+    width, n_tokens = cur.ne[0] * cur.ne[1], cur.ne[2]
+    cur = g.reshape(cur, width, n_tokens)
+    if not transposed:
+        return g.cpy(cur, g.view(v, (n_tokens * width,)))
+    return g.cpy(g.transpose(cur), g.view(v, (n_tokens, width), (v.ne[1] * type_size(v.type),)))
+
+
+def mask_input(g: Graph, rules: Rules, name: str, type_: str, *ne: int) -> Tensor:
+    """Before Rules.f16_mask: an f32 input, which flash attention casts; first with more rows."""
+    if rules.pads_masks:
+        ne = (ne[0], -(-ne[1] // _MASK_ROWS) * _MASK_ROWS, *ne[2:])
+    mask = g.input(name, "f32" if type_ == "f16" else type_, *ne)
+    return g.cast(mask, "f16") if type_ == "f16" else mask
+
+
+def encoder_flash(rules: Rules, k: Tensor) -> bool:
+    """Before Rules.flash_any_keys: whether an encoder may have flash attention."""
+    return rules.encoders_flash and k.ne[1] % _FLASH_KEYS == 0
+
+
+def heads_of(g: Graph, qkv: Tensor, parts: Sequence[tuple[int, int, int]],
+             viewed: bool) -> tuple[Tensor, Tensor, Tensor]:
+    """Before Rules.views_v: Q, K and V of a fused QKV, of each its head size, heads and first column. `viewed`: Q and K
+    are views, as since Rules.views_qk where they are roped; V is a copy."""
+    size, row, n, made = qkv.nb[0], qkv.nb[1], qkv.ne[1], []
+    for i, (head, heads, at) in enumerate(parts):
+        if viewed and i < 2:
+            made.append(g.view(qkv, (head, heads, n), (size * head, row), size * at))
+        else:
+            part = g.cont(g.view(qkv, (head * heads, n), (row,), size * at))
+            made.append(g.reshape(part, head, heads, n))
+    q, k, v = made
+    return q, k, v
+
+
+def split_glu(g: Graph, cur: Tensor, act: str) -> Tensor:
+    """Before Rules.glu_op: the two halves of a gated activation."""
+    half = cur.ne[0] // 2
+    first, second = (g.cont(g.view(cur, (half, cur.ne[1]), (cur.nb[1],), at * cur.nb[0])) for at in (0, half))
+    return g.mul(g.unary("SILU" if act == "swiglu" else "GELU", first), second)
+
+
+def rope_end(g: Graph, heads: Tensor, n_rot: int, rotated: Callable[[Tensor], Tensor], first: bool) -> Tensor:
+    """Before Rules.ropes_end: the last `n_rot` elements are roped apart and joined with the rest, in front of it if
+    `first`."""
+    (head, n_head, n), size = heads.ne[:3], heads.nb[0]
+    strides = (size * head, size * head * n_head)
+    rest = g.view(heads, (head - n_rot, n_head, n), strides)
+    end = rotated(g.view(heads, (n_rot, n_head, n), strides, size * (head - n_rot)))
+    return g.concat(end, rest, 0) if first else g.concat(rest, end, 0)
+
+
+def refuse_views(rules: Rules) -> None:
+    """Before Rules.rotates_views llama.cpp aborted."""
+    raise LaunchRefused(f"llama.cpp build {rules.number} aborts with a quantised cache where one matrix makes Q, K and "
+                        "V; use -ctk f16 -ctv f16")

@@ -1,0 +1,71 @@
+"""The end of a graph: what is read after it has run, embeddings and samples among it (build_pooling, build_sampling of
+src/llama-graph.cpp, as modelled)."""
+
+from __future__ import annotations
+
+from ..errors import LaunchRefused
+from ..ggml.tensor import Graph, Tensor
+from .llm import Llm
+
+
+def done(llm: Llm, logits: Tensor | None) -> Graph:
+    """Expand the rest, pool if asked for, mark outputs."""
+    if logits is not None:
+        llm.graph.expand(llm.output(logits))
+    if llm.cparams.embeddings:
+        build_pooling(llm)
+    if llm.cparams.n_sampled and logits is not None:
+        build_sampling(llm, logits)
+    if llm.rules.keeps_outputs:
+        for t in llm.outputs:
+            t.is_output = True
+    return llm.graph
+
+
+def build_sampling(llm: Llm, logits: Tensor) -> None:
+    """The sampler of drafts, a top 10 of each sequence; one more row is what idle sequences sample from."""
+    g, per = llm.graph, min(llm.n_seq_tokens, llm.cparams.n_sampled)
+    rows = min(per * llm.n_seqs, llm.n_outputs)
+    padded = g.pad(logits, 0, 1)
+    for row in range(rows):
+        one = g.reshape(g.view(padded, (padded.ne[0],), (), row * padded.nb[1]), padded.ne[0])
+        best = g.top_k(one, 10)
+        g.expand(llm.output(g.get_rows(g.reshape(one, 1, one.ne[0]), best)))
+        g.expand(llm.output(best))
+
+
+def build_pooling(llm: Llm) -> None:
+    """build_pooling: mean, cls, last, rank or none, over t_embd; then sentence-transformers' dense layers."""
+    g, kind = llm.graph, llm.cparams.pooling
+    inp = llm.t_embd
+    if inp is None:
+        raise LaunchRefused(f"{llm.hparams.architecture.name} has no embeddings: llama.cpp aborts")
+    rank_mean = kind == "rank" and llm.hparams.pooling_type_cls == 1
+    if kind == "none":
+        cur = inp
+    elif kind == "mean" or rank_mean:
+        mean = g.input("mean", "f32", llm.n_tokens, llm.n_seqs if llm.rules.pools_sequences else llm.n_tokens)
+        cur = g.mul_mat(g.cont(g.transpose(inp)), mean)
+    else:
+        cur = g.get_rows(inp, g.input("cls", "i32", llm.n_seqs if llm.rules.pools_sequences else llm.n_tokens))
+    if kind == "rank":
+        if llm.weight("cls.weight") is not None:
+            cur = g.unary(llm.row.cls_act, dense(llm, cur, "cls"))
+            norm = llm.weight("cls.norm.weight")
+            if norm is not None:
+                cur = llm.build_norm(cur, norm, None, "layer")
+        cur = dense(llm, cur, "cls.output")
+        if llm.row.cls_softmax:
+            cur = g.soft_max(cur)
+    g.expand(cur)
+    cur = dense(llm, dense(llm, cur, "dense_2"), "dense_3", bias=False)     # build_dense_out
+    g.expand(llm.output(cur))
+
+
+def dense(llm: Llm, cur: Tensor, name: str, bias: bool = True) -> Tensor:
+    """A matmul and its bias, where the file has them."""
+    weight, b = llm.weight(f"{name}.weight"), llm.weight(f"{name}.bias") if bias else None
+    if weight is None:
+        return cur
+    cur = llm.graph.mul_mat(weight, cur)
+    return cur if b is None else llm.graph.add(cur, b)
