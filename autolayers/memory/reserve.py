@@ -56,7 +56,7 @@ class GraphCache:
         self.fused: dict[object, dict[str, bool]] = {}      # by kind of launch: the fused operations that stay
         self.asked: dict[Hashable, dict[str, bool]] = {}    # the same by graph (Graphs.key)
         self.graphs: dict[Hashable, Allocated | None] = {}  # by Graphs.key, None: only the whole one says
-        self.structures: tuple[int, ...] | None = None      # what each layer's nodes are like (repeats.py)
+        self.structures: dict[str, tuple[int, ...]] = {}    # by kind of context: what layers' nodes are like (repeats.py)
         self.groups: dict[WeightGroup, tuple[int, int]] = {}     # what each group of weights is like
         self.absent: dict[str, None] = {}                   # weights that graphs asked for and the file has not
         self._numbers: dict[Hashable, int] = {}
@@ -254,15 +254,17 @@ def runtime_sizes(setting: Setting, reserved: Reserved) -> tuple[int, ...]:
 @without_gc
 def structures_of(setting: Setting) -> tuple[int, ...]:
     """What each layer of a model is like in its graphs (repeats.structures)."""
-    if setting.cache.structures is None:
+    kind = setting.context.kind
+    if kind not in setting.cache.structures:
         try:
             n = setting.context.n_seq_max
             llm = Graphs(setting, n, n, n, _unresolved(setting)).unassigned()
         except BROKEN as error:
             raise Contradiction(str(error)) from error
-        setting.cache.structures = structures(llm.graph.nodes, llm.graph.leafs, llm.n_layer)
+        setting.cache.structures[kind] = structures(
+            llm.graph.nodes, llm.graph.leafs, setting.hparams.n_layer)
         llm.release()
-    return setting.cache.structures
+    return setting.cache.structures[kind]
 
 
 @without_gc
