@@ -1,23 +1,35 @@
-"""Shared by all tests: a real llama.cpp for those that need one, and the figures that the truth tests collect, printed
-at the end."""
+"""Shared by all tests: a real llama.cpp for those that need one, one profile of random tests, and the figures that the
+truth tests collect, printed at the end."""
 
 from __future__ import annotations
 
+import atexit
 import os
 import pathlib
 import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable
 from typing import Any
 
+import hypothesis
 import pytest
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # a job in the background: its children would inherit that
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 os.environ.pop("COLUMNS", None)     # a terminal's width, which workers are given, is not the tests'
+
+if os.environ.pop("PYTHONDONTWRITEBYTECODE", ""):      # the programs of one run compile autolayers once
+    os.environ["PYTHONPYCACHEPREFIX"] = tempfile.mkdtemp(prefix="autolayers-tests-")
+    atexit.register(shutil.rmtree, os.environ["PYTHONPYCACHEPREFIX"], ignore_errors=True)
+
+# Whether a test passes does not depend on how fast the machine is
+hypothesis.settings.register_profile("autolayers", deadline=None, suppress_health_check=[
+    hypothesis.HealthCheck.too_slow, hypothesis.HealthCheck.data_too_large])
+hypothesis.settings.load_profile("autolayers")
 
 FIGURES: dict[str, tuple[int, int]] = {}     # what -> (right, of)
 

@@ -10,7 +10,13 @@ import textwrap
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
+from typing import Any, TypeVar
 
+import pytest
+from hypothesis import Phase, given, settings
+from hypothesis.strategies import SearchStrategy
+
+from autolayers.devices.cards import CARDS
 from autolayers.flags.parse import parse
 from autolayers.gguf import BY_NAME, FileInfo, Header, TensorInfo, n_bytes, read_header
 from autolayers.machine import Device
@@ -24,12 +30,49 @@ FIXTURES = ROOT / "fixtures"
 HEADERS = FIXTURES / "headers"
 LOGS = TESTS / "logs"
 MiB = 1 << 20
+T = TypeVar("T")
+
+# Of the cards that there are, one of each size and kind
+FEW_CARDS = {name: CARDS[name] for name in (
+    "rtx-2060-6g", "rtx-3070", "rtx-4070-laptop", "rtx-3060", "rtx-4060-ti-16g", "rtx-3090", "rtx-4090", "rx-7900-xtx",
+    "a100-80g", "m2-24g", "m2-max-64g", "m2-ultra-128g")}
+
+# Of recorded launches every run takes a sample; all of them are compared with -m slow, as CI does
+WHOLE = pytest.mark.parametrize("whole", [pytest.param(False, id="sample"),
+                                          pytest.param(True, id="whole", marks=pytest.mark.slow)])
+
+
+def few_and_many(few: int, many: int, check: Callable[..., None],
+                 *strategies: SearchStrategy[Any]) -> tuple[Callable[..., None], Callable[..., None]]:
+    """Two tests of random cases, the same in each run: of a few in every run, of many with -m slow."""
+    of = settings(derandomize=True, phases=[Phase.explicit, Phase.generate])
+    first, second = (settings(of, max_examples=count)(given(*strategies)(check)) for count in (few, many))
+    return first, pytest.mark.slow(second)
+
+
+def sample(groups: dict[str, list[T]], n: int) -> dict[str, list[T]]:
+    """Every n-th row of each group, at least one of each; of the next group from the next row on."""
+    return {name: rows[i % min(n, len(rows))::n] for i, (name, rows) in enumerate(groups.items())}
 
 
 @cache
 def model(name: str) -> Model:
-    """A model of the fixtures by its file's name."""
-    return read_model(next(path for path in sorted(FIXTURES.glob(f"**/headers/{name}.gguf"))))
+    """A model of the fixtures by its file's name; "NAME:8" has its first eight layers alone, and is planned the sooner.
+    """
+    name, _, layers = name.partition(":")
+    path = sorted(FIXTURES.glob(f"**/{name}.gguf"))[0]
+    return first_layers(read_header(path), int(layers)) if layers else read_model(path)
+
+
+def first_layers(whole: Header, n: int) -> Model:
+    architecture = whole.metadata["general.architecture"]
+    count = whole.metadata[f"{architecture}.block_count"]
+    metadata = {key: value[:n] if isinstance(value, (list, tuple)) and len(value) == count else value
+                for key, value in whole.metadata.items()}
+    metadata[f"{architecture}.block_count"] = n
+    tensors = {name: info for name, info in whole.tensors.items()
+               if not (found := re.match(r"blk\.(\d+)\.", name)) or int(found[1]) < n}
+    return Model(Header(whole.version, whole.alignment, metadata, tensors, whole.files), whole.files[0].path)
 
 
 def gpus(*mib: float) -> list[Device]:
