@@ -3,18 +3,15 @@ truth tests collect, printed at the end."""
 
 from __future__ import annotations
 
-import atexit
 import os
 import pathlib
 import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 from collections.abc import Callable
 from typing import Any
 
-import hypothesis
 import pytest
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # a job in the background: its children would inherit that
@@ -22,14 +19,9 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # a job in the background
 
 os.environ.pop("COLUMNS", None)     # a terminal's width, which workers are given, is not the tests'
 
-if os.environ.pop("PYTHONDONTWRITEBYTECODE", ""):      # the programs of one run compile autolayers once
-    os.environ["PYTHONPYCACHEPREFIX"] = tempfile.mkdtemp(prefix="autolayers-tests-")
-    atexit.register(shutil.rmtree, os.environ["PYTHONPYCACHEPREFIX"], ignore_errors=True)
-
-# Whether a test passes does not depend on how fast the machine is
-hypothesis.settings.register_profile("autolayers", deadline=None, suppress_health_check=[
-    hypothesis.HealthCheck.too_slow, hypothesis.HealthCheck.data_too_large])
-hypothesis.settings.load_profile("autolayers")
+# What is compiled is kept: hundreds of processes are started
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
 
 FIGURES: dict[str, tuple[int, int]] = {}     # what -> (right, of)
 
@@ -59,6 +51,16 @@ def mock_cuda(binaries: pathlib.Path) -> Callable[..., dict[str, str]]:
     if not library.exists():
         pytest.skip(f"no {library}: tests/build_llamacpp.sh makes it")
     return lambda *devices: {"LD_PRELOAD": str(library), "MOCK_CUDA": ",".join(str(device.total) for device in devices)}
+
+
+def pytest_pycollect_makemodule(module_path: pathlib.Path) -> None:
+    """Before a module with random tests: whether they pass does not depend on how fast the machine is."""
+    if "hypothesis" in module_path.read_text(encoding="utf-8"):
+        from hypothesis import HealthCheck, settings
+
+        settings.register_profile("autolayers", deadline=None,
+                                  suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+        settings.load_profile("autolayers")
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -13,8 +13,6 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import pytest
-from hypothesis import Phase, given, settings
-from hypothesis.strategies import SearchStrategy
 
 from autolayers.devices.cards import CARDS
 from autolayers.flags.parse import parse
@@ -43,8 +41,10 @@ WHOLE = pytest.mark.parametrize("whole", [pytest.param(False, id="sample"),
 
 
 def few_and_many(few: int, many: int, check: Callable[..., None],
-                 *strategies: SearchStrategy[Any]) -> tuple[Callable[..., None], Callable[..., None]]:
+                 *strategies: Any) -> tuple[Callable[..., None], Callable[..., None]]:
     """Two tests of random cases, the same in each run: of a few in every run, of many with -m slow."""
+    from hypothesis import Phase, given, settings
+
     of = settings(derandomize=True, phases=[Phase.explicit, Phase.generate])
     first, second = (settings(of, max_examples=count)(given(*strategies)(check)) for count in (few, many))
     return first, pytest.mark.slow(second)
