@@ -7,13 +7,18 @@ import re
 import shlex
 import struct
 import textwrap
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from contextlib import redirect_stderr, redirect_stdout
 from functools import cache
+from io import BytesIO, TextIOWrapper
 from pathlib import Path
+from subprocess import CompletedProcess
 from typing import Any, TypeVar
+from unittest import mock
 
 import pytest
 
+from autolayers.cli import main
 from autolayers.devices.cards import CARDS
 from autolayers.flags.parse import parse
 from autolayers.gguf import BY_NAME, FileInfo, Header, TensorInfo, n_bytes, read_header
@@ -113,6 +118,26 @@ def blocks(n: int, type_: str = "f32", *more: str) -> dict[str, tuple[str, tuple
 def place(model: Model, words: str = "", *mib: int, load_mtp: bool = False) -> Placement:
     """Where the weights go with these words on GPUs of so many MiB (one of 8192)."""
     return place_weights(model, parse(words.split()).params, gpus(*(mib or (8192,))), load_mtp)
+
+
+def command(*words: str | os.PathLike[str], environ: Mapping[str, str] | None = None,
+            cwd: str | Path = ROOT) -> CompletedProcess[str]:
+    """`autolayers WORDS` in this process. Each command has a test that starts it too."""
+    out, err = (TextIOWrapper(BytesIO(), "utf-8", errors) for errors in ("strict", "backslashreplace"))
+    before = Path.cwd()
+    with mock.patch.dict(os.environ, environ or {}, clear=environ is not None), redirect_stdout(out), \
+            redirect_stderr(err):
+        os.chdir(cwd)
+        try:
+            code = main([str(word) for word in words])
+        finally:
+            os.chdir(before)
+    said = []
+    for stream in (out, err):
+        stream.flush()
+        stream.seek(0)
+        said.append(stream.read())
+    return CompletedProcess(words, code, *said)
 
 
 def requantised(name: str, type_: str) -> tuple[bytes, int]:
