@@ -15,7 +15,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from support import ROOT, MiB, command
+from support import ROOT, MiB, says
 
 import autolayers
 from autolayers import bundled
@@ -101,7 +101,7 @@ def run(environ: dict[str, str], request: pytest.FixtureRequest,
         few = {"architectures": (*NAMES, "afmoe-moe"), "mtp": ("mtp/qwen35", "mtp/step35")}
         for name, module in itertools.product(few, (bundled, build_check)):
             monkeypatch.setattr(module, name, lambda found=few[name]: found)
-    return lambda *words: command(*words, environ=environ)
+    return lambda *words: says(*words, environ=environ)
 
 
 def change(program: pathlib.Path, name: str, value: object) -> None:
@@ -188,7 +188,7 @@ def test_a_damaged_record_is_none(tmp_path: pathlib.Path) -> None:
 
 @pytest.mark.llamacpp
 def test_with_the_real_llama_server(binaries: pathlib.Path, environ: dict[str, str]) -> None:
-    done = command("check", "--llama-server", str(binaries / "llama-server"), environ=environ)
+    done = says("check", "--llama-server", str(binaries / "llama-server"), environ=environ)
     assert done.returncode == 0, done.stdout
     count = len(bundled.architectures()) + len(companions())
     assert f"{count} of {count} models equal" in done.stdout and "draft compute: 1 of 1 equal" in done.stdout
