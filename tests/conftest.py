@@ -65,8 +65,9 @@ def pytest_pycollect_makemodule(module_path: pathlib.Path) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int | None:
-    """A process for each core; one for tests of real programs, which share the machine."""
-    return None if "not llamacpp" in config.option.markexpr else 0
+    """A process for each core; one for tests of real programs and GPUs, which share the machine."""
+    marks = config.option.markexpr.replace("not llamacpp", "").replace("not gpu", "")
+    return 0 if "llamacpp" in marks or "gpu" in marks else None
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:

@@ -30,12 +30,13 @@ from queue import SimpleQueue
 from typing import NamedTuple
 
 ROOT = Path(__file__).parents[1]
-OPPOSITE = {ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt, ast.Eq: ast.NotEq, ast.NotEq: ast.Eq,
-            ast.Is: ast.IsNot, ast.IsNot: ast.Is, ast.In: ast.NotIn, ast.NotIn: ast.In, ast.And: ast.Or, ast.Or: ast.And}
+PAIRS = ((ast.Lt, ast.LtE), (ast.Gt, ast.GtE), (ast.Eq, ast.NotEq), (ast.Is, ast.IsNot), (ast.In, ast.NotIn),
+         (ast.And, ast.Or))
+OPPOSITE = {**dict(PAIRS), **{b: a for a, b in PAIRS}}
 # What runs after tests/PART, for parts whose rules show in the numbers of others
 FURTHER = {
-    **dict.fromkeys(("ggml", "graph", "model", "memory", "builds", "bundled"),
-                    ["tests/truth", "tests/memory", "tests/backends"]),
+    **{part: ["tests/truth", "tests/memory", "tests/backends"]
+       for part in ("ggml", "graph", "model", "memory", "builds", "bundled")},
     "backends": ["tests/truth"], "machine": ["tests/devices", "tests/planner"],
     "flags": ["tests/launch", "tests/planner"], "gguf": ["tests/model"], "units": ["tests/flags", "tests/report"],
     "work": ["tests/planner"], "planner": ["tests/cli"], "report": ["tests/cli"], "launch": ["tests/cli"],
@@ -141,7 +142,8 @@ def sample(root: Path, count: int, seed: int, parts: list[str]) -> list[Mutation
 def tests(root: Path, mutation: Mutation) -> list[str]:
     """The module's own file first, then its part's folder, then those that see its numbers."""
     folder, name = Path(mutation.path).parts[1:-1], Path(mutation.path).stem
-    own = [Path("tests", *folder[:n], f"test_{stem}.py") for n in range(len(folder), -1, -1) for stem in (name, *folder)]
+    own = [Path("tests", *folder[:n], f"test_{stem}.py")
+           for n in range(len(folder), -1, -1) for stem in (name, *folder)]
     places = [*own, Path("tests", mutation.part), *map(Path, FURTHER.get(mutation.part, ()))]
     return list(dict.fromkeys(place.as_posix() for place in places if (root / place).exists()))
 
@@ -214,8 +216,9 @@ def run(copies: list[Copy], chosen: list[Mutation], limit: float) -> int:
     print(f"\n{'':12}{''.join(f'{state:>11}' for state in STATES)}")
     for part in (*parts, "all"):
         print(f"{part:12}{''.join(f'{counts[part, state]:11}' for state in STATES)}")
-    decided = counts["all", "caught"] + counts["all", "survived"]
-    print(f"{counts['all', 'caught']} of {decided} decided were caught ({100 * counts['all', 'caught'] / max(decided, 1):.0f} %)")
+    caught = counts["all", "caught"]
+    decided = caught + counts["all", "survived"]
+    print(f"{caught} of {decided} decided were caught ({100 * caught / max(decided, 1):.0f} %)")
     return 0
 
 
@@ -239,8 +242,8 @@ def main() -> int:
             if given.show:
                 mutation = chosen[given.show - 1]
                 whole = (root / mutation.path).read_bytes()
-                diff = difflib.unified_diff(*(text.decode().splitlines(keepends=True) for text in (whole, mutation.of(whole))),
-                                            f"a/{mutation.path}", f"b/{mutation.path}")
+                before, after = (text.decode().splitlines(keepends=True) for text in (whole, mutation.of(whole)))
+                diff = difflib.unified_diff(before, after, f"a/{mutation.path}", f"b/{mutation.path}")
                 print(f"{mutation}\n{' '.join(tests(root, mutation))}\n{''.join(diff)}", end="")
             elif given.list:
                 print("\n".join(f"{number:4} {mutation}" for number, mutation in enumerate(chosen, 1)))

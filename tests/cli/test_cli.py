@@ -31,8 +31,9 @@ def run(*words: str, env: dict[str, str] | None = None) -> subprocess.CompletedP
 
 
 @pytest.mark.parametrize("words", [
-    [DENSE, "--gpu", "24GiB"], [DENSE, "--gpu", "1GiB", "-ngl", "99"], ["plan", DENSE, DENSE, "--gpu", "24GiB", "--json"],
-    ["nowhere.gguf"], [], ["--help"], ["--version"], ["inspect", DENSE], ["devices", "--gpu", "list"],
+    [DENSE, "--gpu", "24GiB"], [DENSE, "--gpu", "1GiB", "-ngl", "99"],
+    ["plan", DENSE, DENSE, "--gpu", "24GiB", "--json"], ["nowhere.gguf"],
+    [], ["--help"], ["--version"], ["inspect", DENSE], ["devices", "--gpu", "list"],
     ["sweep", DENSE, "--gpus", "24GiB", "--types", "f16", "--contexts", "4096"],
     ["choose", DENSE, "--gpu", "24GiB", "--ram", "64GiB"], ["cluster", "docs/cluster.json", DENSE],
     ["rules", "--params", "8B"], ["check", "--llama-server", "nowhere"], ["tune", "nowhere"],
@@ -173,7 +174,7 @@ class TestOutput:
                                                      eight: Callable[[str], str]) -> None:
         from autolayers.builds import Build
 
-        model, machine = eight(name), ["--gpu", "2500MiB", "--llama-build", str(build)]
+        model, machine = eight(name), ["--gpu", "3000MiB", "--llama-build", str(build)]
         plan = json.loads(run(model, *machine, *words, "--json").stdout)
         flags = plan["flags"]
         assert plan["fits"] and flag in flags

@@ -186,7 +186,8 @@ def test_the_table_of_boxes_is_laid_out_for_the_width(width: int, answer, monkey
     lines = out.partition("* predicted")[0].splitlines()
     assert code == 0 and all(len(line) <= width for line in lines), max(lines, key=len)
     rows = " ".join(" ".join(lines[3:]).replace(":", "").split())
-    assert re.search(r"> desk \+ shed 9 of 9 layers \d+ \d+ [\d.]+ [\d.]+ s \d s desk \+ shed \+ attic 9 of 9 layers", rows)
+    assert re.search(r"> desk \+ shed 9 of 9 layers \d+ \d+ [\d.]+ [\d.]+ s \d s desk \+ shed \+ attic 9 of 9 layers",
+                     rows)
 
 
 @pytest.mark.slow

@@ -121,7 +121,8 @@ def _used(plan: Plan) -> int:
     return sum(use.model > 0 for use in plan.breakdown.devices.values())
 
 
-def test_no_plan_is_predicted_slower_than_what_fit_would_do(question: tuple[autolayers.Model, list[str], list[Device]]) -> None:
+def test_no_plan_is_predicted_slower_than_what_fit_would_do(
+        question: tuple[autolayers.Model, list[str], list[Device]]) -> None:
     model, words, devices = question
     if "--strategy" in words or "-ngl" in words or "--kv-types" in words:       # then less is asked for
         return
@@ -147,7 +148,8 @@ def test_no_device_loses_its_margin(question: tuple[autolayers.Model, list[str],
     assert found.fits == roomy
 
 
-test_no_device_loses_its_margin, test_more_devices_lose_none = few_and_many(5, 60, test_no_device_loses_its_margin, questions())
+test_no_device_loses_its_margin, test_more_devices_lose_none = few_and_many(
+    5, 60, test_no_device_loses_its_margin, questions())
 
 
 def test_a_split_is_the_fastest_there_is(
@@ -177,6 +179,7 @@ def test_a_split_is_the_fastest_there_is(
 
 
 test_a_split_is_the_fastest_there_is, test_more_splits_are = few_and_many(
-    100, 1000, test_a_split_is_the_fastest_there_is, st.lists(st.tuples(st.integers(1, 20), st.integers(1, 20)), min_size=1, max_size=7),
+    100, 1000, test_a_split_is_the_fastest_there_is,
+    st.lists(st.tuples(st.integers(1, 20), st.integers(1, 20)), min_size=1, max_size=7),
     st.lists(st.tuples(st.integers(0, 60), st.integers(1, 5), st.sampled_from([0, 9])), min_size=1, max_size=3),
     st.sampled_from([0.0, 3.0]))

@@ -1,5 +1,4 @@
-"""The cards that are said to run a model do by its plan, and those that are left out do not: of a few cards, and, marked,
-of all."""
+"""The cards that are said to run a model do by its plan, and those that are left out do not: of a few or of all."""
 
 from __future__ import annotations
 
