@@ -59,7 +59,7 @@ def test_every_launch_to_the_byte(name: str, whole: bool, figures: dict[str, tup
 @pytest.mark.parametrize("older", OLDER)
 def test_older_builds_to_the_byte(older: str, kind: str, whole: bool, figures: dict[str, tuple[int, int]]) -> None:
     groups = by_model(f"{older}/cases_{kind}")
-    groups = groups if whole else sample(groups, 8)
+    groups = groups if whole else sample(groups, 20)
     wrong = [each for name, cases in groups.items() for each in differences(name, cases)]
     count = sum(map(len, groups.values()))
     right, of = figures.get(f"launches of {older}, exact", (0, 0))
@@ -98,7 +98,7 @@ BOTH = {name: cases + by_model("b11311/decisions")[name] for name, cases in DECI
 @WHOLE
 @pytest.mark.parametrize("name", BOTH)
 def test_the_largest_n_gpu_layers_that_fits(name: str, whole: bool, figures: dict[str, tuple[int, int]]) -> None:
-    for case in (BOTH if whole else sample(BOTH, 6))[name]:
+    for case in (BOTH if whole else sample(BOTH, 12))[name]:
         words = [*case["args"].split(), "--strategy", "layers", "--fit-target", str(case["margin_mib"]),
                  "--llama-build", str(build(case))]
         plan = autolayers.plan(model(name), words, devices=gpus([case["vram_mib"]]))
