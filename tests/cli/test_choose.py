@@ -232,7 +232,7 @@ def test_cards_for_a_model(chosen, whole: bool, request: pytest.FixtureRequest) 
     ([QWEN, "--for", "cards", "--gpu", "24GiB"], 2, "leave --gpu"),
     ([QWEN, "--for", "cards", "--format", "hf"], 2, "--for cards names cards"),
     ([str(FIXTURES / "tiny"), "--for", "cards"], 2, "--for cards is for one model, and there are"),
-    ([QWEN, "--for", "cards", "--speed", "9999"], 5, ""),
+    ([str(HEADERS / "llama-3.2-1b-q8_0.gguf"), "--for", "cards", "--speed", "99999"], 5, ""),
 ])
 def test_what_for_cards_refuses(words: list[str], code: int, said: str, chosen, few_cards: None) -> None:
     found, _, err = chosen(*words)

@@ -1,4 +1,4 @@
-"""`autolayers ollama ...` as a user runs it: a process of its own, a store on disk, a server on loopback."""
+"""`autolayers ollama ...` as a user runs it: a home of its own, a store on disk, a server on loopback."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import time
 
 import pytest
 from fake_ollama import FakeOllama, make_store
-from support import HEADERS, ROOT
+from support import HEADERS, ROOT, command
 
 from autolayers.devices import Device
 from autolayers.ollama.modelfile import parse
@@ -36,15 +36,7 @@ def run(tmp_path):
     def run(*words: str, input: bytes | None = None, **environ: str) -> subprocess.CompletedProcess:
         surroundings = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), "OLLAMA_HOST": "127.0.0.1:9",
                         "OLLAMA_MODELS": str(tmp_path / "models"), **environ}
-        done = subprocess.run(
-            [sys.executable, "-m", "autolayers", "ollama", *words],
-            input=input,
-            capture_output=True,
-            env=surroundings,
-            cwd=tmp_path,
-            timeout=120,
-            check=False,
-        )
+        done = command("ollama", *words, input=input or b"", environ=surroundings, cwd=tmp_path)
         assert b"Traceback" not in done.stderr, done.stderr.decode()
         return done
     return run

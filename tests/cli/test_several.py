@@ -119,7 +119,8 @@ def test_named_models_take_turns_where_they_must(library: Path, capfd: pytest.Ca
         capfd, "plan", name, "--swap", "--gpu", "7GiB", "--format", "flags")[0].splitlines()]
 
 
-@pytest.mark.parametrize("form", ["text", "flags", "json", "llama-swap", "preset"])
+@pytest.mark.parametrize("form", ["json", "preset", *(
+    pytest.param(form, marks=pytest.mark.slow) for form in ("text", "flags", "llama-swap"))])
 def test_models_take_turns_on_a_processor_alone(form: str, library: Path, capfd: pytest.CaptureFixture[str]) -> None:
     """Where there is no device, RAM alone says which fit at the same time."""
     for ram, code in (("24GiB", 0), ("9GiB", 0), ("1GiB", 5)):

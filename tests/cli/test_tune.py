@@ -145,10 +145,10 @@ def test_every_form_of_a_plan_uses_it_and_says_so(fakes: Fakes, form: str, faste
 @pytest.mark.parametrize(("does", "line"), [
     ("fail", "exit code 1: main: error: failed to load model 'm.gguf'"),
     ("hang", "it did not end within"),
-    ("kill", "ended by signal 9"),
-    ("nonsense", "no prompt of"),
+    pytest.param("kill", "ended by signal 9", marks=pytest.mark.slow),
+    pytest.param("nonsense", "no prompt of", marks=pytest.mark.slow),
     ("jump", "a clock jumped"),
-    ("other", "no generation of"),
+    pytest.param("other", "no generation of", marks=pytest.mark.slow),
 ])
 def test_a_launch_that_cannot_be_measured_is_one_line(fakes: Fakes, does: str, line: str) -> None:
     fakes.scenario({"words": "-ub 2048", "token": 1e5}, {"words": "", "does": does})
