@@ -232,6 +232,7 @@ def main() -> int:
     parser.add_argument("--list", action="store_true")
     parser.add_argument("--show", type=int, metavar="N")
     given = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))      # the copies are removed then too
     with tempfile.TemporaryDirectory() as folder:
         copies: list[Copy] = []
         try:
