@@ -253,6 +253,7 @@ class TestSearch:
         [
             pytest.param("kimi-linear-48b-a3b-q4_k_m", (13679, 13679, 5211), marks=pytest.mark.slow),
             pytest.param("kimi-linear-48b-a3b-q4_k_m", (15576, 15576), marks=pytest.mark.slow),
+            ("mtp-ds3", (1679, 1679, 1106)),
             ("kimi-linear-48b-a3b-q4_k_m:6", (4715, 4715, 1791)),
             ("kimi-linear-48b-a3b-q4_k_m:6", (4642, 4642)),
         ],
