@@ -1,5 +1,5 @@
-"""Shared by all tests: a real llama.cpp for those that need one, and the figures that the truth tests collect, printed
-at the end."""
+"""Shared by all tests: a real llama.cpp for those that need one, one profile of random tests, and the figures that the
+truth tests collect, printed at the end."""
 
 from __future__ import annotations
 
@@ -18,6 +18,10 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # a job in the background
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 os.environ.pop("COLUMNS", None)     # a terminal's width, which workers are given, is not the tests'
+
+# What is compiled is kept: hundreds of processes are started
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
 
 FIGURES: dict[str, tuple[int, int]] = {}     # what -> (right, of)
 
@@ -49,10 +53,21 @@ def mock_cuda(binaries: pathlib.Path) -> Callable[..., dict[str, str]]:
     return lambda *devices: {"LD_PRELOAD": str(library), "MOCK_CUDA": ",".join(str(device.total) for device in devices)}
 
 
+def pytest_pycollect_makemodule(module_path: pathlib.Path) -> None:
+    """Before a module with random tests: whether they pass does not depend on how fast the machine is."""
+    if "hypothesis" in module_path.read_text(encoding="utf-8"):
+        from hypothesis import HealthCheck, settings
+
+        settings.register_profile("autolayers", deadline=None,
+                                  suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+        settings.load_profile("autolayers")
+
+
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int | None:
-    """A process for each core; one for tests of real programs, which share the machine."""
-    return None if "not llamacpp" in config.option.markexpr else 0
+    """A process for each core; one for tests of real programs and GPUs, which share the machine."""
+    marks = config.option.markexpr.replace("not llamacpp", "").replace("not gpu", "")
+    return 0 if "llamacpp" in marks or "gpu" in marks else None
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:

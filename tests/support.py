@@ -6,11 +6,20 @@ import os
 import re
 import shlex
 import struct
+import sys
 import textwrap
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
+from io import BytesIO, TextIOWrapper
 from pathlib import Path
+from subprocess import CompletedProcess
+from typing import Any, TypeVar
+from unittest import mock
 
+import pytest
+
+from autolayers.cli import main
+from autolayers.devices.cards import CARDS
 from autolayers.flags.parse import parse
 from autolayers.gguf import BY_NAME, FileInfo, Header, TensorInfo, n_bytes, read_header
 from autolayers.machine import Device
@@ -24,12 +33,51 @@ FIXTURES = ROOT / "fixtures"
 HEADERS = FIXTURES / "headers"
 LOGS = TESTS / "logs"
 MiB = 1 << 20
+T = TypeVar("T")
+
+# Of the cards that there are, one of each size and kind
+FEW_CARDS = {name: CARDS[name] for name in (
+    "rtx-2060-6g", "rtx-3070", "rtx-4070-laptop", "rtx-3060", "rtx-4060-ti-16g", "rtx-3090", "rtx-4090", "rx-7900-xtx",
+    "a100-80g", "m2-24g", "m2-max-64g", "m2-ultra-128g")}
+
+# Of recorded launches every run takes a sample; all of them are compared with -m slow, as CI does
+WHOLE = pytest.mark.parametrize("whole", [pytest.param(False, id="sample"),
+                                          pytest.param(True, id="whole", marks=pytest.mark.slow)])
+
+
+def few_and_many(few: int, many: int, check: Callable[..., None],
+                 *strategies: Any) -> tuple[Callable[..., None], Callable[..., None]]:
+    """Two tests of random cases, the same in each run: of a few in every run, of many with -m slow."""
+    from hypothesis import Phase, given, settings
+
+    of = settings(derandomize=True, phases=[Phase.explicit, Phase.generate])
+    first, second = (settings(of, max_examples=count)(given(*strategies)(check)) for count in (few, many))
+    return first, pytest.mark.slow(second)
+
+
+def sample(groups: dict[str, list[T]], n: int) -> dict[str, list[T]]:
+    """Every n-th row of each group, at least one of each; of the next group from the next row on."""
+    return {name: rows[i % min(n, len(rows))::n] for i, (name, rows) in enumerate(groups.items())}
 
 
 @cache
 def model(name: str) -> Model:
-    """A model of the fixtures by its file's name."""
-    return read_model(next(path for path in sorted(FIXTURES.glob(f"**/headers/{name}.gguf"))))
+    """A model of the fixtures by its file's name; "NAME:8" has its first eight layers alone, and is planned the sooner.
+    """
+    name, _, layers = name.partition(":")
+    path = sorted(FIXTURES.glob(f"**/{name}.gguf"))[0]
+    return first_layers(read_header(path), int(layers)) if layers else read_model(path)
+
+
+def first_layers(whole: Header, n: int) -> Model:
+    architecture = whole.metadata["general.architecture"]
+    count = whole.metadata[f"{architecture}.block_count"]
+    metadata = {key: value[:n] if isinstance(value, (list, tuple)) and len(value) == count else value
+                for key, value in whole.metadata.items()}
+    metadata[f"{architecture}.block_count"] = n
+    tensors = {name: info for name, info in whole.tensors.items()
+               if not (found := re.match(r"blk\.(\d+)\.", name)) or int(found[1]) < n}
+    return Model(Header(whole.version, whole.alignment, metadata, tensors, whole.files), whole.files[0].path)
 
 
 def gpus(*mib: float) -> list[Device]:
@@ -72,20 +120,70 @@ def place(model: Model, words: str = "", *mib: int, load_mtp: bool = False) -> P
     return place_weights(model, parse(words.split()).params, gpus(*(mib or (8192,))), load_mtp)
 
 
+def gguf(name: str) -> tuple[bytes, int]:
+    """The start of a fixture's file, or of one with its first layers alone ("NAME:8"), and the size of all of it."""
+    source, _, layers = name.partition(":")
+    path = next(path for path in sorted(FIXTURES.glob(f"**/headers/{source}.gguf")))
+    whole, data = read_header(path), path.read_bytes()
+    kept = list((model(name).header if layers else whole).tensors.values())
+    first = next(iter(whole.tensors)).encode()
+    head = bytearray(data[:data.index(struct.pack("<Q", len(first)) + first)])
+    if layers:
+        struct.pack_into("<Q", head, 8, len(kept))
+        key = f"{whole.metadata['general.architecture']}.block_count".encode()
+        struct.pack_into("<I", head, head.index(key) + len(key) + 4, int(layers))
+    return with_tensors(bytes(head), kept, whole.alignment)
+
+
+def with_tensors(head: bytes, tensors: Sequence[TensorInfo], alignment: int) -> tuple[bytes, int]:
+    found, offset = bytearray(head), 0
+    for tensor in tensors:
+        found += struct.pack("<Q", len(tensor.name)) + tensor.name.encode() + struct.pack(
+            f"<I{tensor.n_dims}QIQ", tensor.n_dims, *tensor.ne[:tensor.n_dims], BY_NAME[tensor.type].id, offset)
+        offset += -(-n_bytes(tensor.type, tensor.ne) // alignment) * alignment
+    return bytes(found), -(-len(found) // alignment) * alignment + offset
+
+
+def write_gguf(path: Path, start: bytes, size: int) -> Path:
+    """A file of that size, with a hole for the weights."""
+    path.write_bytes(start)
+    os.truncate(path, size)
+    return path
+
+
+def command(*words: str | os.PathLike[str], environ: Mapping[str, str] | None = None, cwd: str | Path = ROOT,
+            input: bytes = b"") -> CompletedProcess[bytes]:
+    """`autolayers WORDS` in this process (tests/cli/test_cli.py starts each command once)."""
+    made = [TextIOWrapper(BytesIO(given), "utf-8", errors)
+            for given, errors in ((input, "strict"), (b"", "strict"), (b"", "backslashreplace"))]
+    before = Path.cwd()
+    with mock.patch.dict(os.environ, environ or {}, clear=environ is not None), \
+            mock.patch.multiple(sys, stdin=made[0], stdout=made[1], stderr=made[2]):
+        os.chdir(cwd)
+        try:
+            code = main([str(word) for word in words])
+            for stream in made[1:]:
+                stream.flush()
+        finally:
+            os.chdir(before)
+    return CompletedProcess(words, code, *(stream.buffer.getvalue() for stream in made[1:]))  # type: ignore[attr-defined]
+
+
+def says(*words: str | os.PathLike[str], **more: Any) -> CompletedProcess[str]:
+    """The same, as text."""
+    done = command(*words, **more)
+    return CompletedProcess(done.args, done.returncode, done.stdout.decode(), done.stderr.decode())
+
+
 def requantised(name: str, type_: str) -> tuple[bytes, int]:
-    """The header of a fixture's model with all its matrices in another type, and the size that the file would have."""
-    path = next(path for path in sorted(FIXTURES.glob(f"**/headers/{name}.gguf")))
-    source, data = read_header(path), bytearray(path.read_bytes())
-    at = offset = 0
-    for tensor in source.tensors.values():
-        label = tensor.name.encode()
-        at = data.index(struct.pack("<Q", len(label)) + label, at) + 8 + len(label)
-        fits = tensor.n_dims > 1 and tensor.ne[0] % BY_NAME[type_].blck_size == 0
-        kind = type_ if fits else tensor.type
-        at += 4 + 8 * tensor.n_dims
-        struct.pack_into("<IQ", data, at, BY_NAME[kind].id, offset)
-        offset += -(-n_bytes(kind, tensor.ne) // source.alignment) * source.alignment
-    return bytes(data), source.data_offset + offset
+    """As gguf(), with all matrices in another type."""
+    start, _ = gguf(name)
+    tensors = list(model(name).header.tensors.values())
+    first = tensors[0].name.encode()
+    head = start[:start.index(struct.pack("<Q", len(first)) + first)]
+    fits = [tensor.n_dims > 1 and tensor.ne[0] % BY_NAME[type_].blck_size == 0 for tensor in tensors]
+    return with_tensors(head, [TensorInfo(tensor.name, type_ if other else tensor.type, tensor.ne, tensor.n_dims)
+                               for tensor, other in zip(tensors, fits, strict=True)], model(name).header.alignment)
 
 
 def check_examples(page: Path, run: Callable[[list[str]], str]) -> int:

@@ -24,7 +24,8 @@ def test_made_pages_are_current() -> None:
 
 
 @pytest.mark.parametrize(("title", "name"), [
-    ("12 GiB", "gpt-oss-20b-mxfp4"), ("24 GiB", "llama-3.3-70b-q4_k_m"), ("24 + 8 GiB", "qwen3-30b-a3b-q4_k_m")])
+    ("12 GiB", "gpt-oss-20b-mxfp4"), pytest.param("24 GiB", "llama-3.3-70b-q4_k_m", marks=pytest.mark.slow),
+    pytest.param("24 + 8 GiB", "qwen3-30b-a3b-q4_k_m", marks=pytest.mark.slow)])
 def test_plans_are_current(monkeypatch: pytest.MonkeyPatch, title: str, name: str) -> None:
     """Some of them: all take a minute (docs/make.py plans --check)."""
     monkeypatch.syspath_prepend(str(ROOT / "docs"))

@@ -12,7 +12,7 @@ import json
 import re
 
 import pytest
-from support import FIXTURES, MiB, model
+from support import FIXTURES, WHOLE, MiB, model, sample
 
 import autolayers
 from autolayers import Device, estimate
@@ -40,6 +40,17 @@ LAUNCHES["MTL, b11549"] = ("MTL", None, rows("metal/b11549"))
 LAUNCHES["ROCm, b11549"] = ("ROCm", {"gfx_target_version": 110000}, rows("hip/b11549"))
 
 
+def some(name: str, whole: bool, n: int) -> tuple[str, dict | None, list[dict]]:
+    """(the backend, its limits, launches): all of them, or of every architecture and model one n-th."""
+    backend, limits, launches = LAUNCHES[name]
+    by_model: dict[str, list[dict]] = {}
+    for row in launches:
+        by_model.setdefault(row["model"], []).append(row)
+    start = list(LAUNCHES).index(name)
+    every = list(sample(by_model, 4).values())[start % n::n]
+    return backend, limits, launches if whole else [row for rows in every for row in rows]
+
+
 def launch(row: dict, backend: str, limits: dict | None) -> autolayers.Breakdown:
     devices = [Device(f"{backend}{i}", mib * MiB, mib * MiB, backend=backend, limits=limits)
                for i, mib in enumerate(row["gpus_mib"])]
@@ -62,9 +73,10 @@ def predicted(found: autolayers.Breakdown) -> dict[str, list[int]]:
     return {name: [getattr(use, part) for part in PARTS] for name, use in uses}
 
 
+@WHOLE
 @pytest.mark.parametrize("name", LAUNCHES)
-def test_every_launch_to_the_byte(name: str, figures: dict[str, tuple[int, int]]) -> None:
-    backend, limits, launches = LAUNCHES[name]
+def test_every_launch_to_the_byte(name: str, whole: bool, figures: dict[str, tuple[int, int]]) -> None:
+    backend, limits, launches = some(name, whole, 2)
     wrong = []
     for row in launches:
         if "error" in row:
@@ -82,11 +94,12 @@ def test_every_launch_to_the_byte(name: str, figures: dict[str, tuple[int, int]]
     assert not wrong, "\n".join(wrong)
 
 
+@WHOLE
 @pytest.mark.parametrize(
     "name", ["Vulkan, nvidia", "Vulkan, nvidia64", "Vulkan, radv", "Vulkan, intel1g", "ROCm", "SYCL", "SYCL, b11549",
              "SYCL, b11549, reference"])
-def test_what_is_not_known_of_a_device_gives_an_upper_bound(name: str) -> None:
-    backend, _, launches = LAUNCHES[name]
+def test_what_is_not_known_of_a_device_gives_an_upper_bound(name: str, whole: bool) -> None:
+    backend, _, launches = some(name, whole, 8)
     for row in launches:
         if "error" not in row:
             found = launch(row, backend, None)
@@ -96,10 +109,11 @@ def test_what_is_not_known_of_a_device_gives_an_upper_bound(name: str) -> None:
                 assert sum(got[device]) >= sum(sizes), (row["model"], row["gpus_mib"], row["args"], device)
 
 
+@WHOLE
 @pytest.mark.parametrize("name", ["Vulkan, nvidia", "Vulkan, radv", "MTL", "ROCm", "SYCL"])
-def test_no_backend_takes_more_on_a_device_than_one_that_nobody_knows(name: str) -> None:
-    backend, _, launches = LAUNCHES[name]
-    for row in launches[::2]:
+def test_no_backend_takes_more_on_a_device_than_one_that_nobody_knows(name: str, whole: bool) -> None:
+    backend, _, launches = some(name, whole, 8)
+    for row in launches:
         if "error" not in row:
             got = predicted(launch(row, "NEXT", None))
             for device, sizes in recorded(row).items():

@@ -10,13 +10,14 @@ from pathlib import Path
 import pytest
 from fake_ollama import FakeOllama
 from fake_web import Repository, Web, status
-from support import FIXTURES, HEADERS, ROOT, check_examples, requantised
+from support import FEW_CARDS, FIXTURES, HEADERS, ROOT, WHOLE, check_examples, requantised, write_gguf
 
 import autolayers
 from autolayers.cli import main
 from autolayers.flags.parse import parse
 
 TYPES = {"Q2_K": "q2_K", "IQ4_XS": "iq4_xs", "Q4_K_M": "q4_K", "Q6_K": "q6_K", "Q8_0": "q8_0", "F16": "f16"}
+LLAMA = "llama-3.1-8b-q4_k_m:8"
 DENSE = (FIXTURES / "tiny" / "dense.gguf").read_bytes()
 
 
@@ -57,22 +58,20 @@ def chosen(capfd: pytest.CaptureFixture[str]):
 def directory(place: Path, name: str) -> str:
     bodies, sizes = quants(name)
     for path, body in bodies.items():
-        with (place / path).open("wb") as file:
-            file.write(body)
-            file.truncate(sizes[path])
+        write_gguf(place / path, body, sizes[path])
     return str(place)
 
 
 @pytest.mark.parametrize(("name", "gpu", "verdicts", "take"), [
-    ("llama-3.1-8b-q4_k_m", "8GiB", "wholly wholly wholly wholly partly partly", "Q6_K"),
-    ("llama-3.1-8b-q4_k_m", "24GiB", "wholly wholly wholly wholly wholly wholly", "F16"),
-    ("deepseek-v2-lite-q4_k_m", "12GiB", "wholly wholly wholly experts experts experts", "Q4_K_M"),
-    ("llama-3.1-8b-q4_k_m", "1GiB", "partly partly partly in in no", "Q2_K"),
+    (LLAMA, "2900MiB", "wholly wholly wholly wholly partly partly", "Q6_K"),
+    (LLAMA, "8GiB", "wholly wholly wholly wholly wholly wholly", "F16"),
+    ("deepseek-v2-lite-q4_k_m:8", "4GiB", "wholly wholly wholly experts experts experts", "Q4_K_M"),
+    (LLAMA, "1GiB", "partly partly partly in in no", "Q2_K"),
 ])
 def test_each_file_is_planned_as_if_alone(name: str, gpu: str, verdicts: str, take: str, tmp_path: Path, hub,
                                           chosen) -> None:
     hub(*quants(name))
-    machine = ["--gpu", gpu, "--ram", "14GiB" if gpu == "1GiB" else "64GiB"]
+    machine = ["--gpu", gpu, "--ram", "4GiB" if gpu == "1GiB" else "64GiB"]
     code, out, _ = chosen("hf:me/my-GGUF", *machine, "--ctx", "6k", "--json")
     answer = json.loads(out)
     assert code == 0 and answer["schema"] == 1 and answer["n_ctx"] == 6144
@@ -94,24 +93,24 @@ def test_each_file_is_planned_as_if_alone(name: str, gpu: str, verdicts: str, ta
 
 def test_the_table_and_the_advice(hub, chosen, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "400")
-    hub(*quants("llama-3.1-8b-q4_k_m"))
-    code, out, err = chosen("-hf", "me/my-GGUF", "--gpu", "8GiB", "--ram", "64GiB", "--ctx", "6k")
+    hub(*quants(LLAMA))
+    code, out, err = chosen("-hf", "me/my-GGUF", "--gpu", "2900MiB", "--ram", "64GiB", "--ctx", "6k")
     lines = out.splitlines()
     assert code == 0 and err == ""
-    assert lines[0] == "hf:me/my-GGUF on CUDA0 8192.00 MiB, RAM 64.00 GiB, context 6144 or more"
+    assert lines[0] == "hf:me/my-GGUF on CUDA0 2900.00 MiB, RAM 64.00 GiB, context 6144 or more"
     assert [line[2:].split()[0] for line in lines[3:9]] == [*TYPES]
     assert [line[:2] for line in lines[3:9]] == ["  ", "  ", "  ", "> ", "  ", "  "]
-    assert lines[-2].startswith("take Q6_K (6.")
+    assert lines[-2].startswith("take Q6_K (2.")
     assert "the largest that is wholly on the GPU with 6144 tokens of context" in lines[-2]
-    assert "Next one up: Q8_0 (7." in lines[-2] and "t/s instead of" in lines[-2]
+    assert "Next one up: Q8_0 (2." in lines[-2] and "t/s instead of" in lines[-2]
     assert lines[-1] == "-hf me/my-GGUF:Q6_K"
-    assert chosen("hf:me/my-GGUF", "--gpu", "8GiB", "--ram", "64GiB", "--ctx", "6k", "--format", "hf") == (
+    assert chosen("hf:me/my-GGUF", "--gpu", "2900MiB", "--ram", "64GiB", "--ctx", "6k", "--format", "hf") == (
         0, "-hf me/my-GGUF:Q6_K\n", "")
 
 
 def test_words_name_the_very_file(hub, chosen) -> None:
     """A quant that two files have, or that llama-server would read as another, is said by the file's name."""
-    body, size = requantised("llama-3.1-8b-q4_k_m", "q4_K")
+    body, size = requantised(LLAMA, "q4_K")
     names = ["my-7b-Q4_K_M.gguf", "my-13b-Q4_K_M.gguf", "d/my-Q5_K_M.gguf", "mmproj-F16.gguf", "my-Q8_0.gguf"]
     hub(dict.fromkeys(names, body), dict.fromkeys(names, size))
     files = json.loads(chosen("hf:me/my-GGUF", "--gpu", "24GiB", "--ram", "64GiB", "--json")[1])["files"]
@@ -131,11 +130,11 @@ def test_what_is_wrong_is_one_line(hub, chosen, tmp_path: Path) -> None:
     assert chosen(str(tmp_path / "empty"), *machine)[::2] == (
         3, f"autolayers: {tmp_path}/empty: no GGUF model in this directory or below it\n")
     assert chosen(*machine)[0] == 2
-    assert chosen(str(HEADERS / "llama-3.3-70b-q4_k_m.gguf"), *machine)[0] == 5
+    assert chosen(directory(tmp_path, LLAMA), "--gpu", "1GiB", "--ram", "1GiB")[0] == 5
 
 
 def test_one_broken_file_does_not_hide_the_others(hub, chosen) -> None:
-    body, size = requantised("llama-3.1-8b-q4_k_m", "q4_K")
+    body, size = requantised(LLAMA, "q4_K")
     hub({"my-Q4_K_M.gguf": body, "my-Q8_0.gguf": b"version https://git-lfs"}, {"my-Q4_K_M.gguf": size})
     code, out, err = chosen("hf:me/my-GGUF", "--gpu", "8GiB", "--ram", "64GiB")
     assert code == 0 and "> Q4_K_M" in out and "Q8_0" not in out
@@ -144,10 +143,10 @@ def test_one_broken_file_does_not_hide_the_others(hub, chosen) -> None:
 
 
 def test_less_context_is_the_way_out_where_none_fits(chosen, tmp_path: Path) -> None:
-    code, out, _ = chosen(directory(tmp_path, "llama-3.1-8b-q4_k_m"), "--gpu", "4GiB", "--ram", "5GiB", "--ctx", "64k")
+    code, out, _ = chosen(directory(tmp_path, LLAMA), "--gpu", "1500MiB", "--ram", "1GiB", "--ctx", "64k")
     assert code == 5
     assert "none fits with 65536 tokens of context; with less context some do: -c " in out.replace("\n", " ")
-    assert chosen(str(tmp_path), "--gpu", "1GiB", "--ram", "2GiB", "--format", "hf")[:2] == (5, "")
+    assert chosen(str(tmp_path), "--gpu", "500MiB", "--ram", "1GiB", "--format", "hf")[:2] == (5, "")
 
 
 @pytest.mark.parametrize(("n_ctx", "take", "warned"), [("8k", "gemma-2-9b-q4_k_m", False),
@@ -169,8 +168,8 @@ def test_without_the_network_what_is_here(hub, chosen, tmp_path: Path, monkeypat
     (place / "refs").mkdir(parents=True)
     (place / "refs/main").write_text(commit)
     (place / "snapshots" / commit).mkdir(parents=True)
-    directory(place / "snapshots" / commit, "llama-3.1-8b-q4_k_m")
-    words = ["hf:me/my-GGUF", "--gpu", "8GiB", "--ram", "64GiB", "--format", "hf"]
+    directory(place / "snapshots" / commit, LLAMA)
+    words = ["hf:me/my-GGUF", "--gpu", "2900MiB", "--ram", "64GiB", "--format", "hf"]
     code, out, err = chosen(*words)
     assert (code, out) == (0, "-hf me/my-GGUF:Q6_K\n")
     assert "refused" in err and err.endswith("these are the files that are on this machine\n")
@@ -182,13 +181,10 @@ def test_ollamas_store(chosen, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     (tmp_path / "blobs").mkdir()
     for number, type_ in enumerate(("q4_K", "q8_0")):
         digest = f"{number:064x}"
-        body, size = requantised("llama-3.1-8b-q4_k_m", type_)
-        with (tmp_path / f"blobs/sha256-{digest}").open("wb") as file:
-            file.write(body)
-            file.truncate(size)
+        write_gguf(tmp_path / f"blobs/sha256-{digest}", *requantised(LLAMA, type_))
         layer = {"mediaType": "application/vnd.ollama.image.model", "digest": f"sha256:{digest}"}
         (manifests / type_).write_text(json.dumps({"layers": [layer]}))
-    machine = ["--gpu", "8GiB", "--ram", "64GiB"]
+    machine = ["--gpu", "2500MiB", "--ram", "64GiB"]
     with FakeOllama() as server:
         for name, value in {"OLLAMA_MODELS": str(tmp_path), **server.environ}.items():
             monkeypatch.setenv(name, value)
@@ -206,7 +202,15 @@ def test_ollamas_store(chosen, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 QWEN = str(HEADERS / "qwen3-30b-a3b-q4_k_m.gguf")
 
 
-def test_cards_for_a_model(chosen) -> None:
+@pytest.fixture
+def few_cards(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("autolayers.planner.compare.cards.CARDS", FEW_CARDS)
+
+
+@WHOLE
+def test_cards_for_a_model(chosen, whole: bool, request: pytest.FixtureRequest) -> None:
+    if not whole:
+        request.getfixturevalue("few_cards")
     code, out, err = chosen(QWEN, "--ctx", "32k", "--for", "cards")
     lines = out.splitlines()
     assert (code, err) == (0, "")
@@ -228,9 +232,9 @@ def test_cards_for_a_model(chosen) -> None:
     ([QWEN, "--for", "cards", "--gpu", "24GiB"], 2, "leave --gpu"),
     ([QWEN, "--for", "cards", "--format", "hf"], 2, "--for cards names cards"),
     ([str(FIXTURES / "tiny"), "--for", "cards"], 2, "--for cards is for one model, and there are"),
-    ([QWEN, "--for", "cards", "--speed", "9999"], 5, ""),
+    ([str(HEADERS / "llama-3.2-1b-q8_0.gguf"), "--for", "cards", "--speed", "99999"], 5, ""),
 ])
-def test_what_for_cards_refuses(words: list[str], code: int, said: str, chosen) -> None:
+def test_what_for_cards_refuses(words: list[str], code: int, said: str, chosen, few_cards: None) -> None:
     found, _, err = chosen(*words)
     assert found == code and said in err and err.count("\n") <= 1
 
@@ -255,6 +259,7 @@ def test_the_table_is_laid_out_for_the_width(width: int, chosen, tmp_path: Path,
 
 # --- docs/choose.md
 
+@pytest.mark.slow
 def test_the_documented_examples(hub, chosen, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(ROOT)
     monkeypatch.setenv("COLUMNS", "100")

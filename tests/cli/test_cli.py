@@ -1,4 +1,4 @@
-"""The command line as users meet it: a process, its two streams and its exit code."""
+"""The command line as users meet it: its words, its two streams and its exit code; each command as a process once."""
 
 from __future__ import annotations
 
@@ -12,26 +12,46 @@ import shlex
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from support import HEADERS, ROOT
+from support import HEADERS, ROOT, gguf, requantised, says, write_gguf
 
 DENSE, MOE = str(HEADERS / "llama-3.2-1b-q8_0.gguf"), str(HEADERS / "gpt-oss-20b-mxfp4.gguf")
 
 
-def run(*words: str, env: dict[str, str] | None = None, **more: object) -> subprocess.CompletedProcess[str]:
-    environ = {k: v for k, v in os.environ.items() if not k.startswith("LLAMA_ARG_")}
-    environ |= {"HOME": "/nonexistent", "XDG_CONFIG_HOME": "/nonexistent"} | (env or {})
-    return subprocess.run(
-        [sys.executable, "-m", "autolayers", *words],
-        cwd=ROOT,
-        env=environ,
-        capture_output=True,
-        text=True,
-        timeout=120,
-        **more,
-    )  # type: ignore[call-overload, no-any-return]
+def environ(**more: str) -> dict[str, str]:
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("LLAMA_ARG_")}
+    return {**kept, "HOME": "/nonexistent", "XDG_CONFIG_HOME": "/nonexistent", **more}
+
+
+def run(*words: str, env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
+    return says(*words, environ=environ(**(env or {})))
+
+
+@pytest.mark.parametrize("words", [
+    [DENSE, "--gpu", "24GiB"], [DENSE, "--gpu", "1GiB", "-ngl", "99"],
+    ["plan", DENSE, DENSE, "--gpu", "24GiB", "--json"], ["nowhere.gguf"],
+    [], ["--help"], ["--version"], ["inspect", DENSE], ["devices", "--gpu", "list"],
+    ["sweep", DENSE, "--gpus", "24GiB", "--types", "f16", "--contexts", "4096"],
+    ["choose", DENSE, "--gpu", "24GiB", "--ram", "64GiB"], ["cluster", "docs/cluster.json", DENSE],
+    ["rules", "--params", "8B"], ["check", "--llama-server", "nowhere"], ["tune", "nowhere"],
+    ["run", "--dry-run", "--gpu", "24GiB", "llama-server", "-m", DENSE], ["ollama", "plan", DENSE, "--gpu", "24GiB"],
+    ["completion", "bash"], ["web", "--port", "x"]], ids=lambda words: " ".join(words[:1]) or "nothing")
+def test_a_process_says_the_same(words: list[str]) -> None:
+    done = subprocess.run([sys.executable, "-m", "autolayers", *words], cwd=ROOT, env=environ(), capture_output=True,
+                          text=True, timeout=120)
+    here = run(*words)
+    assert (done.returncode, done.stdout, done.stderr) == (here.returncode, here.stdout, here.stderr)
+    assert done.stdout + done.stderr
+
+
+@pytest.fixture(scope="module")
+def eight(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], str]:
+    """The file of a model's first eight layers."""
+    place = tmp_path_factory.mktemp("models")
+    return lambda name: str(write_gguf(place / f"{name}.gguf", *gguf(f"{name}:8")))
 
 
 def on_a_terminal(*words: str, env: dict[str, str] | None = None) -> str:
@@ -95,11 +115,12 @@ class TestOutput:
         assert found == autolayers.plan(model, ["-c", "8192", "--gpu", "24GiB"], explain=True).to_dict()
 
     @pytest.mark.parametrize(("words", "ram", "fits"), [
-        (["m2-16g"], 16, False), (["M2 24GB"], 24, True), (["m2-16g", "--ram", "32GiB"], 32, True),
-        (["m2-max-32g", "--ram", "16GiB"], 16, False)])
-    def test_memory_that_the_gpu_shares_is_counted_once(self, words: list[str], ram: int, fits: bool) -> None:
-        model = str(HEADERS / "qwen3-30b-a3b-q4_k_m.gguf")
-        found = run(model, "--json", "--gpu", *words)
+        (["m2-8g"], 8, False), (["M2 16GB"], 16, True), (["m2-8g", "--ram", "16GiB"], 16, True),
+        (["m2-16g", "--ram", "8GiB"], 8, False)])
+    def test_memory_that_the_gpu_shares_is_counted_once(self, words: list[str], ram: int, fits: bool,
+                                                        tmp_path: Path) -> None:
+        model = write_gguf(tmp_path / "m.gguf", *requantised("llama-3.1-8b-q4_k_m:16", "f16"))       # 8.7 GiB
+        found = run(str(model), "--json", "--gpu", *words)
         plan = json.loads(found.stdout)
         host, gpu = plan["host"], plan["devices"][0]
         assert host["shared"] == gpu["used"] > 0 and host["free"] == ram << 30
@@ -149,11 +170,11 @@ class TestOutput:
         ("llama-3.3-70b-q4_k_m", [], 4000, "-ngl"), ("qwen3-30b-a3b-q4_k_m", [], 6000, "-ot"),
         ("qwen3-30b-a3b-q4_k_m", ["-cmoe", "-fa", "on"], 6000, "-fa"),
         ("qwen3-30b-a3b-q4_k_m", ["-cmoe", "-fa", "on"], 9300, "-cmoe")])
-    def test_an_older_build_gets_flags_that_it_knows(self, name: str, words: list[str], build: int, flag: str) -> None:
+    def test_an_older_build_gets_flags_that_it_knows(self, name: str, words: list[str], build: int, flag: str,
+                                                     eight: Callable[[str], str]) -> None:
         from autolayers.builds import Build
 
-        model = str(HEADERS / f"{name}.gguf")
-        machine = ["--gpu", "12GiB", "--llama-build", str(build)]
+        model, machine = eight(name), ["--gpu", "3000MiB", "--llama-build", str(build)]
         plan = json.loads(run(model, *machine, *words, "--json").stdout)
         flags = plan["flags"]
         assert plan["fits"] and flag in flags
@@ -280,14 +301,16 @@ class TestCommands:
         assert "counts in powers of ten" in swept.stderr
 
     @pytest.mark.parametrize("columns", [60, 80, 120])
-    def test_the_rows_of_a_sweep_fit_the_terminal_and_can_be_pasted(self, columns: int) -> None:
-        words = ("sweep", MOE, "--contexts", "8k,32k", "--types", "f16", "--gpus", "6GiB 24GiB")
+    def test_the_rows_of_a_sweep_fit_the_terminal_and_can_be_pasted(self, columns: int,
+                                                                    eight: Callable[[str], str]) -> None:
+        model = eight("gpt-oss-20b-mxfp4")
+        words = ("sweep", model, "--contexts", "8k,32k", "--types", "f16", "--gpus", "2500MiB 24GiB")
         env = {"COLUMNS": str(columns), "NO_COLOR": "1"}
         text = run(*words, env=env).stdout
         flags = [line[line.index("-ngl"):] for line in text.splitlines() if "-ngl" in line]
         assert len(flags) == 4 and any("'" in words for words in flags)
         for said in flags:
-            again = run(MOE, "--gpu", "24GiB", *shlex.split(said))
+            again = run(model, "--gpu", "24GiB", *shlex.split(said))
             assert again.returncode == 0, again.stderr
         assert all(len(line) <= columns for line in text.splitlines() if "-ngl" not in line)
         plot = run(*words, "--plot", env=env).stdout
@@ -295,11 +318,12 @@ class TestCommands:
         assert ends[0] == ends[1] < ends[2] == ends[3]            # one scale for both machines
         assert all(len(line) <= columns for line in plot.splitlines()) and " t/s" in plot and "GiB" in plot
 
-    def test_a_sweep_as_csv(self) -> None:
-        text = run("sweep", MOE, "--contexts", "4096", "--types", "f16,q8_0", "--gpus", "6GiB", "--csv").stdout
+    def test_a_sweep_as_csv(self, eight: Callable[[str], str]) -> None:
+        model = eight("gpt-oss-20b-mxfp4")
+        text = run("sweep", model, "--contexts", "4096", "--types", "f16,q8_0", "--gpus", "2500MiB", "--csv").stdout
         rows = list(csv.DictReader(io.StringIO(text)))
         assert [row["cache_type"] for row in rows] == ["f16", "q8_0"]
-        plan = json.loads(run(MOE, "-c", "4096", "--gpu", "6GiB", "--json").stdout)
+        plan = json.loads(run(model, "-c", "4096", "--gpu", "2500MiB", "--json").stdout)
         assert int(rows[0]["device_bytes"]) == plan["devices"][0]["used"]
         assert float(rows[0]["tokens_per_second"]) == plan["speed"]["generation_tokens_per_second"]
         assert shlex.split(rows[0]["flags"]) == plan["flags"]
@@ -330,8 +354,8 @@ class TestSeveralModels:
         used = sum(d["used"] + d["margin"] for m in found["models"] for d in m["devices"])
         assert found["left"]["CUDA0"] == 24 * 2**30 - used >= 0
 
-    def test_what_does_not_shares_what_there_is(self) -> None:
-        found = run("plan", DENSE, MOE, "--gpu", "8GiB")
+    def test_what_does_not_shares_what_there_is(self, eight: Callable[[str], str]) -> None:
+        found = run("plan", DENSE, eight("gpt-oss-20b-mxfp4"), "--gpu", "5GiB")
         assert found.returncode == 0
         lines = found.stdout.splitlines()
         assert len(lines) == 2 and lines[0].startswith(f"-m {DENSE} -ngl") and "-ncmoe" in lines[1]

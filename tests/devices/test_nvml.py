@@ -277,7 +277,9 @@ def command(library, tmp_path):
             "XDG_STATE_HOME": str(tmp_path / "state"),
             **environment,
         }
-        code = "import sys; from autolayers.cli.devices import main; sys.exit(main(sys.argv[1:]))"
+        code = ("import sys; from autolayers.cli.devices import main; from autolayers.devices import measure as m; "
+                "m._SECONDS, m._MAX_RAM, m._BUS, m._FILE = 0.05, 1 << 26, 1 << 24, 1 << 24; "
+                "sys.exit(main(sys.argv[1:]))")
         return subprocess.run([sys.executable, "-c", code, *words], env=env, capture_output=True, text=True, timeout=60)
 
     return run

@@ -5,6 +5,7 @@ The fake llama-server prints the sizes that it is given for each file; test_with
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import pathlib
@@ -14,12 +15,13 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from support import ROOT, MiB
+from support import ROOT, MiB, says
 
 import autolayers
-from autolayers.bundled import architectures, mtp, read
+from autolayers import bundled
+from autolayers.bundled import read
 from autolayers.flags.parse import parse
-from autolayers.launch import checked_builds
+from autolayers.launch import build_check, checked_builds
 from autolayers.launch.build_check import companions
 
 SERVER = """\
@@ -63,7 +65,6 @@ signal.pause()
 """
 NAMES = ("gemma3-dense", "qwen3-dense", "llama-moe")
 BOTH, SEES = "llama-moe with a draft and an adapter", "gemma3-dense with a projector"
-DRAFTS = [f"{name} that drafts" for name in mtp()]
 WORDS = "-ngl 99 -c 1024 -np 1 -lm none"
 
 
@@ -89,12 +90,18 @@ def program(tmp_path: pathlib.Path) -> pathlib.Path:
 
 
 @pytest.fixture
-def run(program: pathlib.Path) -> Callable[..., subprocess.CompletedProcess[str]]:
-    environ = {**os.environ, "XDG_STATE_HOME": str(program.parent / "state"), "HOME": str(program.parent)}
+def environ(program: pathlib.Path) -> dict[str, str]:
+    return {**os.environ, "XDG_STATE_HOME": str(program.parent / "state"), "HOME": str(program.parent)}
 
-    def run(*words: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run([sys.executable, "-m", "autolayers", *words], env=environ, capture_output=True, text=True)
-    return run
+
+@pytest.fixture(params=[False, pytest.param(True, marks=pytest.mark.slow)], ids=["few", "every architecture"])
+def run(environ: dict[str, str], request: pytest.FixtureRequest,
+        monkeypatch: pytest.MonkeyPatch) -> Callable[..., subprocess.CompletedProcess[str]]:
+    if not request.param:
+        few = {"architectures": (*NAMES, "afmoe-moe"), "mtp": ("mtp/qwen35", "mtp/step35")}
+        for name, module in itertools.product(few, (bundled, build_check)):
+            monkeypatch.setattr(module, name, lambda found=few[name]: found)
+    return lambda *words: says(*words, environ=environ)
 
 
 def change(program: pathlib.Path, name: str, value: object) -> None:
@@ -110,7 +117,8 @@ def states(answer: subprocess.CompletedProcess[str]) -> dict[str, str]:
 def test_equal_different_failed_and_unknown(run: Callable[..., Any], program: pathlib.Path) -> None:
     done = run("check", "--quick", "--json", "--llama-server", str(program))
     assert done.returncode == 0, done.stderr
-    assert set(states(done)) == {*architectures(), BOTH, SEES, *DRAFTS}
+    drafting = (f"{name} that drafts" for name in bundled.mtp())
+    assert set(states(done)) == {*bundled.architectures(), BOTH, SEES, *drafting}
     known = {*NAMES, BOTH, SEES, "mtp/qwen35 that drafts"}
     assert {name for name, state in states(done).items() if state == "equal"} == known
     assert {state for name, state in states(done).items() if name not in known} == {"unknown"}
@@ -160,8 +168,9 @@ def test_plans_for_that_program_say_so(run: Callable[..., Any], program: pathlib
     (["--llama-server", sys.executable], "its --help is not llama-server's", 1),
     (["model.gguf"], "check takes flags alone", 2),
 ])
-def test_what_cannot_be_checked(run: Callable[..., Any], words: list[str], error: str, code: int) -> None:
-    done = run("check", *words)
+def test_what_cannot_be_checked(environ: dict[str, str], words: list[str], error: str, code: int) -> None:
+    done = subprocess.run([sys.executable, "-m", "autolayers", "check", *words], env=environ, capture_output=True,
+                          text=True)
     assert done.returncode == code and error in done.stderr and done.stderr.count("\n") == 1 and not done.stdout
 
 
@@ -179,9 +188,10 @@ def test_a_damaged_record_is_none(tmp_path: pathlib.Path) -> None:
 
 
 @pytest.mark.llamacpp
-def test_with_the_real_llama_server(binaries: pathlib.Path, run: Callable[..., Any]) -> None:
-    done = run("check", "--llama-server", str(binaries / "llama-server"))
+def test_with_the_real_llama_server(binaries: pathlib.Path, environ: dict[str, str]) -> None:
+    done = says("check", "--llama-server", str(binaries / "llama-server"), environ=environ)
     assert done.returncode == 0, done.stdout
-    count = len(architectures()) + len(companions())
+    count = len(bundled.architectures()) + len(companions())
     assert f"{count} of {count} models equal" in done.stdout and "draft compute: 1 of 1 equal" in done.stdout
-    assert f"MTP compute: {len(mtp())} of {len(mtp())} equal" in done.stdout and "mmproj weights: 1 of 1" in done.stdout
+    assert f"MTP compute: {len(bundled.mtp())} of {len(bundled.mtp())} equal" in done.stdout
+    assert "mmproj weights: 1 of 1" in done.stdout

@@ -43,14 +43,14 @@ MODEL = "/data/my models/a $b%c \"q\".gguf"
 FLAGS = ("-ngl", "33", "-c", "8192", "-fa", "on")
 
 
-def planned_for(kind: str, path: str, words: Sequence[str], name: str = "llama-3.1-8b-q4_k_m") -> Plan:
+def planned_for(kind: str, path: str, words: Sequence[str], name: str = "llama-3.1-8b-q4_k_m:8") -> Plan:
     """A real plan of a fixture that is called `path`, for what starts it."""
     found = Model(model(name).header, path)
     return formats.plan_for(kind, parse([*FLAGS, *words]), lambda arguments: autolayers.plan(
         found, arguments, devices=gpus(24576)))[0]
 
 
-def written(kind: str, words: Sequence[str] = (), path: str = MODEL, name: str = "llama-3.1-8b-q4_k_m",
+def written(kind: str, words: Sequence[str] = (), path: str = MODEL, name: str = "llama-3.1-8b-q4_k_m:8",
             warn: Callable[[str], None] = lambda _: None) -> str:
     """The format's text for a command with these words."""
     plan = planned_for(kind, path, words, name)
@@ -207,9 +207,12 @@ def test_koboldcpp_gets_every_default_that_differs() -> None:
     assert shlex.split(written("koboldcpp", ("--api-key", "hush")))[-2:] == ["--password", "${LLAMA_API_KEY:?}"]
 
 
-@pytest.mark.parametrize("name", ["llama-3.3-70b-q4_k_m", "qwen3-30b-a3b-q4_k_m"])
-def test_llama_cpp_python_gets_whole_layers(name: str, capsys: pytest.CaptureFixture[str]) -> None:
-    machine = ["--gpu", "12GiB", "--ram", "64GiB"]
+@pytest.mark.parametrize(("name", "gpu"), [
+    ("llama-3.1-8b-q4_k_m", "4GiB"), ("gpt-oss-20b-mxfp4", "8GiB"),
+    pytest.param("llama-3.3-70b-q4_k_m", "12GiB", marks=pytest.mark.slow),
+    pytest.param("qwen3-30b-a3b-q4_k_m", "12GiB", marks=pytest.mark.slow)])
+def test_llama_cpp_python_gets_whole_layers(name: str, gpu: str, capsys: pytest.CaptureFixture[str]) -> None:
+    machine = ["--gpu", gpu, "--ram", "64GiB"]
     assert main([str(HEADERS / f"{name}.gguf"), *machine, "--format", "llama-cpp-python"]) == 0
     layers = autolayers.plan(model(name), [*machine, "--strategy", "layers", "-np", "1"]).n_gpu_layers
     assert f"    n_gpu_layers={layers},\n" in capsys.readouterr().out
@@ -254,7 +257,9 @@ def test_a_model_of_the_hub(kind: str) -> None:
 
 @pytest.mark.parametrize("kind", FORMATS)
 def test_a_plan_that_does_not_fit_says_so(kind: str, capfd: pytest.CaptureFixture[str]) -> None:
-    assert main(["run", "--gpu", "2GiB", "--format", kind, "llama-server", "-m", LLAMA, "-ngl", "99"]) == 5
+    tiny = str(HEADERS / "llama-moe.gguf")
+    words = ["--gpu", "200MiB", "--format", kind, "llama-server", "-m", tiny, "-ngl", "99", "-c", "4096"]
+    assert main(["run", *words]) == 5
     said = capfd.readouterr()
     assert "does not fit" in said.err
     assert ("# by the plan this does not fit" in said.out) == (kind not in ("docker", "koboldcpp"))

@@ -21,13 +21,11 @@ from autolayers.launch.command import WrappedCommand
 from autolayers.memory.breakdown import Breakdown
 from autolayers.records import replace
 
-CASES, PARTS = 300, 10
 
-
-@pytest.mark.parametrize("part", range(PARTS))
-def test_a_launch_read_back_is_the_one_planned(part: int) -> None:
+@pytest.mark.parametrize("first", [0, 10, 20, *(pytest.param(n, marks=pytest.mark.slow) for n in range(30, 320, 10))])
+def test_a_launch_read_back_is_the_one_planned(first: int) -> None:
     read = dict.fromkeys(FORMATS, 0)
-    for seed in range(part, CASES, PARTS):
+    for seed in range(first, first + 10):
         for kind in FORMATS:
             found = written(kind, seed)
             if found is not None:
@@ -35,7 +33,7 @@ def test_a_launch_read_back_is_the_one_planned(part: int) -> None:
                 check(kind, seed, *found)
     # what is refused is seldom
     for kind, count in read.items():
-        assert count > CASES / PARTS * (0.8 if kind in READERS else 0.4), kind
+        assert count > (6 if kind in READERS else 2), kind
 
 
 def check(kind: str, seed: int, plan: autolayers.Plan, text: str, said: list[str], command: WrappedCommand) -> None:

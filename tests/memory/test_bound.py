@@ -5,9 +5,10 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from itertools import chain
 
 import pytest
-from support import FIXTURES, model
+from support import FIXTURES, WHOLE, model, sample
 
 import autolayers
 from autolayers import estimate
@@ -27,13 +28,15 @@ def gpus(mib: list[int]) -> list[Device]:
     return [Device.hypothetical(f"{size}MiB", f"CUDA{i}") for i, size in enumerate(mib)]
 
 
+@WHOLE
 @pytest.mark.parametrize("kind", ["cases_models", "cases_archs", "b11311/cases_models", "b11311/cases_archs"])
-def test_it_is_never_below_the_truth(kind: str) -> None:
-    low, over = [], []
+def test_it_is_never_below_the_truth(kind: str, whole: bool) -> None:
+    low, over, models = [], [], {}
     for line in (FIXTURES / "truth" / f"{kind}.jsonl").read_text().splitlines():
         case = json.loads(line)
-        if "error" in case:
-            continue
+        if "error" not in case:
+            models.setdefault(case["model"], []).append(case)
+    for case in chain(*(models if whole else sample(models, 12)).values()):
         m, params, devices = model(case["model"]), parse(case["args"].split()).params, gpus(case["gpus_mib"])
         context = resolve(m, params, rules(case.get("build")))
         placement = place_weights(m, params, devices, context.load_mtp)
@@ -46,7 +49,7 @@ def test_it_is_never_below_the_truth(kind: str) -> None:
                 over.append(size / truth)
     assert not low, "\n".join(low)
     over.sort()
-    assert over[len(over) // 2] < 8     # a bound of no use would pass the first assertion too
+    assert over[len(over) // 2] < (8 if whole else 16)      # a bound of no use would pass the first assertion too
 
 
 def test_an_unknown_graph_is_bounded_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -298,10 +298,9 @@ def test_ollama_s_own_choice_has_ollama_s_own_margins(llama, size, words, fit_ta
 
 
 @pytest.mark.parametrize(("name", "sizes", "n_ctx", "by_free", "own"), [
-    ("gemma-2-9b-q4_k_m", (5, 2), None, 20, 29), ("gemma-2-9b-q4_k_m", (4, 2), None, 17, 22),
-    ("llama-3.1-8b-q4_k_m", (4, 2), None, 23, 25), ("llama-3.1-8b-q4_k_m", (6, 2), 32768, 19, 21),
-    ("qwen3-8b-q4_k_m", (4, 2), 16384, 17, 19),
-])
+    ("llama-3.1-8b-q4_k_m", (4, 2), None, 23, 25), *(pytest.param(*case, marks=pytest.mark.slow) for case in (
+        ("gemma-2-9b-q4_k_m", (5, 2), None, 20, 29), ("gemma-2-9b-q4_k_m", (4, 2), None, 17, 22),
+        ("llama-3.1-8b-q4_k_m", (6, 2), 32768, 19, 21), ("qwen3-8b-q4_k_m", (4, 2), 16384, 17, 19)))])
 def test_unlike_gpus_are_left_to_ollama_where_it_places_more(name, sizes, n_ctx, by_free, own):
     """What a real Ollama server placed on these GPUs without num_gpu, and what a split by free memory fits."""
     devices = [gpu(size, f"CUDA{i}") for i, size in enumerate(sizes)]

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import HealthCheck, Phase, given, note, settings
+from hypothesis import note
 from hypothesis import strategies as st
-from support import model
+from support import few_and_many, gpus, model
 
 import autolayers
 from autolayers import Device, LaunchRefused
@@ -14,7 +14,8 @@ from autolayers.planner.advice import Remedy
 from autolayers.records import replace
 
 GiB, MiB = 1 << 30, 1 << 20
-NAMES = ("llama-3.2-1b-q8_0", "olmoe-moe", "granite-moe", "gemma-3-4b-q8_0", "qwen2-dense")
+SMALL = ("olmoe-moe", "granite-moe", "qwen2-dense", "gemma3-dense", "llama-dense")      # of two layers
+LARGER = ("llama-3.2-1b-q8_0", "gemma-3-4b-q8_0")
 WORDS = ("", "-ngl 99", "-c 65536", "-ngl 99 -c 65536", "-c 16384 -np 4 -no-kvu", "-cram 4096 -c 4096",
          "-nkvo -c 32768", "--ctx 65536", "--strategy layers", "-ngl 5 -ts 1,1", "-fa off -c 32768")
 
@@ -34,10 +35,10 @@ def followed(remedy: Remedy, target: autolayers.Model, words: list[str], devices
     return autolayers.plan(target, [*words, *remedy.flags], devices=devices, host=host)
 
 
-@given(st.sampled_from(NAMES), st.sampled_from(WORDS), st.lists(st.floats(0.01, 1), min_size=0, max_size=2),
-       st.one_of(st.none(), st.floats(0.05, 1)))
-@settings(deadline=None, derandomize=True, suppress_health_check=list(HealthCheck), max_examples=25,
-          phases=[Phase.explicit, Phase.generate])
+MACHINES = (st.sampled_from(WORDS), st.lists(st.floats(0.01, 1), min_size=0, max_size=2),
+            st.one_of(st.none(), st.floats(0.05, 1)))
+
+
 def test_advice_that_is_followed_fits(name: str, text: str, cards: list[float], ram: float | None) -> None:
     target, words = model(name), text.split()
     if "-ts" in words and len(cards) != 2:
@@ -60,15 +61,21 @@ def test_advice_that_is_followed_fits(name: str, text: str, cards: list[float], 
         assert after.fits
 
 
+_, test_advice_on_larger_models = few_and_many(
+    1, 25, test_advice_that_is_followed_fits, st.sampled_from(LARGER), *MACHINES)
+test_advice_that_is_followed_fits, test_more_advice = few_and_many(
+    6, 100, test_advice_that_is_followed_fits, st.sampled_from(SMALL), *MACHINES)
+
+
 @pytest.mark.parametrize(("name", "words", "gib", "ram", "kinds"), [
-    ("llama-3.1-8b-q4_k_m", "-ngl 99 -c 131072", 8, None, {"flags", "vram"}),
-    ("llama-3.3-70b-q4_k_m", "", 12, 16, {"ram", "vram", "file"}),
-    ("llama-3.1-8b-q4_k_m", "-c 131072", 8, 3, {"flags", "ram", "vram"}),
-    ("gemma-3-4b-q8_0", "-cram 4000", 24, 2, {"flags", "ram"}),
+    ("llama-3.1-8b-q4_k_m:8", "-ngl 99 -c 131072", 3, None, {"flags", "vram"}),
+    ("llama-3.3-70b-q4_k_m:8", "", 1.5, 2, {"ram", "vram", "file"}),
+    ("llama-3.1-8b-q4_k_m:8", "-c 131072", 3, 1.5, {"flags", "ram", "vram"}),
+    ("llama-3.2-1b-q8_0:4", "-c 8192 -cram 4000", 24, 2, {"flags", "ram"}),
 ])
-def test_each_kind_is_given_where_it_helps(name: str, words: str, gib: int, ram: int | None, kinds: set[str]) -> None:
-    host = None if ram is None else Host(ram * GiB, ram * GiB, "given")
-    found = autolayers.plan(model(name), words.split(), devices=[Device("CUDA0", gib * GiB, gib * GiB)], host=host,
-                            advise=True)
+def test_each_kind_is_given_where_it_helps(name: str, words: str, gib: float, ram: float | None,
+                                               kinds: set[str]) -> None:
+    host = None if ram is None else Host(round(ram * GiB), round(ram * GiB), "given")
+    found = autolayers.plan(model(name), words.split(), devices=gpus(gib * 1024), host=host, advise=True)
     assert not found.fits and {remedy.kind for remedy in found.remedies} == kinds
     assert found.to_dict()["remedies"] == [remedy.to_dict() for remedy in found.remedies]

@@ -10,6 +10,7 @@ import gc
 import itertools
 import random
 import sys
+import weakref
 from dataclasses import replace
 
 import pytest
@@ -46,19 +47,21 @@ def test_a_model_that_lacks_a_tensor_is_named(ask: object) -> None:
         assert found.refused == ((1, reason),)
 
 
-@pytest.mark.parametrize("ram", ["64GiB", "16GiB"])      # some in RAM, and too little of all memory
-def test_of_many_models_only_their_plans_are_kept(ram: str) -> None:
+# some in RAM, and too little of all memory
+@pytest.mark.parametrize("ram", [pytest.param("64GiB", marks=pytest.mark.slow), "16GiB"])
+def test_of_many_models_only_their_plans_are_kept(ram: str, monkeypatch: pytest.MonkeyPatch) -> None:
     read: list[str] = []
     alive: list[int] = []
+    evaluators: list[weakref.ref[Evaluator]] = []
+    begin = Evaluator.__init__
 
-    def evaluators() -> int:
-        return sum(isinstance(thing, Evaluator) for thing in gc.get_objects())
-
-    others = evaluators()                            # of tests before this one
+    def counted(self: Evaluator, *args: object, **more: object) -> None:
+        evaluators.append(weakref.ref(self))
+        begin(self, *args, **more)  # type: ignore[arg-type]
 
     def reader(name: str) -> autolayers.Model:
         read.append(name)
-        alive.append(evaluators() - others)
+        alive.append(sum(known() is not None for known in evaluators))
         return autolayers.read_model(PATH)
 
     def planned(n: int) -> tuple[Together, int]:
@@ -68,10 +71,11 @@ def test_of_many_models_only_their_plans_are_kept(ram: str) -> None:
         gc.collect()
         return found, (sys.getallocatedblocks() - before) // n
 
+    monkeypatch.setattr(Evaluator, "__init__", counted)
     planned(2)
     assert len(read) == 2
     found, blocks = planned(KEPT + KEPT // 2)
-    assert max(alive) <= KEPT
+    assert len(evaluators) > KEPT >= max(alive)
     one = autolayers.read_model(PATH)
     assert blocks < 2 * len(one.tensors)             # a model is ten objects for each tensor
     plan = found.plans[-1]
@@ -175,17 +179,19 @@ class Case:
         return self.price(plans)
 
 
-@pytest.mark.parametrize("seed", [*range(4), *(pytest.param(n, marks=pytest.mark.slow) for n in range(4, 20))])
-def test_no_other_choice_is_better(seed: int) -> None:
-    for number in range(10):
-        case = Case(100 * seed + number)
+@pytest.mark.parametrize("numbers", [(8, 10), *(
+    pytest.param(tuple(range(n, n + 10)), marks=pytest.mark.slow) for n in range(0, 2000, 100))], ids=str)
+def test_no_other_choice_is_better(numbers: tuple[int, ...]) -> None:
+    for number in numbers:
+        case = Case(number)
         found, least = case.planned(), case.least()
         assert found.fits or least is None
         if least is not None:
-            assert case.price(list(found.plans)) <= least * (1 + 1e-9), (seed, number)
+            assert case.price(list(found.plans)) <= least * (1 + 1e-9), number
 
 
-@pytest.mark.parametrize("seed", [*range(8), *(pytest.param(n, marks=pytest.mark.slow) for n in range(8, 60))])
+@pytest.mark.parametrize("seed", [
+    pytest.param(n, marks=() if n in (0, 8, 11) else pytest.mark.slow) for n in range(60)])
 def test_what_holds_for_every_plan_of_several(seed: int) -> None:
     """No device and no RAM is given twice, nothing is worse than one after another, the flags say all of it."""
     case = Case(10_000 + seed)
@@ -205,9 +211,13 @@ def test_what_holds_for_every_plan_of_several(seed: int) -> None:
 # --- what users see
 
 @pytest.mark.parametrize(("gpu", "names", "homes"), [
-    ("24GiB,12GiB", ("llama-3.1-8b-q4_k_m", "gemma-3-4b-q8_0", "gpt-oss-20b-mxfp4"), 1),        # each on one device
-    ("2x24GiB", ("llama-3.3-70b-q4_k_m", "gemma-3-4b-q8_0"), 2),        # the large one is cut, the small one is not
-    ("3x12GiB", ("llama-3.1-8b-q4_k_m", "gemma-3-4b-q8_0", "gpt-oss-20b-mxfp4"), 1)])
+    ("7GiB,4GiB", ("llama-3.1-8b-q4_k_m:8", "gemma-3-4b-q8_0:8", "gpt-oss-20b-mxfp4:8"), 1),    # each on one device
+    ("2x5GiB", ("llama-3.3-70b-q4_k_m:8", "gemma-3-4b-q8_0:8"), 2),     # the large one is cut, the small one is not
+    ("3x6GiB", ("llama-3.1-8b-q4_k_m:8", "gemma-3-4b-q8_0:8", "gpt-oss-20b-mxfp4:8"), 1),
+    *(pytest.param(*case, marks=pytest.mark.slow) for case in (
+        ("24GiB,12GiB", ("llama-3.1-8b-q4_k_m", "gemma-3-4b-q8_0", "gpt-oss-20b-mxfp4"), 1),
+        ("2x24GiB", ("llama-3.3-70b-q4_k_m", "gemma-3-4b-q8_0"), 2),
+        ("3x12GiB", ("llama-3.1-8b-q4_k_m", "gemma-3-4b-q8_0", "gpt-oss-20b-mxfp4"), 1)))])
 def test_what_fits_on_one_device_is_not_cut(gpu: str, names: tuple[str, ...], homes: int) -> None:
     found = plan_together([model(name) for name in names], ["--gpu", gpu])
     assert found.fits
@@ -219,19 +229,21 @@ def test_what_fits_on_one_device_is_not_cut(gpu: str, names: tuple[str, ...], ho
 
 def test_what_has_no_space_is_what_costs_least_in_ram() -> None:
     """A few experts of the mixture rather than the dense model's layers."""
-    dense, mixture = model("llama-3.1-8b-q4_k_m"), model("qwen3-30b-a3b-q4_k_m")
-    found = plan_together([dense, mixture], ["--gpu", "16GiB", "--ram", "64GiB"])
+    dense, mixture = model("llama-3.1-8b-q4_k_m:8"), model("qwen3-30b-a3b-q4_k_m:8")
+    words = ["--gpu", "3500MiB", "--ram", "64GiB"]
+    found = plan_together([dense, mixture], words)
     first, second = found.plans
-    assert found.fits and first.n_gpu_layers == 33 and not first.params.overrides and second.params.overrides
-    alone = autolayers.plan(dense, ["--gpu", "16GiB", "--ram", "64GiB"])
+    assert found.fits and first.n_gpu_layers == 9 and not first.params.overrides and second.params.overrides
+    alone = autolayers.plan(dense, words)
     assert first.speed.request == pytest.approx(alone.speed.request, rel=0.01)
     assert found.costs[0][1] > 1 > found.costs[1][0] == 0.0      # the dense model costs the mixture seconds
 
 
 def test_weights_and_smallest_contexts_are_kept() -> None:
-    models = [model("llama-3.1-8b-q4_k_m"), model("qwen2.5-7b-q4_k_m")]
+    models = [model("llama-3.1-8b-q4_k_m:8"), model("qwen2.5-7b-q4_k_m:8")]
+    devices = [Device("CUDA0", 3 << 30, 3 << 30, bandwidth=760e9), Device("CUDA1", 4 << 30, 4 << 30, bandwidth=360e9)]
     for weights, fast in (((1, 9), 1), ((9, 1), 0)):
-        found = plan_together(models, ["--gpu", "rtx-3080-10g,rtx-3060", "--ctx-min", "16k"], weights=weights)
+        found = plan_together(models, ["--ctx-min", "16k"], devices, weights=weights)
         assert found.fits and all(plan.breakdown.n_ctx >= 16384 for plan in found.plans)
         assert found.users() == {"CUDA0": [fast], "CUDA1": [1 - fast]}
         assert found.to_dict()["weights"] == list(weights)
@@ -242,9 +254,9 @@ def test_a_server_serves_one_model_at_a_time() -> None:
     servers = {"a:1": ("RPC0",), "b:2": ("RPC1", "RPC2")}
     remote = [Device(name, 24 << 30, 23 << 30, server, "RPC", "rpc", link=1e9, latency=1e-4)
               for server, names in servers.items() for name in names]
-    devices = [*remote, Device.hypothetical("6GiB")]
-    models = [model(name) for name in ("llama-3.1-8b-q4_k_m", "qwen3-8b-q4_k_m", "gemma-3-4b-q8_0")]
-    for count, planned in itertools.product((2, 3), (plan_together, plan_groups, plan_any)):
+    devices = [*remote, Device.hypothetical("3GiB")]
+    models = [model(name) for name in ("llama-3.1-8b-q4_k_m:8", "qwen3-8b-q4_k_m:8", "gemma-3-4b-q8_0:8")]
+    for count, planned in ((2, plan_together), (3, plan_together), (3, plan_groups), (2, plan_any)):
         found = planned(models[:count], ["--rpc", "a:1,b:2"], devices=devices, host=Host(64 << 30, 64 << 30, "given"))
         groups = [list(group.plans) for group in getattr(found, "groups", [found])]
         assert found.fits and max(map(len, groups)) > 1
@@ -261,5 +273,5 @@ def test_a_server_serves_one_model_at_a_time() -> None:
 
 
 def test_models_that_do_not_fit_are_planned_all_the_same() -> None:
-    found = plan_together([model("llama-3.3-70b-q4_k_m")] * 2, ["--gpu", "8GiB", "--ram", "16GiB"])
+    found = plan_together([model("llama-3.3-70b-q4_k_m:8")] * 2, ["--gpu", "1GiB", "--ram", "2GiB"])
     assert not found.fits and len(found.plans) == 2 and not found.proven

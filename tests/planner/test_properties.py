@@ -12,12 +12,13 @@ import itertools
 from dataclasses import replace
 
 import pytest
-from hypothesis import HealthCheck, Phase, given, note, settings
+from hypothesis import note
 from hypothesis import strategies as st
-from support import HEADERS
+from support import HEADERS, few_and_many
 
 import autolayers
 from autolayers import Device, LaunchRefused, estimate
+from autolayers.api import fit_choice
 from autolayers.devices import Host
 from autolayers.flags.policy import read
 from autolayers.planner import Plan, plan_request
@@ -28,9 +29,6 @@ from autolayers.work.rates import SHARED
 
 MODELS = {name: autolayers.read_model(HEADERS / f"{name}.gguf")
           for name in ("llama-3.2-1b-q8_0", "llama-moe", "qwen2-dense", "gemma2-dense", "olmoe-moe", "granite-moe")}
-COMMON = settings(
-    deadline=None, derandomize=True, suppress_health_check=list(HealthCheck), phases=[Phase.explicit, Phase.generate]
-)
 MiB = 1 << 20
 
 
@@ -75,8 +73,6 @@ def planned(model: autolayers.Model, words: list[str], devices: list[Device], ho
         return None
 
 
-@given(questions(), st.one_of(st.none(), st.floats(0.1, 2)))
-@settings(COMMON, max_examples=25)
 def test_the_flags_fed_back_are_the_same_launch(
     question: tuple[autolayers.Model, list[str], list[Device]], ram: float | None
 ) -> None:
@@ -92,8 +88,10 @@ def test_the_flags_fed_back_are_the_same_launch(
     assert again.fits == found.fits
 
 
-@given(questions(), st.integers(0, 2), st.floats(0.01, 1.0))
-@settings(COMMON, max_examples=25)
+test_the_flags_fed_back_are_the_same_launch, test_more_flags_fed_back = few_and_many(
+    6, 60, test_the_flags_fed_back_are_the_same_launch, questions(), st.one_of(st.none(), st.floats(0.1, 2)))
+
+
 def test_more_memory_never_makes_the_predicted_speed_worse(
         question: tuple[autolayers.Model, list[str], list[Device]], which: int, more: float) -> None:
     model, words, devices = question
@@ -114,31 +112,33 @@ def test_more_memory_never_makes_the_predicted_speed_worse(
     assert richer.speed.request <= limit
 
 
+test_more_memory_never_makes_the_predicted_speed_worse, test_more_of_more_memory = few_and_many(
+    6, 25, test_more_memory_never_makes_the_predicted_speed_worse, questions(), st.integers(0, 2), st.floats(0.01, 1.0))
+
+
 def _used(plan: Plan) -> int:
     """Devices with layers."""
     return sum(use.model > 0 for use in plan.breakdown.devices.values())
 
 
-@given(questions())
-@settings(COMMON, max_examples=15)
 def test_no_plan_is_predicted_slower_than_what_fit_would_do(
-    question: tuple[autolayers.Model, list[str], list[Device]],
-) -> None:
+        question: tuple[autolayers.Model, list[str], list[Device]]) -> None:
     model, words, devices = question
     if "--strategy" in words or "-ngl" in words or "--kv-types" in words:       # then less is asked for
         return
     try:
-        found = autolayers.plan(model, words, devices=devices, explain=True)
+        found, rival = autolayers.plan(model, words, devices=devices), fit_choice(model, words, devices)
     except LaunchRefused:
         return
-    rival = found.fit_choice
     if found.fits and rival is not None and rival.fits and rival.breakdown.n_ctx >= found.breakdown.n_ctx:
         note(f"{model.name} {words} {[d.free for d in devices]} -> {found.flags}, --fit {rival.params}")
         assert found.speed.request <= rival.speed.request * (1 + 1e-9)
 
 
-@given(questions())
-@settings(COMMON, max_examples=15)
+test_no_plan_is_predicted_slower_than_what_fit_would_do, test_more_plans_are_not = few_and_many(
+    6, 60, test_no_plan_is_predicted_slower_than_what_fit_would_do, questions())
+
+
 def test_no_device_loses_its_margin(question: tuple[autolayers.Model, list[str], list[Device]]) -> None:
     model, words, devices = question
     found = planned(model, words, devices)
@@ -148,10 +148,10 @@ def test_no_device_loses_its_margin(question: tuple[autolayers.Model, list[str],
     assert found.fits == roomy
 
 
-@given(st.lists(st.tuples(st.integers(1, 20), st.integers(1, 20)), min_size=1, max_size=7),
-       st.lists(st.tuples(st.integers(0, 60), st.integers(1, 5), st.sampled_from([0, 9])), min_size=1, max_size=3),
-       st.sampled_from([0.0, 3.0]))
-@settings(COMMON, max_examples=200)
+test_no_device_loses_its_margin, test_more_devices_lose_none = few_and_many(
+    5, 60, test_no_device_loses_its_margin, questions())
+
+
 def test_a_split_is_the_fastest_there_is(
     layers: list[tuple[int, int]], devices: list[tuple[int, int, int]], hop: float
 ) -> None:
@@ -176,3 +176,10 @@ def test_a_split_is_the_fastest_there_is(
         assert not possible
     else:
         assert seconds(found) == pytest.approx(min(possible))
+
+
+test_a_split_is_the_fastest_there_is, test_more_splits_are = few_and_many(
+    100, 1000, test_a_split_is_the_fastest_there_is,
+    st.lists(st.tuples(st.integers(1, 20), st.integers(1, 20)), min_size=1, max_size=7),
+    st.lists(st.tuples(st.integers(0, 60), st.integers(1, 5), st.sampled_from([0, 9])), min_size=1, max_size=3),
+    st.sampled_from([0.0, 3.0]))

@@ -1,23 +1,35 @@
-"""The cards that are said to run a model do by its plan, and those that are left out do not."""
+"""The cards that are said to run a model do by its plan, and those that are left out do not: of a few or of all."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
-from support import model
+from support import FEW_CARDS, model
 
 import autolayers
-from autolayers.devices.cards import CARDS
 from autolayers.flags.params import Params
 from autolayers.flags.policy import Policy
-from autolayers.planner.compare.cards import EXPERTS, MOST, ONE, TWO, UNIFIED, Runs, find
+from autolayers.planner.compare import cards
+from autolayers.planner.compare.cards import EXPERTS, ONE, TWO, UNIFIED, Runs, find
 from autolayers.planner.compare.choose import WHOLLY, verdict
 
-MODELS = ["llama-3.1-8b-q4_k_m", "qwen3-30b-a3b-q4_k_m", "llama-3.3-70b-q4_k_m"]
+MODELS = ["llama-3.1-8b-q4_k_m", "gpt-oss-20b-mxfp4", *(pytest.param(name, marks=pytest.mark.slow) for name in (
+    "qwen3-30b-a3b-q4_k_m", "llama-3.3-70b-q4_k_m"))]
 N_CTX = 16384
+Found = tuple[str, dict[str, list[Runs]]]
+
+
+@pytest.fixture(scope="module", params=[False, pytest.param(True, marks=pytest.mark.slow)], ids=["few", "all"])
+def table(request: pytest.FixtureRequest) -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        if not request.param:
+            patch.setattr(cards, "CARDS", FEW_CARDS)
+        yield
 
 
 @pytest.fixture(scope="module", params=MODELS)
-def found(request: pytest.FixtureRequest) -> tuple[str, dict[str, list[Runs]]]:
+def found(request: pytest.FixtureRequest, table: None) -> Found:
     return request.param, find(model(request.param), Params(), Policy(), N_CTX)
 
 
@@ -25,9 +37,9 @@ def plan(name: str, gpu: str, *words: str) -> autolayers.Plan:
     return autolayers.plan(model(name), ["-c", str(N_CTX), "--gpu", gpu, *words])
 
 
-def test_each_kind_is_there_and_smallest_first(found: tuple[str, dict[str, list[Runs]]]) -> None:
+def test_each_kind_is_there_and_smallest_first(found: Found) -> None:
     name, kinds = found
-    assert bool(kinds[EXPERTS]) == ("a3b" in name)
+    assert bool(kinds[EXPERTS]) == model(name).is_moe
     for kind in (ONE, TWO, UNIFIED):
         sizes = [-(-runs.memory // (1 << 30)) for runs in kinds[kind]]
         assert sizes and sizes == sorted(sizes)
@@ -36,23 +48,23 @@ def test_each_kind_is_there_and_smallest_first(found: tuple[str, dict[str, list[
             assert speeds == sorted(speeds, reverse=True)
 
 
-def test_one_card_is_what_its_plan_says(found: tuple[str, dict[str, list[Runs]]]) -> None:
+def test_one_card_is_what_its_plan_says(found: Found) -> None:
     name, kinds = found
     for kind in (ONE, UNIFIED):
-        for runs in kinds[kind][::4]:
+        for runs in kinds[kind][::6]:
             own = plan(name, runs.name)
             assert own.fits and verdict(own) == WHOLLY
             assert (own.devices[0].remaining, own.host.resident) == (runs.left, runs.ram)
             assert own.speed.generation == runs.speed.generation
     listed = {runs.name for kind in (ONE, UNIFIED) for runs in kinds[kind]}
     largest = max(runs.memory for runs in kinds[ONE])
-    smaller = sorted((card.usable, key) for key, card in CARDS.items()
+    smaller = sorted((card.usable, key) for key, card in cards.CARDS.items()
                      if key not in listed and not card.unified and card.usable << 20 < largest)
     for _, key in smaller[-3:]:
         assert verdict(plan(name, key)) != WHOLLY
 
 
-def test_pairs_are_of_cards_that_are_too_small_alone(found: tuple[str, dict[str, list[Runs]]]) -> None:
+def test_pairs_are_of_cards_that_are_too_small_alone(found: Found) -> None:
     name, kinds = found
     alone = {runs.name for runs in kinds[ONE]}
     for runs in kinds[TWO]:
@@ -62,18 +74,21 @@ def test_pairs_are_of_cards_that_are_too_small_alone(found: tuple[str, dict[str,
         assert own.fits and verdict(own) == WHOLLY and runs.left >= 0
 
 
-def test_experts_in_ram() -> None:
-    name = "qwen3-30b-a3b-q4_k_m"
-    for runs in find(model(name), Params(), Policy(), N_CTX)[EXPERTS][:3]:
+def test_experts_in_ram(found: Found) -> None:
+    name, kinds = found
+    for runs in kinds[EXPERTS][:2]:
         own = plan(name, runs.name, "-cmoe", "-ngl", "99")
         assert own.fits and (own.devices[0].remaining, own.host.resident) == (runs.left, runs.ram)
-    with_ram = find(model(name), Params(), Policy(ram=8 << 30), N_CTX)
-    assert with_ram[EXPERTS] == [] and with_ram[ONE]
+    if kinds[EXPERTS]:
+        with_ram = find(model(name), Params(), Policy(ram=8 << 30), N_CTX)
+        assert with_ram[EXPERTS] == [] and with_ram[ONE]
 
 
-def test_what_is_too_slow_is_left_out() -> None:
+def test_what_is_too_slow_is_left_out(table: None, monkeypatch: pytest.MonkeyPatch) -> None:
     name = "llama-3.1-8b-q4_k_m"
+    monkeypatch.setattr(cards, "MOST", min(cards.MOST, len(cards.CARDS) // 4))
     fast = find(model(name), Params(), Policy(), N_CTX, least=60)
     assert all(runs.speed.generation >= 60 for rows in fast.values() for runs in rows)
-    assert fast[ONE] and fast[UNIFIED] and len(fast[ONE]) >= MOST
+    assert fast[UNIFIED] and len(fast[ONE]) >= cards.MOST
+    assert len({runs.memory >> 30 for runs in fast[ONE]}) < len(fast[ONE])      # all of one size, though there are more
     assert not any(find(model(name), Params(), Policy(), N_CTX, least=10_000).values())

@@ -49,6 +49,7 @@ def test_all_headers_are_described_but_llama_cpps_own() -> None:
     assert all(re.search(r"-(dense|moe)$", path.stem) for path in rest)
 
 
+@pytest.mark.slow
 def test_the_check_of_headers_says_what_differs(tmp_path: Path) -> None:
     done = record("--headers", "--check", "--out", str(tmp_path))
     assert done.returncode == 0 and "101 of 101 headers are equal to the byte" in done.stdout

@@ -9,12 +9,11 @@ from __future__ import annotations
 import json
 
 import pytest
-from support import FIXTURES, RECORDED, model
+from support import FIXTURES, RECORDED, WHOLE, model, sample
 
 import autolayers
-from autolayers import estimate
+from autolayers import Device, estimate
 from autolayers.flags.parse import parse
-from autolayers.machine import Device
 
 PARTS = ("model", "context", "compute")
 
@@ -38,24 +37,29 @@ def gpus(mib: list[int]) -> list[Device]:
     return [Device.hypothetical(f"{size}MiB", f"CUDA{i}") for i, size in enumerate(mib)]
 
 
-CASES = {**by_model("cases_models"), **by_model("cases_archs")}
-KIND = {name: kind for kind in ("models", "archs") for name in by_model(f"cases_{kind}")}
+REAL, OTHER = by_model("cases_models"), by_model("cases_archs")
+CASES = {**REAL, **OTHER}
+SAMPLE = {**sample(REAL, 16), **sample(OTHER, 10)}
 OLDER = ("b11311", "b11434")        # samples of other builds' launches
 
 
+@WHOLE
 @pytest.mark.parametrize("name", CASES)
-def test_every_launch_to_the_byte(name: str, figures: dict[str, tuple[int, int]]) -> None:
-    wrong = differences(name, CASES[name])
-    what = f"launches of {'real models' if KIND[name] == 'models' else 'other architectures'}, exact"
+def test_every_launch_to_the_byte(name: str, whole: bool, figures: dict[str, tuple[int, int]]) -> None:
+    cases = CASES[name] if whole else SAMPLE[name]
+    wrong = differences(name, cases)
+    what = f"launches of {'real models' if name in REAL else 'other architectures'}, exact"
     right, of = figures.get(what, (0, 0))
-    figures[what] = (right + len(CASES[name]) - len(wrong), of + len(CASES[name]))
+    figures[what] = (right + len(cases) - len(wrong), of + len(cases))
     assert not wrong, "\n".join(wrong)
 
 
+@WHOLE
 @pytest.mark.parametrize("kind", ["models", "archs"])
 @pytest.mark.parametrize("older", OLDER)
-def test_older_builds_to_the_byte(older: str, kind: str, figures: dict[str, tuple[int, int]]) -> None:
+def test_older_builds_to_the_byte(older: str, kind: str, whole: bool, figures: dict[str, tuple[int, int]]) -> None:
     groups = by_model(f"{older}/cases_{kind}")
+    groups = groups if whole else sample(groups, 20)
     wrong = [each for name, cases in groups.items() for each in differences(name, cases)]
     count = sum(map(len, groups.values()))
     right, of = figures.get(f"launches of {older}, exact", (0, 0))
@@ -87,9 +91,14 @@ def differences(name: str, cases: list[dict]) -> list[str]:
     return wrong
 
 
-@pytest.mark.parametrize("name", by_model("decisions"))
-def test_the_largest_n_gpu_layers_that_fits(name: str, figures: dict[str, tuple[int, int]]) -> None:
-    for case in by_model("decisions")[name] + by_model("b11311/decisions")[name]:
+DECISIONS = by_model("decisions")
+BOTH = {name: cases + by_model("b11311/decisions")[name] for name, cases in DECISIONS.items()}
+
+
+@WHOLE
+@pytest.mark.parametrize("name", BOTH)
+def test_the_largest_n_gpu_layers_that_fits(name: str, whole: bool, figures: dict[str, tuple[int, int]]) -> None:
+    for case in (BOTH if whole else sample(BOTH, 12))[name]:
         words = [*case["args"].split(), "--strategy", "layers", "--fit-target", str(case["margin_mib"]),
                  "--llama-build", str(build(case))]
         plan = autolayers.plan(model(name), words, devices=gpus([case["vram_mib"]]))

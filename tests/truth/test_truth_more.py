@@ -10,12 +10,11 @@ import json
 from functools import cache
 
 import pytest
-from support import FIXTURES, RECORDED
+from support import FIXTURES, RECORDED, WHOLE, sample
 
 import autolayers
-from autolayers import estimate
+from autolayers import Device, estimate
 from autolayers.flags.parse import parse
-from autolayers.machine import Device
 
 PARTS = ("model", "context", "compute")
 Grouped = dict[str, list[dict]]
@@ -46,9 +45,10 @@ def gpus(case: dict) -> list[Device]:
 LAUNCHES, DRAFTS = grouped("launches", "model"), grouped("drafts", "target", "draft")
 
 
+@WHOLE
 @pytest.mark.parametrize("name", LAUNCHES)
-def test_every_launch_to_the_byte(name: str) -> None:
-    for case in LAUNCHES[name]:
+def test_every_launch_to_the_byte(name: str, whole: bool) -> None:
+    for case in (LAUNCHES if whole else sample(LAUNCHES, 4))[name]:
         params = parse(case["args"].split()).params
         if "error" in case:
             with pytest.raises(autolayers.LaunchRefused):
@@ -60,9 +60,10 @@ def test_every_launch_to_the_byte(name: str) -> None:
         assert got == case["devices"], case["args"]
 
 
+@WHOLE
 @pytest.mark.parametrize("name", DRAFTS)
-def test_every_draft_to_the_byte(name: str) -> None:
-    for case in DRAFTS[name]:
+def test_every_draft_to_the_byte(name: str, whole: bool) -> None:
+    for case in (DRAFTS if whole else sample(DRAFTS, 3))[name]:
         words = case["args"].split()
         if case["draft"]:
             words += ["-md", header(case["draft"])]

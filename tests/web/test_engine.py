@@ -24,7 +24,8 @@ def ask(method: str, **question: Any) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("gpu", MACHINES)
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", [
+    MODELS[0], *(pytest.param(name, marks=pytest.mark.slow) for name in MODELS[1:])])
 def test_plans_are_the_librarys(name: str, gpu: str) -> None:
     words = ["--gpu", gpu, "--ram", "64GiB", "-c", "8192", "-ctk", "q8_0", "-ctv", "q8_0", "-np", "2"]
     answer = ask("plan", model=BUNDLED + name, gpu=gpu, ram="64GiB", ctx="8192", ctk="q8_0", flags="-ctv q8_0 -np 2")

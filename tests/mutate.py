@@ -1,0 +1,262 @@
+"""Small mistakes made on purpose, and whether a test sees each: a sample of what the tests would not notice.
+
+    python tests/mutate.py 40               # 40 mutations: caught, survived or undecided, by part
+    python tests/mutate.py 40 --list        # which they are, without a test
+    python tests/mutate.py --show 7         # the seventh as a diff
+
+Mistakes are made in functions (the figures of a table are facts) of a copy of the last commit, one at a time; the tests
+of the part run there with -x until one fails, for at most --limit seconds. A test that fails without the mistake too
+has caught nothing. The same seed makes the same mistakes of the same commit.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import copy
+import difflib
+import importlib.util
+import os
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from queue import SimpleQueue
+from typing import NamedTuple
+
+ROOT = Path(__file__).parents[1]
+PAIRS = ((ast.Lt, ast.LtE), (ast.Gt, ast.GtE), (ast.Eq, ast.NotEq), (ast.Is, ast.IsNot), (ast.In, ast.NotIn),
+         (ast.And, ast.Or))
+OPPOSITE = {**dict(PAIRS), **{b: a for a, b in PAIRS}}
+# What runs after tests/PART, for parts whose rules show in the numbers of others
+FURTHER = {
+    **{part: ["tests/truth", "tests/memory", "tests/backends"]
+       for part in ("ggml", "graph", "model", "memory", "builds", "bundled")},
+    "backends": ["tests/truth"], "machine": ["tests/devices", "tests/planner"],
+    "flags": ["tests/launch", "tests/planner"], "gguf": ["tests/model"], "units": ["tests/flags", "tests/report"],
+    "work": ["tests/planner"], "planner": ["tests/cli"], "report": ["tests/cli"], "launch": ["tests/cli"],
+    "devices": ["tests/cli"], "sources": ["tests/cli"], "ollama": ["tests/cli"], "rules": ["tests/cli"],
+    "api": ["tests/planner", "tests/cli"], "errors": ["tests/cli"], "programs": ["tests/launch", "tests/devices"],
+    "records": ["tests/planner"], "garbage": ["tests/planner"],
+}
+
+
+class Mutation(NamedTuple):
+    path: str           # below the root
+    line: int
+    kind: str
+    before: str
+    after: str
+    start: int          # in the file's bytes
+    end: int
+
+    @property
+    def part(self) -> str:
+        return Path(self.path).parts[1].removesuffix(".py")
+
+    def __str__(self) -> str:
+        return f"{self.path}:{self.line}  {self.kind}: {_short(self.before)} -> {_short(self.after)}"
+
+    def of(self, source: bytes) -> bytes:
+        return source[:self.start] + self.after.encode() + source[self.end:]
+
+
+def _short(text: str) -> str:
+    text = " ".join(text.split())
+    return text if len(text) <= 60 else f"{text[:57]}..."
+
+
+# --- the mistakes
+
+def changes(node: ast.AST) -> Iterator[tuple[str, ast.AST]]:
+    """(kind, what stands there instead) of each mistake that can be made at a node."""
+    if isinstance(node, ast.Constant) and type(node.value) is int:
+        yield "constant + 1", ast.Constant(node.value + 1)
+    elif isinstance(node, ast.Compare) and len(node.ops) == 1:
+        yield "comparison", ast.Compare(node.left, [OPPOSITE[type(node.ops[0])]()], node.comparators)
+    elif isinstance(node, ast.BoolOp):
+        yield "and/or", ast.BoolOp(OPPOSITE[type(node.op)](), node.values)
+        for i in range(len(node.values)):
+            rest = node.values[:i] + node.values[i + 1:]
+            yield "term dropped", rest[0] if len(rest) == 1 else ast.BoolOp(node.op, rest)
+    elif isinstance(node, ast.BinOp) and isinstance(node.op, (ast.Add, ast.Sub, ast.Mult)):
+        yield "term dropped", node.left
+        if isinstance(node.op, ast.Add):
+            yield "term dropped", node.right
+    elif isinstance(node, ast.IfExp):
+        yield "branches swapped", ast.IfExp(node.test, node.orelse, node.body)
+
+
+def negated(node: ast.AST) -> Iterator[tuple[str, ast.expr, ast.AST]]:
+    if isinstance(node, (ast.If, ast.While)) and not isinstance(node.test, ast.Constant):
+        yield "if negated", node.test, ast.UnaryOp(ast.Not(), node.test)
+
+
+def mutations(root: Path, path: Path) -> Iterator[Mutation]:
+    source = path.read_bytes()
+    starts = [0]
+    for line in source.splitlines(keepends=True):
+        starts.append(starts[-1] + len(line))
+    for node in _code(ast.parse(source)):
+        for kind, place, new in (*((kind, node, new) for kind, new in changes(node)), *negated(node)):
+            start = starts[place.lineno - 1] + place.col_offset                 # type: ignore[attr-defined]
+            end = starts[place.end_lineno - 1] + place.end_col_offset           # type: ignore[attr-defined]
+            text = ast.unparse(ast.fix_missing_locations(copy.deepcopy(new)))
+            if not isinstance(new, (ast.Constant, ast.Name)):
+                text = f"({text})"
+            yield Mutation(path.relative_to(root).as_posix(), place.lineno,     # type: ignore[attr-defined]
+                           kind, source[start:end].decode(), text, start, end)
+
+
+def _code(tree: ast.AST, inside: bool = False) -> Iterator[ast.AST]:
+    """The nodes of functions' bodies, without annotations and f-strings, of which older Pythons know no place."""
+    for name, value in ast.iter_fields(tree):
+        if name in ("annotation", "returns", "decorator_list") or isinstance(tree, ast.JoinedStr):
+            continue
+        for child in value if isinstance(value, list) else [value]:
+            if isinstance(child, ast.AST):
+                here = inside or isinstance(tree, (ast.FunctionDef, ast.Lambda))
+                if here and hasattr(child, "lineno"):
+                    yield child
+                yield from _code(child, here)
+
+
+def sample(root: Path, count: int, seed: int, parts: list[str]) -> list[Mutation]:
+    """As many of each kind as of the others, each anywhere in the parts."""
+    every: dict[str, list[Mutation]] = {}
+    for path in sorted((root / "autolayers").rglob("*.py")):
+        for found in mutations(root, path):
+            if not parts or found.part in parts:
+                every.setdefault(found.kind, []).append(found)
+    dice = random.Random(seed)
+    return [dice.choice(every[dice.choice(sorted(every))]) for _ in range(count)]
+
+
+# --- what the tests say
+
+def tests(root: Path, mutation: Mutation) -> list[str]:
+    """The module's own file first, then its part's folder, then those that see its numbers."""
+    folder, name = Path(mutation.path).parts[1:-1], Path(mutation.path).stem
+    own = [Path("tests", *folder[:n], f"test_{stem}.py")
+           for n in range(len(folder), -1, -1) for stem in (name, *folder)]
+    places = [*own, Path("tests", mutation.part), *map(Path, FURTHER.get(mutation.part, ()))]
+    return list(dict.fromkeys(place.as_posix() for place in places if (root / place).exists()))
+
+
+class Copy:
+    """A work tree of the last commit: mistakes are made there, and tests run."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        subprocess.run(["git", "worktree", "add", "-q", "--detach", root, "HEAD"], cwd=ROOT, check=True)
+        self.environ = {**os.environ, "PYTHONPATH": str(root)}
+
+    def remove(self) -> None:
+        subprocess.run(["git", "worktree", "remove", "--force", self.root], cwd=ROOT, check=True)
+
+    def write(self, path: str, source: bytes) -> None:
+        """And forgets what was compiled, which is told apart by its size and second alone."""
+        (self.root / path).write_bytes(source)
+        Path(importlib.util.cache_from_source(str(self.root / path))).unlink(missing_ok=True)
+
+    def test(self, words: list[str], limit: float) -> tuple[int | None, str]:
+        """(exit code, output) of pytest; no code where its time ran out."""
+        command = [sys.executable, "-m", "pytest", "-x", "-n0", "-p", "no:cacheprovider", "--tb=no", "-rfE", *words]
+        with subprocess.Popen(command, cwd=self.root, env=self.environ, stdin=subprocess.DEVNULL, text=True,
+                              stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True) as child:
+            try:
+                out, _ = child.communicate(timeout=limit)
+            except subprocess.TimeoutExpired:
+                os.killpg(child.pid, signal.SIGKILL)
+                return None, ""
+        return child.returncode, out
+
+    def tried(self, mutation: Mutation, limit: float) -> tuple[str, str]:
+        """(caught, survived or undecided, which test failed)."""
+        whole = (self.root / mutation.path).read_bytes()
+        self.write(mutation.path, mutation.of(whole))
+        try:
+            code, out = self.test(tests(self.root, mutation), limit)
+        finally:
+            self.write(mutation.path, whole)
+        if not code:
+            return ("undecided" if code is None else "survived"), ""
+        failed = next((line.split(" ", 1)[1].partition(" - ")[0] for line in out.splitlines()
+                       if line.startswith(("FAILED ", "ERROR "))), "")
+        if failed and self.test([failed], limit)[0]:
+            return "undecided", f"{failed} fails without it too"
+        return "caught", failed
+
+
+def run(copies: list[Copy], chosen: list[Mutation], limit: float) -> int:
+    """Tries all of them, and prints each and the table; the exit code."""
+    free: SimpleQueue[Copy] = SimpleQueue()
+    for each in copies:
+        free.put(each)
+
+    def tried(mutation: Mutation) -> tuple[str, str]:
+        place = free.get()
+        try:
+            return place.tried(mutation, limit)
+        finally:
+            free.put(place)
+
+    counts: Counter[tuple[str, str]] = Counter()
+    with ThreadPoolExecutor(len(copies)) as pool:
+        for number, (mutation, (state, test)) in enumerate(zip(chosen, pool.map(tried, chosen), strict=True), 1):
+            print(f"{number:4} {state:9} {mutation}" + (f"\n{'':15}{test}" if test else ""), flush=True)
+            for part in (mutation.part, "all"):
+                counts[part, state] += 1
+    parts = sorted({part for part, _ in counts} - {"all"})
+    print(f"\n{'':12}{''.join(f'{state:>11}' for state in STATES)}")
+    for part in (*parts, "all"):
+        print(f"{part:12}{''.join(f'{counts[part, state]:11}' for state in STATES)}")
+    caught = counts["all", "caught"]
+    decided = caught + counts["all", "survived"]
+    print(f"{caught} of {decided} decided were caught ({100 * caught / max(decided, 1):.0f} %)")
+    return 0
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("count", type=int, nargs="?", default=40)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--part", action="append", default=[], help="of this part of the package alone, such as memory")
+    parser.add_argument("--limit", type=float, default=120, help="seconds for the tests of each")
+    parser.add_argument("--jobs", type=int, default=1)
+    parser.add_argument("--list", action="store_true")
+    parser.add_argument("--show", type=int, metavar="N")
+    given = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))      # the copies are removed then too
+    with tempfile.TemporaryDirectory() as folder:
+        copies: list[Copy] = []
+        try:
+            for number in range(1 if given.list or given.show else given.jobs):
+                copies.append(Copy(Path(folder, str(number))))
+            root = copies[0].root
+            chosen = sample(root, max(given.count, given.show or 0), given.seed, given.part)
+            if given.show:
+                mutation = chosen[given.show - 1]
+                whole = (root / mutation.path).read_bytes()
+                before, after = (text.decode().splitlines(keepends=True) for text in (whole, mutation.of(whole)))
+                diff = difflib.unified_diff(before, after, f"a/{mutation.path}", f"b/{mutation.path}")
+                print(f"{mutation}\n{' '.join(tests(root, mutation))}\n{''.join(diff)}", end="")
+            elif given.list:
+                print("\n".join(f"{number:4} {mutation}" for number, mutation in enumerate(chosen, 1)))
+            else:
+                return run(copies, chosen, given.limit)
+        finally:
+            for each in copies:
+                each.remove()
+    return 0
+
+
+STATES = ("caught", "survived", "undecided")
+
+if __name__ == "__main__":
+    sys.exit(main())
