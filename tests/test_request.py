@@ -117,7 +117,7 @@ def test_the_machine_is_the_same(door: str, source: str, tmp_path: Path, capsys:
 
 @EVERY
 @pytest.mark.parametrize(("own", "llama", "line"), [
-    ("--gpu 8GiB --machine m.json", "", "--machine and --gpu both say the devices: give one of them"),
+    ("--gpu 8GiB --machine m.json", "", "--machine and --gpu both set the devices: give one of them"),
     ("--gpu 8GiB --budget CUDA1=1GiB", "", "--budget: there is no device CUDA1 (devices: CUDA0)"),
     ("--gpu 8GiB --margin 1GiB,1GiB", "", "--margin has 2 sizes for 1 device"),
     ("--gpu 8GiB --llama-build b9100", "--kv-unified-per-slot 4096",

@@ -1,4 +1,4 @@
-"""What launches on this machine really used, for the next plan.
+"""The memory that launches on this machine really used, for later plans.
 
 One JSON file for each model in observations/ of the state directory, named by the digest of the model's header: a
 renamed file is the same model, an edited one is another.

@@ -184,7 +184,7 @@ class TestOutput:
 
 class TestErrors:
     @pytest.mark.parametrize(("words", "code", "message"), [
-        (["nowhere.gguf"], 3, "nowhere.gguf: no such file"), ([""], 3, "an empty word names no model"),
+        (["nowhere.gguf"], 3, "nowhere.gguf: no such file"), ([""], 3, "the model's name is empty"),
         (["devices", "--llama-server", "/nowhere"], 4, "/nowhere: no such program"),
         ([DENSE, "--gpu", "300x24GiB"], 2, "llama.cpp uses 1 to 16 devices"),
         ([str(ROOT / "README.md"), "--gpu", "8GiB"], 3, "README.md"),
@@ -213,7 +213,7 @@ class TestErrors:
         ([DENSE.replace("llama", "Llama")], 3, f"did you mean {DENSE}?\n"),
         (["inspect", DENSE.removesuffix(".gguf")], 3, f"did you mean {DENSE}?\n"),
         ([str(ROOT / "fixtures/tiny/split-00004-of-00003.gguf")], 3, "split-00004-of-00003.gguf: no such file\n"),
-        ([DENSE, "--gpu", "none"], 2, "--gpu none: -dev none plans for a machine's processor alone\n"),
+        ([DENSE, "--gpu", "none"], 2, "--gpu none: -dev none plans for the CPU alone\n"),
         ([DENSE, "--gpu", "24GiB", "--margin", "1GiB,2GiB"], 2, "--margin has 2 sizes for 1 device\n"),
         ([DENSE, "--gpu", "gtx-1660-tie"], 2, "perhaps gtx-1660-ti"),
         (["sweep", DENSE, "-m", MOE], 2, "two models"),

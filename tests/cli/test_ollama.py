@@ -312,7 +312,7 @@ def test_verify_says_what_differs(run, fake):
     done = run("verify", "llama3.1:8b", "--gpu", "24GiB", "-c", "8192", **fake.environ)
     text = done.stdout.decode()
     assert "partly on the GPU: 3072.00 MiB of 6144.00 MiB" in text and "less than planned" in text
-    assert "planned was all layers on the GPU" in text
+    assert "the plan has all layers on the GPU" in text
     fake.vram = (0, 0)
     assert b"runs on the CPU" in run("verify", "llama3.1:8b", "--gpu", "24GiB", **fake.environ).stdout
 

@@ -56,7 +56,7 @@ def test_what_devices_prints_is_a_machine_file_and_plans_the_same(tmp_path: Path
 
 
 @pytest.mark.parametrize(("value", "says"), [
-    ("{", "not JSON"), ("[]", "no JSON object"), ({}, "neither devices nor a host"), ("[" * 10000, "not JSON"),
+    ("{", "not JSON"), ("[]", "not a JSON object"), ({}, "neither devices nor a host"), ("[" * 10000, "not JSON"),
     ({"gpus": []}, "the file has an unknown key 'gpus'"), ({"devices": {}}, "devices must be a list"),
     ({"devices": [5]}, "device 1 is no object"), ({"devices": [{}]}, 'device 1: neither "total" bytes of memory nor'),
     ({"devices": [{"card": "rtx-9999"}]}, "device 1: "), ({"devices": [{"card": 5}]}, "device 1: card must be a text"),
@@ -80,7 +80,7 @@ def test_what_devices_prints_is_a_machine_file_and_plans_the_same(tmp_path: Path
      "limits: max_compute_workgroup_invocations is 0, less than 1"),
     ({"devices": [{"total": 8 * GiB, "backend": "SYCL", "limits": {"max_mem_alloc_size": 4}}]},
      "limits: max_mem_alloc_size is 4 bytes, less than 1 MiB"),
-    ({"host": {}}, 'host: no "total" bytes of memory'), ({"host": 64}, "host is no object"),
+    ({"host": {}}, 'host: no "total" bytes of memory'), ({"host": 64}, "host is not an object"),
     ({"host": {"total": 8 * GiB, "available": 9 * GiB}}, "bytes available are more than the"),
     ({"host": {"total": 8 * GiB, "cores": 0}}, "host: cores must be a whole number from 1 to 4096"),
     ({"host": {"total": 8 * GiB, "threads": 1.5}}, "host: threads must be a whole number"),

@@ -44,9 +44,9 @@ def llama() -> Target:
         ({}, Settings()),
         ({"OLLAMA_NUM_PARALLEL": "4", "OLLAMA_CONTEXT_LENGTH": "16384"}, Settings(parallel=4, context_length=16384)),
         ({"OLLAMA_NUM_PARALLEL": "9" * 5000}, Settings(
-            ignored=(f"OLLAMA_NUM_PARALLEL={'9' * 40} is no number: Ollama leaves it at its default",))),
+            ignored=(f"OLLAMA_NUM_PARALLEL={'9' * 40} is not a number: Ollama uses its default",))),
         ({"OLLAMA_NUM_PARALLEL": "0", "OLLAMA_CONTEXT_LENGTH": "64k"}, Settings(
-            ignored=("OLLAMA_CONTEXT_LENGTH=64k is no number: Ollama leaves it at its default",))),
+            ignored=("OLLAMA_CONTEXT_LENGTH=64k is not a number: Ollama uses its default",))),
         (
             {"OLLAMA_KV_CACHE_TYPE": ' "Q8_0" ', "OLLAMA_FLASH_ATTENTION": "1"},
             Settings(kv_cache_type="q8_0", flash_attention=True),
