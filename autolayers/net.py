@@ -14,10 +14,14 @@ requests does the work; it is imported with the first request. This module chang
 
 from __future__ import annotations
 
+import io
+import os
 import re
 import time
+import warnings
+from base64 import b64encode
 from contextlib import contextmanager
-from urllib.parse import urljoin, urlsplit, urlunsplit
+from urllib.parse import unquote, urljoin, urlsplit, urlunsplit
 
 from .errors import AutolayersError
 
@@ -157,9 +161,6 @@ def _target(url: str, location: str) -> str:
 
 def _exchange(method: str, url: str, limit: Limit, headers: Mapping[str, str], json: object, authorization: str,
               own: bool) -> Response:
-    import os
-    import warnings
-
     sent = {"Accept-Encoding": "identity", "User-Agent": "autolayers", **headers}
     with _explained(limit), warnings.catch_warnings(), _session(limit) as session:
         verify: bool | str = not own
@@ -190,7 +191,6 @@ class _Authorization:
 def _session(limit: Limit) -> requests.Session:
     """A requests.Session that reads all bytes, headers included, within a limit, and does not follow redirects."""
     import http.client
-    import io
 
     import requests
 
@@ -336,9 +336,6 @@ def _without_user(url: str) -> str:
 
 def _basic(url: str) -> str:
     """The Authorization header of a URL's user and password, "" without."""
-    from base64 import b64encode
-    from urllib.parse import unquote
-
     split = urlsplit(url)
     if split.username is None:
         return ""

@@ -9,6 +9,7 @@ Names come from untrusted files, servers and programs: see quoting.printable.
 
 from __future__ import annotations
 
+import os
 import sys
 
 from .errors import AutolayersError
@@ -64,8 +65,6 @@ def open_streams() -> None:
     """Opens the null device for closed standard streams (>&-, 2>&-): otherwise a file that is opened later
     would become the stream, and `print` would write to stdout if there is no stderr. Writing to a closed
     stdout still fails."""
-    import os
-
     for number, name in enumerate(("stdin", "stdout", "stderr")):
         if getattr(sys, name) is None:
             handle = os.open(os.devnull, os.O_WRONLY if name == "stderr" else os.O_RDONLY)
@@ -78,8 +77,6 @@ def open_streams() -> None:
 
 def discard() -> None:
     """Sends stdout to the null device, so that flushing it at exit cannot fail again."""
-    import os
-
     try:
         null = os.open(os.devnull, os.O_WRONLY)
         os.dup2(null, sys.stdout.fileno())

@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 
 from .errors import AutolayersError
@@ -79,7 +80,6 @@ def ask(words: Sequence[str], environ: Mapping[str, str], timeout: float) -> Ans
 
 def _kill(child: subprocess.Popen[bytes]) -> None:
     """Ends it and, on POSIX, its children."""
-    import contextlib
     import signal
 
     with contextlib.suppress(OSError):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 from .errors import UsageError
 
 TYPE_CHECKING = False
@@ -24,8 +26,6 @@ def printable(text: str) -> str:
 
 def shell(words: Sequence[str]) -> str:
     """A command line for this machine's shell: POSIX, or bash, zsh and ksh if a word is not printable."""
-    import os
-
     if os.name == "nt":
         import subprocess
 

@@ -17,8 +17,10 @@ from .flags.parse import Arguments, items
 from .flags.policy import Policy, arguments_of, read_policy
 from .flags.table import Argument, lookup
 from .flags.write import to_words
+from .gguf import read_header
 from .machine import Device, Host, Machine
 from .memory.companions import NONE, Companions
+from .model import is_adapter, is_control_vector, is_projector, read_model
 from .output import say
 from .records import dataclass, replace
 
@@ -233,8 +235,6 @@ def companions_of(params: Params, words: object = ()) -> Companions:
     the Arguments. Raises ModelError naming the file, LaunchRefused."""
     if not any(getattr(params, name) for name in _FILES):
         return NONE
-    from .gguf import read_header
-    from .model import is_adapter, is_control_vector, is_projector, read_model
     from .sources import network_environ, open_source
 
     environ = network_environ(os.environ, words) if isinstance(words, Arguments) else os.environ

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import time
 
 from .errors import AutolayersError
 
@@ -112,8 +113,6 @@ def _make_directory(name: str) -> None:
 
 
 def _lock(handle: int) -> None:
-    import time
-
     until = time.monotonic() + _PATIENCE
     while time.monotonic() < until:
         try:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 
+from .. import __version__
 from ..errors import UsageError
 from ..flags.check import read
 from ..output import show
@@ -14,8 +15,6 @@ def main(words: list[str]) -> int:
     """Plans one model, or several together; prints the answer; 5 if it does not fit."""
     arguments = read("plan", words, os.environ)
     if arguments.own.get("version"):
-        from .. import __version__
-
         show(f"autolayers {__version__}\n")
         return 0
     names = list(arguments.positional)

@@ -9,6 +9,9 @@ Only memory is required.
 
 from __future__ import annotations
 
+import json
+
+from .. import __version__
 from ..backends import BACKENDS, DEFAULT, backend_of, canonical
 from ..backends import backend as row_of
 from ..errors import UsageError
@@ -46,8 +49,6 @@ def read(path: str) -> tuple[list[Device], Host | None]:
 
 def parse(text: bytes | str, source: str) -> tuple[list[Device], Host | None]:
     """As `read`, from a file's text; `source` names it in errors. Raises UsageError."""
-    import json
-
     try:
         data = json.loads(text)
     except (ValueError, RecursionError) as error:
@@ -68,8 +69,6 @@ def parse(text: bytes | str, source: str) -> tuple[list[Device], Host | None]:
 def to_dict(devices: Sequence[Device], host: Host) -> dict[str, Any]:
     """What `parse` reads back, JSON-ready: `autolayers devices --json` adds notes to it."""
     from dataclasses import asdict
-
-    from .. import __version__
 
     return {"schema": 1, "autolayers": __version__,
             "devices": [{**asdict(device), "compute_capability": _dotted(device)} for device in devices],

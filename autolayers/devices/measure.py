@@ -8,6 +8,7 @@ Kept as measured.json in the state directory (state.py):
 from __future__ import annotations
 
 import os
+import sys
 import time
 
 from .. import state
@@ -107,7 +108,6 @@ def bus() -> dict[str, float]:
     """Bytes per second between RAM and CUDA's first GPU: `bus` from pinned RAM, and BUS. Raises
     CannotMeasure."""
     import ctypes
-    import sys
 
     try:
         cuda = ctypes.CDLL("nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1")

@@ -7,6 +7,8 @@ it does not answer.
 
 from __future__ import annotations
 
+import socket
+
 from ..errors import DeviceError
 from ..machine import MAX_DEVICES
 from ..net import Limit, one_line
@@ -45,8 +47,6 @@ def ask(endpoint: str, patience: float | None = None) -> list[Served]:
 
     Raises DeviceError without an answer in this protocol, or for impossible numbers.
     """
-    import socket
-
     limit = Limit(PATIENCE if patience is None else patience)
     try:
         with socket.create_connection(address(endpoint), limit.left()) as connection:

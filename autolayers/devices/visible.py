@@ -6,6 +6,8 @@ where it is silent (repeated entries, partial numbers). NVML knows nothing of th
 
 from __future__ import annotations
 
+import sys
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -97,7 +99,6 @@ for i in range(count.value):
 def ask_driver(environ: Mapping[str, str], timeout: float = 20.0) -> list[str] | None:
     """UUIDs (32 hexadecimal digits) in the order CUDA shows them under `environ`; None where it cannot be asked."""
     import subprocess
-    import sys
 
     try:
         child = subprocess.run([sys.executable, "-I", "-S", "-c", _ASK_DRIVER], env=dict(environ), timeout=timeout,

@@ -15,6 +15,8 @@ its value unless it starts with a dash. `check.read` refuses unknown flags.
 
 from __future__ import annotations
 
+import os
+
 from ..errors import UsageError
 from ..records import dataclass, field, replace
 from .kinds import SWITCH, TRUE, Bad, boolean
@@ -100,8 +102,6 @@ def config_files(environ: Mapping[str, str]) -> tuple[str, ...]:
 
     Mirrors common_params_apply_system_config and fs_get_config_directory.
     """
-    import os
-
     if os.name == "nt":
         roots = [environ.get("PROGRAMDATA", ""), environ.get("APPDATA", "")]
     else:

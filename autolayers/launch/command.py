@@ -259,7 +259,7 @@ def additions(command: WrappedCommand, flags: Sequence[str], build: Build, envir
         elif name in _FILES and command.mounts and getattr(spoken.params, name):
             written = _said(name, getattr(spoken.params, name))
         if written and not build.knows(written[0]):
-            notes.append(f"this llama.cpp does not know {written[0]}: omitted")
+            notes.append(f"this llama.cpp does not know {written[0]}: left out")
             continue
         if name == "flash_attn" and build.bare_flash:
             written = ["-fa"] if wanted.flash_attn == "on" else []

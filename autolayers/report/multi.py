@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from ..flags.params import Params
+from ..flags.write import to_words
 from ..quoting import printable, shell
 from ..units import in_mib
 from .table import Style, blocks, wrap
@@ -119,9 +121,6 @@ def _cut(name: str, space: int) -> str:
 
 def model_words(plan: Plan) -> list[str]:
     """llama-server's flags for a plan's model: -m FILE, or its flags for a remote one."""
-    from ..flags.params import Params
-    from ..flags.write import to_words
-
     return to_words(Params(model=plan.model.path))
 
 

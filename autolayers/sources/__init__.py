@@ -18,6 +18,7 @@ from os import environ as _environ
 from os import path as _path
 
 from ..errors import AutolayersError, ModelError
+from ..gguf import Header
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -96,7 +97,6 @@ def _hub(name: str, environ: Mapping[str, str]) -> Header:
         if is_offline(environ):
             raise ModelError(f"{name}: not in the caches of this machine, and the network is off (--offline)"
                              f"{hf_cache.what_there_is(cached)}")
-        from ..gguf import Header
         from .huggingface import Hub
 
         header = Hub(environ).header(name)

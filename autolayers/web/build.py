@@ -11,6 +11,7 @@ import shutil
 from base64 import urlsafe_b64encode
 from hashlib import sha256
 from importlib.resources import files
+from io import BytesIO
 from pathlib import Path
 from zipfile import ZIP_DEFLATED, ZipFile, ZipInfo
 
@@ -52,8 +53,6 @@ def build(folder: Path, pyodide: str = PYODIDE) -> list[str]:
 def wheel() -> bytes:
     """The installed package as a wheel, byte-identical each time (the binary distribution format, PEP
     427)."""
-    from io import BytesIO
-
     info = f"autolayers-{__version__}.dist-info"
     root = Path(str(files("autolayers")))
     members = {f"autolayers/{path.relative_to(root).as_posix()}": path.read_bytes()

@@ -158,7 +158,7 @@ def test_trained_contexts_count(n_ctx: str, take: str, warned: bool, chosen) -> 
     files = [str(HEADERS / f"{name}.gguf") for name in ("gemma-2-9b-q4_k_m", "llama-3.2-1b-q8_0")]
     code, out, err = chosen(*files, "--gpu", "24GiB", "--ram", "64GiB", "--ctx", n_ctx)
     assert code == 0 and f"> {take}" in out
-    assert ("none of these was trained for a context of 1048576: 131072 at most" in err) == warned
+    assert ("none of these models was trained for a context of 1048576: the longest is 131072" in err) == warned
 
 
 def test_without_the_network_what_is_here(hub, chosen, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -211,7 +211,7 @@ def test_cards_for_a_model(chosen) -> None:
     lines = out.splitlines()
     assert (code, err) == (0, "")
     assert lines[0] == "qwen3-30b-a3b-q4_k_m (17.28 GiB) with 32768 tokens of context"
-    for head in ("fully on one GPU", "fully on two identical GPUs", "wholly in unified memory",
+    for head in ("fully on one GPU", "fully on two identical GPUs", "fully in unified memory",
                  "on one GPU with all experts in RAM (16."):
         assert any(line.startswith(head) for line in lines)
     assert any(line.startswith("  rtx-3090 ") for line in lines) and any(line.startswith("  2x ") for line in lines)
@@ -226,7 +226,7 @@ def test_cards_for_a_model(chosen) -> None:
     ([QWEN, "--for", "cards", "--speed", "0"], 2, "expected tokens per second, such as 20"),
     ([QWEN, "--speed", "20"], 2, "--speed needs --for cards"),
     ([QWEN, "--for", "cards", "--gpu", "24GiB"], 2, "leave --gpu"),
-    ([QWEN, "--for", "cards", "--format", "hf"], 2, "--for cards names cards"),
+    ([QWEN, "--for", "cards", "--format", "hf"], 2, "--for cards prints GPUs"),
     ([str(FIXTURES / "tiny"), "--for", "cards"], 2, "--for cards takes one model, not"),
     ([QWEN, "--for", "cards", "--speed", "9999"], 5, ""),
 ])

@@ -141,10 +141,10 @@ def test_a_plan_for_the_survivors(answer, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("words", "code", "said"), [
-    (["cluster"], 2, "which boxes and which model"), (["cluster", MODEL, FILE], 2, "cluster FILE.json MODEL"),
+    (["cluster"], 2, "name the cluster file and the model"), (["cluster", MODEL, FILE], 2, "cluster FILE.json MODEL"),
     (["cluster", "gone.json", MODEL], 2, "gone.json: No such file"),
-    (["cluster", FILE, MODEL, "--rpc", "a:1"], 2, "leave --rpc out"),
-    (["cluster", FILE, MODEL, "--image", "x"], 2, "--output and --image go with"),
+    (["cluster", FILE, MODEL, "--rpc", "a:1"], 2, "omit --rpc"),
+    (["cluster", FILE, MODEL, "--image", "x"], 2, "--output and --image need"),
     (["cluster", FILE, MODEL, "-ngl", "81", "-c", "131072"], 5, "does not fit: "),
 ])
 def test_what_is_refused(words: list[str], code: int, said: str, answer) -> None:

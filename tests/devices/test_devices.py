@@ -348,7 +348,7 @@ def test_a_program_is_asked_with_rpc_first_and_a_clean_environment(program, tmp_
     ("kill -ABRT $$", "signal 6"),
     ("echo 'RPC: failed to connect' >&2; echo '360 ../csu/libc-start.c: No such file' >&2; kill -ABRT $$",
      "signal 6: RPC: failed to connect"),
-    ("yes", "it says more than 1 MiB"), ("yes >&2", "it says more than 1 MiB"), ("exit 134", "exit code 134"),
+    ("yes", "it prints more than 1 MiB"), ("yes >&2", "it prints more than 1 MiB"), ("exit 134", "exit code 134"),
 ])
 def test_a_program_that_fails_leaves_the_devices_unknown(program, body, says):
     server = program(f"{LIST}\n{body}")

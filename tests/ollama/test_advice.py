@@ -293,8 +293,8 @@ def test_ollama_s_own_choice_has_ollama_s_own_margins(llama, size, words, fit_ta
     launch = ["-c", "4096", "-np", "1", "-b", "512", "-ub", "512", "-fitt", str(*fit_target or (1024,))]
     own = api.fit_choice(llama.model, launch, [gpu(size)]).params.layers_wanted(33)
     notes = " ".join(short.notes)
-    assert (f"own choice would be {own} layers as well" in notes) == (own == short.num_gpu)
-    assert own == short.num_gpu or f"without num_gpu Ollama would place {own} of 33 layers" in notes
+    assert (f"Ollama would choose {own} layers too" in notes) == (own == short.num_gpu)
+    assert own == short.num_gpu or f"without num_gpu Ollama would offload {own} of 33 layers" in notes
 
 
 @pytest.mark.parametrize(("name", "sizes", "n_ctx", "by_free", "own"), [

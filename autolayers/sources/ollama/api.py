@@ -11,8 +11,10 @@ their host.
 
 from __future__ import annotations
 
+import ipaddress
 import json
 import re
+import socket
 import time
 from urllib.parse import urlsplit
 
@@ -232,9 +234,6 @@ class Server:
 
 def _is_own(host: str) -> bool:
     """Whether a program could listen on this address here; names are not resolved."""
-    import ipaddress
-    import socket
-
     try:
         address = ipaddress.ip_address(host)
         with socket.socket(socket.AF_INET6 if address.version == 6 else socket.AF_INET) as probe:
