@@ -40,6 +40,7 @@ def add(folder: str, name: str, environ: Mapping[str, str], record: T, make: Cal
     """Appends a record, whose first three fields say what was measured: it replaces one with the same. The newest
     `most` are kept. Raises AutolayersError."""
     with state.locked(environ):
-        kept = [vars(other) for other in entries(folder, name, environ, make)] + [vars(record)]
-        newest = {tuple(row.values())[:3]: row for row in reversed(kept)}
-        state.keep(state.path(environ, folder, name + ".json"), [*newest.values()][:most][::-1])
+        rows = [*map(vars, entries(folder, name, environ, make)), vars(record)]
+        same = [*rows[-1].values()][:3]
+        kept = [row for row in rows[:-1] if [*row.values()][:3] != same] + rows[-1:]
+        state.keep(state.path(environ, folder, name + ".json"), kept[-most:])

@@ -110,7 +110,8 @@ class TestOutput:
         plan = json.loads(run(DENSE, "--gpu", "m2-16g", "--json").stdout)["host"]
         text = run(DENSE, "--gpu", "m2-16g", "--format", "text").stdout.replace("\n", " ")
         shared = plan["shared"] / (1 << 20)
-        assert f"of Host {shared:.2f} MiB are the GPU's and {plan['growing'] / (1 << 20):.2f} MiB are reserved for" in text
+        growing = plan["growing"] / (1 << 20)
+        assert f"of Host {shared:.2f} MiB are the GPU's and {growing:.2f} MiB are reserved for" in text
 
     def test_on_a_terminal_a_table(self) -> None:
         text = on_a_terminal(DENSE, "--gpu", "24GiB", env={"NO_COLOR": "1"})
@@ -202,7 +203,8 @@ class TestErrors:
         ([str(ROOT / "docs")], 3, "no GGUF model in this directory or below it"),
         ([str(HEADERS), "-q"], 2, "-q is for one model"),
         ([str(ROOT / "README.md"), "--swap"], 3, "README.md"),
-        (["llama3.1"], 3, "llama3.1: no such file; for an Ollama model write ollama:llama3.1, for a Hugging Face one hf:"),
+        (["llama3.1"], 3,
+         "llama3.1: no such file; for an Ollama model write ollama:llama3.1, for a Hugging Face one hf:"),
         (["mistral"], 3, "ollama:mistral, for a Hugging Face one hf:USER/REPO"),
         (["hf.co/me/my:Q4_K_M"], 3, "for a Hugging Face repository write hf:me/my:Q4_K_M"),
         (["me/my-GGUF"], 3, "for a Hugging Face repository write hf:me/my-GGUF"),

@@ -93,7 +93,7 @@ def trickle(connection: socket.socket, command: int, data: bytes) -> None:
     (lie({14: struct.pack("<Q", 1 << 63)}), "an answer of 9223372036854775808 bytes where 28 were expected"),
     (lie({14: b"HTTP/1.1 400 Bad Request\r\n\r\n"}), "bytes where 28 were expected"),
     (lie({15: sized(struct.pack("<I", 0))}), "it has 0 devices"),
-    (lie({15: sized(struct.pack("<I", 0xffffffff))}), "it has 4294967295 devices; 1 to 16 can be"),
+    (lie({15: sized(struct.pack("<I", 0xffffffff))}), "it has 4294967295 devices; 1 to 16 are possible"),
     (lie({11: sized(struct.pack("<QQ", 0, 0))}), "its device 0 has 0 bytes"),
     (lie({11: sized(struct.pack("<QQ", 1, (1 << 64) - 1))}), "its device 0 has 18446744073709551615 bytes"),
     (lie({11: sized(b"short")}), "an answer of 5 bytes where 16"),
