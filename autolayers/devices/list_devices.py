@@ -16,7 +16,6 @@ from ..machine import Device
 from ..programs import NoAnswer, ask
 from ..records import replace
 from ..units import MiB
-from .host import platform
 from .integrated import is_integrated
 from .system import platform
 
