@@ -63,4 +63,4 @@ def find(known: Sequence[Observation], build: int, backend: str, flags: Sequence
 
 def keep(model: str, observation: Observation, environ: Mapping[str, str]) -> None:
     """Adds an observation, replacing one of the same launch. Raises AutolayersError."""
-    store.add("observations", model, environ, observation, _of, _LIMIT)
+    store.add("observations", model, environ, observation, _of, _LIMIT, ("build", "backend", "flags"))

@@ -1,7 +1,7 @@
 """Results for later plans: a JSON file per subject in a folder of the state directory, replaced under a lock.
 
     entries("tuned", digest, environ, tuned_of)                      # [Tuned(...), ...], oldest first
-    add("tuned", digest, environ, tuned, tuned_of, most=50)
+    add("tuned", digest, environ, tuned, tuned_of, 50, ("build", "machine", "question"))
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ def entries(folder: str, name: str, environ: Mapping[str, str], make: Callable[[
     return made
 
 
-def add(folder: str, name: str, environ: Mapping[str, str], record: T, make: Callable[[Any], T], most: int) -> None:
-    """Appends a record, whose first three fields say what was measured: it replaces one with the same. The newest
-    `most` are kept. Raises AutolayersError."""
+def add(folder: str, name: str, environ: Mapping[str, str], record: T, make: Callable[[Any], T], most: int,
+        key: tuple[str, ...]) -> None:
+    """Appends a record, in place of one with equal fields `key`; the newest `most` are kept. Raises AutolayersError."""
     with state.locked(environ):
-        rows = [*map(vars, entries(folder, name, environ, make)), vars(record)]
-        same = [*rows[-1].values()][:3]
-        kept = [row for row in rows[:-1] if [*row.values()][:3] != same] + rows[-1:]
-        state.keep(state.path(environ, folder, name + ".json"), kept[-most:])
+        new = vars(record)
+        kept = [row for row in map(vars, entries(folder, name, environ, make))
+                if any(row[field] != new[field] for field in key)]
+        state.keep(state.path(environ, folder, name + ".json"), [*kept, new][-most:])

@@ -80,7 +80,7 @@ def load(model: str, environ: Mapping[str, str]) -> list[Tuned]:
 
 def keep(model: str, tuned: Tuned, environ: Mapping[str, str]) -> None:
     """Adds an answer, replacing one to the same question. Raises AutolayersError."""
-    store.add("tuned", model, environ, tuned, _of, _LIMIT)
+    store.add("tuned", model, environ, tuned, _of, _LIMIT, ("build", "machine", "question"))
 
 
 def measured_plan(plan: Plan, model: Model, devices: Iterable[Any], arguments: Arguments, build: str,
