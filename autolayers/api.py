@@ -1,4 +1,4 @@
-"""The front door: words, files and machines in, plans and breakdowns out. What the command line and the library call.
+"""The front door of the command line and the library: words, files and machines in, plans and breakdowns out.
 
     model = read_model("model.gguf")
     plan(model, ["-c", "8192"], devices=[gpu])
@@ -37,17 +37,17 @@ def plan(model: Model | str | PathLike[str], words: Sequence[str] | Params | Arg
          processes: int = 1) -> Plan:
     """The best launch of a model.
 
-    `model` may be the name of its file. `words` are llama-server's flags and autolayers' own, as on the command line
-    (or a Params, or parsed Arguments); `environ` adds LLAMA_ARG_* variables and llama.cpp's config files, None leaves
-    them out. `devices` None asks the machine, or takes --gpu from the words; devices (or sizes and names of cards, such
-    as "24GiB") given without a host plan without a limit on RAM. `explain` adds the next layer's price, the levers and
-    --fit's own answer, each of which costs some more arithmetic, which is dealt out to as many `processes` (copies of
-    this one, where the system can fork safely); `advise` adds what would make a launch fit that does not (`remedies`),
-    and nothing to one that does.
+    `model` may be the name of its file. `words` are llama-server's flags and autolayers' own, as on the
+    command line (or a Params, or parsed Arguments); `environ` adds LLAMA_ARG_* variables and llama.cpp's
+    config files, None leaves them out. `devices` None asks the machine, or takes --gpu from the words.
+    Devices (or sizes and names of GPUs, such as "24GiB") given without a host mean no limit on RAM. `explain`
+    adds the next layer's price, the alternatives and --fit's own answer. Each costs more arithmetic, which
+    `processes` processes share where the system can fork safely. `advise` adds `remedies` to a plan that does
+    not fit.
 
-    Raises UsageError for flags that make no sense, LaunchRefused where llama.cpp would not start, ModelError for a file
-    of --mmproj, -md or --lora that cannot be read, DeviceError where the machine's memory cannot be known. A launch
-    that does not fit is an answer (`fits` is False), not an error.
+    Raises UsageError for flags that make no sense, LaunchRefused where llama.cpp would not start, ModelError
+    for an unreadable file of --mmproj, -md or --lora, DeviceError where the machine's memory is unknown. A
+    launch that does not fit is an answer (`fits` is False), not an error.
     """
     model = _read(model)
     return plan_request(model, Request.of(words, environ, devices=devices, host=host), explain=explain, advise=advise,
@@ -57,8 +57,8 @@ def plan(model: Model | str | PathLike[str], words: Sequence[str] | Params | Arg
 def plan_together(models: Sequence[Model | str | PathLike[str]], words: Sequence[str] | Params | Arguments = (),
                   devices: Sequence[Device | str] | None = None, host: Host | None = None,
                   environ: Mapping[str, str] | None = None, *, weights: Sequence[float] = ()) -> Together:
-    """Plans models that are to be loaded at once, with the same given flags for each. `weights` say how much each
-    one's seconds count, by default all the same. Raises what `plan` raises."""
+    """Plans models that are loaded together, with the same given flags for each. `weights` are the models'
+    shares of the requests, equal by default. Raises what `plan` raises."""
     from .planner.several.multi import plan_together_on
 
     asked = Request.of(words, environ, devices=devices, host=host)
@@ -69,8 +69,8 @@ def plan_together(models: Sequence[Model | str | PathLike[str]], words: Sequence
 def plan_groups(models: Sequence[Model | str | PathLike[str]], words: Sequence[str] | Params | Arguments = (),
                 devices: Sequence[Device | str] | None = None, host: Host | None = None,
                 environ: Mapping[str, str] | None = None, *, weights: Sequence[float] = ()) -> Groups:
-    """Plans models that take turns: groups that fit at the same time. `weights` say how often each model
-    is asked for, by default all the same. Raises what `plan` raises."""
+    """Plans models that take turns, in groups that fit together. `weights` are the models' shares of the
+    requests, equal by default. Raises what `plan` raises."""
     from .planner.several.groups import plan_groups_on
 
     asked = Request.of(words, environ, devices=devices, host=host)
@@ -81,8 +81,8 @@ def plan_groups(models: Sequence[Model | str | PathLike[str]], words: Sequence[s
 def plan_any(models: Sequence[Model | str | PathLike[str]], words: Sequence[str] | Params | Arguments = (),
              devices: Sequence[Device | str] | None = None, host: Host | None = None,
              environ: Mapping[str, str] | None = None) -> AnyOf:
-    """Plans models of which any `most` fit at once, as many as may be; see planner.several.groups. Raises what `plan`
-    raises."""
+    """Plans models so that any `most` of them fit together, with the largest such `most`; see
+    planner.several.groups. Raises what `plan` raises."""
     from .planner.several.groups import plan_any_on
 
     asked = Request.of(words, environ, devices=devices, host=host)
@@ -91,20 +91,20 @@ def plan_any(models: Sequence[Model | str | PathLike[str]], words: Sequence[str]
 
 def fit_choice(model: Model, words: Sequence[str] | Params | Arguments, devices: Sequence[Device] | None = None,
                host: Host | None = None, environ: Mapping[str, str] | None = None) -> FitChoice | None:
-    """What `llama-server --fit on`, its default, would choose with these words; None where it would refuse them."""
+    """What `llama-server --fit on`, its default, would choose for these flags; None if it refuses them."""
     asked = Request.of(words, environ, devices=devices, host=host)
     return fit_choice_on(model, *asked.terms[:4])
 
 
 def estimate(model: Model, params: Params, devices: Sequence[Device], build: int | None = None, compute: bool = True,
              runtime: bool = False) -> Breakdown:
-    """What llama-server started with `params` allocates on `devices` (all the machine has, in llama.cpp's order),
-    bytes.
+    """Bytes that llama-server allocates with `params` on `devices` (all of the machine's, in llama.cpp's
+    order).
 
-    What is None in params has llama-server's default, and n_gpu_layers None, -1 or -2 offloads everything.
-    `compute=False` leaves the graph buffers and the extras out. `runtime` also finds what the graph buffers may grow to
-    in use. `build` is llama.cpp's build number, None for the newest known. Raises LaunchRefused where llama.cpp would
-    refuse.
+    None in params means llama-server's default; n_gpu_layers None, -1 or -2 offloads everything.
+    `compute=False` omits the graph buffers and the extras. `runtime` also finds the size that the graph
+    buffers may grow to in use. `build` is llama.cpp's build number, None for the newest known. Raises
+    LaunchRefused where llama.cpp would refuse.
     """
     estimator = Estimator(model.overridden(params.override_kv), build, companions_of(params))
     if compute:
@@ -113,9 +113,10 @@ def estimate(model: Model, params: Params, devices: Sequence[Device], build: int
 
 
 def _weighed(weights: Sequence[float], count: int) -> Sequence[float]:
-    """Weights of so many models. Raises UsageError."""
+    """`count` weights, checked. Raises UsageError."""
     if weights and (len(weights) != count or not all(weight > 0 for weight in weights)):
-        raise UsageError(f"weights are a number above 0 for each of the {count} models, not {list(weights)!r:.60}")
+        raise UsageError(f"weights are a number above 0 for each of the {count} models, not "
+                         f"{list(weights)!r:.60}")
     return weights
 
 
@@ -126,7 +127,7 @@ def _read(model: Model | str | PathLike[str]) -> Model:
 
 
 def _read_all(models: Any) -> Sequence[Model]:
-    """Models of which a list may name the files; other sequences read their own. Raises UsageError."""
+    """Models, given as a list of Models or file names; other sequences read their own. Raises UsageError."""
     if isinstance(models, str) or not hasattr(models, "__len__"):
         raise UsageError(f"models are a list of Models or names of files, not {models!r:.60}")
     return [_read(model) for model in models] if isinstance(models, (list, tuple)) else models

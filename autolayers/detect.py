@@ -23,14 +23,14 @@ if TYPE_CHECKING:
 
 _VERSION = re.compile(r"version: \S+ \(build (\d+), commit (\w+)\)|version: (\d+) \((\w+)\)")
 _FLAGS = re.compile(r"(?<![\w-])--?[A-Za-z][\w.-]*")
-_FIRST = 500        # less is no release: the number counts commits, and a shallow clone has few
+_FIRST = 500        # smaller numbers are not releases: they count the commits of a shallow clone
 _TIMEOUT = 30      # a CUDA build initialises every GPU before it answers
 _LIBRARIES = ("libllama", "libggml", "libmtmd", "llama.", "llama-", "ggml", "mtmd")
 _ENDINGS = (".so", ".dylib", ".dll")
-_OF_LLAMA = ("libllama.", "llama.dll")      # the library that has the names of architectures
-_LARGEST = 1 << 27                          # bytes; a file beyond is not read
+_OF_LLAMA = ("libllama.", "llama.dll")      # the library that names the architectures
+_LARGEST = 1 << 27                          # bytes; larger files are not read
 
-# words of their --help that llama.cpp never had
+# words in their --help that llama.cpp never had
 _FORKS = {
     "ik_llama.cpp": ("-fmoe", "--fused-moe", "-rtr", "--run-time-repack", "-amb", "--attention-max-batch"),
     "KoboldCpp": ("--usecublas", "--usecuda", "--gpulayers", "--contextsize"),
@@ -40,8 +40,8 @@ _FORKS = {
 
 
 def detect(launcher: Sequence[str], environ: Mapping[str, str]) -> Build:
-    """The Build of a program, by asking it twice. One that fails, hangs, answers something else or is a fork of
-    llama.cpp has a `doubt`."""
+    """The Build of a program, from its --version and --help. A program that fails, hangs, answers something
+    else or is a fork has a `doubt`."""
     number, commit = read_version(_ask(launcher, "--version", environ))
     text = _ask(launcher, "--help", environ)
     flags, flash, traces = read_help(text)
@@ -59,14 +59,14 @@ def detect(launcher: Sequence[str], environ: Mapping[str, str]) -> Build:
 
 
 def read_version(text: str) -> tuple[int, str]:
-    """(build number, commit) of --version's answer; 0 and "" where they are not known."""
+    """(build number, commit) from --version's output; 0 and "" if unknown."""
     match = _VERSION.search(text)
     number, commit = (int(match[1] or match[3]), match[2] or match[4]) if match else (0, "")
     return (number if number >= _FIRST else 0), commit
 
 
 def read_help(text: str) -> tuple[frozenset[str] | None, bool | None, bool | None]:
-    """(names of all flags, whether -fa takes a word, whether buffer sizes need -lv 4), None where it is not known."""
+    """(all flags, whether -fa takes a value, whether buffer sizes need -lv 4), None if unknown."""
     lines = text.splitlines()
     names = frozenset(name for line in lines if line.startswith("-") for name in _FLAGS.findall(line))
     if "-ngl" not in names and "--n-gpu-layers" not in names:
@@ -77,7 +77,7 @@ def read_help(text: str) -> tuple[frozenset[str] | None, bool | None, bool | Non
 
 
 def _ask(launcher: Sequence[str], flag: str, environ: Mapping[str, str]) -> str:
-    # A LLAMA_ARG_ value that does not parse would end it before it answers
+    # an invalid LLAMA_ARG_ value would end it before it answers
     quiet = {name: value for name, value in environ.items() if not name.startswith("LLAMA_ARG_")}
     try:
         answer = ask([*launcher, flag], quiet, _TIMEOUT)
@@ -89,7 +89,7 @@ def _ask(launcher: Sequence[str], flag: str, environ: Mapping[str, str]) -> str:
 # --- the program and its libraries on disk
 
 def files(program: str) -> list[str]:
-    """The program without links, then llama.cpp's libraries next to it or in ../lib."""
+    """The program with links resolved, then llama.cpp's libraries next to it or in ../lib."""
     real = os.path.realpath(program)
     folder = os.path.dirname(real)
     found = [real]
@@ -104,7 +104,8 @@ def files(program: str) -> list[str]:
 
 
 def between(program: str, flags: frozenset[str]) -> tuple[int, int]:
-    """(first, last) build that the program may be: by its flags, and by the architectures that its library names."""
+    """(first, last) build that the program may be, by its flags and the architectures that its library
+    names."""
     low, high = dates(flags)
     there = files(program)
     text = _read(next((path for path in there if os.path.basename(path).startswith(_OF_LLAMA)), there[0]))
@@ -118,7 +119,7 @@ def between(program: str, flags: frozenset[str]) -> tuple[int, int]:
 
 
 def _read(path: str) -> bytes:
-    """A file's bytes; none of what cannot be read or is too large."""
+    """A file's bytes, b"" if it cannot be read or is too large."""
     try:
         if os.path.getsize(path) <= _LARGEST:
             with open(path, "rb") as file:

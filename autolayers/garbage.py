@@ -1,4 +1,4 @@
-"""Work on many small objects that all die together, without looking for garbage in between.
+"""Work on many small objects that all die together, without garbage collections in between.
 
     @without_gc
     def solve(...): ...

@@ -1,23 +1,27 @@
-"""HTTP: one exchange with a limit of time for all of it, a bounded answer, and every failure as one line.
+"""HTTP: one exchange with an overall time limit, a bounded answer, and every failure as one line.
 
     limit = Limit(60, silence=30)                            # seconds in all, and between two bytes
     with request("GET", "https://example.org/x", limit, redirects=10) as answer:
         answer.status, answer.headers.get("ETag"), answer.read(1 << 16)
 
-The work is done by requests, imported with the first request. What it would do otherwise is settled here:
+requests does the work; it is imported with the first request. This module changes four of its defaults:
 
-- its timeouts count from byte to byte: a server that sends a byte of its headers now and then would hold us for ever
-- credentials go only to the host that they are for; redirects never lead from https to http; netrc is not read
-- this machine's own servers are not asked through a proxy
-- an answer is read as it is: a compressed one, which could be of any length, is refused
+- its timeouts apply between bytes, so a server that sends a byte now and then could hold us for ever
+- credentials go only to their own host; redirects never lead from https to http; netrc is not read
+- servers on this machine are reached without a proxy
+- compressed answers, which could expand to any length, are refused
 """
 
 from __future__ import annotations
 
+import io
+import os
 import re
 import time
+import warnings
+from base64 import b64encode
 from contextlib import contextmanager
-from urllib.parse import urljoin, urlsplit, urlunsplit
+from urllib.parse import unquote, urljoin, urlsplit, urlunsplit
 
 from .errors import AutolayersError
 
@@ -71,7 +75,7 @@ class Response:
 
     def __init__(self, response: requests.Response, url: str, limit: Limit) -> None:
         self._response, self._limit = response, limit
-        self.url = url                                   # behind all redirects
+        self.url = url                                   # after all redirects
         self.status = response.status_code
         self.reason = one_line(response.reason or "")        # "Not Found"
         self.headers: Mapping[str, str] = response.headers
@@ -88,7 +92,7 @@ class Response:
     def read(self, n: int) -> bytes:
         """1 to `n` bytes of the body, b"" at its end. Raises NetError."""
         if self.headers.get("Content-Encoding", "").lower() not in ("", "identity"):
-            raise NetError("compressed", "the server compresses what it sends, although it was asked not to")
+            raise NetError("compressed", "the server compresses its answer, although it was asked not to")
         raw = self._response.raw
         with _explained(self._limit):
             # urllib3 2 returns the bytes that have arrived; older versions wait for all n
@@ -108,7 +112,7 @@ class Response:
 
     @property
     def next_page(self) -> str:
-        """The URL that the Link header names for what follows, "" if none or none that is valid."""
+        """The URL of the Link header's next page, "" if there is none or it is invalid."""
         try:
             following = self._response.links.get("next", {}).get("url", "")
             return urljoin(self.url, following) if following else ""
@@ -118,21 +122,23 @@ class Response:
 
 def request(method: str, url: str, limit: Limit, *, headers: Mapping[str, str] | None = None, json: object = None,
             authorization: str = "", redirects: int = 0, own: bool = False) -> Response:
-    """One request and its answer, whatever its status, after at most so many redirects (0: a redirect is the answer).
+    """One request and its answer, whatever its status, after at most `redirects` redirects (0: a redirect is
+    the answer).
 
-    `authorization` is that header's value; a user in the URL takes precedence. `json` is sent as the body. `own`: a
-    server that was started here, which is reached without a proxy and may have any certificate. Raises NetError.
+    `authorization` is that header's value; a user in the URL takes precedence. `json` is sent as the body.
+    `own`: a server that was started here: no proxy is used, and any certificate is accepted. Raises NetError.
     """
     first = origin(url)
     authorization = _basic(url) or authorization
     if not authorization.isascii() or not authorization.isprintable():     # http.client would show it in its error
-        raise NetError("credentials", "the token has characters that no token has")
+        raise NetError("credentials", "the token has invalid characters")
     for _ in range(redirects + 1):
         here = origin(url)
         if here != first:
             authorization = ""
             if (first[0], here[0]) == ("https", "http"):
-                raise NetError("redirect", f"it leads from https to {public(url)}, which anybody may tamper with")
+                raise NetError("redirect", f"it leads from https to {public(url)}, which anybody may tamper "
+                                           "with")
         answer = _exchange(method, url, limit, headers or {}, json, authorization, own)
         if not redirects or answer.status not in _REDIRECTS or "Location" not in answer.headers:
             return answer
@@ -149,19 +155,18 @@ def _target(url: str, location: str) -> str:
         return target
     except (ValueError, NetError) as error:
         why = "" if isinstance(error, NetError) else f" ({one_line(str(error))})"
-        raise NetError("redirect", f"it leads to {public(location)}, which is no web address{why}") from None
+        raise NetError("redirect", f"it leads to {public(location)}, which is not a web "
+                                   f"address{why}") from None
 
 
 def _exchange(method: str, url: str, limit: Limit, headers: Mapping[str, str], json: object, authorization: str,
               own: bool) -> Response:
-    import os
-    import warnings
-
     sent = {"Accept-Encoding": "identity", "User-Agent": "autolayers", **headers}
     with _explained(limit), warnings.catch_warnings(), _session(limit) as session:
         verify: bool | str = not own
         if own or is_loopback(origin(url)[1]):
-            session.trust_env = False        # no proxies, but certificate authorities of the environment still count
+            # no proxies, but certificate authorities of the environment still count
+            session.trust_env = False
             verify = verify and (os.environ.get("REQUESTS_CA_BUNDLE") or os.environ.get("CURL_CA_BUNDLE") or True)
         if own:
             warnings.simplefilter("ignore")
@@ -172,7 +177,7 @@ def _exchange(method: str, url: str, limit: Limit, headers: Mapping[str, str], j
 
 
 class _Authorization:
-    """Given to requests as `auth`, also when empty: it keeps requests from looking into a netrc."""
+    """Passed to requests as `auth` even if empty, which keeps requests from reading a netrc."""
 
     def __init__(self, value: str) -> None:
         self.value = value
@@ -186,7 +191,6 @@ class _Authorization:
 def _session(limit: Limit) -> requests.Session:
     """A requests.Session that reads all bytes, headers included, within a limit, and does not follow redirects."""
     import http.client
-    import io
 
     import requests
 
@@ -296,7 +300,7 @@ def origin(url: str) -> tuple[str, str, int]:
     except (ValueError, KeyError):
         scheme = host = ""
     if not host:
-        raise NetError("address", f"{public(url)}: no web address")
+        raise NetError("address", f"{public(url)}: not a web address")
     return scheme, host, port
 
 
@@ -320,7 +324,7 @@ def public(url: str) -> str:
 
 
 def without_credentials(text: str) -> str:
-    """A text with all its URLs as `public` has them."""
+    """A text with each URL replaced by its `public` form."""
     return re.sub(r"[a-z][\w+.-]*://[^\s\"'`<>()]*[^\s\"'`<>(),.:;]", lambda found: public(found[0]), text,
                   flags=re.IGNORECASE)
 
@@ -332,9 +336,6 @@ def _without_user(url: str) -> str:
 
 def _basic(url: str) -> str:
     """The Authorization header of a URL's user and password, "" without."""
-    from base64 import b64encode
-    from urllib.parse import unquote
-
     split = urlsplit(url)
     if split.username is None:
         return ""

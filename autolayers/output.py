@@ -1,14 +1,15 @@
-"""What autolayers prints: answers on stdout, one line for each thing to know on stderr.
+"""What autolayers prints: answers on stdout, notes on stderr, one line each.
 
     show("fits\\n")              # for people: nothing in it can steer a terminal
     emit("-ngl 99 -c 8192\\n")   # for programs: exactly these characters, or an error
     say("no GPU found")         # "autolayers: no GPU found" on stderr
 
-Names come from files, servers and programs that anybody may have written: see quoting.printable.
+Names come from untrusted files, servers and programs: see quoting.printable.
 """
 
 from __future__ import annotations
 
+import os
 import sys
 
 from .errors import AutolayersError
@@ -18,8 +19,8 @@ COLOURS = {"0": "none", "1": "bold", "2": "dim", "31": "red", "32": "green", "33
 
 
 def say(text: str, *table: str) -> None:
-    """One line on stderr, or nowhere where that cannot be written; also of a text that has several, and URLs without
-    what may be secret; below it the lines of a table."""
+    """Prints one line to stderr: joins multi-line text, removes secrets from URLs, ignores a closed stderr.
+    `table` lines follow it."""
     text = " ".join(text.split())
     if "://" in text:
         from .net import without_credentials
@@ -33,15 +34,16 @@ def say(text: str, *table: str) -> None:
 
 
 def show(text: str) -> None:
-    """Text for people, each line printable but for our own colours; what the terminal's encoding lacks is escaped."""
+    """Prints text for people: only printable characters and our own colours; characters that the terminal's
+    encoding lacks are escaped."""
     lines = "\n".join(_clean(line) for line in text.split("\n"))
     encoding = sys.stdout.encoding or "utf-8"
     sys.stdout.write(lines.encode(encoding, "backslashreplace").decode(encoding))
 
 
 def emit(text: str) -> None:
-    """Text for programs, unchanged; file names that are not UTF-8 byte for byte. Raises AutolayersError where the
-    encoding of stdout has not got a character."""
+    """Prints text for programs unchanged; file names that are not UTF-8 keep their bytes. Raises
+    AutolayersError if stdout's encoding lacks a character."""
     encoding, errors = sys.stdout.encoding or "utf-8", sys.stdout.errors or "strict"
     try:
         text.encode(encoding, errors)
@@ -53,17 +55,16 @@ def emit(text: str) -> None:
     try:
         data = text.encode(encoding, "surrogateescape")
     except UnicodeEncodeError as error:
-        raise AutolayersError(f"the encoding of the output, {encoding}, has no {text[error.start]!a}: set "
+        raise AutolayersError(f"the encoding of the output, {encoding}, lacks {text[error.start]!a}: set "
                               "PYTHONIOENCODING=utf-8") from None
     sys.stdout.flush()
     sys.stdout.buffer.write(data)
 
 
 def open_streams() -> None:
-    """Puts something in the place of standard streams that are closed (>&-, 2>&-): a file that is opened later would
-    become the stream, and `print` turns to stdout where there is no stderr. Writing to a closed stdout still fails."""
-    import os
-
+    """Opens the null device for closed standard streams (>&-, 2>&-): otherwise a file that is opened later
+    would become the stream, and `print` would write to stdout if there is no stderr. Writing to a closed
+    stdout still fails."""
     for number, name in enumerate(("stdin", "stdout", "stderr")):
         if getattr(sys, name) is None:
             handle = os.open(os.devnull, os.O_WRONLY if name == "stderr" else os.O_RDONLY)
@@ -76,8 +77,6 @@ def open_streams() -> None:
 
 def discard() -> None:
     """Sends stdout to the null device, so that flushing it at exit cannot fail again."""
-    import os
-
     try:
         null = os.open(os.devnull, os.O_WRONLY)
         os.dup2(null, sys.stdout.fileno())

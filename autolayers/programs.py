@@ -1,4 +1,4 @@
-"""Other programs asked a question: bounded in time and in what they may say.
+"""Runs other programs with bounded time and output.
 
     answer = ask(["llama-server", "--version"], os.environ, 30)
     answer.code, answer.out, answer.err
@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 
 from .errors import AutolayersError
@@ -18,17 +19,17 @@ if TYPE_CHECKING:
     from typing import IO
 
 MOST = 1 << 20         # bytes of each stream
-_LOOK = 0.05           # seconds between two looks whether it has ended
-_LEFT = 0.5            # seconds for what it said last, where a child of its own keeps the pipes open
+_LOOK = 0.05           # seconds between two polls
+_LEFT = 0.5            # seconds for its last output, if a child of its own keeps the pipes open
 
 
 class NoAnswer(AutolayersError):
-    """It cannot be started, does not end, or does not stop talking; the message does not name it."""
+    """It cannot be started, does not end, or prints too much; the message does not name it."""
 
 
 @dataclass(frozen=True)
 class Answer:
-    """What a program said, MOST bytes of each stream at most, and how it ended."""
+    """A program's output, at most MOST bytes of each stream, and its exit code."""
 
     code: int      # negative: the signal that ended it
     out: str
@@ -36,7 +37,7 @@ class Answer:
 
 
 def ask(words: Sequence[str], environ: Mapping[str, str], timeout: float) -> Answer:
-    """What a program says and how it ends; then nothing of it runs any more. Raises NoAnswer."""
+    """A program's output and exit code; afterwards none of its processes is left. Raises NoAnswer."""
     import subprocess
     import threading
     import time
@@ -68,7 +69,7 @@ def ask(words: Sequence[str], environ: Mapping[str, str], timeout: float) -> Ans
         for thread in threads:
             thread.join(_LEFT)
         if flooded.is_set():
-            raise NoAnswer(f"it says more than {MOST >> 20} MiB")
+            raise NoAnswer(f"it prints more than {MOST >> 20} MiB")
         if child.poll() is None:
             raise NoAnswer(f"it did not end within {timeout:g} s")
     finally:
@@ -78,8 +79,7 @@ def ask(words: Sequence[str], environ: Mapping[str, str], timeout: float) -> Ans
 
 
 def _kill(child: subprocess.Popen[bytes]) -> None:
-    """Ends it and, on POSIX, what it has started."""
-    import contextlib
+    """Ends it and, on POSIX, its children."""
     import signal
 
     with contextlib.suppress(OSError):

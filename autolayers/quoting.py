@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 from .errors import UsageError
 
 TYPE_CHECKING = False
@@ -10,8 +12,8 @@ if TYPE_CHECKING:
 
 
 def printable(text: str) -> str:
-    """Part of a line on a terminal or in a comment: line ends, control characters, marks that turn the direction of
-    writing and bytes that are not UTF-8 as escapes.
+    """Part of a line on a terminal or in a comment: escapes line ends, control characters, marks that change
+    the writing direction and bytes that are not UTF-8.
 
     >>> printable("a\\x1b[2J\\n\\u202e")
     'a\\\\x1b[2J\\\\n\\\\u202e'
@@ -23,9 +25,7 @@ def printable(text: str) -> str:
 
 
 def shell(words: Sequence[str]) -> str:
-    """A command line for this machine's shell: a POSIX one, or where a word is not printable bash, zsh or ksh."""
-    import os
-
+    """A command line for this machine's shell: POSIX, or bash, zsh and ksh if a word is not printable."""
     if os.name == "nt":
         import subprocess
 
@@ -34,20 +34,21 @@ def shell(words: Sequence[str]) -> str:
 
 
 def posix(words: Sequence[str]) -> str:
-    """A command line for readers of the shell's plain quotes, inside a file that escapes what is not printable."""
+    """A command line with plain shell quotes, inside a file format that escapes unprintable characters
+    itself."""
     import shlex
 
     return shlex.join(words)
 
 
 def _ansi_c(word: str) -> str:
-    """What stands between $' and ' (POSIX.1-2024, 2.2.4)."""
+    """The text between $' and ' (POSIX.1-2024, 2.2.4)."""
     return "".join(f"\\{c}" if c in "'\\" else c if c.isprintable()
                    else "".join(f"\\x{byte:02x}" for byte in c.encode("utf-8", "surrogateescape")) for c in word)
 
 
 def powershell(words: Sequence[str]) -> str:
-    """A command line for PowerShell (about_Quoting_Rules): what is not plain stands between single quotes."""
+    """A command line for PowerShell (about_Quoting_Rules): words that are not plain are single-quoted."""
     plain = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_./:=+")
     return " ".join(word if word and set(word) <= plain else "'" + word.replace("'", "''") + "'" for word in words)
 
@@ -64,7 +65,7 @@ def systemd(word: str) -> str:
 def yaml(text: str) -> str:
     """A double-quoted scalar (YAML 1.2, section 5.7). Raises UsageError for text that is not UTF-8."""
     if any("\ud800" <= c <= "\udfff" for c in text):
-        raise UsageError(f"{text!r}: not UTF-8, so no YAML file can hold it: rename it")
+        raise UsageError(f"{text!r}: not UTF-8, so a YAML file cannot hold it: rename it")
     return '"' + "".join(_yaml_escape(c) for c in text) + '"'
 
 

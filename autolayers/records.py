@@ -1,9 +1,10 @@
-"""What the hot path uses of `dataclasses`, for a tenth of its start-up time.
+"""The part of `dataclasses` that the hot path uses, for a tenth of its start-up time.
 
-`dataclasses` imports `inspect`, `ast`, `dis` and `re` and compiles source text for every class: together more than half
-of the time of a short command. These make equal classes out of closures, and what they make still answers the real
-module's `fields`, `replace` and `asdict`. Type checkers see the real module. Left out: slots, ordering, `InitVar`,
-`KW_ONLY` and field options other than defaults. `lazy` is `functools.cached_property` without its imports.
+`dataclasses` imports `inspect`, `ast`, `dis` and `re` and compiles source text for every class: together more
+than half of the time of a short command. This module builds equal classes from closures, which still work
+with the real module's `fields`, `replace` and `asdict`. Type checkers see the real module. Left out: slots,
+ordering, `InitVar`, `KW_ONLY` and field options other than defaults. `lazy` is `functools.cached_property`
+without its imports.
 """
 
 from __future__ import annotations
@@ -89,7 +90,8 @@ def _dataclass(cls: Any = None, /, *, frozen: bool = False) -> Any:
             values.update(zip(names, args, strict=False))
         if kwargs:
             if not known.issuperset(kwargs):
-                raise TypeError(f"{title}() got an unexpected keyword argument {min(kwargs.keys() - known)!r}")
+                raise TypeError(f"{title}() got an unexpected keyword argument "
+                                f"{min(kwargs.keys() - known)!r}")
             if args and not kwargs.keys().isdisjoint(names[:len(args)]):
                 raise TypeError(f"{title}() got multiple values for one of {names[:len(args)]}")
             values.update(kwargs)

@@ -1,4 +1,5 @@
-"""What is asked for: words, environment, program and devices resolved once, alike for every command and the library.
+"""The request: words, environment, program and devices, resolved once and alike for every command and the
+library.
 
     request = Request.of(["-c", "8192", "--gpu", "24GiB"])
     request.params.n_ctx, request.machine.limits["CUDA0"], request.notes
@@ -16,8 +17,10 @@ from .flags.parse import Arguments, items
 from .flags.policy import Policy, arguments_of, read_policy
 from .flags.table import Argument, lookup
 from .flags.write import to_words
+from .gguf import read_header
 from .machine import Device, Host, Machine
 from .memory.companions import NONE, Companions
+from .model import is_adapter, is_control_vector, is_projector, read_model
 from .output import say
 from .records import dataclass, replace
 
@@ -35,8 +38,8 @@ _FILES = ("mmproj", "model_draft", "lora", "control_vector")     # fields of Par
 
 @dataclass(frozen=True)
 class Request:
-    """What is given (`params`), what is aimed at (`policy`), and what for. `host` is the RAM of `machine`, None where
-    nothing is known of it; `notes` are lines that a user should read."""
+    """The constraints (`params`), the goals (`policy`), and the machine and build they are for. `host` is the
+    RAM of `machine`, None if unknown; `notes` are lines that a user should read."""
 
     arguments: Arguments
     policy: Policy
@@ -51,22 +54,22 @@ class Request:
            devices: Sequence[Device | str] | None = None, host: Host | None = None, program: Sequence[str] = (),
            verbatim: Sequence[str] | None = None, checked: bool = True,
            amend: Callable[[Inventory], Inventory] | None = None) -> Request:
-        """Asks for what the words leave open.
+        """Resolves the words, and detects what they leave open.
 
-        `environ` adds LLAMA_ARG_* variables and config files to words that are not parsed yet, and says which devices
-        are seen. `devices` (and `host`): these instead of the machine's. `program` is what starts a llama.cpp: asked
-        for its build, and for its devices where it is one word. `verbatim`: what a program is started with as it is,
-        where the plan's flags are not all that it gets. Not `checked`: nothing of the words is a llama-server's, so
-        that the build need not have it. `amend` changes what was found on this machine.
+        `environ` adds LLAMA_ARG_* variables and config files to words that are not parsed yet, and decides
+        which devices are visible. `devices` (and `host`) replace the machine's. `program` starts a llama.cpp:
+        it is asked for its build, and for its devices if it is one word. `verbatim`: words that the program
+        gets unchanged, besides the plan's flags. Not `checked`: the words are not for a llama-server, so the
+        build need not know them. `amend` changes what was found on this machine.
 
-        Raises UsageError, also for flags that the build does not have, LaunchRefused and ModelError for files of
+        Raises UsageError (also for flags that the build lacks), LaunchRefused and ModelError for files of
         --mmproj, -md or --lora, DeviceError.
         """
         arguments = arguments_of(words, environ)
         policy = read_policy(arguments.own)
         for name, value in (("--gpu", policy.gpu), ("--machine", policy.machine)):
             if value is not None and devices is not None:
-                raise UsageError(f"{name} and devices= both say the devices: give one of them")
+                raise UsageError(f"{name} and devices= both set the devices: give one of them")
         build = _build(policy, program, environ)
         if build is not TODAY:
             policy = replace(policy, build=build if build.doubt else build.number or build)
@@ -91,7 +94,7 @@ class Request:
 
     @property
     def terms(self) -> tuple[Params, Policy, Machine, Companions, tuple[str, ...]]:
-        """What the planner's functions take after the model, in their order."""
+        """The arguments of the planner's functions after the model, in their order."""
         return self.params, self.policy, self.machine, self.companions, self.notes
 
     def asking(self, arguments: Arguments) -> Request:
@@ -107,7 +110,8 @@ class Request:
         return replace(self, machine=_machine(devices, host, self.policy), host=host)
 
     def said(self) -> Request:
-        """The same with its notes said: of commands whose answer is more than one plan, which would repeat them."""
+        """The same without its notes, which are printed now: commands that print several plans would repeat
+        them."""
         for note in self.notes:
             say(note)
         return replace(self, notes=())
@@ -126,7 +130,7 @@ def _build(policy: Policy, program: Sequence[str], environ: Mapping[str, str] | 
 
 
 def _known(arguments: Arguments, build: Build, verbatim: Sequence[str] | None) -> tuple[Arguments, list[str]]:
-    """The arguments without variables and config files' keys that the build ignores, and what there is to say. Raises
+    """The arguments without the variables and config-file keys that the build ignores, and notes. Raises
     UsageError for a flag that the build refuses, unless --strict-flags is off."""
     notes: list[str] = []
     for why in _lacking(arguments, build, verbatim):
@@ -136,12 +140,13 @@ def _known(arguments: Arguments, build: Build, verbatim: Sequence[str] | None) -
     ignored = {}
     for name, (flag, _) in zip(arguments.written, arguments.given, strict=False):
         if not name.startswith("-") and (why := build.lacks(flag)):
-            ignored[name] = f"{name} changes nothing: {why}"
+            ignored[name] = f"{name} is ignored: {why}"
     return arguments.without(ignored) if ignored else arguments, [*notes, *ignored.values()]
 
 
 def _lacking(arguments: Arguments, build: Build, verbatim: Sequence[str] | None) -> Iterator[str]:
-    """Why the build refuses what it is given: each word of a program's own, else what no flag of its own says."""
+    """Why the build refuses a flag: each word of a verbatim command, else what none of its flags can
+    express."""
     if verbatim is not None:
         names = [item.name for item in items(verbatim) if isinstance(item.flag, Argument)]
     else:
@@ -153,7 +158,7 @@ def _lacking(arguments: Arguments, build: Build, verbatim: Sequence[str] | None)
 
 
 def _has_another_way(name: str, params: Params, build: Build) -> bool:
-    """Whether a plan for the build says the same with flags that it has: -lm none is --no-mmap, -ncmoe is -ot."""
+    """Whether the build has other flags for the same: -lm none is --no-mmap, -ncmoe is -ot."""
     row, _ = lookup(name) or (None, True)
     if row is None or not row.field:
         return False
@@ -165,10 +170,10 @@ def _has_another_way(name: str, params: Params, build: Build) -> bool:
 
 def _found(policy: Policy, params: Params, environ: Mapping[str, str] | None, program: Sequence[str],
            amend: Callable[[Inventory], Inventory] | None) -> Found:
-    """What --machine or --gpu describe, else this machine's devices as the program sees them."""
+    """The devices that --machine or --gpu describe, else this machine's as the program sees them."""
     if policy.machine is not None:
         if policy.gpu is not None:
-            raise UsageError("--machine and --gpu both say the devices: give one of them")
+            raise UsageError("--machine and --gpu both set the devices: give one of them")
         return (*described(policy.machine), ())
     if policy.gpu is not None:
         servers, notes = remote(params.rpc)
@@ -185,63 +190,65 @@ def _found(policy: Policy, params: Params, environ: Mapping[str, str] | None, pr
 
 
 def _machine(devices: Sequence[Device], host: Host | None, policy: Policy) -> Machine:
-    """The machine as --budget and --margin leave it."""
+    """The machine within --budget and --margin."""
     policy.margins(len(devices))
     budget = dict(policy.budget)
-    # Of an RPC server that does not answer the budget is all that is known
+    # for an RPC server that does not answer, only the budget is known
     devices = [replace(device, total=budget[device.name], free=budget[device.name])
                if device.name in budget and not device.total else device for device in devices]
     return Machine.of(devices, host, None, budget)
 
 
 def _named(given: Sequence[Device | str]) -> Sequence[Device]:
-    """Devices, or what --gpu has for each; hypothetical ones of one name are numbered. Raises UsageError."""
+    """Devices, or --gpu values for them; hypothetical ones of the same name are numbered. Raises
+    UsageError."""
     if isinstance(given, str):
         return hypothetical(given)
     if isinstance(given, Device):
         raise UsageError("devices are a list, such as [device]")
     for device in given:
         if not isinstance(device, (Device, str)):
-            raise UsageError(f"a device is a Device, a size such as '24GiB' or a card's name, not {device!r:.60}")
+            raise UsageError("a device is a Device, a size such as '24GiB' or a GPU's name, not "
+                             f"{device!r:.60}")
     devices = [device if isinstance(device, Device) else Device.hypothetical(device) for device in given]
     return devices if len({device.name for device in devices}) == len(devices) else numbered(devices)
 
 
 def _decimal(gpu: str) -> list[str]:
-    """A word on sizes in GB: a card is sold by GiB."""
+    """A note on sizes in GB: GPUs are sold in GiB."""
     parts = [part for part in gpu.split(",") if part.strip().lower().endswith(("gb", "mb"))]
     if not parts:
         return []
-    import re  # of few answers
+    import re  # few calls
 
     found = (re.fullmatch(r"(?:\d+ *x)? *(\d+(?:\.\d+)? *[gm]b) *", part, re.IGNORECASE) for part in parts)
     sizes = [size[1] for size in found if size]
-    return [f"--gpu {sizes[0]} counts in powers of ten; a card that is sold as {sizes[0]} has {sizes[0][:-1].upper()}iB"
+    return [f"--gpu {sizes[0]} counts in powers of ten; a GPU that is sold as {sizes[0]} has "
+            f"{sizes[0][:-1].upper()}iB"
             ] if sizes else []
 
 
 # --- the files that are loaded with the model
 
 def companions_of(params: Params, words: object = ()) -> Companions:
-    """The headers of the files that `params` names in addition to the model's; -hft and --offline hold for them too
-    where `words` are the Arguments that have them. Raises ModelError naming the file, LaunchRefused."""
+    """The headers of the other files that `params` names; -hft and --offline apply to them too if `words` are
+    the Arguments. Raises ModelError naming the file, LaunchRefused."""
     if not any(getattr(params, name) for name in _FILES):
         return NONE
-    from .gguf import read_header
-    from .model import is_adapter, is_control_vector, is_projector, read_model
     from .sources import network_environ, open_source
 
     environ = network_environ(os.environ, words) if isinstance(words, Arguments) else os.environ
     opened: Any = open_source(params.mmproj, environ) if params.mmproj else None
     projector = read_header(opened) if params.mmproj else None
     if projector is not None and not is_projector(projector):
-        raise LaunchRefused(f"--mmproj {params.mmproj}: no projector for images or sound")
+        raise LaunchRefused(f"--mmproj {params.mmproj}: not a projector for images or audio")
     loras = tuple(map(read_header, params.lora))
     for path, lora in zip(params.lora, loras, strict=True):
         if not is_adapter(lora):
-            raise LaunchRefused(f"--lora {path}: no adapter (general.type is not adapter)")
+            raise LaunchRefused(f"--lora {path}: not an adapter (general.type is not adapter)")
     for path in params.control_vector:
         if not is_control_vector(read_header(path)):
-            raise LaunchRefused(f"--control-vector {path}: no control vector, whose tensors are directions")
+            raise LaunchRefused(f"--control-vector {path}: not a control vector, whose tensors are named "
+                                "direction.N")
     draft = read_model(open_source(params.model_draft, environ)) if params.model_draft else None
     return Companions(projector, draft, loras)

@@ -1,7 +1,7 @@
-"""The directory that keeps what was measured on this machine, and files that are replaced as a whole.
+"""The state directory, which keeps measurements of this machine, and atomic replacement of files.
 
     keep(path(environ, "measured.json"), found)      # JSON, readable for this user alone
-    read(path(environ, "measured.json"))             # None where there is none, or none that can be read
+    read(path(environ, "measured.json"))             # None if it is missing or unreadable
     write("Modelfile", data, backup=True)            # "Modelfile.bak"
 """
 
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import time
 
 from .errors import AutolayersError
 
@@ -24,8 +25,9 @@ _PREFIX, _SUFFIX = ".autolayers-", ".tmp"      # .autolayers-PID-RANDOM.tmp
 
 
 def directory(environ: Mapping[str, str]) -> str:
-    """${XDG_STATE_HOME:-~/.local/state}/autolayers, %LOCALAPPDATA%\\autolayers on Windows. Raises AutolayersError where
-    there is no home directory. A relative XDG_STATE_HOME is ignored, as the XDG base directory specification asks."""
+    """${XDG_STATE_HOME:-~/.local/state}/autolayers, %LOCALAPPDATA%\\autolayers on Windows. Raises
+    AutolayersError if there is no home directory. A relative XDG_STATE_HOME is ignored, as the XDG base
+    directory specification asks."""
     home = environ.get("USERPROFILE" if os.name == "nt" else "HOME") or os.path.expanduser("~")
     if os.name == "nt":
         root = environ.get("LOCALAPPDATA") or os.path.join(home, "AppData", "Local")
@@ -33,7 +35,7 @@ def directory(environ: Mapping[str, str]) -> str:
         root = environ.get("XDG_STATE_HOME", "")
         root = root if os.path.isabs(root) else os.path.join(home, ".local", "state")
     if not os.path.isabs(root):
-        raise AutolayersError("there is no home directory to keep anything in: set XDG_STATE_HOME")
+        raise AutolayersError("there is no home directory for autolayers' state: set XDG_STATE_HOME")
     return os.path.join(root, "autolayers")
 
 
@@ -43,9 +45,9 @@ def path(environ: Mapping[str, str], *names: str) -> str:
 
 
 def machine_name() -> str:
-    """What this machine is called: a home directory may be that of several."""
+    """This machine's name: several machines may share a home directory."""
     if hasattr(os, "uname"):
-        return os.uname().nodename      # as platform.node(), whose module takes as long to import as a small plan
+        return os.uname().nodename      # platform.node() without its import, which takes as long as a small plan
     import platform
 
     return platform.node()
@@ -90,8 +92,8 @@ def keep(name: str, value: object) -> None:
 
 @contextlib.contextmanager
 def locked(environ: Mapping[str, str]) -> Iterator[None]:
-    """A lock for read-modify-write of state files; after 5 s of waiting it goes on without.
-    Raises AutolayersError where the state directory cannot be written."""
+    """A lock for read-modify-write of state files; after 5 s it continues without the lock. Raises
+    AutolayersError if the state directory cannot be written."""
     name = path(environ, "lock")
     try:
         _make_directory(name)
@@ -111,8 +113,6 @@ def _make_directory(name: str) -> None:
 
 
 def _lock(handle: int) -> None:
-    import time
-
     until = time.monotonic() + _PATIENCE
     while time.monotonic() < until:
         try:
@@ -179,7 +179,8 @@ def _replace(name: str, data: bytes, mode: int) -> None:
 
 
 def _create(name: str, data: bytes, mode: int = 0o666, like: os.stat_result | None = None) -> None:
-    """A new file on the disk, with mode and owner before its content; nothing is left of one that cannot be written."""
+    """Creates a file with its mode and owner set before its content; if writing fails, the file is
+    removed."""
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0)
     handle = os.open(name, flags, mode if like is None else 0o600)
     try:
@@ -212,7 +213,7 @@ def _remove_abandoned(folder: str) -> None:
 
 
 def _sync_directory(name: str) -> None:
-    """Makes the rename itself durable; Windows has no such handle, and some file systems refuse."""
+    """Makes the rename itself durable; Windows cannot open directories, and some file systems refuse."""
     with contextlib.suppress(OSError):
         handle = os.open(name, os.O_RDONLY)
         try:

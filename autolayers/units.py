@@ -1,4 +1,4 @@
-"""Sizes in words: bytes inside, MiB and GiB outside (always powers of two)."""
+"""Sizes as text: bytes inside, MiB and GiB outside (always powers of two)."""
 
 from __future__ import annotations
 

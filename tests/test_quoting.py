@@ -77,7 +77,7 @@ def test_ini(text: str) -> None:
 
 
 def test_what_is_no_text() -> None:
-    with pytest.raises(UsageError, match="not UTF-8, so no YAML file can hold it"):
+    with pytest.raises(UsageError, match="not UTF-8, so a YAML file cannot hold it"):
         yaml("m\udcff.gguf")
     assert systemd("m\udcff.gguf") == '"m\\xff.gguf"'
 

@@ -117,7 +117,7 @@ def test_the_machine_is_the_same(door: str, source: str, tmp_path: Path, capsys:
 
 @EVERY
 @pytest.mark.parametrize(("own", "llama", "line"), [
-    ("--gpu 8GiB --machine m.json", "", "--machine and --gpu both say the devices: give one of them"),
+    ("--gpu 8GiB --machine m.json", "", "--machine and --gpu both set the devices: give one of them"),
     ("--gpu 8GiB --budget CUDA1=1GiB", "", "--budget: there is no device CUDA1 (devices: CUDA0)"),
     ("--gpu 8GiB --margin 1GiB,1GiB", "", "--margin has 2 sizes for 1 device"),
     ("--gpu 8GiB --llama-build b9100", "--kv-unified-per-slot 4096",
@@ -158,7 +158,7 @@ def test_what_a_build_ignores_changes_nothing_and_is_named(config: bool, tmp_pat
     words = ["--gpu", "8GiB", "--llama-build", "b9100"]
     asked = Request.of(words, environ)
     assert (asked.params.kv_unified_per_slot, asked.params.n_ctx) == (None, 8192)
-    assert asked.notes == (f"{name} changes nothing: b9100 has no --kv-unified-per-slot, which came with b10662",)
+    assert asked.notes == (f"{name} is ignored: b9100 has no --kv-unified-per-slot, which came with b10662",)
     assert asked.arguments.given == (("-c", "8192"),)
     today = Request.of(words[:2], environ)
     assert today.params.kv_unified_per_slot == 4096 and today.notes == ()
@@ -203,7 +203,7 @@ def test_a_row_refuses_from_the_next_build_whose_source_was_seen() -> None:
 
 def test_devices_and_words_do_not_both_say_the_machine() -> None:
     for words in (["--gpu", "8GiB"], ["--machine", "m.json"]):
-        with pytest.raises(UsageError, match=f"{words[0]} and devices= both say the devices"):
+        with pytest.raises(UsageError, match=f"{words[0]} and devices= both set the devices"):
             Request.of(words, devices=["24GiB"])
 
 

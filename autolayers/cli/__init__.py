@@ -69,7 +69,7 @@ def _command(words: list[str]) -> int:
 
 
 def _asks_for_cards(command: str, words: list[str]) -> bool:
-    """Whether the words have --gpu list, of a command that plans for GPUs."""
+    """Whether the words of a command that plans for GPUs have --gpu list."""
     if command == "ollama":
         command = " ".join(["ollama", *words[:1]])
     if "--gpu" not in own_flags(command):

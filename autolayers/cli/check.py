@@ -28,22 +28,23 @@ if TYPE_CHECKING:
 
 
 def main(words: Sequence[str]) -> int:
-    """Prints what each architecture showed and keeps it; 1 where any size differs or a load failed."""
+    """Prints and keeps the result of each architecture; 1 if any size differs or a load failed."""
     arguments = read("check", words)
     if arguments.positional:
-        raise UsageError(f"check takes flags alone, not {arguments.positional[0]!r}: see its --help")
+        raise UsageError(f"check takes flags only, not {arguments.positional[0]!r}: see its --help")
     own = arguments.own
     named = own.get("llama-server", "llama-server")
     program = shutil.which(named)
     if program is None:
-        say(f"{named}: {'cannot be executed' if os.path.exists(named) else 'no such program'}; give its path with "
+        say(f"{named}: {'cannot be executed' if os.path.exists(named) else 'no such program'}; give its path "
+            "with "
             "--llama-server")
         return NOT_EXECUTABLE if os.path.exists(named) else NOT_FOUND
     program = os.path.abspath(program)
     request = Request.of(Params(), os.environ, program=[program])
     build = request.build
     if build.flags is None:
-        raise AutolayersError(f"{program}: its --help is not llama-server's")
+        raise AutolayersError(f"{program}: not llama-server, by its --help")
     found: list[Checked] = []
     count = len(architectures()) + len(companions())
     terminal = sys.stderr.isatty()
@@ -74,7 +75,7 @@ def _keep(program: str, build: Build, found: Sequence[Checked]) -> None:
 
 
 def _text(program: str, build: Build, found: Sequence[Checked]) -> str:
-    """One line for each part, and one for each architecture that is not equal."""
+    """One line per part, and one per architecture that differs."""
     number = f"build {build.number}" if build.number else "a build without a number"
     if build.between:
         number += " (by its flags and architectures b{} to b{})".format(*build.between)

@@ -33,17 +33,17 @@ if TYPE_CHECKING:
 
 
 def main(words: list[str]) -> int:
-    """Prints the table and the advice; 5 where nothing fits."""
+    """Prints the table and the advice; 5 if nothing fits."""
     arguments = read("choose", words, os.environ)
     own = arguments.own
     names = list(arguments.positional) or [name for name in (arguments.params.model,) if name]
     if not names:
-        raise UsageError("which models? autolayers choose hf:USER/REPO, a directory, files or ollama:")
+        raise UsageError("name the models: autolayers choose hf:USER/REPO, a directory, files or ollama:")
     offered = _offered(names, arguments)
     if own.get("for"):
         return _cards(offered, arguments)
     if "speed" in own:
-        raise UsageError("--speed goes with --for cards")
+        raise UsageError("--speed needs --for cards")
     params, policy, machine, companions, _ = Request.of(arguments, os.environ).said().terms
     known, models = _models(offered, arguments)
     progress = Progress(len(models), "planning ")
@@ -60,27 +60,27 @@ def main(words: list[str]) -> int:
         if isinstance(problem, AutolayersError):
             say(str(problem) if offer.name in str(problem) else f"{offer.name}: {problem}")
     if not answered:
-        raise ModelError("no model of these can be planned")
+        raise ModelError("none of these models can be planned")
     choices = [choice for _, choice in answered]
     n_ctx = wanted_ctx(params, policy)
     advice = advise(choices, n_ctx)
     trained = max(choice.n_ctx_train for choice in choices)
     if trained < n_ctx and (params.n_ctx or policy.n_ctx):
-        say(f"none of these was trained for a context of {n_ctx}: {trained} at most")
+        say(f"none of these models was trained for a context of {n_ctx}: the longest is {trained}")
     taken = answered[advice.take][0].words if advice else ()
     _print(str(own.get("format") or "text"), names, answered, machine, n_ctx, taken)
     return 0 if advice else DoesNotFit.exit_code
 
 
 def _cards(offered: list[Offer], arguments: Arguments) -> int:
-    """Prints which cards run the one model; 5 where none does."""
+    """Prints the GPUs that run the model; 5 if none does."""
     form = str(arguments.own.get("format") or "text")
     if any(name in arguments.own for name in ("gpu", "machine", "backend", "budget")):
-        raise UsageError("--for cards goes through all cards: leave --gpu, --machine, --backend and --budget out")
+        raise UsageError("--for cards tries all GPUs: omit --gpu, --machine, --backend and --budget")
     if form == "hf":
-        raise UsageError("--format hf names a model; --for cards names cards")
+        raise UsageError("--format hf prints a model; --for cards prints GPUs")
     if len(offered) != 1:
-        raise UsageError(f"--for cards is for one model, and there are {len(offered)}: name one, such as "
+        raise UsageError(f"--for cards takes one model, not {len(offered)}: name one, such as "
                          f"{shell([offered[0].source])}")
     (model,) = _models(offered, arguments)[1]
     params, policy, _, companions, _ = Request.of(arguments, devices=["1GiB"] * 2).said().terms    # two at most
@@ -109,7 +109,7 @@ def _offered(names: list[str], arguments: Arguments) -> list[Offer]:
 
 
 def _models(offered: list[Offer], arguments: Arguments) -> tuple[list[Offer], list[Model]]:
-    """The models whose headers can be read; a line for each other one."""
+    """The models whose headers can be read; a line on stderr for each of the others."""
     progress = Progress(len(offered), "reading header ")
     progress.show()
     found = in_threads(lambda offer: load(offer.source, arguments), offered, progress.step)
@@ -138,7 +138,7 @@ def _print(form: str, names: list[str], answered: list[tuple[Offer, Choice]], ma
         elif taken:
             emit(shell(taken) + "\n")
         else:
-            raise UsageError(f"--format hf: llama-server has no words for {answered[advice.take][0].source}")
+            raise UsageError(f"--format hf: llama-server cannot download {answered[advice.take][0].source}")
     elif form == "json":
         emit(json.dumps({
             "schema": 1, "autolayers": __version__, "n_ctx": n_ctx,

@@ -29,15 +29,16 @@ if TYPE_CHECKING:
 
 
 def main(words: list[str]) -> int:
-    """Prints the plan, or writes what starts it on each box; 5 where it does not fit."""
+    """Prints the plan, or writes the files that start it on each machine; 5 if it does not fit."""
     arguments = read("cluster", words, os.environ)
     names = list(arguments.positional)
     if arguments.params.model and len(names) == 1:
         names.append(arguments.params.model)
     if len(names) != 2 or names[0].lower().endswith(".gguf"):
-        raise UsageError("which boxes and which model? autolayers cluster FILE.json MODEL.gguf [flags]")
+        raise UsageError("name the cluster file and the model: autolayers cluster FILE.json MODEL.gguf "
+                         "[flags]")
     if arguments.params.rpc:
-        raise UsageError("the file says which servers there are: leave --rpc out")
+        raise UsageError("the cluster file lists the RPC servers: omit --rpc")
     cluster = read_cluster(names[0])
     if arguments.own.get("ask"):
         cluster, notes = asked(cluster)
@@ -56,7 +57,7 @@ def _print(together: Together, cluster: Cluster, arguments: Arguments) -> None:
     own, best = arguments.own, together.best
     form = str(own.get("format") or ("text" if sys.stdout.isatty() else "flags"))
     if form not in ("compose", "systemd", "kubernetes") and ("output" in own or "image" in own):
-        raise UsageError("--output and --image go with --format compose, systemd or kubernetes")
+        raise UsageError("--output and --image need --format compose, systemd or kubernetes")
     if form == "text":
         show(cluster_text(together, cluster.head.name, launches.commands(best), Style.of(sys.stdout, os.environ),
                           other_words(arguments)))
@@ -75,7 +76,7 @@ def _print(together: Together, cluster: Cluster, arguments: Arguments) -> None:
 
 
 def _write(written: dict[str, str], directory: str | None) -> None:
-    """Into a directory, else one after the other to standard output."""
+    """Writes the files to a directory, else one after another to standard output."""
     if directory is None:
         for path, text in written.items():
             emit(f"# ==> {path}\n{text}" if len(written) > 1 else text)

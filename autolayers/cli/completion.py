@@ -1,7 +1,8 @@
 """`autolayers completion SHELL`: a script that completes commands, flags, their values, card names and .gguf files.
 
-Each script asks the same questions in its shell's words: which command is this line, has the word before the cursor a
-list of values, does it take a file, is a flag begun; else models and, as the first word, commands.
+Each script asks the same questions in its shell's language: which command is this, does the word before the
+cursor take a list of values or a file, does the current word begin with a dash; else it offers models and, as
+the first word, commands.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-_LLAMA = "llama-server"       # behind the program of these:
+_LLAMA = "llama-server"       # after the program of these:
 _WRAPPING = ("run", "tune")
 _FIRST = [name for name in COMMANDS if " " not in name]
 _OTHERS = [name for name in _FIRST if name != "plan"]
@@ -30,15 +31,15 @@ def main(words: Sequence[str]) -> int:
     """Prints the script of one shell."""
     names = read("completion", words).positional
     if len(names) != 1 or names[0] not in SHELLS:
-        raise UsageError(f"which shell? autolayers completion {'|'.join(SHELLS)}")
+        raise UsageError(f"name the shell: autolayers completion {'|'.join(SHELLS)}")
     sys.stdout.write(SHELLS[names[0]]())
     return 0
 
 
-# --- what there is to complete
+# --- the words to complete
 
 def _own(command: str) -> dict[str, str]:
-    """Names of a command's own flags -> their meaning."""
+    """A command's own flags -> their help."""
     return {name: flag.help for name, flag in own_flags(command).items()}
 
 
@@ -66,7 +67,7 @@ def _values() -> dict[str, Sequence[str]]:
 
 
 def _takes_file() -> list[str]:
-    """Flags whose value may be a file's name."""
+    """Flags whose value may be a file name."""
     own = {name: flag for command in COMMANDS for name, flag in own_flags(command).items()}
     return [*dict.fromkeys([*(name for row in ARGUMENTS if row.takes_value for name in row.names),
                             *(name for name, flag in own.items() if flag.takes_value)])]
@@ -78,7 +79,7 @@ def _takes_value(*commands: str) -> list[str]:
 
 
 def _by_words(values: dict[str, Sequence[str]]) -> list[tuple[list[str], Sequence[str]]]:
-    """Keys with the same words together."""
+    """Groups the keys that have the same words."""
     together: dict[tuple[str, ...], list[str]] = {}
     for key, words in values.items():
         together.setdefault(tuple(words), []).append(key)
@@ -324,7 +325,7 @@ def _fish_lines(items: Iterable[tuple[str, str]], indent: int) -> str:
     return " " * indent + "printf '%s\\t%s\\n' " + _fish_list(words)
 
 
-# --- PowerShell: Register-ArgumentCompleter; where it returns nothing, files are completed
+# --- PowerShell: Register-ArgumentCompleter; if it returns nothing, PowerShell completes files
 
 def powershell() -> str:
     flags = "\n".join(f"        {_ps(command)} = {_ps_list(_own(command))}" for command in COMMANDS)

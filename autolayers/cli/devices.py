@@ -26,28 +26,29 @@ if TYPE_CHECKING:
     from ..machine import Device
 
 _SURE = {
-    "nvml": "from the driver (NVML); a CUDA context will still take its part",
+    "nvml": "from the driver (NVML); a CUDA context takes some of it",
     "list-devices": "from llama.cpp itself",
-    "sysfs": "from the driver (sysfs); a ROCm context will still take its part",
+    "sysfs": "from the driver (sysfs); a ROCm context takes some of it",
     "metal": "from Metal",
     "vulkan": "from the driver (Vulkan)",
     "rpc": "from the RPC server",
 }
 _HOST = {
     "meminfo": "from the system", "psutil": "from the system", "given": "as given",
-    "cgroup": "from the system, cut by this container's or group's limit",
+    "cgroup": "from the system, capped by this container's or cgroup's limit",
 }
 
 
 def main(words: Sequence[str]) -> int:
-    """Runs `autolayers devices WORDS`: the answer on stdout, notes on stderr; 0, also without any GPU.
+    """Runs `autolayers devices WORDS`: the answer on stdout, notes on stderr. Returns 0, with or without a
+    GPU.
 
-    Raises UsageError (2), DeviceError (4) where not even the size of RAM is known or there is no
-    such --llama-server, AutolayersError (1).
+    Raises UsageError (2), DeviceError (4) if the size of RAM is unknown or the --llama-server does not exist,
+    AutolayersError (1).
     """
     arguments = read("devices", words)
     if arguments.positional:
-        raise UsageError(f"devices takes flags alone, not {arguments.positional[0]!r}: see its --help")
+        raise UsageError(f"devices takes flags only, not {arguments.positional[0]!r}: see its --help")
     own = arguments.own
     program = own.get("llama-server")
     if program and not shutil.which(program):
@@ -55,7 +56,7 @@ def main(words: Sequence[str]) -> int:
     found = discover(llama_server=program, rpc=own.get("rpc", ()))
     notes = list(found.notes)
     if own.get("measure"):
-        say("measuring for some seconds ...")
+        say("measuring for a few seconds ...")
         speeds, more = measure(found.host.available)
         notes += more
         found = replace(found, host=measured(found.host, os.environ))
@@ -64,7 +65,7 @@ def main(words: Sequence[str]) -> int:
     if own.get("json"):
         emit(json.dumps(_json(found, notes, speeds), indent=2) + "\n")
         return 0
-    narrow = sys.stdout.isatty() or "COLUMNS" in os.environ        # a row for each device where a program reads them
+    narrow = sys.stdout.isatty() or "COLUMNS" in os.environ        # for programs: one row per device
     width = Style.of(sys.stdout, os.environ).width if narrow else sys.maxsize
     show("".join(f"{printable(line)}\n" for line in _table(found, speeds, width)))
     for note in notes:
@@ -73,25 +74,25 @@ def main(words: Sequence[str]) -> int:
 
 
 def sureness(device: Device) -> str:
-    """One phrase: the source, and why it may be off."""
+    """The source of the numbers, and why they may be wrong."""
     source = _SURE.get(device.source, "as given")
     return f"{source}; {device.warning}" if device.warning else source
 
 
 def _table(found: Inventory, speeds: dict[str, Any], width: int) -> list[str]:
-    """A row for each device, or where the terminal is too narrow its facts below its sizes."""
+    """One row per device; on a narrow terminal its facts are below its sizes."""
     rows = [("device", "total", "free", "", "source")]
     for device in found.devices:
         facts = [device.description, *(text for text in (
             f"compute capability {'.'.join(map(str, device.compute_capability))}" if device.compute_capability else "",
             f"{device.bandwidth / 1e9:.0f} GB/s" if device.bandwidth else "",
-            "draws the desktop" if device.display else "") if text)]
+            "drives a display" if device.display else "") if text)]
         size = (human(device.total), human(device.free)) if device.total else ("?", "?")
         rows.append((device.name, *size, ", ".join(facts), sureness(device)))
     host = found.host
     names = {"ram": "read", "bus": "to the GPU", "disk": "from the disk"}
     known = ", ".join(f"{speeds[key] / 1e9:.1f} GB/s {name}" for key, name in names.items() if key in speeds)
-    about = f"{known} (measured)" if known else f"{host.bandwidth / 1e9:.0f} GB/s by the firmware's tables" \
+    about = f"{known} (measured)" if known else f"{host.bandwidth / 1e9:.0f} GB/s (SMBIOS)" \
         if host.bandwidth else "bandwidth unknown: --measure finds it"
     rows.append(("RAM", human(host.total), human(host.available), about, _HOST[host.source]))
     widths = [max(len(row[i]) for row in rows) for i in range(4)]

@@ -8,18 +8,19 @@ from ..errors import UsageError
 from ..flags.own import COMMANDS, FLAGS, OwnFlag
 
 _WIDTH = 80
-_COLUMN = 26      # where the meaning of a flag begins
+_COLUMN = 26      # column of the help texts
 
 ABOUT = "the best llama.cpp launch of a GGUF model on this machine's memory"
-MODEL = "a .gguf file (any part of a split one), https://..., hf:USER/REPO[:QUANT], ollama:NAME"
+MODEL = "a .gguf file (any shard of a split model), https://..., hf:USER/REPO[:QUANT], ollama:NAME"
 EXIT_CODES = ("0 fits, 1 failure, 2 usage, 3 unreadable model, 4 no device information, 5 does not fit, "
-              "126/127 program not executable or not found, 130 interrupted; otherwise the started program's own")
+              "126/127 program not executable or not found, 130 interrupted; otherwise the started program's "
+              "own")
 EXAMPLES = ("autolayers model.gguf --gpu 24GiB", "llama-server -m model.gguf $(autolayers model.gguf)",
             "autolayers run llama-server -m model.gguf -c 16k")
 
 
 def overview() -> str:
-    """The text of `autolayers --help`: all commands, and the flags of the plan."""
+    """The text of `autolayers --help`: all commands, and the plan's flags."""
     usage = f"usage: autolayers {COMMANDS['plan'].usage}\n       autolayers COMMAND ...\n"
     rows = [("MODEL", MODEL), *((f"{name} ...", command.summary) for name, command in COMMANDS.items()
                                 if name != "plan" and " " not in name)]
@@ -31,7 +32,7 @@ def overview() -> str:
 
 
 def help_of(name: str) -> str:
-    """The text of `autolayers COMMAND --help`. Raises UsageError for a command that there is not."""
+    """The text of `autolayers COMMAND --help`. Raises UsageError for an unknown command."""
     words = [word for word in name.split() if not word.startswith("-")]
     command = COMMANDS.get(" ".join(words[:2])) or COMMANDS.get(" ".join(words[:1]))
     if command is None:
@@ -57,7 +58,7 @@ def _flags(command: str) -> list[tuple[str, str]]:
 
 
 def _columns(rows: list[tuple[str, str]], column: int) -> list[str]:
-    """Terms and their meanings; a term that is too long has a line of its own."""
+    """Terms and their help; a term that is too long gets its own line."""
     lines: list[str] = []
     for term, meaning in rows:
         head = f"  {term}"
@@ -70,7 +71,7 @@ def _columns(rows: list[tuple[str, str]], column: int) -> list[str]:
 
 
 def _paragraph(text: str) -> str:
-    """Wrapped, but for lines that begin with blanks."""
+    """Wraps the text, except lines that begin with spaces."""
     return "\n".join(line if line.startswith(" ") else
                      textwrap.fill(line, _WIDTH, break_long_words=False, break_on_hyphens=False)
                      for line in text.split("\n"))

@@ -1,4 +1,4 @@
-"""`autolayers inspect MODEL`: what the header says, and the size of each layer."""
+"""`autolayers inspect MODEL`: the facts in the header, and the size of each layer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The model that a user names, and what may have been meant where there is no such file."""
+"""Opens the model that a user names, and suggests another name if there is no such file."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 def load(name: str, arguments: Arguments | None = None) -> Model:
     """The model a user named: a path, or anything autolayers.sources knows, with the -hft and --offline of `arguments`.
 
-    Raises ModelError, with what may have been meant where there is no such file."""
+    Raises ModelError, with a suggestion if there is no such file."""
     if not name:
-        raise ModelError("an empty word names no model")
+        raise ModelError("the model's name is empty")
     if not os.path.isfile(name) and not needs_download(name):
         _refuse_name(name)
     return read_model(open_source(name, network_environ(os.environ, arguments) if arguments else None))
@@ -38,7 +38,7 @@ def _of_the_hub(name: str) -> str:
 
 
 def _refuse_name(name: str) -> None:
-    """Raises ModelError for a name that is no file and that a person may have meant otherwise."""
+    """Raises ModelError with a suggestion for a name that is not a file."""
     if os.path.isdir(name):
         found = sorted(entry for entry in os.listdir(name) if entry.endswith(".gguf"))
         inside = f"; it has {', '.join(found[:4])}{' ...' if len(found) > 4 else ''}" if found else ""
@@ -47,7 +47,7 @@ def _refuse_name(name: str) -> None:
         return
     repository = _of_the_hub(name)
     if repository:
-        raise ModelError(f"{name}: no such file; a repository of Hugging Face is hf:{repository}")
+        raise ModelError(f"{name}: no such file; for a Hugging Face repository write hf:{repository}")
     from ..gguf.nearest import nearest_file
 
     if file := nearest_file(name):
@@ -57,12 +57,14 @@ def _refuse_name(name: str) -> None:
     if "/" in name or ":" in name:
         owner, slash, rest = name.partition("/")
         if not slash:
-            raise ModelError(f"{name}: no such file; a model of Ollama's is ollama:{name}")
+            raise ModelError(f"{name}: no such file; for an Ollama model write ollama:{name}")
         if owner and owner[0] not in ".~" and rest and not set(rest) & set("/\\") and not os.path.lexists(owner):
-            raise ModelError(f"{name}: no such file; a repository of Hugging Face is hf:{name}")
+            raise ModelError(f"{name}: no such file; for a Hugging Face repository write hf:{name}")
         return
     near = nearest(name, [command for command in COMMANDS if " " not in command]) if name.isalpha() else None
     if near:
-        raise ModelError(f"{name}: no such file; did you mean {'' if near == 'plan' else 'the command '}autolayers "
+        raise ModelError(f"{name}: no such file; did you mean "
+                         f"{'' if near == 'plan' else 'the command '}autolayers "
                          f"{'MODEL' if near == 'plan' else near}?")
-    raise ModelError(f"{name}: no such file; a model of Ollama's is ollama:{name}, one of Hugging Face hf:USER/REPO")
+    raise ModelError(f"{name}: no such file; for an Ollama model write ollama:{name}, for a Hugging Face one "
+                     "hf:USER/REPO")

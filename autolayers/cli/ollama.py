@@ -33,13 +33,13 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from typing import Any
 
-# Own flags that the planner reads itself
+# own flags that the planner reads itself
 _PLANNER = ("--budget", "--margin", "--llama-build")
-_PATIENCE = 3.0      # seconds for what a plan can do without
+_PATIENCE = 3.0      # seconds to wait for optional answers
 
 
 def main(words: Sequence[str]) -> int:
-    """Exit code: 0 planned and fits, 5 does not fit, 1 where verify could not load it; errors are raised."""
+    """Exit code: 0 planned and fits, 5 does not fit, 1 if verify could not load it. Errors are raised."""
     if not words:
         sys.stderr.write(help_of("ollama"))
         return 2
@@ -50,14 +50,14 @@ def main(words: Sequence[str]) -> int:
 
 
 class _Command:
-    """One command with its surroundings."""
+    """One command with its environment and server."""
 
     def __init__(self, action: str, words: Sequence[str], environ: Mapping[str, str]) -> None:
         command = f"ollama {action}"
         arguments = read(command, words)
         usage = COMMANDS[command].usage.split()
         if len(arguments.positional) != (action != "list"):
-            wanted = "no model's name is wanted" if action == "list" else f"one {usage[2]} is required"
+            wanted = "no model name is expected" if action == "list" else f"one {usage[2]} is required"
             raise UsageError(f"{command}: {wanted}, got {len(arguments.positional)}")
         self.what, self.environ = "".join(arguments.positional), environ
         self.arguments, self.own = arguments, arguments.own
@@ -68,7 +68,8 @@ class _Command:
         changed = {**self.log.settings, **environ}
         differ = [name for name, value in self.log.settings.items() if environ.get(name, value) != value]
         for name in differ:
-            say(f"{name} is {environ[name]} here and {self.log.settings[name]} in the server's log: planned as here")
+            say(f"{name} is {environ[name]} here and {self.log.settings[name]} in the server's log: the plan "
+                "uses this one")
         if "parallel" in self.own:
             changed["OLLAMA_NUM_PARALLEL"] = str(self.own["parallel"])
         if "kv-type" in self.own:
@@ -77,7 +78,7 @@ class _Command:
         self._asked: Request | None = None
 
     def _reads_log(self) -> bool:
-        """Only of a server that is here; and a plan for another machine has nothing of this one."""
+        """Only for a local server, and not for a plan for another machine."""
         return self.server.is_local and ("log" in self.own or not self._elsewhere)
 
     @property
@@ -85,35 +86,37 @@ class _Command:
         return "gpu" in self.own or "machine" in self.own
 
     def request(self, remote: bool) -> Request:
-        """What is asked for and on which machine, resolved once. `remote`: the model will run where the server is."""
+        """The request and its machine, resolved once. `remote`: the model will run on the server's
+        machine."""
         if self._asked is None:
             if remote and not (self.server.is_local or self._elsewhere):
-                raise UsageError(f"the server {self.server.url} is another machine: say its GPUs with --gpu SIZE or "
+                raise UsageError(f"the server {self.server.url} is another machine: describe its GPUs with "
+                                 "--gpu SIZE or "
                                  "--machine FILE")
             self._asked = Request.of(self.arguments, self.environ, amend=self._as_ollama_has_it).said()
         return self._asked
 
     def _as_ollama_has_it(self, found: Inventory) -> Inventory:
-        """This machine's devices: those of the server's log where none is found here, and memory that Ollama itself
-        holds now is free again once it loads the planned model."""
+        """This machine's devices, or those of the server's log if none is found here. Memory that Ollama
+        holds now counts as free: it is released when the planned model loads."""
         devices, notes = list(found.devices), found.notes
         if not devices and self.log.gpus:
             devices = list(self.log.gpus)
-            notes = (f"GPUs as the server's log names them when it started: {', '.join(gpu.name for gpu in devices)}",)
+            notes = (f"GPUs from the server's log at its start: {', '.join(gpu.name for gpu in devices)}",)
         loaded = self._loaded() if devices else []
         if loaded:
             names = ", ".join(str(entry.get("name")) for entry in loaded)
             are = f"{names} {'is' if len(loaded) == 1 else 'are'} loaded in Ollama"
             if len(devices) > 1:
-                notes = (*notes, f"{are} and counted as taken memory: `ollama stop` frees it for the plan")
+                notes = (*notes, f"{are} and counted as used memory: `ollama stop` frees it")
             else:
-                notes = (*notes, f"{are}; the plan counts on that memory being given back")
+                notes = (*notes, f"{are}; the plan assumes that this memory is freed")
                 free = devices[0].free + sum(_size(entry, "size_vram") for entry in loaded)
                 devices = [replace(devices[0], free=min(devices[0].total, free))]
         return Inventory(tuple(devices), found.host, notes)
 
     def _loaded(self) -> list[dict[str, Any]]:
-        """What Ollama has on a device now."""
+        """Bytes that Ollama holds on a device now."""
         try:
             return [entry for entry in self.server.ps(_PATIENCE) if _size(entry, "size_vram")]
         except OllamaError:
@@ -127,7 +130,8 @@ class _Command:
                       version=self._version(remote), explain="quiet" not in own)
 
     def _version(self, remote: bool) -> str:
-        """Of the server that will load the model; a Modelfile may be for any, so nobody waits for a far one."""
+        """Settings of the server that will load the model. A Modelfile may be for any server, so a remote one
+        is not queried for it."""
         if not remote and not self.server.is_local:
             return ""
         try:
@@ -150,7 +154,8 @@ def _plan(command: _Command) -> int:
     else:
         _print(*advice.summary, *(f"  {reason}" for reason in advice.reasons))
         if advice.server:
-            _print("settings of the server (`systemctl edit ollama`), for every model it serves, that place it so:",
+            _print("settings of the server (`systemctl edit ollama`), for every model it serves, that give "
+                   "this placement:",
                    *(f"  {line}" for line in advice.server))
     if "json" not in command.own:
         _say_all(advice)
@@ -161,7 +166,7 @@ def _modelfile(command: _Command) -> int:
     own, what = command.own, command.what
     in_place, output = "in-place" in own, own.get("output")
     if in_place and output is not None:
-        raise UsageError("--in-place is not allowed with --output: give one of them")
+        raise UsageError("--in-place and --output exclude each other: give one of them")
     path = None if what == "-" else what
     if what == "-" or (os.path.isfile(what) and not is_gguf(what)):
         data = sys.stdin.buffer.read(modelfile.MAX_SIZE + 1) if path is None else _read(what)
@@ -176,10 +181,11 @@ def _modelfile(command: _Command) -> int:
         written = modelfile.rewrite(data, advice.over(target.parameters), source)
     else:
         if "auto" in own:
-            raise UsageError(f"--auto changes a Modelfile, and {what} is none: `ollama create {what} --auto` changes a "
+            raise UsageError(f"--auto changes a Modelfile, which {what} is not: `ollama create {what} "
+                             "--auto` changes a "
                              "model")
         if in_place:
-            raise UsageError(f"--in-place changes a Modelfile, and {what} is none: use -o FILE")
+            raise UsageError(f"--in-place changes a Modelfile, which {what} is not: use -o FILE")
         if _is_path(what):
             target = from_file(os.path.expanduser(own.get("model", what)))
             source = os.path.abspath(os.path.expanduser(what))
@@ -197,7 +203,7 @@ def _modelfile(command: _Command) -> int:
 
 
 def _written(command: _Command, data: bytes, summary: Sequence[str]) -> int:
-    """A Modelfile to where it belongs, with a line that says what is in it."""
+    """Writes a Modelfile, and prints a line that summarises it."""
     own = command.own
     if own.get("output") is None and "in-place" not in own:
         sys.stdout.flush()
@@ -206,7 +212,7 @@ def _written(command: _Command, data: bytes, summary: Sequence[str]) -> int:
         return 0
     kept = write(own.get("output") or command.what, data, backup="backup" in own)
     if kept:
-        say(f"what was there is in {kept}")
+        say(f"the old file is kept as {kept}")
     _print(summary[0])
     return 0
 
@@ -217,7 +223,7 @@ def _create(command: _Command) -> int:
         raise UsageError("ollama create: --as NEW is required")
     name, new = Name.parse(command.what), Name.parse(own.get("as", command.what))
     if not server.has(name):   # the server would download it
-        raise ModelError(f"the server at {server.url} has no model {name}: `ollama pull {name}` gets it")
+        raise ModelError(f"the server at {server.url} has no model {name}: `ollama pull {name}` downloads it")
     if "force" not in own and not ("auto" in own and new.same(name)) and server.has(new):
         raise UsageError(f"{new} exists already: --force replaces it")
     if "auto" in own:
@@ -238,7 +244,7 @@ def _create(command: _Command) -> int:
 
 def _verify(command: _Command) -> int:
     own, server = command.own, command.server
-    server.version()   # before any work: is it there at all
+    server.version()   # before any work: does it exist
     target = from_name(command.what, command.environ, server)
     server.unload(command.what)
     advice = command.advise(target, remote=True)
@@ -255,7 +261,7 @@ def _verify(command: _Command) -> int:
 
 
 def _list(command: _Command) -> int:
-    """A line for each model; those without a GGUF are named on stderr."""
+    """One line per model; models without a GGUF are named on stderr."""
     answers: list[dict[str, object]] = []
     fits = True
     for name in _names(command):
@@ -276,19 +282,20 @@ def _list(command: _Command) -> int:
 
 
 def _names(command: _Command) -> list[str]:
-    """The server's models, or those of the store where no server runs."""
+    """The server's models, or the store's if no server runs."""
     try:
         found = [str(entry.get("name")) for entry in command.server.tags()]
         if not found:
-            say(f"the server at {command.server.url} has no models: `ollama pull NAME` gets one")
+            say(f"the server at {command.server.url} has no models: `ollama pull NAME` downloads one")
         return found
     except NotRunning:
         if not command.server.is_local:
             raise
         found = [str(name) for name in names(command.environ)]
         if not found:
-            say(f"no models: no server at {command.server.url}, and none in {' or '.join(roots(command.environ))} "
-                "(OLLAMA_HOST and OLLAMA_MODELS say where they are)")
+            say(f"no models: no server at {command.server.url}, and none in "
+                f"{' or '.join(roots(command.environ))} "
+                "(set OLLAMA_HOST and OLLAMA_MODELS if they are elsewhere)")
         return found
 
 
@@ -299,7 +306,7 @@ def _of_modelfile(command: _Command, data: bytes, source: str) -> Target:
 
 
 def _new(source: str, advice: Advice) -> bytes:
-    """A minimal Modelfile, the plan as its comments."""
+    """A minimal Modelfile with the plan in comments."""
     value = source if source == source.strip() and not source.startswith('"') else f'"""{source}"""'
     server = [f"server: {line}" for line in advice.server]
     parameters = advice.over(advice.target.parameters)
@@ -309,7 +316,8 @@ def _new(source: str, advice: Advice) -> bytes:
     data = "".join(f"{line}\n" for line in lines).encode("utf-8", "replace")
     parsed = modelfile.parse(data)
     if parsed.model != source or parsed.parameters() != parameters:
-        raise UsageError(f"no Modelfile can name {source!r}: Ollama drops some of its characters; rename it")
+        raise UsageError(f"a Modelfile cannot name {source!r}: Ollama drops some of its characters; rename "
+                         "the file")
     return data
 
 
@@ -323,7 +331,7 @@ def _as_dict(advice: Advice) -> dict[str, object]:
 
 
 def _own_layers(advice: Advice) -> int | None:
-    """What Ollama places without num_gpu, where that is known and not everything."""
+    """The layers that Ollama offloads without num_gpu, if known and not all."""
     own = advice.own_choice
     return None if own is None else own.params.layers_wanted(advice.everything)
 
@@ -336,7 +344,7 @@ def _must_fit(advice: Advice) -> None:
 
 
 def _is_path(what: str) -> bool:
-    """Whether it is a file's name rather than a model's."""
+    """Whether it is a file name and not a model's name."""
     return (what.startswith((".", "/", "~")) or what.endswith(".gguf") or (os.sep != "/" and os.sep in what)
             or os.path.exists(what))
 

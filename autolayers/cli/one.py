@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 def plan_one(name: str, arguments: Arguments, form: str) -> int:
-    """Prints the answer; 5 where it does not fit."""
+    """Prints the answer; 5 if it does not fit."""
     model = load(name, arguments)
     if first := first_part(name):
         say(f"llama-server loads a split model by its first part: -m {shell([first])}")
@@ -47,12 +47,12 @@ def plan_one(name: str, arguments: Arguments, form: str) -> int:
         from ..launch import formats
 
         answer, arguments = formats.plan_for(form, arguments, make)
-    if arguments is given:      # another program than llama-server does some things its own way
+    if arguments is given:      # programs other than llama-server differ in some ways
         answer = _measured(answer, model, arguments, make, form)
     if form == "number" and not answer.fits:
         whole = make(replace(arguments, own={**arguments.own, "format": "flags"}))
         if whole.fits:
-            say("no n_gpu_layers fits by itself; this does: " + shell([*whole.flags, *other_words(arguments)]))
+            say("no n_gpu_layers fits on its own; this does: " + shell([*whole.flags, *other_words(arguments)]))
             return 5
     (show if form == "text" else emit)(_render(answer, form, arguments))
     if form not in ("text", "json"):
@@ -62,7 +62,7 @@ def plan_one(name: str, arguments: Arguments, form: str) -> int:
 
 
 def _measured(plan: Plan, model: Model, arguments: Arguments, make: Callable[[Arguments], Plan], form: str) -> Plan:
-    """The plan that `autolayers tune` measured to be the fastest on this machine, where it did."""
+    """The plan that `autolayers tune` measured to be the fastest on this machine, if it did."""
     own = arguments.own
     if own.get("gpu") or own.get("machine") or own.get("ram"):
         return plan
@@ -80,7 +80,7 @@ def _render(plan: Plan, form: str, arguments: Arguments) -> str:
     if form == "number":
         return f"{plan.n_gpu_layers}\n" if plan.fits else ""
     if form == "flags":
-        # Words for $(...), which splits at blanks and knows no quotes
+        # for $(...), which splits at spaces and ignores quotes
         return " ".join([*plan.flags, *other_words(arguments)]) + "\n"
     if form == "json":
         import json

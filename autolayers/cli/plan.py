@@ -1,28 +1,27 @@
-"""`autolayers MODEL...`: the plan of one model, or of several that are to run at the same time."""
+"""`autolayers MODEL...`: the plan of one model, or of several that are loaded together."""
 
 from __future__ import annotations
 
 import os
 import sys
 
+from .. import __version__
 from ..errors import UsageError
 from ..flags.check import read
 from ..output import show
 
 
 def main(words: list[str]) -> int:
-    """Plans one model, or several at once; prints the answer; 5 where it does not fit."""
+    """Plans one model, or several together; prints the answer; 5 if it does not fit."""
     arguments = read("plan", words, os.environ)
     if arguments.own.get("version"):
-        from .. import __version__
-
         show(f"autolayers {__version__}\n")
         return 0
     names = list(arguments.positional)
     if arguments.params.model and not names:
         names = [arguments.params.model]
     if not names:
-        raise UsageError("which model? autolayers MODEL.gguf [flags]; autolayers --help says more")
+        raise UsageError("name a model: autolayers MODEL.gguf [flags]; see autolayers --help")
     form = str(arguments.own.get("format") or ("text" if sys.stdout.isatty() else "flags"))
     turns = bool(arguments.own.get("swap")) or any(map(os.path.isdir, names))
     if turns or len(names) > 1:

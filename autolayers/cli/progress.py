@@ -1,4 +1,4 @@
-"""A line on a terminal that says how far something is, gone before anything else is printed."""
+"""A progress line on a terminal, erased before anything else is printed."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import sys
 
 
 class Progress:
-    """`step` after each of `count` things; `what` are they called. Without a count, what is done while the block of a
-    `with` runs."""
+    """Call `step` after each of `count` things, which are called `what`. Without a count: what is done while
+    the `with` block runs."""
 
     def __init__(self, count: int = 0, what: str = "") -> None:
         self.count, self.what, self.done = count, what, 0
@@ -21,7 +21,7 @@ class Progress:
             print(f"\r{self.what}{how_far}", end="", file=sys.stderr, flush=True)
 
     def step(self) -> None:
-        """One more is done."""
+        """Counts one more as done."""
         self.done += 1
         self.show()
 

@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 
 
 def main(words: Sequence[str]) -> int:
-    """Runs `autolayers rules WORDS`: the answer on stdout, reasons of what is left out on stderr; 0.
+    """Runs `autolayers rules WORDS`: the answer on stdout, the reasons for omitted rules on stderr; 0.
 
-    Raises UsageError (2) for what is missing or makes no sense, ModelError (3) for an unreadable file.
+    Raises UsageError (2) for missing or nonsensical values, ModelError (3) for an unreadable file.
     """
     arguments = read("rules", words)
     if len(arguments.positional) > 1:

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 
 def main(argv: Sequence[str], planner: Planner | None = None) -> int:
-    """The exit code of the program; 126 or 127 where it cannot be started."""
+    """The exit code of the program; 126 or 127 if it cannot be started."""
     own = read("run", argv[:commands.own_end(argv)]).own
     if own.get("help"):
         show(help_of("run"))
@@ -43,7 +43,7 @@ def main(argv: Sequence[str], planner: Planner | None = None) -> int:
     kind = own.get("format")
     for name in ("verify", "retry", "wait"):
         if kind and name in own:
-            raise UsageError(f"--{name} is not allowed with --format, which starts nothing: give one of them")
+            raise UsageError(f"--{name} starts a program and --format does not: give one of them")
     if not kind and not own.get("dry-run") and (code := _startable(command)):
         return code
     alone = commands.needs_no_plan(command)
@@ -75,7 +75,7 @@ def main(argv: Sequence[str], planner: Planner | None = None) -> int:
 
 
 def _for_format(kind: str, session: Session) -> tuple[Plan, list[str]]:
-    """The plan for what reads a launch file, and the words it adds."""
+    """The plan for the program that reads a launch file, and the words it adds."""
     added: list[str] = []
 
     def make(arguments: Arguments) -> Plan:
@@ -88,14 +88,14 @@ def _for_format(kind: str, session: Session) -> tuple[Plan, list[str]]:
 
 
 def _said(plan: Plan) -> int:
-    """Says what a plan warns of, and of one that does not fit what would; the exit code where nothing is started."""
+    """Prints a plan's warnings and, if it does not fit, what would; the exit code if nothing is started."""
     for line in warnings_of(plan):
         say(line)
     return 0 if plan.fits else DoesNotFit.exit_code
 
 
 def _startable(command: WrappedCommand) -> int:
-    """0, or 126 or 127 with a line that says why, before any time is spent on planning."""
+    """0, or 126 or 127 with the reason on stderr, before any time is spent on planning."""
     program = command.launcher[0]
     if shutil.which(program):
         return 0
@@ -103,12 +103,14 @@ def _startable(command: WrappedCommand) -> int:
 
 
 def _become(words: list[str], environ: dict[str, str]) -> int:
-    """exec: this process becomes the server. Windows has no exec: there it is a child that is waited for."""
+    """exec: this process becomes the server. Windows has no exec: there the server is a child process, and
+    this one waits."""
     sys.stdout.flush()
     sys.stderr.flush()
     try:
         if os.name == "posix":
-            signal.signal(signal.SIGPIPE, signal.SIG_DFL)      # Python ignores it, and what is ignored stays so
+            # Python ignores it, and exec keeps ignored signals ignored
+            signal.signal(signal.SIGPIPE, signal.SIG_DFL)
             os.execvpe(words[0], words, environ)
         return subprocess.call(words, env=environ)
     except OSError as error:

@@ -1,4 +1,4 @@
-"""`autolayers plan` with several models: at the same time, or in turns."""
+"""`autolayers plan` with several models: loaded together, or in turns."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 
 def at_once(names: list[str], arguments: Arguments, form: str) -> int:
-    """Models that are to be loaded at the same time; launch files of those that do not fit so have them in turns."""
+    """Models that are loaded together; if they do not fit, launch files load them in turns."""
     _refuse_number(form)
     names, weights = weighted(names)
     models = _models(names, arguments)
@@ -45,13 +45,13 @@ def at_once(names: list[str], arguments: Arguments, form: str) -> int:
         together = plan_together_on(models, *request.terms, weights)
     arguments = request.arguments
     if form not in ("text", "json", "flags") and not together.fits:
-        say("they do not fit at the same time: they take turns")
+        say("they do not fit together: they take turns")
         return _take_turns(names, weights, models, request, form)
     _print(_together(together, form, arguments), form, together.plans)
     if form == "flags" and not together.fits:
-        say("they do not fit at the same time: --swap plans them in turns")
+        say("they do not fit together: --swap plans them in turns")
     if form in ("text", "flags") and len(names) > 1 and arguments.value("--port") is not None:
-        say("--port is one for all of them here: give each its own")
+        say("--port applies to every model here: set one port per model")
     return 0 if together.fits else 5
 
 
@@ -63,7 +63,7 @@ def in_turns(names: list[str], arguments: Arguments, form: str) -> int:
 
 
 def weighted(names: Sequence[str]) -> tuple[list[str], list[float]]:
-    """Names and weights: of "A.gguf@3" A.gguf's requests count three times. A file of the whole name comes first."""
+    """Names and weights: "A.gguf@3" gives A.gguf the weight 3, unless a file has that whole name."""
     found: list[str] = []
     weights: list[float] = []
     for name in names:
@@ -78,11 +78,11 @@ def weighted(names: Sequence[str]) -> tuple[list[str], list[float]]:
 
 def _refuse_number(form: str) -> None:
     if form == "number":
-        raise UsageError("-q is for one model: several at once are only right with all their flags (--format flags)")
+        raise UsageError("-q is for one model: several together need all their flags (--format flags)")
 
 
 def _models(names: Sequence[str], arguments: Arguments) -> Models:
-    """The models, each read when it is asked for; what is downloaded is read once."""
+    """The models, each read on demand; downloaded headers are read once."""
     fetched: dict[str, Model] = {}
 
     def read(name: str) -> Model:
@@ -96,12 +96,12 @@ def _models(names: Sequence[str], arguments: Arguments) -> Models:
 
 
 def _take_turns(names: Sequence[str], weights: Sequence[float], models: Models, request: Request, form: str) -> int:
-    """The router goes by the number of models that are loaded, everything else by groups."""
+    """llama-server's router limits the number of loaded models; everything else uses groups."""
     arguments = request.arguments
     if form == "preset":
         found = plan_any_on(models, *request.terms)
         for i in found.alone:
-            say(f"{names[i]} has no space for all of it on the devices even alone: so --models-max is 1")
+            say(f"{names[i]} does not fit on the GPUs even alone, so --models-max is 1")
         plans, refused, fits = list(found.plans), found.refused, found.fits
     else:
         groups = plan_groups_on(models, *request.terms, weights)
@@ -128,7 +128,7 @@ def _take_turns(names: Sequence[str], weights: Sequence[float], models: Models, 
 
 
 def _named(names: Sequence[str], arguments: Arguments) -> tuple[list[str], list[float]]:
-    """The models of directories, and the others as they were named; the weights of all."""
+    """The models of directories, the others as named, and all weights."""
     found: list[str] = []
     weights: list[float] = []
     for name in names:

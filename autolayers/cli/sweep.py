@@ -32,13 +32,13 @@ def main(words: list[str]) -> int:
     own, params = arguments.own, arguments.params
     names = list(arguments.positional) or [name for name in (params.model,) if name]
     if not names:
-        raise UsageError("which model? autolayers sweep MODEL.gguf; autolayers sweep --help says more")
+        raise UsageError("name a model: autolayers sweep MODEL.gguf; see autolayers sweep --help")
     if "gpus" in own and "gpu" in own:
-        raise UsageError("--gpus and --gpu both say the machines: give one of them")
+        raise UsageError("--gpus and --gpu both set the machines: give one of them")
     if "contexts" in own and params.n_ctx is not None:
-        raise UsageError("--contexts and -c both say the contexts: give one of them")
+        raise UsageError("--contexts and -c both set the contexts: give one of them")
     if "types" in own and params.cache_type_k is not None:
-        raise UsageError("--types and -ctk both say the cache types: give one of them")
+        raise UsageError("--types and -ctk both set the cache types: give one of them")
     contexts = own.get("contexts") or ((params.n_ctx,) if params.n_ctx else ())
     specs = own.get("gpus") or (own.get("gpu"),)
     requests = [Request.of(replace(arguments, own={**own, "gpu": spec}), os.environ) for spec in specs]
@@ -66,7 +66,7 @@ def main(words: list[str]) -> int:
 
 
 def _watched(points: Iterator[Point], progress: Progress) -> Iterator[Point]:
-    """The points, their number on the terminal while they are planned."""
+    """The points, with a progress line while they are planned."""
     for _ in range(progress.count):
         progress.show()
         point = next(points)
@@ -76,12 +76,12 @@ def _watched(points: Iterator[Point], progress: Progress) -> Iterator[Point]:
 
 
 def _any(points: Iterable[Point]) -> bool:
-    """Whether any of them fits; all are asked."""
+    """Whether any of them fits; consumes all of them."""
     return sum(point.plan is not None and point.plan.fits for point in points) > 0
 
 
 def _print(points: Iterator[Point], plotted: Sequence[Case]) -> Iterator[Point]:
-    """Each row as soon as it is known."""
+    """Prints each row as soon as it is known."""
     style = Style.of(sys.stdout, os.environ)
     report = SweepBars(style, plotted) if plotted else SweepTable(style)
     before: tuple[int, str] | None = None

@@ -1,4 +1,5 @@
-"""`autolayers tune [own flags] llama-server -m MODEL ...`: measure what predictions cannot tell apart."""
+"""`autolayers tune [own flags] llama-server -m MODEL ...`: measure the launches that predictions cannot tell
+apart."""
 
 from __future__ import annotations
 
@@ -39,12 +40,13 @@ _INTERRUPTED = 130
 
 
 def main(argv: Sequence[str]) -> int:
-    """Measures, keeps and prints the fastest launch; 1 where nothing could be measured, 5 where none fits."""
+    """Measures, keeps and prints the fastest launch; 1 if nothing could be measured, 5 if none fits."""
     own = read("tune", argv[:commands.own_end(argv, "tune")]).own
     command = commands.read(argv, "tune")
     if command.container or command.bench or not command.program.startswith("llama-"):
-        raise UsageError("autolayers tune measures a llama-server of this machine: autolayers tune llama-server -m "
-                         "MODEL ...; of a container run it inside")
+        raise UsageError("autolayers tune measures a llama-server of this machine: autolayers tune "
+                         "llama-server -m "
+                         "MODEL ...; for a container run it inside")
     name, words = _bench_words(command, own)
     try:
         program = read_program(words, os.environ)
@@ -61,14 +63,14 @@ def main(argv: Sequence[str]) -> int:
 def _measured(session: Session, program: Program, rivals: list[Rival], own: dict[str, Any]) -> int:
     limit = own.get("limit", LIMIT)
     if len(rivals) == 1 and "share" not in own:
-        say(f"nothing to measure: no other launch is predicted near to {rivals[0].placement}")
+        say(f"nothing to measure: no other launch is predicted close to {rivals[0].placement}")
         return _answer(session, rivals[0], own)
     rest, missing = _named(session.command, program, rivals)
     if missing:
-        say(f"llama-bench has no {', '.join(missing)}: measured without")
+        say(f"llama-bench has no {', '.join(missing)}: measuring without")
     work = rivals[0].speed.workload
     if work.requests > 1:
-        say("llama-bench measures one request at a time: what several at once cost is predicted")
+        say("llama-bench measures one request at a time: the cost of parallel requests is predicted")
     outcome = tune(rivals, Bench(program, session.model.size, os.environ, tuple(rest)), limit)
     if not outcome.measured:
         if outcome.interrupted:
@@ -83,21 +85,21 @@ def _measured(session: Session, program: Program, rivals: list[Rival], own: dict
 
 
 def _rivals(session: Session) -> list[Rival]:
-    """The plan's launch and those that its predictions cannot tell from it, five at most."""
+    """The plan's launch and those that predictions cannot tell from it, five at most."""
     params, policy, machine, companions, _ = session.request.terms
     return rivals_on(session.model, params, policy, machine, companions, _threads(session))
 
 
 def _threads(session: Session) -> tuple[int, ...]:
-    """Numbers of threads that may be better than llama.cpp's default, one for each core."""
+    """Thread counts that may be better than llama.cpp's default of one per core."""
     host = session.request.host
     usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return (usable,) if host is not None and host.cores and usable > host.cores else ()
 
 
 def _bench_words(command: WrappedCommand, own: dict[str, Any]) -> tuple[str, list[str]]:
-    """The llama-bench that was named, the one next to the llama-server, or that of PATH; `llama bench` of `llama
-    serve`."""
+    """The llama-bench that was given, or the one next to the llama-server, or in PATH; `llama bench` for
+    `llama serve`."""
     if name := own.get("llama-bench"):
         return name, [shutil.which(name) or name]
     if command.launcher[-1] == "serve":
@@ -115,7 +117,7 @@ def _executable(name: str) -> bool:
 
 
 def _named(command: WrappedCommand, program: Program, rivals: list[Rival]) -> tuple[list[str], list[str]]:
-    """(words that llama-bench and the launch have alike, flags of the launch that llama-bench lacks)."""
+    """(words that llama-bench shares with the launch, the launch's flags that llama-bench lacks)."""
     rest, missing = rest_in_its_words(command.words, program.flags)
     for rival in rivals:
         missing += in_its_words(rival.params, program.flags)[1]
@@ -123,11 +125,11 @@ def _named(command: WrappedCommand, program: Program, rivals: list[Rival]) -> tu
 
 
 def _refuse_other_build(session: Session, program: Program, commit: str) -> None:
-    """Raises AutolayersError where llama-bench is of another build than llama-server."""
+    """Raises AutolayersError if llama-bench and llama-server are different builds."""
     server = session.build.commit
     if server and commit and not (server.startswith(commit) or commit.startswith(server)):
-        raise AutolayersError(f"{program.name} is commit {commit}, llama-server {server}: give the llama-bench of the "
-                              "same build with --llama-bench")
+        raise AutolayersError(f"{program.name} is commit {commit}, llama-server {server}: name a llama-bench "
+                              "of the same build with --llama-bench")
 
 
 def _keep(session: Session, best: Measured, own: dict[str, Any]) -> None:
@@ -141,11 +143,11 @@ def _keep(session: Session, best: Measured, own: dict[str, Any]) -> None:
             raise AutolayersError("the model cannot be read again")
         keep(name, tuned, os.environ)
     except AutolayersError as error:
-        say(f"the answer cannot be kept: {error}")
+        say(f"the result cannot be kept: {error}")
 
 
 def _share(session: Session, outcome: Outcome, name: str | None) -> bool:
-    """Writes the rows; False where the file cannot be written, which costs no measurement."""
+    """Writes the rows; False if the file cannot be written: the measurement is kept all the same."""
     if name is None:
         return True
     request = session.request
@@ -172,7 +174,7 @@ def _plan_of(session: Session, rival: Rival) -> Plan:
 
 def _answer(session: Session, rival: Rival, own: dict[str, Any], rivals: Sequence[Rival] = (),
             measured: Sequence[Measured] = ()) -> int:
-    """Prints the launch; the rows of --share - stand alone on stdout."""
+    """Prints the launch, on stderr where stdout is for the rows of --share -."""
     plan = _plan_of(session, rival)
     added, notes = commands.additions(session.command, plan.flags, session.build, session.seen, session.files)
     for note in notes:
@@ -188,7 +190,7 @@ def _answer(session: Session, rival: Rival, own: dict[str, Any], rivals: Sequenc
 
 
 def _table(measured: Sequence[Measured], rivals: Sequence[Rival]) -> str:
-    """One line for each launch, the fastest first: seconds of the workload, measured and predicted."""
+    """One line per launch, fastest first: seconds of the workload, measured and predicted."""
     if not measured:
         return ""
     rows: list[tuple[str, ...]] = [("launch", "s", "predicted", "tokens/s", "predicted", "prompts", "predicted")]

@@ -23,7 +23,7 @@ def main(words: list[str]) -> int:
         server = PageServer(engine, port)
     except OSError as error:
         raise UsageError(f"--port {port}: {error.strerror or error}") from None
-    print(f"{server.url}\nCtrl-C ends it", file=sys.stderr)
+    print(f"{server.url}\npress Ctrl-C to stop", file=sys.stderr)
     if not arguments.own.get("no-browser"):
         webbrowser.open(server.url)
     with server:

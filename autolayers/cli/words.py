@@ -1,4 +1,4 @@
-"""What the pages and lines of several commands show of a plan and of the user's words."""
+"""Lines about a plan and the user's words that several commands print."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ if TYPE_CHECKING:
 
 
 def other_words(arguments: Arguments) -> list[str]:
-    """The user's words that do not touch memory, without secrets; a line on stderr says where those go."""
+    """The user's words that do not touch memory, without secrets; a line on stderr says where to put
+    those."""
     if not arguments.rest:
         return []
     from ..launch.secrets import without_secrets
@@ -26,14 +27,14 @@ def other_words(arguments: Arguments) -> list[str]:
 
 
 def without_verbose(arguments: Arguments) -> tuple[Arguments, bool]:
-    """Whether the page is to show everything: -v, llama-server's flag too, is about the page where there is one."""
+    """Whether to print everything: -v is llama-server's flag too, and means the page if one is printed."""
     found = list(items(arguments.rest, None))
     kept = [item for item in found if not (isinstance(item.flag, Argument) and item.flag.canonical == "-v")]
     return replace(arguments, rest=tuple(word for item in kept for word in item.words)), len(kept) < len(found)
 
 
 def warnings_of(plan: Plan) -> list[str]:
-    """What a plan whose output cannot carry it says on stderr."""
+    """Prints a plan's warnings on stderr, for outputs that cannot carry them."""
     if plan.fits:
         return list(plan.warnings)
     from ..report.text import remedy_words, shortage

@@ -1,8 +1,8 @@
-"""What memory there is: NVML, sysfs, Metal, --list-devices, RPC, or a machine that is not here.
+"""The devices and their memory: from NVML, sysfs, Metal, --list-devices, RPC, or a hypothetical machine.
 
     inventory = discover()                  # this machine
     inventory.devices, inventory.host, inventory.notes
-    hypothetical("24GiB,rtx-3090")          # one that is not here: [CUDA0, CUDA1]
+    hypothetical("24GiB,rtx-3090")          # hypothetical: [CUDA0, CUDA1]
     described("machine.json")               # one in a file
 """
 
@@ -28,7 +28,7 @@ __all__ = ["Device", "Host", "Inventory", "described", "discover", "hypothetical
 
 @dataclass(frozen=True)
 class Inventory:
-    """Devices in llama.cpp's order, the host's RAM, and one line per thing a user should know of it."""
+    """Devices in llama.cpp's order, the host's RAM, and notes for the user, one line each."""
 
     devices: tuple[Device, ...]
     host: Host
@@ -39,10 +39,11 @@ def discover(environ: Mapping[str, str] | None = None, llama_server: str | None 
              rpc: Sequence[str] = (), root: str = "/") -> Inventory:
     """This machine's devices as a llama-server started under `environ` (default: ours) sees them.
 
-    With `llama_server`, a program's path, its own list counts; if it fails a note says so and the rest is asked:
-    NVML, then AMD's sysfs, then Metal, then Vulkan. The servers of `rpc`, --rpc's host:port, are always asked; one
-    without an answer is a note and a device without memory. No GPU is no error: a note, no devices.
-    `root` is where the file system to read starts. Raises DeviceError if not even the size of RAM is known.
+    With `llama_server`, a program's path, its own list is used; if it fails, a note says so and the next
+    source is tried: NVML, then AMD's sysfs, then Metal, then Vulkan. The servers of `rpc`, --rpc's host:port,
+    are always asked; one without an answer gives a note and a device without memory. Without a GPU there is a
+    note and no devices. `root` is the root of the file system to read. Raises DeviceError if even the size of
+    RAM is unknown.
     """
     from . import host
 
@@ -95,7 +96,7 @@ def _local(environ: Mapping[str, str], ram: Host, root: str) -> tuple[list[Devic
 
 
 def measured(host: Host, environ: Mapping[str, str]) -> Host:
-    """The host with the rates that `autolayers devices --measure` last found on this machine."""
+    """The host with the rates of the last `autolayers devices --measure` on this machine."""
     from .measure import load
 
     known = load(environ)
@@ -106,15 +107,16 @@ def measured(host: Host, environ: Mapping[str, str]) -> Host:
 
 
 def completed(device: Device) -> Device:
-    """The device with its card's figures where its driver does not tell them."""
+    """The device, completed with known figures of its model that the driver does not report."""
     if device.kind == "igpu" and has_no_memory(device.description):
         device = replace(device, unified=True)
     card = card_of(device.description, device.total // MiB) if device.description else None
-    if card is None or (device.uuid or "").startswith("MIG-"):     # an instance has a share of the card
+    if card is None or (device.uuid or "").startswith("MIG-"):     # a MIG instance has a share of the GPU
         return device
     return replace(device, bandwidth=device.bandwidth or card.bandwidth * 1e9 or None, link=device.link or card.link,
                    fp16_tflops=device.fp16_tflops or card.fp16 or None,
-                   unified=device.unified or (card.unified and device.kind != "igpu"))   # whose source knows its pool
+                   # the source knows its pool
+                   unified=device.unified or (card.unified and device.kind != "igpu"))
 
 
 def remote(endpoints: Sequence[str]) -> tuple[list[Device], list[str]]:

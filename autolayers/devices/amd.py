@@ -1,7 +1,7 @@
-"""AMD GPUs through Linux's sysfs, where no llama.cpp program is at hand to ask.
+"""AMD GPUs through Linux's sysfs, if there is no llama.cpp program to ask.
 
 Files: Linux's Documentation/gpu/amdgpu/driver-misc.rst (mem_info_*, world-readable bytes). Their order is the
-kernel's; HIP's may differ, so with several cards or a mask the numbers are right but their names are a guess.
+kernel's; HIP's may differ, so with several GPUs or a mask the sizes are right but the names are a guess.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 _AMD = "0x1002"
-_MASKS = ("ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES")   # HIP reads CUDA's as well
+_MASKS = ("ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES")   # HIP reads CUDA's too
 
 
 def query(environ: Mapping[str, str], root: str = "/") -> tuple[list[Device], list[str]]:
-    """AMD's GPUs, named ROCm0... as a ROCm build of llama.cpp names them, and notes. `root`: see Host.read."""
+    """AMD's GPUs, named ROCm0... as in a ROCm build of llama.cpp, and notes. `root`: see Host.read."""
     base = f"{root.rstrip('/')}/sys/class/drm"
     try:
         names = [name for name in os.listdir(base) if re.fullmatch(r"card\d+", name)]
@@ -37,7 +37,8 @@ def query(environ: Mapping[str, str], root: str = "/") -> tuple[list[Device], li
         return [], [f"{mask}={environ[mask]} hides every AMD GPU"] if cards else []
     if cards and (mask or len(cards) > 1):
         notes.append("the order of AMD GPUs is the kernel's"
-                     + (f", and {mask} is not applied" if mask else "") + "; a llama-server's own list would be sure")
+                     + (f", and {mask} is not applied" if mask else "") + "; only llama-server's own list is "
+                                                                          "certain")
     discrete = [card for card in cards if card.kind == "gpu"]
     return [replace(card, name=f"{Hip.name}{i}") for i, card in enumerate(discrete or cards)], notes
 
@@ -56,18 +57,20 @@ def _card(path: str, root: str) -> Device | None:
                   pci_id=pci, source="sysfs", limits=_limits(pci, root))
     if not _integrated(path):
         return card
-    card = replace(card, kind="igpu", warning="unified memory: what the firmware carved out for the GPU")
+    card = replace(card, kind="igpu", warning="unified memory: the part that the firmware reserves for the "
+                                              "GPU")
     if gtt is not None and gtt_used is not None and gtt > vram:
-        # ROCm gives an integrated GPU the larger of its two pools, not their sum. Whether memory taken through
-        # HIP counts as used GTT depends on the driver, so what the system has left is a second bound.
+        # ROCm gives an integrated GPU the larger of its two pools, not their sum. Whether memory taken
+        # through
+        # HIP counts as used GTT depends on the driver, so the available RAM is a second bound.
         free = min(max(0, gtt - gtt_used), meminfo(root).get("MemAvailable", 0))
         card = replace(card, total=gtt, free=free, unified=True,
-                       warning="unified memory: free is what the system has available")
+                       warning="unified memory: free is the available RAM")
     return card
 
 
 def _limits(pci: str | None, root: str) -> dict[str, int] | None:
-    """Which card it is to ROCm: gfx_target_version of the KFD's node at that address."""
+    """ROCm's name of the GPU: gfx_target_version of the KFD node at that address."""
     if pci is None:
         return None
     domain, bus, rest = pci.split(":")
@@ -87,8 +90,8 @@ def _limits(pci: str | None, root: str) -> dict[str, int] | None:
 
 
 def _integrated(path: str) -> bool:
-    """From the driver's metrics table: its first format is a card's, the later ones are processors'
-    (kgd_pp_interface.h: gpu_metrics v1 and v2, v3)."""
+    """Whether it is integrated, by the driver's metrics table: format 1 is for discrete GPUs, 2 and 3 are for
+    APUs (kgd_pp_interface.h: gpu_metrics)."""
     try:
         with open(f"{path}/gpu_metrics", "rb") as file:
             header = file.read(4)

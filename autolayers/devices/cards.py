@@ -1,9 +1,9 @@
-"""Well-known cards: what a `--gpu rtx-3090` has.
+"""Well-known GPUs: the figures behind `--gpu rtx-3090`.
 
-The memory is what CUDA (or ROCm) reports as the card's total under Linux, the lowest seen in public llama.cpp
-logs of 2026 ("VRAM: ... MiB"), where none was found 1.5 % less than advertised; a driver update moves it by up
-to 1 %. Bandwidth is the maker's, and so is the fp16 rate: matrix units at boost clock, without
-sparsity (NVIDIA from Turing on 1024 operations a clock and multiprocessor, with fp16 sums), else twice or once fp32.
+The memory is the total that CUDA (or ROCm) reports under Linux: the lowest seen in public llama.cpp logs of
+2026 ("VRAM: ... MiB"), or 1.5 % less than advertised if none was found; a driver update moves it by up to 1
+%. Bandwidth and fp16 rate are the vendor's: matrix units at boost clock, without sparsity (NVIDIA since
+Turing: 1024 operations per clock and multiprocessor, with fp16 sums), else one or two times fp32.
 """
 
 from __future__ import annotations
@@ -15,17 +15,18 @@ from ..records import dataclass
 
 @dataclass(frozen=True)
 class Card:
-    """What a `--gpu NAME` has."""
+    """The figures of one `--gpu NAME`."""
 
     description: str
     usable: int                                   # MiB
     compute_capability: tuple[int, int] | None    # None: not CUDA
     n_sm: int | None
-    bandwidth: int                                # 10**9 bytes per second; 0: that of the machine's RAM
-    fp16: float                                   # 10**12 operations per second of its matrix units; 0: integrated.py
-    pcie: str                                     # generation and lanes; "": none, its memory is the system's
-    backend: str = DEFAULT.name                   # whose device it is
-    ram: int = 0                                  # GiB of the machine, where its memory is the system's
+    bandwidth: int                                # 10**9 bytes per second; 0: the RAM's
+    # 10**12 operations per second of its matrix units; 0: integrated.py
+    fp16: float
+    pcie: str                                     # PCIe generation and lanes; "": none, its memory is the system's
+    backend: str = DEFAULT.name                   # the backend of its device
+    ram: int = 0                                  # GiB of the machine, if its memory is the system's
 
     @property
     def unified(self) -> bool:
@@ -33,14 +34,15 @@ class Card:
 
     @property
     def link(self) -> float | None:
-        """Bytes per second from RAM that copies reach."""
+        """Bytes per second that copies from RAM reach."""
         generation, _, lanes = self.pcie.partition("x")
         return _LANE[generation] * int(lanes) if lanes else None
 
 
 _LANE = {"3": 0.886e9, "4": 1.77e9, "5": 3.54e9}      # 0.9 of a lane's bytes per second, by generation
 
-# Apple's chips, the largest variant of each: 10**9 bytes per second, 10**12 fp16 operations per second, sizes in GiB
+# Apple's chips, the largest variant of each: 10**9 bytes per second, 10**12 fp16 operations per second, sizes
+# in GiB
 _APPLE = {
     "m1": (68, 2.6, (8, 16)), "m1-pro": (200, 5.3, (16, 32)), "m1-max": (400, 10.4, (32, 64)),
     "m1-ultra": (800, 20.8, (64, 128)), "m2": (100, 3.6, (8, 16, 24)), "m2-pro": (200, 6.8, (16, 32)),
@@ -301,7 +303,7 @@ CARDS = {
     "arc-pro-b70": Card("Intel Arc Pro B70", 32240, None, None, 608, 183.0, "5x16", SYCL),
 }
 
-# Integrated GPUs that --gpu names, with what their drivers say and the RAM of machines that have them, GiB
+# integrated GPUs for --gpu, with their drivers' descriptions and the RAM of such machines, GiB
 _INTEGRATED: tuple[tuple[str, str, tuple[int, ...]], ...] = (
     ("radeon-680m", "AMD Radeon 680M", (16, 32, 64)), ("radeon-780m", "AMD Radeon 780M Graphics", (16, 32, 64, 96)),
     ("radeon-860m", "AMD Radeon 860M Graphics", (16, 32, 64)),
@@ -314,18 +316,18 @@ _INTEGRATED: tuple[tuple[str, str, tuple[int, ...]], ...] = (
 )
 
 for _name, _description, _sizes in _INTEGRATED:
-    for _gib in _sizes:      # Windows and amdgpu let half of the RAM be taken, Mesa's driver for Intel three quarters
+    for _gib in _sizes:      # Windows and amdgpu allow half of the RAM, Mesa's driver for Intel three quarters
         CARDS[f"{_name}-{_gib}g"] = Card(_description, _gib * 512, None, None, 0, 0.0, "", VULKAN, _gib)
 
 for _chip, (_rate, _fp16, _sizes) in _APPLE.items():
-    for _gib in _sizes:      # Metal lets two thirds of a small memory be taken, three quarters of a large one
+    for _gib in _sizes:      # Metal allows two thirds of a small RAM, three quarters of a large one
         _usable = _gib * 1024 * (2 if _gib <= 36 else 3) // (3 if _gib <= 36 else 4)
         _name = f"Apple {_chip.replace('-', ' ').title()}"
         CARDS[f"{_chip}-{_gib}g"] = Card(_name, _usable, None, None, _rate, _fp16, "", METAL, _gib)
 
-# Makers' and families' words that people leave out or add.
+# words of vendors and families that people omit or add
 _OPTIONAL = ("nvidia", "geforce", "amd", "radeon", "instinct", "quadro", "tesla", "apple", "intel", "rtx", "gtx", "rx")
-# What people say of a card or a machine that is no part of the card's name here, and names of machines
+# common words that are not part of the names here, and names of machines
 _SAID = (("macbook pro", ""), ("macbook air", ""), ("macbook", ""), ("mac studio", ""), ("mac mini", ""),
          ("mac pro", ""), ("imac", ""), ("laptop gpu", "laptop"), ("mobile", "laptop"), ("blackwell", ""),
          ("workstation", ""), ("generation", ""), ("edition", ""), ("graphics", ""), ("unified memory", ""),
@@ -335,7 +337,7 @@ _SAID = (("macbook pro", ""), ("macbook air", ""), ("macbook", ""), ("mac studio
 
 
 def _letters(name: str) -> str:
-    """Letters and digits of a name as cards are called here."""
+    """Letters and digits of a name, in the form of this table's keys."""
     text = " ".join(name.lower().replace("-", " ").replace("_", " ").split())
     for said, meant in _SAID:
         text = text.replace(said, meant)
@@ -346,52 +348,53 @@ def _letters(name: str) -> str:
 
 
 def _plain(name: str) -> str:
-    """"NVIDIA RTX-4060 Ti 16GB" and "rtx4060ti16g" are the same words."""
+    """"NVIDIA RTX-4060 Ti 16GB" and "rtx4060ti16g" give the same words."""
     letters = _letters(name)
     for word in _OPTIONAL:
         letters = letters.removeprefix(word)
     return letters
 
 
-_SEEN = 0.88       # of the memory that a card is sold with its driver shows at least
+_SEEN = 0.88       # least share of the advertised memory that a driver shows
 _KEYS = {_plain(key): key for key in CARDS}
 
 
 def table() -> str:
-    """All cards as text: what --gpu list prints."""
+    """All GPUs as text, for --gpu list."""
     lines = [f"{'name':<20}{'MiB':>8}{'GB/s':>7}"]
     lines += [f"{key:<20}{card.usable:>8}{card.bandwidth or 'RAM':>7}" for key, card in CARDS.items()]
-    return "\n".join([*lines, "any other: its memory, --gpu 24GiB"]) + "\n"
+    return "\n".join([*lines, "any other GPU: give its memory, --gpu 24GiB"]) + "\n"
 
 
 def described(description: str, mib: int) -> Card | None:
-    """The card that a driver describes so, of several sizes the one whose memory is nearest; None where it is not
-    here."""
+    """The entry for a driver's description; if there are several sizes, the one with the nearest memory. None
+    if unknown."""
     bare = description.partition(" (")[0]
     found = [card for card in CARDS.values() if bare and card.description.partition(" (")[0] == bare]
     return min(found, key=lambda card: abs(card.usable - mib), default=None)
 
 
 def find(name: str) -> Card:
-    """The card of that name. Raises UsageError naming the candidates where it is ambiguous, or the unknown name."""
+    """The entry of that name. Raises UsageError with the candidates if it is ambiguous, or with the unknown
+    name."""
     wanted = _plain(name)
     if wanted in _KEYS:
         return CARDS[_KEYS[wanted]]
-    # What is left out may only be the size: a "3060" is never a 3060 Ti, but "4060 Ti" and "A100" come in two.
+    # only the size may be omitted: a "3060" is never a 3060 Ti, but "4060 Ti" and "A100" come in two sizes
     sizes = [key for plain, key in _KEYS.items() if wanted and _size(plain, wanted)]
     if len(sizes) == 1:
         return CARDS[sizes[0]]
     if sizes:
         raise UsageError(f"which {name}? {' or '.join(sizes)}")
-    # Nor may it be wrong: "RTX 3060 12GB" is the 3060, which there is not with 10.
+    # nor may it be wrong: "RTX 3060 12GB" is the 3060, but there is none with 10
     for plain, key in _KEYS.items():
         if (size := _size(wanted, plain)) and _SEEN * size * 1024 <= CARDS[key].usable <= size * 1024:
             return CARDS[key]
-    raise UsageError(f"not a size and not a known card: {name!r} ({_near(name)})")
+    raise UsageError(f"neither a size nor a known GPU: {name!r} ({_near(name)})")
 
 
 def _size(name: str, stem: str) -> int:
-    """12 of "306012g" behind "3060", 0 where that is not the rest."""
+    """12 for "306012g" after "3060", 0 if the rest is not a size."""
     rest = name[len(stem):-1]
     sized = name.startswith(stem) and name.endswith("g") and rest.isdecimal() and len(rest) < 4 and rest[0] != "0"
     return int(rest) if sized else 0

@@ -1,13 +1,15 @@
-"""Several machines described by a file: the head, where llama-server runs, and boxes whose GPUs it uses over RPC.
+"""A cluster described by a file: the head, where llama-server runs, and the other machines, whose GPUs it
+uses over RPC.
 
     {"head": "desk",
      "boxes": {"desk": {"machine": "desk.json"},
                "shed": {"devices": [{"card": "rtx-3060"}], "address": "192.168.1.20", "port": 50052}},
      "links": [{"between": ["desk", "shed"], "bandwidth": "1Gbit/s", "latency": "0.3ms"}]}
 
-A box is what a machine file has (machine_file.py), in it or in a `machine` file next to this one. Each of its GPUs is
-served by a ggml-rpc-server of its own, the first on `port`, the others on those that follow, bound to `bind` (default:
-`address`). Latency is a round trip, as ping shows it; bandwidth is bytes per second, or bits in words.
+A box is one machine, described as in a machine file (machine_file.py), here or in a `machine` file next to
+this one. Each of its GPUs has its own ggml-rpc-server, on `port` and the ports after it, bound to `bind`
+(default: `address`). Latency is a round trip, as shown by ping; bandwidth is bytes per second, or a text in
+bits.
 """
 
 from __future__ import annotations
@@ -34,7 +36,7 @@ if TYPE_CHECKING:
     from ..machine import Host
 
 PORT = 50052               # ggml-rpc-server's default
-_LARGER = 1.1              # than the file's memory of a device: what a server may say
+_LARGER = 1.1              # a server may report this much more memory than the file
 _MAX_SIZE = 1 << 20
 _TOP, _BOX, _LINK = ("head", "boxes", "links"), ("machine", "devices", "host", "address", "port", "bind"), (
     "between", "bandwidth", "latency")
@@ -46,33 +48,35 @@ _SECONDS = {"us": 1e-6, "ms": 1e-3, "s": 1.0}
 
 @dataclass(frozen=True)
 class Box:
-    """One machine. `link` is the way from the head: bytes per second, seconds of a round trip; the head's own is None.
+    """One machine. `link` connects it to the head: bytes per second, seconds of a round trip; None for the
+    head itself.
     """
 
     name: str
     devices: tuple[Device, ...]
     host: Host | None
     address: str = ""
-    ports: tuple[int, ...] = ()      # of the servers of its devices
+    ports: tuple[int, ...] = ()      # of its devices' servers
     bind: str = ""
     link: tuple[float, float] | None = None
 
     @property
     def endpoints(self) -> tuple[str, ...]:
-        """--rpc's words for its servers, one for each GPU."""
+        """--rpc's endpoints of its servers, one per GPU."""
         address = f"[{self.address}]" if ":" in self.address else self.address
         return tuple(f"{address}:{port}" for port in self.ports)
 
 
 @dataclass(frozen=True)
 class Cluster:
-    """`boxes` are those whose GPUs are used over RPC, in the file's order."""
+    """`boxes` are the machines whose GPUs are used over RPC, in the file's order."""
 
     head: Box
     boxes: tuple[Box, ...]
 
     def devices(self, boxes: Sequence[Box] | None = None) -> list[Device]:
-        """What a llama-server on the head sees of these boxes (None: all) and its own, in llama.cpp's order."""
+        """The devices that a llama-server on the head sees: these machines' (None: all) and its own, in
+        llama.cpp's order."""
         found: list[Device] = []
         for box in self.boxes if boxes is None else boxes:
             for device in box.devices:
@@ -100,15 +104,17 @@ def read(path: str) -> Cluster:
     if not isinstance(boxes, dict) or not boxes:
         raise UsageError(f'{path}: no "boxes"; write one object for each machine under its name')
     if not isinstance(head, str) or head not in boxes:
-        raise UsageError(f'{path}: "head" must be the name of the box where llama-server runs: {", ".join(boxes)}')
+        raise UsageError(f'{path}: "head" must be the name of the box where llama-server runs: '
+                         f'{", ".join(boxes)}')
     links = _links(path, data.get("links", []), head, boxes)
     read_boxes = {name: _box(path, name, row, links.get(name)) for name, row in boxes.items()}
     for name, box in read_boxes.items():
         if name != head and box.link is None:
-            raise UsageError(f'{path}: no link between {head} and {name}; write it under "links": {{"between": '
+            raise UsageError(f'{path}: no link between {head} and {name}; write it under "links": '
+                             f'{{"between": '
                              f'["{head}", "{name}"], "bandwidth": "1Gbit/s", "latency": "0.3ms"}}')
         if name != head and not box.address:
-            raise UsageError(f'{path}: box {name} has no "address" that {head} reaches it by')
+            raise UsageError(f'{path}: box {name} has no "address" for {head} to connect to')
         if name != head and not box.devices:
             raise UsageError(f"{path}: box {name} has no devices to serve")
     cluster = Cluster(read_boxes.pop(head), tuple(read_boxes.values()))
@@ -118,8 +124,8 @@ def read(path: str) -> Cluster:
 
 
 def asked(cluster: Cluster) -> tuple[Cluster, list[str]]:
-    """The cluster with the memory that its servers say they have, and a line for each that does not answer or says
-    what the file's device cannot have: those are left out."""
+    """The cluster with the memory that its servers report, and a line for each server that does not answer or
+    reports more than the file's device can have: those are left out."""
     servers = [(box, i) for box in cluster.boxes for i in range(len(box.devices))]
     answers = in_threads(lambda server: ask(server[0].endpoints[server[1]]), servers)
     notes: list[str] = []
@@ -130,7 +136,7 @@ def asked(cluster: Cluster) -> tuple[Cluster, list[str]]:
             notes.append(f"box {box.name}: {answer}: left out")
         elif isinstance(answer, list) and (len(answer) != 1 or answer[0].total > _LARGER * device.total):
             said = human(answer[0].total) if len(answer) == 1 else f"{len(answer)} devices"
-            notes.append(f"box {box.name}: {endpoint} says it has {said} where the file has one device of "
+            notes.append(f"box {box.name}: {endpoint} reports {said}, but the file has one device of "
                          f"{human(device.total)}: left out")
         elif isinstance(answer, list):
             found = replace(device, total=answer[0].total, free=answer[0].free, includes_context=True)
@@ -160,14 +166,14 @@ def _box(path: str, name: str, row: Any, link: tuple[float, float] | None) -> Bo
     devices, host = parse(text, what)
     address, port, bind = row.get("address", ""), row.get("port", PORT), row.get("bind", row.get("address", ""))
     if not isinstance(address, str) or not isinstance(bind, str) or not re.fullmatch(r"[\w.:-]*", address + bind):
-        raise UsageError(f"{what}: address and bind must be names or numbers of a network")
+        raise UsageError(f"{what}: address and bind must be host names or IP addresses")
     if isinstance(port, bool) or not isinstance(port, int) or not 0 < port < 65536 - len(devices):
         raise UsageError(f"{what}: port must be a whole number from 1 to {65535 - len(devices)}")
     return Box(name, tuple(devices), host, address, tuple(range(port, port + len(devices))), bind, link)
 
 
 def _links(path: str, rows: Any, head: str, boxes: Mapping[str, Any]) -> dict[str, tuple[float, float]]:
-    """Of each box that a link joins to the head."""
+    """The links between the head and the other machines."""
     if not isinstance(rows, list):
         raise UsageError(f"{path}: links must be a list")
     found: dict[str, tuple[float, float]] = {}
@@ -205,7 +211,8 @@ def _time(value: Any, what: str) -> float:
 
 def _known(path: str, row: Any, known: Sequence[str], what: str) -> None:
     if not isinstance(row, dict):
-        raise UsageError(f"{path}: {what} is no object")
+        raise UsageError(f"{path}: {what} is not an object")
     for key in row:
         if key not in known:
-            raise UsageError(f"{path}: {what} has an unknown key {str(key)[:40]!r} (known: {', '.join(known)})")
+            raise UsageError(f"{path}: {what} has an unknown key {str(key)[:40]!r} (known: "
+                             f"{', '.join(known)})")

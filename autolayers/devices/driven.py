@@ -1,6 +1,6 @@
 """The same GPUs under another backend of llama.cpp: `--backend vulkan` on any machine.
 
-    driven(devices, "vulkan")      # ROCm0 becomes Vulkan0; what is an RPC server's stays
+    driven(devices, "vulkan")      # ROCm0 becomes Vulkan0; devices of RPC servers stay
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def chosen(word: str) -> type[Backend]:
-    """The backend of that name or alias, in any case. Raises UsageError naming those that there are."""
+    """The backend of that name or alias, in any case. Raises UsageError with the known ones."""
     names = {name.lower(): known for name in (*BACKENDS, *ALIASES) if not (known := backend(name)).remote}
     if word.lower() not in names:
         raise UsageError(f"--backend {word}: llama.cpp has {', '.join(sorted(set(names)))}")
@@ -27,8 +27,8 @@ def chosen(word: str) -> type[Backend]:
 
 
 def driven(devices: Sequence[Device], word: str) -> list[Device]:
-    """The devices as that backend has them, renumbered; none but RPC servers' for cpu. Raises UsageError where it does
-    not run one."""
+    """The devices under that backend, renumbered; only RPC servers' for cpu. Raises UsageError if the backend
+    does not support one."""
     wanted = chosen(word)
     remote = [device for device in devices if backend(device.backend).remote]
     own = [device for device in devices if not backend(device.backend).remote]

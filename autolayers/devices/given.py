@@ -1,4 +1,4 @@
-"""Devices that are not here: what --gpu says, by size or by a card's name."""
+"""Hypothetical devices: --gpu values, by size or by name."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from .cards import find
 
 
 def _hypothetical(size: str, name: str = f"{DEFAULT.name}0") -> Device:
-    """A device of that much free memory that is not here: "24GiB", or a card's name such as "rtx-3090".
+    """A hypothetical device: a size such as "24GiB", or a GPU's name such as "rtx-3090".
 
-    A size is the free memory, exactly. A card of another backend is named by that one: ROCm0. Raises UsageError for
+    A size is exactly the free memory. The device's name follows its backend: ROCm0. Raises UsageError for
     anything else.
 
     >>> Device.hypothetical("24576MiB").free == 24576 << 20
@@ -37,7 +37,7 @@ Device.hypothetical = staticmethod(_hypothetical)
 
 
 def _size(text: str) -> int | None:
-    """Bytes; None where the text can only be a card's name: "4090" is one, "24" is most likely meant in GiB."""
+    """Bytes; None if the text can only be a GPU's name: "4090" is one, while "24" most likely means GiB."""
     try:
         size = parse_size(text)
     except UsageError:
@@ -47,7 +47,7 @@ def _size(text: str) -> int | None:
     if len(text) < 4:
         raise UsageError(f"{text} bytes of memory? write {text}GiB or {text}MiB")
     if int(text) % 256 == 0:
-        raise UsageError(f"{text} bytes of memory? write {text}MiB, or --gpu list for the names of cards")
+        raise UsageError(f"{text} bytes of memory? write {text}MiB, or see --gpu list for the known GPUs")
     return None
 
 
@@ -64,7 +64,7 @@ def _times(part: str) -> tuple[int, str]:
 
 
 def hypothetical(spec: str) -> list[Device]:
-    """The devices of `--gpu`: sizes and names of cards, "24GiB,12GiB", "2x4090", "a100-80g", numbered per backend.
+    """The devices of `--gpu`: sizes and GPU names, "24GiB,12GiB", "2x4090", "a100-80g", numbered per backend.
 
     Raises UsageError.
 
@@ -73,7 +73,7 @@ def hypothetical(spec: str) -> list[Device]:
     """
     found: list[Device] = []
     if spec.strip().lower() in ("0", "none", "no", "cpu"):
-        raise UsageError(f"--gpu {spec}: -dev none plans for a machine's processor alone")
+        raise UsageError(f"--gpu {spec}: -dev none plans for the CPU alone")
     for part in spec.split(","):
         count, what = _times(part.strip())
         if not what.strip():

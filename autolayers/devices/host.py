@@ -1,8 +1,8 @@
-"""The machine's own RAM: how much there is and how much may be taken, inside a container too.
+"""The machine's RAM: its size and how much of it may be used, inside a container too.
 
-/proc/meminfo is read where it exists (psutil reads the same file, after a much longer import), psutil is asked
-elsewhere; the limits of the control groups this process lives in (v1 and v2) cap both numbers.
-Files: Linux's Documentation/filesystems/proc.rst, admin-guide/cgroup-v2.rst, admin-guide/cgroup-v1/memory.rst.
+/proc/meminfo is read if it exists (psutil reads the same file, after a much longer import), psutil is used
+elsewhere. The limits of this process's control groups (v1 and v2) cap both numbers. Files: Linux's
+Documentation/filesystems/proc.rst, admin-guide/cgroup-v2.rst, admin-guide/cgroup-v1/memory.rst.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def read(root: str = "/") -> Host:
-    """This machine's RAM. `root` is where its file system starts. Raises DeviceError where it cannot be read."""
+    """This machine's RAM. `root` is the root of its file system. Raises DeviceError if it cannot be read."""
     memory = meminfo(root)
     if "MemTotal" in memory and "MemAvailable" in memory:
         total, available, source = memory["MemTotal"], memory["MemAvailable"], "meminfo"
@@ -38,13 +38,13 @@ def read(root: str = "/") -> Host:
 
 
 def cores(root: str = "/") -> int | None:
-    """Physical cores that this process may use at once; None where nothing tells."""
+    """Physical cores that this process may use at once; None if unknown."""
     found = _cores(root)
     return None if found is None else min(found, quota(root))
 
 
 def _cores(root: str) -> int | None:
-    """Those that its CPUs belong to, whatever the limit of its control group."""
+    """The physical cores of its CPUs, whatever the limit of its control group."""
     usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     found: set[tuple[str, str]] = set()
     count, package = 0, ""
@@ -58,7 +58,7 @@ def _cores(root: str) -> int | None:
             found.add((package, value.strip()))
     if not usable or (not count and root != "/"):
         return None
-    if not count and sys.platform in ("darwin", "win32"):      # where the system counts threads
+    if not count and sys.platform in ("darwin", "win32"):      # the system counts threads
         import psutil
 
         return min(usable, psutil.cpu_count(logical=False) or usable)
@@ -73,12 +73,13 @@ def _psutil() -> tuple[int, int, str]:
 
         memory = psutil.virtual_memory()
     except Exception as error:   # psutil raises whatever a strange /proc makes it raise
-        raise DeviceError(f"the size of RAM cannot be read ({error}): say it with --ram SIZE") from None
+        raise DeviceError(f"the size of RAM cannot be read ({error}): give it with --ram SIZE") from None
     return memory.total, memory.available, "psutil"
 
 
 def _limits(root: str) -> Iterator[tuple[int, int]]:
-    """(limit, taken) of every control group above this process. Taken leaves out page cache that can be dropped."""
+    """(limit, used) of every control group above this process. Used excludes page cache that can be
+    dropped."""
     for line in file_text(root, "proc/self/cgroup").splitlines():
         number, _, rest = line.partition(":")
         controllers, _, path = rest.partition(":")
@@ -92,7 +93,8 @@ def _limits(root: str) -> Iterator[tuple[int, int]]:
         else:
             continue
         parts = [part for part in path.split("/") if part not in ("", "..")]
-        # Up to the mount's root: inside a container the path may be the host's, and the own limit lies there.
+        # up to the mount's root: inside a container the path may be the host's, and the container's limit is
+        # at the root
         for depth in range(len(parts), -1, -1):
             group = "/".join([base, *parts[:depth]])
             limits = [int(text) for name in names if (text := file_text(root, f"{group}/{name}").strip()).isdigit()]

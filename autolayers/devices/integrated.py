@@ -1,9 +1,11 @@
-"""Integrated GPUs, whose memory is RAM: what the descriptions that drivers give say of them."""
+"""Integrated GPUs, whose memory is RAM: facts by the drivers' descriptions."""
 
 from __future__ import annotations
 
-# A description, 10**12 fp16 operations per second (of matrix units where it has them, else twice fp32), and the peak of
-# the RAM beside it, 10**9 bytes per second: AMD's and Intel's newest as they are mostly sold, Intel's older ones as
+# A description, 10**12 fp16 operations per second (of matrix units where it has them, else twice fp32), and
+# the peak of
+# the RAM beside it, 10**9 bytes per second: AMD's and Intel's newest as they are mostly sold, Intel's older
+# ones as
 # machines that were measured had it (often one module)
 _KNOWN: tuple[tuple[str, float, int], ...] = (
     (r"Radeon.* 8[89]0M|RADV STRIX1|gfx1150", 23.8, 90), (r"Radeon.* 860M|RADV KRACKAN|gfx1152", 12.3, 90),
@@ -16,28 +18,28 @@ _KNOWN: tuple[tuple[str, float, int], ...] = (
     (r"\((TGL|ADL|RPL)\b", 4.1, 40), (r"Arc.* B3[79]0|\(PTL\b", 61.0, 136), (r"Arc.* 1[34]0V|\(LNL\b", 33.0, 136),
     (r"Arc.* 1[34]0T|\(ARL\b", 38.0, 90), (r"Arc\(TM\) Graphics$|\(MTL\b", 9.4, 60),
 )
-# How drivers call others; cards have a model number instead
+# drivers' names of others; discrete GPUs have a model number
 _OTHERS = (r"(?i)Intel.*\b(U?HD|Iris)\b|Intel.*\bArc\S* Graphics|Radeon.*\bGraphics|Radeon\S* \d{3,4}[MS]\b"
            r"|\b(GB10|N1X|Thor|Orin|Xavier|nvgpu)\b")
 
 
 def is_integrated(description: str) -> bool:
-    """Whether a driver describes a GPU so that shares the processor's RAM."""
-    import re  # of few devices
+    """Whether a driver's description is that of an integrated GPU, which shares the system's RAM."""
+    import re  # few calls
 
     return integrated(description) is not None or re.search(_OTHERS, description) is not None
 
 
 def has_no_memory(description: str) -> bool:
-    """Whether all that lies on such an integrated GPU is in RAM: Intel's. The firmware may keep some of the RAM for
-    AMD's alone, which is then no part of what the system counts."""
+    """Whether an integrated GPU's memory is entirely system RAM: Intel's. For AMD's the firmware may reserve
+    some RAM, which the system does not count."""
     return "Intel" in description
 
 
 def integrated(description: str) -> tuple[float, float] | None:
-    """Operations per second (fp16) of an integrated GPU that a driver describes so, and the peak of the RAM that is
-    mostly beside it in bytes per second; None where it is not known."""
-    import re  # of few devices
+    """fp16 operations per second of an integrated GPU, by its description, and the peak bytes per second of
+    the RAM that it usually comes with; None if unknown."""
+    import re  # few calls
 
     found = next((row for row in _KNOWN if re.search(row[0], description)), None)
     return None if found is None else (found[1] * 1e12, found[2] * 1e9)

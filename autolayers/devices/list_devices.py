@@ -1,9 +1,9 @@
 """The devices a llama.cpp program itself lists: `llama-server --list-devices`.
 
-It knows every backend it was built with, and on CUDA and ROCm it reads the free memory after creating its
-context there, so those Devices have `includes_context=True`. It tells neither types nor PCI addresses: cards
-that two backends show, and integrated GPUs, are recognised by their descriptions here, as
-llama_prepare_model_devices does by address and type.
+It lists every backend it was built with. On CUDA and ROCm it reads the free memory after creating its context
+there, so those Devices have `includes_context=True`. It prints neither types nor PCI addresses: GPUs that two
+backends list, and integrated GPUs, are recognised by their descriptions, where llama_prepare_model_devices
+uses address and type.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def query(program: str, environ: Mapping[str, str], rpc: Sequence[str] = (),
 
 def run(program: str, environ: Mapping[str, str], rpc: Sequence[str] = (), timeout: float = 30.0) -> str:
     """The listing's text. Raises DeviceError."""
-    # llama.cpp handles --list-devices the moment it reads it: what follows would be ignored.
+    # llama.cpp handles --list-devices as soon as it reads it: later flags would be ignored
     command = [program, *(["--rpc", ",".join(rpc)] if rpc else []), "--list-devices"]
     kept = {name: value for name, value in environ.items()
             if not name.startswith("LLAMA_ARG_") or name == "LLAMA_ARG_RPC"}
@@ -50,13 +50,14 @@ def run(program: str, environ: Mapping[str, str], rpc: Sequence[str] = (), timeo
         raise DeviceError(f"{program} --list-devices: {error}: its devices are unknown") from None
     if answer.code:
         said = _complaint(answer.err)
-        raise DeviceError(f"{program} --list-devices failed ({_reason(answer.code)}{f': {said}' if said else ''}): "
+        raise DeviceError(f"{program} --list-devices failed "
+                          f"({_reason(answer.code)}{f': {said}' if said else ''}): "
                           "its devices are unknown")
     return answer.out
 
 
 def _complaint(text: str) -> str:
-    """The line of stderr that says what is wrong: the first that speaks of an error, else the last."""
+    """The line of stderr with the reason: the first that mentions an error, else the last."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     about = [line for line in lines if re.search(r"error|fail|cannot|could not|abort|assert", line, re.IGNORECASE)]
     return next(iter(about or lines[-1:]), "")[:200]
@@ -83,15 +84,15 @@ def parse(text: str) -> tuple[list[Device], list[str]]:
         known = backend(prefix)
         total, free = int(match["total"]) * MiB, int(match["free"]) * MiB
         if total == 0:
-            # BLAS and its like compute in system RAM and have no memory of their own.
+            # BLAS and the like compute in system RAM and have no memory of their own
             if known.context_first or known.free_is_total:
                 notes.append(f"{name} ({description}) does not report its memory and is left out")
             continue
         warning = known.free_doubt
         if free > total:
-            warning = f"{name} says more is free than it has; taken is its total"
+            warning = f"{name} reports more free memory than its total; its total is used"
         elif free == total and known.free_is_total:
-            warning = "free is the card's total: the driver does not say what others use"
+            warning = "free is the GPU's total: the driver does not report other programs' use"
         kind = "rpc" if known.remote else "igpu" if is_integrated(description) else "gpu"
         listed.append(Device(name, total, min(free, total), description, canonical(prefix), kind,
                              includes_context=known.context_first, source="list-devices", warning=warning))
@@ -99,12 +100,13 @@ def parse(text: str) -> tuple[list[Device], list[str]]:
 
 
 def _as_used(listed: list[Device], notes: list[str]) -> tuple[list[Device], list[str]]:
-    """RPC first, then GPUs but the second view of a card, then integrated GPUs only where there is no other GPU."""
+    """RPC first, then GPUs without duplicates of another backend, then integrated GPUs if there is no other
+    GPU."""
     gpus: list[Device] = []
     for device in listed:
         if device.kind == "rpc":
             continue
-        # Each card of an earlier backend can explain one of this backend.
+        # each GPU of an earlier backend matches at most one of this backend
         twins = [other for other in gpus if other.backend != device.backend and _same_card(other, device)]
         before = [other for other in listed if other.backend == device.backend and _same_card(other, device)]
         if before.index(device) < len(twins):
@@ -113,7 +115,8 @@ def _as_used(listed: list[Device], notes: list[str]) -> tuple[list[Device], list
             gpus.append(device)
     discrete = [device for device in gpus if device.kind == "gpu"]
     if discrete:
-        notes += [f"{device.name} ({device.description}) is an integrated GPU, left out because of {discrete[0].name}"
+        notes += [f"{device.name} ({device.description}) is an integrated GPU, left out because of "
+                  f"{discrete[0].name}"
                   for device in gpus if device.kind == "igpu"]
     else:
         gpus = [device for device in gpus if device.backend == gpus[0].backend]
@@ -126,9 +129,9 @@ def _same_card(one: Device, other: Device) -> bool:
 
 
 def enrich(devices: list[Device], cards: list[Device]) -> list[Device]:
-    """The listed CUDA devices with what only NVML knows of them; numbers of memory stay the listed ones.
+    """The listed CUDA devices, completed by NVML; memory sizes stay the listed ones.
 
-    Both name devices in CUDA's order; a description that differs shows that they do not mean the same card.
+    Both name devices in CUDA's order; a different description means that they are different GPUs.
     """
     known = {card.name: card for card in cards}
     result = []

@@ -3,12 +3,15 @@
     {"devices": [{"card": "rtx-3090"}, {"name": "Vulkan0", "backend": "Vulkan", "total": 17179869184}],
      "host": {"total": 68719476736, "bandwidth": 70e9, "bus": 25e9, "cores": 8, "disk": 3e9}}
 
-Sizes are bytes, rates bytes per second. `card` is a name of cards.py, whose figures stand where the file has none. Only
-memory must be said.
+Sizes are bytes, rates bytes per second. `card` is a name in cards.py, which fills in the missing figures.
+Only memory is required.
 """
 
 from __future__ import annotations
 
+import json
+
+from .. import __version__
 from ..backends import BACKENDS, DEFAULT, backend_of, canonical
 from ..backends import backend as row_of
 from ..errors import UsageError
@@ -27,15 +30,15 @@ _MAX_SIZE = 1 << 20
 _DEVICE = frozenset((*Device.__record_fields__, "card", "sure"))      # type: ignore[attr-defined]
 _HOST = frozenset((*Host.__record_fields__, "measured", *BUS))              # type: ignore[attr-defined]
 _TOP = frozenset(("schema", "autolayers", "devices", "host", "notes"))
-_RATE = 1e7, 1e15          # bytes per second that anything may have
+_RATE = 1e7, 1e15          # the most bytes per second of anything
 
 
 class _Wrong(Exception):
-    """What is wrong in the file, without its name."""
+    """An error in the file; the message does not name the file."""
 
 
 def read(path: str) -> tuple[list[Device], Host | None]:
-    """The devices and the RAM of a machine file; no Host where it says nothing of RAM. Raises UsageError."""
+    """The devices and the RAM of a machine file; no Host if it has no RAM. Raises UsageError."""
     try:
         with open(path, "rb") as file:
             text = file.read(_MAX_SIZE)
@@ -45,16 +48,14 @@ def read(path: str) -> tuple[list[Device], Host | None]:
 
 
 def parse(text: bytes | str, source: str) -> tuple[list[Device], Host | None]:
-    """What `read` has, of a file's text; `source` names it in errors. Raises UsageError."""
-    import json
-
+    """As `read`, from a file's text; `source` names it in errors. Raises UsageError."""
     try:
         data = json.loads(text)
     except (ValueError, RecursionError) as error:
         raise UsageError(f"{source}: not JSON ({error}); autolayers devices --json writes one") from None
     try:
         if not isinstance(data, dict):
-            raise _Wrong("no JSON object; autolayers devices --json writes one")
+            raise _Wrong("not a JSON object; autolayers devices --json writes one")
         _known(data, _TOP, "the file")
         devices = _devices(_list(data.get("devices", [])))
         host = _host(data["host"]) if data.get("host") is not None else None
@@ -68,8 +69,6 @@ def parse(text: bytes | str, source: str) -> tuple[list[Device], Host | None]:
 def to_dict(devices: Sequence[Device], host: Host) -> dict[str, Any]:
     """What `parse` reads back, JSON-ready: `autolayers devices --json` adds notes to it."""
     from dataclasses import asdict
-
-    from .. import __version__
 
     return {"schema": 1, "autolayers": __version__,
             "devices": [{**asdict(device), "compute_capability": _dotted(device)} for device in devices],
@@ -94,7 +93,7 @@ def _devices(rows: list[Any]) -> list[Device]:
 
 def _device(row: Any, what: str, before: list[Device]) -> Device:
     if not isinstance(row, dict):
-        raise _Wrong(f"{what} is no object")
+        raise _Wrong(f"{what} is not an object")
     if isinstance(row.get("name"), str):
         what = f"device {row['name']}"
     _known(row, _DEVICE, what)
@@ -126,7 +125,8 @@ def _device(row: Any, what: str, before: list[Device]) -> Device:
 
 
 def _complete(card: Device | None, values: dict[str, Any], what: str, before: list[Device]) -> Device:
-    """The device of the file's figures, the card's where it has none. Raises _Wrong where they contradict."""
+    """The device with the file's figures, completed from `card`. Raises _Wrong if they contradict each
+    other."""
     backend = values.get("backend") or (card.backend if card else None)
     if backend is None:
         backend = backend_of(values["name"]).name if values.get("name") else DEFAULT.name
@@ -143,14 +143,14 @@ def _complete(card: Device | None, values: dict[str, Any], what: str, before: li
     total = values.get("total") or (card.total if card else 0)
     free = values.get("free", min(total, card.free) if card else total)
     if free > total:
-        raise _Wrong(f"{what}: {free} bytes free are more than the {total} it has")
+        raise _Wrong(f"{what}: {free} bytes free exceed the total of {total}")
     values = {**values, "name": name, "backend": backend, "total": total, "free": free}
     if values.get("unified", card.unified if card else False) and row_of(backend).has_igpu:
         values.setdefault("kind", "igpu")
     if values.get("kind", "gpu") not in ("gpu", "igpu", "rpc"):
         raise _Wrong(f"{what}: kind must be gpu, igpu or rpc")
     if card is not None:
-        if row_of(backend) is not DEFAULT:       # a compute capability chooses CUDA's kernels
+        if row_of(backend) is not DEFAULT:       # the compute capability selects CUDA's kernels
             card = replace(card, compute_capability=None, n_sm=None)
         if values.get("kind") == "rpc":      # its link is the network
             card = replace(card, link=None)
@@ -159,7 +159,7 @@ def _complete(card: Device | None, values: dict[str, Any], what: str, before: li
 
 
 def _card(name: object, values: Mapping[str, Any], what: str) -> Device | None:
-    """The card's Device; None where there is no such card but the file has the memory itself."""
+    """The Device of `card`; None if it is unknown and the file has the memory itself."""
     if name is None:
         return None
     if not isinstance(name, str):
@@ -175,7 +175,7 @@ def _card(name: object, values: Mapping[str, Any], what: str) -> Device | None:
 
 def _host(row: Any) -> Host:
     if not isinstance(row, dict):
-        raise _Wrong("host is no object")
+        raise _Wrong("host is not an object")
     _known(row, _HOST, "host")
     values = {key: value for key, value in row.items() if value is not None and key not in ("measured", *BUS)}
     for key in ("total", "available"):
@@ -195,14 +195,15 @@ def _host(row: Any) -> Host:
         raise _Wrong('host: no "total" bytes of memory')
     available = values.get("available", total)
     if available > total:
-        raise _Wrong(f"host: {available} bytes available are more than the {total} it has")
+        raise _Wrong(f"host: {available} bytes available exceed the total of {total}")
     return Host(**{"source": "given", **values, "total": total, "available": available})
 
 
 def _number(value: Any, least: float, most: float, what: str, whole: bool = False) -> Any:
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not least <= value <= most \
             or (whole and value != int(value)):
-        raise _Wrong(f"{what} must be {'a whole number' if whole else 'a number'} from {least:g} to {most:g}, "
+        raise _Wrong(f"{what} must be {'a whole number' if whole else 'a number'} from {least:g} to "
+                     f"{most:g}, "
                      f"not {str(value)[:40]}")
     return int(value) if whole else float(value)
 

@@ -1,4 +1,4 @@
-"""How fast this machine's RAM, bus and disk are: measured once on request, kept for the planner's prediction of speed.
+"""Bandwidth of this machine's RAM, PCIe bus and disk: measured on request, kept for speed predictions.
 
 Kept as measured.json in the state directory (state.py):
 {"schema": 1, "machine": NAME, "ram": B/s, "bus": B/s or absent, "disk": B/s or absent,
@@ -8,6 +8,7 @@ Kept as measured.json in the state directory (state.py):
 from __future__ import annotations
 
 import os
+import sys
 import time
 
 from .. import state
@@ -18,21 +19,22 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from typing import Any
 
-_MAX_RAM = 1 << 30        # larger than the caches of every processor there is
+_MAX_RAM = 1 << 30        # larger than any CPU's caches
 _BUS = 256 << 20
 _FILE = 256 << 20
 _BLOCK = 4 << 20
-_SECONDS = 1.0            # of repeating; the best repetition counts, as others only slow it down
+_SECONDS = 1.0            # of repetitions; the best one counts, since other programs only slow it down
 
-BUS = ("bus_pageable", "bus_back", "bus_back_pageable")     # to the GPU from plain RAM, and back into pinned and plain
+# from pageable RAM to the GPU, and back to pinned and pageable RAM
+BUS = ("bus_pageable", "bus_back", "bus_back_pageable")
 
 
 class CannotMeasure(AutolayersError):
-    """The reason, for a person."""
+    """The reason, as text."""
 
 
 def load(environ: Mapping[str, str] | None = None) -> dict[str, Any] | None:
-    """The last measurement of this very machine; None where there is none or it cannot be read."""
+    """The last measurement of this machine; None if it is missing or unreadable."""
     try:
         found = state.read(_file(environ))
     except AutolayersError:
@@ -46,9 +48,10 @@ def load(environ: Mapping[str, str] | None = None) -> dict[str, Any] | None:
 
 
 def measure(available: int, environ: Mapping[str, str] | None = None) -> tuple[dict[str, Any], list[str]]:
-    """Measures for a few seconds and keeps the result. Returns it and a line for each thing that could not be measured.
+    """Measures for a few seconds and keeps the result. Returns it, and a line for each failed measurement.
 
-    `available`: bytes of RAM that may be taken, an eighth of which is. Raises AutolayersError if it cannot be kept.
+    `available`: bytes of RAM, an eighth of which is used. Raises AutolayersError if the result cannot be
+    kept.
     """
     result: dict[str, Any] = {"schema": 1, "machine": state.machine_name(), "ram": ram(min(_MAX_RAM, available // 8)),
                               "when": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())}
@@ -73,9 +76,9 @@ def _file(environ: Mapping[str, str] | None) -> str:
 
 
 def ram(size: int) -> float:
-    """Bytes per second that all processors together read from `size` bytes of RAM.
+    """Bytes per second that all cores together read from `size` bytes of RAM.
 
-    Reading is what generation does with weights, so memory is only searched: for a byte that is not there.
+    Generation only reads weights, so the memory is searched for a byte that it does not contain.
     """
     import ctypes
     from concurrent.futures import ThreadPoolExecutor
@@ -88,7 +91,7 @@ def ram(size: int) -> float:
 
     def fresh(_: int) -> Any:
         buffer = ctypes.create_string_buffer(share)
-        ctypes.memset(buffer, 1, share)      # untouched pages would all be the same one
+        ctypes.memset(buffer, 1, share)      # untouched pages are all the same zero page
         return buffer
 
     with ThreadPoolExecutor(count) as threads:
@@ -102,10 +105,9 @@ def ram(size: int) -> float:
 
 
 def bus() -> dict[str, float]:
-    """Bytes per second between RAM and the first GPU that CUDA shows: `bus` from pinned RAM, and BUS. Raises
+    """Bytes per second between RAM and CUDA's first GPU: `bus` from pinned RAM, and BUS. Raises
     CannotMeasure."""
     import ctypes
-    import sys
 
     try:
         cuda = ctypes.CDLL("nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1")
@@ -150,12 +152,11 @@ def bus() -> dict[str, float]:
 
 
 def disk(folder: str, size: int) -> float:
-    """Bytes per second of reading a file of that size in this folder, which the system has forgotten. Raises
-    CannotMeasure."""
+    """Bytes per second of reading an uncached file of that size in this folder. Raises CannotMeasure."""
     import tempfile
 
     if not hasattr(os, "posix_fadvise"):
-        raise CannotMeasure("the disk cannot be measured: this system cannot be asked to forget a file")
+        raise CannotMeasure("the disk cannot be measured: this system cannot drop a file from its cache")
     block = os.urandom(_BLOCK)
     try:
         os.makedirs(folder, exist_ok=True)

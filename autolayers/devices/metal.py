@@ -1,7 +1,7 @@
 """Apple's GPU: the limit Metal recommends, through the Objective-C runtime.
 
-llama.cpp takes recommendedMaxWorkingSetSize as total and knows only its own allocations; what other programs
-hold is bounded here by the RAM that is available.
+llama.cpp takes recommendedMaxWorkingSetSize as total and knows only its own allocations; the available RAM
+bounds what other programs leave.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def query(available: int, platform: str = sys.platform, read: Reader | None = None) -> list[Device]:
-    """The default Metal device as MTL0, none elsewhere than on macOS. `available`: bytes of RAM that are not taken."""
+    """The default Metal device as MTL0, none except on macOS. `available`: bytes of free RAM."""
     if platform != "darwin":
         return []
     answer = (read or read_metal)()
@@ -28,8 +28,9 @@ def query(available: int, platform: str = sys.platform, read: Reader | None = No
     name, limit, unified = answer
     free = min(limit, available) if unified else limit
     return [Device(f"{METAL}0", limit, free, name, backend=METAL, kind="gpu", source="metal", unified=unified,
-                   warning="unified memory: free is Metal's limit or what the system has available" if unified else
-                   "free is the card's limit: Metal does not say what others use")]
+                   warning="unified memory: free is the smaller of Metal's limit and the available "
+                           "RAM" if unified else
+                   "free is Metal's limit: Metal does not report other programs' use")]
 
 
 def read_metal() -> tuple[str, int, bool] | None:

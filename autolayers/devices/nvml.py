@@ -1,10 +1,10 @@
 """NVIDIA GPUs through the driver's management library, in the order and under the names llama.cpp's CUDA uses.
 
-NVML reports what is free without creating a CUDA context, so its `free` still contains what that context will
-take: every Device from here has `includes_context=False`. Only the first version of the memory call is used,
-and of it never `used`, whose meaning changed between drivers.
+NVML reports free memory without creating a CUDA context, so its `free` still includes that context: every
+Device from here has `includes_context=False`. Only the first version of the memory call is used, without its
+`used` field, whose meaning changed between drivers.
 
-No driver, a broken one, a lost GPU, MIG or an integrated GPU end in a note, never in an exception.
+No driver, a broken driver, a lost GPU, MIG or an integrated GPU gives a note, never an exception.
 """
 
 from __future__ import annotations
@@ -24,15 +24,16 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from typing import Any
 
-# Integrated GPUs whose memory is the system's; drivers answer NotSupported for them (DGX Spark, Jetson).
+# integrated GPUs whose memory is RAM; drivers answer NotSupported for them (DGX Spark, Jetson)
 _UNIFIED = re.compile(r"\b(GB10|N1X|Thor|Orin|Xavier|nvgpu)\b", re.IGNORECASE)
 _ATS = 2   # NVML_DEVICE_ADDRESSING_MODE_ATS: the GPU reads the system's page tables
 
 _CORES_PER_SM = {(6, 0): 64, (6, 1): 128, (7, 0): 64, (7, 2): 64, (7, 5): 64, (8, 0): 64}   # else 128
 
-# What nvmlInit says, in words that name the way out (codes of nvml.h).
+# errors of nvmlInit, with their fix (codes of nvml.h)
 _INIT = {
-    4: "the NVIDIA driver refuses access (NVML: no permission): is this container or user allowed to use the GPU?",
+    4: "the NVIDIA driver refuses access (NVML: no permission): is this container or user allowed to use the "
+       "GPU?",
     9: "the NVIDIA driver is not loaded (NVML): load it (modprobe nvidia) or reboot",
     13: "the NVIDIA driver is too old for NVML (function not found): update it",
     18: "the NVIDIA driver was updated without a reboot (NVML: driver/library version mismatch): reboot, "
@@ -43,16 +44,16 @@ _NO_LIBRARY = 12
 
 
 def query(environ: Mapping[str, str], timeout: float = 10.0, root: str = "/") -> tuple[list[Device], list[str]]:
-    """The GPUs a CUDA program started under `environ` sees, named CUDA0..., and one line per thing that is wrong.
+    """The GPUs that a CUDA program started under `environ` sees, named CUDA0..., and a line per problem.
 
-    Nothing and no note where there is no NVIDIA driver. A driver that hangs is given up after `timeout` seconds.
+    Without an NVIDIA driver: no GPUs and no note. A driver that hangs is abandoned after `timeout` seconds.
     """
     if sys.platform == "darwin":
         return [], []
     import threading
 
     answer: list[tuple[list[Device], list[str]]] = []
-    # A daemon: one that hangs inside the driver must not keep the process alive.
+    # a daemon: a thread that hangs in the driver must not keep the process alive
     worker = threading.Thread(target=lambda: answer.append(_query(root)), daemon=True)
     worker.start()
     worker.join(timeout)
@@ -69,7 +70,7 @@ def _query(root: str) -> tuple[list[Device], list[str]]:
         import ctypes
 
         try:
-            # What pynvml will do, without the import: most machines without this library have no NVIDIA GPU.
+            # as pynvml does, but before importing it: most machines without this library have no NVIDIA GPU
             ctypes.CDLL("libnvidia-ml.so.1")
         except OSError:
             return [], []
@@ -77,11 +78,12 @@ def _query(root: str) -> tuple[list[Device], list[str]]:
         import warnings
 
         with warnings.catch_warnings():
-            # The retired PyPI package "pynvml" wraps this import in a warning that is not the user's business.
+            # the retired PyPI package "pynvml" emits a warning here that does not concern the user
             warnings.simplefilter("ignore", FutureWarning)
             import pynvml
     except ImportError:
-        return [], ["the Python package nvidia-ml-py is missing, so NVIDIA GPUs are not seen: pip install nvidia-ml-py"]
+        return [], ["the Python package nvidia-ml-py is missing, so NVIDIA GPUs are not seen: pip install "
+                    "nvidia-ml-py"]
     try:
         pynvml.nvmlInit()
     except pynvml.NVMLError as error:
@@ -95,7 +97,7 @@ def _query(root: str) -> tuple[list[Device], list[str]]:
     except Exception as error:
         return [], [f"the NVIDIA driver's answers make no sense (NVML: {error})"]
     finally:
-        with suppress(Exception):   # it is only a courtesy
+        with suppress(Exception):   # shutting down is optional
             pynvml.nvmlShutdown()
 
 
@@ -107,7 +109,7 @@ class _Driver:
         self.notes: list[str] = []
 
     def ask(self, call: str, *args: object) -> Any:
-        """The answer, or None where this driver or this device has none."""
+        """The answer, or None if this driver or device has none."""
         try:
             return getattr(self.nvml, call)(*args)
         except (self.nvml.NVMLError, AttributeError):
@@ -119,7 +121,7 @@ class _Driver:
             try:
                 handle = self.nvml.nvmlDeviceGetHandleByIndex(index)
             except self.nvml.NVMLError as error:
-                # A cgroup may hide single GPUs; the count includes them.
+                # a cgroup may hide single GPUs, which are still counted
                 self.notes.append(f"GPU {index} cannot be opened and is left out (NVML: {error})")
                 continue
             mode = self.ask("nvmlDeviceGetMigMode", handle)
@@ -127,7 +129,7 @@ class _Driver:
         return found, self.notes
 
     def card(self, index: int, handle: object) -> list[Device]:
-        """One device; none, with a note, where it does not answer; its MIG instances where only they may be asked."""
+        """One device, or its MIG instances in MIG mode; none, with a note, if it does not answer."""
         nvml = self.nvml
         name = self.ask("nvmlDeviceGetName", handle) or f"NVIDIA GPU {index}"
         try:
@@ -137,9 +139,10 @@ class _Driver:
                 return self.instances(index, handle)
             if self.unified(name, handle, error.value):
                 return [self.shared_memory(name, handle)]
-            self.notes.append(f"GPU {index} ({name}) does not report its memory and is left out (NVML: {error}); "
-                              "say it with --gpu SIZE, or ask a llama-server")
-            # CUDA still counts one that merely cannot tell, but no longer one that has fallen off the bus.
+            self.notes.append(f"GPU {index} ({name}) does not report its memory and is left out (NVML: "
+                              f"{error}); "
+                              "give it with --gpu SIZE, or use --llama-server")
+            # CUDA still counts one without memory information, but not one that has fallen off the bus
             return [self.device(name, handle, 0, 0)] if error.value == nvml.NVML_ERROR_NOT_SUPPORTED else []
         if _UNIFIED.search(name) and self.unified_total() and memory.total >= 0.9 * self.unified_total():
             return [self.shared_memory(name, handle)]
@@ -155,7 +158,7 @@ class _Driver:
             if not memory:
                 continue
             device = self.device(self.ask("nvmlDeviceGetName", instance) or parent, handle, memory.total, memory.free)
-            # Parent's figures that an instance has only a share of are unknown, not the parent's.
+            # an instance has an unknown share of the parent's figures
             found.append(replace(device, uuid=self.ask("nvmlDeviceGetUUID", instance), bandwidth=None, n_sm=None))
         if not found:
             self.notes.append(f"GPU {index} ({parent}) is in MIG mode or not permitted, "
@@ -175,12 +178,12 @@ class _Driver:
             pci_id=pci and f"{pci.domain:04x}:{pci.bus:02x}:{pci.device:02x}.0",
             compute_capability=capability,
             display=None if display is None else bool(display),
-            # NVML gives the clock of one edge; every memory these GPUs carry moves data on both.
+            # double data rate: NVML gives the clock of one edge
             bandwidth=mhz * 1e6 * 2 * bits / 8 if mhz and bits else None,
             n_sm=cores // _CORES_PER_SM.get(capability, 128) if cores and capability else None)
 
     def unified(self, name: str, handle: object, code: int) -> bool:
-        """NotSupported alone proves nothing: the name or the addressing mode must say so too."""
+        """NotSupported alone is not enough: the name or the addressing mode must match too."""
         return (code == self.nvml.NVML_ERROR_NOT_SUPPORTED and self.unified_total() > 0
                 and (_UNIFIED.search(name) is not None or self.ask("nvmlDeviceGetAddressingMode", handle) == _ATS))
 
@@ -199,9 +202,9 @@ def in_cuda_order(cards: list[Device], environ: Mapping[str, str],
                   ) -> tuple[list[Device], list[str]]:
     """`cards` as CUDA numbers them under `environ`, and notes.
 
-    CUDA's default order puts the fastest GPU first, by a measure of its own; only where that cannot matter
-    (UUIDs given, PCI order asked for, all GPUs the same) is it derived here, else the driver is asked.
-    Cards without memory take part in the numbering and are dropped at the end.
+    CUDA's default order puts the fastest GPU first, by its own measure. If that cannot matter (UUIDs, PCI
+    order, identical GPUs) the order is derived here, else the driver is asked. GPUs without memory are
+    numbered too and dropped at the end.
     """
     mask = environ.get("CUDA_VISIBLE_DEVICES")
     cards = sorted(cards, key=lambda card: card.pci_id or "")
@@ -214,15 +217,15 @@ def in_cuda_order(cards: list[Device], environ: Mapping[str, str],
     if visible.by_uuid(mask) or (one_order and not instances):
         shown = [cards[i] for i in visible.pick(mask, uuids)]
     elif (answer := ask(environ)) is not None:
-        # Only the digits: which prefix a MIG instance's UUID carries is not part of it.
+        # only the digits: the prefix of a MIG instance's UUID varies
         place = {(card.uuid or "")[4:].replace("-", "").lower(): card for card in cards}
         shown = [place[digits] for digits in answer if digits in place]
     else:
-        # A process gets one MIG instance at most, and none where it has whole GPUs.
+        # a process gets at most one MIG instance, and none if it has full GPUs
         usable = [card for card in cards if card not in instances] or instances[:1]
         shown = [usable[i] for i in visible.pick(mask, [card.uuid or "" for card in usable])]
-        notes.append("the GPUs differ and CUDA could not be asked for their order; assumed is the PCI order "
-                     "(sure with CUDA_DEVICE_ORDER=PCI_BUS_ID, or UUIDs in CUDA_VISIBLE_DEVICES)")
+        notes.append("the GPUs differ and CUDA could not be asked for their order: assuming PCI order "
+                     "(set CUDA_DEVICE_ORDER=PCI_BUS_ID, or UUIDs in CUDA_VISIBLE_DEVICES, to be certain)")
     if mask and cards and not shown:
         notes.append(f"CUDA_VISIBLE_DEVICES={mask} matches no GPU")
     return [card for card in shown if card.total], notes

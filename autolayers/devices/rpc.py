@@ -1,4 +1,5 @@
-"""The devices of `--rpc host:port,...`, asked of their servers (rpc_protocol.py), numbered through as in llama.cpp."""
+"""The devices of `--rpc host:port,...`, queried from their servers (rpc_protocol.py), numbered as in
+llama.cpp."""
 
 from __future__ import annotations
 
@@ -18,8 +19,8 @@ LOOPBACK = 2e9, 3e-5        # bytes per second and seconds of a round trip to a 
 
 
 def query(endpoints: Sequence[str]) -> tuple[list[Device], list[str]]:
-    """The devices of these servers, and a note for each server without an answer, which counts as one device of unknown
-    memory (0). Raises UsageError for anything but host:port."""
+    """The devices of these servers, and a note for each server that does not answer, which counts as one
+    device of unknown memory (0). Raises UsageError for anything but host:port."""
     devices: list[Device] = []
     answers, notes = _ask(endpoints)
     for endpoint, served in zip(endpoints, answers, strict=True):
@@ -28,8 +29,8 @@ def query(endpoints: Sequence[str]) -> tuple[list[Device], list[str]]:
                             source="rpc", warning="it does not answer: its memory is unknown")
             devices.append(_with(replace(device, warning=""), one, endpoint) if one else device)
     alive = ",".join(endpoint for endpoint, served in zip(endpoints, answers, strict=True) if served)
-    instead = f"; with the others alone: --rpc {alive}" if alive else ""
-    return devices, [f"{note}: nothing is planned for it{instead}" for note in notes]
+    instead = f"; to use only the others: --rpc {alive}" if alive else ""
+    return devices, [f"{note}: the plan does not use it{instead}" for note in notes]
 
 
 def refine(devices: Iterable[Device], endpoints: Sequence[str]) -> list[Device]:
@@ -46,8 +47,8 @@ def refine(devices: Iterable[Device], endpoints: Sequence[str]) -> list[Device]:
 
 
 def _with(device: Device, said: Served, endpoint: str) -> Device:
-    """The device with the backend that its server's alignment shows (CPU or GPU), its memory if not known yet, and the
-    way to a server on this machine."""
+    """The device with its server's backend (CPU or GPU, by its alignment), its memory if unknown so far, and
+    the link's rates if the server is on this machine."""
     host = address(endpoint)[0]
     if host in ("localhost", "::1") or host.startswith("127."):
         device = replace(device, link=device.link or LOOPBACK[0], latency=LOOPBACK[1])
@@ -56,7 +57,7 @@ def _with(device: Device, said: Served, endpoint: str) -> Device:
 
 
 def _ask(endpoints: Sequence[str]) -> tuple[list[list[Served] | None], list[str]]:
-    """Each server's devices, None where it cannot be asked, and a line for each of those."""
+    """Each server's devices, None if it cannot be asked, and a line for each of those."""
     if not endpoints:
         return [], []
     for endpoint in endpoints:

@@ -1,11 +1,13 @@
 """The devices of a ggml-rpc-server, by the protocol of ggml/src/ggml-rpc/ggml-rpc.cpp as modelled.
 
-A request is one byte for the command, eight for the size of its data, the data; an answer eight bytes for its size, and
-the data; little endian. Versions since 4.0 begin with HELLO. A server talks with one client at a time: one that serves
-a model does not answer.
+A request is one byte of command, eight bytes of size, the data; an answer is eight bytes of size, the data;
+little endian. Versions since 4.0 begin with HELLO. A server has one client at a time: while it serves a model
+it does not answer.
 """
 
 from __future__ import annotations
+
+import socket
 
 from ..errors import DeviceError
 from ..machine import MAX_DEVICES
@@ -18,8 +20,8 @@ if TYPE_CHECKING:
 
 PATIENCE = 3.0          # seconds for all questions to one server
 _GET_ALIGNMENT, _GET_DEVICE_MEMORY, _HELLO, _DEVICE_COUNT = 1, 11, 14, 15
-_CAPABILITIES = 24      # bytes of transports offered; none
-_MAX_MEMORY = 1 << 50   # bytes; no device has so much
+_CAPABILITIES = 24      # bytes of offered transports: none
+_MAX_MEMORY = 1 << 50   # bytes; more than any device has
 
 
 @dataclass(frozen=True)
@@ -40,12 +42,11 @@ def address(endpoint: str) -> tuple[str, int]:
 
 
 def ask(endpoint: str, patience: float | None = None) -> list[Served]:
-    """The devices behind host:port, in the server's order. `patience`: seconds for all questions, None: PATIENCE.
+    """The devices of the server at host:port, in its order. `patience`: seconds for all questions, None:
+    PATIENCE.
 
     Raises DeviceError without an answer in this protocol, or for impossible numbers.
     """
-    import socket
-
     limit = Limit(PATIENCE if patience is None else patience)
     try:
         with socket.create_connection(address(endpoint), limit.left()) as connection:
@@ -54,13 +55,13 @@ def ask(endpoint: str, patience: float | None = None) -> list[Served]:
                 raise ValueError(f"its version {version[0]}.{version[1]} is too old to be asked")
             count = int.from_bytes(_command(connection, limit, _DEVICE_COUNT, b"", 4), "little")
             if not 0 < count <= MAX_DEVICES:
-                raise ValueError(f"it has {count} devices; 1 to {MAX_DEVICES} can be")
+                raise ValueError(f"it has {count} devices; 1 to {MAX_DEVICES} are possible")
             return [_device(connection, limit, index) for index in range(count)]
     except (OSError, ValueError) as error:
         why = getattr(error, "strerror", None) or error
         if isinstance(error, TimeoutError):
             why = f"it did not answer within {limit.total:g} s"
-        raise DeviceError(f"{one_line(endpoint)}: no RPC server that can be asked ({why})") from None
+        raise DeviceError(f"{one_line(endpoint)}: not a usable RPC server ({why})") from None
 
 
 def _device(connection: socket.socket, limit: Limit, index: int) -> Served:

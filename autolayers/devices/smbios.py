@@ -1,4 +1,5 @@
-"""RAM's peak bandwidth by the firmware's tables (SMBIOS 3, type 17: one memory module each), which root may read.
+"""RAM's bandwidth from the firmware's tables (SMBIOS 3, type 17: one per memory module), which only root may
+read.
 
 Linux: /sys/firmware/dmi/tables/DMI. A channel is 64 bits wide; modules of one channel share it.
 """
@@ -6,12 +7,12 @@ Linux: /sys/firmware/dmi/tables/DMI. A channel is 64 bits wide; modules of one c
 from __future__ import annotations
 
 _MODULE = 17
-OF_PEAK = 0.9        # what reading reaches
+OF_PEAK = 0.9        # share of the peak that reading reaches
 _MAX_SIZE = 1 << 20
 
 
 def bandwidth(root: str = "/") -> float | None:
-    """Bytes per second that reading reaches; None where the tables cannot be read or say too little."""
+    """Bytes per second that reading reaches; None if the tables are unreadable or incomplete."""
     try:
         with open(f"{root.rstrip('/')}/sys/firmware/dmi/tables/DMI", "rb") as file:
             return of_tables(file.read(_MAX_SIZE))
@@ -20,7 +21,7 @@ def bandwidth(root: str = "/") -> float | None:
 
 
 def of_tables(data: bytes) -> float | None:
-    """The same of the tables' bytes."""
+    """The same from the tables' bytes."""
     speeds: dict[str, int] = {}
     position = 0
     while position + 4 <= len(data):
@@ -45,8 +46,8 @@ def of_tables(data: bytes) -> float | None:
 
 
 def _channel(device: str, bank: str) -> str:
-    """What names the channel: "ChannelA" of ChannelA-DIMM1, "A" of DIMM_A2, "P0 CHANNEL B"."""
-    import re  # of few machines
+    """The channel's name: "ChannelA" of ChannelA-DIMM1, "A" of DIMM_A2, "P0 CHANNEL B"."""
+    import re  # few calls
 
     for text in (bank, device):
         found = re.search(r"(.*?channel[ _-]?[A-Z0-9])", text, re.IGNORECASE)

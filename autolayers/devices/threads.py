@@ -1,8 +1,8 @@
-"""How many threads the processor should compute with, where llama.cpp's default is known to be wrong.
+"""The number of CPU threads, if llama.cpp's default is known to be wrong.
 
-The default (common_cpu_get_num_physical_cores: one a core of the machine) knows neither a process's CPUs nor the CPU
-limit of its control group, and counts slow cores of ARM processors. Threads that cannot run are waited for at every
-operation. Files: Linux's Documentation/ABI/testing/sysfs-devices-system-cpu, admin-guide/cgroup-v2.rst.
+The default (common_cpu_get_num_physical_cores: one per core of the machine) ignores a process's CPU set and
+the CPU limit of its control group, and counts the slow cores of ARM CPUs. Every operation waits for threads
+that cannot run. Files: Linux's Documentation/ABI/testing/sysfs-devices-system-cpu, admin-guide/cgroup-v2.rst.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ if TYPE_CHECKING:
     from collections.abc import Collection
 
 _CPU = "sys/devices/system/cpu/cpu"
-_FAST = 0.75        # of the fastest core's capacity; below are the small ones
+_FAST = 0.75        # of the fastest core's capacity; below it are the efficiency cores
 
 
 def threads(root: str = "/", allowed: Collection[int] | None = None) -> int | None:
-    """The right -t, None where the default is right or nothing tells. `allowed`: this process's CPUs."""
+    """The right -t, None if the default is right or the answer unknown. `allowed`: this process's CPUs."""
     if allowed is None and hasattr(os, "sched_getaffinity"):
         allowed = os.sched_getaffinity(0)
     most, last = quota(root), file_text(root, "sys/devices/system/cpu/present").strip().rpartition("-")[2]
     if allowed is not None and last.isdecimal() and len(allowed) > int(last) and most > int(last) \
             and not file_text(root, f"{_CPU}0/cpu_capacity"):
-        return None                    # without reading hundreds of files
+        return None                    # avoids reading hundreds of files
     cores: dict[str, list[int]] = {}
     number = 0
     while siblings := file_text(root, f"{_CPU}{number}/topology/thread_siblings").strip():
@@ -44,7 +44,7 @@ def threads(root: str = "/", allowed: Collection[int] | None = None) -> int | No
 
 
 def quota(root: str) -> int:
-    """Whole CPUs that the control groups above this process allow at once."""
+    """The whole number of CPUs that this process's control groups allow at once."""
     least = 1 << 30
     for line in file_text(root, "proc/self/cgroup").splitlines():
         number, _, rest = line.partition(":")

@@ -1,10 +1,12 @@
 """Which GPUs CUDA shows a process, and in what order: CUDA_VISIBLE_DEVICES and CUDA_DEVICE_ORDER.
 
-Rules: CUDA C++ Programming Guide, "CUDA environment variables" (2026), and what PyTorch and nvitop found out
-where it is silent (repeated entries, half numbers). NVML knows nothing of these variables.
+Rules: CUDA C++ Programming Guide, "CUDA environment variables" (2026), and the findings of PyTorch and nvitop
+where it is silent (repeated entries, partial numbers). NVML knows nothing of these variables.
 """
 
 from __future__ import annotations
+
+import sys
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -14,7 +16,7 @@ _KINDS = ("GPU-", "MIG-")
 
 
 def parse(value: str | None) -> tuple[int | str, ...] | None:
-    """The entries of CUDA_VISIBLE_DEVICES that count; None where it is unset: every device.
+    """The valid entries of CUDA_VISIBLE_DEVICES; None if it is unset: every device.
 
     Numbers are read as far as they go ("1st" is 1). The first entry that is no number, is negative or is of
     another kind than the first one (index, GPU-..., MIG-...) ends the list; a repeated one empties it.
@@ -77,8 +79,8 @@ def by_uuid(value: str | None) -> bool:
     return any(isinstance(entry, str) for entry in parse(value) or ())
 
 
-# Run in a process of its own: the driver reads both variables once, at cuInit, which also must not leave its
-# traces in ours. cuInit makes no context, so this takes no device memory. _v2 names a MIG instance by its own UUID.
+# Run in another process: the driver reads both variables once, at cuInit, which must not change this process
+# either. cuInit makes no context, so this takes no device memory. _v2 names a MIG instance by its own UUID.
 _ASK_DRIVER = """
 import ctypes, sys
 cuda = ctypes.CDLL("nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1")
@@ -97,7 +99,6 @@ for i in range(count.value):
 def ask_driver(environ: Mapping[str, str], timeout: float = 20.0) -> list[str] | None:
     """UUIDs (32 hexadecimal digits) in the order CUDA shows them under `environ`; None where it cannot be asked."""
     import subprocess
-    import sys
 
     try:
         child = subprocess.run([sys.executable, "-I", "-S", "-c", _ASK_DRIVER], env=dict(environ), timeout=timeout,

@@ -1,8 +1,8 @@
-"""What Vulkan's loader says of this machine's GPUs: their limits, and their memory where no other source knows them.
+"""This machine's GPUs from Vulkan's loader: their limits, and their memory if no other source has it.
 
-Asked through libvulkan with structures of the Vulkan 1.3 specification (vulkan_core.h), as ggml-vulkan asks:
-ggml_vk_get_device of ggml/src/ggml-vulkan/ggml-vulkan.cpp. A driver can crash the process that loads it, so a child
-process asks.
+Queried through libvulkan with structures of the Vulkan 1.3 specification (vulkan_core.h), as in ggml-vulkan:
+ggml_vk_get_device of ggml/src/ggml-vulkan/ggml-vulkan.cpp. A driver can crash the process that loads it, so a
+child process asks.
 
     query()                       # (Device("Vulkan0", ..., limits={...}), ...)
 """
@@ -32,7 +32,7 @@ _VERSION = 1 << 22 | 3 << 12                        # VK_API_VERSION_1_3
 _BASIC, _VOTE, _ARITHMETIC, _SHUFFLE = 1, 2, 4, 16  # VkSubgroupFeatureFlagBits
 _COMPUTE = 0x20                                     # VK_SHADER_STAGE_COMPUTE_BIT
 
-# VkPhysicalDeviceProperties: where its parts are, and those of its limits with their sizes
+# VkPhysicalDeviceProperties: the offsets of its parts, and of its limits with their sizes
 _TYPE, _NAME, _LIMITS = 16, 20, 296
 _IN_LIMITS = {
     "max_storage_buffer_range": (28, 4), "max_compute_shared_memory_size": (216, 4),
@@ -46,7 +46,7 @@ _FLOAT16, _MEMORY_MODEL, _SUBGROUP_SIZE, _BUDGET = 1000082000, 1000211000, 10002
 
 
 def query(environ: Mapping[str, str] | None = None) -> list[Device]:
-    """The GPUs that ggml-vulkan takes, in its order; none where there is no loader, driver or answer."""
+    """The GPUs that ggml-vulkan uses, in its order; none without a loader, driver or answer."""
     package = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
     # -I: else the current directory would come first in sys.path
     code = f"import json, sys; sys.path.append({package!r}); from {__name__} import answer; print(json.dumps(answer()))"
@@ -57,12 +57,13 @@ def query(environ: Mapping[str, str] | None = None) -> list[Device]:
         return []
     return [Device(f"{VULKAN}{i}", row["total"], row["free"], row["name"], VULKAN, row["kind"],
                    source="vulkan", limits=row["limits"],
-                   warning="" if row["budget"] else "free is the card's total: the driver does not say what others use")
+                   warning="" if row["budget"] else "free is the card's total: the driver does not say what "
+                                                    "others use")
             for i, row in enumerate(rows)]
 
 
 def with_limits(devices: Sequence[Device], known: Sequence[Device]) -> list[Device]:
-    """Vulkan's `devices` with the limits of the `known` ones, each by its place among those with its name."""
+    """`devices` with the limits of the `known` ones, matched by name and position."""
     left = list(known)
     found = []
     for device in devices:
@@ -76,7 +77,7 @@ def with_limits(devices: Sequence[Device], known: Sequence[Device]) -> list[Devi
 
 
 def _same(one: str, other: str) -> bool:
-    """Mesa puts its driver's name behind the card's: "AMD Radeon RX 7900 XTX (RADV NAVI31)"."""
+    """Mesa appends its driver's name: "AMD Radeon RX 7900 XTX (RADV NAVI31)"."""
     return one.partition(" (")[0].strip() == other.partition(" (")[0].strip()
 
 
@@ -100,7 +101,7 @@ class _Chain:
 
 
 def answer() -> list[dict[str, Any]]:
-    """The GPUs as plain data; [] where there is no loader or no driver."""
+    """The GPUs as plain data; [] without a loader or driver."""
     import ctypes
 
     try:
@@ -136,7 +137,7 @@ def _struct(kind: int, *fields: tuple[Any, int]) -> ctypes.Array[ctypes.c_char]:
 
 
 def _array(call: Callable[[Any, Any], int], kind: Any) -> list[Any]:
-    """What a Vulkan function enumerates, asked for the count first."""
+    """What a Vulkan function enumerates, after asking for the count."""
     import ctypes
 
     count = ctypes.c_uint32()
@@ -166,7 +167,7 @@ def _gpu(vulkan: Any, gpu: ctypes.c_void_p) -> dict[str, Any]:
         "vulkan_memory_model": features.number(2, 0), "compute_full_subgroups": features.number(3, 4),
         "subgroup_shuffle_vote": int(operations & (_BASIC | _SHUFFLE | _VOTE) == _BASIC | _SHUFFLE | _VOTE),
         "subgroup_arithmetic": int(operations & _ARITHMETIC != 0)}
-    if "VK_EXT_shader_64bit_indexing" not in extensions:        # else it is the build's matter too
+    if "VK_EXT_shader_64bit_indexing" not in extensions:        # otherwise it depends on the build too
         limits["shader_64bit_indexing"] = 0
     kind = properties.number(0, _TYPE)
     budget = "VK_EXT_memory_budget" in extensions

@@ -1,6 +1,7 @@
 """The one check of a whole command line: every flag must be one of its command's own or of llama-server's.
 
-    read("sweep", ["model.gguf", "--retry", "2"])     # UsageError: --retry is no flag of autolayers sweep: run has it
+    # UsageError: --retry is no flag of autolayers sweep: run has it
+    read("sweep", ["model.gguf", "--retry", "2"])
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ _PASS_ON = " (--strict-flags off passes on what a newer llama.cpp may know)"
 def read(command: str, words: Sequence[str], environ: Mapping[str, str] | None = None) -> Arguments:
     """The words of a command, with the environment and llama.cpp's config files where `environ` is given.
 
-    Raises UsageError for what a flag does not allow and for flags that nobody knows, unless --strict-flags is off.
+    Raises UsageError for invalid values, and for unknown flags unless --strict-flags is off.
     """
     arguments = parse(words, environ, () if environ is None else config_files(environ), command)
     for name in arguments.unknown:
@@ -34,7 +35,7 @@ def read(command: str, words: Sequence[str], environ: Mapping[str, str] | None =
     if COMMANDS[command].llama:
         typed = arguments.params if environ is None else parse(words, command=command).params
         refuse_contradictions(arguments.own, typed)
-        models = arguments.positional[command == "cluster":]      # whose first word is the file of boxes
+        models = arguments.positional[command == "cluster":]      # its first word is the cluster file
         if typed.model and models and command != "ollama modelfile" and typed.model not in models:
             said = f"-hf {typed.model[3:]}" if typed.model.startswith("hf:") else f"-m {typed.model}"
             raise UsageError(f"{models[0]} and {said} are two models: give one of them")
@@ -42,7 +43,7 @@ def read(command: str, words: Sequence[str], environ: Mapping[str, str] | None =
 
 
 def _without_parts(names: Sequence[str]) -> tuple[str, ...]:
-    """The names, of the parts of one split model (model-*.gguf) the first alone."""
+    """The names; of a split model's shards (model-*.gguf) only the first."""
     if not any("-of-" in name for name in names):
         return tuple(names)
     import re
@@ -59,22 +60,23 @@ def _without_parts(names: Sequence[str]) -> tuple[str, ...]:
 
 
 def refuse_contradictions(own: Mapping[str, Any], typed: Params) -> None:
-    """Raises UsageError where own flags and llama-server's say different things. `typed`: from words alone, since a
-    word means more than a variable."""
+    """Raises UsageError if own flags and llama-server's contradict each other. `typed`: from the words alone,
+    since a word overrides a variable."""
     n_ctx, wanted, least = typed.n_ctx, own.get("ctx"), own.get("ctx-min")
     if n_ctx and wanted is not None and wanted != n_ctx:
-        raise UsageError(f"-c {n_ctx} and --ctx {wanted} both say the context: give one of them")
+        raise UsageError(f"-c {n_ctx} and --ctx {wanted} both set the context: give one of them")
     most = n_ctx or (wanted if isinstance(wanted, int) else 0)
     if most and least is not None and least > most:
-        raise UsageError(f"--ctx-min {least} is more than the context that was asked for, {most}")
+        raise UsageError(f"--ctx-min {least} is more than the requested context, {most}")
     if own.get("margin") is not None and typed.fit_target is not None:
-        raise UsageError("--margin and -fitt both say the margins: give one of them")
+        raise UsageError("--margin and -fitt both set the margins: give one of them")
     if own.get("kv-types") and (typed.cache_type_k or typed.cache_type_v):
-        raise UsageError("--kv-types and -ctk both say the cache types: give one of them")
+        raise UsageError("--kv-types and -ctk both set the cache types: give one of them")
 
 
 def refuse_unknown(name: str, command: str, strict: bool = True) -> None:
-    """Raises UsageError for a flag that a command does not have; where not `strict`, only for another command's own."""
+    """Raises UsageError for a flag that a command does not have; unless `strict`, only for another command's
+    own flags."""
     flag, equals, value = name.partition("=")
     own, reads_llama = own_flags(command), COMMANDS[command].llama
     known = [*own, *(_llama_names() if reads_llama else ())]
@@ -92,7 +94,7 @@ def refuse_unknown(name: str, command: str, strict: bool = True) -> None:
 
 
 def refuse_of_program(name: str, program: str) -> None:
-    """Raises UsageError for a flag behind the program of `autolayers run` that llama.cpp does not have."""
+    """Raises UsageError for a flag after the program of `autolayers run` that llama.cpp does not have."""
     flag, equals, value = name.partition("=")
     known = _llama_names()
     if equals and flag in known:
@@ -102,7 +104,7 @@ def refuse_of_program(name: str, program: str) -> None:
 
 
 def nearest(name: str, known: Iterable[str]) -> str | None:
-    """The flag that is spelled most like this one, if any is."""
+    """The flag with the most similar spelling, if any."""
     import difflib
 
     known = list(known)

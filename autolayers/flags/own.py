@@ -33,9 +33,9 @@ class Command:
 
 
 class OwnFlag:
-    """One of autolayers' own flags in the commands that have it; a + in a command's name is a blank. Without a
-    metavar it is a switch, whose value is `value`; else `read` turns its text into one and raises Bad. `adds`: repeats
-    are joined by commas. `key`: its name in Arguments.own."""
+    """One of autolayers' own flags, and the commands that have it (a + in a command's name is a space).
+    Without a metavar it is a switch whose value is `value`; else `read` converts its text, or raises Bad.
+    `adds`: repeated values are joined by commas. `key`: its name in Arguments.own."""
 
     __slots__ = ("adds", "choices", "commands", "help", "key", "metavar", "names", "read", "value")
 
@@ -81,7 +81,7 @@ def _list(read: Callable[[str], Any], separator: str = ",") -> Callable[[str], t
 
 def _cache_type(text: str) -> str:
     if text not in CACHE_TYPES:
-        raise Bad(f"cache types, and {text!r} is none: some of {', '.join(CACHE_TYPES)}")
+        raise Bad(f"cache types, which {text!r} is not: choose from {', '.join(CACHE_TYPES)}")
     return text
 
 
@@ -90,7 +90,7 @@ def _size(text: str) -> int:
         size = parse_size(text)
     except UsageError:
         size = -1
-    if size < 0 or (text.strip().isdigit() and 0 < size < MiB):      # "32" means GiB or MiB, not bytes
+    if size < 0 or (text.strip().isdigit() and 0 < size < MiB):      # "32" means GiB or MiB, never bytes
         raise Bad("a size such as 24GiB or 512MiB")
     return size
 
@@ -144,15 +144,18 @@ server reads them: set them here as they are set there."""
 
 COMMANDS = {command.name: command for command in (
     Command("plan", "MODEL...|DIR [llama-server flags] [own flags]",
-            "the plan; several models are planned to run at the same time, those of a directory in groups that do",
-            "llama-server's flags that touch memory (-ngl -c -b -ub -np -kvu -fa -ctk -ctv -ts -sm -ot -ncmoe ...) and "
-            "its LLAMA_ARG_* variables are constraints: what is given stays, what is not given is solved. -ngl alone "
-            "is taken literally; with --strategy auto the rest is solved around it. Its other flags are passed on. Of "
-            "several models MODEL@3 counts three times: that many requests to one of each other.",
+            "the plan; several models are planned to be loaded together, a directory's in groups that fit "
+            "together",
+            "llama-server's flags that touch memory (-ngl -c -b -ub -np -kvu -fa -ctk -ctv -ts -sm -ot "
+            "-ncmoe ...) and "
+            "its LLAMA_ARG_* variables are constraints: given flags stay, the others are solved. -ngl alone "
+            "is taken literally; with --strategy auto the rest is solved around it. Other llama-server flags "
+            "are passed on. With several models, MODEL@3 gives a model three times the weight of the others.",
             True),
     Command("run", "run [own flags] llama-server -m MODEL [llama-server flags]", "plan, then start that command",
-            "The plan's flags are added to the command; flags that are given are never changed. Own flags stand before "
-            "the program; any program that takes llama-server's flags will do, and behind a script -- says where they "
+            "The plan's flags are added to the command; given flags are never changed. Own flags go before "
+            "the program. Any program that takes llama-server's flags works; after a script, -- marks where "
+            "they "
             "begin."),
     Command("ollama", "ollama COMMAND ...", "Modelfiles and the Ollama server",
             "The right num_gpu, num_ctx and num_batch for Ollama."),
@@ -160,47 +163,53 @@ COMMANDS = {command.name: command for command in (
             "set the planned parameters in a Modelfile, or write one",
             "MODELFILE may be - for standard input. " + _OLLAMA_ABOUT, True),
     Command("ollama plan", "ollama plan NAME|MODEL.gguf|MODELFILE [flags]",
-            "say what num_gpu, num_ctx and num_batch should be, and when to leave them alone", _OLLAMA_ABOUT, True),
+            "print what num_gpu, num_ctx and num_batch should be, and when to leave them alone", _OLLAMA_ABOUT, True),
     Command("ollama create", "ollama create NAME --as NEW [flags]",
             "make a model with the planned parameters on the server; no weights are copied", _OLLAMA_ABOUT, True),
     Command("ollama verify", "ollama verify NAME [flags]",
-            "load a model with the planned parameters and compare with what Ollama then says", _OLLAMA_ABOUT, True),
+            "load a model with the planned parameters and compare with what Ollama reports", _OLLAMA_ABOUT, True),
     Command("ollama list", "ollama list [flags]",
             "num_gpu, num_ctx and num_batch for every model of the server or store", _OLLAMA_ABOUT, True),
-    Command("devices", "devices [flags]", "what memory there is, from which source, and how sure"),
+    Command("devices", "devices [flags]", "the memory of this machine, its source, and how reliable the "
+                                          "numbers are"),
     Command("inspect", "inspect MODEL [flags] [llama-server flags]",
-            "what the header says, and the size of each layer",
-            "The size of its cache is for -c N cells (default: the trained context) of the types -ctk and -ctv.", True),
+            "the facts in the header, and the size of each layer",
+            "The size of its cache is for -c N cells (default: the trained context) of the types -ctk and "
+            "-ctv.", True),
     Command("sweep", "sweep MODEL... [flags] [llama-server flags]", "what if: contexts, cache types, machines",
-            "One plan per model (several quantisations, say), machine, cache type and context: layers on the GPU, "
-            "memory and predicted speed as tables, with --plot as bars. Without --gpus and --gpu for this machine.",
+            "One plan per model (or quantisation), machine, cache type and context: layers on the GPU, "
+            "memory and predicted speed as tables, with --plot as bars. The default is this machine; see "
+            "--gpus and --gpu.",
             True),
     Command("choose", "choose hf:USER/REPO|DIRECTORY|MODEL...|ollama: [flags] [llama-server flags]",
             "which file to take for a machine",
-            "Every quantisation of a repository, every model of a directory or of Ollama's store (ollama:), planned by "
-            "its header alone: size, whether it is wholly on the GPUs with the context that is wanted, its largest "
-            "context and predicted speed; and the one to take. With --for cards instead the smallest cards, pairs of "
-            "cards and machines with unified memory that run one model.", True),
+            "Every quantisation of a repository, every model of a directory or of Ollama's store (ollama:), "
+            "planned from its header: size, whether it is fully offloaded with the wanted context, its "
+            "largest context and predicted speed; and which one to take. With --for cards: the smallest "
+            "GPUs, pairs of GPUs and machines with unified memory that run one model.", True),
     Command("cluster", "cluster FILE MODEL [flags] [llama-server flags]",
             "one llama-server over several machines, by RPC",
-            "FILE says which machines there are, their GPUs and the network between them (docs/cluster.md). The boxes "
-            "that make a request fastest are used, network and loading counted; the others are left out.", True),
+            "FILE lists the machines, their GPUs and the network between them (docs/cluster.md). The plan "
+            "uses the machines that answer a request fastest, with network and loading counted, and leaves "
+            "out the others.", True),
     Command("rules", "rules [MODEL] [flags]",
             "rules of thumb for models that have no file yet, and their error for those that do",
-            "With MODEL, each rule's figure stands next to the exact one."),
+            "With MODEL, each rule's figure is printed next to the exact one."),
     Command("check", "check [flags]", "does the installed llama.cpp allocate as predicted?",
-            "Loads a tiny model of each architecture with llama-server and compares the sizes in its log with the "
-            "prediction. The result is kept: plans for that very program say that it was checked, and sizes of "
-            "architectures that differ are no longer called exact."),
+            "Loads a tiny model of each architecture with llama-server and compares the sizes in its log "
+            "with the "
+            "prediction. The result is kept: later plans for that program say that it was checked, and no "
+            "longer call the sizes of architectures that differ exact."),
     Command("tune", "tune [own flags] llama-server -m MODEL [llama-server flags]",
             "measure the launches that predictions cannot tell apart, and keep the fastest",
-            "Predicts, then measures with llama-bench only the launches whose predictions overlap with the best one's: "
-            "five at most, each of which fits. The answer is kept: later plans with the same flags for this model, "
-            "machine and build use it and say so. Own flags stand before the program. Ctrl-C keeps what is known."),
+            "Measures with llama-bench only the launches whose predictions overlap with the best one's: at "
+            "most five, all of which fit. The result is kept: later plans with the same flags for this "
+            "model, machine and build use it and say so. Own flags go before the program. Ctrl-C keeps the "
+            "results so far."),
     Command("web", "web [MODEL...] [flags]", "the planner as a page in the browser",
-            "Serves the page on 127.0.0.1, for this machine's devices and for files that are opened in it by name; "
-            "MODELs are opened at once. `python -m autolayers.web build DIR` writes the same page as static files."),
-    Command("completion", "completion bash|zsh|fish|powershell", "a script that completes these words in your shell",
+            "Serves the page on 127.0.0.1, with this machine's devices. Files are opened in it by name, "
+            "MODELs at once. `python -m autolayers.web build DIR` writes the same page as static files."),
+    Command("completion", "completion bash|zsh|fish|powershell", "a completion script for your shell",
             "In ~/.bashrc, in ~/.zshrc after compinit, in PowerShell's $PROFILE, or once for fish:\n"
             "\n  eval \"$(autolayers completion bash)\""
             "\n  eval \"$(autolayers completion zsh)\""
@@ -213,15 +222,16 @@ _EVERY = " ".join(name.replace(" ", "+") for name in COMMANDS)
 
 FLAGS = (
     OwnFlag("--gpu", f"plan run sweep choose {_OLLAMA}", "SIZE|NAME,...",
-            "plan for GPUs that are not here: 24GiB, rtx-3090, 2x24GiB; list: the names of cards", adds=True),
+            "plan for hypothetical GPUs: 24GiB, rtx-3090, 2x24GiB; list: the known names", adds=True),
     OwnFlag("--backend", f"plan sweep choose {_OLLAMA}", "NAME",
             "plan for this backend of llama.cpp: cuda, rocm, vulkan, metal, sycl, cann, opencl, musa or cpu"),
-    OwnFlag("--ram", f"plan run sweep choose cluster {_OLLAMA}", "SIZE", "the system memory to plan for", _size),
+    OwnFlag("--ram", f"plan run sweep choose cluster {_OLLAMA}", "SIZE", "the RAM to plan for", _size),
     OwnFlag("--machine", f"plan run sweep choose {_OLLAMA}", "FILE",
             "plan for the machine in this file, as devices --json prints it"),
     OwnFlag("--workload", "plan run sweep tune choose cluster", "NAME|P+G@D",
-            f"what placements are compared by: {', '.join(WORKLOADS)}, or tokens of a prompt, of its answer and "
-            "already in the cache, 4096+512@16k; with x4 behind it, four requests at once (default chat, 2048+512@0)",
+            f"the request that placements are compared by: {', '.join(WORKLOADS)}, or tokens of the prompt, "
+            "of the answer and already in the cache, 4096+512@16k; with x4 appended, four requests at once "
+            "(default chat, 2048+512@0)",
             workload, choices=tuple(WORKLOADS)),
     OwnFlag("--strategy", "plan run sweep tune choose cluster", "auto|layers",
             "auto: experts or FFN weights may go to RAM; layers: whole layers only, the largest -ngl",
@@ -230,9 +240,9 @@ FLAGS = (
             "the context (8192, 16k); max: the largest that keeps all layers on the GPUs", _tokens_or_max),
     OwnFlag("--ctx-min", "plan run tune cluster", "N",
             f"the context is never less than this (default {FIT_PARAMS_MIN_CTX})", tokens),
-    OwnFlag("--ctx", "choose", "N", "the context that is wanted at least (default 8192, or the workload's)", tokens),
+    OwnFlag("--ctx", "choose", "N", "the least context wanted (default 8192, or the workload's)", tokens),
     OwnFlag("--kv-types", "plan run tune choose cluster", "A,B,...",
-            "cache types that may be used, in this order: f16,q8_0,q4_0", _list(_cache_type)),
+            "allowed cache types, in order of preference: f16,q8_0,q4_0", _list(_cache_type)),
     OwnFlag("--budget", f"plan run sweep tune choose cluster {_OLLAMA}", "DEVICE=SIZE,...",
             "take at most this much of a device", _list(_budget), adds=True),
     OwnFlag("--margin", f"plan run sweep tune choose cluster {_OLLAMA}", "SIZE,...",
@@ -240,7 +250,7 @@ FLAGS = (
     OwnFlag("--llama-build", f"plan run sweep tune choose cluster {_OLLAMA}", "N",
             "plan for this build of llama.cpp: b10488", _build),
     OwnFlag("--strict-flags", f"plan run sweep tune choose cluster inspect {_OLLAMA}", "on|off",
-            "off: flags that are not known here, of a newer llama.cpp say, are passed on (default on)",
+            "off: pass unknown flags on, such as those of a newer llama.cpp (default on)",
             choices=("on", "off")),
     OwnFlag("--format", "plan", "FORM",
             "text (on a terminal), flags (on a pipe), number, json, or a launch file: " + ", ".join(FORMATS),
@@ -249,19 +259,23 @@ FLAGS = (
             "write a launch file instead of starting: " + ", ".join(FORMATS), choices=tuple(FORMATS)),
     OwnFlag("--format", "inspect", "FORM", "text or json", choices=("text", "json")),
     OwnFlag("--format", "sweep", "FORM", "text, json or csv", choices=("text", "json", "csv")),
-    OwnFlag("--format", "choose", "FORM", "text, json, or hf: llama-server's words for the file to take",
+    OwnFlag("--format", "choose", "FORM", "text, json, or hf: llama-server's flags for the file to take",
             choices=("text", "json", "hf")),
     OwnFlag("--format", "cluster", "FORM",
-            "text (on a terminal), flags (on a pipe), json, or files for each machine: compose, systemd, kubernetes",
+            "text (on a terminal), flags (on a pipe), json, or files for each machine: compose, systemd, "
+            "kubernetes",
             choices=("text", "flags", "json", "compose", "systemd", "kubernetes")),
-    OwnFlag("--ask", "cluster", "", "ask the servers that run already; who does not answer, or says what cannot be, is "
-            "named and left out"),
+    OwnFlag("--ask", "cluster", "", "ask the running servers; those that do not answer, or report impossible "
+                                    "sizes, are listed and skipped"),
     OwnFlag("--image", "cluster", "NAME", "the container image, of a llama.cpp built with -DGGML_RPC=ON"),
-    OwnFlag("-o --output", "cluster", "DIRECTORY", "write the files there instead of to standard output",
+    OwnFlag("-o --output", "cluster", "DIRECTORY", "write the files to this directory instead of standard "
+                                                   "output",
             key="output"),
-    OwnFlag("--for", "choose", "cards", "the cards that run MODEL, and not which model a machine runs",
+    OwnFlag("--for", "choose", "cards", "list the GPUs that run MODEL, instead of the models that a machine "
+                                        "runs",
             choices=("cards",)),
-    OwnFlag("--speed", "choose", "N", "with --for cards: those that are predicted to make N tokens per second", _rate),
+    OwnFlag("--speed", "choose", "N", "with --for cards: only GPUs with a predicted N tokens per "
+                                      "second", _rate),
     OwnFlag("--csv", "sweep", "", "the same as --format csv", key="format", value="csv"),
     OwnFlag("--json", "plan sweep choose cluster inspect", "", "the same as --format json", key="format", value="json"),
     OwnFlag("--json", "devices check tune rules ollama+plan ollama+verify ollama+list", "", "the answer as JSON"),
@@ -269,53 +283,54 @@ FLAGS = (
     OwnFlag("-q --quiet", "ollama+plan", "", "num_gpu alone (-1: leave it to Ollama)", key="quiet"),
 
     OwnFlag("--swap", "plan", "",
-            "several models need not all be loaded at once: find groups that do fit (a directory's models always take "
+            "not all models need to be loaded together: find groups that fit (a directory's models always "
+            "take "
             "turns)"),
 
     OwnFlag("--dry-run", "run", "", "print the command and do not start it"),
     OwnFlag("--verify", "run", "",
-            "compare llama-server's own buffer sizes with the prediction, and keep the difference"),
+            "compare llama-server's buffer sizes with the prediction, and keep the difference"),
     OwnFlag("--retry", "run", "N",
-            "if memory runs out while loading, plan smaller and start again, N times at most", _attempts),
+            "if memory runs out while loading, plan smaller and start again, at most N times", _attempts),
     OwnFlag("--wait", "run", "",
             "start it in the background; return when it is ready, with its address, speed and process id"),
 
     OwnFlag("--contexts", "sweep", "N,N,...",
             "contexts: 8192,32k (default: powers of two from 4096 to the trained one)", _list(tokens)),
     OwnFlag("--types", "sweep", "A,B,...", "cache types (default f16,q8_0,q4_0)", _list(_cache_type)),
-    OwnFlag("--gpus", "sweep", "SPECS", "machines, each as --gpu has it: '8GiB 24GiB 24GiB,24GiB'",
+    OwnFlag("--gpus", "sweep", "SPECS", "machines, each written as for --gpu: '8GiB 24GiB 24GiB,24GiB'",
             _list(str, " ")),
     OwnFlag("--plot", "sweep", "", "bars instead of tables"),
 
     OwnFlag("--llama-server", "devices", "PROGRAM", "ask this llama.cpp program (--list-devices) first"),
-    OwnFlag("--llama-server", "check", "PROGRAM", "the program to check (default: llama-server of PATH)"),
+    OwnFlag("--llama-server", "check", "PROGRAM", "the program to check (default: llama-server in PATH)"),
     OwnFlag("--quick", "check", "", "one launch of each model instead of two or three"),
     OwnFlag("--llama-bench", "tune", "PROGRAM",
-            "what to measure with (default: llama-bench next to llama-server, or of PATH)"),
+            "the llama-bench to use (default: next to llama-server, or in PATH)"),
     OwnFlag("--limit", "tune", "TIME", "stop measuring after this time: 300, 90s, 10m (default 5m)", _time),
     OwnFlag("--share", "tune", "FILE",
-            "write what was measured as rows for the table that predictions are fitted to (- for stdout); no names of "
-            "files, users or machines"),
-    OwnFlag("--rpc", "devices", "HOST:PORT,...", "devices of these RPC servers too", _list(str), adds=True),
+            "write the measurements as rows for the table that predictions are fitted to (- for stdout), "
+            "without names of files, users or machines"),
+    OwnFlag("--rpc", "devices", "HOST:PORT,...", "also list the devices of these RPC servers", _list(str), adds=True),
     OwnFlag("--measure", "devices", "",
-            "measure the bandwidth of RAM and bus for some seconds and keep it for predictions of speed"),
+            "measure the bandwidth of RAM and PCIe for a few seconds and keep it for speed predictions"),
 
     OwnFlag("-c --ctx --ctx-size --num-ctx", _OLLAMA, "N|max",
-            "num_ctx; max: the largest that keeps the model wholly on the GPU", _num_ctx, key="num-ctx"),
+            "num_ctx; max: the largest that keeps the model fully on the GPU", _num_ctx, key="num-ctx"),
     OwnFlag("-b --num-batch --batch-size", _OLLAMA, "N", "num_batch", _positive, key="num-batch"),
     OwnFlag("-np --parallel", _OLLAMA, "N", "OLLAMA_NUM_PARALLEL of the server", _positive, key="parallel"),
     OwnFlag("--kv-type -ctk --cache-type-k", _OLLAMA, "TYPE", "OLLAMA_KV_CACHE_TYPE of the server"),
     OwnFlag("--pin", _OLLAMA, "", "write num_gpu even where leaving it to Ollama is better"),
     OwnFlag("-o --output", "ollama+modelfile", "FILE", "write here instead of to standard output", key="output"),
     OwnFlag("-i --in-place", "ollama+modelfile", "", "change the Modelfile itself", key="in-place"),
-    OwnFlag("--backup", "ollama+modelfile", "", "keep what was there as FILE.bak"),
-    OwnFlag("--model", "ollama+modelfile", "PATH", "the GGUF that FROM names, where it cannot be found here"),
+    OwnFlag("--backup", "ollama+modelfile", "", "keep the old file as FILE.bak"),
+    OwnFlag("--model", "ollama+modelfile", "PATH", "the GGUF that FROM names, if it cannot be found here"),
     OwnFlag("--as", "ollama+create", "NEW", "the new model's name (with --auto: or NAME itself)"),
     OwnFlag("--auto", "ollama+create ollama+modelfile", "",
-            "plan nothing: give the number of layers back to Ollama (num_gpu -1)"),
+            "plan nothing: leave the number of layers to Ollama (num_gpu -1)"),
     OwnFlag("--force", "ollama+create", "", "replace NEW if it exists"),
     OwnFlag("--write", "ollama+verify", "", "store what worked in the model"),
-    OwnFlag("--log", _OLLAMA, "FILE", "the server's log, where it is in no usual place"),
+    OwnFlag("--log", _OLLAMA, "FILE", "the server's log, if it is not in the usual place"),
 
     OwnFlag("--params", "rules", "N", "parameter count: 7B, 350M, 1.5e9"),
     OwnFlag("--bits --type", "rules", "N|TYPE", "bits per weight, or a type: 16, fp16, int4, q4_k"),
@@ -323,16 +338,17 @@ FLAGS = (
     OwnFlag("--hidden", "rules", "N", "hidden size"),
     OwnFlag("--intermediate", "rules", "N", "feed-forward size"),
     OwnFlag("--heads", "rules", "N", "attention heads"),
-    OwnFlag("--kv-heads", "rules", "N", "KV heads: 1 for MQA, fewer than the heads for GQA (default: all heads)"),
+    OwnFlag("--kv-heads", "rules", "N", "KV heads: 1 for MQA, fewer than the heads for GQA (default: all "
+                                        "heads)"),
     OwnFlag("--sequence", "rules", "N", "tokens per sequence"),
     OwnFlag("--batch", "rules", "N", "sequences at once (default 1)"),
     OwnFlag("--optimizer", "rules", "NAME", "adamw or sgd (default adamw)"),
     OwnFlag("--scheme", "rules", "NAME", "show only this training scheme: fp32, mixed, fp16, lora, qlora"),
     OwnFlag("--overhead", "rules", "N|N%", "what the serving and training margins add (default 20%)"),
-    OwnFlag("--gpu", "rules", "SIZE|NAME", "memory of one GPU, or a card's name: 80GiB"),
+    OwnFlag("--gpu", "rules", "SIZE|NAME", "memory of one GPU, or its name: 80GiB"),
     OwnFlag("--extra", "rules", "SIZE", "memory kept for everything but layers: 4GB (default 0)"),
     OwnFlag("--layer-size", "rules", "SIZE", "memory of one layer, if not parameters x bits / layers: 400MB"),
-    OwnFlag("--explain", "rules", "", "formulas, assumptions and what each rule leaves out"),
+    OwnFlag("--explain", "rules", "", "show formulas, assumptions and what each rule leaves out"),
 
     OwnFlag("--port", "web", "N", "listen on this port (default: a free one)", _port),
     OwnFlag("--no-browser", "web", "", "print the page's address and open no browser"),

@@ -12,13 +12,14 @@ from ..records import dataclass
 # common/common.h: LLM_FFN_EXPS_REGEX, LLM_FFN_DENSE_REGEX; with "blk\\.<i>" before them for one layer
 EXPERTS_REGEX = r"\.ffn_(up|down|gate|gate_up)_(ch|)exps"
 FFN_REGEX = r"\.ffn_(up|down|gate)\."
-HOST_BUFFER = "CPU"     # ggml_backend_cpu_buffer_type: where -cmoe, -ncmoe and -ncffn put them
+HOST_BUFFER = "CPU"     # ggml_backend_cpu_buffer_type: the destination of -cmoe, -ncmoe and -ncffn
 
-# llama-server's defaults (common/common.h: common_params), and the slots that tools/server/server.cpp makes of -np auto
+# llama-server's defaults (common/common.h: common_params), and the slots that tools/server/server.cpp makes
+# of -np auto
 N_BATCH, N_UBATCH = 2048, 512
 N_PARALLEL = 4
 FIT_PARAMS_TARGET = 1024        # MiB that --fit leaves free on each device
-FIT_PARAMS_MIN_CTX = 4096       # the context that --fit does not go below
+FIT_PARAMS_MIN_CTX = 4096       # the least context of --fit
 POOLING_TYPES = ("none", "mean", "cls", "last", "rank")      # llama_pooling_type, in its order
 
 
@@ -75,7 +76,7 @@ class Params:
     draft_n_max: int | None = None
     ctx_checkpoints: int | None = None
     cache_ram: int | None = None             # MiB; -1 no limit, 0 off
-    cache_reuse: int | None = None           # tokens of a chunk that is moved in the cache at least; 0 off
+    cache_reuse: int | None = None           # least tokens of a chunk that is moved in the cache; 0 off
     override_kv: tuple[tuple[str, str], ...] = ()   # ("key", "type:value")
     rope_scaling: str | None = None
     rope_scale: float | None = None
@@ -84,7 +85,7 @@ class Params:
     n_threads: int | None = None             # -t; below 1: llama.cpp's default
 
     def layers_wanted(self, everything: int, limit: bool = True) -> int:
-        """n_gpu_layers as a count: auto and all are `everything`, more than that counts as it unless `limit` is
-        false."""
+        """n_gpu_layers as a count: auto and all mean `everything`; larger numbers are capped at it unless
+        `limit` is false."""
         n = self.n_gpu_layers
         return everything if n is None or n < 0 else min(n, everything) if limit else n

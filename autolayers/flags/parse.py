@@ -8,12 +8,14 @@ Mirrors common_params_parse_ex of llama.cpp's common/arg.cpp: config files first
 variables, then the words, and what comes later wins, except where llama.cpp accumulates (-ot, -cmoe, -ncmoe, -ncffn,
 --rpc, --lora, --control-vector, --override-kv, --spec-type).
 
-Understood beyond llama.cpp: `--flag=value`, a bare -fa, --no-mmap and the like (older builds have the last two), a
-context of 16k, and autolayers' own flags. A flag that is not known stays in `rest`; if the next word does not start
-with a dash it is taken as its value, because nothing says whether it is one. `check.read` refuses it.
+Understood beyond llama.cpp: `--flag=value`, a bare -fa, --no-mmap and the like (older builds have the last
+two), a context of 16k, and autolayers' own flags. An unknown flag stays in `rest`. The next word counts as
+its value unless it starts with a dash. `check.read` refuses unknown flags.
 """
 
 from __future__ import annotations
+
+import os
 
 from ..errors import UsageError
 from ..records import dataclass, field, replace
@@ -30,16 +32,17 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Arguments:
-    """What was asked for. `given` names every known argument that was set, from whatever source and in the order
-    applied, as (canonical flag, value); the value of a switch is "". `written` is how each was written there: a flag of
-    the words, LLAMA_ARG_X, or "PATH: KEY" of a config file."""
+    """The parsed request. `given` has every known argument that was set, from any source and in the order
+    applied, as (canonical flag, value); the value of a switch is "". `written` is how each was written: a
+    flag, LLAMA_ARG_X, or "PATH: KEY" of a config file."""
 
     params: Params
     given: tuple[tuple[str, str], ...] = ()
     rest: tuple[str, ...] = ()                   # words that do not touch memory, unchanged
-    positional: tuple[str, ...] = ()             # words that are no flag and no flag's value
-    own: dict[str, Any] = field(default_factory=dict)     # autolayers' own flags, read, by their keys
-    unknown: tuple[str, ...] = ()                # flags that neither the command nor llama-server has; in `rest` too
+    positional: tuple[str, ...] = ()             # words that are neither a flag nor a flag's value
+    own: dict[str, Any] = field(default_factory=dict)     # values of autolayers' own flags, by their keys
+    # flags that neither the command nor llama-server has; also in `rest`
+    unknown: tuple[str, ...] = ()
     written: tuple[str, ...] = ()
 
     def value(self, flag: str) -> str | None:
@@ -47,7 +50,7 @@ class Arguments:
         return next((value for name, value in reversed(self.given) if name == flag), None)
 
     def without(self, written: Collection[str]) -> Arguments:
-        """The same as if these variables or keys of config files were not there."""
+        """The same without these variables or config-file keys."""
         state, gone = _State(), set()
         for (flag, value), name in zip(self.given, self.written, strict=True):
             row, positive = lookup(flag) or (None, True)
@@ -65,8 +68,8 @@ def parse(words: Sequence[str], environ: Mapping[str, str] | None = None, config
           command: str | None = "plan") -> Arguments:
     """Reads `config_files`, `environ` (None: no environment) and `words`, in this order.
 
-    `words` may hold the own flags of `command`; None: of none, as llama-server itself reads them. Raises UsageError
-    naming the flag and what it allows.
+    `words` may hold the own flags of `command`; None: no own flags, as llama-server reads them. Raises
+    UsageError with the flag and its allowed values.
     """
     state = _State()
     for path in config_files:
@@ -95,12 +98,10 @@ def parse(words: Sequence[str], environ: Mapping[str, str] | None = None, config
 
 
 def config_files(environ: Mapping[str, str]) -> tuple[str, ...]:
-    """The config files llama.cpp reads on this machine, in its order; those that exist.
+    """The existing config files that llama.cpp reads on this machine, in its order.
 
     Mirrors common_params_apply_system_config and fs_get_config_directory.
     """
-    import os
-
     if os.name == "nt":
         roots = [environ.get("PROGRAMDATA", ""), environ.get("APPDATA", "")]
     else:
@@ -113,9 +114,9 @@ def config_files(environ: Mapping[str, str]) -> tuple[str, ...]:
 # --- words
 
 class Item:
-    """A flag with its value. `flag` is None for an unknown flag, and `name` empty for a word that is no flag. `words`
-    are as llama-server reads them, `name` as the user wrote it but with dashes for underscores; `positive` is False for
-    a negated switch."""
+    """A flag with its value. `flag` is None for an unknown flag; `name` is empty for a word that is not a
+    flag. `words` are as llama-server reads them, `name` as the user wrote it but with dashes for underscores;
+    `positive` is False for a negated switch."""
 
     __slots__ = ("flag", "name", "positive", "value", "words")
 
@@ -129,7 +130,8 @@ class Item:
 
 
 def items(words: Sequence[str], command: str | None = None) -> Iterator[Item]:
-    """The words flag by flag, with the own flags of a command (None: llama-server's alone). Raises UsageError."""
+    """Splits the words into flags, with the own flags of a command (None: only llama-server's). Raises
+    UsageError."""
     own = {} if command is None else own_flags(command)
     llama = command is None or COMMANDS[command].llama
     i, n = 0, len(words)
@@ -171,12 +173,12 @@ def _is_flag(word: str) -> bool:
 
 
 def _value(flag: Argument | OwnFlag, name: str, words: Sequence[str], i: int) -> tuple[str, int]:
-    """(the value of a flag, the index behind it)."""
+    """(the value of a flag, the index after it)."""
     count = 1
     if isinstance(flag, Argument):
         kind, count = flag.kind, flag.kind.words
         follows = words[i] if i < len(words) else ""
-        # A word that looks like a misspelt value is no reason to take the flag for a bare one
+        # a misspelt value is still a value: the flag is not a bare one
         if kind.bare is not None and follows not in kind.choices and (_is_flag(follows) or not follows.isalpha()):
             return kind.bare, i
     if i + count > len(words):
@@ -194,7 +196,7 @@ def _take(texts: dict[str, str], own: dict[str, Any], flag: OwnFlag, item: Item)
         texts[flag.key] = text
     by = f"{flag.key} by"
     if own.get(flag.key, value) != value and texts[by] != flag.names[0]:
-        raise UsageError(f"{texts[by]} and {item.name} say different things: give one of them")
+        raise UsageError(f"{texts[by]} and {item.name} contradict each other: give one of them")
     own[flag.key], texts[by] = value, flag.names[0]
 
 
@@ -208,7 +210,7 @@ def _read(read: Callable[[str], Any], name: str, text: str) -> Any:
 # --- from all sources to one set of values
 
 class _State:
-    """Params fields written so far, and the record of who wrote them."""
+    """The Params fields set so far, and the source of each."""
 
     def __init__(self) -> None:
         self.values: dict[str, Any] = {}
@@ -216,7 +218,7 @@ class _State:
         self.written: list[str] = []
 
     def apply(self, row: Argument, name: str, value: str, positive: bool = True) -> None:
-        """One argument at its turn. `name` is how it was written."""
+        """Applies one argument. `name` is how it was written."""
         self.given.append((row.written(positive), value))
         self.written.append(name)
         if not row.field:
@@ -231,7 +233,8 @@ class _State:
 
 
 def _read_environment(environ: Mapping[str, str], state: _State) -> None:
-    """LLAMA_ARG_* in the order of llama.cpp's argument list; LLAMA_ARG_NO_X set to anything, even "0", means off."""
+    """Applies LLAMA_ARG_* in the order of llama.cpp's argument list. LLAMA_ARG_NO_X set to anything, even
+    "0", means off."""
     for row in ARGUMENTS:
         if not row.env or not (row.field or row.env in environ):
             continue
@@ -254,11 +257,11 @@ def _read_environment(environ: Mapping[str, str], state: _State) -> None:
 
 
 def _read_config(path: str, state: _State) -> None:
-    """One llama.cpp config.ini: the section [*], then [default] with all that stands before any section.
+    """One llama.cpp config.ini: the section [*], then [default] with everything before the first section.
 
-    Mirrors parse_ini_from_file and apply_to_params (common/preset.cpp): within a section the keys are
-    applied in the order of the arguments' first names, unknown keys are skipped, and a key of an argument without value
-    switches it on whatever it says.
+    Mirrors parse_ini_from_file and apply_to_params (common/preset.cpp): within a section the keys are applied
+    in the order of the arguments' first names, unknown keys are skipped, and the key of a switch turns it on
+    whatever its value.
     """
     try:
         with open(path, encoding="utf-8", errors="replace") as file:
@@ -278,7 +281,8 @@ def _read_config(path: str, state: _State) -> None:
         elif equals and key and not key[0].isspace():
             sections.setdefault(current, {})[key.rstrip()] = value.strip(" \t")
         else:
-            raise UsageError(f"{path}, line {number}: llama.cpp cannot read {line.strip()[:60]!r}, write key = value")
+            raise UsageError(f"{path}, line {number}: llama.cpp cannot read {line.strip()[:60]!r}, write key "
+                             "= value")
     for section in ("*", "default"):
         chosen = []
         for key, value in sections.get(section, {}).items():

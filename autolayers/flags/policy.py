@@ -1,4 +1,4 @@
-"""autolayers' own flags as the values a planner goes by.
+"""autolayers' own flags as the planner's goals and limits.
 
     params, policy = read(["-c", "8192", "--budget", "CUDA0=10GiB"], os.environ)
 """
@@ -20,12 +20,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Policy:
-    """What a planner is to aim at. `strategy` None means not given: auto, but a given -ngl is taken literally.
+    """The planner's goals and limits. `strategy` None means not given: auto, but a given -ngl is taken
+    literally.
 
-    `n_ctx` is None (the largest context that costs no layer), "max" or a number; `budget` holds bytes per device
-    name, `margin` bytes per device; `gpu` and `ram` (bytes), or the file `machine`, say the machine, `backend` what
-    drives its GPUs, `build` the llama.cpp build: its number, or a builds.Build. `alone`: the answer is to be
-    n_gpu_layers and nothing else. `workload` is what placements are compared by."""
+    `n_ctx` is None (the largest context that costs no layer), "max" or a number; `budget` holds bytes per
+    device name, `margin` bytes per device; `gpu` and `ram` (bytes), or the file `machine`, describe the
+    machine, `backend` drives its GPUs, `build` is the llama.cpp build: its number, or a builds.Build.
+    `alone`: the answer is n_gpu_layers and nothing else. `workload` is the request that placements are
+    compared by."""
 
     strategy: str | None = None
     n_ctx: int | str | None = None
@@ -42,7 +44,7 @@ class Policy:
     backend: str | None = None
 
     def margins(self, devices: int) -> tuple[int, ...]:
-        """`margin` of each of so many devices, the last size for those behind it; empty where none was given. Raises
+        """`margin` for each of `devices` devices, the last size repeated; empty if none was given. Raises
         UsageError for more sizes than devices."""
         given = self.margin or ()
         if len(given) > max(1, devices):
@@ -51,13 +53,13 @@ class Policy:
 
 
 def read(words: Sequence[str] | Params | Arguments, environ: Mapping[str, str] | None) -> tuple[Params, Policy]:
-    """What is fixed and what is aimed at, from words, a Params or parsed Arguments. Raises UsageError."""
+    """The constraints and the goals, from words, a Params or parsed Arguments. Raises UsageError."""
     arguments = arguments_of(words, environ)
     return arguments.params, read_policy(arguments.own)
 
 
 def arguments_of(words: Sequence[str] | Params | Arguments, environ: Mapping[str, str] | None) -> Arguments:
-    """Words as `autolayers MODEL` reads them; a Params or Arguments as they are. Raises UsageError."""
+    """Words, parsed as `autolayers MODEL` does; Params or Arguments pass through. Raises UsageError."""
     if isinstance(words, Arguments):
         return words
     if isinstance(words, Params):
@@ -73,9 +75,10 @@ def arguments_of(words: Sequence[str] | Params | Arguments, environ: Mapping[str
 
 
 def read_policy(own: Mapping[str, Any]) -> Policy:
-    """The Policy of Arguments.own; other keys are left alone. Raises UsageError."""
+    """The Policy in Arguments.own; other keys are ignored. Raises UsageError."""
     if own.get("format") == "number" and own.get("kv-types"):
-        raise UsageError("--kv-types chooses flags that n_gpu_layers alone is wrong without: --format flags prints all")
+        raise UsageError("--kv-types chooses flags that n_gpu_layers depends on: --format flags prints all "
+                         "of them")
     return Policy(
         strategy=own.get("strategy"), n_ctx=own.get("ctx"), n_ctx_min=own.get("ctx-min"),
         kv_types=own.get("kv-types", ()), budget=own.get("budget", ()), margin=own.get("margin"), gpu=own.get("gpu"),

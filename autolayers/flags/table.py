@@ -61,10 +61,10 @@ from .kinds import (
 
 
 class Argument:
-    """One argument of llama-server. The first name is the canonical one: the short form that every build knows. `field`
-    is the Params field that it sets; without one it does not touch memory. `negated`: the names that switch it off.
-    `first` and `last`: the builds of llama.cpp that know it (0: older ones than any that is read; today's too), of
-    rows that a plan may write, a release that is known to."""
+    """One argument of llama-server. The first name is the canonical one: the short form that every build
+    knows. `field` is the Params field that it sets; without one it does not affect memory. `negated`: the
+    names that switch it off. `first` and `last`: the first and last llama.cpp build that knows it (0: older
+    than any supported build; still today)."""
 
     __slots__ = ("env", "field", "first", "kind", "last", "names", "negated")
 
@@ -97,7 +97,7 @@ class Argument:
         return f"Argument({' '.join(self.names)!r})"
 
 
-# Arguments that builds since 2024 had and today's refuses: read, because the user's build may be old
+# arguments of builds since 2024 that today's refuses: the user's build may be old
 LEGACY = (
     Argument("--mmap", OLD_MMAP, "load_mode", "", "--no-mmap", last=10867),
     Argument("--mlock", OLD_MLOCK, "load_mode", last=10867),

@@ -1,4 +1,4 @@
-"""What a launch is to do: the request that placements are compared by.
+"""The workload: the request that placements are compared by.
 
     workload("agent"), workload("4096+512@16384"), workload("512+256@0x8")
 """
@@ -11,8 +11,8 @@ from .kinds import Bad, tokens
 
 @dataclass(frozen=True)
 class Workload:
-    """A request of `prompt` new tokens and `generate` answered ones, `depth` tokens of the same sequence being in the
-    cache already; `requests` of them at once. A context smaller than `context` is no use for it."""
+    """A request of `prompt` new tokens and `generate` generated ones, with `depth` tokens of the same
+    sequence already in the cache; `requests` of them at once. It needs a context of at least `context`."""
 
     prompt: int = 2048
     generate: int = 512
@@ -20,14 +20,15 @@ class Workload:
     requests: int = 1
     context: int = 0
     name: str = ""
-    reuses: bool = False       # the next request changes what is behind a long prefix
+    reuses: bool = False       # the next request changes what follows a long prefix
 
     def to_dict(self) -> dict[str, object]:
         return {"name": self.name or None, "prompt": self.prompt, "generate": self.generate, "depth": self.depth,
                 "requests": self.requests}
 
 
-# chat: a question with a document, or a few turns. agent: tool results of about 1000 tokens after a long prefix that is
+# chat: a question with a document, or a few turns. agent: tool results of about 1000 tokens after a long
+# prefix that is
 # in the cache. batch: long documents, short answers.
 WORKLOADS = {
     "chat": Workload(2048, 512, 0, name="chat"),
@@ -38,7 +39,7 @@ CHAT = WORKLOADS["chat"]
 
 
 def workload(text: str) -> Workload:
-    """Raises Bad for what is neither a name nor P+G, P+G@D, P+G@DxN."""
+    """Raises Bad for anything but a name, P+G, P+G@D or P+G@DxN."""
     if text in WORKLOADS:
         return WORKLOADS[text]
     what = f"{', '.join(WORKLOADS)} or P+G@D: tokens of the prompt, of the answer and in the cache, as in 4096+512@16k"

@@ -11,22 +11,24 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from typing import Any
 
-# how builds without --load-mode say its modes
+# the modes in builds without --load-mode
 _OLD_LOAD_MODES = {"auto": [], "mmap": ["--mmap"], "none": ["--no-mmap"], "mlock": ["--no-mmap", "--mlock"],
                    "mmap+mlock": ["--mlock"], "dio": ["-dio"]}
 
 
 def to_words(params: Params, knows: Callable[[str], bool] | None = None) -> list[str]:
-    """The words that say `params`, canonical short flags. `knows`: whether the build that reads them has a flag, None
-    for today's; older flags say the same where there are any: -ot places tensors, --no-mmap is -lm none.
+    """The words for `params`, as canonical short flags. `knows`: whether the build that reads them has a
+    flag, None for today's; older equivalents are used if there are any: -ot places tensors, --no-mmap is -lm
+    none.
 
-    Raises ValueError for values that no command line can say (a comma in an override's pattern).
+    Raises ValueError for values that a command line cannot express (a comma in an override's pattern).
     """
     return [word for words in _said(params, knows).values() for word in words]
 
 
 def rewritten(words: Sequence[str], before: Params, after: Params) -> tuple[str, ...]:
-    """`words`, which say `before`, changed to say `after`: other values stay at their places, new flags come last."""
+    """`words`, which express `before`, changed to express `after`: other values stay in place, new flags come
+    last."""
     old, new, found = _said(before), _said(after), list(words)
     for flag, said in old.items():
         at = next((i for i in range(len(found)) if found[i:i + len(said)] == said), None)
@@ -36,7 +38,7 @@ def rewritten(words: Sequence[str], before: Params, after: Params) -> tuple[str,
 
 
 def _said(params: Params, knows: Callable[[str], bool] | None = None) -> dict[str, list[str]]:
-    """The words of each argument that is said."""
+    """The words of each argument that is set."""
     found: dict[str, list[str]] = {}
     for row in ARGUMENTS:
         if not row.field or row.kind.write is None:
@@ -45,7 +47,7 @@ def _said(params: Params, knows: Callable[[str], bool] | None = None) -> dict[st
         if value is None or (value == () and row.kind is not DEVICES) or _writer(row.field, value) is not row:
             continue
         if row.field == "mmproj_offload" and value and params.mmproj_device is not None:
-            continue         # -mmdev says it
+            continue         # -mmdev sets it
         if row.kind is OVERRIDES:
             found[row.canonical] = _override_words(value, row, knows)
         elif row.kind is LOAD_MODE and knows is not None and not knows(row.canonical):
@@ -60,14 +62,14 @@ def _said(params: Params, knows: Callable[[str], bool] | None = None) -> dict[st
 
 
 def _writer(field: str, value: Any) -> Argument:
-    """Which of the arguments of a field says this value."""
+    """The argument of a field that expresses this value."""
     rows = [row for row in rows_of(field) if row.kind.write is not None]
     plain = next(row for row in rows if not row.kind.prefixes)
     return next((row for row in rows if row.kind.prefixes and value.startswith(row.kind.prefixes)), plain)
 
 
 def _repository_words(value: str, row: Argument) -> list[str]:
-    """-hf REPOSITORY -hff FILE of hf:USER/NAME/FILE, where the field has an argument for the file."""
+    """-hf REPOSITORY -hff FILE for hf:USER/NAME/FILE, if the field has an argument for the file."""
     where = value.removeprefix("hf:")
     file_flag = next((other.canonical for other in rows_of(row.field) if other.kind is FILE_OF), None)
     repository, file = "/".join(where.split("/")[:2]), "/".join(where.split("/")[2:])
@@ -76,7 +78,7 @@ def _repository_words(value: str, row: Argument) -> list[str]:
 
 def _override_words(pairs: tuple[tuple[str, str], ...], row: Argument,
                     knows: Callable[[str], bool] | None) -> list[str]:
-    """The shortest saying: -cmoe and -ncmoe N where the patterns are llama.cpp's own, -ot for all others."""
+    """The shortest form: -cmoe and -ncmoe N for llama.cpp's own patterns, -ot for all others."""
     flags = {other.kind: other.canonical for other in rows_of(row.field) if knows is None or knows(other.canonical)}
     words: list[str] = []
     pending: list[str] = []
@@ -96,7 +98,7 @@ def _override_words(pairs: tuple[tuple[str, str], ...], row: Argument,
         if not said:
             pattern, buffer_type = pairs[i]
             if "," in pattern + buffer_type or "=" in pattern:
-                raise ValueError(f"-ot cannot say {pattern}={buffer_type}")
+                raise ValueError(f"-ot cannot express {pattern}={buffer_type}")
             pending.append(f"{pattern}={buffer_type}")
             length = 1
         words += said

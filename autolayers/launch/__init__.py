@@ -1,4 +1,5 @@
-"""A llama-server command started with a plan's flags: watched, proved by its log, retried with less."""
+"""Starts a llama-server command with a plan's flags: supervised, verified by its log, retried with less
+memory."""
 
 from __future__ import annotations
 
@@ -8,7 +9,7 @@ NOT_EXECUTABLE, NOT_FOUND = 126, 127     # exit codes, as a shell's
 
 
 def cannot_start(program: str, error: OSError) -> int:
-    """Says why a program cannot be started; its exit code."""
+    """Prints why a program cannot be started; returns the exit code."""
     reason = {FileNotFoundError: "not found", PermissionError: "cannot be executed"}.get(type(error))
     say(f"{program}: {reason or error.strerror}")
     return NOT_FOUND if isinstance(error, FileNotFoundError) else NOT_EXECUTABLE

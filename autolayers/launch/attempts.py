@@ -1,4 +1,4 @@
-"""A supervised launch: started, compared with its prediction, and started again smaller where memory runs out."""
+"""A supervised launch: started, compared with its prediction, and restarted smaller if memory runs out."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ if TYPE_CHECKING:
     from .supervise import Outcome
     from .verify import LogComparison
 
-_STEP = 64 * MiB      # the least by which a retry shrinks, where the log does not say how much was missing
+_STEP = 64 * MiB      # the least by which a retry shrinks, if the log does not say how much was missing
 
 
 class Attempts:
-    """Launches of one session until one comes up, fails for another reason, or nothing can shrink any more."""
+    """Launches of one session, until one is ready, fails for another reason, or cannot shrink further."""
 
     def __init__(self, session: Session, plan: Plan, added: list[str], retries: int, verify: bool, wait: bool) -> None:
         self.session = session
@@ -63,7 +63,7 @@ class Attempts:
                 return code
             smaller = smaller_machine(request, self.plan, outcome.launch, failure)
             if smaller is None:
-                say("nothing to plan with: how much memory there is is not known")
+                say("cannot plan again: the size of the memory is unknown")
                 return code
             request = smaller
             if not self._plan_again(request):
@@ -72,7 +72,7 @@ class Attempts:
         return code
 
     def _plan_again(self, request: Request) -> bool:
-        """False where the plan would be the same, or does not fit."""
+        """False if the plan is the same, or does not fit."""
         before = (self.plan.flags, self.added)
         self.plan, self.added = self.session.plan(request)
         if (self.plan.flags, self.added) == before:
@@ -84,10 +84,10 @@ class Attempts:
 
     def _ended(self, outcome: Outcome) -> None:
         if self.verify and not self.compared:
-            # The log of a launch that broke off is incomplete: shown, not kept
+            # an aborted launch's log is incomplete: shown, not kept
             whole = outcome.launch.ready or outcome.code == 0 or outcome.asked
             if not self._compare(outcome.launch, whole):
-                say("nothing to compare: its log names no buffers")
+                say("nothing to compare: its log has no buffer sizes")
 
     def _start(self, words: list[str]) -> Outcome:
         if self.wait:
@@ -102,7 +102,7 @@ class Attempts:
         secure, prefix = bool(given.value("--ssl-cert-file")), given.value("--api-prefix") or ""
         url = wait.url(host, port, secure)
         if wait.healthy(host, port, secure, prefix):
-            raise AutolayersError(f"a server answers at {url} already: stop it, or give another --port")
+            raise AutolayersError(f"a server already answers at {url}: stop it, or give another --port")
         pid, outcome = background.run(words, environ, port, lambda: wait.healthy(host, port, secure, prefix))
         if pid:
             key = given.value("--api-key") or environ.get("LLAMA_API_KEY")
@@ -119,7 +119,8 @@ class Attempts:
         self._compare(launch, True)
 
     def _compare(self, launch: LaunchLog, whole: bool) -> bool:
-        """Prints the table and, of a whole launch, keeps the differences; False where the log names no buffers."""
+        """Prints the table and, for a complete launch, keeps the differences; False if the log has no
+        buffers."""
         margins = {row.name: row.margin for row in self.plan.devices}
         comparison = compare(launch, self.plan.breakdown, margins)
         if not comparison.seen:
@@ -133,7 +134,7 @@ class Attempts:
         return True
 
     def _keep_build(self, comparison: LogComparison, date: str) -> None:
-        """Adds the launch to what `autolayers check` knows of this program."""
+        """Adds the launch to the results of `autolayers check` for this program."""
         program, build = self.session.program(), self.session.build
         if program is None or self.session.another_build or not self.plan.breakdown.exact:
             return
@@ -167,16 +168,16 @@ def memory_failure(outcome: Outcome) -> OutOfMemory | None:
 
 
 def smaller_machine(request: Request, plan: Plan, launch: LaunchLog, failure: OutOfMemory) -> Request | None:
-    """The machine as the failure shows it: less free than the allocation that failed would have made it use.
+    """The request with less free memory: less than the failed allocation would have used.
 
-    What was allocated before on that device plus what was asked for is more than there is; where the log does not say,
-    the plan's own use is. None if the size of RAM is not known and it is RAM that ran out.
+    The bytes allocated before on that device plus the requested ones exceed its memory; if the log does not
+    have them, the plan's own use does. None if RAM ran out and its size is unknown.
     """
     predicted = plan.breakdown
     device = failure.device
     if device is not None and device not in ("Host", *predicted.devices) and not failure.certain:
         number = device.lstrip("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz")
-        device = next((name for name in predicted.devices if name.endswith(number)), device)    # CUDA's words on ROCm
+        device = next((name for name in predicted.devices if name.endswith(number)), device)    # ROCm prints CUDA names
     if device == "Host":
         host = request.host
         if host is None:
@@ -200,8 +201,9 @@ def smaller_machine(request: Request, plan: Plan, launch: LaunchLog, failure: Ou
 
 
 def _held(launch: LaunchLog, device: str, usage: Usage, requested: int) -> int:
-    """Bytes that were allocated on a device when it was asked for `requested` more: the log's, or where its level shows
-    no buffers what is predicted: weights come first, then caches, which may be two, then graph buffers."""
+    """Bytes that were allocated on a device when it was asked for `requested` more: the log's, or the
+    prediction if the log level shows no buffers. Weights come first, then caches, which may be two, then
+    graph buffers."""
     found = used(launch)
     seen = found.get(device, 0) + found.get(META, 0)
     if seen:

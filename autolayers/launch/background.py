@@ -28,10 +28,10 @@ def run(words: Sequence[str], environ: Mapping[str, str], port: int,
         healthy: Callable[[], bool]) -> tuple[int, Outcome]:
     """Starts `words` and returns when it is healthy, (its process id, an outcome with code 0), or has ended, (0, how).
 
-    A signal that comes before ends the server. Progress goes to a terminal, the end of the log to stderr when it fails.
-    Raises OSError if it cannot be started, AutolayersError if its log cannot be written.
+    A signal before that ends the server. Progress goes to a terminal; if it fails, the end of the log goes to
+    stderr. Raises OSError if it cannot be started, AutolayersError if its log cannot be written.
     """
-    path = state.path(environ, "logs", f"{port}.log")      # the newest of each port is kept
+    path = state.path(environ, "logs", f"{port}.log")      # only the newest of each port is kept
     options: dict[str, Any] = {"start_new_session": True} if os.name == "posix" else {
         "creationflags": getattr(subprocess, "CREATE_NEW_PROCESS_GROUP", 0)}
     with state.create(path) as output:
@@ -42,7 +42,7 @@ def run(words: Sequence[str], environ: Mapping[str, str], port: int,
     def stop(number: int, _: FrameType | None) -> None:
         stopped.append(number)
 
-    # A signal that nohup or a shell set to be ignored stays ignored
+    # signals that nohup or a shell ignores stay ignored
     before = {number: signal.signal(number, stop) for number in ENDING
               if signal.getsignal(number) is not signal.SIG_IGN}
     reader = LogReader()
@@ -72,7 +72,8 @@ def run(words: Sequence[str], environ: Mapping[str, str], port: int,
     code = child.wait()
     _show_end(path)
     killed = code == -9 and not stopped
-    shown = 128 + stopped[0] if stopped else 128 - code if code < 0 else code or 1      # never ready is no success
+    # it was never ready: not a success
+    shown = 128 + stopped[0] if stopped else 128 - code if code < 0 else code or 1
     return 0, Outcome(shown, reader.finish(), bool(stopped), killed, False)
 
 

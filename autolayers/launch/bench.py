@@ -1,10 +1,11 @@
-"""llama-bench (tools/llama-bench/llama-bench.cpp): llama-server's flags in its words and back, and one measurement.
+"""llama-bench (tools/llama-bench/llama-bench.cpp): llama-server's flags converted to its own and back, and
+one measurement.
 
     words, lacking = bench_words(params, program.flags)       # -nkvo 1, -ts 3/1, -ot a=CPU;b=CPU
     rates = measure(program, [*words, ...], test, timeout=60, environ=os.environ)
 
-Its flags take a value where llama-server's are switches, and a comma there is the next test: lists have other
-separators. The context and the sequences follow from its tests.
+Its flags take a value where llama-server's are switches. A comma starts the next test, so lists have other
+separators. The tests determine the context and the sequences.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
 
     from ..planner.compare.rivals import Trial
 
-# How llama-bench says a field of Params: (flag, its value), and what older builds call it
+# llama-bench's form of a field of Params: (flag, its value), and older builds' name
 ROWS: dict[str, tuple[str, Callable[[Any], str]]] = {
     "model": ("-m", str),
     "n_gpu_layers": ("-ngl", lambda n: "999" if n == -2 else str(n)),
@@ -55,27 +56,27 @@ ROWS: dict[str, tuple[str, Callable[[Any], str]]] = {
     "numa": ("--numa", str),
     "n_threads": ("-t", str),
 }
-# What a test says itself, or what a launch that is planned does not leave open
+# set by the test, or always fixed by a plan
 _OF_TESTS = frozenset(("n_ctx", "n_parallel", "kv_unified", "kv_unified_per_slot", "warmup", "fit", "fit_target",
                        "fit_ctx"))
-# Flags that touch no memory and that both have
+# flags that both have and that do not affect memory
 ALIKE = ("-C", "--cpu-strict", "--poll", "--prio")
 _SWITCHES = {"-nkvo": "-nkvo", "--no-kv-offload": "-nkvo", "-nopo": "--no-op-offload",
              "--no-op-offload": "--no-op-offload", "--no-host": "--no-host", "-embd": "--embedding",
              "--embeddings": "--embedding"}
 _TEXTS = ("-ts", "--tensor-split", "-dev", "--device", "-ot", "--override-tensor")
 _PLACEMENT = ("n_gpu_layers", "split_mode", "tensor_split", "main_gpu", "device", "overrides")
-_BELIEVED = 3.0       # repetitions that differ by more times than this: the slower one counts
+_BELIEVED = 3.0       # if repetitions differ by more than this factor, the slower one counts
 
 
 class BenchFailed(AutolayersError):
-    """Why a launch could not be measured, in one line without the program's name."""
+    """A launch could not be measured; the message is one line without the program's name."""
 
 
 @dataclass(frozen=True)
 class Program:
-    """A llama-bench. `words` start it; `flags`: the names in its --help; `jsonl`: it has that output; `commit`: "" if
-    it does not say."""
+    """A llama-bench. `words` start it; `flags`: the names in its --help; `jsonl`: it has that output;
+    `commit`: "" if unknown."""
 
     words: tuple[str, ...]
     flags: frozenset[str]
@@ -89,8 +90,8 @@ class Program:
 
 @dataclass(frozen=True)
 class Rates:
-    """What llama-bench measured: tokens per second of the prompt and of generation. `doubt`: why less than its best
-    repetition counts."""
+    """llama-bench's tokens per second of the prompt and of generation. `doubt`: why a slower repetition than
+    the best counts."""
 
     prompt: float
     token: float
@@ -101,7 +102,7 @@ class Rates:
 
 
 def in_its_words(params: Params, known: Collection[str]) -> tuple[list[str], list[str]]:
-    """(words, flags of llama-server's that it lacks) of a launch. `known`: the names that this build has."""
+    """(words, llama-server's flags that it lacks) for a launch. `known`: the flags that this build has."""
     words: list[str] = []
     lacking: list[str] = []
     for name in Params.__record_fields__:      # type: ignore[attr-defined]
@@ -118,7 +119,7 @@ def in_its_words(params: Params, known: Collection[str]) -> tuple[list[str], lis
 
 
 def _said(flag: str, value: str, known: Collection[str]) -> list[str]:
-    """A flag and its value in this build's words; [] where it has none."""
+    """A flag and its value in this build's form; [] if it has none."""
     if flag in known or (flag == "-rpc" and "--rpc" in known):
         return [flag, value]
     if flag == "-lm" and "-mmp" in known:        # older builds: one switch each
@@ -127,7 +128,7 @@ def _said(flag: str, value: str, known: Collection[str]) -> list[str]:
 
 
 def rest_in_its_words(words: Sequence[str], known: Collection[str]) -> tuple[list[str], list[str]]:
-    """The same of a command's words that touch no memory."""
+    """The same for a command's words that do not affect memory."""
     same: list[str] = []
     lacking: list[str] = []
     for item in items(words):
@@ -143,7 +144,7 @@ def rest_in_its_words(words: Sequence[str], known: Collection[str]) -> tuple[lis
 
 
 def read_program(words: Sequence[str], environ: Mapping[str, str], timeout: float = 30) -> Program:
-    """The llama-bench that these words start, by its --help. Raises BenchFailed."""
+    """The llama-bench that these words start, described by its --help. Raises BenchFailed."""
     commit = ""
     try:
         answer = ask([*words, "--help"], environ, timeout)
@@ -155,13 +156,14 @@ def read_program(words: Sequence[str], environ: Mapping[str, str], timeout: floa
     flags = frozenset(name for line in text.splitlines() if line.strip().startswith("-")
                       for name in re.findall(r"(?<![\w-])--?[A-Za-z][\w-]*", line.partition("(default")[0]))
     if not {"-ngl", "-p", "-n", "-o"} <= flags:
-        raise BenchFailed(f"{words[0]}: its --help is not llama-bench's")
+        raise BenchFailed(f"{words[0]}: not llama-bench, by its --help")
     return Program(tuple(words), flags, "jsonl" in text, commit)
 
 
 def measure(program: Program, words: Sequence[str], test: Trial, timeout: float, environ: Mapping[str, str],
             repetitions: int = 2) -> Rates:
-    """Runs one test of a launch. Raises BenchFailed where it fails, does not end in time or says what cannot be."""
+    """Runs one test of a launch. Raises BenchFailed if it fails, exceeds its time or prints impossible
+    values."""
     asked = [*program.words, *words, "-p", str(test.prompt), "-n", str(test.generate), "-d", str(test.depth),
              "-r", str(repetitions), "-o", "jsonl" if program.jsonl else "json"]
     begin = time.monotonic()
@@ -171,9 +173,10 @@ def measure(program: Program, words: Sequence[str], test: Trial, timeout: float,
         raise BenchFailed(str(error)) from None
     took = time.monotonic() - begin
     if answer.code < 0:
-        raise BenchFailed(f"ended by signal {-answer.code}" + (", as for want of memory" * (answer.code == -9)))
+        raise BenchFailed(f"ended by signal {-answer.code}" + (", perhaps out of memory" * (answer.code == -9)))
     if answer.code:
-        raise BenchFailed(f"exit code {answer.code}: {_last_line(answer.err) or _last_line(answer.out) or 'no word'}")
+        raise BenchFailed(f"exit code {answer.code}: "
+                          f"{_last_line(answer.err) or _last_line(answer.out) or 'no message'}")
     rows = list(_rows(answer.out))
     prompt = _rate(rows, test.prompt, 0, test.depth, took)
     token = _rate(rows, 0, test.generate, test.depth, took)
@@ -184,7 +187,7 @@ def measure(program: Program, words: Sequence[str], test: Trial, timeout: float,
 
 
 def _rows(text: str) -> Iterator[dict[str, Any]]:
-    """The JSON objects of its output, a list or one a line."""
+    """The JSON objects of its output, a list or one per line."""
     try:
         found = json.loads(text)
         yield from (row for row in (found if isinstance(found, list) else [found]) if isinstance(row, dict))
@@ -202,7 +205,7 @@ def _rows(text: str) -> Iterator[dict[str, Any]]:
 
 def _rate(rows: Sequence[dict[str, Any]], prompt: int, generate: int, depth: int,
           took: float) -> tuple[float, str, dict[str, Any]]:
-    """(tokens per second, a doubt, the row) of one test. `took`: seconds by our own clock."""
+    """(tokens per second, a doubt, the row) of one test. `took`: seconds by this process's clock."""
     what = "prompt" if prompt else "generation"
     row = next((row for row in rows if (row.get("n_prompt"), row.get("n_gen"), row.get("n_depth", 0)) ==
                 (prompt, generate, depth)), None)
@@ -211,12 +214,13 @@ def _rate(rows: Sequence[dict[str, Any]], prompt: int, generate: int, depth: int
     samples = row.get("samples_ns")
     if not isinstance(samples, list) or not samples or \
             not all(isinstance(ns, int) and not isinstance(ns, bool) and ns > 0 for ns in samples):
-        raise BenchFailed(f"the times of its {what} are no numbers of nanoseconds")
+        raise BenchFailed(f"the times of its {what} are not numbers of nanoseconds")
     if sum(samples) > 1.05e9 * took + 1e8:
-        raise BenchFailed(f"its {what} took {sum(samples) / 1e9:.1f} s of the {took:.1f} s that it ran: a clock jumped")
+        raise BenchFailed(f"its {what} took {sum(samples) / 1e9:.1f} s of a run of {took:.1f} s: a clock "
+                          "jumped")
     fast, slow = min(samples), max(samples)
     doubt = "" if slow <= _BELIEVED * fast else \
-        f"repetitions of its {what} differ {slow / fast:.0f} times: the machine is busy, or a clock jumped"
+        f"repetitions of its {what} differ by a factor of {slow / fast:.0f}: the machine is busy, or a clock jumped"
     return (prompt + generate) * 1e9 / (slow if doubt else fast), doubt, row
 
 
@@ -229,7 +233,7 @@ def _last_line(text: str) -> str:
 # --- a plan for a llama-bench command
 
 def for_bench(name: str, words: list[str]) -> list[str]:
-    """The words of a plan's field as `autolayers run llama-bench` adds them: its tests say the rest."""
+    """The words of a plan's field for `autolayers run llama-bench`: its tests set the rest."""
     if name not in _PLACEMENT or not words:
         return []
     value = getattr(parse(words, command=None).params, name)
@@ -240,7 +244,8 @@ def for_bench(name: str, words: list[str]) -> list[str]:
 
 
 def as_server(words: Sequence[str]) -> tuple[str, ...]:
-    """What a llama-bench command allocates at most, in llama-server's words: one sequence, its longest test."""
+    """The largest launch of a llama-bench command, as llama-server's flags: one sequence, its longest
+    test."""
     translated: list[str] = ["-np", "1"]
     longest = {"-p": 512, "-n": 128, "-d": 0, "-pg": 0}
     names = {"--n-prompt": "-p", "--n-gen": "-n", "--n-depth": "-d"}

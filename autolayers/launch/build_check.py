@@ -1,9 +1,9 @@
 """`autolayers check`: does the user's own build of llama.cpp allocate as predicted?
 
-A tiny model of each architecture (bundled headers, the weights a hole in the file) is loaded by llama-server, the
-buffer sizes of its log are compared with the prediction, and the server ended. Nothing is computed: there is no warmup.
-One of them is also loaded with itself as its draft and with an adapter, one with a projector (warmed up, for its
-compute buffer), and those with MTP blocks are loaded to draft with them.
+llama-server loads a tiny model of each architecture (bundled headers, with a hole in the file for the
+weights). The buffer sizes in its log are compared with the prediction, and the server is ended. Nothing is
+computed: there is no warmup. One model is also loaded with itself as its draft and with an adapter, one with
+a projector (warmed up, for its compute buffer), and those with MTP blocks also draft with them.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ if TYPE_CHECKING:
     from .log import LaunchLog
 
 PATIENCE = 60.0          # seconds for one load
-_TAIL = 1 << 14          # bytes of the end of a log that are searched for the reason of a failure
+_TAIL = 1 << 14          # bytes at the end of a log that are searched for the reason of a failure
 _UNKNOWN = re.compile(rb'unknown model architecture|unknown (?:pre-tokenizer|tokenizer)|argument "--spec-type"')
 _NOT_LOADED = re.compile(rb"error loading model")
 _REASON = re.compile(rb"(?: E |GGML_ASSERT|error:)[^\n]*")
-# Launches of each model; those with layers on a device only where there is one
+# launches of each model; those with layers on a device only if there is one
 DRAFTED, SEEING = "llama-moe", "gemma3-dense"      # the one with a draft and an adapter, the one with a projector
 VARIANTS = (
     ("-ngl", "99", "-c", "1024", "-np", "1"),
@@ -53,9 +53,9 @@ VARIANTS = (
 
 @dataclass(frozen=True)
 class Checked:
-    """What one architecture showed. `parts`: of all launches, (part, device) -> bytes above the prediction (0: equal).
-    `state`: "equal", "differs", "unknown" (to the build), "bound" (less than an upper bound) or "failed",
-    each for the `reason`."""
+    """The result of one architecture. `parts`: of all launches, (part, device) -> bytes above the prediction
+    (0: equal). `state`: "equal", "differs", "unknown" (to the build), "bound" (less than an upper bound) or
+    "failed", with a `reason`."""
 
     name: str
     architecture: str
@@ -66,19 +66,20 @@ class Checked:
 
 @dataclass(frozen=True)
 class _Job:
-    """A model to load, and what with: `more` says it, `files` are a flag and its file's header each."""
+    """A model to load and its companions: `more` describes them, `files` are flags and their files'
+    headers."""
 
     name: str
     more: str = ""
-    drafts: bool = False        # with its MTP blocks, which a build that cannot load the file has not got
+    drafts: bool = False        # with its MTP blocks, which a build that cannot load the file lacks
     files: tuple[tuple[str, bytes], ...] = ()
     warm: bool = False          # with llama.cpp's warmup, without which a projector's compute buffer is not allocated
 
 
 def check(program: str, devices: Sequence[Device], environ: Mapping[str, str], build: Build,
           names: Sequence[str] = (), quick: bool = False) -> Iterator[Checked]:
-    """Loads each bundled model (all, or those `names`) with `program`, two at a time, and compares; one Checked after
-    the other. `devices` as --list-devices has them. `quick`: one launch of each instead of two or three."""
+    """Loads each bundled model (all, or those `names`) with `program`, two at a time, and compares; yields a
+    Checked for each. `devices` as in --list-devices. `quick`: one launch of each instead of two or three."""
     variants = VARIANTS[:1] if quick else VARIANTS if devices else VARIANTS[:2]
     with tempfile.TemporaryDirectory(prefix="autolayers-check-") as folder, ThreadPoolExecutor(2) as pool:
         def one(job: _Job) -> Checked:
@@ -99,7 +100,7 @@ def check(program: str, devices: Sequence[Device], environ: Mapping[str, str], b
 
 
 def companions(names: Sequence[str] = ()) -> list[_Job]:
-    """The launches with more than a model, of all models or those `names`."""
+    """The launches with companions, of all models or those `names`."""
     drafted, seeing = read(DRAFTED), read(SEEING)
     jobs = [_Job(DRAFTED, "with a draft and an adapter", files=(("-md", data(DRAFTED)), ("--lora", adapter(drafted)))),
             _Job(SEEING, "with a projector", files=(("--mmproj", projector(seeing)),), warm=True),
@@ -123,7 +124,8 @@ def _check_one(program: str, job: _Job, path: str, devices: Sequence[Device], en
             predicted = None
             refused = str(refusal)
         log, tail = load([program, "-m", path, *words], environ, os.path.dirname(path))
-        # with MTP blocks a token is decoded before it is ready, which fails on some machines: the sizes are there
+        # with MTP blocks a token is decoded before it is ready, which fails on some machines: the sizes are
+        # logged
         if not (log.ready or (log.loads and "compute (second)" in log.loads[0].buffers)):
             if _UNKNOWN.search(tail) or (job.drafts and _NOT_LOADED.search(tail)):
                 return Checked(name, model.architecture, "unknown")
@@ -131,7 +133,8 @@ def _check_one(program: str, job: _Job, path: str, devices: Sequence[Device], en
                 continue                     # refused, as predicted
             return Checked(name, model.architecture, "failed", reason=_reason(tail))
         if predicted is None:
-            return Checked(name, model.architecture, "failed", reason=f"loads, though refused here: {refused}")
+            return Checked(name, model.architecture, "failed", reason="loads, but the prediction is a "
+                                                                      f"refusal: {refused}")
         if not predicted.exact:
             why = "; ".join(predicted.warnings)
         peak = predicted.runtime_peak or {}
@@ -139,7 +142,8 @@ def _check_one(program: str, job: _Job, path: str, devices: Sequence[Device], en
             more = line.difference
             if more is None:
                 continue
-            # A load keeps the builder's pins, which measuring drops: where it grew by as much as predicted for use,
+            # A load keeps the builder's pins, which measuring drops: where it grew by as much as predicted
+            # for use,
             # it is equal too, and with several devices it may take less
             equal = line.equal or (line.part == "compute" and (
                 abs(more - peak.get(line.device, 0)) <= line.tolerance or (len(devices) > 1 and more < 0)))
@@ -153,7 +157,8 @@ def _check_one(program: str, job: _Job, path: str, devices: Sequence[Device], en
 
 
 def load(words: Sequence[str], environ: Mapping[str, str], folder: str) -> tuple[LaunchLog, bytes]:
-    """Starts llama-server and ends it once its model is loaded, or after PATIENCE: (its log, the log's last bytes)."""
+    """Starts llama-server and ends it when its model is loaded, or after PATIENCE: (its log, the log's last
+    bytes)."""
     quiet = {name: value for name, value in environ.items() if not name.startswith("LLAMA_")}
     reader, tail = LogReader(), b""
     child = subprocess.Popen([*words, "--host", "127.0.0.1", "--port", str(_free_port())], cwd=folder, env=quiet,
@@ -177,9 +182,9 @@ def load(words: Sequence[str], environ: Mapping[str, str], folder: str) -> tuple
 
 
 def _plain(build: Build, warm: bool) -> list[str]:
-    """Flags that leave the sizes to the model: weights in buffers of their own, unless `warm` no warmup; and a loud
-    log."""
-    words = ["--override-kv", "tokenizer.ggml.model=str:none"]      # of the vocabulary only the size is there
+    """Flags that make the sizes depend only on the model: weights in their own buffers, no warmup unless
+    `warm`, and a verbose log."""
+    words = ["--override-kv", "tokenizer.ggml.model=str:none"]      # the vocabulary has only a size
     for flag in (("-lm", "none"), ("--no-mmap",)):
         if build.knows(flag[0]):
             words += flag
@@ -189,7 +194,7 @@ def _plain(build: Build, warm: bool) -> list[str]:
 
 
 def _write(folder: str, name: str, header: bytes) -> str:
-    """The path of a new file: its header, and a hole for the weights."""
+    """The path of a new file with this header, and a hole for the weights."""
     path = os.path.join(folder, f"{name}.gguf")
     with open(path, "wb") as file:
         file.write(header)
@@ -206,4 +211,4 @@ def _free_port() -> int:
 def _reason(tail: bytes) -> str:
     found = _REASON.findall(tail)
     text = (found[-1] if found else tail.strip().rpartition(b"\n")[2]).decode("utf-8", "replace")
-    return printable(" ".join(text.split()))[:200] or "it ended without a word"
+    return printable(" ".join(text.split()))[:200] or "it ended without a message"

@@ -11,8 +11,8 @@ import os
 
 from .. import state
 from ..detect import files
-from ..errors import AutolayersError
 from ..records import dataclass
+from . import store
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -45,16 +45,14 @@ def digest(program: str) -> str:
 
 
 def load(program: str, environ: Mapping[str, str]) -> CheckedBuild | None:
-    """What is known of exactly these files, None where nothing is."""
-    try:
-        found: Any = state.read(_file(program, environ))
-        if not found or found["digest"] != digest(program):
-            return None
-        return CheckedBuild(int(found["build"]), str(found["commit"]), str(found["date"]), {
-            str(name): {str(part): int(size) for part, size in differs.items()}
-            for name, differs in found["architectures"].items()})
-    except (AutolayersError, ValueError, TypeError, KeyError, AttributeError, OverflowError):
-        return None
+    """What is known of exactly these files, None if nothing is."""
+    def of(entry: Any) -> CheckedBuild | None:
+        return None if entry["digest"] != digest(program) else CheckedBuild(
+            int(entry["build"]), str(entry["commit"]), str(entry["date"]),
+            {str(name): {str(part): int(size) for part, size in differs.items()}
+             for name, differs in entry["architectures"].items()})
+
+    return next(iter(store.entries("builds", _name(program), environ, of)), None)
 
 
 def keep(program: str, found: CheckedBuild, environ: Mapping[str, str]) -> None:
@@ -63,7 +61,7 @@ def keep(program: str, found: CheckedBuild, environ: Mapping[str, str]) -> None:
     with state.locked(environ):
         before = load(program, environ)
         known = {**(before.architectures if before else {}), **found.architectures}
-        state.keep(_file(program, environ), {
+        state.keep(state.path(environ, "builds", _name(program) + ".json"), {
             "program": os.path.realpath(program), "digest": digest(program), "build": found.build,
             "commit": found.commit, "date": found.date, "architectures": known})
 
@@ -73,6 +71,5 @@ def named(parts: Sequence[tuple[str, str, int]]) -> dict[str, int]:
     return {f"{part} {device}": size for part, device, size in parts if size}
 
 
-def _file(program: str, environ: Mapping[str, str]) -> str:
-    name = hashlib.sha256(os.path.realpath(program).encode("utf-8", "surrogateescape")).hexdigest()[:32]
-    return state.path(environ, "builds", f"{name}.json")
+def _name(program: str) -> str:
+    return hashlib.sha256(os.path.realpath(program).encode("utf-8", "surrogateescape")).hexdigest()[:32]

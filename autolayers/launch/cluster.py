@@ -1,4 +1,4 @@
-"""Files for the machines of a cluster: a ggml-rpc-server for each GPU that is used, and the llama-server of the head.
+"""Files for the machines of a cluster: a ggml-rpc-server for each used GPU, and the head's llama-server.
 
     files("compose", use, cluster, arguments, image="registry.example/llama.cpp:rpc")     # {"shed/compose.yaml": text}
 
@@ -25,32 +25,33 @@ if TYPE_CHECKING:
     from ..machine import Device
     from ..planner.compare.cluster import Use
 
-OPEN = ("ggml-rpc-server has no authentication and no encryption: whoever reaches its port uses the GPU and can crash "
-        "or take over the server. Keep it in a network of its own.")
+OPEN = ("ggml-rpc-server has no authentication and no encryption: anyone who can reach its port can use the "
+        "GPU, and can crash or take over the server. Keep it in a private network.")
 IMAGE = "llama.cpp:rpc"
 _PROGRAM = "ggml-rpc-server"
 _NODE = {"nvidia": "nvidia.com/gpu", "amd": "amd.com/gpu", "intel": "gpu.intel.com/xe"}     # of device plugins
 
 
 def words(box: Box, i: int, host: str | None = None, device: str | None = None) -> list[str]:
-    """The command of the i-th server of a box."""
+    """The command of a machine's i-th server."""
     return [_PROGRAM, "--host", host or box.bind, "--port", str(box.ports[i]), "--device",
             device or box.devices[i].name, "--cache"]
 
 
 def commands(use: Use) -> dict[str, list[str]]:
-    """What to type on each box, by its name."""
+    """The commands to type on each machine, by its name."""
     return {box.name: [shell(words(box, i)) for i in range(len(box.devices))] for box in use.boxes}
 
 
 def files(kind: str, use: Use, cluster: Cluster, arguments: Arguments, image: str = IMAGE) -> dict[str, str]:
-    """Path -> text, the head's last. Raises UsageError for a box that this kind of file cannot start, and for two of
-    which the files would have one name."""
+    """Path -> text, the head's last. Raises UsageError for a machine that this kind of file cannot start, and
+    for two machines whose files would have the same name."""
     name_of = _label if kind == "kubernetes" else _folder
     names: dict[str, str] = {}
     for box in (*use.boxes, cluster.head):
         if (other := names.setdefault(name_of(box.name), box.name)) != box.name:
-            raise UsageError(f"the files of the boxes {other!r} and {box.name!r} would have the same names: rename one")
+            raise UsageError(f"the files of the boxes {other!r} and {box.name!r} would have the same names: "
+                             "rename one")
     return _KINDS[kind](use, cluster, arguments, image)
 
 
@@ -61,7 +62,7 @@ def _head(use: Use, arguments: Arguments, image: str = "") -> LaunchFile:
 
 
 def _folder(box: str) -> str:
-    """The directory of a box's files, which is never one above."""
+    """The directory of a machine's files, never a parent directory."""
     return plain_name(box).lstrip(".") or "box"
 
 
@@ -91,7 +92,8 @@ def _runs_linux(box: Box, device: Device, what: str) -> None:
     row = row_of(device.backend)
     if not (row.gpu_driver or row.device_nodes or row.image):
         by_hand = shell(words(box, box.devices.index(device)))
-        raise UsageError(f"{what} cannot start box {box.name}, which runs {device.backend}: type there {by_hand}")
+        raise UsageError(f"{what} cannot start box {box.name}, which runs {device.backend}: type there "
+                         f"{by_hand}")
 
 
 # --- compose
@@ -125,7 +127,7 @@ def _compose(use: Use, cluster: Cluster, arguments: Arguments, image: str) -> di
 
 
 def _image_note(image: str) -> str:
-    return f"{image}: an image of llama.cpp built with -DGGML_RPC=ON; the published ones are not"
+    return f"{image}: an image of llama.cpp built with -DGGML_RPC=ON (the published ones are not)"
 
 
 # --- kubernetes
@@ -155,7 +157,7 @@ def _kubernetes(use: Use, cluster: Cluster, arguments: Arguments, image: str) ->
 
 
 def _label(text: str) -> str:
-    """A name as RFC 1123 has labels."""
+    """A name as an RFC 1123 label."""
     return "".join(c if c.isascii() and c.isalnum() else "-" for c in text.lower()).strip("-")[:40] or "box"
 
 
@@ -195,7 +197,7 @@ def _service(name: str, port: int) -> str:
 
 
 def _policy() -> str:
-    """Only the head reaches the workers, where the network of the cluster enforces policies."""
+    """Only the head may reach the workers, if the cluster's network enforces policies."""
     return ("apiVersion: networking.k8s.io/v1\nkind: NetworkPolicy\nmetadata:\n  name: llama-cpp-rpc\nspec:\n"
             "  podSelector:\n    matchLabels:\n      llama-cpp: worker\n  policyTypes: [Ingress]\n  ingress:\n"
             "    - from:\n        - podSelector:\n            matchLabels:\n              llama-cpp: head\n")

@@ -1,14 +1,14 @@
-"""The wrapped command: what starts the program, which words are llama.cpp's, and what the plan adds to them.
+"""The wrapped command: its launcher, llama.cpp's words, and the words that the plan adds.
 
     autolayers run --retry 2 llama-server -m model.gguf           own flags, then the command
     autolayers run /opt/llama/llama-cli -m model.gguf -p Hello     any program that takes the same flags
-    autolayers run nice -n 5 llama-server -m model.gguf            what stands before a llama-* program starts it
-    autolayers run llama serve -m model.gguf                      the program of programs
-    autolayers run ./serve.sh -- -m model.gguf                     or say with -- where llama.cpp's words begin
+    autolayers run nice -n 5 llama-server -m model.gguf            words before a llama-* program start it
+    autolayers run llama serve -m model.gguf                      the combined program
+    autolayers run ./serve.sh -- -m model.gguf                     or mark with -- where llama.cpp's words begin
     autolayers run docker run --gpus all -v /data:/models ghcr.io/ggml-org/llama.cpp:server -m /models/model.gguf
 
-A given word is never changed, moved or dropped, but for a -- that says where llama.cpp's words begin and a context of
-16k, which llama.cpp would read as 16.
+A given word is never changed, moved or dropped. The exceptions are a -- that marks where llama.cpp's words
+begin, and a context of 16k, which llama.cpp would read as 16.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _CONTAINER_SWITCHES = frozenset((
 
 
 _FILES = ("mmproj", "model_draft", "lora", "control_vector")     # fields of Params
-# Commands of the program `llama` (app/llama.cpp) that are called otherwise as a program of their own
+# commands of the program `llama` (app/llama.cpp) whose own program has another name
 _COMMANDS = {"serve": "server", "client": "cli", "complete": "completion", "bench": "bench", "perplexity": "perplexity"}
 
 
@@ -49,7 +49,7 @@ _COMMANDS = {"serve": "server", "client": "cli", "complete": "completion", "benc
 class WrappedCommand:
     """A command as given, in its parts; see `read`."""
 
-    launcher: tuple[str, ...]              # up to and with the program; a container's image and its entry point
+    launcher: tuple[str, ...]              # up to and including the program; a container's image and its entry point
     words: tuple[str, ...]                 # llama.cpp's
     program: str                           # "llama-server", "llama-bench", "serve.sh": no directory, no .exe
     mounts: tuple[tuple[str, str], ...] = ()   # (directory in the container, directory here)
@@ -57,7 +57,7 @@ class WrappedCommand:
 
     @property
     def executable(self) -> str:
-        """The word of the launcher that is llama.cpp's program, the first where none is known to be."""
+        """The launcher's word for llama.cpp's program, the first word if none is known."""
         return self.launcher[_program(self.launcher)]
 
     @property
@@ -66,10 +66,10 @@ class WrappedCommand:
 
     @property
     def plannable(self) -> tuple[str, ...]:
-        """`words` as llama-server would say the same, for the planner."""
+        """`words` translated to llama-server's, for the planner."""
         if self.bench:
             return bench.as_server(self.words)
-        # The other programs run one sequence where llama-server's default is four slots
+        # the other programs run one sequence; llama-server's default is four slots
         one_sequence = self.program.startswith("llama-") and "server" not in self.program
         return ("-np", "1", *self.words) if one_sequence else self.words
 
@@ -80,14 +80,14 @@ class WrappedCommand:
         return {name: value for name, equals, value in pairs if equals and name.startswith("LLAMA_ARG_")}
 
     def here(self, path: str) -> str:
-        """A path of the command, as it is called on this machine."""
+        """A path of the command, as a path of this machine."""
         for inside, outside in self.mounts:
             if path == inside or path.startswith(inside.rstrip("/") + "/"):
                 return outside.rstrip("/") + path[len(inside.rstrip("/")):]
         return path
 
     def files_here(self, params: Params) -> Params:
-        """`params` with the files that are loaded with the model as they are called on this machine."""
+        """`params` with the companions' paths on this machine."""
         found: dict[str, Any] = {name: getattr(params, name) for name in _FILES}
         here: dict[str, Any] = {name: tuple(map(self.here, value)) if isinstance(value, tuple) else
                                 value and self.here(value) for name, value in found.items()}
@@ -95,8 +95,8 @@ class WrappedCommand:
 
 
 def read(argv: Sequence[str], command: str = "run") -> WrappedCommand:
-    """Splits the words after `autolayers run` (or tune). Raises UsageError: no command, an own flag behind its
-    program."""
+    """Splits the words after `autolayers run` (or tune). Raises UsageError: no command, or an own flag after
+    the program."""
     wrapped = list(argv[own_end(argv, command):])
     if wrapped[:1] == ["--"]:
         del wrapped[0]
@@ -108,9 +108,10 @@ def read(argv: Sequence[str], command: str = "run") -> WrappedCommand:
         raise UsageError(f"{wrapped[0]}: not a flag of autolayers {command} (llama-server's follow the word "
                          "llama-server)")
     if len(wrapped) == 1 and " -" in wrapped[0] and not lexists(wrapped[0]):
-        raise UsageError(f"{wrapped[0]}: one word, not a command: leave out the quotes around it")
+        raise UsageError(f"{wrapped[0]}: one word, not a command: remove the quotes around it")
     if wrapped[0].lower().endswith(".gguf"):
-        raise UsageError(f"{wrapped[0]} is a model, not a program: autolayers {command} llama-server -m MODEL")
+        raise UsageError(f"{wrapped[0]} is a model, not a program: autolayers {command} llama-server -m "
+                         "MODEL")
     name = _basename(wrapped[0])
     if name in _CONTAINERS and "run" in wrapped[:3]:
         return _container(wrapped, command)
@@ -126,7 +127,7 @@ def read(argv: Sequence[str], command: str = "run") -> WrappedCommand:
     return WrappedCommand(tuple(launcher), _plain(words, program, command), program)
 
 
-# With these llama-server loads no model itself: it answers and ends, or starts other servers
+# with these llama-server loads no model itself: it prints and exits, or starts other servers
 _ANSWERS = frozenset(("-h", "--help", "--usage", "--version", "--license", "--list-devices", "-cl", "--cache-list",
                       "--completion-bash"))
 _ROUTER = ("--models-dir", "--models-preset")
@@ -144,8 +145,9 @@ def needs_no_plan(command: WrappedCommand) -> str | None:
 
 
 def _plain(words: Sequence[str], program: str, command: str) -> tuple[str, ...]:
-    """llama.cpp's words, contexts such as 16k as numbers. Raises UsageError for an own flag of autolayers' command."""
-    if program == "llama-bench":      # its flags are its own
+    """llama.cpp's words, with contexts such as 16k as numbers. Raises UsageError for an own flag of
+    autolayers' command."""
+    if program == "llama-bench":      # its flags differ
         unknown, plain = words, words
     else:
         found = list(items(words))
@@ -159,7 +161,7 @@ def _plain(words: Sequence[str], program: str, command: str) -> tuple[str, ...]:
 
 
 def own_end(argv: Sequence[str], command: str = "run") -> int:
-    """Where the wrapped command begins."""
+    """The index where the wrapped command begins."""
     own = own_flags(command)
     i = 0
     while i < len(argv):
@@ -185,7 +187,7 @@ def _program(wrapped: Sequence[str]) -> int:
         if named and not word.startswith("-") and "=" not in word and not word.endswith(".gguf"):
             return i
         if word == "--" or (i and _field(word) == "model"):
-            break      # past here words are arguments
+            break      # from here on words are arguments
     return 0
 
 
@@ -212,7 +214,7 @@ def _container(wrapped: list[str], command: str) -> WrappedCommand:
     image = i
     program = "llama-server"
     while i + 1 < len(wrapped) and not wrapped[i + 1].startswith("-"):
-        i += 1                      # the program inside the image, or the shell's way to it
+        i += 1                      # the program inside the image, or a shell that starts it
         program = _basename(wrapped[i])
     launcher, words = wrapped[:i + 1], wrapped[i + 1:]
     if words[:1] == ["--"]:
@@ -234,10 +236,10 @@ def _volume(text: str) -> tuple[str, str]:
 
 def additions(command: WrappedCommand, flags: Sequence[str], build: Build, environ: Mapping[str, str],
               config_files: Sequence[str] = ()) -> tuple[list[str], list[str]]:
-    """(words to add, notes): those of the plan's flags that the command does not have yet and the build knows.
+    """(words to add, notes): the plan's flags that the command lacks and the build knows.
 
-    `flags` are the plan's, complete. What only the environment or a config file says is said again as a flag, because
-    that is what the plan relies on; only what llama.cpp would then have twice is not.
+    `flags` are the plan's, complete. Settings from the environment or a config file are repeated as flags,
+    because the plan relies on them, except those that llama.cpp would then apply twice.
     """
     typed = parse(command.plannable, command=None)
     spoken = parse(command.plannable, environ, config_files, command=None)
@@ -266,7 +268,7 @@ def additions(command: WrappedCommand, flags: Sequence[str], build: Build, envir
 
 
 def _by_field(params: Params) -> list[tuple[str, list[str]]]:
-    """Each field's own words, in the order of the fields."""
+    """The words of each field, in the fields' order."""
     fields = [name for name in Params.__dataclass_fields__ if getattr(params, name) not in (None, ())
               or (name in ("device", "device_draft") and getattr(params, name) == ())]
     return [(name, _said(name, getattr(params, name))) for name in fields]

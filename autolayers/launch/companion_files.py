@@ -1,4 +1,4 @@
-"""Headers of files that a launch may be given in addition to its model, for `autolayers check`: tiny, f32."""
+"""Tiny f32 headers of files that are loaded with a model, for `autolayers check`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
     from ..model import Model
 
-    Key = tuple[str, int, bytes]             # name, type, value as the file has them
+    Key = tuple[str, int, bytes]             # name, type, value as in the file
     Shape = tuple[int, ...]
 
 _RANK = 4
@@ -27,7 +27,7 @@ def adapter(model: Model) -> bytes:
 
 
 def projector(model: Model) -> bytes:
-    """One for images, of the kind of Gemma 3, which has no tokens of its own in the model's vocabulary."""
+    """A projector for images, of Gemma 3's kind, which has no tokens in the model's vocabulary."""
     vision = {"image_size": _IMAGE, "patch_size": _PATCH, "embedding_length": _WIDTH, "feed_forward_length": _FFN,
               "block_count": 1, "attention.head_count": 1, "projection_dim": model.hparams.n_embd}
     keys = [_text("general.type", "mmproj"), _text("general.architecture", "clip"),

@@ -6,8 +6,9 @@
     reader.launch.loads[0].buffers["model"]["CUDA0"]      # [4403.49]
 
 Formats as printed by src/llama-model.cpp, src/llama-kv-cache.cpp, src/llama-memory-recurrent.cpp,
-src/llama-context.cpp, tools/mtmd/clip.cpp and common/fit.cpp as modelled, and those of builds back to 2023: the
-function names before the colon have changed often and are ignored, the words around the numbers hardly.
+src/llama-context.cpp, tools/mtmd/clip.cpp and common/fit.cpp as modelled, and those of builds back to 2023:
+the function names before the colon have changed often and are ignored; the words around the numbers have
+hardly changed.
 """
 
 from __future__ import annotations
@@ -25,9 +26,9 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-META = "Meta()"             # all devices of -sm tensor: sizes are the largest that one of them has
-_DIGITS = 20                # of a number of bytes; more are none
-_LINE_LIMIT = 1 << 16      # llama.cpp's own lines are short; longer ones (prompts, base64 images) tell nothing here
+META = "Meta()"             # all devices of -sm tensor: sizes are the largest of any of them
+_DIGITS = 20                # digits of a size in bytes
+_LINE_LIMIT = 1 << 16      # llama.cpp's own lines are short; longer ones (prompts, base64 images) are irrelevant
 
 _ESCAPE = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 _PREFIX = re.compile(r"^(?:\d+\.\d\d\.\d\d\d\.\d\d\d )?(?:[DIWE] )?")
@@ -43,37 +44,39 @@ _PROJECTOR = re.compile(r"CLIP using (?P<backend>\S+) backend|\w+: model size: +
 _OFFLOADED = re.compile(r"offloaded (\d{1,9})/(\d{1,9}) layers to GPU")
 # "llama_prepare_model_devices: using device CUDA0 (NVIDIA ...) (0000:01:00.0) - 23306 MiB free"
 _DEVICE = re.compile(r"using device (\S+) \(([^)]*)\).* - (\d{1,15}) MiB free")
-# "| - CUDA0 (RTX 4090)  | 24077 = 17900 + (5430 = 4403 + 1024 + 3) + 747 |", "| - Host |  345 = 281 + 0 + 64 |"
-_ROW_DEVICE = re.compile(r"\| +- (\S+) .*\| +(\d+) = (\d+) \+ \( *(\d+) = +(\d+) \+ +(\d+) \+ +(\d+)\) \+ +(-?\d+) \|"
+# "| - CUDA0 (RTX 4090)  | 24077 = 17900 + (5430 = 4403 + 1024 + 3) + 747 |", "| - Host |  345 = 281 + 0 + 64
+# |"
+_ROW_DEVICE = re.compile(r"\| +- (\S+) .*\| +(\d+) = (\d+) \+ \( *(\d+) = +(\d+) \+ +(\d+) \+ +(\d+)\) \+ "
+                         r"+(-?\d+) \|"
                          .replace(r"\d+", r"\d{1,15}"))
 _ROW_HOST = re.compile(r"\| +- (\S+) +\| +(\d+) = +(\d+) \+ +(\d+) \+ +(\d+) +\|".replace(r"\d+", r"\d{1,15}"))
 # Builds of 2023: "llm_load_tensors: VRAM used: 4095.05 MB", "... kv self size  =  256.00 MB"
 _OLD = re.compile(r"(VRAM used|kv self size|mem required) *[:=] +(\d{1,15}\.\d+) Mi?B")
 
-# Not "HTTP server is listening": builds of 2024 and 2025 say that before they load
+# not "HTTP server is listening": builds of 2024 and 2025 print that before they load
 _READY = re.compile(r"model loaded|: listening on |server is listening on|llama server listening at")
 _LISTENING = re.compile(r"listening (?:on|at) (https?://\S+)")
 _NEW_LOAD = re.compile(r"llama_model_loader: loaded meta data|loading model tensors")
 _NEW_CONTEXT = re.compile(
     r"constructing llama_context|(?:llama_new_context_with_model|llama_init_from_model): n_ctx +=")
 
-# Out of memory, from the surest: (pattern, backends that print it). The groups name a buffer or a device's index, and
-# the size asked for.
+# Out of memory, most certain first: (pattern, backends that print it). The groups are a buffer or a device's
+# index, and the requested size.
 _OOM: tuple[tuple[re.Pattern[str], tuple[str, ...]], ...] = (
     # ggml-alloc.c, any backend
     (re.compile(r"failed to allocate (?P<name>\S+) buffer of size (?P<bytes>\d+)"), ()),
     *((re.compile(text), names) for text, names in failed_allocations().items()),
-    # what llama.cpp concludes from any of these
+    # llama.cpp's message after any of these
     (re.compile(r"unable to allocate (?P<name>\S+) buffer"), ()),
     (re.compile(r"failed to allocate (?:buffer for (?:kv|rs) cache|compute (?:pp|tg)? ?buffers)"), ()),
 )
-# Allocations that llama.cpp can do without
+# allocations whose failure llama.cpp tolerates
 _HARMLESS = re.compile(r"pinned memory|retrying without|falling back|fallback|skipping reorder|async uploads")
 
 
 @dataclass
 class Load:
-    """One model that was loaded. `buffers`: part -> buffer name -> the MiB of each buffer, in the log's order."""
+    """One loaded model. `buffers`: part -> buffer name -> the MiB of each buffer, in the log's order."""
 
     buffers: dict[str, dict[str, list[float]]] = field(default_factory=dict)
     offloaded: tuple[int, int] | None = None
@@ -82,12 +85,12 @@ class Load:
 
 @dataclass(frozen=True)
 class OutOfMemory:
-    """`device` as llama.cpp names it, or "Host"; `requested` in bytes; both None where the log does not have them."""
+    """`device` as llama.cpp names it, or "Host"; `requested` in bytes; both None if the log lacks them."""
 
     device: str | None
     requested: int | None
     message: str
-    certain: bool = True      # the line names the device; else it is the backend's first
+    certain: bool = True      # whether the line names the device; else it is the backend's first
 
 
 @dataclass
@@ -101,14 +104,15 @@ class LaunchLog:
     host: tuple[int, int, int] | None = None                            # model context compute
     projector: dict[str, float] = field(default_factory=dict)           # the multimodal projector's compute buffers
     projector_model: dict[str, list[float]] = field(default_factory=dict)     # its weights, of each modality
-    old: dict[str, float] = field(default_factory=dict)                 # sums as builds of 2023 print them
+    old: dict[str, float] = field(default_factory=dict)                 # sums, as printed by builds of 2023
     ready: bool = False
     url: str | None = None
     failures: list[OutOfMemory] = field(default_factory=list)
-    endpoints: dict[str, list[str]] = field(default_factory=dict)       # host:port -> names of the devices behind it
+    endpoints: dict[str, list[str]] = field(default_factory=dict)       # host:port -> names of its devices
 
     def device_of(self, buffer: str) -> str:
-        """The device of a buffer's name. RPC buffers are numbered per server, RPC devices through all servers."""
+        """The device of a buffer's name. RPC buffers are numbered per server, RPC devices across all
+        servers."""
         if buffer.startswith("Meta("):
             return META
         name, _, endpoint = buffer.partition("[")
@@ -119,7 +123,7 @@ class LaunchLog:
 
     @property
     def out_of_memory(self) -> OutOfMemory | None:
-        """The first failed allocation, with what later lines add to it; None if there was none."""
+        """The first failed allocation, completed by later lines; None if there was none."""
         if not self.failures:
             return None
         first = self.failures[0]
@@ -130,8 +134,8 @@ class LaunchLog:
 
 
 class LogReader:
-    """Reads a log in pieces of any size. Never fails: bytes that are no text, lines without end and lines cut off
-    in the middle are what logs of killed programs are made of."""
+    """Reads a log in pieces of any size. Never fails: logs of killed programs have invalid text, endless
+    lines and truncated lines."""
 
     def __init__(self) -> None:
         self.launch = LaunchLog()
@@ -150,7 +154,7 @@ class LogReader:
         self._rest = b"" if self._skipping else rest
 
     def finish(self) -> LaunchLog:
-        """The end of the log: what is left is a line, though nothing ended it."""
+        """The end of the log: the rest is a line, even without a newline."""
         if self._rest and not self._skipping:
             self._line(self._rest)
         self._rest = b""
@@ -244,7 +248,8 @@ def device_of(buffer: str) -> str:
 
 
 def out_of_memory(text: str, device_of: Callable[[str], str] = device_of) -> OutOfMemory | None:
-    """The failed allocation that one line reports, None if it reports none. `device_of` names a buffer's device."""
+    """The failed allocation that a line reports, None if it reports none. `device_of` gives a buffer's
+    device."""
     if _HARMLESS.search(text):
         return None
     for pattern, backends in _OOM:

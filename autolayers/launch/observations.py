@@ -1,4 +1,4 @@
-"""What launches on this machine really used, for the next plan.
+"""The memory that launches on this machine really used, for later plans.
 
 One JSON file for each model in observations/ of the state directory, named by the digest of the model's header: a
 renamed file is the same model, an edited one is another.
@@ -6,9 +6,8 @@ renamed file is the same model, an edited one is another.
 
 from __future__ import annotations
 
-from .. import state
-from ..errors import AutolayersError
 from ..records import dataclass
+from . import store
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -29,6 +28,13 @@ class Observation:
     date: str = ""
 
 
+def _of(entry: Any) -> Observation:
+    """An entry of the file. Raises where it is not one."""
+    return Observation(
+        int(entry["build"]), str(entry["backend"]), tuple(map(str, entry["flags"])),
+        {str(device): int(size) for device, size in entry["differences"].items()}, str(entry.get("date", "")))
+
+
 def digest(path: str, header_size: int) -> str:
     """SHA-256 of a model file's first `header_size` bytes (metadata and tensor list); "" if it cannot be read."""
     import hashlib
@@ -45,31 +51,16 @@ def digest(path: str, header_size: int) -> str:
 
 
 def load(model: str, environ: Mapping[str, str]) -> list[Observation]:
-    """All observations of a model digest, oldest first; none where the file cannot be read or is not ours."""
-    try:
-        entries: Any = state.read(_file(model, environ))
-        return [Observation(
-            int(e["build"]), str(e["backend"]), tuple(map(str, e["flags"])),
-            {str(device): int(size) for device, size in e["differences"].items()}, str(e.get("date", "")),
-        ) for e in entries or ()]
-    except (AutolayersError, ValueError, TypeError, KeyError, AttributeError, OverflowError):
-        return []
+    """All observations of a model digest, oldest first."""
+    return store.entries("observations", model, environ, _of)
 
 
 def find(known: Sequence[Observation], build: int, backend: str, flags: Sequence[str]) -> Observation | None:
     """The newest observation of exactly this launch."""
-    return next((o for o in reversed(known) if (o.build, o.backend, o.flags) == (build, backend, tuple(flags))), None)
+    launch = (build, backend, tuple(flags))
+    return next((o for o in reversed(known) if (o.build, o.backend, o.flags) == launch), None)
 
 
 def keep(model: str, observation: Observation, environ: Mapping[str, str]) -> None:
     """Adds an observation, replacing one of the same launch. Raises AutolayersError."""
-    with state.locked(environ):
-        others = [o for o in load(model, environ)
-                  if (o.build, o.backend, o.flags) != (observation.build, observation.backend, observation.flags)]
-        state.keep(_file(model, environ), [
-            {"build": o.build, "backend": o.backend, "flags": list(o.flags), "differences": o.differences,
-             "date": o.date} for o in [*others, observation][-_LIMIT:]])
-
-
-def _file(model: str, environ: Mapping[str, str]) -> str:
-    return state.path(environ, "observations", model + ".json")
+    store.add("observations", model, environ, observation, _of, _LIMIT, ("build", "backend", "flags"))

@@ -17,12 +17,12 @@ if TYPE_CHECKING:
     from .command import WrappedCommand
 
 _FLAGS = ("--api-key", "-hft")           # always
-_URL_FLAGS = ("-mu", "-mmu")             # where the URL has a user or a query
+_URL_FLAGS = ("-mu", "-mmu")             # if the URL has a user or a query
 _VARIABLES = ("LLAMA_API_KEY", "HF_TOKEN")
 
 
 def without_secrets(words: Sequence[str]) -> tuple[list[str], list[str]]:
-    """(the words without secrets, the names of the environment variables that carry these instead)."""
+    """(the words without secrets, the environment variables that carry them instead)."""
     kept: list[str] = []
     names: list[str] = []
     for item in items(words):
@@ -55,4 +55,4 @@ def _has_credentials(url: str) -> bool:
         split = urlsplit(url)
     except ValueError:
         return True
-    return "@" in split.netloc or split.query not in ("", "download=true")      # the Hub's own links have that
+    return "@" in split.netloc or split.query not in ("", "download=true")      # as in the Hub's own links

@@ -1,4 +1,4 @@
-"""One command on one machine: its words read once, its plan, corrected by what was observed of it before."""
+"""One command on one machine: its parsed words and its plan, corrected by earlier observations."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 
 class Session:
-    """Everything that does not change between attempts. `own` are the flags of autolayers before the command, read.
+    """Everything that stays the same between attempts. `own` are the parsed own flags before the command.
 
     Raises UsageError for words that make no sense, ModelError for an unreadable model, DeviceError.
     """
@@ -48,22 +48,22 @@ class Session:
         self.environ = environ
         self.planner = planner
         self.files = config_files(environ) if not command.container else ()
-        # A container does not see this environment, only what its command gives it
+        # a container does not see this environment, only what its command passes
         self.seen = {**({} if command.container else environ), **command.environ}
         read = parse(command.plannable, self.seen, self.files, command=None)
-        self.projector: str | None = None        # that -hf loads, where it is in a cache of this machine
+        self.projector: str | None = None        # the file of -hf, if it is in a cache of this machine
         self.model_path = self._model_path(read)
         self.model = read_model(open_source(self.model_path, network_environ(self.seen, read)))
-        self.another_build = "llama-build" in own       # than the program's, perhaps
+        self.another_build = "llama-build" in own       # perhaps not the program's
         refuse_contradictions(own, parse(command.plannable, command=None).params)
         request = Request.of(
             replace(read, params=self._files_here(read.params), own=own, positional=()), environ,
             program=() if self.program() is None else command.launcher,
-            verbatim=command.words, checked=not command.bench)     # whose words are its own
+            verbatim=command.words, checked=not command.bench)     # its flags differ
         self._refuse_unknown(read, request.build, own)
         self.request = request.said()
         slots = request.build.default_slots
-        if request.params.n_parallel is None and slots != N_PARALLEL:      # what this build would do without a flag
+        if request.params.n_parallel is None and slots != N_PARALLEL:      # this build's behaviour without a flag
             self.ask_for(replace(request.arguments, params=replace(request.params, n_parallel=slots)))
 
     @property
@@ -75,12 +75,12 @@ class Session:
         return self.request.arguments
 
     def ask_for(self, arguments: Arguments) -> None:
-        """From here on plans are with these flags."""
+        """Uses these flags for later plans."""
         self.request = self.request.asking(arguments)
 
     def plan(self, request: Request | None = None) -> tuple[Plan, list[str]]:
-        """(the plan, the words it adds to the command). Without a `request` of less memory it is for this machine, and
-        says what would fit where it does not."""
+        """(the plan, the words it adds to the command). Without a `request` with less memory it is for this
+        machine, with remedies if it does not fit."""
         advise, request = request is None, request or self.request
         plan = self.planner(self.model, request, advise=advise)
         plan = self._checked(self._corrected(self._measured(plan, request), request, advise))
@@ -90,7 +90,7 @@ class Session:
         return plan, added
 
     def digest(self) -> str:
-        """Of the model's header, for what is kept of its launches; "" if it cannot be read."""
+        """The digest of the model's header, for kept results; "" if it cannot be read."""
         return observations.digest(self.model_path, self.model.header.data_offset)
 
     def _model_path(self, read: Arguments) -> str:
@@ -102,12 +102,13 @@ class Session:
         if not needs_download(model):
             return self.command.here(model)
         if not model.startswith("hf:"):
-            raise UsageError(f"autolayers run needs a local file, not {model}: download it and give -m FILE, or launch "
+            raise UsageError(f"autolayers run needs a local file, not {model}: download it and give -m FILE, "
+                             "or launch "
                              f"by hand with the flags that `autolayers {model}` prints")
         return model if self.command.container else self._cached(model, read)
 
     def _cached(self, name: str, read: Arguments) -> str:
-        """The file that -hf takes from a cache of this machine; the name where it has yet to be downloaded."""
+        """The file that -hf uses from a cache of this machine; the name if it is not downloaded yet."""
         found, path, notes = hf_cache.look_up(name, self.seen)
         if not path:
             return name
@@ -118,28 +119,28 @@ class Session:
         return found.files[path]
 
     def _files_here(self, params: Params) -> Params:
-        """With the projector that comes with the model, and files of a container as they are called here."""
+        """With the model's own projector, and a container's files as paths of this machine."""
         if self.projector and params.mmproj is None:
             params = replace(params, mmproj=self.projector)
         return self.command.files_here(params) if self.command.mounts else params
 
     def program(self) -> str | None:
-        """The path of a llama.cpp program, whatever starts it; None for a script or container, which may do anything
-        when asked."""
+        """The path of the llama.cpp program, whatever starts it; None for a script or container, which are
+        not safe to query."""
         if self.command.container or not self.command.program.startswith("llama-"):
             return None
         return shutil.which(self.command.executable)
 
     def _refuse_unknown(self, read: Arguments, build: Build, own: Mapping[str, Any]) -> None:
-        """Refuses flags that nobody knows; what this very llama.cpp has is passed on."""
+        """Refuses unknown flags; those that this llama.cpp has are passed on."""
         for name in read.unknown:
             if name.partition("=")[0] in (build.flags or ()):
-                say(f"{name} is newer than autolayers: passed on, and not part of the plan")
+                say(f"{name} is newer than autolayers: passed on, not part of the plan")
             elif own.get("strict-flags") != "off":
                 refuse_of_program(name, self.command.program)
 
     def _measured(self, plan: Plan, request: Request) -> Plan:
-        """The plan that `autolayers tune` measured to be the fastest, where it did."""
+        """The plan that `autolayers tune` measured to be the fastest, if it did."""
         def again(arguments: Arguments) -> Plan:
             return self.planner(self.model, request.asking(arguments))
 
@@ -150,30 +151,32 @@ class Session:
         return plan
 
     def _corrected(self, plan: Plan, request: Request, advise: bool) -> Plan:
-        """Planned again where an earlier launch with these flags took more than predicted."""
+        """Plans again if an earlier launch with these flags used more than predicted."""
         found = self._observed(plan)
         worse = {device: size for device, size in (found.differences if found else {}).items() if size > 0}
         if found is None or not worse:
             return plan
         for device, size in worse.items():
-            say(f"observed {found.date[:10] or 'before'}: {device} takes {mib(size)} more than predicted with these "
-                "flags; planned with that")
+            say(f"observed {found.date[:10] or 'before'}: {device} uses {mib(size)} more than predicted with "
+                "these flags; the plan includes it")
         devices = tuple(replace(d, free=max(0, d.free - worse.get(d.name, worse.get(META, 0))))
                         for d in request.machine.devices)
         return self.planner(self.model, request.on(devices, request.host), advise=advise)
 
     def _checked(self, plan: Plan) -> Plan:
-        """The plan with what `autolayers check` found of this very program."""
+        """The plan with the results of `autolayers check` for this program."""
         program = None if self.another_build else self.program()
         known = checked_builds.load(program, self.environ) if program else None
         differs = known.architectures.get(self.model.architecture) if known else None
         if known is None or differs is None:
             return plan
         if not differs:
-            say(f"checked on this build on {known.date[:10]}: {self.model.architecture} allocates as predicted")
+            say(f"checked on this build on {known.date[:10]}: {self.model.architecture} allocates as "
+                "predicted")
             return plan
         parts = ", ".join(f"{part} {'+' if size > 0 else ''}{mib(size)}" for part, size in differs.items())
-        warning = (f"checked on this build on {known.date[:10]}: {self.model.architecture} does not allocate as "
+        warning = (f"checked on this build on {known.date[:10]}: {self.model.architecture} does not allocate "
+                   "as "
                    f"predicted ({parts})")
         return replace(plan, breakdown=replace(plan.breakdown, exact=False), warnings=(*plan.warnings, warning))
 

@@ -1,10 +1,10 @@
 """Measured launches as the rows of fixtures/speeds: what `autolayers tune --share` writes and benchmarks/fit_speed.py
 reads.
 
-    rows = rows_of(measured, model, machine, test)      # two a launch: its prompt (pp) and its generation (tg)
-    check(row)                                          # "" or what is wrong with one from elsewhere
+    rows = rows_of(measured, model, machine, test)      # two per launch: its prompt (pp) and its generation (tg)
+    check(row)                                          # the problem of a row from elsewhere, or ""
 
-No row names a file, a user, a machine or an address; of a model only what its header says of its size.
+Rows contain no names of files, users, machines or addresses, and of a model only its header's sizes.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def rows_of(measured: Iterable[Measured], model: Model, devices: Sequence[Device
 
 
 def model_name(model: Model) -> str:
-    """What a model is called in a row: architecture, parameters and the type of most of its weights."""
+    """A model's name in a row: architecture, parameters and the most common type of its weights."""
     sizes: dict[str, int] = {}
     for info in model.tensors.values():
         sizes[info.type] = sizes.get(info.type, 0) + info.n_elements
@@ -89,7 +89,7 @@ def _machine(devices: Sequence[Device], host: Host | None, processor: str) -> di
 
 
 def _device(device: Device) -> dict[str, Any]:
-    """A device without what tells whose it is: an RPC server's description is its address."""
+    """A device without identifying data: an RPC server's description is its address."""
     remote = device.kind == "rpc"
     card = None if remote else described(device.description, device.total >> 20)
     name = next((name for name, known in CARDS.items() if known is card), None)
@@ -103,9 +103,9 @@ def _device(device: Device) -> dict[str, Any]:
 
 
 def check(row: object) -> str:
-    """What is wrong with a row, "" where nothing is."""
+    """The problem of a row, "" if there is none."""
     if not isinstance(row, dict):
-        return "no JSON object"
+        return "not a JSON object"
     for name in _TEXTS:
         if not isinstance(row.get(name), str) or not row[name].isprintable():
             return f"{name} must be a line of text"
@@ -135,7 +135,7 @@ def _wrong_machine(machine: object) -> str:
         return "machine must have a list of devices"
     for device in machine["devices"]:
         if not isinstance(device, dict):
-            return "a device is no object"
+            return "a device is not an object"
         what = f"device {str(device.get('name'))[:40]}"
         if not all(isinstance(device.get(name), str) for name in ("name", "description", "backend", "card")):
             return f"{what}: name, description, backend and card must be texts"
@@ -151,7 +151,7 @@ def _wrong_machine(machine: object) -> str:
     for name, rate in (("ram", "bandwidth"), ("bus", "bandwidth"), ("cpu", "cores")):
         part = machine.get(name)
         if not isinstance(part, dict) or not (part.get(rate) is None or _is(part[rate], 1, 1e15)):
-            return f"machine: {name} must have a {rate}, null where it is not known"
+            return f"machine: {name} must have a {rate}, null if unknown"
     return "" if machine["ram"].get("total") is None or _is(machine["ram"]["total"], 1 << 20, 1 << 60) else \
         "machine: ram must have a total in bytes"
 

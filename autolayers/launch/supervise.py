@@ -1,9 +1,10 @@
-"""A supervised child: its output is copied and parsed, signals are forwarded, no process of it outlives the supervisor.
+"""A supervised child: its output is copied and parsed, signals are forwarded, none of its processes outlives
+the supervisor.
 
-The child leads its own session, so that a terminal's Ctrl-C reaches it once, through the supervisor. When the
-supervisor dies, in whatever way, two mechanisms end the child: the kernel's parent-death signal (Linux), and a small
-watcher process that sees the supervisor's end of a pipe close and signals the child's process group (a wrapper script's
-children too).
+The child leads its own session, so that a terminal's Ctrl-C reaches it once, through the supervisor. However
+the supervisor dies, two mechanisms end the child: the kernel's parent-death signal (Linux), and a small
+watcher process that sees the supervisor's end of a pipe close and signals the child's process group (a
+wrapper script's children too).
 """
 
 from __future__ import annotations
@@ -29,17 +30,18 @@ ENDING = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP", "SIG
            if hasattr(signal, name)]
 _FORWARDED = [*ENDING, *(getattr(signal, name) for name in ("SIGUSR1", "SIGUSR2", "SIGWINCH", "SIGCONT")
                           if hasattr(signal, name))]
-_GRACE = 10.0      # seconds between asking what is left to end and ending it
+_GRACE = 10.0      # seconds between SIGTERM and SIGKILL
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """How it ended. `code` as a shell's: 128 + n for signal n. `asked`: the supervisor received a signal to end it."""
+    """How it ended. `code` as in a shell: 128 + n for signal n. `asked`: the supervisor received a signal to
+    end it."""
 
     code: int
     launch: LaunchLog
     asked: bool
-    killed: bool         # by SIGKILL that nobody here sent
+    killed: bool         # by a SIGKILL from elsewhere
     oom_killed: bool     # and the kernel counts one more process killed for lack of memory
 
 
@@ -47,8 +49,8 @@ def run(words: Sequence[str], environ: Mapping[str, str], on_ready: Callable[[La
         out: IO[bytes] | None = None, err: IO[bytes] | None = None) -> Outcome:
     """Starts `words` and returns when it and all its children have ended. Raises OSError if it cannot be started.
 
-    `on_ready` is called once, from another thread, when the log says that the model is loaded; what it raises is shown
-    and ends nothing.
+    `on_ready` is called once, from another thread, when the log says that the model is loaded; its exceptions
+    are printed and end nothing.
     """
     kills = _oom_kills()
     posix = os.name == "posix"
@@ -79,9 +81,9 @@ def run(words: Sequence[str], environ: Mapping[str, str], on_ready: Callable[[La
             _write(target, data)
             if ready and on_ready is not None:
                 try:
-                    with lock:            # the other stream must not change what is read
+                    with lock:            # the other stream must not mix into it
                         on_ready(reader.launch)
-                except Exception:         # a defect, which must not stop what empties the pipe
+                except Exception:         # a defect, which must not stop the thread that empties the pipe
                     sys.excepthook(*sys.exc_info())
 
     assert child.stdout is not None and child.stderr is not None
@@ -93,7 +95,7 @@ def run(words: Sequence[str], environ: Mapping[str, str], on_ready: Callable[[La
                 thread.start()
         code = _wait(child)
     finally:
-        # Whatever happened here, no process of the child's group goes on
+        # whatever happened here, no process of the child's group survives
         end_group(child)
         for thread in pumps:
             thread.join(_GRACE)
@@ -109,8 +111,9 @@ def run(words: Sequence[str], environ: Mapping[str, str], on_ready: Callable[[La
 
 @contextlib.contextmanager
 def _signals_to_this_thread() -> Iterator[None]:
-    """Threads that are started here never receive a signal. Else one of two in a row may reach a thread that waits in a
-    read, and the main thread, where Python calls its handlers, sleeps on until the next one."""
+    """Threads that are started here never receive a signal. Otherwise the second of two signals may reach a
+    thread that waits in a read, while the main thread, where Python calls its handlers, sleeps until the next
+    one."""
     if not hasattr(signal, "pthread_sigmask"):
         yield
         return
@@ -141,8 +144,8 @@ def _wait(child: subprocess.Popen[bytes]) -> int:
 
 
 def _signal(child: subprocess.Popen[bytes], number: int) -> None:
-    """To the child's whole group, because a shell script would not pass it on; once, because llama-server exits at once
-    on a second interrupt."""
+    """Signals the child's whole group, because a shell script would not forward it; once, because
+    llama-server exits immediately on a second interrupt."""
     try:
         if os.name == "posix":
             os.killpg(child.pid, number)
@@ -155,7 +158,7 @@ def _signal(child: subprocess.Popen[bytes], number: int) -> None:
 
 
 def end_group(child: subprocess.Popen[bytes]) -> None:
-    """Asks whatever is left of the child's group to end, and ends it if it does not."""
+    """Terminates the rest of the child's group, and kills it if necessary."""
     if os.name != "posix":
         if child.poll() is None:
             child.terminate()
@@ -244,7 +247,7 @@ class _Watcher:
 
 
 def _oom_kills() -> int:
-    """How many processes the kernel has killed for lack of memory, 0 where nothing counts."""
+    """The number of processes that the kernel has killed for lack of memory, 0 if unknown."""
     try:
         with open("/proc/vmstat", encoding="ascii") as file:
             return next((int(line.split()[1]) for line in file if line.startswith("oom_kill ")), 0)

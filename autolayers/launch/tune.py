@@ -1,7 +1,7 @@
-"""`autolayers tune`: launches measured by llama-bench, the nearest to each other again, within a time limit.
+"""`autolayers tune`: launches measured by llama-bench within a time limit, the closest ones repeatedly.
 
-A launch is compared by the seconds of the workload that its measured rates make. The best repetition counts: what else
-the machine does only slows it down.
+Launches are compared by the workload's seconds at their measured rates. The best repetition counts: other
+programs only slow it down.
 """
 
 from __future__ import annotations
@@ -34,7 +34,8 @@ PROBE = Trial(64, 8)
 
 @dataclass(frozen=True)
 class Bench:
-    """What all measurements have alike. `size`: bytes of the model; `rest`: words of llama-bench's for every launch."""
+    """What all measurements share. `size`: bytes of the model; `rest`: llama-bench's words for every
+    launch."""
 
     program: Program
     size: int
@@ -58,8 +59,7 @@ class Measured:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What is known at the end: the measured launches, the fastest first, and what was measured of each; `interrupted`
-    by Ctrl-C."""
+    """The result: the measured launches, fastest first, and their measurements; `interrupted` by Ctrl-C."""
 
     measured: tuple[Measured, ...]
     test: Trial
@@ -67,9 +67,10 @@ class Outcome:
 
 
 def trial_for(work: Workload, rivals: Sequence[Rival], limit: float, slower: float = 1.0) -> Trial:
-    """The test that the slowest launch should end in its share of the limit, where all are `slower` times slower than
-    predicted: the workload's own depth and prompt, cut where they take too long, the prompt never below a
-    micro-batch. It fits in every launch's context, so that llama-bench needs no more memory than the launch."""
+    """The test that the slowest launch should finish in its share of the limit, if all are `slower` times
+    slower than predicted: the workload's depth and prompt, shortened if they take too long, the prompt never
+    below a micro-batch. It fits in every launch's context, so that llama-bench needs no more memory than the
+    launch."""
     n_ctx = min(rival.n_ctx_seq for rival in rivals)
     generate = min(work.generate, TOKENS, max(1, n_ctx // 2))
     prompt = max(1, min(work.prompt, n_ctx - generate))
@@ -90,8 +91,8 @@ def trial_for(work: Workload, rivals: Sequence[Rival], limit: float, slower: flo
 
 
 def tune(rivals: Sequence[Rival], bench: Bench, limit: float) -> Outcome:
-    """Measures each launch once, then those near the best again while there is time; a line on stderr for each. How
-    long a test may be, a short one of the first launch says."""
+    """Measures each launch once, then those near the best again while there is time; a line on stderr for
+    each. A short test of the first launch determines the length of the tests."""
     end = time.monotonic() + limit
     found: dict[int, Measured] = {}
     took: dict[int, float] = {}
@@ -111,7 +112,8 @@ def tune(rivals: Sequence[Rival], bench: Bench, limit: float) -> Outcome:
                 left = end - time.monotonic()
                 if left <= 0 or took.get(i, 0.0) > left:
                     if turn == 0:
-                        say(f"the time limit of {limit:g} s is reached: {len(found)} of {len(rivals)} measured")
+                        say(f"the time limit of {limit:g} s is reached: {len(found)} of {len(rivals)} "
+                            "measured")
                     return _outcome(found, test)
                 begin = time.monotonic()
                 one = _measure(i, rivals, bench, test, left, slower)
@@ -129,7 +131,7 @@ def _outcome(found: Mapping[int, Measured], test: Trial, interrupted: bool = Fal
 
 
 def _probe(rivals: Sequence[Rival], bench: Bench, end: float) -> float:
-    """How many times slower than predicted the first launch is that can be measured, by a short test."""
+    """How many times slower than predicted the first measurable launch is, by a short test."""
     for rival in rivals:
         left = end - time.monotonic()
         if left <= 0:
@@ -139,7 +141,7 @@ def _probe(rivals: Sequence[Rival], bench: Bench, end: float) -> float:
             rates = measure_once(bench.program, [*words, *bench.rest], PROBE, min(left, LEAST + bench.size / LOAD),
                                  bench.environ, repetitions=1)
         except BenchFailed:
-            continue                       # said when it is measured
+            continue                       # reported when it is measured
         prompt, tokens = rival.expected(PROBE)
         return max(PROBE.prompt / rates.prompt / prompt, PROBE.generate / rates.token / tokens, 0.1)
     return 1.0
@@ -147,7 +149,7 @@ def _probe(rivals: Sequence[Rival], bench: Bench, end: float) -> float:
 
 def _measure(i: int, rivals: Sequence[Rival], bench: Bench, test: Trial, left: float,
              slower: float) -> Measured | None:
-    """One launch measured, None where that fails; says which."""
+    """Measures one launch and reports it; None if it fails."""
     rival = rivals[i]
     head = f"{i + 1} of {len(rivals)}: {rival.placement}"
     words, _ = in_its_words(rival.params, bench.program.flags)
@@ -163,7 +165,7 @@ def _measure(i: int, rivals: Sequence[Rival], bench: Bench, test: Trial, left: f
 
 
 def _better(before: Measured | None, now: Measured) -> Measured:
-    """Both measurements of a launch as one."""
+    """Combines two measurements of a launch."""
     if before is None:
         return now
     quicker = before if before.seconds <= now.seconds else now
@@ -171,6 +173,6 @@ def _better(before: Measured | None, now: Measured) -> Measured:
 
 
 def _seconds(rival: Rival, test: Trial) -> float:
-    """Predicted seconds of llama-bench: a warmup and two repetitions, behind one prompt of the depth."""
+    """Predicted seconds of llama-bench: a warmup and two repetitions, after one prompt of the depth."""
     prompt, tokens = rival.expected(test)
     return 3 * prompt + 2 * tokens + (rival.clock.prompt(test.depth, 0) if test.depth else 0.0)

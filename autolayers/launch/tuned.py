@@ -6,12 +6,15 @@ holds for the question that it was measured for: the flags that were given, and 
 
 from __future__ import annotations
 
+import os
+
 from .. import state
-from ..errors import AutolayersError, UsageError
+from ..errors import AutolayersError
 from ..flags.params import Params
 from ..flags.parse import parse
 from ..flags.write import to_words
 from ..records import dataclass, replace
+from . import store
 from .observations import digest
 
 TYPE_CHECKING = False
@@ -43,6 +46,17 @@ class Tuned:
     date: str
 
 
+def _of(entry: Any) -> Tuned:
+    """An entry of the file. Raises where it is not one, or its flags are not llama-server's."""
+    tuned = Tuned(**{**entry, "flags": tuple(entry["flags"])})
+    launch = parse(tuned.flags, command=None)
+    texts = (tuned.build, tuned.machine, tuned.question, tuned.date, *tuned.flags)
+    if (launch.rest or launch.positional or not all(isinstance(text, str) for text in texts)
+            or not (0 < tuned.prompt < 1e9 and 0 < tuned.token < 1e9)):
+        raise ValueError
+    return tuned
+
+
 def key(build: Build) -> str:
     """What a build is called here: its number, else its commit; "" where neither is known."""
     return f"b{build.number}" if build.number else build.commit
@@ -60,33 +74,13 @@ def question_of(params: Params, own: Mapping[str, Any]) -> str:
 
 
 def load(model: str, environ: Mapping[str, str]) -> list[Tuned]:
-    """All answers for a model's digest, oldest first; those that are not as they are kept count for nothing."""
-    try:
-        entries: Any = state.read(_file(model, environ))
-    except AutolayersError:
-        return []
-    found = []
-    for entry in entries if isinstance(entries, list) else ():
-        try:
-            tuned = Tuned(**{**entry, "flags": tuple(entry["flags"])})
-            texts = (tuned.build, tuned.machine, tuned.question, tuned.date, *tuned.flags)
-            if all(isinstance(text, str) for text in texts) and 0 < tuned.prompt < 1e9 and 0 < tuned.token < 1e9:
-                launch = parse(tuned.flags, command=None)
-                found += [] if launch.rest or launch.positional else [tuned]
-        except (TypeError, KeyError, ValueError, UsageError):
-            continue
-    return found
+    """All answers for a model's digest, oldest first."""
+    return store.entries("tuned", model, environ, _of)
 
 
 def keep(model: str, tuned: Tuned, environ: Mapping[str, str]) -> None:
-    """Adds an answer, in the place of one to the same question. Raises AutolayersError."""
-    def same(other: Tuned) -> bool:
-        return (other.build, other.machine, other.question) == (tuned.build, tuned.machine, tuned.question)
-
-    with state.locked(environ):
-        others = [other for other in load(model, environ) if not same(other)]
-        state.keep(_file(model, environ),
-                   [{**vars(other), "flags": list(other.flags)} for other in [*others, tuned][-_LIMIT:]])
+    """Adds an answer, replacing one to the same question. Raises AutolayersError."""
+    store.add("tuned", model, environ, tuned, _of, _LIMIT, ("build", "machine", "question"))
 
 
 def measured_plan(plan: Plan, model: Model, devices: Iterable[Any], arguments: Arguments, build: str,
@@ -117,10 +111,8 @@ def measured_plan(plan: Plan, model: Model, devices: Iterable[Any], arguments: A
 def find(model: Model, devices: Iterable[Any], arguments: Arguments, build: str,
          environ: Mapping[str, str]) -> Tuned | None:
     """The newest answer for this model, machine, build and question."""
-    import os
-
     try:
-        if not os.path.isdir(state.path(environ, "tuned")):
+        if not os.path.isdir(state.path(environ, "tuned")):      # before the file's digest
             return None
     except AutolayersError:
         return None
@@ -128,7 +120,3 @@ def find(model: Model, devices: Iterable[Any], arguments: Arguments, build: str,
     machine, question = machine_of(devices), question_of(arguments.params, arguments.own)
     return next((tuned for tuned in reversed(load(name, environ) if name else [])
                  if (tuned.machine, tuned.question) == (machine, question) and build in ("", tuned.build)), None)
-
-
-def _file(model: str, environ: Mapping[str, str]) -> str:
-    return state.path(environ, "tuned", model + ".json")

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from .log import LaunchLog
 
 PARTS = ("model", "context", "compute")
-# what a Breakdown calls it -> the model in the log, and its part
+# a Breakdown's name -> the model in the log, and its part
 _COMPANIONS = {"draft model weights": (1, "model"), "draft context": (1, "context"), "draft compute": (1, "compute"),
                "MTP context": (0, "context (second)"), "MTP compute": (0, "compute (second)"), "LoRA": (0, "lora")}
 _ROUNDING = 0.005      # MiB: the log has two decimals
@@ -22,8 +22,8 @@ _ROUNDING = 0.005      # MiB: the log has two decimals
 
 @dataclass(frozen=True)
 class Line:
-    """One part on one device, bytes. `observed` None: not in the log. `tolerance`: the error of the log's rounding.
-    `at_most`: what is predicted is an upper bound."""
+    """One part on one device, bytes. `observed` None: not in the log. `tolerance`: the error of the log's
+    rounding. `at_most`: the prediction is an upper bound."""
 
     device: str
     part: str
@@ -35,7 +35,7 @@ class Line:
 
     @property
     def difference(self) -> int | None:
-        """Observed minus predicted; None where the two cannot be compared."""
+        """Observed minus predicted; None if they cannot be compared."""
         return None if self.observed is None or self.note else self.observed - self.predicted
 
     @property
@@ -46,7 +46,7 @@ class Line:
 
 @dataclass(frozen=True)
 class LogComparison:
-    """A log and its prediction: a Line for each part of each device, and what else is to be said."""
+    """A log and its prediction: a Line for each part of each device, and warnings."""
 
     lines: tuple[Line, ...]
     warnings: tuple[str, ...] = ()
@@ -64,7 +64,7 @@ class LogComparison:
 
     @property
     def differences(self) -> dict[str, int]:
-        """Device -> bytes used above the prediction (below it: negative), only where there is a difference."""
+        """Device -> bytes used above the prediction (negative: below), if there is a difference."""
         sums: dict[str, int] = {}
         for line in self.lines:
             if line.difference is not None and not line.equal:
@@ -72,7 +72,7 @@ class LogComparison:
         return {device: size for device, size in sums.items() if size}
 
     def table(self) -> str:
-        """For a terminal: MiB, one line per part and device."""
+        """As text: MiB, one line per part and device."""
         rows = [("", "predicted", "observed", "difference")]
         for line in self.lines:
             observed = "-" if line.observed is None else mib(line.observed)
@@ -87,13 +87,14 @@ class LogComparison:
 def compare(launch: LaunchLog, predicted: Breakdown, margins: dict[str, int] | None = None) -> LogComparison:
     """Compares a launch's log with its prediction.
 
-    Buffers of the first model and its first context count, and those of drafts, adapters and a projector. Without
-    buffer lines the memory breakdown that llama-server prints at its end is used, in whole MiB. `margins` (bytes per
-    device) are for the warning about too little free memory.
+    Buffers of the first model and its first context count, and those of drafts, adapters and a projector.
+    Without buffer lines the memory breakdown that llama-server prints at exit is used, in whole MiB.
+    `margins` (bytes per device) are for the warning about too little free memory.
     """
     observed, rounding, mapped = _sums(launch)
     lines = []
-    # drafting with MTP blocks, the first token reserves the model's own graph anew: their context has its hidden state
+    # drafting with MTP blocks, the first token reserves the model's own graph anew: their context has its
+    # hidden state
     anew = "compute" if launch.loads and "compute (second)" in launch.loads[0].buffers else ""
     devices = dict(predicted.devices)
     caches = 0
@@ -112,7 +113,7 @@ def compare(launch: LaunchLog, predicted: Breakdown, margins: dict[str, int] | N
                 value = 0
             note = "mapped from the file: address range, not memory" if key == ("Host", "model") and mapped else ""
             if key == (META, "context") and caches > 1:
-                note = "the largest part of each cache, not a device's"
+                note = "the largest part of each cache, not of one device"
             lines.append(Line(device, part, size, value, rounding.get(key, round(_ROUNDING * MiB) + 1), note,
                               at_most=part == anew))
     output = _sum(launch, "output")
@@ -123,8 +124,8 @@ def compare(launch: LaunchLog, predicted: Breakdown, margins: dict[str, int] | N
 
 
 def _companions(launch: LaunchLog, predicted: Breakdown) -> list[Line]:
-    """The draft model, which is loaded after its target, MTP contexts and adapters, as far as they are predicted
-    exactly, and a projector."""
+    """The draft model (loaded after its target), MTP contexts and adapters, as far as their predictions are
+    exact, and a projector."""
     lines = _projector(launch, predicted)
     for extra in predicted.extras:
         index, part = _COMPANIONS.get(extra.name, (len(launch.loads), ""))
@@ -175,14 +176,14 @@ def _sums(launch: LaunchLog) -> tuple[dict[tuple[str, str], int], dict[tuple[str
             rows["Host"] = launch.host
         for device, row in rows.items():
             for part, value in zip(PARTS, row, strict=True):
-                sums[device, part] = value * MiB + MiB // 2        # the table cuts the fraction off
+                sums[device, part] = value * MiB + MiB // 2        # the table truncates the fraction
                 tolerance[device, part] = MiB / 2
     return ({key: round(size) for key, size in sums.items()}, {key: int(size) + 1 for key, size in tolerance.items()},
             mapped)
 
 
 def used(launch: LaunchLog) -> dict[str, int]:
-    """Device -> bytes of all its buffers that the log names, of all models and contexts."""
+    """Device -> bytes of all its buffers in the log, of all models and contexts."""
     found: dict[str, float] = {}
     for load in launch.loads:
         for buffers in load.buffers.values():
@@ -194,8 +195,8 @@ def used(launch: LaunchLog) -> dict[str, int]:
 
 
 def spills(launch: LaunchLog, margins: dict[str, int] | None = None) -> list[str]:
-    """Warnings about devices that took more than was free when the load began, which no error reports where the driver
-    moves memory to system RAM (Windows, unified memory), and about devices with nothing left."""
+    """Warnings about devices with nothing left, and about devices that allocated more than was free at the
+    start: that is no error if the driver moves memory to system RAM (Windows, unified memory)."""
     warnings = []
     for device, size in used(launch).items():
         free = launch.free.get(device)
@@ -203,9 +204,11 @@ def spills(launch: LaunchLog, margins: dict[str, int] | None = None) -> list[str
             continue
         left = free * MiB - size
         if left < 0:
-            warnings.append(f"{device}: {mib(size)} allocated where {free} MiB were free: {mib(-left)} spilled into "
+            warnings.append(f"{device}: {mib(size)} allocated with {free} MiB free: {mib(-left)} spilled "
+                            "into "
                             "system RAM, which is slow; use a smaller -c or -ngl")
         elif left < (margins or {}).get(device, 64 * MiB) // 4:
-            warnings.append(f"{device}: only {mib(left)} left free after the load; a long prompt or another program "
+            warnings.append(f"{device}: only {mib(left)} left free after the load; a long prompt or another "
+                            "program "
                             "may fail")
     return warnings

@@ -14,8 +14,8 @@ _MAX_ANSWER = 1 << 16     # bytes
 
 
 def address(host: str | None, port: str | None, default: int) -> tuple[str, int]:
-    """Where a llama-server with these --host and --port is reached from here: a wildcard means this machine. `default`:
-    the port without one."""
+    """The address of a llama-server with these --host and --port: a wildcard means this machine. `default`:
+    the port if none is given."""
     name = host or "127.0.0.1"
     number = int(port) if port and port.isascii() and port.isdecimal() and len(port) < 6 else default
     return {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(name, name), number
@@ -28,12 +28,12 @@ def url(host: str, port: int, secure: bool = False) -> str:
 
 
 def healthy(host: str, port: int, secure: bool = False, prefix: str = "") -> bool:
-    """One question, for 5 s at most."""
+    """Asks once, for at most 5 s."""
     return _ask("GET", url(host, port, secure) + prefix + "/health", 5) is not None
 
 
 def speed(host: str, port: int, secure: bool = False, prefix: str = "", key: str | None = None) -> float | None:
-    """Tokens per second of two generated tokens after a short prompt; None without an answer within 60 s."""
+    """Tokens per second of two tokens generated after a short prompt; None without an answer within 60 s."""
     body = {"prompt": "Hello", "n_predict": 2, "cache_prompt": False}
     answer = _ask("POST", url(host, port, secure) + prefix + "/completion", 60, body, f"Bearer {key}" if key else "")
     try:
@@ -44,7 +44,7 @@ def speed(host: str, port: int, secure: bool = False, prefix: str = "", key: str
 
 
 def _ask(method: str, url: str, timeout: float, body: object = None, authorization: str = "") -> bytes | None:
-    """The body of an answer with status 200, None for any other, and where none comes."""
+    """The body of an answer with status 200, None for any other or no answer."""
     try:
         with request(method, url, Limit(timeout), json=body, authorization=authorization, own=True) as answer:
             return answer.content(_MAX_ANSWER) if answer.status == 200 else None

@@ -124,8 +124,11 @@ class Steps:
     @lazy
     def _multiplied(self) -> dict[str, tuple[frozenset[str], frozenset[str]]]:
         count = len(self.places)
-        return {place: (frozenset(token[0] | prompt[0]), frozenset(token[1] | prompt[1])) for place, token, prompt
-                in zip(self.places, self._token.multiplied(count), self._prompt.multiplied(count), strict=True)}
+        found = {}
+        for place, (token, more), (many, few) in zip(self.places, self._token.multiplied(count),
+                                                     self._prompt.multiplied(count), strict=True):
+            found[place] = frozenset(many), frozenset(few | ((token | more) - many))     # a token's are outputs
+        return found
 
 
 def steps_of(nodes: Sequence[Tensor], n_tokens: int = 0) -> tuple[Step, ...]:

@@ -1,4 +1,4 @@
-"""Ollama: Modelfiles, and what num_gpu, num_ctx and num_batch should be there.
+"""Ollama: Modelfiles, and the best num_gpu, num_ctx and num_batch for them.
 
     from autolayers.ollama.modelfile import parse, rewrite
     from autolayers.sources.ollama.store import find

@@ -1,8 +1,9 @@
-"""What to set in Ollama: num_gpu, num_ctx and num_batch from a plan made with Ollama's own settings, or why not to.
+"""What to set in Ollama: num_gpu, num_ctx and num_batch from a plan with Ollama's own settings, or why to
+leave them.
 
-Since Ollama 0.30 every GGUF runs in llama-server, so that num_gpu is -ngl: it counts the output layer. Setting it
-switches llama.cpp's --fit off, which for some models costs more than it brings; then `num_gpu` is None and `notes` say
-why.
+Since Ollama 0.30 every GGUF runs in llama-server, so that num_gpu is -ngl: it counts the output layer.
+Setting it switches llama.cpp's --fit off, which for some models costs more than it gains: then `num_gpu` is
+None and `notes` say why.
 """
 
 from __future__ import annotations
@@ -30,22 +31,22 @@ if TYPE_CHECKING:
     from .settings import Settings
     from .target import Target
 
-# LLAMA_ARG_* that move weights; whatever else a plan says Ollama passes itself.
+# LLAMA_ARG_* that move weights; Ollama itself passes everything else of a plan
 _PLACEMENT = ("-ngl", "-ncmoe", "-cmoe", "-ncffn", "-ot", "-ts", "-sm")
 _EXPERTS = "LLAMA_ARG_N_CPU_MOE"
 _PART_OF_A_LAYER = re.compile(r"blk\\\.\d+\\\.ffn_\([a-z_|]+\)_\(ch\|\)exps=CPU")
 _NOT_OLLAMAS = ("-fitt", "--fit-target", "-ngl", "--n-gpu-layers", "--gpu-layers", "-ts", "--tensor-split", "--margin")
 _OLD = (0, 30)   # before: engines of its own, which estimate the layers themselves
-# What a lever of the planner is in Ollama, by its first word
+# Ollama's form of a planner's alternative, by its first word
 _LEVERS = {"-c": "num_ctx {}", "-ctk": "OLLAMA_KV_CACHE_TYPE={} on the server", "-ub": "num_batch {}",
            "-np": "OLLAMA_NUM_PARALLEL={} on the server", "-fa": "OLLAMA_FLASH_ATTENTION=1 on the server"}
 
 
 @dataclass(frozen=True)
 class Advice:
-    """`num_gpu` None: leave it to Ollama. `num_batch` is the plan's; it is pinned where Ollama might take a larger one
-    that costs a layer. `server` are LLAMA_ARG_* settings for `ollama serve`; `own_choice` is what Ollama does without
-    num_gpu, where that is not everything."""
+    """`num_gpu` None: leave it to Ollama. `num_batch` is the plan's; it is pinned if Ollama might choose a
+    larger one that costs a layer. `server` are LLAMA_ARG_* settings for `ollama serve`; `own_choice` is
+    Ollama's number of layers without num_gpu, if not all."""
 
     target: Target
     plan: Plan
@@ -59,7 +60,7 @@ class Advice:
     notes: tuple[str, ...] = ()
     server: tuple[str, ...] = ()
     own_choice: FitChoice | None = None
-    words: tuple[str, ...] = ()       # llama-server's, as planned; what Ollama's own may differ from
+    words: tuple[str, ...] = ()       # llama-server's, as planned; Ollama's own may differ
 
     @property
     def parameters(self) -> dict[str, int]:
@@ -71,15 +72,15 @@ class Advice:
         return found
 
     def over(self, existing: Mapping[str, object]) -> dict[str, int]:
-        """The parameters that replace these: a num_gpu that should not be there becomes -1, Ollama's word for auto;
-        where no GPU is known of, it is left as it is."""
+        """The parameters that replace these: a num_gpu that should not be set becomes -1, Ollama's value for
+        auto; without a known GPU it stays as it is."""
         if self.num_gpu is None and "num_gpu" in existing and self.devices:
             return {"num_gpu": -1, **self.parameters}
         return self.parameters
 
     @property
     def reasons(self) -> list[str]:
-        """The plan's reasons with Ollama's names for what may be changed."""
+        """The plan's reasons, with Ollama's names for the settings."""
         levers = {lever.name: lever for lever in self.plan.levers}
         found = [reason for reason in self.plan.reasons if reason.partition(" (")[0] not in levers]
         if self.num_gpu is None or not any(reason.endswith(" missing") for reason in found):
@@ -89,7 +90,7 @@ class Advice:
             if lever.saves > 0 and word in _LEVERS:
                 value = str(int(value) // self.parallel) if word == "-c" else value
                 found.append(f"{_LEVERS[word].format(value)} would free {human(lever.saves)} of GPU memory"
-                             + (", enough for one layer more" if lever.enough else ""))
+                             + (", enough for one more layer" if lever.enough else ""))
         return found
 
     @property
@@ -109,7 +110,8 @@ class Advice:
                          + (f", extra {human(row.extra)}" if row.extra else "")
                          + f", margin {human(row.margin)}, left {human(row.remaining)} of {human(row.free)}")
         host = self.plan.host
-        lines.append(f"RAM: weights {human(host.model)}, KV cache {human(host.context)}, compute {human(host.compute)}"
+        lines.append(f"RAM: weights {human(host.model)}, KV cache {human(host.context)}, compute "
+                     f"{human(host.compute)}"
                      + (f", extra {human(host.extra)}" if host.extra else ""))
         return lines
 
@@ -119,10 +121,10 @@ def advise(target: Target, settings: Settings, devices: Sequence[Device], host: 
            version: str = "", explain: bool = True) -> Advice:
     """The parameters for a model on these devices.
 
-    `num_ctx` may be "max", the largest that keeps the model wholly on the GPUs; None is the model's own, then the
-    server's, then the default by VRAM; likewise `num_batch`. `words` are more flags for the planner. `pin` writes
-    num_gpu even where leaving it to Ollama is better, `explain` adds reasons. Raises what the planner raises, and
-    LaunchRefused for "max" without a GPU.
+    `num_ctx` may be "max", the largest that keeps the model fully on the GPUs; None is the model's own, then
+    the server's, then the default by VRAM; likewise `num_batch`. `words` are more flags for the planner.
+    `pin` writes num_gpu even if leaving it to Ollama is better, `explain` adds reasons. Raises what the
+    planner raises, and LaunchRefused for "max" without a GPU.
     """
     question = _Question(target, settings, devices, host, words)
     notes = [*target.notes, *settings.ignored]
@@ -145,7 +147,7 @@ def advise(target: Target, settings: Settings, devices: Sequence[Device], host: 
 
 @dataclass(frozen=True)
 class _Choice:
-    """A placement and how to ask for its plan again. `own`: Ollama's without num_gpu."""
+    """A placement, and how to plan it again. `own`: Ollama's without num_gpu."""
 
     plan: Plan
     num_gpu: int | None
@@ -157,7 +159,7 @@ class _Choice:
 
 
 class _Question:
-    """Everything of a plan that does not change while the answer is looked for."""
+    """The inputs of a plan that stay fixed during the search."""
 
     def __init__(self, target: Target, settings: Settings, devices: Sequence[Device], host: Host | None,
                  words: Sequence[str]) -> None:
@@ -176,8 +178,9 @@ class _Question:
         given_batch = num_batch or _whole(target.parameters.get("num_batch"))
         if num_ctx == "max":
             if not self.devices:
-                raise LaunchRefused("the largest num_ctx for a GPU needs a GPU: say which with --gpu SIZE")
-            # The smallest batch leaves the most for the context; it is pinned, as Ollama would take a larger one
+                raise LaunchRefused("the largest num_ctx for a GPU needs a GPU: describe it with --gpu SIZE")
+            # the smallest batch leaves the most for the context; it is pinned, as Ollama would choose a
+            # larger one
             batch = given_batch or min(rules.BATCH, model.n_ctx_train or rules.BATCH)
             use = list(self.devices)
             plan = self.ask(None, batch, use)
@@ -186,11 +189,11 @@ class _Question:
                 use, plan = fewer, self.ask(None, batch, fewer)
             n_ctx = plan.breakdown.n_ctx // self.parallel
             if plan.n_gpu_layers < self.everything:
-                notes.append(f"no num_ctx keeps this model wholly on the GPU; planned for {n_ctx}")
+                notes.append(f"no num_ctx keeps this model fully on the GPU; planned for {n_ctx}")
             return n_ctx, batch, use
         own = target.parameters.get("num_ctx")
         if isinstance(num_ctx, int):
-            wanted: int | None = num_ctx or model.n_ctx_train      # 0 on the command line is the trained one
+            wanted: int | None = num_ctx or model.n_ctx_train      # 0 on the command line is the trained context
         else:
             wanted = max(0, own) if isinstance(own, int) and not isinstance(own, bool) else None
         n_ctx = rules.default_context(self.settings, self.devices) if wanted is None else wanted
@@ -208,7 +211,8 @@ class _Question:
 
     def pinned(self, n_ctx: int, batch: int, use: Sequence[Device], plan: Plan, given: bool, largest_context: bool
                ) -> bool:
-        """Whether num_batch is written: it is given, or Ollama might take a larger one that costs a layer."""
+        """Whether num_batch is written: it is given, or Ollama might choose a larger one that costs a
+        layer."""
         if given or "num_batch" in self.target.parameters:
             return True
         largest = rules.automatic_batch(self.target.model, 0, n_ctx * self.parallel, (), self.flash)
@@ -218,16 +222,17 @@ class _Question:
     # --- placement
 
     def placement(self, n_ctx: int, batch: int, use: Sequence[Device], pin: bool) -> _Choice:
-        """The layers, or why they are left to Ollama."""
+        """The number of layers, or why it is left to Ollama."""
         if not use:
             plan = self.ask(n_ctx, batch, use)
-            note = "no GPU is known of, so num_gpu is left to Ollama, which may see one (--gpu SIZE says what there " \
-                "is, --pin writes num_gpu 0)"
+            note = "no GPU found, so num_gpu is left to Ollama, which may see one (describe it with --gpu SIZE; " \
+                "--pin writes num_gpu 0)"
             return _Choice(plan, 0 if pin else None, notes=() if pin else (note,))
         more: tuple[str, ...] = ()
         plan = self.ask(n_ctx, batch, use)
         if self.target.vision and plan.n_gpu_layers < self.everything:
-            # An explicit partial num_gpu sends the projector to the CPU; without it more layers fit, but never all.
+            # An explicit partial num_gpu sends the projector to the CPU; without it more layers fit, but
+            # never all.
             more = ("--no-mmproj-offload",)
             if self.ask(n_ctx, batch, use, more).n_gpu_layers >= self.everything:
                 more = (*more, "-ngl", str(self.everything - 1))
@@ -242,38 +247,46 @@ class _Question:
             return self._several(n_ctx, batch, use, plan, pin, own, layers)
         notes: tuple[str, ...] = ()
         if more:
-            notes = (f"num_gpu {plan.n_gpu_layers} sends the projector to the CPU, as any partial num_gpu does; "
-                     "without num_gpu Ollama keeps it on the GPU at the price of layers",)
+            notes = (f"num_gpu {plan.n_gpu_layers} sends the projector to the CPU, as any partial num_gpu "
+                     "does; "
+                     "without num_gpu Ollama keeps it on the GPU and offloads fewer layers",)
         elif layers == plan.n_gpu_layers:
-            notes = (f"Ollama's own choice would be {layers} layers as well: num_gpu only pins it",)
+            notes = (f"Ollama would choose {layers} layers too: num_gpu only pins it",)
         elif own is not None:
-            notes = (f"without num_gpu Ollama would place {layers} of {self.everything} layers",)
+            notes = (f"without num_gpu Ollama would offload {layers} of {self.everything} layers",)
         return _Choice(plan, plan.n_gpu_layers, more, notes=notes, own=own)
 
     def _experts(self, n_ctx: int, batch: int, use: Sequence[Device], more: tuple[str, ...], plan: Plan, pin: bool,
                  own: FitChoice | None) -> _Choice:
         """A mixture of experts that does not fit."""
-        notes = ["a mixture of experts that does not fit: without num_gpu llama.cpp keeps all layers on the GPU and "
-                 "moves experts alone to RAM, which is faster" + ("" if pin else ", so num_gpu is not set (--pin sets "
+        notes = ["a mixture of experts that does not fit: without num_gpu llama.cpp keeps all layers on the "
+                 "GPU and "
+                 "moves only experts to RAM, which is faster" + ("" if pin else ", so num_gpu is not set "
+                                                                                "(--pin sets "
                                                                   "it)")]
         if pin:
             return _Choice(plan, plan.n_gpu_layers, more, notes=tuple(notes), own=own)
         server, words = _server_settings(self.ask(n_ctx, batch, use, layers=False))
         exact = self.ask(n_ctx, batch, use, words, layers=False)
         margins = ",".join(str(-(-row.margin // MiB)) for row in exact.devices)
-        notes.append(f"LLAMA_ARG_FIT_TARGET={margins} on the server makes llama.cpp leave that many MiB free rather "
+        notes.append(f"LLAMA_ARG_FIT_TARGET={margins} on the server makes llama.cpp leave that many MiB free "
+                     "instead "
                      f"than {FIT_PARAMS_TARGET}")
         return _Choice(exact, None, words, False, tuple(notes), server, own)
 
     def _several(self, n_ctx: int, batch: int, use: Sequence[Device], plan: Plan, pin: bool, own: FitChoice,
                  layers: int) -> _Choice:
-        """Several GPUs on which --fit finds a better split than the one by free memory that any num_gpu means."""
-        notes = [f"any num_gpu splits the layers by free memory, which fits {plan.n_gpu_layers} of {self.everything}; "
-                 f"without it Ollama places {layers}" + ("" if pin else ", so num_gpu is not set (--pin sets it)")]
+        """Several GPUs on which --fit finds a better split than the one by free memory, which any num_gpu
+        selects."""
+        notes = [f"any num_gpu splits the layers by free memory, which fits {plan.n_gpu_layers} of "
+                 f"{self.everything}; "
+                 f"without it Ollama places {layers}" + ("" if pin else ", so num_gpu is not set (--pin sets "
+                                                                        "it)")]
         best = self.ask(n_ctx, batch, use, ("--strategy", "layers"), layers=False)
         if best.fits and best.n_gpu_layers > layers and best.params.tensor_split:
             split = ",".join(f"{share:g}" for share in best.params.tensor_split)
-            notes.append(f"with LLAMA_ARG_TENSOR_SPLIT={split} on the server, for every model on these GPUs, num_gpu "
+            notes.append(f"with LLAMA_ARG_TENSOR_SPLIT={split} on the server, for every model on these GPUs, "
+                         "num_gpu "
                          f"{best.n_gpu_layers} fits")
         if pin:
             return _Choice(plan, plan.n_gpu_layers, notes=tuple(notes), own=own)
@@ -284,14 +297,14 @@ class _Question:
                        own=own)
 
     def _margins(self) -> tuple[int, ...]:
-        """MiB that --fit leaves free on each GPU as Ollama starts it."""
+        """MiB that --fit leaves free on each GPU when Ollama starts it."""
         if self.settings.fit_target:
             return self.settings.fit_target
         projectors = sum(read_header(path).n_bytes for path in self.target.projectors)
         return (FIT_PARAMS_TARGET + -(-projectors // MiB),)
 
     def left_alone(self, n_ctx: int, batch: int, use: Sequence[Device]) -> FitChoice | None:
-        """What Ollama does without num_gpu: --fit with its own margins and no split of ours."""
+        """Ollama's placement without num_gpu: --fit with its own margins and its own split."""
         own = [word for item in items(self.words) if item.name not in _NOT_OLLAMAS for word in item.words]
         words = [*self.words_for(n_ctx, batch), *own, "-fitt", ",".join(map(str, self._margins()))]
         return fit_choice_on(self.target.model, *self._request(words, use).terms[:4])
@@ -299,7 +312,8 @@ class _Question:
     # --- plans
 
     def words_for(self, n_ctx: int | None, batch: int) -> list[str]:
-        """llama-server's words as Ollama would start it, without a placement; `n_ctx` per slot, None the largest."""
+        """llama-server's flags as Ollama would start it, without a placement; `n_ctx` per slot, None the
+        largest."""
         target, words = self.target, ["-np", str(self.parallel), "-b", str(batch), "-ub", str(batch), "-fa", self.flash]
         words += ["--ctx", "max"] if n_ctx is None else ["-c", str(n_ctx * self.parallel)]
         if self.settings.kv_cache_type:
@@ -317,13 +331,14 @@ class _Question:
 
     def ask(self, n_ctx: int | None, batch: int, devices: Sequence[Device], more: Sequence[str] = (), *,
             layers: bool = True, explain: bool = False) -> Plan:
-        """A plan for what Ollama would start with a num_gpu; not `layers`: with a placement that is free, or `more`."""
+        """A plan for what Ollama would start with a num_gpu. Without `layers` the planner, or `more`, sets
+        the placement."""
         key = (n_ctx, batch, tuple(device.name for device in devices), tuple(more), layers, explain)
         if key not in self.answers:
             words = self.words_for(n_ctx, batch)
             if layers:
                 words += ["--strategy", "layers"]
-                if len(devices) > 1:   # Ollama passes no split: llama.cpp goes by what is free
+                if len(devices) > 1:   # Ollama passes no split: llama.cpp splits by free memory
                     words += ["-ts", ",".join(str(device.free) for device in devices)]
             given = {item.name for item in items(more)}
             own = [word for item in items(self.words) if item.name not in given for word in item.words]
@@ -332,7 +347,7 @@ class _Question:
         return self.answers[key]
 
     def _request(self, words: Sequence[str], devices: Sequence[Device]) -> Request:
-        """With words that say what Ollama does by itself, so that a build need not have their flags."""
+        """With flags for Ollama's own behaviour, which a build need not know."""
         seen = list(devices)
         if self.target.hidden and seen:
             seen[0] = replace(seen[0], free=max(0, seen[0].free - self.target.hidden))
@@ -343,7 +358,7 @@ class _Question:
                           checked=False)
 
     def larger_context(self, n_ctx: int, batch: int, devices: Sequence[Device], given: bool) -> list[str]:
-        """A context at which all would fit, if there is one; a larger one where nobody said how large."""
+        """Notes a context at which all layers would fit, or a larger one if none was given."""
         fits = self.ask(n_ctx, batch, devices).n_gpu_layers >= self.everything
         if fits and (given or "num_ctx" in self.target.parameters):
             return []
@@ -355,8 +370,8 @@ class _Question:
 
 
 def _server_settings(plan: Plan) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """The environment of `ollama serve` that places this one model as planned, and the same as llama-server's words; it
-    holds for every model served."""
+    """The environment of `ollama serve` that places this model as planned, and the same as llama-server's
+    flags. It applies to every model served."""
     found: dict[str, str] = {}
     words: dict[str, str] = {}
     for flag, value in parse(plan.flags, command=None).given:
@@ -365,7 +380,7 @@ def _server_settings(plan: Plan) -> tuple[tuple[str, ...], tuple[str, ...]]:
             continue
         name = row[0].env
         if flag == "-ot" and _PART_OF_A_LAYER.match(value):
-            # A regex would have to be quoted for whatever starts the server: the layer's other experts go along.
+            # a regex would need quoting for whatever starts the server: the layer's other experts move too
             flag, name, value = "-ncmoe", _EXPERTS, str(int(found.get(_EXPERTS, "0")) + 1)
         found[name] = f"{found[name]},{value}" if name in found and flag == "-ot" else value or "1"
         words[flag] = found[name] if value else ""
@@ -374,7 +389,7 @@ def _server_settings(plan: Plan) -> tuple[tuple[str, ...], tuple[str, ...]]:
 
 
 def _in_ollamas_words(warning: str) -> str:
-    """A warning of the planner that names a flag which Ollama does not have."""
+    """Rewords a planner's warning that names a flag which Ollama lacks."""
     return warning.replace("--cache-ram limits it", "LLAMA_ARG_CACHE_RAM=MiB on the server limits it")
 
 
@@ -383,15 +398,16 @@ def _about_settings(settings: Settings, devices: Sequence[Device], use: Sequence
     notes = []
     numbers = re.match(r"v?(\d+)\.(\d+)", version)
     if numbers and (int(numbers[1]), int(numbers[2])) < _OLD and version != "0.0.0":
-        notes.append(f"Ollama {version} still has engines of its own, whose buffers differ from llama.cpp's: num_gpu "
-                     "means the same there, but update to 0.30 or later for these numbers")
+        notes.append(f"Ollama {version} still has its own engines, whose buffers differ from llama.cpp's: "
+                     "num_gpu means the same there, but these numbers need 0.30 or later")
     if settings.gpu_overhead:
-        notes.append("OLLAMA_GPU_OVERHEAD reserves nothing since Ollama 0.30: LLAMA_ARG_FIT_TARGET=MiB on the server "
+        notes.append("OLLAMA_GPU_OVERHEAD reserves nothing since Ollama 0.30: LLAMA_ARG_FIT_TARGET=MiB on "
+                     "the server "
                      "does (where num_gpu is not set)")
     if len(use) < len(devices):
         notes.append(f"Ollama puts it on {', '.join(device.name for device in use)} alone")
     if use and num_gpu is not None:
-        notes.append("clients that send their own num_ctx or num_batch reload the model with it and undo this plan")
+        notes.append("clients that send their own num_ctx or num_batch reload the model and undo this plan")
     return notes
 
 

@@ -1,4 +1,4 @@
-"""What Ollama's own log says: the server's settings and GPUs, how it started llama-server, and what that allocated.
+"""Ollama's log: the server's settings and GPUs, how it started llama-server, and what that allocated.
 
     Log(os.environ).server()          # Server(settings={"OLLAMA_NUM_PARALLEL": "1"}, gpus=(...))
 
@@ -37,17 +37,18 @@ _SETTING = re.compile(r"\b((?:OLLAMA|LLAMA_ARG)_[A-Z_]+):([^ \]]*)")
 _COMPUTE = re.compile(r'msg="inference compute" (.*)')
 _FIELD = re.compile(r'(\w+)=("(?:[^"\\]|\\.)*"|\S*)')
 _STARTED = re.compile(r'msg="starting llama-server" cmd="((?:[^"\\]|\\.)*)"')
-_BUFFER = re.compile(r"(\S+) +(?:model|KV|RS|compute|output)[a-z ()]* buffer size = *([0-9]{1,9}\.[0-9]+) MiB",
+_BUFFER = re.compile(r"(\S+) +(?:model|KV|RS|compute|output)[a-z ()]* buffer size = *([0-9]{1,9}\.[0-9]+) "
+                     r"MiB",
                      re.IGNORECASE)
 _GPU_BUFFER = re.compile(r"(?!CPU)[A-Za-z]+\d+(?:\[.*\])?$")
 _UNITS = {"B": 1, "KiB": 1 << 10, "MiB": MiB, "GiB": GiB, "TiB": GiB << 10}
 _TAIL = 4 << 20        # bytes; one load writes well under one MiB
-_LONG_TAIL = 64 << 20  # where the server's start is looked for
+_LONG_TAIL = 64 << 20  # bytes that are searched for the server's start
 
 
 @dataclass(frozen=True)
 class ServerLog:
-    """A server as its log tells of its last start: what was set (as far as that can be told from a default), its
+    """A server's last start by its log: its settings (as far as they differ from the defaults) and its
     GPUs."""
 
     settings: Mapping[str, str]
@@ -55,14 +56,14 @@ class ServerLog:
 
 
 def places(environ: Mapping[str, str], platform: str = sys.platform) -> list[str]:
-    """Where the server writes its log when it is no system service."""
+    """The server's log file, if it is not a system service."""
     if platform == "win32":
         return [os.path.join(environ.get("LOCALAPPDATA", ""), "Ollama", "server.log")]
     return [os.path.join(environ.get("HOME") or os.path.expanduser("~"), ".ollama", "logs", "server.log")]
 
 
 class Log:
-    """The server's log, for a load the part of it that is written from now on."""
+    """The server's log; for a load, the part that is written from now on."""
 
     def __init__(self, environ: Mapping[str, str], path: str | None = None) -> None:
         self.path = path or next((place for place in places(environ) if os.path.isfile(place)), None)
@@ -71,7 +72,7 @@ class Log:
         self._environ = environ
 
     def server(self) -> ServerLog:
-        """The last start of the server; empty where nothing readable tells of it."""
+        """The last start of the server; empty if no readable log has it."""
         if self.path:
             text = self._tail(0, _LONG_TAIL)
         else:
@@ -79,18 +80,18 @@ class Log:
         return started(text)
 
     def offloaded(self) -> tuple[int, int] | None:
-        """(layers on the GPU, layers there are) of the last load since, None where nothing readable says so."""
+        """(layers on the GPU, all layers) of the last load since, None if no readable log has it."""
         found = _OFFLOADED.findall(self._text())
         return (int(found[-1][0]), int(found[-1][1])) if found else None
 
     def arguments(self) -> tuple[str, ...]:
-        """The words of the last llama-server started since, () where nothing readable tells."""
+        """The words of the last llama-server started since, () if no readable log has them."""
         found = _STARTED.findall(self._text())
         return tuple(_plain(found[-1]).split()[1:]) if found else ()
 
     def on_gpu(self) -> int:
-        """Bytes that the last load since took on GPUs: every buffer that llama-server names, where /api/ps forgets the
-        first of two caches. 0 where nothing tells."""
+        """Bytes on GPUs of the last load since: all buffers that llama-server logs, while /api/ps omits the
+        first of two caches. 0 if unknown."""
         text = self._text()
         starts = [match.end() for match in _STARTED.finditer(text)]
         buffers = _BUFFER.findall(text, starts[-1] if starts else 0)
@@ -102,11 +103,11 @@ class Log:
         return self._journal(["-n", "20000", f"--since=@{self._since}"])
 
     def _tail(self, start: int, most: int) -> str:
-        """What the file has from an offset on, at most its last `most` bytes."""
+        """The file's bytes from an offset on, at most its last `most`."""
         try:
             with open(str(self.path), "rb") as stream:
                 end = stream.seek(0, os.SEEK_END)
-                # A log that was begun anew is shorter than it was.
+                # a log that was started anew is shorter
                 stream.seek(max(start if end >= start else 0, end - most))
                 return stream.read(most).decode("utf-8", "replace")
         except OSError:
@@ -130,7 +131,7 @@ def started(text: str) -> ServerLog:
     settings = {}
     if configs:
         for name, value in _SETTING.findall(configs[-1][1]):
-            # What is not set is printed as its type's zero
+            # unset variables are printed as their type's zero
             if value not in ("", "0", "false"):
                 settings[name] = value
     lines = _COMPUTE.findall(text, configs[-1].end() if configs else 0)
@@ -138,8 +139,8 @@ def started(text: str) -> ServerLog:
 
 
 def _gpu(line: str) -> Device | None:
-    """A GPU of an "inference compute" line; the sizes are rounded to a tenth, so half of that is left out of what is
-    free."""
+    """A GPU of an "inference compute" line; sizes are rounded to 0.1, so 0.05 is subtracted from the free
+    memory."""
     found = {name: _plain(value[1:-1] if value.startswith('"') else value) for name, value in _FIELD.findall(line)}
     library, total = found.get("library", ""), _size(found.get("total", ""))
     if library.lower() in ("", "cpu") or not total:
@@ -161,5 +162,5 @@ def _size(text: str) -> int:
 
 
 def _plain(text: str) -> str:
-    """Without Go's escapes of quotes and backslashes."""
+    """Removes Go's escapes of quotes and backslashes."""
     return re.sub(r'\\(["\\])', r"\1", text)

@@ -4,9 +4,10 @@
     modelfile.model, modelfile.parameters()          # "llama3.1:8b", {"num_ctx": 4096}
     rewrite(data, {"num_gpu": 33})                   # the same bytes plus one line
 
-The grammar is parser/parser.go:ParseFile of Ollama 0.33 (2026-08-21), which is a state machine over runes without a
-notion of lines: a quoted value runs over newlines, and only a newline (or the end) asks whether it is closed. The
-checks of parameters are those of its client (parser.go:CreateRequest, api/types.go:FormatParams).
+The grammar is parser/parser.go:ParseFile of Ollama 0.33 (2026-08-21), which is a state machine over runes
+without a notion of lines: a quoted value may contain newlines, and only a newline (or the end) checks whether
+it is closed. The checks of parameters are those of its client (parser.go:CreateRequest,
+api/types.go:FormatParams).
 """
 
 from __future__ import annotations
@@ -23,12 +24,12 @@ if TYPE_CHECKING:
 
     Value = int | float | bool | str | list[str]
 
-MAX_SIZE = 16 << 20   # bytes; licences and long templates stay far below
+MAX_SIZE = 16 << 20   # bytes; licences and long templates are far smaller
 
 _COMMANDS = ("from", "license", "template", "system", "adapter", "draft", "renderer", "parser", "parameter", "message",
              "requires")
 _ROLES = ("system", "user", "assistant")
-# What a command is called once read; a PARAMETER of that name *is* that command.
+# the name of a command once read; a PARAMETER of that name *is* that command
 _NOT_PARAMETERS = frozenset(("model", *_COMMANDS)) - {"from", "parameter"}
 
 _INTEGERS = frozenset([
@@ -64,7 +65,7 @@ _INVALID_COMMAND = "command must be one of {}, or \"requires\"".format(
 _INVALID_ROLE = 'message role must be one of "system", "user", or "assistant"'
 
 
-# Emoji of Unicode 15, which Go knows and Python before 3.12 does not: as far as models' files are named with them
+# emoji of Unicode 15, which Go knows and Python before 3.12 does not, as used in model file names
 _NEWER = re.compile("[\U0001f6dc\U0001f774-\U0001f776\U0001f77b-\U0001f77f\U0001f7d9\U0001fa75-\U0001fa77"
                     "\U0001fa87\U0001fa88\U0001faad-\U0001faaf\U0001fabb-\U0001fabd\U0001fabf\U0001face\U0001facf"
                     "\U0001fada\U0001fadb\U0001fae8\U0001faf7\U0001faf8]")
@@ -77,14 +78,14 @@ class ModelfileError(AutolayersError):
         self.ollama, self.line, self.source = ollama, line, source
         reason = re.sub(r"^\(line \d+\): ", "", ollama)
         if ollama == "unknown parameter ''":
-            reason += ": one blank alone may stand behind PARAMETER"
+            reason += ": write exactly one space after PARAMETER"
         super().__init__(f"{source}:{line}: {reason} (Ollama refuses this Modelfile)")
 
 
 @dataclass(frozen=True)
 class Instruction:
-    """One command. Offsets are bytes of the file: `value` is what stands there, quotes included, without the blanks
-    around it; `end` is behind the newline that closed it, or the end of the file."""
+    """One command. Offsets are bytes of the file: `value` includes the quotes, but not the spaces around it;
+    `end` is after the newline that closed it, or the end of the file."""
 
     name: str               # "model" for FROM, the parameter's own name for PARAMETER, else the lower-case keyword
     args: str               # as Ollama stores it: unquoted, non-printable characters dropped, "role: text" for MESSAGE
@@ -105,14 +106,14 @@ class Modelfile:
 
     @property
     def model(self) -> str:
-        """What the last FROM names."""
+        """The model that the last FROM names."""
         return self._from().args
 
     def named(self, name: str) -> list[Instruction]:
         return [command for command in self.commands if command.name == name]
 
     def parameters(self) -> dict[str, Value]:
-        """The parameters that `ollama create` would send; raises ModelfileError where it would refuse."""
+        """The parameters that `ollama create` would send; raises ModelfileError if it would refuse."""
         found: dict[str, Value] = {}
         for command in self.commands:
             if command.name == "requires":
@@ -134,9 +135,9 @@ class Modelfile:
 
 
 def parse(data: bytes, source: str = "Modelfile") -> Modelfile:
-    """The commands of a Modelfile; raises ModelfileError where Ollama's parser would stop."""
+    """The commands of a Modelfile; raises ModelfileError if Ollama's parser would stop."""
     if len(data) > MAX_SIZE:
-        raise ModelfileError(f"{len(data)} bytes are no Modelfile", 1, source)
+        raise ModelfileError(f"{len(data)} bytes are too much for a Modelfile", 1, source)
     encoding, bom, text = _decode(data)
     commands = tuple(_commands(text, _Offsets(text, encoding, bom), source))
     if not any(command.name == "model" for command in commands):
@@ -145,11 +146,11 @@ def parse(data: bytes, source: str = "Modelfile") -> Modelfile:
 
 
 def rewrite(data: bytes, values: Mapping[str, int], source: str = "Modelfile") -> bytes:
-    """`data` with these integer parameters set and every other byte as it was.
+    """`data` with these integer parameters set and every other byte unchanged.
 
-    Every existing line of a parameter gets the new value in place (the last one is what counts for Ollama, the others
-    would only mislead a reader); a parameter that is not there gets a line behind the last FROM, in the file's own
-    encoding and newline style. Raises ModelfileError where Ollama would refuse the file as it is.
+    Every existing line of a parameter gets the new value in place (Ollama uses the last one; the others would
+    mislead a reader). A new parameter gets a line after the last FROM, in the file's encoding and newline
+    style. Raises ModelfileError if Ollama would refuse the file.
     """
     before = parse(data, source)
     old = before.parameters()
@@ -163,7 +164,7 @@ def rewrite(data: bytes, values: Mapping[str, int], source: str = "Modelfile") -
     if missing:
         place = before._from()
         newline = place.newline or _newline_of(_decode(data)[2])
-        # A file without a final newline keeps that: the new lines then come behind a newline of their own.
+        # a file without a final newline stays so: a newline comes before the new lines instead
         inserted = [line + newline for line in missing] if place.newline else [newline + line for line in missing]
         edits.append((place.end, place.end, "".join(inserted)))
     after = data
@@ -174,17 +175,18 @@ def rewrite(data: bytes, values: Mapping[str, int], source: str = "Modelfile") -
 
 
 def _check(before: Modelfile, expected: dict[str, Value], after: Modelfile, changed: set[str]) -> None:
-    """Read back what will be written: nothing but the intended parameters may differ."""
+    """Reads the result back: only the intended parameters may differ."""
     def others(modelfile: Modelfile) -> list[tuple[str, str]]:
         return [(command.name, command.args) for command in modelfile.commands if command.name not in changed]
 
     if others(before) != others(after) or repr(sorted(after.parameters().items())) != repr(sorted(expected.items())):
-        raise AutolayersError(f"{before.source}: cannot be changed without changing its meaning; nothing was written")
+        raise AutolayersError(f"{before.source}: cannot be changed without changing its meaning; nothing was "
+                              "written")
 
 
 def _decode(data: bytes) -> tuple[str, int, str]:
-    """Encoding, length of the byte order mark, and a text of which every piece encodes back to the bytes it came from:
-    invalid UTF-8 and lone surrogates stay as surrogates here and become U+FFFD only in values."""
+    """Encoding, length of the byte order mark, and a text that encodes back to the same bytes: invalid UTF-8
+    and lone surrogates stay surrogates here and become U+FFFD only in values."""
     marks = ((BOM_UTF8, "utf-8"), (BOM_UTF16_LE, "utf-16-le"), (BOM_UTF16_BE, "utf-16-be"))
     mark, encoding = next((pair for pair in marks if data.startswith(pair[0])), (b"", "utf-8"))
     body = data[len(mark):]
@@ -195,7 +197,7 @@ def _decode(data: bytes) -> tuple[str, int, str]:
 
 
 class _Offsets:
-    """Byte offsets of growing positions in a text."""
+    """Byte offsets of increasing positions in a text."""
 
     def __init__(self, text: str, encoding: str, bom: int) -> None:
         self._text, self._encoding = text, encoding
@@ -214,7 +216,7 @@ def _commands(text: str, offset: _Offsets, source: str) -> Iterator[Instruction]
     line, counted = 1, 0
 
     def fail(message: str, upto: int | None = None) -> ModelfileError:
-        if upto is not None:   # Ollama counts every \r and \n, the rune it stumbles over included
+        if upto is not None:   # Ollama counts every \r and \n, including the rune that it stops at
             seen = text[: upto + 1]
             message = f"(line {1 + seen.count(chr(10)) + seen.count(chr(13))}): {message}"
         return ModelfileError(message, line, source)
@@ -261,21 +263,21 @@ def _commands(text: str, offset: _Offsets, source: str) -> Iterator[Instruction]
             raise fail("unexpected EOF")
         ending = _newline_of(text, newline_at) if newline_at < size else ""
         at = newline_at + len(ending)
-        # In the order of the file, so that every byte is measured once.
+        # in the order of the file, so that every byte is counted once
         from_byte, value, to_byte = offset(start), (offset(begin), offset(end)), offset(at)
         yield Instruction(name, role + args, keyword, line, from_byte, value, to_byte, ending)
 
 
 def _value(text: str, at: int) -> tuple[str | None, int, int, int]:
-    """The value that starts at `at`: unquoted text (None: never closed), first and last position of what is written,
-    and the position of the newline that closed it."""
+    """The value that starts at `at`: unquoted text (None: never closed), its first and last position, and the
+    position of the newline that closed it."""
     kept: list[str] = []
     opening, stop, args = "", at, None
     while True:
         newline = _NEWLINE.search(text, stop)
         end = newline.start() if newline else len(text)
         kept.append(_printable(text[stop:end]))
-        # Only the first line can be closed without ending in the quotes that it opened.
+        # only the first line can be closed without ending in its opening quotes
         if not opening or kept[-1].rstrip(_BLANK).endswith(opening):
             written = "".join(kept).strip(_SPACE)
             args = _unquoted(written)
@@ -295,7 +297,7 @@ def _value(text: str, at: int) -> tuple[str | None, int, int, int]:
 
 
 def _unquoted(written: str) -> str | None:
-    """Without its quotes; None while they are open. There are no escapes."""
+    """The text without its quotes; None while they are open. There are no escapes."""
     if written.startswith('"""'):
         return written[3:-3] if len(written) >= 6 and written.endswith('"""') else None
     if written.startswith('"'):
@@ -304,7 +306,7 @@ def _unquoted(written: str) -> str | None:
 
 
 def _printable(piece: str) -> str:
-    """What Ollama keeps of a line: Go's strconv.IsPrint and blanks, invalid bytes as U+FFFD."""
+    """The part of a line that Ollama keeps: Go's strconv.IsPrint and spaces, invalid bytes as U+FFFD."""
     piece = _BAD_UTF8.sub(lambda bad: bad.group().encode("utf-8", "surrogateescape").decode("utf-8", "replace"), piece)
     if piece.isprintable():
         return piece
@@ -313,7 +315,7 @@ def _printable(piece: str) -> str:
 
 
 def _rune(text: str, at: int) -> str:
-    """The character at a position; of invalid bytes all that U+FFFD replaces."""
+    """The character at a position, or all invalid bytes that one U+FFFD replaces."""
     if bad := _BAD_UTF8.match(text, at):
         try:
             bad.group().encode("utf-8", "surrogateescape").decode("utf-8")
@@ -332,7 +334,7 @@ def _end_of(pattern: re.Pattern[str], text: str, at: int) -> int:
 
 
 def _newline_of(text: str, at: int = 0) -> str:
-    """The first newline from a position on, as the file writes it."""
+    """The first newline from a position on, in the file's style."""
     found = _NEWLINE.search(text, at)
     return "\n" if found is None else "\r\n" if text.startswith("\r\n", found.start()) else found.group()
 
@@ -344,7 +346,8 @@ def _lines(text: str, start: int, end: int) -> int:
 
 
 def _value_of(name: str, text: str) -> Value:
-    """A parameter's value as Ollama types it; ValueError with Ollama's words. Values print as Go prints a list."""
+    """A parameter's value with Ollama's type; ValueError with Ollama's message. Values print as Go prints a
+    list."""
     if name in _LISTS:
         return [text]
     if name in _INTEGERS:
@@ -364,10 +367,10 @@ def _value_of(name: str, text: str) -> Value:
 
 
 def _float(text: str) -> float | None:
-    """Go's strconv.ParseFloat: decimal, hexadecimal with exponent, inf and nan; no blanks."""
+    """Go's strconv.ParseFloat: decimal, hexadecimal with exponent, inf and nan; no spaces."""
     if _FLOAT.fullmatch(text):
         value = float(text)
-        # Too large is an error in Go, where Python says inf.
+        # too large is an error in Go, inf in Python
         return value if abs(value) != float("inf") or "inf" in text.lower() else None
     if match := _HEX_FLOAT.fullmatch(text):
         digits = match.group(1)

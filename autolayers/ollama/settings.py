@@ -1,4 +1,4 @@
-"""What Ollama does on its own: the settings of its server, and what it derives from them before llama-server starts.
+"""Ollama's own behaviour: its server's settings, and what it derives from them before llama-server starts.
 
 Facts of Ollama 0.33 (2026-08-21): envconfig/config.go, server/sched.go, server/routes.go:Serve, llm/llama_server.go.
 """
@@ -27,15 +27,15 @@ _DIGITS = 18      # of a number, which Go keeps in 64 bits
 
 BATCH = 512       # num_batch of api.DefaultOptions
 # Automatic num_batch: (num_ctx * parallel above, batch), then down this list until it fits:
-# batch -> (share of free memory that the prediction may take, what the batch is thought to cost).
+# batch -> (share of free memory that the prediction may use, Ollama's estimate of the batch's cost).
 _BATCHES = ((32768, 2048), (4096, 1024), (0, BATCH))
 _SPACE = {2048: (0.60, 2 * GiB), 1024: (0.75, 768 * MiB)}
-_PACKED = 0.80   # of a GPU's free memory may be taken by what is put on one GPU alone, or with another model
+_PACKED = 0.80   # share of a GPU's free memory that a model on one GPU may use, alone or with another model
 
 
 @dataclass(frozen=True)
 class Settings:
-    """The server's environment, read as it reads it. What is None was not set."""
+    """The server's environment, parsed as Ollama does. None: not set."""
 
     parallel: int = 1
     context_length: int | None = None
@@ -44,11 +44,11 @@ class Settings:
     gpu_overhead: int = 0        # bytes
     spread: bool = False
     fit_target: tuple[int, ...] = ()    # LLAMA_ARG_FIT_TARGET, MiB that --fit leaves free on each GPU
-    ignored: tuple[str, ...] = ()       # what Ollama would not take for a number, and so leaves at its default
+    ignored: tuple[str, ...] = ()       # invalid numbers, which Ollama replaces by the default
 
     @classmethod
     def from_environment(cls, environ: Mapping[str, str]) -> Settings:
-        """Raises UsageError for a cache type that no llama-server starts with."""
+        """Raises UsageError for a cache type that llama-server refuses."""
         ignored: list[str] = []
 
         def text(name: str) -> str:
@@ -57,17 +57,18 @@ class Settings:
         def number(name: str) -> int | None:
             said = text(name)
             if said and not (said.isascii() and said.isdecimal() and len(said) <= _DIGITS):
-                ignored.append(f"{name}={said[:40]} is no number: Ollama leaves it at its default")
+                ignored.append(f"{name}={said[:40]} is not a number: Ollama uses its default")
                 return None
             return int(said) if said else None
 
         def truth(name: str) -> bool | None:
-            # Whatever is no Go boolean counts as set.
+            # anything but a Go boolean counts as set
             return None if not text(name) else text(name) not in ("0", "f", "F", "false", "False", "FALSE")
 
         kv_cache_type = text("OLLAMA_KV_CACHE_TYPE").lower() or None
         if kv_cache_type is not None and kv_cache_type not in CACHE_TYPES:
-            raise UsageError(f"OLLAMA_KV_CACHE_TYPE {kv_cache_type!r}: expected one of {', '.join(CACHE_TYPES)}")
+            raise UsageError(f"OLLAMA_KV_CACHE_TYPE {kv_cache_type!r}: expected one of "
+                             f"{', '.join(CACHE_TYPES)}")
         targets = text("LLAMA_ARG_FIT_TARGET")
         return cls(
             parallel=max(1, number("OLLAMA_NUM_PARALLEL") or 1),
@@ -87,13 +88,13 @@ def is_embedding(model: Model) -> bool:
 
 
 def parallel(model: Model, settings: Settings) -> int:
-    """Slots that the model is served with."""
+    """The model's number of slots."""
     single = is_embedding(model) or model.row.ollama_single
     return 1 if single else settings.parallel
 
 
 def default_context(settings: Settings, devices: Sequence[Device]) -> int:
-    """num_ctx where neither request nor model says one; the total memory counts, not what is free."""
+    """num_ctx if neither request nor model has one, by total memory, not free memory."""
     if settings.context_length is not None:
         return settings.context_length
     total = sum(max(0, device.total - settings.gpu_overhead) for device in devices)
@@ -101,7 +102,7 @@ def default_context(settings: Settings, devices: Sequence[Device]) -> int:
 
 
 def clamped(n_ctx: int, model: Model, vision: bool) -> int:
-    """num_ctx as the server keeps it between its least and the trained one."""
+    """num_ctx, clamped by the server between its minimum and the trained context."""
     if model.n_ctx_train:
         n_ctx = min(n_ctx, model.n_ctx_train)
     return max(n_ctx, _MIN_VISION_CONTEXT if vision else _MIN_CONTEXT)
@@ -119,8 +120,9 @@ def flash_attention(settings: Settings, devices: Sequence[Device]) -> str:
 
 
 def predicted(model: Model, size: int, n_ctx: int) -> int:
-    """Ollama's own guess of the memory a model takes, bytes (llm.PredictServerVRAM): the file and an f16 cache as if
-    every layer had the fewest KV heads. It decides on GPUs and batch, never on layers. `n_ctx` is that of all slots."""
+    """Ollama's own guess of the memory a model takes, bytes (llm.PredictServerVRAM): the file and an f16
+    cache as if every layer had the fewest KV heads. It decides on GPUs and batch, never on layers. `n_ctx` is
+    the total of all slots."""
     metadata, name = model.header.metadata, model.architecture
     heads = _extreme(metadata.get(f"{name}.attention.head_count"), max)
     heads_kv = _extreme(metadata.get(f"{name}.attention.head_count_kv"), min) or heads
@@ -129,7 +131,8 @@ def predicted(model: Model, size: int, n_ctx: int) -> int:
 
 
 def automatic_batch(model: Model, size: int, n_ctx: int, devices: Sequence[Device], flash: str) -> int:
-    """num_batch where nobody says one; llama-server's micro-batch is the same. `n_ctx` is that of all slots."""
+    """num_batch if none is given; llama-server's micro-batch is the same. `n_ctx` is the total of all
+    slots."""
     if is_embedding(model):
         return min(2048, n_ctx)
     if flash == "off" and any(device.backend == Cuda.name for device in devices):
@@ -158,8 +161,8 @@ def _has_space(batch: int, guess: int, free: int) -> bool:
 
 def visible_devices(model: Model, size: int, n_ctx: int, settings: Settings, devices: Sequence[Device],
                     main_gpu: int | None = None) -> list[Device]:
-    """The GPUs that the model is loaded on: the one that main_gpu names within its backend, else the single best one if
-    Ollama's guess leaves it a fifth of its free memory, else all of one backend (discrete before integrated, then the
+    """The GPUs that the model is loaded on: main_gpu within its backend, else the single best one if Ollama's
+    guess leaves a fifth of its free memory, else all of one backend (discrete before integrated, then the
     most free memory)."""
     groups: dict[tuple[bool, str], list[Device]] = {}
     for device in devices:
@@ -179,7 +182,7 @@ def visible_devices(model: Model, size: int, n_ctx: int, settings: Settings, dev
 
 
 def _extreme(value: object, choose: Callable[[list[int]], int]) -> int:
-    """Of a number that may be given per layer; layers without any do not count."""
+    """The smallest value of a number that may be per layer; zeros do not count."""
     if isinstance(value, tuple):
         return choose([int(item) for item in value if item] or [0])
     return int(value) if isinstance(value, (int, float)) else 0

@@ -1,4 +1,4 @@
-"""What is to be planned: the model of a path, a name or a Modelfile, and what Ollama loads with it."""
+"""The model of a path, a name or a Modelfile, and what Ollama loads with it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from ..sources.ollama.api import Server
     from .modelfile import Modelfile
 
-# The files that FROM DIRECTORY takes before GGUF (parser.go:filesForModel); Ollama converts them.
+# files that FROM DIRECTORY prefers to GGUF (parser.go:filesForModel); Ollama converts them
 _CONVERTED = ("model*.safetensors", "*/model*.safetensors", "consolidated*.safetensors", "pytorch_model*.bin",
               "consolidated*.pth")
 
@@ -34,8 +34,8 @@ _DRAFTED = 4      # draft_num_predict of a model with a DRAFT layer
 
 @dataclass(frozen=True)
 class Target:
-    """`size` is the length of the model's file in bytes, which Ollama's own guess starts from. `hidden` is an upper
-    bound, in bytes, of layers whose files cannot be read here."""
+    """`size` is the length of the model's file in bytes, which Ollama's guess uses. `hidden` is an upper
+    bound in bytes of layers whose files cannot be read here."""
 
     label: str
     model: Model
@@ -45,21 +45,21 @@ class Target:
     adapters: tuple[str, ...] = ()
     draft: str | None = None
     hidden: int = 0
-    hidden_projector: bool = False       # what cannot be read is, or has, a projector
-    remote: bool = False                 # as a server on another machine describes it
+    hidden_projector: bool = False       # the unreadable part is, or has, a projector
+    remote: bool = False                 # described by a server on another machine
     notes: tuple[str, ...] = ()
 
     @property
     def vision(self) -> bool:
-        """It has a projector, in a file of its own or inside the model's."""
+        """Whether it has a projector, in its own file or inside the model's."""
         inside = f"{self.model.architecture}.vision.block_count" in self.model.header.metadata
         return bool(self.projectors or self.hidden_projector) or inside
 
     @property
     def drafting(self) -> tuple[str, int]:
-        """(how Ollama has the model draft, how many tokens at once); ("", 0): it does not.
+        """(the kind of drafting that Ollama uses, tokens at once); ("", 0): none.
 
-        A DRAFT layer drafts four by default, MTP blocks of the model's own only where draft_num_predict is set.
+        A DRAFT layer drafts four by default, the model's own MTP blocks only if draft_num_predict is set.
         """
         given = self.parameters.get("draft_num_predict")
         count = given if isinstance(given, int) else _DRAFTED if self.draft else 0
@@ -76,9 +76,9 @@ def from_file(path: str, label: str = "") -> Target:
 
 
 def from_name(text: str, environ: Mapping[str, str], server: Server) -> Target:
-    """A model of the local store or, where that cannot be read or does not have it, of the server.
+    """A model of the local store or, if that is unreadable or lacks it, of the server.
 
-    Raises ModelError where neither has it, OllamaError where the server would have to be asked and cannot be.
+    Raises ModelError if neither has it, OllamaError if the server is needed but cannot be asked.
     """
     stored = stored_or_shown(text, environ, server)
     if not isinstance(stored, Stored):
@@ -89,9 +89,9 @@ def from_name(text: str, environ: Mapping[str, str], server: Server) -> Target:
 
 def from_modelfile(modelfile: Modelfile, directory: str, model: str | None, environ: Mapping[str, str],
                    server: Server) -> Target:
-    """The target of a Modelfile in `directory`; `model` is the GGUF that FROM means where it cannot be resolved here.
+    """The target of a Modelfile in `directory`; `model` is FROM's GGUF if it cannot be resolved here.
 
-    Its own parameters come over those of the model it is made from.
+    Its own parameters override those of the model in FROM.
     """
     own = modelfile.parameters()
     files, name = [], ""
@@ -108,12 +108,14 @@ def from_modelfile(modelfile: Modelfile, directory: str, model: str | None, envi
     for command in (*modelfile.named("adapter")[-1:], *modelfile.named("draft")[-1:]):
         path = _path(command.args, directory)
         if command.name == "draft" and command.args in [weights.args for weights in modelfile.named("model")]:
-            raise ModelError(f"{modelfile.source}:{command.line}: DRAFT {command.args} is the model itself: Ollama "
+            raise ModelError(f"{modelfile.source}:{command.line}: DRAFT {command.args} is the model itself: "
+                             "Ollama "
                              "refuses that")
         if os.path.isfile(path):
             adapters.append((command.name, path))
         else:
-            notes.append(f"{command.keyword} {command.args}: no such file here, so its memory is not in the plan")
+            notes.append(f"{command.keyword} {command.args}: no such file here, so its memory is not in the "
+                         "plan")
     if model is not None:
         base = from_file(model, name)
         projectors: tuple[str, ...] = ()
@@ -130,7 +132,8 @@ def from_modelfile(modelfile: Modelfile, directory: str, model: str | None, envi
         try:
             base = from_name(name, environ, server)
         except (NotInStore, StoreUnreadable, NoSuchModel) as error:
-            raise ModelError(f"{modelfile.source}: FROM {name}: {error}; --model PATH names its GGUF") from None
+            raise ModelError(f"{modelfile.source}: FROM {name}: {error}; --model PATH names its "
+                             "GGUF") from None
     return replace(
         base, parameters={**base.parameters, **own}, projectors=(*base.projectors, *projectors),
         adapters=(*base.adapters, *(path for kind, path in adapters if kind == "adapter")),
@@ -142,7 +145,7 @@ def _target(label: str, found: Header, **rest: Any) -> Target:
 
 
 def _shown(text: str, answer: Mapping[str, Any], server: Server) -> Target:
-    """From /api/show; what it hides is at most the rest of the size that /api/tags gives."""
+    """From /api/show; the parts that it hides are at most the rest of /api/tags' size."""
     found = header(text, answer)
     whole = 0
     for entry in server.tags():
@@ -154,10 +157,10 @@ def _shown(text: str, answer: Mapping[str, Any], server: Server) -> Target:
     modelfile = str(answer.get("modelfile", ""))
     others = answer.get("projector_info") or "ADAPTER " in modelfile or "DRAFT " in modelfile
     hidden = max(0, whole - found.n_bytes) if others else 0
-    notes = [f"{text} is planned from what the server at {server.url} says of it"]
+    notes = [f"{text} is planned from the description of the server at {server.url}"]
     if hidden:
         notes.append("it has a projector, adapter or draft model that the server does not describe: "
-                     f"{hidden} bytes are set aside for it")
+                     f"{hidden} bytes are reserved for it")
     elif others:
         notes.append("it has a projector, adapter or draft model that the server does not describe: "
                      "its memory is not in the plan")
@@ -184,13 +187,14 @@ def _path(text: str, directory: str) -> str:
 
 
 def _files(path: str, text: str) -> list[str]:
-    """The GGUF files that FROM would import; none where it names a model instead."""
+    """The GGUF files that FROM would import; none if it names a model."""
     if os.path.isfile(path):
         return [path]
     if not os.path.isdir(path):
         return []
     if any(glob.glob(os.path.join(glob.escape(path), pattern)) for pattern in _CONVERTED):
-        raise ModelError(f"FROM {text} holds weights that Ollama converts first: name the GGUF they become with "
+        raise ModelError(f"FROM {text} holds weights that Ollama converts first: give the converted GGUF "
+                         "with "
                          "--model PATH")
     found = sorted(glob.glob(os.path.join(glob.escape(path), "*.gguf"))
                    or [file for file in glob.glob(os.path.join(glob.escape(path), "*.bin")) if is_gguf(file)])
@@ -200,7 +204,7 @@ def _files(path: str, text: str) -> list[str]:
 
 
 def is_gguf(path: str) -> bool:
-    """Whether a file begins as GGUF does, in either byte order; False where it cannot be read."""
+    """Whether a file begins with GGUF's magic, in either byte order; False if it cannot be read."""
     try:
         with open(path, "rb") as stream:
             return stream.read(4) in (b"GGUF", b"FUGG")
@@ -209,7 +213,7 @@ def is_gguf(path: str) -> bool:
 
 
 def _is_path(text: str) -> bool:
-    """Whether FROM can only mean a file: no model's name begins or ends so."""
+    """Whether FROM can only mean a file: no model name begins or ends like that."""
     return text.startswith((".", "/", "~")) or text.partition(" #")[0].rstrip().lower().endswith(".gguf")
 
 

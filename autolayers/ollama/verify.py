@@ -1,4 +1,4 @@
-"""Load what was planned and compare it with what Ollama then says; step down where it runs out of memory."""
+"""Loads a plan and compares it with Ollama's report; retries with fewer layers if memory runs out."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ if TYPE_CHECKING:
     from ..sources.ollama.api import Server
     from .advice import Advice
 
-# Ollama sums llama-server's rounded log lines and leaves out what has no line there.
+# Ollama sums llama-server's rounded log lines and omits what has no line
 _TOLERANCE = 64 * MiB
 
 
 @dataclass(frozen=True)
 class LoadResult:
-    """`parameters` are those of the load that worked, or of the last that did not. Sizes in bytes."""
+    """`parameters` are those of the load that worked, or of the last that failed. Sizes in bytes."""
 
     loaded: bool
     parameters: dict[str, int]
@@ -52,12 +52,12 @@ class LoadResult:
 
 def verify(advice: Advice, name: str, server: Server, log: str | None = None, environ: Mapping[str, str] | None = None,
            say: Callable[[str], None] = lambda line: None) -> LoadResult:
-    """Loads `name` with the advice's parameters. On out of memory num_gpu is lowered by 1, 2, 4, ... layers until one
-    loads, then raised again by halves: what stays loaded is the most that works.
+    """Loads `name` with the advice's parameters. If memory runs out, num_gpu is lowered by 1, 2, 4, ...
+    layers until it loads, then raised again by bisection: the largest that works stays loaded.
 
-    Raises OllamaError for what is no lack of memory.
+    Raises OllamaError for any other failure.
     """
-    # The batch is part of what was planned, so the trial always has it; it is stored only where it is pinned.
+    # the batch is part of the plan, so every trial has it; it is stored only if it is pinned
     options = {**advice.parameters, "num_batch": advice.num_batch}
     if advice.num_gpu is None:
         options["num_gpu"] = -1
@@ -87,7 +87,7 @@ def verify(advice: Advice, name: str, server: Server, log: str | None = None, en
         kept.pop("num_gpu")
     entry = _loaded(server, name)
     size, size_vram = (int(entry.get(key) or 0) for key in ("size", "size_vram"))
-    # /api/ps has one figure for each kind of buffer, of two caches the last
+    # /api/ps has one figure per kind of buffer: of two caches, the last
     on_gpu = max(size_vram, reader.on_gpu() if reader and size_vram else 0)
     result = LoadResult(True, kept, (), max(size, on_gpu), on_gpu, 0 if failures else _predicted(advice), offloaded,
                         tuple(failures), _differences(advice, reader.arguments() if reader else ()))
@@ -95,8 +95,8 @@ def verify(advice: Advice, name: str, server: Server, log: str | None = None, en
 
 
 def _most(wanted: int, loads: Callable[[int], bool], say: Callable[[str], None]) -> int | None:
-    """The most layers that load, which are loaded then; None where not even 0 do. A negative number is Ollama's own
-    choice, which nothing is taken from."""
+    """The most layers that load, and stay loaded; None if not even 0 do. A negative number is Ollama's own
+    choice, which is not lowered."""
     if loads(wanted):
         return wanted
     if wanted <= 0:
@@ -126,21 +126,21 @@ def _most(wanted: int, loads: Callable[[int], bool], say: Callable[[str], None])
 
 
 def _predicted(advice: Advice) -> int:
-    """Bytes on all GPUs: of the plan, or of --fit's own choice where Ollama makes it; 0 where unknown."""
+    """Bytes on all GPUs: of the plan, or of --fit's choice if Ollama makes it; 0 if unknown."""
     if advice.num_gpu is not None:
         return sum(row.model + row.context + row.compute for row in advice.plan.devices)
     own = advice.own_choice
     return sum(usage.total for usage in own.breakdown.devices.values()) if own is not None else 0
 
 
-# llama-server's words by which a server's settings show, and the setting
+# llama-server's flag, and the server setting that it reveals
 _SETTINGS = (("-np", "OLLAMA_NUM_PARALLEL"), ("-c", "num_ctx times OLLAMA_NUM_PARALLEL"), ("-ub", "num_batch"),
              ("-ctk", "OLLAMA_KV_CACHE_TYPE"), ("-fa", "OLLAMA_FLASH_ATTENTION"), ("--spec-type", "draft_num_predict"))
 _DEFAULTS = {"-ctk": "f16", "-fa": "auto"}
 
 
 def _differences(advice: Advice, arguments: Sequence[str]) -> tuple[str, ...]:
-    """What the server started otherwise than planned, by its llama-server's own words."""
+    """Differences between the plan and the llama-server that was started."""
     if not arguments:
         return ()
     started, planned = parse(arguments, command=None), parse(advice.words, command=None)
@@ -149,13 +149,13 @@ def _differences(advice: Advice, arguments: Sequence[str]) -> tuple[str, ...]:
         theirs = started.value(flag) or _DEFAULTS.get(flag, "")
         ours = planned.value(flag) or _DEFAULTS.get(flag, "")
         if theirs != ours:
-            found.append(f"the server started llama-server with {flag} {theirs or '(nothing)'}, planned was "
+            found.append(f"the server started llama-server with {flag} {theirs or '(nothing)'}, the plan has "
                          f"{ours or '(nothing)'}: {setting} differs there")
     return tuple(found)
 
 
 def _loaded(server: Server, name: str) -> Mapping[str, Any]:
-    """The entry of /api/ps: by name, else by digest, else the only one there is (another name of the same weights)."""
+    """The entry of /api/ps: by name, else by digest, else the only one (another name of the same weights)."""
     entries = server.ps()
     wanted = Name.parse(name)
     digests = {str(entry.get("digest")) for entry in server.tags() if _is(entry, wanted)}
@@ -175,17 +175,18 @@ def _lines(result: LoadResult, advice: Advice, name: str, entry: Mapping[str, An
     lines = [f"{name} loaded with " + ", ".join(f"{key} {value}" for key, value in result.parameters.items())]
     if not entry:
         return [*lines, "the server does not list it as loaded: something else unloaded it at once"]
-    # Without a GPU the log counts layers all the same
+    # the log counts layers even without a GPU
     if not result.size_vram:
         lines.append("Ollama reports no GPU memory for it: it runs on the CPU")
     else:
         if result.offloaded:
-            lines.append(f"the server's log: {result.offloaded[0]} of {result.offloaded[1]} layers on the GPU")
+            lines.append(f"the server's log: {result.offloaded[0]} of {result.offloaded[1]} layers on the "
+                         "GPU")
         whole = result.size == result.size_vram
-        lines.append(f"wholly on the GPU: {human(result.size_vram)}" if whole else
+        lines.append(f"fully on the GPU: {human(result.size_vram)}" if whole else
                      f"partly on the GPU: {human(result.size_vram)} of {human(result.size)}")
         if not advice.devices:
-            lines.append("it is on a GPU that was not found here: say which with --gpu SIZE")
+            lines.append("it is on a GPU that was not found here: describe it with --gpu SIZE")
     if result.predicted and result.size_vram:
         difference = result.size_vram - result.predicted
         verdict = f"{human(abs(difference))} {'more' if difference > 0 else 'less'} than planned"
@@ -194,10 +195,10 @@ def _lines(result: LoadResult, advice: Advice, name: str, entry: Mapping[str, An
     lines += result.differences
     context = entry.get("context_length")
     if isinstance(context, int) and context and context != advice.num_ctx:
-        lines.append(f"num_ctx is {context}, planned was {advice.num_ctx}")
+        lines.append(f"num_ctx is {context}, not {advice.num_ctx} as planned")
     wanted = advice.num_gpu is not None and advice.num_gpu >= advice.everything and not result.failures
     if wanted and not result.whole and result.size:
-        lines.append("planned was all layers on the GPU")
+        lines.append("the plan has all layers on the GPU")
     if not advice.plan.fits:
-        lines.append("by the plan it does not fit: it may run out of memory in use")
+        lines.append("the plan does not fit: it may run out of memory in use")
     return lines

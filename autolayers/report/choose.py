@@ -1,4 +1,5 @@
-"""Which file, as text: a row for each, the one to take marked, and a line of advice. Which card: a table for each kind.
+"""Which file, as text: a row for each, the chosen one marked, and a line of advice. Which GPU: a table for
+each kind.
 """
 
 from __future__ import annotations
@@ -17,15 +18,15 @@ if TYPE_CHECKING:
     from ..planner.compare.cards import Runs
     from ..planner.compare.choose import Advice, Choice
 
-_NOTE = "* predicted, not measured; context: the largest that it runs so with, for one conversation"
-# What follows the name of a file that runs so
-_RUNS = {WHOLLY: "is wholly on the GPU", EXPERTS: "has experts in RAM", PARTLY: "is partly in RAM",
-         IN_RAM: "is in RAM alone", NO: "does not fit"}
+_NOTE = "* predicted, not measured; context: the largest at this placement, for one conversation"
+# follows the name of a file
+_RUNS = {WHOLLY: "is fully on the GPU", EXPERTS: "has experts in RAM", PARTLY: "is partly in RAM",
+         IN_RAM: "is in RAM only", NO: "does not fit"}
 
 
 def choices_text(title: str, names: Sequence[str], choices: Sequence[Choice], advice: Advice | None, n_ctx: int,
                  words: Sequence[str], style: Style | None = None) -> str:
-    """The table, smallest file first, and the advice. `words` start the one to take."""
+    """The table, smallest file first, and the advice. `words` start the chosen one."""
     style = style or Style()
     order = sorted(range(len(choices)), key=lambda i: (choices[i].size, i))
     rows, marks = [], {}
@@ -57,8 +58,8 @@ def advice_words(names: Sequence[str], choices: Sequence[Choice], advice: Advice
             f"the smallest, {smallest.size / GiB:.2f} GiB, is too large for this machine; look for a smaller model"
         return f"none fits with {n_ctx} tokens of context; {way}"
     first = choices[advice.take]
-    what = f"the largest that is wholly on the GPU with {min(n_ctx, first.n_ctx_train or n_ctx)} tokens of context" \
-        if advice.best else f"the fastest of those that fit; it {_RUNS[first.verdict]}"
+    what = f"the largest that is fully on the GPU with {min(n_ctx, first.n_ctx_train or n_ctx)} tokens of context" \
+        if advice.best else f"the fastest that fits; it {_RUNS[first.verdict]}"
     text = f"take {names[advice.take]} ({first.size / GiB:.2f} GiB): {what}"
     if first.speed:
         text += f", {tokens(first.speed.generation)} t/s"
@@ -78,22 +79,22 @@ def _price(name: str, choice: Choice, first: Choice) -> str:
     return text
 
 
-# What stands above the table of a kind
-_KINDS = {which_card.ONE: "wholly on one card", which_card.TWO: "wholly on two of a kind",
-          which_card.UNIFIED: "wholly in unified memory, as much of it as the system leaves",
-          which_card.EXPERTS: "on one card with all experts in RAM"}
+# the heading of each kind's table
+_KINDS = {which_card.ONE: "fully on one GPU", which_card.TWO: "fully on two identical GPUs",
+          which_card.UNIFIED: "fully in unified memory, within the system's limit",
+          which_card.EXPERTS: "on one GPU with all experts in RAM"}
 
 
 def cards_text(name: str, size: int, n_ctx: int, least: float, found: Mapping[str, Sequence[Runs]],
                style: Style | None = None) -> str:
-    """The cards that run a model, a table for each kind that has any."""
+    """The GPUs that run a model, a table for each kind that has any."""
     style = style or Style()
     speed = f" at {least:g} tokens per second or more" if least else ""
     title = f"{name} ({size / GiB:.2f} GiB) with {n_ctx} tokens of context{speed}"
     lines = [style(line, "bold") for line in wrap(title, style.width)]
     if not any(found.values()):
-        way = ("no card that is known here, nor two of a kind: a smaller quantisation, less context or cache types "
-               "such as -ctk q8_0 -ctv q8_0 need less")
+        way = ("no known GPU and no pair of identical GPUs: a smaller quantisation, less context or cache "
+               "types such as -ctk q8_0 -ctv q8_0 need less")
         return "\n".join([*lines, "", *wrap(way, style.width)]) + "\n"
     for kind, rows in found.items():
         if not rows:
@@ -108,5 +109,5 @@ def cards_text(name: str, size: int, n_ctx: int, least: float, found: Mapping[st
                                                        [[f"  {row[0]}", *row[1:]] for row in cells], style)]
         if len(rows) > len(cells):
             lines.append(f"  and {len(rows) - len(cells)} with as much memory, in --json")
-    note = "* predicted, not measured; left: GiB on the fullest card, its margin kept"
+    note = "* predicted, not measured; left: GiB on the fullest GPU, after its margin"
     return "\n".join([*lines, "", *wrap(note, style.width)]) + "\n"

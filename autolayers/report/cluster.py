@@ -1,4 +1,4 @@
-"""A cluster's plan as text: the plan, what goes to which box, and what fewer boxes would do."""
+"""A cluster's plan as text: the plan, what goes to which machine, and the effect of fewer machines."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ if TYPE_CHECKING:
 
 def cluster_text(together: Together, head: str, commands: Mapping[str, Sequence[str]], style: Style | None = None,
                  rest: Sequence[str] = ()) -> str:
-    """The whole answer; `commands` are those of each box's servers."""
+    """The whole answer; `commands` are those of each machine's servers."""
     style = style or Style()
     best = together.best
     lines = [*wrap(style(_decision(together, head), "bold"), style.width), ""]
     rows = [_row(use, head, "> " if use is best else "  ") for use in (best, *together.others)]
-    head_row = ("  boxes", "on the GPUs", "context", "prompt t/s*", "t/s*", "request*", "load*")
+    head_row = ("  machines", "on the GPUs", "context", "prompt t/s*", "t/s*", "request*", "load*")
     lines += [*stacked(head_row, rows, style, (0, 1), first=2), ""]
     lines += [*wrap("* predicted, not measured; load: the weights over the network, the first time", style.width), ""]
     lines += plan_text(best.plan, style, rest).rstrip("\n").split("\n")
@@ -30,23 +30,23 @@ def cluster_text(together: Together, head: str, commands: Mapping[str, Sequence[
 
 
 def _decision(together: Together, head: str) -> str:
-    """Which boxes, and what fewer or more of them would do."""
+    """The chosen machines, and the effect of fewer or more of them."""
     best = together.best
     if not best.plan.fits:
-        return "it fits on no set of these boxes; what follows is the plan that is nearest to it"
+        return "it fits on no set of these machines; this is the plan that comes closest"
     text = f"{_names(best, head)}: {_seconds(best)} a request"
     count = len(best.boxes)
     others = [use for use in together.others if use.plan.fits]
     fewer = [use for use in others if len(use.boxes) < count]
     more = [use for use in others if len(use.boxes) > count]
     if fewer:
-        text += f"; with fewer boxes {_seconds(fewer[0])} ({_names(fewer[0], head)})"
+        text += f"; with fewer machines {_seconds(fewer[0])} ({_names(fewer[0], head)})"
     elif count:
-        text += "; with fewer boxes it does not fit"
+        text += "; with fewer machines it does not fit"
     if more:
         idle = not any(more[0].sent[box.name] for box in more[0].boxes if box not in best.boxes)
-        text += f"; more boxes would get nothing to do ({_names(more[0], head)})" if idle else \
-            f"; with more boxes {_seconds(more[0])} ({_names(more[0], head)}): the network costs what they bring"
+        text += f"; more machines would have nothing to do ({_names(more[0], head)})" if idle else \
+            f"; with more machines {_seconds(more[0])} ({_names(more[0], head)}): the network costs more than they gain"
     return text
 
 

@@ -1,4 +1,4 @@
-"""A model's layers as text: equal neighbours in one line."""
+"""A model's layers as text: equal neighbours share a line."""
 
 from __future__ import annotations
 

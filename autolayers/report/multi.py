@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from ..flags.params import Params
+from ..flags.write import to_words
 from ..quoting import printable, shell
 from ..units import in_mib
 from .table import Style, blocks, wrap
@@ -16,11 +18,11 @@ if TYPE_CHECKING:
     from ..planner.several.multi import Together
 
 
-SLOWER = 1.02        # a request that takes this many times what it takes alone is shown with both
+SLOWER = 1.02        # a request that is slower than alone by this factor is shown with both times
 
 
 def together_text(together: Together, style: Style | None = None, rest: Sequence[str] = ()) -> str:
-    """Each model with its flags, and what each takes of every device; laid out for the terminal's width."""
+    """Each model with its flags, and its memory on every device; laid out for the terminal's width."""
     style = style or Style()
     lines: list[str] = []
     for i, (name, plan) in enumerate(_named(together)):
@@ -39,25 +41,25 @@ def together_text(together: Together, style: Style | None = None, rest: Sequence
     lines += [style("fits" if alone else "all fit together", "green") if together.fits else
               style("does not fit" if alone else "they do not fit together", "red")]
     if not together.fits and not alone:
-        lines += wrap("--swap plans them in turns, as groups that do", style.width)
+        lines += wrap("--swap plans them in turns, in groups that fit", style.width)
     return "\n".join(lines) + "\n"
 
 
 def groups_text(groups: Groups, style: Style | None = None, rest: Sequence[str] = ()) -> str:
-    """Each group of models that fit at the same time, as together_text has it."""
+    """Each group of models that fit together, as in together_text."""
     style = style or Style()
     count = len(groups.groups)
     parts = []
     for number, group in enumerate(groups.groups, 1):
         size = len(group.plans)
-        head = f"group {number} of {count}: {size} models at the same time" if size > 1 else \
+        head = f"group {number} of {count}: {size} models together" if size > 1 else \
             f"group {number} of {count}: one model"
         parts.append(style(head, "bold") + "\n\n" + together_text(group, style, rest))
     return "\n".join(parts)
 
 
 def of_models(plans: Sequence[Plan], lines: Sequence[Sequence[str]]) -> list[str]:
-    """What there is to say of each plan, each line once; with the model's path where not all plans say it."""
+    """The plans' warnings, each line once; with the model's path if not all plans have it."""
     common = [line for line in lines[0] if all(line in own for own in lines)]
     named = [line if printable(plan.model.path) in line else f"{printable(plan.model.path)}: {line}"
              for plan, own in zip(plans, lines, strict=True) for line in own if line not in common]
@@ -65,16 +67,16 @@ def of_models(plans: Sequence[Plan], lines: Sequence[Sequence[str]]) -> list[str
 
 
 def _speed_words(together: Together, i: int) -> str:
-    """Tokens per second and the seconds of a request, with those it would take alone where these are fewer."""
+    """Tokens per second and the seconds of a request, and the seconds alone if these are fewer."""
     speed = together.plans[i].speed
     seconds = speed.request
-    text = f"{tokens(speed.generation)} tokens/s, {seconds:.1f} s a request"
+    text = f"{tokens(speed.generation)} tokens/s, {seconds:.1f} s per request"
     slower = bool(together.alone) and seconds > together.alone[i] * SLOWER
     return text + (f" (alone {together.alone[i]:.1f} s)" if slower else "")
 
 
 def _sharing(together: Together) -> Iterator[str]:
-    """Who shares a device, and what each costs the others."""
+    """The models that share a device, and what each costs the others."""
     names = [name for name, _ in _named(together)]
     for device, users in together.users().items():
         if len(users) > 1:
@@ -88,11 +90,11 @@ def _sharing(together: Together) -> Iterator[str]:
     weighted = any(weight != 1 for weight in together.weights)
     times = ", ".join(f"{weight:g} of {name}" for name, weight in zip(names, together.weights, strict=True))
     asked = f"requests, {times}" if weighted else "a request of each"
-    yield f"{asked}: {together.seconds:.1f} s, the least {'possible' if together.proven else 'found'} by prediction"
+    yield f"{asked}: {together.seconds:.1f} s, the {'optimum' if together.proven else 'best found'} by prediction"
 
 
 def _bill(together: Together, style: Style) -> list[str]:
-    """What each model takes with its margins, and what is left, MiB."""
+    """Each model's memory with its margins, and the rest, MiB."""
     machine, left, ram_left = together.machine, together.left(), together.ram_left()
     names = [device.name for device in machine.devices]
     rows = [["free", *(in_mib(machine.limits[name]) for name in names), _known(machine.ram)]]
@@ -112,21 +114,18 @@ def _known(size: int | None) -> str:
 
 
 def _cut(name: str, space: int) -> str:
-    """A file's name in so many columns: what differs between two of them stands at their ends as often as not."""
+    """A file's name in `space` columns, shortened in the middle: names often differ at their ends."""
     half = (space - 2) // 2
     return name if len(name) <= space else f"{name[:space - 2 - half]}..{name[-half:]}"
 
 
 def model_words(plan: Plan) -> list[str]:
-    """The words that name a plan's model: -m FILE, or what llama-server has for one that is elsewhere."""
-    from ..flags.params import Params
-    from ..flags.write import to_words
-
+    """llama-server's flags for a plan's model: -m FILE, or its flags for a remote one."""
     return to_words(Params(model=plan.model.path))
 
 
 def _named(together: Together) -> Iterator[tuple[str, Plan]]:
-    """Plans under names that differ: the file's, with a number where two are the same."""
+    """Plans under distinct names: the file's, numbered if two are the same."""
     seen: dict[str, int] = {}
     for plan in together.plans:
         name = plan.model.path.replace("\\", "/").rsplit("/", 1)[-1].removesuffix(".gguf")

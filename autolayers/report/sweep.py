@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from ..planner.compare.sweep import Case, Point
     from ..planner.plan import Plan
 
-# Columns of the table: what it is called and how wide it is; the rows are printed before all of them are known
+# columns of the table: name and width, fixed because rows are printed before all of them are known
 _COLUMNS = (("context", 7), ("cache", 6), ("fits", 4), ("layers", 7), ("GPU GiB", 7), ("margin", 6), ("RAM GiB", 7),
             ("t/s*", 6), ("full*", 6))
 _LEFT = ("cache",)
@@ -26,15 +26,15 @@ FIELDS = ("model", "machine", "context", "cache_type", "fits", "n_gpu_layers", "
 
 
 def title(point: Point, style: Style) -> str:
-    """The model and the machine that the next rows are about."""
+    """The model and the machine of the next rows."""
     name = point.model.path.replace("\\", "/").rsplit("/", 1)[-1]
     return f"{style(name, 'bold')} on {printable(point.machine)}"
 
 
 class SweepTable:
-    """A line per case, and its flags behind it or, where they are too long, below it."""
+    """A line per case, with its flags after it or, if they are too long, below it."""
 
-    notes = "* tokens per second, predicted, not measured: with an empty context, and with a full one"
+    notes = "* tokens per second, predicted, not measured: with an empty and with a full context"
 
     def __init__(self, style: Style) -> None:
         self.style = style
@@ -66,7 +66,7 @@ class SweepTable:
 
 
 class SweepBars:
-    """Device memory as bars on one scale for all machines, with RAM and speed in numbers."""
+    """Device memory as bars on one scale for all machines, with RAM and speed as numbers."""
 
     notes = "# weights, = KV cache, - compute, | free memory; GPU + RAM GiB; tokens per second are predicted"
 
@@ -102,7 +102,7 @@ class SweepBars:
 
 
 def fields(point: Point) -> list[object]:
-    """A row of CSV, as FIELDS names it; sizes in bytes."""
+    """A CSV row with the columns FIELDS; sizes in bytes."""
     start: list[object] = [point.model.path, point.machine, point.n_ctx, point.cache_type]
     plan = point.plan
     if plan is None:

@@ -15,18 +15,18 @@ if TYPE_CHECKING:
 _CODES = {name: code for code, name in COLOURS.items()}
 
 
-WIDTH = 80           # columns, where there is no terminal that says
+WIDTH = 80           # columns, if no terminal says
 NARROWEST = 40
 
 
 class Style:
-    """Colour where the reader's terminal shows it (NO_COLOR and TERM=dumb win over FORCE_COLOR, that over isatty), and
-    its width in columns: COLUMNS wins over what the terminal says."""
+    """Colour if the terminal shows it (NO_COLOR and TERM=dumb override FORCE_COLOR, which overrides isatty),
+    and its width in columns: COLUMNS overrides the terminal."""
 
     def __init__(self, on: bool = False, width: int | None = WIDTH) -> None:
         self.on = on
         self.width = width or WIDTH
-        self.bounded = width is not None        # something says how wide the reader's lines are
+        self.bounded = width is not None        # the width is known
 
     @classmethod
     def of(cls, stream: TextIO, environ: Mapping[str, str]) -> Style:
@@ -51,8 +51,8 @@ def _width(stream: TextIO, environ: Mapping[str, str]) -> int | None:
 
 
 def wrap(text: str, width: int, first: str = "", then: str = "") -> list[str]:
-    """The text in lines of at most `width` columns, broken at blanks alone; `first` stands before the first line,
-    `then` before the others. A word longer than a line has a line of its own."""
+    """The text in lines of at most `width` columns, broken only at spaces; `first` starts the first line,
+    `then` the others. A word longer than a line gets its own line."""
     lines, line = [], first
     for word in printable(text).split(" "):
         empty = line in (first, then)
@@ -65,8 +65,8 @@ def wrap(text: str, width: int, first: str = "", then: str = "") -> list[str]:
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]], style: Style | None = None,
           left: Sequence[int] = (0,), marks: Mapping[int, str] | None = None) -> list[str]:
-    """Lines of a table: the columns of `left` flush left, the others right. Negative numbers are marked red, and rows
-    as `marks` says."""
+    """Lines of a table: the columns in `left` flush left, the others right. Negative numbers are red, and
+    rows have the style in `marks`."""
     style = style or Style()
     head, rows = [printable(cell) for cell in head], [[printable(cell) for cell in row] for row in rows]
     widths = [max(len(row[i]) for row in (head, *rows)) for i in range(len(head))]
@@ -88,8 +88,8 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]], style: Style | Non
 
 def stacked(head: Sequence[str], rows: Sequence[Sequence[str]], style: Style, left: Sequence[int] = (0,),
             marks: Mapping[int, str] | None = None, first: int = 1) -> list[str]:
-    """Lines of a table; where it is wider than the terminal, the `first` columns of each row stand above its others.
-    On a pipe each row is one line."""
+    """Lines of a table. If it is wider than the terminal, the `first` columns of each row are above the
+    others. On a pipe each row is one line."""
     widths = [max(len(printable(row[i])) for row in (head, *rows)) for i in range(len(head))]
     if not style.bounded or sum(widths) + 2 * (len(widths) - 1) <= style.width:
         return table(head, rows, style, left, marks)
@@ -104,8 +104,8 @@ def stacked(head: Sequence[str], rows: Sequence[Sequence[str]], style: Style, le
 
 
 def blocks(head: Sequence[str], rows: Sequence[Sequence[str]], style: Style) -> list[str]:
-    """Lines of a table that is as wide as the terminal at most: columns that are too many stand in further tables
-    below, each behind the first column."""
+    """Lines of a table that is at most as wide as the terminal: further columns go to tables below, each
+    after the first column."""
     widths = [max(len(printable(row[i])) for row in (head, *rows)) for i in range(len(head))]
     parts: list[list[int]] = []
     for i in range(1, len(head)):

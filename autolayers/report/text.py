@@ -1,4 +1,4 @@
-"""A plan for people: what it takes, what else could be asked for, and the flags; laid out for the terminal's width."""
+"""A plan for people: its memory, alternatives and flags; laid out for the terminal's width."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ if TYPE_CHECKING:
     from ..planner.plan import DeviceRow, Plan
     from ..work.speed import Speed
 
-ALIKE = 3             # cards of one kind and as much free memory that share a row
-NEARLY_FULL = 0.02    # of a device's memory that is left
+ALIKE = 3             # identical GPUs with the same free memory that share a row
+NEARLY_FULL = 0.02    # of a device's memory
 
 
 def plan_text(plan: Plan, style: Style | None = None, rest: Sequence[str] = (), verbose: bool = False) -> str:
-    """The whole answer as text; `rest` are the user's words that do not touch memory, kept behind the flags. `verbose`
-    adds what the margins and the rest of the bill are made of, and every device's own row."""
+    """The whole answer as text; `rest` are the user's words that do not affect memory, after the flags.
+    `verbose` adds the parts of the margins and of the rest, and a row for every device."""
     style = style or Style()
     model = plan.model
     lines = [
@@ -54,7 +54,7 @@ def plan_text(plan: Plan, style: Style | None = None, rest: Sequence[str] = (), 
 
 
 def context_words(plan: Plan) -> str:
-    """The context, who shares it, and the cache's types where they are not f16."""
+    """The context, its slots, and the cache types if they are not f16."""
     use = plan.breakdown
     text = f"context {use.n_ctx}"
     if use.n_seq_max > 1:
@@ -65,26 +65,27 @@ def context_words(plan: Plan) -> str:
 
 
 def speed_words(speed: Speed) -> list[str]:
-    """The prediction for the workload, and how sure it is."""
+    """The prediction for the workload, and its uncertainty."""
     work = speed.workload
-    asked = f"{work.prompt} tokens of prompt, {work.generate} of answer"
-    asked += f" behind {work.depth}" if work.depth else ""
+    asked = f"{work.prompt} prompt tokens, {work.generate} generated"
+    asked += f" after {work.depth}" if work.depth else ""
     asked += f", {work.requests} requests at once" if work.requests > 1 else ""
     name = f"{work.name}: " if work.name else ""
     return [
-        f"predicted, not measured: {tokens(speed.generation)} tokens/s (within x{speed.generation_spread:.2f}), "
+        f"predicted, not measured: {tokens(speed.generation)} tokens/s (within "
+        f"x{speed.generation_spread:.2f}), "
         f"{tokens(speed.generation_full)} with a full context; "
         f"prompts {tokens(speed.prompt)} (within x{speed.prompt_spread:.2f})",
         f"for {name}{asked}: {speed.request:.1f} s" + assumed_words(speed)]
 
 
 def assumed_words(speed: Speed) -> str:
-    """The defaults that the prediction rests on, in one phrase; "" where there are none."""
+    """The defaults that the prediction assumes, in one phrase; "" if there are none."""
     rates: dict[str, list[str]] = {}
     for name, rate in speed.assumed:
         said = f"{rate * 8 / 1e9:g} Gbit/s" if name == "network" else f"{rate / 1e9:.0f} GB/s"
         rates.setdefault(said, []).append(name)
-    return "".join(f"; {listed(names)} taken as {rate}, a default" for rate, names in rates.items())
+    return "".join(f"; {listed(names)} assumed to be {rate}" for rate, names in rates.items())
 
 
 def listed(names: Sequence[str]) -> str:
@@ -94,20 +95,21 @@ def listed(names: Sequence[str]) -> str:
 
 
 def tokens(rate: float) -> str:
-    """Tokens per second in three figures."""
+    """Tokens per second with three digits."""
     return f"{rate:.0f}" if rate >= 100 else f"{rate:.1f}" if rate >= 10 else f"{rate:.2f}"
 
 
 def fits_words(plan: Plan) -> str:
-    """The verdict on a plan that fits; where the system memory is not known, how much of it is needed."""
+    """The verdict on a plan that fits; if the size of RAM is unknown, how much is needed."""
     if plan.host.free is not None:
         return "fits"
-    growing = f", and {human(plan.host.growing)} for what grows while it serves" if plan.host.growing else ""
-    return f"fits where {human(plan.host.needed)} of RAM are available{growing} (--ram SIZE checks and bounds it)"
+    growing = f", plus up to {human(plan.host.growing)} for the prompt cache and checkpoints" \
+        if plan.host.growing else ""
+    return f"needs {human(plan.host.needed)} of RAM{growing} (pass --ram to check)"
 
 
 def shortage(plan: Plan) -> str:
-    """What is missing where, in words."""
+    """The missing memory per device, as text."""
     parts = [f"{human(-d.remaining)} missing on {d.name}" for d in plan.devices if d.used and d.remaining < 0]
     if plan.host.remaining is not None and plan.host.remaining < 0:
         parts.append(f"{human(-plan.host.remaining)} missing in RAM")
@@ -115,7 +117,7 @@ def shortage(plan: Plan) -> str:
 
 
 def remedy_words(remedy: Remedy) -> str:
-    """One thing that would make a launch fit."""
+    """One fix for a launch that does not fit."""
     if remedy.flags:
         return shell(remedy.flags)
     if remedy.file:
@@ -128,7 +130,7 @@ def remedy_words(remedy: Remedy) -> str:
 # --- the decision
 
 def _decision(plan: Plan, style: Style) -> list[str]:
-    """What else could be asked for and what it buys, and what --fit would do."""
+    """The alternatives and their gains, and --fit's own answer."""
     lines: list[str] = []
     if plan.alternatives:
         lines += ["", "instead, with"]
@@ -146,7 +148,7 @@ def _decision(plan: Plan, style: Style) -> list[str]:
 
 
 def bought(plan: Plan, other: Alternative) -> str:
-    """What an alternative changes, its gain first."""
+    """An alternative's changes, its gain first."""
     here, speed = plan.speed, other.speed
     gains: list[str] = []
     losses: list[str] = []
@@ -162,10 +164,10 @@ def bought(plan: Plan, other: Alternative) -> str:
     return ", ".join([*gains, *losses, *where])
 
 
-# --- the bill
+# --- the breakdown
 
 def _memory(plan: Plan, style: Style, verbose: bool) -> list[str]:
-    """The table, with as many decimals and as much of the cards' names as there is space for."""
+    """The table, with as many decimals and as much of the GPUs' names as fit."""
     groups = _groups(plan.devices, verbose)
     rows = [(_name(group), min(group, key=lambda device: device.remaining)) for group in groups]
     extra = any(row.extra for _, row in rows)
@@ -187,17 +189,18 @@ def _memory(plan: Plan, style: Style, verbose: bool) -> list[str]:
     lines = table(heads, [[name, *row] for name, row in zip([*names, "Host"], cells, strict=True)], style, marks=marks)
     for group in groups:
         if len(group) > 1:
-            lines += wrap(f"{_range(group)}: {len(group)} cards alike, of which the fullest is shown (-v shows each)",
+            lines += wrap(f"{_range(group)}: {len(group)} identical GPUs, the fullest is shown (-v shows "
+                          "each)",
                           style.width)
     if host.free is not None and host.shared + host.growing:
         parts = [f"{human(host.shared)} are the GPU's"] if host.shared else []
-        parts += [f"{human(host.growing)} are kept for what grows while it serves"] if host.growing else []
+        parts += [f"{human(host.growing)} are reserved for the prompt cache and checkpoints"] if host.growing else []
         lines += wrap(f"of Host {listed(parts)}", style.width)
     return lines
 
 
 def _groups(devices: Sequence[DeviceRow], verbose: bool) -> list[list[DeviceRow]]:
-    """Neighbours that share a row: cards of one kind with as much free memory, or with equal rows."""
+    """Neighbours that share a row: identical GPUs with the same free memory, or with equal rows."""
     groups: list[list[DeviceRow]] = []
     for device in devices:
         last = groups[-1][-1] if groups else None
@@ -220,7 +223,7 @@ def _range(group: Sequence[DeviceRow]) -> str:
 
 
 def _cut(name: str, space: int) -> str:
-    """As many of a name's words as fit, the first always."""
+    """As many of a name's words as fit, at least the first."""
     words = printable(name).split(" ")
     while len(words) > 1 and len(" ".join(words)) > space:
         words.pop()
@@ -228,7 +231,7 @@ def _cut(name: str, space: int) -> str:
 
 
 def _parts(plan: Plan) -> list[str]:
-    """What margins and the rest of the bill are made of."""
+    """The parts of the margins and of the rest of the breakdown."""
     lines = []
     for group in _groups(plan.devices, False):
         row = group[0]
@@ -236,7 +239,7 @@ def _parts(plan: Plan) -> list[str]:
             parts = [f"{part} {human(size)}" for part, size in row.margin_parts if size]
             lines.append(f"margin on {_range(group)}: {', '.join(parts)}")
     extras = plan.breakdown.extras
-    for later, words in ((False, "in addition to the model on {}"), (True, "growing while it serves, on {}")):
+    for later, words in ((False, "in addition to the model on {}"), (True, "growing during use, on {}")):
         for name in dict.fromkeys(e.device for e in extras if e.upper_limit == later):
             parts = [f"{e.name} {human(e.size)}{'' if e.exact else ' at most'}"
                      for e in extras if (e.upper_limit, e.device) == (later, name)]

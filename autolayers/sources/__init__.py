@@ -1,15 +1,15 @@
-"""What a user types for a model, and where its header comes from.
+"""Names of models, and where their headers come from.
 
-    open_source("model.gguf")                                the path, as it is
-    open_source("https://example.org/m-00001-of-00003.gguf") its parts, read over HTTP as far as their headers go
-    open_source("hf:USER/REPO:Q4_K_M")                       the file that `llama-server -hf USER/REPO:Q4_K_M` takes
+    open_source("model.gguf")                                the path, unchanged
+    open_source("https://example.org/m-00001-of-00003.gguf") its shards' headers, read over HTTP
+    open_source("hf:USER/REPO:Q4_K_M")                       the file that `llama-server -hf USER/REPO:Q4_K_M` loads
     open_source("hf:USER/REPO/dir/FILE.gguf@REVISION")       this file
-    open_source("ollama:llama3.1:8b")                        a model of Ollama's store, or as its server describes it
+    open_source("ollama:llama3.1:8b")                        a model of Ollama's store or server
 
     read_model(open_source(name))                            takes any of them
 
-A model of the Hub that llama-server or the Hub's own client has downloaded before is read from there, without the
-network. Nothing is kept on disk: what is not here is fetched each time.
+A model of the Hub that llama-server or the Hub's own client has downloaded is read from their cache, without
+the network. Nothing is written to disk: other models are fetched each time.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from os import environ as _environ
 from os import path as _path
 
 from ..errors import AutolayersError, ModelError
+from ..gguf import Header
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -33,17 +34,18 @@ _ELSEWHERE = ("http://", "https://", "hf:", "docker:", "ollama:")
 
 
 def needs_download(name: str) -> bool:
-    """Whether it names a model that is not a file of this machine, so that no launch can be given it as a path."""
+    """Whether the model is not a file of this machine, so that it cannot be given to a launch as a path."""
     return not _path.exists(name) and (name.lower().startswith(_ELSEWHERE) or "://" in name)
 
 
 def open_source(name: str, environ: Mapping[str, str] | None = None) -> str | Header | list[Remote]:
-    """What autolayers.gguf.read_header takes for this name; a file of that very name comes first.
+    """The argument of autolayers.gguf.read_header for this name. A file of exactly that name takes
+    precedence.
 
     `environ` (None: the process's) may have HF_ENDPOINT, HF_TOKEN, the variables of its caches (hf_cache.directories),
     LLAMA_ARG_OFFLINE, HF_HUB_OFFLINE, OLLAMA_HOST and OLLAMA_MODELS.
 
-    Raises ModelError: one line that names the model, what is wrong, and the way out.
+    Raises ModelError: one line with the model, the problem, and its fix.
     """
     environ = _environ if environ is None else environ
     if not needs_download(name):
@@ -59,17 +61,18 @@ def open_source(name: str, environ: Mapping[str, str] | None = None) -> str | He
         try:
             hub = Hub(environ)
             if repository := hub.repository_of(name):
-                raise ModelError(f"{name}: the page of a repository; its models are hf:{repository}")
+                raise ModelError(f"{name}: a repository's page; for its models write hf:{repository}")
             return open_url(hub.file_url(name), hub.token_for)
         except NetError as error:
             raise ModelError(str(error)) from None
     if kind == "ollama":
         return _ollama(name.partition(":")[2].removeprefix("//"), environ)
-    raise ModelError(f"{name}: cannot be read from here; give a path, http(s)://..., hf:USER/REPO or ollama:NAME")
+    raise ModelError(f"{name}: cannot be read from here; give a path, http(s)://..., hf:USER/REPO or "
+                     "ollama:NAME")
 
 
 def network_environ(environ: Mapping[str, str], arguments: Arguments) -> Mapping[str, str]:
-    """The environment with what -hft and --offline say."""
+    """The environment with the values of -hft and --offline."""
     token, offline = arguments.value("-hft"), arguments.value("--offline")
     return {**environ, **({"HF_TOKEN": token} if token else {}),
             **({"LLAMA_ARG_OFFLINE": "1"} if offline is not None else {})}
@@ -94,7 +97,6 @@ def _hub(name: str, environ: Mapping[str, str]) -> Header:
         if is_offline(environ):
             raise ModelError(f"{name}: not in the caches of this machine, and the network is off (--offline)"
                              f"{hf_cache.what_there_is(cached)}")
-        from ..gguf import Header
         from .huggingface import Hub
 
         header = Hub(environ).header(name)

@@ -34,16 +34,16 @@ _MANIFEST_SIZE = 1 << 20
 
 @dataclass(frozen=True)
 class Cached:
-    """What the caches have of a repository. `files`: its path of each file -> where it is here; `unfinished`: files
-    whose download has not ended."""
+    """The cached part of a repository. `files`: path in the repository -> path here; `unfinished`: files that
+    are not fully downloaded."""
 
     repository: str
     files: dict[str, str] = field(default_factory=dict)
     unfinished: tuple[str, ...] = ()
-    elsewhere: str = ""         # the directory where llama-server looks instead, empty if it finds these
+    elsewhere: str = ""         # the directory where llama-server looks instead, "" if it finds these
 
     def model(self, wanted: str, quant: str) -> tuple[str, list[str]]:
-        """(the path of the model that is meant, warnings); ("", []) where it is not here or not whole."""
+        """(the model's path, warnings); ("", []) if it is not here or incomplete."""
         if wanted:
             return (wanted if wanted in self.files and self.whole(wanted) else ""), []
         try:
@@ -53,20 +53,21 @@ class Cached:
         return (path, notes) if self.whole(path) else ("", [])
 
     def whole(self, path: str) -> bool:
-        """Whether all parts of a model are here."""
+        """Whether all shards of a model are here."""
         return all(part in self.files for part in parts_of(path, has_parts(path)))
 
 
 def look_up(name: str, environ: Mapping[str, str], platform: str = sys.platform) -> tuple[Cached, str, list[str]]:
-    """What the caches have of the repository of an hf: name, the path of its model in it ("": not here) and warnings.
-    The first cache that has the model counts. Raises ModelError for a name that is none."""
+    """What the caches have of the repository of an hf: name, the path of its model in it ("": not here) and
+    warnings. The first cache with the model is used. Raises ModelError for an invalid name."""
     repository, revision, wanted, quant = parse_name(name)
     nothing = Cached(repository)
     for found in _caches(repository, revision, environ, platform):
         path, notes = found.model(wanted, quant)
         if path:
             if found.elsewhere:
-                notes = [*notes, f"{found.files[path]} was read; llama-server looks in {found.elsewhere} alone and "
+                notes = [*notes, f"{found.files[path]} was read; llama-server looks only in "
+                                 f"{found.elsewhere} and "
                                  "would download the model again"]
             return found, path, notes
         nothing = Cached(repository, {**found.files, **nothing.files}, (*nothing.unfinished, *found.unfinished))
@@ -74,8 +75,8 @@ def look_up(name: str, environ: Mapping[str, str], platform: str = sys.platform)
 
 
 def header(name: str, environ: Mapping[str, str]) -> tuple[Header | None, Cached]:
-    """The Header of the model of an hf: name, under the name that it has on the Hub; None where the caches do not have
-    it whole. Raises ModelError for a file that cannot be read."""
+    """The Header of an hf: name's model, under its name on the Hub; None if no cache has all of it. Raises
+    ModelError for an unreadable file."""
     found, path, notes = look_up(name, environ)
     if not path:
         return None, found
@@ -84,31 +85,32 @@ def header(name: str, environ: Mapping[str, str]) -> tuple[Header | None, Cached
     files = tuple(FileInfo(f"hf:{found.repository}/{part}{at}", file.size, file.promised, file.data_offset)
                   for part, file in zip(parts_of(path, len(read.files)), read.files, strict=True))
     if mmproj := projector(found, path):
-        notes = [*notes, f"`llama-server -hf` loads {os.path.basename(mmproj)} of {found.repository} too, which is not "
+        notes = [*notes, f"`llama-server -hf` loads {os.path.basename(mmproj)} of {found.repository} too, "
+                         "which is not "
                          f"in this plan: give it with --mmproj {shell([mmproj])}, or launch with --no-mmproj"]
     return Header(read.version, read.alignment, read.metadata, read.tensors, files, (*read.notes, *notes)), found
 
 
 def projector(found: Cached, model: str) -> str:
-    """The projector that `llama-server -hf` loads with a model, as a path of this machine; "" for none."""
+    """The projector that `llama-server -hf` loads with a model, as a path of this machine; "" if none."""
     path = projector_of([*found.files], model)
     return found.files[path] if path and path != model else ""
 
 
 def what_there_is(found: Cached) -> str:
-    """"; there is: hf:USER/REPO:Q8_0" of the models that are here and whole, "" where none is."""
+    """"; there is: hf:USER/REPO:Q8_0" of the complete models that are here, "" if there are none."""
     models = [path for path in models_of([*found.files]) if found.whole(path)]
     return f"; {choices(found.repository, models)}" if models else ""
 
 
 def what_is_unfinished(found: Cached) -> str:
-    """What a download of the repository broke off at, and the way to go on; "" where nothing is unfinished."""
+    """The unfinished download of the repository, and how to resume it; "" if there is none."""
     return f"only partly downloaded: {found.unfinished[0]} is not finished; `llama-server -hf {found.repository}` " \
         "resumes it" if found.unfinished else ""
 
 
 def directories(environ: Mapping[str, str], platform: str = sys.platform) -> list[str]:
-    """Where the Hub's layout may be; llama-server takes the first of them alone."""
+    """Directories with the Hub's layout; llama-server uses only the first."""
     home = "USERPROFILE" if platform == "win32" else "HOME"
     places = (("LLAMA_CACHE", ""), ("HF_HUB_CACHE", ""), ("HUGGINGFACE_HUB_CACHE", ""), ("HF_HOME", "hub"),
               ("XDG_CACHE_HOME", "huggingface/hub"), (home, ".cache/huggingface/hub"))
@@ -117,7 +119,7 @@ def directories(environ: Mapping[str, str], platform: str = sys.platform) -> lis
 
 
 def old_directory(environ: Mapping[str, str], platform: str = sys.platform) -> str:
-    """llama.cpp's own cache (fs_get_cache_directory); "" where nothing says where it is."""
+    """llama.cpp's own cache (fs_get_cache_directory); "" if unknown."""
     if environ.get("LLAMA_CACHE"):
         return environ["LLAMA_CACHE"]
     home = environ.get("HOME", "")
@@ -139,7 +141,7 @@ def _caches(repository: str, revision: str, environ: Mapping[str, str], platform
 
 
 def _hub_layout(place: str, repository: str, revision: str) -> Cached | None:
-    """get_cached_files; None where the repository has never been asked for."""
+    """get_cached_files; None if the repository was never requested."""
     if not os.path.isdir(place):
         return None
     commit = revision if _COMMIT.fullmatch(revision) else _commit(os.path.join(place, "refs"), revision)
@@ -148,14 +150,14 @@ def _hub_layout(place: str, repository: str, revision: str) -> Cached | None:
     for here, _, names in os.walk(root) if root else ():
         for name in sorted(names):
             path = os.path.join(here, name)
-            if os.path.isfile(path):                # a link whose blob is gone is none
+            if os.path.isfile(path):                # a link whose blob is gone does not count
                 files[os.path.relpath(path, root).replace(os.sep, "/")] = path
     files = {path: files[path] for path in sorted(files)}
     return Cached(repository, files, tuple(_unfinished(os.path.join(place, "blobs"))))
 
 
 def _commit(refs: str, revision: str) -> str:
-    """get_cached_ref: of main, else of the first other branch; a revision that was given is that alone."""
+    """get_cached_ref: of main, else of the first other branch; or only of a given revision."""
     def read(name: str) -> str:
         try:
             with open(os.path.join(refs, *name.split("/")), encoding="utf-8", errors="replace") as file:
@@ -170,7 +172,7 @@ def _commit(refs: str, revision: str) -> str:
 
 
 def _old_layout(place: str, repository: str) -> Cached:
-    """The files that manifests of this repository name."""
+    """The files in this repository's manifests."""
     user, _, name = repository.partition("/")
     start, prefix = f"manifest={user}={name}=", f"{user}_{name}_"
     present = _entries(place)
@@ -205,7 +207,7 @@ def _unfinished(place: str) -> Iterator[str]:
 
 
 def _entries(place: str) -> list[str]:
-    """What a directory has; nothing where there is none, or none that can be read."""
+    """A directory's entries; none if it is missing or unreadable."""
     try:
         return sorted(os.listdir(place))
     except OSError:

@@ -1,8 +1,9 @@
 """A model's header over HTTP: Range requests (RFC 9110, section 14), or one stream where a server ignores them.
 
     part = Remote("https://example.org/model.gguf")
-    part.size                 # of the whole file, from Content-Range or Content-Length; None if the server does not say
-    part.read(1 << 18)        # up to so many bytes, from where the last read ended
+    # of the whole file, from Content-Range or Content-Length; None if the server does not say
+    part.size
+    part.read(1 << 18)        # up to n bytes, from where the last read ended
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ _LENGTH = re.compile(r"[0-9]{1,19}")
 
 
 def no_token(url: str) -> str:
-    """The Token of servers that get none."""
+    """The Token for servers that get none."""
     return ""
 
 
@@ -46,7 +47,7 @@ def patience() -> Limit:
 
 
 def open_url(url: str, token: Token = no_token, limit: Limit | None = None) -> list[Remote]:
-    """The parts of the model that this URL belongs to, by their names; none is asked for before it is read."""
+    """The shards of the URL's model, by their names; each is fetched when it is read."""
     limit = limit or patience()
     split = urlsplit(url)
     part = _PART.search(split.path)
@@ -71,7 +72,7 @@ class Remote:
         self._step = FIRST
         self._ranges = 0
         self._size: int | None = None
-        self._tag = ("", "")        # where it was found, its ETag
+        self._tag = ("", "")        # the final URL and its ETag
         self._answer: Response | None = None
         self._ranged = self._done = False
 
@@ -99,7 +100,8 @@ class Remote:
             self._answer.close()
             self._answer = None
             if self._at < (self._end if self._ranged else self._size or 0):
-                raise self.get.error(f"the connection broke after {self._at} of {self._size} bytes: try again")
+                raise self.get.error(f"the connection broke after {self._at} of {self._size} bytes: try "
+                                     "again")
             self._done = not self._ranged or self._at == self._size
         return b""
 
@@ -109,7 +111,8 @@ class Remote:
             self._step = min(self._step * 4, LARGEST)
         self._ranges += 1
         if self._ranges > MAX_RANGES:
-            raise self.get.error(f"the server sends its header in more than {MAX_RANGES} pieces; download the file and "
+            raise self.get.error(f"the server sends its header in more than {MAX_RANGES} pieces; download "
+                                 "the file and "
                                  "give its path")
         last = self._at + self._step - 1
         if self._size is not None:
@@ -119,7 +122,7 @@ class Remote:
         if answer.status == 416:
             answer.close()
             if self._at or not found or found[3] not in ("0", "*"):
-                raise self.get.error("the server refuses to send a range that it said it has")
+                raise self.get.error("the server refuses to send a range of the file")
             self._size, self._done = 0, True
             return
         if answer.status == 206:
@@ -127,7 +130,7 @@ class Remote:
             if (not found or found[1] is None or int(found[1]) != self._at or int(found[2]) < self._at
                     or (size is not None and int(found[2]) >= size)):
                 answer.close()
-                raise self.get.error("the server sends another range than it was asked for")
+                raise self.get.error("the server sends a different range than requested")
             self._end = min(int(found[2]), last) + 1
         else:
             if self._at:
@@ -147,12 +150,12 @@ class Remote:
         if chunk.startswith(b"version https://git-lfs"):
             raise self.get.error("a Git LFS pointer instead of the file; use the link of the file itself")
         if not chunk.startswith(b"G") and ("html" in kind.lower() or chunk.lstrip()[:1] == b"<"):
-            raise self.get.error("a web page, not a GGUF file; is it the page about the file, or a login? Give the "
+            raise self.get.error("a web page, not a GGUF file; is it the file's page, or a login? Give the "
                                  "link that downloads the file itself")
 
 
 class Get:
-    """GET of one URL, its failures in words for someone who wants a model."""
+    """GET of one URL, with failures explained for someone who wants a model."""
 
     def __init__(self, url: str, token: Token = no_token, name: str = "", limit: Limit | None = None) -> None:
         self.url, self.name, self.limit = url, name or public(url), limit or patience()
@@ -163,7 +166,7 @@ class Get:
         return ModelError(f"{self.name}: {reason}")
 
     def answer(self, headers: dict[str, str], expected: tuple[int, ...] = (200,)) -> Response:
-        """The answer behind all redirects, its body not read yet. Raises ModelError for any other status."""
+        """The answer after all redirects, before its body. Raises ModelError for any other status."""
         self._sent = self._token(self.url)
         try:
             answer = request("GET", self.url, self.limit, headers=headers, redirects=MAX_REDIRECTS,
@@ -191,11 +194,12 @@ class Get:
             except NetError as error:
                 raise self._failed(error) from None
             except (ValueError, RecursionError):
-                raise self.error(f"{public(self.url)} does not answer with JSON; is HF_ENDPOINT right?") from None
+                raise self.error(f"{public(self.url)} does not answer with JSON; is HF_ENDPOINT "
+                                 "right?") from None
 
     def _failed(self, error: NetError) -> ModelError:
         if error.kind == "credentials":
-            return self.error("HF_TOKEN has characters that no token has")
+            return self.error("HF_TOKEN has invalid characters")
         more = " for the header alone; download the file and give its path" if error.kind == "slow" else ""
         return self.error(f"{error}{more}")
 
@@ -207,7 +211,8 @@ class Get:
                 return f"the server does not accept the token in HF_TOKEN{said}"
             return f"not public, or not there{said}; for a private or gated model of Hugging Face set HF_TOKEN"
         if answer.status == 403:
-            return (f"access denied{said}; a gated model's licence is accepted on its page, and HF_TOKEN must be of "
+            return (f"access denied{said}; accept a gated model's licence on its page, and use the HF_TOKEN "
+                    "of "
                     "that account")
         if answer.status in (404, 410):
             return f"not found{said}; check the name"

@@ -1,10 +1,11 @@
 """Models of the Hugging Face Hub: hf:USER/REPO[@REVISION][:QUANT] and hf:USER/REPO/path/FILE.gguf[@REVISION].
 
     GET HF_ENDPOINT/api/models/USER/REPO/tree/REVISION?recursive=true     the files, 1000 a page
-    GET HF_ENDPOINT/USER/REPO/resolve/REVISION/path/FILE.gguf             leads to where the file is
+    GET HF_ENDPOINT/USER/REPO/resolve/REVISION/path/FILE.gguf             redirects to the file
 
-Of several files the one is taken that `llama-server -hf` would load (common/download.cpp:find_best_model),
-because the plan is for that launch; where more than one would do, a warning names the others.
+Among several files the one is chosen that `llama-server -hf` would load
+(common/download.cpp:find_best_model), because the plan is for that launch. If more than one matches, a
+warning names the others.
 """
 
 from __future__ import annotations
@@ -28,7 +29,8 @@ MAX_PAGES = 100
 MAX_FILES = 100_000         # the Hub's pages have 1000 each
 
 _DEFAULTS = ("Q4_K_M", "Q8_0")      # llama-server's, in this order, before the first file of all
-_OTHERS = ("mmproj", "imatrix", "mtp-", "eagle3-", "dflash-", "dspark-")       # in names of files that are no model
+# in names of files that are not models
+_OTHERS = ("mmproj", "imatrix", "mtp-", "eagle3-", "dflash-", "dspark-")
 _FILE = re.compile(r"hf:([\w.-]+/[\w.-]+)/(.+\.gguf)(?:@(.+))?", re.ASCII | re.IGNORECASE)
 _REPOSITORY = re.compile(r"hf:([\w.-]+/[\w.-]+)(?:@([\w./-]+))?(?::([\w.-]+))?", re.ASCII | re.IGNORECASE)
 _PART = re.compile(r"-(\d{5})-of-\d{5}\.gguf$", re.IGNORECASE)
@@ -36,7 +38,7 @@ QUANT = re.compile(r"[-.]((?:UD-)?(?:I?Q|TQ|BF|F|MXFP|NVFP)\d[A-Z0-9_]*)(?:-\d{5
 
 
 class Hub:
-    """The Hub of an environment: HF_ENDPOINT (a mirror) and HF_TOKEN."""
+    """The Hub, by HF_ENDPOINT (a mirror) and HF_TOKEN."""
 
     def __init__(self, environ: Mapping[str, str]) -> None:
         self.endpoint = (environ.get("HF_ENDPOINT", "").strip() or HUB).rstrip("/")
@@ -47,13 +49,13 @@ class Hub:
         self._token = environ.get("HF_TOKEN", "").strip()
 
     def token_for(self, url: str) -> str:
-        """HF_TOKEN for this Hub alone, and only where nobody can listen in."""
+        """HF_TOKEN, for this Hub only, and only over an encrypted or local connection."""
         asked = origin(url)
         safe = asked[0] == "https" or is_loopback(asked[1])
         return self._token if safe and asked == self._origin else ""
 
     def file_url(self, url: str) -> str:
-        """The file itself for the link of a page about it."""
+        """The link of a file, for the link of its page."""
         here = origin(url)
         split = urlsplit(url)
         page = re.fullmatch(r"(/[^/]+/[^/]+)/blob/(.+\.gguf)", split.path)
@@ -69,14 +71,14 @@ class Hub:
         return page[1] if page and not page[1].lower().endswith(".gguf") else ""
 
     def listing_url(self, repository: str, revision: str) -> str:
-        """Where a repository's files are listed, as JSON."""
+        """The URL of a repository's list of files, as JSON."""
         return f"{self.endpoint}/api/models/{repository}/tree/{quote(revision, safe='')}?recursive=true"
 
     def download_url(self, repository: str, revision: str, path: str) -> str:
         return f"{self.endpoint}/{repository}/resolve/{quote(revision, safe='')}/{quote(path)}"
 
     def header(self, name: str) -> Header:
-        """The Header of the model that `name` means. Raises ModelError."""
+        """The Header of the model `name`. Raises ModelError."""
         repository, revision, wanted, quant = parse_name(name)
         limit = patience()
         files = self.files(repository, revision, name, limit)
@@ -89,7 +91,8 @@ class Hub:
             path, notes = choose(repository, files, quant)
         projector = projector_of(files, path)
         if projector and path != projector:
-            notes.append(f"`llama-server -hf` loads {projector} of {repository} too, which is not in this plan: "
+            notes.append(f"`llama-server -hf` loads {projector} of {repository} too, which is not in this "
+                         "plan: "
                          "download it and give it with --mmproj, or launch with --no-mmproj")
         parts = open_url(self.download_url(repository, revision, path), self.token_for, limit)
         paths = parts_of(path, len(parts))
@@ -101,13 +104,14 @@ class Hub:
                       (*found.notes, *notes))
 
     def files(self, repository: str, revision: str, name: str, limit: Limit) -> list[str]:
-        """The paths of a repository's files, in the Hub's order. `name` is what errors call it."""
+        """The paths of a repository's files, in the Hub's order. `name` is for errors."""
         url = self.listing_url(repository, revision)
         found: list[str] = []
         for _ in range(MAX_PAGES):
             answer, following = Get(url, self.token_for, name, limit).json()
             if not isinstance(answer, list):
-                raise ModelError(f"{name}: {public(self.endpoint)} answers with no list of files; is HF_ENDPOINT "
+                raise ModelError(f"{name}: {public(self.endpoint)} answers with no list of files; is "
+                                 "HF_ENDPOINT "
                                  "right?")
             found += [entry["path"] for entry in answer if isinstance(entry, dict) and entry.get("type") == "file"
                       and isinstance(entry.get("path"), str) and entry["path"].isprintable()]
@@ -127,10 +131,11 @@ def _same_origin(one: str, other: str) -> bool:
 
 
 def choose(repository: str, files: list[str], quant: str = "") -> tuple[str, list[str]]:
-    """(the file that llama-server takes, warnings). Raises ModelError naming what there is."""
+    """(the file that llama-server loads, warnings). Raises ModelError with the existing ones."""
     models = models_of(files)
     if not models:
-        raise ModelError(f"hf:{repository}: no GGUF model in it; look for a repository whose name ends with -GGUF")
+        raise ModelError(f"hf:{repository}: no GGUF model in it; look for a repository whose name ends with "
+                         "-GGUF")
     for wanted in (quant,) if quant else _DEFAULTS:
         matching = [path for path in models if re.search(re.escape(wanted) + "[.-]", path, re.IGNORECASE)]
         if matching:
@@ -143,12 +148,12 @@ def choose(repository: str, files: list[str], quant: str = "") -> tuple[str, lis
         matching, others = models, models[1:]
     if not others:
         return matching[0], []
-    return matching[0], [f"{matching[0]} of {repository} was taken, as `llama-server -hf` does; "
+    return matching[0], [f"{matching[0]} of {repository} is used, as by `llama-server -hf`; "
                          f"{choices(repository, others, 'others')}"]
 
 
 def words_of(repository: str, files: list[str], path: str) -> tuple[str, ...]:
-    """What `llama-server` is given for this file: -hf with its quant where that means it, else with its name."""
+    """llama-server's flags for this file: -hf with its quant if that is unambiguous, else with its name."""
     found = QUANT.search(path)
     if found and choose(repository, files, found[1])[0] == path:
         return "-hf", f"{repository}:{found[1]}"
@@ -156,11 +161,11 @@ def words_of(repository: str, files: list[str], path: str) -> tuple[str, ...]:
 
 
 def parse_name(name: str) -> tuple[str, str, str, str]:
-    """What an hf: name says: (repository, revision, file, quant), the last two "" where not given."""
+    """The parts of an hf: name: (repository, revision, file, quant), the last two "" if not given."""
     if file := _FILE.fullmatch(name):
         path = file[2]
         if any(part in ("", ".", "..") for part in path.split("/")):
-            raise ModelError(f"{name}: {path} is no path of a repository")
+            raise ModelError(f"{name}: {path} is not a path in a repository")
         return file[1], file[3] or "main", path, ""
     if repository := _REPOSITORY.fullmatch(name):
         return repository[1], repository[2] or "main", "", repository[3] or ""
@@ -168,7 +173,7 @@ def parse_name(name: str) -> tuple[str, str, str, str]:
 
 
 def models_of(files: list[str]) -> list[str]:
-    """The models among the files, a split one by its first part (gguf_filename_is_model)."""
+    """The models among the files, a split one by its first shard (gguf_filename_is_model)."""
     def is_model(path: str) -> bool:
         part = _PART.search(path)
         return (path.lower().endswith(".gguf") and not any(word in path.rpartition("/")[2].lower() for word in _OTHERS)
@@ -185,13 +190,13 @@ def projector_of(files: list[str], model: str) -> str:
 
 
 def has_parts(path: str) -> int:
-    """How many parts the model of this file has, by its name."""
+    """The number of shards of this file's model, by its name."""
     part = _PART.search(path)
     return min(int(path[-10:-5]), MAX_PARTS) if part else 1
 
 
 def parts_of(path: str, count: int) -> list[str]:
-    """The files of a model of `count` parts, named by its first one."""
+    """The files of a model of `count` shards, given the first."""
     if count == 1:
         return [path]
     stem = path[:-len("-00001-of-00001.gguf")]
@@ -199,7 +204,7 @@ def parts_of(path: str, count: int) -> list[str]:
 
 
 def choices(repository: str, models: list[str], what: str = "there is") -> str:
-    """What the user can write instead: quants where these are distinct, else files."""
+    """What the user can write instead: quants if they are distinct, else files."""
     if not models:
         return f"{repository} has no GGUF model"
     quants = [match[1] if (match := QUANT.search(path)) else "" for path in models]

@@ -1,8 +1,8 @@
-"""All models behind one name: the files of a repository of the Hub, of a directory, of Ollama's store.
+"""All models of one name: the files of a repository of the Hub, of a directory, or of Ollama's store.
 
     offers("hf:USER/REPO", environ)      # [Offer("Q4_K_M", "hf:USER/REPO/m-Q4_K_M.gguf", ("-hf", "USER/REPO:Q4_K_M"))]
     offers("/models", environ)           # every GGUF below it
-    offers("ollama:", environ)           # what `ollama list` shows
+    offers("ollama:", environ)           # as in `ollama list`
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-MAX_FILES = 10000      # of a directory with all below it
+MAX_FILES = 10000      # of a directory tree
 
 
 @dataclass(frozen=True)
 class Offer:
-    """A model that may be chosen: its short name, what open_source takes, and llama-server's words for it."""
+    """A model to choose from: its short name, its name for open_source, and llama-server's flags for it."""
 
     name: str
     source: str
@@ -36,7 +36,7 @@ class Offer:
 
 
 def offers(name: str, environ: Mapping[str, str]) -> tuple[list[Offer], list[str]]:
-    """The models behind a name, and what there is to know about the list. Raises ModelError where there is none."""
+    """The models of a name, and notes about the list. Raises ModelError if there are none."""
     if os.path.isdir(name):
         return _directory(name), []
     if os.path.exists(name) or not needs_download(name):
@@ -83,10 +83,11 @@ def _repository(name: str, environ: Mapping[str, str]) -> tuple[list[Offer], lis
         files = [path for path in cached.files if cached.whole(path)]
         if not models_of(files):
             raise ModelError("; ".join(filter(None, (str(error), what_is_unfinished(cached))))) from None
-        notes.append(f"{error}; these are the files that are on this machine")
+        notes.append(f"{error}; these are the files on this machine")
     models = models_of(files)
     if not models:
-        raise ModelError(f"hf:{repository}: no GGUF model in it; look for a repository whose name ends with -GGUF")
+        raise ModelError(f"hf:{repository}: no GGUF model in it; look for a repository whose name ends with "
+                         "-GGUF")
     quants = [found[1] if (found := QUANT.search(path)) else "" for path in models]
     distinct = all(quants) and len({quant.upper() for quant in quants}) == len(quants)
     at = "" if revision == "main" else f"@{revision}"
@@ -112,5 +113,5 @@ def _ollama(environ: Mapping[str, str]) -> list[Offer]:
     except OllamaError as error:
         raise ModelError(f"ollama: no model in its store, and {error}") from None
     if not listed:
-        raise ModelError("ollama: no model in its store, nor on the server: `ollama pull NAME` gets one")
+        raise ModelError("ollama: no model in its store, nor on the server: `ollama pull NAME` downloads one")
     return [Offer(name, f"ollama:{name}", ()) for name in listed if name]

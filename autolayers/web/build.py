@@ -11,6 +11,7 @@ import shutil
 from base64 import urlsafe_b64encode
 from hashlib import sha256
 from importlib.resources import files
+from io import BytesIO
 from pathlib import Path
 from zipfile import ZIP_DEFLATED, ZipFile, ZipInfo
 
@@ -18,7 +19,8 @@ from .. import __version__
 from ..errors import UsageError
 from .server import page_files
 
-# Python 3.13: the 3.14 of Pyodide 314.0.7 overflows a worker's stack when it frees the tensors of a long graph
+# Python 3.13: the 3.14 of Pyodide 314.0.7 overflows a worker's stack when it frees the tensors of a long
+# graph
 PYODIDE = "https://cdn.jsdelivr.net/npm/pyodide@0.29.5/"
 PYODIDE_FILES = ("pyodide.mjs", "pyodide.asm.wasm", "pyodide-lock.json", "python_stdlib.zip")
 PYODIDE_LOADERS = ("pyodide.asm.mjs", "pyodide.asm.js")      # one of them, by version
@@ -26,12 +28,12 @@ WHEEL = f"autolayers-{__version__}-py3-none-any.whl"
 
 
 def build(folder: Path, pyodide: str = PYODIDE) -> list[str]:
-    """Writes the site into `folder`; the names of its files. `pyodide` is an address, or a folder that is copied.
+    """Writes the site to `folder`; returns its file names. `pyodide` is a URL, or a folder that is copied.
     Raises UsageError, OSError."""
     local = "://" not in pyodide
     found = [name for name in (*PYODIDE_FILES, *PYODIDE_LOADERS) if local and (Path(pyodide) / name).is_file()]
     if local and not (set(PYODIDE_FILES) <= set(found) and set(PYODIDE_LOADERS) & set(found)):
-        raise UsageError(f"{pyodide}: not Pyodide's folder: {', '.join(PYODIDE_FILES)} are expected in it")
+        raise UsageError(f"{pyodide}: not a Pyodide folder: it lacks some of {', '.join(PYODIDE_FILES)}")
     written = page_files()
     base = "pyodide/" if local else pyodide.rstrip("/") + "/"
     written[WHEEL] = wheel()
@@ -49,9 +51,8 @@ def build(folder: Path, pyodide: str = PYODIDE) -> list[str]:
 
 
 def wheel() -> bytes:
-    """The installed package as a wheel, the same bytes each time (the binary distribution format, PEP 427)."""
-    from io import BytesIO
-
+    """The installed package as a wheel, byte-identical each time (the binary distribution format, PEP
+    427)."""
     info = f"autolayers-{__version__}.dist-info"
     root = Path(str(files("autolayers")))
     members = {f"autolayers/{path.relative_to(root).as_posix()}": path.read_bytes()

@@ -2,10 +2,10 @@
 
     engine = Engine()
     engine.call("plan", {"model": "bundled:llama-3.1-8b-q4_k_m", "gpu": "24GiB", "ctx": "8192"})
-    engine.add("model.gguf", 4920739232, first_bytes)      # {"need": 8388608}: send so many; or {"model": {...}}
+    engine.add("model.gguf", 4920739232, first_bytes)      # {"need": 8388608}: send that many; or {"model": {...}}
 
-A launch is what the page's form holds, all text: model, machine (a machine file's text) or gpu ("" for this machine),
-ram, ctx, np, ctk, ctv, ub, fa, strategy, workload, flags.
+A launch is the content of the page's form, all text: model, machine (a machine file's text) or gpu ("" for
+this machine), ram, ctx, np, ctk, ctv, ub, fa, strategy, workload, flags.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     Answer = dict[str, Any]
 
 BUNDLED = "bundled:"
-FIRST_SLICE, LARGEST_SLICE = 2 << 20, 128 << 20     # bytes of a header that are asked for at first, and at most
+FIRST_SLICE, LARGEST_SLICE = 2 << 20, 128 << 20     # bytes of a header that are requested at first, and at most
 MAX_MODELS = 64             # kept at once; the oldest is dropped
 MAX_PARTS = 512
 MAX_MATRIX = 256            # cells of one matrix
@@ -61,11 +61,11 @@ GPUS_OF_MATRIX = ("8GiB", "12GiB", "16GiB", "24GiB", "32GiB", "48GiB", "24GiB,24
 
 
 class NeedMore(Exception):
-    """The header goes on behind the bytes that were sent."""
+    """The header continues after the bytes that were sent."""
 
 
 class _Part:
-    """The first bytes of a file that lies elsewhere, for read_header; it cannot seek."""
+    """The first bytes of a remote file, for read_header; it cannot seek."""
 
     def __init__(self, name: str, size: int | None, data: bytes) -> None:
         self.name, self.size = name, size
@@ -82,8 +82,8 @@ class _Part:
 class Engine:
     """Answers questions about models that were opened by name, sent as bytes, or are bundled.
 
-    `open_model` reads a model by the user's name for it (None: names cannot be opened here); `here` says that this
-    machine's own devices may be asked.
+    `open_model` reads a model by name (None: names cannot be opened); `here`: this machine's own devices may
+    be used.
     """
 
     def __init__(self, open_model: Callable[[str], Model] | None = None, here: bool = False) -> None:
@@ -122,20 +122,21 @@ class Engine:
         return {"model": _summary(name, self.model(name))}
 
     def model(self, name: str) -> Model:
-        """The model that the page calls so. Raises ModelError or UsageError."""
+        """The model by the page's name for it. Raises ModelError or UsageError."""
         if name in self._models:
             return self._models[name]
         if name.startswith(BUNDLED):
             return self._keep(name, bundled.read(name.removeprefix(BUNDLED)))
         if not name:
-            raise UsageError("which model? choose one, or drop a .gguf file")
+            raise UsageError("no model: choose one, or drop a .gguf file")
         if self._open is None:
             raise UsageError(f"{name}: not opened yet: drop the file, or give its address")
         return self._keep(name, self._open(name))
 
     def add(self, name: str, size: int | None, data: bytes) -> Answer:
-        """A file's first bytes: {"need": n} for its first n bytes instead, {"missing": [part, ...]} while parts of a
-        split model are missing, {"model": summary} once it is whole. `size` is the whole file's, None if unknown."""
+        """A file's first bytes: {"need": n} for its first n bytes instead, {"missing": [part, ...]} while
+        shards of a split model are missing, {"model": summary} once it is complete. `size` is the whole
+        file's, None if unknown."""
         try:
             part = read_part(_Part(name, size, data))
             if split_of(part)[1] > 1:
@@ -144,13 +145,14 @@ class Engine:
         except NeedMore:
             if len(data) < LARGEST_SLICE:
                 return {"need": min(max(4 * len(data), FIRST_SLICE), LARGEST_SLICE)}
-            return {"error": f"{name}: its header does not end within {LARGEST_SLICE >> 20} MiB, which no model's does",
+            return {"error": f"{name}: its header does not end within {LARGEST_SLICE >> 20} MiB, which no "
+                             "model's does",
                     "kind": "ModelError"}
         except AutolayersError as error:
             return _error(error)
 
     def _add_part(self, part: Header) -> Answer:
-        """One part of a split model; the model once all are there."""
+        """Adds one shard of a split model; returns the model once all are there."""
         index, count = split_of(part)
         name = f"{part.files[0].path.rpartition('-of-')[0].rpartition('-')[0]} ({count} parts)"
         if count > MAX_PARTS:
@@ -171,9 +173,9 @@ class Engine:
         return model
 
     def locate(self, question: Question) -> Answer:
-        """Where the browser finds a model by {"name"}, an address or hf:USER/REPO[:QUANT]: {"urls": [one for each
-        part]}. For a repository first {"listing": url}, and, asked again with its {"files"}, also its other models and
-        "notes"."""
+        """Where the browser finds a model by {"name"}, an address or hf:USER/REPO[:QUANT]: {"urls": [one for
+        each part]}. For a repository first {"listing": url}; when called again with its {"files"}, also its
+        other models and "notes"."""
         name, hub = _text(question, "name"), Hub({})
         if not name.startswith("hf:"):
             if not name.startswith(("https://", "http://")):
@@ -192,8 +194,8 @@ class Engine:
     # --- plans
 
     def plan(self, question: Question) -> Answer:
-        """The plan, as --json has it, and what the page draws of it; with {"quick": true} without its reasons.
-        "instead": what else could be asked for and what it buys; "remedies": what would make it fit."""
+        """The plan, as in --json, and the page's drawing data; with {"quick": true} without its reasons.
+        "instead": the alternatives and their gains; "remedies": what would make it fit."""
         name = _text(question, "model")
         model, request = self.model(name), self._request(question)
         found = plan_request(model, request, explain=not question.get("quick"))
@@ -248,15 +250,16 @@ class Engine:
         return {"text": json.dumps(text if ram else {**text, "host": None}, indent=1)}
 
     def _request(self, question: Question) -> Request:
-        """What the form asks for, and on which machine."""
+        """The form's request and its machine."""
         arguments = _arguments(question)
         if "machine" in arguments.own:
-            raise UsageError("--machine reads a file of the machine that serves this page: open it in the page")
+            raise UsageError("--machine reads a file of the machine that serves this page: open it in the "
+                             "page")
         if text := _text(question, "machine"):
             devices, host = machine_file.parse(text, "machine file")
             return Request.of(arguments, devices=devices, host=host)
         if "gpu" not in arguments.own and not self._here:
-            raise UsageError("which machine? add a card")
+            raise UsageError("no machine: add a GPU")
         return Request.of(arguments)
 
 
@@ -299,7 +302,7 @@ def _text(question: Question, key: str) -> str:
 
 
 def _launch_name(name: str) -> list[str]:
-    """How llama-server is given a model that the page calls so."""
+    """llama-server's flags for a model, by the page's name for it."""
     if name.startswith("hf:") and not name.endswith(".gguf"):
         return ["-hf", name.removeprefix("hf:")]
     if name.startswith(BUNDLED):
@@ -329,8 +332,8 @@ def _how(plan: Plan) -> str:
 
 
 def _layers(plan: Plan) -> list[Answer]:
-    """Each layer: the device that computes it, and the bytes of its weights by buffer. The input layer is shown where
-    a device has any of it."""
+    """Each layer: the device that computes it, and the bytes of its weights by buffer. The input layer is
+    shown if a device has any of it."""
     first, *others = plan.layers
     names = {device.name for device in plan.devices}
     shown = plan.layers if not names.isdisjoint(first.buffers) else others

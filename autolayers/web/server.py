@@ -1,10 +1,10 @@
-"""The page's server on loopback: static files, and the engine for whoever knows the token.
+"""The page's server on loopback: static files, and the engine for clients with the token.
 
     server = PageServer(Engine(load, here=True), port=0)
     server.url                       # http://127.0.0.1:PORT/?token=...
     server.serve_forever()
 
-Nothing is answered to another Host (a name that leads here by DNS), another Origin, or a request from another site;
+Requests with another Host (DNS rebinding), another Origin, or from another site are refused;
 POST needs the token of the opened URL in a header that no other origin may send.
 """
 
@@ -23,8 +23,8 @@ from .engine import LARGEST_SLICE, Engine
 
 TOKEN_HEADER = "X-Autolayers-Token"
 MAX_QUESTION = 1 << 20          # bytes of a question
-_DIGITS = 18                    # of a number of bytes
-SILENCE = 30.0                  # seconds a connection may say nothing
+_DIGITS = 18                    # digits of a size in bytes
+SILENCE = 30.0                  # seconds that a connection may be silent
 CSP = ("default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data:; "
        "base-uri 'none'; form-action 'none'; frame-ancestors 'none'")
 TYPES = {"html": "text/html; charset=utf-8", "css": "text/css; charset=utf-8", "svg": "image/svg+xml",
@@ -39,13 +39,13 @@ def page_files() -> dict[str, bytes]:
 
 
 def hosts(port: int) -> set[str]:
-    """What a browser on this machine says as Host for a port; it leaves out HTTP's own."""
+    """The Host header of a browser on this machine for a port; it omits HTTP's default port."""
     names = "127.0.0.1", "localhost"
     return {f"{name}:{port}" for name in names} | (set(names) if port == HTTP_PORT else set())
 
 
 class PageServer(ThreadingHTTPServer):
-    """Serves the page on 127.0.0.1 alone. Raises OSError where the port is taken."""
+    """Serves the page on 127.0.0.1 only. Raises OSError if the port is taken."""
 
     daemon_threads = True
 
@@ -59,7 +59,7 @@ class PageServer(ThreadingHTTPServer):
         return f"http://127.0.0.1:{self.server_port}/?token={self.token}"
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """A browser that hangs up is no error."""
+        """Ignores browsers that disconnect."""
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -81,7 +81,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_POST(self) -> None:
         """/call/METHOD with a question as JSON, or /add?name=&size= with a file's first bytes."""
-        self.close_connection = True          # a body that is not read must not be the next request
+        self.close_connection = True          # an unread body must not become the next request
         split = urlsplit(self.path)
         if not self._from_here():
             return
@@ -104,11 +104,11 @@ class _Handler(BaseHTTPRequestHandler):
         except (ValueError, RecursionError):
             question = None
         if not isinstance(question, dict):
-            return self._refuse(HTTPStatus.BAD_REQUEST, "the question is no JSON object")
+            return self._refuse(HTTPStatus.BAD_REQUEST, "the question is not a JSON object")
         self._answer(self.server.engine.call(method, question))
 
     def _from_here(self) -> bool:
-        """Whether the page itself asks; else the refusal is sent."""
+        """Whether the request is from the page itself; otherwise sends the refusal."""
         origin, site = self.headers.get("Origin"), self.headers.get("Sec-Fetch-Site")
         hosts = self.server.hosts
         if self.headers.get("Host") in hosts and (origin is None or origin in {f"http://{host}" for host in hosts}) \
@@ -134,4 +134,4 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def log_message(self, format: str, *args: object) -> None:
-        """Nothing is logged: the addresses hold the token."""
+        """Nothing is logged: the URLs contain the token."""

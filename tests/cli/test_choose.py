@@ -1,4 +1,4 @@
-"""`autolayers choose`: the table is what each file's own plan says, the advice is the largest that is wholly on the
+"""`autolayers choose`: the table is what each file's own plan says, the advice is the largest that is fully on the
 GPUs, and what can be wrong with a repository, a directory or a store is one line."""
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ def test_the_table_and_the_advice(hub, chosen, monkeypatch: pytest.MonkeyPatch) 
     assert [line[2:].split()[0] for line in lines[3:9]] == [*TYPES]
     assert [line[:2] for line in lines[3:9]] == ["  ", "  ", "  ", "> ", "  ", "  "]
     assert lines[-2].startswith("take Q6_K (2.")
-    assert "the largest that is wholly on the GPU with 6144 tokens of context" in lines[-2]
+    assert "the largest that is fully on the GPU with 6144 tokens of context" in lines[-2]
     assert "Next one up: Q8_0 (2." in lines[-2] and "t/s instead of" in lines[-2]
     assert lines[-1] == "-hf me/my-GGUF:Q6_K"
     assert chosen("hf:me/my-GGUF", "--gpu", "2900MiB", "--ram", "64GiB", "--ctx", "6k", "--format", "hf") == (
@@ -157,7 +157,7 @@ def test_trained_contexts_count(n_ctx: str, take: str, warned: bool, chosen) -> 
     files = [str(HEADERS / f"{name}.gguf") for name in ("gemma-2-9b-q4_k_m", "llama-3.2-1b-q8_0")]
     code, out, err = chosen(*files, "--gpu", "24GiB", "--ram", "64GiB", "--ctx", n_ctx)
     assert code == 0 and f"> {take}" in out
-    assert ("none of these was trained for a context of 1048576: 131072 at most" in err) == warned
+    assert ("none of these models was trained for a context of 1048576: the longest is 131072" in err) == warned
 
 
 def test_without_the_network_what_is_here(hub, chosen, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -215,8 +215,8 @@ def test_cards_for_a_model(chosen, whole: bool, request: pytest.FixtureRequest) 
     lines = out.splitlines()
     assert (code, err) == (0, "")
     assert lines[0] == "qwen3-30b-a3b-q4_k_m (17.28 GiB) with 32768 tokens of context"
-    for head in ("wholly on one card", "wholly on two of a kind", "wholly in unified memory",
-                 "on one card with all experts in RAM (16."):
+    for head in ("fully on one GPU", "fully on two identical GPUs", "fully in unified memory",
+                 "on one GPU with all experts in RAM (16."):
         assert any(line.startswith(head) for line in lines)
     assert any(line.startswith("  rtx-3090 ") for line in lines) and any(line.startswith("  2x ") for line in lines)
     answer = json.loads(chosen(QWEN, "--ctx", "32k", "--for", "cards", "--speed", "100", "--json")[1])
@@ -228,10 +228,10 @@ def test_cards_for_a_model(chosen, whole: bool, request: pytest.FixtureRequest) 
 
 @pytest.mark.parametrize(("words", "code", "said"), [
     ([QWEN, "--for", "cards", "--speed", "0"], 2, "expected tokens per second, such as 20"),
-    ([QWEN, "--speed", "20"], 2, "--speed goes with --for cards"),
+    ([QWEN, "--speed", "20"], 2, "--speed needs --for cards"),
     ([QWEN, "--for", "cards", "--gpu", "24GiB"], 2, "leave --gpu"),
-    ([QWEN, "--for", "cards", "--format", "hf"], 2, "--for cards names cards"),
-    ([str(FIXTURES / "tiny"), "--for", "cards"], 2, "--for cards is for one model, and there are"),
+    ([QWEN, "--for", "cards", "--format", "hf"], 2, "--for cards prints GPUs"),
+    ([str(FIXTURES / "tiny"), "--for", "cards"], 2, "--for cards takes one model, not"),
     ([str(HEADERS / "llama-3.2-1b-q8_0.gguf"), "--for", "cards", "--speed", "99999"], 5, ""),
 ])
 def test_what_for_cards_refuses(words: list[str], code: int, said: str, chosen, few_cards: None) -> None:

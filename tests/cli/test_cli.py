@@ -131,12 +131,13 @@ class TestOutput:
         plan = json.loads(run(DENSE, "--gpu", "m2-16g", "--json").stdout)["host"]
         text = run(DENSE, "--gpu", "m2-16g", "--format", "text").stdout.replace("\n", " ")
         shared = plan["shared"] / (1 << 20)
-        assert f"of Host {shared:.2f} MiB are the GPU's and {plan['growing'] / (1 << 20):.2f} MiB are kept for" in text
+        growing = plan["growing"] / (1 << 20)
+        assert f"of Host {shared:.2f} MiB are the GPU's and {growing:.2f} MiB are reserved for" in text
 
     def test_on_a_terminal_a_table(self) -> None:
         text = on_a_terminal(DENSE, "--gpu", "24GiB", env={"NO_COLOR": "1"})
         assert "CUDA0" in text and "margin" in text and "KV cache" in text
-        assert "fits where 924.13 MiB of RAM are available" in text and text.endswith("\n-ngl 17 -c 131072\n")
+        assert "needs 924.13 MiB of RAM" in text and text.endswith("\n-ngl 17 -c 131072\n")
         assert "\x1b" not in text
 
     def test_with_colour_where_that_is_wanted(self) -> None:
@@ -205,7 +206,7 @@ class TestOutput:
 
 class TestErrors:
     @pytest.mark.parametrize(("words", "code", "message"), [
-        (["nowhere.gguf"], 3, "nowhere.gguf: no such file"), ([""], 3, "an empty word names no model"),
+        (["nowhere.gguf"], 3, "nowhere.gguf: no such file"), ([""], 3, "the model's name is empty"),
         (["devices", "--llama-server", "/nowhere"], 4, "/nowhere: no such program"),
         ([DENSE, "--gpu", "300x24GiB"], 2, "llama.cpp uses 1 to 16 devices"),
         ([str(ROOT / "README.md"), "--gpu", "8GiB"], 3, "README.md"),
@@ -214,27 +215,28 @@ class TestErrors:
         ([DENSE, "-c", "x"], 2, "expected a whole number"),
         ([DENSE, "--gpu", "24GiB", "-ctv", "q8_0", "-fa", "off"], 2, "quantized V cache"),
         ([DENSE, "--format", "poem"], 2, "--format"),
-        (["--gpu", "24GiB"], 2, "which model?"),
+        (["--gpu", "24GiB"], 2, "name a model:"),
         (["inspect"], 2, "one model"),
-        (["sweep"], 2, "which model?"),
+        (["sweep"], 2, "name a model:"),
         (["swep", "x"], 3, "swep: no such file; did you mean the command autolayers sweep?"),
         (["Plan"], 3, "did you mean autolayers MODEL?"),
         (["inspect", str(HEADERS)], 3, "a directory, not a model; it has afmoe-moe.gguf, "),
         ([str(ROOT / "docs")], 3, "no GGUF model in this directory or below it"),
         ([str(HEADERS), "-q"], 2, "-q is for one model"),
         ([str(ROOT / "README.md"), "--swap"], 3, "README.md"),
-        (["llama3.1"], 3, "llama3.1: no such file; a model of Ollama's is ollama:llama3.1, one of Hugging Face hf:"),
-        (["mistral"], 3, "ollama:mistral, one of Hugging Face hf:USER/REPO"),
-        (["hf.co/me/my:Q4_K_M"], 3, "a repository of Hugging Face is hf:me/my:Q4_K_M"),
-        (["me/my-GGUF"], 3, "a repository of Hugging Face is hf:me/my-GGUF"),
+        (["llama3.1"], 3,
+         "llama3.1: no such file; for an Ollama model write ollama:llama3.1, for a Hugging Face one hf:"),
+        (["mistral"], 3, "ollama:mistral, for a Hugging Face one hf:USER/REPO"),
+        (["hf.co/me/my:Q4_K_M"], 3, "for a Hugging Face repository write hf:me/my:Q4_K_M"),
+        (["me/my-GGUF"], 3, "for a Hugging Face repository write hf:me/my-GGUF"),
         (["d/my.gguf"], 3, "d/my.gguf: no such file\n"), (["~d/my"], 3, "~d/my: no such file\n"),
-        (["me/my:Q4_K_M"], 3, "a repository of Hugging Face is hf:me/my:Q4_K_M\n"),
-        (["llama3.1:8b"], 3, "a model of Ollama's is ollama:llama3.1:8b\n"),
+        (["me/my:Q4_K_M"], 3, "for a Hugging Face repository write hf:me/my:Q4_K_M\n"),
+        (["llama3.1:8b"], 3, "for an Ollama model write ollama:llama3.1:8b\n"),
         ([DENSE.replace("llama-", "lama-")], 3, f"did you mean {DENSE}?\n"),
         ([DENSE.replace("llama", "Llama")], 3, f"did you mean {DENSE}?\n"),
         (["inspect", DENSE.removesuffix(".gguf")], 3, f"did you mean {DENSE}?\n"),
         ([str(ROOT / "fixtures/tiny/split-00004-of-00003.gguf")], 3, "split-00004-of-00003.gguf: no such file\n"),
-        ([DENSE, "--gpu", "none"], 2, "--gpu none: -dev none plans for a machine's processor alone\n"),
+        ([DENSE, "--gpu", "none"], 2, "--gpu none: -dev none plans for the CPU alone\n"),
         ([DENSE, "--gpu", "24GiB", "--margin", "1GiB,2GiB"], 2, "--margin has 2 sizes for 1 device\n"),
         ([DENSE, "--gpu", "gtx-1660-tie"], 2, "perhaps gtx-1660-ti"),
         (["sweep", DENSE, "-m", MOE], 2, "two models"),

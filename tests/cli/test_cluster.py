@@ -161,9 +161,10 @@ def test_a_plan_for_the_survivors(answer, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("words", "code", "said"), [
-    (["cluster"], 2, "which boxes and which model"), (["cluster", "m.gguf", "home.json"], 2, "cluster FILE.json MODEL"),
+    (["cluster"], 2, "name the cluster file and the model"),
+    (["cluster", "m.gguf", "home.json"], 2, "cluster FILE.json MODEL"),
     (["cluster", "gone.json", "m.gguf"], 2, "gone.json: No such file"),
-    ([*WORDS, "--rpc", "a:1"], 2, "leave --rpc out"), ([*WORDS, "--image", "x"], 2, "--output and --image go with"),
+    ([*WORDS, "--rpc", "a:1"], 2, "omit --rpc"), ([*WORDS, "--image", "x"], 2, "--output and --image need"),
     ([*WORDS, "-ngl", "9", "-c", "131072"], 5, "does not fit: "),
 ])
 def test_what_is_refused(words: list[str], code: int, said: str, answer) -> None:

@@ -122,4 +122,4 @@ def test_powershell_has_the_same_tables(capsys: pytest.CaptureFixture[str]) -> N
 @pytest.mark.parametrize("words", [[], ["tcsh"], ["bash", "zsh"]])
 def test_which_shell(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["completion", *words]) == 2
-    assert "which shell? autolayers completion bash|zsh|fish|powershell" in capsys.readouterr().err
+    assert "name the shell: autolayers completion bash|zsh|fish|powershell" in capsys.readouterr().err

@@ -161,14 +161,14 @@ def test_plan_from_the_store_and_from_the_server_agree(run, fake, tmp_path):
     assert there["num_gpu"] == planned["num_gpu"] and 0 < there["num_gpu"] < 33
     for key in ("devices", "host", "launch", "fits"):
         assert there["plan"][key] == planned["plan"][key]
-    assert any("planned from what the server" in note for note in planned["warnings"])
+    assert any("planned from the description of the server" in note for note in planned["warnings"])
 
 
 def test_a_projector_that_only_the_server_can_read_is_set_aside(run, fake):
     fake.add("seeing", LLAMA, extra_size=1 << 30, projector=True)
     plan = json.loads(run("plan", "seeing", "--gpu", "12GiB", "-c", "8192", "--json", **fake.environ).stdout)
     assert plan["plan"]["devices"][0]["free"] == (12 << 30) - (1 << 30)
-    assert any("1073741824 bytes are set aside" in warning for warning in plan["warnings"])
+    assert any("1073741824 bytes are reserved" in warning for warning in plan["warnings"])
 
 
 def test_parameters_of_the_server_s_model_count(run, fake):
@@ -225,7 +225,7 @@ def test_what_does_not_fit_is_not_written(run, tmp_path):
     (("plan", "a-model:120b-cloud"), 3, "cloud"),
     (("modelfile", "nope.gguf", "--gpu", "8GiB"), 3, "nope.gguf: no such file"),
     (("modelfile", "."), 3, "not a regular file"),
-    (("modelfile", "nope", "-i", "-o", "x"), 2, "not allowed with"),
+    (("modelfile", "nope", "-i", "-o", "x"), 2, "exclude each other"),
     (("modelfile", "nope", "--frob"), 2, "--frob is no flag of autolayers ollama modelfile"),
     (("modelfile",), 2, "required"),
     (("plan", "m", "-c", "lots"), 2, "expected a number of tokens such as 8192 or 16k, or max"),
@@ -294,7 +294,7 @@ def test_verify_loads_what_was_planned_and_compares(run, fake, tmp_path):
     done = run("verify", "llama3.1:8b", "--gpu", "24GiB", "-c", "8192", **fake.environ)
     assert done.returncode == 0, done.stderr
     text = done.stdout.decode()
-    assert "33 of 33 layers on the GPU" in text and "wholly on the GPU" in text and "as planned" in text
+    assert "33 of 33 layers on the GPU" in text and "fully on the GPU" in text and "as planned" in text
     calls = [body for path, body in fake.requests if path == "/api/generate"]
     assert calls[0]["keep_alive"] == 0 and calls[1]["options"] == {"num_gpu": 33, "num_ctx": 8192, "num_batch": 1024}
 
@@ -304,7 +304,7 @@ def test_verify_says_what_differs(run, fake):
     done = run("verify", "llama3.1:8b", "--gpu", "24GiB", "-c", "8192", **fake.environ)
     text = done.stdout.decode()
     assert "partly on the GPU: 3072.00 MiB of 6144.00 MiB" in text and "less than planned" in text
-    assert "planned was all layers on the GPU" in text
+    assert "the plan has all layers on the GPU" in text
     fake.vram = (0, 0)
     assert b"runs on the CPU" in run("verify", "llama3.1:8b", "--gpu", "24GiB", **fake.environ).stdout
 
@@ -356,13 +356,13 @@ def gpu(gib: float, name: str = "CUDA0") -> Device:
 def test_verify_counts_both_caches(run, serving):
     serving.gpus = serving.gpus[:1]
     text = run("verify", "gemma", "--gpu", "12GiB", "-c", "32768", **serving.environ).stdout.decode()
-    assert "wholly on the GPU" in text and ": as planned" in text and "differs" not in text
+    assert "fully on the GPU" in text and ": as planned" in text and "differs" not in text
 
 
 @pytest.mark.parametrize(("theirs", "word"), [
-    ({"OLLAMA_NUM_PARALLEL": "4"}, "-np 4, planned was 1: OLLAMA_NUM_PARALLEL"),
-    ({"OLLAMA_KV_CACHE_TYPE": "q8_0"}, "-ctk q8_0, planned was f16: OLLAMA_KV_CACHE_TYPE"),
-    ({"OLLAMA_FLASH_ATTENTION": "1"}, "-fa on, planned was auto: OLLAMA_FLASH_ATTENTION"),
+    ({"OLLAMA_NUM_PARALLEL": "4"}, "-np 4, the plan has 1: OLLAMA_NUM_PARALLEL"),
+    ({"OLLAMA_KV_CACHE_TYPE": "q8_0"}, "-ctk q8_0, the plan has f16: OLLAMA_KV_CACHE_TYPE"),
+    ({"OLLAMA_FLASH_ATTENTION": "1"}, "-fa on, the plan has auto: OLLAMA_FLASH_ATTENTION"),
 ])
 def test_verify_says_which_setting_differs(run, serving, theirs, word):
     serving.gpus, serving.settings = serving.gpus[:1], theirs
@@ -380,7 +380,7 @@ def test_the_server_s_log_says_its_gpus_and_settings(run, serving):
     assert (plan["parallel"], plan["num_ctx"], plan["plan"]["launch"]["cache_type_k"]) == (2, 8192, "q8_0")
     assert [d["name"] for d in plan["plan"]["devices"]] == ["CUDA0"] and plan["num_gpu"] == 35
     assert 11.9 * GiB < plan["plan"]["devices"][0]["free"] < 12 * GiB
-    assert b"GPUs as the server's log names them" in done.stderr
+    assert b"GPUs from the server's log" in done.stderr
     plan = json.loads(run("plan", "gemma", "--json", OLLAMA_NUM_PARALLEL="3", **serving.environ).stdout)
     assert plan["parallel"] == 3
     assert json.loads(run("plan", "gemma", "--gpu", "24GiB", "--json", **serving.environ).stdout)["parallel"] == 1
@@ -443,7 +443,7 @@ def test_a_model_of_another_machine_needs_that_machine_s_gpus(run, fake, tmp_pat
     far = {"OLLAMA_HOST": "http://far.example:80", "http_proxy": f"http://{fake.host}"}
     for words in (("modelfile", "llama3.1:8b"), ("modelfile", "Modelfile"), ("plan", "llama3.1:8b"), ("list",)):
         done = run(*words, **far)
-        assert done.stdout == b"" and b"is another machine: say its GPUs with --gpu SIZE" in done.stderr
+        assert done.stdout == b"" and b"is another machine: describe its GPUs with --gpu SIZE" in done.stderr
     assert b"PARAMETER num_gpu 33" in run("modelfile", "llama3.1:8b", "--gpu", "24GiB", **far).stdout
 
 

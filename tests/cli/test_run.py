@@ -262,7 +262,7 @@ def test_a_flag_that_only_this_llama_cpp_knows_passes(fake: Fake) -> None:
     fake.scenario({}, help="-ngl,  --gpu-layers N   layers\n-c, --ctx-size N  context\n--brand-new N   something\n")
     done = fake.run("--gpu 650MiB llama-server -m MODEL --brand-new 7")
     assert fake.calls()[0]["words"][2:4] == ["--brand-new", "7"]
-    assert b"--brand-new is newer than autolayers: passed on, and not part of the plan" in done.stderr
+    assert b"--brand-new is newer than autolayers: passed on, not part of the plan" in done.stderr
     fake.scenario({})
     refused = fake.run("--gpu 650MiB llama-server -m MODEL --brand-new 7")
     assert (
@@ -301,9 +301,9 @@ def test_the_environment_reaches_the_server_and_the_plan(fake: Fake) -> None:
     ("--gpu 1GiB --retry many true -m MODEL", "--retry 'many': expected a number of attempts, 0 to 100"),
     ("--gpu 1GiB --format yaml true -m MODEL", "--format 'yaml': expected one of"),
     ("--gpu 1GiB true -m m-00002-of-00003.gguf", "by its first part: -m m-00001-of-00003.gguf"),
-    ("--verify --format docker true -m MODEL", "--verify is not allowed with --format, which starts nothing"),
-    ("--retry 2 --format docker true -m MODEL", "--retry is not allowed with --format"),
-    ("--format docker --wait true -m MODEL", "--wait is not allowed with --format"),
+    ("--verify --format docker true -m MODEL", "--verify starts a program and --format does not"),
+    ("--retry 2 --format docker true -m MODEL", "--retry starts a program and --format does not"),
+    ("--format docker --wait true -m MODEL", "--wait starts a program and --format does not"),
     ("--gpu 1GiB --format json true -m MODEL", "--format 'json': expected one of systemd"),
 ])
 def test_usage(line: str, message: str) -> None:
@@ -465,7 +465,7 @@ def test_verify_compares_and_keeps_and_corrects(fake: Fake) -> None:
     assert fake.calls()[0]["words"][3] == "10"
     second = fake.run("--gpu 1010MiB llama-server -m MODEL")
     assert fake.calls()[1]["words"][3] == "9"
-    assert b"CUDA0 takes 30.50 MiB more than predicted with these flags; planned with that" in second.stderr
+    assert b"CUDA0 uses 30.50 MiB more than predicted with these flags; the plan includes it" in second.stderr
     (file,) = (fake.path / "state" / "autolayers" / "observations").iterdir()
     (kept,) = json.loads(file.read_text())
     assert (
@@ -480,7 +480,7 @@ def test_verify_says_equal_and_leaves_no_correction(fake: Fake) -> None:
     fake.scenario({"log": FINE.format(host=0, gpu="1000.00")})
     done = fake.run("--gpu 1010MiB --verify llama-server -m MODEL")
     assert b"CUDA0 model    1000.00 MiB  1000.00 MiB  equal" in done.stderr
-    assert b"planned with that" not in fake.run("--gpu 1010MiB llama-server -m MODEL").stderr
+    assert b"the plan includes it" not in fake.run("--gpu 1010MiB llama-server -m MODEL").stderr
 
 
 def test_verify_asks_for_the_lines_where_the_build_hides_them(fake: Fake) -> None:
@@ -513,7 +513,7 @@ def test_verify_reports_a_silent_spill(fake: Fake) -> None:
         {"log": "x: using device CUDA0 (RTX) (0000:01:00.0) - 900 MiB free\n" + FINE.format(host=0, gpu="1000.00")}
     )
     done = fake.run("--gpu 1010MiB --verify llama-server -m MODEL")
-    assert b"CUDA0: 1000.00 MiB allocated where 900 MiB were free: 100.00 MiB spilled into system RAM" in done.stderr
+    assert b"CUDA0: 1000.00 MiB allocated with 900 MiB free: 100.00 MiB spilled into system RAM" in done.stderr
 
 
 @pytest.mark.parametrize(

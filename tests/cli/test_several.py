@@ -135,13 +135,13 @@ def test_what_does_not_fit_is_named_with_the_way_out(library: Path, capfd: pytes
     names = [f"{name}.gguf" for name in FILES[:2]]
     _, err = out_of(capfd, "plan", *names, "--gpu", "1GiB", "--ram", "1GiB", "--format", "flags", code=5)
     lines = err.splitlines()
-    assert lines[-1] == "autolayers: they do not fit at the same time: --swap plans them in turns"
+    assert lines[-1] == "autolayers: they do not fit together: --swap plans them in turns"
     for name in names:
         assert sum(line.startswith(f"autolayers: {name}: does not fit: ") for line in lines) == 1
     text, _ = out_of(capfd, "plan", *names, "--gpu", "1GiB", "--ram", "1GiB", "--format", "text", code=5)
     assert all(f"! {name}: the launch needs" in text for name in names)
     _, err = out_of(capfd, "plan", *names, "--gpu", "24GiB", "--port", "80", "--format", "flags")
-    assert err == "autolayers: --port is one for all of them here: give each its own\n"
+    assert err == "autolayers: --port applies to every model here: set one port per model\n"
 
 
 def test_what_cannot_be_read_is_one_line(library: Path, capfd: pytest.CaptureFixture[str]) -> None:

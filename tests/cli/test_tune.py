@@ -179,7 +179,7 @@ def test_an_interrupt_keeps_what_is_known(fakes: Fakes) -> None:
 
 def test_flags_are_translated_and_those_that_it_lacks_named(fakes: Fakes) -> None:
     done = fakes.run("tune", "--poll", "10", "--port", "8080", "-ctk", "q8_0", "-ctv", "q8_0")
-    assert "autolayers: llama-bench has no --poll, --port, -ctv: measured without\n" in done.stderr
+    assert "autolayers: llama-bench has no --poll, --port, -ctv: measuring without\n" in done.stderr
     assert all("-ctk" in words and "-ctv" not in words and "-c" not in words for words in fakes.measured)
 
 
@@ -214,7 +214,7 @@ def test_state_that_is_nonsense_counts_for_nothing(fakes: Fakes) -> None:
 @pytest.mark.parametrize(("own", "code", "line"), [
     (("--limit", "soon"), 2, "--limit"),
     (("--llama-bench", "no-such-bench"), 127, "no-such-bench: not found"),
-    (("--llama-bench", "cat"), 1, "its --help is not llama-bench's"),
+    (("--llama-bench", "cat"), 1, "not llama-bench, by its --help"),
     (("--retry", "2"), 2, "--retry is no flag of autolayers tune"),
     (("--budget", "CUDA0=1MiB", "--margin", "2000GiB"), 5, ""),
 ])

@@ -64,7 +64,7 @@ def without(data: dict[str, Any], box: str, key: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(("data", "words"), [
-    ("{", "not JSON"), ("[]", "no object"), (cluster(head="attic"), '"head" must be the name of the box'),
+    ("{", "not JSON"), ("[]", "not an object"), (cluster(head="attic"), '"head" must be the name of the box'),
     (cluster(head=["desk"]), '"head" must be the name of the box'),
     (cluster(boxes={}), 'no "boxes"'), (cluster(more=1), "unknown key 'more'"),
     (cluster(links=[]), 'no link between desk and shed; write it under "links"'),
@@ -87,8 +87,8 @@ def test_what_is_wrong_is_one_line(tmp_path: Path, data: Any, words: str) -> Non
 
 def test_servers_that_answer_die_or_lie(tmp_path: Path) -> None:
     good, liar, two = [(128, 11 * GiB, 12 * GiB)], [(128, 90 * GiB, 96 * GiB)], [(128, GiB, 2 * GiB)] * 2
-    for devices, said in ((good, ""), (liar, "says it has 96.00 GiB where the file has one device of 11.63 GiB"),
-                          (two, "says it has 2 devices"), (None, "no RPC server that can be asked")):
+    for devices, said in ((good, ""), (liar, "reports 96.00 GiB, but the file has one device of 11.63 GiB"),
+                          (two, "reports 2 devices"), (None, "not a usable RPC server")):
         with FakeRpc(devices or good) as server:
             port = int(server.endpoint.rpartition(":")[2])
             if devices is None:

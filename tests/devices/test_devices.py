@@ -54,8 +54,8 @@ def test_cards_have_less_than_their_box_says(name, description, mib):
 
 
 @pytest.mark.parametrize(("gpu", "said"), [
-    ("24GB", "--gpu 24GB counts in powers of ten; a card that is sold as 24GB has 24GiB"),
-    ("2x24gb,8GiB", "--gpu 24gb counts in powers of ten; a card that is sold as 24gb has 24GiB"),
+    ("24GB", "--gpu 24GB counts in powers of ten; a GPU that is sold as 24GB has 24GiB"),
+    ("2x24gb,8GiB", "--gpu 24gb counts in powers of ten; a GPU that is sold as 24gb has 24GiB"),
     ("m2 max 64gb", ""), ("RTX 3060 12GB", "")])
 def test_a_size_by_powers_of_ten_is_said_and_a_cards_name_is_none(gpu, said):
     plan = autolayers.plan(str(HEADERS / "llama-3.2-1b-q8_0.gguf"), ["--gpu", gpu, "-c", "512"])
@@ -113,7 +113,7 @@ def test_integrated_gpus_are_known_by_what_their_drivers_say(description: str, g
     [
         ("", "empty device"),
         ("24GiB,,12GiB", "empty device"),
-        ("banana", "known card"),
+        ("banana", "known GPU"),
         ("24", "24GiB"),
         ("-3GiB", "-3GiB"),
         ("2060", "rtx-2060-6g or rtx-2060-12g"),
@@ -296,7 +296,7 @@ def test_more_free_than_there_is_is_cut_and_said():
     (device,), _ = list_devices.parse(listing("Vulkan0: Card (8192 MiB, 17592186044415 MiB free)"))   # an unsigned wrap
     assert device.free == 8192 * MiB and device.warning
     (device,), _ = list_devices.parse(listing("SYCL0: Intel(R) Arc(TM) A770 Graphics (15474 MiB, 15474 MiB free)"))
-    assert "does not say what others use" in device.warning
+    assert "does not report other programs' use" in device.warning
 
 
 @pytest.fixture
@@ -348,7 +348,7 @@ def test_a_program_is_asked_with_rpc_first_and_a_clean_environment(program, tmp_
     ("kill -ABRT $$", "signal 6"),
     ("echo 'RPC: failed to connect' >&2; echo '360 ../csu/libc-start.c: No such file' >&2; kill -ABRT $$",
      "signal 6: RPC: failed to connect"),
-    ("yes", "it says more than 1 MiB"), ("yes >&2", "it says more than 1 MiB"), ("exit 134", "exit code 134"),
+    ("yes", "it prints more than 1 MiB"), ("yes >&2", "it prints more than 1 MiB"), ("exit 134", "exit code 134"),
 ])
 def test_a_program_that_fails_leaves_the_devices_unknown(program, body, says):
     server = program(f"{LIST}\n{body}")

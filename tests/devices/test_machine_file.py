@@ -56,13 +56,14 @@ def test_what_devices_prints_is_a_machine_file_and_plans_the_same(tmp_path: Path
 
 
 @pytest.mark.parametrize(("value", "says"), [
-    ("{", "not JSON"), ("[]", "no JSON object"), ({}, "neither devices nor a host"), ("[" * 10000, "not JSON"),
+    ("{", "not JSON"), ("[]", "not a JSON object"), ({}, "neither devices nor a host"), ("[" * 10000, "not JSON"),
     ({"gpus": []}, "the file has an unknown key 'gpus'"), ({"devices": {}}, "devices must be a list"),
-    ({"devices": [5]}, "device 1 is no object"), ({"devices": [{}]}, 'device 1: neither "total" bytes of memory nor'),
+    ({"devices": [5]}, "device 1 is not an object"),
+    ({"devices": [{}]}, 'device 1: neither "total" bytes of memory nor'),
     ({"devices": [{"card": "rtx-9999"}]}, "device 1: "), ({"devices": [{"card": 5}]}, "device 1: card must be a text"),
     ({"devices": [{"name": "CUDA0", "total": "24GiB"}]}, "device CUDA0: total must be a whole number"),
     ({"devices": [{"name": "CUDA0", "total": 0}]}, "device CUDA0: total must be a whole number from 1"),
-    ({"devices": [{"name": "CUDA0", "total": 8 * GiB, "free": 9 * GiB}]}, "bytes free are more than the"),
+    ({"devices": [{"name": "CUDA0", "total": 8 * GiB, "free": 9 * GiB}]}, "bytes free exceed the"),
     ({"devices": [{"name": "CUDA0", "total": 8 * GiB, "backend": "Vulkan"}]},
      "called CUDA0, but its backend is Vulkan"),
     ({"devices": [{"name": "CUDA0", "total": 8 * GiB, "backend": "Glide"}]}, "backend 'Glide' (known: CUDA"),
@@ -80,8 +81,8 @@ def test_what_devices_prints_is_a_machine_file_and_plans_the_same(tmp_path: Path
      "limits: max_compute_workgroup_invocations is 0, less than 1"),
     ({"devices": [{"total": 8 * GiB, "backend": "SYCL", "limits": {"max_mem_alloc_size": 4}}]},
      "limits: max_mem_alloc_size is 4 bytes, less than 1 MiB"),
-    ({"host": {}}, 'host: no "total" bytes of memory'), ({"host": 64}, "host is no object"),
-    ({"host": {"total": 8 * GiB, "available": 9 * GiB}}, "bytes available are more than the"),
+    ({"host": {}}, 'host: no "total" bytes of memory'), ({"host": 64}, "host is not an object"),
+    ({"host": {"total": 8 * GiB, "available": 9 * GiB}}, "bytes available exceed the"),
     ({"host": {"total": 8 * GiB, "cores": 0}}, "host: cores must be a whole number from 1 to 4096"),
     ({"host": {"total": 8 * GiB, "threads": 1.5}}, "host: threads must be a whole number"),
     ({"host": {"total": 8 * GiB, "bandwidth": 70}}, "host: bandwidth must be a number"),
@@ -99,5 +100,5 @@ def test_what_is_wrong_is_one_line(value: object, says: str, tmp_path: Path,
 def test_files_that_are_not_there_and_two_machines_at_once(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="No such file"):
         autolayers.plan(MODEL, ["--machine", str(tmp_path / "no.json")])
-    with pytest.raises(UsageError, match="both say the devices"):
+    with pytest.raises(UsageError, match="both set the devices"):
         autolayers.plan(MODEL, ["--machine", write(tmp_path, {"host": {"total": GiB}}), "--gpu", "24GiB"])

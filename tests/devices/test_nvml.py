@@ -291,7 +291,7 @@ def test_the_command_shows_devices_ram_and_sources(command):
     head, gpu, ram = done.stdout.splitlines()
     assert head.split() == ["device", "total", "free", "source"]
     assert gpu.split()[:5] == ["CUDA0", "24.00", "GiB", "23.00", "GiB"]
-    assert "NVIDIA GeForce RTX 3090, compute capability 8.6, 936 GB/s, draws the desktop" in gpu and "NVML" in gpu
+    assert "NVIDIA GeForce RTX 3090, compute capability 8.6, 936 GB/s, drives a display" in gpu and "NVML" in gpu
     assert ram.startswith("RAM") and "from the system" in ram
 
 

@@ -56,8 +56,8 @@ def test_devices_are_numbered_through_all_servers(nobody: str) -> None:
         ("RPC0", "RPC", 23 * GiB, 24 * GiB, first.endpoint), ("RPC1", "RPC-CPU", 60 * GiB, 64 * GiB, first.endpoint),
         ("RPC2", "RPC", 0, 0, nobody), ("RPC3", "RPC", 23 * GiB, 24 * GiB, last.endpoint)]
     assert all(d.kind == "rpc" and d.includes_context for d in devices)
-    assert notes == [f"{nobody}: no RPC server that can be asked (Connection refused): nothing is planned for it; with "
-                     f"the others alone: --rpc {first.endpoint},{last.endpoint}"]
+    assert notes == [f"{nobody}: not a usable RPC server (Connection refused): the plan does not use it; to use only "
+                     f"the others: --rpc {first.endpoint},{last.endpoint}"]
     assert remote([]) == ([], [])
 
 
@@ -93,7 +93,7 @@ def trickle(connection: socket.socket, command: int, data: bytes) -> None:
     (lie({14: struct.pack("<Q", 1 << 63)}), "an answer of 9223372036854775808 bytes where 28 were expected"),
     (lie({14: b"HTTP/1.1 400 Bad Request\r\n\r\n"}), "bytes where 28 were expected"),
     (lie({15: sized(struct.pack("<I", 0))}), "it has 0 devices"),
-    (lie({15: sized(struct.pack("<I", 0xffffffff))}), "it has 4294967295 devices; 1 to 16 can be"),
+    (lie({15: sized(struct.pack("<I", 0xffffffff))}), "it has 4294967295 devices; 1 to 16 are possible"),
     (lie({11: sized(struct.pack("<QQ", 0, 0))}), "its device 0 has 0 bytes"),
     (lie({11: sized(struct.pack("<QQ", 1, (1 << 64) - 1))}), "its device 0 has 18446744073709551615 bytes"),
     (lie({11: sized(b"short")}), "an answer of 5 bytes where 16"),
@@ -102,7 +102,7 @@ def test_a_server_that_lies_or_breaks_off_is_one_line(script: Script, words: str
     with FakeRpc([CUDA], script=script) as server, pytest.raises(DeviceError, match=words) as error:
         ask(server.endpoint, 0.3)
     text = str(error.value)
-    assert text.isprintable() and text.startswith(f"{server.endpoint}: no RPC server that can be asked (")
+    assert text.isprintable() and text.startswith(f"{server.endpoint}: not a usable RPC server (")
 
 
 def test_one_limit_of_time_for_all_questions() -> None:
@@ -169,7 +169,7 @@ def test_a_dead_server_is_one_line_and_nothing_is_planned_for_it(
     words = [LLAMA, "--gpu", "24GiB", "--ram", "64GiB", "-c", "8192", "--rpc", nobody]
     assert main(words) == 0
     said = capfd.readouterr()
-    assert said.err.count(f"{nobody}: no RPC server that can be asked") == 1 and "-ngl 33" in said.out
+    assert said.err.count(f"{nobody}: not a usable RPC server") == 1 and "-ngl 33" in said.out
     assert main([*words, "--budget", "RPC0=8GiB", "--json"]) == 0        # what its owner knows of it counts
     assert json.loads(capfd.readouterr().out)["devices"][0]["free"] == 8 * GiB
 
@@ -181,7 +181,7 @@ def test_devices_lists_them(nobody: str, capfd: pytest.CaptureFixture[str]) -> N
     rows = [line for line in said.out.splitlines() if line.startswith("RPC")]
     assert rows[0].split()[1:5] == ["24.00", "GiB", "23.00", "GiB"] and rows[0].endswith("from the RPC server")
     assert rows[1].split()[1:3] == ["?", "?"] and rows[1].endswith("it does not answer: its memory is unknown")
-    assert f"{nobody}: no RPC server that can be asked" in said.err
+    assert f"{nobody}: not a usable RPC server" in said.err
 
 
 @pytest.mark.skipif(os.name != "posix", reason="the fake llama-server is a shell script")

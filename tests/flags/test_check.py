@@ -52,20 +52,20 @@ def test_the_line_names_the_flag_and_the_way_out(command: str, words: str, messa
 
 
 @pytest.mark.parametrize(("command", "words", "message"), [
-    ("plan", "m -c 8192 --ctx 4096", "-c 8192 and --ctx 4096 both say the context: give one of them"),
-    ("plan", "m -c 8192 --ctx max", "-c 8192 and --ctx max both say the context: give one of them"),
-    ("plan", "m --ctx-min 9000 -c 4096", "--ctx-min 9000 is more than the context that was asked for, 4096"),
-    ("plan", "m --ctx-min 9000 --ctx 4k", "--ctx-min 9000 is more than the context that was asked for, 4096"),
+    ("plan", "m -c 8192 --ctx 4096", "-c 8192 and --ctx 4096 both set the context: give one of them"),
+    ("plan", "m -c 8192 --ctx max", "-c 8192 and --ctx max both set the context: give one of them"),
+    ("plan", "m --ctx-min 9000 -c 4096", "--ctx-min 9000 is more than the requested context, 4096"),
+    ("plan", "m --ctx-min 9000 --ctx 4k", "--ctx-min 9000 is more than the requested context, 4096"),
     ("plan", "m -m other", "m and -m other are two models: give one of them"),
     ("plan", "m -hf me/other", "m and -hf me/other are two models: give one of them"),
-    ("plan", "m --margin 1GiB -fitt 512", "--margin and -fitt both say the margins: give one of them"),
-    ("sweep", "m --margin 1GiB --fit-target 512", "--margin and -fitt both say the margins: give one of them"),
-    ("plan", "m --kv-types f16,q8_0 -ctv q8_0", "--kv-types and -ctk both say the cache types: give one of them"),
+    ("plan", "m --margin 1GiB -fitt 512", "--margin and -fitt both set the margins: give one of them"),
+    ("sweep", "m --margin 1GiB --fit-target 512", "--margin and -fitt both set the margins: give one of them"),
+    ("plan", "m --kv-types f16,q8_0 -ctv q8_0", "--kv-types and -ctk both set the cache types: give one of them"),
     ("sweep", "m -m other", "m and -m other are two models: give one of them"),
     ("cluster", "boxes.json m -m other", "m and -m other are two models: give one of them"),
     ("inspect", "m -m other", "m and -m other are two models: give one of them"),
-    ("plan", "m --json -q", "--json and -q say different things: give one of them"),
-    ("plan", "m --format docker --json", "--format and --json say different things: give one of them"),
+    ("plan", "m --json -q", "--json and -q contradict each other: give one of them"),
+    ("plan", "m --format docker --json", "--format and --json contradict each other: give one of them"),
 ])
 def test_contradictions_are_named(command: str, words: str, message: str) -> None:
     with pytest.raises(UsageError) as error:
@@ -116,8 +116,8 @@ def test_a_split_that_leaves_devices_out(words: str, warning: str | None) -> Non
 
 
 @pytest.mark.parametrize(("words", "message"), [
-    ("--mmproj MODEL", "no projector"), ("--lora MODEL", "no adapter"),
-    ("--control-vector MODEL", "no control vector")])
+    ("--mmproj MODEL", "not a projector"), ("--lora MODEL", "not an adapter"),
+    ("--control-vector MODEL", "not a control vector")])
 def test_files_in_the_wrong_place_are_refused(words: str, message: str) -> None:
     with pytest.raises(autolayers.LaunchRefused, match=message):
         autolayers.plan(MODEL, words.replace("MODEL", MODEL).split(), devices=["24GiB"])
@@ -159,9 +159,9 @@ def test_the_library_says_what_it_takes(model: Any, words: Any, devices: Any) ->
 
 
 @pytest.mark.parametrize(("models", "words", "devices", "weights", "message"), [
-    ([MODEL], ["--gpu", "24GiB"], ["12GiB"], (), "--gpu and devices= both say the devices"),
+    ([MODEL], ["--gpu", "24GiB"], ["12GiB"], (), "--gpu and devices= both set the devices"),
     ([MODEL], [], autolayers.Device.hypothetical("24GiB"), (), "devices are a list"),
-    ([MODEL], ["--machine", "box.json"], [], (), "--machine and devices= both say the devices"),
+    ([MODEL], ["--machine", "box.json"], [], (), "--machine and devices= both set the devices"),
     (MODEL, [], ["24GiB"], (), "models are a list"),
     ([MODEL, MODEL], [], ["24GiB"], (1,), "a number above 0 for each of the 2 models"),
     ([MODEL, MODEL], [], ["24GiB"], (1, -1), "a number above 0 for each of the 2 models")])

@@ -288,7 +288,7 @@ def test_builds_without_load_mode_are_told_by_their_own_switches(mode: str) -> N
 
 
 def test_what_no_command_line_can_say() -> None:
-    with pytest.raises(ValueError, match="-ot cannot say a,b=CPU"):
+    with pytest.raises(ValueError, match="-ot cannot express a,b=CPU"):
         to_words(Params(overrides=(("a,b", "CPU"),)))
 
 

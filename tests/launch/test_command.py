@@ -72,7 +72,7 @@ def test_which_word_is_the_program(line: str, executable: str) -> None:
 @pytest.mark.parametrize(("line", "message"), [
     ("", "nothing to run"), ("--verify", "nothing to run"), ("-m m.gguf", "-m: not a flag of autolayers run"),
     ("docker run --rm", "docker run: no image"), ("m.gguf -c 8k", "m.gguf is a model, not a program: autolayers run "),
-    ("'llama-server -m m.gguf'", "leave out the quotes"),
+    ("'llama-server -m m.gguf'", "remove the quotes"),
 ])
 def test_commands_that_are_none(line: str, message: str) -> None:
     with pytest.raises(UsageError, match=message):

@@ -220,8 +220,8 @@ def test_llama_cpp_python_gets_whole_layers(name: str, gpu: str, capsys: pytest.
 
 @pytest.mark.parametrize(("kind", "words", "said"), [
     ("llama-cpp-python", "-ncmoe 3", "nothing like -ncmoe"), ("llama-cpp-python", "-lm dio", "nothing like -lm dio"),
-    ("llama-cpp-python", "-np 2", "one sequence where -np 2"), ("llama-cpp-python", "--no-repack", "nothing like -nr"),
-    ("koboldcpp", "-np 3", "one sequence where -np 3"), ("koboldcpp", "-ctk q8_0", "for both K and V"),
+    ("llama-cpp-python", "-np 2", "one sequence, but -np 2"), ("llama-cpp-python", "--no-repack", "nothing like -nr"),
+    ("koboldcpp", "-np 3", "one sequence, but -np 3"), ("koboldcpp", "-ctk q8_0", "for both K and V"),
     ("koboldcpp", "-ub 100", "--batchsize is one of"), ("koboldcpp", "-c 1048576", "--contextsize is 256 to 262144"),
     ("koboldcpp", "--no-op-offload", "nothing like --no-op-offload"),
     ("koboldcpp", "--ssl-cert-file c", "a certificate and a key"),

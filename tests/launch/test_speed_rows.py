@@ -50,7 +50,7 @@ def test_a_wrong_value_is_named(path: str, value: object, wrong: str) -> None:
 
 
 @pytest.mark.parametrize(("text", "wrong"), [
-    ("{", "not JSON"), ("[]", "no JSON object"), (json.dumps(changed("model", "no-such-model")), "no header"),
+    ("{", "not JSON"), ("[]", "not a JSON object"), (json.dumps(changed("model", "no-such-model")), "no header"),
     (f"{json.dumps(ROWS[0])}\n{json.dumps(ROWS[0])}", "a second row s0001"),
 ])
 def test_the_fit_ends_with_one_line(text: str, wrong: str, tmp_path: pathlib.Path) -> None:

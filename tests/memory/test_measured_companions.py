@@ -247,7 +247,7 @@ def test_on_the_command_line(tmp_path: pathlib.Path) -> None:
     assert done.returncode == 0, done.stderr
     text = " ".join(done.stdout.split())
     assert "in addition to the model on CUDA0: draft model weights " in text
-    assert "growing while it serves, on Host: prompt cache 8192.00 MiB" in text
+    assert "growing during use, on Host: prompt cache 8192.00 MiB" in text
     failed = subprocess.run([*command, "-md", str(tmp_path / "none.gguf")], capture_output=True, text=True)
     assert failed.returncode == 3 and failed.stdout == ""
     assert failed.stderr == f"autolayers: {tmp_path / 'none.gguf'}: no such file\n"

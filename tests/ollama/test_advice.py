@@ -44,9 +44,9 @@ def llama() -> Target:
         ({}, Settings()),
         ({"OLLAMA_NUM_PARALLEL": "4", "OLLAMA_CONTEXT_LENGTH": "16384"}, Settings(parallel=4, context_length=16384)),
         ({"OLLAMA_NUM_PARALLEL": "9" * 5000}, Settings(
-            ignored=(f"OLLAMA_NUM_PARALLEL={'9' * 40} is no number: Ollama leaves it at its default",))),
+            ignored=(f"OLLAMA_NUM_PARALLEL={'9' * 40} is not a number: Ollama uses its default",))),
         ({"OLLAMA_NUM_PARALLEL": "0", "OLLAMA_CONTEXT_LENGTH": "64k"}, Settings(
-            ignored=("OLLAMA_CONTEXT_LENGTH=64k is no number: Ollama leaves it at its default",))),
+            ignored=("OLLAMA_CONTEXT_LENGTH=64k is not a number: Ollama uses its default",))),
         (
             {"OLLAMA_KV_CACHE_TYPE": ' "Q8_0" ', "OLLAMA_FLASH_ATTENTION": "1"},
             Settings(kv_cache_type="q8_0", flash_attention=True),
@@ -293,8 +293,8 @@ def test_ollama_s_own_choice_has_ollama_s_own_margins(llama, size, words, fit_ta
     launch = ["-c", "4096", "-np", "1", "-b", "512", "-ub", "512", "-fitt", str(*fit_target or (1024,))]
     own = api.fit_choice(llama.model, launch, [gpu(size)]).params.layers_wanted(33)
     notes = " ".join(short.notes)
-    assert (f"own choice would be {own} layers as well" in notes) == (own == short.num_gpu)
-    assert own == short.num_gpu or f"without num_gpu Ollama would place {own} of 33 layers" in notes
+    assert (f"Ollama would choose {own} layers too" in notes) == (own == short.num_gpu)
+    assert own == short.num_gpu or f"without num_gpu Ollama would offload {own} of 33 layers" in notes
 
 
 @pytest.mark.parametrize(("name", "sizes", "n_ctx", "by_free", "own"), [

@@ -87,7 +87,7 @@ def test_servers_without_a_file_are_on_a_network_too() -> None:
     near, assumed, text = seconds(replace(home, link=1e12, latency=0.0))
     assert assumed == {} and "network" not in text
     far, assumed, text = seconds(home)
-    assert assumed == {"network": 1.25e8} and "network taken as 1 Gbit/s, a default" in text
+    assert assumed == {"network": 1.25e8} and "network assumed to be 1 Gbit/s" in text
     assert far - near == pytest.approx(3e-4 + (2 * 4 * 8192 + 2 * (2048 + 512 / 2)) / 1.25e8, rel=1e-3)
 
 

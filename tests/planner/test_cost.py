@@ -167,7 +167,7 @@ def test_defaults_are_said_where_they_count(name: str, words: str, assumed: dict
     assert plan.speed.to_dict()["assumed"] == assumed
     text = " ".join(plan_text(plan).split())
     for name, rate in assumed.items():
-        assert f"{name} taken as {rate / 1e9:.0f} GB/s, a default" in text
+        assert f"{name} assumed to be {rate / 1e9:.0f} GB/s" in text
     assert ("a default" in text) == bool(assumed)
 
 

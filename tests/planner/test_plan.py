@@ -379,7 +379,7 @@ def test_processes_explain_a_plan_as_one_does(name: str, words: str, mib: float)
 @pytest.mark.parametrize(("flags", "message"), [
     ("--ctx many", "--ctx 'many': expected a number of tokens such as 8192 or 16k, or max"),
     ("--ctx-min 0", "--ctx-min '0': expected a number of tokens"),
-    ("--kv-types f16,q3", "--kv-types 'f16,q3': expected cache types, and 'q3' is none"),
+    ("--kv-types f16,q3", "--kv-types 'f16,q3': expected cache types, which 'q3' is not"),
     ("--budget 10GiB", "--budget '10GiB': expected a device and a size"),
     ("--llama-build new", "--llama-build 'new': expected a build number"),
     ("--ram lots", "--ram 'lots': expected a size such as 24GiB or 512MiB"),

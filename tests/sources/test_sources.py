@@ -167,16 +167,16 @@ def test_user_and_query_are_sent_but_never_shown(web: Web) -> None:
     (418, {}, "HTTP 418"),
     (304, {}, "HTTP 304"),
     (302, {}, "HTTP 302"),
-    (302, {"Location": "file:///etc/passwd"}, "no web address"),
-    (302, {"Location": "ftp://127.0.0.1/m.gguf"}, "no web address"),
+    (302, {"Location": "file:///etc/passwd"}, "not a web address"),
+    (302, {"Location": "ftp://127.0.0.1/m.gguf"}, "not a web address"),
     (302, {"Location": "http://[bad/"}, "Invalid IPv6 URL"),
     (302, {"Location": "/m.gguf"}, "more than 10 redirects"),
     (200, {"Content_Type": "text/html"}, "a web page, not a GGUF file"),
     (200, {"Content_Encoding": "gzip"}, "compresses"),
-    (206, {}, "another range"),
-    (206, {"Content_Range": "bytes 5-6/100"}, "another range"),
-    (206, {"Content_Range": "items 0-6/100"}, "another range"),
-    (206, {"Content_Range": "bytes 0-6/" + "9" * 5000}, "another range"),
+    (206, {}, "a different range"),
+    (206, {"Content_Range": "bytes 5-6/100"}, "a different range"),
+    (206, {"Content_Range": "items 0-6/100"}, "a different range"),
+    (206, {"Content_Range": "bytes 0-6/" + "9" * 5000}, "a different range"),
     (416, {}, "refuses"),
     (416, {"Content_Range": "bytes */0"}, "it is empty"),
 ])
@@ -190,7 +190,8 @@ def test_a_refused_token_is_named_not_shown(web: Web) -> None:
     web.answers["/m.gguf"] = status(401)
     text = said(web.url + "/m.gguf", {"HF_ENDPOINT": web.url, "HF_TOKEN": "hf_secret"})
     assert "does not accept the token in HF_TOKEN" in text and "hf_secret" not in text
-    assert "HF_TOKEN has characters" in said(web.url + "/m.gguf", {"HF_ENDPOINT": web.url, "HF_TOKEN": "a\r\nX: 1"})
+    assert "HF_TOKEN has invalid characters" in said(
+        web.url + "/m.gguf", {"HF_ENDPOINT": web.url, "HF_TOKEN": "a\r\nX: 1"})
 
 
 @pytest.mark.parametrize(("body", "words"), [
@@ -425,7 +426,7 @@ def test_the_page_about_a_file_means_the_file(web: Web) -> None:
 
 @pytest.mark.parametrize("path", ["/me/my-GGUF", "/me/my-GGUF/", "/me/my-GGUF/tree/main"])
 def test_the_page_of_a_repository_is_named(web: Web, path: str) -> None:
-    with pytest.raises(ModelError, match=r"the page of a repository; its models are hf:me/my-GGUF$"):
+    with pytest.raises(ModelError, match=r"a repository's page; for its models write hf:me/my-GGUF$"):
         open_source(web.url + path, {"HF_ENDPOINT": web.url})
     assert not web.requests
 

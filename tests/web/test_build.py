@@ -35,8 +35,8 @@ def test_pyodide_is_copied_from_a_folder(tmp_path: pathlib.Path) -> None:
     pyodide = tmp_path / "pyodide"
     pyodide.mkdir()
     done = build("build", str(tmp_path / "site"), "--pyodide", str(pyodide))
-    assert done.returncode == 2 and done.stderr == (f"autolayers: {pyodide}: not Pyodide's folder: "
-                                                    f"{', '.join(PYODIDE_FILES)} are expected in it\n")
+    assert done.returncode == 2 and done.stderr == (f"autolayers: {pyodide}: not a Pyodide folder: it lacks some of "
+                                                        f"{', '.join(PYODIDE_FILES)}\n")
     for name in (*PYODIDE_FILES, "pyodide.asm.js"):
         (pyodide / name).write_text(name)
     assert build("build", str(tmp_path / "site"), "--pyodide", str(pyodide)).returncode == 0

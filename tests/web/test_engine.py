@@ -85,7 +85,7 @@ def test_a_split_model_is_whole_once_all_parts_are_there() -> None:
 
 
 @pytest.mark.parametrize(("method", "question", "error"), [
-    ("plan", {"model": "", "gpu": "8GiB"}, "which model?"),
+    ("plan", {"model": "", "gpu": "8GiB"}, "no model:"),
     ("plan", {"model": "/etc/passwd", "gpu": "8GiB"}, "/etc/passwd: not opened yet"),
     ("plan", {"model": BUNDLED + "../x", "gpu": "8GiB"}, "no bundled model"),
     ("plan", {"model": BUNDLED + MODELS[0], "gpu": ""}, "which machine?"),

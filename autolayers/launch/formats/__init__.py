@@ -1,11 +1,11 @@
-"""The planned launch as a file for whatever starts it elsewhere; one module for each row of flags/formats.py.
+"""The planned launch as a file for other launchers; one module per row of flags/formats.py.
 
     plan, arguments = plan_for("systemd", arguments, make)
     write("systemd", plan, arguments)
     write_several("llama-swap", [plan, other], arguments, together=True)
 
-Secrets are never written: the file names the environment variable that carries them. A launch that a format cannot
-express is refused; a word of it that does not touch memory is left out with a warning.
+Secrets are never written: the file names the environment variable that carries them. A launch that a format
+cannot express is refused; a word that does not affect memory is omitted with a warning.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ if TYPE_CHECKING:
     from ..command import WrappedCommand
 
 def plan_for(kind: str | None, arguments: Arguments, make: Callable[[Arguments], Plan]) -> tuple[Plan, Arguments]:
-    """`make`'s plan for what starts it, and the arguments it was made with: a program of another kind does some things
-    whatever it is given (one sequence, say), and knows no flash attention that is chosen while loading."""
+    """`make`'s plan for the format's program, and its arguments. Programs other than llama-server fix some
+    things (such as one sequence), and cannot choose flash attention while loading."""
     own = getattr(_module(kind), "settle", None) if kind in FORMATS else None
     if own is None:
         return make(arguments), arguments
     params = own(arguments)
-    if params.n_gpu_layers is None and "overrides" not in _module(kind).FIELDS:      # it places whole layers alone
+    if params.n_gpu_layers is None and "overrides" not in _module(kind).FIELDS:      # it places only whole layers
         arguments = replace(arguments, own={"strategy": "layers", **arguments.own})
     arguments = replace(arguments, params=params)
     plan = make(arguments)
@@ -48,9 +48,10 @@ def plan_for(kind: str | None, arguments: Arguments, make: Callable[[Arguments],
 def write(kind: str, plan: Plan, arguments: Arguments, command: WrappedCommand | None = None,
           added: Sequence[str] | None = None, environ: Mapping[str, str] | None = None,
           config_files: Sequence[str] = (), warn: Callable[[str], None] = say) -> str:
-    """The text of one format for a `command` and the words added to it (None: the plan's); without a command for a
-    llama-server with the plan's flags and the other words of `arguments`. What `environ` and `config_files` say to
-    llama-server here is written too. Raises UsageError for an unknown kind, or for what the format cannot express."""
+    """The text of one format for a `command` and the words added to it (None: the plan's); without a command,
+    for a llama-server with the plan's flags and the other words of `arguments`. Settings in `environ` and
+    `config_files` are written too. Raises UsageError for an unknown kind, or for a launch that the format
+    cannot express."""
     writer = _writer(kind, tuple(FORMATS))
     if command is None:
         launch = LaunchFile.of_plan(plan, arguments, arguments.params.model, environ, config_files)
@@ -62,8 +63,8 @@ def write(kind: str, plan: Plan, arguments: Arguments, command: WrappedCommand |
 def write_several(kind: str, plans: Sequence[Plan], arguments: Arguments, together: bool,
                   environ: Mapping[str, str] | None = None, config_files: Sequence[str] = (),
                   warn: Callable[[str], None] = say, *, groups: Sequence[Sequence[int]] = (), most: int = 0) -> str:
-    """One file for several models; `together`: they fit at the same time; `groups`: those of the plans, by number,
-    that do; `most`: any so many do. Raises UsageError as `write` does."""
+    """One file for several models; `together`: they fit together; `groups`: the plans, by number, that fit
+    together; `most`: any `most` of them do. Raises UsageError as `write` does."""
     writer = _writer(kind, tuple(row.name for row in FORMATS.values() if row.several))
     launches = [LaunchFile.of_plan(plan, arguments, None, environ, config_files) for plan in plans]
     return _written(writer, launches, warn, together=together, groups=groups, most=most)

@@ -8,7 +8,7 @@ from .launch_file import LaunchFile
 
 
 def write(launch: LaunchFile) -> str:
-    """The file's text, with one service. Raises UsageError for what it cannot express."""
+    """The file's text, with one service. Raises UsageError for a launch that it cannot express."""
     box = Container(launch)
     lines = [*launch.notes, "services:", "  llama-server:", f"    image: {_yaml(box.image)}", "    command:"]
     lines += [f"      - {_yaml(word)}" for word in box.words]
@@ -29,7 +29,7 @@ def write(launch: LaunchFile) -> str:
     if launch.backend.device_nodes:
         lines += ["    devices:", *(f"      - {node}" for node in launch.backend.device_nodes)]
     scheme, path = launch.health
-    # -k: a certificate for another name than localhost says nothing about health
+    # -k: the certificate need not be for localhost
     lines += ["    healthcheck:",
               f'      test: ["CMD", "curl", "-fk", {_yaml(f"{scheme}://localhost:{box.port}{path}")}]',
               "      start_period: 5m", "    restart: unless-stopped"]

@@ -9,16 +9,16 @@ from .launch_file import LaunchFile, moved, without
 
 _IMAGE = "ghcr.io/ggml-org/llama.cpp:server"
 CACHE = "llama-cache"            # the volume for what is downloaded
-CACHED = "/root/.cache"          # where builds of every age keep it
+CACHED = "/root/.cache"          # where builds of any age keep it
 
 
 class Container:
-    """The words with the paths of a container, and what it must be given. `mounts`: directory in the container by
-    directory here; `written`: those here that it writes to; `address`: where its port is reached."""
+    """The words with a container's paths, and what the container needs. `mounts`: directory here -> directory
+    in the container; `written`: directories here that it writes to; `address`: the published address."""
 
     def __init__(self, launch: LaunchFile) -> None:
         if launch.command.container:
-            raise UsageError("the command is a container already: take it as it is, with --dry-run")
+            raise UsageError("the command is already a container: print it with --dry-run")
         self.launch = launch
         self.mounts: dict[str, str] = {}
         self.written: set[str] = set()
@@ -33,7 +33,7 @@ class Container:
 
     @property
     def published(self) -> str:
-        """ADDRESS:PORT:PORT; without a --host only this machine reaches it, as llama-server has it."""
+        """ADDRESS:PORT:PORT; without a --host only this machine can reach it, as with llama-server."""
         address = "127.0.0.1" if self.launch.private and self.launch.host != "::1" else self.launch.host or ""
         return f"[{address}]:{self.port}:{self.port}" if ":" in address else f"{address}:{self.port}:{self.port}"
 
@@ -46,8 +46,8 @@ class Container:
 
 
 def _place(path: str) -> tuple[str, str]:
-    """(the directory to mount for a path, the path in it). What a link leads to must be inside too: of one as the
-    Hub's cache has them (../../blobs/...) all that both lie in, of another the file itself."""
+    """(the directory to mount for a path, the path in it). A link's target must be inside too: for links of
+    the Hub's cache (../../blobs/...) the common directory is mounted, for others the target itself."""
     if os.path.isdir(path):
         return path, ""
     folder, name = os.path.split(path)

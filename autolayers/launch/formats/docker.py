@@ -10,7 +10,7 @@ from .launch_file import LaunchFile
 
 
 def write(launch: LaunchFile) -> str:
-    """One line for this machine's shell. Raises UsageError for what it cannot express."""
+    """One line for this machine's shell. Raises UsageError for a launch that it cannot express."""
     box = Container(launch)
     words = ["docker", "run", "--rm", "--init", "-p", box.published]
     if launch.backend.gpu_driver:
@@ -27,7 +27,7 @@ def write(launch: LaunchFile) -> str:
 
 
 def _mount(folder: str, inside: str, written: bool) -> list[str]:
-    """-v, or where the path has a colon, at which -v is split, --mount, whose fields are those of a row of CSV."""
+    """-v, or --mount for a path with a colon, which separates -v's fields; --mount's fields are a CSV row."""
     if ":" not in os.path.splitdrive(folder)[1]:
         return ["-v", f"{folder}:{inside}" + ("" if written else ":ro")]
     source = f"source={folder}"

@@ -1,4 +1,5 @@
-"""A KoboldCpp command: koboldcpp.py --help, 1.113; what 1.102 has too is said as both read it.
+"""A KoboldCpp command: koboldcpp.py --help, 1.113; flags that 1.102 has too are written so that both accept
+them.
 
 Its defaults are not llama-server's: no memory mapping, no sliding windows in the cache (before 1.114), one micro-batch
 of 512, and 128 cells more than --contextsize (gpttype_adapter.cpp: extra_context_handle_fragmentation).
@@ -33,19 +34,19 @@ FIELDS = frozenset((
     "cache_type_v", "kv_offload", "swa_full", "split_mode", "tensor_split", "main_gpu", "device", "overrides",
     "load_mode", "mmproj", "mmproj_offload", "image_max_tokens", "model_draft", "draft_n_max", "n_gpu_layers_draft",
     "spec_type", "lora", "override_kv", "n_threads"))
-# Arguments that do not touch memory, and what KoboldCpp calls them
+# arguments that do not affect memory, and KoboldCpp's names
 _FLAGS = {"-tb": "--blasthreads", "--host": "--host", "--port": "--port", "--jinja": "--jinja",
           "--chat-template-file": "--jinjatemplate", "--chat-template-kwargs": "--jinja_kwargs",
           "--image-min-tokens": "--visionmintokens", "--ssl-cert-file": "", "--ssl-key-file": "", "--mmproj-auto": ""}
 
 
 def settle(arguments: Arguments) -> Params:
-    """What KoboldCpp does whatever it is given, for planning."""
+    """KoboldCpp's fixed behaviour, for planning."""
     return one_sequence(arguments, _TARGET)
 
 
 def write(launch: LaunchFile) -> str:
-    """One line for this machine's shell. Raises UsageError for what it cannot express."""
+    """One line for this machine's shell. Raises UsageError for a launch that it cannot express."""
     launch.check_expressed(FIELDS, _FLAGS, _TARGET)
     p, use = launch.params, launch.plan.breakdown
     words = ["koboldcpp", "--model", _model(launch), *_devices(launch),
@@ -55,13 +56,14 @@ def write(launch: LaunchFile) -> str:
         words += ["--tensor_split", *(f"{ratio:g}" for ratio in p.tensor_split)]
     words += _attention(launch) + _overrides(p)
     if use.n_ubatch not in _BATCHES:
-        raise UsageError(f"koboldcpp's --batchsize is one of {', '.join(map(str, _BATCHES))}, not {use.n_ubatch}: "
-                         "plan with such an -ub")
+        raise UsageError(f"koboldcpp's --batchsize is one of {', '.join(map(str, _BATCHES))}, not "
+                         f"{use.n_ubatch}: "
+                         "plan with one of these as -ub")
     if p.n_threads is not None and p.n_threads > 0:
         words += ["--threads", str(p.n_threads)]
     words += ["--batchsize", str(use.n_ubatch), *_loading(p), *_companions(launch), *_rest(launch)]
     line = shell(words)
-    if "LLAMA_API_KEY" in launch.secrets:      # the shell stops where it is not set: no server without its key
+    if "LLAMA_API_KEY" in launch.secrets:      # the shell stops if it is not set: no server without its key
         line += " --password " + ("%LLAMA_API_KEY%" if os.name == "nt" else '"${LLAMA_API_KEY:?}"')
     return line + "\n"
 
@@ -74,16 +76,18 @@ def _model(launch: LaunchFile) -> str:
         parts = model[3:].split("/")
         return f"{HUB}/{'/'.join(parts[:2])}/resolve/main/{'/'.join(parts[2:])}"
     if ":" in model[2:] and model.startswith(("hf:", "docker:")):
-        raise UsageError(f"koboldcpp loads files and links, not {model}: name one file, hf:USER/REPO/FILE.gguf")
+        raise UsageError(f"koboldcpp loads files and links, not {model}: name one file, "
+                         "hf:USER/REPO/FILE.gguf")
     return model
 
 
 def _context(n_ctx: int) -> int:
-    """--contextsize for a cache of so many cells."""
+    """--contextsize for a cache of `n_ctx` cells."""
     least, most = _CONTEXTS
     if not least <= n_ctx - _MORE_CELLS <= most:
-        raise UsageError(f"koboldcpp's --contextsize is {least} to {most} and {_MORE_CELLS} cells are added to it: "
-                         f"{n_ctx} is none, plan with -c {most} or less")
+        raise UsageError(f"koboldcpp's --contextsize is {least} to {most} and {_MORE_CELLS} cells are added "
+                         "to it: "
+                         f"{n_ctx} is impossible, plan with -c {most} or less")
     return n_ctx - _MORE_CELLS
 
 
@@ -107,8 +111,8 @@ def _attention(launch: LaunchFile) -> list[str]:
     if not p.swa_full and launch.plan.model.hparams.is_swa_any:
         words += ["--useswa", "--swapadding", "0"]
     elif p.swa_full:
-        launch.warnings.append("koboldcpp from 1.114 on makes a small cache of sliding windows whatever is said: "
-                               "--swa-full holds for older ones")
+        launch.warnings.append("koboldcpp since 1.114 always makes a small cache for sliding windows: "
+                               "--swa-full works with older versions only")
     k, v = p.cache_type_k or "f16", p.cache_type_v or "f16"
     if k != v or k not in _CACHE:
         raise UsageError(f"koboldcpp's cache is {', '.join(_CACHE)} for both K and V, not {k} and {v}")
@@ -167,7 +171,8 @@ def _adapter(launch: LaunchFile) -> list[str]:
 
 
 def _rest(launch: LaunchFile) -> list[str]:
-    """What does not touch memory, the last of each; KoboldCpp listens to all and on another port without a word."""
+    """Arguments that do not affect memory, the last of each. KoboldCpp's default is to listen on all
+    addresses and another port."""
     found = dict(launch.arguments.given)
     found.setdefault("--host", "127.0.0.1")
     found.setdefault("--port", launch.port)
@@ -178,6 +183,7 @@ def _rest(launch: LaunchFile) -> list[str]:
     certificate, key = found.get("--ssl-cert-file"), found.get("--ssl-key-file")
     if certificate or key:
         if not (certificate and key):
-            raise UsageError("koboldcpp's --ssl takes a certificate and a key: give --ssl-cert-file and --ssl-key-file")
+            raise UsageError("koboldcpp's --ssl takes a certificate and a key: give --ssl-cert-file and "
+                             "--ssl-key-file")
         words += ["--ssl", certificate, key]
     return words

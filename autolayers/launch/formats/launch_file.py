@@ -1,4 +1,4 @@
-"""A launch as the writers need it: words without secrets, the Params they mean, and a name."""
+"""A launch for the writers: words without secrets, their Params, and a name."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ if TYPE_CHECKING:
     from ...flags.parse import Arguments
     from ...planner import Plan
 
-_PORT = "8080"          # of llama.cpp's images, whatever the build
+_PORT = "8080"          # of llama.cpp's images, for any build
 _ELSEWHERE = ("hf:", "docker:", "http://", "https://")
-_HERE = ("", "127.0.0.1", "localhost", "::1")      # addresses that nobody else reaches
-# Fields of what only llama-server has: a program that reads none of these has nothing of it either
+_HERE = ("", "127.0.0.1", "localhost", "::1")      # addresses that only this machine reaches
+# fields of llama-server's own features, which programs that ignore these fields lack
 _OF_THE_SERVER = frozenset(("fit", "fit_target", "fit_ctx", "cache_ram", "ctx_checkpoints", "cache_reuse", "warmup"))
 
 
 class LaunchFile:
-    """A command with the words added to it. `secrets`: the environment variables that carry the words left out;
-    `warnings`: what whoever uses the file should know."""
+    """A command with the words added to it. `secrets`: the environment variables that carry the words left
+    out; `warnings`: notes for the file's user."""
 
     def __init__(self, command: WrappedCommand, added: Sequence[str], plan: Plan,
                  environ: Mapping[str, str] | None = None, config_files: Sequence[str] = ()) -> None:
@@ -47,12 +47,12 @@ class LaunchFile:
         if not _downloads(parse([*command.words, *said, *added], command=None).params.model):
             said = without(said, "-hft")
         words = [*command.words, *said, *added]
-        if not command.container:        # whatever starts it has another working directory
+        if not command.container:        # its launcher has another working directory
             words = moved(words, lambda path, _: os.path.abspath(path))
         complete = parse(words, command=None)
         if (complete.params.model or "").startswith("hf:") and complete.params.mmproj is None \
                 and complete.value("--mmproj-auto") is None and complete.value("--no-mmproj") is None:
-            words.append("--no-mmproj")          # -hf would load one that is not in the plan
+            words.append("--no-mmproj")          # -hf would load a projector that is not in the plan
         self.words, names = without_secrets(words)
         self.launcher, more = launcher_without_secrets(command)
         self.secrets = list(dict.fromkeys([*names, *more]))
@@ -98,18 +98,18 @@ class LaunchFile:
 
     @property
     def downloads(self) -> bool:
-        """The program itself gets the model, and keeps it in its cache."""
+        """Whether the program itself downloads the model, to its cache."""
         return _downloads(self.params.model)
 
     @property
     def private(self) -> bool:
-        """Nobody but this machine is to reach the server."""
+        """Whether only this machine may reach the server."""
         return (self.host or "") in _HERE
 
     @property
     def notes(self) -> list[str]:
-        """Comments for the head of a file."""
-        return [] if self.plan.fits else ["# by the plan this does not fit: it may run out of memory"]
+        """Comments at the top of a file."""
+        return [] if self.plan.fits else ["# the plan does not fit: it may run out of memory"]
 
     @property
     def health(self) -> tuple[str, str]:
@@ -119,11 +119,12 @@ class LaunchFile:
         return "https" if self.arguments.value("--ssl-cert-file") else "http", path
 
     def secret_notes(self, where: str) -> list[str]:
-        """A comment for each secret that was left out."""
+        """A comment for each omitted secret."""
         return [f"# {name} is read from {where}" for name in self.secrets]
 
     def check_expressed(self, fields: Container[str], flags: Container[str], target: str) -> None:
-        """Raises UsageError for what touches memory and is not in `fields`; warns of all else not in `flags`."""
+        """Raises UsageError for settings that affect memory and are not in `fields`; warns of all others not
+        in `flags`."""
         params = self.params
         for name in Params.__dataclass_fields__:
             value = getattr(params, name)
@@ -143,8 +144,8 @@ def _downloads(model: str | None) -> bool:
 
 def _said_elsewhere(words: Sequence[str], environ: Mapping[str, str] | None,
                     config_files: Sequence[str]) -> list[str]:
-    """What only the environment or a config file says, as words. The plan's flags have all that touches memory but the
-    model."""
+    """The settings of the environment and config files, as words. The plan's flags have all that affects
+    memory but the model."""
     typed = parse(words, command=None)
     rows = {row[0].canonical for flag, _ in typed.given if (row := lookup(flag))}
     found: list[str] = []
@@ -158,15 +159,15 @@ def _said_elsewhere(words: Sequence[str], environ: Mapping[str, str] | None,
 
 
 def one_sequence(arguments: Arguments, target: str) -> Params:
-    """The parameters for a program that runs one sequence. Raises UsageError where more are given."""
+    """The parameters for a program that runs one sequence. Raises UsageError if more are given."""
     given = arguments.params.n_parallel
     if given is not None and given > 1:
-        raise UsageError(f"{target} runs one sequence where -np {given} asks for {given}")
+        raise UsageError(f"{target} runs one sequence, but -np {given} requests {given}")
     return replace(arguments.params, n_parallel=1)
 
 
 def moved(words: Sequence[str], where: Callable[[str, bool], str]) -> list[str]:
-    """The words with each path of this machine as `where(path, is it written to)` has it."""
+    """The words with each path of this machine replaced by `where(path, whether it is written to)`."""
     found: list[str] = []
     for item in items(words):
         kind = item.flag.kind if isinstance(item.flag, Argument) else None
@@ -179,12 +180,12 @@ def moved(words: Sequence[str], where: Callable[[str, bool], str]) -> list[str]:
 
 
 def plain_name(text: str) -> str:
-    """The text with a dash for what a file's or a service's name should not have."""
+    """The text with dashes for characters that a file's or service's name should not have."""
     return re.sub(r"[^\w.+-]+", "-", text)
 
 
 def named(launches: Sequence[LaunchFile]) -> Iterator[tuple[str, LaunchFile]]:
-    """The launches under names that differ: a number where two are the same."""
+    """The launches under distinct names: numbered if two are the same."""
     seen: set[str] = set()
     for launch in launches:
         name, number = launch.name, 1
@@ -196,7 +197,7 @@ def named(launches: Sequence[LaunchFile]) -> Iterator[tuple[str, LaunchFile]]:
 
 
 def sizes_note(launch: LaunchFile) -> str:
-    """What the launch takes where, margins included."""
+    """The launch's memory per device, margins included."""
     plan = launch.plan
     parts = [f"{device.name} {human(device.used + device.margin)}" for device in plan.devices if device.used]
     host = plan.host

@@ -1,7 +1,7 @@
 """Python for llama-cpp-python 0.3.36, llama_cpp/llama.py: Llama.__init__.
 
-Everything is written in which its defaults are not llama-server's: flash attention is off there, a sliding-window cache
-is as large as the context, a micro-batch is the batch's.
+Everything is written for which its defaults differ from llama-server's: flash attention is off, a
+sliding-window cache is as large as the context, a micro-batch is as large as the batch.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ FIELDS = frozenset((
     "cache_type_v", "kv_offload", "op_offload", "swa_full", "split_mode", "tensor_split", "main_gpu", "device",
     "load_mode", "embedding", "reranking", "pooling", "lora", "override_kv", "rope_scaling", "rope_scale",
     "yarn_orig_ctx", "numa", "n_threads"))
-# Arguments that do not touch memory: (Llama's own name, how its value is read)
+# arguments that do not affect memory: (Llama's name, how its value is read)
 _FLAGS: dict[str, tuple[str, Any]] = {
     "-tb": ("n_threads_batch", int), "-s": ("seed", int),
     "--rope-freq-base": ("rope_freq_base", float), "--yarn-ext-factor": ("yarn_ext_factor", float),
@@ -34,28 +34,30 @@ _FLAGS: dict[str, tuple[str, Any]] = {
     "--yarn-beta-slow": ("yarn_beta_slow", float),
     "--attention": ("attention_type", ("causal", "non-causal").index),
 }
-_MAX_SEQUENCES = 256         # llama_max_parallel_sequences: Llama(embedding=True) makes as many, at most one a token
+# llama_max_parallel_sequences: Llama(embedding=True) makes as many, at most one a token
+_MAX_SEQUENCES = 256
 _NUMA = {"distribute": 1, "isolate": 2, "numactl": 3}
 _KV_TYPES: dict[str, Any] = {"int": int, "float": float, "bool": lambda text: text == "true", "str": str}
 
 
 def settle(arguments: Arguments) -> Params:
-    """What Llama() does whatever it is given, for planning."""
+    """Llama()'s fixed behaviour, for planning."""
     params = arguments.params
     if _embeds(params):
         if params.n_parallel is not None:
-            raise UsageError(f"{_TARGET} chooses the sequences of an embedding model itself: plan without -np")
-        # llama-server, whose rules the plan goes by, makes the batch of an embedding model its micro-batch
+            raise UsageError(f"{_TARGET} chooses the sequences of an embedding model itself: plan without "
+                             "-np")
+        # the plan follows llama-server, which makes an embedding model's batch its micro-batch
         count = min(params.n_batch or N_BATCH, params.n_ubatch or N_UBATCH, params.n_ctx or N_BATCH, _MAX_SEQUENCES)
         params = replace(params, n_parallel=count, kv_unified=True)
     else:
         params = one_sequence(arguments, _TARGET)
-    # Llama() maps no model that has an adapter
+    # Llama() does not map a model with an adapter
     return replace(params, load_mode="none") if params.lora and params.load_mode is None else params
 
 
 def write(launch: LaunchFile) -> str:
-    """The source text that makes `llm`. Raises UsageError for what it cannot express."""
+    """The source text that creates `llm`. Raises UsageError for a launch that it cannot express."""
     launch.check_expressed(FIELDS, _FLAGS, _TARGET)
     p, use = launch.params, launch.plan.breakdown
     mapped, locked = _load_mode(p)
@@ -86,7 +88,8 @@ def write(launch: LaunchFile) -> str:
                 arguments[name] = read(value)
             except ValueError:
                 raise UsageError(f"{flag} {value!r}: {_TARGET}'s {name} cannot be that") from None
-    launch.warnings += [f"Llama() serves nothing, so {name} is not used: its own server (python -m llama_cpp.server) "
+    launch.warnings += [f"Llama() serves nothing, so {name} is not used: its own server (python -m "
+                        "llama_cpp.server) "
                         "has --api_key" for name in launch.secrets if name == "LLAMA_API_KEY"]
     function, lines = _source(launch.model)
     lines += [f"{name}={value!r}" for name, value in arguments.items() if value is not None]
@@ -106,12 +109,12 @@ def _load_mode(p: Params) -> tuple[bool, bool]:
         raise UsageError(f"{_TARGET} has nothing like -lm dio: plan without it")
     mapped = mode in ("auto", "mmap", "mmap+mlock")
     if mapped and p.lora:
-        raise UsageError(f"{_TARGET} maps no model that has an adapter: plan with -lm none")
+        raise UsageError(f"{_TARGET} does not map a model with an adapter: plan with -lm none")
     return mapped, "mlock" in mode
 
 
 def _devices(launch: LaunchFile) -> tuple[int | None, int | None]:
-    """(split_mode, main_gpu): one device or none of several can be said by them."""
+    """(split_mode, main_gpu), which can select one device or none of several."""
     p = launch.params
     if p.device is None:
         return _number(SPLIT_MODE, p.split_mode), p.main_gpu
@@ -142,7 +145,8 @@ def _kv_value(text: str) -> object:
 
 
 def _number(kind: Kind, value: str | None) -> int | None:
-    """Of llama_split_mode, llama_pooling_type or llama_rope_scaling_type: the flags' choices have their order."""
+    """The value of llama_split_mode, llama_pooling_type or llama_rope_scaling_type, whose order the flags'
+    choices have."""
     return None if value is None else kind.choices.index(value)
 
 

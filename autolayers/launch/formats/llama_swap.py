@@ -12,8 +12,9 @@ if TYPE_CHECKING:
 
 
 def write(*launches: LaunchFile, together: bool = False, groups: Sequence[Sequence[int]] = (), most: int = 0) -> str:
-    """`together`: several models fit at the same time, so they form a group whose members stay loaded; `groups`: those
-    of these launches, by number, that do. A model alone is in llama-swap's own group, which unloads all others."""
+    """`together`: the models fit together, so they form a group whose members stay loaded; `groups`: the
+    launches, by number, that fit together. A single model is in llama-swap's default group, which unloads all
+    others."""
     notes = dict.fromkeys(note for launch in launches
                           for note in (*launch.notes, *launch.secret_notes("llama-swap's environment")))
     models = dict(named(launches))
@@ -36,12 +37,12 @@ def _command(launch: LaunchFile) -> str:
     program = launch.program
     for word in [*program, *words]:
         if "${" in word:
-            raise UsageError(f"{word!r}: llama-swap would replace ${{...}} in it, and has no other way to say it")
+            raise UsageError(f"{word!r}: llama-swap would replace ${{...}} in it, which cannot be escaped")
     return f"{posix(program)} --port ${{PORT}} {posix(words)}"
 
 
 def _proxy(launch: LaunchFile) -> list[str]:
-    """How llama-swap reaches the server, where that is not http://localhost:PORT/health."""
+    """How llama-swap reaches the server, if not at http://localhost:PORT/health."""
     scheme, path = launch.health
     host = launch.host or "localhost"
     if launch.private or host in ("0.0.0.0", "::"):

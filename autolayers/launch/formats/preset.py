@@ -14,15 +14,15 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-# The router's own business (server-models.cpp:unset_reserved_args): it takes none of these from a preset
+# reserved by the router (server-models.cpp:unset_reserved_args), which ignores them in a preset
 _ROUTERS = ("--port", "--host", "--api-key-file", "--ssl-key-file", "--ssl-cert-file", "--models-preset",
             "--models-dir", "--models-max", "--models-autoload")
 _OVERRIDES = ("-ot", "-cmoe", "-ncmoe", "-ncffn")
 
 
 def write(*launches: LaunchFile, together: bool = False, groups: Sequence[Sequence[int]] = (), most: int = 0) -> str:
-    """A section for each model. The router unloads what was used least recently once --models-max are loaded: `most`,
-    where any so many of these fit, and all of them where they fit `together`."""
+    """A section for each model. The router unloads the least recently used model once --models-max are
+    loaded: `most` if any `most` of them fit, all if they fit `together`."""
     notes = dict.fromkeys(note for launch in launches
                           for note in (*launch.notes, *launch.secret_notes("the router's environment")))
     sections = []
@@ -30,10 +30,11 @@ def write(*launches: LaunchFile, together: bool = False, groups: Sequence[Sequen
         words: list[str] = []
         for item in items(launch.words):
             if isinstance(item.flag, Argument) and item.flag.canonical in _ROUTERS:
-                launch.warnings.append(f"{item.name} is not of one model: give it to the router (llama-server "
+                launch.warnings.append(f"{item.name} does not belong to one model: give it to the router "
+                                       "(llama-server "
                                        "--models-preset FILE)")
             elif isinstance(item.flag, Argument) and item.flag.canonical == "-a" and name != launch.name:
-                continue             # another model's already, and the router takes none twice
+                continue             # another model's name already, and the router accepts none twice
             else:
                 words += item.words
         sections.append((f"# {sizes_note(launch)}\n" if most else "") + section(name, words))
@@ -43,7 +44,8 @@ def write(*launches: LaunchFile, together: bool = False, groups: Sequence[Sequen
 
 
 def section(name: str, words: Sequence[str]) -> str:
-    """One [section]: long names without dashes. Raises UsageError for values an INI file cannot say."""
+    """One [section]: long names without dashes. Raises UsageError for values that an INI file cannot
+    express."""
     if "]" in name:
         raise UsageError(f"-a {name!r}: a preset cannot hold it (] ends a section's name)")
     lines = [f"[{ini('-a', name)}]"]
@@ -56,8 +58,8 @@ def section(name: str, words: Sequence[str]) -> str:
 
 
 def _flat(words: Sequence[str]) -> Iterator[Item]:
-    """The words of today's llama-server, overrides as one argument: a preset keeps one value per argument and applies
-    them in its own order."""
+    """The words of today's llama-server, overrides as one argument: a preset keeps one value per argument, in
+    its own order."""
     params = parse(words, command=None).params
     found = list(items(words))
     kinds = {item.flag.canonical for item in found if isinstance(item.flag, Argument)} & {*_OVERRIDES}
@@ -65,7 +67,8 @@ def _flat(words: Sequence[str]) -> Iterator[Item]:
     for item in found:
         flag = item.flag if isinstance(item.flag, Argument) else None
         if flag is None and not item.name:
-            raise UsageError(f"{item.words[0]!r}: not an argument of llama-server, so no preset can hold it")
+            raise UsageError(f"{item.words[0]!r}: not an argument of llama-server, so a preset cannot hold "
+                             "it")
         if flag in LEGACY and flag is not None and flag.field:
             yield from items(to_words(Params(**{flag.field: getattr(params, flag.field)})))
         elif not (mixed and flag is not None and flag.canonical in _OVERRIDES):

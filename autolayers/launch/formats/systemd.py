@@ -9,7 +9,7 @@ from .launch_file import LaunchFile, plain_name
 
 
 def write(launch: LaunchFile) -> str:
-    """The unit's text, whose service runs as whoever writes it."""
+    """The unit's text; the service runs as the user who writes it."""
     name = plain_name(launch.name)
     lines = [
         *launch.notes,
@@ -38,7 +38,7 @@ def write(launch: LaunchFile) -> str:
 
 
 def _user() -> list[str]:
-    """Whoever writes the file, who can read the model; root's services need no word for it."""
+    """The user who writes the file, and can read the model; root needs no User= line."""
     if os.name != "posix" or not os.getuid():
         return []
     import pwd

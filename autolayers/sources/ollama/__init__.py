@@ -1,4 +1,4 @@
-"""Models of Ollama: its store on disk, its HTTP API, and what that API says of a model.
+"""Models of Ollama: its store on disk, its HTTP API, and headers from that API.
 
     stored_or_shown("llama3.1", os.environ, Server.from_environment(os.environ))
 """
@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 
 
 def stored_or_shown(text: str, environ: Mapping[str, str], server: Server) -> Stored | Mapping[str, Any]:
-    """A model of the local store or, where that cannot be read or does not have it, the server's /api/show answer.
+    """A model of the local store or, if that is unreadable or lacks it, the server's /api/show answer.
 
-    Raises ModelError where neither has it, OllamaError where the server would have to be asked and cannot be.
+    Raises ModelError if neither has it, OllamaError if the server is needed but cannot be asked.
     """
     try:
         if not server.is_local:

@@ -4,14 +4,17 @@
     server.version(); server.tags(); server.show("llama3.1:8b", verbose=True)
     server.load("llama3.1:8b", {"num_gpu": 33, "num_ctx": 8192}); server.ps(); server.unload("llama3.1:8b")
 
-Every failure is an OllamaError whose message is one line: the server is down or slow, refuses, answers nothing or
-nonsense, or reports an error in the middle of a stream. Redirects are not followed, so no token can leave its host.
+Every failure is an OllamaError with a message of one line: the server is down or slow, refuses, sends nothing
+or nonsense, or reports an error in the middle of a stream. Redirects are not followed, so tokens stay with
+their host.
 """
 
 from __future__ import annotations
 
+import ipaddress
 import json
 import re
+import socket
 import time
 from urllib.parse import urlsplit
 
@@ -26,13 +29,14 @@ if TYPE_CHECKING:
 
 DEFAULT_PORT = 11434
 _LONGEST_ANSWER = 32 << 20    # bytes; a verbose /api/show repeats the whole vocabulary, 16 MiB at most
-_MOST_PARTS = 1 << 18         # lists and objects of an answer; each takes a hundred bytes here and two there
+# lists and objects of an answer; each takes a hundred bytes in memory and two in JSON
+_MOST_PARTS = 1 << 18
 _OUT_OF_MEMORY = re.compile(
     r"out of memory|cudamalloc|(failed|unable) to allocate|allocation failed|erroroutofdevicememory", re.IGNORECASE)
 
 
 class OllamaError(AutolayersError):
-    """The server could not be asked, or would not do it."""
+    """The server could not be asked, or refused."""
 
 
 class NotRunning(OllamaError):
@@ -40,7 +44,7 @@ class NotRunning(OllamaError):
 
 
 class Refused(OllamaError):
-    """The server answered with an error: its HTTP status (200 inside a stream) and its own words."""
+    """The server answered with an error: its HTTP status (200 inside a stream) and message."""
 
     def __init__(self, message: str, status: int, reason: str) -> None:
         super().__init__(message)
@@ -58,8 +62,8 @@ class NoSuchModel(ModelError):
 def base_url(host: str) -> str:
     """The address a client connects to for a value of OLLAMA_HOST: host, :port, [v6]:port, scheme://host:port/path.
 
-    Mirrors envconfig.Host and ConnectableHost of Ollama 0.33: a port that is none counts as the default one, and an
-    address that only a server can listen on (0.0.0.0) becomes this machine.
+    Mirrors envconfig.Host and ConnectableHost of Ollama 0.33: an invalid port becomes the default one, and an
+    address to listen on (0.0.0.0) becomes this machine.
 
     >>> base_url("0.0.0.0")
     'http://127.0.0.1:11434'
@@ -72,13 +76,14 @@ def base_url(host: str) -> str:
             scheme, rest = "https", "ollama.com:443"
     scheme = scheme.lower()
     if scheme not in ("http", "https"):
-        raise OllamaError(f"OLLAMA_HOST {text!r}: only http and https can be spoken")
+        raise OllamaError(f"OLLAMA_HOST {text!r}: only http and https are supported")
     port: str = {"http": "80", "https": "443"}[scheme] if found else str(DEFAULT_PORT)
     default = port
     hostport, _, path = rest.partition("/")
     if not re.fullmatch(r"[-.\w:\[\]%]*", hostport):
-        shown = re.sub(r"[^/]*@", "", text)   # a password is nobody's business
-        raise OllamaError(f"OLLAMA_HOST {shown!r} is no address (write host, host:port or http://host:port)")
+        shown = re.sub(r"[^/]*@", "", text)   # passwords stay secret
+        raise OllamaError(f"OLLAMA_HOST {shown!r} is not an address (write host, host:port or "
+                          "http://host:port)")
     name = hostport.strip("[]")
     split = re.fullmatch(r"(\[[^\]]*\]|[^:\[\]]*):([^:\[\]]*)", hostport)
     if split:
@@ -93,7 +98,7 @@ def base_url(host: str) -> str:
 
 
 class Server:
-    """One Ollama server. `timeout` is how long an answer may take, in seconds; loading a model has a longer one."""
+    """One Ollama server. `timeout` limits an answer, in seconds; loading a model has a longer limit."""
 
     def __init__(self, url: str, token: str = "", timeout: float = 30.0, load_timeout: float = 600.0) -> None:
         self.url, self.timeout, self.load_timeout = url, timeout, load_timeout
@@ -102,14 +107,14 @@ class Server:
     @classmethod
     def from_environment(cls, environ: Mapping[str, str]) -> Server:
         url = base_url(environ.get("OLLAMA_HOST", ""))
-        # The key is for Ollama's own service alone, and only where nobody can listen in.
+        # the key is only for Ollama's own service, over an encrypted connection
         parts = urlsplit(url)
         ours = parts.scheme == "https" and f".{parts.hostname}".endswith(".ollama.com")
         return cls(url, token=environ.get("OLLAMA_API_KEY", "") if ours else "")
 
     @property
     def is_local(self) -> bool:
-        """On this machine, as far as the address tells: a loopback address, or one of this machine's own."""
+        """Whether it is on this machine by its address: loopback, or one of this machine's own."""
         host = urlsplit(self.url).hostname or ""
         return is_loopback(host) or _is_own(host)
 
@@ -120,7 +125,7 @@ class Server:
         return _models(self._ask("GET", "/api/tags"))
 
     def has(self, name: Name) -> bool:
-        """Whether the server has this model, by any spelling of its name."""
+        """Whether the server has this model, in any spelling of its name."""
         for entry in self.tags():
             try:
                 if Name.parse(str(entry.get("name"))).same(name):
@@ -133,16 +138,17 @@ class Server:
         return self._ask("POST", "/api/show", {"model": name, "verbose": verbose}, model=name)
 
     def ps(self, patience: float | None = None) -> list[dict[str, Any]]:
-        """What is loaded: name, size and size_vram in bytes, context_length."""
+        """The loaded models: name, size and size_vram in bytes, context_length."""
         return _models(self._ask("GET", "/api/ps", timeout=patience))
 
     def create(self, model: str, source: str, parameters: Mapping[str, Any]) -> None:
-        """A model that shares every layer of `source` but has these parameters. The server would *pull* a source that
-        it does not have, so ask `has` before."""
+        """A model that shares every layer of `source` but has these parameters. The server would *pull* a
+        missing source, so call `has` before."""
         body = {"model": model, "from": source, "parameters": dict(parameters), "stream": False}
         answer = self._ask("POST", "/api/create", body, timeout=self.load_timeout, model=source)
         if answer.get("status") != "success":
-            raise OllamaError(f"{self.url} did not say that {model} was created, but {_said(json.dumps(answer))}")
+            raise OllamaError(f"{self.url} did not say that {model} was created, but "
+                              f"{_said(json.dumps(answer))}")
 
     def load(self, name: str, options: Mapping[str, Any], keep_alive: str = "5m") -> None:
         """Load with these options, generate nothing. Raises Refused with the server's reason."""
@@ -152,11 +158,12 @@ class Server:
         except Refused as error:
             if "does not support generate" not in error.reason:
                 raise
-            # An embedding model has no other way to be loaded than to embed something.
+            # an embedding model can only be loaded by embedding something
             self._ask("POST", "/api/embed", {**body, "input": "x"}, timeout=self.load_timeout, model=name)
             return
         if answer.get("done") is not True:
-            raise OllamaError(f"{self.url} did not say that {name} was loaded, but {_said(json.dumps(answer))}")
+            raise OllamaError(f"{self.url} did not say that {name} was loaded, but "
+                              f"{_said(json.dumps(answer))}")
 
     def unload(self, name: str, patience: float = 20.0) -> None:
         """Unload and wait, for at most `patience` seconds, until it is gone: memory is freed after the answer."""
@@ -172,13 +179,14 @@ class Server:
         until = time.monotonic() + patience
         while _entry(self.ps(), name) is not None:
             if time.monotonic() > until:
-                raise OllamaError(f"{name} is still loaded {patience:.0f} s after it was asked to unload: is it in "
+                raise OllamaError(f"{name} is still loaded {patience:.0f} s after the request to unload it: "
+                                  "is it in "
                                   "use?")
             time.sleep(0.2)
 
     def _ask(self, method: str, path: str, body: Mapping[str, Any] | None = None, timeout: float | None = None,
              model: str = "") -> dict[str, Any]:
-        """One call: its JSON object, of a stream the last one."""
+        """One call: its JSON object, the last one of a stream."""
         limit = Limit(self.timeout if timeout is None else timeout)
         try:
             with request(method, self.url + path, limit, json=body,
@@ -189,8 +197,9 @@ class Server:
 
     def _failed(self, error: NetError, url: str, limit: Limit) -> OllamaError:
         if error.kind == "unreachable":
-            return NotRunning(f"no Ollama server at {self.url} ({error.reason}): start it with `ollama serve`, "
-                              "or say where it is with OLLAMA_HOST")
+            return NotRunning(f"no Ollama server at {self.url} ({error.reason}): start it with `ollama "
+                              "serve`, "
+                              "or set its address with OLLAMA_HOST")
         if error.kind in ("slow", "silent"):
             return OllamaError(f"{url} did not answer within {limit.total:.0f} s")
         if error.kind == "large":
@@ -203,7 +212,8 @@ class Server:
         status = answer.status
         if 300 <= status < 400:
             place = public(answer.headers.get("Location", "elsewhere"))
-            raise OllamaError(f"{self.url} sends its clients to {place}: set OLLAMA_HOST to where Ollama itself is")
+            raise OllamaError(f"{self.url} redirects to {place}: set OLLAMA_HOST to the address of Ollama "
+                              "itself")
         objects = list(_objects(content))
         reason = next((str(found["error"]) for found in objects if found.get("error")), "")
         if reason or status >= 400:
@@ -217,15 +227,13 @@ class Server:
             why = " (it does so for a model whose metadata has Inf or NaN)" if path == "/api/show" else ""
             raise OllamaError(f"{self.url}{path}: the server answered nothing{why}")
         if not objects:
-            raise OllamaError(f"{self.url}{path}: not an answer of Ollama: {_said(content.decode('utf-8', 'replace'))}")
+            raise OllamaError(f"{self.url}{path}: not an answer of Ollama: "
+                              f"{_said(content.decode('utf-8', 'replace'))}")
         return objects[-1]
 
 
 def _is_own(host: str) -> bool:
-    """Whether something could listen on this address here; names are not looked up."""
-    import ipaddress
-    import socket
-
+    """Whether a program could listen on this address here; names are not resolved."""
     try:
         address = ipaddress.ip_address(host)
         with socket.socket(socket.AF_INET6 if address.version == 6 else socket.AF_INET) as probe:
@@ -241,7 +249,7 @@ def _said(text: str) -> str:
 
 
 def _objects(content: bytes) -> list[dict[str, Any]]:
-    """The JSON objects of an answer: one, or one a line in a stream; nothing where it is something else."""
+    """The JSON objects of an answer: one, or one per line in a stream; none if it is anything else."""
     if content.count(b"[") + content.count(b"{") > _MOST_PARTS:
         return []
     try:

@@ -1,7 +1,7 @@
-"""A model's header from /api/show, for a store that cannot be read or a server that is elsewhere.
+"""A model's header from /api/show, for an unreadable store or a remote server.
 
-The verbose answer holds the GGUF's metadata (without general.name and the chat template) and every tensor's name, type
-and shape: all that a plan needs. The file's layout and a projector's tensors are missing.
+The verbose answer has the GGUF's metadata (without general.name and the chat template) and every tensor's
+name, type and shape: enough for a plan. The file's layout and a projector's tensors are missing.
 """
 
 from __future__ import annotations
@@ -17,23 +17,26 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from typing import Any
 
-_LONGEST_KEPT_ARRAY = 1 << 12   # as the reader of files: per layer yes, per token no
+_LONGEST_KEPT_ARRAY = 1 << 12   # as in the file reader: per layer yes, per token no
 _TYPES = {name.lower(): name for name in BY_NAME}
 _MAX_ELEMENTS = 1 << 62
 
 
 def header(name: str, answer: Mapping[str, Any]) -> Header:
-    """The Header that the answer describes. Raises ModelError where it describes none (safetensors, cloud models).
+    """The Header that the answer describes. Raises ModelError if it describes none (safetensors, cloud
+    models).
 
-    Offsets are those of tensors laid one behind the other in the order given; nothing reads tensor data through them.
+    Offsets assume consecutive tensors in the given order; nothing reads tensor data through them.
     """
     info, tensors = answer.get("model_info"), answer.get("tensors")
     if not isinstance(info, dict) or not isinstance(tensors, list) or not tensors:
-        raise ModelError(f"Ollama says too little of {name} to plan for it (no tensor list: a cloud model, or too old "
+        raise ModelError(f"Ollama's description of {name} is not enough for a plan (no tensor list: a cloud "
+                         "model, or too old "
                          "a server)")
     details = answer.get("details")
     if isinstance(details, dict) and details.get("format") not in (None, "", "gguf"):
-        raise ModelError(f"{name} is in the format {details.get('format')!r}: Ollama runs it in MLX, where num_gpu "
+        raise ModelError(f"{name} is in the format {details.get('format')!r}: Ollama runs it in MLX, where "
+                         "num_gpu "
                          "means nothing")
     metadata = {printable(str(key)): _value(value) for key, value in info.items() if value is not None}
     metadata.setdefault("general.name", name)
@@ -73,4 +76,5 @@ def _tensor(model: str, entry: object, offset: int) -> TensorInfo:
             size = n_bytes(known or "f32", ne)
             return TensorInfo(printable(name), known or printable(type_), ne, len(shape), offset, size, 0,
                               known is not None)
-    raise ModelError(f"{model}: the Ollama server describes a tensor as {str(entry)[:100]!r}, which cannot be read")
+    raise ModelError(f"{model}: the Ollama server describes a tensor as {str(entry)[:100]!r}, which cannot "
+                     "be read")

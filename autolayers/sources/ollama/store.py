@@ -1,4 +1,4 @@
-"""Ollama's local model store: from a name to the GGUF files behind it.
+"""Ollama's local model store: from a name to its GGUF files.
 
     stored = find("llama3.1:8b", os.environ)
     stored.model                 # /usr/share/ollama/.ollama/models/blobs/sha256-...
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 HOST, NAMESPACE, TAG = "registry.ollama.ai", "library", "latest"
 
-# The second ones are announced (manifest v2): content-addressed, with another default host.
+# the second one is announced (manifest v2): content-addressed, with another default host
 _MANIFESTS = ("manifests", "manifests-v2")
 _DEFAULT_HOSTS = (HOST, "ollama.com")
 _MEDIA_TYPE = "application/vnd.ollama.image."
@@ -40,11 +40,11 @@ _DIGEST = re.compile(r"sha256[:-]([0-9a-f]{64})")
 
 
 class NotInStore(ModelError):
-    """No manifest of that name in any store that could be read."""
+    """No readable store has a manifest of that name."""
 
 
 class StoreUnreadable(ModelError):
-    """The store is there and this user may not read it, or it is damaged; the server may still answer."""
+    """The store exists but this user may not read it, or it is damaged; the server may still answer."""
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ class Name:
 
     @classmethod
     def parse(cls, text: str) -> Name:
-        """Raises ModelError for what Ollama would not take as a name."""
+        """Raises ModelError for a name that Ollama would refuse."""
         rest = text.split("://", 1)[-1].removesuffix(":local")
         tag, host, namespace = TAG, HOST, NAMESPACE
         if rest.rfind(":") > rest.rfind("/"):
@@ -88,7 +88,7 @@ class Name:
         return self.tag == "cloud" or self.tag.endswith("-cloud")
 
     def same(self, other: Name) -> bool:
-        """Ollama compares names without regard to case."""
+        """Ollama compares names without case."""
         return str(self).lower() == str(other).lower()
 
     def __str__(self) -> str:
@@ -113,14 +113,15 @@ class Stored:
 
 
 def roots(environ: Mapping[str, str], platform: str = sys.platform) -> list[str]:
-    """Where a store may be, the likeliest first: OLLAMA_MODELS alone if set, else this user's and the service's."""
+    """Directories of a store, the most likely first: only OLLAMA_MODELS if set, else this user's and the
+    service's."""
     given = environ.get("OLLAMA_MODELS", "").strip(" \t\"'")
     if given:
         return [os.path.abspath(os.path.expanduser(given))]
     home = environ.get("USERPROFILE" if platform == "win32" else "HOME") or os.path.expanduser("~")
     found = [os.path.join(home, ".ollama", "models")]
     if platform.startswith("linux"):
-        # The installer's service runs as a user of its own; the image for containers runs as root.
+        # the installer's service runs as its own user; the container image runs as root
         homes = [_home_of("ollama"), "/usr/share/ollama", "/root"]
         found += [os.path.join(user, ".ollama", "models") for user in homes if user]
     return list(dict.fromkeys(found))
@@ -129,12 +130,12 @@ def roots(environ: Mapping[str, str], platform: str = sys.platform) -> list[str]
 def find(text: str, environ: Mapping[str, str], places: Sequence[str] | None = None) -> Stored:
     """The stored model of a name, in the first store that has it.
 
-    Raises NotInStore (saying where was looked), StoreUnreadable, and ModelError for a model without a GGUF: one that
-    runs in the cloud, or in MLX from safetensors.
+    Raises NotInStore (with the searched directories), StoreUnreadable, and ModelError for a model without a
+    GGUF: one that runs in the cloud, or in MLX from safetensors.
     """
     name = Name.parse(text)
     if name.is_cloud:
-        raise ModelError(f"{name} runs in Ollama's cloud: there is no file here to plan for")
+        raise ModelError(f"{name} runs in Ollama's cloud: there is no file to plan for")
     places = roots(environ) if places is None else places
     unreadable: OSError | None = None
     for place in places:
@@ -146,12 +147,13 @@ def find(text: str, environ: Mapping[str, str], places: Sequence[str] | None = N
         if manifest is not None:
             return _read(place, name, manifest)
     if unreadable is not None:
-        raise StoreUnreadable(f"{unreadable.filename}: {unreadable.strerror} (Ollama's store belongs to another user: "
+        raise StoreUnreadable(f"{unreadable.filename}: {unreadable.strerror} (Ollama's store belongs to "
+                              "another user: "
                               "join its group, or ask the server through OLLAMA_HOST)")
     others = [str(other) for other in names(environ, places) if other.model.lower() == name.model.lower()]
     hint = f"; there is {', '.join(others[:10])}" if others else ""
-    raise NotInStore(f"no model {name} in {' or '.join(places)} (`ollama list` shows what there is, "
-                     f"OLLAMA_MODELS says where){hint}")
+    raise NotInStore(f"no model {name} in {' or '.join(places)} (see `ollama list`; OLLAMA_MODELS sets the "
+                     f"directory){hint}")
 
 
 def names(environ: Mapping[str, str], places: Sequence[str] | None = None) -> list[Name]:
@@ -192,14 +194,14 @@ def _manifest(place: str, name: Name) -> str | None:
 
 
 def _child(directory: str, part: str) -> str | None:
-    """An entry whatever its case, the exact one first. Raises PermissionError where it cannot be read."""
+    """An entry in any case, the exact one first. Raises PermissionError if it cannot be read."""
     try:
         names = os.listdir(directory)
     except (FileNotFoundError, NotADirectoryError):
         return None
     except PermissionError:
         exact = os.path.join(directory, part)
-        if os.path.exists(exact):   # a directory may be passed through without being listed
+        if os.path.exists(exact):   # a directory may be searchable without being readable
             return exact
         raise
     match = part if part in names else next((n for n in sorted(names) if n.lower() == part.lower()), None)
@@ -213,7 +215,8 @@ def _read(place: str, name: Name, manifest: str) -> Stored:
         by_kind.setdefault(kind, []).append(digest)
     if "model" not in by_kind:
         if "tensor" in by_kind:
-            raise ModelError(f"{name} is made of safetensors: Ollama runs it in MLX, where num_gpu means nothing")
+            raise ModelError(f"{name} is made of safetensors: Ollama runs it in MLX, where num_gpu means "
+                             "nothing")
         raise ModelError(f"{name}: its manifest {manifest} names no model layer")
     return Stored(
         name=name,
@@ -228,7 +231,7 @@ def _read(place: str, name: Name, manifest: str) -> Stored:
 
 
 def _layers(manifest: str) -> Iterator[tuple[str, str]]:
-    """(kind, "sha256:HEX") of every layer that Ollama defines; others are not for us."""
+    """(kind, "sha256:HEX") of every layer that Ollama defines; others are ignored."""
     content = _json(manifest)
     layers = content.get("layers") if isinstance(content, dict) else None
     if not isinstance(layers, list):
@@ -242,13 +245,14 @@ def _layers(manifest: str) -> Iterator[tuple[str, str]]:
 
 def _blob(place: str, name: Name, digest: str) -> str:
     path = os.path.join(place, "blobs", digest.replace(":", "-"))
-    old = os.path.join(place, "blobs", digest)   # until a server of 2024 or later has started once
+    old = os.path.join(place, "blobs", digest)   # before a server of 2024 or later has started once
     for candidate in (path, old):
         if os.path.exists(candidate):
             return candidate
     if os.path.exists(f"{path}-partial"):
-        raise StoreUnreadable(f"{name} is only partly downloaded ({path}-partial): `ollama pull {name}` resumes it")
-    raise StoreUnreadable(f"{name}: {path} is missing or not accessible (`ollama pull {name}` brings it back)")
+        raise StoreUnreadable(f"{name} is only partly downloaded ({path}-partial): `ollama pull {name}` "
+                              "resumes it")
+    raise StoreUnreadable(f"{name}: {path} is missing or not accessible (`ollama pull {name}` restores it)")
 
 
 def _parameters(place: str, name: Name, digests: Sequence[str]) -> dict[str, Any]:
@@ -265,7 +269,7 @@ def _json(path: str) -> object:
         with open(path, "rb") as stream:
             text = stream.read(_MANIFEST_SIZE + 1)
         if len(text) > _MANIFEST_SIZE:
-            raise StoreUnreadable(f"{path}: too long for what it should be")
+            raise StoreUnreadable(f"{path}: too large")
         content: object = json.loads(text)
         return content
     except OSError as error:

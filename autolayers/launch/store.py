@@ -1,0 +1,46 @@
+"""Results for later plans: a JSON file per subject in a folder of the state directory, replaced under a lock.
+
+    entries("tuned", digest, environ, tuned_of)                      # [Tuned(...), ...], oldest first
+    add("tuned", digest, environ, tuned, tuned_of, 50, ("build", "machine", "question"))
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+
+from .. import state
+from ..errors import AutolayersError
+from ..output import say
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from typing import Any, TypeVar
+
+    T = TypeVar("T")
+
+
+def entries(folder: str, name: str, environ: Mapping[str, str], make: Callable[[Any], T]) -> list[T]:
+    """`make` of each entry of a file, oldest first, without those that it refuses; an object is one entry. A
+    damaged file is a line on stderr."""
+    made = []
+    with contextlib.suppress(AutolayersError):      # no home directory
+        file = state.path(environ, folder, name + ".json")
+        found = state.read(file)
+        if found is None and os.path.isfile(file):
+            say(f"{file} is damaged and ignored: remove it")
+        for entry in found if isinstance(found, list) else (found,):
+            with contextlib.suppress(AutolayersError, ValueError, TypeError, KeyError, AttributeError, OverflowError):
+                made.append(make(entry))
+    return made
+
+
+def add(folder: str, name: str, environ: Mapping[str, str], record: T, make: Callable[[Any], T], most: int,
+        key: tuple[str, ...]) -> None:
+    """Appends a record, in place of one with equal fields `key`; the newest `most` are kept. Raises AutolayersError."""
+    with state.locked(environ):
+        new = vars(record)
+        kept = [row for row in map(vars, entries(folder, name, environ, make))
+                if any(row[field] != new[field] for field in key)]
+        state.keep(state.path(environ, folder, name + ".json"), [*kept, new][-most:])
