@@ -56,7 +56,7 @@ class GraphCache:
         self.fused: dict[object, dict[str, bool]] = {}      # by kind of launch: the fused operations that stay
         self.asked: dict[Hashable, dict[str, bool]] = {}    # the same by graph (Graphs.key)
         self.graphs: dict[Hashable, Allocated | None] = {}  # by Graphs.key, None: only the whole one says
-        self.structures: dict[str, tuple[int, ...]] = {}    # by kind of context: what layers' nodes are like (repeats.py)
+        self.structures: dict[str, tuple[int, ...]] = {}    # by kind of context: what layers are like (repeats.py)
         self.groups: dict[WeightGroup, tuple[int, int]] = {}     # what each group of weights is like
         self.absent: dict[str, None] = {}                   # weights that graphs asked for and the file has not
         self._numbers: dict[Hashable, int] = {}

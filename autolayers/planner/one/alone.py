@@ -9,7 +9,8 @@ from __future__ import annotations
 from ...flags.params import FIT_PARAMS_MIN_CTX
 from ...records import replace
 from ..evaluate import FULL, PROMPT
-from .bisection import FIRST_GUESS, largest_count
+from ..overheads import Overheads
+from .bisection import largest_count
 from .fit import fit
 
 TYPE_CHECKING = False
@@ -36,7 +37,8 @@ def layers_alone(evaluator: Evaluator, given: Params) -> Candidate | None:
         if whole is not None and whole.fits:
             return whole
     # the prompt graph is a lower bound, so that the first that fits from here down is the largest
-    smallest = largest_count(evaluator, at, everything, PROMPT, dict.fromkeys(evaluator.machine.limits, FIRST_GUESS))
+    smallest = largest_count(evaluator, at, everything, PROMPT,
+                             Overheads(evaluator.machine.limits).at(given))
     count = 0 if smallest is None else smallest.params.layers_wanted(everything)
     best = launched(evaluator, replace(given, n_gpu_layers=count))
     while count and (best is None or not best.fits):

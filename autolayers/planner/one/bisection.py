@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from ..overheads import ONE_MORE
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -9,10 +11,6 @@ if TYPE_CHECKING:
     from ...flags.params import Params
     from ...memory.breakdown import Static
     from ..evaluate import Candidate, Evaluator, Fidelity
-
-
-FIRST_GUESS = 768 << 20      # bytes of graph buffers and margin on a device, before any was measured
-LEAST = 0.75     # one layer more may make do with this part of the graph buffers and margin, not with less
 
 
 def largest_count(evaluator: Evaluator, make: Callable[[int], Params], top: int, fidelity: Fidelity,
@@ -125,12 +123,12 @@ def _expected(evaluator: Evaluator, params: Params, n: int, known: list[tuple[in
 
 
 def _may_fit_again(evaluator: Evaluator, make: Callable[[int], Params], low: int, fidelity: Fidelity) -> bool:
-    """Whether low + 2 may fit where low + 1 does not, if it needs LEAST of its graph buffers and margin."""
+    """Whether low + 2 may fit where low + 1 does not, if it needs ONE_MORE of its graph buffers and margin."""
     above, static = evaluator.candidate(make(low + 1), fidelity), evaluator.static(make(low + 2))
     if above is None or static is None:
         return static is not None
     limits = evaluator.machine.limits
-    return all(_static(static, name) + size * LEAST <= limits[name]
+    return all(_static(static, name) + size * ONE_MORE <= limits[name]
                for name, size in above.overheads(limits).items())
 
 

@@ -21,6 +21,7 @@ from ..one.bisection import last
 from ..one.ladder import Ladders
 from ..one.solve import contexts
 from ..one.split import TensorSplit, is_free
+from ..overheads import ALIKE, Overheads
 from .assign import Choice, Option
 
 TYPE_CHECKING = False
@@ -42,7 +43,6 @@ CUT = 1.01                # what each more device adds to the price of a model t
 FEW = 16                  # numbers of layers in RAM that are looked at first
 FEW_OF_MANY = 2           # the same for each of many models
 LARGE_BATCH = 2048        # the micro-batch with which weights in RAM are copied less often
-LESS = 7 / 8              # of the graph buffers and margins of launches that are alike
 _TRIES = 4                # layers more in RAM until a cut launch fits by its measured sizes
 
 
@@ -58,10 +58,11 @@ class Launches:
         self.ladders = Ladders(self.evaluator.model, given, policy)
         self.few = FEW
         self._options: dict[Params, Option | None] = {}
-        self._overheads: dict[object, tuple[dict[str, int], int]] = {}     # by devices and micro-batch
+        self._overheads: dict[Home, Overheads] = {}         # by devices
+        self._ram: dict[Home, int] = {}                     # the least of system memory beside weights and caches
         self._numbers: dict[Home, list[set[int]]] = {}      # of layers in RAM that are looked at, by ladder
         self._cuts: dict[object, Option | None] = {}
-        self._split_overheads: dict[int | None, dict[str, int]] = {}        # by micro-batch
+        self._cut_overheads = Overheads(machine.limits)
 
     @lazy
     def evaluator(self) -> Evaluator:
@@ -137,7 +138,7 @@ class Launches:
         seconds, params = self.cost.speed(found).request, found.params
         whole = params.layers_wanted(self.ladders.everything) == min(self.ladders.top, self.ladders.everything) \
             and len(params.overrides) == len(self.given.overrides)
-        return Option(params, takes, self._ram(found), seconds, self._price(seconds, len(takes)), whole)
+        return Option(params, takes, self._in_ram(found), seconds, self._price(seconds, len(takes)), whole)
 
     def _price(self, seconds: float, n_devices: int) -> float:
         if n_devices < 2 or not self.divisible or not self.slowest:
@@ -183,34 +184,24 @@ class Launches:
         static = self.evaluator.static(params)
         if known is not None or static is None:
             return known
-        overheads, ram = self._least_overheads(params)
-        takes = {name: static.devices[name].total + int(size * LESS) for name, size in overheads.items()}
-        seconds = self.cost.predict(params, static).request
-        return Option(params, takes, self.evaluator.in_ram(static) + ram, seconds, seconds, whole=False, measured=False)
-
-    def _least_overheads(self, params: Params) -> tuple[dict[str, int], int]:
-        """Bytes per device and of system memory that are neither weights nor caches: the least of the
-        launches on these devices with this micro-batch that were measured, else with any other."""
-        key = params.device, params.n_ubatch
-        found = self._overheads.get(key) or self._overheads.get((params.device, self.params.n_ubatch))
-        if found is None:
+        if params.device not in self._overheads:
             self.option(replace(params, n_gpu_layers=0)) or self.option(params)
-            found = self._overheads.setdefault(key, ({}, 0))
-        return found
+        known_of = self._overheads.setdefault(params.device, Overheads(self.machine.limits))
+        takes = {name: static.devices[name].total + size for name, size in known_of.fewest(params).items()}
+        seconds = self.cost.predict(params, static).request
+        ram = self.evaluator.in_ram(static) + self._ram.get(params.device, 0)
+        return Option(params, takes, ram, seconds, seconds, whole=False, measured=False)
 
-    def _ram(self, found: Candidate) -> int:
+    def _in_ram(self, found: Candidate) -> int:
         """Bytes of system memory that a launch needs for certain."""
         return self.evaluator.in_ram(found.breakdown) + serving.certain(found.params, found.breakdown)
 
     def _learn(self, found: Candidate) -> None:
         static = self.evaluator.static(found.params)
         if static is not None:
-            key = found.params.device, found.params.n_ubatch
-            sizes = found.overheads(self.machine.limits)
-            ram = self._ram(found) - self.evaluator.in_ram(static)
-            before = self._overheads.get(key, (sizes, ram))
-            least = {name: min(size, before[0].get(name, size)) for name, size in sizes.items()}
-            self._overheads[key] = least, min(ram, before[1])
+            home, ram = found.params.device, self._in_ram(found) - self.evaluator.in_ram(static)
+            self._overheads.setdefault(home, Overheads(self.machine.limits)).record(found, trusted=True)
+            self._ram[home] = min(ram, self._ram.get(home, ram))
 
     # --- cut over devices
 
@@ -242,7 +233,7 @@ class Launches:
     def cut(self, left: Mapping[str, int], ram: int | None) -> Option | None:
         """The fastest launch over several devices of which so much is left; None where there is none."""
         names = [name for name in self.evaluator.device_names(self.params)
-                 if left[name] > self._of_split(self.params).get(name, 0) * LESS]
+                 if left[name] > self._of_split(self.params).get(name, 0) * ALIKE]
         while len(names) > 1:
             key = tuple((name, left[name]) for name in names), ram
             if key not in self._cuts:
@@ -254,11 +245,10 @@ class Launches:
 
     def measure_cut(self, option: Option) -> None:
         """Measures a launch that `cut` found: it will not find it again where it does not fit."""
-        found = self.option(option.params)
+        self.option(option.params)
+        found = self.evaluator.candidate(option.params, FULL)
         if found is not None:
-            known = self._of_split(found.params)
-            self._split_overheads[found.params.n_ubatch] = {
-                **known, **{name: known.get(name, 0) + size - option.takes[name] for name, size in found.takes.items()}}
+            self._cut_overheads.record(found, trusted=True)
         self._cuts.clear()
 
     def _cut(self, names: tuple[str, ...], left: Mapping[str, int], ram: int | None) -> Option | None:
@@ -266,10 +256,9 @@ class Launches:
         base = replace(self.params, device=every)
         everything = replace(base, n_gpu_layers=self.ladders.top)
         split = TensorSplit(self.evaluator.with_limits(dict(left)), self.cost, FULL)
-        if not self._split_overheads:
+        if not self._cut_overheads:
             found = split.best(everything, default_first=False)
-            for sizes in split.measured.values():
-                self._split_overheads[base.n_ubatch] = dict(sizes)
+            self._cut_overheads = split.overheads
             if found is not None:
                 self._options[found.params] = self._measured(found, left)
                 return self._options[found.params]
@@ -293,8 +282,7 @@ class Launches:
 
     def _of_split(self, params: Params) -> dict[str, int]:
         """Bytes per device that are neither weights nor caches in launches over several devices, as last measured."""
-        known = self._split_overheads
-        return known.get(params.n_ubatch) or known.get(self.params.n_ubatch) or {}
+        return self._cut_overheads.at(params) if self._cut_overheads else {}
 
     def _laid_out(self, split: TensorSplit, params: Params, left: Mapping[str, int],
                   ram: int | None) -> Option | None:
