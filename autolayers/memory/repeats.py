@@ -112,11 +112,20 @@ def block_of(tensor: Tensor) -> int:
     return -1
 
 
+def _named(source: Tensor) -> Hashable:
+    """What is read of other layers, and inputs, which several layers may share, by its own number; weights by name."""
+    if source.size >= 0 or source.is_input:
+        return source.size
+    if source.weight:
+        return source.ne, source.name[len(BLOCK):].partition(".")[2]
+    return source.type, source.ne
+
+
 def structures(nodes: Sequence[Tensor], leafs: Sequence[Tensor], n_layer: int) -> tuple[int, ...]:
     """What the nodes of each layer are like, as a number: equal where operations, shapes and sources are, whatever the
     types of weights."""
-    for leaf in leafs:
-        leaf.size = -1
+    for number, leaf in enumerate(leafs):
+        leaf.size = -1 - number
     rows: list[list[Hashable]] = [[] for _ in range(n_layer)]
     starts = [0] * (n_layer + 1)
     here = -1
@@ -129,8 +138,6 @@ def structures(nodes: Sequence[Tensor], leafs: Sequence[Tensor], n_layer: int) -
         if here >= 0:
             near = starts[here - 1] if here else 0           # what is farther away is named by its own number
             rows[here].append((node.op, node.type, node.ne, *[
-                (source.ne, source.name[len(BLOCK):].partition(".")[2]) if source.weight else (source.type, source.ne)
-                if source.size < 0 else number - source.size if source.size >= near else -source.size
-                for source in node.src]))
+                number - source.size if source.size >= near else _named(source) for source in node.src]))
     known: dict[Hashable, int] = {}
     return tuple([known.setdefault(tuple(row), len(known)) for row in rows])
