@@ -66,14 +66,14 @@ class Estimator:
     """
 
     def __init__(self, model: Model, build: Build | Rules | int | None = None, companions: Companions = NONE,
-                 known: Known | None = None) -> None:
-        """`known`: what an earlier Estimator of the same has measured, and this one will."""
+                 known: Known | None = None, spent: int = 0) -> None:
+        """`known`: what an earlier Estimator of the same has measured, and this one will. `spent`: see there."""
         found = build.rules if isinstance(build, Build) else build
         self.rules = found if isinstance(found, Rules) else rules(found)
         self.companions = companions
         self.model = model = model.read_by(self.rules)
         self.placer = WeightPlacer(model, self.rules)
-        self._graphs = GraphCache()
+        self._graphs = GraphCache(spent)
         self._known: Known = {} if known is None else known
         self._memory: tuple[object, Memory] | None = None
         self._cache_layers: dict[object, Layers] = {}
@@ -82,6 +82,11 @@ class Estimator:
         self._placements: dict[tuple[Params, tuple[Device, ...]], Placement] = {}
         self._ops: dict[object, Ops] = {}
         self._others: dict[tuple[int, bool], Estimator] = {}        # of what the build may be instead
+
+    @property
+    def spent(self) -> int:
+        """Nodes of all graphs that were laid out: what measuring has cost so far."""
+        return self._graphs.nodes
 
     def static(self, params: Params, devices: Sequence[Device]) -> Static:
         """Weights and caches: a lower bound without any graph."""

@@ -52,7 +52,8 @@ class Contradiction(Exception):
 class GraphCache:
     """What launches of one model learn for those that follow."""
 
-    def __init__(self) -> None:
+    def __init__(self, nodes: int = 0) -> None:
+        self.nodes = nodes          # of all graphs that were laid out
         self.fused: dict[object, dict[str, bool]] = {}      # by kind of launch: the fused operations that stay
         self.asked: dict[Hashable, dict[str, bool]] = {}    # the same by graph (Graphs.key)
         self.graphs: dict[Hashable, Allocated | None] = {}  # by Graphs.key, None: only the whole one says
@@ -422,6 +423,7 @@ class Graphs:
         backends = self.setting.backends
         try:
             llm = self.built(pins)
+            self.setting.cache.nodes += len(llm.graph.nodes)
             steps = self._steps(llm, pins)
             places: dict[int, list[int]] = {}
             layer = -1

@@ -64,6 +64,7 @@ class _Advice:
     def __init__(self, evaluator: Evaluator, given: Params, policy: Policy, short: Candidate) -> None:
         self.evaluator, self.model, self.machine = evaluator, evaluator.model, evaluator.machine
         self.given, self.policy, self.short = given, replace(policy, alone=False), short
+        self.spent = evaluator.estimator.spent
 
     def launch(self, given: Params | None = None, machine: Machine | None = None, model: Model | None = None,
                policy: Policy | None = None) -> Candidate | None:
@@ -71,13 +72,17 @@ class _Advice:
         would refuse it."""
         policy, estimator = policy or self.policy, self.evaluator.estimator
         if model is not None:
-            estimator = Estimator(model, policy.build, estimator.companions)
+            estimator = Estimator(model, policy.build, estimator.companions, spent=self.spent)
         evaluator = Evaluator(estimator, machine or self.machine, policy.margin)
         if given is None and model is None and policy is self.policy:
             same = evaluator.candidate(self.short.params, FULL)
             if same is not None and same.fits:
                 return same
-        return solve(evaluator, given or self.given, policy, evaluator.cost(policy.workload))
+        if evaluator.exhausted:
+            return None
+        found = solve(evaluator, given or self.given, policy, evaluator.cost(policy.workload))
+        self.spent = max(self.spent, estimator.spent)
+        return found
 
     def fits(self, given: Params | None = None, model: Model | None = None) -> bool:
         """Whether there is a launch that fits, asked at length only where weights and caches are not too much already

@@ -17,6 +17,7 @@ from ..units import human, mib
 from . import serving
 from .evaluate import FULL, RAM_MARGIN, Evaluator
 from .one.alone import layers_alone
+from .one.contexts import contexts
 from .one.fit import fit
 from .one.overrides import describe, merged
 from .plan import DeviceRow, FitChoice, HostRow, LayerRow, Plan
@@ -65,14 +66,20 @@ def plan_on(model: Model, params: Params, policy: Policy, machine: Machine, comp
             from .one.reuse import reusing
 
             candidate, why = reusing(evaluator, cost, params, candidate)
+    if candidate is None and evaluator.cut_short:
+        layers = 0 if params.n_gpu_layers in (None, -1) else params.n_gpu_layers
+        bare = replace(params, n_ctx=params.n_ctx or contexts(model, params, policy).least, n_gpu_layers=layers)
+        candidate = evaluator.candidate(bare, FULL, last=True)
     if candidate is None:
         raise evaluator.refusal or LaunchRefused("llama.cpp would refuse this launch")
+    if evaluator.cut_short:
+        notes = (*notes, "the search ended early, as this model's graphs are very large: other flags may be faster")
     answer = evaluator.bounded(candidate)
     why = why if answer is candidate else (*why, serving.reason(candidate.params, answer.params, candidate.breakdown))
     if policy.alone:
         notes, why = notes + why, ()
     plan = _Answer(evaluator, cost, params, policy, answer).plan(notes, why, processes if explain else 0)
-    if plan.fits or not (explain or advise):
+    if plan.fits or evaluator.exhausted or not (explain or advise):
         return plan
     from .advice import remedies
 

@@ -36,6 +36,9 @@ PROMPT: Fidelity = "prompt"      # weights, caches and the prompt graph: a lower
 FIT: Fidelity = "fit"            # as far as it takes to know whether it fits on the devices
 FULL: Fidelity = "full"
 
+# Nodes of graphs that a plan may lay out, some five seconds' worth. The dearest plan of a real model took 220,000 (80
+# layers over 15 GPUs); a header may ask for 512 unlike layers.
+BUDGET = 500_000
 RAM_MARGIN = 512 << 20    # of system memory: llama-server itself, the driver's host side, and everything else that runs
 
 
@@ -78,6 +81,7 @@ class Evaluator:
         self.estimator, self.machine, self.target = estimator, machine, target
         self.model: Model = estimator.model
         self.refusal: LaunchRefused | None = None    # the last reason for which llama.cpp would not start
+        self.cut_short = False                       # a launch was not measured, as BUDGET is spent
         self._candidates: dict[Params, Candidate | None] = {}
         self._usages: dict[Params, Measured | None] = {}
         self._static: dict[Params, Static | None] = {}
@@ -97,13 +101,22 @@ class Evaluator:
         other._static, other._layers = self._static, self._layers
         return other
 
-    def candidate(self, params: Params, fidelity: Fidelity) -> Candidate | None:
-        """The launch measured at least that far, or None where llama.cpp would refuse it (see `refusal`)."""
+    @property
+    def exhausted(self) -> bool:
+        """Whether BUDGET is spent: nothing new is measured, but for what a search ends with."""
+        return self.estimator.spent > BUDGET
+
+    def candidate(self, params: Params, fidelity: Fidelity, last: bool = False) -> Candidate | None:
+        """The launch measured at least that far, or None where llama.cpp would refuse it (see `refusal`), or BUDGET is
+        spent and it is not the `last`."""
         if params in self._candidates:
             known = self._candidates[params]
             if known is None or isinstance(known.breakdown, Breakdown) or fidelity == PROMPT \
                     or (fidelity == FIT and not known.fits_devices):
                 return known
+        if self.exhausted and not last:
+            self.cut_short = True
+            return None
 
         def enough(use: LowerBound) -> bool:
             return fidelity == PROMPT or not self._candidate(params, use).fits_devices
@@ -132,6 +145,9 @@ class Evaluator:
         else:
             known = self._usages.get(params)
         if known is None or (isinstance(known, LowerBound) and fidelity != PROMPT and not too_much(known)):
+            if self.exhausted:
+                self.cut_short = True
+                return None
             try:
                 known = self.estimator.at_least(params, self.machine.devices,
                                                 lambda use: fidelity == PROMPT or too_much(use))
@@ -232,7 +248,7 @@ class Evaluator:
         changes = serving.limits(candidate.params, use, candidate.ram_spare)
         if not changes:
             return candidate
-        return self.candidate(replace(candidate.params, **changes), FULL) or candidate  # type: ignore[arg-type]
+        return self.candidate(replace(candidate.params, **changes), FULL, last=True) or candidate  # type: ignore[arg-type]
 
     def _candidate(self, params: Params, use: Measured) -> Candidate:
         extra = use.extra_by_device() if isinstance(use, Breakdown) else {}

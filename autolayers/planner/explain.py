@@ -57,7 +57,8 @@ class Alternative:
 def alternative(evaluator: Evaluator, cost: CostModel, given: Params, policy: Policy, chosen: Candidate,
                 change: dict[str, object]) -> Alternative | None:
     """The plan with one of `changes`, if it fits and buys speed or context."""
-    candidate = solve(evaluator, replace(given, **change), policy, cost)  # type: ignore[arg-type]
+    candidate = None if evaluator.exhausted else solve(
+        evaluator, replace(given, **change), policy, cost)  # type: ignore[arg-type]
     if candidate is None or not candidate.fits:
         return None
     here, speed, n_ctx = cost.price(chosen), cost.price(candidate), candidate.breakdown.n_ctx

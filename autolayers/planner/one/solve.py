@@ -10,13 +10,14 @@
 from __future__ import annotations
 
 from ...backends import HOST
-from ...flags.params import EXPERTS_REGEX, FIT_PARAMS_MIN_CTX, FIT_PARAMS_TARGET, N_BATCH, N_PARALLEL, N_UBATCH
+from ...flags.params import EXPERTS_REGEX, FIT_PARAMS_TARGET, N_BATCH, N_UBATCH
 from ...garbage import without_gc
-from ...records import dataclass, lazy, replace
+from ...records import lazy, replace
 from ...work.speed import CostModel
 from ..evaluate import FIT, FULL, PROMPT
 from . import overrides
 from .bisection import largest_context, last
+from .contexts import contexts
 from .fit import fit, fit_estimated, fit_with_overheads
 from .ladder import Ladders
 from .slice_shares import choices
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
 
     from ...flags.params import Params
     from ...flags.policy import Policy
-    from ...model import Model
     from ..evaluate import Candidate, Evaluator, Fidelity
     from .ladder import Ladder
 
@@ -44,44 +44,6 @@ PRUNE_FACTOR = 1.25   # on unlike GPUs, skip whole-layer candidates predicted th
 TOKEN_SECONDS = 0.5   # a token may take this long with a full context,
 TOKEN_GROWTH = 1.5    # or this many times what it takes at the reference depth
 RAM_SHARE = 7 / 8     # of the system memory that there is may be taken
-
-
-@dataclass(frozen=True)
-class Contexts:
-    """The contexts that may be chosen: `most` first, `least` if it must be; one and the same where it is fixed."""
-
-    least: int | None
-    most: int | None
-    step: int = 256
-
-    @property
-    def fixed(self) -> bool:
-        return self.least == self.most
-
-
-def contexts(model: Model, params: Params, policy: Policy) -> Contexts:
-    """What -c, --ctx and --ctx-min leave open, in cells of the whole cache.
-
-    A cache that is not unified has one stream per slot, and each slot gets an equal part; so the range is per
-    sequence times the number of streams, as common_params_fit_impl counts.
-    """
-    if params.n_ctx is not None or params.kv_unified_per_slot:
-        return Contexts(params.n_ctx, params.n_ctx)
-    auto_slots = params.n_parallel is None or params.n_parallel < 0
-    slots = N_PARALLEL if auto_slots else max(1, params.n_parallel or 1)
-    streams = 1 if auto_slots or params.kv_unified else slots
-    trained = max(1, model.n_ctx_train)
-    if isinstance(policy.n_ctx, int):
-        return Contexts(policy.n_ctx, policy.n_ctx)
-    floor = policy.n_ctx_min
-    if floor is None:
-        work = policy.workload
-        alone = streams > 1 or work.requests == 1
-        wanted = (work.prompt + work.generate + work.depth) * (1 if alone else work.requests)
-        floor = min(max(params.fit_ctx or FIT_PARAMS_MIN_CTX, work.context, -(-wanted // 256) * 256), trained)
-    # With one cache for all slots --ctx max goes on until every slot could hold the trained context.
-    most = trained * (slots if policy.n_ctx == "max" else streams)
-    return Contexts(floor * streams, max(floor * streams, most), 256 * streams)
 
 
 @without_gc
@@ -142,7 +104,7 @@ def _solved(evaluator: Evaluator, given: Params, policy: Policy, cost: CostModel
     decide.
     """
     found = Search(evaluator, given, policy, cost, PROMPT).best()
-    answer = found and evaluator.candidate(found.params, FULL)
+    answer = found and evaluator.candidate(found.params, FULL, last=True)
     if found is None or (answer is not None and answer.fits == found.fits):
         return answer
     shape = found.params
@@ -150,7 +112,7 @@ def _solved(evaluator: Evaluator, given: Params, policy: Policy, cost: CostModel
     less = search.grow_context(lambda n: replace(shape, n_ctx=n), answer)
     if less is None or not less.fits:
         less = search.best()
-    return less and evaluator.candidate(less.params, FULL)
+    return less and evaluator.candidate(less.params, FULL, last=True)
 
 
 class Search:

@@ -18,8 +18,8 @@ from ...work.speed import CostModel
 from .. import serving
 from ..evaluate import FULL, Evaluator
 from ..one.bisection import last
+from ..one.contexts import contexts
 from ..one.ladder import Ladders
-from ..one.solve import contexts
 from ..one.split import TensorSplit, is_free
 from ..overheads import ALIKE, Overheads
 from .assign import Choice, Option

@@ -1,0 +1,50 @@
+"""The contexts that a launch may have: what -c, --ctx and --ctx-min leave open."""
+
+from __future__ import annotations
+
+from ...flags.params import FIT_PARAMS_MIN_CTX, N_PARALLEL
+from ...records import dataclass
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from ...flags.params import Params
+    from ...flags.policy import Policy
+    from ...model import Model
+
+
+@dataclass(frozen=True)
+class Contexts:
+    """The contexts that may be chosen: `most` first, `least` if it must be; one and the same where it is fixed."""
+
+    least: int | None
+    most: int | None
+    step: int = 256
+
+    @property
+    def fixed(self) -> bool:
+        return self.least == self.most
+
+
+def contexts(model: Model, params: Params, policy: Policy) -> Contexts:
+    """What -c, --ctx and --ctx-min leave open, in cells of the whole cache.
+
+    A cache that is not unified has one stream per slot, and each slot gets an equal part; so the range is per
+    sequence times the number of streams, as common_params_fit_impl counts.
+    """
+    if params.n_ctx is not None or params.kv_unified_per_slot:
+        return Contexts(params.n_ctx, params.n_ctx)
+    auto_slots = params.n_parallel is None or params.n_parallel < 0
+    slots = N_PARALLEL if auto_slots else max(1, params.n_parallel or 1)
+    streams = 1 if auto_slots or params.kv_unified else slots
+    trained = max(1, model.n_ctx_train)
+    if isinstance(policy.n_ctx, int):
+        return Contexts(policy.n_ctx, policy.n_ctx)
+    floor = policy.n_ctx_min
+    if floor is None:
+        work = policy.workload
+        alone = streams > 1 or work.requests == 1
+        wanted = (work.prompt + work.generate + work.depth) * (1 if alone else work.requests)
+        floor = min(max(params.fit_ctx or FIT_PARAMS_MIN_CTX, work.context, -(-wanted // 256) * 256), trained)
+    # With one cache for all slots --ctx max goes on until every slot could hold the trained context.
+    most = trained * (slots if policy.n_ctx == "max" else streams)
+    return Contexts(floor * streams, max(floor * streams, most), 256 * streams)

@@ -1,0 +1,32 @@
+"""A plan measures so many graphs and no more: past that it is the best answer so far, and says so."""
+
+from __future__ import annotations
+
+import pytest
+from support import model
+
+import autolayers
+from autolayers.planner import evaluate
+
+SAID = "the search ended early, as this model's graphs are very large: other flags may be faster"
+MACHINE = ["--gpu", "2GiB,1GiB", "--ram", "64GiB"]
+
+
+@pytest.mark.parametrize("words", ["", "--ctx max", "--kv-types f16,q8_0", "-c 8192"])
+@pytest.mark.parametrize("nodes", [0, 1500])
+def test_a_plan_whose_budget_is_spent_is_the_best_so_far(nodes: int, words: str,
+                                                         monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(evaluate, "BUDGET", nodes)
+    plan = autolayers.plan(model("qwen3-30b-a3b-q4_k_m:8"), [*MACHINE, *words.split()], explain=True, advise=True)
+    assert plan.fits and SAID in plan.warnings
+
+
+def test_layers_that_were_given_stay(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(evaluate, "BUDGET", 0)
+    plan = autolayers.plan(model("qwen3-30b-a3b-q4_k_m:8"), [*MACHINE, "-ngl", "4"], explain=True, advise=True)
+    assert plan.n_gpu_layers == 4
+
+
+def test_a_plan_within_its_budget_says_nothing() -> None:
+    plan = autolayers.plan(model("qwen3-30b-a3b-q4_k_m:8"), MACHINE, explain=True)
+    assert plan.fits and SAID not in plan.warnings
