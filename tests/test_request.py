@@ -104,7 +104,7 @@ def test_the_machine_is_the_same(door: str, source: str, tmp_path: Path, capsys:
     else:
         asked = FRONT_DOORS[door](own, "-c 8192", capsys)
     assert asked.code == 0
-    assert ("--gpu 2GB counts in powers of ten; a card that is sold as 2GB has 2GiB" in asked.notes) == ("2GB" in own)
+    assert ("--gpu 2GB counts in powers of ten; a GPU that is sold as 2GB has 2GiB" in asked.notes) == ("2GB" in own)
     if door == "run":
         assert set(want.flags) <= set(asked.answer)
         return

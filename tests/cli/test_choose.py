@@ -172,7 +172,7 @@ def test_without_the_network_what_is_here(hub, chosen, tmp_path: Path, monkeypat
     words = ["hf:me/my-GGUF", "--gpu", "2900MiB", "--ram", "64GiB", "--format", "hf"]
     code, out, err = chosen(*words)
     assert (code, out) == (0, "-hf me/my-GGUF:Q6_K\n")
-    assert "refused" in err and err.endswith("these are the files that are on this machine\n")
+    assert "refused" in err and err.endswith("these are the files on this machine\n")
 
 
 def test_ollamas_store(chosen, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -229,7 +229,7 @@ def test_cards_for_a_model(chosen, whole: bool, request: pytest.FixtureRequest) 
 @pytest.mark.parametrize(("words", "code", "said"), [
     ([QWEN, "--for", "cards", "--speed", "0"], 2, "expected tokens per second, such as 20"),
     ([QWEN, "--speed", "20"], 2, "--speed needs --for cards"),
-    ([QWEN, "--for", "cards", "--gpu", "24GiB"], 2, "leave --gpu"),
+    ([QWEN, "--for", "cards", "--gpu", "24GiB"], 2, "omit --gpu"),
     ([QWEN, "--for", "cards", "--format", "hf"], 2, "--for cards prints GPUs"),
     ([str(FIXTURES / "tiny"), "--for", "cards"], 2, "--for cards takes one model, not"),
     ([str(HEADERS / "llama-3.2-1b-q8_0.gguf"), "--for", "cards", "--speed", "99999"], 5, ""),

@@ -166,7 +166,7 @@ def test_plans_for_that_program_say_so(run: Callable[..., Any], program: pathlib
     (["--llama-server", "no-such-server"], "no-such-server: no such program; give its path with", 127),
     (["--llama-server", str(ROOT / "README.md")], "README.md: cannot be executed; give its path with", 126),
     (["--llama-server", sys.executable], "not llama-server, by its --help", 1),
-    (["model.gguf"], "check takes flags alone", 2),
+    (["model.gguf"], "check takes flags only", 2),
 ])
 def test_what_cannot_be_checked(environ: dict[str, str], words: list[str], error: str, code: int) -> None:
     done = subprocess.run([sys.executable, "-m", "autolayers", "check", *words], env=environ, capture_output=True,

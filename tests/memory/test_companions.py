@@ -167,5 +167,5 @@ def test_companions_are_read_from_their_files() -> None:
     found = companions_of(parse(["-m", "m.gguf", "-md", path]).params)
     assert found.draft is not None and found.draft.architecture == read_model(path).architecture
     assert not found.loras and found.mmproj is None
-    with pytest.raises(LaunchRefused, match="no adapter"):
+    with pytest.raises(LaunchRefused, match="not an adapter"):
         companions_of(parse(["-m", "m.gguf", "--lora", path]).params)

@@ -122,7 +122,7 @@ def test_dropped_parameters_do_no_harm():
 
 
 def test_a_huge_file_is_refused_and_a_long_one_is_read_in_linear_time():
-    with pytest.raises(ModelfileError, match="no Modelfile"):
+    with pytest.raises(ModelfileError, match="too much for a Modelfile"):
         parse(b"x" * (17 << 20))
     many = b'FROM m\nSYSTEM """\n' + b'a line that ends in "\n' * 100_000 + b'"""\n' + b"PARAMETER stop x\n" * 20_000
     assert len(parse(many).commands) == 20_002

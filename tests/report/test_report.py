@@ -94,7 +94,7 @@ def test_text_is_laid_out_for_the_width_and_cuts_no_word(case: str) -> None:
 
 def test_cards_that_are_alike_share_a_row_and_v_shows_each() -> None:
     found = plan(*CASES["alike"])
-    rows = [line for line in plan_text(found).splitlines() if line.startswith("CUDA") and "alike" not in line]
+    rows = [line for line in plan_text(found).splitlines() if line.startswith("CUDA") and "identical" not in line]
     assert [row.split()[0] for row in rows] == ["CUDA0-3", "CUDA4"]
     fullest = min(found.devices[:4], key=lambda device: device.remaining)
     assert rows[0].split()[-1] == f"{fullest.remaining / 2**20:.2f}"

@@ -90,7 +90,7 @@ def test_the_first_cache_that_has_the_model(tmp_path: Path) -> None:
     environ = {"LLAMA_CACHE": str(tmp_path / "a"), "HF_HUB_CACHE": str(tmp_path / "b"), **NOBODY}
     assert open_source("hf:me/my-GGUF:Q8_0", environ).warnings == ()
     (note,) = open_source("hf:me/my-GGUF:Q4_K_M", environ).warnings
-    assert f"looks in {tmp_path / 'a'} alone and would download the model again" in note
+    assert f"looks only in {tmp_path / 'a'} and would download the model again" in note
     with pytest.raises(ModelError, match="refused"):
         open_source("hf:me/my-GGUF:Q6_K", environ)
     assert said("hf:me/my-GGUF:Q6_K", {**environ, "LLAMA_ARG_OFFLINE": "1"}).endswith(

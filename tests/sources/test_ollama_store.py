@@ -131,7 +131,7 @@ def blob_of(root: Path, manifest: Path) -> Path:
         (lambda root, manifest: manifest.write_text("{"), "not valid JSON"),
         (lambda root, manifest: manifest.write_text("[]"), "not a manifest"),
         (lambda root, manifest: manifest.write_text("[" * 100_000), "not valid JSON"),
-        (lambda root, manifest: manifest.write_bytes(b" " * (17 << 20)), "too long"),
+        (lambda root, manifest: manifest.write_bytes(b" " * (17 << 20)), "too large"),
         (lambda root, manifest: manifest.write_text('{"layers":[]}'), "names no model layer"),
         (
             lambda root, manifest: manifest.write_text(

@@ -88,7 +88,7 @@ def test_a_split_model_is_whole_once_all_parts_are_there() -> None:
     ("plan", {"model": "", "gpu": "8GiB"}, "no model:"),
     ("plan", {"model": "/etc/passwd", "gpu": "8GiB"}, "/etc/passwd: not opened yet"),
     ("plan", {"model": BUNDLED + "../x", "gpu": "8GiB"}, "no bundled model"),
-    ("plan", {"model": BUNDLED + MODELS[0], "gpu": ""}, "which machine?"),
+    ("plan", {"model": BUNDLED + MODELS[0], "gpu": ""}, "no machine: add a GPU"),
     ("plan", {"model": BUNDLED + MODELS[0], "gpu": "rtx-9999"}, "rtx-9999"),
     ("plan", {"model": BUNDLED + MODELS[0], "gpu": "8GiB", "ctx": "many"}, "many"),
     ("plan", {"model": BUNDLED + MODELS[0], "gpu": "8GiB", "flags": "--frobnicate"}, "--frobnicate"),
