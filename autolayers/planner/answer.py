@@ -19,7 +19,7 @@ from .evaluate import FULL, RAM_MARGIN, Evaluator
 from .one.alone import layers_alone
 from .one.contexts import contexts
 from .one.fit import fit
-from .one.overrides import describe, merged
+from .one.overrides import merged
 from .plan import DeviceRow, FitChoice, HostRow, LayerRow, Plan
 
 TYPE_CHECKING = False
@@ -101,7 +101,7 @@ def fit_choice_on(model: Model, params: Params, policy: Policy, machine: Machine
     if chosen is None:
         return None
 
-    placement = describe(chosen.params, model.hparams.n_layer_all + 1)
+    placement = evaluator.described(chosen.params)
     return FitChoice(chosen.params, chosen.breakdown, chosen.fits, evaluator.cost().price(chosen), placement)
 
 
@@ -155,9 +155,7 @@ class _Answer:
             "run at once or are fast")
 
     def _described(self, params: Params) -> str:
-        if not self.evaluator.model.is_moe:
-            params = replace(params, overrides=tuple(p for p in params.overrides if EXPERTS_REGEX not in p[0]))
-        return describe(params, self.everything)
+        return self.evaluator.described(params)
 
     def _devices(self) -> tuple[DeviceRow, ...]:
         machine, use, extra = self.evaluator.machine, self.use, self.use.extra_by_device()

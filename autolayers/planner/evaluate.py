@@ -14,6 +14,7 @@ from ..memory.split import model_devices
 from ..records import dataclass, replace
 from ..work.speed import CostModel
 from . import serving
+from .words import describe
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -193,6 +194,10 @@ class Evaluator:
     def placement(self, params: Params) -> Placement:
         """Where these flags put every tensor, with whatever context."""
         return self.estimator.placement(params, self.machine.devices)
+
+    def described(self, params: Params) -> str:
+        """Where these flags put the layers, in words."""
+        return describe(self.placement(params), params, self.model.hparams.n_layer_all + 1)
 
     def cost(self, workload: Workload | None = None) -> CostModel:
         """What predicts the speed of launches here."""

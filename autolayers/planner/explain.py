@@ -8,7 +8,6 @@ from ..records import dataclass, replace
 from ..units import human
 from .evaluate import FIT
 from .one.ladder import may_split_tensors
-from .one.overrides import describe
 from .one.solve import processor_alone, solve
 
 TYPE_CHECKING = False
@@ -66,7 +65,7 @@ def alternative(evaluator: Evaluator, cost: CostModel, given: Params, policy: Po
             and speed.prompt <= here.prompt * FASTER:
         return None
     words, everything = to_words(Params(**change)), evaluator.model.hparams.n_layer_all + 1  # type: ignore[arg-type]
-    return Alternative(tuple(words), describe(candidate.params, everything),
+    return Alternative(tuple(words), evaluator.described(candidate.params),
                        candidate.params.layers_wanted(everything), n_ctx, speed)
 
 

@@ -135,7 +135,7 @@ class CostModel:
 
     def _of(self, clock: Clock, use: Static) -> Speed:
         kind = self._kind(clock)
-        return _speed(clock, self.workload, use.n_ctx_seq, kind, self._assumed(clock, kind))
+        return _speed(clock, self.workload, use, kind, self._assumed(clock, kind))
 
     def later(self, launch: Launch) -> Callable[[], Speed]:
         """What computes `price`; where it is known already, it keeps nothing else in memory."""
@@ -319,18 +319,22 @@ def layer_devices(placement: Placement) -> list[str]:
     return [name if name in used else HOST for name in (*placement.dev_layer, placement.dev_output)]
 
 
-def _speed(clock: Clock, work: Workload, n_ctx_seq: int, kind: str,
-           assumed: tuple[tuple[str, float], ...]) -> Speed:
-    """The Speed of a workload: its prompts one after another, its answers together. A request that a slot has no space
-    for is cut."""
+def _speed(clock: Clock, work: Workload, use: Static, kind: str, assumed: tuple[tuple[str, float], ...]) -> Speed:
+    """The Speed of a workload: its prompts one after another, its answers together, as many as there are slots and as
+    the cache has cells for. A request that a slot has no space for is cut."""
+    n_ctx_seq = use.n_ctx_seq
     depth = min(work.depth, max(0, n_ctx_seq - work.prompt - work.generate))
     prompt = min(work.prompt, n_ctx_seq)
     first = clock.prompt(prompt, depth) * work.prompt / prompt
-    token = clock.token(min(n_ctx_seq, depth + prompt + work.generate / 2), work.requests)
-    full = clock.token(n_ctx_seq, work.requests)
+    middle = min(n_ctx_seq, depth + prompt + work.generate / 2)
+    cells = min(n_ctx_seq, depth + prompt + work.generate)
+    together = max(1, min(work.requests, use.n_seq_max, use.n_ctx // cells))
+    rounds, rest = divmod(work.requests, together)
+    token = rounds * clock.token(middle, together) + (clock.token(middle, rest) if rest else 0.0)
+    full = clock.token(n_ctx_seq, together)
     known = all(figures.known for figures in clock.devices.values())
     ram_known = all(name != "RAM" for name, _ in assumed)
-    return Speed(work, work.prompt / first, work.requests / token, work.requests / full,
+    return Speed(work, work.prompt / first, work.requests / token, together / full,
                  first * work.requests + work.generate * token, _doubt(kind, "pp", known, ram_known),
                  _doubt(kind, "tg", known, ram_known), kind, assumed)
 

@@ -14,7 +14,6 @@ from ...work.speed import CostModel
 from ..evaluate import FULL, Evaluator
 from ..one.fit import fit
 from ..one.ladder import may_split_tensors
-from ..one.overrides import describe
 from ..one.solve import MICRO_BATCHES, Search, processor_alone, solve
 
 TYPE_CHECKING = False
@@ -134,7 +133,7 @@ def _rival(evaluator: Evaluator, cost: CostModel, candidate: Candidate) -> Rival
     threads = evaluator.machine.threads
     if threads is not None and params.n_threads is None and clock.on_cpu:
         params = replace(params, n_threads=threads)
-    placement = describe(params, evaluator.model.hparams.n_layer_all + 1)
+    placement = evaluator.described(params)
     device = "none" if params.device == () else ",".join(params.device or ())
     more = {"-sm": params.split_mode, "-dev": device, "-ub": params.n_ubatch,
             "-fa": params.flash_attn}

@@ -1,4 +1,4 @@
-"""Tensor overrides that keep experts or FFN weights in RAM, and their words."""
+"""Tensor overrides that keep experts or FFN weights in RAM, in as few words as llama.cpp takes."""
 
 from __future__ import annotations
 
@@ -46,25 +46,6 @@ def overrides_rpc(candidate: Candidate) -> bool:
     return any(backend_of(buffer).remote for _, buffer in candidate.params.overrides)
 
 
-def describe(params: Params, everything: int) -> str:
-    """Where the layers are, in words."""
-    n = 0 if params.device == () else params.layers_wanted(everything)
-    text = f"{n} of {everything} layers on the GPU"
-    on_host = [pattern for pattern, buffer in params.overrides if buffer == HOST]
-    experts = [pattern for pattern in on_host if "exps" in pattern]
-    ffn = [pattern for pattern in on_host if pattern.endswith(FFN_REGEX)]
-    if EXPERTS_REGEX in experts:
-        text += ", all experts in RAM"
-    elif experts:
-        text += f", experts of {sum(map(_layers, experts))} layers in RAM"
-    if ffn:
-        text += f", FFN weights of {sum(map(_layers, ffn))} layers in RAM"
-    others = len(params.overrides) - len(experts) - len(ffn)
-    if others:
-        text += f", {others} more tensor {'rule' if others == 1 else 'rules'}"
-    return text
-
-
 def merged(rules: tuple[tuple[str, str], ...],
            own: tuple[str, ...] = (EXPERTS_REGEX, FFN_REGEX)) -> tuple[tuple[str, str], ...]:
     """The same tensor rules in fewer words: neighbours that differ in the layer alone become one. Those that llama.cpp
@@ -85,8 +66,3 @@ def _pattern(layers: list[str], rest: str) -> str:
         return rest
     block = layers[0] if len(layers) == 1 else f"({'|'.join(layers)})"
     return rf"{_BLOCK}{block}\.{rest}"
-
-
-def _layers(pattern: str) -> int:
-    """How many layers a rule made by `merged` is about."""
-    return pattern.partition(")")[0].count("|") + 1 if pattern.startswith(_BLOCK + "(") else 1

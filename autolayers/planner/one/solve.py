@@ -10,7 +10,7 @@
 from __future__ import annotations
 
 from ...backends import HOST
-from ...flags.params import EXPERTS_REGEX, FIT_PARAMS_TARGET, N_BATCH, N_UBATCH
+from ...flags.params import EXPERTS_REGEX, FIT_PARAMS_TARGET, N_BATCH, N_PARALLEL, N_UBATCH
 from ...garbage import without_gc
 from ...records import lazy, replace
 from ...work.speed import CostModel
@@ -56,6 +56,13 @@ def solve(evaluator: Evaluator, given: Params, policy: Policy, cost: CostModel) 
     last, which sends the logits. With -sm tensor unequal devices are tried with shares of their own. Integrated GPUs
     are left out (-dev none) where the processor, which reads the same RAM, is faster by more than comparisons are off.
     """
+    # Requests that come at once want a slot each, with a cache of its own: attention reads the cells of all in one
+    requests = policy.workload.requests
+    if given.n_parallel is None and requests > N_PARALLEL:
+        tried = [solve(evaluator, replace(given, n_parallel=n), policy, cost)
+                 for n in dict.fromkeys((requests, max(N_PARALLEL, requests // 2), N_PARALLEL))]
+        fitting = [answer for answer in tried if answer is not None and answer.fits]
+        return cost.fastest(fitting) if fitting else tried[-1]
     shares = choices(evaluator, cost, replace(given, n_ctx=contexts(evaluator.model, given, policy).least))
     if len(shares) > 1:
         tried = [_solved(evaluator, replace(given, tensor_split=of), policy, cost) for of in shares]

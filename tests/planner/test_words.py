@@ -1,0 +1,32 @@
+"""What a plan says of its placement is what the memory model places."""
+
+import pytest
+
+import autolayers
+from support import model
+
+MIXTURE = "qwen3-30b-a3b-q4_k_m:8"
+
+
+@pytest.mark.parametrize(("words", "said"), [
+    (r"-ngl 99 -ot \.ffn_.*_exps\.=CPU", "9 of 9 layers on the GPU, all experts in RAM"),
+    (r"-ngl 99 -ot blk\.[2-4]\.ffn_.*_exps.*=CPU", "9 of 9 layers on the GPU, experts of 3 layers in RAM"),
+    (r"-ngl 99 -ot blk\.([0-9]|1[0-9])\.ffn_.*_exps.*=CPU", "9 of 9 layers on the GPU, all experts in RAM"),
+    ("-ngl 99 -ncmoe 99", "9 of 9 layers on the GPU, all experts in RAM"),
+    ("-ngl 99 -ncmoe 1", "9 of 9 layers on the GPU, experts of 1 layer in RAM"),
+    (r"-ngl 99 -ot blk\.[3-7]\.=CPU", "9 of 9 layers on the GPU, weights of 5 layers in RAM"),
+    (r"-ngl 99 -ot blk\.3\.attn_(q|k)\.=CPU", "9 of 9 layers on the GPU, 2 more tensors in RAM"),
+    ("-ngl 4", "4 of 9 layers on the GPU"),
+    ("-ngl 4 -cmoe", "4 of 9 layers on the GPU, all experts in RAM"),
+    ("-ngl 0", "0 of 9 layers on the GPU"),
+])
+def test_layers_are_counted_as_they_are_placed(words: str, said: str) -> None:
+    plan = autolayers.plan(model(MIXTURE), ["--gpu", "24GiB", "--ram", "64GiB", "-c", "4096", *words.split()])
+    assert plan.placement == said
+
+
+def test_a_dense_model_has_no_experts_to_count() -> None:
+    plan = autolayers.plan(model("llama-3.1-8b-q4_k_m:8"), ["--gpu", "24GiB", "-c", "4096", "-ngl", "99", "-ncmoe", "3"])
+    assert plan.placement == "9 of 9 layers on the GPU"
+    plan = autolayers.plan(model("llama-3.1-8b-q4_k_m:8"), ["--gpu", "24GiB", "-c", "4096", "-ngl", "99", "-ncffn", "3"])
+    assert plan.placement == "9 of 9 layers on the GPU, FFN weights of 3 layers in RAM"
