@@ -36,7 +36,7 @@ def without_verbose(arguments: Arguments) -> tuple[Arguments, bool]:
 def warnings_of(plan: Plan) -> list[str]:
     """Prints a plan's warnings on stderr, for outputs that cannot carry them."""
     if plan.fits:
-        return list(plan.warnings)
+        return [*plan.warnings, *filter(None, [plan.paid])]
     from ..report.text import remedy_words, shortage
 
     return [*plan.warnings, f"does not fit: {shortage(plan)}",

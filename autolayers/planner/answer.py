@@ -139,7 +139,15 @@ class _Answer:
             tuple(_flags(params, self.given, _build(self.policy))), self._described(params), predict,
             partial(_layers, self.evaluator.estimator.placer, self.candidate.params,
                     self.evaluator.estimator.companions, self.evaluator.machine.devices),
-            reasons + why, notes + self._warnings(host), fit_choice, found, others)
+            (*filter(None, [self._paid()]), *reasons, *why), notes + self._warnings(host), fit_choice, found, others,
+            paid=self._paid())
+
+    def _paid(self) -> str:
+        """What a larger context costs that nobody asked for."""
+        smaller, price = self.evaluator.paid.get(replace(self.candidate.params, n_ctx=None), (0, 1.0))
+        if not smaller or price < 1.005 or smaller >= self.use.n_ctx:
+            return ""
+        return f"context {self.use.n_ctx} instead of {smaller} costs {100 * (price - 1):.0f} % of the request's time"
 
     def _with_threads(self, params: Params, reasons: tuple[str, ...]) -> tuple[Params, tuple[str, ...]]:
         """The flags with -t where the processor computes and llama.cpp's default is wrong, and the reason."""

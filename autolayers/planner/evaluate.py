@@ -82,6 +82,9 @@ class Evaluator:
         self.estimator, self.machine, self.target = estimator, machine, target
         self.model: Model = estimator.model
         self.refusal: LaunchRefused | None = None    # the last reason for which llama.cpp would not start
+        # larger contexts that a search chose, by the launch without one: what was there instead, and the request's
+        # seconds in its own
+        self.paid: dict[Params, tuple[int, float]] = {}
         self.cut_short = False                       # a launch was not measured, as BUDGET is spent
         self._candidates: dict[Params, Candidate | None] = {}
         self._usages: dict[Params, Measured | None] = {}

@@ -125,6 +125,7 @@ class Plan:
     levers: tuple[Lever, ...] = ()
     alternatives: tuple[Alternative, ...] = ()    # of a plan that fits and is explained
     remedies: tuple[Remedy, ...] = ()    # of a plan that does not fit and is explained
+    paid: str = ""                       # the reason that says what a larger context costs
 
     @lazy
     def speed(self) -> Speed:

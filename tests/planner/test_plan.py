@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 import pytest
 from support import FIXTURES, RECORDED, model
@@ -105,8 +106,18 @@ class TestContext:
     def test_never_more_than_the_trained_one(self) -> None:
         assert plan(DENSE, "", gpu(80)).breakdown.n_ctx == 131072
 
-    def test_unless_every_slot_may_have_it(self) -> None:
-        assert plan(DENSE, "--ctx max", gpu(80)).breakdown.n_ctx == 4 * 131072
+    def test_not_even_the_largest_but_for_what_was_given(self) -> None:
+        assert plan(DENSE, "--ctx max", gpu(80)).breakdown.n_ctx == 131072
+        assert plan(DENSE, "-np 4 --ctx max", gpu(80)).breakdown.n_ctx == 4 * 131072
+        assert plan(DENSE, "-c 262144", gpu(80)).breakdown.n_ctx == 262144
+
+    def test_a_mixture_gets_8192_where_it_fits_and_pays_ten_per_cent_for_more(self) -> None:
+        found = plan("qwen3-30b-a3b-q4_k_m", "", gpu(12))
+        assert found.breakdown.n_ctx >= 8192 and found.params.overrides
+        smaller, price = re.search(r"^context \d+ instead of (\d+) costs (\d+) %", found.paid).groups()
+        assert int(smaller) == 8192 and 0 < int(price) <= 10 and found.paid in found.reasons
+        tiny = plan("qwen3-30b-a3b-q4_k_m:8", "", gpu(0.9))
+        assert tiny.fits and tiny.breakdown.n_ctx >= 4096
 
     def test_a_cache_per_slot_has_the_range_per_slot(self) -> None:
         found = plan(DENSE, "-np 2 -no-kvu", gpu(80))

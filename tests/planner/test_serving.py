@@ -124,7 +124,7 @@ class TestProcessor:
 
     def test_what_is_asked_for_is_given(self) -> None:
         assert plan("llama-3.1-8b-q4_k_m", "-c 65536", None, 24).breakdown.n_ctx == 65536
-        assert plan("llama-3.2-1b-q8_0", "--ctx max", None, 400).breakdown.n_ctx == 4 * 131072
+        assert plan("llama-3.2-1b-q8_0", "--ctx max", None, 400).breakdown.n_ctx == 131072
 
 
 class TestMoreThanMemory:

@@ -1,9 +1,9 @@
 """What a plan says of its placement is what the memory model places."""
 
 import pytest
+from support import model
 
 import autolayers
-from support import model
 
 MIXTURE = "qwen3-30b-a3b-q4_k_m:8"
 
@@ -25,8 +25,10 @@ def test_layers_are_counted_as_they_are_placed(words: str, said: str) -> None:
     assert plan.placement == said
 
 
-def test_a_dense_model_has_no_experts_to_count() -> None:
-    plan = autolayers.plan(model("llama-3.1-8b-q4_k_m:8"), ["--gpu", "24GiB", "-c", "4096", "-ngl", "99", "-ncmoe", "3"])
-    assert plan.placement == "9 of 9 layers on the GPU"
-    plan = autolayers.plan(model("llama-3.1-8b-q4_k_m:8"), ["--gpu", "24GiB", "-c", "4096", "-ngl", "99", "-ncffn", "3"])
-    assert plan.placement == "9 of 9 layers on the GPU, FFN weights of 3 layers in RAM"
+@pytest.mark.parametrize(("words", "said"), [
+    ("-ncmoe 3", "9 of 9 layers on the GPU"),
+    ("-ncffn 3", "9 of 9 layers on the GPU, FFN weights of 3 layers in RAM"),
+])
+def test_a_dense_model_has_no_experts_to_count(words: str, said: str) -> None:
+    plan = autolayers.plan(model("llama-3.1-8b-q4_k_m:8"), ["--gpu", "24GiB", "-c", "4096", "-ngl", "99", *words.split()])
+    assert plan.placement == said

@@ -1,9 +1,9 @@
 """Requests at once never run in more slots, nor in more cells, than there are."""
 
 import pytest
+from support import model
 
 import autolayers
-from support import model
 
 GPU = ["--gpu", "rtx-3090", "--ram", "64GiB"]
 

@@ -12,6 +12,9 @@ if TYPE_CHECKING:
     from ...model import Model
 
 
+MIXTURE = 8192      # least of a mixture of experts where that fits: more experts in RAM cost little
+
+
 @dataclass(frozen=True)
 class Contexts:
     """The contexts that may be chosen: `most` first, `least` if it must be; one and the same where it is fixed."""
@@ -44,7 +47,6 @@ def contexts(model: Model, params: Params, policy: Policy) -> Contexts:
         work = policy.workload
         alone = streams > 1 or work.requests == 1
         wanted = (work.prompt + work.generate + work.depth) * (1 if alone else work.requests)
-        floor = min(max(params.fit_ctx or FIT_PARAMS_MIN_CTX, work.context, -(-wanted // 256) * 256), trained)
-    # With one cache for all slots --ctx max goes on until every slot could hold the trained context.
-    most = trained * (slots if policy.n_ctx == "max" else streams)
-    return Contexts(floor * streams, max(floor * streams, most), 256 * streams)
+        least = params.fit_ctx or (MIXTURE if model.hparams.n_expert and streams == 1 else FIT_PARAMS_MIN_CTX)
+        floor = min(max(least, work.context, -(-wanted // 256) * 256), trained)
+    return Contexts(floor * streams, max(floor, trained) * streams, 256 * streams)

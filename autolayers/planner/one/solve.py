@@ -10,14 +10,14 @@
 from __future__ import annotations
 
 from ...backends import HOST
-from ...flags.params import EXPERTS_REGEX, FIT_PARAMS_TARGET, N_BATCH, N_PARALLEL, N_UBATCH
+from ...flags.params import EXPERTS_REGEX, FIT_PARAMS_MIN_CTX, FIT_PARAMS_TARGET, N_BATCH, N_PARALLEL, N_UBATCH
 from ...garbage import without_gc
 from ...records import lazy, replace
 from ...work.speed import CostModel
 from ..evaluate import FIT, FULL, PROMPT
 from . import overrides
 from .bisection import largest_context, last
-from .contexts import contexts
+from .contexts import MIXTURE, contexts
 from .fit import fit, fit_estimated, fit_with_overheads
 from .ladder import Ladders
 from .slice_shares import choices
@@ -35,7 +35,8 @@ if TYPE_CHECKING:
 MICRO_BATCHES = (2048, 4096, 1024)
 BATCH_GAIN = 1.03     # a larger micro-batch must make the request this much faster: it takes layers off the GPU
 CONTEXTS = (32768, 16384, 8192)     # tried where the placement leaves less
-CONTEXT_PRICE = 1.05  # of the request's time that such a context may cost
+CONTEXT_PRICE = 1.05  # of the request's time that such a context may cost,
+MIXTURE_PRICE = 1.10  # and with experts in RAM, which cost it less than layers do
 PARTS_GAIN = 1.02     # parts of layers on several GPUs need many flags: they must be this much faster than -ncmoe
 ORDER_GAIN = 1.02     # another order of the devices must make the request this much faster
 PRUNE_FACTOR = 1.25   # on unlike GPUs, skip whole-layer candidates predicted this much slower
@@ -56,10 +57,19 @@ def solve(evaluator: Evaluator, given: Params, policy: Policy, cost: CostModel) 
     last, which sends the logits. With -sm tensor unequal devices are tried with shares of their own. Integrated GPUs
     are left out (-dev none) where the processor, which reads the same RAM, is faster by more than comparisons are off.
     """
+    floor = contexts(evaluator.model, given, policy).least
+    found = _best(evaluator, given, policy, cost)
+    if floor == MIXTURE and (found is None or not found.fits):
+        less = _best(evaluator, given, replace(policy, n_ctx_min=FIT_PARAMS_MIN_CTX), cost)
+        return less if less is not None and less.fits else found
+    return found
+
+
+def _best(evaluator: Evaluator, given: Params, policy: Policy, cost: CostModel) -> Candidate | None:
     # Requests that come at once want a slot each, with a cache of its own: attention reads the cells of all in one
     requests = policy.workload.requests
     if given.n_parallel is None and requests > N_PARALLEL:
-        tried = [solve(evaluator, replace(given, n_parallel=n), policy, cost)
+        tried = [_best(evaluator, replace(given, n_parallel=n), policy, cost)
                  for n in dict.fromkeys((requests, max(N_PARALLEL, requests // 2), N_PARALLEL))]
         fitting = [answer for answer in tried if answer is not None and answer.fits]
         return cost.fastest(fitting) if fitting else tried[-1]
@@ -266,7 +276,8 @@ class Search:
 
     def _with_nearly_free_context(self, found: Candidate, params: Params) -> Candidate:
         """`found`, or the same kind of placement with a context that costs a few per cent of the request."""
-        use, limit = found.breakdown, self.cost.speed(found).request * CONTEXT_PRICE
+        price = MIXTURE_PRICE if self.model.hparams.n_expert else CONTEXT_PRICE
+        use, limit = found.breakdown, self.cost.speed(found).request * price
         streams = use.n_ctx // max(1, use.n_ctx_seq)
         if not self._pays_for_context() or not found.params.n_gpu_layers:
             return found
@@ -277,8 +288,14 @@ class Search:
                 continue
             candidate = self._alike(found, at)
             if candidate is not None and candidate.fits and self.cost.speed(candidate).request <= limit:
+                self._pay(found, candidate)
                 return candidate
         return found
+
+    def _pay(self, found: Candidate, candidate: Candidate) -> None:
+        """Notes what a larger context costs."""
+        price = self.cost.speed(candidate).request / self.cost.speed(found).request
+        self.evaluator.paid[replace(candidate.params, n_ctx=None)] = found.breakdown.n_ctx, price
 
     def _pays_for_context(self) -> bool:
         """Whether a larger context may cost CONTEXT_PRICE: nothing given says which is enough."""
@@ -336,6 +353,8 @@ class Search:
         if self._pays_for_context():
             wanted = min(span.most, CONTEXTS[0] * (span.step // 256))
             found = self._context_by_split(params, smallest, wanted, limit * CONTEXT_PRICE)
+            if self.cost.speed(found).request > limit:
+                self._pay(smallest, found)
         return self._context_by_split(params, found, span.most, max(limit, self.cost.speed(found).request))
 
     def _context_by_split(self, params: Params, smallest: Candidate, most: int, limit: float) -> Candidate:
