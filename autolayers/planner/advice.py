@@ -9,7 +9,8 @@
 
 from __future__ import annotations
 
-from ..flags.params import N_UBATCH, Params
+from ..backends import HOST
+from ..flags.params import EXPERTS_REGEX, N_UBATCH, Params
 from ..flags.write import to_words
 from ..memory.estimate import Estimator
 from ..records import dataclass, replace
@@ -48,10 +49,12 @@ class Remedy:
     file: int = 0
     type: str = ""
     bits_per_weight: float = 0.0
+    speed: float = 0.0       # predicted tokens per second, of flags
 
     def to_dict(self) -> dict[str, object]:
         return {"kind": self.kind, "flags": list(self.flags), "ram": self.ram, "devices": dict(self.devices),
-                "file": self.file, "type": self.type, "bits_per_weight": self.bits_per_weight}
+                "file": self.file, "type": self.type, "bits_per_weight": self.bits_per_weight,
+                "tokens_per_second": round(self.speed, 3)}
 
 
 def remedies(evaluator: Evaluator, given: Params, policy: Policy, short: Candidate) -> tuple[Remedy, ...]:
@@ -84,8 +87,8 @@ class _Advice:
         self.spent = max(self.spent, estimator.spent)
         return found
 
-    def fits(self, given: Params | None = None, model: Model | None = None) -> bool:
-        """Whether there is a launch that fits, asked at length only where weights and caches are not too much already
+    def fits(self, given: Params | None = None, model: Model | None = None) -> Candidate | None:
+        """A launch that fits, if there is one, asked at length only where weights and caches are not too much already
         for all memory together."""
         changed = {name: value for name, value in vars(given or self.given).items()
                    if value != getattr(self.given, name)}
@@ -97,9 +100,9 @@ class _Advice:
             if model is not None:
                 need -= self.model.size - model.size
             if need > self.machine.ram + sum(self.machine.limits.values()):
-                return False
+                return None
         found = self.launch(given, model=model)
-        return found is not None and found.fits
+        return found if found is not None and found.fits else None
 
     # --- flags
 
@@ -114,35 +117,44 @@ class _Advice:
             single = [change for change in single if change not in smaller]        # none of them is enough alone
             chain = [merged, *single]
         for change in single:
-            if self.fits(replace(self.given, **change)):  # type: ignore[arg-type]
+            found = self.fits(replace(self.given, **change))  # type: ignore[arg-type]
+            if found is not None:
                 enough += 1
-                yield self._words(change)
+                yield self._words(change, found)
                 if enough == SHOWN:
                     return
         together: dict[str, object] = {}
         for change in chain if not enough else ():
             together |= change
-            if len(together) > len(change) and self.fits(replace(self.given, **together)):  # type: ignore[arg-type]
-                yield self._words(together)
+            if len(together) == len(change):
+                continue
+            found = self.fits(replace(self.given, **together))  # type: ignore[arg-type]
+            if found is not None:
+                yield self._words(together, found)
                 return
 
-    def _words(self, change: dict[str, object]) -> Remedy:
+    def _words(self, change: dict[str, object], found: Candidate) -> Remedy:
         words = to_words(Params(**change)) # type: ignore[arg-type]
         said = "--ctx" if self.policy.n_ctx is not None else "-c"
-        return Remedy("flags", flags=tuple(said if word == "-c" else word for word in words))
+        speed = self.evaluator.cost(self.policy.workload).speed(found)
+        return Remedy("flags", flags=tuple(said if word == "-c" else word for word in words), speed=speed.generation)
 
     def _changes(self) -> Iterator[dict[str, object]]:
         given, use = self.given, self.short.breakdown
         if given.n_gpu_layers not in (None, -1):
+            if self.model.is_moe and not given.overrides:
+                spared = self.launch(policy=replace(self.policy, strategy="auto"))
+                if spared is not None and spared.fits and spared.params.overrides:
+                    yield {"overrides": _as_flag(spared.params.overrides)}
             fewer = self.launch(replace(given, n_gpu_layers=None), policy=replace(self.policy, strategy="layers"))
             if fewer is not None and fewer.fits:
                 yield {"n_gpu_layers": fewer.params.n_gpu_layers}
         if given.cache_ram is not None or given.ctx_checkpoints is not None:
             yield {"cache_ram": 0, **({} if given.ctx_checkpoints is None else {"ctx_checkpoints": 1})}
         if given.n_ctx is not None or isinstance(self.policy.n_ctx, int):
-            less = self.launch(replace(given, n_ctx=None), policy=replace(self.policy, n_ctx=None))
-            if less is not None and less.fits and less.breakdown.n_ctx < use.n_ctx:
-                yield {"n_ctx": less.breakdown.n_ctx}
+            less = self._largest_context()
+            if less and less < use.n_ctx:
+                yield {"n_ctx": less}
         if given.kv_offload is False:
             yield {"kv_offload": True}
         if (given.cache_type_k or "f16", given.cache_type_v or "f16") == ("f16", "f16") and not self.policy.kv_types \
@@ -156,6 +168,12 @@ class _Advice:
             yield {"n_ubatch": 64}
         if given.device is None and self.machine.devices:
             yield {"device": ()}
+
+    def _largest_context(self) -> int:
+        """The largest that fits with the other flags, 0 for none: what --ctx max finds, or more in RAM."""
+        open_ = replace(self.given, n_ctx=None)
+        found = [self.launch(open_, policy=replace(self.policy, n_ctx=most)) for most in (None, "max")]
+        return max((launch.breakdown.n_ctx for launch in found if launch is not None and launch.fits), default=0)
 
     # --- memory
 
@@ -207,6 +225,13 @@ class _Advice:
                 bits = round(8 * smaller.size / elements, 2)
                 yield Remedy("file", file=smaller.size, type=kind, bits_per_weight=bits)
                 return
+
+
+def _as_flag(rules: tuple[tuple[str, str], ...]) -> tuple[tuple[str, str], ...]:
+    """The whole layers of these rules alone, one more for one that is there in part: what -ncmoe can say."""
+    layers = len({pattern.partition(".ffn_")[0] for pattern, _ in rules})
+    whole = tuple((rf"blk\.{i}{EXPERTS_REGEX}", HOST) for i in range(layers))
+    return rules if any(pattern == EXPERTS_REGEX for pattern, _ in rules) else whole
 
 
 def _step(size: int) -> int:

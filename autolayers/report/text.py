@@ -31,7 +31,7 @@ def plan_text(plan: Plan, style: Style | None = None, rest: Sequence[str] = (), 
         *_memory(plan, style, verbose),
         "",
     ]
-    for line in speed_words(plan.speed):
+    for line in speed_words(plan.speed) if plan.fits else ():
         lines += wrap(line, style.width, "", "  ")
     lines += _decision(plan, style)
     for reason in plan.reasons:
@@ -119,7 +119,7 @@ def shortage(plan: Plan) -> str:
 def remedy_words(remedy: Remedy) -> str:
     """One fix for a launch that does not fit."""
     if remedy.flags:
-        return shell(remedy.flags)
+        return shell(remedy.flags) + (f" ({tokens(remedy.speed)} tokens/s)" if remedy.speed else "")
     if remedy.file:
         return (f"a smaller file: {remedy.type} throughout is {human(remedy.file)}, "
                 f"{remedy.bits_per_weight:g} bits per weight")

@@ -12,6 +12,7 @@ from autolayers import Device, LaunchRefused
 from autolayers.devices import Host
 from autolayers.planner.advice import Remedy
 from autolayers.records import replace
+from autolayers.report.text import plan_text
 
 GiB, MiB = 1 << 30, 1 << 20
 SMALL = ("olmoe-moe", "granite-moe", "qwen2-dense", "gemma3-dense", "llama-dense")      # of two layers
@@ -79,3 +80,22 @@ def test_each_kind_is_given_where_it_helps(name: str, words: str, gib: float, ra
     found = autolayers.plan(model(name), words.split(), devices=gpus(gib * 1024), host=host, advise=True)
     assert not found.fits and {remedy.kind for remedy in found.remedies} == kinds
     assert found.to_dict()["remedies"] == [remedy.to_dict() for remedy in found.remedies]
+
+
+def test_the_first_fix_of_a_mixture_with_all_layers_given_is_experts_in_ram_with_its_speed() -> None:
+    words = ["--gpu", "2GiB", "--ram", "32GiB", "-ngl", "99", "-c", "8k"]
+    short = autolayers.plan(model("qwen3-30b-a3b-q4_k_m:8"), words, explain=True)
+    assert not short.fits
+    flag, count = short.remedies[0].flags
+    assert flag == "-ncmoe" and short.remedies[0].speed > 0
+    assert autolayers.plan(model("qwen3-30b-a3b-q4_k_m:8"), [*words, flag, count]).fits
+    assert "tokens/s" not in plan_text(short).split("fits with")[0].split("does not fit")[0]
+
+
+def test_the_context_of_a_fix_is_the_largest_that_fits() -> None:
+    words = ["--gpu", "2GiB", "--ram", "4GiB", "-ngl", "99"]
+    short = autolayers.plan(model("llama-3.2-1b-q8_0:6"), [*words, "-c", "4m"], explain=True)
+    (fix,) = [remedy for remedy in short.remedies if remedy.flags[:1] == ("-c",)]
+    assert autolayers.plan(model("llama-3.2-1b-q8_0:6"), [*words, "-c", fix.flags[1]]).fits
+    more = str(int(fix.flags[1]) + 512)
+    assert int(more) > 131072 or not autolayers.plan(model("llama-3.2-1b-q8_0:6"), [*words, "-c", more]).fits

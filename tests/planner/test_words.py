@@ -6,6 +6,7 @@ from support import model
 import autolayers
 
 MIXTURE = "qwen3-30b-a3b-q4_k_m:8"
+GPU = ["--gpu", "24GiB", "--ram", "64GiB", "-c", "4096"]
 
 
 @pytest.mark.parametrize(("words", "said"), [
@@ -21,7 +22,7 @@ MIXTURE = "qwen3-30b-a3b-q4_k_m:8"
     ("-ngl 0", "0 of 9 layers on the GPU"),
 ])
 def test_layers_are_counted_as_they_are_placed(words: str, said: str) -> None:
-    plan = autolayers.plan(model(MIXTURE), ["--gpu", "24GiB", "--ram", "64GiB", "-c", "4096", *words.split()])
+    plan = autolayers.plan(model(MIXTURE), [*GPU, *words.split()])
     assert plan.placement == said
 
 
@@ -30,5 +31,5 @@ def test_layers_are_counted_as_they_are_placed(words: str, said: str) -> None:
     ("-ncffn 3", "9 of 9 layers on the GPU, FFN weights of 3 layers in RAM"),
 ])
 def test_a_dense_model_has_no_experts_to_count(words: str, said: str) -> None:
-    plan = autolayers.plan(model("llama-3.1-8b-q4_k_m:8"), ["--gpu", "24GiB", "-c", "4096", "-ngl", "99", *words.split()])
+    plan = autolayers.plan(model("llama-3.1-8b-q4_k_m:8"), [*GPU, "-ngl", "99", *words.split()])
     assert plan.placement == said

@@ -21,7 +21,7 @@ from .contexts import MIXTURE, contexts
 from .fit import fit, fit_estimated, fit_with_overheads
 from .ladder import Ladders
 from .slice_shares import choices
-from .split import TensorSplit, is_free
+from .split import MOST_SHARES, TensorSplit, is_free
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -462,7 +462,8 @@ class Search:
                 if self.cost.predict(shape, best.breakdown).request * gain >= self.cost.speed(best).request:
                     return None
             candidate = self.evaluator.candidate(shape, self.fidelity)
-            if candidate is not None and candidate.fits and not overrides.overrides_rpc(candidate):
+            if candidate is not None and candidate.fits and not overrides.overrides_rpc(candidate) \
+                    and len(shape.tensor_split or ()) <= MOST_SHARES:
                 found.append(candidate)
                 fitting.append(candidate)
             return candidate

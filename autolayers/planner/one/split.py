@@ -11,12 +11,14 @@ from .partition import best_partition, even_partition
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from ...flags.params import Params
     from ...work.speed import CostModel
     from ..evaluate import Candidate, Evaluator, Fidelity
     from .ladder import Ladder
+
+MOST_SHARES = 15        # of -ts: common/arg.cpp refuses as many as llama_max_devices()
 
 
 class TensorSplit:
@@ -119,7 +121,7 @@ class TensorSplit:
             return None
         cached = params.kv_offload is not False
         sizes = [usage.model + (usage.context if cached else 0) for usage in layers[-count:]]
-        names = self.evaluator.device_names(params)
+        names = self.evaluator.device_names(params)[:MOST_SHARES]
         overheads = self.overheads.at(params) if overheads is None else overheads
         capacities = [limits[name] - overheads.get(name, 0) for name in names]
         costs = self.cost.layer_seconds(params, params.n_ctx or 1 << 60)
@@ -130,7 +132,7 @@ class TensorSplit:
             return None
         if self._pipelined(params):
             splits.append(even_partition(sizes, seconds, capacities))
-        found = [tuple(map(float, split)) for split in dict.fromkeys(splits) if split is not None]
+        found = [_short(split) for split in dict.fromkeys(splits) if split is not None]
         static = self.evaluator.static(params)
         if len(found) == 1 or static is None:
             return found[0]
@@ -194,4 +196,11 @@ def explicit_split(evaluator: Evaluator, params: Params) -> Params:
     if params.n_gpu_layers == 0 or not is_free(evaluator, params):
         return params
     where = layer_devices(evaluator.placement(params))
-    return replace(params, tensor_split=tuple(float(where.count(name)) for name in evaluator.device_names(params)))
+    shares = _short([where.count(name) for name in evaluator.device_names(params)])
+    return replace(params, tensor_split=shares) if len(shares) <= MOST_SHARES else params
+
+
+def _short(counts: Sequence[int]) -> tuple[float, ...]:
+    """Layers per device without those of the last devices that have none."""
+    used = max((i for i, count in enumerate(counts) if count), default=0)
+    return tuple([float(count) for count in counts[:used + 1]])
