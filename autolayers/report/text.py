@@ -140,10 +140,15 @@ def _decision(plan: Plan, style: Style) -> list[str]:
             lines += wrap(bought(plan, other), style.width, f"  {said}".ljust(column), " " * column)
     rival = plan.fit_choice
     if rival is not None:
-        speed = f", {tokens(rival.speed.generation)} tokens/s and prompts {tokens(rival.speed.prompt)}"
-        breaks = "" if rival.fits else "; that breaks these margins"
-        lines += wrap(f"--fit, llama-server's own choice: {rival.placement}, context {rival.breakdown.n_ctx}"
-                      f"{speed}{breaks}", style.width, "", "  ")
+        free = {device.name: device.free for device in plan.devices}
+        short = sum(max(0, usage.total - free.get(name, 0)) for name, usage in rival.breakdown.devices.items())
+        said = f", {tokens(rival.speed.generation)} tokens/s and prompts {tokens(rival.speed.prompt)}"
+        if short:
+            said = f"; {human(short)} more than is free, so that it cannot load"
+        elif not rival.fits:
+            said += "; that breaks these margins"
+        lines += wrap(f"--fit, llama-server's own choice: {rival.placement}, context {rival.breakdown.n_ctx}{said}",
+                      style.width, "", "  ")
     return [*lines, ""]
 
 
