@@ -23,7 +23,7 @@ from autolayers.devices import Host
 from autolayers.flags.policy import read
 from autolayers.planner import Plan, plan_request
 from autolayers.planner.one.partition import best_partition
-from autolayers.planner.one.solve import CONTEXT_PRICE
+from autolayers.planner.one.solve import MIXTURE_PRICE
 from autolayers.request import Request
 from autolayers.work.rates import SHARED
 
@@ -105,7 +105,7 @@ def test_more_memory_never_makes_the_predicted_speed_worse(
     assert richer is not None and richer.fits
     limit = found.speed.request * (1 + 1e-9)
     if richer.breakdown.n_ctx > found.breakdown.n_ctx:       # which may cost a few per cent, and hand-overs
-        limit = limit * CONTEXT_PRICE + (len(devices) - 1) * SHARED.hop * 1e-6 * (
+        limit = limit * MIXTURE_PRICE + (len(devices) - 1) * SHARED.hop * 1e-6 * (
             512 + 2048 / richer.breakdown.n_ubatch)
     if _used(richer) < _used(found):       # prompts overlap less; splits are not searched for that they overlap
         limit *= 1.03
