@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from ..flags.params import Params
+from ..backends import HOST
+from ..flags.params import EXPERTS_REGEX, Params
 from ..flags.write import to_words
 from ..records import dataclass, replace
 from ..units import human
@@ -60,6 +61,10 @@ def alternative(evaluator: Evaluator, cost: CostModel, given: Params, policy: Po
         evaluator, replace(given, **change), policy, cost)  # type: ignore[arg-type]
     if candidate is None or not candidate.fits:
         return None
+    if "overrides" in change:        # what takes the place of given rules
+        change = {name: getattr(candidate.params, name) for name in ("overrides", "n_batch", "n_ubatch")}
+        if len(candidate.params.overrides) >= len(given.overrides):
+            return None
     here, speed, n_ctx = cost.price(chosen), cost.price(candidate), candidate.breakdown.n_ctx
     if n_ctx <= chosen.breakdown.n_ctx * LARGER and speed.generation <= here.generation * FASTER \
             and speed.prompt <= here.prompt * FASTER:
@@ -78,6 +83,9 @@ def changes(evaluator: Evaluator, given: Params, policy: Policy, chosen: Candida
     if (given.cache_type_k, given.cache_type_v) == (None, None) and not policy.kv_types and given.flash_attn != "off" \
             and not (whole and (not open_context or use.n_ctx_seq >= trained)):
         yield {"cache_type_k": "q8_0", "cache_type_v": "q8_0"}
+    if given.overrides and given.n_gpu_layers in (None, -1) and all(
+            pattern.endswith(EXPERTS_REGEX) and buffer == HOST for pattern, buffer in given.overrides):
+        yield {"overrides": ()}
     if given.flash_attn == "off":
         yield {"flash_attn": "on"}
     if whole and may_split_tensors(evaluator, given):

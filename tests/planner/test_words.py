@@ -33,3 +33,12 @@ def test_layers_are_counted_as_they_are_placed(words: str, said: str) -> None:
 def test_a_dense_model_has_no_experts_to_count(words: str, said: str) -> None:
     plan = autolayers.plan(model("llama-3.1-8b-q4_k_m:8"), [*GPU, "-ngl", "99", *words.split()])
     assert plan.placement == said
+
+
+def test_more_experts_in_ram_than_needed_are_told_of() -> None:
+    words = ["--gpu", "2500MiB", "--ram", "64GiB", "-c", "4096"]
+    plan = autolayers.plan(model(MIXTURE), [*words, "-ncmoe", "7"], explain=True)
+    (other,) = [other for other in plan.alternatives if "-ncmoe" in other.flags]
+    better = autolayers.plan(model(MIXTURE), [*words, *other.flags])
+    assert better.fits and better.speed.request < plan.speed.request
+    assert better.speed.request == pytest.approx(other.speed.request, rel=0.01)

@@ -47,6 +47,7 @@ def contexts(model: Model, params: Params, policy: Policy) -> Contexts:
         work = policy.workload
         alone = streams > 1 or work.requests == 1
         wanted = (work.prompt + work.generate + work.depth) * (1 if alone else work.requests)
-        least = params.fit_ctx or (MIXTURE if model.hparams.n_expert and streams == 1 else FIT_PARAMS_MIN_CTX)
+        least = params.fit_ctx or (
+            MIXTURE if model.hparams.n_expert and streams == 1 and policy.strategy != "layers" else FIT_PARAMS_MIN_CTX)
         floor = min(max(least, work.context, -(-wanted // 256) * 256), trained)
     return Contexts(floor * streams, max(floor, trained) * streams, 256 * streams)

@@ -92,15 +92,15 @@ class Ladders:
         return replace(params, n_gpu_layers=self.top)
 
     def of(self, found: Params, params: Params) -> tuple[Ladder, int] | None:
-        """The ladder that a launch stands on, for these flags, and its count; None where no number is solved."""
+        """The ladder that a launch stands on, for these flags, and its count; None where no number is solved: that of
+        layers may be given, or 0."""
         solved = found.overrides[len(self.given.overrides):]
-        if self.literal or (not solved and not found.n_gpu_layers):
-            return None
         count = found.n_gpu_layers or 0
-        if not solved:
-            return Ladder("layers", params, self.everything), count
-        if any(pattern == EXPERTS_REGEX for pattern, _ in solved):
-            return self._bare(params), count
+        bare = any(pattern == EXPERTS_REGEX for pattern, _ in solved)
+        if bare or not solved:
+            if self.literal or not count:
+                return None
+            return (self._bare(params) if bare else Ladder("layers", params, self.everything)), count
         finer = self._finer(params)
         return None if finer is None else (finer, self.n_layer - len(solved))
 
