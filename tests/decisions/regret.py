@@ -27,7 +27,7 @@ from autolayers.flags.policy import read
 from autolayers.machine import Machine
 from autolayers.planner.evaluate import FULL, PROMPT, Evaluator
 from autolayers.planner.one.ladder import Ladders
-from autolayers.planner.one.solve import MICRO_BATCHES
+from autolayers.planner.one.solve import BATCH_GAIN, MICRO_BATCHES
 from autolayers.records import replace
 
 MODELS = ("llama-3.1-8b-q4_k_m:8", "qwen3-30b-a3b-q4_k_m:8", "gpt-oss-20b-mxfp4:8", "gemma-2-9b-q4_k_m:8",
@@ -85,14 +85,19 @@ def regret(seed: int) -> tuple[float, str]:
     mine = evaluator.candidate(replace(plan.params, n_threads=params.n_threads), FULL)
     assert mine is not None
     best, best_launch = cost.speed(mine).request, mine
+
+    def seconds(launch: Params, predicted: float) -> float:
+        """As the planner compares: a larger micro-batch must be BATCH_GAIN faster, as it takes memory."""
+        return predicted * (BATCH_GAIN if launch.n_ubatch != mine.params.n_ubatch else 1.0)
+
     for launch in launches(evaluator, params, policy, plan.breakdown.n_ctx):
         static = evaluator.static(launch)
-        if static is None or cost.predict(launch, static).request >= best * 0.999:
+        if static is None or seconds(launch, cost.predict(launch, static).request) >= best * 0.999:
             continue
         found = evaluator.candidate(launch, PROMPT)
         found = found and found.fits and evaluator.candidate(launch, FULL)
-        if found and found.fits and cost.speed(found).request < best:
-            best, best_launch = cost.speed(found).request, found
+        if found and found.fits and seconds(launch, cost.speed(found).request) < best:
+            best, best_launch = seconds(launch, cost.speed(found).request), found
     return cost.speed(mine).request / best, f"{text}  best: {best_launch.params.n_gpu_layers} " \
         f"{best_launch.params.tensor_split} -ub {best_launch.params.n_ubatch} {len(best_launch.params.overrides)} rules"
 
