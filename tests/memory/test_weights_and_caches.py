@@ -6,7 +6,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from support import FIXTURES, gpus, model
+from support import FIXTURES, WHOLE, gpus, model, sample
 
 from autolayers import estimate
 from autolayers.errors import LaunchRefused
@@ -37,9 +37,10 @@ def truth() -> dict[str, list[dict]]:
 CASES = truth()
 
 
+@WHOLE
 @pytest.mark.parametrize("name", CASES)
-def test_model_and_context_are_llama_cpps_to_the_byte(name: str) -> None:
-    for case in CASES[name]:
+def test_model_and_context_are_llama_cpps_to_the_byte(name: str, whole: bool) -> None:
+    for case in (CASES if whole else sample(CASES, 5))[name]:
         words = case["args"]
         if "error" in case:
             with pytest.raises(LaunchRefused):

@@ -134,7 +134,7 @@ def test_slots_and_cache_types_are_named() -> None:
     assert "context 8192 (2 slots of 4096), f16/q8_0 cache" in text
 
 
-TOGETHER = (("llama-3.2-1b-q8_0", "gpt-oss-20b-mxfp4:8"), ("llama-3.3-70b-q4_k_m:4",) * 3)
+TOGETHER = (("llama-3.2-1b-q8_0", "gpt-oss-20b-mxfp4:8"), ("llama-3.3-70b-q4_k_m:4",) * 2)
 
 
 @pytest.mark.parametrize("names", TOGETHER)

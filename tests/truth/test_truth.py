@@ -39,7 +39,7 @@ def gpus(mib: list[int]) -> list[Device]:
 
 REAL, OTHER = by_model("cases_models"), by_model("cases_archs")
 CASES = {**REAL, **OTHER}
-SAMPLE = {**sample(REAL, 16), **sample(OTHER, 10)}
+SAMPLE = {**sample(REAL, 24), **sample(OTHER, 12)}
 OLDER = ("b11311", "b11434")        # samples of other builds' launches
 
 
@@ -59,7 +59,7 @@ def test_every_launch_to_the_byte(name: str, whole: bool, figures: dict[str, tup
 @pytest.mark.parametrize("older", OLDER)
 def test_older_builds_to_the_byte(older: str, kind: str, whole: bool, figures: dict[str, tuple[int, int]]) -> None:
     groups = by_model(f"{older}/cases_{kind}")
-    groups = groups if whole else sample(groups, 20)
+    groups = groups if whole else sample(groups, 30)
     wrong = [each for name, cases in groups.items() for each in differences(name, cases)]
     count = sum(map(len, groups.values()))
     right, of = figures.get(f"launches of {older}, exact", (0, 0))

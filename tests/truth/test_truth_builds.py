@@ -59,7 +59,7 @@ OLDER, REAL = (grouped(folder, "backend", "build") for folder in ("older", "real
 @WHOLE
 @pytest.mark.parametrize("build", BUILDS)
 def test_every_launch_to_the_byte(build: str, whole: bool) -> None:
-    rows = (BUILDS if whole else sample(BUILDS, 8))[build]
+    rows = (BUILDS if whole else sample(BUILDS, 16))[build]
     exact, plain = 0, [row for row in rows
                        if "mtp" not in row["model"] and row.get("backend", "CUDA") in ("CUDA", "ROCm")]
     for row in rows:
@@ -84,7 +84,7 @@ def test_every_launch_to_the_byte(build: str, whole: bool) -> None:
 def test_no_launch_takes_more_than_was_predicted(launches: str, whole: bool) -> None:
     """Nearly all are equal to the byte; graphs of delta nets from before the fused operation are an upper bound."""
     backend, build = launches.split()
-    every = (OLDER if whole else sample(OLDER, 20))[launches]
+    every = (OLDER if whole else sample(OLDER, 40))[launches]
     rows = [row for row in every if "next" not in row["model"] or Rules(int(build)).fused_delta_nets]
     equal, low = 0, []
     for row in every:
@@ -123,7 +123,7 @@ def test_a_quantised_cache_of_fused_keys_and_values_is_refused_by_builds_that_ab
 @WHOLE
 @pytest.mark.parametrize("launches", REAL)
 def test_what_a_real_launch_logged(launches: str, whole: bool) -> None:
-    for row in (REAL if whole else sample(REAL, 20))[launches]:
+    for row in (REAL if whole else sample(REAL, 40))[launches]:
         devices = []
         for device in row["devices"]:
             capability = tuple(map(int, device.get("compute_capability", "0.0").split(".")))

@@ -18,6 +18,11 @@ LAUNCHES = ((1, "-ngl 99"), (2, "-ngl 12"), (1, "-ngl 0"), (1, "-ngl 99 -nkvo"),
             (1, "-ngl 99 -ctk q8_0 -ctv q4_0 --llama-build 10488"), (1, "-ngl 99 -ctk iq4_nl -ctv iq4_nl"), (0, ""))
 
 
+# Of the pairs every run takes each model with three launches and each launch with two models, -m slow all
+PAIRS = [pytest.param(name, launch, marks=() if (i + j) % 4 == 0 else pytest.mark.slow, id=f"{name}-{launch[0]} {launch[1]}")
+         for i, name in enumerate(MODELS) for j, launch in enumerate(LAUNCHES)]
+
+
 def evaluator(name: str, words: str, gpus: int) -> tuple[Evaluator, autolayers.Params]:
     params, policy = read(f"-c 8192 -np 1 {words}".split(), None)
     devices = tuple(Device(f"CUDA{i}", 64 << 30, 64 << 30, bandwidth=936e9) for i in range(gpus))
@@ -35,8 +40,7 @@ def summed(load: Load) -> dict[tuple[str, bool], list[float]]:
     return {key: values for key, values in found.items() if any(values)}
 
 
-@pytest.mark.parametrize("words", LAUNCHES, ids=lambda launch: f"{launch[0]} {launch[1]}")
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize(("name", "words"), PAIRS)
 def test_a_launch_that_is_not_measured_has_the_work_of_one_that_is(name: str, words: tuple[int, str]) -> None:
     evaluate, params = evaluator(name, words[1], words[0])
     launch = evaluate.candidate(params, FULL)
