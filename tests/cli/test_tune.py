@@ -11,7 +11,7 @@ import sys
 import time
 
 import pytest
-from support import TESTS, gguf, write_gguf
+from support import TESTS, gguf, says, write_gguf
 
 from autolayers.launch.speed_rows import check
 
@@ -66,11 +66,10 @@ class Fakes:
 
     def words(self, command: str, *more: str, own: tuple[str, ...] = ()) -> list[str]:
         server = str(self.path / "llama-server")
-        return [sys.executable, "-m", "autolayers", command, *own, server, "-m", str(self.model), "-c", "8192", *more]
+        return [command, *own, server, "-m", str(self.model), "-c", "8192", *more]
 
     def run(self, command: str = "tune", *more: str, own: tuple[str, ...] = ()) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(self.words(command, *more, own=own), capture_output=True, text=True, env=self.environ,
-                              timeout=120, check=False)
+        return says(*self.words(command, *more, own=own), environ=self.environ)
 
     @property
     def environ(self) -> dict[str, str]:
@@ -135,8 +134,7 @@ def test_every_form_of_a_plan_uses_it_and_says_so(fakes: Fakes, form: str, faste
     fakes.scenario({"words": fastest or "-c", "token": 1e5}, {"words": "-ub 2048", "token": 2e4},
                    {"words": "-fa off", "token": 2e4}, {"words": "", "token": 5e4})
     assert fakes.run().stdout.endswith(f" -ngl 0 {fastest}".rstrip() + "\n")
-    plan = subprocess.run([sys.executable, "-m", "autolayers", str(fakes.model), "-c", "8192", "--format", form],
-                          capture_output=True, text=True, env=fakes.environ, timeout=60, check=False)
+    plan = says(fakes.model, "-c", "8192", "--format", form, environ=fakes.environ)
     if "GPU" in plan.stderr:                # no GPU found: the machine that was measured
         assert out in plan.stdout and line in plan.stderr
         assert "autolayers tune" in plan.stdout + plan.stderr or form == "koboldcpp"
@@ -165,8 +163,8 @@ def test_a_launch_that_cannot_be_measured_is_one_line(fakes: Fakes, does: str, l
 
 def test_an_interrupt_keeps_what_is_known(fakes: Fakes) -> None:
     fakes.scenario({"words": "-ub 2048", "does": "hang"}, {"words": ""})
-    child = subprocess.Popen(fakes.words("tune"), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-                             env=fakes.environ)
+    child = subprocess.Popen([sys.executable, "-m", "autolayers", *fakes.words("tune")], stdout=subprocess.PIPE,
+                             stderr=subprocess.PIPE, text=True, env=fakes.environ)
     end = time.monotonic() + 60
     while time.monotonic() < end and not any("-ub 2048" in " ".join(words) for words in
                                              (fakes.measured if (fakes.path / "bench.jsonl").exists() else [])):
