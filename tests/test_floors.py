@@ -5,6 +5,7 @@ and its functions are short.
 from __future__ import annotations
 
 import ast
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -34,21 +35,32 @@ FLOORS = (
 LEVEL = {part: level for level, parts in enumerate(FLOORS) for part in parts}
 
 
+@cache
+def parsed(path: Path) -> tuple[list[ast.ImportFrom], set[tuple[str, int]]]:
+    """A file's imports from this package, and its functions with their lengths."""
+    found, functions = [], set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.ImportFrom) and node.level:
+            found.append(node)
+        elif isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            functions.add((node.name, (node.end_lineno or 0) - node.lineno + 1))
+    return found, functions
+
+
 def imports(path: Path) -> list[tuple[str, int]]:
     """(part, line) of every import of this package in a file, those inside functions and for type checkers included."""
     here = path.relative_to(PACKAGE).with_suffix("").parts
     package = here[:-1]
     found = []
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-        if isinstance(node, ast.ImportFrom) and node.level:
-            base = package[:len(package) - (node.level - 1)]
-            target = (*base, *(node.module or "").split(".")) if node.module else base
-            names = [target[0]] if target and target[0] else [alias.name for alias in node.names]
-            found += [
-                (name, node.lineno)
-                for name in names
-                if (PACKAGE / name).is_dir() or (PACKAGE / f"{name}.py").exists()
-            ]
+    for node in parsed(path)[0]:
+        base = package[:len(package) - (node.level - 1)]
+        target = (*base, *(node.module or "").split(".")) if node.module else base
+        names = [target[0]] if target and target[0] else [alias.name for alias in node.names]
+        found += [
+            (name, node.lineno)
+            for name in names
+            if (PACKAGE / name).is_dir() or (PACKAGE / f"{name}.py").exists()
+        ]
     return found
 
 
@@ -75,12 +87,11 @@ def modules_that(path: Path, all_of_them: dict[str, Path]) -> set[str]:
     """The modules of this package that a file of it imports, in functions and for type checkers too."""
     here = [*path.relative_to(PACKAGE).with_suffix("").parts][:-1]
     found = set()
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-        if isinstance(node, ast.ImportFrom) and node.level:
-            base = [*here[:len(here) - (node.level - 1)], *(node.module or "").split(".")]
-            of = ".".join(filter(None, base))
-            names = {".".join(filter(None, (of, alias.name))) for alias in node.names}
-            found |= {name if name in all_of_them else of for name in names}
+    for node in parsed(path)[0]:
+        base = [*here[:len(here) - (node.level - 1)], *(node.module or "").split(".")]
+        of = ".".join(filter(None, base))
+        names = {".".join(filter(None, (of, alias.name))) for alias in node.names}
+        found |= {name if name in all_of_them else of for name in names}
     return found & all_of_them.keys()
 
 
@@ -101,10 +112,7 @@ MIRRORS = {("ggml/scheduler.py", "assign"), ("ggml/scheduler.py", "split")}
 
 def test_functions_are_short_but_for_mirrors_of_llama_cpp() -> None:
     long = {
-        (path.relative_to(PACKAGE).as_posix(), node.name)
-        for path in PACKAGE.rglob("*.py")
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
-        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))
-        and (node.end_lineno or 0) - node.lineno + 1 > LONGEST
+        (path.relative_to(PACKAGE).as_posix(), name)
+        for path in PACKAGE.rglob("*.py") for name, length in parsed(path)[1] if length > LONGEST
     }
     assert long == MIRRORS

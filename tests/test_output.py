@@ -129,7 +129,8 @@ def test_nothing_else_prints() -> None:
     found = {
         str(path.relative_to(package))
         for path in package.rglob("*.py")
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if "print(" in (text := path.read_text(encoding="utf-8")) or ".write(" in text
+        for node in ast.walk(ast.parse(text))
         if isinstance(node, ast.Call) and ast.unparse(node.func) in ("print", "sys.stdout.write", "sys.stderr.write")
     }
     assert found <= allowed
@@ -139,7 +140,8 @@ def test_code_of_the_current_directory_is_never_run() -> None:
     """A child that is Python runs isolated: -c alone would put the current directory first in its path."""
     package = Path(__file__).parents[1] / "autolayers"
     for path in package.rglob("*.py"):
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        text = path.read_text(encoding="utf-8")
+        for node in ast.walk(ast.parse(text)) if "sys.executable" in text else ():
             if isinstance(node, ast.List) and node.elts and ast.unparse(node.elts[0]) == "sys.executable":
                 assert "'-I'" in ast.unparse(node), path
 

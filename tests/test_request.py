@@ -6,6 +6,7 @@ import json
 import os
 import shlex
 from collections.abc import Callable, Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -81,6 +82,11 @@ def alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "llama-server").chmod(0o755)
 
 
+@cache
+def planned(*words: str) -> autolayers.Plan:
+    return autolayers.plan(model(MODEL), list(words))
+
+
 def first(answer: Any, key: str) -> Any:
     """The first value of that name anywhere in a JSON document."""
     if isinstance(answer, dict) and key in answer:
@@ -95,7 +101,7 @@ def test_the_machine_is_the_same(door: str, source: str, tmp_path: Path, capsys:
     machine = tmp_path / "machine.json"
     machine.write_text(json.dumps({"devices": [{"name": "CUDA0", "total": 2 * 10**9, "free": 2 * 10**9}]}))
     own = f"{source.replace('FILE', str(machine))} --ram 16GiB --budget CUDA0=1GiB"
-    want = autolayers.plan(model(MODEL), [*shlex.split(own), "-c", "8192"])
+    want = planned("--gpu", "2GB", "--ram", "16GiB", "--budget", "CUDA0=1GiB", "-c", "8192")
     assert (want.devices[0].free, want.host.free) == (GiB, 16 * GiB) and want.n_gpu_layers < 17
     if door == "page" and "--machine" in source:
         answer = Engine().call("plan", {"model": BUNDLED + MODEL, "machine": machine.read_text(),

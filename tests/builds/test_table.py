@@ -66,7 +66,8 @@ def test_no_number_is_compared_in_place(path: Path) -> None:
     """Rules are read by name."""
     if path.parent.name == "builds":
         return
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    source = path.read_text(encoding="utf-8")
+    for node in ast.walk(ast.parse(source)) if "build" in source.lower() else ():
         if isinstance(node, ast.Compare):
             text = ast.unparse(node)
             assert not ("build" in text.lower() and any(

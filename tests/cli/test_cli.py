@@ -167,10 +167,11 @@ class TestOutput:
 
 
     @pytest.mark.parametrize(("name", "words", "build", "flag"), [
-        ("llama-3.3-70b-q4_k_m", [], 11549, "-ncffn"), ("llama-3.3-70b-q4_k_m", [], 9300, "-ot"),
+        ("llama-3.3-70b-q4_k_m", [], 11549, "-ncffn"),
+        pytest.param("llama-3.3-70b-q4_k_m", [], 9300, "-ot", marks=pytest.mark.slow),
         ("llama-3.3-70b-q4_k_m", [], 4000, "-ngl"), ("qwen3-30b-a3b-q4_k_m", [], 6000, "-ot"),
         ("qwen3-30b-a3b-q4_k_m", ["-cmoe", "-fa", "on"], 6000, "-fa"),
-        ("qwen3-30b-a3b-q4_k_m", ["-cmoe", "-fa", "on"], 9300, "-cmoe")])
+        pytest.param("qwen3-30b-a3b-q4_k_m", ["-cmoe", "-fa", "on"], 9300, "-cmoe", marks=pytest.mark.slow)])
     def test_an_older_build_gets_flags_that_it_knows(self, name: str, words: list[str], build: int, flag: str,
                                                      eight: Callable[[str], str]) -> None:
         from autolayers.builds import Build

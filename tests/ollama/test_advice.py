@@ -285,7 +285,8 @@ def test_old_servers_dead_settings_and_far_clients_are_mentioned(llama):
 
 
 @pytest.mark.parametrize(("size", "words", "fit_target"), [
-    (4, ("-fitt", "2048"), ()), (5, ("-fitt", "300"), ()), (5, (), (300,)), (4, (), ())])
+    (4, ("-fitt", "2048"), ()), (5, (), (300,)),
+    *(pytest.param(*case, marks=pytest.mark.slow) for case in ((5, ("-fitt", "300"), ()), (4, (), ())))])
 def test_ollama_s_own_choice_has_ollama_s_own_margins(llama, size, words, fit_target):
     """1024 MiB, or what the server was told; a margin of the user's own is not Ollama's."""
     settings = Settings(fit_target=fit_target)

@@ -37,10 +37,12 @@ def test_plans_are_the_librarys(name: str, gpu: str) -> None:
 
 @pytest.mark.parametrize(("name", "flags"), [
     ("llama-3.1-8b-q4_k_m", ""), ("llama-3.1-8b-q4_k_m", "--llama-build b4000"),
-    ("llama-3.1-8b-q4_k_m", "--llama-build b7000"), ("llama-3.1-8b-q4_k_m", "-ot token_embd=CUDA0"),
+    pytest.param("llama-3.1-8b-q4_k_m", "--llama-build b7000", marks=pytest.mark.slow),
+    ("llama-3.1-8b-q4_k_m", "-ot token_embd=CUDA0"),
     ("mtp-step35", "--override-kv step35.nextn_predict_layers=int:0"), ("mtp-step35", ""),
     ("qwen3-30b-a3b-q4_k_m", "--llama-build b9093 --ram 64GiB -ngl 49 -c 4096 -ncmoe 40"),
-    ("qwen3.5-4b-mtp-q8_0", ""), ("qwen3.5-4b-mtp-q8_0", "--spec-type draft-mtp -ngl 20 -c 4096"),
+    pytest.param("qwen3.5-4b-mtp-q8_0", "", marks=pytest.mark.slow),
+    ("qwen3.5-4b-mtp-q8_0", "--spec-type draft-mtp -ngl 20 -c 4096"),
     ("qwen3.5-4b-mtp-q8_0", "--spec-type draft-mtp --llama-build b10204 -ngl 20 -c 4096"),
 ])
 def test_the_layers_shown_are_the_plan_s_weights(name: str, flags: str) -> None:

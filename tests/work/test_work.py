@@ -19,7 +19,8 @@ LAUNCHES = ((1, "-ngl 99"), (2, "-ngl 12"), (1, "-ngl 0"), (1, "-ngl 99 -nkvo"),
 
 
 # Of the pairs every run takes each model with three launches and each launch with two models, -m slow all
-PAIRS = [pytest.param(name, launch, marks=() if (i + j) % 4 == 0 else pytest.mark.slow, id=f"{name}-{launch[0]} {launch[1]}")
+PAIRS = [pytest.param(name, launch, marks=() if (i + j) % 4 == 0 else pytest.mark.slow,
+                      id=f"{name}-{launch[0]} {launch[1]}")
          for i, name in enumerate(MODELS) for j, launch in enumerate(LAUNCHES)]
 
 
