@@ -107,7 +107,7 @@ class Sycl(CudaBuffers):
         return size + self.padding(tensor.type, tensor.ne)
 
 
-def _mul_mat(op: Tensor) -> bool:
+def multiplies(op: Tensor) -> bool:
     a, b = op.src[0], op.src[1]
     if a.ne[3] != b.ne[3] or a.type in _NO_KERNEL:
         return False
@@ -189,7 +189,7 @@ def _all_f32(op: Tensor) -> bool:
 
 
 _RULES: dict[str, Callable[[Tensor], bool]] = {
-    **dict.fromkeys(("MUL_MAT", "MUL_MAT_ID"), _mul_mat),
+    **dict.fromkeys(("MUL_MAT", "MUL_MAT_ID"), multiplies),
     **dict.fromkeys((*HYPER_CONNECTIONS, "SET", "CONV_TRANSPOSE_1D"), _all_f32),
     **dict.fromkeys(("SUM", "SUM_ROWS", "MEAN"), lambda op: op.src[0].contiguous()),
     **dict.fromkeys(("ROLL", "ARANGE"), lambda op: op.type == "f32"),

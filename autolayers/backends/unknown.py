@@ -7,6 +7,7 @@ from .backend import OFFLOAD_MIN_BATCH
 from .cann import Cann
 from .cuda import CudaBuffers
 from .metal.sizes import scratch
+from .sycl import multiplies
 
 _CANN = Cann()
 
@@ -23,4 +24,6 @@ class Unknown(CudaBuffers):
 
     def supports_op(self, op: Tensor) -> bool:
         """What all run, as far as it costs memory."""
+        if op.op == "MUL_MAT" and not multiplies(op):      # slots' own streams with -fa off: gigabytes go to the CPU
+            return False
         return self.reaches(op) and (op.op != "FLASH_ATTN_EXT" or op.src[1].type == op.src[2].type)
