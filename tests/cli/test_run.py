@@ -47,6 +47,7 @@ class Plan:
     devices: tuple = ()
     host: HostRow = HostRow(0, 0, 0)
     remedies: tuple = ()
+    paid: str = ""
 
 def planner(model, request, advise=False):
     given, devices, host = request.params.n_gpu_layers, request.machine.devices, request.host
