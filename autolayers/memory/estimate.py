@@ -125,7 +125,7 @@ class Estimator:
                                as_measured=measured.as_measured)
             self._measured = graphs, measured
         measured = self._measured[1]
-        found = self._whole(launch, devices, measured)
+        found = self._whole(launch, devices, measured, measuring)
         for other in self.rules.others():
             which = other.number, other.changed
             if which not in self._others:
@@ -243,7 +243,7 @@ class Estimator:
             flash_attn=context.flash_attn != "off" if flash_attn is None else flash_attn,
             exact=exact, warnings=tuple(warnings), host_resident=placement.resident)
 
-    def _whole(self, launch: _Launch, devices: Sequence[Device], measured: Measured) -> Breakdown:
+    def _whole(self, launch: _Launch, devices: Sequence[Device], measured: Measured, measuring: bool) -> Breakdown:
         params, context, placement, memory = launch.params, launch.context, launch.placement, launch.memory
         if not measured.flash_attn and context.type_v not in ("f32", "f16", "bf16"):
             raise LaunchRefused("quantized V cache was requested, but this requires Flash Attention")
@@ -257,7 +257,8 @@ class Estimator:
         if wants_extras(params, self.companions):
             from .extras import extras_of  # few launches need it
 
-            more, doubts = extras_of(self.model, params, devices, context, placement, memory, self.companions)
+            more, doubts = extras_of(self.model, params, devices, context, placement, memory, self.companions,
+                                     measuring)
             extras = (*more, *extras)
             warnings += doubts
         peak = None

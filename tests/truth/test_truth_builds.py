@@ -48,7 +48,8 @@ def model(path: str, without: str) -> autolayers.Model:
 
 
 def found(row: dict, path: str, words: list[str], devices: list[Device]) -> tuple[dict, bool]:
-    launch = estimate(model(path, row.get("without", "")), parse(words).params, devices, row["build"])
+    launch = estimate(model(path, row.get("without", "")), parse(words).params, devices, row["build"],
+                      measuring=True)
     return {**launch.devices, "Host": launch.host}, launch.exact
 
 
