@@ -204,8 +204,8 @@ def grows(setting: Setting) -> bool:
     on_host = any(b == len(setting.backends) - 1 for b in setting.dev_layer)
     streams = c.n_seq_max > 1 and not c.kv_unified
     return ((streams and (on_host or len(setting.backends) > 2)) or _reserves_one(setting)
-            or bool(setting.hparams.architecture.graph_grows) or not c.rules.measured and (
-                len(setting.backends) > 2 or (not c.offload_kqv and c.flash_attn != "on")))
+            or bool(setting.hparams.architecture.graph_grows) or (not c.rules.measured and (
+                len(setting.backends) > 2 or (not c.offload_kqv and c.flash_attn != "on"))))
 
 
 def _shorter(setting: Setting, n_tokens: int, n_seqs: int, n_outputs: int, fused: dict[str, bool],

@@ -1,8 +1,8 @@
 """The whole estimate against llama.cpp's own numbers (fixtures/truth): every launch, every device, all three parts.
 
-The tests read as the specification does: what llama.cpp measures is what autolayers says of its measuring, byte for byte
-(what launches allocate: test_launched.py); what llama.cpp
-refuses is refused; nothing that claims to be exact is low; and the largest n_gpu_layers that fits is the one chosen.
+The tests read as the specification does: what llama.cpp measures is what autolayers says of its measuring, byte for
+byte (what launches allocate: test_launched.py); what llama.cpp refuses is refused; nothing that claims to be exact is
+low; and the largest n_gpu_layers that fits is the one chosen.
 """
 
 from __future__ import annotations
