@@ -87,6 +87,7 @@ def _simulated(model: Model, params: Params, context: Context, placement: Placem
         other = tuple([part.otherwise() or device for device, part in zip(placement.devices, parts, strict=False)])
         placement = replace(placement, devices=other)
         sizes = _larger(sizes, prepare(model, params, context, placement, memory, build, GraphCache()), measuring)
+        warning = next((part.undecided_doubt for part in parts if part.undecided), "")
     if not all(backend.modelled for backend in setting.backends) and not result.stopped:
         bound = upper_bound(model, params, context, placement, memory).sizes
         bound = _joined(bound) if placement.slices else bound
@@ -99,7 +100,7 @@ def _simulated(model: Model, params: Params, context: Context, placement: Placem
         hp = model.hparams
         kept = (len(context.layer_inputs) + 2 * max(1, hp.dsv4_hc_mult)) * hp.n_embd * context.n_ubatch * 4
         sizes = tuple(size + kept for size in sizes)
-        warning = f"what the draft reads of {model.architecture}'s layers is counted on every device"
+        warning = warning or f"what the draft reads of {model.architecture}'s layers is counted on every device"
     return Measured(sizes, result.flash_attn, warning, result.stopped, larger, result.steps, result.as_measured)
 
 
