@@ -97,18 +97,19 @@ def fit_choice(model: Model, words: Sequence[str] | Params | Arguments, devices:
 
 
 def estimate(model: Model, params: Params, devices: Sequence[Device], build: int | None = None, compute: bool = True,
-             runtime: bool = False) -> Breakdown:
+             runtime: bool = False, measuring: bool = False) -> Breakdown:
     """Bytes that llama-server allocates with `params` on `devices` (all of the machine's, in llama.cpp's
     order).
 
     None in params means llama-server's default; n_gpu_layers None, -1 or -2 offloads everything.
     `compute=False` omits the graph buffers and the extras. `runtime` also finds the size that the graph
-    buffers may grow to in use. `build` is llama.cpp's build number, None for the newest known. Raises
-    LaunchRefused where llama.cpp would refuse.
+    buffers may grow to in use; `measuring` is what llama.cpp's own measuring (--fit, llama-fit-params) says
+    instead. `build` is llama.cpp's build number, None for the newest known. Raises LaunchRefused where
+    llama.cpp would refuse.
     """
     estimator = Estimator(model.overridden(params.override_kv), build, companions_of(params))
     if compute:
-        return estimator.breakdown(params, devices, runtime)
+        return estimator.breakdown(params, devices, runtime, measuring)
     return Breakdown(**vars(estimator.static(params, devices)))
 
 

@@ -7,9 +7,11 @@ Formats (common/build-info.cpp, common/arg.cpp, as modelled and before):
 
 from __future__ import annotations
 
+import mmap
 import os
 import re
 import shutil
+from contextlib import suppress
 
 from .builds import Build
 from .builds.build import dates
@@ -28,6 +30,7 @@ _TIMEOUT = 30      # a CUDA build initialises every GPU before it answers
 _LIBRARIES = ("libllama", "libggml", "libmtmd", "llama.", "llama-", "ggml", "mtmd")
 _ENDINGS = (".so", ".dylib", ".dll")
 _OF_LLAMA = ("libllama.", "llama.dll")      # the library that names the architectures
+_OF_CUDA = re.compile(r"^(lib)?ggml-(cuda|hip|musa)\.")
 _LARGEST = 1 << 27                          # bytes; larger files are not read
 
 # words in their --help that llama.cpp never had
@@ -101,6 +104,17 @@ def files(program: str) -> list[str]:
         found += [os.path.join(place, name) for name in names
                   if name.startswith(_LIBRARIES) and any(ending in name for ending in _ENDINGS)]
     return found
+
+
+def all_quants(program: str) -> bool | None:
+    """Whether its CUDA library was built with GGML_CUDA_FA_ALL_QUANTS: whether it has the word that it prints
+    as a feature (system_info). None: no such library is there."""
+    for path in files(program):
+        if _OF_CUDA.search(os.path.basename(path)):
+            with suppress(OSError, ValueError), open(path, "rb") as file, \
+                    mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as text:
+                return text.find(b"\0FA_ALL_QUANTS\0") >= 0
+    return None
 
 
 def between(program: str, flags: frozenset[str]) -> tuple[int, int]:

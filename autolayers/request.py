@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import os
 
-from .builds import TODAY, Build
+from .backends import on
+from .builds import TODAY, Build, Rules
 from .devices import described, discover, hypothetical, numbered, remote
 from .errors import LaunchRefused, UsageError
 from .flags.params import Params
@@ -81,6 +82,9 @@ class Request:
             from .devices.driven import driven
 
             there = driven(there, policy.backend)
+        types = arguments.params.cache_type_k or arguments.params.cache_type_v or policy.kv_types
+        if program and types and build.rules.number < Rules.mixed_cache_types.first:
+            there = _with_quants(there, program[-1])
         host = beside if host is None else host
         if policy.ram is not None:
             host = Host(policy.ram, policy.ram, "given") if host is None else \
@@ -115,6 +119,21 @@ class Request:
         for note in self.notes:
             say(note)
         return replace(self, notes=())
+
+
+def _with_quants(devices: Sequence[Device], program: str) -> Sequence[Device]:
+    """CUDA's devices, with whether the program has flash attention for all pairs of cache types."""
+    import shutil
+
+    from .backends.cuda import ALL_QUANTS, Cuda
+    from .detect import all_quants
+
+    path = shutil.which(program)
+    found = None if path is None else all_quants(path)
+    if found is None:
+        return devices
+    return [replace(device, limits={**(device.limits or {}), ALL_QUANTS: int(found)})
+            if isinstance(on(device), Cuda) else device for device in devices]
 
 
 # --- the build and its flags

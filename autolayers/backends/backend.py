@@ -63,6 +63,7 @@ class Backend:
     modelled = False                     # supports_op, alloc_size and graph_optimize are its own rules
     proven = False                       # sizes computed from all this were compared with llama.cpp's own
     own_cards = False                    # runs no other backend's cards
+    undecided_doubt = ""                 # why sizes are a bound where something is `undecided`
     makers: tuple[str, ...] = ()         # of its own cards: words of their descriptions
     limits_are: tuple[tuple[str, Limit], ...] = ()     # what those of a device's `limits` can be that sizes follow from
     # its devices' memory, as `--list-devices` reports it

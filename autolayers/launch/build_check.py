@@ -142,9 +142,8 @@ def _check_one(program: str, job: _Job, path: str, devices: Sequence[Device], en
             more = line.difference
             if more is None:
                 continue
-            # A load keeps the builder's pins, which measuring drops: where it grew by as much as predicted
-            # for use,
-            # it is equal too, and with several devices it may take less
+            # with several devices a load may take less than llama.cpp measures, which is what is predicted,
+            # and a warm-up may grow it by what is predicted for use
             equal = line.equal or (line.part == "compute" and (
                 abs(more - peak.get(line.device, 0)) <= line.tolerance or (len(devices) > 1 and more < 0)))
             key = line.part, line.device

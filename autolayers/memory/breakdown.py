@@ -62,6 +62,7 @@ class Static:
     warnings: tuple[str, ...] = ()
     host_resident: int = 0       # bytes of host weights that must be in RAM, whatever is mapped
     steps: Steps | None = None   # who computes what; None where the graphs are not known, or no graph was built
+    as_measured: bool = True     # llama.cpp's measuring says the same `compute` as this, of a launch
 
     @property
     def resident(self) -> int:
@@ -117,6 +118,7 @@ class Measured:
     stopped: bool = False                      # the prompt graph alone: a lower bound
     runtime: tuple[int, ...] | None = None     # what they may grow to in use, where that was asked for and can be more
     steps: Steps | None = None
+    as_measured: bool = True                   # llama.cpp's measuring says the same
 
 
 def larger(one: Breakdown, other: Breakdown) -> Breakdown:

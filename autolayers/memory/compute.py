@@ -31,9 +31,10 @@ _ORDERS = 8      # one part in so many is what the order of a backend that is no
 
 
 def measure(model: Model, params: Params, context: Context, placement: Placement, memory: Memory, cache: GraphCache,
-            runtime: bool = False, enough: Callable[[tuple[int, ...], Steps | None], bool] | None = None) -> Measured:
-    """What llama_context::sched_reserve would allocate; with `runtime` also what real use may need above it. Where
-    `enough` accepts what the prompt graph takes, nothing more is measured."""
+            runtime: bool = False, enough: Callable[[tuple[int, ...], Steps | None], bool] | None = None,
+            measuring: bool = False) -> Measured:
+    """What llama_context::sched_reserve would allocate, or with `measuring` say before; with `runtime` also what real
+    use may need above it. Where `enough` accepts what the prompt graph takes, nothing more is measured."""
     together = len(placement.devices) if placement.slices else 0
 
     def spread(sizes: tuple[int, ...]) -> tuple[int, ...]:
@@ -44,7 +45,7 @@ def measure(model: Model, params: Params, context: Context, placement: Placement
     if build is not None:
         halt = None if enough is None else lambda sizes, steps: enough(spread(sizes), steps)
         try:
-            found = _simulated(model, params, context, placement, memory, cache, runtime, build, halt)
+            found = _simulated(model, params, context, placement, memory, cache, runtime, build, halt, measuring)
             return replace(found, sizes=spread(found.sizes), runtime=found.runtime and spread(found.runtime))
         except Contradiction:
             pass
@@ -71,13 +72,13 @@ def script(model: Model, params: Params, context: Context, placement: Placement,
 
 def _simulated(model: Model, params: Params, context: Context, placement: Placement, memory: Memory, cache: GraphCache,
                runtime: bool, build: Builder,
-               enough: Callable[[tuple[int, ...], Steps | None], bool] | None) -> Measured:
+               enough: Callable[[tuple[int, ...], Steps | None], bool] | None, measuring: bool) -> Measured:
     try:
         setting = prepare(model, params, context, placement, memory, build, cache)
     except BROKEN as error:
         raise Contradiction(str(error)) from error
     more = runtime and grows(setting)
-    result = reserve(setting, more, enough)
+    result = reserve(setting, more, enough, measuring)
     more = more or (runtime and result.alternates)
     larger = runtime_sizes(setting, result) if more and not result.stopped else None
     sizes, warning = result.sizes, ""
@@ -85,7 +86,8 @@ def _simulated(model: Model, params: Params, context: Context, placement: Placem
         parts = [part for backend in setting.backends for part in backend.parts]
         other = tuple([part.otherwise() or device for device, part in zip(placement.devices, parts, strict=False)])
         placement = replace(placement, devices=other)
-        sizes = _larger(sizes, prepare(model, params, context, placement, memory, build, GraphCache()))
+        sizes = _larger(sizes, prepare(model, params, context, placement, memory, build, GraphCache()), measuring)
+        warning = next((part.undecided_doubt for part in parts if part.undecided), "")
     if not all(backend.modelled for backend in setting.backends) and not result.stopped:
         bound = upper_bound(model, params, context, placement, memory).sizes
         bound = _joined(bound) if placement.slices else bound
@@ -98,14 +100,14 @@ def _simulated(model: Model, params: Params, context: Context, placement: Placem
         hp = model.hparams
         kept = (len(context.layer_inputs) + 2 * max(1, hp.dsv4_hc_mult)) * hp.n_embd * context.n_ubatch * 4
         sizes = tuple(size + kept for size in sizes)
-        warning = f"what the draft reads of {model.architecture}'s layers is counted on every device"
-    return Measured(sizes, result.flash_attn, warning, result.stopped, larger, result.steps)
+        warning = warning or f"what the draft reads of {model.architecture}'s layers is counted on every device"
+    return Measured(sizes, result.flash_attn, warning, result.stopped, larger, result.steps, result.as_measured)
 
 
-def _larger(sizes: tuple[int, ...], setting: Setting) -> tuple[int, ...]:
+def _larger(sizes: tuple[int, ...], setting: Setting, measuring: bool) -> tuple[int, ...]:
     """Per buffer the larger of `sizes` and this setting's, where llama.cpp would not refuse it."""
     try:
-        return tuple(map(max, sizes, reserve(setting).sizes))
+        return tuple(map(max, sizes, reserve(setting, measuring=measuring).sizes))
     except LaunchRefused:
         return sizes
 

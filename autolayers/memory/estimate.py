@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from .weights import Placement
 
     Answer = TypeVar("Answer", bound=Static)
-    Known = dict[tuple[Params, tuple[Device, ...], bool], Breakdown]     # whole launches
+    Known = dict[tuple[Params, tuple[Device, ...], bool, bool], Breakdown]     # whole launches
 
 
 @dataclass(frozen=True)
@@ -94,16 +94,19 @@ class Estimator:
         nothing = [0] * (len(launch.placement.devices) + 1)
         return self._facts(Static, launch, devices, nothing)
 
-    def breakdown(self, params: Params, devices: Sequence[Device], runtime: bool = False) -> Breakdown:
-        """The whole launch; `runtime` also finds what the graph buffers may grow to in use (`runtime_peak`)."""
-        found = self.at_least(params, devices, None, runtime)
+    def breakdown(self, params: Params, devices: Sequence[Device], runtime: bool = False,
+                  measuring: bool = False) -> Breakdown:
+        """The whole launch; `runtime` also finds what the graph buffers may grow to in use (`runtime_peak`).
+        `measuring`: not what it allocates, but what llama.cpp's measuring says of it (common_fit, no weights loaded).
+        """
+        found = self.at_least(params, devices, None, runtime, measuring)
         assert isinstance(found, Breakdown)
         return found
 
     def at_least(self, params: Params, devices: Sequence[Device], enough: Callable[[LowerBound], bool] | None,
-                 runtime: bool = False) -> Breakdown | LowerBound:
+                 runtime: bool = False, measuring: bool = False) -> Breakdown | LowerBound:
         """Like breakdown, but where `enough` accepts the lower bound, that is the answer, at a third of the price."""
-        key = (params, tuple(devices), runtime)
+        key = (params, tuple(devices), runtime, measuring)
         if key in self._known:
             return self._known[key]
         launch = self._launch(params, devices)
@@ -116,18 +119,19 @@ class Estimator:
         graphs = (replace(params, cache_ram=None, ctx_checkpoints=None), *key[1:])    # the server alone has these
         if self._measured is None or self._measured[0] != graphs:
             measured = measure(self.model, launch.params, launch.context, launch.placement, launch.memory, self._graphs,
-                               runtime, halt)
+                               runtime, halt, measuring)
             if measured.stopped:
-                return lower(measured.sizes, measured.steps, measured.flash_attn)
+                return replace(lower(measured.sizes, measured.steps, measured.flash_attn),
+                               as_measured=measured.as_measured)
             self._measured = graphs, measured
         measured = self._measured[1]
-        found = self._whole(launch, devices, measured)
+        found = self._whole(launch, devices, measured, measuring)
         for other in self.rules.others():
             which = other.number, other.changed
             if which not in self._others:
                 self._others[which] = Estimator(self.model, other, self.companions)
             with suppress(LaunchRefused):
-                found = larger(found, self._others[which].breakdown(params, devices, runtime))
+                found = larger(found, self._others[which].breakdown(params, devices, runtime, measuring))
         self._known[key] = found
         return found
 
@@ -239,7 +243,7 @@ class Estimator:
             flash_attn=context.flash_attn != "off" if flash_attn is None else flash_attn,
             exact=exact, warnings=tuple(warnings), host_resident=placement.resident)
 
-    def _whole(self, launch: _Launch, devices: Sequence[Device], measured: Measured) -> Breakdown:
+    def _whole(self, launch: _Launch, devices: Sequence[Device], measured: Measured, measuring: bool) -> Breakdown:
         params, context, placement, memory = launch.params, launch.context, launch.placement, launch.memory
         if not measured.flash_attn and context.type_v not in ("f32", "f16", "bf16"):
             raise LaunchRefused("quantized V cache was requested, but this requires Flash Attention")
@@ -253,7 +257,8 @@ class Estimator:
         if wants_extras(params, self.companions):
             from .extras import extras_of  # few launches need it
 
-            more, doubts = extras_of(self.model, params, devices, context, placement, memory, self.companions)
+            more, doubts = extras_of(self.model, params, devices, context, placement, memory, self.companions,
+                                     measuring)
             extras = (*more, *extras)
             warnings += doubts
         peak = None
@@ -262,4 +267,4 @@ class Estimator:
             peak = {name: max(0, most - size)
                     for name, most, size in zip(names, measured.runtime, measured.sizes, strict=True)}
         return replace(found, exact=exact, warnings=tuple(warnings), extras=extras, runtime_peak=peak,
-                       steps=measured.steps)
+                       steps=measured.steps, as_measured=measured.as_measured)

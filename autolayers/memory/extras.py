@@ -48,10 +48,11 @@ _WARMUP_FRAMES = 3000            # of audio
 
 
 def extras_of(model: Model, params: Params, devices: Sequence[Device], context: Context, placement: Placement,
-              memory: Memory, companions: Companions) -> tuple[tuple[Extra, ...], tuple[str, ...]]:
+              memory: Memory, companions: Companions, measuring: bool = False
+              ) -> tuple[tuple[Extra, ...], tuple[str, ...]]:
     """Everything that was asked for in addition to the model, and warnings about what is not exact.
 
-    `context`, `placement` and `memory` are the launch's own.
+    `context`, `placement` and `memory` are the launch's own. `measuring`: as llama.cpp's measuring says.
     """
     found: list[Extra] = []
     warnings: list[str] = []
@@ -61,7 +62,8 @@ def extras_of(model: Model, params: Params, devices: Sequence[Device], context: 
         warnings.append("the draft model is loaded but not used: "
                         "--spec-type draft-simple makes llama-server draft with it")
     if companions.draft is not None or "draft-mtp" in params.spec_type:
-        found += _draft(model, params, devices, context, placement, memory, companions.draft, warnings)
+        found += _draft(model, params, devices, context, placement, memory, companions.draft, warnings,
+                        measuring)
     if "ngram-mod" in params.spec_type:
         found.append(Extra("n-gram table", "Host", NGRAM_MOD, True))
     for header in companions.loras:
@@ -152,7 +154,7 @@ def _audio_graph(header: Header) -> int:
 
 
 def _draft(model: Model, params: Params, devices: Sequence[Device], context: Context, placement: Placement,
-           memory: Memory, draft: Model | None, warnings: list[str]) -> list[Extra]:
+           memory: Memory, draft: Model | None, warnings: list[str], measuring: bool) -> list[Extra]:
     """common_speculative_init_result: a model of its own, or a second context on the target's MTP blocks. Its caches
     are f16 unless -ctkd and -ctvd say otherwise, whatever the target's are."""
     found: list[Extra] = []
@@ -180,7 +182,8 @@ def _draft(model: Model, params: Params, devices: Sequence[Device], context: Con
         their_placement = replace(place_weights(draft, theirs, devices, mtp, context.rules), target=placement)
     target = None if draft is None else (model.hparams, context, memory)
     their_memory = allocate(whose, their_context, their_placement, target)
-    measured = measure(whose, theirs, their_context, their_placement, their_memory, GraphCache())
+    measured = measure(whose, theirs, their_context, their_placement, their_memory, GraphCache(),
+                       measuring=measuring)
     doubt = context.rules.warning_for(whose.row)         # of the rules that were asked for till here
     exact = not doubt and not whose.inexact
     if draft is not None:

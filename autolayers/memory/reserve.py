@@ -3,10 +3,11 @@
 A launch reserves a prompt graph (n_ubatch tokens) and a generation graph (one token a slot) into the same buffers,
 so each buffer is as large as the larger of the two needs it. Source: src/llama-context.cpp as modelled.
 
-The graph builder pins some nodes to a backend (graph_get_cb). llama.cpp's measuring (--fit, llama-fit-params, the
-memory breakdown) drops these pins for the prompt graph, because ggml_backend_sched_reserve_size resets the
-scheduler first; `reserve` reports what it measures (of builds before that a launch), `runtime_sizes` what a launch may
-grow to.
+The graph builder pins some nodes to a backend: a layer's last to its device (graph_get_cb), and with -nkvo attention
+without flash attention to the CPU (build_attn_mha). llama.cpp's measuring (--fit, llama-fit-params) drops these pins
+for the prompt graph, because ggml_backend_sched_reserve_size resets the scheduler first; a launch keeps them
+(ggml_backend_sched_reserve). `reserve` says what a launch allocates, or what is measured; `runtime_sizes` what a launch
+may grow to.
 """
 
 from __future__ import annotations
@@ -39,6 +40,7 @@ _HYPER_CONNECTIONS = ("hc_pre", "hc_comb", "hc_post")
 _DELTA_NETS = ("gdn_ar", "gdn_ch")     # the fused delta net, of one token a sequence and of more
 _DRIFT = 100                 # one part in so many, from which on a buffer's size is taken to jump
 _CHUNKED = 16                # tokens a sequence with which llama.cpp asks for the latter
+_PINNED_BELOW = 32           # tokens with which graph_get_cb pins layers in RAM too
 
 
 # what building a graph of tensors that contradict the keys may raise
@@ -111,6 +113,7 @@ class Reserved:
     stopped: bool = False        # the prompt graph alone was more than enough
     alternates: bool = False     # the graphs of prompts and of tokens do not run on the same backends
     steps: Steps | None = None
+    as_measured: bool = True     # measuring says the same
 
     @property
     def flash_attn(self) -> bool:
@@ -119,9 +122,9 @@ class Reserved:
 
 @without_gc
 def reserve(setting: Setting, pinned: bool = False,
-            enough: Callable[[tuple[int, ...], Steps], bool] | None = None) -> Reserved:
-    """The larger of the prompt and the generation graph per buffer; with `pinned` also what `runtime_sizes` starts
-    from.
+            enough: Callable[[tuple[int, ...], Steps], bool] | None = None, measuring: bool = False) -> Reserved:
+    """The larger of the prompt and the generation graph per buffer, as a launch allocates them or, `measuring`, as
+    llama.cpp says before; with `pinned` also what `runtime_sizes` starts from.
 
     Where `enough` accepts what the prompt graph takes, before anything else is measured, that is the answer; with
     `pinned` the graph of those that `runtime_sizes` asks for which is mostly the largest.
@@ -142,8 +145,8 @@ def reserve(setting: Setting, pinned: bool = False,
     setting.cache.fused.setdefault(alike, fused)
     n_outputs = min(n_tokens, c.n_outputs_max)
     kept = not (c.rules.drops_pins or c.rules.drops_pins_again)      # does a launch keep the pins?
-    pins = kept and not c.rules.measured
     while True:
+        pins = _pins(setting, fused, kept, measuring)
         if prompt is None or prompt.fused != fused:
             prompt = Graphs(setting, n_tokens, n_seqs, n_outputs, fused)
         if enough is not None:
@@ -152,19 +155,47 @@ def reserve(setting: Setting, pinned: bool = False,
                 least = first.sizes()
             else:
                 first = prompt
-                least = first.sizes(pins or (pinned and _pins_cost(setting)))
+                least = first.sizes(pins[0])
             seen = Steps(Walk(), first.steps, setting.places)
             if enough(least, seen):
-                return Reserved(least, fused, stopped=True, steps=seen)
+                return Reserved(least, fused, stopped=True, steps=seen, as_measured=not _launches_differ(setting))
         if generation is None:
             generation = resolve_fused(setting, n_seqs)
         if generation.fused == fused:
             break
         fused = generation.fused
-    sizes = tuple(map(max, prompt.sizes(pins), generation.sizes(kept)))
+    sizes = tuple(map(max, *[prompt.sizes(each) for each in pins], generation.sizes(kept)))
+    if not measuring and _reserves_alone(setting):
+        sizes = tuple(map(max, sizes, Graphs(setting, n_tokens, 1, n_outputs, fused).sizes(kept)))
     base = (prompt.sizes() if setting.n_copies == 1 else sizes) if pinned else None
     return Reserved(sizes, fused, base, alternates=prompt.places != generation.places,
-                    steps=Steps(generation.steps, prompt.steps, setting.places))
+                    steps=Steps(generation.steps, prompt.steps, setting.places),
+                    as_measured=measuring or not _launches_differ(setting))
+
+
+def _pins(setting: Setting, fused: dict[str, bool], kept: bool, measuring: bool) -> tuple[bool, ...]:
+    """Whether the prompt graph keeps the builder's pins; both where the larger of the two counts: on several devices a
+    launch mostly takes less than llama.cpp's measuring says. Pipelined it never took more (713 launches)."""
+    c = setting.context
+    if not (kept and c.rules.measured):
+        return (kept,)
+    if measuring or setting.n_copies > 1:
+        return (False,)
+    on_host = not (c.offload_kqv or fused["flash_attn"])
+    return (True,) if on_host or len(setting.backends) <= 2 else (True, False)
+
+
+def _launches_differ(setting: Setting) -> bool:
+    """Whether a launch may allocate other buffers than llama.cpp's measuring says."""
+    c = setting.context
+    return c.rules.measured and (not c.offload_kqv or len(setting.backends) > 2 or c.n_ubatch < _PINNED_BELOW
+                                 or _reserves_alone(setting))
+
+
+def _reserves_alone(setting: Setting) -> bool:
+    """Whether a launch reserves its prompt graph for one sequence too: the last graph_reserve of sched_reserve."""
+    row, c = setting.hparams.architecture, setting.context
+    return row.even_slots is not None and c.n_seq_max > 1 and c.rules.has(row.even_slots)
 
 
 def grows(setting: Setting) -> bool:
@@ -172,8 +203,9 @@ def grows(setting: Setting) -> bool:
     c = setting.context
     on_host = any(b == len(setting.backends) - 1 for b in setting.dev_layer)
     streams = c.n_seq_max > 1 and not c.kv_unified
-    return ((streams and (on_host or len(setting.backends) > 2)) or (not c.offload_kqv and c.flash_attn != "on")
-            or _reserves_one(setting) or _pins_cost(setting) or bool(setting.hparams.architecture.graph_grows))
+    return ((streams and (on_host or len(setting.backends) > 2)) or _reserves_one(setting)
+            or bool(setting.hparams.architecture.graph_grows) or (not c.rules.measured and (
+                len(setting.backends) > 2 or (not c.offload_kqv and c.flash_attn != "on"))))
 
 
 def _shorter(setting: Setting, n_tokens: int, n_seqs: int, n_outputs: int, fused: dict[str, bool],
@@ -207,12 +239,6 @@ def _reserves_one(setting: Setting) -> bool:
     """Whether graphs of several slots are reserved for one: n_seqs of llama_context's constructor."""
     c = setting.context
     return c.kv_unified and c.n_seq_max > 1 and bool(c.rules.reserves_one or c.rules.reserves_one_again)
-
-
-def _pins_cost(setting: Setting) -> bool:
-    """Whether the builder's pins may cost memory in the prompt graph: between several devices they do, but pipelined
-    they only save copies (none of 713 launches grew by them)."""
-    return len(setting.backends) > 2 and setting.n_copies == 1
 
 
 @without_gc

@@ -138,23 +138,22 @@ class Evaluator:
         return self._candidates[params]
 
     def usage(self, params: Params, most: Mapping[str, int], fidelity: Fidelity) -> Measured | None:
-        """What the launch allocates, without margins; a lower bound where a device would need more than `most` has for
-        it."""
+        """What llama.cpp's measuring says that the launch allocates, without margins; a lower bound where a device
+        would need more than `most` has for it."""
         def too_much(use: Static) -> bool:
             return any(use.devices[name].total > size for name, size in most.items())
 
-        known: Measured | None
-        if self._candidates.get(params) is not None:
-            known = self._candidates[params].breakdown  # type: ignore[union-attr]
-        else:
-            known = self._usages.get(params)
+        candidate = self._candidates.get(params)
+        known: Measured | None = self._usages.get(params)
+        if candidate is not None and candidate.breakdown.as_measured:
+            known = candidate.breakdown
         if known is None or (isinstance(known, LowerBound) and fidelity != PROMPT and not too_much(known)):
             if self.exhausted:
                 self.cut_short = True
                 return None
             try:
                 known = self.estimator.at_least(params, self.machine.devices,
-                                                lambda use: fidelity == PROMPT or too_much(use))
+                                                lambda use: fidelity == PROMPT or too_much(use), measuring=True)
             except LaunchRefused as refusal:
                 self.refusal = refusal
                 known = None

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from support import gpus, model
 
@@ -15,6 +17,8 @@ from autolayers.flags.kinds import CACHE_TYPES
 from autolayers.flags.parse import parse
 from autolayers.ggml.tensor import Graph
 from autolayers.machine import Device
+from autolayers.records import replace
+from autolayers.request import Request
 
 
 @pytest.mark.parametrize("table", [cuda.KV_TYPES, metal.KV_TYPES, VULKAN, SYCL])
@@ -40,3 +44,37 @@ def test_a_build_without_the_type_refuses_it(monkeypatch: pytest.MonkeyPatch) ->
     with pytest.raises(LaunchRefused, match="Unsupported cache type: q5_1"):
         estimate(model("llama-dense"), words, gpus(8192), build=11400)
     assert estimate(model("llama-dense"), words, gpus(8192), build=11434).exact
+
+
+@pytest.mark.parametrize(("words", "refused"), [("-fa on -ctk q4_1 -ctv q4_1", False), ("-ctk q5_1", False),
+                                                ("-ctk q8_0 -ctv q4_0", True)])
+def test_a_cuda_build_with_all_pairs_of_types_is_not_guessed(words: str, refused: bool) -> None:
+    """GGML_CUDA_FA_ALL_QUANTS, before b10878: b9093 of q4_1 takes what it takes of q8_0."""
+    params = parse(["-ngl", "99", "-c", "8192", *words.split()]).params
+    llama, gpu = model("llama-3.1-8b-q4_k_m:8"), gpus(24576)[0]
+    every = estimate(llama, params, [replace(gpu, limits={"fa_all_quants": 1})], 9093)
+    as_q8_0 = parse(["-ngl", "99", "-c", "8192", "-fa", "on", "-ctk", "q8_0", "-ctv", "q8_0"]).params
+    if refused:
+        with pytest.raises(LaunchRefused, match="requires Flash Attention"):
+            estimate(llama, params, [replace(gpu, limits={"fa_all_quants": 0})], 9093)
+        assert every.devices["CUDA0"].compute == estimate(llama, as_q8_0, [gpu], 9093).devices["CUDA0"].compute
+        return
+    few = estimate(llama, params, [replace(gpu, limits={"fa_all_quants": 0})], 9093)
+    assert few.exact and every.exact and few.devices != every.devices
+    found = estimate(llama, params, [gpu], 9093)
+    assert not found.exact and "GGML_CUDA_FA_ALL_QUANTS" in found.warnings[-1]
+    for name in ("CUDA0", "Host"):
+        sizes = [{**use.devices, "Host": use.host}[name].compute for use in (few, every, found)]
+        assert sizes[2] == max(sizes[:2])
+    assert estimate(llama, params, [gpu], 11434).exact            # any pair of types
+
+
+@pytest.mark.parametrize(("library", "expected"), [(b"\0FA_ALL_QUANTS\0", 1), (b"GGML_CUDA_FA_ALL_QUANTS for all", 0)])
+def test_the_programs_library_says_which_pairs_it_has(library: bytes, expected: int, tmp_path: Path) -> None:
+    program = tmp_path / "llama-server"
+    program.write_text("#!/bin/sh\necho 'version: 9093 (abcdef12)'\n")
+    program.chmod(0o755)
+    (tmp_path / "libggml-cuda.so").write_bytes(b"ELF" + library + b"\0")
+    request = Request.of(["-ctk", "q4_1"], devices=gpus(8192), program=[str(program)])
+    assert request.machine.devices[0].limits == {"fa_all_quants": expected}
+    assert Request.of([], devices=gpus(8192), program=[str(program)]).machine.devices[0].limits is None

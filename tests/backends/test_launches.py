@@ -55,7 +55,8 @@ def launch(row: dict, backend: str, limits: dict | None) -> autolayers.Breakdown
     devices = [Device(f"{backend}{i}", mib * MiB, mib * MiB, backend=backend, limits=limits)
                for i, mib in enumerate(row["gpus_mib"])]
     words = re.sub(r"=CUDA(?=\d)", f"={backend}", row["args"]).split()
-    return estimate(model(row["model"]), parse(words).params, devices, build=row.get("build", 11311))
+    return estimate(model(row["model"]), parse(words).params, devices, build=row.get("build", 11311),
+                    measuring=True)
 
 
 def recorded(row: dict) -> dict[str, list[int]]:

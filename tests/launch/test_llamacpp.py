@@ -271,7 +271,7 @@ def check(run: Run, file: pathlib.Path, flags: list[str], gpus: list[autolayers.
             # each line is rounded to 0.01 MiB on its own
             above, rounding = getattr(usage, part) / MiB - sum(sizes), 0.00501 * max(1, len(sizes))
             if part == "compute" and abs(above) > rounding:
-                # a launch keeps the graph's pins, llama.cpp's measuring and so the prediction does not
+                # pipelined, a launch takes less than llama.cpp measures; in use it may grow
                 grown = True
                 assert 0 < above <= spare + rounding or abs(above + peak.get(device, 0) / MiB) <= rounding, (
                     device,

@@ -57,7 +57,8 @@ def test_a_draft_models_weights_follow_its_own_flags() -> None:
 
 
 def test_a_model_that_drafts_for_itself_has_a_second_context(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(extras, "measure", lambda *launch: Measured((0, 0), True))     # these few tensors make no graph
+    # these few tensors make no graph
+    monkeypatch.setattr(extras, "measure", lambda *launch, **how: Measured((0, 0), True))
     target = Model(header("glm4moe", blocks(3), block_count=3, nextn_predict_layers=1), "m.gguf")
     found, _ = held(target, "-c 1024 -np 2 -ctk q8_0 -ctv q8_0 --spec-type draft-mtp", None, 8192)
     assert found["MTP context", "CUDA0"] == 2 * 128 * 2 * 1024     # K and V of one block, 2 heads of 64, f16

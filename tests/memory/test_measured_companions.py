@@ -57,7 +57,7 @@ MTP = mtp_truth()
 def test_a_context_of_mtp_blocks_is_llama_cpps_to_the_byte(name: str) -> None:
     for case in MTP[name]:
         params, devices = parse(case["args"].split()).params, gpus(*case["gpus_mib"])
-        found = estimate(model("mtp", name), params, devices, build=case.get("build", RECORDED))
+        found = estimate(model("mtp", name), params, devices, build=case.get("build", RECORDED), measuring=True)
         for device, usage in [*found.devices.items(), ("Host", found.host)]:
             theirs = case["devices"][device]
             assert (usage.model, usage.context, usage.compute) == (

@@ -1,7 +1,8 @@
 """The whole estimate against llama.cpp's own numbers (fixtures/truth): every launch, every device, all three parts.
 
-The tests read as the specification does: what llama.cpp measures is what autolayers says, byte for byte; what llama.cpp
-refuses is refused; nothing that claims to be exact is low; and the largest n_gpu_layers that fits is the one chosen.
+The tests read as the specification does: what llama.cpp measures is what autolayers says of its measuring, byte for
+byte (what launches allocate: test_launched.py); what llama.cpp refuses is refused; nothing that claims to be exact is
+low; and the largest n_gpu_layers that fits is the one chosen.
 """
 
 from __future__ import annotations
@@ -77,7 +78,7 @@ def differences(name: str, cases: list[dict]) -> list[str]:
             with pytest.raises(autolayers.LaunchRefused):
                 estimate(model(name), params, devices, build=build(case))
             continue
-        found = estimate(model(name), params, devices, build=build(case))
+        found = estimate(model(name), params, devices, build=build(case), measuring=True)
         got = {
             device: [getattr(use, part) for part in PARTS]
             for device, use in [*found.devices.items(), ("Host", found.host)]

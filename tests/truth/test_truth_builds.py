@@ -16,11 +16,14 @@ from autolayers import Device, estimate
 from autolayers.builds import Rules
 from autolayers.flags.parse import parse
 from autolayers.memory.margin import margin
+from autolayers.records import replace
 
 PARTS = ("model", "context", "compute")
 MiB = 1 << 20
 PRINTED = 0.0151 * MiB          # logs have two decimals
-LIMITS = {"ROCm": {"gfx_target_version": 110000}, "SYCL": {"max_mem_alloc_size": 1 << 62, "onednn_optimized_gemm": 1},
+DEFAULT = {"fa_all_quants": 0}      # as llama.cpp's own libraries are built
+LIMITS = {"ROCm": {"gfx_target_version": 110000, **DEFAULT},
+          "SYCL": {"max_mem_alloc_size": 1 << 62, "onednn_optimized_gemm": 1},
           "Vulkan": json.loads((FIXTURES / "truth" / "vulkan" / "profiles.json").read_text())["radv"]}
 Rows = dict[str, list[dict]]
 
@@ -48,7 +51,8 @@ def model(path: str, without: str) -> autolayers.Model:
 
 
 def found(row: dict, path: str, words: list[str], devices: list[Device]) -> tuple[dict, bool]:
-    launch = estimate(model(path, row.get("without", "")), parse(words).params, devices, row["build"])
+    launch = estimate(model(path, row.get("without", "")), parse(words).params, devices, row["build"],
+                      measuring=True)
     return {**launch.devices, "Host": launch.host}, launch.exact
 
 
@@ -65,7 +69,7 @@ def test_every_launch_to_the_byte(build: str, whole: bool) -> None:
     for row in rows:
         backend = row.get("backend", "CUDA")
         devices = [Device(f"{backend}{i}", size * MiB, size * MiB, backend=backend, limits=LIMITS.get(backend))
-                   if backend != "CUDA" else Device.hypothetical(f"{size}MiB", f"{backend}{i}")
+                   if backend != "CUDA" else replace(Device.hypothetical(f"{size}MiB", f"{backend}{i}"), limits=DEFAULT)
                    for i, size in enumerate(row["gpus_mib"])]
         path = header(row["model"])
         if "error" in row:

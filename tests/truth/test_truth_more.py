@@ -54,7 +54,7 @@ def test_every_launch_to_the_byte(name: str, whole: bool) -> None:
             with pytest.raises(autolayers.LaunchRefused):
                 estimate(model(name), params, gpus(case), build=RECORDED)
             continue
-        found = estimate(model(name), params, gpus(case), build=RECORDED)
+        found = estimate(model(name), params, gpus(case), build=RECORDED, measuring=True)
         uses = {**found.devices, "Host": found.host}
         got = {device: {part: getattr(uses[device], part) for part in PARTS} for device in case["devices"]}
         assert got == case["devices"], case["args"]
@@ -67,7 +67,7 @@ def test_every_draft_to_the_byte(name: str, whole: bool) -> None:
         words = case["args"].split()
         if case["draft"]:
             words += ["-md", header(case["draft"])]
-        found = estimate(model(case["target"]), parse(words).params, gpus(case), build=RECORDED)
+        found = estimate(model(case["target"]), parse(words).params, gpus(case), build=RECORDED, measuring=True)
         got = {device: dict.fromkeys(sizes, 0) for device, sizes in case["devices"].items()}
         theirs = {device: dict(sizes) for device, sizes in case["devices"].items()}
         for extra in found.extras:

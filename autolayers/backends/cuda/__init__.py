@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ...builds import NEWEST_RULES
+from ...records import replace
 from ...units import MiB
 from ..backend import NVIDIA, OFFLOAD_MIN_BATCH, Backend
 from . import pool
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 
 
 TURING = 750
+ALL_QUANTS = "fa_all_quants"      # of a device's limits: is its llama.cpp built with GGML_CUDA_FA_ALL_QUANTS?
 SHARED_MEMORY = 65536           # bytes that a workgroup of AMD's has
 _SORTED = 1024                  # elements of a row that one block sorts
 
@@ -38,6 +40,7 @@ class CudaBuffers(Backend):
     alignment = 128
     row_padding = 512               # MATRIX_ROW_PADDING
     cc = ADA                        # 100 * major + 10 * minor of the compute capability
+    all_quants = False              # built with GGML_CUDA_FA_ALL_QUANTS
 
     def alloc_size(self, tensor: Tensor) -> int:
         if tensor.op == "NONE" or tensor.view_src is not None:
@@ -45,7 +48,7 @@ class CudaBuffers(Backend):
         else:
             size = tensor.nb[3] * tensor.ne[3]         # a result has no gaps
         if tensor.op == "FLASH_ATTN_EXT" and self.rules.converts_in_graph:
-            size = with_converted_cache(tensor, size, self.cc, self.rules)
+            size = with_converted_cache(tensor, size, self.cc, self.rules, self.all_quants)
         return size if tensor.type == "f32" else size + self.padding(tensor.type, tensor.ne)
 
 
@@ -73,11 +76,14 @@ class Cuda(CudaBuffers):
     communicator = 384 * MiB
     nvidia = True                   # its contexts were measured and the choice of matrix kernels is known
     blas = "cuBLAS"
+    undecided_doubt = ("whether this llama.cpp was built with GGML_CUDA_FA_ALL_QUANTS, which flash attention "
+                       "with these cache types takes before b10878, is not known: the larger of both")
 
     def __init__(self, device: Device | None = None, index: int = 0, rules: Rules = NEWEST_RULES) -> None:
         super().__init__(device, index, rules)
         if device is not None and device.compute_capability is not None:
             self.cc = 100 * device.compute_capability[0] + 10 * device.compute_capability[1]
+        self.all_quants = bool(((device and device.limits) or {}).get(ALL_QUANTS))
 
     def splits_rows(self) -> bool:
         return self.rules.cuda_splits_rows
@@ -87,7 +93,18 @@ class Cuda(CudaBuffers):
         return self.nvidia and self.cc == TURING        # 50 of 448 GB/s: an RTX 2070 SUPER, q8_0 behind 22k tokens
 
     def supports_op(self, op: Tensor) -> bool:
-        return self.reaches(op) and supports_op(op, self.rules, self.cc)
+        if not self.reaches(op):
+            return False
+        if supports_op(op, self.rules, self.cc, self.all_quants):
+            return True
+        if op.op == "FLASH_ATTN_EXT" and supports_op(op, self.rules, self.cc, all_quants=True):
+            self.undecided = ALL_QUANTS not in ((self.device and self.device.limits) or {})
+        return False
+
+    def otherwise(self) -> Device | None:
+        if self.device is None or not self.undecided:
+            return self.device
+        return replace(self.device, limits={**(self.device.limits or {}), ALL_QUANTS: 1})
 
     def graph_optimize(self, nodes: list[Tensor], after: Tensor | None, add_alloc_dep: AddAllocDep) -> list[Tensor]:
         if self.rules.shared_expert_fused:

@@ -19,9 +19,9 @@ _KQ_STRIDE = 256                # FATTN_KQ_STRIDE
 _KV, _VEC = types_of(KV_TYPES, "FLASH_ATTN_EXT"), types_of(KV_TYPES, "VEC")
 
 
-def flash_kernel(op: Tensor, cc: int, rules: Rules) -> str:
+def flash_kernel(op: Tensor, cc: int, rules: Rules, all_quants: bool = False) -> str:
     """ggml_cuda_get_best_fattn_kernel: "none", "vec", "mma" or "tile"; `cc` is 100 * major + 10 * minor,
-    for AMD's cards AMD + 0x1100 (gfx1100)."""
+    for AMD's cards AMD + 0x1100 (gfx1100); `all_quants`: built with GGML_CUDA_FA_ALL_QUANTS."""
     q, k, v = op.src[0], op.src[1], op.src[2]
     mask, alibi = op.param[0], op.param[1]     # type: ignore[index]
     ratio = q.ne[2] // k.ne[2]
@@ -49,7 +49,7 @@ def flash_kernel(op: Tensor, cc: int, rules: Rules) -> str:
         return "none"
     if k.type not in _KV or v.type not in _KV or (mask is not None and mask.ne[2] != 1):
         return "none"
-    if lacks(k, v, ratio, rules):
+    if lacks(k, v, ratio, rules, all_quants):
         return "none"
     vector = q.ne[0] <= 256 and q.ne[0] % 64 == 0 and q.ne[0] != 192 and k.ne[1] % _KQ_STRIDE == 0
     quantised = block_size(k.type) > 1 or block_size(v.type) > 1
@@ -96,10 +96,10 @@ def _amd_matrix_cores(head: int, columns: int, grouped: bool, cc: int) -> bool:
     return cc >= _RDNA3 and grouped and head <= 256 and columns > (8 if head <= 128 else 16)
 
 
-def with_converted_cache(t: Tensor, size: int, cc: int, rules: Rules) -> int:
+def with_converted_cache(t: Tensor, size: int, cc: int, rules: Rules, all_quants: bool = False) -> int:
     """ggml_cuda_flash_attn_ext_get_alloc_size: `size`, then keys and values as f16 where the kernel needs them so."""
     k, v = t.src[1], t.src[2]
-    kernel = flash_kernel(t, cc, rules)
+    kernel = flash_kernel(t, cc, rules, all_quants)
     need_k = need_v = kernel in ("tile", "mma")
     if kernel == "vec":
         fallback = k.type != v.type or k.type not in _VEC or t.src[0].ne[0] not in (64, 128, 256)

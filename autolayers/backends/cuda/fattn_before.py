@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 _KV_PAIRED = frozenset(("f32", "f16", "bf16", "q4_0", "q8_0"))     # before Rules.mixed_cache_types, each with itself
 
 
-def lacks(k: Tensor, v: Tensor, ratio: int, rules: Rules) -> bool:
+def lacks(k: Tensor, v: Tensor, ratio: int, rules: Rules, all_quants: bool) -> bool:
     """Whether a build has no kernel for these heads, types and heads a group, for which today's has."""
     head = k.ne[0]
     if head in (192, 320):
@@ -24,7 +24,8 @@ def lacks(k: Tensor, v: Tensor, ratio: int, rules: Rules) -> bool:
         return True
     if "bf16" in (k.type, v.type) and not rules.flash_bf16:
         return True
-    return not rules.mixed_cache_types and (k.type != v.type or k.type not in _KV_PAIRED)
+    any_pair = rules.mixed_cache_types or all_quants
+    return not any_pair and (k.type != v.type or k.type not in _KV_PAIRED)
 
 
 def by_head(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, cc: int, rules: Rules) -> bool:

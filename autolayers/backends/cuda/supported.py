@@ -42,13 +42,13 @@ _ALWAYS = frozenset((
 ))
 
 
-def supports_op(op: Tensor, rules: Rules, cc: int) -> bool:
+def supports_op(op: Tensor, rules: Rules, cc: int, all_quants: bool = False) -> bool:
     """Whether CUDA runs this operation on a card of compute capability `cc`, wherever its sources lie."""
     kind = op.op
     if kind in _ALWAYS:
         return True
     if kind == "FLASH_ATTN_EXT":
-        return flash_kernel(op, cc, rules) != "none"
+        return flash_kernel(op, cc, rules, all_quants) != "none"
     dated = _DATED.get(kind)
     if dated is not None:
         return dated(op, rules)
