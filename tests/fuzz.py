@@ -39,7 +39,7 @@ from autolayers.flags.parse import parse
 from autolayers.flags.table import ARGUMENTS
 from autolayers.gguf import ArrayInfo, Header, read_header
 from autolayers.launch import observations
-from autolayers.launch.log import LogReader
+from autolayers.diagnosis.log import LogReader
 from autolayers.machine import Host
 from autolayers.model import Model
 from autolayers.model.hparams import FIELDS

@@ -28,6 +28,7 @@ FLOORS = (
     ("work", "request"),
     ("planner",),
     ("api",),
+    ("diagnosis",),
     ("report", "launch", "ollama", "rules"),
     ("web",),
     ("cli",),

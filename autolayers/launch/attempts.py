@@ -13,7 +13,7 @@ from ..units import MiB
 from . import NOT_EXECUTABLE, background, cannot_start, checked_builds, observations, supervise, wait
 from . import command as commands
 from .checked_builds import CheckedBuild, named
-from .log import META, OutOfMemory
+from ..diagnosis.log import META, OutOfMemory
 from .observations import Observation
 from .session import backend
 from .verify import compare, used
@@ -22,7 +22,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from ..planner import Plan
     from ..request import Request
-    from .log import LaunchLog
+    from ..diagnosis.log import LaunchLog
     from .session import Session
     from .supervise import Outcome
     from .verify import LogComparison

@@ -11,7 +11,7 @@ import time
 from .. import state
 from ..output import say
 from ..quoting import printable
-from .log import LogReader
+from ..diagnosis.log import LogReader
 from .supervise import ENDING, Outcome, end_group
 
 TYPE_CHECKING = False

@@ -25,7 +25,7 @@ from ..gguf import read_header
 from ..quoting import printable
 from ..records import dataclass, replace
 from .companion_files import adapter, projector
-from .log import LogReader
+from ..diagnosis.log import LogReader
 from .supervise import end_group, own_group
 from .verify import compare
 
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
     from ..builds import Build
     from ..machine import Device
-    from .log import LaunchLog
+    from ..diagnosis.log import LaunchLog
 
 PATIENCE = 60.0          # seconds for one load
 _TAIL = 1 << 14          # bytes at the end of a log that are searched for the reason of a failure

@@ -19,7 +19,7 @@ from ..sources import hf_cache, needs_download, network_environ, open_source
 from ..units import mib
 from . import checked_builds, observations, tuned
 from . import command as commands
-from .log import META
+from ..diagnosis.log import META
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ import threading
 import time
 
 from ..records import dataclass
-from .log import LaunchLog, LogReader
+from ..diagnosis.log import LaunchLog, LogReader
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

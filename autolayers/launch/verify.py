@@ -6,12 +6,12 @@ from ..backends import HOST
 from ..memory.breakdown import Usage
 from ..records import dataclass
 from ..units import MiB, mib
-from .log import META
+from ..diagnosis.log import META
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from ..memory.breakdown import Breakdown
-    from .log import LaunchLog
+    from ..diagnosis.log import LaunchLog
 
 PARTS = ("model", "context", "compute")
 # a Breakdown's name -> the model in the log, and its part

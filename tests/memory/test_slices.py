@@ -10,7 +10,7 @@ from autolayers import Device, LaunchRefused, estimate
 from autolayers.builds import rules
 from autolayers.errors import UsageError
 from autolayers.flags.parse import parse
-from autolayers.launch.log import LogReader
+from autolayers.diagnosis.log import LogReader
 from autolayers.launch.verify import compare
 from autolayers.memory.estimate import Estimator
 from autolayers.memory.slices import Slices

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support import LOGS
 
-from autolayers.launch.log import LaunchLog, LogReader, device_of, out_of_memory
+from autolayers.diagnosis.log import LaunchLog, LogReader, device_of, out_of_memory
 from autolayers.launch.verify import compare, spills
 from autolayers.memory.breakdown import Breakdown, Extra, Usage
 

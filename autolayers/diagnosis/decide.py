@@ -1,0 +1,354 @@
+"""Which of the signs in a log is the cause, where it happened and of how many bytes.
+
+    verdict = decide(lines, facts)
+    verdict.cause, verdict.phase, verdict.device, verdict.bytes, verdict.fatal, verdict.evidence
+"""
+
+from __future__ import annotations
+
+import re
+
+from ..backends.cpu import BUFFERS
+from ..model.architectures import NAMES
+from ..records import dataclass, field, replace
+from ..units import GiB, MiB
+from .log import device_of
+from .signs import HARMLESS, PHASES, SIGNS, Sign
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from .facts import Facts
+    from .lines import Line
+
+_NEAR = 8                  # lines after a sign that still speak of the same event
+_LIMIT = int(3.9 * GiB)    # from here on a refusal may be a driver's limit for one allocation
+_OFFICIAL = {39: 6096, 40: 8400, 41: 8700, 42: 9500}     # types of tensors, and about the first build that has each
+_YEAR = 3000               # builds; a file that came later than that was not meant for this program
+# Of Ollama's engine of before 0.30, of image, video and sound models and of forks: no release of llama.cpp has these
+_FOREIGN = frozenset(
+    "mllama gptoss qwen25vl qwen3vl-ollama deepseekocr glmocr flux sd1 sd2 sd3 sdxl wan ltxv hyvid hunyuan_video "
+    "qwen_image lumina2 cosmos hidream aura z_image pig whisper bitnet-25 bitnet-b1.58 clip".split())
+_EVERYTHING = re.compile(r"assigned to device (\S{1,40})|supported by (\S{1,40}?)[,. ]")
+_CURRENT = re.compile(r"current device: (\d{1,3})")
+_START = re.compile(r"srv +llama_server: initializing|llama_server: initializing|msg=\"starting (?:llama|runner|go)"
+                    r"|main: build = |build: \d+ \(|build_info: b\d|llama_model_loader: loaded meta data")
+
+
+@dataclass(frozen=True)
+class Found:
+    sign: Sign
+    at: int                    # index among the lines
+    line: Line
+    groups: dict[str, str]
+    cause: str
+    weight: int
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """`bytes`: what was asked for and refused. `detail`: what else the sign says: a flag, an architecture, a file."""
+
+    cause: str
+    phase: str | None = None
+    device: str | None = None
+    bytes: int | None = None
+    fatal: bool = False
+    evidence: tuple[int, ...] = ()
+    detail: dict[str, str] = field(default_factory=dict)
+    others: tuple[Verdict, ...] = ()      # what else the log shows, of other causes
+
+
+def decide(lines: Sequence[Line], facts: Facts) -> Verdict:
+    """The cause, with what else there is behind it."""
+    found = _refined(_signs(lines), lines, facts)
+    if not found:
+        return _by_figures(lines, facts) or _nothing(lines, facts)
+    chosen = _chosen(lines, found)
+    verdict = _verdict(chosen, found, lines, facts)
+    figures = _by_figures(lines, facts)
+    if figures and chosen.weight < 4 and figures.cause in ("no_gpu", "partial_offload", "vram_spill"):
+        verdict, figures = figures, verdict
+    others: dict[str, Verdict] = {}
+    for other in sorted(found, key=lambda one: -one.weight):
+        if other.cause != verdict.cause and other.weight < 9 and other.weight > 2 and other.cause not in others:
+            others[other.cause] = _verdict(other, found, lines, facts)
+    if figures and figures.cause != verdict.cause:
+        others.setdefault(figures.cause, figures)
+    if verdict.fatal:
+        others = {name: one for name, one in others.items() if not one.fatal}
+    return replace(verdict, others=tuple(others.values())[:6])
+
+
+def _signs(lines: Sequence[Line]) -> list[Found]:
+    found = []
+    for at, line in enumerate(lines):
+        lower = line.text.lower()
+        if HARMLESS.search(line.text):
+            continue
+        for sign in SIGNS:
+            groups = sign.match(line.text, lower)
+            if groups is not None:
+                found.append(Found(sign, at, line, groups, sign.cause, sign.weight))
+                if len(found) > 2000:
+                    return found
+                break
+    return found
+
+
+def _chosen(lines: Sequence[Line], found: Sequence[Found]) -> Found:
+    """The heaviest sign of the last start that failed, of equals the first."""
+    heaviest = max(one.weight for one in found)
+    if heaviest >= 8:
+        starts = [at for at, line in enumerate(lines) if _START.search(line.text)]
+        last = max(one.at for one in found if one.weight >= 8)
+        # A start writes several of these lines; what lies within one is one run
+        begin = next((at for at in reversed(starts) if at <= last
+                      and not any(one.weight >= 8 for one in found if at - 40 <= one.at < at)), 0)
+        run = [one for one in found if one.at >= begin]
+        heaviest = max(one.weight for one in run)
+        found = run
+    return min((one for one in found if one.weight == heaviest), key=lambda one: one.at)
+
+
+def _verdict(chosen: Found, found: Sequence[Found], lines: Sequence[Line], facts: Facts) -> Verdict:
+    near = [one for one in found if chosen.at <= one.at <= chosen.at + _NEAR and one.cause == chosen.cause]
+    device, size = _device(chosen, near, lines, facts), _bytes(near)
+    ready_after = 0 < chosen.line.number < facts.ready
+    fatal = chosen.sign.fatal and chosen.weight >= 8 and not (ready_after and chosen.cause in ("rpc_lost", "oom_device"))
+    return Verdict(chosen.cause, _phase(chosen, near, lines, facts), device, size, fatal,
+                   tuple(dict.fromkeys(one.line.number for one in near))[:8], chosen.groups)
+
+
+# --- what a sign really says
+
+def _refined(found: list[Found], lines: Sequence[Line], facts: Facts) -> list[Found]:
+    refined = []
+    for one in found:
+        cause = one.cause
+        rule = _RULES.get(cause)
+        weight = one.weight
+        if rule:
+            cause, weight = rule(one, lines, facts)
+        if cause:
+            refined.append(replace(one, cause=cause, weight=weight))
+    # What follows a refusal says what kind it was
+    for i, one in enumerate(refined):
+        if one.cause in ("oom_device", "oom_host") and one.weight >= 8:
+            after = [other for other in refined[i + 1:i + 6] if other.at - one.at <= 3]
+            kinds = {other.cause for other in after}
+            if "buffer_limit" in kinds and one.cause == "oom_device":
+                refined[i] = replace(one, cause="buffer_limit")
+        if one.cause == "oom_device" and one.weight == 8 and not one.groups:
+            before = [other for other in refined[:i] if one.at - other.at <= 4 and other.cause == "oom_host"]
+            if before:
+                refined[i] = replace(one, cause="oom_host")
+    last = len(lines) - 1
+    return [one for one in refined if one.sign.cause != "start_timeout" or one.weight > 2 or
+            (one.at >= last - 1 and not facts.ready)]
+
+
+def _memory(one: Found, lines: Sequence[Line], facts: Facts) -> tuple[str, int]:
+    """A refusal: of RAM where the buffer is the host's, of a driver's limit where the size says so."""
+    name = one.groups.get("name", "")
+    if name and (name.partition("[")[0].endswith("_Host") or name.startswith(BUFFERS)):
+        return "oom_host", one.weight
+    word = one.sign.word
+    around = " ".join(line.text for line in lines[max(0, one.at - 3):one.at + 4])
+    size = _bytes([one])
+    if word == "device memory allocation of size" or (word == "erroroutofdevicememory" and "allocateMemory" not in around):
+        if size is None:
+            nearby = re.search(r"allocation of size (\d{1,18})", around)
+            size = int(nearby[1]) if nearby else None
+        if size is not None and size >= _LIMIT and not _over(size, facts, "Vulkan"):
+            return "buffer_limit", one.weight
+    if "out_of_device_memory" in word or "bytes of memory on device" in word:
+        total = max((device.free or device.total for device in facts.devices.values()), default=0)
+        in_op = "Error OP" in around
+        if (size or 0) >= _LIMIT and (size or 0) < total or (size is None and (total >= 16 * GiB or in_op)):
+            return "buffer_limit", one.weight
+    return "oom_device", one.weight
+
+
+def _over(size: int, facts: Facts, backend: str) -> bool:
+    """Whether the log shows that a device cannot have had so much."""
+    left = [device.free or device.total for device in facts.devices.values() if device.backend == backend]
+    return bool(left) and all(left) and max(left) < size
+
+
+def _host(one: Found, lines: Sequence[Line], facts: Facts) -> tuple[str, int]:
+    if one.sign.word != "cache state:":
+        return "oom_host", one.weight
+    size, limit = _bytes([one]) or 0, float(one.groups.get("left", 0)) * MiB
+    return ("oom_host", one.weight) if size >= 2 * GiB and size >= 0.75 * limit else ("", 0)
+
+
+def _file(one: Found, lines: Sequence[Line], facts: Facts) -> tuple[str, int]:
+    """Whether a newer program reads the file, or none."""
+    said, word = one.groups, one.sign.word
+    bad = False
+    if word in ("unknown model architecture", "unknown pre-tokenizer type"):
+        what = said.get("what", "")
+        bad = not what or (what not in NAMES and what.lower() in _FOREIGN)
+    elif word == "unknown projector type":
+        bad = not said.get("what", "").strip("'\"") and bool(said.get("colon"))
+    elif word == "invalid ggml type":
+        first = _OFFICIAL.get(int(said["type"]))
+        bad = first is None or bool(facts.build and first - facts.build > _YEAR)
+    elif word == "wrong number of tensors":
+        missing = int(said["due"]) - int(said["there"])
+        bad = not 0 < missing <= 2 or _trained(lines)
+    elif "tensor" in said and "due" not in said:
+        number = re.match(r"blk\.(\d{1,4})\.", said["tensor"])
+        bad = number is not None and int(number[1]) == 0 and "exps" in said["tensor"]
+        bad = bad or (number is None and "token_embd" in said["tensor"])
+    elif "due" in said:
+        bad = _fewer_heads(said["tensor"], said["due"], said["there"])
+    return ("bad_model" if bad else "old_build"), one.weight
+
+
+def _trained(lines: Sequence[Line]) -> bool:
+    return any("training." in line.text for line in lines)
+
+
+def _fewer_heads(tensor: str, due: str, there: str) -> bool:
+    """A K or V that is a whole number of times smaller than expected: the file does not say its KV heads."""
+    first, second = ([int(part) for part in text.replace(" ", "").strip(",").split(",") if part.isdigit()]
+                     for text in (due, there))
+    if not re.search(r"attn_(?:k|v|qkv)\.", tensor) or len(first) < 2 or len(second) < 2:
+        return False
+    return first[0] == second[0] and 0 < second[1] < first[1] and first[1] % second[1] == 0
+
+
+def _projector(one: Found, lines: Sequence[Line], facts: Facts) -> tuple[str, int]:
+    return one.cause, one.weight
+
+
+def _flag(one: Found, lines: Sequence[Line], facts: Facts) -> tuple[str, int]:
+    return one.cause, one.weight
+
+
+_RULES: dict[str, Callable[[Found, Sequence[Line], Facts], tuple[str, int]]] = {
+    "oom_device": _memory, "oom_host": _host, "old_build": _file}
+
+
+# --- where, when, how much
+
+def _device(chosen: Found, near: Sequence[Found], lines: Sequence[Line], facts: Facts) -> str | None:
+    cause, after = chosen.cause, lines[chosen.at:chosen.at + _NEAR]
+    if cause in ("oom_host", "partial_offload", "host_lock"):
+        return "CPU"
+    if cause == "rpc_lost":
+        return "RPC"
+    if cause == "bad_flag":
+        return chosen.groups.get("device") or next(
+            (match[1] for line in after if (match := re.search(r"invalid device: (\S{1,40})", line.text))), None)
+    if cause == "op_unsupported":
+        said = next((match for line in after[:1] if (match := _EVERYTHING.search(line.text))), None)
+        return (said[1] or said[2]) if said else facts.gpu() or None
+    if cause not in ("oom_device", "buffer_limit", "device_lost", "gpu_build"):
+        return None
+    names = [one.groups["name"] for one in near if "name" in one.groups]
+    if names:
+        return named(names[0], facts)
+    index = next((one.groups["index"] for one in near if "index" in one.groups), None)
+    if index is None:
+        index = next((match[1] for line in after if (match := _CURRENT.search(line.text))), "0")
+    name = facts.gpu(int(index))
+    return "Metal" if name == "Metal0" else name or None
+
+
+def named(buffer: str, facts: Facts) -> str:
+    """The device of a buffer as the log calls it: "RPC0" of "RPC0[host:port]", Metal of builds that say so."""
+    base = buffer.partition("[")[0]
+    if base.startswith("Metal"):
+        return "Metal"
+    found = facts.launch.device_of(buffer) if "[" in buffer else device_of(buffer)
+    return "CPU" if found == "Host" else found
+
+
+def _bytes(near: Sequence[Found]) -> int | None:
+    for one in near:
+        if "bytes" in one.groups:
+            return int(one.groups["bytes"])
+    for one in near:
+        if "mib" in one.groups:
+            return int(float(one.groups["mib"].replace(",", ".")) * MiB)
+        if "gib" in one.groups:
+            return int(_number(one.groups["gib"]) * GiB)
+    return None
+
+
+def _number(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        return 0.0
+
+
+def _phase(chosen: Found, near: Sequence[Found], lines: Sequence[Line], facts: Facts) -> str:
+    own = chosen.sign.phase
+    if chosen.cause not in ("oom_device", "oom_host", "buffer_limit"):
+        return own or "start"
+    for line in lines[chosen.at:chosen.at + 6]:
+        for phase, pattern in PHASES:
+            if pattern.search(line.text):
+                return phase
+    if own and own != "load":
+        return own
+    if 0 < facts.ready <= chosen.line.number:
+        return "run"
+    for line in reversed(lines[max(0, chosen.at - 6):chosen.at]):
+        if re.search(r"KV buffer size|KV self size|output buffer size|compute buffer size", line.text):
+            return "compute"
+        if re.search(r"load_tensors|llm_load_tensors|loading model tensors", line.text):
+            return "load"
+    return own or ("compute" if chosen.cause == "buffer_limit" else "load")
+
+
+# --- logs in which no line says what is wrong
+
+def _by_figures(lines: Sequence[Line], facts: Facts) -> Verdict | None:
+    """Layers, buffers and backends that tell what no line says."""
+    loads = [load for load in facts.launch.loads if load.buffers.get("model")]
+    buffers = {name for load in loads for name in load.buffers["model"]}
+    on_host = bool(buffers) and all(facts.launch.device_of(name) == "Host" for name in buffers)
+    if facts.offloaded and on_host and facts.offloaded[0] > 0:
+        return Verdict("no_gpu", "start", None, None, False, (facts.offloaded[2],))
+    if facts.offloaded and 0 < facts.offloaded[0] < facts.offloaded[1]:
+        return Verdict("partial_offload", "load", "CPU", None, False, (facts.offloaded[2],))
+    loaded = [(line.number, match[1]) for line in lines
+              if (match := re.search(r"loaded (\w{2,12}) backend from", line.text))]
+    if loaded and {name for _, name in loaded} <= {"CPU"} and not _wants_no_gpu(facts):
+        return Verdict("no_gpu", "start", None, None, False, (loaded[0][0],))
+    info = next((line for line in lines if line.text.startswith("system_info:") and "| CPU :" in line.text
+                 or re.match(r"system_info: n_threads.{0,60}\| CPU : ", line.text)), None)
+    if info is not None and not re.search(r"(?:CUDA|ROCm|Vulkan|SYCL|MTL|Metal|CANN) :", info.text) \
+            and re.search(r"\d \| CPU :", info.text) and facts.words and not _wants_no_gpu(facts):
+        return Verdict("no_gpu", "start", None, None, False, (info.number,))
+    for name, device in facts.devices.items():
+        if device.free and facts.held(name) > device.free + 64 * MiB and facts.ready:
+            return Verdict("vram_spill", "run", name, facts.held(name), False, (facts.ready,))
+    return None
+
+
+def _wants_no_gpu(facts: Facts) -> bool:
+    words = facts.words
+    return any(a in ("-ngl", "--n-gpu-layers", "--gpu-layers", "-dev", "--device") and b in ("0", "none")
+               for a, b in zip(words, words[1:], strict=False))
+
+
+_STRUCK = re.compile(r"\berror\b|\bfailed\b|\bfatal\b|\bpanic\b|exception|abort|assert|Segmentation fault|core dumped",
+                     re.IGNORECASE)
+
+
+def _nothing(lines: Sequence[Line], facts: Facts) -> Verdict:
+    """Serving and no error: healthy. An error that is not known: unknown. Else the failure is not in these lines."""
+    struck = [line for line in lines if (line.level in ("E", "F") or _STRUCK.search(line.text))
+              and not HARMLESS.search(line.text)]
+    if struck and not (facts.ready and struck[-1].number < facts.ready):
+        return Verdict("unknown", None, None, None, False, (struck[0].number,))
+    if facts.ready:
+        return Verdict("healthy", "start", None, None, False, (facts.ready,))
+    return Verdict("not_in_log", "start")

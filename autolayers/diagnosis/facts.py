@@ -1,0 +1,251 @@
+"""What a log says of the machine, the program, the model and the launch, whatever went wrong.
+
+    facts = Facts.of(lines(data))
+    facts.devices["CUDA0"].free, facts.build, facts.offloaded, facts.splits
+
+Formats of ggml_cuda_init, ggml_vulkan, ggml_metal, common_params_print_info, llama_model_load, common/fit.cpp and of
+Ollama's server, 2023 to b11549.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+
+from ..backends import HOST, canonical
+from ..devices.cards import described, find
+from ..errors import UsageError
+from ..machine import Device
+from ..records import dataclass, field
+from ..units import GiB, MiB
+from .log import LaunchLog, LogReader
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from .lines import Line
+
+_N = r"\d{1,12}"
+_FREE = re.compile(rf"using device (\S{{1,60}}) \((.{{0,90}}?)\)(?: \(.{{0,60}}\))? - ({_N}) MiB free")
+_LISTED = re.compile(rf"^\s*(?:- )?((?!CPU\b)[A-Z][A-Za-z]{{1,11}}\d{{1,3}}) *: (.{{1,120}}) \(({_N}) MiB(?:, ({_N}) MiB free)?\)")
+_CUDA = re.compile(rf"^ *Device (\d{{1,3}}): ([^,]{{1,90}}), (?:compute capability (\d{{1,2}})\.(\d)|gfx)(?:.{{0,80}}VRAM: ({_N}) MiB)?")
+_VULKAN = re.compile(r"ggml_vulkan: (\d{1,3}) = (.{1,90}?) \(")
+_METAL = re.compile(rf"recommendedMaxWorkingSetSize += +({_N})\.\d+ MB")
+_METAL_NAME = re.compile(r"(?:GPU name: +(?:MTL\d \()?|found device: )(Apple M\d[\w ]{0,12})")
+_OLLAMA = re.compile(r'msg="inference compute" (.{1,600})')
+_FIELD = re.compile(r'(\w{1,20})=("(?:[^"\\]|\\.){0,200}"|\S{0,200})')
+_SIZE = re.compile(r"^([\d.]{1,12}) ?(B|KiB|MiB|GiB|TiB)$")
+_UNITS = {"B": 1, "KiB": 1 << 10, "MiB": MiB, "GiB": GiB, "TiB": GiB << 10}
+_RAM = re.compile(rf"^\s*(?:- )?CPU *: .{{1,120}} \(({_N}) MiB, ({_N}) MiB free\)")
+_OLLAMA_RAM = re.compile(r'msg="system memory" total="([\d.]{1,9} [KMGT]?i?B)" free="([\d.]{1,9} [KMGT]?i?B)"')
+_BUILD = re.compile(r"\b(?:build|version|build_info)\b *[:=] *(?:\S{1,12} \(build (\d{3,6})|b?(\d{3,6})(?: \(|-)[0-9a-f]{7,12})")
+_MODEL = re.compile(r"(?:loaded meta data with .{1,60} from |loading model '|failed to load model '|"
+                    r"failed to load model,? '|failed to load model from )([^'\n]{1,300}?\.gguf)\b")
+_VALUE = re.compile(rf"(?:llama_context|llama_new_context_with_model|llama_init_from_model|llama_model_loader|"
+                    rf"print_info|llm_load_print_meta): +(?:- )?(n_ctx|n_ctx_seq|n_ctx_per_seq|n_batch|n_ubatch|"
+                    rf"n_seq_max|n_ctx_train|n_layer|flash_attn|kv_unified) += +({_N}|\w{{1,9}})\b")
+_OFFLOADED = re.compile(r"offloaded (\d{1,5})/(\d{1,5}) layers to GPU")
+_SPLITS = re.compile(r"graph splits = (\d{1,6})")
+_CACHE_TYPE = re.compile(r"\b([KV]) \((f32|f16|bf16|q\d_\d|iq4_nl)\)")
+_SLOTS = re.compile(r"n_slots = (\d{1,4}), n_ctx_slot = (\d{1,9})")
+_PROGRAM = re.compile(r"(?:^|[\s\"'=/])((?:\S{0,200}/)?(?:llama-(?:server|cli|bench|perplexity|simple)|server|main)"
+                      r"(?:\.exe)? +-[^\n]{1,3000})")
+_ROCM = re.compile(r"ROCm|\bhip[A-Z]\w+|\bHIP\b|gfx\d{3,4}|AMD Radeon|AMD Instinct", re.ASCII)
+
+
+@dataclass
+class Facts:
+    """None or empty where the log does not say."""
+
+    launch: LaunchLog
+    devices: dict[str, Device] = field(default_factory=dict)      # free 0: not said; total 0: neither
+    ram: tuple[int, int] | None = None                            # total, available
+    build: int = 0
+    model: str = ""
+    values: dict[str, int | str] = field(default_factory=dict)    # n_ctx, n_batch, ... as llama_context prints them
+    cache_types: dict[str, str] = field(default_factory=dict)     # K, V
+    offloaded: tuple[int, int, int] | None = None                 # layers, of so many, line
+    splits: tuple[int, int] | None = None                         # graph splits, line
+    slots: tuple[int, int] | None = None                          # how many, context of each
+    words: tuple[str, ...] = ()                                   # of the command, where the log has it
+    ready: int = 0                                                # the line that says that it serves
+    backends: tuple[str, ...] = ()                                # named anywhere
+    ollama: bool = False
+    era: str = ""                                                 # A to about January 2025, B to April 2026, C after
+
+    @classmethod
+    def of(cls, lines: Sequence[Line], words: Sequence[str] = ()) -> Facts:
+        reader = LogReader()
+        for line in lines:
+            reader.feed(line.text.encode() + b"\n")
+        facts = cls(reader.finish(), words=tuple(words))
+        named: dict[str, None] = {}
+        for line in lines:
+            facts._line(line, named)
+        facts.backends = tuple(named)
+        facts._complete()
+        return facts
+
+    @property
+    def trained(self) -> int:
+        value = self.values.get("n_ctx_train", 0)
+        return value if isinstance(value, int) else 0
+
+    def gpu(self, index: int = 0) -> str:
+        """llama.cpp's name of the GPU of that number: of the backend that the log shows."""
+        names = [name for name in self.devices if name.endswith(str(index))]
+        if names:
+            return names[0]
+        return f"{self.backends[0]}{index}" if self.backends else ""
+
+    # --- one line
+
+    def _line(self, line: Line, named: dict[str, None]) -> None:
+        text = line.text
+        for word, name in _NAMED:
+            if word in text and (name != "CUDA" or "ROCm" not in named):
+                named.setdefault(name)
+        if _ROCM.search(text) and "ROCm" not in named and "ggml_vulkan" not in text and "Vulkan" not in named:
+            named.pop("CUDA", None)
+            named["ROCm"] = None
+        if "MiB" in text or "compute capability" in text or "GiB" in text or "inference compute" in text:
+            self._memory(text)
+        if "ggml_vulkan: " in text and (match := _VULKAN.search(text)):
+            self._device(f"Vulkan{match[1]}", match[2])
+        if "GPU name" in text and (match := _METAL_NAME.search(text)):
+            self._device("Metal" if self.era == "A" or "ggml_metal_init" in text else "MTL0", match[1])
+        if "recommendedMaxWorkingSetSize" in text and (match := _METAL.search(text)):
+            size = int(int(match[1]) * 1e6)
+            self._device("Metal" if "Metal" in self.devices or "MTL0" not in self.devices else "MTL0", "", size, size)
+        if not self.build and ("build" in text or "version" in text) and (match := _BUILD.search(text)):
+            self.build = int(match[1] or match[2])
+        if ".gguf" in text and (match := _MODEL.search(text)):
+            self.model = self.model or match[1]
+        if "= " in text and (match := _VALUE.search(text)):
+            self.values[match[1]] = int(match[2]) if match[2].isdigit() else match[2]
+        if "offloaded" in text and (match := _OFFLOADED.search(text)):
+            self.offloaded = int(match[1]), int(match[2]), line.number
+        if "graph splits" in text and (match := _SPLITS.search(text)):
+            self.splits = int(match[1]), line.number
+        if "self size" in text or "size =" in text:
+            self.cache_types.update({which: type_ for which, type_ in _CACHE_TYPE.findall(text)})
+        if "n_slots" in text and (match := _SLOTS.search(text)):
+            self.slots = int(match[1]), int(match[2])
+        if not self.words and " -" in text and (match := _PROGRAM.search(text)):
+            self.words = _words(match[1])
+        if any(word in text for word in _READY) and not self.ready:
+            self.ready = line.number
+        self.ollama = self.ollama or "ollama" in text or "level=" in text[:80]
+        self.era = self.era or next((era for era, words in _ERAS if any(word in text for word in words)), "")
+
+    def _memory(self, text: str) -> None:
+        if match := _FREE.search(text):
+            self._device(match[1], match[2], free=int(match[3]) * MiB)
+        elif match := _LISTED.search(text):
+            free = int(match[4]) * MiB if match[4] else 0
+            self._device(match[1], match[2], int(match[3]) * MiB, free)
+        elif match := _CUDA.search(text):
+            name = f"{'CUDA' if match[3] else 'ROCm'}{match[1]}"
+            size = int(match[5]) * MiB if match[5] else 0
+            self._device(name, match[2], size, capability=(int(match[3]), int(match[4])) if match[3] else None)
+        elif match := _OLLAMA.search(text):
+            self._ollama(dict(_FIELD.findall(match[1])))
+        elif match := _RAM.search(text):
+            self.ram = int(match[1]) * MiB, int(match[2]) * MiB
+        elif match := _OLLAMA_RAM.search(text):
+            self.ram = size_of(match[1]), size_of(match[2])
+
+    def _ollama(self, fields: dict[str, str]) -> None:
+        said = {key: value.strip('"') for key, value in fields.items()}
+        library = said.get("library", "")
+        if library.lower() in ("", "cpu"):
+            return
+        name = said.get("name", "")
+        if not re.fullmatch(r"[A-Za-z]{2,12}\d{1,3}", name):
+            backend = {"cuda": "CUDA", "rocm": "ROCm", "vulkan": "Vulkan", "metal": "Metal"}.get(library.lower(), library[:12])
+            index = sum(device.startswith(backend) for device in self.devices)
+            name, said["description"] = f"{backend}{index}", said.get("description") or name
+        capability = said.get("compute", "").split(".")
+        pair = (int(capability[0]), int(capability[1])) if len(capability) == 2 and all(
+            part.isdecimal() and len(part) < 4 for part in capability) and library.lower() == "cuda" else None
+        self._device(name, said.get("description", "")[:90], size_of(said.get("total", "")),
+                     size_of(said.get("available", "")), pair)
+
+    def _device(self, name: str, description: str = "", total: int = 0, free: int = 0,
+                capability: tuple[int, int] | None = None) -> None:
+        old = self.devices.get(name)
+        if old is None and len(self.devices) >= 64:
+            return
+        description = description or (old.description if old else "")
+        backend = canonical(name.rstrip("0123456789").partition("[")[0])
+        total, free = total or (old.total if old else 0), free or (old.free if old else 0)
+        self.devices[name] = Device(
+            name, max(total, free), free, description, backend, "rpc" if backend == "RPC" else "gpu",
+            compute_capability=capability or (old.compute_capability if old else None), source="log",
+            includes_context=backend == "CUDA")
+
+    def _complete(self) -> None:
+        """Sizes of cards that are known by their names, and CUDA's words on ROCm."""
+        for name, device in list(self.devices.items()):
+            if not device.total and device.description:
+                card = _card(device.description)
+                if card:
+                    self._device(name, total=card)
+        if "ROCm" in self.backends and "CUDA" not in self.backends:
+            for name in [name for name in self.devices if name.startswith("CUDA")]:
+                device = self.devices.pop(name)
+                self._device("ROCm" + name[4:], device.description, device.total, device.free)
+
+    def held(self, device: str) -> int:
+        """Bytes of the buffers that the log shows on a device, of the model that was loaded last."""
+        load = self.launch.loads[-1] if self.launch.loads else None
+        if load is None:
+            return 0
+        of = self.launch.device_of
+        return int(sum(size for sizes in load.buffers.values() for name, found in sizes.items()
+                       if of(name) == of(device) for size in found) * MiB)
+
+
+_READY = ("model loaded", "server is listening on", ": listening on ", "all slots are idle", "llama runner started",
+          "slot      release", "slot launch_slot_", "update_slots", "llama server listening at")
+_NAMED = (("CUDA", "CUDA"), ("ggml_cuda", "CUDA"), ("cuda", "CUDA"), ("CUBLAS", "CUDA"), ("cublas", "CUDA"),
+          ("ggml_vulkan", "Vulkan"), ("Vulkan", "Vulkan"), ("vk::", "Vulkan"), ("ggml_metal", "Metal"),
+          ("ggml-metal", "Metal"), ("MTL", "MTL"), ("Metal", "Metal"), ("kIOGPU", "Metal"), ("SYCL", "SYCL"),
+          ("ggml-sycl", "SYCL"), ("level_zero", "SYCL"), ("UR_RESULT", "SYCL"), ("PI_ERROR", "SYCL"),
+          ("MUSA", "MUSA"), ("CANN", "CANN"))
+_ERAS = (("C", ("cmn  ", "common_fit_params", "srv  llama_server")),
+         ("A", ("llm_load_", "llama_new_context_with_model", "llama_kv_cache_init:", "llama_init_from_gpt_params",
+                "llama_load_model_from_file:")),
+         ("B", ("load_tensors:", "print_info:", "llama_context:", "llama_model_load_from_file_impl",
+                "llama_kv_cache_unified", "llama_params_fit", "common_init_from_params")))
+
+
+def _card(description: str) -> int:
+    known = described(description, 0)
+    try:
+        return (known or find(description)).usable * MiB
+    except UsageError:
+        return 0
+
+
+def size_of(text: str) -> int:
+    """Bytes of Ollama's "11.5 GiB", 0 of anything else."""
+    match = _SIZE.match(text)
+    try:
+        return int(float(match[1]) * _UNITS[match[2]]) if match else 0
+    except ValueError:
+        return 0
+
+
+def _words(text: str) -> tuple[str, ...]:
+    """A command's words; a line that was cut or is quoted strangely is split at blanks."""
+    text = text.replace('\\"', '"').rstrip('"')
+    try:
+        return tuple(shlex.split(text))[1:]
+    except ValueError:
+        return tuple(text.split())[1:]
+
+
+def on_host(name: str, launch: LaunchLog) -> bool:
+    return launch.device_of(name) == "Host" or name == HOST

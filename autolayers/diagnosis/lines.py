@@ -1,0 +1,130 @@
+"""A log as clean numbered lines, in bounded time and memory whatever it holds.
+
+    for line in lines(b"Mar 24 21:17:29 host ollama[123]: \\x1b[31merror: boom\\x1b[0m\\r\\n"):
+        line.number, line.text          # 1, "error: boom"
+
+Taken away, in whatever order they stand: colours, what journald, Docker, llama-swap, the router, LM Studio and Jan
+write before a line, llama.cpp's own time stamp and level. Ollama's msg= and error= and --log-jsonl's "msg" are lines
+of their own, with the number of the one that they stand in.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+
+from ..records import dataclass
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+    from typing import BinaryIO
+
+PART = 32 << 20       # bytes that are read of a log's beginning, and as many of its end
+LONGEST = 4096        # characters of a line that are looked at
+WHOLE = 20_000        # lines at the beginning and at the end that are looked at whatever they say
+MOST = 10_000         # lines between them that speak of memory, devices or errors
+REPEATS = 8           # of lines that differ in digits alone
+
+# What lines in the middle of a long log must have to be looked at
+_WORTH = (b"rror", b"ail", b"emory", b"buffer size", b"OOM", b"oom", b"xceed", b"device", b"Device", b"listening")
+_DIGITS = bytes.maketrans(b"", b""), b"0123456789"
+
+_ESCAPE = re.compile(r"\x1b(?:\[[0-?]{0,40}[ -/]{0,4}[@-~]|\][^\x07\x1b]{0,400}(?:\x07|\x1b\\)|[@-Z\\^_])")
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f]")
+_PREFIXES = tuple(map(re.compile, (
+    r"[A-Z][a-z]{2} [ \d]?\d \d\d:\d\d:\d\d \S{1,64} \S{1,64}: ",              # journald: "Mar 24 21:17:29 host ollama[1]: "
+    r"\d{4}-\d\d-\d\d[T ][\d:.,+Z-]{5,24} (?:[\w.-]{1,64} [\w./-]{1,64}\[\d{1,9}\]: )?",   # docker, journald -o short-iso
+    r"[\w.-]{1,64} +\| ",                                                      # docker compose: "ollama  | "
+    r"\[\d{2,7}\] ",                                                           # a child of llama-server's router
+    r"\[llamacpp[\w-]{0,20}(?: \w{1,10})?\] ",                                 # Jan
+    r"\[?\d{4}-\d\d-\d\d[T ][\d:.,Z+-]{5,24}\]?(?:\[\w{1,8}\]){1,3} ?",           # LM Studio: "[2025-...][DEBUG] "
+    r"\d{1,4}\.\d\d\.\d\d\d\.\d\d\d (?P<level>[DIWEC]) (?:(?:srv|cmn|ctx|mtm|que) +)?",
+)))
+_LEVEL = re.compile(r"level=(\w{4,5})\b")
+_QUOTED = re.compile(r'\b(?:msg|error|err)="((?:[^"\\]|\\.){0,4000})"?')
+
+
+@dataclass(frozen=True)
+class Line:
+    number: int
+    text: str
+    level: str = ""      # D I W E C where the line says it
+
+
+def read(file: BinaryIO) -> tuple[bytes, bytes, int]:
+    """The beginning and the end of a file of any size, and the lines between them."""
+    first = file.read(PART)
+    rest: list[bytes] = []
+    dropped = size = 0
+    while piece := file.read(1 << 20):
+        rest.append(piece)
+        size += len(piece)
+        if size > PART:
+            gone = rest.pop(0)
+            size -= len(gone)
+            dropped += gone.count(b"\n")
+    return first, b"".join(rest), dropped
+
+
+def lines(first: bytes, last: bytes = b"", dropped: int = 0) -> list[Line]:
+    """The lines worth looking at, in their order."""
+    raw = _split(first)
+    numbered = list(enumerate(raw, 1))
+    if last:
+        numbered += enumerate(_split(last), len(raw) + dropped)
+    return [line for number, data in _chosen(numbered) for line in _cleaned(number, data)]
+
+
+def _split(data: bytes) -> list[bytes]:
+    if data[:2] in (b"\xff\xfe", b"\xfe\xff"):           # PowerShell's > writes UTF-16
+        data = data.decode("utf-16", "replace").encode("utf-8", "replace")
+    return data.replace(b"\r\n", b"\n").replace(b"\r", b"\n").split(b"\n")
+
+
+def _chosen(numbered: list[tuple[int, bytes]]) -> Iterator[tuple[int, bytes]]:
+    """Lines without endless repeats; of the middle of a long log those alone that may matter."""
+    seen: dict[bytes, int] = {}
+    kept = 0
+    last = len(numbered) - WHOLE
+    for i, (number, data) in enumerate(numbered):
+        if WHOLE <= i < last:
+            if kept >= MOST or not any(word in data for word in _WORTH):
+                continue
+            kept += 1
+        key = data[:400].translate(*_DIGITS)
+        count = seen[key] = seen.get(key, 0) + 1
+        if data and (count <= REPEATS or len(key) < 8):
+            yield number, data
+
+
+def _cleaned(number: int, data: bytes) -> Iterable[Line]:
+    text = data[:LONGEST].decode("utf-8", "replace")
+    if "\x1b" in text:
+        text = _ESCAPE.sub("", text)
+    text = _CONTROL.sub("", text).rstrip()
+    level = ""
+    for _ in range(4):
+        found = next((match for match in (prefix.match(text) for prefix in _PREFIXES) if match), None)
+        if found is None:
+            break
+        level = found.groupdict().get("level") or level
+        text = text[found.end():]
+    if text.startswith("{") and '"msg"' in text:
+        text = _json_message(text)
+    if match := _LEVEL.search(text):
+        level = match[1][0].upper()
+    yield Line(number, text, level)
+    if "=\"" in text or "\\n" in text:
+        for part in _QUOTED.findall(text):
+            for inner in part.replace("\\n", "\n").replace('\\"', '"').split("\n"):
+                if inner and inner != text:
+                    yield Line(number, inner.strip(), level)
+
+
+def _json_message(text: str) -> str:
+    try:
+        message = json.loads(text).get("msg", "")
+    except (ValueError, AttributeError, RecursionError):
+        return text
+    return message.strip() if isinstance(message, str) else text
