@@ -85,7 +85,7 @@ def _signs(lines: Sequence[Line]) -> list[Found]:
     found = []
     for at, line in enumerate(lines):
         lower = line.text.lower()
-        if HARMLESS.search(line.text):
+        if HARMLESS.search(line.text) or (at and "pinned memory" in lines[at - 1].text):      # the driver's reason
             continue
         for sign in SIGNS:
             groups = sign.match(line.text, lower)
@@ -116,6 +116,9 @@ def _verdict(chosen: Found, found: Sequence[Found], lines: Sequence[Line], facts
     near = [one for one in found if chosen.at <= one.at <= chosen.at + _NEAR and one.cause == chosen.cause]
     device, size = _device(chosen, near, lines, facts), _bytes(near)
     ready_after = 0 < chosen.line.number < facts.ready
+    if chosen.cause == "context_limit" and any(
+            "failed to generate" in line.text for line in lines[chosen.at:chosen.at + _NEAR]):
+        return Verdict(chosen.cause, "run", None, None, True, (chosen.line.number,), chosen.groups)
     fatal = chosen.sign.fatal and chosen.weight >= 8 and not (ready_after and chosen.cause in ("rpc_lost", "oom_device"))
     return Verdict(chosen.cause, _phase(chosen, near, lines, facts), device, size, fatal,
                    tuple(dict.fromkeys(one.line.number for one in near))[:8], chosen.groups)
@@ -221,33 +224,33 @@ def _fewer_heads(tensor: str, due: str, there: str) -> bool:
     return first[0] == second[0] and 0 < second[1] < first[1] and first[1] % second[1] == 0
 
 
-def _projector(one: Found, lines: Sequence[Line], facts: Facts) -> tuple[str, int]:
-    return one.cause, one.weight
-
-
-def _flag(one: Found, lines: Sequence[Line], facts: Facts) -> tuple[str, int]:
-    return one.cause, one.weight
+def _gpu(one: Found, lines: Sequence[Line], facts: Facts) -> tuple[str, int]:
+    """One backend without a device says little where another has one."""
+    there = any(device.free for device in facts.devices.values())
+    return one.cause, 2 if there and "failed to initialize" in one.sign.word + " no cuda-capable device" else one.weight
 
 
 _RULES: dict[str, Callable[[Found, Sequence[Line], Facts], tuple[str, int]]] = {
-    "oom_device": _memory, "oom_host": _host, "old_build": _file}
+    "oom_device": _memory, "oom_host": _host, "old_build": _file, "no_gpu": _gpu}
 
 
 # --- where, when, how much
 
 def _device(chosen: Found, near: Sequence[Found], lines: Sequence[Line], facts: Facts) -> str | None:
     cause, after = chosen.cause, lines[chosen.at:chosen.at + _NEAR]
-    if cause in ("oom_host", "partial_offload", "host_lock"):
+    if cause in ("oom_host", "partial_offload"):
         return "CPU"
+    if cause == "host_lock":
+        return f"{facts.gpu()[:-1]}_Host" if chosen.sign.word == "pinned memory" and facts.gpu() else "CPU"
     if cause == "rpc_lost":
         return "RPC"
     if cause == "bad_flag":
-        return chosen.groups.get("device") or next(
-            (match[1] for line in after if (match := re.search(r"invalid device: (\S{1,40})", line.text))), None)
+        named_ = (match[1] for line in after if (match := re.search(r"invalid device: (\S{1,40})", line.text)))
+        return chosen.groups.get("device") or next(named_, None) or _overridden(facts)
     if cause == "op_unsupported":
         said = next((match for line in after[:1] if (match := _EVERYTHING.search(line.text))), None)
         return (said[1] or said[2]) if said else facts.gpu() or None
-    if cause not in ("oom_device", "buffer_limit", "device_lost", "gpu_build"):
+    if cause not in ("oom_device", "buffer_limit", "device_lost", "gpu_build") and chosen.sign.word != "!(split && ne02":
         return None
     names = [one.groups["name"] for one in near if "name" in one.groups]
     if names:
@@ -257,6 +260,14 @@ def _device(chosen: Found, near: Sequence[Found], lines: Sequence[Line], facts: 
         index = next((match[1] for line in after if (match := _CURRENT.search(line.text))), "0")
     name = facts.gpu(int(index))
     return "Metal" if name == "Metal0" else name or None
+
+
+def _overridden(facts: Facts) -> str | None:
+    """The device that -ot names, of a build that has none of that name."""
+    words = facts.words
+    value = next((b for a, b in zip(words, words[1:], strict=False) if a in ("-ot", "--override-tensor")), "")
+    found = re.search(r"=([A-Z][A-Za-z]{1,10}\d{1,2})$", value)
+    return found[1] if found else None
 
 
 def named(buffer: str, facts: Facts) -> str:
@@ -289,15 +300,22 @@ def _number(text: str) -> float:
 
 def _phase(chosen: Found, near: Sequence[Found], lines: Sequence[Line], facts: Facts) -> str:
     own = chosen.sign.phase
+    serving = 0 < facts.ready <= chosen.line.number
+    if chosen.cause in ("rpc_lost", "device_lost", "gpu_build"):
+        return "run" if serving else _before(chosen, lines, facts) or own
     if chosen.cause not in ("oom_device", "oom_host", "buffer_limit"):
         return own or "start"
     for line in lines[chosen.at:chosen.at + 6]:
         for phase, pattern in PHASES:
             if pattern.search(line.text):
                 return phase
+    if chosen.sign.word == "out_of_device_memory" and not serving:
+        return _before(chosen, lines, facts) or own
     if own and own != "load":
         return own
-    if 0 < facts.ready <= chosen.line.number:
+    if serving:
+        return "run"
+    if chosen.sign.word in _KILLED and not _LOADING.search(" ".join(line.text for line in lines[-200:])):
         return "run"
     for line in reversed(lines[max(0, chosen.at - 6):chosen.at]):
         if re.search(r"KV buffer size|KV self size|output buffer size|compute buffer size", line.text):
@@ -305,6 +323,22 @@ def _phase(chosen: Found, near: Sequence[Found], lines: Sequence[Line], facts: F
         if re.search(r"load_tensors|llm_load_tensors|loading model tensors", line.text):
             return "load"
     return own or ("compute" if chosen.cause == "buffer_limit" else "load")
+
+
+_KILLED = ("oomkilled", "137", "oom-kill", "oom killer", "out of memory: killed process")
+_LOADING = re.compile(r"load_tensors|llm_load_|loading model|llama_model_loader|process has terminated|fitting params")
+
+
+def _before(chosen: Found, lines: Sequence[Line], facts: Facts) -> str:
+    """The phase by what was done last before a device or a machine was gone; "" where nothing tells."""
+    for line in reversed(lines[max(0, chosen.at - 40):chosen.at + 2]):
+        if re.search(r"warming up|graph splits|Error OP|compute buffer size", line.text):
+            return ""
+        if re.search(r"KV buffer size|RS buffer size|KV self size", line.text):
+            return "cache"
+        if re.search(r"load_tensors|llm_load_tensors|loading model tensors|^\s*SYCL\d+: .{1,90} MiB\)", line.text):
+            return "load"
+    return ""
 
 
 # --- logs in which no line says what is wrong
@@ -316,6 +350,8 @@ def _by_figures(lines: Sequence[Line], facts: Facts) -> Verdict | None:
     on_host = bool(buffers) and all(facts.launch.device_of(name) == "Host" for name in buffers)
     if facts.offloaded and on_host and facts.offloaded[0] > 0:
         return Verdict("no_gpu", "start", None, None, False, (facts.offloaded[2],))
+    if _left_out(facts):
+        return Verdict("partial_offload", "load", "CPU", None, False, ())
     if facts.offloaded and 0 < facts.offloaded[0] < facts.offloaded[1]:
         return Verdict("partial_offload", "load", "CPU", None, False, (facts.offloaded[2],))
     loaded = [(line.number, match[1]) for line in lines
@@ -327,10 +363,21 @@ def _by_figures(lines: Sequence[Line], facts: Facts) -> Verdict | None:
     if info is not None and not re.search(r"(?:CUDA|ROCm|Vulkan|SYCL|MTL|Metal|CANN) :", info.text) \
             and re.search(r"\d \| CPU :", info.text) and facts.words and not _wants_no_gpu(facts):
         return Verdict("no_gpu", "start", None, None, False, (info.number,))
+    if facts.splits and facts.splits[0] >= 100:      # an operation in each layer that the GPU does not have
+        return Verdict("op_unsupported", "start", facts.gpu() or None, None, False, (facts.splits[1],))
     for name, device in facts.devices.items():
         if device.free and facts.held(name) > device.free + 64 * MiB and facts.ready:
             return Verdict("vram_spill", "run", name, facts.held(name), False, (facts.ready,))
     return None
+
+
+_AUTO = 7400      # the first build, about, that puts layers on the GPU without -ngl
+
+
+def _left_out(facts: Facts) -> bool:
+    """Whether the command of an old build says no -ngl, which then meant none, though there is a GPU."""
+    return bool(facts.words and facts.launch.free and 0 < facts.build < _AUTO and not facts.offloaded
+                and not {"-ngl", "--gpu-layers", "--n-gpu-layers"} & set(facts.words))
 
 
 def _wants_no_gpu(facts: Facts) -> bool:

@@ -46,6 +46,7 @@ _VALUE = re.compile(rf"(?:llama_context|llama_new_context_with_model|llama_init_
                     rf"print_info|llm_load_print_meta): +(?:- )?(n_ctx|n_ctx_seq|n_ctx_per_seq|n_batch|n_ubatch|"
                     rf"n_seq_max|n_ctx_train|n_layer|flash_attn|kv_unified) += +({_N}|\w{{1,9}})\b")
 _OFFLOADED = re.compile(r"offloaded (\d{1,5})/(\d{1,5}) layers to GPU")
+_OLLAMA_OFFLOAD = re.compile(r"layers\.model=(\d{1,5}) layers\.offload=(\d{1,5})")
 _SPLITS = re.compile(r"graph splits = (\d{1,6})")
 _CACHE_TYPE = re.compile(r"\b([KV]) \((f32|f16|bf16|q\d_\d|iq4_nl)\)")
 _SLOTS = re.compile(r"n_slots = (\d{1,4}), n_ctx_slot = (\d{1,9})")
@@ -126,6 +127,8 @@ class Facts:
             self.values[match[1]] = int(match[2]) if match[2].isdigit() else match[2]
         if "offloaded" in text and (match := _OFFLOADED.search(text)):
             self.offloaded = int(match[1]), int(match[2]), line.number
+        elif "layers.offload" in text and (match := _OLLAMA_OFFLOAD.search(text)):
+            self.offloaded = int(match[2]), int(match[1]), line.number
         if "graph splits" in text and (match := _SPLITS.search(text)):
             self.splits = int(match[1]), line.number
         if "self size" in text or "size =" in text:
@@ -208,7 +211,7 @@ class Facts:
 
 
 _READY = ("model loaded", "server is listening on", ": listening on ", "all slots are idle", "llama runner started",
-          "slot      release", "slot launch_slot_", "update_slots", "llama server listening at")
+          "slot      release", "slot launch_slot_", "update_slots", "llama server listening at", "log_server_request")
 _NAMED = (("CUDA", "CUDA"), ("ggml_cuda", "CUDA"), ("cuda", "CUDA"), ("CUBLAS", "CUDA"), ("cublas", "CUDA"),
           ("ggml_vulkan", "Vulkan"), ("Vulkan", "Vulkan"), ("vk::", "Vulkan"), ("ggml_metal", "Metal"),
           ("ggml-metal", "Metal"), ("MTL", "MTL"), ("Metal", "Metal"), ("kIOGPU", "Metal"), ("SYCL", "SYCL"),

@@ -41,6 +41,8 @@ _NAME = r"(?P<name>\S{1,80})"
 
 SIGNS = (
     # --- device memory, or RAM where the buffer is the host's: decide.py tells them apart
+    Sign("host_lock", "pinned memory", rf"[fF]ailed to allocate (?:{_MIB} MiB of )?pinned memory", "load", weight=3,
+         fatal=False),
     Sign("oom_device", "malloc failed", rf"allocating {_MIB} MiB on device (?P<index>\d{{1,3}}): (?:cuda|hip|musa|aclrt)"
          r"Malloc(?:Managed)? failed"),
     Sign("oom_device", "alloc_tensor_range", rf"failed to allocate {_NAME} buffer of size {_BYTES}", "load", last=11434),
@@ -59,7 +61,10 @@ SIGNS = (
     Sign("oom_device", "failed to allocate buffer, size", rf"failed to allocate buffer, size = *{_MIB} MiB"),
     Sign("oom_device", "allocate metal buffer", rf"failed to allocate Metal buffer of {_BYTES} bytes"),
     Sign("oom_device", "bytes of memory on device", rf"can't allocate {_BYTES} Bytes of memory on device"),
-    Sign("oom_device", "out_of_device_memory", "", "run"),
+    Sign("oom_device", "out_of_device_memory", r"(?:UR_RESULT|PI)_ERROR_OUT_OF_DEVICE_MEMORY", "run"),
+    Sign("oom_device", "vk_error_out_of_device_memory"),
+    Sign("oom_device", "buffer", rf"[fF]ailed to allocate {_NAME} buffer\b(?! of size)(?! for)"),
+    Sign("oom_device", "failed with status 5", "", "run", weight=8),
     Sign("oom_device", "out_of_host_memory", r"(?:PI_ERROR|UR_RESULT_ERROR)_OUT_OF_HOST_MEMORY", "run"),
     Sign("oom_device", "allocate buffer for", r"failed to allocate buffer for (?:kv|rs) cache", "cache", weight=8),
     Sign("oom_device", "failed to allocate", r"failed to allocate (?:the MoE cache buffers|DSV4 compressor state)",
@@ -120,6 +125,7 @@ SIGNS = (
     Sign("bad_file", "invalid magic", r"invalid magic (?:characters:? '?(?P<magic>.{1,8}?)'?(?:,|$| )|number (?P<hex>[0-9a-f]{8}))",
          "load"),
     Sign("bad_file", "bad magic", "", "load"),
+    Sign("bad_file", "(magic, version) combination", "", "load", last=A_LAST),
     Sign("bad_file", "not within the file bounds", r"tensor '(?P<tensor>[^']{1,120})' data is not within", "load"),
     Sign("bad_file", "not within file bounds", "", "load"),
     Sign("bad_file", "failed to read key-value pairs", "", "load", weight=8),
@@ -160,7 +166,6 @@ SIGNS = (
     Sign("bad_combo", "ggml_backend_split_axis_unknown", "", "start", first=8000),
     Sign("bad_combo", "not supported with", r"(?:is|are) not supported with (?:--|multimodal|-)", "start"),
     Sign("bad_combo", "cannot be used together", "", "start"),
-    Sign("bad_combo", "input is too large to process", "", "run", weight=5, fatal=False),
 
     # --- the GPU, its driver, the binary
     Sign("gpu_build", "no kernel image is available", "", "start"),
@@ -180,8 +185,11 @@ SIGNS = (
     Sign("device_lost", "callbackerrortimeout", "", "run"),
     Sign("op_unsupported", "out_of_resources", "UR_RESULT_ERROR_OUT_OF_RESOURCES", "run"),
     Sign("op_unsupported", "unsupported op", r"unsupported op '(?P<op>[A-Z_0-9]{1,40})'", "run"),
-    Sign("op_unsupported", "flash attention", r"Flash Attention (?:tensor is assigned to device CPU|was auto, set to "
-         r"disabled)", "start", weight=4, fatal=False, first=B_FIRST),
+    Sign("partial_offload", "is assigned to device cpu but", r"layer \d{1,4} is assigned to device CPU but", "start",
+         weight=4, fatal=False, first=B_FIRST),
+    Sign("op_unsupported", "tensor is assigned to device cpu", "", "start", weight=4, fatal=False, first=B_FIRST),
+    Sign("op_unsupported", "flash attention was auto, set to disabled", "", "start", weight=4, fatal=False,
+         first=B_FIRST),
     Sign("op_unsupported", "forcing off", r"flash_attn .{0,80}forcing off", "start", weight=4, fatal=False),
     Sign("op_unsupported", "flash attention not supported", r"^(?!.*(?:warmup:|clip)).*flash attention not supported by",
          "start", weight=4, fatal=False),
@@ -219,10 +227,12 @@ SIGNS = (
          fatal=False),
     Sign("no_gpu", "no compatible gpus", "", "start", weight=6, fatal=False),
     Sign("no_gpu", "library=cpu", r"\blibrary=cpu\b", "start", weight=6, fatal=False),
-    Sign("no_gpu", "offloaded 0/", r"offloaded 0/\d+ layers to GPU", "start", weight=6, fatal=False),
+    Sign("no_gpu", "offloaded 0/", r"offloaded 0/\d+ layers to GPU", "load", weight=6, fatal=False),
     Sign("fit_gave_up", "failed to fit params to free device memory", r"failed to fit params to free device memory: "
          r"(?P<why>.{1,160})", "start", weight=5, fatal=False, first=7400),
     Sign("fit_gave_up", "was unable to fit model into system memory", "", "start", weight=5, fatal=False, first=7400),
+    Sign("partial_offload", "cpu/gpu", r"\b\d{1,2}%/\d{1,2}% CPU/GPU", "run", weight=4, fatal=False),
+    Sign("no_gpu", "100% cpu", r"\b100% CPU\b", "run", weight=4, fatal=False),
     Sign("partial_offload", "cannot meet free memory target",
          r"cannot meet free memory targets?.{0,60} need to (?:reduce|use) .{0,60}?(?P<mib>\d{1,9}) MiB", "start", weight=4,
          fatal=False, first=7400),
@@ -230,11 +240,11 @@ SIGNS = (
     Sign("context_limit", "exceeds the training context", "", "start", weight=3, fatal=False),
     Sign("context_limit", "exceeds the available context size",
          r"exceeds the available context size|exceed_context_size_error", "run", weight=6, fatal=False),
+    Sign("context_limit", "is too large to process", "", "run", weight=5, fatal=False),
     Sign("context_limit", "context size exceeded", "", "run", weight=6, fatal=False),
     Sign("context_limit", "context size has been exceeded", "", "run", weight=6, fatal=False),
-    Sign("host_lock", "failed to mlock", r"failed to mlock (?P<bytes>\d{1,18})?", "load", weight=3, fatal=False),
+    Sign("host_lock", "failed to mlock", "", "load", weight=3, fatal=False),
     Sign("host_lock", "rlimit_memlock", "", "load", weight=3, fatal=False),
-    Sign("host_lock", "pinned memory", rf"failed to allocate {_MIB} MiB of pinned memory", "load", weight=3, fatal=False),
 )
 
 # Lines that sound like a cause and are none: printed before every failed load, or when nothing is wrong
