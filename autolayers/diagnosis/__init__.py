@@ -6,6 +6,6 @@
 
 from __future__ import annotations
 
-from .diagnosis import Diagnosis, explain
+from .diagnosis import Diagnosis, NoLog, explain
 
-__all__ = ["Diagnosis", "explain"]
+__all__ = ["Diagnosis", "NoLog", "explain"]

@@ -1,22 +1,239 @@
-"""x"""
+"""explain(): a log in, a Diagnosis out, as text and as JSON."""
 
 from __future__ import annotations
 
+import os
+from io import BytesIO
+
+from ..builds import Build
+from ..errors import AutolayersError, UsageError
+from ..quoting import printable, shell
 from ..records import dataclass
+from ..units import MiB, human, mib
+from .causes import CAUSES, Remedy, remedies_of
 from .decide import Verdict, decide
 from .facts import Facts
-from .lines import lines
+from .lines import lines, read
+from .working import Asked, working
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from os import PathLike
+    from typing import BinaryIO
+
+    from ..machine import Device, Host
+    from ..model import Model
+    from .working import Launch
+
+_WHAT = {"load": "loading weights", "cache": "allocating the KV cache", "compute": "allocating graph buffers",
+         "run": "serving", "start": "starting"}
+_WIDTH = 100      # characters of the line that names the cause
 
 
 @dataclass(frozen=True)
 class Diagnosis:
+    """What a log shows. `others`: what it shows beside the cause; `figures`: (what, how much, of which line)."""
+
     verdict: Verdict
+    facts: Facts
+    remedies: tuple[Remedy, ...] = ()
+    launch: Launch | None = None
 
-    def to_dict(self):
-        v = self.verdict
-        return {"cause": v.cause, "phase": v.phase, "device": v.device, "bytes": v.bytes, "fatal": v.fatal, "evidence": list(v.evidence)}
+    @property
+    def cause(self) -> str:
+        return self.verdict.cause
+
+    @property
+    def phase(self) -> str | None:
+        return self.verdict.phase
+
+    @property
+    def device(self) -> str | None:
+        return self.verdict.device
+
+    @property
+    def bytes(self) -> int | None:
+        return self.verdict.bytes
+
+    @property
+    def fatal(self) -> bool:
+        return self.verdict.fatal
+
+    @property
+    def evidence(self) -> tuple[int, ...]:
+        return self.verdict.evidence
+
+    @property
+    def known(self) -> bool:
+        """Whether the log explains anything."""
+        return self.cause not in ("unknown", "not_in_log")
+
+    @property
+    def line(self) -> str:
+        """The cause on one line."""
+        return said(self.verdict, self.facts)
+
+    def to_dict(self) -> dict[str, object]:
+        """The --json document; sizes in bytes."""
+        from .. import __version__
+
+        return {
+            "schema": 1, "autolayers": __version__, "cause": self.cause, "phase": self.phase, "device": self.device,
+            "bytes": self.bytes, "fatal": self.fatal, "evidence": list(self.evidence), "line": self.line,
+            "figures": {name: value for name, value, _ in self.figures() if isinstance(value, int)},
+            "also": [{"cause": other.cause, "phase": other.phase, "device": other.device,
+                      "evidence": list(other.evidence), "line": said(other, self.facts)}
+                     for other in self.verdict.others],
+            "remedies": [remedy.to_dict() for remedy in self.remedies],
+            "launch": self.launch.to_dict() if self.launch else None,
+        }
+
+    def figures(self) -> list[tuple[str, int | str, str]]:
+        """(name, bytes or text, a word on it)."""
+        facts, verdict, found = self.facts, self.verdict, list[tuple[str, int | str, str]]()
+        device = facts.devices.get(verdict.device or "")
+        if verdict.bytes and verdict.cause.startswith("oom") or verdict.cause == "buffer_limit" and verdict.bytes:
+            found.append(("asked", verdict.bytes, f"line {verdict.evidence[0]}" if verdict.evidence else ""))
+        if device is not None and device.free:
+            found.append(("free", device.free, "before the load"))
+        if verdict.device and (held := facts.held(verdict.device)):
+            found.append(("held", held, "buffers that were allocated there before"))
+        if device is not None and device.total:
+            found.append(("total", device.total, device.description))
+        if self.launch is not None and self.launch.predicted is not None and verdict.bytes:
+            found.append(("predicted", self.launch.predicted, "of that part for the flags that were given"))
+        if facts.build:
+            found.append(("build", f"b{facts.build}", ""))
+        if facts.offloaded:
+            found.append(("layers", "{} of {} on the GPU".format(*facts.offloaded), f"line {facts.offloaded[2]}"))
+        if facts.splits and facts.splits[0] > 2 + 2 * len(facts.devices):
+            found.append(("splits", f"{facts.splits[0]} of the graph", f"line {facts.splits[1]}"))
+        return found
+
+    def text(self) -> str:
+        """The page, without colours; nothing in it can steer a terminal."""
+        rows = [self.line, ""]
+        for name, value, note in self.figures():
+            size = human(value) if isinstance(value, int) else value
+            rows.append(f"{name:<12}{size}{'   ' + note if note else ''}")
+        for other in self.verdict.others:
+            rows.append(f"{'also':<12}{said(other, self.facts)}")
+        for remedy in self.remedies:
+            flags = " ".join(remedy.flags)
+            fits = {True: "fits: ", False: "does not fit yet: ", None: ""}[remedy.fits]
+            rows.append(f"{'try':<12}{flags}{'   ' if flags else ''}{fits}{remedy.why}")
+        if self.launch is not None:
+            rows += ["", shell(["llama-server", *self.launch.words])]
+        if self.evidence:
+            rows.append(f"{'lines':<12}{', '.join(map(str, self.evidence))}")
+        return "\n".join(map(printable, rows)) + "\n"
 
 
-def explain(data):
-    found = lines(data)
-    return Diagnosis(decide(found, Facts.of(found)))
+def explain(*logs: str | PathLike[str] | bytes | BinaryIO, words: Sequence[str] = (), model: Model | None = None,
+            devices: Sequence[Device] | None = None, host: Host | None = None,
+            own: dict[str, object] | None = None) -> Diagnosis:
+    """Why the launch of this log failed or is slow.
+
+    `logs`: files by name, open files or bytes; several are the parts of one. `words`: of the launch, where the log does
+    not show its command; `model`, `devices`, `host`: what the launch that works is planned with, else what the log
+    says. Raises ModelError for a log that cannot be read, UsageError for what is no log.
+    """
+    found, numbered = [], 0
+    for log in logs:
+        first, last, dropped = _read(log)
+        part = lines(first, last, dropped)
+        found += [type(line)(line.number + numbered, line.text, line.level) for line in part]
+        numbered += first.count(b"\n") + last.count(b"\n") + dropped
+    facts = Facts.of(found, words)
+    verdict = decide(found, facts)
+    launch = working(verdict, facts, Asked(tuple(words), model, own, tuple(devices) if devices is not None else None,
+                                           host))
+    build = Build(facts.build) if facts.build else None
+    remedies = [*remedies_of(verdict.cause, verdict.phase, build)]
+    if launch is not None:
+        flags = launch.changed or launch.words
+        remedies.insert(0, Remedy(tuple(flags), "planned for the machine that the log shows", "", launch.plan.fits))
+    return Diagnosis(verdict, facts, tuple(remedies), launch)
+
+
+def _read(log: object) -> tuple[bytes, bytes, int]:
+    if isinstance(log, bytes):
+        return read(BytesIO(log))
+    if isinstance(log, (str, os.PathLike)):
+        try:
+            with open(log, "rb") as file:
+                return read(file)
+        except (OSError, ValueError) as error:
+            raise NoLog(f"{os.fspath(log)}: {getattr(error, 'strerror', None) or error}") from None
+    if hasattr(log, "read"):
+        return read(log)
+    raise UsageError(f"a log is a file's name, an open file or bytes, not {log!r:.60}")
+
+
+class NoLog(AutolayersError):
+    """The log cannot be read."""
+
+    exit_code = 3
+
+
+# --- the line
+
+def said(verdict: Verdict, facts: Facts) -> str:
+    """What is said of a cause: at most 100 characters, nothing of the log's that could steer a terminal."""
+    device = facts.devices.get(verdict.device or "")
+    asked = f": {_size(verdict.bytes)} asked" if verdict.bytes else ""
+    if verdict.cause in ("buffer_limit", "vram_spill") and verdict.bytes:
+        asked = f" of {_size(verdict.bytes)}"
+    left = ""
+    if verdict.bytes and device is not None and device.free and verdict.phase != "run":
+        left = f", {_size(max(0, device.free - facts.held(device.name)))} left"
+    elif verdict.detail.get("left") and "gib" in verdict.detail:
+        left = f", {verdict.detail['left'][:8]} GiB available"
+    text = CAUSES[verdict.cause].line.format(
+        device=verdict.device or "the GPU", what=_what(verdict), asked=asked, left=left, detail=_detail(verdict, facts))
+    text = printable(" ".join(text.split()))
+    return text if len(text) <= _WIDTH else text[:_WIDTH - 3] + "..."
+
+
+def _what(verdict: Verdict) -> str:
+    if verdict.cause == "oom_host" and verdict.phase == "run" and verdict.bytes and not verdict.fatal:
+        return "keeping saved prompts"
+    return _WHAT.get(verdict.phase or "", "starting")
+
+
+def _size(size: int) -> str:
+    return f"{size / MiB:.0f} MiB" if size >= MiB else mib(size)
+
+
+def _detail(verdict: Verdict, facts: Facts) -> str:
+    """What the sign says besides: an architecture, a flag, a file."""
+    said, cause = verdict.detail, verdict.cause
+    if cause in ("old_build", "bad_model") and "what" in said:
+        since = first_build(said["what"])
+        known = f", which b{since} knows" if since else ""
+        return f": {said['what'][:40]}{known}"
+    if "type" in said:
+        return f": tensors of type {said['type']}"
+    if "tensor" in said:
+        return f": tensor {said['tensor'][:40]}"
+    if cause == "bad_flag" and "flag" in said:
+        return f": {said['flag'][:30]}" + (f", {said['why'][:50]}" if said.get("why") else "")
+    if cause == "bad_file" and "magic" in said:
+        return f": it begins with {said['magic'][:8]!r}" + {"vers": ", a pointer of Git LFS", "<!DO": ", a web page",
+                                                           "<htm": ", a web page"}.get(said["magic"][:4], "")
+    if cause == "partial_offload" and facts.offloaded:
+        return ": {} of {}".format(*facts.offloaded)
+    if cause == "partial_offload" and verdict.bytes:
+        return f", short by {_size(verdict.bytes)}"
+    if said.get("why"):
+        return f": {said['why'][:60]}"
+    return ""
+
+
+def first_build(architecture: str) -> int:
+    """The first build of llama.cpp that knows an architecture, 0 where that is not known."""
+    from ..model.architectures import NAMES
+    from ..model.architectures import architecture as row
+
+    return row(architecture).after + 1 if architecture in NAMES and row(architecture).after else 0

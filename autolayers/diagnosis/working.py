@@ -1,0 +1,218 @@
+"""The launch that works on the machine that a log shows: planned with its devices, free memory, build and flags.
+
+    found = working(verdict, facts, Asked(words=["-c", "8192"], model="model.gguf"))
+    found.words, found.plan.fits
+"""
+
+from __future__ import annotations
+
+import os
+
+from ..builds import Build
+from ..errors import AutolayersError, UsageError
+from ..flags.parse import items, parse
+from ..flags.table import Argument
+from ..machine import Host
+from ..model import read_model
+from ..planner import plan_request
+from ..records import dataclass, replace
+from ..request import Request
+from ..units import MiB
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from typing import Any
+
+    from ..flags.params import Params
+    from ..flags.parse import Arguments
+    from ..machine import Device
+    from ..model import Model
+    from ..planner import Plan
+    from .decide import Verdict
+    from .facts import Facts
+
+_PLACING = {"n_gpu_layers": None, "tensor_split": None, "overrides": (), "split_mode": None, "main_gpu": None,
+            "fit": None, "fit_target": None}
+_CONTEXT = {"n_ctx": None, "n_parallel": None}
+_BUFFERS = {"n_batch": None, "n_ubatch": None}
+_MEMORY = ("oom_device", "oom_host", "buffer_limit", "partial_offload", "vram_spill", "fit_gave_up")
+_SECRET = ("--api-key", "-hft", "-mu", "-mmu")
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What is known beside the log: the launch's words, the model, own flags (--gpu, --ram, --machine)."""
+
+    words: tuple[str, ...] = ()
+    model: Model | None = None
+    own: Mapping[str, Any] | None = None
+    devices: tuple[Device, ...] | None = None
+    host: Host | None = None
+
+
+@dataclass(frozen=True)
+class Launch:
+    """`words`: of the command, with as few changes as may be. `changed`: those that are new. `predicted`: bytes of the
+    part that was refused, as the launch was given; None where not all of its flags are known."""
+
+    build: int
+    words: tuple[str, ...]
+    devices: tuple[Device, ...]
+    plan: Plan
+    changed: tuple[str, ...] = ()
+    predicted: int | None = None
+
+    def to_dict(self) -> dict[str, object]:
+        return {"build": self.build or None, "words": list(self.words),
+                "devices": [{"name": device.name, "description": device.description, "total": device.total,
+                             "free": device.free} for device in self.devices],
+                "fits": self.plan.fits, "exact": self.plan.exact}
+
+
+def working(verdict: Verdict, facts: Facts, asked: Asked) -> Launch | None:
+    """None where the model's file is not here, the machine is not known, or nothing fits."""
+    if verdict.cause not in _MEMORY:
+        return None
+    words = asked.words or _known(facts)
+    try:
+        arguments = parse(words, command=None)
+        model = asked.model or _model(arguments, facts)
+        if model is None:
+            return None
+        arguments = replace(arguments, own={**_build(facts), **(asked.own or {}), "strict-flags": "off"}, positional=())
+        devices, host = _machine(verdict, facts, asked)
+        if devices is None:
+            return None
+        request = Request.of(replace(arguments, params=_without_files(arguments.params)), devices=devices, host=host,
+                             checked=False)
+        if verdict.phase == "run" and verdict.cause == "oom_device" and request.params.fit_target is None:
+            request = request.asking(replace(request.arguments, params=replace(request.params, fit_target=(2048,))))
+        plan = _fitting(model, request)
+    except (AutolayersError, OSError, ValueError, RecursionError, MemoryError):
+        return None
+    if plan is None:
+        return None
+    said, changed = _command(words, arguments, plan)
+    return Launch(facts.build, said, tuple(devices), plan, changed, _predicted(verdict, model, request))
+
+
+def _known(facts: Facts) -> tuple[str, ...]:
+    """The command that the log shows, else what the context says of itself."""
+    if facts.words:
+        return facts.words
+    values = facts.values
+    words: list[str] = []
+    for key, flag in (("n_ctx", "-c"), ("n_batch", "-b"), ("n_ubatch", "-ub"), ("n_seq_max", "-np")):
+        value = values.get(key)
+        if isinstance(value, int) and 0 < value < 1 << 31:
+            words += [flag, str(value)]
+    for which, flag in (("K", "-ctk"), ("V", "-ctv")):
+        if facts.cache_types.get(which, "f16") != "f16":
+            words += [flag, facts.cache_types[which]]
+    return tuple(words)
+
+
+def _build(facts: Facts) -> dict[str, Any]:
+    return {"llama-build": facts.build} if facts.build else {}
+
+
+def _model(arguments: Arguments, facts: Facts) -> Model | None:
+    """The model's file where it is here, by the name that the command or the log has."""
+    for name in (arguments.params.model, facts.model):
+        if name and "://" not in name and os.path.isfile(name):
+            return read_model(name)
+    return None
+
+
+def _without_files(params: Params) -> Params:
+    """Without files that are not here."""
+    changes: dict[str, object] = {}
+    for name in ("mmproj", "model_draft"):
+        path = getattr(params, name)
+        if path and not os.path.isfile(path):
+            changes[name] = None
+    for name in ("lora", "control_vector"):
+        changes[name] = tuple(path for path in getattr(params, name) if os.path.isfile(path))
+    return replace(params, rpc=(), **changes)  # type: ignore[arg-type]
+
+
+def _machine(verdict: Verdict, facts: Facts, asked: Asked) -> tuple[list[Device] | None, Host | None]:
+    """The log's devices, with no more free than the refusal shows; those that are given instead."""
+    host = asked.host or (Host(*facts.ram, "log") if facts.ram else None)
+    if asked.devices is not None:
+        return list(asked.devices), host
+    own = asked.own or {}
+    if own.get("gpu") or own.get("machine"):
+        request = Request.of(replace(parse((), command=None), own=dict(own)), checked=False)
+        return list(request.machine.devices), asked.host or request.host or host
+    devices = [device for device in facts.devices.values() if device.total and device.kind != "rpc"]
+    # Free memory where it is known; a card's own size else
+    devices = [device if device.free else replace(device, free=device.total, includes_context=False)
+               for device in devices]
+    if not devices and verdict.device != "CPU":
+        return None, host
+    if verdict.bytes and verdict.cause == "oom_device" and verdict.phase in ("load", "cache", "compute"):
+        most = facts.held(verdict.device or "") + verdict.bytes - 1
+        devices = [replace(device, free=min(device.free, most)) if device.name == verdict.device else device
+                   for device in devices]
+    if verdict.bytes and verdict.cause == "oom_host" and host is None and not devices:
+        return None, None
+    return devices, host
+
+
+def _fitting(model: Model, request: Request) -> Plan | None:
+    """The plan with the fewest of the given flags changed that fits."""
+    params = request.params
+    tried: list[Params] = []
+    for changes in ({}, _PLACING, {**_PLACING, **_BUFFERS}, {**_PLACING, **_BUFFERS, **_CONTEXT}):
+        changed = replace(params, **changes)  # type: ignore[arg-type]
+        if changed in tried:
+            continue
+        tried.append(changed)
+        own = {key: value for key, value in request.arguments.own.items() if not (changes and key == "ctx")}
+        try:
+            plan = plan_request(model, request.asking(replace(request.arguments, params=changed, own=own)))
+        except UsageError:
+            continue
+        if plan.fits:
+            return plan
+    return None
+
+
+def _command(words: Sequence[str], arguments: Arguments, plan: Plan) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """(the command's words with what the plan changes, the changes alone), without what may be secret."""
+    kept: list[str] = []
+    said: set[str] = set()
+    for item in items(words, None):
+        row = item.flag if isinstance(item.flag, Argument) else None
+        if row is None or row.canonical in _SECRET or any("://" in word for word in item.words):
+            continue
+        if row.field and getattr(plan.params, row.field) != getattr(arguments.params, row.field) \
+                and row.field not in ("model", "mmproj", "model_draft", "lora", "control_vector"):
+            continue
+        kept += item.words
+        said.add(row.canonical if not row.field else row.field)
+    changed: list[str] = []
+    for item in items(plan.flags, None):
+        row = item.flag if isinstance(item.flag, Argument) else None
+        if row is not None and row.field not in said:
+            changed += item.words
+    return (*kept, *changed), tuple(changed)
+
+
+def _predicted(verdict: Verdict, model: Model, request: Request) -> int | None:
+    """Bytes of the part that was refused, by the memory model; None where the launch's flags are not known."""
+    part = {"load": "model", "cache": "context", "compute": "compute"}.get(verdict.phase or "")
+    params = request.params
+    if part is None or not verdict.bytes or params.n_gpu_layers is None or verdict.device is None:
+        return None
+    from ..memory.estimate import Estimator
+
+    try:
+        build = request.build.number or None
+        use = Estimator(model, build, request.companions).breakdown(params, request.machine.devices)
+    except AutolayersError:
+        return None
+    usage = use.host if verdict.device == "CPU" else use.devices.get(verdict.device)
+    return getattr(usage, part) if usage is not None else None
