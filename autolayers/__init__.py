@@ -15,11 +15,12 @@ __version__ = "0.1.0"
 
 _HOME = {
     "AutolayersError": "errors", "UsageError": "errors", "LaunchRefused": "errors", "ModelError": "errors",
-    "DeviceError": "errors", "DoesNotFit": "errors",
+    "DeviceError": "errors", "DoesNotFit": "errors", "NoLog": "errors",
     "Device": "devices", "Params": "flags.params", "Breakdown": "memory.breakdown",
     "read_header": "gguf", "Header": "gguf", "read_model": "model", "Model": "model",
     "estimate": "api", "plan": "api", "Plan": "planner",
     "plan_together": "api", "Together": "planner.several.multi",
+    "explain": "diagnosis", "Diagnosis": "diagnosis",
     "plan_groups": "api", "Groups": "planner.several.groups",
 }
 __all__ = ["__version__", *sorted(_HOME)]

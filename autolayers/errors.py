@@ -4,6 +4,7 @@
     ├── UsageError             2   flags that make no sense
     │   └── LaunchRefused      2   llama.cpp itself would refuse this launch
     ├── ModelError             3   a model file that cannot be read
+    ├── NoLog                  3   a log that cannot be read
     ├── DeviceError            4   no usable device information
     └── DoesNotFit             5   no placement fits
 
@@ -28,6 +29,10 @@ class LaunchRefused(UsageError):
 
 
 class ModelError(AutolayersError):
+    exit_code = 3
+
+
+class NoLog(AutolayersError):
     exit_code = 3
 
 

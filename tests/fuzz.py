@@ -32,6 +32,7 @@ from support import FIXTURES, gpus
 from autolayers import cli
 from autolayers.api import plan
 from autolayers.devices import hypothetical, list_devices, measure
+from autolayers.diagnosis.log import LogReader
 from autolayers.errors import AutolayersError
 from autolayers.flags.check import read
 from autolayers.flags.own import COMMANDS, FLAGS
@@ -39,7 +40,6 @@ from autolayers.flags.parse import parse
 from autolayers.flags.table import ARGUMENTS
 from autolayers.gguf import ArrayInfo, Header, read_header
 from autolayers.launch import observations
-from autolayers.diagnosis.log import LogReader
 from autolayers.machine import Host
 from autolayers.model import Model
 from autolayers.model.hparams import FIELDS

@@ -69,7 +69,9 @@ def main(argv: Sequence[str], planner: Planner | None = None) -> int:
         return _said(plan)
     _said(plan)
     retries, verify, wait = own.get("retry", 0), "verify" in own, "wait" in own
-    if retries or verify or wait:
+    # On a terminal somebody reads why it died; a service's journal is there for `autolayers explain`
+    watched = command.program.startswith("llama-server") and sys.stderr.isatty()
+    if retries or verify or wait or watched:
         return Attempts(session, plan, added, retries, verify, wait).run()
     return _become(commands.complete(command, added), environ)
 

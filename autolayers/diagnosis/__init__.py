@@ -6,6 +6,6 @@
 
 from __future__ import annotations
 
-from .diagnosis import Diagnosis, NoLog, explain
+from .diagnosis import Diagnosis, explain
 
-__all__ = ["Diagnosis", "NoLog", "explain"]
+__all__ = ["Diagnosis", "explain"]

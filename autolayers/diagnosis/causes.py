@@ -90,7 +90,8 @@ CAUSES = {cause.name: cause for cause in (
     Cause("gpu_build", "The program has no code for this GPU",
           "The GPU is there and the binary was built for others, or with a CUDA toolkit that is newer than the driver.",
           "the program has no code for {device} or its driver", (
-              _remedy("", "a newer driver, or a build for this GPU's generation (CMAKE_CUDA_ARCHITECTURES, AMDGPU_TARGETS)"),
+              _remedy("", "a newer driver, or a build for this GPU's generation (CMAKE_CUDA_ARCHITECTURES, "
+                      "AMDGPU_TARGETS)"),
               _remedy("", "the Vulkan build runs on any GPU"))),
     Cause("device_lost", "The GPU was reset",
           "The driver ended the work: a time limit, a fault or a reset. Memory is not the reason.",
@@ -114,8 +115,8 @@ CAUSES = {cause.name: cause for cause in (
     Cause("bad_flag", "A flag is not known or its value is wrong",
           "This build does not have the flag, no longer has it, or reads it otherwise.",
           "a flag is refused{detail}", (
-              _remedy("", "the flags of this build: llama-server --help; a flag that surely exists means another or old "
-                      "program of that name in PATH"),)),
+              _remedy("", "the flags of this build: llama-server --help; a flag that surely exists means another or "
+                      "an old program of that name in PATH"),)),
     Cause("bad_combo", "Flags that do not go together",
           "Each flag is valid; together, or with this model, they are not.",
           "flags do not go together, or not with this model{detail}", (
@@ -123,8 +124,8 @@ CAUSES = {cause.name: cause for cause in (
               _remedy("-ctv f16", "where flash attention cannot be had"),
               _remedy("-sm layer", "the split that every model and backend has"))),
     Cause("context_limit", "The context is too short, or longer than trained",
-          "A request is longer than its slot, or the context is longer than what the model was trained for, which costs "
-          "memory and answers.",
+          "A request is longer than its slot, or the context is longer than what the model was trained for, which "
+          "costs memory and answers.",
           "the context is the limit{detail}", (
               _remedy("-c 32768", "a longer context: a slot has -c divided by -np, unless the cache is unified", "run"),
               _remedy("-c 0", "the trained context", "start"))),
@@ -175,7 +176,8 @@ CAUSES = {cause.name: cause for cause in (
     Cause("not_in_log", "The failure is not in these lines", "Nothing in them failed.",
           "nothing failed in these lines", (_remedy("-lv 4", _LOG),
                                             _remedy("", "paste the lines from the start to the end of the program"))),
-    Cause("unknown", "Not known", "Something failed and no line says why.", "something failed, and these lines do not say why", (
+    Cause("unknown", "Not known", "Something failed and no line says why.",
+          "something failed, and these lines do not say why", (
         _remedy("-lv 4", _LOG), _remedy("", "paste the lines before the first error too"))),
 )}
 

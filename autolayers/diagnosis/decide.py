@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import re
+from itertools import pairwise
 
 from ..backends.cpu import BUFFERS
 from ..model.architectures import NAMES
@@ -27,9 +28,10 @@ _LIMIT = int(3.9 * GiB)    # from here on a refusal may be a driver's limit for 
 _OFFICIAL = {39: 6096, 40: 8400, 41: 8700, 42: 9500}     # types of tensors, and about the first build that has each
 _YEAR = 3000               # builds; a file that came later than that was not meant for this program
 # Of Ollama's engine of before 0.30, of image, video and sound models and of forks: no release of llama.cpp has these
-_FOREIGN = frozenset(
-    "mllama gptoss qwen25vl qwen3vl-ollama deepseekocr glmocr flux sd1 sd2 sd3 sdxl wan ltxv hyvid hunyuan_video "
-    "qwen_image lumina2 cosmos hidream aura z_image pig whisper bitnet-25 bitnet-b1.58 clip".split())
+_FOREIGN = frozenset((
+    "mllama", "gptoss", "qwen25vl", "deepseekocr", "glmocr", "flux", "sd1", "sd2", "sd3", "sdxl", "wan", "ltxv", "hyvid",
+    "hunyuan_video", "qwen_image", "lumina2", "cosmos", "hidream", "aura", "z_image", "pig", "whisper", "bitnet-25",
+    "bitnet-b1.58", "clip"))
 _EVERYTHING = re.compile(r"assigned to device (\S{1,40})|supported by (\S{1,40}?)[,. ]")
 _CURRENT = re.compile(r"current device: (\d{1,3})")
 _START = re.compile(r"srv +llama_server: initializing|llama_server: initializing|msg=\"starting (?:llama|runner|go)"
@@ -115,11 +117,11 @@ def _chosen(lines: Sequence[Line], found: Sequence[Found]) -> Found:
 def _verdict(chosen: Found, found: Sequence[Found], lines: Sequence[Line], facts: Facts) -> Verdict:
     near = [one for one in found if chosen.at <= one.at <= chosen.at + _NEAR and one.cause == chosen.cause]
     device, size = _device(chosen, near, lines, facts), _bytes(near)
-    ready_after = 0 < chosen.line.number < facts.ready
     if chosen.cause == "context_limit" and any(
             "failed to generate" in line.text for line in lines[chosen.at:chosen.at + _NEAR]):
         return Verdict(chosen.cause, "run", None, None, True, (chosen.line.number,), chosen.groups)
-    fatal = chosen.sign.fatal and chosen.weight >= 8 and not (ready_after and chosen.cause in ("rpc_lost", "oom_device"))
+    survived = 0 < chosen.line.number < facts.ready and chosen.cause in ("rpc_lost", "oom_device")
+    fatal = chosen.sign.fatal and chosen.weight >= 8 and not survived
     return Verdict(chosen.cause, _phase(chosen, near, lines, facts), device, size, fatal,
                    tuple(dict.fromkeys(one.line.number for one in near))[:8], chosen.groups)
 
@@ -160,7 +162,8 @@ def _memory(one: Found, lines: Sequence[Line], facts: Facts) -> tuple[str, int]:
     word = one.sign.word
     around = " ".join(line.text for line in lines[max(0, one.at - 3):one.at + 4])
     size = _bytes([one])
-    if word == "device memory allocation of size" or (word == "erroroutofdevicememory" and "allocateMemory" not in around):
+    if word == "device memory allocation of size" or (
+            word == "erroroutofdevicememory" and "allocateMemory" not in around):
         if size is None:
             nearby = re.search(r"allocation of size (\d{1,18})", around)
             size = int(nearby[1]) if nearby else None
@@ -169,7 +172,7 @@ def _memory(one: Found, lines: Sequence[Line], facts: Facts) -> tuple[str, int]:
     if "out_of_device_memory" in word or "bytes of memory on device" in word:
         total = max((device.free or device.total for device in facts.devices.values()), default=0)
         in_op = "Error OP" in around
-        if (size or 0) >= _LIMIT and (size or 0) < total or (size is None and (total >= 16 * GiB or in_op)):
+        if ((size or 0) >= _LIMIT and (size or 0) < total) or (size is None and (total >= 16 * GiB or in_op)):
             return "buffer_limit", one.weight
     return "oom_device", one.weight
 
@@ -250,7 +253,8 @@ def _device(chosen: Found, near: Sequence[Found], lines: Sequence[Line], facts: 
     if cause == "op_unsupported":
         said = next((match for line in after[:1] if (match := _EVERYTHING.search(line.text))), None)
         return (said[1] or said[2]) if said else facts.gpu() or None
-    if cause not in ("oom_device", "buffer_limit", "device_lost", "gpu_build") and chosen.sign.word != "!(split && ne02":
+    of_device = cause in ("oom_device", "buffer_limit", "device_lost", "gpu_build")
+    if not of_device and chosen.sign.word != "!(split && ne02":
         return None
     names = [one.groups["name"] for one in near if "name" in one.groups]
     if names:
@@ -265,7 +269,7 @@ def _device(chosen: Found, near: Sequence[Found], lines: Sequence[Line], facts: 
 def _overridden(facts: Facts) -> str | None:
     """The device that -ot names, of a build that has none of that name."""
     words = facts.words
-    value = next((b for a, b in zip(words, words[1:], strict=False) if a in ("-ot", "--override-tensor")), "")
+    value = next((b for a, b in pairwise(words) if a in ("-ot", "--override-tensor")), "")
     found = re.search(r"=([A-Z][A-Za-z]{1,10}\d{1,2})$", value)
     return found[1] if found else None
 
@@ -358,7 +362,7 @@ def _by_figures(lines: Sequence[Line], facts: Facts) -> Verdict | None:
               if (match := re.search(r"loaded (\w{2,12}) backend from", line.text))]
     if loaded and {name for _, name in loaded} <= {"CPU"} and not _wants_no_gpu(facts):
         return Verdict("no_gpu", "start", None, None, False, (loaded[0][0],))
-    info = next((line for line in lines if line.text.startswith("system_info:") and "| CPU :" in line.text
+    info = next((line for line in lines if (line.text.startswith("system_info:") and "| CPU :" in line.text)
                  or re.match(r"system_info: n_threads.{0,60}\| CPU : ", line.text)), None)
     if info is not None and not re.search(r"(?:CUDA|ROCm|Vulkan|SYCL|MTL|Metal|CANN) :", info.text) \
             and re.search(r"\d \| CPU :", info.text) and facts.words and not _wants_no_gpu(facts):
@@ -383,7 +387,7 @@ def _left_out(facts: Facts) -> bool:
 def _wants_no_gpu(facts: Facts) -> bool:
     words = facts.words
     return any(a in ("-ngl", "--n-gpu-layers", "--gpu-layers", "-dev", "--device") and b in ("0", "none")
-               for a, b in zip(words, words[1:], strict=False))
+               for a, b in pairwise(words))
 
 
 _STRUCK = re.compile(r"\berror\b|\bfailed\b|\bfatal\b|\bpanic\b|exception|abort|assert|Segmentation fault|core dumped",

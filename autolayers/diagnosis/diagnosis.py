@@ -6,7 +6,7 @@ import os
 from io import BytesIO
 
 from ..builds import Build
-from ..errors import AutolayersError, UsageError
+from ..errors import NoLog, UsageError
 from ..quoting import printable, shell
 from ..records import dataclass
 from ..units import MiB, human, mib
@@ -18,9 +18,9 @@ from .working import Asked, working
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
     from os import PathLike
-    from typing import BinaryIO
+    from typing import Any, BinaryIO
 
     from ..machine import Device, Host
     from ..model import Model
@@ -93,7 +93,7 @@ class Diagnosis:
         """(name, bytes or text, a word on it)."""
         facts, verdict, found = self.facts, self.verdict, list[tuple[str, int | str, str]]()
         device = facts.devices.get(verdict.device or "")
-        if verdict.bytes and verdict.cause.startswith("oom") or verdict.cause == "buffer_limit" and verdict.bytes:
+        if (verdict.bytes and verdict.cause.startswith("oom")) or (verdict.cause == "buffer_limit" and verdict.bytes):
             found.append(("asked", verdict.bytes, f"line {verdict.evidence[0]}" if verdict.evidence else ""))
         if device is not None and device.free:
             found.append(("free", device.free, "before the load"))
@@ -132,12 +132,12 @@ class Diagnosis:
 
 def explain(*logs: str | PathLike[str] | bytes | BinaryIO, words: Sequence[str] = (), model: Model | None = None,
             devices: Sequence[Device] | None = None, host: Host | None = None,
-            own: dict[str, object] | None = None) -> Diagnosis:
+            own: Mapping[str, Any] | None = None) -> Diagnosis:
     """Why the launch of this log failed or is slow.
 
-    `logs`: files by name, open files or bytes; several are the parts of one. `words`: of the launch, where the log does
-    not show its command; `model`, `devices`, `host`: what the launch that works is planned with, else what the log
-    says. Raises ModelError for a log that cannot be read, UsageError for what is no log.
+    `logs`: files by name, open files or bytes; several are the parts of one. `words`: of the launch, after those
+    of the command that the log may show; `model`, `devices`, `host`: what the launch that works is planned with, else
+    what the log says. Raises NoLog for a log that cannot be read, UsageError for what is no log.
     """
     found, numbered = [], 0
     for log in logs:
@@ -145,9 +145,10 @@ def explain(*logs: str | PathLike[str] | bytes | BinaryIO, words: Sequence[str] 
         part = lines(first, last, dropped)
         found += [type(line)(line.number + numbered, line.text, line.level) for line in part]
         numbered += first.count(b"\n") + last.count(b"\n") + dropped
-    facts = Facts.of(found, words)
+    facts = Facts.of(found)
+    facts.words = (*facts.words, *words)
     verdict = decide(found, facts)
-    launch = working(verdict, facts, Asked(tuple(words), model, own, tuple(devices) if devices is not None else None,
+    launch = working(verdict, facts, Asked(model, own, tuple(devices) if devices is not None else None,
                                            host))
     build = Build(facts.build) if facts.build else None
     remedies = [*remedies_of(verdict.cause, verdict.phase, build)]
@@ -167,14 +168,8 @@ def _read(log: object) -> tuple[bytes, bytes, int]:
         except (OSError, ValueError) as error:
             raise NoLog(f"{os.fspath(log)}: {getattr(error, 'strerror', None) or error}") from None
     if hasattr(log, "read"):
-        return read(log)
+        return read(log)  # type: ignore[arg-type]
     raise UsageError(f"a log is a file's name, an open file or bytes, not {log!r:.60}")
-
-
-class NoLog(AutolayersError):
-    """The log cannot be read."""
-
-    exit_code = 3
 
 
 # --- the line

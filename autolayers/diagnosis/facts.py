@@ -28,8 +28,10 @@ if TYPE_CHECKING:
 
 _N = r"\d{1,12}"
 _FREE = re.compile(rf"using device (\S{{1,60}}) \((.{{0,90}}?)\)(?: \(.{{0,60}}\))? - ({_N}) MiB free")
-_LISTED = re.compile(rf"^\s*(?:- )?((?!CPU\b)[A-Z][A-Za-z]{{1,11}}\d{{1,3}}) *: (.{{1,120}}) \(({_N}) MiB(?:, ({_N}) MiB free)?\)")
-_CUDA = re.compile(rf"^ *Device (\d{{1,3}}): ([^,]{{1,90}}), (?:compute capability (\d{{1,2}})\.(\d)|gfx)(?:.{{0,80}}VRAM: ({_N}) MiB)?")
+_LISTED = re.compile(rf"^\s*(?:- )?((?!CPU\b)[A-Z][A-Za-z]{{1,11}}\d{{1,3}}) *: (.{{1,120}}) "
+                     rf"\(({_N}) MiB(?:, ({_N}) MiB free)?\)")
+_CUDA = re.compile(rf"^ *Device (\d{{1,3}}): ([^,]{{1,90}}), "
+                   rf"(?:compute capability (\d{{1,2}})\.(\d)|gfx)(?:.{{0,80}}VRAM: ({_N}) MiB)?")
 _VULKAN = re.compile(r"ggml_vulkan: (\d{1,3}) = (.{1,90}?) \(")
 _METAL = re.compile(rf"recommendedMaxWorkingSetSize += +({_N})\.\d+ MB")
 _METAL_NAME = re.compile(r"(?:GPU name: +(?:MTL\d \()?|found device: )(Apple M\d[\w ]{0,12})")
@@ -39,7 +41,8 @@ _SIZE = re.compile(r"^([\d.]{1,12}) ?(B|KiB|MiB|GiB|TiB)$")
 _UNITS = {"B": 1, "KiB": 1 << 10, "MiB": MiB, "GiB": GiB, "TiB": GiB << 10}
 _RAM = re.compile(rf"^\s*(?:- )?CPU *: .{{1,120}} \(({_N}) MiB, ({_N}) MiB free\)")
 _OLLAMA_RAM = re.compile(r'msg="system memory" total="([\d.]{1,9} [KMGT]?i?B)" free="([\d.]{1,9} [KMGT]?i?B)"')
-_BUILD = re.compile(r"\b(?:build|version|build_info)\b *[:=] *(?:\S{1,12} \(build (\d{3,6})|b?(\d{3,6})(?: \(|-)[0-9a-f]{7,12})")
+_BUILD = re.compile(r"\b(?:build|version|build_info)\b *[:=] *"
+                    r"(?:\S{1,12} \(build (\d{3,6})|b?(\d{3,6})(?: \(|-)[0-9a-f]{7,12})")
 _MODEL = re.compile(r"(?:loaded meta data with .{1,60} from |loading model '|failed to load model '|"
                     r"failed to load model,? '|failed to load model from )([^'\n]{1,300}?\.gguf)\b")
 _VALUE = re.compile(rf"(?:llama_context|llama_new_context_with_model|llama_init_from_model|llama_model_loader|"
@@ -52,6 +55,7 @@ _CACHE_TYPE = re.compile(r"\b([KV]) \((f32|f16|bf16|q\d_\d|iq4_nl)\)")
 _SLOTS = re.compile(r"n_slots = (\d{1,4}), n_ctx_slot = (\d{1,9})")
 _PROGRAM = re.compile(r"(?:^|[\s\"'=/])((?:\S{0,200}/)?(?:llama-(?:server|cli|bench|perplexity|simple)|server|main)"
                       r"(?:\.exe)? +-[^\n]{1,3000})")
+_LIBRARIES = {"cuda": "CUDA", "rocm": "ROCm", "vulkan": "Vulkan", "metal": "Metal"}      # Ollama's names
 _ROCM = re.compile(r"ROCm|\bhip[A-Z]\w+|\bHIP\b|gfx\d{3,4}|AMD Radeon|AMD Instinct", re.ASCII)
 
 
@@ -76,11 +80,11 @@ class Facts:
     era: str = ""                                                 # A to about January 2025, B to April 2026, C after
 
     @classmethod
-    def of(cls, lines: Sequence[Line], words: Sequence[str] = ()) -> Facts:
+    def of(cls, lines: Sequence[Line]) -> Facts:
         reader = LogReader()
         for line in lines:
             reader.feed(line.text.encode() + b"\n")
-        facts = cls(reader.finish(), words=tuple(words))
+        facts = cls(reader.finish())
         named: dict[str, None] = {}
         for line in lines:
             facts._line(line, named)
@@ -132,7 +136,7 @@ class Facts:
         if "graph splits" in text and (match := _SPLITS.search(text)):
             self.splits = int(match[1]), line.number
         if "self size" in text or "size =" in text:
-            self.cache_types.update({which: type_ for which, type_ in _CACHE_TYPE.findall(text)})
+            self.cache_types.update(dict(_CACHE_TYPE.findall(text)))
         if "n_slots" in text and (match := _SLOTS.search(text)):
             self.slots = int(match[1]), int(match[2])
         if not self.words and " -" in text and (match := _PROGRAM.search(text)):
@@ -166,7 +170,7 @@ class Facts:
             return
         name = said.get("name", "")
         if not re.fullmatch(r"[A-Za-z]{2,12}\d{1,3}", name):
-            backend = {"cuda": "CUDA", "rocm": "ROCm", "vulkan": "Vulkan", "metal": "Metal"}.get(library.lower(), library[:12])
+            backend = _LIBRARIES.get(library.lower(), library[:12])
             index = sum(device.startswith(backend) for device in self.devices)
             name, said["description"] = f"{backend}{index}", said.get("description") or name
         capability = said.get("compute", "").split(".")

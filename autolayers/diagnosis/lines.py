@@ -33,12 +33,13 @@ _DIGITS = bytes.maketrans(b"", b""), b"0123456789"
 _ESCAPE = re.compile(r"\x1b(?:\[[0-?]{0,40}[ -/]{0,4}[@-~]|\][^\x07\x1b]{0,400}(?:\x07|\x1b\\)|[@-Z\\^_])")
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f]")
 _PREFIXES = tuple(map(re.compile, (
-    r"[A-Z][a-z]{2} [ \d]?\d \d\d:\d\d:\d\d \S{1,64} \S{1,64}: ",              # journald: "Mar 24 21:17:29 host ollama[1]: "
-    r"\d{4}-\d\d-\d\d[T ][\d:.,+Z-]{5,24} (?:[\w.-]{1,64} [\w./-]{1,64}\[\d{1,9}\]: )?",   # docker, journald -o short-iso
-    r"[\w.-]{1,64} +\| ",                                                      # docker compose: "ollama  | "
-    r"\[\d{2,7}\] ",                                                           # a child of llama-server's router
-    r"\[llamacpp[\w-]{0,20}(?: \w{1,10})?\] ",                                 # Jan
-    r"\[?\d{4}-\d\d-\d\d[T ][\d:.,Z+-]{5,24}\]?(?:\[\w{1,8}\]){1,3} ?",           # LM Studio: "[2025-...][DEBUG] "
+    # journald: "Mar 24 21:17:29 host ollama[1]: ", and -o short-iso, which Docker's --timestamps begin like
+    r"[A-Z][a-z]{2} [ \d]?\d \d\d:\d\d:\d\d \S{1,64} \S{1,64}: ",
+    r"\d{4}-\d\d-\d\d[T ][\d:.,+Z-]{5,24} (?:[\w.-]{1,64} [\w./-]{1,64}\[\d{1,9}\]: )?",
+    r"[\w.-]{1,64} +\| ",                              # docker compose: "ollama  | "
+    r"\[\d{2,7}\] ",                                   # a child of llama-server's router
+    r"\[llamacpp[\w-]{0,20}(?: \w{1,10})?\] ",         # Jan
+    r"\[?\d{4}-\d\d-\d\d[T ][\d:.,Z+-]{5,24}\]?(?:\[\w{1,8}\]){1,3} ?",      # LM Studio: "[2025-...][DEBUG] "
     r"\d{1,4}\.\d\d\.\d\d\d\.\d\d\d (?P<level>[DIWEC]) (?:(?:srv|cmn|ctx|mtm|que) +)?",
 )))
 _LEVEL = re.compile(r"level=(\w{4,5})\b")
@@ -65,6 +66,25 @@ def read(file: BinaryIO) -> tuple[bytes, bytes, int]:
             size -= len(gone)
             dropped += gone.count(b"\n")
     return first, b"".join(rest), dropped
+
+
+class Tail:
+    """The beginning and the end of what a running program prints, for when it dies."""
+
+    SIZE = 1 << 19
+
+    def __init__(self) -> None:
+        self.first, self._rest = b"", b""
+
+    def feed(self, data: bytes) -> None:
+        room = self.SIZE - len(self.first)
+        self.first += data[:room] if room > 0 else b""
+        self._rest += data[max(0, room):]
+        if len(self._rest) > 2 * self.SIZE:
+            self._rest = self._rest[-self.SIZE:]
+
+    def data(self) -> bytes:
+        return self.first + self._rest
 
 
 def lines(first: bytes, last: bytes = b"", dropped: int = 0) -> list[Line]:

@@ -43,9 +43,10 @@ SIGNS = (
     # --- device memory, or RAM where the buffer is the host's: decide.py tells them apart
     Sign("host_lock", "pinned memory", rf"[fF]ailed to allocate (?:{_MIB} MiB of )?pinned memory", "load", weight=3,
          fatal=False),
-    Sign("oom_device", "malloc failed", rf"allocating {_MIB} MiB on device (?P<index>\d{{1,3}}): (?:cuda|hip|musa|aclrt)"
-         r"Malloc(?:Managed)? failed"),
-    Sign("oom_device", "alloc_tensor_range", rf"failed to allocate {_NAME} buffer of size {_BYTES}", "load", last=11434),
+    Sign("oom_device", "malloc failed", rf"allocating {_MIB} MiB on device (?P<index>\d{{1,3}}): (?:cuda|hip|musa|"
+         r"aclrt)Malloc(?:Managed)? failed"),
+    Sign("oom_device", "alloc_tensor_range", rf"failed to allocate {_NAME} buffer of size {_BYTES}", "load",
+         last=11434),
     Sign("oom_device", "buffer of size", rf"failed to allocate {_NAME} buffer of size {_BYTES}"),
     Sign("oom_device", "unable to allocate", rf"unable to allocate {_NAME} buffer", "load"),
     Sign("oom_device", "unable to allocate backend buffer", "", "load", last=A_LAST),
@@ -96,8 +97,8 @@ SIGNS = (
     Sign("oom_host", "bad_alloc", weight=8),
     Sign("oom_host", "cannot allocate memory", weight=8),
     Sign("oom_host", "paging file is too small"),
-    Sign("oom_host", "cache state:", rf"cache state: \d+ prompts, {_MIB} MiB \(limits: (?P<left>[\d.]{{1,9}}) MiB", "run",
-         weight=3, fatal=False, first=6500),
+    Sign("oom_host", "cache state:", rf"cache state: \d+ prompts, {_MIB} MiB \(limits: (?P<left>[\d.]{{1,9}}) MiB",
+         "run", weight=3, fatal=False, first=6500),
 
     # --- the file and the program
     Sign("old_build", "unknown model architecture", r"unknown model architecture: '(?P<what>[^']{0,80})'", "load"),
@@ -109,7 +110,8 @@ SIGNS = (
     Sign("old_build", "missing tensor", r"missing tensor '(?P<tensor>[^']{1,120})'", "load"),
     Sign("old_build", "not found", r"check_tensor_dims: tensor '(?P<tensor>[^']{1,120})' not found", "load"),
     Sign("old_build", "has wrong shape",
-         r"tensor '(?P<tensor>[^']{1,120})' has wrong shape; expected (?P<due>[\d, ]{1,80}), got (?P<there>[\d, ]{1,80})",
+         r"tensor '(?P<tensor>[^']{1,120})' has wrong shape; "
+         r"expected (?P<due>[\d, ]{1,80}), got (?P<there>[\d, ]{1,80})",
          "load"),
     Sign("old_build", "unknown tokenizer", r"unknown (?:tokenizer|vocab type)", "load"),
     Sign("old_build", "unsupported gguf version", "", "load"),
@@ -118,11 +120,12 @@ SIGNS = (
     Sign("bad_model", "unsupported model architecture", "", "load"),
     Sign("bad_model", "vocab mismatch", r"error loading model vocabulary", "load"),
     Sign("bad_model", "cannot find tokenizer", r"cannot find tokenizer (?:vocab|merges)", "load"),
-    Sign("bad_file", "failed to open gguf", r"failed to open GGUF (?:file|split) ?(?:'[^']{0,300}')?(?: \((?P<why>.{1,80}?)\))?",
-         "load"),
+    Sign("bad_file", "failed to open gguf", r"failed to open GGUF (?:file|split) ?(?:'[^']{0,300}')?"
+         r"(?: \((?P<why>.{1,80}?)\))?", "load"),
     Sign("bad_file", "failed to open", r"failed to open '?[^']{1,300}\.gguf", "load"),
     Sign("bad_file", "no such file or directory", r"\.gguf\b.{0,40}No such file or directory", "load"),
-    Sign("bad_file", "invalid magic", r"invalid magic (?:characters:? '?(?P<magic>.{1,8}?)'?(?:,|$| )|number (?P<hex>[0-9a-f]{8}))",
+    Sign("bad_file", "invalid magic", r"invalid magic (?:characters:? '?(?P<magic>.{1,8}?)'?(?:,|$| )"
+         r"|number (?P<hex>[0-9a-f]{8}))",
          "load"),
     Sign("bad_file", "bad magic", "", "load"),
     Sign("bad_file", "(magic, version) combination", "", "load", last=A_LAST),
@@ -158,7 +161,8 @@ SIGNS = (
          first=9000),
     Sign("bad_combo", "does not support different k", r"model does not support different K \(.{1,20}\) and V", "start"),
     Sign("bad_combo", "cache type", r"[KV] cache type \S{1,20} with block size", "start"),
-    Sign("bad_combo", "llama_split_mode_", r"LLAMA_SPLIT_MODE_\w{3,10}.{0,30} (?:not implemented|not supported|needs|requires)",
+    Sign("bad_combo", "llama_split_mode_", r"LLAMA_SPLIT_MODE_\w{3,10}.{0,30} "
+         r"(?:not implemented|not supported|needs|requires)",
          "start", first=8000),
     Sign("bad_combo", "does not support split buffers", "", "start"),
     Sign("bad_combo", "!(split && ne02", "", "run"),
@@ -191,13 +195,15 @@ SIGNS = (
     Sign("op_unsupported", "flash attention was auto, set to disabled", "", "start", weight=4, fatal=False,
          first=B_FIRST),
     Sign("op_unsupported", "forcing off", r"flash_attn .{0,80}forcing off", "start", weight=4, fatal=False),
-    Sign("op_unsupported", "flash attention not supported", r"^(?!.*(?:warmup:|clip)).*flash attention not supported by",
+    Sign("op_unsupported", "flash attention not supported", r"^(?!.*(?:warmup:|clip)).*flash attention not "
+         r"supported by",
          "start", weight=4, fatal=False),
 
     # --- other machines, other files, the port
     Sign("rpc_lost", "rpc server crashed", r"Remote RPC server crashed or returned malformed response", "run",
          first=5600),
-    Sign("rpc_lost", "ggml-rpc", r"ggml-rpc\.cpp.{0,60}GGML_ASSERT\(status\) failed|GGML_ASSERT\(status\) failed.{0,60}ggml-rpc",
+    Sign("rpc_lost", "ggml-rpc", r"ggml-rpc\.cpp.{0,60}GGML_ASSERT\(status\) failed"
+         r"|GGML_ASSERT\(status\) failed.{0,60}ggml-rpc",
          "run", last=5700),
     Sign("rpc_lost", "recv failed", r"recv failed \(bytes_recv=", "run"),
     Sign("rpc_lost", "failed to connect to", r"[fF]ailed to connect to \S{3,80}:\d{2,5}", "start"),
@@ -211,15 +217,15 @@ SIGNS = (
     Sign("port_busy", "couldn't bind", "", "start"),
     Sign("port_busy", "address already in use", "", "start"),
     Sign("port_busy", "only one usage of each socket address", "", "start"),
-    Sign("start_timeout", "timed out waiting for", r"timed out waiting for llama(?:-server|\s?runner| runner)?", "start"),
+    Sign("start_timeout", "timed out waiting for", r"timed out waiting for llama", "start"),
     Sign("start_timeout", "getting device memory data for initial parameters", "", "start", weight=2, first=7400),
 
     # --- nothing failed, but it is slow, small or at the edge
     Sign("no_gpu", "no usable gpu found", "", "start", weight=6, fatal=False, first=B_FIRST),
     Sign("no_gpu", "not compiled with gpu offload", "", "start", weight=6, fatal=False),
     Sign("no_gpu", "compiled without gpu", "", "start", weight=6, fatal=False),
-    Sign("no_gpu", "failed to initialize", r"failed to initialize (?:CUDA|ROCm|HIP|Vulkan)(?:: (?P<why>.{1,120}))?", "start",
-         weight=6, fatal=False),
+    Sign("no_gpu", "failed to initialize", r"failed to initialize (?:CUDA|ROCm|HIP|Vulkan)(?:: (?P<why>.{1,120}))?",
+         "start", weight=6, fatal=False),
     Sign("no_gpu", "no cuda-capable device", "", "start", weight=6, fatal=False),
     Sign("no_gpu", "no devices found", r"ggml_vulkan: No devices found|no (?:CUDA|ROCm|GPU) devices found", "start",
          weight=6, fatal=False),
@@ -234,8 +240,8 @@ SIGNS = (
     Sign("partial_offload", "cpu/gpu", r"\b\d{1,2}%/\d{1,2}% CPU/GPU", "run", weight=4, fatal=False),
     Sign("no_gpu", "100% cpu", r"\b100% CPU\b", "run", weight=4, fatal=False),
     Sign("partial_offload", "cannot meet free memory target",
-         r"cannot meet free memory targets?.{0,60} need to (?:reduce|use) .{0,60}?(?P<mib>\d{1,9}) MiB", "start", weight=4,
-         fatal=False, first=7400),
+         r"cannot meet free memory targets?.{0,60} need to (?:reduce|use) .{0,60}?(?P<mib>\d{1,9}) MiB", "start",
+         weight=4, fatal=False, first=7400),
     Sign("context_limit", "possible training context overflow", "", "start", weight=3, fatal=False),
     Sign("context_limit", "exceeds the training context", "", "start", weight=3, fatal=False),
     Sign("context_limit", "exceeds the available context size",
@@ -255,9 +261,10 @@ HARMLESS = re.compile(r"encountered an error while trying to fit params|full cap
 # What the lines after a refusal say of it
 PHASES = (
     ("load", re.compile(r"error loading model: unable to allocate|alloc_tensor_range|load_all_data|"
-                        r"error loading model: .{0,60}buffer|load_tensors:.{0,40}failed|unable to allocate backend buffer")),
-    ("cache", re.compile(r"(?:allocate|buffer).{0,20} (?:kv|rs|KV) cache|llama_kv_cache_init\(\) failed|MoE cache buffers"
-                         r"|DSV4 compressor|failed to initialize the memory|for self-attention cache")),
+                        r"error loading model: .{0,60}buffer|load_tensors:.{0,40}failed|"
+                        r"unable to allocate backend buffer")),
+    ("cache", re.compile(r"(?:allocate|buffer).{0,20} (?:kv|rs|KV) cache|llama_kv_cache_init\(\) failed"
+                         r"|MoE cache buffers|DSV4 compressor|failed to initialize the memory|for self-attention cache")),
     ("compute", re.compile(r"ggml_gallocr_reserve|failed to allocate compute|compute (?:pp|tg) buffers|graph_reserve|"
                            r"sched_reserve.{0,60}failed|failed to reserve")),
 )

@@ -1,6 +1,6 @@
 """The launch that works on the machine that a log shows: planned with its devices, free memory, build and flags.
 
-    found = working(verdict, facts, Asked(words=["-c", "8192"], model="model.gguf"))
+    found = working(verdict, facts, Asked(model))
     found.words, found.plan.fits
 """
 
@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 
-from ..builds import Build
 from ..errors import AutolayersError, UsageError
 from ..flags.parse import items, parse
 from ..flags.table import Argument
@@ -17,7 +16,6 @@ from ..model import read_model
 from ..planner import plan_request
 from ..records import dataclass, replace
 from ..request import Request
-from ..units import MiB
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -42,9 +40,8 @@ _SECRET = ("--api-key", "-hft", "-mu", "-mmu")
 
 @dataclass(frozen=True)
 class Asked:
-    """What is known beside the log: the launch's words, the model, own flags (--gpu, --ram, --machine)."""
+    """What is known beside the log: the model, own flags (--gpu, --ram, --machine), the machine."""
 
-    words: tuple[str, ...] = ()
     model: Model | None = None
     own: Mapping[str, Any] | None = None
     devices: tuple[Device, ...] | None = None
@@ -74,13 +71,14 @@ def working(verdict: Verdict, facts: Facts, asked: Asked) -> Launch | None:
     """None where the model's file is not here, the machine is not known, or nothing fits."""
     if verdict.cause not in _MEMORY:
         return None
-    words = asked.words or _known(facts)
+    words = facts.words or _known(facts)
     try:
         arguments = parse(words, command=None)
         model = asked.model or _model(arguments, facts)
         if model is None:
             return None
-        arguments = replace(arguments, own={**_build(facts), **(asked.own or {}), "strict-flags": "off"}, positional=())
+        arguments = replace(arguments, own={**_build(facts), **_but_machine(asked.own), "strict-flags": "off"},
+                            positional=())
         devices, host = _machine(verdict, facts, asked)
         if devices is None:
             return None
@@ -111,6 +109,10 @@ def _known(facts: Facts) -> tuple[str, ...]:
         if facts.cache_types.get(which, "f16") != "f16":
             words += [flag, facts.cache_types[which]]
     return tuple(words)
+
+
+def _but_machine(own: Mapping[str, Any] | None) -> dict[str, Any]:
+    return {key: value for key, value in (own or {}).items() if key not in ("gpu", "machine", "format")}
 
 
 def _build(facts: Facts) -> dict[str, Any]:

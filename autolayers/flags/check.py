@@ -36,7 +36,7 @@ def read(command: str, words: Sequence[str], environ: Mapping[str, str] | None =
         typed = arguments.params if environ is None else parse(words, command=command).params
         refuse_contradictions(arguments.own, typed)
         models = arguments.positional[command == "cluster":]      # its first word is the cluster file
-        if typed.model and models and command != "ollama modelfile" and typed.model not in models:
+        if typed.model and models and command not in ("ollama modelfile", "explain") and typed.model not in models:
             said = f"-hf {typed.model[3:]}" if typed.model.startswith("hf:") else f"-m {typed.model}"
             raise UsageError(f"{models[0]} and {said} are two models: give one of them")
     return arguments

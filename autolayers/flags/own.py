@@ -206,6 +206,16 @@ COMMANDS = {command.name: command for command in (
             "most five, all of which fit. The result is kept: later plans with the same flags for this "
             "model, machine and build use it and say so. Own flags go before the program. Ctrl-C keeps the "
             "results so far."),
+    Command("explain", "explain LOG...|PID|MODEL [flags] [llama-server flags]",
+            "why a launch failed or is slow, from its log; what a running server holds; why this plan",
+            "LOG is the output of llama-server, llama-cli, llama-bench or Ollama, as it was copied or as journald or "
+            "Docker store it; - is standard input, several are parts of one log. Nothing is sent anywhere. The launch "
+            "that works is planned for the devices and the free memory in the log, or for --gpu and --machine, if the "
+            "model's file is here (-m). llama-server's flags are those of the launch, if its command is not in the "
+            "log. Exit code 0: explained, 1: unknown, 3: no log.", True),
+    Command("ps", "ps [flags]", "what running servers hold, next to the prediction",
+            "Every llama-server on this machine, also those of Ollama and llama-swap: its launch, the memory that the "
+            "driver reports, the predicted memory, what may still grow and whether it is busy."),
     Command("web", "web [MODEL...] [flags]", "the planner as a page in the browser",
             "Serves the page on 127.0.0.1, with this machine's devices. Files are opened in it by name, "
             "MODELs at once. `python -m autolayers.web build DIR` writes the same page as static files."),
@@ -221,12 +231,12 @@ _OLLAMA = "ollama+modelfile ollama+plan ollama+create ollama+verify ollama+list"
 _EVERY = " ".join(name.replace(" ", "+") for name in COMMANDS)
 
 FLAGS = (
-    OwnFlag("--gpu", f"plan run sweep choose {_OLLAMA}", "SIZE|NAME,...",
+    OwnFlag("--gpu", f"plan run sweep choose explain {_OLLAMA}", "SIZE|NAME,...",
             "plan for hypothetical GPUs: 24GiB, rtx-3090, 2x24GiB; list: the known names", adds=True),
     OwnFlag("--backend", f"plan sweep choose {_OLLAMA}", "NAME",
             "plan for this backend of llama.cpp: cuda, rocm, vulkan, metal, sycl, cann, opencl, musa or cpu"),
-    OwnFlag("--ram", f"plan run sweep choose cluster {_OLLAMA}", "SIZE", "the RAM to plan for", _size),
-    OwnFlag("--machine", f"plan run sweep choose {_OLLAMA}", "FILE",
+    OwnFlag("--ram", f"plan run sweep choose explain cluster {_OLLAMA}", "SIZE", "the RAM to plan for", _size),
+    OwnFlag("--machine", f"plan run sweep choose explain {_OLLAMA}", "FILE",
             "plan for the machine in this file, as devices --json prints it"),
     OwnFlag("--workload", "plan run sweep tune choose cluster", "NAME|P+G@D",
             f"the request that placements are compared by: {', '.join(WORKLOADS)}, or tokens of the prompt, "
@@ -247,9 +257,9 @@ FLAGS = (
             "take at most this much of a device", _list(_budget), adds=True),
     OwnFlag("--margin", f"plan run sweep tune choose cluster {_OLLAMA}", "SIZE,...",
             "leave exactly this free on each device (as --fit-target MiB does)", _list(_size)),
-    OwnFlag("--llama-build", f"plan run sweep tune choose cluster {_OLLAMA}", "N",
+    OwnFlag("--llama-build", f"plan run sweep tune choose cluster explain {_OLLAMA}", "N",
             "plan for this build of llama.cpp: b10488", _build),
-    OwnFlag("--strict-flags", f"plan run sweep tune choose cluster inspect {_OLLAMA}", "on|off",
+    OwnFlag("--strict-flags", f"plan run sweep tune choose cluster inspect explain {_OLLAMA}", "on|off",
             "off: pass unknown flags on, such as those of a newer llama.cpp (default on)",
             choices=("on", "off")),
     OwnFlag("--format", "plan", "FORM",
@@ -257,7 +267,7 @@ FLAGS = (
             choices=("text", "flags", "number", "json", *FORMATS)),
     OwnFlag("--format", "run", "FORM",
             "write a launch file instead of starting: " + ", ".join(FORMATS), choices=tuple(FORMATS)),
-    OwnFlag("--format", "inspect", "FORM", "text or json", choices=("text", "json")),
+    OwnFlag("--format", "inspect explain", "FORM", "text or json", choices=("text", "json")),
     OwnFlag("--format", "sweep", "FORM", "text, json or csv", choices=("text", "json", "csv")),
     OwnFlag("--format", "choose", "FORM", "text, json, or hf: llama-server's flags for the file to take",
             choices=("text", "json", "hf")),
@@ -277,8 +287,9 @@ FLAGS = (
     OwnFlag("--speed", "choose", "N", "with --for cards: only GPUs with a predicted N tokens per "
                                       "second", _rate),
     OwnFlag("--csv", "sweep", "", "the same as --format csv", key="format", value="csv"),
-    OwnFlag("--json", "plan sweep choose cluster inspect", "", "the same as --format json", key="format", value="json"),
-    OwnFlag("--json", "devices check tune rules ollama+plan ollama+verify ollama+list", "", "the answer as JSON"),
+    OwnFlag("--json", "plan sweep choose cluster inspect explain", "", "the same as --format json", key="format",
+            value="json"),
+    OwnFlag("--json", "devices check tune rules ps ollama+plan ollama+verify ollama+list", "", "the answer as JSON"),
     OwnFlag("-q --quiet", "plan", "", "the same as --format number: n_gpu_layers alone", key="format", value="number"),
     OwnFlag("-q --quiet", "ollama+plan", "", "num_gpu alone (-1: leave it to Ollama)", key="quiet"),
 
@@ -286,6 +297,9 @@ FLAGS = (
             "not all models need to be loaded together: find groups that fit (a directory's models always "
             "take "
             "turns)"),
+
+    OwnFlag("--why", "plan", "", "how this plan was chosen: the candidates, and what ruled each out"),
+    OwnFlag("--watch", "ps", "", "print it again every two seconds, until Ctrl-C"),
 
     OwnFlag("--dry-run", "run", "", "print the command and do not start it"),
     OwnFlag("--verify", "run", "",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 
+from ..diagnosis.log import META, OutOfMemory
 from ..errors import AutolayersError, UsageError
 from ..flags.parse import parse
 from ..memory.breakdown import Usage
@@ -13,20 +14,25 @@ from ..units import MiB
 from . import NOT_EXECUTABLE, background, cannot_start, checked_builds, observations, supervise, wait
 from . import command as commands
 from .checked_builds import CheckedBuild, named
-from ..diagnosis.log import META, OutOfMemory
 from .observations import Observation
 from .session import backend
 from .verify import compare, used
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from typing import Any
+
+    from ..diagnosis.log import LaunchLog
     from ..planner import Plan
     from ..request import Request
-    from ..diagnosis.log import LaunchLog
     from .session import Session
     from .supervise import Outcome
     from .verify import LogComparison
 
+_SMALLER = ("oom_device", "oom_host")      # what less memory helps against
+# What helps against other causes, where the user's flags leave it open
+_CHANGES: dict[str, dict[str, Any]] = {"buffer_limit": {"n_ubatch": 128, "flash_attn": "on"},
+                                       "bad_combo": {"flash_attn": "on"}}
 _STEP = 64 * MiB      # the least by which a retry shrinks, if the log does not say how much was missing
 
 
@@ -55,21 +61,44 @@ class Attempts:
                 return cannot_start(words[0], error)
             code = outcome.code
             failure = memory_failure(outcome)
-            if failure is None:
+            smaller = smaller_machine(request, self.plan, outcome.launch, failure) if failure else None
+            other = self._explained(outcome, smaller or request, attempt < self.retries)
+            if failure is None and other is None:
                 self._ended(outcome)
                 return code
-            say(f"out of memory on {failure.device or 'an unnamed device'} while loading: {failure.message}")
+            if failure is not None:
+                say(f"out of memory on {failure.device or 'an unnamed device'} while loading: {failure.message}")
             if attempt == self.retries:
                 return code
-            smaller = smaller_machine(request, self.plan, outcome.launch, failure)
-            if smaller is None:
+            if smaller is None and other is None:
                 say("cannot plan again: the size of the memory is unknown")
                 return code
-            request = smaller
+            request = smaller or other or request
             if not self._plan_again(request):
                 return code
             say(f"attempt {attempt + 2} of {self.retries + 1}: " + " ".join(self.added))
         return code
+
+    def _explained(self, outcome: Outcome, request: Request, again: bool) -> Request | None:
+        """Says why a launch died; where it is to start `again` the request with what helps, other than less memory."""
+        if outcome.code == 0 or outcome.asked:
+            return None
+        from ..diagnosis import explain
+
+        machine = None if again else request.machine.devices
+        why = explain(outcome.log, words=self.session.command.words, model=None if again else self.session.model,
+                      devices=machine, host=None if again else request.host)
+        if not why.known or why.cause == "healthy":
+            return None
+        if not (again and why.cause in _SMALLER):
+            line, *table = why.text().rstrip("\n").split("\n")
+            say(line, *table)
+        given, changes = request.params, _CHANGES.get(why.cause, {})
+        changes = {name: value for name, value in changes.items() if getattr(given, name) is None}
+        if not (again and changes):
+            return None
+        self.session.ask_for(replace(request.arguments, params=replace(given, **changes)))
+        return self.session.request
 
     def _plan_again(self, request: Request) -> bool:
         """False if the plan is the same, or does not fit."""

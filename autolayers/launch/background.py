@@ -9,9 +9,10 @@ import sys
 import time
 
 from .. import state
+from ..diagnosis.lines import read
+from ..diagnosis.log import LogReader
 from ..output import say
 from ..quoting import printable
-from ..diagnosis.log import LogReader
 from .supervise import ENDING, Outcome, end_group
 
 TYPE_CHECKING = False
@@ -74,7 +75,9 @@ def run(words: Sequence[str], environ: Mapping[str, str], port: int,
     killed = code == -9 and not stopped
     # it was never ready: not a success
     shown = 128 + stopped[0] if stopped else 128 - code if code < 0 else code or 1
-    return 0, Outcome(shown, reader.finish(), bool(stopped), killed, False)
+    with open(path, "rb") as log:
+        first, last, _ = read(log)
+    return 0, Outcome(shown, reader.finish(), bool(stopped), killed, False, first + last)
 
 
 def _show_end(path: str) -> None:

@@ -19,13 +19,13 @@ from concurrent.futures import ThreadPoolExecutor
 
 from ..api import estimate
 from ..bundled import architectures, data, mtp, read
+from ..diagnosis.log import LogReader
 from ..errors import LaunchRefused
 from ..flags.parse import parse
 from ..gguf import read_header
 from ..quoting import printable
 from ..records import dataclass, replace
 from .companion_files import adapter, projector
-from ..diagnosis.log import LogReader
 from .supervise import end_group, own_group
 from .verify import compare
 
@@ -34,8 +34,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from ..builds import Build
-    from ..machine import Device
     from ..diagnosis.log import LaunchLog
+    from ..machine import Device
 
 PATIENCE = 60.0          # seconds for one load
 _TAIL = 1 << 14          # bytes at the end of a log that are searched for the reason of a failure

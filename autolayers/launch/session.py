@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 
 from ..backends import HOST
+from ..diagnosis.log import META
 from ..errors import UsageError
 from ..flags.check import refuse_contradictions, refuse_of_program
 from ..flags.params import N_PARALLEL
@@ -19,7 +20,6 @@ from ..sources import hf_cache, needs_download, network_environ, open_source
 from ..units import mib
 from . import checked_builds, observations, tuned
 from . import command as commands
-from ..diagnosis.log import META
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

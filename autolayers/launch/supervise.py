@@ -17,8 +17,9 @@ import sys
 import threading
 import time
 
-from ..records import dataclass
+from ..diagnosis.lines import Tail
 from ..diagnosis.log import LaunchLog, LogReader
+from ..records import dataclass
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -43,6 +44,7 @@ class Outcome:
     asked: bool
     killed: bool         # by a SIGKILL from elsewhere
     oom_killed: bool     # and the kernel counts one more process killed for lack of memory
+    log: bytes = b""     # the beginning and the end of what it printed
 
 
 def run(words: Sequence[str], environ: Mapping[str, str], on_ready: Callable[[LaunchLog], None] | None = None,
@@ -67,7 +69,7 @@ def run(words: Sequence[str], environ: Mapping[str, str], on_ready: Callable[[La
     # A signal that nohup or a shell set to be ignored stays ignored
     before = {number: signal.signal(number, forward) for number in _FORWARDED
               if signal.getsignal(number) is not signal.SIG_IGN} if _main_thread() else {}
-    reader = LogReader()
+    reader, tail = LogReader(), Tail()
     lock = threading.Lock()
     called = threading.Event()
 
@@ -75,6 +77,7 @@ def run(words: Sequence[str], environ: Mapping[str, str], on_ready: Callable[[La
         while data := os.read(source.fileno(), 1 << 16):
             with lock:
                 reader.feed(data)
+                tail.feed(data)
                 ready = reader.launch.ready and on_ready is not None and not called.is_set()
                 if ready:
                     called.set()
@@ -106,7 +109,8 @@ def run(words: Sequence[str], environ: Mapping[str, str], on_ready: Callable[[La
     with lock:
         launch = reader.finish()
     killed = code in (-9, 137) and not asked.is_set()
-    return Outcome(128 - code if code < 0 else code, launch, asked.is_set(), killed, killed and _oom_kills() > kills)
+    return Outcome(128 - code if code < 0 else code, launch, asked.is_set(), killed, killed and _oom_kills() > kills,
+                   tail.data())
 
 
 @contextlib.contextmanager

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from ..backends import HOST
+from ..diagnosis.log import META
 from ..memory.breakdown import Usage
 from ..records import dataclass
 from ..units import MiB, mib
-from ..diagnosis.log import META
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from ..memory.breakdown import Breakdown
     from ..diagnosis.log import LaunchLog
+    from ..memory.breakdown import Breakdown
 
 PARTS = ("model", "context", "compute")
 # a Breakdown's name -> the model in the log, and its part

@@ -9,10 +9,10 @@ from support import HEADERS
 
 from autolayers.cli import main
 from autolayers.devices import Host, hypothetical
+from autolayers.diagnosis.log import LaunchLog, OutOfMemory
 from autolayers.flags.check import read
 from autolayers.launch import command as commands
 from autolayers.launch.attempts import memory_failure, smaller_machine
-from autolayers.diagnosis.log import LaunchLog, OutOfMemory
 from autolayers.launch.session import Session
 from autolayers.memory.breakdown import Usage
 from autolayers.request import Request

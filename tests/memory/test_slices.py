@@ -8,9 +8,9 @@ from support import FIXTURES, ROOT, blocks, header, place
 import autolayers
 from autolayers import Device, LaunchRefused, estimate
 from autolayers.builds import rules
+from autolayers.diagnosis.log import LogReader
 from autolayers.errors import UsageError
 from autolayers.flags.parse import parse
-from autolayers.diagnosis.log import LogReader
 from autolayers.launch.verify import compare
 from autolayers.memory.estimate import Estimator
 from autolayers.memory.slices import Slices

@@ -1,0 +1,67 @@
+"""`autolayers explain LOG...|PID|MODEL`: why a launch failed, what a server holds, why this plan."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+
+from ..diagnosis import explain
+from ..errors import UsageError
+from ..flags.check import read
+from ..output import emit, show
+from ..sources import needs_download
+from .model import load
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from ..flags.parse import Arguments
+
+
+def main(words: Sequence[str]) -> int:
+    """0 explained, 1 not known, 3 no log."""
+    arguments = read("explain", words)
+    names = list(arguments.positional)
+    if not names:
+        raise UsageError("which log? autolayers explain FILE, or - for standard input")
+    if len(names) == 1 and names[0].isdecimal() and not os.path.exists(names[0]):
+        from .ps import one
+
+        return one(int(names[0]), arguments.own.get("format") == "json")
+    if _is_model(names[0]):
+        from .plan import main as plan
+
+        return plan(["--why", *words])
+    own = {key: arguments.own[key] for key in ("gpu", "machine", "ram", "backend", "llama-build")
+           if key in arguments.own}
+    model = load(arguments.params.model, arguments) if arguments.params.model else None
+    if names.count("-") > 1:
+        raise UsageError("standard input can be read once: give - once")
+    answer = explain(*(sys.stdin.buffer if name == "-" else name for name in names), words=_launch(arguments, words),
+                     model=model, own=own)
+    if arguments.own.get("format") == "json":
+        emit(json.dumps(answer.to_dict(), indent=1) + "\n")
+    else:
+        show(answer.text())
+    return 0 if answer.known else 1
+
+
+def _is_model(name: str) -> bool:
+    """A GGUF file, or a name that only a model has."""
+    try:
+        with open(name, "rb") as file:
+            return file.read(4) == b"GGUF"
+    except (OSError, ValueError):
+        return name != "-" and (needs_download(name) or name.lower().endswith(".gguf"))
+
+
+def _launch(arguments: Arguments, words: Sequence[str]) -> tuple[str, ...]:
+    """llama-server's flags among the words, as they were written, without the model's file, which is here."""
+    from ..flags.parse import items
+    from ..flags.table import Argument
+
+    kept = [item for item in items(words, "explain") if item.name and (item.flag is None or (
+        isinstance(item.flag, Argument) and item.flag.field != "model"))]
+    return tuple(word for item in kept for word in item.words)
