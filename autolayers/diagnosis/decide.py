@@ -29,8 +29,8 @@ _OFFICIAL = {39: 6096, 40: 8400, 41: 8700, 42: 9500}     # types of tensors, and
 _YEAR = 3000               # builds; a file that came later than that was not meant for this program
 # Of Ollama's engine of before 0.30, of image, video and sound models and of forks: no release of llama.cpp has these
 _FOREIGN = frozenset((
-    "mllama", "gptoss", "qwen25vl", "deepseekocr", "glmocr", "flux", "sd1", "sd2", "sd3", "sdxl", "wan", "ltxv", "hyvid",
-    "hunyuan_video", "qwen_image", "lumina2", "cosmos", "hidream", "aura", "z_image", "pig", "whisper", "bitnet-25",
+    "mllama", "gptoss", "qwen25vl", "deepseekocr", "glmocr", "flux", "sd1", "sd2", "sd3", "sdxl", "wan", "ltxv",
+    "hyvid", "hunyuan_video", "qwen_image", "lumina2", "cosmos", "hidream", "aura", "z_image", "pig", "whisper", "bitnet-25",
     "bitnet-b1.58", "clip"))
 _EVERYTHING = re.compile(r"assigned to device (\S{1,40})|supported by (\S{1,40}?)[,. ]")
 _CURRENT = re.compile(r"current device: (\d{1,3})")
@@ -87,7 +87,7 @@ def _signs(lines: Sequence[Line]) -> list[Found]:
     found = []
     for at, line in enumerate(lines):
         lower = line.text.lower()
-        if HARMLESS.search(line.text) or (at and "pinned memory" in lines[at - 1].text):      # the driver's reason
+        if any(words in line.text for words in HARMLESS) or (at and "pinned memory" in lines[at - 1].text):      # the driver's reason
             continue
         for sign in SIGNS:
             groups = sign.match(line.text, lower)
@@ -397,7 +397,7 @@ _STRUCK = re.compile(r"\berror\b|\bfailed\b|\bfatal\b|\bpanic\b|exception|abort|
 def _nothing(lines: Sequence[Line], facts: Facts) -> Verdict:
     """Serving and no error: healthy. An error that is not known: unknown. Else the failure is not in these lines."""
     struck = [line for line in lines if (line.level in ("E", "F") or _STRUCK.search(line.text))
-              and not HARMLESS.search(line.text)]
+              and not any(words in line.text for words in HARMLESS)]
     if struck and not (facts.ready and struck[-1].number < facts.ready):
         return Verdict("unknown", None, None, None, False, (struck[0].number,))
     if facts.ready:

@@ -83,7 +83,8 @@ class Facts:
     def of(cls, lines: Sequence[Line]) -> Facts:
         reader = LogReader()
         for line in lines:
-            reader.feed(line.text.encode() + b"\n")
+            if any(word in line.text for word in _OF_BUFFERS):
+                reader.feed(line.text.encode() + b"\n")
         facts = cls(reader.finish())
         named: dict[str, None] = {}
         for line in lines:
@@ -111,7 +112,7 @@ class Facts:
         for word, name in _NAMED:
             if word in text and (name != "CUDA" or "ROCm" not in named):
                 named.setdefault(name)
-        if _ROCM.search(text) and "ROCm" not in named and "ggml_vulkan" not in text and "Vulkan" not in named:
+        if "ROCm" not in named and "Vulkan" not in named and "ggml_vulkan" not in text and _ROCM.search(text):
             named.pop("CUDA", None)
             named["ROCm"] = None
         if "MiB" in text or "compute capability" in text or "GiB" in text or "inference compute" in text:
@@ -221,6 +222,9 @@ _NAMED = (("CUDA", "CUDA"), ("ggml_cuda", "CUDA"), ("cuda", "CUDA"), ("CUBLAS", 
           ("ggml-metal", "Metal"), ("MTL", "MTL"), ("Metal", "Metal"), ("kIOGPU", "Metal"), ("SYCL", "SYCL"),
           ("ggml-sycl", "SYCL"), ("level_zero", "SYCL"), ("UR_RESULT", "SYCL"), ("PI_ERROR", "SYCL"),
           ("MUSA", "MUSA"), ("CANN", "CANN"))
+# Of the lines that LogReader knows
+_OF_BUFFERS = ("buffer", "size", "offloaded", "using device", "| ", "model", "llama_context", "llama_new_context",
+               "n_ctx", "loading", "listening", "CLIP", "VRAM")
 _ERAS = (("C", ("cmn  ", "common_fit_params", "srv  llama_server")),
          ("A", ("llm_load_", "llama_new_context_with_model", "llama_kv_cache_init:", "llama_init_from_gpt_params",
                 "llama_load_model_from_file:")),

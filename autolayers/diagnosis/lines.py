@@ -21,13 +21,12 @@ if TYPE_CHECKING:
     from typing import BinaryIO
 
 PART = 32 << 20       # bytes that are read of a log's beginning, and as many of its end
-LONGEST = 4096        # characters of a line that are looked at
-WHOLE = 20_000        # lines at the beginning and at the end that are looked at whatever they say
-MOST = 10_000         # lines between them that speak of memory, devices or errors
+LONGEST = 2048        # characters of a line that are looked at
+WHOLE = 6_000        # lines at the beginning and at the end that are looked at whatever they say
+MOST = 4_000         # lines between them that speak of memory, devices or errors
 REPEATS = 8           # of lines that differ in digits alone
 
-# What lines in the middle of a long log must have to be looked at
-_WORTH = (b"rror", b"ail", b"emory", b"buffer size", b"OOM", b"oom", b"xceed", b"device", b"Device", b"listening")
+_WORTH = (b"rror", b"ailed", b"emory", b"buffer size", b"xceed", b"OOM", b"istening")
 _DIGITS = bytes.maketrans(b"", b""), b"0123456789"
 
 _ESCAPE = re.compile(r"\x1b(?:\[[0-?]{0,40}[ -/]{0,4}[@-~]|\][^\x07\x1b]{0,400}(?:\x07|\x1b\\)|[@-Z\\^_])")
@@ -43,7 +42,7 @@ _PREFIXES = tuple(map(re.compile, (
     r"\d{1,4}\.\d\d\.\d\d\d\.\d\d\d (?P<level>[DIWEC]) (?:(?:srv|cmn|ctx|mtm|que) +)?",
 )))
 _LEVEL = re.compile(r"level=(\w{4,5})\b")
-_QUOTED = re.compile(r'\b(?:msg|error|err)="((?:[^"\\]|\\.){0,4000})"?')
+_QUOTED = re.compile(r'\b(?:msg|error|err)="((?:[^"\\]|\\.){0,2000})"?')
 
 
 @dataclass(frozen=True)
@@ -89,29 +88,68 @@ class Tail:
 
 def lines(first: bytes, last: bytes = b"", dropped: int = 0) -> list[Line]:
     """The lines worth looking at, in their order."""
-    raw = _split(first)
-    numbered = list(enumerate(raw, 1))
+    first, last = _plain(first), _plain(last)
+    numbered = [*_chosen(first)]
     if last:
-        numbered += enumerate(_split(last), len(raw) + dropped)
-    return [line for number, data in _chosen(numbered) for line in _cleaned(number, data)]
+        before = first.count(b"\n") + dropped
+        numbered += [(number + before, data) for number, data in _chosen(last)]
+    return [line for number, data in _without_repeats(numbered) for line in _cleaned(number, data)]
 
 
-def _split(data: bytes) -> list[bytes]:
+def _plain(data: bytes) -> bytes:
     if data[:2] in (b"\xff\xfe", b"\xfe\xff"):           # PowerShell's > writes UTF-16
         data = data.decode("utf-16", "replace").encode("utf-8", "replace")
-    return data.replace(b"\r\n", b"\n").replace(b"\r", b"\n").split(b"\n")
+    return data.replace(b"\r\n", b"\n").replace(b"\r", b"\n") if b"\r" in data else data
 
 
-def _chosen(numbered: list[tuple[int, bytes]]) -> Iterator[tuple[int, bytes]]:
-    """Lines without endless repeats; of the middle of a long log those alone that may matter."""
+def _chosen(data: bytes) -> Iterator[tuple[int, bytes]]:
+    """(number, line) of the beginning and the end, and of what lies between what may matter: looked for by words in
+    the whole, because there may be a million lines."""
+    head = _nth(data, WHOLE)
+    tail = max(head, _nth_last(data, WHOLE))
+    yield from enumerate(data[:head].split(b"\n")[:WHOLE], 1)
+    starts: set[int] = set()
+    for word in _WORTH:
+        at, hits = data.find(word, head, tail), 0
+        while at >= 0 and hits < MOST:
+            hits += 1
+            starts.add(data.rfind(b"\n", 0, at) + 1)
+            end = data.find(b"\n", at)
+            at = data.find(word, end, tail) if end >= 0 else -1
+    number, counted = 1, 0
+    for start in sorted(starts):
+        number += data.count(b"\n", counted, start)
+        counted = start
+        end = data.find(b"\n", start)
+        yield number, data[start:end if end >= 0 else None]
+    if tail < len(data):
+        number += data.count(b"\n", counted, tail)
+        yield from enumerate(data[tail:].split(b"\n"), number)
+
+
+def _nth(data: bytes, count: int) -> int:
+    """Where the line after so many begins."""
+    at = 0
+    for _ in range(count):
+        end = data.find(b"\n", at)
+        if end < 0:
+            return len(data)
+        at = end + 1
+    return at
+
+
+def _nth_last(data: bytes, count: int) -> int:
+    at = len(data)
+    for _ in range(count):
+        if at <= 0:
+            return 0
+        at = data.rfind(b"\n", 0, at - 1) + 1
+    return at
+
+
+def _without_repeats(numbered: Iterable[tuple[int, bytes]]) -> Iterator[tuple[int, bytes]]:
     seen: dict[bytes, int] = {}
-    kept = 0
-    last = len(numbered) - WHOLE
-    for i, (number, data) in enumerate(numbered):
-        if WHOLE <= i < last:
-            if kept >= MOST or not any(word in data for word in _WORTH):
-                continue
-            kept += 1
+    for number, data in numbered:
         key = data[:400].translate(*_DIGITS)
         count = seen[key] = seen.get(key, 0) + 1
         if data and (count <= REPEATS or len(key) < 8):

@@ -254,9 +254,9 @@ SIGNS = (
 )
 
 # Lines that sound like a cause and are none: printed before every failed load, or when nothing is wrong
-HARMLESS = re.compile(r"encountered an error while trying to fit params|full capacity of the model will not be utilized"
-                      r"|control-looking token|cannot be used with preferred buffer type|retrying without"
-                      r"|falling back|skipping reorder|async uploads|deficit")
+HARMLESS = ("encountered an error while trying to fit params", "full capacity of the model will not be utilized",
+            "control-looking token", "cannot be used with preferred buffer type", "retrying without", "falling back",
+            "skipping reorder", "async uploads", "deficit")
 
 # What the lines after a refusal say of it
 PHASES = (
@@ -264,7 +264,8 @@ PHASES = (
                         r"error loading model: .{0,60}buffer|load_tensors:.{0,40}failed|"
                         r"unable to allocate backend buffer")),
     ("cache", re.compile(r"(?:allocate|buffer).{0,20} (?:kv|rs|KV) cache|llama_kv_cache_init\(\) failed"
-                         r"|MoE cache buffers|DSV4 compressor|failed to initialize the memory|for self-attention cache")),
+                         r"|MoE cache buffers|DSV4 compressor|failed to initialize the memory"
+                         r"|for self-attention cache")),
     ("compute", re.compile(r"ggml_gallocr_reserve|failed to allocate compute|compute (?:pp|tg) buffers|graph_reserve|"
                            r"sched_reserve.{0,60}failed|failed to reserve")),
 )

@@ -1,0 +1,224 @@
+"""Failing, slow and healthy logs of users and of own runs, with their causes (failures.jsonl, one case a line)."""
+
+from __future__ import annotations
+
+import json
+import random
+import re
+from pathlib import Path
+
+import pytest
+from support import HEADERS, model, says
+
+from autolayers.diagnosis import Diagnosis, explain
+from autolayers.diagnosis.causes import CAUSES
+from autolayers.diagnosis.lines import lines, read
+from autolayers.diagnosis.signs import SIGNS
+from autolayers.machine import Device, Host
+from autolayers.planner import plan_request
+from autolayers.request import Request
+
+CASES = [json.loads(line) for line in (Path(__file__).parent / "failures.jsonl").read_text("utf-8").splitlines()]
+BY_ID = {case["id"]: case for case in CASES}
+# Their log ends before what failed, or the flags that decide are not in it
+NOT_SAID = {"cause": {"f010", "f017", "f137"}, "phase": {"f010", "f017", "f137"},
+            "device": {"f010", "f017", "f039", "f137", "f172"}, "bytes": set(), "fatal": {"f010", "f017"}}
+MiB = 1 << 20
+
+
+def causes(case: dict[str, object]) -> set[str]:
+    label: dict[str, str] = case["label"]  # type: ignore[assignment]
+    right = {label["cause"], *(case["also"] or [])}  # type: ignore[misc]
+    return right | {"healthy", "unknown"} if label["cause"] == "not_in_log" else right
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case["id"])
+def test_a_real_log(case: dict[str, object]) -> None:
+    answer = explain(str(case["log"]).encode())
+    label: dict[str, object] = case["label"]  # type: ignore[assignment]
+    wrong = set()
+    if answer.cause not in causes(case):
+        wrong.add("cause")
+    if answer.cause == label["cause"]:
+        wrong |= {name for name in ("phase", "device", "fatal") if getattr(answer, name) != label[name]}
+    if abs((answer.bytes or 0) - (label["bytes"] or 0)) > 1024:  # type: ignore[operator]
+        wrong.add("bytes")
+    assert wrong <= {name for name, ids in NOT_SAID.items() if case["id"] in ids}
+    assert len(answer.line) <= 100 and answer.line.isprintable()
+    count = str(case["log"]).count("\n") + 1
+    assert all(1 <= number <= count for number in answer.evidence)
+
+
+def test_every_case_is_within_the_marks() -> None:
+    """Of cases whose text has the answer at all: cause 97 %, nothing fatal where nothing failed."""
+    sure = [case for case in CASES if case["confidence"] != "low"]
+    right = [case for case in sure if explain(case["log"].encode()).cause in causes(case)]
+    assert len(right) >= 0.97 * len(sure)
+    assert not [case["id"] for case in CASES if not case["label"]["fatal"] and explain(case["log"].encode()).fatal]
+
+
+DRESSED = {
+    "journald": lambda line: f"Mar 24 21:17:29 host ollama[123]: {line}",
+    "docker": lambda line: f"llama-swap-1  | {line}",
+    "router": lambda line: f"[34353] {line}",
+    "colour": lambda line: f"\x1b[31m{line}\x1b[0m",
+    "windows": lambda line: f"{line}\r",
+    "studio": lambda line: f"[2026-03-01 10:00:00][DEBUG] {line}",
+    "all": lambda line: f"Mar 24 21:17:29 host docker[9]: llama  | \x1b[2m[34353] {line}\x1b[0m\r",
+}
+
+
+@pytest.mark.parametrize("dress", DRESSED)
+def test_what_is_written_before_a_line_changes_nothing(dress: str) -> None:
+    for case in CASES[:: 4]:
+        log = case["log"]
+        if log.startswith(("[", "time=", "reason", "{")):
+            continue
+        plain, dressed = explain(log.encode()), explain("\n".join(map(DRESSED[dress], log.split("\n"))).encode())
+        assert (dressed.cause, dressed.device, dressed.bytes, dressed.evidence) == (
+            plain.cause, plain.device, plain.bytes, plain.evidence), case["id"]
+
+
+def test_parts_are_one_log() -> None:
+    log = BY_ID["f001"]["log"].encode()
+    at = log.index(b"\n", log.index(b"cudaMalloc")) + 1
+    whole, parts = explain(log), explain(log[:at], log[at:])
+    assert parts.to_dict() == whole.to_dict() and parts.evidence == (2, 3, 4)
+
+
+@pytest.mark.parametrize("text", [
+    "llama_context: n_ctx_seq (4096) < n_ctx_train (131072) -- the full capacity of the model will not be utilized",
+    "load: control-looking token: 128247 '</s>' was not control-type; this is probably a bug in the model.",
+    "done_getting_tensors: tensor 'token_embd.weight' (q8_0) (and 0 others) cannot be used with preferred buffer type "
+    "CUDA_Host, using CPU instead",
+    "warmup: flash attention not supported by CUDA0, memory usage will increase",
+])
+def test_harmless_lines_are_not_named(text: str) -> None:
+    answer = explain(text.encode() + b"\nmain: model loaded\nmain: server is listening on http://127.0.0.1:8080\n")
+    assert (answer.cause, answer.fatal, answer.verdict.others) == ("healthy", False, ())
+
+
+def test_a_fallback_is_no_failure() -> None:
+    log = (b"ggml_cuda_host_malloc: failed to allocate 512.00 MiB of pinned memory: out of memory\n"
+           b"main: model loaded\nmain: server is listening on http://127.0.0.1:8080\n")
+    assert (explain(log).cause, explain(log).fatal) == ("host_lock", False)
+
+
+def test_an_architecture_says_the_first_build_that_knows_it() -> None:
+    log = b"llama_model_load: error loading model: error loading model architecture: unknown model architecture: '%s'"
+    assert "b11435" in explain(log % b"k2-horizon").line and explain(log % b"k2-horizon").cause == "old_build"
+    assert explain(log % b"flux").cause == "bad_model" and explain(log % b"").cause == "bad_model"
+
+
+def oom(device: str, free: int, part: str, size: int, words: str) -> bytes:
+    after = {"model": "llama_model_load: error loading model: unable to allocate {0} buffer",
+             "context": "llama_init_from_model: failed to initialize the context: failed to allocate buffer for kv cache",
+             "compute": "llama_init_from_model: failed to allocate compute pp buffers"}[part].format(device)
+    asks = {"model": "alloc_tensor_range", "context": "ggml_backend_buft_alloc_buffer_n_default",
+            "compute": "ggml_gallocr_reserve_n_impl"}[part]
+    return (f"$ llama-server {words}\nbuild: 11549 (abcdef12) with cc\n"
+            f"llama_model_load_from_file_impl: using device {device} (NVIDIA GeForce RTX 3060) - {free} MiB free\n"
+            f"{asks}: failed to allocate {device} buffer of size {size}\n{after}\n").encode()
+
+
+@pytest.mark.parametrize(("name", "free", "words"), [
+    ("qwen3-30b-a3b-q4_k_m", 11800, "-ngl 99 -c 16384 -fa on --port 9000"), ("gemma-3-4b-q8_0", 3900, "-ngl all -c 8192"),
+    ("gemma-2-9b-q4_k_m", 5800, "-c 4096")])
+def test_the_launch_that_works_fits_the_machine_of_the_log(name: str, free: int, words: str) -> None:
+    found = model(name)
+    log = oom("CUDA0", free, "model", found.size, f"-m /else/where.gguf --api-key SECRET {words}")
+    answer = explain(log, model=found, host=Host.hypothetical("64GiB"))
+    launch = answer.launch
+    assert launch is not None and launch.plan.fits and (answer.cause, answer.phase) == ("oom_device", "load")
+    assert "SECRET" not in json.dumps(answer.to_dict()) + answer.text()
+    assert "/else/where.gguf" in launch.words and words.split()[-1] in launch.words
+    # As a plan of its own, on the log's device
+    again = plan_request(found, Request.of([*launch.words], devices=launch.devices, host=Host.hypothetical("64GiB")))
+    assert [device.free for device in launch.devices] == [min(free * MiB, found.size - 1)]
+    assert again.fits and sum(row.used for row in again.devices) <= free * MiB
+
+
+def test_the_prediction_is_compared_with_what_was_asked() -> None:
+    """A log of this build: the weights that were refused are those that are predicted, to the byte."""
+    found = model("qwen3-30b-a3b-q4_k_m")
+    use = plan_request(found, Request.of(["-ngl", "99", "-c", "4096"], devices=[
+        Device("CUDA0", 40 << 30, 40 << 30)])).breakdown
+    size = use.devices["CUDA0"].model
+    answer = explain(oom("CUDA0", 11800, "model", size, "-ngl 99 -c 4096"), model=found)
+    assert dict((name, value) for name, value, _ in answer.figures())["predicted"] == size
+
+
+def test_the_command_line(tmp_path: Path) -> None:
+    log = tmp_path / "server.log"
+    log.write_bytes(oom("CUDA0", 5800, "context", 1 << 33, "-ngl 99 -c 131072"))
+    done = says("explain", log, "-m", HEADERS / "gemma-2-9b-q4_k_m.gguf", "--json")
+    answer = json.loads(done.stdout)
+    assert done.returncode == 0 and (answer["cause"], answer["phase"], answer["device"], answer["bytes"]) == (
+        "oom_device", "cache", "CUDA0", 1 << 33)
+    assert answer["schema"] == 1 and answer["launch"]["build"] == 11549 and answer["launch"]["fits"]
+    assert answer["launch"]["devices"][0]["free"] == 5800 * MiB
+    assert says("explain", "-", input=log.read_bytes()).stdout.startswith(
+        "CUDA0 ran out of memory while allocating the KV cache: 8192 MiB asked, 5800 MiB left\n")
+    log.write_bytes(b"something failed\n")
+    assert says("explain", log).returncode == 1 and "-lv 4" in says("explain", log).stdout
+    assert says("explain", tmp_path / "none.log").returncode == 3
+    assert says("explain").returncode == 2
+
+
+def test_nothing_of_a_log_steers_the_terminal(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    log.write_bytes("llama_model_load: error loading model: unknown model architecture: '\x1b[2J\x9b2Jx\u202e'\n".encode())
+    assert not set(says("explain", log).stdout) & {"\x1b", "\x9b", "\u202e"}
+
+
+def check_mutated(seed: int) -> None:
+    random_ = random.Random(seed)
+    data = bytearray(random_.choice(CASES)["log"].encode())
+    for _ in range(random_.randrange(1, 12)):
+        at = random_.randrange(len(data) + 1)
+        kind = random_.randrange(5)
+        if kind == 0:
+            data[at:at + random_.randrange(20)] = random_.randbytes(random_.randrange(20))
+        elif kind == 1:
+            data[at:at] = data[:at] * random_.randrange(3)
+        elif kind == 2:
+            del data[at:at + random_.randrange(200)]
+        elif kind == 3:
+            data[at:at] = re.sub(rb"\d", b"9", bytes(data[max(0, at - 60):at])) * 2
+        else:
+            data[at:at] = random_.choice(CASES)["log"].encode()[:300]
+    answer = explain(bytes(data[:100_000]))
+    assert isinstance(answer, Diagnosis) and answer.cause in CAUSES and len(answer.line) <= 100
+    json.dumps(answer.to_dict(), allow_nan=False)
+    assert all(line.isprintable() for line in answer.text().split("\n"))
+
+
+def test_mutated_logs() -> None:
+    for seed in range(200):
+        check_mutated(seed)
+
+
+@pytest.mark.slow
+def test_ten_thousand_mutated_logs() -> None:
+    for seed in range(10_000):
+        check_mutated(seed)
+
+
+def test_a_log_without_end_is_cut(tmp_path: Path) -> None:
+    """What matters of a long log is found in its middle; the lines that are looked at are bounded."""
+    noise = b"".join(b"slot %d: %d tokens in %d ms, all is well here\n" % (i, i * 7, i * 3) for i in range(40_000))
+    words = b"".join(b"%s is a line of its own\n" % "".join(map(chr, (97 + i % 26, 97 + i // 26 % 26, 97 + i // 676 % 26,
+                                                        97 + i // 17576))).encode() for i in range(20_000))
+    log = tmp_path / "log"
+    log.write_bytes(words + b"CUDA error: out of memory\n" + words + noise)
+    with open(log, "rb") as file:
+        assert len(lines(*read(file))) < 20_000
+    answer = explain(log)
+    assert (answer.cause, answer.evidence) == ("oom_device", (20_001,))
+
+
+def test_every_sign_has_a_cause_and_every_cause_a_sign() -> None:
+    assert {sign.cause for sign in SIGNS} <= CAUSES.keys()
+    by_figures = {"vram_spill", "healthy", "not_in_log", "unknown"}
+    assert CAUSES.keys() - {sign.cause for sign in SIGNS} == by_figures
+    assert [sign for sign in SIGNS if sign.word != sign.word.lower() or (sign.last and sign.first > sign.last)] == []
