@@ -16,6 +16,7 @@ from .model import load
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from typing import Any
 
     from ..flags.parse import Arguments
 
@@ -34,8 +35,9 @@ def main(words: Sequence[str]) -> int:
         from .plan import main as plan
 
         return plan(["--why", *words])
-    own = {key: arguments.own[key] for key in ("gpu", "machine", "ram", "backend", "llama-build")
-           if key in arguments.own}
+    own: dict[str, Any] = {
+        key: arguments.own[key] for key in ("gpu", "machine", "ram", "backend", "llama-build")
+        if key in arguments.own}
     model = load(arguments.params.model, arguments) if arguments.params.model else None
     if names.count("-") > 1:
         raise UsageError("standard input can be read once: give - once")

@@ -1,0 +1,92 @@
+"""What the drivers say that a process holds in each GPU's memory.
+
+    held(4242)["0000:01:00.0"]        # bytes, by PCI address
+
+NVIDIA: NVML's processes. AMD and Intel: /proc/PID/fdinfo, whose keys the kernel documents in
+Documentation/gpu/drm-usage-stats.rst; a client that several file descriptors share counts once.
+"""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+
+from ..units import GiB, KiB, MiB
+
+_UNITS = {"": 1, "KiB": KiB, "MiB": MiB, "GiB": GiB}
+_MOST = 4096      # file descriptors that are looked at
+
+
+def held(pid: int, root: str = "/") -> dict[str, int]:
+    """Empty where no driver tells."""
+    found = _drm(os.path.join(root, "proc", str(pid), "fdinfo"))
+    for pci, size in _nvml(pid).items():
+        found[pci] = found.get(pci, 0) + size
+    return found
+
+
+def _drm(folder: str) -> dict[str, int]:
+    try:
+        names = os.listdir(folder)[:_MOST]
+    except OSError:
+        return {}
+    clients: dict[tuple[str, str], int] = {}
+    for name in names:
+        try:
+            with open(os.path.join(folder, name), encoding="ascii", errors="replace") as file:
+                text = file.read(1 << 14)
+        except OSError:
+            continue
+        if "drm-pdev:" not in text:
+            continue
+        fields = dict(line.split(":", 1) for line in text.splitlines() if ":" in line)
+        key = fields["drm-pdev"].strip(), fields.get("drm-client-id", name).strip()
+        clients[key] = max(clients.get(key, 0), _memory(fields))
+    found: dict[str, int] = {}
+    for (pci, _), size in clients.items():
+        if size:
+            found[pci] = found.get(pci, 0) + size
+    return found
+
+
+def _memory(fields: dict[str, str]) -> int:
+    """Bytes of video memory, of an integrated GPU those of the system's that it maps. Drivers name regions vram, vram0,
+    gtt, system0; drm-memory- is amdgpu's older key for drm-resident-."""
+    sizes: dict[str, int] = {}
+    for prefix in ("drm-total-", "drm-memory-", "drm-resident-"):     # the last that there is counts
+        for key, value in fields.items():
+            if key.startswith(prefix):
+                number, _, unit = value.strip().partition(" ")
+                if number.isdecimal() and len(number) < 20 and unit in _UNITS:
+                    sizes[key[len(prefix):]] = int(number) * _UNITS[unit]
+    own = sum(size for region, size in sizes.items() if region.startswith("vram"))
+    return own + sum(size for region, size in sizes.items() if region.startswith("gtt"))
+
+
+def _nvml(pid: int) -> dict[str, int]:
+    try:
+        import ctypes
+
+        ctypes.CDLL("libnvidia-ml.so.1")
+        import pynvml
+
+        pynvml.nvmlInit()
+    except Exception:      # no driver, or none that answers: devices.nvml says which
+        return {}
+    found: dict[str, int] = {}
+    try:
+        for index in range(pynvml.nvmlDeviceGetCount()):
+            with suppress(pynvml.NVMLError, AttributeError):
+                handle = pynvml.nvmlDeviceGetHandleByIndex(index)
+                pci = pynvml.nvmlDeviceGetPciInfo(handle)
+                sizes = [process.usedGpuMemory or 0 for process in (
+                    *pynvml.nvmlDeviceGetComputeRunningProcesses(handle),
+                    *pynvml.nvmlDeviceGetGraphicsRunningProcesses(handle)) if process.pid == pid]
+                if sizes:
+                    found[f"{pci.domain:04x}:{pci.bus:02x}:{pci.device:02x}.0"] = max(sizes)
+    except Exception:
+        return {}
+    finally:
+        with suppress(Exception):
+            pynvml.nvmlShutdown()
+    return found

@@ -1,0 +1,229 @@
+"""The llama-servers that run on this machine: how each was started, what it says of itself, and what it should hold.
+
+    for server in servers():
+        server.pid, server.words, server.of          # 4242, ("-m", ...), "ollama"
+    running = look(server, inventory)
+    running.state, running.rows, running.grows
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+
+from ..builds import TODAY
+from ..devices.held import held
+from ..errors import AutolayersError
+from ..flags.parse import parse
+from ..memory.estimate import Estimator
+from ..model import read_model
+from ..net import Limit, NetError, request
+from ..planner import fit_choice_on
+from ..records import dataclass, field, replace
+from ..request import Request, companions_of
+from .secrets import without_secrets
+from .wait import address, url
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+    from typing import Any
+
+    from ..devices import Inventory
+    from ..flags.parse import Arguments
+    from ..machine import Device
+    from ..memory.breakdown import Breakdown
+
+_NAMES = re.compile(r"llama-server(?:\.exe)?$")
+_ANSWER = 4 << 20      # bytes of an answer
+_PATIENCE = 2.0        # seconds for it
+
+
+@dataclass(frozen=True)
+class Server:
+    """`of`: the program that started it: ollama, llama-swap, llama-server (the router), or "". `rss`: bytes of RAM,
+    mapped weights with it."""
+
+    pid: int
+    words: tuple[str, ...]
+    program: str
+    folder: str = "/"
+    environ: dict[str, str] = field(default_factory=dict)
+    of: str = ""
+    rss: int = 0
+    started: float = 0.0
+
+    def path(self, name: str) -> str:
+        """A file of its command as it is called from here."""
+        return os.path.join(self.folder, name)
+
+
+@dataclass(frozen=True)
+class Row:
+    """Bytes on one device, None where nothing tells."""
+
+    device: str
+    held: int | None
+    predicted: int | None
+
+    @property
+    def unaccounted(self) -> int | None:
+        return None if self.held is None or self.predicted is None else self.held - self.predicted
+
+
+@dataclass(frozen=True)
+class Running:
+    """`state`: loading, idle, busy, or what keeps it from being known. `grows`: what may come to it while it serves."""
+
+    server: Server
+    model: str
+    state: str
+    slots: tuple[int, int] | None        # busy, all
+    n_ctx: int | None
+    build: int
+    rows: tuple[Row, ...]
+    grows: tuple[tuple[str, int], ...] = ()
+    notes: tuple[str, ...] = ()
+
+    def to_dict(self) -> dict[str, object]:
+        words, _ = without_secrets(self.server.words)
+        return {
+            "pid": self.server.pid, "started_by": self.server.of, "words": words, "model": self.model,
+            "build": self.build or None, "state": self.state,
+            "slots": None if self.slots is None else {"busy": self.slots[0], "all": self.slots[1]}, "n_ctx": self.n_ctx,
+            "devices": [{"name": row.device, "held": row.held, "predicted": row.predicted,
+                         "unaccounted": row.unaccounted} for row in self.rows],
+            "grows": dict(self.grows), "notes": list(self.notes),
+        }
+
+
+def servers(only: int | None = None) -> Iterator[Server]:
+    """Every llama-server that this user may see, `only` the one of that process id."""
+    import psutil
+
+    for process in psutil.process_iter(["pid", "cmdline"]):
+        words = process.info["cmdline"] or []
+        at = next((i for i, word in enumerate(words[:3]) if _NAMES.search(os.path.basename(word))), None)
+        if at is None and len(words) > 1 and os.path.basename(words[0]) == "llama" and words[1] == "serve":
+            at = 1
+        if at is None or (only is not None and process.info["pid"] != only):
+            continue
+        yield _server(process, words[at], tuple(words[at + 1:]))
+
+
+def _server(process: Any, program: str, words: tuple[str, ...]) -> Server:
+    import psutil
+
+    def asked(question: Any, otherwise: Any) -> Any:
+        try:
+            return question()
+        except (psutil.Error, OSError):
+            return otherwise
+
+    environ = {name: value for name, value in asked(process.environ, {}).items()
+               if name.startswith(("LLAMA_ARG_", "LLAMA_API_KEY"))}
+    parent = asked(lambda: process.parent().name(), "") if asked(process.ppid, 0) > 1 else ""
+    known = ("ollama", "llama-swap", "llama-server")
+    return Server(process.info["pid"], words, program, asked(process.cwd, "/"), environ,
+                  next((name for name in known if parent.startswith(name[:15])), ""),
+                  asked(lambda: process.memory_info().rss, 0), asked(process.create_time, 0.0))
+
+
+def look(server: Server, found: Inventory) -> Running:
+    """What a server is and should be."""
+    notes: list[str] = []
+    try:
+        arguments = parse(server.words, server.environ, command=None)
+    except AutolayersError as error:
+        return Running(server, "", "unknown", None, None, 0, (), (), (f"its words cannot be read: {error}",))
+    props, slots = _asked(server, arguments)
+    state, busy = _state(props, slots)
+    number = re.match(r"b(\d{3,6})", str(props.get("build_info", "")))
+    build = int(number[1]) if number else 0
+    name = arguments.params.model or str(props.get("model_path") or "")
+    driver = held(server.pid)
+    devices = [device for device in found.devices if device.kind != "rpc"]
+    use = _predicted(server, arguments, name, build, devices, driver, found, notes)
+    rows = []
+    for device in devices:
+        has = driver.get(device.pci_id or "")
+        extra = use.extra_by_device().get(device.name, 0) if use else 0
+        should = use.devices[device.name].total + extra if use and device.name in use.devices else None
+        if has or should:
+            rows.append(Row(device.name, has, should))
+    rows.append(Row("RAM", server.rss or None, use.resident if use else None))
+    grows = tuple((extra.name, extra.size) for extra in use.extras if extra.upper_limit) if use else ()
+    n_ctx = props.get("default_generation_settings", {}).get("n_ctx") if isinstance(
+        props.get("default_generation_settings"), dict) else None
+    return Running(server, os.path.basename(name) or "(router)", state, busy, n_ctx if isinstance(n_ctx, int) else
+                   use.n_ctx_seq if use else None, build, tuple(rows), grows, tuple(notes))
+
+
+def _asked(server: Server, arguments: Arguments) -> tuple[dict[str, Any], list[Any]]:
+    """(its /props, its /slots), empty where it does not answer. A key goes to this machine alone."""
+    host = arguments.value("--host") or ""
+    if host.endswith(".sock"):
+        return {}, []
+    host, port = address(host, arguments.value("--port"), TODAY.default_port)
+    base = url(host, port, bool(arguments.value("--ssl-cert-file"))) + (arguments.value("--api-prefix") or "")
+    key = (arguments.value("--api-key") or server.environ.get("LLAMA_API_KEY", "")).partition(",")[0]
+    answers = [_ask(base + path, f"Bearer {key}" if key else "") for path in ("/props", "/slots")]
+    return (answers[0] if isinstance(answers[0], dict) else {}), (answers[1] if isinstance(answers[1], list) else [])
+
+
+def _ask(address: str, authorization: str) -> object:
+    try:
+        with request("GET", address, Limit(_PATIENCE), authorization=authorization, own=True) as answer:
+            content = answer.content(_ANSWER)
+            found: object = json.loads(content)
+            return {"loading": True} if answer.status == 503 else found if answer.status == 200 else None
+    except (NetError, ValueError, RecursionError):
+        return None
+
+
+def _state(props: Mapping[str, Any], slots: list[Any]) -> tuple[str, tuple[int, int] | None]:
+    if props.get("loading"):
+        return "loading", None
+    if slots and all(isinstance(slot, dict) for slot in slots):
+        busy = sum(bool(slot.get("is_processing")) for slot in slots)
+        return "busy" if busy else "idle", (busy, len(slots))
+    return ("up" if props else "does not answer"), None
+
+
+def _predicted(server: Server, arguments: Arguments, name: str, build: int, devices: list[Device],
+               driver: Mapping[str, int], found: Inventory, notes: list[str]) -> Breakdown | None:
+    """What the launch allocates; with no -ngl what --fit chose with the memory that was free, which is what is free now
+    and what the process holds."""
+    path = server.path(name) if name else ""
+    if not path or not os.path.isfile(path):
+        notes.append("its model's file cannot be read here: nothing is predicted" if name else
+                     "a router loads no model")
+        return None
+    try:
+        model = read_model(path)
+        files: dict[str, Any] = {key: server.path(getattr(arguments.params, key)) for key in ("mmproj", "model_draft")
+                                 if getattr(arguments.params, key)}
+        params = replace(arguments.params, **files)
+        then = [replace(device, free=min(device.total, device.free + driver.get(device.pci_id or "", 0)))
+                for device in devices]
+        own = {"llama-build": build} if build else {}
+        asked = Request.of(replace(arguments, params=params, own=own), devices=then, host=found.host, checked=False)
+        if params.n_gpu_layers in (None, -1) and params.fit is not False and then:
+            chosen = fit_choice_on(model, *asked.terms[:4])
+            params = chosen.params if chosen else params
+            notes.append("placed as --fit does with the memory that is free without it")
+        estimator = Estimator(model.overridden(params.override_kv), build or None, companions_of(params))
+        return estimator.breakdown(params, then)
+    except (AutolayersError, OSError) as error:
+        notes.append(f"nothing is predicted: {error}")
+        return None
+
+
+def beside(found: Inventory, stopped: Running | None = None) -> dict[str, int]:
+    """Bytes that are free now, or would be without one of the servers: what another launch may take."""
+    more = {row.device: row.held or 0 for row in stopped.rows} if stopped else {}
+    free = {device.name: device.free + more.get(device.name, 0) for device in found.devices if device.kind != "rpc"}
+    return {**free, "RAM": found.host.available + more.get("RAM", 0)}
+
+
