@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 
+from ..errors import LaunchRefused
 from ..flags.parse import config_files
 from ..gguf import first_part
 from ..output import emit, say, show
@@ -34,6 +35,8 @@ def plan_one(name: str, arguments: Arguments, form: str) -> int:
         if arguments.params.model:
             arguments = replace(arguments, params=replace(arguments.params, model=first))
     request = Request.of(arguments, os.environ)
+    if arguments.own.get("why"):
+        return _why(model, request, form)
 
     def make(arguments: Arguments) -> Plan:
         with Progress(what="planning"):
@@ -59,6 +62,23 @@ def plan_one(name: str, arguments: Arguments, form: str) -> int:
         for line in warnings_of(answer):
             say(line)
     return 0 if answer.fits else 5
+
+
+def _why(model: Model, request: Request, form: str) -> int:
+    """How the plan was chosen."""
+    from ..planner.why import why
+    from ..report.why import why_text
+
+    found = why(model, request.said())
+    if found is None:
+        raise LaunchRefused("llama.cpp would refuse this launch")
+    if form == "json":
+        import json
+
+        emit(json.dumps({"schema": 1, **found.to_dict()}, indent=1) + "\n")
+    else:
+        show(why_text(found))
+    return 0 if next(row for row in found.candidates if row.chosen).verdict == "chosen" else 5
 
 
 def _measured(plan: Plan, model: Model, arguments: Arguments, make: Callable[[Arguments], Plan], form: str) -> Plan:

@@ -13,7 +13,7 @@ from ..flags.check import read
 from ..launch.secrets import without_secrets
 from ..launch.servers import beside, look, servers
 from ..output import emit, say, show
-from ..report.ps import document, one_text, ps_text
+from .ps_page import document, one_text, ps_text
 from ..units import human
 
 TYPE_CHECKING = False

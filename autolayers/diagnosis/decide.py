@@ -30,8 +30,8 @@ _YEAR = 3000               # builds; a file that came later than that was not me
 # Of Ollama's engine of before 0.30, of image, video and sound models and of forks: no release of llama.cpp has these
 _FOREIGN = frozenset((
     "mllama", "gptoss", "qwen25vl", "deepseekocr", "glmocr", "flux", "sd1", "sd2", "sd3", "sdxl", "wan", "ltxv",
-    "hyvid", "hunyuan_video", "qwen_image", "lumina2", "cosmos", "hidream", "aura", "z_image", "pig", "whisper", "bitnet-25",
-    "bitnet-b1.58", "clip"))
+    "hyvid", "hunyuan_video", "qwen_image", "lumina2", "cosmos", "hidream", "aura", "z_image", "pig", "whisper",
+    "bitnet-25", "bitnet-b1.58", "clip"))
 _EVERYTHING = re.compile(r"assigned to device (\S{1,40})|supported by (\S{1,40}?)[,. ]")
 _CURRENT = re.compile(r"current device: (\d{1,3})")
 _START = re.compile(r"srv +llama_server: initializing|llama_server: initializing|msg=\"starting (?:llama|runner|go)"
@@ -87,7 +87,8 @@ def _signs(lines: Sequence[Line]) -> list[Found]:
     found = []
     for at, line in enumerate(lines):
         lower = line.text.lower()
-        if any(words in line.text for words in HARMLESS) or (at and "pinned memory" in lines[at - 1].text):      # the driver's reason
+        reason = at and "pinned memory" in lines[at - 1].text      # why that was refused
+        if reason or any(words in line.text for words in HARMLESS):
             continue
         for sign in SIGNS:
             groups = sign.match(line.text, lower)

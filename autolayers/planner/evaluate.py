@@ -110,6 +110,11 @@ class Evaluator:
         """Whether BUDGET is spent: nothing new is measured, but for what a search ends with."""
         return self.estimator.spent > BUDGET
 
+    @property
+    def measured(self) -> list[Candidate]:
+        """Every launch that was measured so far and that llama.cpp would not refuse."""
+        return [candidate for candidate in self._candidates.values() if candidate is not None]
+
     def candidate(self, params: Params, fidelity: Fidelity, last: bool = False) -> Candidate | None:
         """The launch measured at least that far, or None where llama.cpp would refuse it (see `refusal`), or BUDGET is
         spent and it is not the `last`."""

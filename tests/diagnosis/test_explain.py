@@ -112,7 +112,7 @@ def test_an_architecture_says_the_first_build_that_knows_it() -> None:
 
 def oom(device: str, free: int, part: str, size: int, words: str) -> bytes:
     after = {"model": "llama_model_load: error loading model: unable to allocate {0} buffer",
-             "context": "llama_init_from_model: failed to initialize the context: failed to allocate buffer for kv cache",
+             "context": "llama_init_from_model: failed to initialize: failed to allocate buffer for kv cache",
              "compute": "llama_init_from_model: failed to allocate compute pp buffers"}[part].format(device)
     asks = {"model": "alloc_tensor_range", "context": "ggml_backend_buft_alloc_buffer_n_default",
             "compute": "ggml_gallocr_reserve_n_impl"}[part]
@@ -122,7 +122,8 @@ def oom(device: str, free: int, part: str, size: int, words: str) -> bytes:
 
 
 @pytest.mark.parametrize(("name", "free", "words"), [
-    ("qwen3-30b-a3b-q4_k_m", 11800, "-ngl 99 -c 16384 -fa on --port 9000"), ("gemma-3-4b-q8_0", 3900, "-ngl all -c 8192"),
+    ("qwen3-30b-a3b-q4_k_m", 11800, "-ngl 99 -c 16384 -fa on --port 9000"),
+    ("gemma-3-4b-q8_0", 3900, "-ngl all -c 8192"),
     ("gemma-2-9b-q4_k_m", 5800, "-c 4096")])
 def test_the_launch_that_works_fits_the_machine_of_the_log(name: str, free: int, words: str) -> None:
     found = model(name)
@@ -145,7 +146,7 @@ def test_the_prediction_is_compared_with_what_was_asked() -> None:
         Device("CUDA0", 40 << 30, 40 << 30)])).breakdown
     size = use.devices["CUDA0"].model
     answer = explain(oom("CUDA0", 11800, "model", size, "-ngl 99 -c 4096"), model=found)
-    assert dict((name, value) for name, value, _ in answer.figures())["predicted"] == size
+    assert {name: value for name, value, _ in answer.figures()}["predicted"] == size
 
 
 def test_the_command_line(tmp_path: Path) -> None:
@@ -167,7 +168,7 @@ def test_the_command_line(tmp_path: Path) -> None:
 
 def test_nothing_of_a_log_steers_the_terminal(tmp_path: Path) -> None:
     log = tmp_path / "log"
-    log.write_bytes("llama_model_load: error loading model: unknown model architecture: '\x1b[2J\x9b2Jx\u202e'\n".encode())
+    log.write_bytes("llama_model_load: error loading model: unknown model architecture: '\x1b[2J\x9b2J\u202e'".encode())
     assert not set(says("explain", log).stdout) & {"\x1b", "\x9b", "\u202e"}
 
 
@@ -207,8 +208,9 @@ def test_ten_thousand_mutated_logs() -> None:
 def test_a_log_without_end_is_cut(tmp_path: Path) -> None:
     """What matters of a long log is found in its middle; the lines that are looked at are bounded."""
     noise = b"".join(b"slot %d: %d tokens in %d ms, all is well here\n" % (i, i * 7, i * 3) for i in range(40_000))
-    words = b"".join(b"%s is a line of its own\n" % "".join(map(chr, (97 + i % 26, 97 + i // 26 % 26, 97 + i // 676 % 26,
-                                                        97 + i // 17576))).encode() for i in range(20_000))
+    words = b"".join(b"%c%c%c%c is a line of its own\n" % (
+        97 + i % 26, 97 + i // 26 % 26, 97 + i // 676 % 26, 97 + i // 17576)
+                     for i in range(20_000))
     log = tmp_path / "log"
     log.write_bytes(words + b"CUDA error: out of memory\n" + words + noise)
     with open(log, "rb") as file:

@@ -1,4 +1,4 @@
-"""`autolayers ps` as text."""
+"""The page of `autolayers ps` and `explain PID`, and the JSON document."""
 
 from __future__ import annotations
 
