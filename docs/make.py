@@ -20,7 +20,8 @@ sys.path[:0] = [str(DOCS), str(DOCS.parent)]
 
 # name -> its file
 FILES = {"api": DOCS / "api.md", "architectures": DOCS / "architectures.md", "builds": DOCS / "builds.md",
-         "rules": DOCS / "rules.md", "launch": DOCS / "launch.md",
+         "rules": DOCS / "rules.md", "troubleshooting": DOCS / "troubleshooting.md",
+         "launch": DOCS / "launch.md",
          "README": DOCS.parent / "README.md", "autolayers.1": DOCS / "autolayers.1"}
 LONG = {"plans": DOCS / "plans.md"}      # a minute
 _PART = re.compile(r"(<!-- made by docs/make\.py: ([\w ]+) -->\n\n).*?(\n\n<!-- end -->)", re.DOTALL)

@@ -13,8 +13,8 @@ from ..flags.check import read
 from ..launch.secrets import without_secrets
 from ..launch.servers import beside, look, servers
 from ..output import emit, say, show
-from .ps_page import document, one_text, ps_text
 from ..units import human
+from .ps_page import document, one_text, ps_text
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -187,7 +187,7 @@ def _over(size: int, facts: Facts, backend: str) -> bool:
 def _host(one: Found, lines: Sequence[Line], facts: Facts) -> tuple[str, int]:
     if one.sign.word != "cache state:":
         return "oom_host", one.weight
-    size, limit = _bytes([one]) or 0, float(one.groups.get("left", 0)) * MiB
+    size, limit = _bytes([one]) or 0, _number(one.groups.get("left", "0")) * MiB
     return ("oom_host", one.weight) if size >= 2 * GiB and size >= 0.75 * limit else ("", 0)
 
 
@@ -298,7 +298,7 @@ def _bytes(near: Sequence[Found]) -> int | None:
 
 def _number(text: str) -> float:
     try:
-        return float(text)
+        return float(text.replace(",", "."))
     except ValueError:
         return 0.0
 

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 _WHAT = {"load": "loading weights", "cache": "allocating the KV cache", "compute": "allocating graph buffers",
          "run": "serving", "start": "starting"}
+_TIMES = 3        # of a card's memory that one request has only where a flag did not do what it was meant for
 _WIDTH = 100      # characters of the line that names the cause
 
 
@@ -152,6 +153,10 @@ def explain(*logs: str | PathLike[str] | bytes | BinaryIO, words: Sequence[str] 
                                            host))
     build = Build(facts.build) if facts.build else None
     remedies = [*remedies_of(verdict.cause, verdict.phase, build)]
+    device = facts.devices.get(verdict.device or "")
+    if verdict.cause == "oom_device" and device is not None and (verdict.bytes or 0) > _TIMES * device.total > 0:
+        remedies.insert(0, Remedy((), f"{(verdict.bytes or 0) / device.total:.0f} times the card's memory in one buffer: -ot or "
+                                      "-cmoe matched no tensor, or the context is not the intended one"))
     if launch is not None:
         flags = launch.changed or launch.words
         remedies.insert(0, Remedy(tuple(flags), "planned for the machine that the log shows", "", launch.plan.fits))

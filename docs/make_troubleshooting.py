@@ -1,0 +1,64 @@
+"""docs/troubleshooting.md: what failed launches print and what helps, from the tables that `autolayers explain` uses.
+
+    python docs/make.py troubleshooting
+"""
+
+from __future__ import annotations
+
+from autolayers.diagnosis.causes import CAUSES, Cause, Remedy
+from autolayers.diagnosis.signs import SIGNS, Sign
+
+_HEAD = """# Troubleshooting
+
+Made by `python docs/make.py troubleshooting`; do not edit.
+
+    autolayers explain server.log                          # or: journalctl -u ollama | autolayers explain -
+    autolayers explain server.log -m model.gguf            # and the launch that works, planned for the log's machine
+    autolayers explain server.log -m model.gguf --json
+    autolayers explain 4242                                # a running llama-server; autolayers ps lists them
+    autolayers explain model.gguf --gpu 12GiB              # why this plan
+
+The log is read here and sent nowhere. One line names the cause; then come the figures, what else the log shows, what to
+try, the launch that works and the numbers of the lines that say so. The exit code is 0 if the log is explained, 1 if it
+is not, 3 if there is no log. `autolayers run` on a terminal prints the same when a launch dies, and `--retry` takes the
+remedy. In `--json` the causes have these names:
+
+"""
+_PHASES = {"load": "while weights load", "cache": "at the KV cache", "compute": "at graph buffers", "run": "in use",
+           "start": "at the start"}
+_ERA = """
+A *build* is given for lines that not every build prints. Builds after b9014 print less: at the default level they show
+no buffer sizes, no offloaded layers and no graph splits; `-lv 4` brings them back.
+"""
+
+
+def render() -> str:
+    """The whole document as Markdown."""
+    rows = [f"| [`{cause.name}`](#{cause.name}) | {cause.title} |" for cause in CAUSES.values()]
+    table = "\n".join(["| cause | is |", "|---|---|", *rows])
+    return "\n".join([_HEAD + table, _ERA, *map(_section, CAUSES.values())])
+
+
+def _section(cause: Cause) -> str:
+    lines = [f"## {cause.name}", "", f"{cause.title}. {cause.means}", ""]
+    signs = [sign for sign in SIGNS if sign.cause == cause.name]
+    if signs:
+        rows = dict.fromkeys(f"| `{sign.said}` | {_PHASES.get(sign.phase, 'as the next lines say')} | {_builds(sign)} |"
+                             for sign in signs)
+        lines += ["| a line has | when | build |", "|---|---|---|", *rows, ""]
+    if cause.remedies:
+        lines += ["What helps:", "", *map(_remedy, cause.remedies), ""]
+    return "\n".join(lines)
+
+
+def _builds(sign: Sign) -> str:
+    if sign.first or sign.last:
+        return (f"from about b{sign.first}" if sign.first else "") + (" " if sign.first and sign.last else "") + (
+            f"to about b{sign.last}" if sign.last else "")
+    return ""
+
+
+def _remedy(remedy: Remedy) -> str:
+    flags = f"`{' '.join(remedy.flags)}`: " if remedy.flags else ""
+    when = f" ({_PHASES[remedy.phase]})" if remedy.phase else ""
+    return f"- {flags}{remedy.why}{when}"
