@@ -66,14 +66,14 @@ class Attempts:
             if failure is None and other is None:
                 self._ended(outcome)
                 return code
-            if failure is not None:
+            if failure is not None and other is None:
                 say(f"out of memory on {failure.device or 'an unnamed device'} while loading: {failure.message}")
             if attempt == self.retries:
                 return code
             if smaller is None and other is None:
                 say("cannot plan again: the size of the memory is unknown")
                 return code
-            request = smaller or other or request
+            request = other or smaller or request
             if not self._plan_again(request):
                 return code
             say(f"attempt {attempt + 2} of {self.retries + 1}: " + " ".join(self.added))

@@ -418,6 +418,31 @@ def test_nothing_else_is_retried(fake: Fake, log: str) -> None:
     assert len(fake.calls()) == 1 and done.returncode == 1 and b"out of memory on" not in done.stderr
 
 
+LIMIT = ("ggml_vulkan: Device memory allocation of size 4831838208 failed.\n"
+         "ggml_vulkan: Requested buffer size exceeds device buffer size limit: ErrorOutOfDeviceMemory\n"
+         "ggml_gallocr_reserve_n_impl: failed to allocate Vulkan0 buffer of size 4831838208\n")
+
+
+def test_why_it_died_is_said(fake: Fake) -> None:
+    fake.scenario({"log": "llama_init_from_model: quantized V cache requires flash_attn to be enabled\n", "code": 1})
+    done = fake.run("--gpu 1010MiB --retry 1 llama-server -m MODEL -ctv q8_0 -fa off")
+    assert len(fake.calls()) == 1 and done.returncode == 1
+    assert b"autolayers: flags do not go together" in done.stderr and b"quantised V cache needs flash" in done.stderr
+    fake.scenario({"log": oom(900), "code": 1})
+    done = fake.run("--gpu 1010MiB --verify llama-server -m MODEL")
+    assert b"autolayers: CUDA0 ran out of memory while " in done.stderr and b"fits: planned for" in done.stderr
+
+
+def test_a_driver_s_limit_is_retried_with_smaller_buffers(fake: Fake) -> None:
+    fake.scenario({"log": LIMIT, "code": 1}, {})
+    words = ["run", "--gpu", "1010MiB", "--retry", "1", str(fake.server), "-m", str(HEADER)]
+    done = subprocess.run([sys.executable, "-m", "autolayers", *words],          # with the real planner
+                          capture_output=True, env=fake.environ(), timeout=60, check=False)
+    first, second = fake.calls()
+    assert "-ub" not in first["words"] and second["words"][second["words"].index("-ub") + 1] == "128"
+    assert done.returncode == 0 and b"one buffer of 4608 MiB is over the limit" in done.stderr
+
+
 def test_given_flags_do_not_give_way(fake: Fake) -> None:
     fake.scenario({"log": oom(450), "code": 1})
     done = fake.run("--gpu 1010MiB --retry 3 llama-server -m MODEL -ngl 10 -c 512")
