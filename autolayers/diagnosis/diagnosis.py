@@ -155,8 +155,9 @@ def explain(*logs: str | PathLike[str] | bytes | BinaryIO, words: Sequence[str] 
     remedies = [*remedies_of(verdict.cause, verdict.phase, build)]
     device = facts.devices.get(verdict.device or "")
     if verdict.cause == "oom_device" and device is not None and (verdict.bytes or 0) > _TIMES * device.total > 0:
-        remedies.insert(0, Remedy((), f"{(verdict.bytes or 0) / device.total:.0f} times the card's memory in one buffer: -ot or "
-                                      "-cmoe matched no tensor, or the context is not the intended one"))
+        times = f"{(verdict.bytes or 0) / device.total:.0f} times"
+        remedies.insert(0, Remedy((), f"{times} the card's memory in one buffer: -ot or -cmoe matched no tensor, or the "
+                                      "context is not the intended one"))
     if launch is not None:
         flags = launch.changed or launch.words
         remedies.insert(0, Remedy(tuple(flags), "planned for the machine that the log shows", "", launch.plan.fits))

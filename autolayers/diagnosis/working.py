@@ -86,13 +86,16 @@ def working(verdict: Verdict, facts: Facts, asked: Asked) -> Launch | None:
                              checked=False)
         if verdict.phase == "run" and verdict.cause == "oom_device" and request.params.fit_target is None:
             request = request.asking(replace(request.arguments, params=replace(request.params, fit_target=(2048,))))
+        predicted = _predicted(verdict, model, request, facts)
+        if predicted is not None and (verdict.bytes or 0) > 1.1 * predicted:
+            return None           # it is another model's log
         plan = _fitting(model, request)
     except (AutolayersError, OSError, ValueError, RecursionError, MemoryError):
         return None
     if plan is None:
         return None
     said, changed = _command(words, arguments, plan)
-    return Launch(facts.build, said, tuple(devices), plan, changed, _predicted(verdict, model, request))
+    return Launch(facts.build, said, tuple(devices), plan, changed, predicted)
 
 
 def _known(facts: Facts) -> tuple[str, ...]:
@@ -152,14 +155,18 @@ def _machine(verdict: Verdict, facts: Facts, asked: Asked) -> tuple[list[Device]
     # Free memory where it is known; a card's own size else
     devices = [device if device.free else replace(device, free=device.total, includes_context=False)
                for device in devices]
-    if not devices and verdict.device != "CPU":
+    if not devices and verdict.cause != "oom_host":
         return None, host
     if verdict.bytes and verdict.cause == "oom_device" and verdict.phase in ("load", "cache", "compute"):
         most = facts.held(verdict.device or "") + verdict.bytes - 1
         devices = [replace(device, free=min(device.free, most)) if device.name == verdict.device else device
                    for device in devices]
-    if verdict.bytes and verdict.cause == "oom_host" and host is None and not devices:
-        return None, None
+    if verdict.cause == "oom_host":
+        if verdict.bytes and verdict.fatal and verdict.phase in ("load", "cache", "compute"):
+            most = facts.held("CPU") + verdict.bytes - 1
+            host = Host(most, most, "log") if host is None else replace(host, available=min(host.available, most))
+        if host is None:
+            return None, None
     return devices, host
 
 
@@ -203,7 +210,7 @@ def _command(words: Sequence[str], arguments: Arguments, plan: Plan) -> tuple[tu
     return (*kept, *changed), tuple(changed)
 
 
-def _predicted(verdict: Verdict, model: Model, request: Request) -> int | None:
+def _predicted(verdict: Verdict, model: Model, request: Request, facts: Facts) -> int | None:
     """Bytes of the part that was refused, by the memory model; None where the launch's flags are not known."""
     part = {"load": "model", "cache": "context", "compute": "compute"}.get(verdict.phase or "")
     params = request.params
@@ -213,7 +220,8 @@ def _predicted(verdict: Verdict, model: Model, request: Request) -> int | None:
 
     try:
         build = request.build.number or None
-        use = Estimator(model, build, request.companions).breakdown(params, request.machine.devices)
+        devices = [facts.devices.get(device.name, device) for device in request.machine.devices]      # as they were
+        use = Estimator(model, build, request.companions).breakdown(params, devices)
     except AutolayersError:
         return None
     usage = use.host if verdict.device == "CPU" else use.devices.get(verdict.device)
