@@ -20,7 +20,7 @@ _HOME = {
     "read_header": "gguf", "Header": "gguf", "read_model": "model", "Model": "model",
     "estimate": "api", "plan": "api", "Plan": "planner",
     "plan_together": "api", "Together": "planner.several.multi",
-    "explain": "diagnosis", "Diagnosis": "diagnosis",
+    "explain": "diagnosis.diagnosis", "Diagnosis": "diagnosis.diagnosis",
     "plan_groups": "api", "Groups": "planner.several.groups",
 }
 __all__ = ["__version__", *sorted(_HOME)]

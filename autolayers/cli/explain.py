@@ -6,7 +6,7 @@ import json
 import os
 import sys
 
-from ..diagnosis import explain
+from ..diagnosis.diagnosis import explain
 from ..errors import UsageError
 from ..flags.check import read
 from ..output import emit, show

@@ -72,7 +72,7 @@ def _now() -> tuple[list[Any], dict[str, int], list[dict[str, Any]]]:
 
 def _ollama() -> list[dict[str, Any]]:
     """What Ollama has loaded and why so much of it is in RAM, by /api/ps and its log; nothing is loaded for it."""
-    from ..diagnosis import explain
+    from ..diagnosis.diagnosis import explain
     from ..ollama.log import Log, places
     from ..sources.ollama.api import OllamaError, Server
 

@@ -1,11 +1,9 @@
 """Why a launch failed or is slow, read from its log.
 
-    answer = explain(open("server.log", "rb"))
+    from autolayers.diagnosis.diagnosis import explain
+
+    answer = explain("server.log")
     answer.cause, answer.phase, answer.device, answer.bytes, answer.fatal      # "oom_device", "cache", "CUDA0", ...
+
+Nothing is imported here: whoever only reads buffers (log.py) needs none of the signs.
 """
-
-from __future__ import annotations
-
-from .diagnosis import Diagnosis, explain
-
-__all__ = ["Diagnosis", "explain"]

@@ -30,9 +30,11 @@ _YEAR = 3000               # builds; a file that came later than that was not me
 # Of Ollama's engine of before 0.30, of image, video and sound models and of forks: no release of llama.cpp has these
 _FOREIGN = frozenset((
     "mllama", "gptoss", "qwen25vl", "deepseekocr", "glmocr", "flux", "sd1", "sd2", "sd3", "sdxl", "wan", "ltxv",
-    "hyvid", "hunyuan_video", "qwen_image", "lumina2", "cosmos", "hidream", "aura", "z_image", "pig", "whisper",
-    "bitnet-25", "bitnet-b1.58", "clip"))
-_EVERYTHING = re.compile(r"assigned to device (\S{1,40})|supported by (\S{1,40}?)[,. ]")
+    "hyvid", "hunyuan_video", "qwen_image", "lumina2", "cosmos", "hidream", "aura", "z_image", "pig",
+    "whisper", "bitnet-25", "bitnet-b1.58", "clip"))
+# "layer 0 is assigned to device CUDA0 but the Flash Attention tensor is ...", "flash attention not supported by CUDA0, "
+_LACKING = re.compile(r"layer \d{1,4} is assigned to device (\S{1,40})|supported by (\S{1,40}?)[,. ]")
+_SPLIT = re.compile(r"device (\S{1,40}) does not support split buffers")
 _CURRENT = re.compile(r"current device: (\d{1,3})")
 _START = re.compile(r"srv +llama_server: initializing|llama_server: initializing|msg=\"starting (?:llama|runner|go)"
                     r"|main: build = |build: \d+ \(|build_info: b\d|llama_model_loader: loaded meta data")
@@ -252,8 +254,10 @@ def _device(chosen: Found, near: Sequence[Found], lines: Sequence[Line], facts: 
         named_ = (match[1] for line in after if (match := re.search(r"invalid device: (\S{1,40})", line.text)))
         return chosen.groups.get("device") or next(named_, None) or _overridden(facts)
     if cause == "op_unsupported":
-        said = next((match for line in after[:1] if (match := _EVERYTHING.search(line.text))), None)
+        said = _LACKING.search(chosen.line.text)
         return (said[1] or said[2]) if said else facts.gpu() or None
+    if cause == "bad_combo" and (split := _SPLIT.search(chosen.line.text)):
+        return split[1]
     of_device = cause in ("oom_device", "buffer_limit", "device_lost", "gpu_build")
     if not of_device and chosen.sign.word != "!(split && ne02":
         return None

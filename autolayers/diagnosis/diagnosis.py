@@ -156,8 +156,8 @@ def explain(*logs: str | PathLike[str] | bytes | BinaryIO, words: Sequence[str] 
     device = facts.devices.get(verdict.device or "")
     if verdict.cause == "oom_device" and device is not None and (verdict.bytes or 0) > _TIMES * device.total > 0:
         times = f"{(verdict.bytes or 0) / device.total:.0f} times"
-        remedies.insert(0, Remedy((), f"{times} the card's memory in one buffer: -ot or -cmoe matched no tensor, or the "
-                                      "context is not the intended one"))
+        remedies.insert(0, Remedy((), f"{times} the card's memory in one buffer: -ot or -cmoe matched no tensor, or "
+                                      "the context is not the intended one"))
     if launch is not None:
         flags = launch.changed or launch.words
         remedies.insert(0, Remedy(tuple(flags), "planned for the machine that the log shows", "", launch.plan.fits))
@@ -188,7 +188,10 @@ def said(verdict: Verdict, facts: Facts) -> str:
         asked = f" of {_size(verdict.bytes)}"
     left = ""
     if verdict.bytes and device is not None and device.free and verdict.phase != "run":
-        left = f", {_size(max(0, device.free - facts.held(device.name)))} left"
+        held = facts.held(device.name)
+        left = f", {_size(max(0, device.free - held))} left"
+        if not held and verdict.phase != "load":       # what lay there is not in the log
+            left = f" of {_size(device.free)} free at first"
     elif verdict.detail.get("left") and "gib" in verdict.detail:
         left = f", {verdict.detail['left'][:8]} GiB available"
     text = CAUSES[verdict.cause].line.format(

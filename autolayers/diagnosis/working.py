@@ -12,6 +12,7 @@ from ..errors import AutolayersError, UsageError
 from ..flags.parse import items, parse
 from ..flags.table import Argument
 from ..machine import Host
+from ..memory.estimate import Estimator
 from ..model import read_model
 from ..planner import plan_request
 from ..records import dataclass, replace
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from ..flags.params import Params
     from ..flags.parse import Arguments
     from ..machine import Device
+    from ..memory.breakdown import Usage
     from ..model import Model
     from ..planner import Plan
     from .decide import Verdict
@@ -35,6 +37,7 @@ _PLACING = {"n_gpu_layers": None, "tensor_split": None, "overrides": (), "split_
 _CONTEXT = {"n_ctx": None, "n_parallel": None}
 _BUFFERS = {"n_batch": None, "n_ubatch": None}
 _MEMORY = ("oom_device", "oom_host", "buffer_limit", "partial_offload", "vram_spill", "fit_gave_up")
+_PARTS = {"load": "model", "cache": "context", "compute": "compute"}      # of memory, by the phase of their refusal
 _SECRET = ("--api-key", "-hft", "-mu", "-mmu")
 
 
@@ -86,7 +89,10 @@ def working(verdict: Verdict, facts: Facts, asked: Asked) -> Launch | None:
                              checked=False)
         if verdict.phase == "run" and verdict.cause == "oom_device" and request.params.fit_target is None:
             request = request.asking(replace(request.arguments, params=replace(request.params, fit_target=(2048,))))
-        predicted = _predicted(verdict, model, request, facts)
+        usage = _usage(verdict, model, request)
+        predicted: int | None = None if usage is None else getattr(usage, _PARTS[verdict.phase or ""])
+        devices = _refused(devices, verdict, facts, usage)
+        request = request.on(devices, request.host)
         if predicted is not None and (verdict.bytes or 0) > 1.1 * predicted:
             return None           # it is another model's log
         plan = _fitting(model, request)
@@ -143,7 +149,7 @@ def _without_files(params: Params) -> Params:
 
 
 def _machine(verdict: Verdict, facts: Facts, asked: Asked) -> tuple[list[Device] | None, Host | None]:
-    """The log's devices, with no more free than the refusal shows; those that are given instead."""
+    """The log's devices and RAM; those that are given instead."""
     host = asked.host or (Host(*facts.ram, "log") if facts.ram else None)
     if asked.devices is not None:
         return list(asked.devices), host
@@ -157,10 +163,6 @@ def _machine(verdict: Verdict, facts: Facts, asked: Asked) -> tuple[list[Device]
                for device in devices]
     if not devices and verdict.cause != "oom_host":
         return None, host
-    if verdict.bytes and verdict.cause == "oom_device" and verdict.phase in ("load", "cache", "compute"):
-        most = facts.held(verdict.device or "") + verdict.bytes - 1
-        devices = [replace(device, free=min(device.free, most)) if device.name == verdict.device else device
-                   for device in devices]
     if verdict.cause == "oom_host":
         if verdict.bytes and verdict.fatal and verdict.phase in ("load", "cache", "compute"):
             most = facts.held("CPU") + verdict.bytes - 1
@@ -210,19 +212,30 @@ def _command(words: Sequence[str], arguments: Arguments, plan: Plan) -> tuple[tu
     return (*kept, *changed), tuple(changed)
 
 
-def _predicted(verdict: Verdict, model: Model, request: Request, facts: Facts) -> int | None:
-    """Bytes of the part that was refused, by the memory model; None where the launch's flags are not known."""
-    part = {"load": "model", "cache": "context", "compute": "compute"}.get(verdict.phase or "")
-    params = request.params
-    if part is None or not verdict.bytes or params.n_gpu_layers is None or verdict.device is None:
-        return None
-    from ..memory.estimate import Estimator
+def _refused(devices: Sequence[Device], verdict: Verdict, facts: Facts, usage: Usage | None) -> list[Device]:
+    """The devices with no more free than the refusal shows: what was there before, as logged or as predicted, and what
+    was asked for is more than there is."""
+    if not verdict.bytes or verdict.cause != "oom_device" or verdict.phase not in _PARTS:
+        return list(devices)
+    before = facts.held(verdict.device or "")
+    if not before and verdict.phase != "load":
+        if usage is None:
+            return list(devices)
+        before = usage.model + (usage.context if verdict.phase == "compute" else 0)
+    most = before + verdict.bytes - 1
+    return [replace(device, free=min(device.free, most)) if device.name == verdict.device else device
+            for device in devices]
 
+
+def _usage(verdict: Verdict, model: Model, request: Request) -> Usage | None:
+    """What the launch as it was given takes on the device that refused, by the memory model; None where its flags are
+    not all known."""
+    params = request.params
+    if verdict.phase not in _PARTS or not verdict.bytes or params.n_gpu_layers is None:
+        return None
     try:
-        build = request.build.number or None
-        devices = [facts.devices.get(device.name, device) for device in request.machine.devices]      # as they were
-        use = Estimator(model, build, request.companions).breakdown(params, devices)
+        use = Estimator(model, request.build.number or None, request.companions).breakdown(
+            params, request.machine.devices)
     except AutolayersError:
         return None
-    usage = use.host if verdict.device == "CPU" else use.devices.get(verdict.device)
-    return getattr(usage, part) if usage is not None else None
+    return use.host if verdict.device == "CPU" else use.devices.get(verdict.device or "")

@@ -83,7 +83,7 @@ class Attempts:
         """Says why a launch died; where it is to start `again` the request with what helps, other than less memory."""
         if outcome.code == 0 or outcome.asked:
             return None
-        from ..diagnosis import explain
+        from ..diagnosis.diagnosis import explain
 
         machine = None if again else request.machine.devices
         why = explain(outcome.log, words=self.session.command.words, model=None if again else self.session.model,

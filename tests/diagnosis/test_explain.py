@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from support import HEADERS, model, says
 
-from autolayers.diagnosis import Diagnosis, explain
 from autolayers.diagnosis.causes import CAUSES
+from autolayers.diagnosis.diagnosis import Diagnosis, explain
 from autolayers.diagnosis.lines import lines, read
 from autolayers.diagnosis.signs import SIGNS
 from autolayers.machine import Device, Host
@@ -159,7 +159,7 @@ def test_the_command_line(tmp_path: Path) -> None:
     assert answer["schema"] == 1 and answer["launch"]["build"] == 11549 and answer["launch"]["fits"]
     assert answer["launch"]["devices"][0]["free"] == 5800 * MiB
     assert says("explain", "-", input=log.read_bytes()).stdout.startswith(
-        "CUDA0 ran out of memory while allocating the KV cache: 8192 MiB asked, 5800 MiB left\n")
+        "CUDA0 ran out of memory while allocating the KV cache: 8192 MiB asked of 5800 MiB free at first\n")
     log.write_bytes(b"something failed\n")
     assert says("explain", log).returncode == 1 and "-lv 4" in says("explain", log).stdout
     assert says("explain", tmp_path / "none.log").returncode == 3
