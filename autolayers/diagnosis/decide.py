@@ -32,7 +32,7 @@ _FOREIGN = frozenset((
     "mllama", "gptoss", "qwen25vl", "deepseekocr", "glmocr", "flux", "sd1", "sd2", "sd3", "sdxl", "wan", "ltxv",
     "hyvid", "hunyuan_video", "qwen_image", "lumina2", "cosmos", "hidream", "aura", "z_image", "pig",
     "whisper", "bitnet-25", "bitnet-b1.58", "clip"))
-# "layer 0 is assigned to device CUDA0 but the Flash Attention tensor is ...", "flash attention not supported by CUDA0, "
+# "layer 0 is assigned to device CUDA0 but the Flash Attention tensor is ...", "... not supported by CUDA0, ..."
 _LACKING = re.compile(r"layer \d{1,4} is assigned to device (\S{1,40})|supported by (\S{1,40}?)[,. ]")
 _SPLIT = re.compile(r"device (\S{1,40}) does not support split buffers")
 _CURRENT = re.compile(r"current device: (\d{1,3})")

@@ -12,7 +12,7 @@ from __future__ import annotations
 import re
 import shlex
 
-from ..backends import HOST, canonical
+from ..backends import canonical
 from ..devices.cards import described, find
 from ..errors import UsageError
 from ..machine import Device
@@ -52,7 +52,6 @@ _OFFLOADED = re.compile(r"offloaded (\d{1,5})/(\d{1,5}) layers to GPU")
 _OLLAMA_OFFLOAD = re.compile(r"layers\.model=(\d{1,5}) layers\.offload=(\d{1,5})")
 _SPLITS = re.compile(r"graph splits = (\d{1,6})")
 _CACHE_TYPE = re.compile(r"\b([KV]) \((f32|f16|bf16|q\d_\d|iq4_nl)\)")
-_SLOTS = re.compile(r"n_slots = (\d{1,4}), n_ctx_slot = (\d{1,9})")
 _PROGRAM = re.compile(r"(?:^|[\s\"'=/])((?:\S{0,200}/)?(?:llama-(?:server|cli|bench|perplexity|simple)|server|main)"
                       r"(?:\.exe)? +-[^\n]{1,3000})")
 _LIBRARIES = {"cuda": "CUDA", "rocm": "ROCm", "vulkan": "Vulkan", "metal": "Metal"}      # Ollama's names
@@ -72,7 +71,6 @@ class Facts:
     cache_types: dict[str, str] = field(default_factory=dict)     # K, V
     offloaded: tuple[int, int, int] | None = None                 # layers, of so many, line
     splits: tuple[int, int] | None = None                         # graph splits, line
-    slots: tuple[int, int] | None = None                          # how many, context of each
     words: tuple[str, ...] = ()                                   # of the command, where the log has it
     ready: int = 0                                                # the line that says that it serves
     backends: tuple[str, ...] = ()                                # named anywhere
@@ -92,11 +90,6 @@ class Facts:
         facts.backends = tuple(named)
         facts._complete()
         return facts
-
-    @property
-    def trained(self) -> int:
-        value = self.values.get("n_ctx_train", 0)
-        return value if isinstance(value, int) else 0
 
     def gpu(self, index: int = 0) -> str:
         """llama.cpp's name of the GPU of that number: of the backend that the log shows."""
@@ -138,8 +131,6 @@ class Facts:
             self.splits = int(match[1]), line.number
         if "self size" in text or "size =" in text:
             self.cache_types.update(dict(_CACHE_TYPE.findall(text)))
-        if "n_slots" in text and (match := _SLOTS.search(text)):
-            self.slots = int(match[1]), int(match[2])
         if not self.words and " -" in text and (match := _PROGRAM.search(text)):
             self.words = _words(match[1])
         if any(word in text for word in _READY) and not self.ready:
@@ -256,7 +247,3 @@ def _words(text: str) -> tuple[str, ...]:
         return tuple(shlex.split(text))[1:]
     except ValueError:
         return tuple(text.split())[1:]
-
-
-def on_host(name: str, launch: LaunchLog) -> bool:
-    return launch.device_of(name) == "Host" or name == HOST

@@ -8,7 +8,7 @@ import re
 from pathlib import Path
 
 import pytest
-from support import HEADERS, model, says
+from support import HEADERS, LOGS, model, says
 
 from autolayers.diagnosis.causes import CAUSES
 from autolayers.diagnosis.diagnosis import Diagnosis, explain
@@ -224,3 +224,25 @@ def test_every_sign_has_a_cause_and_every_cause_a_sign() -> None:
     by_figures = {"vram_spill", "healthy", "not_in_log", "unknown"}
     assert CAUSES.keys() - {sign.cause for sign in SIGNS} == by_figures
     assert [sign for sign in SIGNS if sign.last and sign.first > sign.last] == []
+
+
+def test_a_cache_that_did_not_fit_behind_weights_that_no_line_shows() -> None:
+    """Builds of 2026 show no buffers at their default level: what lay there before is the memory model's."""
+    found = model("llama-3.1-8b-q4_k_m")
+    answer = explain(oom("CUDA0", 11468, "context", 8 << 30, "-c 65536 -np 1 -ngl 99"), model=found,
+                     host=Host.hypothetical("32GiB"))
+    assert (answer.phase, answer.launch is not None and answer.launch.predicted) == ("cache", 8 << 30)
+    assert answer.launch is not None and answer.launch.plan.fits
+    assert "-c 65536 -np 1" in " ".join(answer.launch.words) and 0 < answer.launch.plan.n_gpu_layers < 33
+
+
+def test_another_model_s_log_gets_no_launch() -> None:
+    answer = explain(oom("CUDA0", 11468, "context", 40 << 30, "-c 65536 -np 1 -ngl 99"),
+                     model=model("llama-3.1-8b-q4_k_m"), host=Host.hypothetical("32GiB"))
+    assert answer.cause == "oom_device" and answer.launch is None and answer.remedies
+
+
+@pytest.mark.parametrize("name", ["2023.log", "2024.log", "2025.log"])
+def test_a_whole_log_of_a_launch_that_came_up(name: str) -> None:
+    answer = explain(LOGS / name)
+    assert (answer.cause, answer.fatal, answer.verdict.others) == ("healthy", False, ())
