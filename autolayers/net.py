@@ -42,7 +42,8 @@ _REDIRECTS = (301, 302, 303, 307, 308)
 
 
 class NetError(AutolayersError):
-    """A failed exchange; the message does not name the URL. `reason`: the system's or a library's words for it."""
+    """A failed exchange; the message does not name the URL. `reason`: the system's or a library's words for
+    it."""
 
     def __init__(self, kind: Kind, message: str, reason: str = "") -> None:
         super().__init__(message)
@@ -50,7 +51,8 @@ class NetError(AutolayersError):
 
 
 class Limit:
-    """`total` seconds from the first request on, for all that share this limit; `silence` between two bytes."""
+    """`total` seconds from the first request on, for all that share this limit; `silence` between two
+    bytes."""
 
     def __init__(self, total: float, silence: float | None = None) -> None:
         self.total, self.silence = total, total if silence is None else silence
@@ -189,7 +191,8 @@ class _Authorization:
 
 
 def _session(limit: Limit) -> requests.Session:
-    """A requests.Session that reads all bytes, headers included, within a limit, and does not follow redirects."""
+    """A requests.Session that reads all bytes, headers included, within a limit, and does not follow
+    redirects."""
     import http.client
 
     import requests

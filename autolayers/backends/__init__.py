@@ -1,4 +1,5 @@
-"""What differs between ggml's backends, one file or folder each; nothing else in autolayers knows a backend by name.
+"""What differs between ggml's backends, one file or folder each; nothing else in autolayers knows a backend
+by name.
 
     backend("CUDA").host_buffer          # what holds for all its devices
     on(device).padded("q4_0", ne, n)     # a Device, as llama.cpp asks it
@@ -73,7 +74,8 @@ def backend_of(device_name: str) -> type[Backend]:
 
 
 def on(device: Device, index: int = 0, rules: Rules = NEWEST_RULES) -> Backend:
-    """The backend on one device, `index` of a launch's, by a build's rules. A CPU as a device is one that is served."""
+    """The backend on one device, `index` of a launch's, by a build's rules. A CPU as a device is one that is
+    served."""
     known = backend(device.backend)
     return (backend("RPC-CPU") if known is Cpu else known)(device, index, rules)
 

@@ -3,9 +3,10 @@
     class Cuda(Backend): name = "CUDA"; alignment = 128 ...       # one file or folder per backend
     on(device)                                                    # autolayers.backends: that class, for one Device
 
-The class attributes hold for every device of a backend; an instance is one device and may set its own. The methods
-are those of ggml_backend_device_i, ggml_backend_i and ggml_backend_buffer_type_i (ggml/src/ggml-backend-impl.h), and
-autolayers.ggml.scheduler calls them. A backend that says nothing of its own is taken to run every operation.
+The class attributes hold for every device of a backend; an instance is one device and may set its own. The
+methods are those of ggml_backend_device_i, ggml_backend_i and ggml_backend_buffer_type_i
+(ggml/src/ggml-backend-impl.h), and autolayers.ggml.scheduler calls them. A backend that says nothing of its
+own is taken to run every operation.
 """
 
 from __future__ import annotations
@@ -31,8 +32,8 @@ if TYPE_CHECKING:
 HYPER_CONNECTIONS = ("DSV4_HC_PRE", "DSV4_HC_COMB", "DSV4_HC_POST")
 OFFLOAD_MIN_BATCH = 32          # GGML_OP_OFFLOAD_MIN_BATCH
 NVIDIA = ("NVIDIA", "GeForce", "Quadro", "Tesla", "TITAN")      # words that the names of its cards have
-# Head sizes of keys and values that CUDA, Vulkan, Metal and SYCL all have flash attention kernels for, whatever the
-# grouping of heads.
+# Head sizes of keys and values that CUDA, Vulkan, Metal and SYCL all have flash attention kernels for,
+# whatever the grouping of heads.
 FLASH_ATTN_HEADS = frozenset((40, 64, 72, 80, 96, 112, 128, 256))
 
 
@@ -80,8 +81,8 @@ class Backend:
     device_nodes: tuple[str, ...] = ()   # what a container must be given
     gpu_driver = ""                      # the container runtime's driver that gives it all GPUs
     koboldcpp: tuple[str, ...] = ()      # KoboldCpp's words for it
-    # Regular expressions of what it prints when an allocation fails; groups `mib` or `bytes` are the size asked for,
-    # `index` the device.
+    # Regular expressions of what it prints when an allocation fails; groups `mib` or `bytes` are the size
+    # asked for, `index` the device.
     out_of_memory: tuple[str, ...] = ()
 
     def __init__(self, device: Device | None = None, index: int = 0, rules: Rules = NEWEST_RULES) -> None:
@@ -101,7 +102,8 @@ class Backend:
         return False
 
     def pipelines(self) -> bool:
-        """Whether its devices report async compute and events, without which llama_context pipelines no prompt."""
+        """Whether its devices report async compute and events, without which llama_context pipelines no
+        prompt."""
         return True
 
     def lacks(self, op: Tensor) -> bool:
@@ -170,8 +172,8 @@ class Backend:
         return self.offload_min_batch > 0 and batch_size(op) >= self.offload_min_batch
 
     def graph_optimize(self, nodes: list[Tensor], after: Tensor | None, add_alloc_dep: AddAllocDep) -> list[Tensor]:
-        """The nodes of one split in the order they will run. `add_alloc_dep(tensor, until)` keeps a tensor's memory
-        until that node is done: one of `nodes`, or `after`, the first of the next split."""
+        """The nodes of one split in the order they will run. `add_alloc_dep(tensor, until)` keeps a tensor's
+        memory until that node is done: one of `nodes`, or `after`, the first of the next split."""
         return nodes
 
     def alloc_size(self, tensor: Tensor) -> int:
@@ -188,7 +190,8 @@ class Backend:
         return row_size(type_, self.row_padding - ne[0] % self.row_padding) if row.blck_size > 1 else 0
 
     def padded(self, type_: str, ne: tuple[int, int, int, int], n_bytes: int) -> int:
-        """Bytes that a weight or cache tensor of `n_bytes` takes in a buffer, alignment included (ggml-alloc.c)."""
+        """Bytes that a weight or cache tensor of `n_bytes` takes in a buffer, alignment included
+        (ggml-alloc.c)."""
         return -(-(n_bytes + self.padding(type_, ne)) // self.alignment) * self.alignment
 
     def margin(self, ops: Ops) -> Parts:

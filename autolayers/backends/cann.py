@@ -1,6 +1,6 @@
-"""CANN: ggml/src/ggml-cann/ggml-cann.cpp. It pads as CUDA does; matrices of f16 and f32 are laid out in squares of 16,
-whose size only its library knows (GGML_CANN_WEIGHT_NZ, on by default). Of its rules of operations only those for
-weights are here, so sizes are an upper bound."""
+"""CANN: ggml/src/ggml-cann/ggml-cann.cpp. It pads as CUDA does; matrices of f16 and f32 are laid out in
+squares of 16, whose size only its library knows (GGML_CANN_WEIGHT_NZ, on by default). Of its rules of
+operations only those for weights are here, so sizes are an upper bound."""
 
 from __future__ import annotations
 

@@ -2,8 +2,8 @@
 
 Alignment: TENSOR_ALIGNMENT of ggml/src/ggml-impl.h. Operations: ggml_backend_cpu_device_supports_op of
 ggml/src/ggml-cpu/ggml-cpu.cpp. Repacking: supports_op and ggml_repack_get_optimal_repack_type of
-ggml/src/ggml-cpu/repack.cpp, for x86-64 with AVX2; other instruction sets repack other types, which moves bytes
-between host buffers but keeps their sum. All as modelled.
+ggml/src/ggml-cpu/repack.cpp, for x86-64 with AVX2; other instruction sets repack other types, which moves
+bytes between host buffers but keeps their sum. All as modelled.
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ _REPACKED_FIRST = frozenset(("q4_0",))       # of builds that repack before they
 
 
 class Cpu(Backend):
-    """The last backend of a launch. Graph tensors live in `buffer`: the first GPU's pinned memory, or plain RAM."""
+    """The last backend of a launch. Graph tensors live in `buffer`: the first GPU's pinned memory, or plain
+    RAM."""
 
     name = HOST
     modelled = True

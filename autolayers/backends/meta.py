@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
 
 class Meta(Backend):
-    """The devices `parts`, by the name of the first. It neither orders the graph nor takes operations whose weight is
-    in RAM (graph_optimize and offload_op are null)."""
+    """The devices `parts`, by the name of the first. It neither orders the graph nor takes operations whose
+    weight is in RAM (graph_optimize and offload_op are null)."""
 
     def __init__(self, parts: Sequence[Backend], rules: Rules = NEWEST_RULES) -> None:
         super().__init__(parts[0].device, 0, rules)

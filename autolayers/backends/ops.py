@@ -14,7 +14,8 @@ DEFAULT_TARGET = 1024 * MiB   # llama.cpp's --fit-target, for backends that noth
 class Matmul:
     """A weight that activations are multiplied with: rows of `k` elements, `m` of them, `n_mat` matrices.
 
-    `n_used` of the matrices per token where an expert is chosen (MUL_MAT_ID), 0: all of them, one after the other."""
+    `n_used` of the matrices per token where an expert is chosen (MUL_MAT_ID), 0: all of them, one after the
+    other."""
 
     type: str
     k: int

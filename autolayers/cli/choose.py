@@ -1,4 +1,5 @@
-"""`autolayers choose MODEL...`: which file of a repository, a directory or Ollama's store to take for this machine."""
+"""`autolayers choose MODEL...`: which file of a repository, a directory or Ollama's store to take for this
+machine."""
 
 from __future__ import annotations
 

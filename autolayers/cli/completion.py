@@ -1,4 +1,5 @@
-"""`autolayers completion SHELL`: a script that completes commands, flags, their values, card names and .gguf files.
+"""`autolayers completion SHELL`: a script that completes commands, flags, their values, card names and .gguf
+files.
 
 Each script asks the same questions in its shell's language: which command is this, does the word before the
 cursor take a list of values or a file, does the current word begin with a dash; else it offers models and, as

@@ -1,4 +1,5 @@
-"""`autolayers --help` and each command's help, made from the rows of autolayers.flags.own: plain text, 80 columns."""
+"""`autolayers --help` and each command's help, made from the rows of autolayers.flags.own: plain text, 80
+columns."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""NVIDIA GPUs through the driver's management library, in the order and under the names llama.cpp's CUDA uses.
+"""NVIDIA GPUs through the driver's management library, in the order and under the names llama.cpp's CUDA
+uses.
 
 NVML reports free memory without creating a CUDA context, so its `free` still includes that context: every
 Device from here has `includes_context=False`. Only the first version of the memory call is used, without its

@@ -178,7 +178,8 @@ def _gpu(vulkan: Any, gpu: ctypes.c_void_p) -> dict[str, Any]:
 
 
 def _memory(vulkan: Any, gpu: ctypes.c_void_p, all_heaps: bool, budget: bool) -> tuple[int, int]:
-    """Total and free bytes of the device's heaps, an integrated GPU's all (ggml_backend_vk_get_device_memory)."""
+    """Total and free bytes of the device's heaps, an integrated GPU's all
+    (ggml_backend_vk_get_device_memory)."""
     memory = _Chain((_MEMORY2, 520), *([(_BUDGET, 256)] if budget else []))
     vulkan.vkGetPhysicalDeviceMemoryProperties2(gpu, memory.buffers[0])
     total = free = 0

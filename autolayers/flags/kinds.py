@@ -27,11 +27,12 @@ class Bad(Exception):
 
 
 class Kind:
-    """`words`: how many words follow the flag. `read(values, field, text)` sets the field; the text of a negated switch
-    is "off". `write` gives the text of a field's value, None where another argument of the field writes it. `adds`:
-    repeats add up. `bare`: the value where the word is left out. `plain` turns a spelling that llama.cpp does not know
-    into the one it does. `prefixes`: how the values begin that only an argument of this kind writes. `paths` gives the
-    text with each path of this machine in it replaced; `written`: llama.cpp writes there."""
+    """`words`: how many words follow the flag. `read(values, field, text)` sets the field; the text of a
+    negated switch is "off". `write` gives the text of a field's value, None where another argument of the
+    field writes it. `adds`: repeats add up. `bare`: the value where the word is left out. `plain` turns a
+    spelling that llama.cpp does not know into the one it does. `prefixes`: how the values begin that only an
+    argument of this kind writes. `paths` gives the text with each path of this machine in it replaced;
+    `written`: llama.cpp writes there."""
 
     __slots__ = ("adds", "bare", "choices", "paths", "plain", "prefixes", "read", "words", "write", "written")
 
@@ -54,7 +55,8 @@ class Kind:
 # --- texts to values
 
 def as_c(text: str) -> str:
-    """The text of a number. Raises ValueError for what only Python reads as one: llama.cpp takes 8 of 8_192."""
+    """The text of a number. Raises ValueError for what only Python reads as one: llama.cpp takes 8 of
+    8_192."""
     if "_" in text or not text.isascii():
         raise ValueError(text)
     return text

@@ -1,4 +1,5 @@
-"""autolayers' commands and its own flags: one row each. Help, completion, man page and README are made from them.
+"""autolayers' commands and its own flags: one row each. Help, completion, man page and README are made from
+them.
 
     own_flags("run")["--retry"].read("2")      # 2
     takers("--retry")                          # ["run"]

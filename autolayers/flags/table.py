@@ -523,7 +523,8 @@ _by_field: dict[str, list[Argument]] = {}
 
 
 def lookup(word: str) -> tuple[Argument, bool] | None:
-    """The row of a name, and False for a negated one. llama.cpp reads _ as - in words that start with two dashes."""
+    """The row of a name, and False for a negated one. llama.cpp reads _ as - in words that start with two
+    dashes."""
     if not _by_name:
         for row in (*LEGACY, *ARGUMENTS):
             for name in row.names:

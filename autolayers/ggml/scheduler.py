@@ -58,7 +58,8 @@ class Split:
 
 
 def assign(graph: Graph, backends: Sequence[Backend], op_offload: bool, rules: Rules, pins: bool = True) -> None:
-    """Passes 1 to 4: set `backend` of every node and leaf, where `pins` count to what the builder asked for."""
+    """Passes 1 to 4: set `backend` of every node and leaf, where `pins` count to what the builder asked
+    for."""
     cpu = len(backends) - 1
     nodes = graph.nodes
     supports = [backend.supports_op for backend in backends]
@@ -135,7 +136,8 @@ def assign(graph: Graph, backends: Sequence[Backend], op_offload: bool, rules: R
             buffer = backends[owner].buffer
         return backends[b].supports_buft(buffer)
 
-    # pass 3: what is left goes where most of its sources can be read; the others to a twin that shares the buffer
+    # pass 3: what is left goes where most of its sources can be read; the others to a twin that shares the
+    # buffer
     twins = [[b for b in range(i) if backends[b].buffer is backend.buffer] for i, backend in enumerate(backends)]
     for t in real if any(twins) else [t for t in real if t.backend == -1]:
         if t.backend == -1:
@@ -172,7 +174,8 @@ def _stuck(t: Tensor, buffer: Buffer) -> LaunchRefused:
 
 
 def split(graph: Graph, backends: Sequence[Backend], rules: Rules, n_copies: int = 1) -> Split:
-    """Cut a graph whose nodes have their backends into splits and add the copies: what ggml_gallocr gets to see."""
+    """Cut a graph whose nodes have their backends into splits and add the copies: what ggml_gallocr gets to
+    see."""
     nodes = graph.nodes
 
     def readable(t: Tensor, b: int) -> bool:

@@ -1,8 +1,8 @@
 """Tensors and operations by shape alone: what ggml.c makes of each call, without any data.
 
-Shapes are ggml's: `ne` counts elements per dimension, fastest first; `nb` is the stride in bytes. An operation
-allocates memory unless it is a view; which of them are views is half of what decides a compute buffer.
-Source: ggml/src/ggml.c as modelled (ggml_mul_mat, ggml_view_impl, ggml_set_rows, ...).
+Shapes are ggml's: `ne` counts elements per dimension, fastest first; `nb` is the stride in bytes. An
+operation allocates memory unless it is a view; which of them are views is half of what decides a compute
+buffer. Source: ggml/src/ggml.c as modelled (ggml_mul_mat, ggml_view_impl, ggml_set_rows, ...).
 """
 
 from __future__ import annotations
@@ -153,13 +153,14 @@ class Graph:
         self._knots: list[Tensor] = []     # tensors that refer to themselves
 
     def release(self) -> None:
-        """Undo references in circles, so that a used graph goes at once instead of waiting for the collector."""
+        """Undo references in circles, so that a used graph goes at once instead of waiting for the
+        collector."""
         for tensor in self._knots:
             tensor.src = ()
 
     def expand(self, tensor: Tensor) -> None:
-        """Depth first, sources in order, after them the tensor (ggml_visit_parents_graph). Raises ValueError where the
-        graph is full, on which ggml aborts."""
+        """Depth first, sources in order, after them the tensor (ggml_visit_parents_graph). Raises ValueError
+        where the graph is full, on which ggml aborts."""
         if tensor.seen:
             return
         if len(self.nodes) > self.max_nodes:
@@ -203,8 +204,8 @@ class Graph:
         return Tensor("RESHAPE", a.type, shape, (a,), None, a)
 
     def view(self, a: Tensor, ne: tuple[int, ...], nb: tuple[int, ...] = (), offset: int = 0) -> Tensor:
-        """ggml_view_1d..4d: `nb` gives the strides from dimension 1 on; missing ones continue without gaps. Raises
-        ValueError where ggml_new_tensor_impl aborts: without gaps it would end behind its tensor."""
+        """ggml_view_1d..4d: `nb` gives the strides from dimension 1 on; missing ones continue without gaps.
+        Raises ValueError where ggml_new_tensor_impl aborts: without gaps it would end behind its tensor."""
         n0, n1, n2, n3 = shape = ne + _ONES[len(ne)]
         type_, root = a.type, a.view_src or a
         size = _SIZE[type_]
@@ -413,8 +414,8 @@ class Graph:
 
     def ssm_scan(self, s: Tensor, x: Tensor, dt: Tensor, a: Tensor, b: Tensor, c: Tensor, ids: Tensor | None,
                  snapshots: int = 1) -> Tensor:
-        """The scan's output, then the state after each of the last `snapshots` tokens, in one row. `ids`: which states
-        it reads; None: all."""
+        """The scan's output, then the state after each of the last `snapshots` tokens, in one row. `ids`:
+        which states it reads; None: all."""
         n = x.nelements + snapshots * s.ne[0] * s.ne[1] * s.ne[2] * (s.ne[3] if ids is None else ids.ne[0])
         sources = (s, x, dt, a, b, c) if ids is None else (s, x, dt, a, b, c, ids)
         return Tensor("SSM_SCAN", "f32", (n, 1, 1, 1), sources, param=snapshots)

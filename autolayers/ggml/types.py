@@ -76,7 +76,8 @@ def row_size(type_: str, ne0: int) -> int:
 
 
 def n_bytes(type_: str, ne: tuple[int, ...]) -> int:
-    """Bytes of a contiguous tensor with `ne` elements per dimension, first dimension fastest (ggml_nbytes)."""
+    """Bytes of a contiguous tensor with `ne` elements per dimension, first dimension fastest
+    (ggml_nbytes)."""
     size = row_size(type_, ne[0])
     for extent in ne[1:]:
         size *= extent

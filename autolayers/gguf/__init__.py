@@ -31,10 +31,10 @@ __all__ = [
 def read_header(source: str | PathLike[str] | Readable | list[Readable] | Header) -> Header:
     """The Header of a model.
 
-    A path may name any part of a split model; the others are looked for in its directory. An object needs only
-    `read(n)`; if it can also seek, skipped arrays cost nothing. Its attributes `name` (str) and `size` (int or None)
-    are used when there. A split model that is no path is given as the list of all its parts' objects, in order.
-    A Header is one already.
+    A path may name any part of a split model; the others are looked for in its directory. An object needs
+    only `read(n)`; if it can also seek, skipped arrays cost nothing. Its attributes `name` (str) and `size`
+    (int or None) are used when there. A split model that is no path is given as the list of all its parts'
+    objects, in order. A Header is one already.
 
     Raises ModelError: one line that names the file and what is wrong with it.
     """
@@ -79,7 +79,8 @@ def _read_one(path: str, what: str = "") -> Header:
 
 
 def read_part(source: Readable) -> Header:
-    """The Header of one file, whether or not it is a part of a split model; see `split_of` and `join_parts`."""
+    """The Header of one file, whether or not it is a part of a split model; see `split_of` and
+    `join_parts`."""
     name = getattr(source, "name", None)
     size = getattr(source, "size", None)
     seekable = getattr(source, "seekable", None)

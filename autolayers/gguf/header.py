@@ -59,7 +59,8 @@ class TensorInfo:
 
 @dataclass(frozen=True)
 class FileInfo:
-    """One file of a model: its length now (None: a stream that does not say) and the length its header promises."""
+    """One file of a model: its length now (None: a stream that does not say) and the length its header
+    promises."""
 
     path: str
     size: int | None

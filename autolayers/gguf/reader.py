@@ -1,8 +1,9 @@
-"""GGUF: magic, version, counts, key-value pairs, tensor infos; then padding and tensor data, which is never read.
+"""GGUF: magic, version, counts, key-value pairs, tensor infos; then padding and tensor data, which is never
+read.
 
-Format: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md. What is refused, and every limit named below
-without another reason, is what llama.cpp's gguf_init_from_reader (ggml/src/gguf.cpp) and llama_model_loader
-(src/llama-model-loader.cpp) refuse, as modelled.
+Format: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md. What is refused, and every limit named
+below without another reason, is what llama.cpp's gguf_init_from_reader (ggml/src/gguf.cpp) and
+llama_model_loader (src/llama-model-loader.cpp) refuse, as modelled.
 """
 
 from __future__ import annotations
@@ -356,7 +357,8 @@ def _read_tensors(window: ReadWindow, version: int, alignment: int, metadata: di
 
 
 def _place(window: ReadWindow, data_offset: int, alignment: int, tensors: list[TensorInfo]) -> int:
-    """Makes offsets absolute and checks that each tensor follows its predecessor; returns the end of the last one."""
+    """Makes offsets absolute and checks that each tensor follows its predecessor; returns the end of the last
+    one."""
     expected = end = 0
     for i, tensor in enumerate(tensors):
         if tensor.offset != expected:

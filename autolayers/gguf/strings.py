@@ -1,8 +1,10 @@
-"""Walking over an array of strings without building them: a vocabulary and its merges have 400,000 to 800,000.
+"""Walking over an array of strings without building them: a vocabulary and its merges have 400,000 to
+800,000.
 
-The obvious loop, with two bounds checks per string, costs 80 to 160 ns a string; the block loop below costs 50.
-Measured against it and not better after their own start-up cost: one regular expression with a branch per length
-(43 ns, but `re` must be imported and compiled), splitting at the seven zero bytes of short lengths (90 ns).
+The obvious loop, with two bounds checks per string, costs 80 to 160 ns a string; the block loop below costs
+50. Measured against it and not better after their own start-up cost: one regular expression with a branch per
+length (43 ns, but `re` must be imported and compiled), splitting at the seven zero bytes of short lengths (90
+ns).
 """
 
 from __future__ import annotations
@@ -14,13 +16,14 @@ _BLOCK = (None,) * 128
 
 
 def skip_strings(buf: bytes, pos: int, n: int) -> tuple[int, int]:
-    """Steps over at most `n` strings (u64 length, then that many bytes) that lie complete in `buf` from `pos` on.
+    """Steps over at most `n` strings (u64 length, then that many bytes) that lie complete in `buf` from `pos`
+    on.
 
     Returns the position after them and how many are left; strings are left when the next one is not complete.
 
     It reads the same as `step_strings`: both follow the same chain of positions, which only grows. The block
-    leaves the comparison with the end to its last position: if that one is inside, all before it were. If it is
-    not, or a length was looked for beyond the end, the block is done again step by step.
+    leaves the comparison with the end to its last position: if that one is inside, all before it were. If it
+    is not, or a length was looked for beyond the end, the block is done again step by step.
     """
     end = len(buf)
     u64 = _U64

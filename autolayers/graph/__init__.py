@@ -1,6 +1,7 @@
 """Computation graphs by shape, as llama.cpp builds them: one builder per architecture.
 
-A plain architecture is a row in rows.py. One whose graph needs code has a file in models/, and its name below.
+A plain architecture is a row in rows.py. One whose graph needs code has a file in models/, and its name
+below.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
     "qwen3": Decoder(qk_norm="head")
 
-Every step runs only where the file has its tensors, so a row says what cannot be seen in the file: orders, activations,
-which tensor plays which part. Sources: build_arch_graph of src/models/*.cpp (as modelled).
+Every step runs only where the file has its tensors, so a row says what cannot be seen in the file: orders,
+activations, which tensor plays which part. Sources: build_arch_graph of src/models/*.cpp (as modelled).
 """
 
 from __future__ import annotations
@@ -77,9 +77,9 @@ class Decoder:
 
     # after the layers
     head_bias: bool = False              # output.bias is added, if the file has one
-    # where the rows that are asked for are picked: after the last layer's attention, after its post norm, or nowhere;
-    # while an MTP block reads all rows after the last layer (late) or the last norm (last), which makes the hidden
-    # state there an output too
+    # where the rows that are asked for are picked: after the last layer's attention, after its post norm, or
+    # nowhere; while an MTP block reads all rows after the last layer (late) or the last norm (last), which
+    # makes the hidden state there an output too
     select: Select = "attention"
     select_before: tuple[tuple[Rule, Select], ...] = ()   # (rule, where builds without it picked them), oldest first
     keeps_last: bool = False             # the last layer's result is an output, where rows are picked early
@@ -156,10 +156,11 @@ class Decoder:
         return cur
 
     def mtp(self, llm: Llm) -> Tensor:
-        """The logits of the block after the last layer as a context of its own (graph_mtp of src/models/*.cpp).
+        """The logits of the block after the last layer as a context of its own (graph_mtp of
+        src/models/*.cpp).
 
-        The next token's embedding and the model's last hidden state become one input, and the architecture's own layer
-        works on it. What differs is where the output's rows are picked (Architecture.mtp).
+        The next token's embedding and the model's last hidden state become one input, and the architecture's
+        own layer works on it. What differs is where the output's rows are picked (Architecture.mtp).
         """
         picked = llm.row.mtp
         g, il = llm.graph, llm.n_layer

@@ -1,7 +1,7 @@
 """The delta rule as separate operations, where llama.cpp's probes refuse the fused one (Rules.stays_fused).
 
-Source: build_delta_net_chunking and build_delta_net_autoregressive of src/models/delta-net-base.cpp, builds b8480 to
-b10666.
+Source: build_delta_net_chunking and build_delta_net_autoregressive of src/models/delta-net-base.cpp, builds
+b8480 to b10666.
 """
 
 from __future__ import annotations
@@ -87,7 +87,8 @@ def build_delta_net_chunking(graph: Graph, q: Tensor, k: Tensor, v: Tensor, gate
 
 
 def _decayed(g: Graph, q: Tensor, k: Tensor, k_b: Tensor, sums: Tensor) -> tuple[Tensor, Tensor]:
-    """Products of keys with keys and queries within a chunk, with the decay between them; one decay a head."""
+    """Products of keys with keys and queries within a chunk, with the decay between them; one decay a
+    head."""
     chunk, _, n_chunks, n = sums.ne
     other = g.repeat(g.reshape(sums, 1, chunk, n_chunks, n), chunk, chunk, n_chunks, n)
     mask = g.unary("EXP", _tri(g, g.sub(other, sums)))

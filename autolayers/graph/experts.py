@@ -1,4 +1,5 @@
-"""Experts: how they are chosen, run, weighed and summed (build_moe_ffn of src/llama-graph.cpp, as modelled)."""
+"""Experts: how they are chosen, run, weighed and summed (build_moe_ffn of src/llama-graph.cpp, as
+modelled)."""
 
 from __future__ import annotations
 
@@ -20,7 +21,8 @@ _GATING: dict[int, Gating] = {0: "softmax", 1: "softmax", 2: "sigmoid", 3: "soft
 
 @dataclass(frozen=True)
 class Routing:
-    """How experts are chosen, run and weighed: the arguments of llama.cpp's build_moe_ffn that an architecture fixes.
+    """How experts are chosen, run and weighed: the arguments of llama.cpp's build_moe_ffn that an
+    architecture fixes.
 
     None: the file's key decides. Tensors are blk.<il>.<name>; one whose name is None is not used.
     """
@@ -45,8 +47,8 @@ def build_moe_ffn(llm: Llm, cur: Tensor, il: int, routing: Routing, *, probs_in:
                   selected_in: Tensor | None = None, n_expert: int = 0, n_expert_used: int = 0) -> Tensor:
     """Choose experts, run them, weigh and sum them, in the order of llama.cpp's build_moe_ffn.
 
-    `probs_in` are the router's logits where they are not of `cur`, `selected_in` the experts where a table chooses
-    them; n_expert and n_expert_used are the model's unless given.
+    `probs_in` are the router's logits where they are not of `cur`, `selected_in` the experts where a table
+    chooses them; n_expert and n_expert_used are the model's unless given.
     """
     g, hp = llm.graph, llm.hparams
     n_used = n_expert_used or llm.n_expert_used
@@ -139,7 +141,8 @@ def _best_groups(llm: Llm, ranked: Tensor, n_expert: int) -> Tensor:
 
 
 def _run_experts(llm: Llm, cur: Tensor, il: int, routing: Routing, selected: Tensor) -> Tensor:
-    """The second half of build_moe_ffn: what each chosen expert makes of its input, [n_embd, n_used, n_tokens]."""
+    """The second half of build_moe_ffn: what each chosen expert makes of its input, [n_embd, n_used,
+    n_tokens]."""
     g = llm.graph
 
     def scale(name: str) -> Tensor | None:

@@ -72,7 +72,8 @@ def build_recurrent_attn(llm: Llm, states: Tensor, q: Tensor, k: Tensor, v: Tens
 
 @dataclass(frozen=True)
 class GatedDeltaNet(Hybrid):
-    """Delta nets between layers of gated attention: qwen35's graph; subclasses override the steps that differ."""
+    """Delta nets between layers of gated attention: qwen35's graph; subclasses override the steps that
+    differ."""
 
     gate_act: Literal["SILU", "SIGMOID"] = "SILU"     # of the delta net's output
 

@@ -1,7 +1,8 @@
 """Hyper-connections: several residual streams, mixed into one before each block and fed by its result.
 
-A small matrix of the streams themselves decides how much each gives (`pre`), gets (`post`) and passes on to the others
-(`comb`, made doubly stochastic by Sinkhorn's iteration). Source: build_hc_* of src/models/deepseek4.cpp (as modelled).
+A small matrix of the streams themselves decides how much each gives (`pre`), gets (`post`) and passes on to
+the others (`comb`, made doubly stochastic by Sinkhorn's iteration). Source: build_hc_* of
+src/models/deepseek4.cpp (as modelled).
 """
 
 from __future__ import annotations
@@ -17,7 +18,8 @@ def expand_streams(llm: Llm, embd: Tensor) -> Tensor:
 
 
 def build_hc_pre(llm: Llm, x: Tensor, block: str, il: int) -> tuple[Tensor, Tensor, Tensor]:
-    """(the block's input [n_embd, n_tokens], post, comb), by blk.<il>.hc_<block>_*; `block` is attn or ffn."""
+    """(the block's input [n_embd, n_tokens], post, comb), by blk.<il>.hc_<block>_*; `block` is attn or
+    ffn."""
     g, hc, n = llm.graph, x.ne[1], x.ne[2]
     scale, base = (llm.need_layer(il, f"hc_{block}_{part}") for part in ("scale", "base"))
     mixes = g.mul_mat(llm.need_layer(il, f"hc_{block}_fn"), g.rms_norm(g.reshape(x, x.ne[0] * hc, n)))

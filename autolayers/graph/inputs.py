@@ -1,7 +1,7 @@
 """What a graph sees of its caches: views of their tensors, and the inputs of attention to them.
 
-Sources: llama_kv_cache::get_k, cpy_k, ... of src/llama-kv-cache.cpp, llm_graph_input_attn_* of src/llama-graph.cpp (as
-modelled).
+Sources: llama_kv_cache::get_k, cpy_k, ... of src/llama-kv-cache.cpp, llm_graph_input_attn_* of
+src/llama-graph.cpp (as modelled).
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Multi-head latent attention (MLA): keys and values pass through a small latent vector.
 
-Absorbed, the cache holds the latent itself and all heads share it. Expanded, keys and values are made for every head
-before they are cached (files from before key_length_mla existed). Source: src/models/deepseek2.cpp (as modelled).
+Absorbed, the cache holds the latent itself and all heads share it. Expanded, keys and values are made for
+every head before they are cached (files from before key_length_mla existed). Source: src/models/deepseek2.cpp
+(as modelled).
 """
 
 from __future__ import annotations
@@ -13,7 +14,8 @@ from .llm import Llm
 
 
 def latent(llm: Llm, cur: Tensor, il: int) -> tuple[Tensor, Tensor]:
-    """(normed latent [rank, n_tokens], the part of the keys that takes rope [n_rot, 1, n_tokens], still without it)."""
+    """(normed latent [rank, n_tokens], the part of the keys that takes rope [n_rot, 1, n_tokens], still
+    without it)."""
     g, n = llm.graph, llm.n_tokens
     norm = llm.need_layer(il, "attn_kv_a_norm")
     rank = norm.ne[0]
@@ -25,9 +27,11 @@ def latent(llm: Llm, cur: Tensor, il: int) -> tuple[Tensor, Tensor]:
 
 def absorbed(llm: Llm, q: Tensor, compressed: Tensor, k_pe: Tensor, il: int,
              pos: Tensor | None, *, rope_first: bool = False) -> tuple[Tensor, Tensor, Tensor]:
-    """Q, K and V with one head of keys for all: attn_k_b is applied to Q instead of the keys. No `pos`: no rope.
+    """Q, K and V with one head of keys for all: attn_k_b is applied to Q instead of the keys. No `pos`: no
+    rope.
 
-    `q` holds whole heads, [head_k, n_head, n_tokens] or flat. `rope_first`: heads begin with the part that takes rope.
+    `q` holds whole heads, [head_k, n_head, n_tokens] or flat. `rope_first`: heads begin with the part that
+    takes rope.
     """
     g, n_head, n_rot, n = llm.graph, llm.hparams.n_head(il), k_pe.ne[0], llm.n_tokens
     head = q.nelements // (n_head * n)

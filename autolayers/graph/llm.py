@@ -1,7 +1,8 @@
-"""Building blocks of a model's graph, named as in llama.cpp's src/llama-graph.cpp (as modelled, see autolayers.builds).
+"""Building blocks of a model's graph, named as in llama.cpp's src/llama-graph.cpp (as modelled, see
+autolayers.builds).
 
-An architecture (rows.py, models/) calls these in llama.cpp's order. The order in which tensors are made and expanded is
-part of the result, because the allocator sees it.
+An architecture (rows.py, models/) calls these in llama.cpp's order. The order in which tensors are made and
+expanded is part of the result, because the allocator sees it.
 """
 
 from __future__ import annotations
@@ -33,8 +34,8 @@ class Llm:
     def __init__(self, hparams: Hparams, cparams: Any, *, n_tokens: int, n_seqs: int, n_outputs: int,
                  fused_ops: dict[str, bool], lookup: Callable[[str], Tensor | None],
                  backends: Sequence[Backend], dev_layer: Sequence[int], full_offload: bool) -> None:
-        """`cparams` is a memory.context.Context; `lookup` gives a weight by its name, None where the file has none;
-        `dev_layer` is the backend of each layer."""
+        """`cparams` is a memory.context.Context; `lookup` gives a weight by its name, None where the file has
+        none; `dev_layer` is the backend of each layer."""
         self.rules: Rules = cparams.rules
         self.graph = Graph(self.rules.clamp_copies)
         self.hparams = hparams
@@ -107,7 +108,8 @@ class Llm:
         self._lookup = lambda name: lookup(rename(name))
 
     def share_blocks(self, physical: Callable[[int], int], scales: bool = True) -> None:
-        """Let layer il read the weights of block physical(il); NVFP4 scales stay the layer's own unless `scales`."""
+        """Let layer il read the weights of block physical(il); NVFP4 scales stay the layer's own unless
+        `scales`."""
 
         def rename(name: str) -> str:
             if name.startswith("blk."):
@@ -151,8 +153,8 @@ class Llm:
     # inputs
 
     def build_inp_embd(self, scale: bool = False) -> Tensor:
-        """The embeddings of tokens, or what comes in their place: [n_embd, n_tokens]; `scale`: those of tokens are
-        multiplied by a constant."""
+        """The embeddings of tokens, or what comes in their place: [n_embd, n_tokens]; `scale`: those of
+        tokens are multiplied by a constant."""
         g, hp, n = self.graph, self.hparams, self.n_tokens
         n_embd_inp, table = hp.n_embd_inp, self.need("token_embd.weight")
         mixed = self.rules.mixed_input and self.row.mixed_batch and self.cparams.kind == "default"
@@ -191,7 +193,8 @@ class Llm:
         return g.scale(cur) if scale and not by_row else cur
 
     def build_mtp_inputs(self, il: int, streams: int = 1) -> tuple[Tensor, Tensor]:
-        """What an MTP block reads: the next token's embedding, and the last hidden state of all residual streams."""
+        """What an MTP block reads: the next token's embedding, and the last hidden state of all residual
+        streams."""
         g, n = self.graph, self.n_tokens
         tokens = g.input("inp_tokens", "i32", n)
         state = g.input("mtp_h_input", "f32", self.n_embd * streams, n)
@@ -217,7 +220,8 @@ class Llm:
         return self.mask_input("attn_inp_kq_mask", type_, cache.n_kv, self.n_tokens // n_stream, 1, n_stream)
 
     def mask_input(self, name: str, type_: str, *ne: int) -> Tensor:
-        """A mask in the type that attention reads; `type_`: that type, where it is not attention that decides."""
+        """A mask in the type that attention reads; `type_`: that type, where it is not attention that
+        decides."""
         type_ = type_ or ("f16" if self.flash_attn else "f32")
         if not self.rules.f16_mask:
             return llm_before.mask_input(self.graph, self.rules, name, type_, *ne)
@@ -307,8 +311,8 @@ class Llm:
 
     def rope_end(self, heads: Tensor, n_rot: int, pos: Tensor, factors: Tensor | None = None, *,
                  back: bool = False, first: bool = False) -> Tensor:
-        """ggml_rope_set_offset: heads [head, n_head, n_tokens], the last `n_rot` elements of each rotated; `first`:
-        where older builds have these."""
+        """ggml_rope_set_offset: heads [head, n_head, n_tokens], the last `n_rot` elements of each rotated;
+        `first`: where older builds have these."""
         g = self.graph
 
         def rotated(t: Tensor) -> Tensor:
@@ -355,8 +359,8 @@ class Llm:
                   roped: bool = True) -> tuple[Tensor, Tensor, Tensor]:
         """Q, K and V by one fused projection or three, with biases and clamp; by heads if `reshape`.
 
-        Sizes are the layer's unless given. `scales`: the NVFP4 scale of a fused projection is applied; `plain`: three
-        projections have neither scales nor biases; `roped`: Q and K will be.
+        Sizes are the layer's unless given. `scales`: the NVFP4 scale of a fused projection is applied;
+        `plain`: three projections have neither scales nor biases; `roped`: Q and K will be.
         """
         g, hp, n = self.graph, self.hparams, self.n_tokens
         n_head = n_head or hp.n_head(il)
@@ -439,8 +443,8 @@ class Llm:
                   act_scales: Tensor | None = None, scales: bool = True, biases: bool = True) -> Tensor:
         """A feed-forward network over blk.<il>.<names>; a missing tensor or name is a missing step.
 
-        `gate`: the gate reads the input (par), what `up` gives (seq), or there is none. `biases` and `scales` (NVFP4):
-        whether the architecture applies them here if the file has them.
+        `gate`: the gate reads the input (par), what `up` gives (seq), or there is none. `biases` and `scales`
+        (NVFP4): whether the architecture applies them here if the file has them.
         """
         g = self.graph
 
@@ -502,8 +506,8 @@ class Llm:
                        n_kv_max: int = 0, cached: bool = True) -> Tensor:
         """Softmax attention, [n_embd_head_v * n_head, n_tokens].
 
-        `kq_b` is added to the scores, which rules out flash attention; `n_kv_max` bounds the cells that a sparse mask
-        leaves open. `cached`: k and v are of a cache, not of an encoder.
+        `kq_b` is added to the scores, which rules out flash attention; `n_kv_max` bounds the cells that a
+        sparse mask leaves open. `cached`: k and v are of a cache, not of an encoder.
         """
         g, hp = self.graph, self.hparams
         v_trans = v.nb[1] > v.nb[2]
@@ -567,7 +571,8 @@ class Llm:
                 k = self.hadamard(k, a.k_rot)
         if a.v_rot is not None and v is not None and not mla:
             v = self.hadamard(v, a.v_rot)
-        # expanded together so that they are not reordered; the plain cache wants k last, iSWA and no cache v last
+        # expanded together so that they are not reordered; the plain cache wants k last, iSWA and no cache v
+        # last
         late_k = cache is not None and not iswa and self.rules.keys_last
         order = (q, v, k) if late_k else (q, k) if mla and iswa else (q, k, v)
         for t in order:

@@ -45,8 +45,8 @@ def encoder_flash(rules: Rules, k: Tensor) -> bool:
 
 def heads_of(g: Graph, qkv: Tensor, parts: Sequence[tuple[int, int, int]],
              viewed: bool) -> tuple[Tensor, Tensor, Tensor]:
-    """Before Rules.views_v: Q, K and V of a fused QKV, of each its head size, heads and first column. `viewed`: Q and K
-    are views, as since Rules.views_qk where they are roped; V is a copy."""
+    """Before Rules.views_v: Q, K and V of a fused QKV, of each its head size, heads and first column.
+    `viewed`: Q and K are views, as since Rules.views_qk where they are roped; V is a copy."""
     size, row, n, made = qkv.nb[0], qkv.nb[1], qkv.ne[1], []
     for i, (head, heads, at) in enumerate(parts):
         if viewed and i < 2:
@@ -66,8 +66,8 @@ def split_glu(g: Graph, cur: Tensor, act: str) -> Tensor:
 
 
 def rope_end(g: Graph, heads: Tensor, n_rot: int, rotated: Callable[[Tensor], Tensor], first: bool) -> Tensor:
-    """Before Rules.ropes_end: the last `n_rot` elements are roped apart and joined with the rest, in front of it if
-    `first`."""
+    """Before Rules.ropes_end: the last `n_rot` elements are roped apart and joined with the rest, in front of
+    it if `first`."""
     (head, n_head, n), size = heads.ne[:3], heads.nb[0]
     strides = (size * head, size * head * n_head)
     rest = g.view(heads, (head - n_rot, n_head, n), strides)

@@ -1,5 +1,5 @@
-"""The end of a graph: what is read after it has run, embeddings and samples among it (build_pooling, build_sampling of
-src/llama-graph.cpp, as modelled)."""
+"""The end of a graph: what is read after it has run, embeddings and samples among it (build_pooling,
+build_sampling of src/llama-graph.cpp, as modelled)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""What recurrent and hybrid models share: states in the cache, and layers that have one instead of keys and values.
+"""What recurrent and hybrid models share: states in the cache, and layers that have one instead of keys and
+values.
 
 Source: build_rs of src/llama-graph.cpp (as modelled).
 """
@@ -44,7 +45,8 @@ class OneBlock(Hybrid):
 
 
 def state(llm: Llm, il: int, which: int) -> Tensor:
-    """A layer's states of all sequences. 0: r, the convolution's last inputs; 1: s, the recurrence's; 2: p, of PLE."""
+    """A layer's states of all sequences. 0: r, the convolution's last inputs; 1: s, the recurrence's; 2: p,
+    of PLE."""
     tensor = llm.states["recurrent"].layers[il][which]
     assert tensor is not None
     return tensor
@@ -62,7 +64,8 @@ def snapshots(llm: Llm) -> int:
 
 
 def build_rs(llm: Llm, states: Tensor, rows: Callable[[Tensor, Tensor], Tensor] | None = None) -> Tensor:
-    """The states of this batch's sequences, gathered or read by `rows`; those of the other sequences are copied."""
+    """The states of this batch's sequences, gathered or read by `rows`; those of the other sequences are
+    copied."""
     g, cache, n_seqs = llm.graph, llm.states["recurrent"], llm.n_seqs
     extra, once = n_cells(llm) - n_seqs, llm.rules.one_state_gather
     if cache.ids is None:

@@ -1,4 +1,5 @@
-"""The graphs of all plain architectures: one row each, the difference to llama. A graph that needs code is in models/.
+"""The graphs of all plain architectures: one row each, the difference to llama. A graph that needs code is in
+models/.
 
 A row mirrors build_arch_graph of the architecture's file in llama.cpp's src/models (as modelled).
 """
@@ -28,7 +29,8 @@ def _has_32_layers(hp: Hparams, il: int) -> bool:
     return hp.n_layer == 32
 
 
-# expert weights: the file's keys decide (Routing()), or softmax with the key's scale, or softmax without a scale
+# expert weights: the file's keys decide (Routing()), or softmax with the key's scale, or softmax without a
+# scale
 _SOFTMAX = Routing("softmax", norm_w=True, probs_b=None)
 _UNNORMED = Routing("softmax", norm_w=False, probs_b=None)
 _UNSCALED = Routing("softmax", norm_w=True, w_scale=0.0)

@@ -1,7 +1,7 @@
 """DeepSeek sparse attention (DSA): a small indexer ranks the keys, and attention sees only the best of them.
 
-The mask of latent attention is open at the top-k positions only; the indexer's keys are in a cache of their own.
-Sources: src/models/deepseek32.cpp, build_attn_inp_k_dsa of src/llama-graph.cpp (as modelled).
+The mask of latent attention is open at the top-k positions only; the indexer's keys are in a cache of their
+own. Sources: src/models/deepseek32.cpp, build_attn_inp_k_dsa of src/llama-graph.cpp (as modelled).
 """
 
 from __future__ import annotations

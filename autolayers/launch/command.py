@@ -75,7 +75,8 @@ class WrappedCommand:
 
     @property
     def environ(self) -> dict[str, str]:
-        """The LLAMA_ARG_* that the command itself sets: `env LLAMA_ARG_X=1 ...`, `docker run -e LLAMA_ARG_X=1 ...`."""
+        """The LLAMA_ARG_* that the command itself sets: `env LLAMA_ARG_X=1 ...`, `docker run -e LLAMA_ARG_X=1
+        ...`."""
         pairs = (word.removeprefix("--env=").partition("=") for word in self.launcher[:-1])
         return {name: value for name, equals, value in pairs if equals and name.startswith("LLAMA_ARG_")}
 

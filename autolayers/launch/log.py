@@ -236,8 +236,8 @@ def _json_message(text: str) -> str:
 
 
 def device_of(buffer: str) -> str:
-    """The device of a buffer's name: "CUDA0", "RPC0[127.0.0.1:50052]", "MTL0_Mapped", "Metal"; "Host" for system RAM
-    (CPU, CPU_Mapped, CPU_REPACK, CUDA_Host, AMX...)."""
+    """The device of a buffer's name: "CUDA0", "RPC0[127.0.0.1:50052]", "MTL0_Mapped", "Metal"; "Host" for
+    system RAM (CPU, CPU_Mapped, CPU_REPACK, CUDA_Host, AMX...)."""
     base = buffer.partition("[")[0]
     if base.endswith("_Host") or base.startswith(BUFFERS):
         return "Host"

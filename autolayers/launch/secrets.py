@@ -1,4 +1,5 @@
-"""Keys, tokens and URLs with credentials in a command; llama-server reads each from an environment variable too.
+"""Keys, tokens and URLs with credentials in a command; llama-server reads each from an environment variable
+too.
 
     without_secrets(["--api-key", "x", "--port", "80"])     # (["--port", "80"], ["LLAMA_API_KEY"])
 """
@@ -35,8 +36,8 @@ def without_secrets(words: Sequence[str]) -> tuple[list[str], list[str]]:
 
 
 def launcher_without_secrets(command: WrappedCommand) -> tuple[list[str], list[str]]:
-    """The same for the words before the program: `env LLAMA_API_KEY=x`, and `docker run -e LLAMA_API_KEY=x`, which
-    becomes `-e LLAMA_API_KEY`, the caller's variable."""
+    """The same for the words before the program: `env LLAMA_API_KEY=x`, and `docker run -e LLAMA_API_KEY=x`,
+    which becomes `-e LLAMA_API_KEY`, the caller's variable."""
     kept: list[str] = []
     names: list[str] = []
     for word in command.launcher:

@@ -1,5 +1,5 @@
-"""Measured launches as the rows of fixtures/speeds: what `autolayers tune --share` writes and benchmarks/fit_speed.py
-reads.
+"""Measured launches as the rows of fixtures/speeds: what `autolayers tune --share` writes and
+benchmarks/fit_speed.py reads.
 
     rows = rows_of(measured, model, machine, test)      # two per launch: its prompt (pp) and its generation (tg)
     check(row)                                          # the problem of a row from elsewhere, or ""

@@ -38,7 +38,8 @@ def entries(folder: str, name: str, environ: Mapping[str, str], make: Callable[[
 
 def add(folder: str, name: str, environ: Mapping[str, str], record: T, make: Callable[[Any], T], most: int,
         key: tuple[str, ...]) -> None:
-    """Appends a record, in place of one with equal fields `key`; the newest `most` are kept. Raises AutolayersError."""
+    """Appends a record, in place of one with equal fields `key`; the newest `most` are kept. Raises
+    AutolayersError."""
     with state.locked(environ):
         new = vars(record)
         kept = [row for row in map(vars, entries(folder, name, environ, make))

@@ -1,8 +1,8 @@
 """An upper bound of the compute buffers where the graph is not known: from the header's shapes alone.
 
-The largest sum of matmul widths of a layer approximates what lives at the peak. The factors are the smallest that were
-never too small for the graphs that are known: tests/memory/test_bound.py applies the bound to all of them, partial
-offload, quantised caches and several GPUs included, and compares with llama.cpp.
+The largest sum of matmul widths of a layer approximates what lives at the peak. The factors are the smallest
+that were never too small for the graphs that are known: tests/memory/test_bound.py applies the bound to all
+of them, partial offload, quantised caches and several GPUs included, and compares with llama.cpp.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ if TYPE_CHECKING:
     from .context import Context
     from .weights import Placement
 
-# multiples of what lives at once: tables of tokens and of widths, scores of attention, states of recurrent layers
+# multiples of what lives at once: tables of tokens and of widths, scores of attention, states of recurrent
+# layers
 _HIDDEN, _WIDTHS, _SCORES, _STATES = 6.0, 2.0, 2.1, 4.0
 _RECURRENT = 2.5         # what a scan makes of its layer's widths, more than attention does
 _ATTENTION = ("attn", "swa", "lid", "idx", "csa", "hca")
@@ -106,8 +107,8 @@ def _offloaded(context: Context, placement: Placement) -> int:
         host.add((False, output.size))
     if not (host and context.op_offload and backend(placement.devices[0].backend).offload_min_batch):
         return 0
-    # one at a time, but the next one may not fit the last one's gap: because it is larger, or, among the many small
-    # tensors of experts, although it is not
+    # one at a time, but the next one may not fit the last one's gap: because it is larger, or, among the many
+    # small tensors of experts, although it is not
     two = sorted((size for _, size in host), reverse=True)[:2]
     return 2 * two[0] if any(experts for experts, size in host if size == two[0]) else sum(two)
 
@@ -122,6 +123,7 @@ def _rounds(model: Model) -> int:
 
 
 def _lifted(caches: list[Cache], copies: int) -> int:
-    """Keys and values that the host may have to attend to: a layer's at a time, or all of them, as often as inputs."""
+    """Keys and values that the host may have to attend to: a layer's at a time, or all of them, as often as
+    inputs."""
     sizes = [sum(t.size for t in layer.tensors) for cache in caches for layer in cache.layers]
     return copies * sum(sizes) if copies > 1 else 3 * max(sizes, default=0)

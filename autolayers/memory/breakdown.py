@@ -1,4 +1,5 @@
-"""What a launch allocates, in bytes per device and in llama.cpp's three parts. Three questions, three answers:
+"""What a launch allocates, in bytes per device and in llama.cpp's three parts. Three questions, three
+answers:
 
     Static        weights and caches: cheap, no graph is built
     LowerBound    with the prompt graph, which is nearly always the largest: at least this much
@@ -32,7 +33,8 @@ class Usage:
 
 @dataclass(frozen=True)
 class Extra:
-    """Something that is held in addition to the model: mmproj, draft model, LoRA, prompt cache, output buffer..."""
+    """Something that is held in addition to the model: mmproj, draft model, LoRA, prompt cache, output
+    buffer..."""
 
     name: str          # "mmproj weights"
     device: str        # a device's name, or "Host"
@@ -47,7 +49,8 @@ CONTEXTS = ("draft context", "MTP context")      # Extra.name of a second contex
 
 @dataclass(frozen=True)
 class Static:
-    """Weights and caches alone; every `compute` is 0. `devices` has one Usage per device in llama.cpp's order."""
+    """Weights and caches alone; every `compute` is 0. `devices` has one Usage per device in llama.cpp's
+    order."""
 
     devices: dict[str, Usage]
     host: Usage
@@ -109,8 +112,8 @@ def shared(use: Static, devices: Sequence[Device]) -> int:
 
 @dataclass(frozen=True)
 class Measured:
-    """Graph buffers: bytes per device of the placement and, last, the host; a warning where they are only an upper
-    bound."""
+    """Graph buffers: bytes per device of the placement and, last, the host; a warning where they are only an
+    upper bound."""
 
     sizes: tuple[int, ...]
     flash_attn: bool

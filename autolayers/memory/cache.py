@@ -5,8 +5,8 @@
     memory.cache("attn").layer(3).k   # the K tensor that layer 3 uses: type, ne, buffer
     for cache in memory.caches: cache.kind, cache.n_cells, cache.n_stream, cache.layers
 
-Mirrors llama_model::create_memory (src/llama-model.cpp) and the constructors it calls: llama-kv-cache.cpp, -iswa, -dsa,
--dsa-iswa, -msa, -dsv4, llama-memory-recurrent.cpp, llama-memory-hybrid*.cpp, as modelled.
+Mirrors llama_model::create_memory (src/llama-model.cpp) and the constructors it calls: llama-kv-cache.cpp,
+-iswa, -dsa, -dsa-iswa, -msa, -dsv4, llama-memory-recurrent.cpp, llama-memory-hybrid*.cpp, as modelled.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ class CacheTensor:
 
 @dataclass(frozen=True)
 class CacheLayer:
-    """What one layer keeps. Attention: k and v (no v where keys and values are one, MLA). Recurrent: r, s and, on PLE
-    layers, p. DeepSeek-V4's compressors: kv and score."""
+    """What one layer keeps. Attention: k and v (no v where keys and values are one, MLA). Recurrent: r, s
+    and, on PLE layers, p. DeepSeek-V4's compressors: kv and score."""
 
     il: int
     k: CacheTensor | None = None
@@ -60,9 +60,9 @@ class CacheLayer:
 
 @dataclass(frozen=True)
 class Cache:
-    """kind: attn (full attention, MLA too), swa, lid (DSA's indexer), idx (other indexers), recurrent, csa, hca and
-    csa-state, hca-state, lid-state (DeepSeek-V4). `reused` maps layers without a cache to the layer whose cache they
-    read."""
+    """kind: attn (full attention, MLA too), swa, lid (DSA's indexer), idx (other indexers), recurrent, csa,
+    hca and csa-state, hca-state, lid-state (DeepSeek-V4). `reused` maps layers without a cache to the layer
+    whose cache they read."""
 
     kind: str
     n_cells: int             # rows; of a recurrent cache one per sequence and rollback step
@@ -194,7 +194,8 @@ class _Builder:
         return pad(min(context.n_ctx_seq, windows + context.n_ubatch), block)
 
     def indexer(self, kind: str, wanted: Filter, *, k_only: bool = True, factor: int = 1, tag: str = "") -> None:
-        """The cache of indexer keys: one head of indexer_head_size. Layers that slide keep their own key size."""
+        """The cache of indexer keys: one head of indexer_head_size. Layers that slide keep their own key
+        size."""
         hp = self.hp
         heads = [hp.head_v(il) for il in range(hp.n_layer_all)]
         self.attention(
@@ -203,7 +204,8 @@ class _Builder:
             v_width=(lambda il: max(heads)) if self.context.v_trans else (lambda il: heads[il]))
 
     def pooled(self) -> int:
-        """indexer_kpool_row: head sizes of a cell, where keys of pools are kept next to those they came from."""
+        """indexer_kpool_row: head sizes of a cell, where keys of pools are kept next to those they came
+        from."""
         if self.hp.indexer_kpool:
             return 3                 # the key, what decides its share, and the pooled one
         ratios = self.hp.get("attention.compress_ratios", 0)
@@ -235,7 +237,8 @@ class _Builder:
 
 
 def _lent(hp: Hparams, target: Target) -> Memory:
-    """The assistant's layers read the target's last ones: its last but one where they slide, else its last."""
+    """The assistant's layers read the target's last ones: its last but one where they slide, else its
+    last."""
     theirs, context, memory = target
     caches = []
     for cache in memory.caches:
@@ -248,8 +251,8 @@ def _lent(hp: Hparams, target: Target) -> Memory:
 
 def allocate(model: Model, context: Context, placement: Placement, target: Target | None = None,
              known: Layers | None = None) -> Memory:
-    """Every cache of `context`, on the devices of `placement`. `target`: for a draft, whose context it may use.
-    `known`: what launches with the same context and devices have in common.
+    """Every cache of `context`, on the devices of `placement`. `target`: for a draft, whose context it may
+    use. `known`: what launches with the same context and devices have in common.
 
     Raises LaunchRefused where llama.cpp would abort or needs another model's context.
     """
@@ -344,7 +347,8 @@ def _hybrid(build: _Builder, model: Model, mtp: bool) -> None:
 
 
 def _deepseek4(build: _Builder) -> None:
-    """llama_kv_cache_dsv4: a window of raw keys and two grades of compressed ones, always one stream per sequence."""
+    """llama_kv_cache_dsv4: a window of raw keys and two grades of compressed ones, always one stream per
+    sequence."""
     hp, context = build.hp, build.context
     streams = context.n_seq_max
     ratios = hp.compress_ratios

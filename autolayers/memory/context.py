@@ -1,5 +1,5 @@
-"""From flags to the numbers llama.cpp's context really uses: llama-server's defaults, roundings and refusals in one
-place.
+"""From flags to the numbers llama.cpp's context really uses: llama-server's defaults, roundings and refusals
+in one place.
 
 It follows these functions, as modelled, in their order: tools/server/server.cpp (slots, embedding batch, pool
 size), tools/server/server-context.cpp:server_output_limits, common/fit.cpp (what it leaves behind of n_ctx),
@@ -33,8 +33,8 @@ _NGRAM_N_MAX = {"ngram-simple": 48, "ngram-map-k": 48, "ngram-map-k4v": 48, "ngr
 
 @dataclass(frozen=True)
 class Context:
-    """llama.cpp's context parameters after every automatic change. `kind` is "default", or "mtp" for the second context
-    of a model that drafts with its own MTP blocks."""
+    """llama.cpp's context parameters after every automatic change. `kind` is "default", or "mtp" for the
+    second context of a model that drafts with its own MTP blocks."""
 
     n_ctx: int                # cells of all sequences together
     n_ctx_seq: int            # cells one sequence may use
@@ -107,8 +107,9 @@ def resolve(model: Model, params: Params, rules: Rules = NEWEST_RULES, kind: str
     if params.kv_unified_per_slot and params.n_ctx is None:
         n_ctx = n_seq_max * params.kv_unified_per_slot
     if n_ctx == 0:
-        # llama-server's own --fit, on by default, gives every slot the whole trained context; a launch that autolayers
-        # writes names its context or turns --fit off, so only a --fit that was asked for counts here
+        # llama-server's own --fit, on by default, gives every slot the whole trained context; a launch that
+        # autolayers writes names its context or turns --fit off, so only a --fit that was asked for counts
+        # here
         n_ctx = _trained_context(model, params) * (n_seq_max if params.fit and not unified else 1)
     if n_ctx == 0:
         raise LaunchRefused("n_ctx and model->hparams.n_ctx_train cannot both be zero")
@@ -187,7 +188,8 @@ def _refuse_aborts(model: Model, context: Context) -> None:
 
 
 def _refuse_file(model: Model, rules: Rules) -> None:
-    """Raises LaunchRefused for an architecture, a tensor or a missing key with which this build would not load it."""
+    """Raises LaunchRefused for an architecture, a tensor or a missing key with which this build would not
+    load it."""
     hp, row = model.hparams, model.row
     if rules.lacks(row.after):
         raise LaunchRefused(f"unknown model architecture: '{row.name}' (llama.cpp build {rules.number} is older)")

@@ -18,8 +18,8 @@ _CLASSES = {"alnum": "a-zA-Z0-9", "alpha": "a-zA-Z", "digit": "0-9", "lower": "a
 def ecmascript(text: str) -> re.Pattern[str]:
     """std::regex's default grammar as a Python pattern. Raises UsageError for what either does not accept.
 
-    The two agree on what -ot users write; what differs is translated: `$` is only the very end, classes are ASCII,
-    `[[:digit:]]` names exist, and Python's own extensions are refused.
+    The two agree on what -ot users write; what differs is translated: `$` is only the very end, classes are
+    ASCII, `[[:digit:]]` names exist, and Python's own extensions are refused.
     """
     out = []
     i, n, inside = 0, len(text), False
@@ -67,9 +67,9 @@ def ecmascript(text: str) -> re.Pattern[str]:
 
 
 class TensorMatcher:
-    """Finds the tensors whose names a pattern is found in. A search for a plan asks with a hundred patterns, most of
-    which begin with the name of one layer: then only that layer's tensors are compared, and the rest of the pattern is
-    compiled once."""
+    """Finds the tensors whose names a pattern is found in. A search for a plan asks with a hundred patterns,
+    most of which begin with the name of one layer: then only that layer's tensors are compared, and the rest
+    of the pattern is compiled once."""
 
     def __init__(self, names: list[str]) -> None:
         self.names = names

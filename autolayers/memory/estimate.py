@@ -5,8 +5,8 @@
     estimator.static(params, devices)              # weights and caches alone, in a tenth of the time
     estimator.at_least(params, devices, enough)    # a Breakdown, or a LowerBound as soon as that is enough
 
-It never asks a device anything and opens no file: `devices` says what there is, `params` what is wanted, `companions`
-the headers of the other files.
+It never asks a device anything and opens no file: `devices` says what there is, `params` what is wanted,
+`companions` the headers of the other files.
 """
 
 from __future__ import annotations
@@ -57,17 +57,18 @@ class _Launch:
 
 
 class Estimator:
-    """Answers for one model and one build of llama.cpp (None: the newest known). Launches share what they have in
-    common.
+    """Answers for one model and one build of llama.cpp (None: the newest known). Launches share what they
+    have in common.
 
-    `companions` are the headers of what params name (--mmproj, -md, --lora), read by the caller.
-    Every method raises LaunchRefused where llama.cpp would refuse the launch, with its reason, and UsageError for names
-    of devices that are not there.
+    `companions` are the headers of what params name (--mmproj, -md, --lora), read by the caller. Every method
+    raises LaunchRefused where llama.cpp would refuse the launch, with its reason, and UsageError for names of
+    devices that are not there.
     """
 
     def __init__(self, model: Model, build: Build | Rules | int | None = None, companions: Companions = NONE,
                  known: Known | None = None, spent: int = 0) -> None:
-        """`known`: what an earlier Estimator of the same has measured, and this one will. `spent`: see there."""
+        """`known`: what an earlier Estimator of the same has measured, and this one will. `spent`: see
+        there."""
         found = build.rules if isinstance(build, Build) else build
         self.rules = found if isinstance(found, Rules) else rules(found)
         self.companions = companions
@@ -138,8 +139,8 @@ class Estimator:
     def layers(self, params: Params, kind: Device) -> tuple[Usage, ...]:
         """What each layer takes on a device like `kind`, the output layer last (n_layer + 1 entries).
 
-        llama.cpp has no such number; it is what a device would take that had exactly this layer. Small tensors that
-        every device copies (rope factors) are counted in every layer.
+        llama.cpp has no such number; it is what a device would take that had exactly this layer. Small
+        tensors that every device copies (rope factors) are counted in every layer.
         """
         device = replace(kind, name="layer", free=1 << 60, total=1 << 60)
         params = replace(with_draft_type(params, self.companions), n_gpu_layers=None, tensor_split=None,
@@ -174,8 +175,8 @@ class Estimator:
         return self._placements[key]
 
     def script(self, params: Params, devices: Sequence[Device]) -> Steps | None:
-        """The launch's graphs as steps, and which of the devices that params use lack a kernel for them; None where the
-        architecture's graph is not known. Raises LaunchRefused."""
+        """The launch's graphs as steps, and which of the devices that params use lack a kernel for them; None
+        where the architecture's graph is not known. Raises LaunchRefused."""
         launch = self._launch(params, devices)
         return script(self.model, launch.params, launch.context, launch.placement, launch.memory, self._graphs)
 
@@ -225,7 +226,8 @@ class Estimator:
 
     def _facts(self, kind: type[Answer], launch: _Launch, devices: Sequence[Device], compute: Sequence[int],
                flash_attn: bool | None = None) -> Answer:
-        """What is known of a launch; `compute` are bytes per device that the model uses and, last, of the host."""
+        """What is known of a launch; `compute` are bytes per device that the model uses and, last, of the
+        host."""
         context, placement, buffers = launch.context, launch.placement, launch.memory.buffers
         sizes = dict(zip([device.name for device in placement.devices], compute, strict=False))
         warnings = [*self.model.inexact, *placement.warnings, *launch.doubts]

@@ -1,10 +1,10 @@
-"""What a launch is asked to hold in addition to the model: projectors, drafts, adapters. llama.cpp's memory breakdown
-has none of it.
+"""What a launch is asked to hold in addition to the model: projectors, drafts, adapters. llama.cpp's memory
+breakdown has none of it.
 
     found, warnings = extras_of(model, params, devices, context, placement, memory, companions)
 
-Mirrors, as modelled: tools/mtmd/clip.cpp (mmproj), common/speculative.cpp and tools/server/server-context.cpp (drafts),
-src/llama-adapter.cpp (LoRA, control vectors).
+Mirrors, as modelled: tools/mtmd/clip.cpp (mmproj), common/speculative.cpp and tools/server/server-context.cpp
+(drafts), src/llama-adapter.cpp (LoRA, control vectors).
 """
 
 from __future__ import annotations
@@ -192,13 +192,14 @@ def _draft(model: Model, params: Params, devices: Sequence[Device], context: Con
         warnings += [*draft.inexact, *([doubt] if doubt else [])]
     found += [Extra(f"{label} context", device, size, exact)
               for device, size in _summed(their_memory.buffers, their_placement).items()]
-    # logits and the hidden state, and where its backend samples: logits, probabilities, candidates and the token once
-    # more
+    # logits and the hidden state, and where its backend samples: logits, probabilities, candidates and the
+    # token once more
     n_vocab = whose.hparams.n_vocab or model.hparams.n_vocab
     row = n_vocab * (4 if sampled else 1) + whose.hparams.n_embd_out + 1
     found.append(Extra(f"{label} output buffer", "Host", context.n_seq_max * rows * row * 4, False))
     names = [*(device.name for device in their_placement.devices), "Host"]
-    # Vocabularies mapped to the target's (d2t) and Markov heads leave up to one small tensor a row that is not modelled
+    # Vocabularies mapped to the target's (d2t) and Markov heads leave up to one small tensor a row that is
+    # not modelled
     unsure = their_context.n_outputs_max * _SMALLEST if {"d2t", "markov_w1.weight"} & whose.tensors.keys() else 0
     found += [Extra(f"{label} compute", name, size + unsure, exact and not (unsure or measured.warning))
               for name, size in zip(names, measured.sizes, strict=True) if size]
@@ -220,8 +221,8 @@ def _summed(buffers: dict[str, int], placement: Placement) -> dict[str, int]:
 
 
 def _lora(header: Header, model: Model, placement: Placement) -> list[Extra]:
-    """llama_adapter_lora_init_impl: each pair lies where its base tensor lies; all adapters are resident, whatever
-    their scale."""
+    """llama_adapter_lora_init_impl: each pair lies where its base tensor lies; all adapters are resident,
+    whatever their scale."""
     buffers: dict[str, int] = {}
     for info in header.tensors.values():
         base, dot, part = info.name.rpartition(".")
@@ -243,8 +244,8 @@ def _devices(buffer: str, placement: Placement) -> list[str]:
 
 
 def _control_vector(model: Model, placement: Placement) -> list[Extra]:
-    """llama_adapter_cvec::init: one f32 vector per layer from the second on, all layers, whatever range is asked
-    for."""
+    """llama_adapter_cvec::init: one f32 vector per layer from the second on, all layers, whatever range is
+    asked for."""
     hp = model.hparams
     buffers: dict[str, int] = {}
     for il in range(1, hp.n_layer):

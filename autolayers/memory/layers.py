@@ -15,7 +15,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class LayerSizes:
-    """One layer in bytes: its weights by part as in the file, and its cache or state with `n_ctx` cells on a device."""
+    """One layer in bytes: its weights by part as in the file, and its cache or state with `n_ctx` cells on a
+    device."""
 
     name: str            # its number, or input, output
     attention: int
@@ -55,8 +56,8 @@ _ATTENTION = ("attn", "wkv", "ssm", "time_mix", "shortconv", "indexer", "post_at
 
 
 def model_layers(model: Model, params: Params) -> ModelLayers:
-    """The sizes of a model's layers; caches as the flags in `params` make them. Raises LaunchRefused where llama.cpp
-    would not make a context with these flags."""
+    """The sizes of a model's layers; caches as the flags in `params` make them. Raises LaunchRefused where
+    llama.cpp would not make a context with these flags."""
     model = model.overridden(params.override_kv)
     hp = model.hparams
     device = Device(f"{DEFAULT.name}0", 1 << 60, 1 << 60)

@@ -1,13 +1,14 @@
 """What must stay free on a device beyond llama.cpp's own buffers, in named parts.
 
-llama.cpp's default is a flat 1024 MiB (--fit-target); here it is a sum of what really takes memory there, which is
-less for most launches and more for some (flash attention off, bf16 weights on old cards, sorting long rows).
+llama.cpp's default is a flat 1024 MiB (--fit-target); here it is a sum of what really takes memory there,
+which is less for most launches and more for some (flash attention off, bf16 weights on old cards, sorting
+long rows).
 
     parts(device, ops)                      # ((name, bytes), ...)
     margin(device, model, params, use)      # the same for a launch
 
-What its backend takes (a context, temporaries of operations) the backend itself knows: see autolayers.backends and
-docs/devices.md.
+What its backend takes (a context, temporaries of operations) the backend itself knows: see
+autolayers.backends and docs/devices.md.
 """
 
 from __future__ import annotations
@@ -36,7 +37,8 @@ _DRIFT = 50                   # one part in so many of the graph buffers, for wh
 def parts(device: Device, ops: Ops, usage: Usage | None = None, n_buffers: int = 3, growth: int = 0) -> Parts:
     """The margin of one device as (name, bytes), none of them 0.
 
-    `usage` is what lies in its `n_buffers` buffers, `growth` what a graph of real use needs above the reserved buffers.
+    `usage` is what lies in its `n_buffers` buffers, `growth` what a graph of real use needs above the
+    reserved buffers.
     """
     usage = usage or Usage()
     named = [*on(device).margin(ops), ("rounding to pages", PAGE * n_buffers),
@@ -57,11 +59,12 @@ def least(device: Device) -> int:
 
 def margin(device: Device, model: Model, params: Params, use: Static, ops: Ops | None = None,
            draft: Model | None = None) -> Parts:
-    """The margin of `device` in the launch that allocates `use`, as (name, bytes); `ops`: ops_of() where it is known
-    already; `draft`: the model of a second context, where it is not `model` (MTP).
+    """The margin of `device` in the launch that allocates `use`, as (name, bytes); `ops`: ops_of() where it
+    is known already; `draft`: the model of a second context, where it is not `model` (MTP).
 
-    `--fit-target` is llama.cpp's word for a margin of the user's own: given, exactly that stays free and nothing else
-    is reserved; of several, one per device in `use`'s order, the last also for those that follow.
+    `--fit-target` is llama.cpp's word for a margin of the user's own: given, exactly that stays free and
+    nothing else is reserved; of several, one per device in `use`'s order, the last also for those that
+    follow.
     """
     if params.fit_target:
         place = list(use.devices).index(device.name) if device.name in use.devices else 0
@@ -90,9 +93,9 @@ def _again(device: Device, params: Params, use: Static, ops: Ops, draft: Model |
 
 
 def _sums(device: Device, model: Model, params: Params, use: Static) -> int:
-    """Bytes for adding up what the devices of -sm tensor have of a matrix's result: in each step of a butterfly the
-    largest such result, of all experts of a token (ggml_backend_meta_graph_compute, as modelled), and the backend's
-    own."""
+    """Bytes for adding up what the devices of -sm tensor have of a matrix's result: in each step of a
+    butterfly the largest such result, of all experts of a token (ggml_backend_meta_graph_compute, as
+    modelled), and the backend's own."""
     n_devices = sum(usage.total > 0 for usage in use.devices.values())
     if params.split_mode != "tensor" or n_devices < 2:
         return 0
@@ -103,8 +106,8 @@ def _sums(device: Device, model: Model, params: Params, use: Static) -> int:
 
 def ops_of(model: Model, params: Params, use: Static,
            computed: tuple[frozenset[str], frozenset[str]] | None = None) -> Ops:
-    """What a device computes in this launch: it multiplies with the weights `computed`, for every token and for those
-    with output (Steps.multiplied); where that is not known with all of them."""
+    """What a device computes in this launch: it multiplies with the weights `computed`, for every token and
+    for those with output (Steps.multiplied); where that is not known with all of them."""
     embeds = bool(params.embedding or params.reranking or params.pooling not in (None, "none"))
     sampling = bool(params.backend_sampling)
     hp = model.hparams

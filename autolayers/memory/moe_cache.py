@@ -1,7 +1,7 @@
 """--moe-cache-mib: experts of layers whose own are in RAM, kept on the layer's device as they are used.
 
-Mirrors llama_moe_cache::impl of src/llama-moe-cache.cpp: layers of one device with the same expert tensors share banks
-of slots, as many as the device's part of the budget holds.
+Mirrors llama_moe_cache::impl of src/llama-moe-cache.cpp: layers of one device with the same expert tensors
+share banks of slots, as many as the device's part of the budget holds.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ _HOST_ALIGNMENT = 32
 
 
 def banks(model: Model, context: Context, placement: Placement) -> tuple[dict[str, int], str]:
-    """Bytes per buffer type, and a warning where they are not llama.cpp's own. Raises LaunchRefused with its reason."""
+    """Bytes per buffer type, and a warning where they are not llama.cpp's own. Raises LaunchRefused with its
+    reason."""
     hp, devices = model.hparams, placement.devices
     used = hp.n_expert_used_max
     if not devices:

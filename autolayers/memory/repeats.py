@@ -1,9 +1,9 @@
 """Layers that repeat: a graph of few of them needs the buffers that all of them need.
 
-Layers of one kind in one place come in runs of equal periods (one layer, or three and one). What a period allocates
-follows from what is free when it begins. So where that is after three periods what it was after one, each two periods
-more change nothing, and can be left out of the graph: an even number in the middle of each run. `allocate` looks
-whether it is, and the whole graph is taken where it is not.
+Layers of one kind in one place come in runs of equal periods (one layer, or three and one). What a period
+allocates follows from what is free when it begins. So where that is after three periods what it was after
+one, each two periods more change nothing, and can be left out of the graph: an even number in the middle of
+each run. `allocate` looks whether it is, and the whole graph is taken where it is not.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ _BEFORE, _AFTER = 3, 1      # periods of a run that stay
 
 @dataclass(frozen=True)
 class Repeats:
-    """The layers that a graph is built of; pairs of them before which the same is free if the others may be left out;
-    and for each of those one that is like it."""
+    """The layers that a graph is built of; pairs of them before which the same is free if the others may be
+    left out; and for each of those one that is like it."""
 
     layers: tuple[int, ...]
     marks: tuple[tuple[int, int], ...]
@@ -113,7 +113,8 @@ def block_of(tensor: Tensor) -> int:
 
 
 def _named(source: Tensor) -> Hashable:
-    """What is read of other layers, and inputs, which several layers may share, by its own number; weights by name."""
+    """What is read of other layers, and inputs, which several layers may share, by its own number; weights by
+    name."""
     if source.size >= 0 or source.is_input:
         return source.size
     if source.weight:
@@ -122,8 +123,8 @@ def _named(source: Tensor) -> Hashable:
 
 
 def structures(nodes: Sequence[Tensor], leafs: Sequence[Tensor], n_layer: int) -> tuple[int, ...]:
-    """What the nodes of each layer are like, as a number: equal where operations, shapes and sources are, whatever the
-    types of weights."""
+    """What the nodes of each layer are like, as a number: equal where operations, shapes and sources are,
+    whatever the types of weights."""
     for number, leaf in enumerate(leafs):
         leaf.size = -1 - number
     rows: list[list[Hashable]] = [[] for _ in range(n_layer)]

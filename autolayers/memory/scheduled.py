@@ -1,4 +1,5 @@
-"""What a graph computes, and where: a Step for each weight, cache or run of other nodes, in the graph's order.
+"""What a graph computes, and where: a Step for each weight, cache or run of other nodes, in the graph's
+order.
 
     steps_of(nodes, places)        # of a scheduled graph
     script_of(nodes, backends)     # of one that is not: what cannot run on which backend, instead of where it runs
@@ -29,10 +30,10 @@ INPUT, OUTPUT = -1, 1 << 30                  # layers before the first block and
 class Step:
     """`kernels` nodes that follow each other in one place.
 
-    A WEIGHT's reads the weight `name`, a CACHE's writes to a cache, an ATTENTION's reads one; `source` is the buffer
-    that it lies in. OTHER nodes read only results, and belong to the `layer` of the last weight; `op` is the first's.
-    `place` is the number of the backend that runs them; of a script the backends that cannot, or that copy a weight
-    that lies in RAM, as bits.
+    A WEIGHT's reads the weight `name`, a CACHE's writes to a cache, an ATTENTION's reads one; `source` is the
+    buffer that it lies in. OTHER nodes read only results, and belong to the `layer` of the last weight; `op`
+    is the first's. `place` is the number of the backend that runs them; of a script the backends that cannot,
+    or that copy a weight that lies in RAM, as bits.
     """
 
     kind: str
@@ -70,7 +71,8 @@ class Walk:
         return tuple(found)
 
     def multiplied(self, places: int) -> list[tuple[set[str], set[str]]]:
-        """Names of the weights that each place multiplies with, of every token and of those with output alone."""
+        """Names of the weights that each place multiplies with, of every token and of those with output
+        alone."""
         found: list[tuple[set[str], set[str]]] = [(set(), set()) for _ in range(places)]
         for step in self.built:
             if step.kind == WEIGHT:
@@ -93,8 +95,8 @@ def _renamed(step: Step, il: int) -> Step:
 
 
 class Steps:
-    """A launch's two graphs: of a `token` for each slot, and of a whole micro-batch of a `prompt`. `places` are the
-    backends that Step.place counts, the host's last."""
+    """A launch's two graphs: of a `token` for each slot, and of a whole micro-batch of a `prompt`. `places`
+    are the backends that Step.place counts, the host's last."""
 
     def __init__(self, token: Walk, prompt: Walk, places: tuple[str, ...] = ()) -> None:
         self._token, self._prompt, self.places = token, prompt, places
@@ -117,7 +119,8 @@ class Steps:
         return f"Steps({len(self.token)}, {len(self.prompt)}, {self.places})"
 
     def multiplied(self, place: str) -> tuple[frozenset[str], frozenset[str]]:
-        """Names of the weights that a place multiplies with, of every token and of those with output alone."""
+        """Names of the weights that a place multiplies with, of every token and of those with output
+        alone."""
         names = self._multiplied.get(place)
         return (frozenset(), frozenset()) if names is None else names
 
@@ -137,8 +140,8 @@ def steps_of(nodes: Sequence[Tensor], n_tokens: int = 0) -> tuple[Step, ...]:
 
 
 def script_of(nodes: Sequence[Tensor], backends: Sequence[Backend], n_tokens: int = 0) -> tuple[Step, ...]:
-    """The steps of a graph before its nodes have backends, of layers on devices. What the builder pins to the CPU is
-    lacked by all; the bits of a weight are the backends that would copy it from RAM."""
+    """The steps of a graph before its nodes have backends, of layers on devices. What the builder pins to the
+    CPU is lacked by all; the bits of a weight are the backends that would copy it from RAM."""
     known: dict[object, int] = {}
     alike = [sum(1 << j for j, other in enumerate(backends) if other.kind == backend.kind) for backend in backends]
 

@@ -3,8 +3,8 @@
     slices = Slices(model, loaded, ("CUDA0", "CUDA1"), (), rules)
     slices.of("blk.0.attn_q.weight", "q4_K", ne)     # [("CUDA0", its ne), ("CUDA1", its ne)]
 
-Mirrors llama_meta_device_get_split_state (src/llama-model.cpp), as modelled. For builds before the rule `cuts_at_128`
-a slice is one granule larger than that: an upper bound.
+Mirrors llama_meta_device_get_split_state (src/llama-model.cpp), as modelled. For builds before the rule
+`cuts_at_128` a slice is one granule larger than that: an upper bound.
 """
 
 from __future__ import annotations
@@ -79,8 +79,8 @@ class Slices:
         self._rotations: dict[int, int] = {}
 
     def of(self, name: str, type_: str, ne: Ne) -> list[tuple[str, Ne]]:
-        """(device, its dimensions) of the tensor `name` (of caches: cache_k_l3), whose elements along the cut may be
-        none. Raises LaunchRefused where llama.cpp aborts."""
+        """(device, its dimensions) of the tensor `name` (of caches: cache_k_l3), whose elements along the cut
+        may be none. Raises LaunchRefused where llama.cpp aborts."""
         cut, il, base = self._cut(name, ne)
         if cut is None:
             return [(device, ne) for device in self.devices]
@@ -103,7 +103,8 @@ class Slices:
         return found
 
     def _cut(self, name: str, ne: Ne) -> tuple[Cut | None, int, str]:
-        """get_tensor_config: the cut of a tensor (None: whole on every device), its layer, and its name without it."""
+        """get_tensor_config: the cut of a tensor (None: whole on every device), its layer, and its name
+        without it."""
         if self.kind == "whole":
             return None, -1, name
         number = ""
@@ -135,7 +136,8 @@ class Slices:
                             "llama.cpp aborts")
 
     def _rotation(self, il: int) -> int:
-        """get_il_eff: which layer of its kind this is, so that what is left over goes to another device each time."""
+        """get_il_eff: which layer of its kind this is, so that what is left over goes to another device each
+        time."""
         if il not in self._rotations:
             hp = self.hp
             kind = hp.is_recr(il), hp.is_swa(il)
@@ -143,7 +145,8 @@ class Slices:
         return self._rotations[il]
 
     def _segments(self, base: str, il: int, axis: int, ne: Ne) -> list[tuple[int, int]]:
-        """get_split_segments: (elements, how often) of what is cut by itself, of matrices that are several in one."""
+        """get_split_segments: (elements, how often) of what is cut by itself, of matrices that are several in
+        one."""
         hp, rules, size = self.hp, self.rules, ne[axis]
         fused_qkv = base in ("attn_qkv.weight", "attn_qkv.bias")
         if self.kind in _GATED:

@@ -121,8 +121,8 @@ def shares_of(params: Params, used: Sequence[Device]) -> dict[str, float]:
 
 def split_rows(shares: dict[str, float], type_: str, ne: tuple[int, int, int, int], size: int, divisible: bool,
                granule: int = 512) -> list[tuple[str, int]]:
-    """(device, bytes) of a tensor that split mode row spreads: at most its share and one granule of rows, or all of it
-    on every device. An upper bound."""
+    """(device, bytes) of a tensor that split mode row spreads: at most its share and one granule of rows, or
+    all of it on every device. An upper bound."""
     if not divisible:
         return [(name, size) for name in shares]
     extra = row_size(type_, ne[0]) * granule * ne[2] if type_ in BY_NAME else size

@@ -6,8 +6,8 @@
     placement.buffers                              # {"CUDA0": bytes, "CUDA_Host": bytes}
 
 Mirrors make_cpu_buft_list and make_gpu_buft_list (src/llama-model.cpp), llama_model_loader::create_tensor and
-ggml_backend_alloc_ctx_tensors_from_buft, as modelled. Host buffers are counted as without mmap, as llama.cpp's own
-measuring pass does.
+ggml_backend_alloc_ctx_tensors_from_buft, as modelled. Host buffers are counted as without mmap, as
+llama.cpp's own measuring pass does.
 """
 
 from __future__ import annotations
@@ -35,7 +35,8 @@ if TYPE_CHECKING:
     from ..model.architectures import Architecture
     from .ecmascript import TensorMatcher
 
-    # groups by what they depend on; those of a tensor that may be created twice with what is known of it afterwards
+    # groups by what they depend on; those of a tensor that may be created twice with what is known of it
+    # afterwards
     Placed = dict[tuple[object, ...], "WeightGroup"]
     Twins = dict[tuple[object, ...], tuple["WeightGroup", tuple[str, ...], bool]]
 
@@ -64,8 +65,8 @@ class PlacedTensor:
 
 
 class WeightGroup:
-    """Tensors that are placed together, mostly those of one layer. Placements of a model that put them in the same
-    buffers share the object, so that facts derived from it are computed once."""
+    """Tensors that are placed together, mostly those of one layer. Placements of a model that put them in the
+    same buffers share the object, so that facts derived from it are computed once."""
 
     __slots__ = ("buffers", "layer", "resident", "tensors")
 
@@ -112,8 +113,8 @@ class Placement:
         return next((group.tensors[name] for group in reversed(self.groups) if name in group.tensors), None)
 
     def lookup(self, name: str, block: int | None = None) -> PlacedTensor | None:
-        """The created tensor `name`, None if the file has none or it was skipped. Of rope factors the copy on the
-        device of `block`."""
+        """The created tensor `name`, None if the file has none or it was skipped. Of rope factors the copy on
+        the device of `block`."""
         found = self._by_name.get(name)
         if found is not None and block is not None and name.startswith("rope_f"):
             here = self.dev_layer[block]
@@ -135,7 +136,8 @@ class Placement:
 
 @dataclass(frozen=True)
 class Created:
-    """A tensor that llama.cpp creates. A `duplicate` is created only where its buffer has not got the tensor yet."""
+    """A tensor that llama.cpp creates. A `duplicate` is created only where its buffer has not got the tensor
+    yet."""
 
     weight: Weight
     layer: int          # -1 the input, n_layer_all the output
@@ -143,17 +145,20 @@ class Created:
 
 
 class WeightPlacer:
-    """Places the weights of one model. Launches of the same model share what does not depend on their flags."""
+    """Places the weights of one model. Launches of the same model share what does not depend on their
+    flags."""
 
     def __init__(self, model: Model, rules: Rules = NEWEST_RULES) -> None:
         self.model, self.rules = model, rules
         self._tables: dict[bool, _Table] = {}
 
     def place(self, params: Params, devices: Sequence[Device], load_mtp: bool = False) -> Placement:
-        """The Placement on `devices` (all the machine has, in registry order). None in params: llama-server's default,
-        and n_gpu_layers None, -1 or -2: everything. `load_mtp`: the MTP blocks are wanted too (Context.load_mtp).
+        """The Placement on `devices` (all the machine has, in registry order). None in params: llama-server's
+        default, and n_gpu_layers None, -1 or -2: everything. `load_mtp`: the MTP blocks are wanted too
+        (Context.load_mtp).
 
-        Raises LaunchRefused where llama.cpp would not load the model, UsageError for names of devices it does not have.
+        Raises LaunchRefused where llama.cpp would not load the model, UsageError for names of devices it does
+        not have.
         """
         used, exact, warnings = model_devices(params, devices, self.rules)
         n = self.model.hparams.n_layer_all + 1
@@ -182,8 +187,8 @@ class WeightPlacer:
             {device.name: device for device in devices})
 
     def by_layer(self, params: Params, device: Device, load_mtp: bool = False) -> list[int]:
-        """Bytes that each layer (the output last) takes on `device` where it lies there alone: with its own copy of
-        what every device copies, and without what overrides send to a device by its name."""
+        """Bytes that each layer (the output last) takes on `device` where it lies there alone: with its own
+        copy of what every device copies, and without what overrides send to a device by its name."""
         n = self.model.hparams.n_layer_all + 1
         others = [replace(device, name=name) for name in {target for _, target in params.overrides} - {HOST}]
         devices = [device, *others]
@@ -207,8 +212,8 @@ def place_weights(model: Model, params: Params, devices: Sequence[Device], load_
 
 @dataclass(frozen=True)
 class _Setting:
-    """All that decides where a launch's tensors lie, but for the devices of their layers and the overrides. Backends
-    are named by their kind."""
+    """All that decides where a launch's tensors lie, but for the devices of their layers and the overrides.
+    Backends are named by their kind."""
 
     devices: tuple[tuple[str, Hashable], ...]    # each one's backend; with -sm tensor the first stands for all
     parts: tuple[tuple[str, Hashable], ...]      # the same, of each alone
@@ -284,8 +289,8 @@ class _Table:
         return self._sizes[backend.kind]
 
     def supported(self, backend: Backend, buffer: Buffer) -> list[bool]:
-        """Whether this backend can run the op that reads each tensor from such a buffer. A type from the future is
-        taken to be supported, but not repacked."""
+        """Whether this backend can run the op that reads each tensor from such a buffer. A type from the
+        future is taken to be supported, but not repacked."""
         key = (backend.kind, buffer.host, buffer.repack)
         if key not in self._supported:
             hp = self.model.hparams
@@ -302,8 +307,8 @@ class _Table:
         return self._supported[key]
 
     def host_buffers(self, pinned: Backend | None, repack: bool) -> list[str]:
-        """The buffer type each tensor gets in host memory: pinned if its device can read it, repacked, or plain;
-        repacked first by builds that do so."""
+        """The buffer type each tensor gets in host memory: pinned if its device can read it, repacked, or
+        plain; repacked first by builds that do so."""
         key = (pinned and pinned.kind, repack)
         if key not in self._host:
             found = [HOST] * len(self.created)
@@ -318,8 +323,8 @@ class _Table:
         return self._host[key]
 
     def overridden(self, overrides: tuple[tuple[str, str], ...]) -> dict[int, tuple[str | None, ...]]:
-        """By group, of those that have any: per member the buffer type of the first override whose pattern is found in
-        its name. Raises UsageError."""
+        """By group, of those that have any: per member the buffer type of the first override whose pattern is
+        found in its name. Raises UsageError."""
         if overrides not in self._overridden:
             if self._matcher is None:
                 from .ecmascript import TensorMatcher  # imports re, which only launches with overrides need
@@ -362,7 +367,8 @@ class _Placing:
         self.twins: Twins = {}
 
     def groups(self, dev_of: Sequence[str], targets: dict[int, tuple[str | None, ...]]) -> list[WeightGroup]:
-        """All groups that hold anything, their layers on the devices of `dev_of`; `targets`: what is overridden."""
+        """All groups that hold anything, their layers on the devices of `dev_of`; `targets`: what is
+        overridden."""
         found: list[WeightGroup] = []
         seen = _Seen()
         for number, (layer, members) in enumerate(self.table.groups):
@@ -383,7 +389,8 @@ class _Placing:
         return group
 
     def twin(self, layer: int, i: int, key: tuple[Any, ...], seen: _Seen) -> WeightGroup:
-        """The group of tensor `i` alone, which may be created twice; without it where its buffer has it already."""
+        """The group of tensor `i` alone, which may be created twice; without it where its buffer has it
+        already."""
         name = self.table.created[i].weight.info.name
         key = (*key, seen.there.get(name), name in seen.mapped)
         if key not in self.twins:
@@ -396,8 +403,8 @@ class _Placing:
         return group
 
     def put(self, group: WeightGroup, i: int, device: str, target: str | None, seen: _Seen) -> None:
-        """Add tensor `i` to its group: in the buffer type `target` if it is overridden, else on its layer's device
-        where that can run its op, else in host memory."""
+        """Add tensor `i` to its group: in the buffer type `target` if it is overridden, else on its layer's
+        device where that can run its op, else in host memory."""
         table, item = self.table, self.table.created[i]
         info = item.weight.info
         buffer = self.host_of[i] if target == HOST else target
@@ -431,8 +438,8 @@ class _Placing:
             group.resident += self.resident(info, buffer, size, seen)
 
     def resident(self, info: TensorInfo, buffer: str, size: int, seen: _Seen) -> int:
-        """Bytes of RAM that a host tensor needs: none where it is read row by row from the file, once for all copies of
-        a mapped one (they are the same pages)."""
+        """Bytes of RAM that a host tensor needs: none where it is read row by row from the file, once for all
+        copies of a mapped one (they are the same pages)."""
         lazy_mode = self.setting.lazy_mode
         if info.name == "per_layer_token_embd.weight" and lazy_mode != "off" \
                 and self.table.model.row.lazy_embd and (lazy_mode == "on" or info.n_bytes > LAZY_MIN_SIZE):

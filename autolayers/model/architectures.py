@@ -1,9 +1,9 @@
 """One row per architecture: what llama.cpp's loader, caches and graphs do differently from the generic rule.
 
-A row is the difference to a plain transformer whose layers all keep keys and values (llama). Rows and the builders of
-autolayers.graph are the only places that know an architecture by name. A row mirrors src/models/<name>.cpp
-(load_arch_hparams, load_arch_tensors), create_memory of src/llama-model.cpp, and what src/llama-graph.cpp and
-src/llama-context.cpp ask by name (as modelled, see autolayers.builds).
+A row is the difference to a plain transformer whose layers all keep keys and values (llama). Rows and the
+builders of autolayers.graph are the only places that know an architecture by name. A row mirrors
+src/models/<name>.cpp (load_arch_hparams, load_arch_tensors), create_memory of src/llama-model.cpp, and what
+src/llama-graph.cpp and src/llama-context.cpp ask by name (as modelled, see autolayers.builds).
 """
 
 from __future__ import annotations
@@ -23,11 +23,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class SlidingWindow:
-    """Sliding-window attention: of `period` layers the last is full (the first, if `dense_first`); 0: all slide."""
+    """Sliding-window attention: of `period` layers the last is full (the first, if `dense_first`); 0: all
+    slide."""
 
     period: int = 0
-    # which models slide: window: with a sliding_window above 0; attention: the same, in layers that are not recurrent;
-    # always; required: always, and not without the key; deep: those of 64 layers; not-zero: unless the key is 0
+    # which models slide: window: with a sliding_window above 0; attention: the same, in layers that are not
+    # recurrent; always; required: always, and not without the key; deep: those of 64 layers; not-zero: unless
+    # the key is 0
     when: Literal["window", "attention", "always", "required", "deep", "not-zero"] = "window"
     kind: Literal["standard", "symmetric", "chunked"] = "standard"
     size: int = 0               # used when the file has no sliding_window
@@ -46,7 +48,8 @@ class Architecture:
     name: str
 
     # hyperparameters
-    # llama_model_rope_type; mrope|x: mrope if the file has sections, else x; hc-norm: norm with residual streams
+    # llama_model_rope_type; mrope|x: mrope if the file has sections, else x; hc-norm: norm with residual
+    # streams
     rope: Literal["none", "norm", "neox", "mrope", "imrope", "mrope|norm", "mrope|neox", "mrope|hc-norm|neox"] = "norm"
     # what turns rope off: the key rope.scaling.finetuned, or by layer attention.rope_pattern
     rope_switch: Literal["", "finetuned", "pattern"] = ""
@@ -71,27 +74,29 @@ class Architecture:
     shared_kv: int = -1         # layers with a cache of their own; 0: n_layer_all - attention.shared_kv_layers; -1: all
     trunk_only: bool = False    # the attention cache leaves the MTP blocks out
     trunk_before: bool = False  # the same of builds in which not every architecture's does (Rules.nextn_apart)
-    # recurrent layers: all; no-kv: with head_count_kv 0 (-all: MTP blocks too, -no-ff: and without FFN); interval: all
-    # but every n-th; every: all, and attention too
+    # recurrent layers: all; no-kv: with head_count_kv 0 (-all: MTP blocks too, -no-ff: and without FFN);
+    # interval: all but every n-th; every: all, and attention too
     recurrent: Literal["", "all", "no-kv", "no-kv-all", "no-kv-no-ff", "interval", "every"] = ""
     interval: int = 4           # n where there is no full_attention_interval
     state: State = ""           # what a recurrent layer keeps; ssm-groups: ssm.group_count is read
     rollback: bool = False      # keeps n_rs_seq more recurrent rows for speculative decoding
-    # layers with an indexer: trunk: all but MTP blocks; glm: GLM's table; types: attention.indexer.types, else none (or
-    # all); after-dense: after leading_dense_block_count; attention: those that are not recurrent
+    # layers with an indexer: trunk: all but MTP blocks; glm: GLM's table; types: attention.indexer.types,
+    # else none (or all); after-dense: after leading_dense_block_count; attention: those that are not
+    # recurrent
     indexer: Literal["", "trunk", "glm", "types", "types-or-all", "after-dense", "attention"] = ""
     indexer_optional: bool = False  # no indexer without attention.indexer.top_k
     rotated_indexer: bool = False   # its keys are rotated whatever the cache's type
 
     # tensors
-    # output = token_embd: when output is absent; always; first: as absent, and created before token_embd; never
+    # output = token_embd: when output is absent; always; first: as absent, and created before token_embd;
+    # never
     tied: Literal["absent", "always", "first", "never"] = "absent"
     output_twice: bool = False  # without token_embd the output matrix is stored twice
     # tensors outside of blocks that lie with another layer than usual
     places: Mapping[str, Literal["input", "output"]] = field(default_factory=dict)
     ops: Mapping[str, str] = field(default_factory=dict)   # tensors of blocks that another op than usual reads
-    # layers that use rope_freqs and rope_factors: below n_layer; all; full: those that do not slide (-all: MTP blocks
-    # too); physical: one pass over the blocks
+    # layers that use rope_freqs and rope_factors: below n_layer; all; full: those that do not slide (-all:
+    # MTP blocks too); physical: one pass over the blocks
     rope_users: Literal["", "all", "full", "full-all", "physical"] = ""
     lazy_embd: bool = False     # --lazy-mode reads per_layer_token_embd row by row from the file
     mtp_tensors: bool = True    # False: tensors of MTP blocks are never loaded
@@ -100,22 +105,23 @@ class Architecture:
     mtp_skipped: bool = False   # builds without the graph of MTP blocks leave these out; others refuse such a file
 
     # graphs
-    # the graph of its MTP block picks the output rows after the head's norm, before it (layer), or after attention
-    # (Decoder.mtp); own: in its model's file; "": llama.cpp has none
+    # the graph of its MTP block picks the output rows after the head's norm, before it (layer), or after
+    # attention (Decoder.mtp); own: in its model's file; "": llama.cpp has none
     mtp: Literal["", "norm", "layer", "attention", "own"] = ""
     mtp_after: int = 0          # the newest build that was seen without it
-    # swiglu_clamp_exp and _shexp are read: experts: only of the experts; fused: of all FFNs of a model with residual
-    # streams, as one op; ops: of all, as several ops
+    # swiglu_clamp_exp and _shexp are read: experts: only of the experts; fused: of all FFNs of a model with
+    # residual streams, as one op; ops: of all, as several ops
     swiglu_clamp: Literal["", "experts", "fused", "ops"] = ""
     cls_act: Literal["TANH", "GELU"] = "TANH"   # of the classification head
     cls_softmax: bool = False   # rank pooling ends in a softmax
     flash_attn: bool = True     # False: flash attention is forced off
     split_tensor: bool = True   # -sm tensor is allowed
-    # what it cuts otherwise: whole: nothing; states: no recurrent states; groups: heads by output groups, where there
-    # are residual streams; gated: Q with a gate of each head, and delta nets whose keys and values alternate (-apart:
-    # whose values follow all keys)
+    # what it cuts otherwise: whole: nothing; states: no recurrent states; groups: heads by output groups,
+    # where there are residual streams; gated: Q with a gate of each head, and delta nets whose keys and
+    # values alternate (-apart: whose values follow all keys)
     slices: Literal["", "whole", "states", "groups", "gated", "gated-apart"] = ""
-    # graphs in use may be larger than reserved: with the tokens of a sequence; cache: also with what the cache holds
+    # graphs in use may be larger than reserved: with the tokens of a sequence; cache: also with what the
+    # cache holds
     graph_grows: Literal["", "sequence", "cache"] = ""
     all_outputs: bool = False   # every token of a batch may be an output (encoders)
     even_slots: Rule | None = None   # builds with it abort unless every slot gets the same share of n_ubatch
@@ -148,7 +154,8 @@ if TYPE_CHECKING:
     _row = Architecture         # what a type checker reads, so that it checks every row
 else:
     def _row(name, rope="norm", **facts):
-        """Made an Architecture when a model needs it: all of them would cost each start a third of a millisecond."""
+        """Made an Architecture when a model needs it: all of them would cost each start a third of a
+        millisecond."""
         return name, {"rope": rope, **facts}
 
 _LATE_EMBD: Any = ((Rules.layer_embd_with_input, {"places": dict.fromkeys(
@@ -411,8 +418,8 @@ _STATE_KEYS: dict[str, State] = {
 def architecture(name: str, keys: Container[str] = ()) -> Architecture:
     """The row of `general.architecture`.
 
-    A name that has none gets a row that takes more than any known model with such `keys` would: full attention caches
-    in every layer, and a recurrent state too if the file mentions one.
+    A name that has none gets a row that takes more than any known model with such `keys` would: full
+    attention caches in every layer, and a recurrent state too if the file mentions one.
     """
     row = _ROWS.get(name)
     if row is not None:

@@ -5,8 +5,8 @@
     hp.n_expert_shared                          # any name of FIELDS
     hp.get("attention.layer_norm_rms_epsilon")  # any other key of the architecture
 
-Mirrors src/llama-model.cpp:load_hparams, src/llama-hparams.cpp and each src/models/*.cpp:load_arch_hparams (as
-modelled); what differs between architectures is in their rows (architectures.py).
+Mirrors src/llama-model.cpp:load_hparams, src/llama-hparams.cpp and each src/models/*.cpp:load_arch_hparams
+(as modelled); what differs between architectures is in their rows (architectures.py).
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ MAX_LAYERS = 512
 MAX_EXPERTS = 1024
 CSA_RATIO, HCA_RATIO = 4, 128     # DSV4_CSA_RATIO, DSV4_HCA_RATIO: tokens of a compressed cell, see compress_ratios
 
-# name in llama.cpp -> (key after "<architecture>.", value without the key, whose type is the type of the key's)
+# name in llama.cpp -> (key after "<architecture>.", value without the key, whose type is the type of the
+# key's)
 FIELDS: dict[str, tuple[str, Any]] = {
     "n_lora_q": ("attention.q_lora_rank", 0),
     "n_lora_kv": ("attention.kv_lora_rank", 0),
@@ -138,8 +139,8 @@ FIELDS: dict[str, tuple[str, Any]] = {
     "rope_scale_linear": ("rope.scale_linear", 0.0),
 }
 
-# How often a graph repeats something, at most: several times what any model says. What a field that is not here says
-# is the size of something, or bounded by the layers.
+# How often a graph repeats something, at most: several times what any model says. What a field that is not
+# here says is the size of something, or bounded by the layers.
 _REPEATS = {
     "posnet_n_block": MAX_LAYERS, "convnext_n_block": MAX_LAYERS,
     "indexer_n_head": 512, "dsv4_hc_mult": 16, "dsv4_hc_sinkhorn_iters": 64,
@@ -171,7 +172,8 @@ class Hparams:
                  tensors: Mapping[str, TensorInfo] | None = None) -> None:
         """`row` says which rules hold, `metadata` and `tensors` are the header's.
 
-        Raises ModelError where llama.cpp would not load the file: a missing required key, an array of the wrong length.
+        Raises ModelError where llama.cpp would not load the file: a missing required key, an array of the
+        wrong length.
         """
         tensors = tensors or {}
         self.architecture = row
@@ -335,8 +337,8 @@ class Hparams:
         return isinstance(named, (ArrayInfo, tuple)) and len(named) > 0 and not absent
 
     def number_at(self, key: str, il: int, like: float, most: int = LARGEST) -> Any:
-        """What a key says of layer `il` that holds one number for all layers, or one for each. `like` as for `checked`,
-        and what holds for a layer without one."""
+        """What a key says of layer `il` that holds one number for all layers, or one for each. `like` as for
+        `checked`, and what holds for a layer without one."""
         value = self.get(key, like)
         if isinstance(value, tuple):
             value = value[il] if il < len(value) else like

@@ -23,7 +23,8 @@ _QUANTISED = ("MUL_MAT", "MUL_MAT_ID", "GET_ROWS")     # the ops whose weights l
 
 @dataclass(frozen=True)
 class Weight:
-    """A tensor of the file with the two facts that decide its place: its layer's class and the op that reads it."""
+    """A tensor of the file with the two facts that decide its place: its layer's class and the op that reads
+    it."""
 
     info: TensorInfo
     layer: str      # input, output or repeating
@@ -41,8 +42,8 @@ class Model:
     """
 
     def __init__(self, header: Header, path: str, row: Architecture | None = None, whole: Model | None = None) -> None:
-        """`row`: the architecture's, where a build has another one than today's. `whole`: the model of which the header
-        is a part."""
+        """`row`: the architecture's, where a build has another one than today's. `whole`: the model of which
+        the header is a part."""
         instead = _instead(header)
         if instead:
             raise ModelError(f"{path} is {instead}")
@@ -133,7 +134,8 @@ class Model:
         return self if row is self.row and header is self.header else Model(header, self.path, row)
 
     def overridden(self, override_kv: tuple[tuple[str, str], ...]) -> Model:
-        """This model with --override-kv applied: ("key", "type:value") pairs; only scalars can be replaced."""
+        """This model with --override-kv applied: ("key", "type:value") pairs; only scalars can be
+        replaced."""
         if not override_kv:
             return self
         metadata = dict(self.header.metadata)
@@ -142,7 +144,8 @@ class Model:
         return self._with(metadata, self.header.tensors)
 
     def quantised(self, type: str) -> Model:
-        """This model as `llama-quantize --pure` would write it: every matrix that is larger in that type of ggml."""
+        """This model as `llama-quantize --pure` would write it: every matrix that is larger in that type of
+        ggml."""
         kind = BY_NAME[type]
         tensors = dict(self.header.tensors)
         for weight in self.weights:
@@ -153,7 +156,8 @@ class Model:
         return self._with(self.header.metadata, tensors)
 
     def outline(self) -> Model:
-        """This model without its tensors, its vocabulary and lists: what the plans of many models keep of it."""
+        """This model without its tensors, its vocabulary and lists: what the plans of many models keep of
+        it."""
         header = self.header
         facts = {key: value for key, value in header.metadata.items()
                  if not (isinstance(value, tuple) or key.startswith("tokenizer."))}
@@ -207,7 +211,8 @@ def is_adapter(header: Header) -> bool:
 
 
 def is_control_vector(header: Header) -> bool:
-    """Whether a file is what --control-vector takes: common_control_vector_load_one wants nothing but directions."""
+    """Whether a file is what --control-vector takes: common_control_vector_load_one wants nothing but
+    directions."""
     return bool(header.tensors) and all(
         name.startswith("direction.") and name.partition(".")[2].isdigit() for name in header.tensors)
 

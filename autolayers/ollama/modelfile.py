@@ -72,7 +72,8 @@ _NEWER = re.compile("[\U0001f6dc\U0001f774-\U0001f776\U0001f77b-\U0001f77f\U0001
 
 
 class ModelfileError(AutolayersError):
-    """Ollama would refuse this Modelfile. `ollama` is its own message, `line` the line as an editor counts."""
+    """Ollama would refuse this Modelfile. `ollama` is its own message, `line` the line as an editor
+    counts."""
 
     def __init__(self, ollama: str, line: int, source: str = "Modelfile") -> None:
         self.ollama, self.line, self.source = ollama, line, source

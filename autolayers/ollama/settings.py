@@ -1,6 +1,7 @@
 """Ollama's own behaviour: its server's settings, and what it derives from them before llama-server starts.
 
-Facts of Ollama 0.33 (2026-08-21): envconfig/config.go, server/sched.go, server/routes.go:Serve, llm/llama_server.go.
+Facts of Ollama 0.33 (2026-08-21): envconfig/config.go, server/sched.go, server/routes.go:Serve,
+llm/llama_server.go.
 """
 
 from __future__ import annotations

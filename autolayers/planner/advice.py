@@ -39,8 +39,8 @@ SMALLEST = 2048         # context that is advised where less than the floor is n
 
 @dataclass(frozen=True)
 class Remedy:
-    """One change with which the launch fits: `flags` behind the given ones, `ram` or `devices` bytes more, or the same
-    model as a `file` of so many bytes, all of it of one `type`."""
+    """One change with which the launch fits: `flags` behind the given ones, `ram` or `devices` bytes more, or
+    the same model as a `file` of so many bytes, all of it of one `type`."""
 
     kind: Literal["flags", "ram", "vram", "memory", "file"]
     flags: tuple[str, ...] = ()
@@ -71,8 +71,8 @@ class _Advice:
 
     def launch(self, given: Params | None = None, machine: Machine | None = None, model: Model | None = None,
                policy: Policy | None = None) -> Candidate | None:
-        """The plan's launch with one thing changed, the same one where it fits a larger machine; None where llama.cpp
-        would refuse it."""
+        """The plan's launch with one thing changed, the same one where it fits a larger machine; None where
+        llama.cpp would refuse it."""
         policy, estimator = policy or self.policy, self.evaluator.estimator
         if model is not None:
             estimator = Estimator(model, policy.build, estimator.companions, spent=self.spent)
@@ -88,8 +88,8 @@ class _Advice:
         return found
 
     def fits(self, given: Params | None = None, model: Model | None = None) -> Candidate | None:
-        """A launch that fits, if there is one, asked at length only where weights and caches are not too much already
-        for all memory together."""
+        """A launch that fits, if there is one, asked at length only where weights and caches are not too much
+        already for all memory together."""
         changed = {name: value for name, value in vars(given or self.given).items()
                    if value != getattr(self.given, name)}
         params = replace(self.short.params, **changed)
@@ -184,8 +184,8 @@ class _Advice:
         yield from alone if both is None else (both,)
 
     def _more(self, kind: Literal["ram", "vram", "memory"]) -> Remedy | None:
-        """What is missing, added until the launch fits: device memory where it is missing, or on the largest device in
-        place of system memory."""
+        """What is missing, added until the launch fits: device memory where it is missing, or on the largest
+        device in place of system memory."""
         limits, ram = self.machine.limits, 0
         devices: dict[str, int] = {}
         found: Candidate | None = self.short

@@ -46,9 +46,10 @@ UNQUANTISED = {"f32", "f16", "bf16"}
 def plan_on(model: Model, params: Params, policy: Policy, machine: Machine, companions: Companions = NONE,
             notes: tuple[str, ...] = (), *, explain: bool = False, advise: bool = False,
             known: Known | None = None, processes: int = 1) -> Plan:
-    """The plan for a machine that is known already; `notes` become warnings of the plan. `explain` adds the next step's
-    price, the levers, --fit's own answer and the alternatives, worked out by as many `processes`; `advise` what would
-    make a launch fit that does not. `known` is shared by plans of one model. Raises LaunchRefused."""
+    """The plan for a machine that is known already; `notes` become warnings of the plan. `explain` adds the
+    next step's price, the levers, --fit's own answer and the alternatives, worked out by as many `processes`;
+    `advise` what would make a launch fit that does not. `known` is shared by plans of one model. Raises
+    LaunchRefused."""
     evaluator = Evaluator.of(model.overridden(params.override_kv), machine, policy.build, policy.margin, companions,
                              known)
     cost = None
@@ -94,8 +95,8 @@ def plan_request(model: Model, request: Request, *, explain: bool = False, advis
 
 def fit_choice_on(model: Model, params: Params, policy: Policy, machine: Machine,
                   companions: Companions = NONE) -> FitChoice | None:
-    """What `llama-server --fit on` makes of these flags; `fits` is by the plan's own margins. None where llama.cpp
-    would refuse it."""
+    """What `llama-server --fit on` makes of these flags; `fits` is by the plan's own margins. None where
+    llama.cpp would refuse it."""
     evaluator = Evaluator.of(model.overridden(params.override_kv), machine, policy.build, policy.margin, companions)
     chosen = fit(evaluator, params, FULL)
     if chosen is None:
@@ -282,7 +283,8 @@ class _Answer:
         return found + self._matching_nothing()
 
     def _matching_nothing(self) -> list[str]:
-        """Patterns of -ot that no tensor's name has; those of -cmoe, -ncmoe and -ncffn may be for fewer layers."""
+        """Patterns of -ot that no tensor's name has; those of -cmoe, -ncmoe and -ncffn may be for fewer
+        layers."""
         patterns = [pattern for pattern, _ in self.given.overrides
                     if EXPERTS_REGEX not in pattern and FFN_REGEX not in pattern]
         if not patterns:
@@ -316,7 +318,8 @@ def _build(policy: Policy) -> Build:
 
 
 def _flags(params: Params, given: Params, build: Build) -> list[str]:
-    """All memory-relevant words as the build reads them, layers and context first; the model is the caller's."""
+    """All memory-relevant words as the build reads them, layers and context first; the model is the
+    caller's."""
     from ..flags.write import to_words
 
     if not given.overrides:

@@ -1,4 +1,5 @@
-"""What a launch would take on this machine, and whether it fits: every search of the planner measures here."""
+"""What a launch would take on this machine, and whether it fits: every search of the planner measures
+here."""
 
 from __future__ import annotations
 
@@ -37,17 +38,17 @@ PROMPT: Fidelity = "prompt"      # weights, caches and the prompt graph: a lower
 FIT: Fidelity = "fit"            # as far as it takes to know whether it fits on the devices
 FULL: Fidelity = "full"
 
-# Nodes of graphs that a plan may lay out, some five seconds' worth. The dearest plan of a real model took 220,000 (80
-# layers over 15 GPUs); a header may ask for 512 unlike layers.
+# Nodes of graphs that a plan may lay out, some five seconds' worth. The dearest plan of a real model took
+# 220,000 (80 layers over 15 GPUs); a header may ask for 512 unlike layers.
 BUDGET = 500_000
 RAM_MARGIN = 512 << 20    # of system memory: llama-server itself, the driver's host side, and everything else that runs
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """A launch and what it allocates. `spare` is what is left on each device that is used once the margin is kept
-    (negative: missing), `ram_spare` the same for system memory (None: not limited), where what serving adds for certain
-    is taken off too."""
+    """A launch and what it allocates. `spare` is what is left on each device that is used once the margin is
+    kept (negative: missing), `ram_spare` the same for system memory (None: not limited), where what serving
+    adds for certain is taken off too."""
 
     params: Params
     breakdown: Measured
@@ -70,7 +71,8 @@ class Candidate:
         return max(0, -(self.ram_spare or 0))
 
     def overheads(self, limits: Mapping[str, int]) -> dict[str, int]:
-        """Bytes on each device that is used that are neither weights nor cache: graph buffers, extras, margin."""
+        """Bytes on each device that is used that are neither weights nor cache: graph buffers, extras,
+        margin."""
         use = self.breakdown.devices
         return {name: limits[name] - spare - use[name].model - use[name].context for name, spare in self.spare.items()}
 
@@ -95,8 +97,8 @@ class Evaluator:
     @classmethod
     def of(cls, model: Model, machine: Machine, build: int | None = None, target: tuple[int, ...] | None = None,
            companions: Companions = NONE, known: Known | None = None) -> Evaluator:
-        """An Evaluator with an Estimator of its own. `target`: bytes to leave free per device instead of the margin.
-        `known`: what was measured of this model for these devices before."""
+        """An Evaluator with an Estimator of its own. `target`: bytes to leave free per device instead of the
+        margin. `known`: what was measured of this model for these devices before."""
         return cls(Estimator(model, build, companions, known), machine, target)
 
     def with_limits(self, limits: Mapping[str, int]) -> Evaluator:
@@ -111,8 +113,8 @@ class Evaluator:
         return self.estimator.spent > BUDGET
 
     def candidate(self, params: Params, fidelity: Fidelity, last: bool = False) -> Candidate | None:
-        """The launch measured at least that far, or None where llama.cpp would refuse it (see `refusal`), or BUDGET is
-        spent and it is not the `last`."""
+        """The launch measured at least that far, or None where llama.cpp would refuse it (see `refusal`), or
+        BUDGET is spent and it is not the `last`."""
         if params in self._candidates:
             known = self._candidates[params]
             if known is None or isinstance(known.breakdown, Breakdown) or fidelity == PROMPT \
@@ -161,7 +163,8 @@ class Evaluator:
         return known
 
     def compute_range(self, n_ctx: int | None) -> dict[str, tuple[int, int]]:
-        """The smallest and the largest graph buffer that a device had in any launch measured with this context."""
+        """The smallest and the largest graph buffer that a device had in any launch measured with this
+        context."""
         found: dict[str, tuple[int, int]] = {}
         uses = [(params, known.breakdown) for params, known in self._candidates.items() if known is not None]
         for params, use in (*uses, *self._usages.items()):
@@ -214,7 +217,8 @@ class Evaluator:
         return self._names[key]
 
     def layers(self, params: Params) -> tuple[Usage, ...] | None:
-        """Estimator.layers on devices of this machine's kind; None where llama.cpp would refuse these flags."""
+        """Estimator.layers on devices of this machine's kind; None where llama.cpp would refuse these
+        flags."""
         params = replace(params, n_gpu_layers=None, tensor_split=None, split_mode=None, main_gpu=None, device=None,
                          rpc=())
         if params not in self._layers:
@@ -232,8 +236,8 @@ class Evaluator:
             self.machine.limits[device.name] > least(device) for device in self.machine.devices)
 
     def margin(self, device: Device, params: Params, use: Measured) -> Parts:
-        """The named parts of what stays free on a device; --fit-target or --margin given means exactly that and nothing
-        else is kept."""
+        """The named parts of what stays free on a device; --fit-target or --margin given means exactly that
+        and nothing else is kept."""
         if self.target:
             position = list(use.devices).index(device.name)
             return (("given", self.target[min(position, len(self.target) - 1)]),)
@@ -248,7 +252,8 @@ class Evaluator:
         return use.resident + self.shared(use)
 
     def bounded(self, candidate: Candidate) -> Candidate:
-        """The launch with flags that bound what grows while it serves, where system memory is short of all of it."""
+        """The launch with flags that bound what grows while it serves, where system memory is short of all of
+        it."""
         use = candidate.breakdown
         if candidate.ram_spare is None or not isinstance(use, Breakdown):
             return candidate

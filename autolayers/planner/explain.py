@@ -1,4 +1,5 @@
-"""Why this plan: what one step more would cost, what each lever would free, and what else could be asked for."""
+"""Why this plan: what one step more would cost, what each lever would free, and what else could be asked
+for."""
 
 from __future__ import annotations
 
@@ -129,8 +130,8 @@ def price_of(evaluator: Evaluator, candidate: Candidate, step: tuple[str, Params
 
 
 def levers(evaluator: Evaluator, candidate: Candidate, step: tuple[str, Params] | None) -> tuple[Lever, ...]:
-    """The five usual changes that free device memory, each tried alone, with how much in bytes: of the launch that the
-    next step would be, where there is one."""
+    """The five usual changes that free device memory, each tried alone, with how much in bytes: of the launch
+    that the next step would be, where there is one."""
     use, params = candidate.breakdown, candidate.params
     half = max(256, use.n_ctx // 2 // 256 * 256)
     tried: list[tuple[str, tuple[str, ...], dict[str, object]]] = []

@@ -1,4 +1,5 @@
-"""The answer of the planner: a launch, what it takes on each device, whether it fits, and why it is this one."""
+"""The answer of the planner: a launch, what it takes on each device, whether it fits, and why it is this
+one."""
 
 from __future__ import annotations
 
@@ -44,9 +45,10 @@ class DeviceRow:
 
 @dataclass(frozen=True)
 class HostRow:
-    """System RAM, bytes. `resident` is what must be in RAM at once: weights that are only mapped from the file count
-    with the pages that are read, not with their address range; `growing` may come to it while it serves; `shared` lies
-    on devices whose memory this is. `free` is None where it is not known: then nothing is compared with it."""
+    """System RAM, bytes. `resident` is what must be in RAM at once: weights that are only mapped from the
+    file count with the pages that are read, not with their address range; `growing` may come to it while it
+    serves; `shared` lies on devices whose memory this is. `free` is None where it is not known: then nothing
+    is compared with it."""
 
     model: int
     context: int
@@ -70,8 +72,8 @@ class HostRow:
 
     @property
     def needed(self) -> int:
-        """What must be available, the margin included; what grows is only counted where it is bounded by what there
-        is."""
+        """What must be available, the margin included; what grows is only counted where it is bounded by what
+        there is."""
         return self.taken + self.margin - (self.growing if self.free is None else 0)
 
     @property
@@ -82,8 +84,8 @@ class HostRow:
 
 @dataclass(frozen=True)
 class LayerRow:
-    """One layer: the device that computes it, and the bytes of its weights by buffer type. Those of the input layer are
-    the embeddings' and whatever else is read once a token."""
+    """One layer: the device that computes it, and the bytes of its weights by buffer type. Those of the input
+    layer are the embeddings' and whatever else is read once a token."""
 
     name: str          # input, its number, output
     device: str
@@ -134,8 +136,8 @@ class Plan:
 
     @lazy
     def layers(self) -> tuple[LayerRow, ...]:
-        """The input layer, each block and the output layer, and where their weights lie; () for one of several models,
-        of which only what is said of them is kept."""
+        """The input layer, each block and the output layer, and where their weights lie; () for one of
+        several models, of which only what is said of them is kept."""
         return self.place()
 
     def __repr__(self) -> str:

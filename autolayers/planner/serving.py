@@ -1,4 +1,5 @@
-"""What grows in system memory while llama-server serves, kept within what is left: --cache-ram, --ctx-checkpoints."""
+"""What grows in system memory while llama-server serves, kept within what is left: --cache-ram,
+--ctx-checkpoints."""
 
 from __future__ import annotations
 
@@ -17,8 +18,8 @@ ENOUGH = 8            # checkpoints per slot; more are only kept where memory is
 
 
 def certain(params: Params, use: Static) -> int:
-    """Bytes that serving may add in any case: what no flag bounds, what given flags allow, and one checkpoint a slot
-    where their number is left to the plan."""
+    """Bytes that serving may add in any case: what no flag bounds, what given flags allow, and one checkpoint
+    a slot where their number is left to the plan."""
     if not isinstance(use, Breakdown):
         return 0
     sizes = _bounded(params, use)
@@ -26,7 +27,8 @@ def certain(params: Params, use: Static) -> int:
 
 
 def limits(params: Params, use: Breakdown, spare: int) -> dict[str, int]:
-    """The flags, as few as needed, with which what grows stays within `spare` bytes more than `certain` counts."""
+    """The flags, as few as needed, with which what grows stays within `spare` bytes more than `certain`
+    counts."""
     sizes = _bounded(params, use)
     prompts = sizes.get("cache_ram", 0)
     each = sizes.get("ctx_checkpoints", 0) // CTX_CHECKPOINTS       # one more checkpoint for every slot

@@ -33,8 +33,9 @@ class Comparison:
 def compare(model: Model, **given: object) -> tuple[dict[str, Comparison], dict[str, str], Inputs]:
     """The rules for this model against what llama-server allocates with every layer on one large enough GPU.
 
-    `given` are the inputs a file does not answer (sequence, batch, gpu, ...). Returns the comparisons, the reasons of
-    the rules left out, and the inputs used. Raises UsageError for nonsense and for inputs that the file answers.
+    `given` are the inputs a file does not answer (sequence, batch, gpu, ...). Returns the comparisons, the
+    reasons of the rules left out, and the inputs used. Raises UsageError for nonsense and for inputs that the
+    file answers.
     """
     for name in FROM_FILE:
         if given.get(name) is not None:
@@ -46,8 +47,8 @@ def compare(model: Model, **given: object) -> tuple[dict[str, Comparison], dict[
 
 
 def inputs_of(model: Model, inputs: Inputs) -> Inputs:
-    """`inputs` with what the header says. Where layers differ the one with most KV heads speaks for all, as the rules
-    know one."""
+    """`inputs` with what the header says. Where layers differ the one with most KV heads speaks for all, as
+    the rules know one."""
     hparams = model.hparams
     layers = range(hparams.n_layer)
     widest = max(layers, key=hparams.n_head_kv)

@@ -1,4 +1,5 @@
-"""The published rules of thumb, one row each: formula, assumptions, what it leaves out, its own worked examples.
+"""The published rules of thumb, one row each: formula, assumptions, what it leaves out, its own worked
+examples.
 
 The command line, the documentation and the tests of the examples are all made from RULES. GB is 10**9 bytes
 here, as in the sources; a GPU's size is what its maker prints in binary units (an "80 GB" A100 holds 80 GiB).

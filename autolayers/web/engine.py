@@ -1,4 +1,5 @@
-"""The page's questions and their answers, as JSON. The same code behind the loopback server and in the browser.
+"""The page's questions and their answers, as JSON. The same code behind the loopback server and in the
+browser.
 
     engine = Engine()
     engine.call("plan", {"model": "bundled:llama-3.1-8b-q4_k_m", "gpu": "24GiB", "ctx": "8192"})

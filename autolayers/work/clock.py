@@ -33,7 +33,8 @@ MANY = 32       # tokens from which on matrix kernels are those of prompts, and 
 
 
 def sent(weights: Weights, depth: float) -> float:
-    """Bytes that a token's visit to an RPC server carries: activations there and back in f32, the mask in f16."""
+    """Bytes that a token's visit to an RPC server carries: activations there and back in f32, the mask in
+    f16."""
     return 2 * 4 * weights.n_embd + 2 * depth
 
 
@@ -81,8 +82,8 @@ class Clock:
         return sums is not None and sums[0] + sums[1] > 0
 
     def step(self, n: int, depth: float, sequences: int = 1) -> tuple[float, dict[str, float]]:
-        """Seconds of a graph of n tokens with `depth` before each in its sequence: those that belong to no device, and
-        each device's."""
+        """Seconds of a graph of n tokens with `depth` before each in its sequence: those that belong to no
+        device, and each device's."""
         shared, host = self.shared, self.host
         many = n >= MANY
         sums = self.prompts if many else self.tokens
@@ -133,7 +134,8 @@ class Clock:
         return common, stages
 
     def _parts(self, home: str) -> Sequence[tuple[str, float]]:
-        """What computes on a layer's device, and which part: with split modes row and tensor each device its slice."""
+        """What computes on a layer's device, and which part: with split modes row and tensor each device its
+        slice."""
         return tuple(self.shares.items()) if self.shares else ((home, 1.0),)
 
     def _on_device(self, device: Figures, n: int, many: bool, touched: float, sums: Sequence[float],
@@ -156,8 +158,9 @@ class Clock:
         return seconds + kernels * rates.kernel * 1e-6 * (shared.prompt_kernel if many else 1.0)
 
     def _network(self, load: Load, n: int, depth: float, sequences: int) -> float:
-        """Each visit sends a server the activations and the mask of n tokens, and takes the activations back, or the
-        logits at the end; commands and results cross once (ggml-rpc.cpp: all but GET_TENSOR are sent without waiting).
+        """Each visit sends a server the activations and the mask of n tokens, and takes the activations back,
+        or the logits at the end; commands and results cross once (ggml-rpc.cpp: all but GET_TENSOR are sent
+        without waiting).
         """
         seconds = 0.0
         for name, visits in load.visits.items():

@@ -1,4 +1,5 @@
-"""What devices and the rest of a machine have, in bytes and operations per second; defaults where nothing tells."""
+"""What devices and the rest of a machine have, in bytes and operations per second; defaults where nothing
+tells."""
 
 from __future__ import annotations
 
@@ -36,7 +37,8 @@ class Figures:
 
     @classmethod
     def of(cls, device: Device, ram: float | None = None) -> Figures:
-        """`ram`: bytes per second that reading the machine's RAM reaches, which an integrated GPU's memory is."""
+        """`ram`: bytes per second that reading the machine's RAM reaches, which an integrated GPU's memory
+        is."""
         generation, kind = generation_of(device), backend(device.backend)
         built_in = integrated(device.description) if device.kind == "igpu" else None
         bandwidth = device.bandwidth or kind.bandwidth
@@ -50,7 +52,8 @@ class Figures:
                    bool((device.bandwidth or (built_in and ram)) and generation), round_trip, network)
 
     def visit(self, size: float) -> float:
-        """Seconds of a visit to its server that carries so many bytes there and back; 0 where there is none."""
+        """Seconds of a visit to its server that carries so many bytes there and back; 0 where there is
+        none."""
         return self.round_trip + size / self.network if self.network else 0.0
 
 

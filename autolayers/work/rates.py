@@ -1,8 +1,8 @@
 """What share of their makers' figures cards reach under llama.cpp, by backend and generation.
 
-Every number of RATES and SHARED is fitted: `python benchmarks/fit_speed.py` makes them from the measured launches in
-fixtures/speeds, prints how far predictions are off, and writes the table with --write. A generation without measured
-launches has the figures of its backend.
+Every number of RATES and SHARED is fitted: `python benchmarks/fit_speed.py` makes them from the measured
+launches in fixtures/speeds, prints how far predictions are off, and writes the table with --write. A
+generation without measured launches has the figures of its backend.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Rates:
-    """`read` and `cache`: shares of the bandwidth for weights and for the KV cache, `quantised` of the latter for
-    caches of quantised types. `kernel`: microseconds a node of the graph. `matmul` and `attention`: shares of the dense
-    fp16 rate, `experts` of the former for many matrices that each get few of the tokens. `handover`: microseconds from
-    the device to the processor or back."""
+    """`read` and `cache`: shares of the bandwidth for weights and for the KV cache, `quantised` of the latter
+    for caches of quantised types. `kernel`: microseconds a node of the graph. `matmul` and `attention`:
+    shares of the dense fp16 rate, `experts` of the former for many matrices that each get few of the tokens.
+    `handover`: microseconds from the device to the processor or back."""
 
     read: float
     cache: float
@@ -197,6 +197,7 @@ def generation_of(device: Device) -> str:
 
 
 def rates_of(device: Device) -> Rates:
-    """The Rates of a device: its generation's under its backend (of a server's, the server's), else its backend's."""
+    """The Rates of a device: its generation's under its backend (of a server's, the server's), else its
+    backend's."""
     backend = device.engine or device.backend
     return RATES.get((backend, generation_of(device))) or RATES.get((backend, "")) or RATES["", ""]

@@ -1,7 +1,8 @@
 """How fast a launch would be: a prediction from its Work and the machine's figures, never a measurement.
 
-What share of their makers' figures cards reach is in rates.py, fitted to measured launches. Where a figure of the
-machine is not known there is a default, and the prediction is less sure. A Speed says how sure, by its class.
+What share of their makers' figures cards reach is in rates.py, fitted to measured launches. Where a figure of
+the machine is not known there is a default, and the prediction is less sure. A Speed says how sure, by its
+class.
 """
 
 from __future__ import annotations
@@ -48,8 +49,8 @@ _SHORT = 4096
 
 @dataclass(frozen=True)
 class Speed:
-    """Predicted tokens per second for a workload. The truth is expected between a `spread`-th and `spread` times of the
-    whole request's; `prompt_spread` and `generation_spread` are its parts'."""
+    """Predicted tokens per second for a workload. The truth is expected between a `spread`-th and `spread`
+    times of the whole request's; `prompt_spread` and `generation_spread` are its parts'."""
 
     workload: Workload
     prompt: float
@@ -114,8 +115,8 @@ class CostModel:
         return self._own[key]
 
     def own(self, launch: Launch) -> Clock:
-        """The seconds of the launch's own graphs, where they are known and the token's is of as many tokens as there
-        are requests: it is measured with one for each slot."""
+        """The seconds of the launch's own graphs, where they are known and the token's is of as many tokens
+        as there are requests: it is measured with one for each slot."""
         steps, use = getattr(launch.breakdown, "steps", None), launch.breakdown
         if steps is None or use.n_seq_max != self.workload.requests:
             return self.clock(launch.params, use)
@@ -127,7 +128,8 @@ class CostModel:
         return fallen(steps, self._where(self.placement(launch.params))) if steps is not None else {}
 
     def predict(self, params: Params, use: Static) -> Speed:
-        """The speed of a launch; of what it allocates only the context, the batches and what lies in RAM count."""
+        """The speed of a launch; of what it allocates only the context, the batches and what lies in RAM
+        count."""
         key = _key(params, use)
         if key not in self._speeds:
             self._speeds[key] = self._of(self.clock(params, use), use)
@@ -145,7 +147,8 @@ class CostModel:
         return lambda: known
 
     def _where(self, placement: Placement) -> list[str]:
-        """The device of each layer that takes part in plain generation, the output layer last; HOST for none."""
+        """The device of each layer that takes part in plain generation, the output layer last; HOST for
+        none."""
         devices = layer_devices(placement)
         return [*devices[:self.weights.n_layer], devices[-1]]
 
@@ -254,8 +257,8 @@ class CostModel:
         return work.generate * device.visit(size) + work.prompt / n_ubatch * device.visit(n_ubatch * size)
 
     def layer_seconds(self, params: Params, n_ctx_seq: int) -> dict[str, list[float]]:
-        """What each layer (output last) costs the request on each device. What is in RAM costs the same wherever its
-        layer lies, and is left out."""
+        """What each layer (output last) costs the request on each device. What is in RAM costs the same
+        wherever its layer lies, and is left out."""
         work = self.workload
         depth = min(n_ctx_seq, work.depth + work.prompt + work.generate / 2)
         key = (replace(params, n_ctx=None, n_gpu_layers=None, tensor_split=None), depth)
@@ -320,8 +323,8 @@ def layer_devices(placement: Placement) -> list[str]:
 
 
 def _speed(clock: Clock, work: Workload, use: Static, kind: str, assumed: tuple[tuple[str, float], ...]) -> Speed:
-    """The Speed of a workload: its prompts one after another, its answers together, as many as there are slots and as
-    the cache has cells for. A request that a slot has no space for is cut."""
+    """The Speed of a workload: its prompts one after another, its answers together, as many as there are
+    slots and as the cache has cells for. A request that a slot has no space for is cut."""
     n_ctx_seq = use.n_ctx_seq
     depth = min(work.depth, max(0, n_ctx_seq - work.prompt - work.generate))
     prompt = min(work.prompt, n_ctx_seq)
@@ -340,7 +343,8 @@ def _speed(clock: Clock, work: Workload, use: Static, kind: str, assumed: tuple[
 
 
 def _doubt(kind: str, part: str, known: bool, ram_known: bool) -> float:
-    """The factor that 8 in 10 predictions of this class are within, more where figures of the machine are defaults."""
+    """The factor that 8 in 10 predictions of this class are within, more where figures of the machine are
+    defaults."""
     spread = log(DOUBT[kind, part])
     if not known:
         spread = hypot(spread, log(2.0))

@@ -31,16 +31,16 @@ TYPE_WORK = {
     "q2_K": 0.8, "q4_0": 0.95, "q5_0": 0.95, "q4_1": 0.95, "q5_1": 0.95, "mxfp4": 1.2,
 }
 KERNELS_UNKNOWN = 2.5       # per matrix, where the architecture's graph is not known
-# A device whose work begins or ends at the CPU cannot start kernels while others run: a visit for _MANY or more costs a
-# whole handover each way, and at least _LEAST of it
+# A device whose work begins or ends at the CPU cannot start kernels while others run: a visit for _MANY or
+# more costs a whole handover each way, and at least _LEAST of it
 _MANY, _LEAST = 16, 0.2
 _SCORE = 16                 # bytes of a score without flash attention: f32, written and read twice
 
 
 @dataclass(frozen=True)
 class Reads:
-    """What reading one weight is: bytes and, in q4_K's, multiply-adds of one token, apart for experts (bytes: of all of
-    them), and the bytes of both in bf16."""
+    """What reading one weight is: bytes and, in q4_K's, multiply-adds of one token, apart for experts (bytes:
+    of all of them), and the bytes of both in bf16."""
 
     dense: int
     experts: int
@@ -51,7 +51,8 @@ class Reads:
 
 @dataclass(frozen=True)
 class Row:
-    """What one layer (n_layer: the output) makes one place read and compute. `copied`: weights that lie in RAM."""
+    """What one layer (n_layer: the output) makes one place read and compute. `copied`: weights that lie in
+    RAM."""
 
     layer: int
     place: str
@@ -66,8 +67,8 @@ class Row:
 
 @dataclass(frozen=True)
 class Load:
-    """One graph. `attention` is per layer where its cache is read and where it lies, None without one; `visits` how
-    often the graph comes to each place, `last` where it ends."""
+    """One graph. `attention` is per layer where its cache is read and where it lies, None without one;
+    `visits` how often the graph comes to each place, `last` where it ends."""
 
     rows: tuple[Row, ...]
     attention: tuple[tuple[str, str] | None, ...]
@@ -87,8 +88,9 @@ class Work:
 
 @dataclass(frozen=True)
 class Attention:
-    """One layer's cache. A token with `depth` tokens before it reads min(depth, window) x `cell` bytes and computes
-    `flops` on each, and reads and writes `state` bytes; without flash attention it moves `scores` bytes on each."""
+    """One layer's cache. A token with `depth` tokens before it reads min(depth, window) x `cell` bytes and
+    computes `flops` on each, and reads and writes `state` bytes; without flash attention it moves `scores`
+    bytes on each."""
 
     cell: float
     window: int
@@ -211,7 +213,8 @@ class _Sums:
 
 
 def work_of(weights: Weights, steps: Steps, homes: Sequence[str]) -> Work:
-    """The Work of a launch by its own graphs; `homes`: the device of each layer, the output last, HOST for none."""
+    """The Work of a launch by its own graphs; `homes`: the device of each layer, the output last, HOST for
+    none."""
     devices = steps.places[:-1]
 
     def load(graph: Sequence[Step]) -> Load:
@@ -226,8 +229,8 @@ def work_of(weights: Weights, steps: Steps, homes: Sequence[str]) -> Work:
 
 
 def fallen(steps: Steps, homes: Sequence[str]) -> dict[tuple[str, str], int]:
-    """Operations of a token that run on the CPU for want of a kernel: by device and op, of how many of its layers;
-    those of layers that have weights or a cache in RAM may run there for that."""
+    """Operations of a token that run on the CPU for want of a kernel: by device and op, of how many of its
+    layers; those of layers that have weights or a cache in RAM may run there for that."""
     host = len(steps.places) - 1
     in_ram = {step.layer for step in steps.token if step.kind in (WEIGHT, CACHE) and step.place == host}
     found = {(homes[step.layer], step.op, step.layer) for step in steps.token
@@ -263,10 +266,10 @@ def _load(weights: Weights, rows: tuple[Row, ...], walk: Iterable[tuple[str, flo
 class Homes:
     """Works of launches that were not measured: the steps of one graph, where a placement has their weights.
 
-    What reads a weight runs where it lies, a cache's where the layer's device is, and all else where its neighbours
-    run, devices first (passes 1 and 2 of ggml_backend_sched_split_graph); but on the CPU where a device lacks a kernel.
-    `script` are the graphs' steps (None: not known), `devices` what its bits count, `kv_offload` whether caches lie on
-    devices, `op_offload` whether weights in RAM may be copied to one.
+    What reads a weight runs where it lies, a cache's where the layer's device is, and all else where its
+    neighbours run, devices first (passes 1 and 2 of ggml_backend_sched_split_graph); but on the CPU where a
+    device lacks a kernel. `script` are the graphs' steps (None: not known), `devices` what its bits count,
+    `kv_offload` whether caches lie on devices, `op_offload` whether weights in RAM may be copied to one.
     """
 
     def __init__(self, weights: Weights, script: Steps | None, devices: Sequence[str], kv_offload: bool,
@@ -341,7 +344,8 @@ class Homes:
 
 
 def _spread(places: list[str]) -> None:
-    """Gives nodes without a place that of their neighbours: a device's before the CPU's, the one before first."""
+    """Gives nodes without a place that of their neighbours: a device's before the CPU's, the one before
+    first."""
     for skip in (HOST, ""):
         for order in (range(len(places)), range(len(places) - 1, -1, -1)):
             current = ""

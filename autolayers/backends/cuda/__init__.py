@@ -27,15 +27,16 @@ ALL_QUANTS = "fa_all_quants"      # of a device's limits: is its llama.cpp built
 SHARED_MEMORY = 65536           # bytes that a workgroup of AMD's has
 _SORTED = 1024                  # elements of a row that one block sorts
 
-# Of cards by their names, as far as it decides the kernels: which have matrix cores of which kind (CDNA, RDNA 3 and 4)
+# Of cards by their names, as far as it decides the kernels: which have matrix cores of which kind (CDNA, RDNA
+# 3 and 4)
 _GFX = (("RX 6|PRO W6", 100300), ("RX 7|PRO W7|780M|760M", 110000), ("8060S|8050S|8040S|890M|880M", 110501),
         ("RX 90|AI PRO R9", 120001), ("MI355|MI350", 90500), ("MI325|MI300", 90402), ("MI250|MI210", 90010),
         ("MI100", 90008), ("MI50|MI60|Radeon VII", 90006))
 
 
 class CudaBuffers(Backend):
-    """Buffers as CUDA's (ggml_backend_cuda_buffer_type_get_alignment and _get_alloc_size), which some other backends
-    are taken to have too."""
+    """Buffers as CUDA's (ggml_backend_cuda_buffer_type_get_alignment and _get_alloc_size), which some other
+    backends are taken to have too."""
 
     alignment = 128
     row_padding = 512               # MATRIX_ROW_PADDING
@@ -71,8 +72,8 @@ class Cuda(CudaBuffers):
         r"(?:CUDA|ROCm|MUSA) error: out of memory|CUBLAS_STATUS_ALLOC_FAILED"
         r"|hipErrorOutOfMemory|cudaErrorMemoryAllocation",
     )
-    # NCCL or RCCL, not measured: 4 MiB (NCCL_BUFFSIZE) a channel and direction, 24 channels with NVLink, and kernels;
-    # without it llama.cpp's own takes 32 MiB (ggml_cuda_ar_pipeline_init).
+    # NCCL or RCCL, not measured: 4 MiB (NCCL_BUFFSIZE) a channel and direction, 24 channels with NVLink, and
+    # kernels; without it llama.cpp's own takes 32 MiB (ggml_cuda_ar_pipeline_init).
     communicator = 384 * MiB
     nvidia = True                   # its contexts were measured and the choice of matrix kernels is known
     blas = "cuBLAS"
@@ -131,7 +132,8 @@ class Cuda(CudaBuffers):
 
 
 class Hip(Cuda):
-    """`limits["gfx_target_version"]` of a device is its card's, as the driver has it (KFD): 110000 for gfx1100."""
+    """`limits["gfx_target_version"]` of a device is its card's, as the driver has it (KFD): 110000 for
+    gfx1100."""
 
     name = "ROCm"
     makers = ("AMD", "Radeon")

@@ -1,5 +1,6 @@
-"""Flash attention on CUDA: which kernel runs, and the scratch memory behind its result (ggml/src/ggml-cuda/fattn.cu, as
-modelled; default build: compiled pairs of f16, bf16, q4_0 and q8_0 with themselves)."""
+"""Flash attention on CUDA: which kernel runs, and the scratch memory behind its result
+(ggml/src/ggml-cuda/fattn.cu, as modelled; default build: compiled pairs of f16, bf16, q4_0 and q8_0 with
+themselves)."""
 
 from __future__ import annotations
 

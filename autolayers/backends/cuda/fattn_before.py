@@ -29,8 +29,8 @@ def lacks(k: Tensor, v: Tensor, ratio: int, rules: Rules, all_quants: bool) -> b
 
 
 def by_head(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, cc: int, rules: Rules) -> bool:
-    """ggml_backend_cuda_device_supports_op of builds up to b6170: the kernels that there are were not asked for. `cc`:
-    compute capability, 0 of AMD's cards (without rocWMMA)."""
+    """ggml_backend_cuda_device_supports_op of builds up to b6170: the kernels that there are were not asked
+    for. `cc`: compute capability, 0 of AMD's cards (without rocWMMA)."""
     head = q.ne[0]
     if k.ne[0] != v.ne[0]:
         if not rules.flash_mla or cc < 750:

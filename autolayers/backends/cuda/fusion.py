@@ -1,5 +1,5 @@
-"""What CUDA keeps in memory for its fusions: ggml_backend_cuda_graph_optimize of ggml/src/ggml-cuda/ggml-cuda.cu, as
-modelled."""
+"""What CUDA keeps in memory for its fusions: ggml_backend_cuda_graph_optimize of
+ggml/src/ggml-cuda/ggml-cuda.cu, as modelled."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ _FUSED_FIRST = frozenset(("MUL", "UNARY", "SOFT_MAX"))     # the ops with which 
 
 
 def add_alloc_deps(nodes: list[Tensor], after: Tensor | None, add_alloc_dep: AddAllocDep, rules: Rules) -> None:
-    """Report what the fused MoE paths among `nodes`, one split, read at their end. A fusion that ends with its split
-    holds its tensors until `after`, the next split's first node."""
+    """Report what the fused MoE paths among `nodes`, one split, read at their end. A fusion that ends with
+    its split holds its tensors until `after`, the next split's first node."""
     if not rules.keeps_weighted_experts:
         return
     i, count = 0, len(nodes)
@@ -45,8 +45,8 @@ def add_alloc_deps(nodes: list[Tensor], after: Tensor | None, add_alloc_dep: Add
 
 
 def with_shared_experts(nodes: list[Tensor], add_alloc_dep: AddAllocDep) -> list[Tensor]:
-    """The nodes with each shared expert's gate, up and activation directly behind those of the routed experts that it
-    is computed with; what both read lives until then."""
+    """The nodes with each shared expert's gate, up and activation directly behind those of the routed experts
+    that it is computed with; what both read lives until then."""
     ops = [node.op for node in nodes]
     if "MUL_MAT_ID" not in ops:
         return nodes

@@ -1,8 +1,9 @@
-"""What CUDA takes on a device beyond llama.cpp's buffers: its context, and the temporaries of single operations.
+"""What CUDA takes on a device beyond llama.cpp's buffers: its context, and the temporaries of single
+operations.
 
-Temporaries come from ggml-cuda's pool, which grows to the largest sum one operation needs and never shrinks; the
-formulas mirror the functions they name, in ggml/src/ggml-cuda as modelled. Contexts, kernels and graphs are
-bounds on public measurements: see docs/devices.md.
+Temporaries come from ggml-cuda's pool, which grows to the largest sum one operation needs and never shrinks;
+the formulas mirror the functions they name, in ggml/src/ggml-cuda as modelled. Contexts, kernels and graphs
+are bounds on public measurements: see docs/devices.md.
 """
 
 from __future__ import annotations
@@ -19,13 +20,14 @@ GRAPHS = 16 * MiB             # instances of CUDA graphs
 OTHER_CONTEXT = 600 * MiB     # of HIP and MUSA, of which nothing was measured
 ASSUMED = (8, 9)              # compute capability of a card that is not known
 
-# Compute capability from which on, and the most that a context with llama.cpp's kernels was seen to take, rounded up
-# (with everything else: Tesla T4 139 MiB, RTX 4060 Ti 164, RTX 3090 557, RTX PRO 6000 749; more multiprocessors, more).
+# Compute capability from which on, and the most that a context with llama.cpp's kernels was seen to take,
+# rounded up (with everything else: Tesla T4 139 MiB, RTX 4060 Ti 164, RTX 3090 557, RTX PRO 6000 749; more
+# multiprocessors, more).
 _CONTEXTS = (((10, 0), 800 * MiB), ((9, 0), 600 * MiB), ((8, 0), 500 * MiB), ((0, 0), 300 * MiB))
 
-# A context grows with the number of multiprocessors. Measured alone: Tesla T4 (40 of them) 105 MiB, RTX 4060 Ti (34)
-# 127, RTX A6000 (84) 285, RTX PRO 6000 (188) 561; the line leaves 15 % above the closest. A generation of which a card
-# was only seen to take more in all (RTX 3090) keeps what the table says.
+# A context grows with the number of multiprocessors. Measured alone: Tesla T4 (40 of them) 105 MiB, RTX 4060
+# Ti (34) 127, RTX A6000 (84) 285, RTX PRO 6000 (188) 561; the line leaves 15 % above the closest. A
+# generation of which a card was only seen to take more in all (RTX 3090) keeps what the table says.
 _CONTEXT, _CONTEXT_PER_SM = 60 * MiB, 16 * MiB // 5
 _BY_TABLE = ((8, 6),)
 
@@ -41,7 +43,8 @@ _PLAIN = ("f32", "f16", "bf16")
 
 
 def context(capability: tuple[int, int], n_sm: int | None = None) -> int:
-    """Bytes of a CUDA context with llama.cpp's kernels in it; `n_sm` multiprocessors, where they are known."""
+    """Bytes of a CUDA context with llama.cpp's kernels in it; `n_sm` multiprocessors, where they are
+    known."""
     most = next(size for floor, size in _CONTEXTS if capability >= floor)
     if not n_sm or capability in _BY_TABLE:
         return most
@@ -54,10 +57,11 @@ def workspace(capability: tuple[int, int]) -> int:
 
 
 def pool(ops: Ops, capability: tuple[int, int] = ASSUMED, n_sm: int | None = None, nvidia: bool = True) -> int:
-    """Bytes that ggml_cuda_pool_vmm holds in the end: the operation that needs most, a tenth more, in whole pages.
+    """Bytes that ggml_cuda_pool_vmm holds in the end: the operation that needs most, a tenth more, in whole
+    pages.
 
-    Not `nvidia`: ggml_cuda_pool_leg, whose blocks may not fit the next request (half as much again), and matrix kernels
-    that depend on the card.
+    Not `nvidia`: ggml_cuda_pool_leg, whose blocks may not fit the next request (half as much again), and
+    matrix kernels that depend on the card.
     """
     n_sm = n_sm or _MOST_SM.get(capability, 192)
     needs = [_attention(ops, capability, n_sm), _sort(ops), _scan(ops)]
@@ -97,10 +101,11 @@ def _uses_mmq(weight: Matmul, n: int, cc: tuple[int, int]) -> bool:
 
 
 def _expanded(weight: Matmul, n: int, columns: int, cc: tuple[int, int]) -> int:
-    """ggml_cuda_mul_mat_cublas: weights and activations in the type it computes in, and the result where that is f16.
+    """ggml_cuda_mul_mat_cublas: weights and activations in the type it computes in, and the result where that
+    is f16.
 
-    With experts (ggml_cuda_mul_mat_id) the activations are first sorted by expert, and one expert's matrix at a time
-    is multiplied; in the worst case one expert gets all tokens.
+    With experts (ggml_cuda_mul_mat_id) the activations are first sorted by expert, and one expert's matrix at
+    a time is multiplied; in the worst case one expert gets all tokens.
     """
     k, m = weight.k, weight.m
     fast_f16 = cc >= (6, 0) and cc != (6, 1)
@@ -115,8 +120,9 @@ def _expanded(weight: Matmul, n: int, columns: int, cc: tuple[int, int]) -> int:
 
 
 def _attention(ops: Ops, cc: tuple[int, int], n_sm: int) -> int:
-    """launch_fattn's partial results with flash attention; without, what cuBLAS converts: K to f32 (the product's
-    precision), then the whole attention matrix to f16. No estimate of llama.cpp's knows of the latter."""
+    """launch_fattn's partial results with flash attention; without, what cuBLAS converts: K to f32 (the
+    product's precision), then the whole attention matrix to f16. No estimate of llama.cpp's knows of the
+    latter."""
     n, heads, head_v = ops.n_tokens, ops.n_head, ops.head_v
     if not heads or not ops.n_kv:
         return 0
@@ -130,8 +136,8 @@ def _attention(ops: Ops, cc: tuple[int, int], n_sm: int) -> int:
 
 
 def _sort(ops: Ops) -> int:
-    """argsort_f32_i32_cuda_cub below ggml_cuda_op_top_k: indices, keys and their copies, CUB's own two and the result,
-    for chunks of rows of about 64 MiB. Shorter rows are sorted on the spot."""
+    """argsort_f32_i32_cuda_cub below ggml_cuda_op_top_k: indices, keys and their copies, CUB's own two and
+    the result, for chunks of rows of about 64 MiB. Shorter rows are sorted on the spot."""
     if ops.sort_columns <= 1024 or not ops.sort_rows:
         return 0
     chunk = min(ops.sort_rows, max(1, 64 * MiB // (4 * ops.sort_columns)))
@@ -139,7 +145,8 @@ def _sort(ops: Ops) -> int:
 
 
 def _scan(ops: Ops) -> int:
-    """ssm_scan_ssd_f32_cuda: Mamba-2 in chunks of 256 tokens, for prompts of more than 128 tokens per sequence."""
+    """ssm_scan_ssd_f32_cuda: Mamba-2 in chunks of 256 tokens, for prompts of more than 128 tokens per
+    sequence."""
     scan = ops.scan
     if scan is None or ops.n_tokens <= 128:
         return 0

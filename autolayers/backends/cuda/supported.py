@@ -1,5 +1,5 @@
-"""Which operations CUDA runs: ggml_backend_cuda_device_supports_op of ggml/src/ggml-cuda/ggml-cuda.cu, as modelled
-(default build, CUB present)."""
+"""Which operations CUDA runs: ggml_backend_cuda_device_supports_op of ggml/src/ggml-cuda/ggml-cuda.cu, as
+modelled (default build, CUB present)."""
 
 from __future__ import annotations
 

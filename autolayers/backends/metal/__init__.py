@@ -1,4 +1,5 @@
-"""Metal: ggml/src/ggml-metal, as modelled. Weights can stay in the mapped file, which the GPU reads in place."""
+"""Metal: ggml/src/ggml-metal, as modelled. Weights can stay in the mapped file, which the GPU reads in
+place."""
 
 from __future__ import annotations
 

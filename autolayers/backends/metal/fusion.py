@@ -1,7 +1,7 @@
 """What Metal fuses: the table and its checks of ggml/src/ggml-metal/ggml-metal-fusion.cpp, as modelled.
 
-`span` says how many nodes stay together when a graph is reordered, `add_alloc_deps` what their sources must outlast.
-The snake activation (MUL SIN SQR MUL ADD) is left out: no language model has it.
+`span` says how many nodes stay together when a graph is reordered, `add_alloc_deps` what their sources must
+outlast. The snake activation (MUL SIN SQR MUL ADD) is left out: no language model has it.
 """
 
 from __future__ import annotations
@@ -67,8 +67,8 @@ def add_alloc_deps(nodes: list[Tensor], add_alloc_dep: AddAllocDep, rules: Rules
 
 
 def span(nodes: Sequence[Tensor], real: Sequence[int], at: int, by_first: ByFirst) -> int:
-    """ggml_metal_fusion_max: nodes from `real[at]` on that are one kernel. `real`: indices of nodes that compute;
-    `by_first`: known()."""
+    """ggml_metal_fusion_max: nodes from `real[at]` on that are one kernel. `real`: indices of nodes that
+    compute; `by_first`: known()."""
     start, end = at, min(at + MOST, len(real))
     while at < end:
         best = 0

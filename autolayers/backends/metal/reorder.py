@@ -1,7 +1,8 @@
-"""The order in which Metal runs a split: ggml_graph_optimize of ggml/src/ggml-metal/ggml-metal-common.cpp, as modelled.
+"""The order in which Metal runs a split: ggml_graph_optimize of ggml/src/ggml-metal/ggml-metal-common.cpp, as
+modelled.
 
-Nodes that touch other memory than those before them are moved forward, so that they can run at the same time; what is
-fused stays together. The allocator sees the new order.
+Nodes that touch other memory than those before them are moved forward, so that they can run at the same time;
+what is fused stays together. The allocator sees the new order.
 """
 
 from __future__ import annotations

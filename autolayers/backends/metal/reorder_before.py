@@ -13,8 +13,8 @@ _PACKED = frozenset(("ADD", "MUL", "NORM", "RMS_NORM"))
 
 
 def run(nodes: list[Tensor], start: int) -> int:
-    """Before Rules.metal_fusions: nodes from `start` on that ggml_can_fuse takes as one, norms, products and sums that
-    only the next one reads."""
+    """Before Rules.metal_fusions: nodes from `start` on that ggml_can_fuse takes as one, norms, products and
+    sums that only the next one reads."""
     if nodes[start].op not in _PACKED or nodes[start].op == "MUL":
         return 1
     i = start

@@ -1,6 +1,7 @@
 """Vulkan: ggml/src/ggml-vulkan/ggml-vulkan.cpp, as modelled.
 
-What a device's driver allows decides alignments, the largest buffer and which operations it runs: see limits.py.
+What a device's driver allows decides alignments, the largest buffer and which operations it runs: see
+limits.py.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
     Limits.of(device).block_size
 
-`vulkaninfo` shows them, and autolayers.devices.vulkan asks the driver. Where they are not known, a driver is assumed
-that aligns more than those of desktops do; tensors of more than SMALLEST bytes may run on it or not.
+`vulkaninfo` shows them, and autolayers.devices.vulkan asks the driver. Where they are not known, a driver is
+assumed that aligns more than those of desktops do; tensors of more than SMALLEST bytes may run on it or not.
 """
 
 from __future__ import annotations

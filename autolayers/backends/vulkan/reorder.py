@@ -1,7 +1,8 @@
-"""The order in which Vulkan runs a split: ggml_vk_graph_optimize of ggml/src/ggml-vulkan/ggml-vulkan.cpp, as modelled.
+"""The order in which Vulkan runs a split: ggml_vk_graph_optimize of ggml/src/ggml-vulkan/ggml-vulkan.cpp, as
+modelled.
 
-Nodes that do not depend on each other are moved together, so that the GPU need not wait between them; sequences that
-it fuses stay whole. The allocator sees the new order, which changes what lives at one time.
+Nodes that do not depend on each other are moved together, so that the GPU need not wait between them;
+sequences that it fuses stay whole. The allocator sees the new order, which changes what lives at one time.
 """
 
 from __future__ import annotations
@@ -23,7 +24,8 @@ def _ops(text: str) -> tuple[str, ...]:
     return tuple(text.split())
 
 
-# Sequences that stay whole, in the order in which they are tried. Only the kinds of the operations are compared.
+# Sequences that stay whole, in the order in which they are tried. Only the kinds of the operations are
+# compared.
 TOPK_MOE = tuple(map(_ops, (
     "SOFT_MAX RESHAPE ARGSORT VIEW GET_ROWS RESHAPE SUM_ROWS CLAMP DIV RESHAPE",
     "UNARY RESHAPE ADD ARGSORT VIEW GET_ROWS RESHAPE SUM_ROWS CLAMP DIV RESHAPE",
@@ -47,8 +49,8 @@ _BEGINNING: dict[str, list[tuple[str, ...]]] = {}
 for _sequence in _SEQUENCES:
     _BEGINNING.setdefault(_sequence[0], []).append(_sequence)
 
-# A node may run right behind the one it reads where both are fused: next to each other, or with nothing but views and
-# what has run already between them.
+# A node may run right behind the one it reads where both are fused: next to each other, or with nothing but
+# views and what has run already between them.
 _FUSED_NEXT = frozenset((("MUL_MAT", "ADD"), ("MUL_MAT_ID", "ADD_ID"), ("MUL_MAT_ID", "MUL"), ("ADD", "ADD"),
                          ("SSM_CONV", "ADD"), ("SSM_CONV", "UNARY")))
 _FUSED_NEAR = frozenset((("RMS_NORM", "MUL"), ("UNARY", "MUL")))
@@ -216,8 +218,8 @@ class _Order:
         return all(n % m == 0 for n, m in zip(large.ne, small.ne, strict=True))
 
     def pull_set_rows(self, start: int, taken: list[int]) -> None:
-        """The view of `start` and the SET_ROWS of that view, where the three can be fused and nothing between them
-        is in the way."""
+        """The view of `start` and the SET_ROWS of that view, where the three can be fused and nothing between
+        them is in the way."""
         nodes, ops, used = self.nodes, self.ops, self.used
         view = rows = 0
         for k in range(start + 1, min(start + FOLLOWERS, len(ops))):
@@ -243,8 +245,8 @@ class _Order:
 
 
 def _sources(nodes: list[Tensor]) -> list[list[int]]:
-    """Of each node the earlier ones within reach that must run before it: what it reads, and what shares memory with
-    it or with what it reads (`is_src_of` of ggml_vk_graph_optimize)."""
+    """Of each node the earlier ones within reach that must run before it: what it reads, and what shares
+    memory with it or with what it reads (`is_src_of` of ggml_vk_graph_optimize)."""
     where: dict[int, int] = {}                       # by id of a node
     same: dict[int, list[int]] = {}                  # by id of the memory's owner: nodes that are or view it
     readers: dict[int, list[int]] = {}               # the same: nodes that read it

@@ -1,7 +1,8 @@
-"""The order in which Vulkan of builds before Rules.vulkan_hazards runs a split (ggml_vk_graph_optimize of those).
+"""The order in which Vulkan of builds before Rules.vulkan_hazards runs a split (ggml_vk_graph_optimize of
+those).
 
-It knows fewer sequences, and takes two nodes to depend on each other only where one reads the other or both view the
-same tensor.
+It knows fewer sequences, and takes two nodes to depend on each other only where one reads the other or both
+view the same tensor.
 """
 
 from __future__ import annotations

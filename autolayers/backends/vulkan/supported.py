@@ -1,5 +1,5 @@
-"""Which operations Vulkan runs: ggml_backend_vk_device_supports_op of ggml/src/ggml-vulkan/ggml-vulkan.cpp, as
-modelled. Where the sources lie makes no difference: the scheduler copies."""
+"""Which operations Vulkan runs: ggml_backend_vk_device_supports_op of ggml/src/ggml-vulkan/ggml-vulkan.cpp,
+as modelled. Where the sources lie makes no difference: the scheduler copies."""
 
 from __future__ import annotations
 

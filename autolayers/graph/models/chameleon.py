@@ -1,4 +1,5 @@
-"""Swin norms stand after what they norm; logits of image tokens are overwritten (src/models/chameleon.cpp)."""
+"""Swin norms stand after what they norm; logits of image tokens are overwritten
+(src/models/chameleon.cpp)."""
 
 from __future__ import annotations
 

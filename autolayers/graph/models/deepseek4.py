@@ -1,8 +1,9 @@
 """DeepSeek-V4: keys and values are one head, raw within a window and compressed outside it.
 
-A layer's compression ratio is 0 (window only), 128 (HCA: every block of tokens) or 4 (CSA: overlapping blocks of which
-an indexer picks the best). A block becomes one cell when it is complete; until then its tokens wait in a state.
-Sources: src/models/deepseek4.cpp, src/llama-kv-cache-dsv4.cpp, build_inp_dsv4 of src/llama-graph.cpp (as modelled).
+A layer's compression ratio is 0 (window only), 128 (HCA: every block of tokens) or 4 (CSA: overlapping blocks
+of which an indexer picks the best). A block becomes one cell when it is complete; until then its tokens wait
+in a state. Sources: src/models/deepseek4.cpp, src/llama-kv-cache-dsv4.cpp, build_inp_dsv4 of
+src/llama-graph.cpp (as modelled).
 """
 
 from __future__ import annotations
@@ -122,7 +123,8 @@ class DeepSeek4(Decoder):
 
     def attend(self, llm: Llm, inp: AttnInput, q: Tensor, kv: Tensor, latent_q: Tensor, cur: Tensor, il: int,
                pos: Tensor) -> Tensor:
-        """Attention to the window and, by the layer's ratio, to compressed cells, which are brought up to date."""
+        """Attention to the window and, by the layer's ratio, to compressed cells, which are brought up to
+        date."""
         assert isinstance(inp, Dsv4Input)
         hp = llm.hparams
         head, ratio = hp.head_k(il), hp.compress_ratios[il]
@@ -189,7 +191,8 @@ class DeepSeek4(Decoder):
                 for t in sources]
 
     def _overlapping_blocks(self, llm: Llm, inp: _Compressed, sources: list[Tensor], head: int) -> list[Tensor]:
-        """The same of every block after its predecessor, [2 ratio, head, blocks]; a row of -inf precedes the first."""
+        """The same of every block after its predecessor, [2 ratio, head, blocks]; a row of -inf precedes the
+        first."""
         g, ratio, blocks = llm.graph, inp.ratio, inp.write.ne[0]
         n = ratio * blocks
         made = []

@@ -1,7 +1,7 @@
 """DFlash, its second generation and DSpark: a draft of a block of tokens at once (src/models/dflash.cpp).
 
-The unknown tokens attend to each other and to the target's states. Embeddings and head are the target's where the file
-has none. What is measured is the decoder for tokens.
+The unknown tokens attend to each other and to the target's states. Embeddings and head are the target's where
+the file has none. What is measured is the decoder for tokens.
 """
 
 from __future__ import annotations
@@ -110,7 +110,8 @@ class DFlash:
         return llm.build_attn(inp, q, k, v, il, wo=None, sinks=llm.layer_weight(il, "attn_sinks"))
 
     def markov(self, llm: Llm, base: Tensor, hidden: Tensor, tokens: Tensor) -> Tensor:
-        """DSpark: each position's logits get a bias by the token before it; another head gives its confidence."""
+        """DSpark: each position's logits get a bias by the token before it; another head gives its
+        confidence."""
         g, hp = llm.graph, llm.hparams
         n_vocab, n, blocks = base.ne[0], base.ne[1], llm.n_seqs
         per = n // blocks

@@ -1,7 +1,8 @@
-"""EAGLE-3: a draft of one layer that reads the token's embedding and the target's fused state (src/models/eagle3.cpp).
+"""EAGLE-3: a draft of one layer that reads the token's embedding and the target's fused state
+(src/models/eagle3.cpp).
 
-Embeddings and head are the target's where the file has none. What is measured is the decoder for tokens; the same
-context also runs an encoder over the target's features, which needs less.
+Embeddings and head are the target's where the file has none. What is measured is the decoder for tokens; the
+same context also runs an encoder over the target's features, which needs less.
 """
 
 from __future__ import annotations

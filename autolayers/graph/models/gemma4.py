@@ -19,8 +19,8 @@ def per_layer_rows(llm: Llm) -> Tensor:
 
 
 def per_layer_inputs(llm: Llm, embd: Tensor, width: int, rows: Tensor | None = None) -> Tensor:
-    """build_inp_per_layer and project_per_layer_inputs: a matrix for each layer, of a second embedding, which `rows`
-    may be already, and a projection of the first."""
+    """build_inp_per_layer and project_per_layer_inputs: a matrix for each layer, of a second embedding, which
+    `rows` may be already, and a projection of the first."""
     g, n = llm.graph, llm.n_tokens
     if rows is not None:
         selected = g.reshape(g.scale(rows), width, llm.n_layer, n)
@@ -118,7 +118,8 @@ class Gemma4:
         return llm.build_attn(inp, q, g.rope(k, pos, factors), v, il, wo_bias=False)
 
     def feed_forward(self, llm: Llm, inp: Tensor, il: int) -> Tensor:
-        """In a layer with experts the dense FFN is the shared expert; the router reads its own norm of the input."""
+        """In a layer with experts the dense FFN is the shared expert; the router reads its own norm of the
+        input."""
         g = llm.graph
 
         def normed(x: Tensor, name: str) -> Tensor:

@@ -1,7 +1,7 @@
 """Kimi delta attention, sparse latent attention over pools of tokens, several residual streams.
 
-The indexer scores pools of a few consecutive tokens by one averaged key, kept in the cache next to those it came from.
-Source: src/models/glm5-next.cpp and src/llama-memory-hybrid-idx.cpp (as modelled).
+The indexer scores pools of a few consecutive tokens by one averaged key, kept in the cache next to those it
+came from. Source: src/models/glm5-next.cpp and src/llama-memory-hybrid-idx.cpp (as modelled).
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""Norms over groups, values from routed experts, a softplus gate on attention's result (src/models/k2-horizon.cpp)."""
+"""Norms over groups, values from routed experts, a softplus gate on attention's result
+(src/models/k2-horizon.cpp)."""
 
 from __future__ import annotations
 

@@ -32,7 +32,8 @@ class _Blocks:
 
 
 class _Pools:
-    """llm_graph_input_kpool: which cells make up a pool of `size` tokens, and where its key is kept; for all layers."""
+    """llm_graph_input_kpool: which cells make up a pool of `size` tokens, and where its key is kept; for all
+    layers."""
 
     def __init__(self, llm: Llm, size: int) -> None:
         g, n, cache = llm.graph, llm.n_tokens, llm.caches["idx"]
@@ -258,8 +259,8 @@ class Qwen4Exp(GatedDeltaNet):
         return g.reshape(g.cont(g.top_k(by_cell, width)), width, per, 1, streams)
 
     def qsa_sel(self, llm: Llm, inp: QsaInput, pools: _Pools, cur: Tensor, pos: Tensor, il: int) -> Tensor:
-        """build_qsa_sel: the attention mask, closed but for the cells of the best pools and of the last, unfinished
-        one."""
+        """build_qsa_sel: the attention mask, closed but for the cells of the best pools and of the last,
+        unfinished one."""
         g, hp, n, mask, cache = llm.graph, llm.hparams, llm.n_tokens, inp.mask, llm.caches["idx"]
         assert mask is not None
         head, n_head, size, n_new, best = hp.indexer_head_size, hp.indexer_n_head, pools.size, pools.n_new, pools.best

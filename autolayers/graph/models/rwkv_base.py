@@ -13,7 +13,8 @@ if TYPE_CHECKING:
 
 class Rwkv:
     def __init__(self, qwen: bool = False) -> None:
-        """`qwen`: with the FFN and the norms of Qwen2, where the recurrence needs one token shift instead of two."""
+        """`qwen`: with the FFN and the norms of Qwen2, where the recurrence needs one token shift instead of
+        two."""
         self.qwen = qwen
         self.norm: Norm = "rms" if qwen else "layer"
 
@@ -61,7 +62,8 @@ class Rwkv:
         return g.add(llm.build_ffn(cur, il, scales=False, biases=False), ffn_inp)
 
     def time_mix(self, llm: Llm, cur: Tensor, prev: Tensor, il: int, first: list[Tensor]) -> Tensor:
-        """The recurrence, [n_embd, n_seq_tokens, n_seqs]; `prev`: each token's predecessor, `first`: the first V."""
+        """The recurrence, [n_embd, n_seq_tokens, n_seqs]; `prev`: each token's predecessor, `first`: the
+        first V."""
         raise NotImplementedError
 
     def channel_mix(self, llm: Llm, cur: Tensor, prev: Tensor, il: int) -> Tensor:
@@ -86,7 +88,8 @@ def store_shift(llm: Llm, shift: Tensor, il: int) -> None:
 
 
 def split_output(llm: Llm, result: Tensor, il: int, normed: bool = True) -> Tensor:
-    """Store the states that the recurrence gives; return its output, normed by head if the file has that norm."""
+    """Store the states that the recurrence gives; return its output, normed by head if the file has that
+    norm."""
     g, n, n_embd = llm.graph, llm.n_tokens, llm.n_embd
     head = llm.hparams.wkv_head_size
     states = state(llm, il, 1)

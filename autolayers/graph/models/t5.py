@@ -1,4 +1,5 @@
-"""T5: relative positions as a bias on the scores, so self-attention never uses flash attention (src/models/t5.cpp).
+"""T5: relative positions as a bias on the scores, so self-attention never uses flash attention
+(src/models/t5.cpp).
 
 What is measured is the decoder, with as many encoder outputs as the model was trained on.
 """

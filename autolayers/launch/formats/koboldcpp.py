@@ -1,8 +1,9 @@
 """A KoboldCpp command: koboldcpp.py --help, 1.113; flags that 1.102 has too are written so that both accept
 them.
 
-Its defaults are not llama-server's: no memory mapping, no sliding windows in the cache (before 1.114), one micro-batch
-of 512, and 128 cells more than --contextsize (gpttype_adapter.cpp: extra_context_handle_fragmentation).
+Its defaults are not llama-server's: no memory mapping, no sliding windows in the cache (before 1.114), one
+micro-batch of 512, and 128 cells more than --contextsize (gpttype_adapter.cpp:
+extra_context_handle_fragmentation).
 """
 
 from __future__ import annotations

@@ -73,7 +73,8 @@ class LaunchFile:
 
     @property
     def name(self) -> str:
-        """The alias, or the model's file name without directory, ending and part number, other characters as dashes."""
+        """The alias, or the model's file name without directory, ending and part number, other characters as
+        dashes."""
         if alias := self.arguments.value("-a"):
             return alias.split(",")[0]
         model = self._model or "llama-server"

@@ -1,9 +1,11 @@
-"""Which card: the known cards, pairs of them and machines with unified memory that run a model, the smallest first.
+"""Which card: the known cards, pairs of them and machines with unified memory that run a model, the smallest
+first.
 
     kinds = find(model, params, policy, n_ctx=32768)
     kinds[ONE][0].name, kinds[ONE][0].left, kinds[ONE][0].speed.generation
 
-Each is measured as any launch is. Launches on cards of one kind take the same memory, so one Estimator serves them all.
+Each is measured as any launch is. Launches on cards of one kind take the same memory, so one Estimator serves
+them all.
 """
 
 from __future__ import annotations
@@ -40,8 +42,8 @@ MOST = 12      # of a kind; then all others of the same memory
 
 @dataclass(frozen=True)
 class Runs:
-    """A card, or `count` of them, that runs the model; bytes. `left` is what remains on the fullest one, `ram` what
-    must be in system memory."""
+    """A card, or `count` of them, that runs the model; bytes. `left` is what remains on the fullest one,
+    `ram` what must be in system memory."""
 
     name: str
     description: str
@@ -95,8 +97,9 @@ class Wanted:
 
 def find(model: Model, params: Params, policy: Policy, n_ctx: int, companions: Companions = NONE,
          least: float = 0.0) -> dict[str, list[Runs]]:
-    """The smallest that run it with at least so many tokens per second, by kind: the least memory first, of equal
-    memory the fastest. What runs it alone is not among the pairs, nor among those with experts in RAM."""
+    """The smallest that run it with at least so many tokens per second, by kind: the least memory first, of
+    equal memory the fastest. What runs it alone is not among the pairs, nor among those with experts in
+    RAM."""
     wanted = Wanted(model, params, policy, n_ctx, companions)
     alone: set[str] = set()
     found: dict[str, list[Runs]] = {}

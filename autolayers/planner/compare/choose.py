@@ -30,8 +30,8 @@ WANTED_CTX = 8192      # where neither the user nor the workload says
 
 @dataclass(frozen=True)
 class Choice:
-    """One model on the machine, bytes. `n_ctx` is the largest context that it runs so with, 0 where none fits; `left`
-    what then remains on the devices."""
+    """One model on the machine, bytes. `n_ctx` is the largest context that it runs so with, 0 where none
+    fits; `left` what then remains on the devices."""
 
     verdict: str
     placement: str
@@ -60,8 +60,8 @@ class Choice:
 
 @dataclass(frozen=True)
 class Advice:
-    """Indices of the file to take and of the next larger one, None where there is none. `best` says that the first runs
-    as well as any of them can here: wholly on the GPUs, or in RAM without one."""
+    """Indices of the file to take and of the next larger one, None where there is none. `best` says that the
+    first runs as well as any of them can here: wholly on the GPUs, or in RAM without one."""
 
     take: int
     next: int | None
@@ -116,8 +116,8 @@ def bits_per_weight(model: Model) -> float:
 
 
 def advise(choices: Sequence[Choice], n_ctx: int = 0) -> Advice | None:
-    """The largest file that is wholly on the GPUs; without one the fastest that fits. None where none does. Models that
-    were trained for the wanted context come before those that were not."""
+    """The largest file that is wholly on the GPUs; without one the fastest that fits. None where none does.
+    Models that were trained for the wanted context come before those that were not."""
     fitting = [i for i, choice in enumerate(choices) if choice.fits]
     if not fitting:
         return None

@@ -1,4 +1,5 @@
-"""Several machines: which of them one llama-server uses over RPC, by what the network costs each token and the load.
+"""Several machines: which of them one llama-server uses over RPC, by what the network costs each token and
+the load.
 
     together = plan_cluster(model, params, policy, cluster)
     together.best.boxes, together.best.plan.speed, together.best.load
@@ -34,8 +35,8 @@ _WORTH = 1.02          # a further box must make the request this much faster
 
 @dataclass(frozen=True)
 class Use:
-    """A plan with some of the boxes. `sent` is what each gets when the model loads, bytes; `load` the seconds that
-    takes, all boxes at once."""
+    """A plan with some of the boxes. `sent` is what each gets when the model loads, bytes; `load` the seconds
+    that takes, all boxes at once."""
 
     boxes: tuple[Box, ...]
     plan: Plan
@@ -102,7 +103,8 @@ def use_of(model: Model, params: Params, policy: Policy, cluster: Cluster, boxes
 
 
 def _budget(cluster: Cluster, boxes: Sequence[Box], used: list[bool], given: dict[str, int]) -> dict[str, int]:
-    """`given` by the names that devices have where all boxes are used, under those that they have with these alone."""
+    """`given` by the names that devices have where all boxes are used, under those that they have with these
+    alone."""
     names = [device.name for device in cluster.devices()]
     now = {before: device.name
            for before, device in zip(compress(names, used), cluster.devices(boxes), strict=True)}

@@ -36,7 +36,8 @@ ALIKE = 1.03          # of one kind of placement only those are measured that ar
 
 @dataclass(frozen=True)
 class Trial:
-    """What is measured of a launch: the rates of a prompt and of generated tokens, each behind `depth` others."""
+    """What is measured of a launch: the rates of a prompt and of generated tokens, each behind `depth`
+    others."""
 
     prompt: int
     generate: int
@@ -54,8 +55,8 @@ class Rival:
     n_ctx_seq: int         # a test must not need more
 
     def seconds(self, prompt: float, token: float, test: Trial) -> float:
-        """Seconds of the whole workload from measured rates; what a longer prompt or a deeper token costs more than the
-        test's is predicted."""
+        """Seconds of the whole workload from measured rates; what a longer prompt or a deeper token costs
+        more than the test's is predicted."""
         work, clock = self.speed.workload, self.clock
         first = self.predicted_prompt / (clock.prompt(test.prompt, test.depth) / test.prompt) / prompt
         later = self.predicted_token / clock.token(test.depth + test.generate / 2) / token
@@ -79,10 +80,11 @@ class Rival:
 
 def rivals_on(model: Model, params: Params, policy: Policy, machine: Machine, companions: Companions = NONE,
               threads: tuple[int, ...] = ()) -> list[Rival]:
-    """The plan's launch, then those that may be faster than it by the doubt of both predictions, all with its context.
+    """The plan's launch, then those that may be faster than it by the doubt of both predictions, all with its
+    context.
 
-    `threads`: numbers of threads to try where the processor computes. Raises LaunchRefused, and DoesNotFit where no
-    launch fits."""
+    `threads`: numbers of threads to try where the processor computes. Raises LaunchRefused, and DoesNotFit
+    where no launch fits."""
     evaluator = Evaluator.of(model.overridden(params.override_kv), machine, policy.build, policy.margin, companions)
     cost = evaluator.cost(policy.workload)
     chosen = solve(evaluator, params, policy, cost)
@@ -106,8 +108,8 @@ def rivals_on(model: Model, params: Params, policy: Policy, machine: Machine, co
 
 
 def _near(cost: CostModel, chosen: Candidate, found: dict[str, list[Candidate]]) -> list[Candidate]:
-    """The plan's launch, and those that may be faster than it, each prediction being off by its doubt; of a device that
-    nothing is known of all. The best of each kind come first."""
+    """The plan's launch, and those that may be faster than it, each prediction being off by its doubt; of a
+    device that nothing is known of all. The best of each kind come first."""
     best = cost.speed(chosen)
     limit = best.request * best.spread if all(figures.known for figures in cost.devices.values()) else float("inf")
     everything = cost.estimator.model.hparams.n_layer_all + 1

@@ -64,7 +64,8 @@ TYPES = ("f16", "q8_0", "q4_0")
 
 def cases(models: Sequence[Model], machines: Sequence[tuple[str, Machine]], params: Params,
           contexts: Sequence[int] = (), types: Sequence[str] = ()) -> list[Case]:
-    """All cases, models outermost, contexts innermost. Contexts default to powers of two up to the trained one."""
+    """All cases, models outermost, contexts innermost. Contexts default to powers of two up to the trained
+    one."""
     kinds = tuple(dict.fromkeys(types)) or ((params.cache_type_k,) if params.cache_type_k else TYPES)
     found = []
     for model in models:

@@ -1,7 +1,7 @@
 """The n_gpu_layers that is right by itself: what -q prints.
 
-`llama-server [given flags] -ngl N` chooses the context (as --fit does, from the trained one down), the split (by free
-memory) and the cache types; so it is that launch that must fit.
+`llama-server [given flags] -ngl N` chooses the context (as --fit does, from the trained one down), the split
+(by free memory) and the cache types; so it is that launch that must fit.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
 
 def layers_alone(evaluator: Evaluator, given: Params) -> Candidate | None:
-    """The launch with the most whole layers that fits though n_gpu_layers is all that is added to the given flags; with
-    the fewest, not fitting, where none does. None where llama.cpp would refuse every one."""
+    """The launch with the most whole layers that fits though n_gpu_layers is all that is added to the given
+    flags; with the fewest, not fitting, where none does. None where llama.cpp would refuse every one."""
     if given.n_gpu_layers is not None and given.n_gpu_layers >= 0:
         return launched(evaluator, given)
     everything = evaluator.model.hparams.n_layer_all + 1

@@ -17,7 +17,8 @@ MIXTURE = 8192      # least of a mixture of experts where that fits: more expert
 
 @dataclass(frozen=True)
 class Contexts:
-    """The contexts that may be chosen: `most` first, `least` if it must be; one and the same where it is fixed."""
+    """The contexts that may be chosen: `most` first, `least` if it must be; one and the same where it is
+    fixed."""
 
     least: int | None
     most: int | None

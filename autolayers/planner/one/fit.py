@@ -1,8 +1,8 @@
 """What `llama-server --fit on` would choose by itself; no plan may be slower.
 
-Mirrors common_params_fit_impl (common/fit.cpp, as modelled): first a smaller context where none was given, then layers
-from the last device to the first, for mixtures of experts without their experts; then experts from the first device on,
-and a part of one more layer per device.
+Mirrors common_params_fit_impl (common/fit.cpp, as modelled): first a smaller context where none was given,
+then layers from the last device to the first, for mixtures of experts without their experts; then experts
+from the first device on, and a part of one more layer per device.
 """
 
 from __future__ import annotations
@@ -32,8 +32,9 @@ _ELSEWHERE = {
 
 @dataclass(frozen=True)
 class _Shape:
-    """Per device: layers in all, how many of them (the last ones) are partial, what stays of the first partial one,
-    and the buffer the rest of it goes to; `start` is the first device whose layers may still lack their experts."""
+    """Per device: layers in all, how many of them (the last ones) are partial, what stays of the first
+    partial one, and the buffer the rest of it goes to; `start` is the first device whose layers may still
+    lack their experts."""
 
     layers: tuple[int, ...]
     part: tuple[int, ...]
@@ -66,9 +67,9 @@ def fit(evaluator: Evaluator, given: Params, fidelity: Fidelity) -> Candidate | 
 
 def fit_with_overheads(evaluator: Evaluator, given: Params, overheads: Mapping[str, int],
                        targets: Mapping[str, int] | None = None) -> Params | None:
-    """What --fit would choose if graph buffers and all else but weights and caches took `overheads` bytes of each
-    device that is used, and if it filled the devices up to `targets` (None: to what it leaves free itself). Nothing is
-    measured."""
+    """What --fit would choose if graph buffers and all else but weights and caches took `overheads` bytes of
+    each device that is used, and if it filled the devices up to `targets` (None: to what it leaves free
+    itself). Nothing is measured."""
 
     def measure(params: Params, most: Mapping[str, int]) -> Static | None:
         return _with_compute(evaluator.static(params), overheads)
@@ -77,8 +78,8 @@ def fit_with_overheads(evaluator: Evaluator, given: Params, overheads: Mapping[s
 
 
 def fit_estimated(evaluator: Evaluator, given: Params, fidelity: Fidelity) -> Params | None:
-    """What --fit would choose if graph buffers are near to those of the launches that were measured already; only what
-    that leaves open is measured."""
+    """What --fit would choose if graph buffers are near to those of the launches that were measured already;
+    only what that leaves open is measured."""
 
     def measure(params: Params, most: Mapping[str, int]) -> Static | None:
         static, known = evaluator.static(params), evaluator.compute_range(params.n_ctx)
@@ -103,8 +104,9 @@ def _with_compute(use: Static | None, compute: Mapping[str, int]) -> Static | No
 
 
 class _Fit:
-    """One run of common_params_fit_impl. `measure(params, most)` says what a launch allocates, or at least that, where
-    a device would need more than `most` has for it; `targets`: bytes to fill each device up to."""
+    """One run of common_params_fit_impl. `measure(params, most)` says what a launch allocates, or at least
+    that, where a device would need more than `most` has for it; `targets`: bytes to fill each device up
+    to."""
 
     def __init__(self, evaluator: Evaluator, given: Params,
                  measure: Callable[[Params, Mapping[str, int]], Static | None],
@@ -160,7 +162,8 @@ class _Fit:
         return [use.devices[name].total for name in self.names]
 
     def _shrink(self, most: int, least: int, full: Static) -> bool | None:
-        """Sets the context between the two by linear interpolation; False where even the smallest is too much."""
+        """Sets the context between the two by linear interpolation; False where even the smallest is too
+        much."""
         target = sum(self.targets.values())
         if len(self.names) > 1:
             per_layer = sum(full.devices[name].model for name in self.names) // max(1, self.n_layer)
@@ -217,7 +220,8 @@ class _Fit:
         return self._params(shape)
 
     def _dense(self, shape: _Shape, device: int, more: int) -> _Shape:
-        """`more` layers for a device, without their experts; the output layer, the last device's first, is whole."""
+        """`more` layers for a device, without their experts; the output layer, the last device's first, is
+        whole."""
         part = shape.part[device]
         if self.experts:
             part += more - 1 if device == len(self.names) - 1 and shape.layers[device] == 0 else more
@@ -225,7 +229,8 @@ class _Fit:
 
     def _fill(self, low: _Shape, high: _Shape, device: int, grow: Callable[[_Shape, int], _Shape],
               size: Callable[[_Shape], int]) -> _Shape:
-        """Between a shape that fits and one that may not: the largest by false position on one device's memory."""
+        """Between a shape that fits and one that may not: the largest by false position on one device's
+        memory."""
         target = self.targets[self.names[device]]
         memory_high = self._memory(high, device)
         if memory_high[device] <= target:

@@ -5,7 +5,8 @@
     ffn        all layers, with the FFN weights of so many
     bare       whole layers, none of their experts
 
-What is left is in RAM, of the first layers. The search, several models, comparisons and explanations climb these.
+What is left is in RAM, of the first layers. The search, several models, comparisons and explanations climb
+these.
 """
 
 from __future__ import annotations
@@ -31,7 +32,8 @@ ONE_MORE = {EXPERTS_REGEX: "the experts of one layer more", FFN_REGEX: "the FFN 
 
 @dataclass(frozen=True)
 class Ladder:
-    """Launches of one kind: with 0 to `top` layers' weights of that kind on the GPUs, and the flags of `base`."""
+    """Launches of one kind: with 0 to `top` layers' weights of that kind on the GPUs, and the flags of
+    `base`."""
 
     kind: Kind
     base: Params
@@ -51,8 +53,8 @@ class Ladder:
 
 
 class Ladders:
-    """The ladders that a model and the flags given for it leave open. `everything`: its layers, the output too; `top`:
-    the most that may be on the GPUs; `literal`: their number was given."""
+    """The ladders that a model and the flags given for it leave open. `everything`: its layers, the output
+    too; `top`: the most that may be on the GPUs; `literal`: their number was given."""
 
     def __init__(self, model: Model, given: Params, policy: Policy) -> None:
         self.given, self.n_layer = given, model.hparams.n_layer_all
@@ -68,8 +70,8 @@ class Ladders:
         return None if self.literal else Ladder("layers", params, self.everything)
 
     def in_ram(self, params: Params) -> Ladder | None:
-        """What of every layer may lie in RAM: experts, or the FFN weights of a dense model; None where tensors are
-        placed by the flags, or there is nothing finer than layers."""
+        """What of every layer may lie in RAM: experts, or the FFN weights of a dense model; None where
+        tensors are placed by the flags, or there is nothing finer than layers."""
         if self.whole_layers or params.overrides:
             return None
         return self._finer(params)
@@ -92,8 +94,8 @@ class Ladders:
         return replace(params, n_gpu_layers=self.top)
 
     def of(self, found: Params, params: Params) -> tuple[Ladder, int] | None:
-        """The ladder that a launch stands on, for these flags, and its count; None where no number is solved: that of
-        layers may be given, or 0."""
+        """The ladder that a launch stands on, for these flags, and its count; None where no number is solved:
+        that of layers may be given, or 0."""
         solved = found.overrides[len(self.given.overrides):]
         count = found.n_gpu_layers or 0
         bare = any(pattern == EXPERTS_REGEX for pattern, _ in solved)
@@ -105,7 +107,8 @@ class Ladders:
         return None if finer is None else (finer, self.n_layer - len(solved))
 
     def next_step(self, params: Params) -> tuple[str, Params] | None:
-        """The launch with one rung more on the GPUs, and what to call that; None where everything is there already."""
+        """The launch with one rung more on the GPUs, and what to call that; None where everything is there
+        already."""
         solved = params.overrides[len(self.given.overrides):]
         if solved:
             pattern = solved[-1][0]
@@ -122,8 +125,8 @@ class Ladders:
 
 
 def may_split_tensors(evaluator: Evaluator, given: Params) -> bool:
-    """Whether -sm tensor may be added: to several local devices of one backend, a build and an architecture with it,
-    and nothing given that says otherwise."""
+    """Whether -sm tensor may be added: to several local devices of one backend, a build and an architecture
+    with it, and nothing given that says otherwise."""
     devices = evaluator.machine.devices
     return (len(devices) > 1 and len({device.backend for device in devices}) == 1
             and not any(backend(device.backend).remote for device in devices)

@@ -33,7 +33,8 @@ def with_ffn_on_host(params: Params, count: int) -> Params:
 
 
 def with_part_of_experts_on_host(model: Model, params: Params, layer: int) -> list[Params]:
-    """The flags with some of the expert matrices of one layer in system memory: the fewest kept there last."""
+    """The flags with some of the expert matrices of one layer in system memory: the fewest kept there
+    last."""
     kinds = [kind for kind in ("up", "gate", "gate_up", "down")
              if f"blk.{layer}.ffn_{kind}_exps.weight" in model.tensors]
     rules = [(rf"blk\.{layer}\.ffn_({'|'.join(kinds[kept:])})_(ch|)exps", HOST)
@@ -48,8 +49,8 @@ def overrides_rpc(candidate: Candidate) -> bool:
 
 def merged(rules: tuple[tuple[str, str], ...],
            own: tuple[str, ...] = (EXPERTS_REGEX, FFN_REGEX)) -> tuple[tuple[str, str], ...]:
-    """The same tensor rules in fewer words: neighbours that differ in the layer alone become one. Those that llama.cpp
-    has a flag of its own for (-ncmoe, -ncffn) stay: `own`."""
+    """The same tensor rules in fewer words: neighbours that differ in the layer alone become one. Those that
+    llama.cpp has a flag of its own for (-ncmoe, -ncffn) stay: `own`."""
     found: list[tuple[list[str], str, str]] = []
     for pattern, buffer in rules:
         layer, dot, rest = pattern.removeprefix(_BLOCK).partition("\\.")

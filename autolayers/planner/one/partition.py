@@ -1,4 +1,5 @@
-"""Splits of consecutive layers over unequal devices: the fastest one after the other, and the fastest pipelined."""
+"""Splits of consecutive layers over unequal devices: the fastest one after the other, and the fastest
+pipelined."""
 
 from __future__ import annotations
 
@@ -11,9 +12,10 @@ def best_partition(sizes: Sequence[int], seconds: Sequence[Sequence[float]], cap
                    hop: float = 0.0, visits: Sequence[float] = ()) -> tuple[int, ...] | None:
     """Consecutive layers for each device so that all fit and take the least time; None if they cannot fit.
 
-    `sizes` are bytes to hold per layer, `capacities` bytes per device and `seconds` what each layer takes on each
-    device; `hop` is the price in seconds of going on to one more device, `visits` that of each device that has layers.
-    The order of the devices is llama.cpp's and cannot change. Of equally fast splits the first found in that order.
+    `sizes` are bytes to hold per layer, `capacities` bytes per device and `seconds` what each layer takes on
+    each device; `hop` is the price in seconds of going on to one more device, `visits` that of each device
+    that has layers. The order of the devices is llama.cpp's and cannot change. Of equally fast splits the
+    first found in that order.
     """
     n = len(sizes)
     held = [0]
@@ -51,8 +53,8 @@ def best_partition(sizes: Sequence[int], seconds: Sequence[Sequence[float]], cap
 
 def even_partition(sizes: Sequence[int], seconds: Sequence[Sequence[float]],
                    capacities: Sequence[int]) -> tuple[int, ...] | None:
-    """Consecutive layers for each device so that all fit and the slowest device takes the least time, as pipelined
-    prompts want it; None if they cannot fit. Arguments as of best_partition."""
+    """Consecutive layers for each device so that all fit and the slowest device takes the least time, as
+    pipelined prompts want it; None if they cannot fit. Arguments as of best_partition."""
     n = len(sizes)
 
     def within(limit: float) -> list[int]:

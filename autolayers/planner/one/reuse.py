@@ -1,8 +1,9 @@
 """What lets the next request of a long conversation reuse the cache: --swa-full, --cache-reuse, and why.
 
-Agents send the same long prefix again and change what is behind it. A cache of full attention keeps the prefix as it
-is. One of sliding windows has forgotten what lies before its window, unless it is as large as the context (--swa-full);
-else, as recurrent states, it goes on from the last checkpoint, and what is behind that is computed again.
+Agents send the same long prefix again and change what is behind it. A cache of full attention keeps the
+prefix as it is. One of sliding windows has forgotten what lies before its window, unless it is as large as
+the context (--swa-full); else, as recurrent states, it goes on from the last checkpoint, and what is behind
+that is computed again.
 """
 
 from __future__ import annotations

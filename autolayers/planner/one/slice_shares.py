@@ -18,8 +18,8 @@ _PARTS = range(2, 9)     # small whole numbers, which meet the ends of heads and
 
 
 def choices(evaluator: Evaluator, cost: CostModel, given: Params) -> list[tuple[float, ...] | None]:
-    """-ts of `given`: llama.cpp's equal shares (None), and of unequal devices those by bandwidth and by the memory that
-    is left for slices. One where there is nothing to choose."""
+    """-ts of `given`: llama.cpp's equal shares (None), and of unequal devices those by bandwidth and by the
+    memory that is left for slices. One where there is nothing to choose."""
     names = evaluator.device_names(given) if given.split_mode == "tensor" and given.tensor_split is None else []
     if len(names) < 2:
         return [given.tensor_split]

@@ -49,13 +49,14 @@ RAM_SHARE = 7 / 8     # of the system memory that there is may be taken
 
 @without_gc
 def solve(evaluator: Evaluator, given: Params, policy: Policy, cost: CostModel) -> Candidate | None:
-    """The best launch, fully measured; one that does not fit where nothing does; None where llama.cpp would refuse
-    every one.
+    """The best launch, fully measured; one that does not fit where nothing does; None where llama.cpp would
+    refuse every one.
 
-    llama.cpp puts servers' devices first, and what lies in RAM belongs to the first layers. So with servers and weights
-    in RAM the devices of this machine are tried as the first ones too; the server with the fastest link is then the
-    last, which sends the logits. With -sm tensor unequal devices are tried with shares of their own. Integrated GPUs
-    are left out (-dev none) where the processor, which reads the same RAM, is faster by more than comparisons are off.
+    llama.cpp puts servers' devices first, and what lies in RAM belongs to the first layers. So with servers
+    and weights in RAM the devices of this machine are tried as the first ones too; the server with the
+    fastest link is then the last, which sends the logits. With -sm tensor unequal devices are tried with
+    shares of their own. Integrated GPUs are left out (-dev none) where the processor, which reads the same
+    RAM, is faster by more than comparisons are off.
     """
     floor = contexts(evaluator.model, given, policy).least
     found = _best(evaluator, given, policy, cost)
@@ -96,7 +97,8 @@ def _best(evaluator: Evaluator, given: Params, policy: Policy, cost: CostModel) 
 
 
 def processor_alone(evaluator: Evaluator, given: Params, policy: Policy) -> bool:
-    """Whether leaving all devices out is worth a comparison: they are integrated GPUs, and nothing given chooses."""
+    """Whether leaving all devices out is worth a comparison: they are integrated GPUs, and nothing given
+    chooses."""
     devices = evaluator.machine.devices
     return bool(devices) and all(device.kind == "igpu" for device in devices) and given.device is None \
         and given.n_gpu_layers in (None, -1) and not given.overrides and given.split_mode in (None, "layer") \
@@ -104,7 +106,8 @@ def processor_alone(evaluator: Evaluator, given: Params, policy: Policy) -> bool
 
 
 def _processor_wins(evaluator: Evaluator, cost: CostModel, found: Candidate) -> bool:
-    """Whether the processor is predicted to answer faster than this launch by more than comparisons are off."""
+    """Whether the processor is predicted to answer faster than this launch by more than comparisons are
+    off."""
     params = replace(found.params, device=(), overrides=(), tensor_split=None)
     use = evaluator.static(params)
     if use is None:
@@ -116,9 +119,9 @@ def _processor_wins(evaluator: Evaluator, cost: CostModel, found: Candidate) -> 
 def _solved(evaluator: Evaluator, given: Params, policy: Policy, cost: CostModel) -> Candidate | None:
     """The best launch with devices in the order of the flags.
 
-    The search only measures the prompt graph, a lower bound, and the winner is then measured fully. If it fits after
-    all it is the best one. If not, it may fit with less context; else the search is repeated with measurements that
-    decide.
+    The search only measures the prompt graph, a lower bound, and the winner is then measured fully. If it
+    fits after all it is the best one. If not, it may fit with less context; else the search is repeated with
+    measurements that decide.
     """
     found = Search(evaluator, given, policy, cost, PROMPT).best()
     answer = found and evaluator.candidate(found.params, FULL, last=True)
@@ -147,8 +150,8 @@ class Search:
         return TensorSplit(self.evaluator, self.cost, self.fidelity)
 
     def best(self) -> Candidate | None:
-        """The best launch by what is measured at this fidelity; of several cache types the first that is fully
-        offloaded."""
+        """The best launch by what is measured at this fidelity; of several cache types the first that is
+        fully offloaded."""
         given = self.given
         if not self.policy.kv_types or given.cache_type_k or given.cache_type_v:
             return self._solve(given)
@@ -208,8 +211,8 @@ class Search:
 
     def grow_context(self, make: Callable[[int | None], Params], above: Candidate | None = None,
                      below: Candidate | None = None) -> Candidate | None:
-        """The largest context that fits with this shape, less than that of the launch `above`, which does not, and no
-        less than that of `below`, which does; the smallest, not fitting, where none does."""
+        """The largest context that fits with this shape, less than that of the launch `above`, which does
+        not, and no less than that of `below`, which does; the smallest, not fitting, where none does."""
         span = self.contexts
         if span.fixed or span.least is None or span.most is None:
             return self.evaluator.candidate(make(span.least), self.fidelity)
@@ -222,8 +225,8 @@ class Search:
         return found if found is not None else self.evaluator.candidate(make(least), self.fidelity)
 
     def _useful(self, make: Callable[[int | None], Params], least: int, most: int) -> int:
-        """The largest context of least..most whose tokens do not take too long, and that leaves system memory for the
-        rest; neither is asked of --ctx max."""
+        """The largest context of least..most whose tokens do not take too long, and that leaves system memory
+        for the rest; neither is asked of --ctx max."""
         ram = self.evaluator.machine.ram
         if self.policy.n_ctx == "max":
             return most
@@ -258,8 +261,8 @@ class Search:
         return None if split is None or split == own.tensor_split else replace(own, tensor_split=split)
 
     def _with_larger_micro_batch(self, found: Candidate, params: Params) -> Candidate:
-        """`found`, or the same kind of placement with a larger micro-batch where the request is faster so: weights in
-        RAM are copied to the GPU once for each, and take the more tokens."""
+        """`found`, or the same kind of placement with a larger micro-batch where the request is faster so:
+        weights in RAM are copied to the GPU once for each, and take the more tokens."""
         if params.n_ubatch is not None or params.n_batch is not None or params.embedding or params.reranking \
                 or self.policy.strategy == "layers" or not self.cost.copies(found):
             return found
@@ -302,8 +305,8 @@ class Search:
         return self.policy.n_ctx_min is None and self.policy.strategy != "layers"
 
     def _promise(self, found: Candidate, params: Params) -> float:
-        """Seconds of the request with the best placement of these flags of the kind that `found` is of, by what was
-        measured so far: graph buffers that are not known yet are taken to be no larger."""
+        """Seconds of the request with the best placement of these flags of the kind that `found` is of, by
+        what was measured so far: graph buffers that are not known yet are taken to be no larger."""
         rung, use = self.ladders.of(found.params, params), found.breakdown
         shape = replace(params, n_gpu_layers=found.params.n_gpu_layers) if rung is None else self.split.promising(*rung)
         if shape is None:
@@ -358,8 +361,8 @@ class Search:
         return self._context_by_split(params, found, span.most, max(limit, self.cost.speed(found).request))
 
     def _context_by_split(self, params: Params, smallest: Candidate, most: int, limit: float) -> Candidate:
-        """The largest context up to `most` of a fully offloaded launch whose request takes at most `limit` seconds; the
-        split may change with the context. `smallest` is a launch with less."""
+        """The largest context up to `most` of a fully offloaded launch whose request takes at most `limit`
+        seconds; the split may change with the context. `smallest` is a launch with less."""
         step = self.contexts.step
         low, high, best = smallest.breakdown.n_ctx, most + step, smallest
 
@@ -407,8 +410,8 @@ class Search:
             self.evaluator.candidate(replace(at, n_gpu_layers=0), self.fidelity)
 
     def least_bad(self, found: list[Candidate], params: Params | None = None) -> Candidate | None:
-        """Of launches that system memory does not suffice for the fastest, but none that lacks more of it than what
-        --fit would do with `params`; where none keeps the margins of the devices, the first."""
+        """Of launches that system memory does not suffice for the fastest, but none that lacks more of it
+        than what --fit would do with `params`; where none keeps the margins of the devices, the first."""
         limited = self.evaluator.machine.ram is not None
         rival = fit(self.evaluator, params, self.fidelity) if params and limited else None
         on_devices = [candidate for candidate in (*found, rival) if candidate is not None and candidate.fits_devices]
@@ -417,8 +420,8 @@ class Search:
         return self.cost.fastest(on_devices) if on_devices else found[0] if found else None
 
     def _or_none(self, params: Params, best: Candidate) -> Candidate:
-        """The best launch, or one with no layer on the GPUs where that is faster: of small models, whose layers cost
-        more kernels than bytes."""
+        """The best launch, or one with no layer on the GPUs where that is faster: of small models, whose
+        layers cost more kernels than bytes."""
         if self.ladders.literal or best.params.n_gpu_layers == 0:
             return best
         bare = replace(params, n_gpu_layers=0)
@@ -428,8 +431,8 @@ class Search:
         return best if candidate is None or not candidate.fits else self.cost.fastest([best, candidate])
 
     def _whole_layers_dominated(self, ladder: Ladder, found: list[Candidate]) -> bool:
-        """Whether an optimistic bound for whole-layer offload (half of the overheads) is already slower than the best
-        candidate."""
+        """Whether an optimistic bound for whole-layer offload (half of the overheads) is already slower than
+        the best candidate."""
         fitting = [candidate for candidate in found if candidate.fits]
         if not fitting:
             return False
@@ -447,8 +450,8 @@ class Search:
         return bound.request > best * (1 if alike else PRUNE_FACTOR)
 
     def _fit_candidates(self, params: Params, known: list[Candidate]) -> list[Candidate]:
-        """What is faster than these by --fit's rules: with our margins, with its own, or with smaller graph buffers
-        than it finds, if that fits all the same. Nothing where even then it is no faster."""
+        """What is faster than these by --fit's rules: with our margins, with its own, or with smaller graph
+        buffers than it finds, if that fits all the same. Nothing where even then it is no faster."""
         given = self.given if self.given.n_ctx is not None else replace(params, n_gpu_layers=None)
         found: list[Candidate] = []
         fitting = [candidate for candidate in known if candidate.fits]
@@ -488,8 +491,8 @@ class Search:
         return found
 
     def _fit_is_covered(self, layers: Candidate | None) -> bool:
-        """--fit's search space is a subset of what was already tried: whole layers on one device, with a margin that is
-        no smaller."""
+        """--fit's search space is a subset of what was already tried: whole layers on one device, with a
+        margin that is no smaller."""
         if layers is None or self.model.hparams.n_expert or len(layers.spare) != 1:
             return False
         (name, parts), = layers.margins.items()
@@ -498,7 +501,8 @@ class Search:
         return sum(size for _, size in parts) + device.free - self.evaluator.machine.limits[name] <= target
 
     def _experts(self, params: Params, ladder: Ladder) -> list[Candidate]:
-        """The experts of as few leading layers as possible in RAM, then part of one more layer's back on the GPU."""
+        """The experts of as few leading layers as possible in RAM, then part of one more layer's back on the
+        GPU."""
         found = self.split.most(ladder)
         if found is None:
             bare = self.ladders.bare(params)

@@ -1,4 +1,5 @@
-"""Layers over several unequal devices: the fastest tensor split that fits, and the most layers that have one."""
+"""Layers over several unequal devices: the fastest tensor split that fits, and the most layers that have
+one."""
 
 from __future__ import annotations
 
@@ -22,7 +23,8 @@ MOST_SHARES = 15        # of -ts: common/arg.cpp refuses as many as llama_max_de
 
 
 class TensorSplit:
-    """Splits of one model over one machine's devices, measured at one fidelity: `overheads` predict which can fit."""
+    """Splits of one model over one machine's devices, measured at one fidelity: `overheads` predict which can
+    fit."""
 
     def __init__(self, evaluator: Evaluator, cost: CostModel, fidelity: Fidelity) -> None:
         self.evaluator, self.cost, self.fidelity = evaluator, cost, fidelity
@@ -32,8 +34,8 @@ class TensorSplit:
     def best(self, params: Params, default_first: bool = True, ram: bool = True) -> Candidate | None:
         """These flags with the fastest split that fits, llama.cpp's default included; None where none fits.
 
-        `default_first`: where nothing was measured yet, llama.cpp's default is tried before the best by a guess. `ram`:
-        system memory must suffice too."""
+        `default_first`: where nothing was measured yet, llama.cpp's default is tried before the best by a
+        guess. `ram`: system memory must suffice too."""
         free = is_free(self.evaluator, params)
         if not self.evaluator.may_fit(params, any_split=free):
             return None
@@ -56,8 +58,8 @@ class TensorSplit:
         return self.cost.fastest(fitting) if fitting else None
 
     def most(self, make: Ladder) -> Candidate | None:
-        """The launch with the largest count that fits on the devices, with the best split where there is one to
-        choose."""
+        """The launch with the largest count that fits on the devices, with the best split where there is one
+        to choose."""
         top = make.top
         if not is_free(self.evaluator, make(top)):
             return self._kept(largest_count(self.evaluator, make, top, self.fidelity, self.overheads.at(make(top))),
@@ -80,8 +82,8 @@ class TensorSplit:
         return best
 
     def promising(self, make: Ladder, near: int) -> Params | None:
-        """The launch with the largest count, perhaps `near`, that should fit by the overheads measured so far; None
-        where none should. Nothing is measured."""
+        """The launch with the largest count, perhaps `near`, that should fit by the overheads measured so
+        far; None where none should. Nothing is measured."""
         found: dict[int, Params | None] = {-1: None}
 
         def fits(count: int) -> bool:
@@ -102,16 +104,17 @@ class TensorSplit:
         return params if fits else None
 
     def lower_bound(self, params: Params) -> float:
-        """Seconds of the reference request with the fastest split that should fit by the overheads measured so far;
-        nothing is measured for it. Infinite where none should. With a smaller context than any so far half of them may
-        do."""
+        """Seconds of the reference request with the fastest split that should fit by the overheads measured
+        so far; nothing is measured for it. Infinite where none should. With a smaller context than any so far
+        half of them may do."""
         split, static = self.partition(params, self.overheads.least(params)), self.evaluator.static(params)
         if split is None or static is None:
             return float("inf")
         return self.cost.predict(replace(params, tensor_split=split), static).request
 
     def partition(self, params: Params, overheads: Mapping[str, int] | None = None) -> tuple[float, ...] | None:
-        """The fastest split that should fit by the overheads measured so far (or by these), as layers per device."""
+        """The fastest split that should fit by the overheads measured so far (or by these), as layers per
+        device."""
         layers = self.evaluator.layers(params)
         count = params.layers_wanted(self.everything)
         if layers is None or not count:
@@ -144,8 +147,8 @@ class TensorSplit:
         return static is not None and self.cost.clock(params, static).pipelined
 
     def _refined(self, params: Params, ram: bool) -> Candidate | None:
-        """The split that is best by the known overheads, corrected by what is measured until it fits and no other
-        is predicted faster."""
+        """The split that is best by the known overheads, corrected by what is measured until it fits and no
+        other is predicted faster."""
         seen: set[tuple[float, ...]] = set()
         best: Candidate | None = None
         for _ in range(6):
@@ -192,7 +195,8 @@ def is_free(evaluator: Evaluator, params: Params) -> bool:
 
 
 def explicit_split(evaluator: Evaluator, params: Params) -> Params:
-    """The flags with llama.cpp's own split replaced by layer counts: free memory may change before the launch."""
+    """The flags with llama.cpp's own split replaced by layer counts: free memory may change before the
+    launch."""
     if params.n_gpu_layers == 0 or not is_free(evaluator, params):
         return params
     where = layer_devices(evaluator.placement(params))

@@ -1,10 +1,11 @@
-"""Which launch of each model, so that all of them fit at once and take the fewest weighted seconds for their requests.
+"""Which launch of each model, so that all of them fit at once and take the fewest weighted seconds for their
+requests.
 
     assign([Choice([Option(...), ...]), Choice([...], weight=3)], {"CUDA0": 24 << 30})
 
-A branch and bound over one option per model. It is exact unless it takes more than STEPS steps, there are more than
-MOST_EXACT models or more than one of them is cut over devices; then it is the best of what was found, and never worse
-than what the models get one after another in their order.
+A branch and bound over one option per model. It is exact unless it takes more than STEPS steps, there are
+more than MOST_EXACT models or more than one of them is cut over devices; then it is the best of what was
+found, and never worse than what the models get one after another in their order.
 """
 
 from __future__ import annotations
@@ -31,8 +32,9 @@ _EQUAL = 1 + 1e-9
 
 @dataclass(frozen=True)
 class Option:
-    """A launch that a model may have: bytes of each device, margin included, and of system memory for certain.
-    `seconds` is what its request takes, `price` what the search counts. `whole`: all of it is on devices."""
+    """A launch that a model may have: bytes of each device, margin included, and of system memory for
+    certain. `seconds` is what its request takes, `price` what the search counts. `whole`: all of it is on
+    devices."""
 
     params: Params
     takes: Mapping[str, int]
@@ -45,8 +47,8 @@ class Option:
 
 @dataclass(frozen=True)
 class Choice:
-    """The options of one model. `cut(left, ram left)` finds one over several devices in what the others leave, whose
-    price is `cut_price` at least."""
+    """The options of one model. `cut(left, ram left)` finds one over several devices in what the others
+    leave, whose price is `cut_price` at least."""
 
     options: Sequence[Option]
     weight: float = 1.0
@@ -66,9 +68,10 @@ class Assignment:
 
 def assign(choices: Sequence[Choice], limits: Mapping[str, int], ram: int | None = None,
            alike: Mapping[str, object] | None = None, servers: Servers | None = None) -> Assignment | None:
-    """The best choice; of equally good ones that with the fewest models to a device, then that which fills the devices
-    most evenly. None where none was found.
-    `alike`: devices with equal values are the same to every model; `servers`: devices that one model has for itself."""
+    """The best choice; of equally good ones that with the fewest models to a device, then that which fills
+    the devices most evenly. None where none was found.
+    `alike`: devices with equal values are the same to every model; `servers`: devices that one model has for
+    itself."""
     return Search(choices, limits, ram, alike or {}, servers or {}).best()
 
 
@@ -172,8 +175,9 @@ class Search:
 
     def _branch(self, order: Sequence[int], at: int, price: float, rest: Sequence[float],
                 cuts: tuple[int, ...]) -> None:
-        """All choices for the models of order[at:], but those that cannot be better than the best so far; `rest` is
-        what the models from each position on cost at least, `cuts` the models that take what is left at the end."""
+        """All choices for the models of order[at:], but those that cannot be better than the best so far;
+        `rest` is what the models from each position on cost at least, `cuts` the models that take what is
+        left at the end."""
         if at == len(order):
             self._with_cuts(cuts)
             return

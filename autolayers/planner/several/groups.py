@@ -38,8 +38,8 @@ _TRIES = 4               # of a cut launch until it fits by its measured sizes
 
 @dataclass(frozen=True)
 class Groups:
-    """Sets of models that fit at the same time, each with its members' numbers; `refused`: why a model cannot be read
-    or loaded, by its number. `proven`: no other groups need fewer swaps."""
+    """Sets of models that fit at the same time, each with its members' numbers; `refused`: why a model cannot
+    be read or loaded, by its number. `proven`: no other groups need fewer swaps."""
 
     groups: tuple[Together, ...]
     members: tuple[tuple[int, ...], ...]
@@ -65,8 +65,8 @@ class Groups:
 
 @dataclass(frozen=True)
 class AnyOf:
-    """Launches of which any `most` fit at the same time. `alone`: the models that have the machine for themselves, and
-    so keep `most` at 1."""
+    """Launches of which any `most` fit at the same time. `alone`: the models that have the machine for
+    themselves, and so keep `most` at 1."""
 
     plans: tuple[Plan, ...]
     numbers: tuple[int, ...]       # of the models planned
@@ -137,7 +137,8 @@ class _Question:
 
 
 def _whole_cut(launches: Launches, left: Mapping[str, int], ram: int | None) -> Option | None:
-    """A model's fastest launch over several devices of which so much is left, nothing of it in RAM, measured."""
+    """A model's fastest launch over several devices of which so much is left, nothing of it in RAM,
+    measured."""
     for _ in range(_TRIES):
         option = launches.cut(left, ram)
         if option is None or not option.whole or option.measured:
@@ -149,8 +150,8 @@ def _whole_cut(launches: Launches, left: Mapping[str, int], ram: int | None) -> 
 # --- sets that fit at the same time
 
 class _Sets:
-    """Which of a few models share a set, so that requests that come at random, each model's as often as its weight
-    says, need the fewest swaps: the sum of the sets' squared weights is the largest."""
+    """Which of a few models share a set, so that requests that come at random, each model's as often as its
+    weight says, need the fewest swaps: the sum of the sets' squared weights is the largest."""
 
     def __init__(self, asked: _Question, models: Sequence[int], weights: Sequence[float]) -> None:
         self.asked, self.models, self.weights = asked, models, weights
@@ -199,8 +200,8 @@ class _Sets:
         return sum(self.weights[i] for i in self._members(mask))
 
     def _look_at(self, mask: int) -> None:
-        """Whether a set fits: only where all that have a model less do, and for certain where they fit one after the
-        other."""
+        """Whether a set fits: only where all that have a model less do, and for certain where they fit one
+        after the other."""
         parts = [mask ^ (1 << bit) for bit in range(len(self.models)) if mask >> bit & 1]
         if any(part and part not in self.seconds for part in parts):
             return
@@ -244,8 +245,9 @@ class _Group:
 
 
 def _sets(asked: _Question, weights: Sequence[float]) -> tuple[list[dict[int, Option]], bool]:
-    """The sets of models that are in memory at the same time, each with its launches, and whether no others need fewer
-    swaps. Of many models the largest or the smallest come first, each into the first set that it fits into."""
+    """The sets of models that are in memory at the same time, each with its launches, and whether no others
+    need fewer swaps. Of many models the largest or the smallest come first, each into the first set that it
+    fits into."""
     order = asked.by_size()
     if len(order) <= MOST_EXACT:
         sets = _Sets(asked, order, weights)
@@ -272,8 +274,8 @@ def _one_after_another(asked: _Question, order: Sequence[int]) -> list[dict[int,
 def plan_groups_on(models: Sequence[Model], params: Params, policy: Policy, machine: Machine,
                    companions: Companions = NONE, notes: tuple[str, ...] = (),
                    weights: Sequence[float] = ()) -> Groups:
-    """Groups with the fewest swaps between them; no model fits into a group that is asked for as often as its own, or
-    more often. `weights` say how often each model is, by default all the same."""
+    """Groups with the fewest swaps between them; no model fits into a group that is asked for as often as its
+    own, or more often. `weights` say how often each model is, by default all the same."""
     asked = _Question(models, params, policy, machine, companions, notes)
     factors = tuple(weights) or (1.0,) * len(models)
     found: list[tuple[tuple[int, ...], Together]] = []
@@ -320,8 +322,8 @@ def plan_any_on(models: Sequence[Model], params: Params, policy: Policy, machine
 
 
 def _parts(needs: Mapping[int, int], limit: int, most: int) -> dict[int, int]:
-    """Bytes that each may take, so that any `most` of them are within the limit: what is spare of the heaviest in equal
-    parts, and then to each what the heaviest others leave."""
+    """Bytes that each may take, so that any `most` of them are within the limit: what is spare of the
+    heaviest in equal parts, and then to each what the heaviest others leave."""
     spare = (limit - _heaviest(list(needs.values()), most)) // max(1, min(most, len(needs)))
     found = {i: need + spare for i, need in needs.items()}
     for i in sorted(found, key=lambda i: found[i]):
@@ -331,8 +333,8 @@ def _parts(needs: Mapping[int, int], limit: int, most: int) -> dict[int, int]:
 
 
 def _any(asked: _Question, order: Sequence[int], most: int) -> dict[int, Option] | None:
-    """An option of each model, so that any `most` of them fit: the fastest that leaves one for those after it. None
-    where that was not found in STEPS steps."""
+    """An option of each model, so that any `most` of them fit: the fastest that leaves one for those after
+    it. None where that was not found in STEPS steps."""
     limits = asked.machine.limits
     sizes: dict[str, list[int]] = {name: [] for name in limits}
     ram: list[int] = []

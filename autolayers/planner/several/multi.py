@@ -1,7 +1,8 @@
-"""Several models that run at the same time on one machine: where each goes, what it may take, and whether they all fit.
+"""Several models that run at the same time on one machine: where each goes, what it may take, and whether
+they all fit.
 
-At their smallest contexts by the fewest weighted seconds of all their requests (sharing.py); what is then left makes
-the placement of those that are not whole faster, and the contexts of the others larger.
+At their smallest contexts by the fewest weighted seconds of all their requests (sharing.py); what is then
+left makes the placement of those that are not whole faster, and the contexts of the others larger.
 """
 
 from __future__ import annotations
@@ -37,12 +38,12 @@ LOADED = 0.8          # of the tensors in a file at least this part is loaded
 
 @dataclass(frozen=True)
 class Together:
-    """One plan per model of several that are loaded at once, in the order given. Each plan's `free` is what the others
-    leave.
+    """One plan per model of several that are loaded at once, in the order given. Each plan's `free` is what
+    the others leave.
 
-    `weights` say how much a model's seconds count, `alone` are the seconds of its request where it has the machine for
-    itself, and `costs[i][j]` those that model i's presence adds to model j's. `proven`: no other choice of devices has
-    a lower sum, by these predictions."""
+    `weights` say how much a model's seconds count, `alone` are the seconds of its request where it has the
+    machine for itself, and `costs[i][j]` those that model i's presence adds to model j's. `proven`: no other
+    choice of devices has a lower sum, by these predictions."""
 
     plans: tuple[Plan, ...]
     machine: Machine
@@ -95,8 +96,8 @@ def plan_together_on(models: Sequence[Model], params: Params, policy: Policy, ma
                      weights: Sequence[float] = ()) -> Together:
     """Plans models that are to be loaded at once, with the same given flags for each.
 
-    Where they do not all fit, each gets a share of the memory by its size. `models` may read each when it is asked for
-    (model.models): of those that are planned only outlines are kept. Raises LaunchRefused.
+    Where they do not all fit, each gets a share of the memory by its size. `models` may read each when it is
+    asked for (model.models): of those that are planned only outlines are kept. Raises LaunchRefused.
     """
     known = _Measured()
     factors = tuple(weights) or (1.0,) * len(models)
@@ -120,8 +121,8 @@ def _too_large(models: Sequence[Model], machine: Machine) -> bool:
 
 
 def _too_many(count: int, params: Params, policy: Policy, machine: Machine) -> bool:
-    """Whether so many processes' contexts alone are more than the devices have; not asked where flags may leave a
-    device without any."""
+    """Whether so many processes' contexts alone are more than the devices have; not asked where flags may
+    leave a device without any."""
     if not machine.devices or policy.margin or params.fit_target or params.n_gpu_layers == 0 or params.device == ():
         return False
     sizes = {device.name: least(device) for device in machine.devices}
@@ -130,8 +131,8 @@ def _too_many(count: int, params: Params, policy: Policy, machine: Machine) -> b
 
 def _shared(models: Sequence[Model], params: Params, policy: Policy, machine: Machine, companions: Companions,
             weights: Sequence[float], known: _Measured) -> tuple[Sharing, Assignment] | None:
-    """The best launches at the smallest contexts; of several cache types the first with which all are whole. None where
-    they do not fit together."""
+    """The best launches at the smallest contexts; of several cache types the first with which all are whole.
+    None where they do not fit together."""
     ram = None if machine.ram is None else machine.ram - RAM_MARGIN
     ladder = () if params.cache_type_k or params.cache_type_v else policy.kv_types
     best: tuple[Sharing, Assignment] | None = None
@@ -155,8 +156,8 @@ def _shared(models: Sequence[Model], params: Params, policy: Policy, machine: Ma
 
 
 def _finer(sharing: Sharing, found: Assignment | None, policy: Policy) -> Assignment | None:
-    """What was found, or the models planned one after another with what each leaves the next where that is better: a
-    plan of its own also has parts of layers."""
+    """What was found, or the models planned one after another with what each leaves the next where that is
+    better: a plan of its own also has parts of layers."""
     if len(sharing.launches) > MOST_EXACT:
         return found
     left, ram = dict(sharing.machine.limits), sharing.ram
@@ -185,8 +186,8 @@ def _has(left: Mapping[str, int], ram: int | None, option: Option) -> bool:
 
 
 class SharedOut:
-    """What the launches of an assignment leave, shared out: first to those that are not whole, which it makes faster;
-    then each of the others gets an equal part of its device's for its context."""
+    """What the launches of an assignment leave, shared out: first to those that are not whole, which it makes
+    faster; then each of the others gets an equal part of its device's for its context."""
 
     def __init__(self, models: Sequence[Model], params: Params, policy: Policy, machine: Machine,
                  companions: Companions, notes: tuple[str, ...], found: Assignment,

@@ -1,12 +1,13 @@
-"""The launches that one of several models may have, at its smallest context: each with its bytes and its seconds.
+"""The launches that one of several models may have, at its smallest context: each with its bytes and its
+seconds.
 
     whole on one device     measured
     partly in RAM           experts or FFN weights of the leading layers, or whole layers, by number: estimated from
                             weights, caches and the graph buffers of one such launch, and measured when it is chosen
     cut over devices        the fastest split of the layers over the memory that others leave
 
-A model that fits on one device is never cut where it could be whole on one: a cut counts no less than the slowest
-device does.
+A model that fits on one device is never cut where it could be whole on one: a cut counts no less than the
+slowest device does.
 """
 
 from __future__ import annotations
@@ -83,7 +84,8 @@ class Launches:
 
     @lazy
     def homes(self) -> list[Home]:
-        """The devices that all of it may be on, one by one; as given, where the flags leave nothing to choose."""
+        """The devices that all of it may be on, one by one; as given, where the flags leave nothing to
+        choose."""
         if not is_free(self.evaluator, self.params) or self.ladders.top == 0:
             return [self.params.device]
         return [(name,) for name in self.evaluator.device_names(self.params)]
@@ -179,7 +181,8 @@ class Launches:
         return [base, replace(base, n_ubatch=LARGE_BATCH, n_batch=max(N_BATCH, LARGE_BATCH))]
 
     def _estimated(self, params: Params) -> Option | None:
-        """A launch with graph buffers and margin that are rather too small than too large, until it is measured."""
+        """A launch with graph buffers and margin that are rather too small than too large, until it is
+        measured."""
         known = self._options.get(params)
         static = self.evaluator.static(params)
         if known is not None or static is None:
@@ -281,7 +284,8 @@ class Launches:
         return best
 
     def _of_split(self, params: Params) -> dict[str, int]:
-        """Bytes per device that are neither weights nor caches in launches over several devices, as last measured."""
+        """Bytes per device that are neither weights nor caches in launches over several devices, as last
+        measured."""
         return self._cut_overheads.at(params) if self._cut_overheads else {}
 
     def _laid_out(self, split: TensorSplit, params: Params, left: Mapping[str, int],

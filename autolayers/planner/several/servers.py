@@ -35,7 +35,8 @@ def held(takes: Mapping[str, int], limits: Mapping[str, int], servers: Servers) 
 
 
 def with_own_servers(plan: Plan, devices: Sequence[Device]) -> Plan:
-    """The plan with flags that name only the servers whose devices it uses, numbered through as llama.cpp does."""
+    """The plan with flags that name only the servers whose devices it uses, numbered through as llama.cpp
+    does."""
     params, remote = plan.params, [device for device in devices if device.kind == "rpc"]
     if not params.rpc:
         return plan

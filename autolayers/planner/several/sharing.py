@@ -1,7 +1,8 @@
-"""Which device each of several models goes on, and what of it into RAM: the options that matter, and the best of them.
+"""Which device each of several models goes on, and what of it into RAM: the options that matter, and the best
+of them.
 
-First only launches that are whole on one device. If some model is then slower than it would be alone on its best
-device, also cuts over devices, and weights in RAM on every device where that could make the sum smaller.
+First only launches that are whole on one device. If some model is then slower than it would be alone on its
+best device, also cuts over devices, and weights in RAM on every device where that could make the sum smaller.
 """
 
 from __future__ import annotations
@@ -24,7 +25,8 @@ _EQUAL = 1 + 1e-9
 
 
 class Sharing:
-    """Several models on one machine. `ram`: bytes of system memory for all of them, None where it is not known."""
+    """Several models on one machine. `ram`: bytes of system memory for all of them, None where it is not
+    known."""
 
     def __init__(self, launches: Sequence[Launches], weights: Sequence[float], machine: Machine,
                  ram: int | None) -> None:
@@ -64,7 +66,8 @@ class Sharing:
         return best and replace(best, exact=False)
 
     def alone(self, i: int) -> float:
-        """Seconds of a model's request where it has the machine for itself, as far as its options are known."""
+        """Seconds of a model's request where it has the machine for itself, as far as its options are
+        known."""
         found = self._assign([i])
         return found.chosen[0].seconds if found else float("inf")
 
@@ -105,8 +108,8 @@ class Sharing:
         return again and replace(again, exact=found.exact)
 
     def _refine(self, found: Assignment) -> bool:
-        """Measures what was only estimated of these launches and looks at their neighbours; False where nothing
-        was."""
+        """Measures what was only estimated of these launches and looks at their neighbours; False where
+        nothing was."""
         changed = False
         for i, option in enumerate(found.chosen):
             if option.measured:

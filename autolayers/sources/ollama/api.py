@@ -60,7 +60,8 @@ class NoSuchModel(ModelError):
 
 
 def base_url(host: str) -> str:
-    """The address a client connects to for a value of OLLAMA_HOST: host, :port, [v6]:port, scheme://host:port/path.
+    """The address a client connects to for a value of OLLAMA_HOST: host, :port, [v6]:port,
+    scheme://host:port/path.
 
     Mirrors envconfig.Host and ConnectableHost of Ollama 0.33: an invalid port becomes the default one, and an
     address to listen on (0.0.0.0) becomes this machine.
@@ -166,7 +167,8 @@ class Server:
                               f"{_said(json.dumps(answer))}")
 
     def unload(self, name: str, patience: float = 20.0) -> None:
-        """Unload and wait, for at most `patience` seconds, until it is gone: memory is freed after the answer."""
+        """Unload and wait, for at most `patience` seconds, until it is gone: memory is freed after the
+        answer."""
         loaded = _entry(self.ps(), name)
         try:
             self._ask("POST", "/api/generate", {"model": name, "keep_alive": 0, "stream": False}, model=name)

@@ -7,7 +7,8 @@
     MODELS/manifests/HOST/NAMESPACE/MODEL/TAG      JSON, a list of layers: media type, digest, size
     MODELS/blobs/sha256-HEX                        their contents
 
-Names are read as types/model/name.go and server/routes.go:getExistingName of Ollama 0.33 (2026-08-21) read them.
+Names are read as types/model/name.go and server/routes.go:getExistingName of Ollama 0.33 (2026-08-21) read
+them.
 """
 
 from __future__ import annotations
