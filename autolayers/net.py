@@ -33,8 +33,8 @@ if TYPE_CHECKING:
     import requests
     from urllib3 import PoolManager
 
-    Kind = Literal["address", "unreachable", "silent", "slow", "tls", "proxy", "broken", "redirect", "compressed",
-                   "large", "credentials"]
+    Kind = Literal["address", "unreachable", "silent", "slow", "tls", "proxy", "broken", "redirect",
+                   "compressed", "large", "credentials"]
 
 CONNECT = 10.0            # seconds, for each address that a name has
 _ADVICE = "is the address right, and is this machine online?"
@@ -122,8 +122,8 @@ class Response:
             return ""
 
 
-def request(method: str, url: str, limit: Limit, *, headers: Mapping[str, str] | None = None, json: object = None,
-            authorization: str = "", redirects: int = 0, own: bool = False) -> Response:
+def request(method: str, url: str, limit: Limit, *, headers: Mapping[str, str] | None = None,
+            json: object = None, authorization: str = "", redirects: int = 0, own: bool = False) -> Response:
     """One request and its answer, whatever its status, after at most `redirects` redirects (0: a redirect is
     the answer).
 
@@ -161,20 +161,22 @@ def _target(url: str, location: str) -> str:
                                    f"address{why}") from None
 
 
-def _exchange(method: str, url: str, limit: Limit, headers: Mapping[str, str], json: object, authorization: str,
-              own: bool) -> Response:
+def _exchange(method: str, url: str, limit: Limit, headers: Mapping[str, str], json: object,
+              authorization: str, own: bool) -> Response:
     sent = {"Accept-Encoding": "identity", "User-Agent": "autolayers", **headers}
     with _explained(limit), warnings.catch_warnings(), _session(limit) as session:
         verify: bool | str = not own
         if own or is_loopback(origin(url)[1]):
             # no proxies, but certificate authorities of the environment still count
             session.trust_env = False
-            verify = verify and (os.environ.get("REQUESTS_CA_BUNDLE") or os.environ.get("CURL_CA_BUNDLE") or True)
+            verify = verify and (os.environ.get("REQUESTS_CA_BUNDLE") or os.environ.get("CURL_CA_BUNDLE")
+                                 or True)
         if own:
             warnings.simplefilter("ignore")
         response = session.request(
-            method, _without_user(url), headers=sent, json=json, auth=_Authorization(authorization), verify=verify,
-            stream=True, allow_redirects=False, timeout=(min(CONNECT, limit.left()), limit.left()))
+            method, _without_user(url), headers=sent, json=json, auth=_Authorization(authorization),
+            verify=verify, stream=True, allow_redirects=False,
+            timeout=(min(CONNECT, limit.left()), limit.left()))
     return Response(response, url, limit)
 
 
@@ -270,7 +272,8 @@ def _explained(limit: Limit) -> Iterator[None]:
         raise NetError("proxy", f"the proxy does not work ({reason}): check HTTPS_PROXY", reason) from None
     except (requests.exceptions.RequestException, urllib3.exceptions.HTTPError, OSError, ValueError) as error:
         reason = _reason(error)
-        kind: Kind = "unreachable" if isinstance(_root(error), urllib3.exceptions.NewConnectionError) else "broken"
+        kind: Kind = "unreachable" if isinstance(_root(error),
+                                                 urllib3.exceptions.NewConnectionError) else "broken"
         raise NetError(kind, f"the connection failed or broke ({reason}): {_ADVICE}", reason) from None
 
 

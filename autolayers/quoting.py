@@ -44,13 +44,15 @@ def posix(words: Sequence[str]) -> str:
 def _ansi_c(word: str) -> str:
     """The text between $' and ' (POSIX.1-2024, 2.2.4)."""
     return "".join(f"\\{c}" if c in "'\\" else c if c.isprintable()
-                   else "".join(f"\\x{byte:02x}" for byte in c.encode("utf-8", "surrogateescape")) for c in word)
+                   else "".join(f"\\x{byte:02x}" for byte in c.encode("utf-8", "surrogateescape"))
+                   for c in word)
 
 
 def powershell(words: Sequence[str]) -> str:
     """A command line for PowerShell (about_Quoting_Rules): words that are not plain are single-quoted."""
     plain = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_./:=+")
-    return " ".join(word if word and set(word) <= plain else "'" + word.replace("'", "''") + "'" for word in words)
+    return " ".join(word if word and set(word) <= plain else "'" + word.replace("'", "''") + "'"
+                    for word in words)
 
 
 def systemd(word: str) -> str:

@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from ..builds import Rules
     from ..machine import Device
 
-__all__ = ["ALIASES", "BACKENDS", "CPU", "DEFAULT", "HOST", "METAL", "REPACK", "SYCL", "VULKAN", "Backend", "Cpu",
-           "Cuda", "Hip", "backend", "backend_of", "canonical", "failed_allocations", "on", "together"]
+__all__ = ["ALIASES", "BACKENDS", "CPU", "DEFAULT", "HOST", "METAL", "REPACK", "SYCL", "VULKAN", "Backend",
+           "Cpu", "Cuda", "Hip", "backend", "backend_of", "canonical", "failed_allocations", "on", "together"]
 
 METAL, SYCL, VULKAN = "MTL", "SYCL", "Vulkan"      # named elsewhere, where they need not be imported for it
 # name -> its class, or file and class, imported when a device of it is first met

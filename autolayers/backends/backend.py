@@ -38,7 +38,8 @@ FLASH_ATTN_HEADS = frozenset((40, 64, 72, 80, 96, 112, 128, 256))
 
 
 # What a limit of a device can be: (whether a value is, what to say of one that is not)
-ALIGNMENT: Limit = (lambda value: 0 < value <= MiB and not value & (value - 1), ", not a power of two up to 1 MiB")
+ALIGNMENT: Limit = (lambda value: 0 < value <= MiB and not value & (value - 1),
+                    ", not a power of two up to 1 MiB")
 SIZE: Limit = (lambda value: value >= MiB, " bytes, less than 1 MiB")
 COUNT: Limit = (lambda value: value > 0, ", less than 1")
 
@@ -171,7 +172,8 @@ class Backend:
         """Whether it wants an operation whose weight is in RAM, so that the weight is copied to it."""
         return self.offload_min_batch > 0 and batch_size(op) >= self.offload_min_batch
 
-    def graph_optimize(self, nodes: list[Tensor], after: Tensor | None, add_alloc_dep: AddAllocDep) -> list[Tensor]:
+    def graph_optimize(self, nodes: list[Tensor], after: Tensor | None,
+                       add_alloc_dep: AddAllocDep) -> list[Tensor]:
         """The nodes of one split in the order they will run. `add_alloc_dep(tensor, until)` keeps a tensor's
         memory until that node is done: one of `nodes`, or `after`, the first of the next split."""
         return nodes
@@ -211,7 +213,8 @@ def types_of(kv_types: Mapping[str, str], op: str) -> frozenset[str]:
 
 def is_part_of(v: Tensor, k: Tensor) -> bool:
     """Whether V lies in K, as with latent attention: V_is_K_view of the backends' flash attention."""
-    return v.view_src is not None and (v.view_src is k or (v.view_src is k.view_src and v.view_offs == k.view_offs))
+    return v.view_src is not None and (v.view_src is k
+                                       or (v.view_src is k.view_src and v.view_offs == k.view_offs))
 
 
 def batch_size(op: Tensor) -> int:

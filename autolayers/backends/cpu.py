@@ -58,7 +58,8 @@ class Cpu(Backend):
                 return _repack_supports(op, self.rules)
         if kind == "MUL_MAT":
             a, b = op.src[0].type, op.src[1].type
-            return b == "f32" or a == b or (b == "bf16" and a == "f32") or (op.param == "hadamard" and b == "f16")
+            return b == "f32" or a == b or (b == "bf16"
+                                            and a == "f32") or (op.param == "hadamard" and b == "f16")
         if kind in ("CPY", "SET_ROWS"):
             return op.type not in _NO_FROM_FLOAT
         if kind == "SSM_SCAN":

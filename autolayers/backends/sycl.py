@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from ..machine import Device
 
 _UNARY = frozenset((
-    "SGN", "ABS", "NEG", "STEP", "RELU", "HARDSIGMOID", "TANH", "GELU", "SILU", "SIGMOID", "HARDSWISH", "GELU_QUICK",
-    "GELU_ERF", "EXP", "EXPM1", "SOFTPLUS", "ELU", "XIELU", "CEIL", "FLOOR", "ROUND", "TRUNC"))
+    "SGN", "ABS", "NEG", "STEP", "RELU", "HARDSIGMOID", "TANH", "GELU", "SILU", "SIGMOID", "HARDSWISH",
+    "GELU_QUICK", "GELU_ERF", "EXP", "EXPM1", "SOFTPLUS", "ELU", "XIELU", "CEIL", "FLOOR", "ROUND", "TRUNC"))
 _GLU = frozenset(("REGLU", "GEGLU", "SWIGLU", "SWIGLU_OAI", "GEGLU_ERF", "GEGLU_QUICK", "SWIGLU_CLAMP"))
 _NO_KERNEL = frozenset(("tq1_0", "tq2_0"))
 # What it does with each type of a KV cache: ONEDNN converts it for oneDNN's flash attention (which takes two
@@ -42,17 +42,18 @@ KV_TYPES = {
     "q5_1": "GET_ROWS LIGHTNING_INDEXER ONEDNN",
 }
 _GET_ROWS = types_of(KV_TYPES, "GET_ROWS") | {
-    "i32", "q1_0", "mxfp4", "nvfp4", "iq2_xxs", "iq2_xs", "iq2_s", "iq3_xxs", "iq1_s", "iq1_m", "iq3_s", "iq4_xs",
-    "q2_K", "q3_K", "q4_K", "q5_K", "q6_K"}
+    "i32", "q1_0", "mxfp4", "nvfp4", "iq2_xxs", "iq2_xs", "iq2_s", "iq3_xxs", "iq1_s", "iq1_m", "iq3_s",
+    "iq4_xs", "q2_K", "q3_K", "q4_K", "q5_K", "q6_K"}
 _INDEXER, _FLASH_ATTN = types_of(KV_TYPES, "LIGHTNING_INDEXER"), types_of(KV_TYPES, "FLASH_ATTN_EXT")
 _ONEDNN = types_of(KV_TYPES, "ONEDNN")
 _TOP_K = 32                      # results of TOP_K at most, before Rules.sycl_top_k
 _ALWAYS = frozenset((
-    "CONV_2D", "CONV_2D_DW", "CONV_TRANSPOSE_2D", "CONCAT", "DUP", "ARGMAX", "NONE", "RESHAPE", "VIEW", "PERMUTE",
-    "TRANSPOSE", "ADD", "ADD1", "ADD_ID", "SUB", "COUNT_EQUAL", "MUL", "DIV", "REPEAT", "SQR", "SQRT", "SIN", "COS",
-    "CLAMP", "LOG", "NORM", "L2_NORM", "GROUP_NORM", "RMS_NORM", "SCALE", "CONT", "DIAG_MASK_INF", "SOFT_MAX", "ROPE",
-    "ROPE_BACK", "IM2COL", "UPSCALE", "ARGSORT", "POOL_1D", "POOL_2D", "ACC", "PAD", "LEAKY_RELU", "CPY",
-    "TIMESTEP_EMBEDDING", "RWKV_WKV6", "RWKV_WKV7", "GATED_LINEAR_ATTN", "GATED_DELTA_NET", "FILL", "CUMSUM", "DIAG"))
+    "CONV_2D", "CONV_2D_DW", "CONV_TRANSPOSE_2D", "CONCAT", "DUP", "ARGMAX", "NONE", "RESHAPE", "VIEW",
+    "PERMUTE", "TRANSPOSE", "ADD", "ADD1", "ADD_ID", "SUB", "COUNT_EQUAL", "MUL", "DIV", "REPEAT", "SQR",
+    "SQRT", "SIN", "COS", "CLAMP", "LOG", "NORM", "L2_NORM", "GROUP_NORM", "RMS_NORM", "SCALE", "CONT",
+    "DIAG_MASK_INF", "SOFT_MAX", "ROPE", "ROPE_BACK", "IM2COL", "UPSCALE", "ARGSORT", "POOL_1D", "POOL_2D",
+    "ACC", "PAD", "LEAKY_RELU", "CPY", "TIMESTEP_EMBEDDING", "RWKV_WKV6", "RWKV_WKV7", "GATED_LINEAR_ATTN",
+    "GATED_DELTA_NET", "FILL", "CUMSUM", "DIAG"))
 _WARP = 16                       # GGML_SYCL_WARP_SIZE
 _SOLVE_TRI = 64                  # SYCL_SOLVE_TRI_MAX_N and _K
 

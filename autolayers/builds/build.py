@@ -66,7 +66,8 @@ class Build:
         if not why and self.flags is not None:
             when = f"b{low} or newer" if high >= NEWEST else f"b{low} to b{high}"
             why = f"this llama.cpp does not say its build, by its flags and architectures {when}"
-        return rules(min(self.number or latest(low, high), high, NEWEST), why, low if self.between or self.flags else 0)
+        return rules(min(self.number or latest(low, high), high, NEWEST), why,
+                     low if self.between or self.flags else 0)
 
     @property
     def bare_flash(self) -> bool:
@@ -100,7 +101,8 @@ def dates(flags: frozenset[str]) -> tuple[int, int]:
     has = [row for row in rows if not flags.isdisjoint((*row.names, *row.negated))]
     lacks = [row for row in rows if row not in has and not (row.first and row.last)]
     low = max([1, *[row.first for row in has], *[row.last + 1 for row in lacks if row.last]])
-    high = min([NEWEST, *[row.last for row in has if row.last], *[row.first - 1 for row in lacks if row.first > low]])
+    high = min([NEWEST, *[row.last for row in has if row.last],
+                *[row.first - 1 for row in lacks if row.first > low]])
     return low, max(low, high)
 
 

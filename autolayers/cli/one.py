@@ -37,8 +37,8 @@ def plan_one(name: str, arguments: Arguments, form: str) -> int:
 
     def make(arguments: Arguments) -> Plan:
         with Progress(what="planning"):
-            return plan_request(model, request.asking(arguments), explain=form in ("text", "json"), advise=True,
-                                processes=cores())
+            return plan_request(model, request.asking(arguments), explain=form in ("text", "json"),
+                                advise=True, processes=cores())
 
     given = arguments = request.arguments
     if form in ("text", "flags", "json", "number"):
@@ -61,7 +61,8 @@ def plan_one(name: str, arguments: Arguments, form: str) -> int:
     return 0 if answer.fits else 5
 
 
-def _measured(plan: Plan, model: Model, arguments: Arguments, make: Callable[[Arguments], Plan], form: str) -> Plan:
+def _measured(plan: Plan, model: Model, arguments: Arguments, make: Callable[[Arguments], Plan],
+              form: str) -> Plan:
     """The plan that `autolayers tune` measured to be the fastest on this machine, if it did."""
     own = arguments.own
     if own.get("gpu") or own.get("machine") or own.get("ram"):
@@ -69,7 +70,8 @@ def _measured(plan: Plan, model: Model, arguments: Arguments, make: Callable[[Ar
     from ..launch.tuned import measured_plan
 
     build = own.get("llama-build")
-    plan, line = measured_plan(plan, model, plan.devices, arguments, f"b{build}" if build else "", os.environ, make)
+    plan, line = measured_plan(plan, model, plan.devices, arguments, f"b{build}" if build else "", os.environ,
+                               make)
     if line and form not in ("text", "json"):
         say(line)
     return replace(plan, reasons=(line, *plan.reasons)) if line else plan

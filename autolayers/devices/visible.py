@@ -103,8 +103,9 @@ def ask_driver(environ: Mapping[str, str], timeout: float = 20.0) -> list[str] |
     import subprocess
 
     try:
-        child = subprocess.run([sys.executable, "-I", "-S", "-c", _ASK_DRIVER], env=dict(environ), timeout=timeout,
-                               stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+        child = subprocess.run([sys.executable, "-I", "-S", "-c", _ASK_DRIVER], env=dict(environ),
+                               timeout=timeout, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                               stderr=subprocess.DEVNULL)
     except (OSError, subprocess.SubprocessError):
         return None
     return child.stdout.decode("ascii", "replace").split() if child.returncode == 0 else None

@@ -13,9 +13,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
 _INPLACE = frozenset((
-    "FILL", "SCALE", "DIAG_MASK_ZERO", "DIAG_MASK_INF", "ADD", "ADD_ID", "ADD1", "SUB", "MUL", "DIV", "SQR", "SQRT",
-    "LOG", "UNARY", "ROPE", "ROPE_BACK", "SILU_BACK", "RMS_NORM", "RMS_NORM_BACK", "CLAMP", "SOFT_MAX",
-    "SOFT_MAX_BACK",
+    "FILL", "SCALE", "DIAG_MASK_ZERO", "DIAG_MASK_INF", "ADD", "ADD_ID", "ADD1", "SUB", "MUL", "DIV", "SQR",
+    "SQRT", "LOG", "UNARY", "ROPE", "ROPE_BACK", "SILU_BACK", "RMS_NORM", "RMS_NORM_BACK", "CLAMP",
+    "SOFT_MAX", "SOFT_MAX_BACK",
 ))
 _MAX_CHUNKS = 16
 
@@ -109,8 +109,8 @@ class Arena:
         free.insert(position, [offset, size])
 
 
-def allocate(nodes: Sequence[tuple[Tensor, int]], leafs: Sequence[tuple[Tensor, int]], arenas: Sequence[Arena],
-             marks: Sequence[tuple[Tensor, Tensor]] = ()) -> bool:
+def allocate(nodes: Sequence[tuple[Tensor, int]], leafs: Sequence[tuple[Tensor, int]],
+             arenas: Sequence[Arena], marks: Sequence[tuple[Tensor, Tensor]] = ()) -> bool:
     """Lay out a split graph, which is used up; the arenas' peaks are the buffers' sizes.
 
     `nodes` and `leafs` are (tensor, backend); `arenas[backend]` may repeat where backends share a buffer
@@ -162,7 +162,8 @@ def allocate(nodes: Sequence[tuple[Tensor, int]], leafs: Sequence[tuple[Tensor, 
     for (node, backend), found in zip(nodes, parents, strict=True):
         if wanted and id(node) in wanted:
             seen.setdefault(id(node), (
-                [[(chunk.peak, [tuple(block) for block in chunk.free]) for chunk in arena.chunks] for arena in arenas],
+                [[(chunk.peak, [tuple(block) for block in chunk.free]) for chunk in arena.chunks]
+                 for arena in arenas],
                 [(tensor.place, tensor.size) for tensor, _ in (*leafs, *nodes) if tensor.own]))
         for source in found:
             if not source.own and source.view_src is None:

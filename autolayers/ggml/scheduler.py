@@ -57,7 +57,8 @@ class Split:
         self.inputs: list[list[Tensor]] = []      # of each split
 
 
-def assign(graph: Graph, backends: Sequence[Backend], op_offload: bool, rules: Rules, pins: bool = True) -> None:
+def assign(graph: Graph, backends: Sequence[Backend], op_offload: bool, rules: Rules,
+           pins: bool = True) -> None:
     """Passes 1 to 4: set `backend` of every node and leaf, where `pins` count to what the builder asked
     for."""
     cpu = len(backends) - 1
@@ -68,7 +69,8 @@ def assign(graph: Graph, backends: Sequence[Backend], op_offload: bool, rules: R
     def from_buffer(buffer: Buffer, op: Tensor) -> int:
         found = readers.get(buffer)
         if found is None:
-            found = readers[buffer] = [b for b, backend in enumerate(backends) if backend.supports_buft(buffer)]
+            found = readers[buffer] = [b
+                                       for b, backend in enumerate(backends) if backend.supports_buft(buffer)]
         for b in found:
             if supports[b](op):
                 return b
@@ -108,7 +110,8 @@ def assign(graph: Graph, backends: Sequence[Backend], op_offload: bool, rules: R
                 assert buffer is not None
                 t.backend = from_buffer(buffer, t)
                 if op_offload and t.backend == cpu and buffer.host:
-                    t.backend = next((b for b in range(cpu) if supports[b](t) and backends[b].offload_op(t)), cpu)
+                    t.backend = next((b for b in range(cpu) if supports[b](t) and backends[b].offload_op(t)),
+                                     cpu)
                 break
 
     # pass 2: the neighbours, GPUs first
@@ -138,7 +141,8 @@ def assign(graph: Graph, backends: Sequence[Backend], op_offload: bool, rules: R
 
     # pass 3: what is left goes where most of its sources can be read; the others to a twin that shares the
     # buffer
-    twins = [[b for b in range(i) if backends[b].buffer is backend.buffer] for i, backend in enumerate(backends)]
+    twins = [[b for b in range(i) if backends[b].buffer is backend.buffer]
+             for i, backend in enumerate(backends)]
     for t in real if any(twins) else [t for t in real if t.backend == -1]:
         if t.backend == -1:
             best = -1
@@ -266,7 +270,8 @@ def split(graph: Graph, backends: Sequence[Backend], rules: Rules, n_copies: int
     def add_alloc_dep(tensor: Tensor, until: Tensor) -> None:
         alloc_deps.setdefault(id(until), {})[id(tensor)] = tensor
 
-    orders = [backends[b].graph_optimize(nodes[begin:end], nodes[end] if end < len(nodes) else None, add_alloc_dep)
+    orders = [backends[b].graph_optimize(nodes[begin:end], nodes[end] if end < len(nodes) else None,
+                                         add_alloc_dep)
               for (begin, b, _), end in zip(parts, ends, strict=True)]
     for (_, b, sources), part in zip(parts, orders, strict=True):
         for s in sources:

@@ -56,15 +56,15 @@ class Buffer:
 class Tensor:
     """One node or leaf. The attributes from `seen` on belong to the scheduler and the allocator."""
 
-    __slots__ = ("backend", "buffer", "copies", "is_input", "is_output", "n_children", "n_views", "name", "nb", "ne",
-                 "op", "own", "param", "pinned", "place", "seen", "size", "src", "type", "uses", "view_offs",
-                 "view_src", "weight")
+    __slots__ = ("backend", "buffer", "copies", "is_input", "is_output", "n_children", "n_views", "name",
+                 "nb", "ne", "op", "own", "param", "pinned", "place", "seen", "size", "src", "type", "uses",
+                 "view_offs", "view_src", "weight")
     place: tuple[int, int, int]
     size: int
 
     def __init__(self, op: str, type_: str, ne: tuple[int, int, int, int], src: tuple[Tensor, ...] = (),
-                 nb: tuple[int, int, int, int] | None = None, view_src: Tensor | None = None, view_offs: int = 0,
-                 param: object = None) -> None:
+                 nb: tuple[int, int, int, int] | None = None, view_src: Tensor | None = None,
+                 view_offs: int = 0, param: object = None) -> None:
         self.op = op
         self.type = type_
         self.ne = ne
@@ -233,7 +233,8 @@ class Graph:
 
     def transpose(self, a: Tensor) -> Tensor:
         ne, nb = a.ne, a.nb
-        return Tensor("TRANSPOSE", a.type, (ne[1], ne[0], ne[2], ne[3]), (a,), (nb[1], nb[0], nb[2], nb[3]), a)
+        return Tensor("TRANSPOSE", a.type, (ne[1], ne[0], ne[2], ne[3]), (a,), (nb[1], nb[0], nb[2], nb[3]),
+                      a)
 
     def dup(self, a: Tensor) -> Tensor:
         return Tensor("DUP", a.type, a.ne, (a,))
@@ -312,7 +313,8 @@ class Graph:
         return Tensor("MUL_MAT_ID", "f32", (a.ne[1], ids.ne[0], b.ne[2], 1), (a, b, ids), param=param)
 
     def get_rows(self, a: Tensor, ids: Tensor) -> Tensor:
-        return Tensor("GET_ROWS", "i32" if a.type == "i32" else "f32", (a.ne[0], ids.ne[0], ids.ne[1], ids.ne[2]),
+        return Tensor("GET_ROWS", "i32" if a.type == "i32" else "f32",
+                      (a.ne[0], ids.ne[0], ids.ne[1], ids.ne[2]),
                       (a, ids))
 
     def cont(self, a: Tensor, *ne: int) -> Tensor:

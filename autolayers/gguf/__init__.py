@@ -129,6 +129,6 @@ def join_parts(parts: list[Header]) -> Header:
         raise ModelError(f"{name}: it is part {index + 1} of {count}, but {len(parts)} parts were given")
     for i, part in enumerate(parts):
         if split_of(part)[0] != i:
-            raise ModelError(f"{part.files[0].path}: it is part {split_of(part)[0] + 1}, expected part {i + 1} of "
-                             f"{count}")
+            raise ModelError(f"{part.files[0].path}: it is part {split_of(part)[0] + 1}, expected part "
+                             f"{i + 1} of {count}")
     return join(parts, name)

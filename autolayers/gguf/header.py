@@ -47,14 +47,15 @@ class TensorInfo:
         return ne[0] * ne[1] * ne[2] * ne[3]
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, TensorInfo) and all(getattr(self, s) == getattr(other, s) for s in self.__slots__)
+        return isinstance(other, TensorInfo) and all(getattr(self, s) == getattr(other, s)
+                                                     for s in self.__slots__)
 
     def __hash__(self) -> int:
         return hash((self.name, self.type, self.ne, self.offset, self.file))
 
     def __repr__(self) -> str:
-        return (f"TensorInfo({self.name!r}, {self.type!r}, {self.ne}, n_dims={self.n_dims}, offset={self.offset}, "
-                f"n_bytes={self.n_bytes}, file={self.file}, exact={self.exact})")
+        return (f"TensorInfo({self.name!r}, {self.type!r}, {self.ne}, n_dims={self.n_dims}, "
+                f"offset={self.offset}, n_bytes={self.n_bytes}, file={self.file}, exact={self.exact})")
 
 
 @dataclass(frozen=True)
@@ -83,8 +84,9 @@ class Header:
 
     __slots__ = ("alignment", "files", "metadata", "notes", "tensors", "version")
 
-    def __init__(self, version: int, alignment: int, metadata: dict[str, object], tensors: dict[str, TensorInfo],
-                 files: tuple[FileInfo, ...], notes: tuple[str, ...] = ()) -> None:
+    def __init__(self, version: int, alignment: int, metadata: dict[str, object],
+                 tensors: dict[str, TensorInfo], files: tuple[FileInfo, ...],
+                 notes: tuple[str, ...] = ()) -> None:
         self.version = version
         self.alignment = alignment
         self.metadata = metadata

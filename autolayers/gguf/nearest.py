@@ -13,7 +13,8 @@ def nearest_file(name: str) -> str:
     directory, wanted = os.path.split(name.lower())
     directory = name[:len(directory)]
     try:
-        files = {entry.lower(): entry for entry in os.listdir(directory or ".") if entry.lower().endswith(".gguf")}
+        files = {entry.lower(): entry for entry in os.listdir(directory or ".")
+                 if entry.lower().endswith(".gguf")}
     except (OSError, ValueError):       # ValueError: a path with a zero byte
         return ""
     if f"{wanted}.gguf" in files:

@@ -47,7 +47,8 @@ MAX_READ = 256 << 20        # bytes that must be looked at one after the other
 CHUNK = 1 << 18             # larger buffers come fresh from the system each time: 10 ms more for 262,144 tokens
 
 _SCALARS = (
-    ("u8", "B"), ("i8", "b"), ("u16", "H"), ("i16", "h"), ("u32", "I"), ("i32", "i"), ("f32", "f"), ("bool", "?"),
+    ("u8", "B"), ("i8", "b"), ("u16", "H"), ("i16", "h"), ("u32", "I"), ("i32", "i"), ("f32", "f"),
+    ("bool", "?"),
     ("str", ""), ("arr", ""), ("u64", "Q"), ("i64", "q"), ("f64", "d"),
 )
 _NAME = tuple(name for name, _ in _SCALARS)
@@ -183,7 +184,8 @@ def _read_start(window: ReadWindow) -> tuple[int, int, int]:
             if magic.startswith(start):
                 raise window.error(f"not a GGUF file: {what}")
         if window.buf[8:10] == b'{"':
-            raise window.error("not a GGUF file: safetensors, which convert_hf_to_gguf.py of llama.cpp converts")
+            raise window.error("not a GGUF file: safetensors, which convert_hf_to_gguf.py of llama.cpp "
+                               "converts")
         raise window.error(f"not a GGUF file: it starts with {magic!r}")
     window.pos = 4
     version = window.u32()
@@ -192,9 +194,11 @@ def _read_start(window: ReadWindow) -> tuple[int, int, int]:
     if version & 0xFFFF == 0:
         raise window.error("big-endian GGUF; llama.cpp on this machine needs a little-endian one")
     if version == 1:
-        raise window.error("GGUF version 1 is no longer supported by llama.cpp; get a newer conversion of the model")
+        raise window.error("GGUF version 1 is no longer supported by llama.cpp; get a newer conversion of "
+                           "the model")
     if version > 3:
-        raise window.error(f"GGUF version {version} is newer than version 3, the latest known; update autolayers")
+        raise window.error(f"GGUF version {version} is newer than version 3, the latest known; update "
+                           "autolayers")
     n_tensors, n_keys = window.u64(), window.u64()
     if n_tensors > MAX_TENSORS:
         raise window.error(f"{n_tensors} tensors, more than the {MAX_TENSORS} any model has")
@@ -219,7 +223,8 @@ def _read_metadata(window: ReadWindow, n_keys: int) -> dict[str, object]:
         if type_ == _ARR:
             type_, n = window.u32(), window.u64()
             if n > MAX_ELEMENTS:
-                raise window.error(f"metadata key {key[:80]!r} has {n} elements, more than llama.cpp's {MAX_ELEMENTS}")
+                raise window.error(f"metadata key {key[:80]!r} has {n} elements, more than llama.cpp's "
+                                   f"{MAX_ELEMENTS}")
             if type_ == _STR:
                 strings += n
                 if strings > MAX_STRINGS:
@@ -243,8 +248,8 @@ def _read_metadata(window: ReadWindow, n_keys: int) -> dict[str, object]:
         elif type_ == _STR:
             n = window.u64()
             if n > MAX_STRING:
-                raise window.error(f"metadata key {key[:80]!r} has a string of {n} bytes, more than llama.cpp's "
-                                   f"{MAX_STRING}")
+                raise window.error(f"metadata key {key[:80]!r} has a string of {n} bytes, more than "
+                                   f"llama.cpp's {MAX_STRING}")
             if n > MAX_KEPT_STRING:
                 window.skip(n)
                 metadata[key] = ArrayInfo("u8", n)
@@ -274,8 +279,8 @@ def _skip_strings(window: ReadWindow, n: int, key: str) -> None:
         window.need(8)
         length: int = _U64(window.buf, window.pos)[0]
         if length > MAX_STRING:
-            raise window.error(f"metadata key {key[:80]!r} has a string of {length} bytes, more than llama.cpp's "
-                               f"{MAX_STRING}")
+            raise window.error(f"metadata key {key[:80]!r} has a string of {length} bytes, more than "
+                               f"llama.cpp's {MAX_STRING}")
         if length > CHUNK:
             window.pos += 8
             window.skip(length)
@@ -364,7 +369,8 @@ def _place(window: ReadWindow, data_offset: int, alignment: int, tensors: list[T
         if tensor.offset != expected:
             raise window.error(f"tensor {tensor.name!r} has offset {tensor.offset}, expected {expected}")
         if not tensor.exact:
-            tensor.n_bytes = _bound(window, data_offset, tensor, tensors[i + 1] if i + 1 < len(tensors) else None)
+            tensor.n_bytes = _bound(window, data_offset, tensor,
+                                    tensors[i + 1] if i + 1 < len(tensors) else None)
         end = expected + tensor.n_bytes
         expected = -(-end // alignment) * alignment
         if expected > SIZE_MAX:
@@ -382,7 +388,8 @@ def _bound(window: ReadWindow, data_offset: int, tensor: TensorInfo, following: 
     else:
         space = tensor.n_elements * 8       # no ggml type takes more than 8 bytes per element
     if space < 0 or (space == 0 and tensor.n_elements):
-        raise window.error(f"tensor {tensor.name!r} of the unknown {tensor.type} has no space before its successor")
+        raise window.error(f"tensor {tensor.name!r} of the unknown {tensor.type} has no space before its "
+                           "successor")
     return space
 
 
@@ -401,4 +408,5 @@ def join(parts: Iterable[Header], name: str) -> Header:
     if promised != len(tensors):
         raise ModelError(f"{name}: {promised} tensors expected in all parts, but {len(tensors)} found")
     return Header(first.version, first.alignment, first.metadata, tensors,
-                  tuple(part.files[0] for part in parts), tuple(note for part in parts for note in part.notes))
+                  tuple(part.files[0] for part in parts),
+                  tuple(note for part in parts for note in part.notes))

@@ -191,7 +191,8 @@ class Decoder:
         cur = llm.build_lora_mm(llm.need("output.weight") if head is None else head, cur, scale)
         return g.scale(cur) if row.logit_scale is None and llm.hparams.f_logit_scale else cur
 
-    def mtp_layer(self, llm: Llm, cur: Tensor, il: int, inp: AttnInput, pos: Tensor | None, out_ids: Tensor) -> Tensor:
+    def mtp_layer(self, llm: Llm, cur: Tensor, il: int, inp: AttnInput, pos: Tensor | None,
+                  out_ids: Tensor) -> Tensor:
         return self.layer(llm, cur, il, inp, pos, out_ids)
 
     def mtp_norm(self) -> Norm:
@@ -205,7 +206,8 @@ class Decoder:
         weight, bias = llm.layer_weight(il, name), llm.layer_weight(il, name, "bias")
         return llm.build_norm(cur, weight, bias, self.norm, il if pinned else -1)
 
-    def layer(self, llm: Llm, inp_l: Tensor, il: int, inp: AttnInput, pos: Tensor | None, out_ids: Tensor) -> Tensor:
+    def layer(self, llm: Llm, inp_l: Tensor, il: int, inp: AttnInput, pos: Tensor | None,
+              out_ids: Tensor) -> Tensor:
         g = llm.graph
         residual = inp_l
         normed = self.normed(llm, inp_l, il, self.attn_norm)

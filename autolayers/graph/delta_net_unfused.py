@@ -46,7 +46,8 @@ def build_delta_net_chunking(graph: Graph, q: Tensor, k: Tensor, v: Tensor, gate
     def chunked(t: Tensor, n_head: int) -> Tensor:
         return g.reshape(t, t.ne[0], chunk, n_chunks, n_head * n_seqs)
 
-    q, k, k_b, v, v_b = (chunked(t, n) for t, n in ((q, heads_k), (k, heads_k), (k_b, heads), (v, heads), (v_b, heads)))
+    q, k, k_b, v, v_b = (chunked(t, n) for t, n in ((q, heads_k), (k, heads_k), (k_b, heads), (v, heads),
+                                                    (v_b, heads)))
     gate = chunked(gate, heads)
     sums = _cumsum(g, g.cont(g.transpose(gate)))
     kb, kq = (_decayed_kda if kda else _decayed)(g, q, k, k_b, sums)
@@ -82,7 +83,8 @@ def build_delta_net_chunking(graph: Graph, q: Tensor, k: Tensor, v: Tensor, gate
         update = g.mul_mat(kept, fresh)
         state = g.add(g.mul(state, part(last_grown, i)), update)
     row = row_size(v.type, size)
-    whole = g.view(v, (size, n_tokens, heads, n_seqs), (row, row * chunk * n_chunks, row * chunk * n_chunks * heads))
+    whole = g.view(v, (size, n_tokens, heads, n_seqs),
+                   (row, row * chunk * n_chunks, row * chunk * n_chunks * heads))
     return g.permute(whole, 0, 2, 1, 3), g.reshape(state, size, size, heads, n_seqs)
 
 

@@ -16,7 +16,8 @@ if TYPE_CHECKING:
     Gating = Literal["softmax", "sigmoid", "softmax_weight", "sqrt_softplus"]
 
 # llama_expert_gating_func_type; a file without the key means softmax
-_GATING: dict[int, Gating] = {0: "softmax", 1: "softmax", 2: "sigmoid", 3: "softmax_weight", 4: "sqrt_softplus"}
+_GATING: dict[int, Gating] = {0: "softmax", 1: "softmax", 2: "sigmoid", 3: "softmax_weight",
+                              4: "sqrt_softplus"}
 
 
 @dataclass(frozen=True)
@@ -54,7 +55,8 @@ def build_moe_ffn(llm: Llm, cur: Tensor, il: int, routing: Routing, *, probs_in:
     n_used = n_expert_used or llm.n_expert_used
     n_embd, n = cur.ne[0], cur.ne[1]
     logits = llm.linear(il, "ffn_gate_inp", cur) if probs_in is None else probs_in
-    selected, weights = _choose_experts(llm, logits, il, routing, n_expert or llm.n_expert, n_used, selected_in)
+    selected, weights = _choose_experts(llm, logits, il, routing, n_expert or llm.n_expert, n_used,
+                                        selected_in)
     if llm.rules.expands_weights:
         g.expand(weights)
     cur = g.reshape(cur, n_embd, 1, n)
@@ -173,10 +175,12 @@ def _run_experts(llm: Llm, cur: Tensor, il: int, routing: Routing, selected: Ten
     if llm.rules.expands_gates:
         g.expand(cur)
     down = llm.need_layer(il, routing.down)
-    return biased(llm.build_lora_mm_id(down, cur, selected, scale(routing.down), routing.down_param), routing.down)
+    return biased(llm.build_lora_mm_id(down, cur, selected, scale(routing.down), routing.down_param),
+                  routing.down)
 
 
-def _activate_experts(llm: Llm, cur: Tensor, up: Tensor, act: Activation, has_gate: bool, limit: float) -> Tensor:
+def _activate_experts(llm: Llm, cur: Tensor, up: Tensor, act: Activation, has_gate: bool,
+                      limit: float) -> Tensor:
     g = llm.graph
     if act == "silu" and limit > 1e-6:
         if llm.row.swiglu_clamp in ("experts", "fused"):

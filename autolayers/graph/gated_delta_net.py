@@ -29,7 +29,8 @@ def build_conv_state(llm: Llm, states: Tensor, mixed: Tensor, kernel: int, chann
     before = g.reshape(build_rs(llm, states), kernel - 1, channels, llm.n_seqs)
     conv = g.concat(before, g.transpose(mixed), 0)
     first = conv.ne[0] - before.ne[0]
-    keep_tails(llm, conv, states, kernel - 1, [(max(0, first - slot), slot) for slot in reversed(range(kept))])
+    keep_tails(llm, conv, states, kernel - 1,
+               [(max(0, first - slot), slot) for slot in reversed(range(kept))])
     return conv
 
 
@@ -39,8 +40,8 @@ def build_gdn_l2_norm(llm: Llm, x: Tensor) -> Tensor:
     return g.scale(g.rms_norm(x)) if llm.rules.l2_norm_of_rms else g.l2_norm(x)
 
 
-def build_recurrent_attn(llm: Llm, states: Tensor, q: Tensor, k: Tensor, v: Tensor, gate: Tensor, beta: Tensor,
-                         start: Tensor, il: int, flat: bool = False) -> Tensor:
+def build_recurrent_attn(llm: Llm, states: Tensor, q: Tensor, k: Tensor, v: Tensor, gate: Tensor,
+                         beta: Tensor, start: Tensor, il: int, flat: bool = False) -> Tensor:
     """The delta rule, as one fused op unless its probe refused that; the new states are stored.
 
     Returns the output, shaped as `v`. `flat`: the states are stored as one row (kimi-linear).
@@ -66,7 +67,8 @@ def build_recurrent_attn(llm: Llm, states: Tensor, q: Tensor, k: Tensor, v: Tens
         return output
     written = min(n_tok, kept)
     fresh = g.view(out, (width, n_seqs, written), (width * F32, width * n_seqs * F32), offset)
-    g.expand(g.cpy(fresh, g.view(states, (width, n_seqs, written), (states.nb[1], n_cells(llm) * states.ne[0] * F32))))
+    g.expand(g.cpy(fresh, g.view(states, (width, n_seqs, written),
+                                 (states.nb[1], n_cells(llm) * states.ne[0] * F32))))
     return output
 
 

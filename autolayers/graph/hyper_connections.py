@@ -47,7 +47,8 @@ def _weighted_sum(llm: Llm, x: Tensor, weights: Tensor, il: int = -1) -> Tensor:
         llm.fused_nodes.append(("hc_pre", out, il))
         return out
     return llm.add_up([g.mul(g.view(x, (x.ne[0], n), (x.nb[2],), i * x.nb[1]),
-                             g.view(weights, (1, n), (weights.nb[1],), i * weights.nb[0])) for i in range(x.ne[1])])
+                             g.view(weights, (1, n), (weights.nb[1],),
+                                    i * weights.nb[0])) for i in range(x.ne[1])])
 
 
 def build_hc_post(llm: Llm, cur: Tensor, x: Tensor, post: Tensor, comb: Tensor, il: int) -> Tensor:

@@ -13,8 +13,9 @@ from .llm_before import copy_k, copy_v
 class CacheView:
     """One KV cache of the model as the graph sees it: preallocated tensors and the shapes of its inputs."""
 
-    def __init__(self, graph: Graph, n_kv: int, n_stream: int, layers: dict[int, tuple[Tensor, Tensor | None]],
-                 v_trans: bool, k_rot: int = 0, v_rot: int = 0, n_embd_v_gqa_max: int = 0) -> None:
+    def __init__(self, graph: Graph, n_kv: int, n_stream: int,
+                 layers: dict[int, tuple[Tensor, Tensor | None]], v_trans: bool, k_rot: int = 0,
+                 v_rot: int = 0, n_embd_v_gqa_max: int = 0) -> None:
         self.graph = graph
         self.n_kv = n_kv
         self.n_stream = n_stream
@@ -28,7 +29,8 @@ class CacheView:
         k = self.layers[il][0]
         width = k.ne[0]
         return self.graph.view(k, (head, n_head, self.n_kv, self.n_stream),
-                               (row_size(k.type, head), row_size(k.type, width), row_size(k.type, width * k.ne[1])))
+                               (row_size(k.type, head), row_size(k.type, width),
+                                row_size(k.type, width * k.ne[1])))
 
     def get_v(self, il: int, head: int, n_head: int) -> Tensor:
         v = self.layers[il][1]

@@ -57,7 +57,8 @@ class KimiDeltaAttention(Hybrid):
         conv = g.concat(old, g.transpose(g.reshape(x, width, n_tok, n_seqs)), 0)
         for slot in range(self.slots(llm)):
             tail = g.view(conv, shape, conv.nb[1:3], max(0, n_tok - slot) * F32)
-            g.expand(g.cpy(tail, g.view(state(llm, il, 0), shape, strides, (slot * n_cells(llm) * 3 + part) * third)))
+            g.expand(g.cpy(tail, g.view(state(llm, il, 0), shape, strides,
+                                        (slot * n_cells(llm) * 3 + part) * third)))
         kernel = g.reshape(llm.need_layer(il, f"ssm_conv1d_{'qkv'[part]}"), hp.ssm_d_conv, width)
         out = g.unary("SILU", g.reshape(g.ssm_conv(conv, kernel), width, llm.n_tokens))
         return g.reshape(out, head, n_head, n_tok, n_seqs)
@@ -70,7 +71,8 @@ class KimiDeltaAttention(Hybrid):
         """The logarithm of the decay: an element a channel and token."""
         g = llm.graph
         gate = g.add(g.mul_mat(llm.need_layer(il, "ssm_f_a"), cur), llm.need_layer(il, "ssm_dt", "bias"))
-        gate = g.mul(g.reshape(gate, llm.hparams.n_embd_head_kda, llm.n_head, llm.n_tokens), self.decay_rates(llm, il))
+        gate = g.mul(g.reshape(gate, llm.hparams.n_embd_head_kda, llm.n_head, llm.n_tokens),
+                     self.decay_rates(llm, il))
         return g.scale(g.unary("SIGMOID", gate))
 
     def decay_rates(self, llm: Llm, il: int) -> Tensor:

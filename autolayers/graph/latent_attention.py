@@ -82,7 +82,8 @@ class LatentAttention(Decoder):
         if mla:
             q, k, v = absorbed(llm, q, compressed, k_pe, il, pos, rope_first=self.rope_first(llm))
         else:
-            q, k, v = expanded(llm, q, compressed, k_pe, il, pos, llm.rope_factors(il) if self.rope_factors else None,
+            q, k, v = expanded(llm, q, compressed, k_pe, il, pos,
+                               llm.rope_factors(il) if self.rope_factors else None,
                                rope_first=self.rope_first(llm))
             v = self.cached_v(llm, v)
         if llm.attn_temp is not None:

@@ -22,7 +22,8 @@ if TYPE_CHECKING:
     from ..ggml.scheduler import Backend
 
     Norm = Literal["rms", "layer", "group"]
-    Activation = Literal["silu", "gelu", "relu", "relu_sqr", "xielu", "swiglu", "geglu", "reglu", "swiglu_oai", "situ"]
+    Activation = Literal["silu", "gelu", "relu", "relu_sqr", "xielu", "swiglu", "geglu", "reglu",
+                         "swiglu_oai", "situ"]
     Gate = Literal["par", "seq"]
 
 SPLIT_GLU = {"silu": "SWIGLU", "gelu": "GEGLU", "relu": "REGLU"}     # gate and up in one op
@@ -173,12 +174,14 @@ class Llm:
             g.expand(cur)          # ggml_build_forward_select visits all alternatives
             g.expand(embd)
         if mixed:
-            slots, copy = g.input("inp_mixed_slots", "i64", n), g.dup(g.input("inp_mixed_embd", "f32", n_embd_inp, n))
+            slots, copy = g.input("inp_mixed_slots", "i64",
+                                  n), g.dup(g.input("inp_mixed_embd", "f32", n_embd_inp, n))
             g.expand(g.set_rows(copy, rows[1], slots))
         self.inp_embd = cur
         if n_embd_inp != self.n_embd:
             cur = g.view(cur, (self.n_embd, n), (cur.nb[1],))
-        by_row = self.rules.mixed_input and (scale or (hp.f_embedding_scale != 0.0 and hp.n_deepstack_layers > 0))
+        by_row = self.rules.mixed_input and (scale
+                                             or (hp.f_embedding_scale != 0.0 and hp.n_deepstack_layers > 0))
         if hp.f_embedding_scale != 0.0 and not (by_row and hp.n_deepstack_layers > 0):
             if not cur.contiguous():
                 cur = g.cont(cur)
@@ -237,7 +240,8 @@ class Llm:
             n_v = n * cache.n_embd_v_gqa_max if cache.v_trans else n
             v_idxs = g.input("attn_inp_v_idxs", "i64", n_v) if with_v else None
         mask = self._mask(cache, mask_type)
-        k_rot = g.input("attn_inp_k_rot", "f32", cache.k_rot, cache.k_rot) if cache.k_rot and rotations else None
+        k_rot = g.input("attn_inp_k_rot", "f32", cache.k_rot,
+                        cache.k_rot) if cache.k_rot and rotations else None
         v_rot = g.input("attn_inp_v_rot", "f32", cache.v_rot, cache.v_rot) \
             if cache.v_rot and with_v and rotations else None
         return AttnInput(cache, mask, k_idxs, v_idxs, k_rot, v_rot)
@@ -354,9 +358,9 @@ class Llm:
             flat = g.cont(cur, n, cur.nelements // n)
         return g.reshape(g.mul_mat(rot, flat, "hadamard"), *cur.ne)
 
-    def build_qkv(self, cur: Tensor, il: int, n_head: int = 0, n_head_kv: int = 0, head_k: int = 0, head_v: int = 0,
-                  *, reshape: bool = True, head_q: int = 0, scales: bool = True, plain: bool = False,
-                  roped: bool = True) -> tuple[Tensor, Tensor, Tensor]:
+    def build_qkv(self, cur: Tensor, il: int, n_head: int = 0, n_head_kv: int = 0, head_k: int = 0,
+                  head_v: int = 0, *, reshape: bool = True, head_q: int = 0, scales: bool = True,
+                  plain: bool = False, roped: bool = True) -> tuple[Tensor, Tensor, Tensor]:
         """Q, K and V by one fused projection or three, with biases and clamp; by heads if `reshape`.
 
         Sizes are the layer's unless given. `scales`: the NVFP4 scale of a fused projection is applied;
@@ -380,7 +384,8 @@ class Llm:
                 parts = (head_q, n_head, 0), (head_k, n_head_kv, at_k), (head_v, n_head_kv, at_v)
                 if not self.rules.views_v:
                     return llm_before.heads_of(g, qkv, parts, self.rules.views_qk and roped)
-                q, k, v = (g.view(qkv, (head, heads, n), (size * head, row), size * at) for head, heads, at in parts)
+                q, k, v = (g.view(qkv, (head, heads, n), (size * head, row), size * at)
+                           for head, heads, at in parts)
                 return q, k, v
             flat = [g.view(qkv, (width, n), (row,), size * at)
                     for width, at in ((at_k, 0), (at_v - at_k, at_k), (head_v * n_head_kv, at_v))]
@@ -431,7 +436,8 @@ class Llm:
     def swiglu_limit(self, which: Literal["exp", "shexp"], il: int) -> float:
         """swiglu_clamp_exp or swiglu_clamp_shexp of a layer: the bound of its SwiGLU, 0 without one."""
         kind = self.row.swiglu_clamp
-        if not kind or (kind == "experts" and which == "shexp") or (kind == "fused" and not self.hparams.dsv4_hc_mult):
+        if not kind or (kind == "experts"
+                        and which == "shexp") or (kind == "fused" and not self.hparams.dsv4_hc_mult):
             return 0.0
         key = f"swiglu_clamp_{which}"
         if kind == "fused" and self.hparams.get(key) is None:

@@ -33,7 +33,8 @@ class Hybrid(Decoder):
 class OneBlock(Hybrid):
     """A layer is one mixer: a state, attention or an FFN, never two of them."""
 
-    def layer(self, llm: Llm, inp_l: Tensor, il: int, inp: AttnInput, pos: Tensor | None, out_ids: Tensor) -> Tensor:
+    def layer(self, llm: Llm, inp_l: Tensor, il: int, inp: AttnInput, pos: Tensor | None,
+              out_ids: Tensor) -> Tensor:
         cur = self.normed(llm, inp_l, il, self.attn_norm)
         if llm.hparams.is_recr(il) or llm.hparams.n_ff(il) == 0:
             cur = self.attention(llm, cur, il, inp, pos)
@@ -99,7 +100,8 @@ def keep_tails(llm: Llm, conv: Tensor, states: Tensor, columns: int, slots: list
     width = columns * conv.ne[1]
     for first, slot in slots:
         tail = g.view(conv, (columns, conv.ne[1], llm.n_seqs), conv.nb[1:3], first * conv.nb[0])
-        g.expand(g.cpy(tail, g.view(states, (width, llm.n_seqs), (states.nb[1],), slot * n_cells(llm) * width * F32)))
+        g.expand(g.cpy(tail, g.view(states, (width, llm.n_seqs), (states.nb[1],),
+                                    slot * n_cells(llm) * width * F32)))
 
 
 def tails(llm: Llm, width: int, columns: int) -> list[tuple[int, int]]:

@@ -224,7 +224,8 @@ class LogReader:
             weights[next(reversed(weights))].append(float(match["size"]))
 
 
-_PARTS = {"model": "model", "KV": "context", "RS": "context", "LoRA": "lora", "output": "output", "compute": "compute"}
+_PARTS = {"model": "model", "KV": "context", "RS": "context", "LoRA": "lora", "output": "output",
+          "compute": "compute"}
 
 
 def _json_message(text: str) -> str:

@@ -28,7 +28,8 @@ def without_secrets(words: Sequence[str]) -> tuple[list[str], list[str]]:
     names: list[str] = []
     for item in items(words):
         row = item.flag if isinstance(item.flag, Argument) else None
-        if row and (row.canonical in _FLAGS or (row.canonical in _URL_FLAGS and _has_credentials(item.value))):
+        if row and (row.canonical in _FLAGS
+                    or (row.canonical in _URL_FLAGS and _has_credentials(item.value))):
             names.append(row.env)
         else:
             kept += item.words
@@ -41,7 +42,8 @@ def launcher_without_secrets(command: WrappedCommand) -> tuple[list[str], list[s
     kept: list[str] = []
     names: list[str] = []
     for word in command.launcher:
-        option = next((option for option in ("--env=", "-e") if word.startswith(option) and command.container), "")
+        option = next((option for option in ("--env=", "-e") if word.startswith(option)
+                       and command.container), "")
         name, equals, _ = word[len(option):].partition("=")
         if equals and name in _VARIABLES:
             names.append(name)

@@ -31,7 +31,8 @@ def entries(folder: str, name: str, environ: Mapping[str, str], make: Callable[[
         if found is None and os.path.isfile(file):
             say(f"{file} is damaged and ignored: remove it")
         for entry in found if isinstance(found, list) else (found,):
-            with contextlib.suppress(AutolayersError, ValueError, TypeError, KeyError, AttributeError, OverflowError):
+            with contextlib.suppress(AutolayersError, ValueError, TypeError, KeyError, AttributeError,
+                                     OverflowError):
                 made.append(make(entry))
     return made
 

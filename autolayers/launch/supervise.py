@@ -55,8 +55,8 @@ def run(words: Sequence[str], environ: Mapping[str, str], on_ready: Callable[[La
     """
     kills = _oom_kills()
     posix = os.name == "posix"
-    child = subprocess.Popen(list(words), env=dict(environ), stdout=subprocess.PIPE, stderr=subprocess.PIPE, bufsize=0,
-                             **own_group())
+    child = subprocess.Popen(list(words), env=dict(environ), stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                             bufsize=0, **own_group())
     watcher = _Watcher(child.pid) if posix else None
     asked = threading.Event()
 
@@ -107,7 +107,8 @@ def run(words: Sequence[str], environ: Mapping[str, str], on_ready: Callable[[La
     with lock:
         launch = reader.finish()
     killed = code in (-9, 137) and not asked.is_set()
-    return Outcome(128 - code if code < 0 else code, launch, asked.is_set(), killed, killed and _oom_kills() > kills)
+    return Outcome(128 - code if code < 0 else code, launch, asked.is_set(), killed,
+                   killed and _oom_kills() > kills)
 
 
 @contextlib.contextmanager

@@ -98,8 +98,8 @@ def measured_plan(plan: Plan, model: Model, devices: Iterable[Any], arguments: A
     if arguments.own.get("format") == "number":
         alone = replace(arguments.params, n_gpu_layers=params.n_gpu_layers)
         if to_words(alone) != to_words(params):
-            return plan, (f"autolayers tune measured a launch on {found.date[:10]} that -ngl alone does not say: "
-                          f"{' '.join(found.flags)} ({rates})")
+            return plan, (f"autolayers tune measured a launch on {found.date[:10]} that -ngl alone does not "
+                          f"say: {' '.join(found.flags)} ({rates})")
         if plan.n_gpu_layers == params.n_gpu_layers:
             return plan, line
     own = {name: value for name, value in arguments.own.items() if name not in _ANSWERED}
@@ -120,4 +120,5 @@ def find(model: Model, devices: Iterable[Any], arguments: Arguments, build: str,
     name = digest(model.path, model.header.data_offset)
     machine, question = machine_of(devices), question_of(arguments.params, arguments.own)
     return next((tuned for tuned in reversed(load(name, environ) if name else [])
-                 if (tuned.machine, tuned.question) == (machine, question) and build in ("", tuned.build)), None)
+                 if (tuned.machine, tuned.question) == (machine, question)
+                 and build in ("", tuned.build)), None)

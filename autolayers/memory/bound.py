@@ -28,7 +28,8 @@ _RECURRENT = 2.5         # what a scan makes of its layer's widths, more than at
 _ATTENTION = ("attn", "swa", "lid", "idx", "csa", "hca")
 
 
-def upper_bound(model: Model, params: Params, context: Context, placement: Placement, memory: Memory) -> Measured:
+def upper_bound(model: Model, params: Params, context: Context, placement: Placement,
+                memory: Memory) -> Measured:
     """Bytes per device and, last, the host, none of which llama.cpp is expected to exceed."""
     hp = model.hparams
     n = -(-max(min(context.n_ctx, context.n_ubatch), 1) // context.n_seq_max) * context.n_seq_max
@@ -67,7 +68,8 @@ def upper_bound(model: Model, params: Params, context: Context, placement: Place
     inputs = sum(4 * n * cell + 8 * n + rows for cell in masks) + 32 * n + 4 * 128 * 128 * 4
     if biased:
         inputs += 4 * hp.n_embd * hp.n_ctx_train                  # the encoder's output
-    states = _STATES * max((sum(t.size for t in layer.tensors) for cache in memory.caches if cache not in caches
+    states = _STATES * max((sum(t.size for t in layer.tensors)
+                            for cache in memory.caches if cache not in caches
                             for layer in cache.layers), default=0)
     factor = _WIDTHS * (_RECURRENT if states else 1)
 
@@ -77,7 +79,8 @@ def upper_bound(model: Model, params: Params, context: Context, placement: Place
     fed = copies * (inputs + (2 * rounds * handed if pipeline else 0))
     if pipeline and (on_cpu or states):                           # each layer's visits to the CPU are inputs
         fed += copies * f * width
-    peak = fed + int(max(_HIDDEN * handed + factor * f * width + _SCORES * scores + states, logits + 2 * handed))
+    peak = fed + int(max(_HIDDEN * handed + factor * f * width + _SCORES * scores + states,
+                         logits + 2 * handed))
 
     kv = max((sum(t.size for t in layer.tensors) for cache in caches for layer in cache.layers), default=0)
     converted = 0
@@ -86,7 +89,8 @@ def upper_bound(model: Model, params: Params, context: Context, placement: Place
                          for t in layer.tensors if t.type != "f16"), default=0) * 2
     on_host = HOST in placement.dev_layer or bool(params.overrides) or not context.offload_kqv
     copied = _offloaded(context, placement) + 3 * rounds * kv + 2 * hidden if on_host and devices else 0
-    sizes = [peak + converted + (copied if i == 0 or not context.offload_kqv else 0) for i in range(len(devices))]
+    sizes = [peak + converted + (copied if i == 0 or not context.offload_kqv else 0)
+             for i in range(len(devices))]
     mixed = 1 + context.rules.mixed_input                         # embeddings as an input alone and among tokens
     at_host = 2 * mixed * handed + copies * (inputs + mixed * hidden)
     if on_host or not devices:

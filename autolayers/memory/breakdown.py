@@ -137,7 +137,8 @@ def larger(one: Breakdown, other: Breakdown) -> Breakdown:
 
 
 def _larger(one: Usage, other: Usage) -> Usage:
-    return Usage(max(one.model, other.model), max(one.context, other.context), max(one.compute, other.compute))
+    return Usage(max(one.model, other.model), max(one.context, other.context),
+                 max(one.compute, other.compute))
 
 
 def _in_use(found: Breakdown, name: str) -> int:

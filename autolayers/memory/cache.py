@@ -55,7 +55,8 @@ class CacheLayer:
 
     @property
     def tensors(self) -> tuple[CacheTensor, ...]:
-        return tuple(t for t in (self.k, self.v, self.r, self.s, self.p, self.kv, self.score) if t is not None)
+        return tuple(t for t in (self.k, self.v, self.r, self.s, self.p, self.kv, self.score)
+                     if t is not None)
 
 
 @dataclass(frozen=True)
@@ -143,9 +144,9 @@ class _Builder:
              reused: dict[int, int] | None = None) -> None:
         self.caches.append(Cache(kind, n_cells, n_stream, tuple(layers), reused or {}))
 
-    def attention(self, kind: str, n_cells: int, wanted: Filter, *, k_only: bool | None = None, n_stream: int = 0,
-                  width: Callable[[int], int] | None = None, v_width: Callable[[int], int] | None = None,
-                  tag: str = "") -> None:
+    def attention(self, kind: str, n_cells: int, wanted: Filter, *, k_only: bool | None = None,
+                  n_stream: int = 0, width: Callable[[int], int] | None = None,
+                  v_width: Callable[[int], int] | None = None, tag: str = "") -> None:
         """llama_kv_cache over the layers that are `wanted` and have a cache of their own."""
         hp, context = self.hp, self.context
         k_only = hp.is_mla and context.rules.mla_keys_only if k_only is None else k_only
@@ -160,7 +161,8 @@ class _Builder:
 
             def make(il: int = il) -> CacheLayer:
                 k = self.tensor(f"cache_{tag}k", il, context.type_k, width(il), n_cells, n_stream)
-                v = None if k_only else self.tensor(f"cache_{tag}v", il, context.type_v, v_width(il), n_cells, n_stream)
+                v = None if k_only else self.tensor(f"cache_{tag}v", il, context.type_v, v_width(il), n_cells,
+                                                    n_stream)
                 return CacheLayer(il, k, v)
 
             layers.append(self.layer(kind, il, make))
@@ -181,7 +183,8 @@ class _Builder:
         cells = self.window_cells(unified)
         self.attention("attn", context.n_ctx_seq, lambda il: not hp.is_swa(il) and wanted(il), k_only=k_only,
                        n_stream=n_stream)
-        self.attention("swa", cells, lambda il: hp.is_swa(il) and wanted(il), k_only=k_only, n_stream=n_stream)
+        self.attention("swa", cells, lambda il: hp.is_swa(il) and wanted(il), k_only=k_only,
+                       n_stream=n_stream)
 
     def window_cells(self, unified: bool) -> int:
         context = self.context
@@ -193,7 +196,8 @@ class _Builder:
             return min(context.n_ctx_seq, pad(windows + context.n_ubatch, block))
         return pad(min(context.n_ctx_seq, windows + context.n_ubatch), block)
 
-    def indexer(self, kind: str, wanted: Filter, *, k_only: bool = True, factor: int = 1, tag: str = "") -> None:
+    def indexer(self, kind: str, wanted: Filter, *, k_only: bool = True, factor: int = 1,
+                tag: str = "") -> None:
         """The cache of indexer keys: one head of indexer_head_size. Layers that slide keep their own key
         size."""
         hp = self.hp
@@ -221,7 +225,8 @@ class _Builder:
         for il in range(hp.n_layer):
             if wanted(il):
                 layers.append(self.layer("recurrent", il, lambda il=il: CacheLayer(  # type: ignore[misc]
-                    il, r=self.tensor("cache_r", il, "f32", r, rows), s=self.tensor("cache_s", il, "f32", s, rows),
+                    il, r=self.tensor("cache_r", il, "f32", r, rows),
+                    s=self.tensor("cache_s", il, "f32", s, rows),
                     p=self.tensor("cache_ple_r", il, "f32", p, rows) if p and il in hp.ple_layers else None)))
         self.keep("recurrent", rows, 1, layers)
 
@@ -266,7 +271,8 @@ def allocate(model: Model, context: Context, placement: Placement, target: Targe
     if target is not None and "cache" in row.borrows:
         return _lent(hp, target)
     if target is None and not all(name in model.tensors for name in row.borrows):
-        raise LaunchRefused(f"{row.name} requires ctx_other to be set: it drafts for another model (-md), not alone")
+        raise LaunchRefused(f"{row.name} requires ctx_other to be set: it drafts for another model (-md), "
+                            "not alone")
 
     def every(il: int) -> bool:
         return True
@@ -360,7 +366,8 @@ def _deepseek4(build: _Builder) -> None:
     for kind, ratio in (("csa", CSA_RATIO), ("hca", HCA_RATIO)):
         build.attention(kind, cells(ratio), lambda il, ratio=ratio: ratios[il] == ratio,  # type: ignore[misc]
                         k_only=True, n_stream=streams)
-    build.attention("lid", cells(CSA_RATIO), lambda il: ratios[il] == CSA_RATIO, k_only=True, n_stream=streams,
+    build.attention("lid", cells(CSA_RATIO), lambda il: ratios[il] == CSA_RATIO, k_only=True,
+                    n_stream=streams,
                     width=lambda il: hp.indexer_head_size)
     build.compressor("csa", CSA_RATIO, 2 * hp.head_k(0), 2 * CSA_RATIO)
     build.compressor("hca", HCA_RATIO, hp.head_k(0), HCA_RATIO)

@@ -83,10 +83,8 @@ def cell_block(flash_attn: str, rules: Rules) -> int:
 
 
 def resolve(model: Model, params: Params, rules: Rules = NEWEST_RULES, kind: str = "default") -> Context:
-    """The Context of `params` on `model`; what is None in params has llama-server's default.
-
-    Raises LaunchRefused with llama.cpp's reason where it would not create the context.
-    """
+    """The Context of `params` on `model`; None in params is llama-server's default. Raises LaunchRefused with
+    llama.cpp's reason if it would not create the context."""
     hp, row = model.hparams, model.row
     _refuse_file(model, rules)
     n_batch = N_BATCH if params.n_batch is None else params.n_batch
@@ -107,9 +105,8 @@ def resolve(model: Model, params: Params, rules: Rules = NEWEST_RULES, kind: str
     if params.kv_unified_per_slot and params.n_ctx is None:
         n_ctx = n_seq_max * params.kv_unified_per_slot
     if n_ctx == 0:
-        # llama-server's own --fit, on by default, gives every slot the whole trained context; a launch that
-        # autolayers writes names its context or turns --fit off, so only a --fit that was asked for counts
-        # here
+        # llama-server's own --fit, on by default, gives every slot the full trained context. A launch that
+        # autolayers writes sets the context or turns --fit off, so only a requested --fit counts here
         n_ctx = _trained_context(model, params) * (n_seq_max if params.fit and not unified else 1)
     if n_ctx == 0:
         raise LaunchRefused("n_ctx and model->hparams.n_ctx_train cannot both be zero")
@@ -118,7 +115,7 @@ def resolve(model: Model, params: Params, rules: Rules = NEWEST_RULES, kind: str
     n_outputs_max = _outputs(params, embeddings, n_batch, n_seq_max)
     n_batch = min(n_ctx, n_batch) if causal else n_batch
     if not rules.output_limit:
-        n_outputs_max = n_batch       # the head's buffer held every token of a micro batch
+        n_outputs_max = n_batch       # the head's buffer held every token of a micro-batch
     n_ubatch = min(n_batch, n_ubatch or n_batch)
     if row.all_outputs:
         n_outputs_max = n_batch
@@ -134,7 +131,8 @@ def resolve(model: Model, params: Params, rules: Rules = NEWEST_RULES, kind: str
     n_ctx = pad(n_ctx, block)
     n_ctx_seq = n_ctx
     if row.memory == "hybrid" and not rules.cells_by_256:
-        n_ctx_seq = n_ctx // (1 if unified else n_seq_max)      # what a request may use; each slot's cache has n_ctx
+        # what a request may use; each slot's cache has n_ctx
+        n_ctx_seq = n_ctx // (1 if unified else n_seq_max)
     elif not unified:
         n_ctx_seq = pad(n_ctx // n_seq_max, block)
         n_ctx = n_ctx_seq * n_seq_max
@@ -142,24 +140,26 @@ def resolve(model: Model, params: Params, rules: Rules = NEWEST_RULES, kind: str
     if kind == "mtp" and (hp.n_layer_nextn == 0 or hp.router_layer >= 0):
         raise LaunchRefused("context type MTP requested but model doesn't contain MTP layers")
     if kind == "mtp" and row.known and (not row.mtp or rules.lacks(row.mtp_after)):
-        raise LaunchRefused(f"context type MTP requested but llama.cpp "
-                            f"{f'build {rules.number} ' * bool(row.mtp)}has no graph for the MTP blocks of {row.name}")
+        build = f"build {rules.number} " * bool(row.mtp)
+        raise LaunchRefused(f"context type MTP requested but llama.cpp {build}has no graph for the MTP blocks "
+                            f"of {row.name}")
 
     n_rs_seq = 0
     if row.rollback and kind == "default" and any(t in ROLLBACK_TYPES for t in params.spec_type):
         n_rs_seq = DRAFT_N_MAX if params.draft_n_max is None else max(0, params.draft_n_max)
     pooling = params.pooling or ("rank" if params.reranking else None)
     if pooling is None:
-        default = hp.pooling_type
-        pooling = next((name for number, name in enumerate(POOLING_TYPES) if number == default), "none")
+        pooling = next((name for number, name in enumerate(POOLING_TYPES) if number == hp.pooling_type), "none")
+    split = params.moe_cache_mib and any(params.tensor_split or ())
     context = Context(
-        n_ctx=n_ctx, n_ctx_seq=n_ctx_seq, n_batch=n_batch, n_ubatch=n_ubatch, n_seq_max=n_seq_max, kv_unified=unified,
-        flash_attn=flash_attn, type_k=type_k, type_v=type_v, offload_kqv=params.kv_offload is not False,
-        op_offload=params.op_offload is not False, swa_full=bool(params.swa_full), n_outputs_max=n_outputs_max,
-        n_rs_seq=n_rs_seq, causal=causal, embeddings=embeddings, pooling=pooling,
-        load_mtp="draft-mtp" in params.spec_type, split_mode=split_mode, kind=kind, rules=rules,
+        n_ctx=n_ctx, n_ctx_seq=n_ctx_seq, n_batch=n_batch, n_ubatch=n_ubatch, n_seq_max=n_seq_max,
+        kv_unified=unified, flash_attn=flash_attn, type_k=type_k, type_v=type_v,
+        offload_kqv=params.kv_offload is not False, op_offload=params.op_offload is not False,
+        swa_full=bool(params.swa_full), n_outputs_max=n_outputs_max, n_rs_seq=n_rs_seq, causal=causal,
+        embeddings=embeddings, pooling=pooling, load_mtp="draft-mtp" in params.spec_type,
+        split_mode=split_mode, kind=kind, rules=rules,
         moe_cache=(params.moe_cache_mib or 0) * MiB if kind == "default" else 0,
-        moe_split=tuple(params.tensor_split or ()) if params.moe_cache_mib and any(params.tensor_split or ()) else ())
+        moe_split=tuple(params.tensor_split or ()) if split else ())
     _refuse_aborts(model, context)
     return context
 
@@ -179,12 +179,14 @@ def _refuse_aborts(model: Model, context: Context) -> None:
         and any(not hp.is_recr(il) for il in range(hp.n_layer - 1))
     if uneven and (alone or (context.embeddings and mean)):
         what = "mean pooling" if context.embeddings and mean else f"{row.name} without --kv-unified"
-        raise LaunchRefused(f"{what}: llama.cpp aborts unless n_ubatch ({context.n_ubatch}) is a multiple of the slots "
-                            f"({slots})")
+        raise LaunchRefused(f"{what}: llama.cpp aborts unless n_ubatch ({context.n_ubatch}) is a multiple of "
+                            f"the slots ({slots})")
     if row.one_stream and context.n_stream > 1:
-        raise LaunchRefused(f"{row.name}: llama.cpp aborts with {slots} slots that have a cache each; use --kv-unified")
+        raise LaunchRefused(f"{row.name}: llama.cpp aborts with {slots} slots that have a cache each; use "
+                            "--kv-unified")
     if row.needs_window and hp.swa_type == "none":
-        raise LaunchRefused(f"{row.name} without attention.sliding_window: llama.cpp aborts while it builds the graph")
+        raise LaunchRefused(f"{row.name} without attention.sliding_window: llama.cpp aborts while it builds "
+                            "the graph")
 
 
 def _refuse_file(model: Model, rules: Rules) -> None:
@@ -192,15 +194,19 @@ def _refuse_file(model: Model, rules: Rules) -> None:
     load it."""
     hp, row = model.hparams, model.row
     if rules.lacks(row.after):
-        raise LaunchRefused(f"unknown model architecture: '{row.name}' (llama.cpp build {rules.number} is older)")
+        raise LaunchRefused(f"unknown model architecture: '{row.name}' (llama.cpp build {rules.number} is "
+                            "older)")
     for end, after in row.newer:
         if rules.lacks(after) and any(f".{name}".endswith(f".{end}") for name in model.tensors):
-            raise LaunchRefused(f"wrong number of tensors: llama.cpp build {rules.number} knows no {end} of {row.name}")
+            raise LaunchRefused(f"wrong number of tensors: llama.cpp build {rules.number} knows no {end} of "
+                                f"{row.name}")
     if rules.lacks(row.mtp_after) and not row.mtp_skipped and hp.n_layer_nextn and hp.router_layer < 0:
-        raise LaunchRefused(f"wrong number of tensors: llama.cpp build {rules.number} has no MTP blocks of {row.name}")
+        raise LaunchRefused(f"wrong number of tensors: llama.cpp build {rules.number} has no MTP blocks of "
+                            f"{row.name}")
     window, pattern = row.window, "attention.sliding_window_pattern"
     if window is not None and window.list_before and not rules.window_lists and hp.n_swa and hp.get(pattern) is None:
-        raise LaunchRefused(f"key not found in model: {row.name}.{pattern} (llama.cpp build {rules.number} needs it)")
+        raise LaunchRefused(f"key not found in model: {row.name}.{pattern} (llama.cpp build {rules.number} "
+                            "needs it)")
 
 
 def _trained_context(model: Model, params: Params) -> int:
@@ -225,7 +231,8 @@ def _outputs(params: Params, embeddings: bool, n_batch: int, n_seq_max: int) -> 
     return max(1, min(n_batch, n_seq_max * (1 + n_draft)))
 
 
-def _flash_attention(model: Model, asked: str, type_k: str, type_v: str, split_mode: str, rules: Rules) -> str:
+def _flash_attention(model: Model, asked: str, type_k: str, type_v: str, split_mode: str,
+                     rules: Rules) -> str:
     hp, row = model.hparams, model.row
     if asked == "auto" and not rules.flash_word:
         asked = "off"
@@ -253,6 +260,6 @@ def _flash_attention(model: Model, asked: str, type_k: str, type_v: str, split_m
             block = BY_NAME[type_].blck_size
             for il in range(hp.n_layer) if block > 1 else ():
                 if head(il) % block:
-                    raise LaunchRefused(f"{letter} cache type {type_} with block size {block} does not divide "
-                                        f"n_embd_head_{letter.lower()}={head(il)}")
+                    raise LaunchRefused(f"{letter} cache type {type_} with block size {block} does not "
+                                        f"divide n_embd_head_{letter.lower()}={head(il)}")
     return flash_attn

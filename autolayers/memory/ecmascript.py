@@ -10,7 +10,8 @@ import re
 
 from ..errors import UsageError
 
-_CLASSES = {"alnum": "a-zA-Z0-9", "alpha": "a-zA-Z", "digit": "0-9", "lower": "a-z", "upper": "A-Z", "space": r"\s",
+_CLASSES = {"alnum": "a-zA-Z0-9", "alpha": "a-zA-Z", "digit": "0-9", "lower": "a-z", "upper": "A-Z",
+            "space": r"\s",
             "punct": r"!-/:-@\[-`{-~", "xdigit": "0-9A-Fa-f", "blank": r" \t", "word": r"\w", "d": "0-9",
             "w": r"\w", "s": r"\s"}
 
@@ -93,7 +94,8 @@ class TensorMatcher:
                     ecmascript(pattern)           # an error names the whole
                     self._rests[rest] = ecmascript(rest)
                 match = self._rests[rest].match
-                self._found[pattern] = [i for i, end in self._layers.get(layer, ()) if match(self.names[i], end)]
+                self._found[pattern] = [i for i, end in self._layers.get(layer, ())
+                                        if match(self.names[i], end)]
             else:
                 search = ecmascript(pattern).search
                 self._found[pattern] = [i for i, name in enumerate(self.names) if search(name)]

@@ -158,7 +158,8 @@ class Estimator:
             found = [0] * count
             for cache in allocate(self.model, context, placement).caches:
                 for layer in cache.layers:
-                    found[layer.il] += sum([tensor.size for tensor in layer.tensors if tensor.buffer == device.name])
+                    found[layer.il] += sum([tensor.size
+                                            for tensor in layer.tensors if tensor.buffer == device.name])
             if context.moe_cache:
                 from .moe_cache import banks
 
@@ -178,7 +179,8 @@ class Estimator:
         """The launch's graphs as steps, and which of the devices that params use lack a kernel for them; None
         where the architecture's graph is not known. Raises LaunchRefused."""
         launch = self._launch(params, devices)
-        return script(self.model, launch.params, launch.context, launch.placement, launch.memory, self._graphs)
+        return script(self.model, launch.params, launch.context, launch.placement, launch.memory,
+                      self._graphs)
 
     def caches(self, params: Params, placement: Placement) -> Memory:
         """What the context allocates before its first graph, with the layers of this placement."""
@@ -190,7 +192,8 @@ class Estimator:
         if steps is not None and params.split_mode != "tensor":
             computed = steps.multiplied(device.name)
         key = (use.n_ctx_seq, use.n_ctx, use.n_ubatch, use.n_seq_max, use.flash_attn, params.embedding,
-               params.reranking, params.pooling, params.backend_sampling, params.cache_type_k, params.cache_type_v,
+               params.reranking, params.pooling, params.backend_sampling, params.cache_type_k,
+               params.cache_type_v,
                computed)
         ops = self._ops.get(key)
         if ops is None:
@@ -239,8 +242,10 @@ class Estimator:
         return kind(
             devices={name: Usage(placement.buffers.get(name, 0), buffers.get(name, 0), sizes[name])
                      if name in sizes else Usage() for name in [device.name for device in devices]},
-            host=Usage(placement.host, sum([size for name, size in buffers.items() if name not in sizes]), compute[-1]),
-            n_ctx=context.n_ctx, n_ctx_seq=context.n_ctx_seq, n_batch=context.n_batch, n_ubatch=context.n_ubatch,
+            host=Usage(placement.host, sum([size for name, size in buffers.items() if name not in sizes]),
+                       compute[-1]),
+            n_ctx=context.n_ctx, n_ctx_seq=context.n_ctx_seq, n_batch=context.n_batch,
+            n_ubatch=context.n_ubatch,
             n_seq_max=context.n_seq_max, kv_unified=context.kv_unified,
             flash_attn=context.flash_attn != "off" if flash_attn is None else flash_attn,
             exact=exact, warnings=tuple(warnings), host_resident=placement.resident)

@@ -41,7 +41,8 @@ _SMALLEST = 256                  # bytes that a tensor takes at least, with the 
 _WARMUP_TOKENS = {
     "phi4": 256, "pixtral": 256, "lightonocr": 256, "dots_ocr": 2116, "dots3note_v": 2116, "kimivl": 256,
     "gemma4v": 256, "gemma4uv": 256, "qwen2vl_merger": 2116, "qwen2.5vl_merger": 2116, "qwen2.5o": 2116,
-    "qwen3vl_merger": 2116, "ling3vl": 2116, "minimax_m3": 256, "muse-glimmer": 1024, "mimovl": 2116, "youtuvl": 256,
+    "qwen3vl_merger": 2116, "ling3vl": 2116, "minimax_m3": 256, "muse-glimmer": 1024, "mimovl": 2116,
+    "youtuvl": 256,
     "glm4v": 2116, "glm5v": 2116, "paddleocr": 784, "hunyuanvl": 1024, "exaone4_5": 2116,
 }
 _WARMUP_FRAMES = 3000            # of audio
@@ -99,7 +100,8 @@ def _projector(header: Header, params: Params, devices: Sequence[Device], warnin
     found = [Extra("mmproj weights", name, weights, exact)]
     if params.warmup is not False:
         flash = device is not None and row.modelled and not row.remote and params.flash_attn != "off"
-        compute = (_vision_graph(header, kind, flash) if vision else 0) + (_audio_graph(header) if audio else 0)
+        compute = (_vision_graph(header, kind, flash) if vision
+                   else 0) + (_audio_graph(header) if audio else 0)
         found.append(Extra("mmproj compute", name, compute, False))
     warnings.append(f"mmproj ({kind or 'unknown projector'}): compute is an upper bound for the warm-up image"
                     + ("" if exact else ", weights for all tensors in its file"))
@@ -161,14 +163,15 @@ def _draft(model: Model, params: Params, devices: Sequence[Device], context: Con
     mtp = "draft-mtp" in params.spec_type
     label = "MTP" if draft is None else "draft"
     theirs = replace(
-        params, n_ctx=context.n_ctx, n_parallel=context.n_seq_max, kv_unified=context.kv_unified, embedding=False,
-        reranking=False, pooling=None, cache_type_k=params.cache_type_k_draft, cache_type_v=params.cache_type_v_draft,
-        kv_unified_per_slot=None, model_draft=None)
+        params, n_ctx=context.n_ctx, n_parallel=context.n_seq_max, kv_unified=context.kv_unified,
+        embedding=False, reranking=False, pooling=None, cache_type_k=params.cache_type_k_draft,
+        cache_type_v=params.cache_type_v_draft, kv_unified_per_slot=None, model_draft=None)
     if draft is not None:
         theirs = replace(
             theirs, n_gpu_layers=params.n_gpu_layers_draft, overrides=params.overrides_draft,
             device=params.device_draft if params.device_draft is not None else params.device,
-            split_mode="layer" if params.device_draft and len(params.device_draft) == 1 else params.split_mode)
+            split_mode="layer" if params.device_draft
+            and len(params.device_draft) == 1 else params.split_mode)
     whose = draft or model
     their_context = resolve(whose, theirs, context.rules, kind="mtp" if mtp else "default")
     rows = 1
@@ -176,7 +179,8 @@ def _draft(model: Model, params: Params, devices: Sequence[Device], context: Con
         rows += DRAFT_N_MAX if params.draft_n_max is None else max(0, params.draft_n_max)
     sampled = 0 if draft is not None and "selector_hidden.weight" in draft.tensors else \
         rows if any(name in SAMPLING for name in params.spec_type) else 0
-    their_context = replace(their_context, n_rs_seq=0, n_outputs_max=context.n_seq_max * rows, n_sampled=sampled)
+    their_context = replace(their_context, n_rs_seq=0, n_outputs_max=context.n_seq_max * rows,
+                            n_sampled=sampled)
     their_placement = placement
     if draft is not None:
         their_placement = replace(place_weights(draft, theirs, devices, mtp, context.rules), target=placement)
@@ -200,7 +204,8 @@ def _draft(model: Model, params: Params, devices: Sequence[Device], context: Con
     names = [*(device.name for device in their_placement.devices), "Host"]
     # Vocabularies mapped to the target's (d2t) and Markov heads leave up to one small tensor a row that is
     # not modelled
-    unsure = their_context.n_outputs_max * _SMALLEST if {"d2t", "markov_w1.weight"} & whose.tensors.keys() else 0
+    unsure = their_context.n_outputs_max * _SMALLEST if {"d2t",
+                                                         "markov_w1.weight"} & whose.tensors.keys() else 0
     found += [Extra(f"{label} compute", name, size + unsure, exact and not (unsure or measured.warning))
               for name, size in zip(names, measured.sizes, strict=True) if size]
     if measured.warning:
@@ -229,7 +234,8 @@ def _lora(header: Header, model: Model, placement: Placement) -> list[Extra]:
         if not dot or part not in ("lora_a", "lora_b"):
             continue
         target = placement.lookup(base)
-        for where in _devices(HOST if target is None or target.buffer == REPACK else target.buffer, placement):
+        for where in _devices(HOST if target is None or target.buffer == REPACK else target.buffer,
+                              placement):
             row = CPU if placement.is_host(where) else on(placement.device(where))
             buffers[where] = buffers.get(where, 0) + row.padded(info.type, info.ne, info.n_bytes)
     exact = placement.exact and not model.inexact
@@ -252,4 +258,5 @@ def _control_vector(model: Model, placement: Placement) -> list[Extra]:
         for where in _devices(placement.dev_layer[il], placement):
             row = CPU if where == HOST else on(placement.device(where))
             buffers[where] = buffers.get(where, 0) + row.padded("f32", (hp.n_embd, 1, 1, 1), 4 * hp.n_embd)
-    return [Extra("control vector", device, size, True) for device, size in _summed(buffers, placement).items()]
+    return [Extra("control vector", device, size, True)
+            for device, size in _summed(buffers, placement).items()]

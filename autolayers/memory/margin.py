@@ -116,13 +116,16 @@ def ops_of(model: Model, params: Params, use: Static,
     sorts_cells = any(hp.has_indexer(il) for il in layers)
     n_outputs = use.n_ubatch if embeds else use.n_seq_max
     # of Mamba-2's layers: one decay per head, where Mamba-1 has a row of them
-    n_head_ssm = max((w.info.ne[1] for w in model.weights if w.op == "SSM_SCAN" and w.info.ne[0] == 1), default=0)
+    n_head_ssm = max((w.info.ne[1] for w in model.weights if w.op == "SSM_SCAN" and w.info.ne[0] == 1),
+                     default=0)
     return Ops(
         n_tokens=use.n_ubatch, n_kv=use.n_ctx_seq, n_stream=max(1, use.n_ctx // max(1, use.n_ctx_seq)),
         n_head=max(hp.n_head(il) for il in layers), head_v=max(hp.head_v(il) for il in layers),
-        n_embd_k_gqa=max(hp.n_embd_k_gqa(il) for il in layers), flash_attn=use.flash_attn, weights=body, outputs=head,
+        n_embd_k_gqa=max(hp.n_embd_k_gqa(il) for il in layers), flash_attn=use.flash_attn, weights=body,
+        outputs=head,
         n_outputs=n_outputs, n_seqs=use.n_seq_max,
-        scan=Scan(hp.ssm_d_state, hp.ssm_d_inner // n_head_ssm, n_head_ssm, hp.ssm_n_group) if n_head_ssm else None,
+        scan=Scan(hp.ssm_d_state, hp.ssm_d_inner // n_head_ssm, n_head_ssm, hp.ssm_n_group) if n_head_ssm
+        else None,
         sort_columns=use.n_ctx_seq if sorts_cells else hp.n_vocab if sampling else 0,
         sort_rows=use.n_ubatch if sorts_cells else n_outputs if sampling else 0,
         n_embd_v_gqa=max(hp.n_embd_v_gqa(il) for il in layers),

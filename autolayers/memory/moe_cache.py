@@ -36,14 +36,16 @@ def banks(model: Model, context: Context, placement: Placement) -> tuple[dict[st
     groups: dict[tuple[str, Tensors], list[int]] = {}      # layers
     sizes: dict[str, int] = {}                             # by device: bytes of the experts in RAM
     for il in range(hp.n_layer_all):
-        experts = [placed for part in _PARTS if (placed := placement.lookup(f"blk.{il}.ffn_{part}_exps.weight"))]
+        experts = [placed for part in _PARTS
+                   if (placed := placement.lookup(f"blk.{il}.ffn_{part}_exps.weight"))]
         device = placement.dev_layer[il]
         if not experts or device == HOST or any(
                 not placement.is_host(placed.buffer) or placed.buffer == REPACK for placed in experts):
             continue
         groups.setdefault((device, tuple([(placed.type, placed.ne) for placed in experts])), []).append(il)
         sizes[device] = sizes.get(device, 0) + sum(_bytes(placed.type, placed.ne) for placed in experts)
-    split = {device.name: share for device, share in zip(devices, context.moe_split or [d.free for d in devices],
+    split = {device.name: share for device, share in zip(devices,
+                                                         context.moe_split or [d.free for d in devices],
                                                          strict=False) if device.name in sizes}
     whole = sum(split.values())
     found: dict[str, int] = {}

@@ -49,7 +49,8 @@ class Step:
 class Walk:
     """One graph's steps: those `built`, whose layers stand for those of `numbers`; None: for themselves."""
 
-    def __init__(self, built: Sequence[Step] = (), numbers: Mapping[int, Sequence[int]] | None = None) -> None:
+    def __init__(self, built: Sequence[Step] = (),
+                 numbers: Mapping[int, Sequence[int]] | None = None) -> None:
         self.built, self.numbers = built, numbers or {}
 
     @lazy
@@ -60,7 +61,8 @@ class Walk:
         rows: dict[int, list[Step]] = {}
         for step in self.built:
             rows.setdefault(step.layer, []).append(step)
-        more = sorted([(il, layer) for layer, found in self.numbers.items() for il in found[1:]], reverse=True)
+        more = sorted([(il, layer) for layer, found in self.numbers.items() for il in found[1:]],
+                      reverse=True)
         found: list[Step] = []
         for step in self.built:
             il = self.numbers.get(step.layer, (step.layer,))[0]
@@ -143,7 +145,8 @@ def script_of(nodes: Sequence[Tensor], backends: Sequence[Backend], n_tokens: in
     """The steps of a graph before its nodes have backends, of layers on devices. What the builder pins to the
     CPU is lacked by all; the bits of a weight are the backends that would copy it from RAM."""
     known: dict[object, int] = {}
-    alike = [sum(1 << j for j, other in enumerate(backends) if other.kind == backend.kind) for backend in backends]
+    alike = [sum(1 << j for j, other in enumerate(backends) if other.kind == backend.kind)
+             for backend in backends]
 
     def lacking(node: Tensor, kind: str) -> int:
         if kind == CACHE:
@@ -153,7 +156,8 @@ def script_of(nodes: Sequence[Tensor], backends: Sequence[Backend], n_tokens: in
         if node.pinned == len(backends):
             return (1 << len(backends)) - 1
         # what reads a device's memory can only be asked of that one
-        owners = tuple({source.buffer.device for source in node.src if source.buffer and source.buffer.device >= 0})
+        owners = tuple({source.buffer.device for source in node.src if source.buffer
+                        and source.buffer.device >= 0})
         shape = (node.op, node.type, node.ne, owners, *[(source.type, source.ne) for source in node.src])
         if shape not in known:
             lacks = [i for i in owners or range(len(backends)) if not backends[i].supports_op(node)]
@@ -165,7 +169,8 @@ def script_of(nodes: Sequence[Tensor], backends: Sequence[Backend], n_tokens: in
     return tuple(_steps(nodes, lacking, n_tokens))
 
 
-def _steps(nodes: Sequence[Tensor], place_of: Callable[[Tensor, str], int], n_tokens: int = 0) -> Iterator[Step]:
+def _steps(nodes: Sequence[Tensor], place_of: Callable[[Tensor, str], int],
+           n_tokens: int = 0) -> Iterator[Step]:
     before, layer, attended = "", INPUT, INPUT
     layers: dict[str, int] = {}              # by weight
     count = place = others = 0               # of the nodes since the last step that read nothing but results
@@ -190,7 +195,8 @@ def _steps(nodes: Sequence[Tensor], place_of: Callable[[Tensor, str], int], n_to
                 layers[name] = _layer(name)
             layer = layers[name]
         if kind != OTHER:
-            yield Step(kind, op, name, source, layer, here, int(alone), kind == WEIGHT and _columns(node) < n_tokens)
+            yield Step(kind, op, name, source, layer, here, int(alone),
+                       kind == WEIGHT and _columns(node) < n_tokens)
         elif alone:
             first = first if count else op
             count, place, others = count + 1, here, layer

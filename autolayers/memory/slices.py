@@ -37,7 +37,8 @@ _PERFORMANCE = 128            # columns that kernels like a slice to have
 
 # Of the tensors of a layer and of its caches; what is not here every device holds whole.
 _CUTS: dict[str, Cut] = {
-    **dict.fromkeys(("attn_q.weight", "attn_k.weight", "attn_v.weight", "attn_qkv.weight", "attn_gate.weight"),
+    **dict.fromkeys(("attn_q.weight", "attn_k.weight", "attn_v.weight", "attn_qkv.weight",
+                     "attn_gate.weight"),
                     (1, _EITHER)),
     **dict.fromkeys(("attn_q.bias", "attn_k.bias", "attn_v.bias", "attn_qkv.bias"), (0, _EITHER)),
     **dict.fromkeys(("attn_q_norm.weight", "attn_k_norm.weight", "attn_v_exps.weight"), (1, _OUT)),
@@ -65,8 +66,8 @@ _GATED = ("gated", "gated-apart")
 class Slices:
     """The cuts of one model over `devices`, by -ts (none: equal shares, whatever their memory)."""
 
-    def __init__(self, model: Model, loaded: Container[str], devices: Sequence[str], tensor_split: Sequence[float],
-                 rules: Rules = NEWEST_RULES) -> None:
+    def __init__(self, model: Model, loaded: Container[str], devices: Sequence[str],
+                 tensor_split: Sequence[float], rules: Rules = NEWEST_RULES) -> None:
         """`loaded`: the names of the file's tensors that llama.cpp creates."""
         self.model, self.loaded, self.devices, self.rules = model, loaded, tuple(devices), rules
         shares = [*tensor_split, *(0.0,) * len(devices)][:len(devices)]
@@ -92,7 +93,8 @@ class Slices:
         rotation = self.hp.n_layer if il < 0 else self._rotation(il)
         for (length, times), granule in zip(segments, granules, strict=True):
             if granule < 1:
-                raise LaunchRefused(f"-sm tensor cannot cut {name} of a layer without heads; llama.cpp aborts")
+                raise LaunchRefused(f"-sm tensor cannot cut {name} of a layer without heads; llama.cpp "
+                                    "aborts")
             for place, width in self._cuts(length, granule, rotation % len(self.devices)):
                 widths[place] += times * width
         found = []
@@ -161,9 +163,11 @@ class Slices:
             q, k, v = hp.n_head(il) * hp.head_k(il), hp.n_embd_k_gqa(il), hp.n_embd_v_gqa(il)
             self._cut_only_if(q + k + v == size, f"a fused QKV of {size} rows, not {q} + {k} + {v}")
             self._cut_only_if(rules.cuts_unlike_heads or k == v, "a fused QKV of unlike heads")
-            self._cut_only_if(rules.cuts_gated_qkv or q == hp.n_embd, "a fused QKV wider than the hidden state")
+            self._cut_only_if(rules.cuts_gated_qkv or q == hp.n_embd, "a fused QKV wider than the hidden "
+                              "state")
             return [(q, 1), (k, 2)] if k == v else [(q, 1), (k, 1), (v, 1)]
-        fused_up = rules.cuts_fused_up and base.startswith(("ffn_up.", "ffn_up_exps.")) and size == 2 * hp.n_ff(il)
+        fused_up = rules.cuts_fused_up and base.startswith(("ffn_up.",
+                                                            "ffn_up_exps.")) and size == 2 * hp.n_ff(il)
         if fused_up or base.startswith("ffn_gate_up"):
             return [(size // 2, 2)]
         return [(size, 1)]
@@ -204,7 +208,8 @@ class Slices:
         if hp.is_recr(il):
             head = hp.ssm_d_state
             whole = lcm(lcm(block, _PERFORMANCE), head) if head else 0
-            size = {"ssm_dt.bias": 1, "ssm_a": 1, "ssm_alpha.weight": 1, "ssm_beta.weight": 1, "ssm_ba.weight": 2}
+            size = {"ssm_dt.bias": 1, "ssm_a": 1, "ssm_alpha.weight": 1, "ssm_beta.weight": 1,
+                    "ssm_ba.weight": 2}
             if base in size:
                 return [size[base] * (whole // head) if head else 0] * count
             if base == "cache_r":
@@ -229,7 +234,8 @@ class Slices:
         heads = q // head_k
         if self.grouped:
             of_group = hp.n_head(il) // max(1, hp.dsv4_o_group_count)
-            size = {"attn_sinks.weight": of_group, "attn_q_b.weight": of_group * head_k, "attn_output_a.weight": 1,
+            size = {"attn_sinks.weight": of_group, "attn_q_b.weight": of_group * head_k,
+                    "attn_output_a.weight": 1,
                     "attn_output_b.weight": hp.dsv4_o_lora_rank}
             if base in size:
                 return [size[base]] * count

@@ -38,7 +38,8 @@ def model_devices(params: Params, devices: Sequence[Device],
     else:
         gpus: list[Device] = []
         for device in devices:
-            if device.kind == "gpu" and (device.pci_id is None or device.pci_id not in {gpu.pci_id for gpu in gpus}):
+            if device.kind == "gpu" and (device.pci_id is None
+                                         or device.pci_id not in {gpu.pci_id for gpu in gpus}):
                 gpus.append(device)
         used = [device for device in devices if device.kind == "rpc"] + gpus
         if not gpus:
@@ -57,8 +58,8 @@ def model_devices(params: Params, devices: Sequence[Device],
     if mode == "row":
         for device in used:
             if not on(device, rules=rules).splits_rows():
-                raise LaunchRefused(f"device {device.name} does not support split buffers (-sm row); use -sm layer or "
-                                    "-sm tensor")
+                raise LaunchRefused(f"device {device.name} does not support split buffers (-sm row); use -sm "
+                                    "layer or -sm tensor")
     warnings = []
     if mode == "row" and used:
         warnings.append("split mode row: the shares of the devices are an upper bound")
@@ -119,8 +120,8 @@ def shares_of(params: Params, used: Sequence[Device]) -> dict[str, float]:
     return {device.name: share / total for device, share in zip(used, splits, strict=True)}
 
 
-def split_rows(shares: dict[str, float], type_: str, ne: tuple[int, int, int, int], size: int, divisible: bool,
-               granule: int = 512) -> list[tuple[str, int]]:
+def split_rows(shares: dict[str, float], type_: str, ne: tuple[int, int, int, int], size: int,
+               divisible: bool, granule: int = 512) -> list[tuple[str, int]]:
     """(device, bytes) of a tensor that split mode row spreads: at most its share and one granule of rows, or
     all of it on every device. An upper bound."""
     if not divisible:

@@ -65,5 +65,5 @@ def _ssm_scan(g: Graph, a: Tensor, hp: Hparams) -> Tensor:
     n_head, n_group = a.ne[1], max(1, hp.ssm_n_group)
     x = g.new("f32", hp.ssm_d_inner // n_head, n_head, _N_TOKENS, _N_SEQS)
     group = g.new("f32", d_state, n_group, _N_TOKENS, _N_SEQS)
-    return g.ssm_scan(g.new("f32", d_state, x.ne[0], n_head, _N_SEQS), x, g.new("f32", n_head, _N_TOKENS, _N_SEQS), a,
-                      group, group, g.new("i32", _N_SEQS))
+    return g.ssm_scan(g.new("f32", d_state, x.ne[0], n_head, _N_SEQS), x,
+                      g.new("f32", n_head, _N_TOKENS, _N_SEQS), a, group, group, g.new("i32", _N_SEQS))

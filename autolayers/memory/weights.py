@@ -118,7 +118,8 @@ class Placement:
         found = self._by_name.get(name)
         if found is not None and block is not None and name.startswith("rope_f"):
             here = self.dev_layer[block]
-            return next((p for p in self.tensors if p.name == name and self.is_host(p.buffer) == (here == HOST)
+            return next((p for p in self.tensors if p.name == name
+                         and self.is_host(p.buffer) == (here == HOST)
                          and (here in (HOST, p.buffer))), found)
         return found
 
@@ -193,7 +194,8 @@ class WeightPlacer:
         others = [replace(device, name=name) for name in {target for _, target in params.overrides} - {HOST}]
         devices = [device, *others]
         found = [0] * n
-        for group in self._table(load_mtp).place(params, devices, devices, [device.name] * n, every_copy=True):
+        for group in self._table(load_mtp).place(params, devices, devices, [device.name] * n,
+                                                 every_copy=True):
             if group.layer >= 0:
                 found[group.layer] += group.buffers.get(device.name, 0)
         return found
@@ -264,7 +266,8 @@ class _Table:
             leading = used[:1] if slices else used
             pinned = next((backends[d.name] for d in leading if backends[d.name].host_buffer), None)
         use_mmap = (params.load_mode or "auto") in ("auto", "mmap", "mmap+mlock") and all(
-            parts[d.name].mmap and (slices is not None or d.kind != "igpu" or parts[d.name].igpu_mmap) for d in used)
+            parts[d.name].mmap and (slices is not None or d.kind != "igpu" or parts[d.name].igpu_mmap)
+            for d in used)
         for _, target in params.overrides:
             if target != HOST and target not in backends:
                 raise UsageError(f"unknown buffer type: {target} (there are: {', '.join([HOST, *backends])})")
@@ -301,7 +304,8 @@ class _Table:
                 shape = (op, info.type, info.ne)
                 if shape not in alike:
                     known = info.type in BY_NAME
-                    alike[shape] = weight_supported(backend, buffer, op, info, hp) if known else not buffer.repack
+                    alike[shape] = weight_supported(backend, buffer, op, info,
+                                                    hp) if known else not buffer.repack
                 found.append(alike[shape])
             self._supported[key] = found
         return self._supported[key]
@@ -457,7 +461,8 @@ def created_tensors(model: Model, load_mtp: bool, rules: Rules = NEWEST_RULES) -
     hp, row = model.hparams, model.row
     output = hp.n_layer_all
     skip_from, leaks = hp.n_layer_all, None
-    if hp.n_layer_nextn and hp.router_layer < 0 and not (row.mtp_tensors and _loads_mtp(row, load_mtp, rules)):
+    if hp.n_layer_nextn and hp.router_layer < 0 and not (row.mtp_tensors
+                                                         and _loads_mtp(row, load_mtp, rules)):
         import re  # only for MTP blocks
 
         skip_from = hp.n_layer
@@ -485,7 +490,8 @@ def created_tensors(model: Model, load_mtp: bool, rules: Rules = NEWEST_RULES) -
             created.append(Created(weight, -1 if weight.layer == "input" else output, False))
         if name == "token_embd.weight":
             embedding = weight
-    if embedding is not None and row.tied != "never" and (row.tied == "always" or "output.weight" not in model.tensors):
+    if embedding is not None and row.tied != "never" and (row.tied == "always"
+                                                          or "output.weight" not in model.tensors):
         as_output = type(embedding)(embedding.info, "output", -1, "MUL_MAT", embedding.known)
         created.append(Created(as_output, output, True))
     elif embedding is None and row.output_twice:

@@ -279,8 +279,10 @@ class Hparams:
         """What llama_model_base::load_hparams asserts about experts and their groups."""
         groups, chosen = self._size("expert_group_count"), self._size("expert_group_used_count")
         if used > self.n_expert or (self.n_expert and not used):
-            raise ModelError(f"expert_used_count is {used} of {self.n_expert} experts; llama.cpp does not load that")
-        if groups >= max(1, self.n_expert) or (groups > 1 and (self.n_expert % groups or not 0 < chosen < groups)):
+            raise ModelError(f"expert_used_count is {used} of {self.n_expert} experts; llama.cpp does not "
+                             "load that")
+        if groups >= max(1, self.n_expert) or (groups > 1
+                                               and (self.n_expert % groups or not 0 < chosen < groups)):
             raise ModelError(f"{chosen} of {groups} groups of {self.n_expert} experts are used; "
                              "llama.cpp does not load that")
         values, used = self.n_value_expert, self.n_value_expert_used
@@ -358,10 +360,12 @@ class Hparams:
     def _widen(self, tensors: Mapping[str, TensorInfo]) -> None:
         """Of an unknown architecture: caches as wide as its widest attention projection or largest head."""
         kinds = ("_k.weight", "_v.weight", "_kv.weight", "_qkv.weight", "_kv_b.weight", "_kv_a_mqa.weight")
-        width = max((info.ne[1] for name, info in tensors.items() if ".attn_" in name and name.endswith(kinds)),
+        width = max((info.ne[1] for name, info in tensors.items() if ".attn_" in name
+                     and name.endswith(kinds)),
                     default=self.n_embd)
         heads = max(self._n_head_kv)
-        for head in (self.n_embd_head_k_full, self.n_embd_head_v_full, self.n_embd_head_k_swa, self.n_embd_head_v_swa):
+        for head in (self.n_embd_head_k_full, self.n_embd_head_v_full, self.n_embd_head_k_swa,
+                     self.n_embd_head_v_swa):
             width = max(width, head * heads)
         self._n_head_kv = (1,) * self.n_layer_all
         self.n_embd_head_k_full = self.n_embd_head_v_full = self.n_embd_head_k_swa = self.n_embd_head_v_swa = width
@@ -437,7 +441,8 @@ class Hparams:
         elif not window.array:
             period = self._size("attention.sliding_window_pattern", window.period)
             self._is_swa = tuple(
-                il < n and (period == 0 or (il % period != 0 if window.dense_first else il % period < period - 1))
+                il < n and (period == 0
+                            or (il % period != 0 if window.dense_first else il % period < period - 1))
                 for il in layers)
 
     def _load_indexer(self, row: Architecture) -> None:
@@ -533,7 +538,8 @@ class Hparams:
         if self.n_shortconv_l_cache:
             return self.n_embd * (self.n_shortconv_l_cache - 1)
         if self.n_embd_head_kda:
-            return 3 * (self.ssm_d_conv - 1 if self.ssm_d_conv else 3) * self._n_head[0] * self.n_embd_head_kda
+            return 3 * (self.ssm_d_conv - 1 if self.ssm_d_conv
+                        else 3) * self._n_head[0] * self.n_embd_head_kda
         return max(self.ssm_d_conv - 1, 0) * (self.ssm_d_inner + 2 * self.ssm_n_group * self.ssm_d_state)
 
     def n_embd_s(self) -> int:

@@ -41,7 +41,8 @@ class Model:
         model.hparams.n_embd_k_gqa(0)
     """
 
-    def __init__(self, header: Header, path: str, row: Architecture | None = None, whole: Model | None = None) -> None:
+    def __init__(self, header: Header, path: str, row: Architecture | None = None,
+                 whole: Model | None = None) -> None:
         """`row`: the architecture's, where a build has another one than today's. `whole`: the model of which
         the header is a part."""
         instead = _instead(header)
@@ -130,7 +131,8 @@ class Model:
             lists.append(f"{self.architecture}.attention.recurrent_layers")
         if any(isinstance(header.metadata.get(key), (list, tuple)) for key in lists):
             kept = {name: value for name, value in header.metadata.items() if name not in lists}
-            header = Header(header.version, header.alignment, kept, header.tensors, header.files, header.notes)
+            header = Header(header.version, header.alignment, kept, header.tensors, header.files,
+                            header.notes)
         return self if row is self.row and header is self.header else Model(header, self.path, row)
 
     def overridden(self, override_kv: tuple[tuple[str, str], ...]) -> Model:
@@ -152,7 +154,8 @@ class Model:
             info = weight.info
             size = n_bytes(type, info.ne) if info.ne[0] % kind.blck_size == 0 else info.n_bytes
             if info.n_dims > 1 and size < info.n_bytes and weight.op in _QUANTISED and "ffn_gate_inp" not in info.name:
-                tensors[info.name] = TensorInfo(info.name, type, info.ne, info.n_dims, info.offset, size, info.file)
+                tensors[info.name] = TensorInfo(info.name, type, info.ne, info.n_dims, info.offset, size,
+                                                info.file)
         return self._with(self.header.metadata, tensors)
 
     def outline(self) -> Model:
@@ -166,7 +169,8 @@ class Model:
 
     def _with(self, metadata: dict[str, object], tensors: dict[str, TensorInfo]) -> Model:
         header = self.header
-        return Model(Header(header.version, header.alignment, metadata, tensors, header.files, header.notes), self.path)
+        return Model(Header(header.version, header.alignment, metadata, tensors, header.files, header.notes),
+                     self.path)
 
     def __repr__(self) -> str:
         return f"Model({self.path!r}, {self.architecture}, {self.n_layer} layers)"
@@ -185,7 +189,8 @@ def _override(key: str, text: str) -> Any:
             return value
     except ValueError:
         pass
-    raise UsageError(f"--override-kv {key}={text}: write KEY=int:N, float:X, bool:true, bool:false or str:TEXT")
+    raise UsageError(f"--override-kv {key}={text}: write KEY=int:N, float:X, bool:true, bool:false or "
+                     "str:TEXT")
 
 
 def _instead(header: Header) -> str:

@@ -78,7 +78,8 @@ class Settings:
             flash_attention=truth("OLLAMA_FLASH_ATTENTION"),
             gpu_overhead=number("OLLAMA_GPU_OVERHEAD") or 0,
             spread=bool(truth("OLLAMA_SCHED_SPREAD")),
-            fit_target=tuple(map(int, targets.split(","))) if re.fullmatch(r"\d{1,9}(,\d{1,9})*", targets) else (),
+            fit_target=tuple(map(int, targets.split(","))) if re.fullmatch(r"\d{1,9}(,\d{1,9})*", targets)
+            else (),
             ignored=tuple(ignored),
         )
 

@@ -137,7 +137,8 @@ class _Advice:
         words = to_words(Params(**change)) # type: ignore[arg-type]
         said = "--ctx" if self.policy.n_ctx is not None else "-c"
         speed = self.evaluator.cost(self.policy.workload).speed(found)
-        return Remedy("flags", flags=tuple(said if word == "-c" else word for word in words), speed=speed.generation)
+        return Remedy("flags", flags=tuple(said if word == "-c" else word for word in words),
+                      speed=speed.generation)
 
     def _changes(self) -> Iterator[dict[str, object]]:
         given, use = self.given, self.short.breakdown
@@ -146,7 +147,8 @@ class _Advice:
                 spared = self.launch(policy=replace(self.policy, strategy="auto"))
                 if spared is not None and spared.fits and spared.params.overrides:
                     yield {"overrides": _as_flag(spared.params.overrides)}
-            fewer = self.launch(replace(given, n_gpu_layers=None), policy=replace(self.policy, strategy="layers"))
+            fewer = self.launch(replace(given, n_gpu_layers=None),
+                                policy=replace(self.policy, strategy="layers"))
             if fewer is not None and fewer.fits:
                 yield {"n_gpu_layers": fewer.params.n_gpu_layers}
         if given.cache_ram is not None or given.ctx_checkpoints is not None:
@@ -157,7 +159,8 @@ class _Advice:
                 yield {"n_ctx": less}
         if given.kv_offload is False:
             yield {"kv_offload": True}
-        if (given.cache_type_k or "f16", given.cache_type_v or "f16") == ("f16", "f16") and not self.policy.kv_types \
+        if (given.cache_type_k or "f16",
+            given.cache_type_v or "f16") == ("f16", "f16") and not self.policy.kv_types \
                 and given.flash_attn != "off":
             yield {"cache_type_k": "q8_0", "cache_type_v": "q8_0"}
         if use.n_seq_max > 1:
@@ -173,7 +176,8 @@ class _Advice:
         """The largest that fits with the other flags, 0 for none: what --ctx max finds, or more in RAM."""
         open_ = replace(self.given, n_ctx=None)
         found = [self.launch(open_, policy=replace(self.policy, n_ctx=most)) for most in (None, "max")]
-        return max((launch.breakdown.n_ctx for launch in found if launch is not None and launch.fits), default=0)
+        return max((launch.breakdown.n_ctx for launch in found if launch is not None and launch.fits),
+                   default=0)
 
     # --- memory
 
@@ -208,11 +212,13 @@ class _Advice:
 
     def _with(self, more: dict[str, int], ram: int) -> Machine:
         devices = tuple(
-            replace(device, total=device.total + more.get(device.name, 0), free=device.free + more.get(device.name, 0))
+            replace(device, total=device.total + more.get(device.name, 0),
+                    free=device.free + more.get(device.name, 0))
             for device in self.machine.devices)
         limits = {name: limit + more.get(name, 0) for name, limit in self.machine.limits.items()}
         known = self.machine.ram
-        return replace(self.machine, devices=devices, limits=limits, ram=None if known is None else known + ram)
+        return replace(self.machine, devices=devices, limits=limits,
+                       ram=None if known is None else known + ram)
 
     # --- file
 

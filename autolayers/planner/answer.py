@@ -50,8 +50,8 @@ def plan_on(model: Model, params: Params, policy: Policy, machine: Machine, comp
     next step's price, the levers, --fit's own answer and the alternatives, worked out by as many `processes`;
     `advise` what would make a launch fit that does not. `known` is shared by plans of one model. Raises
     LaunchRefused."""
-    evaluator = Evaluator.of(model.overridden(params.override_kv), machine, policy.build, policy.margin, companions,
-                             known)
+    evaluator = Evaluator.of(model.overridden(params.override_kv), machine, policy.build, policy.margin,
+                             companions, known)
     cost = None
     why: tuple[str, ...] = ()
     if not _build(policy).knows("-ot") and params.n_gpu_layers is None:
@@ -69,7 +69,8 @@ def plan_on(model: Model, params: Params, policy: Policy, machine: Machine, comp
             candidate, why = reusing(evaluator, cost, params, candidate)
     if candidate is None and evaluator.cut_short:
         layers = 0 if params.n_gpu_layers in (None, -1) else params.n_gpu_layers
-        bare = replace(params, n_ctx=params.n_ctx or contexts(model, params, policy).least, n_gpu_layers=layers)
+        bare = replace(params, n_ctx=params.n_ctx or contexts(model, params, policy).least,
+                       n_gpu_layers=layers)
         candidate = evaluator.candidate(bare, FULL, last=True)
     if candidate is None:
         raise evaluator.refusal or LaunchRefused("llama.cpp would refuse this launch")
@@ -97,7 +98,8 @@ def fit_choice_on(model: Model, params: Params, policy: Policy, machine: Machine
                   companions: Companions = NONE) -> FitChoice | None:
     """What `llama-server --fit on` makes of these flags; `fits` is by the plan's own margins. None where
     llama.cpp would refuse it."""
-    evaluator = Evaluator.of(model.overridden(params.override_kv), machine, policy.build, policy.margin, companions)
+    evaluator = Evaluator.of(model.overridden(params.override_kv), machine, policy.build, policy.margin,
+                             companions)
     chosen = fit(evaluator, params, FULL)
     if chosen is None:
         return None
@@ -180,9 +182,9 @@ class _Answer:
 
     def _host(self) -> HostRow:
         machine, use = self.evaluator.machine, self.use
-        return HostRow(use.host.model, use.host.context, use.host.compute, use.extra_by_device().get("Host", 0),
-                       use.resident, use.growing, RAM_MARGIN, machine.ram, machine.ram_total,
-                       self.evaluator.shared(use))
+        return HostRow(use.host.model, use.host.context, use.host.compute,
+                       use.extra_by_device().get("Host", 0), use.resident, use.growing, RAM_MARGIN,
+                       machine.ram, machine.ram_total, self.evaluator.shared(use))
 
     def _explained(self, processes: int) -> tuple[tuple[str, ...], tuple[Lever, ...], FitChoice | None,
                                                   tuple[Alternative, ...]]:
@@ -191,7 +193,8 @@ class _Answer:
         from .explain import SHOWN, alternative, changes
 
         evaluator, candidate = self.evaluator, self.candidate
-        work: list[Callable[[], Any]] = [self._fit_choice, self._next_step] if evaluator.machine.devices else []
+        work: list[Callable[[], Any]] = [self._fit_choice,
+                                         self._next_step] if evaluator.machine.devices else []
         first = len(work)        # the alternatives follow; --fit, which takes the longest, is begun first
         if candidate.fits:
             work += [partial(alternative, evaluator, self.cost, self.given, self.policy, candidate, change)
@@ -201,7 +204,8 @@ class _Answer:
             if isinstance(answer, AutolayersError):
                 raise answer
         fit_choice, (why, found) = answers[:first] or (None, ((), ()))
-        return why, found, fit_choice, tuple([answer for answer in answers[first:] if answer is not None][:SHOWN])
+        return why, found, fit_choice, tuple([answer
+                                              for answer in answers[first:] if answer is not None][:SHOWN])
 
     def _next_step(self) -> tuple[tuple[str, ...], tuple[Lever, ...]]:
         from .explain import levers, price_of
@@ -227,21 +231,24 @@ class _Answer:
         for name, limit in self.evaluator.machine.limits.items():
             margin = sum(size for _, size in self.candidate.margins.get(name, ()))
             if margin > limit:
-                found.append(f"{name}: the margin alone, {human(margin)}, is more than the {human(limit)} that are "
-                             "free")
+                found.append(f"{name}: the margin alone, {human(margin)}, is more than the {human(limit)} "
+                             "that are free")
         params, given = self.candidate.params, self.given
         whole = params.layers_wanted(self.everything) == self.everything and params.overrides == given.overrides
         if self.policy.n_ctx == "max" and self.evaluator.machine.devices and given.n_gpu_layers is None and not whole:
-            found.append("--ctx max: no context keeps all layers on the GPUs; this is the fastest placement's")
+            found.append("--ctx max: no context keeps all layers on the GPUs; this is the fastest "
+                         "placement's")
         found += self._fallen()
         found += self._slow_caches()
         trained = model.n_ctx_train
         if trained and use.n_ctx_seq > trained:
-            found.append(f"a slot's context of {use.n_ctx_seq} is more than the {trained} the model was trained for")
+            found.append(f"a slot's context of {use.n_ctx_seq} is more than the {trained} the model was "
+                         "trained for")
         work = self.policy.workload
         wanted = work.context or (0 if work.name else work.depth + work.prompt + work.generate)
         if use.n_ctx_seq < wanted:
-            found.append(f"a slot's context of {use.n_ctx_seq} is less than the {wanted} that --workload takes")
+            found.append(f"a slot's context of {use.n_ctx_seq} is less than the {wanted} that --workload "
+                         "takes")
         return tuple(dict.fromkeys([*found, *self._idle()]))
 
     def _fallen(self) -> list[str]:
@@ -251,9 +258,11 @@ class _Answer:
         for (device, op), count in self.cost.fallen(self.candidate).items():
             layers = f"{count} layer{'s' * (count != 1)}"
             if op == "FLASH_ATTN_EXT":
-                found.append(f"{device} has no flash attention for {types}: attention of {layers} runs on the CPU")
+                found.append(f"{device} has no flash attention for {types}: attention of {layers} runs on "
+                             "the CPU")
             else:
-                found.append(f"{device} has no kernel for {op} as this launch needs it: {layers} visit the CPU for it")
+                found.append(f"{device} has no kernel for {op} as this launch needs it: {layers} visit the "
+                             "CPU for it")
         return found
 
     def _slow_caches(self) -> list[str]:
@@ -270,12 +279,13 @@ class _Answer:
     def _idle(self) -> list[str]:
         """What was asked for and changes nothing for this model or on this machine."""
         given, found = self.given, []
-        if not self.evaluator.model.is_moe and any(EXPERTS_REGEX in pattern for pattern, _ in given.overrides):
+        if not self.evaluator.model.is_moe and any(EXPERTS_REGEX in pattern
+                                                   for pattern, _ in given.overrides):
             found.append("the model has no experts: -cmoe and -ncmoe change nothing")
         shares, devices = len(given.tensor_split or ()), len(self.evaluator.machine.devices)
         if shares > devices:
-            found.append(f"-ts has {shares} shares for {devices} device{'s' * (devices != 1)}: the last ones change "
-                         "nothing")
+            found.append(f"-ts has {shares} shares for {devices} device{'s' * (devices != 1)}: the last ones "
+                         "change nothing")
         left_out = self.evaluator.device_names(self.candidate.params)[shares:] if shares else []
         if left_out:
             found.append(f"-ts has {shares} share{'s' * (shares != 1)} for {shares + len(left_out)} devices: "

@@ -74,7 +74,8 @@ class Candidate:
         """Bytes on each device that is used that are neither weights nor cache: graph buffers, extras,
         margin."""
         use = self.breakdown.devices
-        return {name: limits[name] - spare - use[name].model - use[name].context for name, spare in self.spare.items()}
+        return {name: limits[name] - spare - use[name].model - use[name].context
+                for name, spare in self.spare.items()}
 
 
 class Evaluator:
@@ -95,8 +96,9 @@ class Evaluator:
         self._names: dict[object, list[str]] = {}
 
     @classmethod
-    def of(cls, model: Model, machine: Machine, build: int | None = None, target: tuple[int, ...] | None = None,
-           companions: Companions = NONE, known: Known | None = None) -> Evaluator:
+    def of(cls, model: Model, machine: Machine, build: int | None = None,
+           target: tuple[int, ...] | None = None, companions: Companions = NONE,
+           known: Known | None = None) -> Evaluator:
         """An Evaluator with an Estimator of its own. `target`: bytes to leave free per device instead of the
         margin. `known`: what was measured of this model for these devices before."""
         return cls(Estimator(model, build, companions, known), machine, target)
@@ -219,8 +221,8 @@ class Evaluator:
     def layers(self, params: Params) -> tuple[Usage, ...] | None:
         """Estimator.layers on devices of this machine's kind; None where llama.cpp would refuse these
         flags."""
-        params = replace(params, n_gpu_layers=None, tensor_split=None, split_mode=None, main_gpu=None, device=None,
-                         rpc=())
+        params = replace(params, n_gpu_layers=None, tensor_split=None, split_mode=None, main_gpu=None,
+                         device=None, rpc=())
         if params not in self._layers:
             kind = self.machine.devices[0] if self.machine.devices else Device(f"{DEFAULT.name}0", 1 << 60, 1 << 60)
             try:

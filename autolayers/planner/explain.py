@@ -75,7 +75,8 @@ def alternative(evaluator: Evaluator, cost: CostModel, given: Params, policy: Po
                        candidate.params.layers_wanted(everything), n_ctx, speed)
 
 
-def changes(evaluator: Evaluator, given: Params, policy: Policy, chosen: Candidate) -> Iterator[dict[str, object]]:
+def changes(evaluator: Evaluator, given: Params, policy: Policy,
+            chosen: Candidate) -> Iterator[dict[str, object]]:
     """The flags to ask the planner for once more, each alone."""
     use, trained = chosen.breakdown, evaluator.model.n_ctx_train
     open_context = given.n_ctx is None and policy.n_ctx is None and not given.kv_unified_per_slot

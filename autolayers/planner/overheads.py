@@ -46,7 +46,8 @@ class Overheads:
         n_ctx, n_ubatch = _point(params)
 
         def of(size: int) -> dict[str, int]:
-            return _on_line(n_ctx, {ctx: known for (ctx, other), known in self._known.items() if other == size})
+            return _on_line(n_ctx,
+                            {ctx: known for (ctx, other), known in self._known.items() if other == size})
 
         return _on_line(n_ubatch, {size: of(size) for _, size in self._known})
 

@@ -165,7 +165,8 @@ class Plan:
             "schema": 1,
             "autolayers": __version__,
             "model": {
-                "path": model.path, "architecture": model.architecture, "name": model.name, "n_layer": self.n_layer,
+                "path": model.path, "architecture": model.architecture, "name": model.name,
+                "n_layer": self.n_layer,
                 "size": model.size, "n_ctx_train": model.n_ctx_train,
             },
             "launch": {
@@ -180,7 +181,8 @@ class Plan:
                 {
                     "name": d.name, "description": d.description, "total": d.total, "free": d.free,
                     "margin": d.margin, "margin_parts": dict(d.margin_parts), "model": d.model,
-                    "context": d.context, "compute": d.compute, "extra": d.extra, "beside": d.extra, "used": d.used,
+                    "context": d.context, "compute": d.compute, "extra": d.extra, "beside": d.extra,
+                    "used": d.used,
                     "remaining": d.remaining,
                 }
                 for d in self.devices
@@ -193,7 +195,8 @@ class Plan:
                 "margin": self.host.margin, "free": self.host.free, "remaining": self.host.remaining,
             },
             "extras": [
-                {"name": e.name, "device": e.device, "bytes": e.size, "exact": e.exact, "upper_limit": e.upper_limit}
+                {"name": e.name, "device": e.device, "bytes": e.size, "exact": e.exact,
+                 "upper_limit": e.upper_limit}
                 for e in use.extras
             ],
             "fits": self.fits,

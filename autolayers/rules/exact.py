@@ -90,10 +90,12 @@ def _exact(model: Model, inputs: Inputs) -> dict[str, int]:
     use = plan(model, everything, devices=[Device.hypothetical("1048576GiB")]).breakdown
     places = [*use.devices.values(), use.host]
     total = sum(place.total for place in places)
-    figures = {"holding": sum(place.model for place in places), "kv_cache": sum(place.context for place in places),
+    figures = {"holding": sum(place.model for place in places),
+               "kv_cache": sum(place.context for place in places),
                "inference": total, "serving": total, "total": total}
     if inputs.gpu is not None:
-        fitting = plan(model, [*context, "--strategy", "layers"], devices=[Device.hypothetical(f"{inputs.gpu}B")])
+        fitting = plan(model, [*context, "--strategy", "layers"],
+                       devices=[Device.hypothetical(f"{inputs.gpu}B")])
         # llama.cpp's first layer on the GPU is the output layer, which the rule does not count.
         figures["layers_that_fit"] = max(0, fitting.n_gpu_layers - 1)
     return figures

@@ -78,7 +78,8 @@ def _bits(value: object) -> float:
         return TYPES[value.strip().lower()]
     bits = _number(value, "a number of bits or a type", "16, fp16 or q4_k")
     if not 1 <= bits <= 64:
-        raise UsageError(f"not a possible number of bits per weight: {value!r} (1 to 64, or a type such as fp16)")
+        raise UsageError(f"not a possible number of bits per weight: {value!r} (1 to 64, or a type such as "
+                         "fp16)")
     return bits
 
 

@@ -58,7 +58,8 @@ class Cached:
         return all(part in self.files for part in parts_of(path, has_parts(path)))
 
 
-def look_up(name: str, environ: Mapping[str, str], platform: str = sys.platform) -> tuple[Cached, str, list[str]]:
+def look_up(name: str, environ: Mapping[str, str],
+            platform: str = sys.platform) -> tuple[Cached, str, list[str]]:
     """What the caches have of the repository of an hf: name, the path of its model in it ("": not here) and
     warnings. The first cache with the model is used. Raises ModelError for an invalid name."""
     repository, revision, wanted, quant = parse_name(name)
@@ -71,7 +72,8 @@ def look_up(name: str, environ: Mapping[str, str], platform: str = sys.platform)
                                  f"{found.elsewhere} and "
                                  "would download the model again"]
             return found, path, notes
-        nothing = Cached(repository, {**found.files, **nothing.files}, (*nothing.unfinished, *found.unfinished))
+        nothing = Cached(repository, {**found.files, **nothing.files},
+                         (*nothing.unfinished, *found.unfinished))
     return nothing, "", []
 
 
@@ -89,7 +91,8 @@ def header(name: str, environ: Mapping[str, str]) -> tuple[Header | None, Cached
         notes = [*notes, f"`llama-server -hf` loads {os.path.basename(mmproj)} of {found.repository} too, "
                          "which is not "
                          f"in this plan: give it with --mmproj {shell([mmproj])}, or launch with --no-mmproj"]
-    return Header(read.version, read.alignment, read.metadata, read.tensors, files, (*read.notes, *notes)), found
+    return Header(read.version, read.alignment, read.metadata, read.tensors, files,
+                  (*read.notes, *notes)), found
 
 
 def projector(found: Cached, model: str) -> str:
@@ -133,9 +136,11 @@ def old_directory(environ: Mapping[str, str], platform: str = sys.platform) -> s
 def _caches(repository: str, revision: str, environ: Mapping[str, str], platform: str) -> Iterator[Cached]:
     places = directories(environ, platform)
     for place in places:
-        found = _hub_layout(os.path.join(place, "models--" + repository.replace("/", "--")), repository, revision)
+        found = _hub_layout(os.path.join(place, "models--" + repository.replace("/", "--")), repository,
+                            revision)
         if found is not None:
-            yield found if place == places[0] else Cached(repository, found.files, found.unfinished, places[0])
+            yield found if place == places[0] else Cached(repository, found.files, found.unfinished,
+                                                          places[0])
     old = old_directory(environ, platform)
     if old and revision == "main":
         yield _old_layout(old, repository)

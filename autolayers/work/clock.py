@@ -67,9 +67,9 @@ class Clock:
     """The seconds of one launch's graphs."""
 
     def __init__(self, weights: Weights, work: Work, caches: Sequence[Attention | None],
-                 devices: Mapping[str, Figures], host: HostFigures, shared: Shared = SHARED, *, n_batch: int = N_BATCH,
-                 n_ubatch: int = 512, pipelined: bool = False, shares: Mapping[str, float] | None = None,
-                 missing: float = 0.0) -> None:
+                 devices: Mapping[str, Figures], host: HostFigures, shared: Shared = SHARED, *,
+                 n_batch: int = N_BATCH, n_ubatch: int = 512, pipelined: bool = False,
+                 shares: Mapping[str, float] | None = None, missing: float = 0.0) -> None:
         self.weights, self.work, self.devices, self.host, self.shared = weights, work, devices, host, shared
         self.n_batch, self.n_ubatch, self.pipelined = n_batch, n_ubatch, pipelined
         self.shares, self.missing = shares, missing
@@ -154,7 +154,8 @@ class Clock:
             rate *= rates.experts
             if many:
                 rate *= each / (each + shared.expert_tokens)
-            seconds += hypot(experts * touched / (bandwidth * shared.experts), 2 * n * expert_multiplies / rate) * slow
+            seconds += hypot(experts * touched / (bandwidth * shared.experts),
+                             2 * n * expert_multiplies / rate) * slow
         return seconds + kernels * rates.kernel * 1e-6 * (shared.prompt_kernel if many else 1.0)
 
     def _network(self, load: Load, n: int, depth: float, sequences: int) -> float:

@@ -76,7 +76,8 @@ class HostFigures:
         ram = machine.ram_bandwidth or shared or OF_PEAK * max(beside, default=0.0) \
             or (_RAM_BANDWIDTH_NEW if new else RAM_BANDWIDTH)
         bus = machine.bus_bandwidth or (_UNIFIED_BUS if unified else 0) \
-            or min([device.link for device in machine.devices if device.link and device.kind != "rpc"], default=0.0) \
+            or min([device.link for device in machine.devices if device.link and device.kind != "rpc"],
+                   default=0.0) \
             or _BUS
         return cls(ram, bus, machine.cores or _CORES, machine.disk_bandwidth or _DISK,
                    bool(machine.ram_bandwidth or shared))

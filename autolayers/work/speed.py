@@ -97,7 +97,8 @@ class CostModel:
 
     @lazy
     def devices(self) -> dict[str, Figures]:
-        return {device.name: Figures.of(device, self.machine.ram_bandwidth) for device in self.machine.devices}
+        return {device.name: Figures.of(device, self.machine.ram_bandwidth)
+                for device in self.machine.devices}
 
     @lazy
     def host(self) -> HostFigures:
@@ -120,7 +121,8 @@ class CostModel:
         steps, use = getattr(launch.breakdown, "steps", None), launch.breakdown
         if steps is None or use.n_seq_max != self.workload.requests:
             return self.clock(launch.params, use)
-        return self.clock(launch.params, use, work_of(self.weights, steps, self._where(self.placement(launch.params))))
+        return self.clock(launch.params, use,
+                          work_of(self.weights, steps, self._where(self.placement(launch.params))))
 
     def fallen(self, launch: Launch) -> dict[tuple[str, str], int]:
         """Operations that run on the CPU for want of a kernel: by device and op, of how many layers."""
@@ -164,7 +166,8 @@ class CostModel:
         pipelined = (len(devices) > 1 and params.kv_offload is not False and not params.overrides
                      and not any(device.network for device in devices.values())
                      and all(on(device, rules=rules).pipelines() for device in placement.devices)
-                     and params.split_mode in (None, "layer") and placement.n_gpu_layers > len(placement.dev_layer))
+                     and params.split_mode in (None, "layer")
+                     and placement.n_gpu_layers > len(placement.dev_layer))
         work = work or self.homes(fused, placement).work(placement, self._where(placement))
         return Clock(self.weights, work, self.caches(fused), devices, self.host, n_batch=use.n_batch,
                      n_ubatch=use.n_ubatch, pipelined=pipelined, shares=placement.shares or None,
@@ -179,7 +182,8 @@ class CostModel:
         if key not in self._homes:
             try:
                 alike = replace(params, n_ctx=_SHORT, n_parallel=1, kv_unified=None, kv_unified_per_slot=None,
-                                n_gpu_layers=None, tensor_split=None, overrides=(), n_ubatch=None, n_batch=None)
+                                n_gpu_layers=None, tensor_split=None, overrides=(), n_ubatch=None,
+                                n_batch=None)
                 script = self.estimator.script(alike, self.machine.devices)
             except LaunchRefused:
                 script = None

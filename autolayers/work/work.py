@@ -138,7 +138,8 @@ class Weights:
             if weight.info.name in self.reads and weight.layer != "input":
                 matrix = sum(n > 1 for n in weight.info.ne) > 1
                 layer = weight.block if weight.layer == "repeating" else OUTPUT
-                found.append(Step(WEIGHT, weight.op, weight.info.name, "", layer, 0, KERNELS_UNKNOWN if matrix else 0))
+                found.append(Step(WEIGHT, weight.op, weight.info.name, "", layer, 0,
+                                  KERNELS_UNKNOWN if matrix else 0))
         if "output.weight" not in self.model.tensors:
             found.append(Step(WEIGHT, "MUL_MAT", "output.weight", "", OUTPUT, 0, KERNELS_UNKNOWN))
         return tuple(sorted(found, key=lambda step: step.layer))
@@ -168,8 +169,9 @@ class Weights:
                 attends = cache.kind in ("attn", "swa")
                 flops = 2.0 * hp.n_head(il) / max(1, hp.n_head_kv(il)) * wide if attends else 0.0
                 scores = 0 if flash or not attends else _SCORE * hp.n_head(il)
-                found[il] = Attention(before.cell + size * ratio, min(before.window, window), before.flops + flops,
-                                      before.state, k is not None and k.type not in ("f32", "f16", "bf16"),
+                found[il] = Attention(before.cell + size * ratio, min(before.window, window),
+                                      before.flops + flops, before.state,
+                                      k is not None and k.type not in ("f32", "f16", "bf16"),
                                       before.scores + scores)
         return found
 
@@ -222,7 +224,8 @@ def work_of(weights: Weights, steps: Steps, homes: Sequence[str]) -> Work:
         for step in graph:
             if step.layer != INPUT:
                 place = HOST if step.place >= len(devices) else devices[step.place]
-                sums.add(step, place, step.source if step.source in devices else HOST if step.source else place)
+                sums.add(step, place,
+                         step.source if step.source in devices else HOST if step.source else place)
         return _load(weights, sums.rows, sums.walk, sums.attention, homes)
 
     return Work(load(steps.token), load(steps.prompt))
@@ -293,7 +296,8 @@ class Homes:
             if group.layer >= 0:
                 layer = min(group.layer, self.weights.n_layer)
                 groups[layer] = (*groups.get(layer, ()), group)
-        found = [self._layer(layer, groups.get(layer, ()), placement, homes[layer]) for layer in sorted(self.tokens)]
+        found = [self._layer(layer, groups.get(layer, ()), placement, homes[layer])
+                 for layer in sorted(self.tokens)]
         token, prompt = [
             _load(self.weights, tuple([row for sums in graph for row in sums.rows]),
                   [visit for sums in graph for visit in sums.walk],

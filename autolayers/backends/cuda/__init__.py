@@ -107,7 +107,8 @@ class Cuda(CudaBuffers):
             return self.device
         return replace(self.device, limits={**(self.device.limits or {}), ALL_QUANTS: 1})
 
-    def graph_optimize(self, nodes: list[Tensor], after: Tensor | None, add_alloc_dep: AddAllocDep) -> list[Tensor]:
+    def graph_optimize(self, nodes: list[Tensor], after: Tensor | None,
+                       add_alloc_dep: AddAllocDep) -> list[Tensor]:
         if self.rules.shared_expert_fused:
             nodes = with_shared_experts(nodes, add_alloc_dep)
         add_alloc_deps(nodes, after, add_alloc_dep, self.rules)
@@ -159,8 +160,8 @@ class Hip(Cuda):
     def doubt(self) -> str:
         if self.proven:
             return ""
-        return (f"{self.device.name if self.device else self.name}: its card's gfx number is not known: the kernels "
-                "that need more memory are assumed, an upper bound")
+        return (f"{self.device.name if self.device else self.name}: its card's gfx number is not known: the "
+                "kernels that need more memory are assumed, an upper bound")
 
     def supports_op(self, op: Tensor) -> bool:
         if op.op == "ARGSORT" or (op.op == "TOP_K" and not self.rules.hip_top_k):
@@ -171,7 +172,8 @@ class Hip(Cuda):
 
 def _version(description: str) -> int:
     """gfx_target_version of a card by its name; 0: unknown."""
-    return next((version for words, version in _GFX if any(word in description for word in words.split("|"))), 0)
+    return next((version for words, version in _GFX if any(word in description for word in words.split("|"))),
+                0)
 
 
 def _gfx(version: int) -> int:

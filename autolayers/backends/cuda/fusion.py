@@ -14,7 +14,8 @@ _SHARED = ("SWIGLU", "GEGLU", "SWIGLU_OAI", "SWIGLU_CLAMP")     # gates that a s
 _FUSED_FIRST = frozenset(("MUL", "UNARY", "SOFT_MAX"))     # the ops with which a fusion that keeps tensors alive begins
 
 
-def add_alloc_deps(nodes: list[Tensor], after: Tensor | None, add_alloc_dep: AddAllocDep, rules: Rules) -> None:
+def add_alloc_deps(nodes: list[Tensor], after: Tensor | None, add_alloc_dep: AddAllocDep,
+                   rules: Rules) -> None:
     """Report what the fused MoE paths among `nodes`, one split, read at their end. A fusion that ends with
     its split holds its tensors until `after`, the next split's first node."""
     if not rules.keeps_weighted_experts:
@@ -149,7 +150,8 @@ def _weighted_reduction(nodes: list[Tensor], start: int) -> tuple[list[Tensor], 
         if candidate.op == "VIEW":
             if (len(views) >= used or candidate.src[0] is not weighted or candidate.view_src is not weighted
                     or candidate.ne != (weighted.ne[0], n_tokens, 1, 1) or candidate.nb[0] != weighted.nb[0]
-                    or candidate.nb[1] != weighted.nb[2] or candidate.view_offs != len(views) * weighted.nb[1]):
+                    or candidate.nb[1] != weighted.nb[2]
+                    or candidate.view_offs != len(views) * weighted.nb[1]):
                 return None
             views.append(candidate)
         else:

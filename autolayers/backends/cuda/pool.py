@@ -37,8 +37,8 @@ _MOST_SM = {(6, 0): 56, (6, 1): 30, (7, 0): 84, (7, 5): 72, (8, 0): 108, (8, 6):
 
 # Types that ggml_cuda_should_use_mmq knows; other quantised types are expanded for cuBLAS.
 _MMQ = frozenset((
-    "q1_0", "q2_0", "q4_0", "q4_1", "q5_0", "q5_1", "q8_0", "q2_K", "q3_K", "q4_K", "q5_K", "q6_K", "iq1_s", "iq2_xxs",
-    "iq2_xs", "iq2_s", "iq3_xxs", "iq3_s", "iq4_xs", "iq4_nl", "mxfp4", "nvfp4"))
+    "q1_0", "q2_0", "q4_0", "q4_1", "q5_0", "q5_1", "q8_0", "q2_K", "q3_K", "q4_K", "q5_K", "q6_K", "iq1_s",
+    "iq2_xxs", "iq2_xs", "iq2_s", "iq3_xxs", "iq3_s", "iq4_xs", "iq4_nl", "mxfp4", "nvfp4"))
 _PLAIN = ("f32", "f16", "bf16")
 
 
@@ -56,7 +56,8 @@ def workspace(capability: tuple[int, int]) -> int:
     return (32 if capability >= (9, 0) else 4) * MiB + KERNELS
 
 
-def pool(ops: Ops, capability: tuple[int, int] = ASSUMED, n_sm: int | None = None, nvidia: bool = True) -> int:
+def pool(ops: Ops, capability: tuple[int, int] = ASSUMED, n_sm: int | None = None,
+         nvidia: bool = True) -> int:
     """Bytes that ggml_cuda_pool_vmm holds in the end: the operation that needs most, a tenth more, in whole
     pages.
 

@@ -31,7 +31,8 @@ class Metal(Backend):
     alignment = 32
     has_igpu = False
     added: Mapping[str, Rule] = {
-        "LIGHTNING_INDEXER": Rules.metal_indexer, **dict.fromkeys(HYPER_CONNECTIONS, Rules.metal_hyper_connections)}
+        "LIGHTNING_INDEXER": Rules.metal_indexer,
+        **dict.fromkeys(HYPER_CONNECTIONS, Rules.metal_hyper_connections)}
     modelled = True
     out_of_memory = (
         # ggml-metal-device.m
@@ -61,7 +62,8 @@ class Metal(Backend):
     def alloc_size(self, tensor: Tensor) -> int:
         return scratch(tensor, tensor.nbytes, self.rules)
 
-    def graph_optimize(self, nodes: list[Tensor], after: Tensor | None, add_alloc_dep: AddAllocDep) -> list[Tensor]:
+    def graph_optimize(self, nodes: list[Tensor], after: Tensor | None,
+                       add_alloc_dep: AddAllocDep) -> list[Tensor]:
         if self.rules.metal_fusions:
             add_alloc_deps(nodes, add_alloc_dep, self.rules)
         return reorder(nodes, self.rules)

@@ -28,8 +28,8 @@ _MOE_MOST_EXPERTS = 1024         # GGML_METAL_TOPK_MOE_MAX_EXPERTS
 # ggml_metal_mul_mv_mma_type_supported; since Rules.metal_products_of_all the others too
 _PRODUCTS = frozenset(("f32", "f16", "q4_0", "q4_1", "q5_0", "q5_1", "q8_0", "q4_K", "q5_K", "q6_K"))
 _OTHER_PRODUCTS = frozenset((
-    "bf16", "q1_0", "q2_0", "mxfp4", "q2_K", "q3_K", "iq2_xxs", "iq2_xs", "iq2_s", "iq3_xxs", "iq3_s", "iq1_s", "iq1_m",
-    "iq4_nl", "iq4_xs", "tq2_0"))
+    "bf16", "q1_0", "q2_0", "mxfp4", "q2_K", "q3_K", "iq2_xxs", "iq2_xs", "iq2_s", "iq3_xxs", "iq3_s",
+    "iq1_s", "iq1_m", "iq4_nl", "iq4_xs", "tq2_0"))
 
 
 class Fusion:
@@ -230,7 +230,8 @@ def _mul_mat_add(fusion: Fusion, nodes: Sequence[Tensor], idxs: Sequence[int]) -
 _SELECTION = "SOFT_MAX RESHAPE ARGSORT VIEW GET_ROWS"
 _NORMALISED = f"{_SELECTION} RESHAPE SUM_ROWS CLAMP DIV RESHAPE"
 _FUSIONS = (
-    *(Fusion(f"{norm} {rest}", _norm) for norm in ("NORM", "RMS_NORM") for rest in ("MUL", "MUL ADD", "SCALE")),
+    *(Fusion(f"{norm} {rest}", _norm) for norm in ("NORM", "RMS_NORM")
+      for rest in ("MUL", "MUL ADD", "SCALE")),
     *(Fusion(" ".join(["ADD"] * n), _add_chain) for n in range(2, 8)),
     Fusion("GATED_DELTA_NET CPY", _gdn_cache, chain=False),
     *(Fusion(ops, _topk_moe, chain=False) for ops in (_SELECTION, f"{_SELECTION} SCALE", _NORMALISED,

@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 
 _FORWARD = 64                    # how far nodes are looked for
 _SAFE = EMPTY | {
-    "MUL_MAT", "MUL_MAT_ID", "ROPE", "NORM", "RMS_NORM", "GROUP_NORM", "L2_NORM", "SUM_ROWS", "SSM_CONV", "SSM_SCAN",
-    "CLAMP", "TRI", "DIAG", "MUL", "ADD", "SUB", "DIV", "GLU", "SCALE", "UNARY", "GET_ROWS", "SET_ROWS", "SET", "CPY",
-    "CONT", "REPEAT"}
+    "MUL_MAT", "MUL_MAT_ID", "ROPE", "NORM", "RMS_NORM", "GROUP_NORM", "L2_NORM", "SUM_ROWS", "SSM_CONV",
+    "SSM_SCAN", "CLAMP", "TRI", "DIAG", "MUL", "ADD", "SUB", "DIV", "GLU", "SCALE", "UNARY", "GET_ROWS",
+    "SET_ROWS", "SET", "CPY", "CONT", "REPEAT"}
 
 
 class Pack:

@@ -16,7 +16,8 @@ _NQPSG, _NCPSG = 8, 64
 _VEC_NQPSG, _VEC_NCPSG = 1, 32
 _AMAX = 8 + 256 * 4              # ggml_metal_op_mul_mat_id_extra_amax
 _SPARSE_HEADS = frozenset((
-    (32, 32), (64, 64), (96, 96), (96, 64), (128, 128), (192, 128), (192, 192), (256, 256), (320, 256), (512, 512),
+    (32, 32), (64, 64), (96, 96), (96, 64), (128, 128), (192, 128), (192, 192), (256, 256), (320, 256),
+    (512, 512),
     (576, 512)))
 _SPARSE_TYPES = types_of(KV_TYPES, "SPARSE")
 
@@ -62,7 +63,8 @@ def _flash_attn(t: Tensor, copies: bool, large: bool) -> int:
     size += _pad(2 * k.nelements, 16)                                          # ..._extra_kv_f16
     if not v_is_k:
         size += _pad(2 * v.nelements, 16)
-    if 0 < n_kv_max <= 4096 and mask is not None and (k.ne[0], v.ne[0]) in _SPARSE_HEADS and k.type in _SPARSE_TYPES:
+    if 0 < n_kv_max <= 4096 and mask is not None and (k.ne[0],
+                                                      v.ne[0]) in _SPARSE_HEADS and k.type in _SPARSE_TYPES:
         size += _pad(4 * _pad(n_kv_max, _VEC_NCPSG) * masked, 16)              # ..._extra_idx
     return size
 

@@ -32,10 +32,13 @@ class Vulkan(Backend):
     igpu_mmap = False
     offload_min_batch = OFFLOAD_MIN_BATCH
     added: Mapping[str, Rule] = {
-        "LIGHTNING_INDEXER": Rules.vulkan_indexer, **dict.fromkeys(HYPER_CONNECTIONS, Rules.vulkan_hyper_connections),
+        "LIGHTNING_INDEXER": Rules.vulkan_indexer,
+        **dict.fromkeys(HYPER_CONNECTIONS, Rules.vulkan_hyper_connections),
         **dict.fromkeys(("SSM_SCAN", "SSM_CONV"), Rules.vulkan_scans),
-        **dict.fromkeys(("CUMSUM", "TRI", "SOLVE_TRI", "FILL", "LOG", "ARANGE", "TOP_K"), Rules.vulkan_delta_net_parts),
-        **dict.fromkeys(("GATED_DELTA_NET", "SET"), Rules.vulkan_delta_net), "FLASH_ATTN_EXT": Rules.vulkan_flash}
+        **dict.fromkeys(("CUMSUM", "TRI", "SOLVE_TRI", "FILL", "LOG", "ARANGE", "TOP_K"),
+                        Rules.vulkan_delta_net_parts),
+        **dict.fromkeys(("GATED_DELTA_NET", "SET"), Rules.vulkan_delta_net),
+        "FLASH_ATTN_EXT": Rules.vulkan_flash}
     modelled = True
     free_is_total = True               # without VK_EXT_memory_budget
     image = "-vulkan"
@@ -114,7 +117,8 @@ class Vulkan(Backend):
         small = {"max_storage_buffer_range": SMALLEST, "shader_64bit_indexing": False}
         return replace(self.device, limits={**(self.device.limits or {}), **small})
 
-    def graph_optimize(self, nodes: list[Tensor], after: Tensor | None, add_alloc_dep: AddAllocDep) -> list[Tensor]:
+    def graph_optimize(self, nodes: list[Tensor], after: Tensor | None,
+                       add_alloc_dep: AddAllocDep) -> list[Tensor]:
         if not self.rules.vulkan_reorders:
             return nodes
         return reorder(nodes, add_alloc_dep) if self.rules.vulkan_hazards else reorder_before(nodes, self.rules)

@@ -32,7 +32,8 @@ def temporaries(ops: Ops, cooperative_matrix2: bool) -> int:
     x, y = _attention(ops, cooperative_matrix2)
     y = max([y, *[_activations(weight, n, cooperative_matrix2) for weight, n in weights]])
     if cooperative_matrix2:
-        x = max([x, *[2 * weight.k * weight.m * weight.n_mat for weight, _ in weights if weight.type == "f32"]])
+        x = max([x, *[2 * weight.k * weight.m * weight.n_mat
+                      for weight, _ in weights if weight.type == "f32"]])
     if ops.sort_columns > 1024:
         x = max(x, 8 * ops.sort_rows << (ops.sort_columns - 1).bit_length())
     return x + y + SPLIT_K

@@ -175,7 +175,8 @@ class _Order:
         op, before = ops[j], ops[j - 1]
         rope = j
         if op == "MUL" and before == "RMS_NORM":
-            k = self.follower(j, "ROPE", lambda t: t.src[0] is node and all(s.op == "NONE" for s in t.src[1:]))
+            k = self.follower(j, "ROPE",
+                              lambda t: t.src[0] is node and all(s.op == "NONE" for s in t.src[1:]))
             if k:
                 rope = k
                 self.pull(taken, k)

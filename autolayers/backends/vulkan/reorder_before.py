@@ -76,7 +76,8 @@ class _Order:
                 self.pull_followers(j, taken)
         if ops[taken[-1]] != "ADD":                  # else it is fused with what follows
             for j in reach:
-                if not used[j] and ops[j] in EMPTY and all(c < first or used[c] or c in taken for c in sources[j]):
+                if not used[j] and ops[j] in EMPTY and all(c < first or used[c] or c in taken
+                                                           for c in sources[j]):
                     taken.append(j)
         return taken
 

@@ -9,7 +9,8 @@ from ..llm import Llm
 
 
 class Deci(Decoder):
-    def layer(self, llm: Llm, inp_l: Tensor, il: int, inp: AttnInput, pos: Tensor | None, out_ids: Tensor) -> Tensor:
+    def layer(self, llm: Llm, inp_l: Tensor, il: int, inp: AttnInput, pos: Tensor | None,
+              out_ids: Tensor) -> Tensor:
         g, hp = llm.graph, llm.hparams
         n_head, n_head_kv = hp.n_head(il), hp.n_head_kv(il)
         residual = cur = inp_l

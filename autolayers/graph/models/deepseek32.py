@@ -34,7 +34,8 @@ class DeepSeek32(LatentAttention):
             k_pe = llm.build_norm(k_pe, k_norm, None, "rms", il)
         q, k, v = absorbed(llm, q, compressed, k_pe, il, pos)
         if inp.window is not None and llm.hparams.is_swa(il):
-            out = llm.build_attn(inp.window, q, k, v, il, wo=None, v_mla=llm.layer_weight(il, "attn_v_b"), mla=True)
+            out = llm.build_attn(inp.window, q, k, v, il, wo=None, v_mla=llm.layer_weight(il, "attn_v_b"),
+                                 mla=True)
         else:
             out = sparse_attention(llm, inp, q, k, v, il, llm.layer_weight(il, "attn_sinks"))
         return self.projected(llm, out, cur, il)

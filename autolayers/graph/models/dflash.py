@@ -62,7 +62,8 @@ class DFlash:
         return logits if llm.weight("markov_w1.weight") is None else self.markov(llm, logits, hidden, tokens)
 
     def logits(self, llm: Llm, cur: Tensor) -> Tensor:
-        scale = llm.weight("output.scale" if llm.weight("output.weight") is not None else "target.output.scale")
+        scale = llm.weight("output.scale" if llm.weight("output.weight") is not None
+                           else "target.output.scale")
         return llm.build_lora_mm(borrowed(llm, "output.weight"), cur, scale)
 
     def layer(self, llm: Llm, inp_l: Tensor, il: int, inp: AttnInput, pos: Tensor) -> Tensor:
@@ -132,7 +133,8 @@ class DFlash:
                 confidences.append(g.unary("SIGMOID", g.cont(column(base, 1, 0))))
         for i in range(first, per):
             state = g.get_rows(llm.need("markov_w1.weight"), previous)
-            bias = scattered(llm, llm.build_lora_mm(llm.need("markov_w2.weight"), state, llm.weight("markov_w2.scale")))
+            bias = scattered(llm, llm.build_lora_mm(llm.need("markov_w2.weight"), state,
+                                                    llm.weight("markov_w2.scale")))
             made = g.add(column(base, n_vocab, i), bias)
             columns.append(made)
             if project is not None:
@@ -193,7 +195,8 @@ class DFlash:
             chosen, unary, gates = part(best, top), part(scores, top), part(gate, rank)
             n_before = before.ne[0] // (count * blocks)
             ids = g.reshape(chosen, top * count * blocks)
-            after = g.reshape(g.get_rows(llm.need("selector_successor.weight"), ids), rank, top, count, blocks)
+            after = g.reshape(g.get_rows(llm.need("selector_successor.weight"), ids), rank, top, count,
+                              blocks)
             ahead = g.get_rows(llm.need("selector_predecessor.weight"), before)
             ahead = g.reshape(ahead, rank, n_before, count, blocks)
             gated = g.mul(ahead, g.repeat(g.reshape(gates, rank, 1, count, blocks), *ahead.ne))

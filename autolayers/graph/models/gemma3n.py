@@ -43,7 +43,8 @@ class Gemma3n:
         """All of the stack but the active one."""
         return llm.graph.view(x, (x.ne[0], x.ne[1], _N_ALTUP - 1), x.nb[1:3], x.nb[2])
 
-    def layer(self, llm: Llm, inp_l: Tensor, il: int, inp: AttnInput, pos: Tensor, per_layer: Tensor) -> Tensor:
+    def layer(self, llm: Llm, inp_l: Tensor, il: int, inp: AttnInput, pos: Tensor,
+              per_layer: Tensor) -> Tensor:
         g = llm.graph
 
         def normed(x: Tensor, name: str, pinned: bool = True) -> Tensor:

@@ -100,7 +100,8 @@ class Gemma4:
         g, hp, n = llm.graph, llm.hparams, llm.n_tokens
         factors = None if hp.is_swa(il) else llm.rope_factors(il)
         weight = llm.layer_weight(il, "attn_qkv")
-        fused = None if weight is None else llm.build_lora_mm(weight, cur, llm.layer_weight(il, "attn_qkv", "scale"))
+        fused = None if weight is None else llm.build_lora_mm(weight, cur,
+                                                              llm.layer_weight(il, "attn_qkv", "scale"))
         q = g.rope(query(llm, cur, fused, il), pos, factors)
         if not hp.has_kv(il):
             return llm.build_attn(inp, q, None, None, il, wo_bias=False)
@@ -112,7 +113,8 @@ class Gemma4:
         else:
             k = llm.linear(il, "attn_k", cur, scale=True)
             weight = llm.layer_weight(il, "attn_v")
-            v = k if weight is None else llm.build_lora_mm(weight, cur, llm.layer_weight(il, "attn_v", "scale"))
+            v = k if weight is None else llm.build_lora_mm(weight, cur,
+                                                           llm.layer_weight(il, "attn_v", "scale"))
         k = llm.rms_norm(il, "attn_k_norm", g.reshape(k, head, n_kv, n))
         v = g.rms_norm(g.reshape(v, head, n_kv, n))
         return llm.build_attn(inp, q, g.rope(k, pos, factors), v, il, wo_bias=False)

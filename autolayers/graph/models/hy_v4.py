@@ -31,7 +31,8 @@ class HyV4(DeepSeek32):
             for block in ("attn", "ffn"):
                 weights, after = self.hc_weights(llm, x, il, block)
                 cur = self.normed(llm, self.hc_mix(llm, x, weights), il, f"{block}_norm")
-                cur = self.attention(llm, cur, il, inp, pos) if block == "attn" else self.feed_forward(llm, cur, il)
+                cur = self.attention(llm, cur, il, inp,
+                                     pos) if block == "attn" else self.feed_forward(llm, cur, il)
                 x = self.hc_post(llm, cur, x, after)
         x = g.get_rows(g.reshape(x, width * streams, n), out_ids)
         x = g.reshape(x, width, streams, llm.n_outputs)
@@ -65,7 +66,8 @@ class HyV4(DeepSeek32):
         def gate(i: int) -> Tensor:
             t = g.view(mixes, (streams, x.ne[2]), (mixes.nb[1],), i * streams * mixes.nb[0])
             t = g.mul(t, g.view(scale, (1,), (), i * scale.nb[0]))
-            return g.scale(g.unary("SIGMOID", g.add(t, g.view(base, (streams,), (), i * streams * base.nb[0]))))
+            return g.scale(g.unary("SIGMOID",
+                                   g.add(t, g.view(base, (streams,), (), i * streams * base.nb[0]))))
 
         return gate(0), g.scale(gate(1))
 

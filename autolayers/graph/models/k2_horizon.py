@@ -71,7 +71,8 @@ class K2Horizon(Decoder):
             weights = g.reshape(g.div(weights, g.clamp(g.sum_rows(weights))), 1, n_used, n)
         if hp.expert_weights_scale not in (0.0, 1.0):
             weights = g.scale(weights)
-        values = llm.build_lora_mm_id(llm.need_layer(il, "attn_v_exps"), g.reshape(cur, width, 1, n), selected)
+        values = llm.build_lora_mm_id(llm.need_layer(il, "attn_v_exps"), g.reshape(cur, width, 1, n),
+                                      selected)
         values = g.mul(g.unary("SILU", values), weights)
         views = []
         for i in range(n_used):

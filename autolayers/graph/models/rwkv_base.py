@@ -36,7 +36,8 @@ class Rwkv:
         return llm.finish(cur)
 
     def normed(self, llm: Llm, cur: Tensor, il: int, name: str) -> Tensor:
-        return llm.build_norm(cur, llm.layer_weight(il, name), llm.layer_weight(il, name, "bias"), self.norm, il)
+        return llm.build_norm(cur, llm.layer_weight(il, name), llm.layer_weight(il, name, "bias"), self.norm,
+                              il)
 
     def with_channel_mix(self, llm: Llm, inp: Tensor, normed: Tensor, shift: Tensor, il: int, out_ids: Tensor,
                          first: list[Tensor]) -> Tensor:
@@ -78,7 +79,8 @@ def previous(llm: Llm, shift: Tensor, cur: Tensor) -> Tensor:
 
 def last(llm: Llm, cur: Tensor) -> Tensor:
     """The last token of each sequence."""
-    return llm.graph.view(cur, (llm.n_embd, 1, llm.n_seqs), cur.nb[1:3], (llm.n_seq_tokens - 1) * llm.n_embd * F32)
+    return llm.graph.view(cur, (llm.n_embd, 1, llm.n_seqs), cur.nb[1:3],
+                          (llm.n_seq_tokens - 1) * llm.n_embd * F32)
 
 
 def store_shift(llm: Llm, shift: Tensor, il: int) -> None:

@@ -44,7 +44,8 @@ class T5:
             cur = llm.build_attn(inp, q, k, v, il, kq_b=bias, wo="attn_o", wo_bias=False)
             if not self.encoder:
                 residual = g.add(cur, residual)
-                cur = self.cross_attention(llm, llm.rms_norm(il, "cross_attn_norm", residual), embd, il, cross)
+                cur = self.cross_attention(llm, llm.rms_norm(il, "cross_attn_norm", residual), embd, il,
+                                           cross)
             if il == n_layer - 1:
                 cur, residual = g.get_rows(cur, out_ids), g.get_rows(residual, out_ids)
             ffn_inp = g.add(cur, residual)

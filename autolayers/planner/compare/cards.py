@@ -54,14 +54,16 @@ class Runs:
     speed: Speed
 
     def to_dict(self) -> dict[str, object]:
-        return {"name": self.name, "description": self.description, "count": self.count, "memory": self.memory,
+        return {"name": self.name, "description": self.description, "count": self.count,
+                "memory": self.memory,
                 "remaining": self.left, "ram": self.ram, "speed": self.speed.to_dict()}
 
 
 class Wanted:
     """One model with the context that is wanted, to be tried on cards."""
 
-    def __init__(self, model: Model, params: Params, policy: Policy, n_ctx: int, companions: Companions = NONE) -> None:
+    def __init__(self, model: Model, params: Params, policy: Policy, n_ctx: int,
+                 companions: Companions = NONE) -> None:
         model = model.overridden(params.override_kv)
         self.policy = policy
         self.estimator = Estimator(model, policy.build, companions)
@@ -72,7 +74,8 @@ class Wanted:
         """How it runs on so many of this card; None where it does not fit."""
         device = Device.hypothetical(name)
         devices = tuple(numbered([device] * count))
-        machine = Machine(devices, {each.name: each.free for each in devices}, self.policy.ram, self.policy.ram)
+        machine = Machine(devices, {each.name: each.free for each in devices}, self.policy.ram,
+                          self.policy.ram)
         evaluator = Evaluator(self.estimator, machine, self.policy.margin)
         params = self.whole
         if experts:
@@ -85,8 +88,8 @@ class Wanted:
             found = self._split(evaluator, cost, params)
         if found is None or not found.fits:
             return None
-        return Runs(name, card.description, count, device.total, min(found.spare.values()), found.breakdown.resident,
-                    cost.price(found))
+        return Runs(name, card.description, count, device.total, min(found.spare.values()),
+                    found.breakdown.resident, cost.price(found))
 
     def _split(self, evaluator: Evaluator, cost: CostModel, params: Params) -> Candidate | None:
         """With the split that a plan would choose."""
@@ -119,7 +122,8 @@ def find(model: Model, params: Params, policy: Policy, n_ctx: int, companions: C
                 alone |= {name} if count == 1 else set()
                 if runs.speed.generation >= least:
                     found[kind].append(runs)
-    return {kind: sorted(found[kind], key=lambda runs: (_gib(runs.memory), -runs.speed.generation)) for kind in KINDS}
+    return {kind: sorted(found[kind], key=lambda runs: (_gib(runs.memory), -runs.speed.generation))
+            for kind in KINDS}
 
 
 def _gib(memory: int) -> int:

@@ -52,8 +52,10 @@ class Choice:
     def to_dict(self) -> dict[str, object]:
         return {
             "verdict": self.verdict, "placement": self.placement, "size": self.size,
-            "bits_per_weight": round(self.bits_per_weight, 3), "n_ctx": self.n_ctx, "n_ctx_train": self.n_ctx_train,
-            "remaining": self.left, "exact": self.exact, "flags": list(self.flags), "warnings": list(self.warnings),
+            "bits_per_weight": round(self.bits_per_weight, 3), "n_ctx": self.n_ctx,
+            "n_ctx_train": self.n_ctx_train,
+            "remaining": self.left, "exact": self.exact, "flags": list(self.flags),
+            "warnings": list(self.warnings),
             "speed": self.speed.to_dict() if self.speed else None,
         }
 
@@ -74,7 +76,8 @@ def wanted_ctx(params: Params, policy: Policy) -> int:
     return given or policy.n_ctx_min or max(WANTED_CTX, policy.workload.context)
 
 
-def assess(model: Model, params: Params, policy: Policy, machine: Machine, companions: Companions = NONE) -> Choice:
+def assess(model: Model, params: Params, policy: Policy, machine: Machine,
+           companions: Companions = NONE) -> Choice:
     """How a model runs with the wanted context or more; with less than that where it only fits so."""
     least = min(wanted_ctx(params, policy), max(1, model.n_ctx_train))
     params = replace(params, n_ctx=None)
@@ -86,15 +89,17 @@ def assess(model: Model, params: Params, policy: Policy, machine: Machine, compa
             plan = smaller if smaller.fits else plan
         return _choice(plan, fits)
     except LaunchRefused as refusal:
-        return Choice(NO, str(refusal), model.size, bits_per_weight(model), 0, model.n_ctx_train, None, (), 0, False)
+        return Choice(NO, str(refusal), model.size, bits_per_weight(model), 0, model.n_ctx_train, None, (), 0,
+                      False)
 
 
 def _choice(plan: Plan, fits: bool) -> Choice:
     model = plan.model
     return Choice(
         verdict(plan) if fits else NO, plan.placement, model.size, bits_per_weight(model),
-        plan.breakdown.n_ctx_seq if plan.fits else 0, model.n_ctx_train, plan.speed if plan.fits else None, plan.flags,
-        min((device.remaining for device in plan.devices if device.used), default=0), plan.exact, plan.warnings)
+        plan.breakdown.n_ctx_seq if plan.fits else 0, model.n_ctx_train, plan.speed if plan.fits else None,
+        plan.flags, min((device.remaining for device in plan.devices if device.used), default=0), plan.exact,
+        plan.warnings)
 
 
 def verdict(plan: Plan) -> str:

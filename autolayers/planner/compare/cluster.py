@@ -52,7 +52,8 @@ class Use:
         return not self.plan.fits, self.plan.speed.request * _WORTH ** len(self.boxes)
 
     def to_dict(self) -> dict[str, object]:
-        return {"boxes": [box.name for box in self.boxes], "fits": self.plan.fits, "placement": self.plan.placement,
+        return {"boxes": [box.name for box in self.boxes], "fits": self.plan.fits,
+                "placement": self.plan.placement,
                 "n_ctx": self.plan.breakdown.n_ctx, "sent": self.sent, "load_seconds": round(self.load, 1),
                 "speed": self.plan.speed.to_dict()}
 
@@ -102,7 +103,8 @@ def use_of(model: Model, params: Params, policy: Policy, cluster: Cluster, boxes
     return Use(tuple(boxes), plan, sent)
 
 
-def _budget(cluster: Cluster, boxes: Sequence[Box], used: list[bool], given: dict[str, int]) -> dict[str, int]:
+def _budget(cluster: Cluster, boxes: Sequence[Box], used: list[bool],
+            given: dict[str, int]) -> dict[str, int]:
     """`given` by the names that devices have where all boxes are used, under those that they have with these
     alone."""
     names = [device.name for device in cluster.devices()]

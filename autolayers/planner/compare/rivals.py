@@ -85,7 +85,8 @@ def rivals_on(model: Model, params: Params, policy: Policy, machine: Machine, co
 
     `threads`: numbers of threads to try where the processor computes. Raises LaunchRefused, and DoesNotFit
     where no launch fits."""
-    evaluator = Evaluator.of(model.overridden(params.override_kv), machine, policy.build, policy.margin, companions)
+    evaluator = Evaluator.of(model.overridden(params.override_kv), machine, policy.build, policy.margin,
+                             companions)
     cost = evaluator.cost(policy.workload)
     chosen = solve(evaluator, params, policy, cost)
     if chosen is None:
@@ -111,7 +112,8 @@ def _near(cost: CostModel, chosen: Candidate, found: dict[str, list[Candidate]])
     """The plan's launch, and those that may be faster than it, each prediction being off by its doubt; of a
     device that nothing is known of all. The best of each kind come first."""
     best = cost.speed(chosen)
-    limit = best.request * best.spread if all(figures.known for figures in cost.devices.values()) else float("inf")
+    limit = best.request * best.spread if all(figures.known
+                                              for figures in cost.devices.values()) else float("inf")
     everything = cost.estimator.model.hparams.n_layer_all + 1
 
     def plain(params: Params) -> Params:
@@ -169,7 +171,8 @@ def _alternatives(evaluator: Evaluator, cost: CostModel, at: Params, policy: Pol
         if layers is not None and not changes:
             yield "fit", fit(evaluator, params, FULL)
     if may_split_tensors(evaluator, at):
-        yield "tensor", evaluator.candidate(replace(at, split_mode="tensor", n_gpu_layers=search.ladders.top), FULL)
+        yield "tensor", evaluator.candidate(replace(at, split_mode="tensor", n_gpu_layers=search.ladders.top),
+                                            FULL)
     if len(devices) > 1 and at.device is None and at.split_mode is None and at.tensor_split is None:
         for device in devices:
             alone = replace(at, device=(device.name,))

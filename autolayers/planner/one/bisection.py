@@ -25,7 +25,8 @@ def largest_count(evaluator: Evaluator, make: Callable[[int], Params], top: int,
     if best is not None and best.fits_devices:
         return best
     ceiling = last(-1, top, lambda count: evaluator.may_fit(make(count)))
-    low, found = _between(evaluator, make, -1, ceiling + 1, fidelity, None, best, lambda it: it.fits_devices, overheads)
+    low, found = _between(evaluator, make, -1, ceiling + 1, fidelity, None, best, lambda it: it.fits_devices,
+                          overheads)
     # The count just above may fit again: one layer fewer on the CPU means one copy fewer.
     if low + 2 <= ceiling and _may_fit_again(evaluator, make, low, fidelity):
         candidate = evaluator.candidate(make(low + 2), fidelity)
@@ -46,7 +47,8 @@ def largest_context(evaluator: Evaluator, make: Callable[[int], Params], low: in
     if above is None and (least is None or not least.fits):
         return None
     first = low // step            # of the steps, none of them below `low`
-    _, found = _between(evaluator, lambda n: make((first + n) * step), 0, -(-high // step) - first, fidelity, least,
+    _, found = _between(evaluator, lambda n: make((first + n) * step), 0, -(-high // step) - first, fidelity,
+                        least,
                         most, lambda it: it.fits)
     if found is None and above is not None:
         least = evaluator.candidate(make(low), fidelity)
@@ -117,7 +119,8 @@ def _expected(evaluator: Evaluator, params: Params, n: int, known: list[tuple[in
     part = 0.0 if first == second else (n - first) / (second - first)
     for name in near.spare.keys() | far.spare.keys():
         limit = limits[name]
-        overhead = [limit - other.spare.get(name, limit) - _static(other.breakdown, name) for other in (near, far)]
+        overhead = [limit - other.spare.get(name, limit) - _static(other.breakdown, name)
+                    for other in (near, far)]
         if overhead[0] + (overhead[1] - overhead[0]) * part + _static(static, name) > limit:
             return False
     return True

@@ -137,7 +137,8 @@ class _Fit:
             return asked
         free = {device.name: device.free for device in self.evaluator.machine.devices}
         wanted = given.fit_target or (FIT_PARAMS_TARGET,)
-        self.targets = {name: free[name] - wanted[min(i, len(wanted) - 1)] * MiB for i, name in enumerate(self.names)}
+        self.targets = {name: free[name] - wanted[min(i, len(wanted) - 1)] * MiB
+                        for i, name in enumerate(self.names)}
         if self.up_to is not None:
             self.targets = {name: self.up_to[name] for name in self.names}
         total = sum(self.targets.values())
@@ -193,7 +194,8 @@ class _Fit:
                 rules.append((rf"blk\.{layer + i}\.{_ELSEWHERE[stays]}", buffer))
             layer += shape.part[device]
         split = tuple(float(n) for n in shape.layers) if len(self.names) > 1 and total else None
-        return replace(self.given, n_ctx=self.n_ctx, n_gpu_layers=total, tensor_split=split, overrides=tuple(rules))
+        return replace(self.given, n_ctx=self.n_ctx, n_gpu_layers=total, tensor_split=split,
+                       overrides=tuple(rules))
 
     def _memory(self, shape: _Shape, *devices: int, most: int | None = None) -> list[int]:
         """Bytes per device. Measuring stops once one of these devices exceeds its target (or `most`)."""

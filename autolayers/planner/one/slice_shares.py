@@ -43,7 +43,8 @@ def _left(evaluator: Evaluator, given: Params, names: Sequence[str]) -> list[flo
     return [float(limits[name] - overheads.get(name, 0) - copied) for name in names]
 
 
-def _nearest(evaluator: Evaluator, given: Params, names: Sequence[str], parts: Sequence[float]) -> tuple[float, ...]:
+def _nearest(evaluator: Evaluator, given: Params, names: Sequence[str],
+             parts: Sequence[float]) -> tuple[float, ...]:
     """The shares whose slices come nearest to these parts: slices end where heads and blocks do."""
     def excess(shares: tuple[float, ...]) -> float:
         use = evaluator.static(replace(given, tensor_split=shares))
@@ -53,4 +54,5 @@ def _nearest(evaluator: Evaluator, given: Params, names: Sequence[str], parts: S
                    for name, part in zip(names, parts, strict=True))
 
     whole = sum(parts)
-    return min((tuple(float(max(1, round(n * part / whole))) for part in parts) for n in (100, *_PARTS)), key=excess)
+    return min((tuple(float(max(1, round(n * part / whole))) for part in parts) for n in (100, *_PARTS)),
+               key=excess)

@@ -81,7 +81,8 @@ def _best(evaluator: Evaluator, given: Params, policy: Policy, cost: CostModel) 
         fitting = [answer for answer in answers if answer.fits]
         return cost.fastest(fitting) if fitting else next(iter(answers), None)
     found = _solved(evaluator, given, policy, cost)
-    if found is not None and processor_alone(evaluator, given, policy) and _processor_wins(evaluator, cost, found):
+    if found is not None and processor_alone(evaluator, given,
+                                             policy) and _processor_wins(evaluator, cost, found):
         alone = _solved(evaluator, replace(given, device=()), policy, cost)
         return alone if alone is not None and alone.fits else found
     devices = evaluator.machine.devices
@@ -173,7 +174,8 @@ class Search:
         if self.ladders.literal and self.policy.strategy is None:
             return self._literal(params)
         if not self.ladders.literal and not self.evaluator.usable(params):
-            return self.evaluator.candidate(replace(params, n_ctx=self.contexts.least, n_gpu_layers=0), self.fidelity)
+            return self.evaluator.candidate(replace(params, n_ctx=self.contexts.least, n_gpu_layers=0),
+                                            self.fidelity)
         found = self._fully_offloaded(params)
         if found is not None:
             return found
@@ -204,7 +206,8 @@ class Search:
     def fully_offloaded(self, candidate: Candidate) -> bool:
         """All layers are on devices, no weight was sent to the host, and no attention falls to the CPU."""
         n, overrides = candidate.params.n_gpu_layers, candidate.params.overrides
-        return n is not None and (n >= self.ladders.top or n == -2) and len(overrides) == len(self.given.overrides) \
+        return n is not None and (n >= self.ladders.top
+                                  or n == -2) and len(overrides) == len(self.given.overrides) \
             and not self.cost.attends_on_cpu(candidate)
 
     # --- context
@@ -313,14 +316,15 @@ class Search:
             return float("inf")
         n_ctx = params.n_ctx or use.n_ctx
         return self.cost.predict(shape, replace(
-            use, n_ctx=n_ctx, n_ctx_seq=use.n_ctx_seq * n_ctx // use.n_ctx, n_ubatch=params.n_ubatch or N_UBATCH,
-            n_batch=params.n_batch or N_BATCH)).request
+            use, n_ctx=n_ctx, n_ctx_seq=use.n_ctx_seq * n_ctx // use.n_ctx,
+            n_ubatch=params.n_ubatch or N_UBATCH, n_batch=params.n_batch or N_BATCH)).request
 
     def _alike(self, found: Candidate, params: Params) -> Candidate | None:
         """The best placement of these flags of the kind that `found` is of."""
         rung = self.ladders.of(found.params, params)
         if rung is None:
-            return self.evaluator.candidate(replace(params, n_gpu_layers=found.params.n_gpu_layers), self.fidelity)
+            return self.evaluator.candidate(replace(params, n_gpu_layers=found.params.n_gpu_layers),
+                                            self.fidelity)
         alike = self.split.most(rung[0])
         if alike is None or not self.model.hparams.n_expert:
             return alike
@@ -334,7 +338,8 @@ class Search:
     def _fully_offloaded(self, params: Params) -> Candidate | None:
         span = self.contexts
         largest = self.split.best(self._all_layers(params, span.most))
-        if span.fixed or (largest is not None and (not is_free(self.evaluator, params) or self.policy.n_ctx == "max")):
+        if span.fixed or (largest is not None
+                          and (not is_free(self.evaluator, params) or self.policy.n_ctx == "max")):
             return largest
         # More context may cost hand-overs between GPUs, but no slower GPU (--ctx max takes that one too)
         hops = (len(self.evaluator.machine.devices) - 1) * self.cost.hop(params.n_ubatch or N_UBATCH)
@@ -348,7 +353,8 @@ class Search:
         if largest is not None and self.cost.speed(largest).request <= limit:
             return largest
         if not is_free(self.evaluator, params):
-            return largest_context(self.evaluator, lambda n: self._all_layers(params, n), span.least, span.most,
+            return largest_context(self.evaluator, lambda n: self._all_layers(params, n), span.least,
+                                   span.most,
                                    span.step, self.fidelity)
         if self.policy.n_ctx == "max":
             return self._context_by_split(params, smallest, span.most, float("inf"))
@@ -381,7 +387,8 @@ class Search:
             else:
                 low, best = guess, candidate
         shape = best.params
-        found = largest_context(self.evaluator, lambda n: replace(shape, n_ctx=n), low, most, step, self.fidelity)
+        found = largest_context(self.evaluator, lambda n: replace(shape, n_ctx=n), low, most, step,
+                                self.fidelity)
         return found or best
 
     # --- partially offloaded
@@ -414,7 +421,8 @@ class Search:
         than what --fit would do with `params`; where none keeps the margins of the devices, the first."""
         limited = self.evaluator.machine.ram is not None
         rival = fit(self.evaluator, params, self.fidelity) if params and limited else None
-        on_devices = [candidate for candidate in (*found, rival) if candidate is not None and candidate.fits_devices]
+        on_devices = [candidate for candidate in (*found, rival) if candidate is not None
+                      and candidate.fits_devices]
         if rival is not None and rival.fits_devices:
             on_devices = [candidate for candidate in on_devices if candidate.ram_missing <= rival.ram_missing]
         return self.cost.fastest(on_devices) if on_devices else found[0] if found else None
@@ -479,14 +487,16 @@ class Search:
                 if candidate is None or candidate.fits:
                     break
                 grown = candidate.overheads(limits)
-                overheads = {**overheads, **{name: max(size, overheads.get(name, 0)) for name, size in grown.items()}}
+                overheads = {**overheads,
+                             **{name: max(size, overheads.get(name, 0)) for name, size in grown.items()}}
             compute: dict[str, int] = {}
             for _ in range(4):
                 candidate = measured(fit_with_overheads(self.evaluator, given, compute))
                 if candidate is None:
                     return found
                 if not candidate.fits:       # it might win with such small buffers: try buffers close to its real ones
-                    compute = {name: usage.compute * 31 // 32 for name, usage in candidate.breakdown.devices.items()}
+                    compute = {name: usage.compute * 31 // 32
+                               for name, usage in candidate.breakdown.devices.items()}
         measured(fit_estimated(self.evaluator, given, self.fidelity))
         return found
 
@@ -516,7 +526,8 @@ class Search:
         count = len(rules)
         if not rules or rules[0][0] == EXPERTS_REGEX:
             return []
-        shape = replace(overrides.with_experts_on_host(base, count - 1), tensor_split=found.params.tensor_split)
+        shape = replace(overrides.with_experts_on_host(base, count - 1),
+                        tensor_split=found.params.tensor_split)
         for params in overrides.with_part_of_experts_on_host(self.model, shape, count - 1):
             use = self.evaluator.static(params)
             if use is None or any(use.devices[name].model - found.breakdown.devices[name].model > spare

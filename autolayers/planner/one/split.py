@@ -54,7 +54,8 @@ class TensorSplit:
         if _fits(default, ram) and self.lower_bound(params) >= self.cost.speed(default).request:
             return default
         found = self._refined(params, ram)
-        fitting = [candidate for candidate in (default, found) if candidate is not None and _fits(candidate, ram)]
+        fitting = [candidate for candidate in (default, found) if candidate is not None
+                   and _fits(candidate, ram)]
         return self.cost.fastest(fitting) if fitting else None
 
     def most(self, make: Ladder) -> Candidate | None:
@@ -62,7 +63,8 @@ class TensorSplit:
         to choose."""
         top = make.top
         if not is_free(self.evaluator, make(top)):
-            return self._kept(largest_count(self.evaluator, make, top, self.fidelity, self.overheads.at(make(top))),
+            return self._kept(largest_count(self.evaluator, make, top, self.fidelity,
+                                            self.overheads.at(make(top))),
                               ram=False)
         best = self.best(make(top), ram=False)
         if best is not None:
@@ -71,7 +73,8 @@ class TensorSplit:
         while low + 1 < high:
             guess = (low + high) // 2
             if steps < 4:
-                guess = near = last(low, high - 1, lambda count: self.partition(make(count)) is not None, near)
+                guess = near = last(low, high - 1, lambda count: self.partition(make(count)) is not None,
+                                    near)
             guess = min(max(guess, low + 1), high - 1)
             candidate = self.best(make(guess), default_first=False, ram=False)
             if candidate is None:
@@ -112,7 +115,8 @@ class TensorSplit:
             return float("inf")
         return self.cost.predict(replace(params, tensor_split=split), static).request
 
-    def partition(self, params: Params, overheads: Mapping[str, int] | None = None) -> tuple[float, ...] | None:
+    def partition(self, params: Params,
+                  overheads: Mapping[str, int] | None = None) -> tuple[float, ...] | None:
         """The fastest split that should fit by the overheads measured so far (or by these), as layers per
         device."""
         layers = self.evaluator.layers(params)
@@ -139,7 +143,8 @@ class TensorSplit:
         static = self.evaluator.static(params)
         if len(found) == 1 or static is None:
             return found[0]
-        return min(found, key=lambda split: self.cost.predict(replace(params, tensor_split=split), static).request)
+        return min(found, key=lambda split: self.cost.predict(replace(params, tensor_split=split),
+                                                              static).request)
 
     def _pipelined(self, params: Params) -> bool:
         """Whether prompts may overlap on several devices, so that an even split may be the fastest."""

@@ -110,7 +110,8 @@ class Search:
                  alike: Mapping[str, object], servers: Servers) -> None:
         self.choices, self.limits, self.alike = choices, limits, alike
         self.state = _State(dict(limits), ram, limits, servers)
-        self.least = [choice.weight * min([choice.cut_price, *(o.price for o in choice.options)]) for choice in choices]
+        self.least = [choice.weight * min([choice.cut_price, *(o.price for o in choice.options)])
+                      for choice in choices]
         self.found: tuple[float, float, tuple[Option, ...]] | None = None       # price, crowding, options
         self.steps = self.cuts = 0
 

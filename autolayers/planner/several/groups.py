@@ -115,12 +115,14 @@ class _Question:
         launches = self.cut.get(i)
         if launches is None:
             return Choice(self.options[i])
-        return Choice((), cut=lambda left, ram: _whole_cut(launches, left, ram), cut_price=self.options[i][0].price)
+        return Choice((), cut=lambda left, ram: _whole_cut(launches, left, ram),
+                      cut_price=self.options[i][0].price)
 
     @staticmethod
     def has(left: Any, ram: int | None, option: Option) -> bool:
         """Whether so much is left of the devices and of system memory."""
-        return (ram is None or option.ram <= ram) and all(size <= left[name] for name, size in option.takes.items())
+        return (ram is None or option.ram <= ram) and all(size <= left[name]
+                                                          for name, size in option.takes.items())
 
     def by_size(self) -> list[int]:
         """The models that can be wholly on devices, the largest first."""
@@ -130,7 +132,8 @@ class _Question:
     def alone(self, i: int) -> Plan | None:
         """A model's plan for the whole machine; None where llama.cpp would refuse it."""
         try:
-            return settled(plan_on(self.models[i], self.params, self.policy, self.machine, self.companions, self.notes))
+            return settled(plan_on(self.models[i], self.params, self.policy, self.machine, self.companions,
+                                   self.notes))
         except LaunchRefused as refusal:
             self.refused.append((i, str(refusal)))
             return None
@@ -187,8 +190,8 @@ class _Sets:
 
     def chosen(self, members: Sequence[int]) -> Assignment | None:
         """The launches of a set with the fewest seconds."""
-        search = Search([self.asked.choice(i) for i in members], self.asked.machine.limits, self.asked.ram, self.alike,
-                        self.asked.servers)
+        search = Search([self.asked.choice(i) for i in members], self.asked.machine.limits, self.asked.ram,
+                        self.alike, self.asked.servers)
         found = search.best()
         self.proven &= found is not None or search.complete
         return found
@@ -309,9 +312,10 @@ def plan_any_on(models: Sequence[Model], params: Params, policy: Policy, machine
     if chosen is None:
         plans = {i: plan for i in asked.options if (plan := asked.alone(i)) is not None}
         return AnyOf(tuple(plans.values()), tuple(plans), 1, machine, alone, tuple(asked.refused))
-    devices = {name: _parts({i: option.takes[name] for i, option in chosen.items() if name in option.takes}, limit,
-                            most) for name, limit in machine.limits.items()}
-    ram = None if asked.ram is None else _parts({i: option.ram for i, option in chosen.items()}, asked.ram, most)
+    devices = {name: _parts({i: option.takes[name] for i, option in chosen.items() if name in option.takes},
+                            limit, most) for name, limit in machine.limits.items()}
+    ram = None if asked.ram is None else _parts({i: option.ram for i, option in chosen.items()}, asked.ram,
+                                                most)
     found = []
     for i, option in sorted(chosen.items()):
         limits = {name: parts.get(i, 0) for name, parts in devices.items()}
@@ -347,7 +351,8 @@ def _any(asked: _Question, order: Sequence[int], most: int) -> dict[int, Option]
         """The options of the next model."""
         found = [option for option in asked.options[order[len(chosen)]]
                  if (asked.ram is None or _heaviest([*ram, option.ram], most) <= asked.ram)
-                 and all(_heaviest([*sizes[name], size], most) <= limits[name] for name, size in takes(option))]
+                 and all(_heaviest([*sizes[name], size], most) <= limits[name]
+                         for name, size in takes(option))]
         return iter(sorted(found, key=lambda option: (option.price, max(
             (_heaviest(sizes[name], most) for name in option.takes), default=0))))
 

@@ -109,8 +109,8 @@ def plan_together_on(models: Sequence[Model], params: Params, policy: Policy, ma
     sharing, found = shared
     plans = SharedOut(models, params, policy, machine, companions, notes, found, known).plans()
     alone = tuple(sharing.alone(i) for i in range(len(models)))
-    return Together(tuple(with_others(plans, machine)), machine, factors, alone, _costs(sharing, found, plans),
-                    found.exact)
+    return Together(tuple(with_others(plans, machine)), machine, factors, alone,
+                    _costs(sharing, found, plans), found.exact)
 
 
 def _too_large(models: Sequence[Model], machine: Machine) -> bool:
@@ -166,8 +166,10 @@ def _finer(sharing: Sharing, found: Assignment | None, policy: Policy) -> Assign
         option = min((option for option in launches.whole if _has(left, ram, option)),
                      key=lambda option: option.price, default=None)
         if option is None:
-            machine = replace(launches.machine, limits=dict(left), ram=None if ram is None else RAM_MARGIN + ram)
-            plan = plan_on(launches.read(), launches.params, policy, machine, launches.companions, known=launches.known)
+            machine = replace(launches.machine, limits=dict(left),
+                              ram=None if ram is None else RAM_MARGIN + ram)
+            plan = plan_on(launches.read(), launches.params, policy, machine, launches.companions,
+                           known=launches.known)
             option = launches.option(replace(plan.params, cache_ram=launches.given.cache_ram,
                                              ctx_checkpoints=launches.given.ctx_checkpoints))
         if option is None or not _has(left, ram, option):
@@ -182,7 +184,8 @@ def _finer(sharing: Sharing, found: Assignment | None, policy: Policy) -> Assign
 
 def _has(left: Mapping[str, int], ram: int | None, option: Option) -> bool:
     """Whether so much is left of the devices and of system memory."""
-    return (ram is None or option.ram <= ram) and all(size <= left[name] for name, size in option.takes.items())
+    return (ram is None or option.ram <= ram) and all(size <= left[name]
+                                                      for name, size in option.takes.items())
 
 
 class SharedOut:
@@ -212,13 +215,15 @@ class SharedOut:
         for position, i in enumerate(order):
             option = self.chosen[i]
             rest = [self.chosen[j] for j in order[position:]]
-            parts = {name: sum(name in other.takes for other in rest) if option.whole else 1 for name in option.takes}
+            parts = {name: sum(name in other.takes for other in rest) if option.whole else 1
+                     for name in option.takes}
             limits = dict.fromkeys(self.machine.limits, 0)
-            limits.update({name: size + self.spare[name] // parts[name] for name, size in option.takes.items()})
+            limits.update({name: size + self.spare[name] // parts[name]
+                           for name, size in option.takes.items()})
             ram = None if self.ram_spare is None else RAM_MARGIN + option.ram + self.ram_spare // len(rest)
             mine = replace(self.machine, limits=limits, ram=ram)
-            plan = settled(measured_plan(self.models[i], option, self.params, self.policy, mine, self.companions,
-                                         self.notes, self.known.of(self.models[i])))
+            plan = settled(measured_plan(self.models[i], option, self.params, self.policy, mine,
+                                         self.companions, self.notes, self.known.of(self.models[i])))
             found[i] = with_own_servers(plan, self.machine.devices)
             self._take(option.takes, option.ram, -1)
             self._take(takes_of(plan), plan.host.taken)
@@ -229,7 +234,8 @@ def measured_plan(model: Model, option: Option, params: Params, policy: Policy, 
                   companions: Companions, notes: tuple[str, ...], known: Known) -> Plan:
     """The best plan on the option's devices, or the option itself where that is better."""
     chosen = option.params
-    given = replace(params, device=chosen.device, cache_type_k=chosen.cache_type_k, cache_type_v=chosen.cache_type_v)
+    given = replace(params, device=chosen.device, cache_type_k=chosen.cache_type_k,
+                    cache_type_v=chosen.cache_type_v)
     plan = plan_on(model, given, policy, machine, companions, notes, known=known)
     larger = params.n_ctx is None and plan.breakdown.n_ctx > (chosen.n_ctx or 0)
     if plan.fits and plan.speed.request <= option.seconds * (CONTEXT_PRICE if larger else 1 + 1e-9):
@@ -287,8 +293,8 @@ def with_others(plans: Sequence[Plan], machine: Machine) -> list[Plan]:
 
 # --- where they do not fit
 
-def _by_size(models: Sequence[Model], params: Params, policy: Policy, machine: Machine, companions: Companions,
-             notes: tuple[str, ...], known: _Measured) -> list[Plan]:
+def _by_size(models: Sequence[Model], params: Params, policy: Policy, machine: Machine,
+             companions: Companions, notes: tuple[str, ...], known: _Measured) -> list[Plan]:
     """A plan for each with a share of what is left of the memory in proportion to its size."""
     sizes = [model.size for model in models]
     limits, ram = dict(machine.limits), None if machine.ram is None else max(0, machine.ram - RAM_MARGIN)

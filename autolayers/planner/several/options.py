@@ -68,7 +68,8 @@ class Launches:
     @lazy
     def evaluator(self) -> Evaluator:
         model = self.read().overridden(self.given.override_kv)
-        return Evaluator.of(model, self.machine, self.policy.build, self.policy.margin, self.companions, self.known)
+        return Evaluator.of(model, self.machine, self.policy.build, self.policy.margin, self.companions,
+                            self.known)
 
     @lazy
     def cost(self) -> CostModel:

@@ -101,7 +101,8 @@ class Sharing:
 
     def _measured(self, found: Assignment) -> Assignment | None:
         """The same launches as they were measured, where they fit together."""
-        options = [launches.option(option.params) for launches, option in zip(self.launches, found.chosen, strict=True)]
+        options = [launches.option(option.params)
+                   for launches, option in zip(self.launches, found.chosen, strict=True)]
         sure = [Choice([option] if option else [], weight)
                 for option, weight in zip(options, self.weights, strict=True)]
         again = assign(sure, self.machine.limits, self.ram, servers=self.servers)

@@ -168,7 +168,8 @@ def names(environ: Mapping[str, str], places: Sequence[str] | None = None) -> li
                 parts = os.path.relpath(path, root).split(os.sep)
                 if len(parts) == 3:
                     host = HOST if parts[0] in _DEFAULT_HOSTS else parts[0]
-                    found += [Name(host, parts[1], parts[2], tag) for tag in sorted(files) if not tag.startswith(".")]
+                    found += [Name(host, parts[1], parts[2], tag)
+                              for tag in sorted(files) if not tag.startswith(".")]
         if found:
             return found
     return []
