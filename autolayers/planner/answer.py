@@ -1,4 +1,4 @@
-"""The Plan of a solved launch: its rows, flags, warnings and, where asked for, why it is this one."""
+"""The Plan of a solved launch: its rows, flags, warnings and, on request, the reasons for it."""
 
 from __future__ import annotations
 
@@ -46,16 +46,15 @@ UNQUANTISED = {"f32", "f16", "bf16"}
 def plan_on(model: Model, params: Params, policy: Policy, machine: Machine, companions: Companions = NONE,
             notes: tuple[str, ...] = (), *, explain: bool = False, advise: bool = False,
             known: Known | None = None, processes: int = 1) -> Plan:
-    """The plan for a machine that is known already; `notes` become warnings of the plan. `explain` adds the
-    next step's price, the levers, --fit's own answer and the alternatives, worked out by as many `processes`;
-    `advise` what would make a launch fit that does not. `known` is shared by plans of one model. Raises
-    LaunchRefused."""
+    """The plan for a known machine; `notes` become warnings of the plan. `explain` adds the cost of the next
+    step, the levers, --fit's own answer and the alternatives, computed by as many `processes`; `advise` adds
+    what would make a launch fit. Plans of one model share `known`. Raises LaunchRefused."""
     evaluator = Evaluator.of(model.overridden(params.override_kv), machine, policy.build, policy.margin,
                              companions, known)
     cost = None
     why: tuple[str, ...] = ()
     if not _build(policy).knows("-ot") and params.n_gpu_layers is None:
-        policy = replace(policy, strategy="layers")       # no tensor can be placed by itself
+        policy = replace(policy, strategy="layers")       # no override places a single tensor
     if policy.alone:
         candidate = layers_alone(evaluator, params)
     else:
@@ -90,13 +89,13 @@ def plan_on(model: Model, params: Params, policy: Policy, machine: Machine, comp
 
 def plan_request(model: Model, request: Request, *, explain: bool = False, advise: bool = False,
                  processes: int = 1) -> Plan:
-    """The plan for what was asked; see plan_on."""
+    """The plan for a request; see plan_on."""
     return plan_on(model, *request.terms, explain=explain, advise=advise, processes=processes)
 
 
 def fit_choice_on(model: Model, params: Params, policy: Policy, machine: Machine,
                   companions: Companions = NONE) -> FitChoice | None:
-    """What `llama-server --fit on` makes of these flags; `fits` is by the plan's own margins. None where
+    """What `llama-server --fit on` makes of these flags; `fits` is by the plan's own margins. None if
     llama.cpp would refuse it."""
     evaluator = Evaluator.of(model.overridden(params.override_kv), machine, policy.build, policy.margin,
                              companions)
@@ -125,13 +124,13 @@ class _Answer:
         return self._cost or self.evaluator.cost(self.policy.workload)
 
     def plan(self, notes: tuple[str, ...], reasons: tuple[str, ...], processes: int) -> Plan:
-        """The plan, explained where there are `processes` for it."""
+        """The plan, with explanations if `processes` are given for them."""
         params = self.candidate.params
         if len(self.evaluator.machine.devices) > 1:
             from .one.split import explicit_split
 
             params = explicit_split(self.evaluator, params)
-        if params.n_ctx == 0:      # the trained one, which --fit would multiply by slots with caches
+        if params.n_ctx == 0:      # the trained context, which --fit would multiply by the slots that have caches
             params = replace(params, n_ctx=self.use.n_ctx)
         params, reasons = self._with_threads(params, reasons)
         host = self._host()
@@ -153,7 +152,7 @@ class _Answer:
         return f"context {self.use.n_ctx} instead of {smaller} costs {100 * (price - 1):.0f} % of the request's time"
 
     def _with_threads(self, params: Params, reasons: tuple[str, ...]) -> tuple[Params, tuple[str, ...]]:
-        """The flags with -t where the processor computes and llama.cpp's default is wrong, and the reason."""
+        """The flags, with -t if the CPU computes and llama.cpp's default is wrong, and the reason."""
         count = self.evaluator.machine.threads
         if count is None or params.n_threads is not None or self.policy.alone:
             return params, reasons
@@ -188,14 +187,14 @@ class _Answer:
 
     def _explained(self, processes: int) -> tuple[tuple[str, ...], tuple[Lever, ...], FitChoice | None,
                                                   tuple[Alternative, ...]]:
-        """The next step's price, the levers, --fit's answer and the alternatives, side by side."""
+        """The cost of the next step, the levers, --fit's answer and the alternatives, in parallel."""
         from ..parallel import in_processes
         from .explain import SHOWN, alternative, changes
 
         evaluator, candidate = self.evaluator, self.candidate
         work: list[Callable[[], Any]] = [self._fit_choice,
                                          self._next_step] if evaluator.machine.devices else []
-        first = len(work)        # the alternatives follow; --fit, which takes the longest, is begun first
+        first = len(work)        # the alternatives follow; --fit starts first, since it takes the longest
         if candidate.fits:
             work += [partial(alternative, evaluator, self.cost, self.given, self.policy, candidate, change)
                      for change in changes(evaluator, self.given, self.policy, candidate)]
@@ -252,7 +251,7 @@ class _Answer:
         return tuple(dict.fromkeys([*found, *self._idle()]))
 
     def _fallen(self) -> list[str]:
-        """Operations without a kernel on their layers' device."""
+        """Operations that their layers' device has no kernel for."""
         params, found = self.candidate.params, []
         types = "/".join(dict.fromkeys((params.cache_type_k or "f16", params.cache_type_v or "f16")))
         for (device, op), count in self.cost.fallen(self.candidate).items():
@@ -277,7 +276,7 @@ class _Answer:
                 if self.use.devices[device.name].context and on(device).slow_quantised_cache]
 
     def _idle(self) -> list[str]:
-        """What was asked for and changes nothing for this model or on this machine."""
+        """Flags that change nothing for this model or on this machine."""
         given, found = self.given, []
         if not self.evaluator.model.is_moe and any(EXPERTS_REGEX in pattern
                                                    for pattern, _ in given.overrides):
@@ -293,8 +292,8 @@ class _Answer:
         return found + self._matching_nothing()
 
     def _matching_nothing(self) -> list[str]:
-        """Patterns of -ot that no tensor's name has; those of -cmoe, -ncmoe and -ncffn may be for fewer
-        layers."""
+        """-ot patterns that match no tensor. Those of -cmoe, -ncmoe and -ncffn may match fewer layers than
+        given."""
         patterns = [pattern for pattern, _ in self.given.overrides
                     if EXPERTS_REGEX not in pattern and FFN_REGEX not in pattern]
         if not patterns:
@@ -308,7 +307,7 @@ class _Answer:
 
 def _layers(placer: WeightPlacer, params: Params, companions: Companions,
             devices: Sequence[Device]) -> tuple[LayerRow, ...]:
-    """Where the weights of each layer lie. Keeps no graphs in memory until somebody asks."""
+    """Where each layer's weights are. Builds no graphs until it is read."""
     params = with_draft_type(params, companions)
     placement = placer.place(params, devices, resolve(placer.model, params, placer.rules).load_mtp)
     found: list[dict[str, int]] = [{} for _ in range(len(placement.dev_layer) + 2)]
@@ -321,15 +320,15 @@ def _layers(placer: WeightPlacer, params: Params, companions: Companions,
 
 
 def _build(policy: Policy) -> Build:
-    """The build that is planned for."""
+    """The llama.cpp build of the plan."""
     if isinstance(policy.build, Build):
         return policy.build
     return Build(policy.build) if policy.build else TODAY
 
 
 def _flags(params: Params, given: Params, build: Build) -> list[str]:
-    """All memory-relevant words as the build reads them, layers and context first; the model is the
-    caller's."""
+    """All memory-relevant arguments as the build spells them, layers and context first; the caller adds the
+    model."""
     from ..flags.write import to_words
 
     if not given.overrides:

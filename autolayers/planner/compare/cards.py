@@ -1,11 +1,11 @@
-"""Which card: the known cards, pairs of them and machines with unified memory that run a model, the smallest
+"""Which GPU to buy: known GPUs, pairs of them and machines with unified memory that run a model, smallest
 first.
 
     kinds = find(model, params, policy, n_ctx=32768)
     kinds[ONE][0].name, kinds[ONE][0].left, kinds[ONE][0].speed.generation
 
-Each is measured as any launch is. Launches on cards of one kind take the same memory, so one Estimator serves
-them all.
+Each is measured like any launch. Launches on GPUs of one type take the same memory, so they share an
+Estimator.
 """
 
 from __future__ import annotations
@@ -34,15 +34,15 @@ if TYPE_CHECKING:
     from ...work.speed import Speed
     from ..evaluate import Candidate
 
-# What runs it, and how
+# what runs it, and how
 ONE, TWO, UNIFIED, EXPERTS = "one card", "two cards", "unified memory", "experts in RAM"
 KINDS = (ONE, TWO, UNIFIED, EXPERTS)
-MOST = 12      # of a kind; then all others of the same memory
+MOST = 12      # of one type; then all others with the same memory
 
 
 @dataclass(frozen=True)
 class Runs:
-    """A card, or `count` of them, that runs the model; bytes. `left` is what remains on the fullest one,
+    """A GPU, or `count` of them, that runs the model; bytes. `left` is what remains free on the fullest one,
     `ram` what must be in system memory."""
 
     name: str
@@ -60,7 +60,7 @@ class Runs:
 
 
 class Wanted:
-    """One model with the context that is wanted, to be tried on cards."""
+    """One model at the wanted context, to try on GPUs."""
 
     def __init__(self, model: Model, params: Params, policy: Policy, n_ctx: int,
                  companions: Companions = NONE) -> None:
@@ -71,7 +71,7 @@ class Wanted:
         self.whole = replace(params, n_ctx=n_ctx, n_gpu_layers=model.hparams.n_layer_all + 1)
 
     def on(self, name: str, card: Card, count: int, experts: bool = False) -> Runs | None:
-        """How it runs on so many of this card; None where it does not fit."""
+        """How it runs on `count` of this GPU; None if it does not fit."""
         device = Device.hypothetical(name)
         devices = tuple(numbered([device] * count))
         machine = Machine(devices, {each.name: each.free for each in devices}, self.policy.ram,
@@ -100,9 +100,8 @@ class Wanted:
 
 def find(model: Model, params: Params, policy: Policy, n_ctx: int, companions: Companions = NONE,
          least: float = 0.0) -> dict[str, list[Runs]]:
-    """The smallest that run it with at least so many tokens per second, by kind: the least memory first, of
-    equal memory the fastest. What runs it alone is not among the pairs, nor among those with experts in
-    RAM."""
+    """The smallest that reach the wanted tokens per second, by category: least memory first, of equal memory
+    the fastest. A GPU that suffices alone is listed neither in pairs nor with experts in RAM."""
     wanted = Wanted(model, params, policy, n_ctx, companions)
     alone: set[str] = set()
     found: dict[str, list[Runs]] = {}
@@ -115,7 +114,7 @@ def find(model: Model, params: Params, policy: Policy, n_ctx: int, companions: C
             if len(found[kind]) >= MOST and size > max(_gib(runs.memory) for runs in found[kind]):
                 break
             if card.unified != unified or name in alone or (kind == TWO and _built_in(name)) \
-                    or not card.bandwidth:       # as fast as a RAM that is not known
+                    or not card.bandwidth:       # as fast as unknown RAM
                 continue
             runs = wanted.on(name, card, count, kind == EXPERTS)
             if runs is not None:
@@ -127,10 +126,10 @@ def find(model: Model, params: Params, policy: Policy, n_ctx: int, companions: C
 
 
 def _gib(memory: int) -> int:
-    """What a card of this memory is sold as."""
+    """The memory size on the box of a GPU with this much memory."""
     return -(-memory // GiB)
 
 
 def _built_in(name: str) -> bool:
-    """A laptop's, of which there are no two in a machine: rtx-4070-laptop, rx-6800m, arc-a770m."""
+    """Laptop GPUs, which do not come in pairs: rtx-4070-laptop, rx-6800m, arc-a770m."""
     return re.search(r"-laptop|-a?\d+[ms]\b", name) is not None

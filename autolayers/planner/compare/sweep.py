@@ -1,4 +1,4 @@
-"""What if: the same model, or several quantisations of it, over contexts, cache types and machines."""
+"""What if: one model, or several quantisations of it, over contexts, cache types and machines."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Case:
-    """What is asked: a model on a machine, which is called `name`."""
+    """What to plan: a model on a machine, with the `name` to show."""
 
     model: Model
     name: str
@@ -33,7 +33,7 @@ class Case:
 
 @dataclass(frozen=True)
 class Point:
-    """One case of a sweep. `plan` is None where llama.cpp would refuse the launch, for the `refusal`."""
+    """One case of a sweep. `plan` is None if llama.cpp would refuse the launch; `refusal` is its reason."""
 
     model: Model
     machine: str
@@ -66,8 +66,8 @@ TYPES = ("f16", "q8_0", "q4_0")
 
 def cases(models: Sequence[Model], machines: Sequence[tuple[str, Machine]], params: Params,
           contexts: Sequence[int] = (), types: Sequence[str] = ()) -> list[Case]:
-    """All cases, models outermost, contexts innermost. Contexts default to powers of two up to the trained
-    one."""
+    """All cases: models in the outermost loop, contexts in the innermost. Contexts default to powers of two
+    up to the trained one."""
     kinds = tuple(dict.fromkeys(types)) or ((params.cache_type_k,) if params.cache_type_k else TYPES)
     found = []
     for model in models:
@@ -80,7 +80,7 @@ def cases(models: Sequence[Model], machines: Sequence[tuple[str, Machine]], para
 
 def sweep(asked: Sequence[Case], params: Params, policy: Policy,
           companions: Companions = NONE) -> Iterator[Point]:
-    """The cases, each planned when it is asked for."""
+    """The cases, each planned on demand."""
     known: dict[int, Known] = {}         # by model
     for case in asked:
         wanted = replace(params, n_ctx=case.n_ctx)

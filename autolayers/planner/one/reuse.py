@@ -1,10 +1,8 @@
 """What lets the next request of a long conversation reuse the cache: --swa-full, --cache-reuse, and why.
-
-Agents send the same long prefix again and change what is behind it. A cache of full attention keeps the
-prefix as it is. One of sliding windows has forgotten what lies before its window, unless it is as large as
-the context (--swa-full); else, as recurrent states, it goes on from the last checkpoint, and what is behind
-that is computed again.
-"""
+Agents send the same long prefix again and change what comes after it. A cache of full attention keeps the
+prefix. A sliding-window cache has lost everything before its window, unless it is as large as the context
+(--swa-full). Otherwise it restarts from the last checkpoint, as recurrent states do, and computes the rest
+again."""
 
 from __future__ import annotations
 
@@ -19,12 +17,12 @@ if TYPE_CHECKING:
     from ...work.speed import CostModel
     from ..evaluate import Candidate, Evaluator
 
-CHUNK = 256        # tokens that llama.cpp's own presets move at least
+CHUNK = 256        # least tokens to move, as in llama.cpp's own presets
 
 
 def reusing(evaluator: Evaluator, cost: CostModel, given: Params,
             chosen: Candidate) -> tuple[Candidate, tuple[str, ...]]:
-    """The launch with these flags where they are nearly free, and what decided."""
+    """The launch with these flags if they are nearly free, and the reason."""
     if not chosen.fits:
         return chosen, ()
     model, reasons = evaluator.model, []
@@ -60,7 +58,7 @@ def _size(candidate: Candidate) -> int:
 
 
 def _shifts(evaluator: Evaluator, params: Params) -> bool:
-    """Whether the cache's positions can be changed: llama_memory_can_shift, and no images."""
+    """Whether positions in the cache can be shifted: llama_memory_can_shift, and no images."""
     model = evaluator.model
     return (model.row.memory == "kv" and "mrope" not in model.row.rope and not params.mmproj
             and (not model.hparams.is_swa_any or bool(params.swa_full)))
