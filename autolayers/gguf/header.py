@@ -1,4 +1,4 @@
-"""What a GGUF file says before its tensor data starts."""
+"""The contents of a GGUF file before its tensor data."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class ArrayInfo:
 
 
 class TensorInfo:
-    """One tensor: where it lies and how large it is.
+    """One tensor: its place and its size.
 
     ne       elements per dimension, always four, first fastest; n_dims of them are in the file
     offset   of its first byte in its own file
@@ -60,8 +60,8 @@ class TensorInfo:
 
 @dataclass(frozen=True)
 class FileInfo:
-    """One file of a model: its length now (None: a stream that does not say) and the length its header
-    promises."""
+    """One file of a model: its current length (None: a stream of unknown length) and the length that its
+    header promises."""
 
     path: str
     size: int | None
@@ -111,7 +111,7 @@ class Header:
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """What a user should know, one line each; the first ones name files that are incomplete."""
+        """Warnings for the user, one line each; incomplete files come first."""
         return tuple(
             f"{file.path} is incomplete: {file.size} bytes, but its header promises {file.promised}"
             for file in self.files if file.truncated

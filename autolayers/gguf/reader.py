@@ -1,10 +1,7 @@
 """GGUF: magic, version, counts, key-value pairs, tensor infos; then padding and tensor data, which is never
-read.
-
-Format: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md. What is refused, and every limit named
-below without another reason, is what llama.cpp's gguf_init_from_reader (ggml/src/gguf.cpp) and
-llama_model_loader (src/llama-model-loader.cpp) refuse, as modelled.
-"""
+read. Format: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md. Whatever is refused here, and every
+limit below without another reason, is what llama.cpp's gguf_init_from_reader (ggml/src/gguf.cpp) and
+llama_model_loader (src/llama-model-loader.cpp) refuse, as modelled."""
 
 from __future__ import annotations
 
@@ -34,7 +31,7 @@ SIZE_MAX = (1 << 64) - 1
 
 LONGEST_INFO = 8 + MAX_NAME - 1 + 4 + 4 * 8 + 4 + 8     # bytes of a tensor info
 
-# Own limits, far above any model, so that no file costs more than a second or 200 MiB.
+# Our own limits, far above any model, so that no file costs more than a second or 200 MiB.
 MAX_KEYS = 1 << 16
 MAX_TENSORS = 1 << 16
 MAX_KEY = (1 << 16) - 1     # the format's own limit, which llama.cpp does not check
@@ -42,9 +39,10 @@ MAX_KEPT_STRING = 1 << 20
 MAX_KEPT_ARRAY = 1 << 12    # arrays with an entry per layer are kept, those with one per token are not
 MAX_KEPT = 64 << 20         # bytes that all kept keys and values may take as Python objects
 MAX_STRINGS = 1 << 22       # entries of all string arrays
-MAX_READ = 256 << 20        # bytes that must be looked at one after the other
+MAX_READ = 256 << 20        # bytes that must be examined one after the other
 
-CHUNK = 1 << 18             # larger buffers come fresh from the system each time: 10 ms more for 262,144 tokens
+# larger buffers are allocated by the system each time: 10 ms more for 262,144 tokens
+CHUNK = 1 << 18
 
 _SCALARS = (
     ("u8", "B"), ("i8", "b"), ("u16", "H"), ("i16", "h"), ("u32", "I"), ("i32", "i"), ("f32", "f"),
@@ -62,7 +60,7 @@ _DIMS = tuple(Struct(f"<{n}Q").unpack_from for n in range(5))
 
 
 class ReadWindow:
-    """The part of a source that is being looked at: `buf[pos:]` follows what was consumed."""
+    """The part of a source being examined: `buf[pos:]` is the unread rest."""
 
     __slots__ = ("base", "buf", "name", "pos", "read_bytes", "seekable", "size", "source")
 
@@ -87,7 +85,7 @@ class ReadWindow:
         return self.base + self.pos
 
     def claim(self, n: int) -> None:
-        """Refuses what cannot be there, before anything is allocated for it."""
+        """Refuses impossible counts before anything is allocated for them."""
         if self.size is not None and n > self.size - self.base - self.pos:
             raise self.end()
 
@@ -147,7 +145,7 @@ class ReadWindow:
         return value
 
     def label(self, n: int) -> str:
-        """Text that only names something; what a terminal would not print is escaped."""
+        """A name as text, with escapes for what a terminal would not print."""
         return printable(self.text(n))
 
     def text(self, n: int) -> str:
@@ -165,7 +163,7 @@ def read_file(window: ReadWindow) -> Header:
     return _read_tensors(window, version, alignment, metadata, n_tensors)
 
 
-_OTHERS = (      # how files begin that are often there instead
+_OTHERS = (      # how files begin that are often found instead
     (b"vers", "a Git LFS pointer instead of it (`git lfs pull` fetches the file)"),
     (b"<", "a web page, perhaps a login or the page about the file"),
     (b"PK\x03\x04", "an archive, as PyTorch saves models: convert_hf_to_gguf.py of llama.cpp converts them"),
@@ -204,7 +202,7 @@ def _read_start(window: ReadWindow) -> tuple[int, int, int]:
         raise window.error(f"{n_tensors} tensors, more than the {MAX_TENSORS} any model has")
     if n_keys > MAX_KEYS:
         raise window.error(f"{n_keys} metadata keys, more than the {MAX_KEYS} any model has")
-    window.claim(n_tensors * 24 + n_keys * 13)      # what the shortest possible entries take
+    window.claim(n_tensors * 24 + n_keys * 13)      # the size of the shortest possible entries
     return version, n_tensors, n_keys
 
 
@@ -275,7 +273,7 @@ def _skip_strings(window: ReadWindow, n: int, key: str) -> None:
         window.pos, n = skip_strings(window.buf, window.pos, n)
         if n == 0:
             return
-        # The next string is not complete in the window (or n is left because its length is not).
+        # The next string is incomplete in the window (or n is left because its length is).
         window.need(8)
         length: int = _U64(window.buf, window.pos)[0]
         if length > MAX_STRING:
@@ -380,7 +378,8 @@ def _place(window: ReadWindow, data_offset: int, alignment: int, tensors: list[T
 
 
 def _bound(window: ReadWindow, data_offset: int, tensor: TensorInfo, following: TensorInfo | None) -> int:
-    """The most bytes that a tensor of unknown type can have: up to the next one, or up to the file's end."""
+    """The most bytes that a tensor of unknown type can have: up to the next tensor, or up to the file's
+    end."""
     if following is not None:
         space = following.offset - tensor.offset
     elif window.size is not None and window.size > data_offset + tensor.offset:
@@ -394,7 +393,7 @@ def _bound(window: ReadWindow, data_offset: int, tensor: TensorInfo, following: 
 
 
 def join(parts: Iterable[Header], name: str) -> Header:
-    """One Header of the parts of a split model, given in order and complete."""
+    """One Header from the parts of a split model, given in order and complete."""
     parts = list(parts)
     first = parts[0]
     tensors: dict[str, TensorInfo] = {}

@@ -1,8 +1,6 @@
-"""The delta rule as separate operations, where llama.cpp's probes refuse the fused one (Rules.stays_fused).
-
+"""The delta rule as separate operations, if llama.cpp's probes refuse the fused one (Rules.stays_fused).
 Source: build_delta_net_chunking and build_delta_net_autoregressive of src/models/delta-net-base.cpp, builds
-b8480 to b10666.
-"""
+b8480 to b10666."""
 
 from __future__ import annotations
 
@@ -13,7 +11,7 @@ _CHUNK, _CHUNK_KDA = 64, 16
 
 def build_delta_net_autoregressive(graph: Graph, q: Tensor, k: Tensor, v: Tensor, gate: Tensor, beta: Tensor,
                                    state: Tensor) -> tuple[Tensor, Tensor]:
-    """(output, new state) of one token a sequence."""
+    """(output, new state) for one token per sequence."""
     g, heads, n_seqs = graph, v.ne[1], v.ne[3]
     q = g.scale(q)
     q, k, v = (g.permute(t, 0, 2, 1, 3) for t in (q, k, v))
@@ -30,7 +28,7 @@ def build_delta_net_autoregressive(graph: Graph, q: Tensor, k: Tensor, v: Tensor
 
 def build_delta_net_chunking(graph: Graph, q: Tensor, k: Tensor, v: Tensor, gate: Tensor, beta: Tensor,
                              state: Tensor) -> tuple[Tensor, Tensor]:
-    """(output, new states) of several tokens a sequence, in chunks."""
+    """(output, new states) for several tokens per sequence, in chunks."""
     g = graph
     size_k, heads_k, n_tokens, n_seqs = q.ne
     size, heads = v.ne[:2]
@@ -89,7 +87,7 @@ def build_delta_net_chunking(graph: Graph, q: Tensor, k: Tensor, v: Tensor, gate
 
 
 def _decayed(g: Graph, q: Tensor, k: Tensor, k_b: Tensor, sums: Tensor) -> tuple[Tensor, Tensor]:
-    """Products of keys with keys and queries within a chunk, with the decay between them; one decay a
+    """Products of keys with keys and queries within a chunk, with the decay between them; one decay per
     head."""
     chunk, _, n_chunks, n = sums.ne
     other = g.repeat(g.reshape(sums, 1, chunk, n_chunks, n), chunk, chunk, n_chunks, n)
@@ -99,7 +97,7 @@ def _decayed(g: Graph, q: Tensor, k: Tensor, k_b: Tensor, sums: Tensor) -> tuple
 
 
 def _decayed_kda(g: Graph, q: Tensor, k: Tensor, k_b: Tensor, sums: Tensor) -> tuple[Tensor, Tensor]:
-    """The same with one decay a channel."""
+    """The same with one decay per channel."""
     chunk, size, n_chunks, n = sums.ne
     count = n_chunks * n
     rows = g.reshape(sums, chunk, 1, size, count)

@@ -1,7 +1,5 @@
-"""Gated delta nets, and the gated attention of the models that have them.
-
-Sources: src/models/delta-net-base.cpp, qwen35.cpp (as modelled).
-"""
+"""Gated delta nets, and the gated attention of models with delta nets. Sources:
+src/models/delta-net-base.cpp, qwen35.cpp (as modelled)."""
 
 from __future__ import annotations
 
@@ -19,7 +17,7 @@ if TYPE_CHECKING:
     from typing import Literal
 
 
-# experts of the Qwen models that have delta nets
+# experts of the Qwen models with delta nets
 ROUTING = Routing("softmax", norm_w=True, probs_b=None, biases=False, scales=True)
 
 
@@ -35,7 +33,7 @@ def build_conv_state(llm: Llm, states: Tensor, mixed: Tensor, kernel: int, chann
 
 
 def build_gdn_l2_norm(llm: Llm, x: Tensor) -> Tensor:
-    """The L2 norm as llama.cpp makes it for gated delta nets, of an RMS norm or as one op."""
+    """The L2 norm as llama.cpp builds it for gated delta nets: from an RMS norm, or as one op."""
     g = llm.graph
     return g.scale(g.rms_norm(x)) if llm.rules.l2_norm_of_rms else g.l2_norm(x)
 
@@ -142,7 +140,7 @@ class GatedDeltaNet(Hybrid):
         return llm.linear(il, name, cur, scale=True)
 
     def qkvz(self, llm: Llm, cur: Tensor, il: int) -> tuple[Tensor, Tensor]:
-        """build_qkvz: (what goes through the convolution, the gate of the output)."""
+        """build_qkvz: (the convolution's input, the output's gate)."""
         mixed = self.linear(llm, cur, il, "attn_qkv")
         mixed = llm.graph.reshape(mixed, mixed.ne[0], llm.n_seq_tokens, llm.n_seqs)
         return mixed, self.linear(llm, cur, il, "attn_gate")

@@ -1,9 +1,7 @@
-"""Hyper-connections: several residual streams, mixed into one before each block and fed by its result.
-
-A small matrix of the streams themselves decides how much each gives (`pre`), gets (`post`) and passes on to
-the others (`comb`, made doubly stochastic by Sinkhorn's iteration). Source: build_hc_* of
-src/models/deepseek4.cpp (as modelled).
-"""
+"""Hyper-connections: several residual streams, mixed into one before each block and updated by its result. A
+small matrix computed from the streams decides how much each gives (`pre`), gets (`post`) and passes on to the
+others (`comb`, made doubly stochastic by Sinkhorn's iteration). Source: build_hc_* of
+src/models/deepseek4.cpp (as modelled)."""
 
 from __future__ import annotations
 
@@ -70,7 +68,7 @@ def build_hc_post(llm: Llm, cur: Tensor, x: Tensor, post: Tensor, comb: Tensor, 
 
 
 def build_hc_head(llm: Llm, x: Tensor) -> Tensor:
-    """The streams as one after the last layer."""
+    """The streams combined into one after the last layer."""
     g = llm.graph
     mixes = g.mul_mat(llm.need("output_hc_fn.weight"), g.rms_norm(g.reshape(x, x.ne[0] * x.ne[1], x.ne[2])))
     weights = g.add(g.mul(mixes, llm.need("output_hc_scale.weight")), llm.need("output_hc_base.weight"))

@@ -1,8 +1,6 @@
-"""What a graph sees of its caches: views of their tensors, and the inputs of attention to them.
-
-Sources: llama_kv_cache::get_k, cpy_k, ... of src/llama-kv-cache.cpp, llm_graph_input_attn_* of
-src/llama-graph.cpp (as modelled).
-"""
+"""A graph's view of its caches: views of their tensors, and the inputs of attention to them. Sources:
+llama_kv_cache::get_k, cpy_k, ... of src/llama-kv-cache.cpp, llm_graph_input_attn_* of src/llama-graph.cpp (as
+modelled)."""
 
 from __future__ import annotations
 
@@ -80,7 +78,8 @@ class StateView:
     def __init__(self, n_rows: int, layers: dict[int, tuple[Tensor | None, ...]]) -> None:
         self.n_rows = n_rows
         self.layers = layers
-        self.ids: tuple[Tensor, Tensor, Tensor] | None = None     # which rows to start from (recurrent.build_rs)
+        # the rows to start from (recurrent.build_rs)
+        self.ids: tuple[Tensor, Tensor, Tensor] | None = None
 
 
 class AttnInput:
@@ -95,7 +94,7 @@ class AttnInput:
         self.v_idxs = v_idxs
         self.k_rot = k_rot
         self.v_rot = v_rot
-        self.swa = swa                 # of the sliding-window layers, where the model has both
+        self.swa = swa                 # the sliding-window layers', if the model has both
 
     def at(self, is_swa: bool) -> AttnInput:
         return self.swa if is_swa and self.swa is not None else self

@@ -15,7 +15,7 @@ from .recurrent import F32, Hybrid, build_rs, n_cells, snapshots, state
 class KimiDeltaAttention(Hybrid):
     """The bailingmoe3 graph; subclasses override the steps that differ."""
 
-    expand_input = False        # the normed input comes before everything else of its layer
+    expand_input = False        # the normed input comes before everything else in its layer
     flat_states = False         # states are stored as one row
 
     def attention(self, llm: Llm, cur: Tensor, il: int, inp: AttnInput, pos: Tensor | None) -> Tensor:
@@ -68,7 +68,7 @@ class KimiDeltaAttention(Hybrid):
         return min(llm.n_seq_tokens, snapshots(llm))
 
     def decay(self, llm: Llm, cur: Tensor, il: int) -> Tensor:
-        """The logarithm of the decay: an element a channel and token."""
+        """The logarithm of the decay: one element per channel and token."""
         g = llm.graph
         gate = g.add(g.mul_mat(llm.need_layer(il, "ssm_f_a"), cur), llm.need_layer(il, "ssm_dt", "bias"))
         gate = g.mul(g.reshape(gate, llm.hparams.n_embd_head_kda, llm.n_head, llm.n_tokens),
@@ -79,7 +79,7 @@ class KimiDeltaAttention(Hybrid):
         return llm.graph.reshape(llm.need_layer(il, "ssm_a"), 1, llm.n_head, 1)
 
     def output_gate(self, llm: Llm, cur: Tensor, il: int) -> Tensor:
-        """What the result is multiplied by, before the sigmoid."""
+        """The factor of the result, before the sigmoid."""
         return llm.graph.mul_mat(llm.need_layer(il, "ssm_g_a"), cur)
 
     # latent attention

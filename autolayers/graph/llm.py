@@ -1,9 +1,6 @@
 """Building blocks of a model's graph, named as in llama.cpp's src/llama-graph.cpp (as modelled, see
-autolayers.builds).
-
-An architecture (rows.py, models/) calls these in llama.cpp's order. The order in which tensors are made and
-expanded is part of the result, because the allocator sees it.
-"""
+autolayers.builds). An architecture (rows.py, models/) calls these in llama.cpp's order. The order in which
+tensors are created and expanded is part of the result, because the allocator sees it."""
 
 from __future__ import annotations
 
@@ -35,8 +32,8 @@ class Llm:
     def __init__(self, hparams: Hparams, cparams: Any, *, n_tokens: int, n_seqs: int, n_outputs: int,
                  fused_ops: dict[str, bool], lookup: Callable[[str], Tensor | None],
                  backends: Sequence[Backend], dev_layer: Sequence[int], full_offload: bool) -> None:
-        """`cparams` is a memory.context.Context; `lookup` gives a weight by its name, None where the file has
-        none; `dev_layer` is the backend of each layer."""
+        """`cparams` is a memory.context.Context; `lookup` returns a weight by its name, None if the file
+        lacks it; `dev_layer` is the backend of each layer."""
         self.rules: Rules = cparams.rules
         self.graph = Graph(self.rules.clamp_copies)
         self.hparams = hparams
@@ -46,7 +43,7 @@ class Llm:
         self.n_seqs = n_seqs
         self.n_seq_tokens = n_tokens // n_seqs
         self.n_outputs = n_outputs
-        self.fused_ops = fused_ops           # which fused ops llama.cpp would build with
+        self.fused_ops = fused_ops           # the fused ops that llama.cpp would build with
         self.flash_attn = fused_ops["flash_attn"]
         self.n_layer: int = hparams.n_layer
         self.kept: Sequence[int] | None = None            # the layers to build, None: all
@@ -64,28 +61,29 @@ class Llm:
         self.dev_layer = dev_layer
         self._pins = n_tokens < 32 or full_offload
         self._lookup = lookup
-        self.fused_nodes: list[tuple[str, Tensor, int]] = []    # (kind, node, layer) for llama.cpp's auto decisions
+        # (kind, node, layer) for llama.cpp's auto decisions
+        self.fused_nodes: list[tuple[str, Tensor, int]] = []
         self.attn_soft_cap = False                        # attention logits are capped
         self.t_embd: Tensor | None = None
         self.outputs: list[Tensor] = []
         self.inp_tokens: Tensor | None = None
         self.inp_embd: Tensor | None = None               # t_inp_embd: with the rows of deepstack models
-        self.attn_temp: Tensor | None = None              # inp_attn_scale, where the model has it
+        self.attn_temp: Tensor | None = None              # inp_attn_scale, if the model has it
 
     @property
     def layers(self) -> Sequence[int]:
-        """The layers to build: all, or those that `kept` has, by a builder that runs each of them once."""
+        """The layers to build: all, or those in `kept`, for a builder that runs each of them once."""
         self.skips = self.kept is not None
         return range(self.n_layer) if self.kept is None else self.kept
 
     # weights
 
     def weight(self, name: str) -> Tensor | None:
-        """A weight by its full name, None where the file has none."""
+        """A weight by its full name, None if the file lacks it."""
         return self._lookup(name)
 
     def layer_weight(self, il: int, name: str, suffix: str = "weight") -> Tensor | None:
-        """blk.<il>.<name>.<suffix>, None where the file has none; a few tensors carry no suffix at all."""
+        """blk.<il>.<name>.<suffix>, None if the file lacks it; a few tensors carry no suffix at all."""
         tensor = self._lookup(f"blk.{il}.{name}.{suffix}")
         if tensor is None and suffix == "weight":
             return self._lookup(f"blk.{il}.{name}")
@@ -154,8 +152,8 @@ class Llm:
     # inputs
 
     def build_inp_embd(self, scale: bool = False) -> Tensor:
-        """The embeddings of tokens, or what comes in their place: [n_embd, n_tokens]; `scale`: those of
-        tokens are multiplied by a constant."""
+        """The embeddings of tokens, or what replaces them: [n_embd, n_tokens]; `scale`: a constant factor of
+        the tokens' embeddings."""
         g, hp, n = self.graph, self.hparams, self.n_tokens
         n_embd_inp, table = hp.n_embd_inp, self.need("token_embd.weight")
         mixed = self.rules.mixed_input and self.row.mixed_batch and self.cparams.kind == "default"
@@ -223,8 +221,7 @@ class Llm:
         return self.mask_input("attn_inp_kq_mask", type_, cache.n_kv, self.n_tokens // n_stream, 1, n_stream)
 
     def mask_input(self, name: str, type_: str, *ne: int) -> Tensor:
-        """A mask in the type that attention reads; `type_`: that type, where it is not attention that
-        decides."""
+        """A mask in the type that attention reads; `type_`: that type, if not decided by attention."""
         type_ = type_ or ("f16" if self.flash_attn else "f32")
         if not self.rules.f16_mask:
             return llm_before.mask_input(self.graph, self.rules, name, type_, *ne)
@@ -278,7 +275,7 @@ class Llm:
         return inp
 
     def build_attn_inp(self) -> AttnInput:
-        """The input that fits the model's caches: sliding window or not, only keys (MLA), or no cache."""
+        """The inputs for the model's caches: sliding window or not, only keys (MLA), or no cache."""
         if "attn" not in self.caches or (self.row.memory == "none" and "swa" not in self.caches):
             return self.build_attn_inp_no_cache()
         windows = "swa" in self.caches or (self.hparams.swa_type != "none" and not self.rules.window_cache)
@@ -339,12 +336,12 @@ class Llm:
         return result
 
     def linear(self, il: int, name: str, cur: Tensor, scale: bool = False) -> Tensor:
-        """build_lora_mm with blk.<il>.<name>; `scale`: its NVFP4 scale is applied, if the file has one."""
+        """build_lora_mm with blk.<il>.<name>; `scale`: its NVFP4 scale is applied, if present."""
         weight = self.need_layer(il, name)
         return self.build_lora_mm(weight, cur, self.layer_weight(il, name, "scale") if scale else None)
 
     def rms_norm(self, il: int, name: str, cur: Tensor) -> Tensor:
-        """build_norm with blk.<il>.<name>, if the file has it."""
+        """build_norm with blk.<il>.<name>, if present."""
         return self.build_norm(cur, self.layer_weight(il, name), None, "rms", il)
 
     def hadamard(self, cur: Tensor, rot: Tensor) -> Tensor:
@@ -449,8 +446,8 @@ class Llm:
                   act_scales: Tensor | None = None, scales: bool = True, biases: bool = True) -> Tensor:
         """A feed-forward network over blk.<il>.<names>; a missing tensor or name is a missing step.
 
-        `gate`: the gate reads the input (par), what `up` gives (seq), or there is none. `biases` and `scales`
-        (NVFP4): whether the architecture applies them here if the file has them.
+        `gate`: the gate reads the input (par), `up`'s result (seq), or there is none. `biases` and `scales`
+        (NVFP4): whether the architecture applies them here, if present.
         """
         g = self.graph
 
@@ -480,7 +477,7 @@ class Llm:
 
     def _activate(self, cur: Tensor, tmp: Tensor, act: Activation, parallel: bool, limit: float,
                   act_scales: Tensor | None) -> tuple[Tensor, bool]:
-        """The activation; the flag says whether gate and up still have to be multiplied."""
+        """The activation, and whether gate and up still have to be multiplied."""
         g = self.graph
         if act == "silu" and parallel and limit > 1e-6:
             if self.row.swiglu_clamp == "fused":
@@ -512,8 +509,8 @@ class Llm:
                        n_kv_max: int = 0, cached: bool = True) -> Tensor:
         """Softmax attention, [n_embd_head_v * n_head, n_tokens].
 
-        `kq_b` is added to the scores, which rules out flash attention; `n_kv_max` bounds the cells that a
-        sparse mask leaves open. `cached`: k and v are of a cache, not of an encoder.
+        `kq_b` is added to the scores, which excludes flash attention; `n_kv_max` bounds the cells that a
+        sparse mask leaves open. `cached`: k and v are from a cache, not from an encoder.
         """
         g, hp = self.graph, self.hparams
         v_trans = v.nb[1] > v.nb[2]
@@ -607,7 +604,7 @@ class Llm:
         return self.project(cur, il, wo, wo_bias)
 
     def project(self, cur: Tensor, il: int, wo: str | None = "attn_output", biased: bool = True) -> Tensor:
-        """wo, its scale and its bias, where the file has them."""
+        """wo, its scale and its bias, if present."""
         if wo is None:
             return cur
         weight, bias = self.layer_weight(il, wo), self.layer_weight(il, wo, "bias") if biased else None

@@ -26,8 +26,9 @@ if TYPE_CHECKING:
     from ..model import Hparams, Model
 
     Filter = Callable[[int], bool]
-    Layers = dict[tuple[str, int, str], tuple["CacheLayer", int]]    # by cache, layer and buffer, with its bytes there
-    Target = tuple[Hparams, Context, "Memory"]      # a draft's target, as far as caches go
+    # by cache, layer and buffer, with its bytes there
+    Layers = dict[tuple[str, int, str], tuple["CacheLayer", int]]
+    Target = tuple[Hparams, Context, "Memory"]      # a draft's target, for its caches
 
 
 @dataclass(frozen=True)
@@ -41,8 +42,8 @@ class CacheTensor:
 
 @dataclass(frozen=True)
 class CacheLayer:
-    """What one layer keeps. Attention: k and v (no v where keys and values are one, MLA). Recurrent: r, s
-    and, on PLE layers, p. DeepSeek-V4's compressors: kv and score."""
+    """What one layer keeps. Attention: k and v (no v if one tensor holds both, MLA). Recurrent: r, s and, in
+    PLE layers, p. DeepSeek-V4's compressors: kv and score."""
 
     il: int
     k: CacheTensor | None = None
@@ -66,18 +67,18 @@ class Cache:
     whose cache they read."""
 
     kind: str
-    n_cells: int             # rows; of a recurrent cache one per sequence and rollback step
+    n_cells: int             # rows; in a recurrent cache one per sequence and rollback step
     n_stream: int
     layers: tuple[CacheLayer, ...]
     reused: dict[int, int]
 
     @property
     def recurrent(self) -> bool:
-        """Whether it holds states, a row a sequence, not cells."""
+        """Whether it holds states, one row per sequence, instead of cells."""
         return self.kind == "recurrent" or self.kind.endswith("-state")
 
     def layer(self, il: int) -> CacheLayer | None:
-        """The layer whose tensors layer `il` uses, None if it uses none of this cache."""
+        """The layer whose tensors layer `il` uses; None if it uses none of this cache."""
         il = self.reused.get(il, il)
         return next((layer for layer in self.layers if layer.il == il), None)
 
@@ -86,14 +87,14 @@ class Cache:
 class Memory:
     caches: tuple[Cache, ...]
     buffers: dict[str, int]
-    owner: tuple[Hparams, Context] | None = None     # the model that owns the caches, where it is another one
+    owner: tuple[Hparams, Context] | None = None     # the model that owns the caches, if not this one
 
     def cache(self, kind: str) -> Cache | None:
         return next((cache for cache in self.caches if cache.kind == kind), None)
 
 
 class _Builder:
-    """Places tensors and adds up what they take."""
+    """Places tensors and sums their sizes."""
 
     def __init__(self, model: Model, context: Context, placement: Placement, known: Layers) -> None:
         self.known = known
@@ -127,7 +128,7 @@ class _Builder:
         return CacheTensor(f"{name}_l{il}", type_, ne, buffer, size)
 
     def layer(self, kind: str, il: int, make: Callable[[], CacheLayer]) -> CacheLayer:
-        """A layer of a cache, as it was where an earlier launch had it in the same buffer."""
+        """A layer of a cache, reused if an earlier launch had it in the same buffer."""
         buffer = self.placement.dev_layer[il] if self.context.offload_kqv else HOST
         if self.placement.slices or buffer in self.placement.shares:
             return make()
@@ -147,7 +148,7 @@ class _Builder:
     def attention(self, kind: str, n_cells: int, wanted: Filter, *, k_only: bool | None = None,
                   n_stream: int = 0, width: Callable[[int], int] | None = None,
                   v_width: Callable[[int], int] | None = None, tag: str = "") -> None:
-        """llama_kv_cache over the layers that are `wanted` and have a cache of their own."""
+        """llama_kv_cache over those `wanted` layers that have a cache of their own."""
         hp, context = self.hp, self.context
         k_only = hp.is_mla and context.rules.mla_keys_only if k_only is None else k_only
         n_stream = n_stream or context.n_stream
@@ -176,7 +177,7 @@ class _Builder:
         self.keep(kind, n_cells, n_stream, layers, reused)
 
     def window(self, wanted: Filter, *, k_only: bool | None = None, unified: bool | None = None) -> None:
-        """llama_kv_cache_iswa: layers that slide need only a window of cells."""
+        """llama_kv_cache_iswa: sliding layers only need a window of cells."""
         hp, context = self.hp, self.context
         unified = context.kv_unified if unified is None else unified
         n_stream = 1 if unified else context.n_seq_max
@@ -198,7 +199,7 @@ class _Builder:
 
     def indexer(self, kind: str, wanted: Filter, *, k_only: bool = True, factor: int = 1,
                 tag: str = "") -> None:
-        """The cache of indexer keys: one head of indexer_head_size. Layers that slide keep their own key
+        """The cache of indexer keys: one head of indexer_head_size. Sliding layers keep their own key
         size."""
         hp = self.hp
         heads = [hp.head_v(il) for il in range(hp.n_layer_all)]
@@ -208,8 +209,7 @@ class _Builder:
             v_width=(lambda il: max(heads)) if self.context.v_trans else (lambda il: heads[il]))
 
     def pooled(self) -> int:
-        """indexer_kpool_row: head sizes of a cell, where keys of pools are kept next to those they came
-        from."""
+        """indexer_kpool_row: head sizes per cell, if pooled keys are stored next to their sources."""
         if self.hp.indexer_kpool:
             return 3                 # the key, what decides its share, and the pooled one
         ratios = self.hp.get("attention.compress_ratios", 0)
@@ -242,8 +242,7 @@ class _Builder:
 
 
 def _lent(hp: Hparams, target: Target) -> Memory:
-    """The assistant's layers read the target's last ones: its last but one where they slide, else its
-    last."""
+    """The assistant's layers read the target's last ones: its second to last if they slide, else its last."""
     theirs, context, memory = target
     caches = []
     for cache in memory.caches:
@@ -256,10 +255,10 @@ def _lent(hp: Hparams, target: Target) -> Memory:
 
 def allocate(model: Model, context: Context, placement: Placement, target: Target | None = None,
              known: Layers | None = None) -> Memory:
-    """Every cache of `context`, on the devices of `placement`. `target`: for a draft, whose context it may
-    use. `known`: what launches with the same context and devices have in common.
+    """Every cache of `context`, on the devices of `placement`. `target`: for a draft, the model whose context
+    it may use. `known`: results shared by launches with the same context and devices.
 
-    Raises LaunchRefused where llama.cpp would abort or needs another model's context.
+    Raises LaunchRefused if llama.cpp would abort or needs another model's context.
     """
     hp, row = model.hparams, model.row
     build = _Builder(model, context, placement, {} if known is None else known)
@@ -327,7 +326,7 @@ def allocate(model: Model, context: Context, placement: Placement, target: Targe
 def _hybrid(build: _Builder, model: Model, mtp: bool) -> None:
     hp, row = model.hparams, model.row
     n = hp.n_layer
-    if mtp:      # the draft head is a single layer of attention with an indexer
+    if mtp:      # the draft head is a single attention layer with an indexer
         build.attention("attn", build.context.n_ctx_seq, lambda il: il >= n)
         build.recurrent(lambda il: False)
         build.indexer("idx", lambda il: il >= n, factor=build.pooled(), tag="idx_")
@@ -353,7 +352,7 @@ def _hybrid(build: _Builder, model: Model, mtp: bool) -> None:
 
 
 def _deepseek4(build: _Builder) -> None:
-    """llama_kv_cache_dsv4: a window of raw keys and two grades of compressed ones, always one stream per
+    """llama_kv_cache_dsv4: a window of raw keys and two levels of compressed ones, always one stream per
     sequence."""
     hp, context = build.hp, build.context
     streams = context.n_seq_max

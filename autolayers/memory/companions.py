@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Companions:
-    """The headers of the other files that a launch loads; None and () where it has none."""
+    """The headers of a launch's other files; None and () if it has none."""
 
     mmproj: Header | None = None
     draft: Model | None = None

@@ -1,10 +1,7 @@
-"""From flags to the numbers llama.cpp's context really uses: llama-server's defaults, roundings and refusals
-in one place.
-
-It follows these functions, as modelled, in their order: tools/server/server.cpp (slots, embedding batch, pool
-size), tools/server/server-context.cpp:server_output_limits, common/fit.cpp (what it leaves behind of n_ctx),
-src/llama-context.cpp:llama_init_from_model (refusals) and llama_context's constructor (roundings).
-"""
+"""From flags to the values of llama.cpp's context: llama-server's defaults, roundings and refusals in one
+place. It follows these functions, as modelled, in their order: tools/server/server.cpp (slots, embedding
+batch, pool size), tools/server/server-context.cpp:server_output_limits, common/fit.cpp (its effect on n_ctx),
+src/llama-context.cpp:llama_init_from_model (refusals) and llama_context's constructor (roundings)."""
 
 from __future__ import annotations
 
@@ -22,12 +19,12 @@ if TYPE_CHECKING:
     from ..flags.params import Params
     from ..model import Model
 
-CELL_BLOCK = 256                  # a context has a multiple of so many cells (GGML_PAD of n_ctx)
+CELL_BLOCK = 256                  # a context is a multiple of this many cells (GGML_PAD of n_ctx)
 MAX_SEQUENCES = 256               # LLAMA_MAX_SEQ
 DRAFT_N_MAX = 3                   # --spec-draft-n-max
 DRAFT_TYPES = ("draft-simple", "draft-eagle3", "draft-mtp", "draft-dflash", "draft-dspark")
 ROLLBACK_TYPES = ("draft-mtp", "draft-eagle3", "draft-dflash", "draft-dspark")
-# drafts of at most so many tokens; of ngram-mod, ngram-cache and the map types by default
+# drafts of at most this many tokens; the default for ngram-mod, ngram-cache and the map types
 _NGRAM_N_MAX = {"ngram-simple": 48, "ngram-map-k": 48, "ngram-map-k4v": 48, "ngram-mod": 64, "ngram-cache": 8}
 
 
@@ -49,7 +46,7 @@ class Context:
     op_offload: bool = True
     swa_full: bool = False
     n_outputs_max: int = 1
-    n_rs_seq: int = 0         # tokens a recurrent state can be rolled back
+    n_rs_seq: int = 0         # tokens by which a recurrent state can be rolled back
     causal: bool = True
     embeddings: bool = False
     pooling: str = "none"     # none mean cls last rank
@@ -57,8 +54,8 @@ class Context:
     split_mode: str = "layer"
     kind: str = "default"
     moe_cache: int = 0        # bytes for experts that are cached on devices
-    moe_split: tuple[float, ...] = ()     # the devices' parts of them; empty: by free memory
-    n_sampled: int = 0        # outputs of each sequence that its backend samples (what drafts do); 0: the CPU does
+    moe_split: tuple[float, ...] = ()     # the devices' shares of them; empty: by free memory
+    n_sampled: int = 0        # outputs per sequence that its backend samples (as drafts do); 0: the CPU does
     layer_inputs: tuple[int, ...] = ()    # layers whose inputs a draft reads
     rules: Rules = NEWEST_RULES             # of the build
 
@@ -69,7 +66,7 @@ class Context:
 
     @property
     def v_trans(self) -> bool:
-        """V is stored transposed only where flash attention is refused outright; auto counts as on."""
+        """V is stored transposed only if flash attention is explicitly off; auto counts as on."""
         return self.flash_attn == "off"
 
 
@@ -78,7 +75,7 @@ def pad(n: int, to: int) -> int:
 
 
 def cell_block(flash_attn: str, rules: Rules) -> int:
-    """Caches have a multiple of so many cells."""
+    """The number of a cache's cells is a multiple of this."""
     return CELL_BLOCK if rules.cells_by_256 or flash_attn != "off" else 32
 
 
@@ -91,7 +88,7 @@ def resolve(model: Model, params: Params, rules: Rules = NEWEST_RULES, kind: str
     n_ubatch = N_UBATCH if params.n_ubatch is None else params.n_ubatch
     embeddings = bool(params.embedding or params.reranking)
     if embeddings and n_batch > n_ubatch:
-        n_batch = n_ubatch            # an embedding needs its whole input in one micro batch
+        n_batch = n_ubatch            # an embedding needs its whole input in one micro-batch
     if params.n_parallel is None or params.n_parallel < 0:
         n_seq_max, unified = (N_PARALLEL, True) if rules.auto_slots else (1, False)
     else:
@@ -165,7 +162,7 @@ def resolve(model: Model, params: Params, rules: Rules = NEWEST_RULES, kind: str
 
 
 def _refuse_aborts(model: Model, context: Context) -> None:
-    """Launches that llama.cpp accepts and then aborts on while it builds its graphs (GGML_ASSERT)."""
+    """Launches that llama.cpp accepts but then aborts on while it builds its graphs (GGML_ASSERT)."""
     hp, row = model.hparams, model.row
     slots = context.n_seq_max
     if context.rules.output_limit and context.n_outputs_max < slots:
@@ -190,8 +187,8 @@ def _refuse_aborts(model: Model, context: Context) -> None:
 
 
 def _refuse_file(model: Model, rules: Rules) -> None:
-    """Raises LaunchRefused for an architecture, a tensor or a missing key with which this build would not
-    load it."""
+    """Raises LaunchRefused if this build would not load the file: its architecture, a tensor or a missing
+    key."""
     hp, row = model.hparams, model.row
     if rules.lacks(row.after):
         raise LaunchRefused(f"unknown model architecture: '{row.name}' (llama.cpp build {rules.number} is "
@@ -210,7 +207,7 @@ def _refuse_file(model: Model, rules: Rules) -> None:
 
 
 def _trained_context(model: Model, params: Params) -> int:
-    """n_ctx_train; under --fit a custom YaRN scale has stretched it by the time it is asked for."""
+    """n_ctx_train; --fit reads it after a custom YaRN scale has stretched it."""
     hp = model.hparams
     scaling = params.rope_scaling or hp.rope_scaling_type
     if not params.fit or scaling != "yarn" or not params.rope_scale:
@@ -226,7 +223,7 @@ def _outputs(params: Params, embeddings: bool, n_batch: int, n_seq_max: int) -> 
     if embeddings or params.pooling not in (None, "none"):
         return n_batch
     draft = DRAFT_N_MAX if params.draft_n_max is None else max(0, params.draft_n_max)
-    types = params.spec_type            # a draft model alone is loaded, but nothing asks it for drafts
+    types = params.spec_type            # a draft model alone is loaded but not used
     n_draft = max((draft if t in DRAFT_TYPES else _NGRAM_N_MAX.get(t, 0) for t in types), default=0)
     return max(1, min(n_batch, n_seq_max * (1 + n_draft)))
 

@@ -1,5 +1,5 @@
-"""What a launch is asked to hold in addition to the model: projectors, drafts, adapters. llama.cpp's memory
-breakdown has none of it.
+"""What a launch holds in addition to the model: projectors, drafts, adapters. llama.cpp's memory breakdown
+does not include it.
 
     found, warnings = extras_of(model, params, devices, context, placement, memory, companions)
 
@@ -33,11 +33,12 @@ if TYPE_CHECKING:
     from .companions import Companions
     from .context import Context
 
-SAMPLING = ("draft-eagle3", "draft-mtp", "draft-dflash", "draft-dspark")      # drafts that sample on their backend
+# drafts that sample on their backend
+SAMPLING = ("draft-eagle3", "draft-mtp", "draft-dflash", "draft-dspark")
 NGRAM_MOD = 16 * MiB             # 4 Mi entries of 4 bytes
-_SMALLEST = 256                  # bytes that a tensor takes at least, with the padding around it
+_SMALLEST = 256                  # the least bytes of a tensor, with the padding around it
 
-# tokens an image is given at warm-up, by projector; the others are warmed up with an image of their own size
+# tokens of the warm-up image, by projector; the others are warmed up with an image of their own size
 _WARMUP_TOKENS = {
     "phi4": 256, "pixtral": 256, "lightonocr": 256, "dots_ocr": 2116, "dots3note_v": 2116, "kimivl": 256,
     "gemma4v": 256, "gemma4uv": 256, "qwen2vl_merger": 2116, "qwen2.5vl_merger": 2116, "qwen2.5o": 2116,
@@ -45,7 +46,7 @@ _WARMUP_TOKENS = {
     "youtuvl": 256,
     "glm4v": 2116, "glm5v": 2116, "paddleocr": 784, "hunyuanvl": 1024, "exaone4_5": 2116,
 }
-_WARMUP_FRAMES = 3000            # of audio
+_WARMUP_FRAMES = 3000            # audio
 
 
 def extras_of(model: Model, params: Params, devices: Sequence[Device], context: Context, placement: Placement,
@@ -127,7 +128,7 @@ def _number(header: Header, key: str, default: int) -> int:
 
 
 def _vision_graph(header: Header, kind: str, flash: bool) -> int:
-    """At most what a transformer over the warm-up image's patches keeps at once, all of it in f32."""
+    """An upper bound of what a transformer over the warm-up image's patches keeps at once, in f32."""
     patch = _number(header, "clip.vision.patch_size", 14)
     side = _number(header, "clip.vision.image_size", 1024)
     if kind in _WARMUP_TOKENS:
@@ -196,13 +197,13 @@ def _draft(model: Model, params: Params, devices: Sequence[Device], context: Con
         warnings += [*draft.inexact, *([doubt] if doubt else [])]
     found += [Extra(f"{label} context", device, size, exact)
               for device, size in _summed(their_memory.buffers, their_placement).items()]
-    # logits and the hidden state, and where its backend samples: logits, probabilities, candidates and the
-    # token once more
+    # logits and the hidden state; if its backend samples: logits, probabilities, candidates and the token
+    # again
     n_vocab = whose.hparams.n_vocab or model.hparams.n_vocab
     row = n_vocab * (4 if sampled else 1) + whose.hparams.n_embd_out + 1
     found.append(Extra(f"{label} output buffer", "Host", context.n_seq_max * rows * row * 4, False))
     names = [*(device.name for device in their_placement.devices), "Host"]
-    # Vocabularies mapped to the target's (d2t) and Markov heads leave up to one small tensor a row that is
+    # Vocabularies mapped to the target's (d2t) and Markov heads omit up to one small tensor per row that is
     # not modelled
     unsure = their_context.n_outputs_max * _SMALLEST if {"d2t",
                                                          "markov_w1.weight"} & whose.tensors.keys() else 0
@@ -226,7 +227,7 @@ def _summed(buffers: dict[str, int], placement: Placement) -> dict[str, int]:
 
 
 def _lora(header: Header, model: Model, placement: Placement) -> list[Extra]:
-    """llama_adapter_lora_init_impl: each pair lies where its base tensor lies; all adapters are resident,
+    """llama_adapter_lora_init_impl: each pair is in its base tensor's memory; all adapters are resident,
     whatever their scale."""
     buffers: dict[str, int] = {}
     for info in header.tensors.values():
@@ -243,15 +244,15 @@ def _lora(header: Header, model: Model, placement: Placement) -> list[Extra]:
 
 
 def _devices(buffer: str, placement: Placement) -> list[str]:
-    """With -sm tensor every device has a copy of what an adapter brings."""
+    """With -sm tensor every device has a copy of an adapter's tensors."""
     if placement.slices and not placement.is_host(buffer):
         return [device.name for device in placement.devices]
     return [buffer]
 
 
 def _control_vector(model: Model, placement: Placement) -> list[Extra]:
-    """llama_adapter_cvec::init: one f32 vector per layer from the second on, all layers, whatever range is
-    asked for."""
+    """llama_adapter_cvec::init: one f32 vector per layer from the second on, for all layers whatever the
+    requested range."""
     hp = model.hparams
     buffers: dict[str, int] = {}
     for il in range(1, hp.n_layer):

@@ -1,4 +1,4 @@
-"""What a model is made of, layer by layer: for `autolayers inspect`."""
+"""The parts of a model, layer by layer: for `autolayers inspect`."""
 
 from __future__ import annotations
 
@@ -57,8 +57,8 @@ _ATTENTION = ("attn", "wkv", "ssm", "time_mix", "shortconv", "indexer", "post_at
 
 
 def model_layers(model: Model, params: Params) -> ModelLayers:
-    """The sizes of a model's layers; caches as the flags in `params` make them. Raises LaunchRefused where
-    llama.cpp would not make a context with these flags."""
+    """The sizes of a model's layers, with caches by the flags in `params`. Raises LaunchRefused if llama.cpp
+    would not create a context with these flags."""
     model = model.overridden(params.override_kv)
     hp = model.hparams
     device = Device(f"{DEFAULT.name}0", 1 << 60, 1 << 60)

@@ -1,8 +1,6 @@
 """--moe-cache-mib: experts of layers whose own are in RAM, kept on the layer's device as they are used.
-
 Mirrors llama_moe_cache::impl of src/llama-moe-cache.cpp: layers of one device with the same expert tensors
-share banks of slots, as many as the device's part of the budget holds.
-"""
+share banks of slots, as many as fit into the device's share of the budget."""
 
 from __future__ import annotations
 
@@ -23,7 +21,7 @@ _HOST_ALIGNMENT = 32
 
 
 def banks(model: Model, context: Context, placement: Placement) -> tuple[dict[str, int], str]:
-    """Bytes per buffer type, and a warning where they are not llama.cpp's own. Raises LaunchRefused with its
+    """Bytes per buffer type, and a warning if they are not llama.cpp's own. Raises LaunchRefused with its
     reason."""
     hp, devices = model.hparams, placement.devices
     used = hp.n_expert_used_max
@@ -80,7 +78,7 @@ def _banks(tensors: Tensors, slots: int, alignment: int) -> int:
 
 
 def _slots(tensors: Tensors, budget: int, alignment: int, n_layers: int) -> int:
-    """The most slots within a budget, no more than there are experts."""
+    """The most slots within a budget, at most the number of experts."""
     low, high = 0, n_layers * tensors[0][1][2]
     while low < high:
         middle = (low + high + 1) // 2

@@ -26,7 +26,7 @@ _FLOAT = Struct("f")
 
 def model_devices(params: Params, devices: Sequence[Device],
                   rules: Rules = NEWEST_RULES) -> tuple[tuple[Device, ...], bool, tuple[str, ...]]:
-    """llama_prepare_model_devices: what of the machine this model uses."""
+    """llama_prepare_model_devices: the machine's devices that this model uses."""
     by_name = {device.name: device for device in devices}
     if params.device is not None:
         for name in params.device:
@@ -68,7 +68,7 @@ def model_devices(params: Params, devices: Sequence[Device],
 
 
 def float32(x: float) -> float:
-    """The nearest float32, infinite where there is none."""
+    """The nearest float32, infinite if there is none."""
     try:
         value: float = _FLOAT.unpack(_FLOAT.pack(x))[0]
     except OverflowError:
@@ -122,8 +122,8 @@ def shares_of(params: Params, used: Sequence[Device]) -> dict[str, float]:
 
 def split_rows(shares: dict[str, float], type_: str, ne: tuple[int, int, int, int], size: int,
                divisible: bool, granule: int = 512) -> list[tuple[str, int]]:
-    """(device, bytes) of a tensor that split mode row spreads: at most its share and one granule of rows, or
-    all of it on every device. An upper bound."""
+    """(device, bytes) of a tensor that split mode row cuts: at most its share and one granule of rows, or all
+    of it on every device. An upper bound."""
     if not divisible:
         return [(name, size) for name in shares]
     extra = row_size(type_, ne[0]) * granule * ne[2] if type_ in BY_NAME else size

@@ -1,4 +1,4 @@
-"""One row per architecture: what llama.cpp's loader, caches and graphs do differently from the generic rule.
+"""One row per architecture: how llama.cpp's loader, caches and graphs differ from the generic rule.
 
 A row is the difference to a plain transformer whose layers all keep keys and values (llama). Rows and the
 builders of autolayers.graph are the only places that know an architecture by name. A row mirrors
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class SlidingWindow:
-    """Sliding-window attention: of `period` layers the last is full (the first, if `dense_first`); 0: all
-    slide."""
+    """Sliding-window attention: the last of every `period` layers is full (the first, if `dense_first`); 0:
+    all slide."""
 
     period: int = 0
     # which models slide: window: with a sliding_window above 0; attention: the same, in layers that are not
@@ -32,13 +32,14 @@ class SlidingWindow:
     # the key is 0
     when: Literal["window", "attention", "always", "required", "deep", "not-zero"] = "window"
     kind: Literal["standard", "symmetric", "chunked"] = "standard"
-    size: int = 0               # used when the file has no sliding_window
-    fixed: int = 0              # used whatever the file says
+    size: int = 0               # used if the file has no sliding_window
+    fixed: int = 0              # used whatever the file has
     dense_first: bool = False
     # builds before Rules.window_lists read an array too, and want the key; of others only a period
     list_before: bool = False
-    array: bool = False         # the pattern is only ever an array in the file; without one no layer slides
-    all_with_streams: bool = False   # every layer slides in a model with residual streams (hyper_connection.count)
+    array: bool = False         # the pattern is always an array; without one no layer slides
+    # every layer slides in a model with residual streams (hyper_connection.count)
+    all_with_streams: bool = False
 
 
 @dataclass(frozen=True)
@@ -55,13 +56,13 @@ class Architecture:
     # what turns rope off: the key rope.scaling.finetuned, or by layer attention.rope_pattern
     rope_switch: Literal["", "finetuned", "pattern"] = ""
     half_rope: bool = False     # full attention rotates half of rope.dimension_count
-    defaults: Mapping[str, float] = field(default_factory=dict)   # values of missing keys, where unusual
+    defaults: Mapping[str, float] = field(default_factory=dict)   # unusual defaults of missing keys
     head_sizes: bool = False    # key_length and value_length are read even if the first layer has no heads
     latent_value: bool = False  # a value head is kv_lora_rank wide
     mla: Literal["", "required", "optional"] = ""   # key_length_mla and value_length_mla are read
     features: bool = False      # the layers are features_length wide, the output embedding_length
     one_expert: bool = True     # False: expert_count 1 means no experts
-    loops: bool = False         # num_loops passes over the blocks, each with a cache of its own
+    loops: bool = False         # num_loops passes over the blocks, each with its own cache
     router: bool = False        # one more block with a single head routes between adapters
     ple: bool = False           # ple.layers: layers that add embeddings of n-grams
     embd_out: Literal["", "streams"] = ""   # n_embd_out is of all residual streams
@@ -72,13 +73,14 @@ class Architecture:
     memory: Literal["none", "kv", "recurrent", "hybrid", "hybrid-idx", "dsa", "dsa-iswa", "msa", "dsv4"] = "kv"
     window: SlidingWindow | None = None
     causal: bool = True
-    shared_kv: int = -1         # layers with a cache of their own; 0: n_layer_all - attention.shared_kv_layers; -1: all
+    # layers with a cache of their own; 0: n_layer_all - attention.shared_kv_layers; -1: all
+    shared_kv: int = -1
     trunk_only: bool = False    # the attention cache leaves the MTP blocks out
-    trunk_before: bool = False  # the same of builds in which not every architecture's does (Rules.nextn_apart)
+    trunk_before: bool = False  # the same in builds in which not all architectures' do (Rules.nextn_apart)
     # recurrent layers: all; no-kv: with head_count_kv 0 (-all: MTP blocks too, -no-ff: and without FFN);
     # interval: all but every n-th; every: all, and attention too
     recurrent: Literal["", "all", "no-kv", "no-kv-all", "no-kv-no-ff", "interval", "every"] = ""
-    interval: int = 4           # n where there is no full_attention_interval
+    interval: int = 4           # n without full_attention_interval
     state: State = ""           # what a recurrent layer keeps; ssm-groups: ssm.group_count is read
     rollback: bool = False      # keeps n_rs_seq more recurrent rows for speculative decoding
     # layers with an indexer: trunk: all but MTP blocks; glm: GLM's table; types: attention.indexer.types,
@@ -86,7 +88,7 @@ class Architecture:
     # recurrent
     indexer: Literal["", "trunk", "glm", "types", "types-or-all", "after-dense", "attention"] = ""
     indexer_optional: bool = False  # no indexer without attention.indexer.top_k
-    rotated_indexer: bool = False   # its keys are rotated whatever the cache's type
+    rotated_indexer: bool = False   # its keys are rotated for any cache type
 
     # tensors
     # output = token_embd: when output is absent; always; first: as absent, and created before token_embd;
@@ -95,21 +97,22 @@ class Architecture:
     output_twice: bool = False  # without token_embd the output matrix is stored twice
     # tensors outside of blocks that lie with another layer than usual
     places: Mapping[str, Literal["input", "output"]] = field(default_factory=dict)
-    ops: Mapping[str, str] = field(default_factory=dict)   # tensors of blocks that another op than usual reads
+    ops: Mapping[str, str] = field(default_factory=dict)   # tensors of blocks that an unusual op reads
     # layers that use rope_freqs and rope_factors: below n_layer; all; full: those that do not slide (-all:
     # MTP blocks too); physical: one pass over the blocks
     rope_users: Literal["", "all", "full", "full-all", "physical"] = ""
     lazy_embd: bool = False     # --lazy-mode reads per_layer_token_embd row by row from the file
     mtp_tensors: bool = True    # False: tensors of MTP blocks are never loaded
     mtp_leaks: str = ""         # regex of tensors of skipped MTP blocks that are loaded all the same
-    mtp_whole: Rule | None = None    # builds without it load MTP blocks whole, whether they draft or not
-    mtp_skipped: bool = False   # builds without the graph of MTP blocks leave these out; others refuse such a file
+    mtp_whole: Rule | None = None    # builds without it load MTP blocks fully, whether they draft or not
+    # builds without the graph of MTP blocks leave these out; others refuse such a file
+    mtp_skipped: bool = False
 
     # graphs
     # the graph of its MTP block picks the output rows after the head's norm, before it (layer), or after
     # attention (Decoder.mtp); own: in its model's file; "": llama.cpp has none
     mtp: Literal["", "norm", "layer", "attention", "own"] = ""
-    mtp_after: int = 0          # the newest build that was seen without it
+    mtp_after: int = 0          # the newest build seen without it
     # swiglu_clamp_exp and _shexp are read: experts: only of the experts; fused: of all FFNs of a model with
     # residual streams, as one op; ops: of all, as several ops
     swiglu_clamp: Literal["", "experts", "fused", "ops"] = ""
@@ -117,32 +120,35 @@ class Architecture:
     cls_softmax: bool = False   # rank pooling ends in a softmax
     flash_attn: bool = True     # False: flash attention is forced off
     split_tensor: bool = True   # -sm tensor is allowed
-    # what it cuts otherwise: whole: nothing; states: no recurrent states; groups: heads by output groups,
-    # where there are residual streams; gated: Q with a gate of each head, and delta nets whose keys and
+    # exceptions to its cuts: whole: nothing is cut; states: no recurrent states; groups: heads by output
+    # groups, if there are residual streams; gated: Q with a gate of each head, and delta nets whose keys and
     # values alternate (-apart: whose values follow all keys)
     slices: Literal["", "whole", "states", "groups", "gated", "gated-apart"] = ""
     # graphs in use may be larger than reserved: with the tokens of a sequence; cache: also with what the
     # cache holds
     graph_grows: Literal["", "sequence", "cache"] = ""
     all_outputs: bool = False   # every token of a batch may be an output (encoders)
-    even_slots: Rule | None = None   # builds with it abort unless every slot gets the same share of n_ubatch
+    even_slots: Rule | None = None   # builds with it abort unless every slot has the same share of n_ubatch
     one_stream: bool = False    # llama.cpp aborts on several slots with a cache each
     needs_window: bool = False  # llama.cpp aborts on a file without a sliding window
 
     # drafts and projectors
-    borrows: tuple[str, ...] = ()   # the target's tensors that it uses if its file has none; "cache": the target's
+    # the target's tensors that it uses if its file has none; "cache": the target's
+    borrows: tuple[str, ...] = ()
     reads_target: bool = False  # its target keeps the inputs of target_layers
-    draft_type: str = ""        # --spec-type where none is given
-    projector: bool = False     # no model; --mmproj takes it
+    draft_type: str = ""        # the default --spec-type
+    projector: bool = False     # not a model; --mmproj takes it
 
     ollama_single: bool = False  # Ollama serves it with one slot
     before: tuple[tuple[Rule, Mapping[str, Any]], ...] = ()   # (rule, what a build without it does otherwise)
-    after: int = 0              # the newest build whose source was seen without it; llama.cpp refuses it up to there
+    # the newest build whose source was seen without it; llama.cpp refuses it up to there
+    after: int = 0
     # (end of a tensor's name, the newest build that refuses a file with such a tensor)
     newer: tuple[tuple[str, int], ...] = ()
-    exact_from: int = 0         # the oldest build that it was compared with and equal; 0: the oldest of all that were
+    # the oldest build that it was compared with and equal; 0: the oldest of all compared ones
+    exact_from: int = 0
     proven: bool = True         # its numbers have been compared with llama.cpp's own
-    known: bool = True          # False: made up for a name that has no row
+    known: bool = True          # False: generated for a name without a row
     note: str = ""              # for docs/architectures.md
 
     @property
@@ -152,23 +158,24 @@ class Architecture:
 
 
 if TYPE_CHECKING:
-    _row = Architecture         # what a type checker reads, so that it checks every row
+    _row = Architecture         # a type checker reads this, so it checks every row
 else:
     def _row(name, rope="norm", **facts):
-        """Made an Architecture when a model needs it: all of them would cost each start a third of a
-        millisecond."""
+        """Built as an Architecture when a model needs it: building all would add a third of a millisecond to
+        each start."""
         return name, {"rope": rope, **facts}
 
 _LATE_EMBD: Any = ((Rules.layer_embd_with_input, {"places": dict.fromkeys(
     ("per_layer_token_embd", "per_layer_model_proj", "per_layer_proj_norm"), "output")}),)
-_LAST_NORM: Any = {"token_embd_norm": "output"}     # misnamed, it is the output norm
+_LAST_NORM: Any = {"token_embd_norm": "output"}     # misnamed: it is the output norm
 _FIRST_NORM: Any = (Rules.lfm2_norm_with_output, {"places": {"token_embd_norm": "input"}})
 _LATE = 11311          # exact_from of architectures that no older build was compared for
 _UNSPLIT: Any = {"split_tensor": False}
 _SIGMOID = {"expert_gating_func": 2}
 _ALIBI = {"f_max_alibi_bias": 8.0}
 _DELTA = {"ssm_a": "MUL"}     # the decay is a factor, not what SSM_SCAN reads
-_DECAY_SCANNED: Any = ((Rules.decay_factor, {"ops": {}}),)     # older loaders took ssm_a of KDA for SSM_SCAN's
+# older loaders took ssm_a of KDA for SSM_SCAN's
+_DECAY_SCANNED: Any = ((Rules.decay_factor, {"ops": {}}),)
 _SKIPS_MTP = Rules.skips_undrafted     # for mtp_whole
 _MTP_HEAD = r"nextn\.(embed_tokens|shared_head_)"
 
@@ -430,7 +437,7 @@ _TABLE: Any = (
 _ROWS: dict[str, dict[str, Any]] = dict(_TABLE)
 NAMES = tuple(_ROWS)
 
-# what an unknown architecture's keys say of its recurrent state
+# an unknown architecture's keys for its recurrent state
 _STATE_KEYS: dict[str, State] = {
     "wkv.head_size": "rwkv", "kda.head_dim": "kda", "shortconv.l_cache": "shortconv",
     "ssm.state_size": "ssm-groups"}
@@ -439,8 +446,8 @@ _STATE_KEYS: dict[str, State] = {
 def architecture(name: str, keys: Container[str] = ()) -> Architecture:
     """The row of `general.architecture`.
 
-    A name that has none gets a row that takes more than any known model with such `keys` would: full
-    attention caches in every layer, and a recurrent state too if the file mentions one.
+    A name without a row gets one that takes more than any known model with such `keys` would: full attention
+    caches in every layer, and a recurrent state too if the file mentions one.
     """
     row = _ROWS.get(name)
     if row is not None:

@@ -82,8 +82,8 @@ def classify(row: Architecture, name: str) -> tuple[str, int, str, bool]:
     """(class, block, op, known) of the tensor `name` in a model of the architecture `row`.
 
     The class is INPUT, OUTPUT or REPEATING, the block -1 outside of blocks, the op ggml's name without
-    GGML_OP_ ("NONE": llama.cpp skips the tensor). `known` is False for a name llama.cpp does not have; it is
-    then placed with its block, or with the output.
+    GGML_OP_ ("NONE": llama.cpp skips the tensor). `known` is False for a name that llama.cpp does not have;
+    it is then placed with its block, or with the output.
     """
     stem, suffix = name, ""
     head, _, tail = name.rpartition(".")

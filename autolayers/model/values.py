@@ -1,4 +1,4 @@
-"""What a key of a model's header may hold, checked before anything is counted, listed or built from it."""
+"""Validity of a header's values, checked before anything is counted, listed or built from them."""
 
 from __future__ import annotations
 

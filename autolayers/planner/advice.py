@@ -115,7 +115,8 @@ class _Advice:
         chain = single
         merged = {name: value for change in smaller for name, value in change.items()}
         if not self.fits(replace(self.given, **merged)):  # type: ignore[arg-type]
-            single = [change for change in single if change not in smaller]        # none of them suffices alone
+            # none of them suffices alone
+            single = [change for change in single if change not in smaller]
             chain = [merged, *single]
         for change in single:
             found = self.fits(replace(self.given, **change))  # type: ignore[arg-type]

@@ -130,7 +130,8 @@ class _Answer:
             from .one.split import explicit_split
 
             params = explicit_split(self.evaluator, params)
-        if params.n_ctx == 0:      # the trained context, which --fit would multiply by the slots that have caches
+        # the trained context, which --fit would multiply by the slots that have caches
+        if params.n_ctx == 0:
             params = replace(params, n_ctx=self.use.n_ctx)
         params, reasons = self._with_threads(params, reasons)
         host = self._host()

@@ -21,7 +21,8 @@ if TYPE_CHECKING:
     from ..ops import Ops, Parts
 
 
-KERNELS = 64 * MiB             # estimate: what Metal counts as its own grew by 1 MiB at most after the buffers
+# estimate: what Metal counts as its own grew by at most 1 MiB after the buffers
+KERNELS = 64 * MiB
 
 
 class Metal(Backend):

@@ -1,5 +1,5 @@
 """Which operations Metal runs: ggml_metal_device_supports_op of ggml/src/ggml-metal/ggml-metal-device.m, as
-modelled, on an M1 or newer (simdgroup matrices and reductions, bfloat). Where the sources lie makes no
+modelled, on an M1 or newer (simdgroup matrices and reductions, bfloat). The sources' places make no
 difference: the scheduler copies."""
 
 from __future__ import annotations

@@ -1,8 +1,5 @@
-"""Vulkan: ggml/src/ggml-vulkan/ggml-vulkan.cpp, as modelled.
-
-What a device's driver allows decides alignments, the largest buffer and which operations it runs: see
-limits.py.
-"""
+"""Vulkan: ggml/src/ggml-vulkan/ggml-vulkan.cpp, as modelled. The device's driver limits decide alignments,
+the largest buffer and which operations it runs: see limits.py."""
 
 from __future__ import annotations
 
@@ -83,7 +80,7 @@ class Vulkan(Backend):
     def offload_op(self, op: Tensor) -> bool:
         if self.rules.vulkan_offloads_rows:
             return super().offload_op(op)
-        # ggml_backend_vk_device_offload_op, as it was
+        # ggml_backend_vk_device_offload_op of older builds
         return op.op != "GET_ROWS" and op.ne[2 if op.op == "MUL_MAT_ID" else 1] >= OFFLOAD_MIN_BATCH
 
     def pipelines(self) -> bool:
@@ -105,7 +102,7 @@ class Vulkan(Backend):
 
     @property
     def _matrix_kinds(self) -> set[bool]:
-        """Whether it has VK_NV_cooperative_matrix2, or may have it, which needs more memory or less."""
+        """Whether it has, or may have, VK_NV_cooperative_matrix2, which needs more memory or less."""
         if self.limits.known:
             return {bool(self.limits.cooperative_matrix2)}
         capability = (self.device and self.device.compute_capability) or (7, 5)

@@ -1,9 +1,6 @@
-"""The order in which Vulkan of builds before Rules.vulkan_hazards runs a split (ggml_vk_graph_optimize of
-those).
-
-It knows fewer sequences, and takes two nodes to depend on each other only where one reads the other or both
-view the same tensor.
-"""
+"""The order in which Vulkan ran a split before Rules.vulkan_hazards (ggml_vk_graph_optimize of those builds).
+It knows fewer sequences, and two nodes depend on each other only if one reads the other or both view the same
+tensor."""
 
 from __future__ import annotations
 
@@ -12,7 +9,7 @@ from ...ggml.tensor import Tensor
 from .reorder import AHEAD, EMPTY, FOLLOWERS, SNAKE, TOPK_MOE
 
 _ROPE_FOLLOWERS = 10
-# and the rule of the builds that know it, None: all
+# with the rule of the builds that know it, None: all
 _SEQUENCES = (
     (TOPK_MOE[0], None), (TOPK_MOE[1], Rules.vulkan_fused_adds), (TOPK_MOE[2], Rules.vulkan_fused_sqrt),
     (TOPK_MOE[3], None), (TOPK_MOE[4], None), (SNAKE, Rules.vulkan_fused_convs))
@@ -37,7 +34,7 @@ class _Order:
         self.nodes = nodes
         self.ops = [node.op for node in nodes]
         self.used = bytearray(len(nodes))
-        self.placed: set[int] = set()                # by id, of earlier rounds
+        self.placed: set[int] = set()                # by id, from earlier rounds
         self.sources = _sources(nodes)
 
     def run(self) -> list[Tensor]:

@@ -55,7 +55,8 @@ class Bert:
         if weight is None:
             return cur
         flat = cur
-        if cur.ne[2] > 1 or name.startswith(("attn_q", "attn_k")):     # Q and K are normed over all their heads
+        # Q and K are normed over all their heads
+        if cur.ne[2] > 1 or name.startswith(("attn_q", "attn_k")):
             flat = llm.graph.reshape(cur, cur.ne[0] * cur.ne[1], cur.ne[2])
         made = llm.build_norm(flat, weight, llm.layer_weight(il, name, "bias"), "layer", il)
         return made if flat is cur else llm.graph.reshape(made, *cur.ne)

@@ -1,5 +1,4 @@
-"""Swin norms stand after what they norm; logits of image tokens are overwritten
-(src/models/chameleon.cpp)."""
+"""Swin norms come after what they norm; logits of image tokens are overwritten (src/models/chameleon.cpp)."""
 
 from __future__ import annotations
 

@@ -123,8 +123,7 @@ class DeepSeek4(Decoder):
 
     def attend(self, llm: Llm, inp: AttnInput, q: Tensor, kv: Tensor, latent_q: Tensor, cur: Tensor, il: int,
                pos: Tensor) -> Tensor:
-        """Attention to the window and, by the layer's ratio, to compressed cells, which are brought up to
-        date."""
+        """Attention to the window and, by the layer's ratio, to compressed cells, which are updated first."""
         assert isinstance(inp, Dsv4Input)
         hp = llm.hparams
         head, ratio = hp.head_k(il), hp.compress_ratios[il]

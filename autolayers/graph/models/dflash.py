@@ -1,8 +1,6 @@
-"""DFlash, its second generation and DSpark: a draft of a block of tokens at once (src/models/dflash.cpp).
-
-The unknown tokens attend to each other and to the target's states. Embeddings and head are the target's where
-the file has none. What is measured is the decoder for tokens.
-"""
+"""DFlash, its second generation and DSpark: a draft of a block of tokens at once (src/models/dflash.cpp). The
+unknown tokens attend to each other and to the target's states. Embeddings and head are the target's if the
+file has none. Only the decoder for tokens is measured."""
 
 from __future__ import annotations
 
@@ -111,7 +109,7 @@ class DFlash:
         return llm.build_attn(inp, q, k, v, il, wo=None, sinks=llm.layer_weight(il, "attn_sinks"))
 
     def markov(self, llm: Llm, base: Tensor, hidden: Tensor, tokens: Tensor) -> Tensor:
-        """DSpark: each position's logits get a bias by the token before it; another head gives its
+        """DSpark: each position's logits get a bias by the previous token; another head gives its
         confidence."""
         g, hp = llm.graph, llm.hparams
         n_vocab, n, blocks = base.ne[0], base.ne[1], llm.n_seqs
@@ -155,7 +153,7 @@ class DFlash:
         return out
 
     def conv(self, llm: Llm, x: Tensor, mix: Tensor, base: Tensor, side: int) -> Tensor:
-        """DFlash2: a short convolution over the block, its weights partly made from the input."""
+        """DFlash2: a short convolution over the block, with weights partly computed from the input."""
         g, hp = llm.graph, llm.hparams
         width, n, blocks = x.ne[0], x.ne[1], llm.n_seqs
         taps, size, per = hp.dflash_conv_kernel_size, hp.dflash_conv_group_size, n // blocks
@@ -177,7 +175,7 @@ class DFlash:
         return llm.add_up(terms)
 
     def selector(self, llm: Llm, logits: Tensor, hidden: Tensor, tokens: Tensor) -> Tensor:
-        """DFlash2: the best candidates of each position, and scores of each after those before it."""
+        """DFlash2: the best candidates of each position, and scores of each after the previous position's."""
         g, hp, n, blocks = llm.graph, llm.hparams, llm.n_tokens, llm.n_seqs
         top, rank, per = hp.dflash_selector_top_k, hp.dflash_selector_rank, n // blocks
         size = min(per, hp.dflash_block_size)

@@ -19,8 +19,8 @@ def per_layer_rows(llm: Llm) -> Tensor:
 
 
 def per_layer_inputs(llm: Llm, embd: Tensor, width: int, rows: Tensor | None = None) -> Tensor:
-    """build_inp_per_layer and project_per_layer_inputs: a matrix for each layer, of a second embedding, which
-    `rows` may be already, and a projection of the first."""
+    """build_inp_per_layer and project_per_layer_inputs: a matrix for each layer, from a second embedding,
+    which may be given as `rows`, and a projection of the first."""
     g, n = llm.graph, llm.n_tokens
     if rows is not None:
         selected = g.reshape(g.scale(rows), width, llm.n_layer, n)
@@ -37,7 +37,7 @@ def per_layer_inputs(llm: Llm, embd: Tensor, width: int, rows: Tensor | None = N
 
 
 def query(llm: Llm, cur: Tensor, fused: Tensor | None, il: int, scaled: bool = True) -> Tensor:
-    """Q, normed and before rope; all that a layer needs that reads another layer's cache."""
+    """Q, normed and before rope; a layer that reads another layer's cache needs nothing else."""
     g, hp = llm.graph, llm.hparams
     head, n_head = hp.head_k(il), hp.n_head(il)
     if fused is not None:

@@ -49,7 +49,7 @@ class GemmaEmbedding2(Encoder):
         return llm.build_attn(inp, g.rope(q, pos), g.rope(k, pos), v, il, wo_bias=False)
 
     def head(self, llm: Llm, cur: Tensor) -> Tensor:
-        """The output matrix makes embeddings, not logits."""
+        """The output matrix computes embeddings, not logits."""
         return llm.finish(llm.build_lora_mm(llm.need("output.weight"), cur, llm.weight("output.scale")),
                           head=None)
 

@@ -1,8 +1,6 @@
-"""Kimi delta attention, sparse latent attention over pools of tokens, several residual streams.
-
-The indexer scores pools of a few consecutive tokens by one averaged key, kept in the cache next to those it
-came from. Source: src/models/glm5-next.cpp and src/llama-memory-hybrid-idx.cpp (as modelled).
-"""
+"""Kimi delta attention, sparse latent attention over pools of tokens, several residual streams. The indexer
+scores pools of a few consecutive tokens by one averaged key, stored in the cache next to its sources. Source:
+src/models/glm5-next.cpp and src/llama-memory-hybrid-idx.cpp (as modelled)."""
 
 from __future__ import annotations
 
@@ -15,7 +13,8 @@ from ..llm import Llm
 from ..sparse_attention import indexer_mask_type, indexer_scores
 from .kimi_k3 import KimiK3
 
-_GATHER_TOKENS = 16        # up to so many tokens the chosen cells are copied out instead of masked in place
+# up to this many tokens, the chosen cells are copied out instead of masked in place
+_GATHER_TOKENS = 16
 
 
 class KpoolInput(AttnInput):

@@ -1,6 +1,5 @@
-"""Sparse latent attention, and several residual streams mixed into one before each block and fed by its
-result (src/models/hy-v4.cpp).
-"""
+"""Sparse latent attention, and several residual streams, mixed into one before each block and updated by its
+result (src/models/hy-v4.cpp)."""
 
 from __future__ import annotations
 
@@ -56,7 +55,7 @@ class HyV4(DeepSeek32):
         return llm.linear(il, "attn_output", llm.graph.mul(out, gate))
 
     def hc_weights(self, llm: Llm, x: Tensor, il: int, block: str) -> tuple[Tensor, Tensor]:
-        """How much of each stream the block reads, and each stream of the block's result: [streams,
+        """How much of each stream the block reads, and each stream takes of the block's result: [streams,
         n_tokens]."""
         g, streams = llm.graph, x.ne[1]
         scale, base = (llm.need_layer(il, f"hc_{block}_{part}") for part in ("scale", "base"))

@@ -57,7 +57,7 @@ class K2Horizon(Decoder):
         return llm.build_norm(t, weight, None, "rms", il)
 
     def routed_value(self, llm: Llm, cur: Tensor, il: int) -> Tensor:
-        """build_routed_value: the weighed sum of what each token's value experts make of it."""
+        """build_routed_value: the weighted sum of the outputs of each token's value experts."""
         g, hp, (width, n) = llm.graph, llm.hparams, cur.ne[:2]
         n_used = hp.n_value_expert_used
         logits = g.mul_mat(llm.need_layer(il, "attn_v_gate"), cur)

@@ -28,7 +28,7 @@ class MiniMax01(Hybrid):
         return self.head(llm, llm.build_norm(cur, llm.weight("output_norm.weight")))
 
     def lightning(self, llm: Llm, cur: Tensor, il: int, slopes: Tensor, decays: list[Tensor]) -> Tensor:
-        """Linear attention in blocks: within the batch by scores, with what came before by the state."""
+        """Linear attention in blocks: by scores within the batch, by the state for everything before it."""
         g, n_tok, n_seqs, n_head, head = llm.graph, llm.n_seq_tokens, llm.n_seqs, llm.n_head, llm.head_v
         build_rs(llm, state(llm, il, 0))
         slope = g.scale(slopes)

@@ -76,7 +76,7 @@ class MiniMaxM3(Decoder):
 
     def _gathered(self, llm: Llm, inp: MsaInput, q: Tensor, k: Tensor, v: Tensor, iq: Tensor,
                   ik: Tensor) -> Tensor:
-        """One token a stream: attend to copies of the best blocks' keys and values."""
+        """One token per stream: attend to copies of the best blocks' keys and values."""
         g, hp = llm.graph, llm.hparams
         size, n_idx, s = iq.ne[0], iq.ne[1], inp.streams
         block, n_pos = inp.block, inp.positions

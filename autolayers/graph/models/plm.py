@@ -1,4 +1,4 @@
-"""Latent attention whose V only a transposed cache takes (src/models/plm.cpp)."""
+"""Latent attention whose V only fits a transposed cache (src/models/plm.cpp)."""
 
 from __future__ import annotations
 

@@ -29,7 +29,8 @@ class Rwkv6(Rwkv):
         def w(name: str) -> Tensor:
             return llm.need_layer(il, f"time_mix_{name}")
 
-        gated = llm.layer_weight(il, "time_mix_first") is None      # gated linear attention in place of RWKV's own
+        # gated linear attention in place of RWKV's own
+        gated = llm.layer_weight(il, "time_mix_first") is None
         sx = g.reshape(g.sub(prev, cur), n_embd, n)
         cur = g.reshape(cur, n_embd, n)
         x = g.add(g.mul(sx, w("lerp_x")), cur)

@@ -32,7 +32,8 @@ if TYPE_CHECKING:
     from ..evaluate import Candidate
 
 MOST = 5              # at most this many launches are measured
-ALIKE = 1.03          # of one kind of placement, only launches whose predictions differ by more than this are measured
+# of one kind of placement, only launches whose predictions differ by more than this are measured
+ALIKE = 1.03
 
 
 @dataclass(frozen=True)

@@ -111,7 +111,8 @@ class Ladders:
         solved = params.overrides[len(self.given.overrides):]
         if solved:
             pattern = solved[-1][0]
-            layer = "".join(filter(str.isdigit, pattern.partition(".ffn_")[0]))   # blk\\.38\\.ffn_(down)_(ch|)exps
+            # blk\\.38\\.ffn_(down)_(ch|)exps
+            layer = "".join(filter(str.isdigit, pattern.partition(".ffn_")[0]))
             names = [text for regex, text in ONE_MORE.items() if pattern.endswith(regex)]
             return next(iter(names), f"the rest of layer {layer}"), replace(params, overrides=params.overrides[:-1])
         n = params.n_gpu_layers

@@ -33,11 +33,13 @@ if TYPE_CHECKING:
     from .ladder import Ladder
 
 MICRO_BATCHES = (2048, 4096, 1024)
-BATCH_GAIN = 1.03     # a larger micro-batch must make the request this much faster: it takes layers off the GPU
+# a larger micro-batch must make the request this much faster: it takes layers off the GPU
+BATCH_GAIN = 1.03
 CONTEXTS = (32768, 16384, 8192)     # tried where the placement leaves less
 CONTEXT_PRICE = 1.05  # of the request's time that such a context may cost,
-MIXTURE_PRICE = 1.10  # and with experts in RAM, which cost it less than layers do
-PARTS_GAIN = 1.02     # parts of layers on several GPUs need many flags: they must be this much faster than -ncmoe
+MIXTURE_PRICE = 1.10  # and with experts in RAM, which cost less than layers
+# parts of layers on several GPUs need many flags: they must be this much faster than -ncmoe
+PARTS_GAIN = 1.02
 ORDER_GAIN = 1.02     # another order of the devices must make the request this much faster
 PRUNE_FACTOR = 1.25   # on unlike GPUs, skip whole-layer candidates predicted this much slower
 
@@ -495,7 +497,8 @@ class Search:
                 candidate = measured(fit_with_overheads(self.evaluator, given, compute))
                 if candidate is None:
                     return found
-                if not candidate.fits:       # it might win with such small buffers: try buffers close to its real ones
+                # it might win with such small buffers: try buffers close to its real ones
+                if not candidate.fits:
                     compute = {name: usage.compute * 31 // 32
                                for name, usage in candidate.breakdown.devices.items()}
         measured(fit_estimated(self.evaluator, given, self.fidelity))

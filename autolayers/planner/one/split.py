@@ -47,7 +47,8 @@ class TensorSplit:
                 return found
             if self.overheads and self._default_cannot_fit(params):
                 return None
-        default = self.evaluator.candidate(params, self.fidelity)       # llama.cpp's own split, by free memory
+        # llama.cpp's own split, by free memory
+        default = self.evaluator.candidate(params, self.fidelity)
         if default is None:
             return None
         self.overheads.record(default, trusted=True)

@@ -25,7 +25,8 @@ STEPS = 10_000
 TIES = 500                   # steps during which equally good choices are explored too
 MOST_EXACT = 10
 MOST_CUTS = 24               # how often to try splitting a model over the leftover memory
-CUT_GAIN = 1.005             # a choice with a split model must be this much better: each needs many layouts to find
+# a choice with a split model must be this much better: each needs many layouts to find
+CUT_GAIN = 1.005
 _EQUAL = 1 + 1e-9
 
 
@@ -187,7 +188,8 @@ class Search:
             self.steps += 1
             own = price + choice.weight * option.price
             if not self._promising(own + rest[at + 1]):
-                break                                   # the other options of this model cost at least as much
+                # the other options of this model cost at least as much
+                break
             alike = self._alike(option)
             if alike not in seen:
                 seen.add(alike)

@@ -300,7 +300,8 @@ def _by_size(models: Sequence[Model], params: Params, policy: Policy, machine: M
     for i, model in enumerate(models):
         rest = max(1, sum(sizes[i:]))
         mine = {name: limit * sizes[i] // rest for name, limit in limits.items()}
-        share = None if ram is None else RAM_MARGIN + ram * sizes[i] // rest        # one margin is enough for all
+        # one margin is enough for all
+        share = None if ram is None else RAM_MARGIN + ram * sizes[i] // rest
         at = policy if params.n_ctx is not None else replace(policy, n_ctx=policy.n_ctx_min or min(
             FIT_PARAMS_MIN_CTX, max(1, model.n_ctx_train)))
         plan = settled(plan_on(model, params, at, replace(machine, limits=mine, ram=share), companions, notes,

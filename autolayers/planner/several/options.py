@@ -59,7 +59,8 @@ class Launches:
         self.few = FEW
         self._options: dict[Params, Option | None] = {}
         self._overheads: dict[Home, Overheads] = {}         # by devices
-        self._ram: dict[Home, int] = {}                     # the least system memory besides weights and caches
+        # the least system memory besides weights and caches
+        self._ram: dict[Home, int] = {}
         self._numbers: dict[Home, list[set[int]]] = {}      # layer counts in RAM to try, by ladder
         self._cuts: dict[object, Option | None] = {}
         self._cut_overheads = Overheads(machine.limits)
@@ -241,7 +242,8 @@ class Launches:
                 self._cuts[key] = self._cut(tuple(names), left, ram)
             if self._cuts[key] is not None:
                 return self._cuts[key]
-            names.remove(min(names, key=lambda name: left[name]))     # it may be too small even for graph buffers
+            # it may be too small even for graph buffers
+            names.remove(min(names, key=lambda name: left[name]))
         return None
 
     def measure_cut(self, option: Option) -> None:
