@@ -66,7 +66,7 @@ class Build:
         why = self.doubt
         if not why and self.flags is not None:
             when = f"b{low} or newer" if high >= NEWEST else f"b{low} to b{high}"
-            why = f"this llama.cpp does not say its build, by its flags and architectures {when}"
+            why = f"this llama.cpp does not report its build; by its flags and architectures it is {when}"
         return rules(min(self.number or latest(low, high), high, NEWEST), why,
                      low if self.between or self.flags else 0)
 

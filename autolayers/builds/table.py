@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 
 class Rules(RuleSet):
     # placement
-    repacks_first = Rule("placement", 4435, "", "Q4_0 in RAM is repacked for the processor, also where a GPU "
-                         "could have read it", after=4080, last=4875, until=5310)
+    repacks_first = Rule("placement", 4435, "", "Q4_0 in RAM is repacked for the CPU, even if a GPU could "
+                         "read it", after=4080, last=4875, until=5310)
     output_first = Rule("placement", 7540, "#18148", "-ngl counts the output layer first; before, last",
                         after=7490)
     lfm2_norm_with_output = Rule("placement", 7490, "", "LFM2's last norm lies with the output; before, with "
@@ -56,7 +56,7 @@ class Rules(RuleSet):
                             "target's; before, its own embeddings", after=11434)
 
     loads_skipped_qkv = Rule("placement", 8929, "", "a skipped MTP block's fused QKV and biases of Q, K and "
-                             "V are loaded all the same", after=8672, last=10280, until=10289)
+                             "V are loaded anyway", after=8672, last=10280, until=10289)
     splits_tensors = Rule("placement", 9093, "", "-sm tensor: each device computes its part of every matrix",
                           after=8607)
 
@@ -79,19 +79,18 @@ class Rules(RuleSet):
     nextn_left_out = Rule("cache", 0, "", "no cache for NextN blocks: they are loaded and never used",
                           last=9518, until=9528)
     encoders_without_cache = Rule("cache", 5760, "", "encoders have no cache of keys and values", after=5310)
-    window_cache = Rule("cache", 5427, "#13194", "layers that slide have a cache of their own, of a window's "
-                        "size")
-    cache_rows = Rule("cache", 5760, "", "a cache has a row a cell, which is padded; before, all were one "
-                      "row", after=5310)
-    streams = Rule("cache", 5913, "#14363", "a cache a slot, unless -kvu; before, one for all slots")
+    window_cache = Rule("cache", 5427, "#13194", "sliding layers have their own cache of the window's size")
+    cache_rows = Rule("cache", 5760, "", "a cache has one padded row per cell; before, one row in all",
+                      after=5310)
+    streams = Rule("cache", 5913, "#14363", "one cache per slot, unless -kvu; before, one for all slots")
     cells_by_256 = Rule("cache", 7060, "#17046", "n_ctx is rounded up to 256; before, to 32 without flash "
                         "attention", after=6760)
-    olmo2_window = Rule("cache", 6600, "", "OLMo 2's attention slides where its file says so", after=6170)
+    olmo2_window = Rule("cache", 6600, "", "OLMo 2's attention slides if its file has a window", after=6170)
     windows_without_cache = Rule("cache", 7080, "", "EmbeddingGemma, whose attention slides, has no cache",
                                  after=6760)
-    mla_keys_only = Rule("cache", 7980, "", "latent attention stores keys only, whose first part is V; "
-                         "before, V too", after=7800)
-    lfm2_window = Rule("cache", 8165, "", "LFM2's attention slides where its file says so", after=7940)
+    mla_keys_only = Rule("cache", 7980, "", "latent attention stores only keys, whose first part is V; "
+                         "before, also V", after=7800)
+    lfm2_window = Rule("cache", 8165, "", "LFM2's attention slides if its file has a window", after=7940)
     hybrid_cells = Rule("cache", 8165, "", "the slots of a hybrid model share the context; before, each had "
                         "all of it", after=7940)
     rotates_cache = Rule("cache", 8607, "#21038", "a quantised cache holds rotated keys and values",
@@ -99,16 +98,16 @@ class Rules(RuleSet):
     rotates_views = Rule("cache", 9093, "", "keys and values that are parts of a fused QKV are rotated; "
                          "before, llama.cpp aborted", after=8929)
     rotates_apart = Rule("cache", 8929, "", "a sliding window's cache has rotations of its own; before, the "
-                         "other's, and none where layers have unlike caches", after=8672)
+                         "other's, and none if the layers' caches differ", after=8672)
     glm_dsa_indexes = Rule("cache", 10121, "", "GLM-DSA has its indexer; before, it attended to all cells",
                            after=10108)
-    recurrent_lists = Rule("cache", 9493, "", "attention.recurrent_layers says which layers are recurrent; "
+    recurrent_lists = Rule("cache", 9493, "", "attention.recurrent_layers lists the recurrent layers; "
                            "before, full_attention_interval alone", after=9484)
-    mla_one_type = Rule("cache", 10216, "", "latent attention wants one type for K and V", after=10204)
-    quantised_v_flash = Rule("cache", 10216, "", "a quantised V turns flash attention on where that was "
-                             "open; before, refused where it was decided against", after=10204)
+    mla_one_type = Rule("cache", 10216, "", "latent attention requires one type for K and V", after=10204)
+    quantised_v_flash = Rule("cache", 10216, "", "a quantised V turns flash attention on if that is auto; "
+                             "before, refused if auto decided against it", after=10204)
     nextn_apart = Rule("cache", 10909, "", "no cache for NextN blocks unless they draft", after=10901)
-    window_lists = Rule("cache", 11040, "", "sliding_window_pattern may be a list, one entry a layer",
+    window_lists = Rule("cache", 11040, "", "sliding_window_pattern may be a list, one entry per layer",
                         after=11028)
 
     # graph
@@ -127,27 +126,28 @@ class Rules(RuleSet):
     expands_sums = Rule("graph", 8910, "", "each sum of experts is a node as soon as it is made; before, "
                         "when the next layer needs it", after=8672)
     encoders_flash = Rule("graph", 5310, "", "encoders may have flash attention too", after=4875)
-    flash_unlike_heads = Rule("graph", 5310, "", "flash attention takes heads of V that are not as wide as "
+    flash_unlike_heads = Rule("graph", 5310, "", "flash attention takes heads of V of another width than "
                               "K's; before, it was turned off", after=4875)
     flash_any_keys = Rule("graph", 7080, "", "encoders may have flash attention with any number of tokens; "
                           "before, a multiple of 256", after=6760)
     casts_f32_cache = Rule("graph", 5310, "", "flash attention casts keys and values of f32 to f16",
                            after=4875)
-    pools_sequences = Rule("graph", 5600, "", "pooling has a row a sequence; before, one a token", after=5310)
-    ropes_first = Rule("graph", 5310, "", "DeepSeek-V2's heads begin with the part that is roped",
+    pools_sequences = Rule("graph", 5600, "", "pooling has one row per sequence; before, one per token",
+                           after=5310)
+    ropes_first = Rule("graph", 5310, "", "DeepSeek-V2's heads begin with the roped part",
                        after=4875, last=7720, until=7800)
-    mla_heads_at_once = Rule("graph", 5760, "#13306", "latent attention's V is one product a head behind "
-                             "flash attention; before, one a token", after=5310)
+    mla_heads_at_once = Rule("graph", 5760, "#13306", "latent attention's V is one product per head after "
+                             "flash attention; before, one per token", after=5310)
     glu_op = Rule("graph", 5780, "#14158", "a gate's activation and product are one op; before, two",
                   after=5760)
-    views_qk = Rule("graph", 5880, "", "Q and K of a fused QKV are views where they are roped; before, "
-                    "copies", after=5760)
+    views_qk = Rule("graph", 5880, "", "Q and K of a fused QKV are views if they are roped; before, copies",
+                    after=5760)
     scan_ids = Rule("graph", 5900, "#9126", "SSM_SCAN reads the states of a batch by their ids; before, they "
                     "were gathered", after=5760)
     set_rows = Rule("graph", 6070, "#14959", "K and V are stored by row indices, inputs of the graph; "
                     "before, copied", after=6050)
     views_v = Rule("graph", 6400, "", "V of a fused QKV is a view too, and Q and K of all", after=6170)
-    groups_experts = Rule("graph", 6910, "", "of experts in groups the best groups are chosen first",
+    groups_experts = Rule("graph", 6910, "", "with experts in groups, the best groups are chosen first",
                           after=6760)
     clamps_weights = Rule("graph", 6910, "", "the sum of the chosen experts' weights is clamped", after=6760)
     expands_gates = Rule("graph", 6910, "", "a feed-forward's gate is a node before its down product",
@@ -161,12 +161,12 @@ class Rules(RuleSet):
                             after=8100)
     keeps_outputs = Rule("graph", 7720, "", "a graph's results are outputs, which nothing overwrites",
                          after=7490)
-    glm_sections = Rule("graph", 7720, "", "GLM-4 has four positions a token where its file has sections; "
+    glm_sections = Rule("graph", 7720, "", "GLM-4 has four positions per token if its file has sections; "
                         "before, one", after=7490)
     layer_embd_last = Rule("graph", 7720, "", "Gemma's embeddings of layers come after what is added to "
                            "them; before, first", after=7490)
-    embeddings_at_once = Rule("graph", 7710, "#18599", "the embeddings come before what else the first layer "
-                              "wants", after=7540)
+    embeddings_at_once = Rule("graph", 7710, "#18599", "the embeddings come before the first layer's other "
+                              "inputs", after=7540)
     embeddings_input = Rule("graph", 7800, "#18898", "an input of raw embeddings besides that of tokens",
                             after=7780)
     qwen35_late_rows = Rule("graph", 9246, "#22673", "Qwen3.5 picks the output rows after its last layer",
@@ -181,7 +181,7 @@ class Rules(RuleSet):
                               "to suppress", after=9484, last=10178, until=10182)
     gemma4_last_rows = Rule("graph", 9553, "", "Gemma 4 picks the output rows after its last norm",
                             after=9548)
-    fused_indexer = Rule("graph", 9976, "", "DSA's lightning indexer is one op; before, a product a head",
+    fused_indexer = Rule("graph", 9976, "", "DSA's lightning indexer is one op; before, a product per head",
                          after=9968)
     fused_hyper_connections = Rule("graph", 10054, "", "DeepSeek-V4's hyper connections are three ops; "
                                    "before, products and sums", after=10042)
@@ -191,44 +191,44 @@ class Rules(RuleSet):
                              after=10156)
     qwen3next_last_rows = Rule("graph", 10240, "", "Qwen3-Next picks the output rows after its last norm",
                                after=10235)
-    graph_chunks = Rule("graph", 6620, "", "a graph's buffer is cut into chunks of a backend's largest "
+    graph_chunks = Rule("graph", 6620, "", "a graph's buffer is split into chunks of the backend's largest "
                         "buffer; before, one", after=6170)
-    best_chunk = Rule("graph", 7080, "", "of several chunks the one that has to grow least grows; before, "
+    best_chunk = Rule("graph", 7080, "", "of several chunks, the one with the least growth grows; before, "
                       "the first with room", after=6760)
     split_inputs_30 = Rule("graph", 6600, "", "a split has up to 30 inputs; before, 10", after=6170)
     split_inputs_grow = Rule("graph", 10248, "", "a split takes more than 30 inputs if its last node has "
                              "several; before, llama.cpp aborted", after=10240)
     nemotron_last_rows = Rule("graph", 10355, "", "Nemotron-H picks the output rows after its last norm",
                               after=10338)
-    indexer_ropes_whole = Rule("graph", 10453, "", "DSA's indexer ropes its heads whole; before, a part that "
+    indexer_ropes_whole = Rule("graph", 10453, "", "DSA's indexer ropes its full heads; before, a part that "
                                "it joins with the rest", after=10452)
-    granite_moe_ropes = Rule("graph", 10524, "", "GraniteMoE ropes whatever rope.scaling.finetuned says",
+    granite_moe_ropes = Rule("graph", 10524, "", "GraniteMoE ropes even if rope.scaling.finetuned is false",
                              after=10502)
-    ropes_end = Rule("graph", 10568, "", "latent attention and DeepSeek-V4 rope the end of whole heads; "
+    ropes_end = Rule("graph", 10568, "", "latent attention and DeepSeek-V4 rope the end of full heads; "
                      "before, a part that they joined with the rest", after=10566)
     mamba2_flat = Rule("graph", 10605, "", "Mamba-2's projections multiply two dimensions, not three",
                        after=10603)
     clamp_copies = Rule("graph", 10615, "", "CLAMP has a result of its own; before, it overwrote its source",
                         after=10605)
-    minimax_alone = Rule("graph", 10666, "", "MiniMax-01 reserves its prompt for one sequence alone too",
+    minimax_alone = Rule("graph", 10666, "", "MiniMax-01 also reserves its prompt for a single sequence",
                          after=10662)
-    stays_fused = Rule("graph", 10679, "", "a delta net and DSA's indexer are one op; before, only where "
-                       "their device has it", after=10666)
+    stays_fused = Rule("graph", 10679, "", "a delta net and DSA's indexer are one op; before, only if their "
+                       "device supports it", after=10666)
     qkv_with_biases = Rule("graph", 10830, "", "all architectures apply the biases and scales of Q, K and V "
                            "that a file has", after=10825)
     l2_norm_of_rms = Rule("graph", 10830, "", "a delta net's L2 norm is a scaled RMS norm, not one op",
                           after=10825)
-    any_split_inputs = Rule("graph", 10840, "", "a split has as many inputs as it needs; before, 30 at the "
-                            "most", after=10830)
-    kimi_linear_alone = Rule("graph", 10909, "", "Kimi-Linear reserves its prompt for one sequence alone too",
+    any_split_inputs = Rule("graph", 10840, "", "a split has as many inputs as it needs; before, at most 30",
+                            after=10830)
+    kimi_linear_alone = Rule("graph", 10909, "", "Kimi-Linear also reserves its prompt for a single sequence",
                              after=10901)
     rows_before_ffn = Rule("graph", 10909, "", "PLaMo-2 picks the output rows before its last FFN, not after "
                            "it", after=10901)
-    mamba_dt_cont = Rule("graph", 11063, "", "Mamba-1's time steps are made contiguous where they have no "
-                         "norm", after=11057)
+    mamba_dt_cont = Rule("graph", 11063, "", "Mamba-1's time steps are made contiguous if they have no norm",
+                         after=11057)
     mistral4_f32_down = Rule("graph", 11117, "", "Mistral 4's down products of experts take f32, which CUDA "
                              "lacks", after=11104)
-    bailing_sections = Rule("graph", 11160, "", "Ling 3 has four positions a token where its file has "
+    bailing_sections = Rule("graph", 11160, "", "Ling 3 has four positions per token if its file has "
                             "sections; before, one", after=11149)
     copies_every_input = Rule("graph", 11258, "", "pipeline parallelism copies inputs that nothing reads too",
                               after=11243)
@@ -254,18 +254,18 @@ class Rules(RuleSet):
     flash_mla = Rule("backends", 5760, "#13306", "CUDA's flash attention takes latent attention (576 and "
                      "512) from Turing on", after=5310)
     cuda_scans = Rule("backends", 5310, "", "CUDA runs SSM_SCAN and SSM_CONV", after=4875)
-    scan_shapes = Rule("backends", 5900, "", "CUDA's SSM_SCAN and SSM_CONV take the shapes that they have "
-                       "kernels for; before, any", after=5760)
+    scan_shapes = Rule("backends", 5900, "", "CUDA's SSM_SCAN and SSM_CONV take only shapes with a kernel; "
+                       "before, any", after=5760)
     cuda_sets = Rule("backends", 7080, "", "CUDA runs SET", after=6760)
-    flash_by_kernel = Rule("backends", 6600, "", "CUDA runs flash attention that it has a kernel for; "
-                           "before, by the size of a head", after=6170)
+    flash_by_kernel = Rule("backends", 6600, "", "CUDA runs flash attention if it has a kernel; before, by "
+                           "the head size", after=6170)
     flash_576 = Rule("backends", 7980, "", "CUDA's flash attention with heads of 576 takes any number of "
                      "heads; before, multiples of 16", after=7710)
     flash_bf16 = Rule("backends", 8672, "", "CUDA's flash attention takes bf16, and heads of 512", after=8380)
     flash_192 = Rule("backends", 9093, "", "CUDA's flash attention takes heads of 192 and 320", after=8929)
     cuda_splits_rows = Rule("backends", 0, "", "CUDA has split buffers for -sm row", last=9886, until=9892)
-    metal_reorders = Rule("backends", 6450, "#15929", "Metal runs a split's nodes in an order of its own")
-    vulkan_reorders = Rule("backends", 7150, "#17475", "Vulkan runs a split's nodes in an order of its own")
+    metal_reorders = Rule("backends", 6450, "#15929", "Metal runs a split's nodes in its own order")
+    vulkan_reorders = Rule("backends", 7150, "#17475", "Vulkan runs a split's nodes in its own order")
     metal_reorders_far = Rule("backends", 8010, "#19555", "Metal moves nodes over 64 others and more kinds "
                               "of them; before, over 8")
     metal_scratch = Rule("backends", 8185, "", "Metal's flash attention and products of experts hold what "
@@ -275,7 +275,7 @@ class Rules(RuleSet):
     vulkan_small_types = Rule("backends", 4875, "", "Vulkan multiplies IQ1 to IQ4_XS and copies into "
                               "quantised caches", after=4435)
     vulkan_bf16 = Rule("backends", 5310, "", "Vulkan multiplies bf16, and copies into it", after=4875)
-    vulkan_flash_anywhere = Rule("backends", 5760, "", "Vulkan runs flash attention on all cards, with f16, "
+    vulkan_flash_anywhere = Rule("backends", 5760, "", "Vulkan runs flash attention on all GPUs, with f16, "
                                  "q8_0 and q4_0", after=5310)
     vulkan_flash_mla = Rule("backends", 5900, "", "Vulkan runs latent attention's flash attention",
                             after=5760)
@@ -283,7 +283,7 @@ class Rules(RuleSet):
                               "8; before, of ten sizes", after=6170)
     vulkan_k_rows = Rule("backends", 6760, "", "Vulkan runs GET_ROWS of K-quants", after=6170)
     vulkan_scans = Rule("backends", 7080, "", "Vulkan runs SSM_SCAN and SSM_CONV", after=6760)
-    vulkan_delta_net_parts = Rule("backends", 7490, "", "Vulkan runs what a delta net in chunks is made of",
+    vulkan_delta_net_parts = Rule("backends", 7490, "", "Vulkan runs the operations of a delta net in chunks",
                                   after=7080)
     vulkan_fused_adds = Rule("backends", 7720, "", "Vulkan keeps two sums together, and experts chosen by "
                              "sigmoids", after=7490)
@@ -332,14 +332,14 @@ class Rules(RuleSet):
     scans_96 = Rule("backends", 11205, "", "CUDA runs SSM_SCAN of 96 states", after=11200)
     vulkan_as_modelled = Rule("backends", 11236, "", "Vulkan's order is the one modelled; before, close to "
                               "it", after=11223)
-    hip_sorts = Rule("backends", 11292, "", "ROCm sorts what its shared memory holds; before, 1024 at the "
-                     "most", after=11269)
+    hip_sorts = Rule("backends", 11292, "", "ROCm sorts what its shared memory holds; before, at most 1024",
+                     after=11269)
     sycl_probes_onednn = Rule("backends", 11368, "", "SYCL's flash attention uses oneDNN only on devices "
                               "that it has kernels for", after=11349)
     indexer_heads = Rule("backends", 11378, "", "the lightning indexer takes 4 heads too on CUDA (before, 32 "
                          "or 64), any number on Metal (before, 64)", after=11368)
     shared_expert_fused = Rule("backends", 11378, "", "CUDA computes a shared expert together with the "
-                               "routed ones, directly behind them", after=11368)
+                               "routed ones, directly after them", after=11368)
     metal_adds_products = Rule("backends", 11434, "", "Metal packs a product and the sum that takes it",
                                after=11401)
     metal_products_of_all = Rule("backends", 11549, "", "Metal packs that of a matrix of nearly any type; "
@@ -353,11 +353,11 @@ class Rules(RuleSet):
     # flags
     flash_word = Rule("flags", 6325, "#15434", "-fa takes on, off or auto, and auto is the default; before, "
                       "a bare -fa, and off is the default")
-    trace_level = Rule("flags", 8000, "", "-lv counts 3 info, 4 trace; before, every buffer line was shown "
-                       "unasked")
+    trace_level = Rule("flags", 8000, "", "-lv counts 3 info, 4 trace; before, every buffer line was always "
+                       "printed")
 
     # server
-    auto_slots = Rule("server", 6927, "#16736", "four unified slots where -np is not given; before, one")
+    auto_slots = Rule("server", 6927, "#16736", "four unified slots by default; before, one")
     output_limit = Rule("server", 9464, "#23861", "logits are reserved for the slots only; before, for a "
                         "micro batch")
     port_9931 = Rule("server", 11521, "", "llama-server listens on port 9931; before, on 8080", after=11434)

@@ -78,5 +78,5 @@ def rope_end(g: Graph, heads: Tensor, n_rot: int, rotated: Callable[[Tensor], Te
 
 def refuse_views(rules: Rules) -> None:
     """Before Rules.rotates_views llama.cpp aborted."""
-    raise LaunchRefused(f"llama.cpp build {rules.number} aborts with a quantised cache where one matrix "
-                        "makes Q, K and V; use -ctk f16 -ctv f16")
+    raise LaunchRefused(f"llama.cpp build {rules.number} aborts with a quantised cache if Q, K and V are "
+                        "one matrix; use -ctk f16 -ctv f16")

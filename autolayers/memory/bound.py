@@ -99,7 +99,7 @@ def upper_bound(model: Model, params: Params, context: Context, placement: Place
     elif states or indexed or on_cpu:
         at_host += peak + _lifted(caches, copies)
     return Measured((*sizes, at_host), context.flash_attn != "off",
-                    f"the graph of architecture {model.architecture} is not known: "
+                    f"the graph of architecture {model.architecture} is unknown: "
                     "its compute buffers are an upper bound")
 
 

@@ -103,7 +103,7 @@ class Architecture:
     rope_users: Literal["", "all", "full", "full-all", "physical"] = ""
     lazy_embd: bool = False     # --lazy-mode reads per_layer_token_embd row by row from the file
     mtp_tensors: bool = True    # False: tensors of MTP blocks are never loaded
-    mtp_leaks: str = ""         # regex of tensors of skipped MTP blocks that are loaded all the same
+    mtp_leaks: str = ""         # regex of tensors of skipped MTP blocks that are loaded anyway
     mtp_whole: Rule | None = None    # builds without it load MTP blocks fully, whether they draft or not
     # builds without the graph of MTP blocks leave these out; others refuse such a file
     mtp_skipped: bool = False

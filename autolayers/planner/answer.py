@@ -142,11 +142,11 @@ class _Answer:
             tuple(_flags(params, self.given, _build(self.policy))), self._described(params), predict,
             partial(_layers, self.evaluator.estimator.placer, self.candidate.params,
                     self.evaluator.estimator.companions, self.evaluator.machine.devices),
-            (*filter(None, [self._paid()]), *reasons, *why), notes + self._warnings(host), fit_choice, found, others,
-            paid=self._paid())
+            (*filter(None, [self._paid()]), *reasons, *why), notes + self._warnings(host), fit_choice, found,
+            others, paid=self._paid())
 
     def _paid(self) -> str:
-        """What a larger context costs that nobody asked for."""
+        """What an automatically enlarged context costs."""
         smaller, price = self.evaluator.paid.get(replace(self.candidate.params, n_ctx=None), (0, 1.0))
         if not smaller or price < 1.005 or smaller >= self.use.n_ctx:
             return ""
@@ -162,8 +162,8 @@ class _Answer:
         if not self.use.host.context and self.cost.speed(self.candidate).kind not in IN_RAM:
             return params, reasons
         return replace(params, n_threads=count), (
-            *reasons, f"-t {count}: llama.cpp would start a thread for each core of the machine, of which {count} may "
-            "run at once or are fast")
+            *reasons, f"-t {count}: llama.cpp would start a thread per core of the machine, of which only {count} "
+            "may run at once or are fast")
 
     def _described(self, params: Params) -> str:
         return self.evaluator.described(params)
@@ -262,7 +262,7 @@ class _Answer:
                              "the CPU")
             else:
                 found.append(f"{device} has no kernel for {op} as this launch needs it: {layers} visit the "
-                             "CPU for it")
+                             "CPU")
         return found
 
     def _slow_caches(self) -> list[str]:

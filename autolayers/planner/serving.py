@@ -53,7 +53,7 @@ def reason(before: Params, after: Params, use: Static) -> str:
     assert isinstance(use, Breakdown)
     added = Params(**{name: getattr(after, name) for name in _bounded(before, use)})
     return (f"{' '.join(to_words(added))}: saved prompts and checkpoints could grow to "
-            f"{human(use.growing)} of RAM, and less is left")
+            f"{human(use.growing)} of RAM, but less is left")
 
 
 def _bounded(params: Params, use: Breakdown) -> dict[str, int]:

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from ..planner.compare.choose import Advice, Choice
 
 _NOTE = "* predicted, not measured; context: the largest at this placement, for one conversation"
+_COLUMN = {WHOLLY: "fully"}     # the table's word, if not the verdict itself
 # follows the name of a file
 _RUNS = {WHOLLY: "is fully on the GPU", EXPERTS: "has experts in RAM", PARTLY: "is partly in RAM",
          IN_RAM: "is in RAM only", NO: "does not fit"}
@@ -40,7 +41,7 @@ def choices_text(title: str, names: Sequence[str], choices: Sequence[Choice], ad
         speed = choice.speed
         rows.append([("> " if taken else "  ") + names[i], f"{choice.size / GiB:.2f}",
                      f"{choice.bits_per_weight:.2f}",
-                     choice.verdict, str(choice.n_ctx) if choice.n_ctx else "-",
+                     _COLUMN.get(choice.verdict, choice.verdict), str(choice.n_ctx) if choice.n_ctx else "-",
                      tokens(speed.prompt) if speed else "-", tokens(speed.generation) if speed else "-"])
     lines = wrap(title, style.width)
     head = ("  file", "GiB", "bits/weight", "on the GPU", "context", "prompt t/s*", "t/s*")

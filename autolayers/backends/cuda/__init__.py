@@ -161,8 +161,8 @@ class Hip(Cuda):
     def doubt(self) -> str:
         if self.proven:
             return ""
-        return (f"{self.device.name if self.device else self.name}: its card's gfx number is not known: the "
-                "kernels that need more memory are assumed, an upper bound")
+        return (f"{self.device.name if self.device else self.name}: the GPU's gfx number is unknown: "
+                "assuming the kernels that need more memory, an upper bound")
 
     def supports_op(self, op: Tensor) -> bool:
         if op.op == "ARGSORT" or (op.op == "TOP_K" and not self.rules.hip_top_k):

@@ -64,8 +64,8 @@ class Vulkan(Backend):
             return ""
         if self.limits.known:
             return f"Vulkan of build {self.rules.number} runs a graph in an order close to the one modelled"
-        return (f"{self.device.name if self.device else self.name}: the limits of its driver are not known; "
-                "those of a desktop's GPU are assumed, an upper bound")
+        return (f"{self.device.name if self.device else self.name}: the driver's limits are unknown: "
+                "assuming a desktop GPU's, an upper bound")
 
     @property
     def kind(self) -> Hashable:

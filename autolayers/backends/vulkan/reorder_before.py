@@ -60,7 +60,7 @@ class _Order:
         return 0
 
     def independent(self, first: int) -> list[int]:
-        """The node `first`, and those behind it that need not wait for any before them."""
+        """The node `first`, and later nodes that need not wait for any node before them."""
         ops, used, sources = self.ops, self.used, self.sources
         taken = [first]
         reach = range(first + 1, min(first + AHEAD, len(ops)))
@@ -79,7 +79,7 @@ class _Order:
         return taken
 
     def pull_followers(self, j: int, taken: list[int]) -> None:
-        """Put what is fused with `j` right behind it."""
+        """Put what is fused with `j` directly after it."""
         ops, nodes, node = self.ops, self.nodes, self.nodes[j]
         op, before = ops[j], ops[j - 1]
         rope = j

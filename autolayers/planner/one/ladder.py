@@ -1,9 +1,9 @@
 """The ladders of a model: launches of one kind, ordered by how much of the model is on the GPUs.
 
     layers     whole layers
-    experts    all layers, with the experts of so many
-    ffn        all layers, with the FFN weights of so many
-    bare       whole layers, none of their experts
+    experts    all layers, with this many layers' experts
+    ffn        all layers, with this many layers' FFN weights
+    bare       whole layers, without their experts
 
 The rest is in RAM, starting with the first layers. The search, several models, comparisons and explanations
 climb these ladders.

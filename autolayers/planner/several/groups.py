@@ -1,7 +1,7 @@
 """Models that take turns: which sets of them fit at the same time, each planned for its set.
 
-    plan_groups_on     groups that are loaded in turn; each model is in one, wholly on the devices where it can be
-    plan_any_on        launches of which any so many fit at once: what llama-server's router needs, which goes by number
+    plan_groups_on     groups that are loaded in turn; each model is in one, fully offloaded if possible
+    plan_any_on        launches sized so that any N fit together: llama-server's router limits by count (--models-max)
 
 A model that is partly in RAM even alone has the machine to itself.
 """
