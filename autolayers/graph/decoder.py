@@ -32,7 +32,8 @@ if TYPE_CHECKING:
 class Decoder:
     """Fields with their meaning; the defaults make llama."""
 
-    # factor of the embeddings before the layers: all, or only tokens', in builds that mix them with others
+    # before the layers
+    # factor of the embeddings: all, or only those of tokens, in builds that mix them with others
     embed_scale: Literal["", "all", "tokens"] = ""
     embed_norm: bool = False             # normed right after them (token_embd_norm, if the file has one)
     positions: bool = False              # learned positions are added
