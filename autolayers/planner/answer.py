@@ -261,8 +261,8 @@ class _Answer:
                 found.append(f"{device} has no flash attention for {types}: attention of {layers} runs on "
                              "the CPU")
             else:
-                found.append(f"{device} has no kernel for {op} as this launch needs it: {layers} visit the "
-                             "CPU")
+                found.append(f"{device} has no kernel for {op} as this launch needs it: it runs on the CPU "
+                             f"in {layers}")
         return found
 
     def _slow_caches(self) -> list[str]:

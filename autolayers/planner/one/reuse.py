@@ -32,8 +32,8 @@ def reusing(evaluator: Evaluator, cost: CostModel, given: Params,
         slower = cost.speed(full).request / before if full is not None else 0.0
         if full is not None and full.fits and slower <= CONTEXT_PRICE:
             more = _size(full) - _size(chosen)
-            reasons.append("--swa-full: a request that changes an earlier turn keeps all before it, for "
-                           f"{human(more)} more and {slower - 1:.0%} of the time")
+            reasons.append("--swa-full: a request that changes an earlier turn keeps everything before it, "
+                           f"for {human(more)} more and {slower - 1:.0%} of the time")
             chosen = full
         else:
             fits = full is not None and full.fits
@@ -41,14 +41,14 @@ def reusing(evaluator: Evaluator, cost: CostModel, given: Params,
             reasons.append(f"no --swa-full ({why}): a request that changes an earlier turn is computed again "
                            "from the last checkpoint before it (--ctx-checkpoints)")
     elif model.row.memory in ("recurrent", "hybrid", "hybrid-idx"):
-        reasons.append("the model's state cannot go back: a request that changes an earlier turn is computed "
-                       "again from the last checkpoint before it (--ctx-checkpoints)")
+        reasons.append("the model's state cannot be rolled back: a request that changes an earlier turn is "
+                       "computed again from the last checkpoint before it (--ctx-checkpoints)")
     if given.cache_reuse is None and _shifts(evaluator, chosen.params):
         moved = evaluator.candidate(replace(chosen.params, cache_reuse=CHUNK), FULL)
         if moved is not None:
             chosen = moved
-            reasons.append(f"--cache-reuse {CHUNK}: what follows a part that was taken out is moved in the "
-                           f"cache, in chunks of {CHUNK} tokens and more, and not computed again")
+            reasons.append(f"--cache-reuse {CHUNK}: text after a removed part is moved in the cache instead "
+                           f"of computed again, in chunks of {CHUNK} tokens or more")
     return chosen, tuple(reasons)
 
 
