@@ -50,11 +50,12 @@ def plan(model: Model | str | PathLike[str], words: Sequence[str] | Params | Arg
     launch that does not fit is an answer (`fits` is False), not an error.
     """
     model = _read(model)
-    return plan_request(model, Request.of(words, environ, devices=devices, host=host), explain=explain, advise=advise,
-                        processes=processes)
+    return plan_request(model, Request.of(words, environ, devices=devices, host=host), explain=explain,
+                        advise=advise, processes=processes)
 
 
-def plan_together(models: Sequence[Model | str | PathLike[str]], words: Sequence[str] | Params | Arguments = (),
+def plan_together(models: Sequence[Model | str | PathLike[str]],
+                  words: Sequence[str] | Params | Arguments = (),
                   devices: Sequence[Device | str] | None = None, host: Host | None = None,
                   environ: Mapping[str, str] | None = None, *, weights: Sequence[float] = ()) -> Together:
     """Plans models that are loaded together, with the same given flags for each. `weights` are the models'
@@ -89,8 +90,9 @@ def plan_any(models: Sequence[Model | str | PathLike[str]], words: Sequence[str]
     return plan_any_on(_read_all(models), *asked.terms)
 
 
-def fit_choice(model: Model, words: Sequence[str] | Params | Arguments, devices: Sequence[Device] | None = None,
-               host: Host | None = None, environ: Mapping[str, str] | None = None) -> FitChoice | None:
+def fit_choice(model: Model, words: Sequence[str] | Params | Arguments,
+               devices: Sequence[Device] | None = None, host: Host | None = None,
+               environ: Mapping[str, str] | None = None) -> FitChoice | None:
     """What `llama-server --fit on`, its default, would choose for these flags; None if it refuses them."""
     asked = Request.of(words, environ, devices=devices, host=host)
     return fit_choice_on(model, *asked.terms[:4])

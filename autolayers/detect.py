@@ -75,7 +75,8 @@ def read_help(text: str) -> tuple[frozenset[str] | None, bool | None, bool | Non
     if "-ngl" not in names and "--n-gpu-layers" not in names:
         return None, None, None       # not llama.cpp's help
     flash = next((line for line in lines if line.startswith("-fa")), None)
-    return (names, None if flash is None else "[on|off|auto]" in flash or "<on|off|auto>" in flash or "<0|1>" in flash,
+    return (names, None if flash is None else "[on|off|auto]" in flash or "<on|off|auto>" in flash
+            or "<0|1>" in flash,
             any(line.strip().startswith("- 4: trace") for line in lines))
 
 
@@ -128,7 +129,8 @@ def between(program: str, flags: frozenset[str]) -> tuple[int, int]:
     dated = [row for row in map(architecture, NAMES) if following(row.after) and seen(row.after)]
     first = max([low, *[row.after + 1 for row in dated if b"\0%s\0" % row.name.encode() in text]])
     # a linker may keep a string as the end of a longer one
-    last = min([high, *[following(row.after) - 1 for row in dated if b"%s\0" % row.name.encode() not in text]])
+    last = min([high, *[following(row.after) - 1
+                        for row in dated if b"%s\0" % row.name.encode() not in text]])
     return (first, last) if first <= last else (low, high)
 
 

@@ -110,5 +110,6 @@ class Machine:
             shared = [device.ram for device in devices if device.in_ram]
             ram = next(filter(None, shared), None) if ram is None else ram
             return cls(tuple(devices), limits, ram, ram)
-        return cls(tuple(devices), limits, host.available if ram is None else ram, host.total if ram is None else ram,
-                   host.bandwidth, host.bus, host.cores, host.disk, host.threads)
+        return cls(tuple(devices), limits, host.available if ram is None else ram,
+                   host.total if ram is None else ram, host.bandwidth, host.bus, host.cores, host.disk,
+                   host.threads)

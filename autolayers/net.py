@@ -33,8 +33,8 @@ if TYPE_CHECKING:
     import requests
     from urllib3 import PoolManager
 
-    Kind = Literal["address", "unreachable", "silent", "slow", "tls", "proxy", "broken", "redirect", "compressed",
-                   "large", "credentials"]
+    Kind = Literal["address", "unreachable", "silent", "slow", "tls", "proxy", "broken", "redirect",
+                   "compressed", "large", "credentials"]
 
 CONNECT = 10.0            # seconds, for each address that a name has
 _ADVICE = "is the address right, and is this machine online?"
@@ -42,7 +42,8 @@ _REDIRECTS = (301, 302, 303, 307, 308)
 
 
 class NetError(AutolayersError):
-    """A failed exchange; the message does not name the URL. `reason`: the system's or a library's words for it."""
+    """A failed exchange; the message does not name the URL. `reason`: the system's or a library's words for
+    it."""
 
     def __init__(self, kind: Kind, message: str, reason: str = "") -> None:
         super().__init__(message)
@@ -50,7 +51,8 @@ class NetError(AutolayersError):
 
 
 class Limit:
-    """`total` seconds from the first request on, for all that share this limit; `silence` between two bytes."""
+    """`total` seconds from the first request on, for all that share this limit; `silence` between two
+    bytes."""
 
     def __init__(self, total: float, silence: float | None = None) -> None:
         self.total, self.silence = total, total if silence is None else silence
@@ -120,8 +122,8 @@ class Response:
             return ""
 
 
-def request(method: str, url: str, limit: Limit, *, headers: Mapping[str, str] | None = None, json: object = None,
-            authorization: str = "", redirects: int = 0, own: bool = False) -> Response:
+def request(method: str, url: str, limit: Limit, *, headers: Mapping[str, str] | None = None,
+            json: object = None, authorization: str = "", redirects: int = 0, own: bool = False) -> Response:
     """One request and its answer, whatever its status, after at most `redirects` redirects (0: a redirect is
     the answer).
 
@@ -159,20 +161,22 @@ def _target(url: str, location: str) -> str:
                                    f"address{why}") from None
 
 
-def _exchange(method: str, url: str, limit: Limit, headers: Mapping[str, str], json: object, authorization: str,
-              own: bool) -> Response:
+def _exchange(method: str, url: str, limit: Limit, headers: Mapping[str, str], json: object,
+              authorization: str, own: bool) -> Response:
     sent = {"Accept-Encoding": "identity", "User-Agent": "autolayers", **headers}
     with _explained(limit), warnings.catch_warnings(), _session(limit) as session:
         verify: bool | str = not own
         if own or is_loopback(origin(url)[1]):
             # no proxies, but certificate authorities of the environment still count
             session.trust_env = False
-            verify = verify and (os.environ.get("REQUESTS_CA_BUNDLE") or os.environ.get("CURL_CA_BUNDLE") or True)
+            verify = verify and (os.environ.get("REQUESTS_CA_BUNDLE") or os.environ.get("CURL_CA_BUNDLE")
+                                 or True)
         if own:
             warnings.simplefilter("ignore")
         response = session.request(
-            method, _without_user(url), headers=sent, json=json, auth=_Authorization(authorization), verify=verify,
-            stream=True, allow_redirects=False, timeout=(min(CONNECT, limit.left()), limit.left()))
+            method, _without_user(url), headers=sent, json=json, auth=_Authorization(authorization),
+            verify=verify, stream=True, allow_redirects=False,
+            timeout=(min(CONNECT, limit.left()), limit.left()))
     return Response(response, url, limit)
 
 
@@ -189,7 +193,8 @@ class _Authorization:
 
 
 def _session(limit: Limit) -> requests.Session:
-    """A requests.Session that reads all bytes, headers included, within a limit, and does not follow redirects."""
+    """A requests.Session that reads all bytes, headers included, within a limit, and does not follow
+    redirects."""
     import http.client
 
     import requests
@@ -267,7 +272,8 @@ def _explained(limit: Limit) -> Iterator[None]:
         raise NetError("proxy", f"the proxy does not work ({reason}): check HTTPS_PROXY", reason) from None
     except (requests.exceptions.RequestException, urllib3.exceptions.HTTPError, OSError, ValueError) as error:
         reason = _reason(error)
-        kind: Kind = "unreachable" if isinstance(_root(error), urllib3.exceptions.NewConnectionError) else "broken"
+        kind: Kind = "unreachable" if isinstance(_root(error),
+                                                 urllib3.exceptions.NewConnectionError) else "broken"
         raise NetError(kind, f"the connection failed or broke ({reason}): {_ADVICE}", reason) from None
 
 

@@ -43,8 +43,9 @@ def ask(words: Sequence[str], environ: Mapping[str, str], timeout: float) -> Ans
     import time
 
     try:
-        child = subprocess.Popen(list(words), env=dict(environ), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-                                 stderr=subprocess.PIPE, bufsize=0, start_new_session=os.name == "posix")
+        child = subprocess.Popen(list(words), env=dict(environ), stdin=subprocess.DEVNULL,
+                                 stdout=subprocess.PIPE, stderr=subprocess.PIPE, bufsize=0,
+                                 start_new_session=os.name == "posix")
     except (OSError, ValueError) as error:
         raise NoAnswer(str(getattr(error, "strerror", None) or error)) from None
     said = bytearray(), bytearray()

@@ -44,17 +44,20 @@ def posix(words: Sequence[str]) -> str:
 def _ansi_c(word: str) -> str:
     """The text between $' and ' (POSIX.1-2024, 2.2.4)."""
     return "".join(f"\\{c}" if c in "'\\" else c if c.isprintable()
-                   else "".join(f"\\x{byte:02x}" for byte in c.encode("utf-8", "surrogateescape")) for c in word)
+                   else "".join(f"\\x{byte:02x}" for byte in c.encode("utf-8", "surrogateescape"))
+                   for c in word)
 
 
 def powershell(words: Sequence[str]) -> str:
     """A command line for PowerShell (about_Quoting_Rules): words that are not plain are single-quoted."""
     plain = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_./:=+")
-    return " ".join(word if word and set(word) <= plain else "'" + word.replace("'", "''") + "'" for word in words)
+    return " ".join(word if word and set(word) <= plain else "'" + word.replace("'", "''") + "'"
+                    for word in words)
 
 
 def systemd(word: str) -> str:
-    """One word of ExecStart= (systemd.service(5), systemd.syntax(7)), without specifiers, variables and line ends."""
+    """One word of ExecStart= (systemd.service(5), systemd.syntax(7)), without specifiers, variables and line
+    ends."""
     escaped = "".join(
         c if c.isprintable() else "".join(f"\\x{byte:02x}" for byte in c.encode("utf-8", "surrogateescape"))
         for c in word.replace("\\", "\\\\").replace('"', '\\"').replace("%", "%%").replace("$", "$$"))
@@ -79,8 +82,8 @@ def _yaml_escape(c: str) -> str:
 
 
 def ini(what: str, text: str) -> str:
-    """A value or section of an INI file as llama.cpp reads it (common/preset.cpp), without quotes and escapes.
-    Raises UsageError, naming `what`, for text that such a file cannot hold."""
+    """A value or section of an INI file as llama.cpp reads it (common/preset.cpp), without quotes and
+    escapes. Raises UsageError, naming `what`, for text that such a file cannot hold."""
     if set(text) & set(";#\r\n") or text != text.strip(" \t"):
         raise UsageError(f"{what} {text!r}: a preset cannot hold it (; and # begin a comment there)")
     return text

@@ -73,7 +73,8 @@ def _dataclass(cls: Any = None, /, *, frozen: bool = False) -> Any:
             if isinstance(fields[name], _Factory):
                 delattr(cls, name)
     names = tuple(fields)
-    plain = {name: value for name, value in fields.items() if value is not _MISSING and not isinstance(value, _Factory)}
+    plain = {name: value for name, value in fields.items() if value is not _MISSING
+             and not isinstance(value, _Factory)}
     made = {name: value.make for name, value in fields.items() if isinstance(value, _Factory)}
     known = frozenset(names)
     title = cls.__name__
@@ -113,7 +114,8 @@ def _dataclass(cls: Any = None, /, *, frozen: bool = False) -> Any:
     def __repr__(self: Any) -> str:
         return f"{cls.__qualname__}({', '.join(f'{name}={self.__dict__[name]!r}' for name in names)})"
 
-    methods = {"__init__": __init__, "__repr__": __repr__, "__eq__": __eq__, "__hash__": __hash__ if frozen else None}
+    methods = {"__init__": __init__, "__repr__": __repr__, "__eq__": __eq__,
+               "__hash__": __hash__ if frozen else None}
     for name, method in methods.items():
         if name not in cls.__dict__ or (name == "__hash__" and "__eq__" not in cls.__dict__):
             setattr(cls, name, method)
@@ -128,7 +130,8 @@ def _dataclass(cls: Any = None, /, *, frozen: bool = False) -> Any:
 
 def _replace(record: Any, /, **changes: Any) -> Any:
     """A copy with some fields changed."""
-    return record.__class__(**{**{name: record.__dict__[name] for name in record.__record_fields__}, **changes})
+    return record.__class__(**{**{name: record.__dict__[name] for name in record.__record_fields__},
+                               **changes})
 
 
 class _Lazy:

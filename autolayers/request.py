@@ -52,8 +52,8 @@ class Request:
 
     @classmethod
     def of(cls, words: Sequence[str] | Params | Arguments = (), environ: Mapping[str, str] | None = None, *,
-           devices: Sequence[Device | str] | None = None, host: Host | None = None, program: Sequence[str] = (),
-           verbatim: Sequence[str] | None = None, checked: bool = True,
+           devices: Sequence[Device | str] | None = None, host: Host | None = None,
+           program: Sequence[str] = (), verbatim: Sequence[str] | None = None, checked: bool = True,
            amend: Callable[[Inventory], Inventory] | None = None) -> Request:
         """Resolves the words, and detects what they leave open.
 

@@ -54,7 +54,8 @@ def machine_name() -> str:
 
 
 def create(name: str) -> BinaryIO:
-    """A state file that is written in pieces, such as a log, and that only this user may read. Raises AutolayersError.
+    """A state file that is written in pieces, such as a log, and that only this user may read. Raises
+    AutolayersError.
     """
     try:
         _make_directory(name)
@@ -65,7 +66,8 @@ def create(name: str) -> BinaryIO:
 
 
 def read(name: str) -> object:
-    """A state file's JSON; None where it is missing, no regular file, no JSON, or larger than MAX_SIZE bytes."""
+    """A state file's JSON; None where it is missing, no regular file, no JSON, or larger than MAX_SIZE
+    bytes."""
     try:
         if not os.path.isfile(name):      # opening a pipe would wait for its writer
             return None
@@ -132,11 +134,12 @@ def _lock(handle: int) -> None:
 
 
 def write(name: str, data: bytes, *, mode: int = 0o666, backup: bool = False) -> str | None:
-    """Replaces a file so that a killed writer leaves the old one: a temporary file in its directory, fsync, rename.
+    """Replaces a file so that a killed writer leaves the old one: a temporary file in its directory, fsync,
+    rename.
 
-    Links are followed; an existing file keeps its mode and owner, a new one gets `mode` less the umask. `backup` keeps
-    the old content as NAME.bak, NAME.bak1, ... and returns that name. A pipe or device (/dev/stdout) is written to
-    directly. Raises AutolayersError with the name and the system's reason.
+    Links are followed; an existing file keeps its mode and owner, a new one gets `mode` less the umask.
+    `backup` keeps the old content as NAME.bak, NAME.bak1, ... and returns that name. A pipe or device
+    (/dev/stdout) is written to directly. Raises AutolayersError with the name and the system's reason.
     """
     try:
         target = os.path.realpath(name)

@@ -6,7 +6,8 @@ from .errors import UsageError
 
 KiB, MiB, GiB, TiB = 1 << 10, 1 << 20, 1 << 30, 1 << 40
 
-_SUFFIXES = {"": 1, "b": 1, "k": KiB, "kib": KiB, "m": MiB, "mib": MiB, "g": GiB, "gib": GiB, "t": TiB, "tib": TiB,
+_SUFFIXES = {"": 1, "b": 1, "k": KiB, "kib": KiB, "m": MiB, "mib": MiB, "g": GiB, "gib": GiB, "t": TiB,
+             "tib": TiB,
              "kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12}
 
 

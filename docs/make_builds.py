@@ -12,11 +12,11 @@ _HEAD = f"""# Builds of llama.cpp
 
 Made by `python docs/make.py builds`; do not edit. `autolayers/builds/table.py` has one row for each
 change of llama.cpp that moves memory or that a launch must know. Sizes are exact from build b{OLDEST_EXACT} to
-b{NEWEST}, the newest known and the one that is planned for where nothing says another. Builds outside of these, and
-those between which a rule changed without it being known where (*not in*), get an upper bound and a warning.
+b{NEWEST}, the newest known build and the default of a plan. Builds outside of this range, and builds
+between *not in* and *from* of a rule, get an upper bound and a warning.
 
-- *from*, *to*: the first and the last build that has the rule; without a last one today's has it too.
-- *not in*: the newest build whose source was seen without it; empty where the one before *from* is.
+- *from*, *to*: the first and the last build with the rule; without a last one, today's build has it too.
+- *not in*: the newest build whose source was seen without it; empty if that is the build before *from*.
 - *pull*: the pull request at github.com/ggml-org/llama.cpp.
 
 | part | rule | from | to | not in | pull | what |
@@ -26,7 +26,7 @@ _FLAGS = """
 
 ## Flags
 
-Flags that not every build has, by their canonical name. Of a binary at hand its own `--help` is asked instead.
+Flags that not every build has, by their canonical name. For an available binary, its own `--help` takes precedence.
 
 | flag | from | to |
 |---|---|---|

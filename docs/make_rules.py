@@ -19,7 +19,7 @@ _INTRODUCTION = """\
     autolayers rules --params 8B --bits 4 --layers 32 --hidden 4096 --heads 32 --kv-heads 8 --sequence 8192 --explain
     autolayers rules MODEL.gguf --gpu 24GiB
 
-They are estimates. Where there is a file, `autolayers MODEL` computes the exact figures, and `autolayers rules MODEL`
+They are estimates. For a file, `autolayers MODEL` computes the exact figures, and `autolayers rules MODEL`
 shows each rule with its error, (rule - exact) / exact: what llama-server allocates with every layer on one
 GPU that is large enough, all buffers and the host's part included; *holding* is compared with the weights, *kv_cache*
 with the context, and *layers_that_fit* with the plan for `--gpu` (`--strategy layers`), whose n_gpu_layers counts
@@ -33,7 +33,7 @@ In Python:
     results, left_out = rules.evaluate_all(params="70B", bits=16)  # all that can be computed; why not the others
     rules.compare(autolayers.read_model("model.gguf"), sequence=8192)
 
-**Units.** GB is 10^9 bytes, as the sources count. A GPU is as large as it really is: `--gpu 80GiB` for a card sold as
+**Units.** GB is 10^9 bytes, as the sources count. A GPU has its real size: `--gpu 80GiB` for a GPU sold as
 80 GB, which holds 80 x 2^30 bytes (85.9 GB); `--gpu 80GB` means 80 x 10^9. GPUs are the value divided by that size,
 rounded up: no context, no uneven split.
 

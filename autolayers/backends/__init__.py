@@ -1,4 +1,5 @@
-"""What differs between ggml's backends, one file or folder each; nothing else in autolayers knows a backend by name.
+"""The differences between ggml's backends, one file or folder each; no other part of autolayers knows a
+backend by name.
 
     backend("CUDA").host_buffer          # what holds for all its devices
     on(device).padded("q4_0", ne, n)     # a Device, as llama.cpp asks it
@@ -24,24 +25,24 @@ if TYPE_CHECKING:
     from ..builds import Rules
     from ..machine import Device
 
-__all__ = ["ALIASES", "BACKENDS", "CPU", "DEFAULT", "HOST", "METAL", "REPACK", "SYCL", "VULKAN", "Backend", "Cpu",
-           "Cuda", "Hip", "backend", "backend_of", "canonical", "failed_allocations", "on", "together"]
+__all__ = ["ALIASES", "BACKENDS", "CPU", "DEFAULT", "HOST", "METAL", "REPACK", "SYCL", "VULKAN", "Backend",
+           "Cpu", "Cuda", "Hip", "backend", "backend_of", "canonical", "failed_allocations", "on", "together"]
 
-METAL, SYCL, VULKAN = "MTL", "SYCL", "Vulkan"      # named elsewhere, where they need not be imported for it
-# name -> its class, or file and class, imported when a device of it is first met
+METAL, SYCL, VULKAN = "MTL", "SYCL", "Vulkan"      # named elsewhere, without being imported for it
+# name -> its class, or file and class, imported with the first device of it
 BACKENDS: dict[str, type[Backend] | str] = {
     "CUDA": Cuda, "ROCm": Hip, "MUSA": Musa, VULKAN: "vulkan.Vulkan", METAL: "metal.Metal", SYCL: "sycl.Sycl",
     "CANN": "cann.Cann", "OpenCL": "opencl.OpenCl", "RPC": "rpc.Rpc", "RPC-CPU": "rpc.RpcCpu", HOST: Cpu,
 }
 ALIASES = {"HIP": "ROCm",
            "Metal": METAL,            # of builds before 2026
-           "GPUOpenCL": "OpenCL"}     # the name of every one of its devices
-DEFAULT = Cuda                # of a device that does not say
+           "GPUOpenCL": "OpenCL"}     # the name of all its devices
+DEFAULT = Cuda                # if a device does not state its backend
 CPU = Cpu()                   # plain host memory
 
 
 def backend(name: str) -> type[Backend]:
-    """The backend of that name, unknown.Unknown for another."""
+    """The backend of that name; unknown.Unknown for any other."""
     name = ALIASES.get(name, name)
     known = BACKENDS.get(name, "unknown.Unknown")
     if isinstance(known, str):
@@ -54,7 +55,7 @@ def backend(name: str) -> type[Backend]:
 
 
 def canonical(name: str) -> str:
-    """The name as it stands here: "MTL" for "Metal"; that of another backend as it is."""
+    """The canonical name here: "MTL" for "Metal"; other backends' names unchanged."""
     return backend(name).name if ALIASES.get(name, name) in BACKENDS else name
 
 
@@ -68,12 +69,13 @@ def failed_allocations() -> dict[str, tuple[str, ...]]:
 
 
 def backend_of(device_name: str) -> type[Backend]:
-    """The backend of a device, or of its buffers, by their name: "CUDA0", "CPU", "RPC0[127.0.0.1:50052]"."""
+    """The backend of a device, or of its buffers, by name: "CUDA0", "CPU", "RPC0[127.0.0.1:50052]"."""
     return backend(device_name.partition("[")[0].rstrip("0123456789"))
 
 
 def on(device: Device, index: int = 0, rules: Rules = NEWEST_RULES) -> Backend:
-    """The backend on one device, `index` of a launch's, by a build's rules. A CPU as a device is one that is served."""
+    """The backend on one device, number `index` of a launch, by a build's rules. A CPU as a device is an RPC
+    server's."""
     known = backend(device.backend)
     return (backend("RPC-CPU") if known is Cpu else known)(device, index, rules)
 

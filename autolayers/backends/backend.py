@@ -1,11 +1,12 @@
-"""What llama.cpp asks of a ggml backend on one device, and what else is known of one by its name.
+"""What llama.cpp asks of a ggml backend on one device, and the other facts that a backend's name decides.
 
     class Cuda(Backend): name = "CUDA"; alignment = 128 ...       # one file or folder per backend
     on(device)                                                    # autolayers.backends: that class, for one Device
 
-The class attributes hold for every device of a backend; an instance is one device and may set its own. The methods
-are those of ggml_backend_device_i, ggml_backend_i and ggml_backend_buffer_type_i (ggml/src/ggml-backend-impl.h), and
-autolayers.ggml.scheduler calls them. A backend that says nothing of its own is taken to run every operation.
+The class attributes hold for every device of a backend; an instance is one device and may override them. The
+methods are those of ggml_backend_device_i, ggml_backend_i and ggml_backend_buffer_type_i
+(ggml/src/ggml-backend-impl.h), and autolayers.ggml.scheduler calls them. By default a backend runs every
+operation.
 """
 
 from __future__ import annotations
@@ -30,28 +31,30 @@ if TYPE_CHECKING:
 
 HYPER_CONNECTIONS = ("DSV4_HC_PRE", "DSV4_HC_COMB", "DSV4_HC_POST")
 OFFLOAD_MIN_BATCH = 32          # GGML_OP_OFFLOAD_MIN_BATCH
-NVIDIA = ("NVIDIA", "GeForce", "Quadro", "Tesla", "TITAN")      # words that the names of its cards have
-# Head sizes of keys and values that CUDA, Vulkan, Metal and SYCL all have flash attention kernels for, whatever the
-# grouping of heads.
+NVIDIA = ("NVIDIA", "GeForce", "Quadro", "Tesla", "TITAN")      # words in the names of its GPUs
+# Head sizes of keys and values for which CUDA, Vulkan, Metal and SYCL all have flash attention kernels,
+# whatever the grouping of heads.
 FLASH_ATTN_HEADS = frozenset((40, 64, 72, 80, 96, 112, 128, 256))
 
 
-# What a limit of a device can be: (whether a value is, what to say of one that is not)
-ALIGNMENT: Limit = (lambda value: 0 < value <= MiB and not value & (value - 1), ", not a power of two up to 1 MiB")
+# Valid values of a device's limit: (test of a value, what to report if it fails)
+ALIGNMENT: Limit = (lambda value: 0 < value <= MiB and not value & (value - 1),
+                    ", not a power of two up to 1 MiB")
 SIZE: Limit = (lambda value: value >= MiB, " bytes, less than 1 MiB")
 COUNT: Limit = (lambda value: value > 0, ", less than 1")
 
 
 class Backend:
-    """One device; without a Device what is the same for all of them."""
+    """One device; without a Device, what all devices share."""
 
     # names
-    name = "?"                           # as in the names of its devices: CUDA0, Vulkan1
+    name = "?"                           # the prefix of its devices' names: CUDA0, Vulkan1
     # buffers
     alignment = 32                       # of every tensor in a buffer: get_alignment
-    row_padding = 0                      # rows of quantised tensors are padded to this many elements, once per tensor
+    # rows of quantised tensors are padded to this many elements, once per tensor
+    row_padding = 0
     max_size = ENDLESS                   # of one buffer: get_max_size
-    host_buffer = ""                     # pinned host memory that weights left in RAM use; "": none
+    host_buffer = ""                     # pinned host memory for weights that stay in RAM; "": none
     host_alignment = 32
     host_max_size = ENDLESS
     # launches
@@ -68,32 +71,33 @@ class Backend:
     limits_are: tuple[tuple[str, Limit], ...] = ()     # what those of a device's `limits` can be that sizes follow from
     # its devices' memory, as `--list-devices` reports it
     context_first = False                # free was read after creating the backend's context
-    free_is_total = False                # where the driver does not report it, total is listed as free
-    free_doubt = ""                      # why its free memory may be off
-    remote = False                       # its devices are another machine's
-    communicator = 0                     # bytes of a device for the library that adds up results with -sm tensor
-    # speed of a device of which it is not known
+    free_is_total = False                # total is listed as free if the driver does not report it
+    free_doubt = ""                      # why its free memory may be wrong
+    remote = False                       # its devices belong to another machine
+    # bytes per device for the library that sums the results under -sm tensor
+    communicator = 0
+    # speed of an unknown device
     bandwidth = 400e9                    # bytes per second
-    fp16_per_bandwidth = 0.0             # operations for each byte of it; 0: as the card's generation has them
-    # files that start a llama-server
+    fp16_per_bandwidth = 0.0             # operations per byte of it; 0: by the GPU's generation
+    # programs that start a llama-server
     image = ""                           # suffix of the tag of ghcr.io/ggml-org/llama.cpp:server
-    device_nodes: tuple[str, ...] = ()   # what a container must be given
+    device_nodes: tuple[str, ...] = ()   # flags that give the devices to a container
     gpu_driver = ""                      # the container runtime's driver that gives it all GPUs
-    koboldcpp: tuple[str, ...] = ()      # KoboldCpp's words for it
-    # Regular expressions of what it prints when an allocation fails; groups `mib` or `bytes` are the size asked for,
-    # `index` the device.
+    koboldcpp: tuple[str, ...] = ()      # KoboldCpp's flags for it
+    # Regular expressions of its message for a failed allocation; groups `mib` or `bytes` are the requested
+    # size, `index` is the device.
     out_of_memory: tuple[str, ...] = ()
 
     def __init__(self, device: Device | None = None, index: int = 0, rules: Rules = NEWEST_RULES) -> None:
-        """`index`: of the device among those of a launch."""
+        """`index`: among the devices of a launch."""
         self.device, self.rules = device, rules
         name = device.name if device else self.name
         self.buffer = Buffer(name, index, self.alignment, host=False, max_size=self.max_size)
-        self.undecided = False      # something not known of the device decided where an operation runs
+        self.undecided = False      # an unknown property of the device decided where an operation runs
 
     @property
     def kind(self) -> Hashable:
-        """Devices of one kind have the same alignment, support the same operations and pad weights alike."""
+        """Devices of one kind have the same alignment, operations and padding."""
         return self.name
 
     def splits_rows(self) -> bool:
@@ -101,28 +105,29 @@ class Backend:
         return False
 
     def pipelines(self) -> bool:
-        """Whether its devices report async compute and events, without which llama_context pipelines no prompt."""
+        """Whether its devices report async compute and events; otherwise llama_context does not pipeline
+        prompts."""
         return True
 
     def lacks(self, op: Tensor) -> bool:
-        """Whether the build is older than the backend's support of an operation."""
+        """Whether the build is too old for the backend to support an operation."""
         rule = self.added.get(op.op)
         return rule is not None and not self.rules.has(rule)
 
     @property
     def parts(self) -> tuple[Backend, ...]:
-        """The devices that it stands for."""
+        """The devices that it represents."""
         return (self,)
 
     @classmethod
     def runs(cls, native: type[Backend], description: str) -> bool:
-        """Whether it runs the card of that description too, which is `native`'s or was listed by it."""
+        """Whether it also runs the GPU of that description, which belongs to or was listed by `native`."""
         return native is cls or not cls.own_cards or (
             not native.own_cards and any(word in description for word in cls.makers))
 
     @classmethod
     def wrong_limits(cls, limits: Mapping[str, int]) -> str:
-        """The first of a device's `limits` that no driver has; "": none."""
+        """The first of a device's `limits` that is impossible; "": none."""
         for name, (holds, what) in cls.limits_are:
             if name in limits and not holds(limits[name]):
                 return f"{name} is {limits[name]}{what}"
@@ -130,31 +135,31 @@ class Backend:
 
     @property
     def doubt(self) -> str:
-        """Why its sizes may be off; "": they were compared with llama.cpp's own."""
+        """Why its sizes may be wrong; "": they were compared with llama.cpp's own."""
         name = self.device.backend if self.device else self.name
         return "" if self.proven else f"backend {name}: sizes are an upper bound, not compared with llama.cpp's own"
 
     @property
     def slow_quantised_cache(self) -> bool:
-        """Whether measured launches read a quantised KV cache at about a tenth of its bandwidth."""
+        """Whether measured launches read a quantised KV cache at about a tenth of the bandwidth."""
         return False
 
     def otherwise(self) -> Device | None:
-        """The device with what is `undecided` the other way; the larger sizes of both are a bound."""
+        """A copy with the undecided property flipped; the larger result bounds both."""
         return self.device
 
     def host_buffer_type(self) -> Buffer | None:
-        """ggml_backend_dev_host_buffer_type: pinned host memory, where there is any."""
+        """ggml_backend_dev_host_buffer_type: pinned host memory, if any."""
         if not self.host_buffer:
             return None
         return Buffer(self.host_buffer, -1, self.host_alignment, host=True, max_size=self.host_max_size)
 
     def supports_op(self, op: Tensor) -> bool:
-        """Whether it runs this operation, given where its sources lie."""
+        """Whether it runs this operation, given where its sources are."""
         return self.reaches(op)
 
     def reaches(self, op: Tensor) -> bool:
-        """No source is in another device's memory. Views do not have their buffer yet when llama.cpp asks."""
+        """No source is in another device's memory. Views do not have a buffer yet when llama.cpp asks."""
         for source in op.src:
             buffer = source.buffer
             if buffer is not None and buffer.device >= 0 and buffer is not self.buffer and source.view_src is None:
@@ -166,16 +171,17 @@ class Backend:
         return buffer is self.buffer
 
     def offload_op(self, op: Tensor) -> bool:
-        """Whether it wants an operation whose weight is in RAM, so that the weight is copied to it."""
+        """Whether it takes over an operation whose weight is in RAM, with a copy of the weight."""
         return self.offload_min_batch > 0 and batch_size(op) >= self.offload_min_batch
 
-    def graph_optimize(self, nodes: list[Tensor], after: Tensor | None, add_alloc_dep: AddAllocDep) -> list[Tensor]:
-        """The nodes of one split in the order they will run. `add_alloc_dep(tensor, until)` keeps a tensor's memory
-        until that node is done: one of `nodes`, or `after`, the first of the next split."""
+    def graph_optimize(self, nodes: list[Tensor], after: Tensor | None,
+                       add_alloc_dep: AddAllocDep) -> list[Tensor]:
+        """The nodes of one split in the order in which they will run. `add_alloc_dep(tensor, until)` keeps a
+        tensor's memory until that node is done: one of `nodes`, or `after`, the first of the next split."""
         return nodes
 
     def alloc_size(self, tensor: Tensor) -> int:
-        """get_alloc_size: bytes that it asks of a buffer for this tensor, before alignment."""
+        """get_alloc_size: bytes that it requests in a buffer for this tensor, before alignment."""
         return tensor.nbytes + self.padding(tensor.type, tensor.ne)
 
     def padding(self, type_: str, ne: tuple[int, int, int, int]) -> int:
@@ -183,21 +189,23 @@ class Backend:
         if not self.row_padding or not ne[0] % self.row_padding:
             return 0
         row = BY_NAME.get(type_)
-        if row is None:          # a type from the future: no block is larger than a padded row of f32
+        if row is None:          # an unknown type: no block is larger than a padded row of f32
             return 4 * self.row_padding
         return row_size(type_, self.row_padding - ne[0] % self.row_padding) if row.blck_size > 1 else 0
 
     def padded(self, type_: str, ne: tuple[int, int, int, int], n_bytes: int) -> int:
-        """Bytes that a weight or cache tensor of `n_bytes` takes in a buffer, alignment included (ggml-alloc.c)."""
+        """Bytes that a weight or cache tensor of `n_bytes` takes in a buffer, alignment included
+        (ggml-alloc.c)."""
         return -(-(n_bytes + self.padding(type_, ne)) // self.alignment) * self.alignment
 
     def margin(self, ops: Ops) -> Parts:
-        """(name, bytes) of what it takes on its device beyond llama.cpp's buffers."""
+        """(name, bytes) of its own use of the device beyond llama.cpp's buffers."""
         name = self.device.backend if self.device else self.name
         return ((f"{name}, as llama.cpp's default", DEFAULT_TARGET),)
 
     def again(self, ops: Ops) -> int:
-        """Bytes of it that one more llama_context on the device takes: each has temporaries of its own."""
+        """The part of this that one more llama_context on the device takes: each has temporaries of its
+        own."""
         return 0
 
 
@@ -207,8 +215,9 @@ def types_of(kv_types: Mapping[str, str], op: str) -> frozenset[str]:
 
 
 def is_part_of(v: Tensor, k: Tensor) -> bool:
-    """Whether V lies in K, as with latent attention: V_is_K_view of the backends' flash attention."""
-    return v.view_src is not None and (v.view_src is k or (v.view_src is k.view_src and v.view_offs == k.view_offs))
+    """Whether V is a part of K, as in latent attention: V_is_K_view of the backends' flash attention."""
+    return v.view_src is not None and (v.view_src is k
+                                       or (v.view_src is k.view_src and v.view_offs == k.view_offs))
 
 
 def batch_size(op: Tensor) -> int:

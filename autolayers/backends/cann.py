@@ -1,13 +1,14 @@
-"""CANN: ggml/src/ggml-cann/ggml-cann.cpp. It pads as CUDA does; matrices of f16 and f32 are laid out in squares of 16,
-whose size only its library knows (GGML_CANN_WEIGHT_NZ, on by default). Of its rules of operations only those for
-weights are here, so sizes are an upper bound."""
+"""CANN: ggml/src/ggml-cann/ggml-cann.cpp. It pads as CUDA does. Matrices of f16 and f32 are laid out in
+squares of 16, whose size only its library knows (GGML_CANN_WEIGHT_NZ, on by default). Only its rules for
+weights are modelled, so sizes are an upper bound."""
 
 from __future__ import annotations
 
 from ..ggml.tensor import Tensor, type_size
 from .cuda import CudaBuffers
 
-_SQUARE = 32                 # elements a side that a matrix is taken to be filled up to, twice the squares' side
+# elements a side that a matrix is taken to be filled up to, twice the squares' side
+_SQUARE = 32
 _PLAIN, _BLOCKS = ("f32", "f16", "bf16"), ("q8_0", "q4_0")
 
 

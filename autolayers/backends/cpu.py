@@ -1,10 +1,8 @@
-"""Host memory and the CPU: plain buffers, and weights repacked for the processor's matrix kernels.
-
-Alignment: TENSOR_ALIGNMENT of ggml/src/ggml-impl.h. Operations: ggml_backend_cpu_device_supports_op of
+"""Host memory and the CPU: plain buffers, and weights repacked for the CPU's matrix kernels. Alignment:
+TENSOR_ALIGNMENT of ggml/src/ggml-impl.h. Operations: ggml_backend_cpu_device_supports_op of
 ggml/src/ggml-cpu/ggml-cpu.cpp. Repacking: supports_op and ggml_repack_get_optimal_repack_type of
-ggml/src/ggml-cpu/repack.cpp, for x86-64 with AVX2; other instruction sets repack other types, which moves bytes
-between host buffers but keeps their sum. All as modelled.
-"""
+ggml/src/ggml-cpu/repack.cpp, for x86-64 with AVX2; other instruction sets repack other types, which moves
+bytes between host buffers but keeps their sum. All as modelled."""
 
 from __future__ import annotations
 
@@ -18,22 +16,24 @@ if TYPE_CHECKING:
 
 HOST = "CPU"                     # also the device name of everything that is not offloaded
 REPACK = "CPU_REPACK"
-BUFFERS = ("CPU", "AMX", "KLEIDIAI", "BLAS", "Host")       # buffer types of host memory begin with one of these
+BUFFERS = ("CPU", "AMX", "KLEIDIAI", "BLAS", "Host")       # prefixes of host memory's buffer types
 
 _NO_FROM_FLOAT = frozenset(("iq3_xxs", "iq3_s", "iq2_xxs", "iq2_xs", "iq2_s", "iq1_s", "iq1_m"))
 _REPACKED = frozenset(("q4_0", "q4_K", "iq4_nl", "mxfp4"))
 _REPACKED_DIMS = {"MUL_MAT": 2, "MUL_MAT_ID": 3}
-_REPACKED_FIRST = frozenset(("q4_0",))       # of builds that repack before they pin; no experts
+_REPACKED_FIRST = frozenset(("q4_0",))       # in builds that repack before they pin; no experts
 
 
 class Cpu(Backend):
-    """The last backend of a launch. Graph tensors live in `buffer`: the first GPU's pinned memory, or plain RAM."""
+    """The last backend of a launch. Graph tensors live in `buffer`: the first GPU's pinned memory, or plain
+    RAM."""
 
     name = HOST
     modelled = True
     proven = True
     out_of_memory = (
-        r"insufficient memory \(attempted to allocate +(?P<mib>\d+\.\d+) MB\)",                          # ggml.c
+        # ggml.c
+        r"insufficient memory \(attempted to allocate +(?P<mib>\d+\.\d+) MB\)",
         r"ggml_aligned_malloc"
         r"|ggml_backend_cpu_buffer_type_alloc_buffer: failed to allocate buffer of size (?P<bytes>\d+)",
         r"std::bad_alloc|bad_alloc|Cannot allocate memory|mmap failed: .*memory",
@@ -57,7 +57,8 @@ class Cpu(Backend):
                 return _repack_supports(op, self.rules)
         if kind == "MUL_MAT":
             a, b = op.src[0].type, op.src[1].type
-            return b == "f32" or a == b or (b == "bf16" and a == "f32") or (op.param == "hadamard" and b == "f16")
+            return b == "f32" or a == b or (b == "bf16"
+                                            and a == "f32") or (op.param == "hadamard" and b == "f16")
         if kind in ("CPY", "SET_ROWS"):
             return op.type not in _NO_FROM_FLOAT
         if kind == "SSM_SCAN":
@@ -69,7 +70,7 @@ class Cpu(Backend):
 
 
 def _repack_supports(op: Tensor, rules: Rules) -> bool:
-    """Matrices of some types whose rows come in eights, times f32."""
+    """Matrices of some types with a multiple of eight rows, times f32."""
     weight = op.src[0]
     ne = weight.ne
     n_dims = 4 if ne[3] > 1 else 3 if ne[2] > 1 else 2 if ne[1] > 1 else 1

@@ -1,7 +1,5 @@
 """Several devices as one, which -sm tensor computes on: ggml/src/ggml-backend-meta.cpp, as modelled.
-
-llama.cpp plans one graph for all of them, and each gets a compute buffer of that graph's whole size.
-"""
+llama.cpp plans one graph for all of them, and each gets a compute buffer of that graph's full size."""
 
 from __future__ import annotations
 
@@ -18,8 +16,8 @@ if TYPE_CHECKING:
 
 
 class Meta(Backend):
-    """The devices `parts`, by the name of the first. It neither orders the graph nor takes operations whose weight is
-    in RAM (graph_optimize and offload_op are null)."""
+    """The devices `parts`, named after the first. It neither orders the graph nor takes operations whose
+    weight is in RAM (graph_optimize and offload_op are null)."""
 
     def __init__(self, parts: Sequence[Backend], rules: Rules = NEWEST_RULES) -> None:
         super().__init__(parts[0].device, 0, rules)

@@ -1,9 +1,6 @@
-"""OpenCL: ggml/src/ggml-opencl/ggml-opencl.cpp. Which operations it runs depends on the Adreno it meets and is not
-here, so sizes are an upper bound.
-
-Of a device's `limits`: `mem_base_addr_align` (bytes, where clinfo has bits) and `max_mem_alloc_size` (bytes); 128 bytes
-and 1 GiB are assumed.
-"""
+"""OpenCL: ggml/src/ggml-opencl/ggml-opencl.cpp. The operations that it runs depend on the Adreno GPU and are
+not modelled, so sizes are an upper bound. In a device's `limits`: `mem_base_addr_align` (bytes, where clinfo
+has bits) and `max_mem_alloc_size` (bytes); 128 bytes and 1 GiB are assumed."""
 
 from __future__ import annotations
 

@@ -7,14 +7,15 @@ from ..units import MiB
 
 Parts = tuple[tuple[str, int], ...]      # (name, bytes)
 
-DEFAULT_TARGET = 1024 * MiB   # llama.cpp's --fit-target, for backends that nothing is known of
+DEFAULT_TARGET = 1024 * MiB   # llama.cpp's --fit-target, for unknown backends
 
 
 @dataclass(frozen=True)
 class Matmul:
     """A weight that activations are multiplied with: rows of `k` elements, `m` of them, `n_mat` matrices.
 
-    `n_used` of the matrices per token where an expert is chosen (MUL_MAT_ID), 0: all of them, one after the other."""
+    `n_used` of the matrices per token if experts are chosen (MUL_MAT_ID), 0: all of them, one after the
+    other."""
 
     type: str
     k: int
@@ -35,7 +36,7 @@ class Scan:
 
 @dataclass(frozen=True)
 class Ops:
-    """What one device computes, as far as it decides its temporaries."""
+    """What one device computes, as far as its temporaries depend on it."""
 
     n_tokens: int                        # of a micro-batch (n_ubatch)
     n_kv: int = 0                        # cells of one stream of the largest cache
@@ -49,8 +50,9 @@ class Ops:
     n_outputs: int = 1
     n_seqs: int = 1
     scan: Scan | None = None
-    sort_columns: int = 0                # of the longest rows that are sorted (TOP_K, ARGSORT)
+    sort_columns: int = 0                # the longest rows that are sorted (TOP_K, ARGSORT)
     sort_rows: int = 0
-    converted: int = 0                   # bytes of f16 copies of a quantised cache that are not in the compute buffer
+    # bytes of f16 copies of a quantised cache that are not in the compute buffer
+    converted: int = 0
     n_embd_v_gqa: int = 0
     quantised_cache: bool = False        # both K and V

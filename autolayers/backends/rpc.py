@@ -24,7 +24,7 @@ class Rpc(CudaBuffers):
         return self.rules.rpc_pipelines
 
     def margin(self, ops: Ops) -> Parts:
-        """What the server's own backend takes there, where that is known."""
+        """What the server's own backend takes there, if that is known."""
         if self.device is None or not self.device.engine:
             return super().margin(ops)
         from . import backend
@@ -33,7 +33,7 @@ class Rpc(CudaBuffers):
 
 
 class RpcCpu(Backend):
-    """A ggml-rpc-server on a machine without GPU: the CPU's alignment, no padding, no scratch."""
+    """A ggml-rpc-server on a machine without a GPU: the CPU's alignment, no padding, no scratch."""
 
     name = "RPC-CPU"
     alignment = 32

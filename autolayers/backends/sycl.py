@@ -1,11 +1,8 @@
-"""SYCL: ggml/src/ggml-sycl, as modelled, built with oneDNN. It pads as CUDA does, reorders nothing and alone has split
-buffers for -sm row.
-
-Of a device's `limits`: `max_mem_alloc_size` is the largest buffer that its driver gives; 2 GiB are assumed.
-`onednn_optimized_gemm`: whether oneDNN has more than reference kernels for it (ggml_sycl_dnnl_detect_optimized_gemm);
-else the larger sizes of both. What differs otherwise between Intel's GPUs is taken as the one that needs more memory,
-so sizes are an upper bound.
-"""
+"""SYCL: ggml/src/ggml-sycl, as modelled, built with oneDNN. It pads as CUDA does, reorders nothing, and is
+the only one with split buffers for -sm row. In a device's `limits`, `max_mem_alloc_size` is the driver's
+largest buffer; 2 GiB are assumed. `onednn_optimized_gemm`: whether oneDNN has more than reference kernels for
+it (ggml_sycl_dnnl_detect_optimized_gemm); if unknown, the larger sizes of both. Otherwise Intel's GPUs are
+modelled as the one that needs most memory, so sizes are an upper bound."""
 
 from __future__ import annotations
 
@@ -24,11 +21,12 @@ if TYPE_CHECKING:
     from ..machine import Device
 
 _UNARY = frozenset((
-    "SGN", "ABS", "NEG", "STEP", "RELU", "HARDSIGMOID", "TANH", "GELU", "SILU", "SIGMOID", "HARDSWISH", "GELU_QUICK",
-    "GELU_ERF", "EXP", "EXPM1", "SOFTPLUS", "ELU", "XIELU", "CEIL", "FLOOR", "ROUND", "TRUNC"))
+    "SGN", "ABS", "NEG", "STEP", "RELU", "HARDSIGMOID", "TANH", "GELU", "SILU", "SIGMOID", "HARDSWISH",
+    "GELU_QUICK", "GELU_ERF", "EXP", "EXPM1", "SOFTPLUS", "ELU", "XIELU", "CEIL", "FLOOR", "ROUND", "TRUNC"))
 _GLU = frozenset(("REGLU", "GEGLU", "SWIGLU", "SWIGLU_OAI", "GEGLU_ERF", "GEGLU_QUICK", "SWIGLU_CLAMP"))
 _NO_KERNEL = frozenset(("tq1_0", "tq2_0"))
-# What it does with each type of a KV cache: ONEDNN converts it for oneDNN's flash attention (which takes two f16 too)
+# What it does with each type of a KV cache: ONEDNN converts it for oneDNN's flash attention (which takes two
+# f16 too)
 KV_TYPES = {
     "f32": "GET_ROWS FLASH_ATTN_EXT LIGHTNING_INDEXER ONEDNN",
     "f16": "GET_ROWS FLASH_ATTN_EXT LIGHTNING_INDEXER",
@@ -41,17 +39,18 @@ KV_TYPES = {
     "q5_1": "GET_ROWS LIGHTNING_INDEXER ONEDNN",
 }
 _GET_ROWS = types_of(KV_TYPES, "GET_ROWS") | {
-    "i32", "q1_0", "mxfp4", "nvfp4", "iq2_xxs", "iq2_xs", "iq2_s", "iq3_xxs", "iq1_s", "iq1_m", "iq3_s", "iq4_xs",
-    "q2_K", "q3_K", "q4_K", "q5_K", "q6_K"}
+    "i32", "q1_0", "mxfp4", "nvfp4", "iq2_xxs", "iq2_xs", "iq2_s", "iq3_xxs", "iq1_s", "iq1_m", "iq3_s",
+    "iq4_xs", "q2_K", "q3_K", "q4_K", "q5_K", "q6_K"}
 _INDEXER, _FLASH_ATTN = types_of(KV_TYPES, "LIGHTNING_INDEXER"), types_of(KV_TYPES, "FLASH_ATTN_EXT")
 _ONEDNN = types_of(KV_TYPES, "ONEDNN")
-_TOP_K = 32                      # results of TOP_K at most, before Rules.sycl_top_k
+_TOP_K = 32                      # at most this many results of TOP_K, before Rules.sycl_top_k
 _ALWAYS = frozenset((
-    "CONV_2D", "CONV_2D_DW", "CONV_TRANSPOSE_2D", "CONCAT", "DUP", "ARGMAX", "NONE", "RESHAPE", "VIEW", "PERMUTE",
-    "TRANSPOSE", "ADD", "ADD1", "ADD_ID", "SUB", "COUNT_EQUAL", "MUL", "DIV", "REPEAT", "SQR", "SQRT", "SIN", "COS",
-    "CLAMP", "LOG", "NORM", "L2_NORM", "GROUP_NORM", "RMS_NORM", "SCALE", "CONT", "DIAG_MASK_INF", "SOFT_MAX", "ROPE",
-    "ROPE_BACK", "IM2COL", "UPSCALE", "ARGSORT", "POOL_1D", "POOL_2D", "ACC", "PAD", "LEAKY_RELU", "CPY",
-    "TIMESTEP_EMBEDDING", "RWKV_WKV6", "RWKV_WKV7", "GATED_LINEAR_ATTN", "GATED_DELTA_NET", "FILL", "CUMSUM", "DIAG"))
+    "CONV_2D", "CONV_2D_DW", "CONV_TRANSPOSE_2D", "CONCAT", "DUP", "ARGMAX", "NONE", "RESHAPE", "VIEW",
+    "PERMUTE", "TRANSPOSE", "ADD", "ADD1", "ADD_ID", "SUB", "COUNT_EQUAL", "MUL", "DIV", "REPEAT", "SQR",
+    "SQRT", "SIN", "COS", "CLAMP", "LOG", "NORM", "L2_NORM", "GROUP_NORM", "RMS_NORM", "SCALE", "CONT",
+    "DIAG_MASK_INF", "SOFT_MAX", "ROPE", "ROPE_BACK", "IM2COL", "UPSCALE", "ARGSORT", "POOL_1D", "POOL_2D",
+    "ACC", "PAD", "LEAKY_RELU", "CPY", "TIMESTEP_EMBEDDING", "RWKV_WKV6", "RWKV_WKV7", "GATED_LINEAR_ATTN",
+    "GATED_DELTA_NET", "FILL", "CUMSUM", "DIAG"))
 _WARP = 16                       # GGML_SYCL_WARP_SIZE
 _SOLVE_TRI = 64                  # SYCL_SOLVE_TRI_MAX_N and _K
 
@@ -123,7 +122,7 @@ def _permuted(t: Tensor) -> bool:
 
 
 def _facts(op: Tensor) -> tuple[Tensor | None, bool, bool]:
-    """Mask, whether there is ALiBi, whether logits are capped."""
+    """Mask, ALiBi, or capped logits."""
     facts: Any = op.param
     mask, alibi, _, softcap = facts
     return mask, alibi, softcap
@@ -143,7 +142,7 @@ def _one_dnn(op: Tensor, prompt: bool) -> bool:
 
 
 def _flash_attn(op: Tensor, one_dnn: bool) -> bool:
-    """ggml_sycl_get_best_fattn_kernel has one; `one_dnn`: of oneDNN too."""
+    """Whether ggml_sycl_get_best_fattn_kernel has one; `one_dnn`: including oneDNN's."""
     q, k, v = op.src[:3]
     mask, alibi, softcap = _facts(op)
     grouped = q.ne[2] >= 2 * k.ne[2] and mask is not None and not alibi
@@ -165,7 +164,7 @@ def _flash_attn(op: Tensor, one_dnn: bool) -> bool:
 
 
 def _with_scratch(op: Tensor, size: int, one_dnn: bool) -> int:
-    """ggml_sycl_fattn_get_extra: f16 copies of Q, K, V and the result, each from a multiple of 128 bytes on."""
+    """ggml_sycl_fattn_get_extra: f16 copies of Q, K, V and the result, each aligned to 128 bytes."""
     q, k, v = op.src[:3]
     one_dnn = one_dnn and _one_dnn(op, False)
     own = k.type == v.type == "f16" and all(t.nb[0] == 2 and not any(n % 2 for n in t.nb[1:]) for t in (k, v))

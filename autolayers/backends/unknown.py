@@ -1,4 +1,4 @@
-"""A backend that is not known: none aligns or pads more, or holds more in its results."""
+"""An unknown backend: no other aligns or pads more, or holds more in its results."""
 
 from __future__ import annotations
 

@@ -1,10 +1,10 @@
-"""One build of llama.cpp as a launch meets it: which flags it knows, and what it does when a flag is missing.
+"""One build of llama.cpp as seen by a launch: which flags it knows, and what it does without them.
 
     build = Build(number=7000)
     build.knows("--load-mode"), build.default_slots       # (False, 4)
 
-Where a binary is at hand its own --help decides (`flags`); else the builds in the flag table (flags/table.py) do, for
-`--llama-build` and remote servers.
+If the binary is available, its own --help decides (`flags`). For `--llama-build` and remote servers, the
+builds in the flag table (flags/table.py) do.
 """
 
 from __future__ import annotations
@@ -15,24 +15,26 @@ from ..records import dataclass, lazy
 from .sources import NEWEST, following, latest, preceding
 from .table import Rules, rules
 
-_OFF = 20      # builds by which a flag's first one may be wrong where its source does not say its number
+# builds by which a flag's first one may be wrong if the source of that information has no build number
+_OFF = 20
 
 
 @dataclass(frozen=True)
 class Build:
-    """One llama.cpp build. `number` 0: unknown (built outside of git). `flags`: the names in its --help, None: not
-    asked. `between`: (first, last) build that it may be. `doubt`: why it may be none of llama.cpp's own builds."""
+    """One llama.cpp build. `number` 0: unknown (built outside of git). `flags`: the names in its --help,
+    None: not queried. `between`: (first, last) build that it may be. `doubt`: why it may not be an upstream
+    llama.cpp build."""
 
     number: int = 0
     commit: str = ""
     flags: frozenset[str] | None = None
-    flash_takes_word: bool | None = None      # as --help says; None: not asked
-    traces: bool | None = None                # as --help says: buffer sizes need -lv 4
+    flash_takes_word: bool | None = None      # as in --help; None: not queried
+    traces: bool | None = None                # as in --help: buffer sizes need -lv 4
     doubt: str = ""
-    between: tuple[int, int] | None = None    # where the program says no number; None: as its flags say
+    between: tuple[int, int] | None = None    # if the program reports no number; None: by its flags
 
     def knows(self, flag: str) -> bool:
-        """Whether this build accepts a flag. Unknown builds are taken for today's."""
+        """Whether this build accepts a flag. Unknown builds are treated as the newest."""
         found = lookup(flag)
         if self.flags is not None:
             names = (*found[0].names, *found[0].negated) if found else (flag,)
@@ -40,8 +42,9 @@ class Build:
         return found is None or found[0].first <= self.rules.number <= (found[0].last or self.rules.number)
 
     def lacks(self, flag: str) -> str:
-        """Why this build refuses a flag: "b9100 has no --moe-cache-mib, which came with b11507"; "" where it has it, or
-        may have it: its row's builds are known to within those whose source was seen, and its own --help decides."""
+        """Why this build refuses a flag: "b9100 has no --moe-cache-mib, which came with b11507". "" if it has
+        it or may have it: builds in the table are only as precise as the sources seen, and a binary's own
+        --help takes precedence."""
         found = lookup(flag) if self.flags or self.number else None
         if found is None or self.knows(flag):
             return ""
@@ -55,19 +58,21 @@ class Build:
 
     @lazy
     def rules(self) -> Rules:
-        """What llama.cpp does at this build; at an unknown one what the newest does that it may be, or the oldest."""
+        """What llama.cpp does at this build; for an unknown one, as the newest build that it may be, or the
+        oldest."""
         if self.number and not self.doubt:
             return rules(self.number)
         low, high = self.between or dates(self.flags or frozenset())
         why = self.doubt
         if not why and self.flags is not None:
             when = f"b{low} or newer" if high >= NEWEST else f"b{low} to b{high}"
-            why = f"this llama.cpp does not say its build, by its flags and architectures {when}"
-        return rules(min(self.number or latest(low, high), high, NEWEST), why, low if self.between or self.flags else 0)
+            why = f"this llama.cpp does not report its build; by its flags and architectures it is {when}"
+        return rules(min(self.number or latest(low, high), high, NEWEST), why,
+                     low if self.between or self.flags else 0)
 
     @property
     def bare_flash(self) -> bool:
-        """-fa is a switch without a word."""
+        """-fa is a switch without a value."""
         if self.flash_takes_word is not None:
             return not self.flash_takes_word
         return not self.rules.flash_word
@@ -79,24 +84,26 @@ class Build:
 
     @property
     def default_port(self) -> int:
-        """Where a llama-server without --port listens."""
+        """The port of a llama-server without --port."""
         return 9931 if self.rules.port_9931 else 8080
 
     @property
     def buffers_need_trace(self) -> bool:
-        """The lines with buffer sizes are only shown with -lv 4."""
+        """The lines with buffer sizes are only printed with -lv 4."""
         if self.traces is not None:
             return self.traces
         return self.rules.trace_level
 
 
 def dates(flags: frozenset[str]) -> tuple[int, int]:
-    """(first, last) build that has these names in its --help; the last is the newest known where nothing says less."""
+    """(first, last) build with these names in its --help; the last is the newest known unless a name rules it
+    out."""
     rows = [row for row in (*ARGUMENTS, *LEGACY) if row.first or row.last] if flags else []
     has = [row for row in rows if not flags.isdisjoint((*row.names, *row.negated))]
     lacks = [row for row in rows if row not in has and not (row.first and row.last)]
     low = max([1, *[row.first for row in has], *[row.last + 1 for row in lacks if row.last]])
-    high = min([NEWEST, *[row.last for row in has if row.last], *[row.first - 1 for row in lacks if row.first > low]])
+    high = min([NEWEST, *[row.last for row in has if row.last],
+                *[row.first - 1 for row in lacks if row.first > low]])
     return low, max(low, high)
 
 

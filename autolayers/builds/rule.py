@@ -1,4 +1,4 @@
-"""A dated rule, and a build's set of them.
+"""A dated rule, and the set of a build's rules.
 
     class Rules(RuleSet):
         early_rows = Rule("graph", 9090, "#22000", "the output's rows are picked in the last layer")
@@ -18,10 +18,11 @@ if TYPE_CHECKING:
 
 
 class Rule:
-    """A change: what `part` of llama.cpp does from build `first` on, up to `last` (0: today's does too).
+    """A change: what `part` of llama.cpp does from build `first` on, up to `last` (0: still today).
 
-    `after` is the newest build whose source was seen without it, `until` the oldest one seen without it again; between
-    those and `first` or `last` it is not known (0: nothing lies between). `pull` is the request that brought it."""
+    `after` is the newest build whose source was seen without it, `until` the oldest one seen without it
+    again; builds between those and `first` or `last` are uncertain (0: none are). `pull` is the pull request
+    that introduced it."""
 
     __slots__ = ("after", "clause", "first", "last", "name", "part", "pull", "until")
 
@@ -47,18 +48,18 @@ class Rule:
         if self.doubtful(rules.number):
             holds = rules.changed
             rules.doubts.append(self)
-        vars(rules)[self.name] = holds          # the next look finds it there
+        vars(rules)[self.name] = holds          # cached for the next lookup
         return holds
 
     def doubtful(self, number: int) -> bool:
-        """Whether that build lies where it is not known."""
+        """Whether that build is an uncertain one."""
         return self.after < number < self.first or (self.last > 0 and self.last < number < self.until)
 
 
 class RuleSet:
-    """The rules of one build: an attribute each, whether it holds. `doubts`: those asked for so far that this build may
-    have or not; `changed`: they are taken to hold. `why`: a reason why the build may be another one, `oldest`: as old
-    as that one (0: not known)."""
+    """The rules of one build: an attribute for each, true if it holds. `doubts`: the uncertain rules that
+    were consulted; `changed`: those assumed to hold. `why`: a reason why the build may be another one,
+    `oldest`: down to this one (0: unknown)."""
 
     def __init__(self, number: int, why: str = "", oldest: int = 0, changed: bool = False) -> None:
         self.number = number

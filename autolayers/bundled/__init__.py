@@ -1,4 +1,5 @@
-"""Headers shipped with the package, without vocabularies: known models, and a tiny model of each architecture.
+"""Headers shipped with the package, without vocabularies: known models, and a tiny model of each
+architecture.
 
     models()                             # ("bge-m3-f16", ..., "qwen3-8b-q4_k_m", ...): tensors and sizes as published
     architectures()                      # ("afmoe-moe", ...): a few MiB each, for `autolayers check`

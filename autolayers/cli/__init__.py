@@ -20,7 +20,8 @@ __all__ = ["main"]
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs one command; its exit code: 0 fits, 2 usage, 3 model, 4 devices, 5 does not fit, 130 interrupted."""
+    """Runs one command; its exit code: 0 fits, 2 usage, 3 model, 4 devices, 5 does not fit, 130
+    interrupted."""
     words = list(sys.argv[1:] if argv is None else argv)
     open_streams()
     try:

@@ -103,5 +103,6 @@ def _text(program: str, build: Build, found: Sequence[Checked]) -> str:
 def _json(program: str, build: Build, found: Sequence[Checked]) -> dict[str, object]:
     return {"schema": 1, "program": program, "build": build.number, "commit": build.commit, "models": [
         {"name": one.name, "architecture": one.architecture, "state": one.state, "reason": one.reason,
-         "parts": [{"part": part, "device": device, "above_prediction": more} for part, device, more in one.parts]}
+         "parts": [{"part": part, "device": device, "above_prediction": more}
+                   for part, device, more in one.parts]}
         for one in found]}

@@ -1,4 +1,5 @@
-"""`autolayers choose MODEL...`: which file of a repository, a directory or Ollama's store to take for this machine."""
+"""`autolayers choose MODEL...`: which file of a repository, a directory or Ollama's store to take for this
+machine."""
 
 from __future__ import annotations
 
@@ -88,7 +89,8 @@ def _cards(offered: list[Offer], arguments: Arguments) -> int:
     n_ctx = min(wanted_ctx(params, policy), max(1, model.n_ctx_train))
     found = find(model, params, policy, n_ctx, companions, least)
     if form == "json":
-        emit(json.dumps({"schema": 1, "autolayers": __version__, "model": {"path": model.path, "size": model.size},
+        emit(json.dumps({"schema": 1, "autolayers": __version__,
+                         "model": {"path": model.path, "size": model.size},
                          "n_ctx": n_ctx, "speed": least or None,
                          "cards": {kind: [runs.to_dict() for runs in rows] for kind, rows in found.items()}},
                         indent=1) + "\n")
@@ -142,9 +144,11 @@ def _print(form: str, names: list[str], answered: list[tuple[Offer, Choice]], ma
     elif form == "json":
         emit(json.dumps({
             "schema": 1, "autolayers": __version__, "n_ctx": n_ctx,
-            "devices": [{"name": device.name, "description": device.description, "free": machine.limits[device.name]}
+            "devices": [{"name": device.name, "description": device.description,
+                         "free": machine.limits[device.name]}
                         for device in machine.devices], "ram": machine.ram,
-            "files": [{"name": offer.name, "source": offer.source, "words": list(offer.words), **choice.to_dict()}
+            "files": [{"name": offer.name, "source": offer.source, "words": list(offer.words),
+                       **choice.to_dict()}
                       for offer, choice in answered],
             "advice": {"take": labels[advice.take] if advice else None, "words": list(taken), "text": text,
                        "next": labels[advice.next] if advice and advice.next is not None else None},

@@ -59,8 +59,8 @@ def _print(together: Together, cluster: Cluster, arguments: Arguments) -> None:
     if form not in ("compose", "systemd", "kubernetes") and ("output" in own or "image" in own):
         raise UsageError("--output and --image need --format compose, systemd or kubernetes")
     if form == "text":
-        show(cluster_text(together, cluster.head.name, launches.commands(best), Style.of(sys.stdout, os.environ),
-                          other_words(arguments)))
+        show(cluster_text(together, cluster.head.name, launches.commands(best),
+                          Style.of(sys.stdout, os.environ), other_words(arguments)))
     elif form == "json":
         emit(json.dumps(together.to_dict(), indent=1) + "\n")
     elif form == "flags":

@@ -1,4 +1,5 @@
-"""`autolayers completion SHELL`: a script that completes commands, flags, their values, card names and .gguf files.
+"""`autolayers completion SHELL`: a script that completes commands, flags, their values, card names and .gguf
+files.
 
 Each script asks the same questions in its shell's language: which command is this, does the word before the
 cursor take a list of values or a file, does the current word begin with a dash; else it offers models and, as
@@ -58,7 +59,8 @@ def _values() -> dict[str, Sequence[str]]:
     found: dict[str, Sequence[str]] = {}
     for row in ARGUMENTS:
         if row.kind.choices:
-            found |= {f"* {name}": [word for word in row.kind.choices if word not in _UNUSUAL] for name in row.names}
+            found |= {f"* {name}": [word for word in row.kind.choices if word not in _UNUSUAL]
+                      for name in row.names}
     for command in COMMANDS:
         for name, flag in own_flags(command).items():
             if flag.choices or flag.metavar.startswith("SIZE|NAME"):
@@ -89,7 +91,8 @@ def _by_words(values: dict[str, Sequence[str]]) -> list[tuple[list[str], Sequenc
 # --- bash
 
 def bash() -> str:
-    flags = "\n".join(f"            {_sh(command)}) flags={_sh(' '.join(_own(command)))} ;;" for command in COMMANDS)
+    flags = "\n".join(f"            {_sh(command)}) flags={_sh(' '.join(_own(command)))} ;;"
+                      for command in COMMANDS)
     values = "\n".join(f"        {'|'.join(_glob(key) for key in keys)}) values={_sh(' '.join(words))} ;;"
                        for keys, words in _by_words(_values()))
     return f"""\

@@ -84,7 +84,8 @@ def _table(found: Inventory, speeds: dict[str, Any], width: int) -> list[str]:
     rows = [("device", "total", "free", "", "source")]
     for device in found.devices:
         facts = [device.description, *(text for text in (
-            f"compute capability {'.'.join(map(str, device.compute_capability))}" if device.compute_capability else "",
+            f"compute capability {'.'.join(map(str, device.compute_capability))}" if device.compute_capability
+            else "",
             f"{device.bandwidth / 1e9:.0f} GB/s" if device.bandwidth else "",
             "drives a display" if device.display else "") if text)]
         size = (human(device.total), human(device.free)) if device.total else ("?", "?")
@@ -96,8 +97,10 @@ def _table(found: Inventory, speeds: dict[str, Any], width: int) -> list[str]:
         if host.bandwidth else "bandwidth unknown: --measure finds it"
     rows.append(("RAM", human(host.total), human(host.available), about, _HOST[host.source]))
     widths = [max(len(row[i]) for row in rows) for i in range(4)]
-    sizes = [f"{name:{widths[0]}}  {total:>{widths[1]}}  {free:>{widths[2]}}" for name, total, free, _, _ in rows]
-    lines = [f"{start}  {row[3]:{widths[3]}}  {row[4]}".rstrip() for start, row in zip(sizes, rows, strict=True)]
+    sizes = [f"{name:{widths[0]}}  {total:>{widths[1]}}  {free:>{widths[2]}}"
+             for name, total, free, _, _ in rows]
+    lines = [f"{start}  {row[3]:{widths[3]}}  {row[4]}".rstrip()
+             for start, row in zip(sizes, rows, strict=True)]
     if max(map(len, lines)) <= width:
         return lines
     lines = sizes[:1]

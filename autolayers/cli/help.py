@@ -1,4 +1,5 @@
-"""`autolayers --help` and each command's help, made from the rows of autolayers.flags.own: plain text, 80 columns."""
+"""`autolayers --help` and each command's help, made from the rows of autolayers.flags.own: plain text, 80
+columns."""
 
 from __future__ import annotations
 
@@ -26,7 +27,8 @@ def overview() -> str:
                                 if name != "plan" and " " not in name)]
     rows.append(("help COMMAND", "the flags of a command"))
     return "\n".join([f"autolayers: {ABOUT}", "", usage, *_columns(rows, 18), "",
-                      _paragraph(COMMANDS["plan"].about), "", "own flags:", *_columns(_flags("plan"), _COLUMN), "",
+                      _paragraph(COMMANDS["plan"].about), "", "own flags:",
+                      *_columns(_flags("plan"), _COLUMN), "",
                       _paragraph("exit codes: " + EXIT_CODES), "",
                       *(f"  {line}" for line in EXAMPLES), ""])
 
@@ -42,7 +44,8 @@ def help_of(name: str) -> str:
     usage = f"usage: autolayers {command.usage}"
     lines = [*textwrap.wrap(usage, _WIDTH, subsequent_indent=" " * 7, break_on_hyphens=False), "",
              _paragraph(f"{command.summary[0].upper()}{command.summary[1:]}. {command.about}".rstrip()), ""]
-    below = [(other.name, other.summary) for other in COMMANDS.values() if other.name.startswith(command.name + " ")]
+    below = [(other.name, other.summary)
+             for other in COMMANDS.values() if other.name.startswith(command.name + " ")]
     if below:
         lines += [*_columns(below, _COLUMN), ""]
     return "\n".join([*lines, *_columns(_flags(command.name), _COLUMN), ""])
@@ -65,8 +68,8 @@ def _columns(rows: list[tuple[str, str]], column: int) -> list[str]:
         if len(head) + 2 > column:
             lines.append(head)
             head = ""
-        lines += textwrap.wrap(meaning, _WIDTH, initial_indent=head.ljust(column), subsequent_indent=" " * column,
-                               break_long_words=False, break_on_hyphens=False)
+        lines += textwrap.wrap(meaning, _WIDTH, initial_indent=head.ljust(column),
+                               subsequent_indent=" " * column, break_long_words=False, break_on_hyphens=False)
     return lines
 
 

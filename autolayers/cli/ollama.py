@@ -61,7 +61,8 @@ class _Command:
             raise UsageError(f"{command}: {wanted}, got {len(arguments.positional)}")
         self.what, self.environ = "".join(arguments.positional), environ
         self.arguments, self.own = arguments, arguments.own
-        self.words = [word for item in items(words, command) if isinstance(item.flag, Argument) or item.name in _PLANNER
+        self.words = [word for item in items(words, command) if isinstance(item.flag, Argument)
+                      or item.name in _PLANNER
                       for word in item.words]
         self.server = Server.from_environment(environ)
         self.log = Log(environ, self.own.get("log")).server() if self._reads_log() else ServerLog({})
@@ -125,9 +126,9 @@ class _Command:
     def advise(self, target: Target, remote: bool = False) -> Advice:
         remote = remote or target.remote
         request, own = self.request(remote), self.own
-        return advise(target, self.settings, request.machine.devices, request.host, num_ctx=own.get("num-ctx"),
-                      num_batch=own.get("num-batch"), words=self.words, pin="pin" in own,
-                      version=self._version(remote), explain="quiet" not in own)
+        return advise(target, self.settings, request.machine.devices, request.host,
+                      num_ctx=own.get("num-ctx"), num_batch=own.get("num-batch"), words=self.words,
+                      pin="pin" in own, version=self._version(remote), explain="quiet" not in own)
 
     def _version(self, remote: bool) -> str:
         """Settings of the server that will load the model. A Modelfile may be for any server, so a remote one
@@ -256,7 +257,8 @@ def _verify(command: _Command) -> int:
         _print(*result.lines)
     if result.loaded and "write" in own:
         server.create(command.what, command.what, result.parameters)
-        say(f"stored in {command.what}: " + ", ".join(f"{key} {value}" for key, value in result.parameters.items()))
+        say(f"stored in {command.what}: " + ", ".join(f"{key} {value}"
+                                                      for key, value in result.parameters.items()))
     return 0 if result.loaded else 1
 
 

@@ -40,8 +40,8 @@ def plan_one(name: str, arguments: Arguments, form: str) -> int:
 
     def make(arguments: Arguments) -> Plan:
         with Progress(what="planning"):
-            return plan_request(model, request.asking(arguments), explain=form in ("text", "json"), advise=True,
-                                processes=cores())
+            return plan_request(model, request.asking(arguments), explain=form in ("text", "json"),
+                                advise=True, processes=cores())
 
     given = arguments = request.arguments
     if form in ("text", "flags", "json", "number"):
@@ -89,7 +89,8 @@ def _measured(plan: Plan, model: Model, arguments: Arguments, make: Callable[[Ar
     from ..launch.tuned import measured_plan
 
     build = own.get("llama-build")
-    plan, line = measured_plan(plan, model, plan.devices, arguments, f"b{build}" if build else "", os.environ, make)
+    plan, line = measured_plan(plan, model, plan.devices, arguments, f"b{build}" if build else "", os.environ,
+                               make)
     if line and form not in ("text", "json"):
         say(line)
     return replace(plan, reasons=(line, *plan.reasons)) if line else plan

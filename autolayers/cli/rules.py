@@ -102,7 +102,8 @@ def _cells(name: str, row: Comparison, with_exact: bool) -> list[str]:
 
 def _explain(result: Result) -> list[str]:
     rule = result.rule
-    lines = [f"{rule.formula}  =  {result.working}", f"assumes: {rule.assumes}", f"leaves out: {rule.leaves_out}",
+    lines = [f"{rule.formula}  =  {result.working}", f"assumes: {rule.assumes}",
+             f"leaves out: {rule.leaves_out}",
              f"source: {rule.source}"]
     return [*lines, f"note: {rule.erratum}"] if rule.erratum else lines
 

@@ -95,7 +95,8 @@ def _models(names: Sequence[str], arguments: Arguments) -> Models:
     return Models(names, read)
 
 
-def _take_turns(names: Sequence[str], weights: Sequence[float], models: Models, request: Request, form: str) -> int:
+def _take_turns(names: Sequence[str], weights: Sequence[float], models: Models, request: Request,
+                form: str) -> int:
     """llama-server's router limits the number of loaded models; everything else uses groups."""
     arguments = request.arguments
     if form == "preset":
@@ -159,7 +160,8 @@ def _together(together: Together, form: str, arguments: Arguments) -> str:
         return _lines(together.plans, arguments)
     if form != "text":
         return _launch_file(form, together.plans, arguments, together=together.fits)
-    return together_text(together, Style.of(sys.stdout, os.environ), other_words(without_verbose(arguments)[0]))
+    return together_text(together, Style.of(sys.stdout, os.environ),
+                         other_words(without_verbose(arguments)[0]))
 
 
 def _groups(groups: Groups, form: str, arguments: Arguments) -> str:
@@ -175,5 +177,5 @@ def _lines(plans: Sequence[Plan], arguments: Arguments) -> str:
 
 def _launch_file(form: str, plans: Sequence[Plan], arguments: Arguments, *, together: bool = False,
                  groups: Sequence[Sequence[int]] = (), most: int = 0) -> str:
-    return write_several(form, plans, arguments, together, os.environ, config_files(os.environ), groups=groups,
-                         most=most)
+    return write_several(form, plans, arguments, together, os.environ, config_files(os.environ),
+                         groups=groups, most=most)

@@ -44,7 +44,8 @@ def main(words: list[str]) -> int:
     requests = [Request.of(replace(arguments, own={**own, "gpu": spec}), os.environ) for spec in specs]
     for note in dict.fromkeys(note for request in requests for note in request.notes):
         say(note)
-    machines = [(spec or "this machine", request.machine) for spec, request in zip(specs, requests, strict=True)]
+    machines = [(spec or "this machine", request.machine)
+                for spec, request in zip(specs, requests, strict=True)]
     models = [load(name, arguments) for name in names]
     params, policy, _, companions, _ = requests[0].terms
     asked = cases(models, machines, params, contexts, own.get("types", ()))
@@ -88,7 +89,8 @@ def _print(points: Iterator[Point], plotted: Sequence[Case]) -> Iterator[Point]:
     for point in points:
         here = id(point.model), point.machine
         if here != before:
-            show("\n".join([*([""] if before else []), title(point, style), *filter(None, [report.head()])]) + "\n")
+            show("\n".join([*([""] if before else []), title(point, style),
+                            *filter(None, [report.head()])]) + "\n")
             before = here
         show(report.row(point) + "\n")
         sys.stdout.flush()

@@ -108,7 +108,8 @@ def _bench_words(command: WrappedCommand, own: dict[str, Any]) -> tuple[str, lis
     ending = ".exe" if os.name == "nt" else ""
     near = [os.path.join(os.path.dirname(path), f"llama-bench{ending}")
             for path in ((server, os.path.realpath(server)) if server else ())]
-    found = next((path for path in near if os.path.isfile(path)), None) or shutil.which("llama-bench") or "llama-bench"
+    found = next((path for path in near if os.path.isfile(path)),
+                 None) or shutil.which("llama-bench") or "llama-bench"
     return found, [*command.launcher[:-1], found]
 
 
@@ -167,7 +168,8 @@ def _share(session: Session, outcome: Outcome, name: str | None) -> bool:
 
 def _plan_of(session: Session, rival: Rival) -> Plan:
     """The launch of a rival as a plan."""
-    own = {key: value for key, value in session.arguments.own.items() if key in ("margin", "budget", "workload")}
+    own = {key: value for key, value in session.arguments.own.items()
+           if key in ("margin", "budget", "workload")}
     arguments = replace(session.arguments, params=rival.params, own=own)
     return plan_request(session.model, session.request.asking(arguments))
 
@@ -193,10 +195,12 @@ def _table(measured: Sequence[Measured], rivals: Sequence[Rival]) -> str:
     """One line per launch, fastest first: seconds of the workload, measured and predicted."""
     if not measured:
         return ""
-    rows: list[tuple[str, ...]] = [("launch", "s", "predicted", "tokens/s", "predicted", "prompts", "predicted")]
+    rows: list[tuple[str, ...]] = [("launch", "s", "predicted", "tokens/s", "predicted", "prompts",
+                                    "predicted")]
     for one in measured:
         speed = one.rival.speed
-        figures = (one.seconds, speed.request, one.rates.token, speed.generation, one.rates.prompt, speed.prompt)
+        figures = (one.seconds, speed.request, one.rates.token, speed.generation, one.rates.prompt,
+                   speed.prompt)
         rows.append((one.rival.placement, *(f"{value:.4g}" for value in figures)))
     rows += [(rival.placement, "", f"{rival.speed.request:.4g}", "", f"{rival.speed.generation:.4g}", "",
               f"{rival.speed.prompt:.4g}") for rival in rivals if all(one.rival is not rival for one in measured)]

@@ -30,7 +30,8 @@ def without_verbose(arguments: Arguments) -> tuple[Arguments, bool]:
     """Whether to print everything: -v is llama-server's flag too, and means the page if one is printed."""
     found = list(items(arguments.rest, None))
     kept = [item for item in found if not (isinstance(item.flag, Argument) and item.flag.canonical == "-v")]
-    return replace(arguments, rest=tuple(word for item in kept for word in item.words)), len(kept) < len(found)
+    return replace(arguments, rest=tuple(word for item in kept
+                                         for word in item.words)), len(kept) < len(found)
 
 
 def warnings_of(plan: Plan) -> list[str]:

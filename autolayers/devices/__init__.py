@@ -102,7 +102,8 @@ def measured(host: Host, environ: Mapping[str, str]) -> Host:
     known = load(environ)
     if known is None:
         return host
-    return replace(host, bandwidth=known.get("ram") or host.bandwidth, bus=known.get("bus"), disk=known.get("disk"),
+    return replace(host, bandwidth=known.get("ram") or host.bandwidth, bus=known.get("bus"),
+                   disk=known.get("disk"),
                    bandwidth_source="measured" if known.get("ram") else host.bandwidth_source)
 
 
@@ -113,7 +114,8 @@ def completed(device: Device) -> Device:
     card = card_of(device.description, device.total // MiB) if device.description else None
     if card is None or (device.uuid or "").startswith("MIG-"):     # a MIG instance has a share of the GPU
         return device
-    return replace(device, bandwidth=device.bandwidth or card.bandwidth * 1e9 or None, link=device.link or card.link,
+    return replace(device, bandwidth=device.bandwidth or card.bandwidth * 1e9 or None,
+                   link=device.link or card.link,
                    fp16_tflops=device.fp16_tflops or card.fp16 or None,
                    # the source knows its pool
                    unified=device.unified or (card.unified and device.kind != "igpu"))

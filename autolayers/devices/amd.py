@@ -53,8 +53,8 @@ def _card(path: str, root: str) -> Device | None:
     address = os.path.basename(os.path.realpath(path))
     description = _text(f"{path}/product_name") or f"AMD GPU {_text(f'{path}/device') or address}"
     pci = address if re.fullmatch(r"[0-9a-f]{4}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]", address) else None
-    card = Device(name="", total=vram, free=max(0, vram - vram_used), description=description, backend=Hip.name,
-                  pci_id=pci, source="sysfs", limits=_limits(pci, root))
+    card = Device(name="", total=vram, free=max(0, vram - vram_used), description=description,
+                  backend=Hip.name, pci_id=pci, source="sysfs", limits=_limits(pci, root))
     if not _integrated(path):
         return card
     card = replace(card, kind="igpu", warning="unified memory: the part that the firmware reserves for the "

@@ -82,10 +82,11 @@ class Cluster:
             for device in box.devices:
                 cpu = device.backend == CPU.name
                 found.append(replace(
-                    device, name=f"{Rpc.name}{len(found)}", backend=RpcCpu.name if cpu else Rpc.name, kind="rpc",
-                    engine="" if cpu else device.backend,
-                    description=f"{box.name}: {device.description or device.name}", link=box.link and box.link[0],
-                    latency=box.link and box.link[1], source="cluster", wddm=False, display=None, limits=None,
+                    device, name=f"{Rpc.name}{len(found)}", backend=RpcCpu.name if cpu else Rpc.name,
+                    kind="rpc", engine="" if cpu else device.backend,
+                    description=f"{box.name}: {device.description or device.name}",
+                    link=box.link and box.link[0], latency=box.link and box.link[1], source="cluster",
+                    wddm=False, display=None, limits=None,
                     bandwidth=device.bandwidth or (box.host.bandwidth if cpu and box.host else None)))
         return [*found, *self.head.devices]
 
@@ -164,8 +165,10 @@ def _box(path: str, name: str, row: Any, link: tuple[float, float] | None) -> Bo
     else:
         text = json.dumps(machine)
     devices, host = parse(text, what)
-    address, port, bind = row.get("address", ""), row.get("port", PORT), row.get("bind", row.get("address", ""))
-    if not isinstance(address, str) or not isinstance(bind, str) or not re.fullmatch(r"[\w.:-]*", address + bind):
+    address, port, bind = row.get("address", ""), row.get("port",
+                                                          PORT), row.get("bind", row.get("address", ""))
+    if not isinstance(address, str) or not isinstance(bind,
+                                                      str) or not re.fullmatch(r"[\w.:-]*", address + bind):
         raise UsageError(f"{what}: address and bind must be host names or IP addresses")
     if isinstance(port, bool) or not isinstance(port, int) or not 0 < port < 65536 - len(devices):
         raise UsageError(f"{what}: port must be a whole number from 1 to {65535 - len(devices)}")

@@ -40,7 +40,8 @@ def driven(devices: Sequence[Device], word: str) -> list[Device]:
             known = device.description and not device.description.startswith("hypothetical")
             if known and not wanted.runs(backend(device.backend), device.description):
                 raise UsageError(f"--backend {word}: {wanted.name} does not run on {device.description}")
-            device = replace(device, backend=wanted.name, compute_capability=None, includes_context=False, limits=None)
+            device = replace(device, backend=wanted.name, compute_capability=None, includes_context=False,
+                             limits=None)
         changed.append(device)
     if wanted.name == VULKAN and any(device.source != "given" for device in changed):
         from .vulkan import query, with_limits

@@ -28,9 +28,10 @@ def _hypothetical(size: str, name: str = f"{DEFAULT.name}0") -> Device:
     card = find(text)
     usable = card.usable * MiB
     kind = "igpu" if card.unified and backend(card.backend).has_igpu else "gpu"
-    return Device(name.replace(DEFAULT.name, card.backend), usable, usable, card.description, card.backend, kind,
-                  compute_capability=card.compute_capability, n_sm=card.n_sm, bandwidth=card.bandwidth * 1e9 or None,
-                  fp16_tflops=card.fp16 or None, link=card.link, unified=card.unified, ram=card.ram * GiB or None)
+    return Device(name.replace(DEFAULT.name, card.backend), usable, usable, card.description, card.backend,
+                  kind, compute_capability=card.compute_capability, n_sm=card.n_sm,
+                  bandwidth=card.bandwidth * 1e9 or None, fp16_tflops=card.fp16 or None, link=card.link,
+                  unified=card.unified, ram=card.ram * GiB or None)
 
 
 Device.hypothetical = staticmethod(_hypothetical)

@@ -33,8 +33,8 @@ def read(root: str = "/") -> Host:
             total, source = min(total, limit), "cgroup"
             available = min(available, max(0, limit - taken))
     speed = bandwidth(root)
-    return Host(total, available, source, speed, cores=cores(root), bandwidth_source="smbios" if speed else "",
-                threads=threads(root))
+    return Host(total, available, source, speed, cores=cores(root),
+                bandwidth_source="smbios" if speed else "", threads=threads(root))
 
 
 def cores(root: str = "/") -> int | None:
@@ -97,7 +97,8 @@ def _limits(root: str) -> Iterator[tuple[int, int]]:
         # at the root
         for depth in range(len(parts), -1, -1):
             group = "/".join([base, *parts[:depth]])
-            limits = [int(text) for name in names if (text := file_text(root, f"{group}/{name}").strip()).isdigit()]
+            limits = [int(text) for name in names
+                      if (text := file_text(root, f"{group}/{name}").strip()).isdigit()]
             taken = file_text(root, f"{group}/{usage}").strip()
             if limits and taken.isdigit():
                 lines = file_text(root, f"{group}/memory.stat").splitlines()

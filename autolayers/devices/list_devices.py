@@ -23,7 +23,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-_LINE = re.compile(r"^  (?P<name>\S+): (?P<description>.*) \((?P<total>\d{1,9}) MiB, (?P<free>\d{1,20}) MiB free\)\s*$")
+_LINE = re.compile(r"^  (?P<name>\S+): (?P<description>.*) \((?P<total>\d{1,9}) MiB, (?P<free>\d{1,20}) MiB "
+                   r"free\)\s*$")
 
 
 def query(program: str, environ: Mapping[str, str], rpc: Sequence[str] = (),
@@ -59,7 +60,8 @@ def run(program: str, environ: Mapping[str, str], rpc: Sequence[str] = (), timeo
 def _complaint(text: str) -> str:
     """The line of stderr with the reason: the first that mentions an error, else the last."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
-    about = [line for line in lines if re.search(r"error|fail|cannot|could not|abort|assert", line, re.IGNORECASE)]
+    about = [line for line in lines if re.search(r"error|fail|cannot|could not|abort|assert", line,
+                                                 re.IGNORECASE)]
     return next(iter(about or lines[-1:]), "")[:200]
 
 
@@ -138,7 +140,8 @@ def enrich(devices: list[Device], cards: list[Device]) -> list[Device]:
     for device in devices:
         card = known.get(device.name)
         if card and card.description == device.description:
-            device = replace(device, uuid=card.uuid, pci_id=card.pci_id, compute_capability=card.compute_capability,
-                             display=card.display, bandwidth=card.bandwidth, n_sm=card.n_sm, kind=card.kind)
+            device = replace(device, uuid=card.uuid, pci_id=card.pci_id,
+                             compute_capability=card.compute_capability, display=card.display,
+                             bandwidth=card.bandwidth, n_sm=card.n_sm, kind=card.kind)
         result.append(device)
     return result

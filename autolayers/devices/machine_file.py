@@ -98,7 +98,8 @@ def _device(row: Any, what: str, before: list[Device]) -> Device:
         what = f"device {row['name']}"
     _known(row, _DEVICE, what)
     values = {key: value for key, value in row.items() if value is not None and key not in ("card", "sure")}
-    for key, least, most in (("total", 1, 1 << 60), ("free", 0, 1 << 60), ("ram", 1, 1 << 60), ("n_sm", 1, 4096)):
+    for key, least, most in (("total", 1, 1 << 60), ("free", 0, 1 << 60), ("ram", 1, 1 << 60),
+                             ("n_sm", 1, 4096)):
         if key in values:
             values[key] = _number(values[key], least, most, f"{what}: {key}", whole=True)
     for key, low, high in (("bandwidth", *_RATE), ("link", *_RATE), ("fp16_tflops", 0.01, 1e5),
@@ -180,7 +181,8 @@ def _host(row: Any) -> Host:
     values = {key: value for key, value in row.items() if value is not None and key not in ("measured", *BUS)}
     for key in ("total", "available"):
         if key in values:
-            values[key] = _number(values[key], MiB if key == "total" else 0, 1 << 60, f"host: {key}", whole=True)
+            values[key] = _number(values[key], MiB if key == "total" else 0, 1 << 60, f"host: {key}",
+                                  whole=True)
     for key in ("bandwidth", "bus", "disk"):
         if key in values:
             values[key] = _number(values[key], *_RATE, f"host: {key}")

@@ -42,7 +42,8 @@ def load(environ: Mapping[str, str] | None = None) -> dict[str, Any] | None:
     if not isinstance(found, dict) or found.get("schema") != 1 or found.get("machine") != state.machine_name():
         return None
     known = [name for name in ("ram", "bus", "disk", *BUS) if name in found]
-    if not known or not all(isinstance(found[name], (int, float)) and 1e6 < found[name] < 1e14 for name in known):
+    if not known or not all(isinstance(found[name], (int, float)) and 1e6 < found[name] < 1e14
+                            for name in known):
         return None
     return found
 
@@ -53,7 +54,8 @@ def measure(available: int, environ: Mapping[str, str] | None = None) -> tuple[d
     `available`: bytes of RAM, an eighth of which is used. Raises AutolayersError if the result cannot be
     kept.
     """
-    result: dict[str, Any] = {"schema": 1, "machine": state.machine_name(), "ram": ram(min(_MAX_RAM, available // 8)),
+    result: dict[str, Any] = {"schema": 1, "machine": state.machine_name(),
+                              "ram": ram(min(_MAX_RAM, available // 8)),
                               "when": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())}
     notes = []
     try:
@@ -133,7 +135,8 @@ def bus() -> dict[str, float]:
             ctypes.memset(buffer, 1, _BUS)
         call("cuMemAlloc_v2", ctypes.byref(there), size)
         to, back = "cuMemcpyHtoD_v2", "cuMemcpyDtoH_v2"
-        copies = {"bus": (to, there, pinned), "bus_pageable": (to, there, plain), "bus_back": (back, pinned, there),
+        copies = {"bus": (to, there, pinned), "bus_pageable": (to, there, plain),
+                  "bus_back": (back, pinned, there),
                   "bus_back_pageable": (back, plain, there)}
         found = {}
         for name, words in copies.items():

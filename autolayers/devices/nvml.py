@@ -1,4 +1,5 @@
-"""NVIDIA GPUs through the driver's management library, in the order and under the names llama.cpp's CUDA uses.
+"""NVIDIA GPUs through the driver's management library, in the order and under the names llama.cpp's CUDA
+uses.
 
 NVML reports free memory without creating a CUDA context, so its `free` still includes that context: every
 Device from here has `includes_context=False`. Only the first version of the memory call is used, without its
@@ -43,7 +44,8 @@ _INIT = {
 _NO_LIBRARY = 12
 
 
-def query(environ: Mapping[str, str], timeout: float = 10.0, root: str = "/") -> tuple[list[Device], list[str]]:
+def query(environ: Mapping[str, str], timeout: float = 10.0,
+          root: str = "/") -> tuple[list[Device], list[str]]:
     """The GPUs that a CUDA program started under `environ` sees, named CUDA0..., and a line per problem.
 
     Without an NVIDIA driver: no GPUs and no note. A driver that hangs is abandoned after `timeout` seconds.
@@ -157,9 +159,11 @@ class _Driver:
             memory = instance and self.ask("nvmlDeviceGetMemoryInfo", instance)
             if not memory:
                 continue
-            device = self.device(self.ask("nvmlDeviceGetName", instance) or parent, handle, memory.total, memory.free)
+            device = self.device(self.ask("nvmlDeviceGetName", instance) or parent, handle, memory.total,
+                                 memory.free)
             # an instance has an unknown share of the parent's figures
-            found.append(replace(device, uuid=self.ask("nvmlDeviceGetUUID", instance), bandwidth=None, n_sm=None))
+            found.append(replace(device, uuid=self.ask("nvmlDeviceGetUUID", instance), bandwidth=None,
+                                 n_sm=None))
         if not found:
             self.notes.append(f"GPU {index} ({parent}) is in MIG mode or not permitted, "
                               "and no instance of it can be used")
@@ -185,7 +189,8 @@ class _Driver:
     def unified(self, name: str, handle: object, code: int) -> bool:
         """NotSupported alone is not enough: the name or the addressing mode must match too."""
         return (code == self.nvml.NVML_ERROR_NOT_SUPPORTED and self.unified_total() > 0
-                and (_UNIFIED.search(name) is not None or self.ask("nvmlDeviceGetAddressingMode", handle) == _ATS))
+                and (_UNIFIED.search(name) is not None
+                     or self.ask("nvmlDeviceGetAddressingMode", handle) == _ATS))
 
     def unified_total(self) -> int:
         return meminfo(self.root).get("MemTotal", 0)

@@ -25,8 +25,9 @@ def query(endpoints: Sequence[str]) -> tuple[list[Device], list[str]]:
     answers, notes = _ask(endpoints)
     for endpoint, served in zip(endpoints, answers, strict=True):
         for one in served or (None,):
-            device = Device(f"{Rpc.name}{len(devices)}", 0, 0, endpoint, Rpc.name, "rpc", includes_context=True,
-                            source="rpc", warning="it does not answer: its memory is unknown")
+            device = Device(f"{Rpc.name}{len(devices)}", 0, 0, endpoint, Rpc.name, "rpc",
+                            includes_context=True, source="rpc", warning="it does not answer: its memory is "
+                                    "unknown")
             devices.append(_with(replace(device, warning=""), one, endpoint) if one else device)
     alive = ",".join(endpoint for endpoint, served in zip(endpoints, answers, strict=True) if served)
     instead = f"; to use only the others: --rpc {alive}" if alive else ""
@@ -34,8 +35,8 @@ def query(endpoints: Sequence[str]) -> tuple[list[Device], list[str]]:
 
 
 def refine(devices: Iterable[Device], endpoints: Sequence[str]) -> list[Device]:
-    """Listed RPC devices completed by their servers; a device whose server does not answer stays as it is. Raises
-    UsageError for anything but host:port."""
+    """Listed RPC devices completed by their servers; a device whose server does not answer stays as it is.
+    Raises UsageError for anything but host:port."""
     answers, _ = _ask(endpoints)
     remaining = iter([(one, endpoint) for endpoint, served in zip(endpoints, answers, strict=True)
                       for one in served or (None,)])

@@ -35,7 +35,8 @@ def of_tables(data: bytes) -> float | None:
             size = int.from_bytes(body[0x0C:0x0E], "little")
             speed = int.from_bytes(body[0x20:0x22], "little") or int.from_bytes(body[0x15:0x17], "little")
             if size not in (0, 0xFFFF) and 0 < speed < 0xFFFF:
-                locators = [words[body[at] - 1].decode("ascii", "replace") if 0 < body[at] <= len(words) else ""
+                locators = [words[body[at] - 1].decode("ascii", "replace") if 0 < body[at] <= len(words)
+                            else ""
                             for at in (0x10, 0x11)]
                 key = _channel(*locators) or f"module {len(speeds)}"
                 width = int.from_bytes(body[0x0A:0x0C], "little")

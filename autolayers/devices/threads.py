@@ -55,7 +55,8 @@ def quota(root: str) -> int:
                 words = file_text(root, "/".join(["sys/fs/cgroup", *parts[:depth], "cpu.max"])).split()
             elif "cpu" in controllers.split(","):
                 group = "/".join(["sys/fs/cgroup/cpu", *parts[:depth]])
-                words = [file_text(root, f"{group}/cpu.cfs_{name}_us").strip() for name in ("quota", "period")]
+                words = [file_text(root, f"{group}/cpu.cfs_{name}_us").strip()
+                         for name in ("quota", "period")]
             else:
                 break
             if len(words) == 2 and all(word.isdecimal() for word in words) and int(words[1]):

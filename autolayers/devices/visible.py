@@ -49,7 +49,8 @@ def _leading_number(word: str) -> int | None:
 
 
 def pick(value: str | None, uuids: Sequence[str]) -> list[int]:
-    """Indices into `uuids` (in CUDA's own order) that a process sees under CUDA_VISIBLE_DEVICES=`value`, in its order.
+    """Indices into `uuids` (in CUDA's own order) that a process sees under CUDA_VISIBLE_DEVICES=`value`, in
+    its order.
 
     A UUID may be shortened as long as only one device matches; an unknown or ambiguous entry ends the list, a
     device named twice empties it.
@@ -97,12 +98,14 @@ for i in range(count.value):
 
 
 def ask_driver(environ: Mapping[str, str], timeout: float = 20.0) -> list[str] | None:
-    """UUIDs (32 hexadecimal digits) in the order CUDA shows them under `environ`; None where it cannot be asked."""
+    """UUIDs (32 hexadecimal digits) in the order CUDA shows them under `environ`; None where it cannot be
+    asked."""
     import subprocess
 
     try:
-        child = subprocess.run([sys.executable, "-I", "-S", "-c", _ASK_DRIVER], env=dict(environ), timeout=timeout,
-                               stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+        child = subprocess.run([sys.executable, "-I", "-S", "-c", _ASK_DRIVER], env=dict(environ),
+                               timeout=timeout, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                               stderr=subprocess.DEVNULL)
     except (OSError, subprocess.SubprocessError):
         return None
     return child.stdout.decode("ascii", "replace").split() if child.returncode == 0 else None

@@ -173,12 +173,14 @@ def _gpu(vulkan: Any, gpu: ctypes.c_void_p) -> dict[str, Any]:
     budget = "VK_EXT_memory_budget" in extensions
     total, free = _memory(vulkan, gpu, kind == _INTEGRATED, budget)
     name = properties.buffers[0].raw[16 + _NAME:16 + _NAME + 256].partition(b"\0")[0].decode("utf-8", "replace")
-    return {"name": name, "type": kind, "kind": "igpu" if kind == _INTEGRATED else "gpu", "total": total, "free": free,
+    return {"name": name, "type": kind, "kind": "igpu" if kind == _INTEGRATED else "gpu", "total": total,
+            "free": free,
             "budget": budget, "limits": limits}
 
 
 def _memory(vulkan: Any, gpu: ctypes.c_void_p, all_heaps: bool, budget: bool) -> tuple[int, int]:
-    """Total and free bytes of the device's heaps, an integrated GPU's all (ggml_backend_vk_get_device_memory)."""
+    """Total and free bytes of the device's heaps, an integrated GPU's all
+    (ggml_backend_vk_get_device_memory)."""
     memory = _Chain((_MEMORY2, 520), *([(_BUDGET, 256)] if budget else []))
     vulkan.vkGetPhysicalDeviceMemoryProperties2(gpu, memory.buffers[0])
     total = free = 0
@@ -186,5 +188,6 @@ def _memory(vulkan: Any, gpu: ctypes.c_void_p, all_heaps: bool, budget: bool) ->
         size, flags = memory.number(0, 264 + 16 * heap, 8), memory.number(0, 272 + 16 * heap)
         if all_heaps or flags & _DEVICE_LOCAL:
             total += size
-            free += max(0, memory.number(1, 8 * heap, 8) - memory.number(1, 128 + 8 * heap, 8)) if budget else size
+            free += max(0, memory.number(1, 8 * heap,
+                                         8) - memory.number(1, 128 + 8 * heap, 8)) if budget else size
     return total, min(free, total)

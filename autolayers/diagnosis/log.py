@@ -224,7 +224,8 @@ class LogReader:
             weights[next(reversed(weights))].append(float(match["size"]))
 
 
-_PARTS = {"model": "model", "KV": "context", "RS": "context", "LoRA": "lora", "output": "output", "compute": "compute"}
+_PARTS = {"model": "model", "KV": "context", "RS": "context", "LoRA": "lora", "output": "output",
+          "compute": "compute"}
 
 
 def _json_message(text: str) -> str:
@@ -236,8 +237,8 @@ def _json_message(text: str) -> str:
 
 
 def device_of(buffer: str) -> str:
-    """The device of a buffer's name: "CUDA0", "RPC0[127.0.0.1:50052]", "MTL0_Mapped", "Metal"; "Host" for system RAM
-    (CPU, CPU_Mapped, CPU_REPACK, CUDA_Host, AMX...)."""
+    """The device of a buffer's name: "CUDA0", "RPC0[127.0.0.1:50052]", "MTL0_Mapped", "Metal"; "Host" for
+    system RAM (CPU, CPU_Mapped, CPU_REPACK, CUDA_Host, AMX...)."""
     base = buffer.partition("[")[0]
     if base.endswith("_Host") or base.startswith(BUFFERS):
         return "Host"

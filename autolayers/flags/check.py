@@ -100,7 +100,8 @@ def refuse_of_program(name: str, program: str) -> None:
     if equals and flag in known:
         raise UsageError(f"{name}: write {flag} {value}")
     near = nearest(flag, known)
-    raise UsageError(f"{flag} is no flag of {program}" + (f"; did you mean {near}?" if near else "") + _PASS_ON)
+    raise UsageError(f"{flag} is no flag of {program}" + (f"; did you mean {near}?" if near
+                                                          else "") + _PASS_ON)
 
 
 def nearest(name: str, known: Iterable[str]) -> str | None:
@@ -128,5 +129,6 @@ def _listed(commands: Sequence[str]) -> str:
     """"run has", "plan, run and ollama have": Ollama's commands by their common name where all of them do."""
     ollama = [command for command in COMMANDS if command.startswith("ollama ")]
     all_of_ollama = set(ollama) <= set(commands)
-    *names, last = dict.fromkeys("ollama" if all_of_ollama and command in ollama else command for command in commands)
+    *names, last = dict.fromkeys("ollama" if all_of_ollama and command in ollama else command
+                                 for command in commands)
     return f"{', '.join(names)} and {last} have" if names else f"{last} has"

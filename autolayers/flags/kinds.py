@@ -18,7 +18,8 @@ if TYPE_CHECKING:
     Values = dict[str, Any]
 
 # kv_cache_types of common/arg.cpp, and the newest build that was seen without each; 0: none was
-CACHE_TYPES = {"f32": 0, "f16": 0, "bf16": 0, "q8_0": 0, "q4_0": 0, "q4_1": 0, "iq4_nl": 0, "q5_0": 0, "q5_1": 0}
+CACHE_TYPES = {"f32": 0, "f16": 0, "bf16": 0, "q8_0": 0, "q4_0": 0, "q4_1": 0, "iq4_nl": 0, "q5_0": 0,
+               "q5_1": 0}
 TRUE, FALSE, AUTO = ("on", "enabled", "true", "1"), ("off", "disabled", "false", "0"), ("auto", "-1")
 
 
@@ -27,18 +28,21 @@ class Bad(Exception):
 
 
 class Kind:
-    """`words`: how many words follow the flag. `read(values, field, text)` sets the field; the text of a negated switch
-    is "off". `write` gives the text of a field's value, None where another argument of the field writes it. `adds`:
-    repeats add up. `bare`: the value where the word is left out. `plain` turns a spelling that llama.cpp does not know
-    into the one it does. `prefixes`: how the values begin that only an argument of this kind writes. `paths` gives the
-    text with each path of this machine in it replaced; `written`: llama.cpp writes there."""
+    """`words`: how many words follow the flag. `read(values, field, text)` sets the field; the text of a
+    negated switch is "off". `write` gives the text of a field's value, None where another argument of the
+    field writes it. `adds`: repeats add up. `bare`: the value where the word is left out. `plain` turns a
+    spelling that llama.cpp does not know into the one it does. `prefixes`: how the values begin that only an
+    argument of this kind writes. `paths` gives the text with each path of this machine in it replaced;
+    `written`: llama.cpp writes there."""
 
     __slots__ = ("adds", "bare", "choices", "paths", "plain", "prefixes", "read", "words", "write", "written")
 
     def __init__(self, read: Callable[[Values, str, str], None], write: Callable[[Any], str] | None = None,
-                 words: int = 1, *, adds: bool = False, choices: tuple[str, ...] = (), bare: str | None = None,
-                 plain: Callable[[str], str] | None = None, prefixes: tuple[str, ...] = (),
-                 paths: Callable[[str, Callable[[str], str]], str] | None = None, written: bool = False) -> None:
+                 words: int = 1, *, adds: bool = False, choices: tuple[str, ...] = (),
+                 bare: str | None = None, plain: Callable[[str], str] | None = None,
+                 prefixes: tuple[str, ...] = (),
+                 paths: Callable[[str, Callable[[str], str]], str] | None = None,
+                 written: bool = False) -> None:
         self.read = read
         self.write = write
         self.words = words
@@ -54,7 +58,8 @@ class Kind:
 # --- texts to values
 
 def as_c(text: str) -> str:
-    """The text of a number. Raises ValueError for what only Python reads as one: llama.cpp takes 8 of 8_192."""
+    """The text of a number. Raises ValueError for what only Python reads as one: llama.cpp takes 8 of
+    8_192."""
     if "_" in text or not text.isascii():
         raise ValueError(text)
     return text
@@ -257,7 +262,8 @@ ON_OFF = Kind(_set(boolean), lambda value: "on" if value else "off", choices=TRU
 FLASH = Kind(_set(_flash), str, choices=TRUE + FALSE + AUTO, bare="on")
 SLOTS = Kind(_set(_slots), str)
 LAYERS = Kind(_set(_layers), lambda value: {-1: "auto", -2: "all"}.get(value) or str(value))
-DEVICES = Kind(_set(lambda text: () if text == "none" else _names(text)), lambda value: ",".join(value) or "none")
+DEVICES = Kind(_set(lambda text: () if text == "none" else _names(text)),
+               lambda value: ",".join(value) or "none")
 RATIOS = Kind(_set(_ratios), lambda value: ",".join(map(_ratio, value)))
 COUNTS = Kind(_set(_counts), _comma)
 OLD_DRAFT = Kind(_set(lambda text: number(text, 0)))
@@ -291,7 +297,8 @@ def _file_of_repository(values: Values, field: str, text: str) -> None:
 
 URL = Kind(_set(str), str, prefixes=("http://", "https://"))
 REPOSITORY = Kind(_set(lambda text: "hf:" + text), lambda value: value.removeprefix("hf:"), prefixes=("hf:",))
-DOCKER = Kind(_set(lambda text: "docker:" + text), lambda value: value.removeprefix("docker:"), prefixes=("docker:",))
+DOCKER = Kind(_set(lambda text: "docker:" + text), lambda value: value.removeprefix("docker:"),
+              prefixes=("docker:",))
 FILE_OF = Kind(_file_of_repository)
 
 
@@ -303,8 +310,8 @@ def _add(read: Callable[[str], Iterable[Any]]) -> Callable[[Values, str, str], N
     return to
 
 
-_SPECULATION = ("none", "draft-simple", "draft-eagle3", "draft-mtp", "draft-dflash", "draft-dspark", "ngram-simple",
-                "ngram-map-k", "ngram-map-k4v", "ngram-mod", "ngram-cache")
+_SPECULATION = ("none", "draft-simple", "draft-eagle3", "draft-mtp", "draft-dflash", "draft-dspark",
+                "ngram-simple", "ngram-map-k", "ngram-map-k4v", "ngram-mod", "ngram-cache")
 
 
 def _speculation(text: str) -> list[str]:
@@ -324,7 +331,8 @@ def _move_scaled(text: str, move: Callable[[str], str]) -> str:
 NAMES = Kind(_add(_names), _comma, adds=True)
 FILES = Kind(_add(_csv), lambda value: ",".join(map(_quoted, value)), adds=True, paths=_move_files)
 SCALED = Kind(_add(lambda text: [path for path, _ in scaled(text)]), adds=True, paths=_move_scaled)
-KV_OVERRIDES = Kind(_add(_kv_overrides), lambda value: ",".join(_quoted(f"{key}={text}") for key, text in value),
+KV_OVERRIDES = Kind(_add(_kv_overrides),
+                    lambda value: ",".join(_quoted(f"{key}={text}") for key, text in value),
                     adds=True)
 SPECULATION = Kind(_add(_speculation), _comma, adds=True, choices=_SPECULATION)
 DEFAULT_SPECULATION = Kind(_add(lambda _: ["ngram-mod"]), words=0, adds=True)
@@ -349,6 +357,8 @@ def _load_mode(values: Values, mapped: bool | None = None, locked: bool | None =
     return "+".join(name for name, on in (("mmap", mapped), ("mlock", locked)) if on) or "none"
 
 
-OLD_MMAP = Kind(lambda values, field, text: values.update({field: _load_mode(values, mapped=text != "off")}), words=0)
+OLD_MMAP = Kind(lambda values, field, text: values.update({field: _load_mode(values, mapped=text != "off")}),
+                words=0)
 OLD_MLOCK = Kind(lambda values, field, _: values.update({field: _load_mode(values, locked=True)}), words=0)
-OLD_DIO = Kind(lambda values, field, text: values.update({field: "auto" if text == "off" else "dio"}), words=0)
+OLD_DIO = Kind(lambda values, field, text: values.update({field: "auto" if text == "off" else "dio"}),
+               words=0)

@@ -1,4 +1,5 @@
-"""autolayers' commands and its own flags: one row each. Help, completion, man page and README are made from them.
+"""autolayers' commands and its own flags: one row each. Help, completion, man page and README are made from
+them.
 
     own_flags("run")["--retry"].read("2")      # 2
     takers("--retry")                          # ["run"]
@@ -39,8 +40,9 @@ class OwnFlag:
 
     __slots__ = ("adds", "choices", "commands", "help", "key", "metavar", "names", "read", "value")
 
-    def __init__(self, names: str, commands: str, metavar: str, help: str, read: Callable[[str], Any] = str, *,
-                 choices: tuple[str, ...] = (), adds: bool = False, key: str = "", value: object = True) -> None:
+    def __init__(self, names: str, commands: str, metavar: str, help: str, read: Callable[[str], Any] = str,
+                 *, choices: tuple[str, ...] = (), adds: bool = False, key: str = "",
+                 value: object = True) -> None:
         self.names = tuple(names.split())
         self.commands = tuple(commands.replace("+", " ") for commands in commands.split())
         self.metavar = metavar
@@ -152,22 +154,22 @@ COMMANDS = {command.name: command for command in (
             "is taken literally; with --strategy auto the rest is solved around it. Other llama-server flags "
             "are passed on. With several models, MODEL@3 gives a model three times the weight of the others.",
             True),
-    Command("run", "run [own flags] llama-server -m MODEL [llama-server flags]", "plan, then start that command",
-            "The plan's flags are added to the command; given flags are never changed. Own flags go before "
-            "the program. Any program that takes llama-server's flags works; after a script, -- marks where "
-            "they "
-            "begin."),
+    Command("run", "run [own flags] llama-server -m MODEL [llama-server flags]",
+            "plan, then start that command", "The plan's flags are added to the command; given flags are "
+            "never changed. Own flags go before the program. Any program that takes llama-server's flags "
+            "works; after a script, -- marks where they begin."),
     Command("ollama", "ollama COMMAND ...", "Modelfiles and the Ollama server",
             "The right num_gpu, num_ctx and num_batch for Ollama."),
     Command("ollama modelfile", "ollama modelfile MODELFILE|MODEL.gguf|NAME [flags]",
             "set the planned parameters in a Modelfile, or write one",
             "MODELFILE may be - for standard input. " + _OLLAMA_ABOUT, True),
     Command("ollama plan", "ollama plan NAME|MODEL.gguf|MODELFILE [flags]",
-            "print what num_gpu, num_ctx and num_batch should be, and when to leave them alone", _OLLAMA_ABOUT, True),
-    Command("ollama create", "ollama create NAME --as NEW [flags]",
-            "make a model with the planned parameters on the server; no weights are copied", _OLLAMA_ABOUT, True),
-    Command("ollama verify", "ollama verify NAME [flags]",
-            "load a model with the planned parameters and compare with what Ollama reports", _OLLAMA_ABOUT, True),
+            "print what num_gpu, num_ctx and num_batch should be, and when to leave them alone",
+            _OLLAMA_ABOUT, True),
+    Command("ollama create", "ollama create NAME --as NEW [flags]", "make a model with the planned "
+            "parameters on the server; no weights are copied", _OLLAMA_ABOUT, True),
+    Command("ollama verify", "ollama verify NAME [flags]", "load a model with the planned parameters and "
+            "compare with what Ollama reports", _OLLAMA_ABOUT, True),
     Command("ollama list", "ollama list [flags]",
             "num_gpu, num_ctx and num_batch for every model of the server or store", _OLLAMA_ABOUT, True),
     Command("devices", "devices [flags]", "the memory of this machine, its source, and how reliable the "
@@ -176,11 +178,10 @@ COMMANDS = {command.name: command for command in (
             "the facts in the header, and the size of each layer",
             "The size of its cache is for -c N cells (default: the trained context) of the types -ctk and "
             "-ctv.", True),
-    Command("sweep", "sweep MODEL... [flags] [llama-server flags]", "what if: contexts, cache types, machines",
-            "One plan per model (or quantisation), machine, cache type and context: layers on the GPU, "
-            "memory and predicted speed as tables, with --plot as bars. The default is this machine; see "
-            "--gpus and --gpu.",
-            True),
+    Command("sweep", "sweep MODEL... [flags] [llama-server flags]", "what if: contexts, cache types, "
+            "machines", "One plan per model (or quantisation), machine, cache type and context: layers on "
+            "the GPU, memory and predicted speed as tables, with --plot as bars. The default is this "
+            "machine; see --gpus and --gpu.", True),
     Command("choose", "choose hf:USER/REPO|DIRECTORY|MODEL...|ollama: [flags] [llama-server flags]",
             "which file to take for a machine",
             "Every quantisation of a repository, every model of a directory or of Ollama's store (ollama:), "
@@ -325,7 +326,8 @@ FLAGS = (
     OwnFlag("--share", "tune", "FILE",
             "write the measurements as rows for the table that predictions are fitted to (- for stdout), "
             "without names of files, users or machines"),
-    OwnFlag("--rpc", "devices", "HOST:PORT,...", "also list the devices of these RPC servers", _list(str), adds=True),
+    OwnFlag("--rpc", "devices", "HOST:PORT,...", "also list the devices of these RPC servers", _list(str),
+            adds=True),
     OwnFlag("--measure", "devices", "",
             "measure the bandwidth of RAM and PCIe for a few seconds and keep it for speed predictions"),
 
@@ -335,7 +337,8 @@ FLAGS = (
     OwnFlag("-np --parallel", _OLLAMA, "N", "OLLAMA_NUM_PARALLEL of the server", _positive, key="parallel"),
     OwnFlag("--kv-type -ctk --cache-type-k", _OLLAMA, "TYPE", "OLLAMA_KV_CACHE_TYPE of the server"),
     OwnFlag("--pin", _OLLAMA, "", "write num_gpu even where leaving it to Ollama is better"),
-    OwnFlag("-o --output", "ollama+modelfile", "FILE", "write here instead of to standard output", key="output"),
+    OwnFlag("-o --output", "ollama+modelfile", "FILE", "write here instead of to standard output",
+            key="output"),
     OwnFlag("-i --in-place", "ollama+modelfile", "", "change the Modelfile itself", key="in-place"),
     OwnFlag("--backup", "ollama+modelfile", "", "keep the old file as FILE.bak"),
     OwnFlag("--model", "ollama+modelfile", "PATH", "the GGUF that FROM names, if it cannot be found here"),
@@ -379,4 +382,5 @@ def own_flags(command: str) -> dict[str, OwnFlag]:
 
 def takers(name: str) -> list[str]:
     """The commands that have an own flag of this name."""
-    return [command for command in COMMANDS for flag in FLAGS if name in flag.names and command in flag.commands]
+    return [command for command in COMMANDS for flag in FLAGS if name in flag.names
+            and command in flag.commands]

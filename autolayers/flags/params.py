@@ -1,8 +1,8 @@
 """What a launch fixes: llama-server's memory-relevant parameters under llama.cpp's own names.
 
 `None` (or an empty tuple) means *not given*: the planner may choose it, else llama-server's default holds.
-`autolayers.flags.parse` makes a Params from words, environment and config files; `memory.context` resolves one
-against a model into the numbers that llama.cpp's context really uses.
+`autolayers.flags.parse` makes a Params from words, environment and config files; `memory.context` resolves
+one against a model into the numbers that llama.cpp's context really uses.
 """
 
 from __future__ import annotations

@@ -4,8 +4,8 @@
     arguments.params.n_ctx        # 8192
     arguments.rest                # ("--port", "80"), nothing that touches memory
 
-Mirrors common_params_parse_ex of llama.cpp's common/arg.cpp: config files first, then LLAMA_ARG_*
-variables, then the words, and what comes later wins, except where llama.cpp accumulates (-ot, -cmoe, -ncmoe, -ncffn,
+Mirrors common_params_parse_ex of llama.cpp's common/arg.cpp: config files first, then LLAMA_ARG_* variables,
+then the words, and what comes later wins, except where llama.cpp accumulates (-ot, -cmoe, -ncmoe, -ncffn,
 --rpc, --lora, --control-vector, --override-kv, --spec-type).
 
 Understood beyond llama.cpp: `--flag=value`, a bare -fa, --no-mmap and the like (older builds have the last

@@ -52,7 +52,8 @@ class Policy:
         return given + given[-1:] * (devices - len(given))
 
 
-def read(words: Sequence[str] | Params | Arguments, environ: Mapping[str, str] | None) -> tuple[Params, Policy]:
+def read(words: Sequence[str] | Params | Arguments,
+         environ: Mapping[str, str] | None) -> tuple[Params, Policy]:
     """The constraints and the goals, from words, a Params or parsed Arguments. Raises UsageError."""
     arguments = arguments_of(words, environ)
     return arguments.params, read_policy(arguments.own)
@@ -81,6 +82,7 @@ def read_policy(own: Mapping[str, Any]) -> Policy:
                          "of them")
     return Policy(
         strategy=own.get("strategy"), n_ctx=own.get("ctx"), n_ctx_min=own.get("ctx-min"),
-        kv_types=own.get("kv-types", ()), budget=own.get("budget", ()), margin=own.get("margin"), gpu=own.get("gpu"),
-        ram=own.get("ram"), build=own.get("llama-build"), alone=own.get("format") == "number",
-        workload=own.get("workload", CHAT), machine=own.get("machine"), backend=own.get("backend"))
+        kv_types=own.get("kv-types", ()), budget=own.get("budget", ()), margin=own.get("margin"),
+        gpu=own.get("gpu"), ram=own.get("ram"), build=own.get("llama-build"),
+        alone=own.get("format") == "number", workload=own.get("workload", CHAT), machine=own.get("machine"),
+        backend=own.get("backend"))

@@ -68,8 +68,8 @@ class Argument:
 
     __slots__ = ("env", "field", "first", "kind", "last", "names", "negated")
 
-    def __init__(self, names: str, kind: Kind, field: str = "", env: str = "", negated: str = "", *, first: int = 0,
-                 last: int = 0) -> None:
+    def __init__(self, names: str, kind: Kind, field: str = "", env: str = "", negated: str = "", *,
+                 first: int = 0, last: int = 0) -> None:
         self.names = tuple(names.split())
         self.kind = kind
         self.field = field
@@ -111,8 +111,8 @@ LEGACY = (
     Argument("--penalize-nl", FLAG),
     Argument("--perplexity --all-logits", FLAG),
     Argument("--embd-bge-small-en-default", preset(
-        model="hf:ggml-org/bge-small-en-v1.5-Q8_0-GGUF/bge-small-en-v1.5-q8_0.gguf", n_ctx=512, pooling="none",
-        embedding=True), "model"),
+        model="hf:ggml-org/bge-small-en-v1.5-Q8_0-GGUF/bge-small-en-v1.5-q8_0.gguf", n_ctx=512,
+        pooling="none", embedding=True), "model"),
     Argument("--embd-e5-small-en-default", preset(
         model="hf:ggml-org/e5-small-v2-Q8_0-GGUF/e5-small-v2-q8_0.gguf", n_ctx=512, pooling="none",
         embedding=True), "model"),
@@ -156,7 +156,8 @@ ARGUMENTS = (
     Argument("-lcs --lookup-cache-static", PATH),
     Argument("-lcd --lookup-cache-dynamic", OUTPUT),
     Argument("-c --ctx-size", TOKENS, "n_ctx", "LLAMA_ARG_CTX_SIZE"),
-    Argument("--kv-unified-per-slot", TOKENS, "kv_unified_per_slot", "LLAMA_ARG_KV_UNIFIED_PER_SLOT", first=10662),
+    Argument("--kv-unified-per-slot", TOKENS, "kv_unified_per_slot", "LLAMA_ARG_KV_UNIFIED_PER_SLOT",
+             first=10662),
     Argument("-n --predict --n-predict", NUMBER, "", "LLAMA_ARG_N_PREDICT"),
     Argument("-b --batch-size", POSITIVE, "n_batch", "LLAMA_ARG_BATCH"),
     Argument("-ub --ubatch-size", COUNT, "n_ubatch", "LLAMA_ARG_UBATCH"),
@@ -166,7 +167,8 @@ ARGUMENTS = (
              "LLAMA_ARG_CTX_CHECKPOINTS", first=6710),
     Argument("-cms --checkpoint-min-step", NUMBER, "", "LLAMA_ARG_CHECKPOINT_MIN_SPACING_NT", first=9310),
     Argument("-cram --cache-ram", INT, "cache_ram", "LLAMA_ARG_CACHE_RAM", first=6726),
-    Argument("-kvu --kv-unified", SWITCH, "kv_unified", "LLAMA_ARG_KV_UNIFIED", "-no-kvu --no-kv-unified", first=5913),
+    Argument("-kvu --kv-unified", SWITCH, "kv_unified", "LLAMA_ARG_KV_UNIFIED", "-no-kvu --no-kv-unified",
+             first=5913),
     Argument("--cache-idle-slots", SWITCH, "", "LLAMA_ARG_CACHE_IDLE_SLOTS", "--no-cache-idle-slots"),
     Argument("--context-shift", SWITCH, "", "LLAMA_ARG_CONTEXT_SHIFT", "--no-context-shift"),
     Argument("--chunks", NUMBER),
@@ -348,7 +350,8 @@ ARGUMENTS = (
     Argument("--cors-origins", TEXT, "", "LLAMA_ARG_CORS_ORIGINS", first=10012),
     Argument("--cors-methods", TEXT, "", "LLAMA_ARG_CORS_METHODS", first=10012),
     Argument("--cors-headers", TEXT, "", "LLAMA_ARG_CORS_HEADERS", first=10012),
-    Argument("--cors-credentials", SWITCH, "", "LLAMA_ARG_CORS_CREDENTIALS", "--no-cors-credentials", first=10012),
+    Argument("--cors-credentials", SWITCH, "", "LLAMA_ARG_CORS_CREDENTIALS", "--no-cors-credentials",
+             first=10012),
     Argument("--api-prefix", TEXT, "", "LLAMA_ARG_API_PREFIX"),
     Argument("--ui-config --webui-config", TEXT, "", "LLAMA_ARG_UI_CONFIG"),
     Argument("--ui-config-file --webui-config-file", PATH, "", "LLAMA_ARG_UI_CONFIG_FILE"),
@@ -387,7 +390,8 @@ ARGUMENTS = (
     Argument("--reasoning-effort", TEXT, "", "LLAMA_ARG_REASONING_EFFORT", first=10435),
     Argument("--reasoning-budget", NUMBER, "", "LLAMA_ARG_THINK_BUDGET"),
     Argument("--reasoning-budget-message", TEXT, "", "LLAMA_ARG_THINK_BUDGET_MESSAGE"),
-    Argument("--reasoning-preserve", SWITCH, "", "LLAMA_ARG_REASONING_PRESERVE", "--no-reasoning-preserve", first=9837),
+    Argument("--reasoning-preserve", SWITCH, "", "LLAMA_ARG_REASONING_PRESERVE", "--no-reasoning-preserve",
+             first=9837),
     Argument("--chat-template", TEXT, "", "LLAMA_ARG_CHAT_TEMPLATE"),
     Argument("--chat-template-file", PATH, "", "LLAMA_ARG_CHAT_TEMPLATE_FILE"),
     Argument("--skip-chat-parsing", SWITCH, "", "LLAMA_ARG_SKIP_CHAT_PARSING", "--no-skip-chat-parsing"),
@@ -411,7 +415,8 @@ ARGUMENTS = (
     Argument("-lv --verbosity --log-verbosity", NUMBER, "", "LLAMA_ARG_LOG_VERBOSITY"),
     Argument("--log-prefix", SWITCH, "", "LLAMA_ARG_LOG_PREFIX", "--no-log-prefix"),
     Argument("--log-timestamps", SWITCH, "", "LLAMA_ARG_LOG_TIMESTAMPS", "--no-log-timestamps"),
-    Argument("-hfd --spec-draft-hf -hfrd --hf-repo-draft", REPOSITORY, "model_draft", "LLAMA_ARG_SPEC_DRAFT_HF_REPO"),
+    Argument("-hfd --spec-draft-hf -hfrd --hf-repo-draft", REPOSITORY, "model_draft",
+             "LLAMA_ARG_SPEC_DRAFT_HF_REPO"),
     Argument("--spec-draft-threads -td --threads-draft", NUMBER),
     Argument("--spec-draft-threads-batch -tbd --threads-batch-draft", NUMBER),
     Argument("--spec-draft-cpu-mask -Cd --cpu-mask-draft", TEXT),
@@ -429,7 +434,8 @@ ARGUMENTS = (
     Argument("-ctvd --spec-draft-type-v --cache-type-v-draft",
       CACHE_TYPE, "cache_type_v_draft", "LLAMA_ARG_SPEC_DRAFT_CACHE_TYPE_V"),
     Argument("-otd --spec-draft-override-tensor --override-tensor-draft", OVERRIDES, "overrides_draft"),
-    Argument("-cmoed --spec-draft-cpu-moe --cpu-moe-draft", EXPERTS, "overrides_draft", "LLAMA_ARG_SPEC_DRAFT_CPU_MOE"),
+    Argument("-cmoed --spec-draft-cpu-moe --cpu-moe-draft", EXPERTS, "overrides_draft",
+             "LLAMA_ARG_SPEC_DRAFT_CPU_MOE"),
     Argument("-ncmoed --spec-draft-n-cpu-moe --spec-draft-ncmoe --n-cpu-moe-draft",
       EXPERTS_OF, "overrides_draft", "LLAMA_ARG_SPEC_DRAFT_N_CPU_MOE"),
     Argument("--spec-draft-n-max", COUNT, "draft_n_max", "LLAMA_ARG_SPEC_DRAFT_N_MAX"),
@@ -511,9 +517,12 @@ ARGUMENTS = (
         model="hf:ggml-org/gpt-oss-20b-GGUF/gpt-oss-20b-mxfp4.gguf", n_ubatch=2048, n_batch=32768,
         n_parallel=2, n_ctx=262144), "model"),
     Argument("--gpt-oss-120b-default", preset(
-        model="hf:ggml-org/gpt-oss-120b-GGUF", n_ubatch=2048, n_batch=32768, n_parallel=2, n_ctx=262144), "model"),
-    Argument("--vision-gemma-4b-default", preset(model="hf:ggml-org/gemma-3-4b-it-qat-GGUF", n_ctx=0), "model"),
-    Argument("--vision-gemma-12b-default", preset(model="hf:ggml-org/gemma-3-12b-it-qat-GGUF", n_ctx=0), "model"),
+        model="hf:ggml-org/gpt-oss-120b-GGUF", n_ubatch=2048, n_batch=32768, n_parallel=2,
+        n_ctx=262144), "model"),
+    Argument("--vision-gemma-4b-default", preset(model="hf:ggml-org/gemma-3-4b-it-qat-GGUF", n_ctx=0),
+             "model"),
+    Argument("--vision-gemma-12b-default", preset(model="hf:ggml-org/gemma-3-12b-it-qat-GGUF", n_ctx=0),
+             "model"),
     Argument("--spec-default", DEFAULT_SPECULATION, "spec_type"),
 )
 
@@ -523,7 +532,8 @@ _by_field: dict[str, list[Argument]] = {}
 
 
 def lookup(word: str) -> tuple[Argument, bool] | None:
-    """The row of a name, and False for a negated one. llama.cpp reads _ as - in words that start with two dashes."""
+    """The row of a name, and False for a negated one. llama.cpp reads _ as - in words that start with two
+    dashes."""
     if not _by_name:
         for row in (*LEGACY, *ARGUMENTS):
             for name in row.names:

@@ -23,7 +23,8 @@ class Workload:
     reuses: bool = False       # the next request changes what follows a long prefix
 
     def to_dict(self) -> dict[str, object]:
-        return {"name": self.name or None, "prompt": self.prompt, "generate": self.generate, "depth": self.depth,
+        return {"name": self.name or None, "prompt": self.prompt, "generate": self.generate,
+                "depth": self.depth,
                 "requests": self.requests}
 
 
@@ -51,4 +52,5 @@ def workload(text: str) -> Workload:
     requests = tokens(count, 1, what) if times else 1
     if requests > 256:
         raise Bad("at most 256 requests at once")
-    return Workload(tokens(prompt, 1, what), tokens(generate, 1, what), tokens(depth, 0, what) if at else 0, requests)
+    return Workload(tokens(prompt, 1, what), tokens(generate, 1, what), tokens(depth, 0, what) if at else 0,
+                    requests)

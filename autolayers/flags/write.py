@@ -79,7 +79,8 @@ def _repository_words(value: str, row: Argument) -> list[str]:
 def _override_words(pairs: tuple[tuple[str, str], ...], row: Argument,
                     knows: Callable[[str], bool] | None) -> list[str]:
     """The shortest form: -cmoe and -ncmoe N for llama.cpp's own patterns, -ot for all others."""
-    flags = {other.kind: other.canonical for other in rows_of(row.field) if knows is None or knows(other.canonical)}
+    flags = {other.kind: other.canonical for other in rows_of(row.field) if knows is None
+             or knows(other.canonical)}
     words: list[str] = []
     pending: list[str] = []
     i = 0

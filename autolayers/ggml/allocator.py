@@ -1,8 +1,6 @@
-"""ggml's graph allocator: where each tensor of a split graph would lie, and so how large each buffer gets.
-
-Mirrors ggml_dyn_tallocr_alloc / _free_bytes and ggml_gallocr_alloc_graph_impl of ggml/src/ggml-alloc.c, as modelled.
-Fragmentation is part of the answer: the peak is often 10 to 40 % above what lives at any one time.
-"""
+"""ggml's graph allocator: where each tensor of a split graph would be placed, and so how large each buffer
+gets. Mirrors ggml_dyn_tallocr_alloc / _free_bytes and ggml_gallocr_alloc_graph_impl of ggml/src/ggml-alloc.c,
+as modelled. Fragmentation counts: the peak is often 10 to 40 % above what is live at any time."""
 
 from __future__ import annotations
 
@@ -13,9 +11,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
 _INPLACE = frozenset((
-    "FILL", "SCALE", "DIAG_MASK_ZERO", "DIAG_MASK_INF", "ADD", "ADD_ID", "ADD1", "SUB", "MUL", "DIV", "SQR", "SQRT",
-    "LOG", "UNARY", "ROPE", "ROPE_BACK", "SILU_BACK", "RMS_NORM", "RMS_NORM_BACK", "CLAMP", "SOFT_MAX",
-    "SOFT_MAX_BACK",
+    "FILL", "SCALE", "DIAG_MASK_ZERO", "DIAG_MASK_INF", "ADD", "ADD_ID", "ADD1", "SUB", "MUL", "DIV", "SQR",
+    "SQRT", "LOG", "UNARY", "ROPE", "ROPE_BACK", "SILU_BACK", "RMS_NORM", "RMS_NORM_BACK", "CLAMP",
+    "SOFT_MAX", "SOFT_MAX_BACK",
 ))
 _MAX_CHUNKS = 16
 
@@ -51,7 +49,7 @@ class Arena:
         return sum(chunk.peak for chunk in self.chunks)
 
     def take(self, size: int) -> tuple[int, int]:
-        """(chunk, offset) of a new block: the best fit, the last block of a chunk only if nothing else does."""
+        """(chunk, offset) of a new block: the best fit; a chunk's last block only if nothing else fits."""
         found: list[int] | None = None
         where = 0
         for c, chunk in enumerate(self.chunks):
@@ -108,13 +106,13 @@ class Arena:
         free.insert(position, [offset, size])
 
 
-def allocate(nodes: Sequence[tuple[Tensor, int]], leafs: Sequence[tuple[Tensor, int]], arenas: Sequence[Arena],
-             marks: Sequence[tuple[Tensor, Tensor]] = ()) -> bool:
+def allocate(nodes: Sequence[tuple[Tensor, int]], leafs: Sequence[tuple[Tensor, int]],
+             arenas: Sequence[Arena], marks: Sequence[tuple[Tensor, Tensor]] = ()) -> bool:
     """Lay out a split graph, which is used up; the arenas' peaks are the buffers' sizes.
 
-    `nodes` and `leafs` are (tensor, backend); `arenas[backend]` may repeat where backends share a buffer type.
-    Mirrors ggml_gallocr_alloc_graph_impl. Whether before both nodes of each of `marks` the same is free, and what lives
-    lies in the same places.
+    `nodes` and `leafs` are (tensor, backend); `arenas[backend]` may repeat if backends share a buffer type.
+    Mirrors ggml_gallocr_alloc_graph_impl. Returns whether, for each pair in `marks`, the same memory is free
+    before both nodes and the live tensors are at the same places.
     """
 
     def place(tensor: Tensor, backend: int) -> None:
@@ -161,7 +159,8 @@ def allocate(nodes: Sequence[tuple[Tensor, int]], leafs: Sequence[tuple[Tensor, 
     for (node, backend), found in zip(nodes, parents, strict=True):
         if wanted and id(node) in wanted:
             seen.setdefault(id(node), (
-                [[(chunk.peak, [tuple(block) for block in chunk.free]) for chunk in arena.chunks] for arena in arenas],
+                [[(chunk.peak, [tuple(block) for block in chunk.free]) for chunk in arena.chunks]
+                 for arena in arenas],
                 [(tensor.place, tensor.size) for tensor, _ in (*leafs, *nodes) if tensor.own]))
         for source in found:
             if not source.own and source.view_src is None:

@@ -1,7 +1,6 @@
 """ggml's scheduler: which backend runs which node, where the graph splits, what is copied between backends.
-
-Mirrors ggml_backend_sched_split_graph of ggml/src/ggml-backend.cpp, as modelled; the passes keep its numbers.
-"""
+Mirrors ggml_backend_sched_split_graph of ggml/src/ggml-backend.cpp, as modelled; the passes keep its
+numbers."""
 
 from __future__ import annotations
 
@@ -18,7 +17,7 @@ if TYPE_CHECKING:
     class Backend(Protocol):
         """What the scheduler asks of a backend; see autolayers.backends.Backend."""
 
-        buffer: Buffer                                            # where its graph tensors live
+        buffer: Buffer                                            # where its graph tensors are
 
         def supports_op(self, op: Tensor) -> bool: ...
         def supports_buft(self, buffer: Buffer) -> bool: ...
@@ -57,8 +56,9 @@ class Split:
         self.inputs: list[list[Tensor]] = []      # of each split
 
 
-def assign(graph: Graph, backends: Sequence[Backend], op_offload: bool, rules: Rules, pins: bool = True) -> None:
-    """Passes 1 to 4: set `backend` of every node and leaf, where `pins` count to what the builder asked for."""
+def assign(graph: Graph, backends: Sequence[Backend], op_offload: bool, rules: Rules,
+           pins: bool = True) -> None:
+    """Passes 1 to 4: set `backend` of every node and leaf; with `pins`, those of the graph builder count."""
     cpu = len(backends) - 1
     nodes = graph.nodes
     supports = [backend.supports_op for backend in backends]
@@ -67,13 +67,14 @@ def assign(graph: Graph, backends: Sequence[Backend], op_offload: bool, rules: R
     def from_buffer(buffer: Buffer, op: Tensor) -> int:
         found = readers.get(buffer)
         if found is None:
-            found = readers[buffer] = [b for b, backend in enumerate(backends) if backend.supports_buft(buffer)]
+            found = readers[buffer] = [b
+                                       for b, backend in enumerate(backends) if backend.supports_buft(buffer)]
         for b in found:
             if supports[b](op):
                 return b
         return -1
 
-    # pass 1: what lies in a buffer already, inputs, and what reads weights
+    # pass 1: tensors already in a buffer, inputs, and ops that read weights
     leafs: dict[object, int] = {}             # layers repeat
     for t in graph.leafs:
         buffer = t.buffer
@@ -107,7 +108,8 @@ def assign(graph: Graph, backends: Sequence[Backend], op_offload: bool, rules: R
                 assert buffer is not None
                 t.backend = from_buffer(buffer, t)
                 if op_offload and t.backend == cpu and buffer.host:
-                    t.backend = next((b for b in range(cpu) if supports[b](t) and backends[b].offload_op(t)), cpu)
+                    t.backend = next((b for b in range(cpu) if supports[b](t) and backends[b].offload_op(t)),
+                                     cpu)
                 break
 
     # pass 2: the neighbours, GPUs first
@@ -135,8 +137,9 @@ def assign(graph: Graph, backends: Sequence[Backend], op_offload: bool, rules: R
             buffer = backends[owner].buffer
         return backends[b].supports_buft(buffer)
 
-    # pass 3: what is left goes where most of its sources can be read; the others to a twin that shares the buffer
-    twins = [[b for b in range(i) if backends[b].buffer is backend.buffer] for i, backend in enumerate(backends)]
+    # pass 3: the rest goes where most of its sources can be read; others to a twin that shares the buffer
+    twins = [[b for b in range(i) if backends[b].buffer is backend.buffer]
+             for i, backend in enumerate(backends)]
     for t in real if any(twins) else [t for t in real if t.backend == -1]:
         if t.backend == -1:
             best = -1
@@ -172,7 +175,7 @@ def _stuck(t: Tensor, buffer: Buffer) -> LaunchRefused:
 
 
 def split(graph: Graph, backends: Sequence[Backend], rules: Rules, n_copies: int = 1) -> Split:
-    """Cut a graph whose nodes have their backends into splits and add the copies: what ggml_gallocr gets to see."""
+    """Cut a graph whose nodes have backends into splits and add the copies: the input of ggml_gallocr."""
     nodes = graph.nodes
 
     def readable(t: Tensor, b: int) -> bool:
@@ -263,7 +266,8 @@ def split(graph: Graph, backends: Sequence[Backend], rules: Rules, n_copies: int
     def add_alloc_dep(tensor: Tensor, until: Tensor) -> None:
         alloc_deps.setdefault(id(until), {})[id(tensor)] = tensor
 
-    orders = [backends[b].graph_optimize(nodes[begin:end], nodes[end] if end < len(nodes) else None, add_alloc_dep)
+    orders = [backends[b].graph_optimize(nodes[begin:end], nodes[end] if end < len(nodes) else None,
+                                         add_alloc_dep)
               for (begin, b, _), end in zip(parts, ends, strict=True)]
     for (_, b, sources), part in zip(parts, orders, strict=True):
         for s in sources:

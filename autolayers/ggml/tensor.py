@@ -1,8 +1,8 @@
-"""Tensors and operations by shape alone: what ggml.c makes of each call, without any data.
+"""Tensors and operations by shape alone: the result of each call in ggml.c, without any data.
 
-Shapes are ggml's: `ne` counts elements per dimension, fastest first; `nb` is the stride in bytes. An operation
-allocates memory unless it is a view; which of them are views is half of what decides a compute buffer.
-Source: ggml/src/ggml.c as modelled (ggml_mul_mat, ggml_view_impl, ggml_set_rows, ...).
+Shapes are ggml's: `ne` counts elements per dimension, fastest first; `nb` is the stride in bytes. An
+operation allocates memory unless it is a view; which of them are views is half of what decides a compute
+buffer. Source: ggml/src/ggml.c as modelled (ggml_mul_mat, ggml_view_impl, ggml_set_rows, ...).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 _BLOCK = {row.name: row.blck_size for row in TYPES}
 _SIZE = {row.name: row.type_size for row in TYPES}
-_ONES: tuple[Any, ...] = ((1, 1, 1, 1), (1, 1, 1), (1, 1), (1,), ())     # what fills up so many dimensions
+_ONES: tuple[Any, ...] = ((1, 1, 1, 1), (1, 1, 1), (1, 1), (1,), ())     # pads dimensions to GGML_MAX_DIMS
 VIEW_OPS = frozenset(("VIEW", "RESHAPE", "PERMUTE", "TRANSPOSE"))
 
 
@@ -28,7 +28,7 @@ def type_size(type_: str) -> int:
 
 
 def row_size(type_: str, ne0: int) -> int:
-    """ggml_row_size: bytes of `ne0` elements; exact also where `ne0` is no multiple of the block."""
+    """ggml_row_size: bytes of `ne0` elements; exact even if `ne0` is not a multiple of the block."""
     return _SIZE[type_] * ne0 // _BLOCK[type_]
 
 
@@ -36,7 +36,7 @@ ENDLESS = 1 << 62
 
 
 class Buffer:
-    """ggml_backend_buffer_type as the scheduler sees it: who owns it, and how sizes round there."""
+    """ggml_backend_buffer_type as the scheduler sees it: its owner, and how sizes are rounded in it."""
 
     __slots__ = ("alignment", "device", "host", "max_size", "name", "repack")
 
@@ -46,8 +46,8 @@ class Buffer:
         self.device = device          # index of the backend that owns it; -1: the CPU's
         self.alignment = alignment
         self.host = host              # is_host: readable by the CPU, so also by op offload
-        self.repack = repack          # CPU_REPACK and its like: only the CPU's own kernels read it
-        self.max_size = max_size      # of one buffer, larger needs are met by several
+        self.repack = repack          # CPU_REPACK and the like: only the CPU's own kernels read it
+        self.max_size = max_size      # of one buffer; larger needs are split over several
 
     def __repr__(self) -> str:
         return f"Buffer({self.name})"
@@ -56,15 +56,15 @@ class Buffer:
 class Tensor:
     """One node or leaf. The attributes from `seen` on belong to the scheduler and the allocator."""
 
-    __slots__ = ("backend", "buffer", "copies", "is_input", "is_output", "n_children", "n_views", "name", "nb", "ne",
-                 "op", "own", "param", "pinned", "place", "seen", "size", "src", "type", "uses", "view_offs",
-                 "view_src", "weight")
+    __slots__ = ("backend", "buffer", "copies", "is_input", "is_output", "n_children", "n_views", "name",
+                 "nb", "ne", "op", "own", "param", "pinned", "place", "seen", "size", "src", "type", "uses",
+                 "view_offs", "view_src", "weight")
     place: tuple[int, int, int]
     size: int
 
     def __init__(self, op: str, type_: str, ne: tuple[int, int, int, int], src: tuple[Tensor, ...] = (),
-                 nb: tuple[int, int, int, int] | None = None, view_src: Tensor | None = None, view_offs: int = 0,
-                 param: object = None) -> None:
+                 nb: tuple[int, int, int, int] | None = None, view_src: Tensor | None = None,
+                 view_offs: int = 0, param: object = None) -> None:
         self.op = op
         self.type = type_
         self.ne = ne
@@ -76,13 +76,15 @@ class Tensor:
         self.nb = nb
         self.src = src
         self.name = ""
-        self.weight = False                 # lives in a buffer of model weights
+        self.weight = False                 # is in a buffer of model weights
         self.is_input = self.is_output = False
         self.seen = False                   # reached by expand()
         self.uses = 0                       # how many nodes read it
-        self.pinned = self.backend = -1     # the backend that the graph builder pinned it to, where that can run it
+        # the backend that the graph builder pinned it to, if that can run it
+        self.pinned = self.backend = -1
         self.n_children = self.n_views = 0
-        self.own = False                    # has memory of its own now: `place` (backend, chunk, offset), `size` bytes
+        # has memory of its own now: `place` (backend, chunk, offset), `size` bytes
+        self.own = False
         self.copies: dict[int, list[Tensor]] | None = None
         self.view_src: Tensor | None = None
         self.view_offs = 0
@@ -142,7 +144,7 @@ class Tensor:
 
 
 class Graph:
-    """Operations make tensors; expand() puts them in llama.cpp's order (ggml_build_forward_expand)."""
+    """Operations create tensors; expand() puts them in llama.cpp's order (ggml_build_forward_expand)."""
 
     def __init__(self, clamp_copies: bool = True) -> None:
         """`clamp_copies`: CLAMP has a result of its own; in older builds it overwrites its source."""
@@ -153,13 +155,14 @@ class Graph:
         self._knots: list[Tensor] = []     # tensors that refer to themselves
 
     def release(self) -> None:
-        """Undo references in circles, so that a used graph goes at once instead of waiting for the collector."""
+        """Undo circular references, so that a used graph is freed at once instead of waiting for the
+        collector."""
         for tensor in self._knots:
             tensor.src = ()
 
     def expand(self, tensor: Tensor) -> None:
-        """Depth first, sources in order, after them the tensor (ggml_visit_parents_graph). Raises ValueError where the
-        graph is full, on which ggml aborts."""
+        """Depth first, sources in order, after them the tensor (ggml_visit_parents_graph). Raises ValueError
+        if the graph is full, where ggml aborts."""
         if tensor.seen:
             return
         if len(self.nodes) > self.max_nodes:
@@ -195,7 +198,7 @@ class Graph:
     # views
 
     def reshape(self, a: Tensor, *ne: int) -> Tensor:
-        """Raises ValueError where ggml_reshape_1d..4d abort: the counts differ, or rows have gaps."""
+        """Raises ValueError if ggml_reshape_1d..4d abort: the counts differ, or rows have gaps."""
         n0, n1, n2, n3 = shape = ne + _ONES[len(ne)]
         m0, m1, m2, m3 = a.ne
         if n0 * n1 * n2 * n3 != m0 * m1 * m2 * m3 or (a.view_src is not None and not a.contiguous()):
@@ -203,8 +206,8 @@ class Graph:
         return Tensor("RESHAPE", a.type, shape, (a,), None, a)
 
     def view(self, a: Tensor, ne: tuple[int, ...], nb: tuple[int, ...] = (), offset: int = 0) -> Tensor:
-        """ggml_view_1d..4d: `nb` gives the strides from dimension 1 on; missing ones continue without gaps. Raises
-        ValueError where ggml_new_tensor_impl aborts: without gaps it would end behind its tensor."""
+        """ggml_view_1d..4d: `nb` gives the strides from dimension 1 on; missing ones continue without gaps.
+        Raises ValueError where ggml_new_tensor_impl aborts: without gaps it would end outside its tensor."""
         n0, n1, n2, n3 = shape = ne + _ONES[len(ne)]
         type_, root = a.type, a.view_src or a
         size = _SIZE[type_]
@@ -221,7 +224,7 @@ class Graph:
         return Tensor("VIEW", type_, shape, (a,), strides, a, offset)
 
     def permute(self, a: Tensor, *axes: int) -> Tensor:
-        """Raises ValueError where ggml_permute aborts: an axis twice."""
+        """Raises ValueError if ggml_permute aborts: an axis occurs twice."""
         ne, nb = [0, 0, 0, 0], [-1, -1, -1, -1]
         i, j, k, m = axes
         ne[i], ne[j], ne[k], ne[m] = a.ne
@@ -232,7 +235,8 @@ class Graph:
 
     def transpose(self, a: Tensor) -> Tensor:
         ne, nb = a.ne, a.nb
-        return Tensor("TRANSPOSE", a.type, (ne[1], ne[0], ne[2], ne[3]), (a,), (nb[1], nb[0], nb[2], nb[3]), a)
+        return Tensor("TRANSPOSE", a.type, (ne[1], ne[0], ne[2], ne[3]), (a,), (nb[1], nb[0], nb[2], nb[3]),
+                      a)
 
     def dup(self, a: Tensor) -> Tensor:
         return Tensor("DUP", a.type, a.ne, (a,))
@@ -311,11 +315,12 @@ class Graph:
         return Tensor("MUL_MAT_ID", "f32", (a.ne[1], ids.ne[0], b.ne[2], 1), (a, b, ids), param=param)
 
     def get_rows(self, a: Tensor, ids: Tensor) -> Tensor:
-        return Tensor("GET_ROWS", "i32" if a.type == "i32" else "f32", (a.ne[0], ids.ne[0], ids.ne[1], ids.ne[2]),
+        return Tensor("GET_ROWS", "i32" if a.type == "i32" else "f32",
+                      (a.ne[0], ids.ne[0], ids.ne[1], ids.ne[2]),
                       (a, ids))
 
     def cont(self, a: Tensor, *ne: int) -> Tensor:
-        """Raises ValueError where ggml_cont_1d..4d abort: the counts differ."""
+        """Raises ValueError if ggml_cont_1d..4d abort: the counts differ."""
         if not ne:
             return Tensor("CONT", a.type, a.ne, (a,))
         made = Tensor("CONT", a.type, ne + _ONES[len(ne)], (a,))
@@ -347,7 +352,7 @@ class Graph:
         return Tensor("SET", a.type, a.ne, (a, b))
 
     def im2col(self, kernel: Tensor, x: Tensor, padding: int) -> Tensor:
-        """ggml_im2col of one dimension with stride 1: the rows a convolution multiplies."""
+        """ggml_im2col of one dimension with stride 1: the rows that a convolution multiplies."""
         width = x.ne[0] + 2 * padding - kernel.ne[0] + 1
         type_ = "f32" if kernel.type == "bf16" else "f16"
         return Tensor("IM2COL", type_, (kernel.ne[1] * kernel.ne[0], width, x.ne[2], 1), (kernel, x))
@@ -360,7 +365,7 @@ class Graph:
         return self.reshape(made, columns.ne[1], kernel.ne[2], columns.ne[2])
 
     def conv_1d_depthwise(self, kernel: Tensor, x: Tensor) -> Tensor:
-        """ggml_conv_1d_dw_ph: each channel with a kernel of its own."""
+        """ggml_conv_1d_dw_ph: each channel with its own kernel."""
         columns = self.im2col(kernel, self.reshape(x, x.ne[0], 1, x.ne[1], x.ne[2]), kernel.ne[0] // 2)
         made = self.mul_mat(columns, kernel)
         return self.reshape(made, made.ne[0], made.ne[2], 1)
@@ -413,8 +418,8 @@ class Graph:
 
     def ssm_scan(self, s: Tensor, x: Tensor, dt: Tensor, a: Tensor, b: Tensor, c: Tensor, ids: Tensor | None,
                  snapshots: int = 1) -> Tensor:
-        """The scan's output, then the state after each of the last `snapshots` tokens, in one row. `ids`: which states
-        it reads; None: all."""
+        """The scan's output, then the state after each of the last `snapshots` tokens, in one row. `ids`: the
+        states that it reads; None: all."""
         n = x.nelements + snapshots * s.ne[0] * s.ne[1] * s.ne[2] * (s.ne[3] if ids is None else ids.ne[0])
         sources = (s, x, dt, a, b, c) if ids is None else (s, x, dt, a, b, c, ids)
         return Tensor("SSM_SCAN", "f32", (n, 1, 1, 1), sources, param=snapshots)
@@ -448,7 +453,7 @@ class Graph:
 
     def flash_attn(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, sinks: Tensor | None = None,
                    alibi: bool = False, n_kv_max: int = 0, softcap: bool = False) -> Tensor:
-        """`param` is (mask, alibi, n_kv_max, softcap): what the choice of a kernel looks at."""
+        """`param` is (mask, alibi, n_kv_max, softcap): what the choice of a kernel depends on."""
         sources = [t for t in (q, k, v, mask, sinks) if t is not None]
         return Tensor("FLASH_ATTN_EXT", "f32", (v.ne[0], q.ne[2], q.ne[1], q.ne[3]), tuple(sources),
                       param=(mask, alibi, n_kv_max, softcap))

@@ -62,7 +62,7 @@ TYPES: tuple[GgmlType, ...] = tuple(GgmlType(*row) for row in (
 BY_ID: dict[int, GgmlType] = {type_.id: type_ for type_ in TYPES}
 BY_NAME: dict[str, GgmlType] = {type_.name: type_ for type_ in TYPES}
 
-# Ids that files once used and that no llama.cpp reads any more.
+# ids that old files used and that llama.cpp no longer reads
 REMOVED: dict[int, str] = {
     4: "q4_2", 5: "q4_3", 31: "q4_0_4_4", 32: "q4_0_4_8", 33: "q4_0_8_8",
     36: "iq4_nl_4_4", 37: "iq4_nl_4_8", 38: "iq4_nl_8_8",
@@ -76,7 +76,8 @@ def row_size(type_: str, ne0: int) -> int:
 
 
 def n_bytes(type_: str, ne: tuple[int, ...]) -> int:
-    """Bytes of a contiguous tensor with `ne` elements per dimension, first dimension fastest (ggml_nbytes)."""
+    """Bytes of a contiguous tensor with `ne` elements per dimension, first dimension fastest
+    (ggml_nbytes)."""
     size = row_size(type_, ne[0])
     for extent in ne[1:]:
         size *= extent

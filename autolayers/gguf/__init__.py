@@ -5,7 +5,7 @@
     header.tensors["blk.0.attn_q.weight"].n_bytes
     header.warnings                                 # for example: the file is incomplete
 
-Vocabularies are stepped over, not built; what stands in for them is an ArrayInfo with their length.
+Vocabularies are skipped, not built; an ArrayInfo with their length stands in for them.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ __all__ = [
 def read_header(source: str | PathLike[str] | Readable | list[Readable] | Header) -> Header:
     """The Header of a model.
 
-    A path may name any part of a split model; the others are looked for in its directory. An object needs only
-    `read(n)`; if it can also seek, skipped arrays cost nothing. Its attributes `name` (str) and `size` (int or None)
-    are used when there. A split model that is no path is given as the list of all its parts' objects, in order.
-    A Header is one already.
+    A path may name any part of a split model; the others are looked for in its directory. An object needs
+    only `read(n)`; if it can also seek, skipped arrays cost nothing. Its attributes `name` (str) and `size`
+    (int or None) are used if present. A split model without a path is a list of all its parts' objects, in
+    order. A Header is returned as it is.
 
-    Raises ModelError: one line that names the file and what is wrong with it.
+    Raises ModelError: one line that names the file and the problem.
     """
     if isinstance(source, (str, PathLike)):
         return _read_path(fspath(source))
@@ -79,7 +79,8 @@ def _read_one(path: str, what: str = "") -> Header:
 
 
 def read_part(source: Readable) -> Header:
-    """The Header of one file, whether or not it is a part of a split model; see `split_of` and `join_parts`."""
+    """The Header of one file, whether or not it is a part of a split model; see `split_of` and
+    `join_parts`."""
     name = getattr(source, "name", None)
     size = getattr(source, "size", None)
     seekable = getattr(source, "seekable", None)
@@ -95,7 +96,7 @@ def read_part(source: Readable) -> Header:
 
 
 def first_part(path: str) -> str:
-    """The name of a split model's first part, where `path` names another one; "" else.
+    """The name of a split model's first part, if `path` names another one; else "".
 
     >>> first_part("m-00002-of-00003.gguf")
     'm-00001-of-00003.gguf'
@@ -128,6 +129,6 @@ def join_parts(parts: list[Header]) -> Header:
         raise ModelError(f"{name}: it is part {index + 1} of {count}, but {len(parts)} parts were given")
     for i, part in enumerate(parts):
         if split_of(part)[0] != i:
-            raise ModelError(f"{part.files[0].path}: it is part {split_of(part)[0] + 1}, expected part {i + 1} of "
-                             f"{count}")
+            raise ModelError(f"{part.files[0].path}: it is part {split_of(part)[0] + 1}, expected part "
+                             f"{i + 1} of {count}")
     return join(parts, name)

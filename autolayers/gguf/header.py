@@ -1,4 +1,4 @@
-"""What a GGUF file says before its tensor data starts."""
+"""The contents of a GGUF file before its tensor data."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class ArrayInfo:
 
 
 class TensorInfo:
-    """One tensor: where it lies and how large it is.
+    """One tensor: its place and its size.
 
     ne       elements per dimension, always four, first fastest; n_dims of them are in the file
     offset   of its first byte in its own file
@@ -47,19 +47,21 @@ class TensorInfo:
         return ne[0] * ne[1] * ne[2] * ne[3]
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, TensorInfo) and all(getattr(self, s) == getattr(other, s) for s in self.__slots__)
+        return isinstance(other, TensorInfo) and all(getattr(self, s) == getattr(other, s)
+                                                     for s in self.__slots__)
 
     def __hash__(self) -> int:
         return hash((self.name, self.type, self.ne, self.offset, self.file))
 
     def __repr__(self) -> str:
-        return (f"TensorInfo({self.name!r}, {self.type!r}, {self.ne}, n_dims={self.n_dims}, offset={self.offset}, "
-                f"n_bytes={self.n_bytes}, file={self.file}, exact={self.exact})")
+        return (f"TensorInfo({self.name!r}, {self.type!r}, {self.ne}, n_dims={self.n_dims}, "
+                f"offset={self.offset}, n_bytes={self.n_bytes}, file={self.file}, exact={self.exact})")
 
 
 @dataclass(frozen=True)
 class FileInfo:
-    """One file of a model: its length now (None: a stream that does not say) and the length its header promises."""
+    """One file of a model: its current length (None: a stream of unknown length) and the length that its
+    header promises."""
 
     path: str
     size: int | None
@@ -82,8 +84,9 @@ class Header:
 
     __slots__ = ("alignment", "files", "metadata", "notes", "tensors", "version")
 
-    def __init__(self, version: int, alignment: int, metadata: dict[str, object], tensors: dict[str, TensorInfo],
-                 files: tuple[FileInfo, ...], notes: tuple[str, ...] = ()) -> None:
+    def __init__(self, version: int, alignment: int, metadata: dict[str, object],
+                 tensors: dict[str, TensorInfo], files: tuple[FileInfo, ...],
+                 notes: tuple[str, ...] = ()) -> None:
         self.version = version
         self.alignment = alignment
         self.metadata = metadata
@@ -108,7 +111,7 @@ class Header:
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """What a user should know, one line each; the first ones name files that are incomplete."""
+        """Warnings for the user, one line each; incomplete files come first."""
         return tuple(
             f"{file.path} is incomplete: {file.size} bytes, but its header promises {file.promised}"
             for file in self.files if file.truncated

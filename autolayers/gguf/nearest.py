@@ -1,4 +1,4 @@
-"""Which model may have been meant by a name that is no file."""
+"""The model that a misspelled file name may have meant."""
 
 from __future__ import annotations
 
@@ -9,11 +9,12 @@ _PART = "-00001-of-00001.gguf"
 
 
 def nearest_file(name: str) -> str:
-    """The model of the same directory whose name is spelled most like this one; "" if none is."""
+    """The model in the same directory with the most similar name; "" if none is similar."""
     directory, wanted = os.path.split(name.lower())
     directory = name[:len(directory)]
     try:
-        files = {entry.lower(): entry for entry in os.listdir(directory or ".") if entry.lower().endswith(".gguf")}
+        files = {entry.lower(): entry for entry in os.listdir(directory or ".")
+                 if entry.lower().endswith(".gguf")}
     except (OSError, ValueError):       # ValueError: a path with a zero byte
         return ""
     if f"{wanted}.gguf" in files:

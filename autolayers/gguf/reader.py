@@ -1,9 +1,7 @@
-"""GGUF: magic, version, counts, key-value pairs, tensor infos; then padding and tensor data, which is never read.
-
-Format: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md. What is refused, and every limit named below
-without another reason, is what llama.cpp's gguf_init_from_reader (ggml/src/gguf.cpp) and llama_model_loader
-(src/llama-model-loader.cpp) refuse, as modelled.
-"""
+"""GGUF: magic, version, counts, key-value pairs, tensor infos; then padding and tensor data, which is never
+read. Format: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md. Whatever is refused here, and every
+limit below without another reason, is what llama.cpp's gguf_init_from_reader (ggml/src/gguf.cpp) and
+llama_model_loader (src/llama-model-loader.cpp) refuse, as modelled."""
 
 from __future__ import annotations
 
@@ -33,7 +31,7 @@ SIZE_MAX = (1 << 64) - 1
 
 LONGEST_INFO = 8 + MAX_NAME - 1 + 4 + 4 * 8 + 4 + 8     # bytes of a tensor info
 
-# Own limits, far above any model, so that no file costs more than a second or 200 MiB.
+# Our own limits, far above any model, so that no file costs more than a second or 200 MiB.
 MAX_KEYS = 1 << 16
 MAX_TENSORS = 1 << 16
 MAX_KEY = (1 << 16) - 1     # the format's own limit, which llama.cpp does not check
@@ -41,12 +39,14 @@ MAX_KEPT_STRING = 1 << 20
 MAX_KEPT_ARRAY = 1 << 12    # arrays with an entry per layer are kept, those with one per token are not
 MAX_KEPT = 64 << 20         # bytes that all kept keys and values may take as Python objects
 MAX_STRINGS = 1 << 22       # entries of all string arrays
-MAX_READ = 256 << 20        # bytes that must be looked at one after the other
+MAX_READ = 256 << 20        # bytes that must be examined one after the other
 
-CHUNK = 1 << 18             # larger buffers come fresh from the system each time: 10 ms more for 262,144 tokens
+# larger buffers are allocated by the system each time: 10 ms more for 262,144 tokens
+CHUNK = 1 << 18
 
 _SCALARS = (
-    ("u8", "B"), ("i8", "b"), ("u16", "H"), ("i16", "h"), ("u32", "I"), ("i32", "i"), ("f32", "f"), ("bool", "?"),
+    ("u8", "B"), ("i8", "b"), ("u16", "H"), ("i16", "h"), ("u32", "I"), ("i32", "i"), ("f32", "f"),
+    ("bool", "?"),
     ("str", ""), ("arr", ""), ("u64", "Q"), ("i64", "q"), ("f64", "d"),
 )
 _NAME = tuple(name for name, _ in _SCALARS)
@@ -60,7 +60,7 @@ _DIMS = tuple(Struct(f"<{n}Q").unpack_from for n in range(5))
 
 
 class ReadWindow:
-    """The part of a source that is being looked at: `buf[pos:]` follows what was consumed."""
+    """The part of a source being examined: `buf[pos:]` is the unread rest."""
 
     __slots__ = ("base", "buf", "name", "pos", "read_bytes", "seekable", "size", "source")
 
@@ -85,7 +85,7 @@ class ReadWindow:
         return self.base + self.pos
 
     def claim(self, n: int) -> None:
-        """Refuses what cannot be there, before anything is allocated for it."""
+        """Refuses impossible counts before anything is allocated for them."""
         if self.size is not None and n > self.size - self.base - self.pos:
             raise self.end()
 
@@ -145,7 +145,7 @@ class ReadWindow:
         return value
 
     def label(self, n: int) -> str:
-        """Text that only names something; what a terminal would not print is escaped."""
+        """A name as text, with escapes for what a terminal would not print."""
         return printable(self.text(n))
 
     def text(self, n: int) -> str:
@@ -163,7 +163,7 @@ def read_file(window: ReadWindow) -> Header:
     return _read_tensors(window, version, alignment, metadata, n_tensors)
 
 
-_OTHERS = (      # how files begin that are often there instead
+_OTHERS = (      # how files begin that are often found instead
     (b"vers", "a Git LFS pointer instead of it (`git lfs pull` fetches the file)"),
     (b"<", "a web page, perhaps a login or the page about the file"),
     (b"PK\x03\x04", "an archive, as PyTorch saves models: convert_hf_to_gguf.py of llama.cpp converts them"),
@@ -182,7 +182,8 @@ def _read_start(window: ReadWindow) -> tuple[int, int, int]:
             if magic.startswith(start):
                 raise window.error(f"not a GGUF file: {what}")
         if window.buf[8:10] == b'{"':
-            raise window.error("not a GGUF file: safetensors, which convert_hf_to_gguf.py of llama.cpp converts")
+            raise window.error("not a GGUF file: safetensors, which convert_hf_to_gguf.py of llama.cpp "
+                               "converts")
         raise window.error(f"not a GGUF file: it starts with {magic!r}")
     window.pos = 4
     version = window.u32()
@@ -191,15 +192,17 @@ def _read_start(window: ReadWindow) -> tuple[int, int, int]:
     if version & 0xFFFF == 0:
         raise window.error("big-endian GGUF; llama.cpp on this machine needs a little-endian one")
     if version == 1:
-        raise window.error("GGUF version 1 is no longer supported by llama.cpp; get a newer conversion of the model")
+        raise window.error("GGUF version 1 is no longer supported by llama.cpp; get a newer conversion of "
+                           "the model")
     if version > 3:
-        raise window.error(f"GGUF version {version} is newer than version 3, the latest known; update autolayers")
+        raise window.error(f"GGUF version {version} is newer than version 3, the latest known; update "
+                           "autolayers")
     n_tensors, n_keys = window.u64(), window.u64()
     if n_tensors > MAX_TENSORS:
         raise window.error(f"{n_tensors} tensors, more than the {MAX_TENSORS} any model has")
     if n_keys > MAX_KEYS:
         raise window.error(f"{n_keys} metadata keys, more than the {MAX_KEYS} any model has")
-    window.claim(n_tensors * 24 + n_keys * 13)      # what the shortest possible entries take
+    window.claim(n_tensors * 24 + n_keys * 13)      # the size of the shortest possible entries
     return version, n_tensors, n_keys
 
 
@@ -218,7 +221,8 @@ def _read_metadata(window: ReadWindow, n_keys: int) -> dict[str, object]:
         if type_ == _ARR:
             type_, n = window.u32(), window.u64()
             if n > MAX_ELEMENTS:
-                raise window.error(f"metadata key {key[:80]!r} has {n} elements, more than llama.cpp's {MAX_ELEMENTS}")
+                raise window.error(f"metadata key {key[:80]!r} has {n} elements, more than llama.cpp's "
+                                   f"{MAX_ELEMENTS}")
             if type_ == _STR:
                 strings += n
                 if strings > MAX_STRINGS:
@@ -242,8 +246,8 @@ def _read_metadata(window: ReadWindow, n_keys: int) -> dict[str, object]:
         elif type_ == _STR:
             n = window.u64()
             if n > MAX_STRING:
-                raise window.error(f"metadata key {key[:80]!r} has a string of {n} bytes, more than llama.cpp's "
-                                   f"{MAX_STRING}")
+                raise window.error(f"metadata key {key[:80]!r} has a string of {n} bytes, more than "
+                                   f"llama.cpp's {MAX_STRING}")
             if n > MAX_KEPT_STRING:
                 window.skip(n)
                 metadata[key] = ArrayInfo("u8", n)
@@ -269,12 +273,12 @@ def _skip_strings(window: ReadWindow, n: int, key: str) -> None:
         window.pos, n = skip_strings(window.buf, window.pos, n)
         if n == 0:
             return
-        # The next string is not complete in the window (or n is left because its length is not).
+        # The next string is incomplete in the window (or n is left because its length is).
         window.need(8)
         length: int = _U64(window.buf, window.pos)[0]
         if length > MAX_STRING:
-            raise window.error(f"metadata key {key[:80]!r} has a string of {length} bytes, more than llama.cpp's "
-                               f"{MAX_STRING}")
+            raise window.error(f"metadata key {key[:80]!r} has a string of {length} bytes, more than "
+                               f"llama.cpp's {MAX_STRING}")
         if length > CHUNK:
             window.pos += 8
             window.skip(length)
@@ -356,13 +360,15 @@ def _read_tensors(window: ReadWindow, version: int, alignment: int, metadata: di
 
 
 def _place(window: ReadWindow, data_offset: int, alignment: int, tensors: list[TensorInfo]) -> int:
-    """Makes offsets absolute and checks that each tensor follows its predecessor; returns the end of the last one."""
+    """Makes offsets absolute and checks that each tensor follows its predecessor; returns the end of the last
+    one."""
     expected = end = 0
     for i, tensor in enumerate(tensors):
         if tensor.offset != expected:
             raise window.error(f"tensor {tensor.name!r} has offset {tensor.offset}, expected {expected}")
         if not tensor.exact:
-            tensor.n_bytes = _bound(window, data_offset, tensor, tensors[i + 1] if i + 1 < len(tensors) else None)
+            tensor.n_bytes = _bound(window, data_offset, tensor,
+                                    tensors[i + 1] if i + 1 < len(tensors) else None)
         end = expected + tensor.n_bytes
         expected = -(-end // alignment) * alignment
         if expected > SIZE_MAX:
@@ -372,7 +378,8 @@ def _place(window: ReadWindow, data_offset: int, alignment: int, tensors: list[T
 
 
 def _bound(window: ReadWindow, data_offset: int, tensor: TensorInfo, following: TensorInfo | None) -> int:
-    """The most bytes that a tensor of unknown type can have: up to the next one, or up to the file's end."""
+    """The most bytes that a tensor of unknown type can have: up to the next tensor, or up to the file's
+    end."""
     if following is not None:
         space = following.offset - tensor.offset
     elif window.size is not None and window.size > data_offset + tensor.offset:
@@ -380,12 +387,13 @@ def _bound(window: ReadWindow, data_offset: int, tensor: TensorInfo, following: 
     else:
         space = tensor.n_elements * 8       # no ggml type takes more than 8 bytes per element
     if space < 0 or (space == 0 and tensor.n_elements):
-        raise window.error(f"tensor {tensor.name!r} of the unknown {tensor.type} has no space before its successor")
+        raise window.error(f"tensor {tensor.name!r} of the unknown {tensor.type} has no space before its "
+                           "successor")
     return space
 
 
 def join(parts: Iterable[Header], name: str) -> Header:
-    """One Header of the parts of a split model, given in order and complete."""
+    """One Header from the parts of a split model, given in order and complete."""
     parts = list(parts)
     first = parts[0]
     tensors: dict[str, TensorInfo] = {}
@@ -399,4 +407,5 @@ def join(parts: Iterable[Header], name: str) -> Header:
     if promised != len(tensors):
         raise ModelError(f"{name}: {promised} tensors expected in all parts, but {len(tensors)} found")
     return Header(first.version, first.alignment, first.metadata, tensors,
-                  tuple(part.files[0] for part in parts), tuple(note for part in parts for note in part.notes))
+                  tuple(part.files[0] for part in parts),
+                  tuple(note for part in parts for note in part.notes))

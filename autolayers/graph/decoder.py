@@ -2,8 +2,8 @@
 
     "qwen3": Decoder(qk_norm="head")
 
-Every step runs only where the file has its tensors, so a row says what cannot be seen in the file: orders, activations,
-which tensor plays which part. Sources: build_arch_graph of src/models/*.cpp (as modelled).
+Every step runs only if the file has its tensors. So a row states what the file does not show: orders,
+activations, which tensor has which role. Sources: build_arch_graph of src/models/*.cpp (as modelled).
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Decoder:
     """Fields with their meaning; the defaults make llama."""
 
     # before the layers
-    # multiply the embeddings: all, or those of tokens alone, in builds that mix them with others
+    # factor of the embeddings: all, or only those of tokens, in builds that mix them with others
     embed_scale: Literal["", "all", "tokens"] = ""
     embed_norm: bool = False             # normed right after them (token_embd_norm, if the file has one)
     positions: bool = False              # learned positions are added
@@ -47,14 +47,14 @@ class Decoder:
     rope_factors: bool = False           # rope_freqs / LongRoPE factors are used
     # Q and K are normed per head before rope (head), before the heads are split (flat), or after rope
     qk_norm: Literal["head", "flat", "after"] | None = None
-    qk_norm_kind: Norm | None = None     # kind of that norm where it is not `norm`
-    q_scale: bool = False                # Q is multiplied after rope
-    temperature: bool | None = False     # Q is multiplied by a position-dependent scale; None: if the key is set
+    qk_norm_kind: Norm | None = None     # kind of that norm if not `norm`
+    q_scale: bool = False                # factor of Q after rope
+    temperature: bool | None = False     # position-dependent factor of Q; None: if the key is set
     sinks: bool = False                  # attn_sinks go into the softmax
     soft_cap: bool = False               # attention logits are capped
     out_norm: str | None = None          # norm of the attention's result before wo (attn_sub_norm)
     wo: str = "attn_output"
-    wo_bias: bool = True                 # its bias is added, if the file has one
+    wo_bias: bool = True                 # its bias is added, if present
     attn_post_norm: str | None = None    # norm of the attention's output before the residual is added
     # the FFN reads the attention's normed input; FFN, residual and attention are then added in this order
     parallel: Literal["fra", "afr", "far"] | None = None
@@ -63,33 +63,39 @@ class Decoder:
     ffn_norm: str | None = "ffn_norm"
     act: Activation = "silu"
     gate: Gate | None = "par"
-    ffn_bias: bool = True                # biases of the FFN are added, if the file has them
+    ffn_bias: bool = True                # biases of the FFN are added, if present
     ffn_scales: bool = False             # NVFP4 scales are applied in the FFN (attention always does)
     ffn_post_norm: str | None = None
-    ffn_post_norm_pinned: bool = False   # llama.cpp names the layer for this norm (it matters to the scheduler)
+    # llama.cpp names the layer for this norm (it matters to the scheduler)
+    ffn_post_norm_pinned: bool = False
     moe: Routing | None = None           # in layers that have ffn_gate_inp
-    shexp: Literal["add", "gated", "div"] | None = None   # shared expert: added, times a sigmoid, or times silu / x
-    shexp_first: bool = False            # before the other experts, which counts where its gate is a node at once
-    residual_scale: bool | None = False  # both branches are scaled before they are added; None: if the key is set
+    # shared expert: added, times a sigmoid, or times silu / x
+    shexp: Literal["add", "gated", "div"] | None = None
+    # before the other experts, which matters if its gate is a node at once
+    shexp_first: bool = False
+    # both branches are scaled before they are added; None: if the key is set
+    residual_scale: bool | None = False
     residual_first: bool = False         # residual + attention instead of attention + residual
-    deepstack: bool = False              # image features are added after the first layers (n_deepstack_layers)
+    # image features are added after the first layers (n_deepstack_layers)
+    deepstack: bool = False
     ffn_residual_first: bool = False     # ffn_inp + cur instead of cur + ffn_inp
 
     # after the layers
-    head_bias: bool = False              # output.bias is added, if the file has one
-    # where the rows that are asked for are picked: after the last layer's attention, after its post norm, or nowhere;
-    # while an MTP block reads all rows after the last layer (late) or the last norm (last), which makes the hidden
-    # state there an output too
+    head_bias: bool = False              # output.bias is added, if present
+    # where the output rows are picked: after the last layer's attention, after its post norm, or nowhere;
+    # while an MTP block reads all rows, after the last layer (late) or the last norm (last), which makes the
+    # hidden state there an output too
     select: Select = "attention"
-    select_before: tuple[tuple[Rule, Select], ...] = ()   # (rule, where builds without it picked them), oldest first
-    keeps_last: bool = False             # the last layer's result is an output, where rows are picked early
+    # (rule, where older builds picked them), oldest first
+    select_before: tuple[tuple[Rule, Select], ...] = ()
+    keeps_last: bool = False             # the last layer's result is an output if rows are picked early
     final_norm: str | None = "output_norm"
     final_cap: bool | None = False       # logits are capped; None: if the key is set
-    logit_scale: bool | None = False     # logits are multiplied; None: if the key is set
-    head_scale: bool = False             # hidden state is scaled before the head
+    logit_scale: bool | None = False     # factor of the logits; None: if the key is set
+    head_scale: bool = False             # factor of the hidden state before the head
 
     def __call__(self, llm: Llm) -> Tensor | None:
-        """Build the graph; returns the logits (not yet expanded), None where the model has none."""
+        """Build the graph; returns the logits (not yet expanded), None if the model has none."""
         row = self.for_file(llm)
         if row.select in ("late", "last") and llm.crops_early:
             row = replace(row, select="attention", keeps_last=row.select == "late")
@@ -98,7 +104,7 @@ class Decoder:
         return row.build(llm)
 
     def for_file(self, llm: Llm) -> Decoder:
-        """Itself, or a variant that this file's keys or tensors ask for."""
+        """Itself, or a variant that this file's keys or tensors require."""
         return self
 
     def build(self, llm: Llm) -> Tensor | None:
@@ -156,10 +162,12 @@ class Decoder:
         return cur
 
     def mtp(self, llm: Llm) -> Tensor:
-        """The logits of the block after the last layer as a context of its own (graph_mtp of src/models/*.cpp).
+        """The logits of the block after the last layer as a context of its own (graph_mtp of
+        src/models/*.cpp).
 
-        The next token's embedding and the model's last hidden state become one input, and the architecture's own layer
-        works on it. What differs is where the output's rows are picked (Architecture.mtp).
+        The next token's embedding and the model's last hidden state become one input for one of the
+        architecture's own layers. Architectures differ in where the output rows are picked
+        (Architecture.mtp).
         """
         picked = llm.row.mtp
         g, il = llm.graph, llm.n_layer
@@ -190,7 +198,8 @@ class Decoder:
         cur = llm.build_lora_mm(llm.need("output.weight") if head is None else head, cur, scale)
         return g.scale(cur) if row.logit_scale is None and llm.hparams.f_logit_scale else cur
 
-    def mtp_layer(self, llm: Llm, cur: Tensor, il: int, inp: AttnInput, pos: Tensor | None, out_ids: Tensor) -> Tensor:
+    def mtp_layer(self, llm: Llm, cur: Tensor, il: int, inp: AttnInput, pos: Tensor | None,
+                  out_ids: Tensor) -> Tensor:
         return self.layer(llm, cur, il, inp, pos, out_ids)
 
     def mtp_norm(self) -> Norm:
@@ -198,13 +207,14 @@ class Decoder:
         return self.norm
 
     def normed(self, llm: Llm, cur: Tensor, il: int, name: str | None, pinned: bool = True) -> Tensor:
-        """`cur` normed by blk.<il>.<name>; as it is without a name."""
+        """`cur` normed by blk.<il>.<name>; unchanged without a name."""
         if name is None:
             return cur
         weight, bias = llm.layer_weight(il, name), llm.layer_weight(il, name, "bias")
         return llm.build_norm(cur, weight, bias, self.norm, il if pinned else -1)
 
-    def layer(self, llm: Llm, inp_l: Tensor, il: int, inp: AttnInput, pos: Tensor | None, out_ids: Tensor) -> Tensor:
+    def layer(self, llm: Llm, inp_l: Tensor, il: int, inp: AttnInput, pos: Tensor | None,
+              out_ids: Tensor) -> Tensor:
         g = llm.graph
         residual = inp_l
         normed = self.normed(llm, inp_l, il, self.attn_norm)
@@ -276,7 +286,7 @@ class Decoder:
         return made[0], made[1]
 
     def feed_forward(self, llm: Llm, cur: Tensor, il: int) -> Tensor:
-        """The FFN of the normed input: experts where the layer has a router, and the shared expert."""
+        """The FFN of the normed input: experts if the layer has a router, and the shared expert."""
         g = llm.graph
         if self.moe is None or llm.layer_weight(il, "ffn_gate_inp") is None:
             return llm.build_ffn(cur, il, self.act, self.gate, scales=self.ffn_scales, biases=self.ffn_bias)
@@ -303,10 +313,11 @@ class Decoder:
 
 @dataclass(frozen=True)
 class Gated(Decoder):
-    """A decoder whose attention's result is multiplied by a gate before wo."""
+    """A decoder whose attention result is multiplied by a gate before wo."""
 
     gate_act: Literal["SIGMOID", "SOFTPLUS"] = "SIGMOID"
-    gate_heads: bool = False        # one gate a head instead of one an element, if the file's gate is that wide
+    # one gate per head instead of one per element, if the file's gate has that width
+    gate_heads: bool = False
 
     def attention(self, llm: Llm, cur: Tensor, il: int, inp: AttnInput, pos: Tensor | None) -> Tensor:
         g, hp = llm.graph, llm.hparams
@@ -331,7 +342,7 @@ class Encoder(Decoder):
     """A decoder without a cache and without an output matrix: the hidden state is the result."""
 
     def __call__(self, llm: Llm) -> Tensor | None:
-        if "swa" not in llm.caches:    # no graph uses another (EmbeddingGemma's used its own: windows_without_cache)
+        if "swa" not in llm.caches:    # no other graph does (EmbeddingGemma's did: windows_without_cache)
             llm.caches = {}
         return super().__call__(llm)
 

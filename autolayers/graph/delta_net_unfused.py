@@ -1,8 +1,6 @@
-"""The delta rule as separate operations, where llama.cpp's probes refuse the fused one (Rules.stays_fused).
-
-Source: build_delta_net_chunking and build_delta_net_autoregressive of src/models/delta-net-base.cpp, builds b8480 to
-b10666.
-"""
+"""The delta rule as separate operations, if llama.cpp's probes refuse the fused one (Rules.stays_fused).
+Source: build_delta_net_chunking and build_delta_net_autoregressive of src/models/delta-net-base.cpp, builds
+b8480 to b10666."""
 
 from __future__ import annotations
 
@@ -13,7 +11,7 @@ _CHUNK, _CHUNK_KDA = 64, 16
 
 def build_delta_net_autoregressive(graph: Graph, q: Tensor, k: Tensor, v: Tensor, gate: Tensor, beta: Tensor,
                                    state: Tensor) -> tuple[Tensor, Tensor]:
-    """(output, new state) of one token a sequence."""
+    """(output, new state) for one token per sequence."""
     g, heads, n_seqs = graph, v.ne[1], v.ne[3]
     q = g.scale(q)
     q, k, v = (g.permute(t, 0, 2, 1, 3) for t in (q, k, v))
@@ -30,7 +28,7 @@ def build_delta_net_autoregressive(graph: Graph, q: Tensor, k: Tensor, v: Tensor
 
 def build_delta_net_chunking(graph: Graph, q: Tensor, k: Tensor, v: Tensor, gate: Tensor, beta: Tensor,
                              state: Tensor) -> tuple[Tensor, Tensor]:
-    """(output, new states) of several tokens a sequence, in chunks."""
+    """(output, new states) for several tokens per sequence, in chunks."""
     g = graph
     size_k, heads_k, n_tokens, n_seqs = q.ne
     size, heads = v.ne[:2]
@@ -46,7 +44,8 @@ def build_delta_net_chunking(graph: Graph, q: Tensor, k: Tensor, v: Tensor, gate
     def chunked(t: Tensor, n_head: int) -> Tensor:
         return g.reshape(t, t.ne[0], chunk, n_chunks, n_head * n_seqs)
 
-    q, k, k_b, v, v_b = (chunked(t, n) for t, n in ((q, heads_k), (k, heads_k), (k_b, heads), (v, heads), (v_b, heads)))
+    q, k, k_b, v, v_b = (chunked(t, n) for t, n in ((q, heads_k), (k, heads_k), (k_b, heads), (v, heads),
+                                                    (v_b, heads)))
     gate = chunked(gate, heads)
     sums = _cumsum(g, g.cont(g.transpose(gate)))
     kb, kq = (_decayed_kda if kda else _decayed)(g, q, k, k_b, sums)
@@ -82,12 +81,14 @@ def build_delta_net_chunking(graph: Graph, q: Tensor, k: Tensor, v: Tensor, gate
         update = g.mul_mat(kept, fresh)
         state = g.add(g.mul(state, part(last_grown, i)), update)
     row = row_size(v.type, size)
-    whole = g.view(v, (size, n_tokens, heads, n_seqs), (row, row * chunk * n_chunks, row * chunk * n_chunks * heads))
+    whole = g.view(v, (size, n_tokens, heads, n_seqs),
+                   (row, row * chunk * n_chunks, row * chunk * n_chunks * heads))
     return g.permute(whole, 0, 2, 1, 3), g.reshape(state, size, size, heads, n_seqs)
 
 
 def _decayed(g: Graph, q: Tensor, k: Tensor, k_b: Tensor, sums: Tensor) -> tuple[Tensor, Tensor]:
-    """Products of keys with keys and queries within a chunk, with the decay between them; one decay a head."""
+    """Products of keys with keys and queries within a chunk, with the decay between them; one decay per
+    head."""
     chunk, _, n_chunks, n = sums.ne
     other = g.repeat(g.reshape(sums, 1, chunk, n_chunks, n), chunk, chunk, n_chunks, n)
     mask = g.unary("EXP", _tri(g, g.sub(other, sums)))
@@ -96,7 +97,7 @@ def _decayed(g: Graph, q: Tensor, k: Tensor, k_b: Tensor, sums: Tensor) -> tuple
 
 
 def _decayed_kda(g: Graph, q: Tensor, k: Tensor, k_b: Tensor, sums: Tensor) -> tuple[Tensor, Tensor]:
-    """The same with one decay a channel."""
+    """The same with one decay per channel."""
     chunk, size, n_chunks, n = sums.ne
     count = n_chunks * n
     rows = g.reshape(sums, chunk, 1, size, count)

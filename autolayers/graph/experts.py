@@ -1,4 +1,5 @@
-"""Experts: how they are chosen, run, weighed and summed (build_moe_ffn of src/llama-graph.cpp, as modelled)."""
+"""Experts: how they are chosen, run, weighted and summed (build_moe_ffn of src/llama-graph.cpp, as
+modelled)."""
 
 from __future__ import annotations
 
@@ -15,44 +16,47 @@ if TYPE_CHECKING:
     Gating = Literal["softmax", "sigmoid", "softmax_weight", "sqrt_softplus"]
 
 # llama_expert_gating_func_type; a file without the key means softmax
-_GATING: dict[int, Gating] = {0: "softmax", 1: "softmax", 2: "sigmoid", 3: "softmax_weight", 4: "sqrt_softplus"}
+_GATING: dict[int, Gating] = {0: "softmax", 1: "softmax", 2: "sigmoid", 3: "softmax_weight",
+                              4: "sqrt_softplus"}
 
 
 @dataclass(frozen=True)
 class Routing:
-    """How experts are chosen, run and weighed: the arguments of llama.cpp's build_moe_ffn that an architecture fixes.
+    """How experts are chosen, run and weighted: the arguments of llama.cpp's build_moe_ffn that an
+    architecture fixes.
 
-    None: the file's key decides. Tensors are blk.<il>.<name>; one whose name is None is not used.
+    None: the file's key decides. Tensors are blk.<il>.<name>; a tensor whose name is None is not used.
     """
 
     gating: Gating | None = None          # expert_gating_func
     norm_w: bool | None = None            # the chosen experts' weights are normed; expert_weights_norm
     w_scale: float | None = None          # and scaled, 0 and 1: not; expert_weights_scale
     act: Activation = "silu"
-    select: Literal["probs", "logits", "sigmoid"] = "probs"    # what is ranked to choose
+    select: Literal["probs", "logits", "sigmoid"] = "probs"    # the values ranked to choose experts
     weight_before: bool = False           # the weights are applied to the experts' input
-    biases: bool = True                   # biases of the experts are added, if the file has them
+    biases: bool = True                   # biases of the experts are added, if present
     scales: bool = False                  # NVFP4 scales of the experts are applied
     up: str = "ffn_up_exps"
     gate: str | None = "ffn_gate_exps"
     down: str = "ffn_down_exps"
     gate_up: str | None = "ffn_gate_up_exps"
-    probs_b: str | None = "exp_probs_b"   # added to what is ranked
+    probs_b: str | None = "exp_probs_b"   # added to the ranked values
     down_param: str | None = None         # "src1_f32": the product with `down` takes f32, not f16
 
 
 def build_moe_ffn(llm: Llm, cur: Tensor, il: int, routing: Routing, *, probs_in: Tensor | None = None,
                   selected_in: Tensor | None = None, n_expert: int = 0, n_expert_used: int = 0) -> Tensor:
-    """Choose experts, run them, weigh and sum them, in the order of llama.cpp's build_moe_ffn.
+    """Choose experts, run them, weight and sum them, in the order of llama.cpp's build_moe_ffn.
 
-    `probs_in` are the router's logits where they are not of `cur`, `selected_in` the experts where a table chooses
+    `probs_in` are the router's logits if they are not of `cur`, `selected_in` the experts if a table chooses
     them; n_expert and n_expert_used are the model's unless given.
     """
     g, hp = llm.graph, llm.hparams
     n_used = n_expert_used or llm.n_expert_used
     n_embd, n = cur.ne[0], cur.ne[1]
     logits = llm.linear(il, "ffn_gate_inp", cur) if probs_in is None else probs_in
-    selected, weights = _choose_experts(llm, logits, il, routing, n_expert or llm.n_expert, n_used, selected_in)
+    selected, weights = _choose_experts(llm, logits, il, routing, n_expert or llm.n_expert, n_used,
+                                        selected_in)
     if llm.rules.expands_weights:
         g.expand(weights)
     cur = g.reshape(cur, n_embd, 1, n)
@@ -139,7 +143,7 @@ def _best_groups(llm: Llm, ranked: Tensor, n_expert: int) -> Tensor:
 
 
 def _run_experts(llm: Llm, cur: Tensor, il: int, routing: Routing, selected: Tensor) -> Tensor:
-    """The second half of build_moe_ffn: what each chosen expert makes of its input, [n_embd, n_used, n_tokens]."""
+    """The second half of build_moe_ffn: each chosen expert's output, [n_embd, n_used, n_tokens]."""
     g = llm.graph
 
     def scale(name: str) -> Tensor | None:
@@ -170,10 +174,12 @@ def _run_experts(llm: Llm, cur: Tensor, il: int, routing: Routing, selected: Ten
     if llm.rules.expands_gates:
         g.expand(cur)
     down = llm.need_layer(il, routing.down)
-    return biased(llm.build_lora_mm_id(down, cur, selected, scale(routing.down), routing.down_param), routing.down)
+    return biased(llm.build_lora_mm_id(down, cur, selected, scale(routing.down), routing.down_param),
+                  routing.down)
 
 
-def _activate_experts(llm: Llm, cur: Tensor, up: Tensor, act: Activation, has_gate: bool, limit: float) -> Tensor:
+def _activate_experts(llm: Llm, cur: Tensor, up: Tensor, act: Activation, has_gate: bool,
+                      limit: float) -> Tensor:
     g = llm.graph
     if act == "silu" and limit > 1e-6:
         if llm.row.swiglu_clamp in ("experts", "fused"):
@@ -193,7 +199,7 @@ def _activate_experts(llm: Llm, cur: Tensor, up: Tensor, act: Activation, has_ga
 
 
 def situ(llm: Llm, gate: Tensor, up: Tensor) -> Tensor:
-    """LLM_FFN_SITU: beta tanh(gate / beta) sigmoid(gate) times up, which is bounded the same way."""
+    """LLM_FFN_SITU: beta tanh(gate / beta) sigmoid(gate) times up, which is bounded in the same way."""
     g = llm.graph
     cur = g.mul(g.scale(g.unary("TANH", g.scale(gate))), g.unary("SIGMOID", gate))
     if llm.hparams.situ_linear_beta > 0.0:

@@ -1,7 +1,5 @@
-"""Gated delta nets, and the gated attention of the models that have them.
-
-Sources: src/models/delta-net-base.cpp, qwen35.cpp (as modelled).
-"""
+"""Gated delta nets, and the gated attention of models with delta nets. Sources:
+src/models/delta-net-base.cpp, qwen35.cpp (as modelled)."""
 
 from __future__ import annotations
 
@@ -19,7 +17,7 @@ if TYPE_CHECKING:
     from typing import Literal
 
 
-# experts of the Qwen models that have delta nets
+# experts of the Qwen models with delta nets
 ROUTING = Routing("softmax", norm_w=True, probs_b=None, biases=False, scales=True)
 
 
@@ -29,18 +27,19 @@ def build_conv_state(llm: Llm, states: Tensor, mixed: Tensor, kernel: int, chann
     before = g.reshape(build_rs(llm, states), kernel - 1, channels, llm.n_seqs)
     conv = g.concat(before, g.transpose(mixed), 0)
     first = conv.ne[0] - before.ne[0]
-    keep_tails(llm, conv, states, kernel - 1, [(max(0, first - slot), slot) for slot in reversed(range(kept))])
+    keep_tails(llm, conv, states, kernel - 1,
+               [(max(0, first - slot), slot) for slot in reversed(range(kept))])
     return conv
 
 
 def build_gdn_l2_norm(llm: Llm, x: Tensor) -> Tensor:
-    """The L2 norm as llama.cpp makes it for gated delta nets, of an RMS norm or as one op."""
+    """The L2 norm as llama.cpp builds it for gated delta nets: from an RMS norm, or as one op."""
     g = llm.graph
     return g.scale(g.rms_norm(x)) if llm.rules.l2_norm_of_rms else g.l2_norm(x)
 
 
-def build_recurrent_attn(llm: Llm, states: Tensor, q: Tensor, k: Tensor, v: Tensor, gate: Tensor, beta: Tensor,
-                         start: Tensor, il: int, flat: bool = False) -> Tensor:
+def build_recurrent_attn(llm: Llm, states: Tensor, q: Tensor, k: Tensor, v: Tensor, gate: Tensor,
+                         beta: Tensor, start: Tensor, il: int, flat: bool = False) -> Tensor:
     """The delta rule, as one fused op unless its probe refused that; the new states are stored.
 
     Returns the output, shaped as `v`. `flat`: the states are stored as one row (kimi-linear).
@@ -66,13 +65,15 @@ def build_recurrent_attn(llm: Llm, states: Tensor, q: Tensor, k: Tensor, v: Tens
         return output
     written = min(n_tok, kept)
     fresh = g.view(out, (width, n_seqs, written), (width * F32, width * n_seqs * F32), offset)
-    g.expand(g.cpy(fresh, g.view(states, (width, n_seqs, written), (states.nb[1], n_cells(llm) * states.ne[0] * F32))))
+    g.expand(g.cpy(fresh, g.view(states, (width, n_seqs, written),
+                                 (states.nb[1], n_cells(llm) * states.ne[0] * F32))))
     return output
 
 
 @dataclass(frozen=True)
 class GatedDeltaNet(Hybrid):
-    """Delta nets between layers of gated attention: qwen35's graph; subclasses override the steps that differ."""
+    """Delta nets between layers of gated attention: qwen35's graph; subclasses override the steps that
+    differ."""
 
     gate_act: Literal["SILU", "SIGMOID"] = "SILU"     # of the delta net's output
 
@@ -139,7 +140,7 @@ class GatedDeltaNet(Hybrid):
         return llm.linear(il, name, cur, scale=True)
 
     def qkvz(self, llm: Llm, cur: Tensor, il: int) -> tuple[Tensor, Tensor]:
-        """build_qkvz: (what goes through the convolution, the gate of the output)."""
+        """build_qkvz: (the convolution's input, the output's gate)."""
         mixed = self.linear(llm, cur, il, "attn_qkv")
         mixed = llm.graph.reshape(mixed, mixed.ne[0], llm.n_seq_tokens, llm.n_seqs)
         return mixed, self.linear(llm, cur, il, "attn_gate")

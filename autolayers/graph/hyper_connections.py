@@ -1,8 +1,7 @@
-"""Hyper-connections: several residual streams, mixed into one before each block and fed by its result.
-
-A small matrix of the streams themselves decides how much each gives (`pre`), gets (`post`) and passes on to the others
-(`comb`, made doubly stochastic by Sinkhorn's iteration). Source: build_hc_* of src/models/deepseek4.cpp (as modelled).
-"""
+"""Hyper-connections: several residual streams, mixed into one before each block and updated by its result. A
+small matrix computed from the streams decides how much each gives (`pre`), gets (`post`) and passes on to the
+others (`comb`, made doubly stochastic by Sinkhorn's iteration). Source: build_hc_* of
+src/models/deepseek4.cpp (as modelled)."""
 
 from __future__ import annotations
 
@@ -17,7 +16,8 @@ def expand_streams(llm: Llm, embd: Tensor) -> Tensor:
 
 
 def build_hc_pre(llm: Llm, x: Tensor, block: str, il: int) -> tuple[Tensor, Tensor, Tensor]:
-    """(the block's input [n_embd, n_tokens], post, comb), by blk.<il>.hc_<block>_*; `block` is attn or ffn."""
+    """(the block's input [n_embd, n_tokens], post, comb), by blk.<il>.hc_<block>_*; `block` is attn or
+    ffn."""
     g, hc, n = llm.graph, x.ne[1], x.ne[2]
     scale, base = (llm.need_layer(il, f"hc_{block}_{part}") for part in ("scale", "base"))
     mixes = g.mul_mat(llm.need_layer(il, f"hc_{block}_fn"), g.rms_norm(g.reshape(x, x.ne[0] * hc, n)))
@@ -45,7 +45,8 @@ def _weighted_sum(llm: Llm, x: Tensor, weights: Tensor, il: int = -1) -> Tensor:
         llm.fused_nodes.append(("hc_pre", out, il))
         return out
     return llm.add_up([g.mul(g.view(x, (x.ne[0], n), (x.nb[2],), i * x.nb[1]),
-                             g.view(weights, (1, n), (weights.nb[1],), i * weights.nb[0])) for i in range(x.ne[1])])
+                             g.view(weights, (1, n), (weights.nb[1],),
+                                    i * weights.nb[0])) for i in range(x.ne[1])])
 
 
 def build_hc_post(llm: Llm, cur: Tensor, x: Tensor, post: Tensor, comb: Tensor, il: int) -> Tensor:
@@ -67,7 +68,7 @@ def build_hc_post(llm: Llm, cur: Tensor, x: Tensor, post: Tensor, comb: Tensor, 
 
 
 def build_hc_head(llm: Llm, x: Tensor) -> Tensor:
-    """The streams as one after the last layer."""
+    """The streams combined into one after the last layer."""
     g = llm.graph
     mixes = g.mul_mat(llm.need("output_hc_fn.weight"), g.rms_norm(g.reshape(x, x.ne[0] * x.ne[1], x.ne[2])))
     weights = g.add(g.mul(mixes, llm.need("output_hc_scale.weight")), llm.need("output_hc_base.weight"))

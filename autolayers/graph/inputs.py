@@ -1,8 +1,6 @@
-"""What a graph sees of its caches: views of their tensors, and the inputs of attention to them.
-
-Sources: llama_kv_cache::get_k, cpy_k, ... of src/llama-kv-cache.cpp, llm_graph_input_attn_* of src/llama-graph.cpp (as
-modelled).
-"""
+"""A graph's view of its caches: views of their tensors, and the inputs of attention to them. Sources:
+llama_kv_cache::get_k, cpy_k, ... of src/llama-kv-cache.cpp, llm_graph_input_attn_* of src/llama-graph.cpp (as
+modelled)."""
 
 from __future__ import annotations
 
@@ -13,8 +11,9 @@ from .llm_before import copy_k, copy_v
 class CacheView:
     """One KV cache of the model as the graph sees it: preallocated tensors and the shapes of its inputs."""
 
-    def __init__(self, graph: Graph, n_kv: int, n_stream: int, layers: dict[int, tuple[Tensor, Tensor | None]],
-                 v_trans: bool, k_rot: int = 0, v_rot: int = 0, n_embd_v_gqa_max: int = 0) -> None:
+    def __init__(self, graph: Graph, n_kv: int, n_stream: int,
+                 layers: dict[int, tuple[Tensor, Tensor | None]], v_trans: bool, k_rot: int = 0,
+                 v_rot: int = 0, n_embd_v_gqa_max: int = 0) -> None:
         self.graph = graph
         self.n_kv = n_kv
         self.n_stream = n_stream
@@ -28,7 +27,8 @@ class CacheView:
         k = self.layers[il][0]
         width = k.ne[0]
         return self.graph.view(k, (head, n_head, self.n_kv, self.n_stream),
-                               (row_size(k.type, head), row_size(k.type, width), row_size(k.type, width * k.ne[1])))
+                               (row_size(k.type, head), row_size(k.type, width),
+                                row_size(k.type, width * k.ne[1])))
 
     def get_v(self, il: int, head: int, n_head: int) -> Tensor:
         v = self.layers[il][1]
@@ -78,7 +78,8 @@ class StateView:
     def __init__(self, n_rows: int, layers: dict[int, tuple[Tensor | None, ...]]) -> None:
         self.n_rows = n_rows
         self.layers = layers
-        self.ids: tuple[Tensor, Tensor, Tensor] | None = None     # which rows to start from (recurrent.build_rs)
+        # the rows to start from (recurrent.build_rs)
+        self.ids: tuple[Tensor, Tensor, Tensor] | None = None
 
 
 class AttnInput:
@@ -93,7 +94,7 @@ class AttnInput:
         self.v_idxs = v_idxs
         self.k_rot = k_rot
         self.v_rot = v_rot
-        self.swa = swa                 # of the sliding-window layers, where the model has both
+        self.swa = swa                 # the sliding-window layers', if the model has both
 
     def at(self, is_swa: bool) -> AttnInput:
         return self.swa if is_swa and self.swa is not None else self

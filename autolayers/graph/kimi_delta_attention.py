@@ -15,7 +15,7 @@ from .recurrent import F32, Hybrid, build_rs, n_cells, snapshots, state
 class KimiDeltaAttention(Hybrid):
     """The bailingmoe3 graph; subclasses override the steps that differ."""
 
-    expand_input = False        # the normed input comes before everything else of its layer
+    expand_input = False        # the normed input comes before everything else in its layer
     flat_states = False         # states are stored as one row
 
     def attention(self, llm: Llm, cur: Tensor, il: int, inp: AttnInput, pos: Tensor | None) -> Tensor:
@@ -57,7 +57,8 @@ class KimiDeltaAttention(Hybrid):
         conv = g.concat(old, g.transpose(g.reshape(x, width, n_tok, n_seqs)), 0)
         for slot in range(self.slots(llm)):
             tail = g.view(conv, shape, conv.nb[1:3], max(0, n_tok - slot) * F32)
-            g.expand(g.cpy(tail, g.view(state(llm, il, 0), shape, strides, (slot * n_cells(llm) * 3 + part) * third)))
+            g.expand(g.cpy(tail, g.view(state(llm, il, 0), shape, strides,
+                                        (slot * n_cells(llm) * 3 + part) * third)))
         kernel = g.reshape(llm.need_layer(il, f"ssm_conv1d_{'qkv'[part]}"), hp.ssm_d_conv, width)
         out = g.unary("SILU", g.reshape(g.ssm_conv(conv, kernel), width, llm.n_tokens))
         return g.reshape(out, head, n_head, n_tok, n_seqs)
@@ -67,17 +68,18 @@ class KimiDeltaAttention(Hybrid):
         return min(llm.n_seq_tokens, snapshots(llm))
 
     def decay(self, llm: Llm, cur: Tensor, il: int) -> Tensor:
-        """The logarithm of the decay: an element a channel and token."""
+        """The logarithm of the decay: one element per channel and token."""
         g = llm.graph
         gate = g.add(g.mul_mat(llm.need_layer(il, "ssm_f_a"), cur), llm.need_layer(il, "ssm_dt", "bias"))
-        gate = g.mul(g.reshape(gate, llm.hparams.n_embd_head_kda, llm.n_head, llm.n_tokens), self.decay_rates(llm, il))
+        gate = g.mul(g.reshape(gate, llm.hparams.n_embd_head_kda, llm.n_head, llm.n_tokens),
+                     self.decay_rates(llm, il))
         return g.scale(g.unary("SIGMOID", gate))
 
     def decay_rates(self, llm: Llm, il: int) -> Tensor:
         return llm.graph.reshape(llm.need_layer(il, "ssm_a"), 1, llm.n_head, 1)
 
     def output_gate(self, llm: Llm, cur: Tensor, il: int) -> Tensor:
-        """What the result is multiplied by, before the sigmoid."""
+        """The factor of the result, before the sigmoid."""
         return llm.graph.mul_mat(llm.need_layer(il, "ssm_g_a"), cur)
 
     # latent attention

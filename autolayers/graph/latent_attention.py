@@ -1,8 +1,6 @@
-"""Multi-head latent attention (MLA): keys and values pass through a small latent vector.
-
-Absorbed, the cache holds the latent itself and all heads share it. Expanded, keys and values are made for every head
-before they are cached (files from before key_length_mla existed). Source: src/models/deepseek2.cpp (as modelled).
-"""
+"""Multi-head latent attention (MLA): keys and values pass through a small latent vector. Absorbed, the cache
+holds the latent itself and all heads share it. Expanded, keys and values are computed for every head before
+they are cached (files older than key_length_mla). Source: src/models/deepseek2.cpp (as modelled)."""
 
 from __future__ import annotations
 
@@ -13,7 +11,7 @@ from .llm import Llm
 
 
 def latent(llm: Llm, cur: Tensor, il: int) -> tuple[Tensor, Tensor]:
-    """(normed latent [rank, n_tokens], the part of the keys that takes rope [n_rot, 1, n_tokens], still without it)."""
+    """(normed latent [rank, n_tokens], the keys' rope part [n_rot, 1, n_tokens], not yet rotated)."""
     g, n = llm.graph, llm.n_tokens
     norm = llm.need_layer(il, "attn_kv_a_norm")
     rank = norm.ne[0]
@@ -25,9 +23,11 @@ def latent(llm: Llm, cur: Tensor, il: int) -> tuple[Tensor, Tensor]:
 
 def absorbed(llm: Llm, q: Tensor, compressed: Tensor, k_pe: Tensor, il: int,
              pos: Tensor | None, *, rope_first: bool = False) -> tuple[Tensor, Tensor, Tensor]:
-    """Q, K and V with one head of keys for all: attn_k_b is applied to Q instead of the keys. No `pos`: no rope.
+    """Q, K and V with one head of keys for all: attn_k_b is applied to Q instead of the keys. No `pos`: no
+    rope.
 
-    `q` holds whole heads, [head_k, n_head, n_tokens] or flat. `rope_first`: heads begin with the part that takes rope.
+    `q` holds complete heads, [head_k, n_head, n_tokens] or flat. `rope_first`: heads begin with the rope
+    part.
     """
     g, n_head, n_rot, n = llm.graph, llm.hparams.n_head(il), k_pe.ne[0], llm.n_tokens
     head = q.nelements // (n_head * n)
@@ -45,7 +45,7 @@ def absorbed(llm: Llm, q: Tensor, compressed: Tensor, k_pe: Tensor, il: int,
 
 def expanded(llm: Llm, q: Tensor, compressed: Tensor, k_pe: Tensor, il: int, pos: Tensor | None,
              factors: Tensor | None = None, *, rope_first: bool = False) -> tuple[Tensor, Tensor, Tensor]:
-    """Q, K and V with keys and values of their own for every head: `q` is [head_k, n_head, n_tokens]."""
+    """Q, K and V with separate keys and values for every head: `q` is [head_k, n_head, n_tokens]."""
     g, n = llm.graph, llm.n_tokens
     n_head, n_rot = q.ne[1], k_pe.ne[0]
     nope = q.ne[0] - n_rot
@@ -78,7 +78,8 @@ class LatentAttention(Decoder):
         if mla:
             q, k, v = absorbed(llm, q, compressed, k_pe, il, pos, rope_first=self.rope_first(llm))
         else:
-            q, k, v = expanded(llm, q, compressed, k_pe, il, pos, llm.rope_factors(il) if self.rope_factors else None,
+            q, k, v = expanded(llm, q, compressed, k_pe, il, pos,
+                               llm.rope_factors(il) if self.rope_factors else None,
                                rope_first=self.rope_first(llm))
             v = self.cached_v(llm, v)
         if llm.attn_temp is not None:
@@ -87,7 +88,7 @@ class LatentAttention(Decoder):
         return llm.build_attn(inp, q, k, v, il, mla=mla, v_mla=v_mla, wo_bias=False)
 
     def rope_first(self, llm: Llm) -> bool:
-        """Whether heads begin with the part that takes rope."""
+        """Whether heads begin with the rope part."""
         return False
 
     def cached_v(self, llm: Llm, v: Tensor) -> Tensor:

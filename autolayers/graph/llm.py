@@ -1,8 +1,6 @@
-"""Building blocks of a model's graph, named as in llama.cpp's src/llama-graph.cpp (as modelled, see autolayers.builds).
-
-An architecture (rows.py, models/) calls these in llama.cpp's order. The order in which tensors are made and expanded is
-part of the result, because the allocator sees it.
-"""
+"""Building blocks of a model's graph, named as in llama.cpp's src/llama-graph.cpp (as modelled, see
+autolayers.builds). An architecture (rows.py, models/) calls these in llama.cpp's order. The order in which
+tensors are created and expanded is part of the result, because the allocator sees it."""
 
 from __future__ import annotations
 
@@ -21,7 +19,8 @@ if TYPE_CHECKING:
     from ..ggml.scheduler import Backend
 
     Norm = Literal["rms", "layer", "group"]
-    Activation = Literal["silu", "gelu", "relu", "relu_sqr", "xielu", "swiglu", "geglu", "reglu", "swiglu_oai", "situ"]
+    Activation = Literal["silu", "gelu", "relu", "relu_sqr", "xielu", "swiglu", "geglu", "reglu",
+                         "swiglu_oai", "situ"]
     Gate = Literal["par", "seq"]
 
 SPLIT_GLU = {"silu": "SWIGLU", "gelu": "GEGLU", "relu": "REGLU"}     # gate and up in one op
@@ -33,8 +32,8 @@ class Llm:
     def __init__(self, hparams: Hparams, cparams: Any, *, n_tokens: int, n_seqs: int, n_outputs: int,
                  fused_ops: dict[str, bool], lookup: Callable[[str], Tensor | None],
                  backends: Sequence[Backend], dev_layer: Sequence[int], full_offload: bool) -> None:
-        """`cparams` is a memory.context.Context; `lookup` gives a weight by its name, None where the file has none;
-        `dev_layer` is the backend of each layer."""
+        """`cparams` is a memory.context.Context; `lookup` returns a weight by its name, None if the file
+        lacks it; `dev_layer` is the backend of each layer."""
         self.rules: Rules = cparams.rules
         self.graph = Graph(self.rules.clamp_copies)
         self.hparams = hparams
@@ -44,7 +43,7 @@ class Llm:
         self.n_seqs = n_seqs
         self.n_seq_tokens = n_tokens // n_seqs
         self.n_outputs = n_outputs
-        self.fused_ops = fused_ops           # which fused ops llama.cpp would build with
+        self.fused_ops = fused_ops           # the fused ops that llama.cpp would build with
         self.flash_attn = fused_ops["flash_attn"]
         self.n_layer: int = hparams.n_layer
         self.kept: Sequence[int] | None = None            # the layers to build, None: all
@@ -62,28 +61,29 @@ class Llm:
         self.dev_layer = dev_layer
         self._pins = n_tokens < 32 or full_offload
         self._lookup = lookup
-        self.fused_nodes: list[tuple[str, Tensor, int]] = []    # (kind, node, layer) for llama.cpp's auto decisions
+        # (kind, node, layer) for llama.cpp's auto decisions
+        self.fused_nodes: list[tuple[str, Tensor, int]] = []
         self.attn_soft_cap = False                        # attention logits are capped
         self.t_embd: Tensor | None = None
         self.outputs: list[Tensor] = []
         self.inp_tokens: Tensor | None = None
         self.inp_embd: Tensor | None = None               # t_inp_embd: with the rows of deepstack models
-        self.attn_temp: Tensor | None = None              # inp_attn_scale, where the model has it
+        self.attn_temp: Tensor | None = None              # inp_attn_scale, if the model has it
 
     @property
     def layers(self) -> Sequence[int]:
-        """The layers to build: all, or those that `kept` has, by a builder that runs each of them once."""
+        """The layers to build: all, or those in `kept`, for a builder that runs each of them once."""
         self.skips = self.kept is not None
         return range(self.n_layer) if self.kept is None else self.kept
 
     # weights
 
     def weight(self, name: str) -> Tensor | None:
-        """A weight by its full name, None where the file has none."""
+        """A weight by its full name, None if the file lacks it."""
         return self._lookup(name)
 
     def layer_weight(self, il: int, name: str, suffix: str = "weight") -> Tensor | None:
-        """blk.<il>.<name>.<suffix>, None where the file has none; a few tensors carry no suffix at all."""
+        """blk.<il>.<name>.<suffix>, None if the file lacks it; a few tensors carry no suffix at all."""
         tensor = self._lookup(f"blk.{il}.{name}.{suffix}")
         if tensor is None and suffix == "weight":
             return self._lookup(f"blk.{il}.{name}")
@@ -107,7 +107,8 @@ class Llm:
         self._lookup = lambda name: lookup(rename(name))
 
     def share_blocks(self, physical: Callable[[int], int], scales: bool = True) -> None:
-        """Let layer il read the weights of block physical(il); NVFP4 scales stay the layer's own unless `scales`."""
+        """Let layer il read the weights of block physical(il); NVFP4 scales stay the layer's own unless
+        `scales`."""
 
         def rename(name: str) -> str:
             if name.startswith("blk."):
@@ -151,8 +152,8 @@ class Llm:
     # inputs
 
     def build_inp_embd(self, scale: bool = False) -> Tensor:
-        """The embeddings of tokens, or what comes in their place: [n_embd, n_tokens]; `scale`: those of tokens are
-        multiplied by a constant."""
+        """The embeddings of tokens, or what replaces them: [n_embd, n_tokens]; `scale`: a constant factor of
+        the tokens' embeddings."""
         g, hp, n = self.graph, self.hparams, self.n_tokens
         n_embd_inp, table = hp.n_embd_inp, self.need("token_embd.weight")
         mixed = self.rules.mixed_input and self.row.mixed_batch and self.cparams.kind == "default"
@@ -171,12 +172,14 @@ class Llm:
             g.expand(cur)          # ggml_build_forward_select visits all alternatives
             g.expand(embd)
         if mixed:
-            slots, copy = g.input("inp_mixed_slots", "i64", n), g.dup(g.input("inp_mixed_embd", "f32", n_embd_inp, n))
+            slots, copy = g.input("inp_mixed_slots", "i64",
+                                  n), g.dup(g.input("inp_mixed_embd", "f32", n_embd_inp, n))
             g.expand(g.set_rows(copy, rows[1], slots))
         self.inp_embd = cur
         if n_embd_inp != self.n_embd:
             cur = g.view(cur, (self.n_embd, n), (cur.nb[1],))
-        by_row = self.rules.mixed_input and (scale or (hp.f_embedding_scale != 0.0 and hp.n_deepstack_layers > 0))
+        by_row = self.rules.mixed_input and (scale
+                                             or (hp.f_embedding_scale != 0.0 and hp.n_deepstack_layers > 0))
         if hp.f_embedding_scale != 0.0 and not (by_row and hp.n_deepstack_layers > 0):
             if not cur.contiguous():
                 cur = g.cont(cur)
@@ -191,7 +194,8 @@ class Llm:
         return g.scale(cur) if scale and not by_row else cur
 
     def build_mtp_inputs(self, il: int, streams: int = 1) -> tuple[Tensor, Tensor]:
-        """What an MTP block reads: the next token's embedding, and the last hidden state of all residual streams."""
+        """What an MTP block reads: the next token's embedding, and the last hidden state of all residual
+        streams."""
         g, n = self.graph, self.n_tokens
         tokens = g.input("inp_tokens", "i32", n)
         state = g.input("mtp_h_input", "f32", self.n_embd * streams, n)
@@ -217,7 +221,7 @@ class Llm:
         return self.mask_input("attn_inp_kq_mask", type_, cache.n_kv, self.n_tokens // n_stream, 1, n_stream)
 
     def mask_input(self, name: str, type_: str, *ne: int) -> Tensor:
-        """A mask in the type that attention reads; `type_`: that type, where it is not attention that decides."""
+        """A mask in the type that attention reads; `type_`: that type, if not decided by attention."""
         type_ = type_ or ("f16" if self.flash_attn else "f32")
         if not self.rules.f16_mask:
             return llm_before.mask_input(self.graph, self.rules, name, type_, *ne)
@@ -233,7 +237,8 @@ class Llm:
             n_v = n * cache.n_embd_v_gqa_max if cache.v_trans else n
             v_idxs = g.input("attn_inp_v_idxs", "i64", n_v) if with_v else None
         mask = self._mask(cache, mask_type)
-        k_rot = g.input("attn_inp_k_rot", "f32", cache.k_rot, cache.k_rot) if cache.k_rot and rotations else None
+        k_rot = g.input("attn_inp_k_rot", "f32", cache.k_rot,
+                        cache.k_rot) if cache.k_rot and rotations else None
         v_rot = g.input("attn_inp_v_rot", "f32", cache.v_rot, cache.v_rot) \
             if cache.v_rot and with_v and rotations else None
         return AttnInput(cache, mask, k_idxs, v_idxs, k_rot, v_rot)
@@ -270,7 +275,7 @@ class Llm:
         return inp
 
     def build_attn_inp(self) -> AttnInput:
-        """The input that fits the model's caches: sliding window or not, only keys (MLA), or no cache."""
+        """The inputs for the model's caches: sliding window or not, only keys (MLA), or no cache."""
         if "attn" not in self.caches or (self.row.memory == "none" and "swa" not in self.caches):
             return self.build_attn_inp_no_cache()
         windows = "swa" in self.caches or (self.hparams.swa_type != "none" and not self.rules.window_cache)
@@ -307,8 +312,8 @@ class Llm:
 
     def rope_end(self, heads: Tensor, n_rot: int, pos: Tensor, factors: Tensor | None = None, *,
                  back: bool = False, first: bool = False) -> Tensor:
-        """ggml_rope_set_offset: heads [head, n_head, n_tokens], the last `n_rot` elements of each rotated; `first`:
-        where older builds have these."""
+        """ggml_rope_set_offset: heads [head, n_head, n_tokens], the last `n_rot` elements of each rotated;
+        `first`: where older builds have these."""
         g = self.graph
 
         def rotated(t: Tensor) -> Tensor:
@@ -331,12 +336,12 @@ class Llm:
         return result
 
     def linear(self, il: int, name: str, cur: Tensor, scale: bool = False) -> Tensor:
-        """build_lora_mm with blk.<il>.<name>; `scale`: its NVFP4 scale is applied, if the file has one."""
+        """build_lora_mm with blk.<il>.<name>; `scale`: its NVFP4 scale is applied, if present."""
         weight = self.need_layer(il, name)
         return self.build_lora_mm(weight, cur, self.layer_weight(il, name, "scale") if scale else None)
 
     def rms_norm(self, il: int, name: str, cur: Tensor) -> Tensor:
-        """build_norm with blk.<il>.<name>, if the file has it."""
+        """build_norm with blk.<il>.<name>, if present."""
         return self.build_norm(cur, self.layer_weight(il, name), None, "rms", il)
 
     def hadamard(self, cur: Tensor, rot: Tensor) -> Tensor:
@@ -350,13 +355,13 @@ class Llm:
             flat = g.cont(cur, n, cur.nelements // n)
         return g.reshape(g.mul_mat(rot, flat, "hadamard"), *cur.ne)
 
-    def build_qkv(self, cur: Tensor, il: int, n_head: int = 0, n_head_kv: int = 0, head_k: int = 0, head_v: int = 0,
-                  *, reshape: bool = True, head_q: int = 0, scales: bool = True, plain: bool = False,
-                  roped: bool = True) -> tuple[Tensor, Tensor, Tensor]:
+    def build_qkv(self, cur: Tensor, il: int, n_head: int = 0, n_head_kv: int = 0, head_k: int = 0,
+                  head_v: int = 0, *, reshape: bool = True, head_q: int = 0, scales: bool = True,
+                  plain: bool = False, roped: bool = True) -> tuple[Tensor, Tensor, Tensor]:
         """Q, K and V by one fused projection or three, with biases and clamp; by heads if `reshape`.
 
-        Sizes are the layer's unless given. `scales`: the NVFP4 scale of a fused projection is applied; `plain`: three
-        projections have neither scales nor biases; `roped`: Q and K will be.
+        Sizes are the layer's unless given. `scales`: the NVFP4 scale of a fused projection is applied;
+        `plain`: three projections have neither scales nor biases; `roped`: Q and K will be.
         """
         g, hp, n = self.graph, self.hparams, self.n_tokens
         n_head = n_head or hp.n_head(il)
@@ -376,7 +381,8 @@ class Llm:
                 parts = (head_q, n_head, 0), (head_k, n_head_kv, at_k), (head_v, n_head_kv, at_v)
                 if not self.rules.views_v:
                     return llm_before.heads_of(g, qkv, parts, self.rules.views_qk and roped)
-                q, k, v = (g.view(qkv, (head, heads, n), (size * head, row), size * at) for head, heads, at in parts)
+                q, k, v = (g.view(qkv, (head, heads, n), (size * head, row), size * at)
+                           for head, heads, at in parts)
                 return q, k, v
             flat = [g.view(qkv, (width, n), (row,), size * at)
                     for width, at in ((at_k, 0), (at_v - at_k, at_k), (head_v * n_head_kv, at_v))]
@@ -427,7 +433,8 @@ class Llm:
     def swiglu_limit(self, which: Literal["exp", "shexp"], il: int) -> float:
         """swiglu_clamp_exp or swiglu_clamp_shexp of a layer: the bound of its SwiGLU, 0 without one."""
         kind = self.row.swiglu_clamp
-        if not kind or (kind == "experts" and which == "shexp") or (kind == "fused" and not self.hparams.dsv4_hc_mult):
+        if not kind or (kind == "experts"
+                        and which == "shexp") or (kind == "fused" and not self.hparams.dsv4_hc_mult):
             return 0.0
         key = f"swiglu_clamp_{which}"
         if kind == "fused" and self.hparams.get(key) is None:
@@ -439,8 +446,8 @@ class Llm:
                   act_scales: Tensor | None = None, scales: bool = True, biases: bool = True) -> Tensor:
         """A feed-forward network over blk.<il>.<names>; a missing tensor or name is a missing step.
 
-        `gate`: the gate reads the input (par), what `up` gives (seq), or there is none. `biases` and `scales` (NVFP4):
-        whether the architecture applies them here if the file has them.
+        `gate`: the gate reads the input (par), `up`'s result (seq), or there is none. `biases` and `scales`
+        (NVFP4): whether the architecture applies them here, if present.
         """
         g = self.graph
 
@@ -470,7 +477,7 @@ class Llm:
 
     def _activate(self, cur: Tensor, tmp: Tensor, act: Activation, parallel: bool, limit: float,
                   act_scales: Tensor | None) -> tuple[Tensor, bool]:
-        """The activation; the flag says whether gate and up still have to be multiplied."""
+        """The activation, and whether gate and up still have to be multiplied."""
         g = self.graph
         if act == "silu" and parallel and limit > 1e-6:
             if self.row.swiglu_clamp == "fused":
@@ -502,8 +509,8 @@ class Llm:
                        n_kv_max: int = 0, cached: bool = True) -> Tensor:
         """Softmax attention, [n_embd_head_v * n_head, n_tokens].
 
-        `kq_b` is added to the scores, which rules out flash attention; `n_kv_max` bounds the cells that a sparse mask
-        leaves open. `cached`: k and v are of a cache, not of an encoder.
+        `kq_b` is added to the scores, which excludes flash attention; `n_kv_max` bounds the cells that a
+        sparse mask leaves open. `cached`: k and v are from a cache, not from an encoder.
         """
         g, hp = self.graph, self.hparams
         v_trans = v.nb[1] > v.nb[2]
@@ -567,7 +574,8 @@ class Llm:
                 k = self.hadamard(k, a.k_rot)
         if a.v_rot is not None and v is not None and not mla:
             v = self.hadamard(v, a.v_rot)
-        # expanded together so that they are not reordered; the plain cache wants k last, iSWA and no cache v last
+        # expanded together so that they are not reordered; the plain cache wants k last, iSWA and no cache v
+        # last
         late_k = cache is not None and not iswa and self.rules.keys_last
         order = (q, v, k) if late_k else (q, k) if mla and iswa else (q, k, v)
         for t in order:
@@ -596,7 +604,7 @@ class Llm:
         return self.project(cur, il, wo, wo_bias)
 
     def project(self, cur: Tensor, il: int, wo: str | None = "attn_output", biased: bool = True) -> Tensor:
-        """wo, its scale and its bias, where the file has them."""
+        """wo, its scale and its bias, if present."""
         if wo is None:
             return cur
         weight, bias = self.layer_weight(il, wo), self.layer_weight(il, wo, "bias") if biased else None

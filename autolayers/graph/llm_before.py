@@ -1,4 +1,4 @@
-"""What the graphs of older builds have in place of today's (llm.py, inputs.py), by the rule that ended it."""
+"""What the graphs of older builds have instead of today's (llm.py, inputs.py), by the rule that ended it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def copy_k(g: Graph, k: Tensor, cur: Tensor) -> Tensor:
 
 
 def copy_v(g: Graph, v: Tensor, cur: Tensor, transposed: bool) -> Tensor:
-    """Before Rules.set_rows: the same of values."""
+    """Before Rules.set_rows: the same for values."""
     width, n_tokens = cur.ne[0] * cur.ne[1], cur.ne[2]
     cur = g.reshape(cur, width, n_tokens)
     if not transposed:
@@ -31,7 +31,8 @@ def copy_v(g: Graph, v: Tensor, cur: Tensor, transposed: bool) -> Tensor:
 
 
 def mask_input(g: Graph, rules: Rules, name: str, type_: str, *ne: int) -> Tensor:
-    """Before Rules.f16_mask: an f32 input, which flash attention casts; first with more rows."""
+    """Before Rules.f16_mask: an f32 input, which flash attention casts; in the oldest builds with more
+    rows."""
     if rules.pads_masks:
         ne = (ne[0], -(-ne[1] // _MASK_ROWS) * _MASK_ROWS, *ne[2:])
     mask = g.input(name, "f32" if type_ == "f16" else type_, *ne)
@@ -45,8 +46,8 @@ def encoder_flash(rules: Rules, k: Tensor) -> bool:
 
 def heads_of(g: Graph, qkv: Tensor, parts: Sequence[tuple[int, int, int]],
              viewed: bool) -> tuple[Tensor, Tensor, Tensor]:
-    """Before Rules.views_v: Q, K and V of a fused QKV, of each its head size, heads and first column. `viewed`: Q and K
-    are views, as since Rules.views_qk where they are roped; V is a copy."""
+    """Before Rules.views_v: Q, K and V of a fused QKV, given each one's head size, heads and first column.
+    `viewed`: Q and K are views, which since Rules.views_qk holds if they are roped; V is a copy."""
     size, row, n, made = qkv.nb[0], qkv.nb[1], qkv.ne[1], []
     for i, (head, heads, at) in enumerate(parts):
         if viewed and i < 2:
@@ -66,8 +67,8 @@ def split_glu(g: Graph, cur: Tensor, act: str) -> Tensor:
 
 
 def rope_end(g: Graph, heads: Tensor, n_rot: int, rotated: Callable[[Tensor], Tensor], first: bool) -> Tensor:
-    """Before Rules.ropes_end: the last `n_rot` elements are roped apart and joined with the rest, in front of it if
-    `first`."""
+    """Before Rules.ropes_end: the last `n_rot` elements are roped separately and joined with the rest, before
+    it if `first`."""
     (head, n_head, n), size = heads.ne[:3], heads.nb[0]
     strides = (size * head, size * head * n_head)
     rest = g.view(heads, (head - n_rot, n_head, n), strides)
@@ -77,5 +78,5 @@ def rope_end(g: Graph, heads: Tensor, n_rot: int, rotated: Callable[[Tensor], Te
 
 def refuse_views(rules: Rules) -> None:
     """Before Rules.rotates_views llama.cpp aborted."""
-    raise LaunchRefused(f"llama.cpp build {rules.number} aborts with a quantised cache where one matrix makes Q, K and "
-                        "V; use -ctk f16 -ctv f16")
+    raise LaunchRefused(f"llama.cpp build {rules.number} aborts with a quantised cache if Q, K and V are "
+                        "one matrix; use -ctk f16 -ctv f16")

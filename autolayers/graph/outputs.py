@@ -1,5 +1,5 @@
-"""The end of a graph: what is read after it has run, embeddings and samples among it (build_pooling, build_sampling of
-src/llama-graph.cpp, as modelled)."""
+"""The end of a graph: what is read after it has run, embeddings and samples among it (build_pooling,
+build_sampling of src/llama-graph.cpp, as modelled)."""
 
 from __future__ import annotations
 
@@ -47,7 +47,8 @@ def build_pooling(llm: Llm) -> None:
         mean = g.input("mean", "f32", llm.n_tokens, llm.n_seqs if llm.rules.pools_sequences else llm.n_tokens)
         cur = g.mul_mat(g.cont(g.transpose(inp)), mean)
     else:
-        cur = g.get_rows(inp, g.input("cls", "i32", llm.n_seqs if llm.rules.pools_sequences else llm.n_tokens))
+        cur = g.get_rows(inp,
+                         g.input("cls", "i32", llm.n_seqs if llm.rules.pools_sequences else llm.n_tokens))
     if kind == "rank":
         if llm.weight("cls.weight") is not None:
             cur = g.unary(llm.row.cls_act, dense(llm, cur, "cls"))

@@ -1,4 +1,5 @@
-"""What recurrent and hybrid models share: states in the cache, and layers that have one instead of keys and values.
+"""What recurrent and hybrid models share: states in the cache, and layers that have one instead of keys and
+values.
 
 Source: build_rs of src/llama-graph.cpp (as modelled).
 """
@@ -32,7 +33,8 @@ class Hybrid(Decoder):
 class OneBlock(Hybrid):
     """A layer is one mixer: a state, attention or an FFN, never two of them."""
 
-    def layer(self, llm: Llm, inp_l: Tensor, il: int, inp: AttnInput, pos: Tensor | None, out_ids: Tensor) -> Tensor:
+    def layer(self, llm: Llm, inp_l: Tensor, il: int, inp: AttnInput, pos: Tensor | None,
+              out_ids: Tensor) -> Tensor:
         cur = self.normed(llm, inp_l, il, self.attn_norm)
         if llm.hparams.is_recr(il) or llm.hparams.n_ff(il) == 0:
             cur = self.attention(llm, cur, il, inp, pos)
@@ -44,7 +46,8 @@ class OneBlock(Hybrid):
 
 
 def state(llm: Llm, il: int, which: int) -> Tensor:
-    """A layer's states of all sequences. 0: r, the convolution's last inputs; 1: s, the recurrence's; 2: p, of PLE."""
+    """A layer's states of all sequences. 0: r, the convolution's last inputs; 1: s, the recurrence's; 2: p,
+    of PLE."""
     tensor = llm.states["recurrent"].layers[il][which]
     assert tensor is not None
     return tensor
@@ -62,7 +65,8 @@ def snapshots(llm: Llm) -> int:
 
 
 def build_rs(llm: Llm, states: Tensor, rows: Callable[[Tensor, Tensor], Tensor] | None = None) -> Tensor:
-    """The states of this batch's sequences, gathered or read by `rows`; those of the other sequences are copied."""
+    """The states of this batch's sequences, gathered or read by `rows`; those of the other sequences are
+    copied."""
     g, cache, n_seqs = llm.graph, llm.states["recurrent"], llm.n_seqs
     extra, once = n_cells(llm) - n_seqs, llm.rules.one_state_gather
     if cache.ids is None:
@@ -96,7 +100,8 @@ def keep_tails(llm: Llm, conv: Tensor, states: Tensor, columns: int, slots: list
     width = columns * conv.ne[1]
     for first, slot in slots:
         tail = g.view(conv, (columns, conv.ne[1], llm.n_seqs), conv.nb[1:3], first * conv.nb[0])
-        g.expand(g.cpy(tail, g.view(states, (width, llm.n_seqs), (states.nb[1],), slot * n_cells(llm) * width * F32)))
+        g.expand(g.cpy(tail, g.view(states, (width, llm.n_seqs), (states.nb[1],),
+                                    slot * n_cells(llm) * width * F32)))
 
 
 def tails(llm: Llm, width: int, columns: int) -> list[tuple[int, int]]:

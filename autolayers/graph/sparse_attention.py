@@ -1,7 +1,7 @@
 """DeepSeek sparse attention (DSA): a small indexer ranks the keys, and attention sees only the best of them.
 
-The mask of latent attention is open at the top-k positions only; the indexer's keys are in a cache of their own.
-Sources: src/models/deepseek32.cpp, build_attn_inp_k_dsa of src/llama-graph.cpp (as modelled).
+The mask of latent attention is open at the top-k positions only; the indexer's keys are in a cache of their
+own. Sources: src/models/deepseek32.cpp, build_attn_inp_k_dsa of src/llama-graph.cpp (as modelled).
 """
 
 from __future__ import annotations
@@ -98,7 +98,8 @@ def top_k_mask(llm: Llm, mask: Tensor, top_k: Tensor, zeros_type: str = "f32") -
     rows = g.view(top_k, (ne[0], ne[1], ne[3]), (nb[1], nb[2], ne[3] * nb[3]))
     zeros = g.fill(g.new(zeros_type, 1, *rows.ne[:3]))
     opened = g.set_rows(closed, zeros, rows)
-    opened = g.view(opened, (opened.ne[1], opened.ne[2], 1, opened.ne[3]), (opened.nb[2], opened.nb[3], opened.nb[3]))
+    opened = g.view(opened, (opened.ne[1], opened.ne[2], 1, opened.ne[3]),
+                    (opened.nb[2], opened.nb[3], opened.nb[3]))
     return g.add(opened, mask)
 
 

@@ -39,7 +39,8 @@ _STEP = 64 * MiB      # the least by which a retry shrinks, if the log does not 
 class Attempts:
     """Launches of one session, until one is ready, fails for another reason, or cannot shrink further."""
 
-    def __init__(self, session: Session, plan: Plan, added: list[str], retries: int, verify: bool, wait: bool) -> None:
+    def __init__(self, session: Session, plan: Plan, added: list[str], retries: int, verify: bool,
+                 wait: bool) -> None:
         self.session = session
         self.plan = plan
         self.added = added
@@ -127,7 +128,8 @@ class Attempts:
         given, environ = self.given, self.session.environ
         if given.value("--port") == "0" or (given.value("--host") or "").endswith(".sock"):
             raise UsageError("--wait needs a --host and a --port that are known before the server starts")
-        host, port = wait.address(given.value("--host"), given.value("--port"), self.session.build.default_port)
+        host, port = wait.address(given.value("--host"), given.value("--port"),
+                                  self.session.build.default_port)
         secure, prefix = bool(given.value("--ssl-cert-file")), given.value("--api-prefix") or ""
         url = wait.url(host, port, secure)
         if wait.healthy(host, port, secure, prefix):
@@ -170,7 +172,8 @@ class Attempts:
         parts = [(line.part, line.device, 0 if line.equal else line.difference) for line in comparison.lines
                  if line.difference is not None]
         found = {self.session.model.architecture: named(parts)}
-        checked_builds.keep(program, CheckedBuild(build.number, build.commit, date, found), self.session.environ)
+        checked_builds.keep(program, CheckedBuild(build.number, build.commit, date, found),
+                            self.session.environ)
 
     def _keep(self, comparison: LogComparison) -> None:
         digest = self.session.digest()

@@ -27,7 +27,8 @@ _TAIL = 4000      # bytes of the log that are shown when it fails
 
 def run(words: Sequence[str], environ: Mapping[str, str], port: int,
         healthy: Callable[[], bool]) -> tuple[int, Outcome]:
-    """Starts `words` and returns when it is healthy, (its process id, an outcome with code 0), or has ended, (0, how).
+    """Starts `words` and returns when it is healthy, (its process id, an outcome with code 0), or has ended,
+    (0, how).
 
     A signal before that ends the server. Progress goes to a terminal; if it fails, the end of the log goes to
     stderr. Raises OSError if it cannot be started, AutolayersError if its log cannot be written.

@@ -57,8 +57,8 @@ ROWS: dict[str, tuple[str, Callable[[Any], str]]] = {
     "n_threads": ("-t", str),
 }
 # set by the test, or always fixed by a plan
-_OF_TESTS = frozenset(("n_ctx", "n_parallel", "kv_unified", "kv_unified_per_slot", "warmup", "fit", "fit_target",
-                       "fit_ctx"))
+_OF_TESTS = frozenset(("n_ctx", "n_parallel", "kv_unified", "kv_unified_per_slot", "warmup", "fit",
+                       "fit_target", "fit_ctx"))
 # flags that both have and that do not affect memory
 ALIKE = ("-C", "--cpu-strict", "--poll", "--prio")
 _SWITCHES = {"-nkvo": "-nkvo", "--no-kv-offload": "-nkvo", "-nopo": "--no-op-offload",
@@ -111,7 +111,8 @@ def in_its_words(params: Params, known: Collection[str]) -> tuple[list[str], lis
             continue
         row = ROWS.get(name)
         said = _said(row[0], row[1](value), known) if row else []
-        if said and not (name == "overrides" and any(set(",;") & set(part) for pair in value for part in pair)):
+        if said and not (name == "overrides"
+                         and any(set(",;") & set(part) for pair in value for part in pair)):
             words += said
         else:
             lacking.append(rows_of(name)[0].canonical)
@@ -123,7 +124,8 @@ def _said(flag: str, value: str, known: Collection[str]) -> list[str]:
     if flag in known or (flag == "-rpc" and "--rpc" in known):
         return [flag, value]
     if flag == "-lm" and "-mmp" in known:        # older builds: one switch each
-        return ["-mmp", str(int("mmap" in value or value == "auto"))] if value != "dio" and "mlock" not in value else []
+        return ["-mmp", str(int("mmap" in value
+                                or value == "auto"))] if value != "dio" and "mlock" not in value else []
     return []
 
 
@@ -182,8 +184,9 @@ def measure(program: Program, words: Sequence[str], test: Trial, timeout: float,
     token = _rate(rows, 0, test.generate, test.depth, took)
     row = prompt[2]
     build, commit, processor = row.get("build_number"), row.get("build_commit"), row.get("cpu_info")
-    return Rates(prompt[0], token[0], build if isinstance(build, int) else 0, commit if isinstance(commit, str) else "",
-                 processor if isinstance(processor, str) else "", prompt[1] or token[1])
+    return Rates(prompt[0], token[0], build if isinstance(build, int) else 0,
+                 commit if isinstance(commit, str) else "", processor if isinstance(processor, str) else "",
+                 prompt[1] or token[1])
 
 
 def _rows(text: str) -> Iterator[dict[str, Any]]:

@@ -85,13 +85,15 @@ def check(program: str, devices: Sequence[Device], environ: Mapping[str, str], b
         def one(job: _Job) -> Checked:
             with tempfile.TemporaryDirectory(dir=folder) as own:
                 path = _write(own, job.name.replace("/", "-"), data(job.name))
-                more = [word for flag, header in job.files for word in (flag, _write(own, flag.strip("-"), header))]
+                more = [word for flag, header in job.files
+                        for word in (flag, _write(own, flag.strip("-"), header))]
                 more += ["--spec-type", "draft-mtp"] * job.drafts
                 launches = [(*VARIANTS[0], *more)] if job.more else variants
                 found = _check_one(program, job, path, devices, environ, build, launches)
             if not job.more:
                 return found
-            return replace(found, name=f"{job.name} {job.more}", architecture=f"{found.architecture} {job.more}")
+            return replace(found, name=f"{job.name} {job.more}", architecture=f"{found.architecture} "
+                                        f"{job.more}")
 
         try:
             yield from pool.map(one, [*map(_Job, names or architectures()), *companions(names)])
@@ -102,14 +104,15 @@ def check(program: str, devices: Sequence[Device], environ: Mapping[str, str], b
 def companions(names: Sequence[str] = ()) -> list[_Job]:
     """The launches with companions, of all models or those `names`."""
     drafted, seeing = read(DRAFTED), read(SEEING)
-    jobs = [_Job(DRAFTED, "with a draft and an adapter", files=(("-md", data(DRAFTED)), ("--lora", adapter(drafted)))),
+    jobs = [_Job(DRAFTED, "with a draft and an adapter",
+                 files=(("-md", data(DRAFTED)), ("--lora", adapter(drafted)))),
             _Job(SEEING, "with a projector", files=(("--mmproj", projector(seeing)),), warm=True),
             *(_Job(name, "that drafts", drafts=True) for name in mtp())]
     return [job for job in jobs if not names or job.name in names]
 
 
-def _check_one(program: str, job: _Job, path: str, devices: Sequence[Device], environ: Mapping[str, str], build: Build,
-               variants: Sequence[Sequence[str]]) -> Checked:
+def _check_one(program: str, job: _Job, path: str, devices: Sequence[Device], environ: Mapping[str, str],
+               build: Build, variants: Sequence[Sequence[str]]) -> Checked:
     name, model = job.name, read(job.name)
     parts: dict[tuple[str, str], int] = {}
     why = ""                                 # the prediction is an upper bound
@@ -160,9 +163,9 @@ def load(words: Sequence[str], environ: Mapping[str, str], folder: str) -> tuple
     bytes)."""
     quiet = {name: value for name, value in environ.items() if not name.startswith("LLAMA_")}
     reader, tail = LogReader(), b""
-    child = subprocess.Popen([*words, "--host", "127.0.0.1", "--port", str(_free_port())], cwd=folder, env=quiet,
-                             stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, bufsize=0,
-                             **own_group())
+    child = subprocess.Popen([*words, "--host", "127.0.0.1", "--port", str(_free_port())], cwd=folder,
+                             env=quiet, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                             stderr=subprocess.STDOUT, bufsize=0, **own_group())
     assert child.stdout is not None
     timer = threading.Timer(PATIENCE, end_group, (child,))
     timer.start()

@@ -1,7 +1,7 @@
 """What `autolayers check` and `run --verify` found of the llama.cpp programs of this machine.
 
-One JSON file for each program in builds/ of the state directory, named by its path. It counts only for the very files
-that were checked: the program and its libraries, by their sizes and times.
+One JSON file for each program in builds/ of the state directory, named by its path. It counts only for the
+very files that were checked: the program and its libraries, by their sizes and times.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class CheckedBuild:
-    """`architectures`: name -> bytes above the prediction, by "part device"; {} where everything was equal."""
+    """`architectures`: name -> bytes above the prediction, by "part device"; {} where everything was
+    equal."""
 
     build: int
     commit: str
@@ -31,8 +32,8 @@ class CheckedBuild:
 
 
 def digest(program: str) -> str:
-    """SHA-256 over the names, sizes and times of a program and of llama.cpp's libraries next to it (or in ../lib); ""
-    where there is no such file."""
+    """SHA-256 over the names, sizes and times of a program and of llama.cpp's libraries next to it (or in
+    ../lib); "" where there is no such file."""
     found = files(program)
     sum_ = hashlib.sha256()
     try:
@@ -56,8 +57,8 @@ def load(program: str, environ: Mapping[str, str]) -> CheckedBuild | None:
 
 
 def keep(program: str, found: CheckedBuild, environ: Mapping[str, str]) -> None:
-    """Keeps a result in addition to what is known of the same files; of an architecture the newest counts. Raises
-    AutolayersError."""
+    """Keeps a result in addition to what is known of the same files; of an architecture the newest counts.
+    Raises AutolayersError."""
     with state.locked(environ):
         before = load(program, environ)
         known = {**(before.architectures if before else {}), **found.architectures}

@@ -77,11 +77,14 @@ def _systemd(use: Use, cluster: Cluster, arguments: Arguments, image: str) -> di
     for box in use.boxes:
         for i, device in enumerate(box.devices):
             _runs_linux(box, device, "systemd")
-            lines = [*_comment(), "[Unit]", f"Description={_PROGRAM} {plain_name(box.name)} {plain_name(device.name)}",
-                     "Wants=network-online.target", "After=network-online.target", "", "[Service]", "DynamicUser=yes",
+            lines = [*_comment(), "[Unit]",
+                     f"Description={_PROGRAM} {plain_name(box.name)} {plain_name(device.name)}",
+                     "Wants=network-online.target", "After=network-online.target", "", "[Service]",
+                     "DynamicUser=yes",
                      *(["SupplementaryGroups=video render"] if row_of(device.backend).device_nodes else []),
                      "CacheDirectory=llama.cpp", "Environment=LLAMA_CACHE=%C/llama.cpp",
-                     "ExecStart=" + " ".join(map(systemd, [f"/usr/local/bin/{_PROGRAM}", *words(box, i)[1:]])),
+                     "ExecStart=" + " ".join(map(systemd,
+                                                 [f"/usr/local/bin/{_PROGRAM}", *words(box, i)[1:]])),
                      "Restart=always", "RestartSec=2", "", "[Install]", "WantedBy=multi-user.target"]
             found[f"{_folder(box.name)}/llama-rpc-{i}.service"] = "\n".join(lines) + "\n"
     found[f"{_folder(cluster.head.name)}/llama-server.service"] = systemd_file.write(_head(use, arguments))
@@ -149,8 +152,8 @@ def _kubernetes(use: Use, cluster: Cluster, arguments: Arguments, image: str) ->
     launch = _head(replace(use, plan=replace(plan, flags=tuple(flags))), arguments, image)
     container = Container(launch)
     own = next((device for device in cluster.head.devices), None)
-    documents += [_deployment("llama-server", cluster.head.name, image, ["/app/llama-server"], container.words,
-                              int(container.port), own, container.mounts, launch.secrets),
+    documents += [_deployment("llama-server", cluster.head.name, image, ["/app/llama-server"],
+                              container.words, int(container.port), own, container.mounts, launch.secrets),
                   _service("llama-server", int(container.port)), _policy()]
     text = "\n".join([*_comment(), f"# {_image_note(image)}"]) + "\n" + "---\n".join(documents)
     return {"kubernetes.yaml": text}
@@ -167,9 +170,11 @@ def _deployment(name: str, node: str, image: str, command: Sequence[str], args: 
     vendor = "" if row is None else "nvidia" if row.gpu_driver else "amd" if "/dev/kfd" in row.device_nodes else \
         "intel" if row.device_nodes else ""
     role = "head" if name == "llama-server" else "worker"
-    lines = ["apiVersion: apps/v1", "kind: Deployment", "metadata:", f"  name: {name}", "spec:", "  replicas: 1",
+    lines = ["apiVersion: apps/v1", "kind: Deployment", "metadata:", f"  name: {name}", "spec:",
+             "  replicas: 1",
              "  strategy:", "    type: Recreate", "  selector:", "    matchLabels:", f"      app: {name}",
-             "  template:", "    metadata:", "      labels:", f"        app: {name}", f"        llama-cpp: {role}",
+             "  template:", "    metadata:", "      labels:", f"        app: {name}",
+             f"        llama-cpp: {role}",
              "    spec:",
              "      nodeSelector:", f"        kubernetes.io/hostname: {yaml(node)}", "      containers:",
              f"        - name: {role}", f"          image: {yaml(image)}", "          command:",
@@ -187,7 +192,8 @@ def _deployment(name: str, node: str, image: str, command: Sequence[str], args: 
             lines += [f"            - name: models-{number}", f"              mountPath: {yaml(inside)}"]
         lines += ["      volumes:"]
         for number, folder in enumerate(mounts):
-            lines += [f"        - name: models-{number}", "          hostPath:", f"            path: {yaml(folder)}"]
+            lines += [f"        - name: models-{number}", "          hostPath:",
+                      f"            path: {yaml(folder)}"]
     return "\n".join(lines) + "\n"
 
 

@@ -35,14 +35,16 @@ if TYPE_CHECKING:
 _CONTAINERS = ("docker", "podman", "nerdctl")
 # Switches of `docker run`; each of its other options takes a value
 _CONTAINER_SWITCHES = frozenset((
-    "-d", "--detach", "-i", "--interactive", "-t", "--tty", "--rm", "--init", "--privileged", "--read-only", "-P",
-    "--publish-all", "-q", "--quiet", "--no-healthcheck", "--oom-kill-disable", "--help", "--replace", "--tls-verify",
+    "-d", "--detach", "-i", "--interactive", "-t", "--tty", "--rm", "--init", "--privileged", "--read-only",
+    "-P", "--publish-all", "-q", "--quiet", "--no-healthcheck", "--oom-kill-disable", "--help", "--replace",
+    "--tls-verify",
 ))
 
 
 _FILES = ("mmproj", "model_draft", "lora", "control_vector")     # fields of Params
 # commands of the program `llama` (app/llama.cpp) whose own program has another name
-_COMMANDS = {"serve": "server", "client": "cli", "complete": "completion", "bench": "bench", "perplexity": "perplexity"}
+_COMMANDS = {"serve": "server", "client": "cli", "complete": "completion", "bench": "bench",
+             "perplexity": "perplexity"}
 
 
 @dataclass(frozen=True)
@@ -75,7 +77,8 @@ class WrappedCommand:
 
     @property
     def environ(self) -> dict[str, str]:
-        """The LLAMA_ARG_* that the command itself sets: `env LLAMA_ARG_X=1 ...`, `docker run -e LLAMA_ARG_X=1 ...`."""
+        """The LLAMA_ARG_* that the command itself sets: `env LLAMA_ARG_X=1 ...`, `docker run -e LLAMA_ARG_X=1
+        ...`."""
         pairs = (word.removeprefix("--env=").partition("=") for word in self.launcher[:-1])
         return {name: value for name, equals, value in pairs if equals and name.startswith("LLAMA_ARG_")}
 
@@ -128,8 +131,8 @@ def read(argv: Sequence[str], command: str = "run") -> WrappedCommand:
 
 
 # with these llama-server loads no model itself: it prints and exits, or starts other servers
-_ANSWERS = frozenset(("-h", "--help", "--usage", "--version", "--license", "--list-devices", "-cl", "--cache-list",
-                      "--completion-bash"))
+_ANSWERS = frozenset(("-h", "--help", "--usage", "--version", "--license", "--list-devices", "-cl",
+                      "--cache-list", "--completion-bash"))
 _ROUTER = ("--models-dir", "--models-preset")
 
 
@@ -183,7 +186,8 @@ def _program(wrapped: Sequence[str]) -> int:
     for i, word in enumerate(wrapped):
         name = _basename(word)
         after = wrapped[i + 1] if i + 1 < len(wrapped) else ""
-        named = name.startswith("llama-") or (name == "llama" and (after in _COMMANDS or after in _COMMANDS.values()))
+        named = name.startswith("llama-") or (name == "llama"
+                                              and (after in _COMMANDS or after in _COMMANDS.values()))
         if named and not word.startswith("-") and "=" not in word and not word.endswith(".gguf"):
             return i
         if word == "--" or (i and _field(word) == "model"):

@@ -28,20 +28,25 @@ def adapter(model: Model) -> bytes:
 
 def projector(model: Model) -> bytes:
     """A projector for images, of Gemma 3's kind, which has no tokens in the model's vocabulary."""
-    vision = {"image_size": _IMAGE, "patch_size": _PATCH, "embedding_length": _WIDTH, "feed_forward_length": _FFN,
+    vision = {"image_size": _IMAGE, "patch_size": _PATCH, "embedding_length": _WIDTH,
+              "feed_forward_length": _FFN,
               "block_count": 1, "attention.head_count": 1, "projection_dim": model.hparams.n_embd}
     keys = [_text("general.type", "mmproj"), _text("general.architecture", "clip"),
-            ("clip.has_vision_encoder", 7, b"\1"), ("clip.use_gelu", 7, b"\1"), _text("clip.projector_type", "gemma3"),
+            ("clip.has_vision_encoder", 7, b"\1"), ("clip.use_gelu", 7, b"\1"),
+            _text("clip.projector_type", "gemma3"),
             _float("clip.vision.attention.layer_norm_epsilon", 1e-6),
-            *((f"clip.vision.image_{name}", 9, struct.pack("<IQ3f", 6, 3, 0.5, 0.5, 0.5)) for name in ("mean", "std")),
+            *((f"clip.vision.image_{name}", 9, struct.pack("<IQ3f", 6, 3, 0.5, 0.5, 0.5))
+              for name in ("mean", "std")),
             *((f"clip.vision.{name}", 4, struct.pack("<I", value)) for name, value in vision.items())]
     block: dict[str, Shape] = {**dict.fromkeys(("attn_q", "attn_k", "attn_v", "attn_out"), (_WIDTH, _WIDTH)),
-                               "ffn_up": (_WIDTH, _FFN), "ffn_down": (_FFN, _WIDTH), "ln1": (_WIDTH,), "ln2": (_WIDTH,)}
+                               "ffn_up": (_WIDTH, _FFN), "ffn_down": (_FFN, _WIDTH), "ln1": (_WIDTH,),
+                               "ln2": (_WIDTH,)}
     tensors: list[tuple[str, Shape]] = [
         ("v.patch_embd.weight", (_PATCH, _PATCH, 3, _WIDTH)), ("v.patch_embd.bias", (_WIDTH,)),
         ("v.position_embd.weight", (_WIDTH, (_IMAGE // _PATCH) ** 2)),
         ("v.post_ln.weight", (_WIDTH,)), ("v.post_ln.bias", (_WIDTH,)),
-        ("mm.input_projection.weight", (model.hparams.n_embd, _WIDTH)), ("mm.soft_emb_norm.weight", (_WIDTH,))]
+        ("mm.input_projection.weight", (model.hparams.n_embd, _WIDTH)),
+        ("mm.soft_emb_norm.weight", (_WIDTH,))]
     for name, ne in block.items():
         tensors += [(f"v.blk.0.{name}.weight", ne), (f"v.blk.0.{name}.bias", ne[-1:])]
     return _file(keys, tensors)

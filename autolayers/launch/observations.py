@@ -1,7 +1,7 @@
 """The memory that launches on this machine really used, for later plans.
 
-One JSON file for each model in observations/ of the state directory, named by the digest of the model's header: a
-renamed file is the same model, an edited one is another.
+One JSON file for each model in observations/ of the state directory, named by the digest of the model's
+header: a renamed file is the same model, an edited one is another.
 """
 
 from __future__ import annotations
@@ -36,7 +36,8 @@ def _of(entry: Any) -> Observation:
 
 
 def digest(path: str, header_size: int) -> str:
-    """SHA-256 of a model file's first `header_size` bytes (metadata and tensor list); "" if it cannot be read."""
+    """SHA-256 of a model file's first `header_size` bytes (metadata and tensor list); "" if it cannot be
+    read."""
     import hashlib
 
     sum_ = hashlib.sha256()

@@ -1,4 +1,5 @@
-"""Keys, tokens and URLs with credentials in a command; llama-server reads each from an environment variable too.
+"""Keys, tokens and URLs with credentials in a command; llama-server reads each from an environment variable
+too.
 
     without_secrets(["--api-key", "x", "--port", "80"])     # (["--port", "80"], ["LLAMA_API_KEY"])
 """
@@ -27,7 +28,8 @@ def without_secrets(words: Sequence[str]) -> tuple[list[str], list[str]]:
     names: list[str] = []
     for item in items(words):
         row = item.flag if isinstance(item.flag, Argument) else None
-        if row and (row.canonical in _FLAGS or (row.canonical in _URL_FLAGS and _has_credentials(item.value))):
+        if row and (row.canonical in _FLAGS
+                    or (row.canonical in _URL_FLAGS and _has_credentials(item.value))):
             names.append(row.env)
         else:
             kept += item.words
@@ -35,12 +37,13 @@ def without_secrets(words: Sequence[str]) -> tuple[list[str], list[str]]:
 
 
 def launcher_without_secrets(command: WrappedCommand) -> tuple[list[str], list[str]]:
-    """The same for the words before the program: `env LLAMA_API_KEY=x`, and `docker run -e LLAMA_API_KEY=x`, which
-    becomes `-e LLAMA_API_KEY`, the caller's variable."""
+    """The same for the words before the program: `env LLAMA_API_KEY=x`, and `docker run -e LLAMA_API_KEY=x`,
+    which becomes `-e LLAMA_API_KEY`, the caller's variable."""
     kept: list[str] = []
     names: list[str] = []
     for word in command.launcher:
-        option = next((option for option in ("--env=", "-e") if word.startswith(option) and command.container), "")
+        option = next((option for option in ("--env=", "-e") if word.startswith(option)
+                       and command.container), "")
         name, equals, _ = word[len(option):].partition("=")
         if equals and name in _VARIABLES:
             names.append(name)

@@ -178,7 +178,8 @@ class Session:
         warning = (f"checked on this build on {known.date[:10]}: {self.model.architecture} does not allocate "
                    "as "
                    f"predicted ({parts})")
-        return replace(plan, breakdown=replace(plan.breakdown, exact=False), warnings=(*plan.warnings, warning))
+        return replace(plan, breakdown=replace(plan.breakdown, exact=False),
+                       warnings=(*plan.warnings, warning))
 
     def _observed(self, plan: Plan) -> Observation | None:
         digest = self.digest()

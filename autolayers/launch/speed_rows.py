@@ -1,5 +1,5 @@
-"""Measured launches as the rows of fixtures/speeds: what `autolayers tune --share` writes and benchmarks/fit_speed.py
-reads.
+"""Measured launches as the rows of fixtures/speeds: what `autolayers tune --share` writes and
+benchmarks/fit_speed.py reads.
 
     rows = rows_of(measured, model, machine, test)      # two per launch: its prompt (pp) and its generation (tg)
     check(row)                                          # the problem of a row from elsewhere, or ""
@@ -33,8 +33,9 @@ CLASSES = ("dense resident", "dense partial", "MoE resident", "MoE in RAM", "mul
 _TEXTS = ("id", "source", "date", "model", "class", "kind", "quality", "group", "note")
 # Fields of Params whose values name files or addresses, or that llama-bench's tests replace
 _LEFT_OUT: dict[str, Any] = {name: getattr(Params(), name) for name in (
-    "model", "rpc", "model_draft", "mmproj", "lora", "control_vector", "override_kv", "n_parallel", "kv_unified",
-    "kv_unified_per_slot", "fit", "fit_target", "fit_ctx", "cache_ram", "ctx_checkpoints", "cache_reuse")}
+    "model", "rpc", "model_draft", "mmproj", "lora", "control_vector", "override_kv", "n_parallel",
+    "kv_unified", "kv_unified_per_slot", "fit", "fit_target", "fit_ctx", "cache_ram", "ctx_checkpoints",
+    "cache_reuse")}
 
 
 def rows_of(measured: Iterable[Measured], model: Model, devices: Sequence[Device], host: Host | None,
@@ -50,7 +51,8 @@ def rows_of(measured: Iterable[Measured], model: Model, devices: Sequence[Device
         words = [*to_words(replace(params, n_ctx=n_ctx)), "-np", "1"]
         for kind, rate in (("pp", one.rates.prompt), ("tg", one.rates.token)):
             row = {
-                "source": f"autolayers tune {whose}", "date": month, "model": name, "class": one.rival.speed.kind,
+                "source": f"autolayers tune {whose}", "date": month, "model": name,
+                "class": one.rival.speed.kind,
                 "words": words, "machine": machine,
                 "workload": {"prompt": test.prompt if kind == "pp" else 0,
                              "generate": test.generate if kind == "tg" else 0, "depth": test.depth},
@@ -82,7 +84,8 @@ def _machine(devices: Sequence[Device], host: Host | None, processor: str) -> di
     return {
         "devices": [_device(device) for device in devices],
         "ram": {"total": host.total if host else None,
-                **known(host.bandwidth if host else None, how.get(host.bandwidth_source if host else "", "given"))},
+                **known(host.bandwidth if host else None,
+                        how.get(host.bandwidth_source if host else "", "given"))},
         "bus": known(host.bus if host else None, how["measured"]),
         "cpu": {"cores": host.cores if host else None, "model": processor or None},
     }
@@ -123,7 +126,8 @@ def check(row: object) -> str:
     if not isinstance(words, list) or not all(isinstance(word, str) for word in words):
         return "words must be a list of texts"
     work = row.get("workload")
-    if not isinstance(work, dict) or not all(_is(work.get(name), 0, 1e8) for name in ("prompt", "generate", "depth")):
+    if not isinstance(work, dict) or not all(_is(work.get(name), 0, 1e8)
+                                             for name in ("prompt", "generate", "depth")):
         return "workload must have prompt, generate and depth in tokens"
     if not work["prompt" if row["kind"] == "pp" else "generate"]:
         return f"workload has no tokens for a row of kind {row['kind']}"

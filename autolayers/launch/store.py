@@ -31,14 +31,16 @@ def entries(folder: str, name: str, environ: Mapping[str, str], make: Callable[[
         if found is None and os.path.isfile(file):
             say(f"{file} is damaged and ignored: remove it")
         for entry in found if isinstance(found, list) else (found,):
-            with contextlib.suppress(AutolayersError, ValueError, TypeError, KeyError, AttributeError, OverflowError):
+            with contextlib.suppress(AutolayersError, ValueError, TypeError, KeyError, AttributeError,
+                                     OverflowError):
                 made.append(make(entry))
     return made
 
 
 def add(folder: str, name: str, environ: Mapping[str, str], record: T, make: Callable[[Any], T], most: int,
         key: tuple[str, ...]) -> None:
-    """Appends a record, in place of one with equal fields `key`; the newest `most` are kept. Raises AutolayersError."""
+    """Appends a record, in place of one with equal fields `key`; the newest `most` are kept. Raises
+    AutolayersError."""
     with state.locked(environ):
         new = vars(record)
         kept = [row for row in map(vars, entries(folder, name, environ, make))

@@ -49,15 +49,16 @@ class Outcome:
 
 def run(words: Sequence[str], environ: Mapping[str, str], on_ready: Callable[[LaunchLog], None] | None = None,
         out: IO[bytes] | None = None, err: IO[bytes] | None = None) -> Outcome:
-    """Starts `words` and returns when it and all its children have ended. Raises OSError if it cannot be started.
+    """Starts `words` and returns when it and all its children have ended. Raises OSError if it cannot be
+    started.
 
     `on_ready` is called once, from another thread, when the log says that the model is loaded; its exceptions
     are printed and end nothing.
     """
     kills = _oom_kills()
     posix = os.name == "posix"
-    child = subprocess.Popen(list(words), env=dict(environ), stdout=subprocess.PIPE, stderr=subprocess.PIPE, bufsize=0,
-                             **own_group())
+    child = subprocess.Popen(list(words), env=dict(environ), stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                             bufsize=0, **own_group())
     watcher = _Watcher(child.pid) if posix else None
     asked = threading.Event()
 

@@ -138,8 +138,8 @@ def _probe(rivals: Sequence[Rival], bench: Bench, end: float) -> float:
             break
         words, _ = in_its_words(rival.params, bench.program.flags)
         try:
-            rates = measure_once(bench.program, [*words, *bench.rest], PROBE, min(left, LEAST + bench.size / LOAD),
-                                 bench.environ, repetitions=1)
+            rates = measure_once(bench.program, [*words, *bench.rest], PROBE,
+                                 min(left, LEAST + bench.size / LOAD), bench.environ, repetitions=1)
         except BenchFailed:
             continue                       # reported when it is measured
         prompt, tokens = rival.expected(PROBE)

@@ -1,7 +1,7 @@
 """What `autolayers tune` measured on this machine, for later plans of the same model, machine and build.
 
-One JSON file for each model in tuned/ of the state directory, named by the digest of the model's header. An answer
-holds for the question that it was measured for: the flags that were given, and the workload.
+One JSON file for each model in tuned/ of the state directory, named by the digest of the model's header. An
+answer holds for the question that it was measured for: the flags that were given, and the workload.
 """
 
 from __future__ import annotations
@@ -34,8 +34,9 @@ _AIMS = (*_ANSWERED, "workload", "margin", "budget")
 
 @dataclass(frozen=True)
 class Tuned:
-    """The fastest launch measured. `build`: llama.cpp's number, or its commit where it has none; `machine` and
-    `question` as `machine_of` and `question_of` say them; `flags`: the launch; rates in tokens per second."""
+    """The fastest launch measured. `build`: llama.cpp's number, or its commit where it has none; `machine`
+    and `question` as `machine_of` and `question_of` say them; `flags`: the launch; rates in tokens per
+    second."""
 
     build: str
     machine: str
@@ -85,9 +86,9 @@ def keep(model: str, tuned: Tuned, environ: Mapping[str, str]) -> None:
 
 def measured_plan(plan: Plan, model: Model, devices: Iterable[Any], arguments: Arguments, build: str,
                   environ: Mapping[str, str], again: Callable[[Arguments], Plan]) -> tuple[Plan, str]:
-    """The launch that was measured to be the fastest for this very question, planned by `again`, and a line that says
-    so; `plan` and "" where none was. `build` "": any, the last that was measured. Where n_gpu_layers alone is asked
-    for, a launch that needs more flags is only named."""
+    """The launch that was measured to be the fastest for this very question, planned by `again`, and a line
+    that says so; `plan` and "" where none was. `build` "": any, the last that was measured. Where
+    n_gpu_layers alone is asked for, a launch that needs more flags is only named."""
     found = find(model, devices, arguments, build, environ)
     if found is None or not plan.fits:
         return plan, ""
@@ -97,8 +98,8 @@ def measured_plan(plan: Plan, model: Model, devices: Iterable[Any], arguments: A
     if arguments.own.get("format") == "number":
         alone = replace(arguments.params, n_gpu_layers=params.n_gpu_layers)
         if to_words(alone) != to_words(params):
-            return plan, (f"autolayers tune measured a launch on {found.date[:10]} that -ngl alone does not say: "
-                          f"{' '.join(found.flags)} ({rates})")
+            return plan, (f"autolayers tune measured a launch on {found.date[:10]} that -ngl alone does not "
+                          f"say: {' '.join(found.flags)} ({rates})")
         if plan.n_gpu_layers == params.n_gpu_layers:
             return plan, line
     own = {name: value for name, value in arguments.own.items() if name not in _ANSWERED}
@@ -119,4 +120,5 @@ def find(model: Model, devices: Iterable[Any], arguments: Arguments, build: str,
     name = digest(model.path, model.header.data_offset)
     machine, question = machine_of(devices), question_of(arguments.params, arguments.own)
     return next((tuned for tuned in reversed(load(name, environ) if name else [])
-                 if (tuned.machine, tuned.question) == (machine, question) and build in ("", tuned.build)), None)
+                 if (tuned.machine, tuned.question) == (machine, question)
+                 and build in ("", tuned.build)), None)

@@ -15,8 +15,10 @@ if TYPE_CHECKING:
 
 PARTS = ("model", "context", "compute")
 # a Breakdown's name -> the model in the log, and its part
-_COMPANIONS = {"draft model weights": (1, "model"), "draft context": (1, "context"), "draft compute": (1, "compute"),
-               "MTP context": (0, "context (second)"), "MTP compute": (0, "compute (second)"), "LoRA": (0, "lora")}
+_COMPANIONS = {"draft model weights": (1, "model"), "draft context": (1, "context"),
+               "draft compute": (1, "compute"),
+               "MTP context": (0, "context (second)"), "MTP compute": (0, "compute (second)"),
+               "LoRA": (0, "lora")}
 _ROUNDING = 0.005      # MiB: the log has two decimals
 
 
@@ -178,7 +180,8 @@ def _sums(launch: LaunchLog) -> tuple[dict[tuple[str, str], int], dict[tuple[str
             for part, value in zip(PARTS, row, strict=True):
                 sums[device, part] = value * MiB + MiB // 2        # the table truncates the fraction
                 tolerance[device, part] = MiB / 2
-    return ({key: round(size) for key, size in sums.items()}, {key: int(size) + 1 for key, size in tolerance.items()},
+    return ({key: round(size) for key, size in sums.items()},
+            {key: int(size) + 1 for key, size in tolerance.items()},
             mapped)
 
 
@@ -189,7 +192,8 @@ def used(launch: LaunchLog) -> dict[str, int]:
         for buffers in load.buffers.values():
             for name, sizes in buffers.items():
                 found[launch.device_of(name)] = found.get(launch.device_of(name), 0) + sum(sizes) * MiB
-    for name, size in (*launch.projector.items(), *((n, sum(of)) for n, of in launch.projector_model.items())):
+    for name, size in (*launch.projector.items(),
+                       *((n, sum(of)) for n, of in launch.projector_model.items())):
         found[launch.device_of(name)] = found.get(launch.device_of(name), 0) + size * MiB
     return {device: round(size) for device, size in found.items()}
 

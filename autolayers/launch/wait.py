@@ -32,10 +32,12 @@ def healthy(host: str, port: int, secure: bool = False, prefix: str = "") -> boo
     return _ask("GET", url(host, port, secure) + prefix + "/health", 5) is not None
 
 
-def speed(host: str, port: int, secure: bool = False, prefix: str = "", key: str | None = None) -> float | None:
+def speed(host: str, port: int, secure: bool = False, prefix: str = "",
+          key: str | None = None) -> float | None:
     """Tokens per second of two tokens generated after a short prompt; None without an answer within 60 s."""
     body = {"prompt": "Hello", "n_predict": 2, "cache_prompt": False}
-    answer = _ask("POST", url(host, port, secure) + prefix + "/completion", 60, body, f"Bearer {key}" if key else "")
+    answer = _ask("POST", url(host, port, secure) + prefix + "/completion", 60, body,
+                  f"Bearer {key}" if key else "")
     try:
         found: Any = json.loads(answer or b"")
         return float(found["timings"]["predicted_per_second"])

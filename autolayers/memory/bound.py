@@ -1,9 +1,7 @@
-"""An upper bound of the compute buffers where the graph is not known: from the header's shapes alone.
-
-The largest sum of matmul widths of a layer approximates what lives at the peak. The factors are the smallest that were
-never too small for the graphs that are known: tests/memory/test_bound.py applies the bound to all of them, partial
-offload, quantised caches and several GPUs included, and compares with llama.cpp.
-"""
+"""An upper bound of the compute buffers if the graph is unknown: from the header's shapes alone. The largest
+sum of a layer's matmul widths approximates what is live at the peak. The factors are the smallest that are
+never too small for the known graphs: tests/memory/test_bound.py applies the bound to all of them, including
+partial offload, quantised caches and several GPUs, and compares with llama.cpp."""
 
 from __future__ import annotations
 
@@ -21,14 +19,16 @@ if TYPE_CHECKING:
     from .context import Context
     from .weights import Placement
 
-# multiples of what lives at once: tables of tokens and of widths, scores of attention, states of recurrent layers
+# multiples of what is live at once: tables of tokens and of widths, attention scores, recurrent layers'
+# states
 _HIDDEN, _WIDTHS, _SCORES, _STATES = 6.0, 2.0, 2.1, 4.0
-_RECURRENT = 2.5         # what a scan makes of its layer's widths, more than attention does
+_RECURRENT = 2.5         # a scan's share of its layer's widths, more than attention's
 _ATTENTION = ("attn", "swa", "lid", "idx", "csa", "hca")
 
 
-def upper_bound(model: Model, params: Params, context: Context, placement: Placement, memory: Memory) -> Measured:
-    """Bytes per device and, last, the host, none of which llama.cpp is expected to exceed."""
+def upper_bound(model: Model, params: Params, context: Context, placement: Placement,
+                memory: Memory) -> Measured:
+    """Bytes per device and, last, the host; llama.cpp is not expected to exceed any of them."""
     hp = model.hparams
     n = -(-max(min(context.n_ctx, context.n_ubatch), 1) // context.n_seq_max) * context.n_seq_max
     f = 4 * n                                                     # one f32 column of all tokens
@@ -39,7 +39,8 @@ def upper_bound(model: Model, params: Params, context: Context, placement: Place
     layers = range(hp.n_layer_all)
 
     widths: dict[int, int] = {}
-    looked_up = 0                                                 # columns that embeddings bring in, per-layer ones too
+    # columns that embeddings add, per-layer ones too
+    looked_up = 0
     for weight in model.weights:
         ne = weight.info.ne
         if weight.layer == "repeating" and weight.op in ("MUL_MAT", "MUL_MAT_ID"):
@@ -54,19 +55,21 @@ def upper_bound(model: Model, params: Params, context: Context, placement: Place
     heads = max((hp.n_head(il) for il in layers), default=1)
     cells = max((cache.n_cells for cache in caches), default=n)
     rounds = _rounds(model)
-    biased = any("rel_b" in name for name in model.tensors)       # a bias on the scores rules flash attention out
+    # a bias on the scores excludes flash attention
+    biased = any("rel_b" in name for name in model.tensors)
     indexed = any(cache.kind in ("lid", "idx") for cache in caches)
     on_cpu = any(hp.head_k(il) not in FLASH_ATTN_HEADS or hp.head_v(il) != hp.head_k(il)
                  for il in layers if hp.has_kv(il))
     scores = 0 if context.flash_attn == "on" and not biased and not indexed else 4 * cells * n * heads
-    scores *= 1 + biased + 10 * indexed                            # bias, or what the indexer ranks
+    scores *= 1 + biased + 10 * indexed                            # bias, or the indexer's ranks
     masks = [cache.n_cells for cache in caches] or [n] * (1 if hp.swa_type == "none" else 2)
-    masks += [cells] if biased else []                            # which bias each pair of positions has
+    masks += [cells] if biased else []                            # the index of each pair's bias
     rows = 8 * n * (hp.n_embd_v_gqa_max if context.v_trans else 1)
     inputs = sum(4 * n * cell + 8 * n + rows for cell in masks) + 32 * n + 4 * 128 * 128 * 4
     if biased:
         inputs += 4 * hp.n_embd * hp.n_ctx_train                  # the encoder's output
-    states = _STATES * max((sum(t.size for t in layer.tensors) for cache in memory.caches if cache not in caches
+    states = _STATES * max((sum(t.size for t in layer.tensors)
+                            for cache in memory.caches if cache not in caches
                             for layer in cache.layers), default=0)
     factor = _WIDTHS * (_RECURRENT if states else 1)
 
@@ -76,7 +79,8 @@ def upper_bound(model: Model, params: Params, context: Context, placement: Place
     fed = copies * (inputs + (2 * rounds * handed if pipeline else 0))
     if pipeline and (on_cpu or states):                           # each layer's visits to the CPU are inputs
         fed += copies * f * width
-    peak = fed + int(max(_HIDDEN * handed + factor * f * width + _SCORES * scores + states, logits + 2 * handed))
+    peak = fed + int(max(_HIDDEN * handed + factor * f * width + _SCORES * scores + states,
+                         logits + 2 * handed))
 
     kv = max((sum(t.size for t in layer.tensors) for cache in caches for layer in cache.layers), default=0)
     converted = 0
@@ -85,15 +89,17 @@ def upper_bound(model: Model, params: Params, context: Context, placement: Place
                          for t in layer.tensors if t.type != "f16"), default=0) * 2
     on_host = HOST in placement.dev_layer or bool(params.overrides) or not context.offload_kqv
     copied = _offloaded(context, placement) + 3 * rounds * kv + 2 * hidden if on_host and devices else 0
-    sizes = [peak + converted + (copied if i == 0 or not context.offload_kqv else 0) for i in range(len(devices))]
-    mixed = 1 + context.rules.mixed_input                         # embeddings as an input alone and among tokens
+    sizes = [peak + converted + (copied if i == 0 or not context.offload_kqv else 0)
+             for i in range(len(devices))]
+    # embeddings as an input alone and mixed with tokens
+    mixed = 1 + context.rules.mixed_input
     at_host = 2 * mixed * handed + copies * (inputs + mixed * hidden)
     if on_host or not devices:
         at_host += peak + kv + converted
     elif states or indexed or on_cpu:
         at_host += peak + _lifted(caches, copies)
     return Measured((*sizes, at_host), context.flash_attn != "off",
-                    f"the graph of architecture {model.architecture} is not known: "
+                    f"the graph of architecture {model.architecture} is unknown: "
                     "its compute buffers are an upper bound")
 
 
@@ -106,14 +112,14 @@ def _offloaded(context: Context, placement: Placement) -> int:
         host.add((False, output.size))
     if not (host and context.op_offload and backend(placement.devices[0].backend).offload_min_batch):
         return 0
-    # one at a time, but the next one may not fit the last one's gap: because it is larger, or, among the many small
-    # tensors of experts, although it is not
+    # one at a time, but the next one may not fit into the last one's gap: because it is larger, or, among the
+    # many small tensors of experts, although it is not
     two = sorted((size for _, size in host), reverse=True)[:2]
     return 2 * two[0] if any(experts for experts, size in host if size == two[0]) else sum(two)
 
 
 def _rounds(model: Model) -> int:
-    """How often the layers run, where the file says that they do more than once (HRM's cycles)."""
+    """How often the layers run, if the file repeats them (HRM's cycles)."""
     rounds = 1
     for key, value in model.header.metadata.items():
         if key.endswith("_cycles") and isinstance(value, int):
@@ -122,6 +128,7 @@ def _rounds(model: Model) -> int:
 
 
 def _lifted(caches: list[Cache], copies: int) -> int:
-    """Keys and values that the host may have to attend to: a layer's at a time, or all of them, as often as inputs."""
+    """Keys and values that the host may have to attend to: one layer's at a time, or all of them if they are
+    inputs."""
     sizes = [sum(t.size for t in layer.tensors) for cache in caches for layer in cache.layers]
     return copies * sum(sizes) if copies > 1 else 3 * max(sizes, default=0)

@@ -1,4 +1,4 @@
-"""What a launch allocates, in bytes per device and in llama.cpp's three parts. Three questions, three answers:
+"""What a launch allocates, in bytes per device and in llama.cpp's three parts, at three levels of detail:
 
     Static        weights and caches: cheap, no graph is built
     LowerBound    with the prompt graph, which is nearly always the largest: at least this much
@@ -32,14 +32,14 @@ class Usage:
 
 @dataclass(frozen=True)
 class Extra:
-    """Something that is held in addition to the model: mmproj, draft model, LoRA, prompt cache, output buffer..."""
+    """Something held in addition to the model: mmproj, draft model, LoRA, prompt cache, output buffer..."""
 
     name: str          # "mmproj weights"
     device: str        # a device's name, or "Host"
     size: int          # bytes
     exact: bool
     upper_limit: bool = False   # grows up to this while serving (prompt cache, checkpoints)
-    bounded_by: str = ""        # the field of Params that bounds it, where one does
+    bounded_by: str = ""        # the field of Params that limits it, if any
 
 
 CONTEXTS = ("draft context", "MTP context")      # Extra.name of a second context's caches
@@ -47,7 +47,8 @@ CONTEXTS = ("draft context", "MTP context")      # Extra.name of a second contex
 
 @dataclass(frozen=True)
 class Static:
-    """Weights and caches alone; every `compute` is 0. `devices` has one Usage per device in llama.cpp's order."""
+    """Weights and caches alone; every `compute` is 0. `devices` has one Usage per device in llama.cpp's
+    order."""
 
     devices: dict[str, Usage]
     host: Usage
@@ -57,7 +58,7 @@ class Static:
     n_ubatch: int
     n_seq_max: int
     kv_unified: bool
-    flash_attn: bool             # after llama.cpp's auto decision, where that was reached
+    flash_attn: bool             # after llama.cpp's auto decision, if known
     exact: bool
     warnings: tuple[str, ...] = ()
     host_resident: int = 0       # bytes of host weights that must be in RAM, whatever is mapped
@@ -66,13 +67,14 @@ class Static:
 
     @property
     def resident(self) -> int:
-        """Bytes of system memory that are needed at once: mapped weights count as the pages that are read."""
+        """Bytes of system memory that are needed at once: mapped weights count with the pages that are
+        read."""
         return (self.host_resident or self.host.model) + self.host.context + self.host.compute
 
 
 @dataclass(frozen=True)
 class LowerBound(Static):
-    """Weights, caches and the prompt graph, which alone `steps` has."""
+    """Weights, caches and the prompt graph, which is all that `steps` covers."""
 
 
 @dataclass(frozen=True)
@@ -80,10 +82,11 @@ class Breakdown(Static):
     """What a launch allocates."""
 
     extras: tuple[Extra, ...] = ()
-    runtime_peak: dict[str, int] | None = None   # by device or "Host": bytes that a graph in use needs above `compute`
+    # by device or "Host": bytes that a graph in use needs above `compute`
+    runtime_peak: dict[str, int] | None = None
 
     def extra_by_device(self) -> dict[str, int]:
-        """Bytes of the extras that are there from the start; what only may grow to a limit is not counted."""
+        """Bytes of the extras that exist from the start, without those that may grow to a limit."""
         sums: dict[str, int] = {}
         for extra in self.extras:
             if not extra.upper_limit:
@@ -96,12 +99,12 @@ class Breakdown(Static):
 
     @property
     def growing(self) -> int:
-        """Bytes of system memory that may be taken in addition while it serves."""
+        """Bytes of system memory that may be added while it serves."""
         return sum(extra.size for extra in self.extras if extra.upper_limit and extra.device == "Host")
 
 
 def shared(use: Static, devices: Sequence[Device]) -> int:
-    """Bytes that lie on devices whose memory is the system's."""
+    """Bytes on devices that share the system's memory."""
     names = [device.name for device in devices if device.in_ram]
     extra = use.extra_by_device() if names and isinstance(use, Breakdown) else {}
     return sum(use.devices[name].total + extra.get(name, 0) for name in names)
@@ -109,20 +112,20 @@ def shared(use: Static, devices: Sequence[Device]) -> int:
 
 @dataclass(frozen=True)
 class Measured:
-    """Graph buffers: bytes per device of the placement and, last, the host; a warning where they are only an upper
-    bound."""
+    """Graph buffers: bytes per device of the placement and, last, the host; a warning if they are only an
+    upper bound."""
 
     sizes: tuple[int, ...]
     flash_attn: bool
     warning: str = ""
     stopped: bool = False                      # the prompt graph alone: a lower bound
-    runtime: tuple[int, ...] | None = None     # what they may grow to in use, where that was asked for and can be more
+    runtime: tuple[int, ...] | None = None     # what they may grow to in use, if requested and if larger
     steps: Steps | None = None
     as_measured: bool = True                   # llama.cpp's measuring says the same
 
 
 def larger(one: Breakdown, other: Breakdown) -> Breakdown:
-    """The same launch, part by part as large as the larger of both."""
+    """The same launch, with the larger of both in each part."""
     devices = {name: _larger(use, other.devices[name]) for name, use in one.devices.items()}
     host = _larger(one.host, other.host)
     peak = None
@@ -134,7 +137,8 @@ def larger(one: Breakdown, other: Breakdown) -> Breakdown:
 
 
 def _larger(one: Usage, other: Usage) -> Usage:
-    return Usage(max(one.model, other.model), max(one.context, other.context), max(one.compute, other.compute))
+    return Usage(max(one.model, other.model), max(one.context, other.context),
+                 max(one.compute, other.compute))
 
 
 def _in_use(found: Breakdown, name: str) -> int:

@@ -5,8 +5,8 @@
     memory.cache("attn").layer(3).k   # the K tensor that layer 3 uses: type, ne, buffer
     for cache in memory.caches: cache.kind, cache.n_cells, cache.n_stream, cache.layers
 
-Mirrors llama_model::create_memory (src/llama-model.cpp) and the constructors it calls: llama-kv-cache.cpp, -iswa, -dsa,
--dsa-iswa, -msa, -dsv4, llama-memory-recurrent.cpp, llama-memory-hybrid*.cpp, as modelled.
+Mirrors llama_model::create_memory (src/llama-model.cpp) and the constructors it calls: llama-kv-cache.cpp,
+-iswa, -dsa, -dsa-iswa, -msa, -dsv4, llama-memory-recurrent.cpp, llama-memory-hybrid*.cpp, as modelled.
 """
 
 from __future__ import annotations
@@ -26,8 +26,9 @@ if TYPE_CHECKING:
     from ..model import Hparams, Model
 
     Filter = Callable[[int], bool]
-    Layers = dict[tuple[str, int, str], tuple["CacheLayer", int]]    # by cache, layer and buffer, with its bytes there
-    Target = tuple[Hparams, Context, "Memory"]      # a draft's target, as far as caches go
+    # by cache, layer and buffer, with its bytes there
+    Layers = dict[tuple[str, int, str], tuple["CacheLayer", int]]
+    Target = tuple[Hparams, Context, "Memory"]      # a draft's target, for its caches
 
 
 @dataclass(frozen=True)
@@ -41,8 +42,8 @@ class CacheTensor:
 
 @dataclass(frozen=True)
 class CacheLayer:
-    """What one layer keeps. Attention: k and v (no v where keys and values are one, MLA). Recurrent: r, s and, on PLE
-    layers, p. DeepSeek-V4's compressors: kv and score."""
+    """What one layer keeps. Attention: k and v (no v if one tensor holds both, MLA). Recurrent: r, s and, in
+    PLE layers, p. DeepSeek-V4's compressors: kv and score."""
 
     il: int
     k: CacheTensor | None = None
@@ -55,28 +56,29 @@ class CacheLayer:
 
     @property
     def tensors(self) -> tuple[CacheTensor, ...]:
-        return tuple(t for t in (self.k, self.v, self.r, self.s, self.p, self.kv, self.score) if t is not None)
+        return tuple(t for t in (self.k, self.v, self.r, self.s, self.p, self.kv, self.score)
+                     if t is not None)
 
 
 @dataclass(frozen=True)
 class Cache:
-    """kind: attn (full attention, MLA too), swa, lid (DSA's indexer), idx (other indexers), recurrent, csa, hca and
-    csa-state, hca-state, lid-state (DeepSeek-V4). `reused` maps layers without a cache to the layer whose cache they
-    read."""
+    """kind: attn (full attention, MLA too), swa, lid (DSA's indexer), idx (other indexers), recurrent, csa,
+    hca and csa-state, hca-state, lid-state (DeepSeek-V4). `reused` maps layers without a cache to the layer
+    whose cache they read."""
 
     kind: str
-    n_cells: int             # rows; of a recurrent cache one per sequence and rollback step
+    n_cells: int             # rows; in a recurrent cache one per sequence and rollback step
     n_stream: int
     layers: tuple[CacheLayer, ...]
     reused: dict[int, int]
 
     @property
     def recurrent(self) -> bool:
-        """Whether it holds states, a row a sequence, not cells."""
+        """Whether it holds states, one row per sequence, instead of cells."""
         return self.kind == "recurrent" or self.kind.endswith("-state")
 
     def layer(self, il: int) -> CacheLayer | None:
-        """The layer whose tensors layer `il` uses, None if it uses none of this cache."""
+        """The layer whose tensors layer `il` uses; None if it uses none of this cache."""
         il = self.reused.get(il, il)
         return next((layer for layer in self.layers if layer.il == il), None)
 
@@ -85,14 +87,14 @@ class Cache:
 class Memory:
     caches: tuple[Cache, ...]
     buffers: dict[str, int]
-    owner: tuple[Hparams, Context] | None = None     # the model that owns the caches, where it is another one
+    owner: tuple[Hparams, Context] | None = None     # the model that owns the caches, if not this one
 
     def cache(self, kind: str) -> Cache | None:
         return next((cache for cache in self.caches if cache.kind == kind), None)
 
 
 class _Builder:
-    """Places tensors and adds up what they take."""
+    """Places tensors and sums their sizes."""
 
     def __init__(self, model: Model, context: Context, placement: Placement, known: Layers) -> None:
         self.known = known
@@ -126,7 +128,7 @@ class _Builder:
         return CacheTensor(f"{name}_l{il}", type_, ne, buffer, size)
 
     def layer(self, kind: str, il: int, make: Callable[[], CacheLayer]) -> CacheLayer:
-        """A layer of a cache, as it was where an earlier launch had it in the same buffer."""
+        """A layer of a cache, reused if an earlier launch had it in the same buffer."""
         buffer = self.placement.dev_layer[il] if self.context.offload_kqv else HOST
         if self.placement.slices or buffer in self.placement.shares:
             return make()
@@ -143,10 +145,10 @@ class _Builder:
              reused: dict[int, int] | None = None) -> None:
         self.caches.append(Cache(kind, n_cells, n_stream, tuple(layers), reused or {}))
 
-    def attention(self, kind: str, n_cells: int, wanted: Filter, *, k_only: bool | None = None, n_stream: int = 0,
-                  width: Callable[[int], int] | None = None, v_width: Callable[[int], int] | None = None,
-                  tag: str = "") -> None:
-        """llama_kv_cache over the layers that are `wanted` and have a cache of their own."""
+    def attention(self, kind: str, n_cells: int, wanted: Filter, *, k_only: bool | None = None,
+                  n_stream: int = 0, width: Callable[[int], int] | None = None,
+                  v_width: Callable[[int], int] | None = None, tag: str = "") -> None:
+        """llama_kv_cache over those `wanted` layers that have a cache of their own."""
         hp, context = self.hp, self.context
         k_only = hp.is_mla and context.rules.mla_keys_only if k_only is None else k_only
         n_stream = n_stream or context.n_stream
@@ -160,7 +162,8 @@ class _Builder:
 
             def make(il: int = il) -> CacheLayer:
                 k = self.tensor(f"cache_{tag}k", il, context.type_k, width(il), n_cells, n_stream)
-                v = None if k_only else self.tensor(f"cache_{tag}v", il, context.type_v, v_width(il), n_cells, n_stream)
+                v = None if k_only else self.tensor(f"cache_{tag}v", il, context.type_v, v_width(il), n_cells,
+                                                    n_stream)
                 return CacheLayer(il, k, v)
 
             layers.append(self.layer(kind, il, make))
@@ -174,14 +177,15 @@ class _Builder:
         self.keep(kind, n_cells, n_stream, layers, reused)
 
     def window(self, wanted: Filter, *, k_only: bool | None = None, unified: bool | None = None) -> None:
-        """llama_kv_cache_iswa: layers that slide need only a window of cells."""
+        """llama_kv_cache_iswa: sliding layers only need a window of cells."""
         hp, context = self.hp, self.context
         unified = context.kv_unified if unified is None else unified
         n_stream = 1 if unified else context.n_seq_max
         cells = self.window_cells(unified)
         self.attention("attn", context.n_ctx_seq, lambda il: not hp.is_swa(il) and wanted(il), k_only=k_only,
                        n_stream=n_stream)
-        self.attention("swa", cells, lambda il: hp.is_swa(il) and wanted(il), k_only=k_only, n_stream=n_stream)
+        self.attention("swa", cells, lambda il: hp.is_swa(il) and wanted(il), k_only=k_only,
+                       n_stream=n_stream)
 
     def window_cells(self, unified: bool) -> int:
         context = self.context
@@ -193,8 +197,10 @@ class _Builder:
             return min(context.n_ctx_seq, pad(windows + context.n_ubatch, block))
         return pad(min(context.n_ctx_seq, windows + context.n_ubatch), block)
 
-    def indexer(self, kind: str, wanted: Filter, *, k_only: bool = True, factor: int = 1, tag: str = "") -> None:
-        """The cache of indexer keys: one head of indexer_head_size. Layers that slide keep their own key size."""
+    def indexer(self, kind: str, wanted: Filter, *, k_only: bool = True, factor: int = 1,
+                tag: str = "") -> None:
+        """The cache of indexer keys: one head of indexer_head_size. Sliding layers keep their own key
+        size."""
         hp = self.hp
         heads = [hp.head_v(il) for il in range(hp.n_layer_all)]
         self.attention(
@@ -203,7 +209,7 @@ class _Builder:
             v_width=(lambda il: max(heads)) if self.context.v_trans else (lambda il: heads[il]))
 
     def pooled(self) -> int:
-        """indexer_kpool_row: head sizes of a cell, where keys of pools are kept next to those they came from."""
+        """indexer_kpool_row: head sizes per cell, if pooled keys are stored next to their sources."""
         if self.hp.indexer_kpool:
             return 3                 # the key, what decides its share, and the pooled one
         ratios = self.hp.get("attention.compress_ratios", 0)
@@ -219,7 +225,8 @@ class _Builder:
         for il in range(hp.n_layer):
             if wanted(il):
                 layers.append(self.layer("recurrent", il, lambda il=il: CacheLayer(  # type: ignore[misc]
-                    il, r=self.tensor("cache_r", il, "f32", r, rows), s=self.tensor("cache_s", il, "f32", s, rows),
+                    il, r=self.tensor("cache_r", il, "f32", r, rows),
+                    s=self.tensor("cache_s", il, "f32", s, rows),
                     p=self.tensor("cache_ple_r", il, "f32", p, rows) if p and il in hp.ple_layers else None)))
         self.keep("recurrent", rows, 1, layers)
 
@@ -235,7 +242,7 @@ class _Builder:
 
 
 def _lent(hp: Hparams, target: Target) -> Memory:
-    """The assistant's layers read the target's last ones: its last but one where they slide, else its last."""
+    """The assistant's layers read the target's last ones: its second to last if they slide, else its last."""
     theirs, context, memory = target
     caches = []
     for cache in memory.caches:
@@ -248,10 +255,10 @@ def _lent(hp: Hparams, target: Target) -> Memory:
 
 def allocate(model: Model, context: Context, placement: Placement, target: Target | None = None,
              known: Layers | None = None) -> Memory:
-    """Every cache of `context`, on the devices of `placement`. `target`: for a draft, whose context it may use.
-    `known`: what launches with the same context and devices have in common.
+    """Every cache of `context`, on the devices of `placement`. `target`: for a draft, the model whose context
+    it may use. `known`: results shared by launches with the same context and devices.
 
-    Raises LaunchRefused where llama.cpp would abort or needs another model's context.
+    Raises LaunchRefused if llama.cpp would abort or needs another model's context.
     """
     hp, row = model.hparams, model.row
     build = _Builder(model, context, placement, {} if known is None else known)
@@ -263,7 +270,8 @@ def allocate(model: Model, context: Context, placement: Placement, target: Targe
     if target is not None and "cache" in row.borrows:
         return _lent(hp, target)
     if target is None and not all(name in model.tensors for name in row.borrows):
-        raise LaunchRefused(f"{row.name} requires ctx_other to be set: it drafts for another model (-md), not alone")
+        raise LaunchRefused(f"{row.name} requires ctx_other to be set: it drafts for another model (-md), "
+                            "not alone")
 
     def every(il: int) -> bool:
         return True
@@ -318,7 +326,7 @@ def allocate(model: Model, context: Context, placement: Placement, target: Targe
 def _hybrid(build: _Builder, model: Model, mtp: bool) -> None:
     hp, row = model.hparams, model.row
     n = hp.n_layer
-    if mtp:      # the draft head is a single layer of attention with an indexer
+    if mtp:      # the draft head is a single attention layer with an indexer
         build.attention("attn", build.context.n_ctx_seq, lambda il: il >= n)
         build.recurrent(lambda il: False)
         build.indexer("idx", lambda il: il >= n, factor=build.pooled(), tag="idx_")
@@ -344,7 +352,8 @@ def _hybrid(build: _Builder, model: Model, mtp: bool) -> None:
 
 
 def _deepseek4(build: _Builder) -> None:
-    """llama_kv_cache_dsv4: a window of raw keys and two grades of compressed ones, always one stream per sequence."""
+    """llama_kv_cache_dsv4: a window of raw keys and two levels of compressed ones, always one stream per
+    sequence."""
     hp, context = build.hp, build.context
     streams = context.n_seq_max
     ratios = hp.compress_ratios
@@ -356,7 +365,8 @@ def _deepseek4(build: _Builder) -> None:
     for kind, ratio in (("csa", CSA_RATIO), ("hca", HCA_RATIO)):
         build.attention(kind, cells(ratio), lambda il, ratio=ratio: ratios[il] == ratio,  # type: ignore[misc]
                         k_only=True, n_stream=streams)
-    build.attention("lid", cells(CSA_RATIO), lambda il: ratios[il] == CSA_RATIO, k_only=True, n_stream=streams,
+    build.attention("lid", cells(CSA_RATIO), lambda il: ratios[il] == CSA_RATIO, k_only=True,
+                    n_stream=streams,
                     width=lambda il: hp.indexer_head_size)
     build.compressor("csa", CSA_RATIO, 2 * hp.head_k(0), 2 * CSA_RATIO)
     build.compressor("hca", HCA_RATIO, hp.head_k(0), HCA_RATIO)

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Companions:
-    """The headers of the other files that a launch loads; None and () where it has none."""
+    """The headers of a launch's other files; None and () if it has none."""
 
     mmproj: Header | None = None
     draft: Model | None = None
@@ -48,7 +48,8 @@ def with_draft_type(params: Params, companions: Companions) -> Params:
 
 
 def layer_inputs(model: Model, companions: Companions) -> tuple[int, ...]:
-    """The layers of `model` whose inputs an EAGLE-3 or DFlash draft reads: llama.cpp keeps them through the graph."""
+    """The layers of `model` whose inputs an EAGLE-3 or DFlash draft reads: llama.cpp keeps them through the
+    graph."""
     draft = companions.draft
     if draft is None or not draft.row.reads_target:
         return ()

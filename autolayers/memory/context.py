@@ -1,10 +1,7 @@
-"""From flags to the numbers llama.cpp's context really uses: llama-server's defaults, roundings and refusals in one
-place.
-
-It follows these functions, as modelled, in their order: tools/server/server.cpp (slots, embedding batch, pool
-size), tools/server/server-context.cpp:server_output_limits, common/fit.cpp (what it leaves behind of n_ctx),
-src/llama-context.cpp:llama_init_from_model (refusals) and llama_context's constructor (roundings).
-"""
+"""From flags to the values of llama.cpp's context: llama-server's defaults, roundings and refusals in one
+place. It follows these functions, as modelled, in their order: tools/server/server.cpp (slots, embedding
+batch, pool size), tools/server/server-context.cpp:server_output_limits, common/fit.cpp (its effect on n_ctx),
+src/llama-context.cpp:llama_init_from_model (refusals) and llama_context's constructor (roundings)."""
 
 from __future__ import annotations
 
@@ -22,19 +19,19 @@ if TYPE_CHECKING:
     from ..flags.params import Params
     from ..model import Model
 
-CELL_BLOCK = 256                  # a context has a multiple of so many cells (GGML_PAD of n_ctx)
+CELL_BLOCK = 256                  # a context is a multiple of this many cells (GGML_PAD of n_ctx)
 MAX_SEQUENCES = 256               # LLAMA_MAX_SEQ
 DRAFT_N_MAX = 3                   # --spec-draft-n-max
 DRAFT_TYPES = ("draft-simple", "draft-eagle3", "draft-mtp", "draft-dflash", "draft-dspark")
 ROLLBACK_TYPES = ("draft-mtp", "draft-eagle3", "draft-dflash", "draft-dspark")
-# drafts of at most so many tokens; of ngram-mod, ngram-cache and the map types by default
+# drafts of at most this many tokens; the default for ngram-mod, ngram-cache and the map types
 _NGRAM_N_MAX = {"ngram-simple": 48, "ngram-map-k": 48, "ngram-map-k4v": 48, "ngram-mod": 64, "ngram-cache": 8}
 
 
 @dataclass(frozen=True)
 class Context:
-    """llama.cpp's context parameters after every automatic change. `kind` is "default", or "mtp" for the second context
-    of a model that drafts with its own MTP blocks."""
+    """llama.cpp's context parameters after every automatic change. `kind` is "default", or "mtp" for the
+    second context of a model that drafts with its own MTP blocks."""
 
     n_ctx: int                # cells of all sequences together
     n_ctx_seq: int            # cells one sequence may use
@@ -49,7 +46,7 @@ class Context:
     op_offload: bool = True
     swa_full: bool = False
     n_outputs_max: int = 1
-    n_rs_seq: int = 0         # tokens a recurrent state can be rolled back
+    n_rs_seq: int = 0         # tokens by which a recurrent state can be rolled back
     causal: bool = True
     embeddings: bool = False
     pooling: str = "none"     # none mean cls last rank
@@ -57,8 +54,8 @@ class Context:
     split_mode: str = "layer"
     kind: str = "default"
     moe_cache: int = 0        # bytes for experts that are cached on devices
-    moe_split: tuple[float, ...] = ()     # the devices' parts of them; empty: by free memory
-    n_sampled: int = 0        # outputs of each sequence that its backend samples (what drafts do); 0: the CPU does
+    moe_split: tuple[float, ...] = ()     # the devices' shares of them; empty: by free memory
+    n_sampled: int = 0        # outputs per sequence that its backend samples (as drafts do); 0: the CPU does
     layer_inputs: tuple[int, ...] = ()    # layers whose inputs a draft reads
     rules: Rules = NEWEST_RULES             # of the build
 
@@ -69,7 +66,7 @@ class Context:
 
     @property
     def v_trans(self) -> bool:
-        """V is stored transposed only where flash attention is refused outright; auto counts as on."""
+        """V is stored transposed only if flash attention is explicitly off; auto counts as on."""
         return self.flash_attn == "off"
 
 
@@ -78,22 +75,20 @@ def pad(n: int, to: int) -> int:
 
 
 def cell_block(flash_attn: str, rules: Rules) -> int:
-    """Caches have a multiple of so many cells."""
+    """The number of a cache's cells is a multiple of this."""
     return CELL_BLOCK if rules.cells_by_256 or flash_attn != "off" else 32
 
 
 def resolve(model: Model, params: Params, rules: Rules = NEWEST_RULES, kind: str = "default") -> Context:
-    """The Context of `params` on `model`; what is None in params has llama-server's default.
-
-    Raises LaunchRefused with llama.cpp's reason where it would not create the context.
-    """
+    """The Context of `params` on `model`; None in params is llama-server's default. Raises LaunchRefused with
+    llama.cpp's reason if it would not create the context."""
     hp, row = model.hparams, model.row
     _refuse_file(model, rules)
     n_batch = N_BATCH if params.n_batch is None else params.n_batch
     n_ubatch = N_UBATCH if params.n_ubatch is None else params.n_ubatch
     embeddings = bool(params.embedding or params.reranking)
     if embeddings and n_batch > n_ubatch:
-        n_batch = n_ubatch            # an embedding needs its whole input in one micro batch
+        n_batch = n_ubatch            # an embedding needs its whole input in one micro-batch
     if params.n_parallel is None or params.n_parallel < 0:
         n_seq_max, unified = (N_PARALLEL, True) if rules.auto_slots else (1, False)
     else:
@@ -107,8 +102,8 @@ def resolve(model: Model, params: Params, rules: Rules = NEWEST_RULES, kind: str
     if params.kv_unified_per_slot and params.n_ctx is None:
         n_ctx = n_seq_max * params.kv_unified_per_slot
     if n_ctx == 0:
-        # llama-server's own --fit, on by default, gives every slot the whole trained context; a launch that autolayers
-        # writes names its context or turns --fit off, so only a --fit that was asked for counts here
+        # llama-server's own --fit, on by default, gives every slot the full trained context. A launch that
+        # autolayers writes sets the context or turns --fit off, so only a requested --fit counts here
         n_ctx = _trained_context(model, params) * (n_seq_max if params.fit and not unified else 1)
     if n_ctx == 0:
         raise LaunchRefused("n_ctx and model->hparams.n_ctx_train cannot both be zero")
@@ -117,7 +112,7 @@ def resolve(model: Model, params: Params, rules: Rules = NEWEST_RULES, kind: str
     n_outputs_max = _outputs(params, embeddings, n_batch, n_seq_max)
     n_batch = min(n_ctx, n_batch) if causal else n_batch
     if not rules.output_limit:
-        n_outputs_max = n_batch       # the head's buffer held every token of a micro batch
+        n_outputs_max = n_batch       # the head's buffer held every token of a micro-batch
     n_ubatch = min(n_batch, n_ubatch or n_batch)
     if row.all_outputs:
         n_outputs_max = n_batch
@@ -133,7 +128,8 @@ def resolve(model: Model, params: Params, rules: Rules = NEWEST_RULES, kind: str
     n_ctx = pad(n_ctx, block)
     n_ctx_seq = n_ctx
     if row.memory == "hybrid" and not rules.cells_by_256:
-        n_ctx_seq = n_ctx // (1 if unified else n_seq_max)      # what a request may use; each slot's cache has n_ctx
+        # what a request may use; each slot's cache has n_ctx
+        n_ctx_seq = n_ctx // (1 if unified else n_seq_max)
     elif not unified:
         n_ctx_seq = pad(n_ctx // n_seq_max, block)
         n_ctx = n_ctx_seq * n_seq_max
@@ -141,30 +137,32 @@ def resolve(model: Model, params: Params, rules: Rules = NEWEST_RULES, kind: str
     if kind == "mtp" and (hp.n_layer_nextn == 0 or hp.router_layer >= 0):
         raise LaunchRefused("context type MTP requested but model doesn't contain MTP layers")
     if kind == "mtp" and row.known and (not row.mtp or rules.lacks(row.mtp_after)):
-        raise LaunchRefused(f"context type MTP requested but llama.cpp "
-                            f"{f'build {rules.number} ' * bool(row.mtp)}has no graph for the MTP blocks of {row.name}")
+        build = f"build {rules.number} " * bool(row.mtp)
+        raise LaunchRefused(f"context type MTP requested but llama.cpp {build}has no graph for the MTP blocks "
+                            f"of {row.name}")
 
     n_rs_seq = 0
     if row.rollback and kind == "default" and any(t in ROLLBACK_TYPES for t in params.spec_type):
         n_rs_seq = DRAFT_N_MAX if params.draft_n_max is None else max(0, params.draft_n_max)
     pooling = params.pooling or ("rank" if params.reranking else None)
     if pooling is None:
-        default = hp.pooling_type
-        pooling = next((name for number, name in enumerate(POOLING_TYPES) if number == default), "none")
+        pooling = next((name for number, name in enumerate(POOLING_TYPES) if number == hp.pooling_type), "none")
+    split = params.moe_cache_mib and any(params.tensor_split or ())
     context = Context(
-        n_ctx=n_ctx, n_ctx_seq=n_ctx_seq, n_batch=n_batch, n_ubatch=n_ubatch, n_seq_max=n_seq_max, kv_unified=unified,
-        flash_attn=flash_attn, type_k=type_k, type_v=type_v, offload_kqv=params.kv_offload is not False,
-        op_offload=params.op_offload is not False, swa_full=bool(params.swa_full), n_outputs_max=n_outputs_max,
-        n_rs_seq=n_rs_seq, causal=causal, embeddings=embeddings, pooling=pooling,
-        load_mtp="draft-mtp" in params.spec_type, split_mode=split_mode, kind=kind, rules=rules,
+        n_ctx=n_ctx, n_ctx_seq=n_ctx_seq, n_batch=n_batch, n_ubatch=n_ubatch, n_seq_max=n_seq_max,
+        kv_unified=unified, flash_attn=flash_attn, type_k=type_k, type_v=type_v,
+        offload_kqv=params.kv_offload is not False, op_offload=params.op_offload is not False,
+        swa_full=bool(params.swa_full), n_outputs_max=n_outputs_max, n_rs_seq=n_rs_seq, causal=causal,
+        embeddings=embeddings, pooling=pooling, load_mtp="draft-mtp" in params.spec_type,
+        split_mode=split_mode, kind=kind, rules=rules,
         moe_cache=(params.moe_cache_mib or 0) * MiB if kind == "default" else 0,
-        moe_split=tuple(params.tensor_split or ()) if params.moe_cache_mib and any(params.tensor_split or ()) else ())
+        moe_split=tuple(params.tensor_split or ()) if split else ())
     _refuse_aborts(model, context)
     return context
 
 
 def _refuse_aborts(model: Model, context: Context) -> None:
-    """Launches that llama.cpp accepts and then aborts on while it builds its graphs (GGML_ASSERT)."""
+    """Launches that llama.cpp accepts but then aborts on while it builds its graphs (GGML_ASSERT)."""
     hp, row = model.hparams, model.row
     slots = context.n_seq_max
     if context.rules.output_limit and context.n_outputs_max < slots:
@@ -178,31 +176,38 @@ def _refuse_aborts(model: Model, context: Context) -> None:
         and any(not hp.is_recr(il) for il in range(hp.n_layer - 1))
     if uneven and (alone or (context.embeddings and mean)):
         what = "mean pooling" if context.embeddings and mean else f"{row.name} without --kv-unified"
-        raise LaunchRefused(f"{what}: llama.cpp aborts unless n_ubatch ({context.n_ubatch}) is a multiple of the slots "
-                            f"({slots})")
+        raise LaunchRefused(f"{what}: llama.cpp aborts unless n_ubatch ({context.n_ubatch}) is a multiple of "
+                            f"the slots ({slots})")
     if row.one_stream and context.n_stream > 1:
-        raise LaunchRefused(f"{row.name}: llama.cpp aborts with {slots} slots that have a cache each; use --kv-unified")
+        raise LaunchRefused(f"{row.name}: llama.cpp aborts with {slots} slots that have a cache each; use "
+                            "--kv-unified")
     if row.needs_window and hp.swa_type == "none":
-        raise LaunchRefused(f"{row.name} without attention.sliding_window: llama.cpp aborts while it builds the graph")
+        raise LaunchRefused(f"{row.name} without attention.sliding_window: llama.cpp aborts while it builds "
+                            "the graph")
 
 
 def _refuse_file(model: Model, rules: Rules) -> None:
-    """Raises LaunchRefused for an architecture, a tensor or a missing key with which this build would not load it."""
+    """Raises LaunchRefused if this build would not load the file: its architecture, a tensor or a missing
+    key."""
     hp, row = model.hparams, model.row
     if rules.lacks(row.after):
-        raise LaunchRefused(f"unknown model architecture: '{row.name}' (llama.cpp build {rules.number} is older)")
+        raise LaunchRefused(f"unknown model architecture: '{row.name}' (llama.cpp build {rules.number} is "
+                            "older)")
     for end, after in row.newer:
         if rules.lacks(after) and any(f".{name}".endswith(f".{end}") for name in model.tensors):
-            raise LaunchRefused(f"wrong number of tensors: llama.cpp build {rules.number} knows no {end} of {row.name}")
+            raise LaunchRefused(f"wrong number of tensors: llama.cpp build {rules.number} knows no {end} of "
+                                f"{row.name}")
     if rules.lacks(row.mtp_after) and not row.mtp_skipped and hp.n_layer_nextn and hp.router_layer < 0:
-        raise LaunchRefused(f"wrong number of tensors: llama.cpp build {rules.number} has no MTP blocks of {row.name}")
+        raise LaunchRefused(f"wrong number of tensors: llama.cpp build {rules.number} has no MTP blocks of "
+                            f"{row.name}")
     window, pattern = row.window, "attention.sliding_window_pattern"
     if window is not None and window.list_before and not rules.window_lists and hp.n_swa and hp.get(pattern) is None:
-        raise LaunchRefused(f"key not found in model: {row.name}.{pattern} (llama.cpp build {rules.number} needs it)")
+        raise LaunchRefused(f"key not found in model: {row.name}.{pattern} (llama.cpp build {rules.number} "
+                            "needs it)")
 
 
 def _trained_context(model: Model, params: Params) -> int:
-    """n_ctx_train; under --fit a custom YaRN scale has stretched it by the time it is asked for."""
+    """n_ctx_train; --fit reads it after a custom YaRN scale has stretched it."""
     hp = model.hparams
     scaling = params.rope_scaling or hp.rope_scaling_type
     if not params.fit or scaling != "yarn" or not params.rope_scale:
@@ -218,12 +223,13 @@ def _outputs(params: Params, embeddings: bool, n_batch: int, n_seq_max: int) -> 
     if embeddings or params.pooling not in (None, "none"):
         return n_batch
     draft = DRAFT_N_MAX if params.draft_n_max is None else max(0, params.draft_n_max)
-    types = params.spec_type            # a draft model alone is loaded, but nothing asks it for drafts
+    types = params.spec_type            # a draft model alone is loaded but not used
     n_draft = max((draft if t in DRAFT_TYPES else _NGRAM_N_MAX.get(t, 0) for t in types), default=0)
     return max(1, min(n_batch, n_seq_max * (1 + n_draft)))
 
 
-def _flash_attention(model: Model, asked: str, type_k: str, type_v: str, split_mode: str, rules: Rules) -> str:
+def _flash_attention(model: Model, asked: str, type_k: str, type_v: str, split_mode: str,
+                     rules: Rules) -> str:
     hp, row = model.hparams, model.row
     if asked == "auto" and not rules.flash_word:
         asked = "off"
@@ -251,6 +257,6 @@ def _flash_attention(model: Model, asked: str, type_k: str, type_v: str, split_m
             block = BY_NAME[type_].blck_size
             for il in range(hp.n_layer) if block > 1 else ():
                 if head(il) % block:
-                    raise LaunchRefused(f"{letter} cache type {type_} with block size {block} does not divide "
-                                        f"n_embd_head_{letter.lower()}={head(il)}")
+                    raise LaunchRefused(f"{letter} cache type {type_} with block size {block} does not "
+                                        f"divide n_embd_head_{letter.lower()}={head(il)}")
     return flash_attn

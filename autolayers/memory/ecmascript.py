@@ -10,7 +10,8 @@ import re
 
 from ..errors import UsageError
 
-_CLASSES = {"alnum": "a-zA-Z0-9", "alpha": "a-zA-Z", "digit": "0-9", "lower": "a-z", "upper": "A-Z", "space": r"\s",
+_CLASSES = {"alnum": "a-zA-Z0-9", "alpha": "a-zA-Z", "digit": "0-9", "lower": "a-z", "upper": "A-Z",
+            "space": r"\s",
             "punct": r"!-/:-@\[-`{-~", "xdigit": "0-9A-Fa-f", "blank": r" \t", "word": r"\w", "d": "0-9",
             "w": r"\w", "s": r"\s"}
 
@@ -18,8 +19,8 @@ _CLASSES = {"alnum": "a-zA-Z0-9", "alpha": "a-zA-Z", "digit": "0-9", "lower": "a
 def ecmascript(text: str) -> re.Pattern[str]:
     """std::regex's default grammar as a Python pattern. Raises UsageError for what either does not accept.
 
-    The two agree on what -ot users write; what differs is translated: `$` is only the very end, classes are ASCII,
-    `[[:digit:]]` names exist, and Python's own extensions are refused.
+    The two agree on what -ot users write. The differences are translated: `$` matches only at the very end,
+    classes are ASCII, `[[:digit:]]` names exist, and Python's own extensions are refused.
     """
     out = []
     i, n, inside = 0, len(text), False
@@ -67,15 +68,16 @@ def ecmascript(text: str) -> re.Pattern[str]:
 
 
 class TensorMatcher:
-    """Finds the tensors whose names a pattern is found in. A search for a plan asks with a hundred patterns, most of
-    which begin with the name of one layer: then only that layer's tensors are compared, and the rest of the pattern is
-    compiled once."""
+    """Finds the tensors whose names contain a match. One search for a plan tries a hundred patterns, most of
+    which begin with the name of one layer: then only that layer's tensors are compared, and the rest of the
+    pattern is compiled once."""
 
     def __init__(self, names: list[str]) -> None:
         self.names = names
         self._found: dict[str, list[int]] = {}
         self._rests: dict[str, re.Pattern[str]] = {}
-        self._layers: dict[str, list[tuple[int, int]]] = {}      # "blk.7." -> tensors, and where it ends in their names
+        # "blk.7." -> tensors, and where the prefix ends in their names
+        self._layers: dict[str, list[tuple[int, int]]] = {}
         for i, name in enumerate(names):
             at = name.find("blk.")
             while at >= 0:
@@ -90,10 +92,11 @@ class TensorMatcher:
             layer, rest = _of_one_layer(pattern)
             if layer:
                 if rest not in self._rests:
-                    ecmascript(pattern)           # an error names the whole
+                    ecmascript(pattern)           # an error quotes the whole pattern
                     self._rests[rest] = ecmascript(rest)
                 match = self._rests[rest].match
-                self._found[pattern] = [i for i, end in self._layers.get(layer, ()) if match(self.names[i], end)]
+                self._found[pattern] = [i for i, end in self._layers.get(layer, ())
+                                        if match(self.names[i], end)]
             else:
                 search = ecmascript(pattern).search
                 self._found[pattern] = [i for i, name in enumerate(self.names) if search(name)]
@@ -101,7 +104,7 @@ class TensorMatcher:
 
 
 def _of_one_layer(text: str) -> tuple[str, str]:
-    """("blk.7.", the rest) of a regex that begins with just that; else ("", text)."""
+    """("blk.7.", the rest) of a regex that begins with exactly that; else ("", text)."""
     begin = re.compile(r"blk\\\.(\d+)\\\.(?![*+?{])", re.ASCII).match(text)
     if begin is None or "[" in text or r"\(" in text or "|" in re.sub(r"\([^()]*\)", "", text):
         return "", text

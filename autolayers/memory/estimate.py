@@ -5,8 +5,8 @@
     estimator.static(params, devices)              # weights and caches alone, in a tenth of the time
     estimator.at_least(params, devices, enough)    # a Breakdown, or a LowerBound as soon as that is enough
 
-It never asks a device anything and opens no file: `devices` says what there is, `params` what is wanted, `companions`
-the headers of the other files.
+It queries no device and opens no file: `devices` are the available ones, `params` the wanted launch,
+`companions` the headers of the other files.
 """
 
 from __future__ import annotations
@@ -57,17 +57,18 @@ class _Launch:
 
 
 class Estimator:
-    """Answers for one model and one build of llama.cpp (None: the newest known). Launches share what they have in
-    common.
+    """Estimates for one model and one build of llama.cpp (None: the newest known). Launches share common
+    results.
 
-    `companions` are the headers of what params name (--mmproj, -md, --lora), read by the caller.
-    Every method raises LaunchRefused where llama.cpp would refuse the launch, with its reason, and UsageError for names
-    of devices that are not there.
+    `companions` are the headers of the files in params (--mmproj, -md, --lora), read by the caller. Every
+    method raises LaunchRefused, with llama.cpp's reason, if it would refuse the launch, and UsageError for
+    names of missing devices.
     """
 
     def __init__(self, model: Model, build: Build | Rules | int | None = None, companions: Companions = NONE,
                  known: Known | None = None, spent: int = 0) -> None:
-        """`known`: what an earlier Estimator of the same has measured, and this one will. `spent`: see there."""
+        """`known`: measurements of an earlier, equal Estimator, which this one adds to. `spent`: see
+        there."""
         found = build.rules if isinstance(build, Build) else build
         self.rules = found if isinstance(found, Rules) else rules(found)
         self.companions = companions
@@ -78,14 +79,15 @@ class Estimator:
         self._memory: tuple[object, Memory] | None = None
         self._cache_layers: dict[object, Layers] = {}
         self._layer_caches: dict[object, list[int]] = {}
-        self._measured: tuple[object, Measured] | None = None       # of the last launch that was measured whole
+        # of the last launch that was fully measured
+        self._measured: tuple[object, Measured] | None = None
         self._placements: dict[tuple[Params, tuple[Device, ...]], Placement] = {}
         self._ops: dict[object, Ops] = {}
-        self._others: dict[tuple[int, bool], Estimator] = {}        # of what the build may be instead
+        self._others: dict[tuple[int, bool], Estimator] = {}        # for the other builds that it may be
 
     @property
     def spent(self) -> int:
-        """Nodes of all graphs that were laid out: what measuring has cost so far."""
+        """Nodes of all graphs laid out so far: the cost of measuring."""
         return self._graphs.nodes
 
     def static(self, params: Params, devices: Sequence[Device]) -> Static:
@@ -116,7 +118,8 @@ class Estimator:
 
         flash_attn = launch.context.flash_attn != "off"
         halt = None if enough is None else lambda sizes, steps: enough(lower(sizes, steps, flash_attn))
-        graphs = (replace(params, cache_ram=None, ctx_checkpoints=None), *key[1:])    # the server alone has these
+        # only the server has these
+        graphs = (replace(params, cache_ram=None, ctx_checkpoints=None), *key[1:])
         if self._measured is None or self._measured[0] != graphs:
             measured = measure(self.model, launch.params, launch.context, launch.placement, launch.memory, self._graphs,
                                runtime, halt, measuring)
@@ -138,8 +141,8 @@ class Estimator:
     def layers(self, params: Params, kind: Device) -> tuple[Usage, ...]:
         """What each layer takes on a device like `kind`, the output layer last (n_layer + 1 entries).
 
-        llama.cpp has no such number; it is what a device would take that had exactly this layer. Small tensors that
-        every device copies (rope factors) are counted in every layer.
+        llama.cpp has no such number; it is what a device with only this layer would take. Small tensors that
+        every device copies (rope factors) count in every layer.
         """
         device = replace(kind, name="layer", free=1 << 60, total=1 << 60)
         params = replace(with_draft_type(params, self.companions), n_gpu_layers=None, tensor_split=None,
@@ -157,7 +160,8 @@ class Estimator:
             found = [0] * count
             for cache in allocate(self.model, context, placement).caches:
                 for layer in cache.layers:
-                    found[layer.il] += sum([tensor.size for tensor in layer.tensors if tensor.buffer == device.name])
+                    found[layer.il] += sum([tensor.size
+                                            for tensor in layer.tensors if tensor.buffer == device.name])
             if context.moe_cache:
                 from .moe_cache import banks
 
@@ -167,17 +171,18 @@ class Estimator:
         return self._layer_caches[key]
 
     def placement(self, params: Params, devices: Sequence[Device]) -> Placement:
-        """Where these flags put every tensor, with whatever context."""
+        """Where these flags put every tensor, at any context."""
         key = replace(params, n_ctx=None), tuple(devices)
         if key not in self._placements:
             self._placements[key] = self.placer.place(key[0], devices)
         return self._placements[key]
 
     def script(self, params: Params, devices: Sequence[Device]) -> Steps | None:
-        """The launch's graphs as steps, and which of the devices that params use lack a kernel for them; None where the
-        architecture's graph is not known. Raises LaunchRefused."""
+        """The launch's graphs as steps, and which of its devices lack a kernel for them; None if the
+        architecture's graph is unknown. Raises LaunchRefused."""
         launch = self._launch(params, devices)
-        return script(self.model, launch.params, launch.context, launch.placement, launch.memory, self._graphs)
+        return script(self.model, launch.params, launch.context, launch.placement, launch.memory,
+                      self._graphs)
 
     def caches(self, params: Params, placement: Placement) -> Memory:
         """What the context allocates before its first graph, with the layers of this placement."""
@@ -189,14 +194,16 @@ class Estimator:
         if steps is not None and params.split_mode != "tensor":
             computed = steps.multiplied(device.name)
         key = (use.n_ctx_seq, use.n_ctx, use.n_ubatch, use.n_seq_max, use.flash_attn, params.embedding,
-               params.reranking, params.pooling, params.backend_sampling, params.cache_type_k, params.cache_type_v,
+               params.reranking, params.pooling, params.backend_sampling, params.cache_type_k,
+               params.cache_type_v,
                computed)
         ops = self._ops.get(key)
         if ops is None:
             ops = ops_of(self.model, params, use, computed)
             types = (params.cache_type_k or "f16", params.cache_type_v or "f16")
             if use.flash_attn and not self.rules.converts_in_graph and any(BY_NAME[t].blck_size > 1 for t in types):
-                ops = replace(ops, converted=2 * 2 * ops.n_kv * ops.n_stream * ops.n_embd_k_gqa)    # of one layer
+                # of one layer
+                ops = replace(ops, converted=2 * 2 * ops.n_kv * ops.n_stream * ops.n_embd_k_gqa)
             self._ops[key] = ops
         return margin(device, self.model, params, use, ops, self.companions.draft)
 
@@ -209,7 +216,8 @@ class Estimator:
         placement = self.placer.place(params, devices, context.load_mtp)
         key = (context, placement.devices, placement.dev_layer, placement.shares,
                placement.slices and placement.slices.key)
-        if self._memory is None or self._memory[0] != key:       # searches ask for the same caches many times in a row
+        # searches request the same caches many times in a row
+        if self._memory is None or self._memory[0] != key:
             layers = self._cache_layers.setdefault(key[:2], {})
             self._memory = key, allocate(self.model, context, placement, known=layers)
         memory = self._memory[1]
@@ -225,7 +233,8 @@ class Estimator:
 
     def _facts(self, kind: type[Answer], launch: _Launch, devices: Sequence[Device], compute: Sequence[int],
                flash_attn: bool | None = None) -> Answer:
-        """What is known of a launch; `compute` are bytes per device that the model uses and, last, of the host."""
+        """The facts of a launch; `compute` are bytes per device that the model uses and, last, of the
+        host."""
         context, placement, buffers = launch.context, launch.placement, launch.memory.buffers
         sizes = dict(zip([device.name for device in placement.devices], compute, strict=False))
         warnings = [*self.model.inexact, *placement.warnings, *launch.doubts]
@@ -237,8 +246,10 @@ class Estimator:
         return kind(
             devices={name: Usage(placement.buffers.get(name, 0), buffers.get(name, 0), sizes[name])
                      if name in sizes else Usage() for name in [device.name for device in devices]},
-            host=Usage(placement.host, sum([size for name, size in buffers.items() if name not in sizes]), compute[-1]),
-            n_ctx=context.n_ctx, n_ctx_seq=context.n_ctx_seq, n_batch=context.n_batch, n_ubatch=context.n_ubatch,
+            host=Usage(placement.host, sum([size for name, size in buffers.items() if name not in sizes]),
+                       compute[-1]),
+            n_ctx=context.n_ctx, n_ctx_seq=context.n_ctx_seq, n_batch=context.n_batch,
+            n_ubatch=context.n_ubatch,
             n_seq_max=context.n_seq_max, kv_unified=context.kv_unified,
             flash_attn=context.flash_attn != "off" if flash_attn is None else flash_attn,
             exact=exact, warnings=tuple(warnings), host_resident=placement.resident)

@@ -1,10 +1,10 @@
-"""What a launch is asked to hold in addition to the model: projectors, drafts, adapters. llama.cpp's memory breakdown
-has none of it.
+"""What a launch holds in addition to the model: projectors, drafts, adapters. llama.cpp's memory breakdown
+does not include it.
 
     found, warnings = extras_of(model, params, devices, context, placement, memory, companions)
 
-Mirrors, as modelled: tools/mtmd/clip.cpp (mmproj), common/speculative.cpp and tools/server/server-context.cpp (drafts),
-src/llama-adapter.cpp (LoRA, control vectors).
+Mirrors, as modelled: tools/mtmd/clip.cpp (mmproj), common/speculative.cpp and tools/server/server-context.cpp
+(drafts), src/llama-adapter.cpp (LoRA, control vectors).
 """
 
 from __future__ import annotations
@@ -33,18 +33,20 @@ if TYPE_CHECKING:
     from .companions import Companions
     from .context import Context
 
-SAMPLING = ("draft-eagle3", "draft-mtp", "draft-dflash", "draft-dspark")      # drafts that sample on their backend
+# drafts that sample on their backend
+SAMPLING = ("draft-eagle3", "draft-mtp", "draft-dflash", "draft-dspark")
 NGRAM_MOD = 16 * MiB             # 4 Mi entries of 4 bytes
-_SMALLEST = 256                  # bytes that a tensor takes at least, with the padding around it
+_SMALLEST = 256                  # the least bytes of a tensor, with the padding around it
 
-# tokens an image is given at warm-up, by projector; the others are warmed up with an image of their own size
+# tokens of the warm-up image, by projector; the others are warmed up with an image of their own size
 _WARMUP_TOKENS = {
     "phi4": 256, "pixtral": 256, "lightonocr": 256, "dots_ocr": 2116, "dots3note_v": 2116, "kimivl": 256,
     "gemma4v": 256, "gemma4uv": 256, "qwen2vl_merger": 2116, "qwen2.5vl_merger": 2116, "qwen2.5o": 2116,
-    "qwen3vl_merger": 2116, "ling3vl": 2116, "minimax_m3": 256, "muse-glimmer": 1024, "mimovl": 2116, "youtuvl": 256,
+    "qwen3vl_merger": 2116, "ling3vl": 2116, "minimax_m3": 256, "muse-glimmer": 1024, "mimovl": 2116,
+    "youtuvl": 256,
     "glm4v": 2116, "glm5v": 2116, "paddleocr": 784, "hunyuanvl": 1024, "exaone4_5": 2116,
 }
-_WARMUP_FRAMES = 3000            # of audio
+_WARMUP_FRAMES = 3000            # audio
 
 
 def extras_of(model: Model, params: Params, devices: Sequence[Device], context: Context, placement: Placement,
@@ -99,7 +101,8 @@ def _projector(header: Header, params: Params, devices: Sequence[Device], warnin
     found = [Extra("mmproj weights", name, weights, exact)]
     if params.warmup is not False:
         flash = device is not None and row.modelled and not row.remote and params.flash_attn != "off"
-        compute = (_vision_graph(header, kind, flash) if vision else 0) + (_audio_graph(header) if audio else 0)
+        compute = (_vision_graph(header, kind, flash) if vision
+                   else 0) + (_audio_graph(header) if audio else 0)
         found.append(Extra("mmproj compute", name, compute, False))
     warnings.append(f"mmproj ({kind or 'unknown projector'}): compute is an upper bound for the warm-up image"
                     + ("" if exact else ", weights for all tensors in its file"))
@@ -125,7 +128,7 @@ def _number(header: Header, key: str, default: int) -> int:
 
 
 def _vision_graph(header: Header, kind: str, flash: bool) -> int:
-    """At most what a transformer over the warm-up image's patches keeps at once, all of it in f32."""
+    """An upper bound of what a transformer over the warm-up image's patches keeps at once, in f32."""
     patch = _number(header, "clip.vision.patch_size", 14)
     side = _number(header, "clip.vision.image_size", 1024)
     if kind in _WARMUP_TOKENS:
@@ -161,14 +164,15 @@ def _draft(model: Model, params: Params, devices: Sequence[Device], context: Con
     mtp = "draft-mtp" in params.spec_type
     label = "MTP" if draft is None else "draft"
     theirs = replace(
-        params, n_ctx=context.n_ctx, n_parallel=context.n_seq_max, kv_unified=context.kv_unified, embedding=False,
-        reranking=False, pooling=None, cache_type_k=params.cache_type_k_draft, cache_type_v=params.cache_type_v_draft,
-        kv_unified_per_slot=None, model_draft=None)
+        params, n_ctx=context.n_ctx, n_parallel=context.n_seq_max, kv_unified=context.kv_unified,
+        embedding=False, reranking=False, pooling=None, cache_type_k=params.cache_type_k_draft,
+        cache_type_v=params.cache_type_v_draft, kv_unified_per_slot=None, model_draft=None)
     if draft is not None:
         theirs = replace(
             theirs, n_gpu_layers=params.n_gpu_layers_draft, overrides=params.overrides_draft,
             device=params.device_draft if params.device_draft is not None else params.device,
-            split_mode="layer" if params.device_draft and len(params.device_draft) == 1 else params.split_mode)
+            split_mode="layer" if params.device_draft
+            and len(params.device_draft) == 1 else params.split_mode)
     whose = draft or model
     their_context = resolve(whose, theirs, context.rules, kind="mtp" if mtp else "default")
     rows = 1
@@ -176,7 +180,8 @@ def _draft(model: Model, params: Params, devices: Sequence[Device], context: Con
         rows += DRAFT_N_MAX if params.draft_n_max is None else max(0, params.draft_n_max)
     sampled = 0 if draft is not None and "selector_hidden.weight" in draft.tensors else \
         rows if any(name in SAMPLING for name in params.spec_type) else 0
-    their_context = replace(their_context, n_rs_seq=0, n_outputs_max=context.n_seq_max * rows, n_sampled=sampled)
+    their_context = replace(their_context, n_rs_seq=0, n_outputs_max=context.n_seq_max * rows,
+                            n_sampled=sampled)
     their_placement = placement
     if draft is not None:
         their_placement = replace(place_weights(draft, theirs, devices, mtp, context.rules), target=placement)
@@ -192,14 +197,16 @@ def _draft(model: Model, params: Params, devices: Sequence[Device], context: Con
         warnings += [*draft.inexact, *([doubt] if doubt else [])]
     found += [Extra(f"{label} context", device, size, exact)
               for device, size in _summed(their_memory.buffers, their_placement).items()]
-    # logits and the hidden state, and where its backend samples: logits, probabilities, candidates and the token once
-    # more
+    # logits and the hidden state; if its backend samples: logits, probabilities, candidates and the token
+    # again
     n_vocab = whose.hparams.n_vocab or model.hparams.n_vocab
     row = n_vocab * (4 if sampled else 1) + whose.hparams.n_embd_out + 1
     found.append(Extra(f"{label} output buffer", "Host", context.n_seq_max * rows * row * 4, False))
     names = [*(device.name for device in their_placement.devices), "Host"]
-    # Vocabularies mapped to the target's (d2t) and Markov heads leave up to one small tensor a row that is not modelled
-    unsure = their_context.n_outputs_max * _SMALLEST if {"d2t", "markov_w1.weight"} & whose.tensors.keys() else 0
+    # Vocabularies mapped to the target's (d2t) and Markov heads omit up to one small tensor per row that is
+    # not modelled
+    unsure = their_context.n_outputs_max * _SMALLEST if {"d2t",
+                                                         "markov_w1.weight"} & whose.tensors.keys() else 0
     found += [Extra(f"{label} compute", name, size + unsure, exact and not (unsure or measured.warning))
               for name, size in zip(names, measured.sizes, strict=True) if size]
     if measured.warning:
@@ -220,15 +227,16 @@ def _summed(buffers: dict[str, int], placement: Placement) -> dict[str, int]:
 
 
 def _lora(header: Header, model: Model, placement: Placement) -> list[Extra]:
-    """llama_adapter_lora_init_impl: each pair lies where its base tensor lies; all adapters are resident, whatever
-    their scale."""
+    """llama_adapter_lora_init_impl: each pair is in its base tensor's memory; all adapters are resident,
+    whatever their scale."""
     buffers: dict[str, int] = {}
     for info in header.tensors.values():
         base, dot, part = info.name.rpartition(".")
         if not dot or part not in ("lora_a", "lora_b"):
             continue
         target = placement.lookup(base)
-        for where in _devices(HOST if target is None or target.buffer == REPACK else target.buffer, placement):
+        for where in _devices(HOST if target is None or target.buffer == REPACK else target.buffer,
+                              placement):
             row = CPU if placement.is_host(where) else on(placement.device(where))
             buffers[where] = buffers.get(where, 0) + row.padded(info.type, info.ne, info.n_bytes)
     exact = placement.exact and not model.inexact
@@ -236,19 +244,20 @@ def _lora(header: Header, model: Model, placement: Placement) -> list[Extra]:
 
 
 def _devices(buffer: str, placement: Placement) -> list[str]:
-    """With -sm tensor every device has a copy of what an adapter brings."""
+    """With -sm tensor every device has a copy of an adapter's tensors."""
     if placement.slices and not placement.is_host(buffer):
         return [device.name for device in placement.devices]
     return [buffer]
 
 
 def _control_vector(model: Model, placement: Placement) -> list[Extra]:
-    """llama_adapter_cvec::init: one f32 vector per layer from the second on, all layers, whatever range is asked
-    for."""
+    """llama_adapter_cvec::init: one f32 vector per layer from the second on, for all layers whatever the
+    requested range."""
     hp = model.hparams
     buffers: dict[str, int] = {}
     for il in range(1, hp.n_layer):
         for where in _devices(placement.dev_layer[il], placement):
             row = CPU if where == HOST else on(placement.device(where))
             buffers[where] = buffers.get(where, 0) + row.padded("f32", (hp.n_embd, 1, 1, 1), 4 * hp.n_embd)
-    return [Extra("control vector", device, size, True) for device, size in _summed(buffers, placement).items()]
+    return [Extra("control vector", device, size, True)
+            for device, size in _summed(buffers, placement).items()]

@@ -1,4 +1,4 @@
-"""What a model is made of, layer by layer: for `autolayers inspect`."""
+"""The parts of a model, layer by layer: for `autolayers inspect`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class LayerSizes:
-    """One layer in bytes: its weights by part as in the file, and its cache or state with `n_ctx` cells on a device."""
+    """One layer in bytes: its weights by part as in the file, and its cache or state with `n_ctx` cells on a
+    device."""
 
     name: str            # its number, or input, output
     attention: int
@@ -42,7 +43,8 @@ class ModelLayers:
     def to_dict(self) -> dict[str, object]:
         return {
             "schema": 1,
-            "facts": {name: float(value) if name == "bits_per_weight" else value for name, value in self.facts},
+            "facts": {name: float(value) if name == "bits_per_weight" else value
+                      for name, value in self.facts},
             "n_ctx": self.n_ctx,
             "layers": [{"name": x.name, "weights": x.weights, "attention": x.attention, "ffn": x.ffn,
                         "experts": x.experts, "other": x.other, "cache": x.cache} for x in self.layers],
@@ -55,8 +57,8 @@ _ATTENTION = ("attn", "wkv", "ssm", "time_mix", "shortconv", "indexer", "post_at
 
 
 def model_layers(model: Model, params: Params) -> ModelLayers:
-    """The sizes of a model's layers; caches as the flags in `params` make them. Raises LaunchRefused where llama.cpp
-    would not make a context with these flags."""
+    """The sizes of a model's layers, with caches by the flags in `params`. Raises LaunchRefused if llama.cpp
+    would not create a context with these flags."""
     model = model.overridden(params.override_kv)
     hp = model.hparams
     device = Device(f"{DEFAULT.name}0", 1 << 60, 1 << 60)
@@ -79,7 +81,8 @@ def model_layers(model: Model, params: Params) -> ModelLayers:
         kind = types.setdefault(info.type, [0, 0])
         kind[0] += 1
         kind[1] += info.n_bytes
-    layers = [LayerSizes(name, row[0], row[1], row[2], row[3], caches[int(name)].context if name.isdigit() else 0)
+    layers = [LayerSizes(name, row[0], row[1], row[2], row[3],
+                         caches[int(name)].context if name.isdigit() else 0)
               for name, row in parts.items()]
     return ModelLayers(_facts(model), tuple(layers),
                    tuple(sorted(((name, n, size) for name, (n, size) in types.items()), key=lambda t: -t[2])),
@@ -90,9 +93,11 @@ def _facts(model: Model) -> tuple[tuple[str, int | str], ...]:
     hp = model.hparams
     elements = sum(info.n_elements for info in model.tensors.values())
     facts: list[tuple[str, int | str]] = [
-        ("architecture", model.architecture), ("name", model.name), ("size", model.size), ("parameters", elements),
+        ("architecture", model.architecture), ("name", model.name), ("size", model.size),
+        ("parameters", elements),
         ("bits_per_weight", f"{8 * model.size / max(1, elements):.2f}"), ("n_layer", hp.n_layer_all),
-        ("n_embd", hp.n_embd), ("n_head", hp.n_head(0)), ("n_head_kv", hp.n_head_kv(0)), ("n_vocab", hp.n_vocab),
+        ("n_embd", hp.n_embd), ("n_head", hp.n_head(0)), ("n_head_kv", hp.n_head_kv(0)),
+        ("n_vocab", hp.n_vocab),
         ("n_ctx_train", hp.n_ctx_train)]
     if hp.n_expert:
         facts += [("n_expert", hp.n_expert), ("n_expert_used", hp.n_expert_used_max)]

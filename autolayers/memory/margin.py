@@ -1,12 +1,12 @@
 """What must stay free on a device beyond llama.cpp's own buffers, in named parts.
 
-llama.cpp's default is a flat 1024 MiB (--fit-target); here it is a sum of what really takes memory there, which is
-less for most launches and more for some (flash attention off, bf16 weights on old cards, sorting long rows).
+llama.cpp's default is a flat 1024 MiB (--fit-target). Here it is the sum of actual uses, which is less for
+most launches and more for some (flash attention off, bf16 weights on old GPUs, sorting long rows).
 
     parts(device, ops)                      # ((name, bytes), ...)
     margin(device, model, params, use)      # the same for a launch
 
-What its backend takes (a context, temporaries of operations) the backend itself knows: see autolayers.backends and
+The backend itself knows its own uses (a context, temporaries of operations): see autolayers.backends and
 docs/devices.md.
 """
 
@@ -26,17 +26,19 @@ if TYPE_CHECKING:
     from ..model import Model
     from .breakdown import Static
 
-PAGE = 2 * MiB                # what the driver rounds every buffer up to
-DISPLAY = 128 * MiB           # what a desktop that draws on the device may grow by
-WDDM = 768 * MiB              # Windows' driver model moves memory to RAM, silently and slowly, before it refuses any
-SYSTEM = 1024 * MiB           # of a memory that the device shares with everything else
-_DRIFT = 50                   # one part in so many of the graph buffers, for what another build makes of them
+PAGE = 2 * MiB                # the driver rounds every buffer up to this
+DISPLAY = 128 * MiB           # growth of a desktop that draws on the device
+# before Windows' driver model refuses memory, it moves memory to RAM, silently and slowly
+WDDM = 768 * MiB
+SYSTEM = 1024 * MiB           # of a memory that the device shares with the system
+_DRIFT = 50                   # one part in this many of the graph buffers, for changes in other builds
 
 
 def parts(device: Device, ops: Ops, usage: Usage | None = None, n_buffers: int = 3, growth: int = 0) -> Parts:
     """The margin of one device as (name, bytes), none of them 0.
 
-    `usage` is what lies in its `n_buffers` buffers, `growth` what a graph of real use needs above the reserved buffers.
+    `usage` is the contents of its `n_buffers` buffers, `growth` what a graph in real use needs above the
+    reserved buffers.
     """
     usage = usage or Usage()
     named = [*on(device).margin(ops), ("rounding to pages", PAGE * n_buffers),
@@ -51,17 +53,18 @@ def parts(device: Device, ops: Ops, usage: Usage | None = None, n_buffers: int =
 
 
 def least(device: Device) -> int:
-    """Bytes that stay free on a device in any launch that uses it: its context, above all."""
+    """Bytes that stay free on a device in any launch that uses it, mainly its context."""
     return sum([size for _, size in parts(device, Ops(n_tokens=1), n_buffers=0)])
 
 
 def margin(device: Device, model: Model, params: Params, use: Static, ops: Ops | None = None,
            draft: Model | None = None) -> Parts:
-    """The margin of `device` in the launch that allocates `use`, as (name, bytes); `ops`: ops_of() where it is known
-    already; `draft`: the model of a second context, where it is not `model` (MTP).
+    """The margin of `device` in the launch that allocates `use`, as (name, bytes); `ops`: ops_of() if known
+    already; `draft`: the model of a second context, if it is not `model` (MTP).
 
-    `--fit-target` is llama.cpp's word for a margin of the user's own: given, exactly that stays free and nothing else
-    is reserved; of several, one per device in `use`'s order, the last also for those that follow.
+    `--fit-target` is llama.cpp's name for a user-defined margin: if given, exactly that stays free and
+    nothing else is reserved. Several values are one per device in `use`'s order; the last also applies to the
+    devices after it.
     """
     if params.fit_target:
         place = list(use.devices).index(device.name) if device.name in use.devices else 0
@@ -90,9 +93,9 @@ def _again(device: Device, params: Params, use: Static, ops: Ops, draft: Model |
 
 
 def _sums(device: Device, model: Model, params: Params, use: Static) -> int:
-    """Bytes for adding up what the devices of -sm tensor have of a matrix's result: in each step of a butterfly the
-    largest such result, of all experts of a token (ggml_backend_meta_graph_compute, as modelled), and the backend's
-    own."""
+    """Bytes for summing a matrix's partial results from the devices of -sm tensor: in each step of a
+    butterfly the largest such result, of all experts of a token (ggml_backend_meta_graph_compute, as
+    modelled), plus the backend's own."""
     n_devices = sum(usage.total > 0 for usage in use.devices.values())
     if params.split_mode != "tensor" or n_devices < 2:
         return 0
@@ -103,8 +106,8 @@ def _sums(device: Device, model: Model, params: Params, use: Static) -> int:
 
 def ops_of(model: Model, params: Params, use: Static,
            computed: tuple[frozenset[str], frozenset[str]] | None = None) -> Ops:
-    """What a device computes in this launch: it multiplies with the weights `computed`, for every token and for those
-    with output (Steps.multiplied); where that is not known with all of them."""
+    """What a device computes in this launch: it multiplies with the weights `computed`, for every token and
+    for those with output (Steps.multiplied); if that is unknown, with all of them."""
     embeds = bool(params.embedding or params.reranking or params.pooling not in (None, "none"))
     sampling = bool(params.backend_sampling)
     hp = model.hparams
@@ -112,14 +115,17 @@ def ops_of(model: Model, params: Params, use: Static,
     body, head = _matmuls(model, computed)
     sorts_cells = any(hp.has_indexer(il) for il in layers)
     n_outputs = use.n_ubatch if embeds else use.n_seq_max
-    # of Mamba-2's layers: one decay per head, where Mamba-1 has a row of them
-    n_head_ssm = max((w.info.ne[1] for w in model.weights if w.op == "SSM_SCAN" and w.info.ne[0] == 1), default=0)
+    # in Mamba-2's layers: one decay per head, where Mamba-1 has a row of them
+    n_head_ssm = max((w.info.ne[1] for w in model.weights if w.op == "SSM_SCAN" and w.info.ne[0] == 1),
+                     default=0)
     return Ops(
         n_tokens=use.n_ubatch, n_kv=use.n_ctx_seq, n_stream=max(1, use.n_ctx // max(1, use.n_ctx_seq)),
         n_head=max(hp.n_head(il) for il in layers), head_v=max(hp.head_v(il) for il in layers),
-        n_embd_k_gqa=max(hp.n_embd_k_gqa(il) for il in layers), flash_attn=use.flash_attn, weights=body, outputs=head,
+        n_embd_k_gqa=max(hp.n_embd_k_gqa(il) for il in layers), flash_attn=use.flash_attn, weights=body,
+        outputs=head,
         n_outputs=n_outputs, n_seqs=use.n_seq_max,
-        scan=Scan(hp.ssm_d_state, hp.ssm_d_inner // n_head_ssm, n_head_ssm, hp.ssm_n_group) if n_head_ssm else None,
+        scan=Scan(hp.ssm_d_state, hp.ssm_d_inner // n_head_ssm, n_head_ssm, hp.ssm_n_group) if n_head_ssm
+        else None,
         sort_columns=use.n_ctx_seq if sorts_cells else hp.n_vocab if sampling else 0,
         sort_rows=use.n_ubatch if sorts_cells else n_outputs if sampling else 0,
         n_embd_v_gqa=max(hp.n_embd_v_gqa(il) for il in layers),
@@ -129,7 +135,7 @@ def ops_of(model: Model, params: Params, use: Static,
 
 def _matmuls(model: Model, computed: tuple[frozenset[str], frozenset[str]] | None
              ) -> tuple[tuple[Matmul, ...], tuple[Matmul, ...]]:
-    """Each shape once: of what every token is multiplied with, and output tokens only."""
+    """Each shape once: of the matrices for every token, and of those for output tokens only."""
     body: set[Matmul] = set()
     head: set[Matmul] = set()
     used = model.hparams.n_expert_used_max

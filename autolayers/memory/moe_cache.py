@@ -1,8 +1,6 @@
 """--moe-cache-mib: experts of layers whose own are in RAM, kept on the layer's device as they are used.
-
-Mirrors llama_moe_cache::impl of src/llama-moe-cache.cpp: layers of one device with the same expert tensors share banks
-of slots, as many as the device's part of the budget holds.
-"""
+Mirrors llama_moe_cache::impl of src/llama-moe-cache.cpp: layers of one device with the same expert tensors
+share banks of slots, as many as fit into the device's share of the budget."""
 
 from __future__ import annotations
 
@@ -23,7 +21,8 @@ _HOST_ALIGNMENT = 32
 
 
 def banks(model: Model, context: Context, placement: Placement) -> tuple[dict[str, int], str]:
-    """Bytes per buffer type, and a warning where they are not llama.cpp's own. Raises LaunchRefused with its reason."""
+    """Bytes per buffer type, and a warning if they are not llama.cpp's own. Raises LaunchRefused with its
+    reason."""
     hp, devices = model.hparams, placement.devices
     used = hp.n_expert_used_max
     if not devices:
@@ -35,14 +34,16 @@ def banks(model: Model, context: Context, placement: Placement) -> tuple[dict[st
     groups: dict[tuple[str, Tensors], list[int]] = {}      # layers
     sizes: dict[str, int] = {}                             # by device: bytes of the experts in RAM
     for il in range(hp.n_layer_all):
-        experts = [placed for part in _PARTS if (placed := placement.lookup(f"blk.{il}.ffn_{part}_exps.weight"))]
+        experts = [placed for part in _PARTS
+                   if (placed := placement.lookup(f"blk.{il}.ffn_{part}_exps.weight"))]
         device = placement.dev_layer[il]
         if not experts or device == HOST or any(
                 not placement.is_host(placed.buffer) or placed.buffer == REPACK for placed in experts):
             continue
         groups.setdefault((device, tuple([(placed.type, placed.ne) for placed in experts])), []).append(il)
         sizes[device] = sizes.get(device, 0) + sum(_bytes(placed.type, placed.ne) for placed in experts)
-    split = {device.name: share for device, share in zip(devices, context.moe_split or [d.free for d in devices],
+    split = {device.name: share for device, share in zip(devices,
+                                                         context.moe_split or [d.free for d in devices],
                                                          strict=False) if device.name in sizes}
     whole = sum(split.values())
     found: dict[str, int] = {}
@@ -77,7 +78,7 @@ def _banks(tensors: Tensors, slots: int, alignment: int) -> int:
 
 
 def _slots(tensors: Tensors, budget: int, alignment: int, n_layers: int) -> int:
-    """The most slots within a budget, no more than there are experts."""
+    """The most slots within a budget, at most the number of experts."""
     low, high = 0, n_layers * tensors[0][1][2]
     while low < high:
         middle = (low + high + 1) // 2

@@ -1,10 +1,8 @@
-"""Layers that repeat: a graph of few of them needs the buffers that all of them need.
-
-Layers of one kind in one place come in runs of equal periods (one layer, or three and one). What a period allocates
-follows from what is free when it begins. So where that is after three periods what it was after one, each two periods
-more change nothing, and can be left out of the graph: an even number in the middle of each run. `allocate` looks
-whether it is, and the whole graph is taken where it is not.
-"""
+"""Repeating layers: a graph of few of them needs the buffers that all of them need. Layers of one kind in one
+place come in runs of equal periods (one layer, or three and one). A period's allocations depend on what is
+free when it begins. So if that is the same after three periods as after one, two more periods change nothing
+and can be left out of the graph: an even number in the middle of each run. `allocate` checks this, and the
+full graph is used if it does not hold."""
 
 from __future__ import annotations
 
@@ -18,13 +16,13 @@ if TYPE_CHECKING:
     from ..ggml.tensor import Tensor
 
 _LONGEST = 8        # layers in a period
-_BEFORE, _AFTER = 3, 1      # periods of a run that stay
+_BEFORE, _AFTER = 3, 1      # periods of a run to keep
 
 
 @dataclass(frozen=True)
 class Repeats:
-    """The layers that a graph is built of; pairs of them before which the same is free if the others may be left out;
-    and for each of those one that is like it."""
+    """The layers that a graph is built of; pairs of layers before which the same memory must be free if the
+    others are to be left out; and for each of the latter a layer that is like it."""
 
     layers: tuple[int, ...]
     marks: tuple[tuple[int, int], ...]
@@ -32,7 +30,7 @@ class Repeats:
 
     @classmethod
     def of(cls, kinds: Sequence[Hashable]) -> Repeats | None:
-        """By what each layer is like; None where nothing can be left out.
+        """By the kind of each layer; None if nothing can be left out.
 
         >>> Repeats.of("abbbbbbbbc").layers
         (0, 1, 2, 3, 8, 9)
@@ -57,18 +55,18 @@ class Repeats:
 
 @dataclass(frozen=True)
 class Layers:
-    """What each layer of a graph is like, as numbers, and which of them a shorter graph has."""
+    """The kind of each layer of a graph, as numbers, and which layers a shorter graph keeps."""
 
     kinds: tuple[int, ...]
     repeats: Repeats | None
 
     @classmethod
     def of(cls, kinds: Sequence[int], few: int) -> Layers:
-        """`few`: layers of which none is ever left out."""
+        """`few`: layers that are never left out."""
         return cls(tuple(kinds), None if len(kinds) < few else Repeats.of(kinds))
 
     def key(self, short: bool) -> Hashable:
-        """Equal for graphs, short or whole, that differ in the numbers of their layers alone."""
+        """Equal for graphs, short or full, that differ only in their layers' numbers."""
         repeats = self.repeats
         if not short or repeats is None:
             return self.kinds
@@ -76,11 +74,11 @@ class Layers:
         return tuple([self.kinds[il] for il in repeats.layers]), marks
 
     def numbers(self, short: bool) -> tuple[int, ...]:
-        """The layers that such a graph has."""
+        """The layers of such a graph."""
         return self.repeats.layers if short and self.repeats is not None else tuple(range(len(self.kinds)))
 
     def copies(self, numbers: Sequence[int]) -> dict[int, list[int]]:
-        """The layers that each of `numbers` stands for, which a graph with an equal key has."""
+        """The layers that each of `numbers` stands for, in a graph with an equal key."""
         short = len(numbers) < len(self.kinds)
         own = dict(zip(self.numbers(short), numbers, strict=True))
         found = {layer: [il] for il, layer in own.items()}
@@ -90,7 +88,8 @@ class Layers:
 
 
 def _run(kinds: Sequence[Hashable], first: int) -> tuple[int, int]:
-    """(layers of a period, layers that can be left out) of the run that begins here, of which most can be."""
+    """(layers per period, layers that can be left out) of the run that begins here, for the period that saves
+    most."""
     best = 1, 0
     for period in range(1, _LONGEST + 1):
         end = first
@@ -113,7 +112,8 @@ def block_of(tensor: Tensor) -> int:
 
 
 def _named(source: Tensor) -> Hashable:
-    """What is read of other layers, and inputs, which several layers may share, by its own number; weights by name."""
+    """What is read of other layers, and inputs, which several layers may share, by its own number; weights by
+    name."""
     if source.size >= 0 or source.is_input:
         return source.size
     if source.weight:
@@ -122,8 +122,8 @@ def _named(source: Tensor) -> Hashable:
 
 
 def structures(nodes: Sequence[Tensor], leafs: Sequence[Tensor], n_layer: int) -> tuple[int, ...]:
-    """What the nodes of each layer are like, as a number: equal where operations, shapes and sources are, whatever the
-    types of weights."""
+    """The kind of each layer's nodes, as a number: equal if operations, shapes and sources are, whatever the
+    weights' types."""
     for number, leaf in enumerate(leafs):
         leaf.size = -1 - number
     rows: list[list[Hashable]] = [[] for _ in range(n_layer)]
@@ -136,7 +136,8 @@ def structures(nodes: Sequence[Tensor], leafs: Sequence[Tensor], n_layer: int) -
             here = block
             starts[here] = number
         if here >= 0:
-            near = starts[here - 1] if here else 0           # what is farther away is named by its own number
+            # anything farther away is identified by its own number
+            near = starts[here - 1] if here else 0
             rows[here].append((node.op, node.type, node.ne, *[
                 number - source.size if source.size >= near else _named(source) for source in node.src]))
     known: dict[Hashable, int] = {}

@@ -1,10 +1,11 @@
-"""What a graph computes, and where: a Step for each weight, cache or run of other nodes, in the graph's order.
+"""What a graph computes, and where: a Step for each weight, cache or run of other nodes, in the graph's
+order.
 
     steps_of(nodes, places)        # of a scheduled graph
     script_of(nodes, backends)     # of one that is not: what cannot run on which backend, instead of where it runs
 
-A kernel is a node that computes anything. Backends run a norm and its weight, and a chain of sums, as one
-(ggml_cuda_can_fuse, ggml_vk_can_fuse).
+A kernel is a node that computes something. Backends run a norm and its weight, or a chain of sums, as one
+kernel (ggml_cuda_can_fuse, ggml_vk_can_fuse).
 """
 
 from __future__ import annotations
@@ -27,12 +28,12 @@ INPUT, OUTPUT = -1, 1 << 30                  # layers before the first block and
 
 @dataclass(frozen=True)
 class Step:
-    """`kernels` nodes that follow each other in one place.
+    """`kernels` consecutive nodes in one place.
 
-    A WEIGHT's reads the weight `name`, a CACHE's writes to a cache, an ATTENTION's reads one; `source` is the buffer
-    that it lies in. OTHER nodes read only results, and belong to the `layer` of the last weight; `op` is the first's.
-    `place` is the number of the backend that runs them; of a script the backends that cannot, or that copy a weight
-    that lies in RAM, as bits.
+    A WEIGHT step reads the weight `name`, a CACHE step writes to a cache, an ATTENTION step reads one;
+    `source` is the buffer that holds it. OTHER nodes read only results, and belong to the `layer` of the last
+    weight; `op` is the first node's. `place` is the number of the backend that runs them; in a script it is a
+    bit set of the backends that cannot, or that copy a weight from RAM.
     """
 
     kind: str
@@ -42,13 +43,14 @@ class Step:
     layer: int
     place: int
     kernels: float
-    few: bool = False     # of a prompt's graph: for the tokens with output alone
+    few: bool = False     # of a prompt's graph: only for tokens with output
 
 
 class Walk:
     """One graph's steps: those `built`, whose layers stand for those of `numbers`; None: for themselves."""
 
-    def __init__(self, built: Sequence[Step] = (), numbers: Mapping[int, Sequence[int]] | None = None) -> None:
+    def __init__(self, built: Sequence[Step] = (),
+                 numbers: Mapping[int, Sequence[int]] | None = None) -> None:
         self.built, self.numbers = built, numbers or {}
 
     @lazy
@@ -59,7 +61,8 @@ class Walk:
         rows: dict[int, list[Step]] = {}
         for step in self.built:
             rows.setdefault(step.layer, []).append(step)
-        more = sorted([(il, layer) for layer, found in self.numbers.items() for il in found[1:]], reverse=True)
+        more = sorted([(il, layer) for layer, found in self.numbers.items() for il in found[1:]],
+                      reverse=True)
         found: list[Step] = []
         for step in self.built:
             il = self.numbers.get(step.layer, (step.layer,))[0]
@@ -70,7 +73,8 @@ class Walk:
         return tuple(found)
 
     def multiplied(self, places: int) -> list[tuple[set[str], set[str]]]:
-        """Names of the weights that each place multiplies with, of every token and of those with output alone."""
+        """Names of the weights that each place multiplies with, for every token and for those with output
+        only."""
         found: list[tuple[set[str], set[str]]] = [(set(), set()) for _ in range(places)]
         for step in self.built:
             if step.kind == WEIGHT:
@@ -93,8 +97,8 @@ def _renamed(step: Step, il: int) -> Step:
 
 
 class Steps:
-    """A launch's two graphs: of a `token` for each slot, and of a whole micro-batch of a `prompt`. `places` are the
-    backends that Step.place counts, the host's last."""
+    """A launch's two graphs: of one `token` per slot, and of a full micro-batch of a `prompt`. `places` are
+    the backends that Step.place indexes, the host's last."""
 
     def __init__(self, token: Walk, prompt: Walk, places: tuple[str, ...] = ()) -> None:
         self._token, self._prompt, self.places = token, prompt, places
@@ -117,7 +121,8 @@ class Steps:
         return f"Steps({len(self.token)}, {len(self.prompt)}, {self.places})"
 
     def multiplied(self, place: str) -> tuple[frozenset[str], frozenset[str]]:
-        """Names of the weights that a place multiplies with, of every token and of those with output alone."""
+        """Names of the weights that a place multiplies with, for every token and for those with output
+        only."""
         names = self._multiplied.get(place)
         return (frozenset(), frozenset()) if names is None else names
 
@@ -127,20 +132,22 @@ class Steps:
         found = {}
         for place, (token, more), (many, few) in zip(self.places, self._token.multiplied(count),
                                                      self._prompt.multiplied(count), strict=True):
-            found[place] = frozenset(many), frozenset(few | ((token | more) - many))     # a token's are outputs
+            # all of a token's are outputs
+            found[place] = frozenset(many), frozenset(few | ((token | more) - many))
         return found
 
 
 def steps_of(nodes: Sequence[Tensor], n_tokens: int = 0) -> tuple[Step, ...]:
-    """The steps of a graph of so many tokens whose nodes have their backends."""
+    """The steps of a graph of this many tokens whose nodes have backends."""
     return tuple(_steps(nodes, lambda node, kind: node.backend, n_tokens))
 
 
 def script_of(nodes: Sequence[Tensor], backends: Sequence[Backend], n_tokens: int = 0) -> tuple[Step, ...]:
-    """The steps of a graph before its nodes have backends, of layers on devices. What the builder pins to the CPU is
-    lacked by all; the bits of a weight are the backends that would copy it from RAM."""
+    """The steps of a graph before its nodes have backends, for layers on devices. What the builder pins to
+    the CPU is lacked by all; the bits of a weight are the backends that would copy it from RAM."""
     known: dict[object, int] = {}
-    alike = [sum(1 << j for j, other in enumerate(backends) if other.kind == backend.kind) for backend in backends]
+    alike = [sum(1 << j for j, other in enumerate(backends) if other.kind == backend.kind)
+             for backend in backends]
 
     def lacking(node: Tensor, kind: str) -> int:
         if kind == CACHE:
@@ -149,8 +156,9 @@ def script_of(nodes: Sequence[Tensor], backends: Sequence[Backend], n_tokens: in
             return sum(1 << i for i, backend in enumerate(backends) if backend.offload_op(node))
         if node.pinned == len(backends):
             return (1 << len(backends)) - 1
-        # what reads a device's memory can only be asked of that one
-        owners = tuple({source.buffer.device for source in node.src if source.buffer and source.buffer.device >= 0})
+        # only that device can be asked about an op that reads its memory
+        owners = tuple({source.buffer.device for source in node.src if source.buffer
+                        and source.buffer.device >= 0})
         shape = (node.op, node.type, node.ne, owners, *[(source.type, source.ne) for source in node.src])
         if shape not in known:
             lacks = [i for i in owners or range(len(backends)) if not backends[i].supports_op(node)]
@@ -162,7 +170,8 @@ def script_of(nodes: Sequence[Tensor], backends: Sequence[Backend], n_tokens: in
     return tuple(_steps(nodes, lacking, n_tokens))
 
 
-def _steps(nodes: Sequence[Tensor], place_of: Callable[[Tensor, str], int], n_tokens: int = 0) -> Iterator[Step]:
+def _steps(nodes: Sequence[Tensor], place_of: Callable[[Tensor, str], int],
+           n_tokens: int = 0) -> Iterator[Step]:
     before, layer, attended = "", INPUT, INPUT
     layers: dict[str, int] = {}              # by weight
     count = place = others = 0               # of the nodes since the last step that read nothing but results
@@ -187,7 +196,8 @@ def _steps(nodes: Sequence[Tensor], place_of: Callable[[Tensor, str], int], n_to
                 layers[name] = _layer(name)
             layer = layers[name]
         if kind != OTHER:
-            yield Step(kind, op, name, source, layer, here, int(alone), kind == WEIGHT and _columns(node) < n_tokens)
+            yield Step(kind, op, name, source, layer, here, int(alone),
+                       kind == WEIGHT and _columns(node) < n_tokens)
         elif alone:
             first = first if count else op
             count, place, others = count + 1, here, layer
@@ -196,7 +206,7 @@ def _steps(nodes: Sequence[Tensor], place_of: Callable[[Tensor, str], int], n_to
 
 
 def _read(node: Tensor) -> tuple[str, str, str]:
-    """(kind, name, buffer) of the weight or the cache that a node is about."""
+    """(kind, name, buffer) of the weight or cache that a node reads or writes."""
     if node.op == "FLASH_ATTN_EXT":
         keys = node.src[1]
         return ATTENTION, "", keys.buffer.name if keys.buffer is not None else ""
@@ -209,7 +219,7 @@ def _read(node: Tensor) -> tuple[str, str, str]:
 
 
 def _columns(node: Tensor) -> int:
-    """Of how many tokens a weight is for; a large number where it is no matrix."""
+    """The number of tokens that a weight is used for; a large number if it is not a matrix."""
     _, n1, n2, n3 = node.ne
     return n1 * n2 * n3 if node.op == "MUL_MAT" else n2 * n3 if node.op == "MUL_MAT_ID" else 1 << 30
 

@@ -3,8 +3,8 @@
     slices = Slices(model, loaded, ("CUDA0", "CUDA1"), (), rules)
     slices.of("blk.0.attn_q.weight", "q4_K", ne)     # [("CUDA0", its ne), ("CUDA1", its ne)]
 
-Mirrors llama_meta_device_get_split_state (src/llama-model.cpp), as modelled. For builds before the rule `cuts_at_128`
-a slice is one granule larger than that: an upper bound.
+Mirrors llama_meta_device_get_split_state (src/llama-model.cpp), as modelled. For builds before the rule
+`cuts_at_128` a slice is one granule larger than that: an upper bound.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ if TYPE_CHECKING:
     from ..model import Model
 
     Ne = tuple[int, int, int, int]
-    Cut = tuple[int, tuple[str, ...]]      # the dimension, and matrices, of which the first there is decides where
+    # the dimension, and the matrices, the first of which that exists decides where
+    Cut = tuple[int, tuple[str, ...]]
 
 _OUT = ("attn_output.weight",)
 _EITHER = ("attn_output.weight", "ssm_out.weight")
@@ -33,11 +34,12 @@ _SSM = ("ssm_out.weight",)
 _DOWN = ("ffn_down.weight", "ffn_down_exps.weight")
 _GROUPS = ("attn_output_a.weight",)
 _SHARED = ("ffn_down_shexp.weight",)
-_PERFORMANCE = 128            # columns that kernels like a slice to have
+_PERFORMANCE = 128            # columns that kernels want a slice to be a multiple of
 
-# Of the tensors of a layer and of its caches; what is not here every device holds whole.
+# A layer's tensors and caches; every device holds all of any other tensor.
 _CUTS: dict[str, Cut] = {
-    **dict.fromkeys(("attn_q.weight", "attn_k.weight", "attn_v.weight", "attn_qkv.weight", "attn_gate.weight"),
+    **dict.fromkeys(("attn_q.weight", "attn_k.weight", "attn_v.weight", "attn_qkv.weight",
+                     "attn_gate.weight"),
                     (1, _EITHER)),
     **dict.fromkeys(("attn_q.bias", "attn_k.bias", "attn_v.bias", "attn_qkv.bias"), (0, _EITHER)),
     **dict.fromkeys(("attn_q_norm.weight", "attn_k_norm.weight", "attn_v_exps.weight"), (1, _OUT)),
@@ -51,7 +53,7 @@ _CUTS: dict[str, Cut] = {
 }
 _OUTPUT: dict[str, Cut] = {"output.weight": (1, ()), "output.bias": (0, ())}
 
-# DeepSeek-V4: whole groups of heads; its caches and its output matrix stay whole.
+# DeepSeek-V4: whole groups of heads; its caches and its output matrix are not cut.
 _GROUPED: dict[str, Cut] = {
     **{name: cut for name, cut in _CUTS.items() if name not in ("cache_k", "cache_v")},
     "attn_sinks.weight": (0, _GROUPS), "attn_q_b.weight": (1, _GROUPS),
@@ -65,8 +67,8 @@ _GATED = ("gated", "gated-apart")
 class Slices:
     """The cuts of one model over `devices`, by -ts (none: equal shares, whatever their memory)."""
 
-    def __init__(self, model: Model, loaded: Container[str], devices: Sequence[str], tensor_split: Sequence[float],
-                 rules: Rules = NEWEST_RULES) -> None:
+    def __init__(self, model: Model, loaded: Container[str], devices: Sequence[str],
+                 tensor_split: Sequence[float], rules: Rules = NEWEST_RULES) -> None:
         """`loaded`: the names of the file's tensors that llama.cpp creates."""
         self.model, self.loaded, self.devices, self.rules = model, loaded, tuple(devices), rules
         shares = [*tensor_split, *(0.0,) * len(devices)][:len(devices)]
@@ -79,8 +81,8 @@ class Slices:
         self._rotations: dict[int, int] = {}
 
     def of(self, name: str, type_: str, ne: Ne) -> list[tuple[str, Ne]]:
-        """(device, its dimensions) of the tensor `name` (of caches: cache_k_l3), whose elements along the cut may be
-        none. Raises LaunchRefused where llama.cpp aborts."""
+        """(device, its dimensions) of the tensor `name` (of caches: cache_k_l3); a device's part along the
+        cut may be empty. Raises LaunchRefused if llama.cpp aborts."""
         cut, il, base = self._cut(name, ne)
         if cut is None:
             return [(device, ne) for device in self.devices]
@@ -92,7 +94,8 @@ class Slices:
         rotation = self.hp.n_layer if il < 0 else self._rotation(il)
         for (length, times), granule in zip(segments, granules, strict=True):
             if granule < 1:
-                raise LaunchRefused(f"-sm tensor cannot cut {name} of a layer without heads; llama.cpp aborts")
+                raise LaunchRefused(f"-sm tensor cannot cut {name} of a layer without heads; llama.cpp "
+                                    "aborts")
             for place, width in self._cuts(length, granule, rotation % len(self.devices)):
                 widths[place] += times * width
         found = []
@@ -103,7 +106,8 @@ class Slices:
         return found
 
     def _cut(self, name: str, ne: Ne) -> tuple[Cut | None, int, str]:
-        """get_tensor_config: the cut of a tensor (None: whole on every device), its layer, and its name without it."""
+        """get_tensor_config: the cut of a tensor (None: uncut, on every device), its layer, and its name
+        without the layer."""
         if self.kind == "whole":
             return None, -1, name
         number = ""
@@ -114,7 +118,7 @@ class Slices:
         if not number:
             return None if self.grouped else _OUTPUT.get(name), -1, name
         il = int(number) if number.isdecimal() and len(number) < 5 else self.hp.n_layer_all
-        if il >= self.hp.n_layer_all:              # a block that the model has not got
+        if il >= self.hp.n_layer_all:              # a block that the model lacks
             return None, -1, name
         if base in ("attn_q_norm.weight", "attn_k_norm.weight") and ne[1] == 1:
             return None, il, base
@@ -123,7 +127,7 @@ class Slices:
         return (_GROUPED if self.grouped else _CUTS).get(base), il, base
 
     def _type(self, name: str, il: int, by: tuple[str, ...], own: str) -> str:
-        """The type whose blocks no cut divides."""
+        """The type whose blocks no cut may divide."""
         if not by:
             return own if own in BY_NAME else "f32"
         for matrix in by:
@@ -135,7 +139,8 @@ class Slices:
                             "llama.cpp aborts")
 
     def _rotation(self, il: int) -> int:
-        """get_il_eff: which layer of its kind this is, so that what is left over goes to another device each time."""
+        """get_il_eff: the layer's index among its kind, so that the remainder goes to another device each
+        time."""
         if il not in self._rotations:
             hp = self.hp
             kind = hp.is_recr(il), hp.is_swa(il)
@@ -143,7 +148,8 @@ class Slices:
         return self._rotations[il]
 
     def _segments(self, base: str, il: int, axis: int, ne: Ne) -> list[tuple[int, int]]:
-        """get_split_segments: (elements, how often) of what is cut by itself, of matrices that are several in one."""
+        """get_split_segments: (elements, count) of the parts that are cut separately, in matrices that
+        combine several."""
         hp, rules, size = self.hp, self.rules, ne[axis]
         fused_qkv = base in ("attn_qkv.weight", "attn_qkv.bias")
         if self.kind in _GATED:
@@ -158,9 +164,11 @@ class Slices:
             q, k, v = hp.n_head(il) * hp.head_k(il), hp.n_embd_k_gqa(il), hp.n_embd_v_gqa(il)
             self._cut_only_if(q + k + v == size, f"a fused QKV of {size} rows, not {q} + {k} + {v}")
             self._cut_only_if(rules.cuts_unlike_heads or k == v, "a fused QKV of unlike heads")
-            self._cut_only_if(rules.cuts_gated_qkv or q == hp.n_embd, "a fused QKV wider than the hidden state")
+            self._cut_only_if(rules.cuts_gated_qkv or q == hp.n_embd, "a fused QKV wider than the hidden "
+                              "state")
             return [(q, 1), (k, 2)] if k == v else [(q, 1), (k, 1), (v, 1)]
-        fused_up = rules.cuts_fused_up and base.startswith(("ffn_up.", "ffn_up_exps.")) and size == 2 * hp.n_ff(il)
+        fused_up = rules.cuts_fused_up and base.startswith(("ffn_up.",
+                                                            "ffn_up_exps.")) and size == 2 * hp.n_ff(il)
         if fused_up or base.startswith("ffn_gate_up"):
             return [(size // 2, 2)]
         return [(size, 1)]
@@ -171,7 +179,7 @@ class Slices:
             raise LaunchRefused(f"-sm tensor cannot cut {what}; llama.cpp aborts")
 
     def _of_delta_net(self, base: str) -> list[tuple[int, int]]:
-        """Of the matrices and states of gated delta nets, where keys and values lie next to each other."""
+        """The segments of gated delta nets' matrices and states, where keys and values are adjacent."""
         hp = self.hp
         n_k, n_v, head, conv = hp.ssm_n_group, hp.ssm_dt_rank, hp.ssm_d_state, hp.ssm_d_conv - 1
         if self.kind == "gated-apart":
@@ -190,7 +198,7 @@ class Slices:
         return [(n_k * head * head, ratio)] if base == "cache_s" else []
 
     def _granules(self, base: str, il: int, block: int, count: int, ne: Ne) -> list[int]:
-        """get_split_granularity: of what each of the `count` segments' slices are multiples."""
+        """get_split_granularity: the granule of each of the `count` segments' slices."""
         hp = self.hp
         if not hp.is_recr(max(il, 0)) and not hp.n_embd_k_gqa(max(il, 0)):
             return [0] * count
@@ -201,7 +209,8 @@ class Slices:
         if hp.is_recr(il):
             head = hp.ssm_d_state
             whole = lcm(lcm(block, _PERFORMANCE), head) if head else 0
-            size = {"ssm_dt.bias": 1, "ssm_a": 1, "ssm_alpha.weight": 1, "ssm_beta.weight": 1, "ssm_ba.weight": 2}
+            size = {"ssm_dt.bias": 1, "ssm_a": 1, "ssm_alpha.weight": 1, "ssm_beta.weight": 1,
+                    "ssm_ba.weight": 2}
             if base in size:
                 return [size[base] * (whole // head) if head else 0] * count
             if base == "cache_r":
@@ -213,7 +222,7 @@ class Slices:
         return self._of_heads(base, il, block, count, ne)
 
     def _of_heads(self, base: str, il: int, block: int, count: int, ne: Ne) -> list[int]:
-        """Of attention: whole groups of heads that share a key."""
+        """Attention: whole groups of heads that share a key."""
         hp = self.hp
         head_k, head_v, n_kv = hp.head_k(il), hp.head_v(il), hp.n_head_kv(il)
         n_gqa = hp.n_head(il) // n_kv
@@ -226,7 +235,8 @@ class Slices:
         heads = q // head_k
         if self.grouped:
             of_group = hp.n_head(il) // max(1, hp.dsv4_o_group_count)
-            size = {"attn_sinks.weight": of_group, "attn_q_b.weight": of_group * head_k, "attn_output_a.weight": 1,
+            size = {"attn_sinks.weight": of_group, "attn_q_b.weight": of_group * head_k,
+                    "attn_output_a.weight": 1,
                     "attn_output_b.weight": hp.dsv4_o_lora_rank}
             if base in size:
                 return [size[base]] * count
@@ -246,7 +256,8 @@ class Slices:
                  "attn_v.weight": v, "attn_v.bias": v, "attn_v_exps.weight": v, "cache_v": v}.get(base, 1)]
 
     def _cuts(self, length: int, granule: int, rotation: int) -> list[tuple[int, int]]:
-        """(device's place, elements): cut at multiples of `granule` below the devices' shares, in float32."""
+        """(index of the device, elements): cut at multiples of `granule` below the devices' shares, in
+        float32."""
         n = len(self.devices)
         order = [(j + rotation) % n for j in range(n)]
         cumulated, total = [], 0.0

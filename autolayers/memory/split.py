@@ -26,7 +26,7 @@ _FLOAT = Struct("f")
 
 def model_devices(params: Params, devices: Sequence[Device],
                   rules: Rules = NEWEST_RULES) -> tuple[tuple[Device, ...], bool, tuple[str, ...]]:
-    """llama_prepare_model_devices: what of the machine this model uses."""
+    """llama_prepare_model_devices: the machine's devices that this model uses."""
     by_name = {device.name: device for device in devices}
     if params.device is not None:
         for name in params.device:
@@ -38,7 +38,8 @@ def model_devices(params: Params, devices: Sequence[Device],
     else:
         gpus: list[Device] = []
         for device in devices:
-            if device.kind == "gpu" and (device.pci_id is None or device.pci_id not in {gpu.pci_id for gpu in gpus}):
+            if device.kind == "gpu" and (device.pci_id is None
+                                         or device.pci_id not in {gpu.pci_id for gpu in gpus}):
                 gpus.append(device)
         used = [device for device in devices if device.kind == "rpc"] + gpus
         if not gpus:
@@ -57,8 +58,8 @@ def model_devices(params: Params, devices: Sequence[Device],
     if mode == "row":
         for device in used:
             if not on(device, rules=rules).splits_rows():
-                raise LaunchRefused(f"device {device.name} does not support split buffers (-sm row); use -sm layer or "
-                                    "-sm tensor")
+                raise LaunchRefused(f"device {device.name} does not support split buffers (-sm row); use -sm "
+                                    "layer or -sm tensor")
     warnings = []
     if mode == "row" and used:
         warnings.append("split mode row: the shares of the devices are an upper bound")
@@ -67,7 +68,7 @@ def model_devices(params: Params, devices: Sequence[Device],
 
 
 def float32(x: float) -> float:
-    """The nearest float32, infinite where there is none."""
+    """The nearest float32, infinite if there is none."""
     try:
         value: float = _FLOAT.unpack(_FLOAT.pack(x))[0]
     except OverflowError:
@@ -119,10 +120,10 @@ def shares_of(params: Params, used: Sequence[Device]) -> dict[str, float]:
     return {device.name: share / total for device, share in zip(used, splits, strict=True)}
 
 
-def split_rows(shares: dict[str, float], type_: str, ne: tuple[int, int, int, int], size: int, divisible: bool,
-               granule: int = 512) -> list[tuple[str, int]]:
-    """(device, bytes) of a tensor that split mode row spreads: at most its share and one granule of rows, or all of it
-    on every device. An upper bound."""
+def split_rows(shares: dict[str, float], type_: str, ne: tuple[int, int, int, int], size: int,
+               divisible: bool, granule: int = 512) -> list[tuple[str, int]]:
+    """(device, bytes) of a tensor that split mode row cuts: at most its share and one granule of rows, or all
+    of it on every device. An upper bound."""
     if not divisible:
         return [(name, size) for name in shares]
     extra = row_size(type_, ne[0]) * granule * ne[2] if type_ in BY_NAME else size

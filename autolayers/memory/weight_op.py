@@ -1,4 +1,4 @@
-"""The operation llama.cpp tries a weight with before it picks a buffer type: weight_buft_supported of
+"""The operation that llama.cpp tests a weight with before it chooses a buffer type: weight_buft_supported of
 src/llama-model-loader.cpp, as modelled. Backends answer for it as for any operation of a graph."""
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _N_TOKENS, _N_SEQS = 512, 3      # of the activations
 
 
 def weight_supported(backend: Backend, buffer: Buffer, op: str, info: TensorInfo, hp: Hparams) -> bool:
-    """Whether `backend` runs `op` on a weight that lies in `buffer`. `info`: of a type that ggml knows."""
+    """Whether `backend` runs `op` on a weight in `buffer`. `info`: of a type that ggml knows."""
     weight = Tensor("NONE", info.type, info.ne)
     weight.buffer = buffer
     weight.weight = True
@@ -25,7 +25,7 @@ def weight_supported(backend: Backend, buffer: Buffer, op: str, info: TensorInfo
 
 
 def weight_op(op: str, w: Tensor, hp: Hparams) -> Tensor | None:
-    """`op` on `w` and activations that fit it; None for NONE, which no backend is asked about."""
+    """`op` on `w` and matching activations; None for NONE, which no backend is asked about."""
     g = Graph()
     ne = w.ne
     used = max(1, hp.n_expert_used_max) if hp.router_layer < 0 else 1
@@ -65,5 +65,5 @@ def _ssm_scan(g: Graph, a: Tensor, hp: Hparams) -> Tensor:
     n_head, n_group = a.ne[1], max(1, hp.ssm_n_group)
     x = g.new("f32", hp.ssm_d_inner // n_head, n_head, _N_TOKENS, _N_SEQS)
     group = g.new("f32", d_state, n_group, _N_TOKENS, _N_SEQS)
-    return g.ssm_scan(g.new("f32", d_state, x.ne[0], n_head, _N_SEQS), x, g.new("f32", n_head, _N_TOKENS, _N_SEQS), a,
-                      group, group, g.new("i32", _N_SEQS))
+    return g.ssm_scan(g.new("f32", d_state, x.ne[0], n_head, _N_SEQS), x,
+                      g.new("f32", n_head, _N_TOKENS, _N_SEQS), a, group, group, g.new("i32", _N_SEQS))

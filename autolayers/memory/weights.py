@@ -6,8 +6,8 @@
     placement.buffers                              # {"CUDA0": bytes, "CUDA_Host": bytes}
 
 Mirrors make_cpu_buft_list and make_gpu_buft_list (src/llama-model.cpp), llama_model_loader::create_tensor and
-ggml_backend_alloc_ctx_tensors_from_buft, as modelled. Host buffers are counted as without mmap, as llama.cpp's own
-measuring pass does.
+ggml_backend_alloc_ctx_tensors_from_buft, as modelled. Host buffers are counted as without mmap, as
+llama.cpp's own measuring pass does.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from ..model.architectures import Architecture
     from .ecmascript import TensorMatcher
 
-    # groups by what they depend on; those of a tensor that may be created twice with what is known of it afterwards
+    # groups by what they depend on; a tensor that may be created twice also by what is known of it then
     Placed = dict[tuple[object, ...], "WeightGroup"]
     Twins = dict[tuple[object, ...], tuple["WeightGroup", tuple[str, ...], bool]]
 
@@ -64,8 +64,8 @@ class PlacedTensor:
 
 
 class WeightGroup:
-    """Tensors that are placed together, mostly those of one layer. Placements of a model that put them in the same
-    buffers share the object, so that facts derived from it are computed once."""
+    """Tensors that are placed together, mostly those of one layer. Placements of a model that put them in the
+    same buffers share the object, so that derived facts are computed once."""
 
     __slots__ = ("buffers", "layer", "resident", "tensors")
 
@@ -73,22 +73,24 @@ class WeightGroup:
         self.layer = layer                           # -1 the input, n_layer_all the output
         self.tensors: dict[str, PlacedTensor] = {}   # by name
         self.buffers: dict[str, int] = {}            # buffer type -> bytes
-        self.resident = 0                            # bytes of host weights that must be in RAM even if they are mapped
+        # bytes of host weights that must be in RAM even if mapped
+        self.resident = 0
 
 
 @dataclass(frozen=True)
 class Placement:
-    devices: tuple[Device, ...]          # those the model uses, in llama.cpp's order
+    devices: tuple[Device, ...]          # those that the model uses, in llama.cpp's order
     n_gpu_layers: int                    # effective: 0 to n_layer + 1
     dev_layer: tuple[str, ...]           # per block, MTP blocks included
     dev_output: str
     groups: tuple[WeightGroup, ...]
     buffers: dict[str, int]              # buffer type -> bytes of all its tensors
-    resident: int                        # bytes of host weights that must be in RAM even if they are mapped
+    resident: int                        # bytes of host weights that must be in RAM even if mapped
     exact: bool = True
     warnings: tuple[str, ...] = ()
-    shares: dict[str, float] = field(default_factory=dict)   # split modes row, tensor: a device's part of the weights
-    # split mode tensor: what each device holds of what lies on the first, which stands for all of them
+    # split modes row, tensor: a device's part of the weights
+    shares: dict[str, float] = field(default_factory=dict)
+    # split mode tensor: each device's part of what is on the first, which stands for all of them
     slices: Slices | None = None
     _devices: dict[str, Device] = field(default_factory=dict, repr=False)
     target: Placement | None = None      # of a draft's target, whose embeddings and head the draft may use
@@ -106,18 +108,19 @@ class Placement:
 
     @lazy
     def output(self) -> PlacedTensor | None:
-        """The matrix of the output layer: output.weight, or the copy of token_embd that is used for it."""
+        """The matrix of the output layer: output.weight, or the copy of token_embd that replaces it."""
         own = any("output.weight" in group.tensors for group in reversed(self.groups))
         name = "output.weight" if own else "token_embd.weight"
         return next((group.tensors[name] for group in reversed(self.groups) if name in group.tensors), None)
 
     def lookup(self, name: str, block: int | None = None) -> PlacedTensor | None:
-        """The created tensor `name`, None if the file has none or it was skipped. Of rope factors the copy on the
-        device of `block`."""
+        """The created tensor `name`; None if the file lacks it or it was skipped. Of rope factors, the copy
+        on the device of `block`."""
         found = self._by_name.get(name)
         if found is not None and block is not None and name.startswith("rope_f"):
             here = self.dev_layer[block]
-            return next((p for p in self.tensors if p.name == name and self.is_host(p.buffer) == (here == HOST)
+            return next((p for p in self.tensors if p.name == name
+                         and self.is_host(p.buffer) == (here == HOST)
                          and (here in (HOST, p.buffer))), found)
         return found
 
@@ -135,7 +138,8 @@ class Placement:
 
 @dataclass(frozen=True)
 class Created:
-    """A tensor that llama.cpp creates. A `duplicate` is created only where its buffer has not got the tensor yet."""
+    """A tensor that llama.cpp creates. A `duplicate` is created only if its buffer does not have the tensor
+    yet."""
 
     weight: Weight
     layer: int          # -1 the input, n_layer_all the output
@@ -143,17 +147,18 @@ class Created:
 
 
 class WeightPlacer:
-    """Places the weights of one model. Launches of the same model share what does not depend on their flags."""
+    """Places the weights of one model. Launches share what does not depend on their flags."""
 
     def __init__(self, model: Model, rules: Rules = NEWEST_RULES) -> None:
         self.model, self.rules = model, rules
         self._tables: dict[bool, _Table] = {}
 
     def place(self, params: Params, devices: Sequence[Device], load_mtp: bool = False) -> Placement:
-        """The Placement on `devices` (all the machine has, in registry order). None in params: llama-server's default,
-        and n_gpu_layers None, -1 or -2: everything. `load_mtp`: the MTP blocks are wanted too (Context.load_mtp).
+        """The Placement on `devices` (all of the machine's, in registry order). None in params:
+        llama-server's default; n_gpu_layers None, -1 or -2: everything. `load_mtp`: the MTP blocks are wanted
+        too (Context.load_mtp).
 
-        Raises LaunchRefused where llama.cpp would not load the model, UsageError for names of devices it does not have.
+        Raises LaunchRefused if llama.cpp would not load the model, UsageError for names of missing devices.
         """
         used, exact, warnings = model_devices(params, devices, self.rules)
         n = self.model.hparams.n_layer_all + 1
@@ -182,13 +187,14 @@ class WeightPlacer:
             {device.name: device for device in devices})
 
     def by_layer(self, params: Params, device: Device, load_mtp: bool = False) -> list[int]:
-        """Bytes that each layer (the output last) takes on `device` where it lies there alone: with its own copy of
-        what every device copies, and without what overrides send to a device by its name."""
+        """Bytes that each layer (the output last) takes on `device` if it alone is there: with its own copy
+        of what every device copies, and without what overrides send to a named device."""
         n = self.model.hparams.n_layer_all + 1
         others = [replace(device, name=name) for name in {target for _, target in params.overrides} - {HOST}]
         devices = [device, *others]
         found = [0] * n
-        for group in self._table(load_mtp).place(params, devices, devices, [device.name] * n, every_copy=True):
+        for group in self._table(load_mtp).place(params, devices, devices, [device.name] * n,
+                                                 every_copy=True):
             if group.layer >= 0:
                 found[group.layer] += group.buffers.get(device.name, 0)
         return found
@@ -207,23 +213,26 @@ def place_weights(model: Model, params: Params, devices: Sequence[Device], load_
 
 @dataclass(frozen=True)
 class _Setting:
-    """All that decides where a launch's tensors lie, but for the devices of their layers and the overrides. Backends
-    are named by their kind."""
+    """Everything that decides where a launch's tensors go, except the devices of their layers and the
+    overrides. Backends are named by their kind."""
 
-    devices: tuple[tuple[str, Hashable], ...]    # each one's backend; with -sm tensor the first stands for all
-    parts: tuple[tuple[str, Hashable], ...]      # the same, of each alone
-    mine: tuple[str, ...]                        # those that overrides can name
-    pinned: Hashable                             # whose pinned memory takes the weights that stay in RAM; None: none
+    # each one's backend; with -sm tensor the first stands for all
+    devices: tuple[tuple[str, Hashable], ...]
+    parts: tuple[tuple[str, Hashable], ...]      # the same, individually
+    mine: tuple[str, ...]                        # valid targets of overrides
+    # whose pinned memory takes the weights that stay in RAM; None: none
+    pinned: Hashable
     repack: bool
     use_mmap: bool
     lazy_mode: str
-    shares: tuple[tuple[str, float], ...]        # of -sm row
+    shares: tuple[tuple[str, float], ...]        # -sm row
     slices: Hashable                             # Slices.key of -sm tensor; None: another mode
-    every_copy: bool                             # each layer gets its copy of a tensor that every device copies
+    # each layer gets its own copy of a tensor that every device copies
+    every_copy: bool
 
 
 class _Table:
-    """The tensors that llama.cpp creates of a model, and what is known of them for each backend and set of
+    """The tensors of a model that llama.cpp creates, and their facts for each backend and set of
     overrides."""
 
     def __init__(self, model: Model, load_mtp: bool, rules: Rules) -> None:
@@ -235,7 +244,8 @@ class _Table:
         together: dict[object, tuple[int, list[int]]] = {}
         for i, item in enumerate(self.created):
             together.setdefault(("twin", i) if self.twin[i] else item.layer, (item.layer, []))[1].append(i)
-        self.groups = list(together.values())            # (layer, positions in `created`); a twin is alone
+        # (layer, positions in `created`); a twin is a group by itself
+        self.groups = list(together.values())
         self.backends: dict[Hashable, Backend] = {}      # by kind
         self.slices: dict[Hashable, Slices | None] = {None: None}      # by key
         self._placings: dict[_Setting, _Placing] = {}
@@ -248,7 +258,7 @@ class _Table:
     def place(self, params: Params, devices: Sequence[Device], used: Sequence[Device], dev_of: Sequence[str],
               shares: dict[str, float] | None = None, slices: Slices | None = None,
               every_copy: bool = False) -> list[WeightGroup]:
-        """All groups of a launch that hold anything, their layers on the devices of `dev_of`."""
+        """All nonempty groups of a launch, with their layers on the devices of `dev_of`."""
         backends: dict[str, Backend] = {device.name: on(device, rules=self.rules) for device in devices}
         parts = dict(backends)
         if slices:
@@ -259,7 +269,8 @@ class _Table:
             leading = used[:1] if slices else used
             pinned = next((backends[d.name] for d in leading if backends[d.name].host_buffer), None)
         use_mmap = (params.load_mode or "auto") in ("auto", "mmap", "mmap+mlock") and all(
-            parts[d.name].mmap and (slices is not None or d.kind != "igpu" or parts[d.name].igpu_mmap) for d in used)
+            parts[d.name].mmap and (slices is not None or d.kind != "igpu" or parts[d.name].igpu_mmap)
+            for d in used)
         for _, target in params.overrides:
             if target != HOST and target not in backends:
                 raise UsageError(f"unknown buffer type: {target} (there are: {', '.join([HOST, *backends])})")
@@ -284,8 +295,8 @@ class _Table:
         return self._sizes[backend.kind]
 
     def supported(self, backend: Backend, buffer: Buffer) -> list[bool]:
-        """Whether this backend can run the op that reads each tensor from such a buffer. A type from the future is
-        taken to be supported, but not repacked."""
+        """Whether this backend can run the op that reads each tensor from such a buffer. An unknown type is
+        assumed to be supported, but not repacked."""
         key = (backend.kind, buffer.host, buffer.repack)
         if key not in self._supported:
             hp = self.model.hparams
@@ -296,14 +307,15 @@ class _Table:
                 shape = (op, info.type, info.ne)
                 if shape not in alike:
                     known = info.type in BY_NAME
-                    alike[shape] = weight_supported(backend, buffer, op, info, hp) if known else not buffer.repack
+                    alike[shape] = weight_supported(backend, buffer, op, info,
+                                                    hp) if known else not buffer.repack
                 found.append(alike[shape])
             self._supported[key] = found
         return self._supported[key]
 
     def host_buffers(self, pinned: Backend | None, repack: bool) -> list[str]:
-        """The buffer type each tensor gets in host memory: pinned if its device can read it, repacked, or plain;
-        repacked first by builds that do so."""
+        """The buffer type that each tensor gets in host memory: pinned if its device can read it, repacked,
+        or plain; builds with `repacks_first` try repacking first."""
         key = (pinned and pinned.kind, repack)
         if key not in self._host:
             found = [HOST] * len(self.created)
@@ -318,8 +330,8 @@ class _Table:
         return self._host[key]
 
     def overridden(self, overrides: tuple[tuple[str, str], ...]) -> dict[int, tuple[str | None, ...]]:
-        """By group, of those that have any: per member the buffer type of the first override whose pattern is found in
-        its name. Raises UsageError."""
+        """By nonempty group: for each member, the buffer type of the first override whose pattern matches its
+        name. Raises UsageError."""
         if overrides not in self._overridden:
             if self._matcher is None:
                 from .ecmascript import TensorMatcher  # imports re, which only launches with overrides need
@@ -341,12 +353,13 @@ class _Seen:
     __slots__ = ("mapped", "there")
 
     def __init__(self) -> None:
-        self.there: dict[str, tuple[str, ...]] = {}   # of tensors that may be created twice: where they are already
+        # tensors that may be created twice: where they already exist
+        self.there: dict[str, tuple[str, ...]] = {}
         self.mapped: set[str] = set()
 
 
 class _Placing:
-    """The groups of all launches with one _Setting, which is all that it knows of them."""
+    """The groups of all launches with one _Setting, their only input."""
 
     def __init__(self, table: _Table, setting: _Setting) -> None:
         self.table, self.setting = table, setting
@@ -362,13 +375,13 @@ class _Placing:
         self.twins: Twins = {}
 
     def groups(self, dev_of: Sequence[str], targets: dict[int, tuple[str | None, ...]]) -> list[WeightGroup]:
-        """All groups that hold anything, their layers on the devices of `dev_of`; `targets`: what is overridden."""
+        """All nonempty groups, with their layers on the devices of `dev_of`; `targets`: the overrides."""
         found: list[WeightGroup] = []
         seen = _Seen()
         for number, (layer, members) in enumerate(self.table.groups):
             device = HOST if layer < 0 else dev_of[layer]
             key: tuple[object, ...] = (number, device, targets.get(number, ()))
-            if self.table.twin[members[0]]:            # where it goes depends on its twin
+            if self.table.twin[members[0]]:            # its place depends on its twin
                 group = self.twin(layer, members[0], key, seen)
             else:
                 group = self.placed.get(key) or self.placed.setdefault(key, self.made(layer, members, key, seen))
@@ -383,7 +396,7 @@ class _Placing:
         return group
 
     def twin(self, layer: int, i: int, key: tuple[Any, ...], seen: _Seen) -> WeightGroup:
-        """The group of tensor `i` alone, which may be created twice; without it where its buffer has it already."""
+        """A group of only tensor `i`, which may be created twice; empty if its buffer has it already."""
         name = self.table.created[i].weight.info.name
         key = (*key, seen.there.get(name), name in seen.mapped)
         if key not in self.twins:
@@ -396,8 +409,8 @@ class _Placing:
         return group
 
     def put(self, group: WeightGroup, i: int, device: str, target: str | None, seen: _Seen) -> None:
-        """Add tensor `i` to its group: in the buffer type `target` if it is overridden, else on its layer's device
-        where that can run its op, else in host memory."""
+        """Adds tensor `i` to its group: in the buffer type `target` if it is overridden, else on its layer's
+        device if that can run its op, else in host memory."""
         table, item = self.table, self.table.created[i]
         info = item.weight.info
         buffer = self.host_of[i] if target == HOST else target
@@ -431,8 +444,8 @@ class _Placing:
             group.resident += self.resident(info, buffer, size, seen)
 
     def resident(self, info: TensorInfo, buffer: str, size: int, seen: _Seen) -> int:
-        """Bytes of RAM that a host tensor needs: none where it is read row by row from the file, once for all copies of
-        a mapped one (they are the same pages)."""
+        """Bytes of RAM that a host tensor needs: none if it is read row by row from the file, and once for
+        all copies of a mapped one (they share pages)."""
         lazy_mode = self.setting.lazy_mode
         if info.name == "per_layer_token_embd.weight" and lazy_mode != "off" \
                 and self.table.model.row.lazy_embd and (lazy_mode == "on" or info.n_bytes > LAZY_MIN_SIZE):
@@ -446,11 +459,13 @@ class _Placing:
 
 
 def created_tensors(model: Model, load_mtp: bool, rules: Rules = NEWEST_RULES) -> list[Created]:
-    """Every tensor llama.cpp creates, in its order (llama_model_base::load_tensors of each architecture)."""
+    """Every tensor that llama.cpp creates, in its order (llama_model_base::load_tensors of each
+    architecture)."""
     hp, row = model.hparams, model.row
     output = hp.n_layer_all
     skip_from, leaks = hp.n_layer_all, None
-    if hp.n_layer_nextn and hp.router_layer < 0 and not (row.mtp_tensors and _loads_mtp(row, load_mtp, rules)):
+    if hp.n_layer_nextn and hp.router_layer < 0 and not (row.mtp_tensors
+                                                         and _loads_mtp(row, load_mtp, rules)):
         import re  # only for MTP blocks
 
         skip_from = hp.n_layer
@@ -478,7 +493,8 @@ def created_tensors(model: Model, load_mtp: bool, rules: Rules = NEWEST_RULES) -
             created.append(Created(weight, -1 if weight.layer == "input" else output, False))
         if name == "token_embd.weight":
             embedding = weight
-    if embedding is not None and row.tied != "never" and (row.tied == "always" or "output.weight" not in model.tensors):
+    if embedding is not None and row.tied != "never" and (row.tied == "always"
+                                                          or "output.weight" not in model.tensors):
         as_output = type(embedding)(embedding.info, "output", -1, "MUL_MAT", embedding.known)
         created.append(Created(as_output, output, True))
     elif embedding is None and row.output_twice:
@@ -487,7 +503,7 @@ def created_tensors(model: Model, load_mtp: bool, rules: Rules = NEWEST_RULES) -
 
 
 def _loads_mtp(row: Architecture, load_mtp: bool, rules: Rules) -> bool:
-    """Whether MTP blocks are loaded: to draft with, or by builds that have them and load them always."""
+    """Whether MTP blocks are loaded: for drafting, or by builds that load them unconditionally."""
     return load_mtp or bool(row.mtp_whole and not rules.lacks(row.mtp_after) and not rules.has(row.mtp_whole))
 
 

@@ -5,8 +5,8 @@
     hp.n_expert_shared                          # any name of FIELDS
     hp.get("attention.layer_norm_rms_epsilon")  # any other key of the architecture
 
-Mirrors src/llama-model.cpp:load_hparams, src/llama-hparams.cpp and each src/models/*.cpp:load_arch_hparams (as
-modelled); what differs between architectures is in their rows (architectures.py).
+Mirrors src/llama-model.cpp:load_hparams, src/llama-hparams.cpp and each src/models/*.cpp:load_arch_hparams
+(as modelled); the differences between architectures are in their rows (architectures.py).
 """
 
 from __future__ import annotations
@@ -25,9 +25,10 @@ if TYPE_CHECKING:
 
 MAX_LAYERS = 512
 MAX_EXPERTS = 1024
-CSA_RATIO, HCA_RATIO = 4, 128     # DSV4_CSA_RATIO, DSV4_HCA_RATIO: tokens of a compressed cell, see compress_ratios
+# DSV4_CSA_RATIO, DSV4_HCA_RATIO: tokens of a compressed cell, see compress_ratios
+CSA_RATIO, HCA_RATIO = 4, 128
 
-# name in llama.cpp -> (key after "<architecture>.", value without the key, whose type is the type of the key's)
+# name in llama.cpp -> (key after "<architecture>.", default, whose type is the type of the key's value)
 FIELDS: dict[str, tuple[str, Any]] = {
     "n_lora_q": ("attention.q_lora_rank", 0),
     "n_lora_kv": ("attention.kv_lora_rank", 0),
@@ -138,8 +139,8 @@ FIELDS: dict[str, tuple[str, Any]] = {
     "rope_scale_linear": ("rope.scale_linear", 0.0),
 }
 
-# How often a graph repeats something, at most: several times what any model says. What a field that is not here says
-# is the size of something, or bounded by the layers.
+# How often a graph repeats something, at most: several times any model's value. Fields that are not here are
+# sizes, or bounded by the layers.
 _REPEATS = {
     "posnet_n_block": MAX_LAYERS, "convnext_n_block": MAX_LAYERS,
     "indexer_n_head": 512, "dsv4_hc_mult": 16, "dsv4_hc_sinkhorn_iters": 64,
@@ -149,7 +150,7 @@ _REPEATS = {
 
 
 def _guess(tensors: Mapping[str, TensorInfo], prefix: str) -> dict[str, Any]:
-    """What an unknown architecture's tensors say where its keys do not."""
+    """An unknown architecture's facts by its tensors, if its keys lack them."""
     numbers = {name.split(".")[1] for name in tensors if name.startswith("blk.")}
     blocks = [int(number) for number in numbers if number.isdecimal()]
     embedding = tensors.get("token_embd.weight")
@@ -165,13 +166,14 @@ _GLM_5_2_INDEXERS = (1, 1) + (1, 0, 0, 0) * 19
 
 
 class Hparams:
-    """Everything is read at construction except FIELDS, which are read when asked for."""
+    """Everything is read at construction except FIELDS, which are read on demand."""
 
     def __init__(self, row: Architecture, metadata: Mapping[str, Any],
                  tensors: Mapping[str, TensorInfo] | None = None) -> None:
-        """`row` says which rules hold, `metadata` and `tensors` are the header's.
+        """`row` has the rules, `metadata` and `tensors` are the header's.
 
-        Raises ModelError where llama.cpp would not load the file: a missing required key, an array of the wrong length.
+        Raises ModelError if llama.cpp would not load the file: a missing required key, an array of the wrong
+        length.
         """
         tensors = tensors or {}
         self.architecture = row
@@ -179,7 +181,7 @@ class Hparams:
         self._metadata = metadata if row.known else {**_guess(tensors, self._prefix), **metadata}
         for name, (key, like) in FIELDS.items():
             value = self.get(key)
-            if value is not None and (value or name != "expert_gating_func"):      # 0 means not said
+            if value is not None and (value or name != "expert_gating_func"):      # 0 means not given
                 self.__dict__[name] = checked(self._prefix + key, value, like, _REPEATS.get(name, LARGEST))
         self._load_sizes(row)
         self._load_heads(row)
@@ -256,7 +258,7 @@ class Hparams:
         self.is_mla = bool(self.n_embd_head_k_mla and self.n_embd_head_v_mla)
 
     def _load_extra_blocks(self, row: Architecture, tensors: Mapping[str, TensorInfo]) -> None:
-        """Layers that block_count does not count, or counts although the file has not got them."""
+        """Layers that block_count does not count, or counts although the file lacks them."""
         self.router_layer = -1
         self.n_layer_phys = self.n_layer_all
         if row.router:
@@ -274,11 +276,13 @@ class Hparams:
             self.n_layer_nextn = 0        # converted without its MTP block
 
     def _check_experts(self, used: int) -> None:
-        """What llama_model_base::load_hparams asserts about experts and their groups."""
+        """The asserts of llama_model_base::load_hparams about experts and their groups."""
         groups, chosen = self._size("expert_group_count"), self._size("expert_group_used_count")
         if used > self.n_expert or (self.n_expert and not used):
-            raise ModelError(f"expert_used_count is {used} of {self.n_expert} experts; llama.cpp does not load that")
-        if groups >= max(1, self.n_expert) or (groups > 1 and (self.n_expert % groups or not 0 < chosen < groups)):
+            raise ModelError(f"expert_used_count is {used} of {self.n_expert} experts; llama.cpp does not "
+                             "load that")
+        if groups >= max(1, self.n_expert) or (groups > 1
+                                               and (self.n_expert % groups or not 0 < chosen < groups)):
             raise ModelError(f"{chosen} of {groups} groups of {self.n_expert} experts are used; "
                              "llama.cpp does not load that")
         values, used = self.n_value_expert, self.n_value_expert_used
@@ -286,7 +290,7 @@ class Hparams:
             raise ModelError(f"{used} of {values} value experts are used; llama.cpp does not load that")
 
     def of(self, metadata: Mapping[str, Any]) -> Hparams:
-        """These, with a part of the header's metadata."""
+        """The same, with a part of the header's metadata."""
         found = object.__new__(Hparams)
         found.__dict__.update(self.__dict__, _metadata=metadata)
         return found
@@ -294,7 +298,7 @@ class Hparams:
     # reading keys
 
     def get(self, key: str, default: Any = None) -> Any:
-        """The value of "<architecture>.<key>" as the file has it, or `default`."""
+        """The value of "<architecture>.<key>" in the file, or `default`."""
         return self._metadata.get(self._prefix + key, default)
 
     def __getattr__(self, name: str) -> Any:
@@ -328,15 +332,15 @@ class Hparams:
         return self._size("vocab_size")
 
     def _suppresses_tokens(self) -> bool:
-        """Whether the vocabulary, which a file may go without, names tokens that are never sampled
+        """Whether the vocabulary, which a file may lack, names tokens that are never sampled
         (llama_vocab::get_suppress_tokens)."""
         named = self._metadata.get("tokenizer.ggml.suppress_tokens")
         absent = self._metadata.get("tokenizer.ggml.model") in ("none", "no_vocab")
         return isinstance(named, (ArrayInfo, tuple)) and len(named) > 0 and not absent
 
     def number_at(self, key: str, il: int, like: float, most: int = LARGEST) -> Any:
-        """What a key says of layer `il` that holds one number for all layers, or one for each. `like` as for `checked`,
-        and what holds for a layer without one."""
+        """The value for layer `il` of a key that holds one number for all layers, or one for each. `like` as
+        for `checked`, and the default of a layer without one."""
         value = self.get(key, like)
         if isinstance(value, tuple):
             value = value[il] if il < len(value) else like
@@ -354,12 +358,14 @@ class Hparams:
         return (self._size(key),) * n
 
     def _widen(self, tensors: Mapping[str, TensorInfo]) -> None:
-        """Of an unknown architecture: caches as wide as its widest attention projection or largest head."""
+        """For an unknown architecture: caches as wide as its widest attention projection or largest head."""
         kinds = ("_k.weight", "_v.weight", "_kv.weight", "_qkv.weight", "_kv_b.weight", "_kv_a_mqa.weight")
-        width = max((info.ne[1] for name, info in tensors.items() if ".attn_" in name and name.endswith(kinds)),
+        width = max((info.ne[1] for name, info in tensors.items() if ".attn_" in name
+                     and name.endswith(kinds)),
                     default=self.n_embd)
         heads = max(self._n_head_kv)
-        for head in (self.n_embd_head_k_full, self.n_embd_head_v_full, self.n_embd_head_k_swa, self.n_embd_head_v_swa):
+        for head in (self.n_embd_head_k_full, self.n_embd_head_v_full, self.n_embd_head_k_swa,
+                     self.n_embd_head_v_swa):
             width = max(width, head * heads)
         self._n_head_kv = (1,) * self.n_layer_all
         self.n_embd_head_k_full = self.n_embd_head_v_full = self.n_embd_head_k_swa = self.n_embd_head_v_swa = width
@@ -435,7 +441,8 @@ class Hparams:
         elif not window.array:
             period = self._size("attention.sliding_window_pattern", window.period)
             self._is_swa = tuple(
-                il < n and (period == 0 or (il % period != 0 if window.dense_first else il % period < period - 1))
+                il < n and (period == 0
+                            or (il % period != 0 if window.dense_first else il % period < period - 1))
                 for il in layers)
 
     def _load_indexer(self, row: Architecture) -> None:
@@ -531,7 +538,8 @@ class Hparams:
         if self.n_shortconv_l_cache:
             return self.n_embd * (self.n_shortconv_l_cache - 1)
         if self.n_embd_head_kda:
-            return 3 * (self.ssm_d_conv - 1 if self.ssm_d_conv else 3) * self._n_head[0] * self.n_embd_head_kda
+            return 3 * (self.ssm_d_conv - 1 if self.ssm_d_conv
+                        else 3) * self._n_head[0] * self.n_embd_head_kda
         return max(self.ssm_d_conv - 1, 0) * (self.ssm_d_inner + 2 * self.ssm_n_group * self.ssm_d_state)
 
     def n_embd_s(self) -> int:

@@ -1,4 +1,4 @@
-"""A model as llama.cpp reads it: its header, its hyperparameters and what each tensor is for."""
+"""A model as llama.cpp reads it: its header, its hyperparameters and the role of each tensor."""
 
 from __future__ import annotations
 
@@ -18,31 +18,33 @@ if TYPE_CHECKING:
 
     from ..builds import Rules
 
-_QUANTISED = ("MUL_MAT", "MUL_MAT_ID", "GET_ROWS")     # the ops whose weights llama-quantize makes smaller
+_QUANTISED = ("MUL_MAT", "MUL_MAT_ID", "GET_ROWS")     # the ops whose weights llama-quantize quantises
 
 
 @dataclass(frozen=True)
 class Weight:
-    """A tensor of the file with the two facts that decide its place: its layer's class and the op that reads it."""
+    """A tensor of the file with the two facts that decide its place: its layer's class and the op that reads
+    it."""
 
     info: TensorInfo
     layer: str      # input, output or repeating
-    block: int      # of a repeating tensor; 0 for those that live with the first block
+    block: int      # of a repeating tensor; 0 for those created with the first block
     op: str         # ggml's name, NONE: never loaded
-    known: bool     # False: not a name of llama.cpp's
+    known: bool     # False: llama.cpp has no such name
 
 
 class Model:
-    """A model as its header describes it; never changes. Raises ModelError where llama.cpp would not load it.
+    """A model as its header describes it; immutable. Raises ModelError if llama.cpp would not load it.
 
         model = read_model("model.gguf")
         model.name, model.architecture, model.size, model.n_layer, model.n_ctx_train
         model.hparams.n_embd_k_gqa(0)
     """
 
-    def __init__(self, header: Header, path: str, row: Architecture | None = None, whole: Model | None = None) -> None:
-        """`row`: the architecture's, where a build has another one than today's. `whole`: the model of which the header
-        is a part."""
+    def __init__(self, header: Header, path: str, row: Architecture | None = None,
+                 whole: Model | None = None) -> None:
+        """`row`: the architecture's, if a build has another one than today's. `whole`: the model of which the
+        header is a part."""
         instead = _instead(header)
         if instead:
             raise ModelError(f"{path} is {instead}")
@@ -65,7 +67,7 @@ class Model:
 
     @property
     def name(self) -> str:
-        """general.name, or the file's name without its ending; one printable line."""
+        """general.name, or the file's name without its extension; one printable line."""
         name = self.header.metadata.get("general.name")
         if not (isinstance(name, str) and name):
             name = self.path.replace("\\", "/").rsplit("/", 1)[-1].removesuffix(".gguf")
@@ -100,7 +102,7 @@ class Model:
 
     @lazy
     def inexact(self) -> tuple[str, ...]:
-        """Why sizes of this model are upper bounds rather than exact; empty where they are exact."""
+        """Why this model's sizes are upper bounds rather than exact; empty if they are exact."""
         reasons = []
         if not self.row.proven:
             what = "not compared with llama.cpp yet" if self.row.known else "unknown to autolayers"
@@ -114,7 +116,7 @@ class Model:
         return tuple(reasons)
 
     def read_by(self, rules: Rules) -> Model:
-        """This model as a build reads it, which may be older and know less of its header."""
+        """This model as a possibly older build reads it, which may use less of its header."""
         row, header, window = self.row, self.header, self.row.window
         for rule, facts in row.before:
             if not rules.has(rule):
@@ -129,11 +131,13 @@ class Model:
             lists.append(f"{self.architecture}.attention.recurrent_layers")
         if any(isinstance(header.metadata.get(key), (list, tuple)) for key in lists):
             kept = {name: value for name, value in header.metadata.items() if name not in lists}
-            header = Header(header.version, header.alignment, kept, header.tensors, header.files, header.notes)
+            header = Header(header.version, header.alignment, kept, header.tensors, header.files,
+                            header.notes)
         return self if row is self.row and header is self.header else Model(header, self.path, row)
 
     def overridden(self, override_kv: tuple[tuple[str, str], ...]) -> Model:
-        """This model with --override-kv applied: ("key", "type:value") pairs; only scalars can be replaced."""
+        """This model with --override-kv applied: ("key", "type:value") pairs; only scalars can be
+        replaced."""
         if not override_kv:
             return self
         metadata = dict(self.header.metadata)
@@ -142,18 +146,21 @@ class Model:
         return self._with(metadata, self.header.tensors)
 
     def quantised(self, type: str) -> Model:
-        """This model as `llama-quantize --pure` would write it: every matrix that is larger in that type of ggml."""
+        """This model as `llama-quantize --pure` would write it: every matrix that is larger in that ggml
+        type."""
         kind = BY_NAME[type]
         tensors = dict(self.header.tensors)
         for weight in self.weights:
             info = weight.info
             size = n_bytes(type, info.ne) if info.ne[0] % kind.blck_size == 0 else info.n_bytes
             if info.n_dims > 1 and size < info.n_bytes and weight.op in _QUANTISED and "ffn_gate_inp" not in info.name:
-                tensors[info.name] = TensorInfo(info.name, type, info.ne, info.n_dims, info.offset, size, info.file)
+                tensors[info.name] = TensorInfo(info.name, type, info.ne, info.n_dims, info.offset, size,
+                                                info.file)
         return self._with(self.header.metadata, tensors)
 
     def outline(self) -> Model:
-        """This model without its tensors, its vocabulary and lists: what the plans of many models keep of it."""
+        """This model without its tensors, its vocabulary and lists: what the plans of many models keep of
+        it."""
         header = self.header
         facts = {key: value for key, value in header.metadata.items()
                  if not (isinstance(value, tuple) or key.startswith("tokenizer."))}
@@ -162,7 +169,8 @@ class Model:
 
     def _with(self, metadata: dict[str, object], tensors: dict[str, TensorInfo]) -> Model:
         header = self.header
-        return Model(Header(header.version, header.alignment, metadata, tensors, header.files, header.notes), self.path)
+        return Model(Header(header.version, header.alignment, metadata, tensors, header.files, header.notes),
+                     self.path)
 
     def __repr__(self) -> str:
         return f"Model({self.path!r}, {self.architecture}, {self.n_layer} layers)"
@@ -181,11 +189,12 @@ def _override(key: str, text: str) -> Any:
             return value
     except ValueError:
         pass
-    raise UsageError(f"--override-kv {key}={text}: write KEY=int:N, float:X, bool:true, bool:false or str:TEXT")
+    raise UsageError(f"--override-kv {key}={text}: write KEY=int:N, float:X, bool:true, bool:false or "
+                     "str:TEXT")
 
 
 def _instead(header: Header) -> str:
-    """What a file is that is no model; "" for a model."""
+    """The kind of a file that is not a model; "" for a model."""
     for there, what, flag in ((is_projector, "a projector for images or sound", "--mmproj"),
                               (is_adapter, "an adapter", "--lora"),
                               (is_control_vector, "a control vector", "--control-vector")):
@@ -196,18 +205,19 @@ def _instead(header: Header) -> str:
 
 
 def is_projector(header: Header) -> bool:
-    """Whether a file is what --mmproj takes, and no model."""
+    """Whether a file is for --mmproj, and not a model."""
     name = header.metadata.get("general.architecture")
     return isinstance(name, str) and architecture(name).projector
 
 
 def is_adapter(header: Header) -> bool:
-    """Whether a file is what --lora takes."""
+    """Whether a file is for --lora."""
     return header.metadata.get("general.type") == "adapter"
 
 
 def is_control_vector(header: Header) -> bool:
-    """Whether a file is what --control-vector takes: common_control_vector_load_one wants nothing but directions."""
+    """Whether a file is for --control-vector: common_control_vector_load_one accepts nothing but
+    directions."""
     return bool(header.tensors) and all(
         name.startswith("direction.") and name.partition(".")[2].isdigit() for name in header.tensors)
 

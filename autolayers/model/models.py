@@ -15,7 +15,7 @@ KEPT = 16
 
 
 class Models(Sequence["Model"]):
-    """Models by their names, each read when it is asked for. The KEPT that were asked for last are not read again."""
+    """Models by their names, each read on demand. The latest KEPT are not read again."""
 
     def __init__(self, names: Sequence[str], read: Callable[[str], Model]) -> None:
         self.names, self.read = names, read

@@ -1,7 +1,8 @@
-"""Which layer a tensor belongs to and which operation reads it: the two facts that decide where llama.cpp puts it.
+"""Which layer a tensor belongs to and which operation reads it: the two facts that decide where llama.cpp
+puts it.
 
-The table restates LLM_TENSOR_NAMES and LLM_TENSOR_INFOS of src/llama-arch.cpp (as modelled). Names are without "blk.N."
-and without the suffix (.weight, .bias, .scale, ...).
+The table restates LLM_TENSOR_NAMES and LLM_TENSOR_INFOS of src/llama-arch.cpp (as modelled). Names are
+without "blk.N." and without the suffix (.weight, .bias, .scale, ...).
 """
 
 from __future__ import annotations
@@ -80,9 +81,9 @@ _SUFFIXES = ("weight", "bias", "scale", "input_scale", "lora_a", "lora_b")
 def classify(row: Architecture, name: str) -> tuple[str, int, str, bool]:
     """(class, block, op, known) of the tensor `name` in a model of the architecture `row`.
 
-    The class is INPUT, OUTPUT or REPEATING, the block -1 outside of blocks, the op ggml's name without GGML_OP_
-    ("NONE": llama.cpp skips the tensor). `known` is False for a name llama.cpp does not have; it is then placed with
-    its block, or with the output.
+    The class is INPUT, OUTPUT or REPEATING, the block -1 outside of blocks, the op ggml's name without
+    GGML_OP_ ("NONE": llama.cpp skips the tensor). `known` is False for a name that llama.cpp does not have;
+    it is then placed with its block, or with the output.
     """
     stem, suffix = name, ""
     head, _, tail = name.rpartition(".")

@@ -1,4 +1,4 @@
-"""What a key of a model's header may hold, checked before anything is counted, listed or built from it."""
+"""Validity of a header's values, checked before anything is counted, listed or built from them."""
 
 from __future__ import annotations
 
@@ -12,8 +12,9 @@ LARGEST = (1 << 32) - 1     # llama.cpp keeps sizes as uint32_t
 
 
 def checked(key: str, value: Any, like: object, most: int = LARGEST) -> Any:
-    """`value` if it is of the kind of `like`: a bool, an int from 0 (-1 where `like` is below 0) to `most`, a number
-    where `like` is a float, a str, or where it is a tuple a tuple of such ints or -1. Raises ModelError naming the key.
+    """`value` if it is of the kind of `like`: a bool, an int from 0 (-1 where `like` is below 0) to `most`, a
+    number where `like` is a float, a str, or where it is a tuple a tuple of such ints or -1. Raises
+    ModelError naming the key.
     """
     if isinstance(like, bool):
         good = isinstance(value, int) and 0 <= value <= 1

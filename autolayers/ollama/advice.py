@@ -35,7 +35,8 @@ if TYPE_CHECKING:
 _PLACEMENT = ("-ngl", "-ncmoe", "-cmoe", "-ncffn", "-ot", "-ts", "-sm")
 _EXPERTS = "LLAMA_ARG_N_CPU_MOE"
 _PART_OF_A_LAYER = re.compile(r"blk\\\.\d+\\\.ffn_\([a-z_|]+\)_\(ch\|\)exps=CPU")
-_NOT_OLLAMAS = ("-fitt", "--fit-target", "-ngl", "--n-gpu-layers", "--gpu-layers", "-ts", "--tensor-split", "--margin")
+_NOT_OLLAMAS = ("-fitt", "--fit-target", "-ngl", "--n-gpu-layers", "--gpu-layers", "-ts", "--tensor-split",
+                "--margin")
 _OLD = (0, 30)   # before: engines of its own, which estimate the layers themselves
 # Ollama's form of a planner's alternative, by its first word
 _LEVERS = {"-c": "num_ctx {}", "-ctk": "OLLAMA_KV_CACHE_TYPE={} on the server", "-ub": "num_batch {}",
@@ -117,8 +118,8 @@ class Advice:
 
 
 def advise(target: Target, settings: Settings, devices: Sequence[Device], host: Host | None = None, *,
-           num_ctx: int | str | None = None, num_batch: int | None = None, words: Sequence[str] = (), pin: bool = False,
-           version: str = "", explain: bool = True) -> Advice:
+           num_ctx: int | str | None = None, num_batch: int | None = None, words: Sequence[str] = (),
+           pin: bool = False, version: str = "", explain: bool = True) -> Advice:
     """The parameters for a model on these devices.
 
     `num_ctx` may be "max", the largest that keeps the model fully on the GPUs; None is the model's own, then
@@ -202,15 +203,16 @@ class _Question:
             notes.append(f"num_ctx {wanted} becomes {n_ctx}: Ollama keeps it between "
                          f"{rules.clamped(0, model, target.vision)} and the trained {model.n_ctx_train}")
         use = self.visible(n_ctx * self.parallel)
-        batch = given_batch or rules.automatic_batch(model, target.size, n_ctx * self.parallel, use, self.flash)
+        batch = given_batch or rules.automatic_batch(model, target.size, n_ctx * self.parallel, use,
+                                                     self.flash)
         return n_ctx, batch, use
 
     def visible(self, n_ctx: int) -> list[Device]:
         return rules.visible_devices(self.target.model, self.target.size, n_ctx, self.settings, self.devices,
                                      _whole(self.target.parameters.get("main_gpu")))
 
-    def pinned(self, n_ctx: int, batch: int, use: Sequence[Device], plan: Plan, given: bool, largest_context: bool
-               ) -> bool:
+    def pinned(self, n_ctx: int, batch: int, use: Sequence[Device], plan: Plan, given: bool,
+               largest_context: bool) -> bool:
         """Whether num_batch is written: it is given, or Ollama might choose a larger one that costs a
         layer."""
         if given or "num_batch" in self.target.parameters:
@@ -256,8 +258,8 @@ class _Question:
             notes = (f"without num_gpu Ollama would offload {layers} of {self.everything} layers",)
         return _Choice(plan, plan.n_gpu_layers, more, notes=notes, own=own)
 
-    def _experts(self, n_ctx: int, batch: int, use: Sequence[Device], more: tuple[str, ...], plan: Plan, pin: bool,
-                 own: FitChoice | None) -> _Choice:
+    def _experts(self, n_ctx: int, batch: int, use: Sequence[Device], more: tuple[str, ...], plan: Plan,
+                 pin: bool, own: FitChoice | None) -> _Choice:
         """A mixture of experts that does not fit."""
         notes = ["a mixture of experts that does not fit: without num_gpu llama.cpp keeps all layers on the "
                  "GPU and "
@@ -293,8 +295,8 @@ class _Question:
         words = ["-ngl", str(layers), "-fitt", ",".join(map(str, self._margins()))]
         if own.params.tensor_split:
             words += ["-ts", ",".join(f"{share:g}" for share in own.params.tensor_split)]
-        return _Choice(self.ask(n_ctx, batch, use, words, layers=False), None, tuple(words), False, tuple(notes),
-                       own=own)
+        return _Choice(self.ask(n_ctx, batch, use, words, layers=False), None, tuple(words), False,
+                       tuple(notes), own=own)
 
     def _margins(self) -> tuple[int, ...]:
         """MiB that --fit leaves free on each GPU when Ollama starts it."""
@@ -314,7 +316,8 @@ class _Question:
     def words_for(self, n_ctx: int | None, batch: int) -> list[str]:
         """llama-server's flags as Ollama would start it, without a placement; `n_ctx` per slot, None the
         largest."""
-        target, words = self.target, ["-np", str(self.parallel), "-b", str(batch), "-ub", str(batch), "-fa", self.flash]
+        target, words = self.target, ["-np", str(self.parallel), "-b", str(batch), "-ub", str(batch), "-fa",
+                                      self.flash]
         words += ["--ctx", "max"] if n_ctx is None else ["-c", str(n_ctx * self.parallel)]
         if self.settings.kv_cache_type:
             words += ["-ctk", self.settings.kv_cache_type, "-ctv", self.settings.kv_cache_type]
@@ -354,8 +357,8 @@ class _Question:
         arguments = arguments_of(words, None)
         names = {device.name for device in seen}
         budget = tuple((name, size) for name, size in arguments.own.get("budget", ()) if name in names)
-        return Request.of(replace(arguments, own={**arguments.own, "budget": budget}), devices=seen, host=self.host,
-                          checked=False)
+        return Request.of(replace(arguments, own={**arguments.own, "budget": budget}), devices=seen,
+                          host=self.host, checked=False)
 
     def larger_context(self, n_ctx: int, batch: int, devices: Sequence[Device], given: bool) -> list[str]:
         """Notes a context at which all layers would fit, or a larger one if none was given."""

@@ -114,7 +114,8 @@ class Log:
             return ""
 
     def _journal(self, words: Sequence[str]) -> str:
-        program = shutil.which("journalctl", path=self._environ.get("PATH")) if sys.platform.startswith("linux") else ""
+        program = shutil.which("journalctl",
+                               path=self._environ.get("PATH")) if sys.platform.startswith("linux") else ""
         if not program:
             return ""
         try:
@@ -141,7 +142,8 @@ def started(text: str) -> ServerLog:
 def _gpu(line: str) -> Device | None:
     """A GPU of an "inference compute" line; sizes are rounded to 0.1, so 0.05 is subtracted from the free
     memory."""
-    found = {name: _plain(value[1:-1] if value.startswith('"') else value) for name, value in _FIELD.findall(line)}
+    found = {name: _plain(value[1:-1] if value.startswith('"') else value)
+             for name, value in _FIELD.findall(line)}
     library, total = found.get("library", ""), _size(found.get("total", ""))
     if library.lower() in ("", "cpu") or not total:
         return None
@@ -152,7 +154,8 @@ def _gpu(line: str) -> Device | None:
         name=found.get("name") or f"{library}0", total=total, free=max(0, min(total, free - unit // 20)),
         description=found.get("description", ""), backend=canonical(library),
         kind="igpu" if found.get("type", "").lower() in ("igpu", "integrated") else "gpu",
-        compute_capability=(int(capability[1]), int(capability[2])) if capability and canonical(library) == DEFAULT.name
+        compute_capability=(int(capability[1]), int(capability[2])) if capability
+        and canonical(library) == DEFAULT.name
         else None, source="Ollama's log")
 
 

@@ -26,22 +26,22 @@ if TYPE_CHECKING:
 
 MAX_SIZE = 16 << 20   # bytes; licences and long templates are far smaller
 
-_COMMANDS = ("from", "license", "template", "system", "adapter", "draft", "renderer", "parser", "parameter", "message",
-             "requires")
+_COMMANDS = ("from", "license", "template", "system", "adapter", "draft", "renderer", "parser", "parameter",
+             "message", "requires")
 _ROLES = ("system", "user", "assistant")
 # the name of a command once read; a PARAMETER of that name *is* that command
 _NOT_PARAMETERS = frozenset(("model", *_COMMANDS)) - {"from", "parameter"}
 
 _INTEGERS = frozenset([
-    "num_ctx", "num_batch", "num_gpu", "main_gpu", "num_thread", "draft_num_predict", "num_keep", "seed", "num_predict",
-    "top_k", "repeat_last_n"])
+    "num_ctx", "num_batch", "num_gpu", "main_gpu", "num_thread", "draft_num_predict", "num_keep", "seed",
+    "num_predict", "top_k", "repeat_last_n"])
 _FLOATS = frozenset([
     "top_p", "min_p", "typical_p", "temperature", "repeat_penalty", "presence_penalty", "frequency_penalty"])
 _BOOLEANS = frozenset(["use_mmap"])
 _LISTS = frozenset(["stop"])
 DEPRECATED = frozenset([
-    "penalize_newline", "low_vram", "f16_kv", "logits_all", "vocab_only", "use_mlock", "mirostat", "mirostat_tau",
-    "mirostat_eta"])
+    "penalize_newline", "low_vram", "f16_kv", "logits_all", "vocab_only", "use_mlock", "mirostat",
+    "mirostat_tau", "mirostat_eta"])
 _TRUTH = {**dict.fromkeys(("1", "t", "T", "TRUE", "true", "True"), True),
           **dict.fromkeys(("0", "f", "F", "FALSE", "false", "False"), False)}
 
@@ -72,7 +72,8 @@ _NEWER = re.compile("[\U0001f6dc\U0001f774-\U0001f776\U0001f77b-\U0001f77f\U0001
 
 
 class ModelfileError(AutolayersError):
-    """Ollama would refuse this Modelfile. `ollama` is its own message, `line` the line as an editor counts."""
+    """Ollama would refuse this Modelfile. `ollama` is its own message, `line` the line as an editor
+    counts."""
 
     def __init__(self, ollama: str, line: int, source: str = "Modelfile") -> None:
         self.ollama, self.line, self.source = ollama, line, source
@@ -117,8 +118,10 @@ class Modelfile:
         found: dict[str, Value] = {}
         for command in self.commands:
             if command.name == "requires":
-                if not _SEMVER.fullmatch(command.args if command.args.startswith("v") else f"v{command.args}"):
-                    raise ModelfileError("requires must be a valid semver (e.g. 0.14.0)", command.line, self.source)
+                if not _SEMVER.fullmatch(command.args if command.args.startswith("v")
+                                         else f"v{command.args}"):
+                    raise ModelfileError("requires must be a valid semver (e.g. 0.14.0)", command.line,
+                                         self.source)
             elif command.name not in _NOT_PARAMETERS and command.name not in DEPRECATED:
                 try:
                     value = _value_of(command.name, command.args)
@@ -307,7 +310,8 @@ def _unquoted(written: str) -> str | None:
 
 def _printable(piece: str) -> str:
     """The part of a line that Ollama keeps: Go's strconv.IsPrint and spaces, invalid bytes as U+FFFD."""
-    piece = _BAD_UTF8.sub(lambda bad: bad.group().encode("utf-8", "surrogateescape").decode("utf-8", "replace"), piece)
+    piece = _BAD_UTF8.sub(lambda bad: bad.group().encode("utf-8",
+                                                         "surrogateescape").decode("utf-8", "replace"), piece)
     if piece.isprintable():
         return piece
     return "".join("\ufffd" if "\ud800" <= c <= "\udfff" else c for c in piece

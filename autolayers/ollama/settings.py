@@ -1,6 +1,7 @@
 """Ollama's own behaviour: its server's settings, and what it derives from them before llama-server starts.
 
-Facts of Ollama 0.33 (2026-08-21): envconfig/config.go, server/sched.go, server/routes.go:Serve, llm/llama_server.go.
+Facts of Ollama 0.33 (2026-08-21): envconfig/config.go, server/sched.go, server/routes.go:Serve,
+llm/llama_server.go.
 """
 
 from __future__ import annotations
@@ -77,7 +78,8 @@ class Settings:
             flash_attention=truth("OLLAMA_FLASH_ATTENTION"),
             gpu_overhead=number("OLLAMA_GPU_OVERHEAD") or 0,
             spread=bool(truth("OLLAMA_SCHED_SPREAD")),
-            fit_target=tuple(map(int, targets.split(","))) if re.fullmatch(r"\d{1,9}(,\d{1,9})*", targets) else (),
+            fit_target=tuple(map(int, targets.split(","))) if re.fullmatch(r"\d{1,9}(,\d{1,9})*", targets)
+            else (),
             ignored=tuple(ignored),
         )
 

@@ -66,7 +66,8 @@ class Target:
         if count <= 0 or not (self.draft or self.model.hparams.n_layer_nextn):
             return "", 0
         if self.draft:
-            return ("draft-dflash" if read_model(self.draft).hparams.dflash_block_size else "draft-mtp"), count
+            return ("draft-dflash" if read_model(self.draft).hparams.dflash_block_size
+                    else "draft-mtp"), count
         return "draft-mtp", count
 
 
@@ -137,11 +138,13 @@ def from_modelfile(modelfile: Modelfile, directory: str, model: str | None, envi
     return replace(
         base, parameters={**base.parameters, **own}, projectors=(*base.projectors, *projectors),
         adapters=(*base.adapters, *(path for kind, path in adapters if kind == "adapter")),
-        draft=next((path for kind, path in adapters if kind == "draft"), base.draft), notes=(*base.notes, *notes))
+        draft=next((path for kind, path in adapters if kind == "draft"), base.draft),
+        notes=(*base.notes, *notes))
 
 
 def _target(label: str, found: Header, **rest: Any) -> Target:
-    return Target(label, Model(found, found.files[0].path), sum(file.promised for file in found.files), **rest)
+    return Target(label, Model(found, found.files[0].path), sum(file.promised for file in found.files),
+                  **rest)
 
 
 def _shown(text: str, answer: Mapping[str, Any], server: Server) -> Target:

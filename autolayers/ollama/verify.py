@@ -46,11 +46,13 @@ class LoadResult:
     def to_dict(self) -> dict[str, Any]:
         return {"loaded": self.loaded, "parameters": self.parameters, "all_layers_on_gpu": self.whole,
                 "size": self.size, "size_vram": self.size_vram, "predicted_vram": self.predicted,
-                "offloaded": list(self.offloaded) if self.offloaded else None, "failures": list(self.failures),
+                "offloaded": list(self.offloaded) if self.offloaded else None,
+                "failures": list(self.failures),
                 "differences": list(self.differences)}
 
 
-def verify(advice: Advice, name: str, server: Server, log: str | None = None, environ: Mapping[str, str] | None = None,
+def verify(advice: Advice, name: str, server: Server, log: str | None = None,
+           environ: Mapping[str, str] | None = None,
            say: Callable[[str], None] = lambda line: None) -> LoadResult:
     """Loads `name` with the advice's parameters. If memory runs out, num_gpu is lowered by 1, 2, 4, ...
     layers until it loads, then raised again by bisection: the largest that works stays loaded.
@@ -89,8 +91,9 @@ def verify(advice: Advice, name: str, server: Server, log: str | None = None, en
     size, size_vram = (int(entry.get(key) or 0) for key in ("size", "size_vram"))
     # /api/ps has one figure per kind of buffer: of two caches, the last
     on_gpu = max(size_vram, reader.on_gpu() if reader and size_vram else 0)
-    result = LoadResult(True, kept, (), max(size, on_gpu), on_gpu, 0 if failures else _predicted(advice), offloaded,
-                        tuple(failures), _differences(advice, reader.arguments() if reader else ()))
+    result = LoadResult(True, kept, (), max(size, on_gpu), on_gpu, 0 if failures else _predicted(advice),
+                        offloaded, tuple(failures),
+                        _differences(advice, reader.arguments() if reader else ()))
     return replace(result, lines=tuple(_lines(result, advice, name, entry)))
 
 
@@ -134,8 +137,10 @@ def _predicted(advice: Advice) -> int:
 
 
 # llama-server's flag, and the server setting that it reveals
-_SETTINGS = (("-np", "OLLAMA_NUM_PARALLEL"), ("-c", "num_ctx times OLLAMA_NUM_PARALLEL"), ("-ub", "num_batch"),
-             ("-ctk", "OLLAMA_KV_CACHE_TYPE"), ("-fa", "OLLAMA_FLASH_ATTENTION"), ("--spec-type", "draft_num_predict"))
+_SETTINGS = (("-np", "OLLAMA_NUM_PARALLEL"), ("-c", "num_ctx times OLLAMA_NUM_PARALLEL"),
+             ("-ub", "num_batch"),
+             ("-ctk", "OLLAMA_KV_CACHE_TYPE"), ("-fa", "OLLAMA_FLASH_ATTENTION"),
+             ("--spec-type", "draft_num_predict"))
 _DEFAULTS = {"-ctk": "f16", "-fa": "auto"}
 
 

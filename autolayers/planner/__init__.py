@@ -1,8 +1,6 @@
-"""From a model, a machine and the flags that are given to the launch that uses the machine best.
-
-What is given stays, what is not given is solved (solve.py); the answer says what it takes (plan.py) and why
-(explain.py).
-"""
+"""From a model, a machine and the given flags to the launch that makes the best use of the machine. Given
+flags stay fixed, the others are solved (one/solve.py). The answer says what the launch takes (plan.py) and
+why it was chosen (explain.py)."""
 
 from __future__ import annotations
 

@@ -28,19 +28,19 @@ if TYPE_CHECKING:
     from ..model import Model
     from .evaluate import Candidate
 
-# Types that llama-quantize --pure makes a whole file of, largest first
+# Types for a whole file (llama-quantize --pure), largest first
 QUANTISATIONS = ("q8_0", "q6_K", "q5_K", "q4_K", "iq4_xs", "q3_K", "iq3_xxs", "q2_K", "iq2_xxs", "iq1_s")
-STEP = 64 * MiB         # memory to add is said in whole steps
+STEP = 64 * MiB         # memory to add is rounded up to these steps
 TRIES = 6
 SHOWN = 3
-_ELSEWHERE = frozenset({"device", "kv_offload"})     # changes that move memory and do not save it
-SMALLEST = 2048         # context that is advised where less than the floor is needed
+_ELSEWHERE = frozenset({"device", "kv_offload"})     # changes that move memory instead of saving it
+SMALLEST = 2048         # the advised context, if less than the minimum is needed
 
 
 @dataclass(frozen=True)
 class Remedy:
-    """One change with which the launch fits: `flags` behind the given ones, `ram` or `devices` bytes more, or the same
-    model as a `file` of so many bytes, all of it of one `type`."""
+    """One change with which the launch fits: `flags` to add after the given ones, `ram` or `devices` bytes to
+    add, or a quantisation of the same model: a `file` of that many bytes, all of it of one `type`."""
 
     kind: Literal["flags", "ram", "vram", "memory", "file"]
     flags: tuple[str, ...] = ()
@@ -58,7 +58,7 @@ class Remedy:
 
 
 def remedies(evaluator: Evaluator, given: Params, policy: Policy, short: Candidate) -> tuple[Remedy, ...]:
-    """What would make these flags fit; `short` is the launch that does not."""
+    """Advice for a launch that does not fit (`short`)."""
     advice = _Advice(evaluator, given, policy, short)
     return (*advice.flags(), *advice.memory(), *advice.file())
 
@@ -71,8 +71,8 @@ class _Advice:
 
     def launch(self, given: Params | None = None, machine: Machine | None = None, model: Model | None = None,
                policy: Policy | None = None) -> Candidate | None:
-        """The plan's launch with one thing changed, the same one where it fits a larger machine; None where llama.cpp
-        would refuse it."""
+        """The plan's launch with one change, or the same launch if that fits on a larger machine; None if
+        llama.cpp would refuse it."""
         policy, estimator = policy or self.policy, self.evaluator.estimator
         if model is not None:
             estimator = Estimator(model, policy.build, estimator.companions, spent=self.spent)
@@ -88,8 +88,8 @@ class _Advice:
         return found
 
     def fits(self, given: Params | None = None, model: Model | None = None) -> Candidate | None:
-        """A launch that fits, if there is one, asked at length only where weights and caches are not too much already
-        for all memory together."""
+        """A launch that fits, if there is one. The full search runs only if weights and caches do not already
+        exceed all memory."""
         changed = {name: value for name, value in vars(given or self.given).items()
                    if value != getattr(self.given, name)}
         params = replace(self.short.params, **changed)
@@ -107,14 +107,16 @@ class _Advice:
     # --- flags
 
     def flags(self) -> Iterator[Remedy]:
-        """Up to three changes of one flag that are enough; else the first changes that are together."""
+        """Up to three changes of one flag that each suffice; else the fewest leading changes that suffice
+        together."""
         enough = 0
         single = list(self._changes())
         smaller = [change for change in single if change.keys().isdisjoint(_ELSEWHERE)]
         chain = single
         merged = {name: value for change in smaller for name, value in change.items()}
         if not self.fits(replace(self.given, **merged)):  # type: ignore[arg-type]
-            single = [change for change in single if change not in smaller]        # none of them is enough alone
+            # none of them suffices alone
+            single = [change for change in single if change not in smaller]
             chain = [merged, *single]
         for change in single:
             found = self.fits(replace(self.given, **change))  # type: ignore[arg-type]
@@ -137,7 +139,8 @@ class _Advice:
         words = to_words(Params(**change)) # type: ignore[arg-type]
         said = "--ctx" if self.policy.n_ctx is not None else "-c"
         speed = self.evaluator.cost(self.policy.workload).speed(found)
-        return Remedy("flags", flags=tuple(said if word == "-c" else word for word in words), speed=speed.generation)
+        return Remedy("flags", flags=tuple(said if word == "-c" else word for word in words),
+                      speed=speed.generation)
 
     def _changes(self) -> Iterator[dict[str, object]]:
         given, use = self.given, self.short.breakdown
@@ -146,7 +149,8 @@ class _Advice:
                 spared = self.launch(policy=replace(self.policy, strategy="auto"))
                 if spared is not None and spared.fits and spared.params.overrides:
                     yield {"overrides": _as_flag(spared.params.overrides)}
-            fewer = self.launch(replace(given, n_gpu_layers=None), policy=replace(self.policy, strategy="layers"))
+            fewer = self.launch(replace(given, n_gpu_layers=None),
+                                policy=replace(self.policy, strategy="layers"))
             if fewer is not None and fewer.fits:
                 yield {"n_gpu_layers": fewer.params.n_gpu_layers}
         if given.cache_ram is not None or given.ctx_checkpoints is not None:
@@ -157,7 +161,8 @@ class _Advice:
                 yield {"n_ctx": less}
         if given.kv_offload is False:
             yield {"kv_offload": True}
-        if (given.cache_type_k or "f16", given.cache_type_v or "f16") == ("f16", "f16") and not self.policy.kv_types \
+        if (given.cache_type_k or "f16",
+            given.cache_type_v or "f16") == ("f16", "f16") and not self.policy.kv_types \
                 and given.flash_attn != "off":
             yield {"cache_type_k": "q8_0", "cache_type_v": "q8_0"}
         if use.n_seq_max > 1:
@@ -173,19 +178,20 @@ class _Advice:
         """The largest that fits with the other flags, 0 for none: what --ctx max finds, or more in RAM."""
         open_ = replace(self.given, n_ctx=None)
         found = [self.launch(open_, policy=replace(self.policy, n_ctx=most)) for most in (None, "max")]
-        return max((launch.breakdown.n_ctx for launch in found if launch is not None and launch.fits), default=0)
+        return max((launch.breakdown.n_ctx for launch in found if launch is not None and launch.fits),
+                   default=0)
 
     # --- memory
 
     def memory(self) -> Iterator[Remedy]:
-        """System memory to add, device memory to add, or where neither is enough alone both."""
+        """System memory to add, device memory to add, or both if neither alone suffices."""
         alone = [found for found in (self._more("ram"), self._more("vram")) if found is not None]
         both = None if alone else self._more("memory")
         yield from alone if both is None else (both,)
 
     def _more(self, kind: Literal["ram", "vram", "memory"]) -> Remedy | None:
-        """What is missing, added until the launch fits: device memory where it is missing, or on the largest device in
-        place of system memory."""
+        """The missing bytes, added until the launch fits: device memory where it is short, or on the largest
+        device instead of system memory."""
         limits, ram = self.machine.limits, 0
         devices: dict[str, int] = {}
         found: Candidate | None = self.short
@@ -208,11 +214,13 @@ class _Advice:
 
     def _with(self, more: dict[str, int], ram: int) -> Machine:
         devices = tuple(
-            replace(device, total=device.total + more.get(device.name, 0), free=device.free + more.get(device.name, 0))
+            replace(device, total=device.total + more.get(device.name, 0),
+                    free=device.free + more.get(device.name, 0))
             for device in self.machine.devices)
         limits = {name: limit + more.get(name, 0) for name, limit in self.machine.limits.items()}
         known = self.machine.ram
-        return replace(self.machine, devices=devices, limits=limits, ram=None if known is None else known + ram)
+        return replace(self.machine, devices=devices, limits=limits,
+                       ram=None if known is None else known + ram)
 
     # --- file
 

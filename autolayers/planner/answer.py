@@ -1,4 +1,4 @@
-"""The Plan of a solved launch: its rows, flags, warnings and, where asked for, why it is this one."""
+"""The Plan of a solved launch: its rows, flags, warnings and, on request, the reasons for it."""
 
 from __future__ import annotations
 
@@ -46,15 +46,15 @@ UNQUANTISED = {"f32", "f16", "bf16"}
 def plan_on(model: Model, params: Params, policy: Policy, machine: Machine, companions: Companions = NONE,
             notes: tuple[str, ...] = (), *, explain: bool = False, advise: bool = False,
             known: Known | None = None, processes: int = 1) -> Plan:
-    """The plan for a machine that is known already; `notes` become warnings of the plan. `explain` adds the next step's
-    price, the levers, --fit's own answer and the alternatives, worked out by as many `processes`; `advise` what would
-    make a launch fit that does not. `known` is shared by plans of one model. Raises LaunchRefused."""
-    evaluator = Evaluator.of(model.overridden(params.override_kv), machine, policy.build, policy.margin, companions,
-                             known)
+    """The plan for a known machine; `notes` become warnings of the plan. `explain` adds the cost of the next
+    step, the levers, --fit's own answer and the alternatives, computed by as many `processes`; `advise` adds
+    what would make a launch fit. Plans of one model share `known`. Raises LaunchRefused."""
+    evaluator = Evaluator.of(model.overridden(params.override_kv), machine, policy.build, policy.margin,
+                             companions, known)
     cost = None
     why: tuple[str, ...] = ()
     if not _build(policy).knows("-ot") and params.n_gpu_layers is None:
-        policy = replace(policy, strategy="layers")       # no tensor can be placed by itself
+        policy = replace(policy, strategy="layers")       # no override places a single tensor
     if policy.alone:
         candidate = layers_alone(evaluator, params)
     else:
@@ -68,7 +68,8 @@ def plan_on(model: Model, params: Params, policy: Policy, machine: Machine, comp
             candidate, why = reusing(evaluator, cost, params, candidate)
     if candidate is None and evaluator.cut_short:
         layers = 0 if params.n_gpu_layers in (None, -1) else params.n_gpu_layers
-        bare = replace(params, n_ctx=params.n_ctx or contexts(model, params, policy).least, n_gpu_layers=layers)
+        bare = replace(params, n_ctx=params.n_ctx or contexts(model, params, policy).least,
+                       n_gpu_layers=layers)
         candidate = evaluator.candidate(bare, FULL, last=True)
     if candidate is None:
         raise evaluator.refusal or LaunchRefused("llama.cpp would refuse this launch")
@@ -88,15 +89,16 @@ def plan_on(model: Model, params: Params, policy: Policy, machine: Machine, comp
 
 def plan_request(model: Model, request: Request, *, explain: bool = False, advise: bool = False,
                  processes: int = 1) -> Plan:
-    """The plan for what was asked; see plan_on."""
+    """The plan for a request; see plan_on."""
     return plan_on(model, *request.terms, explain=explain, advise=advise, processes=processes)
 
 
 def fit_choice_on(model: Model, params: Params, policy: Policy, machine: Machine,
                   companions: Companions = NONE) -> FitChoice | None:
-    """What `llama-server --fit on` makes of these flags; `fits` is by the plan's own margins. None where llama.cpp
-    would refuse it."""
-    evaluator = Evaluator.of(model.overridden(params.override_kv), machine, policy.build, policy.margin, companions)
+    """What `llama-server --fit on` makes of these flags; `fits` is by the plan's own margins. None if
+    llama.cpp would refuse it."""
+    evaluator = Evaluator.of(model.overridden(params.override_kv), machine, policy.build, policy.margin,
+                             companions)
     chosen = fit(evaluator, params, FULL)
     if chosen is None:
         return None
@@ -122,13 +124,14 @@ class _Answer:
         return self._cost or self.evaluator.cost(self.policy.workload)
 
     def plan(self, notes: tuple[str, ...], reasons: tuple[str, ...], processes: int) -> Plan:
-        """The plan, explained where there are `processes` for it."""
+        """The plan, with explanations if `processes` are given for them."""
         params = self.candidate.params
         if len(self.evaluator.machine.devices) > 1:
             from .one.split import explicit_split
 
             params = explicit_split(self.evaluator, params)
-        if params.n_ctx == 0:      # the trained one, which --fit would multiply by slots with caches
+        # the trained context, which --fit would multiply by the slots that have caches
+        if params.n_ctx == 0:
             params = replace(params, n_ctx=self.use.n_ctx)
         params, reasons = self._with_threads(params, reasons)
         host = self._host()
@@ -139,18 +142,18 @@ class _Answer:
             tuple(_flags(params, self.given, _build(self.policy))), self._described(params), predict,
             partial(_layers, self.evaluator.estimator.placer, self.candidate.params,
                     self.evaluator.estimator.companions, self.evaluator.machine.devices),
-            (*filter(None, [self._paid()]), *reasons, *why), notes + self._warnings(host), fit_choice, found, others,
-            paid=self._paid())
+            (*filter(None, [self._paid()]), *reasons, *why), notes + self._warnings(host), fit_choice, found,
+            others, paid=self._paid())
 
     def _paid(self) -> str:
-        """What a larger context costs that nobody asked for."""
+        """What an automatically enlarged context costs."""
         smaller, price = self.evaluator.paid.get(replace(self.candidate.params, n_ctx=None), (0, 1.0))
         if not smaller or price < 1.005 or smaller >= self.use.n_ctx:
             return ""
         return f"context {self.use.n_ctx} instead of {smaller} costs {100 * (price - 1):.0f} % of the request's time"
 
     def _with_threads(self, params: Params, reasons: tuple[str, ...]) -> tuple[Params, tuple[str, ...]]:
-        """The flags with -t where the processor computes and llama.cpp's default is wrong, and the reason."""
+        """The flags, with -t if the CPU computes and llama.cpp's default is wrong, and the reason."""
         count = self.evaluator.machine.threads
         if count is None or params.n_threads is not None or self.policy.alone:
             return params, reasons
@@ -159,8 +162,8 @@ class _Answer:
         if not self.use.host.context and self.cost.speed(self.candidate).kind not in IN_RAM:
             return params, reasons
         return replace(params, n_threads=count), (
-            *reasons, f"-t {count}: llama.cpp would start a thread for each core of the machine, of which {count} may "
-            "run at once or are fast")
+            *reasons, f"-t {count}: llama.cpp would start a thread per core of the machine, of which only {count} "
+            "may run at once or are fast")
 
     def _described(self, params: Params) -> str:
         return self.evaluator.described(params)
@@ -179,19 +182,20 @@ class _Answer:
 
     def _host(self) -> HostRow:
         machine, use = self.evaluator.machine, self.use
-        return HostRow(use.host.model, use.host.context, use.host.compute, use.extra_by_device().get("Host", 0),
-                       use.resident, use.growing, RAM_MARGIN, machine.ram, machine.ram_total,
-                       self.evaluator.shared(use))
+        return HostRow(use.host.model, use.host.context, use.host.compute,
+                       use.extra_by_device().get("Host", 0), use.resident, use.growing, RAM_MARGIN,
+                       machine.ram, machine.ram_total, self.evaluator.shared(use))
 
     def _explained(self, processes: int) -> tuple[tuple[str, ...], tuple[Lever, ...], FitChoice | None,
                                                   tuple[Alternative, ...]]:
-        """The next step's price, the levers, --fit's answer and the alternatives, side by side."""
+        """The cost of the next step, the levers, --fit's answer and the alternatives, in parallel."""
         from ..parallel import in_processes
         from .explain import SHOWN, alternative, changes
 
         evaluator, candidate = self.evaluator, self.candidate
-        work: list[Callable[[], Any]] = [self._fit_choice, self._next_step] if evaluator.machine.devices else []
-        first = len(work)        # the alternatives follow; --fit, which takes the longest, is begun first
+        work: list[Callable[[], Any]] = [self._fit_choice,
+                                         self._next_step] if evaluator.machine.devices else []
+        first = len(work)        # the alternatives follow; --fit starts first, since it takes the longest
         if candidate.fits:
             work += [partial(alternative, evaluator, self.cost, self.given, self.policy, candidate, change)
                      for change in changes(evaluator, self.given, self.policy, candidate)]
@@ -200,7 +204,8 @@ class _Answer:
             if isinstance(answer, AutolayersError):
                 raise answer
         fit_choice, (why, found) = answers[:first] or (None, ((), ()))
-        return why, found, fit_choice, tuple([answer for answer in answers[first:] if answer is not None][:SHOWN])
+        return why, found, fit_choice, tuple([answer
+                                              for answer in answers[first:] if answer is not None][:SHOWN])
 
     def _next_step(self) -> tuple[tuple[str, ...], tuple[Lever, ...]]:
         from .explain import levers, price_of
@@ -226,33 +231,38 @@ class _Answer:
         for name, limit in self.evaluator.machine.limits.items():
             margin = sum(size for _, size in self.candidate.margins.get(name, ()))
             if margin > limit:
-                found.append(f"{name}: the margin alone, {human(margin)}, is more than the {human(limit)} that are "
-                             "free")
+                found.append(f"{name}: the margin alone, {human(margin)}, is more than the {human(limit)} "
+                             "that are free")
         params, given = self.candidate.params, self.given
         whole = params.layers_wanted(self.everything) == self.everything and params.overrides == given.overrides
         if self.policy.n_ctx == "max" and self.evaluator.machine.devices and given.n_gpu_layers is None and not whole:
-            found.append("--ctx max: no context keeps all layers on the GPUs; this is the fastest placement's")
+            found.append("--ctx max: no context keeps all layers on the GPUs; this is the fastest "
+                         "placement's")
         found += self._fallen()
         found += self._slow_caches()
         trained = model.n_ctx_train
         if trained and use.n_ctx_seq > trained:
-            found.append(f"a slot's context of {use.n_ctx_seq} is more than the {trained} the model was trained for")
+            found.append(f"a slot's context of {use.n_ctx_seq} is more than the {trained} the model was "
+                         "trained for")
         work = self.policy.workload
         wanted = work.context or (0 if work.name else work.depth + work.prompt + work.generate)
         if use.n_ctx_seq < wanted:
-            found.append(f"a slot's context of {use.n_ctx_seq} is less than the {wanted} that --workload takes")
+            found.append(f"a slot's context of {use.n_ctx_seq} is less than the {wanted} that --workload "
+                         "takes")
         return tuple(dict.fromkeys([*found, *self._idle()]))
 
     def _fallen(self) -> list[str]:
-        """Operations without a kernel on their layers' device."""
+        """Operations that their layers' device has no kernel for."""
         params, found = self.candidate.params, []
         types = "/".join(dict.fromkeys((params.cache_type_k or "f16", params.cache_type_v or "f16")))
         for (device, op), count in self.cost.fallen(self.candidate).items():
             layers = f"{count} layer{'s' * (count != 1)}"
             if op == "FLASH_ATTN_EXT":
-                found.append(f"{device} has no flash attention for {types}: attention of {layers} runs on the CPU")
+                found.append(f"{device} has no flash attention for {types}: attention of {layers} runs on "
+                             "the CPU")
             else:
-                found.append(f"{device} has no kernel for {op} as this launch needs it: {layers} visit the CPU for it")
+                found.append(f"{device} has no kernel for {op} as this launch needs it: it runs on the CPU "
+                             f"in {layers}")
         return found
 
     def _slow_caches(self) -> list[str]:
@@ -267,14 +277,15 @@ class _Answer:
                 if self.use.devices[device.name].context and on(device).slow_quantised_cache]
 
     def _idle(self) -> list[str]:
-        """What was asked for and changes nothing for this model or on this machine."""
+        """Flags that change nothing for this model or on this machine."""
         given, found = self.given, []
-        if not self.evaluator.model.is_moe and any(EXPERTS_REGEX in pattern for pattern, _ in given.overrides):
+        if not self.evaluator.model.is_moe and any(EXPERTS_REGEX in pattern
+                                                   for pattern, _ in given.overrides):
             found.append("the model has no experts: -cmoe and -ncmoe change nothing")
         shares, devices = len(given.tensor_split or ()), len(self.evaluator.machine.devices)
         if shares > devices:
-            found.append(f"-ts has {shares} shares for {devices} device{'s' * (devices != 1)}: the last ones change "
-                         "nothing")
+            found.append(f"-ts has {shares} shares for {devices} device{'s' * (devices != 1)}: the last ones "
+                         "change nothing")
         left_out = self.evaluator.device_names(self.candidate.params)[shares:] if shares else []
         if left_out:
             found.append(f"-ts has {shares} share{'s' * (shares != 1)} for {shares + len(left_out)} devices: "
@@ -282,7 +293,8 @@ class _Answer:
         return found + self._matching_nothing()
 
     def _matching_nothing(self) -> list[str]:
-        """Patterns of -ot that no tensor's name has; those of -cmoe, -ncmoe and -ncffn may be for fewer layers."""
+        """-ot patterns that match no tensor. Those of -cmoe, -ncmoe and -ncffn may match fewer layers than
+        given."""
         patterns = [pattern for pattern, _ in self.given.overrides
                     if EXPERTS_REGEX not in pattern and FFN_REGEX not in pattern]
         if not patterns:
@@ -296,7 +308,7 @@ class _Answer:
 
 def _layers(placer: WeightPlacer, params: Params, companions: Companions,
             devices: Sequence[Device]) -> tuple[LayerRow, ...]:
-    """Where the weights of each layer lie. Keeps no graphs in memory until somebody asks."""
+    """Where each layer's weights are. Builds no graphs until it is read."""
     params = with_draft_type(params, companions)
     placement = placer.place(params, devices, resolve(placer.model, params, placer.rules).load_mtp)
     found: list[dict[str, int]] = [{} for _ in range(len(placement.dev_layer) + 2)]
@@ -309,14 +321,15 @@ def _layers(placer: WeightPlacer, params: Params, companions: Companions,
 
 
 def _build(policy: Policy) -> Build:
-    """The build that is planned for."""
+    """The llama.cpp build of the plan."""
     if isinstance(policy.build, Build):
         return policy.build
     return Build(policy.build) if policy.build else TODAY
 
 
 def _flags(params: Params, given: Params, build: Build) -> list[str]:
-    """All memory-relevant words as the build reads them, layers and context first; the model is the caller's."""
+    """All memory-relevant arguments as the build spells them, layers and context first; the caller adds the
+    model."""
     from ..flags.write import to_words
 
     if not given.overrides:

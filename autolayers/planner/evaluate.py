@@ -1,4 +1,4 @@
-"""What a launch would take on this machine, and whether it fits: every search of the planner measures here."""
+"""What a launch takes on this machine, and whether it fits: every search of the planner measures here."""
 
 from __future__ import annotations
 
@@ -32,22 +32,22 @@ if TYPE_CHECKING:
     Measured = Breakdown | LowerBound
     Fidelity = Literal["prompt", "fit", "full"]
 
-# How far a candidate is measured:
+# How fully a candidate is measured:
 PROMPT: Fidelity = "prompt"      # weights, caches and the prompt graph: a lower bound
-FIT: Fidelity = "fit"            # as far as it takes to know whether it fits on the devices
+FIT: Fidelity = "fit"            # enough to know whether it fits on the devices
 FULL: Fidelity = "full"
 
-# Nodes of graphs that a plan may lay out, some five seconds' worth. The dearest plan of a real model took 220,000 (80
-# layers over 15 GPUs); a header may ask for 512 unlike layers.
+# Graph nodes that a plan may lay out, about five seconds' worth. The largest plan of a real model took
+# 220,000 (80 layers over 15 GPUs); a header may declare 512 different layers.
 BUDGET = 500_000
-RAM_MARGIN = 512 << 20    # of system memory: llama-server itself, the driver's host side, and everything else that runs
+RAM_MARGIN = 512 << 20    # system memory: llama-server itself, the driver's host side, and all other programs
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """A launch and what it allocates. `spare` is what is left on each device that is used once the margin is kept
-    (negative: missing), `ram_spare` the same for system memory (None: not limited), where what serving adds for certain
-    is taken off too."""
+    """A launch and what it allocates. `spare` is what is left on each used device after its margin (negative:
+    missing). `ram_spare` is the same for system memory (None: unlimited), also less what serving is certain
+    to add."""
 
     params: Params
     breakdown: Measured
@@ -66,13 +66,14 @@ class Candidate:
 
     @property
     def ram_missing(self) -> int:
-        """Bytes of system memory that there are too few."""
+        """Missing bytes of system memory."""
         return max(0, -(self.ram_spare or 0))
 
     def overheads(self, limits: Mapping[str, int]) -> dict[str, int]:
-        """Bytes on each device that is used that are neither weights nor cache: graph buffers, extras, margin."""
+        """Bytes on each used device that are neither weights nor cache: graph buffers, extras, margin."""
         use = self.breakdown.devices
-        return {name: limits[name] - spare - use[name].model - use[name].context for name, spare in self.spare.items()}
+        return {name: limits[name] - spare - use[name].model - use[name].context
+                for name, spare in self.spare.items()}
 
 
 class Evaluator:
@@ -81,11 +82,11 @@ class Evaluator:
     def __init__(self, estimator: Estimator, machine: Machine, target: tuple[int, ...] | None = None) -> None:
         self.estimator, self.machine, self.target = estimator, machine, target
         self.model: Model = estimator.model
-        self.refusal: LaunchRefused | None = None    # the last reason for which llama.cpp would not start
-        # larger contexts that a search chose, by the launch without one: what was there instead, and the request's
-        # seconds in its own
+        self.refusal: LaunchRefused | None = None    # the latest reason for which llama.cpp would not start
+        # larger contexts that a search chose, by the launch without its context: the smaller context, and the
+        # factor of the request's time
         self.paid: dict[Params, tuple[int, float]] = {}
-        self.cut_short = False                       # a launch was not measured, as BUDGET is spent
+        self.cut_short = False                       # BUDGET was spent, so a launch was not measured
         self._candidates: dict[Params, Candidate | None] = {}
         self._usages: dict[Params, Measured | None] = {}
         self._static: dict[Params, Static | None] = {}
@@ -93,21 +94,22 @@ class Evaluator:
         self._names: dict[object, list[str]] = {}
 
     @classmethod
-    def of(cls, model: Model, machine: Machine, build: int | None = None, target: tuple[int, ...] | None = None,
-           companions: Companions = NONE, known: Known | None = None) -> Evaluator:
-        """An Evaluator with an Estimator of its own. `target`: bytes to leave free per device instead of the margin.
-        `known`: what was measured of this model for these devices before."""
+    def of(cls, model: Model, machine: Machine, build: int | None = None,
+           target: tuple[int, ...] | None = None, companions: Companions = NONE,
+           known: Known | None = None) -> Evaluator:
+        """An Evaluator with an Estimator of its own. `target`: bytes to leave free per device instead of the
+        margin. `known`: earlier measurements of this model for these devices."""
         return cls(Estimator(model, build, companions, known), machine, target)
 
     def with_limits(self, limits: Mapping[str, int]) -> Evaluator:
-        """The same where so much may be taken of each device, whatever system memory there is."""
+        """The same, with this limit per device and unlimited system memory."""
         other = Evaluator(self.estimator, replace(self.machine, limits=limits, ram=None), self.target)
         other._static, other._layers = self._static, self._layers
         return other
 
     @property
     def exhausted(self) -> bool:
-        """Whether BUDGET is spent: nothing new is measured, but for what a search ends with."""
+        """Whether BUDGET is spent: then only the final launch of a search is still measured."""
         return self.estimator.spent > BUDGET
 
     @property
@@ -116,8 +118,8 @@ class Evaluator:
         return [candidate for candidate in self._candidates.values() if candidate is not None]
 
     def candidate(self, params: Params, fidelity: Fidelity, last: bool = False) -> Candidate | None:
-        """The launch measured at least that far, or None where llama.cpp would refuse it (see `refusal`), or BUDGET is
-        spent and it is not the `last`."""
+        """The launch, measured at least to this fidelity. None if llama.cpp would refuse it (see `refusal`),
+        or if BUDGET is spent and it is not the `last`."""
         if params in self._candidates:
             known = self._candidates[params]
             if known is None or isinstance(known.breakdown, Breakdown) or fidelity == PROMPT \
@@ -137,7 +139,7 @@ class Evaluator:
         except LaunchRefused as refusal:
             self.refusal = refusal
             self._candidates[params] = None
-        except ModelError as error:        # a tensor that its graph needs
+        except ModelError as error:        # the graph needs a tensor that the file lacks
             path = self.model.path
             raise ModelError(str(error) if str(error).startswith(path) else f"{path}: {error}") from None
         return self._candidates[params]
@@ -166,7 +168,8 @@ class Evaluator:
         return known
 
     def compute_range(self, n_ctx: int | None) -> dict[str, tuple[int, int]]:
-        """The smallest and the largest graph buffer that a device had in any launch measured with this context."""
+        """The smallest and the largest graph buffer of a device in all launches measured with this
+        context."""
         found: dict[str, tuple[int, int]] = {}
         uses = [(params, known.breakdown) for params, known in self._candidates.items() if known is not None]
         for params, use in (*uses, *self._usages.items()):
@@ -178,7 +181,7 @@ class Evaluator:
         return found
 
     def static(self, params: Params) -> Static | None:
-        """Weights and caches without the graph buffers: cheap, and a lower bound."""
+        """Weights and caches without graph buffers: cheap, and a lower bound."""
         if params not in self._static:
             try:
                 self._static[params] = self.estimator.static(params, self.machine.devices)
@@ -188,8 +191,7 @@ class Evaluator:
         return self._static[params]
 
     def may_fit(self, params: Params, any_split: bool = False) -> bool:
-        """False where weights and caches alone are more than the devices have (with `any_split`: all of them
-        together)."""
+        """False if weights and caches alone exceed the devices (with `any_split`: all of them together)."""
         static = self.static(params)
         if static is None:
             return False
@@ -199,7 +201,7 @@ class Evaluator:
         return all(need <= self.machine.limits[name] for name, need in needs.items() if need)
 
     def placement(self, params: Params) -> Placement:
-        """Where these flags put every tensor, with whatever context."""
+        """Where these flags put every tensor, at any context."""
         return self.estimator.placement(params, self.machine.devices)
 
     def described(self, params: Params) -> str:
@@ -207,7 +209,7 @@ class Evaluator:
         return describe(self.placement(params), params, self.model.hparams.n_layer_all + 1)
 
     def cost(self, workload: Workload | None = None) -> CostModel:
-        """What predicts the speed of launches here."""
+        """Predicts the speed of launches here."""
         return CostModel(self.estimator, self.machine, workload)
 
     def device_names(self, params: Params) -> list[str]:
@@ -219,9 +221,9 @@ class Evaluator:
         return self._names[key]
 
     def layers(self, params: Params) -> tuple[Usage, ...] | None:
-        """Estimator.layers on devices of this machine's kind; None where llama.cpp would refuse these flags."""
-        params = replace(params, n_gpu_layers=None, tensor_split=None, split_mode=None, main_gpu=None, device=None,
-                         rpc=())
+        """Estimator.layers on devices of this machine's kind; None if llama.cpp would refuse these flags."""
+        params = replace(params, n_gpu_layers=None, tensor_split=None, split_mode=None, main_gpu=None,
+                         device=None, rpc=())
         if params not in self._layers:
             kind = self.machine.devices[0] if self.machine.devices else Device(f"{DEFAULT.name}0", 1 << 60, 1 << 60)
             try:
@@ -232,20 +234,19 @@ class Evaluator:
         return self._layers[params]
 
     def usable(self, params: Params) -> bool:
-        """Whether any device has more memory than any launch must leave free there."""
+        """Whether any device has more memory than every launch must leave free on it."""
         return bool(self.target or params.fit_target) or any(
             self.machine.limits[device.name] > least(device) for device in self.machine.devices)
 
     def margin(self, device: Device, params: Params, use: Measured) -> Parts:
-        """The named parts of what stays free on a device; --fit-target or --margin given means exactly that and nothing
-        else is kept."""
+        """The named parts of a device's margin; a given --fit-target or --margin replaces them all."""
         if self.target:
             position = list(use.devices).index(device.name)
             return (("given", self.target[min(position, len(self.target) - 1)]),)
         return self.estimator.margin(device, params, use)
 
     def shared(self, use: Static) -> int:
-        """Bytes that lie on devices whose memory is the system's."""
+        """Bytes on devices that share the system's memory."""
         return shared(use, self.machine.devices)
 
     def in_ram(self, use: Static) -> int:
@@ -253,7 +254,8 @@ class Evaluator:
         return use.resident + self.shared(use)
 
     def bounded(self, candidate: Candidate) -> Candidate:
-        """The launch with flags that bound what grows while it serves, where system memory is short of all of it."""
+        """The launch with flags that bound what grows while it serves, if system memory is too small for all
+        of it."""
         use = candidate.breakdown
         if candidate.ram_spare is None or not isinstance(use, Breakdown):
             return candidate

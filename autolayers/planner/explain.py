@@ -1,4 +1,4 @@
-"""Why this plan: what one step more would cost, what each lever would free, and what else could be asked for."""
+"""Why this plan: what one more step would cost, what each lever would free, and the alternatives."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ if TYPE_CHECKING:
     from .evaluate import Candidate, Evaluator
 
 SHOWN = 5                # alternatives
-FASTER, LARGER = 1.03, 1.05      # tokens per second and context that an alternative must buy, one of them
+FASTER, LARGER = 1.03, 1.05      # an alternative must gain this factor in tokens per second or in context
 ALL = -2                 # n_gpu_layers
-CONTEXTS = (16384, 32768)        # larger ones that are asked for most, and the trained one
+CONTEXTS = (16384, 32768)        # common larger contexts, and the trained one
 
 
 @dataclass(frozen=True)
 class Lever:
-    """A change of one flag, and the device memory in bytes that it would free."""
+    """A change of one flag, and the bytes of device memory that it would free."""
 
     name: str
     words: tuple[str, ...]
     saves: int
-    enough: bool      # the next step would fit with it
+    enough: bool      # with it, the next step would fit
 
     def to_dict(self) -> dict[str, object]:
         return {"name": self.name, "flags": list(self.words), "saves": self.saves, "enough": self.enough}
@@ -41,7 +41,7 @@ class Lever:
 
 @dataclass(frozen=True)
 class Alternative:
-    """What else could be asked for, by flags behind the given ones, and the launch that it would be."""
+    """An alternative: flags to add after the given ones, and the resulting launch."""
 
     flags: tuple[str, ...]
     placement: str
@@ -56,7 +56,7 @@ class Alternative:
 
 def alternative(evaluator: Evaluator, cost: CostModel, given: Params, policy: Policy, chosen: Candidate,
                 change: dict[str, object]) -> Alternative | None:
-    """The plan with one of `changes`, if it fits and buys speed or context."""
+    """The plan with one of `changes`, if it fits and gains speed or context."""
     candidate = None if evaluator.exhausted else solve(
         evaluator, replace(given, **change), policy, cost)  # type: ignore[arg-type]
     if candidate is None or not candidate.fits:
@@ -74,8 +74,9 @@ def alternative(evaluator: Evaluator, cost: CostModel, given: Params, policy: Po
                        candidate.params.layers_wanted(everything), n_ctx, speed)
 
 
-def changes(evaluator: Evaluator, given: Params, policy: Policy, chosen: Candidate) -> Iterator[dict[str, object]]:
-    """The flags to ask the planner for once more, each alone."""
+def changes(evaluator: Evaluator, given: Params, policy: Policy,
+            chosen: Candidate) -> Iterator[dict[str, object]]:
+    """The flags of each alternative, which is planned by itself."""
     use, trained = chosen.breakdown, evaluator.model.n_ctx_train
     open_context = given.n_ctx is None and policy.n_ctx is None and not given.kv_unified_per_slot
     whole = chosen.params.layers_wanted(evaluator.model.hparams.n_layer_all + 1) > evaluator.model.hparams.n_layer_all \
@@ -114,7 +115,7 @@ def _on_devices(use: Static) -> int:
 
 
 def price_of(evaluator: Evaluator, candidate: Candidate, step: tuple[str, Params]) -> tuple[str, ...]:
-    """The price of the next step on each device, and how much of it is missing."""
+    """What the next step costs on each device, and how much of it is missing."""
     name, params = step
     after = evaluator.candidate(params, FIT)
     if after is None:
@@ -129,8 +130,8 @@ def price_of(evaluator: Evaluator, candidate: Candidate, step: tuple[str, Params
 
 
 def levers(evaluator: Evaluator, candidate: Candidate, step: tuple[str, Params] | None) -> tuple[Lever, ...]:
-    """The five usual changes that free device memory, each tried alone, with how much in bytes: of the launch that the
-    next step would be, where there is one."""
+    """The five usual changes that free device memory, each tried alone, with the bytes that it frees: of the
+    next step's launch, if there is one."""
     use, params = candidate.breakdown, candidate.params
     half = max(256, use.n_ctx // 2 // 256 * 256)
     tried: list[tuple[str, tuple[str, ...], dict[str, object]]] = []

@@ -1,8 +1,6 @@
-"""What a launch takes of each device beside weights and caches: graph buffers, margin, extras.
-
-They are dear to measure and change little from one launch to the next, so what was measured so far predicts the rest.
-Each search has its own: at one fidelity, of one kind of launch.
-"""
+"""What a launch takes of each device besides weights and caches: graph buffers, margin, extras. They are slow
+to measure and change little between launches, so earlier measurements predict the rest. Each search has its
+own, for one fidelity and one kind of launch."""
 
 from __future__ import annotations
 
@@ -15,18 +13,18 @@ if TYPE_CHECKING:
     from ..flags.params import Params
     from .evaluate import Candidate
 
-FIRST_GUESS = 768 << 20     # bytes on a device, before any was measured
-# What another launch needs at least of the overheads of one that was measured:
-ONE_MORE = 0.75             # with one layer more,
-ALIKE = 7 / 8               # with another number of layers, or in RAM what that has on devices,
+FIRST_GUESS = 768 << 20     # bytes on a device, before any is measured
+# Least share of the overheads of a measured launch that another launch needs:
+ONE_MORE = 0.75             # with one more layer,
+ALIKE = 7 / 8               # with another number of layers, or with weights in RAM instead of on devices,
 SMALLER = 0.5               # with less context than any so far
 
 _Point = tuple[int, int]    # context and micro-batch
 
 
 class Overheads:
-    """Bytes on each device, by context and micro-batch, as last measured. `idle`: the least of a device that has no
-    layers, by the same and the device (op offload)."""
+    """Bytes on each device, by context and micro-batch, as last measured. `idle`: the least of a device
+    without layers, also by device (op offload)."""
 
     def __init__(self, limits: Mapping[str, int]) -> None:
         self.limits = limits
@@ -39,14 +37,15 @@ class Overheads:
         return bool(self._known)
 
     def at(self, params: Params) -> dict[str, int]:
-        """Expected with this context and micro-batch, interpolated from the two nearest: most is the same for all, the
-        rest grows with both."""
+        """Expected bytes at this context and micro-batch, interpolated from the two nearest: most of it is
+        constant, the rest grows with both."""
         if not self._known:
             return dict.fromkeys(self.limits, FIRST_GUESS)
         n_ctx, n_ubatch = _point(params)
 
         def of(size: int) -> dict[str, int]:
-            return _on_line(n_ctx, {ctx: known for (ctx, other), known in self._known.items() if other == size})
+            return _on_line(n_ctx,
+                            {ctx: known for (ctx, other), known in self._known.items() if other == size})
 
         return _on_line(n_ubatch, {size: of(size) for _, size in self._known})
 
@@ -56,24 +55,25 @@ class Overheads:
         return {name: int(size * share) for name, size in self.at(params).items()}
 
     def fewest(self, params: Params) -> dict[str, int]:
-        """What launches with this micro-batch, or else with any, needed at least, whatever their number of layers."""
+        """The least of all launches with this micro-batch, or else with any, whatever their number of
+        layers."""
         found = self._fewest.get(_point(params)[1]) or next(iter(self._fewest.values()), {})
         return {name: int(size * ALIKE) for name, size in found.items()}
 
     def smaller(self, params: Params) -> bool:
-        """Whether this context is smaller than any that was measured: much less may be needed then."""
+        """Whether this context is smaller than any measured one: it may need much less."""
         return (params.n_ctx or 0) < min(ctx for ctx, _ in self._known)
 
     def rules_out(self, params: Params) -> bool:
-        """Whether a device that was left without layers had no room for its overheads, with no more context."""
+        """Whether a device without layers had no room for its overheads, at this context or less."""
         n_ctx, n_ubatch = _point(params)
         return any(size > self.limits[name] for ((ctx, least), name), size in self.idle.items()
                    if ctx <= n_ctx and least <= n_ubatch)
 
     def record(self, candidate: Candidate, trusted: bool) -> None:
-        """Record a launch's; of one that is not `trusted` (it does not fit) only those that grew, which guarantees that
-        a search ends. A device that a trusted launch does not use, last measured with more layers, is expected to need
-        no more than those that it does use."""
+        """Record a launch's. If it is not `trusted` (does not fit), only the overheads that grew count, which
+        guarantees that a search ends. A device that a trusted launch does not use, and that was last measured
+        with more layers, is expected to need no more than the used ones."""
         trusted = trusted or not self._known
         point, before = _point(candidate.params), self.at(candidate.params)
         used = candidate.overheads(self.limits)
@@ -93,8 +93,7 @@ def _point(params: Params) -> _Point:
 
 
 def _on_line(x: int, known: dict[int, dict[str, int]]) -> dict[str, int]:
-    """Sizes at x on the line through the two known ones that are nearest to it; the known one where there is no
-    other."""
+    """Sizes at x on the line through the two nearest known points; the known one if there is no other."""
     order = sorted(known, key=lambda other: abs(other - x))
     near = known[order[0]]
     if len(order) == 1 or order[0] == x:

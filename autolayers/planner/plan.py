@@ -1,4 +1,4 @@
-"""The answer of the planner: a launch, what it takes on each device, whether it fits, and why it is this one."""
+"""The planner's answer: a launch, what it takes on each device, whether it fits, and why it was chosen."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class DeviceRow:
-    """One device, bytes. `free` is what may be allocated now (or the budget); `margin` is left free of it on
-    purpose."""
+    """One device, bytes. `free` is what may be allocated now (or the budget); `margin` is deliberately left
+    free of it."""
 
     name: str
     description: str
@@ -38,15 +38,16 @@ class DeviceRow:
 
     @property
     def remaining(self) -> int:
-        """What is left when the margin is kept; negative: by how much it does not fit."""
+        """What is left after the margin; negative: by how much it does not fit."""
         return self.free - self.margin - self.used
 
 
 @dataclass(frozen=True)
 class HostRow:
-    """System RAM, bytes. `resident` is what must be in RAM at once: weights that are only mapped from the file count
-    with the pages that are read, not with their address range; `growing` may come to it while it serves; `shared` lies
-    on devices whose memory this is. `free` is None where it is not known: then nothing is compared with it."""
+    """System RAM, bytes. `resident` must be in RAM at once: weights that are only mapped from the file count
+    with the pages that are read, not with their address range. `growing` is the most that serving may add.
+    `shared` is on devices that use this memory. `free` is None if unknown: then nothing is compared with
+    it."""
 
     model: int
     context: int
@@ -65,25 +66,25 @@ class HostRow:
 
     @property
     def taken(self) -> int:
-        """What it takes when all has grown."""
+        """What it takes after everything has grown."""
         return self.resident + self.shared + self.growing
 
     @property
     def needed(self) -> int:
-        """What must be available, the margin included; what grows is only counted where it is bounded by what there
-        is."""
+        """What must be available, including the margin; growth counts only if it is limited by the available
+        memory."""
         return self.taken + self.margin - (self.growing if self.free is None else 0)
 
     @property
     def remaining(self) -> int | None:
-        """What is left when the margin is kept and all has grown; negative: it would swap."""
+        """What is left after the margin and all growth; negative: it would swap."""
         return None if self.free is None else self.free - self.needed
 
 
 @dataclass(frozen=True)
 class LayerRow:
-    """One layer: the device that computes it, and the bytes of its weights by buffer type. Those of the input layer are
-    the embeddings' and whatever else is read once a token."""
+    """One layer: the device that computes it, and the bytes of its weights by buffer type. The input layer's
+    are the embeddings and whatever else is read once per token."""
 
     name: str          # input, its number, output
     device: str
@@ -92,7 +93,7 @@ class LayerRow:
 
 @dataclass(frozen=True)
 class FitChoice:
-    """What `llama-server --fit on` would do with the same given flags (fit.py), for comparison."""
+    """What `llama-server --fit on` would do with the same given flags (one/fit.py), for comparison."""
 
     params: Params
     breakdown: Static
@@ -110,12 +111,12 @@ class Plan:
     """
 
     model: Model
-    params: Params                 # complete: what was given and what was solved
+    params: Params                 # complete: given and solved
     breakdown: Breakdown
     devices: tuple[DeviceRow, ...]
     host: HostRow
     fits: bool
-    flags: tuple[str, ...]         # llama-server's own words, complete for memory
+    flags: tuple[str, ...]         # llama-server arguments, complete as far as memory is concerned
     placement: str                 # in words: "33 of 33 layers on the GPU"
     predict: Callable[[], Speed]   # computes `speed`
     place: Callable[[], tuple[LayerRow, ...]]      # computes `layers`
@@ -123,19 +124,19 @@ class Plan:
     warnings: tuple[str, ...] = ()
     fit_choice: FitChoice | None = None
     levers: tuple[Lever, ...] = ()
-    alternatives: tuple[Alternative, ...] = ()    # of a plan that fits and is explained
-    remedies: tuple[Remedy, ...] = ()    # of a plan that does not fit and is explained
+    alternatives: tuple[Alternative, ...] = ()    # if the plan fits and is explained
+    remedies: tuple[Remedy, ...] = ()    # if the plan does not fit and is explained
     paid: str = ""                       # the reason that says what a larger context costs
 
     @lazy
     def speed(self) -> Speed:
-        """Predicted, for the workload asked for."""
+        """Predicted, for the requested workload."""
         return self.predict()
 
     @lazy
     def layers(self) -> tuple[LayerRow, ...]:
-        """The input layer, each block and the output layer, and where their weights lie; () for one of several models,
-        of which only what is said of them is kept."""
+        """The input layer, each block and the output layer, and where their weights are; () for one of
+        several models, of which only a summary is kept."""
         return self.place()
 
     def __repr__(self) -> str:
@@ -155,7 +156,7 @@ class Plan:
         return self.breakdown.exact
 
     def to_dict(self) -> dict[str, object]:
-        """The --json document (schema 1); sizes in bytes. `beside` is `extra` under its first name."""
+        """The --json document (schema 1); sizes in bytes. `beside` is the old name of `extra`."""
         from .. import __version__
 
         model, params, use = self.model, self.params, self.breakdown
@@ -163,7 +164,8 @@ class Plan:
             "schema": 1,
             "autolayers": __version__,
             "model": {
-                "path": model.path, "architecture": model.architecture, "name": model.name, "n_layer": self.n_layer,
+                "path": model.path, "architecture": model.architecture, "name": model.name,
+                "n_layer": self.n_layer,
                 "size": model.size, "n_ctx_train": model.n_ctx_train,
             },
             "launch": {
@@ -178,7 +180,8 @@ class Plan:
                 {
                     "name": d.name, "description": d.description, "total": d.total, "free": d.free,
                     "margin": d.margin, "margin_parts": dict(d.margin_parts), "model": d.model,
-                    "context": d.context, "compute": d.compute, "extra": d.extra, "beside": d.extra, "used": d.used,
+                    "context": d.context, "compute": d.compute, "extra": d.extra, "beside": d.extra,
+                    "used": d.used,
                     "remaining": d.remaining,
                 }
                 for d in self.devices
@@ -191,7 +194,8 @@ class Plan:
                 "margin": self.host.margin, "free": self.host.free, "remaining": self.host.remaining,
             },
             "extras": [
-                {"name": e.name, "device": e.device, "bytes": e.size, "exact": e.exact, "upper_limit": e.upper_limit}
+                {"name": e.name, "device": e.device, "bytes": e.size, "exact": e.exact,
+                 "upper_limit": e.upper_limit}
                 for e in use.extras
             ],
             "fits": self.fits,

@@ -1,4 +1,4 @@
-"""What grows in system memory while llama-server serves, kept within what is left: --cache-ram, --ctx-checkpoints."""
+"""Limits what grows in system memory while llama-server serves: --cache-ram, --ctx-checkpoints."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from ..memory.breakdown import Static
 
-STEP = 256            # MiB of --cache-ram: free memory moves, the flags should not with each MiB
-ENOUGH = 8            # checkpoints per slot; more are only kept where memory is left for saved prompts too
+STEP = 256            # MiB of --cache-ram: free memory fluctuates, the flags should not change with every MiB
+ENOUGH = 8            # checkpoints per slot; more are kept only if memory remains for saved prompts too
 
 
 def certain(params: Params, use: Static) -> int:
-    """Bytes that serving may add in any case: what no flag bounds, what given flags allow, and one checkpoint a slot
-    where their number is left to the plan."""
+    """Bytes that serving may add in any case: what no flag limits, what given flags allow, and one checkpoint
+    per slot if their number is left to the plan."""
     if not isinstance(use, Breakdown):
         return 0
     sizes = _bounded(params, use)
@@ -26,7 +26,7 @@ def certain(params: Params, use: Static) -> int:
 
 
 def limits(params: Params, use: Breakdown, spare: int) -> dict[str, int]:
-    """The flags, as few as needed, with which what grows stays within `spare` bytes more than `certain` counts."""
+    """The fewest flags with which growth stays within `spare` bytes on top of `certain`."""
     sizes = _bounded(params, use)
     prompts = sizes.get("cache_ram", 0)
     each = sizes.get("ctx_checkpoints", 0) // CTX_CHECKPOINTS       # one more checkpoint for every slot
@@ -53,10 +53,10 @@ def reason(before: Params, after: Params, use: Static) -> str:
     assert isinstance(use, Breakdown)
     added = Params(**{name: getattr(after, name) for name in _bounded(before, use)})
     return (f"{' '.join(to_words(added))}: saved prompts and checkpoints could grow to "
-            f"{human(use.growing)} of RAM, and less is left")
+            f"{human(use.growing)} of RAM, but less is left")
 
 
 def _bounded(params: Params, use: Breakdown) -> dict[str, int]:
-    """What flags that were not given bound, in bytes by the field of Params."""
+    """What the flags limit that were not given, in bytes by the field of Params."""
     return {extra.bounded_by: extra.size for extra in use.extras
             if extra.bounded_by and getattr(params, extra.bounded_by) is None}

@@ -11,7 +11,7 @@ EXPERTS = "_exps."
 
 
 def describe(placement: Placement, params: Params, everything: int) -> str:
-    """Where the layers are, in words: as the tensors are placed, whatever the rules that say so."""
+    """Where the layers are, in words: by the tensors' placement, whichever flags caused it."""
     n = 0 if params.device == () else params.layers_wanted(everything)
     on_gpu = {device.name for device in placement.devices}
     layers: dict[int, list[PlacedTensor]] = {}

@@ -19,13 +19,14 @@ if TYPE_CHECKING:
     from ..planner.compare.choose import Advice, Choice
 
 _NOTE = "* predicted, not measured; context: the largest at this placement, for one conversation"
+_COLUMN = {WHOLLY: "fully"}     # the table's word, if not the verdict itself
 # follows the name of a file
 _RUNS = {WHOLLY: "is fully on the GPU", EXPERTS: "has experts in RAM", PARTLY: "is partly in RAM",
          IN_RAM: "is in RAM only", NO: "does not fit"}
 
 
-def choices_text(title: str, names: Sequence[str], choices: Sequence[Choice], advice: Advice | None, n_ctx: int,
-                 words: Sequence[str], style: Style | None = None) -> str:
+def choices_text(title: str, names: Sequence[str], choices: Sequence[Choice], advice: Advice | None,
+                 n_ctx: int, words: Sequence[str], style: Style | None = None) -> str:
     """The table, smallest file first, and the advice. `words` start the chosen one."""
     style = style or Style()
     order = sorted(range(len(choices)), key=lambda i: (choices[i].size, i))
@@ -38,8 +39,9 @@ def choices_text(title: str, names: Sequence[str], choices: Sequence[Choice], ad
         elif not choice.fits:
             marks[at] = "dim"
         speed = choice.speed
-        rows.append([("> " if taken else "  ") + names[i], f"{choice.size / GiB:.2f}", f"{choice.bits_per_weight:.2f}",
-                     choice.verdict, str(choice.n_ctx) if choice.n_ctx else "-",
+        rows.append([("> " if taken else "  ") + names[i], f"{choice.size / GiB:.2f}",
+                     f"{choice.bits_per_weight:.2f}",
+                     _COLUMN.get(choice.verdict, choice.verdict), str(choice.n_ctx) if choice.n_ctx else "-",
                      tokens(speed.prompt) if speed else "-", tokens(speed.generation) if speed else "-"])
     lines = wrap(title, style.width)
     head = ("  file", "GiB", "bits/weight", "on the GPU", "context", "prompt t/s*", "t/s*")
@@ -99,7 +101,8 @@ def cards_text(name: str, size: int, n_ctx: int, least: float, found: Mapping[st
     for kind, rows in found.items():
         if not rows:
             continue
-        cells = [[f"2x {runs.name}" if runs.count == 2 else runs.name, f"{runs.memory * runs.count / GiB:.1f}",
+        cells = [[f"2x {runs.name}" if runs.count == 2 else runs.name,
+                  f"{runs.memory * runs.count / GiB:.1f}",
                   f"{runs.left / GiB:.2f}", tokens(runs.speed.prompt), tokens(runs.speed.generation)]
                  for runs in rows[:which_card.MOST]]
         head = _KINDS[kind]

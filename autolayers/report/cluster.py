@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from ..planner.compare.cluster import Together, Use
 
 
-def cluster_text(together: Together, head: str, commands: Mapping[str, Sequence[str]], style: Style | None = None,
-                 rest: Sequence[str] = ()) -> str:
+def cluster_text(together: Together, head: str, commands: Mapping[str, Sequence[str]],
+                 style: Style | None = None, rest: Sequence[str] = ()) -> str:
     """The whole answer; `commands` are those of each machine's servers."""
     style = style or Style()
     best = together.best
@@ -22,7 +22,8 @@ def cluster_text(together: Together, head: str, commands: Mapping[str, Sequence[
     rows = [_row(use, head, "> " if use is best else "  ") for use in (best, *together.others)]
     head_row = ("  machines", "on the GPUs", "context", "prompt t/s*", "t/s*", "request*", "load*")
     lines += [*stacked(head_row, rows, style, (0, 1), first=2), ""]
-    lines += [*wrap("* predicted, not measured; load: the weights over the network, the first time", style.width), ""]
+    lines += [*wrap("* predicted, not measured; load: the weights over the network, the first time",
+                    style.width), ""]
     lines += plan_text(best.plan, style, rest).rstrip("\n").split("\n")
     for name, words in commands.items():
         lines += ["", *wrap(f"on {name}, which gets {human(best.sent[name])}:", style.width), *words]
@@ -64,4 +65,5 @@ def _row(use: Use, head: str, mark: str) -> list[str]:
     if not use.plan.fits:
         return [*start, "does not fit", "-", "-", "-", "-", "-"]
     return [*start, use.plan.placement.removesuffix(" on the GPU"), str(use.plan.breakdown.n_ctx),
-            tokens(speed.prompt), tokens(speed.generation), _seconds(use), f"{use.load:.0f} s" if use.load else "-"]
+            tokens(speed.prompt), tokens(speed.generation), _seconds(use),
+            f"{use.load:.0f} s" if use.load else "-"]

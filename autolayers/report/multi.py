@@ -84,7 +84,8 @@ def _sharing(together: Together) -> Iterator[str]:
     if not together.costs:
         return
     for name, costs in zip(names, together.costs, strict=True):
-        others = [f"{other} {seconds:.1f} s" for other, seconds in zip(names, costs, strict=True) if seconds >= 0.05]
+        others = [f"{other} {seconds:.1f} s"
+                  for other, seconds in zip(names, costs, strict=True) if seconds >= 0.05]
         if others:
             yield f"without {name} a request would be faster: {listed(others)}"
     weighted = any(weight != 1 for weight in together.weights)

@@ -15,7 +15,8 @@ if TYPE_CHECKING:
     from ..planner.plan import Plan
 
 # columns of the table: name and width, fixed because rows are printed before all of them are known
-_COLUMNS = (("context", 7), ("cache", 6), ("fits", 4), ("layers", 7), ("GPU GiB", 7), ("margin", 6), ("RAM GiB", 7),
+_COLUMNS = (("context", 7), ("cache", 6), ("fits", 4), ("layers", 7), ("GPU GiB", 7), ("margin", 6),
+            ("RAM GiB", 7),
             ("t/s*", 6), ("full*", 6))
 _LEFT = ("cache",)
 _LEAST_BAR = 16
@@ -49,7 +50,8 @@ class SweepTable:
         plan = point.plan
         cells = {"context": str(point.n_ctx), "cache": point.cache_type, "fits": "no"}
         if plan is None:
-            return "\n".join([self._line(cells), *wrap(f"refused: {point.refusal}", self.style.width, "  ", "    ")])
+            return "\n".join([self._line(cells),
+                              *wrap(f"refused: {point.refusal}", self.style.width, "  ", "    ")])
         cells |= {
             "fits": "yes" if plan.fits else "no", "layers": f"{plan.n_gpu_layers}/{plan.n_layer + 1}",
             "GPU GiB": _gib(_used(plan)), "margin": _gib(sum(d.margin for d in plan.devices)),
@@ -109,7 +111,8 @@ def fields(point: Point) -> list[object]:
         return [*start, "refused", *[""] * (len(FIELDS) - 6), point.refusal]
     speed = plan.speed
     return [*start, "yes" if plan.fits else "no", plan.n_gpu_layers, plan.n_layer, _used(plan),
-            sum(d.margin for d in plan.devices), plan.host.resident, round(speed.prompt, 1), round(speed.generation, 3),
+            sum(d.margin for d in plan.devices), plan.host.resident, round(speed.prompt, 1),
+            round(speed.generation, 3),
             round(speed.generation_full, 3), shell(plan.flags)]
 
 

@@ -191,7 +191,8 @@ def _memory(plan: Plan, style: Style, verbose: bool) -> list[str]:
         if space >= max([4, *(len(name.partition(" ")[0]) for name, _ in rows)]):
             break
     names = [_cut(name, space) for name, _ in rows]
-    lines = table(heads, [[name, *row] for name, row in zip([*names, "Host"], cells, strict=True)], style, marks=marks)
+    lines = table(heads, [[name, *row] for name, row in zip([*names, "Host"], cells, strict=True)], style,
+                  marks=marks)
     for group in groups:
         if len(group) > 1:
             lines += wrap(f"{_range(group)}: {len(group)} identical GPUs, the fullest is shown (-v shows "
@@ -209,12 +210,14 @@ def _groups(devices: Sequence[DeviceRow], verbose: bool) -> list[list[DeviceRow]
     groups: list[list[DeviceRow]] = []
     for device in devices:
         last = groups[-1][-1] if groups else None
-        if last is not None and not verbose and (last.description, last.total, last.free, bool(last.used)) == \
+        if last is not None and not verbose and (last.description, last.total, last.free,
+                                                 bool(last.used)) == \
                 (device.description, device.total, device.free, bool(device.used)):
             groups[-1].append(device)
         else:
             groups.append([device])
-    return [part for group in groups for part in ([group] if len(group) >= ALIKE else [[device] for device in group])]
+    return [part for group in groups for part in ([group] if len(group) >= ALIKE
+                                                  else [[device] for device in group])]
 
 
 def _name(group: Sequence[DeviceRow]) -> str:

@@ -33,8 +33,9 @@ class Comparison:
 def compare(model: Model, **given: object) -> tuple[dict[str, Comparison], dict[str, str], Inputs]:
     """The rules for this model against what llama-server allocates with every layer on one large enough GPU.
 
-    `given` are the inputs a file does not answer (sequence, batch, gpu, ...). Returns the comparisons, the reasons of
-    the rules left out, and the inputs used. Raises UsageError for nonsense and for inputs that the file answers.
+    `given` are the inputs a file does not answer (sequence, batch, gpu, ...). Returns the comparisons, the
+    reasons of the rules left out, and the inputs used. Raises UsageError for nonsense and for inputs that the
+    file answers.
     """
     for name in FROM_FILE:
         if given.get(name) is not None:
@@ -46,8 +47,8 @@ def compare(model: Model, **given: object) -> tuple[dict[str, Comparison], dict[
 
 
 def inputs_of(model: Model, inputs: Inputs) -> Inputs:
-    """`inputs` with what the header says. Where layers differ the one with most KV heads speaks for all, as the rules
-    know one."""
+    """`inputs` with what the header says. Where layers differ the one with most KV heads speaks for all, as
+    the rules know one."""
     hparams = model.hparams
     layers = range(hparams.n_layer)
     widest = max(layers, key=hparams.n_head_kv)
@@ -89,10 +90,12 @@ def _exact(model: Model, inputs: Inputs) -> dict[str, int]:
     use = plan(model, everything, devices=[Device.hypothetical("1048576GiB")]).breakdown
     places = [*use.devices.values(), use.host]
     total = sum(place.total for place in places)
-    figures = {"holding": sum(place.model for place in places), "kv_cache": sum(place.context for place in places),
+    figures = {"holding": sum(place.model for place in places),
+               "kv_cache": sum(place.context for place in places),
                "inference": total, "serving": total, "total": total}
     if inputs.gpu is not None:
-        fitting = plan(model, [*context, "--strategy", "layers"], devices=[Device.hypothetical(f"{inputs.gpu}B")])
+        fitting = plan(model, [*context, "--strategy", "layers"],
+                       devices=[Device.hypothetical(f"{inputs.gpu}B")])
         # llama.cpp's first layer on the GPU is the output layer, which the rule does not count.
         figures["layers_that_fit"] = max(0, fitting.n_gpu_layers - 1)
     return figures

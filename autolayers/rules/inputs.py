@@ -13,8 +13,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-# Bits of one weight. ggml's types count the scales of their blocks, so q4_0 is 4.5; the names without a type of ggml's
-# are those that the rules' sources use.
+# Bits of one weight. ggml's types count the scales of their blocks, so q4_0 is 4.5; the names without a type
+# of ggml's are those that the rules' sources use.
 TYPES = {
     "fp32": 32.0, "float": 32.0, "fp16": 16.0, "half": 16.0, "fp8": 8.0, "int8": 8.0, "int4": 4.0, "nf4": 4.0,
     **{type_.name.lower(): type_.type_size * 8 / type_.blck_size for type_ in GGML_TYPES},
@@ -78,7 +78,8 @@ def _bits(value: object) -> float:
         return TYPES[value.strip().lower()]
     bits = _number(value, "a number of bits or a type", "16, fp16 or q4_k")
     if not 1 <= bits <= 64:
-        raise UsageError(f"not a possible number of bits per weight: {value!r} (1 to 64, or a type such as fp16)")
+        raise UsageError(f"not a possible number of bits per weight: {value!r} (1 to 64, or a type such as "
+                         "fp16)")
     return bits
 
 

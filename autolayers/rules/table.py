@@ -1,4 +1,5 @@
-"""The published rules of thumb, one row each: formula, assumptions, what it leaves out, its own worked examples.
+"""The published rules of thumb, one row each: formula, assumptions, what it leaves out, its own worked
+examples.
 
 The command line, the documentation and the tests of the examples are all made from RULES. GB is 10**9 bytes
 here, as in the sources; a GPU's size is what its maker prints in binary units (an "80 GB" A100 holds 80 GiB).
@@ -111,7 +112,8 @@ def _layers_that_fit(inputs: Inputs) -> Answer:
     else:
         raise UsageError("layers_that_fit needs --layer-size, or --params, --bits and --layers")
     if inputs.extra > inputs.gpu:
-        raise UsageError(f"layers_that_fit: --extra ({inputs.extra} bytes) is more than the GPU holds ({inputs.gpu})")
+        raise UsageError(f"layers_that_fit: --extra ({inputs.extra} bytes) is more than the GPU holds "
+                         f"({inputs.gpu})")
     layers = (inputs.gpu - inputs.extra) / per_layer
     working = f"({inputs.gpu / GB:.4g} GB - {inputs.extra / GB:.4g} GB) / {per_layer / MB:.4g} MB a layer"
     whole = floor(layers)
@@ -137,7 +139,8 @@ def _training_sum(inputs: Inputs) -> Answer:
 
 def _training_margin(inputs: Inputs) -> Answer:
     summed = _training_sum(inputs).value
-    return Answer(summed * (1 + inputs.overhead), f"{summed / GB:.4g} GB × {1 + inputs.overhead:g}", inputs.optimizer)
+    return Answer(summed * (1 + inputs.overhead), f"{summed / GB:.4g} GB × {1 + inputs.overhead:g}",
+                  inputs.optimizer)
 
 
 def _per_parameter(name: str, bytes_each: float, parts: str, adamw_only: bool) -> Callable[[Inputs], Answer]:
@@ -158,11 +161,9 @@ def _training_batch(inputs: Inputs) -> Answer:
     # The source counts MB by the thousand but turns them into GB by dividing by 1024.
     as_published = fixed + each / MB * inputs.batch / 1024 * GB
     weights, states = _weights(inputs) / GB, _optimizer(inputs).value / GB
-    return Answer(fixed + each * inputs.batch,
-                  f"{weights:.4g} + {weights:.4g} + {states:.4g} + {CUDA_CONTEXT / GB:g} GB + ({inputs.hidden} + "
-                  f"{inputs.intermediate}) × {inputs.sequence} × {inputs.layers} × {inputs.batch} × "
-                  f"{_bytes(inputs)}",
-                  inputs.optimizer, as_published)
+    return Answer(fixed + each * inputs.batch, f"{weights:.4g} + {weights:.4g} + {states:.4g} + "
+                  f"{CUDA_CONTEXT / GB:g} GB + ({inputs.hidden} + {inputs.intermediate}) × {inputs.sequence} "
+                  f"× {inputs.layers} × {inputs.batch} × {_bytes(inputs)}", inputs.optimizer, as_published)
 
 
 def _total(inputs: Inputs) -> Answer:
@@ -179,13 +180,14 @@ _COUNTING = "the bytes-per-parameter tables of model cards and memory calculator
 _COURSE = "course notes that count FP32 training as 4 + 8 + 4 + 8 bytes a parameter"
 _FACTORY = "the hardware table of LLaMA-Factory's README"
 _13B = {"params": "13B", "bits": "fp32"}
-_6B: dict[str, object] = {"params": "6B", "bits": "int8", "hidden": 4096, "intermediate": 11008, "sequence": 2048,
+_6B: dict[str, object] = {"params": "6B", "bits": "int8", "hidden": 4096, "intermediate": 11008,
+                          "sequence": 2048,
                           "layers": 32, "batch": 50}
 _CACHE: dict[str, object] = {"layers": 32, "hidden": 4096, "sequence": 2048}
 _NO_ACTIVATIONS = "activations, which grow with batch and sequence; the framework's own memory"
-_TWICE = ("Four times the model already is weights + gradients + two AdamW states (1 + 1 + 2), so adding gradients and "
-          "optimiser to it counts both twice: 13B in FP32 needs 208 GB without activations, 250 GB with 20 %, not 437. "
-          "The rule is kept because it is quoted; it errs on the safe side.")
+_TWICE = ("Four times the model already is weights + gradients + two AdamW states (1 + 1 + 2), so adding "
+          "gradients and optimiser to it counts both twice: 13B in FP32 needs 208 GB without activations, "
+          "250 GB with 20 %, not 437. The rule is kept because it is quoted; it errs on the safe side.")
 
 RULES: dict[str, Rule] = {
     rule.name: rule
@@ -232,19 +234,11 @@ RULES: dict[str, Rule] = {
             takes=("gpu",),
         ),
         Rule(
-            "inference",
-            "to run, about the model's size",
-            "P × Q / 8",
-            ("params", "bits"),
-            _times_weights(1),
-            "the weights dominate",
-            "KV cache and compute buffers, which exceed the weights at long contexts",
-            _COUNTING,
-            (Example(_13B, "52 GB"),),
-            takes=("gpu",),
-            erratum="Some sources add gradients and optimiser states here. Inference keeps neither: no backward pass "
-            "runs, so "
-            "there is no gradient to store and nothing to optimise.",
+            "inference", "to run, about the model's size", "P × Q / 8", ("params", "bits"), _times_weights(1),
+            "the weights dominate", "KV cache and compute buffers, which exceed the weights at long contexts",
+            _COUNTING, (Example(_13B, "52 GB"),), takes=("gpu",), erratum="Some sources add gradients and "
+                    "optimiser states here. Inference keeps neither: no backward pass runs, so there is no "
+                    "gradient to store and nothing to optimise.",
         ),
         Rule(
             "kv_cache",
@@ -277,7 +271,8 @@ RULES: dict[str, Rule] = {
             (
                 Example({"gpu": "14GB", "extra": "4GB", "layer_size": "400MB"}, "25 layers"),
                 Example({"params": "7B", "bits": 4, "layers": 80, "gpu": "8GB"}, "80 layers"),
-                Example({"params": "7B", "bits": 4, "layers": 80, "gpu": "8GB"}, "183 layers", published=True),
+                Example({"params": "7B", "bits": 4, "layers": 80, "gpu": "8GB"}, "183 layers",
+                        published=True),
             ),
             takes=("extra", "layer_size", "params", "bits", "layers"),
             unit="layers",
@@ -365,7 +360,8 @@ RULES: dict[str, Rule] = {
             "to train in mixed precision",
             "P × 16 bytes",
             ("params",),
-            _per_parameter("training_mixed", 16, "2 weights + 2 gradients + 4 master weights + 8 AdamW", True),
+            _per_parameter("training_mixed", 16, "2 weights + 2 gradients + 4 master weights + 8 AdamW",
+                           True),
             "AdamW; FP16 weights and gradients, FP32 master weights and moments",
             _NO_ACTIVATIONS,
             "mixed-precision accounting as in the ZeRO paper (2019)",

@@ -42,8 +42,8 @@ def open_source(name: str, environ: Mapping[str, str] | None = None) -> str | He
     """The argument of autolayers.gguf.read_header for this name. A file of exactly that name takes
     precedence.
 
-    `environ` (None: the process's) may have HF_ENDPOINT, HF_TOKEN, the variables of its caches (hf_cache.directories),
-    LLAMA_ARG_OFFLINE, HF_HUB_OFFLINE, OLLAMA_HOST and OLLAMA_MODELS.
+    `environ` (None: the process's) may have HF_ENDPOINT, HF_TOKEN, the variables of its caches
+    (hf_cache.directories), LLAMA_ARG_OFFLINE, HF_HUB_OFFLINE, OLLAMA_HOST and OLLAMA_MODELS.
 
     Raises ModelError: one line with the model, the problem, and its fix.
     """

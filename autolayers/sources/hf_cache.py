@@ -1,12 +1,13 @@
-"""Models of the Hugging Face Hub that are on this machine already: what `llama-server -hf` has downloaded before.
+"""Models of the Hugging Face Hub that are on this machine already: what `llama-server -hf` has downloaded
+before.
 
     DIRECTORY/models--USER--REPO/refs/main                           the commit that was last asked for
     DIRECTORY/models--USER--REPO/snapshots/COMMIT/path/FILE.gguf     links into blobs/
     DIRECTORY/models--USER--REPO/blobs/OID.downloadInProgress        not finished; .incomplete: by the Hub's own client
     LLAMA.CPP/manifest=USER=REPO=TAG.json, USER_REPO_path_FILE.gguf  of older builds of llama.cpp
 
-Mirrors hf_cache::get_cache_directory and get_cached_files (common/hf-cache.cpp, the same from b9093 to b11549), and of
-the older layout migrate_old_cache_to_hf_cache.
+Mirrors hf_cache::get_cache_directory and get_cached_files (common/hf-cache.cpp, the same from b9093 to
+b11549), and of the older layout migrate_old_cache_to_hf_cache.
 """
 
 from __future__ import annotations
@@ -57,7 +58,8 @@ class Cached:
         return all(part in self.files for part in parts_of(path, has_parts(path)))
 
 
-def look_up(name: str, environ: Mapping[str, str], platform: str = sys.platform) -> tuple[Cached, str, list[str]]:
+def look_up(name: str, environ: Mapping[str, str],
+            platform: str = sys.platform) -> tuple[Cached, str, list[str]]:
     """What the caches have of the repository of an hf: name, the path of its model in it ("": not here) and
     warnings. The first cache with the model is used. Raises ModelError for an invalid name."""
     repository, revision, wanted, quant = parse_name(name)
@@ -70,7 +72,8 @@ def look_up(name: str, environ: Mapping[str, str], platform: str = sys.platform)
                                  f"{found.elsewhere} and "
                                  "would download the model again"]
             return found, path, notes
-        nothing = Cached(repository, {**found.files, **nothing.files}, (*nothing.unfinished, *found.unfinished))
+        nothing = Cached(repository, {**found.files, **nothing.files},
+                         (*nothing.unfinished, *found.unfinished))
     return nothing, "", []
 
 
@@ -88,7 +91,8 @@ def header(name: str, environ: Mapping[str, str]) -> tuple[Header | None, Cached
         notes = [*notes, f"`llama-server -hf` loads {os.path.basename(mmproj)} of {found.repository} too, "
                          "which is not "
                          f"in this plan: give it with --mmproj {shell([mmproj])}, or launch with --no-mmproj"]
-    return Header(read.version, read.alignment, read.metadata, read.tensors, files, (*read.notes, *notes)), found
+    return Header(read.version, read.alignment, read.metadata, read.tensors, files,
+                  (*read.notes, *notes)), found
 
 
 def projector(found: Cached, model: str) -> str:
@@ -132,9 +136,11 @@ def old_directory(environ: Mapping[str, str], platform: str = sys.platform) -> s
 def _caches(repository: str, revision: str, environ: Mapping[str, str], platform: str) -> Iterator[Cached]:
     places = directories(environ, platform)
     for place in places:
-        found = _hub_layout(os.path.join(place, "models--" + repository.replace("/", "--")), repository, revision)
+        found = _hub_layout(os.path.join(place, "models--" + repository.replace("/", "--")), repository,
+                            revision)
         if found is not None:
-            yield found if place == places[0] else Cached(repository, found.files, found.unfinished, places[0])
+            yield found if place == places[0] else Cached(repository, found.files, found.unfinished,
+                                                          places[0])
     old = old_directory(environ, platform)
     if old and revision == "main":
         yield _old_layout(old, repository)

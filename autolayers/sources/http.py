@@ -1,4 +1,5 @@
-"""A model's header over HTTP: Range requests (RFC 9110, section 14), or one stream where a server ignores them.
+"""A model's header over HTTP: Range requests (RFC 9110, section 14), or one stream where a server ignores
+them.
 
     part = Remote("https://example.org/model.gguf")
     # of the whole file, from Content-Range or Content-Length; None if the server does not say

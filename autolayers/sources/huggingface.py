@@ -34,7 +34,8 @@ _OTHERS = ("mmproj", "imatrix", "mtp-", "eagle3-", "dflash-", "dspark-")
 _FILE = re.compile(r"hf:([\w.-]+/[\w.-]+)/(.+\.gguf)(?:@(.+))?", re.ASCII | re.IGNORECASE)
 _REPOSITORY = re.compile(r"hf:([\w.-]+/[\w.-]+)(?:@([\w./-]+))?(?::([\w.-]+))?", re.ASCII | re.IGNORECASE)
 _PART = re.compile(r"-(\d{5})-of-\d{5}\.gguf$", re.IGNORECASE)
-QUANT = re.compile(r"[-.]((?:UD-)?(?:I?Q|TQ|BF|F|MXFP|NVFP)\d[A-Z0-9_]*)(?:-\d{5}-of-\d{5})?\.gguf$", re.IGNORECASE)
+QUANT = re.compile(r"[-.]((?:UD-)?(?:I?Q|TQ|BF|F|MXFP|NVFP)\d[A-Z0-9_]*)(?:-\d{5}-of-\d{5})?\.gguf$",
+                   re.IGNORECASE)
 
 
 class Hub:
@@ -113,7 +114,8 @@ class Hub:
                 raise ModelError(f"{name}: {public(self.endpoint)} answers with no list of files; is "
                                  "HF_ENDPOINT "
                                  "right?")
-            found += [entry["path"] for entry in answer if isinstance(entry, dict) and entry.get("type") == "file"
+            found += [entry["path"] for entry in answer if isinstance(entry, dict)
+                      and entry.get("type") == "file"
                       and isinstance(entry.get("path"), str) and entry["path"].isprintable()]
             if len(found) > MAX_FILES:
                 break
@@ -176,7 +178,8 @@ def models_of(files: list[str]) -> list[str]:
     """The models among the files, a split one by its first shard (gguf_filename_is_model)."""
     def is_model(path: str) -> bool:
         part = _PART.search(path)
-        return (path.lower().endswith(".gguf") and not any(word in path.rpartition("/")[2].lower() for word in _OTHERS)
+        return (path.lower().endswith(".gguf")
+                and not any(word in path.rpartition("/")[2].lower() for word in _OTHERS)
                 and (part is None or int(part[1]) == 1))
 
     return [path for path in files if is_model(path)]

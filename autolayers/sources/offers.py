@@ -91,7 +91,8 @@ def _repository(name: str, environ: Mapping[str, str]) -> tuple[list[Offer], lis
     quants = [found[1] if (found := QUANT.search(path)) else "" for path in models]
     distinct = all(quants) and len({quant.upper() for quant in quants}) == len(quants)
     at = "" if revision == "main" else f"@{revision}"
-    return [Offer(quant if distinct else path, f"hf:{repository}/{path}{at}", words_of(repository, files, path))
+    return [Offer(quant if distinct else path, f"hf:{repository}/{path}{at}",
+                  words_of(repository, files, path))
             for path, quant in zip(models, quants, strict=True)], notes
 
 

@@ -31,14 +31,16 @@ def build(folder: Path, pyodide: str = PYODIDE) -> list[str]:
     """Writes the site to `folder`; returns its file names. `pyodide` is a URL, or a folder that is copied.
     Raises UsageError, OSError."""
     local = "://" not in pyodide
-    found = [name for name in (*PYODIDE_FILES, *PYODIDE_LOADERS) if local and (Path(pyodide) / name).is_file()]
+    found = [name for name in (*PYODIDE_FILES, *PYODIDE_LOADERS) if local
+             and (Path(pyodide) / name).is_file()]
     if local and not (set(PYODIDE_FILES) <= set(found) and set(PYODIDE_LOADERS) & set(found)):
         raise UsageError(f"{pyodide}: not a Pyodide folder: it lacks some of {', '.join(PYODIDE_FILES)}")
     written = page_files()
     base = "pyodide/" if local else pyodide.rstrip("/") + "/"
     written[WHEEL] = wheel()
     version = sha256(b"".join(written[name] for name in sorted(written))).hexdigest()[:12]
-    written["config.json"] = json.dumps({"engine": "pyodide", "pyodide": base, "wheel": WHEEL, "version": version,
+    written["config.json"] = json.dumps({"engine": "pyodide", "pyodide": base, "wheel": WHEEL,
+                                         "version": version,
                                          "files": sorted(written)}).encode()
     folder.mkdir(parents=True, exist_ok=True)
     for name, data in written.items():
@@ -59,7 +61,8 @@ def wheel() -> bytes:
                for path in sorted(root.rglob("*")) if path.is_file() and "__pycache__" not in path.parts}
     members[f"{info}/METADATA"] = f"Metadata-Version: 2.1\nName: autolayers\nVersion: {__version__}\n".encode()
     members[f"{info}/WHEEL"] = b"Wheel-Version: 1.0\nGenerator: autolayers\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
-    digests = {name: urlsafe_b64encode(sha256(data).digest()).rstrip(b"=").decode() for name, data in members.items()}
+    digests = {name: urlsafe_b64encode(sha256(data).digest()).rstrip(b"=").decode()
+               for name, data in members.items()}
     members[f"{info}/RECORD"] = "".join(
         f"{name},sha256={digest},{len(members[name])}\n" for name, digest in digests.items()).encode() \
         + f"{info}/RECORD,,\n".encode()

@@ -1,4 +1,5 @@
-"""The page's questions and their answers, as JSON. The same code behind the loopback server and in the browser.
+"""The page's questions and their answers, as JSON. The same code behind the loopback server and in the
+browser.
 
     engine = Engine()
     engine.call("plan", {"model": "bundled:llama-3.1-8b-q4_k_m", "gpu": "24GiB", "ctx": "8192"})
@@ -91,7 +92,8 @@ class Engine:
         self._models: dict[str, Model] = {}
         self._parts: dict[str, dict[int, Header]] = {}      # model's name -> part's number -> its header
         self._methods: dict[str, Callable[[Question], Answer]] = {
-            "start": self.start, "open": self.open, "plan": self.plan, "curve": self.curve, "matrix": self.matrix,
+            "start": self.start, "open": self.open, "plan": self.plan, "curve": self.curve,
+            "matrix": self.matrix,
             "file": self.file, "locate": self.locate, "machine": self.machine}
 
     def call(self, method: str, question: Question) -> Answer:
@@ -188,8 +190,10 @@ class Engine:
                 return {"listing": hub.listing_url(repository, revision)}
             files = [file for file in _texts(question, "files") if file.isprintable()]
             path, notes = choose(repository, files, quant)
-            answer = {"models": [f"hf:{repository}/{file}" for file in models_of(files)[:200]], "notes": notes}
-        return answer | {"urls": [part.url for part in open_url(hub.download_url(repository, revision, path))]}
+            answer = {"models": [f"hf:{repository}/{file}" for file in models_of(files)[:200]],
+                      "notes": notes}
+        return answer | {"urls": [part.url
+                                  for part in open_url(hub.download_url(repository, revision, path))]}
 
     # --- plans
 
@@ -199,9 +203,11 @@ class Engine:
         name = _text(question, "model")
         model, request = self.model(name), self._request(question)
         found = plan_request(model, request, explain=not question.get("quick"))
-        words = ["llama-server", *_launch_name(name), *found.flags, *without_secrets(request.arguments.rest)[0]]
+        words = ["llama-server", *_launch_name(name), *found.flags,
+                 *without_secrets(request.arguments.rest)[0]]
         return {"plan": found.to_dict(), "verdict": _verdict(found), "layers": _layers(found),
-                "instead": [{"flags": other.flags, "buys": bought(found, other)} for other in found.alternatives],
+                "instead": [{"flags": other.flags, "buys": bought(found, other)}
+                            for other in found.alternatives],
                 "remedies": [remedy_words(remedy) for remedy in found.remedies],
                 "command": {"bash": shlex.join(words), "powershell": powershell(words)}}
 
@@ -221,7 +227,8 @@ class Engine:
         if len(models) * len(gpus) > MAX_MATRIX:
             raise UsageError(f"a matrix of at most {MAX_MATRIX} cells: fewer models or machines")
         return {"gpus": gpus, "rows": [
-            {"model": name, "size": self.model(name).size, "cells": [self._cell(name, question, gpu) for gpu in gpus]}
+            {"model": name, "size": self.model(name).size,
+             "cells": [self._cell(name, question, gpu) for gpu in gpus]}
             for name in models]}
 
     def _cell(self, name: str, question: Question, gpu: str) -> Answer:
@@ -244,8 +251,8 @@ class Engine:
         """The machine as a machine file's text."""
         found = self._request(question).machine
         ram = found.ram or 0
-        host = Host(found.ram_total or ram, ram, "given", found.ram_bandwidth, found.bus_bandwidth, found.cores,
-                    found.disk_bandwidth)
+        host = Host(found.ram_total or ram, ram, "given", found.ram_bandwidth, found.bus_bandwidth,
+                    found.cores, found.disk_bandwidth)
         text = machine_file.to_dict(found.devices, host)
         return {"text": json.dumps(text if ram else {**text, "host": None}, indent=1)}
 

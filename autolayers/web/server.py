@@ -85,7 +85,8 @@ class _Handler(BaseHTTPRequestHandler):
         split = urlsplit(self.path)
         if not self._from_here():
             return
-        if not secrets.compare_digest(self.headers.get(TOKEN_HEADER, "").encode(), self.server.token.encode()):
+        if not secrets.compare_digest(self.headers.get(TOKEN_HEADER, "").encode(),
+                                      self.server.token.encode()):
             return self._refuse(HTTPStatus.FORBIDDEN, "open the address that autolayers web printed")
         method = split.path.removeprefix("/call/")
         largest = LARGEST_SLICE if split.path == "/add" else MAX_QUESTION
@@ -111,7 +112,8 @@ class _Handler(BaseHTTPRequestHandler):
         """Whether the request is from the page itself; otherwise sends the refusal."""
         origin, site = self.headers.get("Origin"), self.headers.get("Sec-Fetch-Site")
         hosts = self.server.hosts
-        if self.headers.get("Host") in hosts and (origin is None or origin in {f"http://{host}" for host in hosts}) \
+        if self.headers.get("Host") in hosts and (origin is None
+                                                  or origin in {f"http://{host}" for host in hosts}) \
                 and site in (None, "same-origin", "none"):
             return True
         self.close_connection = True
@@ -126,9 +128,11 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _send(self, status: HTTPStatus, body: bytes, kind: str) -> None:
         self.send_response(status)
-        for name, value in (("Content-Type", kind), ("Content-Length", str(len(body))), ("Cache-Control", "no-store"),
+        for name, value in (("Content-Type", kind), ("Content-Length", str(len(body))),
+                            ("Cache-Control", "no-store"),
                             ("Content-Security-Policy", CSP), ("X-Content-Type-Options", "nosniff"),
-                            ("Referrer-Policy", "no-referrer"), ("Cross-Origin-Resource-Policy", "same-origin")):
+                            ("Referrer-Policy", "no-referrer"),
+                            ("Cross-Origin-Resource-Policy", "same-origin")):
             self.send_header(name, value)
         self.end_headers()
         self.wfile.write(body)

@@ -29,21 +29,23 @@ if TYPE_CHECKING:
     from .rates import Shared
     from .work import Attention, Load, Weights, Work
 
-MANY = 32       # tokens from which on matrix kernels are those of prompts, and weights in RAM are copied
+MANY = 32       # least tokens for which matrix kernels are those of prompts and weights in RAM are copied
 
 
 def sent(weights: Weights, depth: float) -> float:
-    """Bytes that a token's visit to an RPC server carries: activations there and back in f32, the mask in f16."""
+    """Bytes that a token's visit to an RPC server transfers: activations both ways in f32, the mask in
+    f16."""
     return 2 * 4 * weights.n_embd + 2 * depth
 
 
 class Sums:
-    """A Load summed up by place: what a Clock needs of it."""
+    """A Load summed by place, as Clock needs it."""
 
     def __init__(self, load: Load, caches: Sequence[Attention | None]) -> None:
         self.load = load
         self.places: dict[str, list[float]] = {}      # dense, experts, work, expert work, bf16, kernels
-        self.copied = [0.0, 0.0]                      # dense, experts: of weights in RAM that devices compute with
+        # dense, experts: weights in RAM that devices compute with
+        self.copied = [0.0, 0.0]
         for row in load.rows:
             values = (row.dense, row.experts, row.work, row.expert_work, row.bf16, row.kernels)
             known = self.places.get(row.place)
@@ -55,7 +57,8 @@ class Sums:
             if row.copied:
                 self.copied[0] += row.dense
                 self.copied[1] += row.experts
-        self.caches: dict[tuple[str, str, Attention], int] = {}       # (where it is read, where it lies, one layer's)
+        # (where it is read, where it is stored, one layer's)
+        self.caches: dict[tuple[str, str, Attention], int] = {}
         for where, cache in zip(load.attention, caches, strict=False):
             if cache is not None and where is not None:
                 key = (*where, cache)
@@ -66,9 +69,9 @@ class Clock:
     """The seconds of one launch's graphs."""
 
     def __init__(self, weights: Weights, work: Work, caches: Sequence[Attention | None],
-                 devices: Mapping[str, Figures], host: HostFigures, shared: Shared = SHARED, *, n_batch: int = N_BATCH,
-                 n_ubatch: int = 512, pipelined: bool = False, shares: Mapping[str, float] | None = None,
-                 missing: float = 0.0) -> None:
+                 devices: Mapping[str, Figures], host: HostFigures, shared: Shared = SHARED, *,
+                 n_batch: int = N_BATCH, n_ubatch: int = 512, pipelined: bool = False,
+                 shares: Mapping[str, float] | None = None, missing: float = 0.0) -> None:
         self.weights, self.work, self.devices, self.host, self.shared = weights, work, devices, host, shared
         self.n_batch, self.n_ubatch, self.pipelined = n_batch, n_ubatch, pipelined
         self.shares, self.missing = shares, missing
@@ -76,13 +79,13 @@ class Clock:
 
     @property
     def on_cpu(self) -> bool:
-        """Whether the CPU reads weights for a token."""
+        """Whether the CPU reads weights to generate a token."""
         sums = self.tokens.places.get(HOST)
         return sums is not None and sums[0] + sums[1] > 0
 
     def step(self, n: int, depth: float, sequences: int = 1) -> tuple[float, dict[str, float]]:
-        """Seconds of a graph of n tokens with `depth` before each in its sequence: those that belong to no device, and
-        each device's."""
+        """Seconds of a graph of n tokens with `depth` before each in its sequence: the part of no device, and
+        each device's part."""
         shared, host = self.shared, self.host
         many = n >= MANY
         sums = self.prompts if many else self.tokens
@@ -126,19 +129,20 @@ class Clock:
         common += load.hops * shared.hop * 1e-6
         common += self._network(load, n, depth, sequences)
         common += in_ram * self.missing / host.disk
-        if self.shares:          # each device waits for the others twice a layer
-            summed = 4 * n * self.weights.n_embd / host.bus         # their results are added up, in f32
+        if self.shares:          # each device waits for the others twice per layer
+            summed = 4 * n * self.weights.n_embd / host.bus         # their results are summed, in f32
             common += 2 * self.weights.n_layer * (shared.hop * 1e-6 + summed) + max(stages.values())
             stages = dict.fromkeys(stages, 0.0)
         return common, stages
 
     def _parts(self, home: str) -> Sequence[tuple[str, float]]:
-        """What computes on a layer's device, and which part: with split modes row and tensor each device its slice."""
+        """What computes on a layer's device, and which share: with split modes row and tensor, each device
+        its slice."""
         return tuple(self.shares.items()) if self.shares else ((home, 1.0),)
 
     def _on_device(self, device: Figures, n: int, many: bool, touched: float, sums: Sequence[float],
                    share: float) -> float:
-        """Seconds of `share` of every matrix; kernels start whatever their size."""
+        """Seconds for `share` of each matrix, plus kernel launches, which do not shrink with the share."""
         shared, rates = self.shared, device.rates
         dense, experts, multiplies, expert_multiplies, bf16 = [share * value for value in sums[:5]]
         kernels = sums[5]
@@ -152,13 +156,14 @@ class Clock:
             rate *= rates.experts
             if many:
                 rate *= each / (each + shared.expert_tokens)
-            seconds += hypot(experts * touched / (bandwidth * shared.experts), 2 * n * expert_multiplies / rate) * slow
+            seconds += hypot(experts * touched / (bandwidth * shared.experts),
+                             2 * n * expert_multiplies / rate) * slow
         return seconds + kernels * rates.kernel * 1e-6 * (shared.prompt_kernel if many else 1.0)
 
     def _network(self, load: Load, n: int, depth: float, sequences: int) -> float:
-        """Each visit sends a server the activations and the mask of n tokens, and takes the activations back, or the
-        logits at the end; commands and results cross once (ggml-rpc.cpp: all but GET_TENSOR are sent without waiting).
-        """
+        """Each visit sends a server the activations and the mask of n tokens, and returns the activations, or
+        the logits at the end; commands and results are one message each (ggml-rpc.cpp: all but GET_TENSOR are
+        sent without waiting)."""
         seconds = 0.0
         for name, visits in load.visits.items():
             device = self.devices.get(name)
@@ -182,12 +187,12 @@ class Clock:
         return self.host.cores * self.shared.core_flops * 1e9
 
     def _copy(self, size: float) -> float:
-        """Pageable memory is copied by the CPU first, so RAM counts as well as the bus."""
+        """The CPU first copies pageable memory, so RAM counts as well as the bus."""
         shared, host = self.shared, self.host
         return size * max(1 / (host.bus * shared.bus_copy), 1 / (host.ram * shared.ram_copy))
 
     def prompt(self, n: int, depth: float) -> float:
-        """Seconds of a prompt of n tokens behind `depth` others."""
+        """Seconds of a prompt of n tokens after `depth` others."""
         whole, rest = divmod(n, self.n_ubatch)
         seconds = 0.0
         middle = depth + n / 2

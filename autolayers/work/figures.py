@@ -1,4 +1,4 @@
-"""What devices and the rest of a machine have, in bytes and operations per second; defaults where nothing tells."""
+"""The bandwidth and compute rates of devices and the rest of a machine, with defaults for unknown figures."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ if TYPE_CHECKING:
     from ..machine import Device, Machine
     from .rates import Rates
 
-_IGPU_BANDWIDTH = 51e9         # bytes per second of an integrated GPU that is not known: two channels of DDR4-3200
-RAM_BANDWIDTH = 38e9           # fits unknown machines best: two channels of DDR4-3200 have 51 at most
-_RAM_BANDWIDTH_NEW = 55e9      # and those with a card of 2025 on: mostly two channels of DDR5
+_IGPU_BANDWIDTH = 51e9         # bytes per second of an unknown integrated GPU: two channels of DDR4-3200
+RAM_BANDWIDTH = 38e9           # best fit for unknown machines: two channels of DDR4-3200 have at most 51
+_RAM_BANDWIDTH_NEW = 55e9      # default for machines with a 2025 or newer GPU: mostly dual-channel DDR5
 _BUS = 12e9
 _UNIFIED_BUS = 100e9
 _CORES = 8
 _DISK = 2.5e9
-NETWORK, NETWORK_RATE, ROUND_TRIP = "network", 1.25e8, 3e-4     # the way to a server of which nothing else is known
+NETWORK, NETWORK_RATE, ROUND_TRIP = "network", 1.25e8, 3e-4     # the link to a server of unknown rates
 
 
 @dataclass(frozen=True)
 class Figures:
-    """What a device has: bytes and operations per second. `known` says that neither is a default."""
+    """A device's bytes and operations per second. `known`: neither is a default."""
 
     rates: Rates
     bandwidth: float
@@ -36,7 +36,7 @@ class Figures:
 
     @classmethod
     def of(cls, device: Device, ram: float | None = None) -> Figures:
-        """`ram`: bytes per second that reading the machine's RAM reaches, which an integrated GPU's memory is."""
+        """`ram`: bytes per second at which the machine's RAM, an integrated GPU's memory, is read."""
         generation, kind = generation_of(device), backend(device.backend)
         built_in = integrated(device.description) if device.kind == "igpu" else None
         bandwidth = device.bandwidth or kind.bandwidth
@@ -50,19 +50,19 @@ class Figures:
                    bool((device.bandwidth or (built_in and ram)) and generation), round_trip, network)
 
     def visit(self, size: float) -> float:
-        """Seconds of a visit to its server that carries so many bytes there and back; 0 where there is none."""
+        """Seconds of a visit to its server that transfers this many bytes; 0 without a server."""
         return self.round_trip + size / self.network if self.network else 0.0
 
 
 @dataclass(frozen=True)
 class HostFigures:
-    """What the rest of the machine has: bytes per second, and cores."""
+    """The rest of the machine: bytes per second, and cores."""
 
     ram: float
     bus: float
     cores: int
     disk: float
-    known: bool          # RAM's bandwidth is no default
+    known: bool          # RAM's bandwidth is not a default
 
     @classmethod
     def of(cls, machine: Machine) -> HostFigures:
@@ -73,7 +73,8 @@ class HostFigures:
         ram = machine.ram_bandwidth or shared or OF_PEAK * max(beside, default=0.0) \
             or (_RAM_BANDWIDTH_NEW if new else RAM_BANDWIDTH)
         bus = machine.bus_bandwidth or (_UNIFIED_BUS if unified else 0) \
-            or min([device.link for device in machine.devices if device.link and device.kind != "rpc"], default=0.0) \
+            or min([device.link for device in machine.devices if device.link and device.kind != "rpc"],
+                   default=0.0) \
             or _BUS
         return cls(ram, bus, machine.cores or _CORES, machine.disk_bandwidth or _DISK,
                    bool(machine.ram_bandwidth or shared))

@@ -1,9 +1,7 @@
-"""What share of their makers' figures cards reach under llama.cpp, by backend and generation.
-
-Every number of RATES and SHARED is fitted: `python benchmarks/fit_speed.py` makes them from the measured launches in
-fixtures/speeds, prints how far predictions are off, and writes the table with --write. A generation without measured
-launches has the figures of its backend.
-"""
+"""The share of their rated figures that GPUs reach under llama.cpp, by backend and generation. Every number
+in RATES and SHARED is fitted: `python benchmarks/fit_speed.py` derives them from the measured launches in
+fixtures/speeds and prints the prediction errors; --write writes the table. A generation without measured
+launches uses its backend's figures."""
 
 from __future__ import annotations
 
@@ -16,10 +14,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Rates:
-    """`read` and `cache`: shares of the bandwidth for weights and for the KV cache, `quantised` of the latter for
-    caches of quantised types. `kernel`: microseconds a node of the graph. `matmul` and `attention`: shares of the dense
-    fp16 rate, `experts` of the former for many matrices that each get few of the tokens. `handover`: microseconds from
-    the device to the processor or back."""
+    """`read` and `cache`: shares of the bandwidth for weights and for the KV cache, `quantised` of the latter
+    for quantised caches. `kernel`: microseconds per node of the graph. `matmul` and `attention`: shares of
+    the dense fp16 rate, `experts` of the former for many matrices with few tokens each. `handover`:
+    microseconds from the device to the CPU or back."""
 
     read: float
     cache: float
@@ -28,34 +26,36 @@ class Rates:
     attention: float
     handover: float = 25.0
     quantised: float = 1.0
-    bf16: float = 1.0         # of the speed with f16
+    bf16: float = 1.0         # relative to f16's speed
     experts: float = 0.7
-    n: int = 0                # measured launches behind it
+    n: int = 0                # measured launches that it is fitted to
 
 
 @dataclass(frozen=True)
 class Shared:
-    """What does not depend on the card. Seconds are microseconds, rates shares, where no unit is given."""
+    """What does not depend on the GPU. Seconds are microseconds and rates are shares, unless a unit is
+    given."""
 
-    token: float              # whatever is read
-    experts: float            # reading chosen experts, of reading one matrix
+    token: float              # constant per token
+    experts: float            # reading chosen experts, relative to reading one matrix
     expert_tokens: float      # tokens per expert at which half of that rate is reached
-    prompt_read: float        # weights read while arithmetic runs, of reading them alone
-    prompt_kernel: float      # kernels of a prompt, of those of a token
+    prompt_read: float        # reading weights during arithmetic, relative to reading them alone
+    prompt_kernel: float      # kernels of a prompt, relative to those of a token
     hop: float                # from one device to another
     ram: float                # share of RAM's bandwidth for matrices
     ram_experts: float
-    ram_cache: float          # attention on the processor
-    core: float               # 10**9 bytes per second that one core takes
-    core_flops: float         # 10**9 operations per second of one core
-    core_kernel: float        # microseconds a node of the graph takes the processor
+    ram_cache: float          # attention on the CPU
+    core: float               # 10**9 bytes per second per core
+    core_flops: float         # 10**9 operations per second per core
+    core_kernel: float        # microseconds of CPU time per node of the graph
     bus_copy: float           # weights copied for a prompt, share of the bus
     ram_copy: float           # and of RAM
     copied: float             # how quickly tokens spread over the experts that are copied
-    stages: float             # several devices: what of the other stages does not overlap with the slowest
+    # several devices: the part of the other stages that does not overlap with the slowest
+    stages: float
 
 
-# (generation, compute capability under CUDA, what a description has)
+# (generation, compute capability under CUDA, pattern of the description)
 GENERATIONS: tuple[tuple[str, str, str], ...] = (
     ("Pascal", "6.0 6.1 6.2", r"GTX 10\d\d|Tesla P\d|Quadro P|TITAN X"),
     ("Volta", "7.0 7.2", r"V100|TITAN V"),
@@ -83,11 +83,13 @@ GENERATIONS: tuple[tuple[str, str, str], ...] = (
     ("Apple", "", r"Apple M\d"),
 )
 
-# Dense fp16 TFLOPS for each 10**12 bytes per second of bandwidth, where a card's rate is not known
+# dense fp16 TFLOPS per 10**12 bytes per second of bandwidth, for GPUs of unknown compute rate
 FP16_PER_BANDWIDTH = {"Pascal": 25.0, "Volta": 125.0, "Turing": 160.0, "A100": 160.0, "Hopper": 300.0,
-                      "Datacenter Blackwell": 290.0, "GB10": 450.0, "Blackwell": 240.0, "Ada": 320.0, "Ampere": 160.0,
+                      "Datacenter Blackwell": 290.0, "GB10": 450.0, "Blackwell": 240.0, "Ada": 320.0,
+                      "Ampere": 160.0,
                       "Strix Halo": 230.0, "RDNA3 integrated": 190.0, "RDNA2 integrated": 90.0,
-                      "RDNA4": 300.0, "RDNA3": 128.0, "RDNA2": 75.0, "RDNA1": 40.0, "CDNA": 190.0, "Vega": 27.0,
+                      "RDNA4": 300.0, "RDNA3": 128.0, "RDNA2": 75.0, "RDNA1": 40.0, "CDNA": 190.0,
+                      "Vega": 27.0,
                       "Xe integrated": 80.0, "Xe2 integrated": 300.0, "Arc": 240.0, "M5": 60.0, "Apple": 34.0}
 FP16_UNKNOWN = 150.0
 
@@ -149,7 +151,7 @@ RATES = {      # read, cache, kernel, matmul, attention, handover, quantised, bf
     ("", ""): Rates(0.7, 0.5, 3, 0.3, 0.1, 80, 1, 1, 0.7),
 }
 
-# The factor that 8 in 10 predictions of a class are within, of sources that were left out of the fit
+# 80th percentile of a class's prediction error, as a factor, for sources left out of the fit
 DOUBT = {
     ("dense resident", "tg"): 1.24,
     ("dense partial", "tg"): 1.14,
@@ -163,7 +165,7 @@ DOUBT = {
     ("multi-GPU", "pp"): 1.60,
 }
 
-# and comparisons of two launches of a class on one machine
+# the same for comparisons of two launches of a class on one machine
 BETWEEN = {
     ("dense resident", "tg"): 1.24,
     ("dense partial", "tg"): 1.05,
@@ -181,14 +183,14 @@ BETWEEN = {
 
 
 def generation_of(device: Device) -> str:
-    """The generation of a device's card, "" where it is not known."""
+    """The generation of a device's GPU, "" if unknown."""
     if device.compute_capability is not None:
         capability = ".".join(map(str, device.compute_capability))
         for name, capabilities, _ in GENERATIONS:
             if capability in capabilities.split():
                 return name
     if device.description:
-        import re  # of few devices
+        import re  # few calls
 
         for name, _, pattern in GENERATIONS:
             if re.search(pattern, device.description):
@@ -197,6 +199,7 @@ def generation_of(device: Device) -> str:
 
 
 def rates_of(device: Device) -> Rates:
-    """The Rates of a device: its generation's under its backend (of a server's, the server's), else its backend's."""
+    """The Rates of a device: its generation's under its backend (for a server's device, the server's), else
+    its backend's."""
     backend = device.engine or device.backend
     return RATES.get((backend, generation_of(device))) or RATES.get((backend, "")) or RATES["", ""]

@@ -1,8 +1,7 @@
-"""How fast a launch would be: a prediction from its Work and the machine's figures, never a measurement.
-
-What share of their makers' figures cards reach is in rates.py, fitted to measured launches. Where a figure of the
-machine is not known there is a default, and the prediction is less sure. A Speed says how sure, by its class.
-"""
+"""How fast a launch would be: a prediction from its Work and the machine's figures, never a measurement. The
+share of their rated figures that GPUs reach is in rates.py, fitted to measured launches. Unknown figures of
+the machine have defaults, which make the prediction less certain. A Speed states its uncertainty, by
+class."""
 
 from __future__ import annotations
 
@@ -41,25 +40,26 @@ if TYPE_CHECKING:
 
     L = TypeVar("L", bound=Launch)
 
-IN_RAM = ("MoE in RAM", "dense partial")      # kinds of placement that RAM decides
-_LONG = 1 << 17           # a context that is longer than every window
+IN_RAM = ("MoE in RAM", "dense partial")      # kinds of placement that RAM's bandwidth dominates
+_LONG = 1 << 17           # a context longer than every sliding window
 _SHORT = 4096
 
 
 @dataclass(frozen=True)
 class Speed:
-    """Predicted tokens per second for a workload. The truth is expected between a `spread`-th and `spread` times of the
-    whole request's; `prompt_spread` and `generation_spread` are its parts'."""
+    """Predicted tokens per second for a workload. The truth is expected between a `spread`-th and `spread`
+    times of the whole request's; `prompt_spread` and `generation_spread` are its parts'."""
 
     workload: Workload
     prompt: float
-    generation: float         # of all requests together, in the middle of the answer
-    generation_full: float    # with the context of one slot full
-    request: float            # seconds of the whole workload: what placements are compared by
+    generation: float         # of all requests together, halfway through the answer
+    generation_full: float    # with one slot's context full
+    request: float            # seconds of the whole workload, by which placements are compared
     prompt_spread: float
     generation_spread: float
-    kind: str = ""            # of placement, whose residuals the spreads are
-    assumed: tuple[tuple[str, float], ...] = ()     # figures that are defaults: (RAM or a device, bytes per second)
+    kind: str = ""            # of the placement, whose residuals give the spreads
+    # figures that are defaults: (RAM or a device, bytes per second)
+    assumed: tuple[tuple[str, float], ...] = ()
 
     @property
     def spread(self) -> float:
@@ -96,14 +96,15 @@ class CostModel:
 
     @lazy
     def devices(self) -> dict[str, Figures]:
-        return {device.name: Figures.of(device, self.machine.ram_bandwidth) for device in self.machine.devices}
+        return {device.name: Figures.of(device, self.machine.ram_bandwidth)
+                for device in self.machine.devices}
 
     @lazy
     def host(self) -> HostFigures:
         return HostFigures.of(self.machine)
 
     def speed(self, launch: Launch) -> Speed:
-        """As a search compares launches: by the same rule whether they were measured or not."""
+        """As a search compares launches: by the same rule whether they are measured or not."""
         return self.predict(launch.params, launch.breakdown)
 
     def price(self, launch: Launch) -> Speed:
@@ -114,20 +115,22 @@ class CostModel:
         return self._own[key]
 
     def own(self, launch: Launch) -> Clock:
-        """The seconds of the launch's own graphs, where they are known and the token's is of as many tokens as there
-        are requests: it is measured with one for each slot."""
+        """Seconds by the launch's own graphs, if they are known and the token graph has as many tokens as
+        there are requests: it is measured with one per slot."""
         steps, use = getattr(launch.breakdown, "steps", None), launch.breakdown
         if steps is None or use.n_seq_max != self.workload.requests:
             return self.clock(launch.params, use)
-        return self.clock(launch.params, use, work_of(self.weights, steps, self._where(self.placement(launch.params))))
+        return self.clock(launch.params, use,
+                          work_of(self.weights, steps, self._where(self.placement(launch.params))))
 
     def fallen(self, launch: Launch) -> dict[tuple[str, str], int]:
-        """Operations that run on the CPU for want of a kernel: by device and op, of how many layers."""
+        """Operations that run on the CPU because a kernel is missing: by device and op, the number of
+        layers."""
         steps = getattr(launch.breakdown, "steps", None)
         return fallen(steps, self._where(self.placement(launch.params))) if steps is not None else {}
 
     def predict(self, params: Params, use: Static) -> Speed:
-        """The speed of a launch; of what it allocates only the context, the batches and what lies in RAM count."""
+        """The speed of a launch; only its context, its batches and what is in RAM matter."""
         key = _key(params, use)
         if key not in self._speeds:
             self._speeds[key] = self._of(self.clock(params, use), use)
@@ -138,14 +141,15 @@ class CostModel:
         return _speed(clock, self.workload, use, kind, self._assumed(clock, kind))
 
     def later(self, launch: Launch) -> Callable[[], Speed]:
-        """What computes `price`; where it is known already, it keeps nothing else in memory."""
+        """A function that computes `price`; if that is known already, it keeps nothing else in memory."""
         known = self._own.get(_key(launch.params, launch.breakdown))
         if known is None:
             return lambda: self.price(launch)
         return lambda: known
 
     def _where(self, placement: Placement) -> list[str]:
-        """The device of each layer that takes part in plain generation, the output layer last; HOST for none."""
+        """The device of each layer that takes part in plain generation, the output layer last; HOST for
+        none."""
         devices = layer_devices(placement)
         return [*devices[:self.weights.n_layer], devices[-1]]
 
@@ -153,7 +157,7 @@ class CostModel:
         return self.estimator.placement(params, self.machine.devices)
 
     def clock(self, params: Params, use: Static, work: Work | None = None) -> Clock:
-        """The seconds of a launch's graphs; `work`: its own, where they were measured."""
+        """The seconds of a launch's graphs; `work`: its own, if they were measured."""
         placement = self.placement(params)
         fused = params if use.flash_attn else replace(params, flash_attn="off")
         devices = {device.name: self.devices[device.name] for device in placement.devices}
@@ -161,14 +165,15 @@ class CostModel:
         pipelined = (len(devices) > 1 and params.kv_offload is not False and not params.overrides
                      and not any(device.network for device in devices.values())
                      and all(on(device, rules=rules).pipelines() for device in placement.devices)
-                     and params.split_mode in (None, "layer") and placement.n_gpu_layers > len(placement.dev_layer))
+                     and params.split_mode in (None, "layer")
+                     and placement.n_gpu_layers > len(placement.dev_layer))
         work = work or self.homes(fused, placement).work(placement, self._where(placement))
         return Clock(self.weights, work, self.caches(fused), devices, self.host, n_batch=use.n_batch,
                      n_ubatch=use.n_ubatch, pipelined=pipelined, shares=placement.shares or None,
                      missing=self._missing(use))
 
     def homes(self, params: Params, placement: Placement) -> Homes:
-        """Who computes what in launches of this kind, wherever their layers are."""
+        """Who computes what in launches of this kind, for any placement of the layers."""
         offload = params.op_offload is not False and placement.slices is None
         names = tuple(device.name for device in placement.devices)
         key = (params.cache_type_k, params.cache_type_v, params.flash_attn, params.kv_offload, params.device,
@@ -176,7 +181,8 @@ class CostModel:
         if key not in self._homes:
             try:
                 alike = replace(params, n_ctx=_SHORT, n_parallel=1, kv_unified=None, kv_unified_per_slot=None,
-                                n_gpu_layers=None, tensor_split=None, overrides=(), n_ubatch=None, n_batch=None)
+                                n_gpu_layers=None, tensor_split=None, overrides=(), n_ubatch=None,
+                                n_batch=None)
                 script = self.estimator.script(alike, self.machine.devices)
             except LaunchRefused:
                 script = None
@@ -185,17 +191,17 @@ class CostModel:
 
     @lazy
     def _unknown(self) -> list[tuple[str, float]]:
-        """Devices whose bandwidth nothing tells, and what it is taken as."""
+        """Devices of unknown bandwidth, and the assumed value."""
         return [(device.name, self.devices[device.name].bandwidth) for device in self.machine.devices
                 if not device.bandwidth and not (device.kind == "igpu" and self.machine.ram_bandwidth)]
 
     @lazy
     def _remote(self) -> list[str]:
-        """Devices of servers that nothing is known of the way to."""
+        """Devices of servers with an unknown link."""
         return [device.name for device in self.machine.devices if device.kind == "rpc" and not device.link]
 
     def _assumed(self, clock: Clock, kind: str) -> tuple[tuple[str, float], ...]:
-        """Bandwidths that decide this launch's speed and that nothing tells."""
+        """Unknown bandwidths that decide this launch's speed."""
         found = [(name, rate) for name, rate in self._unknown if name in clock.tokens.places]
         if any(name in clock.work.token.visits for name in self._remote):
             found.append((NETWORK, NETWORK_RATE))
@@ -219,17 +225,17 @@ class CostModel:
         return "MoE resident" if experts else "dense resident"
 
     def doubt(self, speed: Speed) -> float:
-        """The factor that comparisons of this kind of placement with another on one machine are within."""
+        """The error factor of comparisons between this kind of placement and another."""
         prompt = self.workload.prompt / speed.prompt
         answer = self.workload.generate / speed.generation
         return (BETWEEN[speed.kind, "pp"] * prompt + BETWEEN[speed.kind, "tg"] * answer) / (prompt + answer)
 
     def in_ram(self, launch: Launch) -> bool:
-        """Whether weights that are worth a word lie in RAM."""
+        """Whether a significant part of the weights is in RAM."""
         return self.speed(launch).kind in IN_RAM
 
     def attends_on_cpu(self, launch: Launch) -> bool:
-        """Whether the CPU reads a cache that lies on a device."""
+        """Whether the CPU reads a cache that is on a device."""
         load = self.clock(launch.params, launch.breakdown).work.token
         return any(where is not None and where[0] == HOST != where[1] for where in load.attention)
 
@@ -238,24 +244,24 @@ class CostModel:
         return any(row.copied for row in self.clock(launch.params, launch.breakdown).work.prompt.rows)
 
     def fastest(self, launches: Sequence[L]) -> L:
-        """The launch with the shortest request; the first of equals."""
+        """The launch with the shortest request; on a tie, the first."""
         if len(launches) == 1:
             return launches[0]
         return min(launches, key=lambda launch: self.speed(launch).request)
 
     def hop(self, n_ubatch: int) -> float:
-        """Seconds that one more hop between devices costs the request."""
+        """Seconds that one more hop between devices adds to the request."""
         return SHARED.hop * 1e-6 * (self.workload.generate + self.workload.prompt / n_ubatch)
 
     def visits(self, name: str, n_ubatch: int) -> float:
-        """Seconds that visits to a device's server cost the request."""
+        """Seconds that visits to a device's server add to the request."""
         work, device = self.workload, self.devices[name]
         size = sent(self.weights, work.depth + work.prompt)
         return work.generate * device.visit(size) + work.prompt / n_ubatch * device.visit(n_ubatch * size)
 
     def layer_seconds(self, params: Params, n_ctx_seq: int) -> dict[str, list[float]]:
-        """What each layer (output last) costs the request on each device. What is in RAM costs the same wherever its
-        layer lies, and is left out."""
+        """The time of the request in each layer (output last) on each device. Weights in RAM take the same
+        time wherever their layer is, and are left out."""
         work = self.workload
         depth = min(n_ctx_seq, work.depth + work.prompt + work.generate / 2)
         key = (replace(params, n_ctx=None, n_gpu_layers=None, tensor_split=None), depth)
@@ -274,7 +280,7 @@ class CostModel:
             if device.network:
                 seconds[-1] = work.generate * 4 * self.weights.n_vocab / device.network
             read, rate = device.bandwidth * rates.read, device.fp16 * rates.matmul
-            last = self.weights.n_layer            # MTP blocks lie before it
+            last = self.weights.n_layer            # MTP blocks come before it
             for row in graphs.token.rows:
                 if row.place != HOST:
                     size = row.dense + row.experts * self.weights.used / SHARED.experts
@@ -295,7 +301,7 @@ class CostModel:
 
     def caches(self, params: Params) -> list[Attention | None]:
         """What attention reads and computes in each layer."""
-        windows = self.estimator.model.hparams.is_swa_any        # whose cells follow from the micro-batch
+        windows = self.estimator.model.hparams.is_swa_any        # their cells depend on the micro-batch
         key = (params.cache_type_k, params.cache_type_v, params.flash_attn,
                (params.swa_full, params.n_ubatch) if windows else ())
         if key not in self._caches:
@@ -320,8 +326,8 @@ def layer_devices(placement: Placement) -> list[str]:
 
 
 def _speed(clock: Clock, work: Workload, use: Static, kind: str, assumed: tuple[tuple[str, float], ...]) -> Speed:
-    """The Speed of a workload: its prompts one after another, its answers together, as many as there are slots and as
-    the cache has cells for. A request that a slot has no space for is cut."""
+    """The Speed of a workload: its prompts one after another, its answers together, as many as the slots and
+    the cache's cells allow. A request that does not fit into a slot is cut."""
     n_ctx_seq = use.n_ctx_seq
     depth = min(work.depth, max(0, n_ctx_seq - work.prompt - work.generate))
     prompt = min(work.prompt, n_ctx_seq)
@@ -340,7 +346,8 @@ def _speed(clock: Clock, work: Workload, use: Static, kind: str, assumed: tuple[
 
 
 def _doubt(kind: str, part: str, known: bool, ram_known: bool) -> float:
-    """The factor that 8 in 10 predictions of this class are within, more where figures of the machine are defaults."""
+    """The factor that 80 % of this class's predictions are within; more if figures of the machine are
+    defaults."""
     spread = log(DOUBT[kind, part])
     if not known:
         spread = hypot(spread, log(2.0))

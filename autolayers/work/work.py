@@ -1,9 +1,9 @@
-"""Who computes what: the graphs of a launch as rows, one for each layer and place.
+"""Who computes what: the graphs of a launch as rows, one per layer and place.
 
     work_of(weights, steps, homes)     # of a launch that was measured: as its graphs are scheduled
     Homes(weights, script, ...)        # of others: one graph's steps, wherever a placement has their weights
 
-A token's graph and a prompt's differ: weights in RAM are copied to a device for many tokens (op offload).
+A token's graph and a prompt's differ: for many tokens, weights in RAM are copied to a device (op offload).
 """
 
 from __future__ import annotations
@@ -25,22 +25,22 @@ if TYPE_CHECKING:
 
 HOST = "Host"
 
-# Arithmetic that matrix kernels reach by type of the weights, as a share of q4_K's (benchmarks/fit_speed.py)
+# matrix kernels' rate by type of the weights, as a share of q4_K's (benchmarks/fit_speed.py)
 TYPE_WORK = {
     "f32": 0.5, "f16": 0.99, "bf16": 1.05, "q8_0": 1.02, "q6_K": 0.75, "q5_K": 1.0, "q4_K": 1.0, "q3_K": 0.87,
     "q2_K": 0.8, "q4_0": 0.95, "q5_0": 0.95, "q4_1": 0.95, "q5_1": 0.95, "mxfp4": 1.2,
 }
-KERNELS_UNKNOWN = 2.5       # per matrix, where the architecture's graph is not known
-# A device whose work begins or ends at the CPU cannot start kernels while others run: a visit for _MANY or more costs a
-# whole handover each way, and at least _LEAST of it
+KERNELS_UNKNOWN = 2.5       # per matrix, if the architecture's graph is unknown
+# A device whose work begins or ends at the CPU cannot start kernels while others run. A visit of _MANY
+# kernels or more costs a full handover each way, a shorter one at least _LEAST of it
 _MANY, _LEAST = 16, 0.2
 _SCORE = 16                 # bytes of a score without flash attention: f32, written and read twice
 
 
 @dataclass(frozen=True)
 class Reads:
-    """What reading one weight is: bytes and, in q4_K's, multiply-adds of one token, apart for experts (bytes: of all of
-    them), and the bytes of both in bf16."""
+    """The cost of reading one weight: bytes, and multiply-adds of one token in q4_K's, with experts apart
+    (bytes: of all of them), and the bytes of both in bf16."""
 
     dense: int
     experts: int
@@ -51,7 +51,8 @@ class Reads:
 
 @dataclass(frozen=True)
 class Row:
-    """What one layer (n_layer: the output) makes one place read and compute. `copied`: weights that lie in RAM."""
+    """What one layer (n_layer: the output) makes one place read and compute. `copied`: weights that are in
+    RAM."""
 
     layer: int
     place: str
@@ -66,12 +67,12 @@ class Row:
 
 @dataclass(frozen=True)
 class Load:
-    """One graph. `attention` is per layer where its cache is read and where it lies, None without one; `visits` how
-    often the graph comes to each place, `last` where it ends."""
+    """One graph. `attention` is per layer where its cache is read and where it is stored, None without one;
+    `visits` counts how often the graph enters each place, `last` is where it ends."""
 
     rows: tuple[Row, ...]
     attention: tuple[tuple[str, str] | None, ...]
-    handovers: float    # between a device and the CPU; one for few kernels counts less
+    handovers: float    # between a device and the CPU; fewer kernels count as a fraction
     hops: int           # between devices
     visits: Mapping[str, int]
     last: str
@@ -87,8 +88,9 @@ class Work:
 
 @dataclass(frozen=True)
 class Attention:
-    """One layer's cache. A token with `depth` tokens before it reads min(depth, window) x `cell` bytes and computes
-    `flops` on each, and reads and writes `state` bytes; without flash attention it moves `scores` bytes on each."""
+    """One layer's cache. A token with `depth` tokens before it reads min(depth, window) x `cell` bytes,
+    computes `flops` on each of them, and reads and writes `state` bytes; without flash attention it moves
+    `scores` bytes for each."""
 
     cell: float
     window: int
@@ -99,7 +101,7 @@ class Attention:
 
 
 class Weights:
-    """What reading each weight of a model is."""
+    """The cost of reading each weight of a model."""
 
     def __init__(self, model: Model) -> None:
         hparams = model.hparams
@@ -112,7 +114,7 @@ class Weights:
             info = weight.info
             table = weight.layer == "input" or (weight.layer == "output" and weight.op == "GET_ROWS")
             if weight.op in ("NONE", "ROPE") or (table and info.name != "token_embd.weight"):
-                continue             # of tables single rows are read, rope factors are tiny
+                continue             # only single rows of tables are read, and rope factors are tiny
             if weight.layer == "repeating" and weight.block >= hparams.n_layer:
                 continue             # MTP blocks take no part in plain generation
             expert = weight.op == "MUL_MAT_ID" and hparams.n_expert > 0
@@ -122,7 +124,7 @@ class Weights:
                 Reads(info.n_bytes, 0, work, 0.0, bf16)
 
     def of(self, step: Step) -> Reads | None:
-        """What a step reads; of the input's table single rows, which is nothing."""
+        """What a step reads; of the input's table only single rows, which are negligible."""
         if step.kind != WEIGHT or step.op == "GET_ROWS":
             return None
         found = self.reads.get(step.name)
@@ -130,19 +132,20 @@ class Weights:
 
     @lazy
     def script(self) -> tuple[Step, ...]:
-        """Steps for an architecture whose graph is not known."""
+        """Steps for an architecture whose graph is unknown."""
         found = []
         for weight in self.model.weights:
             if weight.info.name in self.reads and weight.layer != "input":
                 matrix = sum(n > 1 for n in weight.info.ne) > 1
                 layer = weight.block if weight.layer == "repeating" else OUTPUT
-                found.append(Step(WEIGHT, weight.op, weight.info.name, "", layer, 0, KERNELS_UNKNOWN if matrix else 0))
+                found.append(Step(WEIGHT, weight.op, weight.info.name, "", layer, 0,
+                                  KERNELS_UNKNOWN if matrix else 0))
         if "output.weight" not in self.model.tensors:
             found.append(Step(WEIGHT, "MUL_MAT", "output.weight", "", OUTPUT, 0, KERNELS_UNKNOWN))
         return tuple(sorted(found, key=lambda step: step.layer))
 
     def attention(self, memory: Memory, n_ctx: int, flash: bool = True) -> list[Attention | None]:
-        """Of each layer (output last), from caches that were allocated for `n_ctx` cells of one sequence."""
+        """One per layer (output last), from caches allocated for `n_ctx` cells of one sequence."""
         found: list[Attention | None] = [None] * (self.n_layer + 1)
         hp = self.hparams
         for cache in memory.caches:
@@ -166,23 +169,24 @@ class Weights:
                 attends = cache.kind in ("attn", "swa")
                 flops = 2.0 * hp.n_head(il) / max(1, hp.n_head_kv(il)) * wide if attends else 0.0
                 scores = 0 if flash or not attends else _SCORE * hp.n_head(il)
-                found[il] = Attention(before.cell + size * ratio, min(before.window, window), before.flops + flops,
-                                      before.state, k is not None and k.type not in ("f32", "f16", "bf16"),
+                found[il] = Attention(before.cell + size * ratio, min(before.window, window),
+                                      before.flops + flops, before.state,
+                                      k is not None and k.type not in ("f32", "f16", "bf16"),
                                       before.scores + scores)
         return found
 
 
 class _Sums:
-    """Rows of one graph, step by step."""
+    """Collects the rows of one graph, step by step."""
 
     def __init__(self, weights: Weights) -> None:
         self.weights = weights
         self.sums: dict[tuple[int, str, bool], list[float]] = {}
-        self.walk: list[tuple[str, float]] = []      # places, changes alone, and kernels there
+        self.walk: list[tuple[str, float]] = []      # places, total changes, and kernels there
         self.attention: dict[int, tuple[str, str]] = {}
 
     def add(self, step: Step, place: str, lies: str) -> None:
-        """A step that runs in one place and reads what lies in another."""
+        """A step that runs in one place and reads what is in another."""
         layer = min(step.layer, self.weights.n_layer)
         reads = self.weights.of(step)
         key = layer, place, reads is not None and place != HOST and lies == HOST
@@ -211,7 +215,8 @@ class _Sums:
 
 
 def work_of(weights: Weights, steps: Steps, homes: Sequence[str]) -> Work:
-    """The Work of a launch by its own graphs; `homes`: the device of each layer, the output last, HOST for none."""
+    """The Work of a launch by its own graphs; `homes`: the device of each layer, the output last, HOST for
+    none."""
     devices = steps.places[:-1]
 
     def load(graph: Sequence[Step]) -> Load:
@@ -219,15 +224,16 @@ def work_of(weights: Weights, steps: Steps, homes: Sequence[str]) -> Work:
         for step in graph:
             if step.layer != INPUT:
                 place = HOST if step.place >= len(devices) else devices[step.place]
-                sums.add(step, place, step.source if step.source in devices else HOST if step.source else place)
+                sums.add(step, place,
+                         step.source if step.source in devices else HOST if step.source else place)
         return _load(weights, sums.rows, sums.walk, sums.attention, homes)
 
     return Work(load(steps.token), load(steps.prompt))
 
 
 def fallen(steps: Steps, homes: Sequence[str]) -> dict[tuple[str, str], int]:
-    """Operations of a token that run on the CPU for want of a kernel: by device and op, of how many of its layers;
-    those of layers that have weights or a cache in RAM may run there for that."""
+    """A token's operations that run on the CPU because a kernel is missing: by device and op, the number of
+    layers. Layers that have weights or a cache in RAM are not counted, since these may be the reason."""
     host = len(steps.places) - 1
     in_ram = {step.layer for step in steps.token if step.kind in (WEIGHT, CACHE) and step.place == host}
     found = {(homes[step.layer], step.op, step.layer) for step in steps.token
@@ -261,12 +267,12 @@ def _load(weights: Weights, rows: tuple[Row, ...], walk: Iterable[tuple[str, flo
 
 
 class Homes:
-    """Works of launches that were not measured: the steps of one graph, where a placement has their weights.
+    """Works of launches that were not measured: the steps of one graph, with a placement's weights.
 
-    What reads a weight runs where it lies, a cache's where the layer's device is, and all else where its neighbours
-    run, devices first (passes 1 and 2 of ggml_backend_sched_split_graph); but on the CPU where a device lacks a kernel.
-    `script` are the graphs' steps (None: not known), `devices` what its bits count, `kv_offload` whether caches lie on
-    devices, `op_offload` whether weights in RAM may be copied to one.
+    An op runs where its weight is; attention runs on the layer's device; other nodes run where their
+    neighbours do, devices first (passes 1 and 2 of ggml_backend_sched_split_graph). If a device lacks a
+    kernel, the node runs on the CPU. `script` are the graphs' steps (None: unknown), `devices` the meaning of
+    its bits, `kv_offload`: caches are on devices, `op_offload`: weights in RAM may be copied to one.
     """
 
     def __init__(self, weights: Weights, script: Steps | None, devices: Sequence[str], kv_offload: bool,
@@ -290,7 +296,8 @@ class Homes:
             if group.layer >= 0:
                 layer = min(group.layer, self.weights.n_layer)
                 groups[layer] = (*groups.get(layer, ()), group)
-        found = [self._layer(layer, groups.get(layer, ()), placement, homes[layer]) for layer in sorted(self.tokens)]
+        found = [self._layer(layer, groups.get(layer, ()), placement, homes[layer])
+                 for layer in sorted(self.tokens)]
         token, prompt = [
             _load(self.weights, tuple([row for sums in graph for row in sums.rows]),
                   [visit for sums in graph for visit in sums.walk],
@@ -341,7 +348,8 @@ class Homes:
 
 
 def _spread(places: list[str]) -> None:
-    """Gives nodes without a place that of their neighbours: a device's before the CPU's, the one before first."""
+    """Assigns nodes without a place to a neighbour's: a device's before the CPU's, the previous one's
+    first."""
     for skip in (HOST, ""):
         for order in (range(len(places)), range(len(places) - 1, -1, -1)):
             current = ""

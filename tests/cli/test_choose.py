@@ -251,10 +251,10 @@ def test_the_table_is_laid_out_for_the_width(width: int, chosen, tmp_path: Path,
     lines = out.splitlines()
     assert code == 0 and all(len(line) <= width for line in lines[:-1]), max(lines[:-1], key=len)
     said = " ".join(out.split())
-    assert all(f" {name} 1.22 8.50 wholly" in said for name in names)
+    assert all(f" {name} 1.22 8.50 fully" in said for name in names)
     monkeypatch.delenv("COLUMNS")            # on a pipe each file is one line
     _, out, _ = chosen(".", "--gpu", "8GiB")
-    assert all(any(name in line and "wholly" in line for line in out.splitlines()) for name in names)
+    assert all(any(name in line and "fully" in line for line in out.splitlines()) for name in names)
 
 
 # --- docs/choose.md

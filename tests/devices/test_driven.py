@@ -60,7 +60,7 @@ def test_a_plan_for_another_backend_on_the_command_line() -> None:
     done = subprocess.run([sys.executable, "-m", "autolayers", *words], capture_output=True, text=True)
     answer = json.loads(done.stdout)
     assert done.returncode == 0 and [device["name"] for device in answer["devices"]] == ["Vulkan0"]
-    assert not answer["exact"] and any("limits of its driver" in warning for warning in answer["warnings"])
+    assert not answer["exact"] and any("driver's limits" in warning for warning in answer["warnings"])
 
 
 def test_names_of_amds_cards_choose_their_kernels() -> None:

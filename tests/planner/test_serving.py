@@ -156,7 +156,7 @@ class TestMoreThanMemory:
     ("llama-3.1-8b-q4_k_m", "--cache-reuse 0", ["--cache-reuse", "0"], ""),
     ("gemma-3-4b-q8_0", "", [], "no --swa-full (the request would take "),
     ("gemma-3-4b-q8_0", "--swa-full", ["--swa-full", "--cache-reuse", "256"], "--cache-reuse 256: "),
-    ("mamba2-2.7b-q4_k_m", "", [], "the model's state cannot go back: "),
+    ("mamba2-2.7b-q4_k_m", "", [], "the model's state cannot be rolled back: "),
 ])
 def test_an_agents_prefix_is_reused_as_far_as_the_cache_allows(name: str, words: str, flags: list[str],
                                                                reason: str) -> None:

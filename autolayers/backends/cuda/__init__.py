@@ -27,15 +27,16 @@ ALL_QUANTS = "fa_all_quants"      # of a device's limits: is its llama.cpp built
 SHARED_MEMORY = 65536           # bytes that a workgroup of AMD's has
 _SORTED = 1024                  # elements of a row that one block sorts
 
-# Of cards by their names, as far as it decides the kernels: which have matrix cores of which kind (CDNA, RDNA 3 and 4)
+# GPUs by their names, as far as that decides the kernels: which have matrix cores of which kind (CDNA, RDNA 3
+# and 4)
 _GFX = (("RX 6|PRO W6", 100300), ("RX 7|PRO W7|780M|760M", 110000), ("8060S|8050S|8040S|890M|880M", 110501),
         ("RX 90|AI PRO R9", 120001), ("MI355|MI350", 90500), ("MI325|MI300", 90402), ("MI250|MI210", 90010),
         ("MI100", 90008), ("MI50|MI60|Radeon VII", 90006))
 
 
 class CudaBuffers(Backend):
-    """Buffers as CUDA's (ggml_backend_cuda_buffer_type_get_alignment and _get_alloc_size), which some other backends
-    are taken to have too."""
+    """Buffers as CUDA's (ggml_backend_cuda_buffer_type_get_alignment and _get_alloc_size), which some other
+    backends are assumed to have too."""
 
     alignment = 128
     row_padding = 512               # MATRIX_ROW_PADDING
@@ -71,8 +72,8 @@ class Cuda(CudaBuffers):
         r"(?:CUDA|ROCm|MUSA) error: out of memory|CUBLAS_STATUS_ALLOC_FAILED"
         r"|hipErrorOutOfMemory|cudaErrorMemoryAllocation",
     )
-    # NCCL or RCCL, not measured: 4 MiB (NCCL_BUFFSIZE) a channel and direction, 24 channels with NVLink, and kernels;
-    # without it llama.cpp's own takes 32 MiB (ggml_cuda_ar_pipeline_init).
+    # NCCL or RCCL, not measured: 4 MiB (NCCL_BUFFSIZE) per channel and direction, 24 channels with NVLink,
+    # and kernels. Without it, llama.cpp's own takes 32 MiB (ggml_cuda_ar_pipeline_init).
     communicator = 384 * MiB
     nvidia = True                   # its contexts were measured and the choice of matrix kernels is known
     blas = "cuBLAS"
@@ -90,7 +91,8 @@ class Cuda(CudaBuffers):
 
     @property
     def slow_quantised_cache(self) -> bool:
-        return self.nvidia and self.cc == TURING        # 50 of 448 GB/s: an RTX 2070 SUPER, q8_0 behind 22k tokens
+        # 50 of 448 GB/s: an RTX 2070 SUPER, q8_0 after 22k tokens
+        return self.nvidia and self.cc == TURING
 
     def supports_op(self, op: Tensor) -> bool:
         if not self.reaches(op):
@@ -106,7 +108,8 @@ class Cuda(CudaBuffers):
             return self.device
         return replace(self.device, limits={**(self.device.limits or {}), ALL_QUANTS: 1})
 
-    def graph_optimize(self, nodes: list[Tensor], after: Tensor | None, add_alloc_dep: AddAllocDep) -> list[Tensor]:
+    def graph_optimize(self, nodes: list[Tensor], after: Tensor | None,
+                       add_alloc_dep: AddAllocDep) -> list[Tensor]:
         if self.rules.shared_expert_fused:
             nodes = with_shared_experts(nodes, add_alloc_dep)
         add_alloc_deps(nodes, after, add_alloc_dep, self.rules)
@@ -131,7 +134,8 @@ class Cuda(CudaBuffers):
 
 
 class Hip(Cuda):
-    """`limits["gfx_target_version"]` of a device is its card's, as the driver has it (KFD): 110000 for gfx1100."""
+    """A device's `limits["gfx_target_version"]` is its GPU's as the driver (KFD) reports it: 110000 for
+    gfx1100."""
 
     name = "ROCm"
     makers = ("AMD", "Radeon")
@@ -157,8 +161,8 @@ class Hip(Cuda):
     def doubt(self) -> str:
         if self.proven:
             return ""
-        return (f"{self.device.name if self.device else self.name}: its card's gfx number is not known: the kernels "
-                "that need more memory are assumed, an upper bound")
+        return (f"{self.device.name if self.device else self.name}: the GPU's gfx number is unknown: "
+                "assuming the kernels that need more memory, an upper bound")
 
     def supports_op(self, op: Tensor) -> bool:
         if op.op == "ARGSORT" or (op.op == "TOP_K" and not self.rules.hip_top_k):
@@ -168,12 +172,13 @@ class Hip(Cuda):
 
 
 def _version(description: str) -> int:
-    """gfx_target_version of a card by its name; 0: unknown."""
-    return next((version for words, version in _GFX if any(word in description for word in words.split("|"))), 0)
+    """A GPU's gfx_target_version by its name; 0: unknown."""
+    return next((version for words, version in _GFX if any(word in description for word in words.split("|"))),
+                0)
 
 
 def _gfx(version: int) -> int:
-    """110000 -> 0x1100, 90010 -> 0x90a: the number as its hexadecimal digits say it."""
+    """110000 -> 0x1100, 90010 -> 0x90a: the number with the same digits in hexadecimal."""
     major, minor, step = version // 10000, version // 100 % 100, version % 100
     return int(f"{major}{minor:x}{step:x}", 16)
 

@@ -1,5 +1,6 @@
-"""Flash attention on CUDA: which kernel runs, and the scratch memory behind its result (ggml/src/ggml-cuda/fattn.cu, as
-modelled; default build: compiled pairs of f16, bf16, q4_0 and q8_0 with themselves)."""
+"""Flash attention on CUDA: which kernel runs, and the scratch memory after its result
+(ggml/src/ggml-cuda/fattn.cu, as modelled; default build: compiled pairs of f16, bf16, q4_0 and q8_0 with
+themselves)."""
 
 from __future__ import annotations
 
@@ -12,8 +13,9 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from ...builds import Rules
 
-ADA = 890                       # compute capability 8.9, assumed where it is not known
-AMD = 0x1000000                 # GGML_CUDA_CC_OFFSET_AMD: cards of AMD are this and their gfx number, 0 where unknown
+ADA = 890                       # compute capability 8.9, assumed if unknown
+# GGML_CUDA_CC_OFFSET_AMD: AMD GPUs are this plus their gfx number, 0 if unknown
+AMD = 0x1000000
 _CDNA, _RDNA, _RDNA3 = AMD + 0x908, AMD + 0x1010, AMD + 0x1100
 _KQ_STRIDE = 256                # FATTN_KQ_STRIDE
 _KV, _VEC = types_of(KV_TYPES, "FLASH_ATTN_EXT"), types_of(KV_TYPES, "VEC")
@@ -56,7 +58,7 @@ def flash_kernel(op: Tensor, cc: int, rules: Rules, all_quants: bool = False) ->
     n = q.ne[1]
     if cc >= AMD:
         if cc == AMD or _amd_matrix_cores(q.ne[0], n * _effective(ratio, q.ne[0]), grouped, cc):
-            return "mma"                       # of an unknown card the kernel that needs more memory
+            return "mma"                       # for an unknown GPU, the kernel that needs more memory
     elif cc >= 750 and q.ne[0] not in (40, 72):
         if vector:
             if not quantised:

@@ -1,4 +1,4 @@
-"""Flash attention that older builds leave to the CPU of what CUDA runs today (fattn.py)."""
+"""Flash attention that CUDA runs today (fattn.py) but older builds leave to the CPU."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from ...builds import Rules
 
-_KV_PAIRED = frozenset(("f32", "f16", "bf16", "q4_0", "q8_0"))     # before Rules.mixed_cache_types, each with itself
+# before Rules.mixed_cache_types, each with itself
+_KV_PAIRED = frozenset(("f32", "f16", "bf16", "q4_0", "q8_0"))
 
 
 def lacks(k: Tensor, v: Tensor, ratio: int, rules: Rules, all_quants: bool) -> bool:
@@ -29,8 +30,8 @@ def lacks(k: Tensor, v: Tensor, ratio: int, rules: Rules, all_quants: bool) -> b
 
 
 def by_head(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, cc: int, rules: Rules) -> bool:
-    """ggml_backend_cuda_device_supports_op of builds up to b6170: the kernels that there are were not asked for. `cc`:
-    compute capability, 0 of AMD's cards (without rocWMMA)."""
+    """ggml_backend_cuda_device_supports_op of builds up to b6170: it did not check which kernels exist. `cc`:
+    compute capability, 0 for AMD GPUs (without rocWMMA)."""
     head = q.ne[0]
     if k.ne[0] != v.ne[0]:
         if not rules.flash_mla or cc < 750:

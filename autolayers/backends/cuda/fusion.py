@@ -1,5 +1,5 @@
-"""What CUDA keeps in memory for its fusions: ggml_backend_cuda_graph_optimize of ggml/src/ggml-cuda/ggml-cuda.cu, as
-modelled."""
+"""What CUDA keeps in memory for its fusions: ggml_backend_cuda_graph_optimize of
+ggml/src/ggml-cuda/ggml-cuda.cu, as modelled."""
 
 from __future__ import annotations
 
@@ -11,12 +11,13 @@ if TYPE_CHECKING:
     from ...ggml.scheduler import AddAllocDep
 
 _SHARED = ("SWIGLU", "GEGLU", "SWIGLU_OAI", "SWIGLU_CLAMP")     # gates that a shared expert is fused with
-_FUSED_FIRST = frozenset(("MUL", "UNARY", "SOFT_MAX"))     # the ops with which a fusion that keeps tensors alive begins
+_FUSED_FIRST = frozenset(("MUL", "UNARY", "SOFT_MAX"))     # the first ops of fusions that keep tensors alive
 
 
-def add_alloc_deps(nodes: list[Tensor], after: Tensor | None, add_alloc_dep: AddAllocDep, rules: Rules) -> None:
-    """Report what the fused MoE paths among `nodes`, one split, read at their end. A fusion that ends with its split
-    holds its tensors until `after`, the next split's first node."""
+def add_alloc_deps(nodes: list[Tensor], after: Tensor | None, add_alloc_dep: AddAllocDep,
+                   rules: Rules) -> None:
+    """Report what the fused MoE paths among `nodes`, one split, still read at their end. A fusion at the end
+    of its split keeps its tensors until `after`, the next split's first node."""
     if not rules.keeps_weighted_experts:
         return
     i, count = 0, len(nodes)
@@ -45,8 +46,8 @@ def add_alloc_deps(nodes: list[Tensor], after: Tensor | None, add_alloc_dep: Add
 
 
 def with_shared_experts(nodes: list[Tensor], add_alloc_dep: AddAllocDep) -> list[Tensor]:
-    """The nodes with each shared expert's gate, up and activation directly behind those of the routed experts that it
-    is computed with; what both read lives until then."""
+    """The nodes, with each shared expert's gate, up and activation directly after those of the routed experts
+    that it is fused with; what both read lives until then."""
     ops = [node.op for node in nodes]
     if "MUL_MAT_ID" not in ops:
         return nodes
@@ -94,10 +95,10 @@ def _shared_expert(routed: list[Tensor], shared: list[Tensor]) -> bool:
 
 
 def _fusible(group: list[Tensor], outputs: tuple[Tensor, ...]) -> bool:
-    """ggml_can_fuse_subgraph: nothing inside is needed outside, but for the outputs."""
+    """ggml_can_fuse_subgraph: nothing inside is used outside, except the outputs."""
     if len(group) > 31:
         return False
-    inside = {id(node): 0 for node in group}       # how often each is read by the others
+    inside = {id(node): 0 for node in group}       # how often the others read each
     for node in group:
         for source in node.src:
             if id(source) in inside:
@@ -149,7 +150,8 @@ def _weighted_reduction(nodes: list[Tensor], start: int) -> tuple[list[Tensor], 
         if candidate.op == "VIEW":
             if (len(views) >= used or candidate.src[0] is not weighted or candidate.view_src is not weighted
                     or candidate.ne != (weighted.ne[0], n_tokens, 1, 1) or candidate.nb[0] != weighted.nb[0]
-                    or candidate.nb[1] != weighted.nb[2] or candidate.view_offs != len(views) * weighted.nb[1]):
+                    or candidate.nb[1] != weighted.nb[2]
+                    or candidate.view_offs != len(views) * weighted.nb[1]):
                 return None
             views.append(candidate)
         else:
@@ -166,7 +168,7 @@ def _weighted_reduction(nodes: list[Tensor], start: int) -> tuple[list[Tensor], 
 
 
 def _top_k_moe(nodes: list[Tensor], start: int) -> int:
-    """Length of a fusible expert selection beginning here, else 0 (ggml_cuda_topk_moe_fusion)."""
+    """Length of a fusible expert selection that begins here, else 0 (ggml_cuda_topk_moe_fusion)."""
     i, count = start, len(nodes)
     gate = nodes[i]
     if gate.op == "UNARY":

@@ -1,5 +1,5 @@
-"""Which operations CUDA runs: ggml_backend_cuda_device_supports_op of ggml/src/ggml-cuda/ggml-cuda.cu, as modelled
-(default build, CUB present)."""
+"""Which operations CUDA runs: ggml_backend_cuda_device_supports_op of ggml/src/ggml-cuda/ggml-cuda.cu, as
+modelled (default build, CUB present)."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ _UNARY = frozenset((
 ))
 _GLU = frozenset(("REGLU", "GEGLU", "SWIGLU", "SWIGLU_OAI", "GEGLU_ERF", "GEGLU_QUICK", "SWIGLU_CLAMP"))
 _MUL_MAT = frozenset((
-    "f32", "f16", "bf16", "q1_0", "q2_0", "q4_0", "q4_1", "q5_0", "q5_1", "q8_0", "mxfp4", "nvfp4", "q2_K", "q3_K",
-    "q4_K", "q5_K", "q6_K", "q8_K", "iq1_m", "iq1_s", "iq2_s", "iq2_xs", "iq2_xxs", "iq3_s", "iq3_xxs", "iq4_nl",
-    "iq4_xs",
+    "f32", "f16", "bf16", "q1_0", "q2_0", "q4_0", "q4_1", "q5_0", "q5_1", "q8_0", "mxfp4", "nvfp4", "q2_K",
+    "q3_K", "q4_K", "q5_K", "q6_K", "q8_K", "iq1_m", "iq1_s", "iq2_s", "iq2_xs", "iq2_xxs", "iq3_s",
+    "iq3_xxs", "iq4_nl", "iq4_xs",
 ))
 _GET_ROWS_PLAIN = types_of(KV_TYPES, "GET_ROWS") | {"i32", "q1_0"}
 _GET_ROWS = _GET_ROWS_PLAIN | {
-    "q2_0", "q2_K", "q3_K", "q4_K", "q5_K", "q6_K", "iq2_xxs", "iq2_xs", "iq2_s", "iq3_xxs", "iq3_s", "iq1_s", "iq1_m",
-    "iq4_xs"}
+    "q2_0", "q2_K", "q3_K", "q4_K", "q5_K", "q6_K", "iq2_xxs", "iq2_xs", "iq2_s", "iq3_xxs", "iq3_s", "iq1_s",
+    "iq1_m", "iq4_xs"}
 _SET_ROWS, _INDEXER = types_of(KV_TYPES, "SET_ROWS"), types_of(KV_TYPES, "LIGHTNING_INDEXER")
 _FLOATS = frozenset(("f32", "bf16", "f16"))
 _CPY_PAIRS = frozenset(
@@ -35,10 +35,10 @@ _CPY_PAIRS = frozenset(
     + [(q, "f32") for q in (*types_of(KV_TYPES, "CPY_FROM"), "i32")] + [("i32", "i32")])
 _ALWAYS = frozenset((
     "NONE", "RESHAPE", "VIEW", "PERMUTE", "TRANSPOSE", "ADD_ID", "ADD1", "SQR", "SQRT", "SIN", "COS", "LOG",
-    "DUP", "ARGMAX", "COUNT_EQUAL", "CONT", "DIAG_MASK_INF", "SOFT_MAX", "CONV_TRANSPOSE_2D", "POOL_1D", "POOL_2D",
-    "TOP_K", "ARGSORT", "PAD", "UPSCALE", "PAD_REFLECT_1D", "ARANGE", "TIMESTEP_EMBEDDING", "LEAKY_RELU",
-    "RWKV_WKV6", "GATED_LINEAR_ATTN", "RWKV_WKV7", "GATED_DELTA_NET", "FILL", "CUMSUM", "TRI", "DIAG", "SOLVE_TRI",
-    "DSV4_HC_COMB", "DSV4_HC_PRE", "DSV4_HC_POST",
+    "DUP", "ARGMAX", "COUNT_EQUAL", "CONT", "DIAG_MASK_INF", "SOFT_MAX", "CONV_TRANSPOSE_2D", "POOL_1D",
+    "POOL_2D", "TOP_K", "ARGSORT", "PAD", "UPSCALE", "PAD_REFLECT_1D", "ARANGE", "TIMESTEP_EMBEDDING",
+    "LEAKY_RELU", "RWKV_WKV6", "GATED_LINEAR_ATTN", "RWKV_WKV7", "GATED_DELTA_NET", "FILL", "CUMSUM", "TRI",
+    "DIAG", "SOLVE_TRI", "DSV4_HC_COMB", "DSV4_HC_PRE", "DSV4_HC_POST",
 ))
 
 
@@ -70,7 +70,8 @@ def _mul_mat(op: Tensor) -> bool:
 def _fwht(op: Tensor) -> bool:
     """ggml_cuda_op_mul_mat_use_fwht: the Hadamard rotation of quantised caches."""
     b = op.src[1]
-    return (op.op == "MUL_MAT" and op.param == "hadamard" and op.src[0].type == "f32" and b.type in ("f32", "f16")
+    return (op.op == "MUL_MAT" and op.param == "hadamard" and op.src[0].type == "f32"
+            and b.type in ("f32", "f16")
             and b.contiguous() and op.contiguous() and b.ne == op.ne)
 
 
@@ -125,7 +126,8 @@ def _ssm_scan(op: Tensor, rules: Rules) -> bool:
 
 def _indexer(op: Tensor, rules: Rules) -> bool:
     q, k = op.src[0], op.src[1]
-    if not rules.cuda_indexer or q.ne[0] != 128 or not (q.ne[1] in (32, 64) or (q.ne[1] == 4 and rules.indexer_heads)):
+    if not rules.cuda_indexer or q.ne[0] != 128 or not (q.ne[1] in (32, 64)
+                                                        or (q.ne[1] == 4 and rules.indexer_heads)):
         return False
     for t in (q, k):
         if block_size(t.type) == 1 and any(n % 16 for n in t.nb[1:]):

@@ -1,4 +1,5 @@
-"""Metal: ggml/src/ggml-metal, as modelled. Weights can stay in the mapped file, which the GPU reads in place."""
+"""Metal: ggml/src/ggml-metal, as modelled. Weights can stay in the mapped file, which the GPU reads in
+place."""
 
 from __future__ import annotations
 
@@ -20,7 +21,8 @@ if TYPE_CHECKING:
     from ..ops import Ops, Parts
 
 
-KERNELS = 64 * MiB             # estimate: what Metal counts as its own grew by 1 MiB at most after the buffers
+# estimate: what Metal counts as its own grew by at most 1 MiB after the buffers
+KERNELS = 64 * MiB
 
 
 class Metal(Backend):
@@ -30,7 +32,8 @@ class Metal(Backend):
     alignment = 32
     has_igpu = False
     added: Mapping[str, Rule] = {
-        "LIGHTNING_INDEXER": Rules.metal_indexer, **dict.fromkeys(HYPER_CONNECTIONS, Rules.metal_hyper_connections)}
+        "LIGHTNING_INDEXER": Rules.metal_indexer,
+        **dict.fromkeys(HYPER_CONNECTIONS, Rules.metal_hyper_connections)}
     modelled = True
     out_of_memory = (
         # ggml-metal-device.m
@@ -60,7 +63,8 @@ class Metal(Backend):
     def alloc_size(self, tensor: Tensor) -> int:
         return scratch(tensor, tensor.nbytes, self.rules)
 
-    def graph_optimize(self, nodes: list[Tensor], after: Tensor | None, add_alloc_dep: AddAllocDep) -> list[Tensor]:
+    def graph_optimize(self, nodes: list[Tensor], after: Tensor | None,
+                       add_alloc_dep: AddAllocDep) -> list[Tensor]:
         if self.rules.metal_fusions:
             add_alloc_deps(nodes, add_alloc_dep, self.rules)
         return reorder(nodes, self.rules)

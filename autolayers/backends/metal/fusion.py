@@ -1,8 +1,6 @@
 """What Metal fuses: the table and its checks of ggml/src/ggml-metal/ggml-metal-fusion.cpp, as modelled.
-
-`span` says how many nodes stay together when a graph is reordered, `add_alloc_deps` what their sources must outlast.
-The snake activation (MUL SIN SQR MUL ADD) is left out: no language model has it.
-"""
+`span` is the number of nodes that stay together when a graph is reordered, `add_alloc_deps` how long their
+sources must live. The snake activation (MUL SIN SQR MUL ADD) is left out: no language model has it."""
 
 from __future__ import annotations
 
@@ -28,25 +26,26 @@ _MOE_MOST_EXPERTS = 1024         # GGML_METAL_TOPK_MOE_MAX_EXPERTS
 # ggml_metal_mul_mv_mma_type_supported; since Rules.metal_products_of_all the others too
 _PRODUCTS = frozenset(("f32", "f16", "q4_0", "q4_1", "q5_0", "q5_1", "q8_0", "q4_K", "q5_K", "q6_K"))
 _OTHER_PRODUCTS = frozenset((
-    "bf16", "q1_0", "q2_0", "mxfp4", "q2_K", "q3_K", "iq2_xxs", "iq2_xs", "iq2_s", "iq3_xxs", "iq3_s", "iq1_s", "iq1_m",
-    "iq4_nl", "iq4_xs", "tq2_0"))
+    "bf16", "q1_0", "q2_0", "mxfp4", "q2_K", "q3_K", "iq2_xxs", "iq2_xs", "iq2_s", "iq3_xxs", "iq3_s",
+    "iq1_s", "iq1_m", "iq4_nl", "iq4_xs", "tq2_0"))
 
 
 class Fusion:
-    """A sequence of operations: `ops_all` with the views between them, `ops` without."""
+    """A sequence of operations: `ops_all` includes the views between them, `ops` does not."""
 
     def __init__(self, ops: str, check: Callable[[Fusion, Sequence[Tensor], Sequence[int]], bool],
                  chain: bool = True, rule: Rule | None = None, types: frozenset[str] = frozenset()) -> None:
         self.ops_all = tuple(ops.split())
         self.ops = tuple(op for op in self.ops_all if op not in EMPTY)
         self.check = check
-        self.rule = rule         # without which a build does not have it
+        self.rule = rule         # builds without this rule lack it
         self.types = types       # of a product's matrix
-        self.chain = chain       # each node reads the one before, has its shape and is read by the next alone
+        # each node reads the previous one, has its shape and is read only by the next
+        self.chain = chain
 
 
 def add_alloc_deps(nodes: list[Tensor], add_alloc_dep: AddAllocDep, rules: Rules) -> None:
-    """ggml_metal_fusion_add_alloc_deps: by the kinds of operations alone, the longest sequence first."""
+    """ggml_metal_fusion_add_alloc_deps: by the kinds of operations only, the longest sequence first."""
     ops, by_first = [node.op for node in nodes], known(rules)
     i, count = 0, len(nodes)
     while i < count:
@@ -67,8 +66,8 @@ def add_alloc_deps(nodes: list[Tensor], add_alloc_dep: AddAllocDep, rules: Rules
 
 
 def span(nodes: Sequence[Tensor], real: Sequence[int], at: int, by_first: ByFirst) -> int:
-    """ggml_metal_fusion_max: nodes from `real[at]` on that are one kernel. `real`: indices of nodes that compute;
-    `by_first`: known()."""
+    """ggml_metal_fusion_max: number of nodes from `real[at]` on that form one kernel. `real`: indices of
+    nodes that compute; `by_first`: known()."""
     start, end = at, min(at + MOST, len(real))
     while at < end:
         best = 0
@@ -98,7 +97,7 @@ def _matches(fusion: Fusion, nodes: Sequence[Tensor], idxs: Sequence[int]) -> bo
 
 
 def _fusible(group: Sequence[Tensor], outputs: tuple[int, ...]) -> bool:
-    """ggml_can_fuse_subgraph_ext: what is inside is not needed outside, but for the outputs."""
+    """ggml_can_fuse_subgraph_ext: what is inside is not used outside, except the outputs."""
     inside = {id(node) for node in group}
     for i, node in enumerate(group):
         if i in outputs:
@@ -140,7 +139,7 @@ def _add_chain(fusion: Fusion, nodes: Sequence[Tensor], idxs: Sequence[int]) -> 
 
 
 def _gdn_cache(fusion: Fusion, nodes: Sequence[Tensor], idxs: Sequence[int]) -> bool:
-    """The states that GATED_DELTA_NET puts behind its output, copied to the cache."""
+    """The states that GATED_DELTA_NET puts after its output, copied to the cache."""
     gdn, cpy = nodes[idxs[0]], nodes[idxs[1]]
     if gdn.is_output or cpy.is_output or gdn.type != "f32":
         return False
@@ -155,7 +154,7 @@ def _gdn_cache(fusion: Fusion, nodes: Sequence[Tensor], idxs: Sequence[int]) -> 
 
 
 def _raw(fusion: Fusion, nodes: Sequence[Tensor], start: int) -> Sequence[Tensor]:
-    """The nodes from `start` on with the views between them, where their kinds are `ops_all`; else none."""
+    """The nodes from `start` on with the views between them, if their kinds are `ops_all`; else none."""
     group = nodes[start:start + len(fusion.ops_all)]
     return group if tuple([node.op for node in group]) == fusion.ops_all else ()
 
@@ -218,7 +217,7 @@ def _moe_reduce(fusion: Fusion, nodes: Sequence[Tensor], idxs: Sequence[int]) ->
 
 
 def _mul_mat_add(fusion: Fusion, nodes: Sequence[Tensor], idxs: Sequence[int]) -> bool:
-    """ggml_metal_fusion_check_mul_mat_add, as the reorder asks it: a residual, not a bias."""
+    """ggml_metal_fusion_check_mul_mat_add, as the reordering uses it: a residual, not a bias."""
     product, total = nodes[idxs[0]], nodes[idxs[1]]
     if (total.src[0] is product) == (total.src[1] is product):
         return False
@@ -230,7 +229,8 @@ def _mul_mat_add(fusion: Fusion, nodes: Sequence[Tensor], idxs: Sequence[int]) -
 _SELECTION = "SOFT_MAX RESHAPE ARGSORT VIEW GET_ROWS"
 _NORMALISED = f"{_SELECTION} RESHAPE SUM_ROWS CLAMP DIV RESHAPE"
 _FUSIONS = (
-    *(Fusion(f"{norm} {rest}", _norm) for norm in ("NORM", "RMS_NORM") for rest in ("MUL", "MUL ADD", "SCALE")),
+    *(Fusion(f"{norm} {rest}", _norm) for norm in ("NORM", "RMS_NORM")
+      for rest in ("MUL", "MUL ADD", "SCALE")),
     *(Fusion(" ".join(["ADD"] * n), _add_chain) for n in range(2, 8)),
     Fusion("GATED_DELTA_NET CPY", _gdn_cache, chain=False),
     *(Fusion(ops, _topk_moe, chain=False) for ops in (_SELECTION, f"{_SELECTION} SCALE", _NORMALISED,

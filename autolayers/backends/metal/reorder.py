@@ -1,8 +1,6 @@
-"""The order in which Metal runs a split: ggml_graph_optimize of ggml/src/ggml-metal/ggml-metal-common.cpp, as modelled.
-
-Nodes that touch other memory than those before them are moved forward, so that they can run at the same time; what is
-fused stays together. The allocator sees the new order.
-"""
+"""The order in which Metal runs a split: ggml_graph_optimize of ggml/src/ggml-metal/ggml-metal-common.cpp, as
+modelled. Nodes that touch different memory than the nodes before them are moved forward, so that they can run
+at the same time; fused nodes stay together. The allocator sees the new order."""
 
 from __future__ import annotations
 
@@ -15,11 +13,11 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from ...builds import Rules
 
-_FORWARD = 64                    # how far nodes are looked for
+_FORWARD = 64                    # how far ahead to look for nodes
 _SAFE = EMPTY | {
-    "MUL_MAT", "MUL_MAT_ID", "ROPE", "NORM", "RMS_NORM", "GROUP_NORM", "L2_NORM", "SUM_ROWS", "SSM_CONV", "SSM_SCAN",
-    "CLAMP", "TRI", "DIAG", "MUL", "ADD", "SUB", "DIV", "GLU", "SCALE", "UNARY", "GET_ROWS", "SET_ROWS", "SET", "CPY",
-    "CONT", "REPEAT"}
+    "MUL_MAT", "MUL_MAT_ID", "ROPE", "NORM", "RMS_NORM", "GROUP_NORM", "L2_NORM", "SUM_ROWS", "SSM_CONV",
+    "SSM_SCAN", "CLAMP", "TRI", "DIAG", "MUL", "ADD", "SUB", "DIV", "GLU", "SCALE", "UNARY", "GET_ROWS",
+    "SET_ROWS", "SET", "CPY", "CONT", "REPEAT"}
 
 
 class Pack:
@@ -52,12 +50,12 @@ class Ranges:
         self.written |= pack.written
 
     def free_for(self, pack: Pack) -> bool:
-        """Whether it writes nothing that they touch and touches nothing that they write."""
+        """Whether it neither writes what they touch nor touches what they write."""
         return self.written.isdisjoint(pack.touched) and self.read.isdisjoint(pack.written)
 
 
 def packs(nodes: list[Tensor], rules: Rules) -> list[Pack]:
-    """The nodes, those that are fused together."""
+    """The nodes, grouped by fusion."""
     real = [i for i, node in enumerate(nodes) if node.op not in EMPTY]
     at = {i: n for n, i in enumerate(real)}
     found, by_first = [], known(rules)
@@ -85,7 +83,7 @@ def reorder(nodes: list[Tensor], rules: Rules = NEWEST_RULES) -> list[Tensor]:
         if used[i]:
             continue
         if not pack.empty and not running.free_for(pack):
-            waiting = Ranges()                   # what has been skipped
+            waiting = Ranges()                   # the skipped nodes
             waiting.add(pack)
             for j in range(i + 1, min(i + forward, len(todo))):
                 if used[j]:

@@ -1,11 +1,11 @@
-"""How Metal of older builds packs and moves nodes (reorder.py)."""
+"""How Metal in older builds fuses and moves nodes (reorder.py)."""
 
 from __future__ import annotations
 
 from ...ggml.tensor import Tensor
 from .fusion import MOST
 
-# before Rules.metal_reorders_far: how far nodes are looked for, and what is not moved
+# before Rules.metal_reorders_far: how far ahead to look, and which ops are not moved
 NEAR = 8
 FAR_ONLY = frozenset((
     "L2_NORM", "SSM_CONV", "SSM_SCAN", "CLAMP", "TRI", "DIAG", "SUB", "UNARY", "SET", "CONT", "REPEAT"))
@@ -13,8 +13,8 @@ _PACKED = frozenset(("ADD", "MUL", "NORM", "RMS_NORM"))
 
 
 def run(nodes: list[Tensor], start: int) -> int:
-    """Before Rules.metal_fusions: nodes from `start` on that ggml_can_fuse takes as one, norms, products and sums that
-    only the next one reads."""
+    """Before Rules.metal_fusions: nodes from `start` on that ggml_can_fuse joins: norms, products and sums
+    that only the next one reads."""
     if nodes[start].op not in _PACKED or nodes[start].op == "MUL":
         return 1
     i = start

@@ -1,4 +1,4 @@
-"""What Metal's results hold in addition to themselves: ggml_backend_metal_buffer_type_get_alloc_size of
+"""Extra memory of Metal's results: ggml_backend_metal_buffer_type_get_alloc_size of
 ggml/src/ggml-metal/ggml-metal.cpp and the functions of ggml-metal-ops.cpp named here, as modelled."""
 
 from __future__ import annotations
@@ -16,13 +16,14 @@ _NQPSG, _NCPSG = 8, 64
 _VEC_NQPSG, _VEC_NCPSG = 1, 32
 _AMAX = 8 + 256 * 4              # ggml_metal_op_mul_mat_id_extra_amax
 _SPARSE_HEADS = frozenset((
-    (32, 32), (64, 64), (96, 96), (96, 64), (128, 128), (192, 128), (192, 192), (256, 256), (320, 256), (512, 512),
+    (32, 32), (64, 64), (96, 96), (96, 64), (128, 128), (192, 128), (192, 192), (256, 256), (320, 256),
+    (512, 512),
     (576, 512)))
 _SPARSE_TYPES = types_of(KV_TYPES, "SPARSE")
 
 
 def scratch(t: Tensor, size: int, rules: Rules) -> int:
-    """`size`, the bytes of a tensor, with what its operation needs while it runs."""
+    """`size`, the bytes of a tensor, plus what its operation needs while it runs."""
     op = t.op
     if not rules.metal_scratch:
         return size
@@ -39,7 +40,7 @@ def scratch(t: Tensor, size: int, rules: Rules) -> int:
 
 
 def _flash_attn(t: Tensor, copies: bool, large: bool) -> int:
-    """`copies`: keys and values are copied as f16; `large`: of heads from 512 on in smaller batches too."""
+    """`copies`: keys and values are copied as f16; `large`: for heads from 512 on also in smaller batches."""
     q, k, v = t.src[:3]
     mask, n_kv_max = t.param[0], t.param[2]  # type: ignore[index]
     v_is_k = is_part_of(v, k)
@@ -56,13 +57,15 @@ def _flash_attn(t: Tensor, copies: bool, large: bool) -> int:
         rows, columns = (_VEC_NQPSG, _VEC_NCPSG) if vector else (_NQPSG, _NCPSG)
         blocks = -(-q.ne[1] // rows) * -(-mask.ne[0] // columns)
         size += _pad(blocks * mask.ne[2] * mask.ne[3], 32)
-    size += 4 * min(q.ne[1], 32) * q.ne[2] * q.ne[3] * 32 * (v.ne[0] + 2)      # ..._extra_tmp: 32 workgroups' results
+    # ..._extra_tmp: 32 workgroups' results
+    size += 4 * min(q.ne[1], 32) * q.ne[2] * q.ne[3] * 32 * (v.ne[0] + 2)
     if not copies:
         return size
     size += _pad(2 * k.nelements, 16)                                          # ..._extra_kv_f16
     if not v_is_k:
         size += _pad(2 * v.nelements, 16)
-    if 0 < n_kv_max <= 4096 and mask is not None and (k.ne[0], v.ne[0]) in _SPARSE_HEADS and k.type in _SPARSE_TYPES:
+    if 0 < n_kv_max <= 4096 and mask is not None and (k.ne[0],
+                                                      v.ne[0]) in _SPARSE_HEADS and k.type in _SPARSE_TYPES:
         size += _pad(4 * _pad(n_kv_max, _VEC_NCPSG) * masked, 16)              # ..._extra_idx
     return size
 

@@ -1,6 +1,6 @@
-"""Which operations Metal runs: ggml_metal_device_supports_op of ggml/src/ggml-metal/ggml-metal-device.m, as modelled,
-on an M1 or newer (simdgroup matrices and reductions, bfloat). Where the sources lie makes no difference: the scheduler
-copies."""
+"""Which operations Metal runs: ggml_metal_device_supports_op of ggml/src/ggml-metal/ggml-metal-device.m, as
+modelled, on an M1 or newer (simdgroup matrices and reductions, bfloat). The sources' places make no
+difference: the scheduler copies."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ _CPY = {
     "bf16": frozenset(("f32", "bf16")), "i32": frozenset(("f32", "i32")),
     **dict.fromkeys((*types_of(KV_TYPES, "CPY_FROM"), "q1_0", "q2_0", "tq2_0"), _FLOATS)}
 _ALWAYS = frozenset((
-    "NONE", "RESHAPE", "VIEW", "TRANSPOSE", "PERMUTE", "REPEAT", "CONV_TRANSPOSE_1D", "ARGMAX", "ROPE", "ROPE_BACK",
-    "ARGSORT", "TOP_K", "ARANGE", "SSM_SCAN", "SSM_CONV", "RWKV_WKV6", "RWKV_WKV7", "DIAG"))
+    "NONE", "RESHAPE", "VIEW", "TRANSPOSE", "PERMUTE", "REPEAT", "CONV_TRANSPOSE_1D", "ARGMAX", "ROPE",
+    "ROPE_BACK", "ARGSORT", "TOP_K", "ARANGE", "SSM_SCAN", "SSM_CONV", "RWKV_WKV6", "RWKV_WKV7", "DIAG"))
 _THREADGROUP = 32768             # bytes of threadgroup memory
 
 
@@ -86,7 +86,8 @@ def _mul_mat(op: Tensor) -> bool:
     if a.type == "bf16":
         return False
     if op.op == "MUL_MAT":
-        return a.type == "f16" or (not _transposed(a) and not _transposed(b) and a.ne[0] >= 64 and b.ne[1] > 8)
+        return a.type == "f16" or (not _transposed(a) and not _transposed(b) and a.ne[0] >= 64
+                                   and b.ne[1] > 8)
     return a.ne[0] >= 64 and op.src[2].ne[1] >= 32
 
 
@@ -94,7 +95,8 @@ def _use_fwht(op: Tensor) -> bool:
     """ggml_metal_op_mul_mat_use_fwht: the Hadamard rotation of quantised caches."""
     b = op.src[1]
     n = b.ne[0]
-    return (op.op == "MUL_MAT" and op.param == "hadamard" and b.contiguous() and op.contiguous() and b.ne == op.ne
+    return (op.op == "MUL_MAT" and op.param == "hadamard" and b.contiguous() and op.contiguous()
+            and b.ne == op.ne
             and (n in (64, 128, 256, 512) or (n in (1024, 2048, 4096, 8192) and 4 * n <= _THREADGROUP)))
 
 
@@ -131,9 +133,11 @@ def _f32_source(op: Tensor) -> bool:
 _RULES: dict[str, Callable[[Tensor], bool]] = {
     **dict.fromkeys(("SCALE", "FILL", "CLAMP", "SQR", "SQRT", "SIN", "COS", "LOG"), _float_rows),
     **dict.fromkeys(("ADD", "SUB", "MUL", "DIV", "ADD_ID"), _arithmetic),
-    **dict.fromkeys(("TRI", "SUM_ROWS", "CUMSUM", "MEAN", "SOFT_MAX", "GROUP_NORM", "L2_NORM", "NORM", "RMS_NORM"),
+    **dict.fromkeys(("TRI", "SUM_ROWS", "CUMSUM", "MEAN", "SOFT_MAX", "GROUP_NORM", "L2_NORM", "NORM",
+                     "RMS_NORM"),
                     _rows),
-    **dict.fromkeys(("UPSCALE", "POOL_2D", "PAD", "PAD_REFLECT_1D", "TIMESTEP_EMBEDDING", "SOLVE_TRI"), _f32_source),
+    **dict.fromkeys(("UPSCALE", "POOL_2D", "PAD", "PAD_REFLECT_1D", "TIMESTEP_EMBEDDING", "SOLVE_TRI"),
+                    _f32_source),
     **dict.fromkeys(("SET", "CPY", "DUP", "CONT"), lambda op: op.type in _CPY.get(op.src[0].type, ())),
     **dict.fromkeys(("MUL_MAT", "MUL_MAT_ID"), _mul_mat),
     **dict.fromkeys(("DSV4_HC_COMB", "DSV4_HC_PRE", "DSV4_HC_POST"), _hyper_connections),

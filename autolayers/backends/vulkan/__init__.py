@@ -1,7 +1,5 @@
-"""Vulkan: ggml/src/ggml-vulkan/ggml-vulkan.cpp, as modelled.
-
-What a device's driver allows decides alignments, the largest buffer and which operations it runs: see limits.py.
-"""
+"""Vulkan: ggml/src/ggml-vulkan/ggml-vulkan.cpp, as modelled. The device's driver limits decide alignments,
+the largest buffer and which operations it runs: see limits.py."""
 
 from __future__ import annotations
 
@@ -31,10 +29,13 @@ class Vulkan(Backend):
     igpu_mmap = False
     offload_min_batch = OFFLOAD_MIN_BATCH
     added: Mapping[str, Rule] = {
-        "LIGHTNING_INDEXER": Rules.vulkan_indexer, **dict.fromkeys(HYPER_CONNECTIONS, Rules.vulkan_hyper_connections),
+        "LIGHTNING_INDEXER": Rules.vulkan_indexer,
+        **dict.fromkeys(HYPER_CONNECTIONS, Rules.vulkan_hyper_connections),
         **dict.fromkeys(("SSM_SCAN", "SSM_CONV"), Rules.vulkan_scans),
-        **dict.fromkeys(("CUMSUM", "TRI", "SOLVE_TRI", "FILL", "LOG", "ARANGE", "TOP_K"), Rules.vulkan_delta_net_parts),
-        **dict.fromkeys(("GATED_DELTA_NET", "SET"), Rules.vulkan_delta_net), "FLASH_ATTN_EXT": Rules.vulkan_flash}
+        **dict.fromkeys(("CUMSUM", "TRI", "SOLVE_TRI", "FILL", "LOG", "ARANGE", "TOP_K"),
+                        Rules.vulkan_delta_net_parts),
+        **dict.fromkeys(("GATED_DELTA_NET", "SET"), Rules.vulkan_delta_net),
+        "FLASH_ATTN_EXT": Rules.vulkan_flash}
     modelled = True
     free_is_total = True               # without VK_EXT_memory_budget
     image = "-vulkan"
@@ -63,8 +64,8 @@ class Vulkan(Backend):
             return ""
         if self.limits.known:
             return f"Vulkan of build {self.rules.number} runs a graph in an order close to the one modelled"
-        return (f"{self.device.name if self.device else self.name}: the limits of its driver are not known; "
-                "those of a desktop's GPU are assumed, an upper bound")
+        return (f"{self.device.name if self.device else self.name}: the driver's limits are unknown: "
+                "assuming a desktop GPU's, an upper bound")
 
     @property
     def kind(self) -> Hashable:
@@ -79,7 +80,7 @@ class Vulkan(Backend):
     def offload_op(self, op: Tensor) -> bool:
         if self.rules.vulkan_offloads_rows:
             return super().offload_op(op)
-        # ggml_backend_vk_device_offload_op, as it was
+        # ggml_backend_vk_device_offload_op of older builds
         return op.op != "GET_ROWS" and op.ne[2 if op.op == "MUL_MAT_ID" else 1] >= OFFLOAD_MIN_BATCH
 
     def pipelines(self) -> bool:
@@ -101,7 +102,7 @@ class Vulkan(Backend):
 
     @property
     def _matrix_kinds(self) -> set[bool]:
-        """Whether it has VK_NV_cooperative_matrix2, or may have it, which needs more memory or less."""
+        """Whether it has, or may have, VK_NV_cooperative_matrix2, which needs more memory or less."""
         if self.limits.known:
             return {bool(self.limits.cooperative_matrix2)}
         capability = (self.device and self.device.compute_capability) or (7, 5)
@@ -113,7 +114,8 @@ class Vulkan(Backend):
         small = {"max_storage_buffer_range": SMALLEST, "shader_64bit_indexing": False}
         return replace(self.device, limits={**(self.device.limits or {}), **small})
 
-    def graph_optimize(self, nodes: list[Tensor], after: Tensor | None, add_alloc_dep: AddAllocDep) -> list[Tensor]:
+    def graph_optimize(self, nodes: list[Tensor], after: Tensor | None,
+                       add_alloc_dep: AddAllocDep) -> list[Tensor]:
         if not self.rules.vulkan_reorders:
             return nodes
         return reorder(nodes, add_alloc_dep) if self.rules.vulkan_hazards else reorder_before(nodes, self.rules)

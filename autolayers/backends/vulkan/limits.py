@@ -1,9 +1,9 @@
-"""What a Vulkan driver allows, as far as it changes sizes: the keys of a device's `limits`.
+"""Limits of Vulkan drivers that sizes depend on: the keys of a device's `limits`.
 
     Limits.of(device).block_size
 
-`vulkaninfo` shows them, and autolayers.devices.vulkan asks the driver. Where they are not known, a driver is assumed
-that aligns more than those of desktops do; tensors of more than SMALLEST bytes may run on it or not.
+`vulkaninfo` shows them, and autolayers.devices.vulkan queries the driver. If unknown, the driver is assumed
+to align more than desktop drivers do; tensors of more than SMALLEST bytes may or may not run on it.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Limits:
-    """`known`: the device's own. The values here are those that are assumed."""
+    """`known`: the device's own. The defaults here are the assumed values."""
 
     min_storage_buffer_offset_alignment: int = 256
     min_memory_map_alignment: int = 4096
@@ -58,6 +58,7 @@ class Limits:
         return min(GiB, self.max_memory_allocation_size, self.max_buffer_size)
 
 
-SMALLEST = GiB                   # the smallest max_storage_buffer_range of a desktop's driver (Intel's older ones)
+# the smallest max_storage_buffer_range of a desktop driver (Intel's older ones)
+SMALLEST = GiB
 _KEYS = tuple(name for name in Limits.__annotations__ if name != "known")
 ASSUMED = Limits()

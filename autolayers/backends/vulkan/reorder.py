@@ -1,8 +1,6 @@
-"""The order in which Vulkan runs a split: ggml_vk_graph_optimize of ggml/src/ggml-vulkan/ggml-vulkan.cpp, as modelled.
-
-Nodes that do not depend on each other are moved together, so that the GPU need not wait between them; sequences that
-it fuses stay whole. The allocator sees the new order, which changes what lives at one time.
-"""
+"""The order in which Vulkan runs a split: ggml_vk_graph_optimize of ggml/src/ggml-vulkan/ggml-vulkan.cpp, as
+modelled. Independent nodes are moved together, so that the GPU need not wait between them; sequences that it
+fuses stay together. The allocator sees the new order, which changes what is live at the same time."""
 
 from __future__ import annotations
 
@@ -14,7 +12,7 @@ if TYPE_CHECKING:
 
     from ...ggml.scheduler import AddAllocDep
 
-AHEAD, FOLLOWERS = 20, 15          # how far nodes are looked for
+AHEAD, FOLLOWERS = 20, 15          # how far ahead to look for nodes
 
 EMPTY = frozenset(("NONE", "RESHAPE", "TRANSPOSE", "VIEW", "PERMUTE"))
 
@@ -23,7 +21,8 @@ def _ops(text: str) -> tuple[str, ...]:
     return tuple(text.split())
 
 
-# Sequences that stay whole, in the order in which they are tried. Only the kinds of the operations are compared.
+# Sequences that stay together, in the order in which they are tried. Only the kinds of the operations are
+# compared.
 TOPK_MOE = tuple(map(_ops, (
     "SOFT_MAX RESHAPE ARGSORT VIEW GET_ROWS RESHAPE SUM_ROWS CLAMP DIV RESHAPE",
     "UNARY RESHAPE ADD ARGSORT VIEW GET_ROWS RESHAPE SUM_ROWS CLAMP DIV RESHAPE",
@@ -41,14 +40,14 @@ _SEQUENCES = (*TOPK_MOE, SNAKE, _TOPK_QSA, *map(_ops, (
     "RMS_NORM VIEW SET_ROWS",
     "ROPE VIEW SET_ROWS",
 )), _HC_POST)
-_KEEPING = frozenset((*TOPK_MOE, _HC_POST))      # these hold what they read until they are done
+_KEEPING = frozenset((*TOPK_MOE, _HC_POST))      # these keep what they read until they are done
 
 _BEGINNING: dict[str, list[tuple[str, ...]]] = {}
 for _sequence in _SEQUENCES:
     _BEGINNING.setdefault(_sequence[0], []).append(_sequence)
 
-# A node may run right behind the one it reads where both are fused: next to each other, or with nothing but views and
-# what has run already between them.
+# A node may run directly after the one it reads if both are fused: adjacent, or separated only by views and
+# by nodes that already ran.
 _FUSED_NEXT = frozenset((("MUL_MAT", "ADD"), ("MUL_MAT_ID", "ADD_ID"), ("MUL_MAT_ID", "MUL"), ("ADD", "ADD"),
                          ("SSM_CONV", "ADD"), ("SSM_CONV", "UNARY")))
 _FUSED_NEAR = frozenset((("RMS_NORM", "MUL"), ("UNARY", "MUL")))
@@ -67,10 +66,10 @@ class _Order:
         self.nodes = nodes
         self.add_alloc_dep = add_alloc_dep
         self.ops = [node.op for node in nodes]
-        self.used = bytearray(len(nodes))            # has its place, or has been pulled forward
-        self.placed: set[int] = set()                # by id, of earlier rounds
+        self.used = bytearray(len(nodes))            # already placed, or pulled forward
+        self.placed: set[int] = set()                # by id, from earlier rounds
         self.sources = _sources(nodes)
-        self.sequences: dict[int, list[tuple[str, ...]]] = {}     # by where they begin
+        self.sequences: dict[int, list[tuple[str, ...]]] = {}     # by their first node
         self.within_qsa: dict[int, int] = {}         # where the sequence around a node begins
         for i, op in enumerate(self.ops):
             found = [s for s in _BEGINNING.get(op, ()) if tuple(self.ops[i:i + len(s)]) == s]
@@ -120,7 +119,7 @@ class _Order:
         return None
 
     def independent(self, first: int) -> list[int]:
-        """The node `first`, and those behind it that need not wait for any before them."""
+        """The node `first`, and later nodes that need not wait for any node before them."""
         ops, used, sources = self.ops, self.used, self.sources
         taken = [first]
         end = min(first + AHEAD, len(ops))
@@ -140,7 +139,7 @@ class _Order:
                     continue
                 taken.append(j)
                 self.pull_followers(j, taken)
-        if ops[taken[-1]] != "ADD":                  # else it is fused with what follows
+        if ops[taken[-1]] != "ADD":                  # otherwise it is fused with what follows
             inside = set(taken)
             for j in views:
                 if used[j]:
@@ -154,7 +153,7 @@ class _Order:
         return taken
 
     def fused(self, c: int, j: int, last: int) -> bool:
-        """Whether `j` reads `c`, the last one taken, as part of one operation."""
+        """Whether `j` reads `c`, the last node taken, as part of one operation."""
         if c != last:
             return False
         pair = self.ops[c], self.ops[j]
@@ -168,12 +167,13 @@ class _Order:
         return any(self.whole(j, len(ops)) for ops in self.sequences.get(j, ()))
 
     def pull_followers(self, j: int, taken: list[int]) -> None:
-        """Put what is fused with `j` right behind it."""
+        """Put what is fused with `j` directly after it."""
         ops, nodes, node = self.ops, self.nodes, self.nodes[j]
         op, before = ops[j], ops[j - 1]
         rope = j
         if op == "MUL" and before == "RMS_NORM":
-            k = self.follower(j, "ROPE", lambda t: t.src[0] is node and all(s.op == "NONE" for s in t.src[1:]))
+            k = self.follower(j, "ROPE",
+                              lambda t: t.src[0] is node and all(s.op == "NONE" for s in t.src[1:]))
             if k:
                 rope = k
                 self.pull(taken, k)
@@ -188,7 +188,7 @@ class _Order:
             self.pull(taken, self.follower(j, "MUL", lambda t: self.is_unary_mul(nodes[j], t)))
 
     def follower(self, j: int, op: str, fits: Callable[[Tensor], bool]) -> int:
-        """The first node within reach of `j` that fits, used or not; 0: none."""
+        """The first matching node within reach of `j`, used or not; 0: none."""
         for k in range(j + 1, min(j + FOLLOWERS, len(self.ops))):
             if self.ops[k] == op and fits(self.nodes[k]):
                 return k
@@ -203,7 +203,7 @@ class _Order:
         return t.op == "NONE" or id(t) in self.placed
 
     def is_unary_mul(self, unary: Tensor, mul: Tensor) -> bool:
-        """ggml_vk_can_fuse_unary_mul, with what is multiplied ready."""
+        """ggml_vk_can_fuse_unary_mul, if the factor is ready."""
         first = mul.src[0] is unary
         if not first and mul.src[1] is not unary:
             return False
@@ -216,8 +216,8 @@ class _Order:
         return all(n % m == 0 for n, m in zip(large.ne, small.ne, strict=True))
 
     def pull_set_rows(self, start: int, taken: list[int]) -> None:
-        """The view of `start` and the SET_ROWS of that view, where the three can be fused and nothing between them
-        is in the way."""
+        """The view of `start` and the SET_ROWS of that view, if the three can be fused and nothing between
+        them prevents it."""
         nodes, ops, used = self.nodes, self.ops, self.used
         view = rows = 0
         for k in range(start + 1, min(start + FOLLOWERS, len(ops))):
@@ -230,7 +230,8 @@ class _Order:
                 break
         if not rows:
             return
-        inner = nodes[start], nodes[view]            # read by nothing else, as ggml_can_fuse_subgraph_ext wants it
+        # read by no other node, as ggml_can_fuse_subgraph_ext requires
+        inner = nodes[start], nodes[view]
         if any(t.is_output for t in inner) or inner[0].uses != 1 or inner[1].uses != 1:
             return
         if inner[0].view_src is not None or inner[1].view_src is not inner[0]:
@@ -243,10 +244,11 @@ class _Order:
 
 
 def _sources(nodes: list[Tensor]) -> list[list[int]]:
-    """Of each node the earlier ones within reach that must run before it: what it reads, and what shares memory with
-    it or with what it reads (`is_src_of` of ggml_vk_graph_optimize)."""
+    """For each node, the earlier ones within reach that must run before it: what it reads, and what shares
+    memory with it or with what it reads (`is_src_of` of ggml_vk_graph_optimize)."""
     where: dict[int, int] = {}                       # by id of a node
-    same: dict[int, list[int]] = {}                  # by id of the memory's owner: nodes that are or view it
+    # by id of the memory's owner: nodes that are it or view it
+    same: dict[int, list[int]] = {}
     readers: dict[int, list[int]] = {}               # the same: nodes that read it
     found = []
     for j, node in enumerate(nodes):

@@ -1,8 +1,6 @@
-"""The order in which Vulkan of builds before Rules.vulkan_hazards runs a split (ggml_vk_graph_optimize of those).
-
-It knows fewer sequences, and takes two nodes to depend on each other only where one reads the other or both view the
-same tensor.
-"""
+"""The order in which Vulkan ran a split before Rules.vulkan_hazards (ggml_vk_graph_optimize of those builds).
+It knows fewer sequences, and two nodes depend on each other only if one reads the other or both view the same
+tensor."""
 
 from __future__ import annotations
 
@@ -11,7 +9,7 @@ from ...ggml.tensor import Tensor
 from .reorder import AHEAD, EMPTY, FOLLOWERS, SNAKE, TOPK_MOE
 
 _ROPE_FOLLOWERS = 10
-# and the rule of the builds that know it, None: all
+# with the rule of the builds that know it, None: all
 _SEQUENCES = (
     (TOPK_MOE[0], None), (TOPK_MOE[1], Rules.vulkan_fused_adds), (TOPK_MOE[2], Rules.vulkan_fused_sqrt),
     (TOPK_MOE[3], None), (TOPK_MOE[4], None), (SNAKE, Rules.vulkan_fused_convs))
@@ -36,7 +34,7 @@ class _Order:
         self.nodes = nodes
         self.ops = [node.op for node in nodes]
         self.used = bytearray(len(nodes))
-        self.placed: set[int] = set()                # by id, of earlier rounds
+        self.placed: set[int] = set()                # by id, from earlier rounds
         self.sources = _sources(nodes)
 
     def run(self) -> list[Tensor]:
@@ -62,7 +60,7 @@ class _Order:
         return 0
 
     def independent(self, first: int) -> list[int]:
-        """The node `first`, and those behind it that need not wait for any before them."""
+        """The node `first`, and later nodes that need not wait for any node before them."""
         ops, used, sources = self.ops, self.used, self.sources
         taken = [first]
         reach = range(first + 1, min(first + AHEAD, len(ops)))
@@ -75,12 +73,13 @@ class _Order:
                 self.pull_followers(j, taken)
         if ops[taken[-1]] != "ADD":                  # else it is fused with what follows
             for j in reach:
-                if not used[j] and ops[j] in EMPTY and all(c < first or used[c] or c in taken for c in sources[j]):
+                if not used[j] and ops[j] in EMPTY and all(c < first or used[c] or c in taken
+                                                           for c in sources[j]):
                     taken.append(j)
         return taken
 
     def pull_followers(self, j: int, taken: list[int]) -> None:
-        """Put what is fused with `j` right behind it."""
+        """Put what is fused with `j` directly after it."""
         ops, nodes, node = self.ops, self.nodes, self.nodes[j]
         op, before = ops[j], ops[j - 1]
         rope = j

@@ -1,5 +1,5 @@
-"""Which operations Vulkan runs: ggml_backend_vk_device_supports_op of ggml/src/ggml-vulkan/ggml-vulkan.cpp, as
-modelled. Where the sources lie makes no difference: the scheduler copies."""
+"""Which operations Vulkan runs: ggml_backend_vk_device_supports_op of ggml/src/ggml-vulkan/ggml-vulkan.cpp,
+as modelled. Where the sources lie makes no difference: the scheduler copies."""
 
 from __future__ import annotations
 
@@ -15,15 +15,16 @@ if TYPE_CHECKING:
     from .limits import Limits
 
 _UNARY = frozenset((
-    "EXP", "EXPM1", "ELU", "GELU", "GELU_ERF", "GELU_QUICK", "SILU", "RELU", "XIELU", "NEG", "TANH", "SIGMOID",
-    "HARDSIGMOID", "HARDSWISH", "ABS", "SOFTPLUS", "STEP", "ROUND", "CEIL", "FLOOR", "TRUNC", "SGN",
+    "EXP", "EXPM1", "ELU", "GELU", "GELU_ERF", "GELU_QUICK", "SILU", "RELU", "XIELU", "NEG", "TANH",
+    "SIGMOID", "HARDSIGMOID", "HARDSWISH", "ABS", "SOFTPLUS", "STEP", "ROUND", "CEIL", "FLOOR", "TRUNC",
+    "SGN",
 ))
 _GLU = frozenset(("REGLU", "GEGLU", "SWIGLU", "SWIGLU_OAI", "GEGLU_ERF", "GEGLU_QUICK", "SWIGLU_CLAMP"))
 _FLOATS = frozenset(("f32", "f16"))
 _MUL_MAT = frozenset((
-    "f32", "f16", "bf16", "q1_0", "q2_0", "q4_0", "q4_1", "q5_0", "q5_1", "q8_0", "q2_K", "q3_K", "q4_K", "q5_K",
-    "q6_K", "iq1_s", "iq1_m", "iq2_xxs", "iq2_xs", "iq2_s", "iq3_xxs", "iq3_s", "iq4_xs", "iq4_nl", "mxfp4", "nvfp4",
-    "tq1_0", "tq2_0",
+    "f32", "f16", "bf16", "q1_0", "q2_0", "q4_0", "q4_1", "q5_0", "q5_1", "q8_0", "q2_K", "q3_K", "q4_K",
+    "q5_K", "q6_K", "iq1_s", "iq1_m", "iq2_xxs", "iq2_xs", "iq2_s", "iq3_xxs", "iq3_s", "iq4_xs", "iq4_nl",
+    "mxfp4", "nvfp4", "tq1_0", "tq2_0",
 ))
 # What it does with each type of a KV cache: CPY is between it and f32
 KV_TYPES = {
@@ -160,7 +161,8 @@ def _solve_tri(op: Tensor, limits: Limits) -> bool:
 def _ssm_scan(op: Tensor, limits: Limits) -> bool:
     """Mamba-2 only, whose decays are one per head."""
     s, decays = op.src[0], op.src[3]
-    return (all(block_size(t.type) == 1 for t in op.src[:6]) and op.src[6].type == "i32" and s.type == op.type == "f32"
+    return (all(block_size(t.type) == 1 for t in op.src[:6]) and op.src[6].type == "i32"
+            and s.type == op.type == "f32"
             and decays.nb[1] == 4 and s.ne[0] in (128, 256) and s.ne[1] % 16 == 0
             and 4 * s.ne[0] <= limits.max_compute_shared_memory_size)
 
@@ -203,14 +205,16 @@ _RULES: dict[str, Callable[[Tensor, Limits], bool]] = {
     "ADD_ID": lambda op, _: op.type == op.src[0].type == op.src[1].type == "f32" and op.src[2].type == "i32",
     "SQR": _same_float, "SQRT": _same_float, "SIN": _same_float, "COS": _same_float, "CLAMP": _same_float,
     "LEAKY_RELU": _same_float, "LOG": _same_float, "TRI": _same_float, "DIAG": _same_float,
-    "OUT_PROD": lambda op, _: all(t.type == "f32" for t in (op, *op.src)) and all(t.contiguous() for t in op.src),
+    "OUT_PROD": lambda op, _: all(t.type == "f32"
+                                  for t in (op, *op.src)) and all(t.contiguous() for t in op.src),
     "ARGSORT": _argsort, "TOP_K": lambda op, _: op.contiguous() and op.src[0].contiguous(),
     "UPSCALE": _f32_source, "PAD": _f32_source, "PAD_REFLECT_1D": _f32_source, "ROLL": _f32_source,
     "TIMESTEP_EMBEDDING": _f32_source, "SSM_CONV": _f32_source,
     "ACC": lambda op, _: op.type == op.src[0].type == op.src[1].type == "f32",
     "SET": lambda op, _: op.type == op.src[0].type == op.src[1].type and op.type in ("f32", "i32"),
     "CONCAT": _concat,
-    "ADD1": lambda op, _: (op.src[0].type, op.src[1].type) in (("f32", "f32"), ("f16", "f32"), ("f16", "f16")),
+    "ADD1": lambda op, _: (op.src[0].type,
+                           op.src[1].type) in (("f32", "f32"), ("f16", "f32"), ("f16", "f16")),
     "ARANGE": lambda op, _: op.type == "f32", "FILL": lambda op, _: op.type in _FLOATS,
     "SCALE": _plain_f32, "DIAG_MASK_INF": _plain_f32, "ARGMAX": _plain_f32, "POOL_1D": _plain_f32,
     "POOL_2D": _plain_f32, "SOFT_MAX": _soft_max,

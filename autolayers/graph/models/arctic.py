@@ -10,7 +10,8 @@ from ..llm import Llm
 
 
 class Arctic(Decoder):
-    def layer(self, llm: Llm, inp_l: Tensor, il: int, inp: AttnInput, pos: Tensor | None, out_ids: Tensor) -> Tensor:
+    def layer(self, llm: Llm, inp_l: Tensor, il: int, inp: AttnInput, pos: Tensor | None,
+              out_ids: Tensor) -> Tensor:
         g = llm.graph
         cur = self.attention(llm, self.normed(llm, inp_l, il, "attn_norm"), il, inp, pos)
         cur, residual = llm.select_outputs(il, out_ids, cur, inp_l)

@@ -13,7 +13,8 @@ if TYPE_CHECKING:
 
 
 class Bert:
-    def __init__(self, position: Literal["learned", "rope", "alibi"], ffn: Literal["seq", "silu", "jina"]) -> None:
+    def __init__(self, position: Literal["learned", "rope", "alibi"],
+                 ffn: Literal["seq", "silu", "jina"]) -> None:
         """`ffn`: up and down (seq), gated (silu), or gated with the gate maybe inside up (jina)."""
         self.position = position
         self.ffn = ffn
@@ -35,7 +36,8 @@ class Bert:
             cur = self.layer(llm, cur, il, inp, pos, out_ids)
         return llm.finish(cur, head=None)
 
-    def layer(self, llm: Llm, inp_l: Tensor, il: int, inp: AttnInput, pos: Tensor | None, out_ids: Tensor) -> Tensor:
+    def layer(self, llm: Llm, inp_l: Tensor, il: int, inp: AttnInput, pos: Tensor | None,
+              out_ids: Tensor) -> Tensor:
         g = llm.graph
         q, k, v = llm.build_qkv(inp_l, il, roped=llm.row.rope != "none")
         q, k = self.normed(llm, q, il, "attn_q_norm"), self.normed(llm, k, il, "attn_k_norm")
@@ -53,7 +55,8 @@ class Bert:
         if weight is None:
             return cur
         flat = cur
-        if cur.ne[2] > 1 or name.startswith(("attn_q", "attn_k")):     # Q and K are normed over all their heads
+        # Q and K are normed over all their heads
+        if cur.ne[2] > 1 or name.startswith(("attn_q", "attn_k")):
             flat = llm.graph.reshape(cur, cur.ne[0] * cur.ne[1], cur.ne[2])
         made = llm.build_norm(flat, weight, llm.layer_weight(il, name, "bias"), "layer", il)
         return made if flat is cur else llm.graph.reshape(made, *cur.ne)

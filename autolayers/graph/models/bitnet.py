@@ -1,4 +1,4 @@
-"""A norm inside the FFN; the head is the embedding matrix where that lies (src/models/bitnet.cpp)."""
+"""A norm inside the FFN; the head is the embedding matrix on its own device (src/models/bitnet.cpp)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Swin norms stand after what they norm; logits of image tokens are overwritten (src/models/chameleon.cpp)."""
+"""Swin norms come after what they norm; logits of image tokens are overwritten (src/models/chameleon.cpp)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ _IMAGE_TOKENS = 8192
 
 
 class Chameleon(Decoder):
-    def layer(self, llm: Llm, inp_l: Tensor, il: int, inp: AttnInput, pos: Tensor | None, out_ids: Tensor) -> Tensor:
+    def layer(self, llm: Llm, inp_l: Tensor, il: int, inp: AttnInput, pos: Tensor | None,
+              out_ids: Tensor) -> Tensor:
         if not llm.hparams.swin_norm:
             return super().layer(llm, inp_l, il, inp, pos, out_ids)
         g = llm.graph

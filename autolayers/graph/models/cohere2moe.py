@@ -29,6 +29,7 @@ def _slides_or_leads(hp: Hparams, il: int) -> bool:
 
 
 BUILDERS = {
-    "cohere2moe": Cohere2Moe(norm="layer", rope=_slides_or_leads, rope_factors=True, parallel="fra", select="last",
-                             logit_scale=None, ffn_scales=True, shexp="add", moe=Routing(scales=True, probs_b=None)),
+    "cohere2moe": Cohere2Moe(norm="layer", rope=_slides_or_leads, rope_factors=True, parallel="fra",
+                             select="last", logit_scale=None, ffn_scales=True, shexp="add",
+                             moe=Routing(scales=True, probs_b=None)),
 }

@@ -1,6 +1,5 @@
-"""Latent attention with an indexer on every layer or on some, whose choice the others share
-(src/models/deepseek32.cpp, glm-dsa.cpp, dots3note.cpp).
-"""
+"""Latent attention with an indexer in every layer, or in some, whose choice the others share
+(src/models/deepseek32.cpp, glm-dsa.cpp, dots3note.cpp)."""
 
 from __future__ import annotations
 
@@ -14,7 +13,7 @@ from ..sparse_attention import DsaInput, dsa_input, lightning_indexer, sparse_at
 
 
 class DeepSeek32(LatentAttention):
-    rotate_indexer = True        # the indexer's keys and queries go through a Hadamard matrix
+    rotate_indexer = True        # the indexer's keys and queries are multiplied by a Hadamard matrix
 
     def for_file(self, llm: Llm) -> Decoder:
         return self if llm.row.memory.startswith("dsa") else LatentAttention(**vars(self))
@@ -34,13 +33,14 @@ class DeepSeek32(LatentAttention):
             k_pe = llm.build_norm(k_pe, k_norm, None, "rms", il)
         q, k, v = absorbed(llm, q, compressed, k_pe, il, pos)
         if inp.window is not None and llm.hparams.is_swa(il):
-            out = llm.build_attn(inp.window, q, k, v, il, wo=None, v_mla=llm.layer_weight(il, "attn_v_b"), mla=True)
+            out = llm.build_attn(inp.window, q, k, v, il, wo=None, v_mla=llm.layer_weight(il, "attn_v_b"),
+                                 mla=True)
         else:
             out = sparse_attention(llm, inp, q, k, v, il, llm.layer_weight(il, "attn_sinks"))
         return self.projected(llm, out, cur, il)
 
     def projected(self, llm: Llm, out: Tensor, cur: Tensor, il: int) -> Tensor:
-        """wo, after a sigmoid gate per head of the attention's input where the file has one."""
+        """wo, after a sigmoid gate per head of the attention's input, if present."""
         g, n_head, n = llm.graph, llm.hparams.n_head(il), llm.n_tokens
         gate = llm.layer_weight(il, "attn_gate")
         if gate is not None:

@@ -1,8 +1,9 @@
 """DeepSeek-V4: keys and values are one head, raw within a window and compressed outside it.
 
-A layer's compression ratio is 0 (window only), 128 (HCA: every block of tokens) or 4 (CSA: overlapping blocks of which
-an indexer picks the best). A block becomes one cell when it is complete; until then its tokens wait in a state.
-Sources: src/models/deepseek4.cpp, src/llama-kv-cache-dsv4.cpp, build_inp_dsv4 of src/llama-graph.cpp (as modelled).
+A layer's compression ratio is 0 (window only), 128 (HCA: every block of tokens) or 4 (CSA: overlapping blocks
+of which an indexer picks the best). A block becomes one cell when it is complete; until then its tokens wait
+in a state. Sources: src/models/deepseek4.cpp, src/llama-kv-cache-dsv4.cpp, build_inp_dsv4 of
+src/llama-graph.cpp (as modelled).
 """
 
 from __future__ import annotations
@@ -122,7 +123,7 @@ class DeepSeek4(Decoder):
 
     def attend(self, llm: Llm, inp: AttnInput, q: Tensor, kv: Tensor, latent_q: Tensor, cur: Tensor, il: int,
                pos: Tensor) -> Tensor:
-        """Attention to the window and, by the layer's ratio, to compressed cells, which are brought up to date."""
+        """Attention to the window and, by the layer's ratio, to compressed cells, which are updated first."""
         assert isinstance(inp, Dsv4Input)
         hp = llm.hparams
         head, ratio = hp.head_k(il), hp.compress_ratios[il]
@@ -188,8 +189,10 @@ class DeepSeek4(Decoder):
         return [g.cont(g.permute(g.reshape(g.get_rows(t, inp.read), head, inp.ratio, blocks), 1, 0, 2, 3))
                 for t in sources]
 
-    def _overlapping_blocks(self, llm: Llm, inp: _Compressed, sources: list[Tensor], head: int) -> list[Tensor]:
-        """The same of every block after its predecessor, [2 ratio, head, blocks]; a row of -inf precedes the first."""
+    def _overlapping_blocks(self, llm: Llm, inp: _Compressed, sources: list[Tensor],
+                            head: int) -> list[Tensor]:
+        """The same of every block after its predecessor, [2 ratio, head, blocks]; a row of -inf precedes the
+        first."""
         g, ratio, blocks = llm.graph, inp.ratio, inp.write.ne[0]
         n = ratio * blocks
         made = []
@@ -201,7 +204,8 @@ class DeepSeek4(Decoder):
             made.append(g.cont(g.permute(g.concat(parts[0], parts[1], 1), 1, 0, 2, 3)))
         return made
 
-    def _top_k(self, llm: Llm, inp: _Compressed, latent_q: Tensor, cur: Tensor, il: int, pos: Tensor) -> Tensor:
+    def _top_k(self, llm: Llm, inp: _Compressed, latent_q: Tensor, cur: Tensor, il: int,
+               pos: Tensor) -> Tensor:
         """The compressed cells each token attends to."""
         g, hp, n = llm.graph, llm.hparams, llm.n_tokens
         head, n_head = hp.indexer_head_size, hp.indexer_n_head
@@ -222,7 +226,8 @@ class DeepSeek4(Decoder):
         k = inp.cache.get_k(il, head, 1)
         return llm.graph.view(k, (*k.ne[:2], inp.mask.ne[0], k.ne[3]), k.nb[1:])
 
-    def _attend_cells(self, llm: Llm, inp: Dsv4Input, q: Tensor, kv: Tensor, il: int, top_k: Tensor | None) -> Tensor:
+    def _attend_cells(self, llm: Llm, inp: Dsv4Input, q: Tensor, kv: Tensor, il: int,
+                      top_k: Tensor | None) -> Tensor:
         g, hp = llm.graph, llm.hparams
         head, cache, mask = hp.head_k(il), inp.cache, inp.mask
         assert cache is not None and mask is not None
@@ -241,7 +246,8 @@ class DeepSeek4(Decoder):
                 n_kv_max = min(mask.ne[0], hp.n_swa) + top_k.ne[0]
                 more = top_k_mask(llm, more, top_k, "f16" if llm.flash_attn else "f32")
             mask = g.concat(mask, more, 0)
-        out = llm.build_attn_mha(q, keys, keys, mask, il, sinks=llm.layer_weight(il, "attn_sinks"), n_kv_max=n_kv_max)
+        out = llm.build_attn_mha(q, keys, keys, mask, il, sinks=llm.layer_weight(il, "attn_sinks"),
+                                 n_kv_max=n_kv_max)
         return out if inp.k_rot is None else llm.hadamard(out, inp.k_rot)
 
 
@@ -275,7 +281,8 @@ class Windowed(DeepSeek4):
         x = llm.output(g.get_rows(g.reshape(x, llm.n_embd * hc, n), out_ids))
         cur = build_hc_head(llm, g.reshape(x, llm.n_embd, hc, llm.n_outputs))
         norm, head = llm.layer_weight(il, "nextn.shared_head_norm"), llm.layer_weight(il, "nextn.shared_head_head")
-        cur = llm.finish(llm.build_norm(cur, llm.weight("output_norm.weight") if norm is None else norm), head=None)
+        cur = llm.finish(llm.build_norm(cur, llm.weight("output_norm.weight") if norm is None else norm),
+                         head=None)
         return g.mul_mat(llm.need("output.weight") if head is None else head, cur)
 
 

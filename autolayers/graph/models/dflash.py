@@ -1,8 +1,6 @@
-"""DFlash, its second generation and DSpark: a draft of a block of tokens at once (src/models/dflash.cpp).
-
-The unknown tokens attend to each other and to the target's states. Embeddings and head are the target's where the file
-has none. What is measured is the decoder for tokens.
-"""
+"""DFlash, its second generation and DSpark: a draft of a block of tokens at once (src/models/dflash.cpp). The
+unknown tokens attend to each other and to the target's states. Embeddings and head are the target's if the
+file has none. Only the decoder for tokens is measured."""
 
 from __future__ import annotations
 
@@ -62,7 +60,8 @@ class DFlash:
         return logits if llm.weight("markov_w1.weight") is None else self.markov(llm, logits, hidden, tokens)
 
     def logits(self, llm: Llm, cur: Tensor) -> Tensor:
-        scale = llm.weight("output.scale" if llm.weight("output.weight") is not None else "target.output.scale")
+        scale = llm.weight("output.scale" if llm.weight("output.weight") is not None
+                           else "target.output.scale")
         return llm.build_lora_mm(borrowed(llm, "output.weight"), cur, scale)
 
     def layer(self, llm: Llm, inp_l: Tensor, il: int, inp: AttnInput, pos: Tensor) -> Tensor:
@@ -110,7 +109,8 @@ class DFlash:
         return llm.build_attn(inp, q, k, v, il, wo=None, sinks=llm.layer_weight(il, "attn_sinks"))
 
     def markov(self, llm: Llm, base: Tensor, hidden: Tensor, tokens: Tensor) -> Tensor:
-        """DSpark: each position's logits get a bias by the token before it; another head gives its confidence."""
+        """DSpark: each position's logits get a bias by the previous token; another head gives its
+        confidence."""
         g, hp = llm.graph, llm.hparams
         n_vocab, n, blocks = base.ne[0], base.ne[1], llm.n_seqs
         per = n // blocks
@@ -131,7 +131,8 @@ class DFlash:
                 confidences.append(g.unary("SIGMOID", g.cont(column(base, 1, 0))))
         for i in range(first, per):
             state = g.get_rows(llm.need("markov_w1.weight"), previous)
-            bias = scattered(llm, llm.build_lora_mm(llm.need("markov_w2.weight"), state, llm.weight("markov_w2.scale")))
+            bias = scattered(llm, llm.build_lora_mm(llm.need("markov_w2.weight"), state,
+                                                    llm.weight("markov_w2.scale")))
             made = g.add(column(base, n_vocab, i), bias)
             columns.append(made)
             if project is not None:
@@ -152,7 +153,7 @@ class DFlash:
         return out
 
     def conv(self, llm: Llm, x: Tensor, mix: Tensor, base: Tensor, side: int) -> Tensor:
-        """DFlash2: a short convolution over the block, its weights partly made from the input."""
+        """DFlash2: a short convolution over the block, with weights partly computed from the input."""
         g, hp = llm.graph, llm.hparams
         width, n, blocks = x.ne[0], x.ne[1], llm.n_seqs
         taps, size, per = hp.dflash_conv_kernel_size, hp.dflash_conv_group_size, n // blocks
@@ -174,7 +175,7 @@ class DFlash:
         return llm.add_up(terms)
 
     def selector(self, llm: Llm, logits: Tensor, hidden: Tensor, tokens: Tensor) -> Tensor:
-        """DFlash2: the best candidates of each position, and scores of each after those before it."""
+        """DFlash2: the best candidates of each position, and scores of each after the previous position's."""
         g, hp, n, blocks = llm.graph, llm.hparams, llm.n_tokens, llm.n_seqs
         top, rank, per = hp.dflash_selector_top_k, hp.dflash_selector_rank, n // blocks
         size = min(per, hp.dflash_block_size)
@@ -192,7 +193,8 @@ class DFlash:
             chosen, unary, gates = part(best, top), part(scores, top), part(gate, rank)
             n_before = before.ne[0] // (count * blocks)
             ids = g.reshape(chosen, top * count * blocks)
-            after = g.reshape(g.get_rows(llm.need("selector_successor.weight"), ids), rank, top, count, blocks)
+            after = g.reshape(g.get_rows(llm.need("selector_successor.weight"), ids), rank, top, count,
+                              blocks)
             ahead = g.get_rows(llm.need("selector_predecessor.weight"), before)
             ahead = g.reshape(ahead, rank, n_before, count, blocks)
             gated = g.mul(ahead, g.repeat(g.reshape(gates, rank, 1, count, blocks), *ahead.ne))

@@ -1,8 +1,6 @@
-"""EAGLE-3: a draft of one layer that reads the token's embedding and the target's fused state (src/models/eagle3.cpp).
-
-Embeddings and head are the target's where the file has none. What is measured is the decoder for tokens; the same
-context also runs an encoder over the target's features, which needs less.
-"""
+"""EAGLE-3: a draft of one layer that reads the token's embedding and the target's fused state
+(src/models/eagle3.cpp). Embeddings and head are the target's if the file has none. Only the decoder for
+tokens is measured; the same context also runs an encoder over the target's features, which needs less."""
 
 from __future__ import annotations
 
@@ -17,7 +15,7 @@ def borrowed(llm: Llm, name: str) -> Tensor:
 
 
 def scattered(llm: Llm, x: Tensor) -> Tensor:
-    """Logits of a smaller vocabulary as rows of the target's, where the file has the map (d2t)."""
+    """Logits of a smaller vocabulary as rows of the target's, if the file has the map (d2t)."""
     g, places = llm.graph, llm.weight("d2t")
     if places is None:
         return x

@@ -10,7 +10,8 @@ from ..llm import Llm
 from .gemma4 import matrix, per_layer_inputs, query
 
 _N_ALTUP = 4                # llama_hparams::n_altup; the active one is the first
-_SPARSE_LAYERS = 10        # the first ones zero most of the FFN's gate (llama_model_gemma3n::graph::n_layer_sparsity)
+# the first ones zero most of the FFN's gate (llama_model_gemma3n::graph::n_layer_sparsity)
+_SPARSE_LAYERS = 10
 
 
 class Gemma3n:
@@ -40,10 +41,11 @@ class Gemma3n:
         return g.div(g.mul(x, target), g.sqrt(g.sum_rows(g.sqr(x))))
 
     def rest(self, llm: Llm, x: Tensor) -> Tensor:
-        """All of the stack but the active one."""
+        """All of the stack except the active one."""
         return llm.graph.view(x, (x.ne[0], x.ne[1], _N_ALTUP - 1), x.nb[1:3], x.nb[2])
 
-    def layer(self, llm: Llm, inp_l: Tensor, il: int, inp: AttnInput, pos: Tensor, per_layer: Tensor) -> Tensor:
+    def layer(self, llm: Llm, inp_l: Tensor, il: int, inp: AttnInput, pos: Tensor,
+              per_layer: Tensor) -> Tensor:
         g = llm.graph
 
         def normed(x: Tensor, name: str, pinned: bool = True) -> Tensor:
@@ -83,7 +85,7 @@ class Gemma3n:
         return llm.build_attn(inp, g.rope(q, pos), g.rope(k, pos), g.rms_norm(v), il, wo_bias=False)
 
     def sparse(self, llm: Llm, x: Tensor) -> Tensor:
-        """Keep what lies above a multiple of the standard deviation (gaussian_topk)."""
+        """Keep values above a multiple of the standard deviation (gaussian_topk)."""
         g = llm.graph
         mean = g.mean(x)
         deviation = g.sqrt(g.scale(g.sum_rows(g.sqr(g.sub(x, mean)))))

@@ -19,8 +19,8 @@ def per_layer_rows(llm: Llm) -> Tensor:
 
 
 def per_layer_inputs(llm: Llm, embd: Tensor, width: int, rows: Tensor | None = None) -> Tensor:
-    """build_inp_per_layer and project_per_layer_inputs: a matrix for each layer, of a second embedding, which `rows`
-    may be already, and a projection of the first."""
+    """build_inp_per_layer and project_per_layer_inputs: a matrix for each layer, from a second embedding,
+    which may be given as `rows`, and a projection of the first."""
     g, n = llm.graph, llm.n_tokens
     if rows is not None:
         selected = g.reshape(g.scale(rows), width, llm.n_layer, n)
@@ -37,7 +37,7 @@ def per_layer_inputs(llm: Llm, embd: Tensor, width: int, rows: Tensor | None = N
 
 
 def query(llm: Llm, cur: Tensor, fused: Tensor | None, il: int, scaled: bool = True) -> Tensor:
-    """Q, normed and before rope; all that a layer needs that reads another layer's cache."""
+    """Q, normed and before rope; a layer that reads another layer's cache needs nothing else."""
     g, hp = llm.graph, llm.hparams
     head, n_head = hp.head_k(il), hp.n_head(il)
     if fused is not None:
@@ -100,7 +100,8 @@ class Gemma4:
         g, hp, n = llm.graph, llm.hparams, llm.n_tokens
         factors = None if hp.is_swa(il) else llm.rope_factors(il)
         weight = llm.layer_weight(il, "attn_qkv")
-        fused = None if weight is None else llm.build_lora_mm(weight, cur, llm.layer_weight(il, "attn_qkv", "scale"))
+        fused = None if weight is None else llm.build_lora_mm(weight, cur,
+                                                              llm.layer_weight(il, "attn_qkv", "scale"))
         q = g.rope(query(llm, cur, fused, il), pos, factors)
         if not hp.has_kv(il):
             return llm.build_attn(inp, q, None, None, il, wo_bias=False)
@@ -112,13 +113,15 @@ class Gemma4:
         else:
             k = llm.linear(il, "attn_k", cur, scale=True)
             weight = llm.layer_weight(il, "attn_v")
-            v = k if weight is None else llm.build_lora_mm(weight, cur, llm.layer_weight(il, "attn_v", "scale"))
+            v = k if weight is None else llm.build_lora_mm(weight, cur,
+                                                           llm.layer_weight(il, "attn_v", "scale"))
         k = llm.rms_norm(il, "attn_k_norm", g.reshape(k, head, n_kv, n))
         v = g.rms_norm(g.reshape(v, head, n_kv, n))
         return llm.build_attn(inp, q, g.rope(k, pos, factors), v, il, wo_bias=False)
 
     def feed_forward(self, llm: Llm, inp: Tensor, il: int) -> Tensor:
-        """In a layer with experts the dense FFN is the shared expert; the router reads its own norm of the input."""
+        """In a layer with experts the dense FFN is the shared expert; the router reads its own norm of the
+        input."""
         g = llm.graph
 
         def normed(x: Tensor, name: str) -> Tensor:

@@ -1,8 +1,6 @@
-"""Kimi delta attention, sparse latent attention over pools of tokens, several residual streams.
-
-The indexer scores pools of a few consecutive tokens by one averaged key, kept in the cache next to those it came from.
-Source: src/models/glm5-next.cpp and src/llama-memory-hybrid-idx.cpp (as modelled).
-"""
+"""Kimi delta attention, sparse latent attention over pools of tokens, several residual streams. The indexer
+scores pools of a few consecutive tokens by one averaged key, stored in the cache next to its sources. Source:
+src/models/glm5-next.cpp and src/llama-memory-hybrid-idx.cpp (as modelled)."""
 
 from __future__ import annotations
 
@@ -15,7 +13,8 @@ from ..llm import Llm
 from ..sparse_attention import indexer_mask_type, indexer_scores
 from .kimi_k3 import KimiK3
 
-_GATHER_TOKENS = 16        # up to so many tokens the chosen cells are copied out instead of masked in place
+# up to this many tokens, the chosen cells are copied out instead of masked in place
+_GATHER_TOKENS = 16
 
 
 class KpoolInput(AttnInput):
@@ -65,7 +64,8 @@ class Glm5Next(KimiK3):
             for block in ("attn", "ffn"):
                 cur, post, comb = build_hc_pre(llm, x, block, il)
                 cur = self.normed(llm, cur, il, f"{block}_norm")
-                cur = self.attention(llm, cur, il, inp, None) if block == "attn" else self.feed_forward(llm, cur, il)
+                cur = self.attention(llm, cur, il, inp,
+                                     None) if block == "attn" else self.feed_forward(llm, cur, il)
                 x = build_hc_post(llm, cur, x, post, comb, il)
         x = g.get_rows(g.reshape(x, n_embd * streams, llm.n_tokens), out_ids)
         x = g.reshape(x, n_embd, streams, llm.n_outputs)
@@ -114,7 +114,8 @@ class Glm5Next(KimiK3):
         else:
             k = cache.get_k(il, hp.head_k(il), hp.n_head_kv(il))
             v = g.view(k, (rank, *k.ne[1:]), k.nb[1:])
-            out = llm.build_attn_mha(q, k, v, g.reshape(chosen, *mask.ne), il, v_mla=v_b, n_kv_max=inp.n_chosen)
+            out = llm.build_attn_mha(q, k, v, g.reshape(chosen, *mask.ne), il, v_mla=v_b,
+                                     n_kv_max=inp.n_chosen)
         return g.mul_mat(llm.need_layer(il, "attn_output"), out)
 
     def kpool_select(self, llm: Llm, inp: KpoolInput, cur: Tensor, low: Tensor, il: int) -> Tensor:
@@ -134,7 +135,8 @@ class Glm5Next(KimiK3):
         both = g.view(store, (2 * head, cells), (store.nb[1],))
         averages = g.view(store, (head, cells), (store.nb[1],), row_size(store.type, 2 * head))
         rows = g.reshape(g.get_rows(both, g.reshape(inp.new_members, size * n_new)), 2 * head, size, n_new)
-        keys, gates = (g.view(rows, (head, size, n_new), rows.nb[1:3], at * head * rows.nb[0]) for at in (0, 1))
+        keys, gates = (g.view(rows, (head, size, n_new), rows.nb[1:3], at * head * rows.nb[0])
+                       for at in (0, 1))
         gates = g.add(gates, llm.need_layer(il, "indexer_compressor_ape"))
         shares = g.reshape(g.cont(g.permute(gates, 1, 0, 2, 3)), size, head * n_new)
         shares = g.reshape(g.soft_max(shares), size, head, n_new)

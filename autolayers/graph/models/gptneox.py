@@ -9,7 +9,8 @@ from ..llm import Llm
 
 
 class GptNeoX(Decoder):
-    def layer(self, llm: Llm, inp_l: Tensor, il: int, inp: AttnInput, pos: Tensor | None, out_ids: Tensor) -> Tensor:
+    def layer(self, llm: Llm, inp_l: Tensor, il: int, inp: AttnInput, pos: Tensor | None,
+              out_ids: Tensor) -> Tensor:
         if not llm.hparams.use_par_res:
             return super().layer(llm, inp_l, il, inp, pos, out_ids)
         g = llm.graph

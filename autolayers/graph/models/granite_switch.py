@@ -56,9 +56,11 @@ class GraniteSwitch:
     def switched_lora_mm(self, llm: Llm, name: str, cur: Tensor, ids: Tensor, il: int) -> Tensor:
         """build_switched_lora_mm"""
         g = llm.graph
-        return g.add(g.mul_mat(llm.need_layer(il, name), cur), self.switched_lora_delta(llm, name, cur, ids, il))
+        return g.add(g.mul_mat(llm.need_layer(il, name), cur),
+                     self.switched_lora_delta(llm, name, cur, ids, il))
 
-    def attention(self, llm: Llm, cur: Tensor, ids: Tensor, il: int, inp: AttnInput, pos: Tensor | None) -> Tensor:
+    def attention(self, llm: Llm, cur: Tensor, ids: Tensor, il: int, inp: AttnInput,
+                  pos: Tensor | None) -> Tensor:
         g, hp, n, head = llm.graph, llm.hparams, llm.n_tokens, llm.head_k
         both = g.mul_mat(llm.need_layer(il, "attn_qkv"), cur)
         made, start = [], 0

@@ -1,6 +1,5 @@
-"""Sparse latent attention, and several residual streams mixed into one before each block and fed by its result
-(src/models/hy-v4.cpp).
-"""
+"""Sparse latent attention, and several residual streams, mixed into one before each block and updated by its
+result (src/models/hy-v4.cpp)."""
 
 from __future__ import annotations
 
@@ -31,7 +30,8 @@ class HyV4(DeepSeek32):
             for block in ("attn", "ffn"):
                 weights, after = self.hc_weights(llm, x, il, block)
                 cur = self.normed(llm, self.hc_mix(llm, x, weights), il, f"{block}_norm")
-                cur = self.attention(llm, cur, il, inp, pos) if block == "attn" else self.feed_forward(llm, cur, il)
+                cur = self.attention(llm, cur, il, inp,
+                                     pos) if block == "attn" else self.feed_forward(llm, cur, il)
                 x = self.hc_post(llm, cur, x, after)
         x = g.get_rows(g.reshape(x, width * streams, n), out_ids)
         x = g.reshape(x, width, streams, llm.n_outputs)
@@ -55,7 +55,8 @@ class HyV4(DeepSeek32):
         return llm.linear(il, "attn_output", llm.graph.mul(out, gate))
 
     def hc_weights(self, llm: Llm, x: Tensor, il: int, block: str) -> tuple[Tensor, Tensor]:
-        """How much of each stream the block reads, and each stream of the block's result: [streams, n_tokens]."""
+        """How much of each stream the block reads, and each stream takes of the block's result: [streams,
+        n_tokens]."""
         g, streams = llm.graph, x.ne[1]
         scale, base = (llm.need_layer(il, f"hc_{block}_{part}") for part in ("scale", "base"))
         mixes = g.mul_mat(llm.need_layer(il, f"hc_{block}_fn"),
@@ -64,7 +65,8 @@ class HyV4(DeepSeek32):
         def gate(i: int) -> Tensor:
             t = g.view(mixes, (streams, x.ne[2]), (mixes.nb[1],), i * streams * mixes.nb[0])
             t = g.mul(t, g.view(scale, (1,), (), i * scale.nb[0]))
-            return g.scale(g.unary("SIGMOID", g.add(t, g.view(base, (streams,), (), i * streams * base.nb[0]))))
+            return g.scale(g.unary("SIGMOID",
+                                   g.add(t, g.view(base, (streams,), (), i * streams * base.nb[0]))))
 
         return gate(0), g.scale(gate(1))
 

@@ -1,4 +1,5 @@
-"""Norms over groups, values from routed experts, a softplus gate on attention's result (src/models/k2-horizon.cpp)."""
+"""Norms over groups, values from routed experts, a softplus gate on attention's result
+(src/models/k2-horizon.cpp)."""
 
 from __future__ import annotations
 
@@ -56,7 +57,7 @@ class K2Horizon(Decoder):
         return llm.build_norm(t, weight, None, "rms", il)
 
     def routed_value(self, llm: Llm, cur: Tensor, il: int) -> Tensor:
-        """build_routed_value: the weighed sum of what each token's value experts make of it."""
+        """build_routed_value: the weighted sum of the outputs of each token's value experts."""
         g, hp, (width, n) = llm.graph, llm.hparams, cur.ne[:2]
         n_used = hp.n_value_expert_used
         logits = g.mul_mat(llm.need_layer(il, "attn_v_gate"), cur)
@@ -70,7 +71,8 @@ class K2Horizon(Decoder):
             weights = g.reshape(g.div(weights, g.clamp(g.sum_rows(weights))), 1, n_used, n)
         if hp.expert_weights_scale not in (0.0, 1.0):
             weights = g.scale(weights)
-        values = llm.build_lora_mm_id(llm.need_layer(il, "attn_v_exps"), g.reshape(cur, width, 1, n), selected)
+        values = llm.build_lora_mm_id(llm.need_layer(il, "attn_v_exps"), g.reshape(cur, width, 1, n),
+                                      selected)
         values = g.mul(g.unary("SILU", values), weights)
         views = []
         for i in range(n_used):

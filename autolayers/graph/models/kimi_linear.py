@@ -19,7 +19,8 @@ class KimiLinear(KimiDeltaAttention):
             return super().qkv(llm, cur, il)
         g, width = llm.graph, llm.hparams.n_embd_head_kda * llm.n_head
         both = g.mul_mat(weight, cur)
-        return [g.cont(g.view(both, (width, llm.n_tokens), (both.nb[1],), part * width * F32)) for part in range(3)]
+        return [g.cont(g.view(both, (width, llm.n_tokens), (both.nb[1],), part * width * F32))
+                for part in range(3)]
 
     def decay(self, llm: Llm, cur: Tensor, il: int) -> Tensor:
         g = llm.graph
@@ -43,7 +44,8 @@ class KimiLinear(KimiDeltaAttention):
 
     def mla(self, llm: Llm, cur: Tensor, il: int, inp: AttnInput, pos: Tensor | None) -> Tensor:
         q, k, v = self.absorbed(llm, cur, il, pos)
-        return llm.build_attn(inp, q, k, v, il, mla=True, v_mla=llm.layer_weight(il, "attn_v_b"), wo_bias=False)
+        return llm.build_attn(inp, q, k, v, il, mla=True, v_mla=llm.layer_weight(il, "attn_v_b"),
+                              wo_bias=False)
 
 
 BUILDERS = {

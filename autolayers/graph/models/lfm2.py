@@ -18,7 +18,8 @@ class Lfm2(Hybrid):
         cur = g.reshape(cur, cur.ne[0], n_tok, n_seqs)
         bcx = llm.linear(il, "shortconv.in_proj", cur)
         size = bcx.ne[0] // 3
-        b, c, x = (g.view(bcx, (size, *bcx.ne[1:3]), bcx.nb[1:3], part * size * bcx.nb[0]) for part in range(3))
+        b, c, x = (g.view(bcx, (size, *bcx.ne[1:3]), bcx.nb[1:3], part * size * bcx.nb[0])
+                   for part in range(3))
         bx = g.transpose(g.mul(b, x))
         states = state(llm, il, 0)
         conv = g.reshape(build_rs(llm, states), before, llm.n_embd, n_seqs)

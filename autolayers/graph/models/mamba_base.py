@@ -31,7 +31,8 @@ def build_mamba_layer(llm: Llm, cur: Tensor, il: int) -> Tensor:
     b, c = (g.view(x_db, shape, strides, F32 * at) for at in (rank, rank + d_state))
     norms = [llm.layer_weight(il, f"ssm_{name}_norm") for name in ("dt", "b", "c")]
     if hp.ssm_dt_b_c_rms or None not in norms:
-        dt, b, c = (llm.build_norm(t, norm, None, "rms", il) for t, norm in zip((dt, b, c), norms, strict=True))
+        dt, b, c = (llm.build_norm(t, norm, None, "rms", il)
+                    for t, norm in zip((dt, b, c), norms, strict=True))
     elif llm.rules.mamba_dt_cont:
         dt = g.cont(dt)
     dt = g.add(llm.linear(il, "ssm_dt", dt), llm.need_layer(il, "ssm_dt", "bias"))

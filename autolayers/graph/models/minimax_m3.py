@@ -68,13 +68,15 @@ class MiniMaxM3(Decoder):
         g.expand(inp.cache.cpy_v(v, inp.v_idxs, il))
         k = inp.cache.get_k(il, hp.head_k(il), hp.n_head_kv(il))
         v = inp.cache.get_v(il, hp.head_v(il), hp.n_head_kv(il))
-        out = self._gathered(llm, inp, q, k, v, iq, ik) if inp.decodes else self._masked(llm, inp, q, k, v, iq, ik)
+        out = self._gathered(llm, inp, q, k, v, iq,
+                             ik) if inp.decodes else self._masked(llm, inp, q, k, v, iq, ik)
         if inp.v_rot is not None:
             out = llm.hadamard(out, inp.v_rot)
         return llm.project(out, il, biased=False)
 
-    def _gathered(self, llm: Llm, inp: MsaInput, q: Tensor, k: Tensor, v: Tensor, iq: Tensor, ik: Tensor) -> Tensor:
-        """One token a stream: attend to copies of the best blocks' keys and values."""
+    def _gathered(self, llm: Llm, inp: MsaInput, q: Tensor, k: Tensor, v: Tensor, iq: Tensor,
+                  ik: Tensor) -> Tensor:
+        """One token per stream: attend to copies of the best blocks' keys and values."""
         g, hp = llm.graph, llm.hparams
         size, n_idx, s = iq.ne[0], iq.ne[1], inp.streams
         block, n_pos = inp.block, inp.positions
@@ -102,7 +104,8 @@ class MiniMaxM3(Decoder):
         mask = g.cast(g.reshape(mask, block * best, 1, 1, n_idx * s), "f16")
         return self._grouped(llm, q, picked(k), picked(v), mask, n_kv_head)
 
-    def _masked(self, llm: Llm, inp: MsaInput, q: Tensor, k: Tensor, v: Tensor, iq: Tensor, ik: Tensor) -> Tensor:
+    def _masked(self, llm: Llm, inp: MsaInput, q: Tensor, k: Tensor, v: Tensor, iq: Tensor,
+                ik: Tensor) -> Tensor:
         """Many tokens: a mask per group of heads, stream by stream."""
         g, hp = llm.graph, llm.hparams
         size, n_idx, n = iq.ne[0], iq.ne[1], inp.per_stream

@@ -21,7 +21,8 @@ class Mpt(Decoder):
         return llm.build_attn(inp, q, k, v, il)
 
     def feed_forward(self, llm: Llm, cur: Tensor, il: int) -> Tensor:
-        return llm.build_ffn(cur, il, "gelu", "seq", scales=False, act_scales=llm.weight(f"blk.{il}.ffn.act.scales"))
+        return llm.build_ffn(cur, il, "gelu", "seq", scales=False,
+                             act_scales=llm.weight(f"blk.{il}.ffn.act.scales"))
 
     def for_file(self, llm: Llm) -> Decoder:
         return replace(self, positions=llm.weight("position_embd.weight") is not None)

@@ -14,7 +14,8 @@ class Nanbeige(Decoder):
         llm.share_blocks(lambda il: il % n_phys)
         return super().build(llm)
 
-    def layer(self, llm: Llm, inp_l: Tensor, il: int, inp: AttnInput, pos: Tensor | None, out_ids: Tensor) -> Tensor:
+    def layer(self, llm: Llm, inp_l: Tensor, il: int, inp: AttnInput, pos: Tensor | None,
+              out_ids: Tensor) -> Tensor:
         hp = llm.hparams
         cur = super().layer(llm, inp_l, il, inp, pos, out_ids)
         if hp.n_loops > 1 and (il + 1) % hp.n_layer_phys == 0 and il + 1 < hp.n_layer and not hp.skip_loop_final_norm:

@@ -28,10 +28,12 @@ class NemotronH(Mamba2):
                                 n_expert_used=llm.hparams.n_expert_used(il))
         if up is not None:
             out = g.mul_mat(up, out)
-        shared = llm.build_ffn(cur, il, "relu_sqr", None, up="ffn_up_shexp", down="ffn_down_shexp", biases=False)
+        shared = llm.build_ffn(cur, il, "relu_sqr", None, up="ffn_up_shexp", down="ffn_down_shexp",
+                               biases=False)
         return g.add(out, shared)
 
-    def mtp_layer(self, llm: Llm, cur: Tensor, il: int, inp: AttnInput, pos: Tensor | None, out_ids: Tensor) -> Tensor:
+    def mtp_layer(self, llm: Llm, cur: Tensor, il: int, inp: AttnInput, pos: Tensor | None,
+                  out_ids: Tensor) -> Tensor:
         """Attention and experts in one block, unlike in the trunk."""
         g = llm.graph
         attn = g.add(self.attention(llm, self.normed(llm, cur, il, "attn_norm"), il, inp, pos), cur)

@@ -9,7 +9,8 @@ from ..recurrent import Hybrid, build_rs, n_cells, state
 
 
 class Plamo2(Hybrid):
-    def layer(self, llm: Llm, inp_l: Tensor, il: int, inp: AttnInput, pos: Tensor | None, out_ids: Tensor) -> Tensor:
+    def layer(self, llm: Llm, inp_l: Tensor, il: int, inp: AttnInput, pos: Tensor | None,
+              out_ids: Tensor) -> Tensor:
         if llm.rules.rows_before_ffn:
             return super().layer(llm, inp_l, il, inp, pos, out_ids)
         g = llm.graph
@@ -56,7 +57,8 @@ class Plamo2(Hybrid):
 
         y_ssm = build_rs(llm, ssm_all, scan)
         width = d_inner * d_state * n_seqs
-        g.expand(g.cpy(g.view(y_ssm, (width,), (), d_inner * n_tok * n_seqs * y_ssm.nb[0]), g.view(ssm_all, (width,))))
+        g.expand(g.cpy(g.view(y_ssm, (width,), (), d_inner * n_tok * n_seqs * y_ssm.nb[0]),
+                       g.view(ssm_all, (width,))))
         y = g.view(y_ssm, shape, strides)
         y = g.add(y, g.mul(x, g.reshape(llm.need_layer(il, "ssm_d"), 1, n_head)))
         y = g.glu("SWIGLU", g.cont(z), y)

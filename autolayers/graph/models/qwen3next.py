@@ -18,7 +18,8 @@ class Qwen3Next(GatedDeltaNet):
 
     def opened(self, llm: Llm, gate: Tensor) -> Tensor:
         opened = super().opened(llm, gate)
-        return opened if llm.rules.qwen3next_last_rows else llm.graph.reshape(opened, *opened.ne[:2])   # not in place
+        # not in place
+        return opened if llm.rules.qwen3next_last_rows else llm.graph.reshape(opened, *opened.ne[:2])
 
     def linear(self, llm: Llm, cur: Tensor, il: int, name: str) -> Tensor:
         return llm.linear(il, name, cur)

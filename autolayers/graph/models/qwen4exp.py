@@ -32,7 +32,8 @@ class _Blocks:
 
 
 class _Pools:
-    """llm_graph_input_kpool: which cells make up a pool of `size` tokens, and where its key is kept; for all layers."""
+    """llm_graph_input_kpool: which cells make up a pool of `size` tokens, and where its key is kept; for all
+    layers."""
 
     def __init__(self, llm: Llm, size: int) -> None:
         g, n, cache = llm.graph, llm.n_tokens, llm.caches["idx"]
@@ -80,8 +81,8 @@ class Qwen4Exp(GatedDeltaNet):
         if llm.rules.qsa_pools and sizes and "idx" in llm.caches:
             size = min(sizes)
             if len(sizes) > 1 or size == 1 or hp.indexer_top_k % size:
-                raise LaunchRefused("attention.compress_ratios: llama.cpp wants one ratio, above 1, that divides "
-                                    "attention.indexer.top_k")
+                raise LaunchRefused("attention.compress_ratios: llama.cpp wants one ratio, above 1, that "
+                                    "divides attention.indexer.top_k")
             inp.pools = _Pools(llm, size)
         pos, out_ids = llm.build_inp_pos(), llm.build_inp_out_ids()
         if not llm.rules.grams_first:
@@ -122,7 +123,8 @@ class Qwen4Exp(GatedDeltaNet):
             llm.fused_nodes.append(("hc_pre", mixed, il))
         else:
             gated = g.reshape(g.mul(normed, g.unary("SIGMOID", gate)), width, streams, n)
-            parts = [g.view(gated, (width, n), (width * streams * F32,), i * width * F32) for i in range(streams)]
+            parts = [g.view(gated, (width, n), (width * streams * F32,), i * width * F32)
+                     for i in range(streams)]
             mixed = g.scale(llm.add_up([g.cont(parts[0]), *parts[1:]]))
         inject = llm.weight(f"{name}_inject.weight")
         return mixed, None if inject is None else llm.build_lora_mm(inject, normed)
@@ -147,7 +149,8 @@ class Qwen4Exp(GatedDeltaNet):
             return None
         heads = (hp.ple_ngram_size - 1) * hp.ple_heads_per_ngram
         rows = g.input("ple_rows", "i32", heads * n)
-        grams = g.reshape(g.get_rows(llm.need("per_layer_token_embd.weight"), rows), hp.n_embd_per_layer * heads, n)
+        grams = g.reshape(g.get_rows(llm.need("per_layer_token_embd.weight"), rows),
+                          hp.n_embd_per_layer * heads, n)
         g.expand(grams)
         return grams
 
@@ -173,7 +176,8 @@ class Qwen4Exp(GatedDeltaNet):
         kernel = llm.need_layer(il, "ple_conv1d")
         terms = []
         for tap in range(taps):
-            shifted = g.view(padded, (n_tok, every, n_seqs), padded.nb[1:3], (past - (taps - 1 - tap) * step) * F32)
+            shifted = g.view(padded, (n_tok, every, n_seqs), padded.nb[1:3],
+                             (past - (taps - 1 - tap) * step) * F32)
             weight = g.reshape(g.cont(g.view(kernel, (1, every), (kernel.nb[1],), tap * kernel.nb[0])), every)
             if weight.type != "f32":
                 weight = g.cast(weight, "f32")
@@ -195,7 +199,8 @@ class Qwen4Exp(GatedDeltaNet):
         for slot in range(snapshots(llm)):
             first = max(0, conv.ne[0] - columns - slot)
             tail = g.view(conv, (columns, channels, n_seqs), conv.nb[1:3], first * F32)
-            place = g.view(states, (columns * channels, n_seqs), (states.nb[1],), slot * n_cells(llm) * states.nb[1])
+            place = g.view(states, (columns * channels, n_seqs), (states.nb[1],),
+                           slot * n_cells(llm) * states.nb[1])
             g.expand(g.cpy(g.cont(tail), place))
         return conv
 
@@ -237,7 +242,8 @@ class Qwen4Exp(GatedDeltaNet):
         keys = cache.get_k(il, head, 1)
         keys = g.view(keys, (head, n_kv, streams), keys.nb[2:])
         members = g.reshape(g.get_rows(keys, blocks.cells), head, ratio, blocks.n, streams)
-        pooled = llm.add_up([g.cont(g.view(members, (head, blocks.n, streams), members.nb[2:], i * members.nb[1]))
+        pooled = llm.add_up([g.cont(g.view(members, (head, blocks.n, streams), members.nb[2:],
+                                           i * members.nb[1]))
                              for i in range(ratio)])
         pooled = g.reshape(g.scale(pooled), head, blocks.n * streams, 1)
         pooled = llm.rms_norm(il, "indexer.k_norm", pooled)
@@ -247,7 +253,8 @@ class Qwen4Exp(GatedDeltaNet):
         q = g.rope(llm.rms_norm(il, "indexer.q_norm", q), pos)
         score = g.mul_mat(pooled, g.reshape(q, head, n_head * per, streams))
         score = g.unary("RELU", g.reshape(score, blocks.n, n_head, per, streams))
-        by_head = [g.view(score, (blocks.n, per, streams), score.nb[2:], h * score.nb[1]) for h in range(n_head)]
+        by_head = [g.view(score, (blocks.n, per, streams), score.nb[2:], h * score.nb[1])
+                   for h in range(n_head)]
         total = llm.add_up([g.cont(by_head[0]), *by_head[1:]])
         assert inp.mask is not None
         by_block = g.cont(g.permute(g.add(total, blocks.bias), 1, 0, 2, 3))
@@ -258,8 +265,8 @@ class Qwen4Exp(GatedDeltaNet):
         return g.reshape(g.cont(g.top_k(by_cell, width)), width, per, 1, streams)
 
     def qsa_sel(self, llm: Llm, inp: QsaInput, pools: _Pools, cur: Tensor, pos: Tensor, il: int) -> Tensor:
-        """build_qsa_sel: the attention mask, closed but for the cells of the best pools and of the last, unfinished
-        one."""
+        """build_qsa_sel: the attention mask, closed but for the cells of the best pools and of the last,
+        unfinished one."""
         g, hp, n, mask, cache = llm.graph, llm.hparams, llm.n_tokens, inp.mask, llm.caches["idx"]
         assert mask is not None
         head, n_head, size, n_new, best = hp.indexer_head_size, hp.indexer_n_head, pools.size, pools.n_new, pools.best
@@ -301,8 +308,8 @@ class Qwen4Exp(GatedDeltaNet):
         opened = g.view(opened, (n_kv, *mask.ne[1:]), (row, row * mask.ne[1], row * mask.ne[1] * mask.ne[2]))
         return g.add(opened, mask)
 
-    def attn_qsa(self, llm: Llm, inp: QsaInput, q: Tensor, k: Tensor, v: Tensor, chosen: Tensor, n_kv_max: int,
-                 il: int) -> Tensor:
+    def attn_qsa(self, llm: Llm, inp: QsaInput, q: Tensor, k: Tensor, v: Tensor, chosen: Tensor,
+                 n_kv_max: int, il: int) -> Tensor:
         """build_attn_qsa, before wo; `chosen`: the cells, or the mask that is open there."""
         g, hp, cache = llm.graph, llm.hparams, inp.cache
         assert cache is not None and inp.mask is not None

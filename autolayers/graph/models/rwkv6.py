@@ -29,7 +29,8 @@ class Rwkv6(Rwkv):
         def w(name: str) -> Tensor:
             return llm.need_layer(il, f"time_mix_{name}")
 
-        gated = llm.layer_weight(il, "time_mix_first") is None      # gated linear attention in place of RWKV's own
+        # gated linear attention in place of RWKV's own
+        gated = llm.layer_weight(il, "time_mix_first") is None
         sx = g.reshape(g.sub(prev, cur), n_embd, n)
         cur = g.reshape(cur, n_embd, n)
         x = g.add(g.mul(sx, w("lerp_x")), cur)
@@ -40,7 +41,8 @@ class Rwkv6(Rwkv):
         if fused is not None:
             sx, cur = g.reshape(sx, n_embd, 1, n), g.reshape(cur, n_embd, 1, n)
             x = g.add(g.mul(g.add(x, fused), sx), cur)
-        xw, xk, xv, xr, xg = (g.view(x, (n_embd, n), (x.nb[1],), part * n_embd * n * F32) for part in range(5))
+        xw, xk, xv, xr, xg = (g.view(x, (n_embd, n), (x.nb[1],), part * n_embd * n * F32)
+                              for part in range(5))
         if fused is None:
             xw, xk, xv, xr, xg = (g.add(g.mul(g.add(t, w(f"lerp_{name}")), sx), cur)
                                   for name, t in zip("wkvrg", (xw, xk, xv, xr, xg), strict=True))
@@ -66,7 +68,8 @@ class Rwkv6(Rwkv):
         else:
             result = g.wkv("RWKV_WKV6", k, states, k, v, r, w("first"), decay)
         cur = split_output(llm, result, il, normed=not gated)
-        return g.reshape(llm.build_lora_mm(w("output"), g.mul(cur, gate)), n_embd, llm.n_seq_tokens, llm.n_seqs)
+        return g.reshape(llm.build_lora_mm(w("output"), g.mul(cur, gate)), n_embd, llm.n_seq_tokens,
+                         llm.n_seqs)
 
     def channel_mix(self, llm: Llm, cur: Tensor, prev: Tensor, il: int) -> Tensor:
         g = llm.graph

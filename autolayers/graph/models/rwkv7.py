@@ -25,7 +25,8 @@ class Rwkv7(Rwkv):
         gated = llm.layer_weight(il, "time_mix_g1") is not None and llm.layer_weight(il, "time_mix_g2") is not None
         sx = g.repeat(g.sub(prev, cur), n_embd, llm.n_seq_tokens, llm.n_seqs, 6 if gated else 5)
         x = g.add(g.mul(sx, w("lerp_fused")), cur)
-        xr, xw, xk, xv, xa, xg = (g.view(x, (n_embd, n), (x.nb[1],), part * n_embd * n * F32) for part in range(6))
+        xr, xw, xk, xv, xa, xg = (g.view(x, (n_embd, n), (x.nb[1],), part * n_embd * n * F32)
+                                  for part in range(6))
         r = llm.build_lora_mm(w("receptance"), xr)
         decay = g.add(low_rank("w", xw, "TANH"), w("w0"))
         decay = g.unary("EXP", g.scale(g.unary("SIGMOID", decay)))

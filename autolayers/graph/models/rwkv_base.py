@@ -13,7 +13,8 @@ if TYPE_CHECKING:
 
 class Rwkv:
     def __init__(self, qwen: bool = False) -> None:
-        """`qwen`: with the FFN and the norms of Qwen2, where the recurrence needs one token shift instead of two."""
+        """`qwen`: with the FFN and the norms of Qwen2, where the recurrence needs one token shift instead of
+        two."""
         self.qwen = qwen
         self.norm: Norm = "rms" if qwen else "layer"
 
@@ -35,7 +36,8 @@ class Rwkv:
         return llm.finish(cur)
 
     def normed(self, llm: Llm, cur: Tensor, il: int, name: str) -> Tensor:
-        return llm.build_norm(cur, llm.layer_weight(il, name), llm.layer_weight(il, name, "bias"), self.norm, il)
+        return llm.build_norm(cur, llm.layer_weight(il, name), llm.layer_weight(il, name, "bias"), self.norm,
+                              il)
 
     def with_channel_mix(self, llm: Llm, inp: Tensor, normed: Tensor, shift: Tensor, il: int, out_ids: Tensor,
                          first: list[Tensor]) -> Tensor:
@@ -61,7 +63,8 @@ class Rwkv:
         return g.add(llm.build_ffn(cur, il, scales=False, biases=False), ffn_inp)
 
     def time_mix(self, llm: Llm, cur: Tensor, prev: Tensor, il: int, first: list[Tensor]) -> Tensor:
-        """The recurrence, [n_embd, n_seq_tokens, n_seqs]; `prev`: each token's predecessor, `first`: the first V."""
+        """The recurrence, [n_embd, n_seq_tokens, n_seqs]; `prev`: each token's predecessor, `first`: the
+        first V."""
         raise NotImplementedError
 
     def channel_mix(self, llm: Llm, cur: Tensor, prev: Tensor, il: int) -> Tensor:
@@ -76,7 +79,8 @@ def previous(llm: Llm, shift: Tensor, cur: Tensor) -> Tensor:
 
 def last(llm: Llm, cur: Tensor) -> Tensor:
     """The last token of each sequence."""
-    return llm.graph.view(cur, (llm.n_embd, 1, llm.n_seqs), cur.nb[1:3], (llm.n_seq_tokens - 1) * llm.n_embd * F32)
+    return llm.graph.view(cur, (llm.n_embd, 1, llm.n_seqs), cur.nb[1:3],
+                          (llm.n_seq_tokens - 1) * llm.n_embd * F32)
 
 
 def store_shift(llm: Llm, shift: Tensor, il: int) -> None:
@@ -86,7 +90,8 @@ def store_shift(llm: Llm, shift: Tensor, il: int) -> None:
 
 
 def split_output(llm: Llm, result: Tensor, il: int, normed: bool = True) -> Tensor:
-    """Store the states that the recurrence gives; return its output, normed by head if the file has that norm."""
+    """Store the states that the recurrence gives; return its output, normed by head if the file has that
+    norm."""
     g, n, n_embd = llm.graph, llm.n_tokens, llm.n_embd
     head = llm.hparams.wkv_head_size
     states = state(llm, il, 1)

@@ -11,7 +11,8 @@ from ..llm import Llm
 
 
 class SmallThinker(Decoder):
-    def layer(self, llm: Llm, inp_l: Tensor, il: int, inp: AttnInput, pos: Tensor | None, out_ids: Tensor) -> Tensor:
+    def layer(self, llm: Llm, inp_l: Tensor, il: int, inp: AttnInput, pos: Tensor | None,
+              out_ids: Tensor) -> Tensor:
         g = llm.graph
         probs = llm.linear(il, "ffn_gate_inp", inp_l)
         cur = self.attention(llm, self.normed(llm, inp_l, il, "attn_norm"), il, inp, pos)

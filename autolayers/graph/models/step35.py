@@ -31,5 +31,5 @@ class Step35(Decoder):
         return llm.linear(il, "attn_output", cur, scale=True)
 
 
-BUILDERS = {"step35": Step35(select="late", select_before=((Rules.step35_late_rows, "attention"),), moe=Routing(),
-                             shexp="add")}
+BUILDERS = {"step35": Step35(select="late", select_before=((Rules.step35_late_rows, "attention"),),
+                             moe=Routing(), shexp="add")}

@@ -1,4 +1,5 @@
-"""T5: relative positions as a bias on the scores, so self-attention never uses flash attention (src/models/t5.cpp).
+"""T5: relative positions as a bias on the scores, so self-attention never uses flash attention
+(src/models/t5.cpp).
 
 What is measured is the decoder, with as many encoder outputs as the model was trained on.
 """
@@ -43,7 +44,8 @@ class T5:
             cur = llm.build_attn(inp, q, k, v, il, kq_b=bias, wo="attn_o", wo_bias=False)
             if not self.encoder:
                 residual = g.add(cur, residual)
-                cur = self.cross_attention(llm, llm.rms_norm(il, "cross_attn_norm", residual), embd, il, cross)
+                cur = self.cross_attention(llm, llm.rms_norm(il, "cross_attn_norm", residual), embd, il,
+                                           cross)
             if il == n_layer - 1:
                 cur, residual = g.get_rows(cur, out_ids), g.get_rows(residual, out_ids)
             ffn_inp = g.add(cur, residual)

@@ -27,7 +27,8 @@ if TYPE_CHECKING:
     from ...planner import Plan
     from ..command import WrappedCommand
 
-def plan_for(kind: str | None, arguments: Arguments, make: Callable[[Arguments], Plan]) -> tuple[Plan, Arguments]:
+def plan_for(kind: str | None, arguments: Arguments,
+             make: Callable[[Arguments], Plan]) -> tuple[Plan, Arguments]:
     """`make`'s plan for the format's program, and its arguments. Programs other than llama-server fix some
     things (such as one sequence), and cannot choose flash attention while loading."""
     own = getattr(_module(kind), "settle", None) if kind in FORMATS else None
@@ -62,7 +63,8 @@ def write(kind: str, plan: Plan, arguments: Arguments, command: WrappedCommand |
 
 def write_several(kind: str, plans: Sequence[Plan], arguments: Arguments, together: bool,
                   environ: Mapping[str, str] | None = None, config_files: Sequence[str] = (),
-                  warn: Callable[[str], None] = say, *, groups: Sequence[Sequence[int]] = (), most: int = 0) -> str:
+                  warn: Callable[[str], None] = say, *, groups: Sequence[Sequence[int]] = (),
+                  most: int = 0) -> str:
     """One file for several models; `together`: they fit together; `groups`: the plans, by number, that fit
     together; `most`: any `most` of them do. Raises UsageError as `write` does."""
     writer = _writer(kind, tuple(row.name for row in FORMATS.values() if row.several))

@@ -16,7 +16,8 @@ def write(launch: LaunchFile) -> str:
     if box.mounts or box.cached:
         lines += ["    volumes:"]
     for folder, inside in box.mounts.items():
-        lines += ["      - type: bind", f"        source: {_yaml(folder)}", f"        target: {_yaml(inside)}",
+        lines += ["      - type: bind", f"        source: {_yaml(folder)}",
+                  f"        target: {_yaml(inside)}",
                   f"        read_only: {'false' if folder in box.written else 'true'}"]
     if box.cached:
         lines += ["      - type: volume", f"        source: {CACHE}", f"        target: {CACHED}"]

@@ -1,8 +1,9 @@
 """A KoboldCpp command: koboldcpp.py --help, 1.113; flags that 1.102 has too are written so that both accept
 them.
 
-Its defaults are not llama-server's: no memory mapping, no sliding windows in the cache (before 1.114), one micro-batch
-of 512, and 128 cells more than --contextsize (gpttype_adapter.cpp: extra_context_handle_fragmentation).
+Its defaults are not llama-server's: no memory mapping, no sliding windows in the cache (before 1.114), one
+micro-batch of 512, and 128 cells more than --contextsize (gpttype_adapter.cpp:
+extra_context_handle_fragmentation).
 """
 
 from __future__ import annotations
@@ -30,14 +31,15 @@ _CONTEXTS = (256, 262144)
 _MORE_CELLS = 128
 _MAX_KV_OVERRIDES = 4
 FIELDS = frozenset((
-    "model", "n_gpu_layers", "n_ctx", "n_batch", "n_ubatch", "n_parallel", "kv_unified", "flash_attn", "cache_type_k",
-    "cache_type_v", "kv_offload", "swa_full", "split_mode", "tensor_split", "main_gpu", "device", "overrides",
-    "load_mode", "mmproj", "mmproj_offload", "image_max_tokens", "model_draft", "draft_n_max", "n_gpu_layers_draft",
-    "spec_type", "lora", "override_kv", "n_threads"))
+    "model", "n_gpu_layers", "n_ctx", "n_batch", "n_ubatch", "n_parallel", "kv_unified", "flash_attn",
+    "cache_type_k", "cache_type_v", "kv_offload", "swa_full", "split_mode", "tensor_split", "main_gpu",
+    "device", "overrides", "load_mode", "mmproj", "mmproj_offload", "image_max_tokens", "model_draft",
+    "draft_n_max", "n_gpu_layers_draft", "spec_type", "lora", "override_kv", "n_threads"))
 # arguments that do not affect memory, and KoboldCpp's names
 _FLAGS = {"-tb": "--blasthreads", "--host": "--host", "--port": "--port", "--jinja": "--jinja",
           "--chat-template-file": "--jinjatemplate", "--chat-template-kwargs": "--jinja_kwargs",
-          "--image-min-tokens": "--visionmintokens", "--ssl-cert-file": "", "--ssl-key-file": "", "--mmproj-auto": ""}
+          "--image-min-tokens": "--visionmintokens", "--ssl-cert-file": "", "--ssl-key-file": "",
+          "--mmproj-auto": ""}
 
 
 def settle(arguments: Arguments) -> Params:
@@ -126,7 +128,8 @@ def _overrides(p: Params) -> list[str]:
         return ["--moecpu", said[1]]
     if said == ["-cmoe"]:
         return ["--moecpu", "999"]
-    return ["--overridetensors", ",".join(f"{pattern}={buffer}" for pattern, buffer in p.overrides)] if said else []
+    return ["--overridetensors", ",".join(f"{pattern}={buffer}"
+                                          for pattern, buffer in p.overrides)] if said else []
 
 
 def _loading(p: Params) -> list[str]:

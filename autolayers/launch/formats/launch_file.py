@@ -29,7 +29,8 @@ _PORT = "8080"          # of llama.cpp's images, for any build
 _ELSEWHERE = ("hf:", "docker:", "http://", "https://")
 _HERE = ("", "127.0.0.1", "localhost", "::1")      # addresses that only this machine reaches
 # fields of llama-server's own features, which programs that ignore these fields lack
-_OF_THE_SERVER = frozenset(("fit", "fit_target", "fit_ctx", "cache_ram", "ctx_checkpoints", "cache_reuse", "warmup"))
+_OF_THE_SERVER = frozenset(("fit", "fit_target", "fit_ctx", "cache_ram", "ctx_checkpoints", "cache_reuse",
+                            "warmup"))
 
 
 class LaunchFile:
@@ -64,8 +65,8 @@ class LaunchFile:
         self._model = complete.params.model
 
     @classmethod
-    def of_plan(cls, plan: Plan, arguments: Arguments, model: str | None, environ: Mapping[str, str] | None = None,
-                config_files: Sequence[str] = ()) -> LaunchFile:
+    def of_plan(cls, plan: Plan, arguments: Arguments, model: str | None,
+                environ: Mapping[str, str] | None = None, config_files: Sequence[str] = ()) -> LaunchFile:
         """A llama-server with a plan's flags; `model` as the user named it, None: as the plan does."""
         words = [] if "-m" in plan.flags else to_words(Params(model=model or plan.model.path))
         command = WrappedCommand(("llama-server",), (*words, *arguments.rest), "llama-server")
@@ -73,7 +74,8 @@ class LaunchFile:
 
     @property
     def name(self) -> str:
-        """The alias, or the model's file name without directory, ending and part number, other characters as dashes."""
+        """The alias, or the model's file name without directory, ending and part number, other characters as
+        dashes."""
         if alias := self.arguments.value("-a"):
             return alias.split(",")[0]
         model = self._model or "llama-server"
@@ -154,7 +156,8 @@ def _said_elsewhere(words: Sequence[str], environ: Mapping[str, str] | None,
         if row is None or row[0].canonical in rows or row[0].field not in ("", "model"):
             continue
         if row[0].field != "model" or typed.params.model is None:
-            found += [flag, *(value.split(" ", 1) if row[0].kind.words > 1 else [value] if row[0].takes_value else [])]
+            found += [flag, *(value.split(" ", 1) if row[0].kind.words > 1 else [value] if row[0].takes_value
+                              else [])]
     return found
 
 
@@ -175,7 +178,8 @@ def moved(words: Sequence[str], where: Callable[[str, bool], str]) -> list[str]:
             found += item.words
         else:
             text = kind.paths(item.value, lambda path, written=kind.written: where(path, written))  # type: ignore[misc]
-            found += [item.words[0].partition("=")[0], text] if len(item.words) > 1 else [f"{item.name}={text}"]
+            found += [item.words[0].partition("=")[0],
+                      text] if len(item.words) > 1 else [f"{item.name}={text}"]
     return found
 
 
@@ -206,5 +210,6 @@ def sizes_note(launch: LaunchFile) -> str:
 
 def without(words: Sequence[str], *flags: str) -> list[str]:
     """The words without these arguments of llama-server, by their canonical names."""
-    return [word for item in items(words) if not (isinstance(item.flag, Argument) and item.flag.canonical in flags)
+    return [word for item in items(words)
+            if not (isinstance(item.flag, Argument) and item.flag.canonical in flags)
             for word in item.words]

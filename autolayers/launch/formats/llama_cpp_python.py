@@ -22,10 +22,10 @@ if TYPE_CHECKING:
 
 _TARGET = "llama-cpp-python"
 FIELDS = frozenset((
-    "model", "n_gpu_layers", "n_ctx", "n_batch", "n_ubatch", "n_parallel", "kv_unified", "flash_attn", "cache_type_k",
-    "cache_type_v", "kv_offload", "op_offload", "swa_full", "split_mode", "tensor_split", "main_gpu", "device",
-    "load_mode", "embedding", "reranking", "pooling", "lora", "override_kv", "rope_scaling", "rope_scale",
-    "yarn_orig_ctx", "numa", "n_threads"))
+    "model", "n_gpu_layers", "n_ctx", "n_batch", "n_ubatch", "n_parallel", "kv_unified", "flash_attn",
+    "cache_type_k", "cache_type_v", "kv_offload", "op_offload", "swa_full", "split_mode", "tensor_split",
+    "main_gpu", "device", "load_mode", "embedding", "reranking", "pooling", "lora", "override_kv",
+    "rope_scaling", "rope_scale", "yarn_orig_ctx", "numa", "n_threads"))
 # arguments that do not affect memory: (Llama's name, how its value is read)
 _FLAGS: dict[str, tuple[str, Any]] = {
     "-tb": ("n_threads_batch", int), "-s": ("seed", int),
@@ -48,7 +48,8 @@ def settle(arguments: Arguments) -> Params:
             raise UsageError(f"{_TARGET} chooses the sequences of an embedding model itself: plan without "
                              "-np")
         # the plan follows llama-server, which makes an embedding model's batch its micro-batch
-        count = min(params.n_batch or N_BATCH, params.n_ubatch or N_UBATCH, params.n_ctx or N_BATCH, _MAX_SEQUENCES)
+        count = min(params.n_batch or N_BATCH, params.n_ubatch or N_UBATCH, params.n_ctx or N_BATCH,
+                    _MAX_SEQUENCES)
         params = replace(params, n_parallel=count, kv_unified=True)
     else:
         params = one_sequence(arguments, _TARGET)

@@ -11,7 +11,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 
-def write(*launches: LaunchFile, together: bool = False, groups: Sequence[Sequence[int]] = (), most: int = 0) -> str:
+def write(*launches: LaunchFile, together: bool = False, groups: Sequence[Sequence[int]] = (),
+          most: int = 0) -> str:
     """`together`: the models fit together, so they form a group whose members stay loaded; `groups`: the
     launches, by number, that fit together. A single model is in llama-swap's default group, which unloads all
     others."""

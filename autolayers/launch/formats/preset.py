@@ -20,7 +20,8 @@ _ROUTERS = ("--port", "--host", "--api-key-file", "--ssl-key-file", "--ssl-cert-
 _OVERRIDES = ("-ot", "-cmoe", "-ncmoe", "-ncffn")
 
 
-def write(*launches: LaunchFile, together: bool = False, groups: Sequence[Sequence[int]] = (), most: int = 0) -> str:
+def write(*launches: LaunchFile, together: bool = False, groups: Sequence[Sequence[int]] = (),
+          most: int = 0) -> str:
     """A section for each model. The router unloads the least recently used model once --models-max are
     loaded: `most` if any `most` of them fit, all if they fit `together`."""
     notes = dict.fromkeys(note for launch in launches

@@ -1,1 +1,1 @@
-"""Plans side by side: files, cards, what-if tables, launches to measure, machines over RPC."""
+"""Comparisons of plans: files, GPUs, what-if tables, launches to measure, machines over RPC."""

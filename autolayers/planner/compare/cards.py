@@ -1,9 +1,11 @@
-"""Which card: the known cards, pairs of them and machines with unified memory that run a model, the smallest first.
+"""Which GPU to buy: known GPUs, pairs of them and machines with unified memory that run a model, smallest
+first.
 
     kinds = find(model, params, policy, n_ctx=32768)
     kinds[ONE][0].name, kinds[ONE][0].left, kinds[ONE][0].speed.generation
 
-Each is measured as any launch is. Launches on cards of one kind take the same memory, so one Estimator serves them all.
+Each is measured like any launch. Launches on GPUs of one type take the same memory, so they share an
+Estimator.
 """
 
 from __future__ import annotations
@@ -32,16 +34,16 @@ if TYPE_CHECKING:
     from ...work.speed import Speed
     from ..evaluate import Candidate
 
-# What runs it, and how
+# what runs it, and how
 ONE, TWO, UNIFIED, EXPERTS = "one card", "two cards", "unified memory", "experts in RAM"
 KINDS = (ONE, TWO, UNIFIED, EXPERTS)
-MOST = 12      # of a kind; then all others of the same memory
+MOST = 12      # of one type; then all others with the same memory
 
 
 @dataclass(frozen=True)
 class Runs:
-    """A card, or `count` of them, that runs the model; bytes. `left` is what remains on the fullest one, `ram` what
-    must be in system memory."""
+    """A GPU, or `count` of them, that runs the model; bytes. `left` is what remains free on the fullest one,
+    `ram` what must be in system memory."""
 
     name: str
     description: str
@@ -52,14 +54,16 @@ class Runs:
     speed: Speed
 
     def to_dict(self) -> dict[str, object]:
-        return {"name": self.name, "description": self.description, "count": self.count, "memory": self.memory,
+        return {"name": self.name, "description": self.description, "count": self.count,
+                "memory": self.memory,
                 "remaining": self.left, "ram": self.ram, "speed": self.speed.to_dict()}
 
 
 class Wanted:
-    """One model with the context that is wanted, to be tried on cards."""
+    """One model at the wanted context, to try on GPUs."""
 
-    def __init__(self, model: Model, params: Params, policy: Policy, n_ctx: int, companions: Companions = NONE) -> None:
+    def __init__(self, model: Model, params: Params, policy: Policy, n_ctx: int,
+                 companions: Companions = NONE) -> None:
         model = model.overridden(params.override_kv)
         self.policy = policy
         self.estimator = Estimator(model, policy.build, companions)
@@ -67,10 +71,11 @@ class Wanted:
         self.whole = replace(params, n_ctx=n_ctx, n_gpu_layers=model.hparams.n_layer_all + 1)
 
     def on(self, name: str, card: Card, count: int, experts: bool = False) -> Runs | None:
-        """How it runs on so many of this card; None where it does not fit."""
+        """How it runs on `count` of this GPU; None if it does not fit."""
         device = Device.hypothetical(name)
         devices = tuple(numbered([device] * count))
-        machine = Machine(devices, {each.name: each.free for each in devices}, self.policy.ram, self.policy.ram)
+        machine = Machine(devices, {each.name: each.free for each in devices}, self.policy.ram,
+                          self.policy.ram)
         evaluator = Evaluator(self.estimator, machine, self.policy.margin)
         params = self.whole
         if experts:
@@ -83,8 +88,8 @@ class Wanted:
             found = self._split(evaluator, cost, params)
         if found is None or not found.fits:
             return None
-        return Runs(name, card.description, count, device.total, min(found.spare.values()), found.breakdown.resident,
-                    cost.price(found))
+        return Runs(name, card.description, count, device.total, min(found.spare.values()),
+                    found.breakdown.resident, cost.price(found))
 
     def _split(self, evaluator: Evaluator, cost: CostModel, params: Params) -> Candidate | None:
         """With the split that a plan would choose."""
@@ -95,8 +100,8 @@ class Wanted:
 
 def find(model: Model, params: Params, policy: Policy, n_ctx: int, companions: Companions = NONE,
          least: float = 0.0) -> dict[str, list[Runs]]:
-    """The smallest that run it with at least so many tokens per second, by kind: the least memory first, of equal
-    memory the fastest. What runs it alone is not among the pairs, nor among those with experts in RAM."""
+    """The smallest that reach the wanted tokens per second, by category: least memory first, of equal memory
+    the fastest. A GPU that suffices alone is listed neither in pairs nor with experts in RAM."""
     wanted = Wanted(model, params, policy, n_ctx, companions)
     alone: set[str] = set()
     found: dict[str, list[Runs]] = {}
@@ -109,21 +114,22 @@ def find(model: Model, params: Params, policy: Policy, n_ctx: int, companions: C
             if len(found[kind]) >= MOST and size > max(_gib(runs.memory) for runs in found[kind]):
                 break
             if card.unified != unified or name in alone or (kind == TWO and _built_in(name)) \
-                    or not card.bandwidth:       # as fast as a RAM that is not known
+                    or not card.bandwidth:       # as fast as unknown RAM
                 continue
             runs = wanted.on(name, card, count, kind == EXPERTS)
             if runs is not None:
                 alone |= {name} if count == 1 else set()
                 if runs.speed.generation >= least:
                     found[kind].append(runs)
-    return {kind: sorted(found[kind], key=lambda runs: (_gib(runs.memory), -runs.speed.generation)) for kind in KINDS}
+    return {kind: sorted(found[kind], key=lambda runs: (_gib(runs.memory), -runs.speed.generation))
+            for kind in KINDS}
 
 
 def _gib(memory: int) -> int:
-    """What a card of this memory is sold as."""
+    """The memory size on the box of a GPU with this much memory."""
     return -(-memory // GiB)
 
 
 def _built_in(name: str) -> bool:
-    """A laptop's, of which there are no two in a machine: rtx-4070-laptop, rx-6800m, arc-a770m."""
+    """Laptop GPUs, which do not come in pairs: rtx-4070-laptop, rx-6800m, arc-a770m."""
     return re.search(r"-laptop|-a?\d+[ms]\b", name) is not None

@@ -1,4 +1,4 @@
-"""Which file: quantisations of a model, or any models, each planned on one machine; and the one to take.
+"""Which file: quantisations of a model, or any models, each planned for one machine, and the recommended one.
 
     assess(model, params, policy, machine)     # Choice: how it runs, its largest context, its speed
     advise(choices)                            # Advice: the largest that runs best, and the next one up
@@ -23,15 +23,15 @@ if TYPE_CHECKING:
     from ...work.speed import Speed
     from ..plan import Plan
 
-# How a model runs, the best first
+# How a model runs, best first
 WHOLLY, EXPERTS, PARTLY, IN_RAM, NO = "wholly", "experts in RAM", "partly", "in RAM", "no"
-WANTED_CTX = 8192      # where neither the user nor the workload says
+WANTED_CTX = 8192      # if neither the user nor the workload gives it
 
 
 @dataclass(frozen=True)
 class Choice:
-    """One model on the machine, bytes. `n_ctx` is the largest context that it runs so with, 0 where none fits; `left`
-    what then remains on the devices."""
+    """One model on the machine, bytes. `n_ctx` is the largest context at this placement, 0 if none fits;
+    `left` is what then remains on the devices."""
 
     verdict: str
     placement: str
@@ -52,16 +52,18 @@ class Choice:
     def to_dict(self) -> dict[str, object]:
         return {
             "verdict": self.verdict, "placement": self.placement, "size": self.size,
-            "bits_per_weight": round(self.bits_per_weight, 3), "n_ctx": self.n_ctx, "n_ctx_train": self.n_ctx_train,
-            "remaining": self.left, "exact": self.exact, "flags": list(self.flags), "warnings": list(self.warnings),
+            "bits_per_weight": round(self.bits_per_weight, 3), "n_ctx": self.n_ctx,
+            "n_ctx_train": self.n_ctx_train,
+            "remaining": self.left, "exact": self.exact, "flags": list(self.flags),
+            "warnings": list(self.warnings),
             "speed": self.speed.to_dict() if self.speed else None,
         }
 
 
 @dataclass(frozen=True)
 class Advice:
-    """Indices of the file to take and of the next larger one, None where there is none. `best` says that the first runs
-    as well as any of them can here: wholly on the GPUs, or in RAM without one."""
+    """Indices of the recommended file and of the next larger one, None if there is none. `best`: the first is
+    fully offloaded, or in RAM on a machine without a GPU."""
 
     take: int
     next: int | None
@@ -69,13 +71,14 @@ class Advice:
 
 
 def wanted_ctx(params: Params, policy: Policy) -> int:
-    """The context that the user wants to have at least."""
+    """The minimum context that the user wants."""
     given = params.n_ctx or (policy.n_ctx if isinstance(policy.n_ctx, int) else 0)
     return given or policy.n_ctx_min or max(WANTED_CTX, policy.workload.context)
 
 
-def assess(model: Model, params: Params, policy: Policy, machine: Machine, companions: Companions = NONE) -> Choice:
-    """How a model runs with the wanted context or more; with less than that where it only fits so."""
+def assess(model: Model, params: Params, policy: Policy, machine: Machine,
+           companions: Companions = NONE) -> Choice:
+    """How a model runs with at least the wanted context; with a smaller one if nothing else fits."""
     least = min(wanted_ctx(params, policy), max(1, model.n_ctx_train))
     params = replace(params, n_ctx=None)
     try:
@@ -86,15 +89,17 @@ def assess(model: Model, params: Params, policy: Policy, machine: Machine, compa
             plan = smaller if smaller.fits else plan
         return _choice(plan, fits)
     except LaunchRefused as refusal:
-        return Choice(NO, str(refusal), model.size, bits_per_weight(model), 0, model.n_ctx_train, None, (), 0, False)
+        return Choice(NO, str(refusal), model.size, bits_per_weight(model), 0, model.n_ctx_train, None, (), 0,
+                      False)
 
 
 def _choice(plan: Plan, fits: bool) -> Choice:
     model = plan.model
     return Choice(
         verdict(plan) if fits else NO, plan.placement, model.size, bits_per_weight(model),
-        plan.breakdown.n_ctx_seq if plan.fits else 0, model.n_ctx_train, plan.speed if plan.fits else None, plan.flags,
-        min((device.remaining for device in plan.devices if device.used), default=0), plan.exact, plan.warnings)
+        plan.breakdown.n_ctx_seq if plan.fits else 0, model.n_ctx_train, plan.speed if plan.fits else None,
+        plan.flags, min((device.remaining for device in plan.devices if device.used), default=0), plan.exact,
+        plan.warnings)
 
 
 def verdict(plan: Plan) -> str:
@@ -110,14 +115,14 @@ def verdict(plan: Plan) -> str:
 
 
 def bits_per_weight(model: Model) -> float:
-    """Bits of the file for each element of its tensors."""
+    """Bits of the file per element of its tensors."""
     weights = sum(tensor.n_elements for tensor in model.header.tensors.values())
     return model.header.n_bytes * 8 / max(1, weights)
 
 
 def advise(choices: Sequence[Choice], n_ctx: int = 0) -> Advice | None:
-    """The largest file that is wholly on the GPUs; without one the fastest that fits. None where none does. Models that
-    were trained for the wanted context come before those that were not."""
+    """The largest file that is fully offloaded, else the fastest that fits; None if none does. Models trained
+    for the wanted context come first."""
     fitting = [i for i, choice in enumerate(choices) if choice.fits]
     if not fitting:
         return None

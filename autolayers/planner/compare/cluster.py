@@ -1,10 +1,11 @@
-"""Several machines: which of them one llama-server uses over RPC, by what the network costs each token and the load.
+"""Several machines: which of them one llama-server should use over RPC, given what the network costs per
+token and while loading.
 
     together = plan_cluster(model, params, policy, cluster)
     together.best.boxes, together.best.plan.speed, together.best.load
     together.others                 # what fewer boxes would do
 
-Every set of boxes is planned, of many boxes those that are left when one after the other is dropped.
+Every set of machines is planned; with many machines, only the sets left after dropping one after the other.
 """
 
 from __future__ import annotations
@@ -28,14 +29,14 @@ if TYPE_CHECKING:
     from ...model import Model
     from ..plan import Plan
 
-_ALL_SETS = 4          # boxes of which every set is planned
-_WORTH = 1.02          # a further box must make the request this much faster
+_ALL_SETS = 4          # up to this many machines, every set is planned
+_WORTH = 1.02          # an additional machine must make the request this much faster
 
 
 @dataclass(frozen=True)
 class Use:
-    """A plan with some of the boxes. `sent` is what each gets when the model loads, bytes; `load` the seconds that
-    takes, all boxes at once."""
+    """A plan with some of the machines. `sent` is what each receives when the model loads, bytes; `load` the
+    seconds this takes, all machines at once."""
 
     boxes: tuple[Box, ...]
     plan: Plan
@@ -47,18 +48,19 @@ class Use:
 
     @property
     def rank(self) -> tuple[bool, float]:
-        """Smaller is better, of equals fewer boxes."""
+        """Smaller is better; on a tie, fewer machines."""
         return not self.plan.fits, self.plan.speed.request * _WORTH ** len(self.boxes)
 
     def to_dict(self) -> dict[str, object]:
-        return {"boxes": [box.name for box in self.boxes], "fits": self.plan.fits, "placement": self.plan.placement,
+        return {"boxes": [box.name for box in self.boxes], "fits": self.plan.fits,
+                "placement": self.plan.placement,
                 "n_ctx": self.plan.breakdown.n_ctx, "sent": self.sent, "load_seconds": round(self.load, 1),
                 "speed": self.plan.speed.to_dict()}
 
 
 @dataclass(frozen=True)
 class Together:
-    """The best use of the boxes, and the others in the order of their speed."""
+    """The best set of machines, and the others by speed."""
 
     best: Use
     others: tuple[Use, ...]
@@ -70,7 +72,7 @@ class Together:
 
 def plan_cluster(model: Model, params: Params, policy: Policy, cluster: Cluster,
                  companions: Companions = NONE) -> Together:
-    """The plan with the fastest request; one that does not fit where none does. Raises LaunchRefused."""
+    """The plan with the fastest request; one that does not fit if none does. Raises LaunchRefused."""
     uses: list[Use] = []
     refusal: LaunchRefused | None = None
     for boxes in _sets(cluster.boxes):
@@ -86,7 +88,8 @@ def plan_cluster(model: Model, params: Params, policy: Policy, cluster: Cluster,
 
 def use_of(model: Model, params: Params, policy: Policy, cluster: Cluster, boxes: Sequence[Box],
            companions: Companions = NONE) -> Use:
-    """The plan with these boxes. Raises LaunchRefused; UsageError for sizes of devices that there are not."""
+    """The plan with these machines. Raises LaunchRefused; UsageError for sizes of devices that do not
+    exist."""
     used = [box in boxes for box in cluster.boxes for _ in box.devices] + [True] * len(cluster.head.devices)
     machine = Machine.of(cluster.devices(boxes), cluster.head.host, policy.ram,
                          _budget(cluster, boxes, used, dict(policy.budget)))
@@ -101,8 +104,10 @@ def use_of(model: Model, params: Params, policy: Policy, cluster: Cluster, boxes
     return Use(tuple(boxes), plan, sent)
 
 
-def _budget(cluster: Cluster, boxes: Sequence[Box], used: list[bool], given: dict[str, int]) -> dict[str, int]:
-    """`given` by the names that devices have where all boxes are used, under those that they have with these alone."""
+def _budget(cluster: Cluster, boxes: Sequence[Box], used: list[bool],
+            given: dict[str, int]) -> dict[str, int]:
+    """`given`, with device names of the full cluster renamed to their names when only these machines are
+    used."""
     names = [device.name for device in cluster.devices()]
     now = {before: device.name
            for before, device in zip(compress(names, used), cluster.devices(boxes), strict=True)}
@@ -110,7 +115,7 @@ def _budget(cluster: Cluster, boxes: Sequence[Box], used: list[bool], given: dic
 
 
 def _sets(boxes: Sequence[Box]) -> Iterator[tuple[Box, ...]]:
-    """All of them first."""
+    """The full set comes first."""
     if len(boxes) <= _ALL_SETS:
         for count in range(len(boxes), -1, -1):
             yield from combinations(boxes, count)

@@ -1,4 +1,5 @@
-"""What else may be the fastest: launches whose predicted speeds overlap with the best one's, to be measured.
+"""Which other launches may be fastest: those whose predicted speed overlaps with the best one's, to be
+measured.
 
     for rival in rivals_on(model, params, policy, machine):     # the best predicted one first, five at most
         rival.params, rival.placement, rival.seconds(prompt_rate, token_rate, test)
@@ -30,13 +31,15 @@ if TYPE_CHECKING:
     from ...work.speed import Speed
     from ..evaluate import Candidate
 
-MOST = 5              # launches that are measured
-ALIKE = 1.03          # of one kind of placement only those are measured that are predicted to differ by more
+MOST = 5              # at most this many launches are measured
+# of one kind of placement, only launches whose predictions differ by more than this are measured
+ALIKE = 1.03
 
 
 @dataclass(frozen=True)
 class Trial:
-    """What is measured of a launch: the rates of a prompt and of generated tokens, each behind `depth` others."""
+    """What is measured of a launch: the rates of a prompt and of generated tokens, each after `depth`
+    others."""
 
     prompt: int
     generate: int
@@ -45,17 +48,17 @@ class Trial:
 
 @dataclass(frozen=True)
 class Rival:
-    """A launch that fits, complete."""
+    """A launch that fits, with all its flags."""
 
     params: Params
     placement: str
     speed: Speed
     clock: Clock
-    n_ctx_seq: int         # a test must not need more
+    n_ctx_seq: int         # the limit for tests
 
     def seconds(self, prompt: float, token: float, test: Trial) -> float:
-        """Seconds of the whole workload from measured rates; what a longer prompt or a deeper token costs more than the
-        test's is predicted."""
+        """Seconds of the whole workload from measured rates, plus the predicted extra cost of longer prompts
+        and deeper tokens than the test's."""
         work, clock = self.speed.workload, self.clock
         first = self.predicted_prompt / (clock.prompt(test.prompt, test.depth) / test.prompt) / prompt
         later = self.predicted_token / clock.token(test.depth + test.generate / 2) / token
@@ -63,27 +66,29 @@ class Rival:
 
     @property
     def predicted_prompt(self) -> float:
-        """Seconds of one token of the workload's prompts."""
+        """Seconds per token of the workload's prompts."""
         return 1 / self.speed.prompt
 
     @property
     def predicted_token(self) -> float:
-        """Seconds of a token of every answer, in their middle."""
+        """Seconds per token of the answers, halfway through."""
         return self.speed.workload.requests / self.speed.generation
 
     def expected(self, test: Trial) -> tuple[float, float]:
-        """Predicted seconds of the prompt and of the tokens of a test."""
+        """Predicted seconds of a test's prompt and of its tokens."""
         return (self.clock.prompt(test.prompt, test.depth),
                 test.generate * self.clock.token(test.depth + test.generate / 2))
 
 
 def rivals_on(model: Model, params: Params, policy: Policy, machine: Machine, companions: Companions = NONE,
               threads: tuple[int, ...] = ()) -> list[Rival]:
-    """The plan's launch, then those that may be faster than it by the doubt of both predictions, all with its context.
+    """The plan's launch, then those that may be faster within the uncertainty of both predictions, all with
+    its context.
 
-    `threads`: numbers of threads to try where the processor computes. Raises LaunchRefused, and DoesNotFit where no
-    launch fits."""
-    evaluator = Evaluator.of(model.overridden(params.override_kv), machine, policy.build, policy.margin, companions)
+    `threads`: thread counts to try if the CPU computes. Raises LaunchRefused, and DoesNotFit if no launch
+    fits."""
+    evaluator = Evaluator.of(model.overridden(params.override_kv), machine, policy.build, policy.margin,
+                             companions)
     cost = evaluator.cost(policy.workload)
     chosen = solve(evaluator, params, policy, cost)
     if chosen is None:
@@ -106,10 +111,11 @@ def rivals_on(model: Model, params: Params, policy: Policy, machine: Machine, co
 
 
 def _near(cost: CostModel, chosen: Candidate, found: dict[str, list[Candidate]]) -> list[Candidate]:
-    """The plan's launch, and those that may be faster than it, each prediction being off by its doubt; of a device that
-    nothing is known of all. The best of each kind come first."""
+    """The plan's launch, and those that may be faster within both predictions' uncertainty; for unknown
+    devices, all of them. The best of each kind come first."""
     best = cost.speed(chosen)
-    limit = best.request * best.spread if all(figures.known for figures in cost.devices.values()) else float("inf")
+    limit = best.request * best.spread if all(figures.known
+                                              for figures in cost.devices.values()) else float("inf")
     everything = cost.estimator.model.hparams.n_layer_all + 1
 
     def plain(params: Params) -> Params:
@@ -143,13 +149,13 @@ def _rival(evaluator: Evaluator, cost: CostModel, candidate: Candidate) -> Rival
 
 def _alternatives(evaluator: Evaluator, cost: CostModel, at: Params, policy: Policy,
                   chosen: Candidate) -> Iterator[tuple[str, Candidate | None]]:
-    """(kind of placement, a launch of it), with nothing changed that is given."""
+    """(kind of placement, a launch of it), without changing any given flag."""
     devices = evaluator.machine.devices
     sizes: tuple[dict[str, Any], ...] = ({},)
     if at.n_ubatch is None and at.n_batch is None and not at.embedding and not at.reranking:
         sizes = ({}, *({"n_ubatch": size, "n_batch": max(N_BATCH, size)} for size in MICRO_BATCHES))
     if not devices:
-        # What these change on a processor is not predicted, so that each is a kind of its own
+        # The effect of these on a CPU is not predicted, so each is a kind of its own
         for changes in (*sizes[:2], {"flash_attn": "off"} if at.flash_attn is None else {}):
             yield str(changes), evaluator.candidate(replace(chosen.params, **changes), FULL)
         return
@@ -167,7 +173,8 @@ def _alternatives(evaluator: Evaluator, cost: CostModel, at: Params, policy: Pol
         if layers is not None and not changes:
             yield "fit", fit(evaluator, params, FULL)
     if may_split_tensors(evaluator, at):
-        yield "tensor", evaluator.candidate(replace(at, split_mode="tensor", n_gpu_layers=search.ladders.top), FULL)
+        yield "tensor", evaluator.candidate(replace(at, split_mode="tensor", n_gpu_layers=search.ladders.top),
+                                            FULL)
     if len(devices) > 1 and at.device is None and at.split_mode is None and at.tensor_split is None:
         for device in devices:
             alone = replace(at, device=(device.name,))

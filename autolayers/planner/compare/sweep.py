@@ -1,4 +1,4 @@
-"""What if: the same model, or several quantisations of it, over contexts, cache types and machines."""
+"""What if: one model, or several quantisations of it, over contexts, cache types and machines."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Case:
-    """What is asked: a model on a machine, which is called `name`."""
+    """What to plan: a model on a machine, with the `name` to show."""
 
     model: Model
     name: str
@@ -33,7 +33,7 @@ class Case:
 
 @dataclass(frozen=True)
 class Point:
-    """One case of a sweep. `plan` is None where llama.cpp would refuse the launch, for the `refusal`."""
+    """One case of a sweep. `plan` is None if llama.cpp would refuse the launch; `refusal` is its reason."""
 
     model: Model
     machine: str
@@ -43,14 +43,16 @@ class Point:
     refusal: str = ""
 
     def to_dict(self) -> dict[str, object]:
-        answer: dict[str, object] = {"model": self.model.path, "machine": self.machine, "cache_type": self.cache_type,
+        answer: dict[str, object] = {"model": self.model.path, "machine": self.machine,
+                                     "cache_type": self.cache_type,
                                      "n_ctx": self.n_ctx}
         if self.plan is None:
             return {**answer, "refused": self.refusal}
         plan = self.plan
         return {
             **answer, "fits": plan.fits, "n_gpu_layers": plan.n_gpu_layers, "placement": plan.placement,
-            "devices": {d.name: {"description": d.description, "total": d.total, "free": d.free, "margin": d.margin,
+            "devices": {d.name: {"description": d.description, "total": d.total, "free": d.free,
+                                 "margin": d.margin,
                                  "model": d.model, "context": d.context, "compute": d.compute,
                                  "remaining": d.remaining} for d in plan.devices},
             "host": plan.host.used, "ram": plan.host.resident, "flags": list(plan.flags), "exact": plan.exact,
@@ -64,23 +66,27 @@ TYPES = ("f16", "q8_0", "q4_0")
 
 def cases(models: Sequence[Model], machines: Sequence[tuple[str, Machine]], params: Params,
           contexts: Sequence[int] = (), types: Sequence[str] = ()) -> list[Case]:
-    """All cases, models outermost, contexts innermost. Contexts default to powers of two up to the trained one."""
+    """All cases: models in the outermost loop, contexts in the innermost. Contexts default to powers of two
+    up to the trained one."""
     kinds = tuple(dict.fromkeys(types)) or ((params.cache_type_k,) if params.cache_type_k else TYPES)
     found = []
     for model in models:
         powers = [n for n in CONTEXTS if n <= model.n_ctx_train]
         here = list(dict.fromkeys(contexts)) or powers or [model.n_ctx_train or CONTEXTS[0]]
-        found += [Case(model, name, machine, kind, n) for name, machine in machines for kind in kinds for n in here]
+        found += [Case(model, name, machine, kind, n) for name, machine in machines for kind in kinds
+                  for n in here]
     return found
 
 
-def sweep(asked: Sequence[Case], params: Params, policy: Policy, companions: Companions = NONE) -> Iterator[Point]:
-    """The cases, each planned when it is asked for."""
+def sweep(asked: Sequence[Case], params: Params, policy: Policy,
+          companions: Companions = NONE) -> Iterator[Point]:
+    """The cases, each planned on demand."""
     known: dict[int, Known] = {}         # by model
     for case in asked:
         wanted = replace(params, n_ctx=case.n_ctx)
         if case.cache_type != "f16":
-            wanted = replace(wanted, cache_type_k=case.cache_type, cache_type_v=params.cache_type_v or case.cache_type)
+            wanted = replace(wanted, cache_type_k=case.cache_type,
+                             cache_type_v=params.cache_type_v or case.cache_type)
         plan, reason = None, ""
         try:
             plan = plan_on(case.model, wanted, policy, case.machine, companions,

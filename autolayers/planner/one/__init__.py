@@ -1,1 +1,1 @@
-"""One model: which of its placements is the fastest that fits, and how much context it leaves."""
+"""One model: which of its placements that fit is the fastest, and how much context it leaves."""

@@ -17,16 +17,17 @@ def largest_count(evaluator: Evaluator, make: Callable[[int], Params], top: int,
                   overheads: Mapping[str, int]) -> Candidate | None:
     """The launch with the largest count in 0..top that fits on the devices, or None.
 
-    Weights and caches grow with the count and are cheap to know. Graph buffers are neither: they drop where the last
-    layer leaves the CPU. So weights and caches rule counts out, and the buffers last measured say what to measure next;
-    `overheads` are expected until then.
+    Weights and caches grow with the count and are cheap to compute. Graph buffers are neither: they shrink
+    when the last layer leaves the CPU. So weights and caches rule counts out, and the last measured buffers
+    (before that, `overheads`) choose what to measure next.
     """
     best = evaluator.candidate(make(top), fidelity) if evaluator.may_fit(make(top)) else None
     if best is not None and best.fits_devices:
         return best
     ceiling = last(-1, top, lambda count: evaluator.may_fit(make(count)))
-    low, found = _between(evaluator, make, -1, ceiling + 1, fidelity, None, best, lambda it: it.fits_devices, overheads)
-    # The count just above may fit again: one layer fewer on the CPU means one copy fewer.
+    low, found = _between(evaluator, make, -1, ceiling + 1, fidelity, None, best, lambda it: it.fits_devices,
+                          overheads)
+    # the next larger count may fit again: one layer fewer on the CPU saves a copy
     if low + 2 <= ceiling and _may_fit_again(evaluator, make, low, fidelity):
         candidate = evaluator.candidate(make(low + 2), fidelity)
         if candidate is not None and candidate.fits_devices:
@@ -36,16 +37,18 @@ def largest_count(evaluator: Evaluator, make: Callable[[int], Params], top: int,
 
 def largest_context(evaluator: Evaluator, make: Callable[[int], Params], low: int, high: int, step: int,
                     fidelity: Fidelity, above: Candidate | None = None) -> Candidate | None:
-    """The launch with the largest context of low, high or a multiple of `step` between them that fits, or None. `above`
-    is the launch at `high`, where it is known not to fit; then the smallest is only asked for if no other fits."""
+    """The launch with the largest context that fits, out of low, high and the multiples of `step` between
+    them, or None. `above` is the launch at `high`, if known not to fit; then the smallest is tried only if no
+    other fits."""
     most = above or (evaluator.candidate(make(high), fidelity) if evaluator.may_fit(make(high)) else None)
     if most is not None and most.fits:
         return most
     least = evaluator.candidate(make(low), fidelity) if low < high and above is None else None
     if above is None and (least is None or not least.fits):
         return None
-    first = low // step            # of the steps, none of them below `low`
-    _, found = _between(evaluator, lambda n: make((first + n) * step), 0, -(-high // step) - first, fidelity, least,
+    first = low // step            # in steps, none of them below `low`
+    _, found = _between(evaluator, lambda n: make((first + n) * step), 0, -(-high // step) - first, fidelity,
+                        least,
                         most, lambda it: it.fits)
     if found is None and above is not None:
         least = evaluator.candidate(make(low), fidelity)
@@ -55,9 +58,9 @@ def largest_context(evaluator: Evaluator, make: Callable[[int], Params], low: in
 def _between(evaluator: Evaluator, make: Callable[[int], Params], low: int, high: int, fidelity: Fidelity,
              below: Candidate | None, above: Candidate | None, fits: Callable[[Candidate], bool],
              overheads: Mapping[str, int] | None = None) -> tuple[int, Candidate | None]:
-    """(number, launch) of the largest number between low, which fits, and high, which does not; (low, None) if none
-    does. `below` and `above` are their launches, or ones like them, where they were measured; `overheads` are expected
-    where neither was."""
+    """(number, launch) of the largest number between low, which fits, and high, which does not; (low, None)
+    if none does. `below` and `above` are their launches, or similar ones, if measured; if neither is,
+    `overheads` are assumed."""
     found: Candidate | None = None
     first, end = low, high
     steps = 0
@@ -84,8 +87,8 @@ def _between(evaluator: Evaluator, make: Callable[[int], Params], low: int, high
 
 
 def last(low: int, high: int, holds: Callable[[int], bool], near: int = -1) -> int:
-    """The last of low..high for which it holds; low itself is not asked. `near` is asked first, if it is one of them:
-    where the answer is close to it few others are."""
+    """The last of low..high for which `holds` is true, assuming it for low. `near`, if in range, is tested
+    first: close to the answer it saves tests."""
     high, step = high + 1, 1
     while low < near < high:
         if holds(near):
@@ -104,8 +107,8 @@ def last(low: int, high: int, holds: Callable[[int], bool], near: int = -1) -> i
 
 def _expected(evaluator: Evaluator, params: Params, n: int, known: list[tuple[int, Candidate]],
               overheads: Mapping[str, int]) -> bool:
-    """Whether these flags should fit: weights and caches are known, the rest follows from the launches of one or two
-    other numbers, on whose line it is expected to lie, or is `overheads` where there is none."""
+    """Whether these flags should fit: weights and caches are known, the rest is extrapolated from the
+    launches of one or two other numbers, or is `overheads` if there are none."""
     static, limits = evaluator.static(params), evaluator.machine.limits
     if static is None:
         return False
@@ -116,14 +119,16 @@ def _expected(evaluator: Evaluator, params: Params, n: int, known: list[tuple[in
     part = 0.0 if first == second else (n - first) / (second - first)
     for name in near.spare.keys() | far.spare.keys():
         limit = limits[name]
-        overhead = [limit - other.spare.get(name, limit) - _static(other.breakdown, name) for other in (near, far)]
+        overhead = [limit - other.spare.get(name, limit) - _static(other.breakdown, name)
+                    for other in (near, far)]
         if overhead[0] + (overhead[1] - overhead[0]) * part + _static(static, name) > limit:
             return False
     return True
 
 
 def _may_fit_again(evaluator: Evaluator, make: Callable[[int], Params], low: int, fidelity: Fidelity) -> bool:
-    """Whether low + 2 may fit where low + 1 does not, if it needs ONE_MORE of its graph buffers and margin."""
+    """Whether low + 2 may fit although low + 1 does not, if it needs ONE_MORE of its graph buffers and
+    margin."""
     above, static = evaluator.candidate(make(low + 1), fidelity), evaluator.static(make(low + 2))
     if above is None or static is None:
         return static is not None

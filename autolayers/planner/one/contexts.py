@@ -17,7 +17,8 @@ MIXTURE = 8192      # least of a mixture of experts where that fits: more expert
 
 @dataclass(frozen=True)
 class Contexts:
-    """The contexts that may be chosen: `most` first, `least` if it must be; one and the same where it is fixed."""
+    """The contexts to choose from: `most` is preferred, `least` the minimum; equal if the context is
+    fixed."""
 
     least: int | None
     most: int | None
@@ -31,8 +32,8 @@ class Contexts:
 def contexts(model: Model, params: Params, policy: Policy) -> Contexts:
     """What -c, --ctx and --ctx-min leave open, in cells of the whole cache.
 
-    A cache that is not unified has one stream per slot, and each slot gets an equal part; so the range is per
-    sequence times the number of streams, as common_params_fit_impl counts.
+    Without a unified cache each slot has a stream with an equal part, so the range is per sequence times the
+    number of streams, as in common_params_fit_impl.
     """
     if params.n_ctx is not None or params.kv_unified_per_slot:
         return Contexts(params.n_ctx, params.n_ctx)

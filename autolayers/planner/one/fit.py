@@ -1,9 +1,7 @@
-"""What `llama-server --fit on` would choose by itself; no plan may be slower.
-
-Mirrors common_params_fit_impl (common/fit.cpp, as modelled): first a smaller context where none was given, then layers
-from the last device to the first, for mixtures of experts without their experts; then experts from the first device on,
-and a part of one more layer per device.
-"""
+"""What `llama-server --fit on` would choose by itself; no plan may be slower. Mirrors common_params_fit_impl
+(common/fit.cpp, as modelled). It first reduces the context, unless that is given. Then it places layers from
+the last device to the first, in mixtures of experts without their experts. Then it places experts from the
+first device on, and a part of one more layer per device."""
 
 from __future__ import annotations
 
@@ -21,7 +19,7 @@ if TYPE_CHECKING:
     from ...memory.breakdown import Static
     from ..evaluate import Candidate, Evaluator, Fidelity
 
-# What of a partly offloaded layer goes elsewhere, by what stays
+# The part of a partly offloaded layer that goes elsewhere, by the part that stays
 _ELSEWHERE = {
     "attention": "ffn_(gate|up|gate_up|down).*",
     "up": "ffn_(gate|gate_up|down).*",
@@ -32,8 +30,9 @@ _ELSEWHERE = {
 
 @dataclass(frozen=True)
 class _Shape:
-    """Per device: layers in all, how many of them (the last ones) are partial, what stays of the first partial one,
-    and the buffer the rest of it goes to; `start` is the first device whose layers may still lack their experts."""
+    """Per device: its layers, how many of them (the last ones) are partial, what stays of the first partial
+    one, and the buffer for the rest of it; `start` is the first device whose layers may still lack their
+    experts."""
 
     layers: tuple[int, ...]
     part: tuple[int, ...]
@@ -52,7 +51,7 @@ def _at(values: tuple[object, ...], index: int, value: object) -> tuple[object, 
 
 
 def fit(evaluator: Evaluator, given: Params, fidelity: Fidelity) -> Candidate | None:
-    """The launch that --fit makes of the given flags, measured; None where llama.cpp would refuse it.
+    """The launch that --fit makes of the given flags, measured; None if llama.cpp would refuse it.
 
     Whether it fits is decided by the plan's own margins, not by --fit's.
     """
@@ -66,9 +65,8 @@ def fit(evaluator: Evaluator, given: Params, fidelity: Fidelity) -> Candidate | 
 
 def fit_with_overheads(evaluator: Evaluator, given: Params, overheads: Mapping[str, int],
                        targets: Mapping[str, int] | None = None) -> Params | None:
-    """What --fit would choose if graph buffers and all else but weights and caches took `overheads` bytes of each
-    device that is used, and if it filled the devices up to `targets` (None: to what it leaves free itself). Nothing is
-    measured."""
+    """What --fit would choose if everything but weights and caches took `overheads` bytes of each used
+    device, and if it filled the devices up to `targets` (None: to its own margin). Measures nothing."""
 
     def measure(params: Params, most: Mapping[str, int]) -> Static | None:
         return _with_compute(evaluator.static(params), overheads)
@@ -77,8 +75,8 @@ def fit_with_overheads(evaluator: Evaluator, given: Params, overheads: Mapping[s
 
 
 def fit_estimated(evaluator: Evaluator, given: Params, fidelity: Fidelity) -> Params | None:
-    """What --fit would choose if graph buffers are near to those of the launches that were measured already; only what
-    that leaves open is measured."""
+    """What --fit would choose if graph buffers are close to those of earlier launches; only what that leaves
+    undecided is measured."""
 
     def measure(params: Params, most: Mapping[str, int]) -> Static | None:
         static, known = evaluator.static(params), evaluator.compute_range(params.n_ctx)
@@ -103,8 +101,8 @@ def _with_compute(use: Static | None, compute: Mapping[str, int]) -> Static | No
 
 
 class _Fit:
-    """One run of common_params_fit_impl. `measure(params, most)` says what a launch allocates, or at least that, where
-    a device would need more than `most` has for it; `targets`: bytes to fill each device up to."""
+    """One run of common_params_fit_impl. `measure(params, most)` returns what a launch allocates, or a lower
+    bound above `most` for some device; `targets`: bytes up to which to fill each device."""
 
     def __init__(self, evaluator: Evaluator, given: Params,
                  measure: Callable[[Params, Mapping[str, int]], Static | None],
@@ -135,7 +133,8 @@ class _Fit:
             return asked
         free = {device.name: device.free for device in self.evaluator.machine.devices}
         wanted = given.fit_target or (FIT_PARAMS_TARGET,)
-        self.targets = {name: free[name] - wanted[min(i, len(wanted) - 1)] * MiB for i, name in enumerate(self.names)}
+        self.targets = {name: free[name] - wanted[min(i, len(wanted) - 1)] * MiB
+                        for i, name in enumerate(self.names)}
         if self.up_to is not None:
             self.targets = {name: self.up_to[name] for name in self.names}
         total = sum(self.targets.values())
@@ -160,7 +159,8 @@ class _Fit:
         return [use.devices[name].total for name in self.names]
 
     def _shrink(self, most: int, least: int, full: Static) -> bool | None:
-        """Sets the context between the two by linear interpolation; False where even the smallest is too much."""
+        """Sets the context between the two by linear interpolation; False if even the smallest is too
+        large."""
         target = sum(self.targets.values())
         if len(self.names) > 1:
             per_layer = sum(full.devices[name].model for name in self.names) // max(1, self.n_layer)
@@ -190,10 +190,12 @@ class _Fit:
                 rules.append((rf"blk\.{layer + i}\.{_ELSEWHERE[stays]}", buffer))
             layer += shape.part[device]
         split = tuple(float(n) for n in shape.layers) if len(self.names) > 1 and total else None
-        return replace(self.given, n_ctx=self.n_ctx, n_gpu_layers=total, tensor_split=split, overrides=tuple(rules))
+        return replace(self.given, n_ctx=self.n_ctx, n_gpu_layers=total, tensor_split=split,
+                       overrides=tuple(rules))
 
     def _memory(self, shape: _Shape, *devices: int, most: int | None = None) -> list[int]:
-        """Bytes per device. Measuring stops once one of these devices exceeds its target (or `most`)."""
+        """Bytes per device. Measuring stops as soon as one of these devices exceeds its target (or
+        `most`)."""
         limits = {self.names[d]: self.targets[self.names[d]] if most is None else most for d in devices}
         use = self.measure(self._params(shape), limits)
         return [1 << 62] * len(self.names) if use is None else self._used(use)
@@ -217,7 +219,8 @@ class _Fit:
         return self._params(shape)
 
     def _dense(self, shape: _Shape, device: int, more: int) -> _Shape:
-        """`more` layers for a device, without their experts; the output layer, the last device's first, is whole."""
+        """`more` layers for a device, without their experts; the output layer, the first of the last device,
+        is complete."""
         part = shape.part[device]
         if self.experts:
             part += more - 1 if device == len(self.names) - 1 and shape.layers[device] == 0 else more
@@ -225,7 +228,8 @@ class _Fit:
 
     def _fill(self, low: _Shape, high: _Shape, device: int, grow: Callable[[_Shape, int], _Shape],
               size: Callable[[_Shape], int]) -> _Shape:
-        """Between a shape that fits and one that may not: the largest by false position on one device's memory."""
+        """The largest shape that fits, between one that fits and one that may not, by false position on one
+        device's memory."""
         target = self.targets[self.names[device]]
         memory_high = self._memory(high, device)
         if memory_high[device] <= target:
@@ -265,7 +269,7 @@ class _Fit:
         return shape
 
     def _whole(self, shape: _Shape, device: int, more: int) -> _Shape:
-        """`more` layers taken from the dense-only ones at the back and made whole on a device."""
+        """Makes `more` of the trailing dense-only layers complete, on one device."""
         start = shape.start
         while True:
             moved = min(more, shape.part[start])
@@ -277,7 +281,7 @@ class _Fit:
             start += 1
 
     def _extra(self, shape: _Shape, device: int) -> _Shape:
-        """A part of one more layer: up and perhaps gate, else the attention alone."""
+        """A part of one more layer: up and perhaps gate, else attention alone."""
         last, donor = len(self.names) - 1, shape.start
         moved = shape.put(donor, layers=shape.layers[donor] - 1, part=shape.part[donor] - 1)
         moved = moved.put(device, layers=moved.layers[device] + 1, part=moved.part[device] + 1,

@@ -1,11 +1,12 @@
-"""The ladders of a model: launches of one kind, by how much of it is on the GPUs.
+"""The ladders of a model: launches of one kind, ordered by how much of the model is on the GPUs.
 
     layers     whole layers
-    experts    all layers, with the experts of so many
-    ffn        all layers, with the FFN weights of so many
-    bare       whole layers, none of their experts
+    experts    all layers, with this many layers' experts
+    ffn        all layers, with this many layers' FFN weights
+    bare       whole layers, without their experts
 
-What is left is in RAM, of the first layers. The search, several models, comparisons and explanations climb these.
+The rest is in RAM, starting with the first layers. The search, several models, comparisons and explanations
+climb these ladders.
 """
 
 from __future__ import annotations
@@ -31,14 +32,15 @@ ONE_MORE = {EXPERTS_REGEX: "the experts of one layer more", FFN_REGEX: "the FFN 
 
 @dataclass(frozen=True)
 class Ladder:
-    """Launches of one kind: with 0 to `top` layers' weights of that kind on the GPUs, and the flags of `base`."""
+    """Launches of one kind: 0 to `top` layers have their weights of that kind on the GPUs; `base` are the
+    other flags."""
 
     kind: Kind
     base: Params
     top: int
 
     def __call__(self, count: int) -> Params:
-        """The launch with so many of them there."""
+        """The launch with this many of them on the GPUs."""
         if self.kind == "experts":
             return overrides.with_experts_on_host(self.base, self.top - count)
         if self.kind == "ffn":
@@ -46,13 +48,13 @@ class Ladder:
         return replace(self.base, n_gpu_layers=count)
 
     def with_in_ram(self, count: int) -> Params:
-        """The launch with so many of them in RAM."""
+        """The launch with this many of them in RAM."""
         return self(self.top - count)
 
 
 class Ladders:
-    """The ladders that a model and the flags given for it leave open. `everything`: its layers, the output too; `top`:
-    the most that may be on the GPUs; `literal`: their number was given."""
+    """The ladders of a model that the given flags leave open. `everything`: its layers and the output; `top`:
+    the most that may be on the GPUs; `literal`: their number is given."""
 
     def __init__(self, model: Model, given: Params, policy: Policy) -> None:
         self.given, self.n_layer = given, model.hparams.n_layer_all
@@ -68,8 +70,8 @@ class Ladders:
         return None if self.literal else Ladder("layers", params, self.everything)
 
     def in_ram(self, params: Params) -> Ladder | None:
-        """What of every layer may lie in RAM: experts, or the FFN weights of a dense model; None where tensors are
-        placed by the flags, or there is nothing finer than layers."""
+        """The part of each layer that may be in RAM: experts, or a dense model's FFN weights. None if flags
+        place tensors, or if layers cannot be divided."""
         if self.whole_layers or params.overrides:
             return None
         return self._finer(params)
@@ -79,7 +81,7 @@ class Ladders:
         return Ladder(kind, self.all_layers(params), self.n_layer) if self._experts or self._ffn else None
 
     def bare(self, params: Params) -> Ladder | None:
-        """Layers of a mixture, all experts being in RAM."""
+        """Layers of a mixture, with all experts in RAM."""
         if self.literal or self.whole_layers or params.overrides or not self._experts:
             return None
         return self._bare(params)
@@ -88,11 +90,11 @@ class Ladders:
         return Ladder("bare", overrides.with_all_experts_on_host(params), self.everything)
 
     def all_layers(self, params: Params) -> Params:
-        """As many layers on the GPUs as may be: all, or the given number."""
+        """As many layers on the GPUs as allowed: all, or the given number."""
         return replace(params, n_gpu_layers=self.top)
 
     def of(self, found: Params, params: Params) -> tuple[Ladder, int] | None:
-        """The ladder that a launch stands on, for these flags, and its count; None where no number is solved: that of
+        """The ladder that a launch is on, for these flags, and its count; None if no count is solved: that of
         layers may be given, or 0."""
         solved = found.overrides[len(self.given.overrides):]
         count = found.n_gpu_layers or 0
@@ -105,25 +107,26 @@ class Ladders:
         return None if finer is None else (finer, self.n_layer - len(solved))
 
     def next_step(self, params: Params) -> tuple[str, Params] | None:
-        """The launch with one rung more on the GPUs, and what to call that; None where everything is there already."""
+        """The launch one rung up, and the name of that rung; None if everything is on the GPUs."""
         solved = params.overrides[len(self.given.overrides):]
         if solved:
             pattern = solved[-1][0]
-            layer = "".join(filter(str.isdigit, pattern.partition(".ffn_")[0]))   # blk\\.38\\.ffn_(down)_(ch|)exps
+            # blk\\.38\\.ffn_(down)_(ch|)exps
+            layer = "".join(filter(str.isdigit, pattern.partition(".ffn_")[0]))
             names = [text for regex, text in ONE_MORE.items() if pattern.endswith(regex)]
             return next(iter(names), f"the rest of layer {layer}"), replace(params, overrides=params.overrides[:-1])
         n = params.n_gpu_layers
         if n is None or n < 0 or n >= self.everything:
             return None
-        # A split in exact layer counts would not describe one layer more; shares do
+        # exact layer counts would not cover one more layer; shares do
         kept = self.given.tensor_split is not None or params.split_mode == "tensor"
         split = params.tensor_split if kept else None
         return f"layer {n + 1} of {self.everything}", replace(params, n_gpu_layers=n + 1, tensor_split=split)
 
 
 def may_split_tensors(evaluator: Evaluator, given: Params) -> bool:
-    """Whether -sm tensor may be added: to several local devices of one backend, a build and an architecture with it,
-    and nothing given that says otherwise."""
+    """Whether -sm tensor may be added: it needs several local devices of one backend, a build and an
+    architecture that support it, and no contrary flag."""
     devices = evaluator.machine.devices
     return (len(devices) > 1 and len({device.backend for device in devices}) == 1
             and not any(backend(device.backend).remote for device in devices)

@@ -1,4 +1,4 @@
-"""Tensor overrides that keep experts or FFN weights in RAM, in as few words as llama.cpp takes."""
+"""Tensor overrides that keep experts or FFN weights in RAM, in the shortest form that llama.cpp accepts."""
 
 from __future__ import annotations
 
@@ -16,24 +16,24 @@ _BLOCK = "blk\\."
 
 
 def with_experts_on_host(params: Params, count: int) -> Params:
-    """The flags with the experts of the first `count` layers in system memory: what -ncmoe COUNT says."""
+    """The flags with the experts of the first `count` layers in system memory, as -ncmoe COUNT."""
     rules = tuple((rf"blk\.{i}{EXPERTS_REGEX}", HOST) for i in range(count))
     return replace(params, overrides=(*params.overrides, *rules))
 
 
 def with_all_experts_on_host(params: Params) -> Params:
-    """What -cmoe says."""
+    """As -cmoe."""
     return replace(params, overrides=(*params.overrides, (EXPERTS_REGEX, HOST)))
 
 
 def with_ffn_on_host(params: Params, count: int) -> Params:
-    """The flags with the FFN weights of the first `count` layers in system memory: what -ncffn COUNT says."""
+    """The flags with the FFN weights of the first `count` layers in system memory, as -ncffn COUNT."""
     rules = tuple((rf"blk\.{i}{FFN_REGEX}", HOST) for i in range(count))
     return replace(params, overrides=(*params.overrides, *rules))
 
 
 def with_part_of_experts_on_host(model: Model, params: Params, layer: int) -> list[Params]:
-    """The flags with some of the expert matrices of one layer in system memory: the fewest kept there last."""
+    """The flags with some expert matrices of one layer in system memory: the fewest kept there last."""
     kinds = [kind for kind in ("up", "gate", "gate_up", "down")
              if f"blk.{layer}.ffn_{kind}_exps.weight" in model.tensors]
     rules = [(rf"blk\.{layer}\.ffn_({'|'.join(kinds[kept:])})_(ch|)exps", HOST)
@@ -42,14 +42,14 @@ def with_part_of_experts_on_host(model: Model, params: Params, layer: int) -> li
 
 
 def overrides_rpc(candidate: Candidate) -> bool:
-    """Whether tensors are sent to an RPC server: its buffers have names that only llama.cpp knows."""
+    """Whether tensors are sent to an RPC server, whose buffer names only llama.cpp knows."""
     return any(backend_of(buffer).remote for _, buffer in candidate.params.overrides)
 
 
 def merged(rules: tuple[tuple[str, str], ...],
            own: tuple[str, ...] = (EXPERTS_REGEX, FFN_REGEX)) -> tuple[tuple[str, str], ...]:
-    """The same tensor rules in fewer words: neighbours that differ in the layer alone become one. Those that llama.cpp
-    has a flag of its own for (-ncmoe, -ncffn) stay: `own`."""
+    """The same tensor rules, shorter: neighbours that differ only in the layer are merged. Those with a flag
+    of their own (-ncmoe, -ncffn) stay: `own`."""
     found: list[tuple[list[str], str, str]] = []
     for pattern, buffer in rules:
         layer, dot, rest = pattern.removeprefix(_BLOCK).partition("\\.")

@@ -1,4 +1,4 @@
-"""Splits of consecutive layers over unequal devices: the fastest one after the other, and the fastest pipelined."""
+"""Splits of consecutive layers over unequal devices: fastest in sequence, and fastest when pipelined."""
 
 from __future__ import annotations
 
@@ -9,18 +9,19 @@ if TYPE_CHECKING:
 
 def best_partition(sizes: Sequence[int], seconds: Sequence[Sequence[float]], capacities: Sequence[int],
                    hop: float = 0.0, visits: Sequence[float] = ()) -> tuple[int, ...] | None:
-    """Consecutive layers for each device so that all fit and take the least time; None if they cannot fit.
+    """Consecutive layers for each device so that all fit in the least time; None if they cannot fit.
 
-    `sizes` are bytes to hold per layer, `capacities` bytes per device and `seconds` what each layer takes on each
-    device; `hop` is the price in seconds of going on to one more device, `visits` that of each device that has layers.
-    The order of the devices is llama.cpp's and cannot change. Of equally fast splits the first found in that order.
+    `sizes` are bytes per layer, `capacities` bytes per device, and `seconds` the time of each layer on each
+    device. `hop` is the cost in seconds of moving on to another device, `visits` the cost of each device that
+    has layers. The order of the devices is llama.cpp's and cannot change. On a tie the first split in that
+    order wins.
     """
     n = len(sizes)
     held = [0]
     for size in sizes:
         held.append(held[-1] + size)
     impossible = float("inf")
-    best = [0.0] + [impossible] * n            # seconds for the first j layers on the devices so far
+    best = [0.0] + [impossible] * n            # seconds of the first j layers on the devices so far
     chosen: list[list[int]] = []
     for capacity, costs, visit in zip(capacities, seconds, visits or [0.0] * len(seconds), strict=True):
         work = [0.0]
@@ -51,12 +52,12 @@ def best_partition(sizes: Sequence[int], seconds: Sequence[Sequence[float]], cap
 
 def even_partition(sizes: Sequence[int], seconds: Sequence[Sequence[float]],
                    capacities: Sequence[int]) -> tuple[int, ...] | None:
-    """Consecutive layers for each device so that all fit and the slowest device takes the least time, as pipelined
-    prompts want it; None if they cannot fit. Arguments as of best_partition."""
+    """Consecutive layers for each device so that all fit and the slowest device takes the least time, which
+    suits pipelined prompts; None if they cannot fit. Arguments as in best_partition."""
     n = len(sizes)
 
     def within(limit: float) -> list[int]:
-        """As many layers as fit, device by device, none of which takes longer than `limit`."""
+        """As many layers as fit, device by device, where none takes longer than `limit`."""
         split, layer = [], 0
         for capacity, costs in zip(capacities, seconds, strict=True):
             first, held, taken = layer, 0, 0.0
@@ -68,7 +69,7 @@ def even_partition(sizes: Sequence[int], seconds: Sequence[Sequence[float]],
     low, high = 0.0, max((sum(costs) for costs in seconds), default=0.0) * (1 + 1e-9)
     if sum(within(high)) < n:
         return None
-    for _ in range(20):              # to a millionth of the whole
+    for _ in range(20):              # to a millionth of the total
         middle = (low + high) / 2
         low, high = (low, middle) if sum(within(middle)) == n else (middle, high)
     return tuple(within(high))

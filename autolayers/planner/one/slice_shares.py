@@ -1,4 +1,4 @@
-"""Shares of unequal devices with -sm tensor, where -ts does not give them: llama.cpp gives each the same."""
+"""Shares of unequal devices under -sm tensor without -ts; llama.cpp's default is equal shares."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ if TYPE_CHECKING:
     from ..evaluate import Evaluator
 
 ALIKE = 1.05             # devices whose memory and bandwidth differ by less get the same share
-_PARTS = range(2, 9)     # small whole numbers, which meet the ends of heads and blocks better than per cents
+_PARTS = range(2, 9)     # small integers, which match the ends of heads and blocks better than percentages
 
 
 def choices(evaluator: Evaluator, cost: CostModel, given: Params) -> list[tuple[float, ...] | None]:
-    """-ts of `given`: llama.cpp's equal shares (None), and of unequal devices those by bandwidth and by the memory that
-    is left for slices. One where there is nothing to choose."""
+    """Values for -ts: llama.cpp's equal shares (None), and for unequal devices those by bandwidth and by the
+    memory left for slices. Only one value if there is nothing to choose."""
     names = evaluator.device_names(given) if given.split_mode == "tensor" and given.tensor_split is None else []
     if len(names) < 2:
         return [given.tensor_split]
@@ -33,7 +33,8 @@ def choices(evaluator: Evaluator, cost: CostModel, given: Params) -> list[tuple[
 
 
 def _left(evaluator: Evaluator, given: Params, names: Sequence[str]) -> list[float]:
-    """Bytes of each device for slices: without graph buffers, margins, and what every device holds whole."""
+    """Bytes of each device for slices: without graph buffers, margins, and what every device holds in
+    full."""
     whole = evaluator.static(replace(given, tensor_split=tuple(float(i == 0) for i in range(len(names)))))
     equal = evaluator.candidate(given, FULL)
     if whole is None or equal is None:
@@ -43,8 +44,9 @@ def _left(evaluator: Evaluator, given: Params, names: Sequence[str]) -> list[flo
     return [float(limits[name] - overheads.get(name, 0) - copied) for name in names]
 
 
-def _nearest(evaluator: Evaluator, given: Params, names: Sequence[str], parts: Sequence[float]) -> tuple[float, ...]:
-    """The shares whose slices come nearest to these parts: slices end where heads and blocks do."""
+def _nearest(evaluator: Evaluator, given: Params, names: Sequence[str],
+             parts: Sequence[float]) -> tuple[float, ...]:
+    """The shares whose slices come closest to these parts; slices end at heads and blocks."""
     def excess(shares: tuple[float, ...]) -> float:
         use = evaluator.static(replace(given, tensor_split=shares))
         if use is None:
@@ -53,4 +55,5 @@ def _nearest(evaluator: Evaluator, given: Params, names: Sequence[str], parts: S
                    for name, part in zip(names, parts, strict=True))
 
     whole = sum(parts)
-    return min((tuple(float(max(1, round(n * part / whole))) for part in parts) for n in (100, *_PARTS)), key=excess)
+    return min((tuple(float(max(1, round(n * part / whole))) for part in parts) for n in (100, *_PARTS)),
+               key=excess)

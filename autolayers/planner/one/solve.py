@@ -1,4 +1,4 @@
-"""The search: what is given stays, what is not given is solved.
+"""The search: given flags stay fixed, the others are solved.
 
     fixed context, or a range      contexts()
     fully offloaded                tried first, at the largest context
@@ -33,29 +33,32 @@ if TYPE_CHECKING:
     from .ladder import Ladder
 
 MICRO_BATCHES = (2048, 4096, 1024)
-BATCH_GAIN = 1.03     # a larger micro-batch must make the request this much faster: it takes layers off the GPU
+# a larger micro-batch must make the request this much faster: it takes layers off the GPU
+BATCH_GAIN = 1.03
 CONTEXTS = (32768, 16384, 8192)     # tried where the placement leaves less
 CONTEXT_PRICE = 1.05  # of the request's time that such a context may cost,
-MIXTURE_PRICE = 1.10  # and with experts in RAM, which cost it less than layers do
-PARTS_GAIN = 1.02     # parts of layers on several GPUs need many flags: they must be this much faster than -ncmoe
+MIXTURE_PRICE = 1.10  # and with experts in RAM, which cost less than layers
+# parts of layers on several GPUs need many flags: they must be this much faster than -ncmoe
+PARTS_GAIN = 1.02
 ORDER_GAIN = 1.02     # another order of the devices must make the request this much faster
 PRUNE_FACTOR = 1.25   # on unlike GPUs, skip whole-layer candidates predicted this much slower
 
-# A context that was not asked for does not grow beyond what a processor serves well and leaves for the rest:
-TOKEN_SECONDS = 0.5   # a token may take this long with a full context,
-TOKEN_GROWTH = 1.5    # or this many times what it takes at the reference depth
-RAM_SHARE = 7 / 8     # of the system memory that there is may be taken
+# Limits for an automatically chosen context if the CPU takes part:
+TOKEN_SECONDS = 0.5   # seconds that a token may take with a full context,
+TOKEN_GROWTH = 1.5    # or this factor over its time at the reference depth
+RAM_SHARE = 7 / 8     # of the system memory may be taken
 
 
 @without_gc
 def solve(evaluator: Evaluator, given: Params, policy: Policy, cost: CostModel) -> Candidate | None:
-    """The best launch, fully measured; one that does not fit where nothing does; None where llama.cpp would refuse
-    every one.
+    """The best launch, fully measured; one that does not fit if none does; None if llama.cpp would refuse all
+    of them.
 
-    llama.cpp puts servers' devices first, and what lies in RAM belongs to the first layers. So with servers and weights
-    in RAM the devices of this machine are tried as the first ones too; the server with the fastest link is then the
-    last, which sends the logits. With -sm tensor unequal devices are tried with shares of their own. Integrated GPUs
-    are left out (-dev none) where the processor, which reads the same RAM, is faster by more than comparisons are off.
+    llama.cpp puts RPC servers' devices first, and the first layers' weights go to RAM. So with servers and
+    weights in RAM, this machine's devices are also tried as the first ones; the server with the fastest link
+    is then last and sends the logits. With -sm tensor, unequal devices are also tried with unequal shares.
+    Integrated GPUs are left out (-dev none) if the CPU, which reads the same RAM, is faster by more than the
+    error of comparisons.
     """
     floor = contexts(evaluator.model, given, policy).least
     found = _best(evaluator, given, policy, cost)
@@ -66,7 +69,8 @@ def solve(evaluator: Evaluator, given: Params, policy: Policy, cost: CostModel) 
 
 
 def _best(evaluator: Evaluator, given: Params, policy: Policy, cost: CostModel) -> Candidate | None:
-    # Requests that come at once want a slot each, with a cache of its own: attention reads the cells of all in one
+    # Concurrent requests want a slot each, with its own cache: attention reads the cells of all slots in a
+    # unified one
     requests = policy.workload.requests
     if given.n_parallel is None and requests > N_PARALLEL:
         tried = [_best(evaluator, replace(given, n_parallel=n), policy, cost)
@@ -80,7 +84,8 @@ def _best(evaluator: Evaluator, given: Params, policy: Policy, cost: CostModel) 
         fitting = [answer for answer in answers if answer.fits]
         return cost.fastest(fitting) if fitting else next(iter(answers), None)
     found = _solved(evaluator, given, policy, cost)
-    if found is not None and processor_alone(evaluator, given, policy) and _processor_wins(evaluator, cost, found):
+    if found is not None and processor_alone(evaluator, given,
+                                             policy) and _processor_wins(evaluator, cost, found):
         alone = _solved(evaluator, replace(given, device=()), policy, cost)
         return alone if alone is not None and alone.fits else found
     devices = evaluator.machine.devices
@@ -96,7 +101,8 @@ def _best(evaluator: Evaluator, given: Params, policy: Policy, cost: CostModel) 
 
 
 def processor_alone(evaluator: Evaluator, given: Params, policy: Policy) -> bool:
-    """Whether leaving all devices out is worth a comparison: they are integrated GPUs, and nothing given chooses."""
+    """Whether to compare with a launch without devices: they are integrated GPUs, and no given flag chooses
+    them."""
     devices = evaluator.machine.devices
     return bool(devices) and all(device.kind == "igpu" for device in devices) and given.device is None \
         and given.n_gpu_layers in (None, -1) and not given.overrides and given.split_mode in (None, "layer") \
@@ -104,7 +110,8 @@ def processor_alone(evaluator: Evaluator, given: Params, policy: Policy) -> bool
 
 
 def _processor_wins(evaluator: Evaluator, cost: CostModel, found: Candidate) -> bool:
-    """Whether the processor is predicted to answer faster than this launch by more than comparisons are off."""
+    """Whether the CPU is predicted to answer faster than this launch by more than the error of
+    comparisons."""
     params = replace(found.params, device=(), overrides=(), tensor_split=None)
     use = evaluator.static(params)
     if use is None:
@@ -116,9 +123,9 @@ def _processor_wins(evaluator: Evaluator, cost: CostModel, found: Candidate) -> 
 def _solved(evaluator: Evaluator, given: Params, policy: Policy, cost: CostModel) -> Candidate | None:
     """The best launch with devices in the order of the flags.
 
-    The search only measures the prompt graph, a lower bound, and the winner is then measured fully. If it fits after
-    all it is the best one. If not, it may fit with less context; else the search is repeated with measurements that
-    decide.
+    The search measures only the prompt graph, a lower bound; then the winner is measured fully. If it still
+    fits, it is the best launch. If not, it may fit with less context; else the search is repeated at a
+    fidelity that decides.
     """
     found = Search(evaluator, given, policy, cost, PROMPT).best()
     answer = found and evaluator.candidate(found.params, FULL, last=True)
@@ -133,7 +140,7 @@ def _solved(evaluator: Evaluator, given: Params, policy: Policy, cost: CostModel
 
 
 class Search:
-    """One model, one machine, one set of given flags, at one fidelity."""
+    """The search for one model, machine and set of given flags, at one fidelity."""
 
     def __init__(self, evaluator: Evaluator, given: Params, policy: Policy, cost: CostModel,
                  fidelity: Fidelity) -> None:
@@ -147,8 +154,7 @@ class Search:
         return TensorSplit(self.evaluator, self.cost, self.fidelity)
 
     def best(self) -> Candidate | None:
-        """The best launch by what is measured at this fidelity; of several cache types the first that is fully
-        offloaded."""
+        """The best launch at this fidelity; of several cache types, the first that is fully offloaded."""
         given = self.given
         if not self.policy.kv_types or given.cache_type_k or given.cache_type_v:
             return self._solve(given)
@@ -170,7 +176,8 @@ class Search:
         if self.ladders.literal and self.policy.strategy is None:
             return self._literal(params)
         if not self.ladders.literal and not self.evaluator.usable(params):
-            return self.evaluator.candidate(replace(params, n_ctx=self.contexts.least, n_gpu_layers=0), self.fidelity)
+            return self.evaluator.candidate(replace(params, n_ctx=self.contexts.least, n_gpu_layers=0),
+                                            self.fidelity)
         found = self._fully_offloaded(params)
         if found is not None:
             return found
@@ -188,7 +195,7 @@ class Search:
         return other if other is not None and other.fits and other.breakdown.n_ctx > answer.breakdown.n_ctx else answer
 
     def _literal(self, params: Params) -> Candidate | None:
-        """These layers with llama.cpp's own split, or with another one where only that fits."""
+        """These layers with llama.cpp's own split, or with another one if only that fits."""
         own = self.grow_context(lambda n: replace(params, n_ctx=n))
         if own is None or own.fits or not is_free(self.evaluator, params):
             return own
@@ -199,17 +206,18 @@ class Search:
         return self.grow_context(lambda n: replace(shape, n_ctx=n), below=found) or found
 
     def fully_offloaded(self, candidate: Candidate) -> bool:
-        """All layers are on devices, no weight was sent to the host, and no attention falls to the CPU."""
+        """All layers are on devices, no weight was sent to the host, and no attention runs on the CPU."""
         n, overrides = candidate.params.n_gpu_layers, candidate.params.overrides
-        return n is not None and (n >= self.ladders.top or n == -2) and len(overrides) == len(self.given.overrides) \
+        return n is not None and (n >= self.ladders.top
+                                  or n == -2) and len(overrides) == len(self.given.overrides) \
             and not self.cost.attends_on_cpu(candidate)
 
     # --- context
 
     def grow_context(self, make: Callable[[int | None], Params], above: Candidate | None = None,
                      below: Candidate | None = None) -> Candidate | None:
-        """The largest context that fits with this shape, less than that of the launch `above`, which does not, and no
-        less than that of `below`, which does; the smallest, not fitting, where none does."""
+        """The largest context that fits with this shape: less than that of the launch `above`, which does not
+        fit, and at least that of `below`, which does. The smallest, not fitting, if none does."""
         span = self.contexts
         if span.fixed or span.least is None or span.most is None:
             return self.evaluator.candidate(make(span.least), self.fidelity)
@@ -222,8 +230,8 @@ class Search:
         return found if found is not None else self.evaluator.candidate(make(least), self.fidelity)
 
     def _useful(self, make: Callable[[int | None], Params], least: int, most: int) -> int:
-        """The largest context of least..most whose tokens do not take too long, and that leaves system memory for the
-        rest; neither is asked of --ctx max."""
+        """The largest context of least..most whose tokens are fast enough and that leaves enough system
+        memory; --ctx max skips both checks."""
         ram = self.evaluator.machine.ram
         if self.policy.n_ctx == "max":
             return most
@@ -258,8 +266,8 @@ class Search:
         return None if split is None or split == own.tensor_split else replace(own, tensor_split=split)
 
     def _with_larger_micro_batch(self, found: Candidate, params: Params) -> Candidate:
-        """`found`, or the same kind of placement with a larger micro-batch where the request is faster so: weights in
-        RAM are copied to the GPU once for each, and take the more tokens."""
+        """`found`, or the same kind of placement with a larger micro-batch if that makes the request faster:
+        weights in RAM are copied to the GPU once per micro-batch, and serve more tokens each time."""
         if params.n_ubatch is not None or params.n_batch is not None or params.embedding or params.reranking \
                 or self.policy.strategy == "layers" or not self.cost.copies(found):
             return found
@@ -275,7 +283,8 @@ class Search:
         return best
 
     def _with_nearly_free_context(self, found: Candidate, params: Params) -> Candidate:
-        """`found`, or the same kind of placement with a context that costs a few per cent of the request."""
+        """`found`, or the same kind of placement with a context that costs a few per cent of the request's
+        time."""
         price = MIXTURE_PRICE if self.model.hparams.n_expert else CONTEXT_PRICE
         use, limit = found.breakdown, self.cost.speed(found).request * price
         streams = use.n_ctx // max(1, use.n_ctx_seq)
@@ -298,26 +307,27 @@ class Search:
         self.evaluator.paid[replace(candidate.params, n_ctx=None)] = found.breakdown.n_ctx, price
 
     def _pays_for_context(self) -> bool:
-        """Whether a larger context may cost CONTEXT_PRICE: nothing given says which is enough."""
+        """Whether a larger context may cost CONTEXT_PRICE: no given flag says which one is enough."""
         return self.policy.n_ctx_min is None and self.policy.strategy != "layers"
 
     def _promise(self, found: Candidate, params: Params) -> float:
-        """Seconds of the request with the best placement of these flags of the kind that `found` is of, by what was
-        measured so far: graph buffers that are not known yet are taken to be no larger."""
+        """Seconds of the request with these flags' best placement of `found`'s kind, by the measurements so
+        far: unknown graph buffers are assumed to be no larger."""
         rung, use = self.ladders.of(found.params, params), found.breakdown
         shape = replace(params, n_gpu_layers=found.params.n_gpu_layers) if rung is None else self.split.promising(*rung)
         if shape is None:
             return float("inf")
         n_ctx = params.n_ctx or use.n_ctx
         return self.cost.predict(shape, replace(
-            use, n_ctx=n_ctx, n_ctx_seq=use.n_ctx_seq * n_ctx // use.n_ctx, n_ubatch=params.n_ubatch or N_UBATCH,
-            n_batch=params.n_batch or N_BATCH)).request
+            use, n_ctx=n_ctx, n_ctx_seq=use.n_ctx_seq * n_ctx // use.n_ctx,
+            n_ubatch=params.n_ubatch or N_UBATCH, n_batch=params.n_batch or N_BATCH)).request
 
     def _alike(self, found: Candidate, params: Params) -> Candidate | None:
-        """The best placement of these flags of the kind that `found` is of."""
+        """These flags' best placement of `found`'s kind."""
         rung = self.ladders.of(found.params, params)
         if rung is None:
-            return self.evaluator.candidate(replace(params, n_gpu_layers=found.params.n_gpu_layers), self.fidelity)
+            return self.evaluator.candidate(replace(params, n_gpu_layers=found.params.n_gpu_layers),
+                                            self.fidelity)
         alike = self.split.most(rung[0])
         if alike is None or not self.model.hparams.n_expert:
             return alike
@@ -331,9 +341,10 @@ class Search:
     def _fully_offloaded(self, params: Params) -> Candidate | None:
         span = self.contexts
         largest = self.split.best(self._all_layers(params, span.most))
-        if span.fixed or (largest is not None and (not is_free(self.evaluator, params) or self.policy.n_ctx == "max")):
+        if span.fixed or (largest is not None
+                          and (not is_free(self.evaluator, params) or self.policy.n_ctx == "max")):
             return largest
-        # More context may cost hand-overs between GPUs, but no slower GPU (--ctx max takes that one too)
+        # more context may cost hops between GPUs, but no slower GPU (--ctx max takes that too)
         hops = (len(self.evaluator.machine.devices) - 1) * self.cost.hop(params.n_ubatch or N_UBATCH)
         bound = self.split.lower_bound(self._all_layers(params, span.least)) if largest is not None else 0.0
         if largest is not None and self.cost.speed(largest).request <= bound + hops < float("inf"):
@@ -345,7 +356,8 @@ class Search:
         if largest is not None and self.cost.speed(largest).request <= limit:
             return largest
         if not is_free(self.evaluator, params):
-            return largest_context(self.evaluator, lambda n: self._all_layers(params, n), span.least, span.most,
+            return largest_context(self.evaluator, lambda n: self._all_layers(params, n), span.least,
+                                   span.most,
                                    span.step, self.fidelity)
         if self.policy.n_ctx == "max":
             return self._context_by_split(params, smallest, span.most, float("inf"))
@@ -358,8 +370,8 @@ class Search:
         return self._context_by_split(params, found, span.most, max(limit, self.cost.speed(found).request))
 
     def _context_by_split(self, params: Params, smallest: Candidate, most: int, limit: float) -> Candidate:
-        """The largest context up to `most` of a fully offloaded launch whose request takes at most `limit` seconds; the
-        split may change with the context. `smallest` is a launch with less."""
+        """The largest context up to `most` of a fully offloaded launch whose request takes at most `limit`
+        seconds; the split may change with the context. `smallest` is a launch with less."""
         step = self.contexts.step
         low, high, best = smallest.breakdown.n_ctx, most + step, smallest
 
@@ -378,7 +390,8 @@ class Search:
             else:
                 low, best = guess, candidate
         shape = best.params
-        found = largest_context(self.evaluator, lambda n: replace(shape, n_ctx=n), low, most, step, self.fidelity)
+        found = largest_context(self.evaluator, lambda n: replace(shape, n_ctx=n), low, most, step,
+                                self.fidelity)
         return found or best
 
     # --- partially offloaded
@@ -407,18 +420,19 @@ class Search:
             self.evaluator.candidate(replace(at, n_gpu_layers=0), self.fidelity)
 
     def least_bad(self, found: list[Candidate], params: Params | None = None) -> Candidate | None:
-        """Of launches that system memory does not suffice for the fastest, but none that lacks more of it than what
-        --fit would do with `params`; where none keeps the margins of the devices, the first."""
+        """If nothing fits in system memory: the fastest launch whose shortfall does not exceed that of
+        --fit's for `params`. If none keeps the devices' margins, the first one."""
         limited = self.evaluator.machine.ram is not None
         rival = fit(self.evaluator, params, self.fidelity) if params and limited else None
-        on_devices = [candidate for candidate in (*found, rival) if candidate is not None and candidate.fits_devices]
+        on_devices = [candidate for candidate in (*found, rival) if candidate is not None
+                      and candidate.fits_devices]
         if rival is not None and rival.fits_devices:
             on_devices = [candidate for candidate in on_devices if candidate.ram_missing <= rival.ram_missing]
         return self.cost.fastest(on_devices) if on_devices else found[0] if found else None
 
     def _or_none(self, params: Params, best: Candidate) -> Candidate:
-        """The best launch, or one with no layer on the GPUs where that is faster: of small models, whose layers cost
-        more kernels than bytes."""
+        """The best launch, or one without layers on the GPUs if that is faster: in small models, launching
+        the kernels costs more than reading the layers."""
         if self.ladders.literal or best.params.n_gpu_layers == 0:
             return best
         bare = replace(params, n_gpu_layers=0)
@@ -428,8 +442,8 @@ class Search:
         return best if candidate is None or not candidate.fits else self.cost.fastest([best, candidate])
 
     def _whole_layers_dominated(self, ladder: Ladder, found: list[Candidate]) -> bool:
-        """Whether an optimistic bound for whole-layer offload (half of the overheads) is already slower than the best
-        candidate."""
+        """Whether an optimistic bound for whole-layer offload (half of the overheads) is already slower than
+        the best candidate."""
         fitting = [candidate for candidate in found if candidate.fits]
         if not fitting:
             return False
@@ -447,14 +461,14 @@ class Search:
         return bound.request > best * (1 if alike else PRUNE_FACTOR)
 
     def _fit_candidates(self, params: Params, known: list[Candidate]) -> list[Candidate]:
-        """What is faster than these by --fit's rules: with our margins, with its own, or with smaller graph buffers
-        than it finds, if that fits all the same. Nothing where even then it is no faster."""
+        """What is faster than these by --fit's rules: with our margins, with its own, or with smaller graph
+        buffers than it measures, if that still fits. Nothing if even that is no faster."""
         given = self.given if self.given.n_ctx is not None else replace(params, n_gpu_layers=None)
         found: list[Candidate] = []
         fitting = [candidate for candidate in known if candidate.fits]
 
         def measured(shape: Params | None, gain: float = 1.0) -> Candidate | None:
-            """The candidate of a shape that is predicted faster than all that fits so far."""
+            """The candidate for a shape that is predicted faster than everything that fits so far."""
             if shape is None:
                 return None
             if fitting:
@@ -476,20 +490,23 @@ class Search:
                 if candidate is None or candidate.fits:
                     break
                 grown = candidate.overheads(limits)
-                overheads = {**overheads, **{name: max(size, overheads.get(name, 0)) for name, size in grown.items()}}
+                overheads = {**overheads,
+                             **{name: max(size, overheads.get(name, 0)) for name, size in grown.items()}}
             compute: dict[str, int] = {}
             for _ in range(4):
                 candidate = measured(fit_with_overheads(self.evaluator, given, compute))
                 if candidate is None:
                     return found
-                if not candidate.fits:       # it might win with such small buffers: try buffers close to its real ones
-                    compute = {name: usage.compute * 31 // 32 for name, usage in candidate.breakdown.devices.items()}
+                # it might win with such small buffers: try buffers close to its real ones
+                if not candidate.fits:
+                    compute = {name: usage.compute * 31 // 32
+                               for name, usage in candidate.breakdown.devices.items()}
         measured(fit_estimated(self.evaluator, given, self.fidelity))
         return found
 
     def _fit_is_covered(self, layers: Candidate | None) -> bool:
-        """--fit's search space is a subset of what was already tried: whole layers on one device, with a margin that is
-        no smaller."""
+        """--fit's search space is a subset of what was already tried: whole layers on one device, with a
+        margin that is no smaller."""
         if layers is None or self.model.hparams.n_expert or len(layers.spare) != 1:
             return False
         (name, parts), = layers.margins.items()
@@ -498,7 +515,8 @@ class Search:
         return sum(size for _, size in parts) + device.free - self.evaluator.machine.limits[name] <= target
 
     def _experts(self, params: Params, ladder: Ladder) -> list[Candidate]:
-        """The experts of as few leading layers as possible in RAM, then part of one more layer's back on the GPU."""
+        """The experts of as few leading layers as possible in RAM, then part of one of those layers back on
+        the GPU."""
         found = self.split.most(ladder)
         if found is None:
             bare = self.ladders.bare(params)
@@ -507,12 +525,14 @@ class Search:
         return [found, *self._part_of_experts(ladder.base, found)]
 
     def _part_of_experts(self, base: Params, found: Candidate) -> list[Candidate]:
-        """`found` with as many matrices as fit of the last layer whose experts are in RAM back on the GPU."""
+        """`found`, with as many matrices as fit of the last layer whose experts are in RAM moved back to the
+        GPU."""
         rules = found.params.overrides[len(base.overrides):]
         count = len(rules)
         if not rules or rules[0][0] == EXPERTS_REGEX:
             return []
-        shape = replace(overrides.with_experts_on_host(base, count - 1), tensor_split=found.params.tensor_split)
+        shape = replace(overrides.with_experts_on_host(base, count - 1),
+                        tensor_split=found.params.tensor_split)
         for params in overrides.with_part_of_experts_on_host(self.model, shape, count - 1):
             use = self.evaluator.static(params)
             if use is None or any(use.devices[name].model - found.breakdown.devices[name].model > spare
@@ -524,11 +544,11 @@ class Search:
         return []
 
     def _feed_forward(self, ladder: Ladder, layers: Candidate | None) -> list[Candidate]:
-        """FFN weights of the leading layers in RAM, attention and cache of all layers on the GPU."""
+        """FFN weights of the leading layers in RAM; attention and cache of all layers on the GPU."""
         found = self.split.most(ladder)
         if found is None:
             return []
-        # The riskier placement must be faster by more than comparisons of its kind are off
+        # the riskier placement must be faster by more than the error of comparisons of its kind
         speed = self.cost.speed(found)
         if layers is not None and layers.fits and \
                 speed.request * self.cost.doubt(speed) > self.cost.speed(layers).request:

@@ -1,4 +1,5 @@
-"""Layers over several unequal devices: the fastest tensor split that fits, and the most layers that have one."""
+"""Layers over several unequal devices: the fastest tensor split that fits, and the most layers that any split
+fits."""
 
 from __future__ import annotations
 
@@ -22,7 +23,8 @@ MOST_SHARES = 15        # of -ts: common/arg.cpp refuses as many as llama_max_de
 
 
 class TensorSplit:
-    """Splits of one model over one machine's devices, measured at one fidelity: `overheads` predict which can fit."""
+    """Splits of one model over one machine's devices, measured at one fidelity; `overheads` predict which
+    ones can fit."""
 
     def __init__(self, evaluator: Evaluator, cost: CostModel, fidelity: Fidelity) -> None:
         self.evaluator, self.cost, self.fidelity = evaluator, cost, fidelity
@@ -30,10 +32,10 @@ class TensorSplit:
         self.overheads = Overheads(evaluator.machine.limits)
 
     def best(self, params: Params, default_first: bool = True, ram: bool = True) -> Candidate | None:
-        """These flags with the fastest split that fits, llama.cpp's default included; None where none fits.
+        """These flags with the fastest split that fits, llama.cpp's default included; None if none fits.
 
-        `default_first`: where nothing was measured yet, llama.cpp's default is tried before the best by a guess. `ram`:
-        system memory must suffice too."""
+        `default_first`: before anything is measured, try llama.cpp's default ahead of the best estimated
+        split. `ram`: system memory must suffice too."""
         free = is_free(self.evaluator, params)
         if not self.evaluator.may_fit(params, any_split=free):
             return None
@@ -45,22 +47,25 @@ class TensorSplit:
                 return found
             if self.overheads and self._default_cannot_fit(params):
                 return None
-        default = self.evaluator.candidate(params, self.fidelity)       # llama.cpp's own split, by free memory
+        # llama.cpp's own split, by free memory
+        default = self.evaluator.candidate(params, self.fidelity)
         if default is None:
             return None
         self.overheads.record(default, trusted=True)
         if _fits(default, ram) and self.lower_bound(params) >= self.cost.speed(default).request:
             return default
         found = self._refined(params, ram)
-        fitting = [candidate for candidate in (default, found) if candidate is not None and _fits(candidate, ram)]
+        fitting = [candidate for candidate in (default, found) if candidate is not None
+                   and _fits(candidate, ram)]
         return self.cost.fastest(fitting) if fitting else None
 
     def most(self, make: Ladder) -> Candidate | None:
-        """The launch with the largest count that fits on the devices, with the best split where there is one to
+        """The launch with the largest count that fits on the devices, with the best split if there is one to
         choose."""
         top = make.top
         if not is_free(self.evaluator, make(top)):
-            return self._kept(largest_count(self.evaluator, make, top, self.fidelity, self.overheads.at(make(top))),
+            return self._kept(largest_count(self.evaluator, make, top, self.fidelity,
+                                            self.overheads.at(make(top))),
                               ram=False)
         best = self.best(make(top), ram=False)
         if best is not None:
@@ -69,7 +74,8 @@ class TensorSplit:
         while low + 1 < high:
             guess = (low + high) // 2
             if steps < 4:
-                guess = near = last(low, high - 1, lambda count: self.partition(make(count)) is not None, near)
+                guess = near = last(low, high - 1, lambda count: self.partition(make(count)) is not None,
+                                    near)
             guess = min(max(guess, low + 1), high - 1)
             candidate = self.best(make(guess), default_first=False, ram=False)
             if candidate is None:
@@ -80,8 +86,8 @@ class TensorSplit:
         return best
 
     def promising(self, make: Ladder, near: int) -> Params | None:
-        """The launch with the largest count, perhaps `near`, that should fit by the overheads measured so far; None
-        where none should. Nothing is measured."""
+        """The launch with the largest count, perhaps `near`, that should fit by the overheads measured so
+        far; None if none should. Measures nothing."""
         found: dict[int, Params | None] = {-1: None}
 
         def fits(count: int) -> bool:
@@ -91,7 +97,7 @@ class TensorSplit:
         return found[last(-1, make.top, fits, near)]
 
     def _should_fit(self, params: Params) -> Params | None:
-        """These flags, with a split where there is one to choose, if they should fit."""
+        """These flags, with a split if there is one to choose, if they should fit."""
         if is_free(self.evaluator, params):
             split = self.partition(params)
             return None if split is None else replace(params, tensor_split=split)
@@ -102,16 +108,18 @@ class TensorSplit:
         return params if fits else None
 
     def lower_bound(self, params: Params) -> float:
-        """Seconds of the reference request with the fastest split that should fit by the overheads measured so far;
-        nothing is measured for it. Infinite where none should. With a smaller context than any so far half of them may
-        do."""
+        """Seconds of the reference request with the fastest split that should fit by the overheads measured
+        so far; infinite if none should. Measures nothing. For a smaller context than any so far, half of the
+        overheads are assumed."""
         split, static = self.partition(params, self.overheads.least(params)), self.evaluator.static(params)
         if split is None or static is None:
             return float("inf")
         return self.cost.predict(replace(params, tensor_split=split), static).request
 
-    def partition(self, params: Params, overheads: Mapping[str, int] | None = None) -> tuple[float, ...] | None:
-        """The fastest split that should fit by the overheads measured so far (or by these), as layers per device."""
+    def partition(self, params: Params,
+                  overheads: Mapping[str, int] | None = None) -> tuple[float, ...] | None:
+        """The fastest split that should fit by these overheads, or those measured so far, as layers per
+        device."""
         layers = self.evaluator.layers(params)
         count = params.layers_wanted(self.everything)
         if layers is None or not count:
@@ -136,7 +144,8 @@ class TensorSplit:
         static = self.evaluator.static(params)
         if len(found) == 1 or static is None:
             return found[0]
-        return min(found, key=lambda split: self.cost.predict(replace(params, tensor_split=split), static).request)
+        return min(found, key=lambda split: self.cost.predict(replace(params, tensor_split=split),
+                                                              static).request)
 
     def _pipelined(self, params: Params) -> bool:
         """Whether prompts may overlap on several devices, so that an even split may be the fastest."""
@@ -144,8 +153,8 @@ class TensorSplit:
         return static is not None and self.cost.clock(params, static).pipelined
 
     def _refined(self, params: Params, ram: bool) -> Candidate | None:
-        """The split that is best by the known overheads, corrected by what is measured until it fits and no other
-        is predicted faster."""
+        """The best split by the known overheads, corrected by measurements until it fits and no other is
+        predicted faster."""
         seen: set[tuple[float, ...]] = set()
         best: Candidate | None = None
         for _ in range(6):
@@ -165,7 +174,7 @@ class TensorSplit:
         return best
 
     def _default_cannot_fit(self, params: Params) -> bool:
-        """Whether llama.cpp's own split is far from fitting, by what was measured so far."""
+        """Whether llama.cpp's own split is far from fitting, by the measurements so far."""
         if self.overheads.smaller(params):
             return False
         use = self.evaluator.static(params)
@@ -174,7 +183,7 @@ class TensorSplit:
             for name, size in self.overheads.at(params).items() if use.devices[name].total)
 
     def _kept(self, candidate: Candidate | None, ram: bool) -> Candidate | None:
-        """A launch without a split to choose if it fits; its overheads are recorded."""
+        """A launch that has no split to choose, if it fits; its overheads are recorded."""
         if candidate is None or not _fits(candidate, ram):
             return None
         self.overheads.record(candidate, trusted=True)
@@ -186,13 +195,14 @@ def _fits(candidate: Candidate, ram: bool) -> bool:
 
 
 def is_free(evaluator: Evaluator, params: Params) -> bool:
-    """Whether there is a split to choose: several devices, whole layers, nothing given."""
+    """Whether there is a split to choose: several devices, whole layers, and no flag that fixes it."""
     return (len(evaluator.machine.devices) > 1 and params.tensor_split is None
             and params.split_mode in (None, "layer") and len(evaluator.device_names(params)) > 1)
 
 
 def explicit_split(evaluator: Evaluator, params: Params) -> Params:
-    """The flags with llama.cpp's own split replaced by layer counts: free memory may change before the launch."""
+    """The flags with layer counts instead of llama.cpp's own split: free memory may change before the
+    launch."""
     if params.n_gpu_layers == 0 or not is_free(evaluator, params):
         return params
     where = layer_devices(evaluator.placement(params))

@@ -1,10 +1,10 @@
-"""Which launch of each model, so that all of them fit at once and take the fewest weighted seconds for their requests.
+"""Which launch of each model, so that all fit at once and their requests take the fewest weighted seconds.
 
     assign([Choice([Option(...), ...]), Choice([...], weight=3)], {"CUDA0": 24 << 30})
 
-A branch and bound over one option per model. It is exact unless it takes more than STEPS steps, there are more than
-MOST_EXACT models or more than one of them is cut over devices; then it is the best of what was found, and never worse
-than what the models get one after another in their order.
+A branch and bound over one option per model. It is exact unless it exceeds STEPS steps, there are more than
+MOST_EXACT models, or more than one of them is split over devices. Then it is the best choice found, and never
+worse than serving the models one after another in their order.
 """
 
 from __future__ import annotations
@@ -22,17 +22,19 @@ if TYPE_CHECKING:
     from .servers import Servers
 
 STEPS = 10_000
-TIES = 500                   # steps in which choices that are only as good are looked at
+TIES = 500                   # steps during which equally good choices are explored too
 MOST_EXACT = 10
-MOST_CUTS = 24               # times that a model is cut over what others leave
-CUT_GAIN = 1.005             # a choice with such a model must be this much better: each takes many layouts to find
+MOST_CUTS = 24               # how often to try splitting a model over the leftover memory
+# a choice with a split model must be this much better: each needs many layouts to find
+CUT_GAIN = 1.005
 _EQUAL = 1 + 1e-9
 
 
 @dataclass(frozen=True)
 class Option:
-    """A launch that a model may have: bytes of each device, margin included, and of system memory for certain.
-    `seconds` is what its request takes, `price` what the search counts. `whole`: all of it is on devices."""
+    """A launch that a model may have: bytes on each device, including the margin, and bytes of system memory
+    that are certain. `seconds` is the time of its request, `price` what the search minimises. `whole`: all of
+    it is on devices."""
 
     params: Params
     takes: Mapping[str, int]
@@ -40,19 +42,19 @@ class Option:
     seconds: float
     price: float
     whole: bool = True
-    measured: bool = True        # else sizes are near to what they would be
+    measured: bool = True        # else sizes are estimates
 
 
 @dataclass(frozen=True)
 class Choice:
-    """The options of one model. `cut(left, ram left)` finds one over several devices in what the others leave, whose
-    price is `cut_price` at least."""
+    """The options of one model. `cut(left, ram left)` finds one split over several devices within the
+    leftover memory; its price is at least `cut_price`."""
 
     options: Sequence[Option]
     weight: float = 1.0
     cut: Callable[[Mapping[str, int], int | None], Option | None] | None = None
     cut_price: float = float("inf")
-    cut_bound: Callable[[Mapping[str, int]], float] = lambda left: 0.0     # a price that `cut` cannot be below
+    cut_bound: Callable[[Mapping[str, int]], float] = lambda left: 0.0     # a lower bound of `cut`'s price
 
 
 @dataclass(frozen=True)
@@ -66,9 +68,9 @@ class Assignment:
 
 def assign(choices: Sequence[Choice], limits: Mapping[str, int], ram: int | None = None,
            alike: Mapping[str, object] | None = None, servers: Servers | None = None) -> Assignment | None:
-    """The best choice; of equally good ones that with the fewest models to a device, then that which fills the devices
-    most evenly. None where none was found.
-    `alike`: devices with equal values are the same to every model; `servers`: devices that one model has for itself."""
+    """The best choice. Ties: fewest models per device, then most even use. None if none was found. `alike`:
+    devices with equal values are the same to every model; `servers`: devices that one model must have to
+    itself."""
     return Search(choices, limits, ram, alike or {}, servers or {}).best()
 
 
@@ -101,13 +103,14 @@ class _State:
 
 
 class Search:
-    """One question; `complete` says of its answer, None too, that nothing was left out."""
+    """One search; `complete`: nothing was left out, even if the answer is None."""
 
     def __init__(self, choices: Sequence[Choice], limits: Mapping[str, int], ram: int | None,
                  alike: Mapping[str, object], servers: Servers) -> None:
         self.choices, self.limits, self.alike = choices, limits, alike
         self.state = _State(dict(limits), ram, limits, servers)
-        self.least = [choice.weight * min([choice.cut_price, *(o.price for o in choice.options)]) for choice in choices]
+        self.least = [choice.weight * min([choice.cut_price, *(o.price for o in choice.options)])
+                      for choice in choices]
         self.found: tuple[float, float, tuple[Option, ...]] | None = None       # price, crowding, options
         self.steps = self.cuts = 0
 
@@ -132,12 +135,12 @@ class Search:
         return None if self.found is None else Assignment(self.found[2], self.found[0], exact)
 
     def _fitting(self, i: int) -> list[Option]:
-        """The options of a model that still fit: the cheapest first, of equals on the emptiest device."""
+        """The options of a model that still fit: the cheapest first; on a tie, on the emptiest device."""
         return sorted(filter(self.state.may, self.choices[i].options), key=lambda option: (option.price, -min(
             (self.state.left[name] - size for name, size in option.takes.items()), default=0)))
 
     def _cut(self, i: int) -> Option | None:
-        """The model over several devices in what is left."""
+        """The model split over several devices within the leftover memory."""
         cut = self.choices[i].cut
         if cut is None or self.cuts >= MOST_CUTS:
             return None
@@ -146,7 +149,7 @@ class Search:
         return option if option is not None and self.state.may(option) else None
 
     def _keep(self) -> None:
-        """The choice that stands, where it is the best so far."""
+        """The current choice, if it is the best so far."""
         chosen = tuple(option for _, option in sorted(self.state.chosen.items()))
         price = sum(choice.weight * option.price for choice, option in zip(self.choices, chosen, strict=True))
         crowding = sum((1 - self.state.left[name] / limit) ** 2 +
@@ -157,7 +160,7 @@ class Search:
             self.found = price, crowding, chosen
 
     def _one_after_another(self, order: Sequence[int]) -> None:
-        """Each model takes the best that those before it have left."""
+        """Each model takes the best option that the models before it leave."""
         for i in order:
             fitting = self._fitting(i)[:1]
             if not fitting or self.choices[i].cut_price < fitting[0].price:
@@ -172,8 +175,9 @@ class Search:
 
     def _branch(self, order: Sequence[int], at: int, price: float, rest: Sequence[float],
                 cuts: tuple[int, ...]) -> None:
-        """All choices for the models of order[at:], but those that cannot be better than the best so far; `rest` is
-        what the models from each position on cost at least, `cuts` the models that take what is left at the end."""
+        """All choices for the models of order[at:], except those that cannot beat the best so far. `rest` are
+        lower bounds of the cost of the models from each position on, `cuts` the models that are split over
+        the leftover memory at the end."""
         if at == len(order):
             self._with_cuts(cuts)
             return
@@ -184,7 +188,8 @@ class Search:
             self.steps += 1
             own = price + choice.weight * option.price
             if not self._promising(own + rest[at + 1]):
-                break                                   # the others of this model cost no less
+                # the other options of this model cost at least as much
+                break
             alike = self._alike(option)
             if alike not in seen:
                 seen.add(alike)
@@ -203,13 +208,13 @@ class Search:
         return price <= self.found[0] * _EQUAL if self.steps < TIES else price * _EQUAL < self.found[0]
 
     def _alike(self, option: Option) -> object:
-        """What makes an option the same as one on another device."""
+        """The key by which an option equals one on another device."""
         where = sorted((str(self.alike.get(name, name)), self.state.left[name], size)
                        for name, size in option.takes.items())
         return option.price, option.ram, tuple(where)
 
     def _with_cuts(self, cuts: tuple[int, ...]) -> None:
-        """The choice that stands with these models cut over what is left, in the orders that there are."""
+        """The current choice with these models split over the leftover memory, in every order."""
         price = sum(self.choices[i].weight * option.price for i, option in self.state.chosen.items())
         price += sum(self.choices[i].weight * self.choices[i].cut_bound(self.state.left) for i in cuts)
         if not self._promising(price * (CUT_GAIN if cuts and self.found else 1)):
@@ -227,7 +232,7 @@ class Search:
                     self.state.give_back(i)
 
     def _improve(self) -> None:
-        """Of the best choice so far one model after another takes another option, as long as that helps."""
+        """Starting from the best choice, one model at a time takes another option, as long as that helps."""
         while self.found is not None and self.steps <= STEPS:
             before = self.found
             for i, option in enumerate(before[2]):
@@ -245,7 +250,7 @@ class Search:
                 return
 
     def _movable(self, chosen: Sequence[Option]) -> Iterator[int]:
-        """The models, each taken out of the choice that stands."""
+        """The models, each removed from the current choice."""
         for i in range(len(chosen)):
             self.state.give_back(i)
             yield i

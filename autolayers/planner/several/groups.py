@@ -1,9 +1,9 @@
 """Models that take turns: which sets of them fit at the same time, each planned for its set.
 
-    plan_groups_on     groups that are loaded in turn; each model is in one, wholly on the devices where it can be
-    plan_any_on        launches of which any so many fit at once: what llama-server's router needs, which goes by number
+    plan_groups_on     groups that are loaded in turn; each model is in one, fully offloaded if possible
+    plan_any_on        launches sized so that any N fit together: llama-server's router limits by count (--models-max)
 
-A model that is partly in RAM even alone has the machine for itself.
+A model that is partly in RAM even alone has the machine to itself.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ if TYPE_CHECKING:
     from ...model import Model
     from ..plan import Plan
 
-MOST_SEARCHED = 200      # sets that are searched for a way to fit
-_TRIES = 4               # of a cut launch until it fits by its measured sizes
+MOST_SEARCHED = 200      # sets to search for a way to fit
+_TRIES = 4               # attempts to fit a multi-device launch
 
 
 @dataclass(frozen=True)
 class Groups:
-    """Sets of models that fit at the same time, each with its members' numbers; `refused`: why a model cannot be read
-    or loaded, by its number. `proven`: no other groups need fewer swaps."""
+    """Sets of models that fit at the same time, each with its members' indices; `refused`: why a model cannot
+    be read or loaded, by its index. `proven`: no other groups need fewer swaps."""
 
     groups: tuple[Together, ...]
     members: tuple[tuple[int, ...], ...]
@@ -52,7 +52,7 @@ class Groups:
         return all(group.fits for group in self.groups)
 
     def plans(self) -> dict[int, Plan]:
-        """The plan of each model, by its number."""
+        """The plan of each model, by its index."""
         found = {i: plan for group, members in zip(self.groups, self.members, strict=True)
                  for i, plan in zip(members, group.plans, strict=True)}
         return dict(sorted(found.items()))
@@ -65,11 +65,11 @@ class Groups:
 
 @dataclass(frozen=True)
 class AnyOf:
-    """Launches of which any `most` fit at the same time. `alone`: the models that have the machine for themselves, and
-    so keep `most` at 1."""
+    """Launches of which any `most` fit at the same time. `alone`: models that need the machine to themselves,
+    which keep `most` at 1."""
 
     plans: tuple[Plan, ...]
-    numbers: tuple[int, ...]       # of the models planned
+    numbers: tuple[int, ...]       # of the planned models
     most: int
     machine: Machine
     alone: tuple[int, ...] = ()
@@ -81,7 +81,7 @@ class AnyOf:
 
 
 class _Question:
-    """What is asked of every model, and the options of each that are wholly on devices."""
+    """The shared request, and each model's options that need no RAM."""
 
     def __init__(self, models: Sequence[Model], params: Params, policy: Policy, machine: Machine,
                  companions: Companions, notes: tuple[str, ...]) -> None:
@@ -90,7 +90,7 @@ class _Question:
         self.servers = servers_of(machine.devices)
         self.ram = None if machine.ram is None else machine.ram - RAM_MARGIN
         self.options: dict[int, list[Option]] = {}
-        self.cut: dict[int, Launches] = {}           # of few models those that are on no device alone
+        self.cut: dict[int, Launches] = {}           # with few models, those that fit on no single device
         self.refused: list[tuple[int, str]] = []
         for i in range(len(models)):
             try:
@@ -99,7 +99,7 @@ class _Question:
                 self.refused.append((i, str(error)))
 
     def _whole(self, i: int) -> list[Option]:
-        """A model's launches that are wholly on devices, and fit by themselves."""
+        """A model's launches that are fully offloaded and fit by themselves."""
         model = self.models[i]
         launches = Launches(lambda: model, self.params, self.policy, self.machine, self.companions)
         found = list(launches.whole)
@@ -111,33 +111,36 @@ class _Question:
         return [option for option in found if self.has(self.machine.limits, self.ram, option)]
 
     def choice(self, i: int) -> Choice:
-        """What there is to choose from for one model of a set."""
+        """The options of one model of a set."""
         launches = self.cut.get(i)
         if launches is None:
             return Choice(self.options[i])
-        return Choice((), cut=lambda left, ram: _whole_cut(launches, left, ram), cut_price=self.options[i][0].price)
+        return Choice((), cut=lambda left, ram: _whole_cut(launches, left, ram),
+                      cut_price=self.options[i][0].price)
 
     @staticmethod
     def has(left: Any, ram: int | None, option: Option) -> bool:
-        """Whether so much is left of the devices and of system memory."""
-        return (ram is None or option.ram <= ram) and all(size <= left[name] for name, size in option.takes.items())
+        """Whether the devices and system memory have this much left."""
+        return (ram is None or option.ram <= ram) and all(size <= left[name]
+                                                          for name, size in option.takes.items())
 
     def by_size(self) -> list[int]:
-        """The models that can be wholly on devices, the largest first."""
+        """The models that can be fully offloaded, largest first."""
         whole = [i for i, options in self.options.items() if options]
         return sorted(whole, key=lambda i: -max(sum(option.takes.values()) for option in self.options[i]))
 
     def alone(self, i: int) -> Plan | None:
-        """A model's plan for the whole machine; None where llama.cpp would refuse it."""
+        """A model's plan for the whole machine; None if llama.cpp would refuse it."""
         try:
-            return settled(plan_on(self.models[i], self.params, self.policy, self.machine, self.companions, self.notes))
+            return settled(plan_on(self.models[i], self.params, self.policy, self.machine, self.companions,
+                                   self.notes))
         except LaunchRefused as refusal:
             self.refused.append((i, str(refusal)))
             return None
 
 
 def _whole_cut(launches: Launches, left: Mapping[str, int], ram: int | None) -> Option | None:
-    """A model's fastest launch over several devices of which so much is left, nothing of it in RAM, measured."""
+    """A model's fastest launch over several devices with this much memory left, without RAM, measured."""
     for _ in range(_TRIES):
         option = launches.cut(left, ram)
         if option is None or not option.whole or option.measured:
@@ -149,20 +152,20 @@ def _whole_cut(launches: Launches, left: Mapping[str, int], ram: int | None) -> 
 # --- sets that fit at the same time
 
 class _Sets:
-    """Which of a few models share a set, so that requests that come at random, each model's as often as its weight
-    says, need the fewest swaps: the sum of the sets' squared weights is the largest."""
+    """Which of a few models share a set so that random requests, in proportion to the models' weights, need
+    the fewest swaps: the set sums' squares must add up to the most."""
 
     def __init__(self, asked: _Question, models: Sequence[int], weights: Sequence[float]) -> None:
         self.asked, self.models, self.weights = asked, models, weights
         self.alike = {device.name: kind(device) for device in asked.machine.devices}
         self.searched, self.proven = 0, True
-        self.seconds: dict[int, float] = {}      # of each set that fits, by its bits
+        self.seconds: dict[int, float] = {}      # for each set that fits, by its bits
 
     def best(self) -> list[tuple[int, ...]]:
-        """The sets, by the models' numbers."""
+        """The sets, by the models' indices."""
         if self.models and self._may_fit(self.models) and self.chosen(self.models):
             return [tuple(sorted(self.models))]
-        best: list[tuple[float, float, float, int]] = [(0.0, 0.0, 0.0, 0)]       # of the models in each number's bits
+        best: list[tuple[float, float, float, int]] = [(0.0, 0.0, 0.0, 0)]       # the models in each bit set
         for mask in range(1, 1 << len(self.models)):
             self._look_at(mask)
             first = mask & -mask
@@ -186,8 +189,8 @@ class _Sets:
 
     def chosen(self, members: Sequence[int]) -> Assignment | None:
         """The launches of a set with the fewest seconds."""
-        search = Search([self.asked.choice(i) for i in members], self.asked.machine.limits, self.asked.ram, self.alike,
-                        self.asked.servers)
+        search = Search([self.asked.choice(i) for i in members], self.asked.machine.limits, self.asked.ram,
+                        self.alike, self.asked.servers)
         found = search.best()
         self.proven &= found is not None or search.complete
         return found
@@ -199,8 +202,8 @@ class _Sets:
         return sum(self.weights[i] for i in self._members(mask))
 
     def _look_at(self, mask: int) -> None:
-        """Whether a set fits: only where all that have a model less do, and for certain where they fit one after the
-        other."""
+        """Whether a set fits: only if all its subsets of one model less do, and certainly if its models fit
+        one after the other."""
         parts = [mask ^ (1 << bit) for bit in range(len(self.models)) if mask >> bit & 1]
         if any(part and part not in self.seconds for part in parts):
             return
@@ -217,7 +220,7 @@ class _Sets:
                 self.seconds[mask] = found.price
 
     def _may_fit(self, members: Sequence[int]) -> bool:
-        """Whether the least that each takes is there in sum."""
+        """Whether the least that each model takes fits in total."""
         least = sum(min(sum(option.takes.values()) for option in self.asked.options[i]) for i in members)
         return least <= sum(self.asked.machine.limits.values())
 
@@ -230,7 +233,7 @@ class _Group:
     chosen: dict[int, Option]
 
     def place(self, i: int, options: Sequence[Option]) -> bool:
-        """Takes a model in where one of its options fits: the fastest, on the emptiest device."""
+        """Adds a model if one of its options fits: the fastest, on the emptiest device."""
         fitting = [option for option in options if _Question.has(self.left, self.ram, option)]
         if not fitting:
             return False
@@ -244,8 +247,9 @@ class _Group:
 
 
 def _sets(asked: _Question, weights: Sequence[float]) -> tuple[list[dict[int, Option]], bool]:
-    """The sets of models that are in memory at the same time, each with its launches, and whether no others need fewer
-    swaps. Of many models the largest or the smallest come first, each into the first set that it fits into."""
+    """The sets of models that are loaded at the same time, each with its launches, and whether no others need
+    fewer swaps. Many models are sorted by size, largest or smallest first, and each joins the first set that
+    it fits into."""
     order = asked.by_size()
     if len(order) <= MOST_EXACT:
         sets = _Sets(asked, order, weights)
@@ -272,8 +276,8 @@ def _one_after_another(asked: _Question, order: Sequence[int]) -> list[dict[int,
 def plan_groups_on(models: Sequence[Model], params: Params, policy: Policy, machine: Machine,
                    companions: Companions = NONE, notes: tuple[str, ...] = (),
                    weights: Sequence[float] = ()) -> Groups:
-    """Groups with the fewest swaps between them; no model fits into a group that is asked for as often as its own, or
-    more often. `weights` say how often each model is, by default all the same."""
+    """Groups with the fewest swaps between them; no model fits into a group that is requested as often as its
+    own, or more often. `weights` say how often each model is requested, by default equally."""
     asked = _Question(models, params, policy, machine, companions, notes)
     factors = tuple(weights) or (1.0,) * len(models)
     found: list[tuple[tuple[int, ...], Together]] = []
@@ -307,9 +311,10 @@ def plan_any_on(models: Sequence[Model], params: Params, policy: Policy, machine
     if chosen is None:
         plans = {i: plan for i in asked.options if (plan := asked.alone(i)) is not None}
         return AnyOf(tuple(plans.values()), tuple(plans), 1, machine, alone, tuple(asked.refused))
-    devices = {name: _parts({i: option.takes[name] for i, option in chosen.items() if name in option.takes}, limit,
-                            most) for name, limit in machine.limits.items()}
-    ram = None if asked.ram is None else _parts({i: option.ram for i, option in chosen.items()}, asked.ram, most)
+    devices = {name: _parts({i: option.takes[name] for i, option in chosen.items() if name in option.takes},
+                            limit, most) for name, limit in machine.limits.items()}
+    ram = None if asked.ram is None else _parts({i: option.ram for i, option in chosen.items()}, asked.ram,
+                                                most)
     found = []
     for i, option in sorted(chosen.items()):
         limits = {name: parts.get(i, 0) for name, parts in devices.items()}
@@ -320,8 +325,8 @@ def plan_any_on(models: Sequence[Model], params: Params, policy: Policy, machine
 
 
 def _parts(needs: Mapping[int, int], limit: int, most: int) -> dict[int, int]:
-    """Bytes that each may take, so that any `most` of them are within the limit: what is spare of the heaviest in equal
-    parts, and then to each what the heaviest others leave."""
+    """Bytes that each may take, so that any `most` of them stay within the limit: the heaviest share the
+    spare memory equally, then each other model gets what the heaviest leave."""
     spare = (limit - _heaviest(list(needs.values()), most)) // max(1, min(most, len(needs)))
     found = {i: need + spare for i, need in needs.items()}
     for i in sorted(found, key=lambda i: found[i]):
@@ -331,8 +336,8 @@ def _parts(needs: Mapping[int, int], limit: int, most: int) -> dict[int, int]:
 
 
 def _any(asked: _Question, order: Sequence[int], most: int) -> dict[int, Option] | None:
-    """An option of each model, so that any `most` of them fit: the fastest that leaves one for those after it. None
-    where that was not found in STEPS steps."""
+    """An option of each model, so that any `most` of them fit: the fastest that leaves one for the models
+    after it. None if not found in STEPS steps."""
     limits = asked.machine.limits
     sizes: dict[str, list[int]] = {name: [] for name in limits}
     ram: list[int] = []
@@ -345,7 +350,8 @@ def _any(asked: _Question, order: Sequence[int], most: int) -> dict[int, Option]
         """The options of the next model."""
         found = [option for option in asked.options[order[len(chosen)]]
                  if (asked.ram is None or _heaviest([*ram, option.ram], most) <= asked.ram)
-                 and all(_heaviest([*sizes[name], size], most) <= limits[name] for name, size in takes(option))]
+                 and all(_heaviest([*sizes[name], size], most) <= limits[name]
+                         for name, size in takes(option))]
         return iter(sorted(found, key=lambda option: (option.price, max(
             (_heaviest(sizes[name], most) for name in option.takes), default=0))))
 
@@ -371,12 +377,12 @@ def _any(asked: _Question, order: Sequence[int], most: int) -> dict[int, Option]
 
 
 def _heaviest(sizes: Sequence[int], most: int) -> int:
-    """Bytes that any `most` of these take at most."""
+    """The most bytes that any `most` of these take."""
     return sum(sorted(sizes, reverse=True)[:most])
 
 
 class _Some(Sequence["Model"]):
-    """Some of the models, by their numbers."""
+    """Some of the models, by their indices."""
 
     def __init__(self, models: Sequence[Model], members: Sequence[int]) -> None:
         self.models, self.members = models, members

@@ -1,8 +1,7 @@
-"""Several models that run at the same time on one machine: where each goes, what it may take, and whether they all fit.
-
-At their smallest contexts by the fewest weighted seconds of all their requests (sharing.py); what is then left makes
-the placement of those that are not whole faster, and the contexts of the others larger.
-"""
+"""Several models that run at the same time on one machine: where each goes, what it may take, and whether
+they all fit. First they are placed at their smallest contexts for the fewest weighted seconds of all requests
+(sharing.py). The leftover memory then improves the placement of models that are partly in RAM, and the
+contexts of the others."""
 
 from __future__ import annotations
 
@@ -32,17 +31,17 @@ if TYPE_CHECKING:
     from ..plan import Plan
     from .assign import Option
 
-LOADED = 0.8          # of the tensors in a file at least this part is loaded
+LOADED = 0.8          # at least this part of a file's tensors is loaded
 
 
 @dataclass(frozen=True)
 class Together:
-    """One plan per model of several that are loaded at once, in the order given. Each plan's `free` is what the others
-    leave.
+    """One plan per model of several that are loaded at once, in the given order. Each plan's `free` is what
+    the others leave.
 
-    `weights` say how much a model's seconds count, `alone` are the seconds of its request where it has the machine for
-    itself, and `costs[i][j]` those that model i's presence adds to model j's. `proven`: no other choice of devices has
-    a lower sum, by these predictions."""
+    `weights` say how much a model's seconds count, `alone` are the seconds of its request with the machine to
+    itself, and `costs[i][j]` those that model i adds to model j's. `proven`: no other choice of devices has a
+    lower sum, by these predictions."""
 
     plans: tuple[Plan, ...]
     machine: Machine
@@ -62,7 +61,7 @@ class Together:
         return sum(weight * plan.speed.request for weight, plan in zip(weights, self.plans, strict=True))
 
     def left(self) -> dict[str, int]:
-        """Bytes that nobody takes and that no margin needs, per device."""
+        """Bytes per device that no model takes and no margin needs."""
         left = dict(self.machine.limits)
         for plan in self.plans:
             for name, size in takes_of(plan).items():
@@ -70,12 +69,12 @@ class Together:
         return left
 
     def ram_left(self) -> int | None:
-        """Bytes of system memory that are left, None where that is not limited."""
+        """Bytes of system memory that are left; None if unlimited."""
         ram = self.machine.ram
         return None if ram is None else ram - sum(plan.host.taken for plan in self.plans)
 
     def users(self) -> dict[str, list[int]]:
-        """The models on each device, by their numbers."""
+        """The models on each device, by their indices."""
         return {device.name: [i for i, plan in enumerate(self.plans) if device.name in takes_of(plan)]
                 for device in self.machine.devices}
 
@@ -93,10 +92,10 @@ class Together:
 def plan_together_on(models: Sequence[Model], params: Params, policy: Policy, machine: Machine,
                      companions: Companions = NONE, notes: tuple[str, ...] = (),
                      weights: Sequence[float] = ()) -> Together:
-    """Plans models that are to be loaded at once, with the same given flags for each.
+    """Plans models to be loaded at once, with the same given flags for each.
 
-    Where they do not all fit, each gets a share of the memory by its size. `models` may read each when it is asked for
-    (model.models): of those that are planned only outlines are kept. Raises LaunchRefused.
+    If they do not all fit, each gets a share of the memory in proportion to its size. `models` may read each
+    on demand (model.models): only outlines of planned models are kept. Raises LaunchRefused.
     """
     known = _Measured()
     factors = tuple(weights) or (1.0,) * len(models)
@@ -108,20 +107,20 @@ def plan_together_on(models: Sequence[Model], params: Params, policy: Policy, ma
     sharing, found = shared
     plans = SharedOut(models, params, policy, machine, companions, notes, found, known).plans()
     alone = tuple(sharing.alone(i) for i in range(len(models)))
-    return Together(tuple(with_others(plans, machine)), machine, factors, alone, _costs(sharing, found, plans),
-                    found.exact)
+    return Together(tuple(with_others(plans, machine)), machine, factors, alone,
+                    _costs(sharing, found, plans), found.exact)
 
 
 def _too_large(models: Sequence[Model], machine: Machine) -> bool:
-    """Whether the weights alone are more than all memory there is."""
+    """Whether the weights alone exceed all memory."""
     if machine.ram is None:
         return False
     return sum(model.size for model in models) * LOADED > machine.ram + sum(machine.limits.values())
 
 
 def _too_many(count: int, params: Params, policy: Policy, machine: Machine) -> bool:
-    """Whether so many processes' contexts alone are more than the devices have; not asked where flags may leave a
-    device without any."""
+    """Whether the CUDA contexts of this many processes alone exceed the devices; not checked if flags may
+    leave a device unused."""
     if not machine.devices or policy.margin or params.fit_target or params.n_gpu_layers == 0 or params.device == ():
         return False
     sizes = {device.name: least(device) for device in machine.devices}
@@ -130,8 +129,8 @@ def _too_many(count: int, params: Params, policy: Policy, machine: Machine) -> b
 
 def _shared(models: Sequence[Model], params: Params, policy: Policy, machine: Machine, companions: Companions,
             weights: Sequence[float], known: _Measured) -> tuple[Sharing, Assignment] | None:
-    """The best launches at the smallest contexts; of several cache types the first with which all are whole. None where
-    they do not fit together."""
+    """The best launches at the smallest contexts; of several cache types, the first with which all are fully
+    offloaded. None if they do not fit together."""
     ram = None if machine.ram is None else machine.ram - RAM_MARGIN
     ladder = () if params.cache_type_k or params.cache_type_v else policy.kv_types
     best: tuple[Sharing, Assignment] | None = None
@@ -155,8 +154,8 @@ def _shared(models: Sequence[Model], params: Params, policy: Policy, machine: Ma
 
 
 def _finer(sharing: Sharing, found: Assignment | None, policy: Policy) -> Assignment | None:
-    """What was found, or the models planned one after another with what each leaves the next where that is better: a
-    plan of its own also has parts of layers."""
+    """What was found, or, if better, the models planned one after another with what each leaves: a separate
+    plan can also use parts of layers."""
     if len(sharing.launches) > MOST_EXACT:
         return found
     left, ram = dict(sharing.machine.limits), sharing.ram
@@ -165,8 +164,10 @@ def _finer(sharing: Sharing, found: Assignment | None, policy: Policy) -> Assign
         option = min((option for option in launches.whole if _has(left, ram, option)),
                      key=lambda option: option.price, default=None)
         if option is None:
-            machine = replace(launches.machine, limits=dict(left), ram=None if ram is None else RAM_MARGIN + ram)
-            plan = plan_on(launches.read(), launches.params, policy, machine, launches.companions, known=launches.known)
+            machine = replace(launches.machine, limits=dict(left),
+                              ram=None if ram is None else RAM_MARGIN + ram)
+            plan = plan_on(launches.read(), launches.params, policy, machine, launches.companions,
+                           known=launches.known)
             option = launches.option(replace(plan.params, cache_ram=launches.given.cache_ram,
                                              ctx_checkpoints=launches.given.ctx_checkpoints))
         if option is None or not _has(left, ram, option):
@@ -180,13 +181,14 @@ def _finer(sharing: Sharing, found: Assignment | None, policy: Policy) -> Assign
 
 
 def _has(left: Mapping[str, int], ram: int | None, option: Option) -> bool:
-    """Whether so much is left of the devices and of system memory."""
-    return (ram is None or option.ram <= ram) and all(size <= left[name] for name, size in option.takes.items())
+    """Whether the devices and system memory have this much left."""
+    return (ram is None or option.ram <= ram) and all(size <= left[name]
+                                                      for name, size in option.takes.items())
 
 
 class SharedOut:
-    """What the launches of an assignment leave, shared out: first to those that are not whole, which it makes faster;
-    then each of the others gets an equal part of its device's for its context."""
+    """Shares out what the launches of an assignment leave: first to make those in RAM faster, then in equal
+    parts per device to the others' contexts."""
 
     def __init__(self, models: Sequence[Model], params: Params, policy: Policy, machine: Machine,
                  companions: Companions, notes: tuple[str, ...], found: Assignment,
@@ -211,13 +213,15 @@ class SharedOut:
         for position, i in enumerate(order):
             option = self.chosen[i]
             rest = [self.chosen[j] for j in order[position:]]
-            parts = {name: sum(name in other.takes for other in rest) if option.whole else 1 for name in option.takes}
+            parts = {name: sum(name in other.takes for other in rest) if option.whole else 1
+                     for name in option.takes}
             limits = dict.fromkeys(self.machine.limits, 0)
-            limits.update({name: size + self.spare[name] // parts[name] for name, size in option.takes.items()})
+            limits.update({name: size + self.spare[name] // parts[name]
+                           for name, size in option.takes.items()})
             ram = None if self.ram_spare is None else RAM_MARGIN + option.ram + self.ram_spare // len(rest)
             mine = replace(self.machine, limits=limits, ram=ram)
-            plan = settled(measured_plan(self.models[i], option, self.params, self.policy, mine, self.companions,
-                                         self.notes, self.known.of(self.models[i])))
+            plan = settled(measured_plan(self.models[i], option, self.params, self.policy, mine,
+                                         self.companions, self.notes, self.known.of(self.models[i])))
             found[i] = with_own_servers(plan, self.machine.devices)
             self._take(option.takes, option.ram, -1)
             self._take(takes_of(plan), plan.host.taken)
@@ -226,9 +230,10 @@ class SharedOut:
 
 def measured_plan(model: Model, option: Option, params: Params, policy: Policy, machine: Machine,
                   companions: Companions, notes: tuple[str, ...], known: Known) -> Plan:
-    """The best plan on the option's devices, or the option itself where that is better."""
+    """The best plan on the option's devices, or the option itself if that is better."""
     chosen = option.params
-    given = replace(params, device=chosen.device, cache_type_k=chosen.cache_type_k, cache_type_v=chosen.cache_type_v)
+    given = replace(params, device=chosen.device, cache_type_k=chosen.cache_type_k,
+                    cache_type_v=chosen.cache_type_v)
     plan = plan_on(model, given, policy, machine, companions, notes, known=known)
     larger = params.n_ctx is None and plan.breakdown.n_ctx > (chosen.n_ctx or 0)
     if plan.fits and plan.speed.request <= option.seconds * (CONTEXT_PRICE if larger else 1 + 1e-9):
@@ -241,7 +246,7 @@ def measured_plan(model: Model, option: Option, params: Params, policy: Policy, 
 
 
 class _Measured:
-    """What was measured of the models that were asked for last; a model may be there several times."""
+    """Measurements of the most recent models; a model may occur several times."""
 
     def __init__(self) -> None:
         self.last: dict[str, Known] = {}
@@ -254,7 +259,7 @@ class _Measured:
 
 
 def _costs(sharing: Sharing, found: Assignment, plans: Sequence[Plan]) -> tuple[tuple[float, ...], ...]:
-    """Seconds that each model's presence adds to every other's request, as `plans` have it."""
+    """Seconds that each model adds to every other's request under `plans`."""
     n = len(found.chosen)
     rows = []
     for i in range(n):
@@ -269,7 +274,7 @@ def _costs(sharing: Sharing, found: Assignment, plans: Sequence[Plan]) -> tuple[
 
 
 def with_others(plans: Sequence[Plan], machine: Machine) -> list[Plan]:
-    """The plans, with what the others leave as what is free for each."""
+    """The plans, each with what the others leave as its free memory."""
     left, ram = dict(machine.limits), machine.ram
     for plan in plans:
         for name, size in takes_of(plan).items():
@@ -286,16 +291,17 @@ def with_others(plans: Sequence[Plan], machine: Machine) -> list[Plan]:
 
 # --- where they do not fit
 
-def _by_size(models: Sequence[Model], params: Params, policy: Policy, machine: Machine, companions: Companions,
-             notes: tuple[str, ...], known: _Measured) -> list[Plan]:
-    """A plan for each with a share of what is left of the memory in proportion to its size."""
+def _by_size(models: Sequence[Model], params: Params, policy: Policy, machine: Machine,
+             companions: Companions, notes: tuple[str, ...], known: _Measured) -> list[Plan]:
+    """A plan for each, with a share of the leftover memory in proportion to its size."""
     sizes = [model.size for model in models]
     limits, ram = dict(machine.limits), None if machine.ram is None else max(0, machine.ram - RAM_MARGIN)
     plans: list[Plan] = []
     for i, model in enumerate(models):
         rest = max(1, sum(sizes[i:]))
         mine = {name: limit * sizes[i] // rest for name, limit in limits.items()}
-        share = None if ram is None else RAM_MARGIN + ram * sizes[i] // rest        # one margin does for all
+        # one margin is enough for all
+        share = None if ram is None else RAM_MARGIN + ram * sizes[i] // rest
         at = policy if params.n_ctx is not None else replace(policy, n_ctx=policy.n_ctx_min or min(
             FIT_PARAMS_MIN_CTX, max(1, model.n_ctx_train)))
         plan = settled(plan_on(model, params, at, replace(machine, limits=mine, ram=share), companions, notes,
@@ -307,11 +313,11 @@ def _by_size(models: Sequence[Model], params: Params, policy: Policy, machine: M
 
 
 def settled(plan: Plan) -> Plan:
-    """The plan without what it was made of."""
+    """The plan without the objects that it was made of."""
     speed = plan.speed
     return replace(plan, model=plan.model.outline(), predict=lambda: speed, place=tuple)
 
 
 def takes_of(plan: Plan) -> dict[str, int]:
-    """Bytes that a plan takes of each device that it uses, margin included."""
+    """Bytes that a plan takes of each device that it uses, including the margin."""
     return {device.name: device.used + device.margin for device in plan.devices if device.used}

@@ -1,12 +1,12 @@
-"""The launches that one of several models may have, at its smallest context: each with its bytes and its seconds.
+"""The possible launches of one of several models at its smallest context: each with its bytes and its
+seconds.
 
     whole on one device     measured
     partly in RAM           experts or FFN weights of the leading layers, or whole layers, by number: estimated from
                             weights, caches and the graph buffers of one such launch, and measured when it is chosen
     cut over devices        the fastest split of the layers over the memory that others leave
 
-A model that fits on one device is never cut where it could be whole on one: a cut counts no less than the slowest
-device does.
+A model is split only if no single device is free; a split is never priced below the slowest single device.
 """
 
 from __future__ import annotations
@@ -39,16 +39,16 @@ if TYPE_CHECKING:
 
     Home = tuple[str, ...] | None
 
-CUT = 1.01                # what each more device adds to the price of a model that fits on one
-FEW = 16                  # numbers of layers in RAM that are looked at first
-FEW_OF_MANY = 2           # the same for each of many models
-LARGE_BATCH = 2048        # the micro-batch with which weights in RAM are copied less often
-_TRIES = 4                # layers more in RAM until a cut launch fits by its measured sizes
+CUT = 1.01                # cost of each additional device for a model that fits on one
+FEW = 16                  # layer counts in RAM to try first
+FEW_OF_MANY = 2           # the same, with many models
+LARGE_BATCH = 2048        # the micro-batch at which weights in RAM are copied less often
+_TRIES = 4                # extra layers in RAM to try until a split launch fits by its measured sizes
 
 
 class Launches:
-    """The options of one model, which `read` gives. `given` are its flags, `params` the same at the smallest
-    context."""
+    """The options of one model, which `read` returns. `given` are its flags, `params` the same at the
+    smallest context."""
 
     def __init__(self, read: Callable[[], Model], given: Params, policy: Policy, machine: Machine,
                  companions: Companions = NONE, known: Known | None = None) -> None:
@@ -59,22 +59,24 @@ class Launches:
         self.few = FEW
         self._options: dict[Params, Option | None] = {}
         self._overheads: dict[Home, Overheads] = {}         # by devices
-        self._ram: dict[Home, int] = {}                     # the least of system memory beside weights and caches
-        self._numbers: dict[Home, list[set[int]]] = {}      # of layers in RAM that are looked at, by ladder
+        # the least system memory besides weights and caches
+        self._ram: dict[Home, int] = {}
+        self._numbers: dict[Home, list[set[int]]] = {}      # layer counts in RAM to try, by ladder
         self._cuts: dict[object, Option | None] = {}
         self._cut_overheads = Overheads(machine.limits)
 
     @lazy
     def evaluator(self) -> Evaluator:
         model = self.read().overridden(self.given.override_kv)
-        return Evaluator.of(model, self.machine, self.policy.build, self.policy.margin, self.companions, self.known)
+        return Evaluator.of(model, self.machine, self.policy.build, self.policy.margin, self.companions,
+                            self.known)
 
     @lazy
     def cost(self) -> CostModel:
         return self.evaluator.cost(self.policy.workload)
 
     def settle(self) -> None:
-        """Finds what is asked for of every model, and lets go of what that took: what is one of many."""
+        """Computes `whole` and `ideal`, then drops the evaluator to save memory (used for many models)."""
         _ = self.whole, self.ideal
         self.few = FEW_OF_MANY
         for name in ("evaluator", "cost"):
@@ -83,26 +85,26 @@ class Launches:
 
     @lazy
     def homes(self) -> list[Home]:
-        """The devices that all of it may be on, one by one; as given, where the flags leave nothing to choose."""
+        """The single devices that may hold all of it; unchanged if the flags leave no choice."""
         if not is_free(self.evaluator, self.params) or self.ladders.top == 0:
             return [self.params.device]
         return [(name,) for name in self.evaluator.device_names(self.params)]
 
     @property
     def divisible(self) -> bool:
-        """Whether the planner may cut it over devices."""
+        """Whether the planner may split it over devices."""
         return len(self.homes) > 1
 
     @lazy
     def whole(self) -> list[Option]:
-        """All layers on one device, for each that has the memory."""
+        """All layers on one device, for each device with enough memory."""
         found = (self.option(self._at(home)) for home in self.homes)
         return [option for option in found if option is not None
                 and all(size <= self.machine.limits[name] for name, size in option.takes.items())]
 
     @lazy
     def ideal(self) -> dict[Home, float]:
-        """Seconds of its request with all layers on each device, had that the memory."""
+        """Seconds of its request with all layers on each device, if the memory sufficed."""
         found = {}
         for home in self.homes:
             static = self.evaluator.static(self._at(home))
@@ -111,18 +113,18 @@ class Launches:
 
     @lazy
     def slowest(self) -> float:
-        """Seconds of its request on the slowest device that it fits on; 0 where it fits on none."""
+        """Seconds of its request on the slowest device that it fits on; 0 if it fits on none."""
         return max((option.seconds for option in self.whole), default=0.0)
 
     def choice(self, weight: float, spilled: list[Option], cut: bool) -> Choice:
-        """What there is to choose from."""
+        """The options to choose from."""
         options = [*self.whole, *spilled]
         if not (cut and self.divisible) or self._cut_least == float("inf"):
             return Choice(options, weight)
         return Choice(options, weight, self.cut, self._cut_least, self._cut_bound)
 
     def option(self, params: Params) -> Option | None:
-        """A launch, measured; None where llama.cpp would refuse it."""
+        """A launch, measured; None if llama.cpp would refuse it."""
         if params not in self._options:
             found = self.evaluator.candidate(params, FULL) if self.evaluator.may_fit(params) else None
             self._options[params] = None if found is None else self._measured(found, self.machine.limits)
@@ -148,7 +150,7 @@ class Launches:
     # --- partly in RAM
 
     def spilled(self, home: Home, like: Params | None = None) -> list[Option]:
-        """Launches on one device with some or all weights in RAM; those near to `like` too."""
+        """Launches on one device with some or all weights in RAM, including neighbours of `like`."""
         ladders = self._ladders(replace(self.params, device=home))
         if home not in self._numbers:
             self._numbers[home] = [{*range(1, ladder.top, max(1, ladder.top // self.few)), ladder.top}
@@ -172,14 +174,14 @@ class Launches:
         return [ladder for ladder in found if ladder is not None]
 
     def _batches(self, base: Params) -> list[Params]:
-        """The flags, and with a larger micro-batch where that is left open."""
+        """The flags, and with a larger micro-batch unless that is given."""
         if base.n_ubatch is not None or base.n_batch is not None or base.embedding or base.reranking \
                 or self.policy.strategy == "layers":
             return [base]
         return [base, replace(base, n_ubatch=LARGE_BATCH, n_batch=max(N_BATCH, LARGE_BATCH))]
 
     def _estimated(self, params: Params) -> Option | None:
-        """A launch with graph buffers and margin that are rather too small than too large, until it is measured."""
+        """A launch with underestimated graph buffers and margin, until it is measured."""
         known = self._options.get(params)
         static = self.evaluator.static(params)
         if known is not None or static is None:
@@ -193,7 +195,7 @@ class Launches:
         return Option(params, takes, ram, seconds, seconds, whole=False, measured=False)
 
     def _in_ram(self, found: Candidate) -> int:
-        """Bytes of system memory that a launch needs for certain."""
+        """Bytes of system memory that a launch certainly needs."""
         return self.evaluator.in_ram(found.breakdown) + serving.certain(found.params, found.breakdown)
 
     def _learn(self, found: Candidate) -> None:
@@ -207,7 +209,7 @@ class Launches:
 
     @lazy
     def _cut_least(self) -> float:
-        """The price of a cut launch that has all devices for itself."""
+        """The price of a split launch that has all devices to itself."""
         if self.slowest:
             return self.slowest * CUT
         alone = self.cut(self.machine.limits, None)
@@ -215,13 +217,13 @@ class Launches:
 
     @lazy
     def _missing_price(self) -> float:
-        """Seconds that one byte of weights in RAM costs the request at least."""
+        """The least seconds that a byte of weights in RAM costs the request."""
         fastest = min(1 / (device.bandwidth * device.rates.read) for device in self.cost.devices.values())
         part = self.cost.weights.used if self.cost.weights.n_expert else 1.0
         return max(0.0, 1 / self.cost.host.ram - fastest) * part * self.policy.workload.generate
 
     def _missing(self, left: Mapping[str, int]) -> int:
-        """Bytes of weights and caches that these devices have no memory for."""
+        """Bytes of weights and caches that exceed these devices' memory."""
         static = self.evaluator.static(replace(self.params, n_gpu_layers=self.ladders.top))
         size = sum(usage.total for usage in static.devices.values()) if static else 0
         return max(0, size - sum(left.values()))
@@ -231,7 +233,7 @@ class Launches:
         return self._cut_least + more * self._missing_price
 
     def cut(self, left: Mapping[str, int], ram: int | None) -> Option | None:
-        """The fastest launch over several devices of which so much is left; None where there is none."""
+        """The fastest launch over several devices with this much memory left; None if there is none."""
         names = [name for name in self.evaluator.device_names(self.params)
                  if left[name] > self._of_split(self.params).get(name, 0) * ALIKE]
         while len(names) > 1:
@@ -240,11 +242,12 @@ class Launches:
                 self._cuts[key] = self._cut(tuple(names), left, ram)
             if self._cuts[key] is not None:
                 return self._cuts[key]
-            names.remove(min(names, key=lambda name: left[name]))     # it may be too small for graph buffers alone
+            # it may be too small even for graph buffers
+            names.remove(min(names, key=lambda name: left[name]))
         return None
 
     def measure_cut(self, option: Option) -> None:
-        """Measures a launch that `cut` found: it will not find it again where it does not fit."""
+        """Measures a launch that `cut` found; if it does not fit, `cut` will not return it again."""
         self.option(option.params)
         found = self.evaluator.candidate(option.params, FULL)
         if found is not None:
@@ -281,12 +284,13 @@ class Launches:
         return best
 
     def _of_split(self, params: Params) -> dict[str, int]:
-        """Bytes per device that are neither weights nor caches in launches over several devices, as last measured."""
+        """Bytes per device that are neither weights nor caches in launches over several devices, as last
+        measured."""
         return self._cut_overheads.at(params) if self._cut_overheads else {}
 
     def _laid_out(self, split: TensorSplit, params: Params, left: Mapping[str, int],
                   ram: int | None) -> Option | None:
-        """A launch with its fastest split that fits, as far as it was measured."""
+        """A launch with its fastest split that fits, measured as needed."""
         overheads = dict(self._of_split(params))
         for _ in range(_TRIES):
             layout = split.partition(params, overheads)
@@ -312,5 +316,5 @@ class Launches:
 
 
 def kind(device: Device) -> object:
-    """What makes one device as good as another."""
+    """The key by which devices are interchangeable."""
     return str(replace(device, name="", uuid=None, pci_id=None, free=0))

@@ -1,8 +1,6 @@
-"""Several models and RPC servers: a ggml-rpc-server serves one llama-server at a time (the loop of accept in
-ggml_backend_rpc_start_server), and another that only names it in --rpc waits for ever.
-
-So a model that has a device of a server has all of it, and the commands of the others do not name it.
-"""
+"""Several models and RPC servers. A ggml-rpc-server serves one llama-server at a time (the accept loop in
+ggml_backend_rpc_start_server); another one that merely names it in --rpc waits for ever. So a model that uses
+one device of a server gets all of them, and the other models' commands do not name that server."""
 
 from __future__ import annotations
 
@@ -20,14 +18,14 @@ if TYPE_CHECKING:
 
 
 def servers_of(devices: Sequence[Device]) -> dict[str, tuple[str, ...]]:
-    """For each device of a server all devices of it; they are described by their server."""
+    """For each device of a server, all devices of that server; devices are described by their server."""
     return {device.name: tuple(other.name for other in devices
                                if other.kind == "rpc" and other.description == device.description)
             for device in devices if device.kind == "rpc"}
 
 
 def held(takes: Mapping[str, int], limits: Mapping[str, int], servers: Servers) -> Mapping[str, int]:
-    """What nobody else may have of each device where a model takes so much: of a server's all."""
+    """What is unavailable to others of each device if a model takes this much: for a server, everything."""
     if not servers or not any(name in servers for name in takes):
         return takes
     whole = {other: limits[other] for name in takes for other in servers.get(name, ())}
@@ -35,7 +33,7 @@ def held(takes: Mapping[str, int], limits: Mapping[str, int], servers: Servers) 
 
 
 def with_own_servers(plan: Plan, devices: Sequence[Device]) -> Plan:
-    """The plan with flags that name only the servers whose devices it uses, numbered through as llama.cpp does."""
+    """The plan with flags that name only the servers whose devices it uses, numbered as in llama.cpp."""
     params, remote = plan.params, [device for device in devices if device.kind == "rpc"]
     if not params.rpc:
         return plan
@@ -56,7 +54,7 @@ def with_own_servers(plan: Plan, devices: Sequence[Device]) -> Plan:
 
 
 def _endpoints(remote: Sequence[Device], rpc: Sequence[str]) -> dict[str, str]:
-    """The server of each device, {} where that is not known."""
+    """The server of each device, {} if unknown."""
     if all(device.description in rpc for device in remote):
         return {device.name: device.description for device in remote}
     return {device.name: endpoint for device, endpoint in zip(remote, rpc, strict=True)} \

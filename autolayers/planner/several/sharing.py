@@ -1,8 +1,7 @@
-"""Which device each of several models goes on, and what of it into RAM: the options that matter, and the best of them.
-
-First only launches that are whole on one device. If some model is then slower than it would be alone on its best
-device, also cuts over devices, and weights in RAM on every device where that could make the sum smaller.
-"""
+"""Which device each of several models goes on, and what of it goes into RAM: the relevant options, and the
+best choice of them. The first round has only launches that fit on one device. If some model is then slower
+than alone on its best device, splits over devices, and weights in RAM on every device, are added if they
+could reduce the sum."""
 
 from __future__ import annotations
 
@@ -19,12 +18,12 @@ if TYPE_CHECKING:
     from .assign import Assignment, Option
     from .options import Home, Launches
 
-ROUNDS = 64          # of measuring what was chosen by estimates, and choosing again
+ROUNDS = 64          # rounds of measuring an estimated choice and choosing again
 _EQUAL = 1 + 1e-9
 
 
 class Sharing:
-    """Several models on one machine. `ram`: bytes of system memory for all of them, None where it is not known."""
+    """Several models on one machine. `ram`: bytes of system memory for all of them; None if unknown."""
 
     def __init__(self, launches: Sequence[Launches], weights: Sequence[float], machine: Machine,
                  ram: int | None) -> None:
@@ -33,16 +32,16 @@ class Sharing:
         self.servers = servers_of(machine.devices)
         self.spilled: list[dict[Home, list[Option]]] = [{} for _ in launches]
         self.cut = [False] * len(launches)
-        self.many = len(launches) > MOST_EXACT       # too many to keep what each was measured with
+        self.many = len(launches) > MOST_EXACT       # too many to keep each one's measurements
 
     @lazy
     def least(self) -> list[float]:
-        """Weighted seconds of each model with all its layers on the best device, had that the memory."""
+        """Weighted seconds of each model with all layers on the best device, if the memory sufficed."""
         return [weight * min(launches.ideal.values()) for launches, weight in
                 zip(self.launches, self.weights, strict=True)]
 
     def best(self) -> Assignment | None:
-        """The best launch of each; None where they do not fit together."""
+        """The best launch of each; None if they do not fit together."""
         found = self._assign()
         if found is not None and not self.slower(found):
             return found
@@ -64,7 +63,7 @@ class Sharing:
         return best and replace(best, exact=False)
 
     def alone(self, i: int) -> float:
-        """Seconds of a model's request where it has the machine for itself, as far as its options are known."""
+        """Seconds of a model's request with the machine to itself, by the options known so far."""
         found = self._assign([i])
         return found.chosen[0].seconds if found else float("inf")
 
@@ -73,7 +72,7 @@ class Sharing:
         return found.price > sum(self.least) * _EQUAL
 
     def without(self, j: int) -> Assignment | None:
-        """The best launches of the others, of the options that there are by now."""
+        """The best launches of the others, from the options so far."""
         return self._assign([i for i in range(len(self.launches)) if i != j])
 
     def _assign(self, models: Sequence[int] | None = None) -> Assignment | None:
@@ -86,7 +85,7 @@ class Sharing:
         return self.launches[i].choice(self.weights[i], spilled, self.cut[i])
 
     def _spill(self, found: Assignment | None) -> None:
-        """Adds launches partly in RAM where they could make the sum smaller than this."""
+        """Adds launches partly in RAM if they could reduce the sum below this."""
         total = sum(self.least)
         for i, launches in enumerate(self.launches):
             for home, seconds in launches.ideal.items():
@@ -97,16 +96,17 @@ class Sharing:
                 launches.settle()
 
     def _measured(self, found: Assignment) -> Assignment | None:
-        """The same launches as they were measured, where they fit together."""
-        options = [launches.option(option.params) for launches, option in zip(self.launches, found.chosen, strict=True)]
+        """The same launches with their measured sizes, if they fit together."""
+        options = [launches.option(option.params)
+                   for launches, option in zip(self.launches, found.chosen, strict=True)]
         sure = [Choice([option] if option else [], weight)
                 for option, weight in zip(options, self.weights, strict=True)]
         again = assign(sure, self.machine.limits, self.ram, servers=self.servers)
         return again and replace(again, exact=found.exact)
 
     def _refine(self, found: Assignment) -> bool:
-        """Measures what was only estimated of these launches and looks at their neighbours; False where nothing
-        was."""
+        """Measures the estimated ones of these launches and adds their neighbours as options; False if none
+        was estimated."""
         changed = False
         for i, option in enumerate(found.chosen):
             if option.measured:

@@ -32,7 +32,8 @@ _LONGEST_ANSWER = 32 << 20    # bytes; a verbose /api/show repeats the whole voc
 # lists and objects of an answer; each takes a hundred bytes in memory and two in JSON
 _MOST_PARTS = 1 << 18
 _OUT_OF_MEMORY = re.compile(
-    r"out of memory|cudamalloc|(failed|unable) to allocate|allocation failed|erroroutofdevicememory", re.IGNORECASE)
+    r"out of memory|cudamalloc|(failed|unable) to allocate|allocation failed|erroroutofdevicememory",
+    re.IGNORECASE)
 
 
 class OllamaError(AutolayersError):
@@ -60,7 +61,8 @@ class NoSuchModel(ModelError):
 
 
 def base_url(host: str) -> str:
-    """The address a client connects to for a value of OLLAMA_HOST: host, :port, [v6]:port, scheme://host:port/path.
+    """The address a client connects to for a value of OLLAMA_HOST: host, :port, [v6]:port,
+    scheme://host:port/path.
 
     Mirrors envconfig.Host and ConnectableHost of Ollama 0.33: an invalid port becomes the default one, and an
     address to listen on (0.0.0.0) becomes this machine.
@@ -166,7 +168,8 @@ class Server:
                               f"{_said(json.dumps(answer))}")
 
     def unload(self, name: str, patience: float = 20.0) -> None:
-        """Unload and wait, for at most `patience` seconds, until it is gone: memory is freed after the answer."""
+        """Unload and wait, for at most `patience` seconds, until it is gone: memory is freed after the
+        answer."""
         loaded = _entry(self.ps(), name)
         try:
             self._ask("POST", "/api/generate", {"model": name, "keep_alive": 0, "stream": False}, model=name)
@@ -184,8 +187,8 @@ class Server:
                                   "use?")
             time.sleep(0.2)
 
-    def _ask(self, method: str, path: str, body: Mapping[str, Any] | None = None, timeout: float | None = None,
-             model: str = "") -> dict[str, Any]:
+    def _ask(self, method: str, path: str, body: Mapping[str, Any] | None = None,
+             timeout: float | None = None, model: str = "") -> dict[str, Any]:
         """One call: its JSON object, the last one of a stream."""
         limit = Limit(self.timeout if timeout is None else timeout)
         try:
@@ -217,7 +220,8 @@ class Server:
         objects = list(_objects(content))
         reason = next((str(found["error"]) for found in objects if found.get("error")), "")
         if reason or status >= 400:
-            reason = reason or content.decode("utf-8", "replace").strip() or answer.reason or "no reason given"
+            reason = reason or content.decode("utf-8",
+                                              "replace").strip() or answer.reason or "no reason given"
             if status == 404 and model and objects:
                 raise NoSuchModel(f"the Ollama server at {self.url} has no model {model}: {_said(reason)}")
             hint = " (its queue is full: try again later)" if status == 503 else ""

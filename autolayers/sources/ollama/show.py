@@ -68,7 +68,8 @@ def _value(value: Any) -> object:
 def _tensor(model: str, entry: object, offset: int) -> TensorInfo:
     if isinstance(entry, dict):
         name, type_, shape = entry.get("name"), entry.get("type"), entry.get("shape")
-        if isinstance(name, str) and isinstance(type_, str) and isinstance(shape, list) and len(shape) <= 4 and all(
+        if isinstance(name, str) and isinstance(type_,
+                                                str) and isinstance(shape, list) and len(shape) <= 4 and all(
                 isinstance(extent, int) and 0 <= extent < _MAX_ELEMENTS for extent in shape) \
                 and prod(shape) < _MAX_ELEMENTS:
             ne = (*shape, 1, 1, 1, 1)[:4]

@@ -7,7 +7,8 @@
     MODELS/manifests/HOST/NAMESPACE/MODEL/TAG      JSON, a list of layers: media type, digest, size
     MODELS/blobs/sha256-HEX                        their contents
 
-Names are read as types/model/name.go and server/routes.go:getExistingName of Ollama 0.33 (2026-08-21) read them.
+Names are read as types/model/name.go and server/routes.go:getExistingName of Ollama 0.33 (2026-08-21) read
+them.
 """
 
 from __future__ import annotations
@@ -167,7 +168,8 @@ def names(environ: Mapping[str, str], places: Sequence[str] | None = None) -> li
                 parts = os.path.relpath(path, root).split(os.sep)
                 if len(parts) == 3:
                     host = HOST if parts[0] in _DEFAULT_HOSTS else parts[0]
-                    found += [Name(host, parts[1], parts[2], tag) for tag in sorted(files) if not tag.startswith(".")]
+                    found += [Name(host, parts[1], parts[2], tag)
+                              for tag in sorted(files) if not tag.startswith(".")]
         if found:
             return found
     return []
