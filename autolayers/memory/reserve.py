@@ -470,11 +470,17 @@ class Graphs:
     def _steps(self, llm: Llm, pins: bool) -> tuple[Step, ...]:
         """With the builder's pins."""
         if pins or all(t.pinned < 0 or t.pinned == t.backend for t in llm.graph.nodes):
-            return steps_of(llm.graph.nodes, self.shape[0])
+            return steps_of(llm.graph.nodes, self._prompt_tokens)
         self._assigned(llm, pins=True)
-        steps = steps_of(llm.graph.nodes, self.shape[0])
+        steps = steps_of(llm.graph.nodes, self._prompt_tokens)
         self._assigned(llm, pins=False)
         return steps
+
+    @property
+    def _prompt_tokens(self) -> int:
+        """0 for a graph of one token of each slot."""
+        n_tokens, n_seqs, _ = self.shape
+        return n_tokens if n_tokens > n_seqs else 0
 
     def _laid_out(self, llm: Llm) -> tuple[int, ...] | None:
         """Bytes per backend of a graph, which is used up; None where layers that it leaves out may need more."""

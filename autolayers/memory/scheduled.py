@@ -176,6 +176,11 @@ def _steps(nodes: Sequence[Tensor], place_of: Callable[[Tensor, str], int],
     layers: dict[str, int] = {}              # by weight
     count = place = others = 0               # of the nodes since the last step that read nothing but results
     first = ""
+
+    def few(node: Tensor, layer: int) -> bool:
+        # a prompt has one output, whatever builds without a limit of outputs reserve for
+        return _columns(node) < n_tokens or (layer == OUTPUT and n_tokens > 1)
+
     for node in nodes:
         op = node.op
         if op in VIEW_OPS or not node.ne[1]:
@@ -197,7 +202,7 @@ def _steps(nodes: Sequence[Tensor], place_of: Callable[[Tensor, str], int],
             layer = layers[name]
         if kind != OTHER:
             yield Step(kind, op, name, source, layer, here, int(alone),
-                       kind == WEIGHT and _columns(node) < n_tokens)
+                       kind == WEIGHT and few(node, layer))
         elif alone:
             first = first if count else op
             count, place, others = count + 1, here, layer
