@@ -11,7 +11,7 @@ import os
 
 from .backends import on
 from .builds import TODAY, Build, Rules
-from .devices import described, discover, hypothetical, numbered, remote
+from .devices import completed, described, discover, hypothetical, numbered, remote
 from .errors import LaunchRefused, UsageError
 from .flags.params import Params
 from .flags.parse import Arguments, items
@@ -75,7 +75,7 @@ class Request:
         if build is not TODAY:
             policy = replace(policy, build=build if build.doubt else build.number or build)
         arguments, doubts = _known(arguments, build, verbatim) if checked else (arguments, [])
-        found: Found = (_named(devices), None, ()) if devices is not None else \
+        found: Found = (_named(devices, policy.ram or 0), None, ()) if devices is not None else \
             _found(policy, arguments.params, environ, program, amend)
         there, beside, notes = found
         if policy.backend is not None:
@@ -196,7 +196,7 @@ def _found(policy: Policy, params: Params, environ: Mapping[str, str] | None, pr
         return (*described(policy.machine), ())
     if policy.gpu is not None:
         servers, notes = remote(params.rpc)
-        return [*servers, *hypothetical(policy.gpu)], None, [*notes, *_decimal(policy.gpu)]
+        return [*servers, *hypothetical(policy.gpu, policy.ram or 0)], None, [*notes, *_decimal(policy.gpu)]
     lister = None
     if len(program) == 1:
         import shutil
@@ -218,18 +218,19 @@ def _machine(devices: Sequence[Device], host: Host | None, policy: Policy) -> Ma
     return Machine.of(devices, host, None, budget)
 
 
-def _named(given: Sequence[Device | str]) -> Sequence[Device]:
-    """Devices, or --gpu values for them; hypothetical ones of the same name are numbered. Raises
-    UsageError."""
+def _named(given: Sequence[Device | str], ram: int) -> Sequence[Device]:
+    """Devices, completed from the table of cards, or --gpu values for them; hypothetical ones of the same name are
+    numbered. Raises UsageError."""
     if isinstance(given, str):
-        return hypothetical(given)
+        return hypothetical(given, ram)
     if isinstance(given, Device):
         raise UsageError("devices are a list, such as [device]")
     for device in given:
         if not isinstance(device, (Device, str)):
             raise UsageError("a device is a Device, a size such as '24GiB' or a GPU's name, not "
                              f"{device!r:.60}")
-    devices = [device if isinstance(device, Device) else Device.hypothetical(device) for device in given]
+    devices = [completed(device) if isinstance(device, Device) else Device.hypothetical(device, ram=ram)
+               for device in given]
     return devices if len({device.name for device in devices}) == len(devices) else numbered(devices)
 
 

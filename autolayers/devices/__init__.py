@@ -14,16 +14,14 @@ from ..backends import VULKAN, Cuda
 from ..errors import DeviceError
 from ..machine import Device, Host
 from ..records import dataclass, replace
-from ..units import MiB
-from .cards import described as card_of
 from .given import hypothetical, numbered
-from .integrated import has_no_memory
+from .names import completed
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-__all__ = ["Device", "Host", "Inventory", "described", "discover", "hypothetical", "numbered", "remote"]
+__all__ = ["Device", "Host", "Inventory", "completed", "described", "discover", "hypothetical", "numbered", "remote"]
 
 
 @dataclass(frozen=True)
@@ -105,20 +103,6 @@ def measured(host: Host, environ: Mapping[str, str]) -> Host:
     return replace(host, bandwidth=known.get("ram") or host.bandwidth, bus=known.get("bus"),
                    disk=known.get("disk"),
                    bandwidth_source="measured" if known.get("ram") else host.bandwidth_source)
-
-
-def completed(device: Device) -> Device:
-    """The device, completed with known figures of its model that the driver does not report."""
-    if device.kind == "igpu" and has_no_memory(device.description):
-        device = replace(device, unified=True)
-    card = card_of(device.description, device.total // MiB) if device.description else None
-    if card is None or (device.uuid or "").startswith("MIG-"):     # a MIG instance has a share of the GPU
-        return device
-    return replace(device, bandwidth=device.bandwidth or card.bandwidth * 1e9 or None,
-                   link=device.link or card.link,
-                   fp16_tflops=device.fp16_tflops or card.fp16 or None,
-                   # the source knows its pool
-                   unified=device.unified or (card.unified and device.kind != "igpu"))
 
 
 def remote(endpoints: Sequence[str]) -> tuple[list[Device], list[str]]:

@@ -9,7 +9,6 @@ Turing: 1024 operations per clock and multiprocessor, with fp16 sums), else one 
 from __future__ import annotations
 
 from ..backends import DEFAULT, METAL, SYCL, VULKAN, Hip
-from ..errors import UsageError
 from ..records import dataclass
 
 
@@ -55,6 +54,16 @@ _APPLE = {
 
 
 CARDS = {
+    "gtx-750-ti": Card("NVIDIA GeForce GTX 750 Ti", 2001, (5, 0), 5, 86, 1.4, "3x16"),
+    "gtx-960-2g": Card("NVIDIA GeForce GTX 960", 2001, (5, 2), 8, 112, 2.4, "3x16"),
+    "gtx-960-4g": Card("NVIDIA GeForce GTX 960", 4034, (5, 2), 8, 112, 2.4, "3x16"),
+    "gtx-970": Card("NVIDIA GeForce GTX 970", 4034, (5, 2), 13, 224, 3.9, "3x16"),
+    "gtx-980": Card("NVIDIA GeForce GTX 980", 4034, (5, 2), 16, 224, 5.0, "3x16"),
+    "gtx-980-ti": Card("NVIDIA GeForce GTX 980 Ti", 6052, (5, 2), 22, 336, 6.1, "3x16"),
+    "titan-x": Card("NVIDIA GeForce GTX TITAN X", 12188, (5, 2), 24, 336, 6.7, "3x16"),
+    "titan-x-pascal": Card("NVIDIA TITAN X (Pascal)", 12188, (6, 1), 28, 480, 11.0, "3x16"),
+    "gt-1030": Card("NVIDIA GeForce GT 1030", 1998, (6, 1), 3, 48, 1.1, "3x4"),
+    "gtx-1050": Card("NVIDIA GeForce GTX 1050", 1998, (6, 1), 5, 112, 1.9, "3x16"),
     "gtx-1050-ti": Card("NVIDIA GeForce GTX 1050 Ti", 4034, (6, 1), 6, 112, 2.1, "3x16"),
     "gtx-1060-3g": Card("NVIDIA GeForce GTX 1060 3GB", 3012, (6, 1), 9, 192, 3.9, "3x16"),
     "gtx-1060-6g": Card("NVIDIA GeForce GTX 1060 6GB", 6063, (6, 1), 10, 192, 4.4, "3x16"),
@@ -116,6 +125,7 @@ CARDS = {
     "rtx-2080-laptop": Card("NVIDIA GeForce RTX 2080 with Max-Q Design", 7782, (7, 5), 46, 448, 74.9, "3x16"),
     "rtx-2080-super-laptop":
         Card("NVIDIA GeForce RTX 2080 Super with Max-Q Design", 7782, (7, 5), 48, 448, 76.7, "3x16"),
+    "rtx-2050-laptop": Card("NVIDIA GeForce RTX 2050", 3712, (8, 6), 16, 112, 24.2, "3x8"),
     "rtx-3050-laptop-4g": Card("NVIDIA GeForce RTX 3050 Laptop GPU", 3712, (8, 6), 16, 192, 28.5, "4x8"),
     "rtx-3050-laptop-6g": Card("NVIDIA GeForce RTX 3050 6GB Laptop GPU", 5745, (8, 6), 20, 168, 30.5, "4x8"),
     "rtx-3050-ti-laptop": Card("NVIDIA GeForce RTX 3050 Ti Laptop GPU", 3712, (8, 6), 20, 192, 34.7, "4x8"),
@@ -184,16 +194,26 @@ CARDS = {
     "quadro-rtx-5000": Card("Quadro RTX 5000", 15927, (7, 5), 48, 448, 89.2, "3x16"),
     "quadro-rtx-4000": Card("Quadro RTX 4000", 7782, (7, 5), 36, 416, 57.0, "3x16"),
     "t1000-8g": Card("NVIDIA T1000 8GB", 7782, (7, 5), 14, 160, 5.0, "3x16"),
+    "quadro-p1000": Card("Quadro P1000", 4034, (6, 1), 5, 80, 1.9, "3x16"),
+    "quadro-p2000": Card("Quadro P2000", 5052, (6, 1), 8, 140, 3.0, "3x16"),
+    "quadro-p2200": Card("Quadro P2200", 5052, (6, 1), 10, 200, 3.8, "3x16"),
     "quadro-p4000": Card("Quadro P4000", 8098, (6, 1), 14, 243, 5.3, "3x16"),
     "quadro-p5000": Card("Quadro P5000", 16138, (6, 1), 20, 288, 8.9, "3x16"),
     "quadro-p6000": Card("Quadro P6000", 24200, (6, 1), 30, 432, 12.6, "3x16"),
+    "tesla-k80": Card("Tesla K80", 11441, (3, 7), 13, 240, 4.4, "3x16"),       # one of its two GPUs
+    "tesla-m40-12g": Card("Tesla M40", 11443, (5, 2), 24, 288, 6.8, "3x16"),
+    "tesla-m40-24g": Card("Tesla M40 24GB", 22945, (5, 2), 24, 288, 6.8, "3x16"),
+    "tesla-m60": Card("Tesla M60", 7618, (5, 2), 16, 160, 4.8, "3x16"),        # one of its two GPUs
     "tesla-p4": Card("Tesla P4", 7606, (6, 1), 20, 192, 5.5, "3x16"),
     "tesla-p40": Card("Tesla P40", 22905, (6, 1), 30, 346, 11.8, "3x16"),
     "tesla-p100-12g": Card("Tesla P100-PCIE-12GB", 12058, (6, 0), 56, 549, 18.7, "3x16"),
     "tesla-p100-16g": Card("Tesla P100-PCIE-16GB", 16138, (6, 0), 56, 732, 18.7, "3x16"),
+    "tesla-p100-sxm2-16g": Card("Tesla P100-SXM2-16GB", 16138, (6, 0), 56, 732, 21.2, "3x16"),
     "tesla-t4": Card("Tesla T4", 14912, (7, 5), 40, 320, 65.0, "3x16"),
     "tesla-v100-16g": Card("Tesla V100-SXM2-16GB", 16138, (7, 0), 80, 898, 125.0, "3x16"),
     "tesla-v100-32g": Card("Tesla V100-SXM2-32GB", 32494, (7, 0), 80, 898, 125.0, "3x16"),
+    "tesla-v100-pcie-16g": Card("Tesla V100-PCIE-16GB", 16138, (7, 0), 80, 898, 112.0, "3x16"),
+    "tesla-v100-pcie-32g": Card("Tesla V100-PCIE-32GB", 32494, (7, 0), 80, 898, 112.0, "3x16"),
     "a2": Card("NVIDIA A2", 14912, (8, 6), 10, 200, 18.1, "4x8"),
     "a16": Card("NVIDIA A16", 14912, (8, 6), 10, 200, 18.1, "4x16"),
     "a10": Card("NVIDIA A10", 22731, (8, 6), 72, 600, 125.0, "4x16"),
@@ -201,6 +221,7 @@ CARDS = {
     "a30": Card("NVIDIA A30", 24115, (8, 0), 56, 933, 165.0, "4x16"),
     "a40": Card("NVIDIA A40", 45411, (8, 6), 84, 696, 149.7, "4x16"),
     "a100-40g": Card("NVIDIA A100-SXM4-40GB", 40326, (8, 0), 108, 1555, 312.0, "4x16"),
+    "a100-40g-pcie": Card("NVIDIA A100-PCIE-40GB", 40326, (8, 0), 108, 1555, 312.0, "4x16"),
     "a100-80g": Card("NVIDIA A100-SXM4-80GB", 81037, (8, 0), 108, 2039, 312.0, "4x16"),
     "a100-80g-pcie": Card("NVIDIA A100 80GB PCIe", 81037, (8, 0), 108, 1935, 312.0, "4x16"),
     "a800-80g": Card("NVIDIA A800-SXM4-80GB", 81037, (8, 0), 108, 2039, 312.0, "4x16"),
@@ -218,12 +239,31 @@ CARDS = {
     "gh200-144g": Card("NVIDIA GH200 144G HBM3e", 143155, (9, 0), 132, 4900, 989.0, "4x16"),
     "b200": Card("NVIDIA B200", 182630, (10, 0), 148, 7700, 2250.0, "5x16"),
     "b300": Card("NVIDIA B300", 270000, (10, 3), 148, 8000, 2250.0, "5x16"),
+    "jetson-xavier-nx-8g": Card("Xavier NX", 6850, (7, 2), 6, 60, 6.0, "", DEFAULT.name, 8),
+    "jetson-agx-xavier-32g": Card("Xavier", 30500, (7, 2), 8, 137, 11.0, "", DEFAULT.name, 32),
     "jetson-orin-nano-8g": Card("NVIDIA Jetson Orin Nano 8GB", 7400, (8, 7), 8, 102, 8.0, "", DEFAULT.name, 8),
     "jetson-orin-nx-16g": Card("NVIDIA Jetson Orin NX 16GB", 15000, (8, 7), 8, 102, 9.6, "", DEFAULT.name, 16),
     "jetson-agx-orin-32g": Card("NVIDIA Jetson AGX Orin 32GB", 30000, (8, 7), 14, 204, 13.3, "", DEFAULT.name, 32),
     "jetson-agx-orin-64g": Card("NVIDIA Jetson AGX Orin 64GB", 61000, (8, 7), 16, 204, 21.3, "", DEFAULT.name, 64),
     "jetson-thor-128g": Card("NVIDIA Thor", 122000, (11, 0), 20, 273, 250.0, "", DEFAULT.name, 128),
     "gb10": Card("NVIDIA GB10", 122000, (12, 1), 48, 273, 125.0, "", DEFAULT.name, 128),
+    # ROCm has no kernels for gfx803
+    "rx-470-4g": Card("AMD Radeon RX 470", 4030, None, None, 211, 4.9, "3x16", VULKAN),
+    "rx-470-8g": Card("AMD Radeon RX 470", 8060, None, None, 211, 4.9, "3x16", VULKAN),
+    "rx-480-4g": Card("AMD Radeon RX 480", 4030, None, None, 224, 5.8, "3x16", VULKAN),
+    "rx-480-8g": Card("AMD Radeon RX 480", 8060, None, None, 256, 5.8, "3x16", VULKAN),
+    "rx-560-4g": Card("AMD Radeon RX 560", 4030, None, None, 112, 2.6, "3x8", VULKAN),
+    "rx-570-4g": Card("AMD Radeon RX 570", 4030, None, None, 224, 5.1, "3x16", VULKAN),
+    "rx-570-8g": Card("AMD Radeon RX 570", 8060, None, None, 224, 5.1, "3x16", VULKAN),
+    "rx-580-4g": Card("AMD Radeon RX 580", 4030, None, None, 256, 6.2, "3x16", VULKAN),
+    "rx-580-8g": Card("AMD Radeon RX 580", 8060, None, None, 256, 6.2, "3x16", VULKAN),
+    "rx-590": Card("AMD Radeon RX 590", 8060, None, None, 256, 7.1, "3x16", VULKAN),
+    "rx-vega-56": Card("AMD Radeon RX Vega 56", 8060, None, None, 410, 21.1, "3x16", Hip.name),
+    "rx-vega-64": Card("AMD Radeon RX Vega 64", 8060, None, None, 484, 25.3, "3x16", Hip.name),
+    "rx-5500-xt-4g": Card("AMD Radeon RX 5500 XT", 4030, None, None, 224, 10.4, "4x8", Hip.name),
+    "rx-5500-xt-8g": Card("AMD Radeon RX 5500 XT", 8060, None, None, 224, 10.4, "4x8", Hip.name),
+    "rx-5600-xt": Card("AMD Radeon RX 5600 XT", 6040, None, None, 288, 14.4, "4x16", Hip.name),
+    "rx-5700": Card("AMD Radeon RX 5700", 8060, None, None, 448, 15.9, "4x16", Hip.name),
     "rx-5700-xt": Card("AMD Radeon RX 5700 XT", 8060, None, None, 448, 19.5, "4x16", Hip.name),
     "radeon-vii": Card("AMD Radeon VII", 16120, None, None, 1024, 26.9, "3x16", Hip.name),
     "rx-6400": Card("AMD Radeon RX 6400", 4030, None, None, 128, 7.1, "4x4", Hip.name),
@@ -273,6 +313,10 @@ CARDS = {
     "strix-halo-64g": Card("AMD Radeon 8060S (Strix Halo)", 55000, None, None, 256, 59.4, "", Hip.name, 64),
     "strix-halo-96g": Card("AMD Radeon 8060S (Strix Halo)", 82500, None, None, 256, 59.4, "", Hip.name, 96),
     "strix-halo-128g": Card("AMD Radeon 8060S (Strix Halo)", 110000, None, None, 256, 59.4, "", Hip.name, 128),
+    "radeon-8050s-32g": Card("AMD Radeon 8050S", 27500, None, None, 256, 47.5, "", Hip.name, 32),
+    "radeon-8050s-64g": Card("AMD Radeon 8050S", 55000, None, None, 256, 47.5, "", Hip.name, 64),
+    "radeon-8050s-128g": Card("AMD Radeon 8050S", 110000, None, None, 256, 47.5, "", Hip.name, 128),
+    "pro-vii": Card("AMD Radeon Pro VII", 16120, None, None, 1024, 26.2, "4x16", Hip.name),
     "mi25": Card("AMD Instinct MI25", 16120, None, None, 484, 24.6, "3x16", Hip.name),
     "mi50-16g": Card("AMD Instinct MI50", 16120, None, None, 1024, 26.5, "4x16", Hip.name),
     "mi50-32g": Card("AMD Instinct MI50", 32240, None, None, 1024, 26.5, "4x16", Hip.name),
@@ -292,6 +336,8 @@ CARDS = {
     "arc-a750": Card("Intel Arc A750", 8060, None, None, 512, 118.0, "4x16", SYCL),
     "arc-a770-8g": Card("Intel Arc A770", 8060, None, None, 512, 137.6, "4x16", SYCL),
     "arc-a770-16g": Card("Intel Arc A770", 15900, None, None, 560, 137.6, "4x16", SYCL),
+    "arc-a370m": Card("Intel Arc A370M Graphics", 4000, None, None, 112, 25.0, "4x8", SYCL),
+    "arc-a550m": Card("Intel Arc A550M Graphics", 8060, None, None, 224, 29.5, "4x8", SYCL),
     "arc-a730m": Card("Intel Arc A730M Graphics", 12090, None, None, 336, 54.0, "4x16", SYCL),
     "arc-a770m": Card("Intel Arc A770M Graphics", 15900, None, None, 512, 108.0, "4x16", SYCL),
     "arc-pro-a60": Card("Intel Arc Pro A60 Graphics", 12090, None, None, 384, 67.0, "4x16", SYCL),
@@ -305,13 +351,19 @@ CARDS = {
 
 # integrated GPUs for --gpu, with their drivers' descriptions and the RAM of such machines, GiB
 _INTEGRATED: tuple[tuple[str, str, tuple[int, ...]], ...] = (
-    ("radeon-680m", "AMD Radeon 680M", (16, 32, 64)), ("radeon-780m", "AMD Radeon 780M Graphics", (16, 32, 64, 96)),
-    ("radeon-860m", "AMD Radeon 860M Graphics", (16, 32, 64)),
-    ("radeon-890m", "AMD Radeon 890M Graphics", (16, 32, 64, 96, 128)),
+    ("steam-deck", "AMD Custom GPU 0405 (RADV VANGOGH)", (16,)),
+    *((f"radeon-{number}m", f"AMD Radeon {number}M Graphics", sizes) for number, sizes in (
+        (610, (16, 32, 64)), (660, (8, 16, 32)), (680, (16, 32, 64)), (740, (8, 16, 32)), (760, (16, 32, 64)),
+        (780, (16, 32, 64, 96)), (840, (16, 32)), (860, (16, 32, 64)), (880, (16, 32, 64)),
+        (890, (16, 32, 64, 96, 128)))),
     ("vega-8", "AMD Radeon Vega 8 Graphics", (8, 16, 32)), ("uhd-620", "Intel(R) UHD Graphics 620", (8, 16, 32)),
-    ("uhd-770", "Intel(R) UHD Graphics 770", (16, 32, 64)), ("iris-xe", "Intel(R) Iris(R) Xe Graphics", (8, 16, 32)),
+    ("uhd-630", "Intel(R) UHD Graphics 630", (8, 16, 32, 64)), ("uhd-730", "Intel(R) UHD Graphics 730", (8, 16, 32)),
+    ("uhd-750", "Intel(R) UHD Graphics 750", (16, 32, 64)), ("uhd-770", "Intel(R) UHD Graphics 770", (16, 32, 64)),
+    ("iris-xe", "Intel(R) Iris(R) Xe Graphics", (8, 16, 32)),
     ("arc-mtl", "Intel(R) Arc(tm) Graphics (MTL)", (16, 32, 64)),
-    ("arc-140t", "Intel(R) Arc(TM) 140T GPU", (16, 32, 64, 96)), ("arc-140v", "Intel(R) Arc(TM) 140V GPU", (16, 32)),
+    ("arc-130t", "Intel(R) Arc(TM) 130T GPU", (16, 32, 64)),
+    ("arc-140t", "Intel(R) Arc(TM) 140T GPU", (16, 32, 64, 96)),
+    ("arc-130v", "Intel(R) Arc(TM) 130V GPU", (16, 32)), ("arc-140v", "Intel(R) Arc(TM) 140V GPU", (16, 32)),
     ("arc-b390", "Intel(R) Arc(TM) B390 GPU", (16, 32, 64, 96)),
 )
 
@@ -325,88 +377,9 @@ for _chip, (_rate, _fp16, _sizes) in _APPLE.items():
         _name = f"Apple {_chip.replace('-', ' ').title()}"
         CARDS[f"{_chip}-{_gib}g"] = Card(_name, _usable, None, None, _rate, _fp16, "", METAL, _gib)
 
-# words of vendors and families that people omit or add
-_OPTIONAL = ("nvidia", "geforce", "amd", "radeon", "instinct", "quadro", "tesla", "apple", "intel", "rtx", "gtx", "rx")
-# common words that are not part of the names here, and names of machines
-_SAID = (("macbook pro", ""), ("macbook air", ""), ("macbook", ""), ("mac studio", ""), ("mac mini", ""),
-         ("mac pro", ""), ("imac", ""), ("laptop gpu", "laptop"), ("mobile", "laptop"), ("blackwell", ""),
-         ("workstation", ""), ("generation", ""), ("edition", ""), ("graphics", ""), ("unified memory", ""),
-         ("vram", ""), ("memory", ""), ("dgx spark", "gb10"), ("framework desktop", "strix halo"),
-         ("radeon 8060s", "strix halo"), ("ryzen ai max+ 395", "strix halo"), ("ryzen ai max 395", "strix halo"),
-         ("ai max+ 395", "strix halo"), ("ai max 395", "strix halo"))
-
-
-def _letters(name: str) -> str:
-    """Letters and digits of a name, in the form of this table's keys."""
-    text = " ".join(name.lower().replace("-", " ").replace("_", " ").split())
-    for said, meant in _SAID:
-        text = text.replace(said, meant)
-    letters = "".join(c for c in text if c.isalnum())
-    for unit in ("gib", "gb"):
-        letters = letters[:-len(unit)] + "g" if letters.endswith(unit) else letters
-    return letters
-
-
-def _plain(name: str) -> str:
-    """"NVIDIA RTX-4060 Ti 16GB" and "rtx4060ti16g" give the same words."""
-    letters = _letters(name)
-    for word in _OPTIONAL:
-        letters = letters.removeprefix(word)
-    return letters
-
-
-_SEEN = 0.88       # least share of the advertised memory that a driver shows
-_KEYS = {_plain(key): key for key in CARDS}
-
 
 def table() -> str:
     """All GPUs as text, for --gpu list."""
     lines = [f"{'name':<20}{'MiB':>8}{'GB/s':>7}"]
     lines += [f"{key:<20}{card.usable:>8}{card.bandwidth or 'RAM':>7}" for key, card in CARDS.items()]
     return "\n".join([*lines, "any other GPU: give its memory, --gpu 24GiB"]) + "\n"
-
-
-def described(description: str, mib: int) -> Card | None:
-    """The entry for a driver's description; if there are several sizes, the one with the nearest memory. None
-    if unknown."""
-    bare = description.partition(" (")[0]
-    found = [card for card in CARDS.values() if bare and card.description.partition(" (")[0] == bare]
-    return min(found, key=lambda card: abs(card.usable - mib), default=None)
-
-
-def find(name: str) -> Card:
-    """The entry of that name. Raises UsageError with the candidates if it is ambiguous, or with the unknown
-    name."""
-    wanted = _plain(name)
-    if wanted in _KEYS:
-        return CARDS[_KEYS[wanted]]
-    # only the size may be omitted: a "3060" is never a 3060 Ti, but "4060 Ti" and "A100" come in two sizes
-    sizes = [key for plain, key in _KEYS.items() if wanted and _size(plain, wanted)]
-    if len(sizes) == 1:
-        return CARDS[sizes[0]]
-    if sizes:
-        raise UsageError(f"which {name}? {' or '.join(sizes)}")
-    # nor may it be wrong: "RTX 3060 12GB" is the 3060, but there is none with 10
-    for plain, key in _KEYS.items():
-        if (size := _size(wanted, plain)) and _SEEN * size * 1024 <= CARDS[key].usable <= size * 1024:
-            return CARDS[key]
-    raise UsageError(f"neither a size nor a known GPU: {name!r} ({_near(name)})")
-
-
-def _size(name: str, stem: str) -> int:
-    """12 for "306012g" after "3060", 0 if the rest is not a size."""
-    rest = name[len(stem):-1]
-    sized = name.startswith(stem) and name.endswith("g") and rest.isdecimal() and len(rest) < 4 and rest[0] != "0"
-    return int(rest) if sized else 0
-
-
-def _near(name: str) -> str:
-    from difflib import get_close_matches
-
-    wanted = _plain(name)
-    near = [key for plain, key in _KEYS.items() if len(wanted) > 1 and wanted in plain]
-    if not near:
-        full = {_letters(key): key for key in CARDS}
-        near = [full[letters] for letters in get_close_matches(_letters(name), full, 3, 0.7)]
-    perhaps = f"perhaps {', '.join(near[:5])}; " if near else ""
-    return perhaps + "--gpu list shows them all; or write its memory: 24GiB"

@@ -7,11 +7,12 @@ from ..errors import UsageError
 from ..machine import MAX_DEVICES, Device
 from ..records import replace
 from ..units import GiB, MiB, parse_size
-from .cards import find
+from .names import candidates, find
 
 
-def _hypothetical(size: str, name: str = f"{DEFAULT.name}0") -> Device:
-    """A hypothetical device: a size such as "24GiB", or a GPU's name such as "rtx-3090".
+def _hypothetical(size: str, name: str = f"{DEFAULT.name}0", ram: int = 0) -> Device:
+    """A hypothetical device: a size such as "24GiB", or a GPU's name such as "rtx-3090". Of a name of machines with
+    several sizes of RAM, `ram` bytes choose.
 
     A size is exactly the free memory. The device's name follows its backend: ROCm0. Raises UsageError for
     anything else.
@@ -25,7 +26,7 @@ def _hypothetical(size: str, name: str = f"{DEFAULT.name}0") -> Device:
     n_bytes = _size(text)
     if n_bytes is not None:
         return Device(name, n_bytes, n_bytes, f"hypothetical {text}")
-    card = find(text)
+    card = find(text, ram)
     usable = card.usable * MiB
     kind = "igpu" if card.unified and backend(card.backend).has_igpu else "gpu"
     return Device(name.replace(DEFAULT.name, card.backend), usable, usable, card.description, card.backend,
@@ -38,13 +39,17 @@ Device.hypothetical = staticmethod(_hypothetical)
 
 
 def _size(text: str) -> int | None:
-    """Bytes; None if the text can only be a GPU's name: "4090" is one, while "24" most likely means GiB."""
+    """Bytes; None if the text can only be a GPU's name: "4090" is one, while "24" most likely means GiB. Raises
+    UsageError for what can be both: "780m"."""
     try:
         size = parse_size(text)
     except UsageError:
         return None
-    if not text.isdigit() or size >= MiB:
-        return size
+    number = text.rstrip("mM ")
+    if number != text and number.isdigit() and (keys := candidates(text) or candidates(number)):
+        raise UsageError(f"which {text}? the GPU, {' or '.join(keys)}, or memory: {number}MiB")
+    if not text.isdigit() or size >= MiB or candidates(text):
+        return None if candidates(text) else size
     if len(text) < 4:
         raise UsageError(f"{text} bytes of memory? write {text}GiB or {text}MiB")
     if int(text) % 256 == 0:
@@ -53,19 +58,28 @@ def _size(text: str) -> int | None:
 
 
 def _times(part: str) -> tuple[int, str]:
-    """(2, "24GiB") of "2x24GiB", "2 x 24GiB" and "24GiBx2"."""
-    lower = part.lower()
-    first, _, rest = lower.partition("x")
-    if first.strip().isdecimal() and len(first.strip()) < 4 and rest:
-        return int(first.strip()), part[len(first) + 1:].strip()
-    rest, _, last = lower.rpartition("x")
-    if last.strip().isdecimal() and len(last.strip()) < 4 and rest:
-        return int(last.strip()), part[:len(rest)].strip()
-    return 1, part
+    """(2, "24GiB") of "2x24GiB", "2 x 24GiB" and "24GiBx2"; an x that is part of a GPU's name counts nothing."""
+    import re  # few calls
+
+    if candidates(part):
+        return 1, part
+    if before := re.fullmatch(r"(\d{1,3}) *[xX] *(.*)", part):
+        return int(before[1]), before[2]
+    after = re.fullmatch(r"(.*?) *[xX] *(\d{1,3})", part)
+    return (int(after[2]), after[1]) if after and _exists(after[1]) else (1, part)
 
 
-def hypothetical(spec: str) -> list[Device]:
-    """The devices of `--gpu`: sizes and GPU names, "24GiB,12GiB", "2x4090", "a100-80g", numbered per backend.
+def _exists(text: str) -> bool:
+    """Whether it is a size or a GPU's name."""
+    try:
+        return _size(text) is not None or bool(candidates(text))
+    except UsageError:
+        return True
+
+
+def hypothetical(spec: str, ram: int = 0) -> list[Device]:
+    """The devices of `--gpu`: sizes and GPU names, "24GiB,12GiB", "2x4090", "a100-80g", numbered per backend;
+    `ram`: the bytes of RAM of a machine that comes in several sizes.
 
     Raises UsageError.
 
@@ -81,7 +95,7 @@ def hypothetical(spec: str) -> list[Device]:
             raise UsageError(f"an empty device in --gpu {spec!r} (write for example 24GiB,12GiB or 2x24GiB)")
         if not 1 <= count <= MAX_DEVICES or len(found) + count > MAX_DEVICES:
             raise UsageError(f"--gpu {spec!r}: llama.cpp uses 1 to {MAX_DEVICES} devices")
-        found += [Device.hypothetical(what)] * count
+        found += [Device.hypothetical(what, ram=ram)] * count
     return numbered(found)
 
 

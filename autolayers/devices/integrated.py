@@ -8,15 +8,12 @@ from __future__ import annotations
 # ones as
 # machines that were measured had it (often one module)
 _KNOWN: tuple[tuple[str, float, int], ...] = (
-    (r"Radeon.* 8[89]0M|RADV STRIX1|gfx1150", 23.8, 90), (r"Radeon.* 860M|RADV KRACKAN|gfx1152", 12.3, 90),
-    (r"Radeon.* 840M", 5.9, 90), (r"Radeon.* 780M|RADV PHOENIX|gfx1103", 16.6, 90),
-    (r"Radeon.* 760M", 10.6, 90),
-    (r"Radeon.* 740M", 5.1, 90), (r"Radeon.* 680M|RADV REMBRANDT|gfx1035", 6.8, 77),
-    (r"Radeon.* 660M", 2.9, 77),
-    (r"RADV VANGOGH", 3.3, 88), (r"Radeon.* 610M|RADV RAPHAEL|gfx103[67]", 1.1, 83),
-    (r"RADV RENOIR|gfx90c", 4.1, 51), (r"Vega \d+ Graphics|RADV RAVEN", 3.5, 38),
-    (r"UHD Graphics 6\d\d|HD Graphics [56]\d\d|\((KBL|CFL|CML)\b", 0.9, 26),
-    (r"UHD Graphics 7[35]0", 1.1, 40),
+    (r"Radeon.* 8[89]0M|RADV STRIX1|(?i:gfx1150)", 23.8, 90), (r"Radeon.* 860M|RADV KRACKAN|(?i:gfx1152)", 12.3, 90),
+    (r"Radeon.* 840M", 5.9, 90), (r"Radeon.* 780M|RADV PHOENIX|(?i:gfx1103)", 16.6, 90), (r"Radeon.* 760M", 10.6, 90),
+    (r"Radeon.* 740M", 5.1, 90), (r"Radeon.* 680M|RADV REMBRANDT|(?i:gfx1035)", 6.8, 77), (r"Radeon.* 660M", 2.9, 77),
+    (r"RADV VANGOGH|AMD Custom GPU 0(405|932)", 3.3, 88), (r"Radeon.* 610M|RADV RAPHAEL|(?i:gfx103[67])", 1.1, 83),
+    (r"RADV RENOIR|(?i:gfx90c)", 4.1, 51), (r"Vega \d+ Graphics|RADV RAVEN", 3.5, 38),
+    (r"UHD Graphics 6\d\d|HD Graphics [56]\d\d|\((KBL|CFL|CML)\b", 0.9, 26), (r"UHD Graphics 7[35]0", 1.1, 40),
     (r"UHD Graphics 770", 1.6, 60), (r"Intel.*Iris", 4.1, 40), (r"UHD Graphics", 2.0, 40),
     (r"\((TGL|ADL|RPL)\b", 4.1, 40), (r"Arc.* B3[79]0|\(PTL\b", 61.0, 136),
     (r"Arc.* 1[34]0V|\(LNL\b", 33.0, 136),

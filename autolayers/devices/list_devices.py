@@ -17,6 +17,7 @@ from ..programs import NoAnswer, ask
 from ..records import replace
 from ..units import MiB
 from .integrated import is_integrated
+from .names import described
 from .system import platform
 
 TYPE_CHECKING = False
@@ -95,7 +96,9 @@ def parse(text: str) -> tuple[list[Device], list[str]]:
             warning = f"{name} reports more free memory than its total; its total is used"
         elif free == total and known.free_is_total:
             warning = "free is the GPU's total: the driver does not report other programs' use"
-        kind = "rpc" if known.remote else "igpu" if is_integrated(description) else "gpu"
+        card = described(description, total // MiB)
+        built_in = is_integrated(description) and (card is None or card.unified)
+        kind = "rpc" if known.remote else "igpu" if built_in else "gpu"
         listed.append(Device(name, total, min(free, total), description, canonical(prefix), kind,
                              includes_context=known.context_first, source="list-devices", warning=warning))
     return _as_used(listed, notes)

@@ -18,8 +18,8 @@ from ..errors import UsageError
 from ..machine import MAX_DEVICES, Device, Host
 from ..records import replace
 from ..units import MiB
-from .cards import find
 from .measure import BUS
+from .names import completed, find
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -156,7 +156,7 @@ def _complete(card: Device | None, values: dict[str, Any], what: str, before: li
         if values.get("kind") == "rpc":      # its link is the network
             card = replace(card, link=None)
         return replace(card, **values)
-    return Device(**values)
+    return completed(Device(**values))
 
 
 def _card(name: object, values: Mapping[str, Any], what: str) -> Device | None:

@@ -13,7 +13,8 @@ import hashlib
 import json
 import time
 
-from ..devices.cards import CARDS, described
+from ..devices.cards import CARDS
+from ..devices.names import described
 from ..flags.params import Params
 from ..flags.write import to_words
 from ..records import replace

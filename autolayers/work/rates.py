@@ -57,7 +57,8 @@ class Shared:
 
 # (generation, compute capability under CUDA, pattern of the description)
 GENERATIONS: tuple[tuple[str, str, str], ...] = (
-    ("Pascal", "6.0 6.1 6.2", r"GTX 10\d\d|Tesla P\d|Quadro P|TITAN X"),
+    ("Maxwell", "3.5 3.7 5.0 5.2 5.3", r"GTX 9\d\d|GTX 750|Tesla [MK]\d|GTX TITAN X"),
+    ("Pascal", "6.0 6.1 6.2", r"GTX? 10\d\d|Tesla P\d|Quadro P|TITAN X"),
     ("Volta", "7.0 7.2", r"V100|TITAN V"),
     ("Turing", "7.5", r"GTX 16\d\d|RTX 20\d\d|Quadro RTX|\bT4\b|TITAN RTX|T\d00\b"),
     ("A100", "8.0", r"\bA100|\bA30\b"),
@@ -67,15 +68,15 @@ GENERATIONS: tuple[tuple[str, str, str], ...] = (
     ("Blackwell", "12.0", r"RTX 50\d\d|Blackwell"),
     ("Ada", "8.9", r"RTX 40\d\d|\bAda\b|\bL4\b|\bL20\b|\bL40S?\b"),
     ("Ampere", "8.6 8.7 8.8", r"RTX 30\d\d|RTX A\d000|\bA[124]0?0?0\b|\bA16\b|Orin"),
-    ("Strix Halo", "", r"80[456]0S|Strix Halo|Ryzen AI Max|gfx1151"),
-    ("RDNA3 integrated", "", r"Radeon.* [78][46789]0M|RADV (PHOENIX|STRIX1|KRACKAN)|gfx1103|gfx115[02]"),
-    ("RDNA2 integrated", "", r"Radeon.* 6[168]0M|RADV (REMBRANDT|RAPHAEL|VANGOGH)|gfx103[567]"),
-    ("RDNA4", "", r"RX 90\d\d|R9[67]00|gfx120\d"),
-    ("RDNA3", "", r"RX 7\d\d\d|PRO W7\d00|gfx11\d\d"),
-    ("RDNA2", "", r"RX 6\d\d\d|PRO W6\d00|PRO V620|gfx103\d"),
-    ("RDNA1", "", r"RX 5[3567]\d\d|gfx101\d"),
-    ("CDNA", "", r"Instinct|MI\d\d\d?X?\b|gfx9"),
-    ("Vega", "", r"Vega|Radeon VII|RX [45]\d0\b|RADV (RENOIR|RAVEN)|gfx90c"),
+    ("Strix Halo", "", r"80[456]0S|Strix Halo|Ryzen AI M(ax|AX)|(?i:gfx1151)"),
+    ("RDNA3 integrated", "", r"Radeon.* [78][46789]0M|RADV (PHOENIX|STRIX1|KRACKAN)|(?i:gfx1103|gfx115[02])"),
+    ("RDNA2 integrated", "", r"Radeon.* 6[168]0M|RADV (REMBRANDT|RAPHAEL|VANGOGH)|Custom GPU 0[49]|(?i:gfx103[3567])"),
+    ("RDNA4", "", r"RX 90\d\d|R9[67]00|(?i:gfx120\d)"),
+    ("RDNA3", "", r"RX 7\d\d\d|PRO W7\d00|(?i:gfx11\d\d)"),
+    ("RDNA2", "", r"RX 6\d\d\d|PRO W6\d00|PRO V620|(?i:gfx103\d)"),
+    ("RDNA1", "", r"RX 5[3567]\d\d|(?i:gfx101\d)"),
+    ("CDNA", "", r"Instinct|MI\d\d\d?X?\b|(?i:gfx9(06|08|0a|4\w|50))"),
+    ("Vega", "", r"Vega|Radeon.* VII\b|RX [45]\d0\b|RADV (RENOIR|RAVEN|POLARIS)|(?i:gfx(803|900|902|90c))"),
     ("Xe2 integrated", "", r"1[34]0V|B3[79]0|\((LNL|PTL)\)"),
     ("Xe integrated", "", r"UHD|Iris|HD Graphics|Arc\(TM\) Graphics$|\((MTL|TGL|ADL|RPL|KBL|CFL|CML)\b"),
     ("Arc", "", r"\bArc\b|Intel"),
@@ -183,17 +184,20 @@ BETWEEN = {
 
 
 def generation_of(device: Device) -> str:
-    """The generation of a device's GPU, "" if unknown."""
+    """The generation of a device's card, by its compute capability, its name or else its gfx number; "" where it is not
+    known."""
     if device.compute_capability is not None:
         capability = ".".join(map(str, device.compute_capability))
         for name, capabilities, _ in GENERATIONS:
             if capability in capabilities.split():
                 return name
-    if device.description:
-        import re  # few calls
+    version = (device.limits or {}).get("gfx_target_version", 0)
+    texts = (device.description, f"gfx{version // 10000}{version // 100 % 100:x}{version % 100:x}" if version else "")
+    for text in filter(None, texts):
+        import re  # of few devices
 
         for name, _, pattern in GENERATIONS:
-            if re.search(pattern, device.description):
+            if re.search(pattern, text):
                 return name
     return ""
 

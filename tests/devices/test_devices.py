@@ -16,7 +16,7 @@ from support import HEADERS
 
 import autolayers
 from autolayers import Device, DeviceError, UsageError
-from autolayers.devices import amd, cards, discover, host, hypothetical, list_devices, metal, system, visible
+from autolayers.devices import amd, cards, discover, host, hypothetical, list_devices, metal, names, system, visible
 from autolayers.devices.cards import CARDS
 from autolayers.devices.integrated import integrated
 from autolayers.devices.threads import threads
@@ -75,13 +75,13 @@ def test_every_card_is_found_by_its_own_key_and_is_plausible():
     for key, card in CARDS.items():
         device = Device.hypothetical(key)
         assert device.description == card.description
-        assert 3000 * MiB < device.free < 400000 * MiB and generation_of(device), key
+        assert 1900 * MiB < device.free < 400000 * MiB and generation_of(device), key
         if card.bandwidth:
-            assert 60e9 < device.bandwidth <= 8000e9 and 2 <= device.fp16_tflops < 2500
+            assert 48e9 <= device.bandwidth <= 8000e9 and 1 < device.fp16_tflops < 2500
         else:           # that of the machine's RAM
             assert (device.bandwidth, device.fp16_tflops) == (None, None) and integrated(device.description)
             assert device.kind == "igpu" and device.in_ram and device.ram == 2 * device.total
-        assert device.unified or 7e9 < device.link < 60e9
+        assert device.unified or 3e9 < device.link < 60e9
 
 
 @pytest.mark.parametrize(("description", "generation", "teraflops", "gigabytes"), [
@@ -610,7 +610,7 @@ def test_asking_twice_is_the_same():
     ("iris xe 16gb", "iris-xe-16g"),
     ("arc pro b70", "arc-pro-b70"), ("m5 max 128gb", "m5-max-128g"), ("Instinct MI300X", "mi300x")])
 def test_cards_as_people_write_them(name: str, key: str) -> None:
-    assert cards.find(name) is cards.CARDS[key]
+    assert names.find(name) is cards.CARDS[key]
 
 
 @pytest.mark.parametrize(("name", "near"), [
@@ -619,7 +619,7 @@ def test_cards_as_people_write_them(name: str, key: str) -> None:
     ("m4", "which m4? m4-16g or m4-24g or m4-32g")])
 def test_the_nearest_cards_are_named(name: str, near: str) -> None:
     with pytest.raises(UsageError) as error:
-        cards.find(name)
+        names.find(name)
     assert near in str(error.value)
 
 

@@ -1,0 +1,217 @@
+"""The cards of the table by their names: as people type them, as drivers write them, with and without makers' words.
+
+    find("4070 Ti Super"), find("m2-max", ram=64 << 30)
+    completed(device)          # with the figures of its card that the driver does not report
+"""
+
+from __future__ import annotations
+
+from ..backends import DEFAULT, METAL, SYCL, Hip
+from ..errors import UsageError
+from ..records import replace
+from ..units import GiB, MiB
+from .cards import CARDS
+from .integrated import has_no_memory
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from ..machine import Device
+    from .cards import Card
+
+_SEEN = 0.88       # least share of the advertised memory that a driver shows
+_MOST = 8          # of a question's answers
+
+# Words that people and drivers add, and what stands for them in this table. Drivers name the chip in parentheses.
+_SAID = (
+    (r"\((r|tm|c)\)|[®™]", " "), (r".*\b(gfx1151|8060s)\b.*", " strix halo "),
+    (r"\((mtl|pascal|\d+ *gi?b)\)", r" \1 "), (r"\(.*", " "), (r"[-_,/]", " "),
+    (r"\b((apple )?mac( ?book)?( (pro|air|studio|mini))?|imac)\b", " "),
+    (r"\b(ryzen )?(ai )?max ?\+? ?(pro )?395\b\+?", " strix halo "), (r"\bframework desktop\b", " strix halo "),
+    (r"\b(ryzen )?(ai )?max ?\+? ?(pro )?3(85|90)\b", " radeon 8050s "),
+    (r"\b(nvidia )?(dgx )?spark\b|\b(asus )?(ascent )?gx10\b", " gb10 "),
+    (r"\bjetson thor\b|\bthor\b", " jetson thor "),
+    (r"\bcustom gpu 0(405|932)\b", " steam deck "), (r"\blaptop gpu\b|\bmobile\b", " laptop "),
+    (r"\b(blackwell|workstation|generation|edition|graphics|series|unified memory|vram|memory|gpu|mesa|vf)\b", " "),
+)
+_OPTIONAL = ("nvidia", "geforce", "amd", "radeon", "instinct", "quadro", "tesla", "apple", "intel", "rtx", "gtx", "gt",
+             "rx")
+# whose GPUs these words are for
+_MAKERS = (("NVIDIA", r"nvidia|geforce|[gr]tx|quadro|tesla|jetson"), ("AMD", r"amd|radeon|rx|instinct|ryzen"),
+           ("Intel", r"intel|arc|iris|uhd"), ("Apple", r"apple|macbook|imac"))
+# of a key, what a name of the same GPU may lack
+_FAMILIES = frozenset(("rtx", "gtx", "gt", "rx", "radeon", "arc", "pro", "ai", "jetson", "agx", "tesla", "quadro"))
+_FORMS = r"sxm\d?|pcie?|hbm\d?e?|\d+g"            # of one GPU's boards, whose figures are nearly the same
+
+
+def find(name: str, ram: int = 0) -> Card:
+    """The entry of that name; of several sizes of a machine's RAM the one with `ram` bytes. Raises UsageError with
+    the candidates if it is ambiguous, or with the unknown name."""
+    keys = candidates(name)
+    if len(keys) > 1:
+        keys = [key for key in keys if CARDS[key].ram * GiB == ram] or keys
+    if len(keys) == 1:
+        return CARDS[keys[0]]
+    if keys:
+        raise UsageError(f"which {name}? {' or '.join(keys)}")
+    raise UsageError(f"neither a size nor a known GPU: {name!r} ({_near(name)})")
+
+
+def candidates(name: str) -> list[str]:
+    """The keys of the GPUs that a name may mean; empty if it is none.
+
+    >>> candidates("RX 580"), candidates("rtx4090m")
+    (['rx-580-4g', 'rx-580-8g'], ['rtx-4090-laptop'])
+    """
+    import re  # few calls
+
+    found = _of_maker(name, _candidates(name))
+    if not found and re.search(r"\d{4} *m$", name.strip().lower()):
+        found = _of_maker(name, _candidates(name.strip()[:-1] + " laptop"))
+    return found
+
+
+def _candidates(name: str) -> list[str]:
+    wanted = _plain(name)
+    if not wanted:
+        return []
+    if wanted in _KEYS:
+        return [_KEYS[wanted]]
+    # only the size may be omitted: a "3060" is never a 3060 Ti, but "4060 Ti" and "A100" come in two sizes
+    if sizes := [key for plain, key in _KEYS.items() if _size(plain, wanted)]:
+        return sizes
+    # nor may it be wrong: "RTX 3060 12GB" is the 3060, but there is none with 10
+    for plain, key in _KEYS.items():
+        if (size := _size(wanted, plain)) and _SEEN * size * 1024 <= CARDS[key].usable <= size * 1024:
+            return [key]
+    if sized := [key for key, card in CARDS.items() if _plain(card.description) == wanted]:
+        return sized
+    words = _words(name)
+    if all(word in _FAMILIES or _gib(word) for word in words):
+        return []
+    among = [key for key in CARDS if words <= set(key.split("-"))]
+    bare = [key for key in among if all(word in words or word in _FAMILIES or _gib(word) for word in key.split("-"))]
+    numbered = any(c.isdigit() for word in words for c in word)
+    return bare if bare and numbered else among if len(among) <= _MOST else []
+
+
+def described(description: str, mib: int) -> Card | None:
+    """The entry for a driver's description; if there are several sizes, the one with the nearest memory. None
+    if unknown."""
+    import re  # few calls
+
+    if not description or description.startswith("hypothetical") or ": " in description:
+        return None
+    wanted = _plain(description)
+    found = [card for card in CARDS.values() if wanted and _plain(card.description) == wanted]
+    keys = [] if found or not wanted else _of_maker(description, [
+        key for plain, key in _KEYS.items() if plain == wanted or _size(plain, wanted) or _size(wanted, plain)])
+    found = found or [CARDS[key] for key in keys]
+    if not found:
+        bare = _form(description)
+        found = [card for card in CARDS.values() if bare and re.search(r"\d", bare) and _form(card.description) == bare]
+    return min(found, key=lambda card: abs(card.usable - mib), default=None)
+
+
+def completed(device: Device) -> Device:
+    """The device, completed with known figures of its model that the driver does not report."""
+    if device.kind == "igpu" and has_no_memory(device.description):
+        device = replace(device, unified=True)
+    card = described(device.description, device.total // MiB)
+    if card is None or (device.uuid or "").startswith("MIG-"):     # a MIG instance has a share of the GPU
+        return device
+    own = device.backend == card.backend == DEFAULT.name
+    return replace(device, bandwidth=device.bandwidth or card.bandwidth * 1e9 or None,
+                   link=device.link or (card.link if device.kind != "rpc" else None),
+                   fp16_tflops=device.fp16_tflops or card.fp16 or None,
+                   compute_capability=device.compute_capability or (card.compute_capability if own else None),
+                   n_sm=device.n_sm or (card.n_sm if own else None),
+                   # the source knows its pool
+                   unified=device.unified or (card.unified and device.kind != "igpu"))
+
+
+# --- words and letters
+
+def _normal(name: str) -> str:
+    import re  # few calls
+
+    text = name.lower()
+    for said, meant in _SAID:
+        text = re.sub(said, meant, text)
+    return " ".join(text.split())
+
+
+def _letters(text: str) -> str:
+    letters = "".join(c for c in text if c.isalnum())
+    for unit in ("gib", "gb"):
+        letters = letters[:-len(unit)] + "g" if letters.endswith(unit) else letters
+    return letters
+
+
+def _plain(name: str) -> str:
+    """"NVIDIA RTX-4060 Ti 16GB" and "rtx4060ti16g" give the same letters."""
+    known = _PLAIN.get(name)
+    if known is None:
+        known = _PLAIN[name] = _bare(_letters(_normal(name)))
+    return known
+
+
+def _bare(letters: str) -> str:
+    for word in _OPTIONAL:
+        letters = letters.removeprefix(word)
+    return letters
+
+
+def _words(name: str) -> set[str]:
+    """The words of a name as a key has them, without its maker."""
+    words = _normal(name).split()
+    return {_letters(word) for word in words} - {"nvidia", "geforce", "amd", "intel", "apple", ""}
+
+
+def _form(description: str) -> str:
+    """The letters without memory sizes and forms of boards: "A100-SXM-80GB" and "A100-SXM4-40GB" have the same."""
+    import re  # few calls
+
+    words = re.sub(r"(\d+) *gi?b\b", r"\1g", _normal(description)).split()
+    return _bare(_letters("".join(word for word in words if not re.fullmatch(_FORMS, word))))
+
+
+def _gib(word: str) -> bool:
+    return word.endswith("g") and word[:-1].isdecimal()
+
+
+def _size(name: str, stem: str) -> int:
+    """12 for "306012g" after "3060", 0 if the rest is not a size."""
+    rest = name[len(stem):-1]
+    sized = name.startswith(stem) and name.endswith("g") and rest.isdecimal() and len(rest) < 4 and rest[0] != "0"
+    return int(rest) if sized else 0
+
+
+def _of_maker(name: str, keys: Iterable[str]) -> list[str]:
+    """Those of the maker that the name has, if it has one: a GTX 580 is no RX 580."""
+    import re  # few calls
+
+    said = {maker for maker, words in _MAKERS if re.search(rf"(?<![a-z])({words})", name.lower())}
+    return [key for key in keys if said <= {_maker(CARDS[key])}]
+
+
+def _maker(card: Card) -> str:
+    by_backend = {DEFAULT.name: "NVIDIA", Hip.name: "AMD", SYCL: "Intel", METAL: "Apple"}
+    return by_backend.get(card.backend) or card.description.partition(" ")[0].partition("(")[0]
+
+
+_PLAIN: dict[str, str] = {}
+_KEYS = {_bare(key.replace("-", "")): key for key in CARDS}
+
+
+def _near(name: str) -> str:
+    from difflib import get_close_matches
+
+    wanted = _plain(name)
+    near = [key for plain, key in _KEYS.items() if len(wanted) > 1 and wanted in plain]
+    if not near:
+        full = {key.replace("-", ""): key for key in CARDS}
+        near = [full[letters] for letters in get_close_matches(_letters(_normal(name)), full, 3, 0.7)]
+    perhaps = f"perhaps {', '.join(near[:5])}; " if near else ""
+    return perhaps + "--gpu list shows them all; or write its memory: 24GiB"
