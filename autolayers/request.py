@@ -12,6 +12,7 @@ import os
 from .backends import on
 from .builds import TODAY, Build, Rules
 from .devices import completed, described, discover, hypothetical, numbered, remote
+from .devices.assumed import host_of
 from .errors import LaunchRefused, UsageError
 from .flags.params import Params
 from .flags.parse import Arguments, items
@@ -85,10 +86,7 @@ class Request:
         types = arguments.params.cache_type_k or arguments.params.cache_type_v or policy.kv_types
         if program and types and build.rules.number < Rules.mixed_cache_types.first:
             there = _with_quants(there, program[-1])
-        host = beside if host is None else host
-        if policy.ram is not None:
-            host = Host(policy.ram, policy.ram, "given") if host is None else \
-                replace(host, total=policy.ram, available=policy.ram, source="given")
+        host = _host(beside if host is None else host, there, policy, arguments.params)
         return cls(arguments, policy, build, _machine(there, host, policy), host,
                    companions_of(arguments.params, arguments), (*notes, *doubts))
 
@@ -206,6 +204,24 @@ def _found(policy: Policy, params: Params, environ: Mapping[str, str] | None, pr
     if amend is not None:
         found = amend(found)
     return found.devices, found.host, found.notes
+
+
+def _host(host: Host | None, devices: Sequence[Device], policy: Policy, params: Params) -> Host | None:
+    """The RAM and the processor with what --ram, --cores and -t say. Less RAM than there is limits this machine; more
+    is that of another one, as is the RAM that a GPU of another one shares."""
+    shared = next((device.ram for device in devices if device.in_ram and device.ram), None) if host is None else None
+    size = policy.ram or shared
+    if size is not None:
+        if host is not None and (size <= host.total or policy.machine is not None):
+            host = replace(host, total=size, available=size, source="given")
+        else:
+            host = host_of(size, devices, host)
+            host = replace(host, cores=host.cores or params.n_threads)
+    if host is None:
+        return None
+    if policy.ram_bandwidth is not None:
+        host = replace(host, bandwidth=policy.ram_bandwidth, bandwidth_source="given")
+    return replace(host, cores=policy.cores, threads=None) if policy.cores is not None else host
 
 
 def _machine(devices: Sequence[Device], host: Host | None, policy: Policy) -> Machine:

@@ -69,7 +69,10 @@ def main(words: list[str]) -> int:
     if trained < n_ctx and (params.n_ctx or policy.n_ctx):
         say(f"none of these models was trained for a context of {n_ctx}: the longest is {trained}")
     taken = answered[advice.take][0].words if advice else ()
-    _print(str(own.get("format") or "text"), names, answered, machine, n_ctx, taken)
+    form = str(own.get("format") or "text")
+    if advice and form == "text":
+        taken = answered[advice.take][0].starts or taken
+    _print(form, names, answered, machine, n_ctx, taken)
     return 0 if advice else DoesNotFit.exit_code
 
 

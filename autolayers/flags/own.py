@@ -36,13 +36,12 @@ class Command:
 class OwnFlag:
     """One of autolayers' own flags, and the commands that have it (a + in a command's name is a space).
     Without a metavar it is a switch whose value is `value`; else `read` converts its text, or raises Bad.
-    `adds`: repeated values are joined by commas. `key`: its name in Arguments.own."""
+    `adds`: what joins repeated values. `key`: its name in Arguments.own."""
 
     __slots__ = ("adds", "choices", "commands", "help", "key", "metavar", "names", "read", "value")
 
-    def __init__(self, names: str, commands: str, metavar: str, help: str, read: Callable[[str], Any] = str,
-                 *, choices: tuple[str, ...] = (), adds: bool = False, key: str = "",
-                 value: object = True) -> None:
+    def __init__(self, names: str, commands: str, metavar: str, help: str, read: Callable[[str], Any] = str, *,
+                 choices: tuple[str, ...] = (), adds: str = "", key: str = "", value: object = True) -> None:
         self.names = tuple(names.split())
         self.commands = tuple(commands.replace("+", " ") for commands in commands.split())
         self.metavar = metavar
@@ -95,6 +94,23 @@ def _size(text: str) -> int:
     if size < 0 or (text.strip().isdigit() and 0 < size < MiB):      # "32" means GiB or MiB, never bytes
         raise Bad("a size such as 24GiB or 512MiB")
     return size
+
+
+def _ram(text: str) -> tuple[int, float | None]:
+    size, at, rate = text.partition("@")
+    if not at:
+        return _size(text), None
+    try:
+        bandwidth = parse_size(rate.strip().removesuffix("/s"), 10**9)      # "300" means GB/s
+    except UsageError:
+        bandwidth = 0
+    if not 1e9 <= bandwidth <= 1e13:
+        raise Bad("a size and the bandwidth of reading it, such as 768GiB@300GB/s")
+    return _size(size), float(bandwidth)
+
+
+def _ram_alone(text: str) -> tuple[int, float | None]:
+    return _size(text), None
 
 
 def _budget(text: str) -> tuple[str, int]:
@@ -232,12 +248,16 @@ _OLLAMA = "ollama+modelfile ollama+plan ollama+create ollama+verify ollama+list"
 _EVERY = " ".join(name.replace(" ", "+") for name in COMMANDS)
 
 FLAGS = (
-    OwnFlag("--gpu", f"plan run sweep choose explain {_OLLAMA}", "SIZE|NAME,...",
-            "plan for hypothetical GPUs: 24GiB, rtx-3090, 2x24GiB; list: the known names", adds=True),
+    OwnFlag("--gpu", f"plan run sweep choose {_OLLAMA}", "SIZE|NAME,...",
+            "plan for hypothetical GPUs: 24GiB, rtx-3090, 2x24GiB; list: the known names", adds=","),
     OwnFlag("--backend", f"plan sweep choose {_OLLAMA}", "NAME",
             "plan for this backend of llama.cpp: cuda, rocm, vulkan, metal, sycl, cann, opencl, musa or cpu"),
-    OwnFlag("--ram", f"plan run sweep choose explain cluster {_OLLAMA}", "SIZE", "the RAM to plan for", _size),
-    OwnFlag("--machine", f"plan run sweep choose explain {_OLLAMA}", "FILE",
+    OwnFlag("--ram", f"plan run sweep choose {_OLLAMA}", "SIZE[@RATE]",
+            "the RAM to plan for, and the bandwidth that reading it reaches: 64GiB, 768GiB@300GB/s", _ram),
+    OwnFlag("--ram", "cluster", "SIZE", "the RAM to plan for", _ram_alone),
+    OwnFlag("--cores", f"plan run sweep choose {_OLLAMA}", "N",
+            "the processor's physical cores (default: this machine's; of another, by the size of its RAM)", _positive),
+    OwnFlag("--machine", f"plan run sweep choose {_OLLAMA}", "FILE",
             "plan for the machine in this file, as devices --json prints it"),
     OwnFlag("--workload", "plan run sweep tune choose cluster", "NAME|P+G@D",
             f"the request that placements are compared by: {', '.join(WORKLOADS)}, or tokens of the prompt, "
@@ -255,7 +275,7 @@ FLAGS = (
     OwnFlag("--kv-types", "plan run tune choose cluster", "A,B,...",
             "allowed cache types, in order of preference: f16,q8_0,q4_0", _list(_cache_type)),
     OwnFlag("--budget", f"plan run sweep tune choose cluster {_OLLAMA}", "DEVICE=SIZE,...",
-            "take at most this much of a device", _list(_budget), adds=True),
+            "take at most this much of a device", _list(_budget), adds=","),
     OwnFlag("--margin", f"plan run sweep tune choose cluster {_OLLAMA}", "SIZE,...",
             "leave exactly this free on each device (as --fit-target MiB does)", _list(_size)),
     OwnFlag("--llama-build", f"plan run sweep tune choose cluster explain {_OLLAMA}", "N",
@@ -314,7 +334,7 @@ FLAGS = (
             "contexts: 8192,32k (default: powers of two from 4096 to the trained one)", _list(tokens)),
     OwnFlag("--types", "sweep", "A,B,...", "cache types (default f16,q8_0,q4_0)", _list(_cache_type)),
     OwnFlag("--gpus", "sweep", "SPECS", "machines, each written as for --gpu: '8GiB 24GiB 24GiB,24GiB'",
-            _list(str, " ")),
+            _list(str, " "), adds=" "),
     OwnFlag("--plot", "sweep", "", "bars instead of tables"),
 
     OwnFlag("--llama-server", "devices", "PROGRAM", "ask this llama.cpp program (--list-devices) first"),
@@ -326,8 +346,7 @@ FLAGS = (
     OwnFlag("--share", "tune", "FILE",
             "write the measurements as rows for the table that predictions are fitted to (- for stdout), "
             "without names of files, users or machines"),
-    OwnFlag("--rpc", "devices", "HOST:PORT,...", "also list the devices of these RPC servers", _list(str),
-            adds=True),
+    OwnFlag("--rpc", "devices", "HOST:PORT,...", "also list the devices of these RPC servers", _list(str), adds=","),
     OwnFlag("--measure", "devices", "",
             "measure the bandwidth of RAM and PCIe for a few seconds and keep it for speed predictions"),
 

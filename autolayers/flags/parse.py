@@ -191,7 +191,7 @@ def _take(texts: dict[str, str], own: dict[str, Any], flag: OwnFlag, item: Item)
     if not flag.takes_value:
         value: Any = flag.value
     else:
-        text = f"{texts[flag.key]},{item.value}" if flag.adds and flag.key in texts else item.value
+        text = f"{texts[flag.key]}{flag.adds}{item.value}" if flag.adds and flag.key in texts else item.value
         value = _read(flag.read, item.name, text)
         texts[flag.key] = text
     by = f"{flag.key} by"

@@ -24,7 +24,8 @@ class Policy:
     literally.
 
     `n_ctx` is None (the largest context that costs no layer), "max" or a number; `budget` holds bytes per
-    device name, `margin` bytes per device; `gpu` and `ram` (bytes), or the file `machine`, describe the
+    device name, `margin` bytes per device; `gpu`, `ram` (bytes, read at `ram_bandwidth` a second) and `cores`, or the
+    file `machine`, describe the
     machine, `backend` drives its GPUs, `build` is the llama.cpp build: its number, or a builds.Build.
     `alone`: the answer is n_gpu_layers and nothing else. `workload` is the request that placements are
     compared by."""
@@ -37,6 +38,8 @@ class Policy:
     margin: tuple[int, ...] | None = None
     gpu: str | None = None
     ram: int | None = None
+    ram_bandwidth: float | None = None
+    cores: int | None = None
     build: Any = None
     alone: bool = False
     workload: Workload = CHAT
@@ -80,9 +83,10 @@ def read_policy(own: Mapping[str, Any]) -> Policy:
     if own.get("format") == "number" and own.get("kv-types"):
         raise UsageError("--kv-types chooses flags that n_gpu_layers depends on: --format flags prints all "
                          "of them")
+    ram, ram_bandwidth = own.get("ram") or (None, None)
     return Policy(
         strategy=own.get("strategy"), n_ctx=own.get("ctx"), n_ctx_min=own.get("ctx-min"),
-        kv_types=own.get("kv-types", ()), budget=own.get("budget", ()), margin=own.get("margin"),
-        gpu=own.get("gpu"), ram=own.get("ram"), build=own.get("llama-build"),
-        alone=own.get("format") == "number", workload=own.get("workload", CHAT), machine=own.get("machine"),
-        backend=own.get("backend"))
+        kv_types=own.get("kv-types", ()), budget=own.get("budget", ()), margin=own.get("margin"), gpu=own.get("gpu"),
+        ram=ram, ram_bandwidth=ram_bandwidth, cores=own.get("cores"),
+        build=own.get("llama-build"), alone=own.get("format") == "number",
+        workload=own.get("workload", CHAT), machine=own.get("machine"), backend=own.get("backend"))

@@ -142,8 +142,8 @@ class _Answer:
             tuple(_flags(params, self.given, _build(self.policy))), self._described(params), predict,
             partial(_layers, self.evaluator.estimator.placer, self.candidate.params,
                     self.evaluator.estimator.companions, self.evaluator.machine.devices),
-            (*filter(None, [self._paid()]), *reasons, *why), notes + self._warnings(host), fit_choice, found,
-            others, paid=self._paid())
+            (*filter(None, [self._paid()]), *reasons, *why, *self._limited()), notes + self._warnings(host), fit_choice, found, others,
+            paid=self._paid())
 
     def _paid(self) -> str:
         """What an automatically enlarged context costs."""
@@ -151,6 +151,16 @@ class _Answer:
         if not smaller or price < 1.005 or smaller >= self.use.n_ctx:
             return ""
         return f"context {self.use.n_ctx} instead of {smaller} costs {100 * (price - 1):.0f} % of the request's time"
+
+    def _limited(self) -> tuple[str, ...]:
+        """What raises the limit of a GPU that uses RAM, if the launch would take more."""
+        params, use, trained = self.candidate.params, self.use, self.evaluator.model.n_ctx_train
+        whole = params.layers_wanted(self.everything) == self.everything and params.overrides == self.given.overrides
+        if self.candidate.fits and whole and (self.given.n_ctx or use.n_ctx_seq >= trained):
+            return ()
+        from .shared_limit import way_out
+
+        return way_out(self.evaluator.machine, self.candidate, use.growing)
 
     def _with_threads(self, params: Params, reasons: tuple[str, ...]) -> tuple[Params, tuple[str, ...]]:
         """The flags, with -t if the CPU computes and llama.cpp's default is wrong, and the reason."""

@@ -84,7 +84,7 @@ def _price(name: str, choice: Choice, first: Choice) -> str:
 # the heading of each kind's table
 _KINDS = {which_card.ONE: "fully on one GPU", which_card.TWO: "fully on two identical GPUs",
           which_card.UNIFIED: "fully in unified memory, within the system's limit",
-          which_card.EXPERTS: "on one GPU with all experts in RAM"}
+          which_card.EXPERTS: "on one GPU with experts in RAM, of each size the fastest"}
 
 
 def cards_text(name: str, size: int, n_ctx: int, least: float, found: Mapping[str, Sequence[Runs]],
@@ -105,11 +105,13 @@ def cards_text(name: str, size: int, n_ctx: int, least: float, found: Mapping[st
                   f"{runs.memory * runs.count / GiB:.1f}",
                   f"{runs.left / GiB:.2f}", tokens(runs.speed.prompt), tokens(runs.speed.generation)]
                  for runs in rows[:which_card.MOST]]
-        head = _KINDS[kind]
+        heads = ["  card", "GiB", "left", "prompt t/s*", "t/s*"]
         if kind == which_card.EXPERTS:
-            head += f" ({rows[0].ram / GiB:.1f} GiB of it)"
-        lines += ["", *wrap(head, style.width), *table(("  card", "GiB", "left", "prompt t/s*", "t/s*"),
-                                                       [[f"  {row[0]}", *row[1:]] for row in cells], style)]
+            heads += ["in RAM", "-ncmoe"]
+            cells = [[*row, f"{runs.ram / GiB:.1f}", str(runs.n_cpu_moe)]
+                     for row, runs in zip(cells, rows, strict=False)]
+        lines += ["", *wrap(_KINDS[kind], style.width),
+                  *table(heads, [[f"  {row[0]}", *row[1:]] for row in cells], style)]
         if len(rows) > len(cells):
             lines.append(f"  and {len(rows) - len(cells)} with as much memory, in --json")
     note = "* predicted, not measured; left: GiB on the fullest GPU, after its margin"

@@ -82,10 +82,13 @@ def speed_words(speed: Speed) -> list[str]:
 def assumed_words(speed: Speed) -> str:
     """The defaults that the prediction assumes, in one phrase; "" if there are none."""
     rates: dict[str, list[str]] = {}
+    cores = "".join(f"; {count:.0f} cores assumed" for name, count in speed.assumed if name == "cores")
     for name, rate in speed.assumed:
+        if name == "cores":
+            continue
         said = f"{rate * 8 / 1e9:g} Gbit/s" if name == "network" else f"{rate / 1e9:.0f} GB/s"
         rates.setdefault(said, []).append(name)
-    return "".join(f"; {listed(names)} assumed to be {rate}" for rate, names in rates.items())
+    return "".join(f"; {listed(names)} assumed to be {rate}" for rate, names in rates.items()) + cores
 
 
 def listed(names: Sequence[str]) -> str:
@@ -202,7 +205,19 @@ def _memory(plan: Plan, style: Style, verbose: bool) -> list[str]:
         parts = [f"{human(host.shared)} are the GPU's"] if host.shared else []
         parts += [f"{human(host.growing)} are reserved for the prompt cache and checkpoints"] if host.growing else []
         lines += wrap(f"of Host {listed(parts)}", style.width)
-    return lines
+    return [*lines, *_left_out(plan, style)]
+
+
+def _left_out(plan: Plan, style: Style) -> list[str]:
+    """What the system has of the RAM, and that a GPU of which everything is free drives no display."""
+    host, empty = plan.host, [device.total == device.free for device in plan.devices]
+    parts = []
+    if host.free is not None and host.total is not None and host.total > host.free:
+        parts.append(f"{human(host.total - host.free)} of {human(host.total)} of RAM are left to the system")
+    sized = all(device.description.startswith("hypothetical") for device in plan.devices)
+    if empty and all(empty) and not host.shared and not sized:
+        parts.append("nothing else is on the GPU, not even a display")
+    return wrap("; ".join(parts), style.width) if parts else []
 
 
 def _groups(devices: Sequence[DeviceRow], verbose: bool) -> list[list[DeviceRow]]:

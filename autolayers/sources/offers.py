@@ -28,11 +28,13 @@ MAX_FILES = 10000      # of a directory tree
 
 @dataclass(frozen=True)
 class Offer:
-    """A model to choose from: its short name, its name for open_source, and llama-server's flags for it."""
+    """A model to choose from: its short name, its name for open_source, llama-server's flags for it, and the command of
+    the program that has it."""
 
     name: str
     source: str
     words: tuple[str, ...]
+    starts: tuple[str, ...] = ()
 
 
 def offers(name: str, environ: Mapping[str, str]) -> tuple[list[Offer], list[str]]:
@@ -102,11 +104,12 @@ def _ollama(environ: Mapping[str, str]) -> list[Offer]:
         if name.is_cloud:
             continue
         try:
-            found.append(Offer(str(name), f"ollama:{name}", ("-m", find(str(name), environ).model)))
+            words: tuple[str, ...] = "-m", find(str(name), environ).model
         except StoreUnreadable:
-            found.append(Offer(str(name), f"ollama:{name}", ()))
+            words = ()
         except ModelError:
             continue                  # made of safetensors
+        found.append(Offer(str(name), f"ollama:{name}", words, ("ollama", "run", str(name))))
     if found:
         return found
     try:
@@ -115,4 +118,4 @@ def _ollama(environ: Mapping[str, str]) -> list[Offer]:
         raise ModelError(f"ollama: no model in its store, and {error}") from None
     if not listed:
         raise ModelError("ollama: no model in its store, nor on the server: `ollama pull NAME` downloads one")
-    return [Offer(name, f"ollama:{name}", ()) for name in listed if name]
+    return [Offer(name, f"ollama:{name}", (), ("ollama", "run", name)) for name in listed if name]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ..backends import backend
+from ..devices.assumed import kind_of
 from ..devices.integrated import integrated
 from ..devices.smbios import OF_PEAK
 from ..records import dataclass
@@ -13,12 +14,10 @@ if TYPE_CHECKING:
     from ..machine import Device, Machine
     from .rates import Rates
 
-_IGPU_BANDWIDTH = 51e9         # bytes per second of an unknown integrated GPU: two channels of DDR4-3200
-RAM_BANDWIDTH = 38e9           # best fit for unknown machines: two channels of DDR4-3200 have at most 51
-_RAM_BANDWIDTH_NEW = 55e9      # default for machines with a 2025 or newer GPU: mostly dual-channel DDR5
+_IGPU_BANDWIDTH = 51e9         # bytes per second of an integrated GPU that is not known: two channels of DDR4-3200
+_RAM_BANDWIDTH_NEW = 55e9      # of desktops with a card of 2025 on: mostly two channels of DDR5
 _BUS = 12e9
 _UNIFIED_BUS = 100e9
-_CORES = 8
 _DISK = 2.5e9
 NETWORK, NETWORK_RATE, ROUND_TRIP = "network", 1.25e8, 3e-4     # the link to a server of unknown rates
 
@@ -62,7 +61,8 @@ class HostFigures:
     bus: float
     cores: int
     disk: float
-    known: bool          # RAM's bandwidth is not a default
+    known: bool          # RAM's bandwidth is no default
+    counted: bool        # nor are the cores
 
     @classmethod
     def of(cls, machine: Machine) -> HostFigures:
@@ -70,11 +70,12 @@ class HostFigures:
         shared = max([device.bandwidth or 0 for device in unified], default=0.0)
         beside = [found[1] for device in unified if (found := integrated(device.description))]
         new = any(generation_of(device) == "Blackwell" for device in machine.devices if device.kind != "rpc")
+        kind = kind_of(machine.ram_total)
         ram = machine.ram_bandwidth or shared or OF_PEAK * max(beside, default=0.0) \
-            or (_RAM_BANDWIDTH_NEW if new else RAM_BANDWIDTH)
+            or max(kind.bandwidth, _RAM_BANDWIDTH_NEW if new else 0)
         bus = machine.bus_bandwidth or (_UNIFIED_BUS if unified else 0) \
             or min([device.link for device in machine.devices if device.link and device.kind != "rpc"],
                    default=0.0) \
             or _BUS
-        return cls(ram, bus, machine.cores or _CORES, machine.disk_bandwidth or _DISK,
-                   bool(machine.ram_bandwidth or shared))
+        return cls(ram, bus, machine.cores or kind.cores, machine.disk_bandwidth or _DISK,
+                   bool(machine.ram_bandwidth or shared), machine.cores is not None)

@@ -57,9 +57,8 @@ class Speed:
     request: float            # seconds of the whole workload, by which placements are compared
     prompt_spread: float
     generation_spread: float
-    kind: str = ""            # of the placement, whose residuals give the spreads
-    # figures that are defaults: (RAM or a device, bytes per second)
-    assumed: tuple[tuple[str, float], ...] = ()
+    kind: str = ""            # of placement, whose residuals the spreads are
+    assumed: tuple[tuple[str, float], ...] = ()     # defaults: (RAM or a device, bytes per second), (cores, how many)
 
     @property
     def spread(self) -> float:
@@ -201,11 +200,14 @@ class CostModel:
         return [device.name for device in self.machine.devices if device.kind == "rpc" and not device.link]
 
     def _assumed(self, clock: Clock, kind: str) -> tuple[tuple[str, float], ...]:
-        """Unknown bandwidths that decide this launch's speed."""
+        """Figures that decide this launch's speed and that nothing tells."""
         found = [(name, rate) for name, rate in self._unknown if name in clock.tokens.places]
         if any(name in clock.work.token.visits for name in self._remote):
             found.append((NETWORK, NETWORK_RATE))
-        return (*found, *([("RAM", self.host.ram)] if kind in IN_RAM and not self.host.known else []))
+        if kind in IN_RAM:
+            found += [("RAM", self.host.ram)] if not self.host.known else []
+            found += [("cores", self.host.cores)] if not self.host.counted else []
+        return tuple(found)
 
     def _missing(self, use: Static) -> float:
         """The share of the weights in RAM that is read from the disk for every token."""

@@ -77,8 +77,9 @@ def test_pairs_are_of_cards_that_are_too_small_alone(found: Found) -> None:
 def test_experts_in_ram(found: Found) -> None:
     name, kinds = found
     for runs in kinds[EXPERTS][:2]:
-        own = plan(name, runs.name, "-cmoe", "-ngl", "99")
+        own = plan(name, runs.name, "-ncmoe", str(runs.n_cpu_moe), "-ngl", "99")
         assert own.fits and (own.devices[0].remaining, own.host.resident) == (runs.left, runs.ram)
+        assert not plan(name, runs.name, "-ncmoe", str(runs.n_cpu_moe - 1), "-ngl", "99").fits
     if kinds[EXPERTS]:
         with_ram = find(model(name), Params(), Policy(ram=8 << 30), N_CTX)
         assert with_ram[EXPERTS] == [] and with_ram[ONE]

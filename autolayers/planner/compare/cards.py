@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import re
 
+from ...devices.assumed import idle
 from ...devices.cards import CARDS
 from ...devices.given import numbered
 from ...flags.params import EXPERTS_REGEX, HOST_BUFFER
@@ -42,8 +43,8 @@ MOST = 12      # of one type; then all others with the same memory
 
 @dataclass(frozen=True)
 class Runs:
-    """A GPU, or `count` of them, that runs the model; bytes. `left` is what remains free on the fullest one,
-    `ram` what must be in system memory."""
+    """A card, or `count` of them, that runs the model; bytes. `left` is what remains on the fullest one, `ram` what
+    must be in system memory, `n_cpu_moe` the layers whose experts are there (-ncmoe)."""
 
     name: str
     description: str
@@ -52,11 +53,11 @@ class Runs:
     left: int
     ram: int
     speed: Speed
+    n_cpu_moe: int = 0
 
     def to_dict(self) -> dict[str, object]:
-        return {"name": self.name, "description": self.description, "count": self.count,
-                "memory": self.memory,
-                "remaining": self.left, "ram": self.ram, "speed": self.speed.to_dict()}
+        return {"name": self.name, "description": self.description, "count": self.count, "memory": self.memory,
+                "remaining": self.left, "ram": self.ram, "n_cpu_moe": self.n_cpu_moe, "speed": self.speed.to_dict()}
 
 
 class Wanted:
@@ -71,15 +72,35 @@ class Wanted:
         self.whole = replace(params, n_ctx=n_ctx, n_gpu_layers=model.hparams.n_layer_all + 1)
 
     def on(self, name: str, card: Card, count: int, experts: bool = False) -> Runs | None:
-        """How it runs on `count` of this GPU; None if it does not fit."""
-        device = Device.hypothetical(name)
-        devices = tuple(numbered([device] * count))
-        machine = Machine(devices, {each.name: each.free for each in devices}, self.policy.ram,
-                          self.policy.ram)
-        evaluator = Evaluator(self.estimator, machine, self.policy.margin)
-        params = self.whole
-        if experts:
-            params = replace(params, overrides=(*params.overrides, (EXPERTS_REGEX, HOST_BUFFER)))
+        """How it runs on so many of this card, with as few layers' `experts` in RAM as it takes; None where it does not
+        fit."""
+        evaluator = self._evaluator(name, count)
+        if not experts:
+            return self._runs(evaluator, name, card, count, self.whole)
+        low, high = 0, self.model.n_layer
+        while low < high:
+            middle = (low + high) // 2
+            found = evaluator.candidate(self._with_experts(middle), FULL)
+            if found is not None and min(found.spare.values(), default=-1) >= 0:
+                high = middle
+            else:
+                low = middle + 1
+        runs = self._runs(evaluator, name, card, count, self._with_experts(low))
+        return None if runs is None or not low else replace(runs, n_cpu_moe=low)
+
+    def _evaluator(self, name: str, count: int) -> Evaluator:
+        devices = tuple(numbered([Device.hypothetical(name)] * count))
+        size = self.policy.ram or devices[0].ram
+        ram = None if size is None else size - idle(size, devices)
+        return Evaluator(self.estimator, Machine(devices, {each.name: each.free for each in devices}, ram, size),
+                         self.policy.margin)
+
+    def _with_experts(self, layers: int) -> Params:
+        """With the experts of so many layers in RAM, as -ncmoe has them."""
+        more = ((rf"blk\.{i}{EXPERTS_REGEX}", HOST_BUFFER) for i in range(layers))
+        return replace(self.whole, overrides=(*self.whole.overrides, *more))
+
+    def _runs(self, evaluator: Evaluator, name: str, card: Card, count: int, params: Params) -> Runs | None:
         if not evaluator.may_fit(params, any_split=True):
             return None
         cost = evaluator.cost(self.policy.workload)
@@ -88,8 +109,8 @@ class Wanted:
             found = self._split(evaluator, cost, params)
         if found is None or not found.fits:
             return None
-        return Runs(name, card.description, count, device.total, min(found.spare.values()),
-                    found.breakdown.resident, cost.price(found))
+        return Runs(name, card.description, count, evaluator.machine.devices[0].total,
+                    min(found.spare.values()), found.breakdown.resident, cost.price(found))
 
     def _split(self, evaluator: Evaluator, cost: CostModel, params: Params) -> Candidate | None:
         """With the split that a plan would choose."""
@@ -109,7 +130,7 @@ def find(model: Model, params: Params, policy: Policy, n_ctx: int, companions: C
         found[kind] = []
         if kind == EXPERTS and not model.is_moe:
             continue
-        for name, card in sorted(CARDS.items(), key=lambda item: item[1].usable):
+        for name, card in _fastest() if kind == EXPERTS else _by_size():
             size = _gib(card.usable * MiB)
             if len(found[kind]) >= MOST and size > max(_gib(runs.memory) for runs in found[kind]):
                 break
@@ -123,6 +144,25 @@ def find(model: Model, params: Params, policy: Policy, n_ctx: int, companions: C
                     found[kind].append(runs)
     return {kind: sorted(found[kind], key=lambda runs: (_gib(runs.memory), -runs.speed.generation))
             for kind in KINDS}
+
+
+def _by_size() -> list[tuple[str, Card]]:
+    return sorted(CARDS.items(), key=lambda item: item[1].usable)
+
+
+def _fastest() -> list[tuple[str, Card]]:
+    """Of each size of memory the fastest card, the smallest first: with experts in RAM most sizes run a model."""
+    found: dict[int, tuple[str, Card]] = {}
+    for name, card in CARDS.items():
+        size = _gib(card.usable * MiB)
+        if not card.unified and not _built_in(name) and (size not in found or _power(card) > _power(found[size][1])):
+            found[size] = name, card
+    return [found[size] for size in sorted(found)]
+
+
+def _power(card: Card) -> float:
+    """Tokens take bandwidth, prompts arithmetic."""
+    return card.bandwidth * card.fp16
 
 
 def _gib(memory: int) -> int:

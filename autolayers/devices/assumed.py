@@ -1,0 +1,55 @@
+"""What is assumed of a machine that is not here: its cores and the speed of its RAM follow the size of that RAM."""
+
+from __future__ import annotations
+
+from ..backends import METAL
+from ..machine import Host
+from ..records import dataclass
+from ..units import GiB
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from ..machine import Device
+
+
+@dataclass(frozen=True)
+class Kind:
+    """Machines with at most so many bytes of RAM; `bandwidth` is what reading it reaches, bytes per second."""
+
+    name: str
+    ram: int
+    bandwidth: float
+    cores: int
+
+
+# Two channels of DDR4-3200 have 51e9 at the peak; four, or two of fast DDR5, 90e9 to 102e9; a server's eight 205e9,
+# and twelve of DDR5 460e9
+KINDS = (Kind("desktop", 64 * GiB, 38e9, 8), Kind("workstation", 256 * GiB, 80e9, 16),
+         Kind("server", 1 << 62, 200e9, 32))
+DESKTOP = KINDS[0]
+
+_MACOS = 7 * GiB // 2        # an idle macOS takes 3 to 4 GiB
+_IDLE = 2 * GiB              # an idle desktop on Linux 1.5 to 2; machines with less than 16 GiB run smaller ones
+
+
+def kind_of(ram: int | None) -> Kind:
+    """The kind of machine with so much RAM; a desktop where it is not known."""
+    return next(kind for kind in KINDS if (ram or 0) <= kind.ram)
+
+
+def idle(ram: int, devices: Sequence[Device] = ()) -> int:
+    """Bytes of RAM that an idle system takes."""
+    return min(_MACOS, ram // 2) if any(device.backend == METAL for device in devices) else min(_IDLE, ram // 8)
+
+
+def host_of(ram: int, devices: Sequence[Device] = (), here: Host | None = None) -> Host:
+    """A machine with so much RAM, of which an idle system has its part. `here`: the machine that it is with other
+    memory; its rates and cores stay where both are of one kind."""
+    available = ram - idle(ram, devices)
+    if here is None:
+        return Host(ram, available, "given")
+    same = kind_of(here.total) is kind_of(ram)
+    return Host(ram, available, "given", here.bandwidth if same else None, here.bus, here.cores if same else None,
+                here.disk, here.bandwidth_source if same else "", here.threads if same else None)
