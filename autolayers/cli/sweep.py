@@ -42,7 +42,8 @@ def main(words: list[str]) -> int:
     contexts = own.get("contexts") or ((params.n_ctx,) if params.n_ctx else ())
     specs = own.get("gpus") or (own.get("gpu"),)
     if len(specs) == 1 and "," in (spec := str(specs[0])) and "gpus" in own:
-        say(f"--gpus {spec} is one machine with all of these; blanks separate machines: --gpus '{spec.replace(',', ' ')}'")
+        say(f"--gpus {spec} is one machine with all of these; blanks separate machines: "
+            f"--gpus '{spec.replace(',', ' ')}'")
     requests = [Request.of(replace(arguments, own={**own, "gpu": spec}), os.environ) for spec in specs]
     for note in dict.fromkeys(note for request in requests for note in request.notes):
         say(note)

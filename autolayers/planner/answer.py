@@ -160,7 +160,7 @@ class _Answer:
             return ()
         from .shared_limit import way_out
 
-        return way_out(self.evaluator.machine, self.candidate, use.growing)
+        return way_out(self.evaluator.machine, self.candidate, use.host.model + use.host.context)
 
     def _with_threads(self, params: Params, reasons: tuple[str, ...]) -> tuple[Params, tuple[str, ...]]:
         """The flags, with -t if the CPU computes and llama.cpp's default is wrong, and the reason."""

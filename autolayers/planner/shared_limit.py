@@ -4,28 +4,30 @@ from __future__ import annotations
 
 from ..backends import METAL
 from ..units import GiB, MiB
+from .evaluate import RAM_MARGIN
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from ..machine import Device, Machine
     from .evaluate import Candidate
 
-_WORTH = GiB        # of RAM that would otherwise be idle
+_WORTH = GiB        # less changes little
 
 
-def way_out(machine: Machine, candidate: Candidate, growing: int) -> tuple[str, ...]:
+def way_out(machine: Machine, candidate: Candidate, movable: int) -> tuple[str, ...]:
     """The setting that gives such a GPU more of the RAM; none where its limit does not bind, or RAM is short too.
-    `growing`: bytes of RAM that the server may come to need."""
-    if candidate.ram_spare is None:
+    `movable`: bytes of the launch that are in RAM and could be the GPU's."""
+    ram = machine.ram
+    if ram is None or candidate.ram_spare is None or candidate.ram_spare < 0:
         return ()
     found = []
     for device in machine.devices:
         spare = candidate.spare.get(device.name, 0)
-        more = (candidate.ram_spare - growing - max(0, spare)) // MiB * MiB
+        limit = min(device.total + candidate.ram_spare + movable - max(0, spare), ram - RAM_MARGIN)
         setting = _setting(device)
-        if setting and spare < _WORTH <= more and machine.limits[device.name] == device.total:
+        if setting and spare < _WORTH <= limit - device.total and machine.limits[device.name] == device.total:
             found.append(f"{device.name} may use {device.total // MiB} MiB of the RAM: "
-                         + setting.format((device.total + max(0, spare) + more) // MiB))
+                         + setting.format(limit // MiB))
     return tuple(found)
 
 

@@ -189,11 +189,13 @@ def test_ollamas_store(chosen, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         for name, value in {"OLLAMA_MODELS": str(tmp_path), **server.environ}.items():
             monkeypatch.setenv(name, value)
         assert chosen("ollama:", *machine, "--format", "hf")[1] == f"-m {tmp_path}/blobs/sha256-{0:064x}\n"
-        assert "> my:q4_K " in chosen("ollama", *machine)[1]
+        text = chosen("ollama", *machine)[1]
+        assert "> my:q4_K " in text and text.endswith("\nollama run my:q4_K\n")
         monkeypatch.setenv("OLLAMA_MODELS", str(tmp_path / "none"))
         assert "no model in its store, nor on the server" in chosen("ollama:", *machine)[2]
         server.add("far:1b", str(HEADERS / "llama-3.2-1b-q8_0.gguf"))
-        assert "> far:1b " in chosen("ollama:", *machine)[1]
+        text = chosen("ollama:", *machine)[1]
+        assert "> far:1b " in text and text.endswith("\nollama run far:1b\n")
     assert "no model in its store, and" in chosen("ollama:", *machine)[2]
 
 

@@ -158,8 +158,8 @@ def test_what_windows_would_move_to_ram_does_not_fit(whole: bool) -> None:
 # --- what a plan says of its figures
 
 @pytest.mark.parametrize(("name", "words", "assumed"), [
-    ("llama-3.3-70b-q4_k_m", "--gpu rtx-3090 --ram 64GiB", {"RAM": 38e9}),
-    ("qwen3-30b-a3b-q4_k_m:8", "--gpu 2GiB --ram 64GiB", {"CUDA0": 400e9, "RAM": 38e9}),
+    ("llama-3.3-70b-q4_k_m", "--gpu rtx-3090 --ram 64GiB", {"RAM": 38e9, "cores": 8}),
+    ("qwen3-30b-a3b-q4_k_m:8", "--gpu 2GiB --ram 64GiB", {"CUDA0": 400e9, "RAM": 38e9, "cores": 8}),
     ("llama-3.1-8b-q4_k_m", "--gpu rtx-3090 --ram 64GiB", {}),
 ])
 def test_defaults_are_said_where_they_count(name: str, words: str, assumed: dict[str, float]) -> None:
@@ -167,7 +167,7 @@ def test_defaults_are_said_where_they_count(name: str, words: str, assumed: dict
     assert plan.speed.to_dict()["assumed"] == assumed
     text = " ".join(plan_text(plan).split())
     for name, rate in assumed.items():
-        assert f"{name} assumed to be {rate / 1e9:.0f} GB/s" in text
+        assert (f"{name} assumed to be {rate / 1e9:.0f} GB/s" if name != "cores" else "8 cores assumed") in text
     assert ("assumed to be" in text) == bool(assumed)
 
 

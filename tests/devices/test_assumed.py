@@ -1,0 +1,128 @@
+"""Machines that are not here: what is assumed of their processors and RAM, what says it, and what is said of it."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import pytest
+from support import HEADERS
+
+import autolayers
+from autolayers import Device, UsageError
+from autolayers.devices.assumed import KINDS, kind_of
+from autolayers.machine import Host
+from autolayers.report.text import plan_text
+from autolayers.request import Request
+from autolayers.units import GiB
+from autolayers.work.figures import HostFigures
+
+MOE, DENSE = str(HEADERS / "qwen3-30b-a3b-q4_k_m.gguf"), str(HEADERS / "llama-3.3-70b-q4_k_m.gguf")
+
+
+def asked(words: str, host: Host | None = None) -> Request:
+    return Request.of(words.split(), devices=None if "--gpu" in words else [], host=host)
+
+
+@pytest.mark.parametrize(("ram", "kind"), [(8, "desktop"), (64, "desktop"), (65, "workstation"), (256, "workstation"),
+                                           (257, "server"), (768, "server"), (2048, "server")])
+def test_cores_and_bandwidth_follow_the_size_of_ram(ram: int, kind: str) -> None:
+    machine = asked(f"--ram {ram}GiB").machine
+    assert kind_of(machine.ram_total).name == kind
+    figures = HostFigures.of(machine)
+    assert (figures.cores, figures.ram) == (kind_of(ram * GiB).cores, kind_of(ram * GiB).bandwidth)
+    assert not figures.known and not figures.counted
+
+
+def test_a_larger_kind_is_never_slower() -> None:
+    for less, more in pairwise(KINDS):
+        assert less.ram < more.ram and less.bandwidth < more.bandwidth and less.cores < more.cores
+
+
+def test_what_is_given_counts_and_what_is_assumed_is_said() -> None:
+    words = ["-dev", "none", "-c", "4096", "--ram"]
+    model = autolayers.read_model(MOE)
+    assumed = autolayers.plan(model, [*words, "768GiB"], devices=[])
+    text = " ".join(plan_text(assumed).split())
+    assert "RAM assumed to be 200 GB/s; 32 cores assumed" in text
+    assert "2048.00 MiB of 768.00 GiB of RAM are left to the system" in text
+    assert dict(assumed.speed.assumed) == {"RAM": 200e9, "cores": 32}
+    given = autolayers.plan(model, [*words, "768GiB@300GB/s", "--cores", "64"], devices=[])
+    assert given.speed.generation > assumed.speed.generation and given.speed.prompt > 1.5 * assumed.speed.prompt
+    assert not given.speed.assumed and "assumed" not in plan_text(given)
+    few = autolayers.plan(model, [*words, "768GiB", "-t", "4"], devices=[])
+    assert few.speed.generation < assumed.speed.generation / 2
+
+
+@pytest.mark.parametrize(("text", "rate"), [("768GiB@300GB/s", 300e9), ("768GiB@300GB", 300e9), ("64GiB@70", 70e9),
+                                            ("64GiB@1.5TB/s", 1.5e12), ("64GiB", None)])
+def test_the_rate_of_ram(text: str, rate: float | None) -> None:
+    assert asked(f"--ram {text}").machine.ram_bandwidth == rate
+
+
+@pytest.mark.parametrize("text", ["64GiB@", "64GiB@fast", "64GiB@3", "@300GB/s", "64@300GB/s", "64GiB@300EB/s"])
+def test_a_rate_that_is_none(text: str) -> None:
+    if text == "64GiB@3":       # 3 GB/s is slow RAM, and RAM
+        assert asked(f"--ram {text}").machine.ram_bandwidth == 3e9
+        return
+    with pytest.raises(UsageError, match="--ram"):
+        asked(f"--ram {text}")
+
+
+@pytest.mark.parametrize("cores", ["0", "-1", "many", "1.5"])
+def test_cores_are_a_number(cores: str) -> None:
+    with pytest.raises(UsageError, match="--cores"):
+        Request.of(["--ram", "64GiB", "--cores", cores], devices=[])
+
+
+@pytest.mark.parametrize(("words", "total", "left"), [
+    ("--ram 64GiB", 64, 2), ("--ram 8GiB", 8, 1), ("--gpu rtx-3060 --ram 16GiB", 16, 2), ("--gpu m1-8g", 8, 3.5),
+    ("--gpu m2-max --ram 64GiB", 64, 3.5), ("--gpu radeon-780m-32g", 32, 2), ("--gpu strix-halo --ram 128GiB", 128, 2)])
+def test_a_system_takes_its_part(words: str, total: int, left: float) -> None:
+    machine = asked(words).machine
+    assert machine.ram is not None
+    assert (machine.ram_total, (total * GiB) - machine.ram) == (total * GiB, left * GiB)
+
+
+def test_no_plan_takes_the_system_s_part() -> None:
+    for words in ("--gpu m1-8g", "--gpu rtx-3060 --ram 16GiB", "--gpu radeon-780m-16g"):
+        plan = autolayers.plan(str(HEADERS / "llama-3.1-8b-q4_k_m.gguf"), words.split())
+        total, free = plan.host.total, plan.host.free
+        assert total is not None and free is not None
+        assert not plan.fits or plan.host.resident + plan.host.shared <= free < total
+
+
+HERE = Host(32 * GiB, 20 * GiB, "meminfo", 51e9, 25e9, 12, 3e9, "measured", 6)
+
+
+@pytest.mark.parametrize(("ram", "cores", "rate", "available"), [
+    (16, 12, 51e9, 16), (32, 12, 51e9, 32),             # a limit on this machine
+    (64, 12, 51e9, 62),                                  # the same with more memory
+    (768, None, None, 766)])                             # another one
+def test_other_ram_on_this_machine(ram: int, cores: int | None, rate: float | None, available: int) -> None:
+    machine = asked(f"--ram {ram}GiB", HERE).machine
+    assert (machine.cores, machine.ram_bandwidth, machine.ram) == (cores, rate, available * GiB)
+    assert asked(f"--ram {ram}GiB --cores 3", HERE).machine.cores == 3
+
+
+def test_a_gpu_of_which_all_is_free_drives_no_display() -> None:
+    model = autolayers.read_model(MOE)
+    empty = "nothing else is on the GPU, not even a display"
+    assert empty in " ".join(plan_text(autolayers.plan(model, ["--gpu", "rtx-3090", "-c", "4096"])).split())
+    used = Device("CUDA0", 24 * GiB, 23 * GiB, "NVIDIA GeForce RTX 3090")
+    for plan in (autolayers.plan(model, ["-c", "4096"], devices=[used]),
+                 autolayers.plan(model, ["--gpu", "24GiB", "-c", "4096"]),
+                 autolayers.plan(model, ["--gpu", "m2-max-32g", "-c", "4096"])):
+        assert empty not in " ".join(plan_text(plan).split())
+
+
+@pytest.mark.parametrize(("gpu", "words", "said"), [
+    ("m3-max-64g", "", "iogpu.wired_limit_mb="), ("m3-max-48g", "-c 8192", "iogpu.wired_limit_mb="),
+    ("strix-halo-64g", "", "GTT"), ("m2-ultra-128g", "-c 8192", ""),
+    ("m3-max-36g", "-c 4096", ""), ("rtx-3090", "--ram 64GiB -c 4096", ""), ("gb10", "-c 4096", "")])
+def test_the_limit_of_a_gpu_that_shares_ram_is_named_where_it_binds(gpu: str, words: str, said: str) -> None:
+    plan = autolayers.plan(DENSE, ["--gpu", gpu, *words.split()])
+    found = [line for line in plan.reasons if "of the RAM: " in line]
+    assert [said in line for line in found] == ([True] if said else [])
+    if "wired" in said:
+        limit = int(found[0].partition("wired_limit_mb=")[2].split()[0])
+        assert plan.devices[0].total >> 20 < limit < plan.host.free >> 20
