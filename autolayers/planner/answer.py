@@ -142,8 +142,8 @@ class _Answer:
             tuple(_flags(params, self.given, _build(self.policy))), self._described(params), predict,
             partial(_layers, self.evaluator.estimator.placer, self.candidate.params,
                     self.evaluator.estimator.companions, self.evaluator.machine.devices),
-            (*filter(None, [self._paid()]), *reasons, *why, *self._limited()), notes + self._warnings(host), fit_choice, found, others,
-            paid=self._paid())
+            (*filter(None, [self._paid()]), *reasons, *why, *self._limited()), notes + self._warnings(host),
+            fit_choice, found, others, paid=self._paid())
 
     def _paid(self) -> str:
         """What an automatically enlarged context costs."""

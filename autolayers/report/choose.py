@@ -113,7 +113,7 @@ def cards_text(name: str, size: int, n_ctx: int, least: float, found: Mapping[st
         lines += ["", *wrap(_KINDS[kind], style.width),
                   *table(heads, [[f"  {row[0]}", *row[1:]] for row in cells], style)]
         if len(rows) > len(cells):
-            lines += wrap("and, with as much memory: " + ", ".join(runs.name for runs in rows[len(cells):]), style.width,
-                          "  ", "  ")
+            others = ", ".join(runs.name for runs in rows[len(cells):])
+            lines += wrap(f"and, with as much memory: {others}", style.width, "  ", "  ")
     note = "* predicted, not measured; left: GiB on the fullest GPU, after its margin"
     return "\n".join([*lines, "", *wrap(note, style.width)]) + "\n"
