@@ -81,8 +81,23 @@ def test_experts_in_ram(found: Found) -> None:
         assert own.fits and (own.devices[0].remaining, own.host.resident) == (runs.left, runs.ram)
         assert not plan(name, runs.name, "-ncmoe", str(runs.n_cpu_moe - 1), "-ngl", "99").fits
     if kinds[EXPERTS]:
-        with_ram = find(model(name), Params(), Policy(ram=8 << 30), N_CTX)
-        assert with_ram[EXPERTS] == [] and with_ram[ONE]
+        less = find(model(name), Params(), Policy(ram=4 << 30), N_CTX)
+        assert len(less[EXPERTS]) < len(kinds[EXPERTS]) and less[ONE]
+        assert all(runs.ram < 4 << 30 for runs in less[EXPERTS])
+
+
+def test_cards_of_every_size_run_a_mixture_with_experts_in_ram(found: Found) -> None:
+    """Down to the smallest that does, up to those that run it wholly."""
+    _, kinds = found
+    alone = {runs.name for runs in kinds[ONE]}
+    sizes = [-(-runs.memory // (1 << 30)) for runs in kinds[EXPERTS]]
+    there = {-(-card.usable // 1024) for key, card in cards.CARDS.items()
+             if not card.unified and "laptop" not in key and key not in alone}
+    if sizes:
+        assert sizes == sorted(set(sizes))
+        assert {size for size in there if min(sizes) <= size <= max(sizes)} == set(sizes)
+        layers = [runs.n_cpu_moe for runs in kinds[EXPERTS]]
+        assert layers == sorted(layers, reverse=True) and layers[-1] > 0
 
 
 def test_what_is_too_slow_is_left_out(table: None, monkeypatch: pytest.MonkeyPatch) -> None:
