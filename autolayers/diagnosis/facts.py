@@ -13,7 +13,7 @@ import re
 import shlex
 
 from ..backends import canonical
-from ..devices.cards import described, find
+from ..devices.names import described, find
 from ..errors import UsageError
 from ..machine import Device
 from ..records import dataclass, field

@@ -248,16 +248,16 @@ _OLLAMA = "ollama+modelfile ollama+plan ollama+create ollama+verify ollama+list"
 _EVERY = " ".join(name.replace(" ", "+") for name in COMMANDS)
 
 FLAGS = (
-    OwnFlag("--gpu", f"plan run sweep choose {_OLLAMA}", "SIZE|NAME,...",
+    OwnFlag("--gpu", f"plan run sweep choose explain {_OLLAMA}", "SIZE|NAME,...",
             "plan for hypothetical GPUs: 24GiB, rtx-3090, 2x24GiB; list: the known names", adds=","),
     OwnFlag("--backend", f"plan sweep choose {_OLLAMA}", "NAME",
             "plan for this backend of llama.cpp: cuda, rocm, vulkan, metal, sycl, cann, opencl, musa or cpu"),
-    OwnFlag("--ram", f"plan run sweep choose {_OLLAMA}", "SIZE[@RATE]",
+    OwnFlag("--ram", f"plan run sweep choose explain {_OLLAMA}", "SIZE[@RATE]",
             "the RAM to plan for, and the bandwidth that reading it reaches: 64GiB, 768GiB@300GB/s", _ram),
     OwnFlag("--ram", "cluster", "SIZE", "the RAM to plan for", _ram_alone),
-    OwnFlag("--cores", f"plan run sweep choose {_OLLAMA}", "N",
+    OwnFlag("--cores", f"plan run sweep choose explain {_OLLAMA}", "N",
             "the processor's physical cores (default: this machine's; of another, by the size of its RAM)", _positive),
-    OwnFlag("--machine", f"plan run sweep choose {_OLLAMA}", "FILE",
+    OwnFlag("--machine", f"plan run sweep choose explain {_OLLAMA}", "FILE",
             "plan for the machine in this file, as devices --json prints it"),
     OwnFlag("--workload", "plan run sweep tune choose cluster", "NAME|P+G@D",
             f"the request that placements are compared by: {', '.join(WORKLOADS)}, or tokens of the prompt, "
