@@ -159,11 +159,11 @@ def items(words: Sequence[str], command: str | None = None) -> Iterator[Item]:
             raise UsageError(f"{name} takes no value, got {value!r}")
         if flag.takes_value and not equals:
             value, i = _value(flag, name, words, i)
-        said = words[start:i]
+        said = [name, value] if equals else words[start:i]      # llama.cpp knows no --flag=value
         if isinstance(flag, Argument) and flag.kind.plain is not None:
             plain = _read(flag.kind.plain, name, value)
             if plain != value:
-                value, said = plain, [f"{name}={plain}"] if equals else [name, plain]
+                value, said = plain, [name, plain]
         yield Item(flag, name, said, value, positive)
 
 

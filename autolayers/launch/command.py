@@ -8,7 +8,7 @@
     autolayers run docker run --gpus all -v /data:/models ghcr.io/ggml-org/llama.cpp:server -m /models/model.gguf
 
 A given word is never changed, moved or dropped. The exceptions are a -- that marks where llama.cpp's words
-begin, and a context of 16k, which llama.cpp would read as 16.
+begin, a context of 16k, which llama.cpp would read as 16, and --flag=value, which is two words for it.
 """
 
 from __future__ import annotations
@@ -148,7 +148,7 @@ def needs_no_plan(command: WrappedCommand) -> str | None:
 
 
 def _plain(words: Sequence[str], program: str, command: str) -> tuple[str, ...]:
-    """llama.cpp's words, with contexts such as 16k as numbers. Raises UsageError for an own flag of
+    """llama.cpp's words, with contexts such as 16k as numbers and --flag=value as two words. Raises UsageError for an own flag of
     autolayers' command."""
     if program == "llama-bench":      # its flags differ
         unknown, plain = words, words
