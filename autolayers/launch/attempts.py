@@ -132,12 +132,24 @@ class Attempts:
                                   self.session.build.default_port)
         secure, prefix = bool(given.value("--ssl-cert-file")), given.value("--api-prefix") or ""
         url = wait.url(host, port, secure)
-        if wait.healthy(host, port, secure, prefix):
-            raise AutolayersError(f"a server already answers at {url}: stop it, or give another --port")
-        pid, outcome = background.run(words, environ, port, lambda: wait.healthy(host, port, secure, prefix))
+        if wait.taken(host, port):
+            raise AutolayersError(f"the port is in use at {url}: stop what listens there, or give another --port")
+        # what starts it otherwise (a container, a script) may not be its parent
+        direct = len(self.session.command.launcher) == 1 and self.session.program() is not None
+        own: list[str | None] = []
+
+        def ready(process: int) -> bool:
+            if not wait.healthy(host, port, secure, prefix):
+                return False
+            own[:] = [wait.listening(process, port)]
+            return wait.healthy(own[0], port, secure, prefix) if own[0] else not direct
+
+        pid, outcome = background.run(words, environ, port, ready)
         if pid:
             key = given.value("--api-key") or environ.get("LLAMA_API_KEY")
-            rate = wait.speed(host, port, secure, prefix, key.split(",")[0] if key else None)
+            rate = None
+            if own[0] or not key:      # a key goes to nobody else
+                rate = wait.speed(own[0] or host, port, secure, prefix, key.split(",")[0] if key else None)
             say(f"ready at {url}{prefix}" + (f", {rate:.1f} tokens/s" if rate else "") + f", process {pid}")
         return outcome
 

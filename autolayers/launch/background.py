@@ -26,9 +26,9 @@ _TAIL = 4000      # bytes of the log that are shown when it fails
 
 
 def run(words: Sequence[str], environ: Mapping[str, str], port: int,
-        healthy: Callable[[], bool]) -> tuple[int, Outcome]:
-    """Starts `words` and returns when it is healthy, (its process id, an outcome with code 0), or has ended,
-    (0, how).
+        healthy: Callable[[int], bool]) -> tuple[int, Outcome]:
+    """Starts `words` and returns when `healthy` is true of its process id, (that id, an outcome with code 0), or it
+    has ended, (0, how).
 
     A signal before that ends the server. Progress goes to a terminal; if it fails, the end of the log goes to
     stderr. Raises OSError if it cannot be started, AutolayersError if its log cannot be written.
@@ -57,7 +57,7 @@ def run(words: Sequence[str], environ: Mapping[str, str], port: int,
                 reader.feed(log.read())
                 if code is not None or stopped:
                     break
-                if healthy():
+                if healthy(child.pid) and child.poll() is None:
                     reader.feed(log.read())
                     return child.pid, Outcome(0, reader.finish(), False, False, False)
                 if terminal:

@@ -1,8 +1,13 @@
-"""Readiness of a llama-server: GET /health answers 200 when the model is loaded, 503 while it loads."""
+"""Readiness of a llama-server: GET /health answers 200 when the model is loaded, 503 while it loads.
+
+Another process may take the port before the server does, to be sent its key: what answers counts once the port is
+the server's own.
+"""
 
 from __future__ import annotations
 
 import json
+import socket
 
 from ..net import Limit, NetError, request
 
@@ -11,6 +16,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 _MAX_ANSWER = 1 << 16     # bytes
+_CONNECT = 5              # seconds for a connection
 
 
 def address(host: str | None, port: str | None, default: int) -> tuple[str, int]:
@@ -25,6 +31,33 @@ def url(host: str, port: int, secure: bool = False) -> str:
     """The address of a server, an IPv6 one in brackets."""
     name = f"[{host}]" if ":" in host else host
     return f"{'https' if secure else 'http'}://{name}:{port}"
+
+
+def taken(host: str, port: int) -> bool:
+    """Whether something listens there, whatever it answers."""
+    try:
+        socket.create_connection((host, port), _CONNECT).close()
+    except OSError:
+        return False
+    return True
+
+
+def listening(process: int, port: int) -> str | None:
+    """The address at which a process or one of its children listens on this port; None if none does, or the
+    system does not say. On Linux: the sockets of /proc/net/tcp that are open in /proc/PID/fd."""
+    import psutil
+
+    try:
+        own = psutil.Process(process)
+        for each in (own, *own.children(recursive=True)):
+            # its name before psutil 6
+            found = each.net_connections("tcp") if hasattr(each, "net_connections") else each.connections("tcp")
+            for row in found:
+                if row.status == psutil.CONN_LISTEN and row.laddr.port == port:
+                    return address(row.laddr.ip, None, port)[0]
+    except (psutil.Error, OSError):
+        pass
+    return None
 
 
 def healthy(host: str, port: int, secure: bool = False, prefix: str = "") -> bool:

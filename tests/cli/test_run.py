@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import http.server
 import json
 import os
 import pathlib
@@ -10,6 +11,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 
@@ -284,6 +286,12 @@ def test_a_flag_that_the_build_lacks_is_refused_unless_its_help_has_it(fake: Fak
     fake.scenario({}, version="version: 9100 (abc)", help="-ngl N   layers\n--kv-unified-per-slot N   cells\n")
     assert fake.run(line).returncode == 0
     assert fake.calls()[-1]["words"][2:4] == ["--kv-unified-per-slot", "4096"]
+
+
+def test_a_flag_with_an_equals_sign_reaches_the_server_as_two_words(fake: Fake) -> None:
+    done = fake.run("--gpu 1010MiB --dry-run llama-server --n-gpu-layers=2 --ctx_size=1k --port=80 --alias=a=b -m MODEL")
+    words = "--n-gpu-layers 2 --ctx-size 1024 --port 80 --alias a=b -m"
+    assert f"llama-server {words}".encode() in done.stdout, done.stderr
 
 
 def test_a_context_of_16k_reaches_the_server_as_a_number(fake: Fake) -> None:
@@ -565,10 +573,43 @@ def test_wait_returns_when_it_is_ready_and_the_server_goes_on(fake: Fake) -> Non
     assert f"autolayers: ready at http://127.0.0.1:{port}, 42.2 tokens/s, process {server}\n".encode() in done.stderr
     assert done.returncode == 0 and running(server) and b"CUDA0 model    1000.00 MiB  1000.00 MiB  equal" in done.stderr
     again = fake.run(f"--gpu 1010MiB --wait llama-server -m MODEL --port {port}")
-    assert b"answers at" in again.stderr and len(fake.calls()) == 1
+    assert b"in use at" in again.stderr and len(fake.calls()) == 1
     os.kill(server, signal.SIGTERM)
     until(lambda: not running(server))
     assert b"signals: [15]" in (fake.path / "state" / "autolayers" / "logs" / f"{port}.log").read_bytes()
+
+
+def test_wait_counts_any_listener_and_starts_nothing(fake: Fake) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:      # accepts and says nothing, not even 503
+        done = fake.run(f"--gpu 1010MiB --wait llama-server -m MODEL --port {silent.getsockname()[1]}")
+    assert done.returncode == 1 and b"the port is in use at http://127.0.0.1:" in done.stderr and fake.calls() == []
+
+
+def test_wait_sends_no_key_to_a_stranger_on_the_port(fake: Fake) -> None:
+    asked: list[tuple[str, str | None]] = []
+
+    class Stranger(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            asked.append((self.command, self.headers["Authorization"]))
+            self.send_response(200)
+            self.end_headers()
+
+        do_POST = do_GET
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    port = free_port()
+    fake.scenario({"serve": True})       # it lives, and listens nowhere without --port in its words
+    child = fake.start("--gpu 1010MiB --wait llama-server -m MODEL --api-key SECRET", LLAMA_ARG_PORT=str(port))
+    server = fake.launched()
+    with http.server.HTTPServer(("127.0.0.1", port), Stranger) as stranger:
+        threading.Thread(target=stranger.serve_forever, daemon=True).start()
+        until(lambda: len(asked) >= 3)
+        os.kill(server, signal.SIGTERM)
+        _, err = child.communicate(timeout=30)
+        stranger.shutdown()
+    assert child.returncode == 1 and b"ready at" not in err and set(asked) == {("GET", None)}
 
 
 def test_wait_ends_with_a_server_that_dies(fake: Fake) -> None:
