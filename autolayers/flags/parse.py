@@ -153,7 +153,7 @@ def items(words: Sequence[str], command: str | None = None) -> Iterator[Item]:
         if flag is None:
             if not equals and i < n and not _is_flag(words[i]):
                 i += 1
-            yield Item(None, word, words[start:i])
+            yield Item(None, word, [name, value] if equals else words[start:i])
             continue
         if not flag.takes_value and equals:
             raise UsageError(f"{name} takes no value, got {value!r}")

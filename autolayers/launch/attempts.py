@@ -16,7 +16,7 @@ from . import command as commands
 from .checked_builds import CheckedBuild, named
 from .observations import Observation
 from .session import backend
-from .verify import compare, used
+from .verify import compare, in_use, used
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -165,7 +165,8 @@ class Attempts:
         """Prints the table and, for a complete launch, keeps the differences; False if the log has no
         buffers."""
         margins = {row.name: row.margin for row in self.plan.devices}
-        comparison = compare(launch, self.plan.breakdown, margins)
+        predicted = self.plan.breakdown
+        comparison = in_use(compare(launch, predicted, margins), predicted, len(predicted.devices))
         if not comparison.seen:
             return False
         self.compared = True

@@ -27,7 +27,7 @@ from ..quoting import printable
 from ..records import dataclass, replace
 from .companion_files import adapter, projector
 from .supervise import end_group, own_group
-from .verify import compare
+from .verify import compare, in_use
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -140,17 +140,12 @@ def _check_one(program: str, job: _Job, path: str, devices: Sequence[Device], en
                                                                       f"refusal: {refused}")
         if not predicted.exact:
             why = "; ".join(predicted.warnings)
-        peak = predicted.runtime_peak or {}
-        for line in compare(log, predicted).lines:
+        for line in in_use(compare(log, predicted), predicted, len(devices)).lines:
             more = line.difference
             if more is None:
                 continue
-            # with several devices a load may take less than llama.cpp measures, which is what is predicted,
-            # and a warm-up may grow it by what is predicted for use
-            equal = line.equal or (line.part == "compute" and (
-                abs(more - peak.get(line.device, 0)) <= line.tolerance or (len(devices) > 1 and more < 0)))
             key = line.part, line.device
-            parts[key] = max(parts.get(key, 0), 0 if equal else more, key=abs)
+            parts[key] = max(parts.get(key, 0), 0 if line.equal else more, key=abs)
     state = "differs" if any(parts.values()) else "equal"
     if why and all(more <= 0 for more in parts.values()):
         state = "bound" if state == "differs" else state

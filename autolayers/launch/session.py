@@ -168,11 +168,7 @@ class Session:
         program = None if self.another_build else self.program()
         known = checked_builds.load(program, self.environ) if program else None
         differs = known.architectures.get(self.model.architecture) if known else None
-        if known is None or differs is None:
-            return plan
-        if not differs:
-            say(f"checked on this build on {known.date[:10]}: {self.model.architecture} allocates as "
-                "predicted")
+        if known is None or not differs:
             return plan
         parts = ", ".join(f"{part} {'+' if size > 0 else ''}{mib(size)}" for part, size in differs.items())
         warning = (f"checked on this build on {known.date[:10]}: {self.model.architecture} does not allocate "

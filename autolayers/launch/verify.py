@@ -5,7 +5,7 @@ from __future__ import annotations
 from ..backends import HOST
 from ..diagnosis.log import META
 from ..memory.breakdown import Usage
-from ..records import dataclass
+from ..records import dataclass, replace
 from ..units import MiB, mib
 
 TYPE_CHECKING = False
@@ -25,7 +25,7 @@ _ROUNDING = 0.005      # MiB: the log has two decimals
 @dataclass(frozen=True)
 class Line:
     """One part on one device, bytes. `observed` None: not in the log. `tolerance`: the error of the log's
-    rounding. `at_most`: the prediction is an upper bound."""
+    rounding. `at_most`: the prediction is an upper bound. `usual`: why a difference is as predicted for use."""
 
     device: str
     part: str
@@ -34,6 +34,7 @@ class Line:
     tolerance: int = 0
     note: str = ""
     at_most: bool = False
+    usual: str = ""
 
     @property
     def difference(self) -> int | None:
@@ -43,7 +44,7 @@ class Line:
     @property
     def equal(self) -> bool:
         more = self.difference
-        return more is not None and (more <= self.tolerance if self.at_most else abs(more) <= self.tolerance)
+        return more is not None and (bool(self.usual) or (more if self.at_most else abs(more)) <= self.tolerance)
 
 
 @dataclass(frozen=True)
@@ -80,7 +81,7 @@ class LogComparison:
             observed = "-" if line.observed is None else mib(line.observed)
             more = line.difference
             difference = "-" if more is None else f"{'+' if more > 0 else ''}{mib(more)}"
-            verdict = line.note or (("below" if line.at_most else "equal") if line.equal else difference)
+            verdict = line.note or (f"{difference} ({line.usual})" if line.usual else "") or (("below" if line.at_most else "equal") if line.equal else difference)
             rows.append((f"{line.device} {line.part}", mib(line.predicted), observed, verdict))
         a, b, c = (max(len(row[i]) for row in rows) for i in range(3))
         return "\n".join(f"{row[0]:{a}}  {row[1]:>{b}}  {row[2]:>{c}}  {row[3]}".rstrip() for row in rows)
@@ -123,6 +124,22 @@ def compare(launch: LaunchLog, predicted: Breakdown, margins: dict[str, int] | N
     if known is not None:
         lines.append(Line(known.device, known.name, known.size, output, round(_ROUNDING * MiB) + 1))
     return LogComparison((*lines, *_companions(launch, predicted)), tuple(spills(launch, margins)))
+
+
+def in_use(found: LogComparison, predicted: Breakdown, devices: int) -> LogComparison:
+    """The comparison with what is no difference in a launch on `devices` devices: with several a load may take less
+    than llama.cpp measures, which is what is predicted, and a warm-up may grow a graph buffer by what is predicted
+    for use."""
+    peak = predicted.runtime_peak or {}
+
+    def usual(line: Line) -> str:
+        if line.part != "compute" or line.equal or line.difference is None:
+            return ""
+        if abs(line.difference - peak.get(line.device, 0)) <= line.tolerance:
+            return "as predicted for use"
+        return "less: pipelined" if devices > 1 and line.difference < 0 else ""
+
+    return replace(found, lines=tuple(replace(line, usual=usual(line)) for line in found.lines))
 
 
 def _companions(launch: LaunchLog, predicted: Breakdown) -> list[Line]:

@@ -55,7 +55,8 @@ def planner(model, request, advise=False):
     given, devices, host = request.params.n_gpu_layers, request.machine.devices, request.host
     free = devices[0].free // MiB if devices else 0
     n = given if given is not None else min(10, free // 100)
-    use = Breakdown({"CUDA0": Usage(n * 100 * MiB, 0, 0)}, Usage((10 - n) * 100 * MiB, 0, 0),
+    more = {device.name: Usage(0, 0, 8 * MiB) for device in devices[1:]}
+    use = Breakdown({"CUDA0": Usage(n * 100 * MiB, 0, 0), **more}, Usage((10 - n) * 100 * MiB, 0, 0),
                     512, 512, 512, 512, 1, True, True, True)
     in_ram = host is None or host.available >= (10 - n) * 100 * MiB
     return Plan(("-ngl", str(n), "-c", "512"), n * 100 <= free and in_ram, use)
@@ -515,6 +516,18 @@ def test_verify_says_equal_and_leaves_no_correction(fake: Fake) -> None:
     done = fake.run("--gpu 1010MiB --verify llama-server -m MODEL")
     assert b"CUDA0 model    1000.00 MiB  1000.00 MiB  equal" in done.stderr
     assert b"the plan includes it" not in fake.run("--gpu 1010MiB llama-server -m MODEL").stderr
+
+
+@pytest.mark.parametrize(("compute", "keeps"), [("4.00", {}), ("12.00", {"compute CUDA1": 4 * MiB})])
+def test_verify_keeps_as_a_difference_what_check_calls_one(compute: str, keeps: dict[str, int], fake: Fake) -> None:
+    log = FINE.format(host=0, gpu="1000.00").replace("srv ", f"x: CUDA1 compute buffer size = {compute} MiB\nsrv ")
+    fake.scenario({"log": log})
+    done = fake.run("--gpu 1010MiB,24GiB --verify llama-server -m MODEL")
+    assert (b"-4.00 MiB (less: pipelined)" in done.stderr) == (not keeps), done.stderr
+    (file,) = (fake.path / "state" / "autolayers" / "builds").iterdir()
+    assert list(json.loads(file.read_text())["architectures"].values()) == [keeps]
+    again = fake.run("--gpu 1010MiB,24GiB --dry-run llama-server -m MODEL")
+    assert (b"checked on this build" in again.stderr) == bool(keeps) == (b"the plan includes it" in again.stderr)
 
 
 def test_verify_asks_for_the_lines_where_the_build_hides_them(fake: Fake) -> None:
