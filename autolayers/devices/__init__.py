@@ -50,8 +50,11 @@ def discover(environ: Mapping[str, str] | None = None, llama_server: str | None 
     if llama_server:
         from . import list_devices
 
+        far, silent = _unavailable(rpc)
+        if silent:      # with them the program would list nothing, or wait
+            environ = {name: value for name, value in environ.items() if name != "LLAMA_ARG_RPC"}
         try:
-            listed, notes = list_devices.query(llama_server, environ, rpc)
+            listed, notes = list_devices.query(llama_server, environ, () if silent else rpc)
         except DeviceError as error:
             found = discover(environ, None, rpc, root)
             return Inventory(found.devices, found.host, (str(error), *found.notes))
@@ -63,11 +66,13 @@ def discover(environ: Mapping[str, str] | None = None, llama_server: str | None 
             from . import vulkan
 
             listed = vulkan.with_limits(listed, vulkan.query(environ))
-        if rpc:
+        if silent:
+            listed, notes = [*far, *listed], [*notes, *silent]
+        elif rpc:
             from .rpc import refine
 
             listed = refine(listed, rpc)
-        if not listed:
+        if not any(device.total for device in listed):
             notes.append(f"{llama_server} lists no GPU: plans are for the CPU")
         return Inventory(tuple(map(completed, listed)), ram, tuple(notes))
     local, notes = _local(environ, ram, root)
@@ -112,6 +117,15 @@ def remote(endpoints: Sequence[str]) -> tuple[list[Device], list[str]]:
     from .rpc import query
 
     return query(endpoints)
+
+
+def _unavailable(endpoints: Sequence[str]) -> tuple[list[Device], list[str]]:
+    """What `remote` finds where a server is busy or dead, else nothing."""
+    if not endpoints:
+        return [], []
+    from .rpc import unavailable
+
+    return remote(endpoints) if unavailable(endpoints) else ([], [])
 
 
 def described(path: str) -> tuple[list[Device], Host | None]:

@@ -5,11 +5,11 @@ from __future__ import annotations
 
 from ..backends import CPU
 from ..backends.rpc import Rpc, RpcCpu
-from ..errors import UsageError
+from ..errors import AutolayersError, UsageError
 from ..machine import Device
 from ..parallel import in_threads
 from ..records import replace
-from .rpc_protocol import Served, address, ask
+from .rpc_protocol import Served, Unavailable, address, ask
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -47,6 +47,12 @@ def refine(devices: Iterable[Device], endpoints: Sequence[str]) -> list[Device]:
     return refined
 
 
+def unavailable(endpoints: Sequence[str]) -> list[str]:
+    """A line for each server that is busy or dead, after 3 s at most. Raises UsageError for anything but host:port."""
+    answers = _answers(endpoints)
+    return [str(answer) for answer in answers if isinstance(answer, Unavailable)]
+
+
 def _with(device: Device, said: Served, endpoint: str) -> Device:
     """The device with its server's backend (CPU or GPU, by its alignment), its memory if unknown so far, and
     the link's rates if the server is on this machine."""
@@ -59,14 +65,15 @@ def _with(device: Device, said: Served, endpoint: str) -> Device:
 
 def _ask(endpoints: Sequence[str]) -> tuple[list[list[Served] | None], list[str]]:
     """Each server's devices, None if it cannot be asked, and a line for each of those."""
-    if not endpoints:
-        return [], []
+    answers = _answers(endpoints)
+    return ([answer if isinstance(answer, list) else None for answer in answers],
+            [str(answer) for answer in answers if not isinstance(answer, list)])
+
+
+def _answers(endpoints: Sequence[str]) -> Sequence[list[Served] | AutolayersError]:
     for endpoint in endpoints:
         try:
             address(endpoint)
         except ValueError as error:
             raise UsageError(f"--rpc {error}") from None
-
-    answers = in_threads(ask, endpoints)
-    return ([answer if isinstance(answer, list) else None for answer in answers],
-            [str(answer) for answer in answers if not isinstance(answer, list)])
+    return in_threads(ask, endpoints) if endpoints else []

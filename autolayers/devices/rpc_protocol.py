@@ -33,6 +33,10 @@ class Served:
     total: int
 
 
+class Unavailable(DeviceError):
+    """A server that nobody can use now: llama.cpp aborts where there is none, and waits for ever for a busy one."""
+
+
 def address(endpoint: str) -> tuple[str, int]:
     """Host and port of --rpc's host:port. Raises ValueError for anything else."""
     host, _, port = endpoint.rpartition(":")
@@ -45,11 +49,13 @@ def ask(endpoint: str, patience: float | None = None) -> list[Served]:
     """The devices of the server at host:port, in its order. `patience`: seconds for all questions, None:
     PATIENCE.
 
-    Raises DeviceError without an answer in this protocol, or for impossible numbers.
+    Raises Unavailable without an answer, DeviceError for one that is not of this protocol or has impossible numbers.
     """
     limit = Limit(PATIENCE if patience is None else patience)
+    connected = False
     try:
         with socket.create_connection(address(endpoint), limit.left()) as connection:
+            connected = True
             version = _command(connection, limit, _HELLO, bytes(_CAPABILITIES), 4 + _CAPABILITIES)
             if version[0] < 4:
                 raise ValueError(f"its version {version[0]}.{version[1]} is too old to be asked")
@@ -60,8 +66,10 @@ def ask(endpoint: str, patience: float | None = None) -> list[Served]:
     except (OSError, ValueError) as error:
         why = getattr(error, "strerror", None) or error
         if isinstance(error, TimeoutError):
-            why = f"it did not answer within {limit.total:g} s"
-        raise DeviceError(f"{one_line(endpoint)}: not a usable RPC server ({why})") from None
+            why = f"it did not answer within {limit.total:g} s" + (
+                ": perhaps it serves another llama-server" if connected else "")
+        kind = Unavailable if isinstance(error, OSError) else DeviceError
+        raise kind(f"{one_line(endpoint)}: not a usable RPC server ({why})") from None
 
 
 def _device(connection: socket.socket, limit: Limit, index: int) -> Served:

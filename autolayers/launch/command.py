@@ -148,8 +148,8 @@ def needs_no_plan(command: WrappedCommand) -> str | None:
 
 
 def _plain(words: Sequence[str], program: str, command: str) -> tuple[str, ...]:
-    """llama.cpp's words, with contexts such as 16k as numbers and --flag=value as two words. Raises UsageError for an own flag of
-    autolayers' command."""
+    """llama.cpp's words, with contexts such as 16k as numbers and --flag=value as two words. Raises UsageError for
+    an own flag of autolayers' command."""
     if program == "llama-bench":      # its flags differ
         unknown, plain = words, words
     else:

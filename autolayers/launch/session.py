@@ -6,7 +6,7 @@ import shutil
 
 from ..backends import HOST
 from ..diagnosis.log import META
-from ..errors import UsageError
+from ..errors import DeviceError, UsageError
 from ..flags.check import refuse_contradictions, refuse_of_program
 from ..flags.params import N_PARALLEL
 from ..flags.parse import config_files, parse
@@ -23,7 +23,7 @@ from . import command as commands
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
     from typing import Any
 
     from ..builds import Build
@@ -56,6 +56,8 @@ class Session:
         self.model = read_model(open_source(self.model_path, network_environ(self.seen, read)))
         self.another_build = "llama-build" in own       # perhaps not the program's
         refuse_contradictions(own, parse(command.plannable, command=None).params)
+        if not command.container and not own.keys() & {"format", "dry-run"}:
+            _refuse_unavailable(read.params.rpc)
         request = Request.of(
             replace(read, params=self._files_here(read.params), own=own, positional=()), environ,
             program=() if self.program() is None else command.launcher,
@@ -181,6 +183,15 @@ class Session:
         digest = self.digest()
         seen = observations.load(digest, self.environ) if digest else []
         return observations.find(seen, self.build.number, backend(plan), plan.flags)
+
+
+def _refuse_unavailable(servers: Sequence[str]) -> None:
+    """Raises DeviceError for RPC servers that are busy or dead: a launch would wait or abort."""
+    if servers:
+        from ..devices.rpc import unavailable
+
+        if lines := unavailable(servers):
+            raise DeviceError("; ".join(lines) + ": end what uses it, start it, or leave it out of --rpc")
 
 
 def backend(plan: Plan) -> str:

@@ -81,7 +81,9 @@ class LogComparison:
             observed = "-" if line.observed is None else mib(line.observed)
             more = line.difference
             difference = "-" if more is None else f"{'+' if more > 0 else ''}{mib(more)}"
-            verdict = line.note or (f"{difference} ({line.usual})" if line.usual else "") or (("below" if line.at_most else "equal") if line.equal else difference)
+            verdict = line.note or (("below" if line.at_most else "equal") if line.equal else difference)
+            if line.usual:
+                verdict = f"{difference} ({line.usual})"
             rows.append((f"{line.device} {line.part}", mib(line.predicted), observed, verdict))
         a, b, c = (max(len(row[i]) for row in rows) for i in range(3))
         return "\n".join(f"{row[0]:{a}}  {row[1]:>{b}}  {row[2]:>{c}}  {row[3]}".rstrip() for row in rows)

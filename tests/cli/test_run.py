@@ -16,6 +16,7 @@ import time
 from collections.abc import Iterator
 
 import pytest
+from fake_rpc import FakeRpc
 from support import HEADERS, TESTS
 
 from autolayers.cli.run import main
@@ -289,8 +290,23 @@ def test_a_flag_that_the_build_lacks_is_refused_unless_its_help_has_it(fake: Fak
     assert fake.calls()[-1]["words"][2:4] == ["--kv-unified-per-slot", "4096"]
 
 
+def test_rpc_servers_that_are_busy_or_dead_are_named_and_nothing_starts(fake: Fake) -> None:
+    with FakeRpc([(128, 1 << 30, 1 << 30)]) as server:
+        free = fake.run(f"--gpu 650MiB llama-server -m MODEL --rpc {server.endpoint}")
+        assert free.returncode == 0 and len(fake.calls()) == 1
+        host, _, port = server.endpoint.partition(":")
+        with socket.create_connection((host, int(port))):      # one client at a time
+            busy = fake.run(f"--gpu 650MiB llama-server -m MODEL --rpc {server.endpoint}")
+    dead = fake.run(f"--gpu 650MiB llama-server -m MODEL --rpc {server.endpoint}")
+    assert busy.returncode == dead.returncode == 4 and len(fake.calls()) == 1
+    assert f"{server.endpoint}: not a usable RPC server (it did not answer within 3 s: perhaps".encode() in busy.stderr
+    assert f"{server.endpoint}: not a usable RPC server (Connection refused): end what".encode() in dead.stderr
+    assert fake.run(f"--gpu 650MiB --dry-run llama-server -m MODEL --rpc {server.endpoint}").returncode == 0
+
+
 def test_a_flag_with_an_equals_sign_reaches_the_server_as_two_words(fake: Fake) -> None:
-    done = fake.run("--gpu 1010MiB --dry-run llama-server --n-gpu-layers=2 --ctx_size=1k --port=80 --alias=a=b -m MODEL")
+    given = "--n-gpu-layers=2 --ctx_size=1k --port=80 --alias=a=b -m MODEL"
+    done = fake.run(f"--gpu 1010MiB --dry-run llama-server {given}")
     words = "--n-gpu-layers 2 --ctx-size 1024 --port 80 --alias a=b -m"
     assert f"llama-server {words}".encode() in done.stdout, done.stderr
 

@@ -130,13 +130,21 @@ def test_a_listing_is_completed_by_the_servers(nobody: str) -> None:
 
 
 @pytest.mark.skipif(os.name != "posix", reason="the fake llama-server is a shell script")
-def test_discover_asks_the_servers_also_of_a_llama_server(tmp_path: Path) -> None:
+def test_discover_asks_the_servers_also_of_a_llama_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     program = tmp_path / "llama-server"
     program.write_text("#!/bin/sh\necho 'Available devices:'; echo '  RPC0: x (65536 MiB, 60000 MiB free)'\n")
     program.chmod(0o755)
     with FakeRpc([(32, 60 * GiB, 64 * GiB)]) as server:
         found = discover(os.environ, str(program), [server.endpoint])
         assert [(d.name, d.backend, d.free // MiB) for d in found.devices] == [("RPC0", "RPC-CPU", 60000)]
+        with socket.create_connection(rpc_protocol.address(server.endpoint)):      # busy: the program would wait for it
+            monkeypatch.setattr(rpc_protocol, "PATIENCE", 0.5)
+            program.write_text('#!/bin/sh\nwhile [ -n "$1" ]; do [ "$1" != --rpc ] || sleep 60; shift; done\n'
+                               "echo '  CUDA0: X (8192 MiB, 8000 MiB free)'\n")
+            found = discover({**os.environ, "LLAMA_ARG_RPC": server.endpoint}, str(program), [server.endpoint])
+            assert [(d.name, d.free // MiB) for d in found.devices] == [("RPC0", 0), ("CUDA0", 8000)]
+            assert "perhaps it serves another llama-server" in found.notes[0]
+            monkeypatch.setattr(rpc_protocol, "PATIENCE", 60.0)
         program.write_text("#!/bin/sh\nexit 1\n")
         found = discover({}, str(program), [server.endpoint], root="/nowhere")
         assert [(d.name, d.backend, d.free) for d in found.devices] == [("RPC0", "RPC-CPU", 60 * GiB)]
