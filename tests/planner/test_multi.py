@@ -272,6 +272,22 @@ def test_a_server_serves_one_model_at_a_time() -> None:
                 assert not own or len(own) > 1 or words["-dev"].split(",")[0] == "RPC0"
 
 
+@pytest.mark.parametrize(("words", "ram"), [("-ngl 99", 64), ("-ngl 20 -c 2048", 64), ("-ngl 99", 4), ("", 4)])
+@pytest.mark.parametrize("count", [1, 2])
+def test_no_server_is_named_twice_where_models_are_more(words: str, ram: int, count: int) -> None:
+    remote = [Device(f"RPC{i}", 12 << 30, 12 << 30, f"a:{i}", "RPC", "rpc", link=1e9, latency=1e-4)
+              for i in range(count)]
+    models = [model(name) for name in ("llama-3.1-8b-q4_k_m:8", "qwen3-8b-q4_k_m:8", "gemma-3-4b-q8_0:8")]
+    rpc = ",".join(device.description for device in remote)
+    found = plan_together(models, [*words.split(), "--rpc", rpc], devices=remote,
+                          host=Host(ram << 30, ram << 30, "given"))
+    named = [server for plan in found.plans for server in plan.params.rpc]
+    assert len(named) == len(set(named)) and (not words or len(named) == count)
+    for plan in found.plans:
+        assert dict(itertools.pairwise(plan.flags)).get("--rpc", "") == ",".join(plan.params.rpc)
+        assert plan.params.rpc or not any(row.used for row in plan.devices)
+
+
 def test_models_that_do_not_fit_are_planned_all_the_same() -> None:
     found = plan_together([model("llama-3.3-70b-q4_k_m:8")] * 2, ["--gpu", "1GiB", "--ram", "2GiB"])
     assert not found.fits and len(found.plans) == 2 and not found.proven

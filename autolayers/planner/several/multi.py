@@ -15,7 +15,7 @@ from ..evaluate import RAM_MARGIN
 from ..one.solve import CONTEXT_PRICE
 from .assign import MOST_EXACT, Assignment
 from .options import Launches
-from .servers import held, with_own_servers
+from .servers import dealt, held, with_own_servers
 from .sharing import Sharing
 
 TYPE_CHECKING = False
@@ -293,20 +293,23 @@ def with_others(plans: Sequence[Plan], machine: Machine) -> list[Plan]:
 
 def _by_size(models: Sequence[Model], params: Params, policy: Policy, machine: Machine,
              companions: Companions, notes: tuple[str, ...], known: _Measured) -> list[Plan]:
-    """A plan for each, with a share of the leftover memory in proportion to its size."""
+    """A plan for each, with a share of the leftover memory in proportion to its size, and whole RPC servers."""
     sizes = [model.size for model in models]
+    owners = dealt(sizes, machine)
     limits, ram = dict(machine.limits), None if machine.ram is None else max(0, machine.ram - RAM_MARGIN)
     plans: list[Plan] = []
     for i, model in enumerate(models):
         rest = max(1, sum(sizes[i:]))
-        mine = {name: limit * sizes[i] // rest for name, limit in limits.items()}
+        mine = {name: limit if owners.get(name) == i else limit * sizes[i] // rest for name, limit in limits.items()}
+        own = tuple(name for name in (limits if params.device is None else params.device) if owners.get(name, i) == i)
+        given = replace(params, device=own) if owners else params
         # one margin is enough for all
         share = None if ram is None else RAM_MARGIN + ram * sizes[i] // rest
         at = policy if params.n_ctx is not None else replace(policy, n_ctx=policy.n_ctx_min or min(
             FIT_PARAMS_MIN_CTX, max(1, model.n_ctx_train)))
-        plan = settled(plan_on(model, params, at, replace(machine, limits=mine, ram=share), companions, notes,
+        plan = settled(plan_on(model, given, at, replace(machine, limits=mine, ram=share), companions, notes,
                                known=known.of(model)))
-        plans.append(plan)
+        plans.append(with_own_servers(plan, machine.devices))
         limits = {name: max(0, limit - takes_of(plan).get(name, 0)) for name, limit in limits.items()}
         ram = None if ram is None else max(0, ram - plan.host.taken)
     return plans

@@ -11,7 +11,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from ...machine import Device
+    from ...machine import Device, Machine
     from ..plan import Plan
 
     Servers = Mapping[str, tuple[str, ...]]      # the devices of each device's server
@@ -30,6 +30,16 @@ def held(takes: Mapping[str, int], limits: Mapping[str, int], servers: Servers) 
         return takes
     whole = {other: limits[other] for name in takes for other in servers.get(name, ())}
     return {**takes, **{name: max(takes.get(name, 0), size) for name, size in whole.items()}}
+
+
+def dealt(sizes: Sequence[int], machine: Machine) -> dict[str, int]:
+    """The model that has each server's device, where models of these sizes do not fit together: the largest server
+    goes to the largest model, and so on in turns."""
+    servers = {devices: sum(machine.limits[name] for name in devices)
+               for devices in servers_of(machine.devices).values()}
+    models = sorted(range(len(sizes)), key=lambda i: -sizes[i])
+    order = sorted(servers, key=lambda devices: -servers[devices])
+    return {name: models[turn % len(models)] for turn, devices in enumerate(order) for name in devices}
 
 
 def with_own_servers(plan: Plan, devices: Sequence[Device]) -> Plan:
