@@ -6,6 +6,7 @@ import datetime
 
 from ..diagnosis.log import META, OutOfMemory
 from ..errors import AutolayersError, UsageError
+from ..flags.params import FIT_PARAMS_MIN_CTX
 from ..flags.parse import parse
 from ..memory.breakdown import Usage
 from ..output import say
@@ -20,6 +21,7 @@ from .verify import compare, in_use, used
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from typing import Any
 
     from ..diagnosis.log import LaunchLog
@@ -104,13 +106,27 @@ class Attempts:
     def _plan_again(self, request: Request) -> bool:
         """False if the plan is the same, or does not fit."""
         before = (self.plan.flags, self.added)
-        self.plan, self.added = self.session.plan(request)
+        self.plan, self.added = self._next(request)
         if (self.plan.flags, self.added) == before:
             say("cannot retry smaller: the flags you gave leave nothing to reduce")
             return False
         if not self.plan.fits:
             say("no smaller plan fits")
         return self.plan.fits
+
+    def _next(self, request: Request) -> tuple[Plan, list[str]]:
+        """The plan for less memory. One that gives a device up is the last resort: a margin can be smaller before, and
+        the context."""
+        best = self.session.plan(request)
+        with_layers = _with_layers(self.plan)
+        if best[0].fits and with_layers <= _with_layers(best[0]):
+            return best
+        for gentler in _gentler(request, best[0]):
+            found = self.session.plan(gentler)
+            if found[0].fits and with_layers <= _with_layers(found[0]):
+                return found
+            best = best if best[0].fits else found
+        return best
 
     def _ended(self, outcome: Outcome) -> None:
         if self.verify and not self.compared:
@@ -210,6 +226,25 @@ def memory_failure(outcome: Outcome) -> OutOfMemory | None:
     if failure is None and outcome.oom_killed:
         return OutOfMemory("Host", None, "the kernel killed it")
     return failure
+
+
+def _with_layers(plan: Plan) -> set[str]:
+    return {name for name, usage in plan.breakdown.devices.items() if usage.model}
+
+
+def _gentler(request: Request, plan: Plan) -> Iterator[Request]:
+    """The request with the smallest usual context, and with margins halved up to three times, as far as the user's
+    flags leave that open."""
+    policy, params = request.policy, request.params
+    small = params.n_ctx is None and policy.n_ctx is None and policy.n_ctx_min is None
+    margins = [device.margin for device in plan.devices]
+    free = margins and policy.margin is None and not params.fit_target
+    for halved in range(4 if free else 1):
+        at = replace(policy, margin=tuple(size >> halved for size in margins)) if halved else policy
+        if halved:
+            yield replace(request, policy=at)
+        if small:
+            yield replace(request, policy=replace(at, n_ctx=FIT_PARAMS_MIN_CTX))
 
 
 def smaller_machine(request: Request, plan: Plan, launch: LaunchLog, failure: OutOfMemory) -> Request | None:

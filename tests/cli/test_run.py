@@ -408,6 +408,20 @@ def test_out_of_memory_plans_smaller_and_comes_up(fake: Fake) -> None:
     )
 
 
+@pytest.mark.parametrize(("missing", "flags", "layers"), [(384, "", 1), (300, "", 0), (384, "-c 8192", 1),
+                                                          (384, "--margin 450MiB", None)])
+def test_a_retry_halves_margins_before_it_gives_a_device_up(missing: int, flags: str, layers: int | None,
+                                                            fake: Fake) -> None:
+    fake.scenario({"log": oom(missing), "code": 1}, {})
+    model, own = str(HEADERS / "llama-3.2-1b-q8_0.gguf"), flags.split() if "margin" in flags else []
+    words = ["run", "--gpu", "4GiB", *own, "--retry", "3", str(fake.server), "-m", model, *(
+        [] if own else flags.split())]
+    done = subprocess.run([sys.executable, "-m", "autolayers", *words],          # with the real planner
+                          capture_output=True, env=fake.environ(), timeout=60, check=False)
+    tried = [int(call["words"][call["words"].index("-ngl") + 1]) for call in fake.calls()]
+    assert tried[0] == 17 and (tried[1:] == [] if layers is None else tried[1] >= layers), done.stderr
+
+
 def test_retries_end(fake: Fake) -> None:
     fake.scenario({"log": oom(900), "code": 1}, {"log": oom(450), "code": 1}, {"log": oom(100), "code": 1})
     done = fake.run("--gpu 1010MiB --retry 2 llama-server -m MODEL")
