@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from ..errors import LaunchRefused
 from ..records import dataclass, replace
 
 TYPE_CHECKING = False
@@ -54,3 +55,22 @@ def layer_inputs(model: Model, companions: Companions) -> tuple[int, ...]:
     if draft is None or not draft.row.reads_target:
         return ()
     return tuple(il for il in draft.hparams.target_layers if 0 <= il < model.hparams.n_layer)
+
+
+def refuse_other_adapters(model: Model, companions: Companions) -> None:
+    """Raises LaunchRefused for an adapter that was made for another model, whose pairs do not fit its weights
+    (llama_adapter_lora_init_impl)."""
+    for header in companions.loras:
+        path = header.files[0].path
+        for name, a in header.tensors.items():
+            base = name.removesuffix(".lora_a")
+            b, weight = header.tensors.get(base + ".lora_b"), model.tensors.get(base)
+            if base == name or b is None:
+                continue
+            if weight is None:
+                raise LaunchRefused(f"--lora {path}: the model has no {base}: it is for another model")
+            # of the embeddings A and B change places
+            fits = (b.ne[1], a.ne[1]) if base.endswith("token_embd.weight") else (a.ne[0], b.ne[1])
+            if fits != tuple(weight.ne[:2]):
+                raise LaunchRefused(f"--lora {path}: {base} is {fits[0]} x {fits[1]}, the model's "
+                                    f"{weight.ne[0]} x {weight.ne[1]}: it is for another model")

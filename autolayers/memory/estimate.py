@@ -19,7 +19,7 @@ from ..gguf import BY_NAME
 from ..records import dataclass, replace
 from .breakdown import Breakdown, LowerBound, Measured, Static, Usage, larger
 from .cache import allocate
-from .companions import NONE, Companions, layer_inputs, wants_extras, with_draft_type
+from .companions import NONE, Companions, layer_inputs, refuse_other_adapters, wants_extras, with_draft_type
 from .compute import measure, script
 from .context import resolve
 from .margin import margin, ops_of
@@ -73,6 +73,7 @@ class Estimator:
         self.rules = found if isinstance(found, Rules) else rules(found)
         self.companions = companions
         self.model = model = model.read_by(self.rules)
+        refuse_other_adapters(model, companions)
         self.placer = WeightPlacer(model, self.rules)
         self._graphs = GraphCache(spent)
         self._known: Known = {} if known is None else known
