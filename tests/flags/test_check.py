@@ -240,7 +240,7 @@ def test_llama_servers_contexts_too(words: str, field: str, value: int) -> None:
 def test_what_llama_server_gets_is_a_number() -> None:
     """It would read 16 of 16k."""
     assert commands.read(shlex.split("llama-server -m m -c 16k --fit-ctx=8k -p 4k")).words == (
-        "-m", "m", "-c", "16384", "--fit-ctx=8192", "-p", "4k")
+        "-m", "m", "-c", "16384", "--fit-ctx", "8192", "-p", "4k")
     with pytest.raises(UsageError, match="LLAMA_ARG_CTX_SIZE '16k': expected a whole number"):
         read("plan", ["m"], {"LLAMA_ARG_CTX_SIZE": "16k"})
 
