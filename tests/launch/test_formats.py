@@ -282,11 +282,11 @@ def test_relative_paths_of_every_kind() -> None:
     words = ("--chat-template-file", "d/t.jinja", "--api-key-file=k.txt", "--slot-save-path", "slots")
     here = os.getcwd()
     text = written("systemd", words)
-    assert f" {here}/d/t.jinja " in text and f"--api-key-file={here}/k.txt" in text and f" {here}/slots " in text
+    assert f" {here}/d/t.jinja " in text and f" --api-key-file {here}/k.txt " in text and f" {here}/slots " in text
     found = shlex.split(written("docker", words))
     mounts = [found[i + 1] for i, word in enumerate(found) if word == "-v"]
     assert mounts == ["/data/my models:/models:ro", f"{here}/d:/models1:ro", f"{here}:/models2"]
-    assert "/models1/t.jinja" in found and "--api-key-file=/models2/k.txt" in found and "/models2/slots" in found
+    assert "/models1/t.jinja" in found and "/models2/k.txt" in found and "/models2/slots" in found
 
 
 def test_formats_without_a_command() -> None:

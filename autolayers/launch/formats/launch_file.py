@@ -178,8 +178,7 @@ def moved(words: Sequence[str], where: Callable[[str, bool], str]) -> list[str]:
             found += item.words
         else:
             text = kind.paths(item.value, lambda path, written=kind.written: where(path, written))  # type: ignore[misc]
-            found += [item.words[0].partition("=")[0],
-                      text] if len(item.words) > 1 else [f"{item.name}={text}"]
+            found += [item.words[0], text]
     return found
 
 
