@@ -84,6 +84,17 @@ class Backend:
     device_nodes: tuple[str, ...] = ()   # flags that give the devices to a container
     gpu_driver = ""                      # the container runtime's driver that gives it all GPUs
     koboldcpp: tuple[str, ...] = ()      # KoboldCpp's flags for it
+    # logs
+    old_name = ""                        # the name of its only device in builds before 2026
+    log_words: tuple[str, ...] = ()      # of its lines; those that are not `name` mean `old_name` where it has one
+    log_pattern = ""                     # the same, of a backend `built_from` another, whose words its log has too
+    built_from = ""
+    log_not = ""                         # the backend that runs the same GPUs: its log has that pattern too
+    # (a word, a regular expression) of the lines that list its devices, with groups of `index`, `description`,
+    # `major` and `minor` of the compute capability, `mib` or `mb`
+    device_lines: tuple[tuple[str, str], ...] = ()
+    nvidia = False                       # its GPUs have a compute capability
+    ollama = ""                          # Ollama's name of its library
     # Regular expressions of its message for a failed allocation; groups `mib` or `bytes` are the requested
     # size, `index` is the device.
     out_of_memory: tuple[str, ...] = ()

@@ -15,6 +15,7 @@ _PLAIN, _BLOCKS = ("f32", "f16", "bf16"), ("q8_0", "q4_0")
 class Cann(CudaBuffers):
     name = "CANN"
     own_cards = True
+    log_words = ("CANN",)
     out_of_memory = (r"allocating (?P<mib>\d+\.\d+) MiB on device (?P<index>\d+): aclrtMalloc failed",)
 
     def pipelines(self) -> bool:

@@ -65,6 +65,7 @@ class Sycl(CudaBuffers):
     limits_are = (("max_mem_alloc_size", SIZE),)
     image = "-intel"
     device_nodes = ("/dev/dri",)
+    log_words = ("SYCL", "ggml-sycl", "level_zero", "UR_RESULT", "PI_ERROR")
     out_of_memory = (r"can't allocate (?P<bytes>\d+) Bytes of memory on device",)
 
     def __init__(self, device: Device | None = None, index: int = 0, rules: Rules = NEWEST_RULES) -> None:

@@ -353,6 +353,7 @@ class Rules(RuleSet):
     # flags
     flash_word = Rule("flags", 6325, "#15434", "-fa takes on, off or auto, and auto is the default; before, "
                       "a bare -fa, and off is the default")
+    layers_auto = Rule("flags", 7540, "", "-ngl takes auto; before, a number alone", after=7490)
     trace_level = Rule("flags", 8000, "", "-lv counts 3 info, 4 trace; before, every buffer line was always "
                        "printed")
 

@@ -191,6 +191,6 @@ def remedies_of(name: str, phase: str | None, build: Build | None = None) -> Ite
                 flags = ("-fa",)
             if build is not None and flags and flags[0].startswith("-") and not build.knows(flags[0]):
                 continue
-            if flags == ("-ngl", "auto") and build is not None and 0 < build.number < 7540:
+            if flags == ("-ngl", "auto") and build is not None and not build.rules.layers_auto:
                 flags = ()
             yield Remedy(flags, remedy.why, remedy.phase)

@@ -9,7 +9,11 @@ from __future__ import annotations
 import re
 from itertools import pairwise
 
+from ..backends import HOST, VULKAN
 from ..backends.cpu import BUFFERS
+from ..backends.logs import SYSTEM_INFO, old_name
+from ..backends.rpc import Rpc
+from ..builds import Build
 from ..model.architectures import NAMES
 from ..records import dataclass, field, replace
 from ..units import GiB, MiB
@@ -31,7 +35,7 @@ _YEAR = 3000               # builds; a file that came later than that was not me
 _FOREIGN = frozenset((
     "mllama", "gptoss", "qwen25vl", "deepseekocr", "glmocr", "flux", "sd1", "sd2", "sd3", "sdxl", "wan", "ltxv",
     "hyvid", "hunyuan_video", "qwen_image", "lumina2", "cosmos", "hidream", "aura", "z_image", "pig",
-    "whisper", "bitnet-25", "bitnet-b1.58", "clip"))
+    "whisper", "bitnet-25", "bitnet-b1.58"))
 # "layer 0 is assigned to device CUDA0 but the Flash Attention tensor is ...", "... not supported by CUDA0, ..."
 _LACKING = re.compile(r"layer \d{1,4} is assigned to device (\S{1,40})|supported by (\S{1,40}?)[,. ]")
 _SPLIT = re.compile(r"device (\S{1,40}) does not support split buffers")
@@ -170,7 +174,7 @@ def _memory(one: Found, lines: Sequence[Line], facts: Facts) -> tuple[str, int]:
         if size is None:
             nearby = re.search(r"allocation of size (\d{1,18})", around)
             size = int(nearby[1]) if nearby else None
-        if size is not None and size >= _LIMIT and not _over(size, facts, "Vulkan"):
+        if size is not None and size >= _LIMIT and not _over(size, facts, VULKAN):
             return "buffer_limit", one.weight
     if "out_of_device_memory" in word or "bytes of memory on device" in word:
         total = max((device.free or device.total for device in facts.devices.values()), default=0)
@@ -245,11 +249,11 @@ _RULES: dict[str, Callable[[Found, Sequence[Line], Facts], tuple[str, int]]] = {
 def _device(chosen: Found, near: Sequence[Found], lines: Sequence[Line], facts: Facts) -> str | None:
     cause, after = chosen.cause, lines[chosen.at:chosen.at + _NEAR]
     if cause in ("oom_host", "partial_offload"):
-        return "CPU"
+        return HOST
     if cause == "host_lock":
-        return f"{facts.gpu()[:-1]}_Host" if chosen.sign.word == "pinned memory" and facts.gpu() else "CPU"
+        return f"{facts.gpu()[:-1]}_Host" if chosen.sign.word == "pinned memory" and facts.gpu() else HOST
     if cause == "rpc_lost":
-        return "RPC"
+        return Rpc.name
     if cause == "bad_flag":
         named_ = (match[1] for line in after if (match := re.search(r"invalid device: (\S{1,40})", line.text)))
         return chosen.groups.get("device") or next(named_, None) or _overridden(facts)
@@ -268,7 +272,7 @@ def _device(chosen: Found, near: Sequence[Found], lines: Sequence[Line], facts: 
     if index is None:
         index = next((match[1] for line in after if (match := _CURRENT.search(line.text))), "0")
     name = facts.gpu(int(index))
-    return "Metal" if name == "Metal0" else name or None
+    return old_name(name) or name or None
 
 
 def _overridden(facts: Facts) -> str | None:
@@ -282,10 +286,10 @@ def _overridden(facts: Facts) -> str | None:
 def named(buffer: str, facts: Facts) -> str:
     """The device of a buffer as the log calls it: "RPC0" of "RPC0[host:port]", Metal of builds that say so."""
     base = buffer.partition("[")[0]
-    if base.startswith("Metal"):
-        return "Metal"
+    if old_name(base):
+        return old_name(base)
     found = facts.launch.device_of(buffer) if "[" in buffer else device_of(buffer)
-    return "CPU" if found == "Host" else found
+    return HOST if found == "Host" else found
 
 
 def _bytes(near: Sequence[Found]) -> int | None:
@@ -360,16 +364,16 @@ def _by_figures(lines: Sequence[Line], facts: Facts) -> Verdict | None:
     if facts.offloaded and on_host and facts.offloaded[0] > 0:
         return Verdict("no_gpu", "start", None, None, False, (facts.offloaded[2],))
     if _left_out(facts):
-        return Verdict("partial_offload", "load", "CPU", None, False, ())
+        return Verdict("partial_offload", "load", HOST, None, False, ())
     if facts.offloaded and 0 < facts.offloaded[0] < facts.offloaded[1]:
-        return Verdict("partial_offload", "load", "CPU", None, False, (facts.offloaded[2],))
+        return Verdict("partial_offload", "load", HOST, None, False, (facts.offloaded[2],))
     loaded = [(line.number, match[1]) for line in lines
               if (match := re.search(r"loaded (\w{2,12}) backend from", line.text))]
-    if loaded and {name for _, name in loaded} <= {"CPU"} and not _wants_no_gpu(facts):
+    if loaded and {name for _, name in loaded} <= {HOST} and not _wants_no_gpu(facts):
         return Verdict("no_gpu", "start", None, None, False, (loaded[0][0],))
     info = next((line for line in lines if (line.text.startswith("system_info:") and "| CPU :" in line.text)
                  or re.match(r"system_info: n_threads.{0,60}\| CPU : ", line.text)), None)
-    if info is not None and not re.search(r"(?:CUDA|ROCm|Vulkan|SYCL|MTL|Metal|CANN) :", info.text) \
+    if info is not None and not SYSTEM_INFO.search(info.text) \
             and re.search(r"\d \| CPU :", info.text) and facts.words and not _wants_no_gpu(facts):
         return Verdict("no_gpu", "start", None, None, False, (info.number,))
     if facts.splits and facts.splits[0] >= 100:      # an operation in each layer that the GPU does not have
@@ -380,12 +384,9 @@ def _by_figures(lines: Sequence[Line], facts: Facts) -> Verdict | None:
     return None
 
 
-_AUTO = 7400      # the first build, about, that puts layers on the GPU without -ngl
-
-
 def _left_out(facts: Facts) -> bool:
     """Whether the command of an old build says no -ngl, which then meant none, though there is a GPU."""
-    return bool(facts.words and facts.launch.free and 0 < facts.build < _AUTO and not facts.offloaded
+    return bool(facts.words and facts.launch.free and not Build(facts.build).knows("--fit") and not facts.offloaded
                 and not {"-ngl", "--gpu-layers", "--n-gpu-layers"} & set(facts.words))
 
 

@@ -12,7 +12,8 @@ from __future__ import annotations
 import re
 import shlex
 
-from ..backends import canonical
+from ..backends import HOST, backend, canonical
+from ..backends.logs import BUILT_FROM, DEVICE_LINES, OLLAMA, WORDS
 from ..devices.names import described, find
 from ..errors import UsageError
 from ..machine import Device
@@ -24,22 +25,18 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from ..backends import Backend
     from .lines import Line
 
 _N = r"\d{1,12}"
 _FREE = re.compile(rf"using device (\S{{1,60}}) \((.{{0,90}}?)\)(?: \(.{{0,60}}\))? - ({_N}) MiB free")
-_LISTED = re.compile(rf"^\s*(?:- )?((?!CPU\b)[A-Z][A-Za-z]{{1,11}}\d{{1,3}}) *: (.{{1,120}}) "
+_LISTED = re.compile(rf"^\s*(?:- )?((?!{HOST}\b)[A-Z][A-Za-z]{{1,11}}\d{{1,3}}) *: (.{{1,120}}) "
                      rf"\(({_N}) MiB(?:, ({_N}) MiB free)?\)")
-_CUDA = re.compile(rf"^ *Device (\d{{1,3}}): ([^,]{{1,90}}), "
-                   rf"(?:compute capability (\d{{1,2}})\.(\d)|gfx)(?:.{{0,80}}VRAM: ({_N}) MiB)?")
-_VULKAN = re.compile(r"ggml_vulkan: (\d{1,3}) = (.{1,90}?) \(")
-_METAL = re.compile(rf"recommendedMaxWorkingSetSize += +({_N})\.\d+ MB")
-_METAL_NAME = re.compile(r"(?:GPU name: +(?:MTL\d \()?|found device: )(Apple M\d[\w ]{0,12})")
 _OLLAMA = re.compile(r'msg="inference compute" (.{1,600})')
 _FIELD = re.compile(r'(\w{1,20})=("(?:[^"\\]|\\.){0,200}"|\S{0,200})')
 _SIZE = re.compile(r"^([\d.]{1,12}) ?(B|KiB|MiB|GiB|TiB)$")
 _UNITS = {"B": 1, "KiB": 1 << 10, "MiB": MiB, "GiB": GiB, "TiB": GiB << 10}
-_RAM = re.compile(rf"^\s*(?:- )?CPU *: .{{1,120}} \(({_N}) MiB, ({_N}) MiB free\)")
+_RAM = re.compile(rf"^\s*(?:- )?{HOST} *: .{{1,120}} \(({_N}) MiB, ({_N}) MiB free\)")
 _OLLAMA_RAM = re.compile(r'msg="system memory" total="([\d.]{1,9} [KMGT]?i?B)" free="([\d.]{1,9} [KMGT]?i?B)"')
 _BUILD = re.compile(r"\b(?:build|version|build_info)\b *[:=] *"
                     r"(?:\S{1,12} \(build (\d{3,6})|b?(\d{3,6})(?: \(|-)[0-9a-f]{7,12})")
@@ -54,8 +51,6 @@ _SPLITS = re.compile(r"graph splits = (\d{1,6})")
 _CACHE_TYPE = re.compile(r"\b([KV]) \((f32|f16|bf16|q\d_\d|iq4_nl)\)")
 _PROGRAM = re.compile(r"(?:^|[\s\"'=/])((?:\S{0,200}/)?(?:llama-(?:server|cli|bench|perplexity|simple)|server|main)"
                       r"(?:\.exe)? +-[^\n]{1,3000})")
-_LIBRARIES = {"cuda": "CUDA", "rocm": "ROCm", "vulkan": "Vulkan", "metal": "Metal"}      # Ollama's names
-_ROCM = re.compile(r"ROCm|\bhip[A-Z]\w+|\bHIP\b|gfx\d{3,4}|AMD Radeon|AMD Instinct", re.ASCII)
 
 
 @dataclass
@@ -102,21 +97,19 @@ class Facts:
 
     def _line(self, line: Line, named: dict[str, None]) -> None:
         text = line.text
-        for word, name in _NAMED:
-            if word in text and (name != "CUDA" or "ROCm" not in named):
+        hidden = [b.built_from for b, _ in BUILT_FROM if b.name in named]
+        for word, name in WORDS:
+            if word in text and name not in hidden:
                 named.setdefault(name)
-        if "ROCm" not in named and "Vulkan" not in named and "ggml_vulkan" not in text and _ROCM.search(text):
-            named.pop("CUDA", None)
-            named["ROCm"] = None
-        if "MiB" in text or "compute capability" in text or "GiB" in text or "inference compute" in text:
+        for b, pattern in BUILT_FROM:
+            if b.name not in named and b.log_not not in named and pattern.search(text):
+                named.pop(b.built_from, None)
+                named[b.name] = None
+        if "MiB" in text or "GiB" in text or "inference compute" in text:
             self._memory(text)
-        if "ggml_vulkan: " in text and (match := _VULKAN.search(text)):
-            self._device(f"Vulkan{match[1]}", match[2])
-        if "GPU name" in text and (match := _METAL_NAME.search(text)):
-            self._device("Metal" if self.era == "A" or "ggml_metal_init" in text else "MTL0", match[1])
-        if "recommendedMaxWorkingSetSize" in text and (match := _METAL.search(text)):
-            size = int(int(match[1]) * 1e6)
-            self._device("Metal" if "Metal" in self.devices or "MTL0" not in self.devices else "MTL0", "", size, size)
+        for word, pattern, listed in DEVICE_LINES:
+            if word in text and (match := pattern.search(text)):
+                self._listed(listed, match.groupdict(), text)
         if not self.build and ("build" in text or "version" in text) and (match := _BUILD.search(text)):
             self.build = int(match[1] or match[2])
         if ".gguf" in text and (match := _MODEL.search(text)):
@@ -144,10 +137,6 @@ class Facts:
         elif match := _LISTED.search(text):
             free = int(match[4]) * MiB if match[4] else 0
             self._device(match[1], match[2], int(match[3]) * MiB, free)
-        elif match := _CUDA.search(text):
-            name = f"{'CUDA' if match[3] else 'ROCm'}{match[1]}"
-            size = int(match[5]) * MiB if match[5] else 0
-            self._device(name, match[2], size, capability=(int(match[3]), int(match[4])) if match[3] else None)
         elif match := _OLLAMA.search(text):
             self._ollama(dict(_FIELD.findall(match[1])))
         elif match := _RAM.search(text):
@@ -155,19 +144,31 @@ class Facts:
         elif match := _OLLAMA_RAM.search(text):
             self.ram = size_of(match[1]), size_of(match[2])
 
+    def _listed(self, of: type[Backend], said: dict[str, str | None], text: str) -> None:
+        """A device as its backend lists it when it starts."""
+        size = int(said.get("mib") or 0) * MiB
+        free = int(int(said.get("mb") or 0) * 1e6)       # of what shares the system's memory
+        name = f"{of.name}{said.get('index') or 0}"
+        if of.old_name and (self.era == "A" or f"ggml_{of.old_name.lower()}_init" in text if "mb" not in said
+                            else of.old_name in self.devices or name not in self.devices):
+            name = of.old_name
+        major, minor = said.get("major"), said.get("minor")
+        self._device(name, said.get("description") or "", size or free, free,
+                     (int(major), int(minor)) if major and minor else None)
+
     def _ollama(self, fields: dict[str, str]) -> None:
         said = {key: value.strip('"') for key, value in fields.items()}
         library = said.get("library", "")
-        if library.lower() in ("", "cpu"):
+        if library.lower() in ("", HOST.lower()):
             return
-        name = said.get("name", "")
+        of, name = OLLAMA.get(library.lower()), said.get("name", "")
         if not re.fullmatch(r"[A-Za-z]{2,12}\d{1,3}", name):
-            backend = _LIBRARIES.get(library.lower(), library[:12])
-            index = sum(device.startswith(backend) for device in self.devices)
-            name, said["description"] = f"{backend}{index}", said.get("description") or name
+            prefix = (of.old_name or of.name) if of else library[:12]
+            index = sum(device.startswith(prefix) for device in self.devices)
+            name, said["description"] = f"{prefix}{index}", said.get("description") or name
         capability = said.get("compute", "").split(".")
         pair = (int(capability[0]), int(capability[1])) if len(capability) == 2 and all(
-            part.isdecimal() and len(part) < 4 for part in capability) and library.lower() == "cuda" else None
+            part.isdecimal() and len(part) < 4 for part in capability) and of and of.nvidia else None
         self._device(name, said.get("description", "")[:90], size_of(said.get("total", "")),
                      size_of(said.get("available", "")), pair)
 
@@ -177,24 +178,27 @@ class Facts:
         if old is None and len(self.devices) >= 64:
             return
         description = description or (old.description if old else "")
-        backend = canonical(name.rstrip("0123456789").partition("[")[0])
+        prefix = canonical(name.rstrip("0123456789").partition("[")[0])
+        of = backend(prefix)
         total, free = total or (old.total if old else 0), free or (old.free if old else 0)
         self.devices[name] = Device(
-            name, max(total, free), free, description, backend, "rpc" if backend == "RPC" else "gpu",
+            name, max(total, free), free, description, prefix, "rpc" if of.remote else "gpu",
             compute_capability=capability or (old.compute_capability if old else None), source="log",
-            includes_context=backend == "CUDA")
+            includes_context=of.nvidia)
 
     def _complete(self) -> None:
-        """Sizes of cards that are known by their names, and CUDA's words on ROCm."""
+        """Sizes of cards that are known by their names, and the devices of a backend that calls them as the one that it
+        is built from."""
         for name, device in list(self.devices.items()):
             if not device.total and device.description:
                 card = _card(device.description)
                 if card:
                     self._device(name, total=card)
-        if "ROCm" in self.backends and "CUDA" not in self.backends:
-            for name in [name for name in self.devices if name.startswith("CUDA")]:
-                device = self.devices.pop(name)
-                self._device("ROCm" + name[4:], device.description, device.total, device.free)
+        for b, _ in BUILT_FROM:
+            if b.name in self.backends and b.built_from not in self.backends:
+                for name in [name for name in self.devices if name.startswith(b.built_from)]:
+                    device = self.devices.pop(name)
+                    self._device(b.name + name[len(b.built_from):], device.description, device.total, device.free)
 
     def held(self, device: str) -> int:
         """Bytes of the buffers that the log shows on a device, of the model that was loaded last."""
@@ -208,11 +212,6 @@ class Facts:
 
 _READY = ("model loaded", "server is listening on", ": listening on ", "all slots are idle", "llama runner started",
           "slot      release", "slot launch_slot_", "update_slots", "llama server listening at", "log_server_request")
-_NAMED = (("CUDA", "CUDA"), ("ggml_cuda", "CUDA"), ("cuda", "CUDA"), ("CUBLAS", "CUDA"), ("cublas", "CUDA"),
-          ("ggml_vulkan", "Vulkan"), ("Vulkan", "Vulkan"), ("vk::", "Vulkan"), ("ggml_metal", "Metal"),
-          ("ggml-metal", "Metal"), ("MTL", "MTL"), ("Metal", "Metal"), ("kIOGPU", "Metal"), ("SYCL", "SYCL"),
-          ("ggml-sycl", "SYCL"), ("level_zero", "SYCL"), ("UR_RESULT", "SYCL"), ("PI_ERROR", "SYCL"),
-          ("MUSA", "MUSA"), ("CANN", "CANN"))
 # Of the lines that LogReader knows
 _OF_BUFFERS = ("buffer", "size", "offloaded", "using device", "| ", "model", "llama_context", "llama_new_context",
                "n_ctx", "loading", "listening", "CLIP", "VRAM")

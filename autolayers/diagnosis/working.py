@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 
+from ..backends import HOST
 from ..errors import AutolayersError, UsageError
 from ..flags.parse import items, parse
 from ..flags.table import Argument
@@ -165,7 +166,7 @@ def _machine(verdict: Verdict, facts: Facts, asked: Asked) -> tuple[list[Device]
         return None, host
     if verdict.cause == "oom_host":
         if verdict.bytes and verdict.fatal and verdict.phase in ("load", "cache", "compute"):
-            most = facts.held("CPU") + verdict.bytes - 1
+            most = facts.held(HOST) + verdict.bytes - 1
             host = Host(most, most, "log") if host is None else replace(host, available=min(host.available, most))
         if host is None:
             return None, None
@@ -238,4 +239,4 @@ def _usage(verdict: Verdict, model: Model, request: Request) -> Usage | None:
             params, request.machine.devices)
     except AutolayersError:
         return None
-    return use.host if verdict.device == "CPU" else use.devices.get(verdict.device or "")
+    return use.host if verdict.device == HOST else use.devices.get(verdict.device or "")

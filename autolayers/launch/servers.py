@@ -105,7 +105,7 @@ def servers(only: int | None = None) -> Iterator[Server]:
     for process in psutil.process_iter(["pid", "cmdline"]):
         words = process.info["cmdline"] or []
         at = next((i for i, word in enumerate(words[:3]) if _NAMES.search(os.path.basename(word))), None)
-        if at is None and len(words) > 1 and os.path.basename(words[0]) == "llama" and words[1] == "serve":
+        if at is None and len(words) > 1 and f"{os.path.basename(words[0])} {words[1]}" == "llama serve":
             at = 1
         if at is None or (only is not None and process.info["pid"] != only):
             continue

@@ -22,6 +22,9 @@ if TYPE_CHECKING:
     from ..ops import Ops, Parts
 
 
+_DEVICE = r"^ *Device (?P<index>\d{1,3}): (?P<description>[^,]{1,90}), "
+_VRAM = r"(?:.{0,80}VRAM: (?P<mib>\d{1,12}) MiB)?"
+
 TURING = 750
 ALL_QUANTS = "fa_all_quants"      # of a device's limits: is its llama.cpp built with GGML_CUDA_FA_ALL_QUANTS?
 SHARED_MEMORY = 65536           # bytes that a workgroup of AMD's has
@@ -72,6 +75,11 @@ class Cuda(CudaBuffers):
         r"(?:CUDA|ROCm|MUSA) error: out of memory|CUBLAS_STATUS_ALLOC_FAILED"
         r"|hipErrorOutOfMemory|cudaErrorMemoryAllocation",
     )
+    log_words: tuple[str, ...] = ("CUDA", "ggml_cuda", "cuda", "CUBLAS", "cublas")
+    # ggml_cuda_init
+    device_lines: tuple[tuple[str, str], ...] = (
+        ("compute capability", rf"{_DEVICE}compute capability (?P<major>\d{{1,2}})\.(?P<minor>\d){_VRAM}"),)
+    ollama = "cuda"
     # NCCL or RCCL, not measured: 4 MiB (NCCL_BUFFSIZE) per channel and direction, 24 channels with NVLink,
     # and kernels. Without it, llama.cpp's own takes 32 MiB (ggml_cuda_ar_pipeline_init).
     communicator = 384 * MiB
@@ -145,6 +153,12 @@ class Hip(Cuda):
     image = "-rocm"
     gpu_driver = ""
     device_nodes = ("/dev/kfd", "/dev/dri")
+    log_words = ()
+    log_pattern = r"ROCm|\bhip[A-Z]\w+|\bHIP\b|gfx\d{3,4}|AMD Radeon|AMD Instinct"
+    built_from = Cuda.name
+    log_not = "Vulkan"
+    device_lines = (("MiB", rf"{_DEVICE}gfx{_VRAM}"),)
+    ollama = "rocm"
 
     def __init__(self, device: Device | None = None, index: int = 0, rules: Rules = NEWEST_RULES) -> None:
         super().__init__(device, index, rules)
@@ -193,3 +207,6 @@ class Musa(Cuda):
     image = "-musa"
     gpu_driver = ""
     koboldcpp = ()
+    log_words = ("MUSA",)
+    device_lines = ()
+    ollama = ""

@@ -35,6 +35,12 @@ class Metal(Backend):
         "LIGHTNING_INDEXER": Rules.metal_indexer,
         **dict.fromkeys(HYPER_CONNECTIONS, Rules.metal_hyper_connections)}
     modelled = True
+    old_name = "Metal"
+    log_words = ("ggml_metal", "ggml-metal", "MTL", "Metal", "kIOGPU")
+    device_lines = (
+        ("GPU name", r"(?:GPU name: +(?:MTL\d \()?|found device: )(?P<description>Apple M\d[\w ]{0,12})"),
+        ("recommendedMaxWorkingSetSize", r"recommendedMaxWorkingSetSize += +(?P<mb>\d{1,12})\.\d+ MB"))
+    ollama = "metal"
     out_of_memory = (
         # ggml-metal-device.m
         r"error: failed to allocate buffer, size = +(?P<mib>\d+\.\d+) MiB",

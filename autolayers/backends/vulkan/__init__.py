@@ -45,6 +45,9 @@ class Vulkan(Backend):
         ("max_storage_buffer_range", SIZE), ("max_buffer_size", SIZE), ("max_memory_allocation_size", SIZE),
         ("max_compute_workgroup_invocations", COUNT))
     koboldcpp = ("--usevulkan",)
+    log_words = ("ggml_vulkan", "Vulkan", "vk::")
+    device_lines = (("ggml_vulkan: ", r"ggml_vulkan: (?P<index>\d{1,3}) = (?P<description>.{1,90}?) \("),)
+    ollama = "vulkan"
     out_of_memory = (
         r"ggml_vulkan: Device memory allocation of size (?P<bytes>\d+) failed",      # ggml-vulkan-buffers.cpp
         r"ErrorOutOfDeviceMemory|Requested buffer size exceeds device (?:memory|buffer)",
