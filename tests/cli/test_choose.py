@@ -220,7 +220,7 @@ def test_cards_for_a_model(chosen, whole: bool, request: pytest.FixtureRequest) 
     for head in ("fully on one GPU", "fully on two identical GPUs", "fully in unified memory",
                  "on one GPU with experts in RAM, of each size"):
         assert any(line.startswith(head) for line in lines)
-    assert any(line.startswith("  rtx-3090 ") for line in lines) and any(line.startswith("  2x ") for line in lines)
+    assert "rtx-3090" in out and any(line.startswith("  2x ") for line in lines)
     answer = json.loads(chosen(QWEN, "--ctx", "32k", "--for", "cards", "--speed", "100", "--json")[1])
     assert answer["n_ctx"] == 32768 and answer["speed"] == 100
     rows = [row for kind in answer["cards"].values() for row in kind]

@@ -22,7 +22,8 @@ PARTS = ("model", "context", "compute")
 MiB = 1 << 20
 PRINTED = 0.0151 * MiB          # logs have two decimals
 DEFAULT = {"fa_all_quants": 0}      # as llama.cpp's own libraries are built
-LIMITS = {"ROCm": {"gfx_target_version": 110000, **DEFAULT},
+LIMITS = {"CUDA": DEFAULT,
+          "ROCm": {"gfx_target_version": 110000, **DEFAULT},
           "SYCL": {"max_mem_alloc_size": 1 << 62, "onednn_optimized_gemm": 1},
           "Vulkan": json.loads((FIXTURES / "truth" / "vulkan" / "profiles.json").read_text())["radv"]}
 Rows = dict[str, list[dict]]

@@ -64,7 +64,7 @@ def solve(evaluator: Evaluator, given: Params, policy: Policy, cost: CostModel) 
     found = _best(evaluator, given, policy, cost)
     if floor == MIXTURE and (found is None or not found.fits):
         less = _best(evaluator, given, replace(policy, n_ctx_min=FIT_PARAMS_MIN_CTX), cost)
-        return less if less is not None and less.fits else found
+        return less or found
     return found
 
 
