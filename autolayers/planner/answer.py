@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from .evaluate import Candidate
     from .explain import Alternative, Lever
 
+LARGE = 50_000      # nodes of graphs that a search laid out, from which on its reasons take several processes
 UNQUANTISED = {"f32", "f16", "bf16"}
 
 
@@ -158,9 +159,9 @@ class _Answer:
         whole = params.layers_wanted(self.everything) == self.everything and params.overrides == self.given.overrides
         if self.candidate.fits and whole and (self.given.n_ctx or use.n_ctx_seq >= trained):
             return ()
-        from .shared_limit import way_out
+        from .shared_limit import how_to_raise
 
-        return way_out(self.evaluator.machine, self.candidate, use.host.model + use.host.context)
+        return how_to_raise(self.evaluator.machine, self.candidate, use.host.model + use.host.context)
 
     def _with_threads(self, params: Params, reasons: tuple[str, ...]) -> tuple[Params, tuple[str, ...]]:
         """The flags, with -t if the CPU computes and llama.cpp's default is wrong, and the reason."""
@@ -209,6 +210,8 @@ class _Answer:
         if candidate.fits:
             work += [partial(alternative, evaluator, self.cost, self.given, self.policy, candidate, change)
                      for change in changes(evaluator, self.given, self.policy, candidate)]
+        # processes do not share what they measure: a third more CPU time, for half of the time of a large model
+        processes = processes if evaluator.estimator.spent > LARGE else 1
         answers: list[Any] = in_processes(lambda task: task(), work, processes)
         for answer in answers:
             if isinstance(answer, AutolayersError):

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 _WORTH = GiB        # less changes little
 
 
-def way_out(machine: Machine, candidate: Candidate, movable: int) -> tuple[str, ...]:
+def how_to_raise(machine: Machine, candidate: Candidate, movable: int) -> tuple[str, ...]:
     """The setting that gives such a GPU more of the RAM; none where its limit does not bind, or RAM is short too.
     `movable`: bytes of the launch that are in RAM and could be the GPU's."""
     ram = machine.ram
