@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from ..builds import Rules
     from ..machine import Device
 
-__all__ = ["ALIASES", "BACKENDS", "CPU", "DEFAULT", "HOST", "METAL", "REPACK", "SYCL", "VULKAN", "Backend",
+__all__ = ["ALIASES", "BACKENDS", "CPU", "DEFAULT", "HOST", "K_QUANTS", "METAL", "REPACK", "SYCL", "VULKAN", "Backend",
            "Cpu", "Cuda", "Hip", "backend", "backend_of", "canonical", "failed_allocations", "on", "together"]
 
 METAL, SYCL, VULKAN = "MTL", "SYCL", "Vulkan"      # named elsewhere, without being imported for it
@@ -39,6 +39,8 @@ ALIASES = {"HIP": "ROCm",
            "GPUOpenCL": "OpenCL"}     # the name of all its devices
 DEFAULT = Cuda                # if a device does not state its backend
 CPU = Cpu()                   # plain host memory
+# Types of weights that every backend supports in the same operations: on one device they make the same graph
+K_QUANTS = frozenset(("q4_K", "q5_K", "q6_K"))
 
 
 def backend(name: str) -> type[Backend]:

@@ -24,9 +24,9 @@ class Policy:
     literally.
 
     `n_ctx` is None (the largest context that costs no layer), "max" or a number; `budget` holds bytes per
-    device name, `margin` bytes per device; `gpu`, `ram` (bytes, read at `ram_bandwidth` a second) and `cores`, or the
-    file `machine`, describe the
-    machine, `backend` drives its GPUs, `build` is the llama.cpp build: its number, or a builds.Build.
+    device name, `margin` bytes per device; `gpu`, `ram` (bytes), `ram_bandwidth` (bytes per second) and
+    `cores`, or the file `machine`, describe the machine, `backend` drives its GPUs, `build` is the llama.cpp
+    build: its number, or a builds.Build.
     `alone`: the answer is n_gpu_layers and nothing else. `workload` is the request that placements are
     compared by."""
 

@@ -67,8 +67,8 @@ class Estimator:
 
     def __init__(self, model: Model, build: Build | Rules | int | None = None, companions: Companions = NONE,
                  known: Known | None = None, spent: int = 0) -> None:
-        """`known`: measurements of an earlier, equal Estimator, which this one adds to. `spent`: see
-        there."""
+        """`known`: measurements of an earlier, equal Estimator, which this one adds to. `spent`: graph
+        nodes that were laid out for the same plan before."""
         found = build.rules if isinstance(build, Build) else build
         self.rules = found if isinstance(found, Rules) else rules(found)
         self.companions = companions

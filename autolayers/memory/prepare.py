@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..backends import CPU, HOST, REPACK, Cpu, on, together
+from ..backends import CPU, HOST, K_QUANTS, REPACK, Cpu, on, together
 from ..ggml.tensor import Buffer, Tensor, block_size
 from ..gguf import BY_NAME
 from ..graph.inputs import CacheView, StateView
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from .weights import Placement, WeightGroup
 
 _FEW = 12        # layers of a model whose graph is never shortened
-_ALIKE = frozenset(("q4_K", "q5_K", "q6_K"))     # types that every backend multiplies with the same kernels' shapes
 
 
 def prepare(model: Model, params: Params, context: Context, placement: Placement, memory: Memory,
@@ -95,7 +94,7 @@ def _of_group(group: WeightGroup, hosts: frozenset[str]) -> tuple[int, int]:
     found: tuple[list[Hashable], list[Hashable]] = [], []
     for name, tensor in group.tensors.items():
         short = name.partition(".")[2].partition(".")[2]
-        info, alike = tensor.info, "K" if tensor.info.type in _ALIKE else tensor.info.type
+        info, alike = tensor.info, "K" if tensor.info.type in K_QUANTS else tensor.info.type
         copied = tensor.buffer in hosts
         found[0].append((short, info.type if copied else alike, info.ne, tensor.buffer))
         found[1].append((short, alike, info.ne, tensor.buffer))

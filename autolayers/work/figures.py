@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from ..machine import Device, Machine
     from .rates import Rates
 
-_IGPU_BANDWIDTH = 51e9         # bytes per second of an integrated GPU that is not known: two channels of DDR4-3200
-_RAM_BANDWIDTH_NEW = 55e9      # of desktops with a card of 2025 on: mostly two channels of DDR5
+_IGPU_BANDWIDTH = 51e9         # bytes per second of an unknown integrated GPU: two channels of DDR4-3200
+_RAM_BANDWIDTH_NEW = 55e9      # of desktops with a 2025 or newer GPU: mostly dual-channel DDR5
 _BUS = 12e9
 _UNIFIED_BUS = 100e9
 _DISK = 2.5e9
@@ -61,8 +61,8 @@ class HostFigures:
     bus: float
     cores: int
     disk: float
-    known: bool          # RAM's bandwidth is no default
-    counted: bool        # nor are the cores
+    known: bool          # RAM's bandwidth is not a default
+    counted: bool        # the number of cores is not a default
 
     @classmethod
     def of(cls, machine: Machine) -> HostFigures:

@@ -184,8 +184,7 @@ BETWEEN = {
 
 
 def generation_of(device: Device) -> str:
-    """The generation of a device's card, by its compute capability, its name or else its gfx number; "" where it is not
-    known."""
+    """The generation of a device's GPU, by its compute capability, its name or its gfx number; "" if unknown."""
     if device.compute_capability is not None:
         capability = ".".join(map(str, device.compute_capability))
         for name, capabilities, _ in GENERATIONS:
@@ -194,7 +193,7 @@ def generation_of(device: Device) -> str:
     version = (device.limits or {}).get("gfx_target_version", 0)
     texts = (device.description, f"gfx{version // 10000}{version // 100 % 100:x}{version % 100:x}" if version else "")
     for text in filter(None, texts):
-        import re  # of few devices
+        import re  # few calls
 
         for name, _, pattern in GENERATIONS:
             if re.search(pattern, text):

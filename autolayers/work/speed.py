@@ -57,8 +57,9 @@ class Speed:
     request: float            # seconds of the whole workload, by which placements are compared
     prompt_spread: float
     generation_spread: float
-    kind: str = ""            # of placement, whose residuals the spreads are
-    assumed: tuple[tuple[str, float], ...] = ()     # defaults: (RAM or a device, bytes per second), (cores, how many)
+    kind: str = ""            # of the placement, whose residuals give the spreads
+    # figures that are defaults: (RAM or a device, bytes per second), or ("cores", their number)
+    assumed: tuple[tuple[str, float], ...] = ()
 
     @property
     def spread(self) -> float:
@@ -200,7 +201,7 @@ class CostModel:
         return [device.name for device in self.machine.devices if device.kind == "rpc" and not device.link]
 
     def _assumed(self, clock: Clock, kind: str) -> tuple[tuple[str, float], ...]:
-        """Figures that decide this launch's speed and that nothing tells."""
+        """Unknown figures that decide this launch's speed."""
         found = [(name, rate) for name, rate in self._unknown if name in clock.tokens.places]
         if any(name in clock.work.token.visits for name in self._remote):
             found.append((NETWORK, NETWORK_RATE))

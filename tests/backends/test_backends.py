@@ -8,7 +8,18 @@ import pytest
 from support import MiB, gpus, model
 
 from autolayers import Device, estimate
-from autolayers.backends import BACKENDS, CPU, HOST, Backend, backend, backend_of, canonical, failed_allocations, on
+from autolayers.backends import (
+    BACKENDS,
+    CPU,
+    HOST,
+    K_QUANTS,
+    Backend,
+    backend,
+    backend_of,
+    canonical,
+    failed_allocations,
+    on,
+)
 from autolayers.backends.backend import OFFLOAD_MIN_BATCH
 from autolayers.builds import NEWEST_RULES, Rules
 from autolayers.devices.cards import CARDS
@@ -27,6 +38,24 @@ def test_names_of_backends_and_of_their_devices() -> None:
     for name, here in (("CUDA3", "CUDA"), ("Vulkan0", "Vulkan"), ("RPC0[127.0.0.1:50052]", "RPC"), (HOST, "CPU")):
         assert backend_of(name).name == here
     assert all(backend(name).name == name for name in BACKENDS)
+
+
+@pytest.mark.parametrize("name", [*BACKENDS, "NEXT"])
+@pytest.mark.parametrize("op", ["MUL_MAT", "MUL_MAT_ID"])
+def test_k_quants_are_supported_alike(name: str, op: str) -> None:
+    """Layers whose weights differ in these types alone share a graph (memory/repeats.py)."""
+    tested = on(Device(f"{name}0", 1 << 40, 1 << 40, backend=name))
+    experts = 8 if op == "MUL_MAT_ID" else 1
+    for k, m, n in ((2048, 768, 1), (4096, 4096, 4), (768, 2048, 512), (8192, 1024, 2048)):
+        answers = set()
+        for kind in K_QUANTS:
+            weight, ids = Tensor("NONE", kind, (k, m, experts, 1)), Tensor("NONE", "i32", (2, n, 1, 1))
+            weight.weight, weight.buffer = True, tested.buffer
+            shape = (k, 1, n, 1) if op == "MUL_MAT_ID" else (k, n, 1, 1)
+            sources = (weight, Tensor("NONE", "f32", shape), *([ids] if op == "MUL_MAT_ID" else []))
+            product = Tensor(op, "f32", (m, 2, n, 1) if op == "MUL_MAT_ID" else (m, n, 1, 1), sources)
+            answers.add((tested.supports_op(product), tested.offload_op(product)))
+        assert len(answers) == 1, (k, m, n)
 
 
 def test_hip_and_musa_are_cuda_under_other_names() -> None:

@@ -34,3 +34,9 @@ def test_slots_are_solved_for_requests_at_once() -> None:
     assert autolayers.plan(model("llama-3.1-8b-q4_k_m:8"), [*GPU, "--workload", "1k+256x3"]).params.n_parallel is None
     given = autolayers.plan(model("llama-3.1-8b-q4_k_m:8"), [*GPU, "--workload", "1k+256x32", "-np", "2"])
     assert given.params.n_parallel == 2 and given.speed.request > plan.speed.request
+
+
+def test_a_slot_has_the_cells_of_its_request_where_more_do_not_fit() -> None:
+    plan = autolayers.plan(model("llama-3.1-8b-q4_k_m"), ["--gpu", "8GiB", "--workload", "512+128x16"])
+    assert plan.fits and plan.params.n_parallel == 16 and plan.n_gpu_layers == 33
+    assert plan.breakdown.n_ctx_seq >= 640

@@ -48,7 +48,11 @@ def contexts(model: Model, params: Params, policy: Policy) -> Contexts:
         work = policy.workload
         alone = streams > 1 or work.requests == 1
         wanted = (work.prompt + work.generate + work.depth) * (1 if alone else work.requests)
-        least = params.fit_ctx or (
-            MIXTURE if model.hparams.n_expert and streams == 1 and policy.strategy != "layers" else FIT_PARAMS_MIN_CTX)
+        if streams > 1 and work.requests > 1:
+            least = params.fit_ctx or wanted        # the workload says what each slot must hold
+        elif model.hparams.n_expert and streams == 1 and policy.strategy != "layers":
+            least = params.fit_ctx or MIXTURE
+        else:
+            least = params.fit_ctx or FIT_PARAMS_MIN_CTX
         floor = min(max(least, work.context, -(-wanted // 256) * 256), trained)
     return Contexts(floor * streams, max(floor, trained) * streams, 256 * streams)
