@@ -133,12 +133,13 @@ class Diagnosis:
 
 def explain(*logs: str | PathLike[str] | bytes | BinaryIO, words: Sequence[str] = (), model: Model | None = None,
             devices: Sequence[Device] | None = None, host: Host | None = None,
-            own: Mapping[str, Any] | None = None) -> Diagnosis:
+            own: Mapping[str, Any] | None = None, files: bool = True) -> Diagnosis:
     """Why the launch of this log failed or is slow.
 
     `logs`: files by name, open files or bytes; several are the parts of one. `words`: of the launch, after those
     of the command that the log may show; `model`, `devices`, `host`: what the launch that works is planned with, else
-    what the log says. Raises NoLog for a log that cannot be read, UsageError for what is no log.
+    what the log says; `files`: a model's file that the log names may be read. Raises NoLog for a log that cannot be
+    read, UsageError for what is no log.
     """
     found, numbered = [], 0
     for log in logs:
@@ -149,8 +150,7 @@ def explain(*logs: str | PathLike[str] | bytes | BinaryIO, words: Sequence[str] 
     facts = Facts.of(found)
     facts.words = (*facts.words, *words)
     verdict = decide(found, facts)
-    launch = working(verdict, facts, Asked(model, own, tuple(devices) if devices is not None else None,
-                                           host))
+    launch = working(verdict, facts, Asked(model, own, tuple(devices) if devices is not None else None, host, files))
     build = Build(facts.build) if facts.build else None
     remedies = [*remedies_of(verdict.cause, verdict.phase, build)]
     device = facts.devices.get(verdict.device or "")

@@ -44,12 +44,14 @@ _SECRET = ("--api-key", "-hft", "-mu", "-mmu")
 
 @dataclass(frozen=True)
 class Asked:
-    """What is known beside the log: the model, own flags (--gpu, --ram, --machine), the machine."""
+    """What is known beside the log: the model, own flags (--gpu, --ram, --machine), the machine. `files`: whether a
+    model's file that the log names may be read."""
 
     model: Model | None = None
     own: Mapping[str, Any] | None = None
     devices: tuple[Device, ...] | None = None
     host: Host | None = None
+    files: bool = True
 
 
 @dataclass(frozen=True)
@@ -78,7 +80,7 @@ def working(verdict: Verdict, facts: Facts, asked: Asked) -> Launch | None:
     words = facts.words or _known(facts)
     try:
         arguments = parse(words, command=None)
-        model = asked.model or _model(arguments, facts)
+        model = asked.model or (_model(arguments, facts) if asked.files else None)
         if model is None:
             return None
         arguments = replace(arguments, own={**_build(facts), **_but_machine(asked.own), "strict-flags": "off"},
@@ -86,8 +88,8 @@ def working(verdict: Verdict, facts: Facts, asked: Asked) -> Launch | None:
         devices, host = _machine(verdict, facts, asked)
         if devices is None:
             return None
-        request = Request.of(replace(arguments, params=_without_files(arguments.params)), devices=devices, host=host,
-                             checked=False)
+        request = Request.of(replace(arguments, params=_without_files(arguments.params, asked.files)),
+                             devices=devices, host=host, checked=False)
         if verdict.phase == "run" and verdict.cause == "oom_device" and request.params.fit_target is None:
             request = request.asking(replace(request.arguments, params=replace(request.params, fit_target=(2048,))))
         usage = _usage(verdict, model, request)
@@ -130,22 +132,23 @@ def _build(facts: Facts) -> dict[str, Any]:
 
 
 def _model(arguments: Arguments, facts: Facts) -> Model | None:
-    """The model's file where it is here, by the name that the command or the log has."""
+    """The model's file where it is here, by the name that the command or the log has: none of another machine's, which
+    Windows would log in to."""
     for name in (arguments.params.model, facts.model):
-        if name and "://" not in name and os.path.isfile(name):
+        if name and "://" not in name and not name.startswith(("\\\\", "//")) and os.path.isfile(name):
             return read_model(name)
     return None
 
 
-def _without_files(params: Params) -> Params:
-    """Without files that are not here."""
+def _without_files(params: Params, files: bool) -> Params:
+    """Without files that are not here, or that may not be read."""
     changes: dict[str, object] = {}
     for name in ("mmproj", "model_draft"):
         path = getattr(params, name)
-        if path and not os.path.isfile(path):
+        if path and not (files and os.path.isfile(path)):
             changes[name] = None
     for name in ("lora", "control_vector"):
-        changes[name] = tuple(path for path in getattr(params, name) if os.path.isfile(path))
+        changes[name] = tuple(path for path in getattr(params, name) if files and os.path.isfile(path))
     return replace(params, rpc=(), **changes)  # type: ignore[arg-type]
 
 

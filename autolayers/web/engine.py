@@ -17,6 +17,7 @@ import shlex
 from .. import __version__, bundled
 from ..devices import machine_file
 from ..devices.cards import CARDS
+from ..diagnosis.diagnosis import explain
 from ..errors import AutolayersError, LaunchRefused, UsageError
 from ..flags.check import read
 from ..flags.formats import FORMATS
@@ -51,6 +52,7 @@ if TYPE_CHECKING:
 
 BUNDLED = "bundled:"
 FIRST_SLICE, LARGEST_SLICE = 2 << 20, 128 << 20     # bytes of a header that are requested at first, and at most
+MAX_LOG = 64 << 20          # characters of a log
 MAX_MODELS = 64             # kept at once; the oldest is dropped
 MAX_PARTS = 512
 MAX_MATRIX = 256            # cells of one matrix
@@ -94,7 +96,7 @@ class Engine:
         self._methods: dict[str, Callable[[Question], Answer]] = {
             "start": self.start, "open": self.open, "plan": self.plan, "curve": self.curve,
             "matrix": self.matrix,
-            "file": self.file, "locate": self.locate, "machine": self.machine}
+            "file": self.file, "locate": self.locate, "machine": self.machine, "explain": self.explain}
 
     def call(self, method: str, question: Question) -> Answer:
         """The answer, or {"error": one line, "kind": the error's class}."""
@@ -195,6 +197,17 @@ class Engine:
         return answer | {"urls": [part.url
                                   for part in open_url(hub.download_url(repository, revision, path))]}
 
+    # --- logs
+
+    def explain(self, question: Question) -> Answer:
+        """Why the launch of {"log": text} failed or is slow. The form's model and machine are those of the launch that
+        works, where they are given."""
+        model = self.model(_text(question, "model")) if _text(question, "model") else None
+        asked: dict[str, Any] = {"own": _arguments({key: question.get(key) for key in ("gpu", "ram")}).own}
+        if text := _text(question, "machine"):
+            asked["devices"], asked["host"] = machine_file.parse(text, "machine file")
+        return explain_log(_text(question, "log", MAX_LOG), model=model, **asked)
+
     # --- plans
 
     def plan(self, question: Question) -> Answer:
@@ -270,6 +283,13 @@ class Engine:
         return Request.of(arguments)
 
 
+def explain_log(text: str, **asked: Any) -> Answer:
+    """The JSON of `autolayers explain` with its page as "text"; `asked` as in explain(). Nothing that the log names is
+    opened."""
+    answer = explain(text.encode("utf-8", "replace"), files=False, **asked)
+    return {**answer.to_dict(), "text": answer.text()}
+
+
 def _error(error: AutolayersError) -> Answer:
     return {"error": " ".join(str(error).split()), "kind": type(error).__name__}
 
@@ -299,11 +319,11 @@ def _texts(question: Question, key: str) -> list[str]:
     return [value for value in values if isinstance(value, str)]
 
 
-def _text(question: Question, key: str) -> str:
+def _text(question: Question, key: str, longest: int = 1 << 16) -> str:
     value = question.get(key)
     if value is None:
         return ""
-    if not isinstance(value, str) or len(value) > 1 << 16:
+    if not isinstance(value, str) or len(value) > longest:
         raise UsageError(f"{key}: not a text")
     return value.strip()
 

@@ -19,7 +19,7 @@ from importlib.resources import files
 from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
 
-from .engine import LARGEST_SLICE, Engine
+from .engine import LARGEST_SLICE, MAX_LOG, Engine
 
 TOKEN_HEADER = "X-Autolayers-Token"
 MAX_QUESTION = 1 << 20          # bytes of a question
@@ -89,7 +89,7 @@ class _Handler(BaseHTTPRequestHandler):
                                       self.server.token.encode()):
             return self._refuse(HTTPStatus.FORBIDDEN, "open the address that autolayers web printed")
         method = split.path.removeprefix("/call/")
-        largest = LARGEST_SLICE if split.path == "/add" else MAX_QUESTION
+        largest = {"/add": LARGEST_SLICE, "/call/explain": MAX_LOG}.get(split.path, MAX_QUESTION)
         length = self.headers.get("Content-Length", "")
         if not length.isascii() or not length.isdecimal() or len(length) > _DIGITS or int(length) > largest:
             return self._refuse(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"a body of at most {largest} bytes")

@@ -11,7 +11,7 @@ import pytest
 from support import FIXTURES, HEADERS, ROOT, model
 
 import autolayers
-from autolayers.web.engine import BUNDLED, LARGEST_SLICE, Engine
+from autolayers.web.engine import BUNDLED, LARGEST_SLICE, Engine, explain_log
 
 MODELS = ["llama-3.1-8b-q4_k_m", "qwen3-30b-a3b-q4_k_m", "gemma-2-9b-q4_k_m"]
 MACHINES = ["8GiB", "rtx-3090,12GiB"]
@@ -170,3 +170,22 @@ def test_the_form_offers_what_the_flags_know() -> None:
     for workload in offer["workloads"]:
         assert "error" not in ask("plan", model=BUNDLED + "llama-3.2-1b-q8_0", gpu="8GiB", workload=workload), workload
     assert len(offer["models"]) >= 60 and "rtx-3090" in {card["name"] for card in offer["cards"]}
+
+
+def test_a_pasted_log_is_explained() -> None:
+    log = ("llama_model_load_from_file_impl: using device CUDA0 (NVIDIA GeForce RTX 3060) - 5800 MiB free\n"
+           "alloc_tensor_range: failed to allocate CUDA0 buffer of size 8000000000\n"
+           "llama_model_load: error loading model: unable to allocate CUDA0 buffer\n")
+    answer = ask("explain", log=log, model=BUNDLED + MODELS[2], ram="32GiB")
+    assert (answer["cause"], answer["phase"], answer["device"], answer["bytes"]) == (
+        "oom_device", "load", "CUDA0", 8_000_000_000)
+    assert answer["launch"]["fits"] and answer["text"].startswith("CUDA0 ran out of memory while loading weights")
+    assert explain_log(log)["cause"] == "oom_device" and explain_log("")["cause"] == "not_in_log"
+    assert ask("explain", log=[1])["kind"] == "UsageError"
+
+
+def test_nothing_that_a_pasted_log_names_is_opened() -> None:
+    log = (f"$ llama-server -m {HEADERS / 'gemma-2-9b-q4_k_m.gguf'} -ngl 99\n"
+           "llama_model_load_from_file_impl: using device CUDA0 (NVIDIA GeForce RTX 3060) - 4800 MiB free\n"
+           "alloc_tensor_range: failed to allocate CUDA0 buffer of size 5000000000\n")
+    assert autolayers.explain(log.encode()).launch is not None and explain_log(log)["launch"] is None
