@@ -9,6 +9,8 @@
 
 from __future__ import annotations
 
+import math
+
 from ..backends import HOST
 from ..flags.params import EXPERTS_REGEX, N_UBATCH, Params
 from ..flags.write import to_words
@@ -34,6 +36,7 @@ STEP = 64 * MiB         # memory to add is rounded up to these steps
 TRIES = 6
 SHOWN = 3
 _ELSEWHERE = frozenset({"device", "kv_offload"})     # changes that move memory instead of saving it
+CTX_STEP = 1024          # of the advised context
 SMALLEST = 2048         # the advised context, if less than the minimum is needed
 
 
@@ -175,11 +178,20 @@ class _Advice:
             yield {"device": ()}
 
     def _largest_context(self) -> int:
-        """The largest that fits with the other flags, 0 for none: what --ctx max finds, or more in RAM."""
+        """The largest that fits with the other flags, 0 for none: what --ctx max finds, or with more in RAM, to an
+        eighth of it."""
         open_ = replace(self.given, n_ctx=None)
         found = [self.launch(open_, policy=replace(self.policy, n_ctx=most)) for most in (None, "max")]
-        return max((launch.breakdown.n_ctx for launch in found if launch is not None and launch.fits),
-                   default=0)
+        fits = max((launch.breakdown.n_ctx for launch in found if launch is not None and launch.fits), default=0)
+        too_large = self.short.breakdown.n_ctx
+        while fits and too_large > fits * 9 // 8 + CTX_STEP:
+            middle = math.isqrt(fits * too_large) // CTX_STEP * CTX_STEP
+            launch = self.launch(replace(self.given, n_ctx=middle), policy=replace(self.policy, n_ctx=None))
+            if launch is not None and launch.fits:
+                fits = middle
+            else:
+                too_large = middle
+        return fits
 
     # --- memory
 

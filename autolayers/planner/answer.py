@@ -24,7 +24,7 @@ from .plan import DeviceRow, FitChoice, HostRow, LayerRow, Plan
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
     from typing import Any
 
     from ..flags.params import Params
@@ -39,8 +39,12 @@ if TYPE_CHECKING:
     from .evaluate import Candidate
     from .explain import Alternative, Lever
 
+    # the next step's price, levers, --fit's answer, alternatives
+    Explained = tuple[tuple[str, ...], tuple[Lever, ...], FitChoice | None, tuple[Alternative, ...]]
+
 LARGE = 50_000      # nodes of graphs that a search laid out, from which on its reasons take several processes
 UNQUANTISED = {"f32", "f16", "bf16"}
+NOTHING: Explained = ((), (), None, ())
 
 
 @without_gc
@@ -50,6 +54,29 @@ def plan_on(model: Model, params: Params, policy: Policy, machine: Machine, comp
     """The plan for a known machine; `notes` become warnings of the plan. `explain` adds the cost of the next
     step, the levers, --fit's own answer and the alternatives, computed by as many `processes`; `advise` adds
     what would make a launch fit. Plans of one model share `known`. Raises LaunchRefused."""
+    answer, notes, why = _solved(model, params, policy, machine, companions, notes, known)
+    plan = answer.plan(notes, why, answer.explained(processes) if explain else NOTHING)
+    return answer.advised(plan) if explain or advise else plan
+
+
+def plan_in_steps(model: Model, request: Request) -> Iterator[Plan]:
+    """The plan without its reasons, then the same with one more of them each time: the last is plan_request's
+    with `explain`. Who no longer wants them stops asking."""
+    answer, notes, why = without_gc(_solved)(model, *request.terms)
+    yield answer.plan(notes, why, NOTHING)
+    work, first = answer.work()
+    found: list[Any] = []
+    for task in work:
+        found.append(without_gc(task)())
+        yield answer.plan(notes, why, _sorted(found, first))
+    plan = answer.plan(notes, why, _sorted(found, first))
+    if not plan.fits:
+        yield without_gc(answer.advised)(plan)
+
+
+def _solved(model: Model, params: Params, policy: Policy, machine: Machine, companions: Companions,
+            notes: tuple[str, ...], known: Known | None = None) -> tuple[_Answer, tuple[str, ...], tuple[str, ...]]:
+    """The launch, the warnings and the reasons that its search found."""
     evaluator = Evaluator.of(model.overridden(params.override_kv), machine, policy.build, policy.margin,
                              companions, known)
     cost = None
@@ -80,12 +107,7 @@ def plan_on(model: Model, params: Params, policy: Policy, machine: Machine, comp
     why = why if answer is candidate else (*why, serving.reason(candidate.params, answer.params, candidate.breakdown))
     if policy.alone:
         notes, why = notes + why, ()
-    plan = _Answer(evaluator, cost, params, policy, answer).plan(notes, why, processes if explain else 0)
-    if plan.fits or evaluator.exhausted or not (explain or advise):
-        return plan
-    from .advice import remedies
-
-    return replace(plan, remedies=remedies(evaluator, params, policy, answer))
+    return _Answer(evaluator, cost, params, policy, answer), notes, why
 
 
 def plan_request(model: Model, request: Request, *, explain: bool = False, advise: bool = False,
@@ -124,8 +146,8 @@ class _Answer:
 
         return self._cost or self.evaluator.cost(self.policy.workload)
 
-    def plan(self, notes: tuple[str, ...], reasons: tuple[str, ...], processes: int) -> Plan:
-        """The plan, with explanations if `processes` are given for them."""
+    def plan(self, notes: tuple[str, ...], reasons: tuple[str, ...], explained: Explained) -> Plan:
+        """The plan with these explanations."""
         params = self.candidate.params
         if len(self.evaluator.machine.devices) > 1:
             from .one.split import explicit_split
@@ -136,7 +158,7 @@ class _Answer:
             params = replace(params, n_ctx=self.use.n_ctx)
         params, reasons = self._with_threads(params, reasons)
         host = self._host()
-        why, found, fit_choice, others = self._explained(processes) if processes else ((), (), None, ())
+        why, found, fit_choice, others = explained
         predict = (lambda: self.cost.price(self.candidate)) if self._cost is None else self._cost.later(self.candidate)
         return Plan(
             self.evaluator.model, params, self.use, self._devices(), host, self.candidate.fits,
@@ -197,28 +219,40 @@ class _Answer:
                        use.extra_by_device().get("Host", 0), use.resident, use.growing, RAM_MARGIN,
                        machine.ram, machine.ram_total, self.evaluator.shared(use))
 
-    def _explained(self, processes: int) -> tuple[tuple[str, ...], tuple[Lever, ...], FitChoice | None,
-                                                  tuple[Alternative, ...]]:
+    def explained(self, processes: int) -> Explained:
         """The cost of the next step, the levers, --fit's answer and the alternatives, in parallel."""
         from ..parallel import in_processes
-        from .explain import SHOWN, alternative, changes
 
-        evaluator, candidate = self.evaluator, self.candidate
-        work: list[Callable[[], Any]] = [self._fit_choice,
-                                         self._next_step] if evaluator.machine.devices else []
-        first = len(work)        # the alternatives follow; --fit starts first, since it takes the longest
-        if candidate.fits:
-            work += [partial(alternative, evaluator, self.cost, self.given, self.policy, candidate, change)
-                     for change in changes(evaluator, self.given, self.policy, candidate)]
+        work, first = self.work()
         # processes do not share what they measure: a third more CPU time, for half of the time of a large model
-        processes = processes if evaluator.estimator.spent > LARGE else 1
+        processes = processes if self.evaluator.estimator.spent > LARGE else 1
         answers: list[Any] = in_processes(lambda task: task(), work, processes)
         for answer in answers:
             if isinstance(answer, AutolayersError):
                 raise answer
-        fit_choice, (why, found) = answers[:first] or (None, ((), ()))
-        return why, found, fit_choice, tuple([answer
-                                              for answer in answers[first:] if answer is not None][:SHOWN])
+        return _sorted(answers, first)
+
+    def work(self) -> tuple[list[Callable[[], Any]], int]:
+        """What explains the answer, each part by itself, and the number of the first alternative: --fit starts first,
+        since it takes the longest."""
+        from .explain import alternative, changes
+
+        evaluator, candidate = self.evaluator, self.candidate
+        work: list[Callable[[], Any]] = [self._fit_choice,
+                                         self._next_step] if evaluator.machine.devices else []
+        first = len(work)
+        if candidate.fits:
+            work += [partial(alternative, evaluator, self.cost, self.given, self.policy, candidate, change)
+                     for change in changes(evaluator, self.given, self.policy, candidate)]
+        return work, first
+
+    def advised(self, plan: Plan) -> Plan:
+        """With what would make it fit."""
+        if plan.fits or self.evaluator.exhausted:
+            return plan
+        from .advice import remedies
+
+        return replace(plan, remedies=remedies(self.evaluator, self.given, self.policy, self.candidate))
 
     def _next_step(self) -> tuple[tuple[str, ...], tuple[Lever, ...]]:
         from .explain import levers, price_of
@@ -317,6 +351,15 @@ class _Answer:
         names = list(self.evaluator.model.tensors)
         return [f"-ot {pattern}=...: no tensor of this model has such a name, so it changes nothing"
                 for pattern in patterns if not any(map(ecmascript(pattern).search, names))]
+
+
+def _sorted(answers: Sequence[Any], first: int) -> Explained:
+    """The parts of _Answer.work that are there, as a Plan has them."""
+    from .explain import SHOWN
+
+    fit_choice = answers[0] if first and answers else None
+    why, found = answers[1] if first and len(answers) > 1 else ((), ())
+    return why, found, fit_choice, tuple([answer for answer in answers[first:] if answer is not None][:SHOWN])
 
 
 def _layers(placer: WeightPlacer, params: Params, companions: Companions,

@@ -10,9 +10,11 @@ from support import few_and_many, gpus, model
 import autolayers
 from autolayers import Device, LaunchRefused
 from autolayers.devices import Host
+from autolayers.planner import plan_in_steps, plan_request
 from autolayers.planner.advice import Remedy
 from autolayers.records import replace
 from autolayers.report.text import plan_text
+from autolayers.request import Request
 
 GiB, MiB = 1 << 30, 1 << 20
 SMALL = ("olmoe-moe", "granite-moe", "qwen2-dense", "gemma3-dense", "llama-dense")      # of two layers
@@ -99,3 +101,25 @@ def test_the_context_of_a_fix_is_the_largest_that_fits() -> None:
     assert autolayers.plan(model("llama-3.2-1b-q8_0:6"), [*words, "-c", fix.flags[1]]).fits
     more = str(int(fix.flags[1]) + 512)
     assert int(more) > 131072 or not autolayers.plan(model("llama-3.2-1b-q8_0:6"), [*words, "-c", more]).fits
+
+
+def test_the_advised_context_is_the_largest() -> None:
+    """With more of its experts in RAM, to an eighth: qwen3-30b-a3b on an RTX 3060 has half a million."""
+    plan = autolayers.plan(model("qwen3-30b-a3b-q4_k_m"), ["--gpu", "rtx-3060", "--ram", "64GiB", "-c", "1048576"],
+                           explain=True)
+    (remedy,) = [remedy for remedy in plan.remedies if "-c" in remedy.flags]
+    n_ctx = int(remedy.flags[1])
+    assert n_ctx > 524288
+    fits = [autolayers.plan(model("qwen3-30b-a3b-q4_k_m"), ["--gpu", "rtx-3060", "--ram", "64GiB", "-c", str(n)]).fits
+            for n in (n_ctx, n_ctx * 5 // 4)]
+    assert fits == [True, False]
+
+
+def test_reasons_come_one_after_the_other() -> None:
+    """The last of the steps is the whole plan; the first has no reasons."""
+    for words in (["--gpu", "12GiB", "--ram", "32GiB"], ["--gpu", "4GiB", "--ram", "4GiB", "-c", "32768"]):
+        request = Request.of(words)
+        steps = list(plan_in_steps(model("qwen3-8b-q4_k_m"), request))
+        whole = plan_request(model("qwen3-8b-q4_k_m"), request, explain=True)
+        assert steps[-1].to_dict() == whole.to_dict() and steps[0].fit_choice is None and len(steps) > 2
+        assert steps[0].to_dict()["launch"] == whole.to_dict()["launch"]
