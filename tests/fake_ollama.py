@@ -133,6 +133,9 @@ class FakeOllama:
                  f'cmd="{cmd}"')
         flags = [word for word in words if word not in ("--no-webui", "--no-log-prefix", "--no-log-timestamps")]
         params = parse(flags, command=None).params
+        for i, gpu in enumerate(self.gpus):
+            self.say(f"llama_model_load_from_file_impl: using device {gpu.name} (a (GPU)) (0000:0{i}:00.0) - "
+                     f"{gpu.free >> 20} MiB free")
         if "-ngl" not in words:
             own = api.fit_choice(found, params, self.gpus)
             assert own is not None
@@ -193,6 +196,8 @@ class FakeOllama:
             shown = {"modelfile": f"# Modelfile\nFROM {name}\n", "template": "{{ .Prompt }}", "details": self.details(),
                      "parameters": "\n".join(f"{k:<30} {v!r}" for k, v in model["parameters"].items()),
                      "model_info": info, "tensors": model["tensors"], "capabilities": ["completion"]}
+            if "remote" in model:
+                return 200, {**shown, "remote_host": model["remote"], "tensors": []}
             return 200, {**shown, "projector_info": {"clip.has_vision_encoder": True}} if model["projector"] else shown
         if path == "/api/generate" and body.get("keep_alive") == 0:
             self.loaded.pop(name, None)
@@ -280,6 +285,8 @@ class Handler(BaseHTTPRequestHandler):
             self.send(200, b"")
         elif kind == "500":
             self.send(500, json.dumps({"error": detail}).encode())
+        elif kind == "401":
+            self.send(401, b"<html><h1>401 Authorization Required</h1></html>")
         elif kind == "503":
             self.send(503, b'{"error":"server busy, please try again.  maximum pending requests exceeded"}')
         elif kind == "stream":

@@ -16,7 +16,7 @@ from ..flags.table import Argument
 from ..ollama import modelfile
 from ..ollama.advice import Advice, advise
 from ..ollama.log import Log, ServerLog
-from ..ollama.settings import Settings
+from ..ollama.settings import READ, Settings
 from ..ollama.target import Target, from_file, from_modelfile, from_name, is_gguf
 from ..ollama.verify import verify
 from ..output import emit, say, show
@@ -26,6 +26,7 @@ from ..request import Request
 from ..sources.ollama.api import NotRunning, OllamaError, Server
 from ..sources.ollama.store import Name, names, roots
 from ..state import write
+from ..units import human
 from .help import help_of
 
 TYPE_CHECKING = False
@@ -67,7 +68,8 @@ class _Command:
         self.server = Server.from_environment(environ)
         self.log = Log(environ, self.own.get("log")).server() if self._reads_log() else ServerLog({})
         changed = {**self.log.settings, **environ}
-        differ = [name for name, value in self.log.settings.items() if environ.get(name, value) != value]
+        differ = [name for name, value in self.log.settings.items()
+                  if name in READ and environ.get(name, value) != value]
         for name in differ:
             say(f"{name} is {environ[name]} here and {self.log.settings[name]} in the server's log: the plan "
                 "uses this one")
@@ -102,18 +104,24 @@ class _Command:
         holds now counts as free: it is released when the planned model loads."""
         devices, notes = list(found.devices), found.notes
         if not devices and self.log.gpus:
-            devices = list(self.log.gpus)
-            notes = (f"GPUs from the server's log at its start: {', '.join(gpu.name for gpu in devices)}",)
-        loaded = self._loaded() if devices else []
+            devices, at = list(self.log.gpus), self.log.at
+            notes = ("GPUs from the server's log: " + ", ".join(
+                gpu.name + (f" (free memory of {at[gpu.name]})" if at.get(gpu.name) else "") for gpu in devices),)
+            # these figures are from before the loaded models took any
+            return Inventory(tuple(devices), found.host, notes)
+        loaded = self._loaded() if devices and self.server.is_local else []
         if loaded:
             names = ", ".join(str(entry.get("name")) for entry in loaded)
             are = f"{names} {'is' if len(loaded) == 1 else 'are'} loaded in Ollama"
             if len(devices) > 1:
                 notes = (*notes, f"{are} and counted as used memory: `ollama stop` frees it")
             else:
-                notes = (*notes, f"{are}; the plan assumes that this memory is freed")
-                free = devices[0].free + sum(_size(entry, "size_vram") for entry in loaded)
-                devices = [replace(devices[0], free=min(devices[0].total, free))]
+                held, card = sum(_size(entry, "size_vram") for entry in loaded), devices[0]
+                if held > card.total:
+                    notes = (*notes, f"Ollama reports {human(held)} on a GPU of {human(card.total)}: not counted")
+                else:
+                    notes = (*notes, f"{are}; the plan assumes that this memory is freed")
+                    devices = [replace(card, free=min(card.total, card.free + held))]
         return Inventory(tuple(devices), found.host, notes)
 
     def _loaded(self) -> list[dict[str, Any]]:
@@ -361,7 +369,7 @@ def _read(path: str) -> bytes:
 
 def _size(entry: Mapping[str, object], key: str) -> int:
     value = entry.get(key)
-    return value if isinstance(value, int) else 0
+    return max(0, value) if isinstance(value, int) else 0
 
 
 def _say_all(advice: Advice) -> None:

@@ -199,7 +199,9 @@ class _Question:
             wanted = max(0, own) if isinstance(own, int) and not isinstance(own, bool) else None
         n_ctx = rules.default_context(self.settings, self.devices) if wanted is None else wanted
         n_ctx = rules.clamped(n_ctx, model, target.vision)
-        if wanted is not None and n_ctx != wanted:
+        if wanted == 0 and not isinstance(num_ctx, int):
+            notes.append(f"num_ctx {own} means {n_ctx} to Ollama, not automatic: remove the line, or use --ctx")
+        elif wanted is not None and n_ctx != wanted:
             notes.append(f"num_ctx {wanted} becomes {n_ctx}: Ollama keeps it between "
                          f"{rules.clamped(0, model, target.vision)} and the trained {model.n_ctx_train}")
         use = self.visible(n_ctx * self.parallel)

@@ -6,7 +6,8 @@
     msg="inference compute" id=0 library=CUDA compute=8.6 name=CUDA0 description="..." type=discrete
         total="12.0 GiB" available="11.5 GiB"                                          then one line for each GPU
     msg="starting llama-server" cmd="/usr/lib/ollama/llama-server --model ... -c 8192 -np 2 ..."      for each load
-    load_tensors: CUDA0 model buffer size = 4403.49 MiB                              llama-server's own lines
+    ...: using device CUDA0 (NVIDIA RTX A2000) (0000:01:00.0) - 11800 MiB free       llama-server's own lines
+    load_tensors: CUDA0 model buffer size = 4403.49 MiB
 
 The lines of Ollama 0.33 (2026-08-21).
 """
@@ -22,14 +23,12 @@ import time
 
 from ..backends import DEFAULT, canonical
 from ..machine import Device
-from ..records import dataclass
+from ..records import dataclass, field, replace
 from ..units import GiB, MiB
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from ..machine import Device
+    from collections.abc import Iterator, Mapping, Sequence
 
 _OFFLOADED = re.compile(r"offloaded (\d{1,9})/(\d{1,9}) layers to GPU")
 _CONFIG = re.compile(r'msg="server config" env="map\[(.*)\]"')
@@ -37,6 +36,9 @@ _SETTING = re.compile(r"\b((?:OLLAMA|LLAMA_ARG)_[A-Z_]+):([^ \]]*)")
 _COMPUTE = re.compile(r'msg="inference compute" (.*)')
 _FIELD = re.compile(r'(\w+)=("(?:[^"\\]|\\.)*"|\S*)')
 _STARTED = re.compile(r'msg="starting llama-server" cmd="((?:[^"\\]|\\.)*)"')
+_TIME = re.compile(r"time=([-+:.\dTZ]{10,40})")
+_FREE = re.compile(r"using device (\S{1,60}) \(.{0,200}\) - (\d{1,9}) MiB free")
+_BUS = re.compile(r"\(([0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.\d)\)", re.IGNORECASE)
 _BUFFER = re.compile(r"(\S+) +(?:model|KV|RS|compute|output)[a-z ()]* buffer size = *([0-9]{1,9}\.[0-9]+) "
                      r"MiB",
                      re.IGNORECASE)
@@ -49,10 +51,12 @@ _LONG_TAIL = 64 << 20  # bytes that are searched for the server's start
 @dataclass(frozen=True)
 class ServerLog:
     """A server's last start by its log: its settings (as far as they differ from the defaults) and its
-    GPUs."""
+    GPUs. Their free memory is what the last load found on them, else that of the server's start; `at` has
+    the time of each, by the GPU's name."""
 
     settings: Mapping[str, str]
     gpus: tuple[Device, ...] = ()
+    at: Mapping[str, str] = field(default_factory=dict)
 
 
 def places(environ: Mapping[str, str], platform: str = sys.platform) -> list[str]:
@@ -76,7 +80,8 @@ class Log:
         if self.path:
             text = self._tail(0, _LONG_TAIL)
         else:
-            text = self._journal(["-n", "200", "--grep", "server config|inference compute"])
+            text = self._journal(["-n", "2000", "--grep",
+                                  "server config|inference compute|starting llama-server|using device"])
         return started(text)
 
     def offloaded(self) -> tuple[int, int] | None:
@@ -135,8 +140,35 @@ def started(text: str) -> ServerLog:
             # unset variables are printed as their type's zero
             if value not in ("", "0", "false"):
                 settings[name] = value
-    lines = _COMPUTE.findall(text, configs[-1].end() if configs else 0)
-    return ServerLog(settings, tuple(filter(None, map(_gpu, lines))))
+    start = configs[-1].start() if configs else 0
+    found = [(gpu, line) for line in _COMPUTE.finditer(text, start) if (gpu := _gpu(line[1]))]
+    at = {gpu.name: _time(text, line.start()) for gpu, line in found}
+    gpus = {gpu.name: gpu for gpu, _ in found}
+    bus = {gpu.pci_id: gpu.name for gpu, _ in found if gpu.pci_id}
+    for name, free, when in _free(text, start, list(gpus), bus):
+        gpus[name], at[name] = replace(gpus[name], free=min(gpus[name].total, free)), when
+    return ServerLog(settings, tuple(gpus.values()), at)
+
+
+def _free(text: str, start: int, names: Sequence[str], bus: Mapping[str, str]) -> Iterator[tuple[str, int, str]]:
+    """(GPU, bytes, time) of the free memory that each load found, before it took any. Ollama hides the other
+    GPUs from a llama-server, whose first is CUDA0 then: the PCI address tells which it is."""
+    loads = [match.start() for match in _STARTED.finditer(text, start)]
+    for i, load in enumerate(loads):
+        lines = list(_FREE.finditer(text, load, loads[i + 1] if i + 1 < len(loads) else len(text)))
+        for line in lines:
+            address = _BUS.search(line[0])
+            name = bus.get(address[1].lower()) if address else None
+            if name is None and not bus and len(lines) == len(names):
+                name = line[1]
+            if name in names:
+                yield str(name), int(line[2]) * MiB, _time(text, load)
+
+
+def _time(text: str, at: int) -> str:
+    """The time of the line that has a position, "" if it has none."""
+    found = _TIME.search(text, text.rfind("\n", 0, at) + 1, at)
+    return found[1] if found else ""
 
 
 def _gpu(line: str) -> Device | None:
@@ -156,7 +188,7 @@ def _gpu(line: str) -> Device | None:
         kind="igpu" if found.get("type", "").lower() in ("igpu", "integrated") else "gpu",
         compute_capability=(int(capability[1]), int(capability[2])) if capability
         and canonical(library) == DEFAULT.name
-        else None, source="Ollama's log")
+        else None, pci_id=found.get("pci_id", "").lower() or None, source="Ollama's log")
 
 
 def _size(text: str) -> int:

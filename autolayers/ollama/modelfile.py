@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import re
 from codecs import BOM_UTF8, BOM_UTF16_BE, BOM_UTF16_LE
+from unicodedata import category
 
 from ..errors import AutolayersError
 from ..records import dataclass
@@ -50,9 +51,12 @@ _SPACE = " \t\r\n"
 _NEWLINE = re.compile(r"[\r\n]")
 _LETTERS = re.compile(r"[A-Za-z]*")
 _PARAMETER_NAME = re.compile(r"[A-Za-z0-9_]*")
+_BEYOND_LATIN = re.compile("[^\x00-\u02ff]")
 _BAD_UTF8 = re.compile("[\udc80-\udcff]+")
 _INTEGER = re.compile(r"[+-]?[0-9]+")
-_FLOAT = re.compile(r"[+-]?((\d+\.?\d*|\.\d+)(e[+-]?\d+)?|inf|infinity|nan)", re.IGNORECASE | re.ASCII)
+_DIGITS = r"\d+(?:_\d+)*"      # as Go's literals have them
+_FLOAT = re.compile(rf"[+-]?(({_DIGITS}(?:\.(?:{_DIGITS})?)?|\.{_DIGITS})(e[+-]?{_DIGITS})?|inf|infinity|nan)",
+                    re.IGNORECASE | re.ASCII)
 _HEX_FLOAT = re.compile(r"[+-]?0x_?([0-9a-f_]*\.?[0-9a-f_]*)p[+-]?\d+", re.IGNORECASE)
 _NUMBER = r"(0|[1-9]\d*)"
 _PRERELEASE = rf"({_NUMBER}|\d*[A-Za-z-][0-9A-Za-z-]*)"
@@ -142,6 +146,9 @@ def parse(data: bytes, source: str = "Modelfile") -> Modelfile:
     if len(data) > MAX_SIZE:
         raise ModelfileError(f"{len(data)} bytes are too much for a Modelfile", 1, source)
     encoding, bom, text = _decode(data)
+    if match := _unsure(text):
+        raise ModelfileError(f"U+{ord(match[0]):X} next to a quote: Ollama's version decides whether it prints, "
+                             "and so whether the quote opens a text", 1 + _lines(text, 0, match.start()), source)
     commands = tuple(_commands(text, _Offsets(text, encoding, bom), source))
     if not any(command.name == "model" for command in commands):
         raise ModelfileError("no FROM line", 1, source)
@@ -157,6 +164,9 @@ def rewrite(data: bytes, values: Mapping[str, int], source: str = "Modelfile") -
     """
     before = parse(data, source)
     old = before.parameters()
+    for draft in before.named("draft"):
+        if draft.args in [command.args for command in before.named("model")]:
+            raise ModelfileError(f"DRAFT {draft.args} is the model itself", draft.line, source)
     edits: list[tuple[int, int, str]] = []
     missing: list[str] = []
     for name, value in values.items():
@@ -212,6 +222,16 @@ class _Offsets:
         self._offset += len(piece.encode(self._encoding, errors))
         self._position = position
         return self._offset
+
+
+def _unsure(text: str) -> re.Match[str] | None:
+    """A character next to a quote that Python's Unicode does not know: a newer Go may print it."""
+    for match in _BEYOND_LATIN.finditer(text) if not text.isascii() else ():
+        if category(match[0]) == "Cn" and not _NEWER.match(match[0]):
+            around = text[:match.start()].rstrip(_BLANK)[-1:] + text[match.end():].lstrip(_BLANK)[:1]
+            if '"' in around or any(category(near) == "Cn" for near in around):
+                return match
+    return None
 
 
 def _commands(text: str, offset: _Offsets, source: str) -> Iterator[Instruction]:
@@ -364,6 +384,8 @@ def _value_of(name: str, text: str) -> Value:
         return _TRUTH[text]
     if name in _FLOATS:
         value = _float(text)
+        if value is not None and (value != value or abs(value) == float("inf")):
+            raise ValueError(f"json: unsupported value: {text}")     # its client cannot send it
         if value is None or _FLOAT32_MAX <= abs(value) < float("inf"):
             raise ValueError(f"invalid float value [{text}]")
         return value
@@ -373,7 +395,7 @@ def _value_of(name: str, text: str) -> Value:
 def _float(text: str) -> float | None:
     """Go's strconv.ParseFloat: decimal, hexadecimal with exponent, inf and nan; no spaces."""
     if _FLOAT.fullmatch(text):
-        value = float(text)
+        value = float(text.replace("_", ""))
         # too large is an error in Go, inf in Python
         return value if abs(value) != float("inf") or "inf" in text.lower() else None
     if match := _HEX_FLOAT.fullmatch(text):

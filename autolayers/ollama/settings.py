@@ -21,6 +21,9 @@ if TYPE_CHECKING:
     from ..machine import Device
     from ..model import Model
 
+# the server's settings that a plan depends on
+READ = ("OLLAMA_NUM_PARALLEL", "OLLAMA_CONTEXT_LENGTH", "OLLAMA_KV_CACHE_TYPE", "OLLAMA_FLASH_ATTENTION",
+        "OLLAMA_GPU_OVERHEAD", "OLLAMA_SCHED_SPREAD", "LLAMA_ARG_FIT_TARGET")
 # Default num_ctx by the sum of all GPUs' memory: (at least, num_ctx).
 _CONTEXTS = ((47 * GiB, 262144), (23 * GiB, 32768), (0, 4096))
 _MIN_CONTEXT, _MIN_VISION_CONTEXT = 4, 2048

@@ -14,6 +14,7 @@ from fake_ollama import FakeOllama, make_store
 from support import HEADERS, ROOT, command
 
 from autolayers.devices import Device
+from autolayers.model import read_model
 from autolayers.ollama.modelfile import parse
 from autolayers.units import GiB
 
@@ -278,6 +279,60 @@ def test_a_list_without_models_says_where_it_looked(run, fake, tmp_path):
     assert (done.returncode, done.stdout) == (0, b"[]\n") and b"has no models" in done.stderr
 
 
+def test_a_forgotten_tag_and_a_download_that_stopped(run, fake, tmp_path):
+    """A server that runs does not take the hint away."""
+    assert "has no model llama3.1: model 'llama3.1' not found; there is llama3.1:8b" in failure(
+        run("plan", "llama3.1", "--gpu", "8GiB", **fake.environ), 3)
+    make_store(tmp_path / "models", "registry.ollama.ai/library/partial/latest", LLAMA)
+    blob = next(path for path in (tmp_path / "models/blobs").iterdir() if path.is_symlink())
+    blob.rename(f"{blob}-partial")
+    for environ in ({}, fake.environ):
+        assert "`ollama pull partial:latest` resumes it" in failure(
+            run("plan", "partial", "--gpu", "8GiB", **environ), 3)
+
+
+def test_models_that_run_elsewhere(run, fake, tmp_path):
+    line = "far:latest runs at https://ollama.com: there is no file to plan for"
+    manifest = make_store(tmp_path / "models", "registry.ollama.ai/library/far/latest", LLAMA)
+    config = tmp_path / "models/blobs" / f"sha256-{'1' * 64}"
+    config.write_text('{"remote_host": "https://ollama.com"}')
+    manifest.write_text(json.dumps({"config": {"digest": f"sha256:{'1' * 64}"}, "layers": []}))
+    assert line in failure(run("plan", "far", "--gpu", "8GiB"), 3)
+    fake.add("cloudy", LLAMA)
+    fake.models["cloudy:latest"]["remote"] = "https://ollama.com"
+    assert "runs at https://ollama.com" in failure(run("plan", "cloudy", "--gpu", "8GiB", **fake.environ), 3)
+
+
+def test_a_token_for_a_proxy(run, fake):
+    assert b"llama3.1:8b" in run("list", "--gpu", "8GiB", AUTOLAYERS_OLLAMA_TOKEN="secret", **fake.environ).stdout
+    assert {headers.get("Authorization") for headers in fake.headers} == {"Bearer secret"}
+    fake.faults["/api/show"] = "401 no"
+    assert "AUTOLAYERS_OLLAMA_TOKEN is sent" in failure(run("plan", "llama3.1:8b", "--gpu", "8GiB", **fake.environ), 1)
+    seen = len(fake.requests)
+    far = {"OLLAMA_HOST": "http://far.example:80", "http_proxy": f"http://{fake.host}"}
+    assert "use https" in failure(run("list", "--gpu", "8GiB", AUTOLAYERS_OLLAMA_TOKEN="secret", **far), 1)
+    assert len(fake.requests) == seen
+
+
+def test_the_largest_context_of_every_model(run, fake):
+    fake.add("gemma", GEMMA)
+    answers = json.loads(run("list", "--ctx", "max", "--gpu", "8GiB", "--json", **fake.environ).stdout)
+    assert [answer["model"] for answer in answers] == ["llama3.1:8b", "gemma:latest"]
+    for answer in answers:
+        assert answer["num_gpu"] == answer["n_layers_all"] and answer["num_ctx"] > 8192
+        one = json.loads(run("plan", answer["model"], "--ctx", "max", "--gpu", "8GiB", "--json", **fake.environ).stdout)
+        assert one["parameters"] == answer["parameters"]
+
+
+def test_settings_that_no_plan_depends_on_are_not_compared(run, serving):
+    serving.settings = {"OLLAMA_HOST": f"http://{serving.host}", "OLLAMA_MODELS": "/elsewhere",
+                        "OLLAMA_KV_CACHE_TYPE": "q8_0"}
+    serving.say_started()
+    done = run("plan", "gemma", "-q", OLLAMA_KV_CACHE_TYPE="f16", OLLAMA_MODELS="/here", **serving.environ)
+    assert b"OLLAMA_KV_CACHE_TYPE is f16 here" in done.stderr
+    assert b"OLLAMA_HOST is" not in done.stderr and b"OLLAMA_MODELS is" not in done.stderr
+
+
 def test_an_empty_show_and_no_store(run, fake):
     fake.faults["/api/show"] = "empty"
     assert "Inf or NaN" in failure(run("plan", "llama3.1:8b", "--gpu", "24GiB", **fake.environ), 1)
@@ -384,6 +439,37 @@ def test_the_server_s_log_says_its_gpus_and_settings(run, serving):
     plan = json.loads(run("plan", "gemma", "--json", OLLAMA_NUM_PARALLEL="3", **serving.environ).stdout)
     assert plan["parallel"] == 3
     assert json.loads(run("plan", "gemma", "--gpu", "24GiB", "--json", **serving.environ).stdout)["parallel"] == 1
+
+
+def test_free_memory_of_the_log_is_not_counted_twice(run, serving):
+    """Others hold 3 of 8 GiB. The log's figure is from before anything was loaded, so that what is loaded now does
+    not come on top; the last load's is newer."""
+    words = ("plan", "llama3.1:8b", "-c", "16384", "--json")
+    serving.gpus = [Device("CUDA0", 8 * GiB, 5 * GiB)]
+    serving.say_started()
+    alone = json.loads(run(*words, **serving.environ).stdout)
+    serving.loaded["x"] = {"name": "x", "size": 5 << 29, "size_vram": 5 << 29}
+    done = run(*words, **serving.environ)
+    plan = json.loads(done.stdout)
+    assert 0 < alone["num_gpu"] < 33 and plan["num_gpu"] == alone["num_gpu"]
+    assert plan["plan"]["devices"][0]["free"] == alone["plan"]["devices"][0]["free"]
+    assert b"x is loaded" not in done.stderr and b"free memory of 2026-08-21T10:00:01Z" in done.stderr
+    serving.gpus = [Device("CUDA0", 8 * GiB, 6 * GiB)]
+    serving.start(read_model(GEMMA), {"num_gpu": 0, "num_ctx": 512})
+    done = run(*words, **serving.environ)
+    assert json.loads(done.stdout)["plan"]["devices"][0]["free"] == 6 * GiB
+    assert b"free memory of 2026-08-21T10:00:02Z" in done.stderr
+
+
+def test_gpus_of_the_log_that_a_load_does_not_see_keep_their_figure(run, serving):
+    """Ollama hides all but the best GPU: the second one is CUDA0 to llama-server."""
+    serving.say_started()
+    serving.say('time=2026-08-21T11:00:00Z msg="starting llama-server" cmd="/usr/lib/ollama/llama-server --model m"')
+    serving.say("x: using device CUDA0 (a (GPU)) (0000:01:00.0) - 3000 MiB free")
+    serving.loaded["x"] = {"name": "x", "size": 5 << 29, "size_vram": 5 << 29}
+    done = run("plan", "llama3.1:8b", "-c", "4096", "--json", **serving.environ)
+    assert b"CUDA1 (free memory of 2026-08-21T11:00:00Z)" in done.stderr and b"counted as used" not in done.stderr
+    assert [d["name"] for d in json.loads(done.stdout)["plan"]["devices"]] == ["CUDA0"]
 
 
 def test_no_gpu_is_no_reason_to_turn_the_gpu_off(run, fake, tmp_path):
@@ -493,3 +579,23 @@ def test_memory_that_ollama_holds_itself_counts_as_free(fake, monkeypatch, capsy
     after = json.loads(said.out)
     assert after["plan"]["devices"][0]["free"] == 7 << 30 and before["plan"]["devices"][0]["free"] == 3 << 30
     assert before["num_gpu"] < after["num_gpu"] == 33 and "x is loaded in Ollama" in said.err
+    for impossible in (-8 << 30, 9 << 60, "7", None):
+        fake.loaded["x"]["size_vram"] = impossible
+        main(words)
+        assert json.loads(capsys.readouterr().out)["num_gpu"] == before["num_gpu"]
+
+
+def test_memory_that_a_far_server_holds_is_not_this_machine_s(fake, monkeypatch, capsys, tmp_path):
+    from autolayers import devices, request
+    from autolayers.cli.ollama import main
+
+    card = devices.Device("CUDA0", total=24 << 30, free=4 << 30)
+    here = devices.Inventory((card,), devices.Host(64 << 30, 64 << 30, "given"))
+    monkeypatch.setattr(request, "discover", lambda *asked: here)
+    monkeypatch.setenv("OLLAMA_HOST", "http://far.example:80")
+    monkeypatch.setenv("http_proxy", f"http://{fake.host}")
+    fake.loaded["x"] = {"name": "x", "size": 5 << 30, "size_vram": 4 << 30}
+    main(["plan", str(LLAMA), "-c", "4096", "--json"])
+    said = capsys.readouterr()
+    assert json.loads(said.out)["plan"]["devices"][0]["free"] == 4 << 30 and "is loaded" not in said.err
+    assert not [path for path, _ in fake.requests if path == "/api/ps"]

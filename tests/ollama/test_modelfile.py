@@ -91,7 +91,13 @@ def test_the_encoding_stays(encoding):
     (b"FROM m\nPARAMETER  num_gpu 3\n", 2, "unknown parameter ''"),
     (b"FROM m\nPARAMETER numa true\n", 2, "unknown parameter 'numa'"),
     (b"FROM m\nPARAMETER use_mmap yes\n", 2, "invalid bool value [yes]"),
-    (b"FROM m\nPARAMETER temperature 1_0\n", 2, "invalid float value [1_0]"),
+    (b"FROM m\nPARAMETER temperature 1__0\n", 2, "invalid float value [1__0]"),
+    (b"FROM m\nPARAMETER temperature 1_.5\n", 2, "invalid float value [1_.5]"),
+    (b"FROM m\nPARAMETER top_p -Inf\n", 2, "json: unsupported value: -Inf"),
+    (b"FROM m\nPARAMETER top_p nan\n", 2, "json: unsupported value: nan"),
+    ("FROM m\nSYSTEM \U0001fbff\"x\n".encode(), 2, "U+1FBFF next to a quote"),
+    ("FROM m\nSYSTEM \"x\"\U0001fbff\n".encode(), 2, "U+1FBFF next to a quote"),
+    ("FROM m\nSYSTEM \U0001fbff \U0001fbfe\"x\n".encode(), 2, "next to a quote"),
     (b"FROM m\nPARAMETER temperature 1e39\n", 2, "invalid float value [1e39]"),
     (b"FROM m\nPARAMETER num_gpu 9223372036854775808\n", 2, "invalid int value"),
     (b"FROM m\nPARAMETER num_gpu \xd9\xa3\n", 2, "invalid int value"),
@@ -112,6 +118,21 @@ def test_what_ollama_refuses_is_refused_with_line_and_reason(data, line, words):
 
 def test_emoji_that_are_newer_than_python_are_kept_as_go_keeps_them():
     assert parse("FROM new\U0001fae8.gguf\n".encode()).model == "new\U0001fae8.gguf"
+
+
+def test_characters_that_python_does_not_know_matter_at_quotes_alone():
+    data = "FROM m\nSYSTEM a \U0001fbff b\n".encode()
+    assert rewrite(data, {"num_gpu": 3}) == data.replace(b"SYSTEM", b"PARAMETER num_gpu 3\nSYSTEM")
+
+
+@pytest.mark.parametrize(("text", "value"), [("1_000", 1000.0), ("1_0.5", 10.5), ("1e1_0", 1e10), (".5_0", 0.5)])
+def test_floats_are_gos_literals(text, value):
+    assert parse(f"FROM m\nPARAMETER temperature {text}\n".encode()).parameters() == {"temperature": value}
+
+
+def test_a_draft_that_is_the_model_is_refused():
+    with pytest.raises(ModelfileError, match="the model itself"):
+        rewrite(b"FROM m\nDRAFT m\n", {"num_gpu": 3})
 
 
 def test_dropped_parameters_do_no_harm():

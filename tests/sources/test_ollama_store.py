@@ -11,7 +11,7 @@ from fake_ollama import make_store
 from support import ROOT
 
 from autolayers.errors import ModelError
-from autolayers.sources.ollama.store import Name, NotInStore, StoreUnreadable, find, roots
+from autolayers.sources.ollama.store import Name, NotInStore, StoreUnreadable, find, names, roots
 
 GGUF = ROOT / "fixtures/headers/llama-3.1-8b-q4_k_m.gguf"
 
@@ -187,5 +187,7 @@ def test_another_users_store(tmp_path):
     try:
         with pytest.raises(StoreUnreadable, match="belongs to another user"):
             find("m", {}, [str(tmp_path / "theirs")])
+        with pytest.raises(StoreUnreadable, match="belongs to another user"):    # and not an empty one
+            names({}, [str(tmp_path / "theirs")])
     finally:
         (tmp_path / "theirs").chmod(0o755)

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from ...gguf import read_header as read
-from .api import NotRunning, Server
+from .api import NoSuchModel, NotRunning, Server
 from .show import header
 from .store import NotInStore, Stored, StoreUnreadable, find
 
@@ -32,6 +32,10 @@ def stored_or_shown(text: str, environ: Mapping[str, str], server: Server) -> St
             return server.show(text)
         except NotRunning as error:
             raise type(reason)(f"{reason}; {error}") if server.is_local else error from None
+        except NoSuchModel as error:
+            # a partial download and a store that may not be read are the reason; the server knows neither
+            raise NoSuchModel(f"{error}; {reason}") if server.is_local and isinstance(
+                reason, StoreUnreadable) else error from None
 
 
 def read_header(text: str, environ: Mapping[str, str]) -> Header:

@@ -28,6 +28,9 @@ if TYPE_CHECKING:
     from typing import Any
 
 DEFAULT_PORT = 11434
+TOKEN = "AUTOLAYERS_OLLAMA_TOKEN"
+_HINTS = {503: " (its queue is full: try again later)",
+          **dict.fromkeys((401, 403), f" (a proxy in front of Ollama? {TOKEN} is sent as its Bearer token)")}
 _LONGEST_ANSWER = 32 << 20    # bytes; a verbose /api/show repeats the whole vocabulary, 16 MiB at most
 # lists and objects of an answer; each takes a hundred bytes in memory and two in JSON
 _MOST_PARTS = 1 << 18
@@ -108,17 +111,23 @@ class Server:
 
     @classmethod
     def from_environment(cls, environ: Mapping[str, str]) -> Server:
-        url = base_url(environ.get("OLLAMA_HOST", ""))
-        # the key is only for Ollama's own service, over an encrypted connection
-        parts = urlsplit(url)
-        ours = parts.scheme == "https" and f".{parts.hostname}".endswith(".ollama.com")
-        return cls(url, token=environ.get("OLLAMA_API_KEY", "") if ours else "")
+        """With AUTOLAYERS_OLLAMA_TOKEN for a proxy in front of it, OLLAMA_API_KEY for Ollama's own service
+        alone. Raises OllamaError where a token would cross a network in plain text."""
+        server = cls(base_url(environ.get("OLLAMA_HOST", "")))
+        parts = urlsplit(server.url)
+        token = environ.get(TOKEN, "").strip()
+        if token and parts.scheme != "https" and not server.is_local:
+            raise OllamaError(f"{TOKEN} is not sent to {server.url}: use https")
+        if not token and parts.scheme == "https" and f".{parts.hostname}".endswith(".ollama.com"):
+            token = environ.get("OLLAMA_API_KEY", "")
+        server._token = token
+        return server
 
     @property
     def is_local(self) -> bool:
-        """Whether it is on this machine by its address: loopback, or one of this machine's own."""
+        """Whether it is on this machine: by loopback, one of this machine's own addresses, or its name."""
         host = urlsplit(self.url).hostname or ""
-        return is_loopback(host) or _is_own(host)
+        return is_loopback(host) or _is_own(host) or host == socket.gethostname().lower()
 
     def version(self, patience: float | None = None) -> str:
         return str(self._ask("GET", "/api/version", timeout=patience).get("version", ""))
@@ -137,7 +146,20 @@ class Server:
         return False
 
     def show(self, name: str, verbose: bool = True) -> dict[str, Any]:
-        return self._ask("POST", "/api/show", {"model": name, "verbose": verbose}, model=name)
+        try:
+            return self._ask("POST", "/api/show", {"model": name, "verbose": verbose}, model=name)
+        except NoSuchModel as error:
+            raise NoSuchModel(f"{error}{self._others(name)}") from None
+
+    def _others(self, name: str) -> str:
+        """The other tags of a model, as a hint."""
+        try:
+            wanted = Name.parse(name).model.lower()
+            known = [str(entry.get("name")) for entry in self.tags()]
+            found = [other for other in known if Name.parse(other).model.lower() == wanted]
+        except AutolayersError:
+            return ""
+        return f"; there is {', '.join(one_line(other, 100) for other in found[:10])}" if found else ""
 
     def ps(self, patience: float | None = None) -> list[dict[str, Any]]:
         """The loaded models: name, size and size_vram in bytes, context_length."""
@@ -224,7 +246,7 @@ class Server:
                                               "replace").strip() or answer.reason or "no reason given"
             if status == 404 and model and objects:
                 raise NoSuchModel(f"the Ollama server at {self.url} has no model {model}: {_said(reason)}")
-            hint = " (its queue is full: try again later)" if status == 503 else ""
+            hint = _HINTS.get(status, "")
             code = f" (HTTP {status})" if status != 200 else ""
             raise Refused(f"{self.url}{path}: {_said(reason)}{code}{hint}", status, reason)
         if not content.strip():

@@ -28,6 +28,9 @@ def header(name: str, answer: Mapping[str, Any]) -> Header:
 
     Offsets assume consecutive tensors in the given order; nothing reads tensor data through them.
     """
+    far = answer.get("remote_host")
+    if far and isinstance(far, str):
+        raise ModelError(f"{name} runs at {printable(far[:200])}: there is no file to plan for")
     info, tensors = answer.get("model_info"), answer.get("tensors")
     if not isinstance(info, dict) or not isinstance(tensors, list) or not tensors:
         raise ModelError(f"Ollama's description of {name} is not enough for a plan (no tensor list: a cloud "

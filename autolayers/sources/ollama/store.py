@@ -19,6 +19,7 @@ import re
 import sys
 
 from ...errors import ModelError
+from ...quoting import printable
 from ...records import dataclass, field
 
 TYPE_CHECKING = False
@@ -148,22 +149,25 @@ def find(text: str, environ: Mapping[str, str], places: Sequence[str] | None = N
         if manifest is not None:
             return _read(place, name, manifest)
     if unreadable is not None:
-        raise StoreUnreadable(f"{unreadable.filename}: {unreadable.strerror} (Ollama's store belongs to "
-                              "another user: "
-                              "join its group, or ask the server through OLLAMA_HOST)")
-    others = [str(other) for other in names(environ, places) if other.model.lower() == name.model.lower()]
+        raise _unreadable(unreadable)
+    try:
+        others = [str(other) for other in names(environ, places) if other.model.lower() == name.model.lower()]
+    except StoreUnreadable:
+        others = []
     hint = f"; there is {', '.join(others[:10])}" if others else ""
     raise NotInStore(f"no model {name} in {' or '.join(places)} (see `ollama list`; OLLAMA_MODELS sets the "
                      f"directory){hint}")
 
 
 def names(environ: Mapping[str, str], places: Sequence[str] | None = None) -> list[Name]:
-    """Every model of the first store that has any."""
+    """Every model of the first store that has any. Raises StoreUnreadable where none has, and one may not be
+    read."""
+    errors: list[OSError] = []
     for place in roots(environ) if places is None else places:
         found = []
         for directory in _MANIFESTS:
             root = os.path.join(place, directory)
-            for path, folders, files in os.walk(root):
+            for path, folders, files in os.walk(root, onerror=errors.append):
                 folders.sort()
                 parts = os.path.relpath(path, root).split(os.sep)
                 if len(parts) == 3:
@@ -172,7 +176,15 @@ def names(environ: Mapping[str, str], places: Sequence[str] | None = None) -> li
                               for tag in sorted(files) if not tag.startswith(".")]
         if found:
             return found
+    denied = next((error for error in errors if isinstance(error, PermissionError)), None)
+    if denied:
+        raise _unreadable(denied)
     return []
+
+
+def _unreadable(error: OSError) -> StoreUnreadable:
+    return StoreUnreadable(f"{error.filename}: {error.strerror} (Ollama's store belongs to another user: "
+                           "join its group, or ask the server through OLLAMA_HOST)")
 
 
 def _home_of(user: str) -> str | None:
@@ -219,6 +231,8 @@ def _read(place: str, name: Name, manifest: str) -> Stored:
         if "tensor" in by_kind:
             raise ModelError(f"{name} is made of safetensors: Ollama runs it in MLX, where num_gpu means "
                              "nothing")
+        if far := _remote(place, name, manifest):
+            raise ModelError(f"{name} runs at {far}: there is no file to plan for")
         raise ModelError(f"{name}: its manifest {manifest} names no model layer")
     return Stored(
         name=name,
@@ -243,6 +257,18 @@ def _layers(manifest: str) -> Iterator[tuple[str, str]]:
         digest = _DIGEST.fullmatch(str(layer.get("digest"))) if isinstance(kind, str) else None
         if isinstance(kind, str) and kind.startswith(_MEDIA_TYPE) and digest:
             yield kind.removeprefix(_MEDIA_TYPE), f"sha256:{digest[1]}"
+
+
+def _remote(place: str, name: Name, manifest: str) -> str:
+    """The host where a model without weights runs, by its configuration; "" if it names none."""
+    content = _json(manifest)
+    config = content.get("config") if isinstance(content, dict) else None
+    digest = _DIGEST.fullmatch(str(config.get("digest"))) if isinstance(config, dict) else None
+    try:
+        said = _json(_blob(place, name, f"sha256:{digest[1]}")) if digest else None
+    except StoreUnreadable:
+        return ""
+    return printable(str(said.get("remote_host") or "")[:200]) if isinstance(said, dict) else ""
 
 
 def _blob(place: str, name: Name, digest: str) -> str:
