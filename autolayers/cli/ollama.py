@@ -116,7 +116,7 @@ class _Command:
             if len(devices) > 1:
                 notes = (*notes, f"{are} and counted as used memory: `ollama stop` frees it")
             else:
-                held, card = sum(_size(entry, "size_vram") for entry in loaded), devices[0]
+                held, card = sum(entry["size_vram"] for entry in loaded), devices[0]
                 if held > card.total:
                     notes = (*notes, f"Ollama reports {human(held)} on a GPU of {human(card.total)}: not counted")
                 else:
@@ -127,7 +127,7 @@ class _Command:
     def _loaded(self) -> list[dict[str, Any]]:
         """Bytes that Ollama holds on a device now."""
         try:
-            return [entry for entry in self.server.ps(_PATIENCE) if _size(entry, "size_vram")]
+            return [entry for entry in self.server.ps(_PATIENCE) if entry["size_vram"]]
         except OllamaError:
             return []
 
@@ -365,11 +365,6 @@ def _read(path: str) -> bytes:
             return stream.read(modelfile.MAX_SIZE + 1)
     except OSError as error:
         raise UsageError(f"{path}: {error.strerror or error}") from None
-
-
-def _size(entry: Mapping[str, object], key: str) -> int:
-    value = entry.get(key)
-    return max(0, value) if isinstance(value, int) else 0
 
 
 def _say_all(advice: Advice) -> None:

@@ -84,7 +84,7 @@ def _ollama() -> list[dict[str, Any]]:
     facts = explain(log).facts if log else None
     rows = []
     for model in loaded:
-        size, on_gpu = (int(model.get(key) or 0) for key in ("size", "size_vram"))
+        size, on_gpu = model["size"], model["size_vram"]
         row: dict[str, Any] = {"name": str(model.get("name", "")), "size": size, "on_gpu": on_gpu,
                                "n_ctx": model.get("context_length"), "why": ""}
         if facts and on_gpu < size:

@@ -88,7 +88,7 @@ def verify(advice: Advice, name: str, server: Server, log: str | None = None,
     if advice.num_gpu is None and "num_gpu" not in advice.target.parameters:
         kept.pop("num_gpu")
     entry = _loaded(server, name)
-    size, size_vram = (int(entry.get(key) or 0) for key in ("size", "size_vram"))
+    size, size_vram = entry.get("size", 0), entry.get("size_vram", 0)
     # /api/ps has one figure per kind of buffer: of two caches, the last
     on_gpu = max(size_vram, reader.on_gpu() if reader and size_vram else 0)
     result = LoadResult(True, kept, (), max(size, on_gpu), on_gpu, 0 if failures else _predicted(advice),

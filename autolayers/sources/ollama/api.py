@@ -34,6 +34,7 @@ _HINTS = {503: " (its queue is full: try again later)",
 _LONGEST_ANSWER = 32 << 20    # bytes; a verbose /api/show repeats the whole vocabulary, 16 MiB at most
 # lists and objects of an answer; each takes a hundred bytes in memory and two in JSON
 _MOST_PARTS = 1 << 18
+_MOST_BYTES = 1 << 50
 _OUT_OF_MEMORY = re.compile(
     r"out of memory|cudamalloc|(failed|unable) to allocate|allocation failed|erroroutofdevicememory",
     re.IGNORECASE)
@@ -162,8 +163,10 @@ class Server:
         return f"; there is {', '.join(one_line(other, 100) for other in found[:10])}" if found else ""
 
     def ps(self, patience: float | None = None) -> list[dict[str, Any]]:
-        """The loaded models: name, size and size_vram in bytes, context_length."""
-        return _models(self._ask("GET", "/api/ps", timeout=patience))
+        """The loaded models: name, size and size_vram in bytes (0 where the answer has no possible size),
+        context_length."""
+        return [{**entry, **{key: _bytes(entry.get(key)) for key in ("size", "size_vram")}}
+                for entry in _models(self._ask("GET", "/api/ps", timeout=patience))]
 
     def create(self, model: str, source: str, parameters: Mapping[str, Any]) -> None:
         """A model that shares every layer of `source` but has these parameters. The server would *pull* a
@@ -293,6 +296,10 @@ def _objects(content: bytes) -> list[dict[str, Any]]:
             if isinstance(part, dict):
                 found.append(part)
     return found
+
+
+def _bytes(value: object) -> int:
+    return value if isinstance(value, int) and 0 <= value < _MOST_BYTES else 0
 
 
 def _models(answer: Mapping[str, Any]) -> list[dict[str, Any]]:
