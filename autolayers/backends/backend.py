@@ -64,6 +64,7 @@ class Backend:
     offload_min_batch = 0                # computes operations of at least so many rows whose weight is in RAM; 0: none
     added: Mapping[str, Rule] = {}       # operations that older builds of it do not run: the rule of those that do
     modelled = False                     # supports_op, alloc_size and graph_optimize are its own rules
+    caches_experts = False               # the graphs of --moe-cache-mib were compared too
     proven = False                       # sizes computed from all this were compared with llama.cpp's own
     own_cards = False                    # runs no other backend's cards
     undecided_doubt = ""                 # why sizes are a bound where something is `undecided`

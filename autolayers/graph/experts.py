@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 _GATING: dict[int, Gating] = {0: "softmax", 1: "softmax", 2: "sigmoid", 3: "softmax_weight",
                               4: "sqrt_softplus"}
 
+CACHED = ("ffn_gate_up_exps", "ffn_gate_exps", "ffn_up_exps", "ffn_down_exps")    # llama_moe_cache_layer_experts
+_MOST_CACHED = 32         # tokens of a graph that reads cached experts (llama_moe_cache::impl::max_batch)
+
 
 @dataclass(frozen=True)
 class Routing:
@@ -145,6 +148,11 @@ def _best_groups(llm: Llm, ranked: Tensor, n_expert: int) -> Tensor:
 def _run_experts(llm: Llm, cur: Tensor, il: int, routing: Routing, selected: Tensor) -> Tensor:
     """The second half of build_moe_ffn: each chosen expert's output, [n_embd, n_used, n_tokens]."""
     g = llm.graph
+    names = (routing.up, routing.gate, routing.down, routing.gate_up)
+    slots = _slots(llm, il, names, selected) if llm.slots else None
+
+    def chosen(weight: Tensor, x: Tensor, name: str, param: str | None = None) -> Tensor:
+        return llm.build_lora_mm_id(weight, x, selected, scale(name), param, slots, il)
 
     def scale(name: str) -> Tensor | None:
         return llm.layer_weight(il, name, "scale") if routing.scales else None
@@ -156,16 +164,15 @@ def _run_experts(llm: Llm, cur: Tensor, il: int, routing: Routing, selected: Ten
     merged = llm.layer_weight(il, routing.gate_up) if routing.gate_up is not None else None
     gate = None
     if merged is not None:
-        both = biased(llm.build_lora_mm_id(merged, cur, selected, scale(routing.up)), routing.gate_up)
+        both = biased(chosen(merged, cur, routing.up), routing.gate_up)
         n_ff = both.ne[0] // 2
         cur, up = (g.view(both, (n_ff, *both.ne[1:3]), both.nb[1:3], at) for at in (0, n_ff * both.nb[0]))
     else:
-        up = llm.build_lora_mm_id(llm.need_layer(il, routing.up), cur, selected, scale(routing.up))
-        up = biased(up, routing.up)
+        up = biased(chosen(llm.need_layer(il, routing.up), cur, routing.up), routing.up)
         if routing.gate is not None:
             gate = llm.layer_weight(il, routing.gate)
         if gate is not None and routing.gate is not None:
-            cur = llm.build_lora_mm_id(gate, cur, selected, scale(routing.gate))
+            cur = chosen(gate, cur, routing.gate)
         else:
             cur = up
         cur = biased(cur, routing.gate)
@@ -173,9 +180,26 @@ def _run_experts(llm: Llm, cur: Tensor, il: int, routing: Routing, selected: Ten
     cur = _activate_experts(llm, cur, up, routing.act, gate is not None or merged is not None, limit)
     if llm.rules.expands_gates:
         g.expand(cur)
-    down = llm.need_layer(il, routing.down)
-    return biased(llm.build_lora_mm_id(down, cur, selected, scale(routing.down), routing.down_param),
-                  routing.down)
+    return biased(chosen(llm.need_layer(il, routing.down), cur, routing.down, routing.down_param), routing.down)
+
+
+def _slots(llm: Llm, il: int, names: tuple[str | None, ...], selected: Tensor) -> Tensor | None:
+    """build_moe_cache_slots: where the expert cache has the chosen experts, read from the layer's map in RAM; None
+    where they are not read from the cache."""
+    g, n = llm.graph, llm.slots.get(il, 0)
+    n_used, n_tokens = selected.ne[:2]
+    if not 0 < n_tokens <= _MOST_CACHED or min(n_tokens * n_used, llm.n_expert) > n or any(
+            name not in CACHED and llm.layer_weight(il, name) is not None for name in names if name is not None):
+        return None
+    ids = selected if selected.contiguous() else g.cont(selected)
+    made = Tensor("NONE", "i32", (1, llm.n_expert, 1, 1))
+    made.name, made.weight, made.buffer = f"moe_cache.slot_map-{il}", True, llm.host_buffer
+    slots = g.get_rows(made, g.reshape(ids, ids.nelements))
+    device = llm.dev_layer[il]
+    if not llm.backends[device].supports_op(slots):
+        return None
+    slots.pinned = device
+    return g.reshape(slots, n_used, n_tokens)
 
 
 def _activate_experts(llm: Llm, cur: Tensor, up: Tensor, act: Activation, has_gate: bool,

@@ -12,11 +12,12 @@ from .inputs import AttnInput, CacheView, StateView
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from typing import Any, Literal
 
     from ..builds import Rules
     from ..ggml.scheduler import Backend
+    from ..ggml.tensor import Buffer
 
     Norm = Literal["rms", "layer", "group"]
     Activation = Literal["silu", "gelu", "relu", "relu_sqr", "xielu", "swiglu", "geglu", "reglu",
@@ -59,6 +60,8 @@ class Llm:
         self.states: dict[str, StateView] = {}
         self.backends = backends
         self.dev_layer = dev_layer
+        self.slots: Mapping[int, int] = {}         # of the expert cache, by layer
+        self.host_buffer: Buffer | None = None     # that of plain RAM
         self._pins = n_tokens < 32 or full_offload
         self._lookup = lookup
         # (kind, node, layer) for llama.cpp's auto decisions
@@ -324,10 +327,17 @@ class Llm:
         return rotated(heads)
 
     def build_lora_mm_id(self, weight: Tensor, cur: Tensor, ids: Tensor, scale: Tensor | None = None,
-                         param: object = None) -> Tensor:
-        """A matmul by experts, and their NVFP4 scales."""
+                         param: object = None, slots: Tensor | None = None, il: int = 0) -> Tensor:
+        """A matmul by experts, and their NVFP4 scales; with `slots` by those that the cache of layer `il` has."""
         g = self.graph
-        result = g.mul_mat_id(weight, cur, ids, param)
+        if slots is None:
+            result = g.mul_mat_id(weight, cur, ids, param)
+        else:
+            bank = Tensor("NONE", weight.type, (weight.ne[0], weight.ne[1], self.slots[il] + 1, 1))
+            bank.name, bank.weight, bank.buffer = weight.name, True, self.backends[self.dev_layer[il]].buffer
+            cached = g.view(bank, (*weight.ne[:2], self.slots[il]), bank.nb[1:3])
+            cached.name, cached.weight = weight.name, True
+            result = g.mul_mat_id(cached, cur, slots, param)
         if scale is not None:
             n_expert = scale.ne[0]
             s = g.reshape(scale, 1, n_expert, 1)

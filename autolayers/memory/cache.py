@@ -21,7 +21,7 @@ from .weights import Placement
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from ..model import Hparams, Model
 
@@ -88,6 +88,7 @@ class Memory:
     caches: tuple[Cache, ...]
     buffers: dict[str, int]
     owner: tuple[Hparams, Context] | None = None     # the model that owns the caches, if not this one
+    slots: Mapping[int, int] | None = None           # of the expert cache, by layer
 
     def cache(self, kind: str) -> Cache | None:
         return next((cache for cache in self.caches if cache.kind == kind), None)

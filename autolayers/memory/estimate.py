@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from contextlib import suppress
 
+from ..backends import on
 from ..builds import Build, Rules, rules
 from ..errors import LaunchRefused
 from ..gguf import BY_NAME
@@ -54,6 +55,7 @@ class _Launch:
     placement: Placement
     memory: Memory
     doubts: tuple[str, ...] = ()        # why sizes are not llama.cpp's own
+    notes: tuple[str, ...] = ()         # what else is worth a warning
 
 
 class Estimator:
@@ -112,7 +114,7 @@ class Estimator:
         key = (params, tuple(devices), runtime, measuring)
         if key in self._known:
             return self._known[key]
-        launch = self._launch(params, devices)
+        launch = self._launch(params, devices, measuring)
 
         def lower(sizes: Sequence[int], steps: Steps | None, flash_attn: bool) -> LowerBound:
             return replace(self._facts(LowerBound, launch, devices, sizes, flash_attn), steps=steps)
@@ -166,7 +168,7 @@ class Estimator:
             if context.moe_cache:
                 from .moe_cache import banks
 
-                kept = banks(self.model, context, placement)[0].get(device.name, 0)
+                kept = banks(self.model, context, placement).buffers.get(device.name, 0)
                 found = [size + kept // count for size in found]
             self._layer_caches[key] = found
         return self._layer_caches[key]
@@ -208,7 +210,7 @@ class Estimator:
             self._ops[key] = ops
         return margin(device, self.model, params, use, ops, self.companions.draft)
 
-    def _launch(self, params: Params, devices: Sequence[Device]) -> _Launch:
+    def _launch(self, params: Params, devices: Sequence[Device], measuring: bool = False) -> _Launch:
         params = with_draft_type(params, self.companions)
         context = resolve(self.model, params, self.rules)
         inputs = layer_inputs(self.model, self.companions)
@@ -223,14 +225,21 @@ class Estimator:
             self._memory = key, allocate(self.model, context, placement, known=layers)
         memory = self._memory[1]
         doubts: tuple[str, ...] = ()
+        notes: tuple[str, ...] = ()
         if context.moe_cache:
             from .moe_cache import banks  # few launches need it
 
-            kept, doubt = banks(self.model, context, placement)
-            names = {**memory.buffers, **kept}
-            memory = replace(memory, buffers={n: memory.buffers.get(n, 0) + kept.get(n, 0) for n in names})
-            doubts = (doubt,)
-        return _Launch(params, context, placement, memory, doubts)
+            cached = banks(self.model, context, placement, None if measuring else memory.buffers)
+            both = memory.buffers, cached.buffers
+            memory = replace(memory, slots=cached.slots, buffers={
+                name: sum(part.get(name, 0) for part in both) for name in {**both[0], **both[1]}})
+            if not cached.slots:
+                notes = ("--moe-cache-mib: no layer has all of its experts in host memory, so nothing is cached",)
+            elif len(devices) > 1 and not context.moe_split and cached.shared:
+                doubts = ("--moe-cache-mib: devices share it by what is free then, which the driver says",)
+            elif any(not on(device).caches_experts for device in placement.devices):
+                doubts = ("--moe-cache-mib: its graph was not compared with llama.cpp on these devices",)
+        return _Launch(params, context, placement, memory, doubts, notes)
 
     def _facts(self, kind: type[Answer], launch: _Launch, devices: Sequence[Device], compute: Sequence[int],
                flash_attn: bool | None = None) -> Answer:
@@ -238,7 +247,7 @@ class Estimator:
         host."""
         context, placement, buffers = launch.context, launch.placement, launch.memory.buffers
         sizes = dict(zip([device.name for device in placement.devices], compute, strict=False))
-        warnings = [*self.model.inexact, *placement.warnings, *launch.doubts]
+        warnings = [*self.model.inexact, *placement.warnings, *launch.doubts, *launch.notes]
         exact = placement.exact and not self.model.inexact and not launch.doubts
         warning = self.rules.warning_for(self.model.row)
         if warning:

@@ -7,9 +7,12 @@ from __future__ import annotations
 from ..backends import HOST, REPACK, on
 from ..errors import LaunchRefused
 from ..gguf import row_size
+from ..records import dataclass
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from ..model import Model
     from .context import Context
     from .weights import Placement
@@ -20,9 +23,19 @@ _PARTS = ("gate_up", "gate", "up", "down")
 _HOST_ALIGNMENT = 32
 
 
-def banks(model: Model, context: Context, placement: Placement) -> tuple[dict[str, int], str]:
-    """Bytes per buffer type, and a warning if they are not llama.cpp's own. Raises LaunchRefused with its
-    reason."""
+@dataclass(frozen=True)
+class Banks:
+    """Bytes per buffer type, and the slots that each cached layer shares with those like it."""
+
+    buffers: dict[str, int]
+    slots: dict[int, int]
+    shared: bool = False          # by several devices
+
+
+def banks(model: Model, context: Context, placement: Placement,
+          caches: Mapping[str, int] | None = None) -> Banks:
+    """What the cache of a launch allocates, after `caches` by device; without them what llama.cpp's measuring says: no
+    weight is on a device yet, and rows are not padded. Raises LaunchRefused with llama.cpp's reason."""
     hp, devices = model.hparams, placement.devices
     used = hp.n_expert_used_max
     if not devices:
@@ -42,27 +55,37 @@ def banks(model: Model, context: Context, placement: Placement) -> tuple[dict[st
             continue
         groups.setdefault((device, tuple([(placed.type, placed.ne) for placed in experts])), []).append(il)
         sizes[device] = sizes.get(device, 0) + sum(_bytes(placed.type, placed.ne) for placed in experts)
-    split = {device.name: share for device, share in zip(devices,
-                                                         context.moe_split or [d.free for d in devices],
-                                                         strict=False) if device.name in sizes}
+    split = {device.name: share for device, share in zip(devices, context.moe_split or _free(
+        placement, caches), strict=False) if device.name in sizes}
     whole = sum(split.values())
-    found: dict[str, int] = {}
+    found = Banks({}, {}, len(split) > 1)
     for (name, tensors), layers in groups.items():
-        alignment = on(next(device for device in devices if device.name == name)).alignment
+        row = on(next(device for device in devices if device.name == name))
+        alignment = row.alignment
         mine = sum(_bytes(*tensor) for tensor in tensors) * len(layers)
         share = split.get(name, 0.0) / whole if whole else 1 / len(sizes)
         budget = int(context.moe_cache * share * mine / sizes[name])
         slots = _slots(tensors, budget, alignment, len(layers))
         if slots < used:
             continue
-        found[name] = found.get(name, 0) + _banks(tensors, slots, alignment)
-        n_expert = tensors[0][1][2]
-        found[HOST] = found.get(HOST, 0) + len(layers) * -(-4 * n_expert // _HOST_ALIGNMENT) * _HOST_ALIGNMENT
-    if groups and not found:
+        maps = len(layers) * -(-4 * tensors[0][1][2] // _HOST_ALIGNMENT) * _HOST_ALIGNMENT
+        shapes = [(type_, (*ne[:2], slots + 1, 1)) for type_, ne in tensors]
+        size = _banks(tensors, slots, alignment) if caches is None else sum(
+            row.padded(type_, ne, _bytes(type_, ne)) for type_, ne in shapes)
+        for buffer, taken in ((name, size), (HOST, maps)):
+            found.buffers[buffer] = found.buffers.get(buffer, 0) + taken
+        found.slots.update(dict.fromkeys(layers, slots))
+    if groups and not found.slots:
         raise LaunchRefused("--moe-cache-mib: MoE cache is too small to hold the experts of one token")
-    if not groups:
-        return {}, "--moe-cache-mib: no layer has all of its experts in host memory, so nothing is cached"
-    return found, "--moe-cache-mib: the graph that reads cached experts is not modelled: not compared with llama.cpp"
+    return found
+
+
+def _free(placement: Placement, caches: Mapping[str, int] | None) -> list[int]:
+    """Of each device when the expert cache is made: ggml_backend_dev_memory."""
+    if caches is None:
+        return [device.free for device in placement.devices]
+    return [max(0, device.free - placement.buffers.get(device.name, 0) - caches.get(device.name, 0))
+            for device in placement.devices]
 
 
 def _bytes(type_: str, ne: tuple[int, int, int, int]) -> int:

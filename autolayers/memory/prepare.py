@@ -50,7 +50,8 @@ def prepare(model: Model, params: Params, context: Context, placement: Placement
         caches=_Caches(memory, context, hp, buffers).of, backends=backends, dev_layer=dev_layer,
         full_offload=_offloads_all(model, params), cache=cache, n_tensors=len(model.tensors),
         places=(*[device.name for device in placement.devices[:len(backends) - 1]], HOST),
-        n_copies=N_COPIES if pipelined(model, params, context, placement) else 1)
+        n_copies=N_COPIES if pipelined(model, params, context, placement) else 1,
+        slots=memory.slots, host_buffer=buffers[HOST])
     structures = range(hp.n_layer) if hp.n_layer < _FEW else structures_of(setting)
     hosts = frozenset([name for name, buffer in buffers.items() if buffer.device < 0 and not buffer.repack])
     outside, many, few = _alike(hp.n_layer, context, placement, memory, cache, hosts)
@@ -83,7 +84,7 @@ def _alike(n_layer: int, context: Context, placement: Placement, memory: Memory,
             if layer is not None:
                 kept.append((layout.kind, layer.il != il and layer.il,
                              tuple([(tensor.type, tensor.ne, tensor.buffer) for tensor in layer.tensors])))
-        row = placement.dev_layer[il], il in context.layer_inputs, tuple(kept)
+        row = placement.dev_layer[il], il in context.layer_inputs, tuple(kept), (memory.slots or {}).get(il, 0)
         for i in (0, 1):
             rows[i].append((*row, *[both[i] for both in groups.get(il, ())]))
     return outside, *rows

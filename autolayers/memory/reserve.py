@@ -24,11 +24,11 @@ from .scheduled import Steps, Walk, script_of, steps_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Sequence
+    from collections.abc import Callable, Hashable, Mapping, Sequence
     from typing import Any
 
     from ..backends import Backend
-    from ..ggml.tensor import Tensor
+    from ..ggml.tensor import Buffer, Tensor
     from ..graph.inputs import CacheView, StateView
     from .scheduled import Step
     from .weights import WeightGroup
@@ -97,6 +97,8 @@ class Setting:
     n_tensors: int                               # in the model's file
     places: tuple[str, ...]                      # names of the backends, the host's last
     n_copies: int = 1
+    slots: Mapping[int, int] | None = None       # of the expert cache, by layer
+    host_buffer: Buffer | None = None            # that of plain RAM
     outside: Hashable = None                     # what graphs depend on but for what their layers are like:
     many: Layers = NO_LAYERS                     # where weights in RAM may be copied, for so many tokens,
     few: Layers = NO_LAYERS                      # and where they are not
@@ -407,6 +409,7 @@ class Graphs:
         # llama_context::graph_max_nodes, the largest that any architecture has in any build
         llm.graph.max_nodes = max(1 << 14, 40 * n_tokens, 32 * setting.n_tensors)
         llm.caches, llm.states = setting.caches(llm)
+        llm.slots, llm.host_buffer = setting.slots or {}, setting.host_buffer
         llm.kept = self.layers.numbers(True) if self.short else None
         done(llm, setting.build(llm))
         self.short = llm.skips

@@ -43,18 +43,30 @@ def gpus(case: dict) -> list[Device]:
 
 
 LAUNCHES, DRAFTS = grouped("launches", "model"), grouped("drafts", "target", "draft")
+CACHED = grouped("expert_cache", "model")
 
 
 @WHOLE
 @pytest.mark.parametrize("name", LAUNCHES)
 def test_every_launch_to_the_byte(name: str, whole: bool) -> None:
-    for case in (LAUNCHES if whole else sample(LAUNCHES, 6))[name]:
+    compare((LAUNCHES if whole else sample(LAUNCHES, 6))[name])
+
+
+@WHOLE
+@pytest.mark.parametrize("name", CACHED)
+def test_every_expert_cache_to_the_byte(name: str, whole: bool) -> None:
+    """--moe-cache-mib: the banks, the slot maps and the graphs that read them."""
+    compare((CACHED if whole else sample(CACHED, 6))[name])
+
+
+def compare(cases: list[dict]) -> None:
+    for case in cases:
         params = parse(case["args"].split()).params
         if "error" in case:
             with pytest.raises(autolayers.LaunchRefused):
-                estimate(model(name), params, gpus(case), build=RECORDED)
+                estimate(model(case["model"]), params, gpus(case), build=RECORDED)
             continue
-        found = estimate(model(name), params, gpus(case), build=RECORDED, measuring=True)
+        found = estimate(model(case["model"]), params, gpus(case), build=RECORDED, measuring=True)
         uses = {**found.devices, "Host": found.host}
         got = {device: {part: getattr(uses[device], part) for part in PARTS} for device in case["devices"]}
         assert got == case["devices"], case["args"]

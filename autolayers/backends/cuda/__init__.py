@@ -65,6 +65,7 @@ class Cuda(CudaBuffers):
     offload_min_batch = OFFLOAD_MIN_BATCH
     modelled = True
     proven = True
+    caches_experts = True
     context_first = True
     image = "-cuda"
     gpu_driver = "nvidia"
