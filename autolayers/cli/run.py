@@ -10,7 +10,7 @@ import sys
 
 from ..errors import DoesNotFit, UsageError
 from ..flags.check import read
-from ..launch import cannot_start
+from ..launch import cannot_start, router
 from ..launch import command as commands
 from ..launch.attempts import Attempts
 from ..launch.formats import plan_for, write
@@ -19,12 +19,14 @@ from ..launch.session import Session
 from ..output import emit, say, show
 from ..planner import plan_request
 from ..quoting import shell
+from ..report.multi import of_models
 from .help import help_of
 from .words import warnings_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
+    from typing import Any
 
     from ..flags.parse import Arguments
     from ..launch.command import WrappedCommand
@@ -48,32 +50,67 @@ def main(argv: Sequence[str], planner: Planner | None = None) -> int:
         return code
     alone = commands.needs_no_plan(command)
     if alone and not kind:
-        say(f"with {alone} {command.program} loads no model itself: nothing to plan")
-        words = commands.complete(command, [])
-        if own.get("dry-run"):
-            emit(shell(words) + "\n")
-            return 0
-        return _become(words, environ)
+        say(f"with {alone} {command.program} loads no model: nothing to plan")
+        return _started(command, [], own, environ)
+    if not alone and (read_words := router.read_router(command, environ)) is not None:
+        return _route(read_words, command, own, environ)
     session = Session(command, own, environ, planner or plan_request)
     if kind:
         plan, added = _for_format(kind, session)
         emit(write(kind, plan, session.arguments, command, added, session.seen, session.files))
         return _said(plan)
     plan, added = session.plan()
+    code = _said(plan)
     if own.get("dry-run"):
-        launcher, names = launcher_without_secrets(command)
-        words, more = without_secrets([*command.words, *added])
-        for name in dict.fromkeys((*names, *more)):
-            say(f"secret omitted from the output: set it in the environment as {name}")
-        emit(shell([*launcher, *words]) + "\n")
-        return _said(plan)
-    _said(plan)
+        _print(command, added)
+        return code
     retries, verify, wait = own.get("retry", 0), "verify" in own, "wait" in own
     # On a terminal somebody reads why it died; a service's journal is there for `autolayers explain`
     watched = command.program.startswith("llama-server") and sys.stderr.isatty()
     if retries or verify or wait or watched:
         return Attempts(session, plan, added, retries, verify, wait).run()
     return _become(commands.complete(command, added), environ)
+
+
+def _print(command: WrappedCommand, added: Sequence[str]) -> None:
+    """The command, without secrets."""
+    launcher, names = launcher_without_secrets(command)
+    words, more = without_secrets([*command.words, *added])
+    for name in dict.fromkeys((*names, *more)):
+        say(f"secret omitted from the output: set it in the environment as {name}")
+    emit(shell([*launcher, *words]) + "\n")
+
+
+def _started(command: WrappedCommand, added: Sequence[str], own: Mapping[str, Any], environ: dict[str, str]) -> int:
+    """Starts a command that nothing is planned for itself; with --dry-run it is printed."""
+    if own.get("dry-run"):
+        _print(command, added)
+        return 0
+    return _become(commands.complete(command, added), environ)
+
+
+def _route(read: Arguments, command: WrappedCommand, own: Mapping[str, Any], environ: dict[str, str]) -> int:
+    """Starts llama-server's router, with a preset of the plans for --models-dir."""
+    kind = own.get("format")
+    for name in ("verify", "retry", "wait"):
+        if name in own:
+            raise UsageError(f"--{name} is for a command with a model: the router starts its servers later")
+    if kind not in (None, "preset"):
+        raise UsageError(f"--format {kind} is for a command with a model; --format preset writes the router's")
+    if why := router.nothing_to_plan(read, command):
+        if kind:
+            raise UsageError(why)
+        say(why)
+        return _started(command, [], own, environ)
+    routed = router.plan_router(read, command, own, environ)
+    plans = list(routed.plans.values())
+    for line in of_models(plans, [warnings_of(plan) for plan in plans]):
+        say(line)
+    if kind:
+        emit(routed.preset)
+        return 0
+    path = router.keep(routed, str(read.value("--models-dir")), environ)
+    return _started(command, ["--models-preset", path, *routed.words], own, environ)
 
 
 def _for_format(kind: str, session: Session) -> tuple[Plan, list[str]]:

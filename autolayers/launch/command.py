@@ -130,21 +130,16 @@ def read(argv: Sequence[str], command: str = "run") -> WrappedCommand:
     return WrappedCommand(tuple(launcher), _plain(words, program, command), program)
 
 
-# with these llama-server loads no model itself: it prints and exits, or starts other servers
+# with these llama-server loads no model: it prints and exits
 _ANSWERS = frozenset(("-h", "--help", "--usage", "--version", "--license", "--list-devices", "-cl",
                       "--cache-list", "--completion-bash"))
-_ROUTER = ("--models-dir", "--models-preset")
 
 
 def needs_no_plan(command: WrappedCommand) -> str | None:
-    """The word of a command with which llama-server loads no model itself, None where it loads one."""
+    """The word of a command with which llama-server loads no model, None where it may load one."""
     if not command.program.startswith("llama-"):
         return None
-    names = [word.partition("=")[0] for word in command.words]
-    found = next((name for name in names if name in _ANSWERS), None)
-    if found is None and not {"-m", "--model"} & set(names):
-        found = next((name for name in names if name in _ROUTER), None)
-    return found
+    return next((name for name in (word.partition("=")[0] for word in command.words) if name in _ANSWERS), None)
 
 
 def _plain(words: Sequence[str], program: str, command: str) -> tuple[str, ...]:

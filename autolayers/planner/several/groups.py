@@ -32,6 +32,8 @@ if TYPE_CHECKING:
     from ...model import Model
     from ..plan import Plan
 
+    Own = Mapping[int, tuple[Params, Companions]]
+
 MOST_SEARCHED = 200      # sets to search for a way to fit
 _TRIES = 4               # attempts to fit a multi-device launch
 
@@ -84,9 +86,9 @@ class _Question:
     """The shared request, and each model's options that need no RAM."""
 
     def __init__(self, models: Sequence[Model], params: Params, policy: Policy, machine: Machine,
-                 companions: Companions, notes: tuple[str, ...]) -> None:
+                 companions: Companions, notes: tuple[str, ...], own: Own | None = None) -> None:
         self.models, self.params, self.policy, self.machine = models, params, policy, machine
-        self.companions, self.notes = companions, notes
+        self.companions, self.notes, self.own = companions, notes, own or {}
         self.servers = servers_of(machine.devices)
         self.ram = None if machine.ram is None else machine.ram - RAM_MARGIN
         self.options: dict[int, list[Option]] = {}
@@ -101,7 +103,8 @@ class _Question:
     def _whole(self, i: int) -> list[Option]:
         """A model's launches that are fully offloaded and fit by themselves."""
         model = self.models[i]
-        launches = Launches(lambda: model, self.params, self.policy, self.machine, self.companions)
+        params, companions = self.files(i)
+        launches = Launches(lambda: model, params, self.policy, self.machine, companions)
         found = list(launches.whole)
         if not found and launches.divisible:
             cut = _whole_cut(launches, self.machine.limits, None)
@@ -129,11 +132,15 @@ class _Question:
         whole = [i for i, options in self.options.items() if options]
         return sorted(whole, key=lambda i: -max(sum(option.takes.values()) for option in self.options[i]))
 
+    def files(self, i: int) -> tuple[Params, Companions]:
+        """The request for one model, with the files that are loaded with it."""
+        return self.own.get(i, (self.params, self.companions))
+
     def alone(self, i: int) -> Plan | None:
         """A model's plan for the whole machine; None if llama.cpp would refuse it."""
+        params, companions = self.files(i)
         try:
-            return settled(plan_on(self.models[i], self.params, self.policy, self.machine, self.companions,
-                                   self.notes))
+            return settled(plan_on(self.models[i], params, self.policy, self.machine, companions, self.notes))
         except LaunchRefused as refusal:
             self.refused.append((i, str(refusal)))
             return None
@@ -298,13 +305,15 @@ def plan_groups_on(models: Sequence[Model], params: Params, policy: Policy, mach
 
 
 def plan_any_on(models: Sequence[Model], params: Params, policy: Policy, machine: Machine,
-                companions: Companions = NONE, notes: tuple[str, ...] = ()) -> AnyOf:
-    """The launches with which the most models may be loaded at once, whichever they are."""
-    asked = _Question(models, params, policy, machine, companions, notes)
+                companions: Companions = NONE, notes: tuple[str, ...] = (), *, limit: int | None = None,
+                own: Own | None = None) -> AnyOf:
+    """The launches with which the most models, `limit` of them where it is given, may be loaded at once, whichever
+    they are. `own`: the request and companions of a model, by its index, where they are not those of all."""
+    asked = _Question(models, params, policy, machine, companions, notes, own)
     order = asked.by_size()
     alone = tuple(i for i, options in asked.options.items() if not options)
     most, chosen = 1, None
-    for most in range(len(order), 1, -1) if not alone else ():
+    for most in range(min(len(order), limit or len(order)), 1, -1) if not alone else ():
         chosen = _any(asked, order, most)
         if chosen is not None:
             break
@@ -319,7 +328,7 @@ def plan_any_on(models: Sequence[Model], params: Params, policy: Policy, machine
     for i, option in sorted(chosen.items()):
         limits = {name: parts.get(i, 0) for name, parts in devices.items()}
         mine = replace(machine, limits=limits, ram=None if ram is None else RAM_MARGIN + ram[i])
-        plan = settled(measured_plan(models[i], option, params, policy, mine, companions, notes, {}))
+        plan = settled(measured_plan(models[i], option, asked.files(i)[0], policy, mine, asked.files(i)[1], notes, {}))
         found.append(with_own_servers(plan, machine.devices))
     return AnyOf(tuple(found), tuple(sorted(chosen)), most, machine, (), tuple(asked.refused))
 

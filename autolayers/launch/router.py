@@ -1,0 +1,181 @@
+"""llama-server's router: every model of --models-dir planned for this machine, as a preset in the state directory.
+
+    router = read_router(command, environ)            # None: its command has a model
+    routed = plan_router(router, command, own)        # raises UsageError, ModelError, DeviceError
+    routed.preset, routed.words                       # the text; --models-max N for the command
+
+The router's own words go to every model and replace what a preset says (server_models::load_models), so they are the
+request of each plan. It never loads a model itself.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+
+from .. import state
+from ..errors import LaunchRefused, ModelError, UsageError
+from ..flags.parse import config_files, parse
+from ..gguf import first_part
+from ..memory.companions import Companions
+from ..model import read_model
+from ..model.models import Models
+from ..output import say
+from ..planner.several.groups import plan_any_on
+from ..records import dataclass, replace
+from ..request import Request, companions_of
+from .formats.launch_file import plain_name
+from .formats.preset import section
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from typing import Any
+
+    from ..flags.params import Params
+    from ..flags.parse import Arguments
+    from ..planner import Plan
+    from .command import WrappedCommand
+
+# files next to a model that are loaded with it (preset.cpp: is_mmproj_file, is_draft_file)
+_PROJECTOR = "mmproj"
+_DRAFTS = ("mtp-", "dspark-", "dflash-")
+_FIRST = "-00001-of-"
+
+
+@dataclass(frozen=True)
+class Listed:
+    """A model of the directory under the router's name, with the files of its own directory."""
+
+    name: str
+    path: str
+    mmproj: str | None = None
+    draft: str | None = None
+
+
+@dataclass(frozen=True)
+class Routed:
+    """`preset`: its text; `words`: those that it needs in the command; `plans`: by the router's names."""
+
+    preset: str
+    words: tuple[str, ...]
+    plans: Mapping[str, Plan]
+
+
+def read_router(command: WrappedCommand, environ: Mapping[str, str]) -> Arguments | None:
+    """The words of a llama-server without a model, which makes it a router; None of any other command."""
+    if not command.program.startswith("llama-server"):
+        return None
+    seen = {**({} if command.container else environ), **command.environ}
+    read = parse(command.words, seen, () if command.container else config_files(environ), command=None)
+    return None if read.params.model is not None or read.positional else read
+
+
+def nothing_to_plan(read: Arguments, command: WrappedCommand) -> str:
+    """Why a router's models are not planned; "" where they are."""
+    router = f"without a model {command.program} is a router"
+    if command.container:
+        return (f"{router}, and a preset here is not in its container: autolayers DIR --format preset writes one for "
+                "--models-preset")
+    if read.value("--models-preset"):
+        return f"{router}, and --models-preset says how it loads them: nothing to plan"
+    if not read.value("--models-dir"):
+        return f"{router} of the models that it has downloaded: nothing to plan; --models-dir DIR plans those of DIR"
+    return ""
+
+
+def listed(directory: str) -> list[Listed]:
+    """The models that the router finds in a directory (common_preset_context::load_from_models_dir): its files, and one
+    model in each directory in it. Raises ModelError."""
+    try:
+        entries = sorted(os.scandir(directory), key=lambda entry: entry.name)
+    except OSError as error:
+        raise ModelError(f"--models-dir {directory}: {error.strerror}") from None
+    found = []
+    for entry in entries:
+        if entry.is_dir():
+            found += _of_directory(entry)
+        elif entry.is_file() and entry.name.endswith(".gguf") and not _loaded_with_another(entry.name):
+            found.append(Listed(entry.name.replace(".gguf", ""), entry.path))
+    if not found:
+        raise ModelError(f"--models-dir {directory}: no GGUF model in it")
+    return found
+
+
+def _of_directory(entry: os.DirEntry[str]) -> list[Listed]:
+    try:
+        files = sorted(inner.name for inner in os.scandir(entry.path)
+                       if inner.is_file() and inner.name.endswith(".gguf"))
+    except OSError:
+        return []
+    own = [name for name in files if not _loaded_with_another(name)]
+    first = [name for name in own if _FIRST in name] or [name for name in own if not first_part(name)]
+    if not first:
+        return []
+    projectors = [os.path.join(entry.path, name) for name in files if _PROJECTOR in name]
+    drafts = [os.path.join(entry.path, name) for name in files if _PROJECTOR not in name and name.startswith(_DRAFTS)]
+    return [Listed(entry.name, os.path.join(entry.path, first[-1]), projectors[-1] if projectors else None,
+                   drafts[0] if drafts else None)]
+
+
+def _loaded_with_another(name: str) -> bool:
+    return _PROJECTOR in name or name.startswith(_DRAFTS)
+
+
+def plan_router(read: Arguments, command: WrappedCommand, own: Mapping[str, Any], environ: Mapping[str, str]) -> Routed:
+    """The plans of all models of --models-dir, of which any --models-max fit together, or as many as do."""
+    models = listed(os.path.abspath(str(read.value("--models-dir"))))
+    params = replace(read.params, mmproj=None)      # the router does not pass it on (unset_reserved_args)
+    request = Request.of(replace(read, params=params, own=dict(own)), environ, program=command.launcher,
+                         verbatim=command.words).said()
+    if why := request.build.lacks("--models-preset"):
+        raise UsageError(f"{why}: leave out autolayers run")
+    most = _number(read.value("--models-max"))
+    chosen, beside = _companions(models, request)
+    found = plan_any_on(Models([entry.path for entry in chosen], read_model), *request.terms, limit=most, own=beside)
+    for i, reason in found.refused:
+        say(reason if chosen[i].name in reason else f"{chosen[i].name}: {reason}")
+    plans = {chosen[i].name: plan for i, plan in zip(found.numbers, found.plans, strict=True)}
+    if not plans:
+        raise ModelError(f"--models-dir {read.value('--models-dir')}: none of its models can be planned")
+    fitting = {name: plan for name, plan in plans.items() if plan.fits}
+    if most is not None and most > found.most:
+        say(f"--models-max {most}: {found.most} of these models fit at a time")
+    elif read.value("--models-max") == "0" and found.most < len(chosen):
+        say(f"--models-max 0: {found.most} of these {len(chosen)} models fit at a time")
+    paths = {entry.name: entry.path for entry in chosen}
+    text = "\n".join(["version = 1", "", *(section(name, ["-m", paths[name], *plan.flags])
+                                           for name, plan in fitting.items())])
+    words = () if read.value("--models-max") else ("--models-max", str(found.most))
+    return Routed(text, words, plans)
+
+
+def _number(text: str | None) -> int | None:
+    """--models-max, None for as many as fit."""
+    return int(text) if text and text.isdecimal() and int(text) > 0 else None
+
+
+def _companions(models: list[Listed], request: Request) -> tuple[list[Listed], dict[int, tuple[Params, Companions]]]:
+    """The models whose own files can be read, and the requests of those that have some."""
+    chosen: list[Listed] = []
+    own: dict[int, tuple[Params, Companions]] = {}
+    for entry in models:
+        try:
+            if entry.mmproj or entry.draft:
+                params = replace(request.params, mmproj=entry.mmproj,
+                                 model_draft=request.params.model_draft or entry.draft)
+                own[len(chosen)] = params, companions_of(params, request.arguments)
+            chosen.append(entry)
+        except (ModelError, LaunchRefused) as error:
+            say(f"{entry.name}: {error}")
+    return chosen, own
+
+
+def keep(routed: Routed, directory: str, environ: Mapping[str, str]) -> str:
+    """Writes the preset, one file for each directory of models; its path. Raises AutolayersError."""
+    whole = os.path.realpath(directory)
+    name = f"{plain_name(os.path.basename(whole))}-{hashlib.sha256(os.fsencode(whole)).hexdigest()[:8]}.ini"
+    path = state.path(environ, "presets", name)
+    os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
+    state.write(path, routed.preset.encode(), mode=0o600)
+    return path
