@@ -1,4 +1,4 @@
-"""`autolayers run llama-server` without a model: the router's models are planned, and it is started with their preset."""
+"""`autolayers run llama-server` without a model: its directory is planned, and the router started with the preset."""
 
 from __future__ import annotations
 
