@@ -19,6 +19,7 @@ from math import hypot
 
 from ..flags.params import N_BATCH
 from .rates import SHARED
+from .streams import CPU, touched
 from .work import HOST
 
 TYPE_CHECKING = False
@@ -83,34 +84,36 @@ class Clock:
         sums = self.tokens.places.get(HOST)
         return sums is not None and sums[0] + sums[1] > 0
 
-    def step(self, n: int, depth: float, sequences: int = 1) -> tuple[float, dict[str, float]]:
+    def step(self, n: int, depth: float, sequences: int = 1, *, few: bool = False) -> tuple[float, dict[str, float]]:
         """Seconds of a graph of n tokens with `depth` before each in its sequence: the part of no device, and
-        each device's part."""
+        each device's part. `few`: tokens that are decoded or checked, whose kernels are those of a token."""
         shared, host = self.shared, self.host
-        many = n >= MANY
-        sums = self.prompts if many else self.tokens
+        few = few and n > 1
+        many = n >= MANY and not few
+        sums = self.prompts if many or (n >= MANY and self.on_cpu) else self.tokens
         used = self.weights.used
-        touched = 1 - (1 - used) ** n if self.weights.n_expert else 1.0
+        chosen = self._chosen(n, CPU.spread if few else 1.0)
         stages = dict.fromkeys(self.devices, 0.0)
         common = shared.token * 1e-6
-        in_ram = sums.copied[0] + sums.copied[1] * touched
+        in_ram = sums.copied[0] + sums.copied[1] * chosen
         if in_ram:
             part = 1 - (1 - used) ** (shared.copied * n) if self.weights.n_expert else 1.0
             common += self._copy(sums.copied[0] + sums.copied[1] * part)
         for place, values in sums.places.items():
             if place == HOST:
                 dense, experts, multiplies, expert_multiplies, _, kernels = values
-                in_ram += dense + experts * touched
-                common += self._on_cpu(n, dense, experts * touched, multiplies + expert_multiplies)
+                in_ram += dense + experts * chosen
+                common += self._on_cpu(n, dense, experts * chosen, multiplies, expert_multiplies, few)
                 common += kernels * shared.core_kernel * 1e-6
                 continue
             for name, share in self._parts(place):
-                stages[name] += self._on_device(self.devices[name], n, many, touched, values, share)
+                stages[name] += self._few(self.devices[name], n, values, share) if few else \
+                    self._on_device(self.devices[name], n, many, chosen, values, share)
         for (place, lies, cache), count in sums.caches.items():
             cells = min(depth, cache.window)
             size = count * cells * cache.cell * sequences
             flops = count * n * cells * cache.flops
-            state = 2 * count * cache.state * sequences
+            state = 2 * count * cache.state * (1 + self.weights.scan * (sequences - 1))
             if place != lies:
                 common += self._copy(size)
             if place == HOST:
@@ -139,6 +142,23 @@ class Clock:
         """What computes on a layer's device, and which share: with split modes row and tensor, each device
         its slice."""
         return tuple(self.shares.items()) if self.shares else ((home, 1.0),)
+
+    def _chosen(self, n: int, spread: float) -> float:
+        """The share of the experts that n tokens read."""
+        return touched(self.weights.used, n, spread) if self.weights.n_expert else 1.0
+
+    def _few(self, device: Figures, n: int, sums: Sequence[float], share: float) -> float:
+        """Seconds for `share` of each matrix and n tokens that are decoded together."""
+        rates, streams = device.rates, device.streams
+        dense, experts, multiplies, expert_multiplies, bf16 = [share * value for value in sums[:5]]
+        bandwidth, rate = device.bandwidth * rates.read, device.fp16 * rates.matmul
+        slow = 1 + (1 / rates.bf16 - 1) * bf16 / max(1.0, dense + experts * self.weights.used)
+        seconds = hypot(streams.read(dense / bandwidth, 2 * multiplies / bandwidth, n), 2 * n * multiplies / rate)
+        if experts:
+            chosen = self._chosen(n, streams.spread)
+            seconds += hypot(experts * chosen / (bandwidth * self.shared.experts),
+                             2 * n * expert_multiplies / (rate * rates.experts))
+        return seconds * slow + sums[5] * rates.kernel * 1e-6
 
     def _on_device(self, device: Figures, n: int, many: bool, touched: float, sums: Sequence[float],
                    share: float) -> float:
@@ -174,13 +194,19 @@ class Clock:
                 seconds += 4 * (sequences * self.weights.n_vocab - n * self.weights.n_embd) / device.network
         return seconds
 
-    def _on_cpu(self, n: int, dense: float, experts: float, multiplies: float) -> float:
+    def _on_cpu(self, n: int, dense: float, experts: float, multiplies: float, expert_multiplies: float,
+                few: bool) -> float:
         shared, host = self.shared, self.host
         cores = host.cores * shared.core * 1e9
-        seconds = 0.0
-        for size, share in ((dense, shared.ram), (experts, shared.ram_experts)):
-            seconds += size * ((host.ram * share) ** -4 + cores ** -4) ** 0.25
-        return hypot(seconds, 2 * n * multiplies / self._core_flops)
+
+        def read(size: float, share: float) -> float:
+            return float(size * ((host.ram * share) ** -4 + cores ** -4) ** 0.25)
+
+        seconds = read(dense, shared.ram)
+        if few:
+            seconds = CPU.read(seconds, read(2 * multiplies, shared.ram), n)
+        return hypot(seconds + read(experts, shared.ram_experts),
+                     2 * n * (multiplies + expert_multiplies) / self._core_flops)
 
     @property
     def _core_flops(self) -> float:
@@ -212,5 +238,5 @@ class Clock:
 
     def token(self, depth: float, requests: int = 1) -> float:
         """Seconds of one token for each request."""
-        common, stages = self.step(requests, depth, requests)
+        common, stages = self.step(requests, depth, requests, few=True)
         return common + sum(stages.values())

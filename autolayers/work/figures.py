@@ -8,6 +8,7 @@ from ..devices.integrated import integrated
 from ..devices.smbios import OF_PEAK
 from ..records import dataclass
 from .rates import FP16_PER_BANDWIDTH, FP16_UNKNOWN, generation_of, rates_of
+from .streams import STREAMS, Streams, streams_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -32,6 +33,7 @@ class Figures:
     known: bool
     round_trip: float = 0.0      # seconds, to the server that has it
     network: float = 0.0         # bytes per second; 0: no server
+    streams: Streams = STREAMS["", ""]
 
     @classmethod
     def of(cls, device: Device, ram: float | None = None) -> Figures:
@@ -46,7 +48,8 @@ class Figures:
         network, round_trip = (0.0, 0.0) if device.kind != "rpc" else (
             device.link or NETWORK_RATE, ROUND_TRIP if device.latency is None else device.latency)
         return cls(rates_of(device), bandwidth, fp16,
-                   bool((device.bandwidth or (built_in and ram)) and generation), round_trip, network)
+                   bool((device.bandwidth or (built_in and ram)) and generation), round_trip, network,
+                   streams_of(device))
 
     def visit(self, size: float) -> float:
         """Seconds of a visit to its server that transfers this many bytes; 0 without a server."""

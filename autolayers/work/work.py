@@ -13,6 +13,7 @@ import itertools
 from ..backends import REPACK
 from ..memory.scheduled import ATTENTION, CACHE, INPUT, OUTPUT, WEIGHT, Step
 from ..records import dataclass, lazy, replace
+from .streams import STATE
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -109,6 +110,7 @@ class Weights:
         self.n_embd, self.n_vocab = hparams.n_embd, hparams.n_vocab
         self.n_expert = hparams.n_expert
         self.used = hparams.n_expert_used_max / hparams.n_expert if hparams.n_expert else 1.0
+        self.scan = STATE if any(name.endswith(".ssm_d") for name in model.tensors) else 1.0
         self.reads: dict[str, Reads] = {}
         for weight in model.weights:
             info = weight.info
