@@ -159,8 +159,9 @@ def allocate(nodes: Sequence[tuple[Tensor, int]], leafs: Sequence[tuple[Tensor, 
     for (node, backend), found in zip(nodes, parents, strict=True):
         if wanted and id(node) in wanted:
             seen.setdefault(id(node), (
-                [[(chunk.peak, [tuple(block) for block in chunk.free]) for chunk in arena.chunks]
-                 for arena in arenas],
+                # where a block goes depends on the peaks of several chunks, but not on that of one
+                [[(len(arena.chunks) > 1 and chunk.peak, [tuple(block) for block in chunk.free])
+                  for chunk in arena.chunks] for arena in arenas],
                 [(tensor.place, tensor.size) for tensor, _ in (*leafs, *nodes) if tensor.own]))
         for source in found:
             if not source.own and source.view_src is None:

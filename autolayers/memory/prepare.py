@@ -12,7 +12,7 @@ from .reserve import N_COPIES, GraphCache, Setting, structures_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Hashable
+    from collections.abc import Hashable, Sequence
 
     from ..backends import Backend
     from ..flags.params import Params
@@ -54,29 +54,32 @@ def prepare(model: Model, params: Params, context: Context, placement: Placement
         slots=memory.slots, host_buffer=buffers[HOST])
     structures = range(hp.n_layer) if hp.n_layer < _FEW else structures_of(setting)
     hosts = frozenset([name for name, buffer in buffers.items() if buffer.device < 0 and not buffer.repack])
-    outside, many, few = _alike(hp.n_layer, context, placement, memory, cache, hosts)
+    outside, many, few, alike = _alike(hp.n_layer, context, placement, memory, cache, hosts)
     if placement.target is not None or memory.owner is not None or placement.slices:
         outside = params, placement.groups
+
+    def numbers(rows: Sequence[Hashable]) -> list[int]:
+        return [cache.number(key) for key in zip(structures, rows, strict=True)]
+
     return replace(
         setting, outside=(setting.full_offload, setting.n_copies, context, tuple(dev_layer[hp.n_layer:]), outside,
                           tuple([(backend.kind, backend.max_size) for backend in backends]),
                           tuple([(layout.kind, layout.n_cells, layout.n_stream) for layout in memory.caches])),
-        many=Layers.of([cache.number(key) for key in zip(structures, many, strict=True)], _FEW),
-        few=Layers.of([cache.number(key) for key in zip(structures, few, strict=True)], _FEW))
+        many=Layers.of(numbers(many), numbers(alike), _FEW), few=Layers.of(numbers(few), numbers(alike), _FEW))
 
 
 def _alike(n_layer: int, context: Context, placement: Placement, memory: Memory, cache: GraphCache,
-           hosts: frozenset[str]) -> tuple[Hashable, list[Hashable], list[Hashable]]:
+           hosts: frozenset[str]) -> tuple[Hashable, list[Hashable], list[Hashable], list[Hashable]]:
     """What the weights outside of the layers are like, and what the weights and caches of each layer are: where weights
-    in RAM may be copied, and where they are not. `hosts`: buffers that are in RAM."""
-    groups: dict[int, list[tuple[Hashable, Hashable]]] = {}
+    in RAM may be copied, where they are not, and whatever the weights' types. `hosts`: buffers that are in RAM."""
+    groups: dict[int, list[tuple[int, int, int]]] = {}
     for group in placement.groups:
         if group not in cache.groups:
             cache.groups[group] = _of_group(group, hosts)
         groups.setdefault(group.layer, []).append(cache.groups[group])
-    outside = tuple([(layer, *[many for many, _ in found]) for layer, found in groups.items()
+    outside = tuple([(layer, *[many for many, _, _ in found]) for layer, found in groups.items()
                      if not 0 <= layer < n_layer])
-    rows: tuple[list[Hashable], list[Hashable]] = [], []
+    rows: tuple[list[Hashable], list[Hashable], list[Hashable]] = [], [], []
     for il in range(n_layer):
         kept = []
         for layout in memory.caches:
@@ -85,21 +88,22 @@ def _alike(n_layer: int, context: Context, placement: Placement, memory: Memory,
                 kept.append((layout.kind, layer.il != il and layer.il,
                              tuple([(tensor.type, tensor.ne, tensor.buffer) for tensor in layer.tensors])))
         row = placement.dev_layer[il], il in context.layer_inputs, tuple(kept), (memory.slots or {}).get(il, 0)
-        for i in (0, 1):
-            rows[i].append((*row, *[both[i] for both in groups.get(il, ())]))
+        for i in range(3):
+            rows[i].append((*row, *[each[i] for each in groups.get(il, ())]))
     return outside, *rows
 
 
-def _of_group(group: WeightGroup, hosts: frozenset[str]) -> tuple[int, int]:
-    """What weights are like: with the types of those that may be copied, and without."""
-    found: tuple[list[Hashable], list[Hashable]] = [], []
+def _of_group(group: WeightGroup, hosts: frozenset[str]) -> tuple[int, int, int]:
+    """What weights are like: with the types of those that may be copied, without, and without any type."""
+    found: tuple[list[Hashable], list[Hashable], list[Hashable]] = [], [], []
     for name, tensor in group.tensors.items():
         short = name.partition(".")[2].partition(".")[2]
         info, alike = tensor.info, "K" if tensor.info.type in K_QUANTS else tensor.info.type
         copied = tensor.buffer in hosts
         found[0].append((short, info.type if copied else alike, info.ne, tensor.buffer))
         found[1].append((short, alike, info.ne, tensor.buffer))
-    return hash(tuple(found[0])), hash(tuple(found[1]))
+        found[2].append((short, info.ne, tensor.buffer))
+    return hash(tuple(found[0])), hash(tuple(found[1])), hash(tuple(found[2]))
 
 
 def _offloads_all(model: Model, params: Params) -> bool:

@@ -1,8 +1,8 @@
-"""Repeating layers: a graph of few of them needs the buffers that all of them need. Layers of one kind in one
-place come in runs of equal periods (one layer, or three and one). A period's allocations depend on what is
-free when it begins. So if that is the same after three periods as after one, two more periods change nothing
-and can be left out of the graph: an even number in the middle of each run. `allocate` checks this, and the
-full graph is used if it does not hold."""
+"""Repeating layers: a graph of few of them needs the buffers that all of them need. Layers in one place that do
+the same come in runs of equal periods (one layer, or three and one), which may differ in the types of their weights.
+What a period allocates depends on its types and on what is free when it begins. If the latter is the same before every
+second period, those whose types occurred before at the same parity change nothing and can be left out of the graph.
+`allocate` checks this, and the full graph is used if it does not hold."""
 
 from __future__ import annotations
 
@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from ..ggml.tensor import Tensor
 
 _LONGEST = 8        # layers in a period
-_BEFORE, _AFTER = 3, 1      # periods of a run to keep
 
 
 @dataclass(frozen=True)
@@ -29,27 +28,31 @@ class Repeats:
     twins: Mapping[int, int]
 
     @classmethod
-    def of(cls, kinds: Sequence[Hashable]) -> Repeats | None:
-        """By the kind of each layer; None if nothing can be left out.
+    def of(cls, kinds: Sequence[Hashable], alike: Sequence[Hashable] = ()) -> Repeats | None:
+        """By the kind of each layer; None if nothing can be left out. `alike`: the kinds without the weights' types.
 
         >>> Repeats.of("abbbbbbbbc").layers
         (0, 1, 2, 3, 8, 9)
+        >>> Repeats.of("aaaabaabaabaabaa", "." * 16).layers
+        (0, 1, 2, 3, 4, 7, 14, 15)
         """
         layers: list[int] = []
         marks: list[tuple[int, int]] = []
         twins: dict[int, int] = {}
         first = 0
         while first < len(kinds):
-            period, spare = _run(kinds, first)
-            if not spare:
-                layers.append(first)
-                first += 1
-                continue
-            head = first + _BEFORE * period
-            layers.extend(range(first, head))
-            marks.append((first + period, head + spare))
-            twins.update({head + i: first + period + i % (2 * period) for i in range(spare)})
-            first = head + spare
+            period, count, kept = _run(kinds, alike or kinds, first)
+            starts = [first + number * period for number in kept]
+            layers.extend([start + i for start in starts for i in range(period)])
+            if len(kept) < count:
+                marks.extend(zip(starts[1:], starts[3:], strict=False))
+                like: dict[Hashable, int] = {}
+                for number in range(1, count):
+                    start = first + number * period
+                    twin = like.setdefault((number % 2, tuple(kinds[start:start + period])), start)
+                    if number not in kept:
+                        twins.update({start + i: twin + i for i in range(period)})
+            first += count * period
         return cls(tuple(layers), tuple(marks), twins) if twins else None
 
 
@@ -61,9 +64,9 @@ class Layers:
     repeats: Repeats | None
 
     @classmethod
-    def of(cls, kinds: Sequence[int], few: int) -> Layers:
-        """`few`: layers that are never left out."""
-        return cls(tuple(kinds), None if len(kinds) < few else Repeats.of(kinds))
+    def of(cls, kinds: Sequence[int], alike: Sequence[int], few: int) -> Layers:
+        """`alike`: the kinds without the weights' types. `few`: layers that are never left out."""
+        return cls(tuple(kinds), None if len(kinds) < few else Repeats.of(kinds, alike))
 
     def key(self, short: bool) -> Hashable:
         """Equal for graphs, short or full, that differ only in their layers' numbers."""
@@ -87,19 +90,37 @@ class Layers:
         return found
 
 
-def _run(kinds: Sequence[Hashable], first: int) -> tuple[int, int]:
-    """(layers per period, layers that can be left out) of the run that begins here, for the period that saves
+def _run(kinds: Sequence[Hashable], alike: Sequence[Hashable], first: int) -> tuple[int, int, list[int]]:
+    """(layers per period, periods, periods to keep) of the run that begins here, for the period that saves
     most."""
-    best = 1, 0
+    best, most = (1, 1, [0]), 0
     for period in range(1, _LONGEST + 1):
         end = first
-        while end + period < len(kinds) and kinds[end] == kinds[end + period]:
+        while end + period < len(alike) and alike[end] == alike[end + period]:
             end += 1
         count = (end - first) // period + 1
-        spare = (count - _BEFORE - _AFTER) // 2 * 2 * period
-        if spare > best[1]:
-            best = period, spare
+        if (count - 4) * period <= most:
+            continue
+        kept = _kept([tuple(kinds[at:at + period]) for at in range(first, first + count * period, period)])
+        if (count - len(kept)) * period > most:
+            best, most = (period, count, kept), (count - len(kept)) * period
     return best
+
+
+def _kept(kinds: Sequence[Hashable]) -> list[int]:
+    """The first and the last period, and the first one of each kind at each parity, all at the parity that they have
+    in the whole run."""
+    kept = [0]
+    seen: set[Hashable] = set()
+    for number in range(1, len(kinds)):
+        kind = number % 2, kinds[number]
+        if kind in seen and number < len(kinds) - 1:
+            continue
+        if len(kept) % 2 != number % 2:
+            kept.append(number - 1)
+        kept.append(number)
+        seen.add(kind)
+    return kept
 
 
 def block_of(tensor: Tensor) -> int:

@@ -60,7 +60,7 @@ class GraphCache:
         self.asked: dict[Hashable, dict[str, bool]] = {}    # the same by graph (Graphs.key)
         self.graphs: dict[Hashable, Allocated | None] = {}  # by Graphs.key, None: only the whole one says
         self.structures: dict[str, tuple[int, ...]] = {}    # by kind of context: what layers are like (repeats.py)
-        self.groups: dict[WeightGroup, tuple[int, int]] = {}     # what each group of weights is like
+        self.groups: dict[WeightGroup, tuple[int, int, int]] = {}     # what each group of weights is like
         self.absent: dict[str, None] = {}                   # weights that graphs asked for and the file has not
         self._numbers: dict[Hashable, int] = {}
 

@@ -39,12 +39,12 @@ if TYPE_CHECKING:
     from .evaluate import Candidate
     from .explain import Alternative, Lever
 
-    # the next step's price, levers, --fit's answer, alternatives
-    Explained = tuple[tuple[str, ...], tuple[Lever, ...], FitChoice | None, tuple[Alternative, ...]]
+    # the next step's price, what computes the levers, --fit's answer, alternatives
+    Explained = tuple[tuple[str, ...], Callable[[], tuple[Lever, ...]], FitChoice | None, tuple[Alternative, ...]]
 
 LARGE = 50_000      # nodes of graphs that a search laid out, from which on its reasons take several processes
 UNQUANTISED = {"f32", "f16", "bf16"}
-NOTHING: Explained = ((), (), None, ())
+NOTHING: Explained = ((), tuple, None, ())
 
 
 @without_gc
@@ -52,7 +52,7 @@ def plan_on(model: Model, params: Params, policy: Policy, machine: Machine, comp
             notes: tuple[str, ...] = (), *, explain: bool = False, advise: bool = False,
             known: Known | None = None, processes: int = 1) -> Plan:
     """The plan for a known machine; `notes` become warnings of the plan. `explain` adds the cost of the next
-    step, the levers, --fit's own answer and the alternatives, computed by as many `processes`; `advise` adds
+    step, --fit's own answer and the alternatives, computed by as many `processes`; `advise` adds
     what would make a launch fit. Plans of one model share `known`. Raises LaunchRefused."""
     answer, notes, why = _solved(model, params, policy, machine, companions, notes, known)
     plan = answer.plan(notes, why, answer.explained(processes) if explain else NOTHING)
@@ -68,8 +68,8 @@ def plan_in_steps(model: Model, request: Request) -> Iterator[Plan]:
     found: list[Any] = []
     for task in work:
         found.append(without_gc(task)())
-        yield answer.plan(notes, why, _sorted(found, first))
-    plan = answer.plan(notes, why, _sorted(found, first))
+        yield answer.plan(notes, why, answer.sorted(found, first))
+    plan = answer.plan(notes, why, answer.sorted(found, first))
     if not plan.fits:
         yield without_gc(answer.advised)(plan)
 
@@ -158,7 +158,7 @@ class _Answer:
             params = replace(params, n_ctx=self.use.n_ctx)
         params, reasons = self._with_threads(params, reasons)
         host = self._host()
-        why, found, fit_choice, others = explained
+        why, levers, fit_choice, others = explained
         predict = (lambda: self.cost.price(self.candidate)) if self._cost is None else self._cost.later(self.candidate)
         return Plan(
             self.evaluator.model, params, self.use, self._devices(), host, self.candidate.fits,
@@ -166,7 +166,7 @@ class _Answer:
             partial(_layers, self.evaluator.estimator.placer, self.candidate.params,
                     self.evaluator.estimator.companions, self.evaluator.machine.devices),
             (*filter(None, [self._paid()]), *reasons, *why, *self._limited()), notes + self._warnings(host),
-            fit_choice, found, others, paid=self._paid())
+            fit_choice, levers, others, paid=self._paid())
 
     def _paid(self) -> str:
         """What an automatically enlarged context costs."""
@@ -220,7 +220,7 @@ class _Answer:
                        machine.ram, machine.ram_total, self.evaluator.shared(use))
 
     def explained(self, processes: int) -> Explained:
-        """The cost of the next step, the levers, --fit's answer and the alternatives, in parallel."""
+        """The cost of the next step, --fit's answer and the alternatives, in parallel."""
         from ..parallel import in_processes
 
         work, first = self.work()
@@ -230,7 +230,7 @@ class _Answer:
         for answer in answers:
             if isinstance(answer, AutolayersError):
                 raise answer
-        return _sorted(answers, first)
+        return self.sorted(answers, first)
 
     def work(self) -> tuple[list[Callable[[], Any]], int]:
         """What explains the answer, each part by itself, and the number of the first alternative: --fit starts first,
@@ -239,12 +239,21 @@ class _Answer:
 
         evaluator, candidate = self.evaluator, self.candidate
         work: list[Callable[[], Any]] = [self._fit_choice,
-                                         self._next_step] if evaluator.machine.devices else []
+                                         self._next_price] if evaluator.machine.devices else []
         first = len(work)
         if candidate.fits:
             work += [partial(alternative, evaluator, self.cost, self.given, self.policy, candidate, change)
                      for change in changes(evaluator, self.given, self.policy, candidate)]
         return work, first
+
+    def sorted(self, answers: Sequence[Any], first: int) -> Explained:
+        """The parts of `work` that are there, as a Plan has them."""
+        from .explain import SHOWN
+
+        fit_choice = answers[0] if first and answers else None
+        why = answers[1] if first and len(answers) > 1 else ()
+        return why, self._levers if first else tuple, fit_choice, tuple([
+            answer for answer in answers[first:] if answer is not None][:SHOWN])
 
     def advised(self, plan: Plan) -> Plan:
         """With what would make it fit."""
@@ -254,13 +263,21 @@ class _Answer:
 
         return replace(plan, remedies=remedies(self.evaluator, self.given, self.policy, self.candidate))
 
-    def _next_step(self) -> tuple[tuple[str, ...], tuple[Lever, ...]]:
-        from .explain import levers, price_of
+    def _next_step(self) -> tuple[str, Params] | None:
         from .one.ladder import Ladders
 
-        step = Ladders(self.evaluator.model, self.given, self.policy).next_step(self.candidate.params)
-        why = price_of(self.evaluator, self.candidate, step) if step else ()
-        return why, levers(self.evaluator, self.candidate, step)
+        return Ladders(self.evaluator.model, self.given, self.policy).next_step(self.candidate.params)
+
+    def _next_price(self) -> tuple[str, ...]:
+        from .explain import price_of
+
+        step = self._next_step()
+        return price_of(self.evaluator, self.candidate, step) if step else ()
+
+    def _levers(self) -> tuple[Lever, ...]:
+        from .explain import levers
+
+        return levers(self.evaluator, self.candidate, self._next_step())
 
     def _fit_choice(self) -> FitChoice | None:
         chosen = fit(self.evaluator, self.given, FULL)
@@ -351,15 +368,6 @@ class _Answer:
         names = list(self.evaluator.model.tensors)
         return [f"-ot {pattern}=...: no tensor of this model has such a name, so it changes nothing"
                 for pattern in patterns if not any(map(ecmascript(pattern).search, names))]
-
-
-def _sorted(answers: Sequence[Any], first: int) -> Explained:
-    """The parts of _Answer.work that are there, as a Plan has them."""
-    from .explain import SHOWN
-
-    fit_choice = answers[0] if first and answers else None
-    why, found = answers[1] if first and len(answers) > 1 else ((), ())
-    return why, found, fit_choice, tuple([answer for answer in answers[first:] if answer is not None][:SHOWN])
 
 
 def _layers(placer: WeightPlacer, params: Params, companions: Companions,

@@ -123,7 +123,7 @@ class Plan:
     reasons: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
     fit_choice: FitChoice | None = None
-    levers: tuple[Lever, ...] = ()
+    weigh: Callable[[], tuple[Lever, ...]] = tuple      # computes `levers`
     alternatives: tuple[Alternative, ...] = ()    # if the plan fits and is explained
     remedies: tuple[Remedy, ...] = ()    # if the plan does not fit and is explained
     paid: str = ""                       # the reason that says what a larger context costs
@@ -138,6 +138,11 @@ class Plan:
         """The input layer, each block and the output layer, and where their weights are; () for one of
         several models, of which only a summary is kept."""
         return self.place()
+
+    @lazy
+    def levers(self) -> tuple[Lever, ...]:
+        """What the usual changes would free on the devices, if the plan is explained."""
+        return self.weigh()
 
     def __repr__(self) -> str:
         return f"Plan({self.model!r}, {' '.join(self.flags)!r}, fits={self.fits})"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..overheads import ONE_MORE
+from ..overheads import ALIKE, ONE_MORE
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ def largest_count(evaluator: Evaluator, make: Callable[[int], Params], top: int,
         return best
     ceiling = last(-1, top, lambda count: evaluator.may_fit(make(count)))
     low, found = _between(evaluator, make, -1, ceiling + 1, fidelity, None, best, lambda it: it.fits_devices,
-                          overheads)
+                          ALIKE, overheads)
     # the next larger count may fit again: one layer fewer on the CPU saves a copy
     if low + 2 <= ceiling and _may_fit_again(evaluator, make, low, fidelity):
         candidate = evaluator.candidate(make(low + 2), fidelity)
@@ -48,8 +48,7 @@ def largest_context(evaluator: Evaluator, make: Callable[[int], Params], low: in
         return None
     first = low // step            # in steps, none of them below `low`
     _, found = _between(evaluator, lambda n: make((first + n) * step), 0, -(-high // step) - first, fidelity,
-                        least,
-                        most, lambda it: it.fits)
+                        least, most, lambda it: it.fits, 1.0)
     if found is None and above is not None:
         least = evaluator.candidate(make(low), fidelity)
     return found or least
@@ -57,10 +56,10 @@ def largest_context(evaluator: Evaluator, make: Callable[[int], Params], low: in
 
 def _between(evaluator: Evaluator, make: Callable[[int], Params], low: int, high: int, fidelity: Fidelity,
              below: Candidate | None, above: Candidate | None, fits: Callable[[Candidate], bool],
-             overheads: Mapping[str, int] | None = None) -> tuple[int, Candidate | None]:
+             share: float, overheads: Mapping[str, int] | None = None) -> tuple[int, Candidate | None]:
     """(number, launch) of the largest number between low, which fits, and high, which does not; (low, None)
     if none does. `below` and `above` are their launches, or similar ones, if measured; if neither is,
-    `overheads` are assumed."""
+    `overheads` are assumed. A larger number needs at least this `share` of the overheads of one that fits."""
     found: Candidate | None = None
     first, end = low, high
     steps = 0
@@ -75,6 +74,9 @@ def _between(evaluator: Evaluator, make: Callable[[int], Params], low: int, high
         else:                      # buffer sizes are not monotonic here: fall back to bisection
             guess = (low + high) // 2
         guess = min(max(guess, low + 1), high - 1)
+        if found is not None and not _may_fit(evaluator, make(guess), found, share):
+            high = guess
+            continue
         candidate = evaluator.candidate(make(guess), fidelity)
         if candidate is not None and fits(candidate):
             found, low, first, below = candidate, guess, guess, candidate
@@ -129,12 +131,15 @@ def _expected(evaluator: Evaluator, params: Params, n: int, known: list[tuple[in
 def _may_fit_again(evaluator: Evaluator, make: Callable[[int], Params], low: int, fidelity: Fidelity) -> bool:
     """Whether low + 2 may fit although low + 1 does not, if it needs ONE_MORE of its graph buffers and
     margin."""
-    above, static = evaluator.candidate(make(low + 1), fidelity), evaluator.static(make(low + 2))
-    if above is None or static is None:
-        return static is not None
-    limits = evaluator.machine.limits
-    return all(_static(static, name) + size * ONE_MORE <= limits[name]
-               for name, size in above.overheads(limits).items())
+    above = evaluator.candidate(make(low + 1), fidelity)
+    return above is None or _may_fit(evaluator, make(low + 2), above, ONE_MORE)
+
+
+def _may_fit(evaluator: Evaluator, params: Params, alike: Candidate, share: float) -> bool:
+    """Whether a launch may fit if it needs at least this share of another one's graph buffers and margins."""
+    static, limits = evaluator.static(params), evaluator.machine.limits
+    return static is not None and all(_static(static, name) + size * share <= limits[name]
+                                      for name, size in alike.overheads(limits).items())
 
 
 def _static(use: Static, name: str) -> int:
