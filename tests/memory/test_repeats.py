@@ -25,6 +25,18 @@ def test_an_even_number_of_periods_is_left_out(
     assert sorted((*found.layers, *found.twins)) == list(range(len(kinds)))
 
 
+@pytest.mark.parametrize("kinds", ["aaaaaabaabaabaabaabbbbbb", "abcabcbcbcbbbbbbacacabcaccbab", "ab" * 12, "a" * 13])
+def test_every_kind_stays_at_each_parity_that_it_has(kinds: str) -> None:
+    """Layers that differ in their weights' types alone."""
+    found = Repeats.of(kinds, "." * len(kinds))
+    assert found is not None and found.twins
+    own = {il: number % 2 for number, il in enumerate(found.layers)}
+    assert all(il % 2 == parity for il, parity in own.items())
+    assert {(kinds[il], il % 2) for il in range(1, len(kinds))} == {(kinds[il], own[il]) for il in found.layers[1:]}
+    for il, twin in found.twins.items():
+        assert (kinds[il], il % 2) == (kinds[twin], own[twin]) and twin > 0
+
+
 @pytest.mark.parametrize("kinds", ["", "a", "abcdefgh", "aaaaa"])
 def test_few_layers_stay(kinds: str) -> None:
     assert Repeats.of(kinds) is None
