@@ -24,9 +24,10 @@ if TYPE_CHECKING:
 
     from ..builds import Rules
     from ..machine import Device
+    from .sign import Sign
 
 __all__ = ["ALIASES", "BACKENDS", "CPU", "DEFAULT", "HOST", "K_QUANTS", "METAL", "REPACK", "SYCL", "VULKAN", "Backend",
-           "Cpu", "Cuda", "Hip", "backend", "backend_of", "canonical", "failed_allocations", "on", "together"]
+           "Cpu", "Cuda", "Hip", "backend", "backend_of", "canonical", "on", "signs", "together"]
 
 METAL, SYCL, VULKAN = "MTL", "SYCL", "Vulkan"      # named elsewhere, without being imported for it
 # name -> its class, or file and class, imported with the first device of it
@@ -61,12 +62,12 @@ def canonical(name: str) -> str:
     return backend(name).name if ALIASES.get(name, name) in BACKENDS else name
 
 
-def failed_allocations() -> dict[str, tuple[str, ...]]:
-    """Regular expressions of failed allocations, and the names of the backends that print such a line."""
-    found: dict[str, tuple[str, ...]] = {}
+def signs() -> dict[Sign, tuple[str, ...]]:
+    """What backends print when something fails, and the names of those that do."""
+    found: dict[Sign, tuple[str, ...]] = {}
     for b in map(backend, BACKENDS):
-        for pattern in b.out_of_memory:
-            found[pattern] = (*found.get(pattern, ()), b.name)
+        for sign in b.signs:
+            found[sign] = (*found.get(sign, ()), b.name)
     return found
 
 

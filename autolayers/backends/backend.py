@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from ..ggml.scheduler import AddAllocDep
     from ..machine import Device
     from .ops import Ops, Parts
+    from .sign import Sign
 
     Limit = tuple[Callable[[int], bool], str]
 
@@ -96,9 +97,7 @@ class Backend:
     device_lines: tuple[tuple[str, str], ...] = ()
     nvidia = False                       # its GPUs have a compute capability
     ollama = ""                          # Ollama's name of its library
-    # Regular expressions of its message for a failed allocation; groups `mib` or `bytes` are the requested
-    # size, `index` is the device.
-    out_of_memory: tuple[str, ...] = ()
+    signs: tuple[Sign, ...] = ()         # what it and its driver print when something fails
 
     def __init__(self, device: Device | None = None, index: int = 0, rules: Rules = NEWEST_RULES) -> None:
         """`index`: among the devices of a launch."""

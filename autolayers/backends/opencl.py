@@ -7,6 +7,7 @@ from __future__ import annotations
 from ..builds import NEWEST_RULES
 from ..ggml.types import BY_NAME
 from .backend import ALIGNMENT, SIZE, Backend
+from .sign import Sign
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -22,6 +23,8 @@ class OpenCl(Backend):
     name = "OpenCL"
     mmap = False
     free_doubt = "free is a guess: total less 1 GiB"
+    signs = (Sign("oom_device", "CL_MEM_OBJECT_ALLOCATION_FAILURE"),
+             Sign("buffer_limit", "CL_INVALID_BUFFER_SIZE"))
     limits_are = (("mem_base_addr_align", ALIGNMENT), ("max_mem_alloc_size", SIZE))
 
     def __init__(self, device: Device | None = None, index: int = 0, rules: Rules = NEWEST_RULES) -> None:

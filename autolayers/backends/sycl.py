@@ -11,6 +11,7 @@ from ..ggml.tensor import Tensor, block_size
 from ..records import replace
 from .backend import HYPER_CONNECTIONS, OFFLOAD_MIN_BATCH, SIZE, is_part_of, types_of
 from .cuda import CudaBuffers
+from .sign import BYTES, Sign
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -66,7 +67,18 @@ class Sycl(CudaBuffers):
     image = "-intel"
     device_nodes = ("/dev/dri",)
     log_words = ("SYCL", "ggml-sycl", "level_zero", "UR_RESULT", "PI_ERROR")
-    out_of_memory = (r"can't allocate (?P<bytes>\d+) Bytes of memory on device",)
+    signs = (
+        Sign("oom_device", "Bytes", rf"can't (?:allocate|malloc) {BYTES} Bytes (?:of )?memory on device", limit=True),
+        Sign("oom_host", "Bytes of memory on host", rf"can't allocate {BYTES} Bytes of memory on host"),
+        Sign("oom_device", "OUT_OF_DEVICE_MEMORY", r"(?:UR_RESULT|PI|ZE_RESULT)_ERROR_OUT_OF_DEVICE_MEMORY", "run",
+             limit=True),
+        Sign("oom_device", "OUT_OF_HOST_MEMORY", r"(?:PI_ERROR|UR_RESULT_ERROR)_OUT_OF_HOST_MEMORY", "run"),
+        Sign("op_unsupported", "OUT_OF_RESOURCES", "UR_RESULT_ERROR_OUT_OF_RESOURCES", "run"),
+        Sign("device_lost", "DEVICE_LOST", r"(?:UR_RESULT_ERROR|ZE_RESULT_ERROR)_DEVICE_LOST|PI_ERROR_DEVICE", "run"),
+        Sign("device_lost", "error: 20", r"level_zero backend failed with error: 20\b", "run"),
+        Sign("no_gpu", "No device of requested type", r"No device of requested type|can't find any SYCL GPU", "start",
+             weight=6, fatal=False),
+    )
 
     def __init__(self, device: Device | None = None, index: int = 0, rules: Rules = NEWEST_RULES) -> None:
         limits = (device.limits if device is not None else None) or {}

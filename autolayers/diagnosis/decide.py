@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from itertools import pairwise
 
-from ..backends import HOST, VULKAN
+from ..backends import HOST
 from ..backends.cpu import BUFFERS
 from ..backends.logs import SYSTEM_INFO, old_name
 from ..backends.rpc import Rpc
@@ -18,7 +18,7 @@ from ..model.architectures import NAMES
 from ..records import dataclass, field, replace
 from ..units import GiB, MiB
 from .log import device_of
-from .signs import HARMLESS, PHASES, SIGNS, Sign
+from .signs import BACKENDS, HARMLESS, PHASES, SIGNS, Sign
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from .facts import Facts
     from .lines import Line
 
+_RETRIED = 5               # lines after a refusal that say that it is done without
 _NEAR = 8                  # lines after a sign that still speak of the same event
 _LIMIT = int(3.9 * GiB)    # from here on a refusal may be a driver's limit for one allocation
 _OFFICIAL = {39: 6096, 40: 8400, 41: 8700, 42: 9500}     # types of tensors, and about the first build that has each
@@ -122,7 +123,8 @@ def _chosen(lines: Sequence[Line], found: Sequence[Found]) -> Found:
 
 
 def _verdict(chosen: Found, found: Sequence[Found], lines: Sequence[Line], facts: Facts) -> Verdict:
-    near = [one for one in found if chosen.at <= one.at <= chosen.at + _NEAR and one.cause == chosen.cause]
+    same = (chosen.cause, "oom_device") if chosen.cause == "buffer_limit" else (chosen.cause,)
+    near = [one for one in found if chosen.at <= one.at <= chosen.at + _NEAR and one.cause in same]
     device, size = _device(chosen, near, lines, facts), _bytes(near)
     if chosen.cause == "context_limit" and any(
             "failed to generate" in line.text for line in lines[chosen.at:chosen.at + _NEAR]):
@@ -166,28 +168,22 @@ def _memory(one: Found, lines: Sequence[Line], facts: Facts) -> tuple[str, int]:
     name = one.groups.get("name", "")
     if name and (name.partition("[")[0].endswith("_Host") or name.startswith(BUFFERS)):
         return "oom_host", one.weight
-    word = one.sign.word
-    around = " ".join(line.text for line in lines[max(0, one.at - 3):one.at + 4])
-    size = _bytes([one])
-    if word == "device memory allocation of size" or (
-            word == "erroroutofdevicememory" and "allocateMemory" not in around):
-        if size is None:
-            nearby = re.search(r"allocation of size (\d{1,18})", around)
-            size = int(nearby[1]) if nearby else None
-        if size is not None and size >= _LIMIT and not _over(size, facts, VULKAN):
-            return "buffer_limit", one.weight
-    if "out_of_device_memory" in word or "bytes of memory on device" in word:
-        total = max((device.free or device.total for device in facts.devices.values()), default=0)
-        in_op = "Error OP" in around
-        if ((size or 0) >= _LIMIT and (size or 0) < total) or (size is None and (total >= 16 * GiB or in_op)):
-            return "buffer_limit", one.weight
+    if one.sign.limit and _over_limit(one, lines, facts):
+        return "buffer_limit", one.weight
+    after = lines[one.at + 1:one.at + _RETRIED]
+    if any("retrying without" in line.text for line in after):      # pipeline parallelism: it goes on
+        return "oom_device", min(one.weight, 5)
     return "oom_device", one.weight
 
 
-def _over(size: int, facts: Facts, backend: str) -> bool:
-    """Whether the log shows that a device cannot have had so much."""
-    left = [device.free or device.total for device in facts.devices.values() if device.backend == backend]
-    return bool(left) and all(left) and max(left) < size
+def _over_limit(one: Found, lines: Sequence[Line], facts: Facts) -> bool:
+    """Whether the allocation was over the driver's limit for one, though memory was free."""
+    size = _bytes([one])
+    left = [device.free or device.total for device in facts.devices.values()]
+    if size is not None:
+        return size >= _LIMIT and not (left and all(left) and max(left) < size)
+    around = " ".join(line.text for line in lines[max(0, one.at - 3):one.at + 4])
+    return max(left, default=0) >= 16 * GiB or "Error OP" in around
 
 
 def _host(one: Found, lines: Sequence[Line], facts: Facts) -> tuple[str, int]:
@@ -271,7 +267,7 @@ def _device(chosen: Found, near: Sequence[Found], lines: Sequence[Line], facts: 
     index = next((one.groups["index"] for one in near if "index" in one.groups), None)
     if index is None:
         index = next((match[1] for line in after if (match := _CURRENT.search(line.text))), "0")
-    name = facts.gpu(int(index))
+    name = facts.gpu(int(index), BACKENDS.get(chosen.sign, ()))
     return old_name(name) or name or None
 
 

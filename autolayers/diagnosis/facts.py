@@ -86,12 +86,15 @@ class Facts:
         facts._complete()
         return facts
 
-    def gpu(self, index: int = 0) -> str:
-        """llama.cpp's name of the GPU of that number: of the backend that the log shows."""
-        names = [name for name in self.devices if name.endswith(str(index))]
-        if names:
-            return names[0]
-        return f"{self.backends[0]}{index}" if self.backends else ""
+    def gpu(self, index: int = 0, printed_by: Sequence[str] = ()) -> str:
+        """llama.cpp's name of the GPU of that number: of the backends that print such a line, else of the one that the
+        log shows."""
+        names = [name for name in self.devices if name.rstrip("0123456789") + str(index) == name]
+        theirs = [name for name in names if self.devices[name].backend in printed_by]
+        if theirs or names:
+            return (theirs or names)[0]
+        known = [name for name in self.backends if canonical(name) in printed_by] or self.backends or printed_by
+        return f"{known[0]}{index}" if known else ""
 
     # --- one line
 

@@ -33,7 +33,7 @@ _ESCAPE = re.compile(r"\x1b(?:\[[0-?]{0,40}[ -/]{0,4}[@-~]|\][^\x07\x1b]{0,400}(
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f]")
 _PREFIXES = tuple(map(re.compile, (
     # journald: "Mar 24 21:17:29 host ollama[1]: ", and -o short-iso, which Docker's --timestamps begin like
-    r"[A-Z][a-z]{2} [ \d]?\d \d\d:\d\d:\d\d \S{1,64} \S{1,64}: ",
+    r"(?:\[\d\d?:\d\d:\d\d(?: [AP]M)?\] )?[^\W_]{2,6}\.? [ \d]?\d \d\d:\d\d:\d\d \S{1,64} \S{1,64}: ",
     r"\d{4}-\d\d-\d\d[T ][\d:.,+Z-]{5,24} (?:[\w.-]{1,64} [\w./-]{1,64}\[\d{1,9}\]: )?",
     r"[\w.-]{1,64} +\| ",                              # docker compose: "ollama  | "
     r"\[\d{2,7}\] ",                                   # a child of llama-server's router
@@ -41,6 +41,8 @@ _PREFIXES = tuple(map(re.compile, (
     r"\[?\d{4}-\d\d-\d\d[T ][\d:.,Z+-]{5,24}\]?(?:\[\w{1,8}\]){1,3} ?",      # LM Studio: "[2025-...][DEBUG] "
     r"\d{1,4}\.\d\d\.\d\d\d\.\d\d\d (?P<level>[DIWEC]) (?:(?:srv|cmn|ctx|mtm|que) +)?",
 )))
+_JOINED = re.compile(r" +(?=(?:ggml|llama|common|clip|mtmd|alloc|load|graph|sched|print)_\w{2,50}: [a-zA-Z])")
+_LONG, _FEW = 160, 2
 _LEVEL = re.compile(r"level=(\w{4,5})\b")
 _QUOTED = re.compile(r'\b(?:msg|error|err)="((?:[^"\\]|\\.){0,2000})"?')
 
@@ -172,6 +174,10 @@ def _cleaned(number: int, data: bytes) -> Iterable[Line]:
         text = _json_message(text)
     if match := _LEVEL.search(text):
         level = match[1][0].upper()
+    joined = _JOINED.split(text) if len(text) > _LONG else ()
+    if len(joined) > _FEW:                                 # pasted without its line ends
+        yield from (Line(number, part, level) for part in joined)
+        return
     yield Line(number, text, level)
     if "=\"" in text or "\\n" in text:
         for part in _QUOTED.findall(text):

@@ -16,9 +16,10 @@ from __future__ import annotations
 import json
 import re
 
-from ..backends import HOST, canonical, failed_allocations
+from ..backends import HOST, canonical, signs
 from ..backends.cpu import BUFFERS
 from ..backends.rpc import Rpc
+from ..backends.sign import BYTES, NAME, Sign
 from ..records import dataclass, field
 from ..units import MiB
 
@@ -60,15 +61,16 @@ _NEW_LOAD = re.compile(r"llama_model_loader: loaded meta data|loading model tens
 _NEW_CONTEXT = re.compile(
     r"constructing llama_context|(?:llama_new_context_with_model|llama_init_from_model): n_ctx +=")
 
-# Out of memory, most certain first: (pattern, backends that print it). The groups are a buffer or a device's
-# index, and the requested size.
-_OOM: tuple[tuple[re.Pattern[str], tuple[str, ...]], ...] = (
+# Out of memory, most certain first: (sign, backends that print it)
+_FULL = ("oom_device", "oom_host", "buffer_limit")
+_OOM: tuple[tuple[Sign, tuple[str, ...]], ...] = (
     # ggml-alloc.c, any backend
-    (re.compile(r"failed to allocate (?P<name>\S+) buffer of size (?P<bytes>\d+)"), ()),
-    *((re.compile(text), names) for text, names in failed_allocations().items()),
+    (Sign("oom_device", "buffer of size", rf"failed to allocate {NAME} buffer of size {BYTES}"), ()),
+    *((sign, names) for sign, names in signs().items() if sign.cause in _FULL and sign.fatal),
     # llama.cpp's message after any of these
-    (re.compile(r"unable to allocate (?P<name>\S+) buffer"), ()),
-    (re.compile(r"failed to allocate (?:buffer for (?:kv|rs) cache|compute (?:pp|tg)? ?buffers)"), ()),
+    (Sign("oom_device", "unable to allocate", rf"unable to allocate {NAME} buffer"), ()),
+    (Sign("oom_device", "failed to allocate",
+          r"failed to allocate (?:buffer for (?:kv|rs) cache|compute (?:pp|tg)? ?buffers)"), ()),
 )
 # allocations whose failure llama.cpp tolerates
 _HARMLESS = re.compile(r"pinned memory|retrying without|falling back|fallback|skipping reorder|async uploads")
@@ -253,12 +255,13 @@ def out_of_memory(text: str, device_of: Callable[[str], str] = device_of) -> Out
     device."""
     if _HARMLESS.search(text):
         return None
-    for pattern, backends in _OOM:
-        if match := pattern.search(text):
-            groups = match.groupdict()
+    lower = text.lower()
+    for sign, backends in _OOM:
+        groups = sign.match(text, lower)
+        if groups is not None:
             n_bytes, mib = groups.get("bytes") or "", groups.get("mib") or ""
             requested = int(n_bytes) if 0 < len(n_bytes) < _DIGITS else \
-                round(float(mib) * MiB) if 0 < len(mib) < _DIGITS else None
+                round(float(mib.replace(",", ".")) * MiB) if 0 < len(mib) < _DIGITS else None
             device, certain = backends[0] + "0" if backends else None, False
             if groups.get("name"):
                 device, certain = device_of(groups["name"]), True

@@ -1,93 +1,47 @@
-"""What llama.cpp and Ollama print when something fails: one row each, with the builds that print it.
-
-A sign is first looked for by its `word`, in lower case and cheap, then by its `pattern`, whose groups are figures:
-`bytes`, `mib`, `gib` (what was asked for), `name` (a buffer or a device), `index` (of a device).
-`phase`: where it always happens; "" where the lines after it tell. `weight`: of several signs the heaviest is the
-cause, of equals the first in the log: 9 says why it failed, 8 that it failed and little of why, below that nothing
-failed. `first`, `last`: the builds whose source has the words; 0: not bounded.
+"""What llama.cpp and Ollama print when something fails: one row each, with the builds that print it. What a backend or
+its driver prints is a row of that backend (backends/).
 """
 
 from __future__ import annotations
 
 import re
 
+from ..backends import signs
+from ..backends.sign import BYTES, MIB, NAME, Sign
+
 A_LAST, B_FIRST, B_LAST, C_FIRST = 4500, 4400, 9100, 9000      # the three eras, overlapping where a rename took weeks
 
-
-class Sign:
-    __slots__ = ("cause", "fatal", "first", "last", "pattern", "phase", "said", "weight", "word")
-
-    def __init__(self, cause: str, word: str, pattern: str = "", phase: str = "", *, weight: int = 9,
-                 fatal: bool = True, first: int = 0, last: int = 0) -> None:
-        self.cause, self.said, self.phase, self.weight, self.fatal = cause, word, phase, weight, fatal
-        self.word = word.lower()
-        self.pattern = re.compile(pattern) if pattern else None
-        self.first, self.last = first, last
-
-    def match(self, text: str, lower: str) -> dict[str, str] | None:
-        if self.word not in lower:
-            return None
-        if self.pattern is None:
-            return {}
-        found = self.pattern.search(text)
-        return {key: value for key, value in found.groupdict().items() if value} if found else None
-
-    def __repr__(self) -> str:
-        return f"Sign({self.cause!r}, {self.word!r})"
-
-
-_BYTES = r"(?P<bytes>\d{1,18})"
-_MIB = r"(?P<mib>\d{1,9}[.,]\d+|\d{1,9})"
-_NAME = r"(?P<name>\S{1,80})"
+BACKENDS = signs()          # and the names of the backends that print each
 
 SIGNS = (
-    # --- device memory, or RAM where the buffer is the host's: decide.py tells them apart
     Sign("host_lock", "failed to mlock", "", "load", weight=3, fatal=False),
-    Sign("host_lock", "pinned memory", rf"[fF]ailed to allocate (?:{_MIB} MiB of )?pinned memory", "load", weight=3,
+    Sign("host_lock", "pinned memory", rf"[fF]ailed to allocate (?:{MIB} MiB of )?pinned memory", "load", weight=3,
          fatal=False),
-    Sign("oom_device", "Malloc failed", rf"allocating {_MIB} MiB on device (?P<index>\d{{1,3}}): (?:cuda|hip|musa|"
-         r"aclrt)Malloc(?:Managed)? failed"),
-    Sign("oom_device", "alloc_tensor_range", rf"failed to allocate {_NAME} buffer of size {_BYTES}", "load",
+    Sign("host_lock", "RLIMIT_MEMLOCK", "", "load", weight=3, fatal=False),
+    *BACKENDS,
+
+    # --- device memory, or RAM where the buffer is the host's: decide.py tells them apart
+    Sign("oom_device", "alloc_tensor_range", rf"failed to allocate {NAME} buffer of size {BYTES}", "load",
          last=11434),
-    Sign("oom_device", "buffer of size", rf"failed to allocate {_NAME} buffer of size {_BYTES}"),
-    Sign("oom_device", "unable to allocate", rf"unable to allocate {_NAME} buffer", "load"),
+    Sign("oom_device", "buffer of size", rf"failed to allocate {NAME} buffer of size {BYTES}"),
+    Sign("oom_device", "unable to allocate", rf"unable to allocate {NAME} buffer", "load"),
     Sign("oom_device", "unable to allocate backend buffer", "", "load", last=A_LAST),
-    Sign("oom_device", "error: out of memory", r"(?:CUDA|ROCm|MUSA|HIP) error: out of memory", "run"),
-    Sign("oom_device", "OutOfMemory", r"hipErrorOutOfMemory|cudaErrorMemoryAllocation", "run"),
-    Sign("oom_device", "CUBLAS_STATUS_ALLOC_FAILED", "", "run"),
-    Sign("oom_device", "CUBLAS_STATUS_NOT_INITIALIZED", "", "run"),
-    Sign("oom_device", "the resource allocation failed", "", "run"),
-    Sign("oom_device", "Device memory allocation of size", rf"Device memory allocation of size {_BYTES} failed"),
-    Sign("oom_device", "ErrorOutOfDeviceMemory"),
-    Sign("oom_device", "Insufficient Memory (0", r"Insufficient Memory \(0+8", "run"),
-    Sign("oom_device", "kIOGPUCommandBufferCallbackErrorOutOfMemory", "", "run"),
-    Sign("oom_device", "failed to allocate buffer, size", rf"failed to allocate buffer, size = *{_MIB} MiB"),
-    Sign("oom_device", "allocate Metal buffer", rf"failed to allocate Metal buffer of {_BYTES} bytes"),
-    Sign("oom_device", "Bytes of memory on device", rf"can't allocate {_BYTES} Bytes of memory on device"),
-    Sign("oom_device", "OUT_OF_DEVICE_MEMORY", r"(?:UR_RESULT|PI)_ERROR_OUT_OF_DEVICE_MEMORY", "run"),
-    Sign("oom_device", "VK_ERROR_OUT_OF_DEVICE_MEMORY"),
-    Sign("oom_device", "failed to allocate", rf"[fF]ailed to allocate {_NAME} buffer\b(?! of size)(?! for)"),
-    Sign("oom_device", "failed with status 5", "", "run", weight=8),
-    Sign("oom_device", "OUT_OF_HOST_MEMORY", r"(?:PI_ERROR|UR_RESULT_ERROR)_OUT_OF_HOST_MEMORY", "run"),
+    Sign("oom_device", "failed to allocate", rf"[fF]ailed to allocate {NAME} buffer\b(?! of size)(?! for)"),
+    Sign("oom_device", "error loading model: failed to allocate buffer", "", "load", last=2500),
+    Sign("oom_device", "failed to allocate buffer for",
+         r"failed to allocate buffer for (?:lora adapter|control vector)", "load"),
+    Sign("oom_device", "graph allocation: failed to reserve memory", "", "compute", weight=8),
+    Sign("oom_device", "failed to reserve initial output buffer", "", "compute", weight=8),
     Sign("oom_device", "allocate buffer for", r"failed to allocate buffer for (?:kv|rs) cache", "cache", weight=8),
     Sign("oom_device", "failed to allocate", r"failed to allocate (?:the MoE cache buffers|DSV4 compressor state)",
          "cache", weight=8),
     Sign("oom_device", "failed to allocate compute", r"failed to allocate compute (?:pp |tg )?buffers", "compute",
          weight=8),
-    Sign("oom_device", "recommended max working set size",
-         r"current allocated size is greater than the recommended max working set size", "load", weight=5,
-         fatal=False),
 
     # --- one allocation over a driver's limit
-    Sign("buffer_limit", "Requested buffer size exceeds",
-         r"Requested buffer size exceeds device (?:memory allocation|buffer size) limit"),
-    Sign("buffer_limit", "Buffer Validation"),
     Sign("buffer_limit", "max buffer size", r"(?:exceeds|larger than) (?:the )?(?:maximum|max) buffer size"),
-    Sign("buffer_limit", "maxBufferLength", r"(?:exceeds|greater than|larger than).{0,60}maxBufferLength"),
 
     # --- RAM
-    Sign("oom_host", "cpu_buffer_type_alloc_buffer", rf"failed to allocate buffer of size {_BYTES}"),
-    Sign("oom_host", "insufficient memory (attempted", rf"insufficient memory \(attempted to allocate *{_MIB} MB\)"),
     Sign("oom_host", "requires more system memory", r"requires more system memory \((?P<gib>[\d.,]{1,9}) GiB\) than is "
          r"available \((?P<left>[\d.,]{1,9}) [MG]iB\)", "start"),
     Sign("oom_host", "Out of memory: Killed process"),
@@ -96,10 +50,8 @@ SIGNS = (
     Sign("oom_host", "OOM killer"),
     Sign("oom_host", "signal: killed"),
     Sign("oom_host", "137", r"\b(?:exit(?:ed)?(?: with)?(?: code| status)?:?|returned|code=) ?\(?137\b"),
-    Sign("oom_host", "bad_alloc", weight=8),
-    Sign("oom_host", "Cannot allocate memory", weight=8),
-    Sign("oom_host", "paging file is too small"),
-    Sign("oom_host", "cache state:", rf"cache state: \d+ prompts, {_MIB} MiB \(limits: (?P<left>[\d.]{{1,9}}) MiB",
+    Sign("oom_host", "memory for prompt cache state", "", "run", weight=4, fatal=False),
+    Sign("oom_host", "cache state:", rf"cache state: \d+ prompts, {MIB} MiB \(limits: (?P<left>[\d.]{{1,9}}) MiB",
          "run", weight=3, fatal=False, first=6500),
 
     # --- the file and the program
@@ -110,13 +62,33 @@ SIGNS = (
     Sign("old_build", "wrong number of tensors",
          r"wrong number of tensors; expected (?P<due>\d{1,6}), got (?P<there>\d{1,6})", "load"),
     Sign("old_build", "missing tensor", r"missing tensor '(?P<tensor>[^']{1,120})'", "load"),
-    Sign("old_build", "not found", r"check_tensor_dims: tensor '(?P<tensor>[^']{1,120})' not found", "load"),
+    Sign("old_build", "not found", r"_tensor\w{0,12}: tensor '(?P<tensor>[^']{1,120})' not found", "load"),
     Sign("old_build", "has wrong shape",
          r"tensor '(?P<tensor>[^']{1,120})' has wrong shape; "
          r"expected (?P<due>[\d, ]{1,80}), got (?P<there>[\d, ]{1,80})",
          "load"),
     Sign("old_build", "unknown tokenizer", r"unknown (?:tokenizer|vocab type)", "load"),
     Sign("old_build", "unsupported GGUF version", "", "load"),
+    Sign("old_build", "only supports up to version", "", "load"),
+    Sign("old_build", "too many tensors created", "", "load"),
+    Sign("old_build", "unknown file version", "", "load", last=A_LAST),
+    Sign("bad_model", "GGUFv1 is no longer supported", "", "load"),
+    Sign("bad_model", "host and model endianness", "", "load"),
+    Sign("bad_model", "error loading model hyperparameters", "", "load", weight=8),
+    Sign("bad_file", "has invalid data", r"tensor '(?P<tensor>[^']{1,120})' has invalid data", "load"),
+    Sign("bad_file", "found tensors with invalid data", "", "load"),
+    Sign("bad_file", "corrupted model", r"corrupted model: \d{1,6} tensors expected but \d{1,6} found", "load"),
+    Sign("bad_file", "is duplicated", r"invalid model: tensor '(?P<tensor>[^']{1,120})' is duplicated", "load"),
+    Sign("bad_file", "invalid split count", "", "load"),
+    Sign("bad_file", "failed to read magic", "", "load"),
+    Sign("bad_file", "exceeds remaining file size", "", "load"),
+    Sign("bad_file", "bad GGUF version", "", "load"),
+    Sign("bad_file", "not available in cache (offline mode)", "", "load"),
+    Sign("bad_file", "no GGUF files found in repository", "", "load"),
+    Sign("bad_file", "not found in repository", r"file '[^']{1,200}' not found in repository", "load"),
+    Sign("bad_file", "Download", r"[Dd]ownload (?:'[^']{1,200}' )?failed(?: after \d|:? .{0,200}status)", "load"),
+    Sign("bad_file", "cannot make GET request", "", "load", weight=8),
+    Sign("bad_file", "mmap failed", r"(?:mmap|CreateFileMappingA|MapViewOfFile) failed", "load", weight=8),
     Sign("bad_model", "key not found in model", r"key not found in model: (?P<key>\S{1,80})", "load"),
     Sign("bad_model", "cannot be used as main model", "", "load"),
     Sign("bad_model", "unsupported model architecture", "", "load"),
@@ -152,7 +124,22 @@ SIGNS = (
          r'error while handling argument "(?P<flag>[^"]{1,60})": (?P<why>.{1,200})', "start"),
     Sign("bad_flag", "invalid parameter for argument", r"invalid parameter for argument: (?P<flag>\S{1,60})", "start",
          last=A_LAST),
+    Sign("bad_flag", "error while handling environment variable",
+         r'error while handling environment variable "(?P<flag>[^"]{1,60})": (?P<why>.{1,200})', "start"),
     Sign("bad_flag", "expected value for argument", "", "start"),
+    Sign("bad_flag", "unrecognized arguments", r"error: unrecognized arguments: (?P<flag>\S{1,60})", "start"),
+    Sign("bad_flag", "Failed to parse arguments", "", "start"),
+    Sign("bad_flag", "unknown value for --", r"error: unknown value for (?P<flag>--[\w-]{1,40}): (?P<why>.{1,80})",
+         "start"),
+    Sign("bad_flag", "the argument has been removed", "", "start"),
+    Sign("bad_flag", "not recognized in preset", r"option '(?P<flag>[^']{1,60})' not recognized in preset", "start"),
+    Sign("bad_flag", "invalid value for main_gpu", "", "start"),
+    Sign("bad_flag", "n_seq_max must be <=", "", "start"),
+    Sign("bad_flag", "--model is required", "", "start"),
+    Sign("bad_flag", "preset file", r"preset file does not exist|failed to open server preset file",
+         "start"),
+    Sign("bad_flag", "chat template is not supported", "", "start"),
+    Sign("bad_flag", "failed to find RPC backend", "", "start"),
     Sign("bad_flag", "Unsupported cache type", r"Unsupported cache type: (?P<why>\S{1,60})", "start"),
     Sign("bad_flag", "unknown buffer type", "", "start", weight=8),
     Sign("bad_flag", "invalid device:", r"invalid device: (?P<device>\S{1,40})", "start", weight=8),
@@ -167,29 +154,20 @@ SIGNS = (
          r"(?:not implemented|not supported|needs|requires)",
          "start", first=8000),
     Sign("bad_combo", "does not support split buffers", "", "start"),
-    Sign("bad_combo", "!(split && ne02", "", "run"),
     Sign("bad_combo", "suffix_fallback.empty()", "", "start", first=8000),
     Sign("bad_combo", "GGML_BACKEND_SPLIT_AXIS_UNKNOWN", "", "start", first=8000),
     Sign("bad_combo", "not supported with", r"(?:is|are) not supported with (?:--|multimodal|-)", "start"),
     Sign("bad_combo", "cannot be used together", "", "start"),
+    Sign("bad_combo", "requires flash_attn", r"(?:SPLIT_MODE_TENSOR|[KV] cache).{0,40} requires flash_attn", "start"),
+    Sign("bad_combo", "MoE cache", r"MoE cache (?:requires|does not support|is too small)", "start", first=10000),
+    Sign("bad_combo", "does not support embeddings", r"server does not support embeddings|embeddings are not supported",
+         "run", weight=6, fatal=False),
 
     # --- the GPU, its driver, the binary
-    Sign("gpu_build", "no kernel image is available", "", "start"),
-    Sign("gpu_build", "unsupported toolchain", r"provided PTX was compiled with", "start"),
-    Sign("gpu_build", "no device code compatible", r"has no device code compatible with CUDA arch", "start"),
-    Sign("gpu_build", "hipErrorNoBinaryForGpu", "", "start"),
-    Sign("gpu_build", "Could not initialize Tensile host", "", "start"),
-    Sign("gpu_build", "TensileLibrary", r"Cannot read .{0,200}TensileLibrary", "start"),
-    Sign("device_lost", "ErrorDeviceLost", "", "run"),
-    Sign("device_lost", "DEVICE_LOST", r"VK_ERROR_DEVICE_LOST|UR_RESULT_ERROR_DEVICE_LOST|PI_ERROR_DEVICE", "run"),
+    Sign("device_lost", "GPU reset", r"amdgpu.{0,60}GPU reset (?:begin|\(|succeeded)", "run", weight=8),
+    Sign("device_lost", "NVRM: Xid", "", "run", weight=8),
+    Sign("device_lost", "GPU HANG", r"(?:i915|xe) .{0,60}GPU HANG", "run", weight=8),
     Sign("device_lost", "timeout", r"ring (?:comp|gfx|sdma)\S{0,20} timeout", "run"),
-    Sign("device_lost", "SubmissionsIgnored", r"[sS]ubmissionsIgnored|for prior/excessive GPU errors", "run"),
-    Sign("device_lost", "error: 20", r"level_zero backend failed with error: 20\b", "run"),
-    Sign("device_lost", "unspecified launch failure", r"CUDA error: unspecified launch failure", "run", weight=8),
-    Sign("device_lost", "fallen off the bus", "", "run"),
-    Sign("device_lost", "Impacting Interactivity", "", "run"),
-    Sign("device_lost", "CallbackErrorTimeout", "", "run"),
-    Sign("op_unsupported", "OUT_OF_RESOURCES", "UR_RESULT_ERROR_OUT_OF_RESOURCES", "run"),
     Sign("op_unsupported", "unsupported op", r"unsupported op '(?P<op>[A-Z_0-9]{1,40})'", "run"),
     Sign("partial_offload", "is assigned to device CPU but", r"layer \d{1,4} is assigned to device CPU but", "start",
          weight=4, fatal=False, first=B_FIRST),
@@ -202,18 +180,15 @@ SIGNS = (
          "start", weight=4, fatal=False),
 
     # --- other machines, other files, the port
-    Sign("rpc_lost", "RPC server crashed", r"Remote RPC server crashed or returned malformed response", "run",
-         first=5600),
-    Sign("rpc_lost", "ggml-rpc", r"ggml-rpc\.cpp.{0,60}GGML_ASSERT\(status\) failed"
-         r"|GGML_ASSERT\(status\) failed.{0,60}ggml-rpc",
-         "run", last=5700),
-    Sign("rpc_lost", "recv failed", r"recv failed \(bytes_recv=", "run"),
-    Sign("rpc_lost", "failed to connect to", r"[fF]ailed to connect to \S{3,80}:\d{2,5}", "start"),
     Sign("pair_mismatch", "mismatch between text model", "", "load"),
     Sign("pair_mismatch", "draft model", r"draft model .{0,60}(?:must match|not compatible|incompatible)", "load"),
     Sign("pair_mismatch", "arch and LoRA arch mismatch", "", "load"),
     Sign("pair_mismatch", "expect general.type to be 'adapter'", "", "load"),
     Sign("pair_mismatch", "LoRA tensor", r"LoRA tensor .{0,120}(?:does not exist|not found|incorrect shape)", "load"),
+    Sign("pair_mismatch", "LoRA tensor pair", "", "load"),
+    Sign("pair_mismatch", "adapter.type to be 'lora'", "", "load"),
+    Sign("pair_mismatch", "control vector n_embd", r"control vector n_embd does not match", "load"),
+    Sign("pair_mismatch", "draft model is not", r"draft model is not (?:eagle3|dflash|mtp)", "load"),
     Sign("pair_mismatch", "vocab_type", r"(?:draft|target) .{0,60}vocab_type .{0,60}(?:match|differ)", "load"),
     Sign("pair_mismatch", "Failed to load CLIP model", "", "load", weight=8),
     Sign("port_busy", "couldn't bind", "", "start"),
@@ -226,11 +201,6 @@ SIGNS = (
     Sign("no_gpu", "no usable GPU found", "", "start", weight=6, fatal=False, first=B_FIRST),
     Sign("no_gpu", "not compiled with GPU offload", "", "start", weight=6, fatal=False),
     Sign("no_gpu", "compiled without GPU", "", "start", weight=6, fatal=False),
-    Sign("no_gpu", "failed to initialize", r"failed to initialize (?:CUDA|ROCm|HIP|Vulkan)(?:: (?P<why>.{1,120}))?",
-         "start", weight=6, fatal=False),
-    Sign("no_gpu", "no CUDA-capable device", "", "start", weight=6, fatal=False),
-    Sign("no_gpu", "No devices found", r"ggml_vulkan: No devices found|no (?:CUDA|ROCm|GPU) devices found", "start",
-         weight=6, fatal=False),
     Sign("no_gpu", "compatible gpu libraries", r"compatible gpu libraries\S* compatible=\[\]", "start", weight=6,
          fatal=False),
     Sign("no_gpu", "no compatible GPUs", "", "start", weight=6, fatal=False),
@@ -250,8 +220,18 @@ SIGNS = (
          r"exceeds the available context size|exceed_context_size_error", "run", weight=6, fatal=False),
     Sign("context_limit", "is too large to process", "", "run", weight=5, fatal=False),
     Sign("context_limit", "context size exceeded", "", "run", weight=6, fatal=False),
+    Sign("context_limit", "exceed context window", r"tokens \(\d{1,8}\) exceed context window of", "run", weight=6,
+         fatal=False),
+    Sign("context_limit", "truncating input prompt", "", "run", weight=3, fatal=False),
+    Sign("context_limit", "input length exceeds", r"input length exceeds (?:the )?(?:maximum )?context", "run",
+         weight=6, fatal=False),
+    Sign("context_limit", "larger than the max context size", "", "run", weight=6, fatal=False),
+    Sign("context_limit", "keep from the initial prompt is greater than", "", "run", weight=6, fatal=False),
+    Sign("context_limit", "find free space in the KV cache", "", "run", weight=5, fatal=False),
+    Sign("context_limit", "could not find a KV slot", "", "run", weight=5, fatal=False),
+    Sign("context_limit", "find a memory slot", r"failed to find a memory slot for batch", "run", weight=5,
+         fatal=False),
     Sign("context_limit", "context size has been exceeded", "", "run", weight=6, fatal=False),
-    Sign("host_lock", "RLIMIT_MEMLOCK", "", "load", weight=3, fatal=False),
 )
 
 # Lines that sound like a cause and are none: printed before every failed load, or when nothing is wrong
@@ -261,7 +241,7 @@ HARMLESS = ("encountered an error while trying to fit params", "full capacity of
 
 # What the lines after a refusal say of it
 PHASES = (
-    ("load", re.compile(r"error loading model: unable to allocate|alloc_tensor_range|load_all_data|"
+    ("load", re.compile(r"error loading model: unable to allocate|load_all_data|"
                         r"error loading model: .{0,60}buffer|load_tensors:.{0,40}failed|"
                         r"unable to allocate backend buffer")),
     ("cache", re.compile(r"(?:allocate|buffer).{0,20} (?:kv|rs|KV) cache|llama_kv_cache_init\(\) failed"

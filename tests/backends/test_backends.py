@@ -17,8 +17,8 @@ from autolayers.backends import (
     backend,
     backend_of,
     canonical,
-    failed_allocations,
     on,
+    signs,
 )
 from autolayers.backends.backend import OFFLOAD_MIN_BATCH
 from autolayers.builds import NEWEST_RULES, Rules
@@ -71,9 +71,9 @@ def test_cards_know_their_backend() -> None:
 
 
 def test_words_that_several_backends_print_name_them_all() -> None:
-    lines = failed_allocations()
-    assert sum(names == ("CUDA", "ROCm", "MUSA") for names in lines.values()) == 2
-    assert sum(names == (HOST,) for names in lines.values()) == 3
+    said = {sign.said: names for sign, names in signs().items()}
+    assert said["Malloc failed"] == ("CUDA", "ROCm", "MUSA") and said["Memory access fault by GPU"] == ("ROCm",)
+    assert said["Device memory allocation of size"] == ("Vulkan",) and said["bad_alloc"] == (HOST,)
 
 
 def test_every_device_has_its_own_limits_and_a_hash_beside_them() -> None:

@@ -6,6 +6,7 @@ from ...builds import NEWEST_RULES
 from ...records import replace
 from ...units import MiB
 from ..backend import NVIDIA, OFFLOAD_MIN_BATCH, Backend
+from ..sign import INDEX, MIB, Sign
 from . import pool
 from .fattn import ADA, AMD, with_converted_cache
 from .fusion import add_alloc_deps, with_shared_experts
@@ -70,11 +71,30 @@ class Cuda(CudaBuffers):
     image = "-cuda"
     gpu_driver = "nvidia"
     koboldcpp: tuple[str, ...] = ("--usecuda",)
-    out_of_memory = (
-        r"allocating (?P<mib>\d+\.\d+) MiB on device (?P<index>\d+): (?:cuda|hip|musa)Malloc failed: out of memory",
-        # any call that fails for lack of memory (graph capture, cuBLAS handles, the pool)
-        r"(?:CUDA|ROCm|MUSA) error: out of memory|CUBLAS_STATUS_ALLOC_FAILED"
-        r"|hipErrorOutOfMemory|cudaErrorMemoryAllocation",
+    signs: tuple[Sign, ...] = (
+        Sign("oom_device", "Malloc failed", rf"allocating {MIB} MiB on device {INDEX}: "
+             r"(?:cuda|hip|musa)Malloc(?:Managed)? failed: out of memory"),
+        # any call that fails for lack of memory (graph capture, cuBLAS handles, the pool); its form of 2023
+        Sign("oom_device", "out of memory", r"(?:CUDA|ROCm|MUSA|HIP) error(?: 2 at .{1,200})?: out of memory"
+             r"|ggml-cuda\.cu:\d{1,6}: out of memory", "run"),
+        Sign("oom_device", "cudaErrorMemoryAllocation", "", "run"),
+        Sign("oom_device", "BLAS_STATUS_ALLOC_FAILED", "", "run"),
+        Sign("oom_device", "BLAS_STATUS_NOT_INITIALIZED", "", "run"),
+        Sign("oom_device", "the resource allocation failed", "", "run"),
+        Sign("gpu_build", "no kernel image is available", "", "start"),
+        Sign("gpu_build", "device kernel image is invalid", "", "start"),
+        Sign("gpu_build", "invalid device function", "", "start"),
+        Sign("gpu_build", "unsupported toolchain", r"provided PTX was compiled with", "start"),
+        Sign("gpu_build", "no device code compatible", r"has no device code compatible with CUDA arch", "start"),
+        Sign("device_lost", "fallen off the bus", "", "run"),
+        Sign("device_lost", "error:", r"(?:CUDA|ROCm|MUSA) error: (?:unspecified launch failure|misaligned address"
+             r"|an illegal (?:memory access|instruction)|the launch timed out|uncorrectable ECC error)", "run",
+             weight=8),
+        Sign("no_gpu", "failed to initialize", r"failed to initialize (?:CUDA|ROCm|HIP)(?:: (?P<why>.{1,120}))?",
+             "start", weight=6, fatal=False),
+        Sign("no_gpu", "-capable device", "no (?:CUDA|ROCm)-capable device", "start", weight=6, fatal=False),
+        Sign("no_gpu", "devices found", r"no (?:CUDA|ROCm) devices found", "start", weight=6, fatal=False),
+        Sign("bad_combo", "!(split && ne02", "", "run"),
     )
     log_words: tuple[str, ...] = ("CUDA", "ggml_cuda", "cuda", "CUBLAS", "cublas")
     # ggml_cuda_init
@@ -158,6 +178,15 @@ class Hip(Cuda):
     log_pattern = r"ROCm|\bhip[A-Z]\w+|\bHIP\b|gfx\d{3,4}|AMD Radeon|AMD Instinct"
     built_from = Cuda.name
     log_not = "Vulkan"
+    signs = (
+        *Cuda.signs,
+        Sign("oom_device", "hipErrorOutOfMemory", "", "run"),
+        Sign("gpu_build", "hipErrorNoBinaryForGpu", "", "start"),
+        Sign("gpu_build", "Could not initialize Tensile host", "", "start"),
+        Sign("gpu_build", "TensileLibrary", r"Cannot read .{0,200}TensileLibrary", "start"),
+        Sign("device_lost", "Memory access fault by GPU", "", "run"),
+        Sign("device_lost", "GPU Hang", r"HW Exception by GPU.{0,200}GPU Hang", "run"),
+    )
     device_lines = (("MiB", rf"{_DEVICE}gfx{_VRAM}"),)
     ollama = "rocm"
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 from ...builds import Rules
 from ...units import MiB
 from ..backend import HYPER_CONNECTIONS, OFFLOAD_MIN_BATCH, Backend
+from ..sign import BYTES, MIB, Sign
 from .fusion import add_alloc_deps
 from .reorder import reorder
 from .sizes import scratch
@@ -41,10 +42,23 @@ class Metal(Backend):
         ("GPU name", r"(?:GPU name: +(?:MTL\d \()?|found device: )(?P<description>Apple M\d[\w ]{0,12})"),
         ("recommendedMaxWorkingSetSize", r"recommendedMaxWorkingSetSize += +(?P<mb>\d{1,12})\.\d+ MB"))
     ollama = "metal"
-    out_of_memory = (
-        # ggml-metal-device.m
-        r"error: failed to allocate buffer, size = +(?P<mib>\d+\.\d+) MiB",
-        r"kIOGPUCommandBufferCallbackErrorOutOfMemory|failed to allocate Metal buffer of (?P<bytes>\d+) bytes",
+    signs = (
+        Sign("oom_device", "failed to allocate buffer, size", rf"failed to allocate buffer, size = *{MIB} MiB"),
+        Sign("oom_device", "allocate Metal buffer", rf"failed to allocate Metal buffer of {BYTES} bytes"),
+        Sign("oom_device", "Insufficient Memory (0", r"Insufficient Memory \(0+8", "run"),
+        Sign("oom_device", "kIOGPUCommandBufferCallbackErrorOutOfMemory", "", "run"),
+        Sign("device_lost", "SubmissionsIgnored", r"[sS]ubmissionsIgnored|for prior/excessive GPU errors", "run"),
+        Sign("device_lost", "Impacting Interactivity", "", "run"),
+        Sign("device_lost", "CallbackError",
+             r"kIOGPUCommandBufferCallbackError(?:Timeout|Hang|PageFault|InnocentVictim)", "run"),
+        Sign("oom_device", "failed with status 5", "", "run", weight=8),
+        Sign("buffer_limit", "Buffer Validation"),
+        Sign("buffer_limit", "maxBufferLength", r"(?:exceeds|greater than|larger than).{0,60}maxBufferLength"),
+        Sign("buffer_limit", "is larger than buffer maximum", "", "load", last=3000),
+        Sign("gpu_build", "Metal library", r"failed to (?:initialize the|create) Metal library", "start", weight=8),
+        Sign("oom_device", "recommended max working set size",
+             r"current allocated size is greater than the recommended max working set size", "load", weight=5,
+             fatal=False),
     )
 
     @property

@@ -6,6 +6,7 @@ from __future__ import annotations
 from ...builds import NEWEST_RULES, Rules
 from ...records import replace
 from ..backend import ALIGNMENT, COUNT, HYPER_CONNECTIONS, NVIDIA, OFFLOAD_MIN_BATCH, SIZE, Backend
+from ..sign import BYTES, Sign
 from . import pool
 from .limits import SMALLEST, Limits
 from .reorder import reorder
@@ -48,9 +49,21 @@ class Vulkan(Backend):
     log_words = ("ggml_vulkan", "Vulkan", "vk::")
     device_lines = (("ggml_vulkan: ", r"ggml_vulkan: (?P<index>\d{1,3}) = (?P<description>.{1,90}?) \("),)
     ollama = "vulkan"
-    out_of_memory = (
-        r"ggml_vulkan: Device memory allocation of size (?P<bytes>\d+) failed",      # ggml-vulkan-buffers.cpp
-        r"ErrorOutOfDeviceMemory|Requested buffer size exceeds device (?:memory|buffer)",
+    signs = (
+        Sign("buffer_limit", "Requested buffer size exceeds",
+             r"Requested buffer size exceeds device (?:memory allocation|buffer size) limit"),
+        Sign("oom_device", "Device memory allocation of size", rf"Device memory allocation of size {BYTES} failed",
+             limit=True),
+        Sign("oom_device", "ErrorOutOfDeviceMemory"),
+        Sign("oom_device", "VK_ERROR_OUT_OF_DEVICE_MEMORY"),
+        Sign("oom_host", "ErrorOutOfHostMemory"),
+        Sign("device_lost", "DeviceLost", r"ErrorDeviceLost|DeviceLostError", "run"),
+        Sign("device_lost", "VK_ERROR_DEVICE_LOST", "", "run"),
+        Sign("device_lost", "ggml_vulkan: device", r"ggml_vulkan: device (?:lost|fault) on", "run"),
+        Sign("device_lost", "context is lost", "", "run", weight=8),
+        Sign("no_gpu", "ggml_vulkan: No devices found", "", "start", weight=6, fatal=False),
+        Sign("no_gpu", "ErrorIncompatibleDriver", "", "start", weight=6, fatal=False),
+        Sign("no_gpu", "Vulkan 1.2 required", "", "start", weight=6, fatal=False),
     )
 
     def __init__(self, device: Device | None = None, index: int = 0, rules: Rules = NEWEST_RULES) -> None:

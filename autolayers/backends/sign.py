@@ -1,0 +1,48 @@
+"""A line that a program prints when something fails: a row of signs, of one backend or of llama.cpp and Ollama.
+
+    Sign("oom_device", "cudaMalloc failed", r"allocating (?P<mib>\\S+) MiB on device (?P<index>\\d+): cudaMalloc")
+
+A sign is first looked for by its `word`, in lower case and cheap, then by its `pattern`, whose groups are figures:
+`bytes`, `mib`, `gib` (what was asked for), `name` (a buffer or a device), `index` (of a device).
+`phase`: where it always happens; "" where the lines after it tell. `weight`: of several signs the heaviest is the
+cause, of equals the first in the log: 9 says why it failed, 8 that it failed and little of why, below that nothing
+failed. `first`, `last`: the builds whose source has the words; 0: not bounded. `limit`: the driver says the same of one
+allocation that is over its limit.
+"""
+
+from __future__ import annotations
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import re
+
+BYTES = r"(?P<bytes>\d{1,18})(?!\d)"
+MIB = r"(?P<mib>\d{1,9}[.,]\d{1,6}|\d{1,9})"
+NAME = r"(?P<name>\S{1,80})"
+INDEX = r"(?P<index>\d{1,3})"
+
+
+class Sign:
+    __slots__ = ("_compiled", "cause", "fatal", "first", "last", "limit", "pattern", "phase", "said", "weight", "word")
+
+    def __init__(self, cause: str, word: str, pattern: str = "", phase: str = "", *, weight: int = 9,
+                 fatal: bool = True, first: int = 0, last: int = 0, limit: bool = False) -> None:
+        self.cause, self.said, self.phase, self.weight, self.fatal = cause, word, phase, weight, fatal
+        self.word, self.pattern = word.lower(), pattern
+        self.first, self.last, self.limit = first, last, limit
+        self._compiled: re.Pattern[str] | None = None
+
+    def match(self, text: str, lower: str) -> dict[str, str] | None:
+        if self.word not in lower:
+            return None
+        if not self.pattern:
+            return {}
+        if self._compiled is None:
+            import re  # planning needs none of this
+
+            self._compiled = re.compile(self.pattern)
+        found = self._compiled.search(text)
+        return {key: value for key, value in found.groupdict().items() if value} if found else None
+
+    def __repr__(self) -> str:
+        return f"Sign({self.cause!r}, {self.word!r})"
