@@ -1,8 +1,8 @@
 """Failing, slow and healthy logs of users and of own runs, with their causes (failures.jsonl, one case a line).
 
 unseen.jsonl: logs that the rules of the first set had not seen, labelled before they were explained: cause 57 of 66,
-phase 44 of 45, device 48 of 48, bytes 66 of 66, fatal 48 of 56. A label that the lines cannot show is left out. The rules
-that were added since are those of b11549's source and of these.
+phase 44 of 45, device 48 of 48, bytes 66 of 66, fatal 48 of 56. What the lines cannot show has no label. The rules that
+were added since are those of b11549's source and of these.
 """
 
 from __future__ import annotations
