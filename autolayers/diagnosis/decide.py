@@ -18,12 +18,13 @@ from ..model.architectures import NAMES
 from ..records import dataclass, field, replace
 from ..units import GiB, MiB
 from .log import device_of
-from .signs import BACKENDS, HARMLESS, PHASES, SIGNS, Sign
+from .signs import BACKENDS, HARMLESS, PHASES, SIGNS
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from ..backends.sign import Sign
     from .facts import Facts
     from .lines import Line
 
