@@ -138,7 +138,7 @@ def _keep(session: Session, best: Measured, own: dict[str, Any]) -> None:
     tuned = Tuned(key(session.build) or best.rates.commit, machine_of(session.request.machine.devices),
                   question_of(session.arguments.params, own), _plan_of(session, best.rival).flags,
                   float(f"{best.rates.prompt:.5g}"), float(f"{best.rates.token:.5g}"), date)
-    name = session.digest()
+    name = session.digest
     try:
         if not name:
             raise AutolayersError("the model cannot be read again")

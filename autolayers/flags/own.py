@@ -327,6 +327,7 @@ FLAGS = (
             "compare llama-server's buffer sizes with the prediction, and keep the difference"),
     OwnFlag("--retry", "run", "N",
             "if memory runs out while loading, plan smaller and start again, at most N times", _attempts),
+    OwnFlag("--replan", "run", "", "plan anew: an unchanged launch otherwise keeps the plan that it had"),
     OwnFlag("--wait", "run", "",
             "start it in the background; return when it is ready, with its address, speed and process id"),
 

@@ -205,7 +205,7 @@ class Attempts:
                             self.session.environ)
 
     def _keep(self, comparison: LogComparison) -> None:
-        digest = self.session.digest()
+        digest = self.session.digest
         if not digest:
             return
         date = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")

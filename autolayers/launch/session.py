@@ -14,11 +14,11 @@ from ..gguf import first_part
 from ..model import read_model
 from ..output import say
 from ..planner import plan_request
-from ..records import replace
+from ..records import lazy, replace
 from ..request import Request
 from ..sources import hf_cache, needs_download, network_environ, open_source
 from ..units import mib
-from . import checked_builds, observations, tuned
+from . import checked_builds, kept, observations, tuned
 from . import command as commands
 
 TYPE_CHECKING = False
@@ -84,13 +84,27 @@ class Session:
         """(the plan, the words it adds to the command). Without a `request` with less memory it is for this
         machine, with remedies if it does not fit."""
         advise, request = request is None, request or self.request
-        plan = self.planner(self.model, request, advise=advise)
+        plan = self._kept(request) if advise else self.planner(self.model, request, advise=False)
         plan = self._checked(self._corrected(self._measured(plan, request), request, advise))
         added, notes = commands.additions(self.command, plan.flags, self.build, self.seen, self.files)
         for note in notes:
             say(note)
         return plan, added
 
+    def _kept(self, request: Request) -> Plan:
+        """The plan of an earlier launch that is unchanged, or a new one, which is kept."""
+        digest = self.digest
+        if digest and "replan" not in request.arguments.own:
+            plan = kept.find(digest, request, self.environ,
+                             lambda asked: self.planner(self.model, asked, advise=False))
+            if plan is not None:
+                return plan
+        plan = self.planner(self.model, request, advise=True)
+        if digest:
+            kept.keep(digest, request, plan, self.environ)
+        return plan
+
+    @lazy
     def digest(self) -> str:
         """The digest of the model's header, for kept results; "" if it cannot be read."""
         return observations.digest(self.model_path, self.model.header.data_offset)
@@ -180,7 +194,7 @@ class Session:
                        warnings=(*plan.warnings, warning))
 
     def _observed(self, plan: Plan) -> Observation | None:
-        digest = self.digest()
+        digest = self.digest
         seen = observations.load(digest, self.environ) if digest else []
         return observations.find(seen, self.build.number, backend(plan), plan.flags)
 

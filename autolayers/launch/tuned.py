@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from ..planner import Plan
 
 _LIMIT = 50       # answers kept per model, the newest
-_ANSWERED = ("ctx", "ctx-min", "kv-types", "strategy")     # own flags that a complete launch answers
-_AIMS = (*_ANSWERED, "workload", "margin", "budget")
+ANSWERED = ("ctx", "ctx-min", "kv-types", "strategy")     # own flags that a complete launch answers
+_AIMS = (*ANSWERED, "workload", "margin", "budget")
 
 
 @dataclass(frozen=True)
@@ -102,7 +102,7 @@ def measured_plan(plan: Plan, model: Model, devices: Iterable[Any], arguments: A
                           f"say: {' '.join(found.flags)} ({rates})")
         if plan.n_gpu_layers == params.n_gpu_layers:
             return plan, line
-    own = {name: value for name, value in arguments.own.items() if name not in _ANSWERED}
+    own = {name: value for name, value in arguments.own.items() if name not in ANSWERED}
     measured = again(replace(arguments, params=params, own=own))
     if not measured.fits:
         return plan, f"the launch that autolayers tune measured on {found.date[:10]} does not fit now: predicted again"

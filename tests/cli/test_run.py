@@ -147,6 +147,9 @@ class Fake:
         except FileNotFoundError:
             return []
 
+    def plans(self) -> pathlib.Path:
+        return self.path / "state" / "autolayers" / "plans" / "kept.json"
+
     def launched(self, count: int = 1) -> int:
         """Waits for a launch; its process id."""
         until(lambda: len(self.calls()) >= count)
@@ -190,6 +193,61 @@ FINE = ("load_tensors:  CPU model buffer size = {host}.00 MiB\n"
 
 def oom(mib: int, n: int = 10) -> str:
     return OOM.format(mib=mib, size=mib * MiB, n=n)
+
+
+# --- the plan of an unchanged launch
+
+def test_an_unchanged_launch_keeps_its_plan(fake: Fake) -> None:
+    """The kept plan is changed to one that a search never chooses: only what keeps it starts with it."""
+    fake.run("--gpu 650MiB llama-server -m MODEL")
+    change_kept(fake, ["-ngl", "2", "-c", "512"])
+    for line, layers in (("--gpu 650MiB llama-server -m MODEL", 2),
+                         ("--gpu 300MiB llama-server -m MODEL", 3),              # another machine
+                         ("--gpu 650MiB llama-server -m MODEL -ub 256", 6),      # other flags
+                         ("--gpu 650MiB --workload agent llama-server -m MODEL", 6),
+                         ("--gpu 650MiB llama-server -m MODEL --port 8080", 2),  # does not touch memory
+                         ("--gpu 650MiB --replan llama-server -m MODEL", 6),
+                         ("--gpu 650MiB llama-server -m MODEL", 6)):             # the plan that replaced it
+        fake.run(line)
+        words = fake.calls()[-1]["words"]
+        assert words[words.index("-ngl") + 1] == str(layers), line
+
+
+@pytest.mark.parametrize(("free", "layers"), [
+    (650, 2), (200, 2), (199, 1),      # as much as it needs, and less
+    (906, 2), (907, 9),                # so much more that another layer may fit
+])
+def test_the_free_memory_is_checked_again(fake: Fake, tmp_path: pathlib.Path, free: int, layers: int) -> None:
+    def with_free(size: int) -> str:
+        (tmp_path / "machine.json").write_text(json.dumps({"devices": [
+            {"name": "CUDA0", "total": 2048 * MiB, "free": size * MiB}], "host": {"total": 8 << 30}}))
+        return f"--machine {tmp_path}/machine.json llama-server -m MODEL"
+
+    fake.run(with_free(650))
+    change_kept(fake, ["-ngl", "2", "-c", "512"])
+    fake.run(with_free(free))
+    words = fake.calls()[-1]["words"]
+    assert words[words.index("-ngl") + 1] == str(layers)
+
+
+@pytest.mark.parametrize("text", ["[", "[{}]", "[3]", "{}", '[{"model": "x", "question": "y", "free": [], "flags": []}]'])
+def test_a_damaged_store_of_plans_is_planned_anew(fake: Fake, text: str) -> None:
+    fake.run("--gpu 650MiB llama-server -m MODEL")
+    fake.plans().write_text(text)
+    done = fake.run("--gpu 650MiB llama-server -m MODEL")
+    assert b"Traceback" not in done.stderr and fake.calls()[1]["words"] == fake.calls()[0]["words"]
+    assert len(json.loads(fake.plans().read_text())) == 1
+
+
+def test_a_state_directory_that_cannot_be_written_starts_all_the_same(fake: Fake) -> None:
+    (fake.path / "state").write_text("a file")
+    assert fake.run("--gpu 650MiB llama-server -m MODEL").returncode == 0
+    assert len(fake.calls()) == 1
+
+
+def change_kept(fake: Fake, flags: list[str]) -> None:
+    (kept,) = json.loads(fake.plans().read_text())
+    fake.plans().write_text(json.dumps([{**kept, "flags": flags}]))
 
 
 # --- without supervision

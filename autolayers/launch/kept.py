@@ -1,0 +1,106 @@
+"""Plans of earlier launches: an unchanged one is not searched for again.
+
+One JSON file, plans/kept.json in the state directory, with the newest plans. One holds for the same model (by its
+header), flags, machine and build, and while no device has much more free memory than it was made for; it is measured
+again, so that what is free now is enough for it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+
+from .. import __version__, state
+from ..errors import AutolayersError
+from ..flags.parse import parse
+from ..flags.write import to_words
+from ..records import dataclass, replace
+from ..units import MiB
+from . import store, tuned
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from typing import Any
+
+    from ..planner import Plan
+    from ..request import Request
+
+_MOST = 200                # plans kept, of all models
+_MORE = 256 * MiB          # of a device: less than a layer of most models that do not fit
+_MORE_RAM = 16             # a part of all RAM, which varies more than a GPU's memory
+# own flags that say what to do with a plan, not what to plan
+_APART = ("dry-run", "format", "help", "replan", "retry", "strict-flags", "verify", "wait")
+
+
+@dataclass(frozen=True)
+class Kept:
+    """A plan. `question`: what was asked; `free`: bytes by device, RAM as Host; `paid`: the plan's own line."""
+
+    model: str
+    question: str
+    free: dict[str, int]
+    flags: tuple[str, ...]
+    paid: str = ""
+
+
+def _of(entry: Any) -> Kept:
+    """An entry of the file. Raises where it is not one, or its flags are not llama-server's."""
+    kept = Kept(str(entry["model"]), str(entry["question"]),
+                {str(name): int(size) for name, size in entry["free"].items()},
+                tuple(map(str, entry["flags"])), str(entry.get("paid", "")))
+    launch = parse(kept.flags, command=None)
+    if launch.rest or launch.positional:
+        raise ValueError
+    return kept
+
+
+def question_of(request: Request) -> str:
+    """What decides a plan, but for the model and the free memory."""
+    machine = request.machine
+    devices = [repr(replace(device, free=0)) for device in machine.devices]
+    aims = [f"{name}={value!r}" for name, value in sorted(request.arguments.own.items()) if name not in _APART]
+    rates = (machine.ram_total, machine.ram_bandwidth, machine.bus_bandwidth, machine.cores, machine.disk_bandwidth,
+             machine.threads)
+    asked = "\n".join([__version__, state.machine_name(), tuned.key(request.build), repr(rates), *devices, *aims,
+                       *to_words(replace(request.params, model=None))])
+    import hashlib
+
+    return hashlib.sha256(asked.encode()).hexdigest()
+
+
+def _free(request: Request) -> dict[str, int]:
+    ram = request.machine.ram
+    return {**request.machine.limits, **({} if ram is None else {"Host": ram})}
+
+
+def find(model: str, request: Request, environ: Mapping[str, str], again: Callable[[Request], Plan]) -> Plan | None:
+    """The plan of an earlier launch, measured by `again`, if it still holds."""
+    question, free = question_of(request), _free(request)
+    spare = dict.fromkeys(request.machine.limits, _MORE)
+    spare["Host"] = max(_MORE, (request.machine.ram_total or 0) // _MORE_RAM)
+    for kept in reversed(store.entries("plans", "kept", environ, _of)):
+        if (kept.model, kept.question, set(kept.free)) != (model, question, set(free)):
+            continue
+        if all(size <= kept.free[name] + spare[name] for name, size in free.items()):
+            return _literal(kept, request, again)
+    return None
+
+
+def _literal(kept: Kept, request: Request, again: Callable[[Request], Plan]) -> Plan | None:
+    """The kept launch on the memory that is free now, None if it does not fit."""
+    arguments = request.arguments
+    params = replace(parse(kept.flags, command=None).params, model=arguments.params.model)
+    own = {name: value for name, value in arguments.own.items() if name not in tuned.ANSWERED}
+    with contextlib.suppress(AutolayersError):
+        plan = again(request.asking(replace(arguments, params=params, own=own)))
+        if plan.fits and plan.flags == kept.flags:
+            return replace(plan, paid=kept.paid)
+    return None
+
+
+def keep(model: str, request: Request, plan: Plan, environ: Mapping[str, str]) -> None:
+    """Adds a plan that fits; a directory that cannot be written is no reason not to launch."""
+    if plan.fits:
+        kept = Kept(model, question_of(request), _free(request), plan.flags, plan.paid)
+        with contextlib.suppress(AutolayersError):
+            store.add("plans", "kept", environ, kept, _of, _MOST, ("model", "question", "free"))
