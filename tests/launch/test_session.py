@@ -30,8 +30,8 @@ class Asked:
     def __call__(self, model: object, request: Request, advise: bool) -> object:
         self.questions.append(request)
         host_use = SimpleNamespace(total=300 * MiB)
-        return SimpleNamespace(flags=("-ngl", "3"), fits=True, paid="", breakdown=SimpleNamespace(devices={"CUDA0": None}, host=host_use,
-                                                                            resident=400 * MiB))
+        use = SimpleNamespace(devices={"CUDA0": None}, host=host_use, resident=400 * MiB)
+        return SimpleNamespace(flags=("-ngl", "3"), fits=True, paid="", breakdown=use)
 
 
 def session(line: str, planner: Asked, tmp: str) -> Session:
