@@ -17,6 +17,23 @@ if TYPE_CHECKING:
 MAX_DEVICES = 16      # llama_max_devices
 
 
+KINDS = ("tg", "pp")          # rates: of generated tokens and of prompts
+CLASSES = ("dense resident", "dense partial", "MoE resident", "MoE in RAM", "multi-GPU", "CPU")
+
+
+@dataclass(frozen=True)
+class Ratio:
+    """Measured rates of one class of launches on a machine, relative to their predictions."""
+
+    kind: str                    # of KINDS
+    placement: str               # of CLASSES
+    ratio: float                 # measured / predicted, the geometric mean of `n` runs
+    n: int = 1
+    backend: str = ""            # empty: any
+    build: int | None = None     # llama.cpp's number, None: any
+    date: str = ""               # of the last run
+
+
 @dataclass(frozen=True)
 class Device:
     """Memory in bytes. `free` is what an allocation may take now; `includes_context` says whether the
@@ -46,6 +63,8 @@ class Device:
     unified: bool = False          # its memory is the system's RAM
     ram: int | None = None         # all of that RAM, None: unknown
     limits: Mapping[str, int] | None = None   # the driver's limits, with the backend's keys; None: unknown
+    driver: str = ""               # its version, empty: unknown
+    measured: tuple[Ratio, ...] = ()          # launches on this machine
 
     hypothetical: ClassVar[Callable[..., Device]]      # (size or GPU name, name="CUDA0"), set by devices/given.py
 
@@ -72,6 +91,7 @@ class Host:
     disk: float | None = None          # of reading files
     bandwidth_source: str = ""         # measured, smbios (the firmware's tables), given
     threads: int | None = None         # -t, if llama.cpp's default is wrong
+    measured: tuple[Ratio, ...] = ()   # launches on this machine
 
     @classmethod
     def hypothetical(cls, size: str) -> Host:
@@ -94,6 +114,7 @@ class Machine:
     cores: int | None = None               # physical cores
     disk_bandwidth: float | None = None
     threads: int | None = None             # -t, if llama.cpp's default is wrong
+    measured: tuple[Ratio, ...] = ()       # launches that predictions are corrected by
 
     @classmethod
     def of(cls, devices: Sequence[Device], host: Host | None, ram: int | None,
@@ -109,7 +130,13 @@ class Machine:
             # such a machine is identified by its GPU
             shared = [device.ram for device in devices if device.in_ram]
             ram = next(filter(None, shared), None) if ram is None else ram
-            return cls(tuple(devices), limits, ram, ram)
+            return cls(tuple(devices), limits, ram, ram, measured=ratios(devices))
         return cls(tuple(devices), limits, host.available if ram is None else ram,
                    host.total if ram is None else ram, host.bandwidth, host.bus, host.cores, host.disk,
-                   host.threads)
+                   host.threads, ratios(devices, host))
+
+
+def ratios(devices: Sequence[Device], host: Host | None = None) -> tuple[Ratio, ...]:
+    """What was measured on a machine, each once."""
+    rows = [row for part in (*devices, *((host,) if host else ())) for row in part.measured]
+    return tuple(dict.fromkeys(rows))

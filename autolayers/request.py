@@ -20,7 +20,7 @@ from .flags.policy import Policy, arguments_of, read_policy
 from .flags.table import Argument, lookup
 from .flags.write import to_words
 from .gguf import read_header
-from .machine import Device, Host, Machine
+from .machine import Device, Host, Machine, Ratio, ratios
 from .memory.companions import NONE, Companions
 from .model import is_adapter, is_control_vector, is_projector, read_model
 from .output import say
@@ -79,6 +79,7 @@ class Request:
         found: Found = (_named(devices, policy.ram or 0), None, ()) if devices is not None else \
             _found(policy, arguments.params, environ, program, amend)
         there, beside, notes = found
+        there, beside, old = _calibrated(there, beside if host is None else host, build)
         if policy.backend is not None:
             from .devices.driven import driven
 
@@ -86,9 +87,9 @@ class Request:
         types = arguments.params.cache_type_k or arguments.params.cache_type_v or policy.kv_types
         if program and types and build.rules.number < Rules.mixed_cache_types.first:
             there = _with_quants(there, program[-1])
-        host = _host(beside if host is None else host, there, policy, arguments.params)
+        host = _host(beside, there, policy, arguments.params)
         return cls(arguments, policy, build, _machine(there, host, policy), host,
-                   companions_of(arguments.params, arguments), (*notes, *doubts))
+                   companions_of(arguments.params, arguments), (*notes, *old, *doubts))
 
     @property
     def params(self) -> Params:
@@ -117,6 +118,29 @@ class Request:
         for note in self.notes:
             say(note)
         return replace(self, notes=())
+
+
+def _calibrated(devices: Sequence[Device], host: Host | None,
+                build: Build) -> tuple[Sequence[Device], Host | None, list[str]]:
+    """The machine with what was measured with this build, or where none is known with the newest, and a note if that
+    was another one."""
+    known = ratios(devices, host)
+    if not known:
+        return devices, host, []
+    number = build.number if build is not TODAY else max(row.build or 0 for row in known)
+
+    def holds(row: Ratio) -> bool:
+        return row.build is None or row.build == number
+
+    old = [row for row in known if not holds(row)]
+    notes = []
+    if len(old) == len(known):
+        last = max(old, key=lambda row: row.date)
+        when = f" of {last.date[:10]}" if last.date else ""
+        notes.append(f"the measured speeds{when} are old: of b{last.build}, not of "
+                     f"{f'b{number}' if number else 'this build'} (tune --quick measures again)")
+    devices = [replace(device, measured=tuple(filter(holds, device.measured))) for device in devices]
+    return devices, replace(host, measured=tuple(filter(holds, host.measured))) if host else None, notes
 
 
 def _with_quants(devices: Sequence[Device], program: str) -> Sequence[Device]:

@@ -32,11 +32,12 @@ from autolayers.backends import backend as row_of  # noqa: E402
 from autolayers.backends import canonical  # noqa: E402
 from autolayers.devices.smbios import OF_PEAK  # noqa: E402
 from autolayers.flags.policy import read  # noqa: E402
-from autolayers.launch.speed_rows import CLASSES, check  # noqa: E402
-from autolayers.machine import Device, Machine  # noqa: E402
+from autolayers.launch.speed_rows import check  # noqa: E402
+from autolayers.machine import CLASSES, Device, Machine, Ratio  # noqa: E402
 from autolayers.planner.evaluate import Evaluator  # noqa: E402
 from autolayers.records import replace  # noqa: E402
 from autolayers.work import rates as speeds  # noqa: E402
+from autolayers.work.calibration import Calibration  # noqa: E402
 from autolayers.work.clock import Clock  # noqa: E402
 
 ROWS = ROOT / "fixtures" / "speeds" / "speeds.jsonl"
@@ -70,6 +71,8 @@ class Row:
     placement: str
     group: str                # rows that differ in their launch alone
     words: str
+    machine: str
+    backend: str
 
 
 def machine_of(data: dict) -> Machine:
@@ -134,7 +137,9 @@ def load(paths: list[Path]) -> list[Row]:
             shared = frozenset(device.name for device in evaluator.machine.devices if device.in_ram
                                and not device.bandwidth)
             found.append(Row(data["source"], data["kind"], clock, keys, work, data["measured"], data["date"] < "2025",
-                             ram, shared, label, data["class"], data["group"], " ".join(data["words"])))
+                             ram, shared, label, data["class"], data["group"], " ".join(data["words"]),
+                             f"{data['source']} {json.dumps(machine)}",
+                             next((d["backend"] for d in machine["devices"]), "")))
     return found
 
 
@@ -286,12 +291,13 @@ HEAD = ("n", "ratio", "factor", "p80", "within 1.25", "within 1.5")
 PAGE: list[str] = []          # docs/speeds.md
 
 
-def show(title: str, first: str, cells: list[tuple[str, ...]]) -> None:
+def show(title: str, first: str, cells: list[tuple[str, ...]], head: tuple[str, ...] = HEAD) -> None:
     """Prints a table, and keeps it for the page."""
     print(f"\n{title}")
-    for cell in [(first, *HEAD), *cells]:
-        print(f"{cell[0]:24}" + "".join(f"{text:>12}" for text in cell[1:]))
-    PAGE.extend(["", f"## {title}", "", f"| {first} | {' | '.join(HEAD)} |", "|---|" + "---:|" * len(HEAD)])
+    for cell in [(first, *head), *cells]:
+        print(f"{cell[0]:24}" + "".join(f"{text:>{max(12, len(name) + 2)}}"
+                                        for text, name in zip(cell[1:], head, strict=True)))
+    PAGE.extend(["", f"## {title}", "", f"| {first} | {' | '.join(head)} |", "|---|" + "---:|" * len(head)])
     PAGE.extend(f"| {' | '.join(cell)} |" for cell in cells)
 
 
@@ -363,6 +369,57 @@ def apart(rows: list[Row], predicted: list[float]) -> dict[tuple[str, str], floa
     return {key: float(numpy.exp(numpy.quantile(logs, 0.8))) for key, logs in found.items()}
 
 
+def calibrated(rows: list[Row], predicted: list[float]) -> dict[tuple[str, str], float]:
+    """Shows what one measured run of a machine is worth: each of its rows is once the known one, by which the others
+    are corrected. Returns the factor that 8 in 10 rows of each class are within, if the known one is of the class."""
+    machines: dict[tuple[str, str], list[tuple[Row, float]]] = defaultdict(list)
+    for row, p in zip(rows, predicted, strict=True):
+        machines[row.machine, row.kind].append((row, p))
+    # (log of predicted / measured, weight): before and after, each row counts once
+    same: dict[tuple[str, str], list[tuple[float, float, float]]] = defaultdict(list)
+    other: dict[tuple[str, str], list[tuple[float, float, float]]] = defaultdict(list)
+    for alike in machines.values():
+        for (row, p), (known, q) in itertools.permutations(alike, 2):
+            ratio = Ratio(known.kind, known.placement, known.measured / q)
+            off = math.log(p / row.measured)
+            found = same if known.placement == row.placement else other
+            after = off + math.log(Calibration([ratio]).of(row.placement, row.kind).factor)
+            for name in (row.placement, "all"):
+                found[name, row.kind].append((off, after, 1 / (len(alike) - 1)))
+    doubt = {}
+    for title, found in (("With one run of the class known", same), ("With one run of another class known", other)):
+        cells = []
+        for kind in ("tg", "pp"):
+            for name in (*CLASSES, "all"):
+                if found[name, kind]:
+                    cells.append(weighted(f"{name} {kind}", found[name, kind]))
+                    if found is same:
+                        doubt[name, kind] = quantile([(abs(after), w) for _, after, w in found[name, kind]], 0.8)
+        head = ("rows", "factor before", "after", "p80 before", "after", "within 1.25 before", "after")
+        show(title, "class", cells, head)
+    return doubt
+
+
+def weighted(name: str, pairs: list[tuple[float, float, float]]) -> tuple[str, ...]:
+    """A row: how far predictions are off before and after a correction."""
+    cells = [name, f"{sum(w for _, _, w in pairs):.0f}"]
+    for q in (0.5, 0.8):
+        cells += [f"{quantile([(abs(pair[i]), pair[2]) for pair in pairs], q):.2f}" for i in (0, 1)]
+    total = sum(w for _, _, w in pairs)
+    near = [sum(pair[2] for pair in pairs if abs(pair[i]) <= math.log(1.25)) / total for i in (0, 1)]
+    return (*cells, *(f"{100 * share:.0f} %" for share in near))
+
+
+def quantile(values: list[tuple[float, float]], q: float) -> float:
+    """The factor that this share of (log, weight) is within."""
+    left = q * sum(weight for _, weight in values)
+    for log, weight in sorted(values):
+        left -= weight
+        if left <= 0:
+            return math.exp(log)
+    return math.nan
+
+
 def write_page(rows: list[Row]) -> None:
     """docs/speeds.md."""
     head = f"""\
@@ -392,7 +449,7 @@ def number(value: float) -> str:
 
 
 def write(tables: tuple, rows: list[Row], doubt: dict[tuple[str, str], float],
-          between: dict[tuple[str, str], float]) -> None:
+          between: dict[tuple[str, str], float], known: dict[tuple[str, str], float]) -> None:
     """Puts the constants between their marks in rates.py."""
     rates, shared, _, _ = tables
     count = Counter(key for row in rows for key in set(row.keys))
@@ -407,6 +464,9 @@ def write(tables: tuple, rows: list[Row], doubt: dict[tuple[str, str], float],
               "# The factor that 8 in 10 predictions of a class are within, of sources that were left out of the fit",
               "DOUBT = {"]
     lines += [f'    ("{name}", "{kind}"): {doubt[name, kind]:.2f},' for kind in ("tg", "pp") for name in CLASSES]
+    lines += ["}", "", "# the same after one measured launch of the class on that machine", "CALIBRATED = {"]
+    lines += [f'    ("{name}", "{kind}"): {min(known.get((name, kind), 9.0), doubt[name, kind]):.2f},'
+              for kind in ("tg", "pp") for name in CLASSES]
     lines += ["}", "", "# and comparisons of two launches of a class on one machine", "BETWEEN = {"]
     lines += [f'    ("{name}", "{kind}"): {between.get((name, kind), doubt[name, kind]):.2f},'
               for kind in ("tg", "pp") for name in CLASSES]
@@ -477,16 +537,19 @@ def main() -> None:
         for row, p in order[:words.show]:
             print(f"{p / row.measured:5.2f} {row.kind} {row.placement:15} {p:8.1f} / {row.measured:8.1f} {row.label}")
     between = apart(recent, predicted)
-    if not words.quick:
+    if words.quick:
+        known = calibrated(recent, predicted)
+    else:
         left_out = without_source(rows, near)
         now = [(row, p) for row, p in zip(rows, left_out, strict=True) if not row.old]
         between = apart([r for r, _ in now], [p for _, p in now])
         doubt = table("Rows since 2025, each predicted without its source", [r for r, _ in now], [p for _, p in now])
+        known = calibrated([row for row, _ in now], [p for _, p in now])
         sources([row for row, _ in now], [p for _, p in now])
     if words.docs and not words.quick:
         write_page(recent)
     if words.write:
-        write(tables, rows, doubt, between)
+        write(tables, rows, doubt, between, known)
 
 
 if __name__ == "__main__":

@@ -12,11 +12,13 @@ from ..devices.machine_file import to_dict
 from ..devices.measure import BUS, load, measure
 from ..errors import DeviceError, UsageError
 from ..flags.check import read
+from ..machine import ratios
 from ..output import emit, say, show
 from ..quoting import printable
 from ..records import replace
 from ..report.table import Style, wrap
 from ..units import human
+from .calibrate import lines
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -67,7 +69,8 @@ def main(words: Sequence[str]) -> int:
         return 0
     narrow = sys.stdout.isatty() or "COLUMNS" in os.environ        # for programs: one row per device
     width = Style.of(sys.stdout, os.environ).width if narrow else sys.maxsize
-    show("".join(f"{printable(line)}\n" for line in _table(found, speeds, width)))
+    show("".join(f"{printable(line)}\n" for line in
+                 (*_table(found, speeds, width), *lines(ratios(found.devices, found.host)))))
     for note in notes:
         say(note)
     return 0

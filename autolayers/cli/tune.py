@@ -12,18 +12,20 @@ from .. import state
 from ..errors import AutolayersError, DoesNotFit, UsageError
 from ..flags.check import read
 from ..flags.write import to_words
-from ..launch import cannot_start
+from ..launch import calibrate, cannot_start
 from ..launch import command as commands
 from ..launch.bench import BenchFailed, Program, in_its_words, read_program, rest_in_its_words
+from ..launch.calibrate import ratios, runs_of
 from ..launch.session import Session
 from ..launch.speed_rows import rows_of
-from ..launch.tune import Bench, tune
+from ..launch.tune import Bench, quick, tune
 from ..launch.tuned import Tuned, keep, key, machine_of, question_of
 from ..output import emit, say, show
 from ..planner import plan_request
-from ..planner.compare.rivals import rivals_on
+from ..planner.compare.rivals import of_each_class, rivals_on
 from ..quoting import shell
 from ..records import replace
+from .calibrate import answer, forget, from_file
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -36,12 +38,20 @@ if TYPE_CHECKING:
     from ..planner.compare.rivals import Rival
 
 LIMIT = 300.0      # seconds
+QUICK_LIMIT = 120.0
 _INTERRUPTED = 130
 
 
 def main(argv: Sequence[str]) -> int:
     """Measures, keeps and prints the fastest launch; 1 if nothing could be measured, 5 if none fits."""
-    own = read("tune", argv[:commands.own_end(argv, "tune")]).own
+    end = commands.own_end(argv, "tune")
+    own = read("tune", argv[:end]).own
+    if "forget" in own:
+        return forget()
+    if "bench" in own:
+        return from_file(own, argv[end:])
+    if "quick" in own and len(argv) == end + 1:
+        argv = [*argv[:end], "llama-server", "-m", argv[end]]
     command = commands.read(argv, "tune")
     if command.container or command.bench or not command.program.startswith("llama-"):
         raise UsageError("autolayers tune measures a llama-server of this machine: autolayers tune "
@@ -56,6 +66,8 @@ def main(argv: Sequence[str]) -> int:
         raise AutolayersError(str(error)) from None
     session = Session(command, own, os.environ)
     _refuse_other_build(session, program, program.commit)
+    if "quick" in own:
+        return _quick(session, program, own)
     rivals = _rivals(session)
     return _measured(session, program, rivals, own)
 
@@ -80,8 +92,32 @@ def _measured(session: Session, program: Program, rivals: list[Rival], own: dict
     shared = _share(session, outcome, own.get("share"))
     best = outcome.measured[0]
     _keep(session, best, own)
+    _calibrate(session, outcome)
     code = _answer(session, best.rival, own, rivals, outcome.measured)
     return _INTERRUPTED if outcome.interrupted else code if shared else AutolayersError.exit_code
+
+
+def _quick(session: Session, program: Program, own: dict[str, Any]) -> int:
+    """Measures one launch of each class for the predictions of every model."""
+    params, policy, machine, companions, _ = session.request.terms
+    rivals = of_each_class(session.model, params, policy, machine, companions)
+    rest, missing = _named(session.command, program, rivals)
+    if missing:
+        say(f"llama-bench has no {', '.join(missing)}: measuring without")
+    outcome = quick(rivals, Bench(program, session.model.size, os.environ, tuple(rest)), own.get("limit", QUICK_LIMIT))
+    if not outcome.measured:
+        if outcome.interrupted:
+            return _INTERRUPTED
+        raise AutolayersError("no launch could be measured")
+    _refuse_other_build(session, program, outcome.measured[0].rates.commit)
+    shared = _share(session, outcome, own.get("share"))
+    rows = ratios(runs_of(outcome.measured, outcome.test, machine.devices))
+    if not rows:
+        raise AutolayersError("the measured speeds are not plausible: other programs, or another machine's clock")
+    calibrate.keep(rows, machine.devices, os.environ)
+    if own.get("share") != "-":
+        answer(rows, bool(own.get("json")))
+    return _INTERRUPTED if outcome.interrupted else 0 if shared else AutolayersError.exit_code
 
 
 def _rivals(session: Session) -> list[Rival]:
@@ -145,6 +181,15 @@ def _keep(session: Session, best: Measured, own: dict[str, Any]) -> None:
         keep(name, tuned, os.environ)
     except AutolayersError as error:
         say(f"the result cannot be kept: {error}")
+
+
+def _calibrate(session: Session, outcome: Outcome) -> None:
+    """Keeps the measured speeds for the predictions of every model."""
+    devices = session.request.machine.devices
+    try:
+        calibrate.keep(ratios(runs_of(outcome.measured, outcome.test, devices)), devices, os.environ)
+    except AutolayersError as error:
+        say(f"the speeds cannot be kept: {error}")
 
 
 def _share(session: Session, outcome: Outcome, name: str | None) -> bool:

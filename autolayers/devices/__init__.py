@@ -74,13 +74,24 @@ def discover(environ: Mapping[str, str] | None = None, llama_server: str | None 
             listed = refine(listed, rpc)
         if not any(device.total for device in listed):
             notes.append(f"{llama_server} lists no GPU: plans are for the CPU")
-        return Inventory(tuple(map(completed, listed)), ram, tuple(notes))
+        return _calibrated(tuple(map(completed, listed)), ram, notes, environ)
     local, notes = _local(environ, ram, root)
     far, more = remote(rpc)
     devices = (*far, *local)
     if not any(device.total for device in devices):
         more.append("no GPU found: plans are for the CPU")
-    return Inventory(devices, ram, (*notes, *more))
+    return _calibrated(devices, ram, [*notes, *more], environ)
+
+
+def _calibrated(devices: Sequence[Device], ram: Host, notes: Sequence[str], environ: Mapping[str, str]) -> Inventory:
+    """With what was measured on this machine."""
+    from .calibrated import load, with_ratios
+
+    rows, old = load(devices, environ)
+    if rows:
+        devices, host = with_ratios(devices, ram, rows)
+        ram = host or ram
+    return Inventory(tuple(devices), ram, (*notes, *old))
 
 
 def _local(environ: Mapping[str, str], ram: Host, root: str) -> tuple[list[Device], list[str]]:

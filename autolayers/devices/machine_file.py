@@ -1,10 +1,12 @@
 """A machine described by a file: what `autolayers devices --json` prints, or a few figures written by hand.
 
     {"devices": [{"card": "rtx-3090"}, {"name": "Vulkan0", "backend": "Vulkan", "total": 17179869184}],
-     "host": {"total": 68719476736, "bandwidth": 70e9, "bus": 25e9, "cores": 8, "disk": 3e9}}
+     "host": {"total": 68719476736, "bandwidth": 70e9, "bus": 25e9, "cores": 8, "disk": 3e9},
+     "measured": [{"kind": "tg", "class": "MoE in RAM", "backend": "CUDA", "build": 11549, "ratio": 0.81, "n": 3}]}
 
-Sizes are bytes, rates bytes per second. `card` is a name in cards.py, which fills in the missing figures.
-Only memory is required.
+Sizes are bytes, rates bytes per second. `card` is a name in cards.py, which fills in the missing figures. `measured`
+are rates of launches there relative to their predictions, by which later predictions are corrected. Only memory is
+required.
 """
 
 from __future__ import annotations
@@ -15,9 +17,10 @@ from .. import __version__
 from ..backends import BACKENDS, DEFAULT, backend_of, canonical
 from ..backends import backend as row_of
 from ..errors import UsageError
-from ..machine import MAX_DEVICES, Device, Host
+from ..machine import CLASSES, KINDS, MAX_DEVICES, Device, Host, Ratio, ratios
 from ..records import replace
 from ..units import MiB
+from .calibrated import with_ratios
 from .measure import BUS
 from .names import completed, find
 
@@ -27,10 +30,13 @@ if TYPE_CHECKING:
     from typing import Any
 
 _MAX_SIZE = 1 << 20
-_DEVICE = frozenset((*Device.__record_fields__, "card", "sure"))      # type: ignore[attr-defined]
+_DEVICE = frozenset((*Device.__record_fields__, "card", "sure")) - {"measured"}      # type: ignore[attr-defined]
 _HOST = frozenset((*Host.__record_fields__, "measured", *BUS))              # type: ignore[attr-defined]
-_TOP = frozenset(("schema", "autolayers", "devices", "host", "notes"))
+_TOP = frozenset(("schema", "autolayers", "devices", "host", "notes", "measured"))
+_MEASURED = frozenset(("kind", "class", "backend", "build", "ratio", "n", "date"))
 _RATE = 1e7, 1e15          # the most bytes per second of anything
+_RATIO = 0.01, 100.0       # of a measured rate to its prediction
+_ROWS = 1000
 
 
 class _Wrong(Exception):
@@ -61,18 +67,29 @@ def parse(text: bytes | str, source: str) -> tuple[list[Device], Host | None]:
         host = _host(data["host"]) if data.get("host") is not None else None
         if not devices and host is None:
             raise _Wrong("neither devices nor a host")
-        return devices, host
+        rows = tuple(_measured(row, f"measured {i}") for i, row in enumerate(_rows(data.get("measured")), 1))
+        return with_ratios(devices, host, rows)
     except _Wrong as error:
         raise UsageError(f"{source}: {error}") from None
 
 
-def to_dict(devices: Sequence[Device], host: Host) -> dict[str, Any]:
+def to_dict(devices: Sequence[Device], host: Host | None) -> dict[str, Any]:
     """What `parse` reads back, JSON-ready: `autolayers devices --json` adds notes to it."""
     from dataclasses import asdict
 
+    rows = list(map(ratio_row, ratios(devices, host)))
     return {"schema": 1, "autolayers": __version__,
-            "devices": [{**asdict(device), "compute_capability": _dotted(device)} for device in devices],
-            "host": asdict(host)}
+            "devices": [{**_without(asdict(device)), "compute_capability": _dotted(device)} for device in devices],
+            "host": _without(asdict(host)) if host else None, **({"measured": rows} if rows else {})}
+
+
+def ratio_row(row: Ratio) -> dict[str, Any]:
+    """A row of `measured`."""
+    return {"class" if key == "placement" else key: value for key, value in vars(row).items()}
+
+
+def _without(row: dict[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in row.items() if key != "measured"}
 
 
 def _dotted(device: Device) -> str | None:
@@ -109,7 +126,7 @@ def _device(row: Any, what: str, before: list[Device]) -> Device:
     for key in ("unified", "includes_context", "wddm", "display"):
         if key in values and not isinstance(values[key], bool):
             raise _Wrong(f"{what}: {key} must be true or false")
-    for key in ("name", "description", "backend", "kind", "uuid", "pci_id", "source", "warning", "engine"):
+    for key in ("name", "description", "backend", "kind", "uuid", "pci_id", "source", "warning", "engine", "driver"):
         if key in values and not isinstance(values[key], str):
             raise _Wrong(f"{what}: {key} must be a text")
     if "compute_capability" in values:
@@ -199,6 +216,31 @@ def _host(row: Any) -> Host:
     if available > total:
         raise _Wrong(f"host: {available} bytes available exceed the total of {total}")
     return Host(**{"source": "given", **values, "total": total, "available": available})
+
+
+def _rows(value: Any) -> list[Any]:
+    if value is not None and (not isinstance(value, list) or len(value) > _ROWS):
+        raise _Wrong(f"measured must be a list of at most {_ROWS}")
+    return value or []
+
+
+def _measured(row: Any, what: str) -> Ratio:
+    if not isinstance(row, dict):
+        raise _Wrong(f"{what} is not an object")
+    _known(row, _MEASURED, what)
+    for key, names in (("kind", KINDS), ("class", CLASSES)):
+        if row.get(key) not in names:
+            raise _Wrong(f"{what}: {key} must be one of {', '.join(names)}")
+    for key in ("backend", "date"):
+        if not isinstance(row.get(key, ""), str):
+            raise _Wrong(f"{what}: {key} must be a text")
+    backend = canonical(row.get("backend", ""))
+    if backend and backend not in BACKENDS:
+        raise _Wrong(f"{what}: backend {backend!r} (known: {', '.join(BACKENDS)})")
+    build = row.get("build")
+    return Ratio(row["kind"], row["class"], _number(row.get("ratio"), *_RATIO, f"{what}: ratio"),
+                 _number(row.get("n", 1), 1, 1e6, f"{what}: n", whole=True), backend,
+                 None if build is None else _number(build, 1, 1e7, f"{what}: build", whole=True), row.get("date", ""))
 
 
 def _number(value: Any, least: float, most: float, what: str, whole: bool = False) -> Any:

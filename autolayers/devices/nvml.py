@@ -176,11 +176,12 @@ class _Driver:
         display = self.ask("nvmlDeviceGetDisplayActive", handle)
         bits = self.ask("nvmlDeviceGetMemoryBusWidth", handle)
         mhz = self.ask("nvmlDeviceGetMaxClockInfo", handle, self.nvml.NVML_CLOCK_MEM)
+        driver = self.ask("nvmlSystemGetDriverVersion") or ""
         return Device(
             name="", total=total, free=min(free, total), description=name, backend=Cuda.name, source="nvml",
             uuid=self.ask("nvmlDeviceGetUUID", handle),
             pci_id=pci and f"{pci.domain:04x}:{pci.bus:02x}:{pci.device:02x}.0",
-            compute_capability=capability,
+            compute_capability=capability, driver=driver if isinstance(driver, str) else driver.decode(),
             display=None if display is None else bool(display),
             # double data rate: NVML gives the clock of one edge
             bandwidth=mhz * 1e6 * 2 * bits / 8 if mhz and bits else None,

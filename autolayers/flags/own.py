@@ -222,7 +222,9 @@ COMMANDS = {command.name: command for command in (
             "Measures with llama-bench only the launches whose predictions overlap with the best one's: at "
             "most five, all of which fit. The result is kept: later plans with the same flags for this "
             "model, machine and build use it and say so. Own flags go before the program. Ctrl-C keeps the "
-            "results so far."),
+            "results so far. Every measurement also corrects the predicted speeds of all models on this machine, with "
+            "this build and driver; `autolayers devices` lists them. tune --quick MODEL and tune --bench FILE [MODEL] "
+            "measure or read for that alone."),
     Command("explain", "explain LOG...|PID|MODEL [flags] [llama-server flags]",
             "why a launch failed or is slow, from its log; what a running server holds; why this plan",
             "LOG is the output of llama-server, llama-cli, llama-bench or Ollama, as it was copied or as journald or "
@@ -344,6 +346,11 @@ FLAGS = (
     OwnFlag("--llama-bench", "tune", "PROGRAM",
             "the llama-bench to use (default: next to llama-server, or in PATH)"),
     OwnFlag("--limit", "tune", "TIME", "stop measuring after this time: 300, 90s, 10m (default 5m)", _time),
+    OwnFlag("--quick", "tune", "",
+            "measure one launch of each kind of placement within two minutes, for the predictions of every model"),
+    OwnFlag("--bench", "tune", "FILE", "take the measurements from this file of llama-bench -o json"),
+    OwnFlag("--machine", "tune", "FILE", "with --bench: the machine that was measured, printed with the results"),
+    OwnFlag("--forget", "tune", "", "drop what is known of this machine's measured speeds"),
     OwnFlag("--share", "tune", "FILE",
             "write the measurements as rows for the table that predictions are fitted to (- for stdout), "
             "without names of files, users or machines"),

@@ -179,7 +179,7 @@ def measure(program: Program, words: Sequence[str], test: Trial, timeout: float,
     if answer.code:
         raise BenchFailed(f"exit code {answer.code}: "
                           f"{_last_line(answer.err) or _last_line(answer.out) or 'no message'}")
-    rows = list(_rows(answer.out))
+    rows = list(rows_of_text(answer.out))
     prompt = _rate(rows, test.prompt, 0, test.depth, took)
     token = _rate(rows, 0, test.generate, test.depth, took)
     row = prompt[2]
@@ -189,7 +189,7 @@ def measure(program: Program, words: Sequence[str], test: Trial, timeout: float,
                  prompt[1] or token[1])
 
 
-def _rows(text: str) -> Iterator[dict[str, Any]]:
+def rows_of_text(text: str) -> Iterator[dict[str, Any]]:
     """The JSON objects of its output, a list or one per line."""
     try:
         found = json.loads(text)

@@ -17,6 +17,7 @@ from ..devices.cards import CARDS
 from ..devices.names import described
 from ..flags.params import Params
 from ..flags.write import to_words
+from ..machine import CLASSES, KINDS
 from ..records import replace
 
 TYPE_CHECKING = False
@@ -29,8 +30,6 @@ if TYPE_CHECKING:
     from ..planner.compare.rivals import Trial
     from .tune import Measured
 
-KINDS = ("tg", "pp")
-CLASSES = ("dense resident", "dense partial", "MoE resident", "MoE in RAM", "multi-GPU")
 _TEXTS = ("id", "source", "date", "model", "class", "kind", "quality", "group", "note")
 # Fields of Params whose values name files or addresses, or that llama-bench's tests replace
 _LEFT_OUT: dict[str, Any] = {name: getattr(Params(), name) for name in (

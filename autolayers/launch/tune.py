@@ -30,6 +30,7 @@ LEAST = 60.0          # and at least so many
 LOAD = 500e6          # bytes per second of loading a model
 TOKENS = 64           # generated ones of a test
 PROBE = Trial(64, 8)
+QUICK = Trial(512, 32)
 
 
 @dataclass(frozen=True)
@@ -120,6 +121,29 @@ def tune(rivals: Sequence[Rival], bench: Bench, limit: float) -> Outcome:
                 took[i] = time.monotonic() - begin
                 if one is not None:
                     found[i] = _better(found.get(i), one)
+    except KeyboardInterrupt:
+        say(f"interrupted: {len(found)} of {len(rivals)} measured")
+        return _outcome(found, test, interrupted=True)
+    return _outcome(found, test)
+
+
+def quick(rivals: Sequence[Rival], bench: Bench, limit: float) -> Outcome:
+    """Measures each launch once by a short test, in order, while there is time; a line on stderr for each."""
+    end = time.monotonic() + limit
+    found: dict[int, Measured] = {}
+    n_ctx = min(rival.n_ctx_seq for rival in rivals)
+    test = Trial(max(1, min(QUICK.prompt, n_ctx - QUICK.generate)), min(QUICK.generate, max(1, n_ctx // 2)))
+    say(f"measuring {len(rivals)} launch{'es' * (len(rivals) > 1)}: prompts of {test.prompt} tokens, "
+        f"{test.generate} generated; at most {limit:g} s")
+    try:
+        for i in range(len(rivals)):
+            left = end - time.monotonic()
+            if left <= 0:
+                say(f"the time limit of {limit:g} s is reached: {i} of {len(rivals)} measured")
+                break
+            one = _measure(i, rivals, bench, test, left, 1.0)
+            if one is not None:
+                found[i] = one
     except KeyboardInterrupt:
         say(f"interrupted: {len(found)} of {len(rivals)} measured")
         return _outcome(found, test, interrupted=True)

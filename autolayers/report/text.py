@@ -76,7 +76,16 @@ def speed_words(speed: Speed) -> list[str]:
         f"x{speed.generation_spread:.2f}), "
         f"{tokens(speed.generation_full)} with a full context; "
         f"prompts {tokens(speed.prompt)} (within x{speed.prompt_spread:.2f})",
-        f"for {name}{asked}: {speed.request:.1f} s" + assumed_words(speed)]
+        f"for {name}{asked}: {speed.request:.1f} s" + calibrated_words(speed) + assumed_words(speed)]
+
+
+def calibrated_words(speed: Speed) -> str:
+    """The measured launches that the prediction is corrected by, in one phrase; "" if there are none."""
+    known = speed.correction
+    if not known.runs:
+        return ""
+    when = f" of {known.date[:10]}" if known.date else ""
+    return f"; calibrated by {known.runs} run{'s' * (known.runs != 1)}{when}{'' if known.own else ', other placements'}"
 
 
 def assumed_words(speed: Speed) -> str:

@@ -73,6 +73,8 @@ class Clock:
                  devices: Mapping[str, Figures], host: HostFigures, shared: Shared = SHARED, *,
                  n_batch: int = N_BATCH, n_ubatch: int = 512, pipelined: bool = False,
                  shares: Mapping[str, float] | None = None, missing: float = 0.0) -> None:
+        # measured / predicted rates of prompts and of tokens
+        self.paces = (1.0, 1.0)
         self.weights, self.work, self.devices, self.host, self.shared = weights, work, devices, host, shared
         self.n_batch, self.n_ubatch, self.pipelined = n_batch, n_ubatch, pipelined
         self.shares, self.missing = shares, missing
@@ -234,9 +236,9 @@ class Clock:
         if rest:
             common, stages = self.step(rest, depth + n - rest / 2)
             seconds += common + sum(stages.values())
-        return seconds
+        return seconds / self.paces[0]
 
     def token(self, depth: float, requests: int = 1) -> float:
         """Seconds of one token for each request."""
         common, stages = self.step(requests, depth, requests, few=True)
-        return common + sum(stages.values())
+        return (common + sum(stages.values())) / self.paces[1]

@@ -159,11 +159,29 @@ DOUBT = {
     ("MoE resident", "tg"): 1.28,
     ("MoE in RAM", "tg"): 1.26,
     ("multi-GPU", "tg"): 1.58,
+    ("CPU", "tg"): 1.35,
     ("dense resident", "pp"): 1.48,
     ("dense partial", "pp"): 1.15,
     ("MoE resident", "pp"): 1.35,
     ("MoE in RAM", "pp"): 1.16,
     ("multi-GPU", "pp"): 1.60,
+    ("CPU", "pp"): 1.60,
+}
+
+# the same after one measured launch of the class on that machine
+CALIBRATED = {
+    ("dense resident", "tg"): 1.15,
+    ("dense partial", "tg"): 1.35,
+    ("MoE resident", "tg"): 1.20,
+    ("MoE in RAM", "tg"): 1.13,
+    ("multi-GPU", "tg"): 1.40,
+    ("CPU", "tg"): 1.20,
+    ("dense resident", "pp"): 1.20,
+    ("dense partial", "pp"): 1.20,
+    ("MoE resident", "pp"): 1.30,
+    ("MoE in RAM", "pp"): 1.27,
+    ("multi-GPU", "pp"): 1.30,
+    ("CPU", "pp"): 1.30,
 }
 
 # the same for comparisons of two launches of a class on one machine
@@ -173,11 +191,13 @@ BETWEEN = {
     ("MoE resident", "tg"): 1.28,
     ("MoE in RAM", "tg"): 1.12,
     ("multi-GPU", "tg"): 1.58,
+    ("CPU", "tg"): 1.20,
     ("dense resident", "pp"): 1.08,
     ("dense partial", "pp"): 1.05,
     ("MoE resident", "pp"): 1.22,
     ("MoE in RAM", "pp"): 1.11,
     ("multi-GPU", "pp"): 1.60,
+    ("CPU", "pp"): 1.20,
 }
 
 # --- end

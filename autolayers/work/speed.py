@@ -12,9 +12,10 @@ from ..errors import LaunchRefused
 from ..flags.workload import CHAT
 from ..memory.breakdown import shared
 from ..records import dataclass, lazy, replace
+from .calibration import NONE, Calibration
 from .clock import Clock, sent
 from .figures import NETWORK, NETWORK_RATE, Figures, HostFigures
-from .rates import BETWEEN, DOUBT, SHARED
+from .rates import BETWEEN, CALIBRATED, DOUBT, SHARED
 from .work import HOST, Homes, Weights, Work, fallen, work_of
 
 TYPE_CHECKING = False
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from ..memory.breakdown import Breakdown, LowerBound, Static
     from ..memory.estimate import Estimator
     from ..memory.weights import Placement
+    from .calibration import Correction
     from .work import Attention
 
     class Launch(Protocol):
@@ -40,7 +42,7 @@ if TYPE_CHECKING:
 
     L = TypeVar("L", bound=Launch)
 
-IN_RAM = ("MoE in RAM", "dense partial")      # kinds of placement that RAM's bandwidth dominates
+IN_RAM = ("MoE in RAM", "dense partial", "CPU")      # kinds of placement that RAM's bandwidth dominates
 _LONG = 1 << 17           # a context longer than every sliding window
 _SHORT = 4096
 
@@ -60,6 +62,14 @@ class Speed:
     kind: str = ""            # of the placement, whose residuals give the spreads
     # figures that are defaults: (RAM or a device, bytes per second), or ("cores", their number)
     assumed: tuple[tuple[str, float], ...] = ()
+    # by launches that were measured on this machine
+    prompt_correction: Correction = NONE
+    generation_correction: Correction = NONE
+
+    @property
+    def correction(self) -> Correction:
+        """The one of more runs, of this class if there is one."""
+        return max(self.generation_correction, self.prompt_correction, key=lambda row: (row.own, row.runs))
 
     @property
     def spread(self) -> float:
@@ -76,6 +86,11 @@ class Speed:
             "prompt_uncertainty_factor": round(self.prompt_spread, 2),
             "generation_uncertainty_factor": round(self.generation_spread, 2),
             "assumed": dict(self.assumed),
+            "calibrated": {
+                "runs": self.correction.runs, "date": self.correction.date,
+                "prompt_factor": round(self.prompt_correction.factor, 3),
+                "generation_factor": round(self.generation_correction.factor, 3),
+            } if self.correction.runs else None,
         }
 
 
@@ -98,6 +113,10 @@ class CostModel:
     def devices(self) -> dict[str, Figures]:
         return {device.name: Figures.of(device, self.machine.ram_bandwidth)
                 for device in self.machine.devices}
+
+    @lazy
+    def calibration(self) -> Calibration:
+        return Calibration(self.machine.measured)
 
     @lazy
     def host(self) -> HostFigures:
@@ -137,8 +156,9 @@ class CostModel:
         return self._speeds[key]
 
     def _of(self, clock: Clock, use: Static) -> Speed:
-        kind = self._kind(clock)
-        return _speed(clock, self.workload, use, kind, self._assumed(clock, kind))
+        kind = self.kind(clock)
+        corrections = self.calibration.of(kind, "pp"), self.calibration.of(kind, "tg")
+        return _speed(clock, self.workload, use, kind, self._assumed(clock, kind), corrections)
 
     def later(self, launch: Launch) -> Callable[[], Speed]:
         """A function that computes `price`; if that is known already, it keeps nothing else in memory."""
@@ -168,9 +188,13 @@ class CostModel:
                      and params.split_mode in (None, "layer")
                      and placement.n_gpu_layers > len(placement.dev_layer))
         work = work or self.homes(fused, placement).work(placement, self._where(placement))
-        return Clock(self.weights, work, self.caches(fused), devices, self.host, n_batch=use.n_batch,
-                     n_ubatch=use.n_ubatch, pipelined=pipelined, shares=placement.shares or None,
-                     missing=self._missing(use))
+        clock = Clock(self.weights, work, self.caches(fused), devices, self.host, n_batch=use.n_batch,
+                      n_ubatch=use.n_ubatch, pipelined=pipelined, shares=placement.shares or None,
+                      missing=self._missing(use))
+        if self.calibration.measured:
+            kind = self.kind(clock)
+            clock.paces = self.calibration.of(kind, "pp").factor, self.calibration.of(kind, "tg").factor
+        return clock
 
     def homes(self, params: Params, placement: Placement) -> Homes:
         """Who computes what in launches of this kind, for any placement of the layers."""
@@ -218,8 +242,11 @@ class CostModel:
         lacking = use.host_resident + use.host.context + use.host.compute + shared(use, self.machine.devices) - ram
         return min(1.0, max(0.0, lacking / use.host_resident))
 
-    def _kind(self, clock: Clock) -> str:
+    def kind(self, clock: Clock) -> str:
+        """The class of a launch, of machine.CLASSES."""
         rows = clock.work.token.rows
+        if not clock.devices:
+            return "CPU"
         experts = any(row.experts for row in rows)
         if any(row.place == HOST and (row.experts or row.dense > 1 << 20) for row in rows):
             return "MoE in RAM" if experts else "dense partial"
@@ -328,7 +355,8 @@ def layer_devices(placement: Placement) -> list[str]:
     return [name if name in used else HOST for name in (*placement.dev_layer, placement.dev_output)]
 
 
-def _speed(clock: Clock, work: Workload, use: Static, kind: str, assumed: tuple[tuple[str, float], ...]) -> Speed:
+def _speed(clock: Clock, work: Workload, use: Static, kind: str, assumed: tuple[tuple[str, float], ...],
+           corrections: tuple[Correction, Correction]) -> Speed:
     """The Speed of a workload: its prompts one after another, its answers together, as many as the slots and
     the cache's cells allow. A request that does not fit into a slot is cut."""
     n_ctx_seq = use.n_ctx_seq
@@ -343,14 +371,18 @@ def _speed(clock: Clock, work: Workload, use: Static, kind: str, assumed: tuple[
     full = clock.token(n_ctx_seq, together)
     known = all(figures.known for figures in clock.devices.values())
     ram_known = all(name != "RAM" for name, _ in assumed)
+    prompts, tokens = corrections
     return Speed(work, work.prompt / first, work.requests / token, together / full,
-                 first * work.requests + work.generate * token, _doubt(kind, "pp", known, ram_known),
-                 _doubt(kind, "tg", known, ram_known), kind, assumed)
+                 first * work.requests + work.generate * token,
+                 _doubt(kind, "pp", known, ram_known, prompts.own),
+                 _doubt(kind, "tg", known, ram_known, tokens.own), kind, assumed, prompts, tokens)
 
 
-def _doubt(kind: str, part: str, known: bool, ram_known: bool) -> float:
+def _doubt(kind: str, part: str, known: bool, ram_known: bool, measured: bool) -> float:
     """The factor that 80 % of this class's predictions are within; more if figures of the machine are
-    defaults."""
+    defaults, less if a launch of the class was `measured` there."""
+    if measured:
+        return CALIBRATED[kind, part]
     spread = log(DOUBT[kind, part])
     if not known:
         spread = hypot(spread, log(2.0))

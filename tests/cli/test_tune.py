@@ -239,3 +239,22 @@ def test_another_builds_llama_bench_is_refused(fakes: Fakes) -> None:
     (fakes.path / "bench-version").write_text("version: 10901 (badc0de1)\n")
     done = fakes.run()
     assert done.returncode == 1 and "is commit badc0de1, llama-server abcdef12" in done.stderr
+
+
+def test_every_measurement_corrects_later_predictions(fakes: Fakes) -> None:
+    """--quick measures one launch of each kind; --forget drops them."""
+    before = json.loads(says("devices", "--json", environ=fakes.environ).stdout)
+    assert "measured" not in before
+    fakes.scenario({"words": "", "prompt": 9000.0, "token": 600.0})
+    done = says("tune", "--quick", "--llama-bench", fakes.path / "llama-bench", "--limit", "60s", "--json",
+                *fakes.words("")[1:], environ=fakes.environ)
+    assert done.returncode == 0, done.stderr
+    rows = json.loads(done.stdout)["measured"]
+    assert {(row["class"], row["kind"]) for row in rows} == {("dense partial", "tg"), ("dense partial", "pp")}
+    assert all(row["n"] == 1 and row["build"] == 10900 and 1 < row["ratio"] < 20 for row in rows)
+    assert "at most 60 s" in done.stderr and "1 of 1: " in done.stderr
+    state = fakes.path / "state" / "autolayers" / "calibration.json"
+    assert [entry["ratio"] for entry in json.loads(state.read_text())] == [row["ratio"] for row in rows]
+    again = says("tune", "--forget", environ=fakes.environ)
+    assert again.returncode == 0 and "2 measured speeds" in again.stderr
+    assert json.loads(state.read_text()) == []

@@ -87,15 +87,7 @@ def rivals_on(model: Model, params: Params, policy: Policy, machine: Machine, co
 
     `threads`: thread counts to try if the CPU computes. Raises LaunchRefused, and DoesNotFit if no launch
     fits."""
-    evaluator = Evaluator.of(model.overridden(params.override_kv), machine, policy.build, policy.margin,
-                             companions)
-    cost = evaluator.cost(policy.workload)
-    chosen = solve(evaluator, params, policy, cost)
-    if chosen is None:
-        raise evaluator.refusal or LaunchRefused("llama.cpp would refuse this launch")
-    if not chosen.fits:
-        raise DoesNotFit("no launch of this model fits: nothing to measure")
-    at = replace(params, n_ctx=chosen.breakdown.n_ctx)
+    evaluator, cost, chosen, at = _chosen(model, params, policy, machine, companions)
     found: dict[str, list[Candidate]] = {}
     for kind, candidate in [("", chosen), *_alternatives(evaluator, cost, at, policy, chosen)]:
         if candidate is not None and candidate.fits:
@@ -108,6 +100,33 @@ def rivals_on(model: Model, params: Params, policy: Policy, machine: Machine, co
     more = [replace(rival, params=replace(rival.params, n_threads=n), placement=f"{rival.placement}, -t {n}")
             for rival in on_processor[:1] for n in threads if params.n_threads is None]
     return [*rivals[:MOST - len(more)], *more]
+
+
+def of_each_class(model: Model, params: Params, policy: Policy, machine: Machine,
+                  companions: Companions = NONE) -> list[Rival]:
+    """The plan's launch, and one of each other class of launches that fits: the fastest predicted. Raises as
+    `rivals_on`."""
+    evaluator, cost, chosen, at = _chosen(model, params, policy, machine, companions)
+    best = {cost.speed(chosen).kind: chosen}
+    others = [candidate for _, candidate in _alternatives(evaluator, cost, at, policy, chosen)
+              if candidate is not None and candidate.fits and machine.devices]
+    for candidate in sorted(others, key=lambda candidate: cost.speed(candidate).request):
+        best.setdefault(cost.speed(candidate).kind, candidate)
+    return [_rival(evaluator, cost, candidate) for candidate in best.values()]
+
+
+def _chosen(model: Model, params: Params, policy: Policy, machine: Machine,
+            companions: Companions) -> tuple[Evaluator, CostModel, Candidate, Params]:
+    """The plan's launch, and the flags that give others its context."""
+    evaluator = Evaluator.of(model.overridden(params.override_kv), machine, policy.build, policy.margin,
+                             companions)
+    cost = evaluator.cost(policy.workload)
+    chosen = solve(evaluator, params, policy, cost)
+    if chosen is None:
+        raise evaluator.refusal or LaunchRefused("llama.cpp would refuse this launch")
+    if not chosen.fits:
+        raise DoesNotFit("no launch of this model fits: nothing to measure")
+    return evaluator, cost, chosen, replace(params, n_ctx=chosen.breakdown.n_ctx)
 
 
 def _near(cost: CostModel, chosen: Candidate, found: dict[str, list[Candidate]]) -> list[Candidate]:

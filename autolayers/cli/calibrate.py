@@ -1,0 +1,70 @@
+"""`autolayers tune --bench FILE [MODEL]` and `--forget`: measured speeds that later predictions are corrected by."""
+
+from __future__ import annotations
+
+import json
+import os
+
+from ..devices import calibrated, discover
+from ..devices.calibrated import with_ratios
+from ..devices.machine_file import ratio_row, to_dict
+from ..devices.machine_file import read as read_machine
+from ..errors import AutolayersError, UsageError
+from ..launch.calibrate import keep, ratios, read_bench
+from ..machine import ratios as known_ratios
+from ..output import emit, say, show
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from typing import Any
+
+    from ..machine import Ratio
+
+
+def forget() -> int:
+    """Drops what is known of this machine."""
+    n = calibrated.forget(os.environ)
+    say(f"{n} measured speeds of this machine dropped" if n else "no measured speeds of this machine were kept")
+    return 0
+
+
+def from_file(own: dict[str, Any], words: Sequence[str]) -> int:
+    """The ratios of a file's runs: kept for this machine, or printed with the machine of --machine."""
+    if len(words) > 1:
+        raise UsageError(f"tune --bench takes a file and one model, not {words[1]!r}")
+    model, path = (words[0] if words else None), own.get("machine")
+    if path is not None:
+        devices, host = read_machine(path)
+    else:
+        found = discover(os.environ)
+        devices, host = list(found.devices), found.host
+    runs, notes = read_bench(own["bench"], model, devices, host)
+    for note in notes:
+        say(note)
+    if not runs:
+        raise AutolayersError(f"{own['bench']}: no row counts")
+    rows = ratios(runs)
+    if path is None:
+        keep(rows, devices, os.environ)
+        answer(rows, bool(own.get("json")))
+    else:
+        devices, host = with_ratios(devices, host, [*known_ratios(devices, host), *rows])
+        emit(json.dumps(to_dict(devices, host), indent=2) + "\n")
+    return 0
+
+
+def answer(rows: Sequence[Ratio], as_json: bool) -> None:
+    """Prints what was measured."""
+    if as_json:
+        emit(json.dumps({"schema": 1, "measured": list(map(ratio_row, rows))}, indent=1) + "\n")
+    else:
+        show("".join(f"{line}\n" for line in lines(rows)))
+
+
+def lines(rows: Sequence[Ratio]) -> list[str]:
+    """A line for each class and kind of rate."""
+    names = {"tg": "tokens", "pp": "prompts"}
+    return [f"measured  {row.placement}{f', {row.backend}' if row.backend else ''}"
+            f"{f' b{row.build}' if row.build else ''}: {names[row.kind]} at {row.ratio:.2f} of the prediction "
+            f"({row.n} run{'s' * (row.n != 1)}{f', {row.date[:10]}' if row.date else ''})" for row in rows]

@@ -1,0 +1,147 @@
+"""Measured speeds of this machine relative to their predictions, kept for later ones.
+
+Kept as calibration.json in the state directory (state.py), a list of Kept. They hold for the same cards, driver and
+version of autolayers; the builds of llama.cpp are compared in request.py.
+"""
+
+from __future__ import annotations
+
+from math import exp, log
+
+from .. import __version__, state
+from ..backends import HOST
+from ..errors import AutolayersError
+from ..machine import CLASSES, KINDS, Ratio
+from ..records import dataclass, replace
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+    from typing import Any
+
+    from ..machine import Device, Host
+
+AGAIN = "tune --quick measures again"
+_MOST = 500       # kept, the newest
+_FIELDS = ("machine", "kind", "placement", "backend", "build", "cards", "driver", "version")
+
+
+@dataclass(frozen=True)
+class Kept:
+    """A Ratio of this machine; `cards`: the descriptions of its devices, `version`: of the predictions."""
+
+    machine: str
+    kind: str
+    placement: str
+    ratio: float
+    n: int
+    backend: str
+    build: int | None
+    date: str
+    cards: tuple[str, ...]
+    driver: str
+    version: str
+
+    @property
+    def key(self) -> tuple[object, ...]:
+        return tuple([getattr(self, name) for name in _FIELDS])
+
+
+def of(row: Ratio, devices: Sequence[Device]) -> Kept:
+    """A ratio that was measured now with these devices of this machine."""
+    own = [device for device in devices if row.backend != HOST and device.backend == row.backend]
+    return Kept(state.machine_name(), row.kind, row.placement, row.ratio, row.n, row.backend, row.build, row.date,
+                tuple(device.description for device in own), next((device.driver for device in own), ""), __version__)
+
+
+def keep(rows: Iterable[Kept], environ: Mapping[str, str]) -> None:
+    """Adds measurements to what is known; of one class they count together. Raises AutolayersError."""
+    with state.locked(environ):
+        known = {kept.key: kept for kept in _all(environ)}
+        for row in rows:
+            before = known.pop(row.key, None)
+            if before is not None:
+                n = before.n + row.n
+                mean = (before.n * log(before.ratio) + row.n * log(row.ratio)) / n
+                row = replace(row, n=n, ratio=exp(mean))
+            known[row.key] = row
+        state.keep(_file(environ), [vars(kept) for kept in known.values()][-_MOST:])
+
+
+def load(devices: Sequence[Device], environ: Mapping[str, str]) -> tuple[tuple[Ratio, ...], list[str]]:
+    """What was measured on this machine, and a note if all of it is old."""
+    found, old = [], []
+    for kept in _all(environ):
+        if kept.machine == state.machine_name():
+            why = _changed(kept, devices)
+            if why:
+                old.append(f"the measured speeds of {kept.date[:10]} are old: {why} ({AGAIN})")
+            else:
+                found.append(Ratio(kept.kind, kept.placement, kept.ratio, kept.n, kept.backend, kept.build, kept.date))
+    return tuple(found), old[-1:] if not found else []
+
+
+def with_ratios(devices: Sequence[Device], host: Host | None,
+                rows: Sequence[Ratio]) -> tuple[list[Device], Host | None]:
+    """A machine with what was measured on it: each device with what its backend ran, the host with what the CPU
+    did."""
+    def of(device: Device) -> tuple[Ratio, ...]:
+        return tuple([row for row in rows if row.backend in ("", device.backend, device.engine, HOST)])
+
+    own = tuple([row for row in rows if row.backend in ("", HOST)])
+    return ([replace(device, measured=of(device)) for device in devices],
+            replace(host, measured=own) if host is not None else None)
+
+
+def forget(environ: Mapping[str, str]) -> int:
+    """Drops what was measured on this machine; how many runs. Raises AutolayersError."""
+    with state.locked(environ):
+        known = _all(environ)
+        others = [kept for kept in known if kept.machine != state.machine_name()]
+        if len(others) < len(known):
+            state.keep(_file(environ), [vars(kept) for kept in others])
+    return sum(kept.n for kept in known) - sum(kept.n for kept in others)
+
+
+def _changed(kept: Kept, devices: Sequence[Device]) -> str:
+    """What is no longer as it was; "" if nothing."""
+    here = [device for device in devices if device.backend == kept.backend]
+    if kept.version != __version__:
+        return f"of autolayers {kept.version}"
+    if kept.backend != HOST and not here:
+        return ""                    # not planned for now; Device.measured has its backend's alone
+    for card in kept.cards:
+        if card not in {device.description for device in here}:
+            return f"with {card}, which is not here"
+    driver = next((device.driver for device in here), "")
+    if kept.driver and driver and kept.driver != driver:
+        return f"with driver {kept.driver}, now {driver}"
+    return ""
+
+
+def _file(environ: Mapping[str, str]) -> str:
+    return state.path(environ, "calibration.json")
+
+
+def _all(environ: Mapping[str, str]) -> list[Kept]:
+    """Everything kept, oldest first, without entries that are not right."""
+    try:
+        found = state.read(_file(environ))
+    except AutolayersError:
+        return []
+    rows = []
+    for entry in found if isinstance(found, list) else ():
+        try:
+            kept = Kept(**{**entry, "cards": tuple(entry["cards"])})
+        except (TypeError, KeyError):
+            continue
+        if _right(kept):
+            rows.append(kept)
+    return rows
+
+
+def _right(kept: Kept) -> bool:
+    texts: tuple[Any, ...] = (kept.machine, kept.backend, kept.date, kept.driver, kept.version, *kept.cards)
+    return (kept.kind in KINDS and kept.placement in CLASSES and all(isinstance(text, str) for text in texts)
+            and isinstance(kept.ratio, (int, float)) and 1e-3 < kept.ratio < 1e3
+            and isinstance(kept.n, int) and 0 < kept.n < 1e6 and (kept.build is None or isinstance(kept.build, int)))

@@ -1,0 +1,218 @@
+"""Measured rates as ratios to their predictions: of launches that `autolayers tune` measured, and of a file that
+`llama-bench -o json` or `-o jsonl` wrote.
+
+    keep(ratios(runs_of(outcome.measured, outcome.test, devices)), devices, environ)
+    runs, notes = read_bench("bench.json", "model.gguf", machine)
+"""
+
+from __future__ import annotations
+
+import datetime
+import os
+import re
+from math import exp, log
+
+from ..backends import BACKENDS, HOST, canonical
+from ..devices import calibrated
+from ..devices.driven import driven
+from ..errors import AutolayersError, LaunchRefused, UsageError
+from ..flags.parse import parse
+from ..machine import Machine, Ratio
+from ..model import read_model
+from ..planner.evaluate import Evaluator
+from ..quoting import printable
+from ..records import dataclass, replace
+from .bench import as_server, rows_of_text
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+    from typing import Any
+
+    from ..machine import Device, Host
+    from ..planner.compare.rivals import Trial
+    from ..work.clock import Clock
+    from .tune import Measured
+
+_MAX_SIZE = 16 << 20
+_DATE = re.compile(r"\d{4}-\d{2}-\d{2}", re.ASCII)
+_ATTENTION = {"true": "on", "1": "on", "on": "on", "false": "off", "0": "off", "off": "off"}
+MOST = 20         # times faster or slower than predicted that counts
+_LEAST = 8        # tokens of a test that counts: shorter ones are mostly start-up
+
+
+@dataclass(frozen=True)
+class Run:
+    """One measured rate: measured / predicted."""
+
+    kind: str
+    placement: str
+    backend: str
+    build: int | None
+    ratio: float
+    date: str = ""      # today, if it is not known
+
+    @property
+    def plausible(self) -> bool:
+        """No machine is so far from its figures: something else was measured."""
+        return 1 / MOST < self.ratio < MOST
+
+
+def run_of(kind: str, rate: float, clock: Clock, placement: str, test: Trial, build: int,
+           devices: Sequence[Device]) -> Run:
+    """A measured rate (tokens per second) of a test, next to its uncorrected prediction."""
+    if kind == "pp":
+        predicted = test.prompt / clock.prompt(test.prompt, test.depth) / clock.paces[0]
+    else:
+        predicted = 1 / clock.token(test.depth + test.generate / 2) / clock.paces[1]
+    backend = next((device.engine or device.backend for device in devices if device.name in clock.devices), HOST)
+    return Run(kind, placement, backend, build or None, rate / predicted)
+
+
+def runs_of(measured: Iterable[Measured], test: Trial, devices: Sequence[Device]) -> list[Run]:
+    """Two of each measured launch; none of one whose repetitions differ, or that is not plausible."""
+    runs = [run_of(kind, rate, one.rival.clock, one.rival.speed.kind, test, one.rates.build, devices)
+            for one in measured if not one.rates.doubt
+            for kind, rate, tokens in (("pp", one.rates.prompt, test.prompt), ("tg", one.rates.token, test.generate))
+            if tokens >= _LEAST]
+    return [run for run in runs if run.plausible]
+
+
+def ratios(runs: Iterable[Run]) -> list[Ratio]:
+    """The geometric mean of each kind and class."""
+    found: dict[tuple[str, str, str, int | None], list[Run]] = {}
+    for run in runs:
+        found.setdefault((run.kind, run.placement, run.backend, run.build), []).append(run)
+    today = datetime.datetime.now(datetime.timezone.utc).date().isoformat()
+    return [Ratio(*key[:2], float(f"{exp(sum(log(run.ratio) for run in alike) / len(alike)):.4g}"), len(alike),
+                  *key[2:], max(run.date or today for run in alike)) for key, alike in found.items()]
+
+
+def keep(rows: Sequence[Ratio], devices: Sequence[Device], environ: Mapping[str, str]) -> None:
+    """Keeps what was measured on this machine. Raises AutolayersError."""
+    calibrated.keep([calibrated.of(row, devices) for row in rows], environ)
+
+
+# --- llama-bench's own output
+
+def read_bench(path: str, model: str | None, devices: Sequence[Device],
+               host: Host | None) -> tuple[list[Run], list[str]]:
+    """The runs of a file, and a note for each reason for which some do not count. `model` stands for the files that
+    were measured, if they are elsewhere now. Raises UsageError, ModelError."""
+    runs: list[Run] = []
+    notes: dict[str, None] = {}
+    evaluators: dict[tuple[str, str], Evaluator] = {}
+    for row in _read(path):
+        try:
+            runs.append(_run(row, model, devices, host, evaluators))
+        except _Left as why:
+            notes.setdefault(str(why))
+    return runs, list(notes)
+
+
+class _Left(Exception):
+    """Why a row does not count."""
+
+
+def _read(path: str) -> list[dict[str, Any]]:
+    try:
+        with open(path, encoding="utf-8") as file:
+            text = file.read(_MAX_SIZE)
+    except (OSError, ValueError) as error:
+        raise UsageError(f"--bench {path}: {getattr(error, 'strerror', None) or 'not text'}") from None
+    rows = [row for row in rows_of_text(text) if "n_gen" in row]
+    if not rows:
+        raise UsageError(f"--bench {path}: no rows of llama-bench: it writes them with -o json or -o jsonl")
+    return rows
+
+
+def _run(row: Mapping[str, Any], model: str | None, devices: Sequence[Device], host: Host | None,
+         evaluators: dict[tuple[str, str], Evaluator]) -> Run:
+    from ..planner.compare.rivals import Trial
+
+    prompt, generate, depth = (_count(row, name) for name in ("n_prompt", "n_gen", "n_depth"))
+    if bool(prompt) == bool(generate):
+        raise _Left("tests of a prompt and an answer together do not count")
+    if max(prompt, generate) < _LEAST:
+        raise _Left(f"tests of fewer than {_LEAST} tokens do not count")
+    rate = row.get("avg_ts")
+    if isinstance(rate, bool) or not isinstance(rate, (int, float)) or not 0 < rate < 1e7:
+        raise _Left("avg_ts is not a number of tokens per second")
+    file = model or str(row.get("model_filename", ""))
+    if not os.path.isfile(file):
+        raise _Left(f"{printable(file)[:200]} is not here: name the model after the file")
+    own = _devices_of(row, devices)
+    key = file, ",".join(device.name for device in own)
+    if key not in evaluators:
+        machine = Machine.of(own, host, None, {})
+        evaluators[key] = Evaluator.of(read_model(file), replace(machine, measured=()))
+    evaluator = evaluators[key]
+    try:
+        params = replace(parse(list(as_server(_words(row))), command=None).params, n_ctx=prompt + generate + depth)
+    except AutolayersError as error:
+        raise _Left(str(error)) from None
+    use = evaluator.static(params)
+    if use is None:
+        raise _Left(f"llama.cpp would refuse it: {evaluator.refusal or LaunchRefused('unknown')}")
+    cost = evaluator.cost()
+    clock = cost.clock(params, use)
+    run = run_of("pp" if prompt else "tg", float(rate), clock, cost.kind(clock), Trial(prompt, generate, depth),
+                 _count(row, "build_number"), own)
+    if not run.plausible:
+        raise _Left(f"{rate:.4g} tokens per second are {run.ratio:.3g} of the prediction: not of this machine or model")
+    when = str(row.get("test_time", ""))[:10]
+    return replace(run, date=when if _DATE.fullmatch(when) else "")
+
+
+def _count(row: Mapping[str, Any], name: str) -> int:
+    value = row.get(name, 0)
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 1 << 31:
+        raise _Left(f"{name} is not a whole number")
+    return value
+
+
+def _devices_of(row: Mapping[str, Any], devices: Sequence[Device]) -> list[Device]:
+    """This machine's devices under the backend that was measured; none for the CPU's. Raises _Left if they are
+    others."""
+    names = [canonical(name.strip()) for name in str(row.get("backends", "")).split(",")]
+    if "RPC" in names:
+        raise _Left("launches with RPC servers do not count")
+    gpus = [name for name in names if name in BACKENDS and name != HOST]
+    if not gpus:
+        return []
+    try:
+        own = driven(devices, gpus[0])
+    except UsageError as error:
+        raise _Left(str(error)) from None
+    cards = [card.strip() for card in str(row.get("gpu_info", "")).split(",") if card.strip()]
+    for card in cards:
+        if not any(_same(card, device.description) for device in own):
+            raise _Left(f"measured with {printable(card)[:100]}, which is not here")
+    if not own:
+        raise _Left(f"measured with {gpus[0]}, and no GPU is here")
+    return own
+
+
+def _same(one: str, other: str) -> bool:
+    return not other or one.partition(" (")[0].strip() == other.partition(" (")[0].strip()
+
+
+def _words(row: Mapping[str, Any]) -> list[str]:
+    """The launch, in llama-bench's words."""
+    words: list[str] = []
+    for name, flag in (("n_gpu_layers", "-ngl"), ("n_batch", "-b"), ("n_ubatch", "-ub"), ("type_k", "-ctk"),
+                       ("type_v", "-ctv"), ("split_mode", "-sm"), ("main_gpu", "-mg")):
+        if name in row:
+            words += [flag, str(row[name])]
+    for name, flag in (("no_kv_offload", "-nkvo"), ("no_op_offload", "-nopo"), ("no_host", "--no-host"),
+                       ("embeddings", "-embd")):
+        words += [flag, str(int(bool(row.get(name))))]
+    if "flash_attn" in row:
+        words += ["-fa", _ATTENTION.get(str(row["flash_attn"]).lower(), "auto")]
+    if _count(row, "n_cpu_moe"):
+        words += ["-ncmoe", str(row["n_cpu_moe"])]
+    for name, flag in (("tensor_split", "-ts"), ("devices", "-dev"), ("tensor_buft_overrides", "-ot")):
+        value = str(row.get(name) or "")
+        if value not in ("", "none", "auto") and (name != "tensor_split" or value.strip("0./")):      # 0.00: none
+            words += [flag, value]
+    return words

@@ -1,0 +1,58 @@
+"""Predictions corrected by launches that were measured on the machine.
+
+    Calibration(machine.measured).of("MoE in RAM", "tg")     # Correction(factor=0.81, runs=3, ...)
+
+A class of launches that was measured takes its ratio; the other classes take the part of it that a machine's classes
+share (benchmarks/fit_speed.py).
+"""
+
+from __future__ import annotations
+
+from math import exp, log
+
+from ..records import dataclass
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from ..machine import Ratio
+
+SHARED = 0.5      # of a ratio's logarithm
+
+
+@dataclass(frozen=True)
+class Correction:
+    """What a predicted rate is multiplied by, and the measured runs that say so. `own`: they are of its class."""
+
+    factor: float = 1.0
+    runs: int = 0
+    date: str = ""
+    own: bool = False
+
+
+NONE = Correction()
+
+
+class Calibration:
+    """Corrections by class and kind of rate."""
+
+    def __init__(self, measured: Sequence[Ratio]) -> None:
+        self.measured = measured
+
+    def of(self, placement: str, kind: str) -> Correction:
+        """The correction of one kind of rate (tg, pp) of a class of launches."""
+        rows = [row for row in self.measured if row.kind == kind]
+        own = [row for row in rows if row.placement == placement]
+        if own:
+            runs = sum(row.n for row in own)
+            mean = sum(log(row.ratio) * row.n for row in own) / runs
+            return Correction(exp(mean), runs, max(row.date for row in own), True)
+        if not rows:
+            return NONE
+        classes: dict[str, list[float]] = {}
+        for row in rows:
+            classes.setdefault(row.placement, []).append(log(row.ratio))
+        means = [sum(values) / len(values) for values in classes.values()]
+        return Correction(exp(SHARED * sum(means) / len(means)), sum(row.n for row in rows),
+                          max(row.date for row in rows))
