@@ -92,6 +92,7 @@ class Host:
     bandwidth_source: str = ""         # measured, smbios (the firmware's tables), given
     threads: int | None = None         # -t, if llama.cpp's default is wrong
     measured: tuple[Ratio, ...] = ()   # launches on this machine
+    expert_upload: float | None = None # of experts that --moe-cache-mib misses, to the GPU
 
     @classmethod
     def hypothetical(cls, size: str) -> Host:
@@ -115,6 +116,7 @@ class Machine:
     disk_bandwidth: float | None = None
     threads: int | None = None             # -t, if llama.cpp's default is wrong
     measured: tuple[Ratio, ...] = ()       # launches that predictions are corrected by
+    expert_upload: float | None = None     # bytes per second of experts that --moe-cache-mib misses, measured
 
     @classmethod
     def of(cls, devices: Sequence[Device], host: Host | None, ram: int | None,
@@ -133,7 +135,7 @@ class Machine:
             return cls(tuple(devices), limits, ram, ram, measured=ratios(devices))
         return cls(tuple(devices), limits, host.available if ram is None else ram,
                    host.total if ram is None else ram, host.bandwidth, host.bus, host.cores, host.disk,
-                   host.threads, ratios(devices, host))
+                   host.threads, ratios(devices, host), host.expert_upload)
 
 
 def ratios(devices: Sequence[Device], host: Host | None = None) -> tuple[Ratio, ...]:

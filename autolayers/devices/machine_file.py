@@ -200,7 +200,7 @@ def _host(row: Any) -> Host:
         if key in values:
             values[key] = _number(values[key], MiB if key == "total" else 0, 1 << 60, f"host: {key}",
                                   whole=True)
-    for key in ("bandwidth", "bus", "disk"):
+    for key in ("bandwidth", "bus", "disk", "expert_upload"):
         if key in values:
             values[key] = _number(values[key], *_RATE, f"host: {key}")
     for key in ("cores", "threads"):

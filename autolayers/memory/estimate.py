@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from ..model import Model
     from .cache import Layers, Memory
     from .context import Context
+    from .moe_cache import Banks
     from .scheduled import Steps
     from .weights import Placement
 
@@ -186,6 +187,13 @@ class Estimator:
         launch = self._launch(params, devices)
         return script(self.model, launch.params, launch.context, launch.placement, launch.memory,
                       self._graphs)
+
+    def expert_banks(self, params: Params, placement: Placement) -> Banks:
+        """What --moe-cache-mib keeps on the devices with the layers of this placement, before other caches. Raises
+        LaunchRefused."""
+        from .moe_cache import banks
+
+        return banks(self.model, resolve(self.model, params, self.rules), placement, {})
 
     def caches(self, params: Params, placement: Placement) -> Memory:
         """What the context allocates before its first graph, with the layers of this placement."""

@@ -24,11 +24,22 @@ _HOST_ALIGNMENT = 32
 
 
 @dataclass(frozen=True)
+class Group:
+    """Layers that share slots: their number, the experts of each, and the bytes of all of them in RAM."""
+
+    slots: int
+    layers: int
+    n_expert: int
+    size: int
+
+
+@dataclass(frozen=True)
 class Banks:
     """Bytes per buffer type, and the slots that each cached layer shares with those like it."""
 
     buffers: dict[str, int]
     slots: dict[int, int]
+    groups: list[Group]
     shared: bool = False          # by several devices
 
 
@@ -58,7 +69,7 @@ def banks(model: Model, context: Context, placement: Placement,
     split = {device.name: share for device, share in zip(devices, context.moe_split or _free(
         placement, caches), strict=False) if device.name in sizes}
     whole = sum(split.values())
-    found = Banks({}, {}, len(split) > 1)
+    found = Banks({}, {}, [], len(split) > 1)
     for (name, tensors), layers in groups.items():
         row = on(next(device for device in devices if device.name == name))
         alignment = row.alignment
@@ -75,6 +86,7 @@ def banks(model: Model, context: Context, placement: Placement,
         for buffer, taken in ((name, size), (HOST, maps)):
             found.buffers[buffer] = found.buffers.get(buffer, 0) + taken
         found.slots.update(dict.fromkeys(layers, slots))
+        found.groups.append(Group(slots, len(layers), tensors[0][1][2], mine))
     if groups and not found.slots:
         raise LaunchRefused("--moe-cache-mib: MoE cache is too small to hold the experts of one token")
     return found

@@ -14,10 +14,12 @@ from ..memory.companions import NONE, with_draft_type
 from ..memory.context import resolve
 from ..records import lazy, replace
 from ..units import human, mib
+from ..work.expert_cache import loses
 from . import serving
 from .evaluate import FULL, RAM_MARGIN, Evaluator
 from .one.alone import layers_alone
 from .one.contexts import contexts
+from .one.expert_cache import FLAG, hits
 from .one.fit import fit
 from .one.overrides import merged
 from .plan import DeviceRow, FitChoice, HostRow, LayerRow, Plan
@@ -165,8 +167,11 @@ class _Answer:
             tuple(_flags(params, self.given, _build(self.policy))), self._described(params), predict,
             partial(_layers, self.evaluator.estimator.placer, self.candidate.params,
                     self.evaluator.estimator.companions, self.evaluator.machine.devices),
-            (*filter(None, [self._paid()]), *reasons, *why, *self._limited()), notes + self._warnings(host),
-            fit_choice, levers, others, paid=self._paid())
+            (*filter(None, [self._paid()]), *reasons, *self._hits(), *why, *self._limited()),
+            notes + self._warnings(host), fit_choice, levers, others, paid=self._paid())
+
+    def _hits(self) -> tuple[str, ...]:
+        return hits(self.cost, self.candidate) if self.candidate.params.moe_cache_mib else ()
 
     def _paid(self) -> str:
         """What an automatically enlarged context costs."""
@@ -235,7 +240,8 @@ class _Answer:
     def work(self) -> tuple[list[Callable[[], Any]], int]:
         """What explains the answer, each part by itself, and the number of the first alternative: --fit starts first,
         since it takes the longest."""
-        from .explain import alternative, changes
+        from .explain import alternative, changes, with_expert_cache
+        from .one.expert_cache import may_cache
 
         evaluator, candidate = self.evaluator, self.candidate
         work: list[Callable[[], Any]] = [self._fit_choice,
@@ -244,6 +250,9 @@ class _Answer:
         if candidate.fits:
             work += [partial(alternative, evaluator, self.cost, self.given, self.policy, candidate, change)
                      for change in changes(evaluator, self.given, self.policy, candidate)]
+            if candidate.params.overrides and not evaluator.machine.expert_upload \
+                    and may_cache(evaluator, self.given, self.policy):
+                work.append(partial(with_expert_cache, evaluator, self.cost, self.given, self.policy, candidate))
         return work, first
 
     def sorted(self, answers: Sequence[Any], first: int) -> Explained:
@@ -304,6 +313,8 @@ class _Answer:
                          "placement's")
         found += self._fallen()
         found += self._slow_caches()
+        if params.moe_cache_mib and (slower := loses(self.evaluator.machine)):
+            found.append(f"{FLAG}: {slower}")
         trained = model.n_ctx_train
         if trained and use.n_ctx_seq > trained:
             found.append(f"a slot's context of {use.n_ctx_seq} is more than the {trained} the model was "

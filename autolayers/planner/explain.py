@@ -7,7 +7,9 @@ from ..flags.params import EXPERTS_REGEX, Params
 from ..flags.write import to_words
 from ..records import dataclass, replace
 from ..units import human
+from ..work.expert_cache import OF_LINK
 from .evaluate import FIT
+from .one.expert_cache import FLAG
 from .one.ladder import may_split_tensors
 from .one.solve import processor_alone, solve
 
@@ -72,6 +74,21 @@ def alternative(evaluator: Evaluator, cost: CostModel, given: Params, policy: Po
     words, everything = to_words(Params(**change)), evaluator.model.hparams.n_layer_all + 1  # type: ignore[arg-type]
     return Alternative(tuple(words), evaluator.described(candidate.params),
                        candidate.params.layers_wanted(everything), n_ctx, speed)
+
+
+def with_expert_cache(evaluator: Evaluator, cost: CostModel, given: Params, policy: Policy,
+                      chosen: Candidate) -> Alternative | None:
+    """The plan with a cache of experts at an assumed upload rate, if it then gains: the machine's own decides."""
+    machine = replace(evaluator.machine, expert_upload=cost.host.bus * OF_LINK)
+    other = type(evaluator)(evaluator.estimator, machine, evaluator.target)
+    found = None if other.exhausted else solve(other, given, policy, other.cost(policy.workload))
+    if found is None or not found.fits or not found.params.moe_cache_mib:
+        return None
+    speed, everything = cost.price(found), evaluator.model.hparams.n_layer_all + 1
+    if speed.generation <= cost.price(chosen).generation * FASTER:
+        return None
+    return Alternative((FLAG, str(found.params.moe_cache_mib)), evaluator.described(found.params),
+                       found.params.layers_wanted(everything), found.breakdown.n_ctx, speed)
 
 
 def changes(evaluator: Evaluator, given: Params, policy: Policy,

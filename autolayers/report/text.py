@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 ALIKE = 3             # identical GPUs with the same free memory that share a row
 NEARLY_FULL = 0.02    # of a device's memory
+LESS_SURE = 1.3       # times the plan's doubt: an alternative's is said
 
 
 def plan_text(plan: Plan, style: Style | None = None, rest: Sequence[str] = (), verbose: bool = False) -> str:
@@ -173,6 +174,8 @@ def bought(plan: Plan, other: Alternative) -> str:
         (gains if other.n_ctx > plan.breakdown.n_ctx else losses).append(f"context {other.n_ctx}")
     if tokens(speed.generation) != tokens(here.generation):
         text = f"{tokens(speed.generation)} tokens/s instead of {tokens(here.generation)}"
+        if speed.generation_spread > LESS_SURE * here.generation_spread:
+            text += f" (within x{speed.generation_spread:.2f}: {assumed_words(speed)[2:]})"
         (gains if speed.generation > here.generation else losses).append(text)
     if not gains or speed.prompt > here.prompt * 1.1:
         gains.append(f"prompts {tokens(speed.prompt)} instead of {tokens(here.prompt)}")

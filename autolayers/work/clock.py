@@ -11,6 +11,7 @@
       + handovers, hops     each time the graph goes from a device to the CPU or back, or to another device
       + network             for each visit to an RPC server a round trip, and what is sent there and back
       + disk                what of the weights in RAM has no space there
+      + expert cache        chosen experts that it does not have, and a handover for each layer
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from __future__ import annotations
 from math import hypot
 
 from ..flags.params import N_BATCH
+from .expert_cache import MOST_TOKENS, PROMPT
 from .rates import SHARED
 from .streams import CPU, touched
 from .work import HOST
@@ -26,6 +28,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from .expert_cache import ExpertCache
     from .figures import Figures, HostFigures
     from .rates import Shared
     from .work import Attention, Load, Weights, Work
@@ -72,12 +75,13 @@ class Clock:
     def __init__(self, weights: Weights, work: Work, caches: Sequence[Attention | None],
                  devices: Mapping[str, Figures], host: HostFigures, shared: Shared = SHARED, *,
                  n_batch: int = N_BATCH, n_ubatch: int = 512, pipelined: bool = False,
-                 shares: Mapping[str, float] | None = None, missing: float = 0.0) -> None:
+                 shares: Mapping[str, float] | None = None, missing: float = 0.0,
+                 cached: ExpertCache | None = None) -> None:
         # measured / predicted rates of prompts and of tokens
         self.paces = (1.0, 1.0)
         self.weights, self.work, self.devices, self.host, self.shared = weights, work, devices, host, shared
         self.n_batch, self.n_ubatch, self.pipelined = n_batch, n_ubatch, pipelined
-        self.shares, self.missing = shares, missing
+        self.shares, self.missing, self.cached = shares, missing, cached
         self.tokens, self.prompts = Sums(work.token, caches), Sums(work.prompt, caches)
 
     @property
@@ -134,6 +138,9 @@ class Clock:
         common += load.hops * shared.hop * 1e-6
         common += self._network(load, n, depth, sequences)
         common += in_ram * self.missing / host.disk
+        if self.cached is not None and n <= MOST_TOKENS:      # each layer waits for its chosen experts
+            common += self.cached.size * touched * self.cached.missed / self.cached.upload
+            common += self.cached.layers * handover * 1e-6
         if self.shares:          # each device waits for the others twice per layer
             summed = 4 * n * self.weights.n_embd / host.bus         # their results are summed, in f32
             common += 2 * self.weights.n_layer * (shared.hop * 1e-6 + summed) + max(stages.values())
@@ -236,7 +243,7 @@ class Clock:
         if rest:
             common, stages = self.step(rest, depth + n - rest / 2)
             seconds += common + sum(stages.values())
-        return seconds / self.paces[0]
+        return seconds / self.paces[0] * (1.0 if self.cached is None else PROMPT)
 
     def token(self, depth: float, requests: int = 1) -> float:
         """Seconds of one token for each request."""

@@ -9,11 +9,14 @@ from math import exp, hypot, log
 
 from ..backends import on
 from ..errors import LaunchRefused
+from ..flags.params import EXPERTS_REGEX
 from ..flags.workload import CHAT
 from ..memory.breakdown import shared
 from ..records import dataclass, lazy, replace
 from .calibration import NONE, Calibration
 from .clock import Clock, sent
+from .expert_cache import DOUBT as CACHE_DOUBT
+from .expert_cache import DOUBT_UNKNOWN, UPLOAD, ExpertCache
 from .figures import NETWORK, NETWORK_RATE, Figures, HostFigures
 from .rates import BETWEEN, CALIBRATED, DOUBT, SHARED
 from .work import HOST, Homes, Weights, Work, fallen, work_of
@@ -187,14 +190,28 @@ class CostModel:
                      and all(on(device, rules=rules).pipelines() for device in placement.devices)
                      and params.split_mode in (None, "layer")
                      and placement.n_gpu_layers > len(placement.dev_layer))
-        work = work or self.homes(fused, placement).work(placement, self._where(placement))
+        cached = self._expert_cache(params, placement)
+        if work is None:
+            homes, where = self.homes(fused, placement), self._where(placement)
+            work = homes.work(placement, where)
+            if cached is not None:           # a token's experts run on their layers' devices
+                resident = self.placement(replace(params, overrides=tuple(
+                    rule for rule in params.overrides if EXPERTS_REGEX not in rule[0])))
+                work = replace(work, token=homes.work(resident, where).token)
         clock = Clock(self.weights, work, self.caches(fused), devices, self.host, n_batch=use.n_batch,
                       n_ubatch=use.n_ubatch, pipelined=pipelined, shares=placement.shares or None,
-                      missing=self._missing(use))
-        if self.calibration.measured:
+                      missing=self._missing(use), cached=cached)
+        if self.calibration.measured and cached is None:
             kind = self.kind(clock)
             clock.paces = self.calibration.of(kind, "pp").factor, self.calibration.of(kind, "tg").factor
         return clock
+
+    def _expert_cache(self, params: Params, placement: Placement) -> ExpertCache | None:
+        """What the cache of experts has of them."""
+        if not params.moe_cache_mib:
+            return None
+        banks = self.estimator.expert_banks(params, placement)
+        return ExpertCache.of(banks, self.weights.hparams.n_expert_used_max, self.machine, self.host.bus)
 
     def homes(self, params: Params, placement: Placement) -> Homes:
         """Who computes what in launches of this kind, for any placement of the layers."""
@@ -232,6 +249,8 @@ class CostModel:
         if kind in IN_RAM:
             found += [("RAM", self.host.ram)] if not self.host.known else []
             found += [("cores", self.host.cores)] if not self.host.counted else []
+        if clock.cached is not None and not clock.cached.measured:
+            found.append((UPLOAD, clock.cached.upload))
         return tuple(found)
 
     def _missing(self, use: Static) -> float:
@@ -248,6 +267,8 @@ class CostModel:
         if not clock.devices:
             return "CPU"
         experts = any(row.experts for row in rows)
+        if clock.cached is not None:
+            return "MoE in RAM"
         if any(row.place == HOST and (row.experts or row.dense > 1 << 20) for row in rows):
             return "MoE in RAM" if experts else "dense partial"
         if clock.shares or len({row.place for row in rows if row.place != HOST and row.dense}) > 1:
@@ -372,15 +393,19 @@ def _speed(clock: Clock, work: Workload, use: Static, kind: str, assumed: tuple[
     known = all(figures.known for figures in clock.devices.values())
     ram_known = all(name != "RAM" for name, _ in assumed)
     prompts, tokens = corrections
+    upload = 1.0
+    if clock.cached is not None:          # its pace is not that of launches without one
+        upload = CACHE_DOUBT if clock.cached.measured else DOUBT_UNKNOWN
     return Speed(work, work.prompt / first, work.requests / token, together / full,
                  first * work.requests + work.generate * token,
                  _doubt(kind, "pp", known, ram_known, prompts.own),
-                 _doubt(kind, "tg", known, ram_known, tokens.own), kind, assumed, prompts, tokens)
+                 _doubt(kind, "tg", known, ram_known, tokens.own and clock.cached is None, upload), kind, assumed,
+                 prompts, tokens)
 
 
-def _doubt(kind: str, part: str, known: bool, ram_known: bool, measured: bool) -> float:
+def _doubt(kind: str, part: str, known: bool, ram_known: bool, measured: bool, upload: float = 1.0) -> float:
     """The factor that 80 % of this class's predictions are within; more if figures of the machine are
-    defaults, less if a launch of the class was `measured` there."""
+    defaults, less if a launch of the class was `measured` there. `upload`: that of an expert cache."""
     if measured:
         return CALIBRATED[kind, part]
     spread = log(DOUBT[kind, part])
@@ -388,4 +413,4 @@ def _doubt(kind: str, part: str, known: bool, ram_known: bool, measured: bool) -
         spread = hypot(spread, log(2.0))
     if not ram_known:
         spread = hypot(spread, log(1.5))
-    return exp(spread)
+    return exp(hypot(spread, log(upload)))

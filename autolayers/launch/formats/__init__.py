@@ -37,6 +37,8 @@ def plan_for(kind: str | None, arguments: Arguments,
     params = own(arguments)
     if params.n_gpu_layers is None and "overrides" not in _module(kind).FIELDS:      # it places only whole layers
         arguments = replace(arguments, own={"strategy": "layers", **arguments.own})
+    if params.moe_cache_mib is None and "moe_cache_mib" not in _module(kind).FIELDS:
+        params = replace(params, moe_cache_mib=0)
     arguments = replace(arguments, params=params)
     plan = make(arguments)
     if arguments.params.flash_attn in (None, "auto"):

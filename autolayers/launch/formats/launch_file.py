@@ -130,7 +130,8 @@ class LaunchFile:
         params = self.params
         for name in Params.__dataclass_fields__:
             value = getattr(params, name)
-            if value is None or value == () or name in fields or name in _OF_THE_SERVER:
+            if value is None or value == () or name in fields or name in _OF_THE_SERVER or (
+                    name == "moe_cache_mib" and not value):
                 continue
             said = next(iter(to_words(Params(**{name: value}))), name)
             raise UsageError(f"{target} has nothing like {said}: plan without it")

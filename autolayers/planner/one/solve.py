@@ -18,6 +18,7 @@ from ..evaluate import FIT, FULL, PROMPT
 from . import overrides
 from .bisection import largest_context, last
 from .contexts import MIXTURE, contexts
+from .expert_cache import may_cache, with_expert_cache
 from .fit import fit, fit_estimated, fit_with_overheads
 from .ladder import Ladders
 from .slice_shares import choices
@@ -185,9 +186,12 @@ class Search:
         if found is None or not found.fits:
             return found
         found = self._with_larger_micro_batch(found, params)
+        if not self.contexts.fixed:
+            found = self._with_nearly_free_context(found, params)
+        if self.evaluator.machine.expert_upload and may_cache(self.evaluator, params, self.policy):
+            found = with_expert_cache(self.evaluator, self.cost, self.ladders, found, params, self.fidelity)
         if self.contexts.fixed:
             return found
-        found = self._with_nearly_free_context(found, params)
         shape = found.params
         answer = self.grow_context(lambda n: replace(shape, n_ctx=n), below=found) or found
         other_shape = self._split_with_more_context(answer, params)

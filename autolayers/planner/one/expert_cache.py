@@ -1,0 +1,91 @@
+"""A cache of experts (--moe-cache-mib) instead of layers of experts: the same VRAM, where the machine's upload rate is
+known."""
+
+from __future__ import annotations
+
+from ...backends import HOST
+from ...builds import TODAY, Build
+from ...records import replace
+from ...units import MiB, human
+from ...work.expert_cache import DOUBT, loses
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from ...flags.params import Params
+    from ...flags.policy import Policy
+    from ...work.speed import CostModel
+    from ..evaluate import Candidate, Evaluator, Fidelity
+    from .ladder import Ladders
+
+FLAG = "--moe-cache-mib"
+STEP = 64          # MiB
+TRIES = 3
+
+
+def may_cache(evaluator: Evaluator, given: Params, policy: Policy) -> bool:
+    """Whether a cache of experts may be added: no given flag decides about it, the build has it and it did not lose
+    on every such machine."""
+    return (given.moe_cache_mib is None and given.split_mode in (None, "layer", "none") and policy.strategy != "layers"
+            and bool(evaluator.model.hparams.n_expert and evaluator.machine.devices)
+            and _build(policy).knows(FLAG) and not loses(evaluator.machine))
+
+
+def hits(cost: CostModel, candidate: Candidate) -> tuple[str, ...]:
+    """What the launch's cache of experts is predicted to do."""
+    cached = cost.clock(candidate.params, candidate.breakdown).cached
+    if cached is None:
+        return ()
+    sent = cached.size * cost.weights.used * cached.missed
+    return (f"{FLAG} {candidate.params.moe_cache_mib}: about {100 * cached.hit:.0f} % of a token's experts are there, "
+            f"{human(int(sent))} are uploaded at {'' if cached.measured else 'an assumed '}"
+            f"{cached.upload / 1e9:.3g} GB/s",)
+
+
+def _build(policy: Policy) -> Build:
+    return policy.build if isinstance(policy.build, Build) else Build(policy.build) if policy.build else TODAY
+
+
+def with_expert_cache(evaluator: Evaluator, cost: CostModel, ladders: Ladders, found: Candidate, params: Params,
+                      fidelity: Fidelity) -> Candidate:
+    """`found`, or a launch with a cache that makes the request faster by more than the error of comparisons: with
+    as many layers' experts on the GPUs, half of them or none, and the largest cache that fits."""
+    best, limit = found, cost.speed(found).request / DOUBT
+    for shape in _shapes(ladders, found, params):
+        cached = _largest(evaluator, shape, fidelity)
+        if cached is not None and cost.speed(cached).request < limit:
+            best, limit = cached, cost.speed(cached).request
+    return best
+
+
+def _shapes(ladders: Ladders, found: Candidate, params: Params) -> Iterator[Params]:
+    """Launches whose cache may be worth more than their experts on the GPUs."""
+    if not any(buffer == HOST for _, buffer in found.params.overrides):
+        return
+    yield found.params
+    rung = ladders.of(found.params, params)
+    if rung is None or rung[0].kind != "experts":
+        return
+    ladder, count = rung
+    for fewer in dict.fromkeys((count // 2, 0)):
+        if fewer < count:
+            yield replace(found.params, overrides=ladder(fewer).overrides)
+
+
+def _largest(evaluator: Evaluator, shape: Params, fidelity: Fidelity) -> Candidate | None:
+    bare = evaluator.candidate(shape, fidelity)
+    if bare is None or not bare.fits:
+        return None
+    size = sum(bare.spare.values()) // MiB // STEP * STEP
+    for _ in range(TRIES):
+        if size <= 0:
+            return None
+        cached = evaluator.candidate(replace(shape, moe_cache_mib=size), fidelity)
+        if cached is None or cached.fits:
+            return cached
+        lacking = max(-left for left in cached.spare.values())
+        if lacking <= 0:                       # of RAM
+            return None
+        size -= -(-lacking * max(1, len(cached.spare)) // MiB // STEP) * STEP
+    return None
