@@ -96,7 +96,8 @@ class Clock:
         shared, host = self.shared, self.host
         few = few and n > 1
         many = n >= MANY and not few
-        sums = self.prompts if many or (n >= MANY and self.on_cpu) else self.tokens
+        in_tokens = not many and (n < MANY or not self.on_cpu) and (self.cached is None or n <= MOST_TOKENS)
+        sums = self.tokens if in_tokens else self.prompts
         used = self.weights.used
         chosen = self._chosen(n, CPU.spread if few else 1.0)
         stages = dict.fromkeys(self.devices, 0.0)
@@ -139,7 +140,7 @@ class Clock:
         common += self._network(load, n, depth, sequences)
         common += in_ram * self.missing / host.disk
         if self.cached is not None and n <= MOST_TOKENS:      # each layer waits for its chosen experts
-            common += self.cached.size * touched * self.cached.missed / self.cached.upload
+            common += self.cached.size * chosen * self.cached.missed / self.cached.upload
             common += self.cached.layers * handover * 1e-6
         if self.shares:          # each device waits for the others twice per layer
             summed = 4 * n * self.weights.n_embd / host.bus         # their results are summed, in f32
