@@ -1,13 +1,16 @@
-"""Runs other programs with bounded time and output.
+"""Runs other programs, and functions of this package in a process of their own, with bounded time and output.
 
     answer = ask(["llama-server", "--version"], os.environ, 30)
     answer.code, answer.out, answer.err
+    for value in apart("autolayers.devices.nvml", "answers", silence=10):     # JSON values as they are yielded
+        ...
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
+import sys
 
 from .errors import AutolayersError
 from .records import dataclass
@@ -15,7 +18,7 @@ from .records import dataclass
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import subprocess
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
     from typing import IO
 
 MOST = 1 << 20         # bytes of each stream
@@ -24,7 +27,12 @@ _LEFT = 0.5            # seconds for its last output, if a child of its own keep
 
 
 class NoAnswer(AutolayersError):
-    """It cannot be started, does not end, or prints too much; the message does not name it."""
+    """It cannot be started, does not end, or prints too much; the message does not name it. `out`: what it
+    had printed."""
+
+    def __init__(self, message: str, out: str = "") -> None:
+        super().__init__(message)
+        self.out = out
 
 
 @dataclass(frozen=True)
@@ -72,7 +80,7 @@ def ask(words: Sequence[str], environ: Mapping[str, str], timeout: float) -> Ans
         if flooded.is_set():
             raise NoAnswer(f"it prints more than {MOST >> 20} MiB")
         if child.poll() is None:
-            raise NoAnswer(f"it did not end within {timeout:g} s")
+            raise NoAnswer(f"it did not end within {timeout:g} s", bytes(said[0]).decode("utf-8", "replace"))
     finally:
         _kill(child)
     out, err = (bytes(text).decode("utf-8", "replace") for text in said)
@@ -89,3 +97,89 @@ def _kill(child: subprocess.Popen[bytes]) -> None:
         elif child.poll() is None:
             child.kill()
     child.wait()
+
+
+# --- this package's own functions, where a library could end the process
+
+
+def apart(module: str, function: str, *words: str, silence: float,
+          environ: Mapping[str, str] | None = None) -> Iterator[object]:
+    """The values that module.function(*words) yields, each as soon as it is there, from a process without
+    streams of its own: a library that it loads can neither end nor hang this process, nor print. The values end
+    where the process ends. Raises NoAnswer after `silence` seconds without one.
+
+    The process is a copy of this one on Linux, a new one elsewhere or with another environment.
+    """
+    if sys.platform == "linux" and environ is None:
+        yield from _copied(module, function, words, silence)
+        return
+    package = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+    # -I: else the current directory would come first in sys.path
+    code = (f"import os, sys; sys.path.append({package!r}); from {__name__} import _answer; "
+            f"_answer(os.dup(1), {module!r}, {function!r}, {words!r})")
+    failed = None
+    try:
+        out = ask([sys.executable, "-I", "-c", code], os.environ if environ is None else environ, silence).out
+    except NoAnswer as error:
+        out, failed = error.out, error
+    yield from _values(out.encode().splitlines())
+    if failed:
+        raise failed
+
+
+def _copied(module: str, function: str, words: Sequence[str], silence: float) -> Iterator[object]:
+    import select
+    import time
+    import warnings
+
+    there, back = os.pipe()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)      # of threads: the copy has this one alone
+        pid = os.fork()
+    if not pid:
+        with contextlib.suppress(BaseException):
+            os.close(there)
+            _answer(back, module, function, words)
+        os._exit(1)
+    os.close(back)
+    try:
+        rest, size = b"", 0
+        while size <= MOST:
+            if not select.select([there], [], [], silence)[0]:
+                raise NoAnswer(f"it did not answer within {silence:g} s")
+            data = os.read(there, 1 << 16)
+            if not data:
+                return
+            *lines, rest = (rest + data).split(b"\n")
+            size += len(data)
+            yield from _values(lines)
+    finally:
+        os.close(there)
+        with contextlib.suppress(OSError):
+            os.kill(pid, 9)
+            # a driver may hold it in the kernel
+            for _ in range(200):
+                if os.waitpid(pid, os.WNOHANG)[0]:
+                    break
+                time.sleep(0.001)
+
+
+def _values(lines: Sequence[bytes]) -> Iterator[object]:
+    import json
+
+    for line in lines:
+        with contextlib.suppress(ValueError, RecursionError):
+            yield json.loads(line)
+
+
+def _answer(to: int, module: str, function: str, words: Sequence[str]) -> None:
+    """In the other process: one line for each value, and no end that waits for the library's."""
+    import importlib
+    import json
+
+    quiet = os.open(os.devnull, os.O_RDWR)
+    for stream in range(3):
+        os.dup2(quiet, stream)
+    for value in getattr(importlib.import_module(module), function)(*words):
+        os.write(to, json.dumps(value).encode() + b"\n")
+    os._exit(0)

@@ -3,10 +3,12 @@
  *   FAKE_GPU_0="name=NVIDIA X|uuid=GPU-...|bus=1|total=..|free=..|cc=86|cores=..|bits=..|mhz=..|display=1|mig=0"
  *   FAKE_GPU_0_MIG_1="uuid=MIG-...|total=..|free=.."     an instance; numbers may have gaps, as real ones do
  *   memory_error=3, handle_error=4                       what a call on this GPU answers instead
+ *   does=segv|exit|hang|print                            what a call for this GPU's memory does to the process
  *   FAKE_INIT_ERROR=18, FAKE_INIT_SLEEP=seconds          the whole library
  *   FAKE_CUDA_UUIDS="hex32 hex32"                        libcuda: what CUDA shows, in its order
  * Compiled with -DOLD it lacks nvmlInitWithFlags, like a library too old for nvidia-ml-py.
  */
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -83,6 +85,7 @@ int nvmlDeviceGetCount_v2(unsigned *count) {
         d.gpu = (int)*count;
         if (!variable(&d)) break;
     }
+    if (getenv("FAKE_COUNT")) *count = (unsigned)strtoul(getenv("FAKE_COUNT"), NULL, 10);
     return OK;
 }
 
@@ -110,6 +113,12 @@ int nvmlDeviceGetMigMode(device *d, unsigned *now, unsigned *pending) {
 
 int nvmlDeviceGetMemoryInfo(device *d, unsigned long long memory[3]) {   /* total, free, used */
     int rc = fault(d, "memory_error");
+    char does[16] = "";
+    field(d, "does", does, sizeof does);
+    if (!strcmp(does, "segv")) raise(SIGSEGV);
+    if (!strcmp(does, "exit")) exit(0);
+    if (!strcmp(does, "hang")) for (;;) pause();
+    if (!strcmp(does, "print")) { puts("-ngl 0"); fflush(stdout); }
     if (rc == OK) rc = number(d, "total", &memory[0]);
     if (rc == OK) rc = number(d, "free", &memory[1]);
     memory[2] = 0xdeadbeefdeadbeefULL;                                   /* nobody may believe `used` */

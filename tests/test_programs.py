@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 import shutil
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from autolayers.programs import NoAnswer, ask
+from autolayers.programs import NoAnswer, apart, ask
 
 
 def test_an_answer() -> None:
@@ -53,3 +54,20 @@ def test_what_is_no_program() -> None:
         ask(["/nonexistent/llama-server"], {}, 1)
     with pytest.raises(NoAnswer, match="null"):
         ask(["a\0b"], {}, 1)
+
+
+@pytest.mark.parametrize("environ", [None, os.environ])
+def test_a_function_in_a_process_of_its_own(capfd: pytest.CaptureFixture[str], environ: dict[str, str] | None) -> None:
+    """A copy, and a new one. What it had said before it ended counts; a library's words on the streams are nobody's."""
+    def values(last: str, silence: float = 20) -> Iterator[object]:
+        return apart("builtins", "eval", f"(i if i < 3 else {last} for i in range(4))", silence=silence,
+                     environ=environ)
+
+    assert list(values("__import__('os').write(1, b'words') + __import__('os').write(2, b'more')")) == [0, 1, 2, 9]
+    for end in ("__import__('ctypes').string_at(0)", "__import__('os')._exit(0)", "1 / 0", "set()"):
+        assert list(values(end)) == [0, 1, 2]
+    seen = []
+    with pytest.raises(NoAnswer, match=r"within 1\.5 s"):
+        for value in values("__import__('time').sleep(60)", 1.5):
+            seen.append(value)
+    assert seen == [0, 1, 2] and capfd.readouterr() == ("", "")

@@ -5,24 +5,25 @@ NVML reports free memory without creating a CUDA context, so its `free` still in
 Device from here has `includes_context=False`. Only the first version of the memory call is used, without its
 `used` field, whose meaning changed between drivers.
 
-No driver, a broken driver, a lost GPU, MIG or an integrated GPU gives a note, never an exception.
+No driver, a broken driver, a lost GPU, MIG or an integrated GPU gives a note, never an exception. The library is
+loaded in a process of its own: a crash, an exit or a hang costs the GPU that was asked.
 """
 
 from __future__ import annotations
 
 import re
 import sys
-from contextlib import suppress
 
 from ..backends import Cuda
 from ..machine import Device
+from ..programs import NoAnswer, apart
 from ..records import replace
 from . import visible
 from .system import meminfo, platform, unified_available
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterator, Mapping
     from typing import Any
 
 # integrated GPUs whose memory is RAM; drivers answer NotSupported for them (DGX Spark, Jetson)
@@ -43,31 +44,87 @@ _INIT = {
 }
 _NO_LIBRARY = 12
 
+_MOST_GPUS, _MOST_INSTANCES = 64, 16     # a count above is no answer
+_MOST_MEMORY = 1 << 50                   # bytes
+_MOST_CORES, _MOST_CAPABILITY = 1 << 20, 99
+_MOST_RATE = 1 << 17                     # MHz, bits of a bus
+_FAILURES = 4                            # GPUs that may end or block the process that asks them
+_SENT = ("total", "free", "description", "uuid", "pci_id", "compute_capability", "display", "bandwidth", "n_sm",
+         "kind", "unified", "warning", "driver")
+
 
 def query(environ: Mapping[str, str], timeout: float = 10.0,
           root: str = "/") -> tuple[list[Device], list[str]]:
     """The GPUs that a CUDA program started under `environ` sees, named CUDA0..., and a line per problem.
 
-    Without an NVIDIA driver: no GPUs and no note. A driver that hangs is abandoned after `timeout` seconds.
+    Without an NVIDIA driver: no GPUs and no note. A GPU that hangs is left out after `timeout` seconds, each later
+    one after a quarter of that.
     """
     if sys.platform == "darwin":
         return [], []
-    import threading
-
-    answer: list[tuple[list[Device], list[str]]] = []
-    # a daemon: a thread that hangs in the driver must not keep the process alive
-    worker = threading.Thread(target=lambda: answer.append(_query(root)), daemon=True)
-    worker.start()
-    worker.join(timeout)
-    if not answer:
-        return [], [f"the NVIDIA driver did not answer within {timeout:g} s (NVML)"]
-    cards, notes = answer[0]
+    cards: list[Device] = []
+    notes: list[str] = []
+    first: int | None = 0
+    for _ in range(_FAILURES):
+        if first is not None:
+            first = _ask(root, first, timeout, cards, notes)
+            timeout /= 4
     shown, more = in_cuda_order(cards, environ)
     wddm = platform(root) in ("windows", "wsl")
     return [replace(card, name=f"{Cuda.name}{i}", wddm=wddm) for i, card in enumerate(shown)], notes + more
 
 
-def _query(root: str) -> tuple[list[Device], list[str]]:
+def _ask(root: str, first: int, timeout: float, cards: list[Device], notes: list[str]) -> int | None:
+    """Adds the GPUs from number `first` on; the number to go on with if one ended or blocked the process."""
+    asked, why = None, "ended the process that asked it"
+    try:
+        for row in apart(__name__, "answers", root, str(first), silence=timeout):
+            if isinstance(row, dict):
+                asked = row.get("gpu", asked)
+                notes += row.get("notes", ())
+                cards += [_device(card) for card in row.get("cards", ())]
+                if "end" in row:
+                    return None
+    except NoAnswer:
+        why = f"did not answer within {timeout:g} s"
+    if asked is None:
+        notes.append(f"the NVIDIA driver {why} (NVML)")
+        return None
+    notes.append(f"GPU {asked} is left out: the NVIDIA driver {why} (NVML)")
+    return int(asked) + 1
+
+
+def _device(row: Mapping[str, Any]) -> Device:
+    capability = row["compute_capability"]
+    return Device(name="", backend=Cuda.name, source="nvml",
+                  **{**row, "compute_capability": capability and tuple(capability)})
+
+
+# --- in the child process
+
+
+def answers(root: str, first: str) -> Iterator[dict[str, Any]]:
+    """{"gpu": number} before each GPU is asked, {"cards", "notes"} after it, {"end"} after the last."""
+    nvml, problem = _initialised()
+    if problem:
+        yield {"notes": [problem]}
+    if nvml is not None:
+        driver = _Driver(nvml, root)
+        count = driver.count()
+        for index in range(int(first), min(count, _MOST_GPUS)):
+            yield {"gpu": index}
+            cards = driver.gpu(index)
+            if count > _MOST_GPUS and not cards:     # of a wrong count, this is the end
+                break
+            yield {"cards": [{name: getattr(card, name) for name in _SENT} for card in cards],
+                   "notes": driver.notes}
+            driver.notes = []
+        yield {"notes": driver.notes}
+    yield {"end": True}
+
+
+def _initialised() -> tuple[Any, str]:
+    """The library ready to be asked, or None and what is wrong, "" without one."""
     if sys.platform.startswith("linux"):
         import ctypes
 
@@ -75,7 +132,7 @@ def _query(root: str) -> tuple[list[Device], list[str]]:
             # as pynvml does, but before importing it: most machines without this library have no NVIDIA GPU
             ctypes.CDLL("libnvidia-ml.so.1")
         except OSError:
-            return [], []
+            return None, ""
     try:
         import warnings
 
@@ -84,23 +141,17 @@ def _query(root: str) -> tuple[list[Device], list[str]]:
             warnings.simplefilter("ignore", FutureWarning)
             import pynvml
     except ImportError:
-        return [], ["the Python package nvidia-ml-py is missing, so NVIDIA GPUs are not seen: pip install "
-                    "nvidia-ml-py"]
+        return None, ("the Python package nvidia-ml-py is missing, so NVIDIA GPUs are not seen: pip install "
+                      "nvidia-ml-py")
     try:
         pynvml.nvmlInit()
     except pynvml.NVMLError as error:
         code = int(getattr(error, "value", 999))
         said = _INIT.get(code, f"the NVIDIA driver does not answer (NVML: {error})")
-        return [], [] if code == _NO_LIBRARY else [said]
+        return None, "" if code == _NO_LIBRARY else said
     except Exception as error:
-        return [], [f"the NVIDIA driver does not answer (NVML: {error})"]
-    try:
-        return _Driver(pynvml, root).cards()
-    except Exception as error:
-        return [], [f"the NVIDIA driver's answers make no sense (NVML: {error})"]
-    finally:
-        with suppress(Exception):   # shutting down is optional
-            pynvml.nvmlShutdown()
+        return None, f"the NVIDIA driver does not answer (NVML: {error})"
+    return pynvml, ""
 
 
 class _Driver:
@@ -114,21 +165,37 @@ class _Driver:
         """The answer, or None if this driver or device has none."""
         try:
             return getattr(self.nvml, call)(*args)
-        except (self.nvml.NVMLError, AttributeError):
+        except (self.nvml.NVMLError, AttributeError, UnicodeDecodeError):
             return None
 
-    def cards(self) -> tuple[list[Device], list[str]]:
-        found: list[Device] = []
-        for index in range(self.nvml.nvmlDeviceGetCount()):
-            try:
-                handle = self.nvml.nvmlDeviceGetHandleByIndex(index)
-            except self.nvml.NVMLError as error:
-                # a cgroup may hide single GPUs, which are still counted
-                self.notes.append(f"GPU {index} cannot be opened and is left out (NVML: {error})")
-                continue
+    def count(self) -> int:
+        try:
+            found = int(self.nvml.nvmlDeviceGetCount())
+        except Exception as error:
+            self.notes.append(f"the NVIDIA driver's answers make no sense (NVML: {error})")
+            return 0
+        if found > _MOST_GPUS:
+            self.notes.append(f"the NVIDIA driver counts {found} GPUs: at most {_MOST_GPUS} are asked (NVML)")
+        return found
+
+    def gpu(self, index: int) -> list[Device]:
+        """One GPU or its MIG instances; none, with a note, where its answers make no sense."""
+        try:
+            handle = self.nvml.nvmlDeviceGetHandleByIndex(index)
+        except self.nvml.NVMLError as error:
+            # a cgroup may hide single GPUs, which are still counted
+            self.notes.append(f"GPU {index} cannot be opened and is left out (NVML: {error})")
+            return []
+        try:
             mode = self.ask("nvmlDeviceGetMigMode", handle)
-            found += self.instances(index, handle) if mode and mode[0] == 1 else self.card(index, handle)
-        return found, self.notes
+            found = self.instances(index, handle) if mode and mode[0] == 1 else self.card(index, handle)
+        except Exception as error:
+            self.notes.append(f"GPU {index} is left out: its answers make no sense (NVML: {error})")
+            return []
+        if any(card.total > _MOST_MEMORY for card in found):
+            self.notes.append(f"GPU {index} is left out: it reports {found[0].total} bytes (NVML)")
+            return []
+        return found
 
     def card(self, index: int, handle: object) -> list[Device]:
         """One device, or its MIG instances in MIG mode; none, with a note, if it does not answer."""
@@ -154,7 +221,7 @@ class _Driver:
         """The MIG instances of one GPU, in NVML's order."""
         found = []
         parent = self.ask("nvmlDeviceGetName", handle) or f"NVIDIA GPU {index}"
-        for i in range(self.ask("nvmlDeviceGetMaxMigDeviceCount", handle) or 0):
+        for i in range(min(_MOST_INSTANCES, self.ask("nvmlDeviceGetMaxMigDeviceCount", handle) or 0)):
             instance = self.ask("nvmlDeviceGetMigDeviceHandleByIndex", handle, i)
             memory = instance and self.ask("nvmlDeviceGetMemoryInfo", instance)
             if not memory:
@@ -172,16 +239,20 @@ class _Driver:
     def device(self, name: str, handle: object, total: int, free: int) -> Device:
         pci = self.ask("nvmlDeviceGetPciInfo", handle)
         capability = self.ask("nvmlDeviceGetCudaComputeCapability", handle)
+        if capability and not (0 < capability[0] <= _MOST_CAPABILITY and 0 <= capability[1] <= _MOST_CAPABILITY):
+            capability = None
         cores = self.ask("nvmlDeviceGetNumGpuCores", handle)
+        cores = cores if cores and cores <= _MOST_CORES else None
         display = self.ask("nvmlDeviceGetDisplayActive", handle)
         bits = self.ask("nvmlDeviceGetMemoryBusWidth", handle)
         mhz = self.ask("nvmlDeviceGetMaxClockInfo", handle, self.nvml.NVML_CLOCK_MEM)
         driver = self.ask("nvmlSystemGetDriverVersion") or ""
+        mhz, bits = (value if value and value <= _MOST_RATE else None for value in (mhz, bits))
         return Device(
             name="", total=total, free=min(free, total), description=name, backend=Cuda.name, source="nvml",
             uuid=self.ask("nvmlDeviceGetUUID", handle),
             pci_id=pci and f"{pci.domain:04x}:{pci.bus:02x}:{pci.device:02x}.0",
-            compute_capability=capability, driver=driver if isinstance(driver, str) else driver.decode(),
+            compute_capability=capability, driver=driver,
             display=None if display is None else bool(display),
             # double data rate: NVML gives the clock of one edge
             bandwidth=mhz * 1e6 * 2 * bits / 8 if mhz and bits else None,

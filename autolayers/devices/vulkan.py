@@ -9,23 +9,24 @@ child process asks.
 
 from __future__ import annotations
 
-import json
+import contextlib
 import os
 import sys
 
 from ..backends import VULKAN
 from ..machine import Device
-from ..programs import NoAnswer, ask
+from ..programs import NoAnswer, apart
 from ..records import replace
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import ctypes
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
     from typing import Any
 
 _LIBRARIES = {"win32": "vulkan-1.dll", "darwin": "libvulkan.1.dylib"}
 _TIMEOUT = 10
+_MOST_MEMORY = 1 << 50                              # bytes; more than any device has
 _INTEGRATED, _PROCESSOR = 1, 4                      # VkPhysicalDeviceType
 _DEVICE_LOCAL = 1                                   # VkMemoryHeapFlagBits
 _VERSION = 1 << 22 | 3 << 12                        # VK_API_VERSION_1_3
@@ -47,19 +48,14 @@ _FLOAT16, _MEMORY_MODEL, _SUBGROUP_SIZE, _BUDGET = 1000082000, 1000211000, 10002
 
 def query(environ: Mapping[str, str] | None = None) -> list[Device]:
     """The GPUs that ggml-vulkan uses, in its order; none without a loader, driver or answer."""
-    package = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-    # -I: else the current directory would come first in sys.path
-    code = f"import json, sys; sys.path.append({package!r}); from {__name__} import answer; print(json.dumps(answer()))"
-    try:
-        done = ask([sys.executable, "-I", "-c", code], os.environ if environ is None else environ, _TIMEOUT)
-        rows = json.loads(done.out or "[]") if done.code == 0 else []
-    except (NoAnswer, ValueError):
-        return []
+    rows: list[Any] = []
+    with contextlib.suppress(NoAnswer):      # those that answered before
+        rows += apart(__name__, "answer", silence=_TIMEOUT, environ=os.environ if environ is None else environ)
     return [Device(f"{VULKAN}{i}", row["total"], row["free"], row["name"], VULKAN, row["kind"],
                    source="vulkan", limits=row["limits"],
                    warning="" if row["budget"] else "free is the card's total: the driver does not say what "
                                                     "others use")
-            for i, row in enumerate(rows)]
+            for i, row in enumerate(row for row in rows if row["total"] <= _MOST_MEMORY)]
 
 
 def with_limits(devices: Sequence[Device], known: Sequence[Device]) -> list[Device]:
@@ -100,14 +96,14 @@ class _Chain:
         return int.from_bytes(self.buffers[part].raw[16 + offset:16 + offset + size], "little")
 
 
-def answer() -> list[dict[str, Any]]:
-    """The GPUs as plain data; [] without a loader or driver."""
+def answer() -> Iterator[dict[str, Any]]:
+    """The GPUs as plain data; none without a loader or driver."""
     import ctypes
 
     try:
         vulkan = ctypes.CDLL(_LIBRARIES.get(sys.platform, "libvulkan.so.1"))
     except OSError:
-        return []
+        return
     pointer = ctypes.c_void_p
     instance = pointer()
     application = _struct(_APPLICATION, (pointer(None), 8), (ctypes.c_uint32(0), 4), (pointer(None), 8),
@@ -115,13 +111,11 @@ def answer() -> list[dict[str, Any]]:
     create = _struct(_INSTANCE, (ctypes.c_uint32(0), 8), (pointer(ctypes.addressof(application)), 8),
                      (ctypes.c_uint32(0), 8), (pointer(None), 8), (ctypes.c_uint32(0), 8), (pointer(None), 8))
     if vulkan.vkCreateInstance(create, None, ctypes.byref(instance)):
-        return []
-    try:
-        gpus = _array(lambda count, out: vulkan.vkEnumeratePhysicalDevices(instance, count, out), pointer)
-        rows = [_gpu(vulkan, pointer(gpu)) for gpu in gpus]
-    finally:
-        vulkan.vkDestroyInstance(instance, None)
-    return [row for row in rows if row["type"] != _PROCESSOR]
+        return
+    for gpu in _array(lambda count, out: vulkan.vkEnumeratePhysicalDevices(instance, count, out), pointer):
+        row = _gpu(vulkan, pointer(gpu))
+        if row["type"] != _PROCESSOR:
+            yield row
 
 
 def _struct(kind: int, *fields: tuple[Any, int]) -> ctypes.Array[ctypes.c_char]:

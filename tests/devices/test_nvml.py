@@ -249,6 +249,51 @@ def test_a_driver_that_hangs_is_given_up(library):
     assert done.returncode == 0 and "did not answer within 0.5 s" in done.stdout
 
 
+SECOND = RTX_3090 | {"bus": 7, "uuid": "GPU-7", "free": GiB}
+
+
+@pytest.mark.parametrize("does", ["segv", "exit"])
+@pytest.mark.parametrize("first", [True, False])
+def test_a_gpu_that_ends_the_process_costs_that_gpu_alone(ask, does, first):
+    bad = RTX_3090 | {"does": does}
+    answer = ask(*((bad, SECOND) if first else (SECOND, bad)))
+    assert [(d["name"], d["free"]) for d in answer["devices"]] == [("CUDA0", GiB)]
+    assert answer["notes"] == [f"GPU {0 if first else 1} is left out: the NVIDIA driver ended the process that asked "
+                               "it (NVML)"]
+
+
+def test_a_gpu_that_hangs_costs_that_gpu_alone(library):
+    code = "from autolayers.devices import nvml; import os; print(nvml.query(os.environ, timeout=2.0))"
+    env = os.environ | {"LD_LIBRARY_PATH": str(library["new"])}
+    env |= {f"FAKE_GPU_{i}": "|".join(f"{k}={v}" for k, v in gpu.items())
+            for i, gpu in enumerate((RTX_3090 | {"does": "hang"}, SECOND))}
+    done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, timeout=30)
+    assert "GPU 0 is left out: the NVIDIA driver did not answer within 2 s" in done.stdout
+    assert "'GPU-7'" in done.stdout and "3090aaaa" not in done.stdout
+
+
+def test_words_of_the_driver_are_no_words_of_ours(ask):
+    assert names(ask(RTX_3090 | {"does": "print"})) == [("CUDA0", "RTX 3090")]      # the answer is JSON
+
+
+@pytest.mark.parametrize(("odd", "words"), [
+    ({"total": (1 << 64) - 1, "free": (1 << 64) - 1}, "GPU 0 is left out: it reports 18446744073709551615 bytes"),
+    ({"cores": (1 << 32) - 1}, ""), ({"bits": (1 << 32) - 1, "mhz": (1 << 32) - 1}, ""),
+    ({"name": "\udcff\udcfe"}, ""), ({"uuid": "\udcff"}, "")])
+def test_impossible_figures_of_one_gpu(ask, odd, words):
+    """Names that are not UTF-8 are no names, and figures that no GPU has are no figures."""
+    answer = ask(RTX_3090 | odd, SECOND, CUDA_DEVICE_ORDER="PCI_BUS_ID")
+    assert [d["free"] for d in answer["devices"]] == ([GiB] if words else [23 * GiB, GiB])
+    assert answer["notes"] == [] if not words else answer["notes"][0].startswith(words)
+    assert all(d["n_sm"] in (82, None) and (d["bandwidth"] or 0) < 2e12 for d in answer["devices"])
+
+
+def test_a_count_without_gpus(ask):
+    answer = ask(RTX_3090, FAKE_COUNT=str((1 << 32) - 1), CUDA_DEVICE_ORDER="PCI_BUS_ID")
+    assert names(answer) == [("CUDA0", "RTX 3090")]
+    assert "counts 4294967295 GPUs: at most 64 are asked" in answer["notes"][0] and len(answer["notes"]) < 20
+
+
 def test_the_retired_package_warns_nobody(ask, tmp_path):
     """PyPI's "pynvml" raises a FutureWarning on import; a wrapper of that kind stands before the real module here."""
     import pynvml
