@@ -64,7 +64,7 @@ def test_a_function_in_a_process_of_its_own(capfd: pytest.CaptureFixture[str], e
                      environ=environ)
 
     assert list(values("__import__('os').write(1, b'words') + __import__('os').write(2, b'more')")) == [0, 1, 2, 9]
-    for end in ("__import__('ctypes').string_at(0)", "__import__('os')._exit(0)", "1 / 0", "set()"):
+    for end in ("__import__('os').kill(__import__('os').getpid(), 9)", "__import__('os')._exit(0)", "1 / 0", "set()"):
         assert list(values(end)) == [0, 1, 2]
     seen = []
     with pytest.raises(NoAnswer, match=r"within 1\.5 s"):

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 
 from ..errors import UsageError
+from .linear import Linear, backtracks
 
 _CLASSES = {"alnum": "a-zA-Z0-9", "alpha": "a-zA-Z", "digit": "0-9", "lower": "a-z", "upper": "A-Z",
             "space": r"\s",
@@ -16,8 +17,9 @@ _CLASSES = {"alnum": "a-zA-Z0-9", "alpha": "a-zA-Z", "digit": "0-9", "lower": "a
             "w": r"\w", "s": r"\s"}
 
 
-def ecmascript(text: str) -> re.Pattern[str]:
-    """std::regex's default grammar as a Python pattern. Raises UsageError for what either does not accept.
+def ecmascript(text: str) -> re.Pattern[str] | Linear:
+    """std::regex's default grammar as a Python pattern, or as one that is searched without backtracking where
+    that could take for ever. Raises UsageError for what either does not accept.
 
     The two agree on what -ot users write. The differences are translated: `$` matches only at the very end,
     classes are ASCII, `[[:digit:]]` names exist, and Python's own extensions are refused.
@@ -62,7 +64,8 @@ def ecmascript(text: str) -> re.Pattern[str]:
             out.append(c)
         i += 1
     try:
-        return re.compile("".join(out), re.ASCII)
+        found = re.compile("".join(out), re.ASCII)
+        return Linear(found.pattern) if backtracks(found.pattern) else found
     except (re.error, OverflowError, RecursionError) as error:
         raise UsageError(f"invalid regex {text!r}: {error}") from None
 
@@ -90,10 +93,13 @@ class TensorMatcher:
         """Positions in `names`, in order. Raises UsageError for a pattern that C++ refuses."""
         if pattern not in self._found:
             layer, rest = _of_one_layer(pattern)
+            if layer and rest not in self._rests:
+                whole, part = ecmascript(pattern), ecmascript(rest)       # an error quotes the whole pattern
+                if isinstance(whole, Linear) or isinstance(part, Linear):
+                    layer = ""
+                else:
+                    self._rests[rest] = part
             if layer:
-                if rest not in self._rests:
-                    ecmascript(pattern)           # an error quotes the whole pattern
-                    self._rests[rest] = ecmascript(rest)
                 match = self._rests[rest].match
                 self._found[pattern] = [i for i, end in self._layers.get(layer, ())
                                         if match(self.names[i], end)]

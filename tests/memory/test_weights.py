@@ -141,6 +141,25 @@ def test_a_regex_that_names_a_layer_is_found_where_a_search_finds_it(pattern: st
     assert TensorMatcher(NAMES).find(pattern) == [i for i, name in enumerate(NAMES) if ecmascript(pattern).search(name)]
 
 
+@pytest.mark.parametrize("pattern", ["(.*)*Q", "(([a-z.0-9]+)*)*Q", "(a?){30}a{30}", ".*.*.*.*.*.*.*Q"])
+def test_patterns_on_which_re_does_not_end(pattern: str) -> None:
+    assert TensorMatcher(NAMES).find(pattern) == []
+
+
+@pytest.mark.parametrize("pattern", [
+    r"(.*)*x", r"^(enc|blk|\.|\d)*(_|\b)output", r"^((enc|blk)?\.?\d*)*attn_[^k]\.weight$",
+    r"(b|bl|blk|k|\.)+1\b.*(_up|q)\.w", r"blk\.1\.(f+)+(n_.*)*weight$", r"(?:[a-z]+\.?)+?\d\B"])
+def test_patterns_that_could_take_for_ever_find_what_re_finds(pattern: str) -> None:
+    assert [NAMES[i] for i in TensorMatcher(NAMES).find(pattern)] == [name for name in NAMES if re.search(pattern, name)]
+
+
+@pytest.mark.parametrize(("pattern", "words"), [
+    ("(?=(a+)+)x", "for ever"), (r"((a+)+)\2", "for ever"), ("((a{1,100}){1,100}){1,100}", "states")])
+def test_patterns_that_cannot_be_bounded(pattern: str, words: str) -> None:
+    with pytest.raises(UsageError, match=words):
+        ecmascript(pattern)
+
+
 @pytest.mark.parametrize("pattern", ["blk\\.1\\.(", "blk\\.1\\.ffn++"])
 def test_a_bad_regex_is_named_whole(pattern: str) -> None:
     with pytest.raises(UsageError, match=re.escape(repr(pattern))):
