@@ -254,6 +254,7 @@ def _explained(limit: Limit) -> Iterator[None]:
     import requests
     import urllib3
 
+    begun = time.monotonic()
     try:
         yield
     except NetError:
@@ -263,7 +264,8 @@ def _explained(limit: Limit) -> Iterator[None]:
     except (requests.exceptions.Timeout, urllib3.exceptions.TimeoutError, TimeoutError):
         if limit.over:
             raise NetError("slow", f"the server needs more than {limit.total:g} s") from None
-        raise NetError("silent", f"the server sent nothing for {limit.silence:g} s: try again later") from None
+        silent = min(limit.silence, max(1, round(time.monotonic() - begun)))      # a handshake has CONNECT alone
+        raise NetError("silent", f"the server sent nothing for {silent:g} s: try again later") from None
     except requests.exceptions.SSLError as error:
         reason = _reason(error)
         raise NetError("tls", f"its certificate is not trusted or TLS failed ({reason})", reason) from None

@@ -42,8 +42,11 @@ def show(text: str) -> None:
 
 
 def emit(text: str) -> None:
-    """Prints text for programs unchanged; file names that are not UTF-8 keep their bytes. Raises
-    AutolayersError if stdout's encoding lacks a character."""
+    """Prints text for programs unchanged; file names that are not UTF-8 keep their bytes. A terminal gets what
+    `show` prints: a file's name could steer it. Raises AutolayersError if stdout's encoding lacks a character."""
+    if sys.stdout.isatty():
+        show(text)
+        return
     encoding, errors = sys.stdout.encoding or "utf-8", sys.stdout.errors or "strict"
     try:
         text.encode(encoding, errors)

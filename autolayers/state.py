@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 MAX_SIZE = 1 << 20        # bytes of a state file
 _PATIENCE = 5.0           # seconds to wait for another process's lock
 _BACKUPS = 1000
-_PREFIX, _SUFFIX = ".autolayers-", ".tmp"      # .autolayers-PID-RANDOM.tmp
+_PREFIX, _SUFFIX = ".autolayers-", ".tmp"      # .autolayers-PID-MACHINE-RANDOM.tmp
+_ABANDONED = 24 * 3600.0  # seconds after which another machine's temporary file is nobody's
 
 
 def directory(environ: Mapping[str, str]) -> str:
@@ -51,6 +52,17 @@ def machine_name() -> str:
     import platform
 
     return platform.node()
+
+
+def _whose() -> str:
+    """Which processes a PID can be one of: a name for this machine and this container."""
+    try:
+        space = os.readlink("/proc/self/ns/pid")
+    except OSError:
+        space = ""
+    from zlib import crc32
+
+    return f"{crc32(f'{machine_name()} {space}'.encode()):08x}"
 
 
 def create(name: str) -> BinaryIO:
@@ -171,7 +183,7 @@ def _back_up(name: str) -> str:
 def _replace(name: str, data: bytes, mode: int) -> None:
     folder = os.path.dirname(name)       # the temporary file is made there: a rename cannot cross file systems
     _remove_abandoned(folder)
-    temporary = os.path.join(folder, f"{_PREFIX}{os.getpid()}-{os.urandom(6).hex()}{_SUFFIX}")
+    temporary = os.path.join(folder, f"{_PREFIX}{os.getpid()}-{_whose()}-{os.urandom(6).hex()}{_SUFFIX}")
     _create(temporary, data, mode, os.stat(name) if os.path.exists(name) else None)
     try:
         os.replace(temporary, name)
@@ -203,16 +215,23 @@ def _create(name: str, data: bytes, mode: int = 0o666, like: os.stat_result | No
 
 
 def _remove_abandoned(folder: str) -> None:
-    """Removes the temporary files of writers that were killed."""
+    """Removes the temporary files of writers that were killed; those of other machines, whose processes cannot
+    be seen, after a day."""
     with contextlib.suppress(OSError):
         for name in os.listdir(folder):
             if name.startswith(_PREFIX) and name.endswith(_SUFFIX):
-                pid = name[len(_PREFIX):].partition("-")[0]
-                if pid.isascii() and pid.isdecimal() and len(pid) < 10:
+                pid, whose = [*name[len(_PREFIX):].split("-"), ""][:2]
+                if not (pid.isascii() and pid.isdecimal() and len(pid) < 10):
+                    continue
+                file = os.path.join(folder, name)
+                if whose == _whose():
                     import psutil
 
-                    if not psutil.pid_exists(int(pid)):
-                        os.unlink(os.path.join(folder, name))
+                    gone = not psutil.pid_exists(int(pid))
+                else:
+                    gone = os.stat(file).st_mtime < time.time() - _ABANDONED
+                if gone:
+                    os.unlink(file)
 
 
 def _sync_directory(name: str) -> None:

@@ -39,6 +39,7 @@ class FakeOllama:
         self.requests: list[tuple[str, dict]] = []
         self.headers: list[dict[str, str]] = []
         self.version = "0.33.0"
+        self.content = b""                     # the answer of a path with the fault "content"
         self.fits_layers = 1000                # more than this many layers do not fit
         self.oom = "llama runner process has terminated: cudaMalloc failed: out of memory"
         self.layers = 0                        # what the log says there are
@@ -285,6 +286,8 @@ class Handler(BaseHTTPRequestHandler):
             self.send(200, b"")
         elif kind == "500":
             self.send(500, json.dumps({"error": detail}).encode())
+        elif kind == "content":
+            self.send(200, self.fake.content)
         elif kind == "401":
             self.send(401, b"<html><h1>401 Authorization Required</h1></html>")
         elif kind == "503":

@@ -8,6 +8,7 @@ import signal
 import stat
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -112,6 +113,19 @@ def test_a_writer_at_work_is_left_alone(tmp_path: Path) -> None:
     busy.write_bytes(b"half")
     state.write(str(tmp_path / "file"), b"x")
     assert sorted(os.listdir(tmp_path)) == sorted([busy.name, "file"])
+
+
+@posix
+def test_writers_of_another_machine_are_left_alone_for_a_day(tmp_path: Path) -> None:
+    """They share the home directory; their processes are not this machine's."""
+    for i, name in enumerate(("424242-abcdef", "424242-0badcafe-abcdef", "424243-0badcafe-abcdef")):
+        file = tmp_path / f".autolayers-{name}.tmp"
+        file.write_bytes(b"half")
+        if i == 2:
+            os.utime(file, (time.time() - 90000,) * 2)
+    state.write(str(tmp_path / "file"), b"x")
+    assert sorted(os.listdir(tmp_path)) == [".autolayers-424242-0badcafe-abcdef.tmp", ".autolayers-424242-abcdef.tmp",
+                                            "file"]
 
 
 @posix

@@ -40,7 +40,7 @@ def main(words: Sequence[str]) -> int:
             show(text)
             return 0
         if sys.stdout.isatty():
-            emit("\x1b[H\x1b[J")
+            sys.stdout.write("\x1b[H\x1b[J")
         show(text)
         sys.stdout.flush()
         time.sleep(_PAUSE)

@@ -31,6 +31,7 @@ MAX_RANGES = 256
 MAX_REDIRECTS = 10
 MAX_PARTS = 512
 MAX_LISTING = 8 << 20           # bytes of a page of files; the Hub's 1000 entries take less than 1 MiB
+MAX_ITEMS = 1 << 19             # of a page, each up to a hundred bytes in memory; 1000 entries have ten thousand
 
 _PART = re.compile(r"-(\d{5})-of-(\d{5})\.gguf$")
 _RANGE = re.compile(r"bytes (?:([0-9]{1,19})-([0-9]{1,19})|\*)/([0-9]{1,19}|\*)")
@@ -191,7 +192,10 @@ class Get:
         """(a JSON answer, the URL of its next page or "")."""
         with self.answer({"Accept": "application/json"}) as answer:
             try:
-                return json.loads(answer.content(MAX_LISTING)), answer.next_page
+                content = answer.content(MAX_LISTING)
+                if sum(content.count(mark) for mark in b",[{") > MAX_ITEMS:
+                    raise ValueError
+                return json.loads(content), answer.next_page
             except NetError as error:
                 raise self._failed(error) from None
             except (ValueError, RecursionError):
@@ -219,7 +223,7 @@ class Get:
             return f"not found{said}; check the name"
         if answer.status == 429:
             wait = answer.headers.get("Retry-After", "")
-            when = f"in {wait} s" if wait.isdecimal() else "later"
+            when = f"in {wait} s" if wait.isdecimal() and len(wait) < 8 else "later"
             return f"too many requests: try again {when}, with HF_TOKEN for more"
         if answer.status >= 500:
             return f"the server fails (HTTP {answer.status}): try again later"

@@ -190,3 +190,18 @@ def test_an_unknown_tensor_type_is_never_counted_low():
 
 def test_all_errors_are_ours():
     assert issubclass(OllamaError, AutolayersError) and issubclass(NoSuchModel, AutolayersError)
+
+
+@pytest.mark.parametrize("parts", [b"{}," * (1 << 18), b"1," * (3 << 20), b'{"a":1},' * (1 << 18)])
+def test_an_answer_of_too_many_parts_is_not_read(fake, server, parts):
+    """Each takes up to a hundred bytes in memory, and two in the answer."""
+    fake.faults["/api/show"] = "content"
+    fake.content = b'{"model_info": [' + parts + b"0]}"
+    with pytest.raises(OllamaError, match="not an answer of Ollama") as error:
+        server.show("llama3.1:8b")
+    assert len(str(error.value)) < 600
+
+
+def test_this_machine_by_its_name():
+    assert Server(f"http://{socket.gethostname().lower()}:1").is_local
+    assert not Server("http://another-machine.example:1").is_local

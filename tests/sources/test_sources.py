@@ -403,7 +403,8 @@ def test_a_repository_that_is_none(web: Web, other: Web) -> None:
     for name in ("hf:", "hf:me", "hf:me/", "hf:me/a/b", "hf:me/a b", "hf:me/a:", "hf:me/a/../b.gguf"):
         assert said(name, repository.environ).startswith(f"{name}: ")
     tree = "/api/models/me/my-GGUF/tree/main"
-    for body, words in ((b"{}", "no list"), (b"<html>", "JSON"), (b'["a"', "JSON")):
+    for body, words in ((b"{}", "no list"), (b"<html>", "JSON"), (b'["a"', "JSON"),
+                        (b"[" + b"{}," * (1 << 18) + b"{}]", "JSON")):
         web.answers[tree] = status(200, body)
         assert words in said("hf:me/my-GGUF", repository.environ)
     web.answers[tree] = status(401)

@@ -32,8 +32,10 @@ TOKEN = "AUTOLAYERS_OLLAMA_TOKEN"
 _HINTS = {503: " (its queue is full: try again later)",
           **dict.fromkeys((401, 403), f" (a proxy in front of Ollama? {TOKEN} is sent as its Bearer token)")}
 _LONGEST_ANSWER = 32 << 20    # bytes; a verbose /api/show repeats the whole vocabulary, 16 MiB at most
-# lists and objects of an answer; each takes a hundred bytes in memory and two in JSON
-_MOST_PARTS = 1 << 18
+# of an answer; each takes up to a hundred bytes in memory, and two in JSON: lists and objects, keys, items (a
+# vocabulary of 500 thousand tokens has two million)
+_MOST = ((b"[{", 1 << 18), (b":", 1 << 18), (b",", 3 << 20))
+_SHOWN = 1 << 10               # bytes of an answer that a message may quote
 _MOST_BYTES = 1 << 50
 _OUT_OF_MEMORY = re.compile(
     r"out of memory|cudamalloc|(failed|unable) to allocate|allocation failed|erroroutofdevicememory",
@@ -245,8 +247,7 @@ class Server:
         objects = list(_objects(content))
         reason = next((str(found["error"]) for found in objects if found.get("error")), "")
         if reason or status >= 400:
-            reason = reason or content.decode("utf-8",
-                                              "replace").strip() or answer.reason or "no reason given"
+            reason = reason or _text(content).strip() or answer.reason or "no reason given"
             if status == 404 and model and objects:
                 raise NoSuchModel(f"the Ollama server at {self.url} has no model {model}: {_said(reason)}")
             hint = _HINTS.get(status, "")
@@ -256,8 +257,7 @@ class Server:
             why = " (it does so for a model whose metadata has Inf or NaN)" if path == "/api/show" else ""
             raise OllamaError(f"{self.url}{path}: the server answered nothing{why}")
         if not objects:
-            raise OllamaError(f"{self.url}{path}: not an answer of Ollama: "
-                              f"{_said(content.decode('utf-8', 'replace'))}")
+            raise OllamaError(f"{self.url}{path}: not an answer of Ollama: {_said(_text(content))}")
         return objects[-1]
 
 
@@ -277,9 +277,13 @@ def _said(text: str) -> str:
     return one_line(text, 400)
 
 
+def _text(content: bytes) -> str:
+    return content[:_SHOWN].decode("utf-8", "replace")
+
+
 def _objects(content: bytes) -> list[dict[str, Any]]:
     """The JSON objects of an answer: one, or one per line in a stream; none if it is anything else."""
-    if content.count(b"[") + content.count(b"{") > _MOST_PARTS:
+    if any(sum(content.count(mark) for mark in marks) > most for marks, most in _MOST):
         return []
     try:
         whole = json.loads(content)
