@@ -64,6 +64,12 @@ def emit(text: str) -> None:
     sys.stdout.buffer.write(data)
 
 
+def clear() -> None:
+    """Clears a terminal."""
+    if sys.stdout.isatty():
+        sys.stdout.write("\x1b[H\x1b[J")
+
+
 def open_streams() -> None:
     """Opens the null device for closed standard streams (>&-, 2>&-): otherwise a file that is opened later
     would become the stream, and `print` would write to stdout if there is no stderr. Writing to a closed

@@ -12,7 +12,7 @@ from ..errors import AutolayersError, UsageError
 from ..flags.check import read
 from ..launch.secrets import without_secrets
 from ..launch.servers import beside, look, servers
-from ..output import emit, say, show
+from ..output import clear, emit, say, show
 from ..units import human
 from .ps_page import document, one_text, ps_text
 
@@ -39,8 +39,7 @@ def main(words: Sequence[str]) -> int:
         if not arguments.own.get("watch"):
             show(text)
             return 0
-        if sys.stdout.isatty():
-            sys.stdout.write("\x1b[H\x1b[J")
+        clear()
         show(text)
         sys.stdout.flush()
         time.sleep(_PAUSE)

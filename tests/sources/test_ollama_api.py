@@ -192,7 +192,7 @@ def test_all_errors_are_ours():
     assert issubclass(OllamaError, AutolayersError) and issubclass(NoSuchModel, AutolayersError)
 
 
-@pytest.mark.parametrize("parts", [b"{}," * (1 << 18), b"1," * (3 << 20), b'{"a":1},' * (1 << 18)])
+@pytest.mark.parametrize("parts", [b"{}," * ((1 << 18) + 1), b"1," * ((3 << 20) + 1), b'{"a":1},' * (1 << 18)])
 def test_an_answer_of_too_many_parts_is_not_read(fake, server, parts):
     """Each takes up to a hundred bytes in memory, and two in the answer."""
     fake.faults["/api/show"] = "content"
