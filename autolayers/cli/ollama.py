@@ -6,7 +6,6 @@ import json
 import os
 import sys
 
-from .. import __version__
 from ..devices import Inventory
 from ..errors import AutolayersError, DoesNotFit, ModelError, UsageError
 from ..flags.check import read
@@ -317,18 +316,9 @@ def _of_modelfile(command: _Command, data: bytes, source: str) -> Target:
 
 def _new(source: str, advice: Advice) -> bytes:
     """A minimal Modelfile with the plan in comments."""
-    value = source if source == source.strip() and not source.startswith('"') else f'"""{source}"""'
     server = [f"server: {line}" for line in advice.server]
-    parameters = advice.over(advice.target.parameters)
-    comments = [f"autolayers {__version__}", *advice.summary, *advice.notes, *server]
-    lines = [*(f"# {printable(' '.join(text.split()))}" for text in comments), f"FROM {value}",
-             *(f"PARAMETER {name} {number}" for name, number in parameters.items())]
-    data = "".join(f"{line}\n" for line in lines).encode("utf-8", "replace")
-    parsed = modelfile.parse(data)
-    if parsed.model != source or parsed.parameters() != parameters:
-        raise UsageError(f"a Modelfile cannot name {source!r}: Ollama drops some of its characters; rename "
-                         "the file")
-    return data
+    return modelfile.minimal(source, advice.over(advice.target.parameters),
+                             [*advice.summary, *advice.notes, *server])
 
 
 def _as_dict(advice: Advice) -> dict[str, object]:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import sys
 import webbrowser
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from ..errors import UsageError
 from ..flags.check import read
@@ -24,8 +26,17 @@ def main(words: list[str]) -> int:
     except OSError as error:
         raise UsageError(f"--port {port}: {error.strerror or error}") from None
     print(f"{server.url}\npress Ctrl-C to stop", file=sys.stderr)
-    if not arguments.own.get("no-browser"):
-        webbrowser.open(server.url)
-    with server:
+    with server, TemporaryDirectory(prefix="autolayers-") as folder:      # for this user alone, as its file
+        if not arguments.own.get("no-browser"):
+            webbrowser.open(_door(server.url, Path(folder)).as_uri())
         server.serve_forever()
     return 0
+
+
+def _door(url: str, folder: Path) -> Path:
+    """A file that leads to the page: everybody sees a browser's command line, which must not have the token."""
+    path = folder / "open.html"
+    path.touch(mode=0o600)
+    path.write_text(f'<!doctype html><meta charset="utf-8"><meta name="referrer" content="no-referrer">'
+                    f'<meta http-equiv="refresh" content="0;url={url}"><a href="{url}">autolayers</a>\n')
+    return path

@@ -16,12 +16,14 @@ import re
 from codecs import BOM_UTF8, BOM_UTF16_BE, BOM_UTF16_LE
 from unicodedata import category
 
-from ..errors import AutolayersError
+from .. import __version__
+from ..errors import AutolayersError, UsageError
+from ..quoting import printable
 from ..records import dataclass
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
 
     Value = int | float | bool | str | list[str]
 
@@ -139,6 +141,19 @@ class Modelfile:
 
     def _from(self) -> Instruction:
         return self.named("model")[-1]
+
+
+def minimal(source: str, parameters: Mapping[str, int], comments: Sequence[str]) -> bytes:
+    """A Modelfile of FROM and PARAMETER lines after the comments. Raises UsageError for a name that it cannot have."""
+    value = source if source == source.strip() and not source.startswith('"') else f'"""{source}"""'
+    lines = [*(f"# {printable(' '.join(text.split()))}" for text in (f"autolayers {__version__}", *comments)),
+             f"FROM {value}", *(f"PARAMETER {name} {number}" for name, number in parameters.items())]
+    data = "".join(f"{line}\n" for line in lines).encode("utf-8", "replace")
+    parsed = parse(data)
+    if parsed.model != source or parsed.parameters() != parameters:
+        raise UsageError(f"a Modelfile cannot name {source!r}: Ollama drops some of its characters; rename "
+                         "the file")
+    return data
 
 
 def parse(data: bytes, source: str = "Modelfile") -> Modelfile:

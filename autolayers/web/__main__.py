@@ -6,14 +6,14 @@ import sys
 from pathlib import Path
 
 from ..errors import AutolayersError
-from .build import PYODIDE, build
+from .build import build
 
 USAGE = "python -m autolayers.web build DIR [--pyodide URL|FOLDER]"
 
 
 def main(words: list[str]) -> int:
     """Exit codes as the command line's."""
-    pyodide = PYODIDE
+    pyodide = ""
     if "--pyodide" in words[:-1]:
         at = words.index("--pyodide")
         pyodide = words[at + 1]

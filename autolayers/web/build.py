@@ -1,6 +1,6 @@
 """The page as static files for any host: Python in the browser, nothing uploaded.
 
-    build(Path("site"))                                     # Pyodide from its public CDN
+    build(Path("site"))                                     # Pyodide from its public hosts, checked by SHA-256
     build(Path("site"), pyodide="node_modules/pyodide")     # a folder with Pyodide's files is copied into the site
 """
 
@@ -17,39 +17,60 @@ from zipfile import ZIP_DEFLATED, ZipFile, ZipInfo
 
 from .. import __version__
 from ..errors import UsageError
+from .engine import PRESET, Engine
 from .server import page_files
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
 
 # Python 3.13: the 3.14 of Pyodide 314.0.7 overflows a worker's stack when it frees the tensors of a long
 # graph
-PYODIDE = "https://cdn.jsdelivr.net/npm/pyodide@0.29.5/"
-PYODIDE_FILES = ("pyodide.mjs", "pyodide.asm.wasm", "pyodide-lock.json", "python_stdlib.zip")
-PYODIDE_LOADERS = ("pyodide.asm.mjs", "pyodide.asm.js")      # one of them, by version
+PYODIDE_VERSION = "0.29.5"
+PYODIDE = (f"https://cdn.jsdelivr.net/npm/pyodide@{PYODIDE_VERSION}/", f"https://unpkg.com/pyodide@{PYODIDE_VERSION}/")
+# of the npm package of that version: bytes and SHA-256
+PYODIDE_FILES = {
+    "pyodide.mjs": (17616, "510ca14305230018f50c40fb81be673afd68080e70ce7733fcce6600dd6a1714"),
+    "pyodide.asm.js": (1074322, "356c42f69e1695397e9d8670bd3c2e678248cde76e18bdae1731e848537b47d7"),
+    "pyodide.asm.wasm": (8647684, "54309a5a2cfd757b1f0fdbc9093c92503f7b341500110329d932487183912718"),
+    "pyodide-lock.json": (122027, "14d2c2dba101277999e17135e653d8f15389ad1437f53eae213bf0c3cdff723d"),
+    "python_stdlib.zip": (2424003, "831fd1e535084b972f87c6a35275de3d236efd5166f5e77ce89497710635e73c"),
+}
 WHEEL = f"autolayers-{__version__}-py3-none-any.whl"
 
 
-def build(folder: Path, pyodide: str = PYODIDE) -> list[str]:
-    """Writes the site to `folder`; returns its file names. `pyodide` is a URL, or a folder that is copied.
-    Raises UsageError, OSError."""
-    local = "://" not in pyodide
-    found = [name for name in (*PYODIDE_FILES, *PYODIDE_LOADERS) if local
-             and (Path(pyodide) / name).is_file()]
-    if local and not (set(PYODIDE_FILES) <= set(found) and set(PYODIDE_LOADERS) & set(found)):
-        raise UsageError(f"{pyodide}: not a Pyodide folder: it lacks some of {', '.join(PYODIDE_FILES)}")
+def build(folder: Path, pyodide: str = "") -> list[str]:
+    """Writes the site to `folder`; returns its file names. `pyodide` is a URL, or a folder that is copied; ""
+    for the public hosts, whose files the page checks. Raises UsageError, OSError."""
+    local = bool(pyodide) and "://" not in pyodide
+    missing = [name for name in PYODIDE_FILES if local and not (Path(pyodide) / name).is_file()]
+    if missing:
+        raise UsageError(f"{pyodide}: not a Pyodide folder: it lacks {', '.join(missing)}")
     written = page_files()
-    base = "pyodide/" if local else pyodide.rstrip("/") + "/"
     written[WHEEL] = wheel()
-    version = sha256(b"".join(written[name] for name in sorted(written))).hexdigest()[:12]
-    written["config.json"] = json.dumps({"engine": "pyodide", "pyodide": base, "wheel": WHEEL,
-                                         "version": version,
-                                         "files": sorted(written)}).encode()
+    written["first.json"] = json.dumps(_first()).encode()
+    sources = ["pyodide/"] if local else [pyodide.rstrip("/") + "/"] if pyodide else list(PYODIDE)
+    sizes = {name: (Path(pyodide) / name).stat().st_size if local else size
+             for name, (size, _) in PYODIDE_FILES.items()} | {WHEEL: len(written[WHEEL])}
+    config = {"engine": "pyodide", "pyodide": sources, "wheel": WHEEL, "first": "first.json", "sizes": sizes,
+              "sha256": {} if local else {name: digest for name, (_, digest) in PYODIDE_FILES.items()},
+              "files": sorted(written)}
+    stamp = b"".join(written[name] for name in sorted(written)) + json.dumps(config).encode()
+    written["config.json"] = json.dumps({**config, "version": sha256(stamp).hexdigest()[:12]}).encode()
     folder.mkdir(parents=True, exist_ok=True)
     for name, data in written.items():
         (folder / name).write_bytes(data)
-    if found:
+    if local:
         (folder / "pyodide").mkdir(exist_ok=True)
-        for name in found:
+        for name in PYODIDE_FILES:
             shutil.copyfile(Path(pyodide) / name, folder / "pyodide" / name)
-    return [*sorted(written), *(f"pyodide/{name}" for name in found)]
+    return [*sorted(written), *(f"pyodide/{name}" for name in PYODIDE_FILES if local)]
+
+
+def _first() -> dict[str, Any]:
+    """What the page shows while Python loads: the answer to the form's presets."""
+    engine = Engine()
+    return {"offer": engine.call("start", {}), "question": PRESET, "answer": engine.call("plan", PRESET)}
 
 
 def wheel() -> bytes:

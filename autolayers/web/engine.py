@@ -2,65 +2,71 @@
 browser.
 
     engine = Engine()
-    engine.call("plan", {"model": "bundled:llama-3.1-8b-q4_k_m", "gpu": "24GiB", "ctx": "8192"})
+    engine.call("plan", {"model": "llama-3.1-8b-q4_k_m", "gpu": "24GiB", "ram": "64", "ctx": "8192"})
     engine.add("model.gguf", 4920739232, first_bytes)      # {"need": 8388608}: send that many; or {"model": {...}}
 
-A launch is the content of the page's form, all text: model, machine (a machine file's text) or gpu ("" for
-this machine), ram, ctx, np, ctk, ctv, ub, fa, strategy, workload, flags.
+form.py reads a question's launch, names.py its model's name; verdict.py has the sentence for everybody.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import shlex
+from contextlib import suppress
+from threading import Lock
 
 from .. import __version__, bundled
 from ..devices import machine_file
 from ..devices.cards import CARDS
+from ..devices.names import candidates
 from ..diagnosis.diagnosis import explain
 from ..errors import AutolayersError, LaunchRefused, UsageError
-from ..flags.check import read
-from ..flags.formats import FORMATS
 from ..flags.kinds import CACHE_TYPES
 from ..flags.workload import WORKLOADS
 from ..gguf import join_parts, read_part, split_of
-from ..launch.formats import write
 from ..launch.secrets import without_secrets
 from ..machine import Host
-from ..model import read_model
-from ..planner import plan_request
+from ..memory.companions import Companions
+from ..model import is_projector, read_model
+from ..planner import plan_in_steps, plan_request
+from ..planner.advice import QUANTISATIONS
+from ..planner.compare.choose import bits_per_weight
 from ..planner.compare.sweep import cases, sweep
 from ..quoting import powershell
 from ..records import replace
-from ..report.text import bought, remedy_words, shortage
-from ..request import Request
+from ..report.text import bought, remedy_words
 from ..sources.http import open_url
-from ..sources.huggingface import Hub, choose, models_of, parse_name
+from ..sources.huggingface import Hub, choose, has_parts, models_of, parse_name, projector_of, words_of
+from ..sources.offers import offers
+from .export import NAMES, export
+from .form import error_of, request_of, text, texts
+from .names import BUNDLED, family, known, near, quantisation, understood
+from .verdict import condition, verdict, where
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterator, Mapping
     from typing import Any
 
-    from ..flags.parse import Arguments
     from ..gguf import Header
     from ..model import Model
     from ..planner import Plan
+    from ..request import Request
+    from ..sources.offers import Offer
 
     Question = Mapping[str, Any]
     Answer = dict[str, Any]
 
-BUNDLED = "bundled:"
 FIRST_SLICE, LARGEST_SLICE = 2 << 20, 128 << 20     # bytes of a header that are requested at first, and at most
 MAX_LOG = 64 << 20          # characters of a log
 MAX_MODELS = 64             # kept at once; the oldest is dropped
 MAX_PARTS = 512
-MAX_MATRIX = 256            # cells of one matrix
+LESS = 0.97                 # of a file's size, for a type of all its tensors to be worth a row
+MAX_STEPS = 4               # questions whose reasons are under way
 CONTEXTS = (4096, 8192, 16384, 32768, 65536, 131072, 262144)
-# Form field -> llama-server's flag, or autolayers' own
-FIELDS = {"ram": "--ram", "ctx": "-c", "np": "-np", "ctk": "-ctk", "ctv": "-ctv", "ub": "-ub", "fa": "-fa",
-          "strategy": "--strategy", "workload": "--workload"}
-GPUS_OF_MATRIX = ("8GiB", "12GiB", "16GiB", "24GiB", "32GiB", "48GiB", "24GiB,24GiB")
+PRESET = {"model": "qwen3-30b-a3b-q4_k_m", "gpu": "rtx-3060", "ram": "32"}      # of somebody without a machine here
+CHIPS = ("rtx-3060", "rtx-4060-ti-16g", "rtx-3090", "rtx-4090", "rtx-5090", "rx-7900-xtx", "m4-pro-24g", "none")
 
 
 class NeedMore(Exception):
@@ -92,57 +98,89 @@ class Engine:
     def __init__(self, open_model: Callable[[str], Model] | None = None, here: bool = False) -> None:
         self._open, self._here = open_model, here
         self._models: dict[str, Model] = {}
+        self._opened: set[str] = set()                      # by name, so that a launch finds them there too
+        self._words: dict[str, tuple[str, ...]] = {}        # llama-server's flags for models of the Hub
+        self._projectors: dict[str, Header] = {}
         self._parts: dict[str, dict[int, Header]] = {}      # model's name -> part's number -> its header
+        self._steps: dict[str, tuple[Lock, Iterator[Plan]]] = {}
         self._methods: dict[str, Callable[[Question], Answer]] = {
-            "start": self.start, "open": self.open, "plan": self.plan, "curve": self.curve,
-            "matrix": self.matrix,
-            "file": self.file, "locate": self.locate, "machine": self.machine, "explain": self.explain}
+            "start": self.start, "name": self.name, "open": self.open, "plan": self.plan, "more": self.more,
+            "row": self.row, "rows": self.rows, "curve": self.curve, "file": self.file, "locate": self.locate,
+            "card": self.card, "machine": self.machine, "explain": self.explain}
 
     def call(self, method: str, question: Question) -> Answer:
-        """The answer, or {"error": one line, "kind": the error's class}."""
+        """The answer, or {"error": one line, "kind": the error's class, "field": the form's, "" for none}."""
         try:
             if method not in self._methods:
                 raise UsageError(f"no such question: {method}")
             return self._methods[method](question)
         except AutolayersError as error:
-            return _error(error)
+            return error_of(error, question)
 
     def start(self, question: Question) -> Answer:
         """What the form offers."""
         return {
-            "version": __version__, "here": self._here, "opens": self._open is not None,
-            "models": [*self._models, *(BUNDLED + name for name in bundled.models())],
+            "version": __version__, "here": self._here, "opens": self._open is not None, "preset": PRESET,
+            "models": [*self._models, *bundled.models()], "known": known(), "chips": list(CHIPS),
             "cards": [{"name": name, "description": card.description, "mib": card.usable}
                       for name, card in CARDS.items()],
-            "cache_types": list(CACHE_TYPES), "formats": list(FORMATS), "matrix_gpus": list(GPUS_OF_MATRIX),
+            "cache_types": list(CACHE_TYPES),
+            "formats": [{"name": name, "file": file} for name, file in NAMES.items()],
             "workloads": [*WORKLOADS, "2048+512@16k"], "first_slice": FIRST_SLICE,
         }
 
     # --- models
 
+    def name(self, question: Question) -> Answer:
+        """What was typed or pasted as {"name"}: {"name": that opens it}, or {"near": [bundled models]}."""
+        typed = text(question, "name")
+        if typed in self._models or (self._open is not None and os.path.exists(typed)):
+            return {"name": typed}
+        found = understood(typed)
+        if found in self._models or found in bundled.models() or found.startswith("hf:") or "://" in found:
+            return {"name": found}
+        if self._open is not None and (found.startswith("ollama:") or os.sep in found or found.endswith(".gguf")):
+            return {"name": found}
+        return {"near": near(found)}
+
     def open(self, question: Question) -> Answer:
-        """Opens a model by name: {"name"} -> {"model": summary}."""
-        name = _text(question, "name")
-        return {"model": _summary(name, self.model(name))}
+        """Opens a model by name: {"name"} -> {"model": summary}, of a repository also its "files"."""
+        name = text(question, "name")
+        answer: Answer = {"model": _summary(name, self.model(name))}
+        if self._open is not None and name.startswith("hf:"):
+            repository = parse_name(name)[0]
+            with suppress(AutolayersError):
+                answer["models"] = [self._offered(offer) for offer in offers(f"hf:{repository}", os.environ)[0]]
+        return answer
+
+    def _offered(self, offer: Offer) -> Answer:
+        self._words[offer.source] = offer.words
+        return {"name": offer.source, "file": offer.source.rpartition("/")[2], "label": offer.name, "size": 0}
 
     def model(self, name: str) -> Model:
         """The model by the page's name for it. Raises ModelError or UsageError."""
+        name = name.removeprefix(BUNDLED)
         if name in self._models:
             return self._models[name]
-        if name.startswith(BUNDLED):
-            return self._keep(name, bundled.read(name.removeprefix(BUNDLED)))
+        if name in bundled.models():
+            return self._keep(name, bundled.read(name))
         if not name:
             raise UsageError("no model: choose one, or drop a .gguf file")
         if self._open is None:
             raise UsageError(f"{name}: not opened yet: drop the file, or give its address")
-        return self._keep(name, self._open(name))
+        found = self._keep(name, self._open(name))
+        self._opened.add(name)
+        return found
 
     def add(self, name: str, size: int | None, data: bytes) -> Answer:
         """A file's first bytes: {"need": n} for its first n bytes instead, {"missing": [part, ...]} while
-        shards of a split model are missing, {"model": summary} once it is complete. `size` is the whole
-        file's, None if unknown."""
+        shards of a split model are missing, {"model": summary} once it is complete, {"projector": name} for one.
+        `size` is the whole file's, None if unknown."""
         try:
             part = read_part(_Part(name, size, data))
+            if is_projector(part):
+                self._projectors[name] = part
+                return {"projector": name}
             if split_of(part)[1] > 1:
                 return self._add_part(part)
             return {"model": _summary(name, self._keep(name, read_model(part)))}
@@ -151,9 +189,9 @@ class Engine:
                 return {"need": min(max(4 * len(data), FIRST_SLICE), LARGEST_SLICE)}
             return {"error": f"{name}: its header does not end within {LARGEST_SLICE >> 20} MiB, which no "
                              "model's does",
-                    "kind": "ModelError"}
+                    "kind": "ModelError", "field": "model"}
         except AutolayersError as error:
-            return _error(error)
+            return {**error_of(error, {}), "field": "model"}
 
     def _add_part(self, part: Header) -> Answer:
         """Adds one shard of a split model; returns the model once all are there."""
@@ -178,87 +216,163 @@ class Engine:
 
     def locate(self, question: Question) -> Answer:
         """Where the browser finds a model by {"name"}, an address or hf:USER/REPO[:QUANT]: {"urls": [one for
-        each part]}. For a repository first {"listing": url}; when called again with its {"files"}, also its
-        other models and "notes"."""
-        name, hub = _text(question, "name"), Hub({})
+        each part]}. For a repository first {"listing": url}; when called again with its "files", [[path, bytes]],
+        also its "models" and "notes"."""
+        name, hub = text(question, "name"), Hub({})
         if not name.startswith("hf:"):
             if not name.startswith(("https://", "http://")):
                 raise UsageError(f"{name}: an address (https://...), hf:USER/REPO or hf:USER/REPO:QUANT")
             return {"urls": [part.url for part in open_url(hub.file_url(name))]}
         repository, revision, path, quant = parse_name(name)
-        answer: Answer = {}
+        if "files" not in question:
+            return {"listing": hub.listing_url(repository, revision)}
+        sizes = {path: size for path, size in _pairs(question) if path.isprintable()}
+        files = list(sizes)
+        notes: list[str] = []
         if not path:
-            if "files" not in question:
-                return {"listing": hub.listing_url(repository, revision)}
-            files = [file for file in _texts(question, "files") if file.isprintable()]
             path, notes = choose(repository, files, quant)
-            answer = {"models": [f"hf:{repository}/{file}" for file in models_of(files)[:200]],
-                      "notes": notes}
-        return answer | {"urls": [part.url
-                                  for part in open_url(hub.download_url(repository, revision, path))]}
+        models = [_file(repository, file, sizes) for file in models_of(files)[:200]]
+        for row in models:
+            self._words[row["name"]] = self._hub_words(repository, files, row["file"])
+        self._words[name] = self._hub_words(repository, files, path)
+        return {"models": models, "notes": notes, "file": path, "urls": [
+            part.url for part in open_url(hub.download_url(repository, revision, path))]}
+
+    def _hub_words(self, repository: str, files: list[str], path: str) -> tuple[str, ...]:
+        if path not in files:
+            return ("-hf", repository, "-hff", path)
+        # -hf would load a projector that is not in the plan
+        more = ("--no-mmproj",) if projector_of(files, path) else ()
+        return *words_of(repository, files, path), *more
 
     # --- logs
 
     def explain(self, question: Question) -> Answer:
         """Why the launch of {"log": text} failed or is slow. The form's model and machine are those of the launch that
         works, where they are given."""
-        model = self.model(_text(question, "model")) if _text(question, "model") else None
-        asked: dict[str, Any] = {"own": _arguments({key: question.get(key) for key in ("gpu", "ram")}).own}
-        if text := _text(question, "machine"):
-            asked["devices"], asked["host"] = machine_file.parse(text, "machine file")
-        return explain_log(_text(question, "log", MAX_LOG), model=model, **asked)
+        model = self.model(text(question, "model")) if text(question, "model") else None
+        asked: dict[str, Any] = {}
+        if any(text(question, field) for field in ("gpu", "ram", "machine")):
+            request = request_of({key: question.get(key) for key in ("gpu", "ram", "machine")}, self._here)
+            asked["own"] = request.arguments.own
+            if text(question, "machine"):
+                asked["devices"], asked["host"] = request.machine.devices, request.host
+        return explain_log(text(question, "log", MAX_LOG), model=model, **asked)
 
     # --- plans
 
     def plan(self, question: Question) -> Answer:
-        """The plan, as in --json, and the page's drawing data; with {"quick": true} without its reasons.
-        "instead": the alternatives and their gains; "remedies": what would make it fit."""
-        name = _text(question, "model")
-        model, request = self.model(name), self._request(question)
-        found = plan_request(model, request, explain=not question.get("quick"))
-        words = ["llama-server", *_launch_name(name), *found.flags,
+        """The plan, as in --json, with "verdict", "layers" and "command"; its reasons follow by `more`."""
+        name, request = text(question, "model"), self._request(question)
+        steps = plan_in_steps(self.model(name), request)
+        answer = self._drawn(question, request, next(steps), False)
+        while len(self._steps) >= MAX_STEPS:
+            self._steps.pop(next(iter(self._steps)))
+        self._steps[_key(question)] = Lock(), steps
+        return answer
+
+    def more(self, question: Question) -> Answer:
+        """The same question's answer with one more of its reasons; "done" with the last."""
+        lock, steps = self._steps.get(_key(question), (Lock(), iter(())))
+        with lock:
+            found = next(steps, None)
+        if found is None:
+            self._steps.pop(_key(question), None)
+            return {"done": True}
+        return self._drawn(question, self._request(question), found, True)
+
+    def _drawn(self, question: Question, request: Request, plan: Plan, reasons: bool) -> Answer:
+        """"instead": the alternatives and their gains; "remedies": what would make it fit."""
+        words = ["llama-server", *self._launch_words(question), *plan.flags,
                  *without_secrets(request.arguments.rest)[0]]
-        return {"plan": found.to_dict(), "verdict": _verdict(found), "layers": _layers(found),
-                "instead": [{"flags": other.flags, "buys": bought(found, other)}
-                            for other in found.alternatives],
-                "remedies": [remedy_words(remedy) for remedy in found.remedies],
-                "command": {"bash": shlex.join(words), "powershell": powershell(words)}}
+        answer = {"plan": plan.to_dict(), "verdict": verdict(plan), "layers": _layers(plan),
+                  "command": {"bash": shlex.join(words), "powershell": powershell(words)}}
+        if reasons:
+            answer["instead"] = [{"flags": other.flags, "buys": bought(plan, other)} for other in plan.alternatives]
+            answer["remedies"] = [{"flags": remedy.flags, "words": remedy_words(remedy)} for remedy in plan.remedies]
+        return answer
+
+    def rows(self, question: Question) -> Answer:
+        """The rows of "which quantisation": the bundled ones of {"model"}, or what types its tensors could have."""
+        name = text(question, "model").removeprefix(BUNDLED)
+        models = family(name) if name in bundled.models() else []
+        if len(models) > 1:
+            return {"rows": [{"model": model, "label": quantisation(model)}
+                             for model in sorted(models, key=lambda model: -self.model(model).size)]}
+        whole = self.model(name)
+        smaller = [kind for kind in QUANTISATIONS if whole.quantised(kind).size < whole.size * LESS]
+        return {"rows": [{"model": name, "label": quantisation(name) or "this file"},
+                         *({"model": name, "as": kind, "label": kind.upper()} for kind in smaller)]}
+
+    def row(self, question: Question) -> Answer:
+        """One model of a table on the form's machine; with {"as"}, as if all of it had that type."""
+        model, kind = self.model(text(question, "model")), text(question, "as")
+        if kind:
+            if kind not in QUANTISATIONS:
+                raise UsageError(f"as: expected one of {', '.join(QUANTISATIONS)}")
+            model = model.quantised(kind)
+        row = {"model": text(question, "model"), "size": model.size, "bits": round(bits_per_weight(model), 2),
+               "context": 0, "rate": 0.0}
+        try:
+            plan = plan_request(model, self._request(question))
+        except LaunchRefused as refusal:
+            return {**row, "state": "no", "where": str(refusal)}
+        found = verdict(plan)
+        if not plan.fits:
+            return {**row, "state": "no", "where": found["title"]}
+        return {**row, "state": found["state"], "where": where(plan), "condition": condition(plan),
+                "context": plan.breakdown.n_ctx, "rate": plan.speed.generation}
 
     def curve(self, question: Question) -> Answer:
         """The price of context: layers and speed for each context and cache type of {"types"}."""
-        model = self.model(_text(question, "model"))
+        model = self.model(text(question, "model"))
         longest = min(max(model.n_ctx_train, CONTEXTS[0]), 1 << 20)
         contexts = [*(n for n in CONTEXTS if n < longest), longest]
         params, policy, machine, companions, _ = self._request({**question, "ctx": "", "ctk": "", "ctv": ""}).terms
-        asked = cases([model], [("", machine)], params, contexts, _texts(question, "types"))
+        asked = cases([model], [("", machine)], params, contexts, texts(question, "types"))
         points = sweep(asked, params, policy, companions)
         return {"n_layer": model.hparams.n_layer_all, "points": [point.to_dict() for point in points]}
 
-    def matrix(self, question: Question) -> Answer:
-        """How each of {"models"} runs on each of {"gpus"}: a row for each model, a cell for each machine."""
-        models, gpus = _texts(question, "models"), _texts(question, "gpus") or list(GPUS_OF_MATRIX)
-        if len(models) * len(gpus) > MAX_MATRIX:
-            raise UsageError(f"a matrix of at most {MAX_MATRIX} cells: fewer models or machines")
-        return {"gpus": gpus, "rows": [
-            {"model": name, "size": self.model(name).size,
-             "cells": [self._cell(name, question, gpu) for gpu in gpus]}
-            for name in models]}
-
-    def _cell(self, name: str, question: Question, gpu: str) -> Answer:
-        try:
-            found = plan_request(self.model(name), self._request({**question, "gpu": gpu, "machine": ""}))
-        except LaunchRefused as refusal:
-            return {"how": "no", "placement": str(refusal), "n_ctx": 0, "speed": None}
-        return {"how": _how(found), "placement": found.placement, "n_ctx": found.breakdown.n_ctx,
-                "speed": found.speed.to_dict()}
-
     def file(self, question: Question) -> Answer:
-        """The launch as a file of {"format"}."""
-        name = _text(question, "model")
-        model, request = self.model(name), self._request(question)
-        found, arguments = plan_request(model, request), request.arguments
-        given = replace(arguments.params, model=_launch_name(name)[-1])
-        return {"text": write(_text(question, "format"), found, replace(arguments, params=given))}
+        """The launch as a file of {"format"}: its "text", "file" name and "notes"."""
+        name, kind = text(question, "model"), text(question, "format")
+        path = self._path(question)
+        words = self._launch_words(question)
+        model = "hf:" + words[1] if words[0] == "-hf" and len(words) == 2 else name if words[0] == "-hf" else path
+        written, notes = export(kind, self.model(name), self._request(question), model)
+        return {"text": written, "file": NAMES[kind], "notes": notes}
+
+    def _launch_words(self, question: Question) -> tuple[str, ...]:
+        """llama-server's flags for the model: where it is, or how it is downloaded."""
+        name = text(question, "model").removeprefix(BUNDLED)
+        if not text(question, "path"):
+            if name in self._words:
+                return self._words[name]
+            if name.startswith("hf:"):
+                repository, _, path, quant = parse_name(name)
+                return ("-hf", f"{repository}:{quant}" if quant else repository, *(("-hff", path) if path else ()))
+        return ("-m", self._path(question, ""))
+
+    def _path(self, question: Question, folder: str = "/path/to/") -> str:
+        """The model's file, as the user gave it, else in an imaginary folder."""
+        given, name = text(question, "path"), text(question, "model").removeprefix(BUNDLED)
+        if not given and name in self._opened and "://" not in name and not name.startswith("hf:"):
+            given = name
+        if not given:
+            base = name.replace("\\", "/").rpartition("/")[2].partition("?")[0]
+            given = folder + (base if base.lower().endswith(".gguf") else base + ".gguf")
+        return f"./{given}" if given.startswith("-") else given
+
+    # --- machines
+
+    def card(self, question: Question) -> Answer:
+        """The known cards that a renderer's name, as WebGL has it, may mean: {"cards": [...]}."""
+        words = text(question, "name").removeprefix("ANGLE (").partition("Direct3D")[0].split(",")
+        for part in sorted(words, key=len, reverse=True):
+            name = part.partition("/")[0].partition(" (0x")[0].strip(" )")
+            if found := candidates(name.removeprefix("ANGLE Metal Renderer: ")):
+                return {"cards": found}
+        return {"cards": []}
 
     def machine(self, question: Question) -> Answer:
         """The machine as a machine file's text."""
@@ -266,96 +380,56 @@ class Engine:
         ram = found.ram or 0
         host = Host(found.ram_total or ram, ram, "given", found.ram_bandwidth, found.bus_bandwidth,
                     found.cores, found.disk_bandwidth)
-        text = machine_file.to_dict(found.devices, host)
-        return {"text": json.dumps(text if ram else {**text, "host": None}, indent=1)}
+        written = machine_file.to_dict(found.devices, host)
+        return {"text": json.dumps(written if ram else {**written, "host": None}, indent=1)}
 
     def _request(self, question: Question) -> Request:
-        """The form's request and its machine."""
-        arguments = _arguments(question)
-        if "machine" in arguments.own:
-            raise UsageError("--machine reads a file of the machine that serves this page: open it in the "
-                             "page")
-        if text := _text(question, "machine"):
-            devices, host = machine_file.parse(text, "machine file")
-            return Request.of(arguments, devices=devices, host=host)
-        if "gpu" not in arguments.own and not self._here:
-            raise UsageError("no machine: add a GPU")
-        return Request.of(arguments)
+        """The form's request, with the projector and draft that were dropped."""
+        request = request_of(question, self._here)
+        projector, draft = text(question, "mmproj"), text(question, "draft")
+        if not projector and not draft:
+            return request
+        if projector and projector not in self._projectors:
+            raise UsageError(f"{projector}: drop the projector's file again")
+        params = replace(request.params, mmproj=f"/path/to/{projector}" if projector else request.params.mmproj,
+                         model_draft=f"/path/to/{draft}" if draft else request.params.model_draft)
+        beside = Companions(self._projectors.get(projector) or request.companions.mmproj,
+                            self.model(draft) if draft else request.companions.draft, request.companions.loras)
+        return replace(request, arguments=replace(request.arguments, params=params), companions=beside)
 
 
-def explain_log(text: str, **asked: Any) -> Answer:
+def explain_log(log: str, **asked: Any) -> Answer:
     """The JSON of `autolayers explain` with its page as "text"; `asked` as in explain(). Nothing that the log names is
     opened."""
-    answer = explain(text.encode("utf-8", "replace"), files=False, **asked)
+    answer = explain(log.encode("utf-8", "replace"), files=False, **asked)
     return {**answer.to_dict(), "text": answer.text()}
 
 
-def _error(error: AutolayersError) -> Answer:
-    return {"error": " ".join(str(error).split()), "kind": type(error).__name__}
+def _key(question: Question) -> str:
+    return json.dumps(dict(question), sort_keys=True)
 
 
-def _arguments(question: Question) -> Arguments:
-    """The form's fields as the words of a command line, read as those are. Raises UsageError."""
-    words: list[str] = []
-    if _text(question, "gpu") and not _text(question, "machine"):
-        words += ["--gpu", _text(question, "gpu")]
-    for field, flag in FIELDS.items():
-        if value := _text(question, field):
-            words += [flag, value]
-    try:
-        words += shlex.split(_text(question, "flags"))
-    except ValueError as error:
-        raise UsageError(f"flags: {error}") from None
-    arguments = read("plan", words)
-    if arguments.positional:
-        raise UsageError(f"not a flag: {arguments.positional[0]!r}")
-    return arguments
+def _pairs(question: Question) -> Iterator[tuple[str, int]]:
+    """The "files" of a listing: paths, or [path, bytes]."""
+    files = question.get("files")
+    for file in files if isinstance(files, list) else ():
+        path, size = file if isinstance(file, list) and len(file) == 2 else (file, 0)
+        if isinstance(path, str):
+            yield path, size if isinstance(size, int) else 0
 
 
-def _texts(question: Question, key: str) -> list[str]:
-    values = question.get(key) or []
-    if not isinstance(values, list) or len(values) > 1 << 16:
-        raise UsageError(f"{key}: not a list")
-    return [value for value in values if isinstance(value, str)]
-
-
-def _text(question: Question, key: str, longest: int = 1 << 16) -> str:
-    value = question.get(key)
-    if value is None:
-        return ""
-    if not isinstance(value, str) or len(value) > longest:
-        raise UsageError(f"{key}: not a text")
-    return value.strip()
-
-
-def _launch_name(name: str) -> list[str]:
-    """llama-server's flags for a model, by the page's name for it."""
-    if name.startswith("hf:") and not name.endswith(".gguf"):
-        return ["-hf", name.removeprefix("hf:")]
-    if name.startswith(BUNDLED):
-        return ["-m", name.removeprefix(BUNDLED) + ".gguf"]
-    return ["-m", name.rpartition("/")[2] if "://" in name or name.startswith("hf:") else name]
+def _file(repository: str, path: str, sizes: Mapping[str, int]) -> Answer:
+    """A row of a repository: its size is that of all its parts."""
+    count = has_parts(path)
+    stem = path[:-len("-00001-of-00001.gguf")] if count > 1 else ""
+    size = sum(size for file, size in sizes.items() if file.startswith(f"{stem}-")) if stem else sizes.get(path, 0)
+    return {"name": f"hf:{repository}/{path}", "file": path, "label": quantisation(path) or path, "size": size}
 
 
 def _summary(name: str, model: Model) -> Answer:
     return {"name": name, "title": model.name, "architecture": model.architecture, "size": model.size,
             "n_layer": model.hparams.n_layer_all, "n_ctx_train": model.n_ctx_train,
             "warnings": list(model.header.warnings)}
-
-
-def _verdict(plan: Plan) -> str:
-    return "fits" if plan.fits else f"does not fit: {shortage(plan)}"
-
-
-def _how(plan: Plan) -> str:
-    """wholly | experts | partly | processor | no"""
-    if not plan.fits:
-        return "no"
-    if plan.n_gpu_layers == 0:
-        return "processor"
-    if plan.params.overrides:
-        return "experts"
-    return "wholly" if plan.n_gpu_layers > plan.n_layer else "partly"
 
 
 def _layers(plan: Plan) -> list[Answer]:

@@ -25,8 +25,9 @@ TOKEN_HEADER = "X-Autolayers-Token"
 MAX_QUESTION = 1 << 20          # bytes of a question
 _DIGITS = 18                    # digits of a size in bytes
 SILENCE = 30.0                  # seconds that a connection may be silent
-CSP = ("default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data:; "
-       "base-uri 'none'; form-action 'none'; frame-ancestors 'none'")
+# the Hub is asked only for the words of a search, when that is chosen
+CSP = ("default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self' https://huggingface.co; "
+       "img-src 'self' data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'")
 TYPES = {"html": "text/html; charset=utf-8", "css": "text/css; charset=utf-8", "svg": "image/svg+xml",
          "js": "text/javascript; charset=utf-8", "json": "application/json"}
 CONFIG = {"engine": "server"}
@@ -69,7 +70,7 @@ class _Handler(BaseHTTPRequestHandler):
     server_version, sys_version = "autolayers", ""
 
     def do_GET(self) -> None:
-        if not self._from_here():
+        if not self._from_here(page=urlsplit(self.path).path == "/"):
             return
         name = urlsplit(self.path).path.lstrip("/") or "index.html"
         if name == "config.json":
@@ -108,10 +109,13 @@ class _Handler(BaseHTTPRequestHandler):
             return self._refuse(HTTPStatus.BAD_REQUEST, "the question is not a JSON object")
         self._answer(self.server.engine.call(method, question))
 
-    def _from_here(self) -> bool:
-        """Whether the request is from the page itself; otherwise sends the refusal."""
+    def _from_here(self, page: bool = False) -> bool:
+        """Whether the request is from the page itself, or a link opens the `page`; otherwise sends the refusal."""
         origin, site = self.headers.get("Origin"), self.headers.get("Sec-Fetch-Site")
         hosts = self.server.hosts
+        asked = self.headers.get("Sec-Fetch-Mode"), self.headers.get("Sec-Fetch-Dest")
+        if page and asked == ("navigate", "document"):
+            site = None
         if self.headers.get("Host") in hosts and (origin is None
                                                   or origin in {f"http://{host}" for host in hosts}) \
                 and site in (None, "same-origin", "none"):

@@ -19,14 +19,19 @@ def test_the_site_and_its_wheel(tmp_path: pathlib.Path) -> None:
     site = tmp_path / "site"
     assert build("build", str(site)).returncode == 0
     config = json.loads((site / "config.json").read_text())
-    assert config["pyodide"].startswith("https://") and {path.name for path in site.iterdir()} == {
+    assert all(source.startswith("https://") for source in config["pyodide"])
+    assert {path.name for path in site.iterdir()} == {
         "config.json", *config["files"]}
     first = (site / WHEEL).read_bytes()
     assert build("build", str(site)).returncode == 0 and (site / WHEEL).read_bytes() == first
     found = subprocess.run([sys.executable, "-S", "-I", "-c", f"import sys; sys.path.insert(0, {str(site / WHEEL)!r});"
                             "from autolayers.web.engine import Engine; print(Engine().call('plan', {'model': "
-                            "'bundled:qwen3-8b-q4_k_m', 'gpu': '12GiB'})['verdict'])"], capture_output=True, text=True)
-    assert found.stdout == "fits\n", found.stderr
+                            "'bundled:qwen3-8b-q4_k_m', 'gpu': '12GiB'})['verdict']['state'])"],
+                           capture_output=True, text=True)
+    assert found.stdout == "if\n", found.stderr
+    first = json.loads((site / "first.json").read_text())
+    assert first["answer"]["verdict"]["title"] == "Fits" and first["question"] == first["offer"]["preset"]
+    assert config["sha256"].keys() == PYODIDE_FILES.keys() and config["sizes"][WHEEL] == (site / WHEEL).stat().st_size
     with ZipFile(site / WHEEL) as wheel:
         assert any(name.endswith(".dist-info/RECORD") for name in wheel.namelist())
 
@@ -35,9 +40,9 @@ def test_pyodide_is_copied_from_a_folder(tmp_path: pathlib.Path) -> None:
     pyodide = tmp_path / "pyodide"
     pyodide.mkdir()
     done = build("build", str(tmp_path / "site"), "--pyodide", str(pyodide))
-    assert done.returncode == 2 and done.stderr == (f"autolayers: {pyodide}: not a Pyodide folder: it lacks some of "
+    assert done.returncode == 2 and done.stderr == (f"autolayers: {pyodide}: not a Pyodide folder: it lacks "
                                                         f"{', '.join(PYODIDE_FILES)}\n")
-    for name in (*PYODIDE_FILES, "pyodide.asm.js"):
+    for name in PYODIDE_FILES:
         (pyodide / name).write_text(name)
     assert build("build", str(tmp_path / "site"), "--pyodide", str(pyodide)).returncode == 0
     assert (tmp_path / "site" / "pyodide" / "pyodide.asm.js").read_text() == "pyodide.asm.js"

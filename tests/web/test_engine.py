@@ -5,13 +5,18 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
+import gguf
+import numpy as np
 import pytest
 from support import FIXTURES, HEADERS, ROOT, model
 
 import autolayers
-from autolayers.web.engine import BUNDLED, LARGEST_SLICE, Engine, explain_log
+from autolayers.web.engine import LARGEST_SLICE, Engine, explain_log
+from autolayers.web.export import NAMES
+from autolayers.web.names import BUNDLED, family, near, understood
 
 MODELS = ["llama-3.1-8b-q4_k_m", "qwen3-30b-a3b-q4_k_m", "gemma-2-9b-q4_k_m"]
 MACHINES = ["8GiB", "rtx-3090,12GiB"]
@@ -23,15 +28,25 @@ def ask(method: str, **question: Any) -> dict[str, Any]:
     return answer
 
 
+def explained(**question: Any) -> dict[str, Any]:
+    """The answer with all its reasons, as the page asks for them: one after the other."""
+    engine = Engine()
+    answer = engine.call("plan", question)
+    while not (more := engine.call("more", question)).get("done"):
+        answer = more
+    return answer
+
+
 @pytest.mark.parametrize("gpu", MACHINES)
 @pytest.mark.parametrize("name", [
     MODELS[0], *(pytest.param(name, marks=pytest.mark.slow) for name in MODELS[1:])])
 def test_plans_are_the_librarys(name: str, gpu: str) -> None:
     words = ["--gpu", gpu, "--ram", "64GiB", "-c", "8192", "-ctk", "q8_0", "-ctv", "q8_0", "-np", "2"]
-    answer = ask("plan", model=BUNDLED + name, gpu=gpu, ram="64GiB", ctx="8192", ctk="q8_0", flags="-ctv q8_0 -np 2")
+    answer = explained(model=name, gpu=gpu, ram="64GiB", ctx="8192", ctk="q8_0", flags="-ctv q8_0 -np 2")
     plan = autolayers.plan(autolayers.read_model(HEADERS / f"{name}.gguf"), words, explain=True)
     want = json.loads(json.dumps(plan.to_dict()))
-    assert {**answer["plan"], "model": None, "warnings": None} == {**want, "model": None, "warnings": None}
+    found = json.loads(json.dumps(answer["plan"]))
+    assert {**found, "model": None, "warnings": None} == {**want, "model": None, "warnings": None}
     assert answer["command"]["bash"].startswith(f"llama-server -m {name}.gguf -ngl {plan.n_gpu_layers} -c 8192 ")
 
 
@@ -48,7 +63,7 @@ def test_plans_are_the_librarys(name: str, gpu: str) -> None:
 def test_the_layers_shown_are_the_plan_s_weights(name: str, flags: str) -> None:
     """For every build, with another header's keys and with MTP blocks."""
     engine = Engine(lambda name: model(name))
-    answer = engine.call("plan", {"model": name, "gpu": "4GiB", "flags": flags, "quick": True})
+    answer = engine.call("plan", {"model": name, "gpu": "4GiB", "flags": flags})
     weights: dict[str, int] = {}
     for layer in answer["layers"]:
         for buffer, size in layer["buffers"].items():
@@ -74,7 +89,7 @@ def test_a_file_is_read_by_its_first_bytes() -> None:
     answer = engine.add("mine.gguf", promised, data + bytes(1 << 20))
     assert answer["model"]["name"] == "mine.gguf" and answer["model"]["n_layer"] == 36
     assert answer["model"]["warnings"] == []
-    assert engine.call("plan", {"model": "mine.gguf", "gpu": "24GiB"})["verdict"] == "fits"
+    assert engine.call("plan", {"model": "mine.gguf", "gpu": "24", "ram": "32"})["verdict"]["title"] == "Fits"
 
 
 def test_a_split_model_is_whole_once_all_parts_are_there() -> None:
@@ -89,21 +104,23 @@ def test_a_split_model_is_whole_once_all_parts_are_there() -> None:
 @pytest.mark.parametrize(("method", "question", "error"), [
     ("plan", {"model": "", "gpu": "8GiB"}, "no model:"),
     ("plan", {"model": "/etc/passwd", "gpu": "8GiB"}, "/etc/passwd: not opened yet"),
-    ("plan", {"model": BUNDLED + "../x", "gpu": "8GiB"}, "no bundled model"),
-    ("plan", {"model": BUNDLED + MODELS[0], "gpu": ""}, "no machine: add a GPU"),
+    ("plan", {"model": BUNDLED + "../x", "gpu": "8GiB"}, "../x: not opened yet"),
     ("plan", {"model": BUNDLED + MODELS[0], "gpu": "rtx-9999"}, "rtx-9999"),
     ("plan", {"model": BUNDLED + MODELS[0], "gpu": "8GiB", "ctx": "many"}, "many"),
     ("plan", {"model": BUNDLED + MODELS[0], "gpu": "8GiB", "flags": "--frobnicate"}, "--frobnicate"),
     ("plan", {"model": BUNDLED + MODELS[0], "gpu": "8GiB", "flags": "'open"}, "flags: No closing quotation"),
     ("plan", {"model": 7}, "model: not a text"),
-    ("matrix", {"models": ["x"] * 100, "gpus": ["8GiB"] * 100}, "at most 256 cells"),
+    ("row", {"model": MODELS[0], "as": "q99"}, "as: expected one of q8_0"),
+    ("file", {"model": MODELS[0], "format": "x"}, "expected one of ollama, systemd"),
+    ("plan", {"model": MODELS[0], "gpu": "8", "flags": "-m x.gguf"}, "the model has a field of its own"),
+    ("plan", {"model": MODELS[0], "gpu": "8", "mmproj": "x.gguf"}, "drop the projector's file again"),
     ("locate", {"name": "ftp://x/y.gguf"}, "ftp://x/y.gguf"),
     ("locate", {"name": "hf:a/b", "files": ["README.md"]}, "no GGUF model"),
     ("nothing", {}, "no such question"),
 ])
 def test_nonsense_is_one_line(method: str, question: dict[str, Any], error: str) -> None:
     answer = ask(method, **question)
-    assert error in answer["error"] and "\n" not in answer["error"] and set(answer) == {"error", "kind"}
+    assert error in answer["error"] and "\n" not in answer["error"] and set(answer) == {"error", "kind", "field"}
 
 
 @pytest.mark.parametrize("data", [b"", b"GGUF", b"<html>", b"GGUF\x03\0\0\0" + b"\xff" * 16])
@@ -122,12 +139,144 @@ def test_a_header_without_end_is_refused() -> None:
     assert max(wanted) <= LARGEST_SLICE and len(wanted) < 6
 
 
-def test_the_price_of_context_and_the_matrix() -> None:
+def test_the_price_of_context() -> None:
     answer = ask("curve", model=BUNDLED + MODELS[2], gpu="12GiB", types=["f16", "q8_0"], ctx="99")
     assert [(point["cache_type"], point["n_ctx"]) for point in answer["points"]] == [
         (kind, n) for kind in ("f16", "q8_0") for n in (4096, 8192)]
-    answer = ask("matrix", models=[BUNDLED + MODELS[1]], gpus=["1GiB", "12GiB", "24GiB"], ram="16GiB")
-    assert [cell["how"] for cell in answer["rows"][0]["cells"]] == ["no", "experts", "wholly"]
+
+
+def test_which_quantisation() -> None:
+    """A row says what a click on it plans; a model without others is estimated in other types."""
+    machine = {"gpu": "12", "ram": "16"}
+    rows = ask("rows", model=MODELS[1])["rows"]
+    assert [row["label"] for row in rows][:2] == ["UD-Q8_K_XL", "Q8_0"] and len(rows) == len(family(MODELS[1]))
+    row = ask("row", **machine, model=rows[-1]["model"])
+    plan = ask("plan", **machine, model=rows[-1]["model"])
+    assert (row["state"], row["context"]) == ("yes", plan["plan"]["launch"]["n_ctx"])
+    assert row["rate"] == pytest.approx(plan["plan"]["speed"]["generation_tokens_per_second"], abs=1e-3)
+    assert ask("row", **machine, model=rows[0]["model"])["where"].startswith("Does not fit: ")
+    rows = ask("rows", model="phi-4-q4_k_m")["rows"]
+    assert rows[0] == {"model": "phi-4-q4_k_m", "label": "Q4_K_M"} and rows[-1]["as"] == "iq1_s"
+    small, large = (ask("row", **machine, **row) for row in (rows[-1], rows[0]))
+    assert small["size"] < 5 << 30 < 8 << 30 < large["size"] and small["rate"] > large["rate"]
+
+
+@pytest.mark.parametrize(("question", "state", "title"), [
+    ({"gpu": "8"}, "if", "Fits if 129.5 GiB of RAM are free"),
+    ({"gpu": "8", "ram": "64"}, "no", "Does not fit: 66.06 GiB missing in RAM"),
+    ({"gpu": "8", "ram": "160"}, "yes", "Fits"),
+    ({"ram": "192"}, "yes", "Fits"),
+])
+def test_the_verdict_knows_the_ram(question: dict[str, str], state: str, title: str) -> None:
+    """llama-3-70b in f16 takes 131 GiB: nothing is green as long as the RAM for it is not known."""
+    verdict = ask("plan", model="llama-3-70b-f16", **question)["verdict"]
+    assert (verdict["state"], verdict["title"]) == (state, title)
+
+
+def test_the_verdict_is_for_everybody() -> None:
+    verdict = ask("plan", model=MODELS[1], gpu="3060", ram="32")["verdict"]
+    assert verdict["parts"] == ["About 38 tokens/s", "17k context", "Experts of 24 layers in RAM"]
+    assert verdict["plain"].startswith("It writes about 29 words a second, faster than one reads")
+    assert ask("plan", model=MODELS[1], ram="32")["verdict"]["parts"][-1] == "All of it on the CPU"
+    assert "embeddings" in ask("plan", model="bge-m3-f16", gpu="8", ram="32")["verdict"]["plain"]
+
+
+@pytest.mark.parametrize(("gpu", "free"), [("24", [24 << 30]), ("2x12", [12 << 30] * 2), ("2 × 11.5", [23 << 29] * 2),
+                                           ("8, 12GiB", [8 << 30, 12 << 30]), ("none", []), ("cpu", []), ("", [])])
+def test_numbers_are_gibibytes(gpu: str, free: list[int]) -> None:
+    answer = ask("plan", model="llama-3.2-1b-q8_0", gpu=gpu, ram="64", ctx="16,384")
+    assert [device["free"] for device in answer["plan"]["devices"]] == free
+    assert answer["plan"]["host"]["free"] == 62 << 30 and answer["plan"]["launch"]["n_ctx"] == 16384
+
+
+@pytest.mark.parametrize(("question", "field", "error"), [
+    ({"gpu": "RTX 30"}, "gpu", "GPU: which RTX 30?"), ({"gpu": "rtx-9999"}, "gpu", "or write its memory in GiB: 24"),
+    ({"gpu": "780m"}, "gpu", "GPU: which 780m? the GPU, radeon-780m-16g"),
+    ({"gpu": "8", "ram": "much"}, "ram", "RAM: 'much'"),
+    ({"gpu": "8", "ctx": "long"}, "ctx", "Context: "), ({"gpu": "8", "ub": "x"}, "ub", "Micro-batch: "),
+    ({"gpu": "8", "workload": "x"}, "workload", "Workload: "),
+    ({"gpu": "8", "flags": "--frobnicate"}, "", "--frobnicate"),
+])
+def test_errors_name_the_field(question: dict[str, str], field: str, error: str) -> None:
+    answer = ask("plan", model=MODELS[0], **question)
+    assert answer["field"] == field and error in answer["error"] and "--gpu" not in answer["error"]
+
+
+@pytest.mark.parametrize(("typed", "name"), [
+    ("https://huggingface.co/Qwen/Qwen3-8B-GGUF", "hf:Qwen/Qwen3-8B-GGUF"),
+    ("huggingface.co/Qwen/Qwen3-8B-GGUF/tree/main", "hf:Qwen/Qwen3-8B-GGUF"),
+    ("https://huggingface.co/a/b/blob/main/q/x-Q4_K_M.gguf?download=true", "hf:a/b/q/x-Q4_K_M.gguf"),
+    ("https://huggingface.co/a/b/resolve/v1/x%20y.gguf", "hf:a/b/x y.gguf@v1"),
+    ("hf.co/a/b:Q8_0", "hf:a/b:Q8_0"), ("Qwen/Qwen3-8B-GGUF", "hf:Qwen/Qwen3-8B-GGUF"),
+    ("-hf a/b:Q4_0", "hf:a/b:Q4_0"), ("ollama run llama3.1:8b", "llama3.1:8b"),
+    ("https://ollama.com/library/qwen3:8b", "ollama:qwen3:8b"), ("ollama.com/user/m", "ollama:user/m"),
+    ("/home/a/b.gguf", "/home/a/b.gguf"), ("https://h/x.gguf", "https://h/x.gguf"),
+    ("bundled:qwen3-8b-q4_k_m", "qwen3-8b-q4_k_m"),
+])
+def test_what_is_pasted_is_understood(typed: str, name: str) -> None:
+    assert understood(typed) == name
+
+
+def test_words_find_models() -> None:
+    for words in ("qwen3 8b", "qwen3-8b", "Qwen3:8B", "ollama:qwen3:8b"):
+        assert near(words)[0] == "qwen3-8b-q4_k_m", words
+    assert near("llama3.1:8b")[0] == "llama-3.1-8b-q4_k_m" and near("xyzzy") == [] == near("")
+    assert ask("name", name="qwen3 8b") == {"near": near("qwen3 8b")}
+    assert ask("name", name="qwen3-8b-q4_k_m") == {"name": "qwen3-8b-q4_k_m"}
+
+
+@pytest.mark.parametrize(("renderer", "card"), [
+    ("ANGLE (NVIDIA, NVIDIA GeForce RTX 3060 Direct3D11 vs_5_0 ps_5_0, D3D11)", "rtx-3060"),
+    ("ANGLE (AMD, AMD Radeon RX 6800 XT (0x000073BF) Direct3D11 vs_5_0 ps_5_0, D3D11)", "rx-6800-xt"),
+    ("NVIDIA GeForce RTX 4070 Ti SUPER/PCIe/SSE2", "rtx-4070-ti-super"),
+    ("AMD Radeon RX 7900 XTX (radeonsi, navi31, LLVM 15.0.7, DRM 3.54)", "rx-7900-xtx"),
+    ("ANGLE (Apple, ANGLE Metal Renderer: Apple M3 Max, Unspecified Version)", "m3-max-36g"), ("llvmpipe", None),
+])
+def test_the_card_that_webgl_names(renderer: str, card: str | None) -> None:
+    assert next(iter(ask("card", name=renderer)["cards"]), None) == card
+
+
+@pytest.mark.parametrize("kind", NAMES)
+def test_files_name_paths_that_somebody_has(kind: str) -> None:
+    """The user's own, or /path/to with a note; never the folder where this runs."""
+    question = {"model": MODELS[0], "gpu": "8", "ram": "32", "format": kind}
+    plain, own = ask("file", **question), ask("file", **question, path="/models/mine.gguf")
+    assert "/path/to" in plain["text"] and any("/path/to" in note for note in plain["notes"])
+    assert "/models" in own["text"] and "/path/to" not in own["text"]
+    assert str(ROOT) not in plain["text"] + own["text"] and plain["file"] == NAMES[kind]
+
+
+def test_the_command_downloads_or_names_the_file() -> None:
+    engine = Engine()
+    data = (HEADERS / "qwen3-8b-q4_k_m.gguf").read_bytes() + bytes(1 << 20)
+    files = [["m-Q4_K_M.gguf", 5 << 30], ["m-Q8_0.gguf", 8 << 30], ["mmproj-m.gguf", 1 << 30]]
+    found = engine.call("locate", {"name": "hf:a/b", "files": files})
+    assert [(row["label"], row["size"]) for row in found["models"]] == [("Q4_K_M", 5 << 30), ("Q8_0", 8 << 30)]
+    size = autolayers.read_header(HEADERS / "qwen3-8b-q4_k_m.gguf").files[0].promised
+    for name, words in [("hf:a/b", "-hf a/b:Q4_K_M --no-mmproj"), ("hf:a/b/m-Q8_0.gguf", "-hf a/b:Q8_0 --no-mmproj"),
+                        ("-evil.gguf", "-m ./-evil.gguf"), ("https://h/x/y.gguf?z", "-m y.gguf")]:
+        engine.add(name, size, data)
+        command = engine.call("plan", {"model": name, "gpu": "24", "ram": "32"})["command"]["bash"]
+        assert command.startswith(f"llama-server {words} -ngl "), command
+    command = engine.call("plan", {"model": "hf:a/b", "gpu": "24", "path": "/m.gguf"})["command"]["bash"]
+    assert command.startswith("llama-server -m /m.gguf ")
+
+
+def test_a_projector_and_a_draft_are_counted(tmp_path: Path) -> None:
+    engine = Engine()
+    projector = tmp_path / "mmproj.gguf"
+    writer = gguf.GGUFWriter(projector, "clip")
+    writer.add_string("clip.projector_type", "gemma3")
+    writer.add_tensor("v.patch_embd.weight", np.zeros((64, 3, 14, 14), np.float32))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    assert engine.add(projector.name, projector.stat().st_size, projector.read_bytes()) == {"projector": projector.name}
+    question = {"model": "qwen3-8b-q4_k_m", "gpu": "24", "ram": "32", "ctx": "8192"}
+    alone, both = (engine.call("plan", {**question, **more})["plan"]
+                   for more in ({}, {"mmproj": projector.name, "draft": "qwen3-0.6b-q8_0"}))
+    assert both["devices"][0]["extra"] > alone["devices"][0]["extra"] + (600 << 20)
 
 
 def test_where_the_browser_finds_a_model() -> None:
@@ -138,7 +287,7 @@ def test_where_the_browser_finds_a_model() -> None:
     files = ["a-Q4_K_M.gguf", "a-Q8_0.gguf", "mmproj-a.gguf"]
     found = ask("locate", name="hf:user/repo:Q8_0", files=files)
     assert found["urls"] == ["https://huggingface.co/user/repo/resolve/main/a-Q8_0.gguf"]
-    assert found["models"] == ["hf:user/repo/a-Q4_K_M.gguf", "hf:user/repo/a-Q8_0.gguf"]
+    assert [row["name"] for row in found["models"]] == ["hf:user/repo/a-Q4_K_M.gguf", "hf:user/repo/a-Q8_0.gguf"]
 
 
 def test_names_are_opened_where_that_is_allowed() -> None:
@@ -189,3 +338,9 @@ def test_nothing_that_a_pasted_log_names_is_opened() -> None:
            "llama_model_load_from_file_impl: using device CUDA0 (NVIDIA GeForce RTX 3060) - 4800 MiB free\n"
            "alloc_tensor_range: failed to allocate CUDA0 buffer of size 5000000000\n")
     assert autolayers.explain(log.encode()).launch is not None and explain_log(log)["launch"] is None
+
+
+@pytest.mark.parametrize("pattern", ["^(.*)*$x", "(([a-z.0-9]+)*)*x", "(a|a)*x", ".*.*.*.*.*x"])
+def test_patterns_cannot_hang_the_page(pattern: str) -> None:
+    answer = ask("plan", model="llama-3.2-1b-q8_0", gpu="8", flags=f"-ot '{pattern}=CPU'")
+    assert "repetition" in answer["error"]

@@ -10,8 +10,10 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import closing
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -41,7 +43,7 @@ def ask(server: PageServer, method: str, path: str, body: str | bytes = "",
 
 def test_the_page_asks_with_its_token(server: PageServer) -> None:
     status, headers, body = ask(server, "GET", "/")
-    assert status == 200 and b"<title>autolayers</title>" in body
+    assert status == 200 and b"<title>autolayers: does this model run on my card?</title>" in body
     assert "default-src 'none'" in headers["Content-Security-Policy"] and "Server" in headers
     token = {TOKEN_HEADER: server.token}
     status, _, body = ask(server, "POST", "/call/plan", QUESTION, **token)
@@ -112,3 +114,34 @@ def test_a_port_that_is_taken_is_named() -> None:
                               capture_output=True, text=True)
     assert done.returncode == 2 and done.stderr.startswith(f"autolayers: --port {port}: ")
     assert "Traceback" not in done.stderr
+
+
+def test_a_link_opens_the_page_and_nothing_else(server: PageServer) -> None:
+    """From the file that the command leads the browser by: the page, but no question, and in no frame."""
+    link = {"Sec_Fetch_Site": "cross-site", "Sec_Fetch_Mode": "navigate", "Sec_Fetch_Dest": "document"}
+    assert ask(server, "GET", "/?token=x", **link)[0] == 200
+    assert ask(server, "GET", "/", **{**link, "Sec_Fetch_Dest": "iframe"})[0] == 403
+    assert ask(server, "GET", "/app.js", **link)[0] == 403
+    assert ask(server, "POST", "/call/start", "{}", **{TOKEN_HEADER: server.token, **link})[0] == 403
+
+
+@pytest.mark.skipif(os.name != "posix", reason="a shell script as the browser")
+def test_the_token_is_on_no_command_line(tmp_path: Path) -> None:
+    """The browser gets a file that only its user can read."""
+    browser = tmp_path / "browser"
+    browser.write_text(f'#!/bin/sh\necho "$@" > {tmp_path}/argv.part\ncp "${{1#file://}}" {tmp_path}/page\n'
+                       f'stat -c %a "${{1#file://}}" > {tmp_path}/mode\nmv {tmp_path}/argv.part {tmp_path}/argv\n')
+    browser.chmod(0o700)
+    with subprocess.Popen([sys.executable, "-m", "autolayers", "web"], stderr=subprocess.PIPE, text=True,
+                          env={**os.environ, "BROWSER": f"{browser} %s"}) as process:
+        assert process.stderr is not None
+        token = process.stderr.readline().strip().partition("token=")[2]
+        for _ in range(300):
+            if (tmp_path / "argv").exists():
+                break
+            time.sleep(0.1)
+        os.kill(process.pid, signal.SIGINT)
+        assert process.wait(30) == 130
+    argv = (tmp_path / "argv").read_text()
+    assert argv.startswith("file://") and token not in argv and token in (tmp_path / "page").read_text()
+    assert (tmp_path / "mode").read_text() == "600\n" and not Path(argv.strip().removeprefix("file://")).exists()

@@ -1,119 +1,111 @@
+// @ts-check
 // The page: the form is the question, the address holds it, the engine answers, the answer is drawn.
+// Every question has a number. What belongs to an older one is neither asked any more nor shown.
 
-import { bars, byteTable, curve, element, matrix, size, strip } from "./charts.js";
-import { start } from "./engine.js";
-import { addAddress, addFiles } from "./models.js";
-import { FIELDS, fromHash, toHash } from "./state.js";
+import { bars, byteTable, comparison, curve, element, modelTable, strip } from "./charts.js";
+import { combobox } from "./combobox.js";
+import { readConfig, start } from "./engine.js";
+import { $, Form, matching, thisComputer } from "./form.js";
+import { addAddress, addFiles, searchHub } from "./models.js";
+import { fromHash, pinnedOf, toHash } from "./state.js";
+import { rate, sentence, size, thousands } from "./words.js";
 
-const $ = (id) => document.getElementById(id);
-const SLIDER = ["", "4096", "8192", "16384", "32768", "65536", "131072", "262144", "1048576"];
-const FIELD_OF = { "-c": "ctx", "-np": "np", "-ctk": "ctk", "-ctv": "ctv", "-ub": "ub", "-fa": "fa" };
+const FIELD_OF = { "-c": "ctx", "--ctx": "ctx", "-np": "np", "-ctk": "ctk", "-ctv": "ctv", "-ub": "ub", "-fa": "fa" };
 const PRIVATE = new Set(["uuid", "pci_id", "notes", "sure"]);      // of a machine file, not for the address
-const PAUSE = 40;                       // milliseconds without typing before a question is asked
-let engine, offer, latest;              // latest: the answer that is shown
-let known = new Map();                  // models that were opened, by name
-let asking = false, again = false;
-
-// --- the form and the address
-
-function read() {
-  const state = Object.fromEntries(FIELDS.map((name) => [name, $(name)?.value.trim() ?? ""]));
-  state.gpu = [...$("cards").querySelectorAll("input")].map((input) => input.value.trim()).filter(Boolean).join(",");
-  return state;
-}
-
-function fill(state) {
-  for (const name of FIELDS) if ($(name)) $(name).value = state[name];
-  $("ctx-slider").value = Math.max(0, SLIDER.indexOf(state.ctx));
-  $("cards").replaceChildren();
-  for (const card of state.gpu ? state.gpu.split(",") : [""]) addCard(card);
-  showMachine(state.machine);
-}
-
-// The devices of a machine file instead of cards.
-function showMachine(text) {
-  let devices = [];
-  try {
-    devices = JSON.parse(text || "{}").devices ?? [];
-  } catch { /* the engine says what is wrong with it */ }
-  $("machine-facts").hidden = !text;
-  $("gpus").hidden = Boolean(text);
-  $("machine-devices").textContent = "Machine file: "
-    + (devices.map((d) => d?.card ?? d?.description ?? d?.name ?? "?").join(", ") || "no GPU");
-}
-
-function addCard(text = "") {
-  const input = element("input", { list: "card-names", "aria-label": `GPU ${$("cards").children.length + 1}`,
-                                   placeholder: offer.here ? "this machine" : "rtx-3090 or 24GiB" });
-  input.value = text;
-  const remove = element("button", { type: "button", "aria-label": "Remove this GPU" }, "×");
-  const row = element("div", { class: "card" }, input, remove);
-  remove.onclick = () => {
-    row.remove();
-    if (!$("cards").children.length) addCard();
-    changed(true);
-  };
-  $("cards").append(row);
-  return input;
-}
-
-// Asks anew; `step`: the address follows, and the back button returns to the one before.
-function changed(step) {
-  const hash = toHash(read());
-  if (step && hash !== location.hash) history.pushState(null, "", hash);
-  clearTimeout(changed.timer);
-  document.body.dataset.asking = "true";
-  changed.timer = setTimeout(ask, PAUSE);
-}
+const PAUSE = { slide: 60, type: 600 };      // milliseconds without a change before a question is asked
+const QUIET = 500;                           // and before its reasons are
+/** @type {any} */ let engine;
+/** @type {any} */ let offer;
+/** @type {Form} */ let form;
+/** @type {any} */ let latest = null;         // the answer that is shown
+/** @type {any} */ let pinned = null;         // {state, answer} that is compared with it
+const known = new Map();                     // models that were opened, by name
+const inHub = new Map();                     // what a search found, by the words
+let number = 0;                              // of the newest question
+/** @type {Promise<unknown>} */ let turn = Promise.resolve();
 
 // --- asking
 
-// One question at a time; while it is answered only the newest further one is kept.
-async function ask() {
-  if (asking) {
-    again = true;
-    return;
-  }
-  asking = true;
-  document.body.dataset.asking = "true";
-  const state = read();
+// The engine's answer, or null if a newer question came before it was asked or answered.
+function ask(mine, method, question) {
+  const answer = turn.then(() => (mine === number ? engine.call(method, question) : null));
+  turn = answer.catch(() => null);
+  return answer.then((found) => (mine === number ? found : null));
+}
+
+// Asks anew; `step`: the address follows, and the back button returns to the one before.
+function changed(step, pause = 0) {
+  const state = form.read();
+  const hash = toHash(state, pinned?.state);
+  if (step && hash !== location.hash) history.pushState(null, "", hash);
+  clearTimeout(changed.timer);
+  number++;
+  busy("plan");
+  changed.timer = setTimeout(() => plan(form.read()), pause);
+}
+/** @type {any} */ changed.timer = 0;
+
+function busy(what) {
+  document.body.dataset.asking = what ? String(what) : "false";
+}
+
+async function plan(state) {
+  const mine = ++number;
+  busy("plan");
   try {
-    const opened = await open(state.model);
-    const quick = opened.error ? opened : await engine.call("plan", { ...state, quick: true });
-    if (!again) show(quick, state);
-    if (!again && !quick.error) {          // the reasons cost as much as the plan
-      const answer = await engine.call("plan", state);
-      if (!again) show(answer, state);
-    }
+    const opened = await open(state, mine);
+    if (mine !== number) return;
+    if (opened.error) return fail(opened);
+    const question = { ...state, model: opened.name };
+    const answer = await ask(mine, "plan", question);
+    if (!answer) return;
+    if (answer.error) return fail(answer);
+    show(answer, question);
+    await rest(mine, question);
   } finally {
-    asking = false;
-    document.body.dataset.asking = String(again);
-    if (again) {
-      again = false;
-      ask();
-    }
+    if (mine === number) busy("");
   }
 }
 
-// Makes the engine know a model that is named by an address; others it knows itself or says why not.
-async function open(name) {
-  if (!name || known.has(name) || offer.models.includes(name)) return known.get(name) ?? {};
-  if (!offer.opens && !/^(https?:\/\/|hf:)/.test(name)) {
-    const near = offer.models.find((model) => model === "bundled:" + name);
-    if (!near) return { error: `${name}: drop the file here, or give an address` };
-    $("model").value = near;
-    return {};
+// What is not needed at once, in pieces, so that a change waits for at most one of them.
+async function rest(mine, question) {
+  busy("reasons");
+  await new Promise((done) => setTimeout(done, QUIET));
+  if (pinned && !pinned.answer) {
+    const answer = await ask(mine, "plan", pinned.state);
+    if (!answer) return;
+    pinned = answer.error ? null : { ...pinned, answer };
+    showComparison();
   }
-  status(`Reading ${name}…`);
-  const answer = offer.opens ? await engine.call("open", { name }) : await addAddress(engine, name, offer.first_slice);
-  if (!answer.error) remember(name, answer);
-  return answer;
+  for (;;) {
+    const more = await ask(mine, "more", question);
+    if (!more || more.done || more.error) break;
+    showReasons(more);
+  }
+  await quantisations(mine, question);
+  if (mine === number && $("known-box").open) await knownModels(mine, question);
+  if (mine === number && $("curve-box").open) await drawCurve(mine, question);
 }
 
-function remember(name, answer) {
+// Makes the engine know the model, however it was named: {name} or {error, near}.
+async function open(state, mine) {
+  const typed = state.model;
+  if (!typed) return { error: "choose a model, or drop a .gguf file", field: "model" };
+  if (known.has(typed)) return { name: known.get(typed).model.name };
+  if (offer.models.includes(typed)) return { name: typed };
+  const { name, near } = await ask(mine, "name", { name: typed }) ?? {};
+  if (mine !== number) return {};
+  if (!name) {
+    return { error: near?.length ? `“${typed}”: which one?` : `“${typed}” is no known model`, field: "model", near: near ?? [], search: typed };
+  }
+  if (known.has(name) || offer.models.includes(name)) return { name: known.get(name)?.model.name ?? name };
+  status(`Reading the header of ${name}…`);
+  const answer = offer.opens ? await ask(mine, "open", { name }) : await addAddress(engine, name, offer.first_slice);
+  if (!answer) return {};
+  if (answer.error) return { ...answer, field: "model" };
   known.set(name, answer);
-  $("models").append(element("option", { value: name }));
-  $("matrix-models").append(new Option(name, name));
+  known.set(typed, answer);
+  return { name: answer.model.name };
 }
 
 function status(text) {
@@ -122,108 +114,222 @@ function status(text) {
 
 // --- showing
 
-function show(answer, state) {
+// An error stands alone: nothing of an older question is beside it.
+function fail({ error, field = "", near = [], search = "" }) {
   status("");
-  $("error").hidden = !answer.error;
-  $("error").textContent = answer.error ?? "";
-  $("result").classList.toggle("old", Boolean(answer.error));
-  const opened = known.get(state.model);
-  $("model-facts").textContent = opened?.model ? facts(opened) : "";
-  $("others").hidden = !opened?.models?.length;
-  if (opened?.models?.length) {
-    $("other").replaceChildren(new Option("choose…", ""), ...opened.models.map((name) => new Option(name, name)));
-  }
-  if (answer.error) return;
-  latest = answer;
-  const { plan } = answer;
-  $("result").hidden = false;
-  status(answer.verdict);
-  $("verdict").textContent = answer.verdict[0].toUpperCase() + answer.verdict.slice(1);
-  $("verdict").className = plan.fits ? "yes" : "no";
-  const slots = plan.launch.n_seq_max > 1 ? `, ${plan.launch.n_seq_max} slots` : "";
-  $("summary").textContent = `${plan.model.name || plan.model.path} (${plan.model.architecture}, ${size(plan.model.size)}): `
-    + `${plan.placement}, context ${plan.launch.n_ctx}${slots}. ${plan.exact ? "Exact to the byte." : "Upper bounds, not exact."}`;
-  showCommand();
-  $("bars").replaceChildren(bars(plan));
-  $("bytes").replaceChildren(byteTable(plan));
-  $("speed").textContent = speedWords(plan.speed);
-  $("strip").replaceChildren(...strip(answer.layers));
-  $("notes").replaceChildren(...notes("Warnings", plan.warnings, "warning"), ...notes("Why", plan.reasons, "why"),
-                             ...notes("What would make it fit", answer.remedies, "why"), ...instead(answer.instead, plan.fit));
+  latest = null;
+  for (const id of ["verdict", "answer", "result"]) $(id).hidden = true;
+  document.title = "autolayers";
+  const shown = form?.error(field, error);
+  $("error").replaceChildren(element("p", { class: "problem" }, shown ? `${error}` : error));
+  if (!search) return;
+  const list = element("p", {}, ...near.map((name) => choice(name, () => choose(name))));
+  list.append(choice(`Search huggingface.co for “${search}”`, () => search_(search)));
+  $("error").append(list);
 }
 
-// What else could be asked for, what it buys, and a button that asks for it; then llama-server's own choice.
-function instead(others, fit) {
-  if (!others.length && !fit) return [];
-  const list = element("ul", { class: "why" }, ...others.map(({ flags, buys }) => {
-    const button = element("button", { type: "button" }, flags.join(" "));
-    button.onclick = () => use(flags);
-    return element("li", {}, button, ` ${buys}`);
-  }));
-  if (fit) list.append(element("li", {}, `--fit, llama-server's own choice: ${fit.placement}, context ${fit.n_ctx}, `
-    + `${rate(fit.speed.generation_tokens_per_second)} tokens/s${fit.fits ? "" : "; that breaks these margins"}`));
-  return [element("h3", {}, "Instead"), list];
+function choice(text, act) {
+  const button = element("button", { type: "button" }, text);
+  button.onclick = act;
+  return button;
 }
 
-function use(flags) {
-  const state = read(), others = [];
-  for (let i = 0; i < flags.length; i++) {
-    if (FIELD_OF[flags[i]]) state[FIELD_OF[flags[i]]] = flags[++i] ?? "";
-    else others.push(flags[i]);
-  }
-  state.flags = [state.flags, ...others].filter(Boolean).join(" ");
-  fill(state);
+// Only when it is asked for: typing is not sent.
+async function search_(words) {
+  status(`Searching huggingface.co for ${words}…`);
+  const found = await searchHub(words);
+  status("");
+  inHub.set(words, found.models ?? []);
+  if (found.error) return fail({ error: found.error, field: "model" });
+  $("error").replaceChildren(element("p", {}, found.models.length ? `GGUF repositories with “${words}”:` : `huggingface.co has no GGUF repository with “${words}”.`),
+    element("ul", { class: "choices" }, ...found.models.map(({ name, note }) => element("li", {}, choice(name, () => choose(name)), ` ${note}`))));
+}
+
+function choose(name) {
+  form.fill({ ...form.read(), model: name });
   changed(true);
 }
 
-function facts({ model, notes: said = [] }) {
-  return [`${model.title}: ${model.architecture}, ${size(model.size)}, ${model.n_layer} layers, trained context ${model.n_ctx_train}`,
-          ...model.warnings, ...said].join(". ");
+function show(answer, question) {
+  status("");
+  latest = { answer, question };
+  form.error("", "");
+  $("error").replaceChildren();
+  const { plan, verdict } = answer;
+  const opened = known.get(question.model);
+  form.longest = plan.model.n_ctx_train || 131072;
+  form.slide();
+  for (const id of ["verdict", "answer", "result"]) $(id).hidden = false;
+  $("verdict").textContent = sentence(verdict);
+  $("verdict").className = verdict.state;
+  document.title = `${verdict.title}: ${question.model.split("/").pop()} on ${question.gpu || (offer.here ? "this machine" : "no GPU")} – autolayers`;
+  $("plain").textContent = verdict.plain;
+  $("answer").classList.toggle("not", verdict.state === "no");
+  $("model-facts").textContent = facts(plan.model, opened);
+  showCommand();
+  $("bars").replaceChildren(bars(plan));
+  $("strip").replaceChildren(...strip(answer.layers));
+  $("bytes").replaceChildren(byteTable(plan));
+  $("speed").textContent = speedWords(plan);
+  for (const id of ["curve", "quants", "known", "file-notes"]) $(id).replaceChildren();
+  $("file-text").hidden = true;
+  $("quants-hint").textContent = "";
+  $("read-all").hidden = true;
+  showReasons(answer);
+  showComparison();
 }
 
-function rate(value) {
-  return value.toFixed(value < 10 ? 1 : 0);
+function facts(model, opened) {
+  return [`${model.name || model.path}: ${model.architecture}, ${size(model.size)}, ${model.n_layer} layers, trained for ${thousands(model.n_ctx_train)} of context`,
+          ...(opened?.model?.warnings ?? []), ...(opened?.notes ?? [])].join(". ");
 }
 
-function speedWords(speed) {
-  if (!speed) return "not predicted";
-  return `Predicted, not measured, within a factor of ${speed.uncertainty_factor}: `
-    + `${rate(speed.generation_tokens_per_second)} tokens/s, ${rate(speed.generation_tokens_per_second_full_context)} with a `
-    + `full context; prompt ${rate(speed.prompt_tokens_per_second)} tokens/s.`;
+function speedWords({ speed, placement, launch, exact }) {
+  const slots = launch.n_seq_max > 1 ? `, ${launch.n_seq_max} slots` : "";
+  return `${placement}, context ${launch.n_ctx}${slots}. ${exact ? "Sizes are exact to the byte." : "Sizes are upper bounds, not exact."}`
+    + (speed ? ` Speed is predicted, not measured, within a factor of ${speed.uncertainty_factor}: ${rate(speed.generation_tokens_per_second)} tokens/s, `
+      + `${rate(speed.generation_tokens_per_second_full_context)} with a full context; prompts ${rate(speed.prompt_tokens_per_second)} tokens/s.` : "");
 }
 
-function notes(title, lines, kind) {
-  if (!lines.length) return [];
-  return [element("h3", {}, title), element("ul", { class: kind }, ...lines.map((line) => element("li", {}, line)))];
+function showReasons(answer) {
+  const { plan, instead = [], remedies = [], verdict } = answer;
+  $("notes").replaceChildren(
+    ...listed(verdict.state === "no" ? "What would make it fit" : "What you could change", [
+      ...remedies.map(({ flags, words }) => (flags.length ? withButton(flags, words) : element("li", {}, words))),
+      ...instead.map(({ flags, buys }) => withButton(flags, `${flags.join(" ")}: ${buys}`)),
+      ...(plan.fit ? [element("li", {}, `llama-server's own choice (--fit) would be ${plan.fit.placement}, context ${plan.fit.n_ctx}, `
+        + `${rate(plan.fit.speed.generation_tokens_per_second)} tokens/s${plan.fit.fits ? "" : "; that breaks these margins"}`)] : [])], "why"),
+    ...listed("Good to know", plan.warnings.map((line) => element("li", {}, line)), "warning"),
+    ...listed("Why this plan", plan.reasons.map((line) => element("li", {}, line)), "why"));
+}
+
+function listed(title, items, kind) {
+  return items.length ? [element("h3", {}, title), element("ul", { class: kind }, ...items)] : [];
+}
+
+function withButton(flags, words) {
+  const button = choice("Try", () => use(flags));
+  button.setAttribute("aria-label", `Try ${flags.join(" ")}`);
+  return element("li", {}, button, ` ${words}`);
+}
+
+function use(flags) {
+  const state = form.read(), others = [];
+  for (let i = 0; i < flags.length; i++) {
+    const field = FIELD_OF[flags[i]];
+    if (field) state[field] = flags[++i] ?? "";
+    else others.push(flags[i]);
+  }
+  state.flags = [state.flags, ...others].filter(Boolean).join(" ");
+  form.fill(state);
+  changed(true);
 }
 
 function showCommand() {
   if (!latest) return;
-  const words = latest.command[$("shell").value].split(" ");
+  const words = latest.answer.command[$("shell").value].split(" ");
   $("command").replaceChildren(...words.flatMap((word, i) => [i ? " " : "", element("span", { class: "word" }, word)]));
 }
 
-async function drawCurve() {
-  $("curve").textContent = "Computing…";
-  const answer = await engine.call("curve", { ...read(), types: ["f16", "q8_0", "q4_0"] });
-  $("curve").replaceChildren(answer.error ? element("p", {}, answer.error) : curve(answer.points, answer.n_layer));
+// --- tables
+
+// Row by row; a row's button plans it.
+async function fillTable(mine, question, place, found, sorted = false) {
+  const draw = () => $(place).replaceChildren(modelTable(
+    sorted ? [...found].sort((a, b) => (b.answer?.rate ?? -1) - (a.answer?.rate ?? -1)) : found, question.model, (row) => choose(row.model)));
+  draw();
+  for (const line of found) {
+    if (line.answer) continue;
+    if (line.row.read) {
+      const opened = await open({ model: line.row.model }, mine);
+      if (mine !== number) return;
+      if (opened.error) line.answer = opened;
+    }
+    const answer = line.answer ?? await ask(mine, "row", { ...question, ...line.row });
+    if (!answer) return;
+    line.answer = answer;
+    draw();
+  }
+  status("");
 }
 
-async function drawMatrix() {
-  const chosen = [...$("matrix-models").selectedOptions].map((option) => option.value);
-  const models = chosen.length ? chosen : [read().model];
-  $("matrix").replaceChildren();
-  const all = { gpus: offer.matrix_gpus, rows: [] };
-  for (const model of models) {          // row by row, so that other questions are answered in between
-    const answer = await engine.call("matrix", { ...read(), models: [model], gpus: offer.matrix_gpus });
+async function quantisations(mine, question) {
+  const opened = known.get(question.model) ?? known.get(form.read().model);
+  const files = opened?.models ?? [];
+  if (files.length > 1) {
+    const rows = files.map((file) => ({ row: { model: file.name, label: file.label, size: file.size, read: true }, answer: null }));
+    for (const line of rows) {
+      if (!known.has(line.row.model) && line.row.model.endsWith(`/${opened.file ?? ""}`)) line.row.model = question.model;
+      line.row.read = !known.has(line.row.model);
+    }
+    $("quants-hint").textContent = "Every file of the repository. More bits per weight are closer to the original model.";
+    const here = rows.filter(({ row }) => !row.read);
+    await fillTable(mine, question, "quants", here);
+    if (mine !== number || here.length === rows.length) return;
+    $("quants").replaceChildren(modelTable(rows, question.model, (row) => choose(row.model)));
+    $("read-all").hidden = false;
+    $("read-all").textContent = `Plan all ${rows.length} files (reads the first megabytes of each)`;
+    $("read-all").onclick = async () => {
+      $("read-all").hidden = true;
+      busy("reasons");
+      await fillTable(number, question, "quants", rows);
+      if (mine === number) busy("");
+    };
+    return;
+  }
+  const answer = await ask(mine, "rows", question);
+  if (!answer || answer.error) return;
+  $("quants-hint").textContent = "More bits per weight are closer to the original model. "
+    + (answer.rows.some((row) => row.as) ? "Estimates: as if all of this model had that type." : "");
+  await fillTable(mine, question, "quants", answer.rows.map((row) => ({ row, answer: null })));
+}
+
+async function knownModels(mine, question) {
+  $("known-hint").textContent = `${offer.known.length} well-known models, the fastest first; each with its usual quantisation.`;
+  const clean = { ...question, mmproj: "", draft: "", path: "", flags: "" };
+  await fillTable(mine, clean, "known", offer.known.map((name) => ({ row: { model: name, label: name }, answer: null })), true);
+}
+
+async function drawCurve(mine, question) {
+  $("curve").textContent = "Computing…";
+  const points = [];
+  for (const type of ["f16", "q8_0", "q4_0"]) {
+    const answer = await ask(mine, "curve", { ...question, types: [type] });
+    if (!answer) return;
     if (answer.error) {
-      $("matrix").replaceChildren(element("p", {}, answer.error));
+      $("curve").replaceChildren(element("p", {}, answer.error));
       return;
     }
-    all.rows.push(...answer.rows);
-    $("matrix").replaceChildren(matrix(all));
+    points.push(...answer.points);
+    $("curve").replaceChildren(curve(points));
   }
 }
+
+// --- comparing
+
+function pin() {
+  if (!latest) return;
+  pinned = { state: latest.question, answer: latest.answer };
+  history.replaceState(null, "", toHash(form.read(), pinned.state));
+  showComparison();
+  $("compare").scrollIntoView({ block: "nearest" });
+}
+
+function unpin() {
+  pinned = null;
+  history.replaceState(null, "", toHash(form.read()));
+  showComparison();
+}
+
+function showComparison() {
+  $("compare").hidden = !pinned?.answer || !latest;
+  if ($("compare").hidden) return;
+  $("pinned-bars").replaceChildren(element("p", {}, `${pinned.state.model} on ${pinned.state.gpu || "no GPU"}`), bars(pinned.answer.plan));
+  $("now-bars").replaceChildren(element("p", {}, `${latest.question.model} on ${latest.question.gpu || "no GPU"}`), bars(latest.answer.plan));
+  $("comparison").replaceChildren(comparison(pinned.answer, latest.answer));
+}
+
+// --- files
 
 function save(name, text) {
   const link = element("a", { download: name, href: URL.createObjectURL(new Blob([text])) });
@@ -231,40 +337,96 @@ function save(name, text) {
   setTimeout(() => URL.revokeObjectURL(link.href), 1000);
 }
 
-// --- files
+async function download() {
+  if (!latest) return;
+  const mine = number;
+  const answer = await ask(mine, "file", { ...latest.question, format: $("format").value });
+  if (!answer) return;
+  $("file-notes").replaceChildren(...[answer.error, ...(answer.notes ?? [])].filter(Boolean).map((note) => element("li", {}, note)));
+  $("file-text").hidden = !answer.text;
+  $("file-text").textContent = answer.text ?? "";
+  if (answer.text) save(answer.file, answer.text);
+}
 
 async function dropped(files) {
+  const all = [...files];
+  const models = all.filter((file) => /\.gguf$/i.test(file.name));
+  const machine = all.find((file) => /\.json$/i.test(file.name));
+  const log = all.find((file) => /\.(log|txt)$/i.test(file.name));
+  if (machine && !models.length) return openMachine(machine);
+  if (log && !models.length) return explainFile(log);
+  const mine = ++number;
+  busy("plan");
   status("Reading the header…");
-  const answer = await addFiles(engine, [...files].filter((file) => /\.gguf$/i.test(file.name)), offer.first_slice);
-  if (answer.model) {
-    remember(answer.model.name, answer);
-    $("model").value = answer.model.name;
-    changed(true);
-  } else {
-    show({ error: answer.error ?? `parts ${answer.missing.join(", ")} of ${answer.of} are missing: drop them too` }, read());
+  const answer = await addFiles(engine, models, offer.first_slice);
+  if (mine !== number) return;
+  busy("");
+  if (answer.error || answer.missing) {
+    return fail({ field: "model", error: answer.error ?? `parts ${answer.missing.join(", ")} of ${answer.of} are missing: drop them too` });
   }
+  const state = /** @type {any} */ ({ ...form.read(), draft: answer.draft, mmproj: answer.projector });
+  if (answer.model) {
+    known.set(answer.model.name, answer);
+    state.model = answer.model.name;
+  }
+  form.fill(state);
+  changed(true);
 }
 
 async function openMachine(file) {
   try {
-    const known = JSON.parse(await file.slice(0, 1 << 20).text(), (key, value) =>
+    const text = JSON.parse(await file.slice(0, 1 << 20).text(), (key, value) =>
       PRIVATE.has(key) || value === null || value === "" ? undefined : value);
-    fill({ ...read(), machine: JSON.stringify(known), gpu: "", ram: "" });
+    form.fill({ ...form.read(), machine: JSON.stringify(text), gpu: "", ram: "" });
     changed(true);
   } catch {
-    show({ error: `${file.name}: not a machine file, as autolayers devices --json writes it` }, read());
+    fail({ error: `${file.name}: not a machine file, as autolayers devices --json writes it` });
   }
 }
 
 async function saveMachine() {
-  const answer = await engine.call("machine", read());
-  if (answer.error) show(answer, read());
-  else save("machine.json", answer.text);
+  const answer = await ask(number, "machine", form.read());
+  if (answer?.error) fail(answer);
+  else if (answer) save("machine.json", answer.text);
 }
 
-function forgetMachine() {
-  fill({ ...read(), machine: "" });
-  changed(true);
+// --- logs
+
+async function explainFile(file) {
+  $("log").value = await file.slice(0, 64 << 20).text();
+  $("explain-box").querySelector("details").open = true;
+  await explain();
+}
+
+async function explain() {
+  const { model, gpu, ram, machine } = latest?.question ?? form.read();
+  $("explained").hidden = false;
+  $("explained").textContent = "Reading the log…";
+  const answer = await engine.call("explain", { log: $("log").value, ...(latest ? { model } : {}), gpu, ram, machine });
+  $("explained").textContent = answer.error ?? answer.text;
+  $("explained").scrollIntoView({ block: "nearest" });
+}
+
+// --- copying
+
+async function copy(button, text, select) {
+  const before = button.dataset.says ?? button.textContent;
+  button.dataset.says = before;
+  let done = false;
+  try {
+    await navigator.clipboard.writeText(text);
+    done = true;
+  } catch {               // not https, or in a frame
+    const place = element("textarea", { class: "hidden", "aria-hidden": "true", tabindex: "-1" });
+    place.value = text;
+    document.body.append(place);
+    place.select();
+    done = document.execCommand("copy");
+    place.remove();
+  }
+  if (!done && select) getSelection()?.selectAllChildren(select);
+  button.textContent = done ? "Copied" : select ? "Press Ctrl+C" : "Copy the address bar";
+  setTimeout(() => { button.textContent = before; }, 2000);
 }
 
 // --- start
@@ -274,80 +436,150 @@ function theme(dark) {
   $("theme").setAttribute("aria-pressed", String(dark));
 }
 
+function kept(name, value) {
+  try {
+    if (value !== undefined) localStorage.setItem(name, value);
+    return localStorage.getItem(name);
+  } catch {
+    return null;
+  }
+}
+
+function modelOptions(typed, whole) {
+  const options = [...[...known.values()].map(({ model }) => ({ value: model.name, note: "opened" })),
+                   ...offer.models.map((value) => ({ value }))];
+  const found = whole ? options : matching(options, typed);
+  const hub = (inHub.get(typed) ?? []).map(({ name, note }) => ({ value: name, note }));
+  const search = !whole && typed.length > 2 && !/^https?:/.test(typed) ? [{ value: typed, label: `Search huggingface.co for “${typed}”`, choose: () => search_(typed) }] : [];
+  return [...hub, ...found.filter((option, i) => found.findIndex((other) => other.value === option.value) === i), ...search];
+}
+
 function wire() {
   $("form").addEventListener("submit", (event) => event.preventDefault());
-  $("form").addEventListener("input", (event) => {
-    if (event.target.id === "ctx-slider") $("ctx").value = SLIDER[event.target.value];
-    else if (event.target.id === "ctx") $("ctx-slider").value = Math.max(0, SLIDER.indexOf($("ctx").value));
-    if (!["file", "machine-file", "other", "model"].includes(event.target.id)) changed(false);
+  const silent = new Set(["file", "machine-file"]);
+  $("form").addEventListener("input", ({ target }) => {
+    if (silent.has(target.id)) return;
+    if (target.id === "ctx-slider") form.slid();
+    else if (target.id === "ctx") form.slide();
+    changed(false, target.type === "range" ? PAUSE.slide : target.tagName === "SELECT" ? 0 : PAUSE.type);
   });
-  $("form").addEventListener("change", (event) => {
-    if (!["file", "machine-file", "other"].includes(event.target.id)) changed(true);
-  });
+  $("form").addEventListener("change", ({ target }) => { if (!silent.has(target.id)) changed(true); });
+  combobox($("model"), modelOptions, () => changed(true));
   $("file").onchange = () => dropped($("file").files);
-  $("drop").ondragover = (event) => event.preventDefault();
-  $("drop").ondrop = (event) => {
+  addEventListener("dragover", (event) => {
     event.preventDefault();
-    dropped(event.dataTransfer.files);
-  };
-  $("other").onchange = () => {
-    if (!$("other").value) return;
-    $("model").value = $("other").value;
-    changed(true);
-  };
-  $("add-card").onclick = () => addCard().focus();
+    document.body.classList.add("dragging");
+  });
+  addEventListener("dragleave", (event) => { if (!event.relatedTarget) document.body.classList.remove("dragging"); });
+  addEventListener("drop", (event) => {
+    event.preventDefault();
+    document.body.classList.remove("dragging");
+    if (event.dataTransfer?.files.length) dropped(event.dataTransfer.files);
+  });
   $("machine-file").onchange = () => openMachine($("machine-file").files[0]);
   $("save-machine").onclick = saveMachine;
-  $("forget-machine").onclick = forgetMachine;
-  $("shell").onchange = showCommand;
-  $("copy").onclick = () => navigator.clipboard.writeText($("command").textContent).then(() => status("Copied"));
-  $("share").onclick = () => navigator.clipboard.writeText(location.href).then(() => status("Link copied"));
-  $("download").onclick = async () => {
-    const answer = await engine.call("file", { ...read(), format: $("format").value });
-    if (answer.error) show(answer, read());
-    else save(`autolayers.${$("format").value}.txt`, answer.text);
+  $("shell").onchange = () => {
+    kept("shell", $("shell").value);
+    showCommand();
   };
-  $("draw-curve").onclick = drawCurve;
-  $("draw-matrix").onclick = drawMatrix;
-  $("theme").onclick = () => theme(document.documentElement.dataset.theme !== "dark");
+  $("copy").onclick = () => copy($("copy"), $("command").textContent, $("command"));
+  $("share").onclick = () => copy($("share"), location.href, null);
+  $("pin").onclick = pin;
+  $("unpin").onclick = unpin;
+  $("download").onclick = download;
+  $("explain").onclick = explain;
+  $("known-box").ontoggle = () => { if ($("known-box").open && latest && !$("known").childElementCount) again(knownModels); };
+  $("curve-box").ontoggle = () => { if ($("curve-box").open && latest && !$("curve").childElementCount) again(drawCurve); };
+  $("this-computer").onclick = findComputer;
   addEventListener("popstate", () => {
-    fill(fromHash(location.hash));
-    ask();
+    pinned = pinnedOf(location.hash) ? { state: pinnedOf(location.hash), answer: null } : null;
+    form.fill(fromHash(location.hash));
+    changed(false);
   });
 }
 
-async function main() {
-  theme(matchMedia("(prefers-color-scheme: dark)").matches);
-  try {
-    engine = await start(status);
-    offer = await engine.call("start", {});
-    if (offer.error) throw new Error(offer.error);
-  } catch (error) {
-    status("");
-    $("error").hidden = false;
-    $("error").textContent = `autolayers could not start: ${error.message}`;
-    return;
+// A table that was opened after the answer.
+async function again(table) {
+  const mine = number;
+  busy("reasons");
+  await table(mine, latest.question);
+  if (mine === number) busy("");
+}
+
+async function findComputer() {
+  if (offer.here) {
+    form.fill({ ...form.read(), gpu: "", ram: "", machine: "" });
+    return changed(true);
   }
-  $("models").append(...offer.models.map((name) => element("option", { value: name })));
-  $("matrix-models").append(...offer.models.map((name) => new Option(name.replace(/^bundled:/, ""), name)));
-  $("card-names").append(...offer.cards.map((card) => element("option", { value: card.name }, card.description)));
-  for (const id of ["ctk", "ctv"]) {
-    $(id).append(new Option("f16", ""), ...offer.cache_types.filter((type) => type !== "f16").map((type) => new Option(type)));
-  }
-  $("format").append(...offer.formats.map((name) => new Option(name)));
-  $("workloads").append(...offer.workloads.map((name) => element("option", { value: name })));
-  $("version").textContent += ` autolayers ${offer.version}.`;
-  wire();
+  const { gpu, ram } = thisComputer();
+  const { cards = [] } = gpu ? await engine.call("card", { name: gpu }) : {};
+  const memory = ram ? ` It says that there are ${ram >= 8 ? "at least 8" : `about ${ram}`} GiB of RAM: write how much there are.` : "";
+  $("computer-facts").textContent = (cards.length ? `Your browser names the GPU “${gpu}”.` : gpu
+    ? `Your browser names the GPU “${gpu}”, which is no known card: write its memory in GiB.`
+    : "Your browser does not name the GPU: write its name.") + memory + " Nothing was sent.";
+  if (cards.length) form.setCards([cards[0]]);
+}
+
+function begin(preset) {
   const state = fromHash(location.hash);
-  if (!state.model) state.model = offer.models[0] ?? "";
-  if (!state.gpu && !state.machine && !offer.here) state.gpu = "24GiB";
-  fill(state);
-  history.replaceState(null, "", toHash(read()));
-  await ask();
-  if ("serviceWorker" in navigator && !offer.here) {
-    const { version } = await (await fetch("config.json")).json();
-    await navigator.serviceWorker.register(`sw.js?${version}`);
+  if (!state.model && !state.gpu && !state.machine) Object.assign(state, offer.here ? { model: preset.model } : preset);
+  pinned = pinnedOf(location.hash) ? { state: pinnedOf(location.hash), answer: null } : null;
+  form.fill(state);
+  history.replaceState(null, "", toHash(form.read(), pinned?.state));
+  return state;
+}
+
+async function main() {
+  theme(kept("theme") ? kept("theme") === "dark" : matchMedia("(prefers-color-scheme: dark)").matches);
+  $("theme").onclick = () => {
+    theme(document.documentElement.dataset.theme !== "dark");
+    kept("theme", document.documentElement.dataset.theme);
+  };
+  if (kept("shell") || /Windows/.test(navigator.userAgent)) $("shell").value = kept("shell") ?? "powershell";
+  busy("plan");
+  let config, state;
+  try {
+    config = await readConfig();
+    if (config.first) state = await showFirst(config.first);
+    engine = await start(config, loading);
+    if (!offer) setUp(await engine.call("start", {}));
+  } catch (error) {
+    loading("", 1);
+    busy("");
+    return fail({ error: `autolayers could not start: ${error.message}` });
   }
+  loading("", 1);
+  wire();
+  state ??= begin(offer.preset);
+  $("form").inert = false;
+  await plan(form.read());
+  if ("serviceWorker" in navigator && config.version) await navigator.serviceWorker.register(`sw.js?${config.version}`).catch(() => null);
+}
+
+function setUp(answer) {
+  if (answer.error) throw new Error(answer.error);
+  offer = answer;
+  form = new Form(offer, changed);
+  if (offer.here) $("ram").placeholder = "this machine's";
+  $("format").append(...offer.formats.map(({ name }) => new Option(name)));
+  $("version").append(` autolayers ${offer.version}.`);
+}
+
+// What the build has answered already is shown while Python loads.
+async function showFirst(name) {
+  const first = await (await fetch(name)).json();
+  setUp(first.offer);
+  const state = begin(offer.preset);
+  $("form").inert = true;
+  if (toHash(state) === toHash(first.question)) show(first.answer, first.question);
+  return state;
+}
+
+function loading(text, part = 0) {
+  status(text);
+  $("loading").hidden = part >= 1 && !text;
+  if (part < 1) $("loading").value = part;
+  else $("loading").removeAttribute("value");
 }
 
 main();

@@ -1,40 +1,47 @@
+// @ts-check
 // Who answers: the server on loopback (autolayers web), or Python in a worker (the static page). Both are engine.py.
 //   engine.call(method, question) -> answer        engine.add(name, size, bytes) -> answer
 
-export async function start(status) {
-  keepToken();
-  const config = await (await fetch("config.json")).json();
+const PATIENCE = 120_000;     // milliseconds for one question, then Python is started anew
+const LOADING = 300_000;      // and for all of Python to be there
+
+/** @typedef {{call: (method: string, question: object) => Promise<any>,
+ *             add: (name: string, size: number | null, bytes: ArrayBuffer) => Promise<any>}} Engine */
+
+/** @param {any} config @param {(text: string, part?: number) => void} progress @returns {Promise<Engine>} */
+export async function start(config, progress) {
   if (config.engine === "server") return new Server();
-  status("Loading Python…");
-  const engine = new Browser(config);
+  const engine = new Browser(config, progress);
   await engine.ready;
   return engine;
 }
 
-// At once: the address may change while the page still loads.
+export async function readConfig() {
+  keepToken();
+  const answer = await fetch("config.json", { cache: "no-store" });
+  if (!answer.ok) throw new Error(`config.json: the server answers ${answer.status}`);
+  return answer.json();
+}
+
+// At once: the address may change while the page still loads. All tabs of this origin have it.
 function keepToken() {
   const address = new URL(location.href);
   const given = address.searchParams.get("token");
   if (given) {
-    sessionStorage.setItem("token", given);
+    localStorage.setItem("token", given);
     address.searchParams.delete("token");
     history.replaceState(null, "", address);
   }
 }
 
 class Server {
-  constructor() {
-    this.token = sessionStorage.getItem("token") ?? "";
-  }
-
   async post(path, body) {
-    let answer;
+    const headers = { "X-Autolayers-Token": localStorage.getItem("token") ?? "" };
     try {
-      answer = await fetch(path, { method: "POST", body, headers: { "X-Autolayers-Token": this.token } });
+      return await (await fetch(path, { method: "POST", body, headers })).json();
     } catch {
       return { error: "autolayers web does not answer: is it still running?" };
     }
-    return answer.json();
   }
 
   call(method, question) {
@@ -42,38 +49,71 @@ class Server {
   }
 
   add(name, size, bytes) {
-    const query = new URLSearchParams({ name, size: size ?? "" });
-    return this.post("add?" + query, bytes);
+    return this.post("add?" + new URLSearchParams({ name, size: String(size ?? "") }), bytes);
   }
 }
 
 class Browser {
-  constructor(config) {
+  constructor(config, progress) {
+    this.config = config;
+    this.progress = progress;
+    this.ready = this.begin();
+  }
+
+  // A worker made from a blob has this page's Content-Security-Policy; one from an address has its response's.
+  async begin() {
     this.waiting = new Map();
     this.next = 0;
-    this.worker = new Worker("worker.js", { type: "module" });
-    this.worker.onmessage = ({ data }) => {
+    const code = await (await fetch("worker.js")).blob();
+    const address = URL.createObjectURL(new Blob([code], { type: "text/javascript" }));
+    const worker = this.worker = new Worker(address, { type: "module" });
+    worker.onmessage = ({ data }) => {
+      if (data.progress !== undefined) {
+        this.progress(data.text, data.progress);
+        return;
+      }
       this.waiting.get(data.id)?.(data.answer);
       this.waiting.delete(data.id);
     };
-    this.ready = this.ask({ config }).then((answer) => {
-      if (answer.error) throw new Error(answer.error);
-    });
+    worker.onerror = (event) => this.fail(`Python in the browser failed: ${event.message || "the worker did not load"}`);
+    worker.onmessageerror = () => this.fail("Python in the browser gave no readable answer");
+    const answer = await this.ask({ config: { ...this.config, base: location.href.replace(/[?#].*/, "") } }, [], LOADING);
+    URL.revokeObjectURL(address);
+    if (answer.error) throw new Error(answer.error);
   }
 
-  ask(message, transfer = []) {
+  fail(error) {
+    for (const done of this.waiting.values()) done({ error });
+    this.waiting.clear();
+  }
+
+  ask(message, transfer = [], patience = PATIENCE) {
     const id = this.next++;
     return new Promise((done) => {
-      this.waiting.set(id, done);
+      const timer = setTimeout(() => this.late(message), patience);
+      this.waiting.set(id, (answer) => {
+        clearTimeout(timer);
+        done(answer);
+      });
       this.worker.postMessage({ id, ...message }, transfer);
     });
   }
 
-  call(method, question) {
+  // A question without end holds the worker: it is ended, and the next question has a new one.
+  late(message) {
+    this.worker.terminate();
+    this.fail(message.config ? "Python did not start within five minutes: is the network slow, or the download blocked?"
+      : `no answer within ${PATIENCE / 1000} s: the question was given up`);
+    if (!message.config) this.ready = this.begin();
+  }
+
+  async call(method, question) {
+    await this.ready;
     return this.ask({ method, question });
   }
 
-  add(name, size, bytes) {
+  async add(name, size, bytes) {
+    await this.ready;
     return this.ask({ name, size, bytes }, [bytes]);
   }
 }

@@ -1,0 +1,142 @@
+"""The page's form as a request, and its errors in the page's words.
+
+    request_of({"gpu": "rtx-3060", "ram": "32", "ctx": "16,384"})      # sizes in GiB; "" or "none": no GPU
+    error_of(error, question)          # {"error": "GPU: ...", "kind": "UsageError", "field": "gpu"}
+
+A question's launch is the content of the form, all text: model, path, machine (a machine file's text) or gpu, ram,
+ctx, np, ctk, ctv, ub, fa, strategy, workload, flags.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+
+from ..devices import hypothetical, machine_file
+from ..errors import AutolayersError, UsageError
+from ..flags.check import read
+from ..request import Request
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from typing import Any
+
+    from ..flags.parse import Arguments
+
+    Question = Mapping[str, Any]
+
+MAX_TEXT = 1 << 16
+MOST_REPEATS = 4       # in a pattern of -ot: 40 letters in up to 4 ways are a second for all tensors of a model
+MOST_GIB = 256         # of a GPU without a unit
+NO_GPU = ("0", "none", "no", "cpu")
+# Form field -> its flag (llama-server's, or autolayers' own) and its label
+FIELDS = {"gpu": ("--gpu", "GPU"), "ram": ("--ram", "RAM"), "ctx": ("-c", "Context"), "np": ("-np", "Slots"),
+          "ctk": ("-ctk", "K cache"), "ctv": ("-ctv", "V cache"), "ub": ("-ub", "Micro-batch"),
+          "fa": ("-fa", "Flash attention"), "strategy": ("--strategy", "Strategy"),
+          "workload": ("--workload", "Workload")}
+# Hints that name flags, and what stands for them on the page
+_HERE = (("--gpu list shows them all; or write its memory: 24GiB", "or write its memory in GiB: 24"),
+         ("write for example 24GiB,12GiB or 2x24GiB", "write its name, or its memory in GiB"),
+         ("write for example 24GiB or 512MiB", "write for example 24 or 24GiB"))
+
+
+def text(question: Question, key: str, longest: int = MAX_TEXT) -> str:
+    """A field's text, "" if it is not there. Raises UsageError."""
+    value = question.get(key)
+    if value is None:
+        return ""
+    if not isinstance(value, str) or len(value) > longest:
+        raise UsageError(f"{key}: not a text")
+    return value.strip()
+
+
+def texts(question: Question, key: str) -> list[str]:
+    """The texts of a list. Raises UsageError."""
+    values = question.get(key) or []
+    if not isinstance(values, list) or len(values) > MAX_TEXT:
+        raise UsageError(f"{key}: not a list")
+    return [value for value in values if isinstance(value, str)]
+
+
+def request_of(question: Question, here: bool = False) -> Request:
+    """The request of the form and its machine; `here`: without a GPU it is this machine, else one without any.
+    Raises AutolayersError."""
+    arguments = _arguments(question)
+    if "machine" in arguments.own:
+        raise UsageError("--machine reads a file of the machine that serves this page: open it in the page")
+    if arguments.params.model is not None:
+        raise UsageError("-m: the model has a field of its own")
+    for pattern, _ in arguments.params.overrides:
+        if len(re.findall(r"(?<!\\)[*+{]", pattern)) > MOST_REPEATS:
+            raise UsageError(f"-ot {pattern}: at most {MOST_REPEATS} repetitions in a pattern here")
+    if file := text(question, "machine"):
+        devices, host = machine_file.parse(file, "machine file")
+        return Request.of(arguments, devices=devices, host=host)
+    gpu = text(question, "gpu").lower()
+    if gpu in NO_GPU or not (gpu or here or "gpu" in arguments.own):
+        return Request.of(arguments, devices=[])
+    return Request.of(arguments)
+
+
+def _arguments(question: Question) -> Arguments:
+    """The fields as the words of a command line, read as those are. Raises UsageError."""
+    try:
+        flags = shlex.split(text(question, "flags"))
+    except ValueError as error:
+        raise UsageError(f"flags: {error}") from None
+    arguments = read("plan", [*(word for field in FIELDS for word in _words(question, field)), *flags])
+    if arguments.positional:
+        raise UsageError(f"not a flag: {arguments.positional[0]!r}")
+    return arguments
+
+
+def _words(question: Question, field: str) -> list[str]:
+    """A field as a flag and its value."""
+    value = text(question, field)
+    if field == "gpu":
+        value = "" if text(question, "machine") or value.lower() in NO_GPU \
+            else ",".join(map(_in_gib, value.split(",")))
+    elif field == "ram":
+        value = value and re.sub(r"^\d+$", r"\g<0>GiB", _in_gib(value))
+    elif field in ("ctx", "ub", "np"):
+        value = re.sub(r"(?<=[\d])[ ,_'\u202f\u00a0](?=[\dkKmM])", "", value)
+    return [FIELDS[field][0], value] if value else []
+
+
+def _in_gib(value: str) -> str:
+    """The value with GiB after a bare number; larger ones are GPUs' names."""
+    value = value.strip()
+    found = re.fullmatch(r"(\d{1,2} *[x×] *)?(\d{1,3}(?:\.\d{1,2})?) *g?", value, re.ASCII | re.IGNORECASE)
+    if not found or float(found[2]) > MOST_GIB:
+        return value
+    return f"{(found[1] or '').replace('×', 'x')}{found[2]}GiB"
+
+
+def error_of(error: AutolayersError, question: Question) -> dict[str, str]:
+    """The error as one line in the page's words, and the field that it is about ("" for none)."""
+    said = " ".join(str(error).split())
+    field = _field_of(error, question) if isinstance(error, UsageError) else ""
+    for flag, here in _HERE:
+        said = said.replace(flag, here)
+    if field:
+        flag, label = FIELDS[field]
+        said = said.removeprefix(flag).lstrip(" :")
+        said = f"{label}: {said}"
+    return {"error": said, "kind": type(error).__name__, "field": field}
+
+
+def _field_of(error: AutolayersError, question: Question) -> str:
+    """The field that is wrong by itself."""
+    for field, (flag, _) in FIELDS.items():
+        try:
+            words = _words(question, field)
+            if field == "gpu" and words:
+                hypothetical(words[1])
+            elif words:
+                read("plan", words)
+        except AutolayersError:
+            return field
+        if words and str(error).startswith((f"{flag} ", f"{flag}:")):
+            return field
+    return ""

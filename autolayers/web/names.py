@@ -1,0 +1,93 @@
+"""What people paste or type for a model, as the name by which it is opened.
+
+    understood("https://huggingface.co/Qwen/Qwen3-8B-GGUF")     # "hf:Qwen/Qwen3-8B-GGUF"
+    understood("ollama.com/library/qwen3:8b")                   # "ollama:qwen3:8b"
+    near("qwen3 8b")                                            # ["qwen3-8b-q4_k_m", "qwen3-8b-q8_0"]
+"""
+
+from __future__ import annotations
+
+import re
+from urllib.parse import unquote
+
+from .. import bundled
+from ..sources.huggingface import QUANT
+
+BUNDLED = "bundled:"
+_SHOWN = 8
+_REPOSITORY = re.compile(r"(?:hf:)?([\w-][\w.-]*/[\w-][\w.-]*)(:[\w.-]+)?", re.ASCII)
+_HUB = re.compile(r"(?:https?://)?(?:www\.)?(?:huggingface\.co|hf\.co|hf-mirror\.com)/(?:models/)?([\w.-]+/[\w.-]+?)"
+                  r"(?::([\w.-]+)|/(?:tree|blob|resolve|raw)/([^/?#]+)(?:/([^?#]+))?)?/?(?:[?#].*)?", re.ASCII)
+_OLLAMA = re.compile(r"(?:https?://)?(?:www\.|registry\.)?ollama\.(?:com|ai)/(?:library/)?([\w.-]+(?:/[\w.-]+)?"
+                     r"(?::[\w.-]+)?)/?(?:[?#].*)?", re.ASCII)
+_TAG = re.compile(r"(?:ollama:)?[\w.-]+:[\w.-]+", re.ASCII)
+_VECTORS = re.compile(r"bge|jina|modernbert|nomic|embedding")        # names of models that write nothing
+_KIND = re.compile(r"[-.](?:ud-)?(?:i?q\d\w*|mxfp4|nvfp4|bf16|f16|f32)$", re.IGNORECASE)
+
+
+def understood(name: str) -> str:
+    """The name that opens it: hf:, ollama:, an address, a path or a bundled model's name."""
+    name = name.strip().strip("\"'<>")
+    name = re.sub(r"^(?:ollama (?:run|pull)|llama-server -hf|-hf) +", "", name)
+    bare = name.removeprefix(BUNDLED)
+    if bare in bundled.models():
+        return bare
+    if found := _HUB.fullmatch(name):
+        repository, quant, revision, path = found.groups()
+        at = "" if revision in (None, "main") else f"@{revision}"
+        if path and path.lower().endswith(".gguf"):
+            return f"hf:{repository}/{unquote(path)}{at}"
+        return f"hf:{repository}{at}" + (f":{quant}" if quant else "")
+    if found := _OLLAMA.fullmatch(name):
+        return f"ollama:{found[1]}"
+    if name.lower().endswith(".gguf") or "\\" in name or "://" in name:
+        return name
+    if found := _REPOSITORY.fullmatch(name):
+        return f"hf:{found[1]}{found[2] or ''}"
+    return name
+
+
+def near(words: str) -> list[str]:
+    """The bundled models that have all these words, or all their letters; the best known quantisations first."""
+    wanted = _letters(re.sub(r"^(ollama:|hf:)", "", words.lower()).rpartition("/")[2].removesuffix("gguf"))
+    parts = [part for part in re.split(r"[^a-z0-9.]+", words.lower()) if part not in ("", "gguf", "ollama", "hf")]
+    if not wanted:
+        return []
+    found = [name for name in bundled.models()
+             if wanted in _letters(name)
+             or (len(max(parts, default="", key=len)) > 2 and all(_letters(part) in _letters(name) for part in parts))]
+    return sorted(found, key=lambda name: ("q4_k_m" not in name, len(name), name))[:_SHOWN]
+
+
+def family(name: str) -> list[str]:
+    """The bundled models that are quantisations of the same one, with the name."""
+    stem = _stem(name)
+    return [other for other in bundled.models() if _stem(other) == stem]
+
+
+def known() -> list[str]:
+    """One bundled model of each family that writes text, the usual quantisation."""
+    best: dict[str, str] = {}
+    for name in bundled.models():
+        stem = _stem(name)
+        if stem not in best or _usual(name) < _usual(best[stem]):
+            best[stem] = name
+    return [name for name in best.values() if not _VECTORS.match(name)]
+
+
+def quantisation(name: str) -> str:
+    """Q4_K_M of a model's or a file's name; "" if it has none."""
+    found = QUANT.search(name if name.lower().endswith(".gguf") else name + ".gguf")
+    return found[1].upper() if found else ""
+
+
+def _usual(name: str) -> tuple[bool, bool, str]:
+    return "q4_k_m" not in name and "mxfp4" not in name, "ud" in name, name
+
+
+def _stem(name: str) -> str:
+    return _KIND.sub("", name.removeprefix(BUNDLED)).removesuffix("-ud").removesuffix("-qat")
+
+
+def _letters(text: str) -> str:
+    return "".join(c for c in text.lower() if c.isalnum())

@@ -1,0 +1,136 @@
+// @ts-check
+// The form: its fields, rows of GPUs, and what the browser knows of this computer.
+
+import { element } from "./charts.js";
+import { combobox } from "./combobox.js";
+import { FIELDS } from "./state.js";
+import { contextAt, positionOf } from "./words.js";
+
+/** @param {string} id @returns {any} */
+export const $ = (id) => document.getElementById(id);
+const SHOWN = 50;              // options of a list
+const LETTERS = /[^a-z0-9.]+/g;
+
+export class Form {
+  /** @param {any} offer what the engine offers @param {(step: boolean) => void} changed */
+  constructor(offer, changed) {
+    this.offer = offer;
+    this.changed = changed;
+    this.longest = 131072;       // the trained context of the model
+    for (const id of ["ctk", "ctv"]) {
+      $(id).append(new Option("f16", ""), ...offer.cache_types.filter((type) => type !== "f16").map((type) => new Option(type)));
+    }
+    $("chips").append(...offer.chips.map((name) => {
+      const chip = element("button", { type: "button", class: "chip" }, name === "none" ? "no GPU" : name);
+      chip.onclick = () => this.setCards([name]);
+      return chip;
+    }));
+    combobox($("workload"), () => offer.workloads.map((value) => ({ value })), () => changed(true));
+    $("add-card").onclick = () => this.addCard().focus();
+    $("forget-machine").onclick = () => {
+      this.fill({ ...this.read(), machine: "" });
+      changed(true);
+    };
+  }
+
+  read() {
+    const state = Object.fromEntries(FIELDS.map((name) => [name, $(name)?.value.trim() ?? ""]));
+    state.gpu = [...$("cards").querySelectorAll("input")].map((input) => input.value.trim()).filter(Boolean).join(",");
+    return state;
+  }
+
+  fill(state) {
+    for (const name of FIELDS) if ($(name)) $(name).value = state[name] ?? "";
+    this.slide();
+    $("cards").replaceChildren();
+    for (const card of state.gpu ? state.gpu.split(",") : [""]) this.addCard(card);
+    $("more").open = $("more").open || FIELDS.slice(9).some((name) => state[name]) || Boolean(state.path);
+    this.showMachine(state.machine);
+  }
+
+  /** The slider follows the field. */
+  slide() {
+    $("ctx-slider").value = positionOf($("ctx").value, this.longest);
+    $("ctx-slider").setAttribute("aria-valuetext", $("ctx").value ? `${$("ctx").value} tokens` : "chosen for you");
+  }
+
+  slid() {
+    $("ctx").value = contextAt(Number($("ctx-slider").value), this.longest);
+    $("ctx-slider").setAttribute("aria-valuetext", $("ctx").value ? `${$("ctx").value} tokens` : "chosen for you");
+  }
+
+  // The devices of a machine file instead of cards.
+  showMachine(text) {
+    let devices = [];
+    try {
+      devices = JSON.parse(text || "{}").devices ?? [];
+    } catch { /* the engine says what is wrong with it */ }
+    $("machine-facts").hidden = !text;
+    $("gpus").hidden = Boolean(text);
+    $("machine-devices").textContent = "Machine file: "
+      + (devices.map((d) => d?.card ?? d?.description ?? d?.name ?? "?").join(", ") || "no GPU");
+  }
+
+  setCards(names) {
+    this.fill({ ...this.read(), gpu: names.join(","), machine: "" });
+    this.changed(true);
+  }
+
+  addCard(text = "") {
+    const number = $("cards").children.length + 1;
+    const input = element("input", { "aria-label": `GPU ${number}`, "aria-describedby": "gpu-error",
+                                     placeholder: this.offer.here ? "this machine" : "none" });
+    input.value = text;
+    const remove = element("button", { type: "button", "aria-label": `Remove GPU ${number}` }, "×");
+    const row = element("div", { class: "card" }, input, remove);
+    remove.onclick = () => {
+      row.remove();
+      if (!$("cards").children.length) this.addCard();
+      this.changed(true);
+    };
+    $("cards").append(row);
+    combobox(input, (typed, whole) => this.cardsFor(typed, whole), () => this.changed(true));
+    return input;
+  }
+
+  cardsFor(typed, whole) {
+    const options = this.offer.cards.map((card) => ({ value: card.name, note: card.description }));
+    return whole ? options : matching(options, typed);
+  }
+
+  error(field, text) {
+    for (const place of document.querySelectorAll("[id$='-error']")) {
+      place.textContent = place.id === `${field}-error` ? text : "";
+      /** @type {any} */ (place).hidden = !place.textContent;
+    }
+    for (const input of $("form").querySelectorAll("input")) {
+      const wrong = Boolean(field) && (input.id === field || (field === "gpu" && Boolean(input.closest("#cards"))));
+      if (wrong) input.setAttribute("aria-invalid", "true");
+      else input.removeAttribute("aria-invalid");
+    }
+    return Boolean(field && $(`${field}-error`));
+  }
+}
+
+/** Options that have all the typed words, those that begin with them first. */
+export function matching(options, typed) {
+  const words = typed.toLowerCase().replace(/^(bundled|hf|ollama):/, "").split(LETTERS).filter(Boolean);
+  if (!words.length) return options.slice(0, SHOWN);
+  const plain = (text) => text.toLowerCase().replace(LETTERS, "");
+  const joined = plain(typed);
+  return options.map((option) => ({ option, text: plain(`${option.value} ${option.note ?? ""}`) }))
+    .filter(({ text }) => text.includes(joined) || words.every((word) => text.includes(word)))
+    .sort((a, b) => Number(b.text.startsWith(joined)) - Number(a.text.startsWith(joined)))
+    .slice(0, SHOWN).map(({ option }) => option);
+}
+
+/** What the browser says of this computer; nothing is sent. @returns {{gpu: string, ram: number}} */
+export function thisComputer() {
+  let gpu = "";
+  try {
+    const context = document.createElement("canvas").getContext("webgl");
+    const names = context?.getExtension("WEBGL_debug_renderer_info");
+    gpu = context ? String(context.getParameter(names ? names.UNMASKED_RENDERER_WEBGL : context.RENDERER)) : "";
+  } catch { /* a browser that tells nothing */ }
+  return { gpu, ram: /** @type {any} */ (navigator).deviceMemory ?? 0 };
+}

@@ -1,0 +1,77 @@
+"""A plan in words for everybody: one sentence, and what its figures mean.
+
+    verdict(plan)      # {"state": "yes", "title": "Fits", "parts": ["About 40 tokens/s", "16k context", "..."],
+                       #  "plain": "It answers with about 30 words a second ..."}
+
+states: yes; if (it fits where enough RAM is free, but the RAM is not known); no.
+"""
+
+from __future__ import annotations
+
+from ..ollama.settings import is_embedding
+from ..report.text import shortage
+from ..units import GiB, human
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from ..planner import Plan
+
+WORDS_PER_TOKEN = 0.75       # of English
+READING = 4                  # words a second
+PAGE = 400                   # words
+
+
+def verdict(plan: Plan) -> dict[str, Any]:
+    """What the page says first."""
+    parts = [] if is_embedding(plan.model) else [f"About {rate(plan.speed.generation)} tokens/s"]
+    parts += [f"{thousands(plan.breakdown.n_ctx)} context", where(plan)]
+    if not plan.fits:
+        return {"state": "no", "title": f"Does not fit: {shortage(plan)}", "parts": [], "plain": ""}
+    unknown = plan.host.free is None
+    title = f"Fits if {_gib(plan.host.needed)} of RAM are free" if unknown else "Fits"
+    return {"state": "if" if unknown else "yes", "title": title, "parts": parts, "plain": _plain(plan)}
+
+
+def condition(plan: Plan) -> str:
+    """What a plan still needs that fits, as far as is known; "" for nothing."""
+    return f"needs {_gib(plan.host.needed)} of RAM" if plan.fits and plan.host.free is None else ""
+
+
+def where(plan: Plan) -> str:
+    """Where the weights are."""
+    if not plan.devices or not plan.n_gpu_layers:
+        return "All of it on the CPU"
+    whole = f"{plan.n_layer + 1} of {plan.n_layer + 1} layers on the GPU"
+    if plan.placement == whole:
+        return "All of it on the GPU"
+    said = plan.placement.removeprefix(whole + ", ")
+    return said[:1].upper() + said[1:]
+
+
+def rate(value: float) -> str:
+    """Tokens per second as a person says it."""
+    return f"{value:.0f}" if value >= 10 else f"{value:.1f}"
+
+
+def thousands(tokens: int) -> str:
+    """16384 -> 16k, 17664 -> 17k, 9472 -> 9.2k, rounded down."""
+    if tokens < 1024:
+        return str(tokens)
+    tenths = tokens * 10 // 1024
+    return f"{tenths // 10}k" if tenths >= 100 or tenths % 10 == 0 else f"{tenths // 10}.{tenths % 10}k"
+
+
+def _plain(plan: Plan) -> str:
+    if is_embedding(plan.model):
+        return "A model for embeddings: it turns texts into vectors and writes nothing. Start it with --embedding."
+    words = plan.speed.generation * WORDS_PER_TOKEN
+    pace = "faster than" if words > READING * 1.2 else "slower than" if words < READING / 1.2 else "about as fast as"
+    held = plan.breakdown.n_ctx_seq * WORDS_PER_TOKEN
+    return (f"It writes about {rate(words)} words a second, {pace} one reads, and keeps about "
+            f"{round(held, -3 if held >= 10000 else -2):,.0f} words ({max(1, round(held / PAGE)):,} pages) in mind.")
+
+
+def _gib(size: int) -> str:
+    return f"{size / GiB:.1f} GiB" if size >= GiB else human(size)
