@@ -14,7 +14,7 @@ from .memory.breakdown import Breakdown
 from .memory.estimate import Estimator
 from .model import Model, read_model
 from .planner import fit_choice_on, plan_request
-from .request import Request, companions_of
+from .request import Request, companions_of, with_draft_checked
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -50,8 +50,8 @@ def plan(model: Model | str | PathLike[str], words: Sequence[str] | Params | Arg
     launch that does not fit is an answer (`fits` is False), not an error.
     """
     model = _read(model)
-    return plan_request(model, Request.of(words, environ, devices=devices, host=host), explain=explain,
-                        advise=advise, processes=processes)
+    request = with_draft_checked(model, Request.of(words, environ, devices=devices, host=host))
+    return plan_request(model, request, explain=explain, advise=advise, processes=processes)
 
 
 def plan_together(models: Sequence[Model | str | PathLike[str]],

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from .devices import Inventory
+    from .model import Model
 
     Found = tuple[Sequence[Device], Host | None, Sequence[str]]      # devices, RAM, notes
 
@@ -312,3 +313,22 @@ def companions_of(params: Params, words: object = ()) -> Companions:
                                 "direction.N")
     draft = read_model(open_source(params.model_draft, environ)) if params.model_draft else None
     return Companions(projector, draft, loras)
+
+
+def with_draft_checked(model: Model, request: Request) -> Request:
+    """The request, with a note for a draft whose tokens are translated. Raises LaunchRefused for one of another
+    vocabulary with which llama-server drafts nothing."""
+    draft = request.companions.draft
+    rules = Rules(request.build.rules.number, changed=True)      # where a build is uncertain, the one that drafts
+    if draft is None or draft.row.draft_type or ("draft-simple" not in request.params.spec_type
+                                                 and rules.names_draft_type):
+        return request
+    from .model.vocabulary import unlike
+
+    why = unlike(model, draft, only_added=rules.draft_ends_if_added)
+    if not why:
+        return request
+    path = request.params.model_draft
+    if not rules.translates_drafts:
+        raise LaunchRefused(f"-md {path}: llama-server does not draft with another vocabulary: {why}")
+    return replace(request, notes=(*request.notes, f"-md {path}: {why}, so each draft is translated, which is slow"))

@@ -359,6 +359,13 @@ class Rules(RuleSet):
 
     # server
     auto_slots = Rule("server", 6927, "#16736", "four unified slots by default; before, one")
+    translates_drafts = Rule("server", 6170, "#12635", "tokens of a draft with another vocabulary are translated; "
+                             "before, the launch is refused, and after, nothing is drafted", after=5900, last=9101,
+                             until=9113)
+    names_draft_type = Rule("server", 9247, "", "a draft model is used only with --spec-type draft-simple; before, "
+                            "wherever it is given", after=9113)
+    draft_ends_if_added = Rule("server", 9093, "#22358", "a draft's BOS and EOS are the model's only where they are "
+                               "added; before, in any case", after=8929)
     output_limit = Rule("server", 9464, "#23861", "logits are reserved for the slots only; before, for a "
                         "micro batch")
     port_9931 = Rule("server", 11521, "", "llama-server listens on port 9931; before, on 8080", after=11434)

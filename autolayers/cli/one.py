@@ -13,7 +13,7 @@ from ..parallel import cores
 from ..planner import plan_request
 from ..quoting import shell
 from ..records import replace
-from ..request import Request
+from ..request import Request, with_draft_checked
 from .model import load
 from .progress import Progress
 from .words import other_words, warnings_of, without_verbose
@@ -34,7 +34,7 @@ def plan_one(name: str, arguments: Arguments, form: str) -> int:
         say(f"llama-server loads a split model by its first part: -m {shell([first])}")
         if arguments.params.model:
             arguments = replace(arguments, params=replace(arguments.params, model=first))
-    request = Request.of(arguments, os.environ)
+    request = with_draft_checked(model, Request.of(arguments, os.environ))
     if arguments.own.get("why"):
         return _why(model, request, form)
 

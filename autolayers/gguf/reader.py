@@ -50,8 +50,8 @@ _SCALARS = (
     ("str", ""), ("arr", ""), ("u64", "Q"), ("i64", "q"), ("f64", "d"),
 )
 _NAME = tuple(name for name, _ in _SCALARS)
-_FORMAT = tuple(Struct("<" + code) if code else None for _, code in _SCALARS)
-_STR, _ARR = 8, 9
+FORMAT = tuple(Struct("<" + code) if code else None for _, code in _SCALARS)
+STRING, ARRAY = 8, 9
 
 _U32 = Struct("<I").unpack_from
 _U64 = Struct("<Q").unpack_from
@@ -157,7 +157,7 @@ class ReadWindow:
 
 def read_file(window: ReadWindow) -> Header:
     """The Header of this one file, whether or not others belong to it."""
-    version, n_tensors, n_keys = _read_start(window)
+    version, n_tensors, n_keys = read_start(window)
     metadata = _read_metadata(window, n_keys)
     alignment = _alignment(window, metadata)
     return _read_tensors(window, version, alignment, metadata, n_tensors)
@@ -172,7 +172,7 @@ _OTHERS = (      # how files begin that are often found instead
     (b"tjgg", "in a format before GGUF: download the model anew"))
 
 
-def _read_start(window: ReadWindow) -> tuple[int, int, int]:
+def read_start(window: ReadWindow) -> tuple[int, int, int]:
     if not window.fill(4):
         raise window.error("not a GGUF file: it is empty" if not window.buf else "not a GGUF file: only "
                            f"{len(window.buf)} bytes")
@@ -218,20 +218,20 @@ def _read_metadata(window: ReadWindow, n_keys: int) -> dict[str, object]:
             raise window.error(f"duplicate metadata key {key[:80]!r}")
         type_ = window.u32()
         kept += 200 + 4 * n
-        if type_ == _ARR:
+        if type_ == ARRAY:
             type_, n = window.u32(), window.u64()
             if n > MAX_ELEMENTS:
                 raise window.error(f"metadata key {key[:80]!r} has {n} elements, more than llama.cpp's "
                                    f"{MAX_ELEMENTS}")
-            if type_ == _STR:
+            if type_ == STRING:
                 strings += n
                 if strings > MAX_STRINGS:
                     raise window.error(f"metadata key {key[:80]!r} has {n} strings, more than any vocabulary")
                 window.claim(n * 8)
-                _skip_strings(window, n, key)
+                skip_array(window, n, key)
                 metadata[key] = ArrayInfo("str", n)
                 continue
-            format_ = _FORMAT[type_] if type_ < len(_FORMAT) else None
+            format_ = FORMAT[type_] if type_ < len(FORMAT) else None
             if format_ is None:
                 raise window.error(f"metadata key {key[:80]!r} is an array of the invalid type {type_}")
             if n > MAX_KEPT_ARRAY:
@@ -243,7 +243,7 @@ def _read_metadata(window: ReadWindow, n_keys: int) -> dict[str, object]:
             metadata[key] = unpack_from(f"<{n}{format_.format[1:]}", window.buf, window.pos)
             window.pos += size
             kept += 40 * n
-        elif type_ == _STR:
+        elif type_ == STRING:
             n = window.u64()
             if n > MAX_STRING:
                 raise window.error(f"metadata key {key[:80]!r} has a string of {n} bytes, more than "
@@ -255,7 +255,7 @@ def _read_metadata(window: ReadWindow, n_keys: int) -> dict[str, object]:
             metadata[key] = window.text(n)
             kept += 4 * n
         else:
-            format_ = _FORMAT[type_] if type_ < len(_FORMAT) else None
+            format_ = FORMAT[type_] if type_ < len(FORMAT) else None
             if format_ is None:
                 raise window.error(f"metadata key {key[:80]!r} has the invalid type {type_}")
             if key == ALIGNMENT and type_ != 4:
@@ -268,7 +268,7 @@ def _read_metadata(window: ReadWindow, n_keys: int) -> dict[str, object]:
     return metadata
 
 
-def _skip_strings(window: ReadWindow, n: int, key: str) -> None:
+def skip_array(window: ReadWindow, n: int, key: str) -> None:
     while True:
         window.pos, n = skip_strings(window.buf, window.pos, n)
         if n == 0:

@@ -15,7 +15,7 @@ from ..model import read_model
 from ..output import say
 from ..planner import plan_request
 from ..records import lazy, replace
-from ..request import Request
+from ..request import Request, with_draft_checked
 from ..sources import hf_cache, needs_download, network_environ, open_source
 from ..units import mib
 from . import checked_builds, kept, observations, tuned
@@ -63,7 +63,7 @@ class Session:
             program=() if self.program() is None else command.launcher,
             verbatim=command.words, checked=not command.bench)     # its flags differ
         self._refuse_unknown(read, request.build, own)
-        self.request = request.said()
+        self.request = with_draft_checked(self.model, request).said()
         slots = request.build.default_slots
         if request.params.n_parallel is None and slots != N_PARALLEL:      # this build's behaviour without a flag
             self.ask_for(replace(request.arguments, params=replace(request.params, n_parallel=slots)))

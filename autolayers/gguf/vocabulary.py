@@ -1,0 +1,54 @@
+"""The entries of an array of strings, such as a vocabulary's tokens, one after the other.
+
+    next(strings("model.gguf", "tokenizer.ggml.tokens"))      # b"<unk>"
+
+Headers are read without them (reader.py); this reads the file again, in bounded memory.
+"""
+
+from __future__ import annotations
+
+from os import fstat
+
+from ..errors import ModelError
+from .reader import ARRAY, FORMAT, STRING, ReadWindow, read_start, skip_array
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_LONGEST = 1 << 16      # bytes of a string that are kept: no token has as many
+
+
+def strings(path: str, key: str) -> Iterator[bytes]:
+    """Each string of the array, none where the file has no such array. Raises ModelError."""
+    try:
+        with open(path, "rb", buffering=0) as file:
+            window = ReadWindow(file, path, fstat(file.fileno()).st_size, True)
+            for _ in range(read_start(window)[2]):
+                name = window.text(window.u64())
+                kind = window.u32()
+                n = 1
+                if kind == ARRAY:
+                    kind, n = window.u32(), window.u64()
+                if name == key and kind == STRING:
+                    for _ in range(n):
+                        yield _one(window)
+                    return
+                if kind == STRING:
+                    skip_array(window, n, name)
+                elif kind < len(FORMAT) and (format_ := FORMAT[kind]):
+                    window.skip(n * format_.size)
+                else:
+                    raise window.error("it has changed while it was read")
+    except OSError as error:
+        raise ModelError(f"{path}: {error.strerror or error}") from None
+
+
+def _one(window: ReadWindow) -> bytes:
+    n = window.u64()
+    kept = min(n, _LONGEST)
+    window.need(kept)
+    found = window.buf[window.pos:window.pos + kept]
+    window.pos += kept
+    window.skip(n - kept)
+    return found

@@ -1,0 +1,74 @@
+"""Whether a draft model has its target's vocabulary, by the rule of llama.cpp (common_speculative_are_compatible in
+common/speculative.cpp, compared with b5310, b5900, b6170, b8929, b9093 and b11549).
+
+    unlike(model, draft)      # "token 7 is 'ab' there and 'ba' here", "" where llama-server drafts with it
+"""
+
+from __future__ import annotations
+
+import os
+from itertools import islice
+
+from ..gguf.vocabulary import strings
+from ..quoting import printable
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from .model import Model
+
+_MOST = 128           # SPEC_VOCAB_MAX_SIZE_DIFFERENCE
+_FIRST = 5            # SPEC_VOCAB_CHECK_START_TOKEN_ID
+_KEY = "tokenizer.ggml."
+# llama_vocab's type by tokenizer.ggml.model; those of headers without a vocabulary say nothing
+_TYPES = {"llama": "SPM", "bert": "WPM", "gpt2": "BPE", "hybriddna": "BPE", "whitespace": "BPE", "gemma4": "BPE",
+          "t5": "UGM", "rwkv": "RWKV", "plamo2": "PLaMo-2", "plamo3": "PLaMo-3"}
+
+
+def unlike(model: Model, draft: Model, *, only_added: bool = True) -> str:
+    """What differs, "" where nothing is known to. `only_added`: BOS and EOS must be one token only where they are
+    added. Token texts are compared where both files are on this machine."""
+    types = [_TYPES.get(str(_key(each, "model"))) for each in (model, draft)]
+    if None in types:
+        return ""
+    if types[0] != types[1]:
+        return f"the draft's vocabulary is {types[1]}, the model's {types[0]}"
+    for end in ("bos", "eos"):
+        if found := _ends(model, draft, end, only_added):
+            return found
+    sizes = [each.hparams.n_vocab for each in (model, draft)]
+    if abs(sizes[0] - sizes[1]) > _MOST:
+        return f"the draft has {sizes[1]} tokens, the model {sizes[0]}: they may differ by {_MOST}"
+    return _texts(model, draft, min(sizes))
+
+
+def _key(model: Model, name: str) -> object:
+    return model.header.metadata.get(_KEY + name)
+
+
+def _ends(model: Model, draft: Model, end: str, only_added: bool) -> str:
+    """What differs in the first or last token; only what the files say, or what both leave to one default."""
+    name = f"add_{end}_token"
+    adds = [_key(each, name) for each in (model, draft)]
+    alike = all(_key(model, key) == _key(draft, key) for key in ("model", "pre"))
+    if _key(model, "pre") == "gemma4" and end == "bos":      # added whatever the file says (from b8672 on)
+        adds = [True, True]
+    if None not in adds and bool(adds[0]) != bool(adds[1]):
+        return f"{name} is {str(bool(adds[1])).lower()} in the draft, {str(bool(adds[0])).lower()} in the model"
+    if (None in adds and not alike) or (only_added and True not in adds):
+        return ""
+    ids = [_key(each, f"{end}_token_id") for each in (model, draft)]
+    if None in ids or ids[0] == ids[1]:
+        return ""
+    return f"the draft's {end.upper()} is token {ids[1]}, the model's {ids[0]}"
+
+
+def _texts(model: Model, draft: Model, n: int) -> str:
+    paths = [each.header.files[0].path for each in (model, draft)]
+    if not all(map(os.path.isfile, paths)):
+        return ""
+    tokens = [islice(strings(path, _KEY + "tokens"), _FIRST, n) for path in paths]
+    for i, (own, other) in enumerate(zip(*tokens, strict=False), _FIRST):
+        if own != other:
+            texts = [printable(text.decode("utf-8", "backslashreplace"))[:40] for text in (other, own)]
+            return f"token {i} is {texts[0]!r} in the draft, {texts[1]!r} in the model"
+    return ""
