@@ -20,7 +20,7 @@ DRAFTS = ("--spec-type", "draft-simple")
 
 def key(name: str, text: str, value: bytes = b"") -> bytes:
     kind = 8 if not value else {1: 7, 4: 4}[len(value)]
-    entry = struct.pack("<Q", len(text)) + text.encode() if not value else value
+    entry = value or struct.pack("<Q", len(text)) + text.encode()
     return struct.pack("<Q", len(name)) + name.encode() + struct.pack("<I", kind) + entry
 
 
