@@ -15,7 +15,8 @@ import sys
 from .errors import AutolayersError
 from .quoting import printable
 
-COLOURS = {"0": "none", "1": "bold", "2": "dim", "31": "red", "32": "green", "33": "yellow"}     # ESC [ code m
+COLOURS = {"0": "none", "1": "bold", "2": "dim", "31": "red", "32": "green", "33": "yellow", "34": "blue",
+           "35": "magenta", "36": "cyan"}     # ESC [ code m
 
 
 def say(text: str, *table: str) -> None:

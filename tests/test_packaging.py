@@ -88,12 +88,12 @@ def test_readme_plan_command_plans() -> None:
     assert "-ngl 33" in answer.stdout
 
 
-def test_readme_shows_the_real_table() -> None:
+def test_readme_shows_the_real_answer() -> None:
     answer = _python("-m", "autolayers", HEADER, "--gpu", "24GiB", "--format", "text")
-    shown = README.partition("the table begins\n\n")[2].partition("\n\n(That")[0]
+    shown = README.partition("the answer begins\n\n")[2].partition("\n\n(That")[0]
     real = [line.rstrip() for line in answer.stdout.splitlines()]
-    assert real[:6] == [line.removeprefix("    ").rstrip() for line in shown.splitlines()], (
-        "README.md shows an older table"
+    assert real[:9] == [line.removeprefix("    ").rstrip() for line in shown.splitlines()], (
+        "README.md shows an older answer"
     )
 
 

@@ -44,6 +44,8 @@ def plan_one(name: str, arguments: Arguments, form: str) -> int:
                                 advise=True, processes=cores())
 
     given = arguments = request.arguments
+    if form == "text" and sys.stdout.isatty():
+        return _in_steps(model, request, make)
     if form in ("text", "flags", "json", "number"):
         answer = make(arguments)
     else:
@@ -62,6 +64,36 @@ def plan_one(name: str, arguments: Arguments, form: str) -> int:
         for line in warnings_of(answer):
             say(line)
     return 0 if answer.fits else 5
+
+
+def _in_steps(model: Model, request: Request, make: Callable[[Arguments], Plan]) -> int:
+    """The answer on a terminal as soon as it is there, then its reasons."""
+    from ..planner import plan_in_steps
+    from ..report.table import Style
+    from ..report.text import head_text, reasons_text
+
+    steps = plan_in_steps(model, request, cores())
+    with Progress(what="planning"):
+        answer = next(steps)
+    measured = _measured(answer, model, request.arguments, make, "text")
+    if measured is not answer:
+        show(_render(measured, "text", request.arguments))
+        return 0 if measured.fits else 5
+    arguments, verbose = without_verbose(request.arguments)
+    style = Style.of(sys.stdout, os.environ)
+    show(head_text(answer, style, other_words(arguments), verbose, _command(answer)))
+    sys.stdout.flush()
+    with Progress(what="comparing"):
+        answer = next(steps)
+    show(reasons_text(answer, style, verbose))
+    return 0 if answer.fits else 5
+
+
+def _command(plan: Plan) -> list[str]:
+    """What starts before a plan's flags."""
+    from ..report.multi import model_words
+
+    return ["llama-server", *model_words(plan)]
 
 
 def _why(model: Model, request: Request, form: str) -> int:
@@ -112,7 +144,7 @@ def _render(plan: Plan, form: str, arguments: Arguments) -> str:
         from ..report.text import plan_text
 
         arguments, verbose = without_verbose(arguments)
-        return plan_text(plan, Style.of(sys.stdout, os.environ), other_words(arguments), verbose)
+        return plan_text(plan, Style.of(sys.stdout, os.environ), other_words(arguments), verbose, _command(plan))
     from ..launch import formats
 
     return formats.write(form, plan, arguments, environ=os.environ, config_files=config_files(os.environ))

@@ -61,11 +61,15 @@ def plan_on(model: Model, params: Params, policy: Policy, machine: Machine, comp
     return answer.advised(plan) if explain or advise else plan
 
 
-def plan_in_steps(model: Model, request: Request) -> Iterator[Plan]:
-    """The plan without its reasons, then the same with one more of them each time: the last is plan_request's
-    with `explain`. Who no longer wants them stops asking."""
+def plan_in_steps(model: Model, request: Request, processes: int = 0) -> Iterator[Plan]:
+    """The plan without its reasons, then the same with one more of them each time, or with `processes` to work
+    them out with all: the last is plan_request's with `explain`. Who no longer wants them stops asking."""
     answer, notes, why = without_gc(_solved)(model, *request.terms)
     yield answer.plan(notes, why, NOTHING)
+    if processes:
+        explained = without_gc(answer.explained)(processes)
+        yield without_gc(answer.advised)(answer.plan(notes, why, explained))
+        return
     work, first = answer.work()
     found: list[Any] = []
     for task in work:

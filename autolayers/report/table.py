@@ -21,19 +21,23 @@ NARROWEST = 40
 
 class Style:
     """Colour if the terminal shows it (NO_COLOR and TERM=dumb override FORCE_COLOR, which overrides isatty),
-    and its width in columns: COLUMNS overrides the terminal."""
+    its width in columns (COLUMNS overrides the terminal), and whether to draw: on a terminal that is not dumb."""
 
-    def __init__(self, on: bool = False, width: int | None = WIDTH) -> None:
+    def __init__(self, on: bool = False, width: int | None = WIDTH, drawn: bool = False, blocks: bool = False) -> None:
         self.on = on
         self.width = width or WIDTH
         self.bounded = width is not None        # the width is known
+        self.drawn = drawn                      # bars and strips may be drawn,
+        self.blocks = blocks                    # with block characters
 
     @classmethod
     def of(cls, stream: TextIO, environ: Mapping[str, str]) -> Style:
         width = _width(stream, environ)
-        if environ.get("NO_COLOR") or environ.get("TERM") == "dumb":
-            return cls(False, width)
-        return cls(bool(environ.get("FORCE_COLOR")) or stream.isatty(), width)
+        dumb = environ.get("TERM") == "dumb"
+        shown = stream.isatty() and not dumb
+        blocks = (getattr(stream, "encoding", None) or "").lower().replace("-", "") == "utf8"
+        coloured = not (dumb or environ.get("NO_COLOR")) and (bool(environ.get("FORCE_COLOR")) or shown)
+        return cls(coloured, width, shown, blocks)
 
     def __call__(self, text: str, name: str) -> str:
         text = printable(text)
@@ -48,6 +52,19 @@ def _width(stream: TextIO, environ: Mapping[str, str]) -> int | None:
         return max(NARROWEST, os.get_terminal_size(stream.fileno()).columns or WIDTH)
     except (OSError, ValueError, AttributeError):
         return None
+
+
+def shortened(text: str, width: int) -> str:
+    """The text in at most `width` columns: ".." takes the place of its middle.
+
+    >>> shortened("NVIDIA RTX PRO 6000 Blackwell Max-Q", 20)
+    'NVIDIA RT..ell Max-Q'
+    """
+    text = printable(text)
+    if len(text) <= width:
+        return text
+    left = (width - 2) // 2
+    return f"{text[:left]}..{text[len(text) - (width - 2 - left):]}"
 
 
 def wrap(text: str, width: int, first: str = "", then: str = "") -> list[str]:

@@ -1,10 +1,12 @@
-"""A plan for people: its memory, alternatives and flags; laid out for the terminal's width."""
+"""A plan for people, laid out for the terminal's width: first the verdict, the speed, the context, the memory of
+each device, the layers and the command, then the reasons."""
 
 from __future__ import annotations
 
-from ..quoting import printable, shell
-from ..units import human, in_mib
-from .table import Style, table, wrap
+from ..quoting import shell
+from ..units import GiB, human, in_mib
+from .picture import grouped, memory, name, names, strip
+from .table import Style, blocks, shortened, wrap
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -12,46 +14,86 @@ if TYPE_CHECKING:
 
     from ..planner.advice import Remedy
     from ..planner.explain import Alternative
-    from ..planner.plan import DeviceRow, Plan
+    from ..planner.plan import Plan
     from ..work.speed import Speed
 
-ALIKE = 3             # identical GPUs with the same free memory that share a row
-NEARLY_FULL = 0.02    # of a device's memory
-LESS_SURE = 1.3       # times the plan's doubt: an alternative's is said
+LABEL = 10           # columns of the labels
+LESS_SURE = 1.3      # times the plan's doubt: an alternative's is said
 
 
-def plan_text(plan: Plan, style: Style | None = None, rest: Sequence[str] = (), verbose: bool = False) -> str:
-    """The whole answer as text; `rest` are the user's words that do not affect memory, after the flags.
-    `verbose` adds the parts of the margins and of the rest, and a row for every device."""
+def plan_text(plan: Plan, style: Style | None = None, rest: Sequence[str] = (), verbose: bool = False,
+              command: Sequence[str] = ()) -> str:
+    """The whole answer as text; `rest` are the user's words that do not affect memory, after the flags, and
+    `command` those before. `verbose` adds MiB, the parts of the margins and of the rest, and a row for every device."""
     style = style or Style()
-    model = plan.model
-    lines = [
-        f"{style(model.name, 'bold')}  {model.architecture}, {plan.n_layer} layers, {human(model.size)}",
-        *wrap(f"{plan.placement}, {context_words(plan)}", style.width),
-        "",
-        *_memory(plan, style, verbose),
-        "",
-    ]
-    for line in speed_words(plan.speed) if plan.fits else ():
-        lines += wrap(line, style.width, "", "  ")
-    lines += _decision(plan, style)
-    for reason in plan.reasons:
-        lines += wrap(reason, style.width, "- ", "  ")
+    return head_text(plan, style, rest, verbose, command) + reasons_text(plan, style, verbose)
+
+
+def head_text(plan: Plan, style: Style, rest: Sequence[str] = (), verbose: bool = False,
+              command: Sequence[str] = ()) -> str:
+    """The answer itself: everything that is known before its reasons."""
+    lines = [*_title(plan, style), *wrap(_figures(plan), style.width), ""]
+    lines += memory(plan, style, verbose)
+    drawn = strip(plan, style)
+    lines += [*(f"{'layers' if i == 0 else '':{LABEL}}{line}" for i, line in enumerate(drawn))]
+    lines += wrap(plan.placement, style.width, "".ljust(LABEL) if drawn else "layers".ljust(LABEL), " " * LABEL)
+    lines += ["", style(shell([*command, *plan.flags, *rest]), "bold"), ""]
+    if not plan.fits:
+        lines[-1:] = [style(line, "red") for line in wrap("does not fit: " + shortage(plan), style.width)]
+    return "\n".join(lines) + "\n"
+
+
+def reasons_text(plan: Plan, style: Style, verbose: bool = False) -> str:
+    """The reasons, alternatives, --fit's choice, and what the prediction and the table assume."""
+    lines: list[str] = []
+    for remedy in () if plan.fits else plan.remedies:
+        lines += wrap("fits with " + remedy_words(remedy), style.width, "  ", "    ")
+    if lines:
+        lines.append("")
+    lines += _section("why", plan.reasons, style)
+    lines += _instead(plan, style)
+    lines += _section("--fit", _rival(plan), style)
+    lines += _section("speed", speed_words(plan.speed) if plan.fits else [], style)
+    lines += _section("memory", [*_memory_words(plan), *(_parts(plan) if verbose else ())], style)
     if verbose:
-        for part in _parts(plan):
-            lines += wrap(part, style.width, "- ", "  ")
+        lines += ["", *_table(plan, style), ""]
     for warning in plan.warnings:
         lines += [style(line, "yellow") for line in wrap(warning, style.width, "! ", "  ")]
     if not plan.exact:
         lines.append(style("! sizes are upper bounds, not exact", "yellow"))
-    lines += [""] if lines[-1] else []
-    if plan.fits:
-        lines += [style(line, "green") for line in wrap(fits_words(plan), style.width)]
-    else:
-        lines += [style(line, "red") for line in wrap("does not fit: " + shortage(plan), style.width)]
-        for remedy in plan.remedies:
-            lines += wrap("fits with " + remedy_words(remedy), style.width, "  ", "    ")
-    return "\n".join([*lines, shell([*plan.flags, *rest])]) + "\n"
+    return "\n".join(lines) + "\n" if lines else ""
+
+
+def _section(label: str, texts: Sequence[str], style: Style) -> list[str]:
+    lines: list[str] = []
+    for i, text in enumerate(texts):
+        lines += wrap(text, style.width, ("" if i else label).ljust(LABEL), " " * LABEL)
+    return lines
+
+
+def _title(plan: Plan, style: Style) -> list[str]:
+    """The model, and the verdict at the right edge."""
+    verdict, colour = ("fits", "green") if plan.fits else ("does not fit", "red")
+    if plan.fits and plan.host.free is None:
+        verdict, colour = f"fits if {human(plan.host.needed)} of RAM are free", "yellow"
+    size = f"{plan.model.size / GiB:.1f} GiB"
+    room = style.width - len(size) - len(verdict) - 6
+    if room < 16:
+        return [f"{style(shortened(plan.model.name, style.width - len(size) - 2), 'bold')}  {size}",
+                *[style(line, colour) for line in wrap(verdict, style.width)]]
+    model = shortened(plan.model.name, room)
+    space = style.width - len(model) - len(size) - 2 - len(verdict)
+    return [f"{style(model, 'bold')}  {size}{' ' * space}{style(verdict, colour)}"]
+
+
+def _figures(plan: Plan) -> str:
+    """Speed and context."""
+    if not plan.fits:
+        return context_words(plan)
+    speed = plan.speed
+    low, high = speed.generation / speed.generation_spread, speed.generation * speed.generation_spread
+    return (f"about {tokens(speed.generation)} tokens/s ({tokens(low)} to {tokens(high)})   "
+            f"prompts {tokens(speed.prompt)}/s   {context_words(plan)}")
 
 
 def context_words(plan: Plan) -> str:
@@ -59,8 +101,7 @@ def context_words(plan: Plan) -> str:
     use = plan.breakdown
     text = f"context {use.n_ctx}"
     if use.n_seq_max > 1:
-        shared = f" shared by {use.n_seq_max} slots"
-        text += shared if use.kv_unified else f" ({use.n_seq_max} slots of {use.n_ctx_seq})"
+        text += f" for {use.n_seq_max} slots" if use.kv_unified else f" ({use.n_seq_max} slots of {use.n_ctx_seq})"
     kinds = {plan.params.cache_type_k or "f16", plan.params.cache_type_v or "f16"}
     return text + ("" if kinds == {"f16"} else f", {'/'.join(sorted(kinds))} cache")
 
@@ -71,13 +112,13 @@ def speed_words(speed: Speed) -> list[str]:
     asked = f"{work.prompt} prompt tokens, {work.generate} generated"
     asked += f" after {work.depth}" if work.depth else ""
     asked += f", {work.requests} requests at once" if work.requests > 1 else ""
-    name = f"{work.name}: " if work.name else ""
+    title = f"{work.name}: " if work.name else ""
     return [
         f"predicted, not measured: {tokens(speed.generation)} tokens/s (within "
         f"x{speed.generation_spread:.2f}), "
         f"{tokens(speed.generation_full)} with a full context; "
         f"prompts {tokens(speed.prompt)} (within x{speed.prompt_spread:.2f})",
-        f"for {name}{asked}: {speed.request:.1f} s" + calibrated_words(speed) + assumed_words(speed)]
+        f"for {title}{asked}: {speed.request:.1f} s" + calibrated_words(speed) + assumed_words(speed)]
 
 
 def calibrated_words(speed: Speed) -> str:
@@ -92,12 +133,12 @@ def calibrated_words(speed: Speed) -> str:
 def assumed_words(speed: Speed) -> str:
     """The defaults that the prediction assumes, in one phrase; "" if there are none."""
     rates: dict[str, list[str]] = {}
-    cores = "".join(f"; {count:.0f} cores assumed" for name, count in speed.assumed if name == "cores")
-    for name, rate in speed.assumed:
-        if name == "cores":
+    cores = "".join(f"; {count:.0f} cores assumed" for what, count in speed.assumed if what == "cores")
+    for what, rate in speed.assumed:
+        if what == "cores":
             continue
-        said = f"{rate * 8 / 1e9:g} Gbit/s" if name == "network" else f"{rate / 1e9:.0f} GB/s"
-        rates.setdefault(said, []).append(name)
+        said = f"{rate * 8 / 1e9:g} Gbit/s" if what == "network" else f"{rate / 1e9:.0f} GB/s"
+        rates.setdefault(said, []).append(what)
     return "".join(f"; {listed(names)} assumed to be {rate}" for rate, names in rates.items()) + cores
 
 
@@ -110,15 +151,6 @@ def listed(names: Sequence[str]) -> str:
 def tokens(rate: float) -> str:
     """Tokens per second with three digits."""
     return f"{rate:.0f}" if rate >= 100 else f"{rate:.1f}" if rate >= 10 else f"{rate:.2f}"
-
-
-def fits_words(plan: Plan) -> str:
-    """The verdict on a plan that fits; if the size of RAM is unknown, how much is needed."""
-    if plan.host.free is not None:
-        return "fits"
-    growing = f", plus up to {human(plan.host.growing)} for the prompt cache and checkpoints" \
-        if plan.host.growing else ""
-    return f"needs {human(plan.host.needed)} of RAM{growing} (pass --ram to check)"
 
 
 def shortage(plan: Plan) -> str:
@@ -137,32 +169,36 @@ def remedy_words(remedy: Remedy) -> str:
         return (f"a smaller file: {remedy.type} throughout is {human(remedy.file)}, "
                 f"{remedy.bits_per_weight:g} bits per weight")
     parts = [f"{human(remedy.ram)} more of RAM"] if remedy.ram else []
-    return " and ".join([*parts, *(f"{human(size)} more on {name}" for name, size in remedy.devices)])
+    return " and ".join([*parts, *(f"{human(size)} more on {device}" for device, size in remedy.devices)])
 
 
-# --- the decision
-
-def _decision(plan: Plan, style: Style) -> list[str]:
-    """The alternatives and their gains, and --fit's own answer."""
+def _instead(plan: Plan, style: Style) -> list[str]:
+    """The alternatives and their gains."""
+    flags = [shell(other.flags) for other in plan.alternatives]
+    column = LABEL + max([len(words) for words in flags if len(words) <= style.width // 3], default=0) + 2
     lines: list[str] = []
-    if plan.alternatives:
-        lines += ["", "instead, with"]
-        words = [shell(other.flags) for other in plan.alternatives]
-        column = max(map(len, words)) + 4
-        for said, other in zip(words, plan.alternatives, strict=True):
-            lines += wrap(bought(plan, other), style.width, f"  {said}".ljust(column), " " * column)
+    for i, (words, other) in enumerate(zip(flags, plan.alternatives, strict=True)):
+        first = ("" if i else "instead").ljust(LABEL) + words
+        if len(first) + 2 > column:
+            lines.append(first)
+            first = ""
+        lines += wrap(bought(plan, other), style.width, first.ljust(column), " " * column)
+    return lines
+
+
+def _rival(plan: Plan) -> list[str]:
+    """--fit's own answer."""
     rival = plan.fit_choice
-    if rival is not None:
-        free = {device.name: device.free for device in plan.devices}
-        short = sum(max(0, usage.total - free.get(name, 0)) for name, usage in rival.breakdown.devices.items())
-        said = f", {tokens(rival.speed.generation)} tokens/s and prompts {tokens(rival.speed.prompt)}"
-        if short:
-            said = f"; {human(short)} more than is free, so that it cannot load"
-        elif not rival.fits:
-            said += "; that breaks these margins"
-        lines += wrap(f"--fit, llama-server's own choice: {rival.placement}, context {rival.breakdown.n_ctx}{said}",
-                      style.width, "", "  ")
-    return [*lines, ""]
+    if rival is None:
+        return []
+    free = {device.name: device.free for device in plan.devices}
+    short = sum(max(0, usage.total - free.get(device, 0)) for device, usage in rival.breakdown.devices.items())
+    said = f", {tokens(rival.speed.generation)} tokens/s and prompts {tokens(rival.speed.prompt)}"
+    if short:
+        said = f"; {human(short)} more than is free, so that it cannot load"
+    elif not rival.fits:
+        said += "; that breaks these margins"
+    return [f"llama-server's own choice: {rival.placement}, context {rival.breakdown.n_ctx}{said}"]
 
 
 def bought(plan: Plan, other: Alternative) -> str:
@@ -186,41 +222,36 @@ def bought(plan: Plan, other: Alternative) -> str:
 
 # --- the breakdown
 
-def _memory(plan: Plan, style: Style, verbose: bool) -> list[str]:
-    """The table, with as many decimals and as much of the GPUs' names as fit."""
-    groups = _groups(plan.devices, verbose)
-    rows = [(_name(group), min(group, key=lambda device: device.remaining)) for group in groups]
-    extra = any(row.extra for _, row in rows)
+def _table(plan: Plan, style: Style) -> list[str]:
+    """The memory in MiB."""
+    extra, host = any(device.extra for device in plan.devices), plan.host
+    rows = [(name([d]), d.free, d.model, d.context, d.compute, d.extra, d.margin, d.remaining) for d in plan.devices]
+    every = [*rows, ("RAM", host.free, host.model, host.context, host.compute, host.extra, host.margin or None,
+                     host.remaining)]
+    heads = ["MiB", "free", "weights", "KV cache", "compute", "extra", "margin", "left"]
+    kept = [i for i in range(len(heads)) if i != 5 or extra]
+    cells = [[shortened(text, max(12, style.width // 5)), *("" if size is None else in_mib(size) for size in sizes)]
+             for text, *sizes in every]
+    return blocks([heads[i] for i in kept], [[row[i] for i in kept] for row in cells], style)
+
+
+def _memory_words(plan: Plan) -> list[str]:
+    """What the table does not say."""
     host = plan.host
-    sizes: list[tuple[int | None, ...]] = [
-        (d.free, d.model, d.context, d.compute, *([d.extra] if extra else []), d.margin, d.remaining)
-        for _, d in rows]
-    sizes.append((host.free, host.model, host.context, host.compute, *([host.extra] if extra else []),
-                  host.margin or None, host.remaining))
-    marks = {i: "yellow" for i, (_, d) in enumerate(rows) if 0 <= d.remaining < d.free * NEARLY_FULL}
-    for decimals, head in ((2, "KV cache"), (0, "KV cache"), (0, "cache")):
-        heads = ["MiB", "free", "weights", head, "compute", *(["extra"] if extra else []), "margin", "left"]
-        cells = [["" if size is None else in_mib(size, decimals) for size in row] for row in sizes]
-        taken = sum(2 + max(len(cell) for cell in column) for column in zip(heads[1:], *cells, strict=True))
-        space = style.width - taken
-        if space >= max([4, *(len(name.partition(" ")[0]) for name, _ in rows)]):
-            break
-    names = [_cut(name, space) for name, _ in rows]
-    lines = table(heads, [[name, *row] for name, row in zip([*names, "Host"], cells, strict=True)], style,
-                  marks=marks)
-    for group in groups:
-        if len(group) > 1:
-            lines += wrap(f"{_range(group)}: {len(group)} identical GPUs, the fullest is shown (-v shows "
-                          "each)",
-                          style.width)
+    found = []
+    if host.free is None:
+        growing = f", plus up to {human(host.growing)} for the prompt cache and checkpoints" if host.growing else ""
+        found.append(f"needs {human(host.needed)} of RAM{growing} (pass --ram to check)")
+    found += [f"{names(group)}: {len(group)} identical GPUs, the fullest is shown (-v shows each)"
+             for group in grouped(plan.devices, False) if len(group) > 1]
     if host.free is not None and host.shared + host.growing:
         parts = [f"{human(host.shared)} are the GPU's"] if host.shared else []
         parts += [f"{human(host.growing)} are reserved for the prompt cache and checkpoints"] if host.growing else []
-        lines += wrap(f"of Host {listed(parts)}", style.width)
-    return [*lines, *_left_out(plan, style)]
+        found.append(f"of RAM {listed(parts)}")
+    return [*found, *_left_out(plan)]
 
 
-def _left_out(plan: Plan, style: Style) -> list[str]:
+def _left_out(plan: Plan) -> list[str]:
     """What the system has of the RAM, and that a GPU of which everything is free drives no display."""
     host, empty = plan.host, [device.total == device.free for device in plan.devices]
     parts = []
@@ -229,54 +260,21 @@ def _left_out(plan: Plan, style: Style) -> list[str]:
     sized = all(device.description.startswith("hypothetical") for device in plan.devices)
     if empty and all(empty) and not host.shared and not sized:
         parts.append("nothing else is on the GPU, not even a display")
-    return wrap("; ".join(parts), style.width) if parts else []
-
-
-def _groups(devices: Sequence[DeviceRow], verbose: bool) -> list[list[DeviceRow]]:
-    """Neighbours that share a row: identical GPUs with the same free memory, or with equal rows."""
-    groups: list[list[DeviceRow]] = []
-    for device in devices:
-        last = groups[-1][-1] if groups else None
-        if last is not None and not verbose and (last.description, last.total, last.free,
-                                                 bool(last.used)) == \
-                (device.description, device.total, device.free, bool(device.used)):
-            groups[-1].append(device)
-        else:
-            groups.append([device])
-    return [part for group in groups for part in ([group] if len(group) >= ALIKE
-                                                  else [[device] for device in group])]
-
-
-def _name(group: Sequence[DeviceRow]) -> str:
-    return f"{_range(group)} {group[0].description}".strip()
-
-
-def _range(group: Sequence[DeviceRow]) -> str:
-    """CUDA0, or CUDA0-3."""
-    first, last = group[0].name, group[-1].name
-    return first if first == last else f"{first}-{last[len(last.rstrip('0123456789')):]}"
-
-
-def _cut(name: str, space: int) -> str:
-    """As many of a name's words as fit, at least the first."""
-    words = printable(name).split(" ")
-    while len(words) > 1 and len(" ".join(words)) > space:
-        words.pop()
-    return " ".join(words)
+    return ["; ".join(parts)] if parts else []
 
 
 def _parts(plan: Plan) -> list[str]:
     """The parts of the margins and of the rest of the breakdown."""
     lines = []
-    for group in _groups(plan.devices, False):
+    for group in grouped(plan.devices, False):
         row = group[0]
         if len(row.margin_parts) > 1:
             parts = [f"{part} {human(size)}" for part, size in row.margin_parts if size]
-            lines.append(f"margin on {_range(group)}: {', '.join(parts)}")
+            lines.append(f"margin on {names(group)}: {', '.join(parts)}")
     extras = plan.breakdown.extras
     for later, words in ((False, "in addition to the model on {}"), (True, "growing during use, on {}")):
-        for name in dict.fromkeys(e.device for e in extras if e.upper_limit == later):
+        for device in dict.fromkeys(e.device for e in extras if e.upper_limit == later):
             parts = [f"{e.name} {human(e.size)}{'' if e.exact else ' at most'}"
-                     for e in extras if (e.upper_limit, e.device) == (later, name)]
-            lines.append(f"{words.format(name)}: {', '.join(parts)}")
+                     for e in extras if (e.upper_limit, e.device) == (later, device)]
+            lines.append(f"{words.format(device)}: {', '.join(parts)}")
     return lines

@@ -88,7 +88,7 @@ class TestOutput:
         words = (DENSE, "--gpu", "24GiB", "-a", "-v", word)
         assert run(*words).stdout == f"-ngl 17 -c 131072 -a -v {word}\n"
         page = run(*words, "--format", "text").stdout
-        assert "margin on CUDA0: " in page and page.splitlines()[-1] == "-ngl 17 -c 131072 -a -v"
+        assert "margin on CUDA0: " in page and f"\nllama-server -m {DENSE} -ngl 17 -c 131072 -a -v\n" in page
         several = run(DENSE, *words, "--format", "text").stdout.splitlines()
         assert [line[-6:] for line in several if line.startswith("  llama-server ")] == [" -a -v"] * 2
 
@@ -129,16 +129,16 @@ class TestOutput:
 
     def test_what_is_off_the_hosts_memory_but_in_no_column(self) -> None:
         plan = json.loads(run(DENSE, "--gpu", "m2-16g", "--json").stdout)["host"]
-        text = run(DENSE, "--gpu", "m2-16g", "--format", "text").stdout.replace("\n", " ")
+        text = " ".join(run(DENSE, "--gpu", "m2-16g", "--format", "text").stdout.split())
         shared = plan["shared"] / (1 << 20)
         growing = plan["growing"] / (1 << 20)
-        assert f"of Host {shared:.2f} MiB are the GPU's and {growing:.2f} MiB are reserved for" in text
+        assert f"of RAM {shared:.2f} MiB are the GPU's and {growing:.2f} MiB are reserved for" in text
 
     def test_on_a_terminal_a_table(self) -> None:
         text = on_a_terminal(DENSE, "--gpu", "24GiB", env={"NO_COLOR": "1"})
-        assert "CUDA0" in text and "margin" in text and "KV cache" in text
-        assert "needs 924.13 MiB of RAM" in text and text.endswith("\n-ngl 17 -c 131072\n")
-        assert "\x1b" not in text
+        assert "CUDA0" in text and "margin" in text and "KV" in text
+        assert "fits if 924.13 MiB of RAM are free" in text and f"\nllama-server -m {DENSE} -ngl 17 -c 131072\n" in text
+        assert "\x1b" not in text and text.index("-ngl 17") < text.index("--fit")
 
     def test_with_colour_where_that_is_wanted(self) -> None:
         assert "\x1b[" in on_a_terminal(DENSE, "--gpu", "24GiB", env={"NO_COLOR": ""})

@@ -19,8 +19,8 @@ from autolayers.quoting import shell
 from autolayers.records import replace
 from autolayers.report.inspect import inspect_text
 from autolayers.report.multi import together_text
-from autolayers.report.table import Style, table
-from autolayers.report.text import plan_text
+from autolayers.report.table import Style, shortened, table
+from autolayers.report.text import head_text, plan_text, reasons_text
 
 
 @cache
@@ -48,12 +48,55 @@ def test_colour_follows_the_readers_environment() -> None:
     assert not Style.of(pipe, {"FORCE_COLOR": "1", "NO_COLOR": "1"}).on
 
 
-def test_every_part_of_the_bill_is_in_the_table() -> None:
+def test_every_part_of_the_breakdown_is_in_the_table() -> None:
+    """In GiB, and with -v in MiB as well."""
     found = plan("llama-3.2-1b-q8_0", "-c 8192", 8)
-    row = next(line for line in plan_text(found).splitlines() if line.startswith("CUDA0"))
+    rows = [line for line in plan_text(found, verbose=True).splitlines() if line.startswith("CUDA0")]
     device = found.devices[0]
     sizes = (device.free, device.model, device.context, device.compute, device.margin, device.remaining)
-    assert row.split()[3:] == [f"{size / 2**20:.2f}" for size in sizes]
+    assert rows[1].split()[3:] == [f"{size / 2**20:.2f}" for size in sizes]
+    grows = ["0.0"]              # of RAM alone
+    assert rows[0].split()[3:] == [*(f"{size / 2**30:.1f}" for size in sizes[1:4]), *grows,
+                                   *(f"{size / 2**30:.1f}" for size in sizes[4:]), "of", "8.0"]
+
+
+def test_bars_and_layers_are_drawn_on_a_terminal_that_is_not_dumb() -> None:
+    found = plan("qwen3-30b-a3b-q4_k_m:8", "--gpu 2GiB --ram 32GiB")
+    terminal = Style(width=100, drawn=True)
+    lines = plan_text(found, terminal).splitlines()
+    bar = next(re.findall(r"\|(.*)\|", line)[0] for line in lines if line.startswith("CUDA0"))
+    device = found.devices[0]
+    assert set(bar) <= set("#=+:.~") and 10 <= len(bar) <= 40
+    assert abs(bar.count("#") / len(bar) - device.model / device.free) < 2 / len(bar)
+    layers = next(line for line in lines if line.startswith("layers")).split()[1]
+    moved = sum(any(size and buffer != "CUDA0" for buffer, size in row.buffers.items())
+                for row in found.layers if row.name != "input")
+    assert len(layers) == 9 and layers.count("o") == moved > 0
+    assert all(ord(c) < 128 for line in lines for c in line)
+    blocks = plan_text(found, Style(width=100, drawn=True, blocks=True))
+    assert "\u2588" in blocks and max(map(len, blocks.splitlines())) <= 100
+    plain = plan_text(found, Style(width=100))
+    assert "|" not in plain.replace("(ch|)", "").replace("gate|", "") and "o partly" not in plain
+
+
+def test_the_first_block_has_the_verdict_and_the_command_and_the_reasons_follow() -> None:
+    found = plan("llama-3.2-1b-q8_0", "--gpu 8GiB --ram 32GiB -c 8192")
+    style = Style()
+    head, reasons = head_text(found, style, ["--jinja"], False, ["llama-server", "-m", "x"]), reasons_text(found, style)
+    assert plan_text(found, style, ["--jinja"], command=["llama-server", "-m", "x"]) == head + reasons
+    first, figures, *_ = lines = head.splitlines()
+    assert first.endswith(" fits") and len(first) == 80
+    assert figures.startswith("about ") and "tokens/s" in figures and "context 8192" in figures
+    assert lines[-2:] == [shell(["llama-server", "-m", "x", *found.flags, "--jinja"]), ""]
+    assert "--fit" in reasons and "fits" not in reasons.split()
+    lacking = head_text(plan("llama-3.2-1b-q8_0", "-c 8192", 8), style).splitlines()[0]
+    assert "fits if " in lacking and lacking.endswith(" of RAM are free")
+
+
+@pytest.mark.parametrize(("text", "width", "short"), [
+    ("RTX 3090", 10, "RTX 3090"), ("NVIDIA RTX PRO 6000 Blackwell Max-Q", 20, "NVIDIA RT..ell Max-Q")])
+def test_long_names_are_shortened_in_the_middle(text: str, width: int, short: str) -> None:
+    assert shortened(text, width) == short and len(short) <= width
 
 
 def test_what_is_missing_is_said_for_every_device() -> None:
@@ -83,28 +126,27 @@ def test_text_is_laid_out_for_the_width_and_cuts_no_word(case: str) -> None:
     for verbose, width in itertools.product((False, True), (60, 80, 120)):
         wide = plan_text(found, Style(width=400), verbose=verbose).split()
         text = plan_text(found, Style(width=width), verbose=verbose)
-        *lines, flags = text.splitlines()
-        assert text.isascii() and flags == shell(found.flags)
-        assert all(len(line) <= width for line in lines), max(lines, key=len)
-        assert set(text.split()) - set(wide) <= {cell for line in lines for cell in line.split() if cell[-1:].isdigit()
-                                                 or cell == "cache"}          # columns with fewer decimals
+        lines = text.splitlines()
+        assert text.isascii() and shell(found.flags) in lines
+        assert all(len(line) <= width for line in lines if line != shell(found.flags)), max(lines, key=len)
+        assert {word for word in text.split() if ".." not in word} <= {*wide, "MiB", "RAM", "GiB"}
         coloured = plan_text(found, Style(True, width), verbose=verbose)
         assert re.sub(r"\x1b\[\d+m", "", coloured) == text
 
 
 def test_cards_that_are_alike_share_a_row_and_v_shows_each() -> None:
     found = plan(*CASES["alike"])
-    rows = [line for line in plan_text(found).splitlines() if line.startswith("CUDA") and "identical" not in line]
+    rows = [line for line in plan_text(found).splitlines() if line.startswith("CUDA")]
     assert [row.split()[0] for row in rows] == ["CUDA0-3", "CUDA4"]
     fullest = min(found.devices[:4], key=lambda device: device.remaining)
-    assert rows[0].split()[-1] == f"{fullest.remaining / 2**20:.2f}"
+    assert rows[0].split()[-3] == f"{fullest.remaining / 2**30:.1f}"
     every = [line.split()[0] for line in plan_text(found, verbose=True).splitlines() if line.startswith("CUDA")]
-    assert every == [f"CUDA{i}" for i in range(5)]
+    assert every == [f"CUDA{i}" for i in range(5)] * 2
 
 
 def test_a_full_devices_row_is_coloured_and_the_margin_is_one_number() -> None:
     found = plan("llama-3.1-8b-q4_k_m:8", "--strategy layers", 1.8)
-    rows = plan_text(found, Style(True)).splitlines()
+    rows = plan_text(found, Style(True, drawn=True)).splitlines()
     assert any(row.startswith("\x1b[33mCUDA0") for row in rows)
     assert "margin on" not in plan_text(found) and "margin on CUDA0: CUDA context" in plan_text(found, verbose=True)
 
@@ -131,7 +173,7 @@ def test_words_for_a_shell_are_shell() -> None:
 
 def test_slots_and_cache_types_are_named() -> None:
     text = plan_text(plan("llama-3.2-1b-q8_0", "-np 2 -c 8192 -ctk q8_0", 8))
-    assert "context 8192 (2 slots of 4096), f16/q8_0 cache" in text
+    assert "context 8192 (2 slots of 4096), f16/q8_0 cache" in " ".join(text.split())
 
 
 TOGETHER = (("llama-3.2-1b-q8_0", "gpt-oss-20b-mxfp4:8"), ("llama-3.3-70b-q4_k_m:4",) * 2)

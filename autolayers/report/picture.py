@@ -1,0 +1,151 @@
+"""A plan's memory and layers, drawn with characters: a bar for each device, and a character for each layer."""
+
+from __future__ import annotations
+
+from ..units import GiB
+from .table import Style, blocks, shortened, table
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from ..planner.plan import DeviceRow, HostRow, LayerRow, Plan
+
+# Parts of a device's memory: head of the column, its mark in a bar (plain, and of a Unicode terminal), its colour
+PARTS = (("weights", "#", "\u2588", "blue"), ("KV", "=", "\u2593", "cyan"), ("compute", "+", "\u2592", "magenta"),
+         ("extra", "x", "\u259e", "magenta"), ("GPU's", "g", "\u259a", "dim"), ("grows", "~", "~", "dim"),
+         ("margin", ":", "\u2591", "yellow"), ("free", ".", "\u00b7", "dim"))
+ALWAYS = frozenset(("weights", "KV", "compute", "margin", "free"))      # columns that are shown although all are 0
+_BAR = 10, 40        # columns of a bar, at least and at most
+_DECORATIONS = frozenset(("nvidia", "geforce", "amd", "radeon", "radeon(tm)", "intel(r)", "arc(tm)", "graphics",
+                          "hypothetical"))
+ALIKE = 3            # identical GPUs with the same free memory that share a row
+_SHOWN = GiB // 20   # less is 0.0 GiB
+_FULL = 0.02         # of a device's memory: less left is nearly full
+
+
+def memory(plan: Plan, style: Style, verbose: bool) -> list[str]:
+    """A table in GiB with a bar for each device, whose marks stand in the head. Without room for bars, or where
+    nothing is drawn, the table alone."""
+    groups = grouped(plan.devices, verbose)
+    fullest = [min(group, key=lambda device: device.remaining) for group in groups]
+    rows = [_device(device) for device in fullest] + [_host(plan.host)]
+    limits = [*(device.free for device in fullest), plan.host.free]
+    shown = [i for i, (head, *_) in enumerate(PARTS) if head in ALWAYS or any(row[i] >= _SHOWN for row in rows)]
+    room = max(12, style.width // 4)
+    names = [shortened(text, room) for text in [*map(name, groups), "RAM"]]
+    marks = {i: "yellow" for i, device in enumerate(fullest) if 0 <= device.remaining < device.free * _FULL}
+    fewer = [i for i in shown if PARTS[i][0] in ALWAYS]
+    for columns, drawn in ((shown, True), (fewer, True), (shown, False), (fewer, False)):
+        cells = [_cells(row, limit, columns) for row, limit in zip(rows, limits, strict=True)]
+        heads = [PARTS[i][0] + (f" {_mark(i, style)}" if drawn else "") for i in columns]
+        taken = max(map(len, names)) + sum(2 + max(map(len, column)) for column in zip(heads, *cells, strict=True))
+        width = min(_BAR[1], style.width - taken - 4)
+        if drawn and style.drawn and width >= _BAR[0]:
+            return _with_bars(names, table(heads, cells, style, (), marks), rows, columns, width, style, marks)
+        if not drawn and taken <= style.width:
+            break
+    return blocks(["GiB", *heads], [[name, *row] for name, row in zip(names, cells, strict=True)], style)
+
+
+def _with_bars(names: Sequence[str], lines: Sequence[str], rows: Sequence[Sequence[int]], columns: Sequence[int],
+               width: int, style: Style, marks: Mapping[int, str]) -> list[str]:
+    left = max(map(len, [*names, "GiB"]))
+    found = [f"{style('GiB'.ljust(left), 'dim')}  {' ' * (width + 2)}  {lines[0]}"]
+    for i, (text, row, line) in enumerate(zip(names, rows, lines[1:], strict=True)):
+        sizes = [size if i in columns else 0 for i, size in enumerate(row)]
+        sizes[-1] += sum(row) - sum(sizes)         # what has no column
+        bar = _bar(sizes, width, style) if any(sizes) else " " * (width + 2)
+        found.append(f"{style(text.ljust(left), marks[i]) if i in marks else text.ljust(left)}  {bar}  {line}")
+    return found
+
+
+def _cells(row: Sequence[int], limit: int | None, columns: Sequence[int]) -> list[str]:
+    """In GiB; the last one is what is free, and of how much."""
+    cells = [f"{row[i] / GiB:.1f}" for i in columns]
+    cells[-1] = "" if limit is None else f"{cells[-1]} of {limit / GiB:.1f}"
+    return cells
+
+
+def strip(plan: Plan, style: Style) -> list[str]:
+    """A character for each layer: A, B, ... by device (# if there is one), in small letters (o) with weights in RAM,
+    and a dot on the CPU; then what they stand for."""
+    layers = [row for row in plan.layers if row.name != "input"]
+    if not style.drawn or not layers or plan.params.split_mode == "tensor":
+        return []
+    known = {device.name for device in plan.devices}
+    devices = list(dict.fromkeys(row.device for row in layers if row.device in known))
+    whole, part = ("#", "o") if len(devices) == 1 else ("ABCDEFGHIJKLMNOP", "abcdefghijklmnop")
+    if len(devices) > len(whole):
+        return []
+    drawn = "".join([_layer(row, devices, whole, part) for row in layers])
+    room = style.width - 10
+    lines = [drawn[at:at + room] for at in range(0, len(drawn), room)]
+    meaning = [f"{mark} {device}" for mark, device in zip(whole, devices, strict=False)]
+    if any(mark in drawn for mark in part):
+        meaning.append(f"{part[0] if len(devices) == 1 else 'small'} partly in RAM")
+    if "." in drawn:
+        meaning.append(". on the CPU")
+    return [*lines, "  ".join(meaning)]
+
+
+def grouped(devices: Sequence[DeviceRow], verbose: bool) -> list[list[DeviceRow]]:
+    """Neighbours that share a row: identical GPUs with the same free memory."""
+    groups: list[list[DeviceRow]] = []
+    for device in devices:
+        last = groups[-1][-1] if groups else None
+        if last is not None and not verbose and (last.description, last.total, last.free, bool(last.used)) == \
+                (device.description, device.total, device.free, bool(device.used)):
+            groups[-1].append(device)
+        else:
+            groups.append([device])
+    return [part for group in groups for part in ([group] if len(group) >= ALIKE
+                                                  else [[device] for device in group])]
+
+
+def name(group: Sequence[DeviceRow]) -> str:
+    """CUDA0-3 RTX 3090: without what the maker adds."""
+    words = [word for word in group[0].description.split() if word.lower() not in _DECORATIONS]
+    return " ".join([names(group), *words])
+
+
+def names(group: Sequence[DeviceRow]) -> str:
+    """CUDA0, or CUDA0-3."""
+    first, last = group[0].name, group[-1].name
+    return first if first == last else f"{first}-{last[len(last.rstrip('0123456789')):]}"
+
+
+def _device(device: DeviceRow) -> list[int]:
+    return [device.model, device.context, device.compute, device.extra, 0, 0, device.margin, device.remaining]
+
+
+def _host(host: HostRow) -> list[int]:
+    return [host.model, host.context, host.compute, host.extra, host.shared, host.growing, host.margin,
+            host.remaining or 0]
+
+
+def _mark(i: int, style: Style) -> str:
+    return PARTS[i][2 if style.blocks else 1]
+
+
+def _bar(sizes: Sequence[int], width: int, style: Style) -> str:
+    """Each part gets the columns that its share rounds to, and at least one."""
+    total = sum(max(0, size) for size in sizes)
+    shares = [max(0, size) * width / total for size in sizes]
+    counts = [max(1, int(share)) if share else 0 for share in shares]
+    while sum(counts) != width:
+        step = 1 if sum(counts) < width else -1
+        able = [i for i, count in enumerate(counts) if shares[i] and count + step > 0]
+        if not able:
+            break
+        at = max(able, key=lambda i: step * (shares[i] - counts[i]))
+        counts[at] += step
+    drawn = [style(_mark(i, style) * count, PARTS[i][3]) for i, count in enumerate(counts) if count]
+    return f"|{''.join(drawn)}|"
+
+
+def _layer(row: LayerRow, devices: Sequence[str], whole: str, part: str) -> str:
+    if row.device not in devices:
+        return "."
+    elsewhere = any(size and buffer not in devices for buffer, size in row.buffers.items())
+    return (part if elsewhere else whole)[devices.index(row.device)]
