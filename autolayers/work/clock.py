@@ -250,3 +250,8 @@ class Clock:
         """Seconds of one token for each request."""
         common, stages = self.step(requests, depth, requests, few=True)
         return (common + sum(stages.values())) / self.paces[1]
+
+    def checked(self, n: int, depth: float, sequences: int = 1) -> float:
+        """Seconds of n tokens of each sequence, which a draft has proposed."""
+        common, stages = self.step(n * sequences, depth, sequences, few=True)
+        return (common + sum(stages.values())) / self.paces[1]

@@ -1,0 +1,133 @@
+"""What drafting gains: tokens that a draft proposes and the model checks together (docs/levers.md).
+
+    speedup = (1 + n accepted) / (1 + fixed + n (pass + more) + checked)      in units of one token's seconds
+
+`accepted` is the share of the n drafted tokens that the model keeps: it depends on the text and not on the machine.
+`pass` is one pass of the draft, `checked` what n + 1 tokens take longer than one: by the work of both.
+"""
+
+from __future__ import annotations
+
+from ..records import dataclass
+from .rates import SHARED, generation_of
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from ..machine import Device
+    from ..model import Model
+    from .clock import Clock
+
+# Accepted share of n = 1, 2, ... drafted tokens, by text: multi-token heads of a model of 27B parameters on 40 machines.
+# Other drafts of that model's kind are near them (0.72 of a 1B model's for one of 8B, n = 3)
+ACCEPTED = {
+    "mixed": (0.884, 0.80, 0.72, 0.65, 0.59, 0.535),
+    "code": (0.95, 0.91, 0.88, 0.85, 0.81, 0.76),
+    "prose": (0.75, 0.57, 0.47, 0.39, 0.33, 0.28),
+}
+MOST = 6                 # drafted tokens: beyond there are no rows
+NEARLY = 0.97            # the fewest drafted tokens that reach this share of the best speedup
+GAIN = 1.1               # a draft is chosen for this much: its predictions are within 1.25
+DOUBT = 1.25             # 87 % of speedups on CUDA are within this factor
+KERNELS = 2.5            # per matrix of a draft
+AT_ONCE = ("draft-dflash", "draft-dspark")      # one pass for all n
+NGRAMS = ("ngram-simple", "ngram-map-k", "ngram-map-k4v", "ngram-mod", "ngram-cache")
+
+
+@dataclass(frozen=True)
+class Checks:
+    """What drafting costs besides the work of its graphs: seconds per drafted token and per step, in units of one
+    token's."""
+
+    more: float
+    fixed: float = 0.05
+
+
+# By backend and generation (fixtures/levers/draft.jsonl)
+CHECKS = {
+    ("CUDA", ""): Checks(0.09),
+    ("CUDA", "Volta"): Checks(0.15, 0.3),
+    ("CUDA", "Pascal"): Checks(0.12, 0.3),
+    ("ROCm", ""): Checks(0.23),
+    ("Vulkan", ""): Checks(0.0),
+    ("MTL", ""): Checks(0.42),
+    ("", ""): Checks(0.1),
+}
+
+
+def checks_of(device: Device | None) -> Checks:
+    """The row of a device, None for the CPU."""
+    if device is None:
+        return CHECKS["", ""]
+    name = device.engine or device.backend
+    return CHECKS.get((name, generation_of(device))) or CHECKS.get((name, "")) or CHECKS["", ""]
+
+
+def accepted(n: int, text: str = "mixed", given: tuple[float, int] | None = None) -> float:
+    """The accepted share of n drafted tokens. `given`: a share that was measured, and its n; for other n as if each
+    token were accepted with one probability."""
+    if given is None:
+        table = ACCEPTED[text]
+        return table[min(n, len(table)) - 1] * (1.0 if n <= len(table) else len(table) / n)
+    share, drafted = given
+    low, high = 0.0, 1.0
+    for _ in range(40):
+        middle = (low + high) / 2
+        low, high = (middle, high) if _kept(middle, drafted) < share else (low, middle)
+    return _kept(high, n)
+
+
+def _kept(each: float, n: int) -> float:
+    """The accepted share of n tokens if each is accepted with this probability after the one before it was."""
+    return sum(each ** i for i in range(1, n + 1)) / n
+
+
+class Step:
+    """One decoding step of a launch at a depth, for as many sequences as there are."""
+
+    def __init__(self, clock: Clock, depth: float, sequences: int = 1) -> None:
+        self.clock, self.depth, self.sequences = clock, depth, sequences
+        self.one = clock.token(depth, sequences)
+
+    def passes(self, draft: Model, place: str, head: bool = False) -> float:
+        """Seconds of one pass of a draft on a device, or on the CPU if `place` is none; with `head` of the model's own
+        MTP block and its output."""
+        size, matrices = read_of(draft, head)
+        device, host = self.clock.devices.get(place), self.clock.host
+        if device is None:
+            return size / host.ram + matrices * KERNELS * SHARED.core_kernel * 1e-6
+        rates = device.rates
+        return size / (device.bandwidth * rates.read) + matrices * KERNELS * rates.kernel * 1e-6
+
+    def speedup(self, n: int, share: float, passes: float, costs: Checks) -> float:
+        """Of n drafted tokens, of which this share is accepted; `passes`: seconds of all n tokens' passes by n, or of
+        one."""
+        checked = self.clock.checked(n + 1, self.depth, self.sequences)
+        lost = (checked + n * passes) / self.one
+        return (1 + n * share) / (lost + costs.fixed + n * costs.more)
+
+
+def best(gain: Callable[[int], float], most: int = MOST) -> int:
+    """The fewest drafted tokens of 1 to `most` whose speedup is nearly the best."""
+    found = {n: gain(n) for n in range(1, most + 1)}
+    top = max(found.values())
+    return next(n for n, value in found.items() if value >= NEARLY * top)
+
+
+def read_of(model: Model, head: bool = False) -> tuple[float, int]:
+    """Bytes that one pass of a draft model reads, and its matrices; with `head` those of the model's own MTP block and
+    its output."""
+    hparams = model.hparams
+    used = hparams.n_expert_used_max / hparams.n_expert if hparams.n_expert else 1.0
+    size, matrices = 0.0, 0
+    for weight in model.weights:
+        mine = weight.op.startswith("MUL_MAT") and (
+            not head or weight.layer == "output" or (weight.layer == "repeating" and weight.block >= hparams.n_layer))
+        if mine:
+            size += weight.info.n_bytes * (used if weight.op == "MUL_MAT_ID" else 1.0)
+            matrices += 1
+    tied = model.tensors.get("token_embd.weight")
+    if "output.weight" not in model.tensors and tied is not None:
+        size, matrices = size + tied.n_bytes, matrices + 1
+    return size, matrices
