@@ -139,6 +139,16 @@ def _time(text: str) -> float:
     return float(number(digits, 1, 86400 // unit, "a time such as 300, 90s or 10m, a day at most") * unit)
 
 
+def _share(text: str) -> float:
+    try:
+        share = float(text)
+    except ValueError:
+        share = -1.0
+    if not 0 <= share <= 1:
+        raise Bad("a share from 0 to 1, such as 0.72")
+    return share
+
+
 def _positive(text: str) -> int:
     return number(text, 1, what="a whole number, 1 or more")
 
@@ -266,6 +276,9 @@ FLAGS = (
             "of the answer and already in the cache, 4096+512@16k; with x4 appended, four requests at once "
             "(default chat, 2048+512@0)",
             workload, choices=tuple(WORKLOADS)),
+    OwnFlag("--acceptance", "plan run", "SHARE",
+            "the share of drafted tokens that is accepted, as llama-server prints it: 0.72 (default: by published "
+            "measurements, for code and for prose)", _share),
     OwnFlag("--strategy", "plan run sweep tune choose cluster", "auto|layers",
             "auto: experts or FFN weights may go to RAM; layers: whole layers only, the largest -ngl",
             choices=("layers", "auto")),

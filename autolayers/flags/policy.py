@@ -28,7 +28,7 @@ class Policy:
     `cores`, or the file `machine`, describe the machine, `backend` drives its GPUs, `build` is the llama.cpp
     build: its number, or a builds.Build.
     `alone`: the answer is n_gpu_layers and nothing else. `workload` is the request that placements are
-    compared by."""
+    compared by; `acceptance` the share of drafted tokens that is accepted, if it was measured."""
 
     strategy: str | None = None
     n_ctx: int | str | None = None
@@ -45,6 +45,7 @@ class Policy:
     workload: Workload = CHAT
     machine: str | None = None
     backend: str | None = None
+    acceptance: float | None = None
 
     def margins(self, devices: int) -> tuple[int, ...]:
         """`margin` for each of `devices` devices, the last size repeated; empty if none was given. Raises
@@ -89,4 +90,5 @@ def read_policy(own: Mapping[str, Any]) -> Policy:
         kv_types=own.get("kv-types", ()), budget=own.get("budget", ()), margin=own.get("margin"), gpu=own.get("gpu"),
         ram=ram, ram_bandwidth=ram_bandwidth, cores=own.get("cores"),
         build=own.get("llama-build"), alone=own.get("format") == "number",
-        workload=own.get("workload", CHAT), machine=own.get("machine"), backend=own.get("backend"))
+        workload=own.get("workload", CHAT), machine=own.get("machine"), backend=own.get("backend"),
+        acceptance=own.get("acceptance"))

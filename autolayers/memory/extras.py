@@ -61,8 +61,8 @@ def extras_of(model: Model, params: Params, devices: Sequence[Device], context: 
     if companions.mmproj is not None:
         found += _projector(companions.mmproj, params, devices, warnings)
     if companions.draft is not None and all(name == "none" for name in params.spec_type):
-        warnings.append("the draft model is loaded but not used: "
-                        "--spec-type draft-simple makes llama-server draft with it")
+        warnings.append("the draft model is loaded but not used without "
+                        "--spec-type draft-simple")
     if companions.draft is not None or "draft-mtp" in params.spec_type:
         found += _draft(model, params, devices, context, placement, memory, companions.draft, warnings,
                         measuring)

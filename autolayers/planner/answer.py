@@ -92,14 +92,12 @@ def _solved(model: Model, params: Params, policy: Policy, machine: Machine, comp
     if policy.alone:
         candidate = layers_alone(evaluator, params)
     else:
-        from .one.solve import solve
-
-        cost = evaluator.cost(policy.workload)
-        candidate = solve(evaluator, params, policy, cost)
+        params, cost, candidate, why = _search(evaluator, params, policy)
         if candidate is not None and policy.workload.reuses:
             from .one.reuse import reusing
 
-            candidate, why = reusing(evaluator, cost, params, candidate)
+            candidate, more = reusing(evaluator, cost, params, candidate)
+            why += more
     if candidate is None and evaluator.cut_short:
         layers = 0 if params.n_gpu_layers in (None, -1) else params.n_gpu_layers
         bare = replace(params, n_ctx=params.n_ctx or contexts(model, params, policy).least,
@@ -114,6 +112,20 @@ def _solved(model: Model, params: Params, policy: Policy, machine: Machine, comp
     if policy.alone:
         notes, why = notes + why, ()
     return _Answer(evaluator, cost, params, policy, answer), notes, why
+
+
+def _search(evaluator: Evaluator, params: Params,
+            policy: Policy) -> tuple[Params, CostModel, Candidate | None, tuple[str, ...]]:
+    """The launch, with what counts as given, what prices it, and the reasons."""
+    if params.spec_type or evaluator.estimator.companions.draft is not None:
+        from .drafts import drafts, with_draft
+
+        if drafts(params, evaluator):
+            return with_draft(evaluator, params, policy)
+    from .one.solve import solve
+
+    cost = evaluator.cost(policy.workload)
+    return params, cost, solve(evaluator, params, policy, cost), ()
 
 
 def plan_request(model: Model, request: Request, *, explain: bool = False, advise: bool = False,

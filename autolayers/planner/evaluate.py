@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from ..memory.estimate import Known
     from ..memory.weights import Placement
     from ..model import Model
+    from ..work.drafts import Drafting
 
     Measured = Breakdown | LowerBound
     Fidelity = Literal["prompt", "fit", "full"]
@@ -209,9 +210,9 @@ class Evaluator:
         """Where these flags put the layers, in words."""
         return describe(self.placement(params), params, self.model.hparams.n_layer_all + 1)
 
-    def cost(self, workload: Workload | None = None) -> CostModel:
+    def cost(self, workload: Workload | None = None, drafting: Drafting | None = None) -> CostModel:
         """Predicts the speed of launches here."""
-        return CostModel(self.estimator, self.machine, workload)
+        return CostModel(self.estimator, self.machine, workload, drafting)
 
     def device_names(self, params: Params) -> list[str]:
         """The devices that llama.cpp uses with these flags, in its order."""

@@ -7,6 +7,7 @@ from ..flags.params import EXPERTS_REGEX, Params
 from ..flags.write import to_words
 from ..records import dataclass, replace
 from ..units import human
+from ..work.drafts import GAIN, NAMED
 from ..work.expert_cache import OF_LINK
 from .evaluate import FIT
 from .one.expert_cache import FLAG
@@ -59,15 +60,26 @@ class Alternative:
 def alternative(evaluator: Evaluator, cost: CostModel, given: Params, policy: Policy, chosen: Candidate,
                 change: dict[str, object]) -> Alternative | None:
     """The plan with one of `changes`, if it fits and gains speed or context."""
-    candidate = None if evaluator.exhausted else solve(
-        evaluator, replace(given, **change), policy, cost)  # type: ignore[arg-type]
+    params = replace(given, **change)       # type: ignore[arg-type]
+    here = cost.price(chosen)
+    if evaluator.exhausted:
+        return None
+    if "spec_type" in change:
+        from .drafts import with_draft
+
+        _, cost, candidate, _ = with_draft(evaluator, params, policy)
+        if candidate is None or cost.speed(candidate).generation < here.generation * GAIN:
+            return None
+        change = {**change, "draft_n_max": candidate.params.draft_n_max}
+    else:
+        candidate = solve(evaluator, params, policy, cost)
     if candidate is None or not candidate.fits:
         return None
     if "overrides" in change:        # what takes the place of given rules
         change = {name: getattr(candidate.params, name) for name in ("overrides", "n_batch", "n_ubatch")}
         if len(candidate.params.overrides) >= len(given.overrides):
             return None
-    here, speed, n_ctx = cost.price(chosen), cost.price(candidate), candidate.breakdown.n_ctx
+    speed, n_ctx = cost.price(candidate), candidate.breakdown.n_ctx
     if n_ctx <= chosen.breakdown.n_ctx * LARGER and speed.generation <= here.generation * FASTER \
             and speed.prompt <= here.prompt * FASTER:
         return None
@@ -108,6 +120,8 @@ def changes(evaluator: Evaluator, given: Params, policy: Policy,
         yield {"flash_attn": "on"}
     if whole and may_split_tensors(evaluator, given):
         yield {"split_mode": "tensor", "n_gpu_layers": ALL}
+    if _drafts_itself(evaluator, given):
+        yield {"spec_type": ("draft-mtp",)}
     if processor_alone(evaluator, given, policy) and chosen.params.device is None:
         yield {"device": ()}
     if given.n_parallel is None and use.n_seq_max > 1:
@@ -121,6 +135,13 @@ def changes(evaluator: Evaluator, given: Params, policy: Policy,
                 yield {"n_ctx": n}
     elif given.n_ctx and not whole and use.n_ctx > 8192:
         yield {"n_ctx": use.n_ctx // 2}
+
+
+def _drafts_itself(evaluator: Evaluator, given: Params) -> bool:
+    """Whether the model has an MTP block that this build drafts with, and no flag says what drafts."""
+    model, rules = evaluator.model, evaluator.estimator.rules
+    return bool(model.hparams.n_layer_nextn and model.row.mtp) and not rules.lacks(model.row.mtp_after) \
+        and not given.spec_type and evaluator.estimator.companions.draft is None and rules.number >= NAMED
 
 
 def _context(use: Static) -> int:

@@ -1,6 +1,6 @@
 """What drafting gains: tokens that a draft proposes and the model checks together (docs/levers.md).
 
-    speedup = (1 + n accepted) / (1 + fixed + n (pass + more) + checked)      in units of one token's seconds
+    speedup = (1 + n accepted) / (1 + checked + n pass + fixed + n more)      in units of one token's seconds
 
 `accepted` is the share of the n drafted tokens that the model keeps: it depends on the text and not on the machine.
 `pass` is one pass of the draft, `checked` what n + 1 tokens take longer than one: by the work of both.
@@ -19,20 +19,21 @@ if TYPE_CHECKING:
     from ..model import Model
     from .clock import Clock
 
-# Accepted share of n = 1, 2, ... drafted tokens, by text: multi-token heads of a model of 27B parameters on 40 machines.
-# Other drafts of that model's kind are near them (0.72 of a 1B model's for one of 8B, n = 3)
+# Accepted share of n = 1, 2, ... drafted tokens, by text: heads of a model of 27B parameters on 40 machines. A model of
+# 1B parameters that drafts for one of 8B reached 0.72 too (n = 3)
 ACCEPTED = {
     "mixed": (0.884, 0.80, 0.72, 0.65, 0.59, 0.535),
     "code": (0.95, 0.91, 0.88, 0.85, 0.81, 0.76),
     "prose": (0.75, 0.57, 0.47, 0.39, 0.33, 0.28),
 }
+NAMED = 9102             # the build from which on --spec-type names drafts, and --spec-draft-n-max their tokens
 MOST = 6                 # drafted tokens: beyond there are no rows
 NEARLY = 0.97            # the fewest drafted tokens that reach this share of the best speedup
-GAIN = 1.1               # a draft is chosen for this much: its predictions are within 1.25
-DOUBT = 1.25             # 87 % of speedups on CUDA are within this factor
+GAIN = 1.1               # a draft is chosen for this much
+WITHIN = 1.25            # nine of ten speedups are within this factor
+MIXTURE = 0.15           # a mixture's kernels for a few tokens, besides the experts that they read: per token
 KERNELS = 2.5            # per matrix of a draft
 AT_ONCE = ("draft-dflash", "draft-dspark")      # one pass for all n
-NGRAMS = ("ngram-simple", "ngram-map-k", "ngram-map-k4v", "ngram-mod", "ngram-cache")
 
 
 @dataclass(frozen=True)
@@ -42,6 +43,36 @@ class Checks:
 
     more: float
     fixed: float = 0.05
+
+
+@dataclass(frozen=True)
+class Drafting:
+    """How a launch drafts. `model`: the draft's file, None for the model's own MTP block; `place`: the device that has
+    it, HOST, or "" for where the model ends; `n`: drafted tokens a step, None to be chosen; `share`: the accepted
+    share of so many drafted tokens, if it was measured."""
+
+    kind: str
+    model: Model | None = None
+    place: str = ""
+    n: int | None = None
+    share: tuple[float, int] | None = None
+
+
+@dataclass(frozen=True)
+class Drafted:
+    """What drafting makes of a launch's tokens per second: `plain` without it, `rates` by text."""
+
+    kind: str
+    n: int
+    place: str
+    accepted: float
+    plain: float
+    rates: tuple[tuple[str, float], ...]
+
+    def to_dict(self) -> dict[str, object]:
+        return {"type": self.kind, "n": self.n, "place": self.place, "acceptance": round(self.accepted, 3),
+                "without": round(self.plain, 3),
+                "tokens_per_second": {text: round(rate, 3) for text, rate in self.rates}}
 
 
 # By backend and generation (fixtures/levers/draft.jsonl)
@@ -96,16 +127,17 @@ class Step:
         size, matrices = read_of(draft, head)
         device, host = self.clock.devices.get(place), self.clock.host
         if device is None:
-            return size / host.ram + matrices * KERNELS * SHARED.core_kernel * 1e-6
-        rates = device.rates
-        return size / (device.bandwidth * rates.read) + matrices * KERNELS * rates.kernel * 1e-6
+            seconds = size / host.ram + matrices * KERNELS * SHARED.core_kernel * 1e-6
+        else:
+            rates = device.rates
+            seconds = size / (device.bandwidth * rates.read) + matrices * KERNELS * rates.kernel * 1e-6
+        return seconds / self.clock.paces[1]
 
     def speedup(self, n: int, share: float, passes: float, costs: Checks) -> float:
-        """Of n drafted tokens, of which this share is accepted; `passes`: seconds of all n tokens' passes by n, or of
-        one."""
+        """Of n drafted tokens, of which this share is accepted; `passes`: seconds of a step's passes of the draft."""
         checked = self.clock.checked(n + 1, self.depth, self.sequences)
-        lost = (checked + n * passes) / self.one
-        return (1 + n * share) / (lost + costs.fixed + n * costs.more)
+        more = costs.more + (MIXTURE if self.clock.weights.n_expert else 0.0)
+        return (1 + n * share) / ((checked + passes) / self.one + costs.fixed + n * more)
 
 
 def best(gain: Callable[[int], float], most: int = MOST) -> int:

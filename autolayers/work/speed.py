@@ -15,6 +15,7 @@ from ..memory.breakdown import shared
 from ..records import dataclass, lazy, replace
 from .calibration import NONE, Calibration
 from .clock import Clock, sent
+from .drafts import AT_ONCE, WITHIN, Drafted, Drafting, Step, accepted, best, checks_of
 from .expert_cache import DOUBT as CACHE_DOUBT
 from .expert_cache import DOUBT_UNKNOWN, UPLOAD, ExpertCache
 from .figures import NETWORK, NETWORK_RATE, Figures, HostFigures
@@ -68,6 +69,7 @@ class Speed:
     # by launches that were measured on this machine
     prompt_correction: Correction = NONE
     generation_correction: Correction = NONE
+    draft: Drafted | None = None
 
     @property
     def correction(self) -> Correction:
@@ -94,14 +96,17 @@ class Speed:
                 "prompt_factor": round(self.prompt_correction.factor, 3),
                 "generation_factor": round(self.generation_correction.factor, 3),
             } if self.correction.runs else None,
+            **({} if self.draft is None else {"draft": self.draft.to_dict()}),
         }
 
 
 class CostModel:
     """Predicts the speed of launches of one model on one machine, each only once."""
 
-    def __init__(self, estimator: Estimator, machine: Machine, workload: Workload | None = None) -> None:
+    def __init__(self, estimator: Estimator, machine: Machine, workload: Workload | None = None,
+                 drafting: Drafting | None = None) -> None:
         self.estimator, self.machine, self.workload = estimator, machine, workload or CHAT
+        self.drafting = drafting
         self._speeds: dict[Params, Speed] = {}
         self._own: dict[Params, Speed] = {}                           # by the launch's own graphs
         self._seconds: dict[object, dict[str, list[float]]] = {}      # of layer_seconds
@@ -161,7 +166,32 @@ class CostModel:
     def _of(self, clock: Clock, use: Static) -> Speed:
         kind = self.kind(clock)
         corrections = self.calibration.of(kind, "pp"), self.calibration.of(kind, "tg")
-        return _speed(clock, self.workload, use, kind, self._assumed(clock, kind), corrections)
+        speed = _speed(clock, self.workload, use, kind, self._assumed(clock, kind), corrections)
+        return speed if self.drafting is None else self._drafted(self.drafting, speed, clock, use)
+
+    def _drafted(self, drafting: Drafting, speed: Speed, clock: Clock, use: Static) -> Speed:
+        """The speed with a draft: of `drafting.n` tokens a step, or of as many as are best."""
+        work = self.workload
+        depth, together = _middle(work, use)
+        step, place = Step(clock, depth, together), drafting.place or clock.work.token.last
+        passes = step.passes(drafting.model or self.estimator.model, place, drafting.model is None)
+        costs = checks_of(next((device for device in self.machine.devices if device.name == place), None))
+
+        def gain(n: int, text: str = "mixed") -> float:
+            share = accepted(n, text, drafting.share)
+            return step.speedup(n, share, passes * (1 if drafting.kind in AT_ONCE else n), costs)
+
+        n = best(gain) if drafting.n is None else drafting.n
+        if n < 1:
+            return speed
+        texts = ("mixed",) if drafting.share else ("code", "prose")
+        rates = tuple([(text, speed.generation * gain(n, text)) for text in texts])
+        answers = work.generate * work.requests / speed.generation
+        return replace(speed, generation=speed.generation * gain(n), generation_full=speed.generation_full * gain(n),
+                       request=speed.request - answers * (1 - 1 / gain(n)),
+                       generation_spread=exp(hypot(log(speed.generation_spread), log(WITHIN))),
+                       draft=Drafted(drafting.kind, n, place, accepted(n, "mixed", drafting.share), speed.generation,
+                                     rates))
 
     def later(self, launch: Launch) -> Callable[[], Speed]:
         """A function that computes `price`; if that is known already, it keeps nothing else in memory."""
@@ -356,7 +386,8 @@ class CostModel:
         key = (params.cache_type_k, params.cache_type_v, params.flash_attn,
                (params.swa_full, params.n_ubatch) if windows else ())
         if key not in self._caches:
-            alone = replace(params, n_ctx=_LONG, n_parallel=1, kv_unified=None, kv_offload=None)
+            # without the copies of states that drafts are rolled back to
+            alone = replace(params, n_ctx=_LONG, n_parallel=1, kv_unified=None, kv_offload=None, spec_type=())
             try:
                 placement = self.placement(replace(params, n_gpu_layers=0, tensor_split=None))
                 memory = self.estimator.caches(alone, placement)
@@ -376,17 +407,23 @@ def layer_devices(placement: Placement) -> list[str]:
     return [name if name in used else HOST for name in (*placement.dev_layer, placement.dev_output)]
 
 
+def _middle(work: Workload, use: Static) -> tuple[float, int]:
+    """The depth of a request halfway through its answer, and how many run together: as many as the slots and the
+    cache's cells allow. A request that does not fit into a slot is cut."""
+    n_ctx_seq = use.n_ctx_seq
+    before = min(work.depth, max(0, n_ctx_seq - work.prompt - work.generate)) + min(work.prompt, n_ctx_seq)
+    cells = min(n_ctx_seq, before + work.generate)
+    return min(n_ctx_seq, before + work.generate / 2), max(1, min(work.requests, use.n_seq_max, use.n_ctx // cells))
+
+
 def _speed(clock: Clock, work: Workload, use: Static, kind: str, assumed: tuple[tuple[str, float], ...],
            corrections: tuple[Correction, Correction]) -> Speed:
-    """The Speed of a workload: its prompts one after another, its answers together, as many as the slots and
-    the cache's cells allow. A request that does not fit into a slot is cut."""
+    """The Speed of a workload: its prompts one after another, its answers together."""
     n_ctx_seq = use.n_ctx_seq
     depth = min(work.depth, max(0, n_ctx_seq - work.prompt - work.generate))
     prompt = min(work.prompt, n_ctx_seq)
     first = clock.prompt(prompt, depth) * work.prompt / prompt
-    middle = min(n_ctx_seq, depth + prompt + work.generate / 2)
-    cells = min(n_ctx_seq, depth + prompt + work.generate)
-    together = max(1, min(work.requests, use.n_seq_max, use.n_ctx // cells))
+    middle, together = _middle(work, use)
     rounds, rest = divmod(work.requests, together)
     token = rounds * clock.token(middle, together) + (clock.token(middle, rest) if rest else 0.0)
     full = clock.token(n_ctx_seq, together)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections import defaultdict
 from functools import cache
+from itertools import pairwise
 from math import log
 from statistics import mean
 
@@ -42,7 +43,7 @@ def predicted(row: dict, costs: drafts.Checks | None = None, n: int = 0) -> floa
     n = n or row["n"]
     share = row["accepted"] if row["accepted"] and n == row["n"] else drafts.accepted(n, row["text"])
     step = drafts.Step(clock, 300)
-    return step.speedup(n, share, step.passes(clock.weights.model, device.name, head=True),
+    return step.speedup(n, share, n * step.passes(clock.weights.model, device.name, head=True),
                         costs or drafts.checks_of(device))
 
 
@@ -111,4 +112,4 @@ def test_no_share_grows_with_more_tokens() -> None:
         shares = [drafts.accepted(n, text) for n in range(1, 12)]
         assert shares == sorted(shares, reverse=True)
         kept = [n * share for n, share in enumerate(shares, 1)]
-        assert all(b >= a - 0.06 for a, b in zip(kept, kept[1:], strict=False))
+        assert all(b >= a - 0.06 for a, b in pairwise(kept))
