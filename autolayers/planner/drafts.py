@@ -96,10 +96,12 @@ def _without(evaluator: Evaluator, given: Params, policy: Policy) -> Choice | No
 
 
 def _idle(evaluator: Evaluator, given: Params, policy: Policy, plain: Choice | None) -> Choice | None:
-    """The launch that loads the draft and does not use it: into RAM, where it may be."""
-    variant = replace(given, device_draft=()) if _free(given, evaluator) else given
-    cost = evaluator.cost(policy.workload)
+    """The launch that loads the draft and does not use it: into RAM, if that is open and it is in the way."""
+    variant, cost = given, evaluator.cost(policy.workload)
     found = _like(evaluator, variant, plain)
+    if (found is None or not found.fits) and _free(given, evaluator):
+        variant = replace(given, device_draft=())
+        found = _like(evaluator, variant, plain)
     if found is None or not found.fits:
         found = solve(evaluator, variant, policy, cost)
     return None if found is None or not found.fits else Choice(variant, cost, found, "idle")
