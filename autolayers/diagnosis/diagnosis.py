@@ -14,7 +14,7 @@ from .causes import CAUSES, Remedy, remedies_of
 from .decide import Verdict, decide
 from .facts import Facts
 from .lines import lines, read
-from .working import Asked, working
+from .working import Asked, merged, working
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -104,6 +104,8 @@ class Diagnosis:
             found.append(("total", device.total, device.description))
         if self.launch is not None and self.launch.predicted is not None and verdict.bytes:
             found.append(("predicted", self.launch.predicted, "of that part for the flags that were given"))
+        if self.launch is not None and self.launch.header:
+            found.append(("model", self.launch.header, "its bundled header stands for the file's: not exact"))
         if facts.build:
             found.append(("build", f"b{facts.build}", ""))
         if facts.offloaded:
@@ -148,7 +150,7 @@ def explain(*logs: str | PathLike[str] | bytes | BinaryIO, words: Sequence[str] 
         found += [type(line)(line.number + numbered, line.text, line.level) for line in part]
         numbered += first.count(b"\n") + last.count(b"\n") + dropped
     facts = Facts.of(found)
-    facts.words = (*facts.words, *words)
+    facts.words = merged(facts.words, words)
     verdict = decide(found, facts)
     launch = working(verdict, facts, Asked(model, own, tuple(devices) if devices is not None else None, host, files))
     build = Build(facts.build) if facts.build else None

@@ -45,6 +45,14 @@ _MODEL = re.compile(r"(?:loaded meta data with .{1,60} from |loading model '|fai
 _VALUE = re.compile(rf"(?:llama_context|llama_new_context_with_model|llama_init_from_model|llama_model_loader|"
                     rf"print_info|llm_load_print_meta): +(?:- )?(n_ctx|n_ctx_seq|n_ctx_per_seq|n_batch|n_ubatch|"
                     rf"n_seq_max|n_ctx_train|n_layer|flash_attn|kv_unified) += +({_N}|\w{{1,9}})\b")
+# What it says of the model: printed by print_info, and as the header's own keys
+_PRINTED = re.compile(r"(?:print_info|llm_load_print_meta): +(arch|n_layer|n_embd|n_ff|n_expert|n_ctx_train|"
+                      r"general\.name|file type|model ftype) += +(\S.{0,80})")
+_KEY = re.compile(r"- kv +\d{1,4}: +(?:general\.|[\w-]{2,40}\.)(architecture|name|block_count|embedding_length|"
+                  r"feed_forward_length|expert_count|context_length) +\w{3,4} += +(\S.{0,80})")
+_NAMES = {"general.name": "name", "file type": "ftype", "model ftype": "ftype", "architecture": "arch",
+          "block_count": "n_layer", "embedding_length": "n_embd", "feed_forward_length": "n_ff",
+          "expert_count": "n_expert", "context_length": "n_ctx_train"}
 _OFFLOADED = re.compile(r"offloaded (\d{1,5})/(\d{1,5}) layers to GPU")
 _OLLAMA_OFFLOAD = re.compile(r"layers\.model=(\d{1,5}) layers\.offload=(\d{1,5})")
 _SPLITS = re.compile(r"graph splits = (\d{1,6})")
@@ -63,6 +71,7 @@ class Facts:
     build: int = 0
     model: str = ""
     values: dict[str, int | str] = field(default_factory=dict)    # n_ctx, n_batch, ... as llama_context prints them
+    printed: dict[str, str] = field(default_factory=dict)         # of the model: arch, name, ftype, n_layer, ...
     cache_types: dict[str, str] = field(default_factory=dict)     # K, V
     offloaded: tuple[int, int, int] | None = None                 # layers, of so many, line
     splits: tuple[int, int] | None = None                         # graph splits, line
@@ -117,6 +126,8 @@ class Facts:
             self.build = int(match[1] or match[2])
         if ".gguf" in text and (match := _MODEL.search(text)):
             self.model = self.model or match[1]
+        if "= " in text and (match := (_KEY if "- kv " in text else _PRINTED).search(text)):
+            self.printed[_NAMES.get(match[1], match[1])] = match[2].strip()
         if "= " in text and (match := _VALUE.search(text)):
             self.values[match[1]] = int(match[2]) if match[2].isdigit() else match[2]
         if "offloaded" in text and (match := _OFFLOADED.search(text)):
@@ -202,6 +213,12 @@ class Facts:
                 for name in [name for name in self.devices if name.startswith(b.built_from)]:
                     device = self.devices.pop(name)
                     self._device(b.name + name[len(b.built_from):], device.description, device.total, device.free)
+
+    @property
+    def weights(self) -> int:
+        """Bytes of the weights' buffers that the log shows, of the model that was loaded last."""
+        load = self.launch.loads[-1] if self.launch.loads else None
+        return int(sum(map(sum, load.buffers.get("model", {}).values())) * MiB) if load else 0
 
     def held(self, device: str) -> int:
         """Bytes of the buffers that the log shows on a device, of the model that was loaded last."""

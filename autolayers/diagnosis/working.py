@@ -18,14 +18,16 @@ from ..model import read_model
 from ..planner import plan_request
 from ..records import dataclass, replace
 from ..request import Request
+from ..units import GiB
+from .known import known
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
     from typing import Any
 
     from ..flags.params import Params
-    from ..flags.parse import Arguments
+    from ..flags.parse import Arguments, Item
     from ..machine import Device
     from ..memory.breakdown import Usage
     from ..model import Model
@@ -57,7 +59,8 @@ class Asked:
 @dataclass(frozen=True)
 class Launch:
     """`words`: of the command, with as few changes as may be. `changed`: those that are new. `predicted`: bytes of the
-    part that was refused, as the launch was given; None where not all of its flags are known."""
+    part that was refused, as the launch was given; None where not all of its flags are known. `header`: the bundled one
+    that stands for the model's, "" where its own was read."""
 
     build: int
     words: tuple[str, ...]
@@ -65,12 +68,13 @@ class Launch:
     plan: Plan
     changed: tuple[str, ...] = ()
     predicted: int | None = None
+    header: str = ""
 
     def to_dict(self) -> dict[str, object]:
         return {"build": self.build or None, "words": list(self.words),
                 "devices": [{"name": device.name, "description": device.description, "total": device.total,
                              "free": device.free} for device in self.devices],
-                "fits": self.plan.fits, "exact": self.plan.exact}
+                "fits": self.plan.fits, "exact": self.plan.exact and not self.header, "header": self.header or None}
 
 
 def working(verdict: Verdict, facts: Facts, asked: Asked) -> Launch | None:
@@ -80,9 +84,12 @@ def working(verdict: Verdict, facts: Facts, asked: Asked) -> Launch | None:
     words = facts.words or _known(facts)
     try:
         arguments = parse(words, command=None)
-        model = asked.model or (_model(arguments, facts) if asked.files else None)
+        model, header = asked.model or (_model(arguments, facts) if asked.files else None), ""
         if model is None:
-            return None
+            found = known(facts, words)
+            if found is None:
+                return None
+            model, header = found.model, found.name
         arguments = replace(arguments, own={**_build(facts), **_but_machine(asked.own), "strict-flags": "off"},
                             positional=())
         devices, host = _machine(verdict, facts, asked)
@@ -96,15 +103,31 @@ def working(verdict: Verdict, facts: Facts, asked: Asked) -> Launch | None:
         predicted: int | None = None if usage is None else getattr(usage, _PARTS[verdict.phase or ""])
         devices = _refused(devices, verdict, facts, usage)
         request = request.on(devices, request.host)
-        if predicted is not None and (verdict.bytes or 0) > 1.1 * predicted:
+        if predicted is not None and verdict.phase != "compute" and (verdict.bytes or 0) > 1.1 * predicted:
             return None           # it is another model's log
-        plan = _fitting(model, request)
+        for plan in _fitting(model, request, _largest_buffer(verdict)):
+            said, changed = _command(words, arguments, plan)
+            if changed or not verdict.fatal:       # what failed as it was given does not work
+                break
+        else:
+            return None
     except (AutolayersError, OSError, ValueError, RecursionError, MemoryError):
         return None
-    if plan is None:
-        return None
-    said, changed = _command(words, arguments, plan)
-    return Launch(facts.build, said, tuple(devices), plan, changed, predicted)
+    return Launch(facts.build, said, tuple(devices), plan, changed, predicted, header)
+
+
+def merged(logged: Sequence[str], given: Sequence[str]) -> tuple[str, ...]:
+    """The flags of the command that a log shows, and those that are given, which count where both have one."""
+    try:
+        theirs = {_canonical(item) for item in items(given)} - {""}
+        kept = [word for item in items(logged) if _canonical(item) not in theirs for word in item.words]
+    except UsageError:           # a command that was cut or has what no build knows
+        kept = list(logged)
+    return (*kept, *given)
+
+
+def _canonical(item: Item) -> str:
+    return item.flag.canonical if isinstance(item.flag, Argument) else item.name
 
 
 def _known(facts: Facts) -> tuple[str, ...]:
@@ -168,7 +191,10 @@ def _machine(verdict: Verdict, facts: Facts, asked: Asked) -> tuple[list[Device]
     if not devices and verdict.cause != "oom_host":
         return None, host
     if verdict.cause == "oom_host":
-        if verdict.bytes and verdict.fatal and verdict.phase in ("load", "cache", "compute"):
+        if "gib" in verdict.detail and host is None:            # Ollama refuses in advance, and says what there is
+            left = int(float(verdict.detail["left"].replace(",", ".")) * GiB)
+            host = Host(left, left, "log")
+        elif verdict.bytes and verdict.fatal and verdict.phase in ("load", "cache", "compute"):
             most = facts.held(HOST) + verdict.bytes - 1
             host = Host(most, most, "log") if host is None else replace(host, available=min(host.available, most))
         if host is None:
@@ -176,11 +202,22 @@ def _machine(verdict: Verdict, facts: Facts, asked: Asked) -> tuple[list[Device]
     return devices, host
 
 
-def _fitting(model: Model, request: Request) -> Plan | None:
-    """The plan with the fewest of the given flags changed that fits."""
+def _largest_buffer(verdict: Verdict) -> tuple[str, int]:
+    """The device whose graph buffer is to stay below a size, and that size: drivers' limits are 4, 2 or 1 GiB."""
+    size = verdict.bytes or 4 * GiB
+    if verdict.cause != "buffer_limit" or verdict.phase not in ("compute", "run"):
+        return "", 0
+    return verdict.device or "", next((limit for limit in (4 * GiB, 2 * GiB, GiB) if limit < size), size)
+
+
+def _fitting(model: Model, request: Request, largest: tuple[str, int]) -> Iterator[Plan]:
+    """Plans that fit, and whose graph buffer on a device is smaller than `largest`: that with the fewest of the given
+    flags changed first."""
     params = request.params
     tried: list[Params] = []
-    for changes in ({}, _PLACING, {**_PLACING, **_BUFFERS}, {**_PLACING, **_BUFFERS, **_CONTEXT}):
+    small = [{"n_ubatch": n, "flash_attn": "on", "n_batch": None} for n in (None, 256, 128, 64)] if largest[0] else []
+    for changes in ({}, *small, _PLACING, {**_PLACING, **_BUFFERS}, *({**_PLACING, **change} for change in small),
+                    {**_PLACING, **_BUFFERS, **_CONTEXT}):
         changed = replace(params, **changes)  # type: ignore[arg-type]
         if changed in tried:
             continue
@@ -190,9 +227,9 @@ def _fitting(model: Model, request: Request) -> Plan | None:
             plan = plan_request(model, request.asking(replace(request.arguments, params=changed, own=own)))
         except UsageError:
             continue
-        if plan.fits:
-            return plan
-    return None
+        use = plan.breakdown.devices.get(largest[0])
+        if plan.fits and (use is None or not largest[0] or use.compute < largest[1]):
+            yield plan
 
 
 def _command(words: Sequence[str], arguments: Arguments, plan: Plan) -> tuple[tuple[str, ...], tuple[str, ...]]:

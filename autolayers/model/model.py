@@ -145,15 +145,16 @@ class Model:
             metadata[key] = _override(key, text)
         return self._with(metadata, self.header.tensors)
 
-    def quantised(self, type: str) -> Model:
+    def quantised(self, type: str, larger: bool = False) -> Model:
         """This model as `llama-quantize --pure` would write it: every matrix that is larger in that ggml
-        type."""
+        type; the others too, where a `larger` model is meant."""
         kind = BY_NAME[type]
         tensors = dict(self.header.tensors)
         for weight in self.weights:
             info = weight.info
             size = n_bytes(type, info.ne) if info.ne[0] % kind.blck_size == 0 else info.n_bytes
-            if info.n_dims > 1 and size < info.n_bytes and weight.op in _QUANTISED and "ffn_gate_inp" not in info.name:
+            if info.n_dims > 1 and (larger or size < info.n_bytes) and weight.op in _QUANTISED \
+                    and "ffn_gate_inp" not in info.name:
                 tensors[info.name] = TensorInfo(info.name, type, info.ne, info.n_dims, info.offset, size,
                                                 info.file)
         return self._with(self.header.metadata, tensors)

@@ -15,11 +15,13 @@ from pathlib import Path
 import pytest
 from support import HEADERS, LOGS, model, says
 
+from autolayers import bundled
 from autolayers.diagnosis.causes import CAUSES
 from autolayers.diagnosis.diagnosis import Diagnosis, explain
 from autolayers.diagnosis.lines import lines, read
 from autolayers.diagnosis.signs import SIGNS
 from autolayers.machine import Device, Host
+from autolayers.model import read_model
 from autolayers.planner import plan_request
 from autolayers.request import Request
 
@@ -250,6 +252,52 @@ def test_a_cache_that_did_not_fit_behind_weights_that_no_line_shows() -> None:
     assert (answer.phase, answer.launch is not None and answer.launch.predicted) == ("cache", 8 << 30)
     assert answer.launch is not None and answer.launch.plan.fits
     assert "-c 65536 -np 1" in " ".join(answer.launch.words) and 0 < answer.launch.plan.n_gpu_layers < 33
+
+
+GiB = 1 << 30
+
+
+@pytest.mark.parametrize(("id", "words", "device", "size", "header", "changed"), [
+    ("f012", "-m qwen3-8b-q4_k_m.gguf", "CUDA0", 4, "qwen3-8b-q4_k_m", "-ncffn"),
+    ("f036", "-m deepseek-v2-lite-q4_0.gguf -c 4096 -ngl 99", "CUDA0", 10, "deepseek-v2-lite-q4_0", "-ngl"),
+    ("f043", "", "Metal", 5, "llama-3.2-3b-q4_k_m", "-c"),       # Q8_0: the matrices of the bundled one in that type
+    ("u13", "-m qwen3-30b-a3b-instruct-2507-q8_0.gguf -ngl 99 -c 65536 -fa off", "Vulkan0", 60, "qwen3-30b-a3b-q8_0",
+     "-fa"),
+    ("u14", "-m Qwen3-30B-A3B-Thinking-2507-UD-Q8_K_XL.gguf -c 70000 -ngl 99", "Vulkan0", 96,
+     "qwen3-30b-a3b-ud-q8_k_xl", "-fa"),
+    ("u16", "-m llama-3.3-70b-instruct-Q4_K_M.gguf -dev CUDA1 -ngl 99", "CUDA1", 24, "llama-3.3-70b-q4_k_m", "-ngl"),
+    ("u61", "-m Meta-Llama-3.1-8B-Instruct-Q4_K_M.gguf", "Metal", 10, "llama-3.1-8b-q4_k_m", "-c"),
+])
+def test_a_log_whose_model_is_bundled_gets_a_launch_that_fits(id: str, words: str, device: str, size: int, header: str,
+                                                              changed: str) -> None:
+    case = next(case for case in [*CASES, *UNSEEN] if case["id"] == id)
+    host = Host.hypothetical("64GiB")
+    answer = explain(case["log"].encode(), words=words.split(), host=host, devices=[
+        Device(device, size * GiB, size * GiB, "", device.rstrip("0123456789"))])
+    launch = answer.launch
+    assert launch is not None and (launch.header, launch.plan.fits, launch.to_dict()["exact"]) == (header, True, False)
+    assert changed in launch.changed and header in answer.text()
+    # The memory model, asked once more with these very words
+    bundle = read_model(HEADERS / f"{header}.gguf") if (HEADERS / f"{header}.gguf").exists() else bundled.read(header)
+    again = plan_request(bundle.quantised("q8_0", larger=True) if id == "f043" else bundle,
+                         Request.of([*launch.words], devices=launch.devices, host=host))
+    used = {row.name: row for row in again.devices}[device]
+    assert again.fits and used.used <= size * GiB
+    if answer.cause == "buffer_limit":
+        assert used.compute < min(answer.bytes or 0, 4 * GiB)
+
+
+def test_a_model_is_known_by_its_figures() -> None:
+    """Ollama's files have no names: the architecture, the shapes and the type are those of one bundled model."""
+    log = oom("CUDA0", 5800, "model", 8_000_000_000, "-ngl 99") + (
+        b"print_info: arch             = qwen2\nprint_info: n_layer          = 48\n"
+        b"print_info: n_embd           = 5120\n"
+        b"print_info: n_ff             = 13824\nprint_info: file type   = Q4_K - Medium\n"
+        b"print_info: general.name     = DeepSeek R1 Distill Qwen 14B\nprint_info: n_ctx_train      = 131072\n")
+    launch = explain(log, host=Host.hypothetical("64GiB")).launch
+    assert launch is not None and launch.header == "qwen2.5-14b-q4_k_m" and launch.plan.fits
+    other = explain(log.replace(b"= 5120", b"= 5121"), host=Host.hypothetical("64GiB"))
+    assert other.cause == "oom_device" and other.launch is None
 
 
 def test_another_model_s_log_gets_no_launch() -> None:
