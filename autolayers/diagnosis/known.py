@@ -27,7 +27,7 @@ _QUANT = re.compile(r"(?:^|[-_.: ])((?:ud-)?(?:i?q\d(?:_[a-z0-9]{1,3})*|mxfp4|bf
 _TOKEN = re.compile(r"[a-z]+|\d+(?:\.\d+)?[bm]?(?![a-z0-9])|\d+(?:\.\d+)?")
 # Of models that share a family's name and not its shapes
 _OTHERS = frozenset(("vl", "omni", "next", "embedding", "embed", "reranker", "vision", "audio", "asr", "tts", "mmproj",
-                     "draft", "distill", "moe", "dflash", "eagle"))
+                     "draft", "distill", "moe"))
 _SUFFIX = {"xxs": 0, "xs": 1, "nl": 2, "s": 2, "0": 2, "1": 3, "m": 3, "l": 4, "xl": 5}
 # llama.cpp's names of file types -> the usual suffix
 _TYPES = {"Q4_K - Medium": "q4_k_m", "Q4_K - Small": "q4_k_s", "Q5_K - Medium": "q5_k_m", "Q5_K - Small": "q5_k_s",
