@@ -25,7 +25,9 @@ if TYPE_CHECKING:
 
 _VERSION = re.compile(r"version: \S+ \(build (\d+), commit (\w+)\)|version: (\d+) \((\w+)\)")
 _FLAGS = re.compile(r"(?<![\w-])--?[A-Za-z][\w.-]*")
+_INDENTED = re.compile(r" {2,9}(-{1,2}[A-Za-z].*?)(?:  +[^- ].*)?$")
 _FIRST = 500        # smaller numbers are not releases: they count the commits of a shallow clone
+_OFF = 500          # builds by which a release may have a flag before the table has it
 _TIMEOUT = 30      # a CUDA build initialises every GPU before it answers
 _LIBRARIES = ("libllama", "libggml", "libmtmd", "llama.", "llama-", "ggml", "mtmd")
 _ENDINGS = (".so", ".dylib", ".dll")
@@ -53,12 +55,23 @@ def detect(launcher: Sequence[str], environ: Mapping[str, str]) -> Build:
     doubt = ""
     if fork:
         doubt = f"{launcher[-1]} is {fork}, which is not llama.cpp"
+    elif number and flags and dates(flags)[0] > number + _OFF:
+        fork = "a fork"
+        doubt = (f"{launcher[-1]} says build {number} and has flags of build {dates(flags)[0]}: a fork of llama.cpp "
+                 "that counts its own builds")
     elif flags is None and not number:
         doubt = f"{launcher[-1]} does not answer --version and --help as llama.cpp does"
+    if fork:
+        return Build(0, commit, flags, flash, traces, doubt, fork=fork)
     range_ = None
     if not number and flags is not None and (path := shutil.which(launcher[-1])):
         range_ = between(path, flags)
     return Build(number, commit, flags, flash, traces, doubt, range_)
+
+
+def help_words(launcher: Sequence[str], environ: Mapping[str, str]) -> frozenset[str]:
+    """The words of a program's --help, in lower case, such as the cache types that it lists."""
+    return frozenset(re.findall(r"[a-z0-9_]+", _ask(launcher, "--help", environ).lower()))
 
 
 def read_version(text: str) -> tuple[int, str]:
@@ -70,13 +83,13 @@ def read_version(text: str) -> tuple[int, str]:
 
 def read_help(text: str) -> tuple[frozenset[str] | None, bool | None, bool | None]:
     """(all flags, whether -fa takes a value, whether buffer sizes need -lv 4), None if unknown."""
-    lines = text.splitlines()
+    # forks of 2024 indent every line, and explain a flag two blanks after it
+    lines = [match[1] if (match := _INDENTED.match(line)) else line for line in text.splitlines()]
     names = frozenset(name for line in lines if line.startswith("-") for name in _FLAGS.findall(line))
     if "-ngl" not in names and "--n-gpu-layers" not in names:
         return None, None, None       # not llama.cpp's help
     flash = next((line for line in lines if line.startswith("-fa")), None)
-    return (names, None if flash is None else "[on|off|auto]" in flash or "<on|off|auto>" in flash
-            or "<0|1>" in flash,
+    return (names, None if flash is None else "on|off" in flash or "<0|1>" in flash,
             any(line.strip().startswith("- 4: trace") for line in lines))
 
 

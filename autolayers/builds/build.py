@@ -23,7 +23,8 @@ _OFF = 20
 class Build:
     """One llama.cpp build. `number` 0: unknown (built outside of git). `flags`: the names in its --help,
     None: not queried. `between`: (first, last) build that it may be. `doubt`: why it may not be an upstream
-    llama.cpp build."""
+    llama.cpp build; `fork`: the name of another program that it is, which counts its builds by itself: it is
+    planned as the newest build."""
 
     number: int = 0
     commit: str = ""
@@ -32,6 +33,7 @@ class Build:
     traces: bool | None = None                # as in --help: buffer sizes need -lv 4
     doubt: str = ""
     between: tuple[int, int] | None = None    # if the program reports no number; None: by its flags
+    fork: str = ""
 
     def knows(self, flag: str) -> bool:
         """Whether this build accepts a flag. Unknown builds are treated as the newest."""
@@ -45,7 +47,7 @@ class Build:
         """Why this build refuses a flag: "b9100 has no --moe-cache-mib, which came with b11507". "" if it has
         it or may have it: builds in the table are only as precise as the sources seen, and a binary's own
         --help takes precedence."""
-        found = lookup(flag) if self.flags or self.number else None
+        found = lookup(flag) if (self.flags or self.number) and not self.fork else None
         if found is None or self.knows(flag):
             return ""
         row, number = found[0], self.rules.number
@@ -60,6 +62,8 @@ class Build:
     def rules(self) -> Rules:
         """What llama.cpp does at this build; for an unknown one, as the newest build that it may be, or the
         oldest."""
+        if self.fork:
+            return rules(NEWEST, self.doubt)
         if self.number and not self.doubt:
             return rules(self.number)
         low, high = self.between or dates(self.flags or frozenset())
@@ -80,7 +84,7 @@ class Build:
     @property
     def default_slots(self) -> int:
         """Slots of a llama-server without -np."""
-        return N_PARALLEL if self.rules.auto_slots else 1
+        return N_PARALLEL if self.rules.auto_slots and not self.fork else 1
 
     @property
     def default_port(self) -> int:

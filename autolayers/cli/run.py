@@ -10,7 +10,7 @@ import sys
 
 from ..errors import DoesNotFit, UsageError
 from ..flags.check import read
-from ..launch import cannot_start, router
+from ..launch import cannot_start, forks, router
 from ..launch import command as commands
 from ..launch.attempts import Attempts
 from ..launch.formats import plan_for, write
@@ -52,6 +52,9 @@ def main(argv: Sequence[str], planner: Planner | None = None) -> int:
     if alone and not kind:
         say(f"with {alone} {command.program} loads no model: nothing to plan")
         return _started(command, [], own, environ)
+    command, notes = forks.understood(command, environ)
+    for note in notes:
+        say(note)
     if not alone and (read_words := router.read_router(command, environ)) is not None:
         return _route(read_words, command, own, environ)
     session = Session(command, own, environ, planner or plan_request)

@@ -50,7 +50,7 @@ class Attempts:
         self.verify = verify
         self.wait = wait
         self.compared = False
-        self.given = parse(session.command.words, session.seen, session.files, command=None)
+        self.given = parse(session.command.plannable, session.seen, session.files, command=None)
 
     def run(self) -> int:
         """The exit code of the last launch."""

@@ -56,6 +56,7 @@ class WrappedCommand:
     program: str                           # "llama-server", "llama-bench", "serve.sh": no directory, no .exe
     mounts: tuple[tuple[str, str], ...] = ()   # (directory in the container, directory here)
     container: bool = False
+    meant: tuple[str, ...] | None = None   # what a fork's words are planned as, see forks
 
     @property
     def executable(self) -> str:
@@ -69,11 +70,12 @@ class WrappedCommand:
     @property
     def plannable(self) -> tuple[str, ...]:
         """`words` translated to llama-server's, for the planner."""
+        words = self.words if self.meant is None else self.meant
         if self.bench:
-            return bench.as_server(self.words)
+            return bench.as_server(words)
         # the other programs run one sequence; llama-server's default is four slots
         one_sequence = self.program.startswith("llama-") and "server" not in self.program
-        return ("-np", "1", *self.words) if one_sequence else self.words
+        return ("-np", "1", *words) if one_sequence else words
 
     @property
     def environ(self) -> dict[str, str]:
@@ -258,6 +260,8 @@ def additions(command: WrappedCommand, flags: Sequence[str], build: Build, envir
         elif name in _FILES and command.mounts and getattr(spoken.params, name):
             written = _said(name, getattr(spoken.params, name))
         if written and not build.knows(written[0]):
+            if build.fork:
+                continue          # it has other words, or none
             notes.append(f"this llama.cpp does not know {written[0]}: left out")
             continue
         if name == "flash_attn" and build.bare_flash:

@@ -67,7 +67,7 @@ def read_router(command: WrappedCommand, environ: Mapping[str, str]) -> Argument
     if not command.program.startswith("llama-server"):
         return None
     seen = {**({} if command.container else environ), **command.environ}
-    read = parse(command.words, seen, () if command.container else config_files(environ), command=None)
+    read = parse(command.plannable, seen, () if command.container else config_files(environ), command=None)
     return None if read.params.model is not None or read.positional else read
 
 

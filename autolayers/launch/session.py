@@ -18,7 +18,7 @@ from ..records import lazy, replace
 from ..request import Request, with_draft_checked
 from ..sources import hf_cache, needs_download, network_environ, open_source
 from ..units import mib
-from . import checked_builds, kept, observations, tuned
+from . import checked_builds, forks, kept, observations, tuned
 from . import command as commands
 
 TYPE_CHECKING = False
@@ -67,6 +67,10 @@ class Session:
         slots = request.build.default_slots
         if request.params.n_parallel is None and slots != N_PARALLEL:      # this build's behaviour without a flag
             self.ask_for(replace(request.arguments, params=replace(request.params, n_parallel=slots)))
+        forks.refuse_unplanned(command, request.build, self.model)
+        if request.build.fork == forks.IK_LLAMA and "--swa-compress" not in command.words:
+            # its caches keep every position
+            self.ask_for(replace(self.arguments, params=replace(self.request.params, swa_full=True)))
 
     @property
     def build(self) -> Build:
@@ -150,8 +154,9 @@ class Session:
     def _refuse_unknown(self, read: Arguments, build: Build, own: Mapping[str, Any]) -> None:
         """Refuses unknown flags; those that this llama.cpp has are passed on."""
         for name in read.unknown:
-            if name.partition("=")[0] in (build.flags or ()):
-                say(f"{name} is newer than autolayers: passed on, not part of the plan")
+            if build.fork or name.partition("=")[0] in (build.flags or ()):
+                say(f"{name} is {'of ' + build.fork if build.fork else 'newer than autolayers'}: passed on, not part "
+                    "of the plan")
             elif own.get("strict-flags") != "off":
                 refuse_of_program(name, self.command.program)
 

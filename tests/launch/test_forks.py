@@ -1,0 +1,149 @@
+"""Forks of llama.cpp, as programs whose --version and --help are ik_llama.cpp's (8337e4cd), or made up."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+from support import HEADERS, command
+
+from autolayers.builds import NEWEST
+from autolayers.detect import detect, read_help
+
+QWEN, GEMMA, MLA = (HEADERS / f"{name}.gguf" for name in ("qwen3-8b-q4_k_m", "gemma-3-4b-q8_0", "deepseek2-moe"))
+
+# gpt_params_print_usage of its common/common.cpp: the lines that a plan's words and its own need
+IK = """usage: ./llama-server [options]
+
+general:
+
+  -h,    --help, --usage          print usage and exit
+         --version                show version and build info
+  -dr,   --dry-run                skip loading tensors in the files
+  -c,    --ctx-size N             size of the prompt context (default: 0, 0 = loaded from model)
+  -b,    --batch-size N           logical maximum batch size (default: 2048)
+  -ub,   --ubatch-size N          physical maximum batch size (default: 512)
+  -no-fa, --no-flash-attn         disable Flash Attention (default: enabled)
+  -fa, --flash-attn (auto|on|off|0|1)
+                                  set Flash Attention (default: on)
+  -mla,  --mla-use                enable MLA (default: 3)
+  -amb,  --attention-max-batch    max batch size for attention computations (default: 0)
+  -no-fmoe, --no-fused-moe        disable fused MoE (default: enabled)
+  -ctk,  --cache-type-k TYPE      KV cache data type for K (default: f16)
+  -ctv,  --cache-type-v TYPE      KV cache data type for V (default: f16)
+  -np,   --parallel N             number of parallel sequences to decode (default: 1)
+  -ot,   --override-tensor        override where model weights are stored
+  -cmoe, --cpu-moe                keep all MoE weights in CPU memory
+  -ncmoe, --n-cpu-moe N           keep MoE weights of the first N layers in CPU memory
+         --no-mmap                do not memory-map model (slower load but may reduce pageouts if not using mlock)
+  -rtr,  --run-time-repack        repack tensors if interleaved variant is available
+  -ngl,  --gpu-layers N           number of layers to store in VRAM
+  -sm,   --split-mode SPLIT_MODE  how to split the model across multiple GPUs, one of:
+                                    - none: use one GPU only
+                                    - graph: split model tensors and computation graph across GPUs
+  -ts,   --tensor-split SPLIT     fraction of the model to offload to each GPU, comma-separated
+  -mg,   --main-gpu i             the GPU to use for the model (with split-mode = none),
+         --fit                    automatically determine which tensors to offload to the GPU(s)
+         --fit-margin N           safety margin in MiB when auto-fitting model offloading
+"""
+TURBO = """----- common params -----
+
+-h,    --help, --usage                  print usage and exit
+-c,    --ctx-size N                     size of the prompt context
+-fa,   --flash-attn [on|off|auto]       set Flash Attention use
+-ctk,  --cache-type-k TYPE              KV cache data type for K
+                                        allowed values: f32, f16, bf16, q8_0, q4_0, turbo3, turbo8
+-ctv,  --cache-type-v TYPE              KV cache data type for V
+-ngl,  --gpu-layers, --n-gpu-layers N   max. number of layers to store in VRAM
+-fit,  --fit [on|off]                   whether to adjust unset arguments to fit in device memory
+"""
+
+
+@pytest.fixture
+def program(tmp_path: Path):
+    """program(help, version) -> the path of such a llama-server."""
+    def make(text: str, number: int = 4840) -> str:
+        (tmp_path / "help").write_text(text)
+        path = tmp_path / "llama-server"
+        path.write_text(f'#!/bin/sh\ncase "$1" in\n--version) echo "version: {number} (8337e4cd)" >&2;;\n'
+                        f"--help) cat '{tmp_path}/help';;\n*) echo \"$@\";;\nesac\n")
+        path.chmod(0o755)
+        return str(path)
+    return make
+
+
+def planned(path: str, *words: str, gpu: str = "24GiB") -> tuple[int, str, str]:
+    done = command("run", "--gpu", gpu, "--ram", "64GiB", "--dry-run", path, *words)
+    return done.returncode, done.stdout.decode(), done.stderr.decode()
+
+
+def test_its_own_count_is_no_date(program) -> None:
+    build = detect([program(IK)], os.environ)
+    assert (build.fork, build.number, build.rules.number, build.rules.exact) == ("ik_llama.cpp", 0, NEWEST, False)
+    assert build.default_slots == 1 and build.knows("-ncmoe") and not build.knows("-lm")
+    assert not build.lacks("--load-mode")            # its help may leave things out
+
+
+def test_flags_that_are_newer_than_the_count(program) -> None:
+    build = detect([program(TURBO, 1203)], os.environ)
+    assert build.fork and build.rules.number == NEWEST and "b" not in str(build.number)
+    assert "says build 1203" in build.doubt
+    assert not detect([program(TURBO, NEWEST)], os.environ).fork
+
+
+def test_indented_help_is_read_without_its_explanations() -> None:
+    names, word, _ = read_help(IK)
+    assert {"-ngl", "--gpu-layers", "--fit-margin", "-dr", "--no-mmap"} <= (names or set()) and word
+    assert not {"-loading", "--none", "-graph", "-separated"} & set(names or ())
+
+
+def test_a_model_newer_than_its_count_is_planned_and_the_fork_named(program) -> None:
+    path = program(IK)
+    code, out, err = planned(path, "-m", str(QWEN), "-c", "8192")
+    assert (code, out) == (0, f"{path} -m {QWEN} -c 8192 -ngl 37 -np 1\n")
+    assert "is ik_llama.cpp, which is not llama.cpp" in err and "upper bound" in err
+
+
+def test_its_words_reach_it_unchanged(program) -> None:
+    path = program(IK)
+    words = ["-fmoe", "-mla", "3", "-amb", "512", "-rtr", "-ser", "6,1", "--fit", "--fit-margin", "700"]
+    code, out, _ = planned(path, "-m", str(QWEN), *words, "-sm", "graph", "-ctk", "q8_KV", "--unheard-of", "7")
+    assert code == 0 and out.startswith(f"{path} -m {QWEN} {' '.join(words)} -sm graph -ctk q8_KV --unheard-of 7 -ngl ")
+    shell = subprocess.run([path, *words], capture_output=True, text=True, check=True).stdout
+    assert shell.split() == words
+
+
+def test_cache_types_of_a_fork_are_planned_as_larger_ones(program) -> None:
+    """Where its help lists them, or its source has them; nobody else's."""
+    path = program(TURBO, NEWEST)
+    for type_, bound in (("turbo3", "q8_0"), ("turbo8", "f16")):
+        _, out, err = planned(path, "-m", str(QWEN), "-fa", "on", "-ctk", type_, "-ctv", type_, gpu="7GiB")
+        assert f"-ctk {type_} is a type of this program alone: the K cache is planned as {bound}" in err
+        _, same, _ = planned(path, "-m", str(QWEN), "-fa", "on", "-ctk", bound, "-ctv", bound, gpu="7GiB")
+        assert out.replace(type_, bound) == same and "-ngl" in out
+    for text, number, type_ in ((TURBO, NEWEST, "q6_0"), (IK, 4840, "turbo3"), (TURBO, NEWEST, "blah")):
+        assert planned(program(text, number), "-m", str(QWEN), "-ctk", type_)[0] == 2
+    assert planned(program(IK), "-m", str(QWEN), "-ctk", "q6_0")[0] == 0
+
+
+def test_its_windows_keep_every_position(program) -> None:
+    """Sliding-window layers have no smaller cache there, unless --swa-compress."""
+    path = program(IK)
+    whole, compact = (int(planned(path, "-m", str(GEMMA), *words, gpu="8GiB")[1].partition("-c ")[2].split()[0])
+                      for words in ((), ("--swa-compress",)))
+    assert 4096 < whole < compact / 2
+
+
+def test_latent_attention_with_every_head_has_no_plan(program) -> None:
+    code, _, err = planned(program(IK), "-m", str(MLA), "-mla", "0")
+    assert code == 2 and "keeps K and V of every head" in err
+    assert planned(program(IK), "-m", str(MLA), "-mla", "1", "-fa", "off")[0] == 2
+    assert planned(program(IK), "-m", str(MLA), "-mla", "1")[0] == 0
+    assert planned(program(IK), "-m", str(QWEN), "-mla", "0")[0] == 0
+
+
+def test_llama_cpp_itself_still_refuses_a_fork_s_words(program) -> None:
+    for words in (("-fmoe",), ("-ctk", "q8_KV"), ("-sm", "graph")):
+        assert planned("llama-server", "-m", str(QWEN), *words)[0] == 2
