@@ -104,7 +104,7 @@ def test_a_mixture_of_experts_gets_whole_layers() -> None:
 
 
 class TestProcessor:
-    """No GPU: the context grows while tokens come quickly and memory is left."""
+    """No GPU: the context grows to 32k, and further while tokens come quickly, as long as memory is left."""
 
     @pytest.mark.parametrize("name", ["llama-3.1-8b-q4_k_m", "llama-3.2-1b-q8_0", "qwen3-30b-a3b-q4_k_m"])
     @pytest.mark.parametrize("ram", [24, 400])
@@ -112,9 +112,9 @@ class TestProcessor:
         host = Host(round(ram * GiB), round(ram * GiB), "given")
         found = autolayers.plan(model(name), [], devices=[], host=host)
         assert found.fits and found.speed
-        assert 1 / found.speed.generation_full <= max(0.5, 1.5 / found.speed.generation)
+        assert found.breakdown.n_ctx <= 32768 or 1 / found.speed.generation_full <= max(0.5, 1.5 / found.speed.generation)
         assert found.host.resident <= ram * GiB * 7 / 8
-        assert found.breakdown.n_ctx > 4096
+        assert found.breakdown.n_ctx >= 32768 or found.host.resident > ram * GiB * 3 / 4
 
     def test_a_largest_context_that_keeps_no_model_on_the_gpus_says_so(self) -> None:
         def said(gib: float) -> bool:

@@ -49,7 +49,8 @@ def contexts(model: Model, params: Params, policy: Policy) -> Contexts:
         alone = streams > 1 or work.requests == 1
         wanted = (work.prompt + work.generate + work.depth) * (1 if alone else work.requests)
         if streams > 1 and work.requests > 1:
-            least = params.fit_ctx or wanted        # the workload says what each slot must hold
+            # the workload says what each slot must hold; one slot would have the usual minimum
+            least = params.fit_ctx or max(wanted, FIT_PARAMS_MIN_CTX // streams)
         elif model.hparams.n_expert and streams == 1 and policy.strategy != "layers":
             least = params.fit_ctx or MIXTURE
         else:

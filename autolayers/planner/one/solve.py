@@ -39,13 +39,14 @@ BATCH_GAIN = 1.03
 CONTEXTS = (32768, 16384, 8192)     # tried where the placement leaves less
 CONTEXT_PRICE = 1.05  # of the request's time that such a context may cost,
 MIXTURE_PRICE = 1.10  # and with experts in RAM, which cost less than layers
+LARGER = 1.25         # such a context is worth moving experts for if it is this much larger
 # parts of layers on several GPUs need many flags: they must be this much faster than -ncmoe
 PARTS_GAIN = 1.02
 ORDER_GAIN = 1.02     # another order of the devices must make the request this much faster
 PRUNE_FACTOR = 1.25   # on unlike GPUs, skip whole-layer candidates predicted this much slower
 
 # Limits for an automatically chosen context if the CPU takes part:
-TOKEN_SECONDS = 0.5   # seconds that a token may take with a full context,
+TOKEN_SECONDS = 0.5   # seconds that a token may take with a full context above 32k,
 TOKEN_GROWTH = 1.5    # or this factor over its time at the reference depth
 RAM_SHARE = 7 / 8     # of the system memory may be taken
 
@@ -73,11 +74,22 @@ def _best(evaluator: Evaluator, given: Params, policy: Policy, cost: CostModel) 
     # Concurrent requests want a slot each, with its own cache: attention reads the cells of all slots in a
     # unified one
     requests = policy.workload.requests
-    if given.n_parallel is None and requests > N_PARALLEL:
-        tried = [_best(evaluator, replace(given, n_parallel=n), policy, cost)
-                 for n in dict.fromkeys((requests, max(N_PARALLEL, requests // 2), N_PARALLEL))]
+    if given.n_parallel is None and requests > 1:
+        tried = [_placed(evaluator, replace(given, n_parallel=n), policy, cost) for n in _slots(requests)]
         fitting = [answer for answer in tried if answer is not None and answer.fits]
         return cost.fastest(fitting) if fitting else tried[-1]
+    return _placed(evaluator, given, policy, cost)
+
+
+def _slots(requests: int) -> tuple[int | None, ...]:
+    """The slots to try for so many requests at once; None are llama-server's own, with one cache."""
+    if requests <= N_PARALLEL:
+        return None, requests
+    return tuple(dict.fromkeys((requests, max(N_PARALLEL, requests // 2), N_PARALLEL)))
+
+
+def _placed(evaluator: Evaluator, given: Params, policy: Policy, cost: CostModel) -> Candidate | None:
+    """The best launch with these slots."""
     shares = choices(evaluator, cost, replace(given, n_ctx=contexts(evaluator.model, given, policy).least))
     if len(shares) > 1:
         tried = [_solved(evaluator, replace(given, tensor_split=of), policy, cost) for of in shares]
@@ -181,7 +193,7 @@ class Search:
                                             self.fidelity)
         found = self._fully_offloaded(params)
         if found is not None:
-            return found
+            return self._with_experts_for_context(found, params)
         found = self._partially_offloaded(params, self.contexts.least)
         if found is None or not found.fits:
             return found
@@ -234,8 +246,8 @@ class Search:
         return found if found is not None else self.evaluator.candidate(make(least), self.fidelity)
 
     def _useful(self, make: Callable[[int | None], Params], least: int, most: int) -> int:
-        """The largest context of least..most whose tokens are fast enough and that leaves enough system
-        memory; --ctx max skips both checks."""
+        """The largest context of least..most that leaves enough system memory and, above 32k per sequence, whose
+        tokens are fast enough; --ctx max skips both checks."""
         ram = self.evaluator.machine.ram
         if self.policy.n_ctx == "max":
             return most
@@ -245,11 +257,13 @@ class Search:
             use = self.evaluator.static(params)
             if use is None or not use.host.context:
                 return use is not None
+            if ram is not None and use.resident > ram * RAM_SHARE:
+                return False
             speed = self.cost.predict(params, use)
-            slowest = max(TOKEN_SECONDS, TOKEN_GROWTH / speed.generation)
-            return 1 / speed.generation_full <= slowest and (ram is None or use.resident <= ram * RAM_SHARE)
+            return n <= enough or 1 / speed.generation_full <= max(TOKEN_SECONDS, TOKEN_GROWTH / speed.generation)
 
         step = self.contexts.step
+        enough = CONTEXTS[0] * (step // 256)
         first = least // step
         if most <= least or useful(most):
             return most
@@ -303,6 +317,31 @@ class Search:
             if candidate is not None and candidate.fits and self.cost.speed(candidate).request <= limit:
                 self._pay(found, candidate)
                 return candidate
+        return found
+
+    def _with_experts_for_context(self, found: Candidate, params: Params) -> Candidate:
+        """`found`, a mixture with all layers on the GPUs, or with experts of some layers in RAM for a context that
+        costs a few per cent of the request's time."""
+        use, limit = found.breakdown, self.cost.speed(found).request * MIXTURE_PRICE
+        streams = use.n_ctx // max(1, use.n_ctx_seq)
+        if not self.model.hparams.n_expert or self.contexts.fixed or not self._pays_for_context() \
+                or self.policy.n_ctx == "max" or self.policy.kv_types:
+            return found
+        for wanted in CONTEXTS:
+            at = replace(params, n_ctx=wanted * streams)
+            ladder = self.ladders.in_ram(at)
+            if ladder is None or not use.n_ctx * LARGER <= wanted * streams <= (self.contexts.most or 0):
+                continue
+            shape = self.split.promising(ladder, ladder.top - 1)
+            # part of a layer's experts may stay on the GPU
+            if shape is None or self.cost.predict(replace(shape, overrides=shape.overrides[:-1]), use).request > limit:
+                continue
+            best = self.split.most(ladder)
+            best = best and self.cost.fastest([best, *self._part_of_experts(ladder.base, best)])
+            if best is not None and best.fits and self.cost.speed(best).request <= limit:
+                self._pay(found, best)
+                chosen = best.params
+                return self.grow_context(lambda n: replace(chosen, n_ctx=n), below=best) or best
         return found
 
     def _pay(self, found: Candidate, candidate: Candidate) -> None:

@@ -1,0 +1,12 @@
+"""What properties.py says holds for random plans: a few cases in every run, a thousand with -m slow."""
+
+import pytest
+from decisions.properties import failures
+
+FEW = 25        # every 25th case
+
+
+@pytest.mark.parametrize("seed", [pytest.param(seed, marks=[pytest.mark.slow] if seed % FEW else [])
+                                  for seed in range(1000)])
+def test_a_plan_has_the_properties(seed: int) -> None:
+    assert not [text for name, text in failures(seed) if name != "idle"]
