@@ -145,7 +145,7 @@ def fit_choice_on(model: Model, params: Params, policy: Policy, machine: Machine
         return None
 
     placement = evaluator.described(chosen.params)
-    return FitChoice(chosen.params, chosen.breakdown, chosen.fits, evaluator.cost().price(chosen), placement)
+    return FitChoice(chosen.params, chosen.breakdown, chosen.fits, evaluator.cost(policy.workload).price(chosen), placement)
 
 
 class _Answer:

@@ -48,7 +48,7 @@ WORDS = (("-c 4096", "-c 16384", "--ctx-min 16k", "--ctx 8k"), ("-np 1", "-np 2"
          ("--strategy layers", "-ngl 4", "--strategy auto -ngl 6"), ("-ncmoe 3", "-ot \\.ffn_.*=CPU"),
          ("--workload agent", "--workload 4k+128", "--workload batch"), ("--swa-full",), ("-fitt 0", "--margin 200MiB"))
 PRICE = MIXTURE_PRICE * PARTS_GAIN       # what a larger context may cost, of a placement that need not be the fastest
-TINY = 100 * MiB         # of models that launching the kernels takes longer than reading the weights: no speed is compared
+TINY = 100 * MiB         # of models that take longer to launch kernels than to read weights: no speed is compared
 
 
 @dataclass(frozen=True)

@@ -112,7 +112,8 @@ class TestProcessor:
         host = Host(round(ram * GiB), round(ram * GiB), "given")
         found = autolayers.plan(model(name), [], devices=[], host=host)
         assert found.fits and found.speed
-        assert found.breakdown.n_ctx <= 32768 or 1 / found.speed.generation_full <= max(0.5, 1.5 / found.speed.generation)
+        slowest = max(0.5, 1.5 / found.speed.generation)
+        assert found.breakdown.n_ctx <= 32768 or 1 / found.speed.generation_full <= slowest
         assert found.host.resident <= ram * GiB * 7 / 8
         assert found.breakdown.n_ctx >= 32768 or found.host.resident > ram * GiB * 3 / 4
 

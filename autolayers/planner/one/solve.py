@@ -204,8 +204,7 @@ class Search:
             found = with_expert_cache(self.evaluator, self.cost, self.ladders, found, params, self.fidelity)
         if self.contexts.fixed:
             return found
-        shape = found.params
-        answer = self.grow_context(lambda n: replace(shape, n_ctx=n), below=found) or found
+        answer = self._grown(found)
         other_shape = self._split_with_more_context(answer, params)
         other = None if other_shape is None else self.grow_context(lambda n: replace(other_shape, n_ctx=n))
         return other if other is not None and other.fits and other.breakdown.n_ctx > answer.breakdown.n_ctx else answer
@@ -216,10 +215,7 @@ class Search:
         if own is None or own.fits or not is_free(self.evaluator, params):
             return own
         found = self.split.best(replace(params, n_ctx=self.contexts.least))
-        if found is None:
-            return own
-        shape = found.params
-        return self.grow_context(lambda n: replace(shape, n_ctx=n), below=found) or found
+        return own if found is None else self._grown(found)
 
     def fully_offloaded(self, candidate: Candidate) -> bool:
         """All layers are on devices, no weight was sent to the host, and no attention runs on the CPU."""
@@ -340,9 +336,13 @@ class Search:
             best = best and self.cost.fastest([best, *self._part_of_experts(ladder.base, best)])
             if best is not None and best.fits and self.cost.speed(best).request <= limit:
                 self._pay(found, best)
-                chosen = best.params
-                return self.grow_context(lambda n: replace(chosen, n_ctx=n), below=best) or best
+                return self._grown(best)
         return found
+
+    def _grown(self, found: Candidate) -> Candidate:
+        """This placement with the largest context that fits."""
+        shape = found.params
+        return self.grow_context(lambda n: replace(shape, n_ctx=n), below=found) or found
 
     def _pay(self, found: Candidate, candidate: Candidate) -> None:
         """Notes what a larger context costs."""
