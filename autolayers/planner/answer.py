@@ -144,8 +144,8 @@ def fit_choice_on(model: Model, params: Params, policy: Policy, machine: Machine
     if chosen is None:
         return None
 
-    placement = evaluator.described(chosen.params)
-    return FitChoice(chosen.params, chosen.breakdown, chosen.fits, evaluator.cost(policy.workload).price(chosen), placement)
+    speed = evaluator.cost(policy.workload).price(chosen)
+    return FitChoice(chosen.params, chosen.breakdown, chosen.fits, speed, evaluator.described(chosen.params))
 
 
 class _Answer:
