@@ -1,4 +1,4 @@
-"""Writes docs/plans.md: autolayers' plans and --fit's own, for 12 models on 6 machines.
+"""Writes docs/plans.md: autolayers' plans and --fit's own, for 12 models on 6 machines, and published launches.
 
     python docs/make.py plans        (a minute; not among what make.py makes or checks unasked)
 
@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import pathlib
 import sys
+
+import make_published
 
 import autolayers
 from autolayers.flags.params import N_UBATCH, Params
@@ -35,6 +37,7 @@ MODELS = (
 MACHINES = (("8 GiB", "rtx-4060"), ("12 GiB", "rtx-3060"), ("16 GiB", "rtx-5070-ti"), ("24 GiB", "rtx-3090"),
             ("2 x 24 GiB", "rtx-3090,rtx-3090"), ("24 + 8 GiB", "rtx-3090,rtx-3070"))
 RAM = "64GiB"
+ENOUGH = 16384
 
 HEAD = f"""\
 # Plans
@@ -44,7 +47,9 @@ autolayers plans, and what `llama-server --fit on` would choose by itself.
 
 - **layers**: of all, the output layer included, on the GPUs; *-k exp* means that the experts of k layers (*ffn*: the
   FFN weights) lie in RAM, which with a mixture of experts costs little.
-- **context**: tokens, shared by the four default slots.
+- **context**: tokens, shared by the four default slots. Why it is below 16384: *trained* for no more; *full*: no
+  launch with more fits; else what a token costs then, as 16384 is more than 5 % (mixtures: 10 %) of the request's time
+  dearer: *16k: 14.0 t/s*.
 - **-ub**: the micro-batch, where it is not 512.
 - **t/s**: predicted tokens per second of generation and of prompts for `--workload chat`: not a measurement
   ([speeds.md](speeds.md) has how far off), there to compare the two columns.
@@ -52,25 +57,10 @@ autolayers plans, and what `llama-server --fit on` would choose by itself.
   devices of these sizes (`pytest -m llamacpp tests/planner/test_fit.py`).
 - `--fit` keeps 1024 MiB free on each GPU, autolayers what docs/devices.md derives. *breaks* marks a choice of --fit
   that does not leave that; *does not fit* a model too large for the machine.
-
-## What the fitted speed model changed
-
-Before, speed was bytes by bandwidth with one share for all cards. Of the 72 plans 44 have kept placement and context,
-19 have another placement, 9 another context.
-
-- **Experts in RAM** (gpt-oss, Qwen3, Granite, Scout): micro-batches of 1024 to 4096, because weights are copied to the
-  GPU once for each, which costs up to three more layers of experts in RAM; and contexts of up to 43k where that takes
-  at most 5 % longer, instead of what was left over.
-- **70B on 12 to 32 GiB**: FFN weights in RAM instead of whole layers. A hand-over between a GPU and the processor was
-  priced three times too high for CUDA, and attention on the processor twice too low.
-- **Rates**: dense models on an RTX 4060 are predicted up to 1.24 times as fast (Ada reaches 93 % of its bandwidth),
-  mixtures wholly on GPUs down to 0.43 times, because every kernel takes 2 to 3 microseconds; with experts in RAM little
-  changed.
-- Other contexts of launches wholly on the GPU come from the margin: a CUDA context by its card's multiprocessors.
 """
 
 
-def cell(params: Params, n_ctx: int, everything: int, speed: Speed) -> str:
+def cell(params: Params, n_ctx: int | str, everything: int, speed: Speed) -> str:
     n = everything if params.n_gpu_layers is None or params.n_gpu_layers < 0 else min(params.n_gpu_layers, everything)
     text = f"{n}/{everything}"
     experts = len({p.split(".")[1] for p, b in params.overrides if "exps" in p or "gate_up" in p})
@@ -86,9 +76,20 @@ def cell(params: Params, n_ctx: int, everything: int, speed: Speed) -> str:
     return f"{text} | {n_ctx} | {speed.generation:.1f} | {speed.prompt:.0f}"
 
 
+def why(plan: Plan) -> str:
+    """Why the context is below 16k, in a word."""
+    use = plan.breakdown
+    if use.n_ctx >= ENOUGH:
+        return ""
+    if use.n_ctx_seq >= plan.model.n_ctx_train:
+        return " (trained)"
+    larger = [other for other in plan.alternatives if other.flags == ("-c", str(ENOUGH))]
+    return f" (16k: {larger[0].speed.generation:.1f} t/s)" if larger else " (full)"
+
+
 def row(name: str, plan: Plan) -> str:
     everything = plan.n_layer + 1
-    ours = cell(plan.params, plan.breakdown.n_ctx, everything, plan.speed)
+    ours = cell(plan.params, f"{plan.breakdown.n_ctx}{why(plan)}", everything, plan.speed)
     if not plan.fits:
         ours = "does not fit | | | "
     rival: FitChoice | None = plan.fit_choice
@@ -119,4 +120,4 @@ def render() -> str:
             lines.append(planned(name, cards))
             print(title, lines[-1], file=sys.stderr, flush=True)
         lines.append("")
-    return "\n".join(lines)
+    return "\n".join(lines) + "\n" + make_published.render()

@@ -9,6 +9,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from ...backends import HOST
 from ...flags.params import EXPERTS_REGEX, FIT_PARAMS_MIN_CTX, FIT_PARAMS_TARGET, N_BATCH, N_PARALLEL, N_UBATCH
 from ...garbage import without_gc
@@ -36,6 +38,7 @@ if TYPE_CHECKING:
 MICRO_BATCHES = (2048, 4096, 1024)
 # a larger micro-batch must make the request this much faster: it takes layers off the GPU
 BATCH_GAIN = 1.03
+FREE_GAIN = 1.01      # or this much, if it takes memory that nothing else wants
 CONTEXTS = (32768, 16384, 8192)     # tried where the placement leaves less
 CONTEXT_PRICE = 1.05  # of the request's time that such a context may cost,
 MIXTURE_PRICE = 1.10  # and with experts in RAM, which cost less than layers
@@ -152,6 +155,10 @@ def _solved(evaluator: Evaluator, given: Params, policy: Policy, cost: CostModel
     return less and evaluator.candidate(less.params, FULL, last=True)
 
 
+def _with_context(params: Params, n_ctx: int | None) -> Params:
+    return replace(params, n_ctx=n_ctx)
+
+
 class Search:
     """The search for one model, machine and set of given flags, at one fidelity."""
 
@@ -193,7 +200,7 @@ class Search:
                                             self.fidelity)
         found = self._fully_offloaded(params)
         if found is not None:
-            return self._with_experts_for_context(found, params)
+            return self._with_free_micro_batch(self._with_experts_for_context(found, params), params)
         found = self._partially_offloaded(params, self.contexts.least)
         if found is None or not found.fits:
             return found
@@ -282,8 +289,7 @@ class Search:
     def _with_larger_micro_batch(self, found: Candidate, params: Params) -> Candidate:
         """`found`, or the same kind of placement with a larger micro-batch if that makes the request faster:
         weights in RAM are copied to the GPU once per micro-batch, and serve more tokens each time."""
-        if params.n_ubatch is not None or params.n_batch is not None or params.embedding or params.reranking \
-                or self.policy.strategy == "layers" or not self.cost.copies(found):
+        if not self._micro_batch_is_open(params) or not self.cost.copies(found):
             return found
         best = found
         for size in MICRO_BATCHES:
@@ -293,6 +299,33 @@ class Search:
                 continue
             candidate = self._alike(best, larger)
             if candidate is not None and candidate.fits and self.cost.speed(candidate).request < limit:
+                best = candidate
+        return best
+
+    def _micro_batch_is_open(self, params: Params) -> bool:
+        return params.n_ubatch is None and params.n_batch is None and not params.embedding \
+            and not params.reranking and self.policy.strategy != "layers"
+
+    def _with_free_micro_batch(self, found: Candidate, params: Params) -> Candidate:
+        """`found`, or the same placement of a mixture with a larger micro-batch, whose experts serve more tokens
+        each time they are read: in the memory that is left, or that context above 32k per sequence would take."""
+        use = found.breakdown
+        enough = CONTEXTS[0] * (self.contexts.step // 256)
+        if not self.model.hparams.n_expert or not self._micro_batch_is_open(params):
+            return found
+        may_shrink = use.n_ctx > enough and not self.contexts.fixed and self.policy.n_ctx != "max"
+        best = found
+        for size in MICRO_BATCHES:
+            shape, now = replace(found.params, n_ubatch=size, n_batch=max(N_BATCH, size)), self.cost.speed(best).request
+            seconds = self.cost.predict(shape, replace(use, n_ubatch=size, n_batch=max(N_BATCH, size))).request
+            if seconds * FREE_GAIN >= now:
+                continue
+            candidate = self.evaluator.candidate(shape, self.fidelity)
+            if candidate is not None and not candidate.fits and may_shrink and seconds * BATCH_GAIN < now:
+                make = partial(_with_context, shape)
+                candidate = largest_context(self.evaluator, make, enough, use.n_ctx, self.contexts.step, self.fidelity,
+                                            candidate)
+            if candidate is not None and candidate.fits and self.cost.speed(candidate).request < now:
                 best = candidate
         return best
 
@@ -341,8 +374,7 @@ class Search:
 
     def _grown(self, found: Candidate) -> Candidate:
         """This placement with the largest context that fits."""
-        shape = found.params
-        return self.grow_context(lambda n: replace(shape, n_ctx=n), below=found) or found
+        return self.grow_context(partial(_with_context, found.params), below=found) or found
 
     def _pay(self, found: Candidate, candidate: Candidate) -> None:
         """Notes what a larger context costs."""
