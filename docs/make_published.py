@@ -54,7 +54,9 @@ def why(theirs: Plan, ours: Plan) -> str:
         found.append("takes " + " and ".join(short) if short else "takes more RAM than there is")
     gain = theirs.speed.request / ours.speed.request
     if theirs.placement != ours.placement:
-        found.append(f"{ours.placement} instead of {theirs.placement}")
+        there, here = theirs.placement.split(", "), ours.placement.split(", ")
+        found.append(f"{', '.join([part for part in here if part not in there]) or 'nothing in RAM'} instead of "
+                     f"{', '.join([part for part in there if part not in here]) or 'nothing'}")
     elif theirs.params.tensor_split and gain >= SAME:
         found.append("other layers on the faster GPU")
     if (sizes := (theirs.breakdown.n_ubatch, ours.breakdown.n_ubatch))[0] != sizes[1]:

@@ -52,7 +52,7 @@ def test_one_card_is_what_its_plan_says(found: Found) -> None:
     name, kinds = found
     for kind in (ONE, UNIFIED):
         for runs in kinds[kind][::6]:
-            own = plan(name, runs.name)
+            own = plan(name, runs.name, "-ub", "512")
             assert own.fits and verdict(own) == WHOLLY
             assert (own.devices[0].remaining, own.host.resident) == (runs.left, runs.ram)
             assert own.speed.generation == runs.speed.generation

@@ -4,7 +4,7 @@ first.
     kinds = find(model, params, policy, n_ctx=32768)
     kinds[ONE][0].name, kinds[ONE][0].left, kinds[ONE][0].speed.generation
 
-Each is measured like any launch. Launches on GPUs of one type take the same memory, so they share an
+Each is measured like any launch, with the default micro-batch. Launches on GPUs of one type take the same memory, so they share an
 Estimator.
 """
 
