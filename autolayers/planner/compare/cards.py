@@ -4,8 +4,8 @@ first.
     kinds = find(model, params, policy, n_ctx=32768)
     kinds[ONE][0].name, kinds[ONE][0].left, kinds[ONE][0].speed.generation
 
-Each is measured like any launch, with the default micro-batch. Launches on GPUs of one type take the same memory, so they share an
-Estimator.
+Each is measured like any launch, with the default micro-batch. Launches on GPUs of one type take the same
+memory, so they share an Estimator.
 """
 
 from __future__ import annotations
