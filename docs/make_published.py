@@ -57,8 +57,9 @@ def why(theirs: Plan, ours: Plan) -> str:
         there, here = theirs.placement.split(", "), ours.placement.split(", ")
         found.append(f"{', '.join([part for part in here if part not in there]) or 'nothing in RAM'} instead of "
                      f"{', '.join([part for part in there if part not in here]) or 'nothing'}")
-    elif theirs.params.tensor_split and gain >= SAME:
-        found.append("other layers on the faster GPU")
+    elif gain >= SAME and len(theirs.devices) > 1:
+        used = [sum(row.model > 0 for row in plan.devices) for plan in (theirs, ours)]
+        found.append("fewer GPUs, which hand over less often" if used[1] < used[0] else "other layers on each GPU")
     if (sizes := (theirs.breakdown.n_ubatch, ours.breakdown.n_ubatch))[0] != sizes[1]:
         found.append(f"-ub {sizes[1]} instead of {sizes[0]}")
     return "; ".join(found) if not theirs.fits or gain >= SAME else "as fast" if found else "the same"
