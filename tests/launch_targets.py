@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import re
 import shlex
+from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import Any, cast
 
@@ -110,7 +111,7 @@ def llama_swap_file(text: str) -> dict[str, Any]:
     import yaml
 
     file = yaml.safe_load(text)
-    assert set(file) <= {"models", "groups"} and file["models"]
+    assert set(file) <= {"models", "groups", "routing"} and file["models"] and not {"groups", "routing"} <= set(file)
     for entry in file["models"].values():
         assert "cmd" in entry and set(entry) <= set(_SWAP_MODEL)
         assert all(isinstance(value, str) and re.fullmatch(_SWAP_MODEL[key], value) for key, value in entry.items())
@@ -121,6 +122,36 @@ def llama_swap_file(text: str) -> dict[str, Any]:
         assert set(group) == set(_SWAP_GROUP)
         assert all(isinstance(group[key], kind) for key, kind in _SWAP_GROUP.items())
     return cast("dict[str, Any]", file)
+
+
+def llama_swap_matrix(text: str) -> tuple[dict[str, list[str]], list[list[str]], dict[str, int]]:
+    """(the words of each model, the sets of models, what each costs to evict) of a configuration with a matrix, by the
+    schema of 0bdb3720: sets are names joined by &."""
+    file = llama_swap_file(text)
+    router = file["routing"]["router"]
+    assert set(file["routing"]) == {"router"} and set(router) == {"use", "settings"} and router["use"] == "matrix"
+    (matrix,) = router["settings"].values()
+    assert set(router["settings"]) == {"matrix"} and set(matrix) <= {"vars", "evict_costs", "sets"}
+    assert all(re.fullmatch("[a-zA-Z0-9]{1,8}", name) for name in matrix["vars"])
+    assert sorted(matrix["vars"].values()) == sorted(file["models"]) and matrix["sets"]
+    costs = matrix.get("evict_costs", {})
+    assert set(costs) <= set(matrix["vars"]) and all(isinstance(cost, int) and cost > 0 for cost in costs.values())
+    sets = [[matrix["vars"][name] for name in text.split(" & ")] for text in matrix["sets"].values()]
+    words = {name: shlex.split(entry["cmd"].replace("${PORT}", "5800"))[3:] for name, entry in file["models"].items()}
+    return words, sets, {matrix["vars"][name]: cost for name, cost in costs.items()}
+
+
+def swapped(requests: Sequence[str], sets: Sequence[Sequence[str]], costs: Mapping[str, int]) -> int:
+    """The models that llama-swap's matrix loads for these requests, by the steps of config.example.yaml."""
+    running: set[str] = set()
+    loads = 0
+    for name in requests:
+        if name not in running:
+            own = [set(members) for members in sets if name in members] or [{name}]
+            kept = min(own, key=lambda members: sum(costs.get(other, 1) for other in running - members))
+            running = running & kept | {name}
+            loads += 1
+    return loads
 
 
 def llama_swap(text: str) -> list[str]:

@@ -38,7 +38,8 @@ OTHERS = (
 VARIABLES = (("LLAMA_ARG_PORT", "9002"), ("LLAMA_ARG_HOST", "0.0.0.0"), ("LLAMA_ARG_THREADS", "7"),
              ("LLAMA_ARG_CTX_SIZE", "3072"), ("LLAMA_ARG_CACHE_TYPE_K", "q8_0"), ("LLAMA_API_KEY", "hush"))
 READERS = {"systemd": targets.systemd, "docker": targets.docker, "compose": targets.compose,
-           "llama-swap": targets.llama_swap, "preset": targets.preset}
+           "llama-swap": targets.llama_swap, "preset": targets.preset,
+           "llama-swap-matrix": lambda text: next(iter(targets.llama_swap_matrix(text)[0].values()))}
 
 
 def chosen(dice: random.Random, rows: tuple[tuple[str, ...], ...], share: float) -> list[str]:

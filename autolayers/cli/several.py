@@ -13,6 +13,7 @@ from ..launch.formats import write_several
 from ..model.models import Models
 from ..output import emit, say, show
 from ..planner.several.groups import plan_any_on, plan_groups_on
+from ..planner.several.matrix import plan_matrix_on
 from ..planner.several.multi import plan_together_on
 from ..quoting import shell
 from ..report.multi import groups_text, model_words, of_models, together_text
@@ -104,6 +105,9 @@ def _take_turns(names: Sequence[str], weights: Sequence[float], models: Models, 
         for i in found.alone:
             say(f"{names[i]} does not fit on the GPUs even alone, so --models-max is 1")
         plans, refused, fits = list(found.plans), found.refused, found.fits
+    elif form == "llama-swap-matrix":
+        matrix = plan_matrix_on(models, *request.terms, weights)
+        plans, refused, fits = list(matrix.plans), matrix.refused, matrix.fits
     else:
         groups = plan_groups_on(models, *request.terms, weights)
         plans, refused, fits = list(groups.plans().values()), groups.refused, groups.fits
@@ -116,6 +120,8 @@ def _take_turns(names: Sequence[str], weights: Sequence[float], models: Models, 
         raise ModelError("none of these can be planned")
     if form == "preset":
         text = _launch_file(form, plans, arguments, most=found.most)
+    elif form == "llama-swap-matrix":
+        text = _launch_file(form, plans, arguments, groups=matrix.sets, costs=matrix.costs)
     elif form == "flags":
         text = _lines(plans, arguments)
     elif form in ("text", "json"):
@@ -176,6 +182,6 @@ def _lines(plans: Sequence[Plan], arguments: Arguments) -> str:
 
 
 def _launch_file(form: str, plans: Sequence[Plan], arguments: Arguments, *, together: bool = False,
-                 groups: Sequence[Sequence[int]] = (), most: int = 0) -> str:
+                 groups: Sequence[Sequence[int]] = (), most: int = 0, costs: Sequence[int] = ()) -> str:
     return write_several(form, plans, arguments, together, os.environ, config_files(os.environ),
-                         groups=groups, most=most)
+                         groups=groups, most=most, costs=costs)

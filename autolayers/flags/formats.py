@@ -21,4 +21,6 @@ FORMATS = {row.name: row for row in (
     Format("preset", "a preset of llama-server's router (--models-preset)", several=True),
     Format("llama-cpp-python", "Python code for llama-cpp-python"),
     Format("koboldcpp", "a KoboldCpp command"),
+    Format("llama-swap-matrix", "a llama-swap configuration with its matrix: every set of models that fits",
+           several=True),
 )}

@@ -25,7 +25,7 @@ OLLAMA = "ollama"
 # Format -> its usual file name
 NAMES = {OLLAMA: "Modelfile", "systemd": "llama-server.service", "docker": "run.sh", "compose": "compose.yaml",
          "llama-swap": "config.yaml", "preset": "preset.ini", "llama-cpp-python": "run.py",
-         "koboldcpp": "koboldcpp.sh"}
+         "koboldcpp": "koboldcpp.sh", "llama-swap-matrix": "config.yaml"}
 
 
 def export(kind: str, model: Model, request: Request, path: str) -> tuple[str, list[str]]:

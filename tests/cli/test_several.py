@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import re
 import shlex
 import shutil
@@ -87,6 +88,36 @@ def test_groups_fit_and_are_as_large_as_can_be(gpu: str, library: Path, capfd: p
         len(group["members"]) for group in groups}
     assert all(group["ram_left"] >= 0 and min(group["left"].values()) >= 0 for group in found["groups"])
     assert found["proven"]
+
+
+@pytest.mark.parametrize("gpu", ["8GiB", "5GiB,5GiB", pytest.param("8GiB,3GiB", marks=pytest.mark.slow)])
+def test_every_set_of_a_matrix_fits_and_needs_fewer_loads_than_groups(gpu: str, library: Path,
+                                                                      capfd: pytest.CaptureFixture[str]) -> None:
+    """2000 random requests, most of them for two of the models, through llama-swap's own steps."""
+    pytest.importorskip("yaml")
+    machine = ("--gpu", gpu, "--ram", "64GiB")
+    weights = [8, 1, 3, 1, 5]
+    names = [f"{name}.gguf@{weight}" for name, weight in zip(sorted(FILES), weights, strict=True)]
+    text, _ = out_of(capfd, "plan", *names, "--swap", *machine, "--format", "llama-swap-matrix")
+    words, sets, costs = launch_targets.llama_swap_matrix(text)
+    taken, devices = {name: sizes(own, hypothetical(gpu)) for name, own in words.items()}, hypothetical(gpu)
+    assert {name for members in sets for name in members} == set(words) and len(words) == len(FILES)
+    for members in sets:
+        for device in devices:
+            assert sum(taken[name].get(device.name, 0) for name in members) <= device.free
+        assert not any(set(members) < set(other) for other in sets)
+    requests = random.Random(1).choices(sorted(FILES), weights, k=2000)
+    text, _ = out_of(capfd, "plan", *names, "--swap", *machine, "--format", "llama-swap")
+    file = launch_targets.llama_swap_file(text)
+    grouped = [group["members"] for group in file.get("groups", {}).values()]
+    assert launch_targets.swapped(requests, sets, costs) <= launch_targets.swapped(requests, grouped, {})
+
+
+def test_a_matrix_of_models_that_fit_together_is_one_set(library: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("yaml")
+    text, _ = out_of(capfd, "plan", ".", "--gpu", "40GiB", "--ram", "64GiB", "--format", "llama-swap-matrix")
+    words, sets, _ = launch_targets.llama_swap_matrix(text)
+    assert sorted(map(sorted, sets)) == [sorted(words)]
 
 
 def test_what_is_asked_for_most_shares_its_group(library: Path, capfd: pytest.CaptureFixture[str]) -> None:

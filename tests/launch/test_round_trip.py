@@ -78,7 +78,7 @@ def check_other_words(kind: str, text: str, words: list[object], said: list[str]
             continue
         if flag == "--api-key":
             assert "LLAMA_API_KEY" in text + warned, context
-        elif flag == "--port" and kind == "llama-swap":
+        elif flag == "--port" and kind.startswith("llama-swap"):
             assert "${PORT}" in text, context
         elif flag in ("--port", "--host") and kind in ("docker", "compose"):
             published = value if value != "::1" else "[::1]"

@@ -66,12 +66,14 @@ def write(kind: str, plan: Plan, arguments: Arguments, command: WrappedCommand |
 def write_several(kind: str, plans: Sequence[Plan], arguments: Arguments, together: bool,
                   environ: Mapping[str, str] | None = None, config_files: Sequence[str] = (),
                   warn: Callable[[str], None] = say, *, groups: Sequence[Sequence[int]] = (),
-                  most: int = 0) -> str:
+                  most: int = 0, costs: Sequence[int] = ()) -> str:
     """One file for several models; `together`: they fit together; `groups`: the plans, by number, that fit
-    together; `most`: any `most` of them do. Raises UsageError as `write` does."""
+    together; `most`: any `most` of them do; `costs`: what it costs to evict each. Raises UsageError as `write`
+    does."""
     writer = _writer(kind, tuple(row.name for row in FORMATS.values() if row.several))
     launches = [LaunchFile.of_plan(plan, arguments, None, environ, config_files) for plan in plans]
-    return _written(writer, launches, warn, together=together, groups=groups, most=most)
+    return _written(writer, launches, warn, together=together, groups=groups, most=most,
+                    **({"costs": costs} if costs else {}))
 
 
 def _written(writer: Callable[..., str], launches: Sequence[LaunchFile], warn: Callable[[str], None],

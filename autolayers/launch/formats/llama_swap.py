@@ -16,21 +16,27 @@ def write(*launches: LaunchFile, together: bool = False, groups: Sequence[Sequen
     """`together`: the models fit together, so they form a group whose members stay loaded; `groups`: the
     launches, by number, that fit together. A single model is in llama-swap's default group, which unloads all
     others."""
-    notes = dict.fromkeys(note for launch in launches
-                          for note in (*launch.notes, *launch.secret_notes("llama-swap's environment")))
-    models = dict(named(launches))
-    lines = [*notes, "models:"]
-    for name, launch in models.items():
-        lines += [f"  {yaml(name)}:", *([f"    # {sizes_note(launch)}"] if groups else [])]
-        lines += [f"    cmd: {yaml(_command(launch))}", *_proxy(launch)]
-    sets = {"together": list(models)} if together else {
-        f"group-{number}": [list(models)[i] for i in members]
+    lines, models = models_of(launches, sized=bool(groups))
+    sets = {"together": models} if together else {
+        f"group-{number}": [models[i] for i in members]
         for number, members in enumerate((members for members in groups if len(members) > 1), 1)}
     lines += ["groups:"] if sets else []
     for group, names in sets.items():
         lines += [f"  {group}:", "    swap: false", "    exclusive: true", "    members:"]
         lines += [f"      - {yaml(name)}" for name in names]
     return "\n".join(lines) + "\n"
+
+
+def models_of(launches: Sequence[LaunchFile], sized: bool) -> tuple[list[str], list[str]]:
+    """The lines of the section `models`, with each one's memory where it is `sized`, and the models' names."""
+    notes = dict.fromkeys(note for launch in launches
+                          for note in (*launch.notes, *launch.secret_notes("llama-swap's environment")))
+    models = dict(named(launches))
+    lines = [*notes, "models:"]
+    for name, launch in models.items():
+        lines += [f"  {yaml(name)}:", *([f"    # {sizes_note(launch)}"] if sized else [])]
+        lines += [f"    cmd: {yaml(_command(launch))}", *_proxy(launch)]
+    return lines, list(models)
 
 
 def _command(launch: LaunchFile) -> str:

@@ -292,7 +292,7 @@ def plan_groups_on(models: Sequence[Model], params: Params, policy: Policy, mach
     for chosen in packed:
         members = tuple(chosen)
         best = Assignment(tuple(chosen.values()), 0.0, exact=len(members) <= MOST_EXACT)
-        plans = SharedOut(_Some(models, members), params, policy, machine, companions, notes, best).plans()
+        plans = SharedOut(Some(models, members), params, policy, machine, companions, notes, best).plans()
         own = tuple(factors[i] for i in members)
         found.append((members, Together(tuple(with_others(plans, machine)), machine, own)))
     for i, options in asked.options.items():
@@ -390,7 +390,7 @@ def _heaviest(sizes: Sequence[int], most: int) -> int:
     return sum(sorted(sizes, reverse=True)[:most])
 
 
-class _Some(Sequence["Model"]):
+class Some(Sequence["Model"]):
     """Some of the models, by their indices."""
 
     def __init__(self, models: Sequence[Model], members: Sequence[int]) -> None:

@@ -1,0 +1,115 @@
+"""Models in turns where a set of them may be any that fits: launches of a fixed size, and all sets of them that the
+machine holds at the same time (llama-swap's matrix; groups.py has disjoint sets)."""
+
+from __future__ import annotations
+
+from ...memory.companions import NONE
+from ...records import dataclass
+from .groups import Some, plan_any_on, plan_groups_on
+from .multi import Together
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from ...flags.params import Params
+    from ...flags.policy import Policy
+    from ...machine import Machine
+    from ...memory.companions import Companions
+    from ...model import Model
+    from ..plan import Plan
+
+_MOST_ALL = 12       # models of which all sets are looked at
+_MOST_SETS = 200
+_MOST_WAYS = 6
+
+
+@dataclass(frozen=True)
+class Matrix:
+    """`sets`: positions in `plans` of those that fit together, none within another; `numbers`: the planned models;
+    `costs`: what it costs to read each again, relative to its requests."""
+
+    plans: tuple[Plan, ...]
+    numbers: tuple[int, ...]
+    sets: tuple[tuple[int, ...], ...]
+    costs: tuple[int, ...]
+    machine: Machine
+    refused: tuple[tuple[int, str], ...] = ()
+
+    @property
+    def fits(self) -> bool:
+        return all(plan.fits for plan in self.plans)
+
+
+def plan_matrix_on(models: Sequence[Model], params: Params, policy: Policy, machine: Machine,
+                   companions: Companions = NONE, notes: tuple[str, ...] = (),
+                   weights: Sequence[float] = ()) -> Matrix:
+    """The launches with which two requests in a row, in proportion to `weights`, are most often for models that may
+    be loaded together: those of plan_any_on for all but some of the largest, which get the machine, or those of
+    plan_groups_on."""
+    factors = tuple(weights) or (1.0,) * len(models)
+    groups = plan_groups_on(models, params, policy, machine, companions, notes, factors)
+    plans = groups.plans()
+    ways = [_Way(plans, machine, factors)]
+    order = sorted(plans, key=lambda i: -plans[i].model.size)
+    for largest in range(min(_MOST_WAYS, len(order) - 1)):
+        some = order[largest:]
+        found = plan_any_on(Some(models, some), params, policy, machine, companions, notes)
+        if found.most > 1:
+            mine = {some[i]: plan for i, plan in zip(found.numbers, found.plans, strict=True)}
+            ways.append(_Way({**plans, **mine}, machine, factors))
+    best = max(ways, key=lambda way: round(way.together, 9))
+    return Matrix(tuple(best.plans.values()), tuple(best.plans), best.sets,
+                  tuple(_cost(plan, factors[i]) for i, plan in best.plans.items()), machine, groups.refused)
+
+
+class _Way:
+    """Launches by the models' numbers, and the sets of them that fit. `together`: the share of requests that find
+    the last one's model in a set with theirs."""
+
+    def __init__(self, plans: Mapping[int, Plan], machine: Machine, factors: Sequence[float]) -> None:
+        self.plans = dict(sorted(plans.items()))
+        numbers = list(self.plans)
+        weights = [factors[i] for i in numbers]
+        frequent = sorted(range(len(numbers)), key=lambda at: (-weights[at], at))
+        self.sets = _sets(list(self.plans.values()), machine, frequent)
+        pairs = {(i, j) for members in self.sets for i in members for j in members}
+        self.together = sum(weights[i] * weights[j] for i, j in pairs) / sum(weights) ** 2
+
+
+def _cost(plan: Plan, weight: float) -> int:
+    """GiB to read again, as often as it is requested."""
+    return max(1, round(weight * plan.model.size / (1 << 30)))
+
+
+def _sets(plans: Sequence[Plan], machine: Machine, order: Sequence[int]) -> tuple[tuple[int, ...], ...]:
+    """The largest sets of plans that fit together, with the most frequent models first; of many models those that
+    grow from each pair."""
+    def fits(members: Sequence[int]) -> bool:
+        both = Together(tuple(plans[i] for i in members), machine)
+        ram = both.ram_left()
+        return len(members) == 1 or (min(both.left().values(), default=0) >= 0 and (ram is None or ram >= 0))
+
+    def grown(members: list[int]) -> tuple[int, ...]:
+        for other in order:
+            if other not in members and fits([*members, other]):
+                members = [*members, other]
+        return tuple(sorted(members))
+
+    found: dict[tuple[int, ...], None] = {}
+    if len(order) <= _MOST_ALL:
+        whole: set[int] = set()
+        for mask in range(1, 1 << len(order)):       # a set fits only if those of one member less do
+            members = [order[bit] for bit in range(len(order)) if mask >> bit & 1]
+            if all(not mask ^ 1 << bit or mask ^ 1 << bit in whole for bit in range(len(order)) if mask >> bit & 1) \
+                    and fits(members):
+                whole.add(mask)
+        found.update((tuple(sorted(order[bit] for bit in range(len(order)) if mask >> bit & 1)), None)
+                     for mask in sorted(whole) if not any(mask | 1 << bit in whole and not mask >> bit & 1
+                                                          for bit in range(len(order))))
+    else:
+        for at, first in enumerate(order):
+            for second in order[at:]:
+                if len(found) < _MOST_SETS or first == second:
+                    found[grown([first] if first == second or not fits([first, second]) else [first, second])] = None
+    return tuple(found)
