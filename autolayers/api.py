@@ -2,17 +2,22 @@
 
     model = read_model("model.gguf")
     plan(model, ["-c", "8192"], devices=[gpu])
+    plan("hf:USER/REPO:Q4_K_M", gpu="rtx-3060", ram="32GiB", ctx=8192)
     estimate(model, params, [gpu])
+
+Flags are words, as on the command line, or keyword arguments by their names, with _ for - (flags/keywords.py).
 """
 
 from __future__ import annotations
 
-from os import PathLike
+from os import PathLike, fspath
 
-from .errors import UsageError
+from .errors import UsageError, WrongType
+from .flags.keywords import words_of
 from .memory.breakdown import Breakdown
 from .memory.estimate import Estimator
-from .model import Model, read_model
+from .model import Model
+from .model import read_model as read_file
 from .planner import fit_choice_on, plan_request
 from .request import Request, companions_of, with_draft_checked
 
@@ -25,20 +30,40 @@ if TYPE_CHECKING:
     from .flags.parse import Arguments
     from .machine import Device, Host
     from .planner import FitChoice, Plan
+    from .planner.compare.choose import Choice
+    from .planner.compare.sweep import Point
     from .planner.several.groups import AnyOf, Groups
     from .planner.several.multi import Together
 
-__all__ = ["companions_of", "estimate", "fit_choice", "plan", "plan_any", "plan_groups", "plan_together"]
+    Words = Sequence[str] | Params | Arguments
+    Flag = str | float | bool | Sequence[str | float] | None
+
+__all__ = ["choose", "companions_of", "estimate", "fit_choice", "plan", "plan_any", "plan_groups", "plan_together",
+           "read_model", "sweep"]
+
+
+def read_model(source: str | PathLike[str]) -> Model:
+    """The model of a .gguf file (any shard of a split one), of https://..., hf:USER/REPO[:QUANT] or ollama:NAME, of
+    which only the header is read. Raises ModelError."""
+    name = fspath(source)
+    if not isinstance(name, str):
+        raise WrongType(f"a model's name is a str, not {name!r:.60}")
+    if "://" not in name and not name.startswith(("hf:", "ollama:")):
+        return read_file(name)
+    from .sources import open_source
+
+    return read_file(open_source(name))
 
 
 def plan(model: Model | str | PathLike[str], words: Sequence[str] | Params | Arguments = (),
          devices: Sequence[Device | str] | None = None, host: Host | None = None,
          environ: Mapping[str, str] | None = None, *, explain: bool = False, advise: bool = False,
-         processes: int = 1) -> Plan:
+         processes: int = 1, **flags: Flag) -> Plan:
     """The best launch of a model.
 
-    `model` may be the name of its file. `words` are llama-server's flags and autolayers' own, as on the
-    command line (or a Params, or parsed Arguments); `environ` adds LLAMA_ARG_* variables and llama.cpp's
+    `model` may be a name, as for read_model. `words` are llama-server's flags and autolayers' own, as on the
+    command line (or a Params, or parsed Arguments), and `flags` the same by name (gpu="24GiB", ctx=8192,
+    cache_type_k="q8_0"); `environ` adds LLAMA_ARG_* variables and llama.cpp's
     config files, None leaves them out. `devices` None asks the machine, or takes --gpu from the words.
     Devices (or sizes and names of GPUs, such as "24GiB") given without a host mean no limit on RAM. `explain`
     adds the next layer's price, the alternatives and --fit's own answer. Each costs more arithmetic, which
@@ -47,47 +72,73 @@ def plan(model: Model | str | PathLike[str], words: Sequence[str] | Params | Arg
 
     Raises UsageError for flags that make no sense, LaunchRefused where llama.cpp would not start, ModelError
     for an unreadable file of --mmproj, -md or --lora, DeviceError where the machine's memory is unknown. A
-    launch that does not fit is an answer (`fits` is False), not an error.
+    launch that does not fit is an answer (`fits` is False), not an error. Raises WrongType for a name that is no
+    flag, and for a value of another type.
     """
     model = _read(model)
-    request = with_draft_checked(model, Request.of(words, environ, devices=devices, host=host))
+    request = with_draft_checked(model, Request.of(_all(words, flags), environ, devices=devices, host=host))
     return plan_request(model, request, explain=explain, advise=advise, processes=processes)
 
 
 def plan_together(models: Sequence[Model | str | PathLike[str]],
                   words: Sequence[str] | Params | Arguments = (),
                   devices: Sequence[Device | str] | None = None, host: Host | None = None,
-                  environ: Mapping[str, str] | None = None, *, weights: Sequence[float] = ()) -> Together:
+                  environ: Mapping[str, str] | None = None, *, weights: Sequence[float] = (),
+                  **flags: Flag) -> Together:
     """Plans models that are loaded together, with the same given flags for each. `weights` are the models'
     shares of the requests, equal by default. Raises what `plan` raises."""
     from .planner.several.multi import plan_together_on
 
-    asked = Request.of(words, environ, devices=devices, host=host)
+    asked = Request.of(_all(words, flags), environ, devices=devices, host=host)
     models = _read_all(models)
     return plan_together_on(models, *asked.terms, _weighed(weights, len(models)))
 
 
 def plan_groups(models: Sequence[Model | str | PathLike[str]], words: Sequence[str] | Params | Arguments = (),
                 devices: Sequence[Device | str] | None = None, host: Host | None = None,
-                environ: Mapping[str, str] | None = None, *, weights: Sequence[float] = ()) -> Groups:
+                environ: Mapping[str, str] | None = None, *, weights: Sequence[float] = (), **flags: Flag) -> Groups:
     """Plans models that take turns, in groups that fit together. `weights` are the models' shares of the
     requests, equal by default. Raises what `plan` raises."""
     from .planner.several.groups import plan_groups_on
 
-    asked = Request.of(words, environ, devices=devices, host=host)
+    asked = Request.of(_all(words, flags), environ, devices=devices, host=host)
     models = _read_all(models)
     return plan_groups_on(models, *asked.terms, _weighed(weights, len(models)))
 
 
 def plan_any(models: Sequence[Model | str | PathLike[str]], words: Sequence[str] | Params | Arguments = (),
              devices: Sequence[Device | str] | None = None, host: Host | None = None,
-             environ: Mapping[str, str] | None = None) -> AnyOf:
+             environ: Mapping[str, str] | None = None, **flags: Flag) -> AnyOf:
     """Plans models so that any `most` of them fit together, with the largest such `most`; see
     planner.several.groups. Raises what `plan` raises."""
     from .planner.several.groups import plan_any_on
 
-    asked = Request.of(words, environ, devices=devices, host=host)
+    asked = Request.of(_all(words, flags), environ, devices=devices, host=host)
     return plan_any_on(_read_all(models), *asked.terms)
+
+
+def choose(models: Sequence[Model | str | PathLike[str]], words: Sequence[str] | Params | Arguments = (),
+           devices: Sequence[Device | str] | None = None, host: Host | None = None,
+           environ: Mapping[str, str] | None = None, **flags: Flag) -> list[Choice]:
+    """How each of these files runs on the machine, in their order. Raises what `plan` raises."""
+    from .planner.compare.choose import assess
+
+    asked = Request.of(_all(words, flags, "choose"), environ, devices=devices, host=host)
+    return [assess(model, *asked.terms[:4]) for model in _read_all(models)]
+
+
+def sweep(model: Model | str | PathLike[str], words: Sequence[str] | Params | Arguments = (),
+          devices: Sequence[Device | str] | None = None, host: Host | None = None,
+          environ: Mapping[str, str] | None = None, *, contexts: Sequence[int] = (), types: Sequence[str] = (),
+          **flags: Flag) -> list[Point]:
+    """The plans of a model at these contexts (default: powers of two) and cache types. Raises what `plan`
+    raises."""
+    from .planner.compare import sweep as compare
+
+    params, policy, machine, companions, _ = Request.of(
+        _all(words, flags, "sweep"), environ, devices=devices, host=host).terms
+    asked = compare.cases([_read(model)], [("", machine)], params, contexts, types)
+    return list(compare.sweep(asked, params, policy, companions))
 
 
 def fit_choice(model: Model, words: Sequence[str] | Params | Arguments,
@@ -123,14 +174,22 @@ def _weighed(weights: Sequence[float], count: int) -> Sequence[float]:
     return weights
 
 
+def _all(words: Sequence[str] | Params | Arguments, flags: Mapping[str, Flag], command: str = "plan") -> Words:
+    """Words and keyword arguments. Raises WrongType."""
+    more = words_of(flags, command)
+    if more and not isinstance(words, (list, tuple)):
+        raise WrongType(f"flags by name ({', '.join(flags)}) and {type(words).__name__}: give them as words or by name")
+    return [*words, *more] if more and isinstance(words, (list, tuple)) else words
+
+
 def _read(model: Model | str | PathLike[str]) -> Model:
     if not isinstance(model, (Model, str, PathLike)):
-        raise UsageError(f"a model is a Model or the name of its file, not {model!r:.60}")
+        raise WrongType(f"a model is a Model or the name of its file, not {model!r:.60}")
     return model if isinstance(model, Model) else read_model(model)
 
 
 def _read_all(models: Any) -> Sequence[Model]:
-    """Models, given as a list of Models or file names; other sequences read their own. Raises UsageError."""
+    """Models, given as a list of Models or file names; other sequences read their own. Raises WrongType."""
     if isinstance(models, str) or not hasattr(models, "__len__"):
-        raise UsageError(f"models are a list of Models or names of files, not {models!r:.60}")
+        raise WrongType(f"models are a list of Models or names of files, not {models!r:.60}")
     return [_read(model) for model in models] if isinstance(models, (list, tuple)) else models

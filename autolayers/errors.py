@@ -2,7 +2,8 @@
 
     AutolayersError            1   something failed at run time
     ├── UsageError             2   flags that make no sense
-    │   └── LaunchRefused      2   llama.cpp itself would refuse this launch
+    │   ├── LaunchRefused      2   llama.cpp itself would refuse this launch
+    │   └── WrongType          2   of the library: a value of another type; a TypeError too
     ├── ModelError             3   a model file that cannot be read
     ├── NoLog                  3   a log that cannot be read
     ├── DeviceError            4   no usable device information
@@ -26,6 +27,10 @@ class UsageError(AutolayersError):
 
 class LaunchRefused(UsageError):
     """llama.cpp would refuse to start with these flags; the message is its reason."""
+
+
+class WrongType(UsageError, TypeError):
+    """A value that no flag takes; the message names it."""
 
 
 class ModelError(AutolayersError):

@@ -48,6 +48,22 @@ class _Fields:
         return vars(dataclasses.make_dataclass(owner.__name__, rows))["__dataclass_fields__"]
 
 
+class _Signature:
+    """`__signature__`, made when `inspect` or `help` asks for it."""
+
+    def __get__(self, instance: object, owner: Any) -> Any:
+        from inspect import Parameter, Signature
+
+        types: dict[str, str] = {}
+        for base in reversed(owner.__mro__):
+            types.update(base.__dict__.get("__annotations__", {}))  # noqa: RUF063
+        return Signature([Parameter(
+            name, Parameter.POSITIONAL_OR_KEYWORD, annotation=types.get(name, Parameter.empty),
+            default=Parameter.empty if default is _MISSING else
+            default.make if isinstance(default, _Factory) else default)
+            for name, default in owner.__record_fields__.items()])
+
+
 def _field(*, default: Any = _MISSING, default_factory: Any = _MISSING, repr: bool = True) -> Any:
     return default if default_factory is _MISSING else _Factory(default_factory)
 
@@ -125,6 +141,7 @@ def _dataclass(cls: Any = None, /, *, frozen: bool = False) -> Any:
     cls.__record_fields__ = fields
     setattr(cls, "__match_args__", names)  # noqa: B010
     cls.__dataclass_fields__ = _Fields()
+    cls.__signature__ = _Signature()
     return cls
 
 

@@ -13,7 +13,7 @@ from .backends import on
 from .builds import TODAY, Build, Rules
 from .devices import completed, described, discover, hypothetical, numbered, remote
 from .devices.assumed import host_of
-from .errors import LaunchRefused, UsageError
+from .errors import LaunchRefused, UsageError, WrongType
 from .flags.params import Params
 from .flags.parse import Arguments, items
 from .flags.policy import Policy, arguments_of, read_policy
@@ -265,7 +265,7 @@ def _named(given: Sequence[Device | str], ram: int) -> Sequence[Device]:
     if isinstance(given, str):
         return hypothetical(given, ram)
     if isinstance(given, Device):
-        raise UsageError("devices are a list, such as [device]")
+        raise WrongType("devices are a list, such as [device]")
     for device in given:
         if not isinstance(device, (Device, str)):
             raise UsageError("a device is a Device, a size such as '24GiB' or a GPU's name, not "

@@ -48,11 +48,16 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _command(words: list[str]) -> int:
-    if not words or words[0] in ("-h", "--help", "help"):
+    if not words:
+        from .help import short
+
+        sys.stderr.write(short())
+        return 2
+    if words[0] in ("-h", "--help", "help"):
         from .help import help_of, overview
 
-        (sys.stdout if words else sys.stderr).write(help_of(" ".join(words[1:])) if words[1:] else overview())
-        return 0 if words else 2
+        sys.stdout.write(help_of(" ".join(words[1:])) if words[1:] else overview())
+        return 0
     name, rest = (words[0], words[1:]) if words[0] in COMMANDS else ("plan", words)
     if name != "run" and ("-h" in rest or "--help" in rest):
         from .help import help_of

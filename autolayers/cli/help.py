@@ -20,6 +20,12 @@ EXAMPLES = ("autolayers model.gguf --gpu 24GiB", "llama-server -m model.gguf $(a
             "autolayers run llama-server -m model.gguf -c 16k")
 
 
+def short() -> str:
+    """What a bare `autolayers` prints."""
+    return "\n".join([f"autolayers: {ABOUT}", *(f"  {line}" for line in EXAMPLES),
+                      "autolayers --help lists commands and flags; autolayers choose hf:USER/REPO picks a file", ""])
+
+
 def overview() -> str:
     """The text of `autolayers --help`: all commands, and the plan's flags."""
     usage = f"usage: autolayers {COMMANDS['plan'].usage}\n       autolayers COMMAND ...\n"
@@ -43,12 +49,16 @@ def help_of(name: str) -> str:
         return overview()
     usage = f"usage: autolayers {command.usage}"
     lines = [*textwrap.wrap(usage, _WIDTH, subsequent_indent=" " * 7, break_on_hyphens=False), "",
-             _paragraph(f"{command.summary[0].upper()}{command.summary[1:]}. {command.about}".rstrip()), ""]
+             _paragraph(f"{_sentence(command.summary)} {command.about}".rstrip()), ""]
     below = [(other.name, other.summary)
              for other in COMMANDS.values() if other.name.startswith(command.name + " ")]
     if below:
         lines += [*_columns(below, _COLUMN), ""]
     return "\n".join([*lines, *_columns(_flags(command.name), _COLUMN), ""])
+
+
+def _sentence(text: str) -> str:
+    return f"{text[0].upper()}{text[1:]}{'' if text[-1] in '?!.' else '.'}"
 
 
 def spelled(flag: OwnFlag) -> str:

@@ -15,6 +15,12 @@ if TYPE_CHECKING:
     from ..flags.parse import Arguments
     from ..model import Model
 
+# words of other programs, and the commands that do what they say
+_MEANT = {"start": "run", "serve": "run", "launch": "run", "server": "run", "list": "ollama list", "ls": "ollama list",
+          "compare": "choose", "recommend": "choose", "bench": "tune", "benchmark": "tune", "log": "explain",
+          "logs": "explain", "diagnose": "explain", "gpus": "devices", "gpu": "devices", "info": "inspect",
+          "show": "inspect", "status": "ps", "top": "ps"}
+
 
 def load(name: str, arguments: Arguments | None = None) -> Model:
     """The model a user named: a path, or anything autolayers.sources knows, with the -hft and --offline of
@@ -62,7 +68,8 @@ def _refuse_name(name: str) -> None:
         if owner and owner[0] not in ".~" and rest and not set(rest) & set("/\\") and not os.path.lexists(owner):
             raise ModelError(f"{name}: no such file; for a Hugging Face repository write hf:{name}")
         return
-    near = nearest(name, [command for command in COMMANDS if " " not in command]) if name.isalpha() else None
+    near = _MEANT.get(name) or (
+        nearest(name, [command for command in COMMANDS if " " not in command]) if name.isalpha() else None)
     if near:
         raise ModelError(f"{name}: no such file; did you mean "
                          f"{'' if near == 'plan' else 'the command '}autolayers "

@@ -45,7 +45,8 @@ def main(words: Sequence[str]) -> int:
         return 2
     actions = {"modelfile": _modelfile, "plan": _plan, "create": _create, "verify": _verify, "list": _list}
     if words[0] not in actions:
-        raise UsageError(f"ollama: invalid choice {words[0]!r} (choose from {', '.join(actions)})")
+        raise UsageError(f"autolayers ollama has no command {words[0]!r:.40}: {', '.join(actions)}; those of Ollama "
+                         "itself start with ollama alone")
     return actions[words[0]](_Command(words[0], words[1:], os.environ))
 
 

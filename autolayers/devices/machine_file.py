@@ -49,7 +49,8 @@ def read(path: str) -> tuple[list[Device], Host | None]:
         with open(path, "rb") as file:
             text = file.read(_MAX_SIZE)
     except OSError as error:
-        raise UsageError(f"--machine {path}: {error.strerror or error}") from None
+        raise UsageError(f"--machine {path}: {error.strerror or error}; autolayers devices --json writes such a file, "
+                         "GPUs by name are given with --gpu") from None
     return parse(text, f"--machine {path}")
 
 

@@ -214,4 +214,8 @@ def _near(name: str) -> str:
         full = {key.replace("-", ""): key for key in CARDS}
         near = [full[letters] for letters in get_close_matches(_letters(_normal(name)), full, 3, 0.7)]
     perhaps = f"perhaps {', '.join(near[:5])}; " if near else ""
+    if not near and "+" in name:
+        return f"several GPUs are separated by commas: {name.replace('+', ',')}"
+    if "mac" in name.lower():
+        perhaps = "a Mac is named by its chip and RAM, such as m2-max-32g; "
     return perhaps + "--gpu list shows them all; or write its memory: 24GiB"

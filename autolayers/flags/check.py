@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from .params import Params
 
-_OTHERS = {"--vram": "--gpu", "--context": "--ctx-size"}     # of other programs
+_OTHERS = {"--vram": "--gpu", "--context": "--ctx-size", "--cpu": "--backend cpu"}     # of other programs
 _PASS_ON = " (--strict-flags off passes on what a newer llama.cpp may know)"
 
 
@@ -38,6 +38,8 @@ def read(command: str, words: Sequence[str], environ: Mapping[str, str] | None =
         models = arguments.positional[command == "cluster":]      # its first word is the cluster file
         if typed.model and models and command not in ("ollama modelfile", "explain") and typed.model not in models:
             said = f"-hf {typed.model[3:]}" if typed.model.startswith("hf:") else f"-m {typed.model}"
+            if models[0].rpartition("/")[2] in ("llama-server", "llama-cli", "llama-bench"):
+                raise UsageError(f"{models[0]} is a program: autolayers run {models[0]} {said}")
             raise UsageError(f"{models[0]} and {said} are two models: give one of them")
     return arguments
 
@@ -84,7 +86,7 @@ def refuse_unknown(name: str, command: str, strict: bool = True) -> None:
         raise UsageError(f"{name}: write {flag} {value}")
     owners = takers(flag.replace("_", "-") if flag.startswith("--") else flag)
     meant = _OTHERS.get(flag)
-    near = meant if meant in known else nearest(flag, own if owners else known)
+    near = meant if meant and meant.partition(" ")[0] in known else nearest(flag, own if owners else known)
     instead = f"; did you mean {near}?" if near else ""
     if owners:
         raise UsageError(f"{flag} is no flag of {title(command)}: {_listed(owners)} it{instead}")

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from ..errors import UsageError
+from ..errors import UsageError, WrongType
 from ..records import dataclass
 from . import check
 from .params import Params
@@ -70,9 +70,9 @@ def arguments_of(words: Sequence[str] | Params | Arguments, environ: Mapping[str
     if isinstance(words, Params):
         return Arguments(words)
     if isinstance(words, str):
-        raise UsageError(f"words are a list, such as {words.split()!r:.60}, not {words!r:.60}")
+        raise WrongType(f"words are a list, such as {words.split()!r:.60}, not {words!r:.60}")
     if not isinstance(words, (list, tuple)) or not all(isinstance(word, str) for word in words):
-        raise UsageError(f"words are a list of strings, such as ['-c', '8192'], not {words!r:.60}")
+        raise WrongType(f"words are a list of strings, such as ['-c', '8192'], not {words!r:.60}")
     arguments = check.read("plan", words, environ)
     if arguments.positional:
         raise UsageError(f"not a flag: {arguments.positional[0]!r}")

@@ -231,7 +231,7 @@ def test_what_does_not_fit_is_not_written(run, tmp_path):
     (("modelfile",), 2, "required"),
     (("plan", "m", "-c", "lots"), 2, "expected a number of tokens such as 8192 or 16k, or max"),
     (("create", "m"), 2, "--as"),
-    (("dance",), 2, "invalid choice"),
+    (("dance",), 2, "autolayers ollama has no command 'dance': modelfile, plan"),
     (("verify", "m"), 1, "no Ollama server at http://127.0.0.1:9"),
     (("create", "m", "--as", "n"), 1, "no Ollama server at http://127.0.0.1:9"),
 ])

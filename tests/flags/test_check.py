@@ -57,6 +57,7 @@ def test_the_line_names_the_flag_and_the_way_out(command: str, words: str, messa
     ("plan", "m --ctx-min 9000 -c 4096", "--ctx-min 9000 is more than the requested context, 4096"),
     ("plan", "m --ctx-min 9000 --ctx 4k", "--ctx-min 9000 is more than the requested context, 4096"),
     ("plan", "m -m other", "m and -m other are two models: give one of them"),
+    ("plan", "llama-server -m other", "llama-server is a program: autolayers run llama-server -m other"),
     ("plan", "m -hf me/other", "m and -hf me/other are two models: give one of them"),
     ("plan", "m --margin 1GiB -fitt 512", "--margin and -fitt both set the margins: give one of them"),
     ("sweep", "m --margin 1GiB --fit-target 512", "--margin and -fitt both set the margins: give one of them"),

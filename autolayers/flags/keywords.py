@@ -1,0 +1,66 @@
+"""Flags as Python's keyword arguments: gpu="rtx-3060", ctx=8192, cache_type_k="q8_0", mmap=False."""
+
+from __future__ import annotations
+
+from ..errors import WrongType
+from .own import own_flags
+from .table import lookup
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+
+def words_of(flags: Mapping[str, object], command: str = "plan") -> list[str]:
+    """The words of keyword arguments, by a flag's long name with _ for -, or its short one; None: not given.
+    Raises WrongType for a name that is no flag, and for a value that none takes.
+
+    >>> words_of({"gpu": ["rtx-3060", "8GiB"], "ctx": 8192, "mmap": False, "ngl": None})
+    ['--gpu', 'rtx-3060,8GiB', '--ctx', '8192', '--no-mmap']
+    """
+    words: list[str] = []
+    for name, value in flags.items():
+        if value is not None:
+            words += _words(name, value, command)
+    return words
+
+
+def _words(name: str, value: object, command: str) -> list[str]:
+    flag, switch = _flag(name, command)
+    if isinstance(value, bool):
+        if value and switch:
+            return [flag]
+        negated = f"--no-{name.replace('_', '-')}"
+        if not value and lookup(negated):
+            return [negated]
+        if not value and switch:
+            return []
+        raise WrongType(f"{name}={value}: {flag} takes a value")
+    if switch:
+        raise WrongType(f"{name} is True or False, not {value!r:.60}")
+    if isinstance(value, (list, tuple)) and value and all(_is_plain(item) for item in value):
+        return [flag, ",".join(map(str, value))]
+    if not _is_plain(value):
+        raise WrongType(f"{name} is a number, a text or a list of them, not {value!r:.60}")
+    return [flag, str(value)]
+
+
+def _is_plain(value: object) -> bool:
+    return isinstance(value, (str, int, float)) and not isinstance(value, bool)
+
+
+def _flag(name: str, command: str) -> tuple[str, bool]:
+    """The flag of a keyword, and whether it takes no value. Raises WrongType."""
+    own = own_flags(command)
+    text = name.replace("_", "-")
+    for word in (f"--{text}", f"-{text}"):
+        if word in own:
+            return word, not own[word].takes_value
+        found = lookup(word)
+        if found is not None:
+            row, affirmed = found
+            return word, not affirmed or not row.takes_value
+    import difflib
+
+    near = difflib.get_close_matches(f"--{text}", own, 1)
+    raise WrongType(f"no flag is called {name!r}" + (f": {near[0].lstrip('-').replace('-', '_')}?" if near else ""))
