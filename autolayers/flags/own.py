@@ -286,6 +286,9 @@ FLAGS = (
             "the context (8192, 16k); max: the largest that keeps all layers on the GPUs", _tokens_or_max),
     OwnFlag("--ctx-min", "plan run tune cluster", "N",
             f"the context is never less than this (default {FIT_PARAMS_MIN_CTX})", tokens),
+    OwnFlag("--agents", "plan run", "N",
+            "sets --cache-ram so that N conversations of the workload's length stay in RAM, with fewer checkpoints "
+            "each where that is short", lambda text: number(text, 1, 4096)),
     OwnFlag("--ctx", "choose", "N", "the least context wanted (default 8192, or the workload's)", tokens),
     OwnFlag("--kv-types", "plan run tune choose cluster", "A,B,...",
             "allowed cache types, in order of preference: f16,q8_0,q4_0", _list(_cache_type)),

@@ -46,6 +46,7 @@ class Policy:
     machine: str | None = None
     backend: str | None = None
     acceptance: float | None = None
+    agents: int = 0           # conversations to keep in RAM
 
     def margins(self, devices: int) -> tuple[int, ...]:
         """`margin` for each of `devices` devices, the last size repeated; empty if none was given. Raises
@@ -91,4 +92,4 @@ def read_policy(own: Mapping[str, Any]) -> Policy:
         ram=ram, ram_bandwidth=ram_bandwidth, cores=own.get("cores"),
         build=own.get("llama-build"), alone=own.get("format") == "number",
         workload=own.get("workload", CHAT), machine=own.get("machine"), backend=own.get("backend"),
-        acceptance=own.get("acceptance"))
+        acceptance=own.get("acceptance"), agents=own.get("agents", 0))

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ..machine import Device
+    from .saved import State
     from .scheduled import Steps
 
 
@@ -84,6 +85,7 @@ class Breakdown(Static):
     extras: tuple[Extra, ...] = ()
     # by device or "Host": bytes that a graph in use needs above `compute`
     runtime_peak: dict[str, int] | None = None
+    saved: tuple[State, ...] = ()      # of a conversation: the model's, and its draft's
 
     def extra_by_device(self) -> dict[str, int]:
         """Bytes of the extras that exist from the start, without those that may grow to a limit."""

@@ -18,13 +18,14 @@ from ..builds import Build, Rules, rules
 from ..errors import LaunchRefused
 from ..gguf import BY_NAME
 from ..records import dataclass, replace
-from .breakdown import Breakdown, LowerBound, Measured, Static, Usage, larger
+from .breakdown import Breakdown, Extra, LowerBound, Measured, Static, Usage, larger
 from .cache import allocate
 from .companions import NONE, Companions, layer_inputs, refuse_other_adapters, wants_extras, with_draft_type
 from .compute import measure, script
 from .context import resolve
 from .margin import margin, ops_of
 from .reserve import GraphCache
+from .saved import state_of
 from .server import serving
 from .weights import WeightPlacer
 
@@ -281,19 +282,20 @@ class Estimator:
         if measured.warning:
             exact = False
             warnings.append(measured.warning)
-        extras, unlimited = serving(self.model, params, context, memory, self.rules)
-        warnings += unlimited
+        states = [state_of(self.model.hparams, context, memory)]
+        more: tuple[Extra, ...] = ()
         if wants_extras(params, self.companions):
             from .extras import extras_of  # few launches need it
 
             more, doubts = extras_of(self.model, params, devices, context, placement, memory, self.companions,
-                                     measuring)
-            extras = (*more, *extras)
+                                     measuring, states)
             warnings += doubts
+        always, unlimited = serving(self.model, params, context, memory, self.rules, states)
+        warnings += unlimited
         peak = None
         if measured.runtime is not None:
             names = [*(device.name for device in placement.devices), "Host"]
             peak = {name: max(0, most - size)
                     for name, most, size in zip(names, measured.runtime, measured.sizes, strict=True)}
-        return replace(found, exact=exact, warnings=tuple(warnings), extras=extras, runtime_peak=peak,
-                       steps=measured.steps, as_measured=measured.as_measured)
+        return replace(found, exact=exact, warnings=tuple(warnings), extras=(*more, *always), runtime_peak=peak,
+                       saved=tuple(states), steps=measured.steps, as_measured=measured.as_measured)

@@ -21,6 +21,7 @@ from .cache import allocate
 from .compute import measure
 from .context import DRAFT_N_MAX, resolve
 from .reserve import GraphCache
+from .saved import State, state_of
 from .weights import Placement, place_weights
 
 TYPE_CHECKING = False
@@ -50,11 +51,12 @@ _WARMUP_FRAMES = 3000            # audio
 
 
 def extras_of(model: Model, params: Params, devices: Sequence[Device], context: Context, placement: Placement,
-              memory: Memory, companions: Companions, measuring: bool = False
+              memory: Memory, companions: Companions, measuring: bool = False, states: list[State] | None = None
               ) -> tuple[tuple[Extra, ...], tuple[str, ...]]:
     """Everything that was asked for in addition to the model, and warnings about what is not exact.
 
-    `context`, `placement` and `memory` are the launch's own. `measuring`: as llama.cpp's measuring says.
+    `context`, `placement` and `memory` are the launch's own. `measuring`: as llama.cpp's measuring says. A draft's
+    State is added to `states`.
     """
     found: list[Extra] = []
     warnings: list[str] = []
@@ -65,7 +67,7 @@ def extras_of(model: Model, params: Params, devices: Sequence[Device], context: 
                         "--spec-type draft-simple")
     if companions.draft is not None or "draft-mtp" in params.spec_type:
         found += _draft(model, params, devices, context, placement, memory, companions.draft, warnings,
-                        measuring)
+                        measuring, states)
     if "ngram-mod" in params.spec_type:
         found.append(Extra("n-gram table", "Host", NGRAM_MOD, True))
     for header in companions.loras:
@@ -157,7 +159,8 @@ def _audio_graph(header: Header) -> int:
 
 
 def _draft(model: Model, params: Params, devices: Sequence[Device], context: Context, placement: Placement,
-           memory: Memory, draft: Model | None, warnings: list[str], measuring: bool) -> list[Extra]:
+           memory: Memory, draft: Model | None, warnings: list[str], measuring: bool,
+           states: list[State] | None) -> list[Extra]:
     """common_speculative_init_result: a model of its own, or a second context on the target's MTP blocks. Its caches
     are f16 unless -ctkd and -ctvd say otherwise, whatever the target's are."""
     found: list[Extra] = []
@@ -187,6 +190,8 @@ def _draft(model: Model, params: Params, devices: Sequence[Device], context: Con
         their_placement = replace(place_weights(draft, theirs, devices, mtp, context.rules), target=placement)
     target = None if draft is None else (model.hparams, context, memory)
     their_memory = allocate(whose, their_context, their_placement, target)
+    if states is not None and their_memory.owner is None:
+        states.append(state_of(whose.hparams, their_context, their_memory))
     measured = measure(whose, theirs, their_context, their_placement, their_memory, GraphCache(),
                        measuring=measuring)
     doubt = context.rules.warning_for(whose.row)         # of the rules that were asked for till here

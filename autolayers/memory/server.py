@@ -1,19 +1,20 @@
 """What every server holds in system memory in addition to the breakdown, most of it only while it serves.
 
-Mirrors, as modelled: llama_context::output_reserve, the state writers of src/llama-kv-cache*.cpp and
-llama-memory-recurrent.cpp (context checkpoints), server_prompt_cache of tools/server, src/llama-kv-cells.h. The limits
-and their defaults are the same from build 9093 to 11549.
+Mirrors, as modelled: llama_context::output_reserve, server_prompt_cache of tools/server, src/llama-kv-cells.h. The
+limits and their defaults are the same from build 9093 to 11549.
 """
 
 from __future__ import annotations
 
 from ..builds import NEWEST_RULES, Build, Rules
-from ..gguf import row_size
 from ..units import MiB
 from .breakdown import Extra
+from .saved import State, checkpoint_of, state_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from ..flags.params import Params
     from ..model import Model
     from .cache import Memory
@@ -25,10 +26,13 @@ CELL = 52                        # bytes of bookkeeping per cell of a cache, and
 _USED_CELL = 90
 
 
-def serving(model: Model, params: Params, context: Context,
-            memory: Memory, rules: Rules = NEWEST_RULES) -> tuple[tuple[Extra, ...], tuple[str, ...]]:
-    """The output buffer, and what grows up to a limit; and warnings about what has no limit."""
-    here, checkpoint = Build(rules.number), _checkpoint(model, context, memory)
+def serving(model: Model, params: Params, context: Context, memory: Memory, rules: Rules = NEWEST_RULES,
+            states: Sequence[State] = ()) -> tuple[tuple[Extra, ...], tuple[str, ...]]:
+    """The output buffer, and what grows up to a limit; and warnings about what has no limit. `states`: those of the
+    launch's contexts, its own first."""
+    here = Build(rules.number)
+    states = states or (state_of(model.hparams, context, memory),)
+    checkpoint = checkpoint_of(memory, context, states)
     n = CTX_CHECKPOINTS if params.ctx_checkpoints is None else max(0, params.ctx_checkpoints)
     found = _output(model, params, context)
     if checkpoint and n and here.knows("-ctxcp"):
@@ -62,24 +66,3 @@ def _output(model: Model, params: Params, context: Context) -> list[Extra]:
     found = [Extra("output buffer", "Host", context.n_seq_max * row * 4, True)]
     more = context.n_outputs_max - context.n_seq_max
     return [*found, Extra("more outputs", "Host", more * row * 4, True, upper_limit=True)] if more > 0 else found
-
-
-def _checkpoint(model: Model, context: Context, memory: Memory) -> int:
-    """Bytes of a context checkpoint of memories that cannot be rolled back: a sequence's state without its full
-    attention. 0 where all can."""
-    size = 0
-    swa, recurrent = memory.cache("swa"), memory.cache("recurrent")
-    if swa is not None and swa.layers:
-        cells = min(context.n_ctx_seq, model.hparams.n_swa)
-        size += 16 + cells * 12
-        for layer in swa.layers:
-            size += sum(12 + cells * row_size(tensor.type, tensor.ne[0]) for tensor in (layer.k, layer.v) if tensor)
-    if recurrent is not None and recurrent.layers:
-        hp = model.hparams
-        size += 20 + len(recurrent.layers) * (24 + 4 * hp.n_embd_r() + 4 * hp.n_embd_s() + 4 * hp.ple_conv_state())
-    for kind in ("csa-state", "hca-state", "lid-state"):
-        state = memory.cache(kind)
-        if state is not None:
-            size += sum(12 + tensor.size // max(1, state.n_stream)
-                        for layer in state.layers for tensor in layer.tensors)
-    return size and 8 + size

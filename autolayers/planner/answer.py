@@ -107,8 +107,9 @@ def _solved(model: Model, params: Params, policy: Policy, machine: Machine, comp
         raise evaluator.refusal or LaunchRefused("llama.cpp would refuse this launch")
     if evaluator.cut_short:
         notes = (*notes, "the search ended early, as this model's graphs are very large: other flags may be faster")
-    answer = evaluator.bounded(candidate)
-    why = why if answer is candidate else (*why, serving.reason(candidate.params, answer.params, candidate.breakdown))
+    answer = evaluator.bounded(candidate, policy.agents, policy.workload)
+    if answer is not candidate and not policy.agents:
+        why = (*why, serving.reason(candidate.params, answer.params, candidate.breakdown))
     if policy.alone:
         notes, why = notes + why, ()
     return _Answer(evaluator, cost, params, policy, answer), notes, why
@@ -183,8 +184,12 @@ class _Answer:
             tuple(_flags(params, self.given, _build(self.policy))), self._described(params), predict,
             partial(_layers, self.evaluator.estimator.placer, self.candidate.params,
                     self.evaluator.estimator.companions, self.evaluator.machine.devices),
-            (*filter(None, [self._paid()]), *reasons, *self._hits(), *why, *self._limited()),
+            (*filter(None, [self._paid()]), *reasons, *self._hits(), *self._kept(), *why, *self._limited()),
             notes + self._warnings(host), fit_choice, levers, others, paid=self._paid())
+
+    def _kept(self) -> tuple[str, ...]:
+        here = serving.saved(self.candidate.params, self.use, self.policy.workload)
+        return (serving.kept(self.policy.agents, here),) if self.policy.agents and here is not None else ()
 
     def _hits(self) -> tuple[str, ...]:
         return hits(self.cost, self.candidate) if self.candidate.params.moe_cache_mib else ()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from ..backends import DEFAULT
 from ..errors import LaunchRefused, ModelError
 from ..flags.params import Params
+from ..flags.workload import CHAT
 from ..machine import Device, Machine
 from ..memory.breakdown import Breakdown, LowerBound, Static, shared
 from ..memory.companions import NONE
@@ -255,13 +256,14 @@ class Evaluator:
         """Bytes that must be in system memory at once."""
         return use.resident + self.shared(use)
 
-    def bounded(self, candidate: Candidate) -> Candidate:
+    def bounded(self, candidate: Candidate, agents: int = 0, work: Workload = CHAT) -> Candidate:
         """The launch with flags that bound what grows while it serves, if system memory is too small for all
-        of it."""
+        of it, or that keep this many conversations."""
         use = candidate.breakdown
-        if candidate.ram_spare is None or not isinstance(use, Breakdown):
+        if not isinstance(use, Breakdown) or (candidate.ram_spare is None and not agents):
             return candidate
-        changes = serving.limits(candidate.params, use, candidate.ram_spare)
+        changes = serving.keeping(agents, candidate.params, use, candidate.ram_spare, work) if agents else \
+            serving.limits(candidate.params, use, candidate.ram_spare or 0)
         if not changes:
             return candidate
         return self.candidate(replace(candidate.params, **changes), FULL, last=True) or candidate  # type: ignore[arg-type]

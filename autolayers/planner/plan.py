@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from ..work.speed import Speed
     from .advice import Remedy
     from .explain import Alternative, Lever
+    from .serving import Saved
 
 
 @dataclass(frozen=True)
@@ -144,6 +145,13 @@ class Plan:
         """What the usual changes would free on the devices, if the plan is explained."""
         return self.weigh()
 
+    @property
+    def saved(self) -> Saved | None:
+        """What saved prompts keep, of conversations of the workload's length; None: nothing."""
+        from .serving import saved
+
+        return saved(self.params, self.breakdown, self.speed.workload)
+
     def __repr__(self) -> str:
         return f"Plan({self.model!r}, {' '.join(self.flags)!r}, fits={self.fits})"
 
@@ -214,6 +222,9 @@ class Plan:
             "remedies": [remedy.to_dict() for remedy in self.remedies],
             "speed": self.speed.to_dict(),
         }
+        saved = self.saved
+        if saved is not None:
+            answer["saved"] = saved.to_dict()
         if self.fit_choice:
             r = self.fit_choice
             answer["fit"] = {

@@ -1,4 +1,5 @@
-"""Limits what grows in system memory while llama-server serves: --cache-ram, --ctx-checkpoints."""
+"""Limits what grows in system memory while llama-server serves: --cache-ram, --ctx-checkpoints; and how many
+conversations that left their slot it keeps."""
 
 from __future__ import annotations
 
@@ -6,14 +7,17 @@ from ..flags.params import Params
 from ..flags.write import to_words
 from ..memory.breakdown import Breakdown
 from ..memory.server import CACHE_RAM, CTX_CHECKPOINTS
+from ..records import dataclass
 from ..units import MiB, human
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from ..flags.workload import Workload
     from ..memory.breakdown import Static
 
 STEP = 256            # MiB of --cache-ram: free memory fluctuates, the flags should not change with every MiB
 ENOUGH = 8            # checkpoints per slot; more are kept only if memory remains for saved prompts too
+FEWER = (CTX_CHECKPOINTS, 16, 8, 4, 2)
 
 
 def certain(params: Params, use: Static) -> int:
@@ -46,6 +50,67 @@ def limits(params: Params, use: Breakdown, spare: int) -> dict[str, int]:
         if left < CACHE_RAM:
             found["cache_ram"] = left
     return found
+
+
+@dataclass(frozen=True)
+class Saved:
+    """Conversations that left their slot: of `tokens` each, `state` bytes and at most `checkpoints` of `checkpoint`
+    bytes; and the `limit` of all of them in bytes, None for none."""
+
+    tokens: int
+    state: int
+    checkpoint: int
+    checkpoints: int
+    limit: int | None
+
+    @property
+    def each(self) -> int:
+        return self.state + self.checkpoints * self.checkpoint
+
+    @property
+    def count(self) -> int | None:
+        """How many are kept, whatever their checkpoints; None: as many as there is RAM for."""
+        return None if self.limit is None else self.limit // self.each
+
+    def to_dict(self) -> dict[str, object]:
+        return {"tokens": self.tokens, "bytes": self.state, "checkpoint_bytes": self.checkpoint,
+                "checkpoints": self.checkpoints, "limit": self.limit, "conversations": self.count}
+
+
+def saved(params: Params, use: Breakdown, work: Workload) -> Saved | None:
+    """Conversations of the workload's length; None where none are kept."""
+    limit = next((extra.size for extra in use.extras if extra.bounded_by == "cache_ram"), None)
+    if not use.saved or (limit is None and (params.cache_ram is None or params.cache_ram >= 0)):
+        return None
+    tokens = min(use.n_ctx_seq, work.depth + work.prompt + work.generate)
+    some = any(extra.bounded_by == "ctx_checkpoints" for extra in use.extras)
+    count = CTX_CHECKPOINTS if params.ctx_checkpoints is None else max(0, params.ctx_checkpoints)
+    return Saved(tokens, sum(state.size(tokens) for state in use.saved),
+                 sum(state.checkpoint(tokens) for state in use.saved) if some else 0, count if some else 0, limit)
+
+
+def keeping(agents: int, params: Params, use: Breakdown, spare: int | None, work: Workload) -> dict[str, int]:
+    """The flags with which this many conversations stay, or as many as fit into `spare` bytes on top of `certain`."""
+    here = saved(params, use, work)
+    if here is None or params.cache_ram is not None:
+        return {}
+    each = _bounded(params, use).get("ctx_checkpoints", 0) // CTX_CHECKPOINTS      # one more for every slot
+    for count in (here.checkpoints,) if params.ctx_checkpoints is not None or not here.checkpoints else FEWER:
+        size = here.state + count * here.checkpoint
+        left = None if spare is None else spare - each * max(0, count - 1)
+        if left is None or agents * size <= left:
+            break
+    kept = agents if left is None else max(0, min(agents, left // size))
+    found = {"cache_ram": -(-kept * size // MiB)}
+    return found if count == here.checkpoints else {**found, "ctx_checkpoints": count}
+
+
+def kept(agents: int, here: Saved) -> str:
+    """Why --cache-ram was set for conversations."""
+    count = agents if here.count is None else min(agents, here.count)
+    more = f" and up to {here.checkpoints} checkpoints of {human(here.checkpoint)}" if here.checkpoint else ""
+    short = "" if count == agents else f": of {agents} that is what the RAM has space for"
+    return f"saved prompts keep {count} conversations of {here.tokens} tokens, {human(here.state)} each{more}{short}"
 
 
 def reason(before: Params, after: Params, use: Static) -> str:

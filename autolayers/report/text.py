@@ -247,7 +247,10 @@ def _memory_words(plan: Plan) -> list[str]:
     if host.free is not None and host.shared + host.growing:
         parts = [f"{human(host.shared)} are the GPU's"] if host.shared else []
         parts += [f"{human(host.growing)} are reserved for the prompt cache and checkpoints"] if host.growing else []
-        found.append(f"of RAM {listed(parts)}")
+        saved = plan.saved
+        count = saved.count if saved else 0
+        kept = f" (at least {count} saved conversations of {saved.tokens} tokens)" if saved and count else ""
+        found.append(f"of RAM {listed(parts)}{kept}")
     return [*found, *_left_out(plan)]
 
 

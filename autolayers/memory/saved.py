@@ -1,0 +1,136 @@
+"""What llama-server keeps of a conversation that left its slot: bytes of its state by tokens, and of a checkpoint.
+
+Mirrors, as modelled: llama_context::state_seq_get_size, the state_write of src/llama-kv-cache*.cpp and
+llama-memory-*.cpp, server_prompt_cache and create_checkpoint of tools/server. Masked cells of a sliding window are left
+out, and a checkpoint (LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY) leaves out what can be rolled back.
+"""
+
+from __future__ import annotations
+
+from ..gguf import row_size
+from ..records import dataclass
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from ..model.hparams import Hparams
+    from .cache import Cache, CacheTensor, Memory
+    from .context import Context
+
+_BEGIN = 8                 # magic, sequence
+_CELL, _POSITION = 12, 12  # of each cell; its position in an image, or its token, in addition
+_KV, _TENSOR = 4 + 16, 12  # cells, and the header of the data; of each tensor's rows
+_RECURRENT = 4 + 8 + 8     # cells, the cell, the header of the data
+_DSV4, _DSV4_ROWS, _DSV4_STATE, _DSV4_TENSOR = 12, 16, 24, 28
+_RATIOS = {"csa": 4, "hca": 128}     # tokens of a row; lid has the first one's
+
+
+@dataclass(frozen=True)
+class State:
+    """Bytes of one context's state: `fixed`, `cell` for each token and `windowed` for each that the sliding `window`
+    still sees, and (bytes, tokens) of rows that several tokens share. Of a checkpoint `kept` and `kept_cell`."""
+
+    fixed: int
+    cell: int = 0
+    windowed: int = 0
+    window: int = 0
+    chunked: bool = False
+    rows: tuple[tuple[int, int], ...] = ()
+    kept: int = 0
+    kept_cell: int = 0
+
+    def size(self, n: int) -> int:
+        """Of a conversation of n tokens."""
+        return self.fixed + n * self.cell + self._seen(n) * self.windowed + sum(
+            size * (n // tokens) for size, tokens in self.rows)
+
+    def checkpoint(self, n: int) -> int:
+        """Of a checkpoint after n tokens."""
+        return self.kept + n * self.kept_cell + self._seen(n) * self.windowed
+
+    def _seen(self, n: int) -> int:
+        """llama_hparams::is_masked_swa, of the last position."""
+        if self.chunked:
+            return (n - 1) % self.window + 1 if n else 0
+        return min(n, self.window)
+
+
+def state_of(hp: Hparams, context: Context, memory: Memory) -> State:
+    """Of one sequence of a context with these caches."""
+    fixed = kept = _BEGIN
+    cell = kept_cell = windowed = 0
+    rows: list[tuple[int, int]] = []
+    kinds = {cache.kind for cache in memory.caches}
+    dsv4 = not kinds.isdisjoint(_RATIOS)
+    fixed, kept = fixed + _DSV4 * dsv4, kept + _DSV4 * dsv4
+    # what a checkpoint leaves out: nothing of caches that always roll back
+    gated = "swa" in kinds or "recurrent" in kinds
+    for cache in memory.caches:
+        if cache.recurrent:
+            size = _recurrent(hp, cache) if cache.kind == "recurrent" else _compressor(cache)
+            fixed, kept = fixed + size, kept + size
+        elif dsv4 and cache.kind in (*_RATIOS, "lid"):
+            fixed += _DSV4_ROWS + len(cache.layers) * (4 + _DSV4_TENSOR)
+            rows.append((sum(_row(tensor) for layer in cache.layers for tensor in layer.tensors),
+                         _RATIOS.get(cache.kind, _RATIOS["csa"])))
+        else:
+            size, each = _cells(hp, context, cache)
+            fixed += size
+            if cache.kind == "swa":
+                windowed, kept = each, kept + size
+            else:
+                cell += each
+                if not gated:
+                    kept, kept_cell = kept + size, kept_cell + each
+    window = hp.n_swa // 2 + 1 if hp.swa_type == "symmetric" else hp.n_swa
+    return State(fixed, cell, windowed, window if windowed else 0, hp.swa_type == "chunked" and windowed > 0,
+                 tuple(rows), kept, kept_cell)
+
+
+def checkpoint_of(memory: Memory, context: Context, states: Sequence[State]) -> int:
+    """Bytes of a context checkpoint, with a draft's part, at the end of a slot's context; 0 where llama-server makes
+    none, as all caches can be rolled back."""
+    kinds = {cache.kind for cache in memory.caches if cache.layers}
+    windows = "swa" in kinds and not context.swa_full
+    if not windows and not any(kind == "recurrent" or kind.endswith("-state") for kind in kinds):
+        return 0
+    return sum(state.checkpoint(context.n_ctx_seq) for state in states)
+
+
+def _row(tensor: CacheTensor) -> int:
+    return row_size(tensor.type, tensor.ne[0])
+
+
+def _cells(hp: Hparams, context: Context, cache: Cache) -> tuple[int, int]:
+    """llama_kv_cache::state_write: bytes, and those of each cell."""
+    fixed, each = 4 + 4 * (cache.n_stream - 1) + _KV, _CELL + _POSITION * _has_positions(hp)
+    for layer in cache.layers:
+        for tensor in (layer.k, layer.v):
+            if tensor is not None:
+                n = tensor.ne[0]
+                if tensor is layer.v and context.v_trans:      # by elements, of which other layers may have more
+                    n = min(n, hp.n_embd_v_gqa(layer.il))
+                each += row_size(tensor.type, n)
+                fixed += _TENSOR
+    return fixed, each
+
+
+def _has_positions(hp: Hparams) -> bool:
+    """llama_kv_cache::has_cell_ext."""
+    return hp.n_pos_per_embd > 1 or hp.ple_conv_state() > 0
+
+
+def _recurrent(hp: Hparams, cache: Cache) -> int:
+    """llama_memory_recurrent::state_write, of one sequence's cell."""
+    size = _RECURRENT
+    for layer in cache.layers:
+        size += 2 * _TENSOR + 4 * hp.n_embd_r() + 4 * hp.n_embd_s()
+        size += 8 + 4 * hp.ple_conv_state() if layer.p is not None else 0
+    return size
+
+
+def _compressor(cache: Cache) -> int:
+    """llama_dsv4_comp_state::state_write, of one stream."""
+    return _DSV4_STATE + sum(4 + sum(_DSV4_TENSOR + _row(tensor) * tensor.ne[1] for tensor in layer.tensors)
+                             for layer in cache.layers)
