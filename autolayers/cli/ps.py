@@ -18,10 +18,14 @@ from .ps_page import document, one_text, ps_text
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
     from typing import Any
 
+    from ..devices import Inventory
+    from ..diagnosis.facts import Facts
+
 _PAUSE = 2.0      # seconds
+_SHOWN = 8        # of Ollama's other models
 
 
 def main(words: Sequence[str]) -> int:
@@ -34,8 +38,8 @@ def main(words: Sequence[str]) -> int:
         emit(json.dumps(document(*_now()), indent=1) + "\n")
         return 0
     while True:
-        found, free, ollama = _now()
-        text = ps_text(found, free, list(map(_ollama_line, ollama)))
+        found, free, ollama, others = _now()
+        text = ps_text(found, free, [*map(_ollama_line, ollama), *map(_other_line, others[:_SHOWN])])
         if not arguments.own.get("watch"):
             show(text)
             return 0
@@ -63,30 +67,53 @@ def one(pid: int, as_json: bool = False) -> int:
     return 0
 
 
-def _now() -> tuple[list[Any], dict[str, int], list[dict[str, Any]]]:
+def _now() -> tuple[list[Any], dict[str, int], list[dict[str, Any]], list[dict[str, Any]]]:
     found = discover(os.environ)
     running = [look(server, found) for server in servers()]
-    return running, beside(found), _ollama()
+    return running, beside(found), *_ollama(found)
 
 
-def _ollama() -> list[dict[str, Any]]:
-    """What Ollama has loaded and why so much of it is in RAM, by /api/ps and its log; nothing is loaded for it."""
+def _ollama(found: Inventory) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """What Ollama has loaded and why so much of it is in RAM, by /api/ps and its log, and which others it would load
+    beside it; nothing is loaded for it."""
     from ..diagnosis.diagnosis import explain
-    from ..ollama.log import Log, places
+    from ..ollama.beside import beside as others
+    from ..ollama.log import Log
+    from ..ollama.settings import Settings
     from ..sources.ollama.api import OllamaError, Server
 
     try:
-        loaded = Server.from_environment(os.environ).ps(1.0)
+        server = Server.from_environment(os.environ)
+        loaded = server.ps(1.0)
     except OllamaError:
-        return []
-    log = next(filter(os.path.isfile, [Log(os.environ).path or "", *places(os.environ)]), None) if loaded else None
-    facts = explain(log).facts if log else None
+        return [], []
+    if not loaded:
+        return [], []
+    log = Log(os.environ)
+    recent = log.recent()
+    rows = _why(loaded, explain(recent).facts if recent else None)
+    if not server.is_local:
+        return rows, []
+    try:
+        said = {**os.environ, **log.server().settings}
+        most = said.get("OLLAMA_MAX_LOADED_MODELS", "")
+        devices = [device for device in found.devices if device.kind != "rpc"]
+        return rows, [other.to_dict() for other in others(server, devices, Settings.from_environment(said), loaded,
+                                                          int(most) if most.isdecimal() else None)]
+    except AutolayersError:
+        return rows, []
+
+
+def _why(loaded: Sequence[Mapping[str, Any]], facts: Facts | None) -> list[dict[str, Any]]:
     rows = []
     for model in loaded:
         size, on_gpu = model["size"], model["size_vram"]
         row: dict[str, Any] = {"name": str(model.get("name", "")), "size": size, "on_gpu": on_gpu,
                                "n_ctx": model.get("context_length"), "why": ""}
-        if facts and on_gpu < size:
+        # the log's last load: of one model it is this one's
+        if facts and on_gpu < size and len(loaded) > 1:
+            row["why"] = f"not all layers fit: {human(size)} are needed"
+        elif facts and on_gpu < size:
             free = sum(device.free for device in facts.devices.values())
             layers = "{} of {} layers fit".format(*facts.offloaded) if facts.offloaded else "not all layers fit"
             row["why"] = f"{layers}: {human(size)} are needed" + (f", {human(free)} were free" if free else "")
@@ -99,3 +126,10 @@ def _ollama_line(row: dict[str, Any]) -> str:
     share = round(100 * row["on_gpu"] / size)
     return (f"{'ollama':<12}{row['name']}   {100 - share} % RAM, {share} % GPU of {human(row['size'])}"
             + (f"   {row['why']}" if row["why"] else ""))
+
+
+def _other_line(row: Mapping[str, Any]) -> str:
+    space = f"{human(row['guess'])} by its guess, {human(row['allowed'])} allowed"
+    if row["keeps"]:
+        return f"{'':<12}{row['name']} is loaded beside it: {space}"
+    return f"{'':<12}{row['name']} unloads {row['evicts'] or 'the one with the shortest keep_alive'}: {space}"

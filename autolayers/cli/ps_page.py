@@ -59,9 +59,9 @@ def memory(free: Mapping[str, int]) -> str:
 
 
 def document(found: Sequence[Running], free: Mapping[str, int],
-             ollama: Sequence[Mapping[str, Any]]) -> dict[str, object]:
+             ollama: Sequence[Mapping[str, Any]], others: Sequence[Mapping[str, Any]]) -> dict[str, object]:
     """The --json document."""
     from .. import __version__
 
     return {"schema": 1, "autolayers": __version__, "servers": [running.to_dict() for running in found],
-            "ollama": [*ollama], "free": dict(free)}
+            "ollama": [*ollama], "ollama_others": [*others], "free": dict(free)}

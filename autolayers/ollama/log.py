@@ -84,6 +84,10 @@ class Log:
                                   "server config|inference compute|starting llama-server|using device"])
         return started(text)
 
+    def recent(self) -> bytes:
+        """What it wrote last, of several loads."""
+        return (self._tail(0, _TAIL) if self.path else self._journal(["-n", "4000"])).encode("utf-8", "replace")
+
     def offloaded(self) -> tuple[int, int] | None:
         """(layers on the GPU, all layers) of the last load since, None if no readable log has it."""
         found = _OFFLOADED.findall(self._text())

@@ -34,7 +34,7 @@ BATCH = 512       # num_batch of api.DefaultOptions
 # batch -> (share of free memory that the prediction may use, Ollama's estimate of the batch's cost).
 _BATCHES = ((32768, 2048), (4096, 1024), (0, BATCH))
 _SPACE = {2048: (0.60, 2 * GiB), 1024: (0.75, 768 * MiB)}
-_PACKED = 0.80   # share of a GPU's free memory that a model on one GPU may use, alone or with another model
+PACKED = 0.80   # share of a GPU's free memory that a model on one GPU may use, alone or with another model
 
 
 @dataclass(frozen=True)
@@ -128,11 +128,16 @@ def predicted(model: Model, size: int, n_ctx: int) -> int:
     """Ollama's own guess of the memory a model takes, bytes (llm.PredictServerVRAM): the file and an f16
     cache as if every layer had the fewest KV heads. It decides on GPUs and batch, never on layers. `n_ctx` is
     the total of all slots."""
-    metadata, name = model.header.metadata, model.architecture
-    heads = _extreme(metadata.get(f"{name}.attention.head_count"), max)
-    heads_kv = _extreme(metadata.get(f"{name}.attention.head_count_kv"), min) or heads
-    cache = 2 * model.n_layer * heads_kv * (model.hparams.n_embd // heads) * n_ctx * 2 if heads else 0
-    return size + cache
+    return guessed(model.header.metadata, model.architecture, size, n_ctx)
+
+
+def guessed(metadata: Mapping[str, object], architecture: str, size: int, n_ctx: int) -> int:
+    """The same of a header's keys."""
+    heads = _extreme(metadata.get(f"{architecture}.attention.head_count"), max)
+    heads_kv = _extreme(metadata.get(f"{architecture}.attention.head_count_kv"), min) or heads
+    layers = _extreme(metadata.get(f"{architecture}.block_count"), max)
+    n_embd = _extreme(metadata.get(f"{architecture}.embedding_length"), max)
+    return size + (2 * layers * heads_kv * (n_embd // heads) * n_ctx * 2 if heads else 0)
 
 
 def automatic_batch(model: Model, size: int, n_ctx: int, devices: Sequence[Device], flash: str) -> int:
@@ -161,7 +166,7 @@ def _has_space(batch: int, guess: int, free: int) -> bool:
     if batch not in _SPACE:
         return True
     share, surcharge = _SPACE[batch]
-    return guess <= share * free and guess + surcharge <= _PACKED * free
+    return guess <= share * free and guess + surcharge <= PACKED * free
 
 
 def visible_devices(model: Model, size: int, n_ctx: int, settings: Settings, devices: Sequence[Device],
@@ -181,7 +186,7 @@ def visible_devices(model: Model, size: int, n_ctx: int, settings: Settings, dev
             return [best_group[main_gpu]]
     if not settings.spread:
         best = max((device for group in discrete for device in group), key=lambda device: device.free)
-        if predicted(model, size, n_ctx) <= _PACKED * best.free:
+        if predicted(model, size, n_ctx) <= PACKED * best.free:
             return [best]
     return max(discrete, key=lambda group: sum(device.free for device in group))
 

@@ -11,10 +11,18 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from support import FIXTURES, says
+from fake_ollama import FakeOllama
+from support import FIXTURES, HEADERS, says
 
 from autolayers.devices.held import held
 from autolayers.launch.servers import servers
+from autolayers.machine import Device
+from autolayers.model import read_model
+from autolayers.ollama.beside import beside
+from autolayers.ollama.settings import Settings, predicted
+from autolayers.sources.ollama.api import Server
+
+GiB = 1 << 30
 
 SERVER = '''#!{python}
 import http.server, json, sys
@@ -98,3 +106,30 @@ def test_what_a_process_holds_by_fdinfo(tmp_path: Path) -> None:
     (folder / "6").write_text("pos:\t0\nflags:\t02\n")
     assert held(7, str(tmp_path)) == {"0000:03:00.0": 2560 << 10, "0000:04:00.0": 8 << 20}
     assert held(8, str(tmp_path)) == {}
+
+
+def test_which_models_ollama_keeps_beside_the_loaded_one(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Its own guess, the file and an f16 cache of the fewest KV heads, within 80 % of what is free."""
+    with FakeOllama() as fake:
+        for name, header in (("llama3.1:8b", "llama-3.1-8b-q4_k_m"), ("qwen3:8b", "qwen3-8b-q4_k_m"),
+                             ("llama3.2:1b", "llama-3.2-1b-q8_0"), ("gemma2:9b", "gemma-2-9b-q4_k_m")):
+            fake.add(name, HEADERS / f"{header}.gguf", {"num_ctx": 8192} if name == "gemma2:9b" else None)
+        fake.loaded["llama3.1:8b"] = {"name": "llama3.1:8b", "size": 8 * GiB, "size_vram": 8 * GiB,
+                                      "context_length": 4096, "expires_at": "2026-08-21T10:05:00Z"}
+        gpu = Device("CUDA0", 16 * GiB, 6 * GiB)
+        server = Server(f"http://{fake.host}")
+        found = {other.name: other for other in beside(server, [gpu], Settings(), server.ps())}
+        assert {name: other.keeps for name, other in found.items()} == {
+            "qwen3:8b": False, "llama3.2:1b": True, "gemma2:9b": False}
+        model = read_model(HEADERS / "qwen3-8b-q4_k_m.gguf")
+        assert found["qwen3:8b"].guess == predicted(model, model.header.n_bytes, 4096) > found["qwen3:8b"].allowed
+        assert found["qwen3:8b"].allowed == int(0.8 * 6 * GiB) and found["qwen3:8b"].evicts == "llama3.1:8b"
+        # at the limit of their number one goes first, whatever fits
+        assert not any(other.keeps for other in beside(server, [gpu], Settings(), server.ps(), 1))
+        # without GPUs nothing is compared
+        assert all(other.keeps for other in beside(server, [], Settings(), server.ps()))
+        monkeypatch.setenv("OLLAMA_HOST", fake.host)
+        monkeypatch.setenv("HOME", str(tmp_path))
+        document = json.loads(says("ps", "--json").stdout)
+        assert [row["name"] for row in document["ollama"]] == ["llama3.1:8b"] and len(document["ollama_others"]) == 3
+        assert "llama3.2:1b" in says("ps").stdout
