@@ -2,6 +2,7 @@
  *
  *   FAKE_GPU_0="name=NVIDIA X|uuid=GPU-...|bus=1|total=..|free=..|cc=86|cores=..|bits=..|mhz=..|display=1|mig=0"
  *   FAKE_GPU_0_MIG_1="uuid=MIG-...|total=..|free=.."     an instance; numbers may have gaps, as real ones do
+ *   compute="pid:bytes pid:bytes", graphics=the same       its processes; without the key they are not supported
  *   memory_error=3, handle_error=4                       what a call on this GPU answers instead
  *   does=segv|exit|hang|print                            what a call for this GPU's memory does to the process
  *   FAKE_INIT_ERROR=18, FAKE_INIT_SLEEP=seconds          the whole library
@@ -149,6 +150,24 @@ int nvmlDeviceGetDisplayActive(device *d, unsigned *out) { return small(d, "disp
 int nvmlDeviceGetMaxClockInfo(device *d, unsigned kind, unsigned *out) {
     return kind == 2 ? small(d, "mhz", out) : INVALID;                   /* NVML_CLOCK_MEM */
 }
+
+typedef struct { unsigned pid; unsigned long long used; unsigned instance, compute_instance; } process;
+
+static int processes(const device *d, const char *kind, unsigned *count, process *out) {
+    char text[256], *at = text;
+    unsigned there = 0, room = out ? *count : 0;
+    if (!field(d, kind, text, sizeof text)) return NOT_SUPPORTED;
+    for (char *end; *at; at = *end ? end + 1 : end, ++there) {
+        process one = {(unsigned)strtoul(at, &end, 10), 0, ~0u, ~0u};
+        one.used = strtoull(end + 1, &end, 10);
+        if (there < room) out[there] = one;
+    }
+    *count = there;
+    return there > room ? 7 : OK;                                        /* NVML_ERROR_INSUFFICIENT_SIZE */
+}
+
+int nvmlDeviceGetComputeRunningProcesses_v3(device *d, unsigned *n, process *out) { return processes(d, "compute", n, out); }
+int nvmlDeviceGetGraphicsRunningProcesses_v3(device *d, unsigned *n, process *out) { return processes(d, "graphics", n, out); }
 
 #else
 

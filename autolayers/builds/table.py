@@ -353,6 +353,8 @@ class Rules(RuleSet):
     # flags
     flash_word = Rule("flags", 6325, "#15434", "-fa takes on, off or auto, and auto is the default; before, "
                       "a bare -fa, and off is the default")
+    log_colors = Rule("flags", 6600, "#15792", "--log-colors takes on, off or auto, and auto is the default; before, a "
+                      "bare --log-colors, and off is the default", after=6325)
     layers_auto = Rule("flags", 7540, "", "-ngl takes auto; before, a number alone", after=7490)
     trace_level = Rule("flags", 8000, "", "-lv counts 3 info, 4 trace; before, every buffer line was always "
                        "printed")

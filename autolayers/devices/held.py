@@ -79,9 +79,10 @@ def _nvml(pid: int) -> dict[str, int]:
             with suppress(pynvml.NVMLError, AttributeError):
                 handle = pynvml.nvmlDeviceGetHandleByIndex(index)
                 pci = pynvml.nvmlDeviceGetPciInfo(handle)
-                sizes = [process.usedGpuMemory or 0 for process in (
-                    *pynvml.nvmlDeviceGetComputeRunningProcesses(handle),
-                    *pynvml.nvmlDeviceGetGraphicsRunningProcesses(handle)) if process.pid == pid]
+                sizes = []
+                for ask in (pynvml.nvmlDeviceGetComputeRunningProcesses, pynvml.nvmlDeviceGetGraphicsRunningProcesses):
+                    with suppress(pynvml.NVMLError):          # not every GPU has both kinds
+                        sizes += [process.usedGpuMemory or 0 for process in ask(handle) if process.pid == pid]
                 if sizes:
                     found[f"{pci.domain:04x}:{pci.bus:02x}:{pci.device:02x}.0"] = max(sizes)
     except Exception:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import sys
 
 from ..diagnosis.log import META, OutOfMemory
 from ..errors import AutolayersError, UsageError
@@ -57,7 +58,7 @@ class Attempts:
         request = self.session.request
         code = NOT_EXECUTABLE
         for attempt in range(self.retries + 1):
-            words = commands.complete(self.session.command, [*self.added, *self._louder()])
+            words = commands.complete(self.session.command, [*self.added, *self._louder(), *self._coloured()])
             try:
                 outcome = self._start(words)
             except OSError as error:
@@ -173,6 +174,14 @@ class Attempts:
         """Buffer sizes are shown from level 4 (trace) on."""
         chosen = self.given.value("-lv") is not None or self.given.value("-v") is not None
         return ["-lv", "4"] if self.verify and self.session.build.buffers_need_trace and not chosen else []
+
+    def _coloured(self) -> list[str]:
+        """Its log comes through a pipe, which llama.cpp gives no colours: on where they go to a terminal after all."""
+        environ, given = self.session.environ, self.given.value("--log-colors") is not None
+        if self.wait or given or environ.get("NO_COLOR") or environ.get("TERM") == "dumb" or not (
+                self.session.build.rules.log_colors and self.session.program() is not None):
+            return []
+        return ["--log-colors", "on"] if sys.stdout.isatty() and sys.stderr.isatty() else []
 
     def _ready(self, launch: LaunchLog) -> None:
         self._compare(launch, True)

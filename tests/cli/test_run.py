@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import http.server
 import json
 import os
@@ -762,3 +763,30 @@ def test_formats_are_written_instead_of_a_start(fake: Fake) -> None:
     assert (
         f"ExecStart={fake.server} -m {HEADER} --port 80 -ngl 6 -c 512\n".encode() in done.stdout and fake.calls() == []
     )
+
+
+@pytest.mark.skipif(os.name != "posix", reason="needs a pseudo-terminal")
+@pytest.mark.parametrize(("version", "environ", "added"), [
+    ("version: 10900 (abcdef12)", {}, ["--log-colors", "on"]),
+    ("version: 10900 (abcdef12)", {"NO_COLOR": "1"}, []),
+    ("version: 6000 (abcdef12)", {}, []),        # a switch then, and off
+])
+def test_a_terminal_still_gets_the_log_in_colours(fake: Fake, version: str, environ: dict[str, str],
+                                                  added: list[str]) -> None:
+    fake.scenario({"log": "\x1b[32mx: model loaded\x1b[0m\n", "code": 0}, version=version)
+    ours, theirs = os.openpty()
+    try:
+        words = fake.words("--gpu 650MiB llama-server -m MODEL")
+        child = subprocess.Popen([sys.executable, str(fake.path / "runner.py"), *words], stdin=theirs,
+                                 stdout=theirs, stderr=theirs,
+                                 env=fake.environ(**{"TERM": "xterm", "NO_COLOR": "", **environ}))
+        os.close(theirs)
+        seen = b""
+        with contextlib.suppress(OSError):           # the other end is closed
+            while data := os.read(ours, 1 << 16):
+                seen += data
+        assert child.wait(60) == 0 and b"\x1b[32mx: model loaded\x1b[0m" in seen
+    finally:
+        os.close(ours)
+    called = fake.calls()[-1]["words"]
+    assert [word for word in called if "color" in word or word == "on"] == added  # type: ignore[attr-defined]

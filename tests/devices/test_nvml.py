@@ -80,13 +80,13 @@ def ask(library, tmp_path):
     def fields(values):
         return "|".join(f"{key}={value}" for key, value in values.items())
 
-    def run(*gpus, mig=None, driver="new", **environment):
+    def run(*gpus, mig=None, driver="new", code=ASK, **environment):
         env = {k: v for k, v in os.environ.items() if k not in ("CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER")}
         env |= {f"FAKE_GPU_{i}": fields(gpu) for i, gpu in enumerate(gpus)}
         env |= {f"FAKE_GPU_{gpu}_MIG_{i}": fields(values) for (gpu, i), values in (mig or {}).items()}
         env |= {"LD_LIBRARY_PATH": str(library[driver]) if driver else "", **environment}
         done = subprocess.run(
-            [sys.executable, "-c", ASK, str(tmp_path)], env=env, capture_output=True, text=True, timeout=60
+            [sys.executable, "-c", code, str(tmp_path)], env=env, capture_output=True, text=True, timeout=60
         )
         assert done.returncode == 0 and done.stderr == "", done.stderr
         return json.loads(done.stdout)
@@ -402,3 +402,20 @@ def test_measuring_without_cuda_or_a_place_to_keep_it(command, tmp_path):
     (tmp_path / "file").write_text("")
     done = command("--measure", XDG_STATE_HOME=str(tmp_path / "file"))
     assert "cannot keep the measurement" in done.stderr
+
+
+HELD = """
+import json, sys
+from autolayers.devices.held import held
+json.dump([held(4242), held(4243), held(1)], sys.stdout)
+"""
+
+
+def test_what_a_process_holds_of_each_gpu(ask):
+    """Processes of both kinds, also where the driver has one kind alone; the larger where both list it."""
+    first = RTX_3090 | {"compute": f"4242:{5 * GiB} 4243:{GiB}"}
+    second = RTX_5090 | {"compute": f"4242:{7 * GiB}", "graphics": f"4242:{8 * GiB} 9:{GiB}"}
+    assert ask(first, second, code=HELD) == [
+        {"0000:01:00.0": 5 * GiB, "0000:02:00.0": 8 * GiB}, {"0000:01:00.0": GiB}, {}]
+    assert ask(RTX_3090, code=HELD) == [{}, {}, {}] == ask(driver=None, code=HELD)
+    assert ask(RTX_3090 | {"handle_error": 3}, second, code=HELD)[0] == {"0000:02:00.0": 8 * GiB}
