@@ -34,7 +34,8 @@ if TYPE_CHECKING:
 
 _SMALLER = ("oom_device", "oom_host")      # what less memory helps against
 # What helps against other causes, where the user's flags leave it open
-_CHANGES: dict[str, dict[str, Any]] = {"buffer_limit": {"n_ubatch": 128, "flash_attn": "on"},
+_SMALL_BATCH = 128
+_CHANGES: dict[str, dict[str, Any]] = {"buffer_limit": {"n_ubatch": _SMALL_BATCH, "flash_attn": "on"},
                                        "bad_combo": {"flash_attn": "on"}}
 _STEP = 64 * MiB      # the least by which a retry shrinks, if the log does not say how much was missing
 
@@ -79,6 +80,7 @@ class Attempts:
                 return code
             request = other or smaller or request
             if not self._plan_again(request):
+                self._explained(outcome, request, False)
                 return code
             say(f"attempt {attempt + 2} of {self.retries + 1}: " + " ".join(self.added))
         return code
@@ -127,6 +129,10 @@ class Attempts:
             if found[0].fits and with_layers <= _with_layers(found[0]):
                 return found
             best = best if best[0].fits else found
+        if not best[0].fits and request.params.n_ubatch is None:      # graph buffers, where all else is given
+            small = request.asking(replace(request.arguments, params=replace(request.params, n_ubatch=_SMALL_BATCH)))
+            found = self.session.plan(small)
+            best = found if found[0].fits else best
         return best
 
     def _ended(self, outcome: Outcome) -> None:

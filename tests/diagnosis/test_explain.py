@@ -192,7 +192,8 @@ def test_nothing_of_a_log_steers_the_terminal(tmp_path: Path) -> None:
 
 def check_mutated(seed: int) -> None:
     random_ = random.Random(seed)
-    data = bytearray(random_.choice(CASES)["log"].encode())
+    cases = [*CASES, *UNSEEN]
+    data = bytearray(random_.choice(cases)["log"].encode())
     for _ in range(random_.randrange(1, 12)):
         at = random_.randrange(len(data) + 1)
         kind = random_.randrange(5)
@@ -205,7 +206,7 @@ def check_mutated(seed: int) -> None:
         elif kind == 3:
             data[at:at] = re.sub(rb"\d", b"9", bytes(data[max(0, at - 60):at])) * 2
         else:
-            data[at:at] = random_.choice(CASES)["log"].encode()[:300]
+            data[at:at] = random_.choice(cases)["log"].encode()[:300]
     answer = explain(bytes(data[:100_000]))
     assert isinstance(answer, Diagnosis) and answer.cause in CAUSES and len(answer.line) <= 100
     json.dumps(answer.to_dict(), allow_nan=False)
