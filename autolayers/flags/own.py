@@ -139,6 +139,10 @@ def _time(text: str) -> float:
     return float(number(digits, 1, 86400 // unit, "a time such as 300, 90s or 10m, a day at most") * unit)
 
 
+def _users(text: str) -> int:
+    return number(text, 1, 256, "a number of users, 1 to 256")
+
+
 def _share(text: str) -> float:
     try:
         share = float(text)
@@ -276,6 +280,13 @@ FLAGS = (
             "of the answer and already in the cache, 4096+512@16k; with x4 appended, four requests at once "
             "(default chat, 2048+512@0)",
             workload, choices=tuple(WORKLOADS)),
+    OwnFlag("--users", "plan run", "N", "people to serve at once: a slot and a context for each, what each "
+            "gets, and how many there may be", _users),
+    OwnFlag("--ctx-per-user", "plan run", "TOKENS", "the context of each user (default: what --workload takes, 4096 or "
+            "more)", lambda text: tokens(text, 1, "a number of tokens such as 16k")),
+    OwnFlag("--min-rate", "plan run", "T/S", "at least so many tokens per second for each user; without "
+            "--users, as many users as get that", _rate),
+    OwnFlag("--ttft", "plan run", "SECONDS", "at most so many seconds to the first token (19 in 20 requests)", _rate),
     OwnFlag("--acceptance", "plan run", "SHARE",
             "the share of drafted tokens that is accepted, as llama-server prints it: 0.72 (default: by published "
             "measurements, for code and for prose)", _share),

@@ -10,6 +10,7 @@ from ..records import dataclass
 from . import check
 from .params import Params
 from .parse import Arguments
+from .users import Users
 from .workload import CHAT, Workload
 
 TYPE_CHECKING = False
@@ -28,7 +29,8 @@ class Policy:
     `cores`, or the file `machine`, describe the machine, `backend` drives its GPUs, `build` is the llama.cpp
     build: its number, or a builds.Build.
     `alone`: the answer is n_gpu_layers and nothing else. `workload` is the request that placements are
-    compared by; `acceptance` the share of drafted tokens that is accepted, if it was measured."""
+    compared by; `acceptance` the share of drafted tokens that is accepted, if it was measured;
+    `users` are served at once."""
 
     strategy: str | None = None
     n_ctx: int | str | None = None
@@ -47,6 +49,7 @@ class Policy:
     backend: str | None = None
     acceptance: float | None = None
     agents: int = 0           # conversations to keep in RAM
+    users: Users | None = None
 
     def margins(self, devices: int) -> tuple[int, ...]:
         """`margin` for each of `devices` devices, the last size repeated; empty if none was given. Raises
@@ -85,6 +88,8 @@ def read_policy(own: Mapping[str, Any]) -> Policy:
     if own.get("format") == "number" and own.get("kv-types"):
         raise UsageError("--kv-types chooses flags that n_gpu_layers depends on: --format flags prints all "
                          "of them")
+    if own.get("format") == "number" and _users(own) is not None:
+        raise UsageError("--users chooses flags that n_gpu_layers depends on: --format flags prints all of them")
     ram, ram_bandwidth = own.get("ram") or (None, None)
     return Policy(
         strategy=own.get("strategy"), n_ctx=own.get("ctx"), n_ctx_min=own.get("ctx-min"),
@@ -92,4 +97,12 @@ def read_policy(own: Mapping[str, Any]) -> Policy:
         ram=ram, ram_bandwidth=ram_bandwidth, cores=own.get("cores"),
         build=own.get("llama-build"), alone=own.get("format") == "number",
         workload=own.get("workload", CHAT), machine=own.get("machine"), backend=own.get("backend"),
-        acceptance=own.get("acceptance"), agents=own.get("agents", 0))
+        acceptance=own.get("acceptance"), agents=own.get("agents", 0), users=_users(own))
+
+
+def _users(own: Mapping[str, Any]) -> Users | None:
+    """Raises UsageError."""
+    found = Users(own.get("users"), own.get("ctx-per-user", 0), own.get("min-rate", 0.0), own.get("ttft", 0.0))
+    if found.context and found.count is None and not found.promise:
+        raise UsageError("--ctx-per-user is of --users: give their number, or --min-rate or --ttft")
+    return found if found.count or found.promise else None

@@ -37,9 +37,10 @@ if TYPE_CHECKING:
     from ..memory.weights import WeightPlacer
     from ..model import Model
     from ..request import Request
-    from ..work.speed import CostModel
+    from ..work.speed import CostModel, Speed
     from .evaluate import Candidate
     from .explain import Alternative, Lever
+    from .users import Requests
 
     # the next step's price, what computes the levers, --fit's answer, alternatives
     Explained = tuple[tuple[str, ...], Callable[[], tuple[Lever, ...]], FitChoice | None, tuple[Alternative, ...]]
@@ -118,6 +119,10 @@ def _solved(model: Model, params: Params, policy: Policy, machine: Machine, comp
 def _search(evaluator: Evaluator, params: Params,
             policy: Policy) -> tuple[Params, CostModel, Candidate | None, tuple[str, ...]]:
     """The launch, with what counts as given, what prices it, and the reasons."""
+    if policy.users is not None:
+        from .users import for_users
+
+        return for_users(evaluator, params, policy, policy.users)
     if params.spec_type or evaluator.estimator.companions.draft is not None:
         from .drafts import drafts, with_draft
 
@@ -179,6 +184,8 @@ class _Answer:
         host = self._host()
         why, levers, fit_choice, others = explained
         predict = (lambda: self.cost.price(self.candidate)) if self._cost is None else self._cost.later(self.candidate)
+        if (served := self.evaluator.requests) is not None:
+            predict = partial(_with_requests, predict, served)
         return Plan(
             self.evaluator.model, params, self.use, self._devices(), host, self.candidate.fits,
             tuple(_flags(params, self.given, _build(self.policy))), self._described(params), predict,
@@ -400,6 +407,11 @@ class _Answer:
         names = list(self.evaluator.model.tensors)
         return [f"-ot {pattern}=...: no tensor of this model has such a name, so it changes nothing"
                 for pattern in patterns if not any(map(ecmascript(pattern).search, names))]
+
+
+def _with_requests(predict: Callable[[], Speed], served: Requests) -> Speed:
+    """The prediction, with what each of several people gets."""
+    return replace(predict(), requests=served)
 
 
 def _layers(placer: WeightPlacer, params: Params, companions: Companions,

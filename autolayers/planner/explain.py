@@ -133,7 +133,7 @@ def changes(evaluator: Evaluator, given: Params, policy: Policy,
         for n in dict.fromkeys((*CONTEXTS, trained)):
             if use.n_ctx * LARGER < n <= trained:
                 yield {"n_ctx": n}
-    elif given.n_ctx and not whole and use.n_ctx > 8192:
+    elif given.n_ctx and not whole and use.n_ctx > 8192 and policy.users is None:
         yield {"n_ctx": use.n_ctx // 2}
 
 

@@ -7,6 +7,7 @@ from ..quoting import shell
 from ..units import GiB, human, in_mib
 from .picture import grouped, memory, name, names, strip
 from .table import Style, blocks, shortened, wrap
+from .users import users_table
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -54,6 +55,8 @@ def reasons_text(plan: Plan, style: Style, verbose: bool = False) -> str:
     lines += _instead(plan, style)
     lines += _section("--fit", _rival(plan), style)
     lines += _section("speed", speed_words(plan.speed) if plan.fits else [], style)
+    table = users_table(plan.speed) if plan.fits else []
+    lines += [f"{'serve' if i == 0 else '':{LABEL}}{line}" for i, line in enumerate(table)]
     lines += _section("memory", [*_memory_words(plan), *(_parts(plan) if verbose else ())], style)
     if verbose:
         lines += ["", *_table(plan, style), ""]

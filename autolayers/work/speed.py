@@ -44,6 +44,11 @@ if TYPE_CHECKING:
         @property
         def breakdown(self) -> Breakdown | LowerBound: ...
 
+    class Answers(Protocol):
+        """planner.users.Requests."""
+
+        def to_dict(self) -> dict[str, object]: ...
+
     L = TypeVar("L", bound=Launch)
 
 IN_RAM = ("MoE in RAM", "dense partial", "CPU")      # kinds of placement that RAM's bandwidth dominates
@@ -70,6 +75,7 @@ class Speed:
     prompt_correction: Correction = NONE
     generation_correction: Correction = NONE
     draft: Drafted | None = None
+    requests: Answers | None = None       # what each of several people gets
 
     @property
     def correction(self) -> Correction:
@@ -97,6 +103,7 @@ class Speed:
                 "generation_factor": round(self.generation_correction.factor, 3),
             } if self.correction.runs else None,
             **({} if self.draft is None else {"draft": self.draft.to_dict()}),
+            **({} if self.requests is None else {"requests": self.requests.to_dict()}),
         }
 
 

@@ -1,0 +1,41 @@
+"""People to serve: --users and the promise that is made to each of them."""
+
+from __future__ import annotations
+
+from ..records import dataclass
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Protocol
+
+    class Served(Protocol):
+        """What each of them gets."""
+
+        @property
+        def rate(self) -> float: ...
+        @property
+        def first(self) -> float: ...
+
+
+@dataclass(frozen=True)
+class Users:
+    """How many (None: as many as the promise allows), the context of each (0: what the workload takes), and the
+    promise: tokens per second of an answer, seconds to its first token."""
+
+    count: int | None = None
+    context: int = 0
+    rate: float = 0.0
+    first: float = 0.0
+
+    @property
+    def promise(self) -> bool:
+        return bool(self.rate or self.first)
+
+    def kept(self, served: Served) -> bool:
+        """Whether this keeps the promise."""
+        return served.rate >= self.rate and (not self.first or served.first <= self.first)
+
+    def words(self) -> list[str]:
+        """The promise."""
+        rate, first = f"{self.rate:g} tokens/s each", f"a first token within {self.first:g} s"
+        return [rate] * bool(self.rate) + [first] * bool(self.first)

@@ -1,0 +1,190 @@
+"""Slots and context for people: -np, -c, the cache's kind and types for --users, and what each of them gets.
+
+    given, cost, candidate, why = for_users(evaluator, params, policy, Users(8, context=16384, rate=20, first=5))
+
+Each number of people is planned as a launch with a slot for each, priced as so many requests at once, and simulated
+(work/queue.py). The caches are of f16 unless that takes weights off the GPUs; then q8_0 is tried.
+"""
+
+from __future__ import annotations
+
+from ..errors import UsageError
+from ..flags.users import Users
+from ..records import dataclass, replace
+from ..units import human
+from ..work.queue import Served, simulate
+from .one.solve import solve
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from ..flags.params import Params
+    from ..flags.policy import Policy
+    from ..work.speed import CostModel
+    from .evaluate import Candidate, Evaluator
+
+TABLE = (1, 2, 4, 8, 16, 32)
+MOST = 256              # slots of a llama-server
+GAIN = 1.1              # of the total, which a cache of q8_0 must have
+LEAST = 4096            # tokens of a person's context, if that is open
+
+
+@dataclass(frozen=True)
+class Row:
+    """What a number of people get; `context`: bytes of all their caches."""
+
+    users: int
+    slots: int
+    served: Served
+    context: int
+    fits: bool
+
+    def to_dict(self) -> dict[str, object]:
+        return {"users": self.users, "slots": self.slots, "fits": self.fits, "context": self.context,
+                "per_request_tokens_per_second": round(self.served.rate, 3),
+                "total_tokens_per_second": round(self.served.total, 3),
+                "seconds_to_first_token": round(self.served.first, 3)}
+
+
+@dataclass(frozen=True)
+class Requests:
+    """The answer for `users`. `most`: the largest number that keeps the promise, without one that with the most tokens
+    in all, None for none; `each`: bytes of a further person's cache; `machines`: how many of this machine serve them,
+    if one is not enough."""
+
+    row: Row
+    most: int | None
+    each: int
+    machines: int | None
+    table: tuple[Row, ...]
+
+    def to_dict(self) -> dict[str, object]:
+        answer = self.row.to_dict()
+        return {**answer, "max_users": self.most, "bytes_per_user": self.each, "machines": self.machines,
+                "table": [row.to_dict() for row in self.table]}
+
+
+class _Launch:
+    """The launch for a number of people."""
+
+    def __init__(self, given: Params, cost: CostModel, candidate: Candidate, row: Row) -> None:
+        self.given, self.cost, self.candidate, self.row = given, cost, candidate, row
+
+
+class _People:
+    """Plans launches for numbers of people, each once."""
+
+    def __init__(self, evaluator: Evaluator, given: Params, policy: Policy, wanted: Users) -> None:
+        self.evaluator, self.given, self.policy, self.wanted = evaluator, given, policy, wanted
+        work = policy.workload
+        needed = max(LEAST, work.context, work.depth + work.prompt + work.generate)
+        self.context = wanted.context or -(-min(needed, evaluator.model.n_ctx_train or needed) // 256) * 256
+        self._known: dict[int, _Launch | None] = {}
+
+    def slots(self, users: int) -> int:
+        given = self.given.n_parallel
+        return users if given is None or given < 1 else given
+
+    def launch(self, users: int) -> _Launch | None:
+        if users not in self._known:
+            self._known[users] = self._planned(users)
+        return self._known[users]
+
+    def _planned(self, users: int) -> _Launch | None:
+        slots = self.slots(users)
+        n_ctx = self.given.n_ctx or slots * self.context
+        given = replace(self.given, n_parallel=slots, n_ctx=n_ctx)
+        found = self._solved(given, users)
+        whole = found is not None and found.row.fits and not found.cost.in_ram(found.candidate)
+        if whole or given.cache_type_k or given.cache_type_v or self.policy.kv_types or given.flash_attn == "off":
+            return found
+        smaller = self._solved(replace(given, cache_type_k="q8_0", cache_type_v="q8_0"), users)
+        if smaller is None or not smaller.row.fits:
+            return found
+        better = found is None or not found.row.fits or smaller.row.served.total > found.row.served.total * GAIN
+        return smaller if better else found
+
+    def _solved(self, given: Params, users: int) -> _Launch | None:
+        work = replace(self.policy.workload, requests=users)
+        cost = self.evaluator.cost(work)
+        candidate = solve(self.evaluator, given, replace(self.policy, workload=work), cost)
+        if candidate is None:
+            return None
+        use = candidate.breakdown
+        served = simulate(cost.clock(candidate.params, use), work, users, use.n_seq_max, use.n_ctx_seq)
+        context = use.host.context + sum(usage.context for usage in use.devices.values())
+        return _Launch(given, cost, candidate, Row(users, use.n_seq_max, served, context, candidate.fits))
+
+    def keeps(self, users: int) -> bool:
+        found = self.launch(users)
+        return found is not None and found.row.fits and self.wanted.kept(found.row.served)
+
+    def most(self, at_least: int = 0) -> int:
+        """The largest number of people that keeps the promise, 0 for none."""
+        low, high = at_least, max(1, 2 * at_least)
+        while high <= MOST and self.keeps(high):
+            low, high = high, 2 * high
+        high = min(high, MOST + 1)
+        while high - low > 1:
+            middle = (low + high) // 2
+            low, high = (middle, high) if self.keeps(middle) else (low, middle)
+        return low
+
+    def each(self, users: int) -> int:
+        """Bytes of one more person's cache."""
+        found, more = self.launch(users), self.launch(users + 1) if self.given.n_ctx is None else None
+        if found is None or more is None or self.slots(users) == self.slots(users + 1):
+            return 0
+        same = replace(found.candidate.params, n_parallel=more.row.slots, n_ctx=more.given.n_ctx)
+        use = self.evaluator.static(same)
+        return 0 if use is None else use.host.context + sum(
+            usage.context for usage in use.devices.values()) - found.row.context
+
+
+def for_users(evaluator: Evaluator, given: Params, policy: Policy,
+              wanted: Users) -> tuple[Params, CostModel, Candidate | None, tuple[str, ...]]:
+    """The launch, what is given with it, what prices it, and the reasons; `evaluator.requests`: what each person
+    gets."""
+    if wanted.context and given.n_ctx:
+        raise UsageError("--ctx-per-user and -c both say how large the caches are: give one of them")
+    people = _People(evaluator, given, policy, wanted)
+    kept = people.most() if wanted.promise else None
+    users = wanted.count or kept or 1
+    found = people.launch(users)
+    if found is None:
+        cost = evaluator.cost(replace(policy.workload, requests=users))
+        return given, cost, None, ()
+    table: list[Row] = []
+    if not wanted.promise:
+        for count in TABLE:
+            launch = people.launch(count)
+            if launch is None or not launch.row.fits:
+                break
+            table.append(launch.row)
+            if len(table) > 1 and launch.row.served.total < table[-2].served.total:
+                break               # more people get less in all
+        there = [row for row in (*table, found.row) if row.fits]
+        kept = max(there, key=lambda row: row.served.total).users if there else 0
+    short = not found.row.fits or (wanted.promise and not people.keeps(users))
+    machines = -(-users // kept) if kept and kept < users and short else None
+    requests = evaluator.requests = Requests(found.row, kept or None, people.each(users), machines, tuple(table))
+    return found.given, found.cost, found.candidate, _reasons(requests, wanted)
+
+
+def _reasons(found: Requests, wanted: Users) -> tuple[str, ...]:
+    """What each person gets, what one more takes, and what the promise allows."""
+    row, served = found.row, found.row.served
+    lines = [f"{row.users} user{'s' * (row.users != 1)}, all busy: {served.rate:.1f} tokens/s each, "
+             f"{served.total:.0f} in all, the first token within {served.first:.1f} s (19 of 20)"
+             + (f"; each further one takes {human(found.each)}" if found.each else "")]
+    if wanted.promise:
+        said = " and ".join(wanted.words())
+        if found.most is None:
+            lines.append(f"no number of users gets {said} here")
+        elif found.machines:
+            lines.append(f"{said}: at most {found.most} user{'s' * (found.most != 1)}; {row.users} need "
+                         f"{found.machines} such machines, each with its llama-server")
+        else:
+            lines.append(f"{said}: up to {found.most} user{'s' * (found.most != 1)}")
+    elif found.machines:
+        lines.append(f"{row.users} do not fit: {found.machines} such machines for {found.most} each")
+    return tuple(lines)

@@ -1,0 +1,81 @@
+"""Slots for people: what each gets, how many there may be, and how many machines."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import pytest
+from support import model
+
+import autolayers
+from autolayers.errors import UsageError
+
+DENSE = ["--gpu", "rtx-3090", "--ram", "64GiB"]
+
+
+def served(name: str, *words: str) -> tuple[autolayers.Plan, dict]:
+    plan = autolayers.plan(model(name), list(words))
+    return plan, plan.to_dict()["speed"]["requests"]
+
+
+def test_a_slot_and_a_context_for_each() -> None:
+    plan, found = served("llama-3.1-8b-q4_k_m:8", *DENSE, "--users", "6", "--ctx-per-user", "16k")
+    assert plan.fits and plan.params.n_parallel == 6 and plan.breakdown.n_ctx_seq == 16384
+    assert "-np" in plan.flags and found["slots"] == 6 and found["users"] == 6
+    assert found["bytes_per_user"] == 16384 * 8 * 2 * 1024 * 2
+    assert found["per_request_tokens_per_second"] * 6 > found["total_tokens_per_second"] > 200
+
+
+def test_more_users_get_less_each_and_more_in_all() -> None:
+    _, found = served("llama-3.1-8b-q4_k_m", *DENSE, "--users", "2")
+    table = found["table"]
+    assert [row["users"] for row in table] == [1, 2, 4, 8, 16, 32]
+    for one, more in pairwise(table):
+        assert one["per_request_tokens_per_second"] > more["per_request_tokens_per_second"]
+        assert one["total_tokens_per_second"] < more["total_tokens_per_second"]
+        assert one["seconds_to_first_token"] <= more["seconds_to_first_token"] * 1.001
+        assert one["context"] < more["context"]
+
+
+def test_the_most_users_keep_the_promise_and_one_more_does_not() -> None:
+    words = [*DENSE, "--ctx-per-user", "4k", "--min-rate", "40", "--ttft", "5"]
+    plan, found = served("llama-3.1-8b-q4_k_m", *words)
+    most = found["max_users"]
+    assert plan.params.n_parallel == most == found["users"] and not found["table"]
+    assert found["per_request_tokens_per_second"] >= 40 and found["seconds_to_first_token"] <= 5
+    _, more = served("llama-3.1-8b-q4_k_m", *words, "--users", str(most + 1))
+    assert more["max_users"] == most and more["machines"] == 2
+    assert more["per_request_tokens_per_second"] < 40 or more["seconds_to_first_token"] > 5
+
+
+def test_a_promise_that_nobody_can_keep() -> None:
+    plan, found = served("llama-3.1-8b-q4_k_m", *DENSE, "--users", "4", "--min-rate", "1000")
+    assert found["max_users"] is None and found["machines"] is None
+    assert "no number of users gets 1000 tokens/s each here" in plan.reasons
+
+
+def test_given_slots_stay_and_others_wait() -> None:
+    words = [*DENSE, "--users", "8", "--ctx-per-user", "4k"]
+    plan, few = served("llama-3.1-8b-q4_k_m", *words, "-np", "2")
+    _, each = served("llama-3.1-8b-q4_k_m", *words)
+    assert plan.params.n_parallel == 2 and few["slots"] == 2
+    assert few["seconds_to_first_token"] > 3 * each["seconds_to_first_token"]
+    assert few["per_request_tokens_per_second"] > each["per_request_tokens_per_second"]
+
+
+def test_caches_are_smaller_only_where_weights_would_leave_the_gpu() -> None:
+    words = ["--gpu", "4GiB", "--ram", "64GiB", "--ctx-per-user", "8k", "--users"]
+    assert served("llama-3.1-8b-q4_k_m:8", *words, "4")[0].params.cache_type_k is None
+    plan, _ = served("llama-3.1-8b-q4_k_m:8", *words, "8")
+    assert plan.params.cache_type_k == "q8_0" and plan.n_gpu_layers == 9 and not plan.params.overrides
+    given, _ = served("llama-3.1-8b-q4_k_m:8", *words, "8", "-ctk", "f16", "-ctv", "f16")
+    assert given.params.cache_type_k == "f16"
+
+
+@pytest.mark.parametrize(("words", "why"), [
+    (["--users", "0"], "a number of users, 1 to 256"), (["--users", "4", "--min-rate", "x"], "tokens per second"),
+    (["--users", "4", "--ctx-per-user", "4k", "-c", "8k"], "give one of them"),
+    (["--ctx-per-user", "4k"], "is of --users")])
+def test_bad_words(words: list[str], why: str) -> None:
+    with pytest.raises(UsageError, match=why):
+        autolayers.plan(model("llama-3.1-8b-q4_k_m:4"), [*DENSE, *words])
