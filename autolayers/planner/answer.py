@@ -37,10 +37,9 @@ if TYPE_CHECKING:
     from ..memory.weights import WeightPlacer
     from ..model import Model
     from ..request import Request
-    from ..work.speed import CostModel, Speed
+    from ..work.speed import Answers, CostModel, Speed
     from .evaluate import Candidate
     from .explain import Alternative, Lever
-    from .users import Requests
 
     # the next step's price, what computes the levers, --fit's answer, alternatives
     Explained = tuple[tuple[str, ...], Callable[[], tuple[Lever, ...]], FitChoice | None, tuple[Alternative, ...]]
@@ -409,7 +408,7 @@ class _Answer:
                 for pattern in patterns if not any(map(ecmascript(pattern).search, names))]
 
 
-def _with_requests(predict: Callable[[], Speed], served: Requests) -> Speed:
+def _with_requests(predict: Callable[[], Speed], served: Answers) -> Speed:
     """The prediction, with what each of several people gets."""
     return replace(predict(), requests=served)
 

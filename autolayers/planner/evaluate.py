@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from ..memory.weights import Placement
     from ..model import Model
     from ..work.drafts import Drafting
-    from .users import Requests
+    from ..work.speed import Answers
 
     Measured = Breakdown | LowerBound
     Fidelity = Literal["prompt", "fit", "full"]
@@ -90,7 +90,7 @@ class Evaluator:
         # larger contexts that a search chose, by the launch without its context: the smaller context, and the
         # factor of the request's time
         self.paid: dict[Params, tuple[int, float]] = {}
-        self.requests: Requests | None = None        # what each of several people gets
+        self.requests: Answers | None = None        # what each of several people gets
         self.cut_short = False                       # BUDGET was spent, so a launch was not measured
         self._candidates: dict[Params, Candidate | None] = {}
         self._usages: dict[Params, Measured | None] = {}
