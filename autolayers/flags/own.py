@@ -252,6 +252,9 @@ COMMANDS = {command.name: command for command in (
     Command("web", "web [MODEL...] [flags]", "the planner as a page in the browser",
             "Serves the page on 127.0.0.1, with this machine's devices. Files are opened in it by name, "
             "MODELs at once. `python -m autolayers.web build DIR` writes the same page as static files."),
+    Command("serve", "serve [--port N]", "the same JSON over HTTP on loopback, for front ends",
+            "POST /plan, /explain and /choose on 127.0.0.1 answer what --json prints; GET /openapi.json describes "
+            "them. A question needs the token that is printed, or that of AUTOLAYERS_TOKEN, as a bearer token."),
     Command("completion", "completion bash|zsh|fish|powershell", "a completion script for your shell",
             "In ~/.bashrc, in ~/.zshrc after compinit, in PowerShell's $PROFILE, or once for fish:\n"
             "\n  eval \"$(autolayers completion bash)\""
@@ -421,7 +424,7 @@ FLAGS = (
     OwnFlag("--layer-size", "rules", "SIZE", "memory of one layer, if not parameters x bits / layers: 400MB"),
     OwnFlag("--explain", "rules", "", "show formulas, assumptions and what each rule leaves out"),
 
-    OwnFlag("--port", "web", "N", "listen on this port (default: a free one)", _port),
+    OwnFlag("--port", "web serve", "N", "listen on this port (default: a free one)", _port),
     OwnFlag("--no-browser", "web", "", "print the page's address and open no browser"),
 
     OwnFlag("-h --help", _EVERY, "", "this help", key="help"),

@@ -45,72 +45,43 @@ def hosts(port: int) -> set[str]:
     return {f"{name}:{port}" for name in names} | (set(names) if port == HTTP_PORT else set())
 
 
-class PageServer(ThreadingHTTPServer):
-    """Serves the page on 127.0.0.1 only. Raises OSError if the port is taken."""
+class Server(ThreadingHTTPServer):
+    """Serves on 127.0.0.1 only, to who has the token ("": a new one). Raises OSError if the port is taken."""
 
     daemon_threads = True
 
-    def __init__(self, engine: Engine, port: int = 0) -> None:
-        super().__init__(("127.0.0.1", port), _Handler)
-        self.engine, self.token, self.files = engine, secrets.token_urlsafe(24), page_files()
+    def __init__(self, port: int, handler: type[Handler], token: str = "") -> None:
+        super().__init__(("127.0.0.1", port), handler)
+        self.token = token or secrets.token_urlsafe(24)
         self.hosts = hosts(self.server_port)
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Ignores clients that disconnect."""
+
+
+class PageServer(Server):
+    """Serves the page."""
+
+    def __init__(self, engine: Engine, port: int = 0) -> None:
+        super().__init__(port, _Handler)
+        self.engine, self.files = engine, page_files()
 
     @property
     def url(self) -> str:
         return f"http://127.0.0.1:{self.server_port}/?token={self.token}"
 
-    def handle_error(self, request: Any, client_address: Any) -> None:
-        """Ignores browsers that disconnect."""
 
+class Handler(BaseHTTPRequestHandler):
+    """What requests of a page and of programs have in common."""
 
-class _Handler(BaseHTTPRequestHandler):
-    server: PageServer
+    server: Server
     timeout = SILENCE
     protocol_version = "HTTP/1.1"
     server_version, sys_version = "autolayers", ""
 
-    def do_GET(self) -> None:
-        if not self._from_here(page=urlsplit(self.path).path == "/"):
-            return
-        name = urlsplit(self.path).path.lstrip("/") or "index.html"
-        if name == "config.json":
-            self._send(HTTPStatus.OK, json.dumps(CONFIG).encode(), TYPES["json"])
-        elif name in self.server.files:
-            self._send(HTTPStatus.OK, self.server.files[name], TYPES[name.rpartition(".")[2]])
-        else:
-            self._refuse(HTTPStatus.NOT_FOUND, "no such file")
-
-    def do_POST(self) -> None:
-        """/call/METHOD with a question as JSON, or /add?name=&size= with a file's first bytes."""
-        self.close_connection = True          # an unread body must not become the next request
-        split = urlsplit(self.path)
-        if not self._from_here():
-            return
-        if not secrets.compare_digest(self.headers.get(TOKEN_HEADER, "").encode(),
-                                      self.server.token.encode()):
-            return self._refuse(HTTPStatus.FORBIDDEN, "open the address that autolayers web printed")
-        method = split.path.removeprefix("/call/")
-        largest = {"/add": LARGEST_SLICE, "/call/explain": MAX_LOG}.get(split.path, MAX_QUESTION)
-        length = self.headers.get("Content-Length", "")
-        if not length.isascii() or not length.isdecimal() or len(length) > _DIGITS or int(length) > largest:
-            return self._refuse(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"a body of at most {largest} bytes")
-        body = self.rfile.read(int(length))
-        if split.path == "/add":
-            query = parse_qs(split.query)
-            size = query.get("size", [""])[0]
-            name = unquote(query.get("name", ["file.gguf"])[0])
-            known = size.isascii() and size.isdecimal() and len(size) < _DIGITS
-            return self._answer(self.server.engine.add(name, int(size) if known else None, body))
-        try:
-            question = json.loads(body)
-        except (ValueError, RecursionError):
-            question = None
-        if not isinstance(question, dict):
-            return self._refuse(HTTPStatus.BAD_REQUEST, "the question is not a JSON object")
-        self._answer(self.server.engine.call(method, question))
-
-    def _from_here(self, page: bool = False) -> bool:
-        """Whether the request is from the page itself, or a link opens the `page`; otherwise sends the refusal."""
+    def from_here(self, page: bool = False) -> bool:
+        """Whether the request is from this machine's own page or programs, or a link opens the `page`; otherwise
+        sends the refusal."""
         origin, site = self.headers.get("Origin"), self.headers.get("Sec-Fetch-Site")
         hosts = self.server.hosts
         asked = self.headers.get("Sec-Fetch-Mode"), self.headers.get("Sec-Fetch-Dest")
@@ -121,16 +92,35 @@ class _Handler(BaseHTTPRequestHandler):
                 and site in (None, "same-origin", "none"):
             return True
         self.close_connection = True
-        self._refuse(HTTPStatus.FORBIDDEN, "not for other sites")
+        self.refuse(HTTPStatus.FORBIDDEN, "not for other sites")
         return False
 
-    def _answer(self, answer: dict[str, Any]) -> None:
-        self._send(HTTPStatus.OK, json.dumps(answer).encode(), TYPES["json"])
+    def body(self, largest: int) -> bytes | None:
+        """The request's body; None if it was refused."""
+        length = self.headers.get("Content-Length", "")
+        if not length.isascii() or not length.isdecimal() or len(length) > _DIGITS or int(length) > largest:
+            self.refuse(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"a body of at most {largest} bytes")
+            return None
+        return self.rfile.read(int(length))
 
-    def _refuse(self, status: HTTPStatus, reason: str) -> None:
-        self._send(status, json.dumps({"error": reason}).encode(), TYPES["json"])
+    def question(self, largest: int) -> dict[str, Any] | None:
+        """The body as a JSON object; None if it was refused."""
+        body = self.body(largest)
+        if body is None:
+            return None
+        try:
+            question = json.loads(body)
+        except (ValueError, RecursionError):
+            question = None
+        if not isinstance(question, dict):
+            self.refuse(HTTPStatus.BAD_REQUEST, "the question is not a JSON object")
+            return None
+        return question
 
-    def _send(self, status: HTTPStatus, body: bytes, kind: str) -> None:
+    def refuse(self, status: HTTPStatus, reason: str) -> None:
+        self.send(status, json.dumps({"error": reason}).encode(), TYPES["json"])
+
+    def send(self, status: HTTPStatus, body: bytes, kind: str) -> None:
         self.send_response(status)
         for name, value in (("Content-Type", kind), ("Content-Length", str(len(body))),
                             ("Cache-Control", "no-store"),
@@ -142,4 +132,43 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def log_message(self, format: str, *args: object) -> None:
-        """Nothing is logged: the URLs contain the token."""
+        """Nothing is logged: the page's URLs contain the token."""
+
+
+class _Handler(Handler):
+    server: PageServer
+
+    def do_GET(self) -> None:
+        if not self.from_here(page=urlsplit(self.path).path == "/"):
+            return
+        name = urlsplit(self.path).path.lstrip("/") or "index.html"
+        if name == "config.json":
+            self.send(HTTPStatus.OK, json.dumps(CONFIG).encode(), TYPES["json"])
+        elif name in self.server.files:
+            self.send(HTTPStatus.OK, self.server.files[name], TYPES[name.rpartition(".")[2]])
+        else:
+            self.refuse(HTTPStatus.NOT_FOUND, "no such file")
+
+    def do_POST(self) -> None:
+        """/call/METHOD with a question as JSON, or /add?name=&size= with a file's first bytes."""
+        self.close_connection = True          # an unread body must not become the next request
+        split = urlsplit(self.path)
+        if not self.from_here():
+            return
+        if not secrets.compare_digest(self.headers.get(TOKEN_HEADER, "").encode(),
+                                      self.server.token.encode()):
+            return self.refuse(HTTPStatus.FORBIDDEN, "open the address that autolayers web printed")
+        if split.path == "/add":
+            query = parse_qs(split.query)
+            size = query.get("size", [""])[0]
+            name = unquote(query.get("name", ["file.gguf"])[0])
+            known = size.isascii() and size.isdecimal() and len(size) < _DIGITS
+            body = self.body(LARGEST_SLICE)
+            return None if body is None else self._answer(
+                self.server.engine.add(name, int(size) if known else None, body))
+        question = self.question(MAX_LOG if split.path == "/call/explain" else MAX_QUESTION)
+        if question is not None:
+            self._answer(self.server.engine.call(split.path.removeprefix("/call/"), question))
+
+    def _answer(self, answer: dict[str, Any]) -> None:
+        self.send(HTTPStatus.OK, json.dumps(answer).encode(), TYPES["json"])

@@ -22,7 +22,7 @@ WORDS = {"plan": [MODEL, "--gpu", "24GiB"], "run": ["run", "--dry-run", "--gpu",
          "tune": ["tune", "llama-server", "-m", MODEL], "devices": ["devices"],
          "rules": ["rules", "--params", "8B", "--bits", "4"],
          "explain": ["explain", "-"], "ps": ["ps"],
-         "check": ["check"], "web": ["web"], "completion": ["completion", "bash"],
+         "check": ["check"], "web": ["web"], "serve": ["serve"], "completion": ["completion", "bash"],
          "ollama modelfile": ["ollama", "modelfile", MODEL], "ollama plan": ["ollama", "plan", MODEL],
          "ollama create": ["ollama", "create", MODEL, "--as", "n"], "ollama verify": ["ollama", "verify", MODEL],
          "ollama list": ["ollama", "list"]}

@@ -1,0 +1,30 @@
+"""`autolayers serve`: the same JSON over HTTP on loopback, for front ends."""
+
+from __future__ import annotations
+
+import os
+
+from ..errors import UsageError
+from ..flags.check import read
+from ..output import say
+from ..web.service import Service
+from .model import load
+
+TOKEN = "AUTOLAYERS_TOKEN"
+
+
+def main(words: list[str]) -> int:
+    """Serves until interrupted."""
+    arguments = read("serve", words)
+    if arguments.positional:
+        raise UsageError(f"autolayers serve takes no {arguments.positional[0]!r:.60}: each question names its models")
+    port, given = arguments.own.get("port", 0), os.environ.get(TOKEN, "")
+    try:
+        service = Service(load, os.environ, port, given)
+    except OSError as error:
+        raise UsageError(f"--port {port}: {error.strerror or error}") from None
+    token = f"the token of {TOKEN}" if given else f"token {service.token}"
+    say(f"{service.url} answers who has {token} (GET /openapi.json says what); press Ctrl-C to stop")
+    with service:
+        service.serve_forever()
+    return 0

@@ -1,0 +1,112 @@
+"""`autolayers serve` answers what --json prints, and nobody without the token."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import closing
+from typing import Any
+
+import pytest
+from support import HEADERS
+
+import autolayers
+from autolayers.web.server import MAX_QUESTION
+from autolayers.web.service import MOST_MODELS, Service, openapi
+
+FILE = str(HEADERS / "llama-3.2-1b-q8_0.gguf")
+
+
+@pytest.fixture(scope="module")
+def service() -> Iterator[Service]:
+    with Service(autolayers.read_model, {}, token="secret") as found:
+        threading.Thread(target=found.serve_forever, daemon=True).start()
+        yield found
+        found.shutdown()
+
+
+def ask(port: int, path: str, question: Any = None, token: str = "secret", **headers: str) -> tuple[int, Any]:
+    with closing(http.client.HTTPConnection("127.0.0.1", port, timeout=60)) as connection:
+        body = question if isinstance(question, (str, bytes)) else json.dumps(question)
+        named = {name.replace("_", "-"): value for name, value in headers.items()}
+        if question is None:
+            connection.request("GET", path, headers=named)
+        else:
+            connection.request("POST", path, body, {"Authorization": f"Bearer {token}", **named})
+        answer = connection.getresponse()
+        return answer.status, json.loads(answer.read())
+
+
+def test_a_plan_is_the_command_lines(service: Service) -> None:
+    words = ["--gpu", "8GiB", "--ram", "32GiB", "-c", "8192"]
+    wanted = json.loads(json.dumps(autolayers.plan(FILE, words, explain=True, advise=True).to_dict()))
+    status, said = ask(service.server_port, "/plan", {"model": FILE, "flags": words})
+    assert (status, said) == (200, wanted)
+    status, named = ask(service.server_port, "/plan", {
+        "model": FILE, "flags": {"gpu": "8GiB", "ram": "32GiB", "c": 8192}, "explain": False})
+    assert named["flags"] == wanted["flags"] and named["alternatives"] == [] and status == 200
+
+
+def test_a_log_is_explained_and_files_are_compared(service: Service) -> None:
+    log = "ggml_backend_cuda_buffer_type_alloc_buffer: allocating 9000.00 MiB on device 0: cudaMalloc failed: out of " \
+          "memory"
+    status, said = ask(service.server_port, "/explain", {"log": log})
+    assert (status, said["cause"]) == (200, "oom_device")
+    status, said = ask(service.server_port, "/choose", {"models": [FILE], "flags": {"gpu": "8GiB"}})
+    assert status == 200 and said["advice"]["take"] == FILE and said["files"][0]["n_ctx"] > 0
+
+
+@pytest.mark.parametrize(("path", "question", "status", "error"), [
+    ("/plan", {"model": FILE, "flags": ["--gpus", "1"]}, 400, "--gpus is no flag"),
+    ("/plan", {"model": FILE, "flags": {"gpuu": 1}}, 400, "no flag is called 'gpuu': gpu?"),
+    ("/plan", {"model": FILE, "flags": "x"}, 400, '"flags" is a list'),
+    ("/plan", {"model": "nowhere.gguf"}, 404, "nowhere.gguf"), ("/plan", {}, 400, '"model" is a text'),
+    ("/plan", [], 400, "not a JSON object"), ("/plan", "{", 400, "not a JSON object"),
+    ("/choose", {"models": [FILE] * (MOST_MODELS + 1)}, 400, f"at most {MOST_MODELS}"),
+    ("/explain", {"log": ""}, 400, '"log" is a text'), ("/no", {}, 404, "/plan"),
+    ("/plan", b"x" * (MAX_QUESTION + 1), 413, "at most"),
+])
+def test_errors_are_the_command_lines(service: Service, path: str, question: Any, status: int, error: str) -> None:
+    found = ask(service.server_port, path, question)
+    assert found[0] == status and error in found[1]["error"]
+    assert status not in (400, 404) or found[1].get("exit_code", 2) in (2, 3)
+
+
+def test_nobody_else_is_answered(service: Service) -> None:
+    question = {"model": FILE, "flags": ["--gpu", "8GiB"]}
+    port = service.server_port
+    assert ask(port, "/plan", question, token="wrong")[0] == 401
+    assert ask(port, "/plan", question, Origin="https://evil.example")[0] == 403
+    assert ask(port, "/plan", question, Host="evil.example")[0] == 403
+    assert ask(port, "/openapi.json", Sec_Fetch_Site="cross-site")[0] == 403
+    assert ask(port, "/nothing")[0] == 404
+
+
+def test_the_interface_is_described(service: Service) -> None:
+    status, said = ask(service.server_port, "/openapi.json")
+    assert status == 200 and said == json.loads(json.dumps(openapi()))
+    assert set(said["paths"]) == {"/plan", "/explain", "/choose"} and said["openapi"].startswith("3.1")
+    for path in said["paths"].values():
+        schema = path["post"]["requestBody"]["content"]["application/json"]["schema"]
+        assert set(schema["required"]) <= set(schema["properties"])
+
+
+@pytest.mark.skipif(os.name == "nt", reason="signals")
+def test_the_command_serves_until_it_is_interrupted() -> None:
+    environ = {**os.environ, "AUTOLAYERS_TOKEN": "mine"}
+    with subprocess.Popen([sys.executable, "-m", "autolayers", "serve"], stderr=subprocess.PIPE, text=True,
+                          env=environ) as started:
+        assert started.stderr is not None
+        line = started.stderr.readline()
+        port = int(re.findall(r"127\.0\.0\.1:(\d+)", line)[0])
+        assert "mine" not in line and "AUTOLAYERS_TOKEN" in line
+        assert ask(port, "/plan", {"model": FILE, "flags": {"gpu": "8GiB"}}, token="mine")[0] == 200
+        started.send_signal(signal.SIGINT)
+        assert started.wait(20) == 130
