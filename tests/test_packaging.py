@@ -11,6 +11,7 @@ import subprocess
 import sys
 import tarfile
 import zipfile
+from email.parser import Parser
 from pathlib import Path
 from typing import Any
 
@@ -120,6 +121,73 @@ def test_readme_test_command_is_what_ci_runs() -> None:
 def test_readme_links_lead_somewhere() -> None:
     for target in re.findall(r"\]\(([^)#:]+)\)", README):
         assert (ROOT / target).exists(), target
+
+
+def test_an_index_shows_whole_links_and_the_projects_urls(tmp_path: Path) -> None:
+    """Both are made of the one line of pyproject.toml that names the owner."""
+    built = _python("-m", "hatchling", "build", "-t", "wheel", "-d", str(tmp_path))
+    assert built.returncode == 0, built.stderr
+    with zipfile.ZipFile(next(tmp_path.glob("*.whl"))) as archive:
+        (name,) = [name for name in archive.namelist() if name.endswith(".dist-info/METADATA")]
+        found = Parser().parsestr(archive.read(name).decode())
+    (project,) = re.findall(r'^repository = "(\S+)"$', (ROOT / "pyproject.toml").read_text(), re.MULTILINE)
+    urls = dict(url.split(", ") for url in found.get_all("Project-URL"))
+    assert urls["Repository"] == project and all(url.startswith(project) for url in urls.values())
+    assert urls["Issues"] == f"{project}/issues"
+    links = re.findall(r"\]\(([^)]+)\)", str(found.get_payload()))
+    assert f"{project}/blob/v{autolayers.__version__}/docs/index.md" in links
+    assert all(link.startswith(("https://", "#")) for link in links)
+    assert str(found.get_payload()).count("](") == README.count("](")
+    owner = project.split("/")[3]
+    hosted = [file for file in (*ROOT.glob("*.*"), *ROOT.glob(".github/**/*.*")) if file.is_file()
+              and file.name not in ("pyproject.toml",) and f"{owner}/" in file.read_text(encoding="utf-8")]
+    assert not hosted
+
+
+WORKFLOWS = sorted((ROOT / ".github/workflows").glob("*.yml"))
+
+
+@pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.stem)
+def test_workflows_pin_what_they_run_and_may_do_little(path: Path) -> None:
+    reader = pytest.importorskip("yaml")
+    text = path.read_text(encoding="utf-8")
+    file = reader.safe_load(text)
+    assert file["permissions"] == {"contents": "read"}
+    for used in re.findall(r"uses: (\S+)(.*)", text):
+        assert re.fullmatch(r"\./\S+|[\w.-]+/[\w./-]+@[0-9a-f]{40}", used[0]), used
+        assert used[0].startswith("./") or re.fullmatch(r" # v\d+\.\d+\.\d+", used[1]), used
+    assert "${{ secrets." not in text and "pull_request_target" not in text
+    for name, job in file["jobs"].items():
+        if name != "assets":
+            assert job.get("permissions", {}).get("contents", "read") == "read"
+        for step in job.get("steps", ()):
+            for script in re.findall(r"(?<!\S)(\.ci/\w+)", step.get("run", "")):
+                assert os.access(ROOT / script, os.X_OK), script
+            assert "checkout" not in step.get("uses", "") or step["with"]["persist-credentials"] is False
+            assert not re.search(r"\$\{\{\s*github\.(event|head_ref)", step.get("run", ""))
+
+
+def test_every_python_that_the_metadata_names_is_tested() -> None:
+    reader = pytest.importorskip("yaml")
+    matrix = reader.safe_load((ROOT / ".github/workflows/ci.yml").read_text())["jobs"]["test"]["strategy"]["matrix"]
+    said = re.findall(r'"Programming Language :: Python :: (3\.\d+)"', (ROOT / "pyproject.toml").read_text())
+    assert matrix["python"] == said and {name.split("-")[0] for name in matrix["os"]} == {"ubuntu", "macos", "windows"}
+
+
+def test_the_citation_is_of_this_version() -> None:
+    reader = pytest.importorskip("yaml")
+    found = reader.safe_load((ROOT / "CITATION.cff").read_text())
+    assert found["version"] == autolayers.__version__ and {"cff-version", "message", "title", "authors"} <= set(found)
+    for form in (ROOT / ".github/ISSUE_TEMPLATE").glob("[!c]*.yml"):
+        fields = reader.safe_load(form.read_text())
+        assert {"name", "description", "body"} <= set(fields) and all(
+            field["attributes"]["label"] for field in fields["body"])
+
+
+def test_a_release_without_an_owner_or_date_is_refused() -> None:
+    done = subprocess.run([sys.executable, ".ci/build", "--release"], cwd=ROOT, capture_output=True, text=True,
+                          env={**os.environ, "GITHUB_REF_NAME": "v9.9.9"}, timeout=60)
+    assert done.returncode == 1 and "the tag is v9.9.9 and the version" in done.stderr
 
 
 @pytest.mark.parametrize("name", [m.name for m in pkgutil.walk_packages(autolayers.__path__, "autolayers.")
