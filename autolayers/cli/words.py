@@ -37,7 +37,7 @@ def without_verbose(arguments: Arguments) -> tuple[Arguments, bool]:
 def warnings_of(plan: Plan) -> list[str]:
     """Prints a plan's warnings on stderr, for outputs that cannot carry them."""
     if plan.fits:
-        return [*plan.warnings, *filter(None, [plan.paid])]
+        return [*plan.warnings, *filter(None, [plan.paid]), *plan.idle]
     from ..report.text import remedy_words, shortage
 
     return [*plan.warnings, f"does not fit: {shortage(plan)}",

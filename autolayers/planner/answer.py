@@ -23,6 +23,7 @@ from .one.expert_cache import FLAG, hits
 from .one.fit import fit
 from .one.overrides import merged
 from .plan import DeviceRow, FitChoice, HostRow, LayerRow, Plan
+from .unused import unused
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -182,6 +183,7 @@ class _Answer:
         params, reasons = self._with_threads(params, reasons)
         host = self._host()
         why, levers, fit_choice, others = explained
+        idle = () if self.policy.alone else tuple(unused(self.evaluator, self.cost, self.given, self.candidate))
         predict = (lambda: self.cost.price(self.candidate)) if self._cost is None else self._cost.later(self.candidate)
         if (served := self.evaluator.requests) is not None:
             predict = partial(_with_requests, predict, served)
@@ -190,8 +192,8 @@ class _Answer:
             tuple(_flags(params, self.given, _build(self.policy))), self._described(params), predict,
             partial(_layers, self.evaluator.estimator.placer, self.candidate.params,
                     self.evaluator.estimator.companions, self.evaluator.machine.devices),
-            (*filter(None, [self._paid()]), *reasons, *self._hits(), *self._kept(), *why, *self._limited()),
-            notes + self._warnings(host), fit_choice, levers, others, paid=self._paid())
+            (*filter(None, [self._paid()]), *idle, *reasons, *self._hits(), *self._kept(), *why, *self._limited()),
+            notes + self._warnings(host), fit_choice, levers, others, paid=self._paid(), idle=idle)
 
     def _kept(self) -> tuple[str, ...]:
         here = serving.saved(self.candidate.params, self.use, self.policy.workload)

@@ -128,6 +128,7 @@ class Plan:
     alternatives: tuple[Alternative, ...] = ()    # if the plan fits and is explained
     remedies: tuple[Remedy, ...] = ()    # if the plan does not fit and is explained
     paid: str = ""                       # the reason that says what a larger context costs
+    idle: tuple[str, ...] = ()           # the reasons that say why a device has nothing of the launch
 
     @lazy
     def speed(self) -> Speed:

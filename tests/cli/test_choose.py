@@ -15,6 +15,10 @@ from support import FEW_CARDS, FIXTURES, HEADERS, ROOT, WHOLE, check_examples, r
 import autolayers
 from autolayers.cli import main
 from autolayers.flags.parse import parse
+from autolayers.model import read_model
+from autolayers.planner import plan_request
+from autolayers.planner.compare.choose import assess
+from autolayers.request import Request
 
 TYPES = {"Q2_K": "q2_K", "IQ4_XS": "iq4_xs", "Q4_K_M": "q4_K", "Q6_K": "q6_K", "Q8_0": "q8_0", "F16": "f16"}
 LLAMA = "llama-3.1-8b-q4_k_m:8"
@@ -274,3 +278,16 @@ def test_the_documented_examples(hub, chosen, monkeypatch: pytest.MonkeyPatch) -
         return out
 
     assert check_examples(ROOT / "docs" / "choose.md", run) == 2
+
+
+@pytest.mark.parametrize(("name", "gpus"), [
+    ("qwen3-30b-a3b-q4_k_m", "12GiB"),                  # a mixture: context for some of the request's time
+    ("gpt-oss-20b-mxfp4", "rtx-3070"),
+    ("llama-3.3-70b-q4_k_m", "rtx-5090,rtx-3090"),      # unlike cards
+    ("llama-3.1-8b-q4_k_m", "rtx-3060"),
+])
+def test_the_launch_is_the_one_that_a_plan_proposes(name: str, gpus: str) -> None:
+    model = read_model(str(HEADERS / f"{name}.gguf"))
+    request = Request.of(["--gpu", gpus, "--ram", "64GiB"], {})
+    choice = assess(model, request.params, request.policy, request.machine)
+    assert choice.flags == plan_request(model, request).flags and choice.n_ctx >= 8192

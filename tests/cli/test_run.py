@@ -52,6 +52,7 @@ class Plan:
     host: HostRow = HostRow(0, 0, 0)
     remedies: tuple = ()
     paid: str = ""
+    idle: tuple = ()
 
 def planner(model, request, advise=False):
     given, devices, host = request.params.n_gpu_layers, request.machine.devices, request.host

@@ -409,7 +409,7 @@ def test_a_launch_that_llama_cpp_refuses_is_refused_with_its_reason() -> None:
         plan(DENSE, "-ctv q8_0 -fa off", gpu(24))
 
 
-@pytest.mark.parametrize(("flags", "gib"), [("--margin 30GiB", 24), ("", 0.1), ("-fitt 9000", 8)])
+@pytest.mark.parametrize(("flags", "gib"), [("--margin 30GiB", 24), ("-ngl 0", 0.1), ("-fitt 9000", 8)])
 def test_a_margin_that_is_more_than_what_is_free_is_named(flags: str, gib: float) -> None:
     found = plan(DENSE, flags, gpu(gib))
     margin, free = found.devices[0].margin, found.devices[0].free

@@ -78,14 +78,18 @@ def wanted_ctx(params: Params, policy: Policy) -> int:
 
 def assess(model: Model, params: Params, policy: Policy, machine: Machine,
            companions: Companions = NONE) -> Choice:
-    """How a model runs with at least the wanted context; with a smaller one if nothing else fits."""
+    """How a model runs as `autolayers MODEL` plans it, if that has the wanted context; else with at least that; with a
+    smaller one if nothing else fits."""
     least = min(wanted_ctx(params, policy), max(1, model.n_ctx_train))
-    params = replace(params, n_ctx=None)
+    given = params.n_ctx or policy.n_ctx or policy.n_ctx_min
+    params, policy = replace(params, n_ctx=None), replace(policy, n_ctx=None, n_ctx_min=None)
     try:
-        plan = plan_on(model, params, replace(policy, n_ctx=None, n_ctx_min=least), machine, companions)
+        own = None if given else plan_on(model, params, policy, machine, companions)
+        plan = own if own is not None and own.fits and own.breakdown.n_ctx_seq >= least else \
+            plan_on(model, params, replace(policy, n_ctx_min=least), machine, companions)
         fits = plan.fits
         if not fits:
-            smaller = plan_on(model, params, replace(policy, n_ctx=None, n_ctx_min=None), machine, companions)
+            smaller = own or plan_on(model, params, policy, machine, companions)
             plan = smaller if smaller.fits else plan
         return _choice(plan, fits)
     except LaunchRefused as refusal:

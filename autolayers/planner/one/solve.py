@@ -100,8 +100,11 @@ def _placed(evaluator: Evaluator, given: Params, policy: Policy, cost: CostModel
         fitting = [answer for answer in answers if answer.fits]
         return cost.fastest(fitting) if fitting else next(iter(answers), None)
     found = _solved(evaluator, given, policy, cost)
-    if found is not None and processor_alone(evaluator, given,
-                                             policy) and _processor_wins(evaluator, cost, found):
+    # even -ngl 0 computes on a device and keeps buffers there
+    too_small = evaluator.machine.devices and (found is None or not found.fits_devices) and \
+        policy.margin is None and given.fit_target is None and _may_leave_out(given, policy)
+    if too_small or (found is not None and processor_alone(evaluator, given, policy)
+                     and _processor_wins(evaluator, cost, found)):
         alone = _solved(evaluator, replace(given, device=()), policy, cost)
         return alone if alone is not None and alone.fits else found
     devices = evaluator.machine.devices
@@ -120,8 +123,13 @@ def processor_alone(evaluator: Evaluator, given: Params, policy: Policy) -> bool
     """Whether to compare with a launch without devices: they are integrated GPUs, and no given flag chooses
     them."""
     devices = evaluator.machine.devices
-    return bool(devices) and all(device.kind == "igpu" for device in devices) and given.device is None \
-        and given.n_gpu_layers in (None, -1) and not given.overrides and given.split_mode in (None, "layer") \
+    return bool(devices) and all(device.kind == "igpu" for device in devices) and _may_leave_out(given, policy)
+
+
+def _may_leave_out(given: Params, policy: Policy) -> bool:
+    """Whether no flag chooses or fills the devices."""
+    return given.device is None and given.n_gpu_layers in (None, -1) and not given.overrides \
+        and given.split_mode in (None, "layer") and given.tensor_split is None \
         and policy.strategy != "layers" and policy.n_ctx != "max"
 
 

@@ -1,0 +1,56 @@
+"""A GPU that nothing is put on has a line that says why; one that the user left out has none."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from support import HEADERS
+
+import autolayers
+
+MODEL = str(HEADERS / "llama-3.1-8b-q4_k_m.gguf")
+SMALL = str(HEADERS / "llama-3.2-1b-q8_0.gguf")
+
+
+def plan(model: str, *words: str) -> autolayers.Plan:
+    return autolayers.plan(model, [*words, "--ram", "64GiB"])
+
+
+def used(found: autolayers.Plan) -> dict[str, int]:
+    return {device.name: device.used for device in found.devices}
+
+
+def test_a_slower_card_is_left_idle_with_what_it_would_cost() -> None:
+    found = plan(MODEL, "--gpu", "rtx-4090,rtx-3060")
+    assert used(found)["CUDA1"] == 0
+    (line,) = found.idle
+    seconds = re.fullmatch(r"CUDA1 is left idle: a request would take (\S+) s with it, instead of (\S+) s", line)
+    assert seconds and line in found.reasons
+    both = plan(MODEL, "--gpu", "rtx-4090,rtx-3060", "-ts", "2,1", "-c", str(found.params.n_ctx))
+    assert float(seconds[2]) == round(found.speed.request, 1) < float(seconds[1])
+    assert used(both)["CUDA1"] > 0 and both.speed.request > found.speed.request
+
+
+def test_a_card_without_room_for_a_layer_says_so() -> None:
+    found = plan(SMALL, "--gpu", "h100,500MiB")
+    assert used(found)["CUDA1"] == 0
+    assert found.idle == ("CUDA1 is left idle: no layer fits into the 500.00 MiB that are free",)
+
+
+@pytest.mark.parametrize("gpus", ["700MiB", "700MiB,600MiB"])
+def test_cards_too_small_for_any_launch_are_left_out(gpus: str) -> None:
+    """Even -ngl 0 has its compute buffer on the first device."""
+    found = plan(MODEL, "--gpu", gpus)
+    assert found.fits and found.params.device == () and not any(used(found).values())
+    assert len(found.idle) == len(gpus.split(","))
+    assert not plan(MODEL, "--gpu", gpus, "-ngl", "0").fits
+
+
+@pytest.mark.parametrize("words", [("-dev", "CUDA0"), ("-ts", "1,0"), ("-sm", "none"), ("-ngl", "0"), ("-dev", "none")])
+def test_what_the_user_left_out_needs_no_reason(words: tuple[str, ...]) -> None:
+    assert plan(MODEL, "--gpu", "rtx-4090,rtx-3060", *words).idle == ()
+
+
+def test_devices_in_use_have_no_line() -> None:
+    assert plan(MODEL, "--gpu", "2xrtx-3090").idle == () == plan(MODEL, "--gpu", "8GiB").idle
