@@ -14,7 +14,7 @@ import shutil
 from contextlib import suppress
 
 from .builds import Build
-from .builds.build import dates
+from .builds.build import dates, oldest_with
 from .builds.sources import following, seen
 from .model.architectures import NAMES, architecture
 from .programs import NoAnswer, ask
@@ -55,9 +55,9 @@ def detect(launcher: Sequence[str], environ: Mapping[str, str]) -> Build:
     doubt = ""
     if fork:
         doubt = f"{launcher[-1]} is {fork}, which is not llama.cpp"
-    elif number and flags and dates(flags)[0] > number + _OFF:
+    elif number and flags and oldest_with(flags) > number + _OFF:
         fork = "a fork"
-        doubt = (f"{launcher[-1]} says build {number} and has flags of build {dates(flags)[0]}: a fork of llama.cpp "
+        doubt = (f"{launcher[-1]} says build {number} and has flags of build {oldest_with(flags)}: a fork of llama.cpp "
                  "that counts its own builds")
     elif flags is None and not number:
         doubt = f"{launcher[-1]} does not answer --version and --help as llama.cpp does"

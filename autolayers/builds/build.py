@@ -111,4 +111,10 @@ def dates(flags: frozenset[str]) -> tuple[int, int]:
     return low, max(low, high)
 
 
+def oldest_with(flags: frozenset[str]) -> int:
+    """The oldest build that has all of these names, whatever others it lacks."""
+    return max((row.first for row in (*ARGUMENTS, *LEGACY) if not flags.isdisjoint((*row.names, *row.negated))),
+               default=0)
+
+
 TODAY = Build()
