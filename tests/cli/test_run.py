@@ -469,7 +469,7 @@ def test_out_of_memory_plans_smaller_and_comes_up(fake: Fake) -> None:
 
 
 @pytest.mark.parametrize(("missing", "flags", "layers"), [(384, "", 1), (300, "", 0), (384, "-c 8192", 1),
-                                                          (384, "--margin 450MiB", None)])
+                                                          (384, "--margin 450MiB", 0)])
 def test_a_retry_halves_margins_before_it_gives_a_device_up(missing: int, flags: str, layers: int | None,
                                                             fake: Fake) -> None:
     fake.scenario({"log": oom(missing), "code": 1}, {})
