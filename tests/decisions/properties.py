@@ -29,7 +29,7 @@ from autolayers.api import fit_choice
 from autolayers.devices import Host
 from autolayers.devices.given import hypothetical, numbered
 from autolayers.flags.policy import read
-from autolayers.planner.one.contexts import contexts
+from autolayers.planner.one.contexts import MIXTURE, contexts
 from autolayers.planner.one.solve import BATCH_GAIN, CONTEXTS, MIXTURE_PRICE, PARTS_GAIN
 from autolayers.records import dataclass, replace
 
@@ -143,9 +143,8 @@ def memory(asked: Question, found: Plan, rng: random.Random) -> Iterator[str]:
 def least(asked: Question) -> int:
     """The least context that the plan may have."""
     params, policy = read(asked.words, None)
-    if asked.model.is_moe and policy.n_ctx_min is None:      # 8192 where that fits
-        policy = replace(policy, n_ctx_min=min(4096, asked.model.n_ctx_train))
-    return contexts(asked.model, params, policy).least or 0
+    found = contexts(asked.model, params, policy).least or 0
+    return min(found, 4096) if found == MIXTURE and policy.n_ctx_min is None else found      # 8192 where that fits
 
 
 def contexts_grow(asked: Question, found: Plan) -> Iterator[str]:

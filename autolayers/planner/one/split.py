@@ -30,6 +30,7 @@ class TensorSplit:
         self.evaluator, self.cost, self.fidelity = evaluator, cost, fidelity
         self.everything = evaluator.model.hparams.n_layer_all + 1
         self.overheads = Overheads(evaluator.machine.limits)
+        self.of_output: dict[tuple[int | None, int | None, str], int] = {}
 
     def best(self, params: Params, default_first: bool = True, ram: bool = True) -> Candidate | None:
         """These flags with the fastest split that fits, llama.cpp's default included; None if none fits.
@@ -135,10 +136,17 @@ class TensorSplit:
         costs = self.cost.layer_seconds(params, params.n_ctx or 1 << 60)
         seconds = [costs[name][-count:] for name in names]
         visits = [self.cost.visits(name, n_ubatch) for name in names]
-        splits = [best_partition(sizes, seconds, capacities, self.cost.hop(n_ubatch), visits)]
-        if splits[0] is None:
+        hop = self.cost.hop(n_ubatch)
+        splits = [best_partition(sizes, seconds, capacities, hop, visits)]
+        for i, name in enumerate(names):
+            room = limits[name] - self._of_output(params, name, overheads.get(name, 0))
+            if i and capacities[i] < sizes[-1] <= room:
+                costs_before = [each[:-1] for each in seconds[:i]]
+                before = best_partition(sizes[:-1], costs_before, capacities[:i], hop, visits[:i])
+                splits.append(before and (*before, 1))
+        if not any(splits):
             return None
-        if self._pipelined(params):
+        if splits[0] is not None and self._pipelined(params):
             splits.append(even_partition(sizes, seconds, capacities))
         found = [_short(split) for split in dict.fromkeys(splits) if split is not None]
         static = self.evaluator.static(params)
@@ -146,6 +154,10 @@ class TensorSplit:
             return found[0]
         return min(found, key=lambda split: self.cost.predict(replace(params, tensor_split=split),
                                                               static).request)
+
+    def _of_output(self, params: Params, name: str, known: int) -> int:
+        """Overheads of a device that has the output layer alone: it computes no attention. A guess until measured."""
+        return self.of_output.get((params.n_ctx, params.n_ubatch, name), known // 4)
 
     def _pipelined(self, params: Params) -> bool:
         """Whether prompts may overlap on several devices, so that an even split may be the fastest."""
@@ -169,6 +181,10 @@ class TensorSplit:
             if candidate is None:
                 break
             self.overheads.record(candidate, trusted=candidate.fits_devices)
+            if split[-1] == 1:
+                name = self.evaluator.device_names(params)[len(split) - 1]
+                self.of_output[params.n_ctx, params.n_ubatch, name] = \
+                    candidate.overheads(self.evaluator.machine.limits).get(name, 0)
             if _fits(candidate, ram):
                 best = candidate
         return best
