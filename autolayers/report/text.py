@@ -218,6 +218,8 @@ def bought(plan: Plan, other: Alternative) -> str:
         (gains if speed.generation > here.generation else losses).append(text)
     if not gains or speed.prompt > here.prompt * 1.1:
         gains.append(f"prompts {tokens(speed.prompt)} instead of {tokens(here.prompt)}")
+    if len(gains) + len(losses) == 1 and other.n_ctx > plan.breakdown.n_ctx:      # its price comes as it fills
+        losses.append(f"{tokens(speed.generation_full)} tokens/s when full instead of {tokens(here.generation_full)}")
     common = f"{plan.n_gpu_layers} of {plan.n_layer + 1} layers on the GPU, "
     where = [other.placement.removeprefix(common)] if other.placement != plan.placement else []
     return ", ".join([*gains, *losses, *where])

@@ -20,7 +20,7 @@ from autolayers.records import replace
 from autolayers.report.inspect import inspect_text
 from autolayers.report.multi import together_text
 from autolayers.report.table import Style, shortened, table
-from autolayers.report.text import head_text, plan_text, reasons_text
+from autolayers.report.text import bought, head_text, plan_text, reasons_text
 
 
 @cache
@@ -165,6 +165,18 @@ def test_alternatives_say_what_they_buy() -> None:
             or other.speed.prompt > found.speed.prompt
     text = " ".join(plan_text(found).split())
     assert re.search(r"-ctk q8_0 -ctv q8_0 \d+\.\d+ tokens/s instead of \d+\.\d+, .*\d+ of 9 layers", text)
+
+
+@pytest.mark.parametrize("name", ["llama-3.1-8b-q4_k_m", "qwen3-30b-a3b-q4_k_m"])
+def test_a_larger_context_has_a_price_without_a_gpu(name: str) -> None:
+    """It takes no memory that anything else needs, and costs as it fills."""
+    found = autolayers.plan(model(name), ["--backend", "cpu", "--ram", "64GiB"], devices=[], explain=True)
+    larger = [other for other in found.alternatives if other.n_ctx > found.breakdown.n_ctx]
+    assert larger
+    for other in larger:
+        said = re.search(r"context \d+, (\S+) tokens/s when full instead of (\S+)", bought(found, other))
+        assert said and float(said[1]) < float(said[2])
+        assert float(said[1]) == pytest.approx(other.speed.generation_full, rel=0.1)
 
 
 def test_words_for_a_shell_are_shell() -> None:
