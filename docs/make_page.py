@@ -1,6 +1,6 @@
-"""Pictures of the page, and its figures against the library's: python docs/make_page.py NODE_MODULES
+"""Pictures of the page, and its figures against the library's: python docs/make_page.py NODE_MODULES [--images]
 
-Writes docs/images/page-{light,dark,phone}.png and the table of docs/web.md. Needs playwright (pip), Chromium, and the
+Writes docs/images/page-*.png and prints the table of docs/web.md. Needs playwright (pip), Chromium, and the
 npm package pyodide in NODE_MODULES, as tests/web/test_browser.py says.
 """
 
@@ -17,6 +17,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
+from urllib.parse import quote
 
 from playwright.sync_api import sync_playwright  # type: ignore[import-not-found, unused-ignore]
 
@@ -27,11 +28,20 @@ import autolayers  # noqa: E402
 from autolayers.bundled import read  # noqa: E402
 from autolayers.cli.model import load  # noqa: E402
 from autolayers.web.build import build  # noqa: E402
-from autolayers.web.engine import BUNDLED, Engine  # noqa: E402
+from autolayers.web.engine import Engine  # noqa: E402
 from autolayers.web.server import PageServer  # noqa: E402
 
-PLAN = f"#model={BUNDLED}qwen3-30b-a3b-q4_k_m&gpu=rtx-3060&ram=64GiB&ctx=32768"
-PICTURES = {"light": (1280, 1000, "light"), "dark": (1280, 1000, "dark"), "phone": (390, 844, "light")}
+PLAN = "#model=qwen3-30b-a3b-q4_k_m&gpu=rtx-3060&ram=32"
+# Picture: the address, the size and scheme of the window, and what is brought into view
+PICTURES = {
+    "light": (PLAN, 1280, 900, "light", ""),
+    "dark": (PLAN, 1280, 900, "dark", ""),
+    "phone": (PLAN, 390, 844, "light", ""),
+    "error": ("#model=qwen3-8b-q4_k_m&gpu=rtx-9999&ram=32", 1280, 700, "light", ""),
+    "not": ("#model=llama-3.3-70b-q4_k_m&gpu=rtx-3060&ram=32", 1280, 900, "light", ""),
+    "quantisations": (PLAN, 1280, 900, "light", "#quants-title"),
+    "compare": (PLAN + "&ctx=65536&beside=" + quote(PLAN[1:]), 1280, 900, "light", "#compare-title"),
+}
 COMPARED = [("llama-3.2-1b-q8_0", "8GiB"), ("qwen3-8b-q4_k_m", "rtx-3060"), ("llama-3.1-8b-q4_k_m", "8GiB"),
             ("gemma-3-12b-q4_k_m", "12GiB"), ("phi-4-q4_k_m", "16GiB"), ("gpt-oss-20b-mxfp4", "16GiB"),
             ("qwen3-30b-a3b-q4_k_m", "rtx-3060"), ("qwen3-32b-q4_k_m", "24GiB"),
@@ -60,10 +70,10 @@ def settle(page: Any) -> None:
 
 def used(page: Any, model: str, gpu: str) -> list[int]:
     """Bytes of weights, cache, compute and others on each GPU, as the page's table has them."""
-    page.evaluate("hash => { location.hash = hash }", f"model={BUNDLED}{model}&gpu={gpu}&ram=64GiB")
-    settle(page)
-    page.locator("details").evaluate("details => { details.open = true }")
-    rows = [row.locator("td").all_inner_texts()[:4] for row in page.locator("#bytes tbody tr").all()[:-1]]
+    page.evaluate("hash => { location.hash = hash }", f"model={model}&gpu={gpu}&ram=64GiB")
+    page.wait_for_timeout(150)
+    page.wait_for_selector("body:not([data-asking=plan])")
+    rows = [row.locator("td").all_text_contents()[:4] for row in page.locator("#bytes tbody tr").all()[:-1]]
     return [sum(int(cell.replace(",", "")) for cell in row if cell != "–") for row in rows]
 
 
@@ -79,20 +89,24 @@ def table(pages: list[Any]) -> Iterator[str]:
         yield f"| {name} | {gpu} | {sum(want):,}, {local} | {static} | {guess / total - 1:+.0%} |"
 
 
-def main(node_modules: str) -> None:
-    """Draws and prints."""
+def main(node_modules: str, compares: bool) -> None:
+    """Draws; prints the table, if it `compares` both engines."""
     images = HERE / "images"
     images.mkdir(exist_ok=True)
     with served(str(pathlib.Path(node_modules) / "pyodide")) as addresses, sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
-        for name, (width, height, scheme) in PICTURES.items():
+        for name, (plan, width, height, scheme, shown) in PICTURES.items():
             context = browser.new_context(viewport={"width": width, "height": height}, color_scheme=scheme)
             page = context.new_page()
-            page.goto(addresses[0].partition("#")[0] + PLAN)
-            page.wait_for_selector("#result:not([hidden])")
+            page.set_default_timeout(120_000)
+            page.goto(addresses[0].partition("#")[0] + plan)
             settle(page)
+            if shown:
+                page.locator(shown).evaluate("title => title.scrollIntoView()")
             page.screenshot(path=images / f"page-{name}.png")
             context.close()
+        if not compares:
+            return
         pages = []
         for address in addresses:
             page = browser.new_page()
@@ -100,7 +114,9 @@ def main(node_modules: str) -> None:
             for cache in ("fresh", "filled"):
                 start = time.perf_counter()
                 page.goto(address)
-                page.wait_for_selector("#result:not([hidden])")
+                page.wait_for_selector("#verdict:not([hidden])")
+                print(f"{address[:20]}, {cache} cache: something to read after {time.perf_counter() - start:.1f} s")
+                page.wait_for_selector("#form:not([inert])")
                 print(f"{address[:20]}, {cache} cache: first answer after {time.perf_counter() - start:.1f} s")
                 settle(page)
             pages.append(page)
@@ -108,4 +124,4 @@ def main(node_modules: str) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main(sys.argv[1], "--images" not in sys.argv)

@@ -1,4 +1,4 @@
-"""`python -m autolayers.web build DIR [--pyodide URL|FOLDER]`: the page as static files."""
+"""`python -m autolayers.web build DIR [--pyodide URL|FOLDER] [--url URL]`: the page as static files."""
 
 from __future__ import annotations
 
@@ -8,21 +8,22 @@ from pathlib import Path
 from ..errors import AutolayersError
 from .build import build
 
-USAGE = "python -m autolayers.web build DIR [--pyodide URL|FOLDER]"
+USAGE = "python -m autolayers.web build DIR [--pyodide URL|FOLDER] [--url URL]"
 
 
 def main(words: list[str]) -> int:
     """Exit codes as the command line's."""
-    pyodide = ""
-    if "--pyodide" in words[:-1]:
-        at = words.index("--pyodide")
-        pyodide = words[at + 1]
-        words = words[:at] + words[at + 2:]
+    options = {"--pyodide": "", "--url": ""}
+    for name in options:
+        if name in words[:-1]:
+            at = words.index(name)
+            options[name] = words[at + 1]
+            words = words[:at] + words[at + 2:]
     if len(words) != 2 or words[0] != "build" or words[1].startswith("-"):
         print(f"usage: {USAGE}", file=sys.stderr)
         return 2
     try:
-        names = build(Path(words[1]), pyodide)
+        names = build(Path(words[1]), options["--pyodide"], options["--url"])
     except (AutolayersError, OSError) as error:
         print(f"autolayers: {error}", file=sys.stderr)
         return getattr(error, "exit_code", 1)

@@ -2,14 +2,17 @@
 
     build(Path("site"))                                     # Pyodide from its public hosts, checked by SHA-256
     build(Path("site"), pyodide="node_modules/pyodide")     # a folder with Pyodide's files is copied into the site
+    build(Path("site"), url="https://example.org/x")        # with pages "MODEL on CARD", an index of them, a sitemap
 """
 
 from __future__ import annotations
 
 import json
 import shutil
+import subprocess
 from base64 import urlsafe_b64encode
 from hashlib import sha256
+from html import escape
 from importlib.resources import files
 from io import BytesIO
 from pathlib import Path
@@ -18,6 +21,7 @@ from zipfile import ZIP_DEFLATED, ZipFile, ZipInfo
 from .. import __version__
 from ..errors import UsageError
 from .engine import PRESET, Engine
+from .pages import pages
 from .server import page_files
 
 TYPE_CHECKING = False
@@ -39,14 +43,19 @@ PYODIDE_FILES = {
 WHEEL = f"autolayers-{__version__}-py3-none-any.whl"
 
 
-def build(folder: Path, pyodide: str = "") -> list[str]:
+def build(folder: Path, pyodide: str = "", url: str = "") -> list[str]:
     """Writes the site to `folder`; returns its file names. `pyodide` is a URL, or a folder that is copied; ""
-    for the public hosts, whose files the page checks. Raises UsageError, OSError."""
+    for the public hosts, whose files the page checks. `url`: where the site will be, for pages of single answers.
+    Raises UsageError, OSError."""
     local = bool(pyodide) and "://" not in pyodide
     missing = [name for name in PYODIDE_FILES if local and not (Path(pyodide) / name).is_file()]
     if missing:
         raise UsageError(f"{pyodide}: not a Pyodide folder: it lacks {', '.join(missing)}")
+    if url and not url.startswith(("https://", "http://")):
+        raise UsageError(f"--url {url}: expected https://...")
     written = page_files()
+    if url:
+        written["index.html"] = _with_address(written["index.html"], url)
     written[WHEEL] = wheel()
     written["first.json"] = json.dumps(_first()).encode()
     sources = ["pyodide/"] if local else [pyodide.rstrip("/") + "/"] if pyodide else list(PYODIDE)
@@ -64,7 +73,33 @@ def build(folder: Path, pyodide: str = "") -> list[str]:
         (folder / "pyodide").mkdir(exist_ok=True)
         for name in PYODIDE_FILES:
             shutil.copyfile(Path(pyodide) / name, folder / "pyodide" / name)
-    return [*sorted(written), *(f"pyodide/{name}" for name in PYODIDE_FILES if local)]
+    others = _answers(folder, url) if url else []
+    return [*sorted(written), *(f"pyodide/{name}" for name in PYODIDE_FILES if local), *others]
+
+
+def _with_address(page: bytes, url: str) -> bytes:
+    url = escape(url.rstrip("/"), quote=True)
+    more = (f'<link rel="canonical" href="{url}/"><meta property="og:url" content="{url}/">'
+            f'<meta property="og:image" content="{url}/on/{PRESET["model"]}-on-{PRESET["gpu"]}.{_image()}">'
+            '<meta name="twitter:card" content="summary_large_image">\n</head>')
+    index = b'<footer><p><a href="on/">Which model runs on which graphics card?</a></p>'
+    return page.replace(b"</head>", more.encode(), 1).replace(b"<footer>", index, 1)
+
+
+def _answers(folder: Path, url: str) -> list[str]:
+    """The pages of single answers; previews of links need PNG, which librsvg's program makes."""
+    written = pages(url)
+    for name, data in written.items():
+        path = folder / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_bytes(data.replace(b'.IMAGE"', f'.{_image()}"'.encode()))
+        if name.startswith("on/") and name.endswith(".svg") and _image() == "png":
+            subprocess.run(["rsvg-convert", "-o", str(path.with_suffix(".png")), str(path)], check=True, timeout=60)
+    return sorted(written)
+
+
+def _image() -> str:
+    return "png" if shutil.which("rsvg-convert") else "svg"
 
 
 def _first() -> dict[str, Any]:

@@ -93,6 +93,17 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Callab
 
 
 @pytest.fixture(scope="session")
+def from_hosts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The address of the page as it is built by default: Pyodide comes from public hosts."""
+    folder = tmp_path_factory.mktemp("hosts")
+    build(folder)
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(_Files, directory=str(folder))) as host:
+        threading.Thread(target=host.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{host.server_port}/"
+        host.shutdown()
+
+
+@pytest.fixture(scope="session")
 def local() -> Iterator[str]:
     """The address of `autolayers web`."""
     with PageServer(Engine(load, here=True)) as server:
@@ -228,8 +239,9 @@ def test_ram_that_is_not_known_is_a_condition(page: Any) -> None:
         assert page.get_attribute("#verdict", "class") == "if"
     choose(page, ram="64")
     assert page.inner_text("#verdict") == "Does not fit: 66.06 GiB missing in RAM."
-    settled(page)
-    page.locator("#notes button").first.click()
+    choose(page, model="qwen3-8b-q4_k_m", ctx="131072", ram="8")
+    assert page.get_attribute("#verdict", "class") == "no"
+    page.locator("#notes button[aria-label^='Try -c ']").click()
     answered(page)
     assert page.inner_text("#verdict").startswith("Fits. ")
 
@@ -273,7 +285,7 @@ def test_words_are_searched(page: Any) -> None:
 
 
 def test_two_answers_side_by_side(page: Any) -> None:
-    choose(page, model="llama-3.2-1b-q8_0", gpu="8", ram="32")
+    choose(page, model="qwen3-8b-q4_k_m", gpu="6", ram="32")
     page.click("#pin")
     choose(page, gpu="24")
     settled(page)
@@ -389,6 +401,39 @@ def test_an_address_is_read_by_its_start(page: Any) -> None:
         choose(page, model=f"{page.address}hostile/{name}.gguf")
         page.wait_for_selector("#model-error:not([hidden])")
         assert f"hostile/{name}.gguf" in page.inner_text("#model-error")
+
+
+@pytest.mark.parametrize(("first", "second", "error"), [
+    (b"changed", None, ""), (b"", None, ""), (b"changed", b"changed", "it is not the file that was meant"),
+    (b"", b"", "does not load from cdn.jsdelivr.net or unpkg.com"),
+])
+def test_what_public_hosts_send_is_checked(from_hosts: str, browser: Any, first: bytes, second: bytes | None,
+                                           error: str) -> None:
+    """A host that sends something else, or nothing, is followed by the second; then one line says it. None: what the
+    package has."""
+    pyodide = pathlib.Path(NODE_MODULES) / "pyodide"
+    if not pyodide.is_dir():
+        pytest.skip("no Pyodide: AUTOLAYERS_NODE_MODULES names the folder where npm installed it")
+
+    def answer(route: Any) -> None:
+        sent = first if "jsdelivr" in route.request.url else second
+        headers = {"Access-Control-Allow-Origin": "*"}
+        if sent is None:
+            route.fulfill(path=pyodide / route.request.url.rpartition("/")[2], headers=headers)
+        elif sent:
+            route.fulfill(body=sent, headers=headers)
+        else:
+            route.abort()
+
+    page = browser.new_context(service_workers="block").new_page()
+    page.set_default_timeout(PATIENCE)
+    page.route(re.compile("jsdelivr|unpkg"), answer)
+    page.goto(from_hosts)
+    page.wait_for_selector("#verdict:has-text('Fits')")       # of the build, before Python is there
+    page.wait_for_selector("#error:not(:empty)" if error else "#form:not([inert])")
+    assert error in page.inner_text("#error")
+    assert page.is_visible("#verdict") is not bool(error)
+    page.context.close()
 
 
 @pytest.mark.parametrize("page", ["site"], indirect=True)

@@ -4,11 +4,19 @@ from __future__ import annotations
 
 import json
 import pathlib
+import re
 import subprocess
 import sys
+from xml.etree import ElementTree
 from zipfile import ZipFile
 
-from autolayers.web.build import PYODIDE_FILES, WHEEL
+import pytest
+from support import ROOT, model
+
+import autolayers
+from autolayers.web import pages
+from autolayers.web.build import PYODIDE_FILES, PYODIDE_VERSION, WHEEL
+from autolayers.web.build import build as make
 
 
 def build(*words: str) -> subprocess.CompletedProcess[str]:
@@ -55,3 +63,29 @@ def test_usage_is_told_on_stderr(tmp_path: pathlib.Path) -> None:
     (tmp_path / "file").write_text("")
     done = build("build", str(tmp_path / "file"))
     assert done.returncode == 1 and "Traceback" not in done.stderr
+
+
+def test_pages_of_single_answers(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each with the figures of its plan, what previews of links need, a picture and a badge; all in the sitemap."""
+    monkeypatch.setattr(pages, "MODELS", ("llama-3.2-1b-q8_0", "llama-3-70b-f16"))
+    monkeypatch.setattr(pages, "MACHINES", ("rtx-3060", "rx-7900-xtx"))
+    names = make(tmp_path, url="https://example.org/x/")
+    assert {f"{folder}/{model}-on-{card}.{kind}" for model in pages.MODELS for card in pages.MACHINES
+            for folder, kind in (("on", "html"), ("on", "svg"), ("badge", "svg"))} <= set(names)
+    text = (tmp_path / "on" / "llama-3.2-1b-q8_0-on-rtx-3060.html").read_text()
+    plan = autolayers.plan(model("llama-3.2-1b-q8_0"), ["--gpu", "rtx-3060", "--ram", "64GiB"])
+    assert " ".join(plan.flags) in text and f"<td>{plan.speed.generation:.0f}</td>" in text
+    assert '<meta property="og:title" content="llama-3.2-1b-q8_0 on NVIDIA GeForce RTX 3060: does it run?">' in text
+    image = re.search(r'og:image" content="https://example.org/x/(on/[^"]+)"', text)
+    assert image and (tmp_path / image[1]).stat().st_size > 1000 and "IMAGE" not in text
+    assert "Does not fit: " in (tmp_path / "on" / "llama-3-70b-f16-on-rtx-3060.html").read_text()
+    for path in (*tmp_path.glob("*/*.svg"), tmp_path / "sitemap.xml"):
+        ElementTree.parse(path)
+    listed = re.findall("<loc>https://example.org/x/(.*)</loc>", (tmp_path / "sitemap.xml").read_text())
+    assert len(listed) == 6 and all((tmp_path / (place or "index.html")).exists() for place in listed)
+    assert 'og:url" content="https://example.org/x/"' in (tmp_path / "index.html").read_text()
+
+
+def test_workflows_know_the_version_of_pyodide() -> None:
+    for name in ("pages", "ci"):
+        assert f"pyodide@{PYODIDE_VERSION}" in (ROOT / ".github" / "workflows" / f"{name}.yml").read_text()

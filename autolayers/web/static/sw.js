@@ -9,9 +9,19 @@ async function keep() {
   const cache = await caches.open(config.version);
   await cache.addAll(["./", CONFIG, ...config.files]);
   for (const name of Object.keys(config.sizes)) {
-    if (name !== config.wheel) await Promise.any(config.pyodide.map((source) => cache.add(source + name)));
+    if (name !== config.wheel) await fromAny(cache, config.pyodide, name);
   }
   for (const name of await caches.keys()) if (name !== config.version) await caches.delete(name);
+}
+
+// The worker of the page checks what comes from another host, each time that it is read from here.
+async function fromAny(cache, sources, name) {
+  for (const source of sources.slice(0, -1)) {
+    try {
+      return await cache.add(source + name);
+    } catch { /* the next one has it */ }
+  }
+  return cache.add(sources.at(-1) + name);
 }
 
 worker.addEventListener("install", (event) => event.waitUntil(keep().then(() => worker.skipWaiting())));

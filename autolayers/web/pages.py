@@ -1,0 +1,168 @@
+"""Static pages "MODEL on CARD" with their figures, a picture and a badge, for search engines and previews of links.
+
+    pages("https://example.org/autolayers")     # {"on/qwen3-8b-q4_k_m-on-rtx-3060.html": b"...", "sitemap.xml": ...}
+"""
+
+from __future__ import annotations
+
+import shlex
+from html import escape
+from string import Template
+from urllib.parse import quote
+
+from .. import bundled
+from ..devices.cards import CARDS
+from ..planner import plan_request
+from ..units import GiB
+from .form import request_of
+from .verdict import rate, verdict
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from typing import Any
+
+    from ..planner import Plan
+
+MODELS = ("qwen3-4b-q4_k_m", "qwen3-8b-q4_k_m", "llama-3.1-8b-q4_k_m", "gemma-3-12b-q4_k_m", "gpt-oss-20b-mxfp4",
+          "gemma-3-27b-q4_k_m", "qwen3-30b-a3b-q4_k_m", "qwen3-32b-q4_k_m", "llama-3.3-70b-q4_k_m",
+          "gpt-oss-120b-mxfp4")
+MACHINES = ("rtx-3060", "rtx-4060-ti-16g", "rtx-3090", "rx-7900-xtx", "rtx-5090")
+RAM = "64"
+COLOURS = {"yes": "#166534", "if": "#92400e", "no": "#b91c1c"}
+# parts of a bar: attribute, colour
+PARTS = (("model", "#2563eb"), ("context", "#0d9488"), ("compute", "#b45309"), ("extra", "#7c3aed"),
+         ("margin", "#94a3b8"))
+LEFT, BAR = 200, 940      # of the bars in a picture, 1200 wide
+_DOCUMENT = Template("""<!doctype html>
+<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
+<title>$title</title><meta name="description" content="$about"><link rel="canonical" href="$url/$place">
+<meta property="og:type" content="article"><meta property="og:url" content="$url/$place">
+<meta property="og:title" content="$title"><meta property="og:description" content="$about">$image
+<link rel="icon" href="../icon.svg"><link rel="stylesheet" href="../style.css"></head>
+<body><header><h1><a href="../">autolayers</a></h1></header>
+<main class="article"><h1>$title</h1>
+$body
+</main></body></html>
+""")
+_IMAGE = Template("""
+<meta property="og:image" content="$url/$image.IMAGE"><meta name="twitter:card" content="summary_large_image">""")
+_ANSWER = Template("""<h2 class="$state">$sentence</h2>
+<p>$plain</p>
+<pre><code>$command</code></pre>
+<p><a href="../#model=$model&amp;gpu=$card&amp;ram=$ram">Another card, more context, another quantisation?</a>
+<a href="./">All models and cards</a></p>
+<img class="picture" src="$name.svg" width="1200" height="630" alt="Memory of the GPU and of the RAM">
+<table>$rows</table>
+<p class="hint">$placement. Memory as llama.cpp allocates it; speeds are predicted.</p>""")
+_PICTURE = Template("""<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 1200 630" width="1200" height="630"
+ role="img" aria-label="$label" font-family="system-ui, sans-serif"><rect width="1200" height="630" fill="#ffffff"/>
+$drawn
+<text x="1140" y="608" text-anchor="end" font-size="24" fill="#55607a">autolayers: exact memory of llama.cpp</text>
+</svg>
+""")
+_BADGE = Template("""<svg xmlns="http://www.w3.org/2000/svg" width="$total" height="20" role="img" aria-label="$label"
+ font-family="Verdana, sans-serif" font-size="11" fill="#fff" text-anchor="middle">
+<rect width="$total" height="20" rx="3" fill="#334155"/><rect x="$at" width="$rest" height="20" rx="3" fill="$colour"/>
+<text x="$one" y="14">$left</text><text x="$two" y="14">$right</text></svg>
+""")
+
+
+def pages(url: str) -> dict[str, bytes]:
+    """All files by name, for a site at `url`."""
+    url = escape(url.rstrip("/"))
+    found: dict[str, str] = {}
+    rows = []
+    for model in MODELS:
+        cells = []
+        for card in MACHINES:
+            plan = plan_request(bundled.read(model), request_of({"gpu": card, "ram": RAM}))
+            name, said = f"{model}-on-{card}", verdict(plan)
+            found[f"on/{name}.svg"] = picture(plan, model, card, said)
+            found[f"badge/{name}.svg"] = badge(card, said)
+            found[f"on/{name}.html"] = _page(url, name, model, card, plan, said)
+            cells.append(f'<td class="left how {said["state"]}"><a href="{name}.html">{short(said)}</a></td>')
+        rows.append(f'<tr><th scope="row">{escape(model)}</th>{"".join(cells)}</tr>')
+    heads = "".join(f'<th scope="col">{escape(card)}</th>' for card in MACHINES)
+    about = f"Tokens per second of {len(MODELS)} models on {len(MACHINES)} cards with {RAM} GiB of RAM."
+    table = f'<thead><tr><th scope="col">Model</th>{heads}</tr></thead><tbody>{"".join(rows)}</tbody>'
+    found["on/index.html"] = _document(url, "on/", "Which model runs on which graphics card?", about,
+                                       f'<p>{about}</p><div class="scroll"><table>{table}</table></div>')
+    places = ["", *(name.removesuffix("index.html") for name in sorted(found) if name.endswith(".html"))]
+    found["sitemap.xml"] = '<?xml version="1.0" encoding="UTF-8"?>\n' \
+        '<urlset xmlns="http://www.sitemaps.org/schemas/sitemap/0.9">\n' \
+        + "".join(f"<url><loc>{escape(f'{url}/{place}')}</loc></url>\n" for place in places) + "</urlset>\n"
+    found["robots.txt"] = f"User-agent: *\nAllow: /\nSitemap: {url}/sitemap.xml\n"
+    return {name: text.encode() for name, text in found.items()}
+
+
+def picture(plan: Plan, model: str, card: str, said: dict[str, Any]) -> str:
+    """1200 x 630, as previews of links want it."""
+    parts = said["parts"]
+    lines = [said["title"], *([", ".join(parts[:-1]), parts[-1]] if parts else [])]
+    drawn = [_text(110, 46, "#1b2230", model, 700),
+             _text(170, 36, "#55607a", f"{CARDS[card].description}, {RAM} GiB of RAM")]
+    drawn += [_text(265 + 62 * i, 44 if i else 54, COLOURS[said["state"]], line, 400 if i else 700)
+              for i, line in enumerate(lines)]
+    for i, (name, whole, pieces) in enumerate(_bars(plan)):
+        y = 440 + 80 * i
+        drawn += [_text(y + 32, 30, "#1b2230", name), _rect(LEFT, y, BAR, "#e2e8f0")]
+        x = float(LEFT)
+        for size, colour in pieces:
+            width = max(0.0, min(BAR * size / whole, LEFT + BAR - x))
+            drawn.append(_rect(x, y, width, colour))
+            x += width
+    return _PICTURE.substitute(label=escape(" ".join(lines)), drawn="\n".join(drawn))
+
+
+def _text(y: int, size: int, colour: str, text: str, weight: int = 400) -> str:
+    return f'<text x="60" y="{y}" font-size="{size}" font-weight="{weight}" fill="{colour}">{escape(text)}</text>'
+
+
+def _rect(x: float, y: int, width: float, colour: str) -> str:
+    return f'<rect x="{x:.1f}" y="{y}" width="{width:.1f}" height="46" fill="{colour}"/>'
+
+
+def badge(card: str, said: dict[str, Any]) -> str:
+    """For a model card: the GPU, and how the model runs on it."""
+    left, right = card, short(said)
+    at, rest = (14 + 7 * len(text) for text in (left, right))
+    return _BADGE.substitute(total=at + rest, at=at, rest=rest, colour=COLOURS[said["state"]], one=at / 2,
+                             two=at + rest / 2, left=escape(left), right=escape(right),
+                             label=escape(f"{left}: {right}"))
+
+
+def short(said: dict[str, Any]) -> str:
+    """A verdict in two words."""
+    return said["parts"][0].removeprefix("About ") if said["parts"] else "does not fit"
+
+
+def _bars(plan: Plan) -> Iterator[tuple[str, int, list[tuple[int, str]]]]:
+    for device in plan.devices[:1]:
+        yield "GPU", device.free, [(getattr(device, part), colour) for part, colour in PARTS]
+    host = plan.host
+    yield "RAM", host.free or host.needed, [(host.resident, PARTS[0][1]), (host.growing, "#be185d"),
+                                            (host.margin, PARTS[-1][1])]
+
+
+def _page(url: str, name: str, model: str, card: str, plan: Plan, said: dict[str, Any]) -> str:
+    parts = said["parts"]
+    sentence = ". ".join([said["title"], *([", ".join(parts[:-1]), parts[-1]] if parts else [])]) + "."
+    rows = [(row.description, f"{row.used / GiB:.2f} of {row.free / GiB:.2f} GiB") for row in plan.devices]
+    rows.append(("RAM", f"{plan.host.needed / GiB:.2f} of {(plan.host.free or 0) / GiB:.2f} GiB"))
+    if plan.fits:
+        rows += [("Tokens per second", rate(plan.speed.generation)),
+                 ("Prompt tokens per second", rate(plan.speed.prompt)), ("Context", f"{plan.breakdown.n_ctx:,}")]
+    body = _ANSWER.substitute(
+        state=said["state"], sentence=escape(sentence), plain=escape(said["plain"]), name=name, card=quote(card),
+        model=quote(model), ram=RAM, placement=escape(plan.placement),
+        command=escape(shlex.join(["llama-server", "-m", f"{model}.gguf", *plan.flags])),
+        rows="".join(f'<tr><th scope="row">{escape(title)}</th><td>{escape(value)}</td></tr>' for title, value in rows))
+    return _document(url, f"on/{name}.html", f"{model} on {CARDS[card].description}: does it run?",
+                     f"{sentence} {said['plain']}", body, f"on/{name}")
+
+
+def _document(url: str, place: str, title: str, about: str, body: str, image: str = "") -> str:
+    """The page; .IMAGE stands for the ending that its picture has."""
+    return _DOCUMENT.substitute(url=url, place=place, title=escape(title), about=escape(about), body=body,
+                                image=_IMAGE.substitute(url=url, image=image) if image else "")

@@ -1,0 +1,37 @@
+"""The page's JavaScript without a browser: its modules under node, and their types."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import shutil
+import subprocess
+
+import pytest
+from support import ROOT
+
+STATIC = ROOT / "autolayers" / "web" / "static"
+NODE = shutil.which("node")
+TSC = pathlib.Path(os.environ.get("AUTOLAYERS_NODE_MODULES", "")) / "typescript" / "bin" / "tsc"
+
+
+@pytest.mark.skipif(NODE is None, reason="no node here")
+def test_modules() -> None:
+    done = subprocess.run([str(NODE), "--test", str(pathlib.Path(__file__).with_name("modules.test.mjs"))],
+                          capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.browser
+@pytest.mark.skipif(not TSC.is_file(), reason="no typescript: AUTOLAYERS_NODE_MODULES names npm's folder")
+def test_types() -> None:
+    words = ["--noEmit", "--checkJs", "--allowJs", "--strict", "false", "--target", "es2022", "--module", "es2022",
+             "--moduleResolution", "bundler", "--lib", "es2022,dom,dom.iterable"]
+    done = subprocess.run([str(NODE), str(TSC), *words, *map(str, sorted(STATIC.glob("*.js")))],
+                          capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout
+
+
+def test_every_module_is_checked() -> None:
+    for path in STATIC.glob("*.js"):
+        assert path.read_text().startswith("// @ts-check\n"), path.name
