@@ -60,10 +60,12 @@ class Remedy:
                 "tokens_per_second": round(self.speed, 3)}
 
 
-def remedies(evaluator: Evaluator, given: Params, policy: Policy, short: Candidate) -> tuple[Remedy, ...]:
-    """Advice for a launch that does not fit (`short`)."""
+def remedies(evaluator: Evaluator, given: Params, policy: Policy, short: Candidate) -> Iterator[Remedy]:
+    """Advice for a launch that does not fit (`short`), one after the other: each is planned."""
     advice = _Advice(evaluator, given, policy, short)
-    return (*advice.flags(), *advice.memory(), *advice.file())
+    yield from advice.flags()
+    yield from advice.memory()
+    yield from advice.file()
 
 
 class _Advice:

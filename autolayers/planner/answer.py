@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from ..model import Model
     from ..request import Request
     from ..work.speed import Answers, CostModel, Speed
+    from .advice import Remedy
     from .evaluate import Candidate
     from .explain import Alternative, Lever
 
@@ -59,7 +60,7 @@ def plan_on(model: Model, params: Params, policy: Policy, machine: Machine, comp
     what would make a launch fit. Plans of one model share `known`. Raises LaunchRefused."""
     answer, notes, why = _solved(model, params, policy, machine, companions, notes, known)
     plan = answer.plan(notes, why, answer.explained(processes) if explain else NOTHING)
-    return answer.advised(plan) if explain or advise else plan
+    return replace(plan, remedies=tuple(answer.advice(plan))) if explain or advise else plan
 
 
 def plan_in_steps(model: Model, request: Request, processes: int = 0) -> Iterator[Plan]:
@@ -77,8 +78,10 @@ def plan_in_steps(model: Model, request: Request, processes: int = 0) -> Iterato
         found.append(without_gc(task)())
         yield answer.plan(notes, why, answer.sorted(found, first))
     plan = answer.plan(notes, why, answer.sorted(found, first))
-    if not plan.fits:
-        yield without_gc(answer.advised)(plan)
+    advice = answer.advice(plan)
+    while (remedy := without_gc(next)(advice, None)) is not None:
+        plan = replace(plan, remedies=(*plan.remedies, remedy))
+        yield plan
 
 
 def _solved(model: Model, params: Params, policy: Policy, machine: Machine, companions: Companions,
@@ -293,13 +296,13 @@ class _Answer:
         return why, self._levers if first else tuple, fit_choice, tuple([
             answer for answer in answers[first:] if answer is not None][:SHOWN])
 
-    def advised(self, plan: Plan) -> Plan:
-        """With what would make it fit."""
+    def advice(self, plan: Plan) -> Iterator[Remedy]:
+        """What would make it fit, one after the other."""
         if plan.fits or self.evaluator.exhausted:
-            return plan
+            return iter(())
         from .advice import remedies
 
-        return replace(plan, remedies=remedies(self.evaluator, self.given, self.policy, self.candidate))
+        return remedies(self.evaluator, self.given, self.policy, self.candidate)
 
     def _next_step(self) -> tuple[str, Params] | None:
         from .one.ladder import Ladders

@@ -17,6 +17,7 @@ from contextlib import suppress
 from threading import Lock
 
 from .. import __version__, bundled
+from ..builds.sources import NEWEST
 from ..devices import machine_file
 from ..devices.cards import CARDS
 from ..devices.names import candidates
@@ -62,7 +63,7 @@ FIRST_SLICE, LARGEST_SLICE = 2 << 20, 128 << 20     # bytes of a header that are
 MAX_LOG = 64 << 20          # characters of a log
 MAX_MODELS = 64             # kept at once; the oldest is dropped
 MAX_PARTS = 512
-LESS = 0.97                 # of a file's size, for a type of all its tensors to be worth a row
+LESS = 0.95                 # of a file's size, for a type of all its tensors to be worth a row
 MAX_STEPS = 4               # questions whose reasons are under way
 CONTEXTS = (4096, 8192, 16384, 32768, 65536, 131072, 262144)
 PRESET = {"model": "qwen3-30b-a3b-q4_k_m", "gpu": "rtx-3060", "ram": "32"}      # of somebody without a machine here
@@ -98,6 +99,7 @@ class Engine:
     def __init__(self, open_model: Callable[[str], Model] | None = None, here: bool = False) -> None:
         self._open, self._here = open_model, here
         self._models: dict[str, Model] = {}
+        self._bundled: dict[str, Model] = {}
         self._opened: set[str] = set()                      # by name, so that a launch finds them there too
         self._words: dict[str, tuple[str, ...]] = {}        # llama-server's flags for models of the Hub
         self._projectors: dict[str, Header] = {}
@@ -120,7 +122,8 @@ class Engine:
     def start(self, question: Question) -> Answer:
         """What the form offers."""
         return {
-            "version": __version__, "here": self._here, "opens": self._open is not None, "preset": PRESET,
+            "version": __version__, "build": NEWEST, "here": self._here, "opens": self._open is not None,
+            "preset": PRESET,
             "models": [*self._models, *bundled.models()], "known": known(), "chips": list(CHIPS),
             "cards": [{"name": name, "description": card.description, "mib": card.usable}
                       for name, card in CARDS.items()],
@@ -161,9 +164,12 @@ class Engine:
         """The model by the page's name for it. Raises ModelError or UsageError."""
         name = name.removeprefix(BUNDLED)
         if name in self._models:
+            self._models[name] = self._models.pop(name)        # the newest
             return self._models[name]
-        if name in bundled.models():
-            return self._keep(name, bundled.read(name))
+        if name in self._bundled or name in bundled.models():
+            if name not in self._bundled:
+                self._bundled[name] = bundled.read(name)
+            return self._bundled[name]
         if not name:
             raise UsageError("no model: choose one, or drop a .gguf file")
         if self._open is None:
@@ -224,6 +230,8 @@ class Engine:
                 raise UsageError(f"{name}: an address (https://...), hf:USER/REPO or hf:USER/REPO:QUANT")
             return {"urls": [part.url for part in open_url(hub.file_url(name))]}
         repository, revision, path, quant = parse_name(name)
+        if path and name in self._words:
+            return {"urls": [part.url for part in open_url(hub.download_url(repository, revision, path))]}
         if "files" not in question:
             return {"listing": hub.listing_url(repository, revision)}
         sizes = {path: size for path, size in _pairs(question) if path.isprintable()}

@@ -1,9 +1,11 @@
-"""A plan as a file for other launchers: those of --format, and Ollama's Modelfile.
+"""A plan as a file for other launchers: those of --format, Ollama's Modelfile, and LM Studio's command.
 
     export("compose", model, request, "/models/qwen3-8b.gguf")      # (text, notes)
 """
 
 from __future__ import annotations
+
+import shlex
 
 from ..errors import UsageError
 from ..launch.formats import plan_for, write
@@ -21,10 +23,10 @@ if TYPE_CHECKING:
     from ..planner import Plan
     from ..request import Request
 
-OLLAMA = "ollama"
+OLLAMA, LM_STUDIO = "ollama", "lm-studio"
 # Format -> its usual file name
-NAMES = {OLLAMA: "Modelfile", "systemd": "llama-server.service", "docker": "run.sh", "compose": "compose.yaml",
-         "llama-swap": "config.yaml", "preset": "preset.ini", "llama-cpp-python": "run.py",
+NAMES = {OLLAMA: "Modelfile", LM_STUDIO: "lm-studio.sh", "systemd": "llama-server.service", "docker": "run.sh",
+         "compose": "compose.yaml", "llama-swap": "config.yaml", "preset": "preset.ini", "llama-cpp-python": "run.py",
          "koboldcpp": "koboldcpp.sh", "llama-swap-matrix": "config.yaml"}
 
 
@@ -35,6 +37,8 @@ def export(kind: str, model: Model, request: Request, path: str) -> tuple[str, l
         raise UsageError(f"expected one of {', '.join(NAMES)}")
     if kind == OLLAMA:
         return _modelfile(model, request, path)
+    if kind == LM_STUDIO:
+        return _lms(model, request, path)
     notes: list[str] = []
 
     def make(arguments: Arguments) -> Plan:
@@ -60,3 +64,16 @@ def _modelfile(model: Model, request: Request, path: str) -> tuple[str, list[str
                     explain=False)
     written = minimal(source, advice.parameters, [*advice.summary, *advice.notes])
     return written.decode(), [*advice.server, *_about(path)]
+
+
+def _lms(model: Model, request: Request, path: str) -> tuple[str, list[str]]:
+    """LM Studio's `lms load`, which places whole layers, by their share."""
+    arguments = replace(request.arguments, own={"strategy": "layers", **request.arguments.own},
+                        params=replace(request.params, n_parallel=1))
+    plan = plan_request(model, request.asking(arguments))
+    layers, whole = plan.n_gpu_layers, plan.n_layer + 1
+    part = f"{layers * 100 // whole / 100:g}"
+    share = "off" if not layers or not plan.devices else "max" if layers >= whole else part
+    key = path.replace("\\", "/").rpartition("/")[2].removesuffix(".gguf").lower()
+    command = shlex.join(["lms", "load", key, "--gpu", share, "--context-length", str(plan.breakdown.n_ctx)])
+    return f"# {plan.placement}\n{command}\n", ["`lms ls` lists the names that models have in LM Studio"]

@@ -236,7 +236,7 @@ def test_the_card_that_webgl_names(renderer: str, card: str | None) -> None:
     assert next(iter(ask("card", name=renderer)["cards"]), None) == card
 
 
-@pytest.mark.parametrize("kind", NAMES)
+@pytest.mark.parametrize("kind", [kind for kind in NAMES if kind != "lm-studio"])
 def test_files_name_paths_that_somebody_has(kind: str) -> None:
     """The user's own, or /path/to with a note; never the folder where this runs."""
     question = {"model": MODELS[0], "gpu": "8", "ram": "32", "format": kind}
@@ -244,6 +244,26 @@ def test_files_name_paths_that_somebody_has(kind: str) -> None:
     assert "/path/to" in plain["text"] and any("/path/to" in note for note in plain["notes"])
     assert "/models" in own["text"] and "/path/to" not in own["text"]
     assert str(ROOT) not in plain["text"] + own["text"] and plain["file"] == NAMES[kind]
+
+
+def test_lm_studio_gets_a_share_of_layers() -> None:
+    question = {"model": "qwen3-32b-q4_k_m", "ram": "64", "ctx": "8192", "format": "lm-studio"}
+    plan = autolayers.plan(model("qwen3-32b-q4_k_m"), ["--gpu", "12GiB", "--ram", "64GiB", "-c", "8192", "-np", "1",
+                                                       "--strategy", "layers"])
+    share = plan.n_gpu_layers * 100 // 65 / 100
+    for gpu, said in (("12", f"{share:g}"), ("32", "max"), ("none", "off")):
+        assert ask("file", **question, gpu=gpu)["text"].endswith(
+            f"\nlms load qwen3-32b-q4_k_m --gpu {said} --context-length 8192\n"), gpu
+
+
+def test_opened_models_outlast_tables(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A table of all bundled models does not displace the file that was dropped."""
+    monkeypatch.setattr("autolayers.web.engine.MAX_MODELS", 2)
+    engine, data = Engine(), (HEADERS / "qwen3-8b-q4_k_m.gguf").read_bytes() + bytes(1 << 20)
+    engine.add("mine.gguf", None, data)
+    for name in ("llama-3.2-1b-q8_0", "qwen3-4b-q4_k_m", "gemma-3-4b-q8_0"):
+        assert engine.call("open", {"name": name})["model"]["name"] == name
+    assert engine.call("open", {"name": "mine.gguf"})["model"]["n_layer"] == 36
 
 
 def test_the_command_downloads_or_names_the_file() -> None:

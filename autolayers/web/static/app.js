@@ -13,6 +13,7 @@ import { rate, sentence, size, thousands } from "./words.js";
 const FIELD_OF = { "-c": "ctx", "--ctx": "ctx", "-np": "np", "-ctk": "ctk", "-ctv": "ctv", "-ub": "ub", "-fa": "fa" };
 const PRIVATE = new Set(["uuid", "pci_id", "notes", "sure"]);      // of a machine file, not for the address
 const PAUSE = { slide: 60, type: 600 };      // milliseconds without a change before a question is asked
+const KEPT = 50;                             // answers
 const QUIET = 500;                           // and before its reasons are
 /** @type {any} */ let engine;
 /** @type {any} */ let offer;
@@ -20,6 +21,7 @@ const QUIET = 500;                           // and before its reasons are
 /** @type {any} */ let latest = null;         // the answer that is shown
 /** @type {any} */ let pinned = null;         // {state, answer} that is compared with it
 const known = new Map();                     // models that were opened, by name
+const answers = new Map();                   // with all their reasons, by the question
 const inHub = new Map();                     // what a search found, by the words
 let number = 0;                              // of the newest question
 /** @type {Promise<unknown>} */ let turn = Promise.resolve();
@@ -57,18 +59,21 @@ async function plan(state) {
     if (mine !== number) return;
     if (opened.error) return fail(opened);
     const question = { ...state, model: opened.name };
-    const answer = await ask(mine, "plan", question);
+    const before = answers.get(JSON.stringify(question));
+    const answer = before ?? await ask(mine, "plan", question);
     if (!answer) return;
+    // the engine was started anew, or has read too many since
+    if (/not opened yet/.test(answer.error) && known.delete(state.model)) return await plan(state);
     if (answer.error) return fail(answer);
     show(answer, question);
-    await rest(mine, question);
+    await rest(mine, question, Boolean(before));
   } finally {
     if (mine === number) busy("");
   }
 }
 
 // What is not needed at once, in pieces, so that a change waits for at most one of them.
-async function rest(mine, question) {
+async function rest(mine, question, whole) {
   busy("reasons");
   await new Promise((done) => setTimeout(done, QUIET));
   if (pinned && !pinned.answer) {
@@ -77,14 +82,25 @@ async function rest(mine, question) {
     pinned = answer.error ? null : { ...pinned, answer };
     showComparison();
   }
-  for (;;) {
+  while (!whole) {
     const more = await ask(mine, "more", question);
-    if (!more || more.done || more.error) break;
+    if (!more || more.error) break;
+    if (more.done) {
+      keep(question);
+      break;
+    }
+    latest = { answer: more, question };
     showReasons(more);
   }
   await quantisations(mine, question);
   if (mine === number && $("known-box").open) await knownModels(mine, question);
   if (mine === number && $("curve-box").open) await drawCurve(mine, question);
+}
+
+// Answers with all their reasons, for the way back.
+function keep(question) {
+  answers.set(JSON.stringify(question), latest.answer);
+  if (answers.size > KEPT) answers.delete(answers.keys().next().value);
 }
 
 // Makes the engine know the model, however it was named: {name} or {error, near}.
@@ -124,7 +140,7 @@ function fail({ error, field = "", near = [], search = "" }) {
   $("error").replaceChildren(element("p", { class: "problem" }, shown ? `${error}` : error));
   if (!search) return;
   const list = element("p", {}, ...near.map((name) => choice(name, () => choose(name))));
-  list.append(choice(`Search huggingface.co for “${search}”`, () => search_(search)));
+  list.append(choice(`Search huggingface.co for “${search}”`, () => searchFor(search)));
   $("error").append(list);
 }
 
@@ -135,7 +151,7 @@ function choice(text, act) {
 }
 
 // Only when it is asked for: typing is not sent.
-async function search_(words) {
+async function searchFor(words) {
   status(`Searching huggingface.co for ${words}…`);
   const found = await searchHub(words);
   status("");
@@ -165,6 +181,7 @@ function show(answer, question) {
   document.title = `${verdict.title}: ${question.model.split("/").pop()} on ${question.gpu || (offer.here ? "this machine" : "no GPU")} – autolayers`;
   $("plain").textContent = verdict.plain;
   $("answer").classList.toggle("not", verdict.state === "no");
+  $("quants-box")[verdict.state === "no" ? "before" : "after"]($("notes"));
   $("model-facts").textContent = facts(plan.model, opened);
   showCommand();
   $("bars").replaceChildren(bars(plan));
@@ -450,7 +467,7 @@ function modelOptions(typed, whole) {
                    ...offer.models.map((value) => ({ value }))];
   const found = whole ? options : matching(options, typed);
   const hub = (inHub.get(typed) ?? []).map(({ name, note }) => ({ value: name, note }));
-  const search = !whole && typed.length > 2 && !/^https?:/.test(typed) ? [{ value: typed, label: `Search huggingface.co for “${typed}”`, choose: () => search_(typed) }] : [];
+  const search = !whole && typed.length > 2 && !/^https?:/.test(typed) ? [{ value: typed, label: `Search huggingface.co for “${typed}”`, choose: () => searchFor(typed) }] : [];
   return [...hub, ...found.filter((option, i) => found.findIndex((other) => other.value === option.value) === i), ...search];
 }
 
@@ -562,7 +579,7 @@ function setUp(answer) {
   form = new Form(offer, changed);
   if (offer.here) $("ram").placeholder = "this machine's";
   $("format").append(...offer.formats.map(({ name }) => new Option(name)));
-  $("version").append(` autolayers ${offer.version}.`);
+  $("version").append(` autolayers ${offer.version}, planned for llama.cpp b${offer.build}.`);
 }
 
 // What the build has answered already is shown while Python loads.
