@@ -69,8 +69,8 @@ def plan_in_steps(model: Model, request: Request, processes: int = 0) -> Iterato
     answer, notes, why = without_gc(_solved)(model, *request.terms)
     yield answer.plan(notes, why, NOTHING)
     if processes:
-        explained = without_gc(answer.explained)(processes)
-        yield without_gc(answer.advised)(answer.plan(notes, why, explained))
+        plan = answer.plan(notes, why, without_gc(answer.explained)(processes))
+        yield replace(plan, remedies=without_gc(tuple)(answer.advice(plan)))
         return
     work, first = answer.work()
     found: list[Any] = []
