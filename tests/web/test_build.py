@@ -86,6 +86,6 @@ def test_pages_of_single_answers(tmp_path: pathlib.Path, monkeypatch: pytest.Mon
     assert 'og:url" content="https://example.org/x/"' in (tmp_path / "index.html").read_text()
 
 
-def test_workflows_know_the_version_of_pyodide() -> None:
-    for name in ("pages", "ci"):
-        assert f"pyodide@{PYODIDE_VERSION}" in (ROOT / ".github" / "workflows" / f"{name}.yml").read_text()
+def test_what_ci_runs_has_the_version_of_pyodide() -> None:
+    for name in (".ci/page", ".github/workflows/ci.yml"):
+        assert f"pyodide@{PYODIDE_VERSION}" in (ROOT / name).read_text()
