@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -111,7 +112,7 @@ def test_a_split_model_is_whole_once_all_parts_are_there() -> None:
     ("plan", {"model": BUNDLED + MODELS[0], "gpu": "8GiB", "flags": "'open"}, "flags: No closing quotation"),
     ("plan", {"model": 7}, "model: not a text"),
     ("row", {"model": MODELS[0], "as": "q99"}, "as: expected one of q8_0"),
-    ("file", {"model": MODELS[0], "format": "x"}, "expected one of ollama, systemd"),
+    ("file", {"model": MODELS[0], "format": "x"}, "expected one of ollama, lm-studio, systemd"),
     ("plan", {"model": MODELS[0], "gpu": "8", "flags": "-m x.gguf"}, "the model has a field of its own"),
     ("plan", {"model": MODELS[0], "gpu": "8", "mmproj": "x.gguf"}, "drop the projector's file again"),
     ("locate", {"name": "ftp://x/y.gguf"}, "ftp://x/y.gguf"),
@@ -353,8 +354,10 @@ def test_a_pasted_log_is_explained() -> None:
     assert ask("explain", log=[1])["kind"] == "UsageError"
 
 
-def test_nothing_that_a_pasted_log_names_is_opened() -> None:
-    log = (f"$ llama-server -m {HEADERS / 'gemma-2-9b-q4_k_m.gguf'} -ngl 99\n"
+def test_nothing_that_a_pasted_log_names_is_opened(tmp_path: Path) -> None:
+    """A name that no bundled header has."""
+    shutil.copy(HEADERS / "gemma-2-9b-q4_k_m.gguf", tmp_path / "of-my-own.gguf")
+    log = (f"$ llama-server -m {tmp_path / 'of-my-own.gguf'} -ngl 99\n"
            "llama_model_load_from_file_impl: using device CUDA0 (NVIDIA GeForce RTX 3060) - 4800 MiB free\n"
            "alloc_tensor_range: failed to allocate CUDA0 buffer of size 5000000000\n")
     assert autolayers.explain(log.encode()).launch is not None and explain_log(log)["launch"] is None
