@@ -91,6 +91,7 @@ class Evaluator:
         # factor of the request's time
         self.paid: dict[Params, tuple[int, float]] = {}
         self.requests: Answers | None = None        # what each of several people gets
+        self.budget = BUDGET
         self.cut_short = False                       # BUDGET was spent, so a launch was not measured
         self._candidates: dict[Params, Candidate | None] = {}
         self._usages: dict[Params, Measured | None] = {}
@@ -114,8 +115,8 @@ class Evaluator:
 
     @property
     def exhausted(self) -> bool:
-        """Whether BUDGET is spent: then only the final launch of a search is still measured."""
-        return self.estimator.spent > BUDGET
+        """Whether the budget is spent: then only the final launch of a search is still measured."""
+        return self.estimator.spent > self.budget
 
     @property
     def measured(self) -> list[Candidate]:

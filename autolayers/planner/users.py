@@ -13,6 +13,7 @@ from ..flags.users import Users
 from ..records import dataclass, replace
 from ..units import human
 from ..work.queue import Served, simulate
+from .evaluate import BUDGET
 from .one.solve import solve
 
 TYPE_CHECKING = False
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from ..work.speed import CostModel
     from .evaluate import Candidate, Evaluator
 
+SEARCHES = 3            # times a plan's budget, for launches of many numbers of people
 TABLE = (1, 2, 4, 8, 16, 32)
 MOST = 256              # slots of a llama-server
 GAIN = 1.1              # of the total, which a cache of q8_0 must have
@@ -95,7 +97,10 @@ class _People:
         given = replace(self.given, n_parallel=slots, n_ctx=n_ctx)
         found = self._solved(given, users)
         whole = found is not None and found.row.fits and not found.cost.in_ram(found.candidate)
-        if whole or given.cache_type_k or given.cache_type_v or self.policy.kv_types or given.flash_attn == "off":
+        one = found if users == 1 else self.launch(1)
+        partly = one is not None and one.row.fits and one.cost.in_ram(one.candidate)  # so it is for more
+        fixed = given.cache_type_k or given.cache_type_v or self.policy.kv_types or given.flash_attn == "off"
+        if whole or partly or fixed:
             return found
         smaller = self._solved(replace(given, cache_type_k="q8_0", cache_type_v="q8_0"), users)
         if smaller is None or not smaller.row.fits:
@@ -131,11 +136,10 @@ class _People:
 
     def each(self, users: int) -> int:
         """Bytes of one more person's cache."""
-        found, more = self.launch(users), self.launch(users + 1) if self.given.n_ctx is None else None
-        if found is None or more is None or self.slots(users) == self.slots(users + 1):
+        found, slots = self.launch(users), self.slots(users + 1)
+        if found is None or self.given.n_ctx is not None or slots == self.slots(users):
             return 0
-        same = replace(found.candidate.params, n_parallel=more.row.slots, n_ctx=more.given.n_ctx)
-        use = self.evaluator.static(same)
+        use = self.evaluator.static(replace(found.candidate.params, n_parallel=slots, n_ctx=slots * self.context))
         return 0 if use is None else use.host.context + sum(
             usage.context for usage in use.devices.values()) - found.row.context
 
@@ -146,6 +150,7 @@ def for_users(evaluator: Evaluator, given: Params, policy: Policy,
     gets."""
     if wanted.context and given.n_ctx:
         raise UsageError("--ctx-per-user and -c both say how large the caches are: give one of them")
+    evaluator.budget = BUDGET * SEARCHES
     people = _People(evaluator, given, policy, wanted)
     kept = people.most() if wanted.promise else None
     users = wanted.count or kept or 1

@@ -21,7 +21,7 @@ from math import hypot
 from ..flags.params import N_BATCH
 from .expert_cache import MOST_TOKENS, PROMPT
 from .rates import SHARED
-from .streams import CPU, touched
+from .streams import CPU, SCANNED, touched
 from .work import HOST
 
 TYPE_CHECKING = False
@@ -249,7 +249,10 @@ class Clock:
     def token(self, depth: float, requests: int = 1) -> float:
         """Seconds of one token for each request."""
         common, stages = self.step(requests, depth, requests, few=True)
-        return (common + sum(stages.values())) / self.paces[1]
+        seconds = (common + sum(stages.values())) / self.paces[1]
+        if requests > 1 and self.weights.scan > 1:
+            seconds = min(seconds, self.token(depth) * (1 + SCANNED * (requests - 1)))
+        return seconds
 
     def checked(self, n: int, depth: float, sequences: int = 1) -> float:
         """Seconds of n tokens of each sequence, which a draft has proposed."""

@@ -122,10 +122,11 @@ def simulate(clock: Clock, work: Workload, users: int, slots: int, n_ctx_seq: in
             done += 1
             begun = now if done == users else begun
             if slot.counts and asked[slot.user] <= ROUNDS:
-                rates.append((work.generate - 1) / (now - slot.first) if work.generate > 1 else 0.0)
+                since = slot.first if work.generate > 1 else slot.asked
+                rates.append(max(1, work.generate - 1) / (now - since))
                 firsts.append(slot.first - slot.asked)
             waiting.append((now, slot.user))
     firsts.sort()
-    each = len(rates) / sum(1 / rate for rate in rates) if rates and min(rates) > 0 else 0.0
+    each = len(rates) / sum(1 / rate for rate in rates)
     total = users * (ROUNDS - 1) * work.generate / (now - begun)
     return Served(each, total, firsts[min(len(firsts) - 1, int(WAITED * len(firsts)))])

@@ -14,7 +14,8 @@ if TYPE_CHECKING:
     from ..machine import Device
 
 # reading and writing the states of a further sequence with a selective scan (Mamba), relative to those of one
-STATE = 8.0
+# or the share of one sequence's step that a further one takes in all, if that is less
+STATE, SCANNED = 8.0, 0.4
 
 
 @dataclass(frozen=True)
