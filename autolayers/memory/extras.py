@@ -98,7 +98,7 @@ def _projector(header: Header, params: Params, devices: Sequence[Device], warnin
         shared = ("v.class_embd", "v.patch_embd", "v.norm_embd")
         both = not info.name.startswith(("v.", "a.")) or info.name.startswith(shared)
         weights += padded * (2 if vision and audio and both else 1)
-    kind = str(keys.get("clip.projector_type") or keys.get("clip.vision.projector_type") or "")
+    kind = projector_type(header)
     exact = kind == "gemma3" and row.proven
     found = [Extra("mmproj weights", name, weights, exact)]
     if params.warmup is not False:
@@ -109,6 +109,11 @@ def _projector(header: Header, params: Params, devices: Sequence[Device], warnin
     warnings.append(f"mmproj ({kind or 'unknown projector'}): compute is an upper bound for the warm-up image"
                     + ("" if exact else ", weights for all tensors in its file"))
     return found
+
+
+def projector_type(header: Header) -> str:
+    keys = header.metadata
+    return str(keys.get("clip.projector_type") or keys.get("clip.vision.projector_type") or "")
 
 
 def _projector_device(params: Params, devices: Sequence[Device]) -> Device | None:
@@ -129,16 +134,20 @@ def _number(header: Header, key: str, default: int) -> int:
     return value if isinstance(value, int) and 0 < value < 1 << 20 else default
 
 
-def _vision_graph(header: Header, kind: str, flash: bool) -> int:
-    """An upper bound of what a transformer over the warm-up image's patches keeps at once, in f32."""
+def patches_of(header: Header, kind: str) -> int:
+    """Patches of the warm-up image."""
     patch = _number(header, "clip.vision.patch_size", 14)
     side = _number(header, "clip.vision.image_size", 1024)
     if kind in _WARMUP_TOKENS:
         merge = _number(header, "clip.vision.spatial_merge_size", 3 if kind.startswith("gemma4") else 2)
-        n = _WARMUP_TOKENS[kind] * merge * merge
-    else:
-        side = 1024 if kind.startswith("deepseekocr") else side
-        n = (side // patch) ** 2 + 1
+        return _WARMUP_TOKENS[kind] * merge * merge
+    side = 1024 if kind.startswith("deepseekocr") else side
+    return (side // patch) ** 2 + 1
+
+
+def _vision_graph(header: Header, kind: str, flash: bool) -> int:
+    """An upper bound of what a transformer over the warm-up image's patches keeps at once, in f32."""
+    patch, n = _number(header, "clip.vision.patch_size", 14), patches_of(header, kind)
     n_embd = _number(header, "clip.vision.embedding_length", 1664)
     n_ff = _number(header, "clip.vision.feed_forward_length", 4 * n_embd)
     heads = _number(header, "clip.vision.attention.head_count", 16)

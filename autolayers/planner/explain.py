@@ -13,6 +13,7 @@ from .evaluate import FIT
 from .one.expert_cache import FLAG
 from .one.ladder import may_split_tensors
 from .one.solve import processor_alone, solve
+from .projector import image_words, on_a_device
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -51,10 +52,11 @@ class Alternative:
     n_gpu_layers: int
     n_ctx: int
     speed: Speed
+    note: str = ""        # what else it changes
 
     def to_dict(self) -> dict[str, object]:
         return {"flags": list(self.flags), "placement": self.placement, "n_gpu_layers": self.n_gpu_layers,
-                "n_ctx": self.n_ctx, "speed": self.speed.to_dict()}
+                "n_ctx": self.n_ctx, "speed": self.speed.to_dict(), "note": self.note}
 
 
 def alternative(evaluator: Evaluator, cost: CostModel, given: Params, policy: Policy, chosen: Candidate,
@@ -85,7 +87,8 @@ def alternative(evaluator: Evaluator, cost: CostModel, given: Params, policy: Po
         return None
     words, everything = to_words(Params(**change)), evaluator.model.hparams.n_layer_all + 1  # type: ignore[arg-type]
     return Alternative(tuple(words), evaluator.described(candidate.params),
-                       candidate.params.layers_wanted(everything), n_ctx, speed)
+                       candidate.params.layers_wanted(everything), n_ctx, speed,
+                       image_words(evaluator, cost) if "mmproj_offload" in change else "")
 
 
 def with_expert_cache(evaluator: Evaluator, cost: CostModel, given: Params, policy: Policy,
@@ -120,6 +123,8 @@ def changes(evaluator: Evaluator, given: Params, policy: Policy,
         yield {"flash_attn": "on"}
     if whole and may_split_tensors(evaluator, given):
         yield {"split_mode": "tensor", "n_gpu_layers": ALL}
+    if on_a_device(evaluator, given):
+        yield {"mmproj_offload": False}
     if _drafts_itself(evaluator, given):
         yield {"spec_type": ("draft-mtp",)}
     if processor_alone(evaluator, given, policy) and chosen.params.device is None:

@@ -222,7 +222,7 @@ def bought(plan: Plan, other: Alternative) -> str:
         losses.append(f"{tokens(speed.generation_full)} tokens/s when full instead of {tokens(here.generation_full)}")
     common = f"{plan.n_gpu_layers} of {plan.n_layer + 1} layers on the GPU, "
     where = [other.placement.removeprefix(common)] if other.placement != plan.placement else []
-    return ", ".join([*gains, *losses, *where])
+    return ", ".join([*gains, *losses, *where, *filter(None, [other.note])])
 
 
 # --- the breakdown

@@ -137,6 +137,11 @@ class CostModel:
     def host(self) -> HostFigures:
         return HostFigures.of(self.machine)
 
+    @property
+    def core_flops(self) -> float:
+        """Operations per second of all cores, for prompts."""
+        return self.host.cores * SHARED.core_flops * 1e9
+
     def speed(self, launch: Launch) -> Speed:
         """As a search compares launches: by the same rule whether they are measured or not."""
         return self.predict(launch.params, launch.breakdown)
