@@ -22,7 +22,7 @@ from .signs import BACKENDS, HARMLESS, PHASES, SIGNS
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from ..backends.sign import Sign
     from .facts import Facts
@@ -32,6 +32,8 @@ _RETRIED = 5               # lines after a refusal that say that it is done with
 _NEAR = 8                  # lines after a sign that still speak of the same event
 _LIMIT = int(3.9 * GiB)    # from here on a refusal may be a driver's limit for one allocation
 _OFFICIAL = {39: 6096, 40: 8400, 41: 8700, 42: 9500}     # types of tensors, and about the first build that has each
+_PLACED = ("-ncmoe", "--n-cpu-moe", "-cmoe", "--cpu-moe", "-ot", "--override-tensor")
+_MUCH = 0.25               # of the weights, in RAM: more than the embeddings
 _YEAR = 3000               # builds; a file that came later than that was not meant for this program
 # Of Ollama's engine of before 0.30, of image, video and sound models and of forks: no release of llama.cpp has these
 _FOREIGN = frozenset((
@@ -74,18 +76,21 @@ def decide(lines: Sequence[Line], facts: Facts) -> Verdict:
     """The cause, with what else there is behind it."""
     found = _refined(_signs(lines), lines, facts)
     if not found:
-        return _by_figures(lines, facts) or _nothing(lines, facts)
+        figures = [*_by_figures(lines, facts)]
+        wrong = [figure for figure in figures if not _asked_for(figure, facts)][:1] or [_nothing(lines, facts)]
+        return replace(wrong[0], others=tuple(figure for figure in figures if figure is not wrong[0]))
     chosen = _chosen(lines, found)
     verdict = _verdict(chosen, found, lines, facts)
-    figures = _by_figures(lines, facts)
-    if figures and chosen.weight < 4 and figures.cause in ("no_gpu", "partial_offload", "vram_spill"):
-        verdict, figures = figures, verdict
+    figures = [*_by_figures(lines, facts)]
+    if figures and chosen.weight < 4 and figures[0].cause in ("no_gpu", "partial_offload", "vram_spill"):
+        verdict, figures[0] = figures[0], verdict
     others: dict[str, Verdict] = {}
     for other in sorted(found, key=lambda one: -one.weight):
         if other.cause != verdict.cause and other.weight < 9 and other.weight > 2 and other.cause not in others:
             others[other.cause] = _verdict(other, found, lines, facts)
-    if figures and figures.cause != verdict.cause:
-        others.setdefault(figures.cause, figures)
+    for figure in figures:
+        if figure.cause != verdict.cause:
+            others.setdefault(figure.cause, figure)
     if verdict.fatal:
         others = {name: one for name, one in others.items() if not one.fatal}
     return replace(verdict, others=tuple(others.values())[:6])
@@ -132,8 +137,29 @@ def _verdict(chosen: Found, found: Sequence[Found], lines: Sequence[Line], facts
         return Verdict(chosen.cause, "run", None, None, True, (chosen.line.number,), chosen.groups)
     survived = 0 < chosen.line.number < facts.ready and chosen.cause in ("rpc_lost", "oom_device")
     fatal = chosen.sign.fatal and chosen.weight >= 8 and not survived
+    if chosen.cause == "no_gpu" and "why" not in chosen.groups and (why := _why_no_gpu(lines)):
+        chosen = replace(chosen, groups={**chosen.groups, "why": why})
     return Verdict(chosen.cause, _phase(chosen, near, lines, facts), device, size, fatal,
                    tuple(dict.fromkeys(one.line.number for one in near))[:8], chosen.groups)
+
+
+# What else a log says of a GPU that is not used: Ollama's discovery, the drivers, the container's devices
+_NO_GPU = tuple(map(re.compile, (
+    r"(?P<why>amdgpu is not supported.{0,60})", r"(?P<why>(?:CUDA|NVIDIA) driver version is insufficient.{0,40})",
+    r"(?P<why>(?:NVIDIA |CUDA )?driver too old.{0,60})", r"gpu_type=(?P<gpu>gfx\w{3,5})",
+    r"(?P<why>[pP]ermission denied.{0,20}/dev/(?:kfd|dri|nvidia)\S{0,30}|/dev/(?:kfd|dri|nvidia)\S{0,30}.{0,30}"
+    r"[pP]ermission denied)", r"(?P<why>CUDA_VISIBLE_DEVICES:-1\b|HIP_VISIBLE_DEVICES:-1\b)",
+    r"(?P<why>(?:unable to load|failed to load|cannot open) \S{0,40}(?:cudart|libcuda|nvcuda|amdhip|nvml)\S{0,40})",
+    r"(?P<why>lib(?:cuda|cudart|cublas|amdhip64)\S{0,20}: cannot open shared object file)",
+    r"(?P<why>CPU does not have (?:AVX|vector)\w{0,12}.{0,40})")))
+
+
+def _why_no_gpu(lines: Sequence[Line]) -> str:
+    for pattern in _NO_GPU:
+        for line in lines:
+            if match := pattern.search(line.text):
+                return match.groupdict().get("why") or f"{match['gpu']} is not supported"
+    return ""
 
 
 # --- what a sign really says
@@ -353,31 +379,58 @@ def _before(chosen: Found, lines: Sequence[Line], facts: Facts) -> str:
 
 # --- logs in which no line says what is wrong
 
-def _by_figures(lines: Sequence[Line], facts: Facts) -> Verdict | None:
-    """Layers, buffers and backends that tell what no line says."""
-    loads = [load for load in facts.launch.loads if load.buffers.get("model")]
-    buffers = {name for load in loads for name in load.buffers["model"]}
+def _by_figures(lines: Sequence[Line], facts: Facts) -> Iterator[Verdict]:
+    """What layers, buffers, splits and backends tell that no line says, the most certain first."""
+    buffers = {name for load in facts.launch.loads for name in load.buffers.get("model", ())}
     on_host = bool(buffers) and all(facts.launch.device_of(name) == "Host" for name in buffers)
+    partial = bool(facts.offloaded and 0 < facts.offloaded[0] < facts.offloaded[1])
     if facts.offloaded and on_host and facts.offloaded[0] > 0:
-        return Verdict("no_gpu", "start", None, None, False, (facts.offloaded[2],))
-    if _left_out(facts):
-        return Verdict("partial_offload", "load", HOST, None, False, ())
-    if facts.offloaded and 0 < facts.offloaded[0] < facts.offloaded[1]:
-        return Verdict("partial_offload", "load", HOST, None, False, (facts.offloaded[2],))
-    loaded = [(line.number, match[1]) for line in lines
-              if (match := re.search(r"loaded (\w{2,12}) backend from", line.text))]
-    if loaded and {name for _, name in loaded} <= {HOST} and not _wants_no_gpu(facts):
-        return Verdict("no_gpu", "start", None, None, False, (loaded[0][0],))
-    info = next((line for line in lines if (line.text.startswith("system_info:") and "| CPU :" in line.text)
-                 or re.match(r"system_info: n_threads.{0,60}\| CPU : ", line.text)), None)
-    if info is not None and not SYSTEM_INFO.search(info.text) \
-            and re.search(r"\d \| CPU :", info.text) and facts.words and not _wants_no_gpu(facts):
-        return Verdict("no_gpu", "start", None, None, False, (info.number,))
-    if facts.splits and facts.splits[0] >= 100:      # an operation in each layer that the GPU does not have
-        return Verdict("op_unsupported", "start", facts.gpu() or None, None, False, (facts.splits[1],))
+        yield Verdict("no_gpu", "start", None, None, False, (facts.offloaded[2],))
+    elif _left_out(facts):
+        yield Verdict("partial_offload", "load", HOST, None, False, ())
+    elif partial and facts.offloaded:
+        yield Verdict("partial_offload", "load", HOST, None, False, (facts.offloaded[2],))
+    elif facts.offloaded and facts.offloaded[0] and _of_host(facts, "model") > _MUCH:
+        yield Verdict("partial_offload", "load", HOST, None, False, (facts.offloaded[2],), {"part": "experts"})
+    elif facts.offloaded and facts.offloaded[0] and _of_host(facts, "context") == 1:
+        yield Verdict("partial_offload", "start", HOST, None, False, (facts.offloaded[2],), {"part": "cache"})
+    elif (line := _cpu_alone(lines, facts)) is not None:
+        yield Verdict("no_gpu", "start", None, None, False, (line,))
+    # An operation in each layer that the GPU does not have, where not the weights are in RAM
+    if facts.splits and facts.splits[0] >= 100 and not partial and _of_host(facts, "model") <= _MUCH:
+        yield Verdict("op_unsupported", "start", facts.gpu() or None, None, False, (facts.splits[1],))
     for name, device in facts.devices.items():
         if device.free and facts.held(name) > device.free + 64 * MiB and facts.ready:
-            return Verdict("vram_spill", "run", name, facts.held(name), False, (facts.ready,))
+            yield Verdict("vram_spill", "run", name, facts.held(name), False, (facts.ready,))
+            return
+
+
+def _asked_for(figure: Verdict, facts: Facts) -> bool:
+    """Whether the command has it so."""
+    flags = {"experts": _PLACED, "cache": ("-nkvo", "--no-kv-offload")}.get(figure.detail.get("part", ""), ())
+    return any(word in flags for word in facts.words)
+
+
+def _of_host(facts: Facts, part: str) -> float:
+    """The share of a part's buffers that the host has, of the model that was loaded last; 0 where there are none."""
+    sizes = facts.launch.loads[-1].buffers.get(part, {}) if facts.launch.loads else {}
+    whole = sum(map(sum, sizes.values()))
+    host = sum(sum(found) for name, found in sizes.items() if facts.launch.device_of(name) == "Host")
+    return host / whole if whole else 0.0
+
+
+def _cpu_alone(lines: Sequence[Line], facts: Facts) -> int | None:
+    """The line that shows that the program has the CPU's backend and no other, unless no GPU was wanted."""
+    if _wants_no_gpu(facts):
+        return None
+    loaded = [(line.number, match[1]) for line in lines
+              if (match := re.search(r"loaded (\w{2,12}) backend from", line.text))]
+    if loaded and {name for _, name in loaded} <= {HOST}:
+        return loaded[0][0]
+    info = next((line for line in lines if (line.text.startswith("system_info:") and "| CPU :" in line.text)
+                 or re.match(r"system_info: n_threads.{0,60}\| CPU : ", line.text)), None)
+    if info is not None and not SYSTEM_INFO.search(info.text) and re.search(r"\d \| CPU :", info.text) and facts.words:
+        return info.number
     return None
 
 

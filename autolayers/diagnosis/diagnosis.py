@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 from io import BytesIO
+from itertools import pairwise
 
-from ..builds import Build
+from ..builds import NEWEST, Build
 from ..errors import NoLog, UsageError
 from ..quoting import printable, shell
 from ..records import dataclass
@@ -18,7 +19,7 @@ from .working import Asked, merged, working
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
     from os import PathLike
     from typing import Any, BinaryIO
 
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 _WHAT = {"load": "loading weights", "cache": "allocating the KV cache", "compute": "allocating graph buffers",
          "run": "serving", "start": "starting"}
 _TIMES = 3        # of a card's memory that one request has only where a flag did not do what it was meant for
+_OLD = 2000       # builds, about four months
 _WIDTH = 100      # characters of the line that names the cause
 
 
@@ -107,7 +109,14 @@ class Diagnosis:
         if self.launch is not None and self.launch.header:
             found.append(("model", self.launch.header, "its bundled header stands for the file's: not exact"))
         if facts.build:
-            found.append(("build", f"b{facts.build}", ""))
+            old = facts.build < NEWEST - _OLD
+            found.append(("build", f"b{facts.build}", f"b{NEWEST} is the newest known: some of it may be mended" if old
+                          else ""))
+        found += [("context", text, note) for text, note in _contexts(facts)]
+        if facts.swap is not None:
+            found.append(("swap", facts.swap, "free" if facts.swap else "none is free: what RAM lacks is refused"))
+        if facts.shared:
+            found.append(("shared", facts.shared, "its memory is the system's"))
         if facts.offloaded:
             found.append(("layers", "{} of {} on the GPU".format(*facts.offloaded), f"line {facts.offloaded[2]}"))
         if facts.splits and facts.splits[0] > 2 + 2 * len(facts.devices):
@@ -180,6 +189,19 @@ def _read(log: object) -> tuple[bytes, bytes, int]:
     raise UsageError(f"a log is a file's name, an open file or bytes, not {log!r:.60}")
 
 
+def _contexts(facts: Facts) -> Iterator[tuple[str, str]]:
+    """A context that is smaller than was asked for, and why."""
+    asked = next((int(value) for flag, value in pairwise(facts.words) if flag in ("-c", "--ctx-size")
+                  and value.isdecimal() and len(value) < 10), 0)
+    has = facts.values.get("n_ctx_seq") or facts.values.get("n_ctx_per_seq") or facts.values.get("n_ctx_slot")
+    slots = facts.values.get("n_seq_max") or facts.values.get("n_slots")
+    if facts.reduced:
+        yield f"{facts.reduced[1]}", f"--fit made it smaller, from {facts.reduced[0]}"
+    elif isinstance(has, int) and 0 < has < asked:
+        shared = f"{slots} slots share it" if isinstance(slots, int) and slots > 1 else "the model was trained for less"
+        yield f"{has} a slot", f"of the {asked} that -c asks for: {shared}"
+
+
 # --- the line
 
 def said(verdict: Verdict, facts: Facts) -> str:
@@ -228,6 +250,10 @@ def _detail(verdict: Verdict, facts: Facts) -> str:
     if cause == "bad_file" and "magic" in said:
         return f": it begins with {said['magic'][:8]!r}" + {"vers": ", a pointer of Git LFS", "<!DO": ", a web page",
                                                            "<htm": ", a web page"}.get(said["magic"][:4], "")
+    if said.get("part") == "experts":
+        return ": a quarter of the weights or more is in RAM, as -ot, -ncmoe or --fit placed them"
+    if said.get("part") == "cache":
+        return ": the KV cache is in RAM (-nkvo)"
     if cause == "partial_offload" and facts.offloaded:
         return ": {} of {}".format(*facts.offloaded)
     if cause == "partial_offload" and verdict.bytes:

@@ -56,6 +56,10 @@ _NAMES = {"general.name": "name", "file type": "ftype", "model ftype": "ftype", 
 _OFFLOADED = re.compile(r"offloaded (\d{1,5})/(\d{1,5}) layers to GPU")
 _OLLAMA_OFFLOAD = re.compile(r"layers\.model=(\d{1,5}) layers\.offload=(\d{1,5})")
 _SPLITS = re.compile(r"graph splits = (\d{1,6})")
+_REDUCED = re.compile(r"context size reduced from (\d{1,9}) to (\d{1,9})")
+_SWAP = re.compile(r'free_swap="([\d.]{1,9} (?:[KMGT]i)?B)"')
+_SLOTS = re.compile(r"n_slots = (\d{1,4}), n_ctx_slot = (\d{1,9})")
+_SHARED = re.compile(r'\d = (.{1,60}?) \(.{0,80}uma: 1|name=("[^"]{1,60}"|\S{1,60}) .{0,300}type=iGPU')
 _CACHE_TYPE = re.compile(r"\b([KV]) \((f32|f16|bf16|q\d_\d|iq4_nl)\)")
 _PROGRAM = re.compile(r"(?:^|[\s\"'=/])((?:\S{0,200}/)?(?:llama-(?:server|cli|bench|perplexity|simple)|server|main)"
                       r"(?:\.exe)? +-[^\n]{1,3000})")
@@ -76,6 +80,9 @@ class Facts:
     offloaded: tuple[int, int, int] | None = None                 # layers, of so many, line
     splits: tuple[int, int] | None = None                         # graph splits, line
     words: tuple[str, ...] = ()                                   # of the command, where the log has it
+    reduced: tuple[int, int] | None = None                        # contexts, before and after --fit
+    swap: int | None = None                                       # bytes of it that are free
+    shared: str = ""                                              # a GPU without memory of its own
     ready: int = 0                                                # the line that says that it serves
     backends: tuple[str, ...] = ()                                # named anywhere
     ollama: bool = False
@@ -138,6 +145,14 @@ class Facts:
             self.splits = int(match[1]), line.number
         if "self size" in text or "size =" in text:
             self.cache_types.update(dict(_CACHE_TYPE.findall(text)))
+        if "context size reduced" in text and (match := _REDUCED.search(text)):
+            self.reduced = int(match[1]), int(match[2])
+        if "free_swap" in text and (match := _SWAP.search(text)):
+            self.swap = size_of(match[1])
+        if "n_slots" in text and (match := _SLOTS.search(text)):
+            self.values |= {"n_slots": int(match[1]), "n_ctx_slot": int(match[2])}
+        if not self.shared and (match := _SHARED.search(text) if "uma: 1" in text or "type=iGPU" in text else None):
+            self.shared = (match[1] or match[2] or "").strip('"')[:60]
         if not self.words and " -" in text and (match := _PROGRAM.search(text)):
             self.words = _words(match[1])
         if any(word in text for word in _READY) and not self.ready:

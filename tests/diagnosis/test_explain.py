@@ -311,3 +311,53 @@ def test_another_model_s_log_gets_no_launch() -> None:
 def test_a_whole_log_of_a_launch_that_came_up(name: str) -> None:
     answer = explain(LOGS / name)
     assert (answer.cause, answer.fatal, answer.verdict.others) == ("healthy", False, ())
+
+
+def loaded(*lines: str) -> bytes:
+    return "\n".join(("build: 6500 (abcdef12) with cc", *lines, "main: model loaded",
+                      "main: server is listening on http://127.0.0.1:8080", "")).encode()
+
+
+WHOLE = ("load_tensors: offloaded 49/49 layers to GPU", "load_tensors: CUDA0 model buffer size = 2000.00 MiB")
+
+
+@pytest.mark.parametrize(("lines", "words", "cause", "others", "said"), [
+    # experts in RAM: as the command has it, or as nothing says
+    ((*WHOLE, "load_tensors: CPU_Mapped model buffer size = 15000.00 MiB", "x: graph splits = 96"), "-ncmoe 40",
+     "healthy", ["partial_offload"], "a quarter of the weights or more is in RAM"),
+    ((*WHOLE, "load_tensors: CPU_Mapped model buffer size = 15000.00 MiB", "x: graph splits = 196"), "",
+     "partial_offload", [], "a quarter of the weights or more is in RAM"),
+    # the embeddings alone are always there
+    ((*WHOLE, "load_tensors: CPU_Mapped model buffer size = 300.00 MiB", "x: graph splits = 2"), "", "healthy", [], ""),
+    # the cache in RAM
+    ((*WHOLE, "llama_kv_cache: CPU KV buffer size = 96.00 MiB"), "", "partial_offload", [], "the KV cache is in RAM"),
+    ((*WHOLE, "llama_kv_cache: CPU KV buffer size = 96.00 MiB"), "-nkvo", "healthy", ["partial_offload"], ""),
+    # an operation of each layer on the CPU
+    ((*WHOLE, "llama_kv_cache: CUDA0 KV buffer size = 96.00 MiB", "sched_reserve: graph splits = 194"), "",
+     "op_unsupported", [], "194 of the graph"),
+    # a context smaller than asked
+    ((*WHOLE, "llama_context: n_seq_max     = 4", "llama_context: n_ctx_seq     = 4096"), "-c 16384 -np 4",
+     "healthy", [], "4096 a slot   of the 16384 that -c asks for: 4 slots share it"),
+    ((*WHOLE, "llama_params_fit_impl: context size reduced from 131072 to 8192 -> need 9 MiB less memory in total"), "",
+     "healthy", [], "8192   --fit made it smaller, from 131072"),
+    # memory that is the system's, an old build
+    ((*WHOLE, "ggml_vulkan: 0 = AMD Radeon 890M (RADV GFX1150) (radv) | uma: 1 | fp16: 1"), "", "healthy", [],
+     "AMD Radeon 890M   its memory is the system's"),
+    (WHOLE, "", "healthy", [], "is the newest known: some of it may be mended"),
+])
+def test_what_else_a_log_shows(lines: tuple[str, ...], words: str, cause: str, others: list[str], said: str) -> None:
+    answer = explain(loaded(*lines), words=words.split())
+    assert (answer.cause, [other.cause for other in answer.verdict.others], answer.fatal) == (cause, others, False)
+    assert said in answer.text()
+
+
+@pytest.mark.parametrize(("line", "why"), [
+    ('level=WARN msg="amdgpu is not supported (supported types:[gfx1103])" gpu_type=gfx1150', "amdgpu is not"),
+    ("ggml_cuda_init: failed to initialize CUDA: CUDA driver version is insufficient for CUDA runtime version",
+     "CUDA driver version is insufficient"),
+    ("open /dev/kfd: permission denied", "/dev/kfd"),
+    ("error while loading libcublas.so.12: cannot open shared object file: No such file", "libcublas.so.12"),
+])
+def test_why_no_gpu_is_found(line: str, why: str) -> None:
+    answer = explain(f"{line}\nmsg=\"no compatible GPUs were discovered\"\n".encode())
+    assert answer.cause == "no_gpu" and why in answer.line and not answer.fatal
