@@ -21,8 +21,9 @@ sys.path[:0] = [str(DOCS), str(DOCS.parent)]
 # name -> its file
 FILES = {"api": DOCS / "api.md", "architectures": DOCS / "architectures.md", "builds": DOCS / "builds.md",
          "rules": DOCS / "rules.md", "troubleshooting": DOCS / "troubleshooting.md",
-         "launch": DOCS / "launch.md",
-         "README": DOCS.parent / "README.md", "autolayers.1": DOCS / "autolayers.1"}
+         "launch": DOCS / "launch.md", "reading-a-plan": DOCS / "reading-a-plan.md",
+         "README": DOCS.parent / "README.md", "autolayers.1": DOCS / "autolayers.1",
+         **{f"completion {shell}": DOCS / "completions" / f"autolayers.{shell}" for shell in ("bash", "zsh", "fish")}}
 LONG = {"plans": DOCS / "plans.md"}      # a minute
 _PART = re.compile(r"(<!-- made by docs/make\.py: ([\w ]+) -->\n\n).*?(\n\n<!-- end -->)", re.DOTALL)
 
@@ -33,11 +34,14 @@ def render(name: str) -> str:
 
     if name == "autolayers.1":
         return make_flags.man()
+    if name.startswith("completion "):
+        from autolayers.cli import completion
+
+        return str(getattr(completion, name.partition(" ")[2])())
     if name in ("README", "launch"):
         text = FILES[name].read_text(encoding="utf-8")
         return _PART.sub(lambda found: found[1] + make_flags.part(found[2]) + found[3], text)
-    text = import_module(f"make_{name}").render()
-    return text
+    return str(import_module("make_reading" if name == "reading-a-plan" else f"make_{name}").render())
 
 
 def main(words: list[str]) -> int:
