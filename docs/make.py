@@ -41,7 +41,12 @@ def render(name: str) -> str:
     if name in ("README", "launch"):
         text = FILES[name].read_text(encoding="utf-8")
         return _PART.sub(lambda found: found[1] + make_flags.part(found[2]) + found[3], text)
-    return str(import_module("make_reading" if name == "reading-a-plan" else f"make_{name}").render())
+    if name == "reading-a-plan":
+        import make_reading
+
+        text = FILES[name].read_text(encoding="utf-8")
+        return _PART.sub(lambda found: found[1] + make_reading.plan() + found[3], text)
+    return str(import_module(f"make_{name}").render())
 
 
 def main(words: list[str]) -> int:

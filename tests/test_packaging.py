@@ -54,7 +54,8 @@ def test_wheel_holds_the_package_and_nothing_else(archives: tuple[set[str], set[
     assert {name.split("/")[0] for name in wheel} == {"autolayers", info, f"autolayers-{autolayers.__version__}.data"}
     share = f"autolayers-{autolayers.__version__}.data/data/share"
     assert {f"{share}/man/man1/autolayers.1", f"{share}/bash-completion/completions/autolayers",
-            f"{share}/zsh/site-functions/_autolayers", f"{share}/fish/vendor_completions.d/autolayers.fish"} <= set(wheel)
+            f"{share}/zsh/site-functions/_autolayers",
+            f"{share}/fish/vendor_completions.d/autolayers.fish"} <= wheel
     assert f"{info}/licenses/LICENSE" in wheel
 
 

@@ -1,9 +1,9 @@
-"""A model's layers as text: equal neighbours share a line."""
+"""A model's layers as text: equal ones share a line."""
 
 from __future__ import annotations
 
 from ..units import human, in_mib
-from .table import Style, blocks, table, wrap
+from .table import Style, blocks, shortened, table, wrap
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -17,17 +17,15 @@ def inspect_text(anatomy: ModelLayers, style: Style | None = None) -> str:
     style = style or Style()
     lines = []
     for name, value in anatomy.facts:
-        shown = human(value) if name == "size" and isinstance(value, int) else str(value)
+        shown = str(value)
+        if isinstance(value, int) and name in ("size", "parameters"):
+            shown = human(value) if name == "size" else f"{value / 1e9:.2f} B"
         lines += wrap(shown, style.width, f"{name:<16} ", " " * 17)
-    rows: list[list[str]] = []
-    first = ""
+    alike: dict[tuple[str, ...], list[str]] = {}
     for layer in anatomy.layers:
-        cells = [_cell(getattr(layer, part)) for part in _PARTS]
-        if rows and rows[-1][1:] == cells and layer.name.isdigit() and first.isdigit():
-            rows[-1][0] = f"{first}-{layer.name}"
-        else:
-            first = layer.name
-            rows.append([layer.name, *cells])
+        cells = tuple([_cell(getattr(layer, part)) for part in _PARTS])
+        alike.setdefault(cells if layer.name.isdigit() else (layer.name, *cells), []).append(layer.name)
+    rows = [[shortened(_ranges(names), style.width // 3), *cells[-len(_PARTS):]] for cells, names in alike.items()]
     rows.append(["all", *(_cell(sum(getattr(layer, part) for layer in anatomy.layers)) for part in _PARTS)])
     head = ["MiB per layer", "weights", "attention", "FFN", "experts", "other", f"cache of {anatomy.n_ctx}"]
     lines += ["", *blocks(head, rows, style)]
@@ -36,6 +34,17 @@ def inspect_text(anatomy: ModelLayers, style: Style | None = None) -> str:
     for warning in anatomy.warnings:
         lines += [style(line, "yellow") for line in wrap(warning, style.width, "! ", "  ")]
     return "\n".join(lines) + "\n"
+
+
+def _ranges(names: list[str]) -> str:
+    """Numbers as 0-5, 8, 11; other names as they are."""
+    found: list[list[str]] = []
+    for name in names:
+        if found and name.isdigit() and int(found[-1][-1]) + 1 == int(name):
+            found[-1][1:] = [name]
+        else:
+            found.append([name])
+    return ", ".join(["-".join(part) for part in found])
 
 
 def _cell(size: int) -> str:

@@ -1,0 +1,47 @@
+"""What a terminal shows, by a terminal emulator."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+MOE = "qwen3-30b-a3b-q4_k_m.gguf"
+WORDS = (MOE, "--gpu", "rtx-3060", "--ram", "32GiB", "-c", "8192")
+pytestmark = pytest.mark.skipif(os.name == "nt", reason="no pty")
+
+
+def lines_of(*words: str, columns: int, **environ: str) -> list[str]:
+    sys.path.insert(0, str(ROOT / "docs"))
+    try:
+        from make_terminal import screen_of
+    finally:
+        sys.path.pop(0)
+    return [line.rstrip() for line in screen_of(words, columns, environ=environ).display]
+
+
+@pytest.mark.parametrize("columns", [60, 80, 120, 200])
+def test_the_answer_is_laid_out_for_the_terminal(columns: int) -> None:
+    lines = lines_of(*WORDS, columns=columns)
+    assert lines[0].startswith("qwen3-30b-a3b-q4_k_m  17.3 GiB") and lines[0].endswith(" fits")
+    assert len(lines[0]) == columns and lines[1].startswith("about ")
+    table = next(i for i, line in enumerate(lines) if line.startswith("GiB "))
+    assert lines[table + 1].startswith("CUDA0 RTX 3060") and lines[table + 2].startswith("RAM")
+    assert ("\u2588" in lines[table + 1]) is (columns >= 80)
+    layers = next(line for line in lines if line.startswith("layers"))
+    assert set(layers.split()[1]) == {"o", "#"}
+    command = "".join(lines[next(i for i, line in enumerate(lines) if line.startswith("llama-server -m ")):][:3])
+    assert f"llama-server -m {MOE} -ngl 49 -c 8192" in command
+    labels = [line.split()[0] for line in lines if line[:1] not in ("", " ", "!") and line.split()[0] in (
+        "why", "instead", "--fit", "speed", "memory")]
+    assert labels == ["why", "instead", "--fit", "speed", "memory"]
+    assert not any("planning" in line or "comparing" in line for line in lines)
+
+
+@pytest.mark.parametrize("environ", [{"TERM": "dumb"}, {"PYTHONIOENCODING": "ascii"}])
+def test_a_plain_terminal_gets_plain_text(environ: dict[str, str]) -> None:
+    text = "\n".join(lines_of(*WORDS, columns=120, **environ))
+    assert text.isascii() and ("|##" in text) is ("TERM" not in environ)
