@@ -144,7 +144,7 @@ def least(asked: Question) -> int:
     """The least context that the plan may have."""
     params, policy = read(asked.words, None)
     found = contexts(asked.model, params, policy).least or 0
-    return min(found, 4096) if found == MIXTURE and policy.n_ctx_min is None else found      # 8192 where that fits
+    return min(found, 4096) if asked.model.is_moe and found == MIXTURE and policy.n_ctx_min is None else found
 
 
 def contexts_grow(asked: Question, found: Plan) -> Iterator[str]:

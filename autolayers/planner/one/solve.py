@@ -123,14 +123,14 @@ def processor_alone(evaluator: Evaluator, given: Params, policy: Policy) -> bool
     """Whether to compare with a launch without devices: they are integrated GPUs, and no given flag chooses
     them."""
     devices = evaluator.machine.devices
-    return bool(devices) and all(device.kind == "igpu" for device in devices) and _may_leave_out(given, policy)
+    return bool(devices) and all(device.kind == "igpu" for device in devices) and policy.n_ctx != "max" \
+        and _may_leave_out(given, policy)
 
 
 def _may_leave_out(given: Params, policy: Policy) -> bool:
     """Whether no flag chooses or fills the devices."""
     return given.device is None and given.n_gpu_layers in (None, -1) and not given.overrides \
-        and given.split_mode in (None, "layer") and given.tensor_split is None \
-        and policy.strategy != "layers" and policy.n_ctx != "max"
+        and given.split_mode in (None, "layer") and given.tensor_split is None and policy.strategy != "layers"
 
 
 def _processor_wins(evaluator: Evaluator, cost: CostModel, found: Candidate) -> bool:
