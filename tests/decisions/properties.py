@@ -6,7 +6,7 @@
     memory      more memory on a GPU, or more RAM, never gives less: no context at the same speed, no speed
     contexts    --ctx max has at least the default context, and that at least the floor
     fit         never slower than what --fit chooses with the same context, never less context at the same speed
-    idle        a GPU that has no layers is named, with the reason
+    idle        a GPU that a launch does not use is named, with the reason
     remedies    a launch that does not fit does with each change that is named
     requests    twice as many requests at once do not shorten one
 """
@@ -176,8 +176,8 @@ def fit(asked: Question, found: Plan) -> Iterator[str]:
 
 def idle(asked: Question, found: Plan) -> Iterator[str]:
     text = " ".join((*found.reasons, *found.warnings))
-    for device in found.devices:
-        if not device.model and device.name not in text and "-dev none" not in text:
+    for device in found.devices if found.fits and "-ngl" not in asked.words else ():
+        if not device.used and device.name not in text:
             yield f"{told(found)}: {device.name} is idle without a reason"
 
 
