@@ -234,6 +234,8 @@ def main() -> None:
         for name, text in failures(seed):
             wrong[name] += 1
             print(f"{name:10}{text}", flush=True)
+        if seed % 25 == 24:
+            print(f"{seed + 1 - first} of {count}", file=sys.stderr, flush=True)
     print(f"{count} cases, {sum(wrong.values())} failures {dict(wrong)}")
 
 
