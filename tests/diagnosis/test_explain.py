@@ -1,8 +1,9 @@
 """Failing, slow and healthy logs of users and of own runs, with their causes (failures.jsonl, one case a line).
 
 unseen.jsonl: logs that the rules of the first set had not seen, labelled before they were explained: cause 57 of 66,
-phase 44 of 45, device 48 of 48, bytes 66 of 66, fatal 48 of 56. What the lines cannot show has no label. The rules that
-were added since are those of b11549's source and of these.
+phase 44 of 45, device 48 of 48, bytes 66 of 66, fatal 48 of 56. The rules that were added since are those of b11549's
+source and of these; seventeen more (v01 on) were then right in cause and device, in fatal 12 of 13. What the lines
+cannot show has no label.
 """
 
 from __future__ import annotations
@@ -61,10 +62,13 @@ def test_a_real_log(case: dict[str, object]) -> None:
 def test_a_log_that_no_rule_was_made_for(case: dict[str, object]) -> None:
     answer, label = explain(str(case["log"]).encode()), case["label"]
     assert answer.cause in causes(case)
+    if "fatal" in label:  # type: ignore[operator]
+        assert answer.fatal == label["fatal"]  # type: ignore[index]
     if answer.cause == label["cause"]:  # type: ignore[index]
         said = {name: getattr(answer, name) for name in label if name != "bytes"}  # type: ignore[attr-defined]
         assert said == {name: value for name, value in label.items() if name != "bytes"}  # type: ignore[attr-defined]
-    assert abs((answer.bytes or 0) - (label.get("bytes") or 0)) <= 0.01 * MiB  # type: ignore[attr-defined]
+    if "bytes" in label:  # type: ignore[operator]
+        assert abs((answer.bytes or 0) - (label["bytes"] or 0)) <= 0.01 * MiB  # type: ignore[index]
 
 
 def test_every_case_is_within_the_marks() -> None:

@@ -180,6 +180,7 @@ class Hip(Cuda):
     log_not = "Vulkan"
     signs = (
         *Cuda.signs,
+        Sign("op_unsupported", "blaslt error", "", "start", weight=3, fatal=False),       # rocBLAS is used instead
         Sign("oom_device", "hipErrorOutOfMemory", "", "run"),
         Sign("gpu_build", "hipErrorNoBinaryForGpu", "", "start"),
         Sign("gpu_build", "Could not initialize Tensile host", "", "start"),
