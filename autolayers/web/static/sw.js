@@ -27,9 +27,11 @@ async function fromAny(cache, sources, name) {
 worker.addEventListener("install", (event) => event.waitUntil(keep().then(() => worker.skipWaiting())));
 worker.addEventListener("activate", (event) => event.waitUntil(worker.clients.claim()));
 worker.addEventListener("fetch", (event) => {
-  if (event.request.method !== "GET" || event.request.headers.has("Range")) return;
+  const address = new URL(event.request.url);
+  const ours = address.origin === worker.location.origin || address.pathname.includes("/pyodide");
+  if (!ours || event.request.method !== "GET" || event.request.headers.has("Range")) return;
   const kept = () => caches.match(event.request, { ignoreSearch: true });
-  if (new URL(event.request.url).pathname.endsWith("/" + CONFIG)) {   // a newer build is seen here
+  if (address.pathname.endsWith("/" + CONFIG)) {   // a newer build is seen here
     event.respondWith(fetch(event.request).catch(kept));
   } else {
     event.respondWith(kept().then((found) => found ?? fetch(event.request)));
