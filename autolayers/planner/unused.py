@@ -6,15 +6,18 @@ from ..memory.breakdown import Breakdown
 from ..records import replace
 from ..units import human
 from .evaluate import FIT
+from .one.fit import fit
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from ..flags.params import Params
     from ..machine import Device
     from ..work.speed import CostModel
     from .evaluate import Candidate, Evaluator
+
+ALL = -2      # n_gpu_layers
 
 
 def unused(evaluator: Evaluator, cost: CostModel, given: Params, chosen: Candidate) -> Iterator[str]:
@@ -25,7 +28,7 @@ def unused(evaluator: Evaluator, cost: CostModel, given: Params, chosen: Candida
     for device in evaluator.machine.devices:
         if evaluator.machine.limits[device.name] and not _used(chosen, device):
             name = f"{device.name} ({device.description})" if device.kind == "rpc" else device.name
-            yield f"{name} is left idle: {_why(evaluator, cost, chosen, device)}"
+            yield f"{name} is left idle: {_why(evaluator, cost, given, chosen, device)}"
 
 
 def _used(candidate: Candidate, device: Device) -> bool:
@@ -33,15 +36,21 @@ def _used(candidate: Candidate, device: Device) -> bool:
     return usage is not None and usage.total > 0
 
 
-def _why(evaluator: Evaluator, cost: CostModel, chosen: Candidate, device: Device) -> str:
-    """The fastest launch with it that the search measured, or llama.cpp's own split."""
-    own = evaluator.candidate(replace(chosen.params, device=None, tensor_split=None, n_gpu_layers=-2), FIT)
-    tried = [own, *(found for found in evaluator.measured if isinstance(found.breakdown, Breakdown))]
-    fitting = [found for found in tried if found is not None and found.fits and _used(found, device)]
-    if not fitting:
+def _why(evaluator: Evaluator, cost: CostModel, given: Params, chosen: Candidate, device: Device) -> str:
+    """The fastest launch with it that the search measured, else llama.cpp's own split, --fit's launch or one layer."""
+    found = [each for each in evaluator.measured if isinstance(each.breakdown, Breakdown)]
+    own = replace(chosen.params, device=None, tensor_split=None)
+    ways: tuple[Callable[[], Candidate | None], ...] = (
+        lambda: evaluator.candidate(replace(own, n_gpu_layers=ALL), FIT), lambda: fit(evaluator, given, FIT),
+        lambda: evaluator.candidate(replace(own, n_gpu_layers=1), FIT))
+    for way in (lambda: None, *ways):
+        found += filter(None, [way()])
+        with_it = [cost.price(each).request for each in found if each.fits and _used(each, device)]
+        if with_it:
+            break
+    else:
         return f"no layer fits into the {human(evaluator.machine.limits[device.name])} that are free"
     here = cost.price(chosen).request
-    with_it = min(cost.price(found).request for found in fitting)
-    if with_it <= here * 1.005:
+    if min(with_it) <= here * 1.005:
         return f"a request takes {here:.1f} s with it too"
-    return f"a request would take {with_it:.1f} s with it, instead of {here:.1f} s"
+    return f"a request would take {min(with_it):.1f} s with it, instead of {here:.1f} s"

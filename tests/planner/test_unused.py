@@ -54,3 +54,13 @@ def test_what_the_user_left_out_needs_no_reason(words: tuple[str, ...]) -> None:
 
 def test_devices_in_use_have_no_line() -> None:
     assert plan(MODEL, "--gpu", "2xrtx-3090").idle == () == plan(MODEL, "--gpu", "8GiB").idle
+
+
+def test_a_device_that_layers_fit_on_is_not_said_to_be_full() -> None:
+    """A mixture on a server over a slow network: some layers fit, but the processor here is faster."""
+    server = autolayers.Device("RPC0", 8 << 30, 8 << 30, "box:50052", backend="RPC", kind="rpc", link=1e6, latency=0.1)
+    found = autolayers.plan(str(HEADERS / "qwen3-30b-a3b-q4_k_m.gguf"), ["--rpc", "box:50052"], devices=[server],
+                            host=autolayers.Host.hypothetical("64GiB"))
+    assert used(found) == {"RPC0": 0}
+    (line,) = found.idle
+    assert line.startswith("RPC0 (box:50052) is left idle: a request would take ")

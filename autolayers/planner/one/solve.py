@@ -78,7 +78,10 @@ def _best(evaluator: Evaluator, given: Params, policy: Policy, cost: CostModel) 
     # unified one
     requests = policy.workload.requests
     if given.n_parallel is None and requests > 1:
-        tried = [_placed(evaluator, replace(given, n_parallel=n), policy, cost) for n in _slots(requests)]
+        work, cells = policy.workload, given.n_ctx or (policy.n_ctx if isinstance(policy.n_ctx, int) else 0)
+        each = work.prompt + work.generate + work.depth
+        most = max(1, cells // each) if cells else requests      # in a given context
+        tried = [_placed(evaluator, replace(given, n_parallel=n), policy, cost) for n in _slots(min(requests, most))]
         fitting = [answer for answer in tried if answer is not None and answer.fits]
         return cost.fastest(fitting) if fitting else tried[-1]
     return _placed(evaluator, given, policy, cost)
