@@ -109,7 +109,8 @@ def _placed(evaluator: Evaluator, given: Params, policy: Policy, cost: CostModel
     if too_small or (found is not None and processor_alone(evaluator, given, policy)
                      and _processor_wins(evaluator, cost, found)):
         alone = _solved(evaluator, replace(given, device=()), policy, cost)
-        return alone if alone is not None and alone.fits else found
+        if alone is not None and alone.fits:
+            return alone
     devices = evaluator.machine.devices
     order = tuple(device.name for device in sorted(
         devices, key=lambda device: cost.devices[device.name].network if device.kind == "rpc" else 0.0))
