@@ -12,8 +12,9 @@ from ..errors import AutolayersError, DoesNotFit, ModelError, UsageError
 from ..flags.check import read
 from ..output import emit, say, show
 from ..parallel import in_processes, in_threads
+from ..planner.compare import quality
 from ..planner.compare.cards import find
-from ..planner.compare.choose import advise, assess, wanted_ctx
+from ..planner.compare.choose import advise, assess, front, wanted_ctx
 from ..quoting import shell
 from ..report.choose import advice_words, cards_text, choices_text
 from ..report.table import Style
@@ -30,7 +31,10 @@ if TYPE_CHECKING:
     from ..model import Model
     from ..planner import Machine
     from ..planner.compare.choose import Choice
+    from ..planner.compare.quality import Measured
     from ..sources.offers import Offer
+
+MOST = 1 << 24           # characters of --quality
 
 
 def main(words: list[str]) -> int:
@@ -49,8 +53,10 @@ def main(words: list[str]) -> int:
     known, models = _models(offered, arguments)
     progress = Progress(len(models), "planning ")
 
+    measured = _measured(own.get("quality"))
+
     def work(model: Model) -> Choice:
-        return assess(model, params, policy, machine, companions)
+        return assess(model, params, policy, machine, companions, measured)
 
     progress.show()
     found = in_processes(work, models, done=progress.step)
@@ -74,6 +80,20 @@ def main(words: list[str]) -> int:
         taken = answered[advice.take][0].starts or taken
     _print(form, names, answered, machine, n_ctx, taken)
     return 0 if advice else DoesNotFit.exit_code
+
+
+def _measured(path: str | None) -> list[Measured]:
+    """What llama-perplexity measured, by its output in a file. Raises UsageError."""
+    if path is None:
+        return []
+    try:
+        with open(path, encoding="utf-8", errors="replace") as file:
+            found = quality.read(file.read(MOST), path)
+    except OSError as error:
+        raise UsageError(f"--quality {path}: {error.strerror or error}") from None
+    if not found:
+        raise UsageError(f"--quality {path}: no line \"Mean KLD\"; llama-perplexity --kl-divergence prints one")
+    return found
 
 
 def _cards(offered: list[Offer], arguments: Arguments) -> int:
@@ -151,8 +171,8 @@ def _print(form: str, names: list[str], answered: list[tuple[Offer, Choice]], ma
                          "free": machine.limits[device.name]}
                         for device in machine.devices], "ram": machine.ram,
             "files": [{"name": offer.name, "source": offer.source, "words": list(offer.words),
-                       **choice.to_dict()}
-                      for offer, choice in answered],
+                       **choice.to_dict(), "front": first}
+                      for (offer, choice), first in zip(answered, front(choices), strict=True)],
             "advice": {"take": labels[advice.take] if advice else None, "words": list(taken), "text": text,
                        "next": labels[advice.next] if advice and advice.next is not None else None},
         }, indent=1) + "\n")

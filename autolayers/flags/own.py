@@ -303,6 +303,8 @@ FLAGS = (
     OwnFlag("--agents", "plan run", "N",
             "sets --cache-ram so that N conversations of the workload's length stay in RAM, with fewer checkpoints "
             "each where that is short", lambda text: number(text, 1, 4096)),
+    OwnFlag("--quality", "choose", "FILE",
+            "output of llama-perplexity --kl-divergence, one run or several: what it measured of these files"),
     OwnFlag("--ctx", "choose", "N", "the least context wanted (default 8192, or the workload's)", tokens),
     OwnFlag("--kv-types", "plan run tune choose cluster", "A,B,...",
             "allowed cache types, in order of preference: f16,q8_0,q4_0", _list(_cache_type)),

@@ -5,7 +5,7 @@ each kind.
 from __future__ import annotations
 
 from ..planner.compare import cards as which_card
-from ..planner.compare.choose import EXPERTS, IN_RAM, NO, PARTLY, WHOLLY
+from ..planner.compare.choose import EXPERTS, IN_RAM, NO, PARTLY, WHOLLY, front
 from ..quoting import shell
 from ..units import GiB
 from .table import Style, stacked, table, wrap
@@ -42,13 +42,41 @@ def choices_text(title: str, names: Sequence[str], choices: Sequence[Choice], ad
         rows.append([("> " if taken else "  ") + names[i], f"{choice.size / GiB:.2f}",
                      f"{choice.bits_per_weight:.2f}",
                      _COLUMN.get(choice.verdict, choice.verdict), str(choice.n_ctx) if choice.n_ctx else "-",
-                     tokens(speed.prompt) if speed else "-", tokens(speed.generation) if speed else "-"])
+                     tokens(speed.prompt) if speed else "-", tokens(speed.generation) if speed else "-",
+                     _quality(choice)])
     lines = wrap(title, style.width)
-    head = ("  file", "GiB", "bits/weight", "on the GPU", "context", "prompt t/s*", "t/s*")
+    head = ("  file", "GiB", "bits/weight", "on the GPU", "context", "prompt t/s*", "t/s*", "quality")
     lines += ["", *stacked(head, rows, style, (0, 3), marks), ""]
-    lines += [*wrap(_NOTE, style.width), ""]
+    lines += [line for note in (_NOTE, _quality_note(choices), _beaten(names, choices))
+              for line in wrap(note, style.width)]
+    lines += [""]
     lines += [style(line, "bold") for line in wrap(advice_words(names, choices, advice, n_ctx), style.width)]
     return "\n".join([*lines, *([shell(words)] if words else [])]) + "\n"
+
+
+def _quality(choice: Choice) -> str:
+    """A measured divergence, or the band of the type."""
+    if choice.measured:
+        return f"{choice.measured.kld:.4f}"
+    return choice.usual.band if choice.usual else "-"
+
+
+def _quality_note(choices: Sequence[Choice]) -> str:
+    sources = sorted({choice.measured.source for choice in choices if choice.measured})
+    said = [f"measured by {', '.join(sources)}"] if sources else []
+    guessed = {choice.usual.type: choice.usual for choice in choices if choice.usual and not choice.measured}
+    if guessed:
+        ranges = ", ".join(f"{name} {each.least:g} to {each.most:g}" for name, each in guessed.items())
+        said.append(f"as is usual for the type ({ranges} over about 20 models; small ones a band worse). Larger by "
+                    "half a bit is nearly always closer to the original, less is not decided by size")
+    return f"quality: mean KL divergence, {'; else '.join(said)}" if said else ""
+
+
+def _beaten(names: Sequence[str], choices: Sequence[Choice]) -> str:
+    """The files that fit and are not on the front."""
+    found = [name for name, choice, first in zip(names, choices, front(choices), strict=True)
+             if choice.fits and not first]
+    return f"another is as small, as fast and as close to the original as {', '.join(found)}" if found else ""
 
 
 def advice_words(names: Sequence[str], choices: Sequence[Choice], advice: Advice | None, n_ctx: int) -> str:

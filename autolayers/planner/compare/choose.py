@@ -10,6 +10,7 @@ from ...errors import LaunchRefused
 from ...memory.companions import NONE
 from ...records import dataclass, replace
 from ..answer import plan_on
+from .quality import DECIDED, closer, of, usual
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from ...model import Model
     from ...work.speed import Speed
     from ..plan import Plan
+    from .quality import Measured, Usual
 
 # How a model runs, best first
 WHOLLY, EXPERTS, PARTLY, IN_RAM, NO = "wholly", "experts in RAM", "partly", "in RAM", "no"
@@ -44,6 +46,9 @@ class Choice:
     left: int
     exact: bool
     warnings: tuple[str, ...] = ()
+    usual: Usual | None = None          # quality of its type
+    measured: Measured | None = None    # of this very file
+    family: str = ""                    # the same for quantisations of one model
 
     @property
     def fits(self) -> bool:
@@ -57,6 +62,8 @@ class Choice:
             "remaining": self.left, "exact": self.exact, "flags": list(self.flags),
             "warnings": list(self.warnings),
             "speed": self.speed.to_dict() if self.speed else None,
+            "quality": {"usual": self.usual.to_dict() if self.usual else None,
+                        "measured": self.measured.to_dict() if self.measured else None},
         }
 
 
@@ -77,7 +84,14 @@ def wanted_ctx(params: Params, policy: Policy) -> int:
 
 
 def assess(model: Model, params: Params, policy: Policy, machine: Machine,
-           companions: Companions = NONE) -> Choice:
+           companions: Companions = NONE, quality: Sequence[Measured] = ()) -> Choice:
+    """How a model runs, and its quality. `quality`: what was measured of any files."""
+    choice = _assess(model, params, policy, machine, companions)
+    weights = sum(info.n_elements for info in model.header.tensors.values())
+    return replace(choice, usual=usual(model), measured=of(model, quality), family=f"{model.architecture} {weights}")
+
+
+def _assess(model: Model, params: Params, policy: Policy, machine: Machine, companions: Companions) -> Choice:
     """How a model runs as `autolayers MODEL` plans it, if that has the wanted context; else with at least that; with a
     smaller one if nothing else fits."""
     least = min(wanted_ctx(params, policy), max(1, model.n_ctx_train))
@@ -140,3 +154,28 @@ def advise(choices: Sequence[Choice], n_ctx: int = 0) -> Advice | None:
 
 def _rate(choice: Choice) -> float:
     return choice.speed.generation if choice.speed else 0.0
+
+
+def compared(one: Choice, other: Choice) -> int:
+    """1 where the first is closer to the original, -1 where the other is, 0 where nothing says so."""
+    if one.measured and other.measured and one.measured.source == other.measured.source:
+        return closer(one.measured, other.measured)
+    bits = one.bits_per_weight - other.bits_per_weight
+    return 0 if abs(bits) < DECIDED else 1 if bits > 0 else -1
+
+
+def front(choices: Sequence[Choice]) -> list[bool]:
+    """Whether no other that fits is at least as small, as fast and as close, and better in one."""
+    def beaten(mine: Choice) -> bool:
+        return any(_beats(other, mine) for other in choices if other is not mine)
+
+    return [choice.fits and choice.speed is not None and not beaten(choice) for choice in choices]
+
+
+def _beats(one: Choice, other: Choice) -> bool:
+    if not one.fits or one.speed is None or other.speed is None or one.family != other.family:
+        return False
+    nearer, faster = compared(one, other), one.speed.generation - other.speed.generation
+    if nearer < 0 or faster < 0 or one.size > other.size:
+        return False
+    return nearer > 0 or faster > 0 or one.size < other.size

@@ -16,6 +16,7 @@ from ...flags.params import EXPERTS_REGEX, FIT_PARAMS_MIN_CTX, FIT_PARAMS_TARGET
 from ...garbage import without_gc
 from ...records import lazy, replace
 from ...work.speed import CostModel
+from ..cache_types import LONG, low
 from ..evaluate import FIT, FULL, PROMPT
 from . import overrides
 from .bisection import largest_context, last
@@ -191,7 +192,15 @@ class Search:
         if not self.policy.kv_types or given.cache_type_k or given.cache_type_v:
             return self._solve(given)
         answers = []
+        span, fine = self.contexts, [name for name in self.policy.kv_types if not low(name)]
         for name in self.policy.kv_types:
+            # beyond LONG tokens none below q8_0 if there is another
+            self.contexts = span
+            if low(name) and fine:
+                most = LONG * self._streams
+                if (span.least or 0) > most:
+                    continue
+                self.contexts = span if span.most is None else replace(span, most=min(span.most, most))
             answer = self._solve(replace(given, cache_type_k=name, cache_type_v=name))
             if answer is None:
                 continue
@@ -200,6 +209,12 @@ class Search:
             answers.append(answer)
         fitting = [answer for answer in answers if answer.fits]
         return self.cost.fastest(fitting) if fitting else self.least_bad(answers)
+
+    @property
+    def _streams(self) -> int:
+        """Separate caches of the slots."""
+        given = self.given
+        return 1 if given.n_parallel is None or given.n_parallel < 0 or given.kv_unified else max(1, given.n_parallel)
 
     def _solve(self, params: Params) -> Candidate | None:
         if not self.evaluator.machine.devices or params.device == ():
