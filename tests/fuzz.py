@@ -27,7 +27,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from support import FIXTURES, gpus
+from support import FIXTURES, gpus, with_tensors
 
 from autolayers import cli
 from autolayers.api import plan
@@ -35,10 +35,11 @@ from autolayers.devices import hypothetical, list_devices, measure
 from autolayers.diagnosis.log import LogReader
 from autolayers.errors import AutolayersError
 from autolayers.flags.check import read
+from autolayers.flags.formats import FORMATS
 from autolayers.flags.own import COMMANDS, FLAGS
 from autolayers.flags.parse import parse
 from autolayers.flags.table import ARGUMENTS
-from autolayers.gguf import ArrayInfo, Header, read_header
+from autolayers.gguf import ArrayInfo, Header, TensorInfo, read_header
 from autolayers.launch import observations
 from autolayers.machine import Host
 from autolayers.model import Model
@@ -48,6 +49,7 @@ from autolayers.sources import huggingface
 from autolayers.sources.ollama.show import header as ollama_header
 
 SECONDS, MEMORY = 2.0, 200 << 20
+LONGER = {"launches": 20.0}      # seconds with advice and reasons, for up to 512 layers on up to 16 devices
 GIB = 1 << 30
 
 
@@ -193,8 +195,11 @@ def commands(seed: random.Random) -> None:
         words[:1] = ["--gpu", seed.choice(("2GiB", "8GiB,4GiB"))]
     if words[0] == "sweep":
         words += ["--contexts", "4096", "--types", "f16", "--gpus", "8GiB"]
-    if {"--rpc", "-hf", "-hfr", "--hf-repo", "-mu", "--model-url"} & set(words):
-        return
+    if not {"--rpc", "-hf", "-hfr", "--hf-repo", "-mu", "--model-url"} & set(words):
+        _command(words)
+
+
+def _command(words: list[str]) -> None:
     out, err = io.TextIOWrapper(io.BytesIO(), "utf-8"), io.TextIOWrapper(io.BytesIO(), "utf-8")
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
         code = cli.main(words)
@@ -204,6 +209,59 @@ def commands(seed: random.Random) -> None:
         stream.flush()
         said = stream.buffer.getvalue().decode("utf-8", "surrogateescape")  # type: ignore[attr-defined]
         assert stream is out or said.replace("\n", "").isprintable(), said
+
+
+BACKENDS = ("cuda", "rocm", "vulkan", "metal", "sycl", "cann", "opencl", "musa")
+SOME_WORDS = (*FEW_WORDS, ["-ot", "^(.*)*$x=CPU"], ["-ot", r"blk\.(\d+)\.ffn_.*=CPU"], ["-ts", "3,1,0,2"],
+              ["-sm", "row"], ["--users", "3"], ["--workload", "agent"], ["--kv-types", "f16,q8_0"], ["--margin", "0"],
+              ["-nkvo"], ["-c", "1000000"], ["-np", "64"], ["--swa-full"], ["-cmoe"], ["--llama-build", "b6000"])
+
+
+@cache
+def _every_path() -> tuple[Path, ...]:
+    return tuple(path for path in sorted(FIXTURES.glob("**/headers/*.gguf")) if "split" not in path.name)
+
+
+def deeper(path: Path, layers: int) -> bytes:
+    """A fixture's header with its blocks repeated: block_count and the lists of a value per layer too."""
+    found, data = header(path), path.read_bytes()
+    first = next(iter(found.tensors)).encode()
+    head = bytearray(data[:data.index(struct.pack("<Q", len(first)) + first)])
+    key = f"{found.metadata['general.architecture']}.block_count".encode()
+    at = head.index(key) + len(key) + 4
+    before = struct.unpack_from("<I", head, at)[0]
+    struct.pack_into("<I", head, at, layers)
+    tensors = []
+    for tensor in found.tensors.values():
+        start, dot, rest = tensor.name.removeprefix("blk.").partition(".")
+        if not tensor.name.startswith("blk.") or not start.isdecimal() or not dot:
+            tensors.append(tensor)
+            continue
+        tensors += [TensorInfo(f"blk.{il}.{rest}", tensor.type, tensor.ne, tensor.n_dims)
+                    for il in range(int(start), layers, max(1, before))]
+    struct.pack_into("<Q", head, 8, len(tensors))
+    return with_tensors(bytes(head), tensors, found.alignment)[0]
+
+
+def launches(seed: random.Random) -> None:
+    """The whole command with all that it asks: advice, reasons and formats; 0 to 16 devices of every backend; headers
+    as they are, with bytes changed, and with up to 512 layers (2 MB)."""
+    path, kind = seed.choice(_every_path()), seed.randrange(4)
+    file = Path(_folder(), "m.gguf")
+    data = whole(path)
+    if kind == 0:
+        data = mutated(bytearray(data), seed)
+    elif kind == 1:
+        with contextlib.suppress(ValueError):
+            data = deeper(path, seed.choice((1, 33, 40, 100, 300, 512)))
+            data = data if len(data) < 2_000_000 else whole(path)
+    file.write_bytes(data)
+    sizes = [seed.choice(("1MiB", "200MiB", "1GiB", "2GiB", "8GiB", "24GiB", "80GiB"))
+             for _ in range(seed.choice((0, 1, 1, 2, 2, 3, 4, 8, 16)))]
+    given = ["--gpu", ",".join(sizes), "--backend", seed.choice(BACKENDS)] if sizes else ["-dev", "none"]
+    form = seed.choice(("text", "text", "json", "flags", "number", *FORMATS))
+    _command(["plan", str(file), *given, "--ram", seed.choice(("1GiB", "8GiB", "64GiB")), "--format", form,
+              *seed.choice(SOME_WORDS)])
 
 
 def _json(seed: random.Random, depth: int = 0) -> Any:
@@ -305,7 +363,8 @@ def texts(seed: random.Random) -> None:
 
 KINDS: dict[str, tuple[Callable[[random.Random], None], float]] = {      # and its share of the time
     "reading": (reading, 1), "reading-plan": (reading_and_plan, 2), "keys": (hyperparameters, 1),
-    "keys-plan": (hyperparameters_and_plan, 3), "words": (words, 1), "commands": (commands, 2), "answers": (answers, 1),
+    "keys-plan": (hyperparameters_and_plan, 3), "launches": (launches, 4),
+    "words": (words, 1), "commands": (commands, 2), "answers": (answers, 1),
     "states": (states, 1), "texts": (texts, 1),
 }
 
@@ -330,7 +389,8 @@ def outcome(kind: str, number: int, slower: float = 1.0) -> tuple[str, str]:
     seed = random.Random(f"{kind}:{number}")
     used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
     resource.setrlimit(resource.RLIMIT_AS, (used + MEMORY, resource.RLIM_INFINITY))
-    signal.setitimer(signal.ITIMER_PROF, SECONDS * slower)
+    seconds = LONGER.get(kind, SECONDS)
+    signal.setitimer(signal.ITIMER_PROF, seconds * slower)
     try:
         run(seed)
         return "ok", ""
@@ -338,7 +398,7 @@ def outcome(kind: str, number: int, slower: float = 1.0) -> tuple[str, str]:
         return type(error).__name__, ""
     except TooSlow:
         where = "".join(traceback.format_exc().splitlines(True)[-7:-1])
-        return "!", f"more than {SECONDS:g} s\n{where}"
+        return "!", f"more than {seconds:g} s\n{where}"
     except BaseException as error:
         return "!", "".join(traceback.format_exception(error)[-4:])
     finally:
@@ -394,7 +454,7 @@ def run(seconds: float, jobs: int, first: int, kinds: list[str]) -> tuple[dict[s
     bad: list[str] = []
     peak = 0
     while workers:
-        ready = wait(list(workers), timeout=30)
+        ready = wait(list(workers), timeout=120)
         for pipe in ready or list(workers):
             process, at = workers[pipe]
             try:

@@ -177,6 +177,44 @@ def preset(text: str) -> list[str]:
     return words
 
 
+# --- other systems
+
+def nixos(text: str) -> list[str]:
+    """The words that services.llama-cpp starts llama-server with: its attributes, then extraFlags. Strings as the Nix
+    language reads them."""
+    strings = r'"((?:[^"\\$]|\\[nrt"\\$])*)"'
+    outside = re.sub(strings, "", re.sub(r"(?m)^#.*\n", "", text))
+    assert re.fullmatch(r"\{ pkgs, \.\.\. \}:\n\{[\w\s.=;\[\]{}-]*\}\n", outside), text
+
+    def read(found: str) -> str:
+        return re.sub(r"\\(.)", lambda escape: {"n": "\n", "r": "\r", "t": "\t"}.get(escape[1], escape[1]), found)
+
+    words = []
+    for key, flag in (("model", "-m"), ("host", "--host")):
+        words += [word for found in re.findall(rf"^    {key} = {strings};$", text, re.MULTILINE)
+                  for word in (flag, read(found))]
+    words += [word for found in re.findall(r"^    port = (\d+);$", text, re.MULTILINE) for word in ("--port", found)]
+    flags = text.partition("    extraFlags = [\n")[2].partition("\n    ];")[0]
+    return words + [read(found) for found in re.findall(strings, flags)]
+
+
+def llmkube(text: str) -> list[str]:
+    """What the operator's BuildArgs makes of both resources: the model, then extraArgs, which win."""
+    import yaml
+
+    model, service = yaml.safe_load_all(text)
+    assert {found["apiVersion"] for found in (model, service)} == {"inference.llmkube.dev/v1alpha1"}
+    assert (model["kind"], service["kind"]) == ("Model", "InferenceService")
+    assert service["spec"]["modelRef"] == model["metadata"]["name"]
+    assert re.fullmatch(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?", model["metadata"]["name"])
+    assert set(model["spec"]) <= {"source", "format", "hardware"}
+    assert set(service["spec"]) <= {"modelRef", "replicas", "resources", "containerPort", "extraArgs"}
+    gpu = model["spec"].get("hardware", {}).get("gpu", {"count": 0})
+    assert service["spec"].get("resources", {"gpu": 0})["gpu"] == gpu["count"]
+    port = service["spec"].get("containerPort")
+    return ["-m", model["spec"]["source"], *(["--port", str(port)] if port else []), *service["spec"]["extraArgs"]]
+
+
 # --- llama-cpp-python
 
 # Llama.__init__: what it takes and its defaults, as far as they reach llama.cpp; None: llama.cpp's own

@@ -23,4 +23,6 @@ FORMATS = {row.name: row for row in (
     Format("koboldcpp", "a KoboldCpp command"),
     Format("llama-swap-matrix", "a llama-swap configuration with its matrix: every set of models that fits",
            several=True),
+    Format("nixos", "a NixOS configuration (services.llama-cpp)"),
+    Format("llmkube", "a Model and an InferenceService of LLMKube"),
 )}

@@ -27,7 +27,8 @@ OLLAMA, LM_STUDIO = "ollama", "lm-studio"
 # Format -> its usual file name
 NAMES = {OLLAMA: "Modelfile", LM_STUDIO: "lm-studio.sh", "systemd": "llama-server.service", "docker": "run.sh",
          "compose": "compose.yaml", "llama-swap": "config.yaml", "preset": "preset.ini", "llama-cpp-python": "run.py",
-         "koboldcpp": "koboldcpp.sh", "llama-swap-matrix": "config.yaml"}
+         "koboldcpp": "koboldcpp.sh", "llama-swap-matrix": "config.yaml", "nixos": "llama-cpp.nix",
+         "llmkube": "llmkube.yaml"}
 
 
 def export(kind: str, model: Model, request: Request, path: str) -> tuple[str, list[str]]:
