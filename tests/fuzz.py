@@ -363,9 +363,9 @@ def texts(seed: random.Random) -> None:
 
 KINDS: dict[str, tuple[Callable[[random.Random], None], float]] = {      # and its share of the time
     "reading": (reading, 1), "reading-plan": (reading_and_plan, 2), "keys": (hyperparameters, 1),
-    "keys-plan": (hyperparameters_and_plan, 3), "launches": (launches, 4),
-    "words": (words, 1), "commands": (commands, 2), "answers": (answers, 1),
+    "keys-plan": (hyperparameters_and_plan, 3), "words": (words, 1), "commands": (commands, 2), "answers": (answers, 1),
     "states": (states, 1), "texts": (texts, 1),
+    "launches": (launches, 4),
 }
 
 
