@@ -411,17 +411,17 @@ def work(pipe: Any, first: int, step: int, seconds: float, kinds: list[str]) -> 
     signal.signal(signal.SIGPROF, _slow)
     forked = _memory("VmRSS:")               # what the parent had
     Path("/proc/self/clear_refs").write_text("5")
-    end = time.monotonic() + seconds
     spent = dict.fromkeys(kinds, 0.0)
     counts: dict[str, dict[str, int]] = {kind: {} for kind in kinds}
     number = dict.fromkeys(kinds, first)
     for kind in kinds:                       # what is read once and kept is no case's
         outcome(kind, -1)
     header_cache = [header(path) for path in paths()], [whole(path) for path in paths()]
+    end = time.monotonic() + seconds
     while time.monotonic() < end:
         kind = min(kinds, key=lambda kind: spent[kind] / KINDS[kind][1])
         begun, slower = time.monotonic(), slowness()
-        for _ in range(20):
+        for _ in range(20 if kind not in LONGER else 1):
             pipe.send(("at", kind, number[kind]))
             name, trouble = outcome(kind, number[kind], slower)
             if trouble:
