@@ -34,20 +34,22 @@ _APART = ("dry-run", "format", "help", "replan", "retry", "strict-flags", "verif
 
 @dataclass(frozen=True)
 class Kept:
-    """A plan. `question`: what was asked; `free`: bytes by device, RAM as Host; `paid`: the plan's own line."""
+    """A plan. `question`: what was asked; `free`: bytes by device, RAM as Host; `paid` and `idle`: the plan's
+    own lines, which a launch with all flags given does not have."""
 
     model: str
     question: str
     free: dict[str, int]
     flags: tuple[str, ...]
     paid: str = ""
+    idle: tuple[str, ...] = ()
 
 
 def _of(entry: Any) -> Kept:
     """An entry of the file. Raises where it is not one, or its flags are not llama-server's."""
     kept = Kept(str(entry["model"]), str(entry["question"]),
                 {str(name): int(size) for name, size in entry["free"].items()},
-                tuple(map(str, entry["flags"])), str(entry.get("paid", "")))
+                tuple(map(str, entry["flags"])), str(entry.get("paid", "")), tuple(map(str, entry.get("idle", ()))))
     launch = parse(kept.flags, command=None)
     if launch.rest or launch.positional:
         raise ValueError
@@ -94,13 +96,13 @@ def _literal(kept: Kept, request: Request, again: Callable[[Request], Plan]) -> 
     with contextlib.suppress(AutolayersError):
         plan = again(request.asking(replace(arguments, params=params, own=own)))
         if plan.fits and plan.flags == kept.flags:
-            return replace(plan, paid=kept.paid)
+            return replace(plan, paid=kept.paid, idle=kept.idle)
     return None
 
 
 def keep(model: str, request: Request, plan: Plan, environ: Mapping[str, str]) -> None:
     """Adds a plan that fits; a directory that cannot be written is no reason not to launch."""
     if plan.fits:
-        kept = Kept(model, question_of(request), _free(request), plan.flags, plan.paid)
+        kept = Kept(model, question_of(request), _free(request), plan.flags, plan.paid, plan.idle)
         with contextlib.suppress(AutolayersError):
             store.add("plans", "kept", environ, kept, _of, _MOST, ("model", "question", "free"))

@@ -15,6 +15,7 @@ from autolayers.launch import command as commands
 from autolayers.launch.attempts import memory_failure, smaller_machine
 from autolayers.launch.session import Session
 from autolayers.memory.breakdown import Usage
+from autolayers.planner import plan_request
 from autolayers.request import Request
 
 MiB, GiB = 1 << 20, 1 << 30
@@ -31,7 +32,7 @@ class Asked:
         self.questions.append(request)
         host_use = SimpleNamespace(total=300 * MiB)
         use = SimpleNamespace(devices={"CUDA0": None}, host=host_use, resident=400 * MiB)
-        return SimpleNamespace(flags=("-ngl", "3"), fits=True, paid="", breakdown=use)
+        return SimpleNamespace(flags=("-ngl", "3"), fits=True, paid="", idle=(), breakdown=use)
 
 
 def session(line: str, planner: Asked, tmp: str) -> Session:
@@ -98,3 +99,11 @@ def test_the_files_of_a_container_s_volume_are_found_here(capsys: pytest.Capture
         assert out.count(str(HEADERS)) == 1 and "-md /m/llama-3.2-1b-q8_0.gguf" in out and "-ngl 33 -c 1144" in out
     assert main(f"{start} {HEADERS}:/m image -m /m/llama-3.1-8b-q4_k_m.gguf --lora /m/none.gguf".split()) == 3
     assert f"{HEADERS}/none.gguf: no such file" in capsys.readouterr().err
+
+
+def test_the_lines_of_a_plan_are_those_of_the_launch_that_keeps_it(tmp_path: object) -> None:
+    """A launch with all flags given has neither: what its context costs, nor why a GPU is idle."""
+    model = HEADERS / "llama-3.1-8b-q4_k_m.gguf"
+    made = session(f"--gpu rtx-4090,rtx-3060 --ram 64GiB llama-server -m {model}", plan_request, str(tmp_path))
+    first, again = made.plan()[0], made.plan()[0]
+    assert first.idle and (again.idle, again.paid, again.flags) == (first.idle, first.paid, first.flags)
