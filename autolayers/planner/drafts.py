@@ -41,10 +41,13 @@ class Choice:
 
 
 def drafts(params: Params, evaluator: Evaluator) -> str:
-    """The type of the launch's drafts; "" for none, or if only its text decides what it gains (n-grams)."""
+    """The type of the launch's drafts; "" for none, or if only its text decides what it gains (n-grams). A draft model
+    is used without --spec-type too where it may be given."""
     companions = evaluator.estimator.companions
-    said = [kind for kind in with_draft_type(params, companions).spec_type if kind.startswith("draft-")]
-    return said[0] if said else SIMPLE if companions.draft is not None else ""
+    said = with_draft_type(params, companions).spec_type
+    if said:
+        return next((kind for kind in said if kind.startswith("draft-")), "")
+    return SIMPLE if companions.draft is not None else ""
 
 
 def with_draft(evaluator: Evaluator, given: Params, policy: Policy) -> tuple[Params, CostModel, Candidate | None,
@@ -55,7 +58,8 @@ def with_draft(evaluator: Evaluator, given: Params, policy: Policy) -> tuple[Par
     tried = [choice for variant in _variants(evaluator, given, policy)
              if (choice := _tried(evaluator, variant, policy, plain)) is not None]
     drafting = max((choice for choice in tried if choice.candidate.fits), key=lambda choice: choice.rate, default=None)
-    idle = None if said else _idle(evaluator, given, policy, plain)
+    # builds before the names draft with every model that is given
+    idle = None if said or _number(policy) < NAMED else _idle(evaluator, given, policy, plain)
     best = drafting
     if idle is not None and (drafting is None or drafting.rate < idle.rate * GAIN):
         best = idle

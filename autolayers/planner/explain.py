@@ -88,7 +88,12 @@ def alternative(evaluator: Evaluator, cost: CostModel, given: Params, policy: Po
     words, everything = to_words(Params(**change)), evaluator.model.hparams.n_layer_all + 1  # type: ignore[arg-type]
     return Alternative(tuple(words), evaluator.described(candidate.params),
                        candidate.params.layers_wanted(everything), n_ctx, speed,
-                       image_words(evaluator, cost) if "mmproj_offload" in change else "")
+                       image_words(evaluator, cost) if "mmproj_offload" in change else _by_text(speed))
+
+
+def _by_text(speed: Speed) -> str:
+    """Tokens per second of code and of prose, if a draft makes them differ."""
+    return "" if speed.draft is None else ", ".join(f"{text} {rate:.0f}" for text, rate in speed.draft.rates)
 
 
 def with_expert_cache(evaluator: Evaluator, cost: CostModel, given: Params, policy: Policy,

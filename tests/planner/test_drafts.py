@@ -43,6 +43,18 @@ def test_given_words_stay() -> None:
     assert any(reason.startswith("the draft loses: 62.0 tokens/s without it") for reason in found.reasons)
 
 
+def test_what_does_not_draft_is_not_priced() -> None:
+    for kind in ("none", "ngram-mod"):
+        found = plan("llama-3.1-8b-q4_k_m:8", *SMALL, "-md", DRAFT, "--spec-type", kind)
+        assert found.speed.draft is None and found.params.spec_type == (kind,) and found.params.draft_n_max is None
+
+
+def test_a_build_without_the_names_always_drafts() -> None:
+    found = plan("llama-3.1-8b-q4_k_m", *SMALL, "-md", DRAFT, "--llama-build", "8000")
+    assert found.speed.draft is not None and not found.params.spec_type and found.params.draft_n_max is None
+    assert any(reason.startswith("the draft loses: 61.9 tokens/s without it") for reason in found.reasons)
+
+
 def test_acceptance_decides() -> None:
     words = ["--gpu", "rtx-3090", "--ram", "64GiB", "-c", "8k", "--spec-type", "draft-mtp"]
     rates = {share: plan("qwen3.8-27b-ud-q4_k_xl", *words, "--acceptance", share).speed
@@ -59,6 +71,7 @@ def test_a_models_own_block_is_proposed() -> None:
     found = autolayers.plan(model("qwen3.8-27b-ud-q4_k_xl"), words, devices=[there], explain=True)
     own = [other for other in found.alternatives if "draft-mtp" in other.flags]
     assert own and own[0].speed.generation > 1.5 * found.speed.generation and "--spec-draft-n-max" in own[0].flags
+    assert own[0].note.startswith("code ") and "prose " in own[0].note
 
 
 def test_several_requests_gain_less_from_drafts() -> None:
