@@ -41,6 +41,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         say(f"{error.filename}: {why}" if error.filename else f"cannot write the answer: {why}")
         discard()
         return 1
+    except ModuleNotFoundError as error:       # autolayers.pyz brings no psutil along
+        if not error.name or error.name.startswith("autolayers"):
+            raise
+        say(f"the Python package {error.name} is missing: pip install {error.name}")
+        return 1
     except (MemoryError, RecursionError) as error:
         say(str(error) or type(error).__name__)
         discard()

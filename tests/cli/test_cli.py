@@ -442,3 +442,17 @@ def test_offline_holds_for_the_files_that_are_loaded_with_the_model_too(tmp_path
     env = {"HF_HOME": str(tmp_path), "LLAMA_CACHE": str(tmp_path), "HF_ENDPOINT": "http://127.0.0.1:1"}
     r = run(DENSE, "--gpu", "24GiB", "-hfd", "u/r", "--offline", env=env)
     assert r.returncode == 3 and "the network is off (--offline)" in r.stderr, r.stderr
+
+
+def test_a_package_that_is_missing_is_named() -> None:
+    """autolayers.pyz has no psutil; most commands need none."""
+    code = "import sys; sys.modules['psutil'] = None; from autolayers.cli import main; sys.exit(main(sys.argv[1:]))"
+
+    def without(*words: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run([sys.executable, "-c", code, *words], env=environ(), capture_output=True, text=True,
+                              cwd=ROOT)
+
+    done = without("ps")
+    assert done.returncode == 1
+    assert done.stderr == "autolayers: the Python package psutil is missing: pip install psutil\n"
+    assert without(str(HEADERS / "llama-3.2-1b-q8_0.gguf"), "--gpu", "8GiB", "-q").returncode == 0
