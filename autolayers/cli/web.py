@@ -25,7 +25,7 @@ def main(words: list[str]) -> int:
         server = PageServer(engine, port)
     except OSError as error:
         raise UsageError(f"--port {port}: {error.strerror or error}") from None
-    print(f"{server.url}\npress Ctrl-C to stop", file=sys.stderr)
+    print(f"{server.url}\nopen it by hand if no browser does; press Ctrl-C to stop", file=sys.stderr)
     with server, TemporaryDirectory(prefix="autolayers-") as folder:      # for this user alone, as its file
         if not arguments.own.get("no-browser"):
             webbrowser.open(_door(server.url, Path(folder)).as_uri())
