@@ -23,6 +23,12 @@ def test_made_pages_are_current() -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+def test_the_site_leads_to_every_page() -> None:
+    text = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
+    listed = re.findall(r": ([\w-]+\.md)$", text, re.MULTILINE)
+    assert sorted(listed) == sorted(path.name for path in (ROOT / "docs").glob("*.md"))
+
+
 @pytest.mark.parametrize(("title", "name"), [
     ("12 GiB", "gpt-oss-20b-mxfp4"), pytest.param("24 GiB", "llama-3.3-70b-q4_k_m", marks=pytest.mark.slow),
     pytest.param("24 + 8 GiB", "qwen3-30b-a3b-q4_k_m", marks=pytest.mark.slow)])
