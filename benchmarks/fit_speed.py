@@ -16,6 +16,7 @@ import argparse
 import itertools
 import json
 import math
+import re
 import sys
 from collections import Counter, defaultdict
 from collections.abc import Iterator
@@ -30,6 +31,7 @@ sys.path.insert(0, str(ROOT))
 import autolayers  # noqa: E402
 from autolayers.backends import backend as row_of  # noqa: E402
 from autolayers.backends import canonical  # noqa: E402
+from autolayers.devices import completed  # noqa: E402
 from autolayers.devices.smbios import OF_PEAK  # noqa: E402
 from autolayers.flags.policy import read  # noqa: E402
 from autolayers.launch.speed_rows import check  # noqa: E402
@@ -39,18 +41,28 @@ from autolayers.records import replace  # noqa: E402
 from autolayers.work import rates as speeds  # noqa: E402
 from autolayers.work.calibration import Calibration  # noqa: E402
 from autolayers.work.clock import Clock  # noqa: E402
+from autolayers.work.speed import IN_RAM  # noqa: E402
 
 ROWS = ROOT / "fixtures" / "speeds" / "speeds.jsonl"
 MODELS = [ROOT / "fixtures" / folder for folder in ("headers", "speeds/models", "more/headers", "real/headers")]
-FIELDS = ("read", "cache", "kernel", "matmul", "attention", "handover", "quantised", "bf16", "experts")
+FIELDS = ("read", "cache", "kernel", "matmul", "attention", "handover", "quantised", "bf16", "experts", "bf16_experts",
+          "chosen")
 MOST = {"read": 0.95, "cache": 0.95, "quantised": 1.0, "bf16": 1.2, "ram": 1.0, "ram_experts": 1.0, "ram_copy": 0.6,
-        "bus_copy": 1.0, "experts": 1.2, "prompt_read": 1.0, "stages": 1.0}
+        "bus_copy": 1.0, "experts": 1.2, "prompt_read": 1.0, "stages": 1.0, "bf16_experts": 1.0, "chosen": 1.0,
+        "alone": 1.0}
 # How far a constant may be from where it starts, as a factor of e: of a generation from its backend, of others at all
 WIDTH = {"read": 0.15, "cache": 0.25, "kernel": 0.25, "matmul": 0.25, "attention": 0.4, "handover": 0.3,
-         "quantised": 0.3, "bf16": 0.3, "experts": 0.3}
+         "quantised": 0.3, "bf16": 0.3, "experts": 0.3, "bf16_experts": 0.3, "chosen": 0.15}
 BACKEND_WIDTH = 0.3
 SHARED_WIDTH = 0.25
 OLD = {"kernel": 2.1, "prompt": 0.8}      # builds of 2024, of today's
+# Builds of a time, and the first month after it: fitted by backend, drawn to no difference
+AGES = ((6700, "2025-10"), (9400, "2026-06"))
+AGE_WIDTH = 0.2
+FOLDS = 12
+FEW = 10                                  # comparisons that count
+ALL = 4                                   # sources that all classes' uncertainty counts as in each class's
+POWER = 0.25                              # n rows of a source weigh as n ** (1 - 2 * POWER)
 ERROR = 0.12                              # of a row whose model is right
 
 
@@ -66,13 +78,14 @@ class Row:
     measured: float
     old: bool
     ram: str                  # of a machine that does not say its RAM's speed
+    bus: str                  # or its bus's
     shared: frozenset[str]    # devices whose memory that RAM is
     label: str
     placement: str
     group: str                # rows that differ in their launch alone
     words: str
     machine: str
-    backend: str
+    age: int                  # of AGES, their number: today's builds
 
 
 def machine_of(data: dict) -> Machine:
@@ -86,6 +99,7 @@ def machine_of(data: dict) -> Machine:
             compute_capability=tuple(capability) if capability else None, n_sm=d.get("n_sm"),
             fp16_tflops=d.get("fp16_tflops"), unified=d["unified"], includes_context=d["free"] < d["total"]))
     ram = data["ram"]
+    devices = list(map(completed, devices))
     return Machine(tuple(devices), {d.name: d.free for d in devices}, ram["total"], ram["total"], ram["bandwidth"],
                    data["bus"]["bandwidth"], data["cpu"]["cores"])
 
@@ -131,16 +145,24 @@ def load(paths: list[Path]) -> list[Row]:
             keys = tuple((device.backend, speeds.generation_of(device))
                          for device in evaluator.machine.devices if device.name in clock.devices)
             machine, work = data["machine"], data["workload"]
+            whose = f"{data['source']} {json.dumps(machine)}"
             ram = "" if cost.host.known else f"{data['source']} {machine['cpu']['model']} {machine['ram']['total']}"
             label = f"{data['id']} {data['model']} {'+'.join(d['card'] for d in machine['devices'])} " \
                 f"{' '.join(data['words'])[:70]} {work['prompt']}+{work['generate']}@{work['depth']}"
             shared = frozenset(device.name for device in evaluator.machine.devices if device.in_ram
                                and not device.bandwidth)
             found.append(Row(data["source"], data["kind"], clock, keys, work, data["measured"], data["date"] < "2025",
-                             ram, shared, label, data["class"], data["group"], " ".join(data["words"]),
-                             f"{data['source']} {json.dumps(machine)}",
-                             next((d["backend"] for d in machine["devices"]), "")))
+                             ram, "" if machine["bus"]["known"] else f"bus of {whose}", shared, label, data["class"],
+                             data["group"], " ".join(data["words"]), whose, age_of(data)))
     return found
+
+
+def age_of(data: dict) -> int:
+    """The time of a row's build, by its number if its note has one."""
+    found = re.search(r"\bb(\d{4,5})\b", data["note"])
+    number = data.get("build") or (int(found[1]) if found else None)
+    return next((i for i, (build, month) in enumerate(AGES)
+                 if (number < build if number else data["date"] < month)), len(AGES))
 
 
 class Constants:
@@ -167,8 +189,14 @@ class Constants:
             self._add(("shared", field), getattr(SHARED, field), SHARED_WIDTH)
         for field, value in OLD.items():
             self._add(("old", field), value, 0.3)
+        for backend in backends:
+            for age in range(len(AGES)):
+                for field in OLD:
+                    self._add(("age", (backend, age), field), 1.0, AGE_WIDTH)
         for machine in sorted({row.ram for row in rows if row.ram}):
             self._add(("ram", machine), 38.0, 0.4)
+        for machine, bus in sorted({(row.bus, row.clock.host.bus) for row in rows if row.bus}):
+            self._add(("bus", machine), bus / 1e9, 0.4)
         self.x0 = numpy.log(numpy.array(self.start))
 
     def _add(self, name: tuple, value: float, width: float) -> None:
@@ -177,6 +205,7 @@ class Constants:
         self.width.append(width)
 
     def tables(self, x: numpy.ndarray) -> tuple[dict, speeds.Shared, dict, dict]:
+        """Rates, what is shared, old: of 2024 by name, of AGES by (backend, age, name); RAM by machine."""
         values = numpy.exp(x)
         rates: dict = defaultdict(dict)
         shared, old, ram = {}, {}, {}
@@ -184,8 +213,10 @@ class Constants:
             value = float(min(value, MOST.get(name[-1], 1e9)))
             if name[0] == "rates":
                 rates[name[1]][name[2]] = value
+            elif name[0] == "age":
+                old[(*name[1], name[2])] = value
             else:
-                {"shared": shared, "old": old, "ram": ram}[name[0]][name[1]] = value
+                {"shared": shared, "old": old, "ram": ram, "bus": ram}[name[0]][name[1]] = value
         return {key: speeds.Rates(**fields) for key, fields in rates.items()}, speeds.Shared(**shared), old, ram
 
     def prior(self, x: numpy.ndarray) -> tuple[numpy.ndarray, numpy.ndarray]:
@@ -205,7 +236,11 @@ class Constants:
     def touches(self, name: tuple, row: Row) -> bool:
         if name[0] == "rates":
             return name[1] in row.keys
-        return (name[0] == "ram" and row.ram == name[1]) or (name[0] == "old" and row.old) or name[0] == "shared"
+        if name[0] == "age":
+            return not row.old and row.age == name[1][1] and any(name[1][0] == key[0] for key in row.keys)
+        if name[0] in ("ram", "bus"):
+            return name[1] == (row.ram if name[0] == "ram" else row.bus)
+        return (name[0] == "old" and row.old) or name[0] == "shared"
 
 
 def predict(row: Row, rates: dict, shared: speeds.Shared, old: dict, ram: dict, plain: bool = False) -> float:
@@ -217,13 +252,18 @@ def predict(row: Row, rates: dict, shared: speeds.Shared, old: dict, ram: dict, 
         rate = rates.get(key) or rates.get((key[0], "")) or START[key[0]]
         if aged:
             rate = replace(rate, kernel=rate.kernel * old["kernel"])
+        elif not row.old and row.age < len(AGES):
+            rate = replace(rate, kernel=rate.kernel * old.get((key[0], row.age, "kernel"), 1.0),
+                           matmul=rate.matmul * old.get((key[0], row.age, "prompt"), 1.0))
         figures[name] = replace(device, rates=rate)
         if name in row.shared and row.ram in ram and not plain:
             figures[name] = replace(figures[name], bandwidth=ram[row.ram] * 1e9 / OF_PEAK)
     before = clock.devices, clock.host, clock.shared, clock.pipelined
-    clock.devices, clock.shared = figures, shared
+    clock.devices, clock.shared = figures, replace(shared, several=1.0) if aged else shared
     if row.ram in ram and not plain:
         clock.host = replace(clock.host, ram=ram[row.ram] * 1e9)
+    if row.bus in ram and not plain:
+        clock.host = replace(clock.host, bus=ram[row.bus] * 1e9)
     if aged:
         clock.pipelined = False
     try:
@@ -241,7 +281,7 @@ def fit(rows: list[Row], rounds: int = 12, near: dict | None = None) -> tuple[tu
     constants = Constants(rows)
     x = numpy.array([(near or {}).get(name, first) for name, first in zip(constants.names, constants.x0, strict=True)])
     count = Counter((row.source, row.kind) for row in rows)
-    weight = numpy.array([count[row.source, row.kind] ** -0.25 / ERROR for row in rows])
+    weight = numpy.array([count[row.source, row.kind] ** -POWER / ERROR for row in rows])
     touched = [[i for i, row in enumerate(rows) if constants.touches(name, row)] for name in constants.names]
 
     def errors(x: numpy.ndarray, which: list[int]) -> numpy.ndarray:
@@ -361,12 +401,14 @@ for Windows is: that launch does not fit there, and those of 20 layers are the f
 
 def apart(rows: list[Row], predicted: list[float]) -> dict[tuple[str, str], float]:
     """The factor that 8 in 10 comparisons are within, by class: of two launches with one workload on one machine, how
-    far the quotient of their predictions is from that of their rates. Not of classes without such launches."""
+    far the quotient of their predictions is from that of their rates, which differ. Not of classes with few such
+    launches."""
     found: dict[tuple[str, str], list[float]] = defaultdict(list)
     for (a, p), (b, q) in itertools.combinations(zip(rows, predicted, strict=True), 2):
-        if a.group == b.group and a.placement == b.placement and a.work == b.work:
+        if (a.group == b.group and a.placement == b.placement and a.work == b.work
+                and abs(math.log(a.measured / b.measured)) > math.log(1.05)):
             found[a.placement, a.kind].append(abs(math.log(p / q * b.measured / a.measured)))
-    return {key: float(numpy.exp(numpy.quantile(logs, 0.8))) for key, logs in found.items()}
+    return {key: float(numpy.exp(numpy.quantile(logs, 0.8))) for key, logs in found.items() if len(logs) >= FEW}
 
 
 def calibrated(rows: list[Row], predicted: list[float]) -> dict[tuple[str, str], float]:
@@ -378,6 +420,7 @@ def calibrated(rows: list[Row], predicted: list[float]) -> dict[tuple[str, str],
     # (log of predicted / measured, weight): before and after, each row counts once
     same: dict[tuple[str, str], list[tuple[float, float, float]]] = defaultdict(list)
     other: dict[tuple[str, str], list[tuple[float, float, float]]] = defaultdict(list)
+    left: dict[tuple[str, str], list[tuple[float, float, str]]] = defaultdict(list)
     for alike in machines.values():
         for (row, p), (known, q) in itertools.permutations(alike, 2):
             ratio = Ratio(known.kind, known.placement, known.measured / q)
@@ -386,18 +429,17 @@ def calibrated(rows: list[Row], predicted: list[float]) -> dict[tuple[str, str],
             after = off + math.log(Calibration([ratio]).of(row.placement, row.kind).factor)
             for name in (row.placement, "all"):
                 found[name, row.kind].append((off, after, 1 / (len(alike) - 1)))
-    doubt = {}
+                if found is same:
+                    left[name, row.kind].append((abs(after), 1 / (len(alike) - 1), row.source))
     for title, found in (("With one run of the class known", same), ("With one run of another class known", other)):
         cells = []
         for kind in ("tg", "pp"):
             for name in (*CLASSES, "all"):
                 if found[name, kind]:
                     cells.append(weighted(f"{name} {kind}", found[name, kind]))
-                    if found is same:
-                        doubt[name, kind] = quantile([(abs(after), w) for _, after, w in found[name, kind]], 0.8)
         head = ("rows", "factor before", "after", "p80 before", "after", "within 1.25 before", "after")
         show(title, "class", cells, head)
-    return doubt
+    return shrunk(left)
 
 
 def weighted(name: str, pairs: list[tuple[float, float, float]]) -> tuple[str, ...]:
@@ -420,6 +462,54 @@ def quantile(values: list[tuple[float, float]], q: float) -> float:
     return math.nan
 
 
+def shrunk(logs: dict[tuple[str, str], list[tuple[float, float, str]]]) -> dict[tuple[str, str], float]:
+    """The factor that 8 in 10 rows of each class are within; of classes of few sources nearer to that of all."""
+    found = {}
+    for kind in ("tg", "pp"):
+        every = math.log(quantile([row[:2] for row in logs["all", kind]], 0.8))
+        for name in CLASSES:
+            own = logs.get((name, kind), [])
+            n = len({source for _, _, source in own})
+            # by rows and by sources, whichever is more
+            at = max([math.log(quantile([(row[0], row[1] ** power) for row in own], 0.8)) for power in (0, 1) if own],
+                     default=0.0)
+            found[name, kind] = math.exp((n * at + ALL * every) / (n + ALL))
+    return found
+
+
+def doubts(rows: list[Row], predicted: list[float]) -> tuple[dict[tuple[str, str], float], dict[str, float]]:
+    """The doubt by class, and by kind what RAM of unknown speed adds to it. Shows for how many rows they hold; a
+    source's rows weigh as their square root."""
+    count = Counter((row.source, row.kind, row.placement) for row in rows)
+    known: dict[tuple[str, str], list[tuple[float, float, str]]] = defaultdict(list)
+    unknown: dict[str, list[tuple[float, float, str]]] = defaultdict(list)
+    for row, p in zip(rows, predicted, strict=True):
+        off = abs(math.log(p / row.measured)), count[row.source, row.kind, row.placement] ** -0.5
+        if row.ram and row.placement in IN_RAM:
+            unknown[row.kind].append((*off, row.placement))
+        else:
+            for name in (row.placement, "all"):
+                known[name, row.kind].append((*off, row.source))
+    doubt = shrunk(known)
+    more = {}
+    for kind, off in unknown.items():
+        # beyond the doubt of the class, in squares
+        left = [(math.sqrt(max(0.0, log ** 2 - math.log(doubt[name, kind]) ** 2)), weight) for log, weight, name in off]
+        more[kind] = max(1.05, quantile(left, 0.8))
+    cells = []
+    for kind in ("tg", "pp"):
+        for name in CLASSES:
+            held = [(abs(math.log(p / row.measured)) <= math.hypot(
+                math.log(doubt[name, kind]), math.log(more[kind]) if row.ram and name in IN_RAM else 0.0))
+                for row, p in zip(rows, predicted, strict=True) if (row.kind, row.placement) == (kind, name)]
+            if held:
+                cells.append((f"{name} {kind}", str(len(held)), f"{doubt[name, kind]:.2f}",
+                              f"{100 * sum(held) / len(held):.0f} %"))
+    title = f"The uncertainty that is stated (RAM of unknown speed: x{more['tg']:.2f} and x{more['pp']:.2f} more)"
+    show(title, "class", cells, ("n", "within", "holds for"))
+    return doubt, more
+
+
 def write_page(rows: list[Row]) -> None:
     """docs/speeds.md."""
     head = f"""\
@@ -434,12 +524,13 @@ whose source was left out of the fit: that is what a plan says of itself (`withi
 
 
 def without_source(rows: list[Row], near: dict) -> list[float]:
-    """Each row's prediction with constants that were fitted without its source."""
+    """Each row's prediction with constants that were fitted without its source (and others: in FOLDS parts)."""
     found = [0.0] * len(rows)
-    for source in sorted({row.source for row in rows}):
-        tables, _ = fit([row for row in rows if row.source != source], 4, near)
+    fold = {source: i % FOLDS for i, source in enumerate(sorted({row.source for row in rows}))}
+    for left_out in range(FOLDS):
+        tables, _ = fit([row for row in rows if fold[row.source] != left_out], 4, near)
         for i, row in enumerate(rows):
-            if row.source == source:
+            if fold[row.source] == left_out:
                 found[i] = predict(row, *tables, plain=not row.old)
     return found
 
@@ -448,10 +539,9 @@ def number(value: float) -> str:
     return f"{value:.3g}"
 
 
-def write(tables: tuple, rows: list[Row], doubt: dict[tuple[str, str], float],
-          between: dict[tuple[str, str], float], known: dict[tuple[str, str], float]) -> None:
+def write(tables: tuple, rows: list[Row], found: Doubts) -> None:
     """Puts the constants between their marks in rates.py."""
-    rates, shared, _, _ = tables
+    rates, shared, old, _ = tables
     count = Counter(key for row in rows for key in set(row.keys))
     shared_text = ",\n                ".join(f"{name}={number(value)}" for name, value in vars(shared).items())
     lines = [f"SHARED = Shared({shared_text})", "", f"RATES = {{      # {', '.join(FIELDS)}, rows"]
@@ -461,16 +551,23 @@ def write(tables: tuple, rows: list[Row], doubt: dict[tuple[str, str], float],
         lines += [f'    ("{key[0]}", "{key[1]}"): Rates({values}, {n}),']
     values = ", ".join(number(getattr(START[""], field)) for field in FIELDS)
     lines += [f'    ("", ""): Rates({values}),', "}", "",
-              "# The factor that 8 in 10 predictions of a class are within, of sources that were left out of the fit",
-              "DOUBT = {"]
-    lines += [f'    ("{name}", "{kind}"): {doubt[name, kind]:.2f},' for kind in ("tg", "pp") for name in CLASSES]
-    lines += ["}", "", "# the same after one measured launch of the class on that machine", "CALIBRATED = {"]
-    lines += [f'    ("{name}", "{kind}"): {min(known.get((name, kind), 9.0), doubt[name, kind]):.2f},'
-              for kind in ("tg", "pp") for name in CLASSES]
-    lines += ["}", "", "# and comparisons of two launches of a class on one machine", "BETWEEN = {"]
-    lines += [f'    ("{name}", "{kind}"): {between.get((name, kind), doubt[name, kind]):.2f},'
-              for kind in ("tg", "pp") for name in CLASSES]
-    lines += ["}", ""]
+              "AGES: dict[str, tuple[Age, ...]] = {       # before, kernel, prompt"]
+    for backend in sorted({key[0] for key in old if isinstance(key, tuple)}):
+        ages = ", ".join(f"Age({build}, {number(old[backend, i, 'kernel'])}, {number(old[backend, i, 'prompt'])})"
+                         for i, (build, _) in enumerate(AGES))
+        lines.append(f'    "{backend}": ({ages}),')
+    lines += ["}", "",
+              "# 80th percentile of a class's prediction error, as a factor, for sources left out of the fit"]
+    doubt = found.doubt
+    known = {key: min(value, doubt[key]) for key, value in found.calibrated.items()}
+    between = {key: min(found.between.get(key, 9.0), value) for key, value in doubt.items()}
+    for title, name, values in (("", "DOUBT", doubt),
+                                ("# the same after one measured launch of the class there", "CALIBRATED", known),
+                                ("# and for comparisons of two launches of a class there", "BETWEEN", between)):
+        rows_of = [f'    ("{key[0]}", "{key[1]}"): {value:.2f},' for key, value in values.items()]
+        lines += [*filter(None, [title]), f"{name} = {{", *rows_of, "}", ""]
+    unknown = ", ".join(f'"{kind}": {value:.2f}' for kind, value in sorted(found.unknown.items()))
+    lines += ["# what RAM of unknown speed adds to a doubt, where RAM decides", f"UNKNOWN_RAM = {{{unknown}}}", ""]
     file = ROOT / "autolayers" / "work" / "rates.py"
     text = file.read_text()
     begin, end = text.index("# --- made by"), text.index("# --- end")
@@ -480,9 +577,10 @@ def write(tables: tuple, rows: list[Row], doubt: dict[tuple[str, str], float],
 
 # Where the fit starts, by backend: a share of the bandwidth and of the arithmetic that a good kernel reaches
 SHARED = speeds.Shared(
-    token=170, experts=0.83, expert_tokens=38, prompt_read=0.9, prompt_kernel=1.5, hop=65, ram=0.95,
-    ram_experts=0.88, ram_cache=0.06, core=13, core_flops=74, core_kernel=2.0, bus_copy=0.54, ram_copy=0.44,
-    copied=0.17, stages=0.29)
+    token=170, prompt_experts=0.83, expert_tokens=38, prompt_read=0.9, prompt_kernel=1.5, hop=65, ram=0.95,
+    ram_experts=0.88, alone=0.9, core=13, core_flops=74, core_experts=0.5, core_attention=4, core_kernel=2.0,
+    bus_copy=0.54, ram_copy=0.44,
+    copied=0.17, several=1.3, stages=0.29)
 START = {
     "CUDA": speeds.Rates(0.83, 0.55, 2.0, 0.45, 0.33, 23, 1.0),
     ("CUDA", "Turing"): speeds.Rates(0.8, 0.55, 2.0, 0.45, 0.33, 23, 0.2),
@@ -491,20 +589,21 @@ START = {
     ("CUDA", "Volta"): speeds.Rates(0.75, 0.55, 2.0, 0.3, 0.15, 23, 1.0),
     ("CUDA", "Pascal"): speeds.Rates(0.65, 0.55, 2.5, 1.3, 0.6, 23, 1.0),
     ("CUDA", "GB10"): speeds.Rates(0.85, 0.55, 2.0, 0.33, 0.25, 23, 1.0),
-    "Vulkan": speeds.Rates(0.78, 0.55, 2.0, 0.35, 0.1, 150),
-    ("Vulkan", "Turing"): speeds.Rates(0.78, 0.55, 2.0, 0.5, 0.3, 150),
-    ("Vulkan", "Ampere"): speeds.Rates(0.78, 0.55, 2.0, 0.5, 0.3, 150),
-    ("Vulkan", "Ada"): speeds.Rates(0.85, 0.55, 2.0, 0.5, 0.3, 150),
-    ("Vulkan", "Blackwell"): speeds.Rates(0.85, 0.55, 2.0, 0.5, 0.3, 150),
-    ("Vulkan", "Arc"): speeds.Rates(0.75, 0.55, 3.0, 0.1, 0.05, 150),
-    ("Vulkan", "RDNA2"): speeds.Rates(0.78, 0.55, 2.0, 0.35, 0.1, 190),
-    ("Vulkan", "RDNA4"): speeds.Rates(0.78, 0.55, 2.0, 0.15, 0.05, 150, 1.0, 0.5),
-    ("Vulkan", "Strix Halo"): speeds.Rates(0.9, 0.55, 2.0, 0.33, 0.09, 150, 1.0, 0.5),
+    "Vulkan": speeds.Rates(0.78, 0.55, 2.0, 0.35, 0.1, 80, bf16_experts=0.45),
+    ("Vulkan", "Turing"): speeds.Rates(0.78, 0.55, 2.0, 0.5, 0.3, 80, bf16_experts=0.45),
+    ("Vulkan", "Ampere"): speeds.Rates(0.78, 0.55, 2.0, 0.5, 0.3, 80, bf16_experts=0.45),
+    ("Vulkan", "Ada"): speeds.Rates(0.85, 0.55, 2.0, 0.5, 0.3, 80, bf16_experts=0.45),
+    ("Vulkan", "Blackwell"): speeds.Rates(0.85, 0.55, 2.0, 0.5, 0.3, 80, bf16_experts=0.45),
+    ("Vulkan", "Arc"): speeds.Rates(0.75, 0.55, 3.0, 0.1, 0.05, 80, bf16_experts=0.45, chosen=0.25),
+    ("Vulkan", "RDNA2"): speeds.Rates(0.78, 0.55, 2.0, 0.35, 0.1, 190, bf16_experts=0.45),
+    ("Vulkan", "RDNA4"): speeds.Rates(0.78, 0.55, 2.0, 0.15, 0.05, 80, 1.0, 0.5, bf16_experts=0.45),
+    ("Vulkan", "Strix Halo"): speeds.Rates(0.9, 0.55, 2.0, 0.33, 0.09, 80, 1.0, 0.5, bf16_experts=0.45),
     "ROCm": speeds.Rates(0.76, 0.55, 2.2, 0.35, 0.13, 40),
-    ("ROCm", "CDNA"): speeds.Rates(0.65, 0.5, 2.5, 0.6, 0.2, 40),
+    ("ROCm", "CDNA"): speeds.Rates(0.65, 0.5, 6.0, 0.6, 0.2, 40),
     ("ROCm", "RDNA3"): speeds.Rates(0.7, 0.55, 2.2, 0.5, 0.2, 40),
     "MTL": speeds.Rates(0.80, 0.55, 4.0, 0.85, 0.35, 40),
     "SYCL": speeds.Rates(0.75, 0.5, 3.0, 0.1, 0.05, 80),
+    ("SYCL", "Arc"): speeds.Rates(0.75, 0.5, 3.0, 0.1, 0.05, 80, chosen=0.25),
     "": speeds.Rates(0.70, 0.50, 3.0, 0.30, 0.1, 80),
 }
 
@@ -523,33 +622,41 @@ def main() -> None:
     for key, rate in rates.items():
         print(f"{' '.join(key):24}", *(f"{field} {number(getattr(rate, field))}" for field in FIELDS))
     print(*(f"{name} {number(value)}" for name, value in vars(shared).items()))
-    print("2024:", *(f"{name} {number(value)}" for name, value in old.items()))
+    print("older:", *(f"{name if isinstance(name, str) else ' '.join(map(str, name))} {number(value)}"
+                      for name, value in old.items()))
     for machine, value in ram.items():
-        print(f"RAM {value:.0f} GB/s: {machine.removeprefix('https://github.com/')}")
+        if not machine.startswith("bus of "):
+            print(f"RAM {value:.0f} GB/s: {machine.removeprefix('https://github.com/')}")
     recent = [row for row in rows if not row.old]
     table("Fitted, all rows", rows, [predict(row, *tables) for row in rows])
     PAGE.clear()
     predicted = [predict(row, *tables, plain=True) for row in recent]
-    doubt = table("Fitted: rows since 2025, as a plan predicts", recent, predicted)
+    table("Fitted: rows since 2025, as a plan predicts", recent, predicted)
     in_order(recent, predicted)
     if words.show:
         order = sorted(zip(recent, predicted, strict=True), key=lambda p: -abs(math.log(p[1] / p[0].measured)))
         for row, p in order[:words.show]:
             print(f"{p / row.measured:5.2f} {row.kind} {row.placement:15} {p:8.1f} / {row.measured:8.1f} {row.label}")
-    between = apart(recent, predicted)
-    if words.quick:
-        known = calibrated(recent, predicted)
-    else:
-        left_out = without_source(rows, near)
-        now = [(row, p) for row, p in zip(rows, left_out, strict=True) if not row.old]
-        between = apart([r for r, _ in now], [p for _, p in now])
-        doubt = table("Rows since 2025, each predicted without its source", [r for r, _ in now], [p for _, p in now])
-        known = calibrated([row for row, _ in now], [p for _, p in now])
-        sources([row for row, _ in now], [p for _, p in now])
-    if words.docs and not words.quick:
-        write_page(recent)
-    if words.write:
-        write(tables, rows, doubt, between, known)
+    if not words.quick:
+        left_out = [p for row, p in zip(rows, without_source(rows, near), strict=True) if not row.old]
+        table("Rows since 2025, each predicted without its source", recent, left_out)
+        found = Doubts(*doubts(recent, left_out), calibrated(recent, left_out), apart(recent, left_out))
+        sources(recent, left_out)
+        if words.docs:
+            write_page(recent)
+        if words.write:
+            write(tables, rows, found)
+
+
+@dataclass
+class Doubts:
+    """How far predictions of sources that were left out are off: by class, by RAM of unknown speed, after one
+    measured run, and comparisons of two."""
+
+    doubt: dict[tuple[str, str], float]
+    unknown: dict[str, float]
+    calibrated: dict[tuple[str, str], float]
+    between: dict[tuple[str, str], float]
 
 
 if __name__ == "__main__":

@@ -30,12 +30,15 @@ KINDS = (Kind("desktop", 64 * GiB, 38e9, 8), Kind("workstation", 256 * GiB, 80e9
          Kind("server", 1 << 62, 200e9, 32))
 DESKTOP = KINDS[0]
 
+_MOST = 192 * GiB            # of two channels
 _MACOS = 7 * GiB // 2        # an idle macOS takes 3 to 4 GiB
 _IDLE = 2 * GiB              # an idle desktop on Linux 1.5 to 2; machines with less than 16 GiB run smaller ones
 
 
-def kind_of(ram: int | None) -> Kind:
-    """The kind of machine with so much RAM; a desktop where it is not known."""
+def kind_of(ram: int | None, cores: int | None = None) -> Kind:
+    """The kind of machine with so much RAM; a desktop where it is not known, or with as few cores as one."""
+    if cores is not None and cores <= DESKTOP.cores and (ram or 0) <= _MOST:
+        return DESKTOP
     return next(kind for kind in KINDS if (ram or 0) <= kind.ram)
 
 

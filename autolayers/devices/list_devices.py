@@ -145,6 +145,7 @@ def enrich(devices: list[Device], cards: list[Device]) -> list[Device]:
         if card and card.description == device.description:
             device = replace(device, uuid=card.uuid, pci_id=card.pci_id,
                              compute_capability=card.compute_capability, display=card.display,
-                             bandwidth=card.bandwidth, n_sm=card.n_sm, kind=card.kind, driver=card.driver)
+                             bandwidth=card.bandwidth, n_sm=card.n_sm, kind=card.kind, driver=card.driver,
+                             power_limit=card.power_limit)
         result.append(device)
     return result

@@ -248,11 +248,13 @@ class _Driver:
         mhz = self.ask("nvmlDeviceGetMaxClockInfo", handle, self.nvml.NVML_CLOCK_MEM)
         driver = self.ask("nvmlSystemGetDriverVersion") or ""
         mhz, bits = (value if value and value <= _MOST_RATE else None for value in (mhz, bits))
+        limit = self.ask("nvmlDeviceGetPowerManagementLimit", handle)
         return Device(
             name="", total=total, free=min(free, total), description=name, backend=Cuda.name, source="nvml",
             uuid=self.ask("nvmlDeviceGetUUID", handle),
             pci_id=pci and f"{pci.domain:04x}:{pci.bus:02x}:{pci.device:02x}.0",
             compute_capability=capability, driver=driver,
+            power_limit=limit // 1000 if limit else None,
             display=None if display is None else bool(display),
             # double data rate: NVML gives the clock of one edge
             bandwidth=mhz * 1e6 * 2 * bits / 8 if mhz and bits else None,

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import datetime
 import sys
+import threading
+import time
 
 from ..diagnosis.log import META, OutOfMemory
 from ..errors import AutolayersError, UsageError
@@ -13,7 +15,7 @@ from ..memory.breakdown import Usage
 from ..output import say
 from ..records import replace
 from ..units import MiB
-from . import NOT_EXECUTABLE, background, cannot_start, checked_builds, observations, supervise, wait
+from . import NOT_EXECUTABLE, background, calibrate, cannot_start, checked_builds, observations, supervise, wait
 from . import command as commands
 from .checked_builds import CheckedBuild, named
 from .observations import Observation
@@ -37,6 +39,7 @@ _SMALLER = ("oom_device", "oom_host")      # what less memory helps against
 _SMALL_BATCH = 128
 _CHANGES: dict[str, dict[str, Any]] = {"buffer_limit": {"n_ubatch": _SMALL_BATCH, "flash_attn": "on"},
                                        "bad_combo": {"flash_attn": "on"}}
+_PATIENCE = 20.0      # seconds from a loaded model to the server's answers
 _STEP = 64 * MiB      # the least by which a retry shrinks, if the log does not say how much was missing
 
 
@@ -172,7 +175,10 @@ class Attempts:
             key = given.value("--api-key") or environ.get("LLAMA_API_KEY")
             rate = None
             if own[0] or not key:      # a key goes to nobody else
-                rate = wait.speed(own[0] or host, port, secure, prefix, key.split(",")[0] if key else None)
+                rate = wait.speed(own[0] or host, port, secure, prefix, key.split(",")[0] if key else None,
+                                  calibrate.PROBE.generate if self.verify else 2)
+            if rate and self.verify and direct:
+                self._keep_rate(rate)
             say(f"ready at {url}{prefix}" + (f", {rate:.1f} tokens/s" if rate else "") + f", process {pid}")
         return outcome
 
@@ -191,6 +197,34 @@ class Attempts:
 
     def _ready(self, launch: LaunchLog) -> None:
         self._compare(launch, True)
+        if not self.wait:
+            threading.Thread(target=self._probe, daemon=True).start()      # this one empties the server's pipe
+
+    def _probe(self) -> None:
+        """Measures the tokens per second of a server at a known address, without a key."""
+        given, environ = self.given, self.session.environ
+        if (self.session.program() is None or len(self.session.command.launcher) > 1 or given.value("--api-key")
+                or given.value("--api-key-file") or environ.get("LLAMA_API_KEY") or given.value("--port") == "0"
+                or (given.value("--host") or "").endswith(".sock")):
+            return
+        host, port = wait.address(given.value("--host"), given.value("--port"), self.session.build.default_port)
+        secure, prefix = bool(given.value("--ssl-cert-file")), given.value("--api-prefix") or ""
+        until = time.monotonic() + _PATIENCE
+        while not wait.healthy(host, port, secure, prefix):
+            if time.monotonic() > until:
+                return
+            time.sleep(0.5)
+        rate = wait.speed(host, port, secure, prefix, None, calibrate.PROBE.generate)
+        if rate:
+            say(f"{calibrate.PROBE.generate} tokens of it: {rate:.1f} tokens/s")
+            self._keep_rate(rate)
+
+    def _keep_rate(self, rate: float) -> None:
+        """For the predictions of every model."""
+        try:
+            calibrate.keep_probe(self.session, self.plan, rate)
+        except AutolayersError as error:
+            say(f"the speed cannot be kept: {error}")
 
     def _compare(self, launch: LaunchLog, whole: bool) -> bool:
         """Prints the table and, for a complete launch, keeps the differences; False if the log has no

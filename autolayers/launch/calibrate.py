@@ -19,6 +19,7 @@ from ..errors import AutolayersError, LaunchRefused, UsageError
 from ..flags.parse import parse
 from ..machine import Machine, Ratio
 from ..model import read_model
+from ..planner.compare.rivals import Trial
 from ..planner.evaluate import Evaluator
 from ..quoting import printable
 from ..records import dataclass, replace
@@ -30,13 +31,15 @@ if TYPE_CHECKING:
     from typing import Any
 
     from ..machine import Device, Host
-    from ..planner.compare.rivals import Trial
+    from ..planner import Plan
     from ..work.clock import Clock
+    from .session import Session
     from .tune import Measured
 
 _MAX_SIZE = 16 << 20
 _DATE = re.compile(r"\d{4}-\d{2}-\d{2}", re.ASCII)
 _ATTENTION = {"true": "on", "1": "on", "on": "on", "false": "off", "0": "off", "off": "off"}
+PROBE = Trial(1, 32)
 MOST = 20         # times faster or slower than predicted that counts
 _LEAST = 8        # tokens of a test that counts: shorter ones are mostly start-up
 
@@ -76,6 +79,27 @@ def runs_of(measured: Iterable[Measured], test: Trial, devices: Sequence[Device]
             for kind, rate, tokens in (("pp", one.rates.prompt, test.prompt), ("tg", one.rates.token, test.generate))
             if tokens >= _LEAST]
     return [run for run in runs if run.plausible]
+
+
+def keep_probe(session: Session, plan: Plan, rate: float) -> bool:
+    """Keeps the tokens per second of PROBE's tokens that a server of this plan generated; False if they are not
+    plausible, or another machine or build was planned for. Raises AutolayersError."""
+    request = session.request
+    policy = request.policy
+    if session.another_build or policy.gpu is not None or policy.machine is not None or policy.ram is not None:
+        return False
+    evaluator = Evaluator.of(session.model.overridden(request.params.override_kv), request.machine, policy.build)
+    params = parse(plan.flags, command=None).params
+    use = evaluator.static(params)
+    if use is None:
+        return False
+    cost = evaluator.cost()
+    clock = cost.clock(params, use)
+    devices = request.machine.devices
+    run = run_of("tg", rate, clock, cost.kind(clock), PROBE, session.build.number, devices)
+    if run.plausible:
+        keep(ratios([run]), devices, session.environ)
+    return run.plausible
 
 
 def ratios(runs: Iterable[Run]) -> list[Ratio]:
@@ -128,8 +152,6 @@ def _read(path: str) -> list[dict[str, Any]]:
 
 def _run(row: Mapping[str, Any], model: str | None, devices: Sequence[Device], host: Host | None,
          evaluators: dict[tuple[str, str], Evaluator]) -> Run:
-    from ..planner.compare.rivals import Trial
-
     prompt, generate, depth = (_count(row, name) for name in ("n_prompt", "n_gen", "n_depth"))
     if bool(prompt) == bool(generate):
         raise _Left("tests of a prompt and an answer together do not count")

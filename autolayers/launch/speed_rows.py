@@ -58,7 +58,8 @@ def rows_of(measured: Iterable[Measured], model: Model, devices: Sequence[Device
                              "generate": test.generate if kind == "tg" else 0, "depth": test.depth},
                 "measured": float(f"{rate:.5g}"), "kind": kind, "quality": "llama-bench",
                 "group": f"tune {whose}|{name}|{kind}",
-                "note": f"build {one.rates.build or one.rates.commit}",
+                "note": f"build {one.rates.build or one.rates.commit}", "build": one.rates.build or None,
+                "driver": next((device.driver for device in devices if device.driver), ""),
             }
             digest = hashlib.sha256(json.dumps(row, sort_keys=True).encode()).hexdigest()
             found.append({"id": f"t{digest[:10]}", **row})
@@ -102,6 +103,7 @@ def _device(device: Device) -> dict[str, Any]:
         "free": device.free, "bandwidth": device.bandwidth,
         "compute_capability": list(device.compute_capability) if device.compute_capability else None,
         "fp16_tflops": device.fp16_tflops, "n_sm": device.n_sm, "unified": device.unified,
+        "power_limit": device.power_limit,
     }
 
 
@@ -122,6 +124,10 @@ def check(row: object) -> str:
         return "model must be the name of a header, not a path"
     if not _is(row.get("measured"), 1e-3, 1e7):
         return "measured must be tokens per second, from 0.001 to 10000000"
+    if row.get("build") is not None and not (_is(row["build"], 1, 1e7) and isinstance(row["build"], int)):
+        return "build must be llama.cpp's build number, null if unknown"
+    if not isinstance(row.get("driver", ""), str) or not row.get("driver", "").isprintable():
+        return "driver must be its version"
     words = row.get("words")
     if not isinstance(words, list) or not all(isinstance(word, str) for word in words):
         return "words must be a list of texts"
@@ -145,7 +151,7 @@ def _wrong_machine(machine: object) -> str:
             return f"{what}: name, description, backend and card must be texts"
         if not (_is(device.get("total"), 1, 1 << 60) and _is(device.get("free"), 0, device["total"])):
             return f"{what}: total and free must be bytes, and free at most total"
-        for name, low, high in (("bandwidth", 1e7, 1e15), ("fp16_tflops", 0.01, 1e5)):
+        for name, low, high in (("bandwidth", 1e7, 1e15), ("fp16_tflops", 0.01, 1e5), ("power_limit", 1, 1e5)):
             if device.get(name) is not None and not _is(device[name], low, high):
                 return f"{what}: {name} must be from {low:g} to {high:g}"
         capability = device.get("compute_capability")

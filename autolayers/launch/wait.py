@@ -66,9 +66,9 @@ def healthy(host: str, port: int, secure: bool = False, prefix: str = "") -> boo
 
 
 def speed(host: str, port: int, secure: bool = False, prefix: str = "",
-          key: str | None = None) -> float | None:
-    """Tokens per second of two tokens generated after a short prompt; None without an answer within 60 s."""
-    body = {"prompt": "Hello", "n_predict": 2, "cache_prompt": False}
+          key: str | None = None, n: int = 2) -> float | None:
+    """Tokens per second of n tokens generated after a short prompt; None without an answer within 60 s."""
+    body = {"prompt": "Hello", "n_predict": n, "cache_prompt": False, "ignore_eos": n > 2}
     answer = _ask("POST", url(host, port, secure) + prefix + "/completion", 60, body,
                   f"Bearer {key}" if key else "")
     try:

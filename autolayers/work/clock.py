@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from .expert_cache import ExpertCache
     from .figures import Figures, HostFigures
-    from .rates import Shared
+    from .rates import Rates, Shared
     from .work import Attention, Load, Weights, Work
 
 MANY = 32       # least tokens for which matrix kernels are those of prompts and weights in RAM are copied
@@ -124,7 +124,8 @@ class Clock:
             if place != lies:
                 common += self._copy(size)
             if place == HOST:
-                common += hypot((size + state) / (host.ram * shared.ram_cache), flops / self._core_flops)
+                rate = self._core_flops if many else self._core_attention
+                common += hypot((size + state) / (host.ram * shared.ram), flops / rate)
                 continue
             for name, share in self._parts(place):
                 device = self.devices[name]
@@ -132,7 +133,8 @@ class Clock:
                 read = rates.cache * (rates.quantised if cache.quantised and not many else 1.0)
                 rate = device.fp16 * (rates.matmul if cache.scores else rates.attention)
                 stages[name] += share * hypot((size + state) / (device.bandwidth * read), flops / rate)
-                stages[name] += share * count * n * cells * cache.scores / (device.bandwidth * rates.read)
+                moved = n * cache.scores + (0 if many else sequences * cache.again)
+                stages[name] += share * count * cells * moved / (device.bandwidth * rates.read)
         load = sums.load
         handover = max([figures.rates.handover for figures in self.devices.values()], default=0.0)
         common += load.handovers * handover * 1e-6
@@ -162,13 +164,19 @@ class Clock:
         rates, streams = device.rates, device.streams
         dense, experts, multiplies, expert_multiplies, bf16 = [share * value for value in sums[:5]]
         bandwidth, rate = device.bandwidth * rates.read, device.fp16 * rates.matmul
-        slow = 1 + (1 / rates.bf16 - 1) * bf16 / max(1.0, dense + experts * self.weights.used)
+        slow, slow_experts = self._bf16(rates, bf16, dense + experts * self.weights.used)
         seconds = hypot(streams.read(dense / bandwidth, 2 * multiplies / bandwidth, n), 2 * n * multiplies / rate)
         if experts:
             chosen = self._chosen(n, streams.spread)
-            seconds += hypot(experts * chosen / (bandwidth * self.shared.experts),
-                             2 * n * expert_multiplies / (rate * rates.experts))
-        return seconds * slow + sums[5] * rates.kernel * 1e-6
+            seconds += slow_experts * hypot(experts * chosen * self.weights.low / (bandwidth * rates.chosen),
+                                            2 * n * expert_multiplies / (rate * rates.experts))
+        return seconds * slow + self._kernels(rates, sums[5])
+
+    def _bf16(self, rates: Rates, bf16: float, read: float) -> tuple[float, float]:
+        """How many times slower matrices are because of the bytes that are bf16 among those read, and experts once
+        more."""
+        share = bf16 / max(1.0, read)
+        return 1 + (1 / rates.bf16 - 1) * share, 1 + (1 / rates.bf16_experts - 1) * share
 
     def _on_device(self, device: Figures, n: int, many: bool, touched: float, sums: Sequence[float],
                    share: float) -> float:
@@ -179,16 +187,21 @@ class Clock:
         bandwidth, rate = device.bandwidth * rates.read, device.fp16 * rates.matmul
         if many:
             bandwidth *= shared.prompt_read
-        slow = 1 + (1 / rates.bf16 - 1) * bf16 / max(1.0, dense + experts * self.weights.used)
+        slow, slow_experts = self._bf16(rates, bf16, dense + experts * self.weights.used)
         seconds = hypot(dense / bandwidth, 2 * n * multiplies / rate) * slow
         if experts:
             each = n * self.weights.used          # tokens per expert
             rate *= rates.experts
             if many:
                 rate *= each / (each + shared.expert_tokens)
-            seconds += hypot(experts * touched / (bandwidth * shared.experts),
-                             2 * n * expert_multiplies / rate) * slow
-        return seconds + kernels * rates.kernel * 1e-6 * (shared.prompt_kernel if many else 1.0)
+            reading = experts * touched / (bandwidth * shared.prompt_experts) if many else \
+                experts * touched * self.weights.low / (bandwidth * rates.chosen)
+            seconds += hypot(reading, 2 * n * expert_multiplies / rate) * slow * slow_experts
+        return seconds + self._kernels(rates, kernels) * (shared.prompt_kernel if many else 1.0)
+
+    def _kernels(self, rates: Rates, kernels: float) -> float:
+        """Several devices' graphs change with each token, so that they are not launched whole (CUDA graphs)."""
+        return kernels * rates.kernel * 1e-6 * (self.shared.several if len(self.devices) > 1 else 1.0)
 
     def _network(self, load: Load, n: int, depth: float, sequences: int) -> float:
         """Each visit sends a server the activations and the mask of n tokens, and returns the activations, or
@@ -210,13 +223,18 @@ class Clock:
         cores = host.cores * shared.core * 1e9
 
         def read(size: float, share: float) -> float:
+            share *= 1.0 if self.devices else shared.alone
             return float(size * ((host.ram * share) ** -4 + cores ** -4) ** 0.25)
 
         seconds = read(dense, shared.ram)
         if few:
             seconds = CPU.read(seconds, read(2 * multiplies, shared.ram), n)
         return hypot(seconds + read(experts, shared.ram_experts),
-                     2 * n * (multiplies + expert_multiplies) / self._core_flops)
+                     2 * n * (multiplies + expert_multiplies / shared.core_experts) / self._core_flops)
+
+    @property
+    def _core_attention(self) -> float:
+        return self.host.cores * self.shared.core_attention * 1e9
 
     @property
     def _core_flops(self) -> float:

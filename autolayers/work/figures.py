@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from ..backends import backend
-from ..devices.assumed import kind_of
+from ..builds import NEWEST
+from ..devices.assumed import DESKTOP, kind_of
 from ..devices.integrated import integrated
 from ..devices.smbios import OF_PEAK
 from ..records import dataclass
-from .rates import FP16_PER_BANDWIDTH, FP16_UNKNOWN, generation_of, rates_of
+from .rates import FP16_PER_BANDWIDTH, FP16_UNKNOWN, aged, generation_of, rates_of
 from .streams import STREAMS, Streams, streams_of
 
 TYPE_CHECKING = False
@@ -16,7 +17,9 @@ if TYPE_CHECKING:
     from .rates import Rates
 
 _IGPU_BANDWIDTH = 51e9         # bytes per second of an unknown integrated GPU: two channels of DDR4-3200
-_RAM_BANDWIDTH_NEW = 55e9      # of desktops with a 2025 or newer GPU: mostly dual-channel DDR5
+# RAM of desktops and laptops by what was sold with a GPU of that time, at what reading it reaches: DDR4, then DDR5
+_RAM_BANDWIDTH = {"Pascal": 26e9, "Volta": 30e9, "Turing": 26e9, "Ampere": 38e9, "Ada": 50e9, "Blackwell": 57e9,
+                  "RDNA3": 50e9, "RDNA4": 57e9, "Arc": 45e9}
 _BUS = 12e9
 _UNIFIED_BUS = 100e9
 _DISK = 2.5e9
@@ -36,7 +39,7 @@ class Figures:
     streams: Streams = STREAMS["", ""]
 
     @classmethod
-    def of(cls, device: Device, ram: float | None = None) -> Figures:
+    def of(cls, device: Device, ram: float | None = None, build: int = NEWEST) -> Figures:
         """`ram`: bytes per second at which the machine's RAM, an integrated GPU's memory, is read."""
         generation, kind = generation_of(device), backend(device.backend)
         built_in = integrated(device.description) if device.kind == "igpu" else None
@@ -47,7 +50,7 @@ class Figures:
         fp16 = device.fp16_tflops * 1e12 if device.fp16_tflops else built_in[0] if built_in else bandwidth * per_byte
         network, round_trip = (0.0, 0.0) if device.kind != "rpc" else (
             device.link or NETWORK_RATE, ROUND_TRIP if device.latency is None else device.latency)
-        return cls(rates_of(device), bandwidth, fp16,
+        return cls(aged(rates_of(device), device.engine or device.backend, build), bandwidth, fp16,
                    bool((device.bandwidth or (built_in and ram)) and generation), round_trip, network,
                    streams_of(device))
 
@@ -72,10 +75,10 @@ class HostFigures:
         unified = [device for device in machine.devices if device.kind == "igpu" or device.unified]
         shared = max([device.bandwidth or 0 for device in unified], default=0.0)
         beside = [found[1] for device in unified if (found := integrated(device.description))]
-        new = any(generation_of(device) == "Blackwell" for device in machine.devices if device.kind != "rpc")
-        kind = kind_of(machine.ram_total)
-        ram = machine.ram_bandwidth or shared or OF_PEAK * max(beside, default=0.0) \
-            or max(kind.bandwidth, _RAM_BANDWIDTH_NEW if new else 0)
+        kind = kind_of(machine.ram_total, machine.cores)
+        sold = [_RAM_BANDWIDTH.get(generation_of(device), 0) for device in machine.devices if device.kind != "rpc"]
+        usual = (max(sold, default=0) or kind.bandwidth) if kind is DESKTOP else kind.bandwidth
+        ram = machine.ram_bandwidth or shared or OF_PEAK * max(beside, default=0.0) or usual
         bus = machine.bus_bandwidth or (_UNIFIED_BUS if unified else 0) \
             or min([device.link for device in machine.devices if device.link and device.kind != "rpc"],
                    default=0.0) \

@@ -5,7 +5,7 @@ launches uses its backend's figures."""
 
 from __future__ import annotations
 
-from ..records import dataclass
+from ..records import dataclass, replace
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -17,7 +17,9 @@ class Rates:
     """`read` and `cache`: shares of the bandwidth for weights and for the KV cache, `quantised` of the latter
     for quantised caches. `kernel`: microseconds per node of the graph. `matmul` and `attention`: shares of
     the dense fp16 rate, `experts` of the former for many matrices with few tokens each. `handover`:
-    microseconds from the device to the CPU or back."""
+    microseconds from the device to the CPU or back. `bf16`: relative to f16's speed, `bf16_experts`: of
+    experts, whose kernels have no bf16 of their own under Vulkan. `chosen`: reading a token's experts,
+    relative to reading one matrix."""
 
     read: float
     cache: float
@@ -26,9 +28,21 @@ class Rates:
     attention: float
     handover: float = 25.0
     quantised: float = 1.0
-    bf16: float = 1.0         # relative to f16's speed
+    bf16: float = 1.0
     experts: float = 0.7
+    bf16_experts: float = 1.0
+    chosen: float = 0.9
     n: int = 0                # measured launches that it is fitted to
+
+
+@dataclass(frozen=True)
+class Age:
+    """How builds before `before` differ from today's: kernels were fused since, so a token's nodes took `kernel`
+    times as long, and prompts' matrices were multiplied at `prompt` of today's rate."""
+
+    before: int
+    kernel: float
+    prompt: float
 
 
 @dataclass(frozen=True)
@@ -37,20 +51,23 @@ class Shared:
     given."""
 
     token: float              # constant per token
-    experts: float            # reading chosen experts, relative to reading one matrix
+    prompt_experts: float     # reading experts for a prompt, relative to reading one matrix
     expert_tokens: float      # tokens per expert at which half of that rate is reached
     prompt_read: float        # reading weights during arithmetic, relative to reading them alone
     prompt_kernel: float      # kernels of a prompt, relative to those of a token
     hop: float                # from one device to another
     ram: float                # share of RAM's bandwidth for matrices
     ram_experts: float
-    ram_cache: float          # attention on the CPU
+    alone: float              # of both, if the CPU computes everything
     core: float               # 10**9 bytes per second per core
     core_flops: float         # 10**9 operations per second per core
+    core_experts: float       # share of it for experts
+    core_attention: float     # 10**9 operations of attention per second per core
     core_kernel: float        # microseconds of CPU time per node of the graph
     bus_copy: float           # weights copied for a prompt, share of the bus
     ram_copy: float           # and of RAM
     copied: float             # how quickly tokens spread over the experts that are copied
+    several: float            # kernels of a launch on several devices
     # several devices: the part of the other stages that does not overlap with the slowest
     stages: float
 
@@ -96,109 +113,124 @@ FP16_UNKNOWN = 150.0
 
 # --- made by benchmarks/fit_speed.py
 
-SHARED = Shared(token=164,
-                experts=0.894,
-                expert_tokens=29.1,
-                prompt_read=1,
-                prompt_kernel=1.55,
-                hop=64.9,
-                ram=0.999,
-                ram_experts=0.922,
-                ram_cache=0.0699,
-                core=14.1,
-                core_flops=67.9,
-                core_kernel=1.89,
-                bus_copy=0.557,
-                ram_copy=0.381,
-                copied=0.186,
-                stages=0.311)
+SHARED = Shared(token=163,
+                prompt_experts=0.963,
+                expert_tokens=33.2,
+                prompt_read=0.929,
+                prompt_kernel=1.64,
+                hop=65,
+                ram=1,
+                ram_experts=0.957,
+                alone=0.871,
+                core=14,
+                core_flops=63.7,
+                core_experts=0.607,
+                core_attention=3.13,
+                core_kernel=1.95,
+                bus_copy=0.574,
+                ram_copy=0.429,
+                copied=0.187,
+                several=1.57,
+                stages=0.275)
 
-RATES = {      # read, cache, kernel, matmul, attention, handover, quantised, bf16, experts, rows
-    ("CUDA", ""): Rates(0.867, 0.583, 2.47, 0.442, 0.321, 23.5, 1, 1, 0.485, 363),
-    ("MTL", ""): Rates(0.811, 0.586, 4.49, 0.77, 0.336, 40, 1, 1, 0.7, 35),
-    ("ROCm", ""): Rates(0.78, 0.536, 2.88, 0.301, 0.156, 40, 1, 1, 0.591, 42),
-    ("SYCL", ""): Rates(0.759, 0.5, 2.98, 0.113, 0.0494, 80, 1, 1, 0.592, 12),
-    ("Vulkan", ""): Rates(0.777, 0.56, 2.46, 0.29, 0.0917, 156, 1, 1.2, 0.648, 208),
-    ("CUDA", "A100"): Rates(0.577, 0.582, 2.71, 0.476, 0.321, 23.5, 1, 1, 0.485, 26),
-    ("CUDA", "Ada"): Rates(0.935, 0.586, 2.61, 0.476, 0.321, 23.5, 1, 1, 0.485, 91),
-    ("CUDA", "Ampere"): Rates(0.915, 0.583, 2.74, 0.503, 0.316, 23.1, 1, 1, 0.368, 73),
-    ("CUDA", "Blackwell"): Rates(0.933, 0.647, 1.67, 0.49, 0.324, 24.7, 1, 1, 0.326, 19),
-    ("CUDA", "GB10"): Rates(0.927, 0.65, 2.32, 0.276, 0.31, 23.5, 1, 1, 0.532, 53),
-    ("CUDA", "Hopper"): Rates(0.64, 0.582, 2.57, 0.329, 0.321, 23.5, 1, 1, 0.485, 14),
-    ("CUDA", "Pascal"): Rates(0.616, 0.576, 3.36, 1.32, 0.537, 24.2, 1, 1, 0.5, 11),
-    ("CUDA", "Turing"): Rates(0.841, 0.592, 2.42, 0.401, 0.309, 22.8, 0.21, 1, 0.57, 74),
-    ("CUDA", "Volta"): Rates(0.725, 0.497, 3.17, 0.298, 0.125, 23.5, 1, 1, 0.491, 2),
-    ("MTL", "Apple"): Rates(0.813, 0.612, 4.87, 0.72, 0.312, 40, 1, 1, 0.699, 35),
-    ("ROCm", "CDNA"): Rates(0.667, 0.487, 3.26, 0.582, 0.244, 40, 1, 1, 0.591, 2),
-    ("ROCm", "RDNA3"): Rates(0.731, 0.528, 3.39, 0.394, 0.242, 40, 1, 1, 0.596, 18),
-    ("ROCm", "RDNA3 integrated"): Rates(0.739, 0.535, 2.93, 0.265, 0.156, 40, 1, 1, 0.538, 4),
-    ("ROCm", "RDNA4"): Rates(0.803, 0.537, 2.85, 0.315, 0.21, 40, 1, 1, 0.591, 6),
-    ("ROCm", "Strix Halo"): Rates(0.792, 0.533, 2.93, 0.283, 0.157, 40, 1, 1, 0.546, 12),
-    ("SYCL", "Arc"): Rates(0.793, 0.5, 2.94, 0.0845, 0.048, 80, 1, 1, 0.593, 8),
-    ("SYCL", "Xe integrated"): Rates(0.727, 0.5, 3, 0.163, 0.0497, 80, 1, 1, 0.498, 4),
-    ("Vulkan", "Ada"): Rates(0.935, 0.561, 2.12, 0.394, 0.274, 156, 1, 1.2, 0.649, 7),
-    ("Vulkan", "Ampere"): Rates(0.811, 0.544, 2.55, 0.419, 0.301, 156, 1, 1.2, 0.543, 19),
-    ("Vulkan", "Arc"): Rates(0.746, 0.56, 3.7, 0.0778, 0.0241, 156, 1, 1.2, 0.53, 6),
-    ("Vulkan", "Blackwell"): Rates(0.85, 0.56, 2.44, 0.356, 0.361, 156, 1, 1.2, 0.524, 7),
-    ("Vulkan", "Pascal"): Rates(0.747, 0.558, 2.49, 0.382, 0.094, 156, 1, 1.2, 0.648, 2),
-    ("Vulkan", "RDNA2"): Rates(0.769, 0.56, 2.5, 0.288, 0.0916, 206, 1, 1.2, 0.644, 28),
-    ("Vulkan", "RDNA2 integrated"): Rates(0.917, 0.586, 2.35, 0.39, 0.092, 156, 1, 1.2, 0.892, 3),
-    ("Vulkan", "RDNA3 integrated"): Rates(0.752, 0.563, 2.57, 0.228, 0.0885, 156, 1, 1.2, 0.523, 11),
-    ("Vulkan", "RDNA4"): Rates(0.752, 0.575, 3.45, 0.14, 0.0441, 156, 1, 0.98, 0.669, 72),
-    ("Vulkan", "Strix Halo"): Rates(0.931, 0.58, 2.2, 0.214, 0.117, 156, 1, 0.695, 1.08, 37),
-    ("Vulkan", "Turing"): Rates(0.765, 0.56, 2.47, 0.414, 0.275, 156, 1, 1.2, 0.648, 2),
-    ("Vulkan", "Vega"): Rates(0.705, 0.549, 2.52, 0.325, 0.092, 156, 1, 1.2, 0.74, 2),
-    ("Vulkan", "Xe integrated"): Rates(0.678, 0.535, 2.45, 0.238, 0.0774, 156, 1, 1.2, 0.497, 12),
-    ("", ""): Rates(0.7, 0.5, 3, 0.3, 0.1, 80, 1, 1, 0.7),
+RATES = {      # read, cache, kernel, matmul, attention, handover, quantised, bf16, experts, bf16_experts, chosen, rows
+    ("CUDA", ""): Rates(0.869, 0.581, 2.41, 0.49, 0.355, 20.9, 1, 1, 0.494, 1, 0.931, 487),
+    ("MTL", ""): Rates(0.804, 0.582, 4.38, 0.782, 0.35, 40, 1, 1, 0.7, 1, 0.871, 37),
+    ("ROCm", ""): Rates(0.781, 0.538, 2.7, 0.285, 0.164, 39.9, 1, 1, 0.567, 1, 0.742, 67),
+    ("SYCL", ""): Rates(0.74, 0.498, 2.94, 0.115, 0.0502, 80, 1, 1, 0.578, 1, 0.768, 17),
+    ("Vulkan", ""): Rates(0.772, 0.562, 2.42, 0.321, 0.0929, 92.6, 1, 1.2, 0.686, 0.535, 0.881, 235),
+    ("CUDA", "A100"): Rates(0.578, 0.58, 2.65, 0.535, 0.355, 20.9, 1, 1, 0.495, 1, 0.931, 26),
+    ("CUDA", "Ada"): Rates(0.909, 0.577, 2.23, 0.535, 0.344, 20.7, 1, 1, 0.399, 1, 0.888, 175),
+    ("CUDA", "Ampere"): Rates(0.931, 0.577, 2.84, 0.602, 0.397, 20.7, 1, 1, 0.404, 1, 0.945, 82),
+    ("CUDA", "Blackwell"): Rates(0.943, 0.634, 1.89, 0.57, 0.438, 21.1, 1, 1, 0.354, 1, 0.94, 47),
+    ("CUDA", "GB10"): Rates(0.908, 0.642, 2.3, 0.318, 0.32, 20.9, 1, 1, 0.548, 1, 0.99, 53),
+    ("CUDA", "Hopper"): Rates(0.642, 0.581, 2.5, 0.373, 0.355, 20.9, 1, 1, 0.495, 1, 0.931, 14),
+    ("CUDA", "Pascal"): Rates(0.622, 0.577, 3.17, 1.41, 0.62, 21.3, 1, 1, 0.6, 1, 0.929, 11),
+    ("CUDA", "Turing"): Rates(0.866, 0.604, 2.19, 0.399, 0.327, 19.1, 0.222, 1, 0.546, 1, 0.941, 77),
+    ("CUDA", "Volta"): Rates(0.725, 0.493, 3.11, 0.328, 0.13, 20.9, 1, 1, 0.498, 1, 0.891, 2),
+    ("MTL", "Apple"): Rates(0.805, 0.606, 4.67, 0.739, 0.35, 40, 1, 1, 0.699, 1, 0.864, 37),
+    ("ROCm", "CDNA"): Rates(0.667, 0.489, 7.49, 0.543, 0.264, 39.9, 1, 1, 0.329, 1, 0.742, 4),
+    ("ROCm", "RDNA2"): Rates(0.775, 0.537, 2.7, 0.354, 0.164, 39.7, 1, 1, 0.567, 1, 0.742, 2),
+    ("ROCm", "RDNA3"): Rates(0.719, 0.53, 3.08, 0.378, 0.261, 39.9, 1, 1, 0.636, 1, 0.711, 18),
+    ("ROCm", "RDNA3 integrated"): Rates(0.754, 0.537, 2.73, 0.265, 0.164, 39.9, 1, 1, 0.552, 1, 0.725, 4),
+    ("ROCm", "RDNA4"): Rates(0.805, 0.539, 2.68, 0.284, 0.225, 39.9, 1, 1, 0.567, 1, 0.742, 10),
+    ("ROCm", "Strix Halo"): Rates(0.797, 0.536, 2.69, 0.208, 0.166, 39.9, 1, 1, 0.728, 1, 0.753, 29),
+    ("SYCL", "Arc"): Rates(0.774, 0.498, 2.88, 0.0846, 0.0502, 80, 1, 1, 0.559, 1, 0.207, 13),
+    ("SYCL", "Xe integrated"): Rates(0.705, 0.497, 2.96, 0.171, 0.0507, 80, 1, 1, 0.493, 1, 0.76, 4),
+    ("Vulkan", "Ada"): Rates(0.95, 0.563, 2.1, 0.459, 0.279, 92.6, 1, 1.2, 0.686, 0.535, 0.923, 7),
+    ("Vulkan", "Ampere"): Rates(0.811, 0.546, 2.49, 0.528, 0.328, 92.6, 1, 1.2, 0.538, 0.535, 0.871, 19),
+    ("Vulkan", "Arc"): Rates(0.69, 0.556, 4.25, 0.084, 0.0228, 106, 1, 1.2, 0.562, 0.535, 0.239, 11),
+    ("Vulkan", "Blackwell"): Rates(0.843, 0.562, 2.39, 0.403, 0.366, 92.6, 1, 1.2, 0.574, 0.535, 0.881, 7),
+    ("Vulkan", "Pascal"): Rates(0.742, 0.56, 2.44, 0.393, 0.0946, 92.6, 1, 1.2, 0.686, 0.535, 0.881, 2),
+    ("Vulkan", "RDNA2"): Rates(0.763, 0.562, 2.45, 0.299, 0.0921, 223, 1, 1.2, 0.63, 0.535, 0.877, 28),
+    ("Vulkan", "RDNA2 integrated"): Rates(0.925, 0.59, 2.3, 0.413, 0.093, 92.6, 1, 1.2, 0.913, 0.535, 0.918, 3),
+    ("Vulkan", "RDNA3 integrated"): Rates(0.748, 0.566, 2.5, 0.199, 0.0967, 92.6, 1, 1.2, 0.737, 0.535, 0.84, 17),
+    ("Vulkan", "RDNA4"): Rates(0.819, 0.572, 2.99, 0.204, 0.0437, 92.6, 1, 0.912, 0.648, 0.64, 0.858, 80),
+    ("Vulkan", "Strix Halo"): Rates(0.9, 0.585, 2.12, 0.244, 0.118, 92.6, 1, 0.675, 1.16, 0.535, 0.939, 45),
+    ("Vulkan", "Turing"): Rates(0.761, 0.562, 2.42, 0.458, 0.279, 92.6, 1, 1.2, 0.686, 0.535, 0.881, 2),
+    ("Vulkan", "Vega"): Rates(0.71, 0.553, 2.46, 0.375, 0.0932, 92.6, 1, 1.2, 0.822, 0.535, 0.85, 2),
+    ("Vulkan", "Xe integrated"): Rates(0.66, 0.541, 2.42, 0.254, 0.0768, 92.6, 1, 1.2, 0.5, 0.535, 0.876, 12),
+    ("", ""): Rates(0.7, 0.5, 3, 0.3, 0.1, 80, 1, 1, 0.7, 1, 0.9),
+}
+
+AGES: dict[str, tuple[Age, ...]] = {       # before, kernel, prompt
+    "CUDA": (Age(6700, 1.19, 0.799), Age(9400, 1.02, 0.856)),
+    "MTL": (Age(6700, 0.961, 0.897), Age(9400, 1.07, 1.06)),
+    "ROCm": (Age(6700, 1.01, 0.43), Age(9400, 1.01, 1.07)),
+    "SYCL": (Age(6700, 1, 1), Age(9400, 1, 1)),
+    "Vulkan": (Age(6700, 1.01, 0.695), Age(9400, 1.02, 0.85)),
 }
 
 # 80th percentile of a class's prediction error, as a factor, for sources left out of the fit
 DOUBT = {
-    ("dense resident", "tg"): 1.24,
-    ("dense partial", "tg"): 1.14,
-    ("MoE resident", "tg"): 1.28,
-    ("MoE in RAM", "tg"): 1.26,
-    ("multi-GPU", "tg"): 1.58,
-    ("CPU", "tg"): 1.35,
-    ("dense resident", "pp"): 1.48,
-    ("dense partial", "pp"): 1.15,
-    ("MoE resident", "pp"): 1.35,
-    ("MoE in RAM", "pp"): 1.16,
-    ("multi-GPU", "pp"): 1.60,
-    ("CPU", "pp"): 1.60,
+    ("dense resident", "tg"): 1.21,
+    ("dense partial", "tg"): 1.21,
+    ("MoE resident", "tg"): 1.25,
+    ("MoE in RAM", "tg"): 1.21,
+    ("multi-GPU", "tg"): 1.35,
+    ("CPU", "tg"): 1.18,
+    ("dense resident", "pp"): 1.64,
+    ("dense partial", "pp"): 1.41,
+    ("MoE resident", "pp"): 1.45,
+    ("MoE in RAM", "pp"): 1.36,
+    ("multi-GPU", "pp"): 1.50,
+    ("CPU", "pp"): 1.40,
 }
 
-# the same after one measured launch of the class on that machine
+# the same after one measured launch of the class there
 CALIBRATED = {
-    ("dense resident", "tg"): 1.15,
-    ("dense partial", "tg"): 1.35,
-    ("MoE resident", "tg"): 1.20,
-    ("MoE in RAM", "tg"): 1.13,
-    ("multi-GPU", "tg"): 1.40,
-    ("CPU", "tg"): 1.20,
-    ("dense resident", "pp"): 1.20,
-    ("dense partial", "pp"): 1.20,
-    ("MoE resident", "pp"): 1.30,
-    ("MoE in RAM", "pp"): 1.27,
-    ("multi-GPU", "pp"): 1.30,
-    ("CPU", "pp"): 1.30,
+    ("dense resident", "tg"): 1.21,
+    ("dense partial", "tg"): 1.19,
+    ("MoE resident", "tg"): 1.11,
+    ("MoE in RAM", "tg"): 1.14,
+    ("multi-GPU", "tg"): 1.35,
+    ("CPU", "tg"): 1.18,
+    ("dense resident", "pp"): 1.30,
+    ("dense partial", "pp"): 1.24,
+    ("MoE resident", "pp"): 1.32,
+    ("MoE in RAM", "pp"): 1.31,
+    ("multi-GPU", "pp"): 1.50,
+    ("CPU", "pp"): 1.23,
 }
 
-# the same for comparisons of two launches of a class on one machine
+# and for comparisons of two launches of a class there
 BETWEEN = {
-    ("dense resident", "tg"): 1.24,
-    ("dense partial", "tg"): 1.05,
-    ("MoE resident", "tg"): 1.28,
-    ("MoE in RAM", "tg"): 1.12,
-    ("multi-GPU", "tg"): 1.58,
-    ("CPU", "tg"): 1.20,
-    ("dense resident", "pp"): 1.08,
+    ("dense resident", "tg"): 1.21,
+    ("dense partial", "tg"): 1.08,
+    ("MoE resident", "tg"): 1.25,
+    ("MoE in RAM", "tg"): 1.19,
+    ("multi-GPU", "tg"): 1.35,
+    ("CPU", "tg"): 1.18,
+    ("dense resident", "pp"): 1.64,
     ("dense partial", "pp"): 1.05,
-    ("MoE resident", "pp"): 1.22,
-    ("MoE in RAM", "pp"): 1.11,
-    ("multi-GPU", "pp"): 1.60,
-    ("CPU", "pp"): 1.20,
+    ("MoE resident", "pp"): 1.32,
+    ("MoE in RAM", "pp"): 1.24,
+    ("multi-GPU", "pp"): 1.50,
+    ("CPU", "pp"): 1.40,
 }
+
+# what RAM of unknown speed adds to a doubt, where RAM decides
+UNKNOWN_RAM = {"pp": 1.57, "tg": 1.28}
 
 # --- end
 
@@ -226,3 +258,11 @@ def rates_of(device: Device) -> Rates:
     its backend's."""
     backend = device.engine or device.backend
     return RATES.get((backend, generation_of(device))) or RATES.get((backend, "")) or RATES["", ""]
+
+
+def aged(rates: Rates, backend: str, build: int) -> Rates:
+    """The rates with an older build."""
+    for age in AGES.get(backend, ()):
+        if build < age.before:
+            return replace(rates, kernel=rates.kernel * age.kernel, matmul=rates.matmul * age.prompt)
+    return rates

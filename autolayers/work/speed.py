@@ -19,7 +19,7 @@ from .drafts import AT_ONCE, WITHIN, Drafted, Drafting, Step, accepted, best, ch
 from .expert_cache import DOUBT as CACHE_DOUBT
 from .expert_cache import DOUBT_UNKNOWN, UPLOAD, ExpertCache
 from .figures import NETWORK, NETWORK_RATE, Figures, HostFigures
-from .rates import BETWEEN, CALIBRATED, DOUBT, SHARED
+from .rates import BETWEEN, CALIBRATED, DOUBT, SHARED, UNKNOWN_RAM
 from .work import HOST, Homes, Weights, Work, fallen, work_of
 
 TYPE_CHECKING = False
@@ -126,7 +126,7 @@ class CostModel:
 
     @lazy
     def devices(self) -> dict[str, Figures]:
-        return {device.name: Figures.of(device, self.machine.ram_bandwidth)
+        return {device.name: Figures.of(device, self.machine.ram_bandwidth, self.estimator.rules.number)
                 for device in self.machine.devices}
 
     @lazy
@@ -376,7 +376,7 @@ class CostModel:
             last = self.weights.n_layer            # MTP blocks come before it
             for row in graphs.token.rows:
                 if row.place != HOST:
-                    size = row.dense + row.experts * self.weights.used / SHARED.experts
+                    size = row.dense + row.experts * self.weights.used * self.weights.low / rates.chosen
                     seconds[row.layer if row.layer < last else -1] += work.generate * (
                         size / read + row.kernels * rates.kernel * 1e-6)
             for row in graphs.prompt.rows:
@@ -461,5 +461,5 @@ def _doubt(kind: str, part: str, known: bool, ram_known: bool, measured: bool, u
     if not known:
         spread = hypot(spread, log(2.0))
     if not ram_known:
-        spread = hypot(spread, log(1.5))
+        spread = hypot(spread, log(UNKNOWN_RAM[part]))
     return exp(hypot(spread, log(upload)))

@@ -31,6 +31,9 @@ TYPE_WORK = {
     "f32": 0.5, "f16": 0.99, "bf16": 1.05, "q8_0": 1.02, "q6_K": 0.75, "q5_K": 1.0, "q4_K": 1.0, "q3_K": 0.87,
     "q2_K": 0.8, "q4_0": 0.95, "q5_0": 0.95, "q4_1": 0.95, "q5_1": 0.95, "mxfp4": 1.2,
 }
+# reading a token's experts of types that are unpacked slower than they are read, by llama.cpp's mul_mat_vec kernels
+TYPE_READ = {"q2_K": 1.3, "iq1_s": 1.3, "iq1_m": 1.3, "iq2_xxs": 1.3, "iq2_xs": 1.3, "iq2_s": 1.3, "iq3_xxs": 1.2,
+             "iq3_s": 1.2, "iq4_nl": 1.15, "iq4_xs": 1.1}
 KERNELS_UNKNOWN = 2.5       # per matrix, if the architecture's graph is unknown
 # A device whose work begins or ends at the CPU cannot start kernels while others run. A visit of _MANY
 # kernels or more costs a full handover each way, a shorter one at least _LEAST of it
@@ -91,7 +94,7 @@ class Work:
 class Attention:
     """One layer's cache. A token with `depth` tokens before it reads min(depth, window) x `cell` bytes,
     computes `flops` on each of them, and reads and writes `state` bytes; without flash attention it moves
-    `scores` bytes for each."""
+    `scores` bytes for each, and reads `again` where each head reads the latent cache that they share."""
 
     cell: float
     window: int
@@ -99,6 +102,7 @@ class Attention:
     state: int
     quantised: bool
     scores: float = 0.0
+    again: float = 0.0
 
 
 class Weights:
@@ -112,6 +116,7 @@ class Weights:
         self.used = hparams.n_expert_used_max / hparams.n_expert if hparams.n_expert else 1.0
         self.scan = STATE if any(name.endswith(".ssm_d") for name in model.tensors) else 1.0
         self.reads: dict[str, Reads] = {}
+        read = 0.0
         for weight in model.weights:
             info = weight.info
             table = weight.layer == "input" or (weight.layer == "output" and weight.op == "GET_ROWS")
@@ -122,8 +127,11 @@ class Weights:
             expert = weight.op == "MUL_MAT_ID" and hparams.n_expert > 0
             work = info.n_elements / TYPE_WORK.get(info.type, 0.95)
             bf16 = info.n_bytes * (self.used if expert else 1) if info.type == "bf16" else 0
+            read += info.n_bytes * TYPE_READ.get(info.type, 1.0) if expert else 0
             self.reads[info.name] = Reads(0, info.n_bytes, 0.0, work * self.used, bf16) if expert else \
                 Reads(info.n_bytes, 0, work, 0.0, bf16)
+        # reading a token's experts, relative to types that only bandwidth limits
+        self.low = read / max(1, sum(each.experts for each in self.reads.values())) if read else 1.0
 
     def of(self, step: Step) -> Reads | None:
         """What a step reads; of the input's table only single rows, which are negligible."""
@@ -171,10 +179,11 @@ class Weights:
                 attends = cache.kind in ("attn", "swa")
                 flops = 2.0 * hp.n_head(il) / max(1, hp.n_head_kv(il)) * wide if attends else 0.0
                 scores = 0 if flash or not attends else _SCORE * hp.n_head(il)
+                again = size * ratio * (hp.n_head(il) - 1) if scores and k is not None and v is None else 0
                 found[il] = Attention(before.cell + size * ratio, min(before.window, window),
                                       before.flops + flops, before.state,
                                       k is not None and k.type not in ("f32", "f16", "bf16"),
-                                      before.scores + scores)
+                                      before.scores + scores, before.again + again)
         return found
 
 

@@ -668,6 +668,20 @@ def test_verify_reads_what_is_left_of_a_broken_log(fake: Fake, log: str) -> None
 
 # --- wait
 
+def test_verifys_tokens_correct_later_predictions_of_this_machine(fake: Fake) -> None:
+    port = free_port()
+    fake.scenario({"serve": True, "log": FINE.format(host=0, gpu="1000.00")})
+    fake.run(f"--gpu 1010MiB --wait --verify llama-server -m MODEL --port {port}")
+    os.kill(fake.launched(), signal.SIGTERM)
+    assert not list(fake.path.rglob("calibration.json"))           # another machine was planned for
+    port = free_port()
+    done = fake.run(f"--wait --verify llama-server -m {HEADERS}/llama-3.2-1b-q8_0.gguf --port {port}")
+    assert b"42.2 tokens/s" in done.stderr
+    os.kill(fake.calls()[-1]["pid"], signal.SIGTERM)
+    kept = [row for file in fake.path.rglob("calibration.json") for row in json.loads(file.read_text())]
+    assert [(row["kind"], row["placement"], row["n"]) for row in kept] == [("tg", "CPU", 1)]
+
+
 def test_wait_returns_when_it_is_ready_and_the_server_goes_on(fake: Fake) -> None:
     port = free_port()
     fake.scenario({"serve": True, "delay": 0.5, "log": FINE.format(host=0, gpu="1000.00")})

@@ -62,3 +62,21 @@ def test_the_fit_ends_with_one_line(text: str, wrong: str, tmp_path: pathlib.Pat
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=60,
                           check=False)
     assert done.returncode == 1 and done.stderr.count("\n") == 1 and wrong in done.stderr
+
+
+def test_the_checker_of_rows_names_what_is_implausible(tmp_path: pathlib.Path) -> None:
+    pytest.importorskip("numpy")
+    new = {**changed("machine.devices.0.total", 8_200_000_000), "id": "t1"}
+    rows = [new, {**new, "measured": 900.0, "id": "t2"}, ROWS[0], {**new, "build": "new", "id": "t3"},
+            {**changed("machine.devices.0.bandwidth", 1e12), "id": "t4"}, {**new, "quality": "unclear", "id": "t5"}]
+    file = tmp_path / "rows.jsonl"
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    done = subprocess.run([sys.executable, "fixtures/check_speeds.py", str(file)], cwd=ROOT, capture_output=True,
+                          text=True, timeout=120, check=False)
+    assert done.returncode == 1, done.stderr
+    lines = done.stdout.splitlines()
+    for number, wrong in ((2, "times the prediction of"), (3, "a second row s0001"), (3, "same measurement is known"),
+                          (4, "build must be"), (5, "a bandwidth of 1000 GB/s, by the table 448"),
+                          (6, "quality unclear")):
+        assert any(line.startswith(f"rows.jsonl:{number}: ") and wrong in line for line in lines), wrong
+    assert lines[-1] == "1 of 6 rows are plausible" and not any(":1:" in line for line in lines)
