@@ -101,6 +101,8 @@ GENERATIONS: tuple[tuple[str, str, str], ...] = (
     ("Apple", "", r"Apple M\d"),
 )
 
+_GEN9 = r"HD Graphics [56]\d\d|\((SKL|KBL|CFL|CML|GLK)\b"      # up to 2020
+
 # dense fp16 TFLOPS per 10**12 bytes per second of bandwidth, for GPUs of unknown compute rate
 FP16_PER_BANDWIDTH = {"Pascal": 25.0, "Volta": 125.0, "Turing": 160.0, "A100": 160.0, "Hopper": 300.0,
                       "Datacenter Blackwell": 290.0, "GB10": 450.0, "Blackwell": 240.0, "Ada": 320.0,
@@ -114,62 +116,63 @@ FP16_UNKNOWN = 150.0
 # --- made by benchmarks/fit_speed.py
 
 SHARED = Shared(token=163,
-                prompt_experts=0.963,
+                prompt_experts=0.961,
                 expert_tokens=33.2,
                 prompt_read=0.929,
                 prompt_kernel=1.64,
                 hop=65,
                 ram=1,
-                ram_experts=0.957,
-                alone=0.871,
-                core=14,
-                core_flops=63.7,
+                ram_experts=0.959,
+                alone=0.843,
+                core=14.1,
+                core_flops=63.8,
                 core_experts=0.607,
-                core_attention=3.13,
-                core_kernel=1.95,
+                core_attention=3.06,
+                core_kernel=1.94,
                 bus_copy=0.574,
                 ram_copy=0.429,
                 copied=0.187,
-                several=1.57,
+                several=1.56,
                 stages=0.275)
 
 RATES = {      # read, cache, kernel, matmul, attention, handover, quantised, bf16, experts, bf16_experts, chosen, rows
-    ("CUDA", ""): Rates(0.869, 0.581, 2.41, 0.49, 0.355, 20.9, 1, 1, 0.494, 1, 0.931, 487),
-    ("MTL", ""): Rates(0.804, 0.582, 4.38, 0.782, 0.35, 40, 1, 1, 0.7, 1, 0.871, 37),
+    ("CUDA", ""): Rates(0.869, 0.581, 2.42, 0.49, 0.355, 21, 1, 1, 0.495, 1, 0.931, 487),
+    ("MTL", ""): Rates(0.804, 0.582, 4.39, 0.782, 0.35, 40, 1, 1, 0.7, 1, 0.871, 37),
     ("ROCm", ""): Rates(0.781, 0.538, 2.7, 0.285, 0.164, 39.9, 1, 1, 0.567, 1, 0.742, 67),
-    ("SYCL", ""): Rates(0.74, 0.498, 2.94, 0.115, 0.0502, 80, 1, 1, 0.578, 1, 0.768, 17),
-    ("Vulkan", ""): Rates(0.772, 0.562, 2.42, 0.321, 0.0929, 92.6, 1, 1.2, 0.686, 0.535, 0.881, 235),
-    ("CUDA", "A100"): Rates(0.578, 0.58, 2.65, 0.535, 0.355, 20.9, 1, 1, 0.495, 1, 0.931, 26),
-    ("CUDA", "Ada"): Rates(0.909, 0.577, 2.23, 0.535, 0.344, 20.7, 1, 1, 0.399, 1, 0.888, 175),
-    ("CUDA", "Ampere"): Rates(0.931, 0.577, 2.84, 0.602, 0.397, 20.7, 1, 1, 0.404, 1, 0.945, 82),
-    ("CUDA", "Blackwell"): Rates(0.943, 0.634, 1.89, 0.57, 0.438, 21.1, 1, 1, 0.354, 1, 0.94, 47),
-    ("CUDA", "GB10"): Rates(0.908, 0.642, 2.3, 0.318, 0.32, 20.9, 1, 1, 0.548, 1, 0.99, 53),
-    ("CUDA", "Hopper"): Rates(0.642, 0.581, 2.5, 0.373, 0.355, 20.9, 1, 1, 0.495, 1, 0.931, 14),
-    ("CUDA", "Pascal"): Rates(0.622, 0.577, 3.17, 1.41, 0.62, 21.3, 1, 1, 0.6, 1, 0.929, 11),
-    ("CUDA", "Turing"): Rates(0.866, 0.604, 2.19, 0.399, 0.327, 19.1, 0.222, 1, 0.546, 1, 0.941, 77),
-    ("CUDA", "Volta"): Rates(0.725, 0.493, 3.11, 0.328, 0.13, 20.9, 1, 1, 0.498, 1, 0.891, 2),
+    ("SYCL", ""): Rates(0.75, 0.499, 2.94, 0.115, 0.0502, 80, 1, 1, 0.578, 1, 0.768, 17),
+    ("Vulkan", ""): Rates(0.783, 0.571, 2.45, 0.321, 0.0939, 92.7, 1, 1.2, 0.686, 0.536, 0.871, 235),
+    ("CUDA", "A100"): Rates(0.579, 0.58, 2.65, 0.535, 0.355, 21, 1, 1, 0.495, 1, 0.931, 26),
+    ("CUDA", "Ada"): Rates(0.909, 0.577, 2.23, 0.535, 0.344, 20.8, 1, 1, 0.399, 1, 0.888, 175),
+    ("CUDA", "Ampere"): Rates(0.931, 0.577, 2.85, 0.602, 0.397, 20.7, 1, 1, 0.404, 1, 0.945, 82),
+    ("CUDA", "Blackwell"): Rates(0.943, 0.634, 1.89, 0.57, 0.438, 21.1, 1, 1, 0.355, 1, 0.939, 47),
+    ("CUDA", "GB10"): Rates(0.908, 0.642, 2.3, 0.318, 0.32, 21, 1, 1, 0.548, 1, 0.99, 53),
+    ("CUDA", "Hopper"): Rates(0.642, 0.58, 2.5, 0.373, 0.355, 21, 1, 1, 0.495, 1, 0.931, 14),
+    ("CUDA", "Pascal"): Rates(0.622, 0.576, 3.18, 1.41, 0.62, 21.3, 1, 1, 0.6, 1, 0.929, 11),
+    ("CUDA", "Turing"): Rates(0.866, 0.603, 2.2, 0.399, 0.327, 19.2, 0.222, 1, 0.547, 1, 0.941, 77),
+    ("CUDA", "Volta"): Rates(0.725, 0.493, 3.11, 0.328, 0.13, 21, 1, 1, 0.498, 1, 0.891, 2),
     ("MTL", "Apple"): Rates(0.805, 0.606, 4.67, 0.739, 0.35, 40, 1, 1, 0.699, 1, 0.864, 37),
-    ("ROCm", "CDNA"): Rates(0.667, 0.489, 7.49, 0.543, 0.264, 39.9, 1, 1, 0.329, 1, 0.742, 4),
-    ("ROCm", "RDNA2"): Rates(0.775, 0.537, 2.7, 0.354, 0.164, 39.7, 1, 1, 0.567, 1, 0.742, 2),
+    ("ROCm", "CDNA"): Rates(0.667, 0.489, 7.5, 0.543, 0.264, 39.9, 1, 1, 0.329, 1, 0.742, 4),
+    ("ROCm", "RDNA2"): Rates(0.775, 0.537, 2.7, 0.353, 0.164, 39.7, 1, 1, 0.567, 1, 0.742, 2),
     ("ROCm", "RDNA3"): Rates(0.719, 0.53, 3.08, 0.378, 0.261, 39.9, 1, 1, 0.636, 1, 0.711, 18),
-    ("ROCm", "RDNA3 integrated"): Rates(0.754, 0.537, 2.73, 0.265, 0.164, 39.9, 1, 1, 0.552, 1, 0.725, 4),
+    ("ROCm", "RDNA3 integrated"): Rates(0.754, 0.537, 2.74, 0.265, 0.164, 39.9, 1, 1, 0.552, 1, 0.725, 4),
     ("ROCm", "RDNA4"): Rates(0.805, 0.539, 2.68, 0.284, 0.225, 39.9, 1, 1, 0.567, 1, 0.742, 10),
-    ("ROCm", "Strix Halo"): Rates(0.797, 0.536, 2.69, 0.208, 0.166, 39.9, 1, 1, 0.728, 1, 0.753, 29),
-    ("SYCL", "Arc"): Rates(0.774, 0.498, 2.88, 0.0846, 0.0502, 80, 1, 1, 0.559, 1, 0.207, 13),
-    ("SYCL", "Xe integrated"): Rates(0.705, 0.497, 2.96, 0.171, 0.0507, 80, 1, 1, 0.493, 1, 0.76, 4),
-    ("Vulkan", "Ada"): Rates(0.95, 0.563, 2.1, 0.459, 0.279, 92.6, 1, 1.2, 0.686, 0.535, 0.923, 7),
-    ("Vulkan", "Ampere"): Rates(0.811, 0.546, 2.49, 0.528, 0.328, 92.6, 1, 1.2, 0.538, 0.535, 0.871, 19),
-    ("Vulkan", "Arc"): Rates(0.69, 0.556, 4.25, 0.084, 0.0228, 106, 1, 1.2, 0.562, 0.535, 0.239, 11),
-    ("Vulkan", "Blackwell"): Rates(0.843, 0.562, 2.39, 0.403, 0.366, 92.6, 1, 1.2, 0.574, 0.535, 0.881, 7),
-    ("Vulkan", "Pascal"): Rates(0.742, 0.56, 2.44, 0.393, 0.0946, 92.6, 1, 1.2, 0.686, 0.535, 0.881, 2),
-    ("Vulkan", "RDNA2"): Rates(0.763, 0.562, 2.45, 0.299, 0.0921, 223, 1, 1.2, 0.63, 0.535, 0.877, 28),
-    ("Vulkan", "RDNA2 integrated"): Rates(0.925, 0.59, 2.3, 0.413, 0.093, 92.6, 1, 1.2, 0.913, 0.535, 0.918, 3),
-    ("Vulkan", "RDNA3 integrated"): Rates(0.748, 0.566, 2.5, 0.199, 0.0967, 92.6, 1, 1.2, 0.737, 0.535, 0.84, 17),
-    ("Vulkan", "RDNA4"): Rates(0.819, 0.572, 2.99, 0.204, 0.0437, 92.6, 1, 0.912, 0.648, 0.64, 0.858, 80),
-    ("Vulkan", "Strix Halo"): Rates(0.9, 0.585, 2.12, 0.244, 0.118, 92.6, 1, 0.675, 1.16, 0.535, 0.939, 45),
-    ("Vulkan", "Turing"): Rates(0.761, 0.562, 2.42, 0.458, 0.279, 92.6, 1, 1.2, 0.686, 0.535, 0.881, 2),
-    ("Vulkan", "Vega"): Rates(0.71, 0.553, 2.46, 0.375, 0.0932, 92.6, 1, 1.2, 0.822, 0.535, 0.85, 2),
-    ("Vulkan", "Xe integrated"): Rates(0.66, 0.541, 2.42, 0.254, 0.0768, 92.6, 1, 1.2, 0.5, 0.535, 0.876, 12),
+    ("ROCm", "Strix Halo"): Rates(0.797, 0.536, 2.69, 0.208, 0.166, 39.9, 1, 1, 0.728, 1, 0.754, 29),
+    ("SYCL", "Arc"): Rates(0.777, 0.499, 2.89, 0.0846, 0.0502, 80, 1, 1, 0.559, 1, 0.207, 13),
+    ("SYCL", "Xe integrated"): Rates(0.724, 0.498, 2.96, 0.171, 0.0507, 80, 1, 1, 0.493, 1, 0.762, 4),
+    ("Vulkan", "Ada"): Rates(0.95, 0.571, 2.13, 0.459, 0.282, 92.7, 1, 1.2, 0.686, 0.536, 0.913, 7),
+    ("Vulkan", "Ampere"): Rates(0.817, 0.554, 2.54, 0.527, 0.33, 92.7, 1, 1.2, 0.538, 0.536, 0.862, 19),
+    ("Vulkan", "Arc"): Rates(0.701, 0.564, 4.32, 0.0838, 0.0229, 106, 1, 1.2, 0.562, 0.536, 0.236, 11),
+    ("Vulkan", "Blackwell"): Rates(0.855, 0.571, 2.43, 0.403, 0.367, 92.7, 1, 1.2, 0.574, 0.536, 0.871, 7),
+    ("Vulkan", "Gen9"): Rates(0.58, 0.57, 3.07, 0.229, 0.0743, 92.7, 1, 1.2, 0.685, 0.536, 0.871, 2),
+    ("Vulkan", "Pascal"): Rates(0.75, 0.568, 2.48, 0.393, 0.0956, 92.7, 1, 1.2, 0.685, 0.536, 0.871, 2),
+    ("Vulkan", "RDNA2"): Rates(0.775, 0.571, 2.48, 0.299, 0.0931, 224, 1, 1.2, 0.629, 0.536, 0.867, 28),
+    ("Vulkan", "RDNA2 integrated"): Rates(0.934, 0.597, 2.34, 0.413, 0.094, 92.7, 1, 1.2, 0.913, 0.536, 0.907, 3),
+    ("Vulkan", "RDNA3 integrated"): Rates(0.751, 0.574, 2.53, 0.199, 0.0977, 92.7, 1, 1.2, 0.737, 0.536, 0.832, 17),
+    ("Vulkan", "RDNA4"): Rates(0.824, 0.577, 3.03, 0.204, 0.0437, 92.7, 1, 0.909, 0.647, 0.643, 0.851, 80),
+    ("Vulkan", "Strix Halo"): Rates(0.904, 0.593, 2.14, 0.244, 0.118, 92.7, 1, 0.674, 1.16, 0.536, 0.93, 45),
+    ("Vulkan", "Turing"): Rates(0.77, 0.571, 2.46, 0.458, 0.282, 92.7, 1, 1.2, 0.685, 0.536, 0.871, 2),
+    ("Vulkan", "Vega"): Rates(0.717, 0.561, 2.5, 0.374, 0.0942, 92.7, 1, 1.2, 0.822, 0.536, 0.839, 2),
+    ("Vulkan", "Xe integrated"): Rates(0.721, 0.561, 2.47, 0.254, 0.0829, 92.7, 1, 1.2, 0.498, 0.536, 0.858, 10),
     ("", ""): Rates(0.7, 0.5, 3, 0.3, 0.1, 80, 1, 1, 0.7, 1, 0.9),
 }
 
@@ -178,7 +181,7 @@ AGES: dict[str, tuple[Age, ...]] = {       # before, kernel, prompt
     "MTL": (Age(6700, 0.961, 0.897), Age(9400, 1.07, 1.06)),
     "ROCm": (Age(6700, 1.01, 0.43), Age(9400, 1.01, 1.07)),
     "SYCL": (Age(6700, 1, 1), Age(9400, 1, 1)),
-    "Vulkan": (Age(6700, 1.01, 0.695), Age(9400, 1.02, 0.85)),
+    "Vulkan": (Age(6700, 1.01, 0.695), Age(9400, 1.02, 0.851)),
 }
 
 # 80th percentile of a class's prediction error, as a factor, for sources left out of the fit
@@ -218,15 +221,15 @@ BETWEEN = {
     ("dense resident", "tg"): 1.21,
     ("dense partial", "tg"): 1.08,
     ("MoE resident", "tg"): 1.25,
-    ("MoE in RAM", "tg"): 1.19,
+    ("MoE in RAM", "tg"): 1.15,
     ("multi-GPU", "tg"): 1.35,
-    ("CPU", "tg"): 1.18,
-    ("dense resident", "pp"): 1.64,
+    ("CPU", "tg"): 1.08,
+    ("dense resident", "pp"): 1.08,
     ("dense partial", "pp"): 1.05,
     ("MoE resident", "pp"): 1.32,
-    ("MoE in RAM", "pp"): 1.24,
+    ("MoE in RAM", "pp"): 1.21,
     ("multi-GPU", "pp"): 1.50,
-    ("CPU", "pp"): 1.40,
+    ("CPU", "pp"): 1.05,
 }
 
 # what RAM of unknown speed adds to a doubt, where RAM decides
@@ -253,11 +256,22 @@ def generation_of(device: Device) -> str:
     return ""
 
 
+def row_of(device: Device) -> str:
+    """The generation in RATES: Intel's integrated GPUs of before Xe read at less than half of the rate of those
+    since."""
+    found = generation_of(device)
+    if found == "Xe integrated":
+        import re  # few calls
+
+        return "Gen9" if re.search(_GEN9, device.description) else found
+    return found
+
+
 def rates_of(device: Device) -> Rates:
     """The Rates of a device: its generation's under its backend (for a server's device, the server's), else
     its backend's."""
     backend = device.engine or device.backend
-    return RATES.get((backend, generation_of(device))) or RATES.get((backend, "")) or RATES["", ""]
+    return RATES.get((backend, row_of(device))) or RATES.get((backend, "")) or RATES["", ""]
 
 
 def aged(rates: Rates, backend: str, build: int) -> Rates:

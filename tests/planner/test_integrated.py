@@ -26,8 +26,9 @@ def igpu(description: str, gib: int = 16, **more: Any) -> Device:
     return Device("Vulkan0", gib * GiB, gib * GiB, description, "Vulkan", "igpu", **more)
 
 
-def plan(name: object, words: str, *devices: Device, rate: float | None = None, **more: bool) -> autolayers.Plan:
-    host = Host(32 * GiB, 24 * GiB, "given", rate, cores=4)
+def plan(name: object, words: str, *devices: Device, rate: float | None = None, cores: int = 4,
+         **more: bool) -> autolayers.Plan:
+    host = Host(32 * GiB, 24 * GiB, "given", rate, cores=cores)
     return autolayers.plan(name, words.split(), devices=list(devices), host=host, **more)
 
 
@@ -80,11 +81,11 @@ def test_a_card_is_never_left_out() -> None:
 
 
 def test_the_processor_is_proposed_where_one_rate_is_higher_on_it() -> None:
-    found = plan(LLAMA, "-c 8192", igpu(UHD), explain=True)
+    found = plan(LLAMA, "-c 8192", igpu("Intel(R) UHD Graphics 770"), cores=8, explain=True)
     other = next(other for other in found.alternatives if other.flags == ("-dev", "none"))
     assert "-dev" not in found.flags and other.placement == "0 of 33 layers on the GPU"
     assert other.speed.prompt > found.speed.prompt and other.speed.generation < found.speed.generation
-    followed = plan(LLAMA, "-c 8192 -dev none", igpu(UHD))
+    followed = plan(LLAMA, "-c 8192 -dev none", igpu("Intel(R) UHD Graphics 770"), cores=8)
     assert (followed.speed.generation, followed.n_gpu_layers) == (other.speed.generation, 0)
 
 
