@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from .work import Attention, Load, Weights, Work
 
 MANY = 32       # least tokens for which matrix kernels are those of prompts and weights in RAM are copied
+GROUP = 8       # most heads that share one head's f16 cache, an operation for each of its bytes, in measured launches
 
 
 def sent(weights: Weights, depth: float) -> float:
@@ -124,8 +125,8 @@ class Clock:
             if place != lies:
                 common += self._copy(size)
             if place == HOST:
-                rate = self._core_flops if many else self._core_attention
-                common += hypot((size + state) / (host.ram * shared.ram), flops / rate)
+                attends = flops / self._core_flops if many else min(flops, GROUP * size) / self._core_attention
+                common += hypot((size + state) / (host.ram * shared.ram), attends)
                 continue
             for name, share in self._parts(place):
                 device = self.devices[name]
