@@ -254,7 +254,7 @@ class _Driver:
             uuid=self.ask("nvmlDeviceGetUUID", handle),
             pci_id=pci and f"{pci.domain:04x}:{pci.bus:02x}:{pci.device:02x}.0",
             compute_capability=capability, driver=driver,
-            power_limit=limit // 1000 if limit else None,
+            power_limit=limit // 1000 if limit and 1000 <= limit <= 10**8 else None,
             display=None if display is None else bool(display),
             # double data rate: NVML gives the clock of one edge
             bandwidth=mhz * 1e6 * 2 * bits / 8 if mhz and bits else None,
