@@ -557,6 +557,33 @@ def test_presets_are_read_back_by_the_router(binaries: pathlib.Path, tmp_path: p
         assert parse(models[f"case-{seed}"], command=None).params == wanted, seed
 
 
+def test_a_router_s_directory_is_planned_and_each_model_once(binaries: pathlib.Path, tmp_path: pathlib.Path) -> None:
+    """The preset's sections and the router's own models are the same ones, so that none is listed twice."""
+    (tmp_path / "models" / "inside").mkdir(parents=True)
+    for name in ("chat.gguf", "inside/other.gguf"):
+        shutil.copy(CHAT, tmp_path / "models" / name)
+    port = free_port()
+    router = subprocess.Popen(
+        [sys.executable, "-m", "autolayers", "run", binaries / "llama-server", "--models-dir", tmp_path / "models",
+         "--port", str(port), "-c", "1024"],
+        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env={**os.environ, "XDG_STATE_HOME": str(tmp_path)})
+    try:
+        until(lambda: answers(port) or router.poll() is not None)
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/models", timeout=30) as answer:
+            models = [(model["id"], model["status"]["args"][1:]) for model in json.load(answer)["data"]]
+        body = json.dumps({"model": "inside", "prompt": "a", "n_predict": 1}).encode()
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/completion", body, timeout=60) as answer:
+            assert json.load(answer)["tokens_predicted"] == 1
+    finally:
+        router.terminate()
+        router.wait()
+    for name, path in (("chat", "chat.gguf"), ("inside", "inside/other.gguf")):
+        (words,) = [words for model, words in models if model == name]
+        params = parse(words, command=None).params
+        assert params.model == str(tmp_path / "models" / path)
+        assert (params.n_gpu_layers, params.n_ctx) == (0, 1024)
+
+
 def test_the_router_keeps_as_many_models_of_a_library_as_fit(
         binaries: pathlib.Path, tmp_path: pathlib.Path, capfd: pytest.CaptureFixture[str]) -> None:
     """Of a directory's preset any --models-max models are loaded at once, and no more."""
