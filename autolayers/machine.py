@@ -94,6 +94,7 @@ class Host:
     threads: int | None = None         # -t, if llama.cpp's default is wrong
     measured: tuple[Ratio, ...] = ()   # launches on this machine
     expert_upload: float | None = None # of experts that --moe-cache-mib misses, to the GPU
+    numa: int | None = None            # nodes
 
     @classmethod
     def hypothetical(cls, size: str) -> Host:
@@ -118,6 +119,7 @@ class Machine:
     threads: int | None = None             # -t, if llama.cpp's default is wrong
     measured: tuple[Ratio, ...] = ()       # launches that predictions are corrected by
     expert_upload: float | None = None     # bytes per second of experts that --moe-cache-mib misses, measured
+    numa: int | None = None                # nodes
 
     @classmethod
     def of(cls, devices: Sequence[Device], host: Host | None, ram: int | None,
@@ -136,7 +138,7 @@ class Machine:
             return cls(tuple(devices), limits, ram, ram, measured=ratios(devices))
         return cls(tuple(devices), limits, host.available if ram is None else ram,
                    host.total if ram is None else ram, host.bandwidth, host.bus, host.cores, host.disk,
-                   host.threads, ratios(devices, host), host.expert_upload)
+                   host.threads, ratios(devices, host), host.expert_upload, host.numa)
 
 
 def ratios(devices: Sequence[Device], host: Host | None = None) -> tuple[Ratio, ...]:

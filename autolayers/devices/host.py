@@ -34,7 +34,18 @@ def read(root: str = "/") -> Host:
             available = min(available, max(0, limit - taken))
     speed = bandwidth(root)
     return Host(total, available, source, speed, cores=cores(root),
-                bandwidth_source="smbios" if speed else "", threads=threads(root))
+                bandwidth_source="smbios" if speed else "", threads=threads(root), numa=nodes(root))
+
+
+def nodes(root: str = "/") -> int | None:
+    """NUMA nodes with memory, of 0-1,4; None if unknown."""
+    count = 0
+    for part in filter(None, file_text(root, "sys/devices/system/node/has_memory").strip().split(",")):
+        first, _, last = part.partition("-")
+        if not first.isdecimal() or not (last or first).isdecimal():
+            return None
+        count += max(1, int(last or first) - int(first) + 1)
+    return count or None
 
 
 def cores(root: str = "/") -> int | None:

@@ -204,7 +204,7 @@ def _host(row: Any) -> Host:
     for key in ("bandwidth", "bus", "disk", "expert_upload"):
         if key in values:
             values[key] = _number(values[key], *_RATE, f"host: {key}")
-    for key in ("cores", "threads"):
+    for key in ("cores", "threads", "numa"):
         if key in values:
             values[key] = _number(values[key], 1, 4096, f"host: {key}", whole=True)
     for key in ("source", "bandwidth_source"):

@@ -15,7 +15,7 @@ from ..memory.context import resolve
 from ..records import lazy, replace
 from ..units import human, mib
 from ..work.expert_cache import loses
-from . import cache_types, serving
+from . import cache_types, host_limits, serving
 from .evaluate import FULL, RAM_MARGIN, Evaluator
 from .one.alone import layers_alone
 from .one.contexts import contexts
@@ -346,6 +346,7 @@ class _Answer:
         found += self._fallen()
         found += self._slow_caches()
         found += cache_types.warnings(params, use.n_ctx_seq)
+        found += host_limits.warnings(self.evaluator.machine, params, use, self.evaluator.placement(params))
         if params.moe_cache_mib and (slower := loses(self.evaluator.machine)):
             found.append(f"{FLAG}: {slower}")
         trained = model.n_ctx_train
