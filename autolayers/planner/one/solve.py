@@ -481,16 +481,19 @@ class Search:
             bound = self.split.lower_bound(self._all_layers(params, low + steps * step))
             return bound <= limit and bound != float("inf")
 
+        failed = 0
         while high - low > max(step, low // 32):
             steps = last(0, (high - 1 - low) // step, promising)
             if not steps:
                 break
+            if failed > 1:       # what promises knows nothing of what is short: system memory, with a cache in it
+                steps = min(steps, max(1, (high - low) // step // 2))
             guess = low + steps * step
             candidate = self.split.best(self._all_layers(params, guess))
             if candidate is None or self.cost.speed(candidate).request > limit:
-                high = guess
+                high, failed = guess, failed + 1
             else:
-                low, best = guess, candidate
+                low, best, failed = guess, candidate, 0
         shape = best.params
         found = largest_context(self.evaluator, lambda n: replace(shape, n_ctx=n), low, most, step,
                                 self.fidelity)
