@@ -13,6 +13,7 @@ import re
 from math import exp, log
 
 from ..backends import BACKENDS, HOST, canonical
+from ..backends.rpc import Rpc
 from ..devices import calibrated
 from ..devices.driven import driven
 from ..errors import AutolayersError, LaunchRefused, UsageError
@@ -197,7 +198,7 @@ def _devices_of(row: Mapping[str, Any], devices: Sequence[Device]) -> list[Devic
     """This machine's devices under the backend that was measured; none for the CPU's. Raises _Left if they are
     others."""
     names = [canonical(name.strip()) for name in str(row.get("backends", "")).split(",")]
-    if "RPC" in names:
+    if Rpc.name in names:
         raise _Left("launches with RPC servers do not count")
     gpus = [name for name in names if name in BACKENDS and name != HOST]
     if not gpus:

@@ -17,6 +17,7 @@ OTHERS = {
     "launch/checked_builds.py": {"llama"},                                 # a library
     "launch/companion_files.py": {"clip", "gemma3"},                       # a kind of projector
     "launch/command.py": {"llama"},                                        # the program
+    "model/vocabulary.py": {"llama", "bert", "gpt2", "gemma4", "t5", "plamo2", "plamo3"},     # kinds of tokenizers
     "memory/extras.py": {"gemma3", "gemma4", "muse-glimmer", "paddleocr"},     # kinds of projectors
 }
 
