@@ -15,7 +15,7 @@ PACKAGE = ROOT / "autolayers"
 # Tables of measurements, with a row for each backend
 FITTED = {PACKAGE / "work" / name for name in ("rates.py", "streams.py", "drafts.py")}
 BELOW = {(PACKAGE / "flags" / "params.py", HOST), (PACKAGE / "machine.py", DEFAULT.name),
-         (PACKAGE / "machine.py", HOST), (PACKAGE / "work" / "speed.py", HOST)}       # the last two: a class of launches
+         (PACKAGE / "machine.py", HOST), (PACKAGE / "work" / "speed.py", HOST)}  # these two: a class of launches
 NAMES = sorted({*BACKENDS, *ALIASES}, key=len, reverse=True)
 # a backend, one of its devices ("CUDA0", also the first piece of f"CUDA{i}") or one of its buffer types
 NAMED = re.compile(rf"({'|'.join(map(re.escape, NAMES))})(\d+|_Host|_REPACK|_Mapped)?")
