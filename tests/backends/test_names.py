@@ -33,7 +33,8 @@ def named(text: str) -> list[tuple[int, str]]:
 def test_no_backend_is_named_outside_its_folder() -> None:
     found = [f"{path.relative_to(ROOT)}:{line}: {string!r}"
              for path in sorted(PACKAGE.rglob("*.py")) if PACKAGE / "backends" not in path.parents
-             and path not in FITTED | FORMATS for line, string in named(path.read_text()) if (path, string) not in BELOW]
+             and path not in FITTED | FORMATS
+             for line, string in named(path.read_text()) if (path, string) not in BELOW]
     assert not found, "\n".join(found)
 
 
