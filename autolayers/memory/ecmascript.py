@@ -63,69 +63,12 @@ def ecmascript(text: str) -> re.Pattern[str] | Linear:
         else:
             out.append(c)
         i += 1
-    if _backtracks(text):
-        raise UsageError(f"invalid regex {text!r}: a repetition of a repetition may never end")
     try:
         found = re.compile("".join(out), re.ASCII)
         return Linear(found.pattern) if backtracks(found.pattern) else found
     except (re.error, OverflowError, RecursionError) as error:
         raise UsageError(f"invalid regex {text!r}: {error}") from None
 
-
-class _Group:
-    """What is inside one pair of parentheses: whether it can match the same text in several ways."""
-
-    def __init__(self) -> None:
-        self.varies = False              # a repetition or an option
-        self.starts: list[str] = []      # of the alternatives; "" if not a plain letter
-        self.fresh = True                # the next character starts an alternative
-
-    def begins(self, c: str) -> None:
-        if self.fresh:
-            self.starts.append(c)
-            self.fresh = False
-
-    @property
-    def ambiguous(self) -> bool:
-        several = len(self.starts) > 1
-        return self.varies or (several and ("" in self.starts or len(set(self.starts)) < len(self.starts)))
-
-
-def _backtracks(text: str) -> bool:
-    """Whether a group that can match in several ways is repeated: exponential time, to C++ as to Python."""
-    groups, last, i = [_Group()], None, 0
-    while i < len(text):
-        c, here = text[i], groups[-1]
-        closed, last = last, None
-        if c == "\\":
-            here.begins(text[i:i + 2] if text[i + 1:i + 2] and not text[i + 1].isalnum() else "")
-            i += 1
-        elif c == "[":
-            here.begins("")
-            end = text.find("]", i + 2 if text[i + 1:i + 2] != "^" else i + 3)
-            i = len(text) if end < 0 else end
-        elif c == "(":
-            here.begins("")
-            groups.append(_Group())
-            i += 2 if text[i + 1:i + 2] == "?" else 0
-        elif c == ")" and len(groups) > 1:
-            last = groups.pop()
-            groups[-1].varies |= last.varies
-        elif c == "{" and text[i + 1:text.find("}", i)].isdecimal():
-            last = closed
-        elif c in "*+{":
-            if closed is not None and closed.ambiguous:
-                return True
-            here.varies = True
-        elif c == "?":
-            here.varies, last = True, closed
-        elif c == "|":
-            here.begins("")
-            here.fresh = True
-        else:
-            here.begins("" if c == "." else c)
-        i += 1
-    return False
 
 
 class TensorMatcher:
