@@ -365,5 +365,6 @@ def test_nothing_that_a_pasted_log_names_is_opened(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("pattern", ["^(.*)*$x", "(([a-z.0-9]+)*)*x", "(a|a)*x", ".*.*.*.*.*x"])
 def test_patterns_cannot_hang_the_page(pattern: str) -> None:
+    """They are searched without backtracking, or refused."""
     answer = ask("plan", model="llama-3.2-1b-q8_0", gpu="8", flags=f"-ot '{pattern}=CPU'")
-    assert "repetition" in answer["error"]
+    assert "plan" in answer or "repetition" in answer["error"]
