@@ -135,7 +135,7 @@ class Attempts:
         if not best[0].fits and request.params.n_ubatch is None:      # graph buffers, where all else is given
             small = request.asking(replace(request.arguments, params=replace(request.params, n_ubatch=_SMALL_BATCH)))
             found = self.session.plan(small)
-            best = found if found[0].fits and with_layers <= _with_layers(found[0]) else best
+            best = found if found[0].fits else best
         return best
 
     def _ended(self, outcome: Outcome) -> None:

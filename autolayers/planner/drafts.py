@@ -12,6 +12,7 @@ from ..flags.params import Params
 from ..flags.write import to_words
 from ..memory.companions import with_draft_type
 from ..memory.context import DRAFT_N_MAX
+from ..model.vocabulary import unlike
 from ..records import dataclass, replace
 from ..work.drafts import GAIN, NAMED, Drafting
 from .evaluate import FULL, Evaluator
@@ -55,7 +56,8 @@ def with_draft(evaluator: Evaluator, given: Params, policy: Policy) -> tuple[Par
     """The launch of a model with a draft, what is given with it, what prices it, and the reasons."""
     plain = _without(evaluator, given, policy)
     said = bool(with_draft_type(given, evaluator.estimator.companions).spec_type)
-    tried = [choice for variant in _variants(evaluator, given, policy)
+    other = "" if said else _other_vocabulary(evaluator, policy)
+    tried = [choice for variant in (() if other else _variants(evaluator, given, policy))
              if (choice := _tried(evaluator, variant, policy, plain)) is not None]
     drafting = max((choice for choice in tried if choice.candidate.fits), key=lambda choice: choice.rate, default=None)
     # builds before the names draft with every model that is given
@@ -66,7 +68,9 @@ def with_draft(evaluator: Evaluator, given: Params, policy: Policy) -> tuple[Par
     if best is None:
         cost = evaluator.cost(policy.workload)
         return given, cost, tried[0].candidate if tried else solve(evaluator, given, policy, cost), ()
-    return best.given, best.cost, best.candidate, _reasons(best, tried, plain)
+    reasons = (f"llama-server does not draft with the draft's vocabulary: {other}",) if other else _reasons(
+        best, tried, plain)
+    return best.given, best.cost, best.candidate, reasons
 
 
 def _number(policy: Policy) -> int:
@@ -86,6 +90,14 @@ def _variants(evaluator: Evaluator, given: Params, policy: Policy) -> list[Param
     if not with_draft_type(given, companions).spec_type and _number(policy) >= NAMED:
         given = replace(given, spec_type=(SIMPLE,))
     return [given, replace(given, device_draft=())] if _free(given, evaluator) else [given]
+
+
+def _other_vocabulary(evaluator: Evaluator, policy: Policy) -> str:
+    """Why llama-server would not start with this draft model in use, "" if it would."""
+    draft, rules = evaluator.estimator.companions.draft, Build(_number(policy)).rules
+    if draft is None or draft.row.draft_type or rules.translates_drafts or not rules.names_draft_type:
+        return ""
+    return unlike(evaluator.model, draft, only_added=rules.draft_ends_if_added)
 
 
 def _without(evaluator: Evaluator, given: Params, policy: Policy) -> Choice | None:

@@ -187,7 +187,7 @@ def plan(words: str, *devices: Device, **more: object) -> autolayers.Plan:
 
 
 def test_a_draft_model_costs_layers() -> None:
-    draft = f"-md {FIXTURES / 'headers' / DRAFT}.gguf"
+    draft = f"-ngld 99 --spec-type draft-simple -md {FIXTURES / 'headers' / DRAFT}.gguf"
     plain, drafted = (plan(f"-c 8192 --strategy layers {words}", *gpus(6144)) for words in ("", draft))
     assert drafted.fits and drafted.n_gpu_layers < plain.n_gpu_layers
     row = drafted.devices[0]
@@ -243,11 +243,12 @@ def test_on_the_command_line(tmp_path: pathlib.Path) -> None:
         os.truncate(files[name], json.loads((FIXTURES / "headers" / "sizes.json").read_text())[name])
     command = [sys.executable, "-m", "autolayers", str(files[TARGET]), "--gpu", "8GiB", "--ram", "32GiB", "-c", "4096"]
     command += ["--format", "text", "-v"]
-    done = subprocess.run([*command, "-md", str(files[DRAFT])], capture_output=True, text=True)
+    drafts = ["-ngld", "99", "--spec-type", "draft-simple"]
+    done = subprocess.run([*command, *drafts, "-md", str(files[DRAFT])], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     text = " ".join(done.stdout.split())
     assert "in addition to the model on CUDA0: draft model weights " in text
-    assert "growing during use, on Host: prompt cache 8192.00 MiB" in text
+    assert "growing during use, on Host: more outputs 3.91 MiB, prompt cache 8192.00 MiB" in text
     failed = subprocess.run([*command, "-md", str(tmp_path / "none.gguf")], capture_output=True, text=True)
     assert failed.returncode == 3 and failed.stdout == ""
     assert failed.stderr == f"autolayers: {tmp_path / 'none.gguf'}: no such file\n"

@@ -95,7 +95,8 @@ def test_the_same_vocabulary_drafts(tmp_path: pathlib.Path) -> None:
 
 def test_a_draft_that_is_not_used_may_have_any(tmp_path: pathlib.Path) -> None:
     found = plan(str(CHAT), changed(tmp_path / "draft.gguf", CHANGED["text"]))
-    assert any("loaded but not used" in line for line in found.warnings)
+    assert any("loaded but not used" in line for line in found.warnings) and found.params.spec_type == ()
+    assert any("does not draft with the draft's vocabulary: token " in line for line in found.reasons)
 
 
 @pytest.mark.parametrize(("build", "refused"), [(5900, True), (6170, False), (9101, False), (9113, True)])

@@ -163,7 +163,7 @@ def test_which_quantisation() -> None:
 
 
 @pytest.mark.parametrize(("question", "state", "title"), [
-    ({"gpu": "8"}, "if", "Fits if 129.5 GiB of RAM are free"),
+    ({"gpu": "8"}, "if", "Fits if 129.3 GiB of RAM are free"),
     ({"gpu": "8", "ram": "64"}, "no", "Does not fit: 66.06 GiB missing in RAM"),
     ({"gpu": "8", "ram": "160"}, "yes", "Fits"),
     ({"ram": "192"}, "yes", "Fits"),

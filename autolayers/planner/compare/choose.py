@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 # How a model runs, best first
 WHOLLY, EXPERTS, PARTLY, IN_RAM, NO = "wholly", "experts in RAM", "partly", "in RAM", "no"
+ALIKE = 0.02           # rates this close are one
 WANTED_CTX = 8192      # if neither the user nor the workload gives it
 
 
@@ -176,6 +177,8 @@ def _beats(one: Choice, other: Choice) -> bool:
     if not one.fits or one.speed is None or other.speed is None or one.family != other.family:
         return False
     nearer, faster = compared(one, other), one.speed.generation - other.speed.generation
+    if abs(faster) < ALIKE * other.speed.generation:
+        faster = 0.0
     if nearer < 0 or faster < 0 or one.size > other.size:
         return False
     return nearer > 0 or faster > 0 or one.size < other.size
