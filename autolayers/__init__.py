@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from .api import plan_together as plan_together
     from .api import read_model as read_model
     from .api import sweep as sweep
+    from .devices import Device as Device
     from .devices import discover as discover
     from .diagnosis.diagnosis import Diagnosis as Diagnosis
     from .diagnosis.diagnosis import explain as explain
@@ -38,7 +39,6 @@ if TYPE_CHECKING:
     from .flags.params import Params as Params
     from .gguf import Header as Header
     from .gguf import read_header as read_header
-    from .machine import Device as Device
     from .machine import Host as Host
     from .memory.breakdown import Breakdown as Breakdown
     from .model import Model as Model
@@ -51,7 +51,7 @@ if TYPE_CHECKING:
 _HOME = {
     "AutolayersError": "errors", "UsageError": "errors", "LaunchRefused": "errors", "ModelError": "errors",
     "DeviceError": "errors", "DoesNotFit": "errors", "NoLog": "errors",
-    "Device": "machine", "Host": "machine", "discover": "devices",
+    "Device": "devices", "Host": "machine", "discover": "devices",
     "Params": "flags.params", "Breakdown": "memory.breakdown",
     "read_header": "gguf", "Header": "gguf", "read_model": "api", "Model": "model",
     "estimate": "api", "plan": "api", "Plan": "planner",

@@ -3,7 +3,7 @@
     model = read_model("model.gguf")
     plan(model, ["-c", "8192"], devices=[gpu])
     plan("hf:USER/REPO:Q4_K_M", gpu="rtx-3060", ram="32GiB", ctx=8192)
-    estimate(model, params, [gpu])
+    estimate("model.gguf", ["-ngl", "33"], ["24GiB"])
 
 Flags are words, as on the command line, or keyword arguments by their names, with _ for - (flags/keywords.py).
 """
@@ -14,11 +14,13 @@ from os import PathLike, fspath
 
 from .errors import UsageError, WrongType
 from .flags.keywords import words_of
+from .machine import Device
 from .memory.breakdown import Breakdown
 from .memory.estimate import Estimator
 from .model import Model
 from .model import read_model as read_file
 from .planner import fit_choice_on, plan_request
+from .records import replace
 from .request import Request, companions_of, with_draft_checked
 
 TYPE_CHECKING = False
@@ -28,7 +30,7 @@ if TYPE_CHECKING:
 
     from .flags.params import Params
     from .flags.parse import Arguments
-    from .machine import Device, Host
+    from .machine import Host
     from .planner import FitChoice, Plan
     from .planner.compare.choose import Choice
     from .planner.compare.sweep import Point
@@ -149,21 +151,36 @@ def fit_choice(model: Model, words: Sequence[str] | Params | Arguments,
     return fit_choice_on(model, *asked.terms[:4])
 
 
-def estimate(model: Model, params: Params, devices: Sequence[Device], build: int | None = None, compute: bool = True,
-             runtime: bool = False, measuring: bool = False) -> Breakdown:
+def estimate(model: Model | str | PathLike[str], params: Words = (), devices: Sequence[Device | str] | None = None,
+             build: int | None = None, compute: bool = True, runtime: bool = False, measuring: bool = False,
+             **flags: Flag) -> Breakdown:
     """Bytes that llama-server allocates with `params` on `devices` (all of the machine's, in llama.cpp's
     order).
 
-    None in params means llama-server's default; n_gpu_layers None, -1 or -2 offloads everything.
+    Model, devices and flags may be names and words, as for `plan`; nothing is solved. What is not given has
+    llama-server's default; n_gpu_layers None, -1 or -2 offloads everything.
     `compute=False` omits the graph buffers and the extras. `runtime` also finds the size that the graph
     buffers may grow to in use; `measuring` is what llama.cpp's own measuring (--fit, llama-fit-params) says
     instead. `build` is llama.cpp's build number, None for the newest known. Raises LaunchRefused where
-    llama.cpp would refuse.
+    llama.cpp would refuse, else what `plan` raises.
     """
-    estimator = Estimator(model.overridden(params.override_kv), build, companions_of(params))
+    from .flags.params import Params
+
+    model, words, known = _read(model), _all(params, flags), build
+    given = [device for device in devices if isinstance(device, Device)] if isinstance(devices, (list, tuple)) else []
+    if isinstance(words, Params) and isinstance(devices, (list, tuple)) and len(given) == len(devices):
+        params, companions = words, companions_of(words)
+    else:
+        asked = Request.of(words, devices=devices)
+        if isinstance(asked.policy.n_ctx, str):
+            raise UsageError(f"estimate solves nothing: ctx is a number, not {asked.policy.n_ctx}")
+        params, given, companions = asked.params, [*asked.machine.devices], asked.companions
+        params = replace(params, n_ctx=asked.policy.n_ctx or params.n_ctx)      # --ctx is autolayers' own
+        known = build or (asked.build.number if "llama-build" in asked.arguments.own else None)
+    estimator = Estimator(model.overridden(params.override_kv), known, companions)
     if compute:
-        return estimator.breakdown(params, devices, runtime, measuring)
-    return Breakdown(**vars(estimator.static(params, devices)))
+        return estimator.breakdown(params, given, runtime, measuring)
+    return Breakdown(**vars(estimator.static(params, given)))
 
 
 def _weighed(weights: Sequence[float], count: int) -> Sequence[float]:

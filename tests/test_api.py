@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import inspect
 import os
 import re
@@ -63,6 +64,24 @@ def test_choose_and_sweep_are_the_commands() -> None:
     assert all(point.plan is not None and point.plan.fits for point in points)
 
 
+def test_an_estimate_of_names_is_that_of_records() -> None:
+    gpu, params = autolayers.Device.hypothetical("3GiB"), autolayers.Params(n_gpu_layers=9, n_ctx=8192)
+    found = autolayers.estimate(autolayers.read_model(FILE), params, [gpu])
+    assert found == autolayers.estimate(str(FILE), ["-ngl", "9", "-c", "8192"], ["3GiB"])
+    assert found == autolayers.estimate(FILE, gpu="3GiB", ngl=9, ctx=8192)
+    with pytest.raises(autolayers.UsageError, match="ctx is a number, not max"):
+        autolayers.estimate(FILE, gpu="3GiB", ctx="max")
+    with pytest.raises(TypeError, match="devices are a list"):
+        autolayers.estimate(FILE, params, gpu)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("first", [
+    "autolayers.Device.hypothetical('3GiB')", "autolayers.Host.hypothetical('3GiB')", "autolayers.Params(n_ctx=1)",
+    "autolayers.plan", "autolayers.DoesNotFit", "autolayers.Header"])
+def test_whatever_is_used_first_is_there(first: str) -> None:
+    subprocess.run([sys.executable, "-c", f"import autolayers; {first}"], check=True, timeout=60)
+
+
 def test_help_shows_fields_and_their_types() -> None:
     parameters = inspect.signature(autolayers.Plan).parameters
     assert parameters["fits"].annotation == "bool" and parameters["alternatives"].default == ()
@@ -77,8 +96,11 @@ def test_every_public_name_is_typed_and_there() -> None:
 
 
 @pytest.mark.slow
-def test_examples_pass_mypy_strict(tmp_path: Path) -> None:
+@pytest.mark.parametrize("checker", [["mypy", "--strict"], ["pyright"]])
+def test_examples_pass_type_checkers(checker: list[str], tmp_path: Path) -> None:
     """README's snippet, and calls as people write them."""
+    if importlib.util.find_spec(checker[0]) is None:
+        pytest.skip(f"no {checker[0]} here")
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
     snippet = next(block for block in re.findall(r"```python\n(.*?)```", readme, re.DOTALL) if "read_model" in block)
     file = tmp_path / "example.py"
@@ -90,7 +112,10 @@ speed: float = found.speed.generation
 first: a.Choice = a.choose(["a.gguf"], gpu=["24GiB", "8GiB"])[0]
 host: a.Host = a.discover().host
 error: type[Exception] = a.DoesNotFit
+used: int = a.estimate("m.gguf", ["-ngl", "33"], ["24GiB"]).host_resident
+rates = [point.plan.speed.prompt for point in a.sweep("m.gguf", contexts=[4096], gpu="8GiB") if point.plan]
+cause: bool = a.explain("log.txt").known
 """, encoding="utf-8")
-    done = subprocess.run([sys.executable, "-m", "mypy", "--strict", str(file)], cwd=ROOT, capture_output=True,
+    done = subprocess.run([sys.executable, "-m", *checker, str(file)], cwd=ROOT, capture_output=True,
                           text=True, env={**os.environ, "MYPYPATH": str(ROOT)}, timeout=300, check=False)
     assert done.returncode == 0, done.stdout
