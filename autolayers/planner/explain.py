@@ -86,9 +86,14 @@ def alternative(evaluator: Evaluator, cost: CostModel, given: Params, policy: Po
             and speed.prompt <= here.prompt * FASTER:
         return None
     words, everything = to_words(Params(**change)), evaluator.model.hparams.n_layer_all + 1  # type: ignore[arg-type]
-    return Alternative(tuple(words), evaluator.described(candidate.params),
+    return Alternative((*words, *_none(change)), evaluator.described(candidate.params),
                        candidate.params.layers_wanted(everything), n_ctx, speed,
                        image_words(evaluator, cost) if "mmproj_offload" in change else _by_text(speed))
+
+
+def _none(change: dict[str, object]) -> tuple[str, ...]:
+    """No experts in RAM, in place of the given -ncmoe."""
+    return ("-ncmoe", "0") if change.get("overrides") == () else ()
 
 
 def _by_text(speed: Speed) -> str:

@@ -8,6 +8,7 @@ import pytest
 from support import FEW_CARDS, model
 
 import autolayers
+from autolayers.devices.cards import CARDS
 from autolayers.flags.params import Params
 from autolayers.flags.policy import Policy
 from autolayers.planner.compare import cards
@@ -108,3 +109,15 @@ def test_what_is_too_slow_is_left_out(table: None, monkeypatch: pytest.MonkeyPat
     assert fast[UNIFIED] and len(fast[ONE]) >= cards.MOST
     assert len({runs.memory >> 30 for runs in fast[ONE]}) < len(fast[ONE])      # all of one size, though there are more
     assert not any(find(model(name), Params(), Policy(), N_CTX, least=10_000).values())
+
+
+def test_with_experts_in_ram_the_card_of_a_size_has_the_fastest_request(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever the backend: by bandwidth and arithmetic alone an Arc A770 would be the card of 8 GiB."""
+    names = ("arc-a770-8g", "rtx-3070-ti", "rx-9060-xt-8g")
+
+    def among(*some: str) -> list[Runs]:
+        monkeypatch.setattr(cards, "CARDS", {name: CARDS[name] for name in some})
+        return find(model("qwen3-30b-a3b-q4_k_m"), Params(), Policy(), 8192)[EXPERTS]
+
+    alone = {name: among(name)[0].speed.request for name in names}
+    assert [runs.name for runs in among(*names)] == [min(alone, key=lambda name: alone[name])]

@@ -42,3 +42,11 @@ def test_more_experts_in_ram_than_needed_are_told_of() -> None:
     better = autolayers.plan(model(MIXTURE), [*words, *other.flags])
     assert better.fits and better.speed.request < plan.speed.request
     assert better.speed.request == pytest.approx(other.speed.request, rel=0.01)
+
+
+def test_a_launch_without_the_given_experts_in_ram_says_so() -> None:
+    words = ["--gpu", "24GiB", "--ram", "64GiB", "-c", "4096"]
+    plan = autolayers.plan(model(MIXTURE), [*words, "-ncmoe", "99"], explain=True)
+    (other,) = [other for other in plan.alternatives if "-ncmoe" in other.flags]
+    better = autolayers.plan(model(MIXTURE), [*words, *other.flags])
+    assert other.flags[-2:] == ("-ncmoe", "0") and better.placement == other.placement == "9 of 9 layers on the GPU"

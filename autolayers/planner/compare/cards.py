@@ -130,9 +130,10 @@ def find(model: Model, params: Params, policy: Policy, n_ctx: int, companions: C
         found[kind] = []
         if kind == EXPERTS and not model.is_moe:
             continue
-        for name, card in _fastest() if kind == EXPERTS else _by_size():
+        for name, card in _strongest() if kind == EXPERTS else _by_size():
             size = _gib(card.usable * MiB)
-            if len(found[kind]) >= MOST and size > max(_gib(runs.memory) for runs in found[kind]):
+            sizes = [_gib(runs.memory) for runs in found[kind]]
+            if len(set(sizes) if kind == EXPERTS else sizes) >= MOST and size > max(sizes):
                 break
             if card.unified != unified or name in alone or (kind == TWO and _built_in(name)) \
                     or not card.bandwidth:       # as fast as unknown RAM
@@ -142,6 +143,10 @@ def find(model: Model, params: Params, policy: Policy, n_ctx: int, companions: C
                 alone |= {name} if count == 1 else set()
                 if runs.speed.generation >= least:
                     found[kind].append(runs)
+    fastest: dict[int, Runs] = {}
+    for each in sorted(found[EXPERTS], key=lambda runs: runs.speed.request):
+        fastest.setdefault(_gib(each.memory), each)
+    found[EXPERTS] = list(fastest.values())
     return {kind: sorted(found[kind], key=lambda runs: (_gib(runs.memory), -runs.speed.generation))
             for kind in KINDS}
 
@@ -150,14 +155,15 @@ def _by_size() -> list[tuple[str, Card]]:
     return sorted(CARDS.items(), key=lambda item: item[1].usable)
 
 
-def _fastest() -> list[tuple[str, Card]]:
-    """Of each size of memory the fastest card, the smallest first: with experts in RAM most sizes run a model."""
-    found: dict[int, tuple[str, Card]] = {}
+def _strongest() -> list[tuple[str, Card]]:
+    """Of each size of memory each backend's strongest card, the smallest first: with experts in RAM most sizes run a
+    model."""
+    found: dict[tuple[int, str], tuple[str, Card]] = {}
     for name, card in CARDS.items():
-        size = _gib(card.usable * MiB)
-        if not card.unified and not _built_in(name) and (size not in found or _power(card) > _power(found[size][1])):
-            found[size] = name, card
-    return [found[size] for size in sorted(found)]
+        kind = _gib(card.usable * MiB), card.backend
+        if not card.unified and not _built_in(name) and (kind not in found or _power(card) > _power(found[kind][1])):
+            found[kind] = name, card
+    return [found[kind] for kind in sorted(found)]
 
 
 def _power(card: Card) -> float:
