@@ -155,10 +155,14 @@ class Graph:
         self._knots: list[Tensor] = []     # tensors that refer to themselves
 
     def release(self) -> None:
-        """Undo circular references, so that a used graph is freed at once instead of waiting for the
-        collector."""
+        """Undo references between tensors, so that a used graph is freed at once instead of waiting for the
+        collector, and one by one: a chain of thousands is more calls than a browser's worker has stack."""
+        for tensor in self.nodes:
+            tensor.src = ()
         for tensor in self._knots:
             tensor.src = ()
+
+    __del__ = release
 
     def expand(self, tensor: Tensor) -> None:
         """Depth first, sources in order, after them the tensor (ggml_visit_parents_graph). Raises ValueError

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 
 import pytest
@@ -135,3 +136,14 @@ def test_deep_graphs_do_not_overflow(g: Graph) -> None:
         t = g.scale(t)
     g.expand(t)
     assert len(g.nodes) == 20_000
+
+
+def test_who_keeps_a_tensor_does_not_keep_the_graph() -> None:
+    """Else the last one would free thousands in one chain of calls."""
+    graph = Graph()
+    first = tensor = graph.new("f32", 8)
+    for _ in range(3):
+        tensor = graph.add(tensor, first)
+    graph.expand(tensor)
+    del graph
+    assert tensor.src == () and sys.getrefcount(first) == 2
