@@ -11,7 +11,7 @@ import os
 
 from .backends import on
 from .builds import TODAY, Build, Rules
-from .devices import completed, described, discover, hypothetical, numbered, remote
+from .devices import completed, described, discover, numbered, of_one_machine, remote
 from .devices.assumed import host_of
 from .errors import LaunchRefused, UsageError, WrongType
 from .flags.params import Params
@@ -25,6 +25,7 @@ from .memory.companions import NONE, Companions
 from .model import is_adapter, is_control_vector, is_projector, read_model
 from .output import say
 from .records import dataclass, replace
+from .units import human
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -89,8 +90,9 @@ class Request:
         if program and types and build.rules.number < Rules.mixed_cache_types.first:
             there = _with_quants(there, program[-1])
         host = _host(beside, there, policy, arguments.params)
+        notes = (*notes, *old, *doubts, *_cores_here(beside, host, policy))
         return cls(arguments, policy, build, _machine(there, host, policy), host,
-                   companions_of(arguments.params, arguments), (*notes, *old, *doubts))
+                   companions_of(arguments.params, arguments), notes)
 
     @property
     def params(self) -> Params:
@@ -219,7 +221,7 @@ def _found(policy: Policy, params: Params, environ: Mapping[str, str] | None, pr
         return (*described(policy.machine), ())
     if policy.gpu is not None:
         servers, notes = remote(params.rpc)
-        return [*servers, *hypothetical(policy.gpu, policy.ram or 0)], None, [*notes, *_decimal(policy.gpu)]
+        return [*servers, *of_one_machine(policy.gpu, policy.ram or 0)], None, [*notes, *_decimal(policy.gpu)]
     lister = None
     if len(program) == 1:
         import shutil
@@ -241,12 +243,20 @@ def _host(host: Host | None, devices: Sequence[Device], policy: Policy, params: 
             host = replace(host, total=size, available=size, source="given")
         else:
             host = host_of(size, devices, host)
-            host = replace(host, cores=host.cores or params.n_threads)
+            host = replace(host, cores=max(host.cores or 0, params.n_threads or 0) or None)
     if host is None:
         return None
     if policy.ram_bandwidth is not None:
         host = replace(host, bandwidth=policy.ram_bandwidth, bandwidth_source="given")
     return replace(host, cores=policy.cores, threads=None) if policy.cores is not None else host
+
+
+def _cores_here(here: Host | None, host: Host | None, policy: Policy) -> list[str]:
+    """A note if a machine with more RAM than this one is planned with the cores of this one."""
+    if here is None or host is None or policy.cores is not None or policy.machine is not None \
+            or host.total <= here.total or not host.cores or host.cores != here.cores:
+        return []
+    return [f"--ram is more than the {human(here.total)} here: planned with the {host.cores} cores here (--cores N)"]
 
 
 def _machine(devices: Sequence[Device], host: Host | None, policy: Policy) -> Machine:
@@ -263,7 +273,7 @@ def _named(given: Sequence[Device | str], ram: int) -> Sequence[Device]:
     """Devices, completed from the table of cards, or --gpu values for them; hypothetical ones of the same name are
     numbered. Raises UsageError."""
     if isinstance(given, str):
-        return hypothetical(given, ram)
+        return of_one_machine(given, ram)
     if isinstance(given, Device):
         raise WrongType("devices are a list, such as [device]")
     for device in given:

@@ -14,14 +14,15 @@ from ..backends import VULKAN, Cuda
 from ..errors import DeviceError
 from ..machine import Device, Host
 from ..records import dataclass, replace
-from .given import hypothetical, numbered
+from .given import hypothetical, numbered, of_one_machine
 from .names import completed
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-__all__ = ["Device", "Host", "Inventory", "completed", "described", "discover", "hypothetical", "numbered", "remote"]
+__all__ = ["Device", "Host", "Inventory", "completed", "described", "discover", "hypothetical", "numbered",
+           "of_one_machine", "remote"]
 
 
 @dataclass(frozen=True)

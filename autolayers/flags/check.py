@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 
     from .params import Params
 
-_OTHERS = {"--vram": "--gpu", "--context": "--ctx-size", "--cpu": "--backend cpu"}     # of other programs
+# of other programs
+_OTHERS = {"--vram": "--gpu", "--context": "--ctx-size", "--cpu": "--backend cpu", "--text": "--format text"}
 _PASS_ON = " (--strict-flags off passes on what a newer llama.cpp may know)"
 
 

@@ -37,8 +37,12 @@ def _used(candidate: Candidate, device: Device) -> bool:
 
 
 def _why(evaluator: Evaluator, cost: CostModel, given: Params, chosen: Candidate, device: Device) -> str:
-    """The fastest launch with it that the search measured, else llama.cpp's own split, --fit's launch or one layer."""
+    """The fastest launch with it: one layer of another device, or one that the search measured, else llama.cpp's own
+    split, --fit's launch or one layer."""
+    if device.kind == "igpu" and any(each.kind == "gpu" for each in evaluator.machine.devices):
+        return "llama.cpp uses an integrated GPU only where there is no other, or -dev names it"
     found = [each for each in evaluator.measured if isinstance(each.breakdown, Breakdown)]
+    found += filter(None, [_with_a_layer(evaluator, chosen, device)])
     own = replace(chosen.params, device=None, tensor_split=None)
     ways: tuple[Callable[[], Candidate | None], ...] = (
         lambda: evaluator.candidate(replace(own, n_gpu_layers=ALL), FIT), lambda: fit(evaluator, given, FIT),
@@ -54,3 +58,15 @@ def _why(evaluator: Evaluator, cost: CostModel, given: Params, chosen: Candidate
     if min(with_it) <= here * 1.005:
         return f"a request takes {here:.1f} s with it too"
     return f"a request would take {min(with_it):.1f} s with it, instead of {here:.1f} s"
+
+
+def _with_a_layer(evaluator: Evaluator, chosen: Candidate, device: Device) -> Candidate | None:
+    """The chosen launch with one layer of the device that has most of them on this one."""
+    names = [each.name for each in evaluator.machine.devices]
+    shares = [*(chosen.params.tensor_split or ()), *[0.0] * len(names)][:len(names)]
+    most = max(shares)
+    if chosen.params.device is not None or most < 2:
+        return None
+    shares[shares.index(most)] -= 1
+    shares[names.index(device.name)] += 1
+    return evaluator.candidate(replace(chosen.params, tensor_split=tuple(shares)), FIT)

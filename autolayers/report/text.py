@@ -260,8 +260,10 @@ def _memory_words(plan: Plan) -> list[str]:
 
 
 def _left_out(plan: Plan) -> list[str]:
-    """What the system has of the RAM, and that a GPU of which everything is free drives no display."""
-    host, empty = plan.host, [device.total == device.free for device in plan.devices]
+    """What the system has of the RAM, and that a GPU of which everything is free drives no display (an RPC
+    server reports the RAM of its machine)."""
+    host, empty = plan.host, [device.total == device.free for device in plan.devices
+                         if not device.name.startswith("RPC")]
     parts = []
     if host.free is not None and host.total is not None and host.total > host.free:
         parts.append(f"{human(host.total - host.free)} of {human(host.total)} of RAM are left to the system")

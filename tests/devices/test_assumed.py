@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from itertools import pairwise
 
 import pytest
@@ -104,6 +105,27 @@ def test_other_ram_on_this_machine(ram: int, cores: int | None, rate: float | No
     assert asked(f"--ram {ram}GiB --cores 3", HERE).machine.cores == 3
 
 
+def test_cores_of_here_are_named_with_more_ram_than_here() -> None:
+    assert asked("--ram 64GiB", HERE).notes == (
+        "--ram is more than the 32.00 GiB here: planned with the 12 cores here (--cores N)",)
+    for words in ("--ram 32GiB", "--ram 768GiB", "--ram 64GiB --cores 4", "--gpu 24GiB --ram 64GiB -t 16"):
+        assert asked(words, HERE).notes == ()
+    assert asked("--ram 64GiB -t 16", HERE).machine.cores == 16
+
+
+@pytest.mark.parametrize(("gpu", "ram", "said"), [
+    ("2xm2-ultra-192g", "", "are one a machine (autolayers cluster"), ("m4-16g,gb10", "", "are one a machine"),
+    ("m2-16g", "64GiB", "--ram 64.00 GiB is more than the 16.00 GiB of"), ("m2-16g", "8GiB", ""),
+    ("rtx-3090,strix-halo", "64GiB", "")])
+def test_a_machine_that_cannot_be_is_refused(gpu: str, ram: str, said: str) -> None:
+    words = f"--gpu {gpu}" + (f" --ram {ram}" if ram else "")
+    if said:
+        with pytest.raises(UsageError, match=re.escape(said)):
+            asked(words)
+    else:
+        assert asked(words).machine.devices
+
+
 def test_a_gpu_of_which_all_is_free_drives_no_display() -> None:
     model = autolayers.read_model(MOE)
     empty = "nothing else is on the GPU, not even a display"
@@ -111,7 +133,9 @@ def test_a_gpu_of_which_all_is_free_drives_no_display() -> None:
     used = Device("CUDA0", 24 * GiB, 23 * GiB, "NVIDIA GeForce RTX 3090")
     for plan in (autolayers.plan(model, ["-c", "4096"], devices=[used]),
                  autolayers.plan(model, ["--gpu", "24GiB", "-c", "4096"]),
-                 autolayers.plan(model, ["--gpu", "m2-max-32g", "-c", "4096"])):
+                 autolayers.plan(model, ["--gpu", "m2-max-32g", "-c", "4096"]),
+                 autolayers.plan(model, ["-c", "4096"], devices=[
+                     Device("RPC0", 24 * GiB, 24 * GiB, "127.0.0.1:50052", "RPC", "rpc")])):
         assert empty not in " ".join(plan_text(plan).split())
 
 

@@ -64,3 +64,19 @@ def test_a_device_that_layers_fit_on_is_not_said_to_be_full() -> None:
     assert used(found) == {"RPC0": 0}
     (line,) = found.idle
     assert line.startswith("RPC0 (box:50052) is left idle: a request would take ")
+
+
+def test_what_an_idle_card_costs_is_that_of_one_layer_on_it() -> None:
+    found = plan(MODEL, "--gpu", "rtx-3090,rtx-3060,gtx-1070", "-c", "8192")
+    assert used(found)["CUDA1"] == 0 == used(found)["CUDA2"]
+    for line, split in zip(found.idle, ("32,1", "32,0,1"), strict=True):
+        one = plan(MODEL, "--gpu", "rtx-3090,rtx-3060,gtx-1070", "-c", "8192", "-ngl", "33", "-ts", split)
+        assert f"would take {one.speed.request:.1f} s with it, instead of {found.speed.request:.1f} s" in line
+
+
+def test_an_integrated_gpu_beside_another_is_left_out_by_llama_cpp() -> None:
+    found = autolayers.plan(MODEL, ["--gpu", "rtx-3090,strix-halo-64g"])
+    assert found.idle == ("ROCm0 is left idle: llama.cpp uses an integrated GPU only where there is no other, or -dev "
+                          "names it",)
+    both = autolayers.plan(MODEL, ["--gpu", "rtx-3090,strix-halo-64g", "-dev", "CUDA0,ROCm0", "-ts", "1,1"])
+    assert used(both)["ROCm0"] > 0
