@@ -293,16 +293,28 @@ def _device(chosen: Found, near: Sequence[Found], lines: Sequence[Line], facts: 
         return named(names[0], facts)
     index = next((one.groups["index"] for one in near if "index" in one.groups), None)
     if index is None:
-        index = next((match[1] for line in after if (match := _CURRENT.search(line.text))), "0")
-    name = facts.gpu(int(index), BACKENDS.get(chosen.sign, ()))
+        index = next((match[1] for line in after if (match := _CURRENT.search(line.text))), None)
+        if index is None and (only := _of_command(facts)):
+            return only
+    name = facts.gpu(int(index or 0), BACKENDS.get(chosen.sign, ()))
     return old_name(name) or name or None
+
+
+def _of_command(facts: Facts) -> str:
+    """The device that the command names; of several that which has the draft model too, else the first."""
+    named_ = {flag: value.split(",") for flag, value in pairwise(facts.words)
+              if flag in ("-dev", "--device", "-devd", "--device-draft", "--spec-draft-device")}
+    main = next((names for flag, names in named_.items() if flag in ("-dev", "--device")), [])
+    draft = [name for flag, names in named_.items() if flag not in ("-dev", "--device") for name in names]
+    both = [name for name in main if name in draft] or main
+    return both[0] if both and re.fullmatch(r"[A-Za-z]{2,12}\d{1,3}", both[0]) else ""
 
 
 def _overridden(facts: Facts) -> str | None:
     """The device that -ot names, of a build that has none of that name."""
     words = facts.words
     value = next((b for a, b in pairwise(words) if a in ("-ot", "--override-tensor")), "")
-    found = re.search(r"=([A-Z][A-Za-z]{1,10}\d{1,2})$", value)
+    found = re.search(r"=([A-Z][A-Za-z]{1,10}\d{1,2})['\"]?$", value)
     return found[1] if found else None
 
 

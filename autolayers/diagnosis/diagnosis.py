@@ -161,7 +161,8 @@ def explain(*logs: str | PathLike[str] | bytes | BinaryIO, words: Sequence[str] 
     facts = Facts.of(found)
     facts.words = merged(facts.words, words)
     verdict = decide(found, facts)
-    launch = working(verdict, facts, Asked(model, own, tuple(devices) if devices is not None else None, host, files))
+    works = working(verdict, facts, Asked(model, own, tuple(devices) if devices is not None else None, host, files))
+    launch, missing = (None, works) if isinstance(works, str) else (works, "")
     build = Build(facts.build) if facts.build else None
     remedies = [*remedies_of(verdict.cause, verdict.phase, build)]
     device = facts.devices.get(verdict.device or "")
@@ -171,7 +172,11 @@ def explain(*logs: str | PathLike[str] | bytes | BinaryIO, words: Sequence[str] 
                                       "the context is not the intended one"))
     if launch is not None:
         flags = launch.changed or launch.words
-        remedies.insert(0, Remedy(tuple(flags), "planned for the machine that the log shows", "", launch.plan.fits))
+        given = devices is not None or bool(own and (own.get("gpu") or own.get("machine")))
+        remedies.insert(0, Remedy(tuple(flags), "planned for the machine that "
+                                  + ("was given" if given else "the log shows"), "", launch.plan.fits))
+    elif missing:
+        remedies.append(Remedy((), missing))
     return Diagnosis(verdict, facts, tuple(remedies), launch)
 
 

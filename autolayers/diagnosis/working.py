@@ -1,12 +1,13 @@
 """The launch that works on the machine that a log shows: planned with its devices, free memory, build and flags.
 
-    found = working(verdict, facts, Asked(model))
+    found = working(verdict, facts, Asked(model))       # a Launch, or what is missing for one
     found.words, found.plan.fits
 """
 
 from __future__ import annotations
 
 import os
+import re
 
 from ..backends import HOST
 from ..errors import AutolayersError, UsageError
@@ -58,15 +59,16 @@ class Asked:
 
 @dataclass(frozen=True)
 class Launch:
-    """`words`: of the command, with as few changes as may be. `changed`: those that are new. `predicted`: bytes of the
-    part that was refused, as the launch was given; None where not all of its flags are known. `header`: the bundled one
-    that stands for the model's, "" where its own was read."""
+    """`words`: of the command, with as few changes as may be. `changed`: those that are new; `dropped`: the command's
+    that they take the place of. `predicted`: bytes of the part that was refused, as the launch was given; None where
+    not all of its flags are known. `header`: the bundled one that stands for the model's, "" where its own was read."""
 
     build: int
     words: tuple[str, ...]
     devices: tuple[Device, ...]
     plan: Plan
     changed: tuple[str, ...] = ()
+    dropped: tuple[str, ...] = ()
     predicted: int | None = None
     header: str = ""
 
@@ -74,13 +76,23 @@ class Launch:
         return {"build": self.build or None, "words": list(self.words),
                 "devices": [{"name": device.name, "description": device.description, "total": device.total,
                              "free": device.free} for device in self.devices],
-                "fits": self.plan.fits, "exact": self.plan.exact and not self.header, "header": self.header or None}
+                "without": list(self.dropped), "fits": self.plan.fits,
+                "exact": self.plan.exact and not self.header, "header": self.header or None}
 
 
-def working(verdict: Verdict, facts: Facts, asked: Asked) -> Launch | None:
-    """None where the model's file is not here, the machine is not known, or nothing fits."""
+_NO_MODEL = "-m FILE or a model's name: the launch that works is planned with its header"
+_NO_GPU = "--gpu NAME or SIZE: the log does not say how much memory there is, for the launch that works"
+_NO_RAM = "--ram SIZE: the log does not say how much there is, for the launch that works"
+_NO_LAUNCH = "no launch of this model fits the memory that the log shows: a smaller file, or more memory"
+_NO_SUCH = "no launch is planned: the command's flags are not for this machine or build"
+_OF_ANOTHER = "the log is not of this model: more was refused than it has, so no launch is planned"
+
+
+def working(verdict: Verdict, facts: Facts, asked: Asked) -> Launch | str:
+    """What is missing, where the model's file is not here, the machine is not known, or nothing fits; "" where no
+    launch helps."""
     if verdict.cause not in _MEMORY:
-        return None
+        return ""
     words = facts.words or _known(facts)
     try:
         arguments = parse(words, command=None)
@@ -88,32 +100,42 @@ def working(verdict: Verdict, facts: Facts, asked: Asked) -> Launch | None:
         if model is None:
             found = known(facts, words)
             if found is None:
-                return None
+                return _NO_MODEL
             model, header = found.model, found.name
         arguments = replace(arguments, own={**_build(facts), **_but_machine(asked.own), "strict-flags": "off"},
                             positional=())
         devices, host = _machine(verdict, facts, asked)
         if devices is None:
-            return None
+            return _NO_RAM if verdict.cause == "oom_host" else _NO_GPU
         request = Request.of(replace(arguments, params=_without_files(arguments.params, asked.files)),
                              devices=devices, host=host, checked=False)
         if verdict.phase == "run" and verdict.cause == "oom_device" and request.params.fit_target is None:
             request = request.asking(replace(request.arguments, params=replace(request.params, fit_target=(2048,))))
         usage = _usage(verdict, model, request)
         predicted: int | None = None if usage is None else getattr(usage, _PARTS[verdict.phase or ""])
-        devices = _refused(devices, verdict, facts, usage)
+        devices = _refused(request.machine.devices, verdict, facts, usage)
         request = request.on(devices, request.host)
         if predicted is not None and verdict.phase != "compute" and (verdict.bytes or 0) > 1.1 * predicted:
-            return None           # it is another model's log
+            return _OF_ANOTHER
+        if verdict.cause == "buffer_limit" and verdict.phase == "load" and verdict.bytes:
+            # A backend's buffers are split at its limit, tensors are not
+            too_large = [name for name, info in model.header.tensors.items() if info.n_bytes >= verdict.bytes]
+            if not too_large:
+                return _OF_ANOTHER
+            overrides = tuple((f"^{re.escape(name)}$", HOST) for name in too_large)
+            request = request.asking(replace(request.arguments, params=replace(
+                request.params, overrides=(*overrides, *request.params.overrides))))
         for plan in _fitting(model, request, _largest_buffer(verdict)):
-            said, changed = _command(words, arguments, plan)
+            said, changed, dropped = _command(words, arguments, plan)
             if changed or not verdict.fatal:       # what failed as it was given does not work
                 break
         else:
-            return None
+            return _NO_LAUNCH
+    except UsageError:
+        return _NO_SUCH
     except (AutolayersError, OSError, ValueError, RecursionError, MemoryError):
-        return None
-    return Launch(facts.build, said, tuple(devices), plan, changed, predicted, header)
+        return ""
+    return Launch(facts.build, said, tuple(devices), plan, changed, dropped, predicted, header)
 
 
 def merged(logged: Sequence[str], given: Sequence[str]) -> tuple[str, ...]:
@@ -215,6 +237,8 @@ def _fitting(model: Model, request: Request, largest: tuple[str, int]) -> Iterat
     flags changed first."""
     params = request.params
     tried: list[Params] = []
+    refused: UsageError | None = None
+    planned = False
     small = [{"n_ubatch": n, "flash_attn": "on", "n_batch": None} for n in (None, 256, 128, 64)] if largest[0] else []
     for changes in ({}, *small, _PLACING, {**_PLACING, **_BUFFERS}, *({**_PLACING, **change} for change in small),
                     {**_PLACING, **_BUFFERS, **_CONTEXT}):
@@ -225,16 +249,23 @@ def _fitting(model: Model, request: Request, largest: tuple[str, int]) -> Iterat
         own = {key: value for key, value in request.arguments.own.items() if not (changes and key == "ctx")}
         try:
             plan = plan_request(model, request.asking(replace(request.arguments, params=changed, own=own)))
-        except UsageError:
+        except UsageError as error:
+            refused = error
             continue
         use = plan.breakdown.devices.get(largest[0])
         if plan.fits and (use is None or not largest[0] or use.compute < largest[1]):
             yield plan
+        planned = True
+    if refused and not planned:
+        raise refused
 
 
-def _command(words: Sequence[str], arguments: Arguments, plan: Plan) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """(the command's words with what the plan changes, the changes alone), without what may be secret."""
+def _command(words: Sequence[str], arguments: Arguments,
+             plan: Plan) -> tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]:
+    """(the command's words with what the plan changes, the changes alone, what they take the place of), without what
+    may be secret."""
     kept: list[str] = []
+    dropped: list[str] = []
     said: set[str] = set()
     for item in items(words, None):
         row = item.flag if isinstance(item.flag, Argument) else None
@@ -242,6 +273,7 @@ def _command(words: Sequence[str], arguments: Arguments, plan: Plan) -> tuple[tu
             continue
         if row.field and getattr(plan.params, row.field) != getattr(arguments.params, row.field) \
                 and row.field not in ("model", "mmproj", "model_draft", "lora", "control_vector"):
+            dropped += item.words
             continue
         kept += item.words
         said.add(row.canonical if not row.field else row.field)
@@ -250,7 +282,7 @@ def _command(words: Sequence[str], arguments: Arguments, plan: Plan) -> tuple[tu
         row = item.flag if isinstance(item.flag, Argument) else None
         if row is not None and row.field not in said:
             changed += item.words
-    return (*kept, *changed), tuple(changed)
+    return (*kept, *changed), tuple(changed), tuple(dropped)
 
 
 def _refused(devices: Sequence[Device], verdict: Verdict, facts: Facts, usage: Usage | None) -> list[Device]:

@@ -7,6 +7,7 @@ import sys
 import threading
 import time
 
+from ..backends import HOST
 from ..diagnosis.log import META, OutOfMemory
 from ..errors import AutolayersError, UsageError
 from ..flags.params import FIT_PARAMS_MIN_CTX
@@ -27,7 +28,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from typing import Any
 
+    from ..diagnosis.diagnosis import Diagnosis
     from ..diagnosis.log import LaunchLog
+    from ..flags.params import Params
+    from ..flags.parse import Arguments
     from ..planner import Plan
     from ..request import Request
     from .session import Session
@@ -63,6 +67,7 @@ class Attempts:
         code = NOT_EXECUTABLE
         for attempt in range(self.retries + 1):
             words = commands.complete(self.session.command, [*self.added, *self._louder(), *self._coloured()])
+            started = self.plan
             try:
                 outcome = self._start(words)
             except OSError as error:
@@ -78,11 +83,9 @@ class Attempts:
                 say(f"out of memory on {failure.device or 'an unnamed device'} while loading: {failure.message}")
             if attempt == self.retries:
                 return code
-            if smaller is None and other is None:
-                say("cannot plan again: the size of the memory is unknown")
-                return code
-            request = other or smaller or request
-            if not self._plan_again(request):
+            known, request = bool(smaller or other), other or smaller or request
+            why_not = self._plan_again(request) if known else "cannot plan again: the size of the memory is unknown"
+            if why_not and not self._proposed(outcome, request, started, why_not):
                 self._explained(outcome, request, False)
                 return code
             say(f"attempt {attempt + 2} of {self.retries + 1}: " + " ".join(self.added))
@@ -92,11 +95,7 @@ class Attempts:
         """Says why a launch died; where it is to start `again` the request with what helps, other than less memory."""
         if outcome.code == 0 or outcome.asked:
             return None
-        from ..diagnosis.diagnosis import explain
-
-        machine = None if again else request.machine.devices
-        why = explain(outcome.log, words=self.session.command.words, model=None if again else self.session.model,
-                      devices=machine, host=None if again else request.host)
+        why = self._diagnosis(outcome, None if again else request)
         if not why.known or why.cause == "healthy":
             return None
         if not (again and why.cause in _SMALLER):
@@ -109,16 +108,39 @@ class Attempts:
         self.session.ask_for(replace(request.arguments, params=replace(given, **changes)))
         return self.session.request
 
-    def _plan_again(self, request: Request) -> bool:
-        """False if the plan is the same, or does not fit."""
+    def _diagnosis(self, outcome: Outcome, request: Request | None) -> Diagnosis:
+        """What the log shows; with a `request` also the launch that works on its machine."""
+        from ..diagnosis.diagnosis import explain
+
+        words = self.session.command.words
+        if request is None:
+            return explain(outcome.log, words=words, files=False)
+        return explain(outcome.log, words=words, model=self.session.model, devices=request.machine.devices,
+                       host=request.host)
+
+    def _proposed(self, outcome: Outcome, request: Request, started: Plan, why_not: str) -> bool:
+        """Takes the launch that `explain` proposes for this log, unless it is without some given flags: they are named
+        then."""
+        found = self._diagnosis(outcome, request)
+        launch = found.launch
+        if launch is None or not _less(launch.plan, started, found.device):
+            say(why_not)
+            return False
+        if against := _against(self.given, launch.plan.params):
+            say(f"{why_not}; a launch that fits is without the given {', '.join(against)}")
+            return False
+        self.plan = launch.plan
+        self.added, _ = commands.additions(self.session.command, launch.plan.flags, self.session.build,
+                                           self.session.seen, self.session.files)
+        return True
+
+    def _plan_again(self, request: Request) -> str:
+        """Why there is none, if the plan is the same or does not fit."""
         before = (self.plan.flags, self.added)
         self.plan, self.added = self._next(request)
         if (self.plan.flags, self.added) == before:
-            say("cannot retry smaller: the flags you gave leave nothing to reduce")
-            return False
-        if not self.plan.fits:
-            say("no smaller plan fits")
-        return self.plan.fits
+            return "cannot retry smaller: the flags you gave leave nothing to reduce"
+        return "" if self.plan.fits else "no smaller plan fits"
 
     def _next(self, request: Request) -> tuple[Plan, list[str]]:
         """The plan for less memory. One that gives a device up is the last resort: a margin can be smaller before, and
@@ -275,6 +297,27 @@ def memory_failure(outcome: Outcome) -> OutOfMemory | None:
     if failure is None and outcome.oom_killed:
         return OutOfMemory("Host", None, "the kernel killed it")
     return failure
+
+
+def _against(given: Arguments, params: Params) -> list[str]:
+    """The given flags, variables and config-file keys that a launch does without, as they were written."""
+    against: dict[str, None] = {}
+    for (flag, value), written in zip(given.given, given.written, strict=True):
+        field = commands.field_of(flag)
+        if not field or field in ("model", *commands.FILES):
+            continue
+        theirs, now = getattr(given.params, field), getattr(params, field)
+        if (now[:len(theirs)] if field == "overrides" else now) != theirs:
+            against[f"{written} {value}".rstrip()] = None
+    return [*against]
+
+
+def _less(plan: Plan, than: Plan, device: str | None) -> bool:
+    """Whether a plan uses less of the device that ran out."""
+    if device == HOST:
+        return plan.breakdown.resident < than.breakdown.resident
+    use, before = plan.breakdown.devices.get(device or ""), than.breakdown.devices.get(device or "")
+    return before is not None and (use.total if use else 0) < before.total
 
 
 def _with_layers(plan: Plan) -> set[str]:

@@ -41,7 +41,7 @@ _CONTAINER_SWITCHES = frozenset((
 ))
 
 
-_FILES = ("mmproj", "model_draft", "lora", "control_vector")     # fields of Params
+FILES = ("mmproj", "model_draft", "lora", "control_vector")     # fields of Params
 # commands of the program `llama` (app/llama.cpp) whose own program has another name
 _COMMANDS = {"serve": "server", "client": "cli", "complete": "completion", "bench": "bench",
              "perplexity": "perplexity"}
@@ -93,7 +93,7 @@ class WrappedCommand:
 
     def files_here(self, params: Params) -> Params:
         """`params` with the companions' paths on this machine."""
-        found: dict[str, Any] = {name: getattr(params, name) for name in _FILES}
+        found: dict[str, Any] = {name: getattr(params, name) for name in FILES}
         here: dict[str, Any] = {name: tuple(map(self.here, value)) if isinstance(value, tuple) else
                                 value and self.here(value) for name, value in found.items()}
         return replace(params, **here)
@@ -187,7 +187,7 @@ def _program(wrapped: Sequence[str]) -> int:
                                               and (after in _COMMANDS or after in _COMMANDS.values()))
         if named and not word.startswith("-") and "=" not in word and not word.endswith(".gguf"):
             return i
-        if word == "--" or (i and _field(word) == "model"):
+        if word == "--" or (i and field_of(word) == "model"):
             break      # from here on words are arguments
     return 0
 
@@ -245,8 +245,8 @@ def additions(command: WrappedCommand, flags: Sequence[str], build: Build, envir
     typed = parse(command.plannable, command=None)
     spoken = parse(command.plannable, environ, config_files, command=None)
     wanted = parse(flags, command=None).params
-    given = {_field(flag) for flag, _ in typed.given} - {""}
-    twice = {_field(flag) for flag, _ in spoken.given if _accumulates(flag)}
+    given = {field_of(flag) for flag, _ in typed.given} - {""}
+    twice = {field_of(flag) for flag, _ in spoken.given if _accumulates(flag)}
     words: list[str] = []
     notes: list[str] = []
     for name, written in _by_field(wanted):
@@ -257,7 +257,7 @@ def additions(command: WrappedCommand, flags: Sequence[str], build: Build, envir
             written = _said(name, missing, build)
         elif name in given or name in twice:
             continue
-        elif name in _FILES and command.mounts and getattr(spoken.params, name):
+        elif name in FILES and command.mounts and getattr(spoken.params, name):
             written = _said(name, getattr(spoken.params, name))
         if written and not build.knows(written[0]):
             if build.fork:
@@ -281,7 +281,7 @@ def _said(name: str, value: Any, build: Build | None = None) -> list[str]:
     return to_words(replace(Params(), **{name: value}), build.knows if build else None)
 
 
-def _field(flag: str) -> str:
+def field_of(flag: str) -> str:
     found = lookup(flag)
     return found[0].field if found else ""
 

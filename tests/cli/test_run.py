@@ -552,6 +552,21 @@ def test_given_flags_do_not_give_way(fake: Fake) -> None:
     )
 
 
+@pytest.mark.parametrize(("flags", "missing", "tried", "said"), [
+    # what explain proposes keeps every given flag: it is tried
+    ("-ngl 17 -c 4096", 1200, ["-ncffn"], b"attempt 2 of 4: -ncffn 1"),
+    # one of them stands against it
+    ("-ngl 17 -c 131072", 1200, [], b"a launch that fits is without the given -ngl 17\n")])
+def test_a_retry_agrees_with_explain(flags: str, missing: int, tried: list[str], said: bytes, fake: Fake) -> None:
+    fake.scenario({"log": oom(missing), "code": 1}, {})
+    words = ["run", "--gpu", "4GiB", "--ram", "16GiB", "--retry", "3", str(fake.server), "-m",
+             str(HEADERS / "llama-3.2-1b-q8_0.gguf"), *flags.split()]
+    done = subprocess.run([sys.executable, "-m", "autolayers", *words],          # with the real planner
+                          capture_output=True, env=fake.environ(), timeout=60, check=False)
+    assert said in done.stderr and len(fake.calls()) == 1 + len(tried), done.stderr
+    assert set(tried) <= set(fake.calls()[-1]["words"]) and set(flags.split()) <= set(fake.calls()[-1]["words"])
+
+
 def test_a_stop_while_loading_is_no_failure(fake: Fake) -> None:
     fake.scenario({"log": oom(450), "serve": True, "code": 1})
     child = fake.start("--gpu 1010MiB --retry 3 llama-server -m MODEL")

@@ -305,6 +305,71 @@ def test_a_model_is_known_by_its_figures() -> None:
     assert other.cause == "oom_device" and other.launch is None
 
 
+def sweep(part: int, parts: int, every: int = 1) -> list[str]:
+    """Each log of memory with a part of the bundled headers: what is wrong with the launch that works."""
+    wrong, launches, host = [], 0, Host.hypothetical("64GiB")
+    for number, case in [*enumerate([*CASES, *UNSEEN])][::every]:
+        log, words = str(case["log"]).encode(), str(case.get("words") or "").split()[1:]
+        first = explain(log, words=words)
+        if not first.remedies or first.cause not in ("oom_device", "oom_host", "buffer_limit", "partial_offload",
+                                                     "vram_spill", "fit_gave_up"):
+            continue
+        devices = None
+        if not any(device.total for device in first.facts.devices.values()):
+            assert "--gpu NAME" in first.text() or "-m FILE" in first.text() or "--ram SIZE" in first.text()
+            name, size = first.device or "CUDA0", (6, 12, 24, 48)[(number + part) % 4] * GiB
+            name = "CUDA0" if name == "CPU" else name
+            devices = [Device(name, size, size, "", name.rstrip("0123456789"))]
+        for header in sorted(bundled.models())[(number + part) % parts::parts]:
+            found = bundled.read(header)
+            answer = explain(log, words=words, model=found, host=host, devices=devices)
+            launch = answer.launch
+            if launch is None:
+                if not re.search(r"no launch (?:of|is)", answer.text()) and "so no launch" not in answer.text():
+                    wrong.append(f"{case['id']} {header}: no launch, and no reason")
+                continue
+            launches += 1
+            again = plan_request(found, Request.of(
+                [*launch.words, "--strict-flags", "off"]
+                + (["--llama-build", str(launch.build)] if launch.build else []), devices=launch.devices, host=host,
+                checked=False))
+            if not (launch.plan.fits and again.fits) or (answer.fatal and not launch.changed):
+                wrong.append(f"{case['id']} {header}: {launch.words} is the same or does not fit")
+    assert launches
+    return wrong
+
+
+def test_every_log_with_bundled_headers_gets_a_launch_or_a_reason() -> None:
+    assert sweep(0, 98, every=5) == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("part", range(12))
+def test_every_log_with_every_bundled_header_gets_a_launch_or_a_reason(part: int) -> None:
+    assert sweep(part, 12) == []
+
+
+def test_a_tensor_over_the_driver_s_limit_is_kept_in_ram() -> None:
+    found = model("gemma-3-4b-q8_0")
+    name, size = max(((info.n_bytes, name) for name, info in found.header.tensors.items()))[::-1]
+    log = (f"ggml_vulkan: Device memory allocation of size {size} failed.\n"
+           "ggml_vulkan: Requested buffer size exceeds device memory allocation limit: ErrorOutOfDeviceMemory\n"
+           f"alloc_tensor_range: failed to allocate Vulkan0 buffer of size {size}\n"
+           "llama_model_load: error loading model: unable to allocate Vulkan0 buffer\n").encode()
+    devices, host = [Device("Vulkan0", 24 * GiB, 24 * GiB, "", "Vulkan")], Host.hypothetical("64GiB")
+    launch = explain(log, model=found, devices=devices, host=host).launch
+    assert launch is not None and f"^{re.escape(name)}$=CPU" in " ".join(launch.changed) and launch.plan.fits
+    assert explain(log, model=model("llama-3.2-1b-q8_0"), devices=devices, host=host).launch is None
+
+
+def test_an_error_of_no_device_is_of_the_command_s() -> None:
+    def device(words: str) -> str | None:
+        return explain(b"slot launch_slot_: id 0\nCUDA error: out of memory\n", words=words.split()).device
+
+    assert device("-m m.gguf") == "CUDA0" and device("-m m.gguf --device CUDA2") == "CUDA2"
+    assert device("-m m.gguf -dev CUDA2,CUDA1 -devd CUDA1") == "CUDA1"
+
+
 def test_another_model_s_log_gets_no_launch() -> None:
     answer = explain(oom("CUDA0", 11468, "context", 40 << 30, "-c 65536 -np 1 -ngl 99"),
                      model=model("llama-3.1-8b-q4_k_m"), host=Host.hypothetical("32GiB"))
