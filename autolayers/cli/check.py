@@ -16,6 +16,7 @@ from ..launch import NOT_EXECUTABLE, NOT_FOUND
 from ..launch.build_check import check, companions
 from ..launch.checked_builds import CheckedBuild, keep, named
 from ..output import emit, say, show
+from ..report.table import Style, table, wrap
 from ..request import Request
 from ..units import mib
 
@@ -58,7 +59,7 @@ def main(words: Sequence[str]) -> int:
     if own.get("json"):
         emit(json.dumps(_json(program, build, found), indent=1) + "\n")
     else:
-        show(_text(program, build, found))
+        show(_text(program, build, found, Style.of(sys.stdout, os.environ)))
     return 1 if any(one.state in ("differs", "failed") for one in found) else 0
 
 
@@ -74,30 +75,36 @@ def _keep(program: str, build: Build, found: Sequence[Checked]) -> None:
         say(f"the result cannot be kept: {error}")
 
 
-def _text(program: str, build: Build, found: Sequence[Checked]) -> str:
-    """One line per part, and one per architecture that differs."""
+def _text(program: str, build: Build, found: Sequence[Checked], style: Style) -> str:
+    """The verdict, one line per part, and one per architecture that differs."""
     number = f"build {build.number}" if build.number else "a build without a number"
     if build.between:
         number += " (by its flags and architectures b{} to b{})".format(*build.between)
-    lines = [f"{program}: {number}" + (f", commit {build.commit}" if build.commit else "")]
+    known = [one.state for one in found if one.state != "unknown"]
+    equal = known.count("equal")
+    bad = any(state in ("differs", "failed") for state in known)
+    lines = [*wrap(f"{program}: {number}" + (f", commit {build.commit}" if build.commit else ""), style.columns),
+             style(f"{equal} of {len(known)} models equal in every part", "red" if bad else "green"), ""]
     parts: dict[tuple[str, str], list[int]] = {}
     for one in found:
         for part, device, more in one.parts:
             parts.setdefault((device, part), []).append(more)
-    for (device, part), sizes in sorted(parts.items()):
-        lines.append(f"{device} {part}: {sum(not size for size in sizes)} of {len(sizes)} equal")
+    lines += table(("part", "equal"), [(f"{device} {part}", f"{sum(not size for size in sizes)} of {len(sizes)}")
+                                       for (device, part), sizes in sorted(parts.items())], style)
+    lines += [""] if any(state in ("differs", "failed", "bound") for state in known) else []
     for one in found:
         if one.state == "differs":
             above = ", ".join(f"{part} on {device} {'+' if more > 0 else ''}{mib(more)}"
                               for part, device, more in one.parts if more)
-            lines.append(f"{one.architecture} ({one.name}): {above}")
+            lines += [style(line, "red") for line in wrap(f"{one.architecture} ({one.name}): {above}", style.columns,
+                                                          "", "  ")]
         elif one.state in ("failed", "bound"):
-            lines.append(f"{one.architecture} ({one.name}): {one.state}: {one.reason}")
+            lines += [style(line, "red" if one.state == "failed" else "dim") for line in wrap(
+                f"{one.architecture} ({one.name}): {one.state}: {one.reason}", style.columns, "", "  ")]
     unknown = sorted({one.architecture for one in found if one.state == "unknown"})
     if unknown:
-        lines.append(f"not in this build: {', '.join(unknown)}")
-    known = [one.state for one in found if one.state != "unknown"]
-    return "\n".join([*lines, f"{known.count('equal')} of {len(known)} models equal in every part"]) + "\n"
+        lines += ["", *wrap(f"not in this build: {', '.join(unknown)}", style.columns, "", "  ")]
+    return "\n".join(lines) + "\n"
 
 
 def _json(program: str, build: Build, found: Sequence[Checked]) -> dict[str, object]:

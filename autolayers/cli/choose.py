@@ -179,5 +179,6 @@ def _print(form: str, names: list[str], answered: list[tuple[Offer, Choice]], ma
     else:
         cards = ", ".join(f"{device.name} {human(machine.limits[device.name])}" for device in machine.devices)
         ram = "" if machine.ram is None else f"RAM {human(machine.ram)}"
-        title = f"{', '.join(names)} on {', '.join(filter(None, [cards, ram]))}, context {n_ctx} or more"
+        files = names[0] if len(names) == 1 else f"{len(choices)} files"
+        title = f"{files} on {', '.join(filter(None, [cards, ram]))}, context {n_ctx} or more"
         show(choices_text(title, labels, choices, advice, n_ctx, taken, Style.of(sys.stdout, os.environ)))

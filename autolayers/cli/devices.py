@@ -67,10 +67,10 @@ def main(words: Sequence[str]) -> int:
     if own.get("json"):
         emit(json.dumps(_json(found, notes, speeds), indent=2) + "\n")
         return 0
-    narrow = sys.stdout.isatty() or "COLUMNS" in os.environ        # for programs: one row per device
-    width = Style.of(sys.stdout, os.environ).width if narrow else sys.maxsize
-    show("".join(f"{printable(line)}\n" for line in
-                 (*_table(found, speeds, width), *lines(ratios(found.devices, found.host)))))
+    style = Style.of(sys.stdout, os.environ)
+    head, *rows = _table(found, speeds, style.columns)
+    rows += lines(ratios(found.devices, found.host))
+    show("".join(f"{line}\n" for line in (style(head, "dim"), *map(printable, rows))))
     for note in notes:
         say(note)
     return 0

@@ -10,6 +10,8 @@ from ..diagnosis.diagnosis import explain
 from ..errors import UsageError
 from ..flags.check import read
 from ..output import emit, show
+from ..report.diagnosis import diagnosis_text
+from ..report.table import Style
 from ..sources import needs_download
 from .model import load
 
@@ -46,7 +48,7 @@ def main(words: Sequence[str]) -> int:
     if arguments.own.get("format") == "json":
         emit(json.dumps(answer.to_dict(), indent=1) + "\n")
     else:
-        show(answer.text())
+        show(diagnosis_text(answer.text(), answer.known, Style.of(sys.stdout, os.environ)))
     return 0 if answer.known else 1
 
 

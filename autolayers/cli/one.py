@@ -109,7 +109,9 @@ def _why(model: Model, request: Request, form: str) -> int:
 
         emit(json.dumps({"schema": 1, **found.to_dict()}, indent=1) + "\n")
     else:
-        show(why_text(found))
+        from ..report.table import Style
+
+        show(why_text(found, Style.of(sys.stdout, os.environ)))
     return 0 if next(row for row in found.candidates if row.chosen).verdict == "chosen" else 5
 
 

@@ -13,6 +13,7 @@ from ..flags.check import read
 from ..launch.secrets import without_secrets
 from ..launch.servers import beside, look, servers
 from ..output import clear, emit, say, show
+from ..report.table import Style
 from ..units import human
 from .ps_page import document, one_text, ps_text
 
@@ -39,7 +40,8 @@ def main(words: Sequence[str]) -> int:
         return 0
     while True:
         found, free, ollama, others = _now()
-        text = ps_text(found, free, [*map(_ollama_line, ollama), *map(_other_line, others[:_SHOWN])])
+        text = ps_text(found, free, [*map(_ollama_line, ollama), *map(_other_line, others[:_SHOWN])],
+                       Style.of(sys.stdout, os.environ))
         if not arguments.own.get("watch"):
             show(text)
             return 0
@@ -63,7 +65,7 @@ def one(pid: int, as_json: bool = False) -> int:
     words, secrets = without_secrets(server.words)
     for name in secrets:
         say(f"{name} is left out of the output")
-    show(one_text(running, words, beside(found), beside(found, running)))
+    show(one_text(running, words, beside(found), beside(found, running), Style.of(sys.stdout, os.environ)))
     return 0
 
 

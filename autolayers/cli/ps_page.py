@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from ..quoting import printable, shell
+from ..quoting import shell
+from ..report.table import Style, table, wrap
 from ..units import human
 
 TYPE_CHECKING = False
@@ -13,41 +14,57 @@ if TYPE_CHECKING:
     from ..launch.servers import Running
 
 _NO = "-"
+_LABEL = 12
 
 
-def ps_text(found: Sequence[Running], free: Mapping[str, int], ollama: Sequence[str] = ()) -> str:
+def ps_text(found: Sequence[Running], free: Mapping[str, int], ollama: Sequence[str] = (),
+            style: Style | None = None) -> str:
     """A block a server, then what is free."""
+    style = style or Style(width=None)
     rows: list[str] = []
     for running in found:
-        rows += [*block(running), ""]
+        rows += [*block(running, style), ""]
     if not found:
         rows += ["no llama-server runs here", ""]
-    rows += [*ollama, ""] if ollama else []
-    rows.append("free now    " + memory(free))
-    return "\n".join(map(printable, rows)) + "\n"
+    rows += [line for row in ollama for line in _wrapped(row, style)]
+    rows += [""] if ollama else []
+    return "\n".join([*rows, *_labelled("free now", memory(free), style)]) + "\n"
 
 
-def one_text(running: Running, words: Sequence[str], free: Mapping[str, int], without: Mapping[str, int]) -> str:
+def one_text(running: Running, words: Sequence[str], free: Mapping[str, int], without: Mapping[str, int],
+             style: Style | None = None) -> str:
     """One server in full."""
-    rows = [*block(running), *(f"{'may grow' if i == 0 else '':<12}{name}, up to {human(size)}"
-                               for i, (name, size) in enumerate(running.grows))]
-    rows += [f"{'note' if i == 0 else '':<12}{note}" for i, note in enumerate(running.notes)]
-    rows += [f"{'free now':<12}{memory(free)}", f"{'without it':<12}{memory(without)}", "",
-             shell([running.server.program, *words])]
-    return "\n".join(map(printable, rows)) + "\n"
+    style = style or Style(width=None)
+    rows = block(running, style)
+    for i, (name, amount) in enumerate(running.grows):
+        rows += _labelled("" if i else "may grow", f"{name}, up to {human(amount)}", style)
+    for i, note in enumerate(running.notes):
+        rows += _labelled("" if i else "note", note, style)
+    rows += [*_labelled("free now", memory(free), style), *_labelled("without it", memory(without), style), "",
+             style(shell([running.server.program, *words]), "bold")]
+    return "\n".join(rows) + "\n"
 
 
-def block(running: Running) -> list[str]:
+def block(running: Running, style: Style) -> list[str]:
     server = running.server
     slots = f" {running.slots[0]} of {running.slots[1]} slots" if running.slots else ""
     facts = [f"{running.state}{slots}", f"context {running.n_ctx} a slot" if running.n_ctx else "",
              f"b{running.build}" if running.build else "", f"of {server.of}" if server.of else ""]
-    rows = [f"{server.pid:<12}{running.model}   {', '.join(filter(None, facts))}"]
-    for row in running.rows:
-        rows.append(f"  {row.device:<10}held {size(row.held)}   predicted {size(row.predicted)}   "
-                    f"unaccounted {size(row.unaccounted)}")
+    rows = _labelled(str(server.pid), f"{running.model}   {', '.join(filter(None, facts))}", style)
+    rows[0] = style(rows[0], "bold")
+    cells = [[f"  {row.device}", size(row.held), size(row.predicted), size(row.unaccounted)] for row in running.rows]
+    rows += table(("  device", "held", "predicted", "unaccounted"), cells, style) if cells else []
     grows = sum(amount for _, amount in running.grows)
-    return rows + ([f"  {'':<10}may grow by {human(grows)}"] if grows else [])
+    return rows + ([f"  may grow by {human(grows)}"] if grows else [])
+
+
+def _labelled(label: str, text: str, style: Style) -> list[str]:
+    return _wrapped(f"{label:<{_LABEL}}{text}", style)
+
+
+def _wrapped(text: str, style: Style) -> list[str]:
+    """A label of _LABEL columns and its text; on a pipe one line."""
+    return wrap(text[_LABEL:], style.columns, text[:_LABEL], " " * _LABEL)
 
 
 def size(amount: int | None) -> str:

@@ -7,6 +7,7 @@ import datetime
 import json
 import os
 import shutil
+import sys
 
 from .. import state
 from ..errors import AutolayersError, DoesNotFit, UsageError
@@ -25,6 +26,7 @@ from ..planner import plan_request
 from ..planner.compare.rivals import of_each_class, rivals_on
 from ..quoting import shell
 from ..records import replace
+from ..report.table import Style, stacked
 from .calibrate import answer, forget, from_file
 
 TYPE_CHECKING = False
@@ -232,16 +234,17 @@ def _answer(session: Session, rival: Rival, own: dict[str, Any], rivals: Sequenc
     elif own.get("json"):
         emit(json.dumps(_json(measured, words), indent=1) + "\n")
     else:
-        show(_table(measured, rivals) + shell(words) + "\n")
+        style = Style.of(sys.stdout, os.environ)
+        show(_table(measured, rivals, style) + style(shell(words), "bold") + "\n")
     return 0 if plan.fits else DoesNotFit.exit_code
 
 
-def _table(measured: Sequence[Measured], rivals: Sequence[Rival]) -> str:
+def _table(measured: Sequence[Measured], rivals: Sequence[Rival], style: Style) -> str:
     """One line per launch, fastest first: seconds of the workload, measured and predicted."""
     if not measured:
         return ""
-    rows: list[tuple[str, ...]] = [("launch", "s", "predicted", "tokens/s", "predicted", "prompts",
-                                    "predicted")]
+    work = rivals[0].speed.workload
+    rows: list[tuple[str, ...]] = []
     for one in measured:
         speed = one.rival.speed
         figures = (one.seconds, speed.request, one.rates.token, speed.generation, one.rates.prompt,
@@ -249,12 +252,9 @@ def _table(measured: Sequence[Measured], rivals: Sequence[Rival]) -> str:
         rows.append((one.rival.placement, *(f"{value:.4g}" for value in figures)))
     rows += [(rival.placement, "", f"{rival.speed.request:.4g}", "", f"{rival.speed.generation:.4g}", "",
               f"{rival.speed.prompt:.4g}") for rival in rivals if all(one.rival is not rival for one in measured)]
-    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
-    lines = [f"{row[0]:{widths[0]}}  " + "  ".join(f"{cell:>{widths[i]}}" for i, cell in enumerate(row) if i)
-             for row in rows]
-    work = rivals[0].speed.workload
-    lines[0] += f"  ({work.prompt}+{work.generate}@{work.depth})"
-    return "\n".join(line.rstrip() for line in lines) + "\n\n"
+    head = (f"launch ({work.prompt}+{work.generate}@{work.depth})", "s", "predicted", "tokens/s", "predicted",
+            "prompts", "predicted")
+    return "\n".join(stacked(head, rows, style, marks={0: "green"})) + "\n\n"
 
 
 def _json(measured: Sequence[Measured], words: Sequence[str]) -> dict[str, object]:

@@ -132,7 +132,7 @@ class Diagnosis:
         for other in self.verdict.others:
             rows.append(f"{'also':<12}{said(other, self.facts)}")
         for remedy in self.remedies:
-            flags = " ".join(remedy.flags)
+            flags = shell(remedy.flags)
             fits = {True: "fits: ", False: "does not fit yet: ", None: ""}[remedy.fits]
             rows.append(f"{'try':<12}{flags}{'   ' if flags else ''}{fits}{remedy.why}")
         if self.launch is not None:

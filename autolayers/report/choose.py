@@ -8,7 +8,7 @@ from ..planner.compare import cards as which_card
 from ..planner.compare.choose import EXPERTS, IN_RAM, NO, PARTLY, WHOLLY, front
 from ..quoting import shell
 from ..units import GiB
-from .table import Style, stacked, table, wrap
+from .table import Style, fitted, labelled, table, wrap
 from .text import tokens
 
 TYPE_CHECKING = False
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from ..planner.compare.cards import Runs
     from ..planner.compare.choose import Advice, Choice
 
-_NOTE = "* predicted, not measured; context: the largest at this placement, for one conversation"
+_NOTE = "predicted, not measured; context: the largest at this placement, for one conversation"
 _COLUMN = {WHOLLY: "fully"}     # the table's word, if not the verdict itself
 # follows the name of a file
 _RUNS = {WHOLLY: "is fully on the GPU", EXPERTS: "has experts in RAM", PARTLY: "is partly in RAM",
@@ -27,7 +27,7 @@ _RUNS = {WHOLLY: "is fully on the GPU", EXPERTS: "has experts in RAM", PARTLY: "
 
 def choices_text(title: str, names: Sequence[str], choices: Sequence[Choice], advice: Advice | None,
                  n_ctx: int, words: Sequence[str], style: Style | None = None) -> str:
-    """The table, smallest file first, and the advice. `words` start the chosen one."""
+    """The advice, the table, smallest file first, and the notes. `words` start the chosen one."""
     style = style or Style()
     order = sorted(range(len(choices)), key=lambda i: (choices[i].size, i))
     rows, marks = [], {}
@@ -39,19 +39,20 @@ def choices_text(title: str, names: Sequence[str], choices: Sequence[Choice], ad
         elif not choice.fits:
             marks[at] = "dim"
         speed = choice.speed
-        rows.append([("> " if taken else "  ") + names[i], f"{choice.size / GiB:.2f}",
+        rows.append([("> " if taken else "  ") + names[i], f"{choice.size / GiB:.1f}",
                      f"{choice.bits_per_weight:.2f}",
                      _COLUMN.get(choice.verdict, choice.verdict), str(choice.n_ctx) if choice.n_ctx else "-",
                      tokens(speed.prompt) if speed else "-", tokens(speed.generation) if speed else "-",
                      _quality(choice)])
-    lines = wrap(title, style.width)
-    head = ("  file", "GiB", "bits/weight", "on the GPU", "context", "prompt t/s*", "t/s*", "quality")
-    lines += ["", *stacked(head, rows, style, (0, 3), marks), ""]
-    lines += [line for note in (_NOTE, _quality_note(choices), _beaten(names, choices))
-              for line in wrap(note, style.width)]
-    lines += [""]
-    lines += [style(line, "bold") for line in wrap(advice_words(names, choices, advice, n_ctx), style.width)]
-    return "\n".join([*lines, *([shell(words)] if words else [])]) + "\n"
+    head = ("  file", "GiB", "bits", "on the GPU", "context", "prompts*", "t/s*", "quality")
+    lines = [*wrap(title, style.width),
+             *[style(line, "bold") for line in wrap(_taken(names, choices, advice, n_ctx), style.width)], "",
+             *fitted(head, rows, style, (0, 3), marks, less=(2,)), "",
+             *([style(shell(words), "bold"), ""] if words else [])]
+    for label, text in (("next", _next(names, choices, advice)), ("quality", _quality_note(choices)),
+                        ("beaten", _beaten(names, choices)), ("*", _NOTE)):
+        lines += labelled(label, [text], style) if text else []
+    return "\n".join(lines) + "\n"
 
 
 def _quality(choice: Choice) -> str:
@@ -69,7 +70,7 @@ def _quality_note(choices: Sequence[Choice]) -> str:
         ranges = ", ".join(f"{name} {each.least:g} to {each.most:g}" for name, each in guessed.items())
         said.append(f"as is usual for the type ({ranges} over about 20 models; small ones a band worse). Larger by "
                     "half a bit is nearly always closer to the original, less is not decided by size")
-    return f"quality: mean KL divergence, {'; else '.join(said)}" if said else ""
+    return f"mean KL divergence, {'; else '.join(said)}" if said else ""
 
 
 def _beaten(names: Sequence[str], choices: Sequence[Choice]) -> str:
@@ -81,6 +82,11 @@ def _beaten(names: Sequence[str], choices: Sequence[Choice]) -> str:
 
 def advice_words(names: Sequence[str], choices: Sequence[Choice], advice: Advice | None, n_ctx: int) -> str:
     """The advice in one line."""
+    after = _next(names, choices, advice)
+    return _taken(names, choices, advice, n_ctx) + (f". Next one up: {after}" if after else "")
+
+
+def _taken(names: Sequence[str], choices: Sequence[Choice], advice: Advice | None, n_ctx: int) -> str:
     if advice is None:
         smallest = min(choices, key=lambda choice: choice.size)
         less = [choice.n_ctx for choice in choices if choice.n_ctx]
@@ -91,11 +97,13 @@ def advice_words(names: Sequence[str], choices: Sequence[Choice], advice: Advice
     what = f"the largest that is fully on the GPU with {min(n_ctx, first.n_ctx_train or n_ctx)} tokens of context" \
         if advice.best else f"the fastest that fits; it {_RUNS[first.verdict]}"
     text = f"take {names[advice.take]} ({first.size / GiB:.2f} GiB): {what}"
-    if first.speed:
-        text += f", {tokens(first.speed.generation)} t/s"
-    if advice.next is None:
-        return text
-    return f"{text}. Next one up: {_price(names[advice.next], choices[advice.next], first)}"
+    return text + (f", {tokens(first.speed.generation)} t/s" if first.speed else "")
+
+
+def _next(names: Sequence[str], choices: Sequence[Choice], advice: Advice | None) -> str:
+    if advice is None or advice.next is None:
+        return ""
+    return _price(names[advice.next], choices[advice.next], choices[advice.take])
 
 
 def _price(name: str, choice: Choice, first: Choice) -> str:
@@ -133,7 +141,7 @@ def cards_text(name: str, size: int, n_ctx: int, least: float, found: Mapping[st
                   f"{runs.memory * runs.count / GiB:.1f}",
                   f"{runs.left / GiB:.2f}", tokens(runs.speed.prompt), tokens(runs.speed.generation)]
                  for runs in rows[:which_card.MOST]]
-        heads = ["  card", "GiB", "left", "prompt t/s*", "t/s*"]
+        heads = ["  card", "GiB", "left", "prompts*", "t/s*"]
         if kind == which_card.EXPERTS:
             heads += ["in RAM", "-ncmoe"]
             cells = [[*row, f"{runs.ram / GiB:.1f}", str(runs.n_cpu_moe)]
@@ -143,5 +151,5 @@ def cards_text(name: str, size: int, n_ctx: int, least: float, found: Mapping[st
         if len(rows) > len(cells):
             others = ", ".join(runs.name for runs in rows[len(cells):])
             lines += wrap(f"and, with as much memory: {others}", style.width, "  ", "  ")
-    note = "* predicted, not measured; left: GiB on the fullest GPU, after its margin"
-    return "\n".join([*lines, "", *wrap(note, style.width)]) + "\n"
+    note = "predicted, not measured; left: GiB on the fullest GPU, after its margin"
+    return "\n".join([*lines, "", *labelled("*", [note], style)]) + "\n"

@@ -16,8 +16,7 @@ if TYPE_CHECKING:
 
 # columns of the table: name and width, fixed because rows are printed before all of them are known
 _COLUMNS = (("context", 7), ("cache", 6), ("fits", 4), ("layers", 7), ("GPU GiB", 7), ("margin", 6),
-            ("RAM GiB", 7),
-            ("t/s*", 6), ("full*", 6))
+            ("RAM GiB", 7), ("t/s*", 6), ("full*", 6))
 _LEFT = ("cache",)
 _LEAST_BAR = 16
 
@@ -70,7 +69,7 @@ class SweepTable:
 class SweepBars:
     """Device memory as bars on one scale for all machines, with RAM and speed as numbers."""
 
-    notes = "# weights, = KV cache, - compute, | free memory; GPU + RAM GiB; tokens per second are predicted"
+    notes = "# weights, = KV cache, + compute, | free memory; GPU + RAM GiB; tokens per second are predicted"
 
     def __init__(self, style: Style, cases: Sequence[Case]) -> None:
         self.style = style
@@ -89,7 +88,7 @@ class SweepBars:
         if plan is None:
             return "\n".join(wrap(f"refused: {point.refusal}", self.style.width, start, "    "))
         bar, end = "", 0
-        for mark, part in zip("#=-", ("model", "context", "compute"), strict=True):
+        for mark, part in zip("#=+", ("model", "context", "compute"), strict=True):
             end += sum(getattr(d, part) for d in plan.devices)
             bar += mark * (round(end / self.most * (self.width - 1)) - len(bar))
         bar = bar.ljust(self.width)
@@ -117,7 +116,7 @@ def fields(point: Point) -> list[object]:
 
 
 def _gib(size: int) -> str:
-    return f"{size / GiB:.2f}"
+    return f"{size / GiB:.1f}"
 
 
 def _used(plan: Plan) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 
 from ..output import COLOURS
 from ..quoting import printable
@@ -17,6 +18,8 @@ _CODES = {name: code for code, name in COLOURS.items()}
 
 WIDTH = 80           # columns, if no terminal says
 NARROWEST = 40
+LABEL = 10           # columns of the labels
+_NAME = 18           # of a name, at least
 
 
 class Style:
@@ -29,6 +32,11 @@ class Style:
         self.bounded = width is not None        # the width is known
         self.drawn = drawn                      # bars and strips may be drawn,
         self.blocks = blocks                    # with block characters
+
+    @property
+    def columns(self) -> int:
+        """The width, without an end on a pipe, where a fact is a line."""
+        return self.width if self.bounded else sys.maxsize
 
     @classmethod
     def of(cls, stream: TextIO, environ: Mapping[str, str]) -> Style:
@@ -80,6 +88,27 @@ def wrap(text: str, width: int, first: str = "", then: str = "") -> list[str]:
     return [*lines, line.rstrip()]
 
 
+def titled(title: str, verdict: str, style: Style, colour: str, more: str = "") -> list[str]:
+    """The first line of an answer: what it is about, `more` of it, and the verdict at the right edge, or below."""
+    room = style.width - len(more) - len(verdict) - (6 if more else 4)
+    if room < 16:
+        short = shortened(title, style.width - len(more) - 2)
+        return [f"{style(short, 'bold')}{'  ' if more else ''}{more}".rstrip(),
+                *[style(line, colour) for line in wrap(verdict, style.width)]]
+    title = shortened(title, room)
+    left = f"{style(title, 'bold')}{'  ' if more else ''}{more}"
+    space = style.width - len(title) - (len(more) + 2 if more else 0) - len(verdict)
+    return [f"{left}{' ' * space}{style(verdict, colour)}"]
+
+
+def labelled(label: str, texts: Sequence[str], style: Style) -> list[str]:
+    """Texts after a label, wrapped."""
+    lines: list[str] = []
+    for i, text in enumerate(texts):
+        lines += wrap(text, style.width, ("" if i else label).ljust(LABEL), " " * LABEL)
+    return lines
+
+
 def table(head: Sequence[str], rows: Sequence[Sequence[str]], style: Style | None = None,
           left: Sequence[int] = (0,), marks: Mapping[int, str] | None = None) -> list[str]:
     """Lines of a table: the columns in `left` flush left, the others right. Negative numbers are red, and
@@ -91,7 +120,7 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]], style: Style | Non
     for number, row in enumerate((head, *rows)):
         cells = []
         for i, cell in enumerate(row):
-            padded = cell.ljust(widths[i]) if i in left else cell.rjust(widths[i])
+            padded = cell.ljust(widths[i] if i + 1 < len(row) else 0) if i in left else cell.rjust(widths[i])
             if number == 0:
                 padded = style(padded, "dim")
             elif cell.startswith("-") and cell[1:2].isdigit():
@@ -101,6 +130,24 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]], style: Style | Non
             cells.append(padded)
         lines.append("  ".join(cells).rstrip())
     return lines
+
+
+def fitted(head: Sequence[str], rows: Sequence[Sequence[str]], style: Style, left: Sequence[int] = (0,),
+           marks: Mapping[int, str] | None = None, less: Sequence[int] = ()) -> list[str]:
+    """Lines of a table. If it is wider than the terminal, it lacks the columns `less`; then the first column's texts
+    are shortened; and if that is not enough, they are above the others."""
+    def wide(columns: Sequence[int]) -> int:
+        return sum(max(len(printable(row[i])) for row in (head, *rows)) + 2 for i in columns) - 2
+
+    kept = list(range(len(head)))
+    for column in less:
+        if style.bounded and wide(kept) > style.width:
+            kept.remove(column)
+    heads, cells = [head[i] for i in kept], [[row[i] for i in kept] for row in rows]
+    room = style.width - wide(kept[1:]) - 2
+    if style.bounded and room >= _NAME:
+        cells = [[shortened(first, room), *others] for first, *others in cells]
+    return stacked(heads, cells, style, [kept.index(i) for i in left if i in kept], marks)
 
 
 def stacked(head: Sequence[str], rows: Sequence[Sequence[str]], style: Style, left: Sequence[int] = (0,),

@@ -6,7 +6,7 @@ from __future__ import annotations
 from ..quoting import shell
 from ..units import GiB, human, in_mib
 from .picture import grouped, memory, name, names, strip
-from .table import Style, blocks, shortened, wrap
+from .table import LABEL, Style, blocks, labelled, shortened, titled, wrap
 from .users import users_table
 
 TYPE_CHECKING = False
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from ..planner.plan import Plan
     from ..work.speed import Speed
 
-LABEL = 10           # columns of the labels
 LESS_SURE = 1.3      # times the plan's doubt: an alternative's is said
 
 
@@ -51,13 +50,13 @@ def reasons_text(plan: Plan, style: Style, verbose: bool = False) -> str:
         lines += wrap("fits with " + remedy_words(remedy), style.width, "  ", "    ")
     if lines:
         lines.append("")
-    lines += _section("why", plan.reasons, style)
+    lines += labelled("why", plan.reasons, style)
     lines += _instead(plan, style)
-    lines += _section("--fit", _rival(plan), style)
-    lines += _section("speed", speed_words(plan.speed) if plan.fits else [], style)
+    lines += labelled("--fit", _rival(plan), style)
+    lines += labelled("speed", speed_words(plan.speed) if plan.fits else [], style)
     table = users_table(plan.speed) if plan.fits else []
     lines += [f"{'serve' if i == 0 else '':{LABEL}}{line}" for i, line in enumerate(table)]
-    lines += _section("memory", [*_memory_words(plan), *(_parts(plan) if verbose else ())], style)
+    lines += labelled("memory", [*_memory_words(plan), *(_parts(plan) if verbose else ())], style)
     if verbose:
         lines += ["", *_table(plan, style), ""]
     for warning in plan.warnings:
@@ -67,26 +66,12 @@ def reasons_text(plan: Plan, style: Style, verbose: bool = False) -> str:
     return "\n".join(lines) + "\n" if lines else ""
 
 
-def _section(label: str, texts: Sequence[str], style: Style) -> list[str]:
-    lines: list[str] = []
-    for i, text in enumerate(texts):
-        lines += wrap(text, style.width, ("" if i else label).ljust(LABEL), " " * LABEL)
-    return lines
-
-
 def _title(plan: Plan, style: Style) -> list[str]:
     """The model, and the verdict at the right edge."""
     verdict, colour = ("fits", "green") if plan.fits else ("does not fit", "red")
     if plan.fits and plan.host.free is None:
         verdict, colour = f"fits if {human(plan.host.needed)} of RAM are free", "yellow"
-    size = f"{plan.model.size / GiB:.1f} GiB"
-    room = style.width - len(size) - len(verdict) - 6
-    if room < 16:
-        return [f"{style(shortened(plan.model.name, style.width - len(size) - 2), 'bold')}  {size}",
-                *[style(line, colour) for line in wrap(verdict, style.width)]]
-    model = shortened(plan.model.name, room)
-    space = style.width - len(model) - len(size) - 2 - len(verdict)
-    return [f"{style(model, 'bold')}  {size}{' ' * space}{style(verdict, colour)}"]
+    return titled(plan.model.name, verdict, style, colour, f"{plan.model.size / GiB:.1f} GiB")
 
 
 def _figures(plan: Plan) -> str:

@@ -1,23 +1,21 @@
-"""`--why` as a table of at most ten lines."""
+"""`--why` as a table of at most ten lines, or as many blocks where a line is too long for the terminal."""
 
 from __future__ import annotations
 
-from ..quoting import printable
-from ..units import human
+from ..units import GiB
+from .table import Style, labelled, stacked
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from ..planner.why import Why
 
 
-def why_text(found: Why) -> str:
+def why_text(found: Why, style: Style | None = None) -> str:
     """One line a candidate, the chosen one marked, then what would change it."""
-    head = ("", "GPUs", "RAM", "context", "request", "", "")
-    rows = [("*" if row.chosen else "", human(row.devices), human(row.ram), str(row.n_ctx), f"{row.seconds:.2f} s",
-             row.placement, row.verdict) for row in found.candidates]
-    widths = [max(len(line[i]) for line in (head, *rows)) for i in range(len(head))]
-    lines = ["  ".join((cell.ljust if i in (0, 5, 6) else cell.rjust)(width)
-                       for i, (cell, width) in enumerate(zip(line, widths, strict=True))).rstrip()
-             for line in (head, *rows)]
-    lines += [text for text in (found.more, found.smaller) if text]
-    return "\n".join(map(printable, lines)) + "\n"
+    style = style or Style(width=None)
+    rows = [(f"{'*' if row.chosen else ' '} {row.placement}", f"{row.devices / GiB:.1f}", f"{row.ram / GiB:.1f}",
+             str(row.n_ctx), f"{row.seconds:.2f} s", row.verdict) for row in found.candidates]
+    marks = {i: "green" for i, row in enumerate(found.candidates) if row.chosen}
+    lines = stacked(("  GiB", "GPUs", "RAM", "context", "request", ""), rows, style, (0, 5), marks)
+    texts = [text for text in (found.more, found.smaller) if text]
+    return "\n".join([*lines, *(labelled("with", texts, style) if style.bounded else texts)]) + "\n"

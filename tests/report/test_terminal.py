@@ -45,3 +45,25 @@ def test_the_answer_is_laid_out_for_the_terminal(columns: int) -> None:
 def test_a_plain_terminal_gets_plain_text(environ: dict[str, str]) -> None:
     text = "\n".join(lines_of(*WORDS, columns=120, **environ))
     assert text.isascii() and ("|##" in text) is ("TERM" not in environ)
+
+
+@pytest.mark.parametrize("columns", [60, 80, 120])
+def test_choose_begins_with_its_advice(columns: int) -> None:
+    lines = lines_of("choose", "qwen3-8b-q4_k_m.gguf", MOE, "--gpu", "rtx-3060", "--ram", "32GiB", columns=columns)
+    advice = next(i for i, line in enumerate(lines) if line.startswith("take qwen3-8b-q4_k_m (4.68 GiB):"))
+    table = next(i for i, line in enumerate(lines) if line.startswith("  file"))
+    command = lines.index("-m qwen3-8b-q4_k_m.gguf")
+    assert advice < table < command < next(i for i, line in enumerate(lines) if line.startswith("next "))
+    row = next(line for line in lines if line.startswith("> qwen3-8b-q4_k_m"))
+    assert (" fully " in row) is (columns >= 80) and (" bits " in lines[table]) is (columns >= 120)
+
+
+@pytest.mark.parametrize("columns", [60, 80, 120])
+def test_explain_is_laid_out_for_the_terminal(columns: int) -> None:
+    lines = lines_of("explain", *WORDS, columns=columns)
+    chosen = next(i for i, line in enumerate(lines) if line.startswith("* 49 of 49 layers on the GPU, experts of "))
+    assert "chosen" in lines[chosen + (columns < 120)]
+    assert all(line.startswith((" ", "*", "with ")) for line in lines if line)
+    log = lines_of("explain", str(ROOT / "tests" / "logs" / "today.log"), columns=columns)
+    assert log[0].startswith("not all layers are on the GPU")
+    assert {line[:12].strip() for line in log[log.index(""):]} == {"", "held", "layers", "try", "lines"}

@@ -1,0 +1,24 @@
+"""What `autolayers explain LOG` prints, laid out for the terminal: the cause, figures, what to try, the launch."""
+
+from __future__ import annotations
+
+import re
+
+from .table import Style, wrap
+
+_LABEL = 12          # columns of Diagnosis.text's labels
+
+
+def diagnosis_text(text: str, known: bool, style: Style) -> str:
+    """A Diagnosis' text: the cause in colour, labelled lines wrapped under their texts, the launch in bold."""
+    cause, *rows = text.splitlines()
+    lines = [style(line, "red" if known else "yellow") for line in wrap(cause, style.columns)]
+    for row in rows:
+        label = re.match(r"\S+ +", row)
+        if row.startswith("llama-server "):
+            lines.append(style(row, "bold"))
+        elif label and label.end() == _LABEL:
+            lines += wrap(row[_LABEL:], style.columns, row[:_LABEL], " " * _LABEL)
+        else:
+            lines.append(row)
+    return "\n".join(lines) + "\n"
