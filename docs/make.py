@@ -21,7 +21,8 @@ sys.path[:0] = [str(DOCS), str(DOCS.parent)]
 # name -> its file
 FILES = {"api": DOCS / "api.md", "architectures": DOCS / "architectures.md", "builds": DOCS / "builds.md",
          "rules": DOCS / "rules.md", "troubleshooting": DOCS / "troubleshooting.md",
-         "launch": DOCS / "launch.md", "reading-a-plan": DOCS / "reading-a-plan.md",
+         "launch": DOCS / "launch.md", "launch-files": DOCS / "launch-files.md", "tune": DOCS / "tune.md",
+         "reading-a-plan": DOCS / "reading-a-plan.md",
          "README": DOCS.parent / "README.md", "autolayers.1": DOCS / "autolayers.1",
          **{f"completion {shell}": DOCS / "completions" / f"autolayers.{shell}" for shell in ("bash", "zsh", "fish")}}
 LONG = {"plans": DOCS / "plans.md"}      # a minute
@@ -38,7 +39,7 @@ def render(name: str) -> str:
         from autolayers.cli import completion
 
         return str(getattr(completion, name.partition(" ")[2])())
-    if name in ("README", "launch"):
+    if name in ("README", "launch", "launch-files", "tune"):
         text = FILES[name].read_text(encoding="utf-8")
         return _PART.sub(lambda found: found[1] + make_flags.part(found[2]) + found[3], text)
     if name == "reading-a-plan":

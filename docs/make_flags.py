@@ -1,6 +1,7 @@
-"""README's and docs/launch.md's tables of commands and flags, and the man page, from the rows of autolayers.flags.own.
+"""Tables of commands, flags and formats of README and of docs/launch.md, launch-files.md and tune.md, and the man
+page, from the rows of autolayers.flags.own.
 
-    python docs/make.py README launch autolayers.1
+    python docs/make.py README launch launch-files tune autolayers.1
 """
 
 from __future__ import annotations

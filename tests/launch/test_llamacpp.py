@@ -630,7 +630,7 @@ def of_llama_cpp_python(version: int, name: str) -> str:
 
 
 def test_what_is_known_of_llama_cpp_python_is_its_own_signature() -> None:
-    """The names and defaults of Llama.__init__ of the version that docs/launch.md names."""
+    """The names and defaults of Llama.__init__ of the version that docs/launch-files.md names."""
     source = of_llama_cpp_python(36, "llama_cpp/llama.py")
     (found,) = [part for node in ast.parse(source).body if isinstance(node, ast.ClassDef)
                 and node.name == "Llama" for part in node.body
