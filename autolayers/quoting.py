@@ -25,11 +25,10 @@ def printable(text: str) -> str:
 
 
 def shell(words: Sequence[str]) -> str:
-    """A command line for this machine's shell: POSIX, or bash, zsh and ksh if a word is not printable."""
+    """A command line for this machine's shell: POSIX, or bash, zsh and ksh if a word is not printable; on Windows for
+    PowerShell and cmd.exe."""
     if os.name == "nt":
-        import subprocess
-
-        return subprocess.list2cmdline(words)
+        return windows(words)
     return " ".join(posix([word]) if word.isprintable() else f"$'{_ansi_c(word)}'" for word in words)
 
 
@@ -50,9 +49,28 @@ def _ansi_c(word: str) -> str:
 
 def powershell(words: Sequence[str]) -> str:
     """A command line for PowerShell (about_Quoting_Rules): words that are not plain are single-quoted."""
-    plain = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_./:=+")
-    return " ".join(word if word and set(word) <= plain else "'" + word.replace("'", "''") + "'"
+    return " ".join(word if _is_plain(word) else "'" + word.replace("'", "''") + "'" for word in words)
+
+
+def windows(words: Sequence[str]) -> str:
+    r"""A command line that PowerShell and cmd.exe read alike, as long as no word has a double quote, a dollar sign or a
+    backtick; such words are quoted for PowerShell.
+
+    >>> print(windows(["-ts", "27,27", "-ot", r"blk\.20\.ffn_(ch|)exps=CPU", "-m", r"C:\models\a b.gguf"]))
+    -ts "27,27" -ot "blk\.20\.ffn_(ch|)exps=CPU" -m "C:\models\a b.gguf"
+    """
+    return " ".join(word if _is_plain(word.replace("\\", "/")) else powershell([word]) if set(word) & _QUOTES
+                    else f'"{word}{word[len(word.rstrip(chr(92))):]}"'      # a backslash would escape the last quote
                     for word in words)
+
+
+_PLAIN = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_./:=+")
+_QUOTES = frozenset("\"$`\u201c\u201d\u201e")      # PowerShell takes typographic quotes for quotes
+
+
+def _is_plain(word: str) -> bool:
+    """Whether PowerShell reads a bare word as it is; of a flag it splits off what begins with a dot or colon."""
+    return bool(word) and set(word) <= _PLAIN and not (word.startswith("-") and set(word) & set(".:"))
 
 
 def systemd(word: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import configparser
+import re
 import shlex
 import shutil
 import subprocess
@@ -13,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from autolayers.errors import UsageError
-from autolayers.quoting import ini, shell, systemd, yaml
+from autolayers.quoting import ini, powershell, shell, systemd, windows, yaml
 
 yaml_reader = pytest.importorskip("yaml")
 
@@ -60,6 +61,53 @@ def test_bash_reads_what_is_not_printable(words: list[str]) -> None:
     done = subprocess.run(["bash", "-c", f"printf '%s\\0' {shell(words)}"], capture_output=True, check=True,
                           env={"LC_ALL": "C"})
     assert done.stdout == b"".join(word.encode("utf-8", "surrogateescape") + b"\0" for word in words)
+
+
+def to_argv(line: str) -> list[str]:
+    """What a program sees (CommandLineToArgvW, as of Microsoft's C runtime)."""
+    words, word, quoted, at = list[str](), "", False, 0
+    while at < len(line):
+        slashes = len(line) - at - len(line[at:].lstrip("\\"))
+        at += slashes
+        if line[at:at + 1] == '"':
+            word += "\\" * (slashes // 2)
+            word, quoted = (word + '"', quoted) if slashes % 2 else (word, not quoted)
+        else:
+            word += "\\" * slashes
+            if line[at:at + 1] == " " and not quoted:
+                words, word = [*words, word], ""
+            else:
+                word += line[at:at + 1]
+        at += 1
+    return [*words, word]
+
+
+def in_powershell(line: str) -> list[str]:
+    """The words of bare text, '...' with '' for ', and "..." in which nothing is replaced."""
+    parts = re.findall(r"""'((?:[^']|'')*)'(?= |\Z)|"([^"$`]*)"(?= |\Z)|([\w./:=+\\-]+)(?= |\Z)""", line)
+    return [single.replace("''", "'") + double + bare for single, double, bare in parts]
+
+
+WORD = st.text(st.characters(codec="ascii", exclude_categories=["Cc"])) | st.text(st.sampled_from(
+    list("a1 ,;|&<>^()[]{}'\"$`%@#~!\\.-:=+*?\u201c\u00e9")))
+
+
+@given(st.lists(WORD, min_size=1))
+def test_windows(words: list[str]) -> None:
+    quoted = windows(words)
+    assert in_powershell(powershell(words)) == words
+    assert [found.rstrip("\\") for found in in_powershell(quoted)] == [word.rstrip("\\") for word in words]
+    if not set("".join(words)) & set("\"$`\u201c"):
+        assert to_argv(quoted) == words
+        assert not re.search(r"""[|&<>^()]""", re.sub(r'"[^"]*"', "", quoted))      # nothing for cmd.exe to obey
+
+
+def test_a_plan_on_windows(monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr("os.name", "nt")
+        line = shell(["llama-server", "-m", r"D:\my models\a.gguf", "-ts", "27,27", "-ot",
+                      r"blk\.2\.ffn_(ch|)exps=CPU"])
+    assert line == r'llama-server -m "D:\my models\a.gguf" -ts "27,27" -ot "blk\.2\.ffn_(ch|)exps=CPU"'
 
 
 @given(TEXT)
