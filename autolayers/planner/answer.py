@@ -345,6 +345,7 @@ class _Answer:
                          "placement's")
         found += self._fallen()
         found += self._slow_caches()
+        found += self._encodes()
         found += cache_types.warnings(params, use.n_ctx_seq)
         found += host_limits.warnings(self.evaluator.machine, params, use, self.evaluator.placement(params))
         if params.moe_cache_mib and (slower := loses(self.evaluator.machine)):
@@ -373,6 +374,19 @@ class _Answer:
                 found.append(f"{device} has no kernel for {op} as this launch needs it: it runs on the CPU "
                              f"in {layers}")
         return found
+
+    def _encodes(self) -> Iterator[str]:
+        """What llama-server refuses of a model without a KV cache: completions, and inputs of several micro-batches
+        (server_slot::can_split)."""
+        params, use, row = self.candidate.params, self.use, self.evaluator.model.row
+        if row.memory != "none":
+            return
+        if not (params.embedding or params.reranking):
+            yield f"{self.evaluator.model.architecture} has no KV cache: llama-server answers embeddings alone, with " \
+                  "--embedding (or --reranking)"
+        elif use.n_ubatch < use.n_ctx_seq:
+            yield f"llama-server refuses inputs of more than {use.n_ubatch} tokens: -b {use.n_ctx_seq} -ub " \
+                  f"{use.n_ctx_seq} takes a whole context"
 
     def _slow_caches(self) -> list[str]:
         """Devices without a fast kernel for the cache's types."""

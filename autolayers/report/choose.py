@@ -96,6 +96,9 @@ def _taken(names: Sequence[str], choices: Sequence[Choice], advice: Advice | Non
     first = choices[advice.take]
     what = f"the largest that is fully on the GPU with {min(n_ctx, first.n_ctx_train or n_ctx)} tokens of context" \
         if advice.best else f"the fastest that fits; it {_RUNS[first.verdict]}"
+    if advice.over is not None:
+        what = f"larger than {names[advice.over]}, the largest that is fully on the GPU, and no slower; it " \
+               f"{_RUNS[first.verdict]}"
     text = f"take {names[advice.take]} ({first.size / GiB:.2f} GiB): {what}"
     return text + (f", {tokens(first.speed.generation)} t/s" if first.speed else "")
 

@@ -239,7 +239,8 @@ def _memory_words(plan: Plan) -> list[str]:
         parts += [f"{human(host.growing)} are reserved for the prompt cache and checkpoints"] if host.growing else []
         saved = plan.saved
         count = saved.count if saved else 0
-        kept = f" (at least {count} saved conversations of {saved.tokens} tokens)" if saved and count else ""
+        some = f"{count} saved conversation{'s' * (count > 1)}"
+        kept = f" (at least {some} of {saved.tokens} tokens)" if saved and count else ""
         found.append(f"of RAM {listed(parts)}{kept}")
     return [*found, *_left_out(plan)]
 

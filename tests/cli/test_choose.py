@@ -208,6 +208,18 @@ def test_ollamas_store(chosen, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 QWEN = str(HEADERS / "qwen3-30b-a3b-q4_k_m.gguf")
 
 
+@pytest.mark.parametrize(("other", "over"), [("gpt-oss-20b-mxfp4", True), ("qwen3-30b-a3b-q4_k_m", False)])
+def test_a_larger_model_that_is_no_slower_is_taken(other: str, over: bool, chosen) -> None:
+    """A mixture with experts in RAM may beat a dense model that is fully on the GPU."""
+    whole = "qwen3-8b-q4_k_m"
+    files = [str(HEADERS / f"{name}.gguf") for name in (whole, other)]
+    answer = json.loads(chosen(*files, "--gpu", "rtx-3060", "--ram", "32GiB", "--json")[1])
+    rates = {row["name"]: row["speed"]["generation_tokens_per_second"] for row in answer["files"]}
+    assert (rates[other] > rates[whole]) == over and answer["advice"]["take"] == (other if over else whole)
+    said = f"larger than {whole}, the largest that is fully on the GPU, and no slower"
+    assert (said in answer["advice"]["text"]) == over
+
+
 @pytest.fixture
 def few_cards(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("autolayers.planner.compare.cards.CARDS", FEW_CARDS)

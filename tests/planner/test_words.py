@@ -50,3 +50,15 @@ def test_a_launch_without_the_given_experts_in_ram_says_so() -> None:
     (other,) = [other for other in plan.alternatives if "-ncmoe" in other.flags]
     better = autolayers.plan(model(MIXTURE), [*words, *other.flags])
     assert other.flags[-2:] == ("-ncmoe", "0") and better.placement == other.placement == "9 of 9 layers on the GPU"
+
+
+@pytest.mark.parametrize(("name", "words", "said"), [
+    ("llada-dense", "",
+     "llada has no KV cache: llama-server answers embeddings alone, with --embedding (or --reranking)"),
+    ("llada-dense", "--embedding -c 256 -ub 64",
+     "llama-server refuses inputs of more than 64 tokens: -b 256 -ub 256 takes a whole context"),
+    ("llada-dense", "--embedding -c 256 -b 256 -ub 256", ""), ("llada-dense", "--reranking -c 256", ""),
+    ("llama-dense", "", ""), ("llama-dense", "--embedding -c 256 -ub 64", "")])
+def test_what_llama_server_refuses_of_a_model_without_a_cache_is_named(name: str, words: str, said: str) -> None:
+    warnings = autolayers.plan(model(name), ["--gpu", "4GiB", *words.split()]).warnings
+    assert [line for line in warnings if "llama-server" in line] == ([said] if said else [])

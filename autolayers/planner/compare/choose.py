@@ -76,6 +76,7 @@ class Advice:
     take: int
     next: int | None
     best: bool
+    over: int | None = None      # the largest that is fully offloaded, where another model is larger and no slower
 
 
 def wanted_ctx(params: Params, policy: Policy) -> int:
@@ -140,8 +141,8 @@ def bits_per_weight(model: Model) -> float:
 
 
 def advise(choices: Sequence[Choice], n_ctx: int = 0) -> Advice | None:
-    """The largest file that is fully offloaded, else the fastest that fits; None if none does. Models trained
-    for the wanted context come first."""
+    """The largest file that is fully offloaded, or of another model that is larger and no slower with weights in RAM
+    (a mixture); else the fastest that fits; None if none does. Models trained for the wanted context come first."""
     fitting = [i for i, choice in enumerate(choices) if choice.fits]
     if not fitting:
         return None
@@ -149,8 +150,17 @@ def advise(choices: Sequence[Choice], n_ctx: int = 0) -> Advice | None:
     whole = [i for i in fitting if choices[i].verdict == WHOLLY]
     take = max(whole, key=lambda i: (choices[i].size, -i)) if whole else \
         max(fitting, key=lambda i: (_rate(choices[i]), -i))
+    better = [i for i in fitting if whole and _larger_and_no_slower(choices[i], choices[take])]
+    over, take = (take, max(better, key=lambda i: (choices[i].size, -i))) if better else (None, take)
     larger = [i for i, choice in enumerate(choices) if choice.size > choices[take].size]
-    return Advice(take, min(larger, key=lambda i: (choices[i].size, i), default=None), bool(whole))
+    return Advice(take, min(larger, key=lambda i: (choices[i].size, i), default=None), bool(whole), over)
+
+
+def _larger_and_no_slower(one: Choice, other: Choice) -> bool:
+    if one.speed is None or other.speed is None or one.family == other.family:
+        return False
+    return one.size > other.size and one.speed.generation >= other.speed.generation \
+        and one.speed.request <= other.speed.request
 
 
 def _rate(choice: Choice) -> float:
