@@ -238,7 +238,7 @@ def _memory_words(plan: Plan) -> list[str]:
         parts = [f"{human(host.shared)} are the GPU's"] if host.shared else []
         parts += [f"{human(host.growing)} are reserved for the prompt cache and checkpoints"] if host.growing else []
         saved = plan.saved
-        count = saved.count if saved else 0
+        count = saved.count or 0 if saved else 0
         some = f"{count} saved conversation{'s' * (count > 1)}"
         kept = f" (at least {some} of {saved.tokens} tokens)" if saved and count else ""
         found.append(f"of RAM {listed(parts)}{kept}")
