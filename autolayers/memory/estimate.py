@@ -45,7 +45,14 @@ if TYPE_CHECKING:
     from .weights import Placement
 
     Answer = TypeVar("Answer", bound=Static)
-    Known = dict[tuple[Params, tuple[Device, ...], bool, bool], Breakdown]     # whole launches
+
+
+class Known:
+    """What estimates of one model, build and companions found out, for those that follow."""
+
+    def __init__(self) -> None:
+        self.launches: dict[tuple[Params, tuple[Device, ...], bool, bool], Breakdown] = {}
+        self.graphs: dict[tuple[Device, ...], GraphCache] = {}      # by devices, the latest
 
 
 @dataclass(frozen=True)
@@ -79,8 +86,9 @@ class Estimator:
         self.model = model = model.read_by(self.rules)
         refuse_other_adapters(model, companions)
         self.placer = WeightPlacer(model, self.rules)
-        self._graphs = GraphCache(spent)
-        self._known: Known = {} if known is None else known
+        self._spent = spent
+        self._graphs: dict[tuple[Device, ...], GraphCache] = {}
+        self._known = known or Known()
         self._memory: tuple[object, Memory] | None = None
         self._cache_layers: dict[object, Layers] = {}
         self._layer_caches: dict[object, list[int]] = {}
@@ -93,7 +101,12 @@ class Estimator:
     @property
     def spent(self) -> int:
         """Nodes of all graphs laid out so far: the cost of measuring."""
-        return self._graphs.nodes
+        return self._spent + sum(cache.nodes for cache in self._graphs.values())
+
+    def _cache(self, devices: tuple[Device, ...]) -> GraphCache:
+        if devices not in self._graphs:
+            self._graphs[devices] = self._known.graphs[devices] = GraphCache(self._known.graphs.get(devices))
+        return self._graphs[devices]
 
     def static(self, params: Params, devices: Sequence[Device]) -> Static:
         """Weights and caches: a lower bound without any graph."""
@@ -114,8 +127,8 @@ class Estimator:
                  runtime: bool = False, measuring: bool = False) -> Breakdown | LowerBound:
         """Like breakdown, but where `enough` accepts the lower bound, that is the answer, at a third of the price."""
         key = (params, tuple(devices), runtime, measuring)
-        if key in self._known:
-            return self._known[key]
+        if key in self._known.launches:
+            return self._known.launches[key]
         launch = self._launch(params, devices, measuring)
 
         def lower(sizes: Sequence[int], steps: Steps | None, flash_attn: bool) -> LowerBound:
@@ -126,8 +139,8 @@ class Estimator:
         # only the server has these
         graphs = (replace(params, cache_ram=None, ctx_checkpoints=None), *key[1:])
         if self._measured is None or self._measured[0] != graphs:
-            measured = measure(self.model, launch.params, launch.context, launch.placement, launch.memory, self._graphs,
-                               runtime, halt, measuring)
+            measured = measure(self.model, launch.params, launch.context, launch.placement, launch.memory,
+                               self._cache(key[1]), runtime, halt, measuring)
             if measured.stopped:
                 return replace(lower(measured.sizes, measured.steps, measured.flash_attn),
                                as_measured=measured.as_measured)
@@ -140,7 +153,7 @@ class Estimator:
                 self._others[which] = Estimator(self.model, other, self.companions)
             with suppress(LaunchRefused):
                 found = larger(found, self._others[which].breakdown(params, devices, runtime, measuring))
-        self._known[key] = found
+        self._known.launches[key] = found
         return found
 
     def layers(self, params: Params, kind: Device) -> tuple[Usage, ...]:
@@ -187,7 +200,7 @@ class Estimator:
         architecture's graph is unknown. Raises LaunchRefused."""
         launch = self._launch(params, devices)
         return script(self.model, launch.params, launch.context, launch.placement, launch.memory,
-                      self._graphs)
+                      self._cache(tuple(devices)))
 
     def expert_banks(self, params: Params, placement: Placement) -> Banks:
         """What --moe-cache-mib keeps on the devices with the layers of this placement, before other caches. Raises

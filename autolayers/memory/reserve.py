@@ -52,17 +52,21 @@ class Contradiction(Exception):
 
 
 class GraphCache:
-    """What launches of one model learn for those that follow."""
+    """What launches of one model on the same devices learn for those that follow, `before` being what earlier ones
+    did."""
 
-    def __init__(self, nodes: int = 0) -> None:
-        self.nodes = nodes          # of all graphs that were laid out
+    def __init__(self, before: GraphCache | None = None) -> None:
+        self.nodes = 0              # of all graphs that were laid out for this one
+        self.groups: dict[WeightGroup, tuple[int, int, int]] = {}     # what each group of weights is like
         self.fused: dict[object, dict[str, bool]] = {}      # by kind of launch: the fused operations that stay
         self.asked: dict[Hashable, dict[str, bool]] = {}    # the same by graph (Graphs.key)
         self.graphs: dict[Hashable, Allocated | None] = {}  # by Graphs.key, None: only the whole one says
         self.structures: dict[str, tuple[int, ...]] = {}    # by kind of context: what layers are like (repeats.py)
-        self.groups: dict[WeightGroup, tuple[int, int, int]] = {}     # what each group of weights is like
         self.absent: dict[str, None] = {}                   # weights that graphs asked for and the file has not
         self._numbers: dict[Hashable, int] = {}
+        if before is not None:
+            for name in ("fused", "asked", "graphs", "structures", "absent", "_numbers"):
+                setattr(self, name, getattr(before, name).copy())       # another thread may still add to them
 
     def number(self, key: Hashable) -> int:
         """The same for equal keys."""

@@ -63,10 +63,11 @@ def plan_on(model: Model, params: Params, policy: Policy, machine: Machine, comp
     return replace(plan, remedies=tuple(answer.advice(plan))) if explain or advise else plan
 
 
-def plan_in_steps(model: Model, request: Request, processes: int = 0) -> Iterator[Plan]:
+def plan_in_steps(model: Model, request: Request, processes: int = 0, known: Known | None = None) -> Iterator[Plan]:
     """The plan without its reasons, then the same with one more of them each time, or with `processes` to work
-    them out with all: the last is plan_request's with `explain`. Who no longer wants them stops asking."""
-    answer, notes, why = without_gc(_solved)(model, *request.terms)
+    them out with all: the last is plan_request's with `explain`. Who no longer wants them stops asking. `known` as
+    in plan_on."""
+    answer, notes, why = without_gc(_solved)(model, *request.terms, known)
     yield answer.plan(notes, why, NOTHING)
     if processes:
         plan = answer.plan(notes, why, without_gc(answer.explained)(processes))

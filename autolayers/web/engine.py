@@ -28,7 +28,8 @@ from ..flags.workload import WORKLOADS
 from ..gguf import join_parts, read_part, split_of
 from ..launch.secrets import without_secrets
 from ..machine import Host
-from ..memory.companions import Companions
+from ..memory.companions import NONE, Companions
+from ..memory.estimate import Known
 from ..model import is_projector, read_model
 from ..planner import plan_in_steps, plan_request
 from ..planner.advice import QUANTISATIONS
@@ -64,6 +65,7 @@ MAX_LOG = 64 << 20          # characters of a log
 MAX_MODELS = 64             # kept at once; the oldest is dropped
 MAX_PARTS = 512
 LESS = 0.95                 # of a file's size, for a type of all its tensors to be worth a row
+MAX_LAUNCHES = 1024         # measured ones that are kept for the next questions
 MAX_STEPS = 4               # questions whose reasons are under way
 CONTEXTS = (4096, 8192, 16384, 32768, 65536, 131072, 262144)
 PRESET = {"model": "qwen3-30b-a3b-q4_k_m", "gpu": "rtx-3060", "ram": "32"}      # of somebody without a machine here
@@ -105,6 +107,7 @@ class Engine:
         self._projectors: dict[str, Header] = {}
         self._parts: dict[str, dict[int, Header]] = {}      # model's name -> part's number -> its header
         self._steps: dict[str, tuple[Lock, Iterator[Plan]]] = {}
+        self._known: tuple[object, object, Known] = None, None, Known()      # model and build of the latest question
         self._methods: dict[str, Callable[[Question], Answer]] = {
             "start": self.start, "name": self.name, "open": self.open, "plan": self.plan, "more": self.more,
             "row": self.row, "rows": self.rows, "curve": self.curve, "file": self.file, "locate": self.locate,
@@ -272,12 +275,22 @@ class Engine:
     def plan(self, question: Question) -> Answer:
         """The plan, as in --json, with "verdict", "layers" and "command"; its reasons follow by `more`."""
         name, request = text(question, "model"), self._request(question)
-        steps = plan_in_steps(self.model(name), request)
+        steps = plan_in_steps(self.model(name), request, known=self._known_of(name, request))
         answer = self._drawn(question, request, next(steps), False)
         while len(self._steps) >= MAX_STEPS:
             self._steps.pop(next(iter(self._steps)))
         self._steps[_key(question)] = Lock(), steps
         return answer
+
+    def _known_of(self, name: str, request: Request) -> Known | None:
+        """What earlier questions found out, where only the machine and the launch are others."""
+        if request.companions != NONE or request.params.override_kv:
+            return None
+        model, (last, build, known) = self.model(name), self._known
+        if last is not model or build != request.policy.build or len(known.launches) > MAX_LAUNCHES:
+            known = Known()
+            self._known = model, request.policy.build, known
+        return known
 
     def more(self, question: Question) -> Answer:
         """The same question's answer with one more of its reasons; "done" with the last."""

@@ -368,3 +368,22 @@ def test_patterns_cannot_hang_the_page(pattern: str) -> None:
     """They are searched without backtracking, or refused."""
     answer = ask("plan", model="llama-3.2-1b-q8_0", gpu="8", flags=f"-ot '{pattern}=CPU'")
     assert "plan" in answer or "repetition" in answer["error"]
+
+
+def test_a_question_is_answered_alike_after_others() -> None:
+    """What earlier ones found out is used where model and build are the same; their figures are not."""
+    asked = {"model": "llama-3.1-8b-q4_k_m", "gpu": "rtx-3070", "ram": "32"}
+    engine = Engine()
+    for change in ({}, {"ram": "16"}, {"ctx": "32768"}, {"gpu": "rtx-3060"}, {"gpu": "8", "ctk": "q8_0", "ctv": "q8_0"},
+                   {"flags": "--llama-build b7000"}, {"flags": "", "np": "2"}, {"model": "qwen3-4b-q4_k_m"}):
+        asked |= change
+        assert whole(engine, asked) == whole(Engine(), asked), asked
+
+
+def whole(engine: Engine, asked: dict[str, str]) -> Any:
+    """The answer with all its reasons."""
+    answer = engine.call("plan", asked)
+    while "plan" in answer and not (more := engine.call("more", asked)).get("done"):
+        answer = more
+    assert "error" not in answer
+    return answer

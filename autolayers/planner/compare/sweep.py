@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from ...errors import LaunchRefused
 from ...memory.companions import NONE
+from ...memory.estimate import Known
 from ...records import dataclass, replace
 from ..answer import plan_on
 
@@ -15,7 +16,6 @@ if TYPE_CHECKING:
     from ...flags.policy import Policy
     from ...machine import Machine
     from ...memory.companions import Companions
-    from ...memory.estimate import Known
     from ...model import Model
     from ..plan import Plan
 
@@ -90,7 +90,7 @@ def sweep(asked: Sequence[Case], params: Params, policy: Policy,
         plan, reason = None, ""
         try:
             plan = plan_on(case.model, wanted, policy, case.machine, companions,
-                           known=known.setdefault(id(case.model), {}))
+                           known=known.setdefault(id(case.model), Known()))
         except LaunchRefused as refusal:
             reason = str(refusal)
         yield Point(case.model, case.name, case.cache_type, case.n_ctx, plan, reason)

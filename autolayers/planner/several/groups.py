@@ -12,6 +12,7 @@ from collections.abc import Sequence
 
 from ...errors import LaunchRefused, ModelError
 from ...memory.companions import NONE
+from ...memory.estimate import Known
 from ...records import dataclass, replace
 from ..answer import plan_on
 from ..evaluate import RAM_MARGIN
@@ -328,7 +329,8 @@ def plan_any_on(models: Sequence[Model], params: Params, policy: Policy, machine
     for i, option in sorted(chosen.items()):
         limits = {name: parts.get(i, 0) for name, parts in devices.items()}
         mine = replace(machine, limits=limits, ram=None if ram is None else RAM_MARGIN + ram[i])
-        plan = settled(measured_plan(models[i], option, asked.files(i)[0], policy, mine, asked.files(i)[1], notes, {}))
+        plan = settled(measured_plan(models[i], option, asked.files(i)[0], policy, mine, asked.files(i)[1], notes,
+                                     Known()))
         found.append(with_own_servers(plan, machine.devices))
     return AnyOf(tuple(found), tuple(sorted(chosen)), most, machine, (), tuple(asked.refused))
 

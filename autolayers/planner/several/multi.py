@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from ...flags.params import FIT_PARAMS_MIN_CTX
 from ...memory.companions import NONE
+from ...memory.estimate import Known
 from ...memory.margin import least
 from ...model.models import KEPT
 from ...records import dataclass, replace
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
     from ...flags.policy import Policy
     from ...machine import Machine
     from ...memory.companions import Companions
-    from ...memory.estimate import Known
     from ...model import Model
     from ..plan import Plan
     from .assign import Option
@@ -252,7 +252,7 @@ class _Measured:
         self.last: dict[str, Known] = {}
 
     def of(self, model: Model) -> Known:
-        found = self.last[model.path] = self.last.pop(model.path, {})
+        found = self.last[model.path] = self.last.pop(model.path, Known())
         if len(self.last) > KEPT:
             del self.last[next(iter(self.last))]
         return found

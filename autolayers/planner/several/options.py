@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from ...flags.params import N_BATCH
 from ...memory.companions import NONE
+from ...memory.estimate import Known
 from ...records import lazy, replace
 from ...work.speed import CostModel
 from .. import serving
@@ -32,7 +33,6 @@ if TYPE_CHECKING:
     from ...flags.policy import Policy
     from ...machine import Device, Machine
     from ...memory.companions import Companions
-    from ...memory.estimate import Known
     from ...model import Model
     from ..evaluate import Candidate
     from ..one.ladder import Ladder
@@ -53,7 +53,7 @@ class Launches:
     def __init__(self, read: Callable[[], Model], given: Params, policy: Policy, machine: Machine,
                  companions: Companions = NONE, known: Known | None = None) -> None:
         self.read, self.given, self.policy, self.machine, self.companions = read, given, policy, machine, companions
-        self.known: Known = {} if known is None else known
+        self.known = known or Known()
         self.params = replace(given, n_ctx=contexts(self.evaluator.model, given, policy).least)
         self.ladders = Ladders(self.evaluator.model, given, policy)
         self.few = FEW
@@ -81,7 +81,7 @@ class Launches:
         self.few = FEW_OF_MANY
         for name in ("evaluator", "cost"):
             self.__dict__.pop(name, None)
-        self.known = {}
+        self.known = Known()
 
     @lazy
     def homes(self) -> list[Home]:
