@@ -62,11 +62,16 @@ def _why(evaluator: Evaluator, cost: CostModel, given: Params, chosen: Candidate
 
 def _with_a_layer(evaluator: Evaluator, chosen: Candidate, device: Device) -> Candidate | None:
     """The chosen launch with one layer of the device that has most of them on this one."""
-    names = [each.name for each in evaluator.machine.devices]
-    shares = [*(chosen.params.tensor_split or ()), *[0.0] * len(names)][:len(names)]
+    own = replace(chosen.params, split_mode=None, main_gpu=None)
+    names = evaluator.device_names(own)
+    shares = [*(own.tensor_split or ()), *[0.0] * len(names)][:len(names)]
+    if own.device is not None or device.name not in names:
+        return None
+    if chosen.params.split_mode == "none":
+        shares[chosen.params.main_gpu or 0] = float(own.layers_wanted(evaluator.model.hparams.n_layer_all + 1))
     most = max(shares)
-    if chosen.params.device is not None or most < 2:
+    if most < 2:
         return None
     shares[shares.index(most)] -= 1
     shares[names.index(device.name)] += 1
-    return evaluator.candidate(replace(chosen.params, tensor_split=tuple(shares)), FIT)
+    return evaluator.candidate(replace(own, tensor_split=tuple(shares)), FIT)

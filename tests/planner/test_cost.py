@@ -233,7 +233,7 @@ def test_cache_types_are_proposed_with_what_they_buy_and_never_chosen() -> None:
 def test_tensors_are_split_where_that_is_asked_for_and_proposed_where_it_pays(name: str, words: str,
                                                                              proposed: bool) -> None:
     plan = autolayers.plan(model(name), [*words.split(), "-c", "8192"], explain=True)
-    assert "-sm" not in plan.flags
+    assert "tensor" not in plan.flags
     found = [other for other in plan.alternatives if other.flags == ("-ngl", "all", "-sm", "tensor")]
     assert bool(found) == proposed
     if proposed:

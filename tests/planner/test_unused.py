@@ -10,6 +10,7 @@ from support import HEADERS
 import autolayers
 
 MODEL = str(HEADERS / "llama-3.1-8b-q4_k_m.gguf")
+LARGE = str(HEADERS / "llama-3.3-70b-q4_k_m.gguf")
 SMALL = str(HEADERS / "llama-3.2-1b-q8_0.gguf")
 
 
@@ -53,7 +54,7 @@ def test_what_the_user_left_out_needs_no_reason(words: tuple[str, ...]) -> None:
 
 
 def test_devices_in_use_have_no_line() -> None:
-    assert plan(MODEL, "--gpu", "2xrtx-3090").idle == () == plan(MODEL, "--gpu", "8GiB").idle
+    assert plan(LARGE, "--gpu", "2xrtx-3090").idle == () == plan(MODEL, "--gpu", "8GiB").idle
 
 
 def test_a_device_that_layers_fit_on_is_not_said_to_be_full() -> None:
@@ -80,3 +81,22 @@ def test_an_integrated_gpu_beside_another_is_left_out_by_llama_cpp() -> None:
                           "names it",)
     both = autolayers.plan(MODEL, ["--gpu", "rtx-3090,strix-halo-64g", "-dev", "CUDA0,ROCm0", "-ts", "1,1"])
     assert used(both)["ROCm0"] > 0
+
+
+@pytest.mark.parametrize(("gpus", "main"), [("rtx-3090,rtx-3060,gtx-1070", None), ("rtx-3060,rtx-3090", 1),
+                                           ("2xrtx-3090", None)])
+def test_a_model_that_fits_on_one_gpu_leaves_the_others_out(gpus: str, main: int | None) -> None:
+    """A GPU that only gets no layers costs time: -ts 49 is slower than -sm none."""
+    model = str(HEADERS / "qwen3-30b-a3b-q4_k_m.gguf")
+    found = plan(model, "--gpu", gpus, "-c", "16384")
+    assert (found.params.split_mode, found.params.main_gpu, found.params.tensor_split) == ("none", main, None)
+    split = ",".join(["0"] * (main or 0) + ["49"] + ["0"] * (gpus.count(",") + gpus.count("2x") - (main or 0)))
+    given = plan(model, "--gpu", gpus, "-c", "16384", "-ngl", "49", "-ts", split, "-b", "2048", "-ub", "2048")
+    assert given.fits and found.speed.request < given.speed.request
+    assert len(found.idle) == len(found.devices) - 1
+
+
+def test_no_context_is_given_up_for_one_gpu_unless_the_others_cost_more() -> None:
+    both, one = (plan(MODEL, "--gpu", "2xrtx-3060", *words) for words in ((), ("-sm", "none")))
+    assert both.params.split_mode is None and both.params.n_ctx > one.params.n_ctx
+    assert both.speed.request < one.speed.request * 1.05

@@ -112,16 +112,44 @@ def _placed(evaluator: Evaluator, given: Params, policy: Policy, cost: CostModel
         alone = _solved(evaluator, replace(given, device=()), policy, cost)
         if alone is not None and alone.fits:
             return alone
+    if found is not None and found.fits:
+        found = _on_one_gpu(evaluator, given, policy, cost, found)
     devices = evaluator.machine.devices
     order = tuple(device.name for device in sorted(
         devices, key=lambda device: cost.devices[device.name].network if device.kind == "rpc" else 0.0))
     if found is None or given.device is not None or given.tensor_split is not None \
-            or order == tuple(device.name for device in devices) or not cost.in_ram(found):
+            or found.params.split_mode == "none" or order == tuple(device.name for device in devices) \
+            or not cost.in_ram(found):
         return found
     other = _solved(evaluator, replace(given, device=order), policy, cost)
     if other is None or not other.fits:
         return found
     return other if not found.fits or cost.speed(other).request * ORDER_GAIN <= cost.speed(found).request else found
+
+
+def _on_one_gpu(evaluator: Evaluator, given: Params, policy: Policy, cost: CostModel, found: Candidate) -> Candidate:
+    """`found`, or a launch with all layers on one GPU and the others left out (-sm none), where that is faster: each
+    device that llama.cpp knows of costs every token time, used or not. Less context must be CONTEXT_PRICE faster."""
+    best, tried = found, set()
+    used = evaluator.device_names(given)
+    devices = {device.name: device for device in evaluator.machine.devices}
+    if len(used) < 2 or given.split_mode is not None or given.main_gpu is not None or not _may_leave_out(given, policy):
+        return found
+    least, everything = contexts(evaluator.model, given, policy).least, evaluator.model.hparams.n_layer_all + 1
+    for i, name in enumerate(used):
+        alone = replace(given, split_mode="none", main_gpu=i or None)
+        kind = devices[name].description, evaluator.machine.limits[name]
+        if devices[name].kind != "gpu" or kind in tried or not evaluator.may_fit(
+                replace(alone, n_ctx=least, n_gpu_layers=everything)):
+            continue
+        tried.add(kind)
+        other = _solved(evaluator, alone, policy, cost)
+        if other is None or not other.fits or (policy.n_ctx == "max" and other.breakdown.n_ctx < best.breakdown.n_ctx):
+            continue
+        gain = ORDER_GAIN if other.breakdown.n_ctx >= best.breakdown.n_ctx else CONTEXT_PRICE
+        if cost.speed(other).request * gain <= cost.speed(best).request:
+            best = other
+    return best
 
 
 def processor_alone(evaluator: Evaluator, given: Params, policy: Policy) -> bool:
