@@ -128,7 +128,7 @@ class Engine:
             "version": __version__, "build": NEWEST, "here": self._here, "opens": self._open is not None,
             "preset": PRESET,
             "models": [*self._models, *bundled.models()], "known": known(), "chips": list(CHIPS),
-            "cards": [{"name": name, "description": card.description, "mib": card.usable}
+            "cards": [{"name": name, "description": card.description, "mib": card.usable, "ram": card.ram}
                       for name, card in CARDS.items()],
             "cache_types": list(CACHE_TYPES),
             "formats": [{"name": name, "file": file} for name, file in NAMES.items()],

@@ -246,6 +246,15 @@ def test_ram_that_is_not_known_is_a_condition(page: Any) -> None:
     assert page.inner_text("#verdict").startswith("Fits. ")
 
 
+def test_a_gpu_that_shares_the_ram_says_how_much_there_is(page: Any) -> None:
+    choose(page, gpu="rtx-3060", ram="32")
+    page.locator("#chips button", has_text="m4-pro-24g").click()
+    answered(page)
+    assert page.input_value("#ram") == "" and page.get_attribute("#verdict", "class") == "yes"
+    choose(page, gpu="rtx-3090")
+    assert page.input_value("#ram") == "32" and page.get_attribute("#verdict", "class") == "yes"
+
+
 def test_a_machine_without_a_gpu(page: Any) -> None:
     choose(page, model="llama-3.2-1b-q8_0", gpu="none", ram="16")
     assert "All of it on the CPU" in page.inner_text("#verdict") and list(shown(page)) == ["RAM"]

@@ -480,7 +480,10 @@ function wire() {
     else if (target.id === "ctx") form.slide();
     changed(false, target.type === "range" ? PAUSE.slide : target.tagName === "SELECT" ? 0 : PAUSE.type);
   });
-  $("form").addEventListener("change", ({ target }) => { if (!silent.has(target.id)) changed(true); });
+  $("form").addEventListener("change", ({ target }) => {
+    if (target.closest("#cards")) form.chosen();
+    else if (!silent.has(target.id)) changed(true);
+  });
   combobox($("model"), modelOptions, () => changed(true));
   $("file").onchange = () => dropped($("file").files);
   addEventListener("dragover", (event) => {

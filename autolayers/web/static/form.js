@@ -17,6 +17,7 @@ export class Form {
     this.offer = offer;
     this.changed = changed;
     this.longest = 131072;       // the trained context of the model
+    this.ram = "";               // that of another machine, while a GPU's name says how much there is
     for (const id of ["ctk", "ctv"]) {
       $(id).append(new Option("f16", ""), ...offer.cache_types.filter((type) => type !== "f16").map((type) => new Option(type)));
     }
@@ -73,6 +74,17 @@ export class Form {
 
   setCards(names) {
     this.fill({ ...this.read(), gpu: names.join(","), machine: "" });
+    this.chosen();
+  }
+
+  // A GPU that shares the machine's memory says how much RAM there is, if its name does.
+  chosen() {
+    const { gpu } = this.read();
+    const own = this.offer.cards.some((card) => card.ram && gpu.split(",").includes(card.name));
+    if (own && $("ram").value) this.ram = $("ram").value;
+    if (own) $("ram").value = "";
+    else if (!$("ram").value) $("ram").value = this.ram;
+    if (!own) this.ram = "";
     this.changed(true);
   }
 
@@ -89,7 +101,7 @@ export class Form {
       this.changed(true);
     };
     $("cards").append(row);
-    combobox(input, (typed, whole) => this.cardsFor(typed, whole), () => this.changed(true));
+    combobox(input, (typed, whole) => this.cardsFor(typed, whole), () => this.chosen());
     return input;
   }
 
