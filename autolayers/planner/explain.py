@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ..backends import HOST
-from ..flags.params import EXPERTS_REGEX, Params
+from ..flags.params import Params
 from ..flags.write import to_words
 from ..records import dataclass, replace
 from ..units import human
@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 SHOWN = 5                # alternatives
 FASTER, LARGER = 1.03, 1.05      # an alternative must gain this factor in tokens per second or in context
 ALL = -2                 # n_gpu_layers
+_EXPERTS = "exps"        # in the patterns of -ncmoe, -cmoe and people's own
+_IN_PLACE = "in place of the given -ncmoe, -cmoe or -ot"
 CONTEXTS = (16384, 32768)        # common larger contexts, and the trained one
 
 
@@ -62,7 +64,7 @@ class Alternative:
 def alternative(evaluator: Evaluator, cost: CostModel, given: Params, policy: Policy, chosen: Candidate,
                 change: dict[str, object]) -> Alternative | None:
     """The plan with one of `changes`, if it fits and gains speed or context."""
-    params = replace(given, **change)       # type: ignore[arg-type]
+    params, everything = replace(given, **change), evaluator.model.hparams.n_layer_all + 1  # type: ignore[arg-type]
     here = cost.price(chosen)
     if evaluator.exhausted:
         return None
@@ -79,16 +81,19 @@ def alternative(evaluator: Evaluator, cost: CostModel, given: Params, policy: Po
         return None
     if "overrides" in change:        # what takes the place of given rules
         change = {name: getattr(candidate.params, name) for name in ("overrides", "n_batch", "n_ubatch")}
-        if len(candidate.params.overrides) >= len(given.overrides):
+        asked = 0 if given.n_gpu_layers in (None, -1) else given.layers_wanted(everything)
+        if candidate.breakdown.host.model >= chosen.breakdown.host.model \
+                or candidate.params.layers_wanted(everything) < asked:
             return None
     speed, n_ctx = cost.price(candidate), candidate.breakdown.n_ctx
     if n_ctx <= chosen.breakdown.n_ctx * LARGER and speed.generation <= here.generation * FASTER \
             and speed.prompt <= here.prompt * FASTER:
         return None
-    words, everything = to_words(Params(**change)), evaluator.model.hparams.n_layer_all + 1  # type: ignore[arg-type]
+    words = to_words(Params(**change))  # type: ignore[arg-type]
     return Alternative((*words, *_none(change)), evaluator.described(candidate.params),
                        candidate.params.layers_wanted(everything), n_ctx, speed,
-                       image_words(evaluator, cost) if "mmproj_offload" in change else _by_text(speed))
+                       image_words(evaluator, cost) if "mmproj_offload" in change else
+                       _IN_PLACE if "overrides" in change else _by_text(speed))
 
 
 def _none(change: dict[str, object]) -> tuple[str, ...]:
@@ -119,16 +124,17 @@ def with_expert_cache(evaluator: Evaluator, cost: CostModel, given: Params, poli
 def changes(evaluator: Evaluator, given: Params, policy: Policy,
             chosen: Candidate) -> Iterator[dict[str, object]]:
     """The flags of each alternative, which is planned by itself."""
-    use, trained = chosen.breakdown, evaluator.model.n_ctx_train
+    use, trained, everything = chosen.breakdown, evaluator.model.n_ctx_train, evaluator.model.hparams.n_layer_all + 1
+    all_given = given.layers_wanted(everything) == everything
     open_context = given.n_ctx is None and policy.n_ctx is None and not given.kv_unified_per_slot
-    whole = chosen.params.layers_wanted(evaluator.model.hparams.n_layer_all + 1) > evaluator.model.hparams.n_layer_all \
+    whole = chosen.params.layers_wanted(everything) == everything \
         and len(chosen.params.overrides) == len(given.overrides)
     if (given.cache_type_k, given.cache_type_v) == (None, None) and not policy.kv_types and given.flash_attn != "off" \
             and not (whole and (not open_context or use.n_ctx_seq >= trained)):
         yield {"cache_type_k": "q8_0", "cache_type_v": "q8_0"}
-    if given.overrides and given.n_gpu_layers in (None, -1) and all(
-            pattern.endswith(EXPERTS_REGEX) and buffer == HOST for pattern, buffer in given.overrides):
-        yield {"overrides": ()}
+    if given.overrides and (given.n_gpu_layers in (None, -1) or all_given) and all(
+            _EXPERTS in pattern and buffer == HOST for pattern, buffer in given.overrides):
+        yield {"overrides": (), "n_gpu_layers": None}
     if given.flash_attn == "off":
         yield {"flash_attn": "on"}
     if whole and may_split_tensors(evaluator, given):

@@ -44,6 +44,17 @@ def test_more_experts_in_ram_than_needed_are_told_of() -> None:
     assert better.speed.request == pytest.approx(other.speed.request, rel=0.01)
 
 
+@pytest.mark.parametrize("given", ["-cmoe", "-ngl 99 -cmoe", "-ngl 99 -ot exps=CPU",
+                                   r"-ngl all -ot \.ffn_.*_exps\.=CPU", r"-ot blk\.[0-6]\.ffn_.*_exps.=CPU"])
+def test_experts_in_ram_by_any_flag_are_told_how_many_need_be(given: str) -> None:
+    words = ["--gpu", "2500MiB", "--ram", "64GiB", "-c", "4096"]
+    plan = autolayers.plan(model(MIXTURE), [*words, *given.split()], explain=True)
+    (other,) = [other for other in plan.alternatives if "-ncmoe" in other.flags]
+    assert other.note == "in place of the given -ncmoe, -cmoe or -ot"
+    better = autolayers.plan(model(MIXTURE), [*words, *other.flags])
+    assert better.fits and better.speed.request < plan.speed.request and better.placement == other.placement
+
+
 def test_a_launch_without_the_given_experts_in_ram_says_so() -> None:
     words = ["--gpu", "24GiB", "--ram", "64GiB", "-c", "4096"]
     plan = autolayers.plan(model(MIXTURE), [*words, "-ncmoe", "99"], explain=True)
