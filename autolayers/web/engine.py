@@ -34,6 +34,7 @@ from ..model import is_projector, read_model
 from ..planner import plan_in_steps, plan_request
 from ..planner.advice import QUANTISATIONS
 from ..planner.compare.choose import bits_per_weight
+from ..planner.compare.quality import usual
 from ..planner.compare.sweep import cases, sweep
 from ..quoting import powershell
 from ..records import replace
@@ -332,8 +333,9 @@ class Engine:
             if kind not in QUANTISATIONS:
                 raise UsageError(f"as: expected one of {', '.join(QUANTISATIONS)}")
             model = model.quantised(kind)
+        quality = usual(model)
         row = {"model": text(question, "model"), "size": model.size, "bits": round(bits_per_weight(model), 2),
-               "context": 0, "rate": 0.0}
+               "quality": quality.to_dict() if quality else None, "context": 0, "rate": 0.0}
         try:
             plan = plan_request(model, self._request(question))
         except LaunchRefused as refusal:

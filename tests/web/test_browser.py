@@ -264,7 +264,8 @@ def test_a_row_of_the_quantisations_is_planned(page: Any) -> None:
     choose(page, model="qwen3-8b-q4_k_m", gpu="12", ram="32")
     settled(page)
     row = page.locator("#quants tr", has_text="Q8_0")
-    rate = row.locator("td").nth(3).inner_text()
+    assert row.locator("td").nth(2).inner_text() == "as Q6"
+    rate = row.locator("td").nth(4).inner_text()
     row.locator("button").click()
     answered(page)
     assert page.input_value("#model") == "qwen3-8b-q8_0" and f"About {rate} tokens/s" in page.inner_text("#verdict")

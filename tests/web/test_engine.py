@@ -154,6 +154,7 @@ def test_which_quantisation() -> None:
     row = ask("row", **machine, model=rows[-1]["model"])
     plan = ask("plan", **machine, model=rows[-1]["model"])
     assert (row["state"], row["context"]) == ("yes", plan["plan"]["launch"]["n_ctx"])
+    assert ask("row", **machine, model="qwen3-8b-q8_0")["quality"]["band"] == "as Q6"
     assert row["rate"] == pytest.approx(plan["plan"]["speed"]["generation_tokens_per_second"], abs=1e-3)
     assert ask("row", **machine, model=rows[0]["model"])["where"].startswith("Does not fit: ")
     rows = ask("rows", model="phi-4-q4_k_m")["rows"]

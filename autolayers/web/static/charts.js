@@ -163,10 +163,15 @@ function rateOf(point) {
 
 const SIGNS = { yes: "✓ fits", if: "? fits if", no: "✗ does not fit" };
 
+// What is usual for a type, over about twenty models; less divergence is closer to the original.
+function closeness(quality) {
+  return quality ? { title: `KL divergence from the original, usual for ${quality.type}: ${quality.least} to ${quality.most}` } : {};
+}
+
 /** A table of models: `found` are rows with their answers, null while they are computed; `plan` is called with a row.
  * @param {{row: any, answer: any}[]} found */
 export function modelTable(found, chosen, plan) {
-  const head = element("tr", {}, ...["Model", "Size", "Bits per weight", "", "Tokens/s", "Context", "Where"].map((title) =>
+  const head = element("tr", {}, ...["Model", "Size", "Bits per weight", "Quality", "", "Tokens/s", "Context", "Where"].map((title) =>
     element("th", { scope: "col" }, title || element("span", { class: "hidden" }, "Verdict"))));
   const body = found.map(({ row, answer }) => {
     const here = row.model === chosen && !row.as;
@@ -177,10 +182,10 @@ export function modelTable(found, chosen, plan) {
     const bytes = answer?.size || row.size;
     if (!answer || answer.error) {
       cells.push(element("td", {}, bytes ? size(bytes) : ""),
-                 element("td", { colspan: "5", class: "left" }, answer ? answer.error : "…"));
+                 element("td", { colspan: "6", class: "left" }, answer ? answer.error : "…"));
     } else {
       const sign = answer.state === "if" ? `${SIGNS.if} ${answer.condition.replace(/^needs /, "")}` : SIGNS[answer.state];
-      cells.push(element("td", {}, size(bytes)), element("td", {}, answer.bits.toFixed(1)),
+      cells.push(element("td", {}, size(bytes)), element("td", {}, answer.bits.toFixed(1)), element("td", closeness(answer.quality), answer.quality?.band ?? "–"),
                  element("td", { class: `left how ${answer.state}` }, sign),
                  element("td", {}, answer.rate ? rate(answer.rate) : "–"),
                  element("td", {}, answer.context ? thousands(answer.context) : "–"), element("td", { class: "left" }, answer.where));
