@@ -6,7 +6,7 @@ from ..backends import DEFAULT, backend
 from ..errors import UsageError
 from ..machine import MAX_DEVICES, Device
 from ..records import replace
-from ..units import GiB, MiB, human, parse_size
+from ..units import GiB, MiB, parse_size
 from .names import candidates, find
 
 
@@ -100,15 +100,11 @@ def hypothetical(spec: str, ram: int = 0) -> list[Device]:
 
 
 def of_one_machine(spec: str, ram: int = 0) -> list[Device]:
-    """The devices of `--gpu`. Raises UsageError also for GPUs of several machines with unified memory, and for more
-    RAM than theirs."""
+    """The devices of `--gpu`. Raises UsageError also for GPUs of several machines with unified memory."""
     found = hypothetical(spec, ram)
-    machines = [device for device in found if device.ram]
-    if len(machines) > 1:
+    if sum(device.ram is not None for device in found) > 1:
         raise UsageError(f"--gpu {spec!r}: GPUs that share the system's memory are one a machine (autolayers cluster "
                          "plans several machines)")
-    if machines and ram > (machines[0].ram or 0):
-        raise UsageError(f"--ram {human(ram)} is more than the {human(machines[0].ram or 0)} of --gpu {spec!r}")
     return found
 
 

@@ -3,8 +3,8 @@
     python tests/decisions/regret.py [N [SEED]]
 
 A launch is every number of layers, of experts or of FFN weights in RAM, with every micro-batch that is tried, and on
-two or three GPUs with every split of the layers. All have the plan's context, so that it is the seconds of the request
-that are compared: regret 1.02 is a plan that takes 2 % longer than the best that fits.
+two or three GPUs with every split of the layers, or one of them alone. All have the plan's context, so that it is the
+seconds of the request that are compared: regret 1.02 is a plan that takes 2 % longer than the best that fits.
 """
 
 from __future__ import annotations
@@ -48,6 +48,8 @@ def launches(evaluator: Evaluator, given: Params, policy: object, n_ctx: int) ->
                 launch = ladder(count)
                 layers = launch.layers_wanted(ladders.everything)
                 yield launch
+                for i in range(len(names) if len(names) > 1 and layers else 0):
+                    yield replace(launch, split_mode="none", main_gpu=i or None)
                 for ends in itertools.combinations_with_replacement(range(layers + 1), len(names) - 1):
                     if len(names) > 1 and layers:
                         counts = [b - a for a, b in itertools.pairwise((0, *ends, layers))]
@@ -99,7 +101,8 @@ def regret(seed: int) -> tuple[float, str]:
         if found and found.fits and seconds(launch, cost.speed(found).request) < best:
             best, best_launch = seconds(launch, cost.speed(found).request), found
     return cost.speed(mine).request / best, f"{text}  best: {best_launch.params.n_gpu_layers} " \
-        f"{best_launch.params.tensor_split} -ub {best_launch.params.n_ubatch} {len(best_launch.params.overrides)} rules"
+        f"{best_launch.params.tensor_split} {best_launch.params.split_mode or ''} -ub {best_launch.params.n_ubatch} " \
+        f"{len(best_launch.params.overrides)} rules"
 
 
 def main() -> None:

@@ -115,7 +115,7 @@ def test_cores_of_here_are_named_with_more_ram_than_here() -> None:
 
 @pytest.mark.parametrize(("gpu", "ram", "said"), [
     ("2xm2-ultra-192g", "", "are one a machine (autolayers cluster"), ("m4-16g,gb10", "", "are one a machine"),
-    ("m2-16g", "64GiB", "--ram 64.00 GiB is more than the 16.00 GiB of"), ("m2-16g", "8GiB", ""),
+    ("m2-16g", "64GiB", ""), ("m2-16g", "8GiB", ""),
     ("rtx-3090,strix-halo", "64GiB", "")])
 def test_a_machine_that_cannot_be_is_refused(gpu: str, ram: str, said: str) -> None:
     words = f"--gpu {gpu}" + (f" --ram {ram}" if ram else "")

@@ -103,7 +103,7 @@ def _placed(evaluator: Evaluator, given: Params, policy: Policy, cost: CostModel
         answers = [answer for answer in tried if answer is not None]
         fitting = [answer for answer in answers if answer.fits]
         return cost.fastest(fitting) if fitting else next(iter(answers), None)
-    found = _solved(evaluator, given, policy, cost)
+    found = _on_one_gpu(evaluator, given, policy, cost, _solved(evaluator, given, policy, cost))
     # even -ngl 0 computes on a device and keeps buffers there
     too_small = evaluator.machine.devices and (found is None or not found.fits_devices) and \
         policy.margin is None and given.fit_target is None and _may_leave_out(given, policy)
@@ -112,8 +112,6 @@ def _placed(evaluator: Evaluator, given: Params, policy: Policy, cost: CostModel
         alone = _solved(evaluator, replace(given, device=()), policy, cost)
         if alone is not None and alone.fits:
             return alone
-    if found is not None and found.fits:
-        found = _on_one_gpu(evaluator, given, policy, cost, found)
     devices = evaluator.machine.devices
     order = tuple(device.name for device in sorted(
         devices, key=lambda device: cost.devices[device.name].network if device.kind == "rpc" else 0.0))
@@ -127,29 +125,37 @@ def _placed(evaluator: Evaluator, given: Params, policy: Policy, cost: CostModel
     return other if not found.fits or cost.speed(other).request * ORDER_GAIN <= cost.speed(found).request else found
 
 
-def _on_one_gpu(evaluator: Evaluator, given: Params, policy: Policy, cost: CostModel, found: Candidate) -> Candidate:
-    """`found`, or a launch with all layers on one GPU and the others left out (-sm none), where that is faster: each
-    device that llama.cpp knows of costs every token time, used or not. Less context must be CONTEXT_PRICE faster."""
-    best, tried = found, set()
-    used = evaluator.device_names(given)
+def _on_one_gpu(evaluator: Evaluator, given: Params, policy: Policy, cost: CostModel,
+                found: Candidate | None) -> Candidate | None:
+    """`found`, or a launch on one GPU with the others left out (-sm none), where that is faster: each device that
+    llama.cpp knows of costs every token time, used or not. Less context must be CONTEXT_PRICE faster. Tried where all
+    layers fit, where no other device has any, and where the first devices are too small for any launch."""
+    names = evaluator.device_names(given)
     devices = {device.name: device for device in evaluator.machine.devices}
-    if len(used) < 2 or given.split_mode is not None or given.main_gpu is not None or not _may_leave_out(given, policy):
+    if len(names) < 2 or (given.split_mode, given.main_gpu) != (None, None) or not _may_leave_out(given, policy):
         return found
+    best, tried = found if found is not None and found.fits_devices else None, set()
+    used = [name for name, usage in best.breakdown.devices.items() if usage.total] if best is not None else []
     least, everything = contexts(evaluator.model, given, policy).least, evaluator.model.hparams.n_layer_all + 1
-    for i, name in enumerate(used):
+    for i, name in enumerate(names):
         alone = replace(given, split_mode="none", main_gpu=i or None)
         kind = devices[name].description, evaluator.machine.limits[name]
-        if devices[name].kind != "gpu" or kind in tried or not evaluator.may_fit(
-                replace(alone, n_ctx=least, n_gpu_layers=everything)):
+        if devices[name].kind != "gpu" or kind in tried or not (best is None or used == [name] or evaluator.may_fit(
+                replace(alone, n_ctx=least, n_gpu_layers=everything))):
             continue
         tried.add(kind)
         other = _solved(evaluator, alone, policy, cost)
-        if other is None or not other.fits or (policy.n_ctx == "max" and other.breakdown.n_ctx < best.breakdown.n_ctx):
+        if other is None or not other.fits or (best is not None and not _better(cost, policy, other, best)):
             continue
-        gain = ORDER_GAIN if other.breakdown.n_ctx >= best.breakdown.n_ctx else CONTEXT_PRICE
-        if cost.speed(other).request * gain <= cost.speed(best).request:
-            best = other
-    return best
+        best = other
+    return best or found
+
+
+def _better(cost: CostModel, policy: Policy, one: Candidate, other: Candidate) -> bool:
+    less = one.breakdown.n_ctx < other.breakdown.n_ctx
+    if less and policy.n_ctx == "max":
+        return False
+    return not other.fits or cost.speed(one).request * (CONTEXT_PRICE if less else 1.0) < cost.speed(other).request
 
 
 def processor_alone(evaluator: Evaluator, given: Params, policy: Policy) -> bool:
