@@ -246,6 +246,15 @@ def test_ram_that_is_not_known_is_a_condition(page: Any) -> None:
     assert page.inner_text("#verdict").startswith("Fits. ")
 
 
+def test_a_bar_shows_what_the_answer_before_took(page: Any) -> None:
+    choose(page, model="qwen3-8b-q4_k_m", gpu="12", ram="32", ctx="8192")
+    before = page.locator(".row .amount").first.inner_text().partition(" of ")[0]
+    choose(page, ctx="16384")
+    assert page.locator(".bar .was").first.get_attribute("title") == f"Before: {before}"
+    choose(page, fa="on")
+    assert page.locator(".bar .was").count() == 0
+
+
 def test_a_gpu_that_shares_the_ram_says_how_much_there_is(page: Any) -> None:
     choose(page, gpu="rtx-3060", ram="32")
     page.locator("#chips button", has_text="m4-pro-24g").click()

@@ -168,6 +168,7 @@ function choose(name) {
 
 function show(answer, question) {
   status("");
+  const before = latest?.answer.plan ?? null;
   latest = { answer, question };
   form.error("", "");
   $("error").replaceChildren();
@@ -184,7 +185,7 @@ function show(answer, question) {
   $("quants-box")[verdict.state === "no" ? "before" : "after"]($("notes"));
   $("model-facts").textContent = facts(plan.model, opened);
   showCommand();
-  $("bars").replaceChildren(bars(plan));
+  $("bars").replaceChildren(bars(plan, before));
   $("strip").replaceChildren(...strip(answer.layers));
   $("bytes").replaceChildren(byteTable(plan));
   $("speed").textContent = speedWords(plan);

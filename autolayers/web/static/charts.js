@@ -43,8 +43,10 @@ export function rows(plan) {
   return [...devices, { name: "RAM", free: host.free, needed: host.needed, parts, short: Math.max(0, -(host.remaining ?? 0)) }];
 }
 
-export function bars(plan) {
+/** A bar for each device; a thin one at its foot is what the plan `before` took there. */
+export function bars(plan, before = null) {
   const box = element("div", { class: "bars" });
+  const former = new Map(before ? rows(before).map((row) => [row.name, row.needed]) : []);
   const there = new Set();
   for (const { name, free, needed, parts, short } of rows(plan)) {
     const bar = element("div", { class: free === null ? "bar open" : "bar", role: "img" });
@@ -57,9 +59,16 @@ export function bars(plan) {
       piece.style.width = `${(100 * parts[part]) / whole}%`;
       bar.append(piece);
     }
+    const was = former.get(name) ?? needed;
+    if (was !== needed) {
+      const foot = element("span", { class: "was", title: `Before: ${size(was)}` });
+      foot.style.width = `${Math.min(100, (100 * was) / whole)}%`;
+      bar.append(foot);
+    }
     const text = free === null ? `${size(needed)} needed` : short ? `${size(short)} missing of ${size(free)}`
       : `${size(needed)} of ${size(free)}`;
-    bar.setAttribute("aria-label", `${name}: ${text}; ` + drawnParts.map(([part, title]) => `${title} ${size(parts[part])}`).join(", "));
+    bar.setAttribute("aria-label", `${name}: ${text}; ` + drawnParts.map(([part, title]) => `${title} ${size(parts[part])}`).join(", ")
+      + (was === needed ? "" : `; before: ${size(was)}`));
     box.append(element("div", { class: short ? "row short" : "row" }, element("span", { class: "name" }, name), bar,
                        element("span", { class: "amount" }, text)));
   }
