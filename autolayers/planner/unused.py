@@ -21,14 +21,20 @@ ALL = -2      # n_gpu_layers
 
 
 def unused(evaluator: Evaluator, cost: CostModel, given: Params, chosen: Candidate) -> Iterator[str]:
-    """A line for each device that the launch has nothing on."""
+    """A line for each device that the launch has nothing on, one for all that are alike."""
     if not chosen.fits or given.tensor_split or given.device is not None or given.n_gpu_layers is not None \
             or given.split_mode == "none":
         return
+    alike: dict[tuple[object, ...], list[Device]] = {}
     for device in evaluator.machine.devices:
-        if evaluator.machine.limits[device.name] and not _used(chosen, device):
-            name = f"{device.name} ({device.description})" if device.kind == "rpc" else device.name
-            yield f"{name} is left idle: {_why(evaluator, cost, given, chosen, device)}"
+        limit = evaluator.machine.limits[device.name]
+        if limit and not _used(chosen, device):
+            alike.setdefault((device.backend, device.description, device.total, limit), []).append(device)
+    for devices in alike.values():
+        names = [f"{each.name} ({each.description})" if each.kind == "rpc" else each.name for each in devices]
+        *others, last = names
+        name = f"{', '.join(others)} and {last} are" if others else f"{last} is"
+        yield f"{name} left idle: {_why(evaluator, cost, given, chosen, devices[0])}"
 
 
 def _used(candidate: Candidate, device: Device) -> bool:

@@ -54,12 +54,13 @@ def with_shared_experts(nodes: list[Tensor], add_alloc_dep: AddAllocDep) -> list
     nodes = list(nodes)
     i, count = 0, len(nodes)
     while i + 5 < count:
-        if ops[i] == "MUL_MAT_ID":
+        if ops[i] == ops[i + 1] == "MUL_MAT_ID" and ops[i + 2] == "GLU":
             for j in range(i + 3, count - 2):
                 op = ops[j]
                 if op == "MUL_MAT_ID" and ops[j + 1] == "MUL_MAT_ID":
                     break
-                if op == "MUL_MAT" and _shared_expert(nodes[i:i + 3], nodes[j:j + 3]):
+                if op == ops[j + 1] == "MUL_MAT" and ops[j + 2] == "GLU" \
+                        and _shared_expert(nodes[i:i + 3], nodes[j:j + 3]):
                     nodes[i + 3:j + 3] = nodes[j:j + 3] + nodes[i + 3:j]
                     ops[i + 3:j + 3] = ops[j:j + 3] + ops[i + 3:j]
                     up = nodes[i + 2].src[1]
@@ -72,10 +73,10 @@ def with_shared_experts(nodes: list[Tensor], add_alloc_dep: AddAllocDep) -> list
 
 
 def _shared_expert(routed: list[Tensor], shared: list[Tensor]) -> bool:
-    """ggml_cuda_match_shared_expert, with ggml_cuda_should_fuse_mul_mat of both."""
-    for group, op in ((routed, "MUL_MAT_ID"), (shared, "MUL_MAT")):
+    """Of two matrices and a gate each: ggml_cuda_match_shared_expert, with ggml_cuda_should_fuse_mul_mat of both."""
+    for group in (routed, shared):
         first, second, act = group
-        if (first.op, second.op, act.op) != (op, op, "GLU") or act.param not in _SHARED or len(act.src) < 2:
+        if act.param not in _SHARED or len(act.src) < 2:
             return False
         gate, up = act.src
         if {id(gate), id(up)} != {id(first), id(second)} or up.src[1:] != gate.src[1:]:
