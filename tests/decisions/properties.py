@@ -29,6 +29,7 @@ from autolayers.api import fit_choice
 from autolayers.devices import Host
 from autolayers.devices.given import hypothetical, numbered
 from autolayers.flags.policy import read
+from autolayers.ggml.types import row_size
 from autolayers.planner.one.contexts import MIXTURE, contexts
 from autolayers.planner.one.solve import BATCH_GAIN, CONTEXTS, MIXTURE_PRICE, PARTS_GAIN
 from autolayers.records import dataclass, replace
@@ -136,8 +137,16 @@ def memory(asked: Question, found: Plan, rng: random.Random) -> Iterator[str]:
         size = int((asked.host.available or 0) * more)
         larger.append((f"{size / GiB:.2f} GiB of RAM", asked.plan(host=Host(size, size, "given"))))
     for what, rich in larger:
+        if rich is not None and rich.fits and _wider(rich, found):
+            continue                # of --kv-types the first that reaches the floor, whatever the others reach
         if rich is None or less(rich, found):
             yield f"{told(found)}, with {what} {told(rich) if rich else 'refused'}"
+
+
+def _wider(one: Plan, other: Plan) -> bool:
+    """Whether the cache has a type of more bits."""
+    types = [each.params.cache_type_k or "f16" for each in (one, other)]
+    return row_size(types[0], 256) > row_size(types[1], 256)
 
 
 def least(asked: Question) -> int:
