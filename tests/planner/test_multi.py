@@ -77,7 +77,7 @@ def test_of_many_models_only_their_plans_are_kept(ram: str, monkeypatch: pytest.
     found, blocks = planned(KEPT + KEPT // 2)
     assert len(evaluators) > KEPT >= max(alive)
     one = autolayers.read_model(PATH)
-    assert blocks < 2 * len(one.tensors)             # a model is ten objects for each tensor
+    assert blocks < 3 * len(one.tensors)             # a model is ten objects for each tensor
     plan = found.plans[-1]
     assert (plan.model.name, plan.model.size, plan.n_layer) == (one.name, one.size, one.n_layer)
     assert plan.to_dict() and plan.speed.generation > 0

@@ -301,8 +301,8 @@ class TestSearch:
         size = model("qwen4exp-80b").size / GiB
         found = plan("qwen4exp-80b", "", *[gpu(size * part, i, speed) for i, (part, speed) in
                                            enumerate(((0.056, 300e9), (0.161, 300e9), (0.265, 900e9)))])
-        assert len(measured) < 15
-        assert found.n_gpu_layers == 0
+        assert len(measured) < 80            # one search for each of the two others alone
+        assert found.params.main_gpu == 2 and found.fits and found.n_gpu_layers == 49      # the largest and fastest
 
 
 class TestMargin:

@@ -135,12 +135,13 @@ def _on_one_gpu(evaluator: Evaluator, given: Params, policy: Policy, cost: CostM
     if len(names) < 2 or (given.split_mode, given.main_gpu) != (None, None) or not _may_leave_out(given, policy):
         return found
     best, tried = found if found is not None and found.fits_devices else None, set()
+    any_does = best is None
     used = [name for name, usage in best.breakdown.devices.items() if usage.total] if best is not None else []
     least, everything = contexts(evaluator.model, given, policy).least, evaluator.model.hparams.n_layer_all + 1
     for i, name in enumerate(names):
         alone = replace(given, split_mode="none", main_gpu=i or None)
         kind = devices[name].description, evaluator.machine.limits[name]
-        if devices[name].kind != "gpu" or kind in tried or not (best is None or used == [name] or evaluator.may_fit(
+        if devices[name].kind != "gpu" or kind in tried or not (any_does or used == [name] or evaluator.may_fit(
                 replace(alone, n_ctx=least, n_gpu_layers=everything))):
             continue
         tried.add(kind)
