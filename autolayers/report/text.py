@@ -3,6 +3,7 @@ each device, the layers and the command, then the reasons."""
 
 from __future__ import annotations
 
+from ..backends import backend_of
 from ..quoting import shell
 from ..units import GiB, human, in_mib
 from .picture import grouped, memory, name, names, strip
@@ -249,7 +250,7 @@ def _left_out(plan: Plan) -> list[str]:
     """What the system has of the RAM, and that a GPU of which everything is free drives no display (an RPC
     server reports the RAM of its machine)."""
     host, empty = plan.host, [device.total == device.free for device in plan.devices
-                         if not device.name.startswith("RPC")]
+                         if not backend_of(device.name).remote]
     parts = []
     if host.free is not None and host.total is not None and host.total > host.free:
         parts.append(f"{human(host.total - host.free)} of {human(host.total)} of RAM are left to the system")

@@ -12,6 +12,9 @@ from __future__ import annotations
 
 import json
 import secrets
+import socket
+import time
+from contextlib import suppress
 from http import HTTPStatus
 from http.client import HTTP_PORT
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -25,6 +28,8 @@ TOKEN_HEADER = "X-Autolayers-Token"
 MAX_QUESTION = 1 << 20          # bytes of a question
 _DIGITS = 18                    # digits of a size in bytes
 SILENCE = 30.0                  # seconds that a connection may be silent
+_DRAIN = 2.0                    # seconds of reading after a refusal
+_PIECE = 1 << 16
 # the Hub is asked only for the words of a search, when that is chosen
 CSP = ("default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self' https://huggingface.co; "
        "img-src 'self' data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'")
@@ -100,8 +105,20 @@ class Handler(BaseHTTPRequestHandler):
         length = self.headers.get("Content-Length", "")
         if not length.isascii() or not length.isdecimal() or len(length) > _DIGITS or int(length) > largest:
             self.refuse(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"a body of at most {largest} bytes")
+            self._drain(largest)
             return None
         return self.rfile.read(int(length))
+
+    def _drain(self, most: int) -> None:
+        """Read what is still sent after a refusal: a socket closed with unread bytes resets the connection, and
+        the client never sees the answer."""
+        self.close_connection = True
+        end = time.monotonic() + _DRAIN
+        with suppress(OSError):
+            self.connection.shutdown(socket.SHUT_WR)
+            self.connection.settimeout(_DRAIN)
+            while most > 0 and time.monotonic() < end and (piece := self.rfile.read1(_PIECE)):
+                most -= len(piece)
 
     def question(self, largest: int) -> dict[str, Any] | None:
         """The body as a JSON object; None if it was refused."""

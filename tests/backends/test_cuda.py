@@ -138,8 +138,8 @@ def test_operations_cuda_lacks() -> None:
 
 # fusions
 
-def experts(used: int, n: int = 32, leak: bool = False) -> tuple[list[Tensor], Tensor, Tensor]:
-    """The weighted sum of `used` experts as the graph has it: nodes, the experts' results, their weights."""
+def experts(used: int, n: int = 32, leak: bool = False) -> tuple[Graph, Tensor, Tensor]:
+    """The weighted sum of `used` experts, the experts' results, their weights."""
     g = Graph()
     made = g.norm(g.new("f32", 64, used, n))
     weights = g.norm(g.new("f32", 1, used, n))
@@ -155,19 +155,19 @@ def experts(used: int, n: int = 32, leak: bool = False) -> tuple[list[Tensor], T
         g.expand(total)
     if leak:
         g.expand(g.unary("SILU", product))
-    return g.nodes, made, weights
+    return g, made, weights
 
 
 @pytest.mark.parametrize(("used", "kept"), [(1, False), (2, True), (8, True), (15, True), (16, False)])
 def test_a_weighted_sum_of_experts_keeps_its_operands_to_the_end(used: int, kept: bool) -> None:
-    nodes, made, weights = experts(used)
-    deps = keep_alive(nodes)
-    assert deps == ({id(nodes[-1]): [made, weights]} if kept else {})
+    g, made, weights = experts(used)
+    deps = keep_alive(g.nodes)
+    assert deps == ({id(g.nodes[-1]): [made, weights]} if kept else {})
 
 
 def test_not_if_somebody_else_reads_the_product() -> None:
-    nodes, _, _ = experts(4, leak=True)
-    deps = keep_alive(nodes)
+    g, _, _ = experts(4, leak=True)
+    deps = keep_alive(g.nodes)
     assert not deps
 
 
