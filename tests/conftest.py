@@ -23,6 +23,8 @@ os.environ.pop("COLUMNS", None)     # a terminal's width, which workers are give
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
 
+SLOW_TESTS = pathlib.Path(__file__).parent / "slow_tests.txt"
+
 FIGURES: dict[str, tuple[int, int]] = {}     # what -> (right, of)
 
 
@@ -61,6 +63,22 @@ def pytest_pycollect_makemodule(module_path: pathlib.Path) -> None:
         settings.register_profile("autolayers", deadline=None,
                                   suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
         settings.load_profile("autolayers")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Marks the tests that slow_tests.txt names; raises if it names one that a whole collection has not got."""
+    named = {line for line in SLOW_TESTS.read_text(encoding="utf-8").splitlines() if not line.startswith("#")}
+    found, files = set(), set()
+    for item in items:
+        names = item.nodeid, item.nodeid.partition("[")[0]
+        files.add(item.nodeid.partition("::")[0])
+        if not named.isdisjoint(names):
+            item.add_marker(pytest.mark.slow)
+            found.update(names)
+    missing = {name for name in named - found if name.partition("::")[0] in files}
+    if missing and config.args_source is pytest.Config.ArgsSource.TESTPATHS:
+        raise pytest.UsageError(f"{SLOW_TESTS.name} names no test: {', '.join(sorted(missing))}")
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -3,7 +3,7 @@
 import pytest
 from decisions.properties import failures
 
-FEW = 25        # every 25th case
+FEW = 50        # every 50th case
 ALWAYS = 503    # a GPU that is too small for more than the output layer
 
 

@@ -129,19 +129,21 @@ def _on_one_gpu(evaluator: Evaluator, given: Params, policy: Policy, cost: CostM
                 found: Candidate | None) -> Candidate | None:
     """`found`, or a launch on one GPU with the others left out (-sm none), where that is faster: each device that
     llama.cpp knows of costs every token time, used or not. Less context must be CONTEXT_PRICE faster. Tried where all
-    layers fit, where no other device has any, and where the first devices are too small for any launch."""
+    layers fit, on a device as large as the only one used, and where the first devices are too small for any launch."""
     names = evaluator.device_names(given)
     devices = {device.name: device for device in evaluator.machine.devices}
     if len(names) < 2 or (given.split_mode, given.main_gpu) != (None, None) or not _may_leave_out(given, policy):
         return found
     best, tried = found if found is not None and found.fits_devices else None, set()
     any_does = best is None
+    limits = evaluator.machine.limits
     used = [name for name, usage in best.breakdown.devices.items() if usage.total] if best is not None else []
     least, everything = contexts(evaluator.model, given, policy).least, evaluator.model.hparams.n_layer_all + 1
     for i, name in enumerate(names):
         alone = replace(given, split_mode="none", main_gpu=i or None)
-        kind = devices[name].description, evaluator.machine.limits[name]
-        if devices[name].kind != "gpu" or kind in tried or not (any_does or used == [name] or evaluator.may_fit(
+        kind = devices[name].description, limits[name]
+        as_large = len(used) == 1 and limits[name] >= limits[used[0]]
+        if devices[name].kind != "gpu" or kind in tried or not (any_does or as_large or evaluator.may_fit(
                 replace(alone, n_ctx=least, n_gpu_layers=everything))):
             continue
         tried.add(kind)
@@ -153,10 +155,18 @@ def _on_one_gpu(evaluator: Evaluator, given: Params, policy: Policy, cost: CostM
 
 
 def _better(cost: CostModel, policy: Policy, one: Candidate, other: Candidate) -> bool:
-    less = one.breakdown.n_ctx < other.breakdown.n_ctx
-    if less and policy.n_ctx == "max":
-        return False
-    return not other.fits or cost.speed(one).request * (CONTEXT_PRICE if less else 1.0) < cost.speed(other).request
+    """Less context must be CONTEXT_PRICE faster; more may be as much slower, up to 32k a sequence."""
+    if not other.fits:
+        return True
+    less, more = one.breakdown.n_ctx < other.breakdown.n_ctx, one.breakdown.n_ctx > other.breakdown.n_ctx
+    if policy.n_ctx == "max" and (less or more):
+        return more
+    seconds, others = cost.speed(one).request, cost.speed(other).request
+    if less:
+        return seconds * CONTEXT_PRICE < others
+    if more:
+        return seconds <= others * (CONTEXT_PRICE if other.breakdown.n_ctx_seq < CONTEXTS[0] else 1.0)
+    return seconds < others
 
 
 def processor_alone(evaluator: Evaluator, given: Params, policy: Policy) -> bool:
