@@ -49,7 +49,7 @@ from autolayers.sources import huggingface
 from autolayers.sources.ollama.show import header as ollama_header
 
 SECONDS, MEMORY = 2.0, 200 << 20
-LONGER = {"launches": 20.0}      # seconds with advice and reasons, for up to 512 layers on up to 16 devices
+LONGER = {"launches": 30.0}      # seconds with advice and reasons, for up to 512 layers on up to 16 devices
 GIB = 1 << 30
 
 

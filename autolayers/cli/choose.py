@@ -110,7 +110,7 @@ def _cards(offered: list[Offer], arguments: Arguments) -> int:
     params, policy, _, companions, _ = Request.of(arguments, devices=["1GiB"] * 2).said().terms    # two at most
     least = float(arguments.own.get("speed", 0.0))
     n_ctx = min(wanted_ctx(params, policy), max(1, model.n_ctx_train))
-    found = find(model, params, policy, n_ctx, companions, least)
+    found = find(model, params, policy, n_ctx, companions, least, say)
     if form == "json":
         emit(json.dumps({"schema": 1, "autolayers": __version__,
                          "model": {"path": model.path, "size": model.size},

@@ -109,6 +109,8 @@ def test_more_memory_never_makes_the_predicted_speed_worse(
             512 + 2048 / richer.breakdown.n_ubatch)
     if _used(richer) < _used(found):       # prompts overlap less; splits are not searched for that they overlap
         limit *= 1.03
+    if richer.n_gpu_layers > found.n_gpu_layers:       # models of a few MB wait for kernels more than for weights
+        limit *= 1.1
     assert richer.speed.request <= limit
 
 

@@ -121,3 +121,12 @@ def test_with_experts_in_ram_the_card_of_a_size_has_the_fastest_request(monkeypa
 
     alone = {name: among(name)[0].speed.request for name in names}
     assert [runs.name for runs in among(*names)] == [min(alone, key=lambda name: alone[name])]
+
+
+def test_cards_that_are_not_tried_are_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cards, "CARDS", FEW_CARDS)
+    monkeypatch.setattr(cards, "SEARCHES", 0)
+    said: list[str] = []
+    found = find(model("gpt-oss-20b-mxfp4"), Params(), Policy(), N_CTX, say=said.append)
+    assert said[-1].startswith("experts in RAM: from rtx-") and "on no card was tried" in said[-1]
+    assert not found[EXPERTS]

@@ -22,11 +22,13 @@ from ...memory.estimate import Estimator
 from ...records import dataclass, replace
 from ...units import GiB, MiB
 from ...work.speed import CostModel
-from ..evaluate import FIT, FULL, Evaluator
+from ..evaluate import BUDGET, FIT, FULL, Evaluator
 from ..one.solve import Search
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from ...devices.cards import Card
     from ...flags.params import Params
     from ...flags.policy import Policy
@@ -35,6 +37,7 @@ if TYPE_CHECKING:
     from ...work.speed import Speed
     from ..evaluate import Candidate
 
+SEARCHES = 10       # times a plan's budget, for all cards
 # what runs it, and how
 ONE, TWO, UNIFIED, EXPERTS = "one card", "two cards", "unified memory", "experts in RAM"
 KINDS = (ONE, TWO, UNIFIED, EXPERTS)
@@ -92,8 +95,15 @@ class Wanted:
         devices = tuple(numbered([Device.hypothetical(name)] * count))
         size = self.policy.ram or devices[0].ram
         ram = None if size is None else size - idle(size, devices)
-        return Evaluator(self.estimator, Machine(devices, {each.name: each.free for each in devices}, ram, size),
-                         self.policy.margin)
+        found = Evaluator(self.estimator, Machine(devices, {each.name: each.free for each in devices}, ram, size),
+                          self.policy.margin)
+        found.budget = BUDGET * SEARCHES
+        return found
+
+    @property
+    def exhausted(self) -> bool:
+        """Whether no further card can be tried."""
+        return self.estimator.spent > BUDGET * SEARCHES
 
     def _with_experts(self, layers: int) -> Params:
         """With the experts of so many layers in RAM, as -ncmoe has them."""
@@ -119,10 +129,15 @@ class Wanted:
         return None if best is None else evaluator.candidate(best.params, FULL)
 
 
+def _nothing(note: str) -> None:
+    """For who needs no notes."""
+
+
 def find(model: Model, params: Params, policy: Policy, n_ctx: int, companions: Companions = NONE,
-         least: float = 0.0) -> dict[str, list[Runs]]:
+         least: float = 0.0, say: Callable[[str], None] = _nothing) -> dict[str, list[Runs]]:
     """The smallest that reach the wanted tokens per second, by category: least memory first, of equal memory
-    the fastest. A GPU that suffices alone is listed neither in pairs nor with experts in RAM."""
+    the fastest. A GPU that suffices alone is listed neither in pairs nor with experts in RAM. `say` is told if
+    not all were tried."""
     wanted = Wanted(model, params, policy, n_ctx, companions)
     alone: set[str] = set()
     found: dict[str, list[Runs]] = {}
@@ -138,6 +153,9 @@ def find(model: Model, params: Params, policy: Policy, n_ctx: int, companions: C
             if card.unified != unified or name in alone or (kind == TWO and _built_in(name)) \
                     or not card.bandwidth:       # as fast as unknown RAM
                 continue
+            if wanted.exhausted:
+                say(f"{kind}: from {name} on no card was tried, as this model's graphs are very large")
+                break
             runs = wanted.on(name, card, count, kind == EXPERTS)
             if runs is not None:
                 alone |= {name} if count == 1 else set()
