@@ -11,18 +11,23 @@ import time
 from .. import state
 from ..diagnosis.lines import read
 from ..diagnosis.log import LogReader
+from ..errors import AutolayersError
 from ..output import say
 from ..quoting import printable
-from .supervise import ENDING, Outcome, end_group
+from ..units import human
+from .supervise import Outcome, end_group, handled
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from types import FrameType
-    from typing import Any
+    from typing import Any, BinaryIO
 
-_PAUSE = 0.2      # seconds between two polls
-_TAIL = 4000      # bytes of the log that are shown when it fails
+_PAUSE = 0.2              # seconds between two polls
+_TAIL = 4000              # bytes of the log that are shown when it fails
+_PIECE = 1 << 20          # bytes of the log that are read between two polls
+_LOG_LIMIT = 256 << 20    # bytes of the log of a server that loads; a load prints some 100 kB
+_SILENCE = 3600.0         # seconds without a new line, after which a load is given up
 
 
 def run(words: Sequence[str], environ: Mapping[str, str], port: int,
@@ -30,45 +35,36 @@ def run(words: Sequence[str], environ: Mapping[str, str], port: int,
     """Starts `words` and returns when `healthy` is true of its process id, (that id, an outcome with code 0), or it
     has ended, (0, how).
 
-    A signal before that ends the server. Progress goes to a terminal; if it fails, the end of the log goes to
-    stderr. Raises OSError if it cannot be started, AutolayersError if its log cannot be written.
+    A signal before that ends the server, as do a log above `_LOG_LIMIT` bytes and `_SILENCE` seconds without a new
+    line. Progress goes to a terminal; if it fails, the end of the log goes to stderr. Raises OSError if it cannot be
+    started, AutolayersError if its log cannot be written or it was given up.
     """
     path = state.path(environ, "logs", f"{port}.log")      # only the newest of each port is kept
     options: dict[str, Any] = {"start_new_session": True} if os.name == "posix" else {
         "creationflags": getattr(subprocess, "CREATE_NEW_PROCESS_GROUP", 0)}
-    with state.create(path) as output:
-        child = subprocess.Popen(list(words), env=dict(environ), stdin=subprocess.DEVNULL, stdout=output,
-                                 stderr=subprocess.STDOUT, **options)
     stopped: list[int] = []
 
     def stop(number: int, _: FrameType | None) -> None:
         stopped.append(number)
 
-    # signals that nohup or a shell ignores stay ignored
-    before = {number: signal.signal(number, stop) for number in ENDING
-              if signal.getsignal(number) is not signal.SIG_IGN}
+    # the handlers are there before the server, which may signal its parent at once
+    before = {number: signal.signal(number, stop) for number in handled()}
+    child: subprocess.Popen[bytes] | None = None
     reader = LogReader()
-    start = time.monotonic()
-    terminal = sys.stderr.isatty()
+    ready = False
     try:
-        with open(path, "rb") as log:
-            while True:
-                code = child.poll()
-                reader.feed(log.read())
-                if code is not None or stopped:
-                    break
-                if healthy(child.pid) and child.poll() is None:
-                    reader.feed(log.read())
-                    return child.pid, Outcome(0, reader.finish(), False, False, False)
-                if terminal:
-                    waited = time.monotonic() - start
-                    print(f"\rautolayers: loading, {waited:.0f} s ", end="", file=sys.stderr, flush=True)
-                time.sleep(_PAUSE)
+        with state.create(path) as output:
+            child = subprocess.Popen(list(words), env=dict(environ), stdin=subprocess.DEVNULL, stdout=output,
+                                     stderr=subprocess.STDOUT, **options)
+        with open(path, "rb") as log, _Progress() as progress:
+            ready = _until_ready(child, log, reader, stopped, healthy, progress)
+            if ready:
+                return child.pid, Outcome(0, reader.finish(), False, False, False)
             end_group(child)
-            reader.feed(log.read())
+            reader.feed(log.read(_PIECE))
     finally:
-        if terminal:
-            print("\r\033[K", end="", file=sys.stderr, flush=True)
+        if child is not None and not ready:
+            end_group(child)
         for number, handler in before.items():
             signal.signal(number, handler)
     code = child.wait()
@@ -79,6 +75,54 @@ def run(words: Sequence[str], environ: Mapping[str, str], port: int,
     with open(path, "rb") as log:
         first, last, _ = read(log)
     return 0, Outcome(shown, reader.finish(), bool(stopped), killed, False, first + last)
+
+
+def _until_ready(child: subprocess.Popen[bytes], log: BinaryIO, reader: LogReader, stopped: list[int],
+                 healthy: Callable[[int], bool], progress: _Progress) -> bool:
+    """Reads the log until the server is healthy (True), has ended or a signal came (False). Raises AutolayersError
+    for a log without end, or without a new line for too long."""
+    heard = time.monotonic()
+    while True:
+        code = child.poll()
+        data = log.read(_PIECE)
+        reader.feed(data)
+        if stopped:
+            return False
+        if os.fstat(log.fileno()).st_size > _LOG_LIMIT:
+            raise AutolayersError(f"the server printed more than {human(_LOG_LIMIT)} before it was ready: ended")
+        if data:
+            heard = time.monotonic()
+        if len(data) == _PIECE:      # there is more to read
+            continue
+        if code is not None:
+            return False
+        if healthy(child.pid) and child.poll() is None:
+            reader.feed(log.read(_PIECE))
+            return True
+        if time.monotonic() - heard > _SILENCE:
+            raise AutolayersError(f"the server printed nothing for {_SILENCE / 60:.0f} minutes and is not ready: ended")
+        progress.show()
+        time.sleep(_PAUSE)
+
+
+class _Progress:
+    """The seconds that a load takes, on a terminal."""
+
+    def __init__(self) -> None:
+        self._start = time.monotonic()
+        self._terminal = sys.stderr.isatty()
+
+    def __enter__(self) -> _Progress:
+        return self
+
+    def show(self) -> None:
+        if self._terminal:
+            waited = time.monotonic() - self._start
+            print(f"\rautolayers: loading, {waited:.0f} s ", end="", file=sys.stderr, flush=True)
+
+    def __exit__(self, *_: object) -> None:
+        if self._terminal:
+            print("\r\033[K", end="", file=sys.stderr, flush=True)
 
 
 def _show_end(path: str) -> None:

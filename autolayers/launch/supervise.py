@@ -4,7 +4,8 @@ the supervisor.
 The child leads its own session, so that a terminal's Ctrl-C reaches it once, through the supervisor. However
 the supervisor dies, two mechanisms end the child: the kernel's parent-death signal (Linux), and a small
 watcher process that sees the supervisor's end of a pipe close and signals the child's process group (a
-wrapper script's children too).
+wrapper script's children too). A descendant that leaves the group is adopted by the supervisor (Linux), which
+ends it with the rest.
 """
 
 from __future__ import annotations
@@ -31,7 +32,9 @@ ENDING = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP", "SIG
            if hasattr(signal, name)]
 _FORWARDED = [*ENDING, *(getattr(signal, name) for name in ("SIGUSR1", "SIGUSR2", "SIGWINCH", "SIGCONT")
                           if hasattr(signal, name))]
+_ALWAYS = {signal.SIGINT, signal.SIGTERM}     # for which llama-server installs handlers, ignored before or not
 _GRACE = 10.0      # seconds between SIGTERM and SIGKILL
+_PATIENCE = 30.0   # seconds that a child may take to end after it was asked
 
 
 @dataclass(frozen=True)
@@ -56,20 +59,40 @@ def run(words: Sequence[str], environ: Mapping[str, str], on_ready: Callable[[La
     are printed and end nothing.
     """
     kills = _oom_kills()
-    posix = os.name == "posix"
-    child = subprocess.Popen(list(words), env=dict(environ), stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-                             bufsize=0, **own_group())
-    watcher = _Watcher(child.pid) if posix else None
+    child: subprocess.Popen[bytes] | None = None
+    early: list[int] = []      # signals that came before the child was there
     asked = threading.Event()
 
     def forward(number: int, _: FrameType | None) -> None:
         if number in ENDING:
             asked.set()
-        _signal(child, number)
+        if child is None:
+            early.append(number)
+        else:
+            _signal(child, number)
 
-    # A signal that nohup or a shell set to be ignored stays ignored
-    before = {number: signal.signal(number, forward) for number in _FORWARDED
-              if signal.getsignal(number) is not signal.SIG_IGN} if _main_thread() else {}
+    before = {number: signal.signal(number, forward) for number in handled(_FORWARDED)} if _main_thread() else {}
+    try:
+        with _Adopter() as adopter:
+            child = subprocess.Popen(list(words), env=dict(environ), stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                                     bufsize=0, **own_group())
+            for number in early:
+                _signal(child, number)
+            code, launch, log = _supervised(child, adopter, asked, on_ready, out, err)
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    killed = code in (-9, 137) and not asked.is_set()
+    return Outcome(128 - code if code < 0 else code, launch, asked.is_set(), killed, killed and _oom_kills() > kills,
+                   log)
+
+
+def _supervised(child: subprocess.Popen[bytes], adopter: _Adopter, asked: threading.Event,
+                on_ready: Callable[[LaunchLog], None] | None, out: IO[bytes] | None,
+                err: IO[bytes] | None) -> tuple[int, LaunchLog, bytes]:
+    """Copies and reads the child's output until it and all its descendants have ended: its code, its log's reading,
+    and the log's beginning and end."""
+    watcher = _Watcher(child.pid) if os.name == "posix" else None
     reader, tail = LogReader(), Tail()
     lock = threading.Lock()
     called = threading.Event()
@@ -92,26 +115,88 @@ def run(words: Sequence[str], environ: Mapping[str, str], on_ready: Callable[[La
 
     assert child.stdout is not None and child.stderr is not None
     streams = ((child.stdout, out or sys.stdout.buffer), (child.stderr, err or sys.stderr.buffer))
+    ended = threading.Event()
+
+    def enforce() -> None:
+        """Ends a child that does not end when it is asked to."""
+        while not asked.wait(1.0):
+            if ended.is_set():
+                return
+        if not ended.wait(_PATIENCE):
+            end_group(child)
+
     pumps = [threading.Thread(target=pump, args=pair, daemon=True) for pair in streams]
     try:
         with _signals_to_this_thread():
-            for thread in pumps:
+            for thread in (*pumps, threading.Thread(target=enforce, daemon=True)):
                 thread.start()
         code = _wait(child)
     finally:
-        # whatever happened here, no process of the child's group survives
+        # whatever happened here, no descendant of the child survives
+        ended.set()
         end_group(child)
+        adopter.end_all(watcher.pid if watcher is not None else 0)
+        deadline = time.monotonic() + _GRACE
         for thread in pumps:
-            thread.join(_GRACE)
-        for number, handler in before.items():
-            signal.signal(number, handler)
+            thread.join(max(0.0, deadline - time.monotonic()))
         if watcher is not None:
             watcher.dismiss()
     with lock:
-        launch = reader.finish()
-    killed = code in (-9, 137) and not asked.is_set()
-    return Outcome(128 - code if code < 0 else code, launch, asked.is_set(), killed, killed and _oom_kills() > kills,
-                   tail.data())
+        return code, reader.finish(), tail.data()
+
+
+def handled(signals: Sequence[int] = ENDING) -> list[int]:
+    """The signals that autolayers handles in llama-server's place. SIGINT and SIGTERM always, as llama-server does;
+    the others unless nohup or a shell set them to be ignored."""
+    return [number for number in signals
+            if number in _ALWAYS or signal.getsignal(number) is not signal.SIG_IGN]
+
+
+class _Adopter:
+    """Makes this process the parent of descendants whose own parent has ended (prctl(2), PR_SET_CHILD_SUBREAPER,
+    Linux), so that one that left the child's group can be found and ended."""
+
+    def __init__(self) -> None:
+        self._before: set[int] = set()
+
+    def __enter__(self) -> _Adopter:
+        self._before = {each.pid for each in self._children()}
+        self._adopt(True)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._adopt(False)
+
+    def end_all(self, watcher: int) -> None:
+        """Ends every descendant that this process has not had before, except the `watcher`."""
+        import psutil
+
+        own = {*self._before, watcher}
+        left = [each for each in self._children() if each.pid not in own]
+        for each in left:
+            with contextlib.suppress(psutil.Error):
+                each.terminate()
+        _, stubborn = psutil.wait_procs(left, timeout=_GRACE)
+        for each in stubborn:
+            with contextlib.suppress(psutil.Error):
+                each.kill()
+        psutil.wait_procs(stubborn, timeout=_GRACE)
+
+    @staticmethod
+    def _children() -> list[Any]:
+        if _libc is None:
+            return []
+        import psutil
+
+        try:
+            return psutil.Process().children(recursive=True)
+        except psutil.Error:
+            return []
+
+    @staticmethod
+    def _adopt(on: bool) -> None:
+        if _libc is not None:
+            _libc.prctl(36, int(on), 0, 0, 0)
 
 
 @contextlib.contextmanager
@@ -241,6 +326,10 @@ class _Watcher:
             [sys.executable, "-I", "-S", "-c", code], pass_fds=(reading,), start_new_session=True,
             stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         os.close(reading)
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
 
     def dismiss(self) -> None:
         try:

@@ -8,7 +8,9 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
+import psutil
 import pytest
 
 from autolayers.errors import AutolayersError
@@ -62,3 +64,100 @@ def test_no_signal_of_a_burst_is_lost() -> None:
         finally:
             child.kill()
             child.stdout.close()
+
+
+# --- nothing survives
+
+def _gone(pid: int) -> bool:
+    """Whether a process has ended, within ten seconds."""
+    for _ in range(500):
+        try:
+            if psutil.Process(pid).status() == psutil.STATUS_ZOMBIE:
+                return True
+        except psutil.NoSuchProcess:
+            return True
+        time.sleep(0.02)
+    return False
+
+
+def _script(tmp_path: Path, call: str, **options: Any) -> subprocess.Popen[bytes]:
+    """A process that evaluates `call` with both modules, and exits with the outcome's code."""
+    code = ("import os, signal, sys\nfrom autolayers.launch import background, supervise\n"
+            "background._PAUSE = 0.05\nsupervise._PATIENCE = supervise._GRACE = 0.5\n"
+            f"found = {call}\nsys.exit(getattr(found, 'code', found))")
+    environ = {**os.environ, "XDG_STATE_HOME": str(tmp_path / "state"), "HERE": str(tmp_path)}
+    return subprocess.Popen([sys.executable, "-c", code], env=environ, stdout=subprocess.DEVNULL,
+                            stderr=subprocess.DEVNULL, **options)
+
+
+def _pid(tmp_path: Path) -> int:
+    """The process id that a server of these tests writes down."""
+    for _ in range(1500):
+        if (text := (tmp_path / "pid").read_text() if (tmp_path / "pid").exists() else "").endswith("\n"):
+            return int(text)
+        time.sleep(0.02)
+    raise AssertionError("the server never started")
+
+
+@pytest.mark.parametrize("name", ["INT", "TERM", "HUP"])
+def test_a_signal_as_soon_as_the_server_starts_ends_it(tmp_path: Path, name: str) -> None:
+    server = f"echo $$ > $HERE/pid; kill -{name} $PPID; exec sleep 60"
+    with _script(tmp_path, f"background.run(['sh', '-c', {server!r}], os.environ, 8080, lambda pid: False)[1]"):
+        pass
+    assert _gone(_pid(tmp_path))
+
+
+def test_a_defect_while_waiting_leaves_no_server(tmp_path: Path) -> None:
+    server = "echo $$ > $HERE/pid; exec sleep 60"
+    with _script(tmp_path, f"background.run(['sh', '-c', {server!r}], os.environ, 8080, lambda pid: 1 / 0)"):
+        pass
+    assert _gone(_pid(tmp_path))
+
+
+def test_a_server_that_prints_without_end_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pieces: list[int] = []
+    feed = background.LogReader.feed
+    monkeypatch.setattr(background, "_LOG_LIMIT", 4 << 20)
+    monkeypatch.setattr(background.LogReader, "feed",
+                        lambda self, data: (pieces.append(len(data)), feed(self, data)))
+    environ = {**os.environ, "XDG_STATE_HOME": str(tmp_path), "HERE": str(tmp_path)}
+    with pytest.raises(AutolayersError, match="printed more than 4.00 MiB before it was ready"):
+        background.run(["sh", "-c", "echo $$ > $HERE/pid; exec yes $PATH"], environ, 8080, lambda pid: False)
+    assert max(pieces) <= 1 << 20 and _gone(_pid(tmp_path))
+
+
+def test_a_server_that_stays_silent_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(background, "_SILENCE", 0.3)
+    environ = {**os.environ, "XDG_STATE_HOME": str(tmp_path)}
+    with pytest.raises(AutolayersError, match="is not ready: ended"):
+        background.run(["sleep", "60"], environ, 8080, lambda pid: False)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="PR_SET_CHILD_SUBREAPER")
+def test_a_descendant_that_left_the_group_ends_too(tmp_path: Path) -> None:
+    server = "setsid sh -c 'echo $$ > $HERE/pid; exec sleep 60' & sleep 0.5"
+    with _script(tmp_path, f"supervise.run(['sh', '-c', {server!r}], os.environ)") as child:
+        assert child.wait(30) == 0
+    assert _gone(_pid(tmp_path))
+
+
+def test_a_server_that_ignores_sigterm_is_killed(tmp_path: Path) -> None:
+    server = "trap '' TERM; echo $$ > $HERE/pid; while :; do sleep 0.1; done"
+    with _script(tmp_path, f"supervise.run(['sh', '-c', {server!r}], os.environ)") as child:
+        pid = _pid(tmp_path)
+        child.terminate()
+        assert child.wait(30) == 128 + signal.SIGKILL
+    assert _gone(pid)
+
+
+def test_an_interrupt_reaches_the_server_of_a_background_job(tmp_path: Path) -> None:
+    """A shell starts `command &` in a script with SIGINT ignored; llama-server handles it all the same."""
+    server = ("import os, signal, sys, time\n"
+              "signal.signal(signal.SIGINT, lambda *_: sys.exit(7))\n"      # a shell could not trap it
+              "open(os.environ['HERE'] + '/pid', 'w').write(f'{os.getpid()}\\n')\n"
+              "time.sleep(60)")
+    call = f"supervise.run([sys.executable, '-c', {server!r}], os.environ)"
+    with _script(tmp_path, call, preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_IGN)) as child:
+        _pid(tmp_path)
+        child.send_signal(signal.SIGINT)
+        assert child.wait(30) == 7
