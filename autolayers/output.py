@@ -37,16 +37,20 @@ def say(text: str, *table: str) -> None:
 def show(text: str) -> None:
     """Prints text for people: only printable characters and our own colours; characters that the terminal's
     encoding lacks are escaped."""
-    lines = "\n".join(_clean(line) for line in text.split("\n"))
+    _write("\n".join(map(_clean, text.split("\n"))))
+
+
+def _write(lines: str) -> None:
     encoding = sys.stdout.encoding or "utf-8"
     sys.stdout.write(lines.encode(encoding, "backslashreplace").decode(encoding))
 
 
 def emit(text: str) -> None:
-    """Prints text for programs unchanged; file names that are not UTF-8 keep their bytes. A terminal gets what
-    `show` prints: a file's name could steer it. Raises AutolayersError if stdout's encoding lacks a character."""
+    """Prints text for programs unchanged; file names that are not UTF-8 keep their bytes. A terminal gets printable
+    characters alone: a file's name could steer or colour it. Raises AutolayersError if stdout's encoding lacks a
+    character."""
     if sys.stdout.isatty():
-        show(text)
+        _write("\n".join(map(printable, text.split("\n"))))
         return
     encoding, errors = sys.stdout.encoding or "utf-8", sys.stdout.errors or "strict"
     try:

@@ -71,6 +71,7 @@ def create(name: str) -> BinaryIO:
     """
     try:
         _make_directory(name)
+        _own(name)
         flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | getattr(os, "O_BINARY", 0)
         return os.fdopen(os.open(name, flags, 0o600), "wb")
     except OSError as error:
@@ -99,6 +100,7 @@ def keep(name: str, value: object) -> None:
 
     try:
         _make_directory(name)
+        _own(name)
     except OSError as error:
         raise _cannot_write(name, error) from None
     write(name, json.dumps(value, indent=1).encode(), mode=0o600)
@@ -119,6 +121,26 @@ def locked(environ: Mapping[str, str]) -> Iterator[None]:
         yield
     finally:
         os.close(handle)      # and unlocks
+
+
+def set_aside(name: str) -> str | None:
+    """Renames a state file that cannot be read to NAME.bad, which is returned; None if there is none or it can."""
+    if not os.path.lexists(name) or read(name) is not None:
+        return None
+    try:
+        os.replace(name, f"{name}.bad")
+    except OSError as error:
+        raise _cannot_write(name, error) from None
+    return f"{name}.bad"
+
+
+def _own(name: str) -> None:
+    """Removes a link in a state file's place: what it leads to is not ours. Raises AutolayersError for a pipe, a
+    directory and the like: opening a pipe would wait for its reader."""
+    if os.path.islink(name):
+        os.unlink(name)
+    elif os.path.lexists(name) and not os.path.isfile(name):
+        raise AutolayersError(f"{name} is not a regular file: remove it")
 
 
 def _make_directory(name: str) -> None:

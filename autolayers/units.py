@@ -31,6 +31,16 @@ def parse_size(text: str, default: int = 1) -> int:
     return round(value * factor)
 
 
+def whole(text: str, digits: int = 18) -> int | None:
+    """The number of a text of ASCII digits; None for any other, and for one with more than `digits`, which a file
+    or a server may send and int() refuses from 4,300 on.
+
+    >>> whole("4096"), whole("-1"), whole("9" * 5000)
+    (4096, None, None)
+    """
+    return int(text) if text.isascii() and text.isdecimal() and len(text) <= digits else None
+
+
 def in_mib(size: int, decimals: int = 2) -> str:
     """"1234.56": a cell of a table whose head says MiB."""
     return f"{size / MiB:.{decimals}f}"

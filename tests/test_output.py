@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from support import HEADERS
 
 from autolayers.flags.formats import FORMATS
-from autolayers.output import _clean
+from autolayers.output import _clean, emit
 from autolayers.quoting import printable
 
 MODEL = HEADERS / "llama-3.2-1b-q8_0.gguf"
@@ -168,3 +168,17 @@ def test_modules_of_the_current_directory_are_not_loaded(tmp_path: Path, words: 
 def test_no_secret_of_a_url_is_printed(words: list[object]) -> None:
     done = autolayers(*words)
     assert done.returncode in (2, 3, 127) and b"hush" not in done.stdout + done.stderr
+
+
+def test_a_files_name_colours_nothing_on_a_terminal(monkeypatch: pytest.MonkeyPatch,
+                                                    capsys: pytest.CaptureFixture[str]) -> None:
+    """Our own colours pass where we print text for people, but a file for programs has none of ours."""
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
+    emit("model = colour\x1b[32mFITS\x1b[0m.gguf\n")
+    assert capsys.readouterr().out == "model = colour\\x1b[32mFITS\\x1b[0m.gguf\n"
+
+
+@pytest.mark.parametrize("columns", ["100000000", "1" + "0" * 22, "9" * 5000, "-5", "\u00b2"])
+def test_any_columns_end_at_once(columns: str) -> None:
+    done = autolayers(MODEL, "--gpu", "8GiB", "--ram", "8GiB", environ={"COLUMNS": columns})
+    assert done.returncode == 0 and len(done.stdout) < 100_000 and b"Traceback" not in done.stderr

@@ -9,6 +9,8 @@ import stat
 import subprocess
 import sys
 import time
+import types
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -16,6 +18,7 @@ import pytest
 from autolayers import state
 from autolayers.devices import measure
 from autolayers.errors import AutolayersError
+from autolayers.launch import store
 from autolayers.launch.observations import Observation, keep, load
 
 posix = pytest.mark.skipif(os.name != "posix", reason="modes, owners and signals of POSIX")
@@ -257,3 +260,28 @@ def test_a_lock_that_is_held_delays_but_does_not_stop(tmp_path: Path, monkeypatc
     finally:
         holder.kill()
         holder.communicate()
+
+
+@pytest.mark.skipif(os.name != "posix", reason="pipes and links")
+@pytest.mark.parametrize("write", [lambda name: state.keep(name, [1]), lambda name: state.create(name).close()])
+def test_a_state_file_that_is_none_is_not_written_through(tmp_path: Path, write: Callable[[str], None]) -> None:
+    """A pipe would wait for its reader; a link leads to somebody else's file."""
+    pipe, link, other = tmp_path / "pipe.json", tmp_path / "link.json", tmp_path / "other"
+    os.mkfifo(pipe)
+    with pytest.raises(AutolayersError, match="is not a regular file: remove it"):
+        write(str(pipe))
+    other.write_text("theirs")
+    link.symlink_to(other)
+    write(str(link))
+    assert other.read_text() == "theirs" and link.is_file() and not link.is_symlink()
+
+
+def test_a_damaged_state_file_is_kept_aside(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    environ = {"XDG_STATE_HOME": str(tmp_path), "HOME": str(tmp_path)}
+    file = tmp_path / "autolayers" / "tuned" / "x.json"
+    file.parent.mkdir(parents=True)
+    file.write_text("not JSON")
+    kept = types.SimpleNamespace(number=1)
+    store.add("tuned", "x", environ, kept, lambda row: types.SimpleNamespace(**row), 5, ("number",))
+    assert file.with_name("x.json.bad").read_text() == "not JSON" and state.read(str(file)) == [{"number": 1}]
+    assert "damaged" in capsys.readouterr().err

@@ -13,6 +13,7 @@ from ..output import emit, show
 from ..report.diagnosis import diagnosis_text
 from ..report.table import Style
 from ..sources import needs_download
+from ..units import whole
 from .model import load
 
 TYPE_CHECKING = False
@@ -29,10 +30,11 @@ def main(words: Sequence[str]) -> int:
     names = list(arguments.positional)
     if not names:
         raise UsageError("which log? autolayers explain FILE, or - for standard input")
-    if len(names) == 1 and names[0].isdecimal() and not os.path.exists(names[0]):
+    process = whole(names[0]) if len(names) == 1 else None
+    if process is not None and not os.path.exists(names[0]):
         from .ps import one
 
-        return one(int(names[0]), arguments.own.get("format") == "json")
+        return one(process, arguments.own.get("format") == "json")
     if _is_model(names[0]):
         from .plan import main as plan
 

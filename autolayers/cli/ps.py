@@ -14,7 +14,7 @@ from ..launch.secrets import without_secrets
 from ..launch.servers import beside, look, servers
 from ..output import clear, emit, say, show
 from ..report.table import Style
-from ..units import human
+from ..units import human, whole
 from .ps_page import document, one_text, ps_text
 
 TYPE_CHECKING = False
@@ -98,10 +98,10 @@ def _ollama(found: Inventory) -> tuple[list[dict[str, Any]], list[dict[str, Any]
         return rows, []
     try:
         said = {**os.environ, **log.server().settings}
-        most = said.get("OLLAMA_MAX_LOADED_MODELS", "")
+        most = whole(said.get("OLLAMA_MAX_LOADED_MODELS", ""))
         devices = [device for device in found.devices if device.kind != "rpc"]
         return rows, [other.to_dict() for other in others(server, devices, Settings.from_environment(said), loaded,
-                                                          int(most) if most.isdecimal() else None)]
+                                                          most)]
     except AutolayersError:
         return rows, []
 

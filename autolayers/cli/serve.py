@@ -11,6 +11,7 @@ from ..web.service import Service
 from .model import load
 
 TOKEN = "AUTOLAYERS_TOKEN"
+SHORTEST = 8         # characters of a token
 
 
 def main(words: list[str]) -> int:
@@ -19,6 +20,9 @@ def main(words: list[str]) -> int:
     if arguments.positional:
         raise UsageError(f"autolayers serve takes no {arguments.positional[0]!r:.60}: each question names its models")
     port, given = arguments.own.get("port", 0), os.environ.get(TOKEN, "")
+    if given and not _usable(given):
+        raise UsageError(f"{TOKEN}: a token has {SHORTEST} or more printable ASCII characters without spaces; "
+                         "unset it to get a new one")
     try:
         service = Service(load, os.environ, port, given)
     except OSError as error:
@@ -28,3 +32,8 @@ def main(words: list[str]) -> int:
     with service:
         service.serve_forever()
     return 0
+
+
+def _usable(token: str) -> bool:
+    """Whether a client can send this token in a header, and nobody guesses it."""
+    return len(token) >= SHORTEST and token.isascii() and token.isprintable() and " " not in token

@@ -12,6 +12,7 @@ import re
 from ..backends import Hip
 from ..machine import Device
 from ..records import replace
+from ..units import whole
 from .system import meminfo
 
 TYPE_CHECKING = False
@@ -109,5 +110,4 @@ def _text(path: str) -> str:
 
 
 def _number(path: str) -> int | None:
-    text = _text(path)
-    return int(text) if text.isdigit() else None
+    return whole(_text(path), 20)

@@ -19,7 +19,7 @@ from ..backends import backend as row_of
 from ..errors import UsageError
 from ..machine import CLASSES, KINDS, MAX_DEVICES, Device, Host, Ratio, ratios
 from ..records import replace
-from ..units import MiB
+from ..units import MiB, whole
 from .calibrated import with_ratios
 from .measure import BUS
 from .names import completed, find
@@ -255,9 +255,11 @@ def _number(value: Any, least: float, most: float, what: str, whole: bool = Fals
 
 def _capability(value: Any, what: str) -> tuple[int, int]:
     parts = value.split(".") if isinstance(value, str) else value
-    if not isinstance(parts, list) or len(parts) != 2 or not all(str(part).isdecimal() for part in parts):
+    numbers = [whole(str(part), 3) for part in parts] if isinstance(parts, list) else []
+    if len(numbers) != 2 or None in numbers:
         raise _Wrong(f'{what}: compute_capability must be a text such as "8.6"')
-    return int(parts[0]), int(parts[1])
+    major, minor = numbers
+    return major or 0, minor or 0
 
 
 def _list(value: Any) -> list[Any]:

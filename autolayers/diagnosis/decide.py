@@ -16,7 +16,7 @@ from ..backends.rpc import Rpc
 from ..builds import Build
 from ..model.architectures import NAMES
 from ..records import dataclass, field, replace
-from ..units import GiB, MiB
+from ..units import GiB, MiB, whole
 from .log import device_of
 from .signs import BACKENDS, HARMLESS, PHASES, SIGNS
 
@@ -250,8 +250,8 @@ def _trained(lines: Sequence[Line]) -> bool:
 
 def _fewer_heads(tensor: str, due: str, there: str) -> bool:
     """A K or V that is a whole number of times smaller than expected: the file does not say its KV heads."""
-    first, second = ([int(part) for part in text.replace(" ", "").strip(",").split(",") if part.isdigit()]
-                     for text in (due, there))
+    first, second = ([size for part in text.replace(" ", "").strip(",").split(",")
+                      if (size := whole(part)) is not None] for text in (due, there))
     if not re.search(r"attn_(?:k|v|qkv)\.", tensor) or len(first) < 2 or len(second) < 2:
         return False
     return first[0] == second[0] and 0 < second[1] < first[1] and first[1] % second[1] == 0

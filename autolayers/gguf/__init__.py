@@ -15,6 +15,7 @@ from stat import S_ISREG
 
 from ..errors import ModelError
 from ..ggml.types import BY_ID, BY_NAME, TYPES, GgmlType, n_bytes, row_size
+from ..units import whole
 from .header import ArrayInfo, FileInfo, Header, TensorInfo
 from .reader import ReadWindow, join, read_file
 
@@ -103,8 +104,9 @@ def first_part(path: str) -> str:
     """
     stem, _, rest = path.rpartition("-of-")
     dash, number, count = stem[-6:-5], stem[-5:], rest.removesuffix(".gguf")
-    is_part = dash == "-" and number.isdigit() and len(count) == 5 and count.isdigit() and rest != count
-    return f"{stem[:-5]}00001-of-{rest}" if is_part and int(number) != 1 else ""
+    first = whole(number)
+    is_part = dash == "-" and len(count) == 5 and whole(count) is not None and rest != count
+    return f"{stem[:-5]}00001-of-{rest}" if is_part and first not in (None, 1) else ""
 
 
 def split_of(header: Header) -> tuple[int, int]:

@@ -24,6 +24,7 @@ from ..output import say
 from ..planner.several.groups import plan_any_on
 from ..records import dataclass, replace
 from ..request import Request, companions_of
+from ..units import whole
 from .formats.launch_file import plain_name
 from .formats.preset import section
 
@@ -152,7 +153,7 @@ def plan_router(read: Arguments, command: WrappedCommand, own: Mapping[str, Any]
 
 def _number(text: str | None) -> int | None:
     """--models-max, None for as many as fit."""
-    return int(text) if text and text.isdecimal() and int(text) > 0 else None
+    return whole(text or "") or None
 
 
 def _companions(models: list[Listed], request: Request) -> tuple[list[Listed], dict[int, tuple[Params, Companions]]]:

@@ -23,7 +23,7 @@ from ..planner import fit_choice_on
 from ..records import dataclass, field, replace
 from ..request import Request, companions_of
 from .secrets import without_secrets
-from .wait import address, url
+from .wait import address, listening, url
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from ..memory.breakdown import Breakdown
 
 _NAMES = re.compile(r"llama-server(?:\.exe)?$")
+_PREFIX = re.compile(r"(?:/[\w.~-]+)+")      # of --api-prefix: a path, and nothing that ends an address
 _ANSWER = 4 << 20      # bytes of an answer
 _PATIENCE = 2.0        # seconds for it
 
@@ -137,8 +138,11 @@ def look(server: Server, found: Inventory) -> Running:
         arguments = parse(server.words, server.environ, command=None)
     except AutolayersError as error:
         return Running(server, "", "unknown", None, None, 0, (), (), (f"its words cannot be read: {error}",))
-    props, slots = _asked(server, arguments)
-    state, busy = _state(props, slots)
+    props: dict[str, Any] = {}
+    state, busy = _stranger(server), None
+    if not state:
+        props, slots = _asked(server, arguments)
+        state, busy = _state(props, slots)
     number = re.match(r"b(\d{3,6})", str(props.get("build_info", "")))
     build = int(number[1]) if number else 0
     name = arguments.params.model or str(props.get("model_path") or "")
@@ -160,13 +164,34 @@ def look(server: Server, found: Inventory) -> Running:
                    use.n_ctx_seq if use else None, build, tuple(rows), grows, tuple(notes))
 
 
+def _stranger(server: Server) -> str:
+    """Why a server is not asked: it belongs to somebody else, or its address means another one here; "" if it is
+    this user's own. Its words come from who started it, and its key is for it alone."""
+    import psutil
+
+    try:
+        if os.name == "posix" and psutil.Process(server.pid).uids().effective != os.geteuid():
+            return "another user's: not asked"
+    except (psutil.Error, OSError):
+        return "gone"
+    try:
+        here, there = os.readlink("/proc/self/ns/net"), os.readlink(f"/proc/{server.pid}/ns/net")
+    except OSError:      # no such namespaces on this system
+        return ""
+    return "" if here == there else "in a container's own network: not asked"
+
+
 def _asked(server: Server, arguments: Arguments) -> tuple[dict[str, Any], list[Any]]:
-    """(its /props, its /slots), empty where it does not answer. A key goes to this machine alone."""
-    host = arguments.value("--host") or ""
-    if host.endswith(".sock"):
+    """(its /props, its /slots), empty where it does not answer. Only a socket that this process itself listens on
+    is asked, and gets the key."""
+    given, prefix = arguments.value("--host") or "", arguments.value("--api-prefix") or ""
+    if given.endswith(".sock") or (prefix and not _PREFIX.fullmatch(prefix)):
         return {}, []
-    host, port = address(host, arguments.value("--port"), TODAY.default_port)
-    base = url(host, port, bool(arguments.value("--ssl-cert-file"))) + (arguments.value("--api-prefix") or "")
+    _, port = address(given, arguments.value("--port"), TODAY.default_port)
+    host = listening(server.pid, port)
+    if host is None:
+        return {}, []
+    base = url(host, port, bool(arguments.value("--ssl-cert-file"))) + prefix
     key = (arguments.value("--api-key") or server.environ.get("LLAMA_API_KEY", "")).partition(",")[0]
     answers = [_ask(base + path, f"Bearer {key}" if key else "") for path in ("/props", "/slots")]
     return (answers[0] if isinstance(answers[0], dict) else {}), (answers[1] if isinstance(answers[1], list) else [])

@@ -29,7 +29,7 @@ def entries(folder: str, name: str, environ: Mapping[str, str], make: Callable[[
         file = state.path(environ, folder, name + ".json")
         found = state.read(file)
         if found is None and os.path.isfile(file):
-            say(f"{file} is damaged and ignored: remove it")
+            say(f"{file} is damaged and ignored")
         for entry in found if isinstance(found, list) else (found,):
             with contextlib.suppress(AutolayersError, ValueError, TypeError, KeyError, AttributeError,
                                      OverflowError):
@@ -42,7 +42,9 @@ def add(folder: str, name: str, environ: Mapping[str, str], record: T, make: Cal
     """Appends a record, in place of one with equal fields `key`; the newest `most` are kept. Raises
     AutolayersError."""
     with state.locked(environ):
-        new = vars(record)
+        file, new = state.path(environ, folder, name + ".json"), vars(record)
         kept = [row for row in map(vars, entries(folder, name, environ, make))
                 if any(row[field] != new[field] for field in key)]
-        state.keep(state.path(environ, folder, name + ".json"), [*kept, new][-most:])
+        if (bad := state.set_aside(file)) is not None:
+            say(f"{file} is kept as {bad}")
+        state.keep(file, [*kept, new][-most:])

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from ..errors import ModelError
 from ..gguf import ArrayInfo
+from ..units import whole
 from .architectures import Architecture
 from .values import LARGEST, checked
 
@@ -152,7 +153,7 @@ _REPEATS = {
 def _guess(tensors: Mapping[str, TensorInfo], prefix: str) -> dict[str, Any]:
     """An unknown architecture's facts by its tensors, if its keys lack them."""
     numbers = {name.split(".")[1] for name in tensors if name.startswith("blk.")}
-    blocks = [int(number) for number in numbers if number.isdecimal()]
+    blocks = [block for number in numbers if (block := whole(number)) is not None]
     embedding = tensors.get("token_embd.weight")
     found = {"context_length": 4096}
     if blocks:

@@ -7,6 +7,7 @@ import sys
 
 from ..output import COLOURS
 from ..quoting import printable
+from ..units import whole
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -17,7 +18,7 @@ _CODES = {name: code for code, name in COLOURS.items()}
 
 
 WIDTH = 80           # columns, if no terminal says
-NARROWEST = 40
+NARROWEST, WIDEST = 40, 1000      # columns that are drawn, whatever COLUMNS says
 LABEL = 10           # columns of the labels
 _NAME = 18           # of a name, at least
 
@@ -53,9 +54,9 @@ class Style:
 
 
 def _width(stream: TextIO, environ: Mapping[str, str]) -> int | None:
-    said = environ.get("COLUMNS", "")
-    if said.isdecimal() and int(said):
-        return max(NARROWEST, int(said))
+    said = whole(environ.get("COLUMNS", ""))
+    if said:
+        return min(max(NARROWEST, said), WIDEST)
     try:
         return max(NARROWEST, os.get_terminal_size(stream.fileno()).columns or WIDTH)
     except (OSError, ValueError, AttributeError):

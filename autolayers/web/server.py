@@ -13,6 +13,7 @@ from __future__ import annotations
 import json
 import secrets
 import socket
+import sys
 import time
 from contextlib import suppress
 from http import HTTPStatus
@@ -22,6 +23,7 @@ from importlib.resources import files
 from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
 
+from ..output import say
 from .engine import LARGEST_SLICE, MAX_LOG, Engine
 
 TOKEN_HEADER = "X-Autolayers-Token"
@@ -54,6 +56,7 @@ class Server(ThreadingHTTPServer):
     """Serves on 127.0.0.1 only, to who has the token ("": a new one). Raises OSError if the port is taken."""
 
     daemon_threads = True
+    request_queue_size = 256         # connections that wait to be accepted; socketserver's 5 resets the others
 
     def __init__(self, port: int, handler: type[Handler], token: str = "") -> None:
         super().__init__(("127.0.0.1", port), handler)
@@ -61,7 +64,13 @@ class Server(ThreadingHTTPServer):
         self.hosts = hosts(self.server_port)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Ignores clients that disconnect."""
+        """Ignores clients that disconnect; answers a defect with 500 and one line on stderr."""
+        error = sys.exc_info()[1]
+        if isinstance(error, OSError):
+            return
+        say(f"a defect, please report it: {type(error).__name__}: {error}")
+        with suppress(OSError):
+            request.sendall(b"HTTP/1.1 500 Internal Server Error\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
 
 
 class PageServer(Server):
@@ -83,6 +92,18 @@ class Handler(BaseHTTPRequestHandler):
     timeout = SILENCE
     protocol_version = "HTTP/1.1"
     server_version, sys_version = "autolayers", ""
+
+    def parse_request(self) -> bool:
+        """Refuses an address that is none, such as http://[/ ."""
+        if not super().parse_request():
+            return False
+        try:
+            urlsplit(self.path)
+        except ValueError:
+            self.close_connection = True
+            self.refuse(HTTPStatus.BAD_REQUEST, "not an address")
+            return False
+        return True
 
     def from_here(self, page: bool = False) -> bool:
         """Whether the request is from this machine's own page or programs, or a link opens the `page`; otherwise

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -44,8 +47,6 @@ server.serve_forever()
 
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
-    import socket
-
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
@@ -87,6 +88,55 @@ def test_one_in_full(server: subprocess.Popen[str]) -> None:
         time.sleep(0.1)
     gone = says("explain", str(server.pid))
     assert gone.returncode == 1 and "no llama-server" in gone.stderr
+
+
+@pytest.fixture
+def stranger() -> Iterator[tuple[int, list[bytes]]]:
+    """A process of somebody else that listens on a port, and what it was sent."""
+    received: list[bytes] = []
+
+    def serve(listener: socket.socket) -> None:
+        with suppress(OSError):
+            while True:
+                client, _ = listener.accept()
+                received.append(client.recv(1 << 16))
+                client.close()
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        threading.Thread(target=serve, args=(listener,), daemon=True).start()
+        yield listener.getsockname()[1], received
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="network namespaces")
+@pytest.mark.parametrize("launcher", [[], ["unshare", "--net"], ["setpriv", "--reuid", "65534", "--clear-groups"]])
+@pytest.mark.parametrize("words", [["--port", "PORT", "--api-key", "SECRETKEY"],
+                                   ["--port", "1", "--api-key", "SECRETKEY", "--api-prefix", "@127.0.0.1:PORT/x"]])
+def test_no_stranger_is_asked_or_given_the_key(stranger: tuple[int, list[bytes]], tmp_path: Path, launcher: list[str],
+                                               words: list[str]) -> None:
+    """In another network namespace the same port is another server's; another user's words may name any address."""
+    if launcher and (os.geteuid() or subprocess.run([*launcher, "true"], capture_output=True, check=False).returncode):
+        pytest.skip(f"{launcher[0]} is not permitted")
+    port, received = stranger
+    program = tmp_path / "llama-server"
+    program.write_text("#!/bin/sh\nread line\n")
+    program.chmod(0o755)
+    for folder in (tmp_path, tmp_path.parent, tmp_path.parent.parent):      # for another user
+        folder.chmod(0o755)
+    child = subprocess.Popen([*launcher, program, "-m", "x.gguf", *[word.replace("PORT", str(port)) for word in words]],
+                             stdin=subprocess.PIPE)
+    try:
+        for _ in range(250):
+            if next(servers(child.pid), None) is not None:
+                break
+            time.sleep(0.02)
+        done = says("ps", "--json")
+    finally:
+        child.kill()
+        child.communicate()
+    row = next(row for row in json.loads(done.stdout)["servers"] if row["pid"] == child.pid)
+    assert received == [] and row["state"] in ("does not answer", "another user's: not asked",
+                                               "in a container's own network: not asked")
+    assert "SECRETKEY" not in done.stdout + done.stderr
 
 
 def test_flags_of_ps() -> None:

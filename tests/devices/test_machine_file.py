@@ -72,6 +72,8 @@ def test_what_devices_prints_is_a_machine_file_and_plans_the_same(tmp_path: Path
     ({"devices": [{"total": 8 * GiB, "bandwidth": 936}]}, "bandwidth must be a number from 1e+07"),
     ({"devices": [{"total": 8 * GiB, "bandwidth": True}]}, "bandwidth must be a number"),
     ({"devices": [{"total": 8 * GiB, "compute_capability": 8.6}]}, 'compute_capability must be a text such as "8.6"'),
+    ({"devices": [{"total": 8 * GiB, "compute_capability": "9" * 5000 + ".1"}]},
+     'compute_capability must be a text such as "8.6"'),
     ({"devices": [{"total": 8 * GiB, "unified": 1}]}, "unified must be true or false"),
     ({"devices": [{"total": 8 * GiB, "kind": "tpu"}]}, "kind must be gpu, igpu or rpc"),
     ({"devices": [{"total": 8 * GiB, "limits": {"maxBufferSize": -1}}]}, "limits: "),

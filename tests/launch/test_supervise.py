@@ -121,7 +121,7 @@ def test_a_server_that_prints_without_end_is_ended(tmp_path: Path, monkeypatch: 
     monkeypatch.setattr(background.LogReader, "feed",
                         lambda self, data: (pieces.append(len(data)), feed(self, data)))
     environ = {**os.environ, "XDG_STATE_HOME": str(tmp_path), "HERE": str(tmp_path)}
-    with pytest.raises(AutolayersError, match="printed more than 4.00 MiB before it was ready"):
+    with pytest.raises(AutolayersError, match=r"printed more than 4\.00 MiB before it was ready"):
         background.run(["sh", "-c", "echo $$ > $HERE/pid; exec yes $PATH"], environ, 8080, lambda pid: False)
     assert max(pieces) <= 1 << 20 and _gone(_pid(tmp_path))
 

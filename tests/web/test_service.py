@@ -7,11 +7,12 @@ import json
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import ExitStack, closing
 from typing import Any
 
 import pytest
@@ -97,16 +98,44 @@ def test_the_interface_is_described(service: Service) -> None:
         schema = path["post"]["requestBody"]["content"]["application/json"]["schema"]
         assert set(schema["required"]) <= set(schema["properties"])
 
+def test_many_clients_at_once_are_all_accepted() -> None:
+    with Service(autolayers.read_model, {}, token="secret") as waiting, ExitStack() as clients:
+        for _ in range(100):        # none is answered yet
+            clients.enter_context(socket.create_connection(("127.0.0.1", waiting.server_port), 5))
+
+
+def test_an_address_that_is_none_is_refused(service: Service) -> None:
+    with socket.create_connection(("127.0.0.1", service.server_port), 10) as client:
+        client.sendall(b"GET http://[/ HTTP/1.1\r\nHost: x\r\n\r\n")
+        assert client.recv(100).startswith(b"HTTP/1.1 400 ")
+
+
+def test_a_defect_is_answered(service: Service, monkeypatch: pytest.MonkeyPatch,
+                              capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(service.RequestHandlerClass, "do_GET",
+                        lambda self: 1 / 0)
+    with closing(http.client.HTTPConnection("127.0.0.1", service.server_port, timeout=10)) as connection:
+        connection.request("GET", "/openapi.json")
+        assert connection.getresponse().status == 500
+    assert "a defect, please report it: ZeroDivisionError" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("token", ["x", " " * 12, "mine\u00e9-for-now", "mine\nfor-now"])
+def test_a_token_that_no_client_can_send_or_anybody_guesses_is_refused(token: str) -> None:
+    done = subprocess.run([sys.executable, "-m", "autolayers", "serve"], capture_output=True, text=True, timeout=30,
+                          env={**os.environ, "AUTOLAYERS_TOKEN": token}, check=False)
+    assert done.returncode == 2 and "a token has 8 or more printable ASCII characters" in done.stderr
+
 
 @pytest.mark.skipif(os.name == "nt", reason="signals")
 def test_the_command_serves_until_it_is_interrupted() -> None:
-    environ = {**os.environ, "AUTOLAYERS_TOKEN": "mine"}
+    environ = {**os.environ, "AUTOLAYERS_TOKEN": "mine-for-now"}
     with subprocess.Popen([sys.executable, "-m", "autolayers", "serve"], stderr=subprocess.PIPE, text=True,
                           env=environ) as started:
         assert started.stderr is not None
         line = started.stderr.readline()
         port = int(re.findall(r"127\.0\.0\.1:(\d+)", line)[0])
         assert "mine" not in line and "AUTOLAYERS_TOKEN" in line
-        assert ask(port, "/plan", {"model": FILE, "flags": {"gpu": "8GiB"}}, token="mine")[0] == 200
+        assert ask(port, "/plan", {"model": FILE, "flags": {"gpu": "8GiB"}}, token="mine-for-now")[0] == 200
         started.send_signal(signal.SIGINT)
         assert started.wait(20) == 130
