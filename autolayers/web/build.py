@@ -44,13 +44,17 @@ WHEEL = f"autolayers-{__version__}-py3-none-any.whl"
 
 
 def build(folder: Path, pyodide: str = "", url: str = "") -> list[str]:
-    """Writes the site to `folder`; returns its file names. `pyodide` is a URL, or a folder that is copied; ""
-    for the public hosts, whose files the page checks. `url`: where the site will be, for pages of single answers.
+    """Writes the site to `folder`; returns its file names. `pyodide` is a URL, or a folder with the files of
+    PYODIDE_FILES that is copied; "" for the public hosts. The page checks the files' digests. `url`: where the site will be, for pages of single answers.
     Raises UsageError, OSError."""
     local = bool(pyodide) and "://" not in pyodide
     missing = [name for name in PYODIDE_FILES if local and not (Path(pyodide) / name).is_file()]
     if missing:
         raise UsageError(f"{pyodide}: not a Pyodide folder: it lacks {', '.join(missing)}")
+    other = [name for name, (_, digest) in PYODIDE_FILES.items()
+             if local and sha256((Path(pyodide) / name).read_bytes()).hexdigest() != digest]
+    if other:
+        raise UsageError(f"{pyodide}: {', '.join(other)}: not as in the npm package pyodide@{PYODIDE_VERSION}")
     if url and not url.startswith(("https://", "http://")):
         raise UsageError(f"--url {url}: expected https://...")
     written = page_files()
@@ -59,10 +63,9 @@ def build(folder: Path, pyodide: str = "", url: str = "") -> list[str]:
     written[WHEEL] = wheel()
     written["first.json"] = json.dumps(_first()).encode()
     sources = ["pyodide/"] if local else [pyodide.rstrip("/") + "/"] if pyodide else list(PYODIDE)
-    sizes = {name: (Path(pyodide) / name).stat().st_size if local else size
-             for name, (size, _) in PYODIDE_FILES.items()} | {WHEEL: len(written[WHEEL])}
+    sizes = {name: size for name, (size, _) in PYODIDE_FILES.items()} | {WHEEL: len(written[WHEEL])}
     config = {"engine": "pyodide", "pyodide": sources, "wheel": WHEEL, "first": "first.json", "sizes": sizes,
-              "sha256": {} if local else {name: digest for name, (_, digest) in PYODIDE_FILES.items()},
+              "sha256": {name: digest for name, (_, digest) in PYODIDE_FILES.items()},
               "files": sorted(written)}
     stamp = b"".join(written[name] for name in sorted(written)) + json.dumps(config).encode()
     written["config.json"] = json.dumps({**config, "version": sha256(stamp).hexdigest()[:12]}).encode()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import pathlib
 import re
@@ -44,7 +45,8 @@ def test_the_site_and_its_wheel(tmp_path: pathlib.Path) -> None:
         assert any(name.endswith(".dist-info/RECORD") for name in wheel.namelist())
 
 
-def test_pyodide_is_copied_from_a_folder(tmp_path: pathlib.Path) -> None:
+def test_pyodide_is_copied_from_a_folder_that_holds_it(tmp_path: pathlib.Path,
+                                                        monkeypatch: pytest.MonkeyPatch) -> None:
     pyodide = tmp_path / "pyodide"
     pyodide.mkdir()
     done = build("build", str(tmp_path / "site"), "--pyodide", str(pyodide))
@@ -52,8 +54,14 @@ def test_pyodide_is_copied_from_a_folder(tmp_path: pathlib.Path) -> None:
                                                         f"{', '.join(PYODIDE_FILES)}\n")
     for name in PYODIDE_FILES:
         (pyodide / name).write_text(name)
-    assert build("build", str(tmp_path / "site"), "--pyodide", str(pyodide)).returncode == 0
+    done = build("build", str(tmp_path / "site"), "--pyodide", str(pyodide))
+    assert done.returncode == 2 and f"not as in the npm package pyodide@{PYODIDE_VERSION}" in done.stderr
+    files = {name: (len(name), hashlib.sha256(name.encode()).hexdigest()) for name in PYODIDE_FILES}
+    monkeypatch.setattr("autolayers.web.build.PYODIDE_FILES", files)
+    make(tmp_path / "site", str(pyodide))
     assert (tmp_path / "site" / "pyodide" / "pyodide.asm.js").read_text() == "pyodide.asm.js"
+    config = json.loads((tmp_path / "site" / "config.json").read_text())
+    assert config["sha256"] == {name: digest for name, (_, digest) in files.items()}
 
 
 def test_usage_is_told_on_stderr(tmp_path: pathlib.Path) -> None:
