@@ -45,8 +45,8 @@ WHEEL = f"autolayers-{__version__}-py3-none-any.whl"
 
 def build(folder: Path, pyodide: str = "", url: str = "") -> list[str]:
     """Writes the site to `folder`; returns its file names. `pyodide` is a URL, or a folder with the files of
-    PYODIDE_FILES that is copied; "" for the public hosts. The page checks the files' digests. `url`: where the site will be, for pages of single answers.
-    Raises UsageError, OSError."""
+    PYODIDE_FILES that is copied; "" for the public hosts. The page checks the files' digests. `url`: where the site
+    will be, for pages of single answers. Raises UsageError, OSError."""
     local = bool(pyodide) and "://" not in pyodide
     missing = [name for name in PYODIDE_FILES if local and not (Path(pyodide) / name).is_file()]
     if missing:
