@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from .errors import UsageError
 from .records import dataclass
-from .units import parse_size
+from .units import parse_memory
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -99,8 +99,8 @@ class Host:
     @classmethod
     def hypothetical(cls, size: str) -> Host:
         """A host with this much available RAM: `--ram 64GiB`. Raises UsageError."""
-        size_ = parse_size(size)
-        return cls(size_, size_, "given")
+        available = parse_memory(size)
+        return cls(available, available, "given")
 
 
 @dataclass(frozen=True)
@@ -136,7 +136,9 @@ class Machine:
             shared = [device.ram for device in devices if device.in_ram]
             ram = next(filter(None, shared), None) if ram is None else ram
             return cls(tuple(devices), limits, ram, ram, measured=ratios(devices))
-        return cls(tuple(devices), limits, host.available if ram is None else ram,
+        available = host.available if ram is None else ram
+        limits |= {device.name: min(limits[device.name], available) for device in devices if device.in_ram}
+        return cls(tuple(devices), limits, available,
                    host.total if ram is None else ram, host.bandwidth, host.bus, host.cores, host.disk,
                    host.threads, ratios(devices, host), host.expert_upload, host.numa)
 

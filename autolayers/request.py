@@ -90,7 +90,8 @@ class Request:
         if program and types and build.rules.number < Rules.mixed_cache_types.first:
             there = _with_quants(there, program[-1])
         host = _host(beside, there, policy, arguments.params)
-        notes = (*notes, *old, *doubts, *_cores_here(beside, host, policy))
+        notes = (*notes, *old, *doubts, *_more_than_shared(there, beside, policy),
+                 *_cores_here(beside, host, policy))
         return cls(arguments, policy, build, _machine(there, host, policy), host,
                    companions_of(arguments.params, arguments), notes)
 
@@ -221,7 +222,7 @@ def _found(policy: Policy, params: Params, environ: Mapping[str, str] | None, pr
         return (*described(policy.machine), ())
     if policy.gpu is not None:
         servers, notes = remote(params.rpc)
-        return [*servers, *of_one_machine(policy.gpu, policy.ram or 0)], None, [*notes, *_decimal(policy.gpu)]
+        return [*servers, *of_one_machine(policy.gpu, policy.ram or 0)], None, notes
     lister = None
     if len(program) == 1:
         import shutil
@@ -236,8 +237,8 @@ def _found(policy: Policy, params: Params, environ: Mapping[str, str] | None, pr
 def _host(host: Host | None, devices: Sequence[Device], policy: Policy, params: Params) -> Host | None:
     """The RAM and the processor with what --ram, --cores and -t say. Less RAM than there is limits this machine; more
     is that of another one, as is the RAM that a GPU of another one shares."""
-    shared = next((device.ram for device in devices if device.in_ram and device.ram), None) if host is None else None
-    size = policy.ram or shared
+    shared = _shared(devices) if host is None else None
+    size = min(policy.ram or shared, shared) if shared else policy.ram
     if size is not None:
         if host is not None and (size <= host.total or policy.machine is not None):
             host = replace(host, total=size, available=size, source="given")
@@ -249,6 +250,19 @@ def _host(host: Host | None, devices: Sequence[Device], policy: Policy, params: 
     if policy.ram_bandwidth is not None:
         host = replace(host, bandwidth=policy.ram_bandwidth, bandwidth_source="given")
     return replace(host, cores=policy.cores, threads=None) if policy.cores is not None else host
+
+
+def _shared(devices: Sequence[Device]) -> int | None:
+    """Bytes of the RAM that a GPU shares, which are all that its machine has; None if unknown."""
+    return next((device.ram for device in devices if device.in_ram and device.ram), None)
+
+
+def _more_than_shared(devices: Sequence[Device], host: Host | None, policy: Policy) -> list[str]:
+    """A note if --ram is more than the machine has whose RAM the GPU shares."""
+    shared = _shared(devices) if host is None else None
+    if not shared or not policy.ram or policy.ram <= shared:
+        return []
+    return [f"--ram {human(policy.ram)}: a machine with this GPU counts {human(shared)}, which the GPU shares"]
 
 
 def _cores_here(here: Host | None, host: Host | None, policy: Policy) -> list[str]:
@@ -283,20 +297,6 @@ def _named(given: Sequence[Device | str], ram: int) -> Sequence[Device]:
     devices = [completed(device) if isinstance(device, Device) else Device.hypothetical(device, ram=ram)
                for device in given]
     return devices if len({device.name for device in devices}) == len(devices) else numbered(devices)
-
-
-def _decimal(gpu: str) -> list[str]:
-    """A note on sizes in GB: GPUs are sold in GiB."""
-    parts = [part for part in gpu.split(",") if part.strip().lower().endswith(("gb", "mb"))]
-    if not parts:
-        return []
-    import re  # few calls
-
-    found = (re.fullmatch(r"(?:\d+ *x)? *(\d+(?:\.\d+)? *[gm]b) *", part, re.IGNORECASE) for part in parts)
-    sizes = [size[1] for size in found if size]
-    return [f"--gpu {sizes[0]} counts in powers of ten; a GPU that is sold as {sizes[0]} has "
-            f"{sizes[0][:-1].upper()}iB"
-            ] if sizes else []
 
 
 # --- the files that are loaded with the model

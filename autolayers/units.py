@@ -1,4 +1,7 @@
-"""Sizes as text: bytes inside, MiB and GiB outside (always powers of two)."""
+"""Sizes as text: bytes inside, MiB and GiB outside (always powers of two).
+
+GB is 10**9 bytes of a file and GiB of memory, as both are sold.
+"""
 
 from __future__ import annotations
 
@@ -39,6 +42,32 @@ def whole(text: str, digits: int = 18) -> int | None:
     (4096, None, None)
     """
     return int(text) if text.isascii() and text.isdecimal() and len(text) <= digits else None
+
+
+def parse_memory(text: str) -> int:
+    """Bytes of a GPU's memory or of RAM, which are sold in powers of two: "24GB" is 24GiB. Raises UsageError.
+
+    >>> parse_memory("24GB") == parse_memory("24GiB") == 24 * GiB
+    True
+    """
+    size = text.strip()
+    sold = size[:-1] if size[-2:].lower() in ("kb", "mb", "gb", "tb") else size
+    try:
+        return parse_size(sold)
+    except UsageError as error:
+        raise UsageError(str(error).replace(repr(sold), repr(text))) from None
+
+
+def with_unit(number: str) -> str:
+    """The size of memory that a number without a unit most likely means: "16GiB" of "16", "16384MiB" of "16384".
+
+    >>> with_unit("16"), with_unit("512"), with_unit("16384")
+    ('16GiB', '512GiB or 512MiB', '16384MiB')
+    """
+    value = float(number)
+    if value < 256:
+        return f"{number}GiB"
+    return f"{number}MiB" if value >= 1024 else f"{number}GiB or {number}MiB"
 
 
 def in_mib(size: int, decimals: int = 2) -> str:

@@ -16,6 +16,7 @@ from ..machine import Device, Host
 from ..records import dataclass, replace
 from .given import hypothetical, numbered, of_one_machine
 from .names import completed
+from .ttm import with_ttm
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -75,7 +76,7 @@ def discover(environ: Mapping[str, str] | None = None, llama_server: str | None 
             listed = refine(listed, rpc)
         if not any(device.total for device in listed):
             notes.append(f"{llama_server} lists no GPU: plans are for the CPU")
-        return _calibrated(tuple(map(completed, listed)), ram, notes, environ)
+        return _calibrated(with_ttm(list(map(completed, listed)), root), ram, notes, environ)
     local, notes = _local(environ, ram, root)
     far, more = remote(rpc)
     devices = (*far, *local)
@@ -107,7 +108,7 @@ def _local(environ: Mapping[str, str], ram: Host, root: str) -> tuple[list[Devic
         from . import vulkan
 
         devices = vulkan.query(environ)
-    return list(map(completed, devices)), notes
+    return with_ttm(list(map(completed, devices)), root), notes
 
 
 def measured(host: Host, environ: Mapping[str, str]) -> Host:

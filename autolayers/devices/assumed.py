@@ -32,6 +32,8 @@ DESKTOP = KINDS[0]
 
 _MOST = 192 * GiB            # of two channels
 _MACOS = 7 * GiB // 2        # an idle macOS takes 3 to 4 GiB
+_DGX_OS = 6 * GiB            # an idle DGX Spark has at most 115 of its 121.7 GiB free
+ALONE = 2 * GiB              # a system with all other programs closed
 _IDLE = 2 * GiB              # an idle desktop on Linux 1.5 to 2; machines with less than 16 GiB run smaller ones
 
 
@@ -44,7 +46,18 @@ def kind_of(ram: int | None, cores: int | None = None) -> Kind:
 
 def idle(ram: int, devices: Sequence[Device] = ()) -> int:
     """Bytes of RAM that an idle system takes."""
-    return min(_MACOS, ram // 2) if any(device.backend == METAL for device in devices) else min(_IDLE, ram // 8)
+    if any(device.backend == METAL for device in devices):
+        return min(_MACOS, ram // 2)
+    if any("GB10" in device.description for device in devices):
+        return min(_DGX_OS, ram // 2)
+    return min(_IDLE, ram // 8)
+
+
+def kept(ram: int) -> int:
+    """Bytes that a system in use should keep of so much RAM where its GPU's part is raised: 4 GiB below 32, 6 to 64, 8
+    above. The firmware takes some of the RAM that was sold."""
+    sold = -(-ram // (8 * GiB)) * 8
+    return (4 if sold < 32 else 6 if sold <= 64 else 8) * GiB
 
 
 def host_of(ram: int, devices: Sequence[Device] = (), here: Host | None = None) -> Host:

@@ -10,6 +10,8 @@ from __future__ import annotations
 
 from ..backends import DEFAULT, METAL, SYCL, VULKAN, Hip
 from ..records import dataclass
+from ..units import GiB, MiB
+from .macs import working_set
 
 
 @dataclass(frozen=True)
@@ -25,11 +27,17 @@ class Card:
     fp16: float
     pcie: str                                     # PCIe generation and lanes; "": none, its memory is the system's
     backend: str = DEFAULT.name                   # the backend of its device
-    ram: int = 0                                  # GiB of the machine, if its memory is the system's
+    ram: int = 0                                  # GiB of the machine as sold, if its memory is the system's
 
     @property
     def unified(self) -> bool:
         return self.ram > 0
+
+    @property
+    def system_ram(self) -> int:
+        """Bytes of RAM that the system counts, 0 if its memory is its own: CUDA's total is the system's, as both
+        lack what the firmware keeps (cudaMemGetInfo)."""
+        return min(self.ram * GiB, self.usable * MiB) if self.backend == DEFAULT.name else self.ram * GiB
 
     @property
     def link(self) -> float | None:
@@ -246,7 +254,7 @@ CARDS = {
     "jetson-agx-orin-32g": Card("NVIDIA Jetson AGX Orin 32GB", 30000, (8, 7), 14, 204, 13.3, "", DEFAULT.name, 32),
     "jetson-agx-orin-64g": Card("NVIDIA Jetson AGX Orin 64GB", 61000, (8, 7), 16, 204, 21.3, "", DEFAULT.name, 64),
     "jetson-thor-128g": Card("NVIDIA Thor", 122000, (11, 0), 20, 273, 250.0, "", DEFAULT.name, 128),
-    "gb10": Card("NVIDIA GB10", 122000, (12, 1), 48, 273, 125.0, "", DEFAULT.name, 128),
+    "gb10": Card("NVIDIA GB10", 124610, (12, 1), 48, 273, 125.0, "", DEFAULT.name, 128),
     # ROCm has no kernels for gfx803
     "rx-470-4g": Card("AMD Radeon RX 470", 4030, None, None, 211, 4.9, "3x16", VULKAN),
     "rx-470-8g": Card("AMD Radeon RX 470", 8060, None, None, 211, 4.9, "3x16", VULKAN),
@@ -372,10 +380,9 @@ for _name, _description, _sizes in _INTEGRATED:
         CARDS[f"{_name}-{_gib}g"] = Card(_description, _gib * 512, None, None, 0, 0.0, "", VULKAN, _gib)
 
 for _chip, (_rate, _fp16, _sizes) in _APPLE.items():
-    for _gib in _sizes:      # Metal allows two thirds of a small RAM, three quarters of a large one
-        _usable = _gib * 1024 * (2 if _gib <= 36 else 3) // (3 if _gib <= 36 else 4)
+    for _gib in _sizes:
         _name = f"Apple {_chip.replace('-', ' ').title()}"
-        CARDS[f"{_chip}-{_gib}g"] = Card(_name, _usable, None, None, _rate, _fp16, "", METAL, _gib)
+        CARDS[f"{_chip}-{_gib}g"] = Card(_name, working_set(_gib), None, None, _rate, _fp16, "", METAL, _gib)
 
 
 def table() -> str:

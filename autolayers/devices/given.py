@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-from ..backends import DEFAULT, backend
+from ..backends import DEFAULT, METAL, backend
 from ..errors import UsageError
 from ..machine import MAX_DEVICES, Device
 from ..records import replace
-from ..units import GiB, MiB, parse_size
+from ..units import MiB, parse_memory
+from .macs import macos_of, working_set
 from .names import candidates, find
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from .cards import Card
 
 
 def _hypothetical(size: str, name: str = f"{DEFAULT.name}0", ram: int = 0) -> Device:
@@ -27,22 +32,32 @@ def _hypothetical(size: str, name: str = f"{DEFAULT.name}0", ram: int = 0) -> De
     if n_bytes is not None:
         return Device(name, n_bytes, n_bytes, f"hypothetical {text}")
     card = find(text, ram)
-    usable = card.usable * MiB
+    usable = _usable(card, text) * MiB
     kind = "igpu" if card.unified and backend(card.backend).has_igpu else "gpu"
     return Device(name.replace(DEFAULT.name, card.backend), usable, usable, card.description, card.backend,
                   kind, compute_capability=card.compute_capability, n_sm=card.n_sm,
                   bandwidth=card.bandwidth * 1e9 or None, fp16_tflops=card.fp16 or None, link=card.link,
-                  unified=card.unified, ram=card.ram * GiB or None)
+                  unified=card.unified, ram=card.system_ram or None)
 
 
 Device.hypothetical = staticmethod(_hypothetical)
+
+
+def _usable(card: Card, name: str) -> int:
+    """MiB that the card's GPU may use, on a Mac by the macOS that its name has. Raises UsageError."""
+    macos = macos_of(name)
+    if macos is None:
+        return card.usable
+    if card.backend != METAL:
+        raise UsageError(f"{name}: {card.description} is no GPU of a Mac")
+    return working_set(card.ram, macos)
 
 
 def _size(text: str) -> int | None:
     """Bytes; None if the text can only be a GPU's name: "4090" is one, while "24" most likely means GiB. Raises
     UsageError for what can be both: "780m"."""
     try:
-        size = parse_size(text)
+        size = parse_memory(text)
     except UsageError:
         return None
     number = text.rstrip("mM ")

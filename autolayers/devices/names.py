@@ -27,6 +27,7 @@ _MOST = 8          # of a question's answers
 _SAID = (
     (r"\((r|tm|c)\)|[®™]", " "), (r".*\b(gfx1151|8060s)\b.*", " strix halo "),
     (r"\((mtl|pascal|\d+ *gi?b)\)", r" \1 "), (r"\(.*", " "), (r"[-_,/]", " "),
+    (r"\bmac ?os ?\d+\b", " "),
     (r"\b((apple )?mac( ?book)?( (pro|air|studio|mini))?|imac)\b", " "),
     (r"\b(ryzen )?(ai )?max ?\+? ?(pro )?395\b\+?", " strix halo "), (r"\bframework desktop\b", " strix halo "),
     (r"\b(ryzen )?(ai )?max ?\+? ?(pro )?3(85|90)\b", " radeon 8050s "),

@@ -8,7 +8,7 @@ them.
 from __future__ import annotations
 
 from ..errors import UsageError
-from ..units import MiB, parse_size
+from ..units import MiB, parse_memory, parse_size, with_unit
 from .formats import FORMATS
 from .kinds import CACHE_TYPES, Bad, number, one_of, tokens
 from .params import FIT_PARAMS_MIN_CTX
@@ -62,13 +62,25 @@ class OwnFlag:
 
 # --- readers
 
-def _tokens_or_max(text: str, low: int = 1) -> int | str:
-    return text if text == "max" else tokens(text, low, "a number of tokens such as 8192 or 16k, or max")
+LEAST_CTX = 512      # less most likely lacks its k
+_TOKENS = "a number of tokens such as 8192 or 16k"
+
+
+def _ctx(text: str, what: str = _TOKENS) -> int:
+    """Tokens of a context."""
+    n_ctx = tokens(text, 1, what)
+    if n_ctx < LEAST_CTX:
+        raise Bad(f"{LEAST_CTX} tokens or more: {text}k?")
+    return n_ctx
+
+
+def _ctx_or_max(text: str) -> int | str:
+    return text if text == "max" else _ctx(text, f"{_TOKENS}, or max")
 
 
 def _num_ctx(text: str) -> int | str:
     """0 is the trained context."""
-    return _tokens_or_max(text, 0)
+    return 0 if text == "0" else _ctx_or_max(text)
 
 
 def _list(read: Callable[[str], Any], separator: str = ",") -> Callable[[str], tuple[Any, ...]]:
@@ -87,12 +99,14 @@ def _cache_type(text: str) -> str:
 
 
 def _size(text: str) -> int:
+    """Bytes of memory. A small number without a unit means GiB or MiB, never bytes."""
     try:
-        size = parse_size(text)
+        size = parse_memory(text)
     except UsageError:
-        size = -1
-    if size < 0 or (text.strip().isdigit() and 0 < size < MiB):      # "32" means GiB or MiB, never bytes
-        raise Bad("a size such as 24GiB or 512MiB")
+        raise Bad("a size such as 24GiB or 512MiB") from None
+    bare = text.strip()
+    if 0 < size < MiB and not bare[-1].isalpha():
+        raise Bad(f"a size with its unit: {with_unit(bare)}?")
     return size
 
 
@@ -286,7 +300,7 @@ FLAGS = (
     OwnFlag("--users", "plan run", "N", "people to serve at once: a slot and a context for each, what each "
             "gets, and how many there may be", _users),
     OwnFlag("--ctx-per-user", "plan run", "TOKENS", "the context of each user (default: what --workload takes, 4096 or "
-            "more)", lambda text: tokens(text, 1, "a number of tokens such as 16k")),
+            "more)", _ctx),
     OwnFlag("--min-rate", "plan run", "T/S", "at least so many tokens per second for each user; without "
             "--users, as many users as get that", _rate),
     OwnFlag("--ttft", "plan run", "SECONDS", "at most so many seconds to the first token (19 in 20 requests)", _rate),
@@ -297,15 +311,15 @@ FLAGS = (
             "auto: experts or FFN weights may go to RAM; layers: whole layers only, the largest -ngl",
             choices=("layers", "auto")),
     OwnFlag("--ctx", "plan run tune cluster", "N|max",
-            "the context (8192, 16k); max: the largest that keeps all layers on the GPUs", _tokens_or_max),
+            "the context (8192, 16k); max: the largest that keeps all layers on the GPUs", _ctx_or_max),
     OwnFlag("--ctx-min", "plan run tune cluster", "N",
-            f"the context is never less than this (default {FIT_PARAMS_MIN_CTX})", tokens),
+            f"the context is never less than this (default {FIT_PARAMS_MIN_CTX})", _ctx),
     OwnFlag("--agents", "plan run", "N",
             "sets --cache-ram so that N conversations of the workload's length stay in RAM, with fewer checkpoints "
             "each where that is short", lambda text: number(text, 1, 4096)),
     OwnFlag("--quality", "choose", "FILE",
             "output of llama-perplexity --kl-divergence, one run or several: what it measured of these files"),
-    OwnFlag("--ctx", "choose", "N", "the least context wanted (default 8192, or the workload's)", tokens),
+    OwnFlag("--ctx", "choose", "N", "the least context wanted (default 8192, or the workload's)", _ctx),
     OwnFlag("--kv-types", "plan run tune choose cluster", "A,B,...",
             "allowed cache types, in order of preference: f16,q8_0,q4_0", _list(_cache_type)),
     OwnFlag("--budget", f"plan run sweep tune choose cluster {_OLLAMA}", "DEVICE=SIZE,...",
@@ -366,7 +380,7 @@ FLAGS = (
             "start it in the background; return when it is ready, with its address, speed and process id"),
 
     OwnFlag("--contexts", "sweep", "N,N,...",
-            "contexts: 8192,32k (default: powers of two from 4096 to the trained one)", _list(tokens)),
+            "contexts: 8192,32k (default: powers of two from 4096 to the trained one)", _list(_ctx)),
     OwnFlag("--types", "sweep", "A,B,...", "cache types (default f16,q8_0,q4_0)", _list(_cache_type)),
     OwnFlag("--gpus", "sweep", "SPECS", "machines, each written as for --gpu: '8GiB 24GiB 24GiB,24GiB'",
             _list(str, " "), adds=" "),

@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 
 from ..backends import HOST
+from ..devices.assumed import ALONE
 from ..flags.params import EXPERTS_REGEX, N_UBATCH, Params
 from ..flags.write import to_words
 from ..memory.estimate import Estimator
@@ -43,7 +44,8 @@ SMALLEST = 2048         # the advised context, if less than the minimum is neede
 @dataclass(frozen=True)
 class Remedy:
     """One change with which the launch fits: `flags` to add after the given ones, `ram` or `devices` bytes to
-    add, or a quantisation of the same model: a `file` of that many bytes, all of it of one `type`."""
+    add, or a quantisation of the same model: a `file` of that many bytes, all of it of one `type`. `held`: the
+    machine has this RAM, and other programs hold it."""
 
     kind: Literal["flags", "ram", "vram", "memory", "file"]
     flags: tuple[str, ...] = ()
@@ -53,11 +55,12 @@ class Remedy:
     type: str = ""
     bits_per_weight: float = 0.0
     speed: float = 0.0       # predicted tokens per second, of flags
+    held: bool = False
 
     def to_dict(self) -> dict[str, object]:
         return {"kind": self.kind, "flags": list(self.flags), "ram": self.ram, "devices": dict(self.devices),
                 "file": self.file, "type": self.type, "bits_per_weight": self.bits_per_weight,
-                "tokens_per_second": round(self.speed, 3)}
+                "tokens_per_second": round(self.speed, 3), "held": self.held}
 
 
 def remedies(evaluator: Evaluator, given: Params, policy: Policy, short: Candidate) -> Iterator[Remedy]:
@@ -172,12 +175,17 @@ class _Advice:
             yield {"cache_type_k": "q8_0", "cache_type_v": "q8_0"}
         if use.n_seq_max > 1:
             yield {"n_parallel": 1}
-        if given.n_ctx is None and self.policy.n_ctx is None and not self.policy.n_ctx_min and use.n_ctx > SMALLEST:
+        if self._may_shorten():
             yield {"n_ctx": SMALLEST}
         if (given.n_ubatch or N_UBATCH) > 64:
             yield {"n_ubatch": 64}
         if given.device is None and self.machine.devices:
             yield {"device": ()}
+
+    def _may_shorten(self) -> bool:
+        """Whether nothing that was given asks for more than the smallest context."""
+        asked = self.given.n_ctx, self.policy.n_ctx, self.policy.n_ctx_min
+        return not any(asked) and self.short.breakdown.n_ctx > SMALLEST
 
     def _largest_context(self) -> int:
         """The largest that fits with the other flags, 0 for none: what --ctx max finds, or with more in RAM, to an
@@ -198,10 +206,24 @@ class _Advice:
     # --- memory
 
     def memory(self) -> Iterator[Remedy]:
-        """System memory to add, device memory to add, or both if neither alone suffices."""
+        """System memory to add, device memory to add, or both if neither alone suffices; RAM that a GPU shares, which
+        cannot be added, with the smallest context too."""
         alone = [found for found in (self._more("ram"), self._more("vram")) if found is not None]
         both = None if alone else self._more("memory")
         yield from alone if both is None else (both,)
+        if self._of_ram() and self._may_shorten():
+            given = replace(self.given, n_ctx=SMALLEST)
+            short = self.launch(given)
+            more = _Advice(self.evaluator, given, self.policy, short)._more("ram") if short is not None else None
+            if more is not None and more.held:
+                yield replace(more, flags=("-c", str(SMALLEST)))
+
+    def _of_ram(self) -> frozenset[str]:
+        """The GPUs that may use all of the RAM that is available."""
+        machine = self.machine
+        return frozenset(
+            device.name for device in machine.devices if device.in_ram and machine.ram is not None
+            and machine.limits[device.name] == min(device.free, machine.ram) < device.total)
 
     def _more(self, kind: Literal["ram", "vram", "memory"]) -> Remedy | None:
         """The missing bytes, added until the launch fits: device memory where it is short, or on the largest
@@ -213,18 +235,26 @@ class _Advice:
             if found is None or not (limits or kind == "ram"):
                 return None
             missing = {name: -left for name, left in found.spare.items() if left < 0}
+            of_ram = [missing.pop(name) for name in self._of_ram() if name in missing]
             if kind == "ram" and missing:
+                return None
+            if kind == "vram" and of_ram:
                 return None
             if kind == "vram" and not missing:
                 missing = {max(limits, key=lambda name: limits[name]): found.ram_missing << i}
             if kind != "vram":
-                ram += _step(found.ram_missing)
+                ram += _step(max(found.ram_missing, *of_ram, 0))
             devices = {name: devices.get(name, 0) + _step(missing.get(name, 0))
                        for name in limits if name in devices or name in missing}
             found = self.launch(machine=self._with(devices, ram))
             if found is not None and found.fits:
-                return Remedy(kind, ram=ram, devices=tuple(devices.items()))
+                return Remedy(kind, ram=ram, devices=tuple(devices.items()), held=self._held(ram))
         return None
+
+    def _held(self, ram: int) -> bool:
+        """Whether the machine has so much more RAM than is available, beside what a system takes alone."""
+        known, total = self.machine.ram, self.machine.ram_total
+        return bool(ram and known is not None and total is not None and known + ram + ALONE <= total)
 
     def _with(self, more: dict[str, int], ram: int) -> Machine:
         devices = tuple(
@@ -232,6 +262,9 @@ class _Advice:
                     free=device.free + more.get(device.name, 0))
             for device in self.machine.devices)
         limits = {name: limit + more.get(name, 0) for name, limit in self.machine.limits.items()}
+        for device in devices:
+            if device.name in self._of_ram():
+                limits[device.name] = min(device.total, limits[device.name] + ram)
         known = self.machine.ram
         return replace(self.machine, devices=devices, limits=limits,
                        ram=None if known is None else known + ram)

@@ -152,13 +152,14 @@ def shortage(plan: Plan) -> str:
 
 def remedy_words(remedy: Remedy) -> str:
     """One fix for a launch that does not fit."""
-    if remedy.flags:
-        return shell(remedy.flags) + (f" ({tokens(remedy.speed)} tokens/s)" if remedy.speed else "")
+    flags = [shell(remedy.flags) + (f" ({tokens(remedy.speed)} tokens/s)" if remedy.speed else "")] if remedy.flags \
+        else []
     if remedy.file:
         return (f"a smaller file: {remedy.type} throughout is {human(remedy.file)}, "
                 f"{remedy.bits_per_weight:g} bits per weight")
-    parts = [f"{human(remedy.ram)} more of RAM"] if remedy.ram else []
-    return " and ".join([*parts, *(f"{human(size)} more on {device}" for device, size in remedy.devices)])
+    devices = [f"{human(size)} more on {device}" for device, size in remedy.devices]
+    ram = [f"{human(remedy.ram)} more of RAM"] if remedy.ram else []
+    return " and ".join([*flags, *ram, *devices]) + (" free: close other programs" if remedy.held else "")
 
 
 def _instead(plan: Plan, style: Style) -> list[str]:

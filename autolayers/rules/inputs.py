@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from contextlib import suppress
 
 from ..errors import UsageError
 from ..ggml.types import TYPES as GGML_TYPES
@@ -120,6 +121,9 @@ def _gpu(value: object) -> int:
         return _size("gpu", MiB)(value)
     if "," in value:
         raise UsageError(f"one GPU size, please, not {value!r}: the answer is how many of that size")
+    if value.strip()[-2:].lower() in ("mb", "gb", "tb"):       # of 10**9 bytes, as the rules' sources count
+        with suppress(UsageError):
+            return _size("gpu", MiB)(value)
     # A card's name is worth what the planner takes it for.
     from ..machine import Device
 

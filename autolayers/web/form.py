@@ -15,6 +15,7 @@ import shlex
 from ..devices import hypothetical, machine_file
 from ..errors import AutolayersError, UsageError
 from ..flags.check import read
+from ..flags.own import LEAST_CTX
 from ..request import Request
 
 TYPE_CHECKING = False
@@ -92,15 +93,17 @@ def _arguments(question: Question) -> Arguments:
 
 
 def _words(question: Question, field: str) -> list[str]:
-    """A field as a flag and its value."""
+    """A field as a flag and its value. Raises UsageError."""
     value = text(question, field)
     if field == "gpu":
         value = "" if text(question, "machine") or value.lower() in NO_GPU \
             else ",".join(map(_in_gib, value.split(",")))
     elif field == "ram":
-        value = value and re.sub(r"^\d+$", r"\g<0>GiB", _in_gib(value))
+        value = value and re.sub(r"^\d{1,4}$", r"\g<0>GiB", _in_gib(value))
     elif field in ("ctx", "ub", "np"):
         value = re.sub(r"(?<=[\d])[ ,_'\u202f\u00a0](?=[\dkKmM])", "", value)
+    if field == "ctx" and value.isdecimal() and 0 < int(value) < LEAST_CTX:
+        raise UsageError(f"-c {value}: {value}k?")
     return [FIELDS[field][0], value] if value else []
 
 

@@ -308,10 +308,11 @@ class TestCommands:
     def test_a_sweep_counts_what_is_loaded_with_the_model_and_says_what_a_plan_says_of_a_machine(self) -> None:
         words = ("-c", "4096", "-ngl", "17", "-md", DENSE, "--json")
         swept = run("sweep", DENSE, "--types", "f16", "--gpus", "24GB", *words)
-        plan = run(DENSE, "--gpu", "24GB", *words)
+        plan = run(DENSE, "--gpu", "24GiB", *words)
         (point,), row = json.loads(swept.stdout)["points"], json.loads(plan.stdout)["devices"][0]
         assert row["extra"] > 0 and point["devices"]["CUDA0"]["remaining"] == row["remaining"]
-        assert "counts in powers of ten" in swept.stderr
+        said = run("sweep", DENSE, "--types", "f16", "--gpus", "m2-8g", "--ram", "16GB", *words[:4]).stderr
+        assert "a machine with this GPU counts 8192.00 MiB" in " ".join(said.split())
 
     @pytest.mark.parametrize("columns", [60, 80, 120])
     def test_the_rows_of_a_sweep_fit_the_terminal_and_can_be_pasted(self, columns: int,

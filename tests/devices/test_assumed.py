@@ -140,7 +140,8 @@ def test_a_gpu_of_which_all_is_free_drives_no_display() -> None:
 
 
 @pytest.mark.parametrize(("gpu", "words", "said"), [
-    ("m3-max-64g", "", "iogpu.wired_limit_mb="), ("m3-max-48g", "-c 8192", "iogpu.wired_limit_mb="),
+    ("m3-max-64g-macos14", "", "iogpu.wired_limit_mb="), ("m3-max-64g", "", ""),
+    ("m3-max-48g", "-c 8192", "iogpu.wired_limit_mb="),
     ("strix-halo-64g", "", "GTT"), ("m2-ultra-128g", "-c 8192", ""),
     ("m3-max-36g", "-c 4096", ""), ("rtx-3090", "--ram 64GiB -c 4096", ""), ("gb10", "-c 4096", "")])
 def test_the_limit_of_a_gpu_that_shares_ram_is_named_where_it_binds(gpu: str, words: str, said: str) -> None:

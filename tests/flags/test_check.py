@@ -74,15 +74,30 @@ def test_contradictions_are_named(command: str, words: str, message: str) -> Non
     assert str(error.value) == message
 
 
+@pytest.mark.parametrize(("command", "words", "meant"), [
+    ("plan", "--ctx 32", "32k"), ("plan", "--ctx 511", "511k"), ("plan", "--ctx-min 8", "8k"),
+    ("run", "--ctx 128", "128k"),
+    ("choose", "--ctx 8", "8k"), ("sweep", "--contexts 4096,32", "32k"), ("plan", "--users 2 --ctx-per-user 16", "16k"),
+    ("ollama plan", "--num-ctx 32", "32k"), ("plan", "--ctx 512", ""), ("plan", "--ctx 32k", ""),
+    ("ollama plan", "--num-ctx 0", ""), ("plan", "-c 32", "")])       # -c is llama-server's
+def test_a_context_of_a_few_tokens_is_asked_back(command: str, words: str, meant: str) -> None:
+    if meant:
+        with pytest.raises(UsageError, match=rf"expected 512 tokens or more: {meant}\?"):
+            read(command, ["m", *words.split()])
+    else:
+        read(command, ["m", *words.split()])
+
+
 @pytest.mark.parametrize("flag", ["--ram", "--margin", "--budget CUDA0="])
 def test_a_size_has_its_unit(flag: str) -> None:
     """A few bytes are GiB or MiB that were meant."""
-    for size, meant in (("32", False), ("2048", False), ("0", True), ("34359738368", True), ("2048MiB", True)):
+    for size, meant in (("32", "32GiB"), ("1.5", "1.5GiB"), ("512", "512GiB or 512MiB"), ("2048", "2048MiB"), ("0", ""),
+                        ("34359738368", ""), ("2048MiB", ""), ("2048MB", "")):
         words = ["m", *(flag + size if flag.endswith("=") else f"{flag} {size}").split()]
-        if meant:
+        if not meant:
             read("plan", words)
         else:
-            with pytest.raises(UsageError, match=f"{size}'?: expected a size such as 24GiB or 512MiB"):
+            with pytest.raises(UsageError, match=rf"{size}'?: expected a size with its unit: {meant}\?"):
                 read("plan", words)
 
 

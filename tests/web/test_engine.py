@@ -184,7 +184,8 @@ def test_the_verdict_is_for_everybody() -> None:
 
 
 @pytest.mark.parametrize(("gpu", "free"), [("24", [24 << 30]), ("2x12", [12 << 30] * 2), ("2 × 11.5", [23 << 29] * 2),
-                                           ("8, 12GiB", [8 << 30, 12 << 30]), ("none", []), ("cpu", []), ("", [])])
+                                           ("8, 12GiB", [8 << 30, 12 << 30]), ("12GB", [12 << 30]),
+                                           ("8x80gb", [80 << 30] * 8), ("none", []), ("cpu", []), ("", [])])
 def test_numbers_are_gibibytes(gpu: str, free: list[int]) -> None:
     answer = ask("plan", model="llama-3.2-1b-q8_0", gpu=gpu, ram="64", ctx="16,384")
     assert [device["free"] for device in answer["plan"]["devices"]] == free
@@ -195,6 +196,8 @@ def test_numbers_are_gibibytes(gpu: str, free: list[int]) -> None:
     ({"gpu": "RTX 30"}, "gpu", "GPU: which RTX 30?"), ({"gpu": "rtx-9999"}, "gpu", "or write its memory in GiB: 24"),
     ({"gpu": "780m"}, "gpu", "GPU: which 780m? the GPU, radeon-780m-16g"),
     ({"gpu": "8", "ram": "much"}, "ram", "RAM: 'much'"),
+    ({"gpu": "8", "ram": "16384"}, "ram", "RAM: '16384': expected a size with its unit: 16384MiB?"),
+    ({"gpu": "8", "ctx": "32"}, "ctx", "Context: 32: 32k?"),
     ({"gpu": "8", "ctx": "long"}, "ctx", "Context: "), ({"gpu": "8", "ub": "x"}, "ub", "Micro-batch: "),
     ({"gpu": "8", "workload": "x"}, "workload", "Workload: "),
     ({"gpu": "8", "flags": "--frobnicate"}, "", "--frobnicate"),
@@ -388,3 +391,9 @@ def whole(engine: Engine, asked: dict[str, str]) -> Any:
         answer = more
     assert "error" not in answer
     return answer
+
+
+def test_ram_is_sold_in_gib() -> None:
+    question = {"model": MODELS[0], "gpu": "8", "ctx": "4096"}
+    free = {ram: ask("plan", ram=ram, **question)["plan"]["host"]["free"] for ram in ("32", "32GB", "32gib")}
+    assert set(free.values()) == {30 << 30}

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import re
 
-from ...devices.assumed import idle
+from ...devices.assumed import host_of
 from ...devices.cards import CARDS
 from ...devices.given import numbered
 from ...flags.params import EXPERTS_REGEX, HOST_BUFFER
@@ -93,10 +93,9 @@ class Wanted:
 
     def _evaluator(self, name: str, count: int) -> Evaluator:
         devices = tuple(numbered([Device.hypothetical(name)] * count))
-        size = self.policy.ram or devices[0].ram
-        ram = None if size is None else size - idle(size, devices)
-        found = Evaluator(self.estimator, Machine(devices, {each.name: each.free for each in devices}, ram, size),
-                          self.policy.margin)
+        size = devices[0].ram or self.policy.ram
+        host = None if size is None else host_of(size, devices)
+        found = Evaluator(self.estimator, Machine.of(devices, host, None, {}), self.policy.margin)
         found.budget = BUDGET * SEARCHES
         return found
 

@@ -1,0 +1,51 @@
+"""Linux's ttm, the kernel module that limits how much RAM AMD's integrated GPUs take (mem_info_gtt_total), by version.
+
+    with_ttm(devices)                       # their driver: "ttm of Linux 6.17"
+    parameters("ttm of Linux 6.12", 48 << 30)     # "ttm.pages_limit=12582912 amdgpu.gttsize=49152"
+"""
+
+from __future__ import annotations
+
+import os
+
+from ..records import replace
+from ..units import MiB
+from .system import file_text
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from ..machine import Device
+
+_PAGE = 4096          # bytes
+_ALONE = 6, 15        # the first Linux whose amdgpu takes the limit from ttm and warns of its own, amdgpu.gttsize
+NEWEST = "ttm of Linux 6.15"
+_OWN_PACKAGE = "amdttm"      # ttm in the driver that AMD ships apart from Linux (amdgpu-dkms)
+
+
+def with_ttm(devices: Sequence[Device], root: str = "/") -> list[Device]:
+    """The devices, AMD's integrated ones with ttm as their driver. `root`: see Host.read."""
+    import re  # few calls
+
+    found = re.match(r"(\d+)\.(\d+)", file_text(root, "proc/sys/kernel/osrelease"))
+    if found is None:
+        return list(devices)
+    module = _OWN_PACKAGE if os.path.isdir(f"{root.rstrip('/')}/sys/module/{_OWN_PACKAGE}") else "ttm"
+    driver = f"{module} of Linux {found[1]}.{found[2]}"
+    return [replace(device, driver=driver) if is_amds(device) and not device.driver else device for device in devices]
+
+
+def is_amds(device: Device) -> bool:
+    """Whether it is an integrated GPU of AMD's."""
+    return device.kind == "igpu" and ("AMD" in device.description or "Radeon" in device.description)
+
+
+def parameters(driver: str, limit: int) -> str:
+    """The kernel parameters that let a GPU with this driver take `limit` bytes; "" for any other driver."""
+    module, _, version = driver.partition(" of Linux ")
+    if not version:
+        return ""
+    pages = f"{module}.pages_limit={limit // _PAGE}"
+    numbers = tuple(map(int, version.split(".")))
+    return pages if numbers >= _ALONE or module == _OWN_PACKAGE else f"{pages} amdgpu.gttsize={limit // MiB}"
