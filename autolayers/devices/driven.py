@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from ..backends import ALIASES, BACKENDS, CPU, VULKAN, backend
+from ..backends import ALIASES, BACKENDS, CPU, METAL, VULKAN, backend
 from ..errors import UsageError
 from ..machine import Device
 from ..records import replace
@@ -28,12 +28,15 @@ def chosen(word: str) -> type[Backend]:
 
 def driven(devices: Sequence[Device], word: str) -> list[Device]:
     """The devices under that backend, renumbered; only RPC servers' for cpu. Raises UsageError if the backend
-    does not support one."""
+    does not support one, or Metal has none. A size is that of a Mac's GPU under Metal, which shares the RAM."""
     wanted = chosen(word)
     remote = [device for device in devices if backend(device.backend).remote]
     own = [device for device in devices if not backend(device.backend).remote]
     if wanted is type(CPU):
         return remote
+    if wanted.name == METAL and not devices:
+        raise UsageError(f"--backend {word}: no GPU that Metal runs on is here; a Mac is named by its chip and RAM, "
+                         "such as --gpu m2-max-32g")
     changed = []
     for device in own:
         if device.backend != wanted.name:
@@ -41,7 +44,7 @@ def driven(devices: Sequence[Device], word: str) -> list[Device]:
             if known and not wanted.runs(backend(device.backend), device.description):
                 raise UsageError(f"--backend {word}: {wanted.name} does not run on {device.description}")
             device = replace(device, backend=wanted.name, compute_capability=None, includes_context=False,
-                             limits=None)
+                             limits=None, unified=device.unified or (wanted.name == METAL and not known))
         changed.append(device)
     if wanted.name == VULKAN and any(device.source != "given" for device in changed):
         from .vulkan import query, with_limits

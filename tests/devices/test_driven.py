@@ -14,6 +14,7 @@ import autolayers
 from autolayers import Device, UsageError
 from autolayers.devices import described, hypothetical, vulkan
 from autolayers.devices.driven import driven
+from autolayers.request import Request
 
 PROFILES = json.loads((FIXTURES / "truth" / "vulkan" / "profiles.json").read_text())
 
@@ -29,6 +30,19 @@ def test_cards_are_renamed_and_renumbered(spec: str, word: str, names: list[str]
     assert [device.name for device in after] == names
     assert all(new.free == old.free and new.compute_capability is None
                for new, old in zip(after, before, strict=False) if new.backend != old.backend)
+
+
+def test_a_size_under_metal_is_a_part_of_the_ram() -> None:
+    machine = Request.of(["--gpu", "12124MiB", "--backend", "metal", "--ram", "16GB"]).machine
+    named = Request.of(["--gpu", "m1-16g"]).machine
+    assert (machine.limits, machine.ram, machine.ram_total) == (named.limits, named.ram, named.ram_total)
+    assert machine.devices[0].in_ram
+
+
+def test_a_mac_is_asked_for_where_metal_has_no_gpu() -> None:
+    with pytest.raises(UsageError, match=r"--backend metal: .* such as --gpu m2-max-32g"):
+        Request.of(["--backend", "metal"], devices=[])
+    assert driven([], "vulkan") == []
 
 
 def test_remote_devices_stay() -> None:

@@ -10,6 +10,7 @@ export const PARTS = [
   ["context", "KV cache", "The memory of the conversation: it grows with the context."],
   ["compute", "compute", "Room for intermediate results while a token is computed."],
   ["extra", "others", "What else the program holds there: its runtime, a projector, a draft model."],
+  ["shared", "the GPU's", "What the GPU's row above shows: its memory is this RAM."],
   ["growing", "prompt cache", "What the server may add while it serves: older prompts, kept for a faster start."],
   ["margin", "margin", "Left free on purpose, for the desktop and for what drivers take."],
   ["remaining", "free", "Not used."]];
@@ -38,7 +39,7 @@ export function rows(plan) {
   const { host } = plan;
   const others = host.context + host.compute + host.extra;
   // weights that stay in the file and are never read are mapped, but not in RAM
-  const parts = { ...host, model: Math.max(0, Math.min(host.model, host.resident - others)), extra: host.extra + host.shared,
+  const parts = { ...host, model: Math.max(0, Math.min(host.model, host.resident - others)),
                   growing: host.free === null ? 0 : host.growing };
   return [...devices, { name: "RAM", free: host.free, needed: host.needed, parts, short: Math.max(0, -(host.remaining ?? 0)) }];
 }
