@@ -3,7 +3,7 @@
 import assert from "node:assert/strict";
 import test from "node:test";
 
-import { rows } from "../../autolayers/web/static/charts.js";
+import { PARTS, rows } from "../../autolayers/web/static/charts.js";
 import { matching } from "../../autolayers/web/static/form.js";
 import { addAddress, addFiles } from "../../autolayers/web/static/models.js";
 import { fromHash, pinnedOf, toHash } from "../../autolayers/web/static/state.js";
@@ -64,6 +64,14 @@ test("the bar of the RAM holds what is needed and what is free", () => {
   assert.equal(parts.reduce((sum, part) => sum + ram.parts[part], 0), host.free);
   const [unknown] = rows({ devices: [], host: { ...host, free: null, remaining: null } });
   assert.deepEqual([unknown.free, unknown.parts.growing, unknown.short], [null, 0, 0]);
+});
+
+test("what a GPU takes of the RAM is a part of its own, not of other programs", () => {
+  const host = { model: 1 << 20, context: 0, compute: 0, extra: 2 << 20, resident: 3 << 20, growing: 0, shared: 20 << 20,
+                 needed: 24 << 20, margin: 1 << 20, free: 30 << 20, remaining: 6 << 20 };
+  const [ram] = rows({ devices: [], host });
+  assert.deepEqual([ram.parts.extra, ram.parts.shared], [2 << 20, 20 << 20]);
+  assert.equal(PARTS.reduce((sum, [part]) => sum + ram.parts[part], 0), host.free);
 });
 
 test("several files are a model, its draft and its projector", async () => {

@@ -88,11 +88,12 @@ export function explained(word, about) {
 }
 
 export function byteTable(plan) {
+  const parts = PARTS.filter(([part]) => part !== "shared" || plan.host.shared);
   const head = element("tr", {}, element("th", { scope: "col" }, "Bytes"),
-                       ...PARTS.map(([, title]) => element("th", { scope: "col" }, title)));
+                       ...parts.map(([, title]) => element("th", { scope: "col" }, title)));
   const devices = [...plan.devices.map((d) => [`${d.name} ${d.description}`.trim(), d]), ["RAM", plan.host]];
   const body = devices.map(([name, use]) => element("tr", {}, element("th", { scope: "row" }, name),
-    ...PARTS.map(([part]) => element("td", {}, use[part] === null || use[part] === undefined ? "–"
+    ...parts.map(([part]) => element("td", {}, use[part] === null || use[part] === undefined ? "–"
       : use[part].toLocaleString("en")))));
   return element("table", {}, element("thead", {}, head), element("tbody", {}, ...body));
 }
