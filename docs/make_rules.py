@@ -34,8 +34,8 @@ In Python:
     rules.compare(autolayers.read_model("model.gguf"), sequence=8192)
 
 **Units.** GB is 10^9 bytes, as the sources count. A GPU has its real size: `--gpu 80GiB` for a GPU sold as
-80 GB, which holds 80 x 2^30 bytes (85.9 GB); `--gpu 80GB` means 80 x 10^9 here, unlike for a plan. GPUs are the value divided by that size,
-rounded up: no context, no uneven split.
+80 GB, which holds 80 x 2^30 bytes (85.9 GB); `--gpu 80GB` means 80 x 10^9 here, unlike
+for a plan. GPUs are the value divided by that size, rounded up: no context, no uneven split.
 
 **JSON** (`--json`): one key per rule, by the names below, with `bytes` (or `layers`), `GB`, `gpus` where `--gpu` is
 given, `as_published` where the source's own arithmetic gives another figure, and with a file `exact` and `error`;

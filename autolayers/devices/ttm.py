@@ -28,7 +28,7 @@ def with_ttm(devices: Sequence[Device], root: str = "/") -> list[Device]:
     """The devices, AMD's integrated ones with ttm as their driver. `root`: see Host.read."""
     import re  # few calls
 
-    found = re.match(r"(\d+)\.(\d+)", file_text(root, "proc/sys/kernel/osrelease"))
+    found = re.match(r"(\d{1,4})\.(\d{1,4})", file_text(root, "proc/sys/kernel/osrelease"))
     if found is None:
         return list(devices)
     module = _OWN_PACKAGE if os.path.isdir(f"{root.rstrip('/')}/sys/module/{_OWN_PACKAGE}") else "ttm"
@@ -43,9 +43,11 @@ def is_amds(device: Device) -> bool:
 
 def parameters(driver: str, limit: int) -> str:
     """The kernel parameters that let a GPU with this driver take `limit` bytes; "" for any other driver."""
-    module, _, version = driver.partition(" of Linux ")
-    if not version:
+    import re  # few calls
+
+    found = re.fullmatch(r"(ttm|amdttm) of Linux (\d{1,4})\.(\d{1,4})", driver)
+    if found is None:
         return ""
+    module, version = found[1], (int(found[2]), int(found[3]))
     pages = f"{module}.pages_limit={limit // _PAGE}"
-    numbers = tuple(map(int, version.split(".")))
-    return pages if numbers >= _ALONE or module == _OWN_PACKAGE else f"{pages} amdgpu.gttsize={limit // MiB}"
+    return pages if version >= _ALONE or module == _OWN_PACKAGE else f"{pages} amdgpu.gttsize={limit // MiB}"

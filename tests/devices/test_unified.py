@@ -101,7 +101,8 @@ def test_more_ram_than_the_machine_has_is_not_counted(words: str, said: str) -> 
     ("ttm of Linux 6.18", "ttm.pages_limit=12582912"), ("ttm of Linux 6.15", "ttm.pages_limit=12582912"),
     ("ttm of Linux 7.0", "ttm.pages_limit=12582912"),
     ("ttm of Linux 6.8", "ttm.pages_limit=12582912 amdgpu.gttsize=49152"),
-    ("amdttm of Linux 6.8", "amdttm.pages_limit=12582912"), ("", ""), ("570.86.15", "")])
+    ("amdttm of Linux 6.8", "amdttm.pages_limit=12582912"), ("", ""), ("570.86.15", ""),
+    ("ttm of Linux new", ""), ("x.y=1 of Linux 6.18", "")])
 def test_gtt_is_raised_in_the_words_of_the_kernel(driver: str, said: str) -> None:
     assert ttm.parameters(driver, 48 * GiB) == said
 
