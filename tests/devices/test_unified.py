@@ -14,6 +14,7 @@ from autolayers.devices.assumed import kept
 from autolayers.devices.cards import CARDS
 from autolayers.devices.macs import working_set
 from autolayers.flags.params import Params
+from autolayers.machine import Host, Machine
 from autolayers.planner.evaluate import RAM_MARGIN, Candidate
 from autolayers.planner.shared_limit import how_to_raise
 from autolayers.report.text import plan_text
@@ -161,3 +162,13 @@ def test_ram_that_no_machine_of_the_kind_has_is_not_called_free() -> None:
 def test_a_mixture_of_20b_is_on_the_gpu_of_a_mac_with_16_gib() -> None:
     model = autolayers.read_model(str(HEADERS / "gpt-oss-20b-mxfp4.gguf"))
     assert autolayers.plan(model, ["--gpu", "m1-16g"]).placement == "25 of 25 layers on the GPU"
+
+
+def test_the_kernel_that_runs_is_named() -> None:
+    gpu = Device("ROCm0", 62 * GiB, 62 * GiB, "AMD Radeon 8060S", "ROCm", "igpu", unified=True,
+                 driver="ttm of Linux 6.12")
+    machine = Machine.of([gpu], Host(124 * GiB, 120 * GiB, "given"), None, {})
+    use = Candidate(Params(), None, {}, {"ROCm0": 0}, 60 * GiB)       # type: ignore[arg-type]
+    assert how_to_raise(machine, use, 0) == (
+        "ROCm0 may use 63488 MiB of the RAM: a larger GTT gives it more (kernel parameters ttm.pages_limit=30408704 "
+        "amdgpu.gttsize=118784), and leaves 8.0 GiB to the system",)
