@@ -152,14 +152,16 @@ def shortage(plan: Plan) -> str:
 
 def remedy_words(remedy: Remedy) -> str:
     """One fix for a launch that does not fit."""
-    flags = [shell(remedy.flags) + (f" ({tokens(remedy.speed)} tokens/s)" if remedy.speed else "")] if remedy.flags \
-        else []
     if remedy.file:
         return (f"a smaller file: {remedy.type} throughout is {human(remedy.file)}, "
                 f"{remedy.bits_per_weight:g} bits per weight")
-    devices = [f"{human(size)} more on {device}" for device, size in remedy.devices]
+    speed = f" ({tokens(remedy.speed)} tokens/s)" if remedy.speed else ""
+    flags = [shell(remedy.flags) + speed] if remedy.flags else []
     ram = [f"{human(remedy.ram)} more of RAM"] if remedy.ram else []
-    return " and ".join([*flags, *ram, *devices]) + (" free: close other programs" if remedy.held else "")
+    if remedy.held:
+        ram = [f"{human(remedy.ram)} more of RAM free (close other programs)"]
+    devices = [f"{human(size)} more on {device}" for device, size in remedy.devices]
+    return " and ".join([*flags, *ram, *devices])
 
 
 def _instead(plan: Plan, style: Style) -> list[str]:

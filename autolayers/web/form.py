@@ -17,6 +17,7 @@ from ..errors import AutolayersError, UsageError
 from ..flags.check import read
 from ..flags.own import LEAST_CTX
 from ..request import Request
+from ..units import whole
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -102,7 +103,7 @@ def _words(question: Question, field: str) -> list[str]:
         value = value and re.sub(r"^\d{1,4}$", r"\g<0>GiB", _in_gib(value))
     elif field in ("ctx", "ub", "np"):
         value = re.sub(r"(?<=[\d])[ ,_'\u202f\u00a0](?=[\dkKmM])", "", value)
-    if field == "ctx" and value.isdecimal() and 0 < int(value) < LEAST_CTX:
+    if field == "ctx" and 0 < (whole(value) or 0) < LEAST_CTX:
         raise UsageError(f"-c {value}: {value}k?")
     return [FIELDS[field][0], value] if value else []
 

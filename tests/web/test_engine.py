@@ -197,7 +197,7 @@ def test_numbers_are_gibibytes(gpu: str, free: list[int]) -> None:
     ({"gpu": "780m"}, "gpu", "GPU: which 780m? the GPU, radeon-780m-16g"),
     ({"gpu": "8", "ram": "much"}, "ram", "RAM: 'much'"),
     ({"gpu": "8", "ram": "16384"}, "ram", "RAM: '16384': expected a size with its unit: 16384MiB?"),
-    ({"gpu": "8", "ctx": "32"}, "ctx", "Context: 32: 32k?"),
+    ({"gpu": "8", "ctx": "32"}, "ctx", "Context: 32: 32k?"), ({"gpu": "8", "ctx": "9" * 5000}, "ctx", "Context: "),
     ({"gpu": "8", "ctx": "long"}, "ctx", "Context: "), ({"gpu": "8", "ub": "x"}, "ub", "Micro-batch: "),
     ({"gpu": "8", "workload": "x"}, "workload", "Workload: "),
     ({"gpu": "8", "flags": "--frobnicate"}, "", "--frobnicate"),
