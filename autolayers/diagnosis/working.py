@@ -250,7 +250,7 @@ def _fitting(model: Model, request: Request, largest: tuple[str, int]) -> Iterat
         try:
             plan = plan_request(model, request.asking(replace(request.arguments, params=changed, own=own)))
         except UsageError as error:
-            refused = error
+            refused = refused or error
             continue
         use = plan.breakdown.devices.get(largest[0])
         if plan.fits and (use is None or not largest[0] or use.compute < largest[1]):

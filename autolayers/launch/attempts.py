@@ -9,7 +9,7 @@ import time
 
 from ..backends import HOST
 from ..diagnosis.log import META, OutOfMemory
-from ..errors import AutolayersError, UsageError
+from ..errors import AutolayersError, LaunchRefused, UsageError
 from ..flags.params import FIT_PARAMS_MIN_CTX
 from ..flags.parse import parse
 from ..memory.breakdown import Usage
@@ -150,15 +150,22 @@ class Attempts:
         if best[0].fits and with_layers <= _with_layers(best[0]):
             return best
         for gentler in _gentler(request, best[0]):
-            found = self.session.plan(gentler)
+            found = self._or(best, gentler)
             if found[0].fits and with_layers <= _with_layers(found[0]):
                 return found
             best = best if best[0].fits else found
         if not best[0].fits and request.params.n_ubatch is None:      # graph buffers, where all else is given
             small = request.asking(replace(request.arguments, params=replace(request.params, n_ubatch=_SMALL_BATCH)))
-            found = self.session.plan(small)
+            found = self._or(best, small)
             best = found if found[0].fits else best
         return best
+
+    def _or(self, best: tuple[Plan, list[str]], other: Request) -> tuple[Plan, list[str]]:
+        """The plan of another request, `best` where llama.cpp would refuse it."""
+        try:
+            return self.session.plan(other)
+        except LaunchRefused:
+            return best
 
     def _ended(self, outcome: Outcome) -> None:
         if self.verify and not self.compared:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from contextlib import suppress
 
-from ..backends import on
+from ..backends import HOST, on
 from ..builds import Build, Rules, rules
 from ..errors import LaunchRefused
 from ..gguf import BY_NAME
@@ -174,7 +174,9 @@ class Estimator:
         """Bytes that the caches of each layer take on `device`, the output layer last."""
         key = (context, device)
         if key not in self._layer_caches or context.moe_cache:
-            placement = self.placer.place(params, [device], context.load_mtp)
+            # what is sent to any device is on this one
+            here = tuple([(pattern, HOST if target == HOST else device.name) for pattern, target in params.overrides])
+            placement = self.placer.place(replace(params, overrides=here), [device], context.load_mtp)
             found = [0] * count
             for cache in allocate(self.model, context, placement).caches:
                 for layer in cache.layers:

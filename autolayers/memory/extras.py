@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from ..backends import CPU, HOST, REPACK, on
 from ..backends.backend import FLASH_ATTN_HEADS
-from ..errors import UsageError
+from ..errors import LaunchRefused
 from ..gguf import Header
 from ..model import Model
 from ..records import replace
@@ -123,7 +123,7 @@ def _projector_device(params: Params, devices: Sequence[Device]) -> Device | Non
     if named is not None:
         chosen = next((device for device in devices if device.name == named), None)
         if chosen is None:
-            raise UsageError(f"mmproj device {named} is not there")
+            raise LaunchRefused(f"mmproj device {named} is not there")
         return chosen
     discrete = [device for device in devices if device.kind != "igpu"]
     return next(iter(discrete or devices), None)

@@ -10,7 +10,7 @@ from struct import Struct
 
 from ..backends import HOST, on
 from ..builds import NEWEST_RULES
-from ..errors import LaunchRefused, UsageError
+from ..errors import LaunchRefused
 from ..gguf import BY_NAME, row_size
 
 TYPE_CHECKING = False
@@ -31,7 +31,7 @@ def model_devices(params: Params, devices: Sequence[Device],
     if params.device is not None:
         for name in params.device:
             if name not in by_name:
-                raise UsageError(f"invalid device: {name} (there are: {', '.join(by_name) or 'none'})")
+                raise LaunchRefused(f"invalid device: {name} (there are: {', '.join(by_name) or 'none'})")
         used = [by_name[name] for name in params.device]
     elif params.split_mode == "tensor":
         used = list(devices)

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from ..backends import CPU, HOST, REPACK, Cpu, on, together
 from ..builds import NEWEST_RULES
-from ..errors import LaunchRefused, UsageError
+from ..errors import LaunchRefused
 from ..ggml.tensor import Buffer
 from ..gguf import BY_NAME, TensorInfo, n_bytes
 from ..records import dataclass, field, lazy, replace
@@ -158,7 +158,7 @@ class WeightPlacer:
         llama-server's default; n_gpu_layers None, -1 or -2: everything. `load_mtp`: the MTP blocks are wanted
         too (Context.load_mtp).
 
-        Raises LaunchRefused if llama.cpp would not load the model, UsageError for names of missing devices.
+        Raises LaunchRefused if llama.cpp would not load the model, or has no device of a given name.
         """
         used, exact, warnings = model_devices(params, devices, self.rules)
         n = self.model.hparams.n_layer_all + 1
@@ -273,7 +273,7 @@ class _Table:
             for d in used)
         for _, target in params.overrides:
             if target != HOST and target not in backends:
-                raise UsageError(f"unknown buffer type: {target} (there are: {', '.join([HOST, *backends])})")
+                raise LaunchRefused(f"unknown buffer type: {target} (there are: {', '.join([HOST, *backends])})")
         for backend in (*parts.values(), *backends.values()):
             self.backends.setdefault(backend.kind, backend)
         setting = _Setting(

@@ -9,16 +9,16 @@
 
 from __future__ import annotations
 
-import math
-
 from ..backends import HOST
 from ..devices.assumed import ALONE
+from ..errors import AutolayersError
 from ..flags.params import EXPERTS_REGEX, N_UBATCH, Params
 from ..flags.write import to_words
 from ..memory.estimate import Estimator
 from ..records import dataclass, replace
 from ..units import MiB
 from .evaluate import FULL, Evaluator
+from .one.bisection import last
 from .one.solve import solve
 
 TYPE_CHECKING = False
@@ -80,7 +80,7 @@ class _Advice:
     def launch(self, given: Params | None = None, machine: Machine | None = None, model: Model | None = None,
                policy: Policy | None = None) -> Candidate | None:
         """The plan's launch with one change, or the same launch if that fits on a larger machine; None if
-        llama.cpp would refuse it."""
+        llama.cpp would refuse it, or if the model has not what the change needs."""
         policy, estimator = policy or self.policy, self.evaluator.estimator
         if model is not None:
             estimator = Estimator(model, policy.build, estimator.companions, spent=self.spent)
@@ -91,9 +91,12 @@ class _Advice:
                 return same
         if evaluator.exhausted:
             return None
-        found = solve(evaluator, given or self.given, policy, evaluator.cost(policy.workload))
-        self.spent = max(self.spent, estimator.spent)
-        return found
+        try:
+            return solve(evaluator, given or self.given, policy, evaluator.cost(policy.workload))
+        except AutolayersError:      # of a change alone
+            return None
+        finally:
+            self.spent = max(self.spent, estimator.spent)
 
     def fits(self, given: Params | None = None, model: Model | None = None) -> Candidate | None:
         """A launch that fits, if there is one. The full search runs only if weights and caches do not already
@@ -194,14 +197,18 @@ class _Advice:
         found = [self.launch(open_, policy=replace(self.policy, n_ctx=most)) for most in (None, "max")]
         fits = max((launch.breakdown.n_ctx for launch in found if launch is not None and launch.fits), default=0)
         too_large = self.short.breakdown.n_ctx
-        while fits and too_large > fits * 9 // 8 + CTX_STEP:
-            middle = math.isqrt(fits * too_large) // CTX_STEP * CTX_STEP
-            launch = self.launch(replace(self.given, n_ctx=middle), policy=replace(self.policy, n_ctx=None))
-            if launch is not None and launch.fits:
-                fits = middle
-            else:
-                too_large = middle
-        return fits
+        if not fits or fits >= too_large:
+            return fits
+        grid = [fits]
+        while (larger := (grid[-1] * 9 // 8 // CTX_STEP + 1) * CTX_STEP) < too_large:
+            grid.append(larger)
+
+        def holds(i: int) -> bool:
+            given = replace(self.given, n_ctx=grid[i])
+            launch = self.launch(given, policy=replace(self.policy, n_ctx=None))
+            return launch is not None and launch.fits
+
+        return grid[last(0, len(grid) - 1, holds)]
 
     # --- memory
 

@@ -76,7 +76,10 @@ def plan_in_steps(model: Model, request: Request, processes: int = 0, known: Kno
     work, first = answer.work()
     found: list[Any] = []
     for task in work:
-        found.append(without_gc(task)())
+        try:
+            found.append(without_gc(task)())
+        except AutolayersError as error:
+            found.append(error)
         yield answer.plan(notes, why, answer.sorted(found, first))
     plan = answer.plan(notes, why, answer.sorted(found, first))
     advice = answer.advice(plan)
@@ -264,11 +267,7 @@ class _Answer:
         work, first = self.work()
         # processes do not share what they measure: a third more CPU time, for half of the time of a large model
         processes = processes if self.evaluator.estimator.spent > LARGE else 1
-        answers: list[Any] = in_processes(lambda task: task(), work, processes)
-        for answer in answers:
-            if isinstance(answer, AutolayersError):
-                raise answer
-        return self.sorted(answers, first)
+        return self.sorted(in_processes(lambda task: task(), work, processes), first)
 
     def work(self) -> tuple[list[Callable[[], Any]], int]:
         """What explains the answer, each part by itself, and the number of the first alternative: --fit starts first,
@@ -289,11 +288,13 @@ class _Answer:
         return work, first
 
     def sorted(self, answers: Sequence[Any], first: int) -> Explained:
-        """The parts of `work` that are there, as a Plan has them."""
+        """The parts of `work` that are there, as a Plan has them. A part that ended in an error is left out: the plan
+        stands without it."""
         from .explain import SHOWN
 
+        answers = [None if isinstance(answer, AutolayersError) else answer for answer in answers]
         fit_choice = answers[0] if first and answers else None
-        why = answers[1] if first and len(answers) > 1 else ()
+        why = (answers[1] if first and len(answers) > 1 else None) or ()
         return why, self._levers if first else tuple, fit_choice, tuple([
             answer for answer in answers[first:] if answer is not None][:SHOWN])
 

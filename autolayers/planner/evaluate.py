@@ -86,7 +86,8 @@ class Evaluator:
     def __init__(self, estimator: Estimator, machine: Machine, target: tuple[int, ...] | None = None) -> None:
         self.estimator, self.machine, self.target = estimator, machine, target
         self.model: Model = estimator.model
-        self.refusal: LaunchRefused | None = None    # the latest reason for which llama.cpp would not start
+        # why llama.cpp would not start the first launch that it refuses: the given words' own, as side ways come later
+        self.refusal: LaunchRefused | None = None
         # larger contexts that a search chose, by the launch without its context: the smaller context, and the
         # factor of the request's time
         self.paid: dict[Params, tuple[int, float]] = {}
@@ -143,7 +144,7 @@ class Evaluator:
                                           runtime=self.target is None)
             self._candidates[params] = self._candidate(params, use)
         except LaunchRefused as refusal:
-            self.refusal = refusal
+            self.refusal = self.refusal or refusal
             self._candidates[params] = None
         except ModelError as error:        # the graph needs a tensor that the file lacks
             path = self.model.path
@@ -168,7 +169,7 @@ class Evaluator:
                 known = self.estimator.at_least(params, self.machine.devices,
                                                 lambda use: fidelity == PROMPT or too_much(use), measuring=True)
             except LaunchRefused as refusal:
-                self.refusal = refusal
+                self.refusal = self.refusal or refusal
                 known = None
             self._usages[params] = known
         return known
@@ -192,7 +193,7 @@ class Evaluator:
             try:
                 self._static[params] = self.estimator.static(params, self.machine.devices)
             except LaunchRefused as refusal:
-                self.refusal = refusal
+                self.refusal = self.refusal or refusal
                 self._static[params] = None
         return self._static[params]
 
@@ -235,7 +236,7 @@ class Evaluator:
             try:
                 self._layers[params] = self.estimator.layers(params, kind)
             except LaunchRefused as refusal:
-                self.refusal = refusal
+                self.refusal = self.refusal or refusal
                 self._layers[params] = None
         return self._layers[params]
 

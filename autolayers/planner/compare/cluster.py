@@ -72,14 +72,15 @@ class Together:
 
 def plan_cluster(model: Model, params: Params, policy: Policy, cluster: Cluster,
                  companions: Companions = NONE) -> Together:
-    """The plan with the fastest request; one that does not fit if none does. Raises LaunchRefused."""
+    """The plan with the fastest request; one that does not fit if none does. Raises LaunchRefused if all sets are
+    refused, with the reason of the full one."""
     uses: list[Use] = []
     refusal: LaunchRefused | None = None
     for boxes in _sets(cluster.boxes):
         try:
             uses.append(use_of(model, params, policy, cluster, boxes, companions))
         except LaunchRefused as error:
-            refusal = error
+            refusal = refusal or error
     if not uses:
         raise refusal or LaunchRefused("no box")
     ranked = sorted(uses, key=lambda use: use.rank)

@@ -75,7 +75,10 @@ def _between(evaluator: Evaluator, make: Callable[[int], Params], low: int, high
             guess = (low + high) // 2
         guess = min(max(guess, low + 1), high - 1)
         if found is not None and not _may_fit(evaluator, make(guess), found, share):
-            high = guess
+            def may(n: int, alike: Candidate = found) -> bool:
+                return _may_fit(evaluator, make(n), alike, share)
+
+            high = last(low, guess - 1, may) + 1
             continue
         candidate = evaluator.candidate(make(guess), fidelity)
         if candidate is not None and fits(candidate):

@@ -5,6 +5,7 @@ contexts of the others."""
 
 from __future__ import annotations
 
+from ...errors import LaunchRefused
 from ...flags.params import FIT_PARAMS_MIN_CTX
 from ...memory.companions import NONE
 from ...memory.estimate import Known
@@ -166,8 +167,11 @@ def _finer(sharing: Sharing, found: Assignment | None, policy: Policy) -> Assign
         if option is None:
             machine = replace(launches.machine, limits=dict(left),
                               ram=None if ram is None else RAM_MARGIN + ram)
-            plan = plan_on(launches.read(), launches.params, policy, machine, launches.companions,
-                           known=launches.known)
+            try:
+                plan = plan_on(launches.read(), launches.params, policy, machine, launches.companions,
+                               known=launches.known)
+            except LaunchRefused:
+                return found
             option = launches.option(replace(plan.params, cache_ram=launches.given.cache_ram,
                                              ctx_checkpoints=launches.given.ctx_checkpoints))
         if option is None or not _has(left, ram, option):
@@ -239,8 +243,11 @@ def measured_plan(model: Model, option: Option, params: Params, policy: Policy, 
     if plan.fits and plan.speed.request <= option.seconds * (CONTEXT_PRICE if larger else 1 + 1e-9):
         return plan
     literal = replace(chosen, n_ctx=params.n_ctx)
-    other = plan_on(model, literal, replace(policy, strategy=None, kv_types=()), machine, companions, notes,
-                    known=known)
+    try:
+        other = plan_on(model, literal, replace(policy, strategy=None, kv_types=()), machine, companions, notes,
+                        known=known)
+    except LaunchRefused:
+        return plan
     fitting = [found for found in (plan, other) if found.fits]
     return min(fitting, key=lambda found: found.speed.request, default=plan)
 
