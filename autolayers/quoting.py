@@ -1,8 +1,9 @@
-"""Quoting, one function for each language: a terminal, shell, PowerShell, systemd, YAML, INI."""
+"""Quoting, one function for each language: a terminal, shells, PowerShell, systemd, YAML, Nix, INI."""
 
 from __future__ import annotations
 
 import os
+import re
 
 from .errors import UsageError
 
@@ -25,31 +26,60 @@ def printable(text: str) -> str:
 
 
 def shell(words: Sequence[str]) -> str:
-    """A command line for this machine's shell: POSIX, or bash, zsh and ksh if a word is not printable; on Windows for
-    PowerShell and cmd.exe."""
-    if os.name == "nt":
-        return windows(words)
-    return " ".join(posix([word]) if word.isprintable() else f"$'{_ansi_c(word)}'" for word in words)
+    """A command line for this machine's shell; on Windows for PowerShell and cmd.exe."""
+    return windows(words) if os.name == "nt" else posix(words)
 
 
 def posix(words: Sequence[str]) -> str:
-    """A command line with plain shell quotes, inside a file format that escapes unprintable characters
-    itself."""
-    import shlex
+    r"""A command line in which bash, dash, zsh, fish and mksh run the first word and nothing else, whatever the words
+    hold. All of them read printable words alike.
 
-    return shlex.join(words)
+    fish takes a backslash before a quote or a backslash for an escape within '...' too, so these stand outside. What
+    is not printable is written as bytes in $'...' (POSIX.1-2024, 2.2.4): dash and fish lack it, and refuse it or take
+    it for other text.
+
+    >>> print(posix(["llama-server", "-m", "it's.gguf", "-ot", r"blk\.(1|2)\.ffn=CPU", "-a", "a\nb"]))
+    llama-server -m 'it'\''s.gguf' -ot 'blk\.(1|2)\.ffn=CPU' -a 'a'$'\x0a''b'
+    """
+    return " ".join(_posix(word, bare=_BARE if i else _BARE - {"="}) for i, word in enumerate(words))
 
 
-def _ansi_c(word: str) -> str:
-    """The text between $' and ' (POSIX.1-2024, 2.2.4)."""
-    return "".join(f"\\{c}" if c in "'\\" else c if c.isprintable()
-                   else "".join(f"\\x{byte:02x}" for byte in c.encode("utf-8", "surrogateescape"))
-                   for c in word)
+def _posix(word: str, bare: frozenset[str]) -> str:
+    if word and set(word) <= bare and word[0] not in "=%":      # zsh and fish replace =NAME and %self
+        return word
+    kinds = "".join("x" if not c.isprintable() else c if c in "'\\" else "a" for c in word)
+    found = []
+    for run in re.finditer(r"(?:a|\\(?=a))+|['\\]+|x+", kinds):
+        text = word[run.start():run.end()]
+        if run[0][0] == "x":
+            found.append("$'" + "".join(f"\\x{byte:02x}" for byte in text.encode("utf-8", "surrogateescape")) + "'")
+        elif "a" in run[0]:
+            found.append(f"'{text}'")
+        else:
+            found.append("".join(f"\\{c}" for c in text))
+    return "".join(found) or "''"
 
 
 def powershell(words: Sequence[str]) -> str:
-    """A command line for PowerShell (about_Quoting_Rules): words that are not plain are single-quoted."""
-    return " ".join(word if _is_plain(word) else "'" + word.replace("'", "''") + "'" for word in words)
+    """A command line for PowerShell (about_Quoting_Rules): words that are not plain are single-quoted, and written as
+    expandable text where they are not printable."""
+    return " ".join(map(_powershell, words))
+
+
+def _powershell(word: str) -> str:
+    if _is_plain(word):
+        return word
+    if word.isprintable():
+        return "'" + re.sub(f"([{_SINGLE}])", r"\1\1", word) + "'"
+    return '"' + "".join(_expandable(c) for c in word) + '"'
+
+
+def _expandable(c: str) -> str:
+    """A character of PowerShell's "..."."""
+    if c.isprintable():
+        return f"`{c}" if c in _QUOTES else c
+    number = f"0x{ord(c):x}"
+    return f"$([char]{number})" if ord(c) < 1 << 16 else f"$([char]::ConvertFromUtf32({number}))"
 
 
 def windows(words: Sequence[str]) -> str:
@@ -59,13 +89,22 @@ def windows(words: Sequence[str]) -> str:
     >>> print(windows(["-ts", "27,27", "-ot", r"blk\.20\.ffn_(ch|)exps=CPU", "-m", r"C:\models\a b.gguf"]))
     -ts "27,27" -ot "blk\.20\.ffn_(ch|)exps=CPU" -m "C:\models\a b.gguf"
     """
-    return " ".join(word if _is_plain(word.replace("\\", "/")) else powershell([word]) if set(word) & _QUOTES
-                    else f'"{word}{word[len(word.rstrip(chr(92))):]}"'      # a backslash would escape the last quote
-                    for word in words)
+    return " ".join(map(_windows, words))
+
+
+def _windows(word: str) -> str:
+    if _is_plain(word.replace("\\", "/")):
+        return word
+    if set(word) & _QUOTES or not word.isprintable():
+        return _powershell(word)
+    return f'"{word}{word[len(word.rstrip(chr(92))):]}"'      # a backslash would escape the last quote
 
 
 _PLAIN = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_./:=+")
-_QUOTES = frozenset("\"$`\u201c\u201d\u201e")      # PowerShell takes typographic quotes for quotes
+# PowerShell takes typographic quotes for quotes
+_QUOTES = frozenset("\"$`\u201c\u201d\u201e")
+_SINGLE = "'\u2018\u2019\u201a\u201b"
+_BARE = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_@%+=:,./-")
 
 
 def _is_plain(word: str) -> bool:
@@ -90,6 +129,18 @@ def yaml(text: str) -> str:
     return '"' + "".join(_yaml_escape(c) for c in text) + '"'
 
 
+def container_argument(word: str) -> str:
+    """A word of a Kubernetes container's command or args, a YAML scalar: $(NAME) would be a variable of the container,
+    and $$ is $ (third_party/forked/golang/expansion). Raises UsageError as `yaml`."""
+    return yaml(word.replace("$", "$$"))
+
+
+def compose(text: str) -> str:
+    """A scalar of a Compose file, where $NAME and ${NAME} would be variables and $$ is $ (Compose specification,
+    Interpolation). Raises UsageError as `yaml`."""
+    return yaml(text.replace("$", "$$"))
+
+
 def _yaml_escape(c: str) -> str:
     if c in '"\\':
         return f"\\{c}"
@@ -97,6 +148,17 @@ def _yaml_escape(c: str) -> str:
         return c
     code = ord(c)
     return f"\\x{code:02x}" if code < 1 << 8 else f"\\u{code:04x}" if code < 1 << 16 else f"\\U{code:08x}"
+
+
+def nix(text: str) -> str:
+    """A string of the Nix language. Raises UsageError for what it cannot hold."""
+    if "\0" in text or any("\ud800" <= c <= "\udfff" for c in text):
+        raise UsageError(f"{text!r}: a Nix string cannot hold it: rename it")
+    names = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}
+    if control := next((c for c in text if not c.isprintable() and c not in names), ""):
+        raise UsageError(f"{text!r}: a Nix string has no escape for {control!a}: rename it")
+    escaped = "".join(names.get(c) or (f"\\{c}" if c in '"\\$' else c) for c in text)
+    return f'"{escaped}"'
 
 
 def ini(what: str, text: str) -> str:

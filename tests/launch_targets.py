@@ -184,7 +184,7 @@ def nixos(text: str) -> list[str]:
     language reads them."""
     strings = r'"((?:[^"\\$]|\\[nrt"\\$])*)"'
     outside = re.sub(strings, "", re.sub(r"(?m)^#.*\n", "", text))
-    assert re.fullmatch(r"\{ pkgs, \.\.\. \}:\n\{[\w\s.=;\[\]{}-]*\}\n", outside), text
+    assert re.fullmatch(r"\{ lib, pkgs, \.\.\. \}:\n\{[\w\s.=;\[\]{}-]*\}\n", outside), text
 
     def read(found: str) -> str:
         return re.sub(r"\\(.)", lambda escape: {"n": "\n", "r": "\r", "t": "\t"}.get(escape[1], escape[1]), found)
@@ -212,7 +212,14 @@ def llmkube(text: str) -> list[str]:
     gpu = model["spec"].get("hardware", {}).get("gpu", {"count": 0})
     assert service["spec"].get("resources", {"gpu": 0})["gpu"] == gpu["count"]
     port = service["spec"].get("containerPort")
-    return ["-m", model["spec"]["source"], *(["--port", str(port)] if port else []), *service["spec"]["extraArgs"]]
+    return ["-m", model["spec"]["source"], *(["--port", str(port)] if port else []),
+            *map(container_argument, service["spec"]["extraArgs"])]
+
+
+def container_argument(word: str) -> str:
+    """As Kubernetes expands a word of `args` (third_party/forked/golang/expansion)."""
+    assert not re.search(r"(?<!\$)(?:\$\$)*\$\(", word)
+    return word.replace("$$", "$")
 
 
 # --- llama-cpp-python

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import configparser
+import os
+import random
 import re
 import shlex
 import shutil
 import subprocess
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -14,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from autolayers.errors import UsageError
-from autolayers.quoting import ini, powershell, shell, systemd, windows, yaml
+from autolayers.quoting import ini, posix, powershell, shell, systemd, windows, yaml
 
 yaml_reader = pytest.importorskip("yaml")
 
@@ -48,19 +51,83 @@ def test_systemd(text: str) -> None:
 
 
 @given(st.lists(TEXT, min_size=1))
-def test_shell(words: list[str]) -> None:
-    quoted = shell(words)
+def test_posix(words: list[str]) -> None:
+    quoted = posix(words)
     assert quoted.isprintable()
     if all(word.isprintable() for word in words):
         assert shlex.split(quoted) == words
 
 
-@pytest.mark.skipif(shutil.which("bash") is None, reason="needs bash")
-@given(st.lists(TEXT.map(lambda text: text + "\n'\x1b\udcff1"), min_size=1, max_size=3))
-def test_bash_reads_what_is_not_printable(words: list[str]) -> None:
-    done = subprocess.run(["bash", "-c", f"printf '%s\\0' {shell(words)}"], capture_output=True, check=True,
-                          env={"LC_ALL": "C"})
-    assert done.stdout == b"".join(word.encode("utf-8", "surrogateescape") + b"\0" for word in words)
+# What shells replace, run, or take for an end: alone, and between quotes of every kind
+PIECES = ("a", "'", '"', "\\", "$", "`", "$(touch P)", "`touch P`", "(touch P)", ";touch P;", "|touch P|",
+          "&touch P&", "||touch P", "#", " ", "  ", "*", "?", "~", "~root", "{a,b}", "!", "!!", "!touch", "%", "%self",
+          "^", "^a^b", "=", "=ls", "-", "--", "-e", "[x]", "<", ">", ">P", "<(touch P)", "$HOME", "${HOME}",
+          "$'touch P'", "\\\\", "\\'", "'\\''", "'$(touch P)'", '"$(touch P)"', "\\$(touch P)", "A=1",
+          "if", "é", "\u201c", "@(a|b)")
+UNPRINTABLE = ("\n", "\r", "\t", "\x1b", "\x07", "\x7f", "\x85", "\u2028", "\u202e", "\udcff", "\ntouch P\n",
+               "\x1b[31m", "\ue000", "\U000e0041")
+# Those that security reviews found, which ran in fish and in dash
+KNOWN = ("m\\'$(touch P)'\\'", "x\\'$(touch P)'y\\'z", "a\x01';touch P;'", "\\'(touch P)\\'", "a\\';touch P;\\'b",
+         "m\u202e';touch P;#", "m\xff\n';touch P;#", "\\", "'", "", "a\\", "-m", "LD_PRELOAD=x")
+
+
+def hostile(count: int, pieces: Sequence[str]) -> list[str]:
+    dice = random.Random(5)
+    return ["".join(dice.choices(pieces, k=dice.randint(1, 6))) for _ in range(count)]
+
+
+def read_by(shell: str, words: Sequence[str], folder: Path) -> bytes | None:
+    """What a program gets of a line with these words, None where the shell refuses the line. The folder, in which it
+    runs, stays empty: nothing else was run or written."""
+    line = posix(["/usr/bin/env", "printf", r"%s\0", *words]).encode("utf-8", "surrogateescape")
+    done = subprocess.run([shell, "-c", line], capture_output=True, check=False, cwd=folder, env={
+        "PATH": os.environ["PATH"], "HOME": str(folder.parent), "LC_ALL": "C.UTF-8"})
+    assert not list(folder.iterdir()), (words, line)
+    return done.stdout if done.returncode == 0 else None
+
+
+def as_bytes(words: Sequence[str]) -> bytes:
+    return b"".join(word.encode("utf-8", "surrogateescape") + b"\0" for word in words)
+
+
+needs_shells = pytest.mark.skipif(os.name == "nt", reason="shells of POSIX")
+
+
+@needs_shells
+@pytest.mark.parametrize("shell", ["sh", "bash", "dash", "zsh", "fish", "mksh"])
+def test_shells_read_what_is_printable_alike(shell: str, tmp_path: Path) -> None:
+    if shutil.which(shell) is None:
+        pytest.skip(f"needs {shell}")
+    folder = tmp_path / "empty"
+    folder.mkdir()
+    words = [*(word for word in KNOWN if word.isprintable()), *PIECES, *hostile(600, PIECES)]
+    assert read_by(shell, words, folder) == as_bytes(words)
+
+
+@needs_shells
+@pytest.mark.parametrize("shell", ["sh", "bash", "dash", "zsh", "fish", "mksh"])
+def test_shells_run_nothing_of_what_is_not_printable(shell: str, tmp_path: Path) -> None:
+    """bash, zsh and mksh read it, dash and fish take it for another text or refuse it."""
+    if shutil.which(shell) is None:
+        pytest.skip(f"needs {shell}")
+    folder = tmp_path / "empty"
+    folder.mkdir()
+    words = [word for word in (*KNOWN, *hostile(300, (*PIECES, *UNPRINTABLE))) if not word.isprintable()]
+    if shell in ("bash", "zsh", "mksh"):
+        assert read_by(shell, words, folder) == as_bytes(words)
+    else:
+        for word in words[:60]:
+            read_by(shell, [word], folder)
+
+
+@needs_shells
+@pytest.mark.parametrize("shell", ["sh", "bash", "dash", "zsh", "fish", "mksh"])
+def test_the_first_word_is_a_program_and_no_assignment(shell: str, tmp_path: Path) -> None:
+    if shutil.which(shell) is None:
+        pytest.skip(f"needs {shell}")
+    done = subprocess.run([shell, "-c", posix(["PATH=/nowhere", "/usr/bin/touch", "P"])], capture_output=True,
+                          check=False, cwd=tmp_path, env={"HOME": str(tmp_path), "PATH": os.environ["PATH"]})
+    assert done.returncode != 0 and not (tmp_path / "P").exists()
 
 
 def to_argv(line: str) -> list[str]:
@@ -82,14 +149,25 @@ def to_argv(line: str) -> list[str]:
     return [*words, word]
 
 
+NUMBER = r"\$\(\[char\](?:0x[0-9a-f]+|::ConvertFromUtf32\(0x[0-9a-f]+\))\)"
+
+
 def in_powershell(line: str) -> list[str]:
-    """The words of bare text, '...' with '' for ', and "..." in which nothing is replaced."""
-    parts = re.findall(r"""'((?:[^']|'')*)'(?= |\Z)|"([^"$`]*)"(?= |\Z)|([\w./:=+\\-]+)(?= |\Z)""", line)
-    return [single.replace("''", "'") + double + bare for single, double, bare in parts]
+    """The words of bare text, '...' with a quote twice for one, and "..." with `x for a quote and $([char]0x7) for a
+    control character; typographic quotes are quotes."""
+    one, two = "'\u2018\u2019\u201a\u201b", '"\u201c\u201d\u201e'
+    single, double = f"'((?:[^{one}]|[{one}]{{2}})*)'", f'"((?:[^{two}$`]|`.|{NUMBER})*)"'
+    parts = re.findall(rf"{single}(?= |\Z)|{double}(?= |\Z)|([\w./:=+\\-]+)(?= |\Z)", line)
+    return [re.sub(f"([{one}])[{one}]", r"\1", quoted) + expanded(text) + bare for quoted, text, bare in parts]
+
+
+def expanded(text: str) -> str:
+    text = re.sub(NUMBER, lambda found: chr(int(re.findall("0x([0-9a-f]+)", found[0])[0], 16)), text)
+    return re.sub("`(.)", r"\1", text)
 
 
 WORD = st.text(st.characters(codec="ascii", exclude_categories=["Cc"])) | st.text(st.sampled_from(
-    list("a1 ,;|&<>^()[]{}'\"$`%@#~!\\.-:=+*?\u201c\u00e9")))
+    list("a1 ,;|&<>^()[]{}'\"$`%@#~!\\.-:=+*?\u201c\u2019\u00e9\n\x1b\u202e")))
 
 
 @given(st.lists(WORD, min_size=1))
@@ -97,7 +175,7 @@ def test_windows(words: list[str]) -> None:
     quoted = windows(words)
     assert in_powershell(powershell(words)) == words
     assert [found.rstrip("\\") for found in in_powershell(quoted)] == [word.rstrip("\\") for word in words]
-    if not set("".join(words)) & set("\"$`\u201c"):
+    if not set("".join(words)) & set("\"$`\u201c\n\x1b\u202e"):
         assert to_argv(quoted) == words
         assert not re.search(r"""[|&<>^()]""", re.sub(r'"[^"]*"', "", quoted))      # nothing for cmd.exe to obey
 

@@ -178,7 +178,7 @@ def _groups(groups: Groups, form: str, arguments: Arguments) -> str:
 
 def _lines(plans: Sequence[Plan], arguments: Arguments) -> str:
     rest = other_words(arguments)
-    return "".join(" ".join([shell(model_words(plan)), *plan.flags, *rest]) + "\n" for plan in plans)
+    return "".join(shell([*model_words(plan), *plan.flags, *rest]) + "\n" for plan in plans)
 
 
 def _launch_file(form: str, plans: Sequence[Plan], arguments: Arguments, *, together: bool = False,

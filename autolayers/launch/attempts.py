@@ -14,6 +14,7 @@ from ..flags.params import FIT_PARAMS_MIN_CTX
 from ..flags.parse import parse
 from ..memory.breakdown import Usage
 from ..output import say
+from ..quoting import shell
 from ..records import replace
 from ..units import MiB
 from . import NOT_EXECUTABLE, background, calibrate, cannot_start, checked_builds, observations, supervise, wait
@@ -88,7 +89,7 @@ class Attempts:
             if why_not and not self._proposed(outcome, request, started, why_not):
                 self._explained(outcome, request, False)
                 return code
-            say(f"attempt {attempt + 2} of {self.retries + 1}: " + " ".join(self.added))
+            say(f"attempt {attempt + 2} of {self.retries + 1}: " + shell(self.added))
         return code
 
     def _explained(self, outcome: Outcome, request: Request, again: bool) -> Request | None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from ..backends import backend as row_of
 from ..errors import UsageError
-from ..quoting import shell, systemd, yaml
+from ..quoting import compose, container_argument, printable, shell, systemd, yaml
 from ..records import replace
 from .formats import compose as compose_file
 from .formats import systemd as systemd_file
@@ -110,10 +110,10 @@ def _compose(use: Use, cluster: Cluster, arguments: Arguments, image: str) -> di
             row = row_of(device.backend)
             command = words(box, i, "0.0.0.0")
             at = f"[{box.bind}]" if ":" in box.bind else box.bind
-            lines += [f"  rpc-{i}:", f"    image: {yaml(image)}",
-                      f"    entrypoint: [{yaml('/app/' + _PROGRAM)}]",
-                      f"    command: [{', '.join(map(yaml, command[1:]))}]",
-                      "    ports:", f"      - {yaml(f'{at}:{box.ports[i]}:{box.ports[i]}')}",
+            lines += [f"  rpc-{i}:", f"    image: {compose(image)}",
+                      f"    entrypoint: [{compose('/app/' + _PROGRAM)}]",
+                      f"    command: [{', '.join(map(compose, command[1:]))}]",
+                      "    ports:", f"      - {compose(f'{at}:{box.ports[i]}:{box.ports[i]}')}",
                       "    volumes:", "      - type: volume", "        source: rpc-cache",
                       "        target: /root/.cache"]
             if row.gpu_driver:
@@ -130,7 +130,7 @@ def _compose(use: Use, cluster: Cluster, arguments: Arguments, image: str) -> di
 
 
 def _image_note(image: str) -> str:
-    return f"{image}: an image of llama.cpp built with -DGGML_RPC=ON (the published ones are not)"
+    return f"{printable(image)}: an image of llama.cpp built with -DGGML_RPC=ON (the published ones are not)"
 
 
 # --- kubernetes
@@ -178,9 +178,9 @@ def _deployment(name: str, node: str, image: str, command: Sequence[str], args: 
              "    spec:",
              "      nodeSelector:", f"        kubernetes.io/hostname: {yaml(node)}", "      containers:",
              f"        - name: {role}", f"          image: {yaml(image)}", "          command:",
-             *(f"            - {yaml(word)}" for word in command)]
+             *(f"            - {container_argument(word)}" for word in command)]
     if args:
-        lines += ["          args:", *(f"            - {yaml(word)}" for word in args)]
+        lines += ["          args:", *(f"            - {container_argument(word)}" for word in args)]
     if secrets:
         lines += ["          envFrom:", "            - secretRef:", "                name: llama-server"]
     lines += ["          ports:", f"            - containerPort: {port}"]

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import json
 import os
-import shlex
 from contextlib import suppress
 from threading import Lock
 
@@ -36,7 +35,7 @@ from ..planner.advice import QUANTISATIONS
 from ..planner.compare.choose import bits_per_weight
 from ..planner.compare.quality import usual
 from ..planner.compare.sweep import cases, sweep
-from ..quoting import powershell
+from ..quoting import posix, powershell
 from ..records import replace
 from ..report.text import bought, remedy_words
 from ..sources.http import open_url
@@ -308,7 +307,7 @@ class Engine:
         words = ["llama-server", *self._launch_words(question), *plan.flags,
                  *without_secrets(request.arguments.rest)[0]]
         answer = {"plan": plan.to_dict(), "verdict": verdict(plan), "layers": _layers(plan),
-                  "command": {"bash": shlex.join(words), "powershell": powershell(words)}}
+                  "command": {"bash": posix(words), "powershell": powershell(words)}}
         if reasons:
             answer["instead"] = [{"flags": other.flags, "buys": bought(plan, other)} for other in plan.alternatives]
             answer["remedies"] = [{"flags": remedy.flags, "words": remedy_words(remedy)} for remedy in plan.remedies]

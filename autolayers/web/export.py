@@ -5,8 +5,6 @@
 
 from __future__ import annotations
 
-import shlex
-
 from ..errors import UsageError
 from ..launch.formats import plan_for, write
 from ..ollama.advice import advise
@@ -14,6 +12,7 @@ from ..ollama.modelfile import minimal
 from ..ollama.settings import Settings
 from ..ollama.target import Target
 from ..planner import plan_request
+from ..quoting import posix
 from ..records import replace
 
 TYPE_CHECKING = False
@@ -76,5 +75,5 @@ def _lms(model: Model, request: Request, path: str) -> tuple[str, list[str]]:
     part = f"{layers * 100 // whole / 100:g}"
     share = "off" if not layers or not plan.devices else "max" if layers >= whole else part
     key = path.replace("\\", "/").rpartition("/")[2].removesuffix(".gguf").lower()
-    command = shlex.join(["lms", "load", key, "--gpu", share, "--context-length", str(plan.breakdown.n_ctx)])
+    command = posix(["lms", "load", key, "--gpu", share, "--context-length", str(plan.breakdown.n_ctx)])
     return f"# {plan.placement}\n{command}\n", ["`lms ls` lists the names that models have in LM Studio"]

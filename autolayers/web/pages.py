@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import shlex
 from html import escape
 from string import Template
 from urllib.parse import quote
@@ -13,6 +12,7 @@ from urllib.parse import quote
 from .. import bundled
 from ..devices.cards import CARDS
 from ..planner import plan_request
+from ..quoting import posix
 from ..units import GiB
 from .form import request_of
 from .verdict import rate, verdict
@@ -156,7 +156,7 @@ def _page(url: str, name: str, model: str, card: str, plan: Plan, said: dict[str
     body = _ANSWER.substitute(
         state=said["state"], sentence=escape(sentence), plain=escape(said["plain"]), name=name, card=quote(card),
         model=quote(model), ram=RAM, placement=escape(plan.placement),
-        command=escape(shlex.join(["llama-server", "-m", f"{model}.gguf", *plan.flags])),
+        command=escape(posix(["llama-server", "-m", f"{model}.gguf", *plan.flags])),
         rows="".join(f'<tr><th scope="row">{escape(title)}</th><td>{escape(value)}</td></tr>' for title, value in rows))
     return _document(url, f"on/{name}.html", f"{model} on {CARDS[card].description}: does it run?",
                      f"{sentence} {said['plain']}", body, f"on/{name}")

@@ -122,6 +122,19 @@ def test_kubernetes(answer, tmp_path: Path) -> None:
     assert args[args.index("-m") + 1].startswith(pods[2]["containers"][0]["volumeMounts"][0]["mountPath"])
 
 
+def test_words_of_other_languages(answer, tmp_path: Path) -> None:
+    """$(NAME) is a variable of a Kubernetes container, $NAME one of a Compose file, and a line end ends a comment."""
+    yaml = pytest.importorskip("yaml")
+    (text,) = files(tmp_path / "k", "kubernetes", answer, "-a", "$(HF_TOKEN)", "--image", "x\nkind: Evil").values()
+    documents = list(yaml.safe_load_all(text))
+    assert "Evil" not in [document["kind"] for document in documents]
+    assert "$$(HF_TOKEN)" in documents[4]["spec"]["template"]["spec"]["containers"][0]["args"]
+    written = files(tmp_path / "c", "compose", answer, "--image", "x$HOME\nevil: 1")
+    for file in written.values():
+        assert set(yaml.safe_load(file)) <= {"services", "volumes"}
+    assert yaml.safe_load(written["shed/compose.yaml"])["services"]["rpc-0"]["image"] == "x$$HOME\nevil: 1"
+
+
 def test_secrets_are_left_out(answer) -> None:
     for form in ("flags", "text"):
         code, out, err = answer(*WORDS, "--format", form, "--port", "80", "--api-key", "hunter2")

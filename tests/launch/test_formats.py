@@ -377,6 +377,9 @@ def test_a_file_may_have_any_name(name: str, tmp_path: Path) -> None:
     if "${" in name:
         with pytest.raises(UsageError, match="llama-swap would replace"):
             text("llama-swap")
+    elif "\n" in name:
+        with pytest.raises(UsageError, match="line by line"):
+            text("llama-swap")
     else:
         (entry,) = reader.safe_load(text("llama-swap"))["models"].values()
         assert shlex.split(entry["cmd"])[4] == model
@@ -385,6 +388,76 @@ def test_a_file_may_have_any_name(name: str, tmp_path: Path) -> None:
             text("preset")
     else:
         assert f"model = {model}\n" in text("preset")
+
+
+@pytest.mark.parametrize("port", ["$(touch x)", "80; package = builtins.fetchTarball \"http://x/y\"", "80\nx: y",
+                                  "80 ", "-1", "65536", "８０"])
+@pytest.mark.parametrize("kind", FORMATS)
+def test_a_port_is_a_number(kind: str, port: str) -> None:
+    with pytest.raises(UsageError, match="a port is a number, 0 to 65535"):
+        written(kind, ("--port", port))
+
+
+def test_the_port_of_nixos_and_of_llmkube() -> None:
+    assert "    port = 8081;\n" in written("nixos", ("--port", "8081"))
+    assert "  containerPort: 8081\n" in written("llmkube", ("--port", "8081"))
+
+
+@pytest.mark.parametrize("word", ["$(HF_TOKEN)", "$$(HF_TOKEN)", "a$b", "${HOME}", "''${pkgs}", '"; evil = "',
+                                  "a\nb: c"])
+def test_words_of_other_languages(word: str) -> None:
+    """Variables of Kubernetes and of Nix, their quotes and lines."""
+    for kind, reader in (("llmkube", targets.llmkube), ("nixos", targets.nixos)):
+        found = reader(written(kind, ("-a", word, "--host", f"::{word}")))
+        assert found[found.index("-a") + 1] == word and found[found.index("--host") + 1] == f"::{word}"
+
+
+def test_an_unknown_argument_is_no_line_of_a_preset() -> None:
+    with pytest.raises(UsageError, match="not an argument of llama-server"):
+        written("preset", ("--x\n[other]\nmodel", "y"))
+
+
+def test_llama_swap_reads_line_by_line() -> None:
+    with pytest.raises(UsageError, match="line by line"):
+        written("llama-swap", ("-a", "a\n# b"))
+
+
+@pytest.mark.parametrize("first", "-@:+!|")
+def test_systemd_takes_no_program_for_a_setting(first: str) -> None:
+    plan = planned_for("systemd", MODEL, ())
+    with pytest.raises(UsageError, match="before a program as a setting"):
+        formats.write("systemd", plan, parse(["-m", "m"]), WrappedCommand((f"{first}server",), ("-m", "m"), "server"),
+                      (), warn=lambda _: None)
+
+
+# --- what services.llama-cpp does not see
+
+def unit_of(path: str, words: Sequence[str] = ()) -> tuple[str, list[str]]:
+    """The lines of the NixOS unit, and the warnings."""
+    said: list[str] = []
+    text = written("nixos", words, path, warn=said.append)
+    targets.nixos(text)
+    return text.partition("  systemd.services.llama-cpp = {\n")[2], said
+
+
+@pytest.mark.skipif(os.name != "posix", reason="paths of POSIX")
+@pytest.mark.parametrize("folder", ["/home/u1", "/root/models", "/run/user/1000"])
+def test_a_model_in_a_home_is_shown_to_the_service(folder: str) -> None:
+    unit, said = unit_of(f"{folder}/q.gguf", ("--chat-template-file", f"{folder}/t.jinja"))
+    assert 'serviceConfig.ProtectHome = lib.mkForce "tmpfs";' in unit
+    assert f'serviceConfig.BindReadOnlyPaths = [ "{folder}/q.gguf" "{folder}/t.jinja" ];' in unit
+    assert any("must be able to read" in line for line in said)
+
+
+@pytest.mark.skipif(os.name != "posix", reason="paths of POSIX")
+def test_other_places_of_a_model_for_nixos(tmp_path: Path) -> None:
+    unit, _ = unit_of("/tmp/q.gguf")
+    assert 'BindReadOnlyPaths = [ "/tmp/q.gguf" ];' in unit and "ProtectHome" not in unit
+    assert unit_of("/var/lib/models/q.gguf") == ("", [])
+    unit, said = unit_of("/home/u 1/q.gguf")
+    assert not unit and any("does not see /home/u 1/q.gguf: move the file" in line for line in said)
+    _, said = unit_of("/var/lib/q.gguf", ("--slot-save-path", "/home/u/slots"))
+    assert any("may not write to /home/u/slots" in line for line in said)
 
 
 @pytest.mark.parametrize("alias", ["a]b", "a;b", "a\nb"])

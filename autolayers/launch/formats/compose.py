@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ...quoting import yaml
+from ...quoting import compose
 from .container import CACHE, CACHED, Container
 from .launch_file import LaunchFile
 
@@ -10,14 +10,14 @@ from .launch_file import LaunchFile
 def write(launch: LaunchFile) -> str:
     """The file's text, with one service. Raises UsageError for a launch that it cannot express."""
     box = Container(launch)
-    lines = [*launch.notes, "services:", "  llama-server:", f"    image: {_yaml(box.image)}", "    command:"]
-    lines += [f"      - {_yaml(word)}" for word in box.words]
-    lines += ["    ports:", f"      - {_yaml(box.published)}"]
+    lines = [*launch.notes, "services:", "  llama-server:", f"    image: {compose(box.image)}", "    command:"]
+    lines += [f"      - {compose(word)}" for word in box.words]
+    lines += ["    ports:", f"      - {compose(box.published)}"]
     if box.mounts or box.cached:
         lines += ["    volumes:"]
     for folder, inside in box.mounts.items():
-        lines += ["      - type: bind", f"        source: {_yaml(folder)}",
-                  f"        target: {_yaml(inside)}",
+        lines += ["      - type: bind", f"        source: {compose(folder)}",
+                  f"        target: {compose(inside)}",
                   f"        read_only: {'false' if folder in box.written else 'true'}"]
     if box.cached:
         lines += ["      - type: volume", f"        source: {CACHE}", f"        target: {CACHED}"]
@@ -32,13 +32,8 @@ def write(launch: LaunchFile) -> str:
     scheme, path = launch.health
     # -k: the certificate need not be for localhost
     lines += ["    healthcheck:",
-              f'      test: ["CMD", "curl", "-fk", {_yaml(f"{scheme}://localhost:{box.port}{path}")}]',
+              f'      test: ["CMD", "curl", "-fk", {compose(f"{scheme}://localhost:{box.port}{path}")}]',
               "      start_period: 5m", "    restart: unless-stopped"]
     if box.cached:
         lines += ["volumes:", f"  {CACHE}:"]
     return "\n".join(lines) + "\n"
-
-
-def _yaml(text: str) -> str:
-    """A string in which Compose replaces nothing."""
-    return yaml(text.replace("$", "$$"))

@@ -25,7 +25,7 @@ class Container:
         self.words = [*moved(without(launch.words, "--host"), self._mounted), "--host", "0.0.0.0"]
         self.image = launch.image or _IMAGE + launch.backend.image
         self.port = launch.port
-        if not self.port.isdecimal() or self.port == "0":
+        if not int(self.port):
             raise UsageError(f"--port {self.port}: a container's port must be known to be published")
         if (launch.host or "").endswith(".sock"):
             raise UsageError(f"--host {launch.host}: a container's socket is not published; give --port")

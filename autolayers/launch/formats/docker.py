@@ -31,6 +31,6 @@ def _mount(folder: str, inside: str, written: bool) -> list[str]:
     if ":" not in os.path.splitdrive(folder)[1]:
         return ["-v", f"{folder}:{inside}" + ("" if written else ":ro")]
     source = f"source={folder}"
-    if set(folder) & set(',"'):
+    if set(folder) & set(',"\r\n'):
         source = '"' + source.replace('"', '""') + '"'
     return ["--mount", f"type=bind,{source},target={inside}" + ("" if written else ",readonly")]

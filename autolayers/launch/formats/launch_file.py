@@ -13,6 +13,7 @@ from ...flags.parse import items, parse
 from ...flags.table import Argument, lookup
 from ...flags.write import to_words
 from ...net import public
+from ...quoting import printable
 from ...records import replace
 from ...units import human
 from ..command import WrappedCommand
@@ -61,6 +62,8 @@ class LaunchFile:
         self.params = self.arguments.params
         self.host = self.arguments.value("--host")
         self.port = self.arguments.value("--port") or _PORT
+        if not re.fullmatch("[0-9]{1,5}", self.port) or int(self.port) >= 1 << 16:
+            raise UsageError(f"--port {self.port}: a port is a number, 0 to 65535")
         self.warnings: list[str] = []
         self._model = complete.params.model
 
@@ -205,7 +208,7 @@ def sizes_note(launch: LaunchFile) -> str:
     plan = launch.plan
     parts = [f"{device.name} {human(device.used + device.margin)}" for device in plan.devices if device.used]
     host = plan.host
-    return ", ".join([*parts, f"RAM {human(host.resident)}, {human(host.resident + host.growing)} at most"])
+    return printable(", ".join([*parts, f"RAM {human(host.resident)}, {human(host.resident + host.growing)} at most"]))
 
 
 def without(words: Sequence[str], *flags: str) -> list[str]:

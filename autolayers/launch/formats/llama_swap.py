@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import shlex
+
 from ...errors import UsageError
-from ...quoting import posix, yaml
+from ...quoting import yaml
 from .launch_file import LaunchFile, named, sizes_note, without
 
 TYPE_CHECKING = False
@@ -45,7 +48,19 @@ def _command(launch: LaunchFile) -> str:
     for word in [*program, *words]:
         if "${" in word:
             raise UsageError(f"{word!r}: llama-swap would replace ${{...}} in it, which cannot be escaped")
-    return f"{posix(program)} --port ${{PORT}} {posix(words)}"
+        if "\n" in word:
+            raise UsageError(f"{word!r}: llama-swap reads a command line by line: rename it")
+    return f"{_split(program)} --port ${{PORT}} {_split(words)}"
+
+
+def _split(words: Sequence[str]) -> str:
+    """The words as llama-swap splits them, without a shell (SanitizeCommand in proxy/config): by POSIX's quotes, on
+    Windows by those of CommandLineToArgvW."""
+    if os.name == "nt":
+        from subprocess import list2cmdline
+
+        return list2cmdline(words)
+    return shlex.join(words)
 
 
 def _proxy(launch: LaunchFile) -> list[str]:

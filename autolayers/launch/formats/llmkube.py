@@ -6,7 +6,7 @@ from __future__ import annotations
 import re
 
 from ...backends import backend_of
-from ...quoting import yaml
+from ...quoting import container_argument, yaml
 from .launch_file import LaunchFile, without
 
 _VENDORS = {"CUDA": ("cuda", "nvidia"), "ROCm": ("rocm", "amd"), "Vulkan": ("vulkan", "amd")}
@@ -28,9 +28,9 @@ def write(launch: LaunchFile) -> str:
     lines += ["---", "apiVersion: inference.llmkube.dev/v1alpha1", "kind: InferenceService", "metadata:",
               f"  name: {name}", "spec:", f"  modelRef: {name}", "  replicas: 1"]
     lines += ["  resources:", f"    gpu: {len(gpus)}"] if gpus else []
-    lines += [f"  containerPort: {launch.port}"] if launch.arguments.value("--port") else []
+    lines += [f"  containerPort: {int(launch.port)}"] if launch.arguments.value("--port") else []
     words = without(launch.words, "-m", "-hf", "-hff", "-mu", "-dr", "--port")
-    return "\n".join([*lines, "  extraArgs:", *(f"    - {yaml(word)}" for word in words)]) + "\n"
+    return "\n".join([*lines, "  extraArgs:", *(f"    - {container_argument(word)}" for word in words)]) + "\n"
 
 
 def _source(model: str) -> str:

@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
-from ...errors import UsageError
-from .launch_file import LaunchFile, without
+import os
+import re
+
+from ...quoting import nix
+from .launch_file import LaunchFile, moved, without
 
 _PACKAGES = {"CUDA": "cudaSupport", "ROCm": "rocmSupport", "Vulkan": "vulkanSupport"}
+# What the service does not see: its unit has ProtectHome and PrivateTmp (systemd.exec(5))
+_HOMES = ("/home", "/root", "/run/user")
+_TEMPORARY = ("/tmp", "/var/tmp")
+# Of systemd's BindReadOnlyPaths=, in which :, %, quotes and blanks have a meaning
+_PLAIN = re.compile(r"[\w/.+@,=-]+")
 
 
 def write(launch: LaunchFile) -> str:
-    """An attribute set to import or to merge into a configuration."""
+    """An attribute set to import or to merge into a configuration. Raises UsageError for a text that Nix cannot
+    hold."""
     own = [f"host = {nix(launch.host)};"] if launch.host else []
-    own += [f"port = {launch.port};"] if launch.arguments.value("--port") else []
+    own += [f"port = {int(launch.port)};"] if launch.arguments.value("--port") else []
     words = without(launch.words, "--host", "--port")
     if not launch.downloads and launch.params.model is not None:
         own.insert(0, f"model = {nix(launch.model)};")
@@ -20,21 +29,55 @@ def write(launch: LaunchFile) -> str:
         own.insert(0, f"package = pkgs.llama-cpp.override {{ {variant} = true; }};")
     if list(launch.launcher) != ["llama-server"]:
         launch.warnings.append(f"services.llama-cpp.package has the program, not {' '.join(launch.launcher)}")
+    unit = [] if not launch.downloads else [
+        'environment.LLAMA_CACHE = "/var/cache/llama-cpp";', 'serviceConfig.CacheDirectory = "llama-cpp";']
+    unit += _readable(launch)
     lines = [*launch.notes, *launch.secret_notes("systemd.services.llama-cpp.serviceConfig.EnvironmentFile"),
-             "{ pkgs, ... }:", "{", "  services.llama-cpp = {", "    enable = true;", *(f"    {line}" for line in own),
+             "{ lib, pkgs, ... }:", "{", "  services.llama-cpp = {", "    enable = true;",
+             *(f"    {line}" for line in own),
              "    extraFlags = [", *(f"      {nix(word)}" for word in words), "    ];", "  };"]
-    if launch.downloads:
-        lines += ["  systemd.services.llama-cpp = {", '    environment.LLAMA_CACHE = "/var/cache/llama-cpp";',
-                  '    serviceConfig.CacheDirectory = "llama-cpp";', "  };"]
+    if unit:
+        lines += ["  systemd.services.llama-cpp = {", *(f"    {line}" for line in unit), "  };"]
     return "\n".join([*lines, "}"]) + "\n"
 
 
-def nix(text: str) -> str:
-    """A string of the Nix language. Raises UsageError for what it cannot hold."""
-    if "\0" in text or any("\ud800" <= c <= "\udfff" for c in text):
-        raise UsageError(f"{text!r}: a Nix string cannot hold it: rename it")
-    names = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}
-    if control := next((c for c in text if not c.isprintable() and c not in names), ""):
-        raise UsageError(f"{text!r}: a Nix string has no escape for {control!a}: rename it")
-    escaped = "".join(names.get(c) or (f"\\{c}" if c in '"\\$' else c) for c in text)
-    return f'"{escaped}"'
+def _readable(launch: LaunchFile) -> list[str]:
+    """The unit's attributes with which the service sees the launch's files in homes and temporary directories; a
+    warning for what stays out of reach."""
+    hidden: dict[str, None] = {}
+
+    def seen(path: str, written: bool) -> str:
+        if written:
+            launch.warnings.append(f"services.llama-cpp may not write to {path}: leave it out, or name a place in its "
+                                   "serviceConfig.StateDirectory")
+            return path
+        for part in _parts(launch, path):
+            # the target of a link, where the link itself is seen
+            place = part if _below(part, (*_HOMES, *_TEMPORARY)) else os.path.realpath(part)
+            if _below(place, (*_HOMES, *_TEMPORARY)):
+                hidden[place] = None
+        return path
+
+    moved(launch.words, seen)
+    bound = [place for place in hidden if _PLAIN.fullmatch(place)]
+    for place in hidden.keys() - bound:
+        launch.warnings.append(f"services.llama-cpp does not see {place}: move the file, such as to /var/lib")
+    if not bound:
+        return []
+    launch.warnings.append("services.llama-cpp runs as a user of its own, who must be able to read "
+                           f"{', '.join(bound)} (chmod o+r)")
+    homes = any(_below(place, _HOMES) for place in bound)
+    return [*(['serviceConfig.ProtectHome = lib.mkForce "tmpfs";'] if homes else []),
+            f"serviceConfig.BindReadOnlyPaths = [ {' '.join(map(nix, bound))} ];"]
+
+
+def _parts(launch: LaunchFile, path: str) -> list[str]:
+    """The files of a split model, or the file."""
+    files = launch.plan.model.header.files
+    if path != launch.params.model or len(files) < 2:
+        return [path]
+    return [os.path.join(os.path.dirname(path), os.path.basename(file.path)) for file in files]
+
+
+def _below(path: str, roots: tuple[str, ...]) -> bool:
+    return any(path == root or path.startswith(f"{root}/") for root in roots)

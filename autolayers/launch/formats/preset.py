@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from ...errors import UsageError
 from ...flags.params import Params
 from ...flags.parse import Item, items, parse
@@ -83,7 +85,9 @@ def _entry(item: Item) -> tuple[str, str]:
     if not isinstance(item.flag, Argument):         # of a newer llama.cpp
         name, equals, value = item.words[0].partition("=")
         value = value if equals else item.words[1] if len(item.words) > 1 else "true"
-        return name.lstrip("-"), ini(item.name, value)
+        if not re.fullmatch("-*[A-Za-z0-9][A-Za-z0-9_.-]*", name):
+            raise UsageError(f"{name!r}: not an argument of llama-server, so a preset cannot hold it")
+        return name.lstrip("-"), ini(name, value)
     if item.flag.kind.words > 1:
         raise UsageError(f"{item.name}: a preset cannot hold an argument with two values")
     value = item.value

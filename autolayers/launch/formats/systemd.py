@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import os
 
+from ...errors import UsageError
 from ...quoting import systemd
 from .launch_file import LaunchFile, plain_name
+
+_PREFIXES = tuple("-@:+!|")       # of ExecStart=, also within quotes
 
 
 def write(launch: LaunchFile) -> str:
     """The unit's text; the service runs as the user who writes it."""
-    name = plain_name(launch.name)
+    name, program = plain_name(launch.name), launch.program
+    if program[0][:1] in _PREFIXES:
+        raise UsageError(f"{program[0]}: systemd reads {program[0][0]} before a program as a setting: give its path")
     lines = [
         *launch.notes,
         "[Unit]",
@@ -26,7 +31,7 @@ def write(launch: LaunchFile) -> str:
     if launch.downloads:
         lines += ["CacheDirectory=llama.cpp", "Environment=LLAMA_CACHE=%C/llama.cpp"]
     lines += [
-        "ExecStart=" + " ".join(systemd(word) for word in [*launch.program, *launch.words]),
+        "ExecStart=" + " ".join(systemd(word) for word in [*program, *launch.words]),
         "Restart=on-failure",
         "RestartSec=5",
         "TimeoutStopSec=30",
