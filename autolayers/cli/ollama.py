@@ -19,7 +19,7 @@ from ..ollama.settings import READ, Settings
 from ..ollama.target import Target, from_file, from_modelfile, from_name, is_gguf
 from ..ollama.verify import verify
 from ..output import emit, say, show
-from ..quoting import printable
+from ..quoting import printable, shell
 from ..records import replace
 from ..request import Request
 from ..sources.ollama.api import NotRunning, OllamaError, Server
@@ -190,7 +190,7 @@ def _modelfile(command: _Command) -> int:
         written = modelfile.rewrite(data, advice.over(target.parameters), source)
     else:
         if "auto" in own:
-            raise UsageError(f"--auto changes a Modelfile, which {what} is not: `ollama create {what} "
+            raise UsageError(f"--auto changes a Modelfile, which {what} is not: `ollama create {shell([what])} "
                              "--auto` changes a "
                              "model")
         if in_place:
@@ -232,12 +232,13 @@ def _create(command: _Command) -> int:
         raise UsageError("ollama create: --as NEW is required")
     name, new = Name.parse(command.what), Name.parse(own.get("as", command.what))
     if not server.has(name):   # the server would download it
-        raise ModelError(f"the server at {server.url} has no model {name}: `ollama pull {name}` downloads it")
+        raise ModelError(f"the server at {server.url} has no model {name}: `ollama pull {shell([str(name)])}` "
+                         "downloads it")
     if "force" not in own and not ("auto" in own and new.same(name)) and server.has(new):
         raise UsageError(f"{new} exists already: --force replaces it")
     if "auto" in own:
         server.create(str(new), str(name), {"num_gpu": -1})
-        _print(f"{new}: num_gpu -1 (a loaded model keeps its layers until `ollama stop {new}`)")
+        _print(f"{new}: num_gpu -1 (a loaded model keeps its layers until `ollama stop {shell([str(new)])}`)")
         return 0
     target = from_name(command.what, command.environ, server)
     advice = command.advise(target, remote=True)

@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 from ..errors import UsageError
+from ..quoting import shell
 from ..records import replace
 from .own import COMMANDS, own_flags, takers
 from .parse import Arguments, config_files, parse
@@ -38,9 +39,9 @@ def read(command: str, words: Sequence[str], environ: Mapping[str, str] | None =
         refuse_contradictions(arguments.own, typed)
         models = arguments.positional[command == "cluster":]      # its first word is the cluster file
         if typed.model and models and command not in ("ollama modelfile", "explain") and typed.model not in models:
-            said = f"-hf {typed.model[3:]}" if typed.model.startswith("hf:") else f"-m {typed.model}"
+            said = shell(["-hf", typed.model[3:]] if typed.model.startswith("hf:") else ["-m", typed.model])
             if models[0].rpartition("/")[2] in ("llama-server", "llama-cli", "llama-bench"):
-                raise UsageError(f"{models[0]} is a program: autolayers run {models[0]} {said}")
+                raise UsageError(f"{models[0]} is a program: autolayers run {shell([models[0]])} {said}")
             raise UsageError(f"{models[0]} and {said} are two models: give one of them")
     return arguments
 

@@ -14,6 +14,7 @@ from ..gguf import first_part
 from ..model import read_model
 from ..output import say
 from ..planner import plan_request
+from ..quoting import shell
 from ..records import lazy, replace
 from ..request import Request, with_draft_checked
 from ..sources import hf_cache, needs_download, network_environ, open_source
@@ -118,13 +119,14 @@ class Session:
         if model is None:
             raise UsageError(f"no model in the command: add -m MODEL after {self.command.program}")
         if first := first_part(model):
-            raise UsageError(f"{self.command.program} loads a split model by its first part: -m {first}")
+            raise UsageError(f"{self.command.program} loads a split model by its first part: "
+                             f"-m {shell([first])}")
         if not needs_download(model):
             return self.command.here(model)
         if not model.startswith("hf:"):
             raise UsageError(f"autolayers run needs a local file, not {model}: download it and give -m FILE, "
                              "or launch "
-                             f"by hand with the flags that `autolayers {model}` prints")
+                             f"by hand with the flags that `autolayers {shell([model])}` prints")
         return model if self.command.container else self._cached(model, read)
 
     def _cached(self, name: str, read: Arguments) -> str:

@@ -109,8 +109,8 @@ def what_there_is(found: Cached) -> str:
 
 def what_is_unfinished(found: Cached) -> str:
     """The unfinished download of the repository, and how to resume it; "" if there is none."""
-    return f"only partly downloaded: {found.unfinished[0]} is not finished; `llama-server -hf {found.repository}` " \
-        "resumes it" if found.unfinished else ""
+    return f"only partly downloaded: {found.unfinished[0]} is not finished; `llama-server -hf " \
+        f"{shell([found.repository])}` resumes it" if found.unfinished else ""
 
 
 def directories(environ: Mapping[str, str], platform: str = sys.platform) -> list[str]:

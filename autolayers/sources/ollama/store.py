@@ -19,7 +19,7 @@ import re
 import sys
 
 from ...errors import ModelError
-from ...quoting import printable
+from ...quoting import printable, shell
 from ...records import dataclass, field
 
 TYPE_CHECKING = False
@@ -278,9 +278,10 @@ def _blob(place: str, name: Name, digest: str) -> str:
         if os.path.exists(candidate):
             return candidate
     if os.path.exists(f"{path}-partial"):
-        raise StoreUnreadable(f"{name} is only partly downloaded ({path}-partial): `ollama pull {name}` "
+        raise StoreUnreadable(f"{name} is only partly downloaded ({path}-partial): `ollama pull {shell([str(name)])}` "
                               "resumes it")
-    raise StoreUnreadable(f"{name}: {path} is missing or not accessible (`ollama pull {name}` restores it)")
+    raise StoreUnreadable(f"{name}: {path} is missing or not accessible (`ollama pull {shell([str(name)])}` "
+                          "restores it)")
 
 
 def _parameters(place: str, name: Name, digests: Sequence[str]) -> dict[str, Any]:
