@@ -7,7 +7,7 @@ import { PARTS, rows } from "../../autolayers/web/static/charts.js";
 import { matching } from "../../autolayers/web/static/form.js";
 import { addAddress, addFiles } from "../../autolayers/web/static/models.js";
 import { fromHash, pinnedOf, toHash } from "../../autolayers/web/static/state.js";
-import { contextAt, positionOf, rate, sentence, size, thousands, ticks } from "../../autolayers/web/static/words.js";
+import { contextAt, positionOf, quoted, rate, sentence, size, thousands, ticks } from "../../autolayers/web/static/words.js";
 
 test("figures in words", () => {
   assert.equal(size(18550716416), "17.28 GiB");
@@ -18,6 +18,12 @@ test("figures in words", () => {
                "Fits. About 38 tokens/s, 17k context. Experts of 24 layers in RAM.");
   assert.equal(sentence({ title: "Does not fit: 2 GiB missing", parts: [] }), "Does not fit: 2 GiB missing.");
   assert.equal(sentence({ title: "Fits", parts: ["8k context", "All of it on the GPU"] }), "Fits. 8k context. All of it on the GPU.");
+});
+
+test("flags are quoted as in a shell", () => {
+  assert.equal(quoted(["-ngl", "33", "-ts", "1,2"]), "-ngl 33 -ts 1,2");
+  assert.equal(quoted(["-ot", String.raw`blk\.(1|2)\.ffn=CPU`, "", "it's \\"]),
+               String.raw`-ot 'blk\.(1|2)\.ffn=CPU' '' 'it'\''s '\\`);
 });
 
 test("an axis has round steps and holds its values", () => {

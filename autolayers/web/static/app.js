@@ -8,7 +8,7 @@ import { readConfig, start } from "./engine.js";
 import { $, Form, matching, thisComputer } from "./form.js";
 import { addAddress, addFiles, searchHub } from "./models.js";
 import { fromHash, pinnedOf, toHash } from "./state.js";
-import { rate, sentence, size, thousands } from "./words.js";
+import { quoted, rate, sentence, size, thousands } from "./words.js";
 
 const FIELD_OF = { "-c": "ctx", "--ctx": "ctx", "-np": "np", "-ctk": "ctk", "-ctv": "ctv", "-ub": "ub", "-fa": "fa" };
 const PRIVATE = new Set(["uuid", "pci_id", "notes", "sure"]);      // of a machine file, not for the address
@@ -214,7 +214,7 @@ function showReasons(answer) {
   $("notes").replaceChildren(
     ...listed(verdict.state === "no" ? "What would make it fit" : "What you could change", [
       ...remedies.map(({ flags, words }) => (flags.length ? withButton(flags, words) : element("li", {}, words))),
-      ...instead.map(({ flags, buys }) => withButton(flags, `${flags.join(" ")}: ${buys}`)),
+      ...instead.map(({ flags, buys }) => withButton(flags, `${quoted(flags)}: ${buys}`)),
       ...(plan.fit ? [element("li", {}, `llama-server's own choice (--fit) would be ${plan.fit.placement}, context ${plan.fit.n_ctx}, `
         + `${rate(plan.fit.speed.generation_tokens_per_second)} tokens/s${plan.fit.fits ? "" : "; that breaks these margins"}`)] : [])], "why"),
     ...listed("Good to know", plan.warnings.map((line) => element("li", {}, line)), "warning"),
@@ -227,7 +227,7 @@ function listed(title, items, kind) {
 
 function withButton(flags, words) {
   const button = choice("Try", () => use(flags));
-  button.setAttribute("aria-label", `Try ${flags.join(" ")}`);
+  button.setAttribute("aria-label", `Try ${quoted(flags)}`);
   return element("li", {}, button, ` ${words}`);
 }
 
@@ -238,7 +238,7 @@ function use(flags) {
     if (field) state[field] = flags[++i] ?? "";
     else others.push(flags[i]);
   }
-  state.flags = [state.flags, ...others].filter(Boolean).join(" ");
+  state.flags = [state.flags, quoted(others)].filter(Boolean).join(" ");
   form.fill(state);
   changed(true);
 }

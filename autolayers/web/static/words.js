@@ -19,6 +19,18 @@ export function thousands(tokens) {
   return tenths >= 100 || tenths % 10 === 0 ? `${Math.floor(tenths / 10)}k` : `${(tenths / 10).toFixed(1)}k`;
 }
 
+/** Flags as text for a shell and for the field of flags: quoting.posix of printable words. @param {string[]} words */
+export function quoted(words) {
+  return words.map(quotedWord).join(" ");
+}
+
+/** @param {string} word */
+function quotedWord(word) {
+  if (/^[\w@%+=:,./-]+$/.test(word)) return word;
+  const runs = word.match(/(?:[^'\\]|\\(?=[^'\\]))+|['\\]+/g) ?? [];
+  return runs.map((run) => (/^['\\]+$/.test(run) ? run.replace(/./g, "\\$&") : `'${run}'`)).join("") || "''";
+}
+
 /** The verdict as one line. @param {{title: string, parts: string[]}} verdict */
 export function sentence({ title, parts }) {
   if (!parts.length) return `${title}.`;
