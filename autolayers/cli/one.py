@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import sys
 
-from ..errors import LaunchRefused
 from ..flags.parse import config_files
 from ..gguf import first_part
 from ..output import emit, say, show
@@ -102,8 +101,6 @@ def _why(model: Model, request: Request, form: str) -> int:
     from ..report.why import why_text
 
     found = why(model, request.said())
-    if found is None:
-        raise LaunchRefused("llama.cpp would refuse this launch")
     if form == "json":
         import json
 

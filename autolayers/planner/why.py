@@ -7,6 +7,7 @@
 
 from __future__ import annotations
 
+from ..errors import AutolayersError, LaunchRefused
 from ..records import dataclass, replace
 from ..units import GiB, human
 from .advice import QUANTISATIONS
@@ -54,14 +55,14 @@ class Why:
                 "one_more_gib": self.more, "next_quantisation": self.smaller}
 
 
-def why(model: Model, request: Request) -> Why | None:
-    """None where llama.cpp would refuse every launch."""
+def why(model: Model, request: Request) -> Why:
+    """Raises LaunchRefused where llama.cpp would refuse every launch."""
     params, policy, machine, companions, _ = request.terms
     evaluator = Evaluator.of(model.overridden(params.override_kv), machine, policy.build, policy.margin, companions)
     cost = evaluator.cost(policy.workload)
     chosen = solve(evaluator, params, policy, cost)
     if chosen is None:
-        return None
+        raise evaluator.refusal or LaunchRefused("llama.cpp would refuse this launch")
     now = cost.speed(chosen).request
     rows = _rows(evaluator, cost, chosen, now)
     return Why(tuple(rows), len(evaluator.measured), _more(evaluator, request, chosen, now),
@@ -142,7 +143,10 @@ def _smaller(model: Model, evaluator: Evaluator, request: Request, now: float) -
 
 def _outcome(evaluator: Evaluator, request: Request, now: float) -> str:
     cost = evaluator.cost(request.policy.workload)
-    found = solve(evaluator, request.params, request.policy, cost)
+    try:
+        found = solve(evaluator, request.params, request.policy, cost)
+    except AutolayersError:      # of this machine or file alone
+        found = None
     found = found and (evaluator.candidate(found.params, FULL) or found)
     if found is None or not found.fits:
         return "fits no better"

@@ -412,6 +412,13 @@ def test_words_of_other_languages(word: str) -> None:
         assert found[found.index("-a") + 1] == word and found[found.index("--host") + 1] == f"::{word}"
 
 
+@pytest.mark.parametrize("words", [("--rope-freq-base", "inf"), ("--yarn-beta-fast", "nan"),
+                                   ("--override-kv", "llama.rope.scale=float:inf")])
+def test_python_has_no_literal_for_some_numbers(words: tuple[str, ...]) -> None:
+    with pytest.raises(UsageError, match="cannot be"):
+        written("llama-cpp-python", words)
+
+
 def test_an_unknown_argument_is_no_line_of_a_preset() -> None:
     with pytest.raises(UsageError, match="not an argument of llama-server"):
         written("preset", ("--x\n[other]\nmodel", "y"))

@@ -15,6 +15,7 @@ from autolayers.flags.params import Params
 from autolayers.machine import Machine
 from autolayers.planner import advice, explain, plan_in_steps
 from autolayers.planner.evaluate import FULL, Evaluator
+from autolayers.planner.why import why
 from autolayers.request import Request
 
 THREE = ["--gpu", "12GiB,12GiB,12GiB", "--ram", "64GiB", "--backend", "vulkan"]
@@ -52,6 +53,11 @@ def test_the_reason_is_that_of_the_first_launch() -> None:
     assert evaluator.candidate(Params(cache_type_v="q4_0", flash_attn="off"), FULL) is None
     assert evaluator.candidate(Params(split_mode="none", main_gpu=7), FULL) is None
     assert "requires flash_attn" in str(evaluator.refusal)
+
+
+def test_why_has_the_same_reason() -> None:
+    with pytest.raises(LaunchRefused, match="unknown buffer type: CUDA7"):
+        why(model("llama-3.2-1b-q8_0:4"), Request.of(["--gpu", "8GiB", "-ot", "x=CUDA7"]))
 
 
 def failing(*_: Any, **__: Any) -> Any:

@@ -6,6 +6,8 @@ sliding-window cache is as large as the context, a micro-batch is as large as th
 
 from __future__ import annotations
 
+import ast
+
 from ...errors import UsageError
 from ...flags.kinds import POOLING, ROPE_SCALING, SPLIT_MODE, Kind, scaled
 from ...flags.params import N_BATCH, N_UBATCH, Params
@@ -93,10 +95,20 @@ def write(launch: LaunchFile) -> str:
                         "llama_cpp.server) "
                         "has --api_key" for name in launch.secrets if name == "LLAMA_API_KEY"]
     function, lines = _source(launch.model)
-    lines += [f"{name}={value!r}" for name, value in arguments.items() if value is not None]
+    lines += [f"{name}={_literal(name, value)}" for name, value in arguments.items() if value is not None]
     body = "".join(f"    {line},\n" for line in lines)
     head = "".join(f"{note}\n" for note in launch.notes)
     return f"{head}from llama_cpp import Llama\n\nllm = {function}(\n{body})\n"
+
+
+def _literal(name: str, value: object) -> str:
+    """The value as Python reads it. Raises UsageError for numbers that have no literal: inf and nan."""
+    text = repr(value)
+    try:
+        ast.literal_eval(text)
+    except ValueError:
+        raise UsageError(f"{_TARGET}'s {name} cannot be {text}: plan without it") from None
+    return text
 
 
 def _embeds(params: Params) -> bool:

@@ -54,8 +54,8 @@ def _command(launch: LaunchFile) -> str:
 
 
 def _split(words: Sequence[str]) -> str:
-    """The words as llama-swap splits them, without a shell (SanitizeCommand in proxy/config): by POSIX's quotes, on
-    Windows by those of CommandLineToArgvW."""
+    """The words as llama-swap splits them, without a shell (proxy/config: StripComments goes line by line, then
+    SanitizeCommand): by POSIX's quotes, on Windows by those of CommandLineToArgvW."""
     if os.name == "nt":
         from subprocess import list2cmdline
 
