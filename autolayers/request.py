@@ -325,13 +325,13 @@ def companions_of(params: Params, words: object = ()) -> Companions:
     return Companions(projector, draft, loras)
 
 
-def with_draft_checked(model: Model, request: Request) -> Request:
-    """The request, with a note for a draft whose tokens are translated. Raises LaunchRefused for one of another
-    vocabulary with which llama-server drafts nothing."""
+def with_draft_checked(model: Model, request: Request, used: bool = False) -> Request:
+    """The request, with a note for a draft whose tokens are translated. `used`: the draft is to be used, even if no
+    flag says so. Raises LaunchRefused for one of another vocabulary with which llama-server drafts nothing."""
     draft = request.companions.draft
     rules = Rules(request.build.rules.number, changed=True)      # where a build is uncertain, the one that drafts
-    if draft is None or draft.row.draft_type or ("draft-simple" not in request.params.spec_type
-                                                 and rules.names_draft_type):
+    idle = "draft-simple" not in request.params.spec_type and rules.names_draft_type and not used
+    if draft is None or draft.row.draft_type or idle:
         return request
     from .model.vocabulary import unlike
 

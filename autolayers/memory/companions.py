@@ -5,7 +5,8 @@
 
 from __future__ import annotations
 
-from ..errors import LaunchRefused
+from ..errors import LaunchRefused, ModelError
+from ..model.projectors import width
 from ..records import dataclass, replace
 
 TYPE_CHECKING = False
@@ -57,9 +58,26 @@ def layer_inputs(model: Model, companions: Companions) -> tuple[int, ...]:
     return tuple(il for il in draft.hparams.target_layers if 0 <= il < model.hparams.n_layer)
 
 
-def refuse_other_adapters(model: Model, companions: Companions) -> None:
-    """Raises LaunchRefused for an adapter that was made for another model, whose pairs do not fit its weights
-    (llama_adapter_lora_init_impl)."""
+def refuse_unfit(model: Model, companions: Companions) -> None:
+    """Raises ModelError for a model or a draft whose tensors llama.cpp does not load, LaunchRefused for a file that was
+    made for another model."""
+    for each in (model, companions.draft):
+        if each is not None and each.refusal:
+            raise ModelError(f"{each.path}: {each.refusal}")
+    _refuse_other_projector(model, companions.mmproj)
+    _refuse_other_adapters(model, companions)
+
+
+def _refuse_other_projector(model: Model, header: Header | None) -> None:
+    """Of a projector whose embeddings are not as wide as the model's (mtmd_context)."""
+    found, due = width(header) if header else 0, model.hparams.n_embd_inp
+    if header and found and found != due:
+        raise LaunchRefused(f"--mmproj {header.files[0].path}: mismatch between text model (n_embd = {due}) and mmproj "
+                            f"(n_embd = {found}): it is for another model")
+
+
+def _refuse_other_adapters(model: Model, companions: Companions) -> None:
+    """Of an adapter whose pairs do not fit the model's weights (llama_adapter_lora_init_impl)."""
     for header in companions.loras:
         path = header.files[0].path
         for name, a in header.tensors.items():

@@ -20,7 +20,7 @@ from ..gguf import BY_NAME
 from ..records import dataclass, replace
 from .breakdown import Breakdown, Extra, LowerBound, Measured, Static, Usage, larger
 from .cache import allocate
-from .companions import NONE, Companions, layer_inputs, refuse_other_adapters, wants_extras, with_draft_type
+from .companions import NONE, Companions, layer_inputs, refuse_unfit, wants_extras, with_draft_type
 from .compute import measure, script
 from .context import resolve
 from .margin import margin, ops_of
@@ -83,8 +83,8 @@ class Estimator:
         found = build.rules if isinstance(build, Build) else build
         self.rules = found if isinstance(found, Rules) else rules(found)
         self.companions = companions
+        refuse_unfit(model, companions)
         self.model = model = model.read_by(self.rules)
-        refuse_other_adapters(model, companions)
         self.placer = WeightPlacer(model, self.rules)
         self._spent = spent
         self._graphs: dict[tuple[Device, ...], GraphCache] = {}

@@ -14,6 +14,7 @@ from ..backends.backend import FLASH_ATTN_HEADS
 from ..errors import LaunchRefused
 from ..gguf import Header
 from ..model import Model
+from ..model.projectors import kind_of
 from ..records import replace
 from ..units import MiB
 from .breakdown import Extra
@@ -98,7 +99,7 @@ def _projector(header: Header, params: Params, devices: Sequence[Device], warnin
         shared = ("v.class_embd", "v.patch_embd", "v.norm_embd")
         both = not info.name.startswith(("v.", "a.")) or info.name.startswith(shared)
         weights += padded * (2 if vision and audio and both else 1)
-    kind = projector_type(header)
+    kind = kind_of(header)
     exact = kind == "gemma3" and row.proven
     found = [Extra("mmproj weights", name, weights, exact)]
     if params.warmup is not False:
@@ -109,11 +110,6 @@ def _projector(header: Header, params: Params, devices: Sequence[Device], warnin
     warnings.append(f"mmproj ({kind or 'unknown projector'}): compute is an upper bound for the warm-up image"
                     + ("" if exact else ", weights for all tensors in its file"))
     return found
-
-
-def projector_type(header: Header) -> str:
-    keys = header.metadata
-    return str(keys.get("clip.projector_type") or keys.get("clip.vision.projector_type") or "")
 
 
 def _projector_device(params: Params, devices: Sequence[Device]) -> Device | None:

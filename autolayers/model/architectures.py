@@ -56,6 +56,7 @@ class Architecture:
     # what turns rope off: the key rope.scaling.finetuned, or by layer attention.rope_pattern
     rope_switch: Literal["", "finetuned", "pattern"] = ""
     half_rope: bool = False     # full attention rotates half of rope.dimension_count
+    whole_rope: bool = False    # a head is rotated as a whole, or llama.cpp does not load the file
     defaults: Mapping[str, float] = field(default_factory=dict)   # unusual defaults of missing keys
     head_sizes: bool = False    # key_length and value_length are read even if the first layer has no heads
     latent_value: bool = False  # a value head is kv_lora_rank wide
@@ -182,11 +183,11 @@ _MTP_HEAD = r"nextn\.(embed_tokens|shared_head_)"
 _TABLE: Any = (
     _row("clip", "none", memory="none", tied="never", projector=True, proven=False,
          note="only llama-quantize reads it"),
-    _row("llama"),
+    _row("llama", whole_rope=True),
     _row("llama4", window=SlidingWindow(4, "not-zero", "chunked", fixed=8192), after=4880),
-    _row("llama-embed", after=7465),
-    _row("deci", note="layers without attention keep caches of width 0", after=4090),
-    _row("falcon", "neox"),
+    _row("llama-embed", whole_rope=True, after=7465),
+    _row("deci", whole_rope=True, note="layers without attention keep caches of width 0", after=4090),
+    _row("falcon", "neox", whole_rope=True),
     _row("grok", "neox", flash_attn=False, split_tensor=False, defaults={
         "f_logit_scale": 0.5773502691896257, "f_embedding_scale": 78.38367176906169,
         "f_attn_out_scale": 0.08838834764831845, "f_attn_logit_softcapping": 30.0,

@@ -163,6 +163,7 @@ def _guess(tensors: Mapping[str, TensorInfo], prefix: str) -> dict[str, Any]:
     return {prefix + key: value for key, value in found.items()}
 
 
+_NO_VOCABULARY = ("none", "no_vocab")      # values of tokenizer.ggml.model
 _GLM_5_2_INDEXERS = (1, 1) + (1, 0, 0, 0) * 19
 
 
@@ -326,17 +327,24 @@ class Hparams:
 
     def _vocabulary(self) -> int:
         tokens = self._metadata.get("tokenizer.ggml.tokens")
-        if isinstance(tokens, (ArrayInfo, tuple)):
+        absent = self._metadata.get("tokenizer.ggml.model") in _NO_VOCABULARY
+        if isinstance(tokens, (ArrayInfo, tuple)) and not absent:
             return len(tokens)
-        if tokens is not None:
+        if not isinstance(tokens, (ArrayInfo, tuple, type(None))):
             raise ModelError("tokenizer.ggml.tokens is not a list")
         return self._size("vocab_size")
+
+    @property
+    def n_token_types(self) -> int:
+        """Kinds of tokens (of BERT); 0 if the file does not say."""
+        value = self._metadata.get("tokenizer.ggml.token_type_count", 0)
+        return value if isinstance(value, int) else 0
 
     def _suppresses_tokens(self) -> bool:
         """Whether the vocabulary, which a file may lack, names tokens that are never sampled
         (llama_vocab::get_suppress_tokens)."""
         named = self._metadata.get("tokenizer.ggml.suppress_tokens")
-        absent = self._metadata.get("tokenizer.ggml.model") in ("none", "no_vocab")
+        absent = self._metadata.get("tokenizer.ggml.model") in _NO_VOCABULARY
         return isinstance(named, (ArrayInfo, tuple)) and len(named) > 0 and not absent
 
     def number_at(self, key: str, il: int, like: float, most: int = LARGEST) -> Any:

@@ -9,6 +9,7 @@ from ..quoting import printable
 from ..records import dataclass, lazy, replace
 from .architectures import Architecture, architecture
 from .hparams import Hparams
+from .shapes import incomplete, refusal, unread, wrong_number
 from .tensors import classify
 
 TYPE_CHECKING = False
@@ -42,9 +43,9 @@ class Model:
     """
 
     def __init__(self, header: Header, path: str, row: Architecture | None = None,
-                 whole: Model | None = None) -> None:
+                 whole: Model | None = None, checked: bool = True) -> None:
         """`row`: the architecture's, if a build has another one than today's. `whole`: the model of which the
-        header is a part."""
+        header is a part. Not `checked`: a program loads it that takes files which llama.cpp refuses."""
         instead = _instead(header)
         if instead:
             raise ModelError(f"{path} is {instead}")
@@ -54,6 +55,7 @@ class Model:
         self.row: Architecture = row or architecture(name, header.metadata)
         self.header = header
         self.path = path
+        self.checked = checked and whole is None
         self.architecture = printable(name)
         self._whole_size = whole.size if whole else None
         if whole:
@@ -101,6 +103,11 @@ class Model:
         return self.hparams.n_expert > 0
 
     @lazy
+    def refusal(self) -> str:
+        """Why llama.cpp does not load the file, with its own words; "" if nothing is known against it."""
+        return refusal(self.hparams, self.tensors) if self.checked else ""
+
+    @lazy
     def inexact(self) -> tuple[str, ...]:
         """Why this model's sizes are upper bounds rather than exact; empty if they are exact."""
         reasons = []
@@ -108,9 +115,14 @@ class Model:
             what = "not compared with llama.cpp yet" if self.row.known else "unknown to autolayers"
             reasons.append(f"architecture {self.architecture} is {what}: its memory use is an upper bound")
         unknown = [weight.info.name for weight in self.weights if not weight.known]
-        if unknown and self.row.proven:
-            reasons.append(f"{len(unknown)} tensors that llama.cpp does not know ({unknown[0]}), "
-                           "counted with their layers")
+        foreign = list(dict.fromkeys([*unread(self.hparams, self.tensors), *unknown]))
+        if foreign and self.row.known:
+            end = f"; it ends with \"{wrong_number(self.tensors, len(foreign))}\"" if self.checked else ""
+            reasons.append(f"{len(foreign)} tensors that llama.cpp does not know ({foreign[0]}), "
+                           f"counted with their layers{end}")
+        missing = incomplete(self.hparams, self.tensors)
+        if missing:
+            reasons.append(f"{missing[0]} is missing, which other blocks have: llama.cpp may not load the file")
         if not all(info.exact for info in self.header.tensors.values()):
             reasons.append("tensors of an unknown type are counted with all the space they may take")
         return tuple(reasons)
@@ -133,7 +145,8 @@ class Model:
             kept = {name: value for name, value in header.metadata.items() if name not in lists}
             header = Header(header.version, header.alignment, kept, header.tensors, header.files,
                             header.notes)
-        return self if row is self.row and header is self.header else Model(header, self.path, row)
+        same = row is self.row and header is self.header
+        return self if same else Model(header, self.path, row, checked=self.checked)
 
     def overridden(self, override_kv: tuple[tuple[str, str], ...]) -> Model:
         """This model with --override-kv applied: ("key", "type:value") pairs; only scalars can be
@@ -170,8 +183,8 @@ class Model:
 
     def _with(self, metadata: dict[str, object], tensors: dict[str, TensorInfo]) -> Model:
         header = self.header
-        return Model(Header(header.version, header.alignment, metadata, tensors, header.files, header.notes),
-                     self.path)
+        changed = Header(header.version, header.alignment, metadata, tensors, header.files, header.notes)
+        return Model(changed, self.path, checked=self.checked)
 
     def __repr__(self) -> str:
         return f"Model({self.path!r}, {self.architecture}, {self.n_layer} layers)"

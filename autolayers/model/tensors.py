@@ -75,7 +75,24 @@ _BLOCK = {
 _MODEL_CLASS = {name: fact for fact, names in _WHOLE_MODEL.items() for name in names.split()}
 _BLOCK_OP = {name: op for op, names in _BLOCK.items() for name in names.split()}
 _BLOCK_PREFIXES = ("blk.", "dec.blk.", "enc.blk.", "convnext.", "posnet.")
-_SUFFIXES = ("weight", "bias", "scale", "input_scale", "lora_a", "lora_b")
+_SUFFIXES = ("weight", "bias", "scale", "scales", "input_scale", "lora_a", "lora_b")
+
+
+def split(name: str) -> tuple[str, int, str]:
+    """(stack, block, rest) of a tensor's name: ("blk.", 3, "attn_q.weight"), ("", -1, "output.weight") outside of
+    blocks."""
+    for prefix in _BLOCK_PREFIXES:
+        if name.startswith(prefix):
+            number, _, rest = name[len(prefix):].partition(".")
+            if number.isascii() and number.isdigit() and rest and len(number) < 6:
+                return prefix, int(number), rest
+            break
+    return "", -1, name
+
+
+def of_whole_model(name: str) -> bool:
+    """Whether the tensor lies outside of blocks."""
+    return name.removesuffix(".weight") in _MODEL_CLASS
 
 
 def classify(row: Architecture, name: str) -> tuple[str, int, str, bool]:
@@ -89,13 +106,7 @@ def classify(row: Architecture, name: str) -> tuple[str, int, str, bool]:
     head, _, tail = name.rpartition(".")
     if tail in _SUFFIXES and head:
         stem, suffix = head, tail
-    block = -1
-    for prefix in _BLOCK_PREFIXES:
-        if stem.startswith(prefix):
-            number, _, rest = stem[len(prefix):].partition(".")
-            if number.isascii() and number.isdigit() and rest and len(number) < 6:
-                block, stem = int(number), rest
-            break
+    _, block, stem = split(stem)
     if block < 0:
         known = stem in _MODEL_CLASS
         place, op = _MODEL_CLASS.get(stem, (OUTPUT, "MUL_MAT"))

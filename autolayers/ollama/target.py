@@ -143,7 +143,8 @@ def from_modelfile(modelfile: Modelfile, directory: str, model: str | None, envi
 
 
 def _target(label: str, found: Header, **rest: Any) -> Target:
-    return Target(label, Model(found, found.files[0].path), sum(file.promised for file in found.files),
+    model = Model(found, found.files[0].path, checked=False)      # Ollama's own engine takes more
+    return Target(label, model, sum(file.promised for file in found.files),
                   **rest)
 
 

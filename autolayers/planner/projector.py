@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from ..memory.extras import patches_of, projector_type
+from ..memory.extras import patches_of
+from ..model.projectors import kind_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -23,7 +24,7 @@ def image_words(evaluator: Evaluator, cost: CostModel) -> str:
     header = evaluator.estimator.companions.mmproj
     assert header is not None
     elements = sum(info.n_elements for info in header.tensors.values() if len(info.ne) > 1 and info.ne[1] > 1)
-    flops = 2.0 * elements * patches_of(header, projector_type(header))
+    flops = 2.0 * elements * patches_of(header, kind_of(header))
     device = cost.devices[evaluator.machine.devices[0].name]
     fast, slow = flops / (device.fp16 * device.rates.matmul), flops / cost.core_flops
     return f"an image takes about {slow:.1f} s instead of {fast:.1f}"

@@ -38,6 +38,7 @@ from ..planner.compare.sweep import cases, sweep
 from ..quoting import posix, powershell
 from ..records import replace
 from ..report.text import bought, remedy_words
+from ..request import with_draft_checked
 from ..sources.http import open_url
 from ..sources.huggingface import Hub, choose, has_parts, models_of, parse_name, projector_of, words_of
 from ..sources.offers import offers
@@ -417,7 +418,9 @@ class Engine:
                          model_draft=f"/path/to/{draft}" if draft else request.params.model_draft)
         beside = Companions(self._projectors.get(projector) or request.companions.mmproj,
                             self.model(draft) if draft else request.companions.draft, request.companions.loras)
-        return replace(request, arguments=replace(request.arguments, params=params), companions=beside)
+        found = replace(request, arguments=replace(request.arguments, params=params), companions=beside)
+        model = text(question, "model")
+        return with_draft_checked(self.model(model), found, used=True) if draft and model else found
 
 
 def explain_log(log: str, **asked: Any) -> Answer:

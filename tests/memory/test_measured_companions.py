@@ -137,7 +137,7 @@ def projector(folder: pathlib.Path) -> pathlib.Path:
     for name, shape in {
         "v.patch_embd.weight": (64, 3, 14, 14),
         "v.blk.0.ffn_up.weight": (128, 64),
-        "mm.input_projection.weight": (64, 256),
+        "mm.input_projection.weight": (64, 4096),
     }.items():
         writer.add_tensor(name, np.zeros(shape, np.float16))
     finish(writer)
@@ -168,7 +168,7 @@ def finish(writer: object) -> None:
 def test_a_projector_and_an_adapter_take_their_place(tmp_path: pathlib.Path) -> None:
     words = f"-c 4096 -ngl 17 --mmproj {projector(tmp_path)} --lora {adapter(tmp_path, 32)}"
     found = launch(words, 24576)
-    assert sizes(found, "mmproj weights") == {"CUDA0": 2 * (64 * 3 * 14 * 14 + 128 * 64 + 64 * 256)}
+    assert sizes(found, "mmproj weights") == {"CUDA0": 2 * (64 * 3 * 14 * 14 + 128 * 64 + 64 * 4096)}
     assert sizes(found, "LoRA") == {"CUDA0": 16 * 2 * 2 * 8 * 4096, "Host": 16 * 2 * 2 * 8 * 4096}    # 16 layers each
     plain = launch("-c 4096 -ngl 17", 24576)
     assert (found.devices, found.host, found.exact) == (plain.devices, plain.host, True)

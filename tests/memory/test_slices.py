@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from support import FIXTURES, ROOT, blocks, header, place
+from support import FIXTURES, ROOT, blocks, header, model, place
 
 import autolayers
 from autolayers import Device, LaunchRefused, estimate
@@ -81,15 +81,14 @@ def test_shares_are_equal_whatever_the_memory_and_the_buffer_of_the_graph_is_who
     ("-fa off", "requires flash_attn"),
 ])
 def test_what_llama_cpp_refuses(words: str, reason: str) -> None:
-    model = Model(header("llama", LAYERS, block_count=4), "m.gguf")
     with pytest.raises(LaunchRefused, match=reason):
-        estimate(model, parse(["-sm", "tensor", *words.split()]).params, [Device("CUDA0", 8 << 30, 8 << 30),
-                                                                           Device("CUDA1", 8 << 30, 8 << 30)])
+        estimate(model("llama-dense"), parse(["-sm", "tensor", *words.split()]).params,
+                 [Device("CUDA0", 8 << 30, 8 << 30), Device("CUDA1", 8 << 30, 8 << 30)])
 
 
 def test_without_a_device_llama_cpp_refuses() -> None:
     with pytest.raises(LaunchRefused, match="needs at least one device"):
-        estimate(Model(header("llama", LAYERS, block_count=4), "m.gguf"), parse(["-sm", "tensor"]).params, [])
+        estimate(model("llama-dense"), parse(["-sm", "tensor"]).params, [])
 
 
 def test_a_layer_whose_output_is_not_there_cannot_be_cut() -> None:

@@ -9,8 +9,8 @@ from support import ROOT
 from autolayers.model import NAMES
 
 PACKAGE = ROOT / "autolayers"
-PLACES = (PACKAGE / "model" / "architectures.py", PACKAGE / "graph" / "__init__.py", PACKAGE / "graph" / "rows.py",
-         PACKAGE / "graph" / "models")
+PLACES = (PACKAGE / "model" / "architectures.py", PACKAGE / "model" / "created.py",
+          PACKAGE / "graph" / "__init__.py", PACKAGE / "graph" / "rows.py", PACKAGE / "graph" / "models")
 # strings that are spelt like an architecture and mean something else
 OTHERS = {
     "flags/own.py": {"llama"},                                             # an attribute
@@ -18,6 +18,7 @@ OTHERS = {
     "launch/companion_files.py": {"clip", "gemma3"},                       # a kind of projector
     "launch/command.py": {"llama"},                                        # the program
     "model/vocabulary.py": {"llama", "bert", "gpt2", "gemma4", "t5", "plamo2", "plamo3"},     # kinds of tokenizers
+    "model/projectors.py": {"cogvlm", "gemma3", "lfm2", "llama4", "muse-glimmer", "paddleocr"},   # kinds of projectors
     "memory/extras.py": {"gemma3", "gemma4", "muse-glimmer", "paddleocr"},     # kinds of projectors
 }
 
