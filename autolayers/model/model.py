@@ -9,7 +9,7 @@ from ..quoting import printable
 from ..records import dataclass, lazy, replace
 from .architectures import Architecture, architecture
 from .hparams import Hparams
-from .shapes import incomplete, refusal, unread, wrong_number
+from .shapes import Loader
 from .tensors import classify
 
 TYPE_CHECKING = False
@@ -103,9 +103,13 @@ class Model:
         return self.hparams.n_expert > 0
 
     @lazy
+    def _loader(self) -> Loader:
+        return Loader(self.hparams, self.tensors)
+
+    @lazy
     def refusal(self) -> str:
         """Why llama.cpp does not load the file, with its own words; "" if nothing is known against it."""
-        return refusal(self.hparams, self.tensors) if self.checked else ""
+        return self._loader.refusal() if self.checked else ""
 
     @lazy
     def inexact(self) -> tuple[str, ...]:
@@ -115,12 +119,12 @@ class Model:
             what = "not compared with llama.cpp yet" if self.row.known else "unknown to autolayers"
             reasons.append(f"architecture {self.architecture} is {what}: its memory use is an upper bound")
         unknown = [weight.info.name for weight in self.weights if not weight.known]
-        foreign = list(dict.fromkeys([*unread(self.hparams, self.tensors), *unknown]))
+        foreign = list(dict.fromkeys([*self._loader.unread(), *unknown]))
         if foreign and self.row.known:
-            end = f"; it ends with \"{wrong_number(self.tensors, len(foreign))}\"" if self.checked else ""
+            end = f"; it ends with \"{self._loader.wrong_number(len(foreign))}\"" if self.checked else ""
             reasons.append(f"{len(foreign)} tensors that llama.cpp does not know ({foreign[0]}), "
                            f"counted with their layers{end}")
-        missing = incomplete(self.hparams, self.tensors)
+        missing = self._loader.incomplete()
         if missing:
             reasons.append(f"{missing[0]} is missing, which other blocks have: llama.cpp may not load the file")
         if not all(info.exact for info in self.header.tensors.values()):

@@ -1,8 +1,9 @@
 """Whether llama.cpp's loader takes a file's tensors: their shapes by the keys and the tokens, those that must be there,
 and those that nothing reads.
 
-    refusal(hparams, tensors)   # "tensor 'output.weight' has wrong shape; expected 4096, 32000, got 4096, 32001, 1, 1"
-    unread(hparams, tensors)    # names of tensors that the architecture's loader does not create
+    loader = Loader(hparams, tensors)
+    loader.refusal()    # "tensor 'output.weight' has wrong shape; expected 4096, 32000, got 4096, 32001, 1, 1"
+    loader.unread()     # names of tensors that the architecture's loader does not create
 
 Mirrors llama_model_loader::check_tensor_dims, create_tensor and done_getting_tensors, and llama_model_base's
 load_hparams and load_tensors (b11549). What the table (created.py) does not say is not refused.
@@ -15,11 +16,11 @@ from math import prod
 
 from ..records import dataclass
 from .created import CREATED, GROUPS, SHAPES
-from .tensors import of_whole_model, split
+from .tensors import STACKS, of_whole_model, split
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Mapping
 
     from ..gguf import TensorInfo
     from .hparams import Hparams
@@ -43,135 +44,102 @@ class Created:
     reshaped: bool
 
 
-def refusal(hparams: Hparams, tensors: Tensors) -> str:
-    """Why llama.cpp does not load the file, with its own words; "" if nothing is known against it."""
-    created = _created(hparams.architecture.name)
-    if not created or not tensors:
-        return ""
-    return (_turned(hparams) or _missing(hparams, tensors, created) or _too_deep(hparams, tensors)
-            or _wrong_shape(hparams, tensors, created))
-
-
-def unread(hparams: Hparams, tensors: Tensors) -> list[str]:
-    """Tensors of the file that its architecture's loader does not create; it then says "wrong number of tensors"."""
-    created = _created(hparams.architecture.name)
-    if not created:
-        return []
-    keys = {name: _key(name) for name in tensors}
-    return [name for name, key in keys.items() if key not in created and not _scales(key, created)]
-
-
-def incomplete(hparams: Hparams, tensors: Tensors) -> list[str]:
-    """Tensors that one block lacks of those that a block like it has; a loader asks for most of them."""
-    created = _created(hparams.architecture.name)
-    blocks: dict[tuple[str, int], set[str]] = {}
-    for name in tensors:
-        stack, block, rest = split(name)
-        if block >= 0:
-            blocks.setdefault((stack, block), set()).add(rest)
-    kinds = {frozenset(names): place for place, names in blocks.items()}
-    found = []
-    for names, (stack, block) in kinds.items():
-        for others, (like, _) in kinds.items():
-            more = others - names
-            if like == stack and len(more) == 1 and not names - others:
-                key = _key(f"{stack}0.{next(iter(more))}")
-                if key in created and not created[key].some:
-                    found.append(f"{stack}{block}.{next(iter(more))}")
-    return found
-
-
-def wrong_number(tensors: Tensors, unread: int) -> str:
-    """What llama.cpp says of a file with so many tensors that it does not create."""
-    return f"wrong number of tensors; expected {len(tensors)}, got {len(tensors) - unread}"
-
-
-def _turned(hparams: Hparams) -> str:
-    """Of heads that are rotated in part, where the architecture rotates them as a whole."""
-    n_rot, head = hparams.n_rot_full, hparams.n_embd_head_k_full
-    if not hparams.architecture.whole_rope or n_rot == head:
-        return ""
-    return f"invalid n_rot: {n_rot}, expected {head}: llama.cpp does not load it"
-
-
-def _missing(hparams: Hparams, tensors: Tensors, created: Mapping[str, Created]) -> str:
-    """Of the tensors that every file has, and of those that every block has of which the file has a part."""
-    blocks: dict[tuple[str, int], None] = {}
-    for name in tensors:
-        stack, block, _ = split(name)
-        if 0 <= block < hparams.n_layer:
-            blocks[stack, block] = None
-    for key, entry in created.items():
-        if not entry.needed:
-            continue
-        for name in [key] if of_whole_model(key) else _in_blocks(key, blocks):
-            if name not in tensors:
-                return f"a {hparams.architecture.name} model without {name}: llama.cpp does not load it"
-    return ""
-
-
-def _in_blocks(key: str, blocks: Mapping[tuple[str, int], None]) -> Iterator[str]:
-    """The tensor's name in each of the blocks of its stack."""
-    for stack, block in blocks:
-        if stack == "blk.":
-            if not key.startswith(("dec.", "enc.")):
-                yield f"blk.{block}.{key}"
-        elif key.startswith(stack[:4]):
-            yield f"{stack}{block}.{key[4:]}"
-
-
-def _too_deep(hparams: Hparams, tensors: Tensors) -> str:
-    """Of blocks that block_count does not count."""
-    places = {name: split(name) for name in tensors}
-    deep = [name for name, (stack, block, _) in places.items()
-            if stack in ("blk.", "enc.blk.") and block >= hparams.n_layer_all]
-    if not deep:
-        return ""
-    return f"{wrong_number(tensors, len(deep))}: block_count is {hparams.get('block_count')}, and there is {deep[0]}"
-
-
-def _wrong_shape(hparams: Hparams, tensors: Tensors, created: Mapping[str, Created]) -> str:
-    """Of the tensor that llama.cpp comes to first: those outside of blocks, then block by block."""
-    sizes = _Sizes(hparams, tensors)
-    wrong = [(split(name)[1], info) for name, info in tensors.items() if not sizes.fit(info, created)]
-    if not wrong:
-        return ""
-    info = min(wrong, key=lambda pair: pair[0])[1]
-    shape = sizes.shape(info.name, created)
-    due = ", ".join([str(extents[0]) if extents else "any" for extents in shape])
-    there = ", ".join(map(str, info.ne))
-    tokens = hparams.n_vocab
-    why = f" (the tokenizer has {tokens} tokens)" if (tokens,) in shape and tokens not in info.ne else ""
-    return f"tensor '{info.name}' has wrong shape; expected {due}, got {there}{why}: llama.cpp does not load it"
-
-
-def _key(name: str) -> str:
-    """The tensor's name in the table."""
-    stack, _, rest = split(name)
-    return rest if stack in ("", "blk.") else f"{stack.removesuffix('blk.')}{rest}"
-
-
-def _scales(key: str, created: Mapping[str, Created]) -> bool:
-    """Whether it is the scale of a matrix."""
-    stem, _, suffix = key.rpartition(".")
-    return suffix in _SCALES and f"{stem}.weight" in created
-
-
-class _Sizes:
-    """The shapes that llama.cpp expects of a model's tensors."""
+class Loader:
+    """What llama.cpp's loader of an architecture finds in a file."""
 
     def __init__(self, hparams: Hparams, tensors: Tensors) -> None:
         self.hparams, self.tensors = hparams, tensors
+        self.created = _created(hparams.architecture.name)
+        # name -> (stack, block, its name in the table)
+        self._places = {name: _place(name) for name in tensors}
         self._by_layer: dict[int, tuple[object, dict[str, int]]] = {}
         self._values: dict[object, dict[str, int]] = {}
         self._shapes: dict[tuple[str, object], Shape] = {}
 
-    def fit(self, info: TensorInfo, created: Mapping[str, Created]) -> bool:
+    def refusal(self) -> str:
+        """Why llama.cpp does not load the file, with its own words; "" if nothing is known against it."""
+        if not self.created or not self.tensors:
+            return ""
+        return self._turned() or self._missing() or self._too_deep() or self._wrong_shape()
+
+    def unread(self) -> list[str]:
+        """Tensors of the file that the loader does not create; it then says "wrong number of tensors"."""
+        created = self.created
+        if not created:
+            return []
+        return [name for name, (_, _, key) in self._places.items() if key not in created and not self._scales(key)]
+
+    def incomplete(self) -> list[str]:
+        """Tensors that one block lacks of those that a block like it has; the loader asks for most of them."""
+        blocks: dict[tuple[str, int], set[str]] = {}
+        for stack, block, key in self._places.values():
+            if block >= 0:
+                blocks.setdefault((stack, block), set()).add(key)
+        kinds = {frozenset(keys): place for place, keys in blocks.items()}
+        found = []
+        for keys, (stack, block) in kinds.items():
+            for others, (like, _) in kinds.items():
+                more = others - keys
+                if like == stack and len(more) == 1 and keys <= others:
+                    entry = self.created.get(next(iter(more)))
+                    if entry is not None and not entry.some:
+                        found.append(_full_name(stack, block, next(iter(more))))
+        return found
+
+    def wrong_number(self, unread: int) -> str:
+        """What llama.cpp says of a file with so many tensors that it does not create."""
+        return f"wrong number of tensors; expected {len(self.tensors)}, got {len(self.tensors) - unread}"
+
+    def _turned(self) -> str:
+        """Of heads that are rotated in part, where the architecture rotates them as a whole."""
+        n_rot, head = self.hparams.n_rot_full, self.hparams.n_embd_head_k_full
+        if not self.hparams.architecture.whole_rope or n_rot == head:
+            return ""
+        return f"invalid n_rot: {n_rot}, expected {head}: llama.cpp does not load it"
+
+    def _missing(self) -> str:
+        """Of the tensors that every file has, and of those that every block has of which the file has a part."""
+        n_layer = self.hparams.n_layer
+        blocks = dict.fromkeys([(stack, block) for stack, block, _ in self._places.values() if 0 <= block < n_layer])
+        for key, entry in self.created.items():
+            if not entry.needed:
+                continue
+            own = _stack(key)
+            for stack, block in [each for each in blocks if each[0] == own] if own else [("", -1)]:
+                name = _full_name(stack, block, key)
+                if name not in self.tensors:
+                    return f"a {self.hparams.architecture.name} model without {name}: llama.cpp does not load it"
+        return ""
+
+    def _too_deep(self) -> str:
+        """Of blocks that block_count does not count."""
+        last = self.hparams.n_layer_all - 1
+        deep = [name for name, (stack, block, _) in self._places.items()
+                if block > last and stack in ("blk.", "enc.blk.")]
+        if not deep:
+            return ""
+        count = self.hparams.get("block_count")
+        return f"{self.wrong_number(len(deep))}: block_count is {count}, and there is {deep[0]}"
+
+    def _wrong_shape(self) -> str:
+        """Of the tensor that llama.cpp comes to first: those outside of blocks, then block by block."""
+        wrong = [info for info in self.tensors.values() if not self._fits(info)]
+        if not wrong:
+            return ""
+        info = min(wrong, key=lambda info: self._places[info.name][1])
+        shape = self.shape(info.name)
+        due = ", ".join([str(extents[0]) if extents else "any" for extents in shape])
+        there = ", ".join(map(str, info.ne))
+        tokens = self.hparams.n_vocab
+        why = f" (the tokenizer has {tokens} tokens)" if (tokens,) in shape and tokens not in info.ne else ""
+        return f"tensor '{info.name}' has wrong shape; expected {due}, got {there}{why}: llama.cpp does not load it"
+
+    def _fits(self, info: TensorInfo) -> bool:
         """Whether check_tensor_dims accepts it."""
-        shape = self.shape(info.name, created)
+        shape = self.shape(info.name)
         if not shape:
             return True
-        entry = created.get(_key(info.name))
+        entry = self.created.get(self._places[info.name][2])
         if entry is not None and entry.reshaped:
             return not all(shape) or info.n_elements == prod([extents[0] for extents in shape])
         ne = info.ne
@@ -181,22 +149,27 @@ class _Sizes:
                 return False
         return True
 
-    def shape(self, name: str, created: Mapping[str, Created]) -> Shape:
-        """What each of its dimensions may be; () if the table does not say."""
-        block, key = split(name)[1], _key(name)
+    def shape(self, name: str) -> Shape:
+        """What each dimension of a tensor may be; () if the table does not say."""
+        _, block, key = self._places[name]
         kind, values = self._of(max(block, 0))
         found = self._shapes.get((key, kind))
         if found is None:
-            found = self._shapes[key, kind] = self._found(key, created, values)
+            found = self._shapes[key, kind] = self._shape(key, values)
         return found
 
-    def _found(self, key: str, created: Mapping[str, Created], values: Mapping[str, int]) -> Shape:
-        entry = created.get(key)
-        if entry is None and _scales(key, created):
+    def _shape(self, key: str, values: Mapping[str, int]) -> Shape:
+        entry = self.created.get(key)
+        if entry is None and self._scales(key):
             return (_extents("n_expert" if "_exps." in key else "1", values),)
         if entry is None or entry.dims == ("?",):
             return ()
         return tuple([_extents(dimension, values) for dimension in entry.dims])
+
+    def _scales(self, key: str) -> bool:
+        """Whether it is the scale of a matrix."""
+        stem, _, suffix = key.rpartition(".")
+        return suffix in _SCALES and f"{stem}.weight" in self.created
 
     def _of(self, block: int) -> tuple[object, dict[str, int]]:
         """What the sizes of a layer depend on, and the sizes."""
@@ -210,6 +183,29 @@ class _Sizes:
                 self._values[kind] = {**_sizes(hp, il, self.tensors), "n_ff_exp": n_ff_exp, "ratio": ratio}
             self._by_layer[block] = kind, self._values[kind]
         return self._by_layer[block]
+
+
+def _place(name: str) -> tuple[str, int, str]:
+    """(stack, block, its name in the table) of a tensor."""
+    stack, block, rest = split(name)
+    return stack, block, _start(stack) + rest
+
+
+def _full_name(stack: str, block: int, key: str) -> str:
+    """The other way round."""
+    return f"{stack}{block}.{key.removeprefix(_start(stack))}" if stack else key
+
+
+def _stack(key: str) -> str:
+    """The stack of the table's name, "" outside of blocks."""
+    if of_whole_model(key):
+        return ""
+    return next((stack for stack in STACKS if stack != "blk." and key.startswith(_start(stack))), "blk.")
+
+
+def _start(stack: str) -> str:
+    """How the table's names begin of a stack."""
+    return stack.removesuffix("blk.")
 
 
 def _extents(text: str, values: Mapping[str, int]) -> tuple[int, ...]:

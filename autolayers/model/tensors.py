@@ -74,14 +74,14 @@ _BLOCK = {
 
 _MODEL_CLASS = {name: fact for fact, names in _WHOLE_MODEL.items() for name in names.split()}
 _BLOCK_OP = {name: op for op, names in _BLOCK.items() for name in names.split()}
-_BLOCK_PREFIXES = ("blk.", "dec.blk.", "enc.blk.", "convnext.", "posnet.")
+STACKS = ("blk.", "dec.blk.", "enc.blk.", "convnext.", "posnet.")
 _SUFFIXES = ("weight", "bias", "scale", "scales", "input_scale", "lora_a", "lora_b")
 
 
 def split(name: str) -> tuple[str, int, str]:
     """(stack, block, rest) of a tensor's name: ("blk.", 3, "attn_q.weight"), ("", -1, "output.weight") outside of
     blocks."""
-    for prefix in _BLOCK_PREFIXES:
+    for prefix in STACKS:
         if name.startswith(prefix):
             number, _, rest = name[len(prefix):].partition(".")
             if number.isascii() and number.isdigit() and rest and len(number) < 6:

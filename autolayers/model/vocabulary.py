@@ -29,16 +29,20 @@ def unlike(model: Model, draft: Model, *, only_added: bool = True) -> str:
     added. Token texts are compared where both files are on this machine."""
     types = [_TYPES.get(str(_key(each, "model"))) for each in (model, draft)]
     if None in types:
-        return ""
+        return _sizes(model, draft)
     if types[0] != types[1]:
         return f"the draft's vocabulary is {types[1]}, the model's {types[0]}"
     for end in ("bos", "eos"):
         if found := _ends(model, draft, end, only_added):
             return found
-    sizes = [each.hparams.n_vocab for each in (model, draft)]
-    if abs(sizes[0] - sizes[1]) > _MOST:
-        return f"the draft has {sizes[1]} tokens, the model {sizes[0]}: they may differ by {_MOST}"
-    return _texts(model, draft, min(sizes))
+    return _sizes(model, draft) or _texts(model, draft, min(model.hparams.n_vocab, draft.hparams.n_vocab))
+
+
+def _sizes(model: Model, draft: Model) -> str:
+    own, other = model.hparams.n_vocab, draft.hparams.n_vocab
+    if not (own and other) or abs(own - other) <= _MOST:
+        return ""
+    return f"the draft has {other} tokens, the model {own}: they may differ by {_MOST}"
 
 
 def _key(model: Model, name: str) -> object:

@@ -304,6 +304,29 @@ def test_a_projector_and_a_draft_are_counted(tmp_path: Path) -> None:
     assert both["devices"][0]["extra"] > alone["devices"][0]["extra"] + (600 << 20)
 
 
+def test_a_dropped_draft_has_the_vocabulary_of_the_model() -> None:
+    """One that llama-server would not draft with is refused, in the name that it was dropped by."""
+    question = {"model": "qwen3-8b-q4_k_m", "gpu": "24", "ram": "32", "ctx": "8192"}
+    answer = Engine().call("plan", {**question, "draft": "llama-3.1-8b-q4_k_m"})
+    assert "llama-3.1-8b-q4_k_m: llama-server does not draft with another vocabulary" in answer["error"]
+    assert "the draft has 128256 tokens, the model 151936" in answer["error"]
+    assert "plan" in Engine().call("plan", {**question, "draft": "qwen3-0.6b-q8_0"})
+
+
+def test_a_dropped_projector_is_as_wide_as_the_model(tmp_path: Path) -> None:
+    writer = gguf.GGUFWriter(tmp_path / "mmproj.gguf", "clip")
+    writer.add_string("clip.projector_type", "gemma3")
+    writer.add_tensor("mm.input_projection.weight", np.zeros((64, 2560), np.float32))
+    for step in ("write_header_to_file", "write_kv_data_to_file", "write_tensors_to_file", "close"):
+        getattr(writer, step)()
+    engine = Engine()
+    engine.add("mmproj.gguf", 1 << 20, (tmp_path / "mmproj.gguf").read_bytes())
+    question = {"gpu": "24", "ram": "32", "ctx": "8192", "mmproj": "mmproj.gguf"}
+    assert "plan" in engine.call("plan", {**question, "model": "gemma-3-4b-q8_0"})
+    answer = engine.call("plan", {**question, "model": "qwen3-8b-q4_k_m"})
+    assert "mismatch between text model (n_embd = 4096) and mmproj (n_embd = 2560)" in answer["error"]
+
+
 def test_where_the_browser_finds_a_model() -> None:
     assert ask("locate", name="https://h/m-00001-of-00002.gguf")["urls"] == [
         f"https://h/m-0000{i}-of-00002.gguf" for i in (1, 2)]
