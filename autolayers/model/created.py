@@ -624,12 +624,13 @@ CREATED = {
         "ffn",
     "dots3note":
         "token_embd! output_norm! output attn_norm attn_q_a_norm attn_kv_a_norm:kv_lora_il "
-        "attn_k_norm:? attn_q_a attn_q_b:q_lora,n_head*head_k_mla_il attn_kv_a_mqa:n_embd,? "
-        "attn_k_b:head_k_mla_il-n_rot,kv_lora_il,n_head attn_v_b:kv_lora_il,head_v_mla_il,n_head "
-        "attn_output:n_head*head_v_mla_il,n_embd attn_gate ffn_norm indexer.k_norm "
-        "indexer.k_norm.bias indexer.proj indexer.attn_k indexer.attn_q_b ffn_gate_inp "
-        "exp_probs_b.bias nextn.eh_proj nextn.enorm nextn.hnorm nextn.embed_tokens "
-        "nextn.shared_head_norm exps shexp(n_ff_exp*n_expert_shared) ffn",
+        "attn_k_norm:n_rot_full attn_q_a attn_q_b:q_lora,n_head*head_k_mla_il "
+        "attn_kv_a_mqa:n_embd,kv_lora_il+n_rot_full "
+        "attn_k_b:head_k_mla_il-n_rot_full,kv_lora_il,n_head "
+        "attn_v_b:kv_lora_il,head_v_mla_il,n_head attn_output:n_head*head_v_mla_il,n_embd "
+        "attn_gate ffn_norm indexer.k_norm indexer.k_norm.bias indexer.proj indexer.attn_k "
+        "indexer.attn_q_b ffn_gate_inp exp_probs_b.bias nextn.eh_proj nextn.enorm nextn.hnorm "
+        "nextn.embed_tokens nextn.shared_head_norm exps shexp(n_ff_exp*n_expert_shared) ffn",
     "arcee":
         "token_embd! output_norm! output attn_norm! attn_output! ffn_norm! rope_freqs ffn_down! "
         "ffn_up! qkv",

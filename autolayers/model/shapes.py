@@ -151,7 +151,7 @@ class Loader:
 
     def shape(self, name: str) -> Shape:
         """What each dimension of a tensor may be; () if the table does not say."""
-        _, block, key = self._places[name]
+        _, block, key = self._places.get(name) or _place(name)
         kind, values = self._of(max(block, 0))
         found = self._shapes.get((key, kind))
         if found is None:
@@ -183,6 +183,11 @@ class Loader:
                 self._values[kind] = {**_sizes(hp, il, self.tensors), "n_ff_exp": n_ff_exp, "ratio": ratio}
             self._by_layer[block] = kind, self._values[kind]
         return self._by_layer[block]
+
+
+def key_of(name: str) -> str:
+    """A tensor's name in the table."""
+    return _place(name)[2]
 
 
 def _place(name: str) -> tuple[str, int, str]:
@@ -251,7 +256,7 @@ def _sizes(hp: Hparams, il: int, tensors: Tensors) -> dict[str, int]:
     return {
         "n_embd": hp.n_embd, "n_embd_out": hp.n_embd_out, "n_vocab": tokens,
         "n_token_types": hp.n_token_types or _UNKNOWN, "n_ctx": hp.n_ctx_train,
-        "n_layer": hp.n_layer, "n_ff": hp.n_ff(il), "n_rot": n_rot,
+        "n_layer": hp.n_layer, "n_ff": hp.n_ff(il), "n_rot": n_rot, "n_rot_full": hp.n_rot_full,
         # heads
         "n_head": n_head, "n_head_kv": n_head_kv, "n_head_0": hp.n_head(0),
         "head_k": head_k, "head_k_0": first_k, "head_v_0": first_v, "head_k_full": hp.n_embd_head_k_full,
