@@ -271,7 +271,7 @@ def _sizes(hp: Hparams, il: int, tensors: Tensors) -> dict[str, int]:
         "head_k_mla_il": hp.n_embd_head_k_mla_swa if slides else hp.n_embd_head_k_mla,
         "head_v_mla_il": hp.n_embd_head_v_mla_swa if slides else hp.n_embd_head_v_mla,
         "o_lora": key("attention.output_lora_rank"), "o_groups": hp.dsv4_o_group_count,
-        "indexer_heads": hp.indexer_n_head, "indexer_head": hp.indexer_head_size, "kpool": hp.indexer_kpool,
+        "indexer_heads": hp.indexer_n_head, "indexer_head": hp.indexer_head_size,
         # experts
         "n_expert": hp.n_expert, "n_expert_used": hp.n_expert_used(il), "n_expert_shared": hp.n_expert_shared,
         "n_ff_shexp": hp.n_ff_shexp, "n_latent": hp.n_expert_latent, "moe_latent": hp.moe_latent_size,
