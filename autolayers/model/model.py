@@ -169,9 +169,11 @@ class Model:
         tensors = dict(self.header.tensors)
         for weight in self.weights:
             info = weight.info
-            size = n_bytes(type, info.ne) if info.ne[0] % kind.blck_size == 0 else info.n_bytes
-            if info.n_dims > 1 and (larger or size < info.n_bytes) and weight.op in _QUANTISED \
-                    and "ffn_gate_inp" not in info.name:
+            if info.n_dims < 2 or info.ne[0] % kind.blck_size or weight.op not in _QUANTISED \
+                    or "ffn_gate_inp" in info.name:
+                continue
+            size = n_bytes(type, info.ne)
+            if larger or size < info.n_bytes:
                 tensors[info.name] = TensorInfo(info.name, type, info.ne, info.n_dims, info.offset, size,
                                                 info.file)
         return self._with(self.header.metadata, tensors)

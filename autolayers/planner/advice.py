@@ -20,6 +20,7 @@ from ..units import MiB
 from .evaluate import FULL, Evaluator
 from .one.bisection import last
 from .one.solve import solve
+from .quantisations import below
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -31,8 +32,6 @@ if TYPE_CHECKING:
     from ..model import Model
     from .evaluate import Candidate
 
-# Types for a whole file (llama-quantize --pure), largest first
-QUANTISATIONS = ("q8_0", "q6_K", "q5_K", "q4_K", "iq4_xs", "q3_K", "iq3_xxs", "q2_K", "iq2_xxs", "iq1_s")
 STEP = 64 * MiB         # memory to add is rounded up to these steps
 TRIES = 6
 SHOWN = 3
@@ -281,9 +280,8 @@ class _Advice:
     def file(self) -> Iterator[Remedy]:
         """The largest quantisation of the model that fits."""
         elements = sum(info.n_elements for info in self.model.tensors.values())
-        for kind in QUANTISATIONS:
-            smaller = self.model.quantised(kind)
-            if smaller.size < self.model.size and self.fits(model=smaller):
+        for kind, smaller in below(self.model):
+            if self.fits(model=smaller):
                 bits = round(8 * smaller.size / elements, 2)
                 yield Remedy("file", file=smaller.size, type=kind, bits_per_weight=bits)
                 return

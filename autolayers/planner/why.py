@@ -10,9 +10,9 @@ from __future__ import annotations
 from ..errors import AutolayersError, LaunchRefused
 from ..records import dataclass, replace
 from ..units import GiB, human
-from .advice import QUANTISATIONS
 from .evaluate import FULL, Evaluator
 from .one.solve import solve
+from .quantisations import below
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -133,11 +133,9 @@ def _more(evaluator: Evaluator, request: Request, chosen: Candidate, now: float)
 
 def _smaller(model: Model, evaluator: Evaluator, request: Request, now: float) -> str:
     """What the largest quantisation below this one changes."""
-    for kind in QUANTISATIONS:
-        smaller = model.quantised(kind)
-        if smaller.size < 0.97 * model.size:
-            other = Evaluator.of(smaller, evaluator.machine, request.policy.build, evaluator.target, request.companions)
-            return f"as {kind.upper()}, {human(smaller.size)}: {_outcome(other, request, now)}"
+    for kind, smaller in below(model):
+        other = Evaluator.of(smaller, evaluator.machine, request.policy.build, evaluator.target, request.companions)
+        return f"as {kind.upper()}, {human(smaller.size)}: {_outcome(other, request, now)}"
     return ""
 
 

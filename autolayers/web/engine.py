@@ -31,10 +31,10 @@ from ..memory.companions import NONE, Companions
 from ..memory.estimate import Known
 from ..model import is_projector, read_model
 from ..planner import plan_in_steps, plan_request
-from ..planner.advice import QUANTISATIONS
 from ..planner.compare.choose import bits_per_weight
 from ..planner.compare.quality import usual
 from ..planner.compare.sweep import cases, sweep
+from ..planner.quantisations import QUANTISATIONS, below
 from ..quoting import posix, powershell
 from ..records import replace
 from ..report.text import bought, remedy_words
@@ -65,7 +65,6 @@ FIRST_SLICE, LARGEST_SLICE = 2 << 20, 128 << 20     # bytes of a header that are
 MAX_LOG = 64 << 20          # characters of a log
 MAX_MODELS = 64             # kept at once; the oldest is dropped
 MAX_PARTS = 512
-LESS = 0.95                 # of a file's size, for a type of all its tensors to be worth a row
 MAX_LAUNCHES = 1024         # measured ones that are kept for the next questions
 MAX_STEPS = 4               # questions whose reasons are under way
 CONTEXTS = (4096, 8192, 16384, 32768, 65536, 131072, 262144)
@@ -322,9 +321,8 @@ class Engine:
             return {"rows": [{"model": model, "label": quantisation(model)}
                              for model in sorted(models, key=lambda model: -self.model(model).size)]}
         whole = self.model(name)
-        smaller = [kind for kind in QUANTISATIONS if whole.quantised(kind).size < whole.size * LESS]
         return {"rows": [{"model": name, "label": quantisation(name) or "this file"},
-                         *({"model": name, "as": kind, "label": kind.upper()} for kind in smaller)]}
+                         *({"model": name, "as": kind, "label": kind.upper()} for kind, _ in below(whole))]}
 
     def row(self, question: Question) -> Answer:
         """One model of a table on the form's machine; with {"as"}, as if all of it had that type."""
@@ -332,7 +330,7 @@ class Engine:
         if kind:
             if kind not in QUANTISATIONS:
                 raise UsageError(f"as: expected one of {', '.join(QUANTISATIONS)}")
-            model = model.quantised(kind)
+            model = model.quantised(kind, larger=True)
         quality = usual(model)
         row = {"model": text(question, "model"), "size": model.size, "bits": round(bits_per_weight(model), 2),
                "quality": quality.to_dict() if quality else None, "context": 0, "rate": 0.0}

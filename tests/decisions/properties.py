@@ -197,7 +197,7 @@ def remedies(asked: Question, found: Plan) -> Iterator[str]:
     for remedy in advised.remedies:
         devices, host, of = asked.devices, asked.host, asked.model
         if remedy.kind == "file":
-            of = of.quantised(remedy.type)
+            of = of.quantised(remedy.type, larger=True)
         more = dict(remedy.devices)
         devices = tuple([replace(one, total=one.total + more.get(one.name, 0), free=one.free + more.get(one.name, 0))
                          for one in devices])

@@ -30,7 +30,7 @@ def followed(remedy: Remedy, target: autolayers.Model, words: list[str], devices
     devices = [replace(device, total=device.total + size, free=device.free + size)
                for device in devices for size in [more.get(device.name, 0)]]
     if remedy.file:
-        target = target.quantised(remedy.type)
+        target = target.quantised(remedy.type, larger=True)
         assert target.size == remedy.file
     if remedy.flags[:1] == ("--ctx",):        # the same flag, given once
         words = []

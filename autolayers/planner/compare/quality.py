@@ -13,8 +13,8 @@ from __future__ import annotations
 
 import re
 
-from ...gguf import BY_NAME
 from ...records import dataclass
+from ..quantisations import main_type
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -79,13 +79,8 @@ class Measured:
 
 def usual(model: Model) -> Usual | None:
     """By the type that most of the matrices' bytes have; None for unquantised and unknown ones."""
-    sizes: dict[str, int] = {}
-    weights = 0
-    for info in model.header.tensors.values():
-        weights += info.n_elements
-        if info.type in BY_NAME and info.n_dims > 1 and info.name.startswith("blk."):
-            sizes[info.type] = sizes.get(info.type, 0) + info.n_bytes
-    name = max(sizes, key=lambda each: sizes[each], default="")
+    weights = sum(info.n_elements for info in model.header.tensors.values())
+    name = main_type(model)
     found = TYPES.get(_ALIKE.get(name, name))
     return None if found is None else Usual(name, *found, weights < SMALL)
 

@@ -1,0 +1,41 @@
+"""Smaller files that a model could have: pure quantisations below the type and the size of the one that is there.
+
+    for kind, smaller in below(model):      # the largest first
+        kind, smaller.size                  # "iq4_xs", bytes
+
+A file's name says the type of most of its weights; mixtures of types (Q4_K_M, UD-Q4_K_XL) give some tensors more bits.
+So what only has its larger tensors made smaller is no quantisation: each one here is the whole model in one type, and
+the file's own type is left out, which would be the same name again.
+"""
+
+from __future__ import annotations
+
+from ..gguf import BY_NAME
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from ..model import Model
+
+# Types for a whole file (llama-quantize --pure), largest first
+QUANTISATIONS = ("q8_0", "q6_K", "q5_K", "q4_K", "iq4_xs", "q3_K", "iq3_xxs", "q2_K", "iq2_xxs", "iq1_s")
+LESS = 0.97          # of the file's size: nearer ones are not another file
+
+
+def below(model: Model) -> Iterator[tuple[str, Model]]:
+    """Types that are smaller than the file, and the model with all its matrices in that type."""
+    own = main_type(model)
+    for kind in QUANTISATIONS:
+        smaller = model.quantised(kind, larger=True)
+        if kind != own and smaller.size < LESS * model.size:
+            yield kind, smaller
+
+
+def main_type(model: Model) -> str:
+    """The type that most bytes of the blocks' matrices have, "" for none."""
+    sizes: dict[str, int] = {}
+    for info in model.header.tensors.values():
+        if info.type in BY_NAME and info.n_dims > 1 and info.name.startswith("blk."):
+            sizes[info.type] = sizes.get(info.type, 0) + info.n_bytes
+    return max(sizes, key=lambda each: sizes[each], default="")
