@@ -26,7 +26,7 @@ _FULL = 0.02         # of a device's memory: less left is nearly full
 
 def memory(plan: Plan, style: Style, verbose: bool) -> list[str]:
     """A table in GiB with a bar for each device, whose marks stand in the head. Without room for bars, or where
-    nothing is drawn, the table alone."""
+    nothing is drawn, the table alone: a bar never takes the room of a part that is there."""
     groups = grouped(plan.devices, verbose)
     fullest = [min(group, key=lambda device: device.remaining) for group in groups]
     rows = [_device(device) for device in fullest] + [_host(plan.host)]
@@ -35,16 +35,13 @@ def memory(plan: Plan, style: Style, verbose: bool) -> list[str]:
     room = max(12, style.width // 4)
     names = [shortened(text, room) for text in [*map(name, groups), "RAM"]]
     marks = {i: "yellow" for i, device in enumerate(fullest) if 0 <= device.remaining < device.free * _FULL}
-    fewer = [i for i in shown if PARTS[i][0] in ALWAYS]
-    for columns, drawn in ((shown, True), (fewer, True), (shown, False), (fewer, False)):
-        cells = [_cells(row, limit, columns) for row, limit in zip(rows, limits, strict=True)]
-        heads = [PARTS[i][0] + (f" {_mark(i, style)}" if drawn else "") for i in columns]
-        taken = max(map(len, names)) + sum(2 + max(map(len, column)) for column in zip(heads, *cells, strict=True))
-        width = min(_BAR[1], style.width - taken - 4)
-        if drawn and style.drawn and width >= _BAR[0]:
-            return _with_bars(names, table(heads, cells, style, (), marks), rows, columns, width, style, marks)
-        if not drawn and taken <= style.width:
-            break
+    cells = [_cells(row, limit, shown) for row, limit in zip(rows, limits, strict=True)]
+    heads = [f"{PARTS[i][0]} {_mark(i, style)}" for i in shown]
+    taken = max(map(len, names)) + sum(2 + max(map(len, column)) for column in zip(heads, *cells, strict=True))
+    width = min(_BAR[1], style.width - taken - 4)
+    if style.drawn and width >= _BAR[0]:
+        return _with_bars(names, table(heads, cells, style, (), marks), rows, shown, width, style, marks)
+    heads = [PARTS[i][0] for i in shown]
     return blocks(["GiB", *heads], [[name, *row] for name, row in zip(names, cells, strict=True)], style)
 
 
@@ -54,7 +51,6 @@ def _with_bars(names: Sequence[str], lines: Sequence[str], rows: Sequence[Sequen
     found = [f"{style('GiB'.ljust(left), 'dim')}  {' ' * (width + 2)}  {lines[0]}"]
     for i, (text, row, line) in enumerate(zip(names, rows, lines[1:], strict=True)):
         sizes = [size if i in columns else 0 for i, size in enumerate(row)]
-        sizes[-1] += sum(row) - sum(sizes)         # what has no column
         bar = _bar(sizes, width, style) if any(sizes) else " " * (width + 2)
         found.append(f"{style(text.ljust(left), marks[i]) if i in marks else text.ljust(left)}  {bar}  {line}")
     return found

@@ -146,7 +146,7 @@ def test_cards_that_are_alike_share_a_row_and_v_shows_each() -> None:
 
 def test_a_full_devices_row_is_coloured_and_the_margin_is_one_number() -> None:
     found = plan("llama-3.1-8b-q4_k_m:8", "--strategy layers", 1.8)
-    rows = plan_text(found, Style(True, drawn=True)).splitlines()
+    rows = plan_text(found, Style(True, width=100, drawn=True)).splitlines()
     assert any(row.startswith("\x1b[33mCUDA0") for row in rows)
     assert "margin on" not in plan_text(found) and "margin on CUDA0: CUDA context" in plan_text(found, verbose=True)
 

@@ -30,7 +30,8 @@ def test_the_answer_is_laid_out_for_the_terminal(columns: int) -> None:
     assert len(lines[0]) == columns and lines[1].startswith("about ")
     table = next(i for i, line in enumerate(lines) if line.startswith("GiB "))
     assert lines[table + 1].startswith("CUDA0 RTX 3060") and lines[table + 2].startswith("RAM")
-    assert ("\u2588" in lines[table + 1]) is (columns >= 80)
+    assert ("\u2588" in lines[table + 1]) is (columns >= 120)
+    assert ("grows" in lines[table]) is (columns >= 80)      # 60: in a table below
     layers = next(line for line in lines if line.startswith("layers"))
     assert set(layers.split()[1]) == {"o", "#"}
     command = "".join(lines[next(i for i, line in enumerate(lines) if line.startswith("llama-server -m ")):][:3])
@@ -39,6 +40,21 @@ def test_the_answer_is_laid_out_for_the_terminal(columns: int) -> None:
         "why", "instead", "--fit", "speed", "memory")]
     assert labels == ["why", "instead", "--fit", "speed", "memory"]
     assert not any("planning" in line or "comparing" in line for line in lines)
+
+
+@pytest.mark.parametrize("columns", [80, 100, 120])
+@pytest.mark.parametrize("words", [
+    ("llama-3.1-8b-q4_k_m.gguf", "--gpu", "rtx-3060", "--ram", "16GiB", "-c", "8192"),
+    (MOE, "--gpu", "2xrtx-3060", "--ram", "64GiB", "-c", "8192")])
+def test_the_parts_of_each_row_add_up_to_its_memory(words: tuple[str, ...], columns: int) -> None:
+    """What may grow has its column or no bar takes its room: it was drawn as free at 80 columns."""
+    lines = lines_of(*words, columns=columns)
+    table = next(i for i, line in enumerate(lines) if line.startswith("GiB "))
+    rows = [line for line in lines[table + 1:table + 5] if line.startswith(("CUDA", "RAM"))]
+    assert len(rows) >= 2
+    for row in rows:
+        *parts, _, memory = row.rpartition("| " if "|" in row else "RTX 3060" if "RTX" in row else "RAM")[2].split()
+        assert abs(sum(map(float, parts)) - float(memory)) <= 0.05 * (len(parts) + 1), row
 
 
 @pytest.mark.parametrize("environ", [{"TERM": "dumb"}, {"PYTHONIOENCODING": "ascii"}])
