@@ -10,20 +10,23 @@ import sys
 from .. import __version__
 from ..errors import AutolayersError, DoesNotFit, ModelError, UsageError
 from ..flags.check import read
+from ..flags.write import to_words
 from ..output import emit, say, show
 from ..parallel import in_processes, in_threads
 from ..planner.compare import quality
-from ..planner.compare.cards import find
+from ..planner.compare.cards import example, find
 from ..planner.compare.choose import advise, assess, front, wanted_ctx
 from ..quoting import shell
+from ..records import replace
 from ..report.choose import advice_words, cards_text, choices_text
 from ..report.table import Style
 from ..request import Request
 from ..sources import network_environ
 from ..sources.offers import offers
-from ..units import human
+from ..units import GiB, human
 from .model import load
 from .progress import Progress
+from .words import other_words
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -74,12 +77,19 @@ def main(words: list[str]) -> int:
     trained = max(choice.n_ctx_train for choice in choices)
     if trained < n_ctx and (params.n_ctx or policy.n_ctx):
         say(f"none of these models was trained for a context of {n_ctx}: the longest is {trained}")
-    taken = answered[advice.take][0].words if advice else ()
     form = str(own.get("format") or "text")
-    if advice and form == "text":
-        taken = answered[advice.take][0].starts or taken
-    _print(form, names, answered, machine, n_ctx, taken)
+    command = _command(answered[advice.take], arguments, form) if advice else ()
+    _print(form, names, answered, machine, n_ctx, command)
     return 0 if advice else DoesNotFit.exit_code
+
+
+def _command(taken: tuple[Offer, Choice], arguments: Arguments, form: str) -> tuple[str, ...]:
+    """What starts the recommended file; for programs llama-server's flags for it alone."""
+    offer, choice = taken
+    if form != "text":
+        return offer.words
+    own = ("llama-server", *offer.words, *choice.flags, *other_words(arguments)) if offer.words else ()
+    return offer.starts or own
 
 
 def _measured(path: str | None) -> list[Measured]:
@@ -118,7 +128,12 @@ def _cards(offered: list[Offer], arguments: Arguments) -> int:
                          "cards": {kind: [runs.to_dict() for runs in rows] for kind, rows in found.items()}},
                         indent=1) + "\n")
     else:
-        show(cards_text(model.name, model.size, n_ctx, least, found, Style.of(sys.stdout, os.environ)))
+        runs = example(found)
+        command = [] if runs is None else [
+            "autolayers", offered[0].source, "--gpu", runs.name if runs.count == 1 else f"{runs.count}x{runs.name}",
+            *(["--ram", f"{policy.ram / GiB:g}GiB"] if policy.ram else []), "-c", str(n_ctx),
+            *to_words(replace(params, model=None, n_ctx=None)), *other_words(arguments)]
+        show(cards_text(model.name, model.size, n_ctx, least, found, Style.of(sys.stdout, os.environ), command))
     return 0 if any(found.values()) else DoesNotFit.exit_code
 
 
@@ -153,15 +168,15 @@ def _models(offered: list[Offer], arguments: Arguments) -> tuple[list[Offer], li
 
 
 def _print(form: str, names: list[str], answered: list[tuple[Offer, Choice]], machine: Machine, n_ctx: int,
-           taken: tuple[str, ...]) -> None:
+           command: tuple[str, ...]) -> None:
     labels, choices = [offer.name for offer, _ in answered], [choice for _, choice in answered]
     advice = advise(choices, n_ctx)
     text = advice_words(labels, choices, advice, n_ctx)
     if form == "hf":
         if advice is None:
             say(text)
-        elif taken:
-            emit(shell(taken) + "\n")
+        elif command:
+            emit(shell(command) + "\n")
         else:
             raise UsageError(f"--format hf: llama-server cannot download {answered[advice.take][0].source}")
     elif form == "json":
@@ -173,7 +188,7 @@ def _print(form: str, names: list[str], answered: list[tuple[Offer, Choice]], ma
             "files": [{"name": offer.name, "source": offer.source, "words": list(offer.words),
                        **choice.to_dict(), "front": first}
                       for (offer, choice), first in zip(answered, front(choices), strict=True)],
-            "advice": {"take": labels[advice.take] if advice else None, "words": list(taken), "text": text,
+            "advice": {"take": labels[advice.take] if advice else None, "words": list(command), "text": text,
                        "next": labels[advice.next] if advice and advice.next is not None else None},
         }, indent=1) + "\n")
     else:
@@ -181,4 +196,4 @@ def _print(form: str, names: list[str], answered: list[tuple[Offer, Choice]], ma
         ram = "" if machine.ram is None else f"RAM {human(machine.ram)}"
         files = names[0] if len(names) == 1 else f"{len(choices)} files"
         title = f"{files} on {', '.join(filter(None, [cards, ram]))}, context {n_ctx} or more"
-        show(choices_text(title, labels, choices, advice, n_ctx, taken, Style.of(sys.stdout, os.environ)))
+        show(choices_text(title, labels, choices, advice, n_ctx, command, Style.of(sys.stdout, os.environ)))

@@ -5,7 +5,20 @@ each kind.
 from __future__ import annotations
 
 from ..planner.compare import cards as which_card
-from ..planner.compare.choose import EXPERTS, IN_RAM, NO, PARTLY, WHOLLY, front
+from ..planner.compare.choose import (
+    EXPERTS,
+    FLUENT,
+    GOOD,
+    IN_RAM,
+    NO,
+    PARTLY,
+    POOR,
+    READABLE,
+    READS,
+    WHOLE,
+    WHOLLY,
+    front,
+)
 from ..quoting import shell
 from ..units import GiB
 from .table import Style, fitted, labelled, table, wrap
@@ -26,8 +39,8 @@ _RUNS = {WHOLLY: "is fully on the GPU", EXPERTS: "has experts in RAM", PARTLY: "
 
 
 def choices_text(title: str, names: Sequence[str], choices: Sequence[Choice], advice: Advice | None,
-                 n_ctx: int, words: Sequence[str], style: Style | None = None) -> str:
-    """The advice, the table, smallest file first, and the notes. `words` start the chosen one."""
+                 n_ctx: int, command: Sequence[str], style: Style | None = None) -> str:
+    """The advice, the table, smallest file first, and the notes. `command` starts the chosen one."""
     style = style or Style()
     order = sorted(range(len(choices)), key=lambda i: (choices[i].size, i))
     rows, marks = [], {}
@@ -48,7 +61,7 @@ def choices_text(title: str, names: Sequence[str], choices: Sequence[Choice], ad
     lines = [*wrap(title, style.width),
              *[style(line, "bold") for line in wrap(_taken(names, choices, advice, n_ctx), style.width)], "",
              *fitted(head, rows, style, (0, 3), marks, less=(2,)), "",
-             *([style(shell(words), "bold"), ""] if words else [])]
+             *([style(shell(command), "bold"), ""] if command else [])]
     for label, text in (("next", _next(names, choices, advice)), ("quality", _quality_note(choices)),
                         ("beaten", _beaten(names, choices)), ("*", _NOTE)):
         lines += labelled(label, [text], style) if text else []
@@ -94,13 +107,22 @@ def _taken(names: Sequence[str], choices: Sequence[Choice], advice: Advice | Non
             f"the smallest, {smallest.size / GiB:.2f} GiB, is too large for this machine; look for a smaller model"
         return f"none fits with {n_ctx} tokens of context; {way}"
     first = choices[advice.take]
-    what = f"the largest that is fully on the GPU with {min(n_ctx, first.n_ctx_train or n_ctx)} tokens of context" \
-        if advice.best else f"the fastest that fits; it {_RUNS[first.verdict]}"
+    what = _rule(advice.rule, first, n_ctx)
     if advice.over is not None:
         what = f"larger than {names[advice.over]}, the largest that is fully on the GPU, and no slower; it " \
                f"{_RUNS[first.verdict]}"
     text = f"take {names[advice.take]} ({first.size / GiB:.2f} GiB): {what}"
     return text + (f", {tokens(first.speed.generation)} t/s" if first.speed else "")
+
+
+def _rule(rule: str, first: Choice, n_ctx: int) -> str:
+    """Why a file is taken."""
+    if rule == WHOLE:
+        return f"the largest that is fully on the GPU with {min(n_ctx, first.n_ctx_train or n_ctx)} tokens of context"
+    what = f"the closest to the original at {FLUENT if first.mixture else READABLE:.0f} t/s or more"
+    if rule != READS:
+        what = "the fastest" + (f" at Q{min(first.level, GOOD)} or above" if first.level >= POOR else " that fits")
+    return f"{what}; it {_RUNS[first.verdict]}"
 
 
 def _next(names: Sequence[str], choices: Sequence[Choice], advice: Advice | None) -> str:
@@ -123,12 +145,12 @@ def _price(name: str, choice: Choice, first: Choice) -> str:
 # the heading of each kind's table
 _KINDS = {which_card.ONE: "fully on one GPU", which_card.TWO: "fully on two identical GPUs",
           which_card.UNIFIED: "fully in unified memory, within the system's limit",
-          which_card.EXPERTS: "on one GPU with experts in RAM, of each size the fastest"}
+          which_card.EXPERTS: "on one GPU with experts in RAM, of each size the fastest and the usual ones"}
 
 
 def cards_text(name: str, size: int, n_ctx: int, least: float, found: Mapping[str, Sequence[Runs]],
-               style: Style | None = None) -> str:
-    """The GPUs that run a model, a table for each kind that has any."""
+               style: Style | None = None, command: Sequence[str] = ()) -> str:
+    """The GPUs that run a model, a table for each kind that has any, and the `command` that plans one of them."""
     style = style or Style()
     speed = f" at {least:g} tokens per second or more" if least else ""
     title = f"{name} ({size / GiB:.2f} GiB) with {n_ctx} tokens of context{speed}"
@@ -140,19 +162,22 @@ def cards_text(name: str, size: int, n_ctx: int, least: float, found: Mapping[st
     for kind, rows in found.items():
         if not rows:
             continue
+        shown = rows if kind == which_card.EXPERTS else [
+            runs for i, runs in enumerate(rows) if i < which_card.MOST or runs.name in which_card.USUAL]
         cells = [[f"2x {runs.name}" if runs.count == 2 else runs.name,
                   f"{runs.memory * runs.count / GiB:.1f}",
                   f"{runs.left / GiB:.2f}", tokens(runs.speed.prompt), tokens(runs.speed.generation)]
-                 for runs in rows[:which_card.MOST]]
+                 for runs in shown]
         heads = ["  card", "GiB", "left", "prompts*", "t/s*"]
         if kind == which_card.EXPERTS:
             heads += ["in RAM", "-ncmoe"]
             cells = [[*row, f"{runs.ram / GiB:.1f}", str(runs.n_cpu_moe)]
-                     for row, runs in zip(cells, rows, strict=False)]
+                     for row, runs in zip(cells, shown, strict=True)]
         lines += ["", *wrap(_KINDS[kind], style.width),
                   *table(heads, [[f"  {row[0]}", *row[1:]] for row in cells], style)]
-        if len(rows) > len(cells):
-            others = ", ".join(runs.name for runs in rows[len(cells):])
+        if len(rows) > len(shown):
+            others = ", ".join(runs.name for runs in rows if runs not in shown)
             lines += wrap(f"and, with as much memory: {others}", style.width, "  ", "  ")
     note = "predicted, not measured; left: GiB on the fullest GPU, after its margin"
-    return "\n".join([*lines, "", *labelled("*", [note], style)]) + "\n"
+    return "\n".join([*lines, "", *([style(shell(command), "bold"), ""] if command else []),
+                      *labelled("*", [note], style)]) + "\n"

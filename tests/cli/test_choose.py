@@ -18,6 +18,7 @@ from autolayers.flags.parse import parse
 from autolayers.model import read_model
 from autolayers.planner import plan_request
 from autolayers.planner.compare.choose import assess
+from autolayers.quoting import shell
 from autolayers.request import Request
 
 TYPES = {"Q2_K": "q2_K", "IQ4_XS": "iq4_xs", "Q4_K_M": "q4_K", "Q6_K": "q6_K", "Q8_0": "q8_0", "F16": "f16"}
@@ -106,7 +107,7 @@ def test_the_table_and_the_advice(hub, chosen, monkeypatch: pytest.MonkeyPatch) 
     assert "the largest that is fully on the GPU with 6144 tokens of context" in lines[1]
     assert [line[2:].split()[0] for line in lines[4:10]] == [*TYPES]
     assert [line[:2] for line in lines[4:10]] == ["  ", "  ", "  ", "> ", "  ", "  "]
-    assert lines[11] == "-hf me/my-GGUF:Q6_K"
+    assert lines[11].startswith("llama-server -hf me/my-GGUF:Q6_K -ngl 9 -c ")
     assert lines[13].startswith("next      Q8_0 (2.") and "t/s instead of" in lines[13]
     assert chosen("hf:me/my-GGUF", "--gpu", "2900MiB", "--ram", "64GiB", "--ctx", "6k", "--format", "hf") == (
         0, "-hf me/my-GGUF:Q6_K\n", "")
@@ -237,6 +238,7 @@ def test_cards_for_a_model(chosen, whole: bool, request: pytest.FixtureRequest) 
                  "on one GPU with experts in RAM, of each size"):
         assert any(line.startswith(head) for line in lines)
     assert "rtx-3090" in out and any(line.startswith("  2x ") for line in lines)
+    assert f"autolayers {shell([QWEN])} --gpu rtx-3090 -c 32768" in lines       # a whole command
     answer = json.loads(chosen(QWEN, "--ctx", "32k", "--for", "cards", "--speed", "100", "--json")[1])
     assert answer["n_ctx"] == 32768 and answer["speed"] == 100
     rows = [row for kind in answer["cards"].values() for row in kind]
@@ -268,7 +270,8 @@ def test_the_table_is_laid_out_for_the_width(width: int, chosen, tmp_path: Path,
         (tmp_path / f"{name}.gguf").write_bytes((HEADERS / "llama-3.2-1b-q8_0.gguf").read_bytes())
     code, out, _ = chosen(".", "--gpu", "8GiB")
     lines = out.splitlines()
-    assert code == 0 and all(len(line) <= width for line in lines), max(lines, key=len)
+    assert code == 0 and all(len(line) <= width for line in lines if not line.startswith("llama-server")), max(
+        lines, key=len)
     for kind, name in zip(("Q4_K_M", "Q8_0"), names, strict=True):      # a long name lacks its middle
         row = next(line for line in lines if line[2:].startswith("Meta-L") and f"-{kind} " in line)
         assert " 1.2 " in row and " fully " in row and (name if width == 120 else "..") in row

@@ -98,17 +98,20 @@ def test_experts_in_ram(found: Found) -> None:
 
 
 def test_cards_of_every_size_run_a_mixture_with_experts_in_ram(found: Found) -> None:
-    """Down to the smallest that does, up to those that run it wholly."""
+    """Down to the smallest that does, up to those that run it wholly; the usual cards of further sizes as well."""
     _, kinds = found
     alone = {runs.name for runs in kinds[ONE]}
     sizes = [-(-runs.memory // (1 << 30)) for runs in kinds[EXPERTS]]
     there = {-(-card.usable // 1024) for key, card in cards.CARDS.items()
              if not card.unified and "laptop" not in key and key not in alone}
     if sizes:
-        assert sizes == sorted(set(sizes))
-        assert {size for size in there if min(sizes) <= size <= max(sizes)} == set(sizes)
-        layers = [runs.n_cpu_moe for runs in kinds[EXPERTS]]
+        assert sizes == sorted(sizes)
+        smallest = sorted(set(sizes))[:cards.MOST]
+        assert {size for size in there if smallest[0] <= size <= smallest[-1]} == set(smallest)
+        others = [runs for runs in kinds[EXPERTS] if runs.name not in cards.USUAL]
+        layers = [runs.n_cpu_moe for runs in others]
         assert layers == sorted(layers, reverse=True) and layers[-1] > 0
+        assert len(others) == len({-(-runs.memory // (1 << 30)) for runs in others})
 
 
 def test_what_is_too_slow_is_left_out(table: None, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -140,3 +143,18 @@ def test_cards_that_are_not_tried_are_said(monkeypatch: pytest.MonkeyPatch) -> N
     found = find(model("gpt-oss-20b-mxfp4"), Params(), Policy(), N_CTX, say=said.append)
     assert said[-1].startswith("experts in RAM: from rtx-") and "on no card was tried" in said[-1]
     assert not found[EXPERTS]
+
+
+def test_the_cards_that_people_buy_are_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of gpt-oss-120b the table ended at 22 GiB, and an RTX 3060 is not the fastest of its size."""
+    usual = {name: CARDS[name] for name in cards.USUAL}
+    monkeypatch.setattr(cards, "CARDS", {**usual, **{name: CARDS[name] for name in ("rx-9070-gre", "rtx-5080")}})
+    monkeypatch.setattr(cards, "MOST", 2)
+    found = find(model("gpt-oss-120b-mxfp4"), Params(), Policy(ram=64 << 30), 8192)
+    assert usual.keys() <= {runs.name for runs in found[EXPERTS]}
+    assert {"rx-9070-gre", "rtx-5080"} <= {runs.name for runs in found[EXPERTS]}      # the fastest of their sizes
+    found = find(model("llama-3.1-8b-q4_k_m"), Params(), Policy(), 8192)
+    assert usual.keys() <= {runs.name for runs in found[ONE]}
+    assert found[ONE] == sorted(found[ONE], key=lambda runs: (-(-runs.memory // (1 << 30)), -runs.speed.generation))
+    example = cards.example(found)
+    assert example is not None and example.name == "rtx-3060"

@@ -68,7 +68,7 @@ def test_choose_begins_with_its_advice(columns: int) -> None:
     lines = lines_of("choose", "qwen3-8b-q4_k_m.gguf", MOE, "--gpu", "rtx-3060", "--ram", "32GiB", columns=columns)
     advice = next(i for i, line in enumerate(lines) if line.startswith("take qwen3-8b-q4_k_m (4.68 GiB):"))
     table = next(i for i, line in enumerate(lines) if line.startswith("  file"))
-    command = lines.index("-m qwen3-8b-q4_k_m.gguf")
+    command = next(i for i, line in enumerate(lines) if line.startswith("llama-server -m qwen3-8b-q4_k_m.gguf -ngl 37"))
     assert advice < table < command < next(i for i, line in enumerate(lines) if line.startswith("next "))
     row = next(line for line in lines if line.startswith("> qwen3-8b-q4_k_m"))
     assert (" fully " in row) is (columns >= 80) and (" bits " in lines[table]) is (columns >= 120)

@@ -27,7 +27,7 @@ from ..one.solve import Search
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping, Sequence
 
     from ...devices.cards import Card
     from ...flags.params import Params
@@ -42,6 +42,9 @@ SEARCHES = 10       # times a plan's budget, for all cards
 ONE, TWO, UNIFIED, EXPERTS = "one card", "two cards", "unified memory", "experts in RAM"
 KINDS = (ONE, TWO, UNIFIED, EXPERTS)
 MOST = 12      # of one type; then all others with the same memory
+# What people buy new or used, listed wherever it runs the model, though others of its size are faster or enough smaller
+# ones do
+USUAL = ("rtx-3060", "rtx-4060-ti-16g", "rtx-5060-ti-16g", "rtx-3090", "rtx-4090", "rtx-5090")
 
 
 @dataclass(frozen=True)
@@ -134,9 +137,9 @@ def _nothing(note: str) -> None:
 
 def find(model: Model, params: Params, policy: Policy, n_ctx: int, companions: Companions = NONE,
          least: float = 0.0, say: Callable[[str], None] = _nothing) -> dict[str, list[Runs]]:
-    """The smallest that reach the wanted tokens per second, by category: least memory first, of equal memory
-    the fastest. A GPU that suffices alone is listed neither in pairs nor with experts in RAM. `say` is told if
-    not all were tried."""
+    """The smallest that reach the wanted tokens per second, and the USUAL ones, by category: least memory first, of
+    equal memory the fastest. A GPU that suffices alone is listed neither in pairs nor with experts in RAM. `say` is
+    told if not all were tried."""
     wanted = Wanted(model, params, policy, n_ctx, companions)
     alone: set[str] = set()
     found: dict[str, list[Runs]] = {}
@@ -144,11 +147,14 @@ def find(model: Model, params: Params, policy: Policy, n_ctx: int, companions: C
         found[kind] = []
         if kind == EXPERTS and not model.is_moe:
             continue
+        largest: int | None = None        # what is listed of more memory is usual
         for name, card in _strongest() if kind == EXPERTS else _by_size():
             size = _gib(card.usable * MiB)
             sizes = [_gib(runs.memory) for runs in found[kind]]
-            if len(set(sizes) if kind == EXPERTS else sizes) >= MOST and size > max(sizes):
-                break
+            if largest is None and len(set(sizes) if kind == EXPERTS else sizes) >= MOST:
+                largest = max(sizes)
+            if largest is not None and size > largest and name not in USUAL:
+                continue
             if card.unified != unified or name in alone or (kind == TWO and _built_in(name)) \
                     or not card.bandwidth:       # as fast as unknown RAM
                 continue
@@ -163,9 +169,17 @@ def find(model: Model, params: Params, policy: Policy, n_ctx: int, companions: C
     fastest: dict[int, Runs] = {}
     for each in sorted(found[EXPERTS], key=lambda runs: runs.speed.request):
         fastest.setdefault(_gib(each.memory), each)
-    found[EXPERTS] = list(fastest.values())
+    found[EXPERTS] = [each for each in found[EXPERTS]
+                      if each.name in USUAL or each is fastest[_gib(each.memory)]]
     return {kind: sorted(found[kind], key=lambda runs: (_gib(runs.memory), -runs.speed.generation))
             for kind in KINDS}
+
+
+def example(found: Mapping[str, Sequence[Runs]]) -> Runs | None:
+    """One of them to plan for: a usual card where one runs it."""
+    rows = [runs for kind in KINDS for runs in found[kind]]
+    usual = [runs for runs in rows if runs.name in USUAL and runs.count == 1]
+    return next(iter([*usual, *rows]), None)
 
 
 def _by_size() -> list[tuple[str, Card]]:
@@ -173,14 +187,15 @@ def _by_size() -> list[tuple[str, Card]]:
 
 
 def _strongest() -> list[tuple[str, Card]]:
-    """Of each size of memory each backend's strongest card, the smallest first: with experts in RAM most sizes run a
-    model."""
+    """Of each size of memory each backend's strongest card, and the usual ones, the smallest first: with experts in RAM
+    most sizes run a model."""
     found: dict[tuple[int, str], tuple[str, Card]] = {}
     for name, card in CARDS.items():
         kind = _gib(card.usable * MiB), card.backend
         if not card.unified and not _built_in(name) and (kind not in found or _power(card) > _power(found[kind][1])):
             found[kind] = name, card
-    return [found[kind] for kind in sorted(found)]
+    strongest = {name for name, _ in found.values()}
+    return [(name, card) for name, card in _by_size() if name in strongest or name in USUAL]
 
 
 def _power(card: Card) -> float:

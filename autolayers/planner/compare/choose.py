@@ -1,7 +1,16 @@
 """Which file: quantisations of a model, or any models, each planned for one machine, and the recommended one.
 
     assess(model, params, policy, machine)     # Choice: how it runs, its largest context, its speed
-    advise(choices)                            # Advice: the largest that runs best, and the next one up
+    advise(choices)                            # Advice: which one to take and by which rule, and the next one up
+
+Of the quantisations of one model that fit, the first of these rules that has any decides:
+
+    WHOLE    fully on the GPUs, at Q4 or above, as fast as people read: the largest
+    READS    with weights in RAM, at Q4 or above, as fast as people read: the closest to the original
+    SLOW     at least half as fast as the fastest: the best of Q4, Q3 and Q2 that is there, and of its files the
+             fastest, as a closer one would be slower still. None below Q3 where one above is READABLE
+
+As fast as people read is READABLE tokens per second, of a mixture FLUENT: what one that is partly in RAM reaches.
 """
 
 from __future__ import annotations
@@ -10,7 +19,7 @@ from ...errors import LaunchRefused
 from ...memory.companions import NONE
 from ...records import dataclass, replace
 from ..answer import plan_on
-from .quality import DECIDED, closer, of, usual
+from .quality import DECIDED, closer, level, of, usual
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -28,6 +37,11 @@ if TYPE_CHECKING:
 # How a model runs, best first
 WHOLLY, EXPERTS, PARTLY, IN_RAM, NO = "wholly", "experts in RAM", "partly", "in RAM", "no"
 ALIKE = 0.02           # rates this close are one
+READABLE, FLUENT = 8.0, 20.0      # tokens per second: people read 5 to 8; of a mixture more is to be had
+GOOD, POOR = 4, 3      # quality.level: below GOOD a file is the second choice, below POOR the last one
+NEAR_RATE = 0.5        # of the fastest's rate
+# Why a file is taken
+WHOLE, READS, SLOW = "whole", "reads", "slow"
 WANTED_CTX = 8192      # if neither the user nor the workload gives it
 
 
@@ -50,10 +64,25 @@ class Choice:
     usual: Usual | None = None          # quality of its type
     measured: Measured | None = None    # of this very file
     family: str = ""                    # the same for quantisations of one model
+    mixture: bool = False               # of experts
 
     @property
     def fits(self) -> bool:
         return self.verdict != NO
+
+    @property
+    def rate(self) -> float:
+        """Tokens per second, 0 where nothing fits."""
+        return self.speed.generation if self.speed else 0.0
+
+    @property
+    def level(self) -> int:
+        return level(self.usual, self.measured, self.bits_per_weight)
+
+    @property
+    def fluent(self) -> bool:
+        """Whether it answers as fast as people read."""
+        return self.rate >= (FLUENT if self.mixture else READABLE)
 
     def to_dict(self) -> dict[str, object]:
         return {
@@ -70,12 +99,11 @@ class Choice:
 
 @dataclass(frozen=True)
 class Advice:
-    """Indices of the recommended file and of the next larger one, None if there is none. `best`: the first is
-    fully offloaded, or in RAM on a machine without a GPU."""
+    """Indices of the recommended file and of the next larger one, None if there is none. `rule`: why it is taken."""
 
     take: int
     next: int | None
-    best: bool
+    rule: str
     over: int | None = None      # the largest that is fully offloaded, where another model is larger and no slower
 
 
@@ -90,7 +118,8 @@ def assess(model: Model, params: Params, policy: Policy, machine: Machine,
     """How a model runs, and its quality. `quality`: what was measured of any files."""
     choice = _assess(model, params, policy, machine, companions)
     weights = sum(info.n_elements for info in model.header.tensors.values())
-    return replace(choice, usual=usual(model), measured=of(model, quality), family=f"{model.architecture} {weights}")
+    return replace(choice, usual=usual(model), measured=of(model, quality), mixture=model.is_moe,
+                   family=f"{model.architecture} {weights}")
 
 
 def _assess(model: Model, params: Params, policy: Policy, machine: Machine, companions: Companions) -> Choice:
@@ -141,19 +170,57 @@ def bits_per_weight(model: Model) -> float:
 
 
 def advise(choices: Sequence[Choice], n_ctx: int = 0) -> Advice | None:
-    """The largest file that is fully offloaded, or of another model that is larger and no slower with weights in RAM
-    (a mixture); else the fastest that fits; None if none does. Models trained for the wanted context come first."""
+    """Of each model its recommended file; of several models the largest that is fully offloaded, or that is larger and
+    no slower with weights in RAM (a mixture), else the fastest; None if none fits. Models trained for the wanted
+    context come first."""
     fitting = [i for i, choice in enumerate(choices) if choice.fits]
     if not fitting:
         return None
     fitting = [i for i in fitting if choices[i].n_ctx_train >= n_ctx] or fitting
-    whole = [i for i in fitting if choices[i].verdict == WHOLLY]
+    families: dict[str, list[int]] = {}
+    for i in fitting:
+        families.setdefault(choices[i].family, []).append(i)
+    rules = dict(_recommended(choices, files) for files in families.values())
+    whole = [i for i in rules if choices[i].verdict == WHOLLY]
     take = max(whole, key=lambda i: (choices[i].size, -i)) if whole else \
-        max(fitting, key=lambda i: (_rate(choices[i]), -i))
-    better = [i for i in fitting if whole and _larger_and_no_slower(choices[i], choices[take])]
+        max(rules, key=lambda i: (choices[i].rate, -i))
+    better = [i for i in rules if whole and _larger_and_no_slower(choices[i], choices[take])]
     over, take = (take, max(better, key=lambda i: (choices[i].size, -i))) if better else (None, take)
     larger = [i for i, choice in enumerate(choices) if choice.size > choices[take].size]
-    return Advice(take, min(larger, key=lambda i: (choices[i].size, i), default=None), bool(whole), over)
+    return Advice(take, min(larger, key=lambda i: (choices[i].size, i), default=None), rules[take], over)
+
+
+def _recommended(choices: Sequence[Choice], files: Sequence[int]) -> tuple[int, str]:
+    """The file to take of those of one model that fit, and by which rule."""
+    good = [i for i in files if choices[i].level >= GOOD]
+    whole = [i for i in good if choices[i].verdict == WHOLLY]
+    fluent = [i for i in good if choices[i].fluent]
+    if found := [i for i in whole if i in fluent]:
+        return max(found, key=lambda i: (choices[i].size, -i)), WHOLE
+    if fluent:
+        return _closest(choices, fluent), READS
+    found = _fastest_of_best(choices, files)
+    above = [i for i in files if choices[i].level >= POOR and choices[i].rate >= READABLE]
+    if choices[found].level < POOR and above:
+        found = _fastest_of_best(choices, above)
+    return found, SLOW
+
+
+def _fastest_of_best(choices: Sequence[Choice], files: Sequence[int]) -> int:
+    """Of those that are not much slower than the fastest the best level up to GOOD, and of that level the fastest."""
+    least = NEAR_RATE * max(choices[i].rate for i in files)
+    near = [i for i in files if choices[i].rate >= least]
+    return max(near, key=lambda i: (min(choices[i].level, GOOD), choices[i].rate, -i))
+
+
+def _closest(choices: Sequence[Choice], files: Sequence[int]) -> int:
+    """The closest to the original; the larger one where nothing says so."""
+    found, *others = files
+    for i in others:
+        nearer = compared(choices[i], choices[found])
+        if nearer > 0 or (not nearer and choices[i].size > choices[found].size):
+            found = i
+    return found
 
 
 def _larger_and_no_slower(one: Choice, other: Choice) -> bool:
@@ -161,10 +228,6 @@ def _larger_and_no_slower(one: Choice, other: Choice) -> bool:
         return False
     return one.size > other.size and one.speed.generation >= other.speed.generation \
         and one.speed.request <= other.speed.request
-
-
-def _rate(choice: Choice) -> float:
-    return choice.speed.generation if choice.speed else 0.0
 
 
 def compared(one: Choice, other: Choice) -> int:

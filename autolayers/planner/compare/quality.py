@@ -36,6 +36,8 @@ _ALIKE = {"q5_0": "q5_K", "q5_1": "q5_K", "q4_1": "q4_0", "iq4_nl": "q4_K", "iq2
           "iq1_m": "iq1_s"}
 BANDS = ((0.005, "as Q6"), (0.02, "as Q5"), (0.06, "as Q4"), (0.2, "as Q3"), (float("inf"), "as Q2"))
 
+LEVELS = (6, 5, 4, 3, 2)          # of the bands, in bits
+
 _LOADED = re.compile(r"loaded meta data with .* tensors from (.+?) \(version")
 _SIZE = re.compile(r"file size\s+=\s+([\d.]+) (GiB|MiB) \(")
 _KLD = re.compile(r"Mean\s+KLD:\s+([-\d.]+)\s+±\s+([\d.]+)")
@@ -83,6 +85,15 @@ def usual(model: Model) -> Usual | None:
     name = main_type(model)
     found = TYPES.get(_ALIKE.get(name, name))
     return None if found is None else Usual(name, *found, weights < SMALL)
+
+
+def level(usual: Usual | None, measured: Measured | None, bits_per_weight: float) -> int:
+    """2 to 6, as in Q2 to Q6: by the measured divergence, else the type's, else bits (of MXFP4 or an unquantised
+    file). A small model's is not a level lower, as no other file of it is closer for its bits."""
+    divergence = measured.kld if measured else usual.median if usual else None
+    if divergence is None:
+        return max(LEVELS[-1], min(LEVELS[0], int(bits_per_weight)))
+    return next(bits for (most, _), bits in zip(BANDS, LEVELS, strict=True) if divergence <= most)
 
 
 def read(text: str, source: str) -> list[Measured]:
