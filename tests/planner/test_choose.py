@@ -55,7 +55,8 @@ def seven() -> dict[str, Model]:
     ("--gpu rtx-3060 --ram 32GiB", READS, EXPERTS),
     pytest.param("--gpu rtx-4060 --ram 16GiB", READS, EXPERTS, marks=pytest.mark.slow),
     pytest.param("--gpu rtx-3090 --ram 64GiB", WHOLE, WHOLLY, marks=pytest.mark.slow)])
-def test_a_mixture_that_needs_ram_is_taken_at_q4(machine: str, rule: str, verdict: str, seven: dict[str, Model]) -> None:
+def test_a_mixture_that_needs_ram_is_taken_at_q4(machine: str, rule: str, verdict: str,
+                                                     seven: dict[str, Model]) -> None:
     """Q2_K is twice as fast there, and 35 tokens/s are more than anybody reads."""
     name, choice, advice = taken(seven, machine)
     assert name in ("ud-q4_k_xl", "iq4_xs", "q4_0") and choice.rate > 20
@@ -84,7 +85,8 @@ def test_the_rule_on_machines_of_all_sizes(name: str, machine: str, kinds: tuple
 
 def choice(bits: float, rate: float, verdict: str = PARTLY, mixture: bool = False) -> Choice:
     """Of a model of a thousand million weights."""
-    return Choice(verdict, "", int(bits * 1e9 / 8), bits, 8192, 8192, replace(any_speed(), generation=rate), (), 0, True, family="one", mixture=mixture)
+    speed = replace(any_speed(), generation=rate)
+    return Choice(verdict, "", int(bits * 1e9 / 8), bits, 8192, 8192, speed, (), 0, True, family="one", mixture=mixture)
 
 
 @cache

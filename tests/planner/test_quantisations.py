@@ -1,4 +1,4 @@
-"""A smaller quantisation is one: the whole model in a type below that of its file, with the size that such a file has."""
+"""A smaller quantisation is one: the whole model in a type below its file's own, with the size that such a file has."""
 
 from __future__ import annotations
 

@@ -195,8 +195,8 @@ def _recommended(choices: Sequence[Choice], files: Sequence[int]) -> tuple[int, 
     good = [i for i in files if choices[i].level >= GOOD]
     whole = [i for i in good if choices[i].verdict == WHOLLY]
     fluent = [i for i in good if choices[i].fluent]
-    if found := [i for i in whole if i in fluent]:
-        return max(found, key=lambda i: (choices[i].size, -i)), WHOLE
+    if both := [i for i in whole if i in fluent]:
+        return max(both, key=lambda i: (choices[i].size, -i)), WHOLE
     if fluent:
         return _closest(choices, fluent), READS
     found = _fastest_of_best(choices, files)
