@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,8 @@ from support import FIXTURES, model
 
 import autolayers
 from autolayers.cli import main
+from autolayers.flags.params import Params
+from autolayers.planner import cache_types
 from autolayers.planner.compare import quality
 from autolayers.planner.compare.choose import Choice, compared
 
@@ -97,3 +100,15 @@ def test_no_cache_type_below_q8_0_is_chosen_for_more_than_32k_unasked() -> None:
     assert asked.params.cache_type_k == "q4_0"
     assert any("small models break" in warning and "so long a context" in warning for warning in asked.warnings)
     assert not any("divergence" in warning for warning in plan("-c 8192 -ctk q8_0 -ctv q8_0").warnings)
+
+
+@pytest.mark.parametrize(("types", "said"), [
+    ("q4_0 q4_0", "0.002 to 0.024 in six tables"), ("q8_0 q4_0", "0.0009"), ("f16 q5_1", "0.0018"),
+    ("iq4_nl iq4_nl", None), ("q4_1 q4_1", None), ("q5_0 q5_0", None), ("q5_1 q5_1", None), ("q4_0 f16", None)])
+def test_a_cache_type_has_the_figures_of_its_own_row_or_none(types: str, said: str | None) -> None:
+    k, v = types.split()
+    warning, = cache_types.warnings(Params(cache_type_k=k, cache_type_v=v), 8192)
+    assert ("not measured publicly" in warning) is (said is None) and (said is None or said in warning)
+    assert (re.search(r"\d\.\d{3}", warning) is None) is (said is None)
+    assert ("small models break" in warning) is (types == "q4_0 q4_0")
+    assert not list(cache_types.warnings(Params(cache_type_k="q8_0", cache_type_v="q8_0"), 8192))
