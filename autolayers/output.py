@@ -22,16 +22,21 @@ COLOURS = {"0": "none", "1": "bold", "2": "dim", "31": "red", "32": "green", "33
 def say(text: str, *table: str) -> None:
     """Prints one line to stderr: joins multi-line text, removes secrets from URLs, ignores a closed stderr.
     `table` lines follow it."""
+    lines = (f"autolayers: {one_line(text)}", *table)
+    try:
+        print("\n".join(map(printable, lines)), file=sys.stderr, flush=True)
+    except OSError:
+        return
+
+
+def one_line(text: str) -> str:
+    """The text as one line, without secrets in URLs."""
     text = " ".join(text.split())
     if "://" in text:
         from .net import without_credentials
 
         text = without_credentials(text)
-    lines = (f"autolayers: {text}", *table)
-    try:
-        print("\n".join(map(printable, lines)), file=sys.stderr, flush=True)
-    except OSError:
-        return
+    return text
 
 
 def show(text: str) -> None:

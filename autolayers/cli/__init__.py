@@ -10,7 +10,7 @@ from importlib import import_module
 
 from ..errors import AutolayersError
 from ..flags.own import COMMANDS, own_flags
-from ..output import discard, open_streams, say, show
+from ..output import discard, emit, one_line, open_streams, say, show
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -30,6 +30,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         return code
     except AutolayersError as error:
         say(str(error))
+        if _asks_for_json(words):
+            _print_error(error)
         return error.exit_code
     except KeyboardInterrupt:
         return 130
@@ -79,10 +81,33 @@ def _command(words: list[str]) -> int:
     return command(rest)
 
 
+def _asks_for_json(words: list[str]) -> bool:
+    """Whether the words of a command that has --json ask for it."""
+    name, rest = (words[0], words[1:]) if words[:1] and words[0] in COMMANDS else ("plan", words)
+    if "--json" not in own_flags(_whole(name, rest)):
+        return False
+    return "--json" in rest or "--format=json" in rest or ("--format", "json") in zip(rest, rest[1:], strict=False)
+
+
+def _print_error(error: AutolayersError) -> None:
+    """What `autolayers serve` answers for the same, for a program that reads stdout."""
+    import json
+
+    try:
+        emit(json.dumps({"error": one_line(str(error)), "exit_code": error.exit_code}) + "\n")
+        sys.stdout.flush()
+    except OSError:
+        discard()
+
+
+def _whole(command: str, words: list[str]) -> str:
+    """The command's name: of Ollama's with the second word."""
+    return " ".join(["ollama", *words[:1]]) if command == "ollama" else command
+
+
 def _asks_for_cards(command: str, words: list[str]) -> bool:
     """Whether the words of a command that plans for GPUs have --gpu list."""
-    if command == "ollama":
-        command = " ".join(["ollama", *words[:1]])
+    command = _whole(command, words)
     if "--gpu" not in own_flags(command):
         return False
     return "--gpu=list" in words or "--gpu list" in " ".join(words)

@@ -25,6 +25,15 @@ def words_of(flags: Mapping[str, object], command: str = "plan") -> list[str]:
     return words
 
 
+def is_flag(name: str, command: str = "plan") -> bool:
+    """Whether words_of takes such a name."""
+    try:
+        _flag(name, command)
+    except WrongType:
+        return False
+    return True
+
+
 def _words(name: str, value: object, command: str) -> list[str]:
     flag, switch = _flag(name, command)
     if isinstance(value, bool):

@@ -6,7 +6,8 @@
     POST /choose            {"models", "flags"}: each file's choice, and which to take
 
 `flags` are words, as on the command line, or an object by name: {"gpu": "rtx-3060", "ctx": 8192}. Every POST needs
-the token as "Authorization: Bearer TOKEN". An error is {"error", "exit_code"}, the command line's line and code.
+the token as "Authorization: Bearer TOKEN". An error is {"error", "exit_code"}, the command line's line and code; a
+key that a question has not is one.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from .. import __version__
 from ..api import choose, plan
 from ..diagnosis.diagnosis import explain
 from ..errors import AutolayersError, LaunchRefused, ModelError, UsageError
-from ..flags.keywords import words_of
+from ..flags.keywords import is_flag, words_of
 from ..planner.compare.choose import advise
 from .engine import MAX_LOG
 from .server import MAX_QUESTION, TYPES, Handler, Server
@@ -55,6 +56,9 @@ class Service(Server):
 
     def answer(self, path: str, question: Answer) -> Answer:
         """Raises AutolayersError."""
+        for name in question:
+            if name not in _KEYS[path]:
+                raise UsageError(_unknown(path, name))
         with self.one_at_a_time:
             return _PATHS[path](self, question)
 
@@ -80,6 +84,7 @@ class Service(Server):
                 "advice": {"take": names[advice.take] if advice else None}}
 
 
+_KEYS = {"/plan": ("model", "flags", "explain"), "/explain": ("log", "flags"), "/choose": ("models", "flags")}
 _PATHS: dict[str, Callable[[Service, Answer], Answer]] = {
     "/plan": Service.plan, "/explain": Service.explain, "/choose": Service.choose}
 
@@ -123,6 +128,14 @@ def _text(question: Answer, name: str) -> str:
     return value
 
 
+def _unknown(path: str, name: str) -> str:
+    """Why a key is refused. One that is a flag's name would else be a plan for the server's own machine."""
+    keys = ", ".join(f'"{key}"' for key in _KEYS[path])
+    if is_flag(name, path.lstrip("/")):
+        return f'"{name:.60}" is a flag: "flags": {{"{name:.60}": ...}}; the keys of {path} are {keys}'
+    return f'unknown key "{name:.60}": those of {path} are {keys}'
+
+
 def _words(question: Answer, command: str = "plan") -> list[str]:
     """The flags of a question. Raises UsageError."""
     flags = question.get("flags", [])
@@ -162,5 +175,5 @@ def openapi() -> Answer:
         "paths": {path: {"post": {
             "summary": summary, "operationId": path.lstrip("/"), "responses": answers(summary),
             "requestBody": {"required": True, "content": {"application/json": {"schema": {
-                "type": "object", "required": needed, "properties": fields}}}}}}
+                "type": "object", "required": needed, "properties": fields, "additionalProperties": False}}}}}}
             for path, (summary, needed, fields) in asked.items()}}

@@ -80,6 +80,18 @@ def test_errors_are_the_command_lines(service: Service, path: str, question: Any
     assert status not in (400, 404) or found[1].get("exit_code", 2) in (2, 3)
 
 
+@pytest.mark.parametrize(("path", "question", "said"), [
+    ("/plan", {"model": FILE, "gpu": "rtx-3060"}, '"gpu" is a flag: "flags": {"gpu": ...}'),
+    ("/plan", {"model": FILE, "words": ["--gpu", "8GiB"]}, 'unknown key "words": those of /plan are "model", "flags"'),
+    ("/explain", {"log": "x", "model": FILE}, '"model"'), ("/choose", {"models": [FILE], "n_ctx": 8192}, '"n_ctx"')])
+def test_a_key_that_a_question_has_not_is_refused(service: Service, path: str, question: Any, said: str) -> None:
+    """A plan for the server's own machine was the answer to a --gpu in the wrong place."""
+    status, answer = ask(service.server_port, path, question)
+    assert status == 400 and answer["exit_code"] == 2 and said in answer["error"]
+    schema = openapi()["paths"][path]["post"]["requestBody"]["content"]["application/json"]["schema"]
+    assert schema["additionalProperties"] is False and not schema["properties"].keys() >= question.keys()
+
+
 def test_nobody_else_is_answered(service: Service) -> None:
     question = {"model": FILE, "flags": ["--gpu", "8GiB"]}
     port = service.server_port

@@ -1,0 +1,33 @@
+"""What a program reads that asked for JSON and gets an error."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from support import HEADERS
+
+from autolayers.cli import main
+
+FILE = str(HEADERS / "llama-3.2-1b-q8_0.gguf")
+
+
+@pytest.mark.parametrize(("words", "code", "said"), [
+    (["/none/there.gguf", "--json"], 3, "there.gguf"),
+    ([FILE, "--gpu", "nonsense-9999", "--json"], 2, "nonsense-9999"),
+    (["choose", "/none/there.gguf", "--format", "json"], 3, "there.gguf"),
+    (["devices", "--machine", "x.json", "--json"], 2, "no flag of autolayers devices"),
+    (["http://user:secret@127.0.0.1:9/m.gguf", "--format=json"], None, "127.0.0.1"),
+    (["ollama", "plan", "/none/there.gguf", "--json"], None, "there.gguf")])
+def test_what_fails_with_json_prints_the_error_object(words: list[str], code: int | None, said: str,
+                                                      capfd: pytest.CaptureFixture[str]) -> None:
+    """As `autolayers serve` answers it; the line on stderr and the exit code stay."""
+    found = main(words)
+    out, err = capfd.readouterr()
+    answer = json.loads(out)
+    assert answer.keys() == {"error", "exit_code"} and answer["exit_code"] == found and said in answer["error"]
+    assert err.endswith(f"autolayers: {answer['error']}\n") and "secret" not in out and code in (None, found)
+
+
+def test_without_json_a_failure_leaves_stdout_empty(capfd: pytest.CaptureFixture[str]) -> None:
+    assert main(["/none/there.gguf", "--format", "flags"]) == 3 and capfd.readouterr().out == ""
