@@ -348,6 +348,7 @@ class _Answer:
         found += self._fallen()
         found += self._slow_caches()
         found += self._encodes()
+        found += self._users()
         found += cache_types.warnings(params, use.n_ctx_seq)
         found += host_limits.warnings(self.evaluator.machine, params, use, self.evaluator.placement(params))
         if params.moe_cache_mib and (slower := loses(self.evaluator.machine)):
@@ -376,6 +377,14 @@ class _Answer:
                 found.append(f"{device} has no kernel for {op} as this launch needs it: it runs on the CPU "
                              f"in {layers}")
         return found
+
+    def _users(self) -> Iterator[str]:
+        """How many people can be served, if so many get too little."""
+        if self.policy.users is None:
+            return
+        from .users import too_slow
+
+        yield from too_slow(self.evaluator.requests)
 
     def _encodes(self) -> Iterator[str]:
         """What llama-server refuses of a model without a KV cache: completions, and inputs of several micro-batches

@@ -18,6 +18,8 @@ from .one.solve import solve
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from ..flags.params import Params
     from ..flags.policy import Policy
     from ..work.speed import CostModel
@@ -28,6 +30,7 @@ TABLE = (1, 2, 4, 8, 16, 32)
 MOST = 256              # slots of a llama-server
 GAIN = 1.1              # of the total, which a cache of q8_0 must have
 LEAST = 4096            # tokens of a person's context, if that is open
+SLOW = 3.0              # tokens per second of each: below, nobody waits for an answer
 
 
 @dataclass(frozen=True)
@@ -142,6 +145,20 @@ class _People:
         use = self.evaluator.static(replace(found.candidate.params, n_parallel=slots, n_ctx=slots * self.context))
         return 0 if use is None else use.host.context + sum(
             usage.context for usage in use.devices.values()) - found.row.context
+
+
+def too_slow(requests: Requests | None) -> Iterator[str]:
+    """How many can be served where each gets too little: those that get the most in all at a rate that serves."""
+    if requests is None or not requests.row.fits or requests.row.served.rate >= SLOW or not requests.table:
+        return
+    row = requests.row
+    said = f"{row.users} users at once get {row.served.rate:.1f} tokens/s each, which nobody waits for"
+    served = [each for each in requests.table if each.fits and each.served.rate >= SLOW and each.users < row.users]
+    if not served:
+        yield f"{said}: a smaller model or more GPUs"
+        return
+    most = max(served, key=lambda each: each.served.total)
+    yield f"{said}: --users {most.users} gives each {most.served.rate:.1f}, and the others wait in llama-server's queue"
 
 
 def for_users(evaluator: Evaluator, given: Params, policy: Policy,

@@ -8,7 +8,7 @@ from ..quoting import shell
 from ..units import GiB, human, in_mib
 from .picture import grouped, memory, name, names, strip
 from .table import LABEL, Style, blocks, labelled, shortened, titled, wrap
-from .users import users_table
+from .users import each_words, users_table
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -80,6 +80,8 @@ def _figures(plan: Plan) -> str:
     if not plan.fits:
         return context_words(plan)
     speed = plan.speed
+    if speed.requests is not None:
+        return f"{each_words(speed)}   {context_words(plan)}"
     low, high = speed.generation / speed.generation_spread, speed.generation * speed.generation_spread
     return (f"about {tokens(speed.generation)} tokens/s ({tokens(low)} to {tokens(high)})   "
             f"prompts {tokens(speed.prompt)}/s   {context_words(plan)}")
@@ -102,8 +104,9 @@ def speed_words(speed: Speed) -> list[str]:
     asked += f" after {work.depth}" if work.depth else ""
     asked += f", {work.requests} requests at once" if work.requests > 1 else ""
     title = f"{work.name}: " if work.name else ""
+    together = " of all together" if work.requests > 1 else ""
     return [
-        f"predicted, not measured: {tokens(speed.generation)} tokens/s (within "
+        f"predicted, not measured: {tokens(speed.generation)} tokens/s{together} (within "
         f"x{speed.generation_spread:.2f}), "
         f"{tokens(speed.generation_full)} with a full context; "
         f"prompts {tokens(speed.prompt)} (within x{speed.prompt_spread:.2f})",

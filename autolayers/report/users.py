@@ -12,6 +12,16 @@ if TYPE_CHECKING:
     from ..work.speed import Speed
 
 
+def each_words(speed: Speed) -> str:
+    """What each of the people gets, with the prediction's uncertainty."""
+    assert speed.requests is not None
+    row: Mapping[str, Any] = speed.requests.to_dict()
+    rate, users, factor = row["per_request_tokens_per_second"], row["users"], speed.generation_spread
+    each = f"for each of {users} users" if users > 1 else "for one user"
+    return (f"about {rate:.1f} tokens/s {each} ({rate / factor:.1f} to {rate * factor:.1f})   "
+            f"first token within {row['seconds_to_first_token']:.1f} s")
+
+
 def users_table(speed: Speed) -> list[str]:
     """A line for each number of people; none if a promise decides."""
     if speed.requests is None:

@@ -9,6 +9,7 @@ from support import model
 
 import autolayers
 from autolayers.errors import UsageError
+from autolayers.report.text import plan_text
 
 DENSE = ["--gpu", "rtx-3090", "--ram", "64GiB"]
 
@@ -79,3 +80,25 @@ def test_caches_are_smaller_only_where_weights_would_leave_the_gpu() -> None:
 def test_bad_words(words: list[str], why: str) -> None:
     with pytest.raises(UsageError, match=why):
         autolayers.plan(model("llama-3.1-8b-q4_k_m:4"), [*DENSE, *words])
+
+
+def test_the_headline_is_what_each_of_them_gets() -> None:
+    plan, found = served("llama-3.1-8b-q4_k_m:8", *DENSE, "--users", "6")
+    line = " ".join(plan_text(plan).splitlines()[1:3])
+    assert line.startswith(f"about {found['per_request_tokens_per_second']:.1f} tokens/s for each of 6 users (")
+    assert f"first token within {found['seconds_to_first_token']:.1f} s" in line
+    assert "tokens/s of all together" in " ".join(plan_text(plan).split())
+    alone, _ = served("llama-3.1-8b-q4_k_m:8", *DENSE, "--users", "1")
+    assert " tokens/s for one user (" in plan_text(alone).splitlines()[1]
+
+
+def test_too_many_are_told_how_many_can_be_served() -> None:
+    """200 people with 0.5 tokens/s each fit; nobody launches that."""
+    plan, found = served("qwen3-30b-a3b-q4_k_m", *DENSE, "--users", "200")
+    assert plan.fits and found["per_request_tokens_per_second"] < 3
+    warning, = (line for line in plan.warnings if "users at once" in line)
+    best = max((row for row in found["table"] if row["per_request_tokens_per_second"] >= 3),
+               key=lambda row: row["total_tokens_per_second"])
+    assert f"--users {best['users']} gives each {best['per_request_tokens_per_second']:.1f}" in warning
+    plan, _ = served("llama-3.1-8b-q4_k_m:8", *DENSE, "--users", "6")
+    assert not any("users at once" in line for line in plan.warnings)
