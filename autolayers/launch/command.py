@@ -136,6 +136,9 @@ def read(argv: Sequence[str], command: str = "run") -> WrappedCommand:
 _ANSWERS = frozenset(("-h", "--help", "--usage", "--version", "--license", "--list-devices", "-cl",
                       "--cache-list", "--completion-bash"))
 
+# fields of a plan for embeddings that llama-server alone has
+_TO_EMBED = frozenset(("embedding", "reranking", "cache_ram"))
+
 
 def needs_no_plan(command: WrappedCommand) -> str | None:
     """The word of a command with which llama-server loads no model, None where it may load one."""
@@ -249,7 +252,10 @@ def additions(command: WrappedCommand, flags: Sequence[str], build: Build, envir
     twice = {field_of(flag) for flag, _ in spoken.given if _accumulates(flag)}
     words: list[str] = []
     notes: list[str] = []
+    server = command.program.startswith("llama-server") or not command.program.startswith("llama-")
     for name, written in _by_field(wanted):
+        if not server and name in _TO_EMBED and (wanted.embedding or wanted.reranking):
+            continue              # llama-embedding does nothing else
         if name in ("overrides", "overrides_draft"):
             before, after = getattr(spoken.params, name), getattr(wanted, name)
             begins = after[:len(before)] == before

@@ -16,6 +16,7 @@ from ..records import lazy, replace
 from ..units import human, mib
 from ..work.expert_cache import loses
 from . import cache_types, host_limits, serving
+from .embedder import embeds, suits, ways
 from .evaluate import FULL, RAM_MARGIN, Evaluator
 from .one.alone import layers_alone
 from .one.contexts import contexts
@@ -100,7 +101,10 @@ def _solved(model: Model, params: Params, policy: Policy, machine: Machine, comp
     if policy.alone:
         candidate = layers_alone(evaluator, params)
     else:
-        params, cost, candidate, why = _search(evaluator, params, policy)
+        for asked in ways(evaluator.model, params, policy):
+            params, cost, candidate, why = _search(evaluator, asked, policy)
+            if candidate is not None and suits(evaluator.model, machine, candidate):
+                break
         if candidate is not None and policy.workload.reuses:
             from .one.reuse import reusing
 
@@ -392,7 +396,7 @@ class _Answer:
         params, use, row = self.candidate.params, self.use, self.evaluator.model.row
         if row.memory != "none":
             return
-        if not (params.embedding or params.reranking):
+        if not embeds(params):
             yield f"{self.evaluator.model.architecture} has no KV cache: llama-server answers embeddings alone, with " \
                   "--embedding (or --reranking)"
         elif use.n_ubatch < use.n_ctx_seq:

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from ..model import Model
     from ..work.speed import Speed
     from .advice import Remedy
+    from .embedder import Inputs
     from .explain import Alternative, Lever
     from .serving import Saved
 
@@ -147,6 +148,13 @@ class Plan:
         return self.weigh()
 
     @property
+    def inputs(self) -> Inputs | None:
+        """What a launch that answers embeddings or a reranker's scores is asked; None for one that writes text."""
+        from .embedder import inputs
+
+        return inputs(self.params, self.speed, self.breakdown.n_ctx_seq)
+
+    @property
     def saved(self) -> Saved | None:
         """What saved prompts keep, of conversations of the workload's length; None: nothing."""
         from .serving import saved
@@ -223,6 +231,8 @@ class Plan:
             "remedies": [remedy.to_dict() for remedy in self.remedies],
             "speed": self.speed.to_dict(),
         }
+        if self.inputs is not None:
+            answer["inputs"] = self.inputs.to_dict()
         saved = self.saved
         if saved is not None:
             answer["saved"] = saved.to_dict()

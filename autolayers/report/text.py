@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ..planner.advice import Remedy
+    from ..planner.embedder import Inputs
     from ..planner.explain import Alternative
     from ..planner.plan import Plan
     from ..work.speed import Speed
@@ -54,7 +55,7 @@ def reasons_text(plan: Plan, style: Style, verbose: bool = False) -> str:
     lines += labelled("why", plan.reasons, style)
     lines += _instead(plan, style)
     lines += labelled("--fit", _rival(plan), style)
-    lines += labelled("speed", speed_words(plan.speed) if plan.fits else [], style)
+    lines += labelled("speed", _speed(plan) if plan.fits else [], style)
     table = users_table(plan.speed) if plan.fits else []
     lines += [f"{'serve' if i == 0 else '':{LABEL}}{line}" for i, line in enumerate(table)]
     lines += labelled("memory", [*_memory_words(plan), *(_parts(plan) if verbose else ())], style)
@@ -82,6 +83,8 @@ def _figures(plan: Plan) -> str:
     speed = plan.speed
     if speed.requests is not None:
         return f"{each_words(speed)}   {context_words(plan)}"
+    if plan.inputs is not None:
+        return f"{inputs_words(plan.inputs, speed)}   {tokens(speed.prompt)} tokens/s   {context_words(plan)}"
     low, high = speed.generation / speed.generation_spread, speed.generation * speed.generation_spread
     return (f"about {tokens(speed.generation)} tokens/s ({tokens(low)} to {tokens(high)})   "
             f"prompts {tokens(speed.prompt)}/s   {context_words(plan)}")
@@ -95,6 +98,21 @@ def context_words(plan: Plan) -> str:
         text += f" for {use.n_seq_max} slots" if use.kv_unified else f" ({use.n_seq_max} slots of {use.n_ctx_seq})"
     kinds = {plan.params.cache_type_k or "f16", plan.params.cache_type_v or "f16"}
     return text + ("" if kinds == {"f16"} else f", {'/'.join(sorted(kinds))} cache")
+
+
+def inputs_words(asked: Inputs, speed: Speed) -> str:
+    """Inputs per second, with the prediction's uncertainty."""
+    rate, factor = asked.per_second, speed.prompt_spread
+    return f"about {tokens(rate)} inputs/s of {asked.tokens} tokens ({tokens(rate / factor)} to {tokens(rate * factor)})"
+
+
+def _speed(plan: Plan) -> list[str]:
+    speed, asked = plan.speed, plan.inputs
+    if asked is None:
+        return speed_words(speed)
+    return [f"predicted, not measured: {tokens(speed.prompt)} tokens/s of inputs (within x{speed.prompt_spread:.2f}), "
+            f"{1 / asked.per_second:.3f} s for one of {asked.tokens} tokens" + calibrated_words(speed)
+            + assumed_words(speed)]
 
 
 def speed_words(speed: Speed) -> list[str]:
@@ -189,6 +207,8 @@ def _rival(plan: Plan) -> list[str]:
     free = {device.name: device.free for device in plan.devices}
     short = sum(max(0, usage.total - free.get(device, 0)) for device, usage in rival.breakdown.devices.items())
     said = f", {tokens(rival.speed.generation)} tokens/s and prompts {tokens(rival.speed.prompt)}"
+    if plan.inputs is not None:
+        said = f", {tokens(rival.speed.prompt)} tokens/s of inputs"
     if short:
         said = f"; {human(short)} more than is free, so that it cannot load"
     elif not rival.fits:
@@ -243,13 +263,23 @@ def _memory_words(plan: Plan) -> list[str]:
              for group in grouped(plan.devices, False) if len(group) > 1]
     if host.free is not None and host.shared + host.growing:
         parts = [f"{human(host.shared)} are the GPU's"] if host.shared else []
-        parts += [f"{human(host.growing)} are reserved for the prompt cache and checkpoints"] if host.growing else []
+        parts += [f"{_growing(plan)} may be added by serving"] if host.growing else []
         saved = plan.saved
         count = saved.count or 0 if saved else 0
         some = f"{count} saved conversation{'s' * (count > 1)}"
         kept = f" (at least {some} of {saved.tokens} tokens)" if saved and count else ""
         found.append(f"of RAM {listed(parts)}{kept}")
     return [*found, *_left_out(plan)]
+
+
+def _growing(plan: Plan) -> str:
+    """What RAM may grow by, and of what: the largest parts."""
+    sizes: dict[str, int] = {}
+    for extra in plan.breakdown.extras:
+        if extra.upper_limit and extra.device == "Host":
+            sizes[extra.name] = sizes.get(extra.name, 0) + extra.size
+    large = [name for name, size in sizes.items() if size >= plan.host.growing / 20]
+    return f"up to {human(plan.host.growing)} ({', '.join(large)})" if large else f"up to {human(plan.host.growing)}"
 
 
 def _left_out(plan: Plan) -> list[str]:

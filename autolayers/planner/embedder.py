@@ -1,0 +1,76 @@
+"""Models that answer embeddings or a reranker's scores: what llama-server needs for them, and what they are asked.
+
+An encoder has no KV cache, so an input must lie in one micro-batch (server_slot::can_split): -b and -ub of a whole
+context, or of 2048 tokens, where all layers then fit on the GPUs. The prompt cache of llama-server keeps what was in an idle slot, whatever its task is; an
+embedding is never continued, so --cache-ram 0.
+"""
+
+from __future__ import annotations
+
+from ..records import dataclass, replace
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from ..flags.params import Params
+    from ..flags.policy import Policy
+    from ..machine import Machine
+    from ..model import Model
+    from ..work.speed import Speed
+    from .evaluate import Candidate
+
+RANK = 4            # llama_pooling_type; those before it pool an input into one embedding
+NOT_POOLED = 0
+SHORT = 2048        # tokens: few inputs are longer
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """Inputs of so many `tokens`, and how many of them are answered `per_second`, one after the other."""
+
+    tokens: int
+    per_second: float
+
+    def to_dict(self) -> dict[str, object]:
+        return {"tokens": self.tokens, "per_second": round(self.per_second, 3)}
+
+
+def encodes(model: Model) -> bool:
+    """Whether the model is an encoder that pools: a diffusion model has no KV cache either, and writes text."""
+    pooled = NOT_POOLED < model.hparams.pooling_type <= RANK
+    return model.row.memory == "none" and pooled
+
+
+def embeds(params: Params) -> bool:
+    return bool(params.embedding or params.reranking)
+
+
+def ways(model: Model, params: Params, policy: Policy) -> Iterator[Params]:
+    """The flags to plan with, best first, the usual ones last: of an encoder with micro-batches of a whole context, or
+    of SHORT tokens. Other models have one way."""
+    if encodes(model) and not embeds(params):
+        rank = model.hparams.pooling_type == RANK
+        params = replace(params, reranking=True) if rank else replace(params, embedding=True)
+    if embeds(params) and params.cache_ram is None and not policy.agents:
+        params = replace(params, cache_ram=0)
+    n_ctx = params.n_ctx or (policy.n_ctx if isinstance(policy.n_ctx, int) else None) or model.n_ctx_train
+    if encodes(model) and params.n_batch is None and params.n_ubatch is None and n_ctx:
+        for size in dict.fromkeys((n_ctx, min(n_ctx, SHORT))):
+            yield replace(params, n_batch=size, n_ubatch=size)
+    yield params
+
+
+def suits(model: Model, machine: Machine, found: Candidate) -> bool:
+    """Whether the first way may be taken that this is the launch of: it fits, and its micro-batches take no layer off
+    the GPUs."""
+    everything = model.hparams.n_layer_all + 1
+    return found.fits and (not machine.devices or found.params.layers_wanted(everything) == everything)
+
+
+def inputs(params: Params, speed: Speed, n_ctx_seq: int) -> Inputs | None:
+    """What a launch that embeds is asked: the workload's prompts, as long as a slot allows; None for others."""
+    if not embeds(params):
+        return None
+    tokens = max(1, min(speed.workload.prompt, n_ctx_seq))
+    return Inputs(tokens, speed.prompt / tokens)
