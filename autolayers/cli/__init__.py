@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import sys
 from importlib import import_module
+from itertools import pairwise
 
 from ..errors import AutolayersError
 from ..flags.own import COMMANDS, own_flags
@@ -86,7 +87,7 @@ def _asks_for_json(words: list[str]) -> bool:
     name, rest = (words[0], words[1:]) if words[:1] and words[0] in COMMANDS else ("plan", words)
     if "--json" not in own_flags(_whole(name, rest)):
         return False
-    return "--json" in rest or "--format=json" in rest or ("--format", "json") in zip(rest, rest[1:], strict=False)
+    return "--json" in rest or "--format=json" in rest or ("--format", "json") in pairwise(rest)
 
 
 def _print_error(error: AutolayersError) -> None:

@@ -101,10 +101,7 @@ def _solved(model: Model, params: Params, policy: Policy, machine: Machine, comp
     if policy.alone:
         candidate = layers_alone(evaluator, params)
     else:
-        for asked in ways(evaluator.model, params, policy):
-            params, cost, candidate, why = _search(evaluator, asked, policy)
-            if candidate is not None and suits(evaluator.model, machine, candidate):
-                break
+        params, cost, candidate, why = _best_way(evaluator, params, policy)
         if candidate is not None and policy.workload.reuses:
             from .one.reuse import reusing
 
@@ -125,6 +122,17 @@ def _solved(model: Model, params: Params, policy: Policy, machine: Machine, comp
     if policy.alone:
         notes, why = notes + why, ()
     return _Answer(evaluator, cost, params, policy, answer), notes, why
+
+
+def _best_way(evaluator: Evaluator, given: Params,
+              policy: Policy) -> tuple[Params, CostModel, Candidate | None, tuple[str, ...]]:
+    """As _search, of the first way to launch the model that suits it."""
+    for params in ways(evaluator.model, given, policy):
+        found = _search(evaluator, params, policy)
+        candidate = found[2]
+        if candidate is not None and suits(evaluator.model, evaluator.machine, candidate):
+            break
+    return found
 
 
 def _search(evaluator: Evaluator, params: Params,

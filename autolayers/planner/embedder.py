@@ -1,8 +1,8 @@
 """Models that answer embeddings or a reranker's scores: what llama-server needs for them, and what they are asked.
 
 An encoder has no KV cache, so an input must lie in one micro-batch (server_slot::can_split): -b and -ub of a whole
-context, or of 2048 tokens, where all layers then fit on the GPUs. The prompt cache of llama-server keeps what was in an idle slot, whatever its task is; an
-embedding is never continued, so --cache-ram 0.
+context, or of 2048 tokens, where all layers then fit on the GPUs. The prompt cache of llama-server keeps what was in an
+idle slot, whatever its task is; an embedding is never continued, so --cache-ram 0.
 """
 
 from __future__ import annotations

@@ -147,11 +147,13 @@ class _People:
             usage.context for usage in use.devices.values()) - found.row.context
 
 
-def too_slow(requests: Requests | None) -> Iterator[str]:
+def too_slow(requests: object) -> Iterator[str]:
     """How many can be served where each gets too little: those that get the most in all at a rate that serves."""
-    if requests is None or not requests.row.fits or requests.row.served.rate >= SLOW or not requests.table:
+    if not isinstance(requests, Requests) or not requests.table:
         return
     row = requests.row
+    if not row.fits or row.served.rate >= SLOW:
+        return
     said = f"{row.users} users at once get {row.served.rate:.1f} tokens/s each, which nobody waits for"
     served = [each for each in requests.table if each.fits and each.served.rate >= SLOW and each.users < row.users]
     if not served:

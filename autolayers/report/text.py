@@ -103,7 +103,8 @@ def context_words(plan: Plan) -> str:
 def inputs_words(asked: Inputs, speed: Speed) -> str:
     """Inputs per second, with the prediction's uncertainty."""
     rate, factor = asked.per_second, speed.prompt_spread
-    return f"about {tokens(rate)} inputs/s of {asked.tokens} tokens ({tokens(rate / factor)} to {tokens(rate * factor)})"
+    span = f"({tokens(rate / factor)} to {tokens(rate * factor)})"
+    return f"about {tokens(rate)} inputs/s of {asked.tokens} tokens {span}"
 
 
 def _speed(plan: Plan) -> list[str]:
