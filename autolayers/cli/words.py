@@ -36,9 +36,10 @@ def without_verbose(arguments: Arguments) -> tuple[Arguments, bool]:
 
 def warnings_of(plan: Plan) -> list[str]:
     """Prints a plan's warnings on stderr, for outputs that cannot carry them."""
+    from ..report.text import hints, remedy_words, shortage
+
     if plan.fits:
-        return [*plan.warnings, *filter(None, [plan.paid]), *plan.idle]
-    from ..report.text import remedy_words, shortage
+        return [*plan.warnings, *filter(None, [plan.paid]), *plan.idle, *hints(plan)]
 
     return [*plan.warnings, f"does not fit: {shortage(plan)}",
             *(f"it fits with {remedy_words(remedy)}" for remedy in plan.remedies)]

@@ -61,7 +61,9 @@ def plan_on(model: Model, params: Params, policy: Policy, machine: Machine, comp
     what would make a launch fit. Plans of one model share `known`. Raises LaunchRefused."""
     answer, notes, why = _solved(model, params, policy, machine, companions, notes, known)
     plan = answer.plan(notes, why, answer.explained(processes) if explain else NOTHING)
-    return replace(plan, remedies=tuple(answer.advice(plan))) if explain or advise else plan
+    if not (explain or advise):
+        return plan
+    return answer.hinted(replace(plan, remedies=tuple(answer.advice(plan))), explain)
 
 
 def plan_in_steps(model: Model, request: Request, processes: int = 0, known: Known | None = None) -> Iterator[Plan]:
@@ -72,7 +74,7 @@ def plan_in_steps(model: Model, request: Request, processes: int = 0, known: Kno
     yield answer.plan(notes, why, NOTHING)
     if processes:
         plan = answer.plan(notes, why, without_gc(answer.explained)(processes))
-        yield replace(plan, remedies=without_gc(tuple)(answer.advice(plan)))
+        yield answer.hinted(replace(plan, remedies=without_gc(tuple)(answer.advice(plan))), True)
         return
     work, first = answer.work()
     found: list[Any] = []
@@ -87,6 +89,9 @@ def plan_in_steps(model: Model, request: Request, processes: int = 0, known: Kno
     while (remedy := without_gc(next)(advice, None)) is not None:
         plan = replace(plan, remedies=(*plan.remedies, remedy))
         yield plan
+    hinted = answer.hinted(plan, True)
+    if hinted is not plan:
+        yield hinted
 
 
 def _solved(model: Model, params: Params, policy: Policy, machine: Machine, companions: Companions,
@@ -317,6 +322,20 @@ class _Answer:
         from .advice import remedies
 
         return remedies(self.evaluator, self.given, self.policy, self.candidate)
+
+    def hinted(self, plan: Plan, explained: bool) -> Plan:
+        """With what is much faster, and is not among the alternatives of an explained plan."""
+        evaluator, policy, chosen = self.evaluator, self.policy, self.candidate
+        drafts = chosen.params.spec_type or evaluator.estimator.companions.draft is not None
+        if not plan.fits or evaluator.exhausted or drafts or policy.users is not None or embeds(chosen.params):
+            return plan
+        from .faster import smaller, with_cache
+
+        other = smaller(evaluator, self.cost, policy, chosen, explained)
+        known = None if explained else with_cache(evaluator, self.cost, self.given, policy, chosen)
+        if other is None and known is None:
+            return plan
+        return replace(plan, smaller=other, faster=known)
 
     def _next_step(self) -> tuple[str, Params] | None:
         from .one.ladder import Ladders

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from .advice import Remedy
     from .embedder import Inputs
     from .explain import Alternative, Lever
+    from .faster import Faster, Smaller
     from .serving import Saved
 
 
@@ -128,6 +129,8 @@ class Plan:
     weigh: Callable[[], tuple[Lever, ...]] = tuple      # computes `levers`
     alternatives: tuple[Alternative, ...] = ()    # if the plan fits and is explained
     remedies: tuple[Remedy, ...] = ()    # if the plan does not fit and is explained
+    faster: Faster | None = None         # if it fits and is advised, not explained: a known alternative
+    smaller: Smaller | None = None       # if it fits and is advised or explained: a smaller file that is worth it
     paid: str = ""                       # the reason that says what a larger context costs
     idle: tuple[str, ...] = ()           # the reasons that say why a device has nothing of the launch
 
@@ -231,6 +234,10 @@ class Plan:
             "remedies": [remedy.to_dict() for remedy in self.remedies],
             "speed": self.speed.to_dict(),
         }
+        if self.faster is not None:
+            answer["faster"] = self.faster.to_dict()
+        if self.smaller is not None:
+            answer["smaller_file"] = self.smaller.to_dict()
         if self.inputs is not None:
             answer["inputs"] = self.inputs.to_dict()
         saved = self.saved

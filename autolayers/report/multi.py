@@ -71,6 +71,8 @@ def _speed_words(together: Together, i: int) -> str:
     speed = together.plans[i].speed
     seconds = speed.request
     text = f"{tokens(speed.generation)} tokens/s, {seconds:.1f} s per request"
+    if (asked := together.plans[i].inputs) is not None:
+        return f"{tokens(asked.per_second)} inputs/s of {asked.tokens} tokens"
     slower = bool(together.alone) and seconds > together.alone[i] * SLOWER
     return text + (f" (alone {together.alone[i]:.1f} s)" if slower else "")
 

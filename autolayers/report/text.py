@@ -197,7 +197,37 @@ def _instead(plan: Plan, style: Style) -> list[str]:
             lines.append(first)
             first = ""
         lines += wrap(bought(plan, other), style.width, first.ljust(column), " " * column)
+    if plan.smaller is not None:
+        lines += wrap(smaller_words(plan), style.width, ("" if lines else "instead").ljust(LABEL), " " * LABEL)
     return lines
+
+
+def hints(plan: Plan) -> list[str]:
+    """What is much faster, for who sees no alternatives: a flag, and a smaller file where the launch is too slow."""
+    now = tokens(plan.speed.generation)
+    found = []
+    if plan.faster is not None:
+        found.append(f"{shell(plan.faster.flags)}: about {tokens(plan.faster.rate)} tokens/s instead of {now}, as all "
+                     "weights are then on the GPU")
+    if plan.smaller is not None:
+        found.append(f"about {now} tokens/s: {smaller_words(plan)}")
+    return found
+
+
+def smaller_words(plan: Plan) -> str:
+    """A quantisation that is wholly on the GPUs, or that there is none."""
+    other = plan.smaller
+    assert other is not None
+    if not plan.devices:
+        return "every token reads all weights from RAM: a smaller file or model is faster"
+    gpus = f"GPU{'s' * (len(plan.devices) != 1)}"
+    if not other.type:
+        return f"no quantisation of this model is wholly on the {gpus} at this context: a smaller model is faster"
+    file = f"file of {other.type} ({human(other.size)})"
+    if not other.rate:
+        return f"a {file} or a smaller model would be wholly on the {gpus}"
+    return f"a {file} is wholly on the {gpus}: about {tokens(other.rate)} tokens/s instead of " \
+           f"{tokens(plan.speed.generation)}"
 
 
 def _rival(plan: Plan) -> list[str]:

@@ -25,7 +25,12 @@ PAGE = 400                   # words
 
 def verdict(plan: Plan) -> dict[str, Any]:
     """What the page says first."""
-    parts = [] if is_embedding(plan.model) else [f"About {rate(plan.speed.generation)} tokens/s"]
+    asked = plan.inputs
+    parts = [f"About {rate(plan.speed.generation)} tokens/s"]
+    if asked is not None:
+        parts = [f"About {rate(asked.per_second)} inputs/s of {asked.tokens} tokens"]
+    elif is_embedding(plan.model):
+        parts = []
     parts += [f"{thousands(plan.breakdown.n_ctx)} context", where(plan)]
     if not plan.fits:
         return {"state": "no", "title": f"Does not fit: {shortage(plan)}", "parts": [], "plain": ""}
