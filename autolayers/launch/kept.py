@@ -13,6 +13,7 @@ from .. import __version__, state
 from ..errors import AutolayersError
 from ..flags.parse import parse
 from ..flags.write import to_words
+from ..planner.plan import Faster, Smaller
 from ..records import dataclass, replace
 from ..units import MiB
 from . import store, tuned
@@ -34,8 +35,8 @@ _APART = ("dry-run", "format", "help", "replan", "retry", "strict-flags", "verif
 
 @dataclass(frozen=True)
 class Kept:
-    """A plan. `question`: what was asked; `free`: bytes by device, RAM as Host; `paid` and `idle`: the plan's
-    own lines, which a launch with all flags given does not have."""
+    """A plan. `question`: what was asked; `free`: bytes by device, RAM as Host; `paid`, `idle`, `faster` and
+    `smaller`: the plan's own, which a launch with all flags given does not have."""
 
     model: str
     question: str
@@ -43,16 +44,24 @@ class Kept:
     flags: tuple[str, ...]
     paid: str = ""
     idle: tuple[str, ...] = ()
+    faster: Mapping[str, Any] | None = None
+    smaller: Mapping[str, Any] | None = None
+
+    @property
+    def hints(self) -> tuple[Faster | None, Smaller | None]:
+        return Faster.of(self.faster) if self.faster else None, Smaller.of(self.smaller) if self.smaller else None
 
 
 def _of(entry: Any) -> Kept:
     """An entry of the file. Raises where it is not one, or its flags are not llama-server's."""
     kept = Kept(str(entry["model"]), str(entry["question"]),
                 {str(name): int(size) for name, size in entry["free"].items()},
-                tuple(map(str, entry["flags"])), str(entry.get("paid", "")), tuple(map(str, entry.get("idle", ()))))
+                tuple(map(str, entry["flags"])), str(entry.get("paid", "")), tuple(map(str, entry.get("idle", ()))),
+                entry.get("faster"), entry.get("smaller"))
     launch = parse(kept.flags, command=None)
     if launch.rest or launch.positional:
         raise ValueError
+    _ = kept.hints      # raises where they are none
     return kept
 
 
@@ -96,13 +105,15 @@ def _literal(kept: Kept, request: Request, again: Callable[[Request], Plan]) -> 
     with contextlib.suppress(AutolayersError):
         plan = again(request.asking(replace(arguments, params=params, own=own)))
         if plan.fits and plan.flags == kept.flags:
-            return replace(plan, paid=kept.paid, idle=kept.idle)
+            faster, smaller = kept.hints
+            return replace(plan, paid=kept.paid, idle=kept.idle, faster=faster, smaller=smaller)
     return None
 
 
 def keep(model: str, request: Request, plan: Plan, environ: Mapping[str, str]) -> None:
     """Adds a plan that fits; a directory that cannot be written is no reason not to launch."""
     if plan.fits:
-        kept = Kept(model, question_of(request), _free(request), plan.flags, plan.paid, plan.idle)
+        kept = Kept(model, question_of(request), _free(request), plan.flags, plan.paid, plan.idle,
+                    plan.faster.to_dict() if plan.faster else None, plan.smaller.to_dict() if plan.smaller else None)
         with contextlib.suppress(AutolayersError):
             store.add("plans", "kept", environ, kept, _of, _MOST, ("model", "question", "free"))

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 from ..flags.params import Params
 from ..flags.write import to_words
-from ..records import dataclass, replace
+from ..records import replace
 from .evaluate import FULL, Evaluator
 from .one.solve import solve
+from .plan import Faster, Smaller
 from .quantisations import below
 
 TYPE_CHECKING = False
@@ -25,30 +26,6 @@ TOO_SLOW = 3.0       # tokens per second: nobody waits for an answer
 GOOD = ("q8_0", "q6_K", "q5_K", "q4_K", "iq4_xs")       # types at Q4 or above
 ALL = -2             # n_gpu_layers
 CACHE = "q8_0"
-
-
-@dataclass(frozen=True)
-class Smaller:
-    """A quantisation of the model, bytes, that is wholly on the devices at the launch's context; "" for none.
-    `rate`: tokens per second then, 0 if not computed."""
-
-    type: str
-    size: int
-    rate: float = 0.0
-
-    def to_dict(self) -> dict[str, object]:
-        return {"type": self.type, "size": self.size, "tokens_per_second": round(self.rate, 3)}
-
-
-@dataclass(frozen=True)
-class Faster:
-    """Flags to add, and the tokens per second with them."""
-
-    flags: tuple[str, ...]
-    rate: float
-
-    def to_dict(self) -> dict[str, object]:
-        return {"flags": list(self.flags), "tokens_per_second": round(self.rate, 3)}
 
 
 def with_cache(evaluator: Evaluator, cost: CostModel, given: Params, policy: Policy,

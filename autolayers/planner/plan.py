@@ -7,6 +7,7 @@ from ..records import dataclass, lazy
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
+    from typing import Any
 
     from ..flags.params import Params
     from ..memory.breakdown import Breakdown, Static
@@ -15,7 +16,6 @@ if TYPE_CHECKING:
     from .advice import Remedy
     from .embedder import Inputs
     from .explain import Alternative, Lever
-    from .faster import Faster, Smaller
     from .serving import Saved
 
 
@@ -103,6 +103,40 @@ class FitChoice:
     fits: bool
     speed: Speed
     placement: str
+
+
+@dataclass(frozen=True)
+class Faster:
+    """Flags to add, and the tokens per second with them."""
+
+    flags: tuple[str, ...]
+    rate: float
+
+    def to_dict(self) -> dict[str, object]:
+        return {"flags": list(self.flags), "tokens_per_second": round(self.rate, 3)}
+
+    @classmethod
+    def of(cls, said: Mapping[str, Any]) -> Faster:
+        """What `to_dict` gave. Raises KeyError, TypeError or ValueError."""
+        return cls(tuple(map(str, said["flags"])), float(said["tokens_per_second"]))
+
+
+@dataclass(frozen=True)
+class Smaller:
+    """A quantisation of the model, bytes, that is wholly on the devices at the launch's context; "" for none.
+    `rate`: tokens per second then, 0 if not computed."""
+
+    type: str
+    size: int
+    rate: float = 0.0
+
+    def to_dict(self) -> dict[str, object]:
+        return {"type": self.type, "size": self.size, "tokens_per_second": round(self.rate, 3)}
+
+    @classmethod
+    def of(cls, said: Mapping[str, Any]) -> Smaller:
+        """What `to_dict` gave. Raises KeyError, TypeError or ValueError."""
+        return cls(str(said["type"]), int(said["size"]), float(said["tokens_per_second"]))
 
 
 @dataclass(frozen=True)

@@ -32,7 +32,8 @@ class Asked:
         self.questions.append(request)
         host_use = SimpleNamespace(total=300 * MiB)
         use = SimpleNamespace(devices={"CUDA0": None}, host=host_use, resident=400 * MiB)
-        return SimpleNamespace(flags=("-ngl", "3"), fits=True, paid="", idle=(), breakdown=use)
+        return SimpleNamespace(flags=("-ngl", "3"), fits=True, paid="", idle=(), faster=None, smaller=None,
+                               breakdown=use)
 
 
 def session(line: str, planner: Asked, tmp: str) -> Session:
