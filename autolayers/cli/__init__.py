@@ -66,6 +66,8 @@ def _command(words: list[str]) -> int:
 
         sys.stdout.write(help_of(" ".join(words[1:])) if words[1:] else overview())
         return 0
+    if words == ["version"]:
+        words = ["--version"]
     name, rest = (words[0], words[1:]) if words[0] in COMMANDS else ("plan", words)
     if name != "run" and ("-h" in rest or "--help" in rest):
         from .help import help_of

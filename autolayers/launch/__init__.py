@@ -6,12 +6,16 @@ from __future__ import annotations
 from ..output import say
 
 NOT_EXECUTABLE, NOT_FOUND = 126, 127     # exit codes, as a shell's
+LLAMA_CPP = "https://github.com/ggml-org/llama.cpp/releases"
 
 
 def cannot_start(program: str, error: OSError) -> int:
     """Prints why a program cannot be started; returns the exit code."""
     reason = {FileNotFoundError: "not found", PermissionError: "cannot be executed"}.get(type(error))
-    plain = reason == "not found" and "/" not in program and not program.startswith("llama-")
-    say(f"{program}: {reason or error.strerror}"
-        + ("; a program starts here: autolayers run llama-server -m MODEL" if plain else ""))
+    way = ""
+    if reason == "not found" and "/" not in program:
+        way = "; a program starts here: autolayers run llama-server -m MODEL"
+        if program.startswith("llama-"):
+            way = f"; it comes with llama.cpp: {LLAMA_CPP}, brew install llama.cpp, winget install llama.cpp"
+    say(f"{program}: {reason or error.strerror}{way}")
     return NOT_FOUND if isinstance(error, FileNotFoundError) else NOT_EXECUTABLE

@@ -103,7 +103,7 @@ def _none(change: dict[str, object]) -> tuple[str, ...]:
 
 def _by_text(speed: Speed) -> str:
     """Tokens per second of code and of prose, if a draft makes them differ."""
-    return "" if speed.draft is None else ", ".join(f"{text} {rate:.0f}" for text, rate in speed.draft.rates)
+    return "" if speed.draft is None else ", ".join(f"{text} {rate:.0f} tokens/s" for text, rate in speed.draft.rates)
 
 
 def with_expert_cache(evaluator: Evaluator, cost: CostModel, given: Params, policy: Policy,

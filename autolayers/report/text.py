@@ -95,7 +95,7 @@ def context_words(plan: Plan) -> str:
     use = plan.breakdown
     text = f"context {use.n_ctx}"
     if use.n_seq_max > 1:
-        text += f" for {use.n_seq_max} slots" if use.kv_unified else f" ({use.n_seq_max} slots of {use.n_ctx_seq})"
+        text += f" shared by {use.n_seq_max} slots" if use.kv_unified else f" ({use.n_seq_max} slots of {use.n_ctx_seq})"
     kinds = {plan.params.cache_type_k or "f16", plan.params.cache_type_v or "f16"}
     return text + ("" if kinds == {"f16"} else f", {'/'.join(sorted(kinds))} cache")
 
@@ -262,7 +262,8 @@ def bought(plan: Plan, other: Alternative) -> str:
     if not gains or speed.prompt > here.prompt * 1.1:
         gains.append(f"prompts {tokens(speed.prompt)} instead of {tokens(here.prompt)}")
     if len(gains) + len(losses) == 1 and other.n_ctx > plan.breakdown.n_ctx:      # its price comes as it fills
-        losses.append(f"{tokens(speed.generation_full)} tokens/s when full instead of {tokens(here.generation_full)}")
+        losses.append(f"{tokens(speed.generation_full)} tokens/s with a full context instead of "
+                      f"{tokens(here.generation_full)}")
     common = f"{plan.n_gpu_layers} of {plan.n_layer + 1} layers on the GPU, "
     where = [other.placement.removeprefix(common)] if other.placement != plan.placement else []
     return ", ".join([*gains, *losses, *where, *filter(None, [other.note])])
@@ -323,7 +324,9 @@ def _left_out(plan: Plan) -> list[str]:
         parts.append(f"{human(host.total - host.free)} of {human(host.total)} of RAM are left to the system")
     sized = all(device.description.startswith("hypothetical") for device in plan.devices)
     if empty and all(empty) and not host.shared and not sized:
-        parts.append("nothing else is on the GPU, not even a display")
+        first = plan.devices[0]
+        budget = f" (--budget {first.name}={first.free // GiB - 1}GiB leaves space for one)" * (first.free >= 2 * GiB)
+        parts.append(f"nothing else is on the GPU, not even a display{budget}")
     return ["; ".join(parts)] if parts else []
 
 

@@ -99,8 +99,9 @@ def _repository(name: str, environ: Mapping[str, str]) -> tuple[list[Offer], lis
 
 
 def _ollama(environ: Mapping[str, str]) -> list[Offer]:
-    found = []
-    for name in names(environ):
+    found: list[Offer] = []
+    known: set[tuple[str, tuple[str, ...]]] = set()      # two tags of one file are one offer
+    for name in sorted(names(environ), key=lambda name: str(name).endswith(":latest")):
         if name.is_cloud:
             continue
         try:
@@ -109,6 +110,10 @@ def _ollama(environ: Mapping[str, str]) -> list[Offer]:
             words = ()
         except ModelError:
             continue                  # made of safetensors
+        same = str(name).rpartition(":")[0], words
+        if words and same in known:
+            continue
+        known.add(same)
         found.append(Offer(str(name), f"ollama:{name}", words, ("ollama", "run", str(name))))
     if found:
         return found

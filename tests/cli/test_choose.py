@@ -194,7 +194,9 @@ def test_ollamas_store(chosen, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         for name, value in {"OLLAMA_MODELS": str(tmp_path), **server.environ}.items():
             monkeypatch.setenv(name, value)
         assert chosen("ollama:", *machine, "--format", "hf")[1] == f"-m {tmp_path}/blobs/sha256-{0:064x}\n"
+        (manifests / "latest").write_text((manifests / "q4_K").read_text())       # another tag of one file
         text = chosen("ollama", *machine)[1]
+        assert "my:latest" not in text
         assert "> my:q4_K " in text and "\n\nollama run my:q4_K\n\n" in text
         monkeypatch.setenv("OLLAMA_MODELS", str(tmp_path / "none"))
         assert "no model in its store, nor on the server" in chosen("ollama:", *machine)[2]

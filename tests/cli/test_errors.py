@@ -31,3 +31,14 @@ def test_what_fails_with_json_prints_the_error_object(words: list[str], code: in
 
 def test_without_json_a_failure_leaves_stdout_empty(capfd: pytest.CaptureFixture[str]) -> None:
     assert main(["/none/there.gguf", "--format", "flags"]) == 3 and capfd.readouterr().out == ""
+
+
+def test_a_llama_server_that_is_not_there_is_said_where_to_get(capfd: pytest.CaptureFixture[str],
+                                                               monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "/nowhere")
+    assert main(["run", "llama-server", "-m", FILE]) == 127
+    assert "github.com/ggml-org/llama.cpp/releases" in capfd.readouterr().err
+
+
+def test_version_is_a_word_too(capfd: pytest.CaptureFixture[str]) -> None:
+    assert main(["version"]) == 0 and capfd.readouterr().out.startswith("autolayers ")

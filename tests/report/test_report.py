@@ -174,7 +174,7 @@ def test_a_larger_context_has_a_price_without_a_gpu(name: str) -> None:
     larger = [other for other in found.alternatives if other.n_ctx > found.breakdown.n_ctx]
     assert larger
     for other in larger:
-        said = re.search(r"context \d+, (\S+) tokens/s when full instead of (\S+)", bought(found, other))
+        said = re.search(r"context \d+, (\S+) tokens/s with a full context instead of (\S+)", bought(found, other))
         assert said and float(said[1]) < float(said[2])
         assert float(said[1]) == pytest.approx(other.speed.generation_full, rel=0.1)
 
