@@ -23,7 +23,9 @@ if TYPE_CHECKING:
 
 GAIN = 1.5           # a change is said from this factor in tokens per second on
 TOO_SLOW = 3.0       # tokens per second: nobody waits for an answer
+READABLE = 8.0       # below, a file at Q3 is said too
 GOOD = ("q8_0", "q6_K", "q5_K", "q4_K", "iq4_xs")       # types at Q4 or above
+FAIR = (*GOOD, "q3_K", "iq3_xxs")
 ALL = -2             # n_gpu_layers
 CACHE = "q8_0"
 
@@ -52,8 +54,8 @@ def with_cache(evaluator: Evaluator, cost: CostModel, given: Params, policy: Pol
 def smaller(evaluator: Evaluator, cost: CostModel, policy: Policy, chosen: Candidate,
             priced: bool = False) -> Smaller | None:
     """The largest quantisation that is wholly on the devices, of a launch with weights in RAM: at Q4 or above if that
-    is GAIN times faster (`priced`: its rate is computed), any where the launch is TOO_SLOW. None where nothing is to
-    be said."""
+    is GAIN times faster (`priced`: its rate is computed), at Q3 where the launch is not READABLE, any where it is
+    TOO_SLOW. None where nothing is to be said."""
     rate = cost.price(chosen).generation
     slow = rate < TOO_SLOW
     if not (slow or priced) or not cost.in_ram(chosen):
@@ -63,7 +65,7 @@ def smaller(evaluator: Evaluator, cost: CostModel, policy: Policy, chosen: Candi
     caches = sum(usage.context for usage in chosen.breakdown.devices.values()) + chosen.breakdown.host.context
     room = _room(evaluator) - _overheads(chosen) - caches
     for kind, model in below(evaluator.model):
-        if model.size > room or not (slow or kind in GOOD):
+        if model.size > room or not (slow or kind in (GOOD if rate >= READABLE else FAIR)):
             continue
         if not priced:
             return Smaller(kind, model.size)

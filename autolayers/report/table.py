@@ -83,7 +83,7 @@ def wrap(text: str, width: int, first: str = "", then: str = "") -> list[str]:
     for word in printable(text).split(" "):
         empty = line in (first, then)
         if not empty and len(line) + 1 + len(word) > width:
-            lines.append(line)
+            lines.append(line.rstrip())
             line, empty = then, True
         line += word if empty else " " + word
     return [*lines, line.rstrip()]

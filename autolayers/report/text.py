@@ -95,7 +95,8 @@ def context_words(plan: Plan) -> str:
     use = plan.breakdown
     text = f"context {use.n_ctx}"
     if use.n_seq_max > 1:
-        text += f" shared by {use.n_seq_max} slots" if use.kv_unified else f" ({use.n_seq_max} slots of {use.n_ctx_seq})"
+        each = f" ({use.n_seq_max} slots of {use.n_ctx_seq})"
+        text += f" shared by {use.n_seq_max} slots" if use.kv_unified else each
     kinds = {plan.params.cache_type_k or "f16", plan.params.cache_type_v or "f16"}
     return text + ("" if kinds == {"f16"} else f", {'/'.join(sorted(kinds))} cache")
 
@@ -123,7 +124,7 @@ def speed_words(speed: Speed) -> list[str]:
     asked += f" after {work.depth}" if work.depth else ""
     asked += f", {work.requests} requests at once" if work.requests > 1 else ""
     title = f"{work.name}: " if work.name else ""
-    together = " of all together" if work.requests > 1 else ""
+    together = " of all together while all answer" if work.requests > 1 else ""
     return [
         f"predicted, not measured: {tokens(speed.generation)} tokens/s{together} (within "
         f"x{speed.generation_spread:.2f}), "
@@ -293,9 +294,10 @@ def _memory_words(plan: Plan) -> list[str]:
         found.append(f"needs {human(host.needed)} of RAM{growing} (pass --ram to check)")
     found += [f"{names(group)}: {len(group)} identical GPUs, the fullest is shown (-v shows each)"
              for group in grouped(plan.devices, False) if len(group) > 1]
-    if host.free is not None and host.shared + host.growing:
+    grows = host.growing >= GiB // 20      # less is 0.0 in the table
+    if host.free is not None and (host.shared or grows):
         parts = [f"{human(host.shared)} are the GPU's"] if host.shared else []
-        parts += [f"{_growing(plan)} may be added by serving"] if host.growing else []
+        parts += [f"{_growing(plan)} may be added by serving"] if grows else []
         saved = plan.saved
         count = saved.count or 0 if saved else 0
         some = f"{count} saved conversation{'s' * (count > 1)}"
