@@ -36,10 +36,14 @@ def without_verbose(arguments: Arguments) -> tuple[Arguments, bool]:
 
 def warnings_of(plan: Plan) -> list[str]:
     """Prints a plan's warnings on stderr, for outputs that cannot carry them."""
-    from ..report.text import hints, remedy_words, shortage
-
     if plan.fits:
-        return [*plan.warnings, *filter(None, [plan.paid]), *plan.idle, *hints(plan)]
+        said = [*plan.warnings, *filter(None, [plan.paid]), *plan.idle]
+        if plan.faster is None and plan.smaller is None:
+            return said
+        from ..report.text import hints
+
+        return [*said, *hints(plan)]
+    from ..report.text import remedy_words, shortage
 
     return [*plan.warnings, f"does not fit: {shortage(plan)}",
             *(f"it fits with {remedy_words(remedy)}" for remedy in plan.remedies)]

@@ -53,6 +53,8 @@ class Plan:
     remedies: tuple = ()
     paid: str = ""
     idle: tuple = ()
+    faster: None = None
+    smaller: None = None
 
 def planner(model, request, advise=False):
     given, devices, host = request.params.n_gpu_layers, request.machine.devices, request.host
