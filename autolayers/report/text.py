@@ -294,15 +294,16 @@ def _memory_words(plan: Plan) -> list[str]:
         found.append(f"needs {human(host.needed)} of RAM{growing} (pass --ram to check)")
     found += [f"{names(group)}: {len(group)} identical GPUs, the fullest is shown (-v shows each)"
              for group in grouped(plan.devices, False) if len(group) > 1]
-    grows = host.growing >= GiB // 20      # less is 0.0 in the table
-    if host.free is not None and (host.shared or grows):
-        parts = [f"{human(host.shared)} are the GPU's"] if host.shared else []
-        parts += [f"{_growing(plan)} may be added by serving"] if grows else []
+    if host.free is None:
+        return [*found, *_left_out(plan)]
+    parts = [f"{human(host.shared)} of RAM are the GPU's"] if host.shared else []
+    if host.growing >= GiB // 20:      # less is 0.0 in the table
         saved = plan.saved
         count = saved.count or 0 if saved else 0
         some = f"{count} saved conversation{'s' * (count > 1)}"
-        kept = f" (at least {some} of {saved.tokens} tokens)" if saved and count else ""
-        found.append(f"of RAM {listed(parts)}{kept}")
+        kept = f": at least {some} of {saved.tokens} tokens" if saved and count else ""
+        parts.append(f"serving may add {_growing(plan)}{kept}")
+    found += ["; ".join(parts)] if parts else []
     return [*found, *_left_out(plan)]
 
 
@@ -313,20 +314,21 @@ def _growing(plan: Plan) -> str:
         if extra.upper_limit and extra.device == "Host":
             sizes[extra.name] = sizes.get(extra.name, 0) + extra.size
     large = [name for name, size in sizes.items() if size >= plan.host.growing / 20]
-    return f"up to {human(plan.host.growing)} ({', '.join(large)})" if large else f"up to {human(plan.host.growing)}"
+    of_what = f" ({', '.join(large)})" if large else ""
+    return f"up to {human(plan.host.growing)} of RAM{of_what}"
 
 
 def _left_out(plan: Plan) -> list[str]:
     """What the system has of the RAM, and that a GPU of which everything is free drives no display (an RPC
     server reports the RAM of its machine)."""
-    host, empty = plan.host, [device.total == device.free for device in plan.devices
-                         if not backend_of(device.name).remote]
+    host, local = plan.host, [device for device in plan.devices if not backend_of(device.name).remote]
     parts = []
     if host.free is not None and host.total is not None and host.total > host.free:
         parts.append(f"{human(host.total - host.free)} of {human(host.total)} of RAM are left to the system")
     sized = all(device.description.startswith("hypothetical") for device in plan.devices)
-    if empty and all(empty) and not host.shared and not sized:
-        first = plan.devices[0]
+    empty = bool(local) and all(device.total == device.free for device in local)
+    if empty and not host.shared and not sized:
+        first = local[0]
         budget = f" (--budget {first.name}={first.free // GiB - 1}GiB leaves space for one)" * (first.free >= 2 * GiB)
         parts.append(f"nothing else is on the GPU, not even a display{budget}")
     return ["; ".join(parts)] if parts else []

@@ -132,7 +132,7 @@ class TestOutput:
         text = " ".join(run(DENSE, "--gpu", "m2-16g", "--format", "text").stdout.split())
         shared = plan["shared"] / (1 << 20)
         growing = plan["growing"] / (1 << 20)
-        assert f"of RAM {shared:.2f} MiB are the GPU's and up to {growing:.2f} MiB (" in text
+        assert f"{shared:.2f} MiB of RAM are the GPU's; serving may add up to {growing:.2f} MiB of RAM (" in text
 
     def test_on_a_terminal_a_table(self) -> None:
         text = on_a_terminal(DENSE, "--gpu", "24GiB", env={"NO_COLOR": "1"})
