@@ -10,7 +10,7 @@ import sys
 
 from ..errors import DoesNotFit, UsageError
 from ..flags.check import read
-from ..launch import cannot_start, forks, router
+from ..launch import cannot_start, forks, missing, router
 from ..launch import command as commands
 from ..launch.attempts import Attempts
 from ..launch.formats import plan_for, write
@@ -141,7 +141,7 @@ def _startable(command: WrappedCommand) -> int:
     program = command.launcher[0]
     if shutil.which(program):
         return 0
-    return cannot_start(program, PermissionError() if os.path.exists(program) else FileNotFoundError())
+    return cannot_start(program, missing(program))
 
 
 def _become(words: list[str], environ: dict[str, str]) -> int:

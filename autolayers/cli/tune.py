@@ -13,7 +13,7 @@ from .. import state
 from ..errors import AutolayersError, DoesNotFit, UsageError
 from ..flags.check import read
 from ..flags.write import to_words
-from ..launch import calibrate, cannot_start
+from ..launch import calibrate, cannot_start, missing
 from ..launch import command as commands
 from ..launch.bench import BenchFailed, Program, in_its_words, read_program, rest_in_its_words
 from ..launch.calibrate import ratios, runs_of
@@ -64,7 +64,7 @@ def main(argv: Sequence[str]) -> int:
         program = read_program(words, os.environ)
     except BenchFailed as error:
         if not _executable(name):
-            return cannot_start(name, PermissionError() if os.path.exists(name) else FileNotFoundError())
+            return cannot_start(name, missing(name))
         raise AutolayersError(str(error)) from None
     session = Session(command, own, os.environ)
     _refuse_other_build(session, program, program.commit)

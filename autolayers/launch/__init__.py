@@ -3,10 +3,17 @@ memory."""
 
 from __future__ import annotations
 
+import os
+
 from ..output import say
 
 NOT_EXECUTABLE, NOT_FOUND = 126, 127     # exit codes, as a shell's
 LLAMA_CPP = "https://github.com/ggml-org/llama.cpp/releases"
+
+
+def missing(program: str) -> OSError:
+    """Why a program is not in PATH, or not executable where a path is given: a file of the name here is neither."""
+    return PermissionError() if os.path.dirname(program) and os.path.exists(program) else FileNotFoundError()
 
 
 def cannot_start(program: str, error: OSError) -> int:

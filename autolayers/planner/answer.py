@@ -413,9 +413,9 @@ class _Answer:
         """How many people can be served, if so many get too little."""
         if self.policy.users is None:
             return
-        from .users import too_slow
+        from .users import too_many
 
-        yield from too_slow(self.evaluator.requests)
+        yield from too_many(self.evaluator.requests)
 
     def _encodes(self) -> Iterator[str]:
         """What llama-server refuses of a model without a KV cache: completions, and inputs of several micro-batches

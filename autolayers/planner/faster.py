@@ -12,7 +12,7 @@ from ..flags.write import to_words
 from ..records import replace
 from .evaluate import FULL, Evaluator
 from .one.solve import solve
-from .plan import Faster, Smaller
+from .plan import TOO_SLOW, Faster, Smaller
 from .quantisations import below
 
 TYPE_CHECKING = False
@@ -22,8 +22,7 @@ if TYPE_CHECKING:
     from .evaluate import Candidate
 
 GAIN = 1.5           # a change is said from this factor in tokens per second on
-TOO_SLOW = 3.0       # tokens per second: nobody waits for an answer
-READABLE = 8.0       # below, a file at Q3 is said too
+READABLE = 8.0       # tokens per second: below, a file at Q3 is said too
 GOOD = ("q8_0", "q6_K", "q5_K", "q4_K", "iq4_xs")       # types at Q4 or above
 FAIR = (*GOOD, "q3_K", "iq3_xxs")
 ALL = -2             # n_gpu_layers

@@ -15,6 +15,7 @@ from ..units import human
 from ..work.queue import Served, simulate
 from .evaluate import BUDGET
 from .one.solve import solve
+from .plan import TOO_SLOW
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -30,7 +31,6 @@ TABLE = (1, 2, 4, 8, 16, 32)
 MOST = 256              # slots of a llama-server
 GAIN = 1.1              # of the total, which a cache of q8_0 must have
 LEAST = 4096            # tokens of a person's context, if that is open
-SLOW = 3.0              # tokens per second of each: below, nobody waits for an answer
 
 
 @dataclass(frozen=True)
@@ -147,15 +147,19 @@ class _People:
             usage.context for usage in use.devices.values()) - found.row.context
 
 
-def too_slow(requests: object) -> Iterator[str]:
-    """How many can be served where each gets too little: those that get the most in all at a rate that serves."""
+def too_many(requests: object) -> Iterator[str]:
+    """How many can be served where so many do not fit or each gets too little: those that get the most in all at a
+    rate that serves."""
     if not isinstance(requests, Requests) or not requests.table:
         return
     row = requests.row
-    if not row.fits or row.served.rate >= SLOW:
+    if row.fits and row.served.rate >= TOO_SLOW:
         return
-    said = f"{row.users} users at once get {row.served.rate:.1f} tokens/s each, which nobody waits for"
-    served = [each for each in requests.table if each.fits and each.served.rate >= SLOW and each.users < row.users]
+    said = f"{row.users} users at once do not fit"
+    if row.fits:
+        said = f"{row.users} users at once get {row.served.rate:.1f} tokens/s each, which nobody waits for"
+    served = [each for each in requests.table
+              if each.fits and each.served.rate >= TOO_SLOW and each.users < row.users]
     if not served:
         yield f"{said}: a smaller model or more GPUs"
         return

@@ -19,6 +19,7 @@ from ..planner.compare.choose import (
     WHOLLY,
     front,
 )
+from ..planner.plan import TOO_SLOW
 from ..quoting import shell
 from ..units import GiB
 from .table import Style, fitted, labelled, table, wrap
@@ -107,12 +108,14 @@ def _taken(names: Sequence[str], choices: Sequence[Choice], advice: Advice | Non
             f"the smallest, {smallest.size / GiB:.2f} GiB, is too large for this machine; look for a smaller model"
         return f"none fits with {n_ctx} tokens of context; {way}"
     first = choices[advice.take]
-    what = _rule(advice.rule, first, n_ctx)
+    alone = sum(choice.fits for choice in choices) == 1 and advice.rule != WHOLE
+    what = f"the only one that fits; it {_RUNS[first.verdict]}" if alone else _rule(advice.rule, first, n_ctx)
     if advice.over is not None:
         what = f"larger than {names[advice.over]}, the largest that is fully on the GPU, and no slower; it " \
                f"{_RUNS[first.verdict]}"
     text = f"take {names[advice.take]} ({first.size / GiB:.2f} GiB): {what}"
-    return text + (f", {tokens(first.speed.generation)} t/s" if first.speed else "")
+    text += f", {tokens(first.rate)} t/s" if first.speed else ""
+    return text + ("; nobody waits for that: take a smaller model" if first.rate < TOO_SLOW else "")
 
 
 def _rule(rule: str, first: Choice, n_ctx: int) -> str:

@@ -138,5 +138,6 @@ def test_the_reason_is_the_rule() -> None:
     assert "the closest to the original at 8 t/s or more; it is partly in RAM" in said(choice(4.5, 9), choice(6.6, 4))
     assert "at 20 t/s or more; it has experts in RAM" in said(
         choice(4.5, 21, EXPERTS, True), choice(3.4, 30, EXPERTS, True))
+    assert "the only one that fits; it is partly in RAM, 2.00 t/s; nobody waits for that" in said(choice(4.5, 2))
     assert "the fastest at Q4 or above; it is in RAM only" in said(choice(4.5, 5, IN_RAM), choice(2.6, 7, IN_RAM))
     assert "the fastest that fits; it is partly in RAM" in said(choice(2.6, 30), choice(4.5, 2))

@@ -102,3 +102,5 @@ def test_too_many_are_told_how_many_can_be_served() -> None:
     assert f"--users {best['users']} gives each {best['per_request_tokens_per_second']:.1f}" in warning
     plan, _ = served("llama-3.1-8b-q4_k_m:8", *DENSE, "--users", "6")
     assert not any("users at once" in line for line in plan.warnings)
+    plan, _ = served("llama-3.1-8b-q4_k_m:8", "--gpu", "3GiB", "--ram", "4GiB", "--users", "100")
+    assert not plan.fits and any(line.startswith("100 users at once do not fit: --users ") for line in plan.warnings)
