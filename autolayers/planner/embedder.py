@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 RANK = 4            # llama_pooling_type; those before it pool an input into one embedding
 NOT_POOLED = 0
 SHORT = 2048        # tokens: few inputs are longer
+LONGEST = 1 << 17   # of a micro-batch that is tried; the encoders that there are take 32768 at most
 
 
 @dataclass(frozen=True)
@@ -56,7 +57,8 @@ def ways(model: Model, params: Params, policy: Policy) -> Iterator[Params]:
         params = replace(params, cache_ram=0)
     n_ctx = params.n_ctx or (policy.n_ctx if isinstance(policy.n_ctx, int) else None) or model.n_ctx_train
     if encodes(model) and params.n_batch is None and params.n_ubatch is None and n_ctx:
-        for size in dict.fromkeys((n_ctx, min(n_ctx, SHORT))):
+        sizes = [size for size in (n_ctx, min(n_ctx, SHORT)) if size <= LONGEST]
+        for size in dict.fromkeys(sizes):
             yield replace(params, n_batch=size, n_ubatch=size)
     yield params
 

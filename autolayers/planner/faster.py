@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from ..flags.params import Params
 from ..flags.write import to_words
+from ..memory.breakdown import Breakdown
 from ..records import replace
 from .evaluate import FULL, Evaluator
 from .one.solve import solve
@@ -80,9 +81,11 @@ def smaller(evaluator: Evaluator, cost: CostModel, policy: Policy, chosen: Candi
 
 
 def _overheads(chosen: Candidate) -> int:
-    """Compute buffers and margins of the devices."""
+    """Compute buffers, margins and what else is on the devices: a projector, adapters."""
+    use = chosen.breakdown
     margins = sum(size for parts in chosen.margins.values() for _, size in parts)
-    return margins + sum(usage.compute for usage in chosen.breakdown.devices.values())
+    extras = use.extra_by_device() if isinstance(use, Breakdown) else {}
+    return margins + sum(usage.compute + extras.get(name, 0) for name, usage in use.devices.items())
 
 
 def _room(evaluator: Evaluator) -> int:
