@@ -56,8 +56,8 @@ def choices_text(title: str, names: Sequence[str], choices: Sequence[Choice], ad
         rows.append([("> " if taken else "  ") + names[i], f"{choice.size / GiB:.1f}",
                      f"{choice.bits_per_weight:.2f}",
                      _COLUMN.get(choice.verdict, choice.verdict), str(choice.n_ctx) if choice.n_ctx else "-",
-                     tokens(speed.prompt) if speed else "-", tokens(speed.generation) if speed else "-",
-                     _quality(choice)])
+                     tokens(speed.prompt) if speed else "-",
+                     "-" if speed is None or choice.inputs else tokens(speed.generation), _quality(choice)])
     head = ("  file", "GiB", "bits", "on the GPU", "context", "prompts*", "t/s*", "quality")
     lines = [*wrap(title, style.width),
              *[style(line, "bold") for line in wrap(_taken(names, choices, advice, n_ctx), style.width)], "",
@@ -114,6 +114,8 @@ def _taken(names: Sequence[str], choices: Sequence[Choice], advice: Advice | Non
         what = f"larger than {names[advice.over]}, the largest that is fully on the GPU, and no slower; it " \
                f"{_RUNS[first.verdict]}"
     text = f"take {names[advice.take]} ({first.size / GiB:.2f} GiB): {what}"
+    if first.inputs is not None:
+        return f"{text}, {tokens(first.inputs.per_second)} inputs/s of {first.inputs.tokens} tokens"
     text += f", {tokens(first.rate)} t/s" if first.speed else ""
     return text + ("; nobody waits for that: take a smaller model" if first.rate < TOO_SLOW else "")
 

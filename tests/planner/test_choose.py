@@ -141,3 +141,13 @@ def test_the_reason_is_the_rule() -> None:
     assert "the only one that fits; it is partly in RAM, 2.00 t/s; nobody waits for that" in said(choice(4.5, 2))
     assert "the fastest at Q4 or above; it is in RAM only" in said(choice(4.5, 5, IN_RAM), choice(2.6, 7, IN_RAM))
     assert "the fastest that fits; it is partly in RAM" in said(choice(2.6, 30), choice(4.5, 2))
+
+
+def test_a_model_that_answers_embeddings_is_not_taken_for_one_that_writes() -> None:
+    """It is the only one that is fully on the GPU."""
+    files = {name: model(name) for name in ("bge-m3-f16", "qwen3-32b-q4_k_m")}
+    name, found, _ = taken(files, "--gpu rtx-3060 --ram 32GiB")
+    assert name == "qwen3-32b-q4_k_m" and found.inputs is None
+    alone, encoder, advice = taken({"bge-m3-f16": files["bge-m3-f16"]}, "--gpu rtx-3060 --ram 32GiB")
+    assert alone == "bge-m3-f16" and encoder.inputs is not None and encoder.fluent
+    assert "inputs/s of 2048 tokens" in advice_words(["bge-m3-f16"], [encoder], advice, 8192)

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from ...memory.companions import Companions
     from ...model import Model
     from ...work.speed import Speed
+    from ..embedder import Inputs
     from ..plan import Plan
     from .quality import Measured, Usual
 
@@ -65,6 +66,7 @@ class Choice:
     measured: Measured | None = None    # of this very file
     family: str = ""                    # the same for quantisations of one model
     mixture: bool = False               # of experts
+    inputs: Inputs | None = None        # of a model that answers embeddings: it writes no text
 
     @property
     def fits(self) -> bool:
@@ -92,6 +94,7 @@ class Choice:
             "remaining": self.left, "exact": self.exact, "flags": list(self.flags),
             "warnings": list(self.warnings),
             "speed": self.speed.to_dict() if self.speed else None,
+            **({"inputs": self.inputs.to_dict()} if self.inputs else {}),
             "quality": {"usual": self.usual.to_dict() if self.usual else None,
                         "measured": self.measured.to_dict() if self.measured else None},
         }
@@ -148,7 +151,7 @@ def _choice(plan: Plan, fits: bool) -> Choice:
         verdict(plan) if fits else NO, plan.placement, model.size, bits_per_weight(model),
         plan.breakdown.n_ctx_seq if plan.fits else 0, model.n_ctx_train, plan.speed if plan.fits else None,
         plan.flags, min((device.remaining for device in plan.devices if device.used), default=0), plan.exact,
-        plan.warnings)
+        plan.warnings, inputs=plan.inputs if plan.fits else None)
 
 
 def verdict(plan: Plan) -> str:
@@ -171,11 +174,12 @@ def bits_per_weight(model: Model) -> float:
 
 def advise(choices: Sequence[Choice], n_ctx: int = 0) -> Advice | None:
     """Of each model its recommended file; of several models the largest that is fully offloaded, or that is larger and
-    no slower with weights in RAM (a mixture), else the fastest; None if none fits. Models trained for the wanted
-    context come first."""
+    no slower with weights in RAM (a mixture), else the fastest; None if none fits. Models that write text come
+    first, then those trained for the wanted context."""
     fitting = [i for i, choice in enumerate(choices) if choice.fits]
     if not fitting:
         return None
+    fitting = [i for i in fitting if choices[i].inputs is None] or fitting
     fitting = [i for i in fitting if choices[i].n_ctx_train >= n_ctx] or fitting
     families: dict[str, list[int]] = {}
     for i in fitting:
