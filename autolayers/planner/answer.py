@@ -331,8 +331,11 @@ class _Answer:
             return plan
         from .faster import smaller, with_cache
 
-        other = smaller(evaluator, self.cost, policy, chosen, explained)
-        known = None if explained else with_cache(evaluator, self.cost, self.given, policy, chosen)
+        try:
+            other = smaller(evaluator, self.cost, policy, chosen, explained)
+            known = None if explained else with_cache(evaluator, self.cost, self.given, policy, chosen)
+        except AutolayersError:      # the plan stands without it
+            return plan
         if other is None and known is None:
             return plan
         return replace(plan, smaller=other, faster=known)
