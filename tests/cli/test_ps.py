@@ -7,6 +7,7 @@ import os
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Iterator
@@ -107,21 +108,27 @@ def stranger() -> Iterator[tuple[int, list[bytes]]]:
         yield listener.getsockname()[1], received
 
 
+@pytest.fixture
+def readable() -> Iterator[Path]:
+    """A folder that another user may read; pytest's own are this user's alone."""
+    with tempfile.TemporaryDirectory() as name:
+        os.chmod(name, 0o755)
+        yield Path(name)
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="network namespaces")
 @pytest.mark.parametrize("launcher", [[], ["unshare", "--net"], ["setpriv", "--reuid", "65534", "--clear-groups"]])
 @pytest.mark.parametrize("words", [["--port", "PORT", "--api-key", "SECRETKEY"],
                                    ["--port", "1", "--api-key", "SECRETKEY", "--api-prefix", "@127.0.0.1:PORT/x"]])
-def test_no_stranger_is_asked_or_given_the_key(stranger: tuple[int, list[bytes]], tmp_path: Path, launcher: list[str],
+def test_no_stranger_is_asked_or_given_the_key(stranger: tuple[int, list[bytes]], readable: Path, launcher: list[str],
                                                words: list[str]) -> None:
     """In another network namespace the same port is another server's; another user's words may name any address."""
     if launcher and (os.geteuid() or subprocess.run([*launcher, "true"], capture_output=True, check=False).returncode):
         pytest.skip(f"{launcher[0]} is not permitted")
     port, received = stranger
-    program = tmp_path / "llama-server"
+    program = readable / "llama-server"
     program.write_text("#!/bin/sh\nread line\n")
     program.chmod(0o755)
-    for folder in (tmp_path, tmp_path.parent, tmp_path.parent.parent):      # for another user
-        folder.chmod(0o755)
     child = subprocess.Popen([*launcher, program, "-m", "x.gguf", *[word.replace("PORT", str(port)) for word in words]],
                              stdin=subprocess.PIPE)
     try:
