@@ -16,6 +16,7 @@ from contextlib import suppress
 from .builds import Build
 from .builds.build import dates, oldest_with
 from .builds.sources import following, seen
+from .engines import ENGINES, LLAMA_SERVER
 from .model.architectures import NAMES, architecture
 from .programs import NoAnswer, ask
 
@@ -62,7 +63,8 @@ def detect(launcher: Sequence[str], environ: Mapping[str, str]) -> Build:
     elif flags is None and not number:
         doubt = f"{launcher[-1]} does not answer --version and --help as llama.cpp does"
     if fork:
-        return Build(0, commit, flags, flash, traces, doubt, fork=fork)
+        return Build(0, commit, flags, flash, traces, doubt, fork=fork,
+                     engine=ENGINES.get(fork, LLAMA_SERVER))
     range_ = None
     if not number and flags is not None and (path := shutil.which(launcher[-1])):
         range_ = between(path, flags)

@@ -13,6 +13,7 @@ from .backends import on
 from .builds import TODAY, Build, Rules
 from .devices import completed, described, discover, numbered, of_one_machine, remote
 from .devices.assumed import host_of
+from .engines import LLAMA_SERVER, engine
 from .errors import LaunchRefused, UsageError, WrongType
 from .flags.params import Params
 from .flags.parse import Arguments, items
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from .devices import Inventory
+    from .engines import Engine
     from .model import Model
 
     Found = tuple[Sequence[Device], Host | None, Sequence[str]]      # devices, RAM, notes
@@ -57,14 +59,16 @@ class Request:
     def of(cls, words: Sequence[str] | Params | Arguments = (), environ: Mapping[str, str] | None = None, *,
            devices: Sequence[Device | str] | None = None, host: Host | None = None,
            program: Sequence[str] = (), verbatim: Sequence[str] | None = None, checked: bool = True,
-           amend: Callable[[Inventory], Inventory] | None = None) -> Request:
+           amend: Callable[[Inventory], Inventory] | None = None,
+           of_program: Engine = LLAMA_SERVER) -> Request:
         """Resolves the words, and detects what they leave open.
 
         `environ` adds LLAMA_ARG_* variables and config files to words that are not parsed yet, and decides
         which devices are visible. `devices` (and `host`) replace the machine's. `program` starts a llama.cpp:
         it is asked for its build, and for its devices if it is one word. `verbatim`: words that the program
         gets unchanged, besides the plan's flags. Not `checked`: the words are not for a llama-server, so the
-        build need not know them. `amend` changes what was found on this machine.
+        build need not know them. `amend` changes what was found on this machine. `of_program`: what
+        the program is, if neither --engine nor its own --help says another.
 
         Raises UsageError (also for flags that the build lacks), LaunchRefused and ModelError for files of
         --mmproj, -md or --lora, DeviceError.
@@ -74,9 +78,9 @@ class Request:
         for name, value in (("--gpu", policy.gpu), ("--machine", policy.machine)):
             if value is not None and devices is not None:
                 raise UsageError(f"{name} and devices= both set the devices: give one of them")
-        build = _build(policy, program, environ)
-        if build is not TODAY:
-            policy = replace(policy, build=build if build.doubt else build.number or build)
+        build = _of_engine(_build(policy, program, environ), policy, of_program)
+        policy = replace(policy, build=_planned_for(build))
+        arguments = _one_sequence(arguments, build)
         arguments, doubts = _known(arguments, build, verbatim) if checked else (arguments, [])
         found: Found = (_named(devices, policy.ram or 0), None, ()) if devices is not None else \
             _found(policy, arguments.params, environ, program, amend)
@@ -106,9 +110,11 @@ class Request:
 
     def asking(self, arguments: Arguments) -> Request:
         """The same machine and build with other flags. Raises as `of` does."""
-        policy = replace(read_policy(arguments.own), build=self.policy.build)
+        policy = read_policy(arguments.own)
+        build = _of_engine(self.build, policy, self.build.engine)
+        policy = replace(policy, build=self.policy.build if build is self.build else _planned_for(build))
         same = all(getattr(arguments.params, name) == getattr(self.params, name) for name in _FILES)
-        return replace(self, arguments=arguments, policy=policy,
+        return replace(self, arguments=_one_sequence(arguments, build), policy=policy, build=build,
                        machine=_machine(self.machine.devices, self.host, policy),
                        companions=self.companions if same else companions_of(arguments.params, arguments))
 
@@ -172,6 +178,31 @@ def _build(policy: Policy, program: Sequence[str], environ: Mapping[str, str] | 
     from .detect import detect
 
     return detect(program, os.environ if environ is None else environ)
+
+
+def _of_engine(build: Build, policy: Policy, of_program: Engine) -> Build:
+    """The build as the one that --engine names, or that its program is. Raises UsageError."""
+    found = engine(policy.engine) if policy.engine else of_program
+    if found is build.engine or (not policy.engine and build.fork):
+        return build
+    if found.is_llama_cpp:
+        return replace(build, engine=found)
+    return replace(build, engine=found, fork=found.name, doubt=f"{found.name} is not llama.cpp")
+
+
+def _planned_for(build: Build) -> Build | int | None:
+    """Policy.build."""
+    if build is TODAY:
+        return None
+    return build if build.doubt or build.engine is not LLAMA_SERVER else build.number or build
+
+
+def _one_sequence(arguments: Arguments, build: Build) -> Arguments:
+    """The arguments with -np 1 for a program that runs one sequence where no number is given."""
+    params = arguments.params
+    if params.n_parallel is not None or not build.engine.one_sequence:
+        return arguments
+    return replace(arguments, params=replace(params, n_parallel=1))
 
 
 def _known(arguments: Arguments, build: Build, verbatim: Sequence[str] | None) -> tuple[Arguments, list[str]]:

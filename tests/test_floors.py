@@ -19,6 +19,7 @@ FLOORS = (
     ("units", "quoting"),
     ("programs", "state", "net", "ggml", "parallel", "machine"),
     ("gguf", "flags", "output"),
+    ("engines",),
     ("builds",),
     ("model",),
     ("backends", "bundled"),

@@ -9,11 +9,16 @@ builds in the flag table (flags/table.py) do.
 
 from __future__ import annotations
 
+from ..engines import LLAMA_SERVER
 from ..flags.params import N_PARALLEL
 from ..flags.table import ARGUMENTS, LEGACY, lookup
 from ..records import dataclass, lazy
 from .sources import NEWEST, following, latest, preceding
 from .table import Rules, rules
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from ..engines import Engine
 
 # builds by which a flag's first one may be wrong if the source of that information has no build number
 _OFF = 20
@@ -24,7 +29,7 @@ class Build:
     """One llama.cpp build. `number` 0: unknown (built outside of git). `flags`: the names in its --help,
     None: not queried. `between`: (first, last) build that it may be. `doubt`: why it may not be an upstream
     llama.cpp build; `fork`: the name of another program that it is, which counts its builds by itself: it is
-    planned as the newest build."""
+    planned as the newest build. `engine`: the program that uses it."""
 
     number: int = 0
     commit: str = ""
@@ -34,6 +39,7 @@ class Build:
     doubt: str = ""
     between: tuple[int, int] | None = None    # if the program reports no number; None: by its flags
     fork: str = ""
+    engine: Engine = LLAMA_SERVER
 
     def knows(self, flag: str) -> bool:
         """Whether this build accepts a flag. Unknown builds are treated as the newest."""
@@ -63,16 +69,16 @@ class Build:
         """What llama.cpp does at this build; for an unknown one, as the newest build that it may be, or the
         oldest."""
         if self.fork:
-            return rules(NEWEST, self.doubt)
+            return rules(NEWEST, self.doubt, engine=self.engine)
         if self.number and not self.doubt:
-            return rules(self.number)
+            return rules(self.number, engine=self.engine)
         low, high = self.between or dates(self.flags or frozenset())
         why = self.doubt
         if not why and self.flags is not None:
             when = f"b{low} or newer" if high >= NEWEST else f"b{low} to b{high}"
             why = f"this llama.cpp does not report its build; by its flags and architectures it is {when}"
         return rules(min(self.number or latest(low, high), high, NEWEST), why,
-                     low if self.between or self.flags else 0)
+                     low if self.between or self.flags else 0, self.engine)
 
     @property
     def bare_flash(self) -> bool:
@@ -83,8 +89,9 @@ class Build:
 
     @property
     def default_slots(self) -> int:
-        """Slots of a llama-server without -np."""
-        return N_PARALLEL if self.rules.auto_slots and not self.fork else 1
+        """Slots of the program without -np."""
+        one = self.fork or self.engine.one_sequence or not self.rules.auto_slots
+        return 1 if one else N_PARALLEL
 
     @property
     def default_port(self) -> int:

@@ -8,6 +8,7 @@ may be off by twenty. Rows dated by a pull request and users' reports have no `a
 
 from __future__ import annotations
 
+from ..engines import LLAMA_SERVER
 from .rule import Rule, RuleSet
 from .sources import NEWEST, seen
 
@@ -19,6 +20,8 @@ OLDEST_EXACT = 9093      # the oldest build whose sizes were compared with llama
 if TYPE_CHECKING:
     from typing import Protocol
 
+    from ..engines import Engine
+
     class Compared(Protocol):
         """A row of autolayers.model.architectures."""
 
@@ -29,6 +32,10 @@ if TYPE_CHECKING:
 
 
 class Rules(RuleSet):
+    """The rules of a build, as far as its `engine` has no others."""
+
+    engine: Engine = LLAMA_SERVER
+
     # placement
     repacks_first = Rule("placement", 4435, "", "Q4_0 in RAM is repacked for the CPU, even if a GPU could "
                          "read it", after=4080, last=4875, until=5310)
@@ -390,7 +397,15 @@ class Rules(RuleSet):
         if self.changed:
             return ()
         found = (Rules(self.number, self.why, changed=True),) if self.doubts else ()
-        return (*found, Rules(self.oldest, self.why)) if 0 < self.oldest < self.number else found
+        if 0 < self.oldest < self.number:
+            found = (*found, Rules(self.oldest, self.why))
+        return tuple([other.of(self.engine) for other in found])
+
+    def of(self, engine: Engine) -> Rules:
+        """These rules, which no one else has yet, as those of a program."""
+        self.engine = engine
+        vars(self).update(engine.rules)
+        return self
 
     @property
     def exact(self) -> bool:
@@ -430,17 +445,19 @@ class Rules(RuleSet):
                 f"build {self.number}: an upper bound")
 
 
-_made: dict[int, Rules] = {}
+_made: dict[tuple[int, str], Rules] = {}
 
 
-def rules(number: int | None = None, why: str = "", oldest: int = 0) -> Rules:
+def rules(number: int | None = None, why: str = "", oldest: int = 0, engine: Engine = LLAMA_SERVER) -> Rules:
     """The rules of a build; those of the newest known where none is given."""
     number = number or NEWEST
     if why or any(row.doubtful(number) for row in Rules.rows()):
-        return Rules(number, why, oldest)         # its own, because it notes which doubtful rules mattered
-    if number not in _made:
-        _made[number] = Rules(number)
-    return _made[number]
+        # its own, because it notes which doubtful rules mattered
+        return Rules(number, why, oldest).of(engine)
+    key = (number, engine.name)
+    if key not in _made:
+        _made[key] = Rules(number).of(engine)
+    return _made[key]
 
 
 NEWEST_RULES = rules()

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import sys
 
+from ..engines import LLAMA_SERVER
+from ..errors import UsageError
 from ..flags.parse import config_files
 from ..gguf import first_part
 from ..output import emit, say, show
@@ -34,6 +36,9 @@ def plan_one(name: str, arguments: Arguments, form: str) -> int:
         if arguments.params.model:
             arguments = replace(arguments, params=replace(arguments.params, model=first))
     request = with_draft_checked(model, Request.of(arguments, os.environ))
+    program = request.build.engine
+    if program.written_by and form in ("text", "flags"):
+        raise UsageError(f"{program.name} has words of its own: {program.written_by}; --json prints the plan")
     if arguments.own.get("why"):
         return _why(model, request, form)
 
@@ -92,7 +97,8 @@ def _command(plan: Plan) -> list[str]:
     """What starts before a plan's flags."""
     from ..report.multi import model_words
 
-    return ["llama-server", *model_words(plan)]
+    program = plan.engine if plan.engine.startswith("llama-") else LLAMA_SERVER.name
+    return [program, *model_words(plan)]
 
 
 def _why(model: Model, request: Request, form: str) -> int:
@@ -115,7 +121,7 @@ def _why(model: Model, request: Request, form: str) -> int:
 def _measured(plan: Plan, model: Model, arguments: Arguments, make: Callable[[Arguments], Plan], form: str) -> Plan:
     """The plan that `autolayers tune` measured to be the fastest on this machine, if it did."""
     own = arguments.own
-    if own.get("gpu") or own.get("machine") or own.get("ram"):
+    if own.get("gpu") or own.get("machine") or own.get("ram") or own.get("engine"):
         return plan
     from ..launch.tuned import measured_plan
 

@@ -10,6 +10,7 @@ import shutil
 import sys
 
 from .. import state
+from ..engines import engine
 from ..errors import AutolayersError, DoesNotFit, UsageError
 from ..flags.check import read
 from ..flags.write import to_words
@@ -23,7 +24,7 @@ from ..launch.tune import Bench, quick, tune
 from ..launch.tuned import Tuned, keep, key, machine_of, question_of
 from ..output import emit, say, show
 from ..planner import plan_request
-from ..planner.compare.rivals import of_each_class, rivals_on
+from ..planner.compare.rivals import of_each_class, rivals_on, room_in
 from ..quoting import shell
 from ..records import replace
 from ..report.table import Style, stacked
@@ -85,7 +86,7 @@ def _measured(session: Session, program: Program, rivals: list[Rival], own: dict
     work = rivals[0].speed.workload
     if work.requests > 1:
         say("llama-bench measures one request at a time: the cost of parallel requests is predicted")
-    outcome = tune(rivals, Bench(program, session.model.size, os.environ, tuple(rest)), limit)
+    outcome = tune(rivals, _bench(session, program, rest), limit)
     if not outcome.measured:
         if outcome.interrupted:
             return _INTERRUPTED
@@ -106,7 +107,7 @@ def _quick(session: Session, program: Program, own: dict[str, Any]) -> int:
     rest, missing = _named(session.command, program, rivals)
     if missing:
         say(f"llama-bench has no {', '.join(missing)}: measuring without")
-    outcome = quick(rivals, Bench(program, session.model.size, os.environ, tuple(rest)), own.get("limit", QUICK_LIMIT))
+    outcome = quick(rivals, _bench(session, program, rest), own.get("limit", QUICK_LIMIT))
     if not outcome.measured:
         if outcome.interrupted:
             return _INTERRUPTED
@@ -120,6 +121,13 @@ def _quick(session: Session, program: Program, own: dict[str, Any]) -> int:
     if own.get("share") != "-":
         answer(rows, bool(own.get("json")))
     return _INTERRUPTED if outcome.interrupted else 0 if shared else AutolayersError.exit_code
+
+
+def _bench(session: Session, program: Program, rest: Sequence[str]) -> Bench:
+    """What measures the launches: llama-bench, in the memory that it needs itself."""
+    _, policy, machine, companions, _ = session.request.terms
+    missing = room_in(engine("llama-bench"), session.model, policy, machine, companions, session.build)
+    return Bench(program, session.model.size, os.environ, tuple(rest), missing)
 
 
 def _rivals(session: Session) -> list[Rival]:

@@ -50,6 +50,7 @@ class Policy:
     acceptance: float | None = None
     agents: int = 0           # conversations to keep in RAM
     users: Users | None = None
+    engine: str = ""          # the program's name in engines/, "": what starts it, or llama-server
 
     def margins(self, devices: int) -> tuple[int, ...]:
         """`margin` for each of `devices` devices, the last size repeated; empty if none was given. Raises
@@ -97,7 +98,7 @@ def read_policy(own: Mapping[str, Any]) -> Policy:
         ram=ram, ram_bandwidth=ram_bandwidth, cores=own.get("cores"),
         build=own.get("llama-build"), alone=own.get("format") == "number",
         workload=own.get("workload", CHAT), machine=own.get("machine"), backend=own.get("backend"),
-        acceptance=own.get("acceptance"), agents=own.get("agents", 0), users=_users(own))
+        acceptance=own.get("acceptance"), agents=own.get("agents", 0), users=_users(own), engine=own.get("engine", ""))
 
 
 def _users(own: Mapping[str, Any]) -> Users | None:

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from os.path import lexists
 
+from ..engines import of_program
 from ..errors import UsageError
 from ..flags.check import refuse_unknown
 from ..flags.own import own_flags
@@ -73,9 +74,7 @@ class WrappedCommand:
         words = self.words if self.meant is None else self.meant
         if self.bench:
             return bench.as_server(words)
-        # the other programs run one sequence; llama-server's default is four slots
-        one_sequence = self.program.startswith("llama-") and "server" not in self.program
-        return ("-np", "1", *words) if one_sequence else words
+        return ("-np", "1", *words) if of_program(self.program).one_sequence else words
 
     @property
     def environ(self) -> dict[str, str]:

@@ -72,7 +72,8 @@ def question_of(request: Request) -> str:
     aims = [f"{name}={value!r}" for name, value in sorted(request.arguments.own.items()) if name not in _APART]
     rates = (machine.ram_total, machine.ram_bandwidth, machine.bus_bandwidth, machine.cores, machine.disk_bandwidth,
              machine.threads)
-    asked = "\n".join([__version__, state.machine_name(), tuned.key(request.build), repr(rates), *devices, *aims,
+    asked = "\n".join([__version__, state.machine_name(), tuned.key(request.build),
+                       request.build.engine.name, repr(rates), *devices, *aims,
                        *to_words(replace(request.params, model=None))])
     import hashlib
 

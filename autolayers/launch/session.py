@@ -6,6 +6,7 @@ import shutil
 
 from ..backends import HOST
 from ..diagnosis.log import META
+from ..engines import LLAMA_SERVER, of_program
 from ..errors import DeviceError, UsageError
 from ..flags.check import refuse_contradictions, refuse_of_program
 from ..flags.params import N_PARALLEL
@@ -62,7 +63,8 @@ class Session:
         request = Request.of(
             replace(read, params=self._files_here(read.params), own=own, positional=()), environ,
             program=() if self.program() is None else command.launcher,
-            verbatim=command.words, checked=not command.bench)     # its flags differ
+            verbatim=command.words, checked=not command.bench,     # its flags differ
+            of_program=of_program(command.program))
         self._refuse_unknown(read, request.build, own)
         self.request = with_draft_checked(self.model, request).said()
         slots = request.build.default_slots
@@ -201,6 +203,8 @@ class Session:
                        warnings=(*plan.warnings, warning))
 
     def _observed(self, plan: Plan) -> Observation | None:
+        if self.build.engine is not LLAMA_SERVER:
+            return None                 # its own launches are not verified
         digest = self.digest
         seen = observations.load(digest, self.environ) if digest else []
         return observations.find(seen, self.build.number, backend(plan), plan.flags)

@@ -12,12 +12,13 @@ from ..flags.params import N_UBATCH
 from ..output import say
 from ..planner.compare.rivals import Trial
 from ..records import dataclass, replace
+from ..units import mib
 from .bench import BenchFailed, Rates, in_its_words
 from .bench import measure as measure_once
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from ..flags.workload import Workload
     from ..planner.compare.rivals import Rival
@@ -36,12 +37,13 @@ QUICK = Trial(512, 32)
 @dataclass(frozen=True)
 class Bench:
     """What all measurements share. `size`: bytes of the model; `rest`: llama-bench's words for every
-    launch."""
+    launch; `missing`: bytes that it lacks for a launch, whose logits it keeps for a whole micro-batch."""
 
     program: Program
     size: int
     environ: Mapping[str, str]
     rest: tuple[str, ...] = ()
+    missing: Callable[[Rival, Trial], int] = lambda rival, test: 0
 
 
 @dataclass(frozen=True)
@@ -70,7 +72,7 @@ class Outcome:
 def trial_for(work: Workload, rivals: Sequence[Rival], limit: float, slower: float = 1.0) -> Trial:
     """The test that the slowest launch should finish in its share of the limit, if all are `slower` times
     slower than predicted: the workload's depth and prompt, shortened if they take too long, the prompt never
-    below a micro-batch. It fits in every launch's context, so that llama-bench needs no more memory than the
+    below a micro-batch. It fits in every launch's context, so that llama-bench needs no larger cache than the
     launch."""
     n_ctx = min(rival.n_ctx_seq for rival in rivals)
     generate = min(work.generate, TOKENS, max(1, n_ctx // 2))
@@ -176,6 +178,10 @@ def _measure(i: int, rivals: Sequence[Rival], bench: Bench, test: Trial, left: f
     """Measures one launch and reports it; None if it fails."""
     rival = rivals[i]
     head = f"{i + 1} of {len(rivals)}: {rival.placement}"
+    if lacks := bench.missing(rival, test):
+        say(f"{head}: not measured: llama-bench keeps the logits of a whole micro-batch, for which {mib(lacks)} are "
+            "missing")
+        return None
     words, _ = in_its_words(rival.params, bench.program.flags)
     patience = round(min(left, max(LEAST, bench.size / LOAD + PATIENCE * slower * _seconds(rival, test))), 1)
     try:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 
 from .. import state
+from ..engines import LLAMA_SERVER
 from ..errors import AutolayersError
 from ..flags.params import Params
 from ..flags.parse import parse
@@ -59,8 +60,10 @@ def _of(entry: Any) -> Tuned:
 
 
 def key(build: Build) -> str:
-    """What a build is called here: its number, else its commit; "" where neither is known."""
-    return f"b{build.number}" if build.number else build.commit
+    """What a build is called here: its number, else its commit, and its program if that is not llama-server; "" where
+    neither number nor commit is known."""
+    name = f"b{build.number}" if build.number else build.commit
+    return name if build.engine is LLAMA_SERVER or not name else f"{name} of {build.engine.name}"
 
 
 def machine_of(devices: Iterable[Any]) -> str:

@@ -111,8 +111,8 @@ def resolve(model: Model, params: Params, rules: Rules = NEWEST_RULES, kind: str
     causal = hp.causal
     n_outputs_max = _outputs(params, embeddings, n_batch, n_seq_max)
     n_batch = min(n_ctx, n_batch) if causal else n_batch
-    if not rules.output_limit:
-        n_outputs_max = n_batch       # the head's buffer held every token of a micro-batch
+    if rules.engine.whole_batches or not rules.output_limit:
+        n_outputs_max = n_batch       # the head's buffer holds every token of a micro-batch
     n_ubatch = min(n_batch, n_ubatch or n_batch)
     if row.all_outputs:
         n_outputs_max = n_batch
@@ -141,9 +141,6 @@ def resolve(model: Model, params: Params, rules: Rules = NEWEST_RULES, kind: str
         raise LaunchRefused(f"context type MTP requested but llama.cpp {build}has no graph for the MTP blocks "
                             f"of {row.name}")
 
-    n_rs_seq = 0
-    if row.rollback and kind == "default" and any(t in ROLLBACK_TYPES for t in params.spec_type):
-        n_rs_seq = DRAFT_N_MAX if params.draft_n_max is None else max(0, params.draft_n_max)
     pooling = params.pooling or ("rank" if params.reranking else None)
     if pooling is None:
         pooling = next((name for number, name in enumerate(POOLING_TYPES) if number == hp.pooling_type), "none")
@@ -152,7 +149,8 @@ def resolve(model: Model, params: Params, rules: Rules = NEWEST_RULES, kind: str
         n_ctx=n_ctx, n_ctx_seq=n_ctx_seq, n_batch=n_batch, n_ubatch=n_ubatch, n_seq_max=n_seq_max,
         kv_unified=unified, flash_attn=flash_attn, type_k=type_k, type_v=type_v,
         offload_kqv=params.kv_offload is not False, op_offload=params.op_offload is not False,
-        swa_full=bool(params.swa_full), n_outputs_max=n_outputs_max, n_rs_seq=n_rs_seq, causal=causal,
+        swa_full=bool(params.swa_full), n_outputs_max=n_outputs_max,
+        n_rs_seq=_rollback(params, rules) if row.rollback and kind == "default" else 0, causal=causal,
         embeddings=embeddings, pooling=pooling, load_mtp="draft-mtp" in params.spec_type,
         split_mode=split_mode, kind=kind, rules=rules,
         moe_cache=(params.moe_cache_mib or 0) * MiB if kind == "default" else 0,
@@ -226,6 +224,14 @@ def _outputs(params: Params, embeddings: bool, n_batch: int, n_seq_max: int) -> 
     types = params.spec_type            # a draft model alone is loaded but not used
     n_draft = max((draft if t in DRAFT_TYPES else _NGRAM_N_MAX.get(t, 0) for t in types), default=0)
     return max(1, min(n_batch, n_seq_max * (1 + n_draft)))
+
+
+def _rollback(params: Params, rules: Rules) -> int:
+    """The tokens by which a draft makes a recurrent state go back."""
+    types = DRAFT_TYPES if rules.engine.rolls_back else ROLLBACK_TYPES
+    if not any(name in types for name in params.spec_type):
+        return 0
+    return DRAFT_N_MAX if params.draft_n_max is None else max(0, params.draft_n_max)
 
 
 def _flash_attention(model: Model, asked: str, type_k: str, type_v: str, split_mode: str,

@@ -217,7 +217,8 @@ class _Answer:
             partial(_layers, self.evaluator.estimator.placer, self.candidate.params,
                     self.evaluator.estimator.companions, self.evaluator.machine.devices),
             (*filter(None, [self._paid()]), *idle, *reasons, *self._hits(), *self._kept(), *why, *self._limited()),
-            notes + self._warnings(host), fit_choice, levers, others, paid=self._paid(), idle=idle)
+            notes + self._warnings(host), fit_choice, levers, others, paid=self._paid(), idle=idle,
+            engine=self.evaluator.estimator.rules.engine.name)
 
     def _kept(self) -> tuple[str, ...]:
         here = serving.saved(self.candidate.params, self.use, self.policy.workload)

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from typing import Literal
 
     from ..backends.ops import Parts
+    from ..builds import Build
     from ..flags.workload import Workload
     from ..memory.breakdown import Usage
     from ..memory.companions import Companions
@@ -101,7 +102,7 @@ class Evaluator:
         self._names: dict[object, list[str]] = {}
 
     @classmethod
-    def of(cls, model: Model, machine: Machine, build: int | None = None,
+    def of(cls, model: Model, machine: Machine, build: Build | int | None = None,
            target: tuple[int, ...] | None = None, companions: Companions = NONE,
            known: Known | None = None) -> Evaluator:
         """An Evaluator with an Estimator of its own. `target`: bytes to leave free per device instead of the

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ..engines import LLAMA_SERVER
 from ..records import dataclass, lazy
 
 TYPE_CHECKING = False
@@ -170,6 +171,7 @@ class Plan:
     smaller: Smaller | None = None       # if it fits and is advised or explained: a smaller file that is worth it
     paid: str = ""                       # the reason that says what a larger context costs
     idle: tuple[str, ...] = ()           # the reasons that say why a device has nothing of the launch
+    engine: str = LLAMA_SERVER.name      # the program that it is for
 
     @lazy
     def speed(self) -> Speed:
@@ -231,6 +233,7 @@ class Plan:
                 "size": model.size, "n_ctx_train": model.n_ctx_train,
             },
             "launch": {
+                "engine": self.engine,
                 "n_gpu_layers": self.n_gpu_layers, "n_ctx": use.n_ctx, "n_ctx_seq": use.n_ctx_seq,
                 "n_batch": use.n_batch, "n_ubatch": use.n_ubatch, "n_seq_max": use.n_seq_max,
                 "kv_unified": use.kv_unified, "flash_attn": use.flash_attn,

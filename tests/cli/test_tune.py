@@ -110,15 +110,15 @@ def fakes(tmp_path: pathlib.Path) -> Fakes:
 
 def test_the_fastest_measured_is_kept_and_later_runs_use_it_and_say_so(fakes: Fakes) -> None:
     before = fakes.run("run", own=("--dry-run",))
-    fakes.scenario({"words": "-ub 2048", "token": 1e5}, {"words": "", "token": 2e3})
+    fakes.scenario({"words": "-ub 1024", "token": 1e5}, {"words": "", "token": 2e3})
     done = fakes.run(own=("--json",))
     assert done.returncode == 0, done.stderr
     answer = json.loads(done.stdout)
     assert 3 <= len(answer["launches"]) <= 5
-    assert answer["launches"][0]["placement"].endswith(", -ub 2048")
+    assert answer["launches"][0]["placement"].endswith(", -ub 1024")
     assert answer["launches"][0]["seconds"] == min(row["seconds"] for row in answer["launches"])
     words = " ".join(answer["command"])
-    assert " -ub 2048 " in f"{words} " and " -ub 2048 " not in f"{before.stdout} "
+    assert " -ub 1024 " in f"{words} " and " -ub 1024 " not in f"{before.stdout} "
     after = fakes.run("run", own=("--dry-run",))
     assert after.stdout.split() == answer["command"]
     assert after.stderr.count("measured by autolayers tune on 20") == 1
@@ -176,17 +176,28 @@ def test_a_launch_that_cannot_be_measured_is_one_line(fakes: Fakes, does: str, l
 
 
 def test_an_interrupt_keeps_what_is_known(fakes: Fakes) -> None:
-    fakes.scenario({"words": "-ub 2048", "does": "hang"}, {"words": ""})
+    fakes.scenario({"words": "-ub 1024", "does": "hang"}, {"words": ""})
     child = subprocess.Popen([sys.executable, "-m", "autolayers", *fakes.words("tune")], stdout=subprocess.PIPE,
                              stderr=subprocess.PIPE, text=True, env=fakes.environ)
     end = time.monotonic() + 60
-    while time.monotonic() < end and not any("-ub 2048" in " ".join(words) for words in
+    while time.monotonic() < end and not any("-ub 1024" in " ".join(words) for words in
                                              (fakes.measured if (fakes.path / "bench.jsonl").exists() else [])):
         time.sleep(0.1)
     child.send_signal(signal.SIGINT)
     out, error = child.communicate(timeout=30)
     assert child.returncode == 130 and "interrupted: " in error
     assert "llama-server" in out and len(fakes.kept) == 1
+
+
+def test_a_launch_whose_logits_have_no_room_in_llama_bench_is_not_measured(fakes: Fakes) -> None:
+    """llama-server keeps logits of one token a slot; llama-bench of -ub 2048 tokens, 1002 MiB for this vocabulary."""
+    done = fakes.run(own=("--json",))
+    refused = [line for line in done.stderr.splitlines() if "keeps the logits of a whole micro-batch" in line]
+    assert any(", -ub 2048: not measured: llama-bench" in line for line in refused)
+    assert not any("-ub 2048" in " ".join(words) for words in fakes.measured)
+    (fakes.path / "devices").write_text("Available devices:\n  CUDA0: NVIDIA GeForce RTX 3090 (24576 MiB, 24000 MiB "
+                                        "free)\n")
+    assert "not measured" not in fakes.run(own=("--json",)).stderr
 
 
 def test_flags_are_translated_and_those_that_it_lacks_named(fakes: Fakes) -> None:

@@ -12,13 +12,15 @@ from random_launches import READERS, case, written
 from support import gpus, model
 
 import autolayers
-from autolayers import api
+from autolayers.builds import Build
+from autolayers.engines import engine
 from autolayers.flags.formats import FORMATS
 from autolayers.flags.params import Params
 from autolayers.flags.parse import parse
 from autolayers.flags.table import lookup
 from autolayers.launch.command import WrappedCommand
 from autolayers.memory.breakdown import Breakdown
+from autolayers.memory.estimate import Estimator
 from autolayers.records import replace
 
 
@@ -52,13 +54,15 @@ def check(kind: str, seed: int, plan: autolayers.Plan, text: str, said: list[str
             params, arguments = targets.llama_cpp_python(text)
             words = list(arguments.values())
         assert params.model == command.words[1], context
-        assert sizes(name, params, machine) == sizes_of(plan.breakdown), context
+        assert sizes(name, params, machine, kind) == sizes_of(plan.breakdown), context
     check_other_words(kind, text, words, said, command, environ, context)
 
 
 @cache
-def sizes(name: str, params: Params, machine: tuple[float, ...]) -> list[int]:
-    return sizes_of(api.estimate(model(name), replace(params, model=None), gpus(*machine)))
+def sizes(name: str, params: Params, machine: tuple[float, ...], kind: str) -> list[int]:
+    """What the format's program allocates."""
+    estimator = Estimator(model(name).overridden(params.override_kv), Build(engine=engine(kind)))
+    return sizes_of(estimator.breakdown(replace(params, model=None), gpus(*machine)))
 
 
 def sizes_of(use: Breakdown) -> list[int]:

@@ -34,6 +34,9 @@ def plan_for(kind: str | None, arguments: Arguments,
     own = getattr(_module(kind), "settle", None) if kind in FORMATS else None
     if own is None:
         return make(arguments), arguments
+    arguments = replace(arguments, own={"engine": kind, **arguments.own})
+    if arguments.own["engine"] != kind:
+        raise UsageError(f"--format {kind} is for {kind}, not --engine {arguments.own['engine']}")
     params = own(arguments)
     if params.n_gpu_layers is None and "overrides" not in _module(kind).FIELDS:      # it places only whole layers
         arguments = replace(arguments, own={"strategy": "layers", **arguments.own})

@@ -19,9 +19,11 @@ from ..one.solve import MICRO_BATCHES, Search, processor_alone, solve
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from typing import Any
 
+    from ...builds import Build
+    from ...engines import Engine
     from ...flags.params import Params
     from ...flags.policy import Policy
     from ...machine import Machine
@@ -113,6 +115,20 @@ def of_each_class(model: Model, params: Params, policy: Policy, machine: Machine
     for candidate in sorted(others, key=lambda candidate: cost.speed(candidate).request):
         best.setdefault(cost.speed(candidate).kind, candidate)
     return [_rival(evaluator, cost, candidate) for candidate in best.values()]
+
+
+def room_in(engine: Engine, model: Model, policy: Policy, machine: Machine, companions: Companions,
+            build: Build) -> Callable[[Rival, Trial], int]:
+    """The bytes that a device lacks when another program measures a launch; 0: it has room."""
+    evaluator = Evaluator.of(model, machine, replace(build, engine=engine), policy.margin, companions)
+
+    def missing(rival: Rival, test: Trial) -> int:
+        cells = test.prompt + test.generate + test.depth
+        params = replace(rival.params, n_ctx=cells, n_parallel=1, kv_unified=None)
+        found = evaluator.candidate(params, FULL, last=True)
+        return max([0, *[-left for left in found.spare.values()]]) if found else 0
+
+    return missing
 
 
 def _chosen(model: Model, params: Params, policy: Policy, machine: Machine,

@@ -1,0 +1,46 @@
+"""The programs, one row each. llama.cpp's own set no n_outputs_max (common/, tools/ of b11549: server-context.cpp alone
+does), nor do llama-cpp-python 0.3.36 (Llama.__init__) and KoboldCpp (gpttype_adapter.cpp)."""
+
+from __future__ import annotations
+
+from ..errors import UsageError
+from ..records import replace
+from .engine import LLAMA_SERVER, Engine
+from .ik_llama import IK_LLAMA
+
+
+def _user(name: str) -> Engine:
+    """A tool or a library that fills a context's parameters itself."""
+    return Engine(name, whole_batches=True, one_sequence=True)
+
+
+ENGINES = {row.name: row for row in (
+    LLAMA_SERVER,
+    Engine("llama-cli", one_sequence=True),             # a client of a server of its own
+    replace(_user("llama-bench"), written_by="autolayers run llama-bench -m MODEL"),
+    _user("llama-completion"),
+    _user("llama-perplexity"),
+    _user("llama-mtmd-cli"),
+    replace(_user("llama-cpp-python"), written_by="--format llama-cpp-python"),
+    # n_rs_seq is --draftamount with any draft
+    replace(_user("koboldcpp"), rolls_back=True, written_by="--format koboldcpp"),
+    IK_LLAMA,
+)}
+
+
+def engine(name: str) -> Engine:
+    """The program of this name. Raises UsageError."""
+    found = ENGINES.get(name)
+    if found is None:
+        raise UsageError(f"--engine {name}: expected one of {', '.join(ENGINES)}")
+    return found
+
+
+def of_program(name: str) -> Engine:
+    """The engine of a program by its file's name: llama-server for scripts and other wrappers, and for tools of
+    llama.cpp that have no row a library's user like the others."""
+    if name in ENGINES:
+        return ENGINES[name]
+    if not name.startswith("llama-") or "server" in name:
+        return LLAMA_SERVER
+    return _user(name)

@@ -1,0 +1,122 @@
+"""What programs other than llama-server reserve for logits: those of a whole micro-batch."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from support import FIXTURES, HEADERS, MiB, command, gguf, model, says, write_gguf
+
+from autolayers.builds import Build
+from autolayers.engines import ENGINES, engine, of_program
+from autolayers.flags.parse import parse
+from autolayers.machine import Device
+from autolayers.memory.breakdown import Breakdown
+from autolayers.memory.estimate import Estimator
+
+# MiB of libllama b11739's CPU compute buffer with n_ctx 4096: (-ub, default parameters, n_outputs_max = 1)
+MEASURED = {
+    "qwen2.5-0.5b": ((512, 309.52, 41.27), (2048, 1238.08, 165.07)),
+    "qwen3-0.6b-q8_0": ((512, 312.77, 32.02), (2048, 1251.08, 128.07)),
+    "llama-3.2-1b-q8_0": ((512, 274.52, 72.02), (2048, 1098.08, 288.07)),
+}
+
+
+def taken(name: str, program: str, words: str, devices: list[Device] | None = None) -> Breakdown:
+    estimator = Estimator(model(name), Build(11549, engine=engine(program)))
+    return estimator.breakdown(parse(words.split()).params, devices or [])
+
+
+@pytest.mark.parametrize("name", MEASURED)
+def test_the_measured_compute_buffers(name: str) -> None:
+    for n_ubatch, library, server in MEASURED[name]:
+        words = f"-c 4096 -np 1 -ngl 0 -ub {n_ubatch}"
+        for program, mib in (("llama-cpp-python", library), ("koboldcpp", library), ("llama-bench", library),
+                             ("llama-server", server), ("llama-cli", server)):
+            found = taken(name, program, words)
+            assert (round(found.host.compute / MiB, 2), found.exact) == (mib, True)
+
+
+def test_programs_are_known_by_their_name() -> None:
+    assert {name: of_program(name).whole_batches for name in (
+        "llama-server", "llama-cli", "serve.sh", "llama-bench", "llama-completion", "llama-perplexity",
+        "llama-mtmd-cli", "llama-imatrix", "test-llama-server")} == {
+        "llama-server": False, "llama-cli": False, "serve.sh": False, "llama-bench": True, "llama-completion": True,
+        "llama-perplexity": True, "llama-mtmd-cli": True, "llama-imatrix": True, "test-llama-server": False}
+
+
+# file, GPU, format: what the launch files asked for before
+FILES = (("fixtures/real/headers/qwen35-9b.gguf", "rtx-2070", "llama-cpp-python"),
+         ("fixtures/real/headers/qwen35-9b.gguf", "rtx-3060", "llama-cpp-python"),
+         ("fixtures/headers/qwen3-30b-a3b-q4_k_m.gguf", "rtx-3060", "koboldcpp"),
+         ("fixtures/headers/qwen3-30b-a3b-q4_k_m.gguf", "rtx-3060", "llama-cpp-python"),
+         ("fixtures/speeds/models/gemma-3-27b-q4_k_m.gguf", "rtx-3090", "koboldcpp"))
+
+
+@pytest.mark.parametrize(("path", "gpu", "kind"), FILES)
+def test_what_a_launch_file_asks_for_fits_its_program(path: str, gpu: str, kind: str) -> None:
+    """The plan of the file's flags, measured as its program allocates, leaves the margin."""
+    words = [path, "--gpu", gpu, "--ram", "64GiB", "-np", "1"]
+    text = command(*words, "--format", kind).stdout.decode()
+    flags = dict(_llama(text) if kind == "llama-cpp-python" else _koboldcpp(text))
+    again = command(*words, "--engine", kind, "--json", *[word for pair in flags.items() for word in pair])
+    (device,) = json.loads(again.stdout)["devices"]
+    assert device["remaining"] >= 0
+    logits = {"qwen35": 248320, "qwen3-": 151936, "gemma-": 262144}[Path(path).name[:6]] * 4 * int(flags["-ub"])
+    assert device["compute"] > logits
+
+
+def _llama(text: str) -> list[tuple[str, str]]:
+    names = {"n_gpu_layers": "-ngl", "n_ctx": "-c", "n_batch": "-b", "n_ubatch": "-ub"}
+    pairs = (line.strip(" ,").split("=", 1) for line in text.splitlines() if line.startswith("    "))
+    return [(names[name], value) for name, value in pairs if name in names]
+
+
+def _koboldcpp(text: str) -> list[tuple[str, str]]:
+    words = text.split()
+    found = {"-ngl": "--gpulayers", "-b": "--batchsize", "-ub": "--batchsize"}
+    pairs = [(flag, words[words.index(name) + 1]) for flag, name in found.items()]
+    pairs.append(("-c", str(int(words[words.index("--contextsize") + 1]) + 128)))
+    if "--moecpu" in words:
+        pairs.append(("-ncmoe", words[words.index("--moecpu") + 1]))
+    if "--overridetensors" in words:
+        pairs.append(("-ot", words[words.index("--overridetensors") + 1].strip("'")))
+    return pairs
+
+
+def test_a_wrapped_llama_bench_is_planned_with_its_logits() -> None:
+    """A budget in which a server has all layers, and llama-bench's 1.9 GiB of logits push some out."""
+    path = FIXTURES / "real/headers/qwen35-9b.gguf"
+    words = ["run", "--dry-run", "--gpu", "rtx-2060-12g", "--budget", "CUDA0=6600MiB", "--ram", "32GiB",
+             "--llama-build", "11549"]
+    server = says(*words, "llama-server", "-m", path, "-c", "4096", "-np", "1", "-ub", "2048").stdout
+    bench = says(*words, "llama-bench", "-m", path, "-p", "2048", "-n", "128", "-ub", "2048").stdout
+    assert "-ngl 33" in server and "-ot" not in server
+    assert "-ot" in bench or "-ngl 33" not in bench
+
+
+def test_a_micro_batch_is_chosen_at_its_cost() -> None:
+    """Where the logits of a large one would cost the context or layers, it is not taken."""
+    path = HEADERS / "qwen3-30b-a3b-q4_k_m.gguf"
+    sizes = {}
+    for name in ("llama-server", "llama-completion"):
+        words = [path, "--gpu", "24GiB", "--ram", "64GiB", "-np", "1", "-c", "40960", "--engine", name, "--json"]
+        sizes[name] = json.loads(command(*words).stdout)
+    assert all(plan["fits"] for plan in sizes.values())
+    launch = {name: plan["launch"]["n_ubatch"] for name, plan in sizes.items()}
+    assert launch["llama-completion"] <= launch["llama-server"]
+    assert sizes["llama-completion"]["launch"]["engine"] == "llama-completion"
+
+
+def test_the_engine_is_named_or_refused(tmp_path: Path) -> None:
+    path = write_gguf(tmp_path / "m.gguf", *gguf("llama-3.2-1b-q8_0"))
+    assert json.loads(command(path, "--gpu", "8GiB", "--json").stdout)["launch"]["engine"] == "llama-server"
+    other = command(path, "--gpu", "8GiB", "--engine", "vllm", "--json")
+    assert other.returncode == 2 and b"--engine vllm: expected one of llama-server, llama-cli" in other.stderr
+    both = says(path, "--gpu", "8GiB", "--engine", "llama-bench", "--format", "koboldcpp")
+    assert (both.returncode, both.stdout) == (2, "") and "not --engine llama-bench" in both.stderr
+    for name, form in (("koboldcpp", "--format koboldcpp"), ("llama-bench", "autolayers run llama-bench")):
+        written = says(path, "--gpu", "8GiB", "--engine", name)
+        assert (written.returncode, written.stdout) == (2, "") and form in written.stderr
+    assert set(ENGINES) >= {"llama-server", "llama-bench", "llama-cpp-python", "koboldcpp", "ik_llama.cpp"}
