@@ -30,6 +30,10 @@ class Rpc(CudaBuffers):
         Sign("rpc_lost", "RPC", r"RPC (?:server|protocol) version mismatch|client needs upgrade to protocol", "start"),
     )
 
+    @property
+    def doubt(self) -> str:
+        return "backend RPC: sizes are those of a CUDA server, and may differ a little from another one's"
+
     def pipelines(self) -> bool:
         return self.rules.rpc_pipelines
 

@@ -19,7 +19,7 @@ ENGINES = {row.name: row for row in (
     Engine("llama-cli", one_sequence=True),             # a client of a server of its own
     replace(_user("llama-bench"), written_by="autolayers run llama-bench -m MODEL"),
     _user("llama-completion"),
-    _user("llama-perplexity"),
+    replace(_user("llama-perplexity"), reads_all=True),
     _user("llama-mtmd-cli"),
     replace(_user("llama-cpp-python"), written_by="--format llama-cpp-python"),
     # n_rs_seq is --draftamount with any draft

@@ -7,6 +7,10 @@ from ..errors import LaunchRefused
 from ..ggml.tensor import Graph, Tensor
 from .llm import Llm
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
 
 def done(llm: Llm, logits: Tensor | None) -> Graph:
     """Expand the rest, pool if asked for, mark outputs."""
@@ -16,6 +20,8 @@ def done(llm: Llm, logits: Tensor | None) -> Graph:
         build_pooling(llm)
     if llm.cparams.n_sampled and logits is not None:
         build_sampling(llm, logits)
+    elif llm.cparams.backend_sampling and logits is not None:
+        build_samplers(llm, logits)
     if llm.rules.keeps_outputs:
         for t in llm.outputs:
             t.is_output = True
@@ -25,13 +31,32 @@ def done(llm: Llm, logits: Tensor | None) -> Graph:
 def build_sampling(llm: Llm, logits: Tensor) -> None:
     """The sampler of drafts, a top 10 of each sequence; one more row is what idle sequences sample from."""
     g, per = llm.graph, min(llm.n_seq_tokens, llm.cparams.n_sampled)
-    rows = min(per * llm.n_seqs, llm.n_outputs)
-    padded = g.pad(logits, 0, 1)
-    for row in range(rows):
-        one = g.reshape(g.view(padded, (padded.ne[0],), (), row * padded.nb[1]), padded.ne[0])
+    for one in sampled_rows(llm, logits, min(per * llm.n_seqs, llm.n_outputs)):
         best = g.top_k(one, 10)
         g.expand(llm.output(g.get_rows(g.reshape(one, 1, one.ne[0]), best)))
         g.expand(llm.output(best))
+
+
+def build_samplers(llm: Llm, logits: Tensor) -> None:
+    """The chain of -bs for each output that a sequence may have: with the default samplers one of the 40 best tokens, by a number drawn for it.
+    What other samplers add is small beside the copy of the logits."""
+    g = llm.graph
+    for i, one in enumerate(sampled_rows(llm, logits, llm.cparams.n_outputs_max)):
+        best = g.top_k(one, min(40, one.ne[0]))
+        kept = g.get_rows(g.reshape(one, 1, one.ne[0]), best)
+        shares = llm.output(g.soft_max(g.reshape(kept, kept.ne[1])))
+        chosen = g.argmax(g.sub(shares, g.input(f"uniform{i}", "f32", 1)))
+        g.expand(llm.output(g.get_rows(g.reshape(best, 1, best.ne[0]), chosen)))
+
+
+def sampled_rows(llm: Llm, logits: Tensor, rows: int) -> Iterator[Tensor]:
+    """The logits of each output, in a second copy of all of them with one row more, for outputs that the graph has
+    not."""
+    g = llm.graph
+    padded = g.pad(logits, 0, 1)
+    for row in range(rows):
+        offset = min(row, logits.ne[1]) * padded.nb[1]
+        yield g.reshape(g.view(padded, (padded.ne[0],), (), offset), padded.ne[0])
 
 
 def build_pooling(llm: Llm) -> None:

@@ -53,6 +53,7 @@ class Session:
         # a container does not see this environment, only what its command passes
         self.seen = {**({} if command.container else environ), **command.environ}
         read = parse(command.plannable, self.seen, self.files, command=None)
+        _say_which(read, command.program)
         self.projector: str | None = None        # the file of -hf, if it is in a cache of this machine
         self.model_path = self._model_path(read)
         self.model = read_model(open_source(self.model_path, network_environ(self.seen, read)))
@@ -208,6 +209,13 @@ class Session:
         digest = self.digest
         seen = observations.load(digest, self.environ) if digest else []
         return observations.find(seen, self.build.number, backend(plan), plan.flags)
+
+
+def _say_which(read: Arguments, program: str) -> None:
+    """Says which of several models the program loads."""
+    models = [value for flag, value in read.given if flag in ("-m", "--model")]
+    if len(models) > 1:
+        say(f"{program} loads one model, the last -m: {models[-1]}, not {', '.join(models[:-1])}")
 
 
 def _refuse_unavailable(servers: Sequence[str]) -> None:

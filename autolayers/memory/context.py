@@ -6,6 +6,7 @@ src/llama-context.cpp:llama_init_from_model (refusals) and llama_context's const
 from __future__ import annotations
 
 from ..builds import NEWEST_RULES
+from ..engines import LLAMA_SERVER
 from ..errors import LaunchRefused
 from ..flags.kinds import CACHE_TYPES
 from ..flags.params import N_BATCH, N_PARALLEL, N_UBATCH, POOLING_TYPES
@@ -56,6 +57,7 @@ class Context:
     moe_cache: int = 0        # bytes for experts that are cached on devices
     moe_split: tuple[float, ...] = ()     # the devices' shares of them; empty: by free memory
     n_sampled: int = 0        # outputs per sequence that its backend samples (as drafts do); 0: the CPU does
+    backend_sampling: bool = False        # -bs: each output's samplers are part of the graph
     layer_inputs: tuple[int, ...] = ()    # layers whose inputs a draft reads
     rules: Rules = NEWEST_RULES             # of the build
 
@@ -153,6 +155,7 @@ def resolve(model: Model, params: Params, rules: Rules = NEWEST_RULES, kind: str
         n_rs_seq=_rollback(params, rules) if row.rollback and kind == "default" else 0, causal=causal,
         embeddings=embeddings, pooling=pooling, load_mtp="draft-mtp" in params.spec_type,
         split_mode=split_mode, kind=kind, rules=rules,
+        backend_sampling=bool(params.backend_sampling) and kind == "default",
         moe_cache=(params.moe_cache_mib or 0) * MiB if kind == "default" else 0,
         moe_split=tuple(params.tensor_split or ()) if split else ())
     _refuse_aborts(model, context)
@@ -182,6 +185,25 @@ def _refuse_aborts(model: Model, context: Context) -> None:
     if row.needs_window and hp.swa_type == "none":
         raise LaunchRefused(f"{row.name} without attention.sliding_window: llama.cpp aborts while it builds "
                             "the graph")
+
+
+def refuse_first_token(model: Model, context: Context) -> None:
+    """Raises LaunchRefused for a launch whose buffers llama.cpp allocates, and that ends at its first token
+    (GGML_ASSERT of b11549).
+
+    ggml_backend_meta_graph_compute (ggml/src/ggml-backend-meta.cpp) cannot cut the graph of caches in host memory with
+    several streams. tools/server/ never calls llama_encode, in any build; nor does llama-cli since it is its client.
+    """
+    engine = context.rules.engine
+    apart = context.n_stream > 1 and not context.offload_kqv
+    if context.split_mode == "tensor" and apart:
+        raise LaunchRefused(f"-sm tensor and -nkvo with {context.n_stream} slots that have a cache each: llama.cpp "
+                            "aborts at the first token (ggml-backend-meta.cpp: GGML_ASSERT(i_start == "
+                            "cgraph->n_nodes)); use --kv-unified or -np 1")
+    serves = engine is LLAMA_SERVER or (engine.name == "llama-cli" and context.rules.output_limit)
+    if model.row.cross_attends and serves:
+        raise LaunchRefused(f"{model.row.name} with its decoder: {engine.name} aborts at the first token (llama_encode "
+                            "must be called first); llama-completion runs it")
 
 
 def _refuse_file(model: Model, rules: Rules) -> None:

@@ -22,7 +22,7 @@ from .breakdown import Breakdown, Extra, LowerBound, Measured, Static, Usage, la
 from .cache import allocate
 from .companions import NONE, Companions, layer_inputs, refuse_unfit, wants_extras, with_draft_type
 from .compute import measure, script
-from .context import resolve
+from .context import refuse_first_token, resolve
 from .margin import margin, ops_of
 from .reserve import GraphCache
 from .saved import state_of
@@ -190,6 +190,10 @@ class Estimator:
             self._layer_caches[key] = found
         return self._layer_caches[key]
 
+    def refuse_first_token(self, params: Params) -> None:
+        """Raises LaunchRefused for a launch that ends at its first token (see context)."""
+        refuse_first_token(self.model, resolve(self.model, params, self.rules))
+
     def placement(self, params: Params, devices: Sequence[Device]) -> Placement:
         """Where these flags put every tensor, at any context."""
         key = replace(params, n_ctx=None), tuple(devices)
@@ -226,7 +230,7 @@ class Estimator:
                computed)
         ops = self._ops.get(key)
         if ops is None:
-            ops = ops_of(self.model, params, use, computed)
+            ops = ops_of(self.model, params, use, computed, self.rules.engine.reads_all)
             types = (params.cache_type_k or "f16", params.cache_type_v or "f16")
             if use.flash_attn and not self.rules.converts_in_graph and any(BY_NAME[t].blck_size > 1 for t in types):
                 # of one layer
@@ -250,6 +254,9 @@ class Estimator:
         memory = self._memory[1]
         doubts: tuple[str, ...] = ()
         notes: tuple[str, ...] = ()
+        if context.backend_sampling:
+            doubts = ("--backend-sampling: its copy of the logits is counted, its samplers are taken to be the "
+                      "default ones",)
         if context.moe_cache:
             from .moe_cache import banks  # few launches need it
 
@@ -260,9 +267,9 @@ class Estimator:
             if not cached.slots:
                 notes = ("--moe-cache-mib: no layer has all of its experts in host memory, so nothing is cached",)
             elif len(devices) > 1 and not context.moe_split and cached.shared:
-                doubts = ("--moe-cache-mib: devices share it by what is free then, which the driver says",)
+                doubts += ("--moe-cache-mib: devices share it by what is free then, which the driver says",)
             elif any(not on(device).caches_experts for device in placement.devices):
-                doubts = ("--moe-cache-mib: its graph was not compared with llama.cpp on these devices",)
+                doubts += ("--moe-cache-mib: its graph was not compared with llama.cpp on these devices",)
         return _Launch(params, context, placement, memory, doubts, notes)
 
     def _facts(self, kind: type[Answer], launch: _Launch, devices: Sequence[Device], compute: Sequence[int],

@@ -189,7 +189,7 @@ def _draft(model: Model, params: Params, devices: Sequence[Device], context: Con
     sampled = 0 if draft is not None and "selector_hidden.weight" in draft.tensors else \
         rows if any(name in SAMPLING for name in params.spec_type) else 0
     their_context = replace(their_context, n_rs_seq=0, n_outputs_max=context.n_seq_max * rows,
-                            n_sampled=sampled)
+                            n_sampled=sampled, backend_sampling=False)
     their_placement = placement
     if draft is not None:
         their_placement = replace(place_weights(draft, theirs, devices, mtp, context.rules), target=placement)

@@ -105,16 +105,17 @@ def _sums(device: Device, model: Model, params: Params, use: Static) -> int:
 
 
 def ops_of(model: Model, params: Params, use: Static,
-           computed: tuple[frozenset[str], frozenset[str]] | None = None) -> Ops:
+           computed: tuple[frozenset[str], frozenset[str]] | None = None, reads_all: bool = False) -> Ops:
     """What a device computes in this launch: it multiplies with the weights `computed`, for every token and
-    for those with output (Steps.multiplied); if that is unknown, with all of them."""
+    for those with output (Steps.multiplied); if that is unknown, with all of them.
+    `reads_all`: every token has output."""
     embeds = bool(params.embedding or params.reranking or params.pooling not in (None, "none"))
     sampling = bool(params.backend_sampling)
     hp = model.hparams
     layers = [il for il in range(hp.n_layer_all) if hp.n_head(il)] or [0]
     body, head = _matmuls(model, computed)
     sorts_cells = any(hp.has_indexer(il) for il in layers)
-    n_outputs = use.n_ubatch if embeds else use.n_seq_max
+    n_outputs = use.n_ubatch if embeds or reads_all else use.n_seq_max
     # in Mamba-2's layers: one decay per head, where Mamba-1 has a row of them
     n_head_ssm = max((w.info.ne[1] for w in model.weights if w.op == "SSM_SCAN" and w.info.ne[0] == 1),
                      default=0)

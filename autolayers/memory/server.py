@@ -64,5 +64,9 @@ def _output(model: Model, params: Params, context: Context) -> list[Extra]:
     if params.backend_sampling:
         row += 3 * n_vocab + 1
     found = [Extra("output buffer", "Host", context.n_seq_max * row * 4, True)]
-    more = context.n_outputs_max - context.n_seq_max
+    engine = context.rules.engine
+    asked = context.n_outputs_max
+    if engine.whole_batches and not (engine.reads_all or context.embeddings):
+        asked = context.n_seq_max
+    more = asked - context.n_seq_max
     return [*found, Extra("more outputs", "Host", more * row * 4, True, upper_limit=True)] if more > 0 else found

@@ -131,6 +131,7 @@ class Architecture:
     all_outputs: bool = False   # every token of a batch may be an output (encoders)
     even_slots: Rule | None = None   # builds with it abort unless every slot has the same share of n_ubatch
     one_stream: bool = False    # llama.cpp aborts on several slots with a cache each
+    cross_attends: bool = False     # its decoder reads what llama_encode made
     needs_window: bool = False  # llama.cpp aborts on a file without a sliding window
 
     # drafts and projectors
@@ -308,7 +309,7 @@ _TABLE: Any = (
          split_tensor=False, after=7935, exact_from=10068),
     _row("bitnet", "neox", tied="never", split_tensor=False, note="the GPU reads token_embd from the CPU's "
               "buffer"),
-    _row("t5", "none", split_tensor=False, all_outputs=True, one_stream=True),
+    _row("t5", "none", split_tensor=False, all_outputs=True, one_stream=True, cross_attends=True),
     _row("t5encoder", "none", all_outputs=True),
     _row("jais", "none", tied="never"),
     _row("jais2", "neox", after=7935),

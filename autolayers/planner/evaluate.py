@@ -141,6 +141,7 @@ class Evaluator:
             return fidelity == PROMPT or not self._candidate(params, use).fits_devices
 
         try:
+            self.estimator.refuse_first_token(params)
             use = self.estimator.at_least(params, self.machine.devices, None if fidelity == FULL else enough,
                                           runtime=self.target is None)
             self._candidates[params] = self._candidate(params, use)

@@ -38,6 +38,16 @@ def test_the_measured_compute_buffers(name: str) -> None:
             assert (round(found.host.compute / MiB, 2), found.exact) == (mib, True)
 
 
+def test_only_a_program_that_asks_for_all_logits_keeps_them_in_ram() -> None:
+    """Those of 2048 tokens of 151936 are 1187 MiB; llama-bench asks for the last one's."""
+    words = "-c 4096 -np 1 -ngl 0 -ub 512"
+    rows = {}
+    for name in ("llama-bench", "llama-perplexity"):
+        extras = taken("qwen3-0.6b-q8_0", name, words).extras
+        rows[name] = sum(extra.size for extra in extras if extra.name in ("output buffer", "more outputs"))
+    assert rows == {"llama-bench": 151936 * 4, "llama-perplexity": 2048 * 151936 * 4}
+
+
 def test_programs_are_known_by_their_name() -> None:
     assert {name: of_program(name).whole_batches for name in (
         "llama-server", "llama-cli", "serve.sh", "llama-bench", "llama-completion", "llama-perplexity",
