@@ -38,8 +38,8 @@ def build_sampling(llm: Llm, logits: Tensor) -> None:
 
 
 def build_samplers(llm: Llm, logits: Tensor) -> None:
-    """The chain of -bs for each output that a sequence may have: with the default samplers one of the 40 best tokens, by a number drawn for it.
-    What other samplers add is small beside the copy of the logits."""
+    """The chain of -bs for each output that a sequence may have: with the default samplers one of the 40 best tokens,
+    by a number drawn for it."""
     g = llm.graph
     for i, one in enumerate(sampled_rows(llm, logits, llm.cparams.n_outputs_max)):
         best = g.top_k(one, min(40, one.ne[0]))
