@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from ..backends import Backend
     from ..ggml.tensor import Buffer, Tensor
     from ..graph.inputs import CacheView, StateView
+    from .context import Context
     from .scheduled import Step
     from .weights import WeightGroup
 
@@ -39,7 +40,7 @@ _KEPT = 128                  # graphs of GraphCache
 _HYPER_CONNECTIONS = ("hc_pre", "hc_comb", "hc_post")
 _DELTA_NETS = ("gdn_ar", "gdn_ch")     # the fused delta net, of one token a sequence and of more
 _DRIFT = 100                 # one part in so many, from which on a buffer's size is taken to jump
-_CHUNKED = 16                # tokens a sequence with which llama.cpp asks for the latter
+CHUNKED = 16                # tokens a sequence with which llama.cpp asks for the latter
 _PINNED_BELOW = 32           # tokens with which graph_get_cb pins layers in RAM too
 
 
@@ -136,7 +137,7 @@ def reserve(setting: Setting, pinned: bool = False,
     `pinned` the graph of those that `runtime_sizes` asks for which is mostly the largest.
     """
     c = setting.context
-    n_seqs = 1 if _reserves_one(setting) else c.n_seq_max
+    n_seqs = reserved_slots(c)
     n_tokens = min(c.n_ctx, c.n_ubatch)
     # until the generation graph is there, everything is taken to be fused, which needs less memory; but not where a
     # launch like this one was not
@@ -241,10 +242,17 @@ def _shorter(setting: Setting, n_tokens: int, n_seqs: int, n_outputs: int, fused
     return tuple(more)
 
 
+def reserved_slots(context: Context) -> int:
+    """The slots that graphs are reserved for: n_seqs of llama_context's constructor."""
+    rules = context.rules
+    one = context.kv_unified and (rules.reserves_one or rules.reserves_one_again)
+    return 1 if one else int(context.n_seq_max)
+
+
 def _reserves_one(setting: Setting) -> bool:
-    """Whether graphs of several slots are reserved for one: n_seqs of llama_context's constructor."""
-    c = setting.context
-    return c.kv_unified and c.n_seq_max > 1 and bool(c.rules.reserves_one or c.rules.reserves_one_again)
+    """Whether graphs of several slots are reserved for one."""
+    slots: int = setting.context.n_seq_max
+    return reserved_slots(setting.context) < slots
 
 
 @without_gc
@@ -346,7 +354,7 @@ def resolve_fused(setting: Setting, n_seqs: int) -> Graphs:
         asked = graphs.built().fused_nodes
         delta_nets = delta_nets or any(kind == "gdn_ar" for kind, _, _ in asked)
         if probe == "gdn_ch" and delta_nets:
-            prompt = Graphs(setting, _CHUNKED * n_seqs, n_seqs, _CHUNKED * n_seqs, fused)
+            prompt = Graphs(setting, CHUNKED * n_seqs, n_seqs, CHUNKED * n_seqs, fused)
             asked = prompt.built().fused_nodes
             prompt.release()
         if any(kind == probe and t.backend != setting.dev_layer[il] for kind, t, il in asked):

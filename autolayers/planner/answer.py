@@ -15,6 +15,7 @@ from ..memory.context import resolve
 from ..records import lazy, replace
 from ..units import human, mib
 from ..work.expert_cache import loses
+from ..work.unfused import may_part
 from . import cache_types, host_limits, serving
 from .embedder import embeds, suits, ways
 from .evaluate import FULL, RAM_MARGIN, Evaluator
@@ -155,7 +156,13 @@ def _search(evaluator: Evaluator, params: Params,
     from .one.solve import solve
 
     cost = evaluator.cost(policy.workload)
-    return params, cost, solve(evaluator, params, policy, cost), ()
+    candidate = solve(evaluator, params, policy, cost)
+    if may_part(evaluator.model, evaluator.estimator.rules):
+        from .one.fused import kept_fused
+
+        params, candidate, why = kept_fused(evaluator, params, policy, cost, candidate)
+        return params, cost, candidate, why
+    return params, cost, candidate, ()
 
 
 def plan_request(model: Model, request: Request, *, explain: bool = False, advise: bool = False,
@@ -381,6 +388,10 @@ class _Answer:
             found.append("--ctx max: no context keeps all layers on the GPUs; this is the fastest "
                          "placement's")
         found += self._fallen()
+        if may_part(model, self.evaluator.estimator.rules):
+            from .one.fused import warning
+
+            found += filter(None, [warning(self.cost, self.candidate)])
         found += self._slow_caches()
         found += self._encodes()
         found += self._users()

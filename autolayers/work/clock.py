@@ -22,6 +22,7 @@ from ..flags.params import N_BATCH
 from .expert_cache import MOST_TOKENS, PROMPT
 from .rates import SHARED
 from .streams import CPU, SCANNED, touched
+from .unfused import CHUNK
 from .work import HOST
 
 TYPE_CHECKING = False
@@ -78,12 +79,13 @@ class Clock:
                  devices: Mapping[str, Figures], host: HostFigures, shared: Shared = SHARED, *,
                  n_batch: int = N_BATCH, n_ubatch: int = 512, pipelined: bool = False,
                  shares: Mapping[str, float] | None = None, missing: float = 0.0,
-                 cached: ExpertCache | None = None) -> None:
+                 cached: ExpertCache | None = None, apart: float = 0.0) -> None:
         # measured / predicted rates of prompts and of tokens
         self.paces = (1.0, 1.0)
         self.weights, self.work, self.devices, self.host, self.shared = weights, work, devices, host, shared
         self.n_batch, self.n_ubatch, self.pipelined = n_batch, n_ubatch, pipelined
         self.shares, self.missing, self.cached = shares, missing, cached
+        self.apart = apart       # seconds of a prompt's token in a delta net that is not one op
         self.tokens, self.prompts = Sums(work.token, caches), Sums(work.prompt, caches)
 
     @property
@@ -264,7 +266,7 @@ class Clock:
         if rest:
             common, stages = self.step(rest, depth + n - rest / 2)
             seconds += common + sum(stages.values())
-        return seconds / self.paces[0] * (1.0 if self.cached is None else PROMPT)
+        return seconds / self.paces[0] * (1.0 if self.cached is None else PROMPT) + n * self.apart
 
     def token(self, depth: float, requests: int = 1) -> float:
         """Seconds of one token for each request."""
@@ -277,4 +279,5 @@ class Clock:
     def checked(self, n: int, depth: float, sequences: int = 1) -> float:
         """Seconds of n tokens of each sequence, which a draft has proposed."""
         common, stages = self.step(n * sequences, depth, sequences, few=True)
-        return (common + sum(stages.values())) / self.paces[1]
+        apart = sequences * max(n, CHUNK) * self.apart if n > 1 else 0.0
+        return (common + sum(stages.values())) / self.paces[1] + apart

@@ -13,6 +13,7 @@ from ..flags.params import EXPERTS_REGEX
 from ..flags.workload import CHAT
 from ..memory.breakdown import shared
 from ..records import dataclass, lazy, replace
+from . import unfused
 from .calibration import NONE, Calibration
 from .clock import Clock, sent
 from .drafts import AT_ONCE, WITHIN, Drafted, Drafting, Step, accepted, best, checks_of
@@ -24,7 +25,7 @@ from .work import HOST, Homes, Weights, Work, fallen, work_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from typing import Protocol, TypeVar
 
     from ..flags.params import Params
@@ -179,6 +180,9 @@ class CostModel:
         kind = self.kind(clock)
         corrections = self.calibration.of(kind, "pp"), self.calibration.of(kind, "tg")
         speed = _speed(clock, self.workload, use, kind, self._assumed(clock, kind), corrections)
+        if clock.apart:
+            doubt = hypot(log(speed.prompt_spread), log(unfused.DOUBT))
+            speed = replace(speed, prompt_spread=exp(doubt))
         return speed if self.drafting is None else self._drafted(self.drafting, speed, clock, use)
 
     def _drafted(self, drafting: Drafting, speed: Speed, clock: Clock, use: Static) -> Speed:
@@ -242,11 +246,22 @@ class CostModel:
                 work = replace(work, token=homes.work(resident, where).token)
         clock = Clock(self.weights, work, self.caches(fused), devices, self.host, n_batch=use.n_batch,
                       n_ubatch=use.n_ubatch, pipelined=pipelined, shares=placement.shares or None,
-                      missing=self._missing(use), cached=cached)
+                      missing=self._missing(use), cached=cached, apart=self._apart(params, placement, devices))
         if self.calibration.measured and cached is None:
             kind = self.kind(clock)
             clock.paces = self.calibration.of(kind, "pp").factor, self.calibration.of(kind, "tg").factor
         return clock
+
+    def _apart(self, params: Params, placement: Placement, devices: Mapping[str, Figures]) -> float:
+        """Seconds that a prompt's token takes more where the delta net is not one op."""
+        model = self.estimator.model
+        if not unfused.parts(model, params, self.estimator.rules, placement):
+            return 0.0
+        return unfused.seconds(model, self._where(placement), devices)
+
+    def parts(self, launch: Launch) -> bool:
+        """Whether the launch's delta net is not one op, though the build has one (see unfused)."""
+        return unfused.parts(self.estimator.model, launch.params, self.estimator.rules, self.placement(launch.params))
 
     def _expert_cache(self, params: Params, placement: Placement) -> ExpertCache | None:
         """What the cache of experts has of them."""
