@@ -21,7 +21,7 @@ from .model import Model
 from .model import read_model as read_file
 from .planner import fit_choice_on, plan_request
 from .records import replace
-from .request import Request, companions_of, with_draft_checked
+from .request import Request, companions_of, for_model
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -78,7 +78,7 @@ def plan(model: Model | str | PathLike[str], words: Sequence[str] | Params | Arg
     flag, and for a value of another type.
     """
     model = _read(model)
-    request = with_draft_checked(model, Request.of(_all(words, flags), environ, devices=devices, host=host))
+    request = for_model(model, Request.of(_all(words, flags), environ, devices=devices, host=host))
     return plan_request(model, request, explain=explain, advise=advise, processes=processes)
 
 

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 _VERSION = re.compile(r"version: \S+ \(build (\d+), commit (\w+)\)|version: (\d+) \((\w+)\)")
 _FLAGS = re.compile(r"(?<![\w-])--?[A-Za-z][\w.-]*")
 _INDENTED = re.compile(r" {2,9}(-{1,2}[A-Za-z].*?)(?:  +[^- ].*)?$")
+_OF_GPUS = frozenset(("-ngl", "--gpu-layers", "--n-gpu-layers", "-sm", "-ts", "-mg", "-dev"))
 _FIRST = 500        # smaller numbers are not releases: they count the commits of a shallow clone
 _OFF = 500          # builds by which a release may have a flag before the table has it
 _TIMEOUT = 30      # a CUDA build initialises every GPU before it answers
@@ -50,9 +51,9 @@ def detect(launcher: Sequence[str], environ: Mapping[str, str]) -> Build:
     else or is a fork has a `doubt`."""
     number, commit = read_version(_ask(launcher, "--version", environ))
     text = _ask(launcher, "--help", environ)
-    flags, flash, traces = read_help(text)
     words = frozenset(_FLAGS.findall(text))
     fork = next((name for name, its in _FORKS.items() if not words.isdisjoint(its)), "")
+    flags, flash, traces = read_help(text, bool(fork))
     doubt = ""
     if fork:
         doubt = f"{launcher[-1]} is {fork}, which is not llama.cpp"
@@ -83,11 +84,14 @@ def read_version(text: str) -> tuple[int, str]:
     return (number if number >= _FIRST else 0), commit
 
 
-def read_help(text: str) -> tuple[frozenset[str] | None, bool | None, bool | None]:
-    """(all flags, whether -fa takes a value, whether buffer sizes need -lv 4), None if unknown."""
+def read_help(text: str, fork: bool = False) -> tuple[frozenset[str] | None, bool | None, bool | None]:
+    """(all flags, whether -fa takes a value, whether buffer sizes need -lv 4), None if unknown. A `fork` that its words
+    show leaves -ngl out of the help of a build without GPUs, and takes it."""
     # forks of 2024 indent every line, and explain a flag two blanks after it
     lines = [match[1] if (match := _INDENTED.match(line)) else line for line in text.splitlines()]
     names = frozenset(name for line in lines if line.startswith("-") for name in _FLAGS.findall(line))
+    if fork:
+        names |= _OF_GPUS
     if "-ngl" not in names and "--n-gpu-layers" not in names:
         return None, None, None       # not llama.cpp's help
     flash = next((line for line in lines if line.startswith("-fa")), None)

@@ -14,6 +14,7 @@ from .builds import TODAY, Build, Rules
 from .devices import completed, described, discover, numbered, of_one_machine, remote
 from .devices.assumed import host_of
 from .engines import LLAMA_SERVER, engine
+from .engines.ik_llama import IK_LLAMA
 from .errors import LaunchRefused, UsageError, WrongType
 from .flags.params import Params
 from .flags.parse import Arguments, items
@@ -73,6 +74,9 @@ class Request:
         Raises UsageError (also for flags that the build lacks), LaunchRefused and ModelError for files of
         --mmproj, -md or --lora, DeviceError.
         """
+        if isinstance(words, (list, tuple)):
+            words, said = meant(words)
+            of_program = said or of_program
         arguments = arguments_of(words, environ)
         policy = read_policy(arguments.own)
         for name, value in (("--gpu", policy.gpu), ("--machine", policy.machine)):
@@ -83,7 +87,7 @@ class Request:
         arguments = _one_sequence(arguments, build)
         arguments, doubts = _known(arguments, build, verbatim) if checked else (arguments, [])
         found: Found = (_named(devices, policy.ram or 0), None, ()) if devices is not None else \
-            _found(policy, arguments.params, environ, program, amend)
+            _found(policy, arguments.params, environ, () if build.engine.lists_nothing else program, amend)
         there, beside, notes = found
         there, beside, old = _calibrated(there, beside if host is None else host, build)
         if policy.backend is not None:
@@ -94,6 +98,8 @@ class Request:
         if program and types and build.rules.number < Rules.mixed_cache_types.first:
             there = _with_quants(there, program[-1])
         host = _host(beside, there, policy, arguments.params)
+        if build.engine.lists_nothing and not there:
+            notes = tuple([note for note in notes if "no GPU found" not in note])
         notes = (*notes, *old, *doubts, *_more_than_shared(there, beside, policy),
                  *_cores_here(beside, host, policy))
         return cls(arguments, policy, build, _machine(there, host, policy), host,
@@ -180,14 +186,28 @@ def _build(policy: Policy, program: Sequence[str], environ: Mapping[str, str] | 
     return detect(program, os.environ if environ is None else environ)
 
 
+def meant(words: Sequence[str]) -> tuple[Sequence[str], Engine | None]:
+    """The words after --engine ik_llama.cpp as llama.cpp's, and the program with what they say of it; None: another
+    one's. Raises UsageError."""
+    name = IK_LLAMA.name
+    apart = any(word == name and before == "--engine" for before, word in zip(words, words[1:], strict=False))  # noqa: RUF007
+    named = apart or f"--engine={name}" in words
+    if not named:
+        return words, None
+    from .engines import ik_words
+
+    return ik_words.meant(words)[:2]
+
+
 def _of_engine(build: Build, policy: Policy, of_program: Engine) -> Build:
     """The build as the one that --engine names, or that its program is. Raises UsageError."""
-    found = engine(policy.engine) if policy.engine else of_program
-    if found is build.engine or (not policy.engine and build.fork):
+    found = of_program if policy.engine in ("", of_program.name) else engine(policy.engine)
+    another = build.fork and not policy.engine and found.name != build.engine.name
+    if found is build.engine or another:
         return build
     if found.is_llama_cpp:
         return replace(build, engine=found)
-    return replace(build, engine=found, fork=found.name, doubt=f"{found.name} is not llama.cpp")
+    return replace(build, engine=found, fork=found.name, doubt=build.doubt or f"{found.name} is not llama.cpp")
 
 
 def _planned_for(build: Build) -> Build | int | None:
@@ -354,6 +374,27 @@ def companions_of(params: Params, words: object = ()) -> Companions:
                                 "direction.N")
     draft = read_model(open_source(params.model_draft, environ)) if params.model_draft else None
     return Companions(projector, draft, loras)
+
+
+def for_model(model: Model, request: Request) -> Request:
+    """The request as its program means it for this model, with its draft checked (with_draft_checked)."""
+    if not request.build.engine.is_llama_cpp:
+        from .engines.ik_words import placed
+
+        _refuse_several(request)
+        params = placed(request.params, model.hparams.n_layer)
+        request = request.asking(replace(request.arguments, params=params))
+    return with_draft_checked(model, request)
+
+
+def _refuse_several(request: Request) -> None:
+    """Raises LaunchRefused where a program would split the layers in a way that is not planned."""
+    params, devices = request.params, request.machine.devices
+    used = devices if params.device is None else params.device
+    if len(used) > 1:
+        largest = max(devices, key=lambda device: device.free).name
+        raise LaunchRefused(f"{request.build.engine.name} splits layers over several GPUs by their bytes, which is not "
+                            f"planned: name one of them, -dev {largest}")
 
 
 def with_draft_checked(model: Model, request: Request, used: bool = False) -> Request:

@@ -44,15 +44,23 @@ class Build:
     def knows(self, flag: str) -> bool:
         """Whether this build accepts a flag. Unknown builds are treated as the newest."""
         found = lookup(flag)
+        if self.engine.lacks and found is not None and self._has_not(found[0].names + found[0].negated):
+            return False
         if self.flags is not None:
             names = (*found[0].names, *found[0].negated) if found else (flag,)
             return any(name in self.flags for name in names)
         return found is None or found[0].first <= self.rules.number <= (found[0].last or self.rules.number)
 
+    def _has_not(self, names: tuple[str, ...]) -> bool:
+        """Whether the engine lacks an argument, or means another thing by it."""
+        return not set(names).isdisjoint((*self.engine.lacks, *self.engine.unwritten))
+
     def lacks(self, flag: str) -> str:
         """Why this build refuses a flag: "b9100 has no --moe-cache-mib, which came with b11507". "" if it has
         it or may have it: builds in the table are only as precise as the sources seen, and a binary's own
         --help takes precedence."""
+        if flag in self.engine.lacks:
+            return f"{self.engine.name} has no {flag}"
         found = lookup(flag) if (self.flags or self.number) and not self.fork else None
         if found is None or self.knows(flag):
             return ""

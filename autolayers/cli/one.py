@@ -14,7 +14,7 @@ from ..parallel import cores
 from ..planner import plan_request
 from ..quoting import shell
 from ..records import replace
-from ..request import Request, with_draft_checked
+from ..request import Request, for_model
 from .model import load
 from .progress import Progress
 from .words import other_words, warnings_of, without_verbose
@@ -23,19 +23,20 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from ..engines import Engine
     from ..flags.parse import Arguments
     from ..model import Model
     from ..planner import Plan
 
 
-def plan_one(name: str, arguments: Arguments, form: str) -> int:
-    """Prints the answer; 5 if it does not fit."""
+def plan_one(name: str, arguments: Arguments, form: str, engine: Engine = LLAMA_SERVER) -> int:
+    """Prints the answer, for this program; 5 if it does not fit."""
     model = load(name, arguments)
     if first := first_part(name):
         say(f"llama-server loads a split model by its first part: -m {shell([first])}")
         if arguments.params.model:
             arguments = replace(arguments, params=replace(arguments.params, model=first))
-    request = with_draft_checked(model, Request.of(arguments, os.environ))
+    request = for_model(model, Request.of(arguments, os.environ, of_program=engine))
     program = request.build.engine
     if program.written_by and form in ("text", "flags"):
         raise UsageError(f"{program.name} has words of its own: {program.written_by}; --json prints the plan")

@@ -6,13 +6,20 @@ import os
 import sys
 
 from .. import __version__
+from ..engines import LLAMA_SERVER
 from ..errors import UsageError
 from ..flags.check import read
 from ..output import show
+from ..request import meant
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 
-def main(words: list[str]) -> int:
+def main(words: Sequence[str]) -> int:
     """Plans one model, or several together; prints the answer; 5 if it does not fit."""
+    words, engine = meant(words)
     arguments = read("plan", words, os.environ)
     if arguments.own.get("version"):
         show(f"autolayers {__version__}\n")
@@ -30,4 +37,4 @@ def main(words: list[str]) -> int:
         return (in_turns if turns else at_once)(names, arguments, form)
     from .one import plan_one
 
-    return plan_one(names[0], arguments, form)
+    return plan_one(names[0], arguments, form, engine or LLAMA_SERVER)

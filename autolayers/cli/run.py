@@ -52,6 +52,10 @@ def main(argv: Sequence[str], planner: Planner | None = None) -> int:
     if alone and not kind:
         say(f"with {alone} {command.program} loads no model: nothing to plan")
         return _started(command, [], own, environ)
+    if not kind and (why := forks.places_itself(command, environ)):
+        _refuse_with_plan(own, why)
+        say(why)
+        return _started(command, [], own, environ)
     command, notes = forks.understood(command, environ)
     for note in notes:
         say(note)
@@ -73,6 +77,13 @@ def main(argv: Sequence[str], planner: Planner | None = None) -> int:
     if retries or verify or wait or watched:
         return Attempts(session, plan, added, retries, verify, wait).run()
     return _become(commands.complete(command, added), environ)
+
+
+def _refuse_with_plan(own: Mapping[str, Any], why: str) -> None:
+    """Raises UsageError for flags that need a plan where there is none."""
+    for name in ("verify", "retry", "wait"):
+        if name in own:
+            raise UsageError(f"--{name} needs a plan, and {why}")
 
 
 def _print(command: WrappedCommand, added: Sequence[str]) -> None:

@@ -7,26 +7,34 @@ from ..records import dataclass
 
 @dataclass(frozen=True)
 class Engine:
-    """One program. `whole_batches`: it leaves n_outputs_max at 0, so llama_context reserves logits of every token of a
-    micro-batch (src/llama-context.cpp, from b9464 on; before, every program's were). `reads_all`: it asks for
-    all of them, where others ask for the last ones. `one_sequence`: it runs one where
-    no number is given, llama-server four slots. `rolls_back`: a draft of any kind adds rollback steps to a recurrent
-    state, in llama-server those of its own MTP blocks and the like alone. `written_by`: what writes
-    its launch, if its words are not llama-server's. `rules`: rules of a build (builds/table.py)
-    that hold otherwise in it."""
+    """One program; what is not said is as in llama-server."""
 
     name: str
+    # it leaves n_outputs_max at 0, so llama_context reserves logits of every token of a micro-batch
+    # (src/llama-context.cpp, from b9464 on; before, every program's were)
     whole_batches: bool = False
-    reads_all: bool = False
-    one_sequence: bool = False
-    rolls_back: bool = False
-    written_by: str = ""
-    rules: tuple[tuple[str, bool], ...] = ()
+    reads_all: bool = False            # it asks for all of these logits, where others ask for the last ones
+    one_sequence: bool = False         # it runs one where no number is given, llama-server four slots
+    rolls_back: bool = False           # a draft of any kind adds rollback steps to a recurrent state
+    written_by: str = ""               # what writes its launch, if its words are not llama-server's
+    # all slots share one cache in which sliding windows keep every position; flash attention is on but for -fa off
+    one_cache: bool = False
+    attention_mib: int = 0             # what latent attention may make of its cache at once (-amb), 0: all
+    mla: int = 3                       # the form of latent attention (-mla)
+    logit_rows: int = 0                # rows of logits, where they are more than a micro-batch's (-wgt)
+    lacks: tuple[str, ...] = ()        # flags of llama-server that it has not
+    unwritten: tuple[str, ...] = ()    # those that mean something else there
+    rules: tuple[tuple[str, bool], ...] = ()     # of builds/table.py, which hold otherwise in it
 
     @property
     def is_llama_cpp(self) -> bool:
         """Whether its library is llama.cpp's own, so that a build's rules hold."""
         return not self.rules
+
+    @property
+    def lists_nothing(self) -> bool:
+        """Whether it cannot be asked for its devices."""
+        return "--list-devices" in self.lacks
 
 
 LLAMA_SERVER = Engine("llama-server")

@@ -1,3 +1,28 @@
+"""ik_llama.cpp (github.com/ikawrakow/ik_llama.cpp, 8337e4cd of 2026-08-15): what it does unlike llama.cpp."""
+
+from __future__ import annotations
+
 from .engine import Engine
 
-IK_LLAMA = Engine("ik_llama.cpp", whole_batches=True, one_sequence=True)
+# llm_load_tensors counts the repeating layers first, the output layer last; llama_kv_cache_init makes one cache of
+# n_ctx cells, a multiple of 32 without flash attention (llama_kv_cache::get_padding)
+_RULES = (("output_first", False), ("streams", False), ("cells_by_256", False), ("skips_undrafted", False))
+# gpt_params_parse_ex of its common/common.cpp knows none of these
+_LACKS = (
+    "--swa-full", "-lm", "--load-mode", "-kvu", "-no-kvu", "-ncffn", "-fitt", "-hf", "--no-mmproj", "--list-devices",
+    "-fit", "--no-op-offload", "--moe-cache-mib", "-ctxcp", "-lzm",
+)
+IK_LLAMA = Engine(
+    "ik_llama.cpp", whole_batches=True, one_sequence=True, one_cache=True, attention_mib=256,
+    lacks=_LACKS, unwritten=("-ncmoe", "-cmoe"),
+    rules=_RULES)
+
+_TEXT = """
+afmoe arcee bailingmoe cogvlm cohere2moe deepseek deepseek32 dots3note dream exaone exaone-moe exaone4 falcon-h1
+glm5-next granite_swa granitehybrid grovemoe hrm_text hunyuan-dense hunyuan_vl hy_v3 hy_v4 jais2 jamba kimi-k3
+kimi-linear lfm2 lfm2moe llada llada-moe maincoder mamba2 maple minicpm3 minimax-01 nanbeige nemotron nemotron_h
+nemotron_h_moe olmo2 olmoe paddleocr pangu-embedded phimoe plamo2 plamo3 pockettts qwen3tts qwen4exp rnd1
+smallthinker spark2_5 talkie
+"""
+ABSENT = frozenset(_TEXT.split())      # of llama.cpp's LLM_ARCH_NAMES, those that it has not
+ABSENT_TYPES = frozenset(("tq1_0", "tq2_0", "nvfp4", "q2_0"))      # ids 34, 35, 40 and 42 of ggml_type

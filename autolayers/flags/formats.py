@@ -5,24 +5,25 @@ from __future__ import annotations
 
 
 class Format:
-    """`several`: one file can hold several models."""
+    """`several`: one file can hold several models. `starts`: it starts the given program, not llama.cpp's own server
+    or image."""
 
-    __slots__ = ("about", "name", "several")
+    __slots__ = ("about", "name", "several", "starts")
 
-    def __init__(self, name: str, about: str, several: bool = False) -> None:
-        self.name, self.about, self.several = name, about, several
+    def __init__(self, name: str, about: str, several: bool = False, starts: bool = False) -> None:
+        self.name, self.about, self.several, self.starts = name, about, several, starts
 
 
 FORMATS = {row.name: row for row in (
-    Format("systemd", "a systemd service"),
+    Format("systemd", "a systemd service", starts=True),
     Format("docker", "a `docker run` command"),
     Format("compose", "a Compose file"),
-    Format("llama-swap", "a llama-swap configuration", several=True),
+    Format("llama-swap", "a llama-swap configuration", several=True, starts=True),
     Format("preset", "a preset of llama-server's router (--models-preset)", several=True),
     Format("llama-cpp-python", "Python code for llama-cpp-python"),
     Format("koboldcpp", "a KoboldCpp command"),
     Format("llama-swap-matrix", "a llama-swap configuration with its matrix: every set of models that fits",
-           several=True),
+           several=True, starts=True),
     Format("nixos", "a NixOS configuration (services.llama-cpp)"),
     Format("llmkube", "a Model and an InferenceService of LLMKube"),
 )}

@@ -129,6 +129,18 @@ class Item:
         self.positive = positive
 
 
+def items_of_fork(words: Sequence[str]) -> Iterator[Item]:
+    """As items, for a program that may be ik_llama.cpp, whose --fit is a switch: without a value it is none of
+    llama-server's flags."""
+    start = 0
+    for i, word in enumerate(words):
+        if word == "--fit" and (i + 1 == len(words) or _is_flag(words[i + 1])):
+            yield from items(words[start:i])
+            yield Item(None, word, [word])
+            start = i + 1
+    yield from items(words[start:])
+
+
 def items(words: Sequence[str], command: str | None = None) -> Iterator[Item]:
     """Splits the words into flags, with the own flags of a command (None: only llama-server's). Raises
     UsageError."""

@@ -20,7 +20,7 @@ from ..errors import UsageError
 from ..flags.check import refuse_unknown
 from ..flags.own import own_flags
 from ..flags.params import Params
-from ..flags.parse import items, parse
+from ..flags.parse import items_of_fork, parse
 from ..flags.table import lookup
 from ..flags.write import to_words
 from ..records import dataclass, replace
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from ..builds import Build
+    from ..engines import Engine
 
 _CONTAINERS = ("docker", "podman", "nerdctl")
 # Switches of `docker run`; each of its other options takes a value
@@ -58,6 +59,7 @@ class WrappedCommand:
     mounts: tuple[tuple[str, str], ...] = ()   # (directory in the container, directory here)
     container: bool = False
     meant: tuple[str, ...] | None = None   # what a fork's words are planned as, see forks
+    engine: Engine | None = None           # what they say of the program
 
     @property
     def executable(self) -> str:
@@ -152,7 +154,7 @@ def _plain(words: Sequence[str], program: str, command: str) -> tuple[str, ...]:
     if program == "llama-bench":      # its flags differ
         unknown, plain = words, words
     else:
-        found = list(items(words))
+        found = list(items_of_fork(words))
         unknown = [item.name for item in found if item.flag is None]
         plain = [word for item in found for word in item.words]
     own = own_flags(command)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from urllib.parse import urlsplit
 
-from ..flags.parse import items
+from ..flags.parse import items_of_fork
 from ..flags.table import Argument
 
 TYPE_CHECKING = False
@@ -26,7 +26,7 @@ def without_secrets(words: Sequence[str]) -> tuple[list[str], list[str]]:
     """(the words without secrets, the environment variables that carry them instead)."""
     kept: list[str] = []
     names: list[str] = []
-    for item in items(words):
+    for item in items_of_fork(words):
         row = item.flag if isinstance(item.flag, Argument) else None
         if row and (row.canonical in _FLAGS
                     or (row.canonical in _URL_FLAGS and _has_credentials(item.value))):

@@ -17,10 +17,10 @@ from ..output import say
 from ..planner import plan_request
 from ..quoting import shell
 from ..records import lazy, replace
-from ..request import Request, with_draft_checked
+from ..request import Request, for_model
 from ..sources import hf_cache, needs_download, network_environ, open_source
 from ..units import mib
-from . import checked_builds, forks, kept, observations, tuned
+from . import checked_builds, kept, observations, tuned
 from . import command as commands
 
 TYPE_CHECKING = False
@@ -65,16 +65,12 @@ class Session:
             replace(read, params=self._files_here(read.params), own=own, positional=()), environ,
             program=() if self.program() is None else command.launcher,
             verbatim=command.words, checked=not command.bench,     # its flags differ
-            of_program=of_program(command.program))
+            of_program=command.engine or of_program(command.program))
         self._refuse_unknown(read, request.build, own)
-        self.request = with_draft_checked(self.model, request).said()
+        self.request = for_model(self.model, request).said()
         slots = request.build.default_slots
         if request.params.n_parallel is None and slots != N_PARALLEL:      # this build's behaviour without a flag
             self.ask_for(replace(request.arguments, params=replace(request.params, n_parallel=slots)))
-        forks.refuse_unplanned(command, request.build, self.model)
-        if request.build.fork == forks.IK_LLAMA and "--swa-compress" not in command.words:
-            # its caches keep every position
-            self.ask_for(replace(self.arguments, params=replace(self.request.params, swa_full=True)))
 
     @property
     def build(self) -> Build:
@@ -97,6 +93,9 @@ class Session:
         added, notes = commands.additions(self.command, plan.flags, self.build, self.seen, self.files)
         for note in notes:
             say(note)
+        if self.build.engine.lists_nothing and not plan.devices and added[:2] == ["-ngl", "0"]:
+            say(f"no GPU found here, and {self.build.engine.name} lists none: planned for the CPU, -ngl is left to it")
+            added = added[2:]
         return plan, added
 
     def _kept(self, request: Request) -> Plan:

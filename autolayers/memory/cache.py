@@ -115,6 +115,9 @@ class _Builder:
         if size is None:
             row = self.rows.get(buffer, CPU)
             shape = ne if self.context.rules.cache_rows else (ne[0] * ne[1] * ne[2], 1, 1, 1)
+            if self.context.rules.engine.one_cache and name.endswith("k"):     # a row of it is one head's
+                heads = max(1, self.hp.n_head_kv(il)) if ne[0] % max(1, self.hp.n_head_kv(il)) == 0 else 1
+                shape = (ne[0] // heads, ne[1] * heads, ne[2], 1)
             size = self.sizes[key] = row.padded(type_, shape, n_bytes(type_, ne))
         parts: list[tuple[str, int]] = [(buffer, size)]
         if buffer != HOST and self.placement.slices:

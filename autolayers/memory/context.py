@@ -151,7 +151,7 @@ def resolve(model: Model, params: Params, rules: Rules = NEWEST_RULES, kind: str
         n_ctx=n_ctx, n_ctx_seq=n_ctx_seq, n_batch=n_batch, n_ubatch=n_ubatch, n_seq_max=n_seq_max,
         kv_unified=unified, flash_attn=flash_attn, type_k=type_k, type_v=type_v,
         offload_kqv=params.kv_offload is not False, op_offload=params.op_offload is not False,
-        swa_full=bool(params.swa_full), n_outputs_max=n_outputs_max,
+        swa_full=bool(params.swa_full) or rules.engine.one_cache, n_outputs_max=n_outputs_max,
         n_rs_seq=_rollback(params, rules) if row.rollback and kind == "default" else 0, causal=causal,
         embeddings=embeddings, pooling=pooling, load_mtp="draft-mtp" in params.spec_type,
         split_mode=split_mode, kind=kind, rules=rules,
@@ -259,6 +259,8 @@ def _rollback(params: Params, rules: Rules) -> int:
 def _flash_attention(model: Model, asked: str, type_k: str, type_v: str, split_mode: str,
                      rules: Rules) -> str:
     hp, row = model.hparams, model.row
+    if asked == "auto" and rules.engine.one_cache:
+        asked = "on"
     if asked == "auto" and not rules.flash_word:
         asked = "off"
     flash_attn = asked if row.flash_attn else "off"

@@ -144,6 +144,11 @@ class Estimator:
             if measured.stopped:
                 return replace(lower(measured.sizes, measured.steps, measured.flash_attn),
                                as_measured=measured.as_measured)
+            if not self.rules.engine.is_llama_cpp:
+                from .ik_llama import compute
+
+                sizes = compute(self.model, launch.context, launch.placement, launch.memory, measured.sizes)
+                measured = replace(measured, sizes=sizes, runtime=None)
             self._measured = graphs, measured
         measured = self._measured[1]
         found = self._whole(launch, devices, measured, measuring)
@@ -244,7 +249,14 @@ class Estimator:
         inputs = layer_inputs(self.model, self.companions)
         if inputs:
             context = replace(context, layer_inputs=inputs)
-        placement = self.placer.place(params, devices, context.load_mtp)
+        if self.rules.engine.is_llama_cpp:
+            placement = self.placer.place(params, devices, context.load_mtp)
+        else:
+            from . import ik_llama
+
+            placement = self.placer.place(ik_llama.loaded(params), devices, context.load_mtp)
+            ik_llama.refuse(self.model, params, context, placement)
+            placement = ik_llama.placed(self.model, placement)
         key = (context, placement.devices, placement.dev_layer, placement.shares,
                placement.slices and placement.slices.key)
         # searches request the same caches many times in a row
@@ -312,6 +324,10 @@ class Estimator:
             more, doubts = extras_of(self.model, params, devices, context, placement, memory, self.companions,
                                      measuring, states)
             warnings += doubts
+        if not self.rules.engine.is_llama_cpp:
+            from .ik_llama import derived
+
+            more = (*more, *derived(self.model, placement))
         always, unlimited = serving(self.model, params, context, memory, self.rules, states)
         warnings += unlimited
         peak = None

@@ -82,8 +82,9 @@ def planned(path: str, *words: str, gpu: str = "24GiB") -> tuple[int, str, str]:
 def test_its_own_count_is_no_date(program) -> None:
     build = detect([program(IK)], os.environ)
     assert (build.fork, build.number, build.rules.number, build.rules.exact) == ("ik_llama.cpp", 0, NEWEST, False)
-    assert build.default_slots == 1 and build.knows("-ncmoe") and not build.knows("-lm")
-    assert not build.lacks("--load-mode")            # its help may leave things out
+    assert build.default_slots == 1 and build.knows("-ot") and not build.knows("-lm")
+    assert not build.knows("-ncmoe")                 # of the last layers there, so none is written
+    assert build.lacks("--load-mode") and not build.lacks("--metrics")      # its help may leave things out
 
 
 def test_flags_that_are_newer_than_the_count(program) -> None:
@@ -108,9 +109,9 @@ def test_a_model_newer_than_its_count_is_planned_and_the_fork_named(program) -> 
 
 def test_its_words_reach_it_unchanged(program) -> None:
     path = program(IK)
-    words = ["-fmoe", "-mla", "3", "-amb", "512", "-rtr", "-ser", "6,1", "--fit", "--fit-margin", "700"]
-    code, out, _ = planned(path, "-m", str(QWEN), *words, "-sm", "graph", "-ctk", "q8_KV", "--unheard-of", "7")
-    assert code == 0 and out.startswith(f"{path} -m {QWEN} {' '.join(words)} -sm graph -ctk q8_KV --unheard-of 7 -ngl ")
+    words = ["-fmoe", "-mla", "3", "-amb", "512", "-rtr", "-ser", "6,1", "--fit-margin", "700", "-fa", "1"]
+    code, out, _ = planned(path, "-m", str(QWEN), *words, "-ctk", "q8_KV", "--unheard-of", "7")
+    assert code == 0 and out.startswith(f"{path} -m {QWEN} {' '.join(words)} -ctk q8_KV --unheard-of 7 -ngl ")
     shell = subprocess.run([path, *words], capture_output=True, text=True, check=True).stdout
     assert shell.split() == words
 
@@ -129,11 +130,44 @@ def test_cache_types_of_a_fork_are_planned_as_larger_ones(program) -> None:
 
 
 def test_its_windows_keep_every_position(program) -> None:
-    """Sliding-window layers have no smaller cache there, unless --swa-compress."""
+    """Sliding-window layers have no smaller cache there, and no flag says so."""
+    whole, compact = (planned(path, "-m", str(GEMMA), gpu="8GiB")[1] for path in (program(IK), "llama-server"))
+    contexts = [int(out.partition("-c ")[2].split()[0]) for out in (whole, compact)]
+    assert 4096 < contexts[0] < contexts[1] / 2 and "--swa-full" not in whole
+
+
+def test_a_build_without_gpus_leaves_ngl_out_of_its_help(program) -> None:
+    """It takes -ngl all the same; no flag that it lacks is written."""
+    path = program("\n".join(line for line in IK.splitlines() if not line.startswith(("-ngl", "-sm", "-ts", "-mg"))))
+    build = detect([path], os.environ)
+    assert build.fork == "ik_llama.cpp" and build.knows("-ngl") and not build.knows("--swa-full")
+    code, out, _ = planned(path, "-m", str(GEMMA), "-c", "4096")
+    assert (code, out) == (0, f"{path} -m {GEMMA} -c 4096 -ngl 35 -np 1\n")
+
+
+def test_with_fit_it_places_the_layers_itself(program) -> None:
+    """--fit is a switch there, and refuses what a plan would add."""
     path = program(IK)
-    whole, compact = (int(planned(path, "-m", str(GEMMA), *words, gpu="8GiB")[1].partition("-c ")[2].split()[0])
-                      for words in ((), ("--swa-compress",)))
-    assert 4096 < whole < compact / 2
+    for more in ((), ("-c", "4096"), ("--fit-margin", "700")):
+        code, out, err = planned(path, "-m", str(QWEN), "--fit", *more)
+        assert (code, out) == (0, " ".join([path, "-m", str(QWEN), "--fit", *more]) + "\n"), err
+        assert "with --fit ik_llama.cpp places the layers itself: nothing to plan" in err
+    done = command("run", "--wait", "--gpu", "24GiB", path, "-m", str(QWEN), "--fit")
+    assert done.returncode == 2 and b"--wait needs a plan" in done.stderr
+
+
+def test_no_gpu_is_not_claimed_of_a_program_that_lists_none(program) -> None:
+    done = command("run", "--ram", "64GiB", "--dry-run", program(IK), "-m", str(QWEN), "-c", "4096",
+                   environ={**os.environ, "CUDA_VISIBLE_DEVICES": ""})
+    assert done.returncode == 0 and b"-ngl" not in done.stdout
+    assert b"no GPU found: plans" not in done.stderr and b"--list-devices" not in done.stderr
+    assert b"ik_llama.cpp lists none: planned for the CPU, -ngl is left to it" in done.stderr
+
+
+def test_its_image_is_not_llama_cpp_s(program) -> None:
+    for kind, code in (("docker", 2), ("compose", 2), ("nixos", 2), ("llmkube", 2), ("systemd", 0), ("llama-swap", 0)):
+        done = command("run", "--gpu", "24GiB", "--format", kind, program(IK), "-m", str(QWEN), "-c", "4096")
+        assert done.returncode == code and b"ghcr.io" not in done.stdout, kind
 
 
 def test_latent_attention_with_every_head_has_no_plan(program) -> None:

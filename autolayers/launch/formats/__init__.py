@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from importlib import import_module
 
+from ...engines import of_program
 from ...errors import UsageError
 from ...flags.formats import FORMATS
 from ...output import say
@@ -59,6 +60,9 @@ def write(kind: str, plan: Plan, arguments: Arguments, command: WrappedCommand |
     `config_files` are written too. Raises UsageError for an unknown kind, or for a launch that the format
     cannot express."""
     writer = _writer(kind, tuple(FORMATS))
+    if not (FORMATS[kind].starts or of_program(plan.engine).is_llama_cpp):
+        kinds = ", ".join(row.name for row in FORMATS.values() if row.starts)
+        raise UsageError(f"--format {kind} starts llama.cpp's own program, not {plan.engine}: use {kinds}")
     if command is None:
         launch = LaunchFile.of_plan(plan, arguments, arguments.params.model, environ, config_files)
     else:

@@ -1,0 +1,129 @@
+"""What ik_llama.cpp (8337e4cd) allocates unlike llama.cpp, as upper bounds: where a formula holds for some launches
+alone, the larger of it and of llama.cpp's own graph counts.
+
+Sources: llm_load_tensors and llm_prepare_mla (src/llama-load-tensors.cpp), llama_kv_cache_init and llm_build_context
+(src/llama.cpp, src/llama-build-context.cpp), read as facts; compared with launches that its own library recorded.
+"""
+
+from __future__ import annotations
+
+from ..backends import HOST
+from ..errors import LaunchRefused
+from ..gguf import n_bytes
+from ..records import replace
+from .breakdown import Extra
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from ..flags.params import Params
+    from ..model import Model
+    from .cache import Memory
+    from .context import Context
+    from .weights import Placement
+
+_ALIGNED = 128
+_MANY = 128          # tokens from which on keys and values are made of the latent cache (pp_opt)
+
+
+def refuse(model: Model, params: Params, context: Context, placement: Placement) -> None:
+    """Raises LaunchRefused for what it does not load, and for launches without a bound."""
+    from ..engines.ik_llama import ABSENT, ABSENT_TYPES
+
+    name = context.rules.engine.name
+    if model.architecture in ABSENT or not model.row.known:
+        raise LaunchRefused(f"unknown model architecture: '{model.architecture}' ({name} of 2026-08-15 has it not)")
+    types = sorted({info.type for info in model.tensors.values()} & ABSENT_TYPES)
+    if types:
+        raise LaunchRefused(f"{name} has no tensor type {', '.join(types)}")
+    if len(placement.devices) > 1:
+        raise LaunchRefused(f"{name} splits layers over several GPUs by their bytes, which is not planned: give one, "
+                            f"with -dev {placement.devices[0].name}")
+    if params.split_mode == "none":
+        raise LaunchRefused(f"-sm none of {name} is not planned; with one GPU it is not needed")
+    if model.hparams.is_mla and context.rules.engine.mla == 0:
+        raise LaunchRefused("-mla 0 keeps K and V of every head, which no plan has: leave it out (3)")
+    if context.flash_attn == "off":
+        raise LaunchRefused(f"{name} without flash attention is not planned: leave -fa off out")
+
+
+def loaded(params: Params) -> Params:
+    """The launch without mmap, if an override sends a tensor to RAM (use_mmap_buffer of create_tensors)."""
+    in_ram = any(target == HOST for _, target in params.overrides)
+    return replace(params, load_mode="none") if in_ram else params
+
+
+def placed(model: Model, placement: Placement) -> Placement:
+    """The placement with rope factors once a layer, where llama.cpp has them once a device."""
+    factors = [info for name, info in model.tensors.items() if name.startswith("rope_f")]
+    if not factors:
+        return placement
+    buffers = dict(placement.buffers)
+    for name in placement.dev_layer:
+        if name in buffers:
+            buffers[name] += sum([-(-info.n_bytes // _ALIGNED) * _ALIGNED for info in factors])
+    return replace(placement, buffers=buffers)
+
+
+def derived(model: Model, placement: Placement) -> Iterator[Extra]:
+    """llm_prepare_mla: attn_kv_b in q8_0, computed of attn_k_b and attn_v_b beside them, in each layer."""
+    hp = model.hparams
+    sizes: dict[str, int] = {}
+    for il, where in enumerate(placement.dev_layer[:hp.n_layer]):
+        k, v = (model.tensors.get(f"blk.{il}.attn_{part}_b.weight") for part in "kv")
+        if k is None or v is None:
+            continue
+        rows = (k.n_elements + v.n_elements) // v.ne[0]
+        size = n_bytes("q8_0", (v.ne[0], rows, 1, 1))
+        if k.type in ("f32", "f16", "bf16"):
+            size = n_bytes(k.type, (v.ne[0], rows, 1, 1))
+        name = "Host" if placement.is_host(where) else where
+        sizes[name] = sizes.get(name, 0) + size
+    for name, size in sizes.items():
+        yield Extra("derived MLA weights", name, size, False)
+
+
+def compute(model: Model, context: Context, placement: Placement, memory: Memory,
+            sizes: Sequence[int]) -> tuple[int, ...]:
+    """Bytes of the compute buffers, at least: logits and two hidden states, a copied output matrix, the cache of a
+    layer in RAM, and what latent attention makes."""
+    hp, u = model.hparams, min(context.n_ctx, context.n_ubatch)
+    output = placement.output
+    copied = output.size if output is not None and placement.devices and placement.is_host(output.buffer) else 0
+    hidden = int(4 * u * hp.n_embd)
+    least = copied + 4 * u * hp.n_vocab + 2 * hidden
+    more = 4 * max(0, context.rules.engine.logit_rows - u) * hp.n_vocab
+    in_ram = [sum([tensor.size for tensor in layer.tensors if tensor.buffer == HOST])
+              for cache in memory.caches for layer in cache.layers]
+    # a layer in RAM beside a GPU has its cache copied once more
+    cached = max(in_ram, default=0) if placement.devices else 0
+    first = max(sizes[0], least) + more + (cached + 2 * hidden if cached else 0)
+    if hp.is_mla:
+        first = max(first, _latent(model, context, bool(placement.devices)) + copied + 2 * hidden + more)
+    if not placement.devices:
+        return (first,)
+    in_ram_too = any(map(placement.is_host, (*placement.dev_layer, placement.dev_output)))
+    return first, sizes[1] + (8 * hidden if in_ram_too else 0)
+
+
+def _latent(model: Model, context: Context, on_device: bool) -> int:
+    """Latent attention with flash attention: keys and values of as many heads as -amb has room for (build_deepseek2),
+    or for few tokens all in the latent space."""
+    hp, u = model.hparams, min(context.n_ctx, context.n_ubatch)
+    heads, latent, rope = hp.n_head(0), hp.n_lora_kv, hp.n_rot()
+    nope, value = hp.n_embd_head_k_mla - rope, hp.n_embd_head_v_mla
+    cells = context.n_ctx
+    mask = 2 * cells * -(-u // 64) * 64
+    few = int(mask + heads * u * 4 * (2 * latent + 2 * rope + nope + value))
+    if u < _MANY:
+        return few
+    whole = 4 * heads * (nope + value) * cells
+    most = (context.rules.engine.attention_mib or 1 << 30) << 20
+    steps = next((n for n in range(2, heads + 1) if heads % n == 0 and whole // n <= most), heads)
+    steps = 1 if whole <= most else steps
+    taken = heads // steps
+    half = 4 if context.type_k == "f32" and not on_device else 2       # alone, the CPU has them in the cache's type
+    made = taken * cells * (4 * (nope + value) + half * (2 * nope + rope))
+    beside = heads * u * 4 * (nope + 2 * rope) + 2 * heads * value * u * 4 + (1 << 20)
+    return max(few, int(made + mask + beside))
