@@ -22,6 +22,7 @@ ENGINES = {row.name: row for row in (
     replace(_user("llama-perplexity"), reads_all=True),
     _user("llama-mtmd-cli"),
     replace(_user("llama-cpp-python"), written_by="--format llama-cpp-python"),
+    replace(_user("lm-studio"), written_by="`lms load`, by the page of autolayers web"),      # not seen: the larger
     # n_rs_seq is --draftamount with any draft
     replace(_user("koboldcpp"), rolls_back=True, written_by="--format koboldcpp"),
     IK_LLAMA,

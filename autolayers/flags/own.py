@@ -328,7 +328,7 @@ FLAGS = (
             "leave exactly this free on each device (as --fit-target MiB does)", _list(_size)),
     OwnFlag("--llama-build", f"plan run sweep tune choose cluster explain {_OLLAMA}", "N",
             "plan for this build of llama.cpp: b10488", _build),
-    OwnFlag("--engine", "plan run sweep", "NAME",
+    OwnFlag("--engine", "plan run", "NAME",
             "plan for another program than llama-server (run detects it): llama-bench, llama-completion, "
             "llama-cpp-python, koboldcpp, ik_llama.cpp, ..."),
     OwnFlag("--strict-flags", f"plan run sweep tune choose cluster inspect explain {_OLLAMA}", "on|off",

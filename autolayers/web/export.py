@@ -68,7 +68,7 @@ def _modelfile(model: Model, request: Request, path: str) -> tuple[str, list[str
 
 def _lms(model: Model, request: Request, path: str) -> tuple[str, list[str]]:
     """LM Studio's `lms load`, which places whole layers, by their share."""
-    arguments = replace(request.arguments, own={"strategy": "layers", **request.arguments.own},
+    arguments = replace(request.arguments, own={"strategy": "layers", "engine": LM_STUDIO, **request.arguments.own},
                         params=replace(request.params, n_parallel=1))
     plan = plan_request(model, request.asking(arguments))
     layers, whole = plan.n_gpu_layers, plan.n_layer + 1
