@@ -45,7 +45,7 @@ WORDS: Known = {
 }
 SPLITS = ("graph", "attn")
 OWN_TYPES = ("q6_0", "q8_kv")
-_EXPERTS = r"\.ffn_(up|down|gate|gate_up)_exps\.(weight|scale)"      # of its -ncmoe, which leaves biases where they are
+EXPERTS = r"\.ffn_(up|down|gate|gate_up)_exps\.(weight|scale)"      # of its -ncmoe, which leaves biases where they are
 
 
 def meant(words: Sequence[str], known: Known = WORDS, types: Sequence[str] = OWN_TYPES,
@@ -121,10 +121,6 @@ def _with(engine: Engine, flag: str, value: str) -> Engine:
     return replace(engine, **{names[flag]: number})  # type: ignore[arg-type]
 
 
-# the experts that -ncmoe and -cmoe keep in RAM: weights, while biases stay where they are
-_EXPERTS = r"\.ffn_(up|down|gate|gate_up)_exps\.(weight|scale)"
-
-
 def placed(params: Params, n_layer: int) -> Params:
     """The launch with its own meaning of -ncmoe N, the experts of the last N layers (create_tensors_helper); without
     layers on a GPU it drops overrides."""
@@ -132,6 +128,6 @@ def placed(params: Params, n_layer: int) -> Params:
         return replace(params, overrides=())
     pairs = params.overrides
     count = sum(pair == (rf"blk\.{i}{EXPERTS_REGEX}", HOST_BUFFER) for i, pair in enumerate(pairs))
-    moved = [(rf"blk\.{il}{_EXPERTS}", HOST_BUFFER) for il in range(max(0, n_layer - count), n_layer)]
-    rest = [(_EXPERTS, HOST_BUFFER) if pair == (EXPERTS_REGEX, HOST_BUFFER) else pair for pair in pairs[count:]]
+    moved = [(rf"blk\.{il}{EXPERTS}", HOST_BUFFER) for il in range(max(0, n_layer - count), n_layer)]
+    rest = [(EXPERTS, HOST_BUFFER) if pair == (EXPERTS_REGEX, HOST_BUFFER) else pair for pair in pairs[count:]]
     return replace(params, overrides=(*moved, *rest))

@@ -35,15 +35,26 @@ def read(command: str, words: Sequence[str], environ: Mapping[str, str] | None =
         refuse_unknown(name, command, arguments.own.get("strict-flags") != "off")
     arguments = replace(arguments, positional=_without_parts(arguments.positional))
     if COMMANDS[command].llama:
-        typed = arguments.params if environ is None else parse(words, command=command).params
+        said = arguments if environ is None else parse(words, command=command)
+        _refuse_two_models(said)
+        typed = said.params
         refuse_contradictions(arguments.own, typed)
         models = arguments.positional[command == "cluster":]      # its first word is the cluster file
         if typed.model and models and command not in ("ollama modelfile", "explain") and typed.model not in models:
-            said = shell(["-hf", typed.model[3:]] if typed.model.startswith("hf:") else ["-m", typed.model])
+            given = shell(["-hf", typed.model[3:]] if typed.model.startswith("hf:") else ["-m", typed.model])
             if models[0].rpartition("/")[2] in ("llama-server", "llama-cli", "llama-bench"):
-                raise UsageError(f"{models[0]} is a program: autolayers run {shell([models[0]])} {said}")
-            raise UsageError(f"{models[0]} and {said} are two models: give one of them")
+                raise UsageError(f"{models[0]} is a program: autolayers run {shell([models[0]])} {given}")
+            raise UsageError(f"{models[0]} and {given} are two models: give one of them")
     return arguments
+
+
+def _refuse_two_models(typed: Arguments) -> None:
+    """Raises UsageError for two -m, of which llama-server would load the last."""
+    models = list(dict.fromkeys(value for flag, value in typed.given if flag in ("-m", "--model")))
+    if len(models) > 1:
+        first, second = (shell(["-m", name]) for name in models[:2])
+        raise UsageError(f"{first} and {second}: llama-server loads the last one; give one of them, or both without -m "
+                         "to plan them together")
 
 
 def _without_parts(names: Sequence[str]) -> tuple[str, ...]:

@@ -62,4 +62,6 @@ def test_the_last_of_two_models_is_the_one_that_is_loaded(tmp_path: Path) -> Non
     words = [word for path in paths for word in ("-m", str(path))]
     done = says("run", "--dry-run", "--gpu", "8GiB", "llama-server", *words)
     assert done.returncode == 0 and f"the last -m: {paths[1]}, not {paths[0]}" in done.stderr
+    planned = says(*words, "--gpu", "8GiB")
+    assert (planned.returncode, planned.stdout) == (2, "") and "give one of them, or both" in planned.stderr
     assert "the last -m" not in says("run", "--dry-run", "--gpu", "8GiB", "llama-server", *words[:2]).stderr

@@ -126,6 +126,8 @@ def test_the_engine_is_named_or_refused(tmp_path: Path) -> None:
     assert other.returncode == 2 and b"--engine vllm: expected one of llama-server, llama-cli" in other.stderr
     both = says(path, "--gpu", "8GiB", "--engine", "llama-bench", "--format", "koboldcpp")
     assert (both.returncode, both.stdout) == (2, "") and "not --engine llama-bench" in both.stderr
+    server = says(path, "--gpu", "8GiB", "--engine", "llama-completion", "--format", "systemd")
+    assert (server.returncode, server.stdout) == (2, "") and "starts a llama-server" in server.stderr
     for name, form in (("koboldcpp", "--format koboldcpp"), ("llama-bench", "autolayers run llama-bench")):
         written = says(path, "--gpu", "8GiB", "--engine", name)
         assert (written.returncode, written.stdout) == (2, "") and form in written.stderr

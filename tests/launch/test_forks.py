@@ -156,6 +156,12 @@ def test_with_fit_it_places_the_layers_itself(program) -> None:
     assert done.returncode == 2 and b"--wait needs a plan" in done.stderr
 
 
+def test_a_given_ncmoe_is_planned_as_its_own_and_not_repeated(program) -> None:
+    path, moe = program(IK), HEADERS / "qwen3-30b-a3b-q4_k_m.gguf"
+    code, out, err = planned(path, "-m", str(moe), "-c", "8192", "-ncmoe", "20")
+    assert code == 0 and out.startswith(f"{path} -m {moe} -c 8192 -ncmoe 20 -ngl 49 ") and "-ot" not in out, err
+
+
 def test_no_gpu_is_not_claimed_of_a_program_that_lists_none(program) -> None:
     done = command("run", "--ram", "64GiB", "--dry-run", program(IK), "-m", str(QWEN), "-c", "4096",
                    environ={**os.environ, "CUDA_VISIBLE_DEVICES": ""})

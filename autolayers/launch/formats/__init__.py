@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from importlib import import_module
 
-from ...engines import of_program
+from ...engines import LLAMA_SERVER, engine, of_program
 from ...errors import UsageError
 from ...flags.formats import FORMATS
 from ...output import say
@@ -34,6 +34,9 @@ def plan_for(kind: str | None, arguments: Arguments,
     things (such as one sequence), and cannot choose flash attention while loading."""
     own = getattr(_module(kind), "settle", None) if kind in FORMATS else None
     if own is None:
+        named = engine(arguments.own.get("engine", LLAMA_SERVER.name))
+        if named.is_llama_cpp and named is not LLAMA_SERVER:
+            raise UsageError(f"--format {kind} starts a llama-server, not {named.name}: plan without --engine")
         return make(arguments), arguments
     arguments = replace(arguments, own={"engine": kind, **arguments.own})
     if arguments.own["engine"] != kind:
