@@ -41,7 +41,7 @@ def understood(command: WrappedCommand, environ: Mapping[str, str]) -> tuple[Wra
 def places_itself(command: WrappedCommand, environ: Mapping[str, str]) -> str:
     """Why there is nothing to plan for a command whose program chooses by itself; "" for others."""
     following = zip(command.words, [*command.words[1:], ""], strict=False)
-    if command.container or not any(map(_switch, *zip(*following, strict=True))):
+    if command.container or not any(_switch(word, after) for word, after in following):
         return ""
     from ..detect import detect
 
