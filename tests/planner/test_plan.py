@@ -340,6 +340,7 @@ def test_the_json_has_the_keys_that_are_promised() -> None:
     assert answer["schema"] == 1 and answer["fits"] is True and answer["exact"] is True
     assert set(answer) >= {"autolayers", "model", "launch", "devices", "host", "flags", "reasons", "warnings"}
     assert set(answer["launch"]) == {  # type: ignore[call-overload]
+        "engine",
         "n_gpu_layers",
         "n_ctx",
         "n_ctx_seq",

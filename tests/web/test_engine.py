@@ -254,7 +254,7 @@ def test_files_name_paths_that_somebody_has(kind: str) -> None:
 def test_lm_studio_gets_a_share_of_layers() -> None:
     question = {"model": "qwen3-32b-q4_k_m", "ram": "64", "ctx": "8192", "format": "lm-studio"}
     plan = autolayers.plan(model("qwen3-32b-q4_k_m"), ["--gpu", "12GiB", "--ram", "64GiB", "-c", "8192", "-np", "1",
-                                                       "--strategy", "layers"])
+                                                       "--strategy", "layers", "--engine", "lm-studio"])
     share = plan.n_gpu_layers * 100 // 65 / 100
     for gpu, said in (("12", f"{share:g}"), ("32", "max"), ("none", "off")):
         assert ask("file", **question, gpu=gpu)["text"].endswith(
