@@ -79,8 +79,8 @@ def test_to_standard_output_to_a_file_and_from_standard_input(run, tmp_path):
 def test_utf_16_and_num_gpu_that_should_not_be_there(run, tmp_path):
     text = f"FROM {MOE}\r\nPARAMETER num_gpu 12\r\n"
     (tmp_path / "Modelfile").write_bytes(b"\xff\xfe" + text.encode("utf-16-le"))
-    done = run("modelfile", "Modelfile", *SMALL, "-c", "1024")
-    changed = text.replace("num_gpu 12", "num_gpu -1").replace("gguf\r\n", "gguf\r\nPARAMETER num_ctx 1024\r\n")
+    done = run("modelfile", "Modelfile", *SMALL, "-c", "512")
+    changed = text.replace("num_gpu 12", "num_gpu -1").replace("gguf\r\n", "gguf\r\nPARAMETER num_ctx 256\r\n")
     assert done.stdout == b"\xff\xfe" + changed.encode("utf-16-le")
     assert b"mixture of experts" in done.stderr and b"exps=CPU" in done.stderr
 
