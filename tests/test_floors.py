@@ -23,7 +23,7 @@ FLOORS = (
     ("builds",),
     ("model",),
     ("backends", "bundled"),
-    ("devices", "sources", "detect"),
+    ("devices", "sources", "detect", "logs"),
     ("graph",),
     ("memory",),
     ("work", "request"),

@@ -18,8 +18,8 @@ _ALL = tuple(map(backend, BACKENDS))
 WORDS = tuple((word, b.name if word == b.name else b.old_name or b.name) for b in _ALL for word in b.log_words)
 # Those built from another backend's source, which their logs name too, and what tells them apart
 BUILT_FROM = tuple((b, re.compile(b.log_pattern, re.ASCII)) for b in _ALL if b.log_pattern)
-DEVICE_LINES: tuple[tuple[str, re.Pattern[str], type[Backend]], ...] = tuple(
-    (word, re.compile(pattern), b) for b in _ALL for word, pattern in b.device_lines)
+DEVICE_LINES: tuple[tuple[str, str, type[Backend]], ...] = tuple(
+    (word, pattern, b) for b in _ALL for word, pattern in b.device_lines)
 OLLAMA = {b.ollama: b for b in _ALL if b.ollama}
 # Of a GPU's backend in system_info
 SYSTEM_INFO = re.compile(rf"(?:{'|'.join(sorted({name for _, name in WORDS} | {b.name for b, _ in BUILT_FROM}))}) :")

@@ -3,8 +3,7 @@
     facts = Facts.of(lines(data))
     facts.devices["CUDA0"].free, facts.build, facts.offloaded, facts.splits
 
-Formats of ggml_cuda_init, ggml_vulkan, ggml_metal, common_params_print_info, llama_model_load, common/fit.cpp and of
-Ollama's server, 2023 to b11549.
+The lines are those of logs.py; what follows here is what they say together.
 """
 
 from __future__ import annotations
@@ -13,56 +12,25 @@ import re
 import shlex
 
 from ..backends import HOST, backend, canonical
-from ..backends.logs import BUILT_FROM, DEVICE_LINES, OLLAMA, WORDS
+from ..backends.logs import BUILT_FROM, OLLAMA
 from ..devices.names import described, find
 from ..errors import UsageError
+from ..logs import capability_of, fields, pairs, size_of
 from ..machine import Device
 from ..records import dataclass, field
-from ..units import GiB, MiB
-from .log import LaunchLog, LogReader
+from ..units import MiB
+from .log import LaunchLog
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
-    from ..backends import Backend
     from .lines import Line
 
-_N = r"\d{1,12}"
-_FREE = re.compile(rf"using device (\S{{1,60}}) \((.{{0,90}}?)\)(?: \(.{{0,60}}\))? - ({_N}) MiB free")
-_LISTED = re.compile(rf"^\s*(?:- )?((?!{HOST}\b)[A-Z][A-Za-z]{{1,11}}\d{{1,3}}) *: (.{{1,120}}) "
-                     rf"\(({_N}) MiB(?:, ({_N}) MiB free)?\)")
-_OLLAMA = re.compile(r'msg="inference compute" (.{1,600})')
-_FIELD = re.compile(r'(\w{1,20})=("(?:[^"\\]|\\.){0,200}"|\S{0,200})')
-_SIZE = re.compile(r"^([\d.]{1,12}) ?(B|KiB|MiB|GiB|TiB)$")
-_UNITS = {"B": 1, "KiB": 1 << 10, "MiB": MiB, "GiB": GiB, "TiB": GiB << 10}
-_RAM = re.compile(rf"^\s*(?:- )?{HOST} *: .{{1,120}} \(({_N}) MiB, ({_N}) MiB free\)")
-_OLLAMA_RAM = re.compile(r'msg="system memory" total="([\d.]{1,9} [KMGT]?i?B)" free="([\d.]{1,9} [KMGT]?i?B)"')
-_BUILD = re.compile(r"\b(?:build|version|build_info)\b *[:=] *"
-                    r"(?:\S{1,12} \(build (\d{3,6})|b?(\d{3,6})(?: \(|-)[0-9a-f]{7,12})")
-_MODEL = re.compile(r"(?:loaded meta data with .{1,60} from |loading model '|failed to load model '|"
-                    r"failed to load model,? '|failed to load model from )([^'\n]{1,300}?\.gguf)\b")
-_VALUE = re.compile(rf"(?:llama_context|llama_new_context_with_model|llama_init_from_model|llama_model_loader|"
-                    rf"print_info|llm_load_print_meta): +(?:- )?(n_ctx|n_ctx_seq|n_ctx_per_seq|n_batch|n_ubatch|"
-                    rf"n_seq_max|n_ctx_train|n_layer|flash_attn|kv_unified) += +({_N}|\w{{1,9}})\b")
-# What it says of the model: printed by print_info, and as the header's own keys
-_PRINTED = re.compile(r"(?:print_info|llm_load_print_meta): +(arch|n_layer|n_embd|n_ff|n_expert|n_ctx_train|"
-                      r"general\.name|file type|model ftype) += +(\S.{0,80})")
-_KEY = re.compile(r"- kv +\d{1,4}: +(?:general\.|[\w-]{2,40}\.)(architecture|name|block_count|embedding_length|"
-                  r"feed_forward_length|expert_count|context_length) +\w{3,4} += +(\S.{0,80})")
+# The header's own keys and what print_info prints -> the name here
 _NAMES = {"general.name": "name", "file type": "ftype", "model ftype": "ftype", "architecture": "arch",
           "block_count": "n_layer", "embedding_length": "n_embd", "feed_forward_length": "n_ff",
           "expert_count": "n_expert", "context_length": "n_ctx_train"}
-_OFFLOADED = re.compile(r"offloaded (\d{1,5})/(\d{1,5}) layers to GPU")
-_OLLAMA_OFFLOAD = re.compile(r"layers\.model=(\d{1,5}) layers\.offload=(\d{1,5})")
-_SPLITS = re.compile(r"graph splits = (\d{1,6})")
-_REDUCED = re.compile(r"context size reduced from (\d{1,9}) to (\d{1,9})")
-_SWAP = re.compile(r'free_swap="([\d.]{1,9} (?:[KMGT]i)?B)"')
-_SLOTS = re.compile(r"n_slots = (\d{1,4}), n_ctx_slot = (\d{1,9})")
-_SHARED = re.compile(r'\d = (.{1,60}?) \(.{0,80}uma: 1|name=("[^"]{1,60}"|\S{1,60}) .{0,300}type=iGPU')
-_CACHE_TYPE = re.compile(r"\b([KV]) \((f32|f16|bf16|q\d_\d|iq4_nl)\)")
-_PROGRAM = re.compile(r"(?:^|[\s\"'=/])((?:\S{0,200}/)?(?:llama-(?:server|cli|bench|perplexity|simple)|server|main)"
-                      r"(?:\.exe)? +-[^\n]{1,3000})")
 
 
 @dataclass
@@ -90,14 +58,20 @@ class Facts:
 
     @classmethod
     def of(cls, lines: Sequence[Line]) -> Facts:
-        reader = LogReader()
-        for line in lines:
-            if any(word in line.text for word in _OF_BUFFERS):
-                reader.feed(line.text.encode() + b"\n")
-        facts = cls(reader.finish())
+        facts = cls(LaunchLog())
         named: dict[str, None] = {}
         for line in lines:
-            facts._line(line, named)
+            hidden = [b.built_from for b, _ in BUILT_FROM if b.name in named]
+            for name, said in fields(line.text):
+                facts.launch.take(name, said)
+                if name == "backend":
+                    if said["value"] not in hidden:
+                        named.setdefault(said["value"])
+                else:
+                    take = _TAKEN.get(name)
+                    if take is not None:
+                        take(facts, said, line)
+            _name_built_from(line.text, named)
         facts.backends = tuple(named)
         facts._complete()
         return facts
@@ -112,94 +86,99 @@ class Facts:
         known = [name for name in self.backends if canonical(name) in printed_by] or self.backends or printed_by
         return f"{known[0]}{index}" if known else ""
 
-    # --- one line
+    # --- one line: a method for each field
 
-    def _line(self, line: Line, named: dict[str, None]) -> None:
-        text = line.text
-        hidden = [b.built_from for b, _ in BUILT_FROM if b.name in named]
-        for word, name in WORDS:
-            if word in text and name not in hidden:
-                named.setdefault(name)
-        for b, pattern in BUILT_FROM:
-            if b.name not in named and b.log_not not in named and pattern.search(text):
-                named.pop(b.built_from, None)
-                named[b.name] = None
-        if "MiB" in text or "GiB" in text or "inference compute" in text:
-            self._memory(text)
-        for word, pattern, listed in DEVICE_LINES:
-            if word in text and (match := pattern.search(text)):
-                self._listed(listed, match.groupdict(), text)
-        if not self.build and ("build" in text or "version" in text) and (match := _BUILD.search(text)):
-            self.build = int(match[1] or match[2])
-        if ".gguf" in text and (match := _MODEL.search(text)):
-            self.model = self.model or match[1]
-        if "= " in text and (match := (_KEY if "- kv " in text else _PRINTED).search(text)):
-            self.printed[_NAMES.get(match[1], match[1])] = match[2].strip()
-        if "= " in text and (match := _VALUE.search(text)):
-            self.values[match[1]] = int(match[2]) if match[2].isdigit() else match[2]
-        if "offloaded" in text and (match := _OFFLOADED.search(text)):
-            self.offloaded = int(match[1]), int(match[2]), line.number
-        elif "layers.offload" in text and (match := _OLLAMA_OFFLOAD.search(text)):
-            self.offloaded = int(match[2]), int(match[1]), line.number
-        if "graph splits" in text and (match := _SPLITS.search(text)):
-            self.splits = int(match[1]), line.number
-        if "self size" in text or "size =" in text:
-            self.cache_types.update(dict(_CACHE_TYPE.findall(text)))
-        if "context size reduced" in text and (match := _REDUCED.search(text)):
-            self.reduced = int(match[1]), int(match[2])
-        if "free_swap" in text and (match := _SWAP.search(text)):
-            self.swap = size_of(match[1])
-        if "n_slots" in text and (match := _SLOTS.search(text)):
-            self.values |= {"n_slots": int(match[1]), "n_ctx_slot": int(match[2])}
-        if not self.shared and (match := _SHARED.search(text) if "uma: 1" in text or "type=iGPU" in text else None):
-            self.shared = (match[1] or match[2] or "").strip('"')[:60]
-        if not self.words and " -" in text and (match := _PROGRAM.search(text)):
-            self.words = _words(match[1])
-        if any(word in text for word in _READY) and not self.ready:
-            self.ready = line.number
-        self.ollama = self.ollama or "ollama" in text or "level=" in text[:80]
-        self.era = self.era or next((era for era, words in _ERAS if any(word in text for word in words)), "")
+    def _free(self, said: dict[str, str], _: Line) -> None:
+        self._device(said["name"], said["description"], free=int(said["mib"]) * MiB)
 
-    def _memory(self, text: str) -> None:
-        if match := _FREE.search(text):
-            self._device(match[1], match[2], free=int(match[3]) * MiB)
-        elif match := _LISTED.search(text):
-            free = int(match[4]) * MiB if match[4] else 0
-            self._device(match[1], match[2], int(match[3]) * MiB, free)
-        elif match := _OLLAMA.search(text):
-            self._ollama(dict(_FIELD.findall(match[1])))
-        elif match := _RAM.search(text):
-            self.ram = int(match[1]) * MiB, int(match[2]) * MiB
-        elif match := _OLLAMA_RAM.search(text):
-            self.ram = size_of(match[1]), size_of(match[2])
+    def _listed(self, said: dict[str, str], _: Line) -> None:
+        self._device(said["name"], said["description"], int(said["mib"]) * MiB, int(said.get("free", 0)) * MiB)
 
-    def _listed(self, of: type[Backend], said: dict[str, str | None], text: str) -> None:
+    def _started_device(self, said: dict[str, str], line: Line) -> None:
         """A device as its backend lists it when it starts."""
-        size = int(said.get("mib") or 0) * MiB
-        free = int(int(said.get("mb") or 0) * 1e6)       # of what shares the system's memory
-        name = f"{of.name}{said.get('index') or 0}"
-        if of.old_name and (self.era == "A" or f"ggml_{of.old_name.lower()}_init" in text if "mb" not in said
-                            else of.old_name in self.devices or name not in self.devices):
+        of = backend(said["value"])
+        size = int(said.get("mib", 0)) * MiB
+        free = int(int(said.get("mb", 0)) * 1e6)       # of what shares the system's memory
+        name = f"{of.name}{said.get('index', 0)}"
+        if of.old_name and self._is_old(of.old_name, name, said, line.text):
             name = of.old_name
-        major, minor = said.get("major"), said.get("minor")
-        self._device(name, said.get("description") or "", size or free, free,
-                     (int(major), int(minor)) if major and minor else None)
+        capability = (int(said["major"]), int(said["minor"])) if "major" in said and "minor" in said else None
+        self._device(name, said.get("description", ""), size or free, free, capability)
 
-    def _ollama(self, fields: dict[str, str]) -> None:
-        said = {key: value.strip('"') for key, value in fields.items()}
-        library = said.get("library", "")
+    def _is_old(self, old_name: str, name: str, said: dict[str, str], text: str) -> bool:
+        """Whether a line is of a build that calls its only device by the backend's old name."""
+        if "mb" in said:
+            return old_name in self.devices or name not in self.devices
+        return self.era == "A" or f"ggml_{old_name.lower()}_init" in text
+
+    def _gpu(self, said: dict[str, str], _: Line) -> None:
+        """A GPU as Ollama's server lists it."""
+        found = pairs(said["fields"])
+        library = found.get("library", "")
         if library.lower() in ("", HOST.lower()):
             return
-        of, name = OLLAMA.get(library.lower()), said.get("name", "")
+        of, name, description = OLLAMA.get(library.lower()), found.get("name", ""), found.get("description", "")
         if not re.fullmatch(r"[A-Za-z]{2,12}\d{1,3}", name):
             prefix = (of.old_name or of.name) if of else library[:12]
             index = sum(device.startswith(prefix) for device in self.devices)
-            name, said["description"] = f"{prefix}{index}", said.get("description") or name
-        capability = said.get("compute", "").split(".")
-        pair = (int(capability[0]), int(capability[1])) if len(capability) == 2 and all(
-            part.isdecimal() and len(part) < 4 for part in capability) and of and of.nvidia else None
-        self._device(name, said.get("description", "")[:90], size_of(said.get("total", "")),
-                     size_of(said.get("available", "")), pair)
+            name, description = f"{prefix}{index}", description or name
+        capability = capability_of(found.get("compute", "")) if of and of.nvidia else None
+        self._device(name, description[:90], size_of(found.get("total", "")), size_of(found.get("available", "")),
+                     capability)
+
+    def _ram(self, said: dict[str, str], _: Line) -> None:
+        self.ram = int(said["mib"]) * MiB, int(said["free"]) * MiB
+
+    def _system_memory(self, said: dict[str, str], _: Line) -> None:
+        self.ram = size_of(said["total"]), size_of(said["free"])
+
+    def _swap(self, said: dict[str, str], _: Line) -> None:
+        self.swap = size_of(said["free"])
+
+    def _build(self, said: dict[str, str], _: Line) -> None:
+        self.build = self.build or int(said.get("new") or said["old"])
+
+    def _model(self, said: dict[str, str], _: Line) -> None:
+        self.model = self.model or said["path"]
+
+    def _printed(self, said: dict[str, str], _: Line) -> None:
+        self.printed[_NAMES.get(said["key"], said["key"])] = said["said"].strip()
+
+    def _figure(self, said: dict[str, str], _: Line) -> None:
+        value = said["said"]
+        self.values[said["key"]] = int(value) if value.isdigit() else value
+
+    def _offloaded(self, said: dict[str, str], line: Line) -> None:
+        self.offloaded = int(said["layers"]), int(said["of"]), line.number
+
+    def _splits(self, said: dict[str, str], line: Line) -> None:
+        self.splits = int(said["n"]), line.number
+
+    def _cache_types(self, said: dict[str, str], _: Line) -> None:
+        self.cache_types.update(said)
+
+    def _reduced(self, said: dict[str, str], _: Line) -> None:
+        self.reduced = int(said["before"]), int(said["after"])
+
+    def _slots(self, said: dict[str, str], _: Line) -> None:
+        self.values.update({key: int(value) for key, value in said.items()})
+
+    def _shared(self, said: dict[str, str], _: Line) -> None:
+        self.shared = self.shared or said["name"].strip('"')[:60]
+
+    def _program(self, said: dict[str, str], _: Line) -> None:
+        self.words = self.words or _words(said["command"])
+
+    def _serving(self, _: dict[str, str], line: Line) -> None:
+        self.ready = self.ready or line.number
+
+    def _of_ollama(self, *_: object) -> None:
+        self.ollama = True
+
+    def _era(self, said: dict[str, str], _: Line) -> None:
+        self.era = self.era or said["value"]
+
+    # ---
 
     def _device(self, name: str, description: str = "", total: int = 0, free: int = 0,
                 capability: tuple[int, int] | None = None) -> None:
@@ -245,16 +224,22 @@ class Facts:
                        if of(name) == of(device) for size in found) * MiB)
 
 
-_READY = ("model loaded", "server is listening on", ": listening on ", "all slots are idle", "llama runner started",
-          "slot      release", "slot launch_slot_", "update_slots", "llama server listening at", "log_server_request")
-# Of the lines that LogReader knows
-_OF_BUFFERS = ("buffer", "size", "offloaded", "using device", "| ", "model", "llama_context", "llama_new_context",
-               "n_ctx", "loading", "listening", "CLIP", "VRAM")
-_ERAS = (("C", ("cmn  ", "common_fit_params", "srv  llama_server")),
-         ("A", ("llm_load_", "llama_new_context_with_model", "llama_kv_cache_init:", "llama_init_from_gpt_params",
-                "llama_load_model_from_file:")),
-         ("B", ("load_tensors:", "print_info:", "llama_context:", "llama_model_load_from_file_impl",
-                "llama_kv_cache_unified", "llama_params_fit", "common_init_from_params")))
+# field of logs.ROWS -> what becomes of it
+_TAKEN: dict[str, Callable[[Facts, dict[str, str], Line], None]] = {
+    "device": Facts._free, "listed": Facts._listed, "started_device": Facts._started_device, "gpu": Facts._gpu,
+    "ram": Facts._ram, "system_memory": Facts._system_memory, "swap": Facts._swap, "build": Facts._build,
+    "model": Facts._model, "printed": Facts._printed, "figure": Facts._figure, "offloaded": Facts._offloaded,
+    "offload": Facts._offloaded, "splits": Facts._splits, "cache_types": Facts._cache_types,
+    "reduced": Facts._reduced, "slots": Facts._slots, "shared": Facts._shared, "program": Facts._program,
+    "ready": Facts._serving, "serving": Facts._serving, "ollama": Facts._of_ollama, "era": Facts._era}
+
+
+def _name_built_from(text: str, named: dict[str, None]) -> None:
+    """Names a backend that is built from another's source instead of that one."""
+    for b, pattern in BUILT_FROM:
+        if b.name not in named and b.log_not not in named and pattern.search(text):
+            named.pop(b.built_from, None)
+            named[b.name] = None
 
 
 def _card(description: str) -> int:
@@ -262,15 +247,6 @@ def _card(description: str) -> int:
     try:
         return (known or find(description)).usable * MiB
     except UsageError:
-        return 0
-
-
-def size_of(text: str) -> int:
-    """Bytes of Ollama's "11.5 GiB", 0 of anything else."""
-    match = _SIZE.match(text)
-    try:
-        return int(float(match[1]) * _UNITS[match[2]]) if match else 0
-    except ValueError:
         return 0
 
 

@@ -5,10 +5,7 @@
     reader.finish()
     reader.launch.loads[0].buffers["model"]["CUDA0"]      # [4403.49]
 
-Formats as printed by src/llama-model.cpp, src/llama-kv-cache.cpp, src/llama-memory-recurrent.cpp,
-src/llama-context.cpp, tools/mtmd/clip.cpp and common/fit.cpp as modelled, and those of builds back to 2023:
-the function names before the colon have changed often and are ignored; the words around the numbers have
-hardly changed.
+The lines are those of logs.py; what follows here is how they add up.
 """
 
 from __future__ import annotations
@@ -20,6 +17,7 @@ from ..backends import HOST, canonical, signs
 from ..backends.cpu import BUFFERS
 from ..backends.rpc import Rpc
 from ..backends.sign import BYTES, NAME, Sign
+from ..logs import LAUNCH, fields
 from ..records import dataclass, field
 from ..units import MiB
 
@@ -34,33 +32,6 @@ _LINE_LIMIT = 1 << 16      # llama.cpp's own lines are short; longer ones (promp
 _ESCAPE = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 _PREFIX = re.compile(r"^(?:\d+\.\d\d\.\d\d\d\.\d\d\d )?(?:[DIWE] )?")
 
-# "sched_reserve:      CUDA0 compute buffer size =   304.75 MiB",
-# "llm_load_tensors:        CPU buffer size =  4165.37 MiB"
-_BUFFER = re.compile(r"(?P<where>\w+): +(?P<name>[^\s:]\S*) +"
-                     r"(?P<what>model|KV|RS|LoRA|output|compute|DSV4 \S+ state)? ?"
-                     r"buffer size = +(?P<size>\d{1,15}\.\d+) MiB")
-# "clip_ctx: CLIP using CUDA0 backend", then "load_hparams: model size:         811.82 MiB"
-_PROJECTOR = re.compile(r"CLIP using (?P<backend>\S+) backend|\w+: model size: +(?P<size>\d{1,15}\.\d+) MiB")
-# "load_tensors: offloaded 33/33 layers to GPU"
-_OFFLOADED = re.compile(r"offloaded (\d{1,9})/(\d{1,9}) layers to GPU")
-# "llama_prepare_model_devices: using device CUDA0 (NVIDIA ...) (0000:01:00.0) - 23306 MiB free"
-_DEVICE = re.compile(r"using device (\S+) \(([^)]*)\).* - (\d{1,15}) MiB free")
-# "| - CUDA0 (RTX 4090)  | 24077 = 17900 + (5430 = 4403 + 1024 + 3) + 747 |", "| - Host |  345 = 281 + 0 + 64
-# |"
-_ROW_DEVICE = re.compile(r"\| +- (\S+) .*\| +(\d+) = (\d+) \+ \( *(\d+) = +(\d+) \+ +(\d+) \+ +(\d+)\) \+ "
-                         r"+(-?\d+) \|"
-                         .replace(r"\d+", r"\d{1,15}"))
-_ROW_HOST = re.compile(r"\| +- (\S+) +\| +(\d+) = +(\d+) \+ +(\d+) \+ +(\d+) +\|".replace(r"\d+", r"\d{1,15}"))
-# Builds of 2023: "llm_load_tensors: VRAM used: 4095.05 MB", "... kv self size  =  256.00 MB"
-_OLD = re.compile(r"(VRAM used|kv self size|mem required) *[:=] +(\d{1,15}\.\d+) Mi?B")
-
-# not "HTTP server is listening": builds of 2024 and 2025 print that before they load
-_READY = re.compile(r"model loaded|: listening on |server is listening on|llama server listening at")
-_LISTENING = re.compile(r"listening (?:on|at) (https?://\S+)")
-_NEW_LOAD = re.compile(r"llama_model_loader: loaded meta data|loading model tensors")
-_NEW_CONTEXT = re.compile(
-    r"constructing llama_context|(?:llama_new_context_with_model|llama_init_from_model): n_ctx +=")
-
 # Out of memory, most certain first: (sign, backends that print it)
 _FULL = ("oom_device", "oom_host", "buffer_limit")
 _OOM: tuple[tuple[Sign, tuple[str, ...]], ...] = (
@@ -72,6 +43,9 @@ _OOM: tuple[tuple[Sign, tuple[str, ...]], ...] = (
     (Sign("oom_device", "failed to allocate",
           r"failed to allocate (?:buffer for (?:kv|rs) cache|compute (?:pp|tg)? ?buffers)"), ()),
 )
+_PARTS = {"model": "model", "KV": "context", "RS": "context", "LoRA": "lora", "output": "output",
+          "compute": "compute"}
+_COLUMNS = ("total", "free", "model", "context", "compute", "unaccounted")    # of the breakdown that llama.cpp prints
 # allocations whose failure llama.cpp tolerates
 _HARMLESS = re.compile(r"pinned memory|retrying without|falling back|fallback|skipping reorder|async uploads")
 
@@ -123,6 +97,62 @@ class LaunchLog:
         index = int(number) if number.isdecimal() and len(number) < _DIGITS else 0
         return behind[index] if name.startswith(Rpc.name) and index < len(behind) else device_of(buffer)
 
+    def take(self, name: str, said: dict[str, str]) -> None:
+        """Adds what a line says: a field of logs.LAUNCH, its figures; other fields are not this record's."""
+        if name == "buffer":
+            self._buffer(said)
+        elif name == "offloaded":
+            self._load().offloaded = int(said["layers"]), int(said["of"])
+        elif name == "projector":
+            self._projector(said)
+        elif name == "device":
+            self._device(said)
+        elif name == "breakdown":
+            self.breakdown[said["name"]] = tuple(int(said[column]) for column in _COLUMNS)
+        elif name == "host":
+            self.host = int(said["model"]), int(said["context"]), int(said["compute"])
+        elif name == "old":
+            self.old[said["value"]] = float(said["mib"])
+        elif name == "load":
+            if not self.loads or self.loads[-1].buffers:
+                self.loads.append(Load())
+        elif name == "context":
+            self._load().contexts += 1
+        elif name == "ready":
+            self.ready = True
+            self.url = said["url"].rstrip("/") if "url" in said else self.url
+
+    def _load(self) -> Load:
+        if not self.loads:
+            self.loads.append(Load())
+        return self.loads[-1]
+
+    def _buffer(self, said: dict[str, str]) -> None:
+        name, size = said["name"], float(said["mib"])
+        if said["where"] in ("alloc_compute_meta", "reserve_compute_meta"):
+            self.projector[name] = size
+            return
+        load = self._load()
+        part = _PARTS.get(said.get("what", "model"), "context")
+        if load.contexts > 1 and part in ("context", "compute", "output"):
+            part += " (second)"                   # a second context on the same weights (MTP)
+        sizes = load.buffers.setdefault(part, {}).setdefault(name, [])
+        if part.startswith(("compute", "output")):
+            sizes.clear()                         # reserved anew: the new buffer replaces the old one
+        sizes.append(size)
+
+    def _projector(self, said: dict[str, str]) -> None:
+        weights = self.projector_model
+        if "backend" in said:
+            weights.setdefault(said["backend"], [])
+        elif weights:
+            weights[next(reversed(weights))].append(float(said["mib"]))
+
+    def _device(self, said: dict[str, str]) -> None:
+        self.free[said["name"]] = int(said["mib"])
+        if said["name"].startswith(Rpc.name):
+            self.endpoints.setdefault(said["description"], []).append(said["name"])
+
     @property
     def out_of_memory(self) -> OutOfMemory | None:
         """The first failed allocation, completed by later lines; None if there was none."""
@@ -169,65 +199,10 @@ class LogReader:
         if text.startswith("{") and '"msg"' in text:      # --log-jsonl
             text = _json_message(text)
         launch = self.launch
-        if "buffer size" in text and (match := _BUFFER.search(text)):
-            self._buffer(match)
-        elif "offloaded" in text and (match := _OFFLOADED.search(text)):
-            self._load().offloaded = int(match[1]), int(match[2])
-        elif (" model size: " in text or "CLIP using" in text) and (match := _PROJECTOR.search(text)):
-            self._projector(match)
-        elif "using device" in text and (match := _DEVICE.search(text)):
-            launch.free[match[1]] = int(match[3])
-            if match[1].startswith(Rpc.name):
-                launch.endpoints.setdefault(match[2], []).append(match[1])
-        elif "| " in text and (match := _ROW_DEVICE.search(text)):
-            total, free, _, model, context, compute, unaccounted = map(int, match.groups()[1:])
-            launch.breakdown[match[1]] = (total, free, model, context, compute, unaccounted)
-        elif "| " in text and (match := _ROW_HOST.search(text)):
-            if match[1] == "Host":
-                launch.host = int(match[3]), int(match[4]), int(match[5])
-        elif match := _OLD.search(text):
-            launch.old[match[1]] = float(match[2])
-        elif _NEW_LOAD.search(text):
-            if not launch.loads or launch.loads[-1].buffers:
-                launch.loads.append(Load())
-        elif _NEW_CONTEXT.search(text):
-            self._load().contexts += 1
-        if _READY.search(text):
-            launch.ready = True
-            if match := _LISTENING.search(text):
-                launch.url = match[1].rstrip("/")
+        for name, said in fields(text, LAUNCH):
+            launch.take(name, said)
         if not launch.ready and (failure := out_of_memory(text, launch.device_of)):
             launch.failures.append(failure)
-
-    def _load(self) -> Load:
-        if not self.launch.loads:
-            self.launch.loads.append(Load())
-        return self.launch.loads[-1]
-
-    def _buffer(self, match: re.Match[str]) -> None:
-        name, size = match["name"], float(match["size"])
-        if match["where"] in ("alloc_compute_meta", "reserve_compute_meta"):
-            self.launch.projector[name] = size
-            return
-        load = self._load()
-        part = _PARTS.get(match["what"] or "model", "context")
-        if load.contexts > 1 and part in ("context", "compute", "output"):
-            part += " (second)"                   # a second context on the same weights (MTP)
-        sizes = load.buffers.setdefault(part, {}).setdefault(name, [])
-        if part.startswith(("compute", "output")):
-            sizes.clear()                         # reserved anew: the new buffer replaces the old one
-        sizes.append(size)
-
-    def _projector(self, match: re.Match[str]) -> None:
-        weights = self.launch.projector_model
-        if match["backend"]:
-            weights.setdefault(match["backend"], [])
-        elif weights:
-            weights[next(reversed(weights))].append(float(match["size"]))
-
-
-_PARTS = {"model": "model", "KV": "context", "RS": "context", "LoRA": "lora", "output": "output",
-          "compute": "compute"}
 
 
 def _json_message(text: str) -> str:

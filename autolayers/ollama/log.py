@@ -22,28 +22,22 @@ import sys
 import time
 
 from ..backends import DEFAULT, canonical
+from ..diagnosis.log import LaunchLog
+from ..logs import LAUNCH, capability_of, fields, lines_with, pairs, plain, rows_of, size_of
 from ..machine import Device
 from ..records import dataclass, field, replace
-from ..units import GiB, MiB
+from ..units import MiB
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-_OFFLOADED = re.compile(r"offloaded (\d{1,9})/(\d{1,9}) layers to GPU")
-_CONFIG = re.compile(r'msg="server config" env="map\[(.*)\]"')
 _SETTING = re.compile(r"\b((?:OLLAMA|LLAMA_ARG)_[A-Z_]+):([^ \]]*)")
-_COMPUTE = re.compile(r'msg="inference compute" (.*)')
-_FIELD = re.compile(r'(\w+)=("(?:[^"\\]|\\.)*"|\S*)')
-_STARTED = re.compile(r'msg="starting llama-server" cmd="((?:[^"\\]|\\.)*)"')
 _TIME = re.compile(r"time=([-+:.\dTZ]{10,40})")
-_FREE = re.compile(r"using device (\S{1,60}) \(.{0,200}\) - (\d{1,9}) MiB free")
 _BUS = re.compile(r"\(([0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.\d)\)", re.IGNORECASE)
-_BUFFER = re.compile(r"(\S+) +(?:model|KV|RS|compute|output)[a-z ()]* buffer size = *([0-9]{1,9}\.[0-9]+) "
-                     r"MiB",
-                     re.IGNORECASE)
 _GPU_BUFFER = re.compile(r"(?!CPU)[A-Za-z]+\d+(?:\[.*\])?$")
-_UNITS = {"B": 1, "KiB": 1 << 10, "MiB": MiB, "GiB": GiB, "TiB": GiB << 10}
+_SERVER = rows_of("settings", "gpu", "started", "device")
+_LOAD = (*LAUNCH, *rows_of("started"))
 _TAIL = 4 << 20        # bytes; one load writes well under one MiB
 _LONG_TAIL = 64 << 20  # bytes that are searched for the server's start
 
@@ -90,21 +84,28 @@ class Log:
 
     def offloaded(self) -> tuple[int, int] | None:
         """(layers on the GPU, all layers) of the last load since, None if no readable log has it."""
-        found = _OFFLOADED.findall(self._text())
-        return (int(found[-1][0]), int(found[-1][1])) if found else None
+        return next((load.offloaded for load in reversed(self._last()[1].loads) if load.offloaded), None)
 
     def arguments(self) -> tuple[str, ...]:
         """The words of the last llama-server started since, () if no readable log has them."""
-        found = _STARTED.findall(self._text())
-        return tuple(_plain(found[-1]).split()[1:]) if found else ()
+        return self._last()[0]
 
     def on_gpu(self) -> int:
         """Bytes on GPUs of the last load since: all buffers that llama-server logs, while /api/ps omits the
         first of two caches. 0 if unknown."""
-        text = self._text()
-        starts = [match.end() for match in _STARTED.finditer(text)]
-        buffers = _BUFFER.findall(text, starts[-1] if starts else 0)
-        return sum(round(float(size) * MiB) for name, size in buffers if _GPU_BUFFER.match(name))
+        buffers = [item for load in self._last()[1].loads for part in load.buffers.values() for item in part.items()]
+        return sum(round(size * MiB) for name, sizes in buffers if _GPU_BUFFER.match(name) for size in sizes)
+
+    def _last(self) -> tuple[tuple[str, ...], LaunchLog]:
+        """The words of the last llama-server started since, and what it said."""
+        words: tuple[str, ...] = ()
+        launch = LaunchLog()
+        for line in lines_with(self._text(), _LOAD):
+            for name, said in fields(line, _LOAD):
+                if name == "started":
+                    words, launch = tuple(plain(said["command"]).split()[1:]), LaunchLog()
+                launch.take(name, said)
+        return words, launch
 
     def _text(self) -> str:
         if self.path:
@@ -136,70 +137,69 @@ class Log:
 
 
 def started(text: str) -> ServerLog:
-    """The last "server config" line of a log and the GPUs named after it."""
-    configs = list(_CONFIG.finditer(text))
-    settings = {}
-    if configs:
-        for name, value in _SETTING.findall(configs[-1][1]):
-            # unset variables are printed as their type's zero
-            if value not in ("", "0", "false"):
-                settings[name] = value
-    start = configs[-1].start() if configs else 0
-    found = [(gpu, line) for line in _COMPUTE.finditer(text, start) if (gpu := _gpu(line[1]))]
-    at = {gpu.name: _time(text, line.start()) for gpu, line in found}
-    gpus = {gpu.name: gpu for gpu, _ in found}
-    bus = {gpu.pci_id: gpu.name for gpu, _ in found if gpu.pci_id}
-    for name, free, when in _free(text, start, list(gpus), bus):
-        gpus[name], at[name] = replace(gpus[name], free=min(gpus[name].total, free)), when
+    """The last "server config" line of a log, the GPUs named after it, and what the loads since found free."""
+    settings: dict[str, str] = {}
+    gpus: dict[str, Device] = {}
+    at: dict[str, str] = {}
+    loads: list[_Load] = []
+    for line in lines_with(text, _SERVER):
+        for name, said in fields(line, _SERVER):
+            if name == "settings":
+                # unset variables are printed as their type's zero
+                settings = {key: value for key, value in _SETTING.findall(said["map"])
+                            if value not in ("", "0", "false")}
+                gpus, at, loads = {}, {}, []
+            elif name == "gpu" and (gpu := _gpu(said["fields"])):
+                gpus[gpu.name], at[gpu.name] = gpu, _time(line)
+            elif name == "started":
+                loads.append(_Load(_time(line), []))
+            elif name == "device" and loads:
+                loads[-1].free.append((said["name"], line, int(said["mib"]) * MiB))
+    bus = {gpu.pci_id: name for name, gpu in gpus.items() if gpu.pci_id}
+    for load in loads:
+        for name, free in _found(load, gpus, bus):
+            gpus[name], at[name] = replace(gpus[name], free=min(gpus[name].total, free)), load.time
     return ServerLog(settings, tuple(gpus.values()), at)
 
 
-def _free(text: str, start: int, names: Sequence[str], bus: Mapping[str, str]) -> Iterator[tuple[str, int, str]]:
-    """(GPU, bytes, time) of the free memory that each load found, before it took any. Ollama hides the other
-    GPUs from a llama-server, whose first is CUDA0 then: the PCI address tells which it is."""
-    loads = [match.start() for match in _STARTED.finditer(text, start)]
-    for i, load in enumerate(loads):
-        lines = list(_FREE.finditer(text, load, loads[i + 1] if i + 1 < len(loads) else len(text)))
-        for line in lines:
-            address = _BUS.search(line[0])
-            name = bus.get(address[1].lower()) if address else None
-            if name is None and not bus and len(lines) == len(names):
-                name = line[1]
-            if name in names:
-                yield str(name), int(line[2]) * MiB, _time(text, load)
+@dataclass(frozen=True)
+class _Load:
+    """The time of a load, and (device, line, bytes free) of those it found before it took any memory."""
+
+    time: str
+    free: list[tuple[str, str, int]]
 
 
-def _time(text: str, at: int) -> str:
-    """The time of the line that has a position, "" if it has none."""
-    found = _TIME.search(text, text.rfind("\n", 0, at) + 1, at)
+def _found(load: _Load, gpus: Mapping[str, Device], bus: Mapping[str, str]) -> Iterator[tuple[str, int]]:
+    """(GPU, bytes free). Ollama hides the other GPUs from a llama-server, whose first is CUDA0 then: the PCI address
+    tells which it is."""
+    for device, line, free in load.free:
+        address = _BUS.search(line)
+        name = bus.get(address[1].lower()) if address else None
+        if name is None and not bus and len(load.free) == len(gpus):
+            name = device
+        if name in gpus:
+            yield str(name), free
+
+
+def _time(line: str) -> str:
+    """The time that a line begins with, "" if it has none."""
+    found = _TIME.search(line)
     return found[1] if found else ""
 
 
 def _gpu(line: str) -> Device | None:
     """A GPU of an "inference compute" line; sizes are rounded to 0.1, so 0.05 is subtracted from the free
     memory."""
-    found = {name: _plain(value[1:-1] if value.startswith('"') else value)
-             for name, value in _FIELD.findall(line)}
-    library, total = found.get("library", ""), _size(found.get("total", ""))
+    found = pairs(line)
+    library, total = found.get("library", ""), size_of(found.get("total", ""))
     if library.lower() in ("", "cpu") or not total:
         return None
-    free = _size(found.get("available", "")) or total
-    unit = _UNITS.get(found.get("available", "").rpartition(" ")[2], MiB)
-    capability = re.fullmatch(r"(\d{1,3})\.(\d{1,3})", found.get("compute", ""))
+    free = size_of(found.get("available", "")) or total
+    unit = size_of("1 " + found.get("available", "").rpartition(" ")[2]) or MiB
     return Device(
         name=found.get("name") or f"{library}0", total=total, free=max(0, min(total, free - unit // 20)),
         description=found.get("description", ""), backend=canonical(library),
         kind="igpu" if found.get("type", "").lower() in ("igpu", "integrated") else "gpu",
-        compute_capability=(int(capability[1]), int(capability[2])) if capability
-        and canonical(library) == DEFAULT.name
-        else None, pci_id=found.get("pci_id", "").lower() or None, source="Ollama's log")
-
-
-def _size(text: str) -> int:
-    match = re.fullmatch(r"([0-9]{1,15}(?:\.[0-9]+)?) ?([KMGT]?i?B)", text)
-    return int(float(match[1]) * _UNITS.get(match[2], 0)) if match else 0
-
-
-def _plain(text: str) -> str:
-    """Removes Go's escapes of quotes and backslashes."""
-    return re.sub(r'\\(["\\])', r"\1", text)
+        compute_capability=capability_of(found.get("compute", "")) if canonical(library) == DEFAULT.name else None,
+        pci_id=found.get("pci_id", "").lower() or None, source="Ollama's log")
