@@ -36,9 +36,9 @@ def render(name: str) -> str:
     if name == "autolayers.1":
         return make_flags.man()
     if name.startswith("completion "):
-        from autolayers.cli import completion
+        from autolayers.cli.completion import SHELLS
 
-        return str(getattr(completion, name.partition(" ")[2])())
+        return SHELLS[name.partition(" ")[2]]
     if name in ("README", "launch", "launch-files", "tune"):
         text = FILES[name].read_text(encoding="utf-8")
         return _PART.sub(lambda found: found[1] + make_flags.part(found[2]) + found[3], text)

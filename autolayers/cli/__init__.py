@@ -68,6 +68,10 @@ def _command(words: list[str]) -> int:
         return 0
     if words == ["version"]:
         words = ["--version"]
+    if words[0] == "__complete":      # asked by the scripts of `autolayers completion`
+        from .completion import complete
+
+        return complete(words[1:])
     name, rest = (words[0], words[1:]) if words[0] in COMMANDS else ("plan", words)
     if name != "run" and ("-h" in rest or "--help" in rest):
         from .help import help_of

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
+from support import ROOT
 
 from autolayers.cli import main
 from autolayers.cli.completion import SHELLS
+from autolayers.cli.completion import offers as offered
 from autolayers.devices.cards import CARDS
 from autolayers.flags.own import COMMANDS, own_flags
 from autolayers.flags.table import ARGUMENTS
@@ -24,7 +28,6 @@ _autolayers; printf '%s\\n' "${{COMPREPLY[@]}}"
 ZSH = """compdef() {{ :; }}
 source {script}
 compset() {{ :; }}
-compadd() {{ [[ $1 == -a ]] && print -rl -- ${{(P)2}} || print -rl -- $@ }}
 _describe() {{ print -rl -- ${{(P)@[-1]%%:*}} }}
 _files() {{ [[ $1 == -g ]] && print -rl -- $~2(N) || print -rl -- *(N) }}
 _command_names() {{ print nice }}
@@ -35,7 +38,8 @@ FISH = "source {script}; complete -C {line}"
 
 
 def ask(shell: str, script: Path, line: str, folder: Path) -> set[str]:
-    """What the shell offers for the last word of a line."""
+    """What the shell offers for the last word of a line; `folder`.bin has the program."""
+    environ = {**os.environ, "PATH": os.pathsep.join([f"{folder}.bin", os.environ["PATH"]])}
     *before, last = line.split(" ")
     if shell == "fish":
         command = ["fish", "-N", "-c", FISH.format(script=script, line=shlex.quote(line))]
@@ -43,7 +47,8 @@ def ask(shell: str, script: Path, line: str, folder: Path) -> set[str]:
         words = " ".join(map(shlex.quote, [*before, last]))
         command = [shell, *(["-f"] if shell == "zsh" else ["--norc"]), "-c", (ZSH if shell == "zsh" else BASH).format(
             script=script, words=words)]
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(command, cwd=folder, env=environ, capture_output=True, text=True, timeout=60,
+                          check=False)
     assert done.stderr == "" and done.returncode == 0, done.stderr
     found = {re.sub(r"\\", "", answer.partition("\t")[0].rpartition(",")[2]) for answer in done.stdout.splitlines()}
     return {answer for answer in found if answer.startswith(last.rpartition(",")[2])} - {""}     # as zsh would do
@@ -54,6 +59,10 @@ def offers(request: pytest.FixtureRequest, tmp_path: Path, capsys: pytest.Captur
     shell = request.param
     if shutil.which(shell) is None:
         pytest.skip(f"no {shell} here")
+    program = Path(f"{tmp_path}.bin") / "autolayers"
+    program.parent.mkdir()
+    program.write_text(f'#!/bin/sh\nPYTHONPATH={ROOT} exec {sys.executable} -m autolayers "$@"\n')
+    program.chmod(0o755)
     (tmp_path / "a b.gguf").touch()
     (tmp_path / "notes.txt").touch()
     assert main(["completion", shell]) == 0
@@ -107,16 +116,39 @@ def test_a_flag_that_takes_a_file(offers) -> None:  # type: ignore[no-untyped-de
     assert "notes.txt" in offers("autolayers m.gguf --grammar-file n")
 
 
-def test_powershell_has_the_same_tables(capsys: pytest.CaptureFixture[str]) -> None:
-    """PowerShell's own tables: keys are unique there without regard to case."""
-    assert main(["completion", "powershell"]) == 0
-    text = capsys.readouterr().out
-    for table in re.findall(r"@\{\n(.*?)\n    \}", text, re.DOTALL):
-        keys = [line.partition(" = ")[0].strip().lower() for line in table.splitlines()]
-        assert keys and len(keys) == len(set(keys))
-    for word in (*COMMANDS, *CARDS, *(name for row in ARGUMENTS for name in row.names)):
-        assert f"'{word}'" in text
-    assert text.count("(") == text.count(")") and text.count("{") == text.count("}")
+@pytest.mark.parametrize(("words", "offer"), [
+    (["m.gguf", "--format=fl"], {"--format=flags"}),                  # zsh, fish and PowerShell
+    (["m.gguf", "--format", "=", "fl"], {"flags"}),                   # bash
+    (["m.gguf", "--format", "="], set(own_flags("plan")["--format"].choices)),
+    (["run", "--gpu", "=", "24GiB", ""], {":commands"}),
+    (["run", "--gpu", "=", "24GiB", "llama-server", "--split-m"], {"--split-mode"}),
+    (["ollama", "nonsense", "--wr"], set()), (["m.gguf", "--gpu=24GiB,rtx-309"], {
+        "--gpu=24GiB,rtx-3090", "--gpu=24GiB,rtx-3090-ti"}),
+    (["m.gguf", "-m", ""], {":files"}), (["$(touch x)", "`y`", "-fa", "o"], {"on", "off"})])
+def test_offers(words: list[str], offer: set[str]) -> None:
+    assert {word for word, _ in offered(words)} == offer
+
+
+def test_a_word_that_the_shell_dropped_is_empty(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["__complete", "3", "m.gguf", "-fa"]) == 0
+    assert capsys.readouterr().out.split() == ["on", "off", "auto"]
+    for words in ([], ["x"], ["9" * 5000], ["0", "a"]):
+        assert main(["__complete", *words]) == 0
+
+
+def test_what_has_a_meaning_says_it(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["__complete", "1", "sw"]) == 0
+    assert f"sweep\t{COMMANDS['sweep'].summary}\n" in capsys.readouterr().out
+
+
+@pytest.mark.skipif(shutil.which("pwsh") is None, reason="no PowerShell here")
+def test_powershell(tmp_path: Path) -> None:
+    script = "autolayers completion powershell | Out-String | Invoke-Expression; " \
+             "(TabExpansion2 'autolayers m.gguf -fa o' 23).CompletionMatches.CompletionText"
+    done = subprocess.run(["pwsh", "-NoProfile", "-Command", script], capture_output=True, text=True, timeout=60,
+                          check=True, env={**os.environ, "PATH": os.pathsep.join(
+                              [str(Path(sys.executable).parent), os.environ["PATH"]])})
+    assert done.stdout.split() == ["on", "off"]
 
 
 @pytest.mark.parametrize("words", [[], ["tcsh"], ["bash", "zsh"]])
