@@ -7,9 +7,14 @@ r"""The regular expressions of --override-tensor: C++'s std::regex with its defa
 from __future__ import annotations
 
 import re
+import time
 
 from ..errors import UsageError
-from .linear import Linear, backtracks
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+    from typing import Any
 
 _CLASSES = {"alnum": "a-zA-Z0-9", "alpha": "a-zA-Z", "digit": "0-9", "lower": "a-z", "upper": "A-Z",
             "space": r"\s",
@@ -17,9 +22,18 @@ _CLASSES = {"alnum": "a-zA-Z0-9", "alpha": "a-zA-Z", "digit": "0-9", "lower": "a
             "w": r"\w", "s": r"\s"}
 
 
-def ecmascript(text: str) -> re.Pattern[str] | Linear:
-    """std::regex's default grammar as a Python pattern, or as one that is searched without backtracking where
-    that could take for ever. Raises UsageError for what either does not accept.
+# `re` backtracks: patterns come from the page, from logs and from other people's commands
+_MOST_CHOICES = 16         # between two ways in a row; four repetitions take up to 0.3 s for 63 characters
+_REPETITION = 4            # choices that one of those counts as
+_SECONDS = 2.0             # of processor time, for all names of a model
+_ANYTHING = re.compile(r"(?<!\\)(?:\.\*)+$")        # at the end it is no choice: nothing after it can fail
+_TOKEN = re.compile(r"\\.|\[\^?\]?(?:\\.|[^\]\\])*\]|\((?:\?[:=!])?|(?P<repeat>[*+?]|\{(?P<least>\d*)(?P<to>,?)"
+                    r"(?P<most>\d*)\})\??|.", re.DOTALL)
+
+
+def ecmascript(text: str) -> re.Pattern[str]:
+    """std::regex's default grammar as a Python pattern. Raises UsageError for what either does not accept, and for
+    what `re` may need more than a moment for.
 
     The two agree on what -ot users write. The differences are translated: `$` matches only at the very end,
     classes are ASCII, `[[:digit:]]` names exist, and Python's own extensions are refused.
@@ -65,10 +79,47 @@ def ecmascript(text: str) -> re.Pattern[str] | Linear:
         i += 1
     try:
         found = re.compile("".join(out), re.ASCII)
-        return Linear(found.pattern) if backtracks(found.pattern) else found
     except (re.error, OverflowError, RecursionError) as error:
         raise UsageError(f"invalid regex {text!r}: {error}") from None
+    if backtracks(found.pattern):
+        raise UsageError(f"regex {text!r} may take for ever: it has a choice within a repetition, as (a|b)* and (a*)*, "
+                         "or many repetitions; write it without")
+    return found
 
+
+def backtracks(pattern: str) -> bool:
+    """Whether a search may take more than a moment for a tensor's name: a repetition or an alternative within a
+    repetition, or many in a row."""
+    choices, bars = [0], [0]   # of each group that is open
+    inside = 0                 # choices in what the next token may repeat
+    for token in _TOKEN.finditer(_ANYTHING.sub("", pattern)):
+        text, found = token[0], inside
+        inside = 0
+        if text.startswith("("):
+            choices.append(0)
+            bars.append(0)
+        elif text == ")" and len(choices) > 1:
+            inside = choices.pop() + bars.pop().bit_length()
+            choices[-1] += inside
+        elif text == "|":
+            bars[-1] += 1
+        elif token["repeat"]:
+            least, most = _times(token)
+            if found and most != 1:
+                return True
+            choices[-1] += _REPETITION if most not in (1, least) else int(most != least)
+    return choices[0] + bars[0].bit_length() > _MOST_CHOICES
+
+
+def _times(token: re.Match[str]) -> tuple[int, int | None]:
+    """How often a repetition repeats: at least and, None without a limit, at most."""
+    known: dict[str, tuple[int, int | None]] = {"*": (0, None), "+": (1, None), "?": (0, 1)}
+    if token["repeat"] in known:
+        return known[token["repeat"]]
+    least = int(token["least"] or 0)
+    if not token["to"]:
+        return least, least
+    return least, int(token["most"]) if token["most"] else None
 
 
 class TensorMatcher:
@@ -78,6 +129,7 @@ class TensorMatcher:
 
     def __init__(self, names: list[str]) -> None:
         self.names = names
+        self._spent = 0.0          # seconds of processor time
         self._found: dict[str, list[int]] = {}
         self._rests: dict[str, re.Pattern[str]] = {}
         # "blk.7." -> tensors, and where the prefix ends in their names
@@ -91,23 +143,31 @@ class TensorMatcher:
                 at = name.find("blk.", at + 1)
 
     def find(self, pattern: str) -> list[int]:
-        """Positions in `names`, in order. Raises UsageError for a pattern that C++ refuses."""
+        """Positions in `names`, in order. Raises UsageError for a pattern that C++ refuses, or that takes long."""
         if pattern not in self._found:
             layer, rest = _of_one_layer(pattern)
             if layer and rest not in self._rests:
-                whole, part = ecmascript(pattern), ecmascript(rest)       # an error quotes the whole pattern
-                if isinstance(whole, Linear) or isinstance(part, Linear):
-                    layer = ""
-                else:
-                    self._rests[rest] = part
+                ecmascript(pattern)                                       # an error quotes the whole pattern
+                self._rests[rest] = ecmascript(rest)
             if layer:
                 match = self._rests[rest].match
-                self._found[pattern] = [i for i, end in self._layers.get(layer, ())
-                                        if match(self.names[i], end)]
+                tried: Iterator[tuple[int, Any]] = ((i, match(self.names[i], end))
+                                                    for i, end in self._layers.get(layer, ()))
             else:
                 search = ecmascript(pattern).search
-                self._found[pattern] = [i for i, name in enumerate(self.names) if search(name)]
+                tried = ((i, search(name)) for i, name in enumerate(self.names))
+            self._found[pattern] = [i for i, found in self._in_time(pattern, tried) if found]
         return self._found[pattern]
+
+    def _in_time(self, pattern: str, tried: Iterable[tuple[int, Any]]) -> Iterator[tuple[int, Any]]:
+        """What was tried, as long as all patterns together take no more than a moment."""
+        start = time.process_time()
+        for one in tried:
+            yield one
+            if self._spent + time.process_time() - start > _SECONDS:
+                raise UsageError(f"regex {pattern!r} takes too long on this model's names: "
+                                 "write it with fewer repetitions")
+        self._spent += time.process_time() - start
 
 
 def _of_one_layer(text: str) -> tuple[str, str]:

@@ -479,11 +479,11 @@ class _Answer:
                     if EXPERTS_REGEX not in pattern and FFN_REGEX not in pattern]
         if not patterns:
             return []
-        from ..memory.ecmascript import ecmascript
+        from ..memory.ecmascript import TensorMatcher
 
-        names = list(self.evaluator.model.tensors)
+        names = TensorMatcher([*self.evaluator.model.tensors])
         return [f"-ot {pattern}=...: no tensor of this model has such a name, so it changes nothing"
-                for pattern in patterns if not any(map(ecmascript(pattern).search, names))]
+                for pattern in patterns if not names.find(pattern)]
 
 
 def _with_requests(predict: Callable[[], Speed], served: Answers) -> Speed:
