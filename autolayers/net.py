@@ -4,10 +4,12 @@
     with request("GET", "https://example.org/x", limit, redirects=10) as answer:
         answer.status, answer.headers.get("ETag"), answer.read(1 << 16)
 
-requests does the work; it is imported with the first request. This module changes four of its defaults:
+requests' adapter does the work; it is imported with the first request. A requests.Session would read netrc, follow
+redirects and read their bodies; here
 
-- its timeouts apply between bytes, so a server that sends a byte now and then could hold us for ever
-- credentials go only to their own host; redirects never lead from https to http; netrc is not read
+- the time limit covers every byte: the timeouts of requests apply between two bytes, so a server that sends one now
+  and then could hold us for ever
+- credentials go only to their own host; redirects never lead from https to http
 - servers on this machine are reached without a proxy
 - compressed answers, which could expand to any length, are refused
 """
@@ -31,7 +33,6 @@ if TYPE_CHECKING:
     from typing import Any, Literal
 
     import requests
-    from urllib3 import PoolManager
 
     Kind = Literal["address", "unreachable", "silent", "slow", "tls", "proxy", "broken", "redirect",
                    "compressed", "large", "credentials"]
@@ -163,38 +164,25 @@ def _target(url: str, location: str) -> str:
 
 def _exchange(method: str, url: str, limit: Limit, headers: Mapping[str, str], json: object,
               authorization: str, own: bool) -> Response:
+    import requests
+
     sent = {"Accept-Encoding": "identity", "User-Agent": "autolayers", **headers}
-    with _explained(limit), warnings.catch_warnings(), _session(limit) as session:
-        verify: bool | str = not own
-        if own or is_loopback(origin(url)[1]):
-            # no proxies, but certificate authorities of the environment still count
-            session.trust_env = False
-            verify = verify and (os.environ.get("REQUESTS_CA_BUNDLE") or os.environ.get("CURL_CA_BUNDLE")
-                                 or True)
+    if authorization:
+        sent["Authorization"] = authorization
+    authorities = os.environ.get("REQUESTS_CA_BUNDLE") or os.environ.get("CURL_CA_BUNDLE") or True
+    with _explained(limit), warnings.catch_warnings():
         if own:
             warnings.simplefilter("ignore")
-        response = session.request(
-            method, _without_user(url), headers=sent, json=json, auth=_Authorization(authorization),
-            verify=verify, stream=True, allow_redirects=False,
-            timeout=(min(CONNECT, limit.left()), limit.left()))
+        asked = requests.Request(method, _without_user(url), headers=sent, json=json).prepare()
+        here = own or is_loopback(origin(url)[1])
+        response = _adapter(limit).send(
+            asked, stream=True, timeout=(min(CONNECT, limit.left()), limit.left()), verify=not own and authorities,
+            proxies={} if here else requests.utils.get_environ_proxies(asked.url or ""))
     return Response(response, url, limit)
 
 
-class _Authorization:
-    """Passed to requests as `auth` even if empty, which keeps requests from reading a netrc."""
-
-    def __init__(self, value: str) -> None:
-        self.value = value
-
-    def __call__(self, request: requests.PreparedRequest) -> requests.PreparedRequest:
-        if self.value:
-            request.headers["Authorization"] = self.value
-        return request
-
-
-def _session(limit: Limit) -> requests.Session:
-    """A requests.Session that reads all bytes, headers included, within a limit, and does not follow
-    redirects."""
+def _adapter(limit: Limit) -> requests.adapters.HTTPAdapter:
+    """An adapter of requests that reads all bytes, headers included, within a limit."""
     import http.client
 
     import requests
@@ -221,31 +209,13 @@ def _session(limit: Limit) -> requests.Session:
             super().__init__(sock, *args, **kwargs)
             self.fp = io.BufferedReader(Reader(self.fp.detach(), sock))
 
-    def limited(manager: PoolManager) -> PoolManager:
-        """The manager with pools whose connections read their answers by the class above."""
-        def connection(pool: Any) -> type:
-            return type("Connection", (pool.ConnectionCls,), {"response_class": LimitedResponse})
-
-        manager.pool_classes_by_scheme = {scheme: type("Pool", (pool,), {"ConnectionCls": connection(pool)})
-                                          for scheme, pool in manager.pool_classes_by_scheme.items()}
-        return manager
-
     class Adapter(requests.adapters.HTTPAdapter):
-        def init_poolmanager(self, *args: Any, **kwargs: Any) -> None:
-            super().init_poolmanager(*args, **kwargs)
-            limited(self.poolmanager)
+        def get_connection_with_tls_context(self, *args: Any, **kwargs: Any) -> Any:
+            pool: Any = super().get_connection_with_tls_context(*args, **kwargs)
+            pool.ConnectionCls = type("Connection", (pool.ConnectionCls,), {"response_class": LimitedResponse})
+            return pool
 
-        def proxy_manager_for(self, *args: Any, **kwargs: Any) -> PoolManager:
-            return limited(super().proxy_manager_for(*args, **kwargs))
-
-    class Session(requests.Session):
-        def get_redirect_target(self, resp: requests.Response) -> None:
-            """Else requests reads the whole body of a redirect to prepare for the next request."""
-
-    session = Session()
-    for scheme in ("http://", "https://"):
-        session.mount(scheme, Adapter())
-    return session
+    return Adapter(max_retries=0)
 
 
 @contextmanager
