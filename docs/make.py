@@ -18,6 +18,8 @@ from pathlib import Path
 DOCS = Path(__file__).resolve().parent
 sys.path[:0] = [str(DOCS), str(DOCS.parent)]
 
+from autolayers.builds import NEWEST  # noqa: E402
+
 # name -> its file
 FILES = {"api": DOCS / "api.md", "architectures": DOCS / "architectures.md", "builds": DOCS / "builds.md",
          "rules": DOCS / "rules.md", "troubleshooting": DOCS / "troubleshooting.md",
@@ -26,6 +28,7 @@ FILES = {"api": DOCS / "api.md", "architectures": DOCS / "architectures.md", "bu
          "README": DOCS.parent / "README.md", "autolayers.1": DOCS / "autolayers.1",
          **{f"completion {shell}": DOCS / "completions" / f"autolayers.{shell}" for shell in ("bash", "zsh", "fish")}}
 LONG = {"plans": DOCS / "plans.md"}      # a minute
+_BUILD = re.compile(r"(follows the source of llama\.cpp's build )\d+")      # the newest that is modelled
 _PART = re.compile(r"(<!-- made by docs/make\.py: ([\w ]+) -->\n\n).*?(\n\n<!-- end -->)", re.DOTALL)
 
 
@@ -40,7 +43,7 @@ def render(name: str) -> str:
 
         return SHELLS[name.partition(" ")[2]]
     if name in ("README", "launch", "launch-files", "tune"):
-        text = FILES[name].read_text(encoding="utf-8")
+        text = _BUILD.sub(rf"\g<1>{NEWEST}", FILES[name].read_text(encoding="utf-8"))
         return _PART.sub(lambda found: found[1] + make_flags.part(found[2]) + found[3], text)
     if name == "reading-a-plan":
         import make_reading

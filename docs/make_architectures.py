@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from autolayers.builds import NEWEST
 from autolayers.graph import builder
 from autolayers.model.architectures import NAMES, Architecture, architecture
 
@@ -17,10 +18,10 @@ _MEMORY = {
 }
 _STATE = {"ssm": "Mamba", "ssm-groups": "Mamba-2 / delta net", "kda": "KDA", "rwkv": "RWKV",
           "shortconv": "short convolution", "linear": "linear attention"}
-_HEAD = """# Architectures
+_HEAD = f"""# Architectures
 
 Made by `python docs/make.py architectures`; do not edit. One row of `autolayers/model/architectures.py` each, of
-llama.cpp's build 11549. *Weights and caches* says whether those sizes have been compared with llama.cpp's own:
+llama.cpp's build {NEWEST}. *Weights and caches* says whether those sizes have been compared with llama.cpp's own:
 **exact** to the byte, or an **upper bound**. *Graph* says whether the compute buffers are modelled (**yes**) or bounded
 from above (no). An architecture without a row is treated as a transformer with a full cache in every layer, and never
 called exact.

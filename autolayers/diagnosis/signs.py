@@ -9,7 +9,7 @@ import re
 from ..backends import signs
 from ..backends.sign import BYTES, MIB, NAME, Sign
 
-A_LAST, B_FIRST, B_LAST, C_FIRST = 4500, 4400, 9100, 9000      # the three eras, overlapping where a rename took weeks
+A_LAST, B_FIRST, B_LAST = 4500, 4400, 9100      # of the three eras, overlapping where a rename took weeks
 
 BACKENDS = signs()          # and the names of the backends that print each
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from ..backends import HOST
 from ..flags.params import Params
 from ..flags.write import to_words
+from ..memory.context import CELL_BLOCK
 from ..records import dataclass, replace
 from ..units import human
 from ..work.drafts import GAIN, NAMED
@@ -192,7 +193,7 @@ def levers(evaluator: Evaluator, candidate: Candidate, step: tuple[str, Params] 
     """The five usual changes that free device memory, each tried alone, with the bytes that it frees: of the
     next step's launch, if there is one."""
     use, params = candidate.breakdown, candidate.params
-    half = max(256, use.n_ctx // 2 // 256 * 256)
+    half = max(CELL_BLOCK, use.n_ctx // 2 // CELL_BLOCK * CELL_BLOCK)
     tried: list[tuple[str, tuple[str, ...], dict[str, object]]] = []
     if half < use.n_ctx:
         tried.append(("half the context", ("-c", str(half)), {"n_ctx": half}))

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from ..errors import UsageError
 from ..flags.users import Users
+from ..memory.context import CELL_BLOCK, pad
 from ..records import dataclass, replace
 from ..units import human
 from ..work.queue import Served, simulate
@@ -82,7 +83,7 @@ class _People:
         self.evaluator, self.given, self.policy, self.wanted = evaluator, given, policy, wanted
         work = policy.workload
         needed = max(LEAST, work.context, work.depth + work.prompt + work.generate)
-        self.context = wanted.context or -(-min(needed, evaluator.model.n_ctx_train or needed) // 256) * 256
+        self.context = wanted.context or pad(min(needed, evaluator.model.n_ctx_train or needed), CELL_BLOCK)
         self._known: dict[int, _Launch | None] = {}
 
     def slots(self, users: int) -> int:

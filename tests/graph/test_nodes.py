@@ -104,6 +104,7 @@ def graphs(name: str) -> dict[str, dict[str, str]]:
                 found[f"MTP {which}" if mtp else which] = graph(name, mtp, n_tokens, fused, build)
             except LaunchRefused:
                 assert build or mtp, (name, which)       # a build that does not know it
+    assert found, f"{name} has no header in fixtures/: add one, or its name to NO_HEADER"
     first = found["prompt"]
     return {"prompt": first} | {
         which: {op: of.get(op, "0") for op in sorted({*first, *of}) if first.get(op) != of.get(op)}

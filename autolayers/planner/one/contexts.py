@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ...flags.params import FIT_PARAMS_MIN_CTX, N_PARALLEL
+from ...memory.context import CELL_BLOCK, pad
 from ...records import dataclass
 
 TYPE_CHECKING = False
@@ -22,7 +23,7 @@ class Contexts:
 
     least: int | None
     most: int | None
-    step: int = 256
+    step: int = CELL_BLOCK
 
     @property
     def fixed(self) -> bool:
@@ -55,5 +56,5 @@ def contexts(model: Model, params: Params, policy: Policy) -> Contexts:
             least = params.fit_ctx or MIXTURE
         else:
             least = params.fit_ctx or FIT_PARAMS_MIN_CTX
-        floor = min(max(least, work.context, -(-wanted // 256) * 256), trained)
-    return Contexts(floor * streams, max(floor, trained) * streams, 256 * streams)
+        floor = min(max(least, work.context, pad(wanted, CELL_BLOCK)), trained)
+    return Contexts(floor * streams, max(floor, trained) * streams, CELL_BLOCK * streams)

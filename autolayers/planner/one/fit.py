@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from ...backends import HOST
 from ...flags.params import FIT_PARAMS_MIN_CTX, FIT_PARAMS_TARGET, N_PARALLEL
+from ...memory.context import CELL_BLOCK
 from ...records import dataclass, replace
 from ...units import MiB
 from ..evaluate import FIT
@@ -173,7 +174,7 @@ class _Fit:
         if target <= used_least:
             return False
         n_ctx = least + (most - least) * (target - used_least) // max(1, used_most - used_least)
-        step = 256 * max(1, least // (self.given.fit_ctx or FIT_PARAMS_MIN_CTX))
+        step = CELL_BLOCK * max(1, least // (self.given.fit_ctx or FIT_PARAMS_MIN_CTX))
         self.n_ctx = max(n_ctx - n_ctx % step, least)
         return True
 
