@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from .flags.params import Params
     from .flags.parse import Arguments
     from .machine import Host
+    from .memory.meter import Meter
     from .planner import FitChoice, Plan
     from .planner.compare.choose import Choice
     from .planner.compare.sweep import Point
@@ -80,6 +81,13 @@ def plan(model: Model | str | PathLike[str], words: Sequence[str] | Params | Arg
     model = _read(model)
     request = for_model(model, Request.of(_all(words, flags), environ, devices=devices, host=host))
     return plan_request(model, request, explain=explain, advise=advise, processes=processes)
+
+
+def plan_within(meter: Meter, model: Model, words: Sequence[str], environ: Mapping[str, str] | None = None, *,
+                explain: bool = False) -> Plan:
+    """As `plan`, with what would make a launch fit, as long as the meter lasts."""
+    request = with_draft_checked(model, Request.of(_all(words, {}), environ))
+    return plan_request(model, request, explain=explain, advise=True, meter=meter)
 
 
 def plan_together(models: Sequence[Model | str | PathLike[str]],

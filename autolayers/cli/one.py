@@ -9,6 +9,7 @@ from ..engines import LLAMA_SERVER
 from ..errors import UsageError
 from ..flags.parse import config_files
 from ..gguf import first_part
+from ..memory.meter import Meter
 from ..output import emit, say, show
 from ..parallel import cores
 from ..planner import plan_request
@@ -43,10 +44,12 @@ def plan_one(name: str, arguments: Arguments, form: str, engine: Engine = LLAMA_
     if arguments.own.get("why"):
         return _why(model, request, form)
 
+    meter = Meter()
+
     def make(arguments: Arguments) -> Plan:
         with Progress(what="planning"):
             return plan_request(model, request.asking(arguments), explain=form in ("text", "json"),
-                                advise=True, processes=cores())
+                                advise=True, processes=cores(), meter=meter)
 
     given = arguments = request.arguments
     if form == "text" and sys.stdout.isatty():

@@ -119,12 +119,14 @@ def allocate(nodes: Sequence[tuple[Tensor, int]], leafs: Sequence[tuple[Tensor, 
         if tensor.own or tensor.view_src is not None or tensor.buffer is not None:
             return
         tensor.own = True
+        live[id(tensor)] = tensor
         if tensor.op in _INPLACE:
             for parent in tensor.src:
                 if (parent.own and parent.n_children == 1 and parent.n_views == 0 and not parent.is_output
                         and parent.ne == tensor.ne and parent.nb == tensor.nb and parent.type == tensor.type):
                     owner, chunk, offset = tensor.place = parent.place
                     parent.own = False
+                    live.pop(id(parent), None)
                     tensor.size = arenas[owner].size_of(tensor)
                     if parent.size > tensor.size:
                         arenas[owner].give(chunk, offset + tensor.size, parent.size - tensor.size)
@@ -136,7 +138,9 @@ def allocate(nodes: Sequence[tuple[Tensor, int]], leafs: Sequence[tuple[Tensor, 
         owner, chunk, offset = tensor.place
         arenas[owner].give(chunk, offset, tensor.size)
         tensor.own = False
+        live.pop(id(tensor), None)
 
+    live: dict[int, Tensor] = {}             # those that own memory now
     for tensor, backend in leafs:
         place(tensor, backend)
     parents: list[list[Tensor]] = []         # of each node, those that are not in buffers of their own
@@ -155,6 +159,7 @@ def allocate(nodes: Sequence[tuple[Tensor, int]], leafs: Sequence[tuple[Tensor, 
                     place(source, backend)
         parents.append(found)
     wanted = {id(node) for pair in marks for node in pair}
+    order = {id(tensor): i for i, (tensor, _) in enumerate((*leafs, *nodes))} if wanted else {}
     seen: dict[int, object] = {}
     for (node, backend), found in zip(nodes, parents, strict=True):
         if wanted and id(node) in wanted:
@@ -162,7 +167,8 @@ def allocate(nodes: Sequence[tuple[Tensor, int]], leafs: Sequence[tuple[Tensor, 
                 # where a block goes depends on the peaks of several chunks, but not on that of one
                 [[(len(arena.chunks) > 1 and chunk.peak, [tuple(block) for block in chunk.free])
                   for chunk in arena.chunks] for arena in arenas],
-                [(tensor.place, tensor.size) for tensor, _ in (*leafs, *nodes) if tensor.own]))
+                [(live[number].place, live[number].size)
+                 for number in sorted(live.keys() & order.keys(), key=order.__getitem__)]))
         for source in found:
             if not source.own and source.view_src is None:
                 place(source, backend)

@@ -24,6 +24,7 @@ from .companions import NONE, Companions, layer_inputs, refuse_unfit, wants_extr
 from .compute import measure, script
 from .context import refuse_first_token, resolve
 from .margin import margin, ops_of
+from .meter import Meter
 from .reserve import GraphCache
 from .saved import state_of
 from .server import serving
@@ -77,16 +78,16 @@ class Estimator:
     """
 
     def __init__(self, model: Model, build: Build | Rules | int | None = None, companions: Companions = NONE,
-                 known: Known | None = None, spent: int = 0) -> None:
-        """`known`: measurements of an earlier, equal Estimator, which this one adds to. `spent`: graph
-        nodes that were laid out for the same plan before."""
+                 known: Known | None = None, meter: Meter | None = None) -> None:
+        """`known`: measurements of an earlier, equal Estimator, which this one adds to. `meter`: of the question that
+        it works for, with others."""
         found = build.rules if isinstance(build, Build) else build
         self.rules = found if isinstance(found, Rules) else rules(found)
         self.companions = companions
         refuse_unfit(model, companions)
         self.model = model = model.read_by(self.rules)
         self.placer = WeightPlacer(model, self.rules)
-        self._spent = spent
+        self.meter = meter or Meter()
         self._graphs: dict[tuple[Device, ...], GraphCache] = {}
         self._known = known or Known()
         self._memory: tuple[object, Memory] | None = None
@@ -98,18 +99,15 @@ class Estimator:
         self._ops: dict[object, Ops] = {}
         self._others: dict[tuple[int, bool], Estimator] = {}        # for the other builds that it may be
 
-    @property
-    def spent(self) -> int:
-        """Nodes of all graphs laid out so far: the cost of measuring."""
-        return self._spent + sum(cache.nodes for cache in self._graphs.values())
-
     def _cache(self, devices: tuple[Device, ...]) -> GraphCache:
         if devices not in self._graphs:
-            self._graphs[devices] = self._known.graphs[devices] = GraphCache(self._known.graphs.get(devices))
+            self._graphs[devices] = self._known.graphs[devices] = GraphCache(
+                self._known.graphs.get(devices), self.meter)
         return self._graphs[devices]
 
     def static(self, params: Params, devices: Sequence[Device]) -> Static:
         """Weights and caches: a lower bound without any graph."""
+        self.meter.spent += self.model.hparams.n_layer_all
         launch = self._launch(params, devices)
         nothing = [0] * (len(launch.placement.devices) + 1)
         return self._facts(Static, launch, devices, nothing)
@@ -155,7 +153,7 @@ class Estimator:
         for other in self.rules.others():
             which = other.number, other.changed
             if which not in self._others:
-                self._others[which] = Estimator(self.model, other, self.companions)
+                self._others[which] = Estimator(self.model, other, self.companions, meter=self.meter)
             with suppress(LaunchRefused):
                 found = larger(found, self._others[which].breakdown(params, devices, runtime, measuring))
         self._known.launches[key] = found
@@ -322,7 +320,7 @@ class Estimator:
             from .extras import extras_of  # few launches need it
 
             more, doubts = extras_of(self.model, params, devices, context, placement, memory, self.companions,
-                                     measuring, states)
+                                     measuring, states, self.meter)
             warnings += doubts
         if not self.rules.engine.is_llama_cpp:
             from .ik_llama import derived

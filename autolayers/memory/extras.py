@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from .cache import Memory
     from .companions import Companions
     from .context import Context
+    from .meter import Meter
 
 # drafts that sample on their backend
 SAMPLING = ("draft-eagle3", "draft-mtp", "draft-dflash", "draft-dspark")
@@ -52,12 +53,12 @@ _WARMUP_FRAMES = 3000            # audio
 
 
 def extras_of(model: Model, params: Params, devices: Sequence[Device], context: Context, placement: Placement,
-              memory: Memory, companions: Companions, measuring: bool = False, states: list[State] | None = None
-              ) -> tuple[tuple[Extra, ...], tuple[str, ...]]:
+              memory: Memory, companions: Companions, measuring: bool = False, states: list[State] | None = None,
+              meter: Meter | None = None) -> tuple[tuple[Extra, ...], tuple[str, ...]]:
     """Everything that was asked for in addition to the model, and warnings about what is not exact.
 
     `context`, `placement` and `memory` are the launch's own. `measuring`: as llama.cpp's measuring says. A draft's
-    State is added to `states`.
+    State is added to `states`, what its graph costs to `meter`.
     """
     found: list[Extra] = []
     warnings: list[str] = []
@@ -68,7 +69,7 @@ def extras_of(model: Model, params: Params, devices: Sequence[Device], context: 
                         "--spec-type draft-simple")
     if companions.draft is not None or "draft-mtp" in params.spec_type:
         found += _draft(model, params, devices, context, placement, memory, companions.draft, warnings,
-                        measuring, states)
+                        measuring, states, meter)
     if "ngram-mod" in params.spec_type:
         found.append(Extra("n-gram table", "Host", NGRAM_MOD, True))
     for header in companions.loras:
@@ -165,7 +166,7 @@ def _audio_graph(header: Header) -> int:
 
 def _draft(model: Model, params: Params, devices: Sequence[Device], context: Context, placement: Placement,
            memory: Memory, draft: Model | None, warnings: list[str], measuring: bool,
-           states: list[State] | None) -> list[Extra]:
+           states: list[State] | None, meter: Meter | None) -> list[Extra]:
     """common_speculative_init_result: a model of its own, or a second context on the target's MTP blocks. Its caches
     are f16 unless -ctkd and -ctvd say otherwise, whatever the target's are."""
     found: list[Extra] = []
@@ -197,7 +198,7 @@ def _draft(model: Model, params: Params, devices: Sequence[Device], context: Con
     their_memory = allocate(whose, their_context, their_placement, target)
     if states is not None and their_memory.owner is None:
         states.append(state_of(whose.hparams, their_context, their_memory))
-    measured = measure(whose, theirs, their_context, their_placement, their_memory, GraphCache(),
+    measured = measure(whose, theirs, their_context, their_placement, their_memory, GraphCache(meter=meter),
                        measuring=measuring)
     doubt = context.rules.warning_for(whose.row)         # of the rules that were asked for till here
     exact = not doubt and not whose.inexact

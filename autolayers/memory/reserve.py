@@ -19,6 +19,7 @@ from ..ggml.tensor import ENDLESS
 from ..graph.llm import Llm
 from ..graph.outputs import done
 from ..records import dataclass
+from .meter import Meter
 from .repeats import Layers, block_of, structures
 from .scheduled import Steps, Walk, script_of, steps_of
 
@@ -56,8 +57,8 @@ class GraphCache:
     """What launches of one model on the same devices learn for those that follow, `before` being what earlier ones
     did."""
 
-    def __init__(self, before: GraphCache | None = None) -> None:
-        self.nodes = 0              # of all graphs that were laid out for this one
+    def __init__(self, before: GraphCache | None = None, meter: Meter | None = None) -> None:
+        self.meter = meter or Meter()
         self.groups: dict[WeightGroup, tuple[int, int, int]] = {}     # what each group of weights is like
         self.fused: dict[object, dict[str, bool]] = {}      # by kind of launch: the fused operations that stay
         self.asked: dict[Hashable, dict[str, bool]] = {}    # the same by graph (Graphs.key)
@@ -464,7 +465,7 @@ class Graphs:
         backends = self.setting.backends
         try:
             llm = self.built(pins)
-            self.setting.cache.nodes += len(llm.graph.nodes)
+            self.setting.cache.meter.laid_out(len(llm.graph.nodes))
             steps = self._steps(llm, pins)
             places: dict[int, list[int]] = {}
             layer = -1

@@ -74,7 +74,6 @@ class _Advice:
     def __init__(self, evaluator: Evaluator, given: Params, policy: Policy, short: Candidate) -> None:
         self.evaluator, self.model, self.machine = evaluator, evaluator.model, evaluator.machine
         self.given, self.policy, self.short = given, replace(policy, alone=False), short
-        self.spent = evaluator.estimator.spent
 
     def launch(self, given: Params | None = None, machine: Machine | None = None, model: Model | None = None,
                policy: Policy | None = None) -> Candidate | None:
@@ -82,7 +81,7 @@ class _Advice:
         llama.cpp would refuse it, or if the model has not what the change needs."""
         policy, estimator = policy or self.policy, self.evaluator.estimator
         if model is not None:
-            estimator = Estimator(model, policy.build, estimator.companions, spent=self.spent)
+            estimator = Estimator(model, policy.build, estimator.companions, meter=estimator.meter)
         evaluator = Evaluator(estimator, machine or self.machine, policy.margin)
         if given is None and model is None and policy is self.policy:
             same = evaluator.candidate(self.short.params, FULL)
@@ -94,8 +93,6 @@ class _Advice:
             return solve(evaluator, given or self.given, policy, evaluator.cost(policy.workload))
         except AutolayersError:      # of a change alone
             return None
-        finally:
-            self.spent = max(self.spent, estimator.spent)
 
     def fits(self, given: Params | None = None, model: Model | None = None) -> Candidate | None:
         """A launch that fits, if there is one. The full search runs only if weights and caches do not already

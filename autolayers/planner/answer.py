@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from ..machine import Device, Machine
     from ..memory.companions import Companions
     from ..memory.estimate import Known
+    from ..memory.meter import Meter
     from ..memory.weights import WeightPlacer
     from ..model import Model
     from ..request import Request
@@ -50,21 +51,24 @@ if TYPE_CHECKING:
 
 LARGE = 50_000      # nodes of graphs that a search laid out, from which on its reasons take several processes
 UNQUANTISED = {"f32", "f16", "bf16"}
+ENDED = "the search ended early, as this model's graphs are very large: other flags may be faster"
+NO_MORE = "no more launches were compared with this one, as this model's graphs are very large"
 NOTHING: Explained = ((), tuple, None, ())
 
 
 @without_gc
 def plan_on(model: Model, params: Params, policy: Policy, machine: Machine, companions: Companions = NONE,
             notes: tuple[str, ...] = (), *, explain: bool = False, advise: bool = False,
-            known: Known | None = None, processes: int = 1) -> Plan:
+            known: Known | None = None, processes: int = 1, meter: Meter | None = None) -> Plan:
     """The plan for a known machine; `notes` become warnings of the plan. `explain` adds the cost of the next
     step, --fit's own answer and the alternatives, computed by as many `processes`; `advise` adds
-    what would make a launch fit. Plans of one model share `known`. Raises LaunchRefused."""
-    answer, notes, why = _solved(model, params, policy, machine, companions, notes, known)
+    what would make a launch fit. Plans of one model share `known`, those of one question a `meter`. Raises
+    LaunchRefused."""
+    answer, notes, why = _solved(model, params, policy, machine, companions, notes, known, meter)
     plan = answer.plan(notes, why, answer.explained(processes) if explain else NOTHING)
     if not (explain or advise):
         return plan
-    return answer.hinted(replace(plan, remedies=tuple(answer.advice(plan))), explain)
+    return answer.ended(answer.hinted(replace(plan, remedies=tuple(answer.advice(plan))), explain))
 
 
 def plan_in_steps(model: Model, request: Request, processes: int = 0, known: Known | None = None) -> Iterator[Plan]:
@@ -75,7 +79,7 @@ def plan_in_steps(model: Model, request: Request, processes: int = 0, known: Kno
     yield answer.plan(notes, why, NOTHING)
     if processes:
         plan = answer.plan(notes, why, without_gc(answer.explained)(processes))
-        yield answer.hinted(replace(plan, remedies=without_gc(tuple)(answer.advice(plan))), True)
+        yield answer.ended(answer.hinted(replace(plan, remedies=without_gc(tuple)(answer.advice(plan))), True))
         return
     work, first = answer.work()
     found: list[Any] = []
@@ -90,16 +94,17 @@ def plan_in_steps(model: Model, request: Request, processes: int = 0, known: Kno
     while (remedy := without_gc(next)(advice, None)) is not None:
         plan = replace(plan, remedies=(*plan.remedies, remedy))
         yield plan
-    hinted = answer.hinted(plan, True)
-    if hinted is not plan:
-        yield hinted
+    last = answer.ended(answer.hinted(plan, True))
+    if last is not plan:
+        yield last
 
 
 def _solved(model: Model, params: Params, policy: Policy, machine: Machine, companions: Companions,
-            notes: tuple[str, ...], known: Known | None = None) -> tuple[_Answer, tuple[str, ...], tuple[str, ...]]:
+            notes: tuple[str, ...], known: Known | None = None,
+            meter: Meter | None = None) -> tuple[_Answer, tuple[str, ...], tuple[str, ...]]:
     """The launch, the warnings and the reasons that its search found."""
     evaluator = Evaluator.of(model.overridden(params.override_kv), machine, policy.build, policy.margin,
-                             companions, known)
+                             companions, known, meter)
     cost = None
     why: tuple[str, ...] = ()
     if not _build(policy).knows("-ot") and params.n_gpu_layers is None:
@@ -113,15 +118,15 @@ def _solved(model: Model, params: Params, policy: Policy, machine: Machine, comp
 
             candidate, more = reusing(evaluator, cost, params, candidate)
             why += more
-    if candidate is None and evaluator.cut_short:
+    if candidate is None and evaluator.estimator.meter.refused:
         layers = 0 if params.n_gpu_layers in (None, -1) else params.n_gpu_layers
         bare = replace(params, n_ctx=params.n_ctx or contexts(model, params, policy).least,
                        n_gpu_layers=layers)
         candidate = evaluator.candidate(bare, FULL, last=True)
     if candidate is None:
         raise evaluator.refusal or LaunchRefused("llama.cpp would refuse this launch")
-    if evaluator.cut_short:
-        notes = (*notes, "the search ended early, as this model's graphs are very large: other flags may be faster")
+    if evaluator.estimator.meter.refused:
+        notes = (*notes, ENDED)
     answer = evaluator.bounded(candidate, policy.agents, policy.workload)
     if answer is not candidate and not policy.agents:
         why = (*why, serving.reason(candidate.params, answer.params, candidate.breakdown))
@@ -166,9 +171,9 @@ def _search(evaluator: Evaluator, params: Params,
 
 
 def plan_request(model: Model, request: Request, *, explain: bool = False, advise: bool = False,
-                 processes: int = 1) -> Plan:
+                 processes: int = 1, meter: Meter | None = None) -> Plan:
     """The plan for a request; see plan_on."""
-    return plan_on(model, *request.terms, explain=explain, advise=advise, processes=processes)
+    return plan_on(model, *request.terms, explain=explain, advise=advise, processes=processes, meter=meter)
 
 
 def fit_choice_on(model: Model, params: Params, policy: Policy, machine: Machine,
@@ -290,9 +295,22 @@ class _Answer:
         from ..parallel import in_processes
 
         work, first = self.work()
+        meter = self.evaluator.estimator.meter
         # processes do not share what they measure: a third more CPU time, for half of the time of a large model
-        processes = processes if self.evaluator.estimator.spent > LARGE else 1
-        return self.sorted(in_processes(lambda task: task(), work, processes), first)
+        processes = processes if meter.spent > LARGE else 1
+        before, budget = meter.spent, meter.budget
+
+        def timed(task: Callable[[], Any]) -> tuple[Any, int, bool]:
+            start = meter.spent
+            if processes > 1:       # nor what they spend
+                meter.budget = start + max(0, budget - before) // len(work)
+            return task(), meter.spent - start, meter.refused
+
+        answers: list[Any] = in_processes(timed, work, processes)
+        found = [answer for answer in answers if not isinstance(answer, AutolayersError)]
+        meter.budget, meter.spent = budget, max(meter.spent, before + sum(spent for _, spent, _ in found))
+        meter.refused = any(refused for _, _, refused in found) or meter.refused
+        return self.sorted([answer if isinstance(answer, AutolayersError) else answer[0] for answer in answers], first)
 
     def work(self) -> tuple[list[Callable[[], Any]], int]:
         """What explains the answer, each part by itself, and the number of the first alternative: --fit starts first,
@@ -347,6 +365,12 @@ class _Answer:
         if other is None and known is None:
             return plan
         return replace(plan, smaller=other, faster=known)
+
+    def ended(self, plan: Plan) -> Plan:
+        """The plan, with a line where the budget did not last for its reasons or remedies."""
+        if not self.evaluator.estimator.meter.refused or ENDED in plan.warnings:
+            return plan
+        return replace(plan, warnings=(*plan.warnings, NO_MORE))
 
     def _next_step(self) -> tuple[str, Params] | None:
         from .one.ladder import Ladders

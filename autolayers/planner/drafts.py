@@ -103,7 +103,8 @@ def _other_vocabulary(evaluator: Evaluator, policy: Policy) -> str:
 def _without(evaluator: Evaluator, given: Params, policy: Policy) -> Choice | None:
     """The launch without the draft."""
     companions = replace(evaluator.estimator.companions, draft=None)
-    other = Evaluator.of(evaluator.model, evaluator.machine, policy.build, evaluator.target, companions)
+    other = Evaluator.of(evaluator.model, evaluator.machine, policy.build, evaluator.target, companions,
+                         meter=evaluator.estimator.meter)
     bare = replace(given, model_draft=None, draft_n_max=None, device_draft=None, n_gpu_layers_draft=None,
                    spec_type=tuple([kind for kind in given.spec_type if not kind.startswith("draft-")]))
     cost = other.cost(policy.workload)

@@ -11,6 +11,7 @@ from ..memory.breakdown import Breakdown, LowerBound, Static, shared
 from ..memory.companions import NONE
 from ..memory.estimate import Estimator
 from ..memory.margin import least
+from ..memory.meter import OverBudget
 from ..memory.split import model_devices
 from ..records import dataclass, replace
 from ..work.speed import CostModel
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from ..memory.breakdown import Usage
     from ..memory.companions import Companions
     from ..memory.estimate import Known
+    from ..memory.meter import Meter
     from ..memory.weights import Placement
     from ..model import Model
     from ..work.drafts import Drafting
@@ -41,10 +43,6 @@ PROMPT: Fidelity = "prompt"      # weights, caches and the prompt graph: a lower
 FIT: Fidelity = "fit"            # enough to know whether it fits on the devices
 FULL: Fidelity = "full"
 
-# Graph nodes that a plan may lay out, about ten seconds' worth. The largest plan of a real model took
-# 220,000 (80 layers over 15 GPUs), a mixture of 96 layers over 8 GPUs 560,000; a header may declare 512
-# different layers.
-BUDGET = 1_000_000
 RAM_MARGIN = 512 << 20    # system memory: llama-server itself, the driver's host side, and all other programs
 
 
@@ -93,8 +91,6 @@ class Evaluator:
         # factor of the request's time
         self.paid: dict[Params, tuple[int, float]] = {}
         self.requests: Answers | None = None        # what each of several people gets
-        self.budget = BUDGET
-        self.cut_short = False                       # BUDGET was spent, so a launch was not measured
         self._candidates: dict[Params, Candidate | None] = {}
         self._usages: dict[Params, Measured | None] = {}
         self._static: dict[Params, Static | None] = {}
@@ -104,10 +100,10 @@ class Evaluator:
     @classmethod
     def of(cls, model: Model, machine: Machine, build: Build | int | None = None,
            target: tuple[int, ...] | None = None, companions: Companions = NONE,
-           known: Known | None = None) -> Evaluator:
+           known: Known | None = None, meter: Meter | None = None) -> Evaluator:
         """An Evaluator with an Estimator of its own. `target`: bytes to leave free per device instead of the
-        margin. `known`: earlier measurements of this model for these devices."""
-        return cls(Estimator(model, build, companions, known), machine, target)
+        margin. `known`: earlier measurements of this model for these devices. `meter`: of the question."""
+        return cls(Estimator(model, build, companions, known, meter), machine, target)
 
     def with_limits(self, limits: Mapping[str, int]) -> Evaluator:
         """The same, with this limit per device and unlimited system memory."""
@@ -117,8 +113,8 @@ class Evaluator:
 
     @property
     def exhausted(self) -> bool:
-        """Whether the budget is spent: then only the final launch of a search is still measured."""
-        return self.estimator.spent > self.budget
+        """Whether the question's budget is spent: then only the final launch of a search is still measured."""
+        return self.estimator.meter.exhausted
 
     @property
     def measured(self) -> list[Candidate]:
@@ -127,19 +123,19 @@ class Evaluator:
 
     def candidate(self, params: Params, fidelity: Fidelity, last: bool = False) -> Candidate | None:
         """The launch, measured at least to this fidelity. None if llama.cpp would refuse it (see `refusal`),
-        or if BUDGET is spent and it is not the `last`."""
+        or if the budget is spent and it is not the `last`."""
         if params in self._candidates:
             known = self._candidates[params]
             if known is None or isinstance(known.breakdown, Breakdown) or fidelity == PROMPT \
                     or (fidelity == FIT and not known.fits_devices):
                 return known
-        if self.exhausted and not last:
-            self.cut_short = True
+        if not last and self.exhausted:
             return None
 
         def enough(use: LowerBound) -> bool:
             return fidelity == PROMPT or not self._candidate(params, use).fits_devices
 
+        self.estimator.meter.ends = not last
         try:
             self.estimator.refuse_first_token(params)
             use = self.estimator.at_least(params, self.machine.devices, None if fidelity == FULL else enough,
@@ -148,9 +144,13 @@ class Evaluator:
         except LaunchRefused as refusal:
             self.refusal = self.refusal or refusal
             self._candidates[params] = None
+        except OverBudget:
+            return None
         except ModelError as error:        # the graph needs a tensor that the file lacks
             path = self.model.path
             raise ModelError(str(error) if str(error).startswith(path) else f"{path}: {error}") from None
+        finally:
+            self.estimator.meter.ends = False
         return self._candidates[params]
 
     def usage(self, params: Params, most: Mapping[str, int], fidelity: Fidelity) -> Measured | None:
@@ -165,14 +165,18 @@ class Evaluator:
             known = candidate.breakdown
         if known is None or (isinstance(known, LowerBound) and fidelity != PROMPT and not too_much(known)):
             if self.exhausted:
-                self.cut_short = True
                 return None
+            self.estimator.meter.ends = True
             try:
                 known = self.estimator.at_least(params, self.machine.devices,
                                                 lambda use: fidelity == PROMPT or too_much(use), measuring=True)
             except LaunchRefused as refusal:
                 self.refusal = self.refusal or refusal
                 known = None
+            except OverBudget:
+                return None
+            finally:
+                self.estimator.meter.ends = False
             self._usages[params] = known
         return known
 
@@ -190,8 +194,11 @@ class Evaluator:
         return found
 
     def static(self, params: Params) -> Static | None:
-        """Weights and caches without graph buffers: cheap, and a lower bound."""
+        """Weights and caches without graph buffers: cheap, and a lower bound. None if llama.cpp would refuse it, or
+        if the budget is spent."""
         if params not in self._static:
+            if self.exhausted:
+                return None
             try:
                 self._static[params] = self.estimator.static(params, self.machine.devices)
             except LaunchRefused as refusal:

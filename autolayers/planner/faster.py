@@ -70,7 +70,7 @@ def smaller(evaluator: Evaluator, cost: CostModel, policy: Policy, chosen: Candi
         if not priced:
             return Smaller(kind, model.size)
         other = Evaluator.of(model, evaluator.machine, policy.build, evaluator.target,
-                             evaluator.estimator.companions)
+                             evaluator.estimator.companions, meter=evaluator.estimator.meter)
         whole = replace(chosen.params, n_gpu_layers=ALL, overrides=(), tensor_split=None, device=None, n_threads=None)
         found = other.candidate(whole, FULL)
         if found is None or not found.fits:

@@ -14,7 +14,6 @@ from ..memory.context import CELL_BLOCK, pad
 from ..records import dataclass, replace
 from ..units import human
 from ..work.queue import Served, simulate
-from .evaluate import BUDGET
 from .one.solve import solve
 from .plan import TOO_SLOW
 
@@ -27,7 +26,6 @@ if TYPE_CHECKING:
     from ..work.speed import CostModel
     from .evaluate import Candidate, Evaluator
 
-SEARCHES = 3            # times a plan's budget, for launches of many numbers of people
 TABLE = (1, 2, 4, 8, 16, 32)
 MOST = 256              # slots of a llama-server
 GAIN = 1.1              # of the total, which a cache of q8_0 must have
@@ -174,7 +172,6 @@ def for_users(evaluator: Evaluator, given: Params, policy: Policy,
     gets."""
     if wanted.context and given.n_ctx:
         raise UsageError("--ctx-per-user and -c both say how large the caches are: give one of them")
-    evaluator.budget = BUDGET * SEARCHES
     people = _People(evaluator, given, policy, wanted)
     kept = people.most() if wanted.promise else None
     users = wanted.count or kept or 1

@@ -134,7 +134,8 @@ def _more(evaluator: Evaluator, request: Request, chosen: Candidate, now: float)
 def _smaller(model: Model, evaluator: Evaluator, request: Request, now: float) -> str:
     """What the largest quantisation below this one changes."""
     for kind, smaller in below(model):
-        other = Evaluator.of(smaller, evaluator.machine, request.policy.build, evaluator.target, request.companions)
+        other = Evaluator.of(smaller, evaluator.machine, request.policy.build, evaluator.target, request.companions,
+                             meter=evaluator.estimator.meter)
         return f"as {kind.upper()}, {human(smaller.size)}: {_outcome(other, request, now)}"
     return ""
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import json
 import secrets
+import select
 import socket
 import sys
 import time
@@ -120,6 +121,14 @@ class Handler(BaseHTTPRequestHandler):
         self.close_connection = True
         self.refuse(HTTPStatus.FORBIDDEN, "not for other sites")
         return False
+
+    def has_gone(self) -> bool:
+        """Whether the client has closed the connection."""
+        try:
+            readable, _, _ = select.select([self.connection], [], [], 0)
+            return bool(readable) and not self.connection.recv(1, socket.MSG_PEEK)
+        except (OSError, ValueError):
+            return True
 
     def body(self, largest: int) -> bytes | None:
         """The request's body; None if it was refused."""

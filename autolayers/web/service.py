@@ -15,15 +15,17 @@ from __future__ import annotations
 import json
 import secrets
 import threading
+import time
 from http import HTTPStatus
 from typing import Any
 from urllib.parse import urlsplit
 
 from .. import __version__
-from ..api import choose, plan
+from ..api import choose, plan_within
 from ..diagnosis.diagnosis import explain
 from ..errors import AutolayersError, LaunchRefused, ModelError, UsageError
 from ..flags.keywords import is_flag, words_of
+from ..memory.meter import Meter
 from ..planner.compare.choose import advise
 from .engine import MAX_LOG
 from .server import MAX_QUESTION, TYPES, Handler, Server
@@ -37,41 +39,49 @@ if TYPE_CHECKING:
     Answer = dict[str, Any]
 
 MOST_MODELS = 64        # of one question
+MOST_AT_ONCE = 4        # questions that share the processor, so that small ones pass large ones
+_LOOK = 0.2             # seconds between two looks whether a client is still there
 _STATUS = {UsageError: HTTPStatus.BAD_REQUEST, LaunchRefused: HTTPStatus.UNPROCESSABLE_ENTITY,
            ModelError: HTTPStatus.NOT_FOUND}
 
 
 class Service(Server):
-    """Answers on 127.0.0.1 only, one question at a time. `token` "": a new one. Raises OSError if the port is taken."""
+    """Answers on 127.0.0.1 only, a few questions at a time and none for a client that has gone. `token` "": a new one.
+    Raises OSError if the port is taken."""
 
     def __init__(self, open_model: Callable[[str], Model], environ: Mapping[str, str], port: int = 0,
                  token: str = "") -> None:
         super().__init__(port, _Handler, token)
         self.open_model, self.environ = open_model, environ
-        self.one_at_a_time = threading.Lock()
+        self.lanes = threading.BoundedSemaphore(MOST_AT_ONCE)
 
     @property
     def url(self) -> str:
         return f"http://127.0.0.1:{self.server_port}"
 
-    def answer(self, path: str, question: Answer) -> Answer:
-        """Raises AutolayersError."""
+    def answer(self, path: str, question: Answer, has_gone: Callable[[], bool]) -> Answer | None:
+        """None if the client has gone before its turn. Raises AutolayersError."""
         for name in question:
             if name not in _KEYS[path]:
                 raise UsageError(_unknown(path, name))
-        with self.one_at_a_time:
-            return _PATHS[path](self, question)
+        while not self.lanes.acquire(timeout=_LOOK):
+            if has_gone():
+                return None
+        try:
+            return None if has_gone() else _PATHS[path](self, question, has_gone)
+        finally:
+            self.lanes.release()
 
-    def plan(self, question: Answer) -> Answer:
-        found = plan(self.open_model(_text(question, "model")), _words(question), environ=self.environ,
-                     explain=question.get("explain") is not False, advise=True)
+    def plan(self, question: Answer, has_gone: Callable[[], bool]) -> Answer:
+        found = plan_within(Watched(has_gone), self.open_model(_text(question, "model")), _words(question),
+                            self.environ, explain=question.get("explain") is not False)
         return found.to_dict()
 
-    def explain(self, question: Answer) -> Answer:
+    def explain(self, question: Answer, _: Callable[[], bool]) -> Answer:
         log = _text(question, "log")
         return explain(log.encode("utf-8", "replace"), words=_words(question, "explain")).to_dict()
 
-    def choose(self, question: Answer) -> Answer:
+    def choose(self, question: Answer, _: Callable[[], bool]) -> Answer:
         names = question.get("models")
         if not isinstance(names, list) or not names or not all(isinstance(name, str) for name in names):
             raise UsageError('"models" is a list of names')
@@ -85,7 +95,25 @@ class Service(Server):
 
 
 _KEYS = {"/plan": ("model", "flags", "explain"), "/explain": ("log", "flags"), "/choose": ("models", "flags")}
-_PATHS: dict[str, Callable[[Service, Answer], Answer]] = {
+
+
+class Watched(Meter):
+    """A budget that ends when the client goes: the rest of the search is then not measured."""
+
+    def __init__(self, has_gone: Callable[[], bool]) -> None:
+        super().__init__()
+        self.has_gone = has_gone
+        self._next = 0.0
+
+    @property
+    def exhausted(self) -> bool:
+        if time.monotonic() >= self._next:
+            self._next = time.monotonic() + _LOOK
+            self.budget = -1 if self.has_gone() else self.budget
+        return super().exhausted
+
+
+_PATHS: dict[str, Callable[[Service, Answer, Callable[[], bool]], Answer]] = {
     "/plan": Service.plan, "/explain": Service.explain, "/choose": Service.choose}
 
 
@@ -114,7 +142,9 @@ class _Handler(Handler):
         if question is None:
             return
         try:
-            self.send(HTTPStatus.OK, json.dumps(self.server.answer(path, question)).encode(), TYPES["json"])
+            answer = self.server.answer(path, question, self.has_gone)
+            if answer is not None:
+                self.send(HTTPStatus.OK, json.dumps(answer).encode(), TYPES["json"])
         except AutolayersError as error:
             status = next((_STATUS[kind] for kind in type(error).__mro__ if kind in _STATUS), HTTPStatus.CONFLICT)
             body = {"error": str(error), "exit_code": error.exit_code}

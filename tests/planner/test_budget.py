@@ -6,7 +6,12 @@ import pytest
 from support import model
 
 import autolayers
-from autolayers.planner import evaluate
+from autolayers.flags.parse import parse
+from autolayers.memory import meter
+from autolayers.memory.meter import Meter
+from autolayers.planner import plan_request
+from autolayers.planner.answer import NO_MORE
+from autolayers.request import Request
 
 SAID = "the search ended early, as this model's graphs are very large: other flags may be faster"
 MACHINE = ["--gpu", "2GiB,1GiB", "--ram", "64GiB"]
@@ -16,13 +21,13 @@ MACHINE = ["--gpu", "2GiB,1GiB", "--ram", "64GiB"]
 @pytest.mark.parametrize("nodes", [0, 1500])
 def test_a_plan_whose_budget_is_spent_is_the_best_so_far(nodes: int, words: str,
                                                          monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(evaluate, "BUDGET", nodes)
+    monkeypatch.setattr(meter, "BUDGET", nodes)
     plan = autolayers.plan(model("qwen3-30b-a3b-q4_k_m:8"), [*MACHINE, *words.split()], explain=True, advise=True)
     assert plan.fits and SAID in plan.warnings
 
 
 def test_layers_that_were_given_stay(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(evaluate, "BUDGET", 0)
+    monkeypatch.setattr(meter, "BUDGET", 0)
     plan = autolayers.plan(model("qwen3-30b-a3b-q4_k_m:8"), [*MACHINE, "-ngl", "4"], explain=True, advise=True)
     assert plan.n_gpu_layers == 4
 
@@ -30,3 +35,15 @@ def test_layers_that_were_given_stay(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_plan_within_its_budget_says_nothing() -> None:
     plan = autolayers.plan(model("qwen3-30b-a3b-q4_k_m:8"), MACHINE, explain=True)
     assert plan.fits and SAID not in plan.warnings
+
+
+def test_what_is_compared_with_a_plan_is_within_its_budget_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A budget that lasts for the search alone: neither reasons nor remedies take another."""
+    whole = model("qwen3-30b-a3b-q4_k_m:8")
+    spent = Meter()
+    alone = plan_request(whole, Request.of(parse([*MACHINE], command="plan")), meter=spent)
+    first = spent.spent
+    plan = plan_request(whole, Request.of(parse([*MACHINE], command="plan")), meter=(limit := Meter(first)),
+                        explain=True, advise=True)
+    assert plan.flags == alone.flags and limit.spent < 1.2 * first and plan.alternatives == ()
+    assert SAID not in plan.warnings and NO_MORE in plan.warnings

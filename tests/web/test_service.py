@@ -19,8 +19,9 @@ import pytest
 from support import HEADERS
 
 import autolayers
+from autolayers.api import plan_within
 from autolayers.web.server import MAX_QUESTION
-from autolayers.web.service import MOST_MODELS, Service, openapi
+from autolayers.web.service import MOST_AT_ONCE, MOST_MODELS, Service, Watched, openapi
 
 FILE = str(HEADERS / "llama-3.2-1b-q8_0.gguf")
 
@@ -53,6 +54,47 @@ def test_a_plan_is_the_command_lines(service: Service) -> None:
     status, named = ask(service.server_port, "/plan", {
         "model": FILE, "flags": {"gpu": "8GiB", "ram": "32GiB", "c": 8192}, "explain": False})
     assert named["flags"] == wanted["flags"] and named["alternatives"] == [] and status == 200
+
+
+def test_a_small_question_passes_a_large_one(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+    begun, end = threading.Event(), threading.Event()
+
+    def slowly(name: str) -> autolayers.Model:
+        if name == "slow":
+            begun.set()
+            end.wait(30)
+        return autolayers.read_model(FILE)
+
+    monkeypatch.setattr(service, "open_model", slowly)
+    words = ["--gpu", "8GiB", "--ram", "32GiB"]
+    slow = threading.Thread(target=ask, args=(service.server_port, "/plan", {"model": "slow", "flags": words}))
+    slow.start()
+    assert begun.wait(10)
+    assert ask(service.server_port, "/plan", {"model": "small", "flags": words})[0] == 200 and slow.is_alive()
+    end.set()
+    slow.join(30)
+
+
+def test_nothing_is_computed_for_a_client_that_has_gone(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+    opened: list[str] = []
+    monkeypatch.setattr(service, "open_model", lambda name: opened.append(name) or autolayers.read_model(FILE))
+    for _ in range(MOST_AT_ONCE):
+        assert service.lanes.acquire(timeout=10)
+    waiting = http.client.HTTPConnection("127.0.0.1", service.server_port, timeout=10)
+    waiting.request("POST", "/plan", json.dumps({"model": "gone"}), {"Authorization": "Bearer secret"})
+    stays = threading.Thread(target=ask, args=(service.server_port, "/plan", {
+        "model": "stays", "flags": ["--gpu", "8GiB", "--ram", "8GiB"]}))
+    stays.start()
+    waiting.close()
+    for _ in range(MOST_AT_ONCE):
+        service.lanes.release()
+    stays.join(30)
+    assert opened == ["stays"]
+
+
+def test_a_search_ends_when_its_client_goes() -> None:
+    plan = plan_within(Watched(lambda: True), autolayers.read_model(FILE), ["--gpu", "1GiB,1GiB", "--ram", "32GiB"])
+    assert any("ended early" in warning for warning in plan.warnings)
 
 
 def test_a_log_is_explained_and_files_are_compared(service: Service) -> None:

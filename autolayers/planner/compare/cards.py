@@ -19,10 +19,11 @@ from ...flags.params import EXPERTS_REGEX, HOST_BUFFER
 from ...machine import Device, Machine
 from ...memory.companions import NONE
 from ...memory.estimate import Estimator
+from ...memory.meter import BUDGET, Meter
 from ...records import dataclass, replace
 from ...units import GiB, MiB
 from ...work.speed import CostModel
-from ..evaluate import BUDGET, FIT, FULL, Evaluator
+from ..evaluate import FIT, FULL, Evaluator
 from ..one.solve import Search
 
 TYPE_CHECKING = False
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
     from ...work.speed import Speed
     from ..evaluate import Candidate
 
-SEARCHES = 10       # times a plan's budget, for all cards
+SEARCHES = 5        # times a plan's budget, for all cards
 # what runs it, and how
 ONE, TWO, UNIFIED, EXPERTS = "one card", "two cards", "unified memory", "experts in RAM"
 KINDS = (ONE, TWO, UNIFIED, EXPERTS)
@@ -73,7 +74,7 @@ class Wanted:
                  companions: Companions = NONE) -> None:
         model = model.overridden(params.override_kv)
         self.policy = policy
-        self.estimator = Estimator(model, policy.build, companions)
+        self.estimator = Estimator(model, policy.build, companions, meter=Meter(BUDGET * SEARCHES))
         self.model = model
         self.whole = replace(params, n_ctx=n_ctx, n_gpu_layers=model.hparams.n_layer_all + 1)
 
@@ -98,14 +99,12 @@ class Wanted:
         devices = tuple(numbered([Device.hypothetical(name)] * count))
         size = devices[0].ram or self.policy.ram
         host = None if size is None else host_of(size, devices)
-        found = Evaluator(self.estimator, Machine.of(devices, host, None, {}), self.policy.margin)
-        found.budget = BUDGET * SEARCHES
-        return found
+        return Evaluator(self.estimator, Machine.of(devices, host, None, {}), self.policy.margin)
 
     @property
     def exhausted(self) -> bool:
         """Whether no further card can be tried."""
-        return self.estimator.spent > BUDGET * SEARCHES
+        return self.estimator.meter.exhausted
 
     def _with_experts(self, layers: int) -> Params:
         """With the experts of so many layers in RAM, as -ncmoe has them."""

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from ..evaluate import Candidate, Evaluator, Fidelity
     from .ladder import Ladder
 
+_PAIRS = 300            # of layers that a partition compares, as long as one node of a graph takes
 MOST_SHARES = 15        # of -ts: common/arg.cpp refuses as many as llama_max_devices()
 
 
@@ -121,7 +122,7 @@ class TensorSplit:
                   overheads: Mapping[str, int] | None = None) -> tuple[float, ...] | None:
         """The fastest split that should fit by these overheads, or those measured so far, as layers per
         device."""
-        layers = self.evaluator.layers(params)
+        layers = None if self.evaluator.exhausted else self.evaluator.layers(params)
         count = params.layers_wanted(self.everything)
         if layers is None or not count:
             return None
@@ -137,6 +138,7 @@ class TensorSplit:
         seconds = [costs[name][-count:] for name in names]
         visits = [self.cost.visits(name, n_ubatch) for name in names]
         hop = self.cost.hop(n_ubatch)
+        self.evaluator.estimator.meter.spent += len(sizes) ** 2 * len(names) // _PAIRS
         splits = [best_partition(sizes, seconds, capacities, hop, visits)]
         for i, name in enumerate(names):
             room = limits[name] - self._of_output(params, name, overheads.get(name, 0))
