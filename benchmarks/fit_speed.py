@@ -2,7 +2,8 @@
 
 Prints how far predictions are off by class, once with all rows known (fitted) and once with each row predicted by
 constants that were fitted without its source; --docs keeps those tables in docs/speeds.md. --write puts the constants
-into autolayers/work/rates.py, and --rows FILE adds rows, such as `autolayers tune --share` writes.
+into autolayers/work (rates.csv, doubts.csv and rates.py), and --rows FILE adds rows, such as `autolayers tune --share`
+writes.
 
 Least squares on log(predicted / measured) with Huber's loss; a source of n rows weighs as sqrt(n). A generation's
 constants are drawn to those of its backend, and those to the start values, so that few rows move them little. What only
@@ -43,6 +44,7 @@ from autolayers.work.calibration import Calibration  # noqa: E402
 from autolayers.work.clock import Clock  # noqa: E402
 from autolayers.work.speed import IN_RAM  # noqa: E402
 
+MADE = "# made by benchmarks/fit_speed.py"
 ROWS = ROOT / "fixtures" / "speeds" / "speeds.jsonl"
 MODELS = [ROOT / "fixtures" / folder for folder in ("headers", "speeds/models", "more/headers", "real/headers")]
 FIELDS = ("read", "cache", "kernel", "matmul", "attention", "handover", "quantised", "bf16", "experts", "bf16_experts",
@@ -540,36 +542,35 @@ def number(value: float) -> str:
 
 
 def write(tables: tuple, rows: list[Row], found: Doubts) -> None:
-    """Puts the constants between their marks in rates.py."""
+    """Writes rates.csv, doubts.csv and, between their marks, the constants of rates.py."""
     rates, shared, old, _ = tables
     count = Counter(key for row in rows for key in set(row.keys))
+    lines = [MADE, f"backend,generation,{','.join(FIELDS)},n"]
+    for key, rate in [*rates.items(), (("", ""), START[""])]:
+        n = count[key] if key[1] else sum(n for other, n in count.items() if other[0] == key[0] != "")
+        lines.append(",".join([*key, *[number(getattr(rate, field)) for field in FIELDS], str(n)]))
+    folder = ROOT / "autolayers" / "work"
+    (folder / "rates.csv").write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+    doubt = found.doubt
+    found.between |= {("CPU", kind): found.between["dense partial", kind] for kind in ("tg", "pp")}     # RAM's as well
+    lines = [MADE, "class,kind,doubt,calibrated,between"]
+    for key, value in doubt.items():
+        known = min(found.calibrated[key], value)
+        lines.append(f"{','.join(key)},{value:.2f},{known:.2f},{min(found.between.get(key, 9.0), value):.2f}")
+    (folder / "doubts.csv").write_text("\n".join(lines) + "\n", encoding="utf-8")
+
     shared_text = ",\n                ".join(f"{name}={number(value)}" for name, value in vars(shared).items())
-    lines = [f"SHARED = Shared({shared_text})", "", f"RATES = {{      # {', '.join(FIELDS)}, rows"]
-    for key, rate in rates.items():
-        n = count[key] if key[1] else sum(n for other, n in count.items() if other[0] == key[0])
-        values = ", ".join(number(getattr(rate, field)) for field in FIELDS)
-        lines += [f'    ("{key[0]}", "{key[1]}"): Rates({values}, {n}),']
-    values = ", ".join(number(getattr(START[""], field)) for field in FIELDS)
-    lines += [f'    ("", ""): Rates({values}),', "}", "",
-              "AGES: dict[str, tuple[Age, ...]] = {       # before, kernel, prompt"]
+    lines = [f"SHARED = Shared({shared_text})", "",
+             "AGES: dict[str, tuple[Age, ...]] = {       # before, kernel, prompt"]
     for backend in sorted({key[0] for key in old if isinstance(key, tuple)}):
         ages = ", ".join(f"Age({build}, {number(old[backend, i, 'kernel'])}, {number(old[backend, i, 'prompt'])})"
                          for i, (build, _) in enumerate(AGES))
         lines.append(f'    "{backend}": ({ages}),')
-    lines += ["}", "",
-              "# 80th percentile of a class's prediction error, as a factor, for sources left out of the fit"]
-    doubt = found.doubt
-    known = {key: min(value, doubt[key]) for key, value in found.calibrated.items()}
-    found.between |= {("CPU", kind): found.between["dense partial", kind] for kind in ("tg", "pp")}     # RAM's as well
-    between = {key: min(found.between.get(key, 9.0), value) for key, value in doubt.items()}
-    for title, name, values in (("", "DOUBT", doubt),
-                                ("# the same after one measured launch of the class there", "CALIBRATED", known),
-                                ("# and for comparisons of two launches of a class there", "BETWEEN", between)):
-        rows_of = [f'    ("{key[0]}", "{key[1]}"): {value:.2f},' for key, value in values.items()]
-        lines += [*filter(None, [title]), f"{name} = {{", *rows_of, "}", ""]
     unknown = ", ".join(f'"{kind}": {value:.2f}' for kind, value in sorted(found.unknown.items()))
-    lines += ["# what RAM of unknown speed adds to a doubt, where RAM decides", f"UNKNOWN_RAM = {{{unknown}}}", ""]
-    file = ROOT / "autolayers" / "work" / "rates.py"
+    lines += ["}", "", "# what RAM of unknown speed adds to a doubt, where RAM decides",
+              f"UNKNOWN_RAM = {{{unknown}}}", ""]
+    file = folder / "rates.py"
     text = file.read_text()
     begin, end = text.index("# --- made by"), text.index("# --- end")
     head = text[begin:text.index("\n", begin) + 1]
@@ -613,7 +614,7 @@ START = {
 def main() -> None:
     options = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     options.add_argument("--rows", type=Path, action="append", default=[], help="more rows")
-    options.add_argument("--write", action="store_true", help="put the constants into rates.py")
+    options.add_argument("--write", action="store_true", help="write the constants into autolayers/work")
     options.add_argument("--docs", action="store_true", help="write docs/speeds.md")
     options.add_argument("--quick", action="store_true", help="leave out the fits without a source")
     options.add_argument("--show", type=int, default=0, help="so many of the worst rows")

@@ -16,7 +16,7 @@ PACKAGE = ROOT / "autolayers"
 # From the ground up. What stands in one row does not import each other.
 FLOORS = (
     ("errors", "records", "garbage"),
-    ("units", "quoting"),
+    ("units", "quoting", "tables"),
     ("programs", "state", "net", "ggml", "parallel", "machine"),
     ("gguf", "flags", "output"),
     ("engines",),

@@ -49,7 +49,8 @@ def archives(tmp_path_factory: pytest.TempPathFactory) -> tuple[set[str], set[st
 def test_wheel_holds_the_package_and_nothing_else(archives: tuple[set[str], set[str]]) -> None:
     wheel, _ = archives
     modules = {path.relative_to(ROOT).as_posix() for path in (ROOT / "autolayers").rglob("*.py")}
-    assert modules | {"autolayers/py.typed"} <= wheel
+    tables = {path.relative_to(ROOT).as_posix() for path in (ROOT / "autolayers").rglob("*.csv")}
+    assert len(tables) > 2 and modules | tables | {"autolayers/py.typed"} <= wheel
     info = f"autolayers-{autolayers.__version__}.dist-info"
     assert {name.split("/")[0] for name in wheel} == {"autolayers", info, f"autolayers-{autolayers.__version__}.data"}
     share = f"autolayers-{autolayers.__version__}.data/data/share"

@@ -1,11 +1,12 @@
 """The share of their rated figures that GPUs reach under llama.cpp, by backend and generation. Every number
-in RATES and SHARED is fitted: `python benchmarks/fit_speed.py` derives them from the measured launches in
-fixtures/speeds and prints the prediction errors; --write writes the table. A generation without measured
-launches uses its backend's figures."""
+in rates.csv, doubts.csv and SHARED is fitted: `python benchmarks/fit_speed.py` derives them from the measured launches
+in fixtures/speeds and prints the prediction errors; --write writes them. A generation without measured launches uses
+its backend's figures."""
 
 from __future__ import annotations
 
 from ..records import dataclass, replace
+from ..tables import rows
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -135,47 +136,6 @@ SHARED = Shared(token=163,
                 several=1.56,
                 stages=0.275)
 
-RATES = {      # read, cache, kernel, matmul, attention, handover, quantised, bf16, experts, bf16_experts, chosen, rows
-    ("CUDA", ""): Rates(0.869, 0.581, 2.42, 0.49, 0.355, 21, 1, 1, 0.495, 1, 0.931, 487),
-    ("MTL", ""): Rates(0.804, 0.582, 4.39, 0.782, 0.35, 40, 1, 1, 0.7, 1, 0.871, 37),
-    ("ROCm", ""): Rates(0.781, 0.538, 2.7, 0.285, 0.164, 39.9, 1, 1, 0.567, 1, 0.742, 67),
-    ("SYCL", ""): Rates(0.75, 0.499, 2.94, 0.115, 0.0502, 80, 1, 1, 0.578, 1, 0.768, 17),
-    ("Vulkan", ""): Rates(0.783, 0.571, 2.45, 0.321, 0.0939, 92.7, 1, 1.2, 0.686, 0.536, 0.871, 235),
-    ("CUDA", "A100"): Rates(0.579, 0.58, 2.65, 0.535, 0.355, 21, 1, 1, 0.495, 1, 0.931, 26),
-    ("CUDA", "Ada"): Rates(0.909, 0.577, 2.23, 0.535, 0.344, 20.8, 1, 1, 0.399, 1, 0.888, 175),
-    ("CUDA", "Ampere"): Rates(0.931, 0.577, 2.85, 0.602, 0.397, 20.7, 1, 1, 0.404, 1, 0.945, 82),
-    ("CUDA", "Blackwell"): Rates(0.943, 0.634, 1.89, 0.57, 0.438, 21.1, 1, 1, 0.355, 1, 0.939, 47),
-    ("CUDA", "GB10"): Rates(0.908, 0.642, 2.3, 0.318, 0.32, 21, 1, 1, 0.548, 1, 0.99, 53),
-    ("CUDA", "Hopper"): Rates(0.642, 0.58, 2.5, 0.373, 0.355, 21, 1, 1, 0.495, 1, 0.931, 14),
-    ("CUDA", "Pascal"): Rates(0.622, 0.576, 3.18, 1.41, 0.62, 21.3, 1, 1, 0.6, 1, 0.929, 11),
-    ("CUDA", "Turing"): Rates(0.866, 0.603, 2.2, 0.399, 0.327, 19.2, 0.222, 1, 0.547, 1, 0.941, 77),
-    ("CUDA", "Volta"): Rates(0.725, 0.493, 3.11, 0.328, 0.13, 21, 1, 1, 0.498, 1, 0.891, 2),
-    ("MTL", "Apple"): Rates(0.805, 0.606, 4.67, 0.739, 0.35, 40, 1, 1, 0.699, 1, 0.864, 37),
-    ("ROCm", "CDNA"): Rates(0.667, 0.489, 7.5, 0.543, 0.264, 39.9, 1, 1, 0.329, 1, 0.742, 4),
-    ("ROCm", "RDNA2"): Rates(0.775, 0.537, 2.7, 0.353, 0.164, 39.7, 1, 1, 0.567, 1, 0.742, 2),
-    ("ROCm", "RDNA3"): Rates(0.719, 0.53, 3.08, 0.378, 0.261, 39.9, 1, 1, 0.636, 1, 0.711, 18),
-    ("ROCm", "RDNA3 integrated"): Rates(0.754, 0.537, 2.74, 0.265, 0.164, 39.9, 1, 1, 0.552, 1, 0.725, 4),
-    ("ROCm", "RDNA4"): Rates(0.805, 0.539, 2.68, 0.284, 0.225, 39.9, 1, 1, 0.567, 1, 0.742, 10),
-    ("ROCm", "Strix Halo"): Rates(0.797, 0.536, 2.69, 0.208, 0.166, 39.9, 1, 1, 0.728, 1, 0.754, 29),
-    ("SYCL", "Arc"): Rates(0.777, 0.499, 2.89, 0.0846, 0.0502, 80, 1, 1, 0.559, 1, 0.207, 13),
-    ("SYCL", "Xe integrated"): Rates(0.724, 0.498, 2.96, 0.171, 0.0507, 80, 1, 1, 0.493, 1, 0.762, 4),
-    ("Vulkan", "Ada"): Rates(0.95, 0.571, 2.13, 0.459, 0.282, 92.7, 1, 1.2, 0.686, 0.536, 0.913, 7),
-    ("Vulkan", "Ampere"): Rates(0.817, 0.554, 2.54, 0.527, 0.33, 92.7, 1, 1.2, 0.538, 0.536, 0.862, 19),
-    ("Vulkan", "Arc"): Rates(0.701, 0.564, 4.32, 0.0838, 0.0229, 106, 1, 1.2, 0.562, 0.536, 0.236, 11),
-    ("Vulkan", "Blackwell"): Rates(0.855, 0.571, 2.43, 0.403, 0.367, 92.7, 1, 1.2, 0.574, 0.536, 0.871, 7),
-    ("Vulkan", "Gen9"): Rates(0.58, 0.57, 3.07, 0.229, 0.0743, 92.7, 1, 1.2, 0.685, 0.536, 0.871, 2),
-    ("Vulkan", "Pascal"): Rates(0.75, 0.568, 2.48, 0.393, 0.0956, 92.7, 1, 1.2, 0.685, 0.536, 0.871, 2),
-    ("Vulkan", "RDNA2"): Rates(0.775, 0.571, 2.48, 0.299, 0.0931, 224, 1, 1.2, 0.629, 0.536, 0.867, 28),
-    ("Vulkan", "RDNA2 integrated"): Rates(0.934, 0.597, 2.34, 0.413, 0.094, 92.7, 1, 1.2, 0.913, 0.536, 0.907, 3),
-    ("Vulkan", "RDNA3 integrated"): Rates(0.751, 0.574, 2.53, 0.199, 0.0977, 92.7, 1, 1.2, 0.737, 0.536, 0.832, 17),
-    ("Vulkan", "RDNA4"): Rates(0.824, 0.577, 3.03, 0.204, 0.0437, 92.7, 1, 0.909, 0.647, 0.643, 0.851, 80),
-    ("Vulkan", "Strix Halo"): Rates(0.904, 0.593, 2.14, 0.244, 0.118, 92.7, 1, 0.674, 1.16, 0.536, 0.93, 45),
-    ("Vulkan", "Turing"): Rates(0.77, 0.571, 2.46, 0.458, 0.282, 92.7, 1, 1.2, 0.685, 0.536, 0.871, 2),
-    ("Vulkan", "Vega"): Rates(0.717, 0.561, 2.5, 0.374, 0.0942, 92.7, 1, 1.2, 0.822, 0.536, 0.839, 2),
-    ("Vulkan", "Xe integrated"): Rates(0.721, 0.561, 2.47, 0.254, 0.0829, 92.7, 1, 1.2, 0.498, 0.536, 0.858, 10),
-    ("", ""): Rates(0.7, 0.5, 3, 0.3, 0.1, 80, 1, 1, 0.7, 1, 0.9),
-}
-
 AGES: dict[str, tuple[Age, ...]] = {       # before, kernel, prompt
     "CUDA": (Age(6700, 1.19, 0.799), Age(9400, 1.02, 0.856)),
     "MTL": (Age(6700, 0.961, 0.897), Age(9400, 1.07, 1.06)),
@@ -184,58 +144,24 @@ AGES: dict[str, tuple[Age, ...]] = {       # before, kernel, prompt
     "Vulkan": (Age(6700, 1.01, 0.695), Age(9400, 1.02, 0.851)),
 }
 
-# 80th percentile of a class's prediction error, as a factor, for sources left out of the fit
-DOUBT = {
-    ("dense resident", "tg"): 1.21,
-    ("dense partial", "tg"): 1.21,
-    ("MoE resident", "tg"): 1.25,
-    ("MoE in RAM", "tg"): 1.21,
-    ("multi-GPU", "tg"): 1.35,
-    ("CPU", "tg"): 1.18,
-    ("dense resident", "pp"): 1.64,
-    ("dense partial", "pp"): 1.41,
-    ("MoE resident", "pp"): 1.45,
-    ("MoE in RAM", "pp"): 1.36,
-    ("multi-GPU", "pp"): 1.50,
-    ("CPU", "pp"): 1.40,
-}
-
-# the same after one measured launch of the class there
-CALIBRATED = {
-    ("dense resident", "tg"): 1.21,
-    ("dense partial", "tg"): 1.19,
-    ("MoE resident", "tg"): 1.11,
-    ("MoE in RAM", "tg"): 1.14,
-    ("multi-GPU", "tg"): 1.35,
-    ("CPU", "tg"): 1.18,
-    ("dense resident", "pp"): 1.30,
-    ("dense partial", "pp"): 1.24,
-    ("MoE resident", "pp"): 1.32,
-    ("MoE in RAM", "pp"): 1.31,
-    ("multi-GPU", "pp"): 1.50,
-    ("CPU", "pp"): 1.23,
-}
-
-# and for comparisons of two launches of a class there
-BETWEEN = {
-    ("dense resident", "tg"): 1.21,
-    ("dense partial", "tg"): 1.08,
-    ("MoE resident", "tg"): 1.25,
-    ("MoE in RAM", "tg"): 1.15,
-    ("multi-GPU", "tg"): 1.35,
-    ("CPU", "tg"): 1.08,
-    ("dense resident", "pp"): 1.08,
-    ("dense partial", "pp"): 1.05,
-    ("MoE resident", "pp"): 1.32,
-    ("MoE in RAM", "pp"): 1.21,
-    ("multi-GPU", "pp"): 1.50,
-    ("CPU", "pp"): 1.05,
-}
-
 # what RAM of unknown speed adds to a doubt, where RAM decides
 UNKNOWN_RAM = {"pp": 1.57, "tg": 1.28}
 
 # --- end
+
+
+def _rates(row: dict[str, str]) -> Rates:
+    figures = {name: float(text) for name, text in row.items() if name not in ("backend", "generation", "n")}
+    return Rates(**figures, n=int(row["n"]))
+
+
+# by backend and generation; "" for all others
+RATES = {(row["backend"], row["generation"]): _rates(row) for row in rows("work/rates.csv")}
+
+# By class and kind of rate, for sources left out of the fit: the 80th percentile of the prediction error, as a factor;
+# the same after one measured launch of the class on the machine; and for comparisons of two launches there
+DOUBT, CALIBRATED, BETWEEN = ({(row["class"], row["kind"]): float(row[name]) for row in rows("work/doubts.csv")}
+                              for name in ("doubt", "calibrated", "between"))
 
 
 def generation_of(device: Device) -> str:

@@ -1,0 +1,23 @@
+"""Tables of numbers that are no code: CSV files of the package, which the page, docs and benchmarks read too.
+
+    rows("devices/cards.csv")        # [{"name": "gtx-750-ti", "mib": "2001", ...}, ...]
+
+A table has a row of names and no quotes; what a line has after a # is a remark.
+"""
+
+from __future__ import annotations
+
+import os
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+
+def rows(name: str) -> list[dict[str, str]]:
+    """The rows of a table, by the names of its columns."""
+    loader: Any = __spec__.loader            # reads from a zip file too, and importlib.resources takes 10 ms
+    data = loader.get_data(os.path.join(os.path.dirname(__file__), *name.split("/")))
+    lines = [line.partition("#")[0].rstrip() for line in data.decode("utf-8").splitlines()]
+    names, *found = [line.split(",") for line in lines if line]
+    return [dict(zip(names, values, strict=True)) for values in found]

@@ -1,0 +1,52 @@
+"""The tables of numbers: every row has the types and the range that its columns promise."""
+
+from __future__ import annotations
+
+import re
+from io import BytesIO
+from zipfile import ZipFile
+
+from support import ROOT
+
+from autolayers.backends import BACKENDS
+from autolayers.devices.cards import CARDS
+from autolayers.tables import rows
+from autolayers.web.build import wheel
+from autolayers.work.rates import GENERATIONS, RATES
+
+TABLES = ("devices/cards.csv", "work/rates.csv", "work/doubts.csv")
+
+
+def test_every_card() -> None:
+    cards = rows("devices/cards.csv")
+    assert len({row["name"] for row in cards}) == len(cards) > 300
+    for row in cards:
+        assert re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)*", row["name"]), row
+        assert row["backend"] in BACKENDS and row["description"].isprintable(), row
+        assert re.fullmatch(r"([345]x(4|8|16))?", row["pcie"]), row
+        assert bool(row["compute_capability"]) == bool(row["sm"]) == (row["backend"] == "CUDA"), row
+        assert row["mib"] or row["ram_gib"], row
+    for name, card in CARDS.items():
+        assert 1900 <= card.usable <= 600_000, name
+        assert not card.ram or card.usable <= 1024 * card.ram, name
+        assert card.ram or card.link, name
+        assert 40 <= card.bandwidth <= 10_000 or card.bandwidth == 0 == card.fp16, name
+        assert 0 <= card.fp16 <= 3000, name
+
+
+def test_every_rate() -> None:
+    known = {"", "Gen9", *(name for name, _, _ in GENERATIONS)}
+    assert {generation for _, generation in RATES} <= known
+    assert {backend for backend, _ in RATES} <= {"", *BACKENDS} and ("", "") in RATES
+    for key, rates in RATES.items():
+        assert 0 < rates.read <= 1 and 0 < rates.cache <= 1 and 0 < rates.kernel < 20, key
+        assert 0 < rates.matmul < 2 and 0 < rates.attention < 2 and rates.n >= 0, key
+    for row in rows("work/doubts.csv"):
+        assert 1 < float(row["between"]) <= float(row["doubt"]) < 3 > float(row["calibrated"]) > 1, row
+
+
+def test_tables_are_plain_and_travel_with_the_package() -> None:
+    with ZipFile(BytesIO(wheel())) as page:
+        for name in TABLES:
+            text = (ROOT / "autolayers" / name).read_text("ascii")
+            assert '"' not in text and page.read(f"autolayers/{name}").decode() == text
