@@ -86,7 +86,7 @@ def plan(model: Model | str | PathLike[str], words: Sequence[str] | Params | Arg
 def plan_within(meter: Meter, model: Model, words: Sequence[str], environ: Mapping[str, str] | None = None, *,
                 explain: bool = False) -> Plan:
     """As `plan`, with what would make a launch fit, as long as the meter lasts."""
-    request = with_draft_checked(model, Request.of(_all(words, {}), environ))
+    request = for_model(model, Request.of(_all(words, {}), environ))
     return plan_request(model, request, explain=explain, advise=True, meter=meter)
 
 
