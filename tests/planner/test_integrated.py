@@ -93,6 +93,6 @@ def test_tune_measures_the_processor_too() -> None:
     device = igpu(UHD)
     params, policy = read(["-c", "8192"], None)
     machine = Machine((device,), {device.name: device.free}, 32 * GiB, 24 * GiB, cores=4)
-    rivals = rivals_on(model("gemma4-e2b:8"), params, policy, machine)
+    rivals = rivals_on(model("gemma4-e2b"), params, policy, machine)
     assert {rival.params.device for rival in rivals} == {None, ()}
     assert any("-dev none" in rival.placement for rival in rivals)
