@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 from support import ROOT
+from support import model as fixture
 
 import autolayers
 from autolayers import Device, Params
@@ -13,7 +14,7 @@ from autolayers.backends.ops import Matmul, Ops
 from autolayers.flags.parse import parse
 from autolayers.memory.breakdown import Breakdown, Extra, Usage
 from autolayers.memory.estimate import Estimator
-from autolayers.memory.margin import margin, parts
+from autolayers.memory.margin import margin, ops_of, parts
 
 MiB = 1 << 20
 FIXTURES = ROOT / "fixtures/headers"
@@ -179,3 +180,23 @@ def test_every_real_model_has_a_plausible_margin(path):
         named = margin(device, model, Params(), bill())
         assert 100 * MiB < total(named) < 6000 * MiB and all(size > 0 and name for name, size in named)
         assert margin(device, model, Params(), bill()) == named
+
+
+def test_scratch_is_for_the_matrices_that_a_device_multiplies_with(model):
+    """Each shape of its own once, of the body and of the output; of the whole model where its steps are not known."""
+    mine = frozenset({"blk.0.ffn_up.weight"}), frozenset({"output.weight"})
+    some, every = (ops_of(model, Params(), bill(), computed) for computed in (mine, None))
+    assert [(matmul.k, matmul.m) for matmul in some.weights] == [(4096, 14336)]
+    assert [(matmul.k, matmul.m) for matmul in some.outputs] == [(4096, 128256)]
+    assert set(some.weights) < set(every.weights) and some.outputs == every.outputs
+
+
+@pytest.mark.parametrize(("words", "same"), [("-ngl 99", True), ("-ngl 99 -ot ffn=CPU --no-op-offload", False)])
+def test_scratch_is_the_models_where_all_of_it_is_on_the_device(words, same):
+    estimator = Estimator(fixture("llama-3.1-8b-f16"))
+    device, params = Device.hypothetical("rtx-3090"), parse(["-c", "4096", *words.split()]).params
+    use = estimator.breakdown(params, [device])
+    assert use.steps is not None
+    known, unknown = (dict(estimator.margin(device, params, launch))["temporaries of operations"]
+                      for launch in (use, replace(use, steps=None)))
+    assert known == unknown if same else known < unknown
