@@ -3,6 +3,7 @@ truth tests collect, printed at the end."""
 
 from __future__ import annotations
 
+import datetime
 import os
 import pathlib
 import shutil
@@ -23,7 +24,8 @@ os.environ.pop("COLUMNS", None)     # a terminal's width, which workers are give
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
 
-SLOW_TESTS = pathlib.Path(__file__).parent / "slow_tests.txt"
+# Of sweeps each day runs another part (support.swept); the workers take the day from here
+os.environ.setdefault("AUTOLAYERS_DAY", str(datetime.date.today().toordinal()))
 
 FIGURES: dict[str, tuple[int, int]] = {}     # what -> (right, of)
 
@@ -55,30 +57,16 @@ def mock_cuda(binaries: pathlib.Path) -> Callable[..., dict[str, str]]:
     return lambda *devices: {"LD_PRELOAD": str(library), "MOCK_CUDA": ",".join(str(device.total) for device in devices)}
 
 
-def pytest_pycollect_makemodule(module_path: pathlib.Path) -> None:
-    """Before a module with random tests: whether they pass does not depend on how fast the machine is."""
+def pytest_pycollect_makemodule(module_path: pathlib.Path, parent: pytest.Collector) -> None:
+    """Before a module with random tests: their cases are the same in each run but with --hypothesis-seed, and whether
+    they pass does not depend on how fast the machine is."""
     if "hypothesis" in module_path.read_text(encoding="utf-8"):
         from hypothesis import HealthCheck, settings
 
         settings.register_profile("autolayers", deadline=None,
+                                  derandomize=parent.config.getoption("hypothesis_seed", None) is None,
                                   suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
         settings.load_profile("autolayers")
-
-
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Marks the tests that slow_tests.txt names; raises if it names one that a whole collection has not got."""
-    named = {line for line in SLOW_TESTS.read_text(encoding="utf-8").splitlines() if not line.startswith("#")}
-    found, files = set(), set()
-    for item in items:
-        names = item.nodeid, item.nodeid.partition("[")[0]
-        files.add(item.nodeid.partition("::")[0])
-        if not named.isdisjoint(names):
-            item.add_marker(pytest.mark.slow)
-            found.update(names)
-    missing = {name for name in named - found if name.partition("::")[0] in files}
-    if missing and config.args_source is pytest.Config.ArgsSource.TESTPATHS:
-        raise pytest.UsageError(f"{SLOW_TESTS.name} names no test: {', '.join(sorted(missing))}")
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -101,7 +89,10 @@ def pytest_testnodedown(node: Any, error: object) -> None:
         FIGURES[what] = (had[0] + right, had[1] + of)
 
 
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    day = os.environ["AUTOLAYERS_DAY"]
+    if "not slow" not in config.option.markexpr and day != "all":
+        terminalreporter.write_line(f"of sweeps the part of AUTOLAYERS_DAY={day} (AUTOLAYERS_DAY=all: all)")
     if FIGURES:
         terminalreporter.write_sep("-", "against llama.cpp's own numbers")
         for what, (right, of) in FIGURES.items():

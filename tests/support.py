@@ -8,7 +8,8 @@ import shlex
 import struct
 import sys
 import textwrap
-from collections.abc import Callable, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
 from io import BytesIO, TextIOWrapper
 from pathlib import Path
@@ -45,14 +46,36 @@ WHOLE = pytest.mark.parametrize("whole", [pytest.param(False, id="sample"),
                                           pytest.param(True, id="whole", marks=pytest.mark.slow)])
 
 
-def few_and_many(few: int, many: int, check: Callable[..., None],
+def slow(*case: Any, **more: Any) -> Any:
+    """One case of a parametrised test that runs with -m slow: what a quicker case covers in every run."""
+    return pytest.param(*case, marks=pytest.mark.slow, **more)
+
+
+def swept(cases: Iterable[T], parts: int, quick: Iterable[T] = ()) -> list[Any]:
+    """The cases of a sweep for a parametrised test: the quick ones in every run; of the others one part of so many with
+    -m slow, each day another (AUTOLAYERS_DAY, which conftest.py sets and prints; "all": all of them)."""
+    always = list(quick)
+    others = [case for case in cases if case not in always]
+    day = os.environ.get("AUTOLAYERS_DAY", "0")
+    return [*always, *map(slow, others if day == "all" else others[int(day) % parts::parts])]
+
+
+def few_and_many(few_cases: int, many_cases: int, check: Callable[..., None],
                  *strategies: Any) -> tuple[Callable[..., None], Callable[..., None]]:
     """Two tests of random cases, the same in each run: of a few in every run, of many with -m slow."""
+    return _random(few_cases, check, *strategies), many(many_cases, check, *strategies)
+
+
+def many(cases: int, check: Callable[..., None], *strategies: Any) -> Callable[..., None]:
+    """A test of random cases with -m slow, the same in each run."""
+    return pytest.mark.slow(_random(cases, check, *strategies))
+
+
+def _random(cases: int, check: Callable[..., None], *strategies: Any) -> Callable[..., None]:
     from hypothesis import Phase, given, settings
 
-    of = settings(derandomize=True, phases=[Phase.explicit, Phase.generate])
-    first, second = (settings(of, max_examples=count)(given(*strategies)(check)) for count in (few, many))
-    return first, pytest.mark.slow(second)
+    of = settings(derandomize=True, phases=[Phase.explicit, Phase.generate], max_examples=cases)
+    return of(given(*strategies)(check))
 
 
 def sample(groups: dict[str, list[T]], n: int) -> dict[str, list[T]]:
@@ -142,6 +165,14 @@ def with_tensors(head: bytes, tensors: Sequence[TensorInfo], alignment: int) -> 
             f"<I{tensor.n_dims}QIQ", tensor.n_dims, *tensor.ne[:tensor.n_dims], BY_NAME[tensor.type].id, offset)
         offset += -(-n_bytes(tensor.type, tensor.ne) // alignment) * alignment
     return bytes(found), -(-len(found) // alignment) * alignment + offset
+
+
+def until(condition: Callable[[], object], seconds: float = 300) -> None:
+    """Waits for what another process or thread does; the limit only ends a wait in vain."""
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "waited in vain"
+        time.sleep(0.02)
 
 
 def write_gguf(path: Path, start: bytes, size: int) -> Path:

@@ -53,5 +53,5 @@ def test_fewer_processes_where_the_system_allows_no_more(monkeypatch: pytest.Mon
 
 
 def test_threads_wait_together() -> None:
-    barrier = threading.Barrier(4, timeout=5)
+    barrier = threading.Barrier(4, timeout=300)
     assert in_threads(lambda n: barrier.wait() >= 0, [1, 2, 3, 4]) == [True] * 4

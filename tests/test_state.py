@@ -236,6 +236,7 @@ def test_a_file_larger_than_allowed_is_one_line(tmp_path: Path) -> None:
     assert target.read_bytes() == b"old" and os.listdir(tmp_path) == ["Modelfile"]
 
 
+@pytest.mark.slow
 def test_a_measurement_that_cannot_be_kept_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "file").write_bytes(b"")
     monkeypatch.setattr(measure, "ram", lambda size: 1e10)

@@ -34,6 +34,7 @@ def check(before: list[Tensor], after: list[Tensor]) -> None:
                 assert place[id(other)] <= place[id(node)], (other, node, wrote)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("backend", [Vulkan, Metal])
 def test_no_node_runs_before_what_it_depends_on(backend: type, monkeypatch: pytest.MonkeyPatch) -> None:
     own = backend.graph_optimize

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from fake_ollama import FakeOllama
 from fake_web import Repository, Web, status
-from support import FEW_CARDS, FIXTURES, HEADERS, ROOT, WHOLE, check_examples, requantised, write_gguf
+from support import FEW_CARDS, FIXTURES, HEADERS, ROOT, check_examples, requantised, slow, write_gguf
 
 import autolayers
 from autolayers.cli import main
@@ -68,10 +68,10 @@ def directory(place: Path, name: str) -> str:
 
 
 @pytest.mark.parametrize(("name", "gpu", "verdicts", "take"), [
-    (LLAMA, "2900MiB", "wholly wholly wholly wholly partly partly", "Q6_K"),
+    slow(LLAMA, "2900MiB", "wholly wholly wholly wholly partly partly", "Q6_K"),
     (LLAMA, "8GiB", "wholly wholly wholly wholly wholly wholly", "F16"),
-    ("deepseek-v2-lite-q4_k_m:8", "4GiB", "wholly wholly wholly experts experts experts", "Q4_K_M"),
-    (LLAMA, "1GiB", "partly partly partly in in no", "Q2_K"),
+    slow("deepseek-v2-lite-q4_k_m:8", "4GiB", "wholly wholly wholly experts experts experts", "Q4_K_M"),
+    slow(LLAMA, "1GiB", "partly partly partly in in no", "Q2_K"),
 ])
 def test_each_file_is_planned_as_if_alone(name: str, gpu: str, verdicts: str, take: str, tmp_path: Path, hub,
                                           chosen) -> None:
@@ -147,6 +147,7 @@ def test_one_broken_file_does_not_hide_the_others(hub, chosen) -> None:
                    "the file itself\n")
 
 
+@pytest.mark.slow
 def test_less_context_is_the_way_out_where_none_fits(chosen, tmp_path: Path) -> None:
     code, out, _ = chosen(directory(tmp_path, LLAMA), "--gpu", "1500MiB", "--ram", "1GiB", "--ctx", "64k")
     assert code == 5
@@ -165,6 +166,7 @@ def test_trained_contexts_count(n_ctx: str, take: str, warned: bool, chosen) -> 
     assert ("none of these models was trained for a context of 1048576: the longest is 131072" in err) == warned
 
 
+@pytest.mark.slow
 def test_without_the_network_what_is_here(hub, chosen, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     hub({})
     monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
@@ -228,10 +230,8 @@ def few_cards(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("autolayers.planner.compare.cards.CARDS", FEW_CARDS)
 
 
-@WHOLE
-def test_cards_for_a_model(chosen, whole: bool, request: pytest.FixtureRequest) -> None:
-    if not whole:
-        request.getfixturevalue("few_cards")
+@pytest.mark.slow
+def test_cards_for_a_model(chosen) -> None:
     code, out, err = chosen(QWEN, "--ctx", "32k", "--for", "cards")
     lines = out.splitlines()
     assert (code, err) == (0, "")
@@ -299,9 +299,9 @@ def test_the_documented_examples(hub, chosen, monkeypatch: pytest.MonkeyPatch) -
 
 
 @pytest.mark.parametrize(("name", "gpus"), [
-    ("qwen3-30b-a3b-q4_k_m", "12GiB"),                  # a mixture: context for some of the request's time
-    ("gpt-oss-20b-mxfp4", "rtx-3070"),
-    ("llama-3.3-70b-q4_k_m", "rtx-5090,rtx-3090"),      # unlike cards
+    slow("qwen3-30b-a3b-q4_k_m", "12GiB"),                  # a mixture: context for some of the request's time
+    slow("gpt-oss-20b-mxfp4", "rtx-3070"),
+    slow("llama-3.3-70b-q4_k_m", "rtx-5090,rtx-3090"),      # unlike cards
     ("llama-3.1-8b-q4_k_m", "rtx-3060"),
 ])
 def test_the_launch_is_the_one_that_a_plan_proposes(name: str, gpus: str) -> None:

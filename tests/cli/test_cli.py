@@ -16,7 +16,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from support import HEADERS, ROOT, gguf, requantised, says, write_gguf
+from support import HEADERS, ROOT, gguf, requantised, says, slow, write_gguf
 
 DENSE, MOE = str(HEADERS / "llama-3.2-1b-q8_0.gguf"), str(HEADERS / "gpt-oss-20b-mxfp4.gguf")
 
@@ -97,8 +97,8 @@ class TestOutput:
 
     @pytest.mark.parametrize(("words", "code", "message"), [
         (["--gpu", "24GiB", "--ram", "4GiB"], 0, "-cram"),
-        (["--gpu", "1.5GiB", "--ram", "2GiB", "-fit", "off"], 5, "this does: -ngl"),
-        (["--gpu", "1GiB", "-ngl", "99"], 5, "does not fit"),
+        slow(["--gpu", "1.5GiB", "--ram", "2GiB", "-fit", "off"], 5, "this does: -ngl"),
+        slow(["--gpu", "1GiB", "-ngl", "99"], 5, "does not fit"),
         (["--gpu", "8GiB", "--kv-types", "f16,q8_0"], 2, "--format flags"),
         ([MOE, "--gpu", "24GiB"], 2, "for one model"),
     ])
@@ -107,6 +107,7 @@ class TestOutput:
         assert found.returncode == code and message in found.stderr
         assert found.stdout.strip().isdigit() == (code == 0)
 
+    @pytest.mark.slow
     def test_json_is_the_librarys_answer(self) -> None:
         import autolayers
 
@@ -115,8 +116,8 @@ class TestOutput:
         assert found == autolayers.plan(model, ["-c", "8192", "--gpu", "24GiB"], explain=True).to_dict()
 
     @pytest.mark.parametrize(("words", "ram", "fits"), [
-        (["m2-8g"], 8, False), (["M2 16GB"], 16, True), (["m2-8g", "--ram", "16GiB"], 16, True),
-        (["m2-16g", "--ram", "8GiB"], 8, False)])
+        slow(["m2-8g"], 8, False), (["M2 16GB"], 16, True), slow(["m2-8g", "--ram", "16GiB"], 16, True),
+        slow(["m2-16g", "--ram", "8GiB"], 8, False)])
     def test_memory_that_the_gpu_shares_is_counted_once(self, words: list[str], ram: int, fits: bool,
                                                         tmp_path: Path) -> None:
         model = write_gguf(tmp_path / "m.gguf", *requantised("llama-3.1-8b-q4_k_m:16", "f16"))       # 8.7 GiB
@@ -144,6 +145,7 @@ class TestOutput:
         assert "\x1b[" in on_a_terminal(DENSE, "--gpu", "24GiB", env={"NO_COLOR": ""})
         assert "\x1b[" not in on_a_terminal(DENSE, "--gpu", "24GiB", env={"NO_COLOR": "", "TERM": "dumb"})
 
+    @pytest.mark.slow
     def test_the_layer_that_did_not_fit_and_by_how_much(self) -> None:
         text = run(DENSE, "--gpu", "1.6GiB", "--strategy", "layers", "--format", "text").stdout
         count = int(text.split(" of 17 layers")[0].split()[-1])
@@ -166,6 +168,7 @@ class TestOutput:
         assert run("-m", DENSE, "--gpu", "24GiB", "-q").stdout == "17\n"
 
 
+    @pytest.mark.slow
     @pytest.mark.parametrize(("name", "words", "build", "flag"), [
         ("llama-3.3-70b-q4_k_m", [], 11549, "-ncffn"),
         pytest.param("llama-3.3-70b-q4_k_m", [], 9300, "-ot", marks=pytest.mark.slow),
@@ -314,6 +317,7 @@ class TestCommands:
         said = run("sweep", DENSE, "--types", "f16", "--gpus", "m2-8g", "--ram", "16GB", *words[:4]).stderr
         assert "a machine with this GPU counts 8192.00 MiB" in " ".join(said.split())
 
+    @pytest.mark.slow
     @pytest.mark.parametrize("columns", [60, 80, 120])
     def test_the_rows_of_a_sweep_fit_the_terminal_and_can_be_pasted(self, columns: int,
                                                                     eight: Callable[[str], str]) -> None:
@@ -368,6 +372,7 @@ class TestSeveralModels:
         used = sum(d["used"] + d["margin"] for m in found["models"] for d in m["devices"])
         assert found["left"]["CUDA0"] == 24 * 2**30 - used >= 0
 
+    @pytest.mark.slow
     def test_what_does_not_shares_what_there_is(self, eight: Callable[[str], str]) -> None:
         found = run("plan", DENSE, eight("gpt-oss-20b-mxfp4"), "--gpu", "5GiB")
         assert found.returncode == 0
@@ -419,6 +424,7 @@ def test_a_token_is_never_printed(form: str) -> None:
     assert "hush" not in done.stdout + done.stderr and "HF_TOKEN" in done.stdout + done.stderr and "81" in done.stdout
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(os.name != "posix", reason="terminals")
 def test_a_terminal_is_told_what_takes_its_time() -> None:
     """And the line is gone before the answer, and before an error."""

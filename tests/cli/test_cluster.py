@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support import ROOT, check_examples, gguf, write_gguf
+from support import ROOT, check_examples, gguf, slow, write_gguf
 
 from autolayers.cli import main
 
@@ -55,6 +55,7 @@ def files(place: Path, kind: str, answer, *words: str) -> dict[str, str]:
     return {path.relative_to(place).as_posix(): path.read_text() for path in place.rglob("*") if path.is_file()}
 
 
+@pytest.mark.slow
 def test_flags_and_json(answer) -> None:
     code, out, _ = answer(*WORDS)
     assert code == 0 and f"--rpc {RPC} " in out and " -ts " in out and out.count("\n") == 1
@@ -71,6 +72,7 @@ def test_a_flag_that_the_build_lacks_is_refused(answer) -> None:
     assert code == 2 and "b9100 has no --kv-unified-per-slot, which came with b10662" in err
 
 
+@pytest.mark.slow
 def test_compose(answer, tmp_path: Path) -> None:
     yaml = pytest.importorskip("yaml")
     written = files(tmp_path, "compose", answer, "--image", "example.org/llama:rpc")
@@ -141,6 +143,7 @@ def test_secrets_are_left_out(answer) -> None:
         assert code == 0 and "--port 80" in out and "hunter2" not in out + err and "LLAMA_API_KEY is left out" in err
 
 
+@pytest.mark.slow
 def test_names_of_boxes_are_no_paths_and_no_lines_of_a_file(answer, tmp_path: Path) -> None:
     data = boxes()
     data["boxes"]["..\nExecStartPre=rm"] = data["boxes"].pop("shed")
@@ -177,7 +180,7 @@ def test_a_plan_for_the_survivors(answer, tmp_path: Path) -> None:
     (["cluster"], 2, "name the cluster file and the model"),
     (["cluster", "m.gguf", "home.json"], 2, "cluster FILE.json MODEL"),
     (["cluster", "gone.json", "m.gguf"], 2, "gone.json: No such file"),
-    ([*WORDS, "--rpc", "a:1"], 2, "omit --rpc"), ([*WORDS, "--image", "x"], 2, "--output and --image need"),
+    ([*WORDS, "--rpc", "a:1"], 2, "omit --rpc"), slow([*WORDS, "--image", "x"], 2, "--output and --image need"),
     ([*WORDS, "-ngl", "9", "-c", "131072"], 5, "does not fit: "),
 ])
 def test_what_is_refused(words: list[str], code: int, said: str, answer) -> None:
@@ -185,6 +188,7 @@ def test_what_is_refused(words: list[str], code: int, said: str, answer) -> None
     assert found == code and said in err
 
 
+@pytest.mark.slow
 def test_what_no_container_runs_is_started_by_hand(answer, tmp_path: Path) -> None:
     data = boxes()
     data["boxes"]["shed"]["devices"] = [{"card": "m2-max-64g"}]
@@ -193,6 +197,7 @@ def test_what_no_container_runs_is_started_by_hand(answer, tmp_path: Path) -> No
     assert code == 2 and "type there ggml-rpc-server --host 192.168.1.20 --port 50052 --device MTL0 --cache" in err
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("width", [60, 80, 160])
 def test_the_table_of_boxes_is_laid_out_for_the_width(width: int, answer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", str(width))

@@ -11,7 +11,7 @@ import time
 
 import pytest
 from fake_ollama import FakeOllama, make_store
-from support import HEADERS, ROOT, command
+from support import HEADERS, ROOT, command, slow
 
 from autolayers.devices import Device
 from autolayers.model import read_model
@@ -154,6 +154,7 @@ def test_a_killed_command_leaves_the_old_file_or_the_new_one(run, tmp_path):
         assert file.read_bytes() in (old, new)
 
 
+@pytest.mark.slow
 def test_plan_from_the_store_and_from_the_server_agree(run, fake, tmp_path):
     words = ("plan", "llama3.1:8b", "--gpu", "5GiB", "-c", "8192", "--json")
     planned = json.loads(run(*words, **fake.environ).stdout)
@@ -314,6 +315,7 @@ def test_a_token_for_a_proxy(run, fake):
     assert len(fake.requests) == seen
 
 
+@pytest.mark.slow
 def test_the_largest_context_of_every_model(run, fake):
     fake.add("gemma", GEMMA)
     answers = json.loads(run("list", "--ctx", "max", "--gpu", "8GiB", "--json", **fake.environ).stdout)
@@ -378,7 +380,7 @@ def test_verify_steps_down_and_stores_what_worked(run, fake):
     assert fake.models["llama3.1:8b"]["parameters"] == {"temperature": 0.5, "num_gpu": 29, "num_ctx": 8192}
 
 
-@pytest.mark.parametrize("most", [0, 1, 2, 16, 17, 31, 32])
+@pytest.mark.parametrize("most", [0, 1, 2, slow(16), 17, 31, 32])
 def test_verify_finds_the_most_that_loads(run, fake, most):
     """From 33 the way down passes 32, 30, 26, 18, 2 and 0; what is left loaded is the answer."""
     fake.fits_layers = most
@@ -408,6 +410,7 @@ def gpu(gib: float, name: str = "CUDA0") -> Device:
     return Device(name, int(gib * GiB), int(gib * GiB))
 
 
+@pytest.mark.slow
 def test_verify_counts_both_caches(run, serving):
     serving.gpus = serving.gpus[:1]
     text = run("verify", "gemma", "--gpu", "12GiB", "-c", "32768", **serving.environ).stdout.decode()
@@ -416,8 +419,8 @@ def test_verify_counts_both_caches(run, serving):
 
 @pytest.mark.parametrize(("theirs", "word"), [
     ({"OLLAMA_NUM_PARALLEL": "4"}, "-np 4, the plan has 1: OLLAMA_NUM_PARALLEL"),
-    ({"OLLAMA_KV_CACHE_TYPE": "q8_0"}, "-ctk q8_0, the plan has f16: OLLAMA_KV_CACHE_TYPE"),
-    ({"OLLAMA_FLASH_ATTENTION": "1"}, "-fa on, the plan has auto: OLLAMA_FLASH_ATTENTION"),
+    slow({"OLLAMA_KV_CACHE_TYPE": "q8_0"}, "-ctk q8_0, the plan has f16: OLLAMA_KV_CACHE_TYPE"),
+    slow({"OLLAMA_FLASH_ATTENTION": "1"}, "-fa on, the plan has auto: OLLAMA_FLASH_ATTENTION"),
 ])
 def test_verify_says_which_setting_differs(run, serving, theirs, word):
     serving.gpus, serving.settings = serving.gpus[:1], theirs
@@ -425,6 +428,7 @@ def test_verify_says_which_setting_differs(run, serving, theirs, word):
     assert word in text
 
 
+@pytest.mark.slow
 def test_the_server_s_log_says_its_gpus_and_settings(run, serving):
     """No GPU is found here; what the server saw and was set to is what is planned for, unless it is said otherwise."""
     serving.settings = {"OLLAMA_NUM_PARALLEL": "2", "OLLAMA_CONTEXT_LENGTH": "8192", "OLLAMA_KV_CACHE_TYPE": "q8_0"}
@@ -441,6 +445,7 @@ def test_the_server_s_log_says_its_gpus_and_settings(run, serving):
     assert json.loads(run("plan", "gemma", "--gpu", "24GiB", "--json", **serving.environ).stdout)["parallel"] == 1
 
 
+@pytest.mark.slow
 def test_free_memory_of_the_log_is_not_counted_twice(run, serving):
     """Others hold 3 of 8 GiB. The log's figure is from before anything was loaded, so that what is loaded now does
     not come on top; the last load's is newer."""
@@ -472,6 +477,7 @@ def test_gpus_of_the_log_that_a_load_does_not_see_keep_their_figure(run, serving
     assert [d["name"] for d in json.loads(done.stdout)["plan"]["devices"]] == ["CUDA0"]
 
 
+@pytest.mark.slow
 def test_no_gpu_is_no_reason_to_turn_the_gpu_off(run, fake, tmp_path):
     done = run("create", "llama3.1:8b", "--as", "mine", **fake.environ)
     assert done.stdout == b"mine:latest: num_ctx 4096\n" and b"--gpu SIZE" in done.stderr
@@ -481,6 +487,7 @@ def test_no_gpu_is_no_reason_to_turn_the_gpu_off(run, fake, tmp_path):
     assert run("plan", "llama3.1:8b", "-q", **fake.environ).stdout == b"-1\n"
 
 
+@pytest.mark.slow
 def test_a_num_gpu_of_the_base_is_overridden(run, fake, tmp_path):
     """FROM NAME takes over the parameters of NAME, so that one left out would be the base's."""
     fake.add("moe-auto", MOE, {"num_gpu": 2})
@@ -562,6 +569,7 @@ def test_the_documentation_names_no_flag_that_is_not_there(run):
     assert flags and not [flag for flag in flags if flag not in known]
 
 
+@pytest.mark.slow
 def test_memory_that_ollama_holds_itself_counts_as_free(fake, monkeypatch, capsys):
     from autolayers import devices, request
     from autolayers.cli.ollama import main

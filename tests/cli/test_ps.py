@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 from fake_ollama import FakeOllama
-from support import FIXTURES, HEADERS, says
+from support import FIXTURES, HEADERS, says, until
 
 from autolayers.devices.held import held
 from autolayers.launch.servers import servers
@@ -83,10 +83,7 @@ def test_one_in_full(server: subprocess.Popen[str]) -> None:
     assert json.loads(says("explain", str(server.pid), "--json").stdout)["without"]["RAM"] > 0
     server.kill()
     server.wait()
-    for _ in range(50):
-        if next(servers(server.pid), None) is None:
-            break
-        time.sleep(0.1)
+    until(lambda: next(servers(server.pid), None) is None)
     gone = says("explain", str(server.pid))
     assert gone.returncode == 1 and "no llama-server" in gone.stderr
 

@@ -13,12 +13,11 @@ import socket
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Iterator
 
 import pytest
 from fake_rpc import FakeRpc
-from support import HEADERS, TESTS
+from support import HEADERS, TESTS, slow, until
 
 from autolayers.cli.run import main
 from autolayers.errors import UsageError
@@ -171,13 +170,6 @@ def running(pid: int) -> bool:
         return os.path.isdir("/proc/1") is False
 
 
-def until(condition: object, seconds: float = 30) -> None:
-    end = time.monotonic() + seconds
-    while not condition():  # type: ignore[operator]
-        assert time.monotonic() < end, "waited in vain"
-        time.sleep(0.02)
-
-
 def free_port() -> int:
     with socket.socket() as server:
         server.bind(("127.0.0.1", 0))
@@ -218,8 +210,8 @@ def test_an_unchanged_launch_keeps_its_plan(fake: Fake) -> None:
 
 
 @pytest.mark.parametrize(("free", "layers"), [
-    (650, 2), (200, 2), (199, 1),      # as much as it needs, and less
-    (906, 2), (907, 9),                # so much more that another layer may fit
+    slow(650, 2), (200, 2), slow(199, 1),      # as much as it needs, and less
+    slow(906, 2), slow(907, 9),                # so much more that another layer may fit
 ])
 def test_the_free_memory_is_checked_again(fake: Fake, tmp_path: pathlib.Path, free: int, layers: int) -> None:
     def with_free(size: int) -> str:
@@ -234,6 +226,7 @@ def test_the_free_memory_is_checked_again(fake: Fake, tmp_path: pathlib.Path, fr
     assert words[words.index("-ngl") + 1] == str(layers)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("text", ["[", "[{}]", "[3]", "{}", '[{"model": "", "question": "", "free": [], "flags": []}]'])
 def test_a_damaged_store_of_plans_is_planned_anew(fake: Fake, text: str) -> None:
     fake.run("--gpu 650MiB llama-server -m MODEL")
@@ -262,6 +255,7 @@ def test_dry_run_prints_the_exact_command_and_starts_nothing(fake: Fake) -> None
     assert fake.calls() == [] and done.returncode == 0
 
 
+@pytest.mark.slow
 def test_a_launch_that_does_not_fit_says_what_would(tmp_path: pathlib.Path) -> None:
     (tmp_path / "llama-server").write_text("#!/bin/sh\n")
     (tmp_path / "llama-server").chmod(0o755)
@@ -309,7 +303,7 @@ def test_a_signal_goes_to_the_server_directly(fake: Fake) -> None:
     assert b"signals: [15]" in err and child.returncode == 0
 
 
-@pytest.mark.parametrize("flags", ["", "--verify", "--retry 1"])
+@pytest.mark.parametrize("flags", ["", "--verify", slow("--retry 1")])
 def test_programs_that_cannot_be_started(fake: Fake, flags: str) -> None:
     (fake.path / "text").write_text("no program")
     missing = fake.run(f"--gpu 1GiB {flags} ./llama-nothing -m MODEL")
@@ -325,6 +319,7 @@ def test_an_old_build_is_not_given_what_it_does_not_know(fake: Fake) -> None:
     assert b"this llama.cpp does not know -c: left out" in done.stderr
 
 
+@pytest.mark.slow
 def test_a_flag_that_only_this_llama_cpp_knows_passes(fake: Fake) -> None:
     fake.scenario({}, help="-ngl,  --gpu-layers N   layers\n-c, --ctx-size N  context\n--brand-new N   something\n")
     done = fake.run("--gpu 650MiB llama-server -m MODEL --brand-new 7")
@@ -340,6 +335,7 @@ def test_a_flag_that_only_this_llama_cpp_knows_passes(fake: Fake) -> None:
     assert fake.run("--gpu 650MiB --strict-flags off llama-server -m MODEL --brand-new 7").returncode == 0
 
 
+@pytest.mark.slow
 def test_a_flag_that_the_build_lacks_is_refused_unless_its_help_has_it(fake: Fake) -> None:
     line = "--gpu 650MiB llama-server -m MODEL --kv-unified-per-slot 4096"
     fake.scenario({}, version="version: 9100 (abc)")
@@ -430,6 +426,7 @@ def test_a_server_that_dies_of_a_signal(fake: Fake) -> None:
     assert fake.run("--gpu 650MiB --retry 1 llama-server -m MODEL").returncode == 128 + signal.SIGABRT
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")
 def test_nothing_survives_a_supervisor_that_is_killed(fake: Fake) -> None:
     fake.scenario({"serve": True})
@@ -470,6 +467,7 @@ def test_out_of_memory_plans_smaller_and_comes_up(fake: Fake) -> None:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("missing", "flags", "layers"), [(384, "", 1), (300, "", 0), (384, "-c 8192", 1),
                                                           (384, "--margin 450MiB", 0)])
 def test_a_retry_halves_margins_before_it_gives_a_device_up(missing: int, flags: str, layers: int | None,
@@ -484,6 +482,7 @@ def test_a_retry_halves_margins_before_it_gives_a_device_up(missing: int, flags:
     assert tried[0] == 17 and (tried[1:] == [] if layers is None else tried[1] >= layers), done.stderr
 
 
+@pytest.mark.slow
 def test_retries_end(fake: Fake) -> None:
     fake.scenario({"log": oom(900), "code": 1}, {"log": oom(450), "code": 1}, {"log": oom(100), "code": 1})
     done = fake.run("--gpu 1010MiB --retry 2 llama-server -m MODEL")
@@ -618,6 +617,7 @@ def test_verify_compares_and_keeps_and_corrects(fake: Fake) -> None:
     assert fake.calls()[2]["words"][3] == "10"
 
 
+@pytest.mark.slow
 def test_verify_says_equal_and_leaves_no_correction(fake: Fake) -> None:
     fake.scenario({"log": FINE.format(host=0, gpu="1000.00")})
     done = fake.run("--gpu 1010MiB --verify llama-server -m MODEL")
@@ -625,6 +625,7 @@ def test_verify_says_equal_and_leaves_no_correction(fake: Fake) -> None:
     assert b"the plan includes it" not in fake.run("--gpu 1010MiB llama-server -m MODEL").stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("compute", "keeps"), [("4.00", {}), ("12.00", {"compute CUDA1": 4 * MiB})])
 def test_verify_keeps_as_a_difference_what_check_calls_one(compute: str, keeps: dict[str, int], fake: Fake) -> None:
     log = FINE.format(host=0, gpu="1000.00").replace("srv ", f"x: CUDA1 compute buffer size = {compute} MiB\nsrv ")
@@ -637,6 +638,7 @@ def test_verify_keeps_as_a_difference_what_check_calls_one(compute: str, keeps: 
     assert (b"checked on this build" in again.stderr) == bool(keeps) == (b"the plan includes it" in again.stderr)
 
 
+@pytest.mark.slow
 def test_verify_asks_for_the_lines_where_the_build_hides_them(fake: Fake) -> None:
     fake.run("--gpu 1010MiB --verify llama-server -m MODEL")
     fake.run("--gpu 1010MiB --verify llama-server -m MODEL -lv 2")
@@ -685,6 +687,7 @@ def test_verify_reads_what_is_left_of_a_broken_log(fake: Fake, log: str) -> None
 
 # --- wait
 
+@pytest.mark.slow
 def test_verifys_tokens_correct_later_predictions_of_this_machine(fake: Fake) -> None:
     port = free_port()
     fake.scenario({"serve": True, "log": FINE.format(host=0, gpu="1000.00")})
@@ -768,6 +771,7 @@ def test_wait_retries(fake: Fake) -> None:
     )
 
 
+@pytest.mark.slow
 def test_a_signal_while_waiting_ends_the_server(fake: Fake) -> None:
     fake.scenario({"serve": True, "delay": 60})
     child = fake.start(f"--gpu 1010MiB --wait llama-server -m MODEL --port {free_port()}")
@@ -777,6 +781,7 @@ def test_a_signal_while_waiting_ends_the_server(fake: Fake) -> None:
     assert child.returncode == 128 + signal.SIGTERM and not running(server)
 
 
+@pytest.mark.slow
 def test_a_signal_that_nohup_ignores_does_not_end_a_server_that_is_waited_for(fake: Fake) -> None:
     fake.scenario({"serve": True, "delay": 1})
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)

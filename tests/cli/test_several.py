@@ -90,6 +90,7 @@ def test_groups_fit_and_are_as_large_as_can_be(gpu: str, library: Path, capfd: p
     assert found["proven"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("gpu", ["8GiB", "5GiB,5GiB", pytest.param("8GiB,3GiB", marks=pytest.mark.slow)])
 def test_every_set_of_a_matrix_fits_and_needs_fewer_loads_than_groups(gpu: str, library: Path,
                                                                       capfd: pytest.CaptureFixture[str]) -> None:
@@ -113,6 +114,7 @@ def test_every_set_of_a_matrix_fits_and_needs_fewer_loads_than_groups(gpu: str, 
     assert launch_targets.swapped(requests, sets, costs) <= launch_targets.swapped(requests, grouped, {})
 
 
+@pytest.mark.slow
 def test_a_matrix_of_models_that_fit_together_is_one_set(library: Path, capfd: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("yaml")
     text, _ = out_of(capfd, "plan", ".", "--gpu", "40GiB", "--ram", "64GiB", "--format", "llama-swap-matrix")
@@ -120,6 +122,7 @@ def test_a_matrix_of_models_that_fit_together_is_one_set(library: Path, capfd: p
     assert sorted(map(sorted, sets)) == [sorted(words)]
 
 
+@pytest.mark.slow
 def test_what_is_asked_for_most_shares_its_group(library: Path, capfd: pytest.CaptureFixture[str]) -> None:
     """Two of three fit together: which two follows from how often each is asked for."""
     names = [f"{name}.gguf" for name in ("llama-3.1-8b-q4_k_m", "gemma-3-4b-q8_0", "qwen2.5-7b-q4_k_m")]
@@ -130,6 +133,7 @@ def test_what_is_asked_for_most_shares_its_group(library: Path, capfd: pytest.Ca
             [alone], [i for i in range(3) if i != alone]]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("gpu", [*MACHINES, "11GiB", "14GiB,7GiB"])
 def test_any_so_many_of_a_preset_fit(gpu: str, library: Path, capfd: pytest.CaptureFixture[str]) -> None:
     text, err = out_of(capfd, "plan", ".", "--gpu", gpu, "--ram", "64GiB", "--format", "preset")
@@ -150,6 +154,7 @@ def test_named_models_take_turns_where_they_must(library: Path, capfd: pytest.Ca
         capfd, "plan", name, "--swap", "--gpu", "7GiB", "--format", "flags")[0].splitlines()]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("form", ["json", "preset", *(
     pytest.param(form, marks=pytest.mark.slow) for form in ("text", "flags", "llama-swap"))])
 def test_models_take_turns_on_a_processor_alone(form: str, library: Path, capfd: pytest.CaptureFixture[str]) -> None:

@@ -8,12 +8,11 @@ import pathlib
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from functools import cache
 
 import pytest
-from support import TESTS, gguf, says, write_gguf
+from support import TESTS, gguf, says, slow, until, write_gguf
 
 from autolayers.launch.speed_rows import check
 
@@ -128,6 +127,7 @@ def test_the_fastest_measured_is_kept_and_later_runs_use_it_and_say_so(fakes: Fa
     assert "autolayers tune" not in fakes.run("run", own=("--dry-run",)).stderr
 
 
+@pytest.mark.slow
 def test_an_answer_that_does_not_fit_now_is_not_used(fakes: Fakes) -> None:
     (fakes.path / "devices").write_text("Available devices:\n" + GPU.replace("1800", "2000") + "\n")
     assert fakes.run().returncode == 0
@@ -155,16 +155,17 @@ def test_every_form_of_a_plan_uses_it_and_says_so(tuned: Callable[[str], Fakes],
 
 
 @pytest.mark.parametrize(("does", "line"), [
-    ("fail", "exit code 1: main: error: failed to load model 'm.gguf'"),
+    slow("fail", "exit code 1: main: error: failed to load model 'm.gguf'"),
     ("hang", "it did not end within"),
     pytest.param("kill", "ended by signal 9", marks=pytest.mark.slow),
     pytest.param("nonsense", "no prompt of", marks=pytest.mark.slow),
-    ("jump", "a clock jumped"),
+    slow("jump", "a clock jumped"),
     pytest.param("other", "no generation of", marks=pytest.mark.slow),
 ])
 def test_a_launch_that_cannot_be_measured_is_one_line(fakes: Fakes, does: str, line: str) -> None:
     fakes.scenario({"words": "-ub 2048", "token": 1e5}, {"words": "", "does": does})
-    done = fakes.run(own=("--limit", "8s"))
+    limit = ("--limit", "8s" if does == "hang" else "1h")
+    done = fakes.run(own=limit)
     of_it = [text for text in done.stderr.splitlines() if ": not measured: " in text and line in text]
     if does == "hang":      # nothing is left for the others
         assert done.returncode == 1 and done.stderr.splitlines()[-1] == "autolayers: no launch could be measured"
@@ -172,17 +173,15 @@ def test_a_launch_that_cannot_be_measured_is_one_line(fakes: Fakes, does: str, l
     assert done.returncode == 0 and of_it, done.stderr
     assert all("\x1b" not in text and text.startswith("autolayers: ") for text in done.stderr.splitlines())
     fakes.scenario({"words": "", "does": does})
-    assert fakes.run(own=("--limit", "8s")).returncode == 1
+    assert fakes.run(own=limit).returncode == 1
 
 
 def test_an_interrupt_keeps_what_is_known(fakes: Fakes) -> None:
     fakes.scenario({"words": "-ub 1024", "does": "hang"}, {"words": ""})
     child = subprocess.Popen([sys.executable, "-m", "autolayers", *fakes.words("tune")], stdout=subprocess.PIPE,
                              stderr=subprocess.PIPE, text=True, env=fakes.environ)
-    end = time.monotonic() + 60
-    while time.monotonic() < end and not any("-ub 1024" in " ".join(words) for words in
-                                             (fakes.measured if (fakes.path / "bench.jsonl").exists() else [])):
-        time.sleep(0.1)
+    until(lambda: (fakes.path / "bench.jsonl").exists()
+          and any("-ub 1024" in " ".join(words) for words in fakes.measured))
     child.send_signal(signal.SIGINT)
     out, error = child.communicate(timeout=30)
     assert child.returncode == 130 and "interrupted: " in error
@@ -200,12 +199,14 @@ def test_a_launch_whose_logits_have_no_room_in_llama_bench_is_not_measured(fakes
     assert "not measured" not in fakes.run(own=("--json",)).stderr
 
 
+@pytest.mark.slow
 def test_flags_are_translated_and_those_that_it_lacks_named(fakes: Fakes) -> None:
     done = fakes.run("tune", "--poll", "10", "--port", "8080", "-ctk", "q8_0", "-ctv", "q8_0")
     assert "autolayers: llama-bench has no --poll, --port, -ctv: measuring without\n" in done.stderr
     assert all("-ctk" in words and "-ctv" not in words and "-c" not in words for words in fakes.measured)
 
 
+@pytest.mark.slow
 def test_shared_rows_are_what_the_fit_reads_and_name_nobody(fakes: Fakes) -> None:
     done = fakes.run("tune", "-a", "secret-name", own=("--share", "-"))
     assert done.returncode == 0
@@ -217,6 +218,7 @@ def test_shared_rows_are_what_the_fit_reads_and_name_nobody(fakes: Fakes) -> Non
         assert name not in done.stdout
 
 
+@pytest.mark.slow
 def test_a_test_is_no_larger_than_the_context(fakes: Fakes) -> None:
     done = fakes.run("tune", "-c", "1024", "-np", "1", own=("--share", str(fakes.path / "no" / "rows.jsonl")))
     assert done.returncode == 1 and "no such file or directory" in done.stderr.lower() and "llama-server" in done.stdout
@@ -224,6 +226,7 @@ def test_a_test_is_no_larger_than_the_context(fakes: Fakes) -> None:
     assert asked and all(sum(sizes) <= 1024 for sizes in asked)
 
 
+@pytest.mark.slow
 def test_state_that_is_nonsense_counts_for_nothing(fakes: Fakes) -> None:
     assert fakes.run().returncode == 0
     entries = json.loads(fakes.kept[0].read_text())

@@ -1,13 +1,12 @@
-"""What properties.py says holds for random plans: a few cases in every run, a thousand with -m slow."""
+"""What properties.py says holds for random plans: a few cases in every run, a tenth of a thousand with -m slow."""
 
 import pytest
 from decisions.properties import failures
+from support import swept
 
-FEW = 50        # every 50th case
-ALWAYS = 503    # a GPU that is too small for more than the output layer
+QUICK = (*range(0, 1000, 100), 503)    # 503: a GPU that is too small for more than the output layer
 
 
-@pytest.mark.parametrize("seed", [pytest.param(seed, marks=[pytest.mark.slow] if seed % FEW and seed != ALWAYS else [])
-                                  for seed in range(1000)])
+@pytest.mark.parametrize("seed", swept(range(1000), 10, QUICK))
 def test_a_plan_has_the_properties(seed: int) -> None:
     assert not failures(seed)

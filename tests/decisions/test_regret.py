@@ -2,9 +2,10 @@
 
 import pytest
 from decisions.regret import regret
+from support import swept
 
 
-@pytest.mark.parametrize("seed", [2, *[pytest.param(seed, marks=pytest.mark.slow) for seed in range(60) if seed != 2]])
+@pytest.mark.parametrize("seed", swept(range(60), 4, [2]))
 def test_a_plan_is_near_the_best_launch_of_its_space(seed: int) -> None:
     ratio, words = regret(seed)
     assert ratio <= 1.05, words

@@ -6,7 +6,7 @@ import re
 from itertools import pairwise
 
 import pytest
-from support import HEADERS
+from support import HEADERS, slow
 
 import autolayers
 from autolayers import Device, UsageError
@@ -126,6 +126,7 @@ def test_a_machine_that_cannot_be_is_refused(gpu: str, ram: str, said: str) -> N
         assert asked(words).machine.devices
 
 
+@pytest.mark.slow
 def test_a_gpu_of_which_all_is_free_drives_no_display() -> None:
     model = autolayers.read_model(MOE)
     empty = "nothing else is on the GPU, not even a display"
@@ -143,7 +144,7 @@ def test_a_gpu_of_which_all_is_free_drives_no_display() -> None:
     ("m3-max-64g-macos14", "", "iogpu.wired_limit_mb="), ("m3-max-64g", "", ""),
     ("m3-max-48g", "-c 8192", "iogpu.wired_limit_mb="),
     ("strix-halo-64g", "", "GTT"), ("m2-ultra-128g", "-c 8192", ""),
-    ("m3-max-36g", "-c 4096", ""), ("rtx-3090", "--ram 64GiB -c 4096", ""), ("gb10", "-c 4096", "")])
+    slow("m3-max-36g", "-c 4096", ""), ("rtx-3090", "--ram 64GiB -c 4096", ""), ("gb10", "-c 4096", "")])
 def test_the_limit_of_a_gpu_that_shares_ram_is_named_where_it_binds(gpu: str, words: str, said: str) -> None:
     plan = autolayers.plan(DENSE, ["--gpu", gpu, *words.split()])
     found = [line for line in plan.reasons if "of the RAM: " in line]

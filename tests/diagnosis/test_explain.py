@@ -14,7 +14,7 @@ import re
 from pathlib import Path
 
 import pytest
-from support import HEADERS, LOGS, model, says
+from support import HEADERS, LOGS, model, says, swept
 
 from autolayers import bundled
 from autolayers.diagnosis.causes import CAUSES
@@ -222,9 +222,9 @@ def test_mutated_logs() -> None:
         check_mutated(seed)
 
 
-@pytest.mark.slow
-def test_ten_thousand_mutated_logs() -> None:
-    for seed in range(10_000):
+@pytest.mark.parametrize("first", swept(range(0, 10_000, 500), 10))
+def test_ten_thousand_mutated_logs(first: int) -> None:
+    for seed in range(first, first + 500):
         check_mutated(seed)
 
 
@@ -340,13 +340,12 @@ def sweep(part: int, parts: int, every: int = 1) -> list[str]:
 
 
 def test_every_log_with_bundled_headers_gets_a_launch_or_a_reason() -> None:
-    assert sweep(0, 98, every=5) == []
+    assert sweep(0, 98, every=9) == []
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("part", range(12))
+@pytest.mark.parametrize("part", swept(range(98), 16))
 def test_every_log_with_every_bundled_header_gets_a_launch_or_a_reason(part: int) -> None:
-    assert sweep(part, 12) == []
+    assert sweep(part, 98) == []
 
 
 def test_a_tensor_over_the_driver_s_limit_is_kept_in_ram() -> None:

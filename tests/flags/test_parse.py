@@ -263,11 +263,13 @@ _params = st.builds(Params, **_fields).filter(
     and p.device != ("none",) and p.device_draft != ("none",))
 
 
+@pytest.mark.slow
 @given(_params)
 def test_what_is_written_is_read_back(wanted: Params) -> None:
     assert parse(to_words(wanted)).params == wanted
 
 
+@pytest.mark.slow
 @given(_params, _params)
 def test_words_are_rewritten(before: Params, after: Params) -> None:
     assert parse(rewritten(to_words(before), before, after)).params == after

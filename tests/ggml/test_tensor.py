@@ -130,6 +130,7 @@ def test_operations_come_after_their_sources_and_once(g: Graph) -> None:
     assert (left.uses, right.uses, top.uses, again.uses) == (2, 1, 1, 0)
 
 
+@pytest.mark.slow
 def test_deep_graphs_do_not_overflow(g: Graph) -> None:
     t: Tensor = g.input("x", "f32", 4)
     for _ in range(20_000):

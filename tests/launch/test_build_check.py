@@ -115,6 +115,7 @@ def states(answer: subprocess.CompletedProcess[str]) -> dict[str, str]:
     return {one["name"]: one["state"] for one in json.loads(answer.stdout)["models"]}
 
 
+@pytest.mark.slow
 def test_equal_different_failed_and_unknown(run: Callable[..., Any], program: pathlib.Path) -> None:
     done = run("check", "--quick", "--json", "--llama-server", str(program))
     assert done.returncode == 0, done.stderr
@@ -133,6 +134,7 @@ def test_equal_different_failed_and_unknown(run: Callable[..., Any], program: pa
     assert "3 of 6 models equal in every part" in done.stdout
 
 
+@pytest.mark.slow
 def test_drafts_an_adapter_and_a_projector(run: Callable[..., Any], program: pathlib.Path) -> None:
     done = run("check", "--quick", "--llama-server", str(program))
     assert done.returncode == 0 and re.search(r"^Host mmproj weights +1 of 1$", done.stdout, re.M)
@@ -146,6 +148,7 @@ def test_drafts_an_adapter_and_a_projector(run: Callable[..., Any], program: pat
     assert plan.returncode == 0 and "checked on this build" not in plan.stderr     # without companions it is equal
 
 
+@pytest.mark.slow
 def test_plans_for_that_program_say_so(run: Callable[..., Any], program: pathlib.Path) -> None:
     before = json.loads((program.parent / "sizes.json").read_text())
     change(program, "qwen3-dense", {**before["qwen3-dense"], "KV": before["qwen3-dense"]["KV"] + MiB})

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import launch_targets as targets
 import pytest
-from support import HEADERS, gpus, model
+from support import HEADERS, gpus, model, slow
 
 import autolayers
 from autolayers import Plan
@@ -104,7 +104,7 @@ def test_a_path_with_a_colon_is_one_field(folder: str, mount: list[str]) -> None
 
 @pytest.mark.skipif(os.name != "posix", reason="links")
 @pytest.mark.parametrize(("target", "folder", "inside"), [
-    ("../../blobs/ab", "models--U--M", "snapshots/c/m.gguf"), ("{}/elsewhere/x.gguf", "elsewhere", "x.gguf")])
+    slow("../../blobs/ab", "models--U--M", "snapshots/c/m.gguf"), ("{}/elsewhere/x.gguf", "elsewhere", "x.gguf")])
 def test_what_a_link_leads_to_is_in_the_container(tmp_path: Path, target: str, folder: str, inside: str) -> None:
     """As files of the Hub's cache are."""
     link = tmp_path / "models--U--M" / "snapshots" / "c" / "m.gguf"
@@ -195,6 +195,7 @@ def test_llama_cpp_python_gets_every_default_that_differs(name: str) -> None:
     assert {"flash_attn", "swa_full", "n_batch", "n_ubatch", "type_k", "type_v"} <= said.keys()
 
 
+@pytest.mark.slow
 def test_koboldcpp_gets_every_default_that_differs() -> None:
     words = ("-ctk", "q8_0", "-ctv", "q8_0", "-ncmoe", "3", "-ts", "3,1")
     assert shlex.split(written("koboldcpp", words)) == [
@@ -207,6 +208,7 @@ def test_koboldcpp_gets_every_default_that_differs() -> None:
     assert shlex.split(written("koboldcpp", ("--api-key", "hush")))[-2:] == ["--password", "${LLAMA_API_KEY:?}"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "gpu"), [
     ("llama-3.1-8b-q4_k_m", "4GiB"), ("gpt-oss-20b-mxfp4", "8GiB"),
     pytest.param("llama-3.3-70b-q4_k_m", "12GiB", marks=pytest.mark.slow),

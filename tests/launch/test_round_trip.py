@@ -9,7 +9,7 @@ from functools import cache
 import launch_targets as targets
 import pytest
 from random_launches import READERS, case, written
-from support import gpus, model
+from support import gpus, model, swept
 
 import autolayers
 from autolayers.builds import Build
@@ -24,7 +24,7 @@ from autolayers.memory.estimate import Estimator
 from autolayers.records import replace
 
 
-@pytest.mark.parametrize("first", [0, 10, 20, *(pytest.param(n, marks=pytest.mark.slow) for n in range(30, 320, 10))])
+@pytest.mark.parametrize("first", swept(range(0, 320, 10), 4, [0]))
 def test_a_launch_read_back_is_the_one_planned(first: int) -> None:
     read = dict.fromkeys(FORMATS, 0)
     for seed in range(first, first + 10):

@@ -70,6 +70,7 @@ def flags_of(model: pathlib.Path, *words: str) -> list[str]:
                           capture_output=True, text=True, timeout=60, check=True).stdout.split()
 
 
+@pytest.mark.slow
 def test_each_model_of_the_directory_is_planned_for_the_machine(server: pathlib.Path, models: pathlib.Path) -> None:
     done = run(server, "--gpu 24GiB --ram 64GiB", "--models-dir", models, "--port", "8080")
     words = started(server)
@@ -84,6 +85,7 @@ def test_each_model_of_the_directory_is_planned_for_the_machine(server: pathlib.
     assert [str(path) for path in state] == [words[words.index("--models-preset") + 1]]
 
 
+@pytest.mark.slow
 def test_models_max_is_kept_and_one_at_a_time_has_the_whole_machine(server: pathlib.Path, models: pathlib.Path) -> None:
     run(server, "--gpu 8GiB --ram 64GiB", "--models-dir", models, "--models-max", "1")
     words = started(server)
@@ -92,12 +94,14 @@ def test_models_max_is_kept_and_one_at_a_time_has_the_whole_machine(server: path
     assert preset(words)["llama-8b"]["ctx-size"] == alone[alone.index("-c") + 1]
 
 
+@pytest.mark.slow
 def test_more_at_a_time_than_fit_are_said(server: pathlib.Path, models: pathlib.Path) -> None:
     done = run(server, "--gpu 8GiB --ram 64GiB", "--models-dir", models, "--models-max", "2")
     assert "--models-max 2: 1 of these models fit at a time" in done.stderr
     assert started(server).count("--models-max") == 1
 
 
+@pytest.mark.slow
 def test_the_routers_own_words_are_every_models_request(server: pathlib.Path, models: pathlib.Path) -> None:
     run(server, "--gpu 24GiB --ram 64GiB", "--models-dir", models, "-c", "4096", "-ctk", "q8_0", "-ctv", "q8_0")
     read = preset(started(server))
@@ -105,6 +109,7 @@ def test_the_routers_own_words_are_every_models_request(server: pathlib.Path, mo
     assert {read[name]["cache-type-k"] for name in read.sections()} == {"q8_0"}
 
 
+@pytest.mark.slow
 def test_a_models_own_projector_is_part_of_its_plan(server: pathlib.Path, models: pathlib.Path) -> None:
     (models / "seeing").mkdir()
     (models / "gemma.gguf").rename(models / "seeing" / "gemma.gguf")
@@ -113,6 +118,7 @@ def test_a_models_own_projector_is_part_of_its_plan(server: pathlib.Path, models
     assert preset(started(server))["seeing"]["mmproj"] == str(models / "seeing" / "mmproj-gemma.gguf")
 
 
+@pytest.mark.slow
 def test_files_that_are_no_models_are_named_and_the_others_planned(server: pathlib.Path, models: pathlib.Path) -> None:
     (models / "broken.gguf").write_bytes(b"GGUF")
     done = run(server, "--gpu 24GiB --ram 64GiB", "--models-dir", models)

@@ -64,6 +64,7 @@ def test_the_fit_ends_with_one_line(text: str, wrong: str, tmp_path: pathlib.Pat
     assert done.returncode == 1 and done.stderr.count("\n") == 1 and wrong in done.stderr
 
 
+@pytest.mark.slow
 def test_the_checker_of_rows_names_what_is_implausible(tmp_path: pathlib.Path) -> None:
     pytest.importorskip("numpy")
     new = {**changed("machine.devices.0.total", 8_200_000_000), "id": "t1"}

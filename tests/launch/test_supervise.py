@@ -51,12 +51,11 @@ def test_a_defect_behind_the_log_does_not_stall_the_child() -> None:
 @pytest.mark.skipif(os.name != "posix", reason="signals")
 def test_no_signal_of_a_burst_is_lost() -> None:
     """As `timeout` and systemd send them: TERM, TERM to the group, CONT, CONT."""
-    code = ("import os, sys; from autolayers.launch import supervise; print('up', flush=True);"
-            "sys.exit(0 if supervise.run(['sleep', '60'], os.environ).asked else 3)")
+    code = ("import os, sys; from autolayers.launch import supervise\n"
+            "sys.exit(0 if supervise.run(['sh', '-c', 'echo up; exec sleep 600'], os.environ).asked else 3)")
     for _ in range(3):
         child = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, start_new_session=True)
-        assert child.stdout is not None and child.stdout.readline() == b"up\n"
-        time.sleep(0.5)
+        assert child.stdout is not None and child.stdout.readline() == b"up\n"      # its words pass once signals do
         for number in (signal.SIGTERM, signal.SIGTERM, signal.SIGCONT, signal.SIGCONT):
             os.kill(child.pid, number)
         try:

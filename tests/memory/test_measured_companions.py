@@ -186,6 +186,7 @@ def plan(words: str, *devices: Device, **more: object) -> autolayers.Plan:
     return autolayers.plan(model("headers", TARGET), words.split(), devices=list(devices), **more)
 
 
+@pytest.mark.slow
 def test_a_draft_model_costs_layers() -> None:
     draft = f"-ngld 99 --spec-type draft-simple -md {FIXTURES / 'headers' / DRAFT}.gguf"
     plain, drafted = (plan(f"-c 8192 --strategy layers {words}", *gpus(6144)) for words in ("", draft))

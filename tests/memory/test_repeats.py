@@ -1,6 +1,7 @@
 """Graphs of the layers that repeat need what whole graphs need, and compute the same."""
 
 import pytest
+from support import slow
 
 import autolayers
 from autolayers.flags.policy import read
@@ -47,7 +48,7 @@ def test_few_layers_stay(kinds: str) -> None:
     ("llama-3.1-8b-q4_k_m", "-ngl 20 -c 4096 -np 4", [8]),
     ("gemma-2-9b-q4_k_m", "-ngl 99 -c 16384 -ctk q8_0 -ctv q8_0", [24]),
     ("qwen3-30b-a3b-q4_k_m", "-ngl 99 -c 8192 -ncmoe 20", [12]),
-    ("qwen3-30b-a3b-q4_k_m", "-ngl 99 -c 8192", [12, 8]),
+    slow("qwen3-30b-a3b-q4_k_m", "-ngl 99 -c 8192", [12, 8]),
     ("llama-3.3-70b-q4_k_m", "-ngl 99 -c 8192 -fa off", [24, 24]),
     ("deepseek-v2-lite-q4_k_m", "-ngl 26 -c 65536 -np 1 --no-op-offload", [24]),
     ("mamba2-2.7b-q4_k_m", "-ngl 64 -c 8192", [8]),

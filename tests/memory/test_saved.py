@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from support import FIXTURES, MiB, model
+from support import FIXTURES, MiB, model, slow
 
 import autolayers
 from autolayers.flags.parse import parse
@@ -40,7 +40,7 @@ def test_a_plan_says_how_many_conversations_its_prompt_cache_keeps() -> None:
     assert saved["conversations"] == 8192 * MiB // each == 5
 
 
-@pytest.mark.parametrize("name", ["llama-3.1-8b-q4_k_m:8", "qwen3-next-80b-a3b-q4_k_m:8", "gemma-3-4b-q8_0:8"])
+@pytest.mark.parametrize("name", ["llama-3.1-8b-q4_k_m:8", slow("qwen3-next-80b-a3b-q4_k_m:8"), "gemma-3-4b-q8_0:8"])
 def test_agents_stay_warm_within_the_ram_there_is(name: str) -> None:
     for ram, agents in (("64GiB", 6), ("12GiB", 12)):
         words = ["--gpu", "24GiB", "--ram", ram, "-c", "32768", "--workload", "8k+512"]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from support import FIXTURES, ROOT, blocks, header, model, place
+from support import FIXTURES, ROOT, blocks, header, model, place, slow
 
 import autolayers
 from autolayers import Device, LaunchRefused, estimate
@@ -154,7 +154,7 @@ sched_reserve:        CPU compute buffer size =    16.52 MiB
     ("qwen3-8b", "2x24GiB", "", None),
     ("qwen3-8b", "rtx-3090,rtx-3060", "", "3,1"),            # 936 and 360 GB/s, and columns in steps of 256
     ("qwen3-8b", "rtx-3090,rtx-3060", "-ts 1,1", "1,1"),
-    ("qwen3-30b-a3b", "12GiB,6GiB", "", "2,1"),              # a third of 768 columns; of 31 % every 2nd layer has none
+    slow("qwen3-30b-a3b", "12GiB,6GiB", "", "2,1"),        # a third of 768 columns; of 31 % every 2nd layer has none
 ])
 def test_unequal_devices_get_shares_of_their_own(model: str, cards: str, given: str, shares: str | None) -> None:
     path = ROOT / f"fixtures/headers/{model}-q4_k_m.gguf"

@@ -154,6 +154,7 @@ def test_slots_cache_type_and_flash_attention_are_the_server_s(llama):
     assert advice.num_ctx == 8192
 
 
+@pytest.mark.slow
 def test_a_part_of_a_dense_model(llama):
     advice = advise(llama, PLAIN, [gpu(4)], num_ctx=4096)
     fixed = ["-c", "4096", "-np", "1", "-b", "512", "-ub", "512"]
@@ -175,12 +176,14 @@ def test_the_largest_context_that_stays_on_the_gpu(llama):
     )
 
 
+@pytest.mark.slow
 def test_a_context_that_would_keep_all_on_the_gpu_is_named(llama):
     advice = advise(llama, PLAIN, [gpu(8)], num_ctx=65536)
     best = advise(llama, PLAIN, [gpu(8)], num_ctx="max").num_ctx
     assert advice.num_gpu < 33 and any(f"all 33 layers fit with num_ctx {best}" in note for note in advice.notes)
 
 
+@pytest.mark.slow
 def test_the_batch_is_pinned_where_the_plan_depends_on_it():
     model = target("gemma-2-9b-q4_k_m")
     seen = set()
@@ -193,6 +196,7 @@ def test_the_batch_is_pinned_where_the_plan_depends_on_it():
     assert seen == {True, False}
 
 
+@pytest.mark.slow
 def test_a_mixture_of_experts_that_does_not_fit_is_left_to_ollama():
     model = target("gpt-oss-20b-mxfp4")
     advice = advise(model, PLAIN, [gpu(8)])
@@ -227,6 +231,7 @@ def projector(tmp_path) -> str:
     return str(path)
 
 
+@pytest.mark.slow
 def test_a_partial_vision_model_sends_its_projector_to_the_cpu(projector):
     model = target("gemma-3-4b-q8_0", projectors=(projector,))
     whole = advise(model, PLAIN, [gpu(12)], num_ctx=4096)
@@ -284,6 +289,7 @@ def test_old_servers_dead_settings_and_far_clients_are_mentioned(llama):
     assert "engines of its own" not in " ".join(advise(llama, PLAIN, [gpu(24)], version="0.33.0").notes)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("size", "words", "fit_target"), [
     (4, ("-fitt", "2048"), ()), (5, (), (300,)),
     *(pytest.param(*case, marks=pytest.mark.slow) for case in ((5, ("-fitt", "300"), ()), (4, (), ())))])
@@ -298,6 +304,7 @@ def test_ollama_s_own_choice_has_ollama_s_own_margins(llama, size, words, fit_ta
     assert own == short.num_gpu or f"without num_gpu Ollama would offload {own} of 33 layers" in notes
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "sizes", "n_ctx", "by_free", "own"), [
     ("llama-3.1-8b-q4_k_m", (4, 2), None, 23, 25), *(pytest.param(*case, marks=pytest.mark.slow) for case in (
         ("gemma-2-9b-q4_k_m", (5, 2), None, 20, 29), ("gemma-2-9b-q4_k_m", (4, 2), None, 17, 22),
@@ -313,6 +320,7 @@ def test_unlike_gpus_are_left_to_ollama_where_it_places_more(name, sizes, n_ctx,
     assert advise(target(name), PLAIN, devices, num_ctx=n_ctx, words=words, pin=True).num_gpu == by_free
 
 
+@pytest.mark.slow
 def test_main_gpu_chooses_the_gpu(llama):
     two = [gpu(8), gpu(3, "CUDA1")]
     advice = advise(replace(llama, parameters={"main_gpu": 1}), PLAIN, two, num_ctx=4096)

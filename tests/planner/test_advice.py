@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import note
 from hypothesis import strategies as st
-from support import few_and_many, gpus, model
+from support import gpus, many, model, slow
 
 import autolayers
 from autolayers import Device, LaunchRefused
@@ -64,17 +64,15 @@ def test_advice_that_is_followed_fits(name: str, text: str, cards: list[float], 
         assert after.fits
 
 
-_, test_advice_on_larger_models = few_and_many(
-    1, 25, test_advice_that_is_followed_fits, st.sampled_from(LARGER), *MACHINES)
-test_advice_that_is_followed_fits, test_more_advice = few_and_many(
-    6, 100, test_advice_that_is_followed_fits, st.sampled_from(SMALL), *MACHINES)
+test_advice_on_larger_models = many(25, test_advice_that_is_followed_fits, st.sampled_from(LARGER), *MACHINES)
+test_advice_that_is_followed_fits = many(100, test_advice_that_is_followed_fits, st.sampled_from(SMALL), *MACHINES)
 
 
 @pytest.mark.parametrize(("name", "words", "gib", "ram", "kinds"), [
     ("llama-3.1-8b-q4_k_m:8", "-ngl 99 -c 131072", 3, None, {"flags", "vram"}),
-    ("llama-3.3-70b-q4_k_m:8", "", 1.5, 2, {"ram", "vram", "file"}),
-    ("llama-3.1-8b-q4_k_m:8", "-c 131072", 3, 1.5, {"flags", "ram", "vram"}),
-    ("llama-3.2-1b-q8_0:4", "-c 8192 -cram 4000", 24, 2, {"flags", "ram"}),
+    slow("llama-3.3-70b-q4_k_m:8", "", 1.5, 2, {"ram", "vram", "file"}),
+    slow("llama-3.1-8b-q4_k_m:8", "-c 131072", 3, 1.5, {"flags", "ram", "vram"}),
+    slow("llama-3.2-1b-q8_0:4", "-c 8192 -cram 4000", 24, 2, {"flags", "ram"}),
 ])
 def test_each_kind_is_given_where_it_helps(name: str, words: str, gib: float, ram: float | None,
                                                kinds: set[str]) -> None:
@@ -103,6 +101,7 @@ def test_the_context_of_a_fix_is_the_largest_that_fits() -> None:
     assert int(more) > 131072 or not autolayers.plan(model("llama-3.2-1b-q8_0:6"), [*words, "-c", more]).fits
 
 
+@pytest.mark.slow
 def test_the_advised_context_is_the_largest() -> None:
     """With more of its experts in RAM, to an eighth: qwen3-30b-a3b on an RTX 3060 has half a million."""
     plan = autolayers.plan(model("qwen3-30b-a3b-q4_k_m"), ["--gpu", "rtx-3060", "--ram", "64GiB", "-c", "1048576"],
@@ -115,6 +114,7 @@ def test_the_advised_context_is_the_largest() -> None:
     assert fits == [True, False]
 
 
+@pytest.mark.slow
 def test_reasons_come_one_after_the_other() -> None:
     """The last of the steps is the whole plan; the first has no reasons."""
     for words in (["--gpu", "12GiB", "--ram", "32GiB"], ["--gpu", "4GiB", "--ram", "4GiB", "-c", "32768"]):

@@ -6,7 +6,7 @@ from dataclasses import replace
 from itertools import combinations
 
 import pytest
-from support import model
+from support import model, slow
 
 import autolayers
 from autolayers import Device
@@ -36,7 +36,7 @@ FEW = (box("shed", "1GiB", (3e8, 2.5e-4), 2), box("attic", "1500MiB", (2.5e7, 4e
 
 
 @pytest.mark.parametrize(("name", "head", "boxes"), [
-    ("llama-3.1-8b-q4_k_m:8", HEAD, (SHED, ATTIC)), ("llama-3.1-8b-q4_k_m:8", LITTLE, FEW),
+    ("llama-3.1-8b-q4_k_m:8", HEAD, (SHED, ATTIC)), slow("llama-3.1-8b-q4_k_m:8", LITTLE, FEW),
     *(pytest.param(name, HEAD, (SHED, ATTIC), marks=pytest.mark.slow)
       for name in ("llama-3.1-8b-q4_k_m", "llama-3.3-70b-q4_k_m", "qwen3-30b-a3b-q4_k_m"))])
 def test_the_best_of_all_sets(name: str, head: Box, boxes: tuple[Box, ...]) -> None:
@@ -101,6 +101,7 @@ def test_a_server_is_left_out_where_the_way_to_it_costs_more_than_it_brings() ->
         assert bool(plan.devices[0].used) is used, latency
 
 
+@pytest.mark.slow
 def test_what_lies_in_ram_belongs_to_the_devices_that_are_here() -> None:
     """They come first then, and the server with the fastest link last: it sends the logits."""
     def part(of: Box) -> Box:
@@ -116,6 +117,7 @@ def test_what_lies_in_ram_belongs_to_the_devices_that_are_here() -> None:
     assert found.flags.index("--rpc") < found.flags.index("-dev")        # llama.cpp knows no RPC0 before
 
 
+@pytest.mark.slow
 def test_a_slow_network_makes_fewer_boxes_faster() -> None:
     target, slow = model("qwen3-30b-a3b-q4_k_m:8"), box("attic", "3GiB", (1e6, 0.2))
     head = Box("desk", (Device.hypothetical("2GiB"),), HEAD.host)
@@ -134,6 +136,7 @@ def test_a_budget_is_of_the_device_with_that_name_where_all_boxes_are_used() -> 
         plan_cluster(target, Params(), Policy(budget=(("RPC3", 4 << 30),)), cluster)
 
 
+@pytest.mark.slow
 def test_a_margin_is_of_the_device_at_that_place_where_all_boxes_are_used() -> None:
     shed, attic = FEW[0], replace(FEW[1], devices=(Device.hypothetical("3GiB"),))
     shed = replace(shed, devices=tuple(Device.hypothetical("2GiB") for _ in range(2)))
@@ -152,6 +155,7 @@ def test_the_heads_file_says_how_many_threads_compute() -> None:
     assert found.best.plan.params.n_threads == 6
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "head", "card", "count"), [
     ("llama-3.1-8b-q4_k_m:4", LITTLE, "2GiB", 5),
     pytest.param("llama-3.3-70b-q4_k_m", HEAD, "rtx-3060", 6, marks=pytest.mark.slow)])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from support import model
+from support import model, slow
 
 import autolayers
 from autolayers.api import fit_choice
@@ -22,12 +22,12 @@ def whole(plan: autolayers.Plan) -> bool:
 
 # Of eight layers, for every run
 SMALL = (("llama-3.1-8b-q4_k_m:8", "2GiB,2GiB"), ("llama-3.1-8b-q4_k_m:8", "1500MiB,2GiB"),
-         ("llama-3.3-70b-q4_k_m:8", "3x3GiB"), ("qwen3-30b-a3b-q4_k_m:8", "3GiB,3GiB"),
+         ("llama-3.3-70b-q4_k_m:8", "3x3GiB"), slow("qwen3-30b-a3b-q4_k_m:8", "3GiB,3GiB"),
          ("deepseek-v2-lite-q4_k_m:8", "2GiB,3GiB"), ("llama-3.3-70b-q4_k_m:8", "2500MiB,3GiB,4GiB"))
 
 
 @pytest.mark.parametrize(("name", "gpus"), [
-    *SMALL, *(pytest.param(name, gpus, marks=pytest.mark.slow) for name in MODELS for gpus in MACHINES)])
+    *SMALL, *(slow(name, gpus) for name in MODELS for gpus in MACHINES)])
 def test_a_plan_uses_the_context_that_its_split_has_room_for(name: str, gpus: str) -> None:
     """The split given back without -c has no more, and --ctx max at least as much as the default."""
     devices = hypothetical(gpus)

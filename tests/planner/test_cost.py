@@ -10,7 +10,7 @@ from functools import cache
 from statistics import median
 
 import pytest
-from support import FIXTURES, WHOLE, model
+from support import FIXTURES, WHOLE, model, slow
 
 import autolayers
 from autolayers.backends import canonical
@@ -115,13 +115,13 @@ def test_predictions_are_near_to_what_was_measured(kind: str, factor: float, wit
     assert sum(x <= 1.25 for x in off) / len(off) >= within
 
 
-@WHOLE
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["tg", "pp"])
-def test_what_is_measured_is_within_the_uncertainty_that_is_stated(kind: str, whole: bool) -> None:
+def test_what_is_measured_is_within_the_uncertainty_that_is_stated(kind: str) -> None:
     """Of 8 in 10 of sources that were left out of the fit (docs/speeds.md); of these, which it knows, of more."""
     own = [row for row in rows().values() if row["kind"] == kind]
     held = []
-    for row in own if whole else own[7::24]:
+    for row in own:
         found = speed(row["id"])
         within = found.prompt_spread if kind == "pp" else found.generation_spread
         held.append(1 / within <= predicted(row["id"]) / row["measured"] <= within)
@@ -218,6 +218,7 @@ def test_a_quantised_cache_is_warned_of_where_it_is_slow(card: str, words: str, 
     assert bool(said) == bool(slow) and all(line.startswith(slow) for line in said)
 
 
+@pytest.mark.slow
 def test_cache_types_are_proposed_with_what_they_buy_and_never_chosen() -> None:
     plan = autolayers.plan(FIXTURES / "headers" / "llama-3.1-8b-q4_k_m.gguf", ["--gpu", "8GiB"], explain=True)
     assert "-ctk" not in plan.flags
@@ -226,7 +227,7 @@ def test_cache_types_are_proposed_with_what_they_buy_and_never_chosen() -> None:
 
 
 @pytest.mark.parametrize(("name", "words", "proposed"), [
-    ("llama-3.3-70b-q4_k_m:8", "--gpu 4x3090", True), ("llama-3.3-70b-q4_k_m:8", "--gpu a100-80g", False),
+    slow("llama-3.3-70b-q4_k_m:8", "--gpu 4x3090", True), ("llama-3.3-70b-q4_k_m:8", "--gpu a100-80g", False),
     ("llama-3.3-70b-q4_k_m:8", "--gpu 4x3090 --llama-build 8000", False),
     ("llama-3.3-70b-q4_k_m:8", "--gpu 4x3090 -fa off", False), ("mamba2-2.7b-q4_k_m:8", "--gpu 4x3090", False),
 ])

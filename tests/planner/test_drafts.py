@@ -37,6 +37,7 @@ def test_a_draft_that_gains_is_used() -> None:
     assert found.to_dict()["speed"]["draft"]["without"] == pytest.approx(draft.plain, abs=1e-3)
 
 
+@pytest.mark.slow
 def test_given_words_stay() -> None:
     words = [*SMALL, "-md", DRAFT, "--spec-type", "draft-simple", "--spec-draft-n-max", "5", "-ngld", "99"]
     found = plan("llama-3.1-8b-q4_k_m", *words)
@@ -51,12 +52,14 @@ def test_what_does_not_draft_is_not_priced() -> None:
         assert found.speed.draft is None and found.params.spec_type == (kind,) and found.params.draft_n_max is None
 
 
+@pytest.mark.slow
 def test_a_build_without_the_names_always_drafts() -> None:
     found = plan("llama-3.1-8b-q4_k_m", *SMALL, "-md", DRAFT, "--llama-build", "8000")
     assert found.speed.draft is not None and not found.params.spec_type and found.params.draft_n_max is None
     assert any(re.match(r"the draft loses: 6[0-4]\.\d tokens/s without it", reason) for reason in found.reasons)
 
 
+@pytest.mark.slow
 def test_acceptance_decides() -> None:
     words = ["--gpu", "rtx-3090", "--ram", "64GiB", "-c", "8k", "--spec-type", "draft-mtp"]
     rates = {share: plan("qwen3.8-27b-ud-q4_k_xl", *words, "--acceptance", share).speed
@@ -67,6 +70,7 @@ def test_acceptance_decides() -> None:
         plan("qwen3.8-27b-ud-q4_k_xl", *words, "--acceptance", "1.5")
 
 
+@pytest.mark.slow
 def test_a_models_own_block_is_proposed() -> None:
     words = ["-c", "8k"]
     there = autolayers.Device.hypothetical("rtx-3090")
@@ -76,6 +80,7 @@ def test_a_models_own_block_is_proposed() -> None:
     assert own[0].note.startswith("code ") and "prose " in own[0].note
 
 
+@pytest.mark.slow
 def test_several_requests_gain_less_from_drafts() -> None:
     words = ["--gpu", "rtx-3090", "--ram", "64GiB", "-c", "16k", "-np", "4", "--spec-type", "draft-mtp",
              "--spec-draft-n-max", "3"]

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
-from support import model
+from support import model, slow
 
 from autolayers import Device, estimate
 from autolayers.api import plan_groups
@@ -83,7 +83,7 @@ def partitions(numbers: tuple[int, ...]) -> Iterator[Sets]:
                 yield ((first, *others), *found)
 
 
-@pytest.mark.parametrize(("seed", "cases"), [(0, 2), *(pytest.param(n, 10, marks=pytest.mark.slow) for n in range(10))])
+@pytest.mark.parametrize(("seed", "cases"), [(0, 2), *(slow(n, 10) for n in range(10))])
 def test_no_other_groups_need_fewer_swaps(seed: int, cases: int) -> None:
     for number in range(cases):
         case = Case(100 * seed + number)
@@ -102,7 +102,7 @@ def test_no_other_groups_need_fewer_swaps(seed: int, cases: int) -> None:
                 assert not any(fits[tuple(sorted((*large, i)))] for i in small)
 
 
-@pytest.mark.parametrize(("seed", "cases"), [(0, 1), *(pytest.param(n, 5, marks=pytest.mark.slow) for n in range(6))])
+@pytest.mark.parametrize(("seed", "cases"), [(0, 1), *(slow(n, 5) for n in range(6))])
 def test_no_more_models_may_be_loaded_at_once_whichever_they_are(seed: int, cases: int) -> None:
     for number in range(cases):
         case = Case(10_000 + 100 * seed + number)

@@ -14,7 +14,7 @@ import weakref
 from dataclasses import replace
 
 import pytest
-from support import HEADERS, blocks, header, model
+from support import HEADERS, blocks, header, model, slow, swept
 
 import autolayers
 from autolayers import Device, LaunchRefused, estimate
@@ -48,6 +48,7 @@ def test_a_model_that_lacks_a_tensor_is_named(ask: object) -> None:
 
 
 # some in RAM, and too little of all memory
+@pytest.mark.slow
 @pytest.mark.parametrize("ram", [pytest.param("64GiB", marks=pytest.mark.slow), "16GiB"])
 def test_of_many_models_only_their_plans_are_kept(ram: str, monkeypatch: pytest.MonkeyPatch) -> None:
     read: list[str] = []
@@ -179,10 +180,9 @@ class Case:
         return self.price(plans)
 
 
-@pytest.mark.parametrize("numbers", [(8, 10), *(
-    pytest.param(tuple(range(n, n + 10)), marks=pytest.mark.slow) for n in range(0, 2000, 100))], ids=str)
-def test_no_other_choice_is_better(numbers: tuple[int, ...]) -> None:
-    for number in numbers:
+@pytest.mark.parametrize("first", swept(range(0, 2000, 100), 4))
+def test_no_other_choice_is_better(first: int) -> None:
+    for number in range(first, first + 10):
         case = Case(number)
         found, least = case.planned(), case.least()
         assert found.fits or least is None
@@ -191,8 +191,7 @@ def test_no_other_choice_is_better(numbers: tuple[int, ...]) -> None:
             assert case.price(list(found.plans)) <= least * 1.06, number
 
 
-@pytest.mark.parametrize("seed", [
-    pytest.param(n, marks=() if n in (0, 8, 11) else pytest.mark.slow) for n in range(60)])
+@pytest.mark.parametrize("seed", swept(range(60), 4, (0, 8, 11)))
 def test_what_holds_for_every_plan_of_several(seed: int) -> None:
     """No device and no RAM is given twice, nothing is worse than one after another, the flags say all of it."""
     case = Case(10_000 + seed)
@@ -213,8 +212,8 @@ def test_what_holds_for_every_plan_of_several(seed: int) -> None:
 
 @pytest.mark.parametrize(("gpu", "names", "homes"), [
     ("7GiB,4GiB", ("llama-3.1-8b-q4_k_m:8", "gemma-3-4b-q8_0:8", "gpt-oss-20b-mxfp4:8"), 1),    # each on one device
-    ("2x5GiB", ("llama-3.3-70b-q4_k_m:8", "gemma-3-4b-q8_0:8"), 2),     # the large one is cut, the small one is not
-    ("3x6GiB", ("llama-3.1-8b-q4_k_m:8", "gemma-3-4b-q8_0:8", "gpt-oss-20b-mxfp4:8"), 1),
+    slow("2x5GiB", ("llama-3.3-70b-q4_k_m:8", "gemma-3-4b-q8_0:8"), 2),     # the large one is cut, the small one is not
+    slow("3x6GiB", ("llama-3.1-8b-q4_k_m:8", "gemma-3-4b-q8_0:8", "gpt-oss-20b-mxfp4:8"), 1),
     *(pytest.param(*case, marks=pytest.mark.slow) for case in (
         ("24GiB,12GiB", ("llama-3.1-8b-q4_k_m", "gemma-3-4b-q8_0", "gpt-oss-20b-mxfp4"), 1),
         ("2x24GiB", ("llama-3.3-70b-q4_k_m", "gemma-3-4b-q8_0"), 2),
@@ -250,6 +249,7 @@ def test_weights_and_smallest_contexts_are_kept() -> None:
         assert found.to_dict()["weights"] == list(weights)
 
 
+@pytest.mark.slow
 def test_a_server_serves_one_model_at_a_time() -> None:
     """A ggml-rpc-server talks with one llama-server: no other has its devices, or names it in --rpc."""
     servers = {"a:1": ("RPC0",), "b:2": ("RPC1", "RPC2")}
@@ -273,8 +273,9 @@ def test_a_server_serves_one_model_at_a_time() -> None:
                 assert not own or len(own) > 1 or words["-dev"].split(",")[0] == "RPC0"
 
 
-@pytest.mark.parametrize(("words", "ram"), [("-ngl 99", 64), ("-ngl 20 -c 2048", 64), ("-ngl 99", 4), ("", 4)])
-@pytest.mark.parametrize("count", [1, 2])
+@pytest.mark.parametrize(("count", "words", "ram"), [
+    *((count, *rest) for count in (1, 2) for rest in (("-ngl 99", 64), ("-ngl 20 -c 2048", 64), ("-ngl 99", 4))),
+    (1, "", 4), slow(2, "", 4)])
 def test_no_server_is_named_twice_where_models_are_more(words: str, ram: int, count: int) -> None:
     remote = [Device(f"RPC{i}", 12 << 30, 12 << 30, f"a:{i}", "RPC", "rpc", link=1e9, latency=1e-4)
               for i in range(count)]

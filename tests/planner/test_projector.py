@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from support import model
+from support import model, slow
 
 from autolayers.flags.policy import read
 from autolayers.gguf import FileInfo, Header, TensorInfo, n_bytes
@@ -24,7 +24,8 @@ def projector() -> Header:
     return Header(3, 32, metadata, tensors, (FileInfo("mmproj.gguf", None, 0),))
 
 
-@pytest.mark.parametrize(("words", "proposed"), [("", True), ("--no-mmproj-offload", False), ("-mmdev CUDA0", False)])
+@pytest.mark.parametrize(("words", "proposed"), [
+    slow("", True), ("--no-mmproj-offload", False), slow("-mmdev CUDA0", False)])
 def test_a_projector_in_ram_is_proposed_where_layers_make_room_for_it(words: str, proposed: bool) -> None:
     params, policy = read(f"-c 8192 --mmproj p.gguf {words}".split(), None)
     gpu = Device.hypothetical("7GiB")

@@ -14,7 +14,7 @@ from dataclasses import replace
 import pytest
 from hypothesis import note
 from hypothesis import strategies as st
-from support import HEADERS, few_and_many
+from support import HEADERS, few_and_many, many
 
 import autolayers
 from autolayers import Device, LaunchRefused, estimate
@@ -88,8 +88,8 @@ def test_the_flags_fed_back_are_the_same_launch(
     assert again.fits == found.fits
 
 
-test_the_flags_fed_back_are_the_same_launch, test_more_flags_fed_back = few_and_many(
-    6, 60, test_the_flags_fed_back_are_the_same_launch, questions(), st.one_of(st.none(), st.floats(0.1, 2)))
+test_the_flags_fed_back_are_the_same_launch = many(
+    60, test_the_flags_fed_back_are_the_same_launch, questions(), st.one_of(st.none(), st.floats(0.1, 2)))
 
 
 def test_more_memory_never_makes_the_predicted_speed_worse(
@@ -114,8 +114,8 @@ def test_more_memory_never_makes_the_predicted_speed_worse(
     assert richer.speed.request <= limit
 
 
-test_more_memory_never_makes_the_predicted_speed_worse, test_more_of_more_memory = few_and_many(
-    6, 25, test_more_memory_never_makes_the_predicted_speed_worse, questions(), st.integers(0, 2), st.floats(0.01, 1.0))
+test_more_memory_never_makes_the_predicted_speed_worse = many(
+    25, test_more_memory_never_makes_the_predicted_speed_worse, questions(), st.integers(0, 2), st.floats(0.01, 1.0))
 
 
 def _used(plan: Plan) -> int:

@@ -68,6 +68,7 @@ def test_files_are_compared_within_one_source_else_by_half_a_bit(kld: float | No
     assert compared(elsewhere, choice(0.001, 4)) == (0 if abs(bits) < 0.5 else 1 if bits > 0 else -1)
 
 
+@pytest.mark.slow
 def test_choose_shows_the_front_and_the_measured_divergence(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     log = tmp_path / "kld.log"
     log.write_text(output(FILES[0], "0.031000") + output(FILES[3], "0.030000"))

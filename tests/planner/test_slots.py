@@ -26,6 +26,7 @@ def test_no_more_requests_run_at_once_than_a_given_context_holds(n_ctx: int, req
     assert found.speed.request >= requests / most * alone.speed.request / most * 0.9
 
 
+@pytest.mark.slow
 def test_twice_the_requests_never_take_less() -> None:
     seconds = [plan(n, "-c", "32768").speed.request for n in (1, 2, 4, 8, 16, 32)]
     assert seconds == sorted(seconds)

@@ -64,6 +64,7 @@ def test_given_slots_stay_and_others_wait() -> None:
     assert few["per_request_tokens_per_second"] > each["per_request_tokens_per_second"]
 
 
+@pytest.mark.slow
 def test_caches_are_smaller_only_where_weights_would_leave_the_gpu() -> None:
     words = ["--gpu", "4GiB", "--ram", "64GiB", "--ctx-per-user", "8k", "--users"]
     assert served("llama-3.1-8b-q4_k_m:8", *words, "4")[0].params.cache_type_k is None

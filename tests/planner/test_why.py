@@ -32,6 +32,7 @@ def test_the_chosen_one_is_the_plan_and_stands_between() -> None:
     assert more.placement in found.more
 
 
+@pytest.mark.slow
 def test_on_the_command_line() -> None:
     done = says(GEMMA, *WORDS, "--why")
     lines = done.stdout.splitlines()

@@ -8,7 +8,7 @@ import re
 from functools import cache
 
 import pytest
-from support import HEADERS, model
+from support import HEADERS, model, slow
 
 import autolayers
 from autolayers import Device
@@ -120,7 +120,7 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", ["fits", "does not fit", slow("alike"), "processor", slow("draft")])
 def test_text_is_laid_out_for_the_width_and_cuts_no_word(case: str) -> None:
     found = replace(plan(*CASES[case]), warnings=())           # of the fixtures' paths
     for verbose, width in itertools.product((False, True), (60, 80, 120)):
@@ -191,8 +191,9 @@ def test_slots_and_cache_types_are_named() -> None:
 TOGETHER = (("llama-3.2-1b-q8_0", "gpt-oss-20b-mxfp4:8"), ("llama-3.3-70b-q4_k_m:4",) * 2)
 
 
-@pytest.mark.parametrize("names", TOGETHER)
-@pytest.mark.parametrize("gpus", ["6GiB", "6GiB,4GiB,2GiB", "8x3GiB"])
+@pytest.mark.parametrize(("gpus", "names"), [
+    slow("6GiB", TOGETHER[0]), ("6GiB,4GiB,2GiB", TOGETHER[0]), slow("8x3GiB", TOGETHER[0]),
+    *((gpus, TOGETHER[1]) for gpus in ("6GiB", "6GiB,4GiB,2GiB", "8x3GiB"))])
 def test_several_models_are_laid_out_for_the_width(names: tuple[str, ...], gpus: str) -> None:
     found = plan_together([model(name) for name in names], ["--gpu", gpus, "--ram", "16GiB", "-c", "8192"])
     for width in (60, 80, 120):

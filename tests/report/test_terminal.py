@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from support import slow
 
 ROOT = Path(__file__).parents[2]
 MOE = "qwen3-30b-a3b-q4_k_m.gguf"
@@ -23,7 +24,7 @@ def lines_of(*words: str, columns: int, **environ: str) -> list[str]:
     return [line.rstrip() for line in screen_of(words, columns, environ=environ).display]
 
 
-@pytest.mark.parametrize("columns", [60, 80, 120, 200])
+@pytest.mark.parametrize("columns", [slow(60), 80, slow(120), slow(200)])
 def test_the_answer_is_laid_out_for_the_terminal(columns: int) -> None:
     lines = lines_of(*WORDS, columns=columns)
     assert lines[0].startswith("qwen3-30b-a3b-q4_k_m  17.3 GiB") and lines[0].endswith(" fits")
@@ -57,6 +58,7 @@ def test_the_parts_of_each_row_add_up_to_its_memory(words: tuple[str, ...], colu
         assert abs(sum(map(float, parts)) - float(memory)) <= 0.05 * (len(parts) + 1), row
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("environ", [{"TERM": "dumb"}, {"PYTHONIOENCODING": "ascii"}])
 def test_a_plain_terminal_gets_plain_text(environ: dict[str, str]) -> None:
     text = "\n".join(lines_of(*WORDS, columns=120, **environ))

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from fake_ollama import FakeOllama
 from fake_web import Repository, Web, status
-from support import FIXTURES
+from support import FIXTURES, slow
 
 from autolayers.cli import main
 from autolayers.errors import ModelError
@@ -259,7 +259,8 @@ def test_a_file_of_the_same_size_that_changes_between_ranges(web: Web, other: We
     assert read_header(open_source(web.url + "/any.gguf", {})).tensors == read_header(TINY / "dense.gguf").tensors
 
 
-@pytest.mark.parametrize(("pieces", "words"), [(0, "the connection broke after 0 of"), (1, "in more than 256 pieces")])
+@pytest.mark.parametrize(("pieces", "words"), [
+    (0, "the connection broke after 0 of"), slow(1, "in more than 256 pieces")])
 def test_ranges_that_are_empty_or_tiny(web: Web, pieces: int, words: str) -> None:
     def answer(handler: BaseHTTPRequestHandler) -> None:
         first = int(handler.headers["Range"].removeprefix("bytes=").split("-")[0])
@@ -397,6 +398,7 @@ def test_a_projector_beside_is_named(web: Web, other: Web) -> None:
     assert len(warnings) == 1 and "loads mmproj-F16.gguf of me/my-GGUF too" in warnings[0]
 
 
+@pytest.mark.slow
 def test_a_repository_that_is_none(web: Web, other: Web) -> None:
     repository = Repository(web, other, {"model.safetensors": b"", "mmproj-a.gguf": b""})
     assert "no GGUF model in it" in said("hf:me/my-GGUF", repository.environ)

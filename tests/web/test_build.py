@@ -24,6 +24,7 @@ def build(*words: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, "-m", "autolayers.web", *words], capture_output=True, text=True)
 
 
+@pytest.mark.slow
 def test_the_site_and_its_wheel(tmp_path: pathlib.Path) -> None:
     site = tmp_path / "site"
     assert build("build", str(site)).returncode == 0
@@ -45,6 +46,7 @@ def test_the_site_and_its_wheel(tmp_path: pathlib.Path) -> None:
         assert any(name.endswith(".dist-info/RECORD") for name in wheel.namelist())
 
 
+@pytest.mark.slow
 def test_pyodide_is_copied_from_a_folder_that_holds_it(tmp_path: pathlib.Path,
                                                         monkeypatch: pytest.MonkeyPatch) -> None:
     pyodide = tmp_path / "pyodide"

@@ -12,7 +12,7 @@ from typing import Any
 import gguf
 import numpy as np
 import pytest
-from support import FIXTURES, HEADERS, ROOT, model
+from support import FIXTURES, HEADERS, ROOT, model, slow
 
 import autolayers
 from autolayers.web.engine import LARGEST_SLICE, Engine, explain_log
@@ -58,8 +58,8 @@ def test_plans_are_the_librarys(name: str, gpu: str) -> None:
     ("mtp-step35", "--override-kv step35.nextn_predict_layers=int:0"), ("mtp-step35", ""),
     ("qwen3-30b-a3b-q4_k_m", "--llama-build b9093 --ram 64GiB -ngl 49 -c 4096 -ncmoe 40"),
     pytest.param("qwen3.5-4b-mtp-q8_0", "", marks=pytest.mark.slow),
-    ("qwen3.5-4b-mtp-q8_0", "--spec-type draft-mtp -ngl 20 -c 4096"),
-    ("qwen3.5-4b-mtp-q8_0", "--spec-type draft-mtp --llama-build b10204 -ngl 20 -c 4096"),
+    slow("qwen3.5-4b-mtp-q8_0", "--spec-type draft-mtp -ngl 20 -c 4096"),
+    slow("qwen3.5-4b-mtp-q8_0", "--spec-type draft-mtp --llama-build b10204 -ngl 20 -c 4096"),
 ])
 def test_the_layers_shown_are_the_plan_s_weights(name: str, flags: str) -> None:
     """For every build, with another header's keys and with MTP blocks."""

@@ -11,6 +11,7 @@ import subprocess
 from typing import Any
 
 import pytest
+from support import swept
 
 import autolayers
 from autolayers import bundled
@@ -69,8 +70,7 @@ def in_the_page(asked: dict[str, str]) -> dict[str, Any]:
     return {**plan, **IGNORED}
 
 
-@pytest.mark.parametrize("seed", [
-    seed if seed in QUICK else pytest.param(seed, marks=pytest.mark.slow) for seed in range(40)])
+@pytest.mark.parametrize("seed", swept(range(40), 4, QUICK))
 def test_the_page_answers_as_the_command_line(seed: int, tmp_path: pathlib.Path,
                                               capsys: pytest.CaptureFixture[str]) -> None:
     asked = question(seed)

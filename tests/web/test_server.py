@@ -10,14 +10,13 @@ import socket
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
-from support import HEADERS
+from support import HEADERS, until
 
 from autolayers.web.engine import LARGEST_SLICE, Engine
 from autolayers.web.server import MAX_QUESTION, TOKEN_HEADER, PageServer, hosts
@@ -136,10 +135,7 @@ def test_the_token_is_on_no_command_line(tmp_path: Path) -> None:
                           env={**os.environ, "BROWSER": f"{browser} %s"}) as process:
         assert process.stderr is not None
         token = process.stderr.readline().strip().partition("token=")[2]
-        for _ in range(300):
-            if (tmp_path / "argv").exists():
-                break
-            time.sleep(0.1)
+        until((tmp_path / "argv").exists)
         os.kill(process.pid, signal.SIGINT)
         assert process.wait(30) == 130
     argv = (tmp_path / "argv").read_text()

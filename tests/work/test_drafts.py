@@ -68,6 +68,7 @@ def test_drafts_on_other_backends_gain_what_was_measured(backend: str) -> None:
     assert share(errors([row for row in ROWS if row["backend"] == backend])) >= 0.85
 
 
+@pytest.mark.slow
 def test_drafts_on_a_machine_left_out() -> None:
     """Its backend's constant is the best of the other machines."""
     choices = [drafts.Checks(more) for more in (0.0, 0.03, 0.06, 0.09, 0.12, 0.15, 0.2)]

@@ -9,7 +9,7 @@ from functools import cache
 from math import log
 
 import pytest
-from support import FIXTURES, model
+from support import FIXTURES, model, slow
 
 import autolayers
 from autolayers.devices import hypothetical
@@ -29,9 +29,9 @@ VEGA = Device("Vulkan0", 16 << 30, 16 << 30, "AMD Radeon Vega 11 Graphics (RADV 
 
 
 @cache
-def curves() -> list[tuple[str, str, Clock, float, dict[int, float]]]:
-    """Source, mixture or dense, the launch's clock, the depth, and total tokens per second by sequences; without the
-    builds of 2023 and 2024, whose kernels were others."""
+def curves(every: int = 1) -> list[tuple[str, str, Clock, float, dict[int, float]]]:
+    """Of every n-th curve the source, mixture or dense, the launch's clock, the depth, and total tokens per second by
+    sequences; without the builds of 2023 and 2024, whose kernels were others."""
     found = defaultdict(dict)
     for line in (FIXTURES / "levers" / "batch.jsonl").read_text().splitlines():
         row = json.loads(line)
@@ -40,7 +40,7 @@ def curves() -> list[tuple[str, str, Clock, float, dict[int, float]]]:
                    row["generate"], row["build"], row["quant"], row["curve"])
             found[key][row["streams"]] = row["total"]
     answer = []
-    for key, totals in found.items():
+    for key, totals in [*found.items()][::every]:
         source, header, kind, card, backend, words, prompt, generate, *_ = key
         of = model(header).quantised(kind) if kind else model(header)
         there = [] if card is None else [VEGA] if card == "vega-11" else hypothetical(card)
@@ -79,11 +79,13 @@ def share(found: Iterator[float]) -> float:
     return sum(error <= NEAR for error in sizes) / len(sizes)
 
 
+@pytest.mark.slow
 def test_several_sequences_are_as_fast_as_measured() -> None:
     assert share(errors("mixture")) >= 0.88
     assert share(errors("dense")) >= 0.92
 
 
+@pytest.mark.slow
 def test_mixtures_of_a_source_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
     """The one constant is the one that fits most rows of the other sources; kernels are those of no backend."""
     near: list[bool] = []
@@ -97,6 +99,7 @@ def test_mixtures_of_a_source_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
     assert sum(near) / len(near) >= 0.7
 
 
+@pytest.mark.slow
 def test_dense_models_of_an_unknown_backend(monkeypatch: pytest.MonkeyPatch) -> None:
     """With the constants of a backend without rows, as if each source were of one: about half, since kernels differ
     (an unknown CPU's row would be wrong by two, a GPU's is within 1.25)."""
@@ -104,9 +107,10 @@ def test_dense_models_of_an_unknown_backend(monkeypatch: pytest.MonkeyPatch) -> 
     assert share(errors("dense", [GB10], STREAMS["", ""], monkeypatch)) == 1.0
 
 
-def test_more_sequences_are_more_tokens_in_all() -> None:
+@pytest.mark.parametrize("every", [9, slow(1)])
+def test_more_sequences_are_more_tokens_in_all(every: int) -> None:
     """But where a backend changes to matrix kernels that are slower at first (Vega: 9)."""
-    for _, _, clock, depth, _ in curves():
+    for _, _, clock, depth, _ in curves(every):
         rates = [n / clock.token(depth, n) for n in (1, 2, 3, 4, 6, 8)]
         assert rates == sorted(rates)
         each = [1 / clock.token(depth, n) for n in (1, 2, 4, 8, 9, 16, 31, 32, 33, 64)]
