@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import gc
 import io
 import json
 import math
@@ -418,6 +419,7 @@ class Budget(NamedTuple):
 def work(pipe: Any, first: int, step: int, budget: Budget, kinds: list[str]) -> None:
     """Cases until the budget is spent; says what it begins with, so that a hang that no signal ends has a name."""
     signal.signal(signal.SIGPROF, _slow)
+    gc.set_threshold(700, 10, 10)            # Python's own, not that of the tests
     forked = _memory("VmRSS:")               # what the parent had
     Path("/proc/self/clear_refs").write_text("5")
     spent = dict.fromkeys(kinds, 0.0)

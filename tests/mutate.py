@@ -4,9 +4,10 @@
     python tests/mutate.py 40 --list        # which they are, without a test
     python tests/mutate.py --show 7         # the seventh as a diff
 
-Mistakes are made in functions (the figures of a table are facts) of a copy of the last commit, one at a time; the tests
-of the part run there with -x until one fails, for at most --limit seconds. A test that fails without the mistake too
-has caught nothing. The same seed makes the same mistakes of the same commit.
+Mistakes are made in functions (the figures of a table are facts) of a copy of the last commit, one at a time; all tests
+of every run follow there with -x, the nearest first, for at most --limit seconds: those of the module and its part, of
+the parts that import it, then the others. One that is out of time is undecided. A test that fails without the mistake
+too has caught nothing. The same seed makes the same mistakes of the same commit.
 """
 
 from __future__ import annotations
@@ -25,25 +26,17 @@ import tempfile
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import cache
 from pathlib import Path
 from queue import SimpleQueue
 from typing import NamedTuple
+
+from test_floors import LEVEL, PACKAGE, imports
 
 ROOT = Path(__file__).parents[1]
 PAIRS = ((ast.Lt, ast.LtE), (ast.Gt, ast.GtE), (ast.Eq, ast.NotEq), (ast.Is, ast.IsNot), (ast.In, ast.NotIn),
          (ast.And, ast.Or))
 OPPOSITE = {**dict(PAIRS), **{b: a for a, b in PAIRS}}
-# What runs after tests/PART, for parts whose rules show in the numbers of others
-FURTHER = {
-    **{part: ["tests/truth", "tests/memory", "tests/backends"]
-       for part in ("ggml", "graph", "model", "memory", "builds", "bundled")},
-    "backends": ["tests/truth"], "machine": ["tests/devices", "tests/planner"],
-    "flags": ["tests/launch", "tests/planner"], "gguf": ["tests/model"], "units": ["tests/flags", "tests/report"],
-    "work": ["tests/planner"], "planner": ["tests/cli"], "report": ["tests/cli"], "launch": ["tests/cli"],
-    "devices": ["tests/cli"], "sources": ["tests/cli"], "ollama": ["tests/cli"], "rules": ["tests/cli"],
-    "api": ["tests/planner", "tests/cli"], "errors": ["tests/cli"], "programs": ["tests/launch", "tests/devices"],
-    "records": ["tests/planner"], "garbage": ["tests/planner"],
-}
 
 
 class Mutation(NamedTuple):
@@ -140,12 +133,38 @@ def sample(root: Path, count: int, seed: int, parts: list[str]) -> list[Mutation
 # --- what the tests say
 
 def tests(root: Path, mutation: Mutation) -> list[str]:
-    """The module's own file first, then its part's folder, then those that see its numbers."""
+    """All of them: the module's own file first, then its part's folder, those of parts that import it, and the rest."""
     folder, name = Path(mutation.path).parts[1:-1], Path(mutation.path).stem
     own = [Path("tests", *folder[:n], f"test_{stem}.py")
            for n in range(len(folder), -1, -1) for stem in (name, *folder)]
-    places = [*own, Path("tests", mutation.part), *map(Path, FURTHER.get(mutation.part, ()))]
-    return list(dict.fromkeys(place.as_posix() for place in places if (root / place).exists()))
+    near = [Path("tests", part) for part in nearest(mutation.part)]
+    if "planner" in nearest(mutation.part):
+        near[1:1] = [Path("tests/decisions/test_bars.py")]
+    if "memory" in nearest(mutation.part):
+        near[1:1] = [Path("tests/truth")]
+    files = sorted(path.relative_to(root) for path in (root / "tests").rglob("test_*.py"))
+    folders = [Path(*path.parts[:2]) for path in files]
+    return list(dict.fromkeys(place.as_posix() for place in (*own, *near, *folders) if (root / place).exists()))
+
+
+def nearest(part: str) -> list[str]:
+    """The part, then those that import it, then those that import these, from the ground up."""
+    found = [part]
+    for near in found:
+        found += sorted(importers()[near] - {*found}, key=LEVEL.__getitem__)
+    return found
+
+
+@cache
+def importers() -> dict[str, set[str]]:
+    """For each part of the package those that import it."""
+    found: dict[str, set[str]] = {part: set() for part in LEVEL}
+    for path in sorted(PACKAGE.rglob("*.py")):
+        here = path.relative_to(PACKAGE).parts[0].removesuffix(".py")
+        for part, _ in imports(path):
+            if here in LEVEL and part in LEVEL:
+                found[part].add(here)
+    return found
 
 
 class Copy:
@@ -227,7 +246,7 @@ def main() -> int:
     parser.add_argument("count", type=int, nargs="?", default=40)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--part", action="append", default=[], help="of this part of the package alone, such as memory")
-    parser.add_argument("--limit", type=float, default=120, help="seconds for the tests of each")
+    parser.add_argument("--limit", type=float, default=900, help="seconds for the tests of each")
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--list", action="store_true")
     parser.add_argument("--show", type=int, metavar="N")

@@ -66,9 +66,10 @@ def few_and_many(few_cases: int, many_cases: int, check: Callable[..., None],
     return _random(few_cases, check, *strategies), many(many_cases, check, *strategies)
 
 
-def many(cases: int, check: Callable[..., None], *strategies: Any) -> Callable[..., None]:
-    """A test of random cases with -m slow, the same in each run."""
-    return pytest.mark.slow(_random(cases, check, *strategies))
+def many(cases: int, check: Callable[..., None], *strategies: Any, parts: int = 1) -> Callable[..., None]:
+    """A test of random cases with -m slow, the same in each run: one part of so many, all with AUTOLAYERS_DAY=all."""
+    parts = 1 if os.environ.get("AUTOLAYERS_DAY") == "all" else parts
+    return pytest.mark.slow(_random(-(-cases // parts), check, *strategies))
 
 
 def _random(cases: int, check: Callable[..., None], *strategies: Any) -> Callable[..., None]:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import launch_targets
 import pytest
-from support import HEADERS, ROOT, check_examples, gguf, model, write_gguf
+from support import HEADERS, ROOT, check_examples, gguf, model, slow, write_gguf
 
 import autolayers
 from autolayers import Device
@@ -70,7 +70,7 @@ def out_of(capfd: pytest.CaptureFixture[str], *words: str, code: int = 0) -> tup
 MACHINES = ("8GiB", "5GiB,5GiB", "8GiB,3GiB")
 
 
-@pytest.mark.parametrize("gpu", MACHINES)
+@pytest.mark.parametrize("gpu", [slow("8GiB"), "5GiB,5GiB", slow("8GiB,3GiB")])
 def test_groups_fit_and_are_as_large_as_can_be(gpu: str, library: Path, capfd: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("yaml")
     text, _ = out_of(capfd, "plan", ".", "--gpu", gpu, "--ram", "64GiB", "--format", "llama-swap")

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-FEW = 12
+FEW = 20
 
 
 @pytest.mark.parametrize("number", [pytest.param(n, marks=[pytest.mark.slow] if n % FEW else []) for n in range(60)])

@@ -64,8 +64,10 @@ def test_advice_that_is_followed_fits(name: str, text: str, cards: list[float], 
         assert after.fits
 
 
-test_advice_on_larger_models = many(25, test_advice_that_is_followed_fits, st.sampled_from(LARGER), *MACHINES)
-test_advice_that_is_followed_fits = many(100, test_advice_that_is_followed_fits, st.sampled_from(SMALL), *MACHINES)
+test_advice_on_larger_models = many(25, test_advice_that_is_followed_fits, st.sampled_from(LARGER), *MACHINES,
+                                    parts=3)
+test_advice_that_is_followed_fits = many(100, test_advice_that_is_followed_fits, st.sampled_from(SMALL), *MACHINES,
+                                         parts=8)
 
 
 @pytest.mark.parametrize(("name", "words", "gib", "ram", "kinds"), [

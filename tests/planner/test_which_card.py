@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 
 import pytest
-from support import FEW_CARDS, model
+from support import FEW_CARDS, model, slow
 
 import autolayers
 from autolayers.devices.cards import CARDS
@@ -15,23 +16,30 @@ from autolayers.planner.compare import cards
 from autolayers.planner.compare.cards import EXPERTS, ONE, TWO, UNIFIED, Runs, find
 from autolayers.planner.compare.choose import WHOLLY, verdict
 
-MODELS = ["llama-3.1-8b-q4_k_m", "gpt-oss-20b-mxfp4", *(pytest.param(name, marks=pytest.mark.slow) for name in (
-    "qwen3-30b-a3b-q4_k_m", "llama-3.3-70b-q4_k_m"))]
+MODELS = ("llama-3.1-8b-q4_k_m", "gpt-oss-20b-mxfp4", "qwen3-30b-a3b-q4_k_m", "llama-3.3-70b-q4_k_m")
 N_CTX = 16384
 Found = tuple[str, dict[str, list[Runs]]]
 
 
-@pytest.fixture(scope="module", params=[False, pytest.param(True, marks=pytest.mark.slow)], ids=["few", "all"])
-def table(request: pytest.FixtureRequest) -> Iterator[None]:
+@contextmanager
+def cards_of(which: str) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
-        if not request.param:
-            patch.setattr(cards, "CARDS", FEW_CARDS)
+        patch.setattr(cards, "CARDS", FEW_CARDS if which == "few" else CARDS)
         yield
 
 
-@pytest.fixture(scope="module", params=MODELS)
-def found(request: pytest.FixtureRequest, table: None) -> Found:
-    return request.param, find(model(request.param), Params(), Policy(), N_CTX)
+@pytest.fixture(params=["few", slow("all")])
+def table(request: pytest.FixtureRequest) -> Iterator[None]:
+    with cards_of(request.param):
+        yield
+
+
+@pytest.fixture(scope="module", params=[(MODELS[0], "few"), *(slow((name, "all")) for name in MODELS)],
+                ids="-".join)
+def found(request: pytest.FixtureRequest) -> Iterator[Found]:
+    name, which = request.param
+    with cards_of(which):
+        yield name, find(model(name), Params(), Policy(), N_CTX)
 
 
 def plan(name: str, gpu: str, *words: str) -> autolayers.Plan:
@@ -92,7 +100,8 @@ def test_experts_in_ram(found: Found) -> None:
         assert own.fits and (own.devices[0].remaining, own.host.resident) == (runs.left, runs.ram)
         assert not plan(name, runs.name, "-ncmoe", str(runs.n_cpu_moe - 1), "-ngl", "99").fits
     if kinds[EXPERTS]:
-        less = find(model(name), Params(), Policy(ram=4 << 30), N_CTX)
+        with cards_of("few"):
+            less = find(model(name), Params(), Policy(ram=4 << 30), N_CTX)
         assert len(less[EXPERTS]) < len(kinds[EXPERTS]) and less[ONE]
         assert all(runs.ram < 4 << 30 for runs in less[EXPERTS])
 

@@ -65,7 +65,7 @@ def test_a_plain_terminal_gets_plain_text(environ: dict[str, str]) -> None:
     assert text.isascii() and ("|##" in text) is ("TERM" not in environ)
 
 
-@pytest.mark.parametrize("columns", [60, 80, 120])
+@pytest.mark.parametrize("columns", [slow(60), 80, slow(120)])
 def test_choose_begins_with_its_advice(columns: int) -> None:
     lines = lines_of("choose", "qwen3-8b-q4_k_m.gguf", MOE, "--gpu", "rtx-3060", "--ram", "32GiB", columns=columns)
     advice = next(i for i, line in enumerate(lines) if line.startswith("take qwen3-8b-q4_k_m (4.68 GiB):"))
@@ -76,7 +76,7 @@ def test_choose_begins_with_its_advice(columns: int) -> None:
     assert (" fully " in row) is (columns >= 80) and (" bits " in lines[table]) is (columns >= 120)
 
 
-@pytest.mark.parametrize("columns", [60, 80, 120])
+@pytest.mark.parametrize("columns", [slow(60), 80, slow(120)])
 def test_explain_is_laid_out_for_the_terminal(columns: int) -> None:
     lines = lines_of("explain", *WORDS, columns=columns)
     chosen = next(i for i, line in enumerate(lines) if line.startswith("* 49 of 49 layers on the GPU, experts of "))

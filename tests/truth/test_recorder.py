@@ -13,7 +13,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from support import FIXTURES, RECORDED, ROOT
+from support import FIXTURES, RECORDED, ROOT, slow
 
 sys.path.insert(0, str(FIXTURES))
 
@@ -219,14 +219,14 @@ def test_llama_servers_limit_on_outputs_is_the_trees_own(tmp_path: Path, server:
     ("words", "said"),
     [
         (["--check", "--build", "soon"], "--build soon: a number is wanted, or 'newest'"),
-        (["--check", "--source", "/nowhere"], "/nowhere: not a llama.cpp source tree"),
+        slow(["--check", "--source", "/nowhere"], "/nowhere: not a llama.cpp source tree"),
         (["--check", "--files", "models,moods"], "--files: no moods; there are models, archs,"),
-        (["--check", "--every", "0"], "--every wants a positive number"),
-        (["--check", "--against", "/nowhere"], "no such file of launches in /nowhere"),
-        (["--check", "--random", "9"], "--random wants a positive number, and --predict"),
-        (["--predict", "--files", "decisions"], "--predict has models, archs, more only"),
+        slow(["--check", "--every", "0"], "--every wants a positive number"),
+        slow(["--check", "--against", "/nowhere"], "no such file of launches in /nowhere"),
+        slow(["--check", "--random", "9"], "--random wants a positive number, and --predict"),
+        slow(["--predict", "--files", "decisions"], "--predict has models, archs, more only"),
         (["--out", str(FIXTURES / "truth"), "--every", "2"], "would leave"),
-        ([], "say --check, --predict, --out DIR, or several"),
+        slow([], "say --check, --predict, --out DIR, or several"),
     ],
 )
 def test_what_cannot_be_recorded_is_said_in_a_line(words: list[str], said: str) -> None:

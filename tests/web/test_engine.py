@@ -397,12 +397,16 @@ def test_patterns_cannot_hang_the_page(pattern: str) -> None:
     assert "plan" in answer or "repetition" in answer["error"]
 
 
-def test_a_question_is_answered_alike_after_others() -> None:
+CHANGES = ({}, {"ram": "16"}, {"ctx": "32768"}, {"gpu": "rtx-3060"}, {"gpu": "8", "ctk": "q8_0", "ctv": "q8_0"},
+           {"flags": "--llama-build b7000"}, {"flags": "", "np": "2"}, {"model": "qwen3-4b-q4_k_m"})
+
+
+@pytest.mark.parametrize("changes", [CHANGES[:2], slow(CHANGES)], ids=len)
+def test_a_question_is_answered_alike_after_others(changes: tuple[dict[str, str], ...]) -> None:
     """What earlier ones found out is used where model and build are the same; their figures are not."""
     asked = {"model": "llama-3.1-8b-q4_k_m", "gpu": "rtx-3070", "ram": "32"}
     engine = Engine()
-    for change in ({}, {"ram": "16"}, {"ctx": "32768"}, {"gpu": "rtx-3060"}, {"gpu": "8", "ctk": "q8_0", "ctv": "q8_0"},
-                   {"flags": "--llama-build b7000"}, {"flags": "", "np": "2"}, {"model": "qwen3-4b-q4_k_m"}):
+    for change in changes:
         asked |= change
         assert whole(engine, asked) == whole(Engine(), asked), asked
 
