@@ -19,7 +19,11 @@ import pytest
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # a job in the background: its children would inherit that
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
-os.environ.pop("COLUMNS", None)     # a terminal's width, which workers are given, is not the tests'
+# A person's terminal (workers are given its width) and settings of llama.cpp, Ollama and the Hub are not the tests'
+TERMINAL = ("COLUMNS", "LINES", "NO_COLOR", "FORCE_COLOR", "CLICOLOR", "CLICOLOR_FORCE")
+for name in [name for name in os.environ if name in TERMINAL or name.startswith(("LLAMA_", "OLLAMA_", "HF_"))]:
+    del os.environ[name]
+os.environ["TERM"] = "xterm"
 
 # What is compiled is kept: hundreds of processes are started
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
