@@ -5,8 +5,8 @@ import dataclasses
 import pytest
 
 from autolayers import records
+from autolayers.devices import hypothetical
 from autolayers.flags.params import Params
-from autolayers.machine import Device
 
 
 def both(frozen=True):
@@ -46,7 +46,7 @@ def test_frozen_and_hashable():
 
 
 def test_the_real_module_understands_them():
-    device = Device.hypothetical("24GiB")
+    device = hypothetical("24GiB")[0]
     assert dataclasses.is_dataclass(device)
     assert dataclasses.replace(device, name="CUDA3") == records.replace(device, name="CUDA3")
     assert dataclasses.asdict(device)["free"] == 24 << 30
