@@ -52,8 +52,8 @@ def slow(*case: Any, **more: Any) -> Any:
 
 
 def swept(cases: Iterable[T], parts: int, quick: Iterable[T] = ()) -> list[Any]:
-    """The cases of a sweep for a parametrised test: the quick ones in every run; of the others one part of so many with
-    -m slow, each day another (AUTOLAYERS_DAY, which conftest.py sets and prints; "all": all of them)."""
+    """The cases of a sweep for a parametrised test: the quick ones in every run; with -m slow every `parts`-th of the
+    others, each day the next ones (AUTOLAYERS_DAY, which conftest.py sets and prints; "all": all of them)."""
     always = list(quick)
     others = [case for case in cases if case not in always]
     day = os.environ.get("AUTOLAYERS_DAY", "0")
@@ -67,7 +67,7 @@ def few_and_many(few_cases: int, many_cases: int, check: Callable[..., None],
 
 
 def many(cases: int, check: Callable[..., None], *strategies: Any, parts: int = 1) -> Callable[..., None]:
-    """A test of random cases with -m slow, the same in each run: one part of so many, all with AUTOLAYERS_DAY=all."""
+    """A test of random cases with -m slow, the first of `parts` equal parts; with AUTOLAYERS_DAY=all all of them."""
     parts = 1 if os.environ.get("AUTOLAYERS_DAY") == "all" else parts
     return pytest.mark.slow(_random(-(-cases // parts), check, *strategies))
 
