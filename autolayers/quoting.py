@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 
 from .errors import UsageError
 
@@ -47,6 +46,8 @@ def posix(words: Sequence[str]) -> str:
 def _posix(word: str, bare: frozenset[str]) -> str:
     if word and set(word) <= bare and word[0] not in "=%":      # zsh and fish replace =NAME and %self
         return word
+    import re       # of words that are not plain alone
+
     kinds = "".join("x" if not c.isprintable() else c if c in "'\\" else "a" for c in word)
     found = []
     for run in re.finditer(r"(?:a|\\(?=a))+|['\\]+|x+", kinds):
@@ -70,7 +71,7 @@ def _powershell(word: str) -> str:
     if _is_plain(word):
         return word
     if word.isprintable():
-        return "'" + re.sub(f"([{_SINGLE}])", r"\1\1", word) + "'"
+        return "'" + "".join(2 * c if c in _SINGLE else c for c in word) + "'"
     return '"' + "".join(_expandable(c) for c in word) + '"'
 
 

@@ -108,7 +108,8 @@ def test_a_signal_as_soon_as_the_server_starts_ends_it(tmp_path: Path, name: str
 
 def test_a_defect_while_waiting_leaves_no_server(tmp_path: Path) -> None:
     server = "echo $$ > $HERE/pid; exec sleep 60"
-    with _script(tmp_path, f"background.run(['sh', '-c', {server!r}], os.environ, 8080, lambda pid: 1 / 0)"):
+    with _script(tmp_path, f"background.run(['sh', '-c', {server!r}], os.environ, 8080, "
+                           "lambda pid: os.path.exists(os.environ['HERE'] + '/pid') and 1 / 0)"):
         pass
     assert _gone(_pid(tmp_path))
 
