@@ -46,7 +46,7 @@ def posix(words: Sequence[str]) -> str:
 def _posix(word: str, bare: frozenset[str]) -> str:
     if word and set(word) <= bare and word[0] not in "=%":      # zsh and fish replace =NAME and %self
         return word
-    import re       # of words that are not plain alone
+    import re  # of words that are not plain alone
 
     kinds = "".join("x" if not c.isprintable() else c if c in "'\\" else "a" for c in word)
     found = []
