@@ -53,12 +53,20 @@ def _posix(word: str, bare: frozenset[str]) -> str:
     for run in re.finditer(r"(?:a|\\(?=a))+|['\\]+|x+", kinds):
         text = word[run.start():run.end()]
         if run[0][0] == "x":
-            found.append("$'" + "".join(f"\\x{byte:02x}" for byte in text.encode("utf-8", "surrogateescape")) + "'")
+            found.append(f"$'{_bytes(text)}'")
         elif "a" in run[0]:
             found.append(f"'{text}'")
         else:
             found.append("".join(f"\\{c}" for c in text))
     return "".join(found) or "''"
+
+
+def _bytes(text: str) -> str:
+    r"""The bytes of a text as \x.. each: of a name that is not UTF-8 its own (PEP 383), of half a UTF-16 pair, which
+    a JSON file or a name on Windows can hold, those that UTF-8 would give it."""
+    found = b"".join(c.encode("utf-8", "surrogateescape" if "\udc80" <= c <= "\udcff" else "surrogatepass")
+                     for c in text)
+    return "".join(f"\\x{byte:02x}" for byte in found)
 
 
 def powershell(words: Sequence[str]) -> str:
@@ -117,7 +125,7 @@ def systemd(word: str) -> str:
     """One word of ExecStart= (systemd.service(5), systemd.syntax(7)), without specifiers, variables and line
     ends."""
     escaped = "".join(
-        c if c.isprintable() else "".join(f"\\x{byte:02x}" for byte in c.encode("utf-8", "surrogateescape"))
+        c if c.isprintable() else _bytes(c)
         for c in word.replace("\\", "\\\\").replace('"', '\\"').replace("%", "%%").replace("$", "$$"))
     plain = word and word.isprintable() and not set(word) & set(" \"'\\;#") and word != "-"
     return escaped if plain else f'"{escaped}"'

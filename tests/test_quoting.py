@@ -206,6 +206,9 @@ def test_what_is_no_text() -> None:
     with pytest.raises(UsageError, match="not UTF-8, so a YAML file cannot hold it"):
         yaml("m\udcff.gguf")
     assert systemd("m\udcff.gguf") == '"m\\xff.gguf"'
+    # half a pair of UTF-16, as JSON and names on Windows have it, beside a byte of no UTF-8
+    assert systemd("\ud83d\udcff") == '"\\xed\\xa0\\xbd\\xff"'
+    assert posix(["m\ud83d", "\udfff\udcff"]) == "'m'$'\\xed\\xa0\\xbd' $'\\xed\\xbf\\xbf\\xff'"
 
 
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="needs systemd-analyze")
