@@ -116,8 +116,8 @@ class TestOutput:
         assert found == autolayers.plan(model, ["-c", "8192", "--gpu", "24GiB"], explain=True).to_dict()
 
     @pytest.mark.parametrize(("words", "ram", "fits"), [
-        slow(["m2-8g"], 8, False), (["M2 16GB"], 16, True), slow(["m2-8g", "--ram", "16GiB"], 16, True),
-        slow(["m2-16g", "--ram", "8GiB"], 8, False)])
+        slow(["m2-8g"], 8, False), (["M2 16GB"], 16, True), slow(["m2-16g", "--ram", "8GiB"], 8, False),
+        slow(["m2-8g", "--ram", "16GiB"], 8, False), slow(["m2-16g", "--ram", "32GiB"], 16, True)])   # no more is there
     def test_memory_that_the_gpu_shares_is_counted_once(self, words: list[str], ram: int, fits: bool,
                                                         tmp_path: Path) -> None:
         model = write_gguf(tmp_path / "m.gguf", *requantised("llama-3.1-8b-q4_k_m:16", "f16"))       # 8.7 GiB

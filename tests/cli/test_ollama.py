@@ -493,9 +493,9 @@ def test_a_num_gpu_of_the_base_is_overridden(run, fake, tmp_path):
     fake.add("moe-auto", MOE, {"num_gpu": 2})
     (tmp_path / "Modelfile").write_bytes(b"FROM moe-auto\n")
     for what in ("Modelfile", "moe-auto"):
-        made = parse(run("modelfile", what, *SMALL, "-c", "128", **fake.environ).stdout)
+        made = parse(run("modelfile", what, *SMALL, "-c", "512", **fake.environ).stdout)
         assert made.parameters()["num_gpu"] == -1
-    run("create", "moe-auto", "--as", "mine", *SMALL, "-c", "128", **fake.environ)
+    run("create", "moe-auto", "--as", "mine", *SMALL, "-c", "512", **fake.environ)
     assert fake.models["mine:latest"]["parameters"]["num_gpu"] == -1
 
 

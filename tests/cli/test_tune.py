@@ -163,7 +163,7 @@ def test_every_form_of_a_plan_uses_it_and_says_so(tuned: Callable[[str], Fakes],
     pytest.param("other", "no generation of", marks=pytest.mark.slow),
 ])
 def test_a_launch_that_cannot_be_measured_is_one_line(fakes: Fakes, does: str, line: str) -> None:
-    fakes.scenario({"words": "-ub 2048", "token": 1e5}, {"words": "", "does": does})
+    fakes.scenario({"words": "-ub 1024", "token": 1e5}, {"words": "", "does": does})
     limit = ("--limit", "8s" if does == "hang" else "1h")
     done = fakes.run(own=limit)
     of_it = [text for text in done.stderr.splitlines() if ": not measured: " in text and line in text]

@@ -216,7 +216,8 @@ def test_koboldcpp_gets_every_default_that_differs() -> None:
 def test_llama_cpp_python_gets_whole_layers(name: str, gpu: str, capsys: pytest.CaptureFixture[str]) -> None:
     machine = ["--gpu", gpu, "--ram", "64GiB"]
     assert main([str(HEADERS / f"{name}.gguf"), *machine, "--format", "llama-cpp-python"]) == 0
-    layers = autolayers.plan(model(name), [*machine, "--strategy", "layers", "-np", "1"]).n_gpu_layers
+    program = ["--strategy", "layers", "--engine", "llama-cpp-python"]
+    layers = autolayers.plan(model(name), [*machine, *program]).n_gpu_layers
     assert f"    n_gpu_layers={layers},\n" in capsys.readouterr().out
 
 

@@ -113,7 +113,8 @@ def test_the_routers_own_words_are_every_models_request(server: pathlib.Path, mo
 def test_a_models_own_projector_is_part_of_its_plan(server: pathlib.Path, models: pathlib.Path) -> None:
     (models / "seeing").mkdir()
     (models / "gemma.gguf").rename(models / "seeing" / "gemma.gguf")
-    (models / "seeing" / "mmproj-gemma.gguf").write_bytes(projector(read_model(str(TINY / "dense.gguf"))))
+    gemma = read_model(str(models / "seeing" / "gemma.gguf"))
+    (models / "seeing" / "mmproj-gemma.gguf").write_bytes(projector(gemma))
     run(server, "--gpu 24GiB --ram 64GiB", "--models-dir", models)
     assert preset(started(server))["seeing"]["mmproj"] == str(models / "seeing" / "mmproj-gemma.gguf")
 
