@@ -11,7 +11,7 @@ import autolayers
 from autolayers import Device, LaunchRefused
 from autolayers.devices import Host
 from autolayers.planner import plan_in_steps, plan_request
-from autolayers.planner.advice import Remedy
+from autolayers.planner.advice import CTX_STEP, Remedy
 from autolayers.records import replace
 from autolayers.report.text import plan_text
 from autolayers.request import Request
@@ -110,9 +110,9 @@ def test_the_advised_context_is_the_largest() -> None:
                            explain=True)
     (remedy,) = [remedy for remedy in plan.remedies if "-c" in remedy.flags]
     n_ctx = int(remedy.flags[1])
-    assert n_ctx > 524288
+    assert n_ctx > 500_000
     fits = [autolayers.plan(model("qwen3-30b-a3b-q4_k_m"), ["--gpu", "rtx-3060", "--ram", "64GiB", "-c", str(n)]).fits
-            for n in (n_ctx, n_ctx * 5 // 4)]
+            for n in (n_ctx, n_ctx * 9 // 8 + CTX_STEP)]
     assert fits == [True, False]
 
 
