@@ -9,7 +9,8 @@ redirects and read their bodies; here
 
 - the time limit covers every byte: the timeouts of requests apply between two bytes, so a server that sends one now
   and then could hold us for ever
-- credentials go only to their own host; redirects never lead from https to http
+- credentials go only to their own host; redirects never lead from https to http, nor from a public address to one of
+  this machine or its network
 - servers on this machine are reached without a proxy
 - compressed answers, which could expand to any length, are refused
 """
@@ -142,6 +143,9 @@ def request(method: str, url: str, limit: Limit, *, headers: Mapping[str, str] |
             if (first[0], here[0]) == ("https", "http"):
                 raise NetError("redirect", f"it leads from https to {public(url)}, which anybody may tamper "
                                            "with")
+            if is_inside(here[1]) and not is_inside(first[1]):
+                raise NetError("redirect", f"it leads from {first[1]} to {public(url)}, an address inside this "
+                                           "network")
         answer = _exchange(method, url, limit, headers or {}, json, authorization, own)
         if not redirects or answer.status not in _REDIRECTS or "Location" not in answer.headers:
             return answer
@@ -290,6 +294,21 @@ def is_loopback(host: str) -> bool:
         return ip_address(host).is_loopback
     except ValueError:
         return host == "localhost"
+
+
+def is_inside(host: str) -> bool:
+    """Whether a host of a URL is this machine or one of its network: an address that is not public, or a name of one.
+
+    A name that cannot be resolved here (a proxy's may be so) is not.
+    """
+    import socket
+    from ipaddress import ip_address
+
+    try:
+        found = {str(entry[4][0]).partition("%")[0] for entry in socket.getaddrinfo(host, None)}
+    except (OSError, UnicodeError):
+        return is_loopback(host)
+    return any(not ip_address(address).is_global for address in found)
 
 
 def public(url: str) -> str:

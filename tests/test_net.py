@@ -271,6 +271,36 @@ def test_nothing_leads_from_https_to_http(monkeypatch: pytest.MonkeyPatch) -> No
         request("GET", "https://example.org/b", Limit(1), redirects=5)
 
 
+@pytest.mark.parametrize(("first", "then", "refused"), [
+    ("8.8.8.8", "127.0.0.1", True), ("8.8.8.8", "169.254.169.254", True), ("8.8.8.8", "10.0.0.7", True),
+    ("8.8.8.8", "[::1]", True), ("8.8.8.8", "[::ffff:192.168.1.1]", True), ("8.8.8.8", "localhost", True),
+    ("8.8.8.8", "2130706433", True), ("8.8.8.8", "1.1.1.1", False), ("10.0.0.7", "10.0.0.8", False),
+    ("127.0.0.1", "1.1.1.1", False), ("nobody.invalid", "192.168.0.1", True)])
+def test_no_public_address_leads_inside(monkeypatch: pytest.MonkeyPatch, first: str, then: str, refused: bool) -> None:
+    asked: list[str] = []
+
+    class Redirect:
+        status, headers = 302, {"Location": f"http://{then}/a?key=1"}
+
+        def close(self) -> None:
+            pass
+
+    class End(Redirect):
+        status = 200
+
+    def exchange(method: str, url: str, *_: object) -> Redirect:
+        asked.append(url)
+        return Redirect() if len(asked) == 1 else End()
+
+    monkeypatch.setattr(net, "_exchange", exchange)
+    if refused:
+        with pytest.raises(NetError, match=r"leads from \S+ to http://\S+/a, an address inside this network"):
+            request("GET", f"http://{first}/b", Limit(1), redirects=5)
+    else:
+        request("GET", f"http://{first}/b", Limit(1), redirects=5)
+    assert len(asked) == 2 - refused
+
+
 # --- who is asked
 
 def test_nobody_there() -> None:

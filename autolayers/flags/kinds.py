@@ -150,10 +150,16 @@ def _names(text: str) -> tuple[str, ...]:
     return names
 
 
+MOST_SHARES = 15        # of -ts: common/arg.cpp refuses llama_max_devices() of them, which is 16
+
+
 def _ratios(text: str) -> tuple[float, ...]:
     """Mirrors the handler of -ts: commas and slashes, any number of them, separate."""
     parts = text.replace("/", ",").split(",")
     ratios = tuple(_float(part) for i, part in enumerate(parts) if part or i == 0)
+    if len(ratios) > MOST_SHARES:
+        raise Bad(f"at most {MOST_SHARES} proportions, as llama.cpp refuses more: -dev names fewer devices, and "
+                  "zeros at the end can be left out")
     if any(ratio < 0 for ratio in ratios):
         raise Bad("proportions such as 3,1")
     return ratios

@@ -72,6 +72,13 @@ def test_reads(line: str, field: str, value: object) -> None:
     assert getattr(params(line), field) == value
 
 
+@pytest.mark.parametrize("words", ["-ts {}", "--tensor-split={}"])
+def test_a_split_has_no_more_shares_than_llama_cpp_reads(words: str) -> None:
+    assert params(words.format(",".join("1" * 15))).tensor_split == (1.0,) * 15
+    with pytest.raises(UsageError, match="at most 15 proportions"):
+        params(words.format("/".join("1" * 16)))
+
+
 def test_overrides_keep_the_order_of_the_command_line() -> None:
     assert params("-ncmoe 2 -ot attn=CUDA1,a=b=c -cmoe -ncffn 1").overrides == (
         (r"blk\.0" + EXPERTS_REGEX, "CPU"), (r"blk\.1" + EXPERTS_REGEX, "CPU"), ("attn", "CUDA1"), ("a", "b=c"),

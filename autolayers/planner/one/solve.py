@@ -12,6 +12,7 @@ from __future__ import annotations
 from functools import partial
 
 from ...backends import HOST
+from ...flags.kinds import MOST_SHARES
 from ...flags.params import EXPERTS_REGEX, FIT_PARAMS_MIN_CTX, FIT_PARAMS_TARGET, N_BATCH, N_PARALLEL, N_UBATCH
 from ...garbage import without_gc
 from ...records import lazy, replace
@@ -25,7 +26,7 @@ from .expert_cache import may_cache, with_expert_cache
 from .fit import fit, fit_estimated, fit_with_overheads
 from .ladder import Ladders
 from .slice_shares import choices
-from .split import MOST_SHARES, TensorSplit, is_free
+from .split import TensorSplit, is_free
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

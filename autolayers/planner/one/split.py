@@ -3,6 +3,7 @@ fits."""
 
 from __future__ import annotations
 
+from ...flags.kinds import MOST_SHARES
 from ...flags.params import N_UBATCH
 from ...records import replace
 from ...work.speed import layer_devices
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
     from .ladder import Ladder
 
 _PAIRS = 300            # of layers that a partition compares, as long as one node of a graph takes
-MOST_SHARES = 15        # of -ts: common/arg.cpp refuses as many as llama_max_devices()
 
 
 class TensorSplit:
