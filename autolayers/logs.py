@@ -61,7 +61,8 @@ LAUNCH = (
     Row("projector", "CLIP using", r"CLIP using (?P<backend>\S+) backend"),
     Row("projector", " model size: ", rf"\w+: model size: +(?P<mib>{_MIB}) MiB"),
     # "using device CUDA0 (NVIDIA RTX A2000) (0000:01:00.0) - 23306 MiB free"
-    Row("device", "using device", r"using device (?P<name>\S{1,60}) \((?P<description>.{0,200}?)\)"
+    # ik_llama.cpp: "CUDA0: using device CUDA0 - 24576 MiB free"
+    Row("device", "using device", r"using device (?P<name>\S{1,60})(?: \((?P<description>.{0,200}?)\))?"
         rf"(?: \((?P<bus>.{{0,60}})\))? - (?P<mib>{_N}) MiB free"),
     # "| - CUDA0 (RTX 4090)  | 24077 = 17900 + (5430 = 4403 + 1024 + 3) + 747 |", "| - Host |  345 = 281 + 0 + 64 |"
     Row("breakdown", "| ", rf"\| +- (?P<name>\S+) .*\| +(?P<total>{_CELL}) = (?P<free>{_CELL}) \+ "
@@ -122,6 +123,16 @@ _REST = (
     Row("shared", "type=iGPU", r'name=(?P<name>"[^"]{1,60}"|\S{1,60}) .{0,300}type=iGPU'),
     Row("program", " -", r"(?:^|[\s\"'=/])(?P<command>(?:\S{0,200}/)?(?:llama-(?:server|cli|bench|perplexity|simple)"
         r"|server|main)(?:\.exe)? +-[^\n]{1,3000})"),
+    # "prompt eval time = 2034.21 ms / 612 tokens (...)", llama-bench's "| pp512 | 123.45 ± 0.67 |"
+    Row("rate", "prompt eval time", r"prompt eval time = +[\d.]{1,20} ms / +(?P<n>\d{1,9}) tokens .{0,60}?"
+        r"(?P<rate>\d{1,7}\.\d{1,4}) tokens per second", "prompt"),
+    Row("rate", " eval time", r"(?<!prompt)\s+eval time = +[\d.]{1,20} ms / +(?P<n>\d{1,9}) (?:tokens|runs) .{0,60}?"
+        r"(?P<rate>\d{1,7}\.\d{1,4}) tokens per second", "answer"),
+    Row("rate", "±", r"\| +(?:pp|tg)\d{1,6}\b.{0,40}\| +\d{1,7}\.\d\d ± ", "bench"),
+    Row("chip", "gfx", r"Device \d{1,2}: .{1,80}?, (?P<chip>gfx[0-9a-f]{3,5})\b"),
+    Row("chip", "GPU arch", r"GPU arch : (?P<chip>gfx[0-9a-f]{3,5})\b"),
+    *(Row("ik", word) for word in ("attn_max_b", "fused_moe", "mla_attn", "ik_llama")),
+    Row("unfused", "not supported, set to disabled", r"fused .{1,60} not supported, set to disabled"),
     *(Row("serving", word) for word in (
         "all slots are idle", "llama runner started", "slot      release", "slot launch_slot_", "update_slots",
         "log_server_request")),

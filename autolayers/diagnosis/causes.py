@@ -5,11 +5,11 @@ docs/troubleshooting.md is made from these rows (docs/make.py troubleshooting).
 
 from __future__ import annotations
 
-from ..records import dataclass
+from ..records import dataclass, field
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     from ..builds import Build
 
@@ -30,13 +30,15 @@ class Remedy:
 
 @dataclass(frozen=True)
 class Cause:
-    """`line`: what is said of it, on at most 100 characters, with {device}, {what}, {asked}, {left} and {detail}."""
+    """`line`: what is said of it, on at most 100 characters, with {device}, {what}, {asked}, {left} and {detail}.
+    `lines`: what is said instead of a part of it, as the verdict's detail names it."""
 
     name: str
     title: str
     means: str
     line: str
     remedies: tuple[Remedy, ...] = ()
+    lines: Mapping[str, str] = field(default_factory=dict)
 
 
 def _remedy(flags: str, why: str, phase: str = "") -> Remedy:
@@ -50,7 +52,7 @@ CAUSES = {cause.name: cause for cause in (
           "An allocation in the GPU's memory was refused. Which one decides what helps: weights, KV cache, graph "
           "buffers, or the pool that grows while requests are computed.",
           "{device} ran out of memory while {what}{asked}{left}", (
-              _remedy("-ngl auto", "let fewer layers lie on the GPU", "load"),
+              _remedy("-ngl auto", "fewer layers on the GPU, as many as fit", "load"),
               _remedy("-cmoe", "of a mixture of experts, keep the experts in RAM", "load"),
               _remedy("-ctk q8_0 -ctv q8_0", "half the KV cache", "cache"),
               _remedy("-np 1", "fewer slots, where each has a cache of its own", "cache"),
@@ -59,7 +61,11 @@ CAUSES = {cause.name: cause for cause in (
               _remedy("-fa on", "attention without a matrix of all scores", "compute"),
               _remedy("-fitt 2048", "leave more of the GPU free for what grows in use", "run"),
               _remedy("-ub 256", "a smaller pool while prompts are computed", "run"),
-              _remedy("", "see what else is on the GPU: other runners, a desktop, a browser (autolayers ps)"))),
+              _remedy("", "see what else is on the GPU: other runners, a desktop, a browser (autolayers ps)")), {
+              "pipeline": "it runs: {device} had no room for pipelining{asked}, so the GPUs work one after another",
+              "retried": "it runs: {device} refused{asked} at first, and llama.cpp went on with less",
+              "projector": "{device} ran out of memory for the projector of images or sound{asked}{left}",
+              "projector runs": "{device} has no room for the projector's graph{asked}: the first image may end it"}),
     Cause("oom_host", "RAM is full",
           "System memory was refused, the kernel killed the process, or Ollama refused in advance. Weights that do not "
           "lie on a GPU, a context as long as the model was trained for, and saved prompts (--cache-ram, 8 GiB by "
@@ -69,7 +75,11 @@ CAUSES = {cause.name: cause for cause in (
               _remedy("-ctk q8_0 -ctv q8_0", "half the KV cache", "cache"),
               _remedy("--cache-ram 0", "keep no prompts of earlier requests (LLAMA_ARG_CACHE_RAM=0 for Ollama)", "run"),
               _remedy("", "a smaller quantisation, or more of the model on the GPU", "load"),
-              _remedy("", "see what else holds memory: an earlier server may still run (autolayers ps)"))),
+              _remedy("--cache-ram 0", "keep no prompts of earlier requests", "compute"),
+              _remedy("-c 8192", "a smaller context", "compute"),
+              _remedy("", "see what else holds memory: an earlier server may still run (autolayers ps)")), {
+              "killed": "killed from outside, as the kernel does when RAM is full, while {what}",
+              "137": "killed from outside (exit code 137), as the kernel does when RAM is full, while {what}"}),
     Cause("buffer_limit", "One allocation is over the driver's limit",
           "Memory is free, but the driver allows no single buffer of this size: about 4 GiB with many Vulkan and SYCL "
           "drivers.",
@@ -83,10 +93,11 @@ CAUSES = {cause.name: cause for cause in (
     Cause("no_gpu", "No GPU is used",
           "Everything runs on the CPU: the program was built without a GPU backend, the driver is too old or not "
           "running, or the device cannot be seen (container, group, CUDA_VISIBLE_DEVICES).",
-          "no GPU is used{detail}: the model runs on the CPU", (
+          "no GPU is used{detail}", (
               _remedy("--list-devices", "what the program sees: nothing here means build, driver or visibility"),
               _remedy("", "nvidia-smi, vulkaninfo or rocminfo in the same container: does the driver answer there?"),
-              _remedy("", "Docker: --gpus all (CUDA), --device /dev/dri (Vulkan), and /dev/kfd too (ROCm)"))),
+              _remedy("", "Docker: --gpus all (CUDA), --device /dev/dri (Vulkan), and /dev/kfd too (ROCm)")), {
+              "backends": "no GPU is used: the program has no GPU backend (it loaded {backends} alone)"}),
     Cause("gpu_build", "The program has no code for this GPU",
           "The GPU is there and the binary was built for others, or with a CUDA toolkit that is newer than the driver.",
           "the program has no code for {device} or its driver", (
@@ -128,18 +139,28 @@ CAUSES = {cause.name: cause for cause in (
           "costs memory and answers.",
           "the context is the limit{detail}", (
               _remedy("-c 32768", "a longer context: a slot has -c divided by -np, unless the cache is unified", "run"),
-              _remedy("-c 0", "the trained context", "start"))),
+              _remedy("-c 0", "the trained context", "start"),
+              _remedy("-np 1", "one slot has all of -c, where slots have caches of their own", "run"),
+              _remedy("-ctk q8_0 -ctv q8_0", "half the cache, where the longer context does not fit", "run")), {
+              "slot context shift": "the context is full: the oldest half of the conversation is thrown away{detail}",
+              "truncated": "the answer was cut: the slot's context is full{detail}",
+              "input truncated": "the prompt is longer than the slot's context: its middle was thrown away",
+              "context shift is disabled": "the slot's context is full, and no older tokens may be thrown away"}),
     Cause("partial_offload", "Layers or experts lie in RAM",
           "Not everything fits on the GPU; what lies in RAM is read at RAM's speed for every token.",
           "not all layers are on the GPU{detail}: slower than it could be", (
               _remedy("-ub 256", "smaller graph buffers may make room for the last layers"),
               _remedy("-ctk q8_0 -ctv q8_0", "half the KV cache"),
-              _remedy("-fitt 512", "a smaller margin, where nothing else uses the GPU"))),
+              _remedy("-fitt 512", "a smaller margin, where nothing else uses the GPU")), {
+              "experts": "weights lie in RAM, as -ot, -ncmoe or --fit placed them: slower than on the GPU",
+              "cache": "the KV cache lies in RAM (-nkvo): slower than on the GPU",
+              "short": "the GPU is short{asked}: not all layers fit"}),
     Cause("op_unsupported", "An operation is not available on the GPU",
           "Flash attention or another operation has no kernel there: it runs on the CPU, or in another, larger form.",
           "an operation has no kernel on {device}{detail}", (
               _remedy("-ctk f16 -ctv f16", "cache types that every backend has"),
-              _remedy("", "a newer build"))),
+              _remedy("", "a newer build")), {
+              "fused": "a fused operation is switched off: prompts are read many times slower"}),
     Cause("pair_mismatch", "Two files that are not of one model",
           "The projector, draft model or adapter belongs to another model.",
           "mmproj, draft or adapter is of another model{detail}", (
@@ -164,13 +185,41 @@ CAUSES = {cause.name: cause for cause in (
     Cause("vram_spill", "More than the card's memory",
           "The buffers are more than was free: the driver pages to system memory, which is ten times slower and says "
           "nothing in the log.",
-          "{device} holds more than was free{asked}: the driver uses system memory", (
-              _remedy("-ngl auto", "what fits the card"),
+          "{device} holds {held} and {free} were free: the driver uses system memory", (
+              _remedy("-ngl auto", "fewer layers on the GPU, as many as fit"),
               _remedy("", "Windows, NVIDIA: CUDA - Sysmem Fallback Policy: Prefer No Sysmem Fallback"))),
     Cause("fit_gave_up", "--fit could not choose",
           "What --fit would have changed was given, or even the smallest choice does not fit. Loading goes on.",
           "--fit changed nothing{detail}", (
               _remedy("-ngl auto", "leave the number of layers to --fit; -ngl all counts as given"),)),
+    Cause("slow", "Slower than it could be",
+          "The server answers, and its rate is below what is predicted for this launch on this machine, or another "
+          "launch is much faster.",
+          "nothing failed, but the server is slower than is predicted for this launch", (), {
+              "launch": "nothing failed, but another launch is much faster on this machine"}),
+    Cause("template", "The chat template failed",
+          "The messages of a request do not fit the model's chat template, the template cannot be read by this build, "
+          "or tools were asked for without --jinja.",
+          "the chat template failed{detail}", (
+              _remedy("--jinja", "for tools, with builds up to November 2025: newer ones have it on"),
+              _remedy("", "a newer file of the model, whose template may be mended, or --chat-template-file FILE"),
+              _remedy("", "a newer llama.cpp: its template engine reads more"))),
+    Cause("busy", "Every slot is taken",
+          "More requests came at once than there are slots. They wait, or are refused with 503 where the request says "
+          "so.",
+          "every slot is taken: further requests wait or are refused", (
+              _remedy("-np 8 -kvu", "more slots, which share the context"),
+              _remedy("", "requests whose client is gone go on until their answer ends: give max_tokens"))),
+    Cause("missing_library", "A library is missing",
+          "The system did not start the program, because a library that it needs is not found.",
+          "the program does not start: a library is missing{detail}", (
+              _remedy("", "keep all files of the release in one folder, and start the program from there"),)),
+    Cause("cpu_build", "The program is built for another CPU",
+          "It uses instructions (AVX2, AVX512, ...) that this CPU does not have.",
+          "the program uses instructions that this CPU does not have", (
+              _remedy("", "a release of llama.cpp, which takes the code for the CPU that it finds (ggml-cpu-*)"),
+              _remedy("", "built by yourself: on this very machine, or with -DGGML_NATIVE=OFF and without "
+                          "-DGGML_AVX2=ON, -DGGML_AVX512=ON"))),
     Cause("healthy", "Nothing is wrong", "The server came up and no line says that anything failed.",
           "nothing failed: the server came up"),
     Cause("not_in_log", "The failure is not in these lines", "Nothing in them failed.",

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from .facts import Facts
     from .lines import Line
 
-_RETRIED = 5               # lines after a refusal that say that it is done without
+_RETRIED = 8               # lines after a refusal that say that it is done without
 _NEAR = 8                  # lines after a sign that still speak of the same event
 _LIMIT = int(3.9 * GiB)    # from here on a refusal may be a driver's limit for one allocation
 _OFFICIAL = {39: 6096, 40: 8400, 41: 8700, 42: 9500}     # types of tensors, and about the first build that has each
@@ -135,12 +135,81 @@ def _verdict(chosen: Found, found: Sequence[Found], lines: Sequence[Line], facts
     if chosen.cause == "context_limit" and any(
             "failed to generate" in line.text for line in lines[chosen.at:chosen.at + _NEAR]):
         return Verdict(chosen.cause, "run", None, None, True, (chosen.line.number,), chosen.groups)
-    survived = 0 < chosen.line.number < facts.ready and chosen.cause in ("rpc_lost", "oom_device")
-    fatal = chosen.sign.fatal and chosen.weight >= 8 and not survived
+    survived = chosen.cause in ("rpc_lost", "oom_device", "buffer_limit") and _survived(chosen, facts)
+    fatal = chosen.sign.fatal and chosen.weight >= 8 and not survived and not _ignored(chosen, lines)
+    phase = _phase(chosen, near, lines, facts)
+    if part := _part(chosen, phase, fatal, lines):
+        chosen = replace(chosen, groups={**chosen.groups, "part": part})
+    if chosen.cause == "partial_offload" and size:
+        chosen = replace(chosen, groups={**chosen.groups, "part": "short"})
+    if chosen.cause == "fit_gave_up" and (flag := _given_to_fit(chosen, facts)):
+        chosen = replace(chosen, groups={**chosen.groups, "flag": flag})
     if chosen.cause == "no_gpu" and "why" not in chosen.groups and (why := _why_no_gpu(lines)):
         chosen = replace(chosen, groups={**chosen.groups, "why": why})
-    return Verdict(chosen.cause, _phase(chosen, near, lines, facts), device, size, fatal,
+    return Verdict(chosen.cause, phase, device, size, fatal,
                    tuple(dict.fromkeys(one.line.number for one in near))[:8], chosen.groups)
+
+
+# What --fit would have changed and found set (common/fit.cpp), and the flags that set it
+_FIT = {"n_gpu_layers": ("-ngl", "--gpu-layers", "--n-gpu-layers"), "tensor_split": ("-ts", "--tensor-split"),
+        "tensor_buft_overrides": ("-cmoe", "--cpu-moe", "-ncmoe", "--n-cpu-moe", "-ot", "--override-tensor"),
+        "SPLIT_MODE": ("-sm", "--split-mode")}
+
+
+def _given_to_fit(chosen: Found, facts: Facts) -> str:
+    """The flag that --fit may not change: as the command has it, else as llama.cpp's help has it."""
+    for word, flags in _FIT.items():
+        if word in chosen.groups.get("why", ""):
+            given = next((flag for flag in facts.words if flag in flags), "")
+            return given or ("-ot, -cmoe or -ncmoe" if word == "tensor_buft_overrides" else flags[0])
+    return ""
+
+
+# The image encoder's own lines (tools/mtmd/clip.cpp, tools/server) beside a refusal
+_PROJECTOR = re.compile(r"\bclip\w*:|\bmtmd_|(?:alloc|reserve)_compute_meta|\bwarmup: |multimodal model|mmproj")
+_OF_MODEL = re.compile(r"llama_context|llama_init|create.context|kv cache|error loading model|llama_model_lo")
+
+
+def _survived(chosen: Found, facts: Facts) -> bool:
+    """Whether the launch came up after it."""
+    return any(chosen.line.number < number for number in (facts.ready, facts.measured))
+
+
+def _part(chosen: Found, phase: str, fatal: bool, lines: Sequence[Line]) -> str:
+    """What a cause is said of, where that is not the model's launch as a whole: a row of Cause.lines."""
+    after = [line.text for line in lines[chosen.at:chosen.at + _RETRIED]]
+    if chosen.cause == "oom_host":
+        word = chosen.sign.word
+        return word if word in ("killed", "137") else "killed" if word in _KILLED else ""
+    if chosen.cause != "oom_device":
+        return ""
+    if _of_projector(chosen, lines):
+        return "projector" if fatal else "projector runs"
+    if any("retrying without pipeline" in text for text in after):
+        return "" if fatal else "pipeline"
+    again = any("retrying" in text for text in after)
+    return "retried" if not fatal and (again or (chosen.weight >= 8 and phase != "run")) else ""
+
+
+def _ignored(chosen: Found, lines: Sequence[Line]) -> bool:
+    """Whether the projector's warm-up was refused its graph, which clip.cpp goes on from."""
+    after = [line.text for line in lines[chosen.at:chosen.at + _NEAR]]
+    return chosen.cause == "oom_device" and any(_WARMED.search(text) for text in after) and not any(
+        _LOST.search(text) for text in after)
+
+
+_WARMED = re.compile(r"(?:alloc|reserve)_compute_meta|\bwarmup: ")
+_LOST = re.compile(r"failed to load|unable to allocate|GGML_ASSERT|Aborted|failed to create|llama_context")
+
+
+def _of_projector(chosen: Found, lines: Sequence[Line]) -> bool:
+    """Whether the projector of images or sound was refused, and not the model."""
+    for line in lines[chosen.at:chosen.at + 5]:
+        if _OF_MODEL.search(line.text):
+            return False
+        if _PROJECTOR.search(line.text):
+            return True
+    return any(_PROJECTOR.search(line.text) for line in lines[max(0, chosen.at - 2):chosen.at])
 
 
 # What else a log says of a GPU that is not used: Ollama's discovery, the drivers, the container's devices
@@ -356,7 +425,8 @@ def _phase(chosen: Found, near: Sequence[Found], lines: Sequence[Line], facts: F
     for line in lines[chosen.at:chosen.at + 6]:
         for phase, pattern in PHASES:
             if pattern.search(line.text):
-                return phase
+                in_request = phase == "compute" and (serving or _in_request(chosen, lines))
+                return "run" if in_request else phase
     if chosen.sign.word == "out_of_device_memory" and not serving:
         return _before(chosen, lines, facts) or own
     if own and own != "load":
@@ -373,7 +443,19 @@ def _phase(chosen: Found, near: Sequence[Found], lines: Sequence[Line], facts: F
     return own or ("compute" if chosen.cause == "buffer_limit" else "load")
 
 
-_KILLED = ("oomkilled", "137", "oom-kill", "oom killer", "out of memory: killed process")
+def _in_request(chosen: Found, lines: Sequence[Line]) -> bool:
+    """Whether graph buffers were refused in a request: no line after it says that the context was not made, and one
+    that the program was ended by it."""
+    after = " ".join(line.text for line in lines[chosen.at:chosen.at + _NEAR])
+    return bool(_ENDED.search(after)) and not _AT_START.search(after)
+
+
+_AT_START = re.compile(r"graph_reserve|sched_reserve|failed to allocate compute|initialize the context|create.context"
+                       r"|compute_meta|failed to reserve|retrying without|error loading llama server")
+_ENDED = re.compile(r"GGML_ASSERT|has terminated|server terminated|runtime OOM|failed to decode|graph_compute"
+                    r"|process_ubatch|Invalid input batch|Aborted")
+_KILLED = ("oomkilled", "137", "oom-kill", "oom killer", "out of memory: killed process", "killed",
+           "terminated by signal sigkill", "code=killed, status=9", "earlyoom", "systemd-oomd")
 _LOADING = re.compile(r"load_tensors|llm_load_|loading model|llama_model_loader|process has terminated|fitting params")
 
 
@@ -402,18 +484,21 @@ def _by_figures(lines: Sequence[Line], facts: Facts) -> Iterator[Verdict]:
         yield Verdict("partial_offload", "load", HOST, None, False, ())
     elif partial and facts.offloaded:
         yield Verdict("partial_offload", "load", HOST, None, False, (facts.offloaded[2],))
-    elif facts.offloaded and facts.offloaded[0] and _of_host(facts, "model") > _MUCH:
+    elif facts.offloaded and facts.offloaded[0] and facts.share_of_host("model") > _MUCH:
         yield Verdict("partial_offload", "load", HOST, None, False, (facts.offloaded[2],), {"part": "experts"})
-    elif facts.offloaded and facts.offloaded[0] and _of_host(facts, "context") == 1:
+    elif facts.offloaded and facts.offloaded[0] and facts.share_of_host("context") == 1:
         yield Verdict("partial_offload", "start", HOST, None, False, (facts.offloaded[2],), {"part": "cache"})
     elif (line := _cpu_alone(lines, facts)) is not None:
-        yield Verdict("no_gpu", "start", None, None, False, (line,))
+        loaded = [match[1] for line_ in lines if (match := re.search(r"loaded (\w{2,12}) backend from", line_.text))]
+        detail = {"part": "backends", "backends": " and ".join(dict.fromkeys(loaded))} if loaded else {}
+        yield Verdict("no_gpu", "start", None, None, False, (line,), detail)
     # An operation in each layer that the GPU does not have, where not the weights are in RAM
-    if facts.splits and facts.splits[0] >= 100 and not partial and _of_host(facts, "model") <= _MUCH:
+    if facts.splits and facts.splits[0] >= 100 and not partial and facts.share_of_host("model") <= _MUCH:
         yield Verdict("op_unsupported", "start", facts.gpu() or None, None, False, (facts.splits[1],))
     for name, device in facts.devices.items():
-        if device.free and facts.held(name) > device.free + 64 * MiB and facts.ready:
-            yield Verdict("vram_spill", "run", name, facts.held(name), False, (facts.ready,))
+        serves = facts.ready or facts.measured
+        if device.free and facts.held(name) > device.free + 64 * MiB and serves:
+            yield Verdict("vram_spill", "run", name, facts.held(name), False, (serves,))
             return
 
 
@@ -423,27 +508,22 @@ def _asked_for(figure: Verdict, facts: Facts) -> bool:
     return any(word in flags for word in facts.words)
 
 
-def _of_host(facts: Facts, part: str) -> float:
-    """The share of a part's buffers that the host has, of the model that was loaded last; 0 where there are none."""
-    sizes = facts.launch.loads[-1].buffers.get(part, {}) if facts.launch.loads else {}
-    whole = sum(map(sum, sizes.values()))
-    host = sum(sum(found) for name, found in sizes.items() if facts.launch.device_of(name) == "Host")
-    return host / whole if whole else 0.0
-
-
 def _cpu_alone(lines: Sequence[Line], facts: Facts) -> int | None:
     """The line that shows that the program has the CPU's backend and no other, unless no GPU was wanted."""
     if _wants_no_gpu(facts):
         return None
     loaded = [(line.number, match[1]) for line in lines
               if (match := re.search(r"loaded (\w{2,12}) backend from", line.text))]
-    if loaded and {name for _, name in loaded} <= {HOST}:
-        return loaded[0][0]
+    if loaded and {name for _, name in loaded} <= _NO_GPU_BACKENDS:
+        return loaded[-1][0]
     info = next((line for line in lines if (line.text.startswith("system_info:") and "| CPU :" in line.text)
                  or re.match(r"system_info: n_threads.{0,60}\| CPU : ", line.text)), None)
     if info is not None and not SYSTEM_INFO.search(info.text) and re.search(r"\d \| CPU :", info.text) and facts.words:
         return info.number
     return None
+
+
+_NO_GPU_BACKENDS = {HOST, Rpc.name, "BLAS"}
 
 
 def _left_out(facts: Facts) -> bool:

@@ -9,12 +9,14 @@ from itertools import pairwise
 from ..builds import NEWEST, Build
 from ..errors import NoLog, UsageError
 from ..quoting import printable, shell
-from ..records import dataclass
+from ..records import dataclass, replace
 from ..units import MiB, human, mib
+from .advice import of
 from .causes import CAUSES, Remedy, remedies_of
 from .decide import Verdict, decide
 from .facts import Facts
 from .lines import lines, read
+from .slow import Compared, compared
 from .working import Asked, merged, working
 
 TYPE_CHECKING = False
@@ -30,6 +32,7 @@ if TYPE_CHECKING:
 _WHAT = {"load": "loading weights", "cache": "allocating the KV cache", "compute": "allocating graph buffers",
          "run": "serving", "start": "starting"}
 _TIMES = 3        # of a card's memory that one request has only where a flag did not do what it was meant for
+_ON = (1, "enabled", "on", "true")      # of flash_attn, as contexts print it
 _OLD = 2000       # builds, about four months
 _WIDTH = 100      # characters of the line that names the cause
 
@@ -42,6 +45,7 @@ class Diagnosis:
     facts: Facts
     remedies: tuple[Remedy, ...] = ()
     launch: Launch | None = None
+    rates: Compared | None = None
 
     @property
     def cause(self) -> str:
@@ -101,7 +105,7 @@ class Diagnosis:
         if device is not None and device.free:
             found.append(("free", device.free, "before the load"))
         if verdict.device and (held := facts.held(verdict.device)):
-            found.append(("held", held, "buffers that were allocated there before"))
+            found.append(("held", held, "buffers that lie there"))
         if device is not None and device.total:
             found.append(("total", device.total, device.description))
         if self.launch is not None and self.launch.predicted is not None and verdict.bytes:
@@ -112,6 +116,9 @@ class Diagnosis:
             old = facts.build < NEWEST - _OLD
             found.append(("build", f"b{facts.build}", f"b{NEWEST} is the newest known: some of it may be mended" if old
                           else ""))
+        why = verdict.detail.get("why", "").strip()
+        if why and printable(why[:20]) not in self.line:
+            found.append(("said", why, f"line {verdict.evidence[0]}" if verdict.evidence else ""))
         found += [("context", text, note) for text, note in _contexts(facts)]
         if facts.swap is not None:
             found.append(("swap", facts.swap, "free" if facts.swap else "none is free: what RAM lacks is refused"))
@@ -119,6 +126,8 @@ class Diagnosis:
             found.append(("shared", facts.shared, "its memory is the system's"))
         if facts.offloaded:
             found.append(("layers", "{} of {} on the GPU".format(*facts.offloaded), f"line {facts.offloaded[2]}"))
+        if self.rates is not None:
+            found.append(("speed", self.rates.text, ""))
         if facts.splits and facts.splits[0] > 2 + 2 * len(facts.devices):
             found.append(("splits", f"{facts.splits[0]} of the graph", f"line {facts.splits[1]}"))
         return found
@@ -161,10 +170,19 @@ def explain(*logs: str | PathLike[str] | bytes | BinaryIO, words: Sequence[str] 
     facts = Facts.of(found)
     facts.words = merged(facts.words, words)
     verdict = decide(found, facts)
-    works = working(verdict, facts, Asked(model, own, tuple(devices) if devices is not None else None, host, files))
+    machine = Asked(model, own, tuple(devices) if devices is not None else None, host, files)
+    works = working(verdict, facts, machine)
     launch, missing = (None, works) if isinstance(works, str) else (works, "")
+    rates = compared(verdict, facts, machine, launch)
+    if rates is not None:
+        verdict, launch = _slow(verdict, rates), launch or rates.launch
     build = Build(facts.build) if facts.build else None
-    remedies = [*remedies_of(verdict.cause, verdict.phase, build)]
+    remedies = [remedy for remedy in remedies_of(verdict.cause, verdict.phase, build)
+                if not (remedy.flags[:1] == ("-fa",) and facts.values.get("flash_attn") in _ON)]
+    for advice in of(verdict, facts):
+        theirs = {remedy.flags for remedy in advice.remedies} - {()}
+        kept = [] if advice.instead else [remedy for remedy in remedies if remedy.flags not in theirs]
+        remedies = [*(remedy for remedy in advice.remedies if _known(remedy, build)), *kept]
     device = facts.devices.get(verdict.device or "")
     if verdict.cause == "oom_device" and device is not None and (verdict.bytes or 0) > _TIMES * device.total > 0:
         times = f"{(verdict.bytes or 0) / device.total:.0f} times"
@@ -173,11 +191,29 @@ def explain(*logs: str | PathLike[str] | bytes | BinaryIO, words: Sequence[str] 
     if launch is not None:
         flags = launch.changed or launch.words
         given = devices is not None or bool(own and (own.get("gpu") or own.get("machine")))
+        # What was planned has tried the general ones
+        tried = {remedy.why for remedy in CAUSES[verdict.cause].remedies if remedy.flags}
+        if launch.plan.fits:
+            remedies = [remedy for remedy in remedies if not remedy.flags and remedy.why not in tried]
         remedies.insert(0, Remedy(tuple(flags), "planned for the machine that "
                                   + ("was given" if given else "the log shows"), "", launch.plan.fits))
     elif missing:
         remedies.append(Remedy((), missing))
-    return Diagnosis(verdict, facts, tuple(remedies), launch)
+    remedies += rates.remedies() if rates is not None else ()
+    return Diagnosis(verdict, facts, tuple(remedies), launch, rates)
+
+
+def _slow(verdict: Verdict, rates: Compared) -> Verdict:
+    """A server that is well, and slower than the machine can be: by another launch, or than it is predicted."""
+    if verdict.cause not in ("healthy", "not_in_log") or not (rates.slow or rates.launch):
+        return verdict
+    detail = {"part": "launch"} if rates.launch is not None else {}
+    return replace(verdict, cause="slow", phase="run", device=None, detail=detail)
+
+
+def _known(remedy: Remedy, build: Build | None) -> bool:
+    """Whether a build has the remedy's flag."""
+    return build is None or not remedy.flags or not remedy.flags[0].startswith("-") or build.knows(remedy.flags[0])
 
 
 def _read(log: object) -> tuple[bytes, bytes, int]:
@@ -212,21 +248,34 @@ def _contexts(facts: Facts) -> Iterator[tuple[str, str]]:
 def said(verdict: Verdict, facts: Facts) -> str:
     """What is said of a cause: at most 100 characters, nothing of the log's that could steer a terminal."""
     device = facts.devices.get(verdict.device or "")
+    part, cause = verdict.detail.get("part", ""), CAUSES[verdict.cause]
     asked = f": {_size(verdict.bytes)} asked" if verdict.bytes else ""
-    if verdict.cause in ("buffer_limit", "vram_spill") and verdict.bytes:
+    if (verdict.cause == "buffer_limit" or (part and not verdict.fatal)) and verdict.bytes:
         asked = f" of {_size(verdict.bytes)}"
     left = ""
     if verdict.bytes and device is not None and device.free and verdict.phase != "run":
         held = facts.held(device.name)
         left = f", {_size(max(0, device.free - held))} left"
-        if not held and verdict.phase != "load":       # what lay there is not in the log
+        if device.free - held >= verdict.bytes:        # other buffers that no line shows lay there
+            left = f", {_size(device.free)} free before the load"
+        elif not held and verdict.phase != "load":
             left = f" of {_size(device.free)} free at first"
     elif verdict.detail.get("left") and "gib" in verdict.detail:
         left = f", {verdict.detail['left'][:8]} GiB available"
-    text = CAUSES[verdict.cause].line.format(
-        device=verdict.device or "the GPU", what=_what(verdict), asked=asked, left=left, detail=_detail(verdict, facts))
-    text = printable(" ".join(text.split()))
-    return text if len(text) <= _WIDTH else text[:_WIDTH - 3] + "..."
+    line, of_device = cause.lines.get(part, cause.line), verdict.device or "the GPU"
+    if verdict.cause == "gpu_build" and device is not None and device.description:
+        of_device = device.description[:40]
+    held_ = _size(verdict.bytes) if verdict.bytes else "more than it has"
+    free = _size(device.free) if device is not None and device.free else "less"
+
+    def filled(detail: str, left: str) -> str:
+        return printable(" ".join(line.format(
+            device=of_device, what=_what(verdict), asked=asked, left=left, detail=detail, held=held_, free=free,
+            backends=verdict.detail.get("backends", "")[:30]).split()))
+
+    # Whole or not at all: a figure shows what has no room here
+    tries = ((_detail(verdict, facts), left), (_detail(verdict, facts), ""), ("", left), ("", ""))
+    return next((text for detail, rest in tries if len(text := filled(detail, rest)) <= _WIDTH), cause.title)
 
 
 def _what(verdict: Verdict) -> str:
@@ -253,19 +302,36 @@ def _detail(verdict: Verdict, facts: Facts) -> str:
     if cause == "bad_flag" and "flag" in said:
         return f": {said['flag'][:30]}" + (f", {said['why'][:50]}" if said.get("why") else "")
     if cause == "bad_file" and "magic" in said:
-        return f": it begins with {said['magic'][:8]!r}" + {"vers": ", a pointer of Git LFS", "<!DO": ", a web page",
-                                                           "<htm": ", a web page"}.get(said["magic"][:4], "")
-    if said.get("part") == "experts":
-        return ": a quarter of the weights or more is in RAM, as -ot, -ncmoe or --fit placed them"
-    if said.get("part") == "cache":
-        return ": the KV cache is in RAM (-nkvo)"
+        return f": it begins with {said['magic'][:8]!r}" + {"vers": ", a pointer of Git LFS", "<!do": ", a web page",
+                                                           "<htm": ", a web page"}.get(said["magic"][:4].lower(), "")
+    if cause == "bad_file" and "idx" in said:
+        return ": this is not the first part of a split model"
+    if cause == "bad_file" and "status" in said:
+        return f": its download was refused with status {said['status']}"
+    if cause == "missing_library" and "library" in said:
+        return f": {said['library'][:40]}"
+    if cause == "fit_gave_up" and "flag" in said:
+        return f", because {said['flag']} is given"
+    if cause == "context_limit":
+        return _limit(said, facts)
     if cause == "partial_offload" and facts.offloaded:
         return ": {} of {}".format(*facts.offloaded)
     if cause == "partial_offload" and verdict.bytes:
         return f", short by {_size(verdict.bytes)}"
     if said.get("why"):
-        return f": {said['why'][:60]}"
+        return f": {said['why'].strip()}"
     return ""
+
+
+def _limit(said: dict[str, str], facts: Facts) -> str:
+    """What a request took and what its slot has."""
+    slot = facts.values.get("n_ctx_slot") or facts.values.get("n_ctx_seq") or facts.values.get("n_ctx_per_seq")
+    has = said.get("has") or (str(slot) if isinstance(slot, int) else "")
+    if "asked" in said and has:
+        return f": {said['asked']} tokens asked of a slot of {has}"
+    if "lost" in said:
+        return f", {said['lost']} tokens"
+    return f" after {has} tokens" if "part" in said and has else ""
 
 
 def first_build(architecture: str) -> int:

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from .lines import Line
 
 # The header's own keys and what print_info prints -> the name here
+_FEW_TOKENS = 16
 _NAMES = {"general.name": "name", "file type": "ftype", "model ftype": "ftype", "architecture": "arch",
           "block_count": "n_layer", "embedding_length": "n_embd", "feed_forward_length": "n_ff",
           "expert_count": "n_expert", "context_length": "n_ctx_train"}
@@ -52,7 +53,12 @@ class Facts:
     swap: int | None = None                                       # bytes of it that are free
     shared: str = ""                                              # a GPU without memory of its own
     ready: int = 0                                                # the line that says that it serves
+    measured: int = 0                                             # the last line with a rate
+    unfused: int = 0                                              # the line that says that a fused operation is off
+    rates: dict[str, float] = field(default_factory=dict)         # tokens/s of "prompt" and "answer", the last of each
     backends: tuple[str, ...] = ()                                # named anywhere
+    chip: str = ""                                                # of an AMD GPU, as the compiler calls it: gfx1031
+    ik: bool = False                                              # ik_llama.cpp, which prints keys of its own
     ollama: bool = False
     era: str = ""                                                 # A to about January 2025, B to April 2026, C after
 
@@ -89,7 +95,7 @@ class Facts:
     # --- one line: a method for each field
 
     def _free(self, said: dict[str, str], _: Line) -> None:
-        self._device(said["name"], said["description"], free=int(said["mib"]) * MiB)
+        self._device(said["name"], said.get("description", ""), free=int(said["mib"]) * MiB)
 
     def _listed(self, said: dict[str, str], _: Line) -> None:
         self._device(said["name"], said["description"], int(said["mib"]) * MiB, int(said.get("free", 0)) * MiB)
@@ -172,6 +178,21 @@ class Facts:
     def _serving(self, _: dict[str, str], line: Line) -> None:
         self.ready = self.ready or line.number
 
+    def _rate(self, said: dict[str, str], line: Line) -> None:
+        """What a request took; a rate of a handful of tokens says nothing."""
+        self.measured = line.number
+        if "n" in said and int(said["n"]) >= _FEW_TOKENS:
+            self.rates[said["value"]] = float(said["rate"])
+
+    def _chip(self, said: dict[str, str], _: Line) -> None:
+        self.chip = self.chip or said["chip"]
+
+    def _unfused(self, said: dict[str, str], line: Line) -> None:
+        self.unfused = self.unfused or line.number
+
+    def _of_ik(self, *_: object) -> None:
+        self.ik = True
+
     def _of_ollama(self, *_: object) -> None:
         self.ollama = True
 
@@ -214,6 +235,14 @@ class Facts:
         load = self.launch.loads[-1] if self.launch.loads else None
         return int(sum(map(sum, load.buffers.get("model", {}).values())) * MiB) if load else 0
 
+    def share_of_host(self, part: str) -> float:
+        """The share of a part's buffers that the host has, of the model that was loaded last; 0 where there are
+        none."""
+        sizes = self.launch.loads[-1].buffers.get(part, {}) if self.launch.loads else {}
+        whole = sum(map(sum, sizes.values()))
+        host = sum(sum(found) for name, found in sizes.items() if self.launch.device_of(name) == "Host")
+        return host / whole if whole else 0.0
+
     def held(self, device: str) -> int:
         """Bytes of the buffers that the log shows on a device, of the model that was loaded last."""
         load = self.launch.loads[-1] if self.launch.loads else None
@@ -231,6 +260,7 @@ _TAKEN: dict[str, Callable[[Facts, dict[str, str], Line], None]] = {
     "model": Facts._model, "printed": Facts._printed, "figure": Facts._figure, "offloaded": Facts._offloaded,
     "offload": Facts._offloaded, "splits": Facts._splits, "cache_types": Facts._cache_types,
     "reduced": Facts._reduced, "slots": Facts._slots, "shared": Facts._shared, "program": Facts._program,
+    "rate": Facts._rate, "unfused": Facts._unfused, "chip": Facts._chip, "ik": Facts._of_ik,
     "ready": Facts._serving, "serving": Facts._serving, "ollama": Facts._of_ollama, "era": Facts._era}
 
 

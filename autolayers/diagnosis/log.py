@@ -151,7 +151,7 @@ class LaunchLog:
     def _device(self, said: dict[str, str]) -> None:
         self.free[said["name"]] = int(said["mib"])
         if said["name"].startswith(Rpc.name):
-            self.endpoints.setdefault(said["description"], []).append(said["name"])
+            self.endpoints.setdefault(said.get("description", ""), []).append(said["name"])
 
     @property
     def out_of_memory(self) -> OutOfMemory | None:

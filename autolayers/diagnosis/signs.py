@@ -18,6 +18,9 @@ SIGNS = (
     Sign("host_lock", "pinned memory", rf"[fF]ailed to allocate (?:{MIB} MiB of )?pinned memory", "load", weight=3,
          fatal=False),
     Sign("host_lock", "RLIMIT_MEMLOCK", "", "load", weight=3, fatal=False),
+    # before what its reason may sound like
+    Sign("fit_gave_up", "failed to fit params to free device memory", r"failed to fit params to free device memory: "
+         r"(?P<why>.{1,160})", "start", weight=5, fatal=False, first=7400),
     *BACKENDS,
 
     # --- device memory, or RAM where the buffer is the host's: decide.py tells them apart
@@ -50,6 +53,14 @@ SIGNS = (
     Sign("oom_host", "OOM killer"),
     Sign("oom_host", "signal: killed"),
     Sign("oom_host", "137", r"\b(?:exit(?:ed)?(?: with)?(?: code| status)?:?|returned|code=) ?\(?137\b"),
+    # what shells print: "Killed", "zsh: killed  llama-server", "run.sh: line 3: 12345 Killed   llama-server -m",
+    # "[1]+  Killed    llama-server", "Killed: 9" on macOS, fish's "terminated by signal SIGKILL"
+    Sign("oom_host", "killed", r"^(?:\S{1,200}: line \d{1,6}: +\d{1,9} +|\[\d{1,4}\] ?[+-]? +(?:\d{1,9} +)?|zsh: )?"
+         r"[Kk]illed(?:: 9)?(?: +\(core dumped\))?(?: *$| {2,}| +\S{0,200}(?:llama|server|ollama))"),
+    Sign("oom_host", "terminated by signal SIGKILL"),
+    Sign("oom_host", "code=killed, status=9"),
+    Sign("oom_host", "earlyoom", r"sending SIG(?:TERM|KILL) to process"),
+    Sign("oom_host", "systemd-oomd", r"[Kk]illed|killing"),
     Sign("oom_host", "memory for prompt cache state", "", "run", weight=4, fatal=False),
     Sign("oom_host", "cache state:", rf"cache state: \d+ prompts, {MIB} MiB \(limits: (?P<left>[\d.]{{1,9}}) MiB",
          "run", weight=3, fatal=False, first=6500),
@@ -87,6 +98,9 @@ SIGNS = (
     Sign("bad_file", "no GGUF files found in repository", "", "load"),
     Sign("bad_file", "not found in repository", r"file '[^']{1,200}' not found in repository", "load"),
     Sign("bad_file", "Download", r"[Dd]ownload (?:'[^']{1,200}' )?failed(?: after \d|:? .{0,200}status)", "load"),
+    Sign("bad_file", "HEAD failed", r"HEAD failed, status: (?P<status>\d{3})", "load"),
+    Sign("bad_file", "GET failed (", r"GET failed \((?P<status>4\d\d)\)", "load"),
+    Sign("bad_file", "failed to download model", "", "load", weight=8),
     Sign("bad_file", "cannot make GET request", "", "load", weight=8),
     Sign("bad_file", "mmap failed", r"(?:mmap|CreateFileMappingA|MapViewOfFile) failed", "load", weight=8),
     Sign("bad_model", "key not found in model", r"key not found in model: (?P<key>\S{1,80})", "load"),
@@ -110,7 +124,8 @@ SIGNS = (
     Sign("bad_file", "failed to read tensor data", "", "load"),
     Sign("bad_file", "unexpectedly reached end of file", "", "load"),
     Sign("bad_file", "read error:", "", "load"),
-    Sign("bad_file", "illegal split file", r"illegal split file", "load"),
+    Sign("bad_file", "illegal split file", r"illegal split file idx: (?P<idx>\d{1,5})(?: \(file: [^)]{0,300}?"
+         r"(?P<split>[^/\\)]{1,120}-\d{5}-of-\d{5}\.gguf)\))?", "load"),
     Sign("bad_file", "invalid split file", "", "load"),
     Sign("bad_file", "failed to load GGUF split", r"failed to load GGUF split from (?P<path>.{1,300})", "load"),
     Sign("bad_file", "invalid GGUF", r"invalid GGUF|not a (?:valid )?GGUF", "load"),
@@ -158,10 +173,35 @@ SIGNS = (
     Sign("bad_combo", "GGML_BACKEND_SPLIT_AXIS_UNKNOWN", "", "start", first=8000),
     Sign("bad_combo", "not supported with", r"(?:is|are) not supported with (?:--|multimodal|-)", "start"),
     Sign("bad_combo", "cannot be used together", "", "start"),
+    Sign("bad_combo", "cannot be used with --fit", "", "start"),      # ik_llama.cpp
+    Sign("bad_combo", "with less than 2 devices", r"split mode '\w{1,20}' with less than 2 devices", "start"),
     Sign("bad_combo", "requires flash_attn", r"(?:SPLIT_MODE_TENSOR|[KV] cache).{0,40} requires flash_attn", "start"),
     Sign("bad_combo", "MoE cache", r"MoE cache (?:requires|does not support|is too small)", "start", first=10000),
     Sign("bad_combo", "does not support embeddings", r"server does not support embeddings|embeddings are not supported",
          "run", weight=6, fatal=False),
+
+    # --- the chat template: common/chat.cpp, its engines minja (to 2025) and jinja, and the server's requests
+    Sign("template", "requires --jinja", r"(?P<why>tools? param requires --jinja)", "run", weight=6, fatal=False),
+    Sign("template", "Jinja Exception", r"Jinja Exception: (?P<why>[^\n\"\\]{1,160})", "run", weight=6, fatal=False),
+    Sign("template", "generate parser for this template", "", "run", weight=6, fatal=False),
+    Sign("template", "failed to initialize chat template", "", "start"),
+    Sign("template", "template is not supported, try using --jinja", "", "run", weight=6, fatal=False),
+    Sign("template", "failed to apply", r"failed to apply (?:chat )?template", "run", weight=6, fatal=False),
+    Sign("template", "failed to parse", r"[Ff]ailed to parse (?:the )?(?:tool use )?chat template", "start", weight=4,
+         fatal=False),
+    Sign("template", "chat template parsing error", r"chat template parsing error: (?P<why>.{1,160})", "start"),
+
+    # --- the program itself does not start: its libraries, the CPU
+    Sign("missing_library", "error while loading shared libraries",
+         r"error while loading shared libraries: (?P<library>\S{1,80}?):", "start"),
+    Sign("missing_library", ".dll", r"(?P<library>[\w.-]{1,60}\.dll)\W{0,3} (?:was not found|is missing|not found)",
+         "start"),
+    Sign("missing_library", "Library not loaded", r"Library not loaded: \S{0,200}?(?P<library>[^/\s]{1,80})$", "start"),
+    *(Sign("missing_library", code, "", "start") for code in ("0xC0000135", "3221225781", "-1073741515")),   # Windows'
+    Sign("cpu_build", "illegal", r"^(?:[^:]{1,200}: )*(?:line \d{1,6}: +\d{1,9} )?[Ii]llegal (?:hardware )?instruction",
+         "start"),
+    Sign("cpu_build", "SIGILL", r"\bSIGILL\b", "start"),
+    *(Sign("cpu_build", code, "", "start") for code in ("0xC000001D", "3221225501", "-1073741795")),
 
     # --- the GPU, its driver, the binary
     Sign("device_lost", "GPU reset", r"amdgpu.{0,60}GPU reset (?:begin|\(|succeeded)", "run", weight=8),
@@ -171,6 +211,8 @@ SIGNS = (
     Sign("op_unsupported", "unsupported op", r"unsupported op '(?P<op>[A-Z_0-9]{1,40})'", "run"),
     Sign("partial_offload", "is assigned to device CPU but", r"layer \d{1,4} is assigned to device CPU but", "start",
          weight=4, fatal=False, first=B_FIRST),
+    Sign("op_unsupported", "not supported, set to disabled", r"(?P<part>fused) .{1,60} not supported, set to disabled",
+         "start", weight=4, fatal=False, first=8000),
     Sign("op_unsupported", "tensor is assigned to device CPU", "", "start", weight=4, fatal=False, first=B_FIRST),
     Sign("op_unsupported", "Flash Attention was auto, set to disabled", "", "start", weight=4, fatal=False,
          first=B_FIRST),
@@ -201,13 +243,14 @@ SIGNS = (
     Sign("no_gpu", "no usable GPU found", "", "start", weight=6, fatal=False, first=B_FIRST),
     Sign("no_gpu", "not compiled with GPU offload", "", "start", weight=6, fatal=False),
     Sign("no_gpu", "compiled without GPU", "", "start", weight=6, fatal=False),
+    Sign("no_gpu", "cannot open shared object", r"(?P<why>lib(?:cuda|cudart|cublas|amdhip64|hipblas|rocblas|vulkan)"
+         r"\S{0,20}: cannot open shared object file)", "start", weight=6, fatal=False),
     Sign("no_gpu", "compatible gpu libraries", r"compatible gpu libraries\S* compatible=\[\]", "start", weight=6,
          fatal=False),
     Sign("no_gpu", "no compatible GPUs", "", "start", weight=6, fatal=False),
     Sign("no_gpu", "library=cpu", r"\blibrary=cpu\b", "start", weight=6, fatal=False),
     Sign("no_gpu", "offloaded 0/", r"offloaded 0/\d+ layers to GPU", "load", weight=6, fatal=False),
-    Sign("fit_gave_up", "failed to fit params to free device memory", r"failed to fit params to free device memory: "
-         r"(?P<why>.{1,160})", "start", weight=5, fatal=False, first=7400),
+    Sign("fit_gave_up", "Unable to auto-fit model", "", "start", weight=5, fatal=False),      # ik_llama.cpp
     Sign("fit_gave_up", "was unable to fit model into system memory", "", "start", weight=5, fatal=False, first=7400),
     Sign("partial_offload", "CPU/GPU", r"\b\d{1,2}%/\d{1,2}% CPU/GPU", "run", weight=4, fatal=False),
     Sign("no_gpu", "100% CPU", r"\b100% CPU\b", "run", weight=4, fatal=False),
@@ -217,7 +260,8 @@ SIGNS = (
     Sign("context_limit", "possible training context overflow", "", "start", weight=3, fatal=False),
     Sign("context_limit", "exceeds the training context", "", "start", weight=3, fatal=False),
     Sign("context_limit", "exceeds the available context size",
-         r"exceeds the available context size|exceed_context_size_error", "run", weight=6, fatal=False),
+         r"(?:\((?P<asked>\d{1,9}) tokens\) )?exceeds the available context size(?: \((?P<has>\d{1,9}) tokens\))?"
+         r"|exceed_context_size_error", "run", weight=6, fatal=False),
     Sign("context_limit", "is too large to process", "", "run", weight=5, fatal=False),
     Sign("context_limit", "context size exceeded", "", "run", weight=6, fatal=False),
     Sign("context_limit", "exceed context window", r"tokens \(\d{1,8}\) exceed context window of", "run", weight=6,
@@ -232,6 +276,16 @@ SIGNS = (
     Sign("context_limit", "find a memory slot", r"failed to find a memory slot for batch", "run", weight=5,
          fatal=False),
     Sign("context_limit", "context size has been exceeded", "", "run", weight=6, fatal=False),
+    Sign("context_limit", "slot context shift",
+         r"(?P<part>slot context shift)(?:.{0,60}n_discard = (?P<lost>\d{1,9}))?", "run", weight=6, fatal=False),
+    Sign("context_limit", "truncated = 1", r"(?:n_tokens = (?P<has>\d{1,9}), )?(?P<part>truncated) = 1",
+         "run", weight=6, fatal=False),
+    Sign("context_limit", "input truncated", r"(?P<part>input truncated)", "run", weight=6, fatal=False),
+    Sign("context_limit", "context shift is disabled", r"(?P<part>context shift is disabled)", "run", weight=6,
+         fatal=False),
+    # --- more requests than slots
+    Sign("busy", "no slot", r"[Nn]o slots? (?:is |are )?(?:currently )?available", "run", weight=5, fatal=False),
+    Sign("busy", "slots are busy", r"\b[Aa]ll slots are (?:currently )?busy", "run", weight=5, fatal=False),
 )
 
 # Lines that sound like a cause and are none: printed before every failed load, or when nothing is wrong

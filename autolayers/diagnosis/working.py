@@ -36,12 +36,13 @@ if TYPE_CHECKING:
     from .decide import Verdict
     from .facts import Facts
 
-_PLACING = {"n_gpu_layers": None, "tensor_split": None, "overrides": (), "split_mode": None, "main_gpu": None,
+PLACING = {"n_gpu_layers": None, "tensor_split": None, "overrides": (), "split_mode": None, "main_gpu": None,
             "fit": None, "fit_target": None}
 _CONTEXT = {"n_ctx": None, "n_parallel": None}
-_BUFFERS = {"n_batch": None, "n_ubatch": None}
+BUFFERS = {"n_batch": None, "n_ubatch": None}
 _MEMORY = ("oom_device", "oom_host", "buffer_limit", "partial_offload", "vram_spill", "fit_gave_up")
 _PARTS = {"load": "model", "cache": "context", "compute": "compute"}      # of memory, by the phase of their refusal
+_MODELS = {"-m", "--model", "-hf", "-hfr", "--hf-repo", "-mu", "--model-url", "-dr", "--docker-repo"}
 _SECRET = ("--api-key", "-hft", "-mu", "-mmu")
 
 
@@ -93,22 +94,11 @@ def working(verdict: Verdict, facts: Facts, asked: Asked) -> Launch | str:
     launch helps."""
     if verdict.cause not in _MEMORY:
         return ""
-    words = facts.words or _known(facts)
     try:
-        arguments = parse(words, command=None)
-        model, header = asked.model or (_model(arguments, facts) if asked.files else None), ""
-        if model is None:
-            found = known(facts, words)
-            if found is None:
-                return _NO_MODEL
-            model, header = found.model, found.name
-        arguments = replace(arguments, own={**_build(facts), **_but_machine(asked.own), "strict-flags": "off"},
-                            positional=())
-        devices, host = _machine(verdict, facts, asked)
-        if devices is None:
-            return _NO_RAM if verdict.cause == "oom_host" else _NO_GPU
-        request = Request.of(replace(arguments, params=_without_files(arguments.params, asked.files)),
-                             devices=devices, host=host, checked=False)
+        given = prepared(verdict, facts, asked)
+        if isinstance(given, str):
+            return given
+        model, request = given.model, given.request
         if verdict.phase == "run" and verdict.cause == "oom_device" and request.params.fit_target is None:
             request = request.asking(replace(request.arguments, params=replace(request.params, fit_target=(2048,))))
         usage = _usage(verdict, model, request)
@@ -126,16 +116,54 @@ def working(verdict: Verdict, facts: Facts, asked: Asked) -> Launch | str:
             request = request.asking(replace(request.arguments, params=replace(
                 request.params, overrides=(*overrides, *request.params.overrides))))
         for plan in _fitting(model, request, _largest_buffer(verdict)):
-            said, changed, dropped = _command(words, arguments, plan)
-            if changed or not verdict.fatal:       # what failed as it was given does not work
-                break
-        else:
-            return _NO_LAUNCH
+            launch = changed_launch(given, plan, predicted)
+            if launch.changed or not verdict.fatal:       # what failed as it was given does not work
+                return replace(launch, devices=tuple(devices))
+        return _NO_LAUNCH
     except UsageError:
         return _NO_SUCH
     except (AutolayersError, OSError, ValueError, RecursionError, MemoryError):
         return ""
-    return Launch(facts.build, said, tuple(devices), plan, changed, dropped, predicted, header)
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """The launch of a log as it was given: its words, the model (`header`: the bundled one that stands for it) and what
+    is asked of the machine."""
+
+    words: tuple[str, ...]
+    arguments: Arguments
+    model: Model
+    header: str
+    request: Request
+
+
+def prepared(verdict: Verdict, facts: Facts, asked: Asked) -> Prepared | str:
+    """The launch as it was given, or what is missing for planning it. Raises UsageError for a command that no build
+    reads, other AutolayersErrors for a model that cannot be read."""
+    words = _with_model(facts.words or _known(facts), facts)
+    arguments = parse(words, command=None)
+    model, header = asked.model or (_model(arguments, facts) if asked.files else None), ""
+    if model is None:
+        found = known(facts, words)
+        if found is None:
+            return _NO_MODEL
+        model, header = found.model, found.name
+    arguments = replace(arguments, own={**_build(facts), **_but_machine(asked.own), "strict-flags": "off"},
+                        positional=())
+    devices, host = _machine(verdict, facts, asked)
+    if devices is None:
+        return _NO_RAM if verdict.cause == "oom_host" else _NO_GPU
+    request = Request.of(replace(arguments, params=_without_files(arguments.params, asked.files)),
+                         devices=devices, host=host, checked=False)
+    return Prepared(words, arguments, model, header, request)
+
+
+def changed_launch(given: Prepared, plan: Plan, predicted: int | None = None) -> Launch:
+    """The command with what a plan changes."""
+    said, changed, dropped = _command(given.words, given.arguments, plan)
+    return Launch(given.request.build.number, said, tuple(given.request.machine.devices), plan, changed, dropped,
+                  predicted, given.header)
 
 
 def merged(logged: Sequence[str], given: Sequence[str]) -> tuple[str, ...]:
@@ -166,6 +194,13 @@ def _known(facts: Facts) -> tuple[str, ...]:
         if facts.cache_types.get(which, "f16") != "f16":
             words += [flag, facts.cache_types[which]]
     return tuple(words)
+
+
+def _with_model(words: tuple[str, ...], facts: Facts) -> tuple[str, ...]:
+    """The words, and the model's file as the log names it where they have none."""
+    if not facts.model or "://" in facts.model or {item.name for item in items(words, None)} & _MODELS:
+        return words
+    return "-m", facts.model, *words
 
 
 def _but_machine(own: Mapping[str, Any] | None) -> dict[str, Any]:
@@ -240,8 +275,8 @@ def _fitting(model: Model, request: Request, largest: tuple[str, int]) -> Iterat
     refused: UsageError | None = None
     planned = False
     small = [{"n_ubatch": n, "flash_attn": "on", "n_batch": None} for n in (None, 256, 128, 64)] if largest[0] else []
-    for changes in ({}, *small, _PLACING, {**_PLACING, **_BUFFERS}, *({**_PLACING, **change} for change in small),
-                    {**_PLACING, **_BUFFERS, **_CONTEXT}):
+    for changes in ({}, *small, PLACING, {**PLACING, **BUFFERS}, *({**PLACING, **change} for change in small),
+                    {**PLACING, **BUFFERS, **_CONTEXT}):
         changed = replace(params, **changes)  # type: ignore[arg-type]
         if changed in tried:
             continue

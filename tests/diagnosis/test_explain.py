@@ -244,7 +244,7 @@ def test_a_log_without_end_is_cut(tmp_path: Path) -> None:
 
 def test_every_sign_has_a_cause_and_every_cause_a_sign() -> None:
     assert {sign.cause for sign in SIGNS} <= CAUSES.keys()
-    by_figures = {"vram_spill", "healthy", "not_in_log", "unknown"}
+    by_figures = {"vram_spill", "healthy", "slow", "not_in_log", "unknown"}
     assert CAUSES.keys() - {sign.cause for sign in SIGNS} == by_figures
     assert [sign for sign in SIGNS if sign.last and sign.first > sign.last] == []
 
@@ -392,13 +392,13 @@ WHOLE = ("load_tensors: offloaded 49/49 layers to GPU", "load_tensors: CUDA0 mod
 @pytest.mark.parametrize(("lines", "words", "cause", "others", "said"), [
     # experts in RAM: as the command has it, or as nothing says
     ((*WHOLE, "load_tensors: CPU_Mapped model buffer size = 15000.00 MiB", "x: graph splits = 96"), "-ncmoe 40",
-     "healthy", ["partial_offload"], "a quarter of the weights or more is in RAM"),
+     "healthy", ["partial_offload"], "weights lie in RAM, as -ot, -ncmoe or --fit placed them"),
     ((*WHOLE, "load_tensors: CPU_Mapped model buffer size = 15000.00 MiB", "x: graph splits = 196"), "",
-     "partial_offload", [], "a quarter of the weights or more is in RAM"),
+     "partial_offload", [], "weights lie in RAM, as -ot, -ncmoe or --fit placed them"),
     # the embeddings alone are always there
     ((*WHOLE, "load_tensors: CPU_Mapped model buffer size = 300.00 MiB", "x: graph splits = 2"), "", "healthy", [], ""),
     # the cache in RAM
-    ((*WHOLE, "llama_kv_cache: CPU KV buffer size = 96.00 MiB"), "", "partial_offload", [], "the KV cache is in RAM"),
+    ((*WHOLE, "llama_kv_cache: CPU KV buffer size = 96.00 MiB"), "", "partial_offload", [], "the KV cache lies in RAM"),
     ((*WHOLE, "llama_kv_cache: CPU KV buffer size = 96.00 MiB"), "-nkvo", "healthy", ["partial_offload"], ""),
     # an operation of each layer on the CPU
     ((*WHOLE, "llama_kv_cache: CUDA0 KV buffer size = 96.00 MiB", "sched_reserve: graph splits = 194"), "",

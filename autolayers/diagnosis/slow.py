@@ -1,0 +1,124 @@
+"""How fast the server of a log is, beside what is predicted for it, and what helps most.
+
+    found = compared(verdict, facts, asked, launch)       # None where model, machine or rates are not known
+    found.measured, found.predicted, found.better         # tokens/s
+"""
+
+from __future__ import annotations
+
+from ..errors import AutolayersError
+from ..planner import plan_request
+from ..records import dataclass, replace
+from .causes import Remedy
+from .working import BUFFERS, PLACING, Launch, changed_launch, prepared
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from ..model import Model
+    from ..planner import Plan
+    from .decide import Verdict
+    from .facts import Facts
+    from .working import Asked, Prepared
+
+_SLOWER = 1.15         # below the predicted range by this is no noise of a measurement
+_FASTER = 1.3          # what another launch must promise, to be worth a restart
+_IN_RAM = 0.25         # of the weights: more than the embeddings
+_SPLITS = 100          # of a graph: an operation of each layer is on the other side
+_CAUSES = ("healthy", "not_in_log", "partial_offload", "op_unsupported")
+
+
+@dataclass(frozen=True)
+class Compared:
+    """Tokens/s of an answer: measured (of the log), predicted for that launch with its lowest, and predicted for
+    `launch`, which is another one; None where none is much faster."""
+
+    measured: float
+    predicted: float
+    lowest: float
+    launch: Launch | None = None
+    better: float = 0.0
+    in_ram: bool = False
+    splits: bool = False
+
+    @property
+    def slow(self) -> bool:
+        """Whether the machine does less than the launch needs."""
+        return self.measured * _SLOWER < self.lowest
+
+    @property
+    def text(self) -> str:
+        """The rates on one line."""
+        more = f", {self.better:.1f} for the launch below" if self.launch is not None else ""
+        return (f"{self.measured:.1f} tokens/s measured, {self.predicted:.1f} predicted for this launch "
+                f"(from {self.lowest:.1f}){more}")
+
+    def remedies(self) -> Iterator[Remedy]:
+        """What makes a launch slower than it is predicted, the likeliest first."""
+        if not self.slow:
+            return
+        if self.splits:
+            yield Remedy((), "the graph is cut into many splits: an operation of each layer runs on the other side; a "
+                             "newer build or driver may have its kernel")
+        if self.in_ram:
+            yield Remedy((), "RAM decides here: both channels filled, XMP or EXPO on (autolayers devices shows its "
+                             "rate)")
+            yield Remedy((), "-t as many as the CPU has fast cores: with more threads each waits for the others")
+        yield Remedy((), "a power limit or heat: nvidia-smi -q -d POWER,PERFORMANCE while it answers")
+        yield Remedy((), "another program on the GPU, or memory that Windows moved to the system (its task manager: "
+                         "shared GPU memory)")
+
+
+def compared(verdict: Verdict, facts: Facts, asked: Asked, launch: Launch | None) -> Compared | None:
+    """The rates of a server that answers; None where the log says too little to predict any."""
+    measured = facts.rates.get("answer", 0.0)
+    if not measured or verdict.cause not in _CAUSES:
+        return None
+    try:
+        given = prepared(verdict, facts, asked)
+        if isinstance(given, str):
+            return None
+        as_it_was = _placed(given, facts)
+        if as_it_was is None or not as_it_was.speed.generation:
+            return None
+        speed, host = as_it_was.speed, facts.share_of_host("model")
+        rates = Compared(measured, speed.generation, speed.generation / speed.generation_spread,
+                         in_ram=host > _IN_RAM, splits=bool(facts.splits and facts.splits[0] >= _SPLITS))
+        other = launch or _freed(given)
+        if other is None or other.plan.speed.generation < _FASTER * speed.generation:
+            return rates
+        return replace(rates, launch=other, better=other.plan.speed.generation)
+    except (AutolayersError, OSError, ValueError, RecursionError, MemoryError):
+        return None
+
+
+def _placed(given: Prepared, facts: Facts) -> Plan | None:
+    """The launch as it ran: its flags, and where these say nothing of the layers, as many as the log shows."""
+    params, model = given.request.params, given.model
+    changes: dict[str, object] = {}
+    if params.n_gpu_layers is None or params.n_gpu_layers < 0:
+        if facts.offloaded is None:
+            return None
+        changes["n_gpu_layers"] = facts.offloaded[0]
+        if not params.overrides and model.is_moe and facts.offloaded[0] == facts.offloaded[1]:
+            changes["overrides"] = _experts(model, facts)
+    params = replace(params, **changes)  # type: ignore[arg-type]
+    return plan_request(model, given.request.asking(replace(given.request.arguments, params=params)))
+
+
+def _experts(model: Model, facts: Facts) -> tuple[tuple[str, str], ...]:
+    """-ncmoe of as many layers as the weights in RAM are."""
+    from ..flags.parse import parse
+
+    experts = [info.n_bytes for name, info in model.tensors.items() if "_exps." in name]
+    share = facts.share_of_host("model") * facts.weights / sum(experts) if experts else 0.0
+    layers = round(min(1.0, share) * model.n_layer)
+    return parse(["-ncmoe", str(layers)], command=None).params.overrides if layers else ()
+
+
+def _freed(given: Prepared) -> Launch | None:
+    """The launch with its layers, experts and batches placed anew, its context and cache as they were."""
+    params = replace(given.request.params, **{**PLACING, **BUFFERS})  # type: ignore[arg-type]
+    plan = plan_request(given.model, given.request.asking(replace(given.request.arguments, params=params)))
+    return changed_launch(given, plan) if plan.fits else None
