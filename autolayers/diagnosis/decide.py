@@ -147,7 +147,8 @@ def _verdict(chosen: Found, found: Sequence[Found], lines: Sequence[Line], facts
     if chosen.cause == "no_gpu" and "why" not in chosen.groups and (why := _why_no_gpu(lines)):
         chosen = replace(chosen, groups={**chosen.groups, "why": why})
     return Verdict(chosen.cause, phase, device, size, fatal,
-                   tuple(dict.fromkeys(one.line.number for one in near))[:8], chosen.groups)
+                   tuple(dict.fromkeys(one.line.number for one in near))[:8],
+                   {**chosen.groups, "sign": chosen.sign.word})
 
 
 # What --fit would have changed and found set (common/fit.cpp), and the flags that set it
@@ -349,6 +350,8 @@ def _device(chosen: Found, near: Sequence[Found], lines: Sequence[Line], facts: 
     if cause == "bad_flag":
         named_ = (match[1] for line in after if (match := re.search(r"invalid device: (\S{1,40})", line.text)))
         return chosen.groups.get("device") or next(named_, None) or _overridden(facts)
+    if cause == "op_unsupported" and "name" in chosen.groups:
+        return named(chosen.groups["name"], facts)
     if cause == "op_unsupported":
         said = _LACKING.search(chosen.line.text)
         return (said[1] or said[2]) if said else facts.gpu() or None

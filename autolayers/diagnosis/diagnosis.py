@@ -16,6 +16,7 @@ from .causes import CAUSES, Remedy, remedies_of
 from .decide import Verdict, decide
 from .facts import Facts
 from .lines import lines, read
+from .mended import Mended, mended
 from .slow import Compared, compared
 from .working import Asked, merged, working
 
@@ -46,6 +47,7 @@ class Diagnosis:
     remedies: tuple[Remedy, ...] = ()
     launch: Launch | None = None
     rates: Compared | None = None
+    mended: Mended | None = None
 
     @property
     def cause(self) -> str:
@@ -93,8 +95,14 @@ class Diagnosis:
                       "evidence": list(other.evidence), "line": said(other, self.facts)}
                      for other in self.verdict.others],
             "remedies": [remedy.to_dict() for remedy in self.remedies],
-            "launch": self.launch.to_dict() if self.launch else None,
+            "launch": self._launch(),
         }
+
+    def _launch(self) -> dict[str, object] | None:
+        """The launch that works, planned or with other words."""
+        if self.launch is not None:
+            return self.launch.to_dict()
+        return self.mended.to_dict(self.facts.build) if self.mended is not None else None
 
     def figures(self) -> list[tuple[str, int | str, str]]:
         """(name, bytes or text, a word on it)."""
@@ -144,8 +152,9 @@ class Diagnosis:
             flags = shell(remedy.flags)
             fits = {True: "fits: ", False: "does not fit yet: ", None: ""}[remedy.fits]
             rows.append(f"{'try':<12}{flags}{'   ' if flags else ''}{fits}{remedy.why}")
-        if self.launch is not None:
-            rows += ["", shell(["llama-server", *self.launch.words])]
+        works = self.launch or self.mended
+        if works is not None:
+            rows += ["", shell(["llama-server", *works.words])]
         if self.evidence:
             rows.append(f"{'lines':<12}{', '.join(map(str, self.evidence))}")
         return "\n".join(map(printable, rows)) + "\n"
@@ -200,7 +209,11 @@ def explain(*logs: str | PathLike[str] | bytes | BinaryIO, words: Sequence[str] 
     elif missing:
         remedies.append(Remedy((), missing))
     remedies += rates.remedies() if rates is not None else ()
-    return Diagnosis(verdict, facts, tuple(remedies), launch, rates)
+    other = mended(verdict, facts) if launch is None else None
+    if other is not None:
+        remedies = [remedy for remedy in remedies if not remedy.flags]
+        remedies.insert(0, Remedy(other.changed, other.why + ", in the command below"))
+    return Diagnosis(verdict, facts, tuple(remedies), launch, rates, other)
 
 
 def _slow(verdict: Verdict, rates: Compared) -> Verdict:

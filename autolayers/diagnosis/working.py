@@ -43,7 +43,7 @@ BUFFERS = {"n_batch": None, "n_ubatch": None}
 _MEMORY = ("oom_device", "oom_host", "buffer_limit", "partial_offload", "vram_spill", "fit_gave_up")
 _PARTS = {"load": "model", "cache": "context", "compute": "compute"}      # of memory, by the phase of their refusal
 _MODELS = {"-m", "--model", "-hf", "-hfr", "--hf-repo", "-mu", "--model-url", "-dr", "--docker-repo"}
-_SECRET = ("--api-key", "-hft", "-mu", "-mmu")
+SECRET = ("--api-key", "-hft", "-mu", "-mmu")
 
 
 @dataclass(frozen=True)
@@ -304,7 +304,7 @@ def _command(words: Sequence[str], arguments: Arguments,
     said: set[str] = set()
     for item in items(words, None):
         row = item.flag if isinstance(item.flag, Argument) else None
-        if row is None or row.canonical in _SECRET or any("://" in word for word in item.words):
+        if row is None or row.canonical in SECRET or any("://" in word for word in item.words):
             continue
         if row.field and getattr(plan.params, row.field) != getattr(arguments.params, row.field) \
                 and row.field not in ("model", "mmproj", "model_draft", "lora", "control_vector"):

@@ -1,0 +1,145 @@
+"""The launch that starts where memory is not the reason: the command of a log, with as few words changed as may be.
+
+    found = mended(verdict, facts)          # None where no other command helps: a cut file, an old build
+    found.words, found.changed, found.dropped
+"""
+
+from __future__ import annotations
+
+import re
+
+from ..errors import UsageError
+from ..flags.check import nearest
+from ..flags.parse import items
+from ..flags.table import ARGUMENTS, Argument
+from ..records import dataclass
+from .working import SECRET
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from ..flags.parse import Item
+    from .decide import Verdict
+    from .facts import Facts
+
+
+@dataclass(frozen=True)
+class Mended:
+    """`words`: the command's, `changed`: those that are new, `dropped`: those that they take the place of; `why`: what
+    was changed."""
+
+    words: tuple[str, ...]
+    changed: tuple[str, ...]
+    dropped: tuple[str, ...]
+    why: str
+
+    def to_dict(self, build: int) -> dict[str, object]:
+        """As Launch.to_dict; nothing of it was planned, so nothing is said of its memory."""
+        return {"build": build or None, "words": list(self.words), "devices": [], "without": list(self.dropped),
+                "fits": None, "exact": False, "header": None}
+
+
+def mended(verdict: Verdict, facts: Facts) -> Mended | None:
+    """The command that helps against a cause; None without a command in the log, or where none helps."""
+    rule = _RULES.get(verdict.cause)
+    if rule is None or not facts.words:
+        return None
+    try:
+        return rule(verdict, [*items(facts.words)])
+    except UsageError:              # a command that was cut
+        return None
+
+
+def _made(given: Iterable[Item], change: Callable[[Item], tuple[str, ...] | None], why: str,
+          more: tuple[str, ...] = ()) -> Mended | None:
+    """The command with what `change` gives in place of a flag's words (None keeps them, () leaves them out) and `more`;
+    None where that is the same."""
+    words: list[str] = []
+    changed: list[str] = [*more]
+    dropped: list[str] = []
+    for item in given:
+        other = change(item)
+        if isinstance(item.flag, Argument) and item.flag.canonical in SECRET:
+            continue
+        if other is None:
+            words += item.words
+            continue
+        words += other
+        changed += other
+        dropped += item.words
+    return Mended((*words, *more), tuple(changed), tuple(dropped), why) if changed or dropped else None
+
+
+def _is(item: Item, *names: str) -> bool:
+    return isinstance(item.flag, Argument) and item.flag.canonical in names
+
+
+def _port(verdict: Verdict, given: list[Item]) -> Mended | None:
+    """Another port: the next, which is as likely free as any."""
+    taken = next((item.value for item in given if _is(item, "--port")), "8080")
+    if not taken.isdecimal() or not 0 < int(taken) < 65535:
+        return None
+    other = ("--port", str(int(taken) + 1))
+    if any(_is(item, "--port") for item in given):
+        return _made(given, lambda item: other if _is(item, "--port") else None, "another port")
+    return _made(given, lambda item: None, "another port", other)
+
+
+def _flag(verdict: Verdict, given: list[Item]) -> Mended | None:
+    """The flag that is meant, or none."""
+    refused = verdict.detail.get("flag", "")
+    known = [name for row in ARGUMENTS for name in row.names]
+    meant = None if refused in known else nearest(refused, known)
+
+    def change(item: Item) -> tuple[str, ...] | None:
+        if not item.words or item.words[0].partition("=")[0] != refused:
+            return None
+        return (meant, *item.words[1:]) if meant else ()
+
+    return _made(given, change, f"{refused} is {meant} here" if meant else f"without {refused}")
+
+
+def _file(verdict: Verdict, given: list[Item]) -> Mended | None:
+    """The first part of a split model."""
+    if "idx" not in verdict.detail:
+        return None
+    return _made(given, lambda item: (item.words[0], re.sub(r"-\d{5}-of-(?=\d{5}\.gguf$)", "-00001-of-", item.value))
+                 if _is(item, "-m") else None, "the first part, which finds the others")
+
+
+def _pair(verdict: Verdict, given: list[Item]) -> Mended | None:
+    """The model without the file that is of another one."""
+    what = {"mismatch between text model": ("-mm", "--mmproj"), "failed to load clip model": ("-mm", "--mmproj")}
+    word = verdict.detail.get("sign", "")
+    names = what.get(word) or (("-md", "--model-draft") if "draft" in word or "vocab_type" in word else
+                               ("--lora", "--lora-scaled", "--control-vector"))
+    return _made(given, lambda item: () if item.name in names or _is(item, *names) else None,
+                 "without the file of another model")
+
+
+def _combination(verdict: Verdict, given: list[Item]) -> Mended | None:
+    """Flash attention for a quantised V cache; without that cache where it is on already, or where the type's blocks do
+    not divide the model's heads."""
+    if which := verdict.detail.get("cache", "").lower():
+        return _made(given, lambda item: () if _is(item, f"-ct{which}") else None, f"the {which.upper()} cache as f16")
+    if not re.search("flash|v cache", verdict.detail.get("sign", "")):
+        return None
+    on = any(_is(item, "-fa") and item.value in ("on", "1", "enabled") for item in given)
+    if on:
+        return _made(given, lambda item: () if _is(item, "-ctv") else None, "the V cache as f16")
+    if any(_is(item, "-fa") for item in given):
+        return _made(given, lambda item: ("-fa", "on") if _is(item, "-fa") else None, "with flash attention")
+    return _made(given, lambda item: None, "with flash attention", ("-fa", "on"))
+
+
+def _projector(verdict: Verdict, given: list[Item]) -> Mended | None:
+    """The projector in RAM, where the GPU has no room for it."""
+    if not verdict.detail.get("part", "").startswith("projector"):
+        return None
+    return _made(given, lambda item: () if _is(item, "--mmproj-offload") else None, "the projector in RAM",
+                 ("--no-mmproj-offload",))
+
+
+_RULES = {"oom_device": _projector, "port_busy": _port, "bad_flag": _flag, "bad_file": _file, "pair_mismatch": _pair,
+          "bad_combo": _combination}
