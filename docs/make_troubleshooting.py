@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from autolayers.diagnosis.advice import LIBRARIES, SIBLINGS
 from autolayers.diagnosis.causes import CAUSES, Cause, Remedy
 from autolayers.diagnosis.signs import SIGNS, Sign
 
@@ -21,7 +22,10 @@ Made by `python docs/make.py troubleshooting`; do not edit.
 The log is read here and sent nowhere. One line names the cause; then come the figures, what else the log shows, what to
 try, the launch that works and the numbers of the lines that say so. The exit code is 0 if the log is explained, 1 if it
 is not, 3 if there is no log. `autolayers run` on a terminal prints the same when a launch dies, and `--retry` takes the
-remedy. In `--json` the causes have these names:
+remedy. Where the log has the rates of answers, and the model and the GPU are known, they stand beside what is
+predicted for that launch, with the launch that is much faster, if there is one (`rates` in `--json`). A command that
+fails for another reason than memory comes back with as few words changed as may be: another port, the flag that is
+meant, the first part of a split model. In `--json` the causes have these names:
 
 """
 _PHASES = {"load": "while weights load", "cache": "at the KV cache", "compute": "at graph buffers", "run": "in use",
@@ -46,9 +50,25 @@ def _section(cause: Cause) -> str:
         rows = dict.fromkeys(f"| `{sign.said}` | {_PHASES.get(sign.phase, 'as the next lines say')} | {_builds(sign)} |"
                              for sign in signs)
         lines += ["| a line has | when | build |", "|---|---|---|", *rows, ""]
+    if cause.lines:
+        said = [line.format(device="CUDA0", asked="", left="", detail="", what="...", backends="...")
+                for line in cause.lines.values()]
+        lines += ["Or, where the log shows it:", "", *(f"- {line}" for line in dict.fromkeys(said)), ""]
     if cause.remedies:
         lines += ["What helps:", "", *map(_remedy, cause.remedies), ""]
+    if cause.name == "missing_library":
+        lines += ["Who brings it:", "", "| a name that begins with | comes with |", "|---|---|",
+                  *(f"| {_names(pattern)} | {why} |" for pattern, why in LIBRARIES), ""]
+    if cause.name == "gpu_build":
+        lines += ["AMD's chips that run a sibling's code: " + "; ".join(
+            f"{chip} with `HSA_OVERRIDE_GFX_VERSION={version}`" for chip, version in SIBLINGS.items()) + ".", ""]
     return "\n".join(lines)
+
+
+def _names(pattern: str) -> str:
+    """The names that a pattern of LIBRARIES has, without its signs."""
+    plain = pattern.replace("(?:lib)?", "").replace("(?:", "").replace("(?i:", "").replace("\\", "")
+    return ", ".join(f"`{name.strip('()')}`" for name in plain.split("|"))
 
 
 def _builds(sign: Sign) -> str:

@@ -35,10 +35,10 @@ _BLACKWELL = (10, 0)         # CUDA 12.8 is the first with code for these
 _FUSED = 10679               # the first build whose prompts stay fused with layers in RAM (builds: stays_fused)
 _JINJA = 7100                # about the first build with --jinja by default
 # AMD's chips that ROCm's libraries have no code for, and the sibling whose code they run
-_SIBLINGS = {**dict.fromkeys(("gfx1031", "gfx1032", "gfx1033", "gfx1034", "gfx1035", "gfx1036"), "10.3.0"),
+SIBLINGS = {**dict.fromkeys(("gfx1031", "gfx1032", "gfx1033", "gfx1034", "gfx1035", "gfx1036"), "10.3.0"),
              **dict.fromkeys(("gfx1101", "gfx1102", "gfx1103"), "11.0.0")}
 # A library's name -> what brings it
-_LIBRARIES = (
+LIBRARIES = (
     (r"(?:lib)?(?:cudart|cublas)",
      "CUDA's runtime of that version: on Windows the zip cudart-llama-bin-win-cuda-... of the same release, unpacked "
      "beside llama-server.exe; on Linux the CUDA runtime's package, or a container image"),
@@ -69,7 +69,7 @@ def _remedy(flags: str, why: str) -> Remedy:
 
 def _library(verdict: Verdict, facts: Facts) -> Iterator[Advice]:
     name = verdict.detail.get("library", "")
-    for pattern, why in _LIBRARIES:
+    for pattern, why in LIBRARIES:
         if re.match(pattern, name):
             yield Advice((_remedy("", why),), instead=True)
             return
@@ -83,7 +83,7 @@ def _no_gpu(verdict: Verdict, facts: Facts) -> Iterator[Advice]:
                         "it)"),
             _remedy("", "or the build for an older CUDA, or the Vulkan build")), instead=True)
     elif library := re.match(r"(lib\S{1,40}): cannot open", why):
-        for pattern, brings in _LIBRARIES:
+        for pattern, brings in LIBRARIES:
             if re.match(pattern, library[1]):
                 yield Advice((_remedy("", brings),))
                 return
@@ -98,9 +98,9 @@ def _gpu_build(verdict: Verdict, facts: Facts) -> Iterator[Advice]:
     device = facts.devices.get(verdict.device or "")
     capability = device.compute_capability if device is not None else None
     chip = facts.chip
-    if chip in _SIBLINGS:
+    if chip in SIBLINGS:
         yield Advice((
-            _remedy("", f"HSA_OVERRIDE_GFX_VERSION={_SIBLINGS[chip]} in the environment (Linux): {chip} then runs its "
+            _remedy("", f"HSA_OVERRIDE_GFX_VERSION={SIBLINGS[chip]} in the environment (Linux): {chip} then runs its "
                         "sibling's code"),
             _remedy("", f"a build whose AMDGPU_TARGETS and rocBLAS have {chip}"),
             _remedy("", "the Vulkan build runs on any GPU")), instead=True)

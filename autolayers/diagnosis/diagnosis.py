@@ -96,6 +96,7 @@ class Diagnosis:
                      for other in self.verdict.others],
             "remedies": [remedy.to_dict() for remedy in self.remedies],
             "launch": self._launch(),
+            "rates": self.rates.to_dict() if self.rates is not None else None,
         }
 
     def _launch(self) -> dict[str, object] | None:
@@ -204,8 +205,10 @@ def explain(*logs: str | PathLike[str] | bytes | BinaryIO, words: Sequence[str] 
         tried = {remedy.why for remedy in CAUSES[verdict.cause].remedies if remedy.flags}
         if launch.plan.fits:
             remedies = [remedy for remedy in remedies if not remedy.flags and remedy.why not in tried]
-        remedies.insert(0, Remedy(tuple(flags), "planned for the machine that "
-                                  + ("was given" if given else "the log shows"), "", launch.plan.fits))
+        planned = "planned for the machine that " + ("was given" if given else "the log shows")
+        if not launch.changed and not launch.dropped:
+            planned = "nothing better is known than this launch, " + planned
+        remedies.insert(0, Remedy(tuple(flags), planned, "", launch.plan.fits))
     elif missing:
         remedies.append(Remedy((), missing))
     remedies += rates.remedies() if rates is not None else ()

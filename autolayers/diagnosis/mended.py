@@ -125,12 +125,13 @@ def _combination(verdict: Verdict, given: list[Item]) -> Mended | None:
         return _made(given, lambda item: () if _is(item, f"-ct{which}") else None, f"the {which.upper()} cache as f16")
     if not re.search("flash|v cache", verdict.detail.get("sign", "")):
         return None
+    why = "a quantised V cache needs flash attention"
     on = any(_is(item, "-fa") and item.value in ("on", "1", "enabled") for item in given)
     if on:
         return _made(given, lambda item: () if _is(item, "-ctv") else None, "the V cache as f16")
     if any(_is(item, "-fa") for item in given):
-        return _made(given, lambda item: ("-fa", "on") if _is(item, "-fa") else None, "with flash attention")
-    return _made(given, lambda item: None, "with flash attention", ("-fa", "on"))
+        return _made(given, lambda item: ("-fa", "on") if _is(item, "-fa") else None, why)
+    return _made(given, lambda item: None, why, ("-fa", "on"))
 
 
 def _projector(verdict: Verdict, given: list[Item]) -> Mended | None:

@@ -54,6 +54,11 @@ class Compared:
         return (f"{self.measured:.1f} tokens/s measured, {self.predicted:.1f} predicted for this launch "
                 f"(from {self.lowest:.1f}){more}")
 
+    def to_dict(self) -> dict[str, object]:
+        """Tokens/s of an answer."""
+        return {"measured": self.measured, "predicted": round(self.predicted, 2), "lowest": round(self.lowest, 2),
+                "better": round(self.better, 2) if self.launch is not None else None}
+
     def remedies(self) -> Iterator[Remedy]:
         """What makes a launch slower than it is predicted, the likeliest first."""
         if not self.slow:

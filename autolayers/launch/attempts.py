@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import signal
 import sys
 import threading
 import time
@@ -44,6 +45,8 @@ _SMALLER = ("oom_device", "oom_host")      # what less memory helps against
 _SMALL_BATCH = 128
 _CHANGES: dict[str, dict[str, Any]] = {"buffer_limit": {"n_ubatch": _SMALL_BATCH, "flash_attn": "on"},
                                        "bad_combo": {"flash_attn": "on"}}
+# What a shell would add to the log of a program that ended so
+_ENDS = {128 + signal.SIGILL: b"\nIllegal instruction\n"}
 _PATIENCE = 20.0      # seconds from a loaded model to the server's answers
 _STEP = 64 * MiB      # the least by which a retry shrinks, if the log does not say how much was missing
 
@@ -113,10 +116,10 @@ class Attempts:
         """What the log shows; with a `request` also the launch that works on its machine."""
         from ..diagnosis.diagnosis import explain
 
-        words = self.session.command.words
+        words, log = self.session.command.words, outcome.log + _ENDS.get(outcome.code, b"")
         if request is None:
-            return explain(outcome.log, words=words, files=False)
-        return explain(outcome.log, words=words, model=self.session.model, devices=request.machine.devices,
+            return explain(log, words=words, files=False)
+        return explain(log, words=words, model=self.session.model, devices=request.machine.devices,
                        host=request.host)
 
     def _proposed(self, outcome: Outcome, request: Request, started: Plan, why_not: str) -> bool:

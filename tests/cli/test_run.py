@@ -533,6 +533,29 @@ def test_why_it_died_is_said(fake: Fake) -> None:
     assert b"autolayers: CUDA0 ran out of memory while " in done.stderr and b"fits: planned for" in done.stderr
 
 
+def test_what_only_a_shell_would_say_of_its_end_is_said(fake: Fake) -> None:
+    fake.scenario({"log": "main: loading model\n", "kill": int(signal.SIGILL)})
+    done = fake.run("--gpu 1010MiB --verify llama-server -m MODEL")
+    assert done.returncode == 128 + signal.SIGILL
+    assert b"autolayers: the program uses instructions that this CPU does not have" in done.stderr
+
+
+def test_a_command_that_starts_is_handed_over(fake: Fake) -> None:
+    """A flag that the program refuses, and a port that is taken: said with the command that starts."""
+    fake.scenario({"log": "main: couldn't bind HTTP server socket, hostname: 127.0.0.1, port: 8080\n", "code": 1})
+    done = fake.run("--gpu 1010MiB --verify llama-server -m MODEL -c 512")
+    text = done.stderr.decode()
+    assert done.returncode == 1 and "the port is taken" in text
+    words = next(line for line in text.split("\n") if "llama-server -m" in line).split("llama-server ")[1].split()
+    assert words[-2:] == ["--port", "8081"] and "-c 512" in " ".join(words)
+    fake.scenario({"serve": True})
+    child = fake.start("--gpu 1010MiB llama-server " + " ".join(words))
+    fake.launched()
+    child.terminate()
+    child.communicate(timeout=30)
+    assert fake.calls()[-1]["words"][:4] == words[:4]
+
+
 def test_a_driver_s_limit_is_retried_with_smaller_buffers(fake: Fake) -> None:
     fake.scenario({"log": LIMIT, "code": 1}, {})
     words = ["run", "--gpu", "1010MiB", "--retry", "1", str(fake.server), "-m", str(HEADER)]

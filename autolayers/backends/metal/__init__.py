@@ -56,6 +56,7 @@ class Metal(Backend):
         Sign("buffer_limit", "maxBufferLength", r"(?:exceeds|greater than|larger than).{0,60}maxBufferLength"),
         Sign("buffer_limit", "is larger than buffer maximum", "", "load", last=3000),
         Sign("gpu_build", "Metal library", r"failed to (?:initialize the|create) Metal library", "start", weight=8),
+        Sign("gpu_build", "program_source:", r"program_source:\d{1,6}:\d{1,4}: error", "start"),     # of its shaders
         Sign("oom_device", "recommended max working set size",
              r"current allocated size is greater than the recommended max working set size", "load", weight=5,
              fatal=False),
