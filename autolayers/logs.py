@@ -129,9 +129,12 @@ _REST = (
     Row("rate", " eval time", r"(?<!prompt)\s+eval time = +[\d.]{1,20} ms / +(?P<n>\d{1,9}) (?:tokens|runs) .{0,60}?"
         r"(?P<rate>\d{1,7}\.\d{1,4}) tokens per second", "answer"),
     Row("rate", "±", r"\| +(?:pp|tg)\d{1,6}\b.{0,40}\| +\d{1,7}\.\d\d ± ", "bench"),
+    # "system_info: n_threads = 8 (n_threads_batch = 8) / 16 | ..."
+    Row("threads", "n_threads = ",
+        r"n_threads = (?P<n>\d{1,5}) (?:\(n_threads_batch = \d{1,5}\) )?/ (?P<total>\d{1,5})"),
     Row("chip", "gfx", r"Device \d{1,2}: .{1,80}?, (?P<chip>gfx[0-9a-f]{3,5})\b"),
     Row("chip", "GPU arch", r"GPU arch : (?P<chip>gfx[0-9a-f]{3,5})\b"),
-    *(Row("ik", word) for word in ("attn_max_b", "fused_moe", "mla_attn", "ik_llama")),
+    *(Row("ik", word) for word in ("attn_max_b", "ik_llama")),
     Row("unfused", "not supported, set to disabled", r"fused .{1,60} not supported, set to disabled"),
     *(Row("serving", word) for word in (
         "all slots are idle", "llama runner started", "slot      release", "slot launch_slot_", "update_slots",

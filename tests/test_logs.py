@@ -28,6 +28,21 @@ LINES = {
     'msg="inference compute" name="AMD Radeon 780M" libdirs=rocm type=iGPU total="16.0 GiB"':
         {"gpu": {"fields": 'name="AMD Radeon 780M" libdirs=rocm type=iGPU total="16.0 GiB"'},
          "shared": {"name": '"AMD Radeon 780M"'}},
+    "prompt eval time =    2034.21 ms /   612 tokens (    3.32 ms per token,   300.86 tokens per second)":
+        {"rate": {"n": "612", "rate": "300.86", "value": "prompt"}},
+    "slot print_timing: id  0 | task 0 |        eval time =   11872.67 ms /   200 tokens (   59.36 ms per token,    "
+    "16.85 tokens per second)": {"rate": {"n": "200", "rate": "16.85", "value": "answer"}},
+    "llama_print_timings:        eval time =   11872.67 ms /   199 runs   (   59.66 ms per token,    16.76 tokens per "
+    "second)": {"rate": {"n": "199", "rate": "16.76", "value": "answer"}},
+    "| qwen3 8B Q4_K - Medium | 4.68 GiB | 8.19 B | CUDA | 99 | pp512 | 4321.10 ± 12.30 |": {
+        "rate": {"value": "bench"}},
+    "sched_reserve: fused Gated Delta Net (chunked) not supported, set to disabled": {"unfused": {}},
+    "system_info: n_threads = 8 (n_threads_batch = 8) / 16 | CUDA : ARCHS = 860 |": {
+        "threads": {"n": "8", "total": "16"}},
+    "rocBLAS error: Cannot read TensileLibrary.dat: No such file or directory for GPU arch : gfx1031": {
+        "chip": {"chip": "gfx1031"}},
+    "llama_new_context_with_model: attn_max_b = 512": {"ik": {}},
+    "/home/me/ik_llama.cpp/build/bin/llama-server -m a.gguf": {"ik": {}},
 }
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 
-from ..backends import canonical
+from ..backends import METAL, canonical
 from ..records import dataclass
 from .causes import Remedy
 
@@ -148,7 +148,7 @@ def _full(verdict: Verdict, facts: Facts) -> Iterator[Advice]:
             _remedy("--no-mmproj-offload", "the projector in RAM: images take seconds more, text is as fast"),
             _remedy("--image-max-tokens 1024", "smaller images, whose graph is smaller"),
             _remedy("-fitt 2048", "more room beside the model")), instead=True)
-    elif canonical(device.rstrip("0123456789")) == "MTL":
+    elif canonical(device.rstrip("0123456789")) == METAL:
         yield Advice((
             _remedy("-c 8192", "a smaller context: the cache is the part that a flag shrinks most"),
             _remedy("", "sudo sysctl iogpu.wired_limit_mb=N: what macOS lets the GPU have, until the next start; leave "
@@ -187,20 +187,28 @@ def _template(verdict: Verdict, facts: Facts) -> Iterator[Advice]:
             _remedy("--chat-template-file FILE", "a template that takes what the client sends")), instead=True)
 
 
-def _context(verdict: Verdict, facts: Facts) -> Iterator[Advice]:
-    """A context that takes the request that was refused, rounded up to 1024; twice the slot's, where it was full."""
+def context_needed(verdict: Verdict, facts: Facts) -> int:
+    """-c for the request that was refused and 1024 tokens of an answer, twice the slot's where it was full; for each
+    slot, where they do not share it. 0 where the log does not say."""
     asked, has = (int(verdict.detail.get(key, 0)) for key in ("asked", "has"))
-    slot = next((value for key in ("n_ctx_slot", "n_ctx_seq", "n_ctx_per_seq", "n_ctx")
-                 if isinstance(value := facts.values.get(key), int)), has)
-    need = asked + 1024 if asked else 2 * slot
-    if not need or verdict.phase != "run":
+    need = asked + 1024 if asked else 2 * (facts.number("n_ctx_slot", "n_ctx_seq", "n_ctx_per_seq", "n_ctx") or has)
+    return -(-need // 1024) * 1024 * _apart(facts) if verdict.phase == "run" else 0
+
+
+def _apart(facts: Facts) -> int:
+    """The slots that have a context of their own."""
+    return 1 if facts.values.get("kv_unified") in ("true", 1) else max(1, facts.number("n_seq_max", "n_slots"))
+
+
+def _context(verdict: Verdict, facts: Facts) -> Iterator[Advice]:
+    whole, asked = context_needed(verdict, facts), verdict.detail.get("asked")
+    if not whole:
         return
-    slots = next((value for key in ("n_seq_max", "n_slots") if isinstance(value := facts.values.get(key), int)), 1)
-    shared = facts.values.get("kv_unified") in ("true", 1)
-    whole = -(-need // 1024) * 1024 * (1 if shared else max(1, slots))
     why = f"takes the request of {asked} tokens and 1024 of an answer" if asked else "twice the context"
-    yield Advice((_remedy(f"-c {whole}", why + (f", in each of {slots} slots" if slots > 1 and not shared else "")),
-                  _remedy("-np 1", "one slot has all of -c, where slots have caches of their own"),
+    apart, slots = _apart(facts), facts.number("n_seq_max", "n_slots")
+    each = f", in each of {apart} slots" if apart > 1 else ""
+    yield Advice((_remedy(f"-c {whole}", why + each),
+                  *([_remedy("-np 1", "one slot has all of -c")] if apart > 1 or not slots else []),
                   _remedy("-ctk q8_0 -ctv q8_0", "half the cache, where that does not fit"),
                   _remedy("", "or let the client send less: fewer tools, files or turns")), instead=True)
 

@@ -57,6 +57,7 @@ class Facts:
     unfused: int = 0                                              # the line that says that a fused operation is off
     rates: dict[str, float] = field(default_factory=dict)         # tokens/s of "prompt" and "answer", the last of each
     backends: tuple[str, ...] = ()                                # named anywhere
+    threads: tuple[int, int] = (0, 0)                             # that compute, of the CPU's
     chip: str = ""                                                # of an AMD GPU, as the compiler calls it: gfx1031
     ik: bool = False                                              # ik_llama.cpp, which prints keys of its own
     ollama: bool = False
@@ -184,6 +185,9 @@ class Facts:
         if "n" in said and int(said["n"]) >= _FEW_TOKENS:
             self.rates[said["value"]] = float(said["rate"])
 
+    def _threads(self, said: dict[str, str], _: Line) -> None:
+        self.threads = int(said["n"]), int(said["total"])
+
     def _chip(self, said: dict[str, str], _: Line) -> None:
         self.chip = self.chip or said["chip"]
 
@@ -235,6 +239,10 @@ class Facts:
         load = self.launch.loads[-1] if self.launch.loads else None
         return int(sum(map(sum, load.buffers.get("model", {}).values())) * MiB) if load else 0
 
+    def number(self, *keys: str) -> int:
+        """The first of these figures that the log has, 0 without."""
+        return next((value for key in keys if isinstance(value := self.values.get(key), int)), 0)
+
     def share_of_host(self, part: str) -> float:
         """The share of a part's buffers that the host has, of the model that was loaded last; 0 where there are
         none."""
@@ -260,7 +268,7 @@ _TAKEN: dict[str, Callable[[Facts, dict[str, str], Line], None]] = {
     "model": Facts._model, "printed": Facts._printed, "figure": Facts._figure, "offloaded": Facts._offloaded,
     "offload": Facts._offloaded, "splits": Facts._splits, "cache_types": Facts._cache_types,
     "reduced": Facts._reduced, "slots": Facts._slots, "shared": Facts._shared, "program": Facts._program,
-    "rate": Facts._rate, "unfused": Facts._unfused, "chip": Facts._chip, "ik": Facts._of_ik,
+    "rate": Facts._rate, "unfused": Facts._unfused, "chip": Facts._chip, "threads": Facts._threads, "ik": Facts._of_ik,
     "ready": Facts._serving, "serving": Facts._serving, "ollama": Facts._of_ollama, "era": Facts._era}
 
 

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 _SLOWER = 1.15         # below the predicted range by this is no noise of a measurement
 _FASTER = 1.3          # what another launch must promise, to be worth a restart
 _IN_RAM = 0.25         # of the weights: more than the embeddings
+_MANY = 4              # threads; with fewer each may be a core
 _SPLITS = 100          # of a graph: an operation of each layer is on the other side
 _CAUSES = ("healthy", "not_in_log", "partial_offload", "op_unsupported")
 
@@ -40,6 +41,7 @@ class Compared:
     launch: Launch | None = None
     better: float = 0.0
     in_ram: bool = False
+    threads: tuple[int, int] = (0, 0)      # that compute, of the CPU's
     splits: bool = False
 
     @property
@@ -66,6 +68,10 @@ class Compared:
         if self.splits:
             yield Remedy((), "the graph is cut into many splits: an operation of each layer runs on the other side; a "
                              "newer build or driver may have its kernel")
+        threads, of = self.threads
+        if self.in_ram and threads >= of > _MANY:
+            yield Remedy(("-t", str(of // 2)),
+                         f"all {of} threads of the CPU compute, two on each core: they wait for each other")
         if self.in_ram:
             yield Remedy((), "RAM decides here: both channels filled, XMP or EXPO on (autolayers devices shows its "
                              "rate)")
@@ -89,7 +95,8 @@ def compared(verdict: Verdict, facts: Facts, asked: Asked, launch: Launch | None
             return None
         speed, host = as_it_was.speed, facts.share_of_host("model")
         rates = Compared(measured, speed.generation, speed.generation / speed.generation_spread,
-                         in_ram=host > _IN_RAM, splits=bool(facts.splits and facts.splits[0] >= _SPLITS))
+                         in_ram=host > _IN_RAM, threads=facts.threads,
+                         splits=bool(facts.splits and facts.splits[0] >= _SPLITS))
         other = launch or _freed(given)
         if other is None or other.plan.speed.generation < _FASTER * speed.generation:
             return rates

@@ -20,6 +20,7 @@ from ..planner import plan_request
 from ..records import dataclass, replace
 from ..request import Request
 from ..units import GiB
+from .advice import context_needed
 from .known import known
 
 TYPE_CHECKING = False
@@ -92,6 +93,8 @@ _OF_ANOTHER = "the log is not of this model: more was refused than it has, so no
 def working(verdict: Verdict, facts: Facts, asked: Asked) -> Launch | str:
     """What is missing, where the model's file is not here, the machine is not known, or nothing fits; "" where no
     launch helps."""
+    if verdict.cause == "context_limit":
+        return _longer(verdict, facts, asked)
     if verdict.cause not in _MEMORY:
         return ""
     try:
@@ -124,6 +127,23 @@ def working(verdict: Verdict, facts: Facts, asked: Asked) -> Launch | str:
         return _NO_SUCH
     except (AutolayersError, OSError, ValueError, RecursionError, MemoryError):
         return ""
+
+
+def _longer(verdict: Verdict, facts: Facts, asked: Asked) -> Launch | str:
+    """The launch with a context for what was asked; "" where the log says too little, or none fits."""
+    need = context_needed(verdict, facts)
+    try:
+        given = prepared(verdict, facts, asked) if need else ""
+        if isinstance(given, str):
+            return ""
+        params = replace(given.request.params, n_ctx=need)
+        request = given.request.asking(replace(given.request.arguments, params=params))
+        for plan in _fitting(given.model, request, ("", 0)):
+            if plan.params.n_ctx == need:
+                return changed_launch(given, plan)
+    except (AutolayersError, OSError, ValueError, RecursionError, MemoryError):
+        pass
+    return ""
 
 
 @dataclass(frozen=True)

@@ -144,6 +144,21 @@ def test_a_delta_net_that_is_not_fused_is_named_with_its_cure() -> None:
     assert "-np 1" not in explain(log.format(10700).encode()).text()
 
 
+@pytest.mark.parametrize(("line", "context"), [
+    ("srv    send_error: task id = 5, error: request (19731 tokens) exceeds the available context size (4096 tokens), "
+     "try increasing it", 21504),
+    ("slot update_slots: id  3 | task 0 | slot context shift, n_keep = 0, n_left = 4095, n_discard = 2047", 16384)])
+def test_a_context_that_was_too_short_gets_the_launch_with_a_longer_one(line: str, context: int) -> None:
+    log = served(140.0, WHOLE) + line.encode()
+    answer = explain(log, host=Host.hypothetical("64GiB"))
+    launch = answer.launch
+    assert answer.cause == "context_limit" and launch is not None and launch.plan.fits
+    assert launch.plan.params.n_ctx == context and ["-c", str(context)] == [*launch.words][
+        launch.words.index("-c"):][:2]
+    small = explain(log, devices=[Device("CUDA0", 2 * GiB, 2 * GiB, "", "CUDA")], host=Host(3 * GiB, 3 * GiB, "test"))
+    assert small.launch is None and f"-c {context}" in small.text()
+
+
 def test_an_ik_log() -> None:
     log = ("llama_new_context_with_model: flash_attn    = 1\nllama_new_context_with_model: attn_max_b = 0\n"
            "CUDA0: using device CUDA0 - 24576 MiB free\n" + OOM + "failed to allocate compute buffers\n")
@@ -185,6 +200,9 @@ def test_a_slow_server_is_compared_with_its_prediction() -> None:
     assert ram.cause == "slow" and "another launch is much faster" in ram.line
     # ... and slower than RAM allows
     cold = explain(served(6.0, *IN_RAM), host=host, words=words)
+    assert "-t 8" not in cold.text()
+    all_threads = served(6.0, "system_info: n_threads = 16 (n_threads_batch = 16) / 16 | CUDA : ARCHS = 860 |", *IN_RAM)
+    assert "-t 8   all 16 threads of the CPU compute" in explain(all_threads, host=host, words=words).text()
     assert "RAM decides here" in cold.text() and re.search(r"6\.0 tokens/s measured, \d+\.\d predicted", cold.text())
 
 
