@@ -140,7 +140,7 @@ def _verdict(chosen: Found, found: Sequence[Found], lines: Sequence[Line], facts
     phase = _phase(chosen, near, lines, facts)
     if part := _part(chosen, phase, fatal, lines):
         chosen = replace(chosen, groups={**chosen.groups, "part": part})
-    if chosen.cause == "partial_offload" and size:
+    if chosen.cause == "partial_offload" and size and not facts.offloaded:
         chosen = replace(chosen, groups={**chosen.groups, "part": "short"})
     if chosen.cause == "fit_gave_up" and (flag := _given_to_fit(chosen, facts)):
         chosen = replace(chosen, groups={**chosen.groups, "flag": flag})

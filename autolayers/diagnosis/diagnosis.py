@@ -35,6 +35,7 @@ _WHAT = {"load": "loading weights", "cache": "allocating the KV cache", "compute
 _TIMES = 3        # of a card's memory that one request has only where a flag did not do what it was meant for
 _ON = (1, "enabled", "on", "true")      # of flash_attn, as contexts print it
 _OLD = 2000       # builds, about four months
+_REASON = 50      # characters of a refusal that stand behind the flag's name; a longer one is a figure
 _WIDTH = 100      # characters of the line that names the cause
 
 
@@ -125,7 +126,7 @@ class Diagnosis:
             old = facts.build < NEWEST - _OLD
             found.append(("build", f"b{facts.build}", f"b{NEWEST} is the newest known: some of it may be mended" if old
                           else ""))
-        why = verdict.detail.get("why", "").strip()
+        why = verdict.detail.get("why", "").strip().removeprefix("error: ")
         if why and printable(why[:20]) not in self.line:
             found.append(("said", why, f"line {verdict.evidence[0]}" if verdict.evidence else ""))
         found += [("context", text, note) for text, note in _contexts(facts)]
@@ -156,6 +157,8 @@ class Diagnosis:
         works = self.launch or self.mended
         if works is not None:
             rows += ["", shell(["llama-server", *works.words])]
+            if {"--api-key", "-hft", "--hf-token"} & {*self.facts.words}:
+                rows.append(f"{'without':<12}the command's key or token, which is not repeated here: give it again")
         if self.evidence:
             rows.append(f"{'lines':<12}{', '.join(map(str, self.evidence))}")
         return "\n".join(map(printable, rows)) + "\n"
@@ -316,7 +319,8 @@ def _detail(verdict: Verdict, facts: Facts) -> str:
     if "tensor" in said:
         return f": tensor {said['tensor'][:40]}"
     if cause == "bad_flag" and "flag" in said:
-        return f": {said['flag'][:30]}" + (f", {said['why'][:50]}" if said.get("why") else "")
+        why = said.get("why", "").strip().removeprefix("error: ")
+        return f": {said['flag'][:30]}" + (f", {why}" if 0 < len(why) <= _REASON else "")
     if cause == "bad_file" and "magic" in said:
         return f": it begins with {said['magic'][:8]!r}" + {"vers": ", a pointer of Git LFS", "<!do": ", a web page",
                                                            "<htm": ", a web page"}.get(said["magic"][:4].lower(), "")

@@ -60,7 +60,8 @@ def _made(given: Iterable[Item], change: Callable[[Item], tuple[str, ...] | None
     dropped: list[str] = []
     for item in given:
         other = change(item)
-        if isinstance(item.flag, Argument) and item.flag.canonical in SECRET:
+        secret = isinstance(item.flag, Argument) and item.flag.canonical in SECRET
+        if secret or any("://" in word for word in item.words):
             continue
         if other is None:
             words += item.words

@@ -54,4 +54,5 @@ def test_what_no_command_mends(log: str) -> None:
 
 def test_a_secret_of_the_command_is_not_repeated() -> None:
     answer = explain(b"error: invalid argument: --n-gpu-layer", words=["--api-key", "SECRET", "--n-gpu-layer", "9"])
+    assert "give it again" in answer.text()
     assert "SECRET" not in answer.text() + json.dumps(answer.to_dict())

@@ -75,6 +75,12 @@ def test_no_cause_is_invented(line: str) -> None:
     assert explain(f"{UP}{line}\n".encode()).cause == "healthy"
 
 
+def test_a_long_reason_is_whole_beside_a_headline_that_is_not_cut() -> None:
+    why = "error: the argument has been removed. use --spec-draft-ngram-size-m or --spec-ngram-size-n and restart"
+    answer = explain(f'error while handling argument "--spec-draft-old": {why}\n'.encode())
+    assert answer.line == "a flag is refused: --spec-draft-old" and why.removeprefix("error: ") in answer.text()
+
+
 def test_an_instruction_of_the_gpu_is_not_the_cpu_s() -> None:
     assert explain(b"CUDA error: an illegal instruction was encountered\n").cause == "device_lost"
 
