@@ -161,7 +161,8 @@ class Prepared:
 def prepared(verdict: Verdict, facts: Facts, asked: Asked) -> Prepared | str:
     """The launch as it was given, or what is missing for planning it. Raises UsageError for a command that no build
     reads, other AutolayersErrors for a model that cannot be read."""
-    words = _with_model(facts.words or _known(facts), facts)
+    path = facts.model or (asked.model.path if asked.model is not None else "")
+    words = _with_model(facts.words or _known(facts), path)
     arguments = parse(words, command=None)
     model, header = asked.model or (_model(arguments, facts) if asked.files else None), ""
     if model is None:
@@ -216,11 +217,12 @@ def _known(facts: Facts) -> tuple[str, ...]:
     return tuple(words)
 
 
-def _with_model(words: tuple[str, ...], facts: Facts) -> tuple[str, ...]:
-    """The words, and the model's file as the log names it where they have none."""
-    if not facts.model or "://" in facts.model or {item.name for item in items(words, None)} & _MODELS:
+def _with_model(words: tuple[str, ...], path: str) -> tuple[str, ...]:
+    """The words, and the model's file where they have none."""
+    named = {item.name for item in items(words, None)} & _MODELS
+    if named or "://" in path or not path.endswith(".gguf"):
         return words
-    return "-m", facts.model, *words
+    return "-m", path, *words
 
 
 def _but_machine(own: Mapping[str, Any] | None) -> dict[str, Any]:

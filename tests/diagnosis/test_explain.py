@@ -182,6 +182,7 @@ def test_the_command_line(tmp_path: Path) -> None:
         "oom_device", "cache", "CUDA0", 1 << 33)
     assert answer["schema"] == 1 and answer["launch"]["build"] == 11549 and answer["launch"]["fits"]
     assert answer["launch"]["devices"][0]["free"] == 5800 * MiB
+    assert answer["launch"]["words"][:2] == ["-m", str(HEADERS / "gemma-2-9b-q4_k_m.gguf")]
     assert says("explain", "-", input=log.read_bytes()).stdout.startswith(
         "CUDA0 ran out of memory while allocating the KV cache: 8192 MiB asked of 5800 MiB free at first\n")
     log.write_bytes(b"something failed\n")
