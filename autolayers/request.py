@@ -378,23 +378,12 @@ def companions_of(params: Params, words: object = ()) -> Companions:
 
 def for_model(model: Model, request: Request) -> Request:
     """The request as its program means it for this model, with its draft checked (with_draft_checked)."""
-    if not request.build.engine.is_llama_cpp:
-        from .engines.ik_words import placed
-
-        _refuse_several(request)
-        params = placed(request.params, model.hparams.n_layer)
-        request = request.asking(replace(request.arguments, params=params))
+    said = request.build.engine.said
+    if said is not None and (getattr(said, "fit", False) or getattr(said, "moe_layers", 0)) \
+            and request.params.n_gpu_layers is None:
+        # its own default, of which these words count
+        request = request.asking(replace(request.arguments, params=replace(request.params, n_gpu_layers=999)))
     return with_draft_checked(model, request)
-
-
-def _refuse_several(request: Request) -> None:
-    """Raises LaunchRefused where a program would split the layers in a way that is not planned."""
-    params, devices = request.params, request.machine.devices
-    used = devices if params.device is None else params.device
-    if len(used) > 1:
-        largest = max(devices, key=lambda device: device.free).name
-        raise LaunchRefused(f"{request.build.engine.name} splits layers over several GPUs by their bytes, which is not "
-                            f"planned: name one of them, -dev {largest}")
 
 
 def with_draft_checked(model: Model, request: Request, used: bool = False) -> Request:

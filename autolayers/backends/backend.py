@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from ..builds import NEWEST_RULES
 from ..ggml.tensor import ENDLESS, Buffer, Tensor, row_size
-from ..ggml.types import BY_NAME
+from ..ggml.types import BY_NAME, IK_NAMES, is_quantised
 from ..units import MiB
 from .ops import DEFAULT_TARGET
 
@@ -199,10 +199,9 @@ class Backend:
         """Bytes that fill up a tensor's last row."""
         if not self.row_padding or not ne[0] % self.row_padding:
             return 0
-        row = BY_NAME.get(type_)
-        if row is None:          # an unknown type: no block is larger than a padded row of f32
-            return 4 * self.row_padding
-        return row_size(type_, self.row_padding - ne[0] % self.row_padding) if row.blck_size > 1 else 0
+        if type_ not in BY_NAME and type_ not in IK_NAMES:
+            return 4 * self.row_padding          # no block is larger than a padded row of f32
+        return row_size(type_, self.row_padding - ne[0] % self.row_padding) if is_quantised(type_) else 0
 
     def padded(self, type_: str, ne: tuple[int, int, int, int], n_bytes: int) -> int:
         """Bytes that a weight or cache tensor of `n_bytes` takes in a buffer, alignment included

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from ..records import dataclass
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Hashable
+
 
 @dataclass(frozen=True)
 class Engine:
@@ -19,9 +23,8 @@ class Engine:
     written_by: str = ""               # what writes its launch, if its words are not llama-server's
     # all slots share one cache in which sliding windows keep every position; flash attention is on but for -fa off
     one_cache: bool = False
-    attention_mib: int = 0             # what latent attention may make of its cache at once (-amb), 0: all
-    mla: int = 3                       # the form of latent attention (-mla)
-    logit_rows: int = 0                # rows of logits, where they are more than a micro-batch's (-wgt)
+    said: Hashable = None              # what words of its own say of a launch, in its module's form
+    words: tuple[str, ...] = ()        # these words, as a launch has them
     lacks: tuple[str, ...] = ()        # flags of llama-server that it has not
     unwritten: tuple[str, ...] = ()    # those that mean something else there
     rules: tuple[tuple[str, bool], ...] = ()     # of builds/table.py, which hold otherwise in it

@@ -2,19 +2,48 @@
 
 from __future__ import annotations
 
+from ..records import dataclass
 from .engine import Engine
+
+FIT_MARGIN = 1024         # MiB that it leaves free on each device (k_default_mem_margin)
+
+
+@dataclass(frozen=True)
+class Said:
+    """What words of its own say of a launch; its defaults where none does."""
+
+    mla: int = 3                       # the form of latent attention (-mla)
+    attention_mib: int = 256           # what latent attention may make of its cache at once (-amb), 0: all
+    logit_rows: int = 0                # rows of logits (-wgt), 0: those of a micro-batch
+    moe_layers: int = 0                # layers with experts in RAM (-ncmoe), -cmoe: 999
+    fit: bool = False                  # it places the layers itself
+    fit_margin: int = FIT_MARGIN       # MiB
+    margins: tuple[tuple[int, int], ...] = ()      # (device, MiB) of -gfm
+    split: str = ""                    # graph, attn; "": as -sm says
+    type_k: str = ""                   # cache types that llama.cpp has not
+    type_v: str = ""
+    ends: tuple[tuple[str, str, int], ...] = ()    # ("k-first", type, layers) of -ctk-first and the like
+    repacks: bool = False              # -rtr
+    merges: bool = False               # -mqkv, -muge
+    fused_experts: bool = True         # -no-fmoe
+    fused_up_gate: bool = True         # -no-fug
+    hadamard: tuple[str, ...] = ()     # "k", "v"
+    graph_with_overrides: bool = False     # -smgs
+    rope_cache: bool = False           # -rcache
+
 
 # llm_load_tensors counts the repeating layers first, the output layer last; llama_kv_cache_init makes one cache of
 # n_ctx cells, a multiple of 32 without flash attention (llama_kv_cache::get_padding)
-_RULES = (("output_first", False), ("streams", False), ("cells_by_256", False), ("skips_undrafted", False))
+_RULES = (("output_first", False), ("streams", False), ("cells_by_256", False), ("skips_undrafted", False),
+          ("mla_one_type", False))
 # gpt_params_parse_ex of its common/common.cpp knows none of these
 _LACKS = (
     "--swa-full", "-lm", "--load-mode", "-kvu", "-no-kvu", "-ncffn", "-fitt", "-hf", "--no-mmproj", "--list-devices",
     "-fit", "--no-op-offload", "--moe-cache-mib", "-ctxcp", "-lzm",
 )
 IK_LLAMA = Engine(
-    "ik_llama.cpp", whole_batches=True, one_sequence=True, one_cache=True, attention_mib=256,
-    lacks=_LACKS, unwritten=("-ncmoe", "-cmoe"),
+    "ik_llama.cpp", whole_batches=True, one_sequence=True, one_cache=True,
+    said=Said(), lacks=_LACKS, unwritten=("-ncmoe", "-cmoe"),
     rules=_RULES)
 
 _TEXT = """

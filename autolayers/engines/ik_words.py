@@ -1,6 +1,8 @@
-"""ik_llama.cpp's own words (common/common.cpp: gpt_params_parse_ex), and llama.cpp's for the same memory or more.
+"""ik_llama.cpp's own words (common/common.cpp: gpt_params_parse_ex): what they say of a launch, and llama.cpp's words
+for the rest.
 
-    words, engine, notes = meant(["-mla", "2", "-amb", "512", "-rtr", "-c", "8192"])    # --no-mmap -c 8192
+    words, engine, notes = meant(["-mla", "2", "-amb", "512", "-rtr", "-c", "8192"])
+    words, engine.said.mla, engine.words      # ("--no-mmap", "-c", "8192"), 2, ("-mla", "2", ...)
 """
 
 from __future__ import annotations
@@ -9,75 +11,97 @@ import re
 
 from ..errors import UsageError
 from ..flags.kinds import CACHE_TYPES
-from ..flags.params import EXPERTS_REGEX, HOST_BUFFER
 from ..records import replace
 from .engine import Engine
-from .ik_llama import IK_LLAMA
+from .ik_llama import FIT_MARGIN, IK_LLAMA, Said
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+    from typing import Any
 
-    from ..flags.params import Params
-
-    Known = Mapping[str, tuple[int, tuple[str, ...] | None]]
+    Known = Mapping[str, int]
 
 CACHES = {"-ctk": "K", "--cache-type-k": "K", "-ctv": "V", "--cache-type-v": "V",
           "-ctkd": "draft's K", "--cache-type-k-draft": "draft's K",
           "-ctvd": "draft's V", "--cache-type-v-draft": "draft's V"}
-# of ik_llama.cpp: flag -> number of values, and llama.cpp's words that are no less memory; None: see _of_value
-WORDS: Known = {
-    **dict.fromkeys(("-mla", "--mla-use", "-sm", "--split-mode", "-fa", "--flash-attn", "-wgt", "--worst-graph-tokens",
-                     "-amb", "--attention-max-batch"),
-                    (1, None)),
-    **dict.fromkeys(("-ser", "--smart-expert-reduction", "-gfm", "--gpu-fit-margin",
-                     "-cuda", "--cuda-params", "--max-gpu", "--fit-margin", "-grt", "--graph-reduce-type", "-mea",
-                     "--max-extra-alloc"), (1, ())),
-    **dict.fromkeys(("-fmoe", "--fused-moe", "-no-fmoe", "--no-fused-moe", "-ger", "--grouped-expert-routing",
-                     "-gr", "--graph-reuse", "-no-gr", "--no-graph-reuse", "-fug", "-no-fug", "--no-fused-up-gate",
+_ENDS = ("-ctk-first", "-ctk-last", "-ctv-first", "-ctv-last")
+_NUMBERS = {
+    **dict.fromkeys(("-mla", "--mla-use"), "mla"),
+    **dict.fromkeys(("-wgt", "--worst-graph-tokens"), "logit_rows"),
+    **dict.fromkeys(("-amb", "--attention-max-batch"), "attention_mib"),
+    **dict.fromkeys(("-ncmoe", "--n-cpu-moe"), "moe_layers"),
+    "--fit-margin": "fit_margin",
+}
+_SWITCHES: dict[str, tuple[str, Any]] = {
+    **dict.fromkeys(("-cmoe", "--cpu-moe"), ("moe_layers", 999)),
+    "--fit": ("fit", True),
+    **dict.fromkeys(("-rtr", "--run-time-repack"), ("repacks", True)),
+    **dict.fromkeys(("-mqkv", "--merge-qkv", "-muge", "--merge-up-gate-experts"), ("merges", True)),
+    **dict.fromkeys(("-no-fmoe", "--no-fused-moe"), ("fused_experts", False)),
+    **dict.fromkeys(("-no-fug", "--no-fused-up-gate"), ("fused_up_gate", False)),
+    **dict.fromkeys(("-smgs", "--split-mode-graph-scheduling"), ("graph_with_overrides", True)),
+    **dict.fromkeys(("-rcache", "--rope-cache"), ("rope_cache", True)),
+}
+# words that change no buffer, and how many values they have
+_IDLE = {
+    **dict.fromkeys(("-ser", "--smart-expert-reduction", "-cuda", "--cuda-params", "--max-gpu", "-grt",
+                     "--graph-reduce-type", "-mea", "--max-extra-alloc"), 1),
+    **dict.fromkeys(("-ger", "--grouped-expert-routing", "-gr", "--graph-reuse", "-no-gr", "--no-graph-reuse", "-fug",
                      "-no-mmad", "--no-fused-mul-multiadd", "-thp", "--transparent-huge-pages", "-dr", "--dry-run",
-                     "-khad", "--k-cache-hadamard", "-vhad", "--v-cache-hadamard", "-rcache", "--rope-cache", "-smgs",
-                     "--split-mode-graph-scheduling", "-sas", "--scheduler-async"), (0, ())),
-    **dict.fromkeys(("-rtr", "--run-time-repack", "-mqkv", "--merge-qkv", "-muge", "--merge-up-gate-experts"),
-                    (0, ("--no-mmap",))),
-    **dict.fromkeys(("-no-fa", "--no-flash-attn"), (0, ("-fa", "off"))),
-    **dict.fromkeys(("-ctk-first", "-ctk-last", "-ctv-first", "-ctv-last"), (1, None)),
+                     "-khad", "--k-cache-hadamard", "-vhad", "--v-cache-hadamard", "-sas", "--scheduler-async"), 0),
+}
+# all of its own, and llama.cpp's that mean another thing there: number of values
+WORDS: Known = {
+    **_IDLE, **dict.fromkeys(_NUMBERS, 1), **dict.fromkeys(_SWITCHES, 0), **dict.fromkeys(_ENDS, 1),
+    **dict.fromkeys(("-sm", "--split-mode", "-fa", "--flash-attn", "-gfm", "--gpu-fit-margin"), 1),
+    **dict.fromkeys(("-no-fa", "--no-flash-attn", "-fmoe", "--fused-moe"), 0),
 }
 SPLITS = ("graph", "attn")
 OWN_TYPES = ("q6_0", "q8_kv")
-EXPERTS = r"\.ffn_(up|down|gate|gate_up)_exps\.(weight|scale)"      # of its -ncmoe, which leaves biases where they are
+_UNMAPPED = ("-rtr", "--run-time-repack", "-mqkv", "--merge-qkv", "-muge", "--merge-up-gate-experts")
 
 
 def meant(words: Sequence[str], known: Known = WORDS, types: Sequence[str] = OWN_TYPES,
           program: str = IK_LLAMA.name) -> tuple[tuple[str, ...], Engine, list[str]]:
     """(llama.cpp's words that a plan is made of, the program with what its own words say of it, notes). `known`: own
     flags, `types`: own types of a cache. Raises UsageError."""
-    engine, left = IK_LLAMA, list(words)
+    said, left = Said(), list(words)
     found: list[str] = []
+    own: list[str] = []
     notes: list[str] = []
     while left:
         word = left.pop(0)
-        if known and word == "--fit":
-            raise UsageError(f"--fit: {program} places the layers itself, and refuses -ncmoe and -ot beside it: leave "
-                             "it out of a plan")
-        count, other = known.get(word, (0, (word,)))
-        values, left = left[:count], left[count:]
-        value = values[0] if values else ""
+        count = known.get(word)
         if word in CACHES and left and is_own_type(left[0]) and left[0].lower() in types:
-            found += [word, _bound(left[0])]
-            notes.append(f"{word} {left[0]} is a type of {program} alone: the {CACHES[word]} "
+            type_ = left.pop(0)
+            found += [word, _bound(type_)]
+            if known and type_.lower() in OWN_TYPES and "draft" not in CACHES[word]:
+                said = replace(said, **{f"type_{CACHES[word].lower()}": _spelt(type_)})
+                own += [word, type_]
+                continue
+            notes.append(f"{word} {type_} is a type of {program} alone: the {CACHES[word]} "
                          f"cache is planned as {found[-1]}, an upper bound")
-            _refuse_values(word, left.pop(0))
-        elif other is None:
-            found += _of_value(word, value)
-            engine = _with(engine, word, value)
+        elif count is None:
+            found.append(word)
         else:
-            found += other
-    return tuple(found), engine, notes
+            if len(left) < count:
+                raise UsageError(f"{word} needs a value")
+            value = left.pop(0) if count else ""
+            said = _with(said, word, value)
+            more = _llama_words(word, value)
+            found += more
+            own += [] if more and word not in _UNMAPPED else [word, *[value] * count]
+    _refuse(said)
+    return tuple(found), replace(IK_LLAMA, said=said, words=tuple(own)), notes
 
 
 def is_own_type(value: str) -> bool:
     return value.lower() not in CACHE_TYPES and re.fullmatch(r"[A-Za-z][A-Za-z0-9_]{1,15}", value) is not None
+
+
+def _spelt(type_: str) -> str:
+    return "q8_KV" if type_.lower() == "q8_kv" else type_.lower()
 
 
 def _bound(value: str) -> str:
@@ -86,48 +110,58 @@ def _bound(value: str) -> str:
     return "q8_0" if bits and 0 < int(bits[0]) <= 6 else "f16"
 
 
-def _refuse_values(flag: str, value: str) -> None:
-    if value.lower() == "q8_kv" and CACHES[flag] == "V":
-        raise UsageError(f"{flag} {value}: {IK_LLAMA.name} aborts with it and flash attention; as -ctk it works")
-
-
-def _of_value(flag: str, value: str) -> Sequence[str]:
-    """llama.cpp's words for a flag whose meaning depends on its value. Raises UsageError."""
+def _llama_words(flag: str, value: str) -> Sequence[str]:
+    """llama.cpp's words for the same, or for the part of it that they can say. Raises UsageError."""
+    if flag in ("-no-fa", "--no-flash-attn"):
+        return "-fa", "off"
     if flag in ("-fa", "--flash-attn"):
         if value not in ("on", "off", "auto", "0", "1"):
             raise UsageError(f"invalid parameter for argument: {flag} (it takes on, off, auto, 0 or 1)")
         return "-fa", "off" if value in ("off", "0") else "on"
-    if flag in ("-sm", "--split-mode"):
+    if flag in ("-sm", "--split-mode") and value not in SPLITS:
         if value not in ("none", "layer"):
-            raise UsageError(f"-sm {value} of {IK_LLAMA.name} is not planned: it needs several GPUs, whose shares are "
-                             "not known")
+            raise UsageError(f"-sm {value}: {IK_LLAMA.name} has none, layer, graph and attn")
         return "-sm", value
-    if flag.startswith(("-ctk-", "-ctv-")):
-        raise UsageError(f"{flag} {value}: a cache of two types is not planned; give -ctk and -ctv alone")
-    return ()
+    return ("--no-mmap",) if flag in _UNMAPPED else ()
 
 
-def _with(engine: Engine, flag: str, value: str) -> Engine:
-    """The program with what this flag says. Raises UsageError."""
-    names = {"-mla": "mla", "--mla-use": "mla", "-amb": "attention_mib", "--attention-max-batch": "attention_mib",
-             "-wgt": "logit_rows", "--worst-graph-tokens": "logit_rows"}
-    if flag not in names:
-        return engine
+def _with(said: Said, flag: str, value: str) -> Said:
+    """What this flag adds. Raises UsageError."""
+    if flag in ("-fmoe", "--fused-moe"):
+        raise UsageError(f"unknown argument: {flag} (its experts are fused unless -no-fmoe is given: leave it out)")
+    if flag in _NUMBERS:
+        number = _number(flag, value)
+        if flag in ("-amb", "--attention-max-batch") and number:
+            number = max(128, number)                    # build_deepseek2: 1 to 127 are 128
+        if flag == "--fit-margin":
+            number = number or FIT_MARGIN
+        return replace(said, **{_NUMBERS[flag]: number})  # type: ignore[arg-type]
+    if flag in _SWITCHES:
+        name, meaning = _SWITCHES[flag]
+        return replace(said, **{name: meaning})
+    if flag in ("-sm", "--split-mode"):
+        return replace(said, split=value if value in SPLITS else "")
+    if flag in ("-gfm", "--gpu-fit-margin"):
+        numbers = [_number(flag, part) for part in value.split(",")]
+        if len(numbers) % 2:
+            raise UsageError(f"{flag} {value}: pairs of a device and MiB are needed")
+        return replace(said, margins=tuple(zip(numbers[::2], numbers[1::2], strict=True)))
+    if flag in _ENDS:
+        type_, _, count = value.partition(",")
+        if type_.lower() not in (*CACHE_TYPES, *OWN_TYPES):
+            raise UsageError(f"{flag} {value}: a type of a cache and a number of layers are needed, TYPE,N")
+        end = flag.removeprefix("-ct"), _spelt(type_), _number(flag, count)
+        return replace(said, ends=(*said.ends, end))
+    return said
+
+
+def _number(flag: str, value: str) -> int:
     if not (value.isascii() and value.isdecimal() and len(value) < 8):
         raise UsageError(f"{flag} {value}: a number is needed")
-    number = int(value)
-    if names[flag] == "attention_mib" and number:
-        number = max(128, number)                    # build_deepseek2: 1 to 127 are 128
-    return replace(engine, **{names[flag]: number})  # type: ignore[arg-type]
+    return int(value)
 
 
-def placed(params: Params, n_layer: int) -> Params:
-    """The launch with its own meaning of -ncmoe N, the experts of the last N layers (create_tensors_helper); without
-    layers on a GPU it drops overrides."""
-    if params.n_gpu_layers == 0:
-        return replace(params, overrides=())
-    pairs = params.overrides
-    count = sum(pair == (rf"blk\.{i}{EXPERTS_REGEX}", HOST_BUFFER) for i, pair in enumerate(pairs))
-    moved = [(rf"blk\.{il}{EXPERTS}", HOST_BUFFER) for il in range(max(0, n_layer - count), n_layer)]
-    rest = [(EXPERTS, HOST_BUFFER) if pair == (EXPERTS_REGEX, HOST_BUFFER) else pair for pair in pairs[count:]]
-    return replace(params, overrides=(*moved, *rest))
+def _refuse(said: Said) -> None:
+    """Raises UsageError for words that it does not take together."""
+    if said.fit and said.moe_layers:
+        raise UsageError("-ncmoe | --n-cpu-moe cannot be used with --fit")

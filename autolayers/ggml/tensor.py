@@ -7,14 +7,15 @@ buffer. Source: ggml/src/ggml.c as modelled (ggml_mul_mat, ggml_view_impl, ggml_
 
 from __future__ import annotations
 
-from .types import TYPES
+from .types import IK_TYPES, TYPES
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-_BLOCK = {row.name: row.blck_size for row in TYPES}
-_SIZE = {row.name: row.type_size for row in TYPES}
+_BLOCK = {row.name: row.blck_size for row in (*TYPES, *IK_TYPES)}
+_SIZE = {row.name: row.type_size for row in (*TYPES, *IK_TYPES)}
+_META = {row.name: row.meta for row in (*TYPES, *IK_TYPES)}      # bytes at the start of a row
 _ONES: tuple[Any, ...] = ((1, 1, 1, 1), (1, 1, 1), (1, 1), (1,), ())     # pads dimensions to GGML_MAX_DIMS
 VIEW_OPS = frozenset(("VIEW", "RESHAPE", "PERMUTE", "TRANSPOSE"))
 
@@ -29,7 +30,7 @@ def type_size(type_: str) -> int:
 
 def row_size(type_: str, ne0: int) -> int:
     """ggml_row_size: bytes of `ne0` elements; exact even if `ne0` is not a multiple of the block."""
-    return _SIZE[type_] * ne0 // _BLOCK[type_]
+    return _META[type_] + _SIZE[type_] * ne0 // _BLOCK[type_]
 
 
 ENDLESS = 1 << 62
@@ -70,7 +71,7 @@ class Tensor:
         self.ne = ne
         if nb is None:
             ts = _SIZE[type_]
-            n1 = ts * (ne[0] // _BLOCK[type_])
+            n1 = _META[type_] + ts * (ne[0] // _BLOCK[type_])
             n2 = n1 * ne[1]
             nb = (ts, n1, n2, n2 * ne[2])
         self.nb = nb
@@ -107,6 +108,7 @@ class Tensor:
             return 0
         bs = _BLOCK[self.type]
         first = _SIZE[self.type] + (ne[0] - 1) * nb[0] if bs == 1 else ne[0] * nb[0] // bs
+        first += _META[self.type]
         return first + (ne[1] - 1) * nb[1] + (ne[2] - 1) * nb[2] + (ne[3] - 1) * nb[3]
 
     @property
@@ -215,7 +217,7 @@ class Graph:
         n0, n1, n2, n3 = shape = ne + _ONES[len(ne)]
         type_, root = a.type, a.view_src or a
         size = _SIZE[type_]
-        row = size * n0 // _BLOCK[type_]
+        row = _META[type_] + size * n0 // _BLOCK[type_]
         if row * n1 * n2 * n3 + a.view_offs + offset > root.nb[3] * root.ne[3] and row * n1 * n2 * n3:
             raise ValueError(f"{a} has no part {list(shape)} at byte {offset}")
         if len(nb) == 3:

@@ -333,6 +333,8 @@ def _read_tensors(window: ReadWindow, version: int, alignment: int, metadata: di
                     raise window.error(f"tensor {name!r} of type {type_.name} has {ne[0]} elements per row, "
                                        f"not a multiple of {type_.blck_size}")
                 size = n_elements // type_.blck_size * type_.type_size
+                if type_.meta:
+                    size += n_elements // ne[0] * type_.meta if ne[0] else 0
                 tensors[name] = TensorInfo(name, type_.name, ne, n_dims, offset, size)
             elif type_id in types.REMOVED:
                 raise window.error(f"tensor {name!r} has the type {types.REMOVED[type_id]}, "

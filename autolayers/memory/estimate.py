@@ -48,6 +48,15 @@ if TYPE_CHECKING:
     Answer = TypeVar("Answer", bound=Static)
 
 
+def _placer(model: Model, rules: Rules) -> WeightPlacer:
+    """The program's own."""
+    if rules.engine.is_llama_cpp:
+        return WeightPlacer(model, rules)
+    from .ik_llama import IkPlacer
+
+    return IkPlacer(model, rules)
+
+
 class Known:
     """What estimates of one model, build and companions found out, for those that follow."""
 
@@ -86,7 +95,7 @@ class Estimator:
         self.companions = companions
         refuse_unfit(model, companions)
         self.model = model = model.read_by(self.rules)
-        self.placer = WeightPlacer(model, self.rules)
+        self.placer = _placer(model, self.rules)
         self.meter = meter or Meter()
         self._graphs: dict[tuple[Device, ...], GraphCache] = {}
         self._known = known or Known()
@@ -143,10 +152,10 @@ class Estimator:
                 return replace(lower(measured.sizes, measured.steps, measured.flash_attn),
                                as_measured=measured.as_measured)
             if not self.rules.engine.is_llama_cpp:
-                from .ik_llama import compute
+                from .ik_llama import computed
 
-                sizes = compute(self.model, launch.context, launch.placement, launch.memory, measured.sizes)
-                measured = replace(measured, sizes=sizes, runtime=None)
+                measured = computed(self.model, launch.params, launch.context, launch.placement, launch.memory,
+                                    measured)
             self._measured = graphs, measured
         measured = self._measured[1]
         found = self._whole(launch, devices, measured, measuring)
@@ -199,7 +208,7 @@ class Estimator:
 
     def placement(self, params: Params, devices: Sequence[Device]) -> Placement:
         """Where these flags put every tensor, at any context."""
-        key = replace(params, n_ctx=None), tuple(devices)
+        key = params if self.placer.by_context else replace(params, n_ctx=None), tuple(devices)
         if key not in self._placements:
             self._placements[key] = self.placer.place(key[0], devices)
         return self._placements[key]
@@ -247,14 +256,11 @@ class Estimator:
         inputs = layer_inputs(self.model, self.companions)
         if inputs:
             context = replace(context, layer_inputs=inputs)
-        if self.rules.engine.is_llama_cpp:
-            placement = self.placer.place(params, devices, context.load_mtp)
-        else:
-            from . import ik_llama
+        if not self.rules.engine.is_llama_cpp:
+            from .ik_llama import launch
 
-            placement = self.placer.place(ik_llama.loaded(params), devices, context.load_mtp)
-            ik_llama.refuse(self.model, params, context, placement)
-            placement = ik_llama.placed(self.model, placement)
+            return _Launch(params, context, *launch(self.model, params, context, devices, self.placer))
+        placement = self.placer.place(params, devices, context.load_mtp)
         key = (context, placement.devices, placement.dev_layer, placement.shares,
                placement.slices and placement.slices.key)
         # searches request the same caches many times in a row
@@ -325,7 +331,7 @@ class Estimator:
         if not self.rules.engine.is_llama_cpp:
             from .ik_llama import derived
 
-            more = (*more, *derived(self.model, placement))
+            more = (*more, *derived(self.model, params, placement, self.rules))
         always, unlimited = serving(self.model, params, context, memory, self.rules, states)
         warnings += unlimited
         peak = None

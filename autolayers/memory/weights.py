@@ -149,6 +149,8 @@ class Created:
 class WeightPlacer:
     """Places the weights of one model. Launches share what does not depend on their flags."""
 
+    by_context = False       # whether the context decides too
+
     def __init__(self, model: Model, rules: Rules = NEWEST_RULES) -> None:
         self.model, self.rules = model, rules
         self._tables: dict[bool, _Table] = {}
@@ -298,6 +300,8 @@ class _Table:
         """Whether this backend can run the op that reads each tensor from such a buffer. An unknown type is
         assumed to be supported, but not repacked."""
         key = (backend.kind, buffer.host, buffer.repack)
+        if not self.rules.engine.is_llama_cpp:       # ik_llama.cpp asks no backend
+            return [not buffer.repack] * len(self.created)
         if key not in self._supported:
             hp = self.model.hparams
             alike: dict[Hashable, bool] = {}         # layers repeat

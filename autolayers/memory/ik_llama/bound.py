@@ -7,81 +7,63 @@ Sources: llm_load_tensors and llm_prepare_mla (src/llama-load-tensors.cpp), llam
 
 from __future__ import annotations
 
-from ..backends import HOST
-from ..errors import LaunchRefused
-from ..gguf import n_bytes
-from ..records import replace
-from .breakdown import Extra
+from ...backends import HOST
+from ...engines.ik_llama import ABSENT, ABSENT_TYPES
+from ...errors import LaunchRefused
+from ...ggml.types import is_quantised
+from ...gguf import n_bytes
+from ..breakdown import Extra
+from .placer import said_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from ..flags.params import Params
-    from ..model import Model
-    from .cache import Memory
-    from .context import Context
-    from .weights import Placement
+    from ...engines.ik_llama import Said
+    from ...flags.params import Params
+    from ...model import Model
+    from ..cache import Memory
+    from ..context import Context
+    from ..weights import Placement
 
-_ALIGNED = 128
 _MANY = 128          # tokens from which on keys and values are made of the latent cache (pp_opt)
 
 
-def refuse(model: Model, params: Params, context: Context, placement: Placement) -> None:
-    """Raises LaunchRefused for what it does not load, and for launches without a bound."""
-    from ..engines.ik_llama import ABSENT, ABSENT_TYPES
-
+def refuse(model: Model, params: Params, context: Context) -> None:
+    """Raises LaunchRefused for what it does not load."""
     name = context.rules.engine.name
     if model.architecture in ABSENT or not model.row.known:
         raise LaunchRefused(f"unknown model architecture: '{model.architecture}' ({name} of 2026-08-15 has it not)")
     types = sorted({info.type for info in model.tensors.values()} & ABSENT_TYPES)
     if types:
         raise LaunchRefused(f"{name} has no tensor type {', '.join(types)}")
-    if len(placement.devices) > 1:
-        raise LaunchRefused(f"{name} splits layers over several GPUs by their bytes, which is not planned: give one, "
-                            f"with -dev {placement.devices[0].name}")
-    if params.split_mode == "none":
-        raise LaunchRefused(f"-sm none of {name} is not planned; with one GPU it is not needed")
-    if model.hparams.is_mla and context.rules.engine.mla == 0:
-        raise LaunchRefused("-mla 0 keeps K and V of every head, which no plan has: leave it out (3)")
-    if context.flash_attn == "off":
-        raise LaunchRefused(f"{name} without flash attention is not planned: leave -fa off out")
 
 
-def loaded(params: Params) -> Params:
-    """The launch without mmap, if an override sends a tensor to RAM (use_mmap_buffer of create_tensors)."""
-    in_ram = any(target == HOST for _, target in params.overrides)
-    return replace(params, load_mode="none") if in_ram else params
-
-
-def placed(model: Model, placement: Placement) -> Placement:
-    """The placement with rope factors once a layer, where llama.cpp has them once a device."""
-    factors = [info for name, info in model.tensors.items() if name.startswith("rope_f")]
-    if not factors:
-        return placement
-    buffers = dict(placement.buffers)
-    for name in placement.dev_layer:
-        if name in buffers:
-            buffers[name] += sum([-(-info.n_bytes // _ALIGNED) * _ALIGNED for info in factors])
-    return replace(placement, buffers=buffers)
-
-
-def derived(model: Model, placement: Placement) -> Iterator[Extra]:
-    """llm_prepare_mla: attn_kv_b in q8_0, computed of attn_k_b and attn_v_b beside them, in each layer."""
+def derived(model: Model, placement: Placement, said: Said, mla: int) -> Iterator[Extra]:
+    """llm_prepare_mla: attn_kv_b computed of attn_k_b and attn_v_b, or the other way, beside them, in each layer."""
     hp = model.hparams
+    if not hp.is_mla:
+        return
     sizes: dict[str, int] = {}
     for il, where in enumerate(placement.dev_layer[:hp.n_layer]):
-        k, v = (model.tensors.get(f"blk.{il}.attn_{part}_b.weight") for part in "kv")
-        if k is None or v is None:
-            continue
-        rows = (k.n_elements + v.n_elements) // v.ne[0]
-        size = n_bytes("q8_0", (v.ne[0], rows, 1, 1))
-        if k.type in ("f32", "f16", "bf16"):
-            size = n_bytes(k.type, (v.ne[0], rows, 1, 1))
+        k, v, kv = (model.tensors.get(f"blk.{il}.attn_{part}_b.weight") for part in ("k", "v", "kv"))
+        size = 0
+        if kv is not None and k is None and mla:
+            nope, rank = hp.n_embd_head_k_mla - hp.n_rot(il), kv.ne[0]
+            type_ = _derived_type(kv.type, said)
+            size = n_bytes(type_, (nope, rank, hp.n_head(il), 1))
+            size += n_bytes(type_, (rank, hp.n_embd_head_v_mla, hp.n_head(il), 1))
+        elif kv is None and k is not None and v is not None and mla != 1:
+            size = n_bytes(_derived_type(k.type, said), (v.ne[0], (k.n_elements + v.n_elements) // v.ne[0], 1, 1))
         name = "Host" if placement.is_host(where) else where
         sizes[name] = sizes.get(name, 0) + size
     for name, size in sizes.items():
-        yield Extra("derived MLA weights", name, size, False)
+        if size:
+            yield Extra("derived MLA weights", name, size, False)
+
+
+def _derived_type(source: str, said: Said) -> str:
+    return "q8_0" if is_quantised(source) else source
 
 
 def compute(model: Model, context: Context, placement: Placement, memory: Memory,
@@ -93,7 +75,7 @@ def compute(model: Model, context: Context, placement: Placement, memory: Memory
     copied = output.size if output is not None and placement.devices and placement.is_host(output.buffer) else 0
     hidden = int(4 * u * hp.n_embd)
     least = copied + 4 * u * hp.n_vocab + 2 * hidden
-    more = 4 * max(0, context.rules.engine.logit_rows - u) * hp.n_vocab
+    more = 4 * max(0, said_of(context.rules).logit_rows - u) * hp.n_vocab
     in_ram = [sum([tensor.size for tensor in layer.tensors if tensor.buffer == HOST])
               for cache in memory.caches for layer in cache.layers]
     # a layer in RAM beside a GPU has its cache copied once more
@@ -119,7 +101,7 @@ def _latent(model: Model, context: Context, on_device: bool) -> int:
     if u < _MANY:
         return few
     whole = 4 * heads * (nope + value) * cells
-    most = (context.rules.engine.attention_mib or 1 << 30) << 20
+    most = (said_of(context.rules).attention_mib or 1 << 30) << 20
     steps = next((n for n in range(2, heads + 1) if heads % n == 0 and whole // n <= most), heads)
     steps = 1 if whole <= most else steps
     taken = heads // steps

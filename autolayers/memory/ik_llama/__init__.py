@@ -1,0 +1,57 @@
+"""What ik_llama.cpp (github.com/ikawrakow/ik_llama.cpp, 8337e4cd of 2026-08-15) allocates unlike llama.cpp.
+
+    split.py       which layers go where, and which experts to RAM
+    placer.py      weights
+    matrices.py    -sm none, graph and attn on several GPUs
+    cache.py       keys and values
+    bound.py       graph buffers
+"""
+
+from __future__ import annotations
+
+from ...records import replace
+from .. import cache as llama_cache
+from . import bound
+from .cache import allocate, refuse
+from .placer import IkPlacer, said_of
+from .split import latent_form
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from ...builds import Rules
+    from ...flags.params import Params
+    from ...machine import Device
+    from ...model import Model
+    from ..breakdown import Extra, Measured
+    from ..cache import Memory
+    from ..context import Context
+    from ..weights import Placement, WeightPlacer
+
+__all__ = ["IkPlacer", "computed", "derived", "launch"]
+
+
+def launch(model: Model, params: Params, context: Context, devices: Sequence[Device],
+           placer: WeightPlacer) -> tuple[Placement, Memory]:
+    """Weights and caches. Raises LaunchRefused where it does not load them."""
+    said = said_of(context.rules)
+    bound.refuse(model, params, context)
+    mla = latent_form(model, params, said)
+    refuse(model, context, said, mla)
+    placement = placer.place(params, devices, context.load_mtp)
+    # graphs are priced as llama.cpp's; the bytes are its own
+    memory = llama_cache.allocate(model, context, placement)
+    return placement, replace(memory, buffers=allocate(model, context, placement, said, mla).buffers)
+
+
+def derived(model: Model, params: Params, placement: Placement, rules: Rules) -> Iterator[Extra]:
+    said = said_of(rules)
+    return bound.derived(model, placement, said, latent_form(model, params, said))
+
+
+def computed(model: Model, params: Params, context: Context, placement: Placement, memory: Memory,
+             measured: Measured) -> Measured:
+    """The graph buffers."""
+    sizes = bound.compute(model, context, placement, memory, measured.sizes)
+    return replace(measured, sizes=sizes, runtime=None)

@@ -1,0 +1,128 @@
+"""ik_llama.cpp's cache: llama_kv_cache_init and llama_model::cache_size (src/llama.cpp, src/llama-model.cpp, 8337e4cd).
+
+One cache of n_ctx cells serves all sequences, in every layer; K has a row for each head and position, V is one row.
+"""
+
+from __future__ import annotations
+
+from ...backends import CPU, HOST, on
+from ...errors import LaunchRefused
+from ...ggml.types import is_quantised
+from ...gguf import n_bytes, row_size
+from ..cache import Cache, CacheLayer, CacheTensor, Memory
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from ...engines.ik_llama import Said
+    from ...flags.params import Params
+    from ...model import Model
+    from ..context import Context
+    from ..weights import Placement
+
+    Part = tuple[str, str, tuple[int, int]]      # name, type, elements of a row, rows
+
+
+def estimated(model: Model, params: Params, said: Said, mla: int, il: int, n_ctx: int) -> int:
+    """Bytes of one layer as llm_load_tensors counts them, before anything is padded."""
+    hp = model.hparams
+    type_k, type_v = said.type_k or params.cache_type_k or "f16", said.type_v or params.cache_type_v or "f16"
+    if hp.is_recr(il):
+        return 4 * (hp.n_embd_r() + hp.n_embd_s()) * min(max(1, params.n_parallel or 1), n_ctx)
+    if hp.is_mla and mla:
+        width = hp.n_lora_kv + hp.n_rot(il)
+        if params.flash_attn != "off":
+            return row_size(type_k, width) * n_ctx
+        more = row_size(type_v, hp.n_lora_kv * n_ctx) if mla == 1 else 0
+        return row_size(type_k if mla == 1 else type_v, width) * n_ctx + more
+    head, heads, width = _heads(model, il)
+    return row_size(type_k, head) * heads * n_ctx + row_size(type_v, width) * n_ctx
+
+
+def _heads(model: Model, il: int) -> tuple[int, int, int]:
+    """(elements of a head of K, heads, elements of V) at each position."""
+    hp = model.hparams
+    if hp.is_mla:                       # llama.cpp's own figures are those of the latent cache
+        heads = hp.n_head(il)
+        return hp.n_embd_head_k_mla, heads, hp.n_embd_head_v_mla * heads
+    return hp.head_k(il), hp.n_head_kv(il), hp.n_embd_v_gqa(il)
+
+
+def allocate(model: Model, context: Context, placement: Placement, said: Said, mla: int) -> Memory:
+    """Every layer's cache on its device. Raises LaunchRefused where it aborts."""
+    hp = model.hparams
+    rows = {device.name: on(device) for device in placement.devices}
+    buffers: dict[str, int] = {}
+    layers, states = [], []
+    for il in range(hp.n_layer):
+        where = placement.dev_layer[il] if context.offload_kqv else HOST
+        recurrent = hp.is_recr(il)
+        made: dict[str, CacheTensor] = {}
+        for name, type_, (width, count) in _parts(model, context, said, mla, il):
+            ne = (width, count, 1, 1)
+            size = rows.get(where, CPU).padded(type_, ne, n_bytes(type_, ne))
+            buffers[where] = buffers.get(where, 0) + size
+            made[name] = CacheTensor(f"cache_{name}_l{il}", type_, ne, where, size)
+        if made:
+            (states if recurrent else layers).append(CacheLayer(il, **made))
+    caches = [Cache("attn", context.n_ctx, 1, tuple(layers), {})] if layers else []
+    if states:
+        caches.append(Cache("recurrent", min(max(1, context.n_seq_max), context.n_ctx), 1, tuple(states), {}))
+    return Memory(tuple(caches), buffers)
+
+
+def types(context: Context, said: Said, il: int, n_layer: int) -> tuple[str, str]:
+    """The types of K and V in a layer; those of the first and the last ones may be given apart."""
+    found = {"k": said.type_k or context.type_k, "v": said.type_v or context.type_v}
+    for end in ("first", "last"):
+        for letter in "kv":
+            given = next((row for row in reversed(said.ends) if row[0] == f"{letter}-{end}"), None)
+            if given is None:
+                continue
+            inside = il < given[2] if end == "first" else il >= n_layer - given[2]
+            if inside and given[2]:
+                found[letter] = given[1]
+    return found["k"], found["v"]
+
+
+def _parts(model: Model, context: Context, said: Said, mla: int, il: int) -> Iterator[Part]:
+    hp, cells, flash = model.hparams, context.n_ctx, context.flash_attn != "off"
+    if hp.is_recr(il):
+        slots = min(max(1, context.n_seq_max), cells)
+        yield "s", "f32", (hp.n_embd_r() + hp.n_embd_s(), slots)
+        return
+    type_k, type_v = types(context, said, il, hp.n_layer)
+    if hp.is_mla and mla:
+        k, v = said.type_k or context.type_k, said.type_v or context.type_v
+        width = hp.n_lora_kv + hp.n_rot(il)
+        yield "k", k if flash or mla == 1 else v, (width, cells)
+        if not flash and mla == 1:
+            yield "v", v, (hp.n_lora_kv * cells, 1)
+        return
+    if not hp.has_kv(il):
+        return
+    head, heads, width = _heads(model, il)
+    yield "k", type_k, (head, heads * cells)
+    yield "v", type_v, (width * cells, 1)
+
+
+def refuse(model: Model, context: Context, said: Said, mla: int) -> None:
+    """Raises LaunchRefused with its words where the context is refused or ends at once."""
+    hp, flash = model.hparams, context.flash_attn != "off"
+    kept_v = [types(context, said, il, hp.n_layer)[1] for il in range(hp.n_layer)]
+    latent = hp.is_mla and mla > 0
+    if not flash:
+        if any(is_quantised(type_) for type_ in kept_v):
+            raise LaunchRefused("Quantized V cache cannot be used without flash attention")
+        if "f32" in kept_v:
+            raise LaunchRefused("V cache quantization requires flash_attn")
+    elif "q8_KV" in kept_v and not latent and model.row.memory != "recurrent":
+        raise LaunchRefused("-ctv q8_KV: it aborts with it and flash attention; as -ctk it works")
+    from ...ggml.tensor import block_size
+
+    type_k = types(context, said, 0, hp.n_layer)[0]
+    head = _heads(model, 0)[0] if not latent else hp.n_lora_kv + hp.n_rot(0)
+    if head % block_size(type_k):
+        raise LaunchRefused(f"-ctk {type_k}: the head size of {head} is not a multiple of its block "
+                            "(GGML_ASSERT of llama_init_from_model)")

@@ -1,0 +1,104 @@
+"""Where ik_llama.cpp puts each weight, and what its buffers then take (create_tensors, 8337e4cd)."""
+
+from __future__ import annotations
+
+from ...backends import HOST
+from ...records import replace
+from ..split import model_devices
+from ..weights import Placement, WeightGroup, WeightPlacer
+from . import split as ik_split
+from .matrices import matrices, shared_out
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from ...engines.ik_llama import Said
+    from ...flags.params import Params
+    from ...machine import Device
+    from ...model import Model
+
+_ALIGNED = 128
+# architectures that create rope factors once a layer, on its device
+_FACTORS = ("llama", "llama4", "deci", "minicpm", "mistral3")
+
+
+def said_of(rules: object) -> Said:
+    from ...engines.ik_llama import Said
+
+    said = rules.engine.said  # type: ignore[attr-defined]
+    assert isinstance(said, Said)
+    return said
+
+
+class IkPlacer(WeightPlacer):
+    """As WeightPlacer; the context and the cache's types decide too."""
+
+    by_context = True
+
+    def place(self, params: Params, devices: Sequence[Device], load_mtp: bool = False) -> Placement:
+        """Raises LaunchRefused where it does not load the model, or has no device of a given name."""
+        said, n = said_of(self.rules), self.model.hparams.n_layer_all
+        used, exact, warnings = model_devices(replace(params, split_mode=None), devices, self.rules)
+        params = _on(used, params)
+        found = ik_split.split(self.model, params, used, said)
+        if not used or all(layer == HOST for layer in found.layers[:n]):
+            params = replace(params, overrides=())
+        else:
+            params = replace(params, overrides=(*params.overrides, *found.overrides))
+        in_ram = any(target == HOST for _, target in params.overrides)
+        params = replace(params, repack=False, load_mode="none" if in_ram else params.load_mode)
+        table = self._table(load_mtp)
+        groups = table.place(params, devices, used, found.layers)
+        buffers: dict[str, int] = {}
+        for group in groups:
+            for name, size in group.buffers.items():
+                buffers[name] = buffers.get(name, 0) + size
+        for name, size in _more(self.model, groups, found.layers):
+            buffers[name] = buffers.get(name, 0) + size
+        shares: dict[str, float] = {}
+        if found.mode != "layer" and len(used) > 1 and any(layer != HOST for layer in found.layers):
+            buffers, known = (matrices if found.mode == "none" else shared_out)(
+                self.model, params, used, found, groups, buffers)
+            exact = exact and known
+            if not known:
+                warnings += (f"-sm {found.mode} of {self.rules.engine.name}: what each GPU holds is an upper bound",)
+        wanted = sum(layer != HOST for layer in found.layers)
+        return Placement(used, wanted, found.layers[:-1], found.layers[-1], tuple(groups), buffers,
+                         sum(group.resident for group in groups), exact, warnings, shares, None,
+                         {device.name: device for device in devices})
+
+
+def _on(used: Sequence[Device], params: Params) -> Params:
+    """--fit and the default are 999 layers where there is a GPU (llama_model_load_from_file)."""
+    return params if used else replace(params, n_gpu_layers=0)
+
+
+def _more(model: Model, groups: Sequence[WeightGroup], layers: Sequence[str]) -> Iterator[tuple[str, int]]:
+    """(buffer, bytes) of tensors that are created more often than llama.cpp does."""
+    factors = [info for name, info in model.tensors.items() if name.startswith("rope_f")]
+    if factors and model.architecture in _FACTORS:
+        counted: dict[str, int] = {}
+        for group in groups:
+            for name, placed in group.tensors.items():
+                if name.startswith("rope_f"):
+                    counted[placed.buffer] = counted.get(placed.buffer, 0) + placed.size
+        for where, size in counted.items():
+            yield where, -size
+        for layer in layers[:model.hparams.n_layer]:
+            for info in factors:
+                size = info.n_bytes
+                yield layer, size if layer == HOST else -(-size // _ALIGNED) * _ALIGNED
+    if model.architecture == "gpt-oss":
+        yield from _biases(model, groups)
+
+
+def _biases(model: Model, groups: Sequence[WeightGroup]) -> Iterator[tuple[str, int]]:
+    """A second copy of an expert bias, beside a weight that an override moved away from it."""
+    placed = {name: tensor for group in groups for name, tensor in group.tensors.items()}
+    for il in range(model.hparams.n_layer):
+        for part in ("gate", "up", "down"):
+            weight = placed.get(f"blk.{il}.ffn_{part}_exps.weight")
+            bias = placed.get(f"blk.{il}.ffn_{part}_exps.bias")
+            if weight is not None and bias is not None and weight.buffer != bias.buffer:
+                yield weight.buffer, bias.info.n_bytes

@@ -1,0 +1,307 @@
+"""Where ik_llama.cpp puts layers: llm_load_tensors and get_layer_sizes (src/llama.cpp), create_tensors_helper
+(src/llama-load-tensors.cpp), 8337e4cd.
+
+    found = split(model, params, devices, said)
+    found.layers[3], found.layers[-1]     # "CUDA0", "CPU": the output layer last
+    found.overrides                       # of -ncmoe and --fit, as -ot would say them
+"""
+
+from __future__ import annotations
+
+from ...backends import HOST
+from ...errors import LaunchRefused
+from ...flags.params import N_BATCH, N_UBATCH
+from ...ggml.types import is_quantised
+from ...gguf import row_size
+from ...records import dataclass
+from ...units import MiB
+from ..split import float32
+from .cache import estimated
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from ...engines.ik_llama import Said
+    from ...flags.params import Params
+    from ...machine import Device
+    from ...model import Model
+
+    Overrides = tuple[tuple[str, str], ...]
+
+_EXPERTS = ("ffn_up_exps", "ffn_gate_exps", "ffn_down_exps", "ffn_gate_up_exps")
+_SHARED = ("ffn_up_shexp", "ffn_gate_shexp", "ffn_down_shexp")
+_DENSE = ("ffn_up", "ffn_gate", "ffn_down")
+_NORMS = frozenset(("attn_norm", "attn_norm_2", "attn_output_norm", "post_attention_norm", "ffn_norm", "post_ffw_norm",
+                    "layer_output_norm"))
+_UNCOUNTED = frozenset((
+    "output_norm.weight", "rope_freqs.weight", "mtp_pre_proj.weight", "mtp_post_proj.weight", "mtp_centroids.weight",
+    "mtp_token_ordering.weight", "nextn.post_projection.weight", "nextn.pre_projection.weight"))
+_OF_OUTPUT = ("per_layer_token_embd.weight", "per_layer_model_proj.weight", "per_layer_proj_norm.weight")
+# architectures whose layers -sm graph splits (is_model_split_supported)
+SPLIT = frozenset((
+    "llama qwen3moe glm4moe mistral3 command-r cohere2 cohere2_moe mimo2 qwen3 qwen3vl hunyuan-moe gpt-oss ernie4_5-moe "
+    "minimax-m2 minimax-m3 seed_oss step35 laguna qwen35 qwen35moe gemma4 deepseek2 glm-dsa mistral4 mellum muse-glimmer"
+).split())
+
+
+@dataclass(frozen=True)
+class Split:
+    """The device of each layer, the output last; patterns of tensors that go to RAM; the shares, cumulated, of the
+    devices; whether layers are cut (-sm graph, attn)."""
+
+    layers: tuple[str, ...]
+    overrides: Overrides
+    shares: tuple[float, ...]
+    mode: str
+    defaults: tuple[int, ...]      # default_layer_device: for layers in RAM too
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """Bytes of each layer with its cache, the output last, of the largest layer's compute, and of its experts."""
+
+    layers: list[float]
+    compute: float
+    experts: list[list[int]]
+
+
+def micro_batch(params: Params) -> int:
+    """get_batch_ubatch: n_batch is at most a context that is given."""
+    batch = params.n_batch or N_BATCH
+    if params.n_ctx:
+        batch = min(batch, params.n_ctx)
+    return min(batch, params.n_ubatch or N_UBATCH)
+
+
+def layer_sizes(model: Model, params: Params, said: Said, mla: int) -> Sizes:
+    """get_layer_sizes; its max_ctx_size is the context as typed."""
+    hp, n = model.hparams, model.hparams.n_layer_all
+    u, n_ctx = micro_batch(params), params.n_ctx or hp.n_ctx_train
+    result, compute = [0.0] * (n + 1), [0.0] * n
+    parts = [[0, 0, 0] for _ in range(n)]              # experts, shared, dense
+    normed = [False] * n
+    experts: list[list[int]] = [[] for _ in range(n)]
+    embedding = output = misc = 0
+    for name, info in model.tensors.items():
+        if name == "token_embd.weight":
+            embedding = info.n_bytes
+        elif name == "output.weight" or name.startswith(("output_hc_", "hc_head_")):
+            output += info.n_bytes
+        elif name in _OF_OUTPUT:
+            misc += info.n_bytes
+        elif name.startswith("blk.") and name not in _UNCOUNTED:
+            _, block, rest = name.split(".", 2)
+            il = int(block) if block.isdigit() else n
+            if il >= n or il >= hp.n_layer:            # MTP blocks are not loaded
+                continue
+            result[il] += info.n_bytes
+            base, _, suffix = rest.rpartition(".")
+            if suffix in ("bias", "scale"):
+                continue
+            if base in _EXPERTS:
+                parts[il][0] += info.ne[1] * u * hp.n_expert_used(il) * 4
+                experts[il].append(info.n_bytes)
+            elif base in _SHARED:
+                parts[il][1] += info.ne[1] * u * 4
+            elif base in _DENSE:
+                parts[il][2] += info.ne[1] * u * 4
+            normed[il] = normed[il] or base in _NORMS
+    for il in range(n):
+        compute[il] = max(parts[il]) + hp.n_embd * u * 4 * (1 + normed[il])
+        if hp.is_mla:
+            more, cached = _latent(model, il, said, mla, n_ctx)
+            result[il] += more
+            compute[il] = max(compute[il], cached)
+    result[n] = (output or embedding) + misc
+    most = max(compute, default=0.0)
+    for il in range(n):
+        result[il] += estimated(model, params, said, mla, il, n_ctx)
+    rows = said.logit_rows or u
+    result[n] += int(max(hp.n_vocab * rows * 4, most) - most)
+    return Sizes(result, most, experts)
+
+
+def _latent(model: Model, il: int, said: Said, mla: int, n_ctx: int) -> tuple[float, float]:
+    """(bytes of weights that are derived, twice; of keys and values made of the cache) of one layer."""
+    names = {part: model.tensors.get(f"blk.{il}.attn_{part}_b.weight") for part in ("k", "v", "kv")}
+    k, v, kv = names["k"], names["v"], names["kv"]
+    more = 0.0
+    if k and v and not kv:
+        type_ = "q8_0" if is_quantised(k.type) else k.type
+        more = row_size(type_, v.ne[0]) * (v.ne[1] + k.ne[1]) * v.ne[2] * 2
+    elif kv:
+        more = (0 if k else kv.n_bytes // 2) + (0 if v else kv.n_bytes // 2)
+    if mla != 3 or not v:
+        return more, 0.0
+    heads, taken = v.ne[2], v.ne[2]
+    whole = 2 * v.ne[1] * v.ne[2] * n_ctx * 4 / MiB
+    if 0 < said.attention_mib < whole:
+        taken = next((heads // steps for steps in range(2, heads)
+                      if heads % steps == 0 and whole / steps <= said.attention_mib), 1)
+    return more, 2.0 * v.ne[1] * taken * n_ctx * 4
+
+
+def latent_form(model: Model, params: Params, said: Said) -> int:
+    """-mla as llm_load_tensors changes it for some layers on GPUs."""
+    wanted = params.layers_wanted(1 << 20)
+    return 3 if model.hparams.is_mla and 0 < wanted < model.hparams.n_layer_all else said.mla
+
+
+def split(model: Model, params: Params, devices: Sequence[Device], said: Said) -> Split:
+    """Where each layer goes. Raises LaunchRefused where it does not load."""
+    n = model.hparams.n_layer_all
+    wanted = 999 if said.fit else params.layers_wanted(1 << 20)
+    mode = said.split or params.split_mode or "layer"
+    if mode in ("graph", "attn") and model.architecture not in SPLIT:
+        mode = "layer"
+    if mode in ("graph", "attn") and len(devices) < 2:
+        raise LaunchRefused("It is not possible to use split mode 'graph' with less than 2 devices")
+    if said.fit and params.overrides and devices:
+        raise LaunchRefused("Manual tensor overrides cannot be used with --fit")
+    if not devices or not wanted:
+        return Split((HOST,) * (n + 1), (), (), "layer", (0,) * (n + 1))
+    start = max(0, n - wanted)
+    sizes = layer_sizes(model, params, said, latent_form(model, params, said))
+    memory = [max(0, device.free - _margin(said, i) * MiB) for i, device in enumerate(devices)]
+    shares = _shares(params, memory)
+    last = n + 1 if wanted > n else n
+    default = _by_bytes(sizes, shares, start, last, len(devices), n)
+    available = sum(int(free - sizes.compute) for free in memory if free > sizes.compute)
+    overrides: Overrides = ()
+    if said.fit and sum(map(int, sizes.layers)) > available:
+        default, overrides, start = _fit(sizes, default, memory, mode, available, n)
+    elif said.moe_layers:
+        overrides = _experts(model, said, default, len(devices), mode, n)
+    layers = [HOST if il < start else devices[default[il]].name for il in range(n)]
+    # create_tensors: with any other mode the output is on a GPU as soon as a layer is
+    on_gpu = wanted > n or mode != "layer"
+    where = default[n] if wanted > n else default[n - 1]
+    layers.append(devices[max(0, where)].name if on_gpu else HOST)
+    return Split(tuple(layers), overrides, tuple(shares), mode, tuple(default))
+
+
+def _margin(said: Said, i: int) -> int:
+    return dict(said.margins).get(i, said.fit_margin)
+
+
+def _shares(params: Params, memory: Sequence[int]) -> list[float]:
+    """Each device's part of all bytes, cumulated, in float32."""
+    if len(memory) < 2:
+        return [1.0]
+    given = list((params.tensor_split or ())[:len(memory)])
+    given += [0.0] * (len(memory) - len(given))
+    cumulated, total = [], 0.0
+    for part in given if any(given) else memory:
+        total = float32(total + float32(float(part)))
+        cumulated.append(total)
+    if not total:
+        raise LaunchRefused("no GPU has more free memory than the margin (--fit-margin), so that layers have no place")
+    return [float32(part / total) for part in cumulated]
+
+
+def _by_bytes(sizes: Sizes, shares: Sequence[float], start: int, last: int, count: int, n: int) -> list[int]:
+    """default_layer_device: layers in order, each device until its part of all bytes is full."""
+    found = [count - 1] * (n + 1)
+    if count < 2:
+        return found
+    total = sizes.compute * count
+    for il in range(start, last):
+        total += sizes.layers[il]
+    loaded, il = 0.0, start
+    for device, share in enumerate(shares):
+        loaded = float32(loaded + sizes.compute)
+        most = float32(share * total)
+        while il < last:
+            with_it = loaded + sizes.layers[il]
+            fits = with_it <= most
+            if not fits and not with_it - most < most - loaded:
+                break
+            found[il] = device
+            loaded = float32(with_it)
+            il += 1
+            if not fits:
+                break
+    return found
+
+
+def _fit(sizes: Sizes, default: list[int], memory: list[int], mode: str, available: int,
+         n: int) -> tuple[list[int], Overrides, int]:
+    """(default_layer_device, experts in RAM, the first layer on a GPU) of --fit, where not all fits."""
+    if not any(sizes.experts):
+        return _fit_dense(sizes, memory, n)
+    moved: list[int] = []
+    if mode in ("graph", "attn"):
+        taken = sum(map(int, sizes.layers))
+        for il in range(n):
+            taken -= sum(sizes.experts[il])
+            moved += [il] * bool(sizes.experts[il])
+            if taken <= available - sizes.compute:
+                break
+        if taken > available or memory[default[n]] <= sizes.layers[n]:
+            raise LaunchRefused("Unable to auto-fit model")
+        return default, tuple(map(_pattern, moved)), 0
+    for device, free in enumerate(memory):
+        mine = [il for il in range(n + 1) if default[il] == device]
+        left = int(sum(sizes.layers[il] for il in mine))
+        for il in reversed([il for il in mine if il < n]):
+            if left <= free:
+                break
+            left -= sum(sizes.experts[il])
+            moved += [il] * bool(sizes.experts[il])
+        if left > free:
+            raise LaunchRefused("Unable to auto-fit model")
+    return default, tuple(map(_pattern, moved)), 0
+
+
+def _fit_dense(sizes: Sizes, memory: list[int], n: int) -> tuple[list[int], Overrides, int]:
+    """Whole layers, from the output down, onto the devices from the last one up."""
+    left, default, device, il = list(memory), [0] * (n + 1), len(memory) - 1, n
+    while il >= 0:
+        if left[device] >= sizes.layers[il]:
+            left[device] -= int(sizes.layers[il])
+            default[il] = device
+            il -= 1
+            continue
+        device -= 1
+        if device < 0:
+            break
+    return default, (), il + 1
+
+
+def _pattern(il: int, scales: bool = True) -> tuple[str, str]:
+    ends = r"(weight|scale)" if scales else "weight"
+    return rf"blk\.{il}\.ffn_(up|down|gate|gate_up)_exps\.{ends}", HOST
+
+
+def _experts(model: Model, said: Said, default: Sequence[int], count: int, mode: str, n: int) -> Overrides:
+    """create_tensors_helper's constructor: the experts of the last layers that have some, or of each device's."""
+    wanted = said.moe_layers
+    if mode in ("graph", "attn") or wanted >= n or count < 2:
+        layers = [il for il in reversed(range(model.hparams.n_layer)) if f"blk.{il}.ffn_down_exps.weight" in
+                  model.tensors]
+        return tuple([_pattern(il) for il in layers[:wanted]])
+    if mode != "layer":
+        return ()
+    counts = [list(default[:n]).count(device) for device in range(count)]
+    taken = [_round(float32(float32(mine / n) * wanted)) for mine in counts]
+    wants = [float32(float32(mine * wanted) / n) for mine in counts]
+    while sum(taken) > wanted:
+        errors = [(taken[i] - 1 - wants[i], -i) for i in range(count) if taken[i]]
+        taken[-max(errors)[1]] -= 1
+    while sum(taken) < wanted:
+        errors = [(taken[i] + 1 - wants[i], i) for i in range(count) if taken[i] < counts[i]]
+        if not errors:
+            break
+        taken[min(errors)[1]] += 1
+    moved = []
+    for il in reversed(range(n)):
+        if taken[default[il]] > 0:
+            taken[default[il]] -= 1
+            moved.append(_pattern(il, scales=False))
+    return tuple(moved)
+
+
+def _round(x: float) -> int:
+    """roundf, of a number that is not negative."""
+    return int(x + 0.5)
