@@ -94,6 +94,7 @@ class Placement:
     slices: Slices | None = None
     _devices: dict[str, Device] = field(default_factory=dict, repr=False)
     target: Placement | None = None      # of a draft's target, whose embeddings and head the draft may use
+    heads: Hashable = None               # of a program that cuts layers: what each device keeps in its cache
 
     @lazy
     def tensors(self) -> tuple[PlacedTensor, ...]:

@@ -10,10 +10,11 @@ from ...errors import LaunchRefused
 from ...ggml.types import is_quantised
 from ...gguf import n_bytes, row_size
 from ..cache import Cache, CacheLayer, CacheTensor, Memory
+from .matrices import Heads, row_padding
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from ...engines.ik_llama import Said
     from ...flags.params import Params
@@ -54,12 +55,18 @@ def allocate(model: Model, context: Context, placement: Placement, said: Said, m
     hp = model.hparams
     rows = {device.name: on(device) for device in placement.devices}
     buffers: dict[str, int] = {}
+    heads = placement.heads if isinstance(placement.heads, Heads) else None
     layers, states = [], []
     for il in range(hp.n_layer):
         where = placement.dev_layer[il] if context.offload_kqv else HOST
         recurrent = hp.is_recr(il)
         made: dict[str, CacheTensor] = {}
-        for name, type_, (width, count) in _parts(model, context, said, mla, il):
+        parts = list(_parts(model, context, said, mla, il))
+        rows_of = heads.rows[il] if heads is not None and context.offload_kqv and not recurrent else None
+        if rows_of is not None:
+            _cut(buffers, placement, parts, rows_of, context.n_ctx, hp.is_mla and mla > 0)
+            continue
+        for name, type_, (width, count) in parts:
             ne = (width, count, 1, 1)
             size = rows.get(where, CPU).padded(type_, ne, n_bytes(type_, ne))
             buffers[where] = buffers.get(where, 0) + size
@@ -70,6 +77,19 @@ def allocate(model: Model, context: Context, placement: Placement, said: Said, m
     if states:
         caches.append(Cache("recurrent", min(max(1, context.n_seq_max), context.n_ctx), 1, tuple(states), {}))
     return Memory(tuple(caches), buffers)
+
+
+def _cut(buffers: dict[str, int], placement: Placement, parts: Sequence[Part], rows: Sequence[tuple[int, int]],
+         cells: int, latent: bool) -> None:
+    """Adds the caches of -sm graph: each device's heads, or all of the latent cache."""
+    for device, (keys, values) in zip(placement.devices, rows, strict=True):
+        if not keys and not values:
+            continue
+        for name, type_, (width, count) in parts:
+            if not latent:
+                width, count = (width, keys // width * cells) if name == "k" else (values * cells, 1)
+            size = n_bytes(type_, (width, count, 1, 1)) + row_padding(type_, width)
+            buffers[device.name] = buffers.get(device.name, 0) + size
 
 
 def types(context: Context, said: Said, il: int, n_layer: int) -> tuple[str, str]:
@@ -117,6 +137,10 @@ def refuse(model: Model, context: Context, said: Said, mla: int) -> None:
             raise LaunchRefused("Quantized V cache cannot be used without flash attention")
         if "f32" in kept_v:
             raise LaunchRefused("V cache quantization requires flash_attn")
+        if said.split and hp.is_mla and model.architecture in ("deepseek2", "glm-dsa", "mistral4"):
+            raise LaunchRefused("-sm graph for MLA archs (DEEPSEEK2/GLM_DSA/MISTRAL4) requires -fa on and -mla >= 1")
+    elif said.split and hp.is_mla and mla < 1:
+        raise LaunchRefused("-sm graph for MLA archs (DEEPSEEK2/GLM_DSA/MISTRAL4) requires -fa on and -mla >= 1")
     elif "q8_KV" in kept_v and not latent and model.row.memory != "recurrent":
         raise LaunchRefused("-ctv q8_KV: it aborts with it and flash attention; as -ctk it works")
     from ...ggml.tensor import block_size

@@ -1,10 +1,349 @@
-"""Stub."""
+"""Layers whose matrices ik_llama.cpp keeps apart on several GPUs: -sm none, which moves them to one, and -sm graph,
+which cuts them (create_tensors, prepare_split_tensors and create_split of src/llama-load-tensors.cpp, 8337e4cd)."""
+
 from __future__ import annotations
 
+from ...backends import HOST
+from ...errors import LaunchRefused
+from ...ggml.types import is_quantised
+from ...gguf import n_bytes, row_size
+from ...ggml.tensor import block_size
+from ...records import dataclass
+from ..split import float32
 
-def matrices(model, params, used, found, groups, buffers):
-    return buffers, False
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from ...machine import Device
+    from ...model import Model
+    from ..weights import PlacedTensor, WeightGroup
+    from .split import Split
+
+ALIGNED = 128
+# architectures that create rope factors once a layer, on its device
+FACTORS = ("llama", "llama4", "deci", "minicpm", "mistral3")
+_PADDED = 512            # MATRIX_ROW_PADDING: a cut row is filled up to it, whatever its type
+# what -sm none leaves on a layer's own device, by architecture: names without "blk.N."; a base stands for .weight
+_NORMS = "attn_norm ffn_norm"
+_BIASED = "attn_norm attn_norm.bias attn_qkv.bias attn_output.bias ffn_norm ffn_norm.bias ffn_down.bias ffn_up.bias"
+_QKV = "attn_q.bias attn_k.bias attn_v.bias"
+_OWN = {
+    **dict.fromkeys(("llama", "refact", "minicpm", "granite", "granitemoe", "mistral3"),
+                    "ffn_norm ffn_gate ffn_up ffn_down attn_output.bias ffn_gate_inp"),
+    "deci": "attn_norm attn_q attn_k attn_v attn_output attn_output.bias ffn_norm rope_freqs " + _QKV,
+    "llama4": _NORMS + " rope_freqs",
+    "grok": _NORMS + " attn_output_norm ffn_gate_inp layer_output_norm post_ffw_norm",
+    "dbrx": "attn_norm attn_output_norm ffn_gate_inp",
+    **dict.fromkeys(("baichuan", "plamo", "xverse", "internlm2", "smollm3"), _NORMS),
+    "falcon": "attn_norm attn_norm.bias attn_norm_2 attn_norm_2.bias",
+    **dict.fromkeys(("starcoder", "bloom", "mpt", "gpt2", "codeshell", "gptneox", "jais"), _BIASED + " ffn_gate.bias"),
+    "stablelm": _NORMS + " attn_norm.bias ffn_norm.bias attn_q_norm attn_k_norm " + _QKV,
+    "qwen": _NORMS + " attn_qkv.bias",
+    "qwen2": _NORMS + " " + _QKV, "qwen2vl": _NORMS + " " + _QKV,
+    "qwen2moe": _NORMS + " ffn_gate_inp ffn_gate_inp_shexp " + _QKV,
+    **dict.fromkeys(("qwen3", "qwen3vl", "command-r", "seed_oss", "muse-glimmer", "hunyuan-moe", "minimax-m2",
+                     "minimax-m3", "gpt-oss", "ernie4_5", "ernie4_5-moe"), ""),
+    **dict.fromkeys(("qwen3moe", "qwen3vlmoe", "mellum"), "ffn_norm ffn_gate_inp"),
+    "qwen3next": "ssm_in attn_qkv attn_gate ssm_conv1d ssm_dt.bias ssm_beta_alpha ssm_ba ssm_norm ssm_out ssm_a ssm_dt",
+    "phi2": "attn_norm attn_norm.bias attn_qkv.bias attn_output.bias ffn_down.bias ffn_up.bias " + _QKV,
+    "phi3": _NORMS,
+    "orion": _NORMS + " attn_norm.bias ffn_norm.bias",
+    **dict.fromkeys(("gemma", "gemma2", "gemma3"), _NORMS + " post_attention_norm attn_k_norm attn_q_norm "
+                    "post_ffw_norm"),
+    "starcoder2": _NORMS + " attn_norm.bias attn_output.bias ffn_norm.bias ffn_down.bias " + _QKV,
+    "openelm": _NORMS + " attn_q_norm attn_k_norm",
+    "arctic": _NORMS + " ffn_gate_inp ffn_norm_exps",
+    **dict.fromkeys(("deepseek2", "mistral4"), _NORMS + " attn_q_a_norm attn_kv_a_norm ffn_gate_inp exp_probs_b.bias"),
+    "chatglm": _NORMS + " attn_qkv.bias",
+    "glm4": _NORMS + " attn_qkv.bias post_attention_norm post_ffw_norm " + _QKV,
+    "glm4moe": "post_attention_norm ffn_gate_inp exp_probs_b.bias ffn_gate_shexp ffn_down_shexp ffn_up_shexp ffn_gate "
+               "ffn_down ffn_up ffn_gate_exps ffn_down_exps ffn_up_exps " + _QKV,
+    "dots1": _NORMS + " attn_k_norm attn_q_norm ffn_gate_inp exp_probs_b.bias",
+}
+_LEFT = ("attn_kv_b.weight", "_exps.bias")           # whole on the layer's device
+# norms and routers that each device has whole
+_WHOLE = ("ffn_norm", "post_ffw_norm", "post_attention_norm", "ffn_gate_inp", "ffn_gate_inp.bias", "exp_probs_b.bias")
 
 
-def shared_out(model, params, used, found, groups, buffers):
-    return buffers, False
+@dataclass(frozen=True)
+class Heads:
+    """What each device keeps of a layer: rows of K and of V, or the whole latent cache. By layer."""
+
+    rows: tuple[tuple[tuple[int, int], ...] | None, ...]
+
+
+def matrices(model: Model, used: Sequence[Device], found: Split, groups: Sequence[WeightGroup],
+             buffers: Mapping[str, int], main: int) -> tuple[dict[str, int], bool]:
+    """(bytes by buffer, exactly so) with -sm none: the main GPU has the matrices of all layers."""
+    if not 0 <= main < len(used):
+        raise LaunchRefused(f"invalid value for main_gpu: {main} (there are {len(used)} devices)")
+    own = _OWN.get(model.architecture)
+    result, target = dict(buffers), used[main].name
+    names = set((own or "").split())
+    for il, info, tensor in _of_layers(model, groups, found):
+        where = found.layers[il]
+        if tensor.buffer != where or where == target or (own is not None and _short(info) in names):
+            continue
+        result[target] = result.get(target, 0) + tensor.size
+        if own is not None:
+            result[where] -= tensor.size
+    factors = [info for name, info in model.tensors.items() if name.startswith("rope_f")]
+    if factors and "rope_freqs" not in names and model.architecture in FACTORS:     # matrices, too
+        size = sum(-(-info.n_bytes // ALIGNED) * ALIGNED for info in factors)
+        for layer in found.layers[:model.hparams.n_layer]:
+            if layer not in (HOST, target):
+                result[layer] -= size
+                result[target] = result.get(target, 0) + size
+    return result, own is not None
+
+
+def _of_layers(model: Model, groups: Sequence[WeightGroup],
+               found: Split) -> Iterator[tuple[int, str, PlacedTensor]]:
+    for group in groups:
+        for name, tensor in group.tensors.items():
+            if name.startswith("blk.") and 0 <= group.layer < model.hparams.n_layer:
+                if found.layers[group.layer] != HOST:
+                    yield group.layer, name, tensor
+
+
+def _short(name: str) -> str:
+    """Without "blk.N." and ".weight"."""
+    return name.split(".", 2)[2].removesuffix(".weight")
+
+
+def create_split(n: int, granule: int, shares: Sequence[float], used: Sequence[int]) -> list[int]:
+    """create_split: rows of each device, in chunks; a device with more than its part so far gets fewer."""
+    if granule < 0:
+        return [n] * len(shares)
+    total, chunks = 1 + sum(used), n // granule
+    wants, last = [], 0.0
+    for share, mine in zip(shares, used, strict=True):
+        part = float32(share - last)
+        part = float32(part + float32(part - float32(float32(float(mine)) / float32(float(total)))))
+        wants.append(float32(part * chunks))
+        last = share
+    taken = [max(0, int(want + 0.5)) if want >= 0 else 0 for want in wants]
+    while sum(taken) > chunks:
+        taken[max((i for i in range(len(taken)) if taken[i]), key=lambda i: (float32(taken[i] - wants[i]), -i))] -= 1
+    while sum(taken) < chunks:
+        taken[max(range(len(taken)), key=lambda i: (float32(wants[i] - taken[i]), -i))] += 1
+    return [count * granule for count in taken]
+
+
+class _Cut:
+    """The layers of -sm graph, in order."""
+
+    def __init__(self, model: Model, found: Split, count: int) -> None:
+        self.model, self.shares, self.count = model, found.shares, count
+        self.used = [0] * count           # mem_used: without padding
+        self.sizes = [0] * count
+        self.exact = True
+        self.done: set[str] = set()
+        self.where = ""                   # the device of the layer
+
+    def split(self, n: int, granule: int) -> list[int]:
+        if granule > 0 and n % granule:
+            raise LaunchRefused(f"-sm graph: {n} rows of a layer are no multiple of {granule}, where it aborts "
+                                "(GGML_ASSERT(nr % granularity == 0))")
+        return create_split(n, granule, self.shares, self.used)
+
+    def put(self, tensor: PlacedTensor | None, dim: int, split: Sequence[int]) -> None:
+        """prepare_split_tensors: a part on each device with rows, the whole of it with `dim` -1."""
+        if tensor is None:
+            return
+        fresh = tensor.name not in self.done and tensor.buffer == self.where
+        self.done.add(tensor.name)
+        for device, rows in enumerate(split):
+            if rows > 0:
+                ne = list(tensor.info.ne)
+                if dim >= 0:
+                    ne[dim] = rows
+                size = n_bytes(tensor.info.type, tuple(ne))
+                self.used[device] += size
+                # one that is cut twice has the later cut; one of another buffer is whole there
+                self.sizes[device] += size + row_padding(tensor.info.type, ne[0]) if fresh else 0
+
+    def reduced(self, split: Sequence[int]) -> None:
+        if sum(rows > 0 for rows in split) < 2:
+            raise LaunchRefused("-sm graph leaves a tensor on one device alone, where it aborts (ggml_reduce: "
+                                "GGML_ASSERT(nhave > 1)): give devices or -ts of similar size")
+
+
+def row_padding(type_: str, ne0: int) -> int:
+    if ne0 % _PADDED == 0:
+        return 0
+    return row_size(type_, -(-ne0 // _PADDED) * _PADDED) - row_size(type_, ne0)
+
+
+def _granule(tensor: PlacedTensor, least: int) -> int:
+    return max(least, block_size(tensor.info.type)) if is_quantised(tensor.info.type) else least
+
+
+def shared_out(model: Model, used: Sequence[Device], found: Split, groups: Sequence[WeightGroup],
+               buffers: Mapping[str, int]) -> tuple[dict[str, int], bool, Heads]:
+    """(bytes by buffer, exactly so, what the cache needs) with -sm graph. Raises LaunchRefused where it aborts."""
+    hp, cut = model.hparams, _Cut(model, found, len(used))
+    layers: dict[int, dict[str, PlacedTensor]] = {}
+    for il, name, tensor in _of_layers(model, groups, found):
+        layers.setdefault(il, {})[_short(name)] = tensor
+    factors = next((group.tensors[name] for group in groups for name in group.tensors
+                    if name == "rope_freqs.weight"), None)
+    rows: list[tuple[tuple[int, int], ...] | None] = []
+    for il in range(hp.n_layer):
+        if found.layers[il] == HOST:
+            rows.append(None)
+            continue
+        here, cut.where = layers.get(il, {}), found.layers[il]
+        mirror = [1] * len(used)
+        cut.put(here.get("attn_norm"), -1, mirror)
+        if model.architecture == "muse-glimmer":
+            cut.put(here.get("post_attention_norm"), -1, mirror)
+        if factors is not None:
+            for device in range(len(used)):
+                cut.used[device] += factors.info.n_bytes
+                cut.sizes[device] += factors.info.n_bytes + row_padding(factors.info.type, factors.info.ne[0])
+        rows.append(_attention(cut, hp, here, il))
+        for name in _WHOLE[:3]:
+            if name != "post_attention_norm" or model.architecture in ("gpt-oss", "seed_oss", "glm4moe"):
+                cut.put(here.get(name), -1, mirror)
+        # the rest is cut only where no override moved it
+        _feed_forward(cut, {name: tensor for name, tensor in here.items() if tensor.buffer == cut.where})
+        for name in _WHOLE[3:]:
+            cut.put(here.get(name), -1, mirror)
+    result = dict(buffers)
+    for il, tensors in layers.items():
+        for tensor in tensors.values():
+            if tensor.buffer != found.layers[il]:
+                continue
+            if tensor.name in cut.done:
+                result[tensor.buffer] -= tensor.size
+            elif not tensor.name.endswith(_LEFT):
+                cut.exact = False                # where it is, is not known: on each
+                for device in used:
+                    if device.name != tensor.buffer:
+                        result[device.name] = result.get(device.name, 0) + tensor.size
+    if factors is not None:                      # counted as on their layers' devices before
+        for layer in found.layers[:hp.n_layer]:
+            if layer != HOST:
+                result[layer] -= -(-factors.info.n_bytes // 128) * 128
+    for device, size in zip(used, cut.sizes, strict=True):
+        result[device.name] = result.get(device.name, 0) + size
+    return result, cut.exact, Heads(tuple(rows))
+
+
+def _attention(cut: _Cut, hp: object, here: dict[str, PlacedTensor], il: int) -> tuple[tuple[int, int], ...] | None:
+    """Cuts a layer's attention by heads; rows of K and V on each device."""
+    wo, wq, wk, wv = (here.get(f"attn_{part}") for part in ("output", "q", "k", "v"))
+    if wo is None:
+        return None
+    if hp.is_mla:  # type: ignore[attr-defined]
+        return _latent(cut, hp, here, il, wo)
+    if wq is None or wk is None or wv is None:
+        return None
+    head_k, head_v = hp.head_k(il), hp.head_v(il)  # type: ignore[attr-defined]
+    ratio = hp.n_head(il) // hp.n_head_kv(il)  # type: ignore[attr-defined]
+    granule_vo = _granule(wo, head_v * ratio)
+    granule_kq = head_k * ratio
+    if cut.model.architecture == "command-r" and wq.info.ne[1] % _granule(wo, 1) == 0:
+        granule_kq = max(granule_kq, _granule(wo, 1))
+    vo = cut.split(wo.info.ne[0], granule_vo)
+    kq = cut.split(wq.info.ne[1], granule_kq)
+    cut.reduced(vo)
+    q_norm, k_norm = here.get("attn_q_norm"), here.get("attn_k_norm")
+    if q_norm is not None and q_norm.info.ne[0] == wq.info.ne[1]:
+        for tensor in (wq, q_norm, here.get("attn_q.bias")):
+            cut.put(tensor, -1, vo)
+    else:
+        cut.put(wq, 1, kq)
+        two = q_norm is not None and q_norm.info.ne[1] > 1
+        cut.put(q_norm, 1 if two else -1, [rows // head_k for rows in kq] if two else kq)
+        cut.put(here.get("attn_q.bias"), 0, kq)
+    cut.put(wo, 0, vo)
+    gate = here.get("attn_gate")
+    if gate is not None:
+        of_values = gate.info.ne[1] == wo.info.ne[0]
+        cut.put(gate, 1, vo if of_values else [rows // head_k for rows in kq])
+    cut.put(here.get("attn_output.bias"), -1, vo)
+    cut.put(here.get("attn_sinks"), 0, [rows // head_k for rows in kq])
+    kq, vo = [rows // ratio for rows in kq], [rows // ratio for rows in vo]
+    whole = k_norm is not None and k_norm.info.ne[0] == wk.info.ne[1]
+    if whole:
+        for tensor in (wk, k_norm, here.get("attn_k.bias")):
+            cut.put(tensor, -1, vo)
+    else:
+        cut.put(wk, 1, kq)
+        cut.put(here.get("attn_k.bias"), 0, kq)
+        two = k_norm is not None and k_norm.info.ne[1] > 1
+        cut.put(k_norm, 1 if two else -1, [rows // head_k for rows in kq] if two else kq)
+    cut.put(wv, 1, vo)
+    cut.put(here.get("attn_v.bias"), 0, vo)
+    keys = [rows // head_v * head_k for rows in vo] if whole else kq
+    return tuple(zip(keys, vo, strict=True))
+
+
+def _latent(cut: _Cut, hp: object, here: dict[str, PlacedTensor], il: int,
+            wo: PlacedTensor) -> tuple[tuple[int, int], ...]:
+    """distribute_mla_tensors_for_split_mode_graph: by heads, four at a time; the latent cache on each device."""
+    n_head = hp.n_head(il)  # type: ignore[attr-defined]
+    mirror = [1] * cut.count
+    heads = cut.split(n_head, 4)
+    cut.reduced(heads)
+    for name in ("attn_q_a_norm", "attn_kv_a_norm", "attn_q_a"):
+        cut.put(here.get(name), -1, mirror)
+    q = here.get("attn_q_b") or here.get("attn_q")
+    if q is not None:
+        cut.put(q, 1, [count * (q.info.ne[1] // n_head) for count in heads])
+    cut.put(here.get("attn_kv_a_mqa"), -1, mirror)
+    cut.put(here.get("attn_k_b"), 2, heads)
+    cut.put(here.get("attn_v_b"), 2, heads)
+    cut.put(wo, 0, [count * (wo.info.ne[0] // n_head) for count in heads])
+    cut.put(here.get("ffn_norm"), -1, mirror)
+    return tuple([(count, count) for count in heads])
+
+
+def _feed_forward(cut: _Cut, here: dict[str, PlacedTensor]) -> None:
+    """Cuts a layer's feed forward networks by rows of the inner dimension."""
+    down, up, gate = (here.get(f"ffn_{part}") for part in ("down", "up", "gate"))
+    if down is not None and up is not None and gate is not None:
+        split = cut.split(down.info.ne[0], _granule(down, 16))
+        cut.reduced(split)
+        cut.put(down, 0, split)
+        cut.put(up, 1, split)
+        cut.put(gate, 1, split)
+    experts = _experts(cut, here)
+    down, up, gate = (here.get(f"ffn_{part}_shexp") for part in ("down", "up", "gate"))
+    if down is None or up is None or gate is None:
+        return
+    split = cut.split(down.info.ne[0], _granule(down, 16))
+    if experts and [bool(rows) for rows in experts] != [bool(rows) for rows in split]:
+        total, shares = 0.0, []
+        for rows in experts:
+            total = float32(total + rows)
+            shares.append(total)
+        split = create_split(down.info.ne[0], _granule(down, 16), [float32(part / total) for part in shares], cut.used)
+    cut.put(down, 0, split)
+    cut.put(up, 1, split)
+    cut.put(gate, 1, split)
+    cut.put(here.get("ffn_gate_inp_shexp"), -1, split)
+
+
+def _experts(cut: _Cut, here: dict[str, PlacedTensor]) -> list[int]:
+    """Rows of the experts' inner dimension on each device; empty if they are not cut."""
+    down, up, gate = (here.get(f"ffn_{part}_exps") for part in ("down", "up", "gate"))
+    both = here.get("ffn_gate_up_exps")
+    if down is None or (both is None and (up is None or gate is None)):
+        return []
+    split = cut.split(down.info.ne[0], _granule(down, 16))
+    cut.reduced(split)
+    cut.put(down, 0, split)
+    if both is not None:
+        cut.put(both, 1, [2 * rows for rows in split])
+        cut.put(here.get("ffn_gate_up_exps.bias"), 0, [2 * rows for rows in split])
+    cut.put(up, 1, split)
+    cut.put(gate, 1, split)
+    cut.put(here.get("ffn_down_exps.bias"), -1, split)
+    if both is None:
+        cut.put(here.get("ffn_up_exps.bias"), 0, split)
+        cut.put(here.get("ffn_gate_exps.bias"), 0, split)
+    return split

@@ -7,7 +7,7 @@ from ...records import replace
 from ..split import model_devices
 from ..weights import Placement, WeightGroup, WeightPlacer
 from . import split as ik_split
-from .matrices import matrices, shared_out
+from .matrices import ALIGNED, FACTORS, matrices, shared_out
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -17,11 +17,6 @@ if TYPE_CHECKING:
     from ...flags.params import Params
     from ...machine import Device
     from ...model import Model
-
-_ALIGNED = 128
-# architectures that create rope factors once a layer, on its device
-_FACTORS = ("llama", "llama4", "deci", "minicpm", "mistral3")
-
 
 def said_of(rules: object) -> Said:
     from ...engines.ik_llama import Said
@@ -56,17 +51,20 @@ class IkPlacer(WeightPlacer):
                 buffers[name] = buffers.get(name, 0) + size
         for name, size in _more(self.model, groups, found.layers):
             buffers[name] = buffers.get(name, 0) + size
-        shares: dict[str, float] = {}
-        if found.mode != "layer" and len(used) > 1 and any(layer != HOST for layer in found.layers):
-            buffers, known = (matrices if found.mode == "none" else shared_out)(
-                self.model, params, used, found, groups, buffers)
-            exact = exact and known
-            if not known:
-                warnings += (f"-sm {found.mode} of {self.rules.engine.name}: what each GPU holds is an upper bound",)
+        heads, known = None, True
+        if len(used) > 1 and any(layer != HOST for layer in found.layers):
+            if found.mode == "none":
+                buffers, known = matrices(self.model, used, found, groups, buffers, params.main_gpu or 0)
+            elif found.mode != "layer":
+                buffers, known, heads = shared_out(self.model, used, found, groups, buffers)
+                known = known and found.mode == "graph"
+        if not known:
+            exact = False
+            warnings += (f"-sm {found.mode} of {self.rules.engine.name}: what each GPU holds is an upper bound",)
         wanted = sum(layer != HOST for layer in found.layers)
         return Placement(used, wanted, found.layers[:-1], found.layers[-1], tuple(groups), buffers,
-                         sum(group.resident for group in groups), exact, warnings, shares, None,
-                         {device.name: device for device in devices})
+                         sum(group.resident for group in groups), exact, warnings, {}, None,
+                         {device.name: device for device in devices}, heads=heads)
 
 
 def _on(used: Sequence[Device], params: Params) -> Params:
@@ -77,7 +75,7 @@ def _on(used: Sequence[Device], params: Params) -> Params:
 def _more(model: Model, groups: Sequence[WeightGroup], layers: Sequence[str]) -> Iterator[tuple[str, int]]:
     """(buffer, bytes) of tensors that are created more often than llama.cpp does."""
     factors = [info for name, info in model.tensors.items() if name.startswith("rope_f")]
-    if factors and model.architecture in _FACTORS:
+    if factors and model.architecture in FACTORS:
         counted: dict[str, int] = {}
         for group in groups:
             for name, placed in group.tensors.items():
@@ -88,7 +86,7 @@ def _more(model: Model, groups: Sequence[WeightGroup], layers: Sequence[str]) ->
         for layer in layers[:model.hparams.n_layer]:
             for info in factors:
                 size = info.n_bytes
-                yield layer, size if layer == HOST else -(-size // _ALIGNED) * _ALIGNED
+                yield layer, size if layer == HOST else -(-size // ALIGNED) * ALIGNED
     if model.architecture == "gpt-oss":
         yield from _biases(model, groups)
 

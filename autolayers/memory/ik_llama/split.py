@@ -196,7 +196,7 @@ def _shares(params: Params, memory: Sequence[int]) -> list[float]:
         total = float32(total + float32(float(part)))
         cumulated.append(total)
     if not total:
-        raise LaunchRefused("no GPU has more free memory than the margin (--fit-margin), so that layers have no place")
+        return [float("nan")] * len(memory)      # as there; all layers go to the last device
     return [float32(part / total) for part in cumulated]
 
 
