@@ -27,7 +27,9 @@ class Said:
     merges: bool = False               # -mqkv, -muge
     fused_experts: bool = True         # -no-fmoe
     fused_up_gate: bool = True         # -no-fug
-    hadamard: tuple[str, ...] = ()     # "k", "v"
+    multi_add: bool = True             # -no-mmad
+    k_hadamard: bool = False           # -khad
+    v_hadamard: bool = False           # -vhad
     graph_with_overrides: bool = False     # -smgs
     rope_cache: bool = False           # -rcache
 

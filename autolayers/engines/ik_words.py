@@ -40,6 +40,9 @@ _SWITCHES: dict[str, tuple[str, Any]] = {
     **dict.fromkeys(("-mqkv", "--merge-qkv", "-muge", "--merge-up-gate-experts"), ("merges", True)),
     **dict.fromkeys(("-no-fmoe", "--no-fused-moe"), ("fused_experts", False)),
     **dict.fromkeys(("-no-fug", "--no-fused-up-gate"), ("fused_up_gate", False)),
+    **dict.fromkeys(("-no-mmad", "--no-fused-mul-multiadd"), ("multi_add", False)),
+    **dict.fromkeys(("-khad", "--k-cache-hadamard"), ("k_hadamard", True)),
+    **dict.fromkeys(("-vhad", "--v-cache-hadamard"), ("v_hadamard", True)),
     **dict.fromkeys(("-smgs", "--split-mode-graph-scheduling"), ("graph_with_overrides", True)),
     **dict.fromkeys(("-rcache", "--rope-cache"), ("rope_cache", True)),
 }
@@ -48,8 +51,7 @@ _IDLE = {
     **dict.fromkeys(("-ser", "--smart-expert-reduction", "-cuda", "--cuda-params", "--max-gpu", "-grt",
                      "--graph-reduce-type", "-mea", "--max-extra-alloc"), 1),
     **dict.fromkeys(("-ger", "--grouped-expert-routing", "-gr", "--graph-reuse", "-no-gr", "--no-graph-reuse", "-fug",
-                     "-no-mmad", "--no-fused-mul-multiadd", "-thp", "--transparent-huge-pages", "-dr", "--dry-run",
-                     "-khad", "--k-cache-hadamard", "-vhad", "--v-cache-hadamard", "-sas", "--scheduler-async"), 0),
+                     "-thp", "--transparent-huge-pages", "-dr", "--dry-run", "-sas", "--scheduler-async"), 0),
 }
 # all of its own, and llama.cpp's that mean another thing there: number of values
 WORDS: Known = {

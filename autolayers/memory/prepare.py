@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from ..backends import CPU, HOST, K_QUANTS, REPACK, Cpu, on, together
 from ..ggml.tensor import Buffer, Tensor, block_size
+from ..ggml.types import IK_NAMES
 from ..gguf import BY_NAME
 from ..graph.inputs import CacheView, StateView
 from ..records import replace
@@ -46,7 +47,7 @@ def prepare(model: Model, params: Params, context: Context, placement: Placement
     dev_layer = [index.get(name, len(backends) - 1) for name in placement.dev_layer]
     setting = Setting(
         hparams=hp, context=context, build=build,
-        weights=lambda: _Weights(model, placement, buffers, cache.absent).__getitem__,
+        weights=lambda: Weights(model, placement, buffers, cache.absent).__getitem__,
         caches=_Caches(memory, context, hp, buffers).of, backends=backends, dev_layer=dev_layer,
         full_offload=_offloads_all(model, params), cache=cache, n_tensors=len(model.tensors),
         places=(*[device.name for device in placement.devices[:len(backends) - 1]], HOST),
@@ -120,7 +121,7 @@ def pipelined(model: Model, params: Params, context: Context, placement: Placeme
             and all(on(device, rules=context.rules).pipelines() for device in devices))
 
 
-class _Weights(dict):  # type: ignore[type-arg]
+class Weights(dict):  # type: ignore[type-arg]
     """Weights of one graph by name, None where the file has none. "name@il": the copy on the device of layer `il` (rope
     factors)."""
 
@@ -151,7 +152,7 @@ class _Weights(dict):  # type: ignore[type-arg]
         tensor = self._made.get(key)
         if tensor is None:
             info = placed.info
-            tensor = Tensor("NONE", info.type if info.type in BY_NAME else "f32", info.ne)
+            tensor = Tensor("NONE", info.type if info.type in BY_NAME or info.type in IK_NAMES else "f32", info.ne)
             tensor.name = base
             tensor.buffer = self._buffers[placed.buffer]
             tensor.weight = True

@@ -14,6 +14,7 @@ from .. import cache as llama_cache
 from . import bound
 from .cache import allocate, refuse
 from .placer import IkPlacer, said_of
+from .reserve import reserved
 from .split import latent_form
 
 TYPE_CHECKING = False
@@ -52,6 +53,12 @@ def derived(model: Model, params: Params, placement: Placement, rules: Rules) ->
 
 def computed(model: Model, params: Params, context: Context, placement: Placement, memory: Memory,
              measured: Measured) -> Measured:
-    """The graph buffers."""
+    """The graph buffers: as its own graph takes them, or at most."""
+    said = said_of(context.rules)
+    mla = latent_form(model, params, said)
+    own = allocate(model, context, placement, said, mla)
+    sizes = reserved(model, context, placement, own, said, mla)
+    if sizes is not None:
+        return replace(measured, sizes=sizes, runtime=None)
     sizes = bound.compute(model, context, placement, memory, measured.sizes)
     return replace(measured, sizes=sizes, runtime=None)

@@ -86,7 +86,12 @@ def compute(model: Model, context: Context, placement: Placement, memory: Memory
     if not placement.devices:
         return (first,)
     in_ram_too = any(map(placement.is_host, (*placement.dev_layer, placement.dev_output)))
-    return first, sizes[1] + (8 * hidden if in_ram_too else 0)
+    host = sizes[-1] + (8 * hidden if in_ram_too else 0)
+    if len(placement.devices) == 1:
+        return first, host
+    # what crosses to another device is copied there, and any of them may have the output
+    inputs = 2 * hidden + 4 * context.n_ctx * -(-u // 64) * 64
+    return (*[max(first, size) + inputs for size in sizes[:-1]], host + inputs)
 
 
 def _latent(model: Model, context: Context, on_device: bool) -> int:

@@ -1,0 +1,397 @@
+"""ik_llama.cpp's graphs by architecture (src/graphs/, 8337e4cd): what each does of graph.py's parts, in its order."""
+
+from __future__ import annotations
+
+from ...ggml.tensor import Tensor
+from .graph import Builder
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    Family = Callable[[Builder], Tensor]
+
+
+def _factors(b: Builder, il: int) -> Tensor | None:
+    """build_rope_factors"""
+    found = b.w(f"rope_freqs.weight@{il}")
+    if found is not None:
+        return found
+    long = b.context.n_ctx // b.context.n_seq_max > b.hp.n_ctx_orig_yarn
+    return b.w(f"rope_factors_{'long' if long else 'short'}.weight@{il}")
+
+
+def _llama(b: Builder) -> Tensor:
+    g, hp = b.graph, b.hp
+    four = b.architecture == "llama4"
+    cur = b.embeddings()
+    if hp.f_embedding_scale:
+        cur = g.scale(cur)
+    pos = b.positions()
+    scale = g.input("inp_scale", "f32", 1, 1, b.tokens) if four else None
+    mask = b.mask()
+    sliding = b.mask() if four and hp.n_swa else mask
+    ids = b.output_ids() if b.tokens > 1 else None
+    step = hp.n_no_rope_layer_step or 4
+    for il in range(hp.n_layer_all):
+        start, last = cur, il == hp.n_layer_all - 1
+        rope = not four or (il + 1) % step != 0
+        here = sliding if four and il % 4 < 3 else mask
+        if rope:
+            inp = b.std_attention(il, cur, pos, ids if last and b.tokens > 1 else None, here, _factors(b, il),
+                                  q_scaled=bool(hp.f_attention_scale))
+            if hp.f_residual_scale:
+                inp = g.scale(inp)
+        else:
+            q, k, v = b.qkv_normed(il, b.norm(cur, b.of(il, "attn_norm.weight")), bool(hp.f_attention_scale))
+            if scale is not None:
+                q = g.mul(q, scale)
+            cur = b.kv(il, k, v, q, here, b.of(il, "attn_output.weight"), b.of(il, "attn_output.bias"))
+            if last and ids is not None:
+                rows = b.output_ids()
+                cur, start = g.get_rows(cur, rows), g.get_rows(start, rows)
+            inp = g.add(cur, start)
+        norm = b.of(il, "ffn_norm.weight")
+        if b.of(il, "ffn_gate_inp.weight") is None:
+            cur = b.ffn(il, inp, norm, add_input=True)
+        elif four:
+            normed = b.norm(inp, norm)
+            routed = b.moe(il, normed, gating="sigmoid", add_input=True, bias=False)
+            cur = g.add(routed, b.ffn(il, normed, suffix="_shexp"))
+        else:
+            cur = b.moe(il, b.norm(inp, norm), normalised=True, add_input=True, bias=False)
+        if hp.f_residual_scale:
+            cur = g.scale(cur)
+    cur = b.head(cur)
+    return g.scale(cur) if hp.f_logit_scale else cur
+
+
+def _std(kind: str = "SILU", moe: bool = False, normalised: bool = False, scaled: str = "", gating: str = "softmax",
+         shared: bool = False, swa: str = "", norm: str = "ffn_norm", ids_always: bool = False, bias: bool = False,
+         factors: bool = False, input_norm: bool = False, post: bool = False, late_ids: bool = False,
+         rope_by_swa: bool = False, sinks: bool = False) -> Family:
+    """build_std_attention with a feed forward network that adds its input. `swa`: "even" or "layers" for layers with
+    the mask of a window."""
+    def build(b: Builder) -> Tensor:
+        g, hp = b.graph, b.hp
+        cur = b.embeddings()
+        if input_norm:
+            cur = g.rms_norm(cur)
+        pos = b.positions()
+        mask = b.mask()
+        window = b.mask() if swa else mask
+        ids = b.output_ids() if (ids_always or b.tokens > 1) and not late_ids else None
+        for il in range(hp.n_layer):
+            last = il == hp.n_layer - 1
+            if late_ids and last and b.tokens > 1:
+                ids = b.output_ids()
+            slides = bool(swa) and (il % 2 == 0 if swa == "even" else hp.is_swa(il))
+            inp = b.std_attention(
+                il, cur, pos, ids if last and b.tokens > 1 else None, window if slides else mask,
+                _factors(b, il) if factors else None, rope=slides or not rope_by_swa,
+                sinks=b.of(il, "attn_sinks.weight") if sinks else None,
+                post=b.of(il, "post_attention_norm.weight") if post else None)
+            weight = b.of(il, f"{norm}.weight")
+            if moe and b.of(il, "ffn_gate_inp.weight") is not None:
+                cur = b.std_moe(il, inp, weight, kind, normalised, _scales(b, scaled), _gating(b, gating), shared,
+                                bias)
+            else:
+                cur = _ffn(b, il, inp, weight, post)
+        return b.head(cur)
+    return build
+
+
+def _ffn(b: Builder, il: int, inp: Tensor, weight: Tensor | None, post: bool) -> Tensor:
+    if not post:
+        return b.ffn(il, inp, weight, add_input=True)
+    cur = b.ffn(il, inp, weight)
+    return b.graph.add(b.norm(cur, b.of(il, "post_ffw_norm.weight")), inp)
+
+
+def _scales(b: Builder, scaled: str) -> bool:
+    return scaled == "yes" and abs(float(b.hp.expert_weights_scale or 0.0) - 1.0) > 1e-5
+
+
+def _gating(b: Builder, gating: str) -> str:
+    if gating != "header":
+        return gating
+    return "sigmoid" if b.hp.expert_gating_func == 2 else "softmax"
+
+
+def _own(kind: str = "SILU", parallel: bool = True, norm: str = "rms", qkv: str = "grouped", q_scaled: bool = False,
+         rope: str = "all", scale_in: bool = False, swa: str = "", post: bool = False, factors: bool = False,
+         output_bias: bool = True, softcap: bool = False, depth: bool = False, head_scaled: bool = False,
+         head_kind: str = "rms", capped: bool = False, ids_first: bool = False, positions: bool = True,
+         embedded: bool = False, ffn: str = "plain", normed_heads: str = "") -> Family:
+    """Attention written out: norm, queries, keys and values, rope; then the output rows, and both sums."""
+    def build(b: Builder) -> Tensor:
+        g, hp = b.graph, b.hp
+        cur = b.embeddings()
+        if scale_in:
+            cur = g.scale(cur)
+        pos = b.positions() if positions else None
+        ids = b.output_ids() if ids_first == "before" else None
+        mask = b.mask()
+        window = b.mask() if swa in ("even", "six") else mask
+        if ids_first is True:
+            ids = b.output_ids()
+        if embedded:
+            table = b.w("position_embd.weight")
+            assert table is not None
+            assert pos is not None
+            cur = g.add(cur, g.get_rows(table, pos))
+        for il in range(hp.n_layer):
+            start, last = cur, il == hp.n_layer - 1
+            slides = il % 2 == 0 if swa == "even" else (il + 1) % 6 != 0
+            normed = b.norm(cur, b.of(il, "attn_norm.weight"), b.of(il, "attn_norm.bias"), norm, il)
+            again = b.of(il, "attn_norm_2.weight")
+            first = normed if again is None else b.norm(cur, again, b.of(il, "attn_norm_2.bias"), norm, il)
+            q, k, v = _QKV[qkv](b, il, first, normed_heads)
+            if rope == "all" or (rope == "steps" and (il + 1) % (hp.n_no_rope_layer_step or 4) != 0):
+                assert pos is not None
+                table = _factors(b, il) if factors else None
+                q = g.rope(q, pos, table)
+                if q_scaled:
+                    q = g.scale(q)
+                k = g.rope(k, pos, table)
+            bo = b.of(il, "attn_output.bias") if output_bias else None
+            cur = b.kv(il, k, v, q, window if slides and swa else mask, b.of(il, "attn_output.weight"), bo,
+                       softcap=softcap)
+            attended = b.of(il, "post_attention_norm.weight") if post else None
+            if attended is not None and qkv != "glm4":
+                cur = b.norm(cur, attended)
+            if last:
+                rows = ids if ids is not None else b.output_ids()
+                cur = g.get_rows(cur, rows)
+                start = g.get_rows(start, rows)
+                if ffn in ("parallel", "stablelm"):
+                    normed = g.get_rows(normed, rows)
+            if attended is not None and qkv == "glm4":
+                cur = b.norm(cur, attended)
+            if depth:
+                cur = g.scale(cur)
+            cur = _FFN[ffn](b, il, cur, start, normed, kind, parallel, post, depth)
+        cur = b.head(cur, head_kind, head_scaled)
+        return Tensor("SOFTCAP", "f32", cur.ne, (cur,)) if capped else cur
+    return build
+
+
+# queries, keys and values
+
+def _grouped(b: Builder, il: int, cur: Tensor, normed: str) -> tuple[Tensor, Tensor, Tensor]:
+    g, hp = b.graph, b.hp
+    q, k, v = b.qkv(il, cur)
+    return (*_headed(b, il, q, k, normed), v)
+
+
+def _headed(b: Builder, il: int, q: Tensor, k: Tensor, normed: str) -> tuple[Tensor, Tensor]:
+    g, hp = b.graph, b.hp
+    found = []
+    for tensor, heads, part in ((q, hp.n_head(il), "q"), (k, hp.n_head_kv(il), "k")):
+        made = g.reshape(tensor, hp.head_k(il), heads, b.tokens)
+        weight = b.of(il, f"attn_{part}_norm.weight") if normed else None
+        found.append(made if weight is None else b.norm(made, weight, None, normed, il))
+    return found[0], found[1]
+
+
+def _plain(b: Builder, il: int, cur: Tensor, normed: str) -> tuple[Tensor, Tensor, Tensor]:
+    made = []
+    for part in "qkv":
+        one = b.graph.mul_mat(b.need(il, f"attn_{part}.weight"), cur)
+        bias = b.of(il, f"attn_{part}.bias")
+        made.append(one if bias is None else b.graph.add(one, bias))
+    return (*_headed(b, il, made[0], made[1], normed), made[2])
+
+
+def _copied(b: Builder, il: int, cur: Tensor, normed: str) -> tuple[Tensor, Tensor, Tensor]:
+    """Of one matrix, each copied out of its result."""
+    g, hp = b.graph, b.hp
+    both = g.mul_mat(b.need(il, "attn_qkv.weight"), cur)
+    bias = b.of(il, "attn_qkv.bias")
+    if bias is not None:
+        both = g.add(both, bias)
+    wide, width = hp.head_k(il) * hp.n_head(il), hp.n_embd_v_gqa(il)
+    q, k, v = (g.cont(g.view(both, (size, b.tokens), (both.nb[1],), 4 * offset))
+               for size, offset in ((wide, 0), (width, wide), (width, wide + width)))
+    if normed == "flat":
+        return g.reshape(q, hp.head_k(il), hp.n_head(il), b.tokens), k, v
+    return (*_headed(b, il, q, k, ""), v)
+
+
+def _glm4(b: Builder, il: int, cur: Tensor, normed: str) -> tuple[Tensor, Tensor, Tensor]:
+    split = b.of(il, "attn_qkv.weight") is None
+    return (_plain if split else _copied)(b, il, cur, "")
+
+
+def _phi3(b: Builder, il: int, cur: Tensor, normed: str) -> tuple[Tensor, Tensor, Tensor]:
+    g, hp = b.graph, b.hp
+    fused = b.of(il, "attn_qkv.weight")
+    if fused is None:
+        return _plain(b, il, cur, "")
+    both = g.mul_mat(fused, cur)
+    head, n = hp.head_k(il), b.tokens
+    q = g.view(both, (head, hp.n_head(il), n), (4 * head, both.nb[1]))
+    k = g.view(both, (head, hp.n_head_kv(il), n), (4 * head, both.nb[1]), 4 * hp.n_embd)
+    v = g.view(both, (hp.n_embd_v_gqa(il), n), (both.nb[1],), 4 * (hp.n_embd + hp.n_embd_v_gqa(il)))
+    return q, k, v
+
+
+def _openelm(b: Builder, il: int, cur: Tensor, normed: str) -> tuple[Tensor, Tensor, Tensor]:
+    g, hp = b.graph, b.hp
+    head, heads, kv = hp.head_k(il), hp.n_head(il), hp.n_head_kv(il)
+    both = g.reshape(g.mul_mat(b.need(il, "attn_qkv.weight"), cur), head, heads + 2 * kv, b.tokens)
+    q, k, v = (g.cont(g.view(both, (head, count, b.tokens), (both.nb[1], both.nb[2]), both.nb[1] * first))
+               for count, first in ((heads, 0), (kv, heads), (kv, heads + kv)))
+    q = b.norm(q, b.of(il, "attn_q_norm.weight"))
+    k = b.norm(k, b.of(il, "attn_k_norm.weight"))
+    return q, k, g.reshape(v, head * kv, b.tokens)
+
+
+def _whole(b: Builder, il: int, cur: Tensor, normed: str) -> tuple[Tensor, Tensor, Tensor]:
+    return b.qkv_normed(il, cur)
+
+
+def _minimax(b: Builder, il: int, cur: Tensor, normed: str) -> tuple[Tensor, Tensor, Tensor]:
+    g, hp = b.graph, b.hp
+    q, k, v = (g.mul_mat(b.need(il, f"attn_{part}.weight"), cur) for part in "qkv")
+    q = b.norm(q, b.of(il, "attn_q_norm.weight"))
+    k = b.norm(k, b.of(il, "attn_k_norm.weight"))
+    return g.reshape(q, hp.head_k(il), hp.n_head(il), b.tokens), \
+        g.reshape(k, hp.head_k(il), hp.n_head_kv(il), b.tokens), v
+
+
+_QKV = {"grouped": _grouped, "plain": _plain, "copied": _copied, "glm4": _glm4, "phi3": _phi3, "openelm": _openelm,
+        "whole": _whole, "minimax": _minimax}
+
+
+# feed forward networks, with both sums
+
+def _simple(b: Builder, il: int, cur: Tensor, start: Tensor, normed: Tensor, kind: str, parallel: bool, post: bool,
+            depth: bool) -> Tensor:
+    inp = b.graph.add(cur, start)
+    cur = b.ffn(il, inp, b.of(il, "ffn_norm.weight"), kind, parallel)
+    after = b.of(il, "post_ffw_norm.weight") if post else None
+    if after is not None:
+        cur = b.norm(cur, after)
+    if depth:
+        cur = b.graph.scale(cur)
+    return b.graph.add(cur, inp)
+
+
+def _swapped(b: Builder, il: int, cur: Tensor, start: Tensor, normed: Tensor, kind: str, parallel: bool, post: bool,
+             depth: bool) -> Tensor:
+    """As _simple, with the sums' sources in another order (phi3, openelm)."""
+    g = b.graph
+    inp = g.add(cur, start) if b.architecture == "phi3" else g.add(start, cur)
+    cur = b.ffn(il, inp, b.of(il, "ffn_norm.weight"), kind, parallel)
+    return g.add(inp, cur) if b.architecture == "phi3" else g.add(cur, inp)
+
+
+def _falcon(b: Builder, il: int, cur: Tensor, start: Tensor, normed: Tensor, kind: str, parallel: bool, post: bool,
+            depth: bool) -> Tensor:
+    g = b.graph
+    return g.add(g.add(b.ffn(il, normed, None, kind, parallel), cur), start)
+
+
+def _stablelm(b: Builder, il: int, cur: Tensor, start: Tensor, normed: Tensor, kind: str, parallel: bool, post: bool,
+              depth: bool) -> Tensor:
+    g, weight = b.graph, b.of(il, "ffn_norm.weight")
+    inp = g.add(cur, start)
+    cur = normed if weight is None else b.norm(inp, weight, b.of(il, "ffn_norm.bias"), "ln", il)
+    return g.add(b.ffn(il, cur), inp)
+
+
+def _arctic(b: Builder, il: int, cur: Tensor, start: Tensor, normed: Tensor, kind: str, parallel: bool, post: bool,
+            depth: bool) -> Tensor:
+    g = b.graph
+    inp = g.add(cur, start)
+    out = g.add(b.ffn(il, inp, b.of(il, "ffn_norm.weight")), inp)
+    cur = b.moe(il, b.norm(start, b.of(il, "ffn_norm_exps.weight")), normalised=True, bias=False)
+    return g.add(cur, out)
+
+
+def _dots1(b: Builder, il: int, cur: Tensor, start: Tensor, normed: Tensor, kind: str, parallel: bool, post: bool,
+           depth: bool) -> Tensor:
+    g = b.graph
+    inp = g.add(cur, start)
+    cur = b.norm(inp, b.of(il, "ffn_norm.weight"))
+    if b.of(il, "ffn_gate_inp.weight") is None:
+        return g.add(b.ffn(il, cur), inp)
+    routed = b.moe(il, cur, normalised=bool(b.hp.expert_weights_norm), scaled=_scales(b, "yes"),
+                   gating=_gating(b, "header"))
+    return g.add(g.add(routed, b.ffn(il, cur, suffix="_shexp")), inp)
+
+
+def _qwen2moe(b: Builder, il: int, cur: Tensor, start: Tensor, normed: Tensor, kind: str, parallel: bool, post: bool,
+              depth: bool) -> Tensor:
+    g = b.graph
+    inp = g.add(cur, start)
+    cur = b.norm(inp, b.of(il, "ffn_norm.weight"))
+    routed = b.moe(il, cur, bias=False)
+    made = g.mul_mat(b.need(il, "ffn_gate_inp_shexp.weight"), cur)
+    gate = g.div(g.unary("SILU", made), made)
+    shared = g.mul(b.ffn(il, cur, suffix="_shexp"), gate)
+    return g.add(g.add(routed, shared), inp)
+
+
+def _minimax_ffn(b: Builder, il: int, cur: Tensor, start: Tensor, normed: Tensor, kind: str, parallel: bool,
+                 post: bool, depth: bool) -> Tensor:
+    inp = b.graph.add(cur, start)
+    return b.std_moe(il, inp, b.of(il, "ffn_norm.weight"), normalised=True, gating=_gating(b, "header"), bias=True)
+
+
+_FFN = {"plain": _simple, "swapped": _swapped, "parallel": _falcon, "stablelm": _stablelm, "arctic": _arctic,
+        "dots1": _dots1, "qwen2moe": _qwen2moe, "minimax": _minimax_ffn}
+
+
+def _command_r(b: Builder) -> Tensor:
+    g, hp = b.graph, b.hp
+    cur = b.embeddings()
+    pos, mask = b.positions(), b.mask()
+    for il in range(hp.n_layer):
+        out = b.std_attention(il, cur, pos, None, mask, kind="ln")
+        if il == hp.n_layer - 1 and b.tokens > 1:
+            ids = b.output_ids()
+            out, cur = g.get_rows(out, ids), g.get_rows(cur, ids)
+        cur = b.ffn(il, cur, b.of(il, "attn_norm.weight"), norm_kind="ln", extra=out)
+    return b.head(cur, "ln", scaled=bool(hp.f_logit_scale))
+
+
+_QWEN2 = _own()
+_MOE = _std(moe=True, normalised=True, late_ids=True)
+FAMILIES: dict[str, Family] = {
+    **dict.fromkeys(("llama", "llama4", "granite", "granitemoe"), _llama),
+    "mistral3": _std(moe=True, normalised=True, factors=True, bias=True),
+    "qwen3": _std(), "qwen3vl": _std(), "seed_oss": _std(norm="post_attention_norm", ids_always=True),
+    "qwen3moe": _MOE,
+    "mellum": _std(moe=True, normalised=True, swa="layers"),
+    "gpt-oss": _std("SWIGLU_OAI", moe=True, gating="weight", swa="even", norm="post_attention_norm", sinks=True),
+    "ernie4_5-moe": _std(moe=True, normalised=True, shared=True, bias=True),
+    "glm4moe": _std(moe=True, normalised=True, scaled="yes", gating="header", shared=True, bias=True,
+                    norm="post_attention_norm"),
+    "muse-glimmer": _std(input_norm=True, swa="layers", rope_by_swa=True, post=True),
+    "command-r": _command_r,
+    "qwen2": _QWEN2,
+    "xverse": _own(output_bias=False),
+    "qwen2moe": _own(ffn="qwen2moe"),
+    "arctic": _own(ffn="arctic", output_bias=False),
+    "minicpm": _own(scale_in=True, depth=True, head_scaled=True),
+    "ernie4_5": _own(qkv="plain", output_bias=False, ids_first=True),
+    "dots1": _own(qkv="plain", ffn="dots1", normed_heads="rms"),
+    "smollm3": _own(qkv="whole", rope="steps", ids_first=True),
+    "minimax-m2": _own(qkv="minimax", ffn="minimax", ids_first=True),
+    "starcoder2": _own("GELU", parallel=False, norm="ln", head_kind="ln"),
+    "gemma": _own("GELU", q_scaled=True, scale_in=True, output_bias=False),
+    "gemma2": _own("GELU", q_scaled=True, scale_in=True, swa="even", post=True, output_bias=False, softcap=True,
+                   capped=True),
+    "gemma3": _own("GELU", qkv="whole", scale_in=True, swa="six", post=True, output_bias=False),
+    "phi3": _own("SWIGLU", parallel=False, qkv="phi3", q_scaled=True, factors=True, ffn="swapped"),
+    "glm4": _own("SWIGLU", parallel=False, qkv="glm4", post=True, output_bias=False),
+    "qwen": _own(qkv="copied", output_bias=False),
+    "openelm": _own(qkv="openelm", output_bias=False, ffn="swapped"),
+    "stablelm": _own(norm="ln", head_kind="ln", output_bias=False, normed_heads="ln", ffn="stablelm"),
+    "falcon": _own("GELU", parallel=False, norm="ln", head_kind="ln", qkv="copied", output_bias=False, ffn="parallel"),
+    "gpt2": _own("GELU", parallel=False, norm="ln", head_kind="ln", qkv="copied", rope="none", embedded=True,
+                 normed_heads="flat"),
+    "jais": _own(norm="ln", head_kind="ln", qkv="copied", rope="none", positions=False, normed_heads="flat"),
+}

@@ -1,0 +1,89 @@
+"""The buffers of ik_llama.cpp's one reserved graph (llama_init_from_model, 8337e4cd)."""
+
+from __future__ import annotations
+
+from ...backends import CPU, HOST, on
+from ...backends.cuda import CudaBuffers
+from ...ggml.allocator import Arena
+from ...ggml.tensor import Buffer, Tensor
+from ..prepare import Weights
+from .families import FAMILIES
+from .graph import Builder
+from .scheduler import Schedule
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from ...engines.ik_llama import Said
+    from ...model import Model
+    from ..cache import Memory
+    from ..context import Context
+    from ..weights import Placement
+
+# what building a graph of tensors that contradict the keys may raise
+_BROKEN = (ArithmeticError, AssertionError, AttributeError, LookupError, TypeError, ValueError)
+
+
+def reserved(model: Model, context: Context, placement: Placement, memory: Memory,
+             said: Said, mla: int) -> tuple[int, ...] | None:
+    """Bytes on each device and, last, in RAM; None where its graph is not modelled. `memory`: its own caches."""
+    family = FAMILIES.get(model.architecture)
+    if family is None or not _modelled(context, placement, said):
+        return None
+    try:
+        return _sizes(model, context, placement, memory, said, family)
+    except _BROKEN as error:
+        import os
+        if os.environ.get("IKDEBUG"): raise
+        return None
+
+
+def _modelled(context: Context, placement: Placement, said: Said) -> bool:
+    cut = len(placement.devices) > 1 and (said.split or context.split_mode == "none")
+    pooled = context.embeddings or not context.causal
+    return not (cut or said.rope_cache or said.merges or pooled)
+
+
+def _sizes(model: Model, context: Context, placement: Placement, memory: Memory, said: Said,
+           family: object) -> tuple[int, ...]:
+    backends = [on(device, i) for i, device in enumerate(placement.devices)]
+    if not all(isinstance(backend, CudaBuffers) for backend in backends):
+        raise LookupError("a backend that is not modelled")
+    host = Buffer(HOST, -1, CPU.alignment, host=True)
+    buffers = {HOST: host, **{backend.buffer.name: backend.buffer for backend in backends}}
+    for name in placement.buffers:
+        buffers.setdefault(name, Buffer(name, -1, CPU.alignment, host=True))
+    own = [*[backend.buffer for backend in backends], host]
+    at = {device.name: i for i, device in enumerate(placement.devices)}
+    full = placement.n_gpu_layers > model.hparams.n_layer_all
+    caches = {layer.il: {part.name.split("_")[1]: _cached(part, buffers[part.buffer]) for part in layer.tensors}
+              for cache in memory.caches for layer in cache.layers}
+
+    def pin(il: int) -> int:
+        """The backend that the builder gives a layer's norm to, -1: none; of il -1 the CPU."""
+        if il < 0:
+            return len(backends)
+        few = min(context.n_ctx, context.n_ubatch) < 32
+        return at.get(placement.dev_layer[il], len(backends)) if full or few else -1
+
+    weights = Weights(model, placement, buffers, {})
+    builder = Builder(model.hparams, context, said, weights.__getitem__, caches, pin, model.architecture)
+    builder.graph.expand(family(builder))  # type: ignore[operator]
+    arenas = [Arena(backend.alignment, _alloc_size(backend)) for backend in backends]
+    arenas.append(Arena(CPU.alignment, CPU.alloc_size))
+    try:
+        return Schedule(builder.graph, own).sizes(arenas)
+    finally:
+        builder.graph.release()
+
+
+def _alloc_size(backend: CudaBuffers):
+    """ggml_backend_cuda_buffer_type_get_alloc_size of a result."""
+    def size(tensor: Tensor) -> int:
+        return tensor.nbytes + backend.padding(tensor.type, tensor.ne)
+    return size
+
+
+def _cached(part: object, buffer: Buffer) -> Tensor:
+    tensor = Tensor("NONE", part.type, part.ne)  # type: ignore[attr-defined]
+    tensor.name, tensor.buffer = part.name, buffer  # type: ignore[attr-defined]
+    return tensor
