@@ -12,6 +12,9 @@ if TYPE_CHECKING:
     Family = Callable[[Builder], Tensor]
 
 
+_STEP = 4        # n_no_rope_layer_step of llama4 and smollm3: each such layer has no rope
+
+
 def _factors(b: Builder, il: int) -> Tensor | None:
     """build_rope_factors"""
     found = b.w(f"rope_freqs.weight@{il}")
@@ -30,12 +33,11 @@ def _llama(b: Builder) -> Tensor:
     pos = b.positions()
     scale = g.input("inp_scale", "f32", 1, 1, b.tokens) if four else None
     mask = b.mask()
-    sliding = b.mask() if four and hp.n_swa else mask
+    sliding = b.mask() if four else mask
     ids = b.output_ids() if b.tokens > 1 else None
-    step = hp.n_no_rope_layer_step or 4
     for il in range(hp.n_layer_all):
         start, last = cur, il == hp.n_layer_all - 1
-        rope = not four or (il + 1) % step != 0
+        rope = not four or (il + 1) % _STEP != 0
         here = sliding if four and il % 4 < 3 else mask
         if rope:
             inp = b.std_attention(il, cur, pos, ids if last and b.tokens > 1 else None, here, _factors(b, il),
@@ -147,7 +149,7 @@ def _own(kind: str = "SILU", parallel: bool = True, norm: str = "rms", qkv: str 
             again = b.of(il, "attn_norm_2.weight")
             first = normed if again is None else b.norm(cur, again, b.of(il, "attn_norm_2.bias"), norm, il)
             q, k, v = _QKV[qkv](b, il, first, normed_heads)
-            if rope == "all" or (rope == "steps" and (il + 1) % (hp.n_no_rope_layer_step or 4) != 0):
+            if rope == "all" or (rope == "steps" and (il + 1) % _STEP != 0):
                 assert pos is not None
                 table = _factors(b, il) if factors else None
                 q = g.rope(q, pos, table)

@@ -19,6 +19,10 @@ if TYPE_CHECKING:
     from ..context import Context
     from ..weights import Placement
 
+_BY_EIGHT = frozenset("iq4_xs q4_0 q8_0 q8_K q8_KV mxfp4".split())
+_REPACKED = frozenset("iq2_k iq3_k iq4_k iq5_k iq4_ks iq5_ks iq4_nl iq2_bn iq2_xxs iq2_xs iq2_s iq3_xxs iq3_s q2_K q3_K "
+                      "q4_K q5_K q6_K q5_0 q6_0".split()) | _BY_EIGHT
+_KEPT = ("token_embd.weight", "per_layer_token_embd.weight")
 # what building a graph of tensors that contradict the keys may raise
 _BROKEN = (ArithmeticError, AssertionError, AttributeError, LookupError, TypeError, ValueError)
 
@@ -65,8 +69,16 @@ def _sizes(model: Model, context: Context, placement: Placement, memory: Memory,
         few = min(context.n_ctx, context.n_ubatch) < 32
         return at.get(placement.dev_layer[il], len(backends)) if full or few else -1
 
-    weights = Weights(model, placement, buffers, {})
-    builder = Builder(model.hparams, context, said, weights.__getitem__, caches, pin, model.architecture)
+    found = Weights(model, placement, buffers, {})
+
+    def weights(name: str) -> Tensor | None:
+        tensor = found[name]
+        tied = name == "output.weight" and name not in model.tensors
+        if tensor is not None and said.repacks and not tied:
+            _repack(tensor)
+        return tensor
+
+    builder = Builder(model.hparams, context, said, weights, caches, pin, model.architecture)
     builder.graph.expand(family(builder))  # type: ignore[operator]
     arenas = [Arena(backend.alignment, _alloc_size(backend)) for backend in backends]
     arenas.append(Arena(CPU.alignment, CPU.alloc_size))
@@ -74,6 +86,14 @@ def _sizes(model: Model, context: Context, placement: Placement, memory: Memory,
         return Schedule(builder.graph, own).sizes(arenas)
     finally:
         builder.graph.release()
+
+
+def _repack(tensor: Tensor) -> None:
+    """iqk_repack_tensor: in RAM, in a type that CUDA does not multiply."""
+    assert tensor.buffer is not None
+    rows = 8 if tensor.type in _BY_EIGHT else 4
+    if tensor.buffer.host and tensor.type in _REPACKED and tensor.name not in _KEPT and tensor.ne[1] % rows == 0:
+        tensor.type = f"{tensor.type.lower() if tensor.type.endswith('_K') else tensor.type}_r{rows}"
 
 
 def _alloc_size(backend: CudaBuffers):
