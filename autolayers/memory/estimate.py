@@ -146,16 +146,10 @@ class Estimator:
         # only the server has these
         graphs = (replace(params, cache_ram=None, ctx_checkpoints=None), *key[1:])
         if self._measured is None or self._measured[0] != graphs:
-            measured = measure(self.model, launch.params, launch.context, launch.placement, launch.memory,
-                               self._cache(key[1]), runtime, halt, measuring)
+            measured = self._measure(launch, self._cache(key[1]), runtime, halt, measuring)
             if measured.stopped:
                 return replace(lower(measured.sizes, measured.steps, measured.flash_attn),
                                as_measured=measured.as_measured)
-            if not self.rules.engine.is_llama_cpp:
-                from .ik_llama import computed
-
-                measured = computed(self.model, launch.params, launch.context, launch.placement, launch.memory,
-                                    measured)
             self._measured = graphs, measured
         measured = self._measured[1]
         found = self._whole(launch, devices, measured, measuring)
@@ -167,6 +161,16 @@ class Estimator:
                 found = larger(found, self._others[which].breakdown(params, devices, runtime, measuring))
         self._known.launches[key] = found
         return found
+
+    def _measure(self, launch: _Launch, cache: GraphCache, runtime: bool,
+                 halt: Callable[[Sequence[int], Steps | None], bool] | None, measuring: bool) -> Measured:
+        """The graph buffers, with the script that prices them."""
+        terms = self.model, launch.params, launch.context, launch.placement, launch.memory
+        if self.rules.engine.is_llama_cpp:
+            return measure(*terms, cache, runtime, halt, measuring)
+        from .ik_llama import computed
+
+        return computed(*terms, cache)
 
     def layers(self, params: Params, kind: Device) -> tuple[Usage, ...]:
         """What each layer takes on a device like `kind`, the output layer last (n_layer + 1 entries).

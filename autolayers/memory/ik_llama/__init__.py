@@ -9,8 +9,11 @@
 
 from __future__ import annotations
 
+from ...errors import LaunchRefused, ModelError
 from ...records import replace
 from .. import cache as llama_cache
+from ..bound import upper_bound
+from ..compute import measure
 from . import bound
 from .cache import allocate, refuse
 from .placer import IkPlacer, said_of
@@ -28,6 +31,7 @@ if TYPE_CHECKING:
     from ..breakdown import Extra, Measured
     from ..cache import Memory
     from ..context import Context
+    from ..reserve import GraphCache
     from ..weights import Placement, WeightPlacer
 
 __all__ = ["IkPlacer", "computed", "derived", "launch"]
@@ -52,13 +56,19 @@ def derived(model: Model, params: Params, placement: Placement, rules: Rules) ->
 
 
 def computed(model: Model, params: Params, context: Context, placement: Placement, memory: Memory,
-             measured: Measured) -> Measured:
-    """The graph buffers: as its own graph takes them, or at most."""
+             cache: GraphCache) -> Measured:
+    """The graph buffers: as its own graph takes them, or at most. What prices them is llama.cpp's graph."""
     said = said_of(context.rules)
     mla = latent_form(model, params, said)
+    try:
+        measured = measure(model, params, context, placement, memory, cache)
+    except (LaunchRefused, ModelError):      # of what llama.cpp has not
+        measured = upper_bound(model, params, context, placement, memory)
     own = allocate(model, context, placement, said, mla)
     sizes = reserved(model, context, placement, own, said, mla)
-    if sizes is not None:
-        return replace(measured, sizes=sizes, runtime=None)
-    sizes = bound.compute(model, context, placement, memory, measured.sizes)
+    if sizes is None:
+        sizes = bound.compute(model, context, placement, memory, measured.sizes)
+        warning = f"the graph of {context.rules.engine.name} is not modelled for this launch: its buffers are an upper " \
+                  "bound"
+        measured = replace(measured, warning=measured.warning or warning)
     return replace(measured, sizes=sizes, runtime=None)

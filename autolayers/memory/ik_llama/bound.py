@@ -13,6 +13,7 @@ from ...errors import LaunchRefused
 from ...ggml.types import is_quantised
 from ...gguf import n_bytes
 from ..breakdown import Extra
+from .cache import is_latent, latent_heads
 from .placer import said_of
 
 TYPE_CHECKING = False
@@ -42,17 +43,18 @@ def refuse(model: Model, params: Params, context: Context) -> None:
 def derived(model: Model, placement: Placement, said: Said, mla: int) -> Iterator[Extra]:
     """llm_prepare_mla: attn_kv_b computed of attn_k_b and attn_v_b, or the other way, beside them, in each layer."""
     hp = model.hparams
-    if not hp.is_mla:
+    heads = latent_heads(hp, model.architecture)
+    if heads is None:
         return
     sizes: dict[str, int] = {}
     for il, where in enumerate(placement.dev_layer[:hp.n_layer]):
         k, v, kv = (model.tensors.get(f"blk.{il}.attn_{part}_b.weight") for part in ("k", "v", "kv"))
         size = 0
         if kv is not None and k is None and mla:
-            nope, rank = hp.n_embd_head_k_mla - hp.n_rot(il), kv.ne[0]
+            nope, rank = heads[0] - hp.n_rot(il), kv.ne[0]
             type_ = _derived_type(kv.type, said)
             size = n_bytes(type_, (nope, rank, hp.n_head(il), 1))
-            size += n_bytes(type_, (rank, hp.n_embd_head_v_mla, hp.n_head(il), 1))
+            size += n_bytes(type_, (rank, heads[1], hp.n_head(il), 1))
         elif kv is None and k is not None and v is not None and mla != 1:
             size = n_bytes(_derived_type(k.type, said), (v.ne[0], (k.n_elements + v.n_elements) // v.ne[0], 1, 1))
         name = "Host" if placement.is_host(where) else where
@@ -81,7 +83,7 @@ def compute(model: Model, context: Context, placement: Placement, memory: Memory
     # a layer in RAM beside a GPU has its cache copied once more
     cached = max(in_ram, default=0) if placement.devices else 0
     first = max(sizes[0], least) + more + (cached + 2 * hidden if cached else 0)
-    if hp.is_mla:
+    if is_latent(model):
         first = max(first, _latent(model, context, bool(placement.devices)) + copied + 2 * hidden + more)
     if not placement.devices:
         return (first,)
@@ -99,7 +101,9 @@ def _latent(model: Model, context: Context, on_device: bool) -> int:
     or for few tokens all in the latent space."""
     hp, u = model.hparams, min(context.n_ctx, context.n_ubatch)
     heads, latent, rope = hp.n_head(0), hp.n_lora_kv, hp.n_rot()
-    nope, value = hp.n_embd_head_k_mla - rope, hp.n_embd_head_v_mla
+    sizes = latent_heads(hp, model.architecture)
+    assert sizes is not None
+    nope, value = sizes[0] - rope, sizes[1]
     cells = context.n_ctx
     mask = 2 * cells * -(-u // 64) * 64
     few = int(mask + heads * u * 4 * (2 * latent + 2 * rope + nope + value))

@@ -18,11 +18,25 @@ if TYPE_CHECKING:
 
     from ...engines.ik_llama import Said
     from ...flags.params import Params
-    from ...model import Model
+    from ...model import Hparams, Model
     from ..context import Context
     from ..weights import Placement
 
     Part = tuple[str, str, tuple[int, int]]      # name, type, elements of a row, rows
+
+
+LATENT = ("deepseek2", "glm-dsa", "mistral4", "bailingmoe3")      # is_mla_model
+
+
+def latent_heads(hp: Hparams, architecture: str) -> tuple[int, int] | None:
+    """Elements of a head's keys and values as if there were no latent cache; None for other attention."""
+    if architecture not in LATENT or not hp.n_lora_kv:
+        return None
+    return hp.n_embd_head_k_mla or hp.n_embd_head_k_full, hp.n_embd_head_v_mla or hp.n_embd_head_v_full
+
+
+def is_latent(model: Model) -> bool:
+    return latent_heads(model.hparams, model.architecture) is not None
 
 
 def estimated(model: Model, params: Params, said: Said, mla: int, il: int, n_ctx: int) -> int:
@@ -31,7 +45,7 @@ def estimated(model: Model, params: Params, said: Said, mla: int, il: int, n_ctx
     type_k, type_v = said.type_k or params.cache_type_k or "f16", said.type_v or params.cache_type_v or "f16"
     if hp.is_recr(il):
         return 4 * (hp.n_embd_r() + hp.n_embd_s()) * min(max(1, params.n_parallel or 1), n_ctx)
-    if hp.is_mla and mla:
+    if is_latent(model) and mla:
         width = hp.n_lora_kv + hp.n_rot(il)
         if params.flash_attn != "off":
             return row_size(type_k, width) * n_ctx
@@ -44,9 +58,9 @@ def estimated(model: Model, params: Params, said: Said, mla: int, il: int, n_ctx
 def _heads(model: Model, il: int) -> tuple[int, int, int]:
     """(elements of a head of K, heads, elements of V) at each position."""
     hp = model.hparams
-    if hp.is_mla:                       # llama.cpp's own figures are those of the latent cache
-        heads = hp.n_head(il)
-        return hp.n_embd_head_k_mla, heads, hp.n_embd_head_v_mla * heads
+    latent = latent_heads(hp, model.architecture)
+    if latent is not None:
+        return latent[0], hp.n_head(il), latent[1] * hp.n_head(il)
     return hp.head_k(il), hp.n_head_kv(il), hp.n_embd_v_gqa(il)
 
 
@@ -64,7 +78,7 @@ def allocate(model: Model, context: Context, placement: Placement, said: Said, m
         parts = list(_parts(model, context, said, mla, il))
         rows_of = heads.rows[il] if heads is not None and context.offload_kqv and not recurrent else None
         if rows_of is not None:
-            _cut(buffers, placement, parts, rows_of, context.n_ctx, hp.is_mla and mla > 0)
+            _cut(buffers, placement, parts, rows_of, context.n_ctx, is_latent(model) and mla > 0)
             continue
         for name, type_, (width, count) in parts:
             ne = (width, count, 1, 1)
@@ -113,7 +127,7 @@ def _parts(model: Model, context: Context, said: Said, mla: int, il: int) -> Ite
         yield "s", "f32", (hp.n_embd_r() + hp.n_embd_s(), slots)
         return
     type_k, type_v = types(context, said, il, hp.n_layer)
-    if hp.is_mla and mla:
+    if is_latent(model) and mla:
         k, v = said.type_k or context.type_k, said.type_v or context.type_v
         width = hp.n_lora_kv + hp.n_rot(il)
         yield "k", k if flash or mla == 1 else v, (width, cells)
@@ -131,15 +145,15 @@ def refuse(model: Model, context: Context, said: Said, mla: int) -> None:
     """Raises LaunchRefused with its words where the context is refused or ends at once."""
     hp, flash = model.hparams, context.flash_attn != "off"
     kept_v = [types(context, said, il, hp.n_layer)[1] for il in range(hp.n_layer)]
-    latent = hp.is_mla and mla > 0
+    latent = is_latent(model) and mla > 0
     if not flash:
         if any(is_quantised(type_) for type_ in kept_v):
             raise LaunchRefused("Quantized V cache cannot be used without flash attention")
         if "f32" in kept_v:
             raise LaunchRefused("V cache quantization requires flash_attn")
-        if said.split and hp.is_mla and model.architecture in ("deepseek2", "glm-dsa", "mistral4"):
+        if said.split and is_latent(model) and model.architecture in ("deepseek2", "glm-dsa", "mistral4"):
             raise LaunchRefused("-sm graph for MLA archs (DEEPSEEK2/GLM_DSA/MISTRAL4) requires -fa on and -mla >= 1")
-    elif said.split and hp.is_mla and mla < 1:
+    elif said.split and is_latent(model) and mla < 1:
         raise LaunchRefused("-sm graph for MLA archs (DEEPSEEK2/GLM_DSA/MISTRAL4) requires -fa on and -mla >= 1")
     elif "q8_KV" in kept_v and not latent and model.row.memory != "recurrent":
         raise LaunchRefused("-ctv q8_KV: it aborts with it and flash attention; as -ctk it works")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from ...ggml.tensor import Tensor
 from .graph import Builder
+from .latent import deepseek2
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -362,6 +363,7 @@ def _command_r(b: Builder) -> Tensor:
 _QWEN2 = _own()
 _MOE = _std(moe=True, normalised=True, late_ids=True)
 FAMILIES: dict[str, Family] = {
+    "deepseek2": deepseek2,
     **dict.fromkeys(("llama", "llama4", "granite", "granitemoe"), _llama),
     "mistral3": _std(moe=True, normalised=True, factors=True, bias=True),
     "qwen3": _std(), "qwen3vl": _std(), "seed_oss": _std(norm="post_attention_norm", ids_always=True),

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from ...ggml.tensor import Graph, Tensor, row_size, type_size
 from ...ggml.types import is_quantised
+from .cache import latent_heads
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -25,14 +26,17 @@ class Builder:
     `pin`: the backend of a layer, for norms that the builder gives to it."""
 
     def __init__(self, hp: Hparams, context: Context, said: Said, weights: Callable[[str], Tensor | None],
-                 caches: Caches, pin: Callable[[int], int], architecture: str) -> None:
+                 caches: Caches, pin: Callable[[int], int], architecture: str, mla: int, alone: bool) -> None:
         self.graph = Graph()
         self.hp, self.context, self.said, self.weights, self.caches = hp, context, said, weights, caches
         self.pin, self.architecture = pin, architecture
+        self.mla, self.alone = mla, alone      # alone: the CPU is the only backend
+        self.latent = latent_heads(hp, architecture)
         self.tokens = min(context.n_ctx, context.n_ubatch)
         self.outputs = said.logit_rows or self.tokens
         self.flash = context.flash_attn != "off"
-        self.used = False          # a word has changed the graph in a way that is not modelled
+        quantised = [is_quantised(said.type_k or context.type_k), is_quantised(said.type_v or context.type_v)]
+        self.turns_k, self.turns_v = said.k_hadamard and quantised[0], said.v_hadamard and quantised[1]
 
     # weights
 
@@ -47,6 +51,13 @@ class Builder:
         if found is None:
             raise LookupError(f"blk.{il}.{name}")
         return found
+
+    def heads(self, il: int) -> tuple[int, int, int]:
+        """Elements of a head's keys and values, and heads of the cache; of latent attention as if it had none."""
+        hp = self.hp
+        if self.latent is not None:
+            return (*self.latent, hp.n_head(il))
+        return hp.head_k(il), hp.head_v(il), hp.n_head_kv(il)
 
     # inputs
 
@@ -279,9 +290,9 @@ class Builder:
            sinks: Tensor | None = None, softcap: bool = False) -> Tensor:
         """llm_build_kv"""
         g, hp = self.graph, self.hp
-        if self.said.k_hadamard and (side := _hadamard(hp.head_k(il))):
+        if self.turns_k and (side := _hadamard(hp.head_k(il))):
             q, k = _turned(q, side), _turned(k, side)
-        if self.said.v_hadamard and (side := _hadamard(hp.head_v(il))):
+        if self.turns_v and (side := _hadamard(hp.head_v(il))):
             v = _turned(v, side)
         for tensor in (q, k, v):
             g.expand(tensor)
@@ -294,9 +305,10 @@ class Builder:
 
     def store(self, il: int, k: Tensor, v: Tensor) -> None:
         """llm_build_kv_store"""
-        g, hp, n = self.graph, self.hp, self.tokens
+        g, n = self.graph, self.tokens
         k_l, v_l = self.caches[il]["k"], self.caches[il]["v"]
-        head, heads, width = k_l.ne[0], hp.n_head_kv(il), hp.n_embd_v_gqa(il)
+        head, value, heads = self.heads(il)
+        width = value * heads
         row, first = row_size(k_l.type, head), self.context.n_ctx - n
         view = g.view(k_l, (head, n * heads), (row,), row * heads * first)
         g.expand(g.cpy(k, view))
@@ -312,17 +324,17 @@ class Builder:
         """llm_build_kqv, up to its output matrix"""
         g, hp, n_kv = self.graph, self.hp, self.context.n_ctx
         k_l, v_l = self.caches[il]["k"], self.caches[il]["v"]
-        head_k, head_v, heads = k_l.ne[0], hp.head_v(il), hp.n_head_kv(il)
+        head_k, head_v, heads = self.heads(il)
         q = g.permute(q, 0, 2, 1, 3)
         row = row_size(k_l.type, head_k)
         k = g.view(k_l, (head_k, n_kv, heads), (row * heads, row))
         wide = head_v * hp.n_head(il)
         if self.flash:
-            width = hp.n_embd_v_gqa(il)
+            width = head_v * heads
             v = g.view(v_l, (head_v, n_kv, heads), (row_size(v_l.type, width), row_size(v_l.type, head_v)))
             sources = (q, k, v, mask) if sinks is None else (q, k, v, mask, sinks)
             cur = Tensor("FLASH_ATTN_EXT", "f32", (head_v, q.ne[2], q.ne[1], q.ne[3]), sources, param=True)
-            if self.said.v_hadamard and (side := _hadamard(head_v)):
+            if self.turns_v and (side := _hadamard(head_v)):
                 cur = _turned(cur, side)
             return g.reshape(cur, wide, self.tokens)
         size = type_size(v_l.type)

@@ -61,6 +61,7 @@ _OWN = {
                "ffn_down ffn_up ffn_gate_exps ffn_down_exps ffn_up_exps " + _QKV,
     "dots1": _NORMS + " attn_k_norm attn_q_norm ffn_gate_inp exp_probs_b.bias",
 }
+_LATENT = ("deepseek2", "glm-dsa", "mistral4")
 _LEFT = ("attn_kv_b.weight", "_exps.bias")           # whole on the layer's device
 # norms and routers that each device has whole
 _WHOLE = ("ffn_norm", "post_ffw_norm", "post_attention_norm", "ffn_gate_inp", "ffn_gate_inp.bias", "exp_probs_b.bias")
@@ -237,7 +238,7 @@ def _attention(cut: _Cut, hp: object, here: dict[str, PlacedTensor], il: int) ->
     wo, wq, wk, wv = (here.get(f"attn_{part}") for part in ("output", "q", "k", "v"))
     if wo is None:
         return None
-    if hp.is_mla:  # type: ignore[attr-defined]
+    if cut.model.architecture in _LATENT:
         return _latent(cut, hp, here, il, wo)
     if wq is None or wk is None or wv is None:
         return None

@@ -6,7 +6,9 @@ from ...backends import CPU, HOST, on
 from ...backends.cuda import CudaBuffers
 from ...ggml.allocator import Arena
 from ...ggml.tensor import Buffer, Tensor
+from ...ggml.types import is_quantised
 from ..prepare import Weights
+from .cache import is_latent, latent_heads
 from .families import FAMILIES
 from .graph import Builder
 from .scheduler import Schedule
@@ -14,7 +16,7 @@ from .scheduler import Schedule
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from ...engines.ik_llama import Said
-    from ...model import Model
+    from ...model import Hparams, Model
     from ..cache import Memory
     from ..context import Context
     from ..weights import Placement
@@ -31,24 +33,25 @@ def reserved(model: Model, context: Context, placement: Placement, memory: Memor
              said: Said, mla: int) -> tuple[int, ...] | None:
     """Bytes on each device and, last, in RAM; None where its graph is not modelled. `memory`: its own caches."""
     family = FAMILIES.get(model.architecture)
-    if family is None or not _modelled(context, placement, said):
+    if family is None or not _modelled(model, context, placement, said):
         return None
     try:
-        return _sizes(model, context, placement, memory, said, family)
+        return _sizes(model, context, placement, memory, said, family, mla)
     except _BROKEN as error:
         import os
         if os.environ.get("IKDEBUG"): raise
         return None
 
 
-def _modelled(context: Context, placement: Placement, said: Said) -> bool:
+def _modelled(model: Model, context: Context, placement: Placement, said: Said) -> bool:
     cut = len(placement.devices) > 1 and (said.split or context.split_mode == "none")
     pooled = context.embeddings or not context.causal
-    return not (cut or said.rope_cache or said.merges or pooled)
+    turned = said.k_hadamard and is_latent(model)
+    return not (cut or said.rope_cache or said.merges or pooled or turned)
 
 
 def _sizes(model: Model, context: Context, placement: Placement, memory: Memory, said: Said,
-           family: object) -> tuple[int, ...]:
+           family: object, mla: int) -> tuple[int, ...]:
     backends = [on(device, i) for i, device in enumerate(placement.devices)]
     if not all(isinstance(backend, CudaBuffers) for backend in backends):
         raise LookupError("a backend that is not modelled")
@@ -73,12 +76,15 @@ def _sizes(model: Model, context: Context, placement: Placement, memory: Memory,
 
     def weights(name: str) -> Tensor | None:
         tensor = found[name]
+        if tensor is None and name.endswith(("attn_k_b.weight", "attn_v_b.weight", "attn_kv_b.weight")):
+            tensor = found[name] = _derived(model.hparams, name, found, model.architecture)
         tied = name == "output.weight" and name not in model.tensors
         if tensor is not None and said.repacks and not tied:
             _repack(tensor)
         return tensor
 
-    builder = Builder(model.hparams, context, said, weights, caches, pin, model.architecture)
+    builder = Builder(model.hparams, context, said, weights, caches, pin, model.architecture, mla,
+                      not backends)
     builder.graph.expand(family(builder))  # type: ignore[operator]
     arenas = [Arena(backend.alignment, _alloc_size(backend)) for backend in backends]
     arenas.append(Arena(CPU.alignment, CPU.alloc_size))
@@ -94,6 +100,22 @@ def _repack(tensor: Tensor) -> None:
     rows = 8 if tensor.type in _BY_EIGHT else 4
     if tensor.buffer.host and tensor.type in _REPACKED and tensor.name not in _KEPT and tensor.ne[1] % rows == 0:
         tensor.type = f"{tensor.type.lower() if tensor.type.endswith('_K') else tensor.type}_r{rows}"
+
+
+def _derived(hp: Hparams, name: str, found: Weights, architecture: str) -> Tensor | None:
+    """A weight that llm_prepare_mla makes of the others, where they are."""
+    block, part = name.rsplit(".attn_", 1)
+    heads, il = latent_heads(hp, architecture), int(block.split(".")[1])
+    if heads is None:
+        return None
+    nope, value, rank, n_head = heads[0] - hp.n_rot(il), heads[1], hp.n_lora_kv, hp.n_head(il)
+    source = found[f"{block}.attn_{'k_b' if part.startswith('kv') else 'kv_b'}.weight"]
+    if source is None:
+        return None
+    ne = {"k": (nope, rank, n_head, 1), "v": (rank, value, n_head, 1), "kv": (rank, n_head * (nope + value), 1, 1)}
+    made = Tensor("NONE", "q8_0" if is_quantised(source.type) else source.type, ne[part.split("_")[0]])
+    made.name, made.buffer, made.weight = name, source.buffer, True
+    return made
 
 
 def _alloc_size(backend: CudaBuffers):

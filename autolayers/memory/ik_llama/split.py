@@ -16,7 +16,7 @@ from ...gguf import row_size
 from ...records import dataclass
 from ...units import MiB
 from ..split import float32
-from .cache import estimated
+from .cache import estimated, is_latent
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -109,7 +109,7 @@ def layer_sizes(model: Model, params: Params, said: Said, mla: int) -> Sizes:
             normed[il] = normed[il] or base in _NORMS
     for il in range(n):
         compute[il] = max(parts[il]) + hp.n_embd * u * 4 * (1 + normed[il])
-        if hp.is_mla:
+        if is_latent(model):
             more, cached = _latent(model, il, said, mla, n_ctx)
             result[il] += more
             compute[il] = max(compute[il], cached)
@@ -145,7 +145,7 @@ def _latent(model: Model, il: int, said: Said, mla: int, n_ctx: int) -> tuple[fl
 def latent_form(model: Model, params: Params, said: Said) -> int:
     """-mla as llm_load_tensors changes it for some layers on GPUs."""
     wanted = params.layers_wanted(1 << 20)
-    return 3 if model.hparams.is_mla and 0 < wanted < model.hparams.n_layer_all else said.mla
+    return 3 if is_latent(model) and 0 < wanted < model.hparams.n_layer_all else said.mla
 
 
 def split(model: Model, params: Params, devices: Sequence[Device], said: Said) -> Split:
