@@ -65,9 +65,11 @@ def computed(model: Model, params: Params, context: Context, placement: Placemen
     except (LaunchRefused, ModelError):      # of what llama.cpp has not
         measured = upper_bound(model, params, context, placement, memory)
     own = allocate(model, context, placement, said, mla)
-    sizes = reserved(model, context, placement, own, said, mla)
-    if sizes is None:
+    found = reserved(model, context, placement, own, said, mla, params.main_gpu or 0)
+    sizes, known = found or ((), False)
+    if found is None:
         sizes = bound.compute(model, context, placement, memory, measured.sizes)
+    if not known:
         warning = f"the graph of {context.rules.engine.name} is not modelled for this launch: its buffers are an upper " \
                   "bound"
         measured = replace(measured, warning=measured.warning or warning)

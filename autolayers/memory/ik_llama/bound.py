@@ -110,7 +110,8 @@ def _latent(model: Model, context: Context, on_device: bool) -> int:
     if u < _MANY:
         return few
     whole = 4 * heads * (nope + value) * cells
-    most = (said_of(context.rules).attention_mib or 1 << 30) << 20
+    said = said_of(context.rules)
+    most = (0 if said.split else said.attention_mib) << 20 or 1 << 60     # layers that are cut have no limit
     steps = next((n for n in range(2, heads + 1) if heads % n == 0 and whole // n <= most), heads)
     steps = 1 if whole <= most else steps
     taken = heads // steps

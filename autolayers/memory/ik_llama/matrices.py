@@ -8,8 +8,9 @@ from ...errors import LaunchRefused
 from ...ggml.types import is_quantised
 from ...gguf import n_bytes, row_size
 from ...ggml.tensor import block_size
-from ...records import dataclass
+from ...records import dataclass, replace
 from ..split import float32
+from ..weights import WeightGroup
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 
     from ...machine import Device
     from ...model import Model
-    from ..weights import PlacedTensor, WeightGroup
+    from ..weights import PlacedTensor
     from .split import Split
 
 ALIGNED = 128
@@ -75,28 +76,36 @@ class Heads:
 
 
 def matrices(model: Model, used: Sequence[Device], found: Split, groups: Sequence[WeightGroup],
-             buffers: Mapping[str, int], main: int) -> tuple[dict[str, int], bool]:
-    """(bytes by buffer, exactly so) with -sm none: the main GPU has the matrices of all layers."""
+             main: int) -> tuple[list[WeightGroup], bool]:
+    """(groups, exactly so) with -sm none: the main GPU has the matrices of all layers; where it is not known which
+    tensors these are, it has all, and their layers' devices too."""
     if not 0 <= main < len(used):
         raise LaunchRefused(f"invalid value for main_gpu: {main} (there are {len(used)} devices)")
     own = _OWN.get(model.architecture)
-    result, target = dict(buffers), used[main].name
-    names = set((own or "").split())
-    for il, info, tensor in _of_layers(model, groups, found):
-        where = found.layers[il]
-        if tensor.buffer != where or where == target or (own is not None and _short(info) in names):
-            continue
-        result[target] = result.get(target, 0) + tensor.size
-        if own is not None:
-            result[where] -= tensor.size
-    factors = [info for name, info in model.tensors.items() if name.startswith("rope_f")]
-    if factors and "rope_freqs" not in names and model.architecture in FACTORS:     # matrices, too
-        size = sum(-(-info.n_bytes // ALIGNED) * ALIGNED for info in factors)
-        for layer in found.layers[:model.hparams.n_layer]:
-            if layer not in (HOST, target):
-                result[layer] -= size
-                result[target] = result.get(target, 0) + size
-    return result, own is not None
+    names, target = set((own or "").split()), used[main].name
+    moves = own is not None and "rope_freqs" not in names and model.architecture in FACTORS
+    made = []
+    for group in groups:
+        copy = WeightGroup(group.layer)
+        copy.resident = group.resident
+        for name, tensor in group.tensors.items():
+            layer = group.layer if name.startswith("blk.") or name.startswith("rope_f") else -1
+            here = 0 <= layer < model.hparams.n_layer and tensor.buffer == found.layers[layer] != HOST
+            matrix = moves if name.startswith("rope_f") else _short(name) not in names if here else False
+            if here and matrix:
+                if own is None:
+                    copy.buffers[tensor.buffer] = copy.buffers.get(tensor.buffer, 0) + tensor.size
+                tensor = replace(tensor, buffer=target)
+            copy.tensors[name] = tensor
+            copy.buffers[tensor.buffer] = copy.buffers.get(tensor.buffer, 0) + tensor.size
+        made.append(copy)
+    return made, own is not None
+
+
+def factors_to(model: Model, found: Split, target: str) -> bool:
+    """Whether -sm none moves the rope factors of a layer, too."""
+    names = _OWN.get(model.architecture, "").split()
+    return model.architecture in FACTORS and "rope_freqs" not in names and target != ""
 
 
 def _of_layers(model: Model, groups: Sequence[WeightGroup],
@@ -141,6 +150,7 @@ class _Cut:
         self.sizes = [0] * count
         self.exact = True
         self.done: set[str] = set()
+        self.cached = True
         self.where = ""                   # the device of the layer
 
     def split(self, n: int, granule: int) -> list[int]:
@@ -182,9 +192,11 @@ def _granule(tensor: PlacedTensor, least: int) -> int:
 
 
 def shared_out(model: Model, used: Sequence[Device], found: Split, groups: Sequence[WeightGroup],
-               buffers: Mapping[str, int]) -> tuple[dict[str, int], bool, Heads]:
-    """(bytes by buffer, exactly so, what the cache needs) with -sm graph. Raises LaunchRefused where it aborts."""
+               buffers: Mapping[str, int], cached: bool = True) -> tuple[dict[str, int], bool, Heads]:
+    """(bytes by buffer, exactly so, what the cache needs) with -sm graph. `cached`: GPUs have the cache, else
+    attention is not cut. Raises LaunchRefused where it aborts."""
     hp, cut = model.hparams, _Cut(model, found, len(used))
+    cut.cached = cached
     layers: dict[int, dict[str, PlacedTensor]] = {}
     for il, name, tensor in _of_layers(model, groups, found):
         layers.setdefault(il, {})[_short(name)] = tensor
@@ -250,7 +262,8 @@ def _attention(cut: _Cut, hp: object, here: dict[str, PlacedTensor], il: int) ->
         granule_kq = max(granule_kq, _granule(wo, 1))
     vo = cut.split(wo.info.ne[0], granule_vo)
     kq = cut.split(wq.info.ne[1], granule_kq)
-    cut.reduced(vo)
+    if cut.cached:
+        cut.reduced(vo)
     q_norm, k_norm = here.get("attn_q_norm"), here.get("attn_k_norm")
     if q_norm is not None and q_norm.info.ne[0] == wq.info.ne[1]:
         for tensor in (wq, q_norm, here.get("attn_q.bias")):

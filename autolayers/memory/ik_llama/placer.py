@@ -7,7 +7,7 @@ from ...records import replace
 from ..split import model_devices
 from ..weights import Placement, WeightGroup, WeightPlacer
 from . import split as ik_split
-from .matrices import ALIGNED, FACTORS, matrices, shared_out
+from .matrices import ALIGNED, FACTORS, factors_to, matrices, shared_out
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -45,19 +45,23 @@ class IkPlacer(WeightPlacer):
         params = replace(params, repack=False, load_mode="none" if in_ram else params.load_mode)
         table = self._table(load_mtp)
         groups = table.place(params, devices, used, found.layers)
+        heads, known, layers = None, True, found.layers
+        several = len(used) > 1 and any(layer != HOST for layer in layers)
+        if several and found.mode == "none":
+            main = params.main_gpu or 0
+            groups, known = matrices(self.model, used, found, groups, main)
+            if factors_to(self.model, found, used[main].name):
+                layers = tuple([layer if layer == HOST else used[main].name for layer in layers])
         buffers: dict[str, int] = {}
         for group in groups:
             for name, size in group.buffers.items():
                 buffers[name] = buffers.get(name, 0) + size
-        for name, size in _more(self.model, groups, found.layers):
+        for name, size in _more(self.model, groups, layers):
             buffers[name] = buffers.get(name, 0) + size
-        heads, known = None, True
-        if len(used) > 1 and any(layer != HOST for layer in found.layers):
-            if found.mode == "none":
-                buffers, known = matrices(self.model, used, found, groups, buffers, params.main_gpu or 0)
-            elif found.mode != "layer":
-                buffers, known, heads = shared_out(self.model, used, found, groups, buffers)
-                known = known and found.mode == "graph"
+        if several and found.mode in ("graph", "attn"):
+            buffers, known, heads = shared_out(self.model, used, found, groups, buffers,
+                                               params.kv_offload is not False)
+            known = known and found.mode == "graph"
         if not known:
             exact = False
             warnings += (f"-sm {found.mode} of {self.rules.engine.name}: what each GPU holds is an upper bound",)

@@ -15,7 +15,10 @@ from .scheduler import Schedule
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
     from ...engines.ik_llama import Said
+    from ...machine import Device
     from ...model import Hparams, Model
     from ..cache import Memory
     from ..context import Context
@@ -30,13 +33,22 @@ _BROKEN = (ArithmeticError, AssertionError, AttributeError, LookupError, TypeErr
 
 
 def reserved(model: Model, context: Context, placement: Placement, memory: Memory,
-             said: Said, mla: int) -> tuple[int, ...] | None:
-    """Bytes on each device and, last, in RAM; None where its graph is not modelled. `memory`: its own caches."""
+             said: Said, mla: int, main: int = 0) -> tuple[tuple[int, ...], bool] | None:
+    """(bytes on each device and, last, in RAM, exactly so); None where its graph is not modelled. `memory`: its own
+    caches, `main`: the GPU that computes with -sm none."""
     family = FAMILIES.get(model.architecture)
     if family is None or not _modelled(model, context, placement, said):
         return None
+    several = len(placement.devices) > 1 and placement.n_gpu_layers > 0
+    used = placement.devices[main:main + 1] if several and context.split_mode == "none" else placement.devices
     try:
-        return _sizes(model, context, placement, memory, said, family, mla)
+        sizes = _sizes(model, context, placement, memory, said, family, mla, used)
+        on_device = dict(zip([device.name for device in used], sizes, strict=False))
+        whole = (*[on_device.get(device.name, 0) for device in placement.devices], sizes[-1])
+        if not (said.rope_cache or said.merges):
+            return whole, True
+        more = _slack(model, context, placement)
+        return tuple([size + more if size else 0 for size in whole]), False
     except _BROKEN as error:
         import os
         if os.environ.get("IKDEBUG"): raise
@@ -44,23 +56,25 @@ def reserved(model: Model, context: Context, placement: Placement, memory: Memor
 
 
 def _modelled(model: Model, context: Context, placement: Placement, said: Said) -> bool:
-    cut = len(placement.devices) > 1 and (said.split or context.split_mode == "none")
+    cut = len(placement.devices) > 1 and placement.heads is not None
     pooled = context.embeddings or not context.causal
     turned = said.k_hadamard and is_latent(model)
-    return not (cut or said.rope_cache or said.merges or pooled or turned)
+    return not (cut or pooled or turned)
 
 
 def _sizes(model: Model, context: Context, placement: Placement, memory: Memory, said: Said,
-           family: object, mla: int) -> tuple[int, ...]:
-    backends = [on(device, i) for i, device in enumerate(placement.devices)]
+           family: object, mla: int, used: Sequence[Device]) -> tuple[int, ...]:
+    backends = [on(device, i) for i, device in enumerate(used)]
     if not all(isinstance(backend, CudaBuffers) for backend in backends):
         raise LookupError("a backend that is not modelled")
     host = Buffer(HOST, -1, CPU.alignment, host=True)
     buffers = {HOST: host, **{backend.buffer.name: backend.buffer for backend in backends}}
-    for name in placement.buffers:
-        buffers.setdefault(name, Buffer(name, -1, CPU.alignment, host=True))
+    away = {device.name for device in placement.devices} - {device.name for device in used}
+    for name in {*placement.buffers, *memory.buffers}:
+        # one of a GPU that does not compute is read by no backend
+        buffers.setdefault(name, Buffer(name, -1, CPU.alignment, host=name not in away))
     own = [*[backend.buffer for backend in backends], host]
-    at = {device.name: i for i, device in enumerate(placement.devices)}
+    at = {device.name: i for i, device in enumerate(used)}
     full = placement.n_gpu_layers > model.hparams.n_layer_all
     caches = {layer.il: {part.name.split("_")[1]: _cached(part, buffers[part.buffer]) for part in layer.tensors}
               for cache in memory.caches for layer in cache.layers}
@@ -102,6 +116,16 @@ def _repack(tensor: Tensor) -> None:
         tensor.type = f"{tensor.type.lower() if tensor.type.endswith('_K') else tensor.type}_r{rows}"
 
 
+def _slack(model: Model, context: Context, placement: Placement) -> int:
+    """What merged matrices (-mqkv, -muge) and a table of rotations (-rcache) may add to a buffer."""
+    hp, u = model.hparams, min(context.n_ctx, context.n_ubatch)
+    widths = max([hp.n_embd_k_gqa(il) + hp.n_embd_v_gqa(il) + hp.head_k(il) * hp.n_head(il)
+                  for il in range(hp.n_layer)])
+    in_ram = [placed.size for placed in placement.tensors if placement.is_host(placed.buffer)
+              and placed.name.startswith("blk.")]
+    return int(4 * u * (2 * widths + hp.n_embd + 2 * hp.n_rot(0))) + 2 * max(in_ram, default=0)
+
+
 def _derived(hp: Hparams, name: str, found: Weights, architecture: str) -> Tensor | None:
     """A weight that llm_prepare_mla makes of the others, where they are."""
     block, part = name.rsplit(".attn_", 1)
@@ -118,7 +142,7 @@ def _derived(hp: Hparams, name: str, found: Weights, architecture: str) -> Tenso
     return made
 
 
-def _alloc_size(backend: CudaBuffers):
+def _alloc_size(backend: CudaBuffers) -> Callable[[Tensor], int]:
     """ggml_backend_cuda_buffer_type_get_alloc_size of a result."""
     def size(tensor: Tensor) -> int:
         return tensor.nbytes + backend.padding(tensor.type, tensor.ne)
